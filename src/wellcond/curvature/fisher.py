@@ -1,0 +1,98 @@
+"""The Fisher information matrix, and the second moment of the gradients."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Literal, Self
+
+import torch
+from torch import Tensor
+
+from wellcond.curvature.ggn import OutputCurvature, OutputProduct, loss_hessian
+from wellcond.errors import InvalidProblem
+from wellcond.losses import Likelihood
+from wellcond.problem import Evaluation, Problem
+
+Labels = Literal["model", "sample", "data"]
+
+
+class Fisher(OutputCurvature):
+    """E_x E_y [∇ℓ ∇ℓᵀ], the second moment of per-term gradients, by where the labels y come from.
+
+    labels:
+        `"model"`: y ~ p(y | x) of the model, the expectation taken exactly. Equal to the GGN for cross-entropy and
+            squared error (for binary cross-entropy averaged over C outputs it is 1/C of it).
+        `"sample"`: the same by Monte Carlo, `samples` labels a term drawn with `seed`. Unbiased.
+        `"data"`: the labels of the data; the second moment M of the gradients, not a Fisher matrix.
+
+    A term is one summand of the mean: an example, or a token where the cross-entropy averages over tokens.
+    With `batchnorm="batch"` an example's gradient includes its effect through the statistics of its batch.
+
+    >>> import wellcond as wc
+    >>> problem = wc.Problem(torch.nn.Linear(2, 3), torch.nn.CrossEntropyLoss(), (torch.randn(8, 2), torch.arange(8) % 3))
+    >>> v = torch.randn(9)
+    >>> torch.allclose(wc.Fisher(problem) @ v, wc.GGN(problem) @ v, atol=1e-6)
+    True
+    """
+
+    def __init__(
+        self,
+        problem: Problem,
+        labels: Labels = "model",
+        params: Sequence[str] | None = None,
+        *,
+        samples: int = 1,
+        seed: int = 0,
+    ) -> None:
+        if labels not in ("model", "sample", "data"):
+            raise ValueError(f'labels is {labels!r}; write "model", "sample" or "data".')
+        super().__init__(problem, params)
+        self.labels, self.samples, self.seed = labels, samples, seed
+
+    def _restricted(self, names: Sequence[str]) -> Self:
+        return type(self)(self.problem, self.labels, names, samples=self.samples, seed=self.seed)
+
+    def _output_product(self, evaluation: Evaluation, outputs: Tensor) -> OutputProduct:
+        if self.labels == "model":
+            scale = likelihood_of(self.problem).fisher_over_ggn
+            hessian = loss_hessian(evaluation, outputs)
+            return lambda u: scale * hessian(u)
+        gradients = self.output_gradients(evaluation, outputs)
+        dims = term_dims(self.problem, outputs)
+
+        def product(u: Tensor) -> Tensor:
+            # Σ_terms s (sᵀ u) / terms, averaged over the draws
+            total = torch.zeros_like(u)
+            for s in gradients:
+                total += s * ((s * u).sum(dims, keepdim=True) if dims else s * u)
+            return total / (evaluation.terms * len(gradients))
+
+        return product
+
+    def output_gradients(self, evaluation: Evaluation, outputs: Tensor) -> list[Tensor]:
+        """∂ℓ/∂outputs of every term, one tensor a draw of the labels."""
+        targets = [evaluation.targets]
+        if self.labels == "sample":
+            likelihood = likelihood_of(self.problem)
+            generator = torch.Generator().manual_seed(self.seed * 1_000_003 + evaluation.index)
+            targets = [likelihood.sample(outputs, evaluation.targets, generator) for _ in range(self.samples)]
+        # the loss is a mean over the terms, so autograd gives 1/terms of a term's gradient
+        losses = [evaluation.loss_at(outputs, y) for y in targets]
+        return [evaluation.terms * torch.autograd.grad(loss, outputs)[0] for loss in losses]
+
+
+def term_dims(problem: Problem, outputs: Tensor) -> tuple[int, ...]:
+    """The dimensions of the outputs that belong to one term."""
+    if problem.likelihood is not None:
+        return problem.likelihood.term_dims(outputs)
+    return tuple(range(1, outputs.dim()))
+
+
+def likelihood_of(problem: Problem) -> Likelihood:
+    if problem.likelihood is None:
+        raise InvalidProblem(
+            "the loss was not recognised as cross-entropy, squared error or binary cross-entropy with logits "
+            "(class weights and label smoothing count as other losses), so the model defines no distribution of "
+            'labels. Use wc.GGN(problem), or wc.Fisher(problem, labels="data").'
+        )
+    return problem.likelihood

@@ -1,0 +1,91 @@
+"""The generalised Gauss-Newton matrix."""
+
+from __future__ import annotations
+
+from abc import abstractmethod
+from collections.abc import Callable, Sequence
+
+import torch
+from torch import Tensor
+
+from wellcond.curvature.operator import CurvatureOperator, Product
+from wellcond.errors import InvalidProblem
+from wellcond.problem import Evaluation
+
+OutputProduct = Callable[[Tensor], Tensor]
+"""u ↦ B u in the space of a batch's outputs."""
+
+
+class OutputCurvature(CurvatureOperator):
+    """Jᵀ B J: the curvature B of the loss in the outputs, pulled back by the network's Jacobian J.
+
+    One product costs about 4/3 of a forward+backward pass: v → Jv by a backward pass through the graph of Jᵀ,
+    Jv → BJv, BJv → JᵀBJv by a backward pass through the network.
+    """
+
+    # must define
+
+    @abstractmethod
+    def _output_product(self, evaluation: Evaluation, outputs: Tensor) -> OutputProduct:
+        """u ↦ B u for one batch's mean loss; `outputs` is a leaf."""
+
+    def _linearize(self, evaluation: Evaluation, params: Sequence[Tensor]) -> Product:
+        outputs = tensor_outputs(evaluation)
+        curvature = self._output_product(evaluation, outputs.detach().requires_grad_())
+        if not outputs.requires_grad:
+            return lambda v: [None] * len(params)
+        cotangent = torch.zeros_like(outputs, requires_grad=True)
+        pulled_back = torch.autograd.grad(outputs, params, cotangent, create_graph=True, allow_unused=True)
+        used = [i for i, t in enumerate(pulled_back) if t is not None]
+
+        def product(v: Sequence[Tensor]) -> Sequence[Tensor | None]:
+            if not used:
+                return [None] * len(params)
+            # v → Jv: the derivative of the linear map u ↦ Jᵀu, transposed
+            (jv,) = torch.autograd.grad(
+                [pulled_back[i] for i in used], cotangent, [v[i] for i in used], retain_graph=True
+            )
+            # Jv → BJv → JᵀBJv
+            return torch.autograd.grad(outputs, params, curvature(jv), retain_graph=True, allow_unused=True)
+
+        return product
+
+
+class GGN(OutputCurvature):
+    """Jᵀ (∇²ℓ) J, the generalised Gauss-Newton matrix: the Hessian without the curvature of the network.
+
+    Positive semi-definite for a loss that is convex in the outputs; any loss that can be differentiated twice
+    will do.
+
+    >>> import wellcond as wc
+    >>> x = torch.tensor([[1.0], [2.0]])
+    >>> G = wc.GGN(wc.Problem(torch.nn.Linear(1, 1, bias=False), torch.nn.MSELoss(), (x, x)))
+    >>> G.dense()                                        # 2 · mean x²: a linear model's GGN is its Hessian
+    tensor([[5.]])
+    """
+
+    def _output_product(self, evaluation: Evaluation, outputs: Tensor) -> OutputProduct:
+        return loss_hessian(evaluation, outputs)
+
+
+def loss_hessian(evaluation: Evaluation, outputs: Tensor) -> OutputProduct:
+    """u ↦ ∇²ℓ(outputs) u, by differentiating the loss twice."""
+    loss = evaluation.loss_at(outputs, evaluation.targets)
+    (gradient,) = torch.autograd.grad(loss, outputs, create_graph=True)
+    if not gradient.requires_grad:  # a loss that is linear in the outputs
+        return torch.zeros_like
+
+    def product(u: Tensor) -> Tensor:
+        return torch.autograd.grad(gradient, outputs, u, retain_graph=True)[0]
+
+    return product
+
+
+def tensor_outputs(evaluation: Evaluation) -> Tensor:
+    """The outputs as the one tensor that the loss curves in."""
+    if evaluation.outputs is None:
+        raise InvalidProblem(
+            "the model returns neither a tensor nor an object with .logits, so there is no Jacobian of its outputs. "
+            "Wrap it in a module that returns the tensor the loss compares; the Hessian works as it is."
+        )
+    return evaluation.outputs

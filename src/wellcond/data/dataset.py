@@ -1,0 +1,116 @@
+"""Labelled images in memory, and how they become the tensors a network is fed."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from functools import cached_property
+
+import torch
+from torch import Tensor
+
+
+@dataclass(frozen=True, eq=False, repr=False)
+class Dataset:
+    """Labelled images, kept as the bytes of the file.
+
+    ``images`` is (N, C, H, W) uint8 with values 0 to ``peak``, ``labels`` is (N,) int64 and indexes
+    ``classes``.
+
+    >>> images = torch.tensor([0, 255], dtype=torch.uint8).reshape(2, 1, 1, 1)
+    >>> two = Dataset(images, torch.tensor([0, 1]), classes=("black", "white"), name="pixels")
+    >>> two
+    Dataset(pixels: 2 images of 1x1x1, 2 classes)
+    >>> x, y = two.tensors()
+    >>> x.flatten().tolist()
+    [-1.0, 1.0]
+    """
+
+    images: Tensor
+    labels: Tensor
+    classes: tuple[str, ...]
+    name: str
+    peak: int = 255  # the pixel value that means 1.0
+
+    def __post_init__(self) -> None:
+        images, labels = self.images, self.labels
+        if images.dtype != torch.uint8 or images.ndim != 4 or len(images) == 0:
+            raise ValueError(
+                f"images must be non-empty (N, C, H, W) uint8, not {tuple(images.shape)} of {images.dtype}"
+            )
+        if labels.dtype != torch.int64 or labels.shape != images.shape[:1]:
+            raise ValueError(
+                f"labels must be ({len(images)},) int64, not {tuple(labels.shape)} of {labels.dtype}"
+            )
+        if labels.min() < 0 or labels.max() >= len(self.classes):
+            raise ValueError(
+                f"labels must lie in 0 to {len(self.classes) - 1}, not {labels.min()} to {labels.max()}"
+            )
+
+    def __len__(self) -> int:
+        return len(self.images)
+
+    def __repr__(self) -> str:
+        size = "x".join(map(str, self.images.shape[1:]))
+        return f"Dataset({self.name}: {len(self)} images of {size}, {len(self.classes)} classes)"
+
+    @cached_property
+    def moments(self) -> tuple[Tensor, Tensor]:
+        """Mean and standard deviation of each channel over all images, (C,) float64 each, pixels in [0, 1].
+
+        Exact up to float64 rounding: they come from the histogram of the bytes, not from float copies of
+        images.
+        """
+        histogram = torch.stack([torch.bincount(c.reshape(-1), minlength=256) for c in self.images.unbind(1)])
+        share = histogram.double() / histogram.sum(1, keepdim=True)
+        level = torch.arange(256, dtype=torch.float64) / self.peak
+        mean = share @ level
+        variance = (share * (level - mean[:, None]) ** 2).sum(1)
+        return mean, variance.sqrt()
+
+    def tensors(
+        self,
+        dtype: torch.dtype = torch.float32,
+        flatten: bool = False,
+        standardize: bool = True,
+        count: int | None = None,
+    ) -> tuple[Tensor, Tensor]:
+        """Return inputs and labels of the first ``count`` images (all of them by default).
+
+        Pixels are scaled to [0, 1]; ``standardize`` then gives every channel mean 0 and standard deviation 1
+        over *all* images of this set, whatever ``count`` is (a constant channel becomes 0). The inputs are
+        (n, C, H, W), or (n, C·H·W) with ``flatten``; the labels (n,) int64.
+        """
+        if not dtype.is_floating_point:
+            raise ValueError(f"dtype must be a floating-point type, not {dtype}")
+        count = len(self) if count is None else count
+        if not 1 <= count <= len(self):
+            raise ValueError(f"count must lie in 1 to {len(self)}, the number of images, not {count}")
+        # Half precision is reached by one rounding at the end, not by rounding at every step.
+        x = self.images[:count].to(torch.promote_types(dtype, torch.float32)).div_(self.peak)
+        if standardize:
+            mean, std = self.moments
+            std = torch.where(std > 0, std, 1.0)
+            x.sub_(mean.to(x.dtype)[:, None, None]).div_(std.to(x.dtype)[:, None, None])
+        x = x.to(dtype)
+        return (x.flatten(1) if flatten else x), self.labels[:count].clone()
+
+    def batches(
+        self,
+        size: int,
+        *,
+        count: int | None = None,
+        flatten: bool = False,
+        dtype: torch.dtype = torch.float32,
+        standardize: bool = True,
+    ) -> list[tuple[Tensor, Tensor]]:
+        """Return the tensors cut into batches of ``size``, in file order; the last may be smaller.
+
+        >>> images = torch.zeros(5, 1, 2, 2, dtype=torch.uint8)
+        >>> blank = Dataset(images, torch.zeros(5, dtype=torch.int64), classes=("blank",), name="blank")
+        >>> [len(y) for x, y in blank.batches(2)]
+        [2, 2, 1]
+        """
+        if size < 1:
+            raise ValueError(f"size must be at least 1, not {size}")
+        x, y = self.tensors(dtype=dtype, flatten=flatten, standardize=standardize, count=count)
+        return list(zip(torch.split(x, size), torch.split(y, size), strict=True))

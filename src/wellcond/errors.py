@@ -1,0 +1,57 @@
+"""Exceptions whose text says what is wrong, where, and what to write instead."""
+
+from __future__ import annotations
+
+import difflib
+from collections.abc import Iterable
+
+
+class WellcondError(Exception):
+    """Base of everything wellcond raises on purpose."""
+
+
+class InvalidProblem(WellcondError, ValueError):
+    """The model, loss or batches cannot be measured as given."""
+
+
+class NotDeterministic(WellcondError, RuntimeError):
+    """Two passes over the same problem saw different data or gave different losses."""
+
+
+class NonFinite(WellcondError, FloatingPointError):
+    """NaN or infinity in the data, the weights, an activation or the loss."""
+
+
+class UnknownLayer(WellcondError, KeyError):
+    """A name that is neither a parameter nor a module of the model."""
+
+    def __init__(self, name: str, known: Iterable[str]) -> None:
+        known = list(known)
+        close = difflib.get_close_matches(name, known, n=3, cutoff=0.4) or known[:3]
+        self.message = (
+            f"there is no layer or parameter {name!r} here. "
+            f"Closest: {', '.join(map(repr, close)) or 'none, the model has no trainable parameters'}."
+        )
+        super().__init__(self.message)
+
+    def __str__(self) -> str:  # KeyError would show the repr of the text
+        return self.message
+
+
+class TooLarge(WellcondError, MemoryError):
+    """An exact result was asked for whose matrix does not fit the stated limit."""
+
+
+class MissingExtra(WellcondError, ImportError):
+    """An optional library is not installed."""
+
+    def __init__(self, library: str, extra: str) -> None:
+        super().__init__(f'{library} is not installed. Run:  pip install "wellcond[{extra}]"')
+
+
+class DataNotFound(WellcondError, FileNotFoundError):
+    """A data set's files are not where they were looked for."""
+
+
+class CorruptData(WellcondError, ValueError):
+    """A data file does not hold what its format promises."""

@@ -1,0 +1,101 @@
+"""The state in which a model is measured, and the promise that everything is put back."""
+
+from __future__ import annotations
+
+import contextlib
+from collections.abc import Iterator
+from typing import Any
+
+import torch
+from torch import Tensor, nn
+from torch.nn.attention import SDPBackend, sdpa_kernel
+from torch.nn.modules.batchnorm import _BatchNorm
+
+
+def unwrapped(model: nn.Module) -> nn.Module:
+    """The module inside `torch.compile` and (Distributed)DataParallel: compiled graphs have no double backward."""
+    while True:
+        if isinstance(model, (nn.parallel.DistributedDataParallel, nn.DataParallel)):
+            model = model.module
+        elif isinstance(inner := getattr(model, "_orig_mod", None), nn.Module):
+            model = inner
+        else:
+            return model
+
+
+@contextlib.contextmanager
+def isolated(
+    model: nn.Module, device: torch.device, *, batch_statistics: bool, dropout: bool
+) -> Iterator[None]:
+    """Put the model into the measured state; on leaving, modes, buffers, RNG and kernel choices are as they were.
+
+    Buffers are exchanged for copies, so that the user's own tensors are never written to, not even by a BatchNorm
+    that updates its running statistics.
+    """
+    modules = list(model.modules())
+    modes = [(module, module.training) for module in modules]
+    buffers = [(module, dict(module._buffers)) for module in modules if module._buffers]
+
+    def put_back() -> None:
+        for module, mode in modes:
+            module.training = mode
+        for module, held in buffers:
+            module._buffers.clear()
+            module._buffers.update(held)
+
+    with contextlib.ExitStack() as stack:
+        stack.callback(put_back)
+        stack.enter_context(rng_kept(device))
+        stack.enter_context(torch.enable_grad())
+        stack.enter_context(sdpa_kernel(SDPBackend.MATH))  # the only attention kernel with a double backward
+        stack.enter_context(_attention_fast_path_off())  # it computes layers without calling them
+        if device.type == "cuda" and any(isinstance(module, nn.RNNBase) for module in modules):
+            stack.enter_context(torch.backends.cudnn.flags(enabled=False))  # its RNNs have no double backward
+        if any(getattr(module, "_compiled_call_impl", None) is not None for module in modules):
+            stack.enter_context(torch.compiler.set_stance("force_eager"))
+        for module, held in buffers:
+            for name, value in held.items():
+                module._buffers[name] = None if value is None else value.clone()
+        for module in modules:
+            module.training = batch_statistics if isinstance(module, _BatchNorm) else dropout
+        yield
+
+
+@contextlib.contextmanager
+def rng_kept(device: torch.device) -> Iterator[None]:
+    """Random number generators of the CPU and of the model's device are as before afterwards."""
+    devices = [device] if device.type == "cuda" else []
+    with torch.random.fork_rng(devices=devices):
+        yield
+
+
+def seed_generators(seed: int, device: torch.device) -> None:
+    """Seed the generators that `rng_kept` restores, and no others."""
+    torch.default_generator.manual_seed(seed)
+    if device.type == "cuda":
+        torch.cuda.default_generators[device.index or 0].manual_seed(seed)
+
+
+@contextlib.contextmanager
+def loader_generators_kept(batches: Any) -> Iterator[None]:
+    """A loader's own generators (its, its sampler's) do not advance."""
+    owners = [batches, getattr(batches, "sampler", None), getattr(batches, "batch_sampler", None)]
+    generators = [getattr(owner, "generator", None) for owner in owners]
+    states: list[tuple[torch.Generator, Tensor]] = [
+        (g, g.get_state()) for g in generators if isinstance(g, torch.Generator)
+    ]
+    try:
+        yield
+    finally:
+        for generator, state in states:
+            generator.set_state(state)
+
+
+@contextlib.contextmanager
+def _attention_fast_path_off() -> Iterator[None]:
+    before = torch.backends.mha.get_fastpath_enabled()
+    torch.backends.mha.set_fastpath_enabled(False)
+    try:
+        yield
+    finally:
+        torch.backends.mha.set_fastpath_enabled(before)

@@ -1,0 +1,8 @@
+"""The networks of the papers."""
+
+from __future__ import annotations
+
+from wellcond.models.mlp import mlp
+from wellcond.models.resnet import resnet
+
+__all__ = ["mlp", "resnet"]

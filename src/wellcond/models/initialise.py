@@ -1,0 +1,48 @@
+"""Layers whose weights are drawn from a stated distribution by a stated generator.
+
+Numbers are drawn on the CPU and copied, so a seed gives the same network on every device; and layers are made
+empty, so that torch's own initialisation takes nothing from the global generator.
+"""
+
+from __future__ import annotations
+
+import torch
+from torch import Tensor, nn
+
+
+def make_generator(seed: int | None) -> torch.Generator:
+    """Return a fresh generator for ``seed``; for None, torch's global one, as torch's own layers use."""
+    return torch.default_generator if seed is None else torch.Generator("cpu").manual_seed(seed)
+
+
+def empty_linear(inputs: int, outputs: int, bias: bool = True) -> nn.Linear:
+    """Return a linear layer whose values are still to be filled."""
+    return nn.Linear(inputs, outputs, bias, device="meta").to_empty(device=torch.get_default_device())
+
+
+def empty_conv3x3(inputs: int, outputs: int, stride: int) -> nn.Conv2d:
+    """Return a padded 3×3 convolution without bias whose values are still to be filled."""
+    layer = nn.Conv2d(inputs, outputs, 3, stride, padding=1, bias=False, device="meta")
+    return layer.to_empty(device=torch.get_default_device())
+
+
+@torch.no_grad()
+def fill_normal(tensor: Tensor, variance: float, generator: torch.Generator) -> None:
+    """Fill with N(0, variance)."""
+    draw = torch.empty(tensor.shape, dtype=tensor.dtype, device="cpu")
+    tensor.copy_(draw.normal_(0.0, variance**0.5, generator=generator))
+
+
+@torch.no_grad()
+def fill_uniform(tensor: Tensor, bound: float, generator: torch.Generator) -> None:
+    """Fill with U(−bound, bound)."""
+    draw = torch.empty(tensor.shape, dtype=tensor.dtype, device="cpu")
+    tensor.copy_(draw.uniform_(-bound, bound, generator=generator))
+
+
+def fill_like_torch(layer: nn.Linear, generator: torch.Generator) -> None:
+    """Fill as nn.Linear fills itself: weight and bias U(−1/√fan_in, 1/√fan_in)."""
+    bound = layer.in_features**-0.5
+    fill_uniform(layer.weight, bound, generator)
+    if layer.bias is not None:
+        fill_uniform(layer.bias, bound, generator)

@@ -1,0 +1,85 @@
+"""The residual networks for 32×32 images, of depth 6n + 2."""
+
+from __future__ import annotations
+
+from collections import OrderedDict
+from itertools import pairwise
+
+from torch import Tensor, nn
+from torch.nn import functional
+
+from wellcond.models.initialise import (
+    empty_conv3x3,
+    empty_linear,
+    fill_like_torch,
+    fill_normal,
+    make_generator,
+)
+
+STEM_WIDTH = 16
+STAGE_WIDTHS = (16, 32, 64)
+
+
+class Block(nn.Module):
+    """Two 3×3 convolutions beside a shortcut without parameters (type A).
+
+    (N, inputs, H, W) → (N, outputs, H/stride, W/stride): where the shape changes, the shortcut keeps every
+    second pixel and appends channels of zeros.
+    """
+
+    def __init__(self, inputs: int, outputs: int, norm: bool) -> None:
+        super().__init__()
+        self.new_channels = outputs - inputs
+        self.stride = 1 if inputs == outputs else 2
+        self.conv1 = empty_conv3x3(inputs, outputs, self.stride)
+        self.bn1 = _norm(outputs, norm)
+        self.act1 = nn.ReLU()
+        self.conv2 = empty_conv3x3(outputs, outputs, stride=1)
+        self.bn2 = _norm(outputs, norm)
+        self.act2 = nn.ReLU()
+
+    def forward(self, x: Tensor) -> Tensor:
+        residual = self.bn2(self.conv2(self.act1(self.bn1(self.conv1(x)))))
+        shortcut = functional.pad(x[:, :, :: self.stride, :: self.stride], (0, 0, 0, 0, 0, self.new_channels))
+        output: Tensor = self.act2(shortcut + residual)
+        return output
+
+
+def resnet(depth: int = 20, classes: int = 10, norm: bool = True, seed: int | None = None) -> nn.Sequential:
+    """Build the CIFAR residual network of ``depth`` = 6n + 2 weighted layers (20, 56, 110, 1202).
+
+    A 3×3 convolution, three stages of n blocks with 16, 32 and 64 channels, a global average and a linear
+    layer: (N, 3, H, W) → (N, classes). Convolutions have no bias and weights N(0, 2/(k² C_out)); the linear
+    layer is filled as torch fills its own. ``norm=False`` leaves every batch normalization out. A ``seed``
+    fixes the weights and leaves the global generator alone; None draws from it.
+
+    >>> import torch
+    >>> resnet(20, seed=0)(torch.zeros(2, 3, 32, 32)).shape
+    torch.Size([2, 10])
+    """
+    blocks, rest = divmod(depth - 2, 6)
+    if rest or blocks < 1:
+        nearest = [6 * n + 2 for n in (blocks, blocks + 1) if n >= 1] or [8]
+        raise ValueError(
+            f"depth must be 6n + 2 with n ≥ 1, not {depth}; nearest: {' or '.join(map(str, nearest))}"
+        )
+    modules: OrderedDict[str, nn.Module] = OrderedDict(
+        conv=empty_conv3x3(3, STEM_WIDTH, stride=1), bn=_norm(STEM_WIDTH, norm), act=nn.ReLU()
+    )
+    for k, (inputs, outputs) in enumerate(pairwise((STEM_WIDTH, *STAGE_WIDTHS)), start=1):
+        widths = [inputs] + [outputs] * blocks
+        stage = {f"block{b}": Block(*pair, norm) for b, pair in enumerate(pairwise(widths), start=1)}
+        modules[f"stage{k}"] = nn.Sequential(OrderedDict(stage))
+    modules |= {"pool": nn.AdaptiveAvgPool2d(1), "flatten": nn.Flatten()}
+    modules["fc"] = fc = empty_linear(STAGE_WIDTHS[-1], classes)
+    model = nn.Sequential(modules)
+    generator = make_generator(seed)
+    for module in model.modules():
+        if isinstance(module, nn.Conv2d):
+            fill_normal(module.weight, 2 / (3 * 3 * module.out_channels), generator)
+    fill_like_torch(fc, generator)
+    return model
+
+
+def _norm(channels: int, norm: bool) -> nn.Module:
+    return nn.BatchNorm2d(channels) if norm else nn.Identity()

@@ -1,0 +1,29 @@
+"""The one output of every measurement: rows."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Sequence
+from typing import NamedTuple
+
+
+class Row(NamedTuple):
+    """One measured number. Everything that is shown, saved or logged is made from rows.
+
+    step: training step, or None outside training. layer: its name, or "" for the whole network.
+    """
+
+    step: int | None
+    layer: str
+    quantity: str
+    value: float
+    unit: str
+
+
+def text_table(header: Sequence[str], body: Iterable[Sequence[str]]) -> str:
+    """Columns aligned for a fixed-width font: the first to the left, the others to the right."""
+    lines = [list(header), *(list(line) for line in body)]
+    widths = [max(len(line[i]) for line in lines) for i in range(len(header))]
+    return "\n".join(
+        "  ".join(cell.ljust(w) if i == 0 else cell.rjust(w) for i, (cell, w) in enumerate(zip(line, widths, strict=True)))
+        for line in lines
+    )

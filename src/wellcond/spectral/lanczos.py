@@ -1,0 +1,186 @@
+"""The block Lanczos process with full reorthogonalisation, and what it proves about the spectrum.
+
+    A Q_i = Q_{i+1} B_{i+1} + Q_i A_i + Q_{i−1} B_iᵀ
+
+T, the block tridiagonal matrix of the A_i and B_i, is small and lives on the CPU in float64; the basis Q lives where
+the operator does, in its dtype. Reorthogonalising twice against the whole basis keeps it orthogonal to rounding.
+"""
+
+from __future__ import annotations
+
+import math
+from typing import Protocol
+
+import numpy as np
+import torch
+from numpy.typing import NDArray
+from torch import Tensor
+
+Matrix = NDArray[np.float64]
+
+
+class Operator(Protocol):
+    """What every spectral tool takes: a symmetric matrix that can be multiplied with (n, k)."""
+
+    @property
+    def shape(self) -> tuple[int, ...]: ...
+    @property
+    def dtype(self) -> torch.dtype: ...
+    @property
+    def device(self) -> torch.device: ...
+    def __matmul__(self, v: Tensor, /) -> Tensor: ...
+
+
+class Lanczos:
+    """A growing orthonormal basis of the Krylov space of `operator` from the columns of `start` (n, b)."""
+
+    def __init__(self, operator: Operator, start: Tensor, generator: torch.Generator) -> None:
+        self.operator = operator
+        self.size = operator.shape[0]
+        self.generator = generator
+        self.matvecs = 0
+        self.blocks: list[tuple[int, int]] = []  # rows of the basis that each Q_i takes
+        self.diagonal: list[Matrix] = []  # A_i
+        self.below: list[Matrix] = []  # B_{i+1}
+        self._basis = torch.empty(0, self.size, dtype=operator.dtype, device=operator.device)
+        self._count = 0
+        self._scale = 0.0
+        self._append(start.T.to(operator.device, operator.dtype))
+
+    @property
+    def basis(self) -> Tensor:
+        """(m, n), orthonormal rows, without the block that has not been multiplied yet."""
+        return self._basis[: self.blocks[len(self.diagonal) - 1][1]]
+
+    @property
+    def is_complete(self) -> bool:
+        """Whether the basis spans the whole space, so that T has exactly A's eigenvalues."""
+        return len(self.diagonal) == len(self.blocks) and self._count >= self.size
+
+    @property
+    def next_width(self) -> int:
+        """Products that the next step takes."""
+        begin, end = self.blocks[-1]
+        return end - begin
+
+    def step(self) -> None:
+        """Multiply the last block and orthogonalise the result into the next one."""
+        begin, end = self.blocks[-1]
+        q = self._basis[begin:end]
+        w = (self.operator @ q.T).T
+        self.matvecs += end - begin
+        a = (w @ q.T).double().cpu().numpy()
+        self.diagonal.append((a + a.T) / 2)
+        self._scale = max(self._scale, float(np.linalg.norm(a)))
+        self.below.append(self._append(self._orthogonal(w)))
+        self._scale = max(self._scale, float(np.linalg.norm(self.below[-1])))
+
+    def projected(self) -> Matrix:
+        """T, (m, m)."""
+        m = sum(len(a) for a in self.diagonal)
+        t = np.zeros((m, m))
+        row = 0
+        for i, a in enumerate(self.diagonal):
+            end = row + len(a)
+            t[row:end, row:end] = a
+            if i + 1 < len(self.diagonal):
+                b = self.below[i]
+                t[end : end + len(b), row:end] = b
+                t[row:end, end : end + len(b)] = b.T
+            row = end
+        return t
+
+    def residuals(self, vectors: Matrix) -> Matrix:
+        """‖A y − θ y‖ of the Ritz pairs whose coordinates in the basis are the columns of `vectors`."""
+        b = self.below[-1]
+        return np.asarray(np.linalg.norm(b @ vectors[-b.shape[1] :], axis=0))
+
+    def hidden_probability(self, value: float, start_variance: float) -> float:
+        """Bound on the probability that an eigenvalue `value` is there and the process has not seen it.
+
+        If A e = λe then the row x_i = eᵀQ_i obeys the block recurrence, so x_i = c X_i(λ) with c = eᵀQ_1, and
+        Σ‖x_i‖² ≤ 1 says c M(λ) cᵀ ≤ 1 with M = Σ X_i X_iᵀ. Outside the Ritz values M grows exponentially with the
+        steps, while the start is random: c has independent Gaussian entries of variance `start_variance`, for
+        which P(c M cᵀ ≤ 1) ≤ (2s)^{−b/2} / (Γ(b/2 + 1) √det M). (Block form of the bound of van Dorsselaer,
+        Hochstenbach and van der Vorst, 2000.)
+        """
+        if self.is_complete:
+            return 0.0
+        width = len(self.diagonal[0])
+        x, before, m = np.eye(width), np.zeros((width, width)), np.eye(width)
+        constant = -width / 2 * math.log(2 * start_variance) - math.lgamma(width / 2 + 1)
+        floor = np.finfo(np.float64).eps * self._scale + 1e-300
+        probability = 1.0
+        for i, (a, b) in enumerate(zip(self.diagonal, self.below, strict=True)):
+            if len(b) < width:
+                break  # the space is nearly exhausted: the recurrence cannot be continued
+            y = value * x - x @ a - (before @ self.below[i - 1].T if i else 0.0)
+            solvable = b + np.diag((np.abs(np.diagonal(b)) < floor) * floor)
+            before, x = x, np.linalg.solve(solvable.T, y.T).T
+            m = m + x @ x.T
+            if not np.isfinite(m).all():
+                break
+            sign, log_det = np.linalg.slogdet(m)
+            if sign > 0:
+                probability = min(probability, math.exp(min(0.0, constant - log_det / 2)))
+            if probability < 1e-30:
+                break
+        return probability
+
+    def _orthogonal(self, w: Tensor) -> Tensor:
+        """`w` minus its part in the basis, with the coefficients of the last block already known to be A_i."""
+        known = self._basis[: self._count]
+        for _ in range(2):
+            w = w - (w @ known.T) @ known
+        return w
+
+    def _append(self, w: Tensor) -> Matrix:
+        """Orthonormalise the rows of `w` into the next block; returns B with w = Bᵀ Q_next.
+
+        A row that depends on what is there (an invariant subspace was reached) is replaced by a random direction
+        with a zero in B, so that the process goes on and sees other copies of multiple eigenvalues. When the space
+        runs out, the block is narrower, and real rows go before random ones.
+        """
+        width = min(len(w), self.size - self._count)
+        self._reserve(self._count + width)
+        begin = self._count
+        b = np.zeros((width, len(w)))
+        tiny = 100 * torch.finfo(w.dtype).eps * self._scale
+        for j, row in enumerate(w):
+            new = self._basis[begin : self._count]
+            for _ in range(2):
+                coefficients = new @ row
+                row = row - coefficients @ new
+                b[: len(new), j] += coefficients.double().cpu().numpy()
+            norm = float(row.norm())
+            if norm > tiny and len(new) < width:
+                b[len(new), j] = norm
+                # what cancellation left of a small row must be made orthogonal once more
+                self._push(row / norm if norm > 1e-3 * self._scale else self._orthonormal(row / norm))
+            elif width == len(w):
+                self._push(self._random_direction())
+        while self._count < begin + width:
+            self._push(self._random_direction())
+        if width:
+            self.blocks.append((begin, self._count))
+        return b
+
+    def _push(self, row: Tensor) -> None:
+        self._basis[self._count] = row
+        self._count += 1
+
+    def _random_direction(self) -> Tensor:
+        return self._orthonormal(torch.randn(self.size, generator=self.generator, dtype=torch.float64).to(self._basis))
+
+    def _orthonormal(self, row: Tensor) -> Tensor:
+        known = self._basis[: self._count]
+        for _ in range(3):
+            row = row - (known @ row) @ known
+            row = row / row.norm()
+        return row
+
+    def _reserve(self, rows: int) -> None:
+        if rows > len(self._basis):
+            grown = self._basis.new_empty(min(self.size, max(rows, 2 * len(self._basis), 16)), self.size)
+            grown[: self._count] = self._basis[: self._count]
+            self._basis = grown

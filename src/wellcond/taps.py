@@ -1,0 +1,45 @@
+"""Taps: the only hooks in the library. They see what layers receive, give and get back as gradient, as a stream.
+
+Nothing is stored here: a callback reduces each tensor as it passes by, so one pass over a very deep network needs
+no more memory than its own forward and backward.
+"""
+
+from __future__ import annotations
+
+import contextlib
+from collections.abc import Callable, Iterator, Mapping
+from typing import Any
+
+from torch import Tensor, nn
+
+OnCall = Callable[[str, nn.Module, Any, Any], None]
+"""Called as (name, module, first input, output) after each forward call of a tapped module."""
+OnGradient = Callable[[str, nn.Module, Any, Tensor], None]
+"""Called as (name, module, first input, gradient of the output) during the backward pass."""
+
+
+@contextlib.contextmanager
+def tapped(
+    modules: Mapping[str, nn.Module], on_call: OnCall, on_gradient: OnGradient | None = None
+) -> Iterator[None]:
+    """Watch modules while the block runs; the hooks come off in any case.
+
+    Gradients come from a hook on the output *tensor*: unlike a module's backward hook it survives an in-place
+    activation behind the layer, and a module called twice reports each call.
+    """
+
+    def hook(name: str) -> Callable[..., None]:
+        def after_forward(module: nn.Module, args: tuple[Any, ...], kwargs: dict[str, Any], output: Any) -> None:
+            x = args[0] if args else next(iter(kwargs.values()), None)
+            on_call(name, module, x, output)
+            tensor = output[0] if isinstance(output, tuple) else output
+            if on_gradient is not None and isinstance(tensor, Tensor) and tensor.requires_grad:
+                kept = x.detach() if isinstance(x, Tensor) else x
+                tensor.register_hook(lambda gradient: on_gradient(name, module, kept, gradient))
+
+        return after_forward
+
+    with contextlib.ExitStack() as stack:
+        for name, module in modules.items():
+            stack.callback(module.register_forward_hook(hook(name), with_kwargs=True).remove)
+        yield

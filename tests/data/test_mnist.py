@@ -1,0 +1,204 @@
+from __future__ import annotations
+
+import gzip
+import struct
+from pathlib import Path
+
+import pytest
+import torch
+from torch import Tensor, nn
+
+from wellcond.data import mnist
+from wellcond.errors import CorruptData, DataNotFound
+
+IMAGES, LABELS = "train-images-idx3-ubyte", "train-labels-idx1-ubyte"
+COUNT = 6
+
+
+def idx(values: Tensor) -> bytes:
+    header = struct.pack(f">BBBB{values.ndim}I", 0, 0, 8, values.ndim, *values.shape)
+    return header + values.numpy().tobytes()
+
+
+@pytest.fixture
+def pixels() -> Tensor:
+    generator = torch.Generator().manual_seed(1)
+    return torch.randint(0, 256, (COUNT, 28, 28), dtype=torch.uint8, generator=generator)
+
+
+@pytest.fixture
+def root(tmp_path: Path, pixels: Tensor) -> Path:
+    """A folder with a small training set, its files neither gzipped nor in a subfolder."""
+    (tmp_path / IMAGES).write_bytes(idx(pixels))
+    (tmp_path / LABELS).write_bytes(idx(torch.arange(COUNT).byte()))
+    return tmp_path
+
+
+def test_images_and_labels_are_those_of_the_files(root: Path, pixels: Tensor) -> None:
+    data = mnist(root)
+    assert torch.equal(data.images, pixels[:, None])
+    assert data.labels.tolist() == list(range(COUNT))
+    assert data.classes == tuple("0123456789")
+
+
+def test_the_test_set_has_its_own_files(root: Path, pixels: Tensor) -> None:
+    (root / "t10k-images-idx3-ubyte").write_bytes(idx(pixels[:2]))
+    (root / "t10k-labels-idx1-ubyte").write_bytes(idx(torch.tensor([9, 8]).byte()))
+    assert mnist(root, train=False).labels.tolist() == [9, 8]
+
+
+@pytest.mark.parametrize("folder", ["", "MNIST/raw", "raw"])
+@pytest.mark.parametrize("mark", "-.")
+@pytest.mark.parametrize("gzipped", [False, True])
+def test_every_published_name_and_folder_gives_the_same_data(
+    root: Path, tmp_path_factory: pytest.TempPathFactory, folder: str, mark: str, gzipped: bool
+) -> None:
+    other = tmp_path_factory.mktemp("other")
+    (other / folder).mkdir(parents=True, exist_ok=True)
+    for name in (IMAGES, LABELS):
+        content = (root / name).read_bytes()
+        path = other / folder / (name.replace("-idx", f"{mark}idx") + ".gz" * gzipped)
+        path.write_bytes(gzip.compress(content) if gzipped else content)
+    assert torch.equal(mnist(other).images, mnist(root).images)
+    assert torch.equal(mnist(other).labels, mnist(root).labels)
+
+
+def test_without_a_root_the_environment_names_it(root: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("WELLCOND_DATA", str(root))
+    assert len(mnist()) == COUNT
+
+
+def test_without_a_root_or_environment_it_is_the_folder_data(
+    root: Path, tmp_path_factory: pytest.TempPathFactory, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    home = tmp_path_factory.mktemp("home")
+    (home / "data").symlink_to(root)
+    monkeypatch.chdir(home)
+    monkeypatch.delenv("WELLCOND_DATA", raising=False)
+    assert len(mnist()) == COUNT
+
+
+def test_missing_files_are_named_with_the_folders_and_what_to_do(root: Path) -> None:
+    (root / LABELS).unlink()
+    with pytest.raises(DataNotFound) as caught:
+        mnist(root)
+    text = str(caught.value)
+    assert f"{root} (without {LABELS})" in text
+    assert f"{root / 'MNIST' / 'raw'} (no such folder)" in text
+    assert f"put {IMAGES}.gz and {LABELS}.gz in" in text
+    assert "WELLCOND_DATA" in text
+
+
+@pytest.mark.parametrize("side", [1, 5, 9, 12, 14, 20, 28])
+def test_shrinking_is_a_centre_crop_and_an_area_average(root: Path, pixels: Tensor, side: int) -> None:
+    factor = max(f for f in range(1, 29) if side * f <= 28)
+    margin = (28 - side * factor) // 2
+    centre = pixels[:, None, margin : margin + side * factor, margin : margin + side * factor].double()
+    average = nn.functional.avg_pool2d(centre, factor)
+    shrunk = mnist(root, size=side).images
+    assert shrunk.shape == (COUNT, 1, side, side)
+    # Rounding to a byte moves a pixel by at most one half.
+    assert (shrunk.double() - average).abs().max() <= 0.5
+
+
+def test_size_12_averages_2x2_blocks_of_the_central_24x24(root: Path) -> None:
+    image = torch.zeros(COUNT, 28, 28, dtype=torch.uint8)
+    image[:, 2:4, 2:4] = torch.tensor([[100, 0], [20, 80]], dtype=torch.uint8)
+    image[:, :2] = 255
+    (root / IMAGES).write_bytes(idx(image))
+    shrunk = mnist(root, size=12).images
+    assert shrunk[0, 0, 0, 0] == 50
+    assert shrunk.sum() == 50 * COUNT
+
+
+@pytest.mark.parametrize("size", [0, -3, 29])
+def test_a_size_without_a_pooling_factor_is_refused(root: Path, size: int) -> None:
+    with pytest.raises(ValueError, match="1 to 28"):
+        mnist(root, size=size)
+
+
+def test_a_wrong_magic_number_is_reported(root: Path) -> None:
+    content = (root / IMAGES).read_bytes()
+    (root / IMAGES).write_bytes(b"\x00\x00\x0d\x03" + content[4:])
+    with pytest.raises(
+        CorruptData, match=rf"{IMAGES}: expected the magic number 0x00000803, found 0x00000d03"
+    ):
+        mnist(root)
+
+
+def test_swapped_files_are_reported(root: Path) -> None:
+    (root / IMAGES).write_bytes((root / LABELS).read_bytes() + bytes(100))
+    with pytest.raises(CorruptData, match="expected the magic number 0x00000803, found 0x00000801"):
+        mnist(root)
+
+
+def test_other_dimensions_are_reported(root: Path) -> None:
+    (root / IMAGES).write_bytes(idx(torch.zeros(COUNT, 20, 28, dtype=torch.uint8)))
+    with pytest.raises(CorruptData, match=r"expected items of shape \(28, 28\), found \(20, 28\)"):
+        mnist(root)
+
+
+@pytest.mark.parametrize("change", [-1, 1])
+def test_a_byte_too_few_or_too_many_is_reported(root: Path, change: int) -> None:
+    content = (root / IMAGES).read_bytes()
+    (root / IMAGES).write_bytes(content[:-1] if change < 0 else content + b"\x00")
+    size = COUNT * 784
+    with pytest.raises(CorruptData, match=rf"{IMAGES}: expected {size} bytes .* found {size + change}"):
+        mnist(root)
+
+
+@pytest.mark.parametrize("size", [0, 7])
+def test_a_file_without_a_whole_header_is_reported(root: Path, size: int) -> None:
+    (root / LABELS).write_bytes((root / LABELS).read_bytes()[:size])
+    with pytest.raises(CorruptData, match=rf"{LABELS}: expected an idx header of 8 bytes, found {size}"):
+        mnist(root)
+
+
+def test_an_empty_set_is_reported(root: Path) -> None:
+    (root / LABELS).write_bytes(idx(torch.zeros(0, dtype=torch.uint8)))
+    with pytest.raises(CorruptData, match="at least one item"):
+        mnist(root)
+
+
+def test_fewer_labels_than_images_are_reported(root: Path) -> None:
+    (root / LABELS).write_bytes(idx(torch.zeros(COUNT - 1, dtype=torch.uint8)))
+    with pytest.raises(CorruptData, match=f"{LABELS}: expected {COUNT} labels.* found {COUNT - 1}"):
+        mnist(root)
+
+
+def test_a_label_beyond_nine_is_reported(root: Path) -> None:
+    (root / LABELS).write_bytes(idx(torch.full((COUNT,), 10, dtype=torch.uint8)))
+    with pytest.raises(CorruptData, match=f"{LABELS}: expected labels in 0 to 9, found 10"):
+        mnist(root)
+
+
+def test_a_gzip_file_cut_anywhere_is_reported(root: Path) -> None:
+    whole = gzip.compress((root / LABELS).read_bytes())
+    (root / LABELS).unlink()
+    for size in range(len(whole)):
+        (root / f"{LABELS}.gz").write_bytes(whole[:size])
+        with pytest.raises(CorruptData, match=LABELS):
+            mnist(root)
+
+
+def test_a_gzip_file_with_a_changed_byte_is_reported(root: Path) -> None:
+    whole = bytearray(gzip.compress((root / IMAGES).read_bytes()))
+    whole[len(whole) // 2] ^= 0xFF
+    (root / IMAGES).write_bytes(whole)
+    with pytest.raises(CorruptData, match=f"{IMAGES}: expected a complete gzip file"):
+        mnist(root)
+
+
+def test_real_mnist_has_the_published_counts(real_data: Path) -> None:
+    train, test = mnist(real_data), mnist(real_data, train=False)
+    assert train.images.shape == (60000, 1, 28, 28)
+    assert test.images.shape == (10000, 1, 28, 28)
+    assert train.labels.bincount().tolist() == [5923, 6742, 5958, 6131, 5842, 5421, 5918, 6265, 5851, 5949]
+    assert test.labels.bincount().tolist() == [980, 1135, 1032, 1010, 982, 892, 958, 1028, 974, 1009]
+
+
+def test_real_mnist_has_the_published_mean_and_std(real_data: Path) -> None:
+    mean, std = mnist(real_data).moments
+    # The published values carry four decimals.
+    assert mean.item() == pytest.approx(0.1307, abs=5e-5)
+    assert std.item() == pytest.approx(0.3081, abs=5e-5)
