@@ -43,17 +43,19 @@ class Likelihood(ABC):
     def sample(self, outputs: Tensor, targets: Any, generator: torch.Generator) -> Any:
         """Targets drawn from the model's own prediction, in the form the loss takes them."""
 
+    @abstractmethod
+    def fisher_factor(self, outputs: Tensor, targets: Any) -> Tensor:
+        """(R, *outputs.shape): for each example n, Σ_r f[r, n] f[r, n]ᵀ = Σ_terms E_y[∇ℓ ∇ℓᵀ]."""
+
     # may override
 
     def term_dims(self, outputs: Tensor) -> tuple[int, ...]:
         """The dimensions of the outputs that belong to one term."""
         return tuple(range(1, outputs.dim()))
 
-    # must define
-
-    @abstractmethod
-    def fisher_factor(self, outputs: Tensor, targets: Any) -> Tensor:
-        """(R, *outputs.shape): for each example n, Σ_r f[r, n] f[r, n]ᵀ = Σ_terms E_y[∇ℓ ∇ℓᵀ]."""
+    def one_term_each(self, fields: Tensor) -> Tensor:
+        """(R, *outputs.shape) → (R · terms an example, *outputs.shape), each with a single term left in every example."""
+        return fields
 
 
 @dataclass(frozen=True)
@@ -91,15 +93,21 @@ class CrossEntropy(Likelihood):
     def fisher_factor(self, outputs: Tensor, targets: Tensor) -> Tensor:
         # diag(q) − q qᵀ = Σ_c q_c (e_c − q)(e_c − q)ᵀ at every position
         q = outputs.detach().movedim(self.class_dim, -1).softmax(-1)
-        c = q.shape[-1]
-        at_position = q.sqrt().unsqueeze(-1) * (torch.eye(c, dtype=q.dtype, device=q.device) - q.unsqueeze(-2))
-        at_position = at_position * self._valid(outputs, targets)[..., None, None]  # (N, *positions, r, C)
-        n, positions = q.shape[0], q[0, ..., 0].numel()
-        # an example's positions share its parameters but not their labels: each gets factors of its own
-        spread = q.new_zeros(positions, c, n, positions, c)
-        index = torch.arange(positions, device=q.device)
-        spread[index, :, :, index, :] = at_position.reshape(n, positions, c, c).permute(1, 2, 0, 3)
-        return spread.reshape(positions * c, *q.shape).movedim(-1, self.class_dim % q.dim() + 1)
+        deviations = torch.eye(q.shape[-1], dtype=q.dtype, device=q.device) - q.unsqueeze(-2)
+        fields = q.sqrt().unsqueeze(-1) * deviations * self._valid(outputs, targets)[..., None, None]
+        return self.one_term_each(fields.movedim(-2, 0).movedim(-1, self.class_dim % outputs.dim() + 1))
+
+    def one_term_each(self, fields: Tensor) -> Tensor:
+        # an example's positions share its parameters but not their labels
+        f = fields.movedim(self.class_dim % (fields.dim() - 1) + 1, -1)
+        count, n, c = f.shape[0], f.shape[1], f.shape[-1]
+        flat = f.reshape(count, n, -1, c)
+        positions = flat.shape[2]
+        spread = flat.new_zeros(positions, count, n, positions, c)
+        index = torch.arange(positions, device=flat.device)
+        spread[index, :, :, index] = flat.permute(2, 0, 1, 3)
+        spread = spread.reshape(positions * count, *f.shape[1:])
+        return spread.movedim(-1, self.class_dim % (fields.dim() - 1) + 1)
 
 
 @dataclass(frozen=True)

@@ -27,3 +27,12 @@ def text_table(header: Sequence[str], body: Iterable[Sequence[str]]) -> str:
         "  ".join(cell.ljust(w) if i == 0 else cell.rjust(w) for i, (cell, w) in enumerate(zip(line, widths, strict=True)))
         for line in lines
     )
+
+
+def number(value: float) -> str:
+    """Three digits, and the words for what is not a number."""
+    if value != value:
+        return "nan"
+    if value in (float("inf"), float("-inf")):
+        return "∞" if value > 0 else "−∞"
+    return f"{value:.3g}"

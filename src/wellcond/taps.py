@@ -10,7 +10,10 @@ import contextlib
 from collections.abc import Callable, Iterator, Mapping
 from typing import Any
 
+import torch
+import torch.nn.functional as F
 from torch import Tensor, nn
+from torch.overrides import TorchFunctionMode
 
 OnCall = Callable[[str, nn.Module, Any, Any], None]
 """Called as (name, module, first input, output) after each forward call of a tapped module."""
@@ -43,3 +46,28 @@ def tapped(
         for name, module in modules.items():
             stack.callback(module.register_forward_hook(hook(name), with_kwargs=True).remove)
         yield
+
+
+class WatchedRelu(TorchFunctionMode):
+    """Calls back with the output of every ReLU, whether a module or a function in someone's forward.
+
+    >>> seen = []
+    >>> with WatchedRelu(seen.append):
+    ...     _ = torch.relu(torch.tensor([-1.0, 2.0]))
+    >>> seen
+    [tensor([0., 2.])]
+    """
+
+    FUNCTIONS = frozenset({F.relu, F.relu_, torch.relu, torch.relu_, Tensor.relu, Tensor.relu_})
+
+    def __init__(self, on_output: Callable[[Tensor], None]) -> None:
+        super().__init__()
+        self.on_output = on_output
+
+    def __torch_function__(
+        self, func: Any, types: Any, args: tuple[Any, ...] = (), kwargs: dict[str, Any] | None = None
+    ) -> Any:
+        output = func(*args, **(kwargs or {}))
+        if func in self.FUNCTIONS:
+            self.on_output(output.detach())
+        return output

@@ -47,7 +47,8 @@ class Fisher(OutputCurvature):
         if labels not in ("model", "sample", "data"):
             raise ValueError(f'labels is {labels!r}; write "model", "sample" or "data".')
         super().__init__(problem, params)
-        self.labels, self.samples, self.seed = labels, samples, seed
+        self.labels, self.seed = labels, seed
+        self.samples = samples if labels == "sample" else 1
 
     def _restricted(self, names: Sequence[str]) -> Self:
         return type(self)(self.problem, self.labels, names, samples=self.samples, seed=self.seed)
@@ -68,6 +69,12 @@ class Fisher(OutputCurvature):
             return total / (evaluation.terms * len(gradients))
 
         return product
+
+    def output_factor(self, evaluation: Evaluation, outputs: Tensor) -> Tensor:
+        if self.labels == "model":
+            return likelihood_of(self.problem).fisher_factor(outputs, evaluation.targets)
+        fields = torch.stack(self.output_gradients(evaluation, outputs)) / self.samples**0.5
+        return self.problem.likelihood.one_term_each(fields) if self.problem.likelihood else fields
 
     def output_gradients(self, evaluation: Evaluation, outputs: Tensor) -> list[Tensor]:
         """∂ℓ/∂outputs of every term, one tensor a draw of the labels."""

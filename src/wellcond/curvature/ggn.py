@@ -29,6 +29,12 @@ class OutputCurvature(CurvatureOperator):
     def _output_product(self, evaluation: Evaluation, outputs: Tensor) -> OutputProduct:
         """u ↦ B u for one batch's mean loss; `outputs` is a leaf."""
 
+    # may override
+
+    def output_factor(self, evaluation: Evaluation, outputs: Tensor) -> Tensor | None:
+        """(R, *outputs.shape) with B = Σ_r f[r, n] f[r, n]ᵀ / terms for each example n, or None where none is known."""
+        return None
+
     def _linearize(self, evaluation: Evaluation, params: Sequence[Tensor]) -> Product:
         outputs = tensor_outputs(evaluation)
         curvature = self._output_product(evaluation, outputs.detach().requires_grad_())
@@ -66,6 +72,12 @@ class GGN(OutputCurvature):
 
     def _output_product(self, evaluation: Evaluation, outputs: Tensor) -> OutputProduct:
         return loss_hessian(evaluation, outputs)
+
+    def output_factor(self, evaluation: Evaluation, outputs: Tensor) -> Tensor | None:
+        likelihood = self.problem.likelihood
+        if likelihood is None:
+            return None
+        return likelihood.fisher_factor(outputs, evaluation.targets) / likelihood.fisher_over_ggn**0.5
 
 
 def loss_hessian(evaluation: Evaluation, outputs: Tensor) -> OutputProduct:

@@ -1,0 +1,48 @@
+"""wellcond: why a network trains badly, in which layer, and what to do about it."""
+
+from importlib.metadata import PackageNotFoundError, version
+
+# the one input
+from wellcond.problem import Problem
+
+# curvature: linear operators over the flat parameter vector
+from wellcond.curvature.hessian import Hessian
+from wellcond.curvature.ggn import GGN
+from wellcond.curvature.fisher import Fisher
+from wellcond.curvature.kronecker import kronecker_factors
+
+# spectra
+from wellcond.spectral.eigenvalues import eigenvalues
+from wellcond.spectral.exact import spectrum
+from wellcond.spectral.density import density
+from wellcond.spectral.trace import trace
+from wellcond.spectral.condition import condition_number, numerical_rank
+
+# layers
+from wellcond.layerwise.conditioning import conditioning
+from wellcond.layerwise.neurons import neurons
+
+# errors
+from wellcond.errors import WellcondError
+
+try:
+    __version__ = version("wellcond")
+except PackageNotFoundError:  # run from a source tree that is not installed
+    __version__ = "0+unknown"
+
+__all__ = [
+    "GGN",
+    "Fisher",
+    "Hessian",
+    "Problem",
+    "WellcondError",
+    "condition_number",
+    "conditioning",
+    "density",
+    "eigenvalues",
+    "kronecker_factors",
+    "neurons",
+    "numerical_rank",
+    "spectrum",
+    "trace",
+]

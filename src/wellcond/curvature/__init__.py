@@ -1,0 +1,1 @@
+"""Curvature matrices as linear operators, and their Kronecker and Gram sides."""

@@ -1,0 +1,141 @@
+"""Kronecker factors Σx and Σ∇h of every layer, streamed over the batches."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from dataclasses import dataclass, field
+from typing import Any, Literal
+
+import torch
+from torch import Tensor, nn
+
+from wellcond.curvature.fisher import likelihood_of
+from wellcond.curvature.ggn import tensor_outputs
+from wellcond.errors import InvalidProblem
+from wellcond.layers import Form, rule_for, uncovered, weighted_layers
+from wellcond.problem import Evaluation, Problem
+from wellcond.taps import tapped
+
+Labels = Literal["data", "sample", "model"]
+
+
+@dataclass
+class SecondMoment:
+    """A sum of outer products and how many there were. Sums of two parts of the data add up to that of both."""
+
+    total: Tensor | None = None
+    count: int = 0
+
+    def add(self, total: Tensor, count: int) -> None:
+        total = total.double()
+        self.total = total if self.total is None else self.total + total
+        self.count += count
+
+    @property
+    def mean(self) -> Tensor | None:
+        """E[rows rowsᵀ]: (groups, d, d), or (groups, d) where it is diagonal."""
+        return None if self.total is None else self.total / self.count
+
+
+@dataclass
+class LayerFactors:
+    """Σx and Σ∇h of one layer, uncentred, with `g` the gradient of the *per-term* loss."""
+
+    kind: str
+    note: str
+    x: SecondMoment = field(default_factory=SecondMoment)
+    g: SecondMoment = field(default_factory=SecondMoment)
+
+
+@dataclass(frozen=True)
+class KroneckerFactors:
+    """Factors by layer; `not_covered` says what has none, and why."""
+
+    layers: dict[str, LayerFactors]
+    not_covered: dict[str, str]
+
+    def __getitem__(self, name: str) -> LayerFactors:
+        return self.layers[name]
+
+    def __iter__(self) -> Iterator[str]:
+        return iter(self.layers)
+
+
+def kronecker_factors(
+    problem: Problem, form: Form = "position", labels: Labels = "data", *, seed: int = 0
+) -> KroneckerFactors:
+    """Σx = E[x xᵀ] and Σ∇h = E[g gᵀ] of every layer, in one forward and backward pass over the data.
+
+    x: what the layer receives. g = ∂ℓ/∂h: the gradient of the per-term loss at the layer's output (autograd's, times the
+    number of terms of the mean). Rows are examples, tokens and, for convolutions, positions.
+
+    form: `"position"`, a convolution's Σx is C_in × C_in over all pixels (huang2020); `"patch"`, over im2col patches, in
+        groups, the form for which the layer's Fisher matrix is about Σx ⊗ Σ∇h (times the number of positions).
+    labels: whose labels give g: the `"data"`'s, a `"sample"` of the model's, or the `"model"`'s in exact expectation
+        (one backward pass a class).
+
+    >>> import wellcond as wc
+    >>> x = torch.tensor([[1.0, 0.0], [0.0, 2.0]])
+    >>> problem = wc.Problem(nn.Sequential(nn.Linear(2, 1)), nn.MSELoss(), (x, torch.zeros(2, 1)))
+    >>> wc.kronecker_factors(problem)["0"].x.mean[0]
+    tensor([[0.5000, 0.0000],
+            [0.0000, 2.0000]], dtype=torch.float64)
+    """
+    modules = weighted_layers(problem.model)
+    rules = {name: rule for name, module in modules.items() if (rule := rule_for(module)) is not None}
+    layers: dict[str, LayerFactors] = {}
+    gradient_scale = 1.0
+
+    def on_call(name: str, module: nn.Module, x: Any, _output: Any) -> None:
+        rule = rules[name]
+        layer = layers.setdefault(name, LayerFactors(type(module).__name__, rule.note))
+        layer.x.add(*rule.input_moment(module, x.detach(), form))
+
+    def on_gradient(name: str, module: nn.Module, _x: Any, gradient: Tensor) -> None:
+        total, count = rules[name].gradient_moment(module, gradient.detach(), form)
+        layers[name].g.add(total * gradient_scale, count)
+
+    params = list(problem.params.values())
+    with problem.measuring(), tapped(modules, on_call, on_gradient):
+        for index, batch in problem.data():
+            evaluation = problem.evaluate(index, batch)
+            roots, cotangents, gradient_scale = _backward_passes(problem, evaluation, labels, seed)
+            for i, cotangent in enumerate(cotangents):
+                keep = i + 1 < len(cotangents)
+                torch.autograd.grad(roots, params, cotangent, retain_graph=keep, allow_unused=True)
+    return KroneckerFactors(layers, _not_covered(problem.model, modules, layers))
+
+
+def _backward_passes(
+    problem: Problem, evaluation: Evaluation, labels: Labels, seed: int
+) -> tuple[Tensor, list[Tensor | None], float]:
+    """What to differentiate, with which cotangents, and what turns the squared result into per-term gradients'."""
+    if labels == "data":
+        return evaluation.loss, [None], evaluation.terms**2
+    outputs = tensor_outputs(evaluation)
+    if labels == "sample":
+        generator = torch.Generator().manual_seed(seed * 1_000_003 + evaluation.index)
+        targets = likelihood_of(problem).sample(outputs.detach(), evaluation.targets, generator)
+        return evaluation.loss_at(outputs, targets), [None], evaluation.terms**2
+    if labels != "model":
+        raise ValueError(f'labels is {labels!r}; write "data", "sample" or "model".')
+    if problem.couples_examples:
+        raise InvalidProblem(
+            'labels="model" needs a backward pass for every example here, since batch statistics couple them. '
+            'Use labels="sample", or Problem(..., batchnorm="running").'
+        )
+    factor = likelihood_of(problem).fisher_factor(outputs, evaluation.targets)
+    # the factors' squares add up, but each pass counts the rows once more
+    return outputs, list(factor), float(len(factor))
+
+
+def _not_covered(
+    model: nn.Module, modules: dict[str, nn.Module], layers: dict[str, LayerFactors]
+) -> dict[str, str]:
+    missing = dict(uncovered(model))
+    for name in modules:
+        if name not in layers:
+            missing[name] = "was not called in the forward pass"
+        elif layers[name].g.count == 0:
+            missing[name] = "no gradient reaches its output: nothing before or in it is trainable; Σx alone is given"
+    return missing

@@ -1,0 +1,223 @@
+"""What a layer type means: the rows it multiplies, its patches, its groups. One registry; unknown types are reported.
+
+Index legend: n example, t position (pixel, token) of the output, c group, i inputs of a weight's row, o outputs.
+A weighted layer computes h = W x at every position, so its weight gradient is Σ_t g_t x_tᵀ with x_t the *patch*
+under position t. For a transposed convolution the roles are exchanged: inputs are single positions, and what a weight
+meets on the output side is a patch of g.
+"""
+
+from __future__ import annotations
+
+from abc import ABC, abstractmethod
+from collections.abc import Iterator
+from typing import Any, Literal
+
+import torch
+import torch.nn.functional as F
+from torch import Tensor, nn
+
+Form = Literal["position", "patch"]
+"""How a convolution is read: each spatial position as one example (huang2020), or each patch (im2col)."""
+
+
+class Rule(ABC):
+    """How to read one type of layer. Rows come as (groups, rows, features)."""
+
+    note: str = ""
+    """What a reader of the numbers must know, if anything."""
+    weight_is_input_major: bool = False
+    """Whether the weight is stored as (inputs, outputs)."""
+
+    # must define
+
+    @abstractmethod
+    def input_rows(self, module: Any, x: Tensor, form: Form) -> Tensor:
+        """What the weight is multiplied with."""
+
+    @abstractmethod
+    def gradient_rows(self, module: Any, g: Tensor, form: Form) -> Tensor:
+        """The gradient of what the weight produces."""
+
+    # may override
+
+    def input_moment(self, module: Any, x: Tensor, form: Form) -> tuple[Tensor, int]:
+        """Σ_rows x xᵀ as (groups, i, i), or its diagonal as (groups, i) where it is diagonal; and the row count."""
+        return _moment(self.input_rows(module, x, form))
+
+    def gradient_moment(self, module: Any, g: Tensor, form: Form) -> tuple[Tensor, int]:
+        """Σ_rows g gᵀ as (groups, o, o), and the row count."""
+        return _moment(self.gradient_rows(module, g, form))
+
+    def unit_dim(self, output: Tensor) -> int:
+        """The dimension of the output that counts units."""
+        return output.dim() - 1
+
+
+def _moment(rows: Tensor) -> tuple[Tensor, int]:
+    return rows.mT @ rows, rows.shape[1]
+
+
+class LinearRule(Rule):
+    """(…, i) → (…, o): every token is a row."""
+
+    def input_rows(self, module: Any, x: Tensor, form: Form) -> Tensor:
+        return x.reshape(1, -1, x.shape[-1])
+
+    def gradient_rows(self, module: Any, g: Tensor, form: Form) -> Tensor:
+        return g.reshape(1, -1, g.shape[-1])
+
+
+class InputMajorLinearRule(LinearRule):
+    """A linear layer that keeps its weight transposed, as GPT-2's Conv1D."""
+
+    weight_is_input_major = True
+
+
+class ConvRule(Rule):
+    """Conv1d, 2d, 3d with any stride, padding, padding mode, dilation and groups."""
+
+    def input_rows(self, module: Any, x: Tensor, form: Form) -> Tensor:
+        x = _with_batch(module, x)
+        if form == "position":
+            return _grouped(x.flatten(2).unsqueeze(2), 1)
+        return _grouped(patches(module, x), module.groups)
+
+    def gradient_rows(self, module: Any, g: Tensor, form: Form) -> Tensor:
+        g = _with_batch(module, g)
+        groups = 1 if form == "position" else module.groups
+        return _grouped(g.flatten(2).unsqueeze(2), groups)
+
+    def input_moment(self, module: Any, x: Tensor, form: Form) -> tuple[Tensor, int]:
+        return _channel_moment(_with_batch(module, x)) if form == "position" else super().input_moment(module, x, form)
+
+    def gradient_moment(self, module: Any, g: Tensor, form: Form) -> tuple[Tensor, int]:
+        g = _with_batch(module, g)
+        whole = form == "position" or module.groups == 1
+        return _channel_moment(g) if whole else super().gradient_moment(module, g, form)
+
+    def unit_dim(self, output: Tensor) -> int:
+        return 1
+
+
+class TransposedConvRule(ConvRule):
+    """ConvTranspose1d, 2d, 3d: W meets one input position and a patch of the output gradient."""
+
+    weight_is_input_major = True
+
+    def input_rows(self, module: Any, x: Tensor, form: Form) -> Tensor:
+        x = _with_batch(module, x)
+        return _grouped(x.flatten(2).unsqueeze(2), 1 if form == "position" else module.groups)
+
+    def gradient_rows(self, module: Any, g: Tensor, form: Form) -> Tensor:
+        g = _with_batch(module, g)
+        if form == "position":
+            return _grouped(g.flatten(2).unsqueeze(2), 1)
+        return _grouped(patches(module, g), module.groups)
+
+    def input_moment(self, module: Any, x: Tensor, form: Form) -> tuple[Tensor, int]:
+        whole = form == "position" or module.groups == 1
+        return _channel_moment(_with_batch(module, x)) if whole else Rule.input_moment(self, module, x, form)
+
+    def gradient_moment(self, module: Any, g: Tensor, form: Form) -> tuple[Tensor, int]:
+        return _channel_moment(_with_batch(module, g)) if form == "position" else Rule.gradient_moment(self, module, g, form)
+
+
+class EmbeddingRule(LinearRule):
+    """A linear layer on one-hot rows: Σx is diagonal and holds the frequencies of the tokens."""
+
+    weight_is_input_major = True
+
+    def input_rows(self, module: Any, x: Tensor, form: Form) -> Tensor:
+        return F.one_hot(x.reshape(1, -1), module.num_embeddings).to(module.weight.dtype)
+
+    def input_moment(self, module: Any, x: Tensor, form: Form) -> tuple[Tensor, int]:
+        counts = torch.bincount(x.reshape(-1), minlength=module.num_embeddings)
+        return counts.to(module.weight.dtype).unsqueeze(0), x.numel()
+
+
+class BlockRule(LinearRule):
+    """A layer that computes several products inside one kernel: seen from outside, by its input and its output."""
+
+    def __init__(self, note: str) -> None:
+        self.note = note
+
+    def input_rows(self, module: Any, x: Any, form: Form) -> Tensor:
+        return super().input_rows(module, getattr(x, "data", x), form)  # a PackedSequence keeps its rows in .data
+
+
+def patches(module: Any, x: Tensor) -> Tensor:
+    """(n, channels, *space) → (n, channels, kernel sites, positions): what each kernel site sees (im2col)."""
+    if isinstance(module, nn.modules.conv._ConvTransposeNd):
+        # the convolution whose transpose this is, applied to the output (gradient)
+        pad = [p for size in reversed(module.padding) for p in (size, size)]
+        mode = "zeros"
+    else:
+        pad, mode = module._reversed_padding_repeated_twice, module.padding_mode
+    x = F.pad(x, pad) if mode == "zeros" else F.pad(x, pad, mode=mode)
+    for axis, (k, stride, dilation) in enumerate(
+        zip(module.kernel_size, module.stride, module.dilation, strict=True), start=2
+    ):
+        x = x.unfold(axis, (k - 1) * dilation + 1, stride)[..., ::dilation]
+    space = len(module.kernel_size)
+    kernel_first = [0, 1, *range(2 + space, 2 + 2 * space), *range(2, 2 + space)]
+    return x.permute(kernel_first).flatten(2 + space).flatten(2, 1 + space)
+
+
+def _grouped(x: Tensor, groups: int) -> Tensor:
+    """(n, channels, sites, positions) → (groups, n·positions, channels/groups · sites)."""
+    n, channels, sites, positions = x.shape
+    x = x.reshape(n, groups, channels // groups * sites, positions)
+    return x.permute(1, 0, 3, 2).reshape(groups, n * positions, -1)
+
+
+def _channel_moment(x: Tensor) -> tuple[Tensor, int]:
+    """Σ over examples and positions of x xᵀ, (1, channels, channels), without a transposed copy of x."""
+    flat = x.flatten(2)
+    return torch.bmm(flat, flat.mT).sum(0, keepdim=True), flat.shape[0] * flat.shape[2]
+
+
+def _with_batch(module: Any, x: Tensor) -> Tensor:
+    return x if x.dim() == len(module.kernel_size) + 2 else x.unsqueeze(0)
+
+
+RULES: dict[type[nn.Module], Rule] = {
+    nn.Linear: LinearRule(),
+    nn.modules.conv._ConvTransposeNd: TransposedConvRule(),
+    nn.modules.conv._ConvNd: ConvRule(),
+    nn.Embedding: EmbeddingRule(),
+    nn.RNNBase: BlockRule("Σx of its input, Σ∇h of its output; the gates are computed inside one kernel"),
+    nn.MultiheadAttention: BlockRule("Σx of its query, Σ∇h of its output projection"),
+}
+RULES_BY_NAME: dict[str, Rule] = {"transformers.pytorch_utils.Conv1D": InputMajorLinearRule()}
+"""Types of libraries that are not imported here."""
+
+
+def rule_for(module: nn.Module) -> Rule | None:
+    """The rule of a layer's type or of the closest of its base classes."""
+    for cls in type(module).__mro__:
+        rule = RULES.get(cls) or RULES_BY_NAME.get(f"{cls.__module__}.{cls.__name__}")
+        if rule is not None:
+            return rule
+    return None
+
+
+def weighted_layers(model: nn.Module) -> dict[str, nn.Module]:
+    """The layers that have a rule, by name; parts of a block that has one are left to it."""
+    blocks = [name for name, m in model.named_modules() if isinstance(rule_for(m), BlockRule)]
+    inside = tuple(f"{name}." if name else "" for name in blocks)
+    return {
+        name: module
+        for name, module in model.named_modules()
+        if rule_for(module) is not None and not (inside and name not in blocks and name.startswith(inside))
+    }
+
+
+def uncovered(model: nn.Module) -> Iterator[tuple[str, str]]:
+    """(name, reason) of every module that owns parameters and has no rule."""
+    covered = tuple(f"{name}." if name else "" for name in weighted_layers(model))
+    for name, module in model.named_modules():
+        owns = any(True for _ in module.parameters(recurse=False))
+        if owns and rule_for(module) is None and not (covered and name.startswith(covered)):
+            kind = type(module).__name__
+            norm = f"{kind} scales each feature by itself; it has no Σx ⊗ Σ∇h"
+            yield name, norm if "Norm" in kind else f"no rule for {kind}"

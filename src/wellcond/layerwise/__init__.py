@@ -1,0 +1,1 @@
+"""Measurements with one entry a layer."""

@@ -1,0 +1,119 @@
+"""Dying and full units: ReLUs that are zero, or positive, on every example."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass
+from typing import Any
+
+import torch
+from torch import Tensor, nn
+
+from wellcond.errors import UnknownLayer
+from wellcond.layers import rule_for, weighted_layers
+from wellcond.problem import Problem
+from wellcond.results import Row, text_table
+from wellcond.taps import WatchedRelu, tapped
+
+
+@dataclass(frozen=True)
+class LayerNeurons:
+    """The ReLU units behind one layer.
+
+    is_dying: (units,) output 0 on every example, and at every position: no gradient ever passes.
+    is_full: (units,) output positive everywhere: the unit is linear on this data.
+    """
+
+    name: str
+    is_dying: Tensor
+    is_full: Tensor
+
+    @property
+    def units(self) -> int:
+        return len(self.is_dying)
+
+    @property
+    def dying(self) -> int:
+        return int(self.is_dying.sum())
+
+    @property
+    def full(self) -> int:
+        return int(self.is_full.sum())
+
+
+@dataclass(frozen=True)
+class NeuronTable(Mapping[str, LayerNeurons]):
+    """One entry a ReLU, under the name of the layer that feeds it."""
+
+    layers: dict[str, LayerNeurons]
+    examples: int
+
+    def __getitem__(self, name: str) -> LayerNeurons:
+        if name not in self.layers:
+            raise UnknownLayer(name, self.layers)
+        return self.layers[name]
+
+    def __iter__(self) -> Iterator[str]:
+        return iter(self.layers)
+
+    def __len__(self) -> int:
+        return len(self.layers)
+
+    def rows(self) -> list[Row]:
+        out = []
+        for layer in self.layers.values():
+            named = {"dying": layer.dying, "full": layer.full, "units": layer.units}
+            out += [Row(None, layer.name, quantity, float(value), "units") for quantity, value in named.items()]
+        return out
+
+    def __str__(self) -> str:
+        if not self.layers:
+            return "no ReLU was called"
+        body = [[n.name, str(n.units), str(n.dying), str(n.full)] for n in self.layers.values()]
+        return text_table(["layer", "units", "dying", "full"], body) + f"\non {self.examples} examples"
+
+
+def neurons(problem: Problem) -> NeuronTable:
+    """Which ReLU units are dead or never off, by layer, in one forward pass over the data.
+
+    A unit is a feature of a linear layer or a channel of a convolution. Modules and functional calls are both seen; a
+    ReLU is named after the last weighted layer before it (a second one behind the same layer gets `name[1]`).
+
+    >>> import wellcond as wc
+    >>> model = nn.Sequential(nn.Linear(1, 2, bias=False), nn.ReLU(), nn.Linear(2, 1))
+    >>> model[0].weight.data = torch.tensor([[1.0], [-1.0]])
+    >>> x = torch.tensor([[1.0], [2.0]])
+    >>> found = wc.neurons(wc.Problem(model, nn.MSELoss(), (x, x)))["0"]
+    >>> found.dying, found.full
+    (1, 1)
+    """
+    modules = weighted_layers(problem.model)
+    silent: dict[str, Tensor] = {}
+    always: dict[str, Tensor] = {}
+    last: list[str] = []
+    calls: dict[str, int] = {}
+
+    def on_call(name: str, _module: nn.Module, _x: Any, _output: Any) -> None:
+        last.append(name)
+        calls[name] = 0
+
+    def on_relu(output: Tensor) -> None:
+        layer = last[-1] if last else "input"
+        nth = calls.get(layer, 0)
+        calls[layer] = nth + 1
+        name = f"{layer}[{nth}]" if nth else layer
+        rule = rule_for(modules[layer]) if layer in modules else None
+        unit_dim = rule.unit_dim(output) if rule is not None and output.dim() > 1 else min(1, output.dim() - 1)
+        units = output.movedim(unit_dim, 0).flatten(1)
+        zero, positive = (units == 0).all(1), (units > 0).all(1)
+        silent[name] = silent[name] & zero if name in silent else zero
+        always[name] = always[name] & positive if name in always else positive
+
+    examples = 0
+    with problem.measuring(), torch.no_grad(), tapped(modules, on_call), WatchedRelu(on_relu):
+        for index, batch in problem.data():
+            last.clear()
+            calls.clear()
+            examples += int(problem.evaluate(index, batch).terms)
+    layers = {name: LayerNeurons(name, silent[name].cpu(), always[name].cpu()) for name in silent}
+    return NeuronTable(layers, examples)

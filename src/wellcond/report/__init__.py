@@ -1,0 +1,1 @@
+"""Tables and plots made from rows: terminal and one-file HTML."""

@@ -1,0 +1,1 @@
+"""What can be known of an operator's spectrum, and to which error."""

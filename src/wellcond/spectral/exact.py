@@ -1,0 +1,83 @@
+"""Exact spectra, from whichever side of the matrix is smaller."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Literal
+
+import torch
+from torch import Tensor
+
+from wellcond.curvature.ggn import OutputCurvature
+from wellcond.curvature.gram import Factor
+from wellcond.curvature.operator import DENSE_LIMIT, CurvatureOperator
+from wellcond.errors import InvalidProblem, TooLarge
+from wellcond.results import Row
+from wellcond.spectral.condition import condition_number, numerical_rank
+
+
+@dataclass(frozen=True)
+class Spectrum:
+    """All eigenvalues, ascending. side: the matrix they were computed from, `"dense"` (P × P) or `"gram"` (N·R × N·R)."""
+
+    values: Tensor
+    side: Literal["dense", "gram"]
+
+    @property
+    def lambda_max(self) -> float:
+        return float(self.values[-1])
+
+    @property
+    def rank(self) -> int:
+        """Numerical rank; for positive semi-definite matrices."""
+        return numerical_rank(self.values)
+
+    def kappa(self, p: float = 0.5) -> float:
+        """κ_p, for positive semi-definite matrices."""
+        return condition_number(self.values, p)
+
+    def rows(self) -> list[Row]:
+        return [Row(None, "", f"eigenvalue[{i}]", value, "") for i, value in enumerate(self.values.tolist())]
+
+    def __str__(self) -> str:
+        return f"{len(self.values)} eigenvalues from {self.values[0]:.4g} to {self.lambda_max:.4g} ({self.side} side)"
+
+
+def spectrum(operator: CurvatureOperator | Tensor, limit: int = DENSE_LIMIT) -> Spectrum:
+    """Every eigenvalue of a curvature matrix, exactly.
+
+    GGN and Fisher matrices are F = AᵀA with a row of A for each example and label; their eigenvalues follow from AᵀA (P × P)
+    or from the Gram matrix A Aᵀ (N·R × N·R, filled up with zeros), whichever is smaller. Hessians take the dense side.
+
+    limit: largest side that is decomposed; beyond it `TooLarge` is raised.
+
+    >>> spectrum(torch.tensor([[2.0, 1.0], [1.0, 2.0]])).values.round(decimals=4).tolist()
+    [1.0, 3.0]
+    """
+    if isinstance(operator, Tensor):
+        return Spectrum(torch.linalg.eigvalsh(operator), "dense")
+    factor = _factor(operator)
+    size = operator.shape[0]
+    if factor is None:
+        return Spectrum(torch.linalg.eigvalsh(operator.dense(limit)), "dense")
+    if min(size, factor.rows) > limit:
+        raise TooLarge(
+            f"{type(operator).__name__} has {size:,} parameters and {factor.rows:,} rows of examples and labels; "
+            f"both are above the limit of {limit:,}. Take fewer examples, .layer(name), or raise spectrum(limit=...)."
+        )
+    if size <= factor.rows:
+        a = factor.matrix()
+        return Spectrum(torch.linalg.eigvalsh(a.T @ a), "dense")
+    values = torch.linalg.eigvalsh(factor.gram())
+    return Spectrum(torch.cat([values.new_zeros(size - factor.rows), values]).sort().values, "gram")
+
+
+def _factor(operator: CurvatureOperator) -> Factor | None:
+    if not isinstance(operator, OutputCurvature):
+        return None
+    try:
+        return Factor(operator)
+    except InvalidProblem:
+        if operator.problem.likelihood is not None:
+            raise
+        return None
