@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import traceback
 from collections.abc import Callable, Iterator
 from typing import Any
 
@@ -52,10 +53,9 @@ def check_model(model: nn.Module, forward: Forward, device: torch.device, keep_s
         return
     passes: list[list[tuple[str, list[Tensor]]]] = []
     for seed in (1, 2):
-        seen: list[tuple[str, list[Tensor]]] = []
-        with tapped(_leaves(model), lambda name, _m, _x, output, seen=seen: seen.append((name, _tensors(output)))):
+        passes.append([])
+        with tapped(_leaves(model), lambda name, _m, _x, output: passes[-1].append((name, _tensors(output)))):
             outputs(seed)
-        passes.append(seen)
     different = (name for (name, a), (_, b) in zip(*passes, strict=False) if not _all_equal(a, b))
     name = next(different, None)
     culprit = f"layer {name!r}, or the code just before it," if name else f"{type(model).__name__}.forward"
@@ -68,22 +68,46 @@ def check_model(model: nn.Module, forward: Forward, device: torch.device, keep_s
 def of_non_finite(model: nn.Module, index: int, batch: Any, forward: Forward) -> str:
     """One sentence naming the weights, the data or the layer from which a non-finite loss comes."""
     for name, p in model.named_parameters():
-        if not bool(torch.isfinite(p.detach()).all()):
+        if not _is_finite(p):
             return f"parameter {name!r} holds NaN or inf; the run that made these weights has diverged."
     for part, value in zip(("inputs", "targets"), batch, strict=True):
-        if any(not bool(torch.isfinite(t).all()) for t in _tensors(value) if t.is_floating_point()):
+        if not _is_finite(value):
             return f"the {part} of batch {index} hold NaN or inf; clean the data or drop that batch."
     first: list[str] = []
 
-    def look(name: str, _module: nn.Module, _x: Any, output: Any) -> None:
-        if not first and not all(bool(torch.isfinite(t).all()) for t in _tensors(output)):
-            first.append(name)
+    def look(name: str, _module: nn.Module, x: Any, output: Any) -> None:
+        if not first and not _is_finite(output):
+            first.append(f"layer {name!r}" if _is_finite(x) else f"the code just before layer {name!r}")
 
     with tapped(_leaves(model), look), torch.no_grad():
-        forward()
+        outputs = forward()
+    if not first and not _is_finite(outputs):
+        first.append(f"the code after the last layer of {type(model).__name__}")
     if first:
-        return f"layer {first[0]!r} is the first to give NaN or inf, on batch {index}; its inputs are finite."
-    return f"the loss of batch {index} is NaN or inf although all outputs are finite; look at the loss itself."
+        return f"{first[0]} is the first to give NaN or inf, on batch {index}, although its own input is finite."
+    return (
+        f"the loss of batch {index} is NaN or inf although all outputs are finite; look at the loss itself "
+        "(a mean over targets that are all ignored?)."
+    )
+
+
+def of_failed_forward(model: nn.Module, index: int, inputs: Any, error: Exception) -> str:
+    """One sentence naming the layer through which a batch did not go."""
+    names = {id(module): name for name, module in model.named_modules()}
+    owners = [frame.f_locals.get("self") for frame, _ in traceback.walk_tb(error.__traceback__)]
+    inside = [module for module in owners if id(module) in names]
+    where = f"layer {names[id(inside[-1])]!r} ({type(inside[-1]).__name__})" if inside else type(model).__name__
+    given = [t.dtype for t in _tensors(inputs) if t.is_floating_point()]
+    wanted = next(model.parameters()).dtype
+    mixed = next((dtype for dtype in given if dtype != wanted), None)
+    hint = f" The inputs are {_dtype(mixed)} and the model is {_dtype(wanted)}: convert one of them." if mixed else ""
+    return f"batch {index} does not go through {where}: {_one_line(error)}.{hint}"
+
+
+def of_failed_loss(index: int, outputs: Any, targets: Any, error: Exception) -> str:
+    """One sentence saying what the loss was given when it failed."""
+    found = "; ".join(f"{_dtype(t.dtype)} of shape {tuple(t.shape)}{_range(t)}" for t in _tensors([outputs, targets]))
+    return f"the loss fails on batch {index}: {_one_line(error)}. Outputs and targets: {found}."
 
 
 def _leaves(model: nn.Module) -> dict[str, nn.Module]:
@@ -106,8 +130,23 @@ def _all_equal(first: list[Tensor], second: list[Tensor]) -> bool:
 
 
 def _fingerprint(tensor: Tensor) -> float:
-    """A number that changes with the values and with the order of the examples."""
-    if tensor.dim() == 0:
-        return float(tensor)
-    rows = tensor.detach().double().flatten(1).sum(1) if tensor.dim() > 1 else tensor.detach().double()
-    return float(rows @ torch.arange(1, len(rows) + 1, dtype=rows.dtype, device=rows.device))
+    """A number that changes with the values and with their order (a flipped image has the same sum)."""
+    flat = tensor.detach().reshape(-1).double().nan_to_num()
+    return float(flat @ torch.arange(1, len(flat) + 1, dtype=flat.dtype, device=flat.device))
+
+
+def _is_finite(value: Any) -> bool:
+    return all(bool(torch.isfinite(t).all()) for t in _tensors(value))
+
+
+def _one_line(error: Exception) -> str:
+    return " ".join(str(error).split()).rstrip(".")
+
+
+def _dtype(dtype: torch.dtype) -> str:
+    return str(dtype).removeprefix("torch.")
+
+
+def _range(tensor: Tensor) -> str:
+    is_index = not tensor.is_floating_point() and tensor.numel()
+    return f" from {int(tensor.min())} to {int(tensor.max())}" if is_index else ""

@@ -3,9 +3,12 @@
 from __future__ import annotations
 
 import contextlib
+import random
+import sys
 from collections.abc import Iterator
 from typing import Any
 
+import numpy as np
 import torch
 from torch import Tensor, nn
 from torch.nn.attention import SDPBackend, sdpa_kernel
@@ -13,7 +16,7 @@ from torch.nn.modules.batchnorm import _BatchNorm
 
 
 def unwrapped(model: nn.Module) -> nn.Module:
-    """The module inside `torch.compile` and (Distributed)DataParallel: compiled graphs have no double backward."""
+    """The module inside `torch.compile` and (Distributed)DataParallel."""
     while True:
         if isinstance(model, (nn.parallel.DistributedDataParallel, nn.DataParallel)):
             model = model.module
@@ -34,11 +37,14 @@ def isolated(
     """
     modules = list(model.modules())
     modes = [(module, module.training) for module in modules]
+    sparse = [m for m in modules if isinstance(m, (nn.Embedding, nn.EmbeddingBag)) and m.sparse]
     buffers = [(module, dict(module._buffers)) for module in modules if module._buffers]
 
     def put_back() -> None:
         for module, mode in modes:
             module.training = mode
+        for embedding in sparse:
+            embedding.sparse = True
         for module, held in buffers:
             module._buffers.clear()
             module._buffers.update(held)
@@ -46,16 +52,21 @@ def isolated(
     with contextlib.ExitStack() as stack:
         stack.callback(put_back)
         stack.enter_context(rng_kept(device))
+        stack.enter_context(torch.inference_mode(False))
         stack.enter_context(torch.enable_grad())
+        if torch.is_autocast_enabled(device.type):
+            stack.enter_context(torch.autocast(device.type, enabled=False))  # half precision has no second derivative
         stack.enter_context(sdpa_kernel(SDPBackend.MATH))  # the only attention kernel with a double backward
         stack.enter_context(_attention_fast_path_off())  # it computes layers without calling them
         if device.type == "cuda" and any(isinstance(module, nn.RNNBase) for module in modules):
             stack.enter_context(torch.backends.cudnn.flags(enabled=False))  # its RNNs have no double backward
-        if any(getattr(module, "_compiled_call_impl", None) is not None for module in modules):
+        if "torch._dynamo" in sys.modules:  # something may be compiled, and compiled graphs have no double backward
             stack.enter_context(torch.compiler.set_stance("force_eager"))
         for module, held in buffers:
             for name, value in held.items():
                 module._buffers[name] = None if value is None else value.clone()
+        for embedding in sparse:
+            embedding.sparse = False  # sparse gradients have no double backward
         for module in modules:
             module.training = batch_statistics if isinstance(module, _BatchNorm) else dropout
         yield
@@ -63,14 +74,21 @@ def isolated(
 
 @contextlib.contextmanager
 def rng_kept(device: torch.device) -> Iterator[None]:
-    """Random number generators of the CPU and of the model's device are as before afterwards."""
+    """Random number generators of Python, NumPy, the CPU and the model's device are as before afterwards."""
     devices = [device] if device.type == "cuda" else []
-    with torch.random.fork_rng(devices=devices):
-        yield
+    of_python, of_numpy = random.getstate(), np.random.get_state()
+    try:
+        with torch.random.fork_rng(devices=devices):
+            yield
+    finally:
+        random.setstate(of_python)
+        np.random.set_state(of_numpy)
 
 
 def seed_generators(seed: int, device: torch.device) -> None:
     """Seed the generators that `rng_kept` restores, and no others."""
+    random.seed(seed)
+    np.random.seed(seed)
     torch.default_generator.manual_seed(seed)
     if device.type == "cuda":
         torch.cuda.default_generators[device.index or 0].manual_seed(seed)

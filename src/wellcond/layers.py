@@ -119,7 +119,8 @@ class TransposedConvRule(ConvRule):
         return _channel_moment(_with_batch(module, x)) if whole else Rule.input_moment(self, module, x, form)
 
     def gradient_moment(self, module: Any, g: Tensor, form: Form) -> tuple[Tensor, int]:
-        return _channel_moment(_with_batch(module, g)) if form == "position" else Rule.gradient_moment(self, module, g, form)
+        position = form == "position"
+        return _channel_moment(_with_batch(module, g)) if position else Rule.gradient_moment(self, module, g, form)
 
 
 class EmbeddingRule(LinearRule):
@@ -141,24 +142,21 @@ class BlockRule(LinearRule):
     def __init__(self, note: str) -> None:
         self.note = note
 
-    def input_rows(self, module: Any, x: Any, form: Form) -> Tensor:
-        return super().input_rows(module, getattr(x, "data", x), form)  # a PackedSequence keeps its rows in .data
-
 
 def patches(module: Any, x: Tensor) -> Tensor:
     """(n, channels, *space) → (n, channels, kernel sites, positions): what each kernel site sees (im2col)."""
-    if isinstance(module, nn.modules.conv._ConvTransposeNd):
-        # the convolution whose transpose this is, applied to the output (gradient)
-        pad = [p for size in reversed(module.padding) for p in (size, size)]
-        mode = "zeros"
-    else:
-        pad, mode = module._reversed_padding_repeated_twice, module.padding_mode
-    x = F.pad(x, pad) if mode == "zeros" else F.pad(x, pad, mode=mode)
-    for axis, (k, stride, dilation) in enumerate(
-        zip(module.kernel_size, module.stride, module.dilation, strict=True), start=2
-    ):
-        x = x.unfold(axis, (k - 1) * dilation + 1, stride)[..., ::dilation]
     space = len(module.kernel_size)
+    is_transposed = isinstance(module, nn.modules.conv._ConvTransposeNd)
+    if is_transposed:  # the convolution whose transpose this is, applied to the output (gradient)
+        pad = [p for size in reversed(module.padding) for p in (size, size)]
+        mode, beyond = "zeros", module.output_padding
+    else:
+        pad, mode, beyond = module._reversed_padding_repeated_twice, module.padding_mode, (0,) * space
+    x = F.pad(x, pad) if mode == "zeros" else F.pad(x, pad, mode=mode)
+    for axis in range(space):
+        reach, stride = (module.kernel_size[axis] - 1) * module.dilation[axis] + 1, module.stride[axis]
+        positions = (x.shape[axis + 2] - reach - beyond[axis]) // stride + 1
+        x = x.unfold(axis + 2, reach, stride).narrow(axis + 2, 0, positions)[..., :: module.dilation[axis]]
     kernel_first = [0, 1, *range(2 + space, 2 + 2 * space), *range(2, 2 + space)]
     return x.permute(kernel_first).flatten(2 + space).flatten(2, 1 + space)
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import contextlib
 import copy
-from collections.abc import Iterable, Iterator, Sequence, Sized
+from collections.abc import Generator, Iterable, Mapping, Sequence, Sized
 from dataclasses import dataclass
 from typing import Any, Literal
 
@@ -13,8 +13,9 @@ from torch import Tensor, nn
 from torch.nn.modules.batchnorm import _BatchNorm
 from torch.utils._pytree import tree_leaves, tree_map
 
-from wellcond import causes, isolation, losses
+from wellcond import causes, checks, isolation, losses
 from wellcond.errors import InvalidProblem, NonFinite, UnknownLayer
+from wellcond.likelihoods import Likelihood
 
 Batch = tuple[Any, Any]
 
@@ -23,6 +24,7 @@ Batch = tuple[Any, Any]
 class Evaluation:
     """One batch's outputs and mean loss, with their graph.
 
+    examples: the size of the batch.
     terms: the number of summands in the mean, which is what the batch weighs beside others.
     loss_at: the loss as a function of other outputs or labels of the same batch.
     """
@@ -31,6 +33,7 @@ class Evaluation:
     outputs: Tensor | None
     targets: Any
     loss: Tensor
+    examples: int
     terms: float
     loss_at: losses.Loss
 
@@ -67,14 +70,14 @@ class Problem:
             raise InvalidProblem(f'batchnorm is {batchnorm!r}; write "batch" or "running".')
         self.model = isolation.unwrapped(model)
         self.loss = loss
-        self.batches = _as_batches(batches)
+        self.batches = checks.as_batches(batches)
         self.batchnorm = batchnorm
         self.dropout = dropout
-        self.params = _trainable(self.model)
+        self.params = checks.trainable(self.model)
         first = next(iter(self.params.values()))
         self.dtype, self.device = first.dtype, first.device
         self.size = sum(p.numel() for p in self.params.values())
-        self.likelihood: losses.Likelihood | None = None
+        self.likelihood: Likelihood | None = None
         self._loss_is_known = False
         self._is_checked = False
 
@@ -83,16 +86,18 @@ class Problem:
 
     def select(self, names: Sequence[str]) -> dict[str, nn.Parameter]:
         """Trainable parameters by their own names or by those of modules that hold them, in the model's order."""
-        chosen: set[str] = set()
+        # tied weights have several names; any of them will do
+        every = dict(self.model.named_parameters(remove_duplicate=False))
+        chosen: set[int] = set()
         for name in names:
-            matches = [p for p in self.params if p == name or p.startswith(f"{name}.")]
+            matches = [p for full, p in every.items() if full == name or full.startswith(f"{name}.")]
             if not matches:
-                if any(p == name or p.startswith(f"{name}.") for p, _ in self.model.named_parameters()):
-                    raise InvalidProblem(f"{name!r} is frozen; call requires_grad_() on it to measure it.")
-                modules = {p.rpartition(".")[0] for p in self.params} - {""}
+                modules = {full.rpartition(".")[0] for full in self.params} - {""}
                 raise UnknownLayer(name, [*self.params, *sorted(modules)])
-            chosen.update(matches)
-        return {name: p for name, p in self.params.items() if name in chosen}
+            if not any(p.requires_grad for p in matches):
+                raise InvalidProblem(f"{name!r} is frozen; call requires_grad_() on it to measure it.")
+            chosen.update(map(id, matches))
+        return {name: p for name, p in self.params.items() if id(p) in chosen}
 
     @property
     def couples_examples(self) -> bool:
@@ -107,10 +112,10 @@ class Problem:
 
     # evaluation
 
-    def evaluations(self) -> Iterator[Evaluation]:
+    def evaluations(self) -> Generator[Evaluation, None, None]:
         """Forward passes over all batches, each with its graph, one at a time."""
-        with self.measuring():
-            for index, batch in self.data():
+        with self.measuring(), contextlib.closing(self.data()) as data:
+            for index, batch in data:
                 yield self.evaluate(index, batch)
 
     def measuring(self) -> contextlib.AbstractContextManager[None]:
@@ -122,54 +127,83 @@ class Problem:
             dropout=self.dropout is not None,
         )
 
-    def data(self) -> Iterator[tuple[int, Batch]]:
-        """The batches in their order, on the model's device."""
+    def data(self) -> Generator[tuple[int, Batch], None, None]:
+        """The batches in their order, on the model's device. Close it if you may leave it before its end."""
         index = -1
         with isolation.loader_generators_kept(self.batches):
             for index, batch in enumerate(self.batches):
                 if not isinstance(batch, (tuple, list)) or len(batch) != 2:
+                    parts = f" of {len(batch)}" if isinstance(batch, Sized) else ""
                     raise InvalidProblem(
-                        f"batch {index} is a {type(batch).__name__}, not a pair (inputs, targets). "
+                        f"batch {index} is a {type(batch).__name__}{parts}, not a pair (inputs, targets). "
                         "Write batches=[(inputs, targets), …]; several inputs go into a tuple or a dict."
                     )
                 yield index, tree_map(self._to_device, tuple(batch))
         if index < 0:
-            raise InvalidProblem("there are no batches: the loader is empty (drop_last with too few examples?).")
+            raise InvalidProblem(checks.NO_BATCHES)
 
     def forward(self, index: int, inputs: Any) -> Any:
         """The model's outputs on one batch; call it inside `measuring()`."""
         if self.dropout is not None:
             isolation.seed_generators(self.dropout + index, self.device)
-        if isinstance(inputs, dict):
-            return self.model(**inputs)
-        return self.model(*inputs) if isinstance(inputs, (tuple, list)) else self.model(inputs)
+        try:
+            if isinstance(inputs, Mapping):
+                return self.model(**inputs)
+            return self.model(*inputs) if isinstance(inputs, (tuple, list)) else self.model(inputs)
+        except (RuntimeError, IndexError) as error:
+            if type(error) not in (RuntimeError, IndexError):  # out of memory, or what the model itself raises
+                raise
+            raise InvalidProblem(causes.of_failed_forward(self.model, index, inputs, error)) from error
 
     def evaluate(self, index: int, batch: Batch) -> Evaluation:
         """Outputs and loss of one batch; call it inside `measuring()`."""
-        inputs, targets = batch
-        raw = self.forward(index, inputs)
+        return self.judge(index, batch, self.forward(index, batch[0]))
+
+    def judge(self, index: int, batch: Batch, raw: Any) -> Evaluation:
+        """The loss of one batch whose outputs are there."""
+        targets = batch[1]
         outputs = raw if isinstance(raw, Tensor) else getattr(raw, "logits", None)
         losses.check_targets(self.loss, outputs, targets)
-        loss, loss_at = self._loss_and_its_function(raw, outputs, targets)
-        if not isinstance(loss, Tensor) or loss.numel() != 1:
-            found = f"shape {tuple(loss.shape)}" if isinstance(loss, Tensor) else f"a {type(loss).__name__}"
-            raise InvalidProblem(f'the loss must be one number, but has {found}. Write reduction="mean".')
-        if not torch.isfinite(loss.detach()):
-            again = lambda: self.forward(index, inputs)  # noqa: E731
-            raise NonFinite(causes.of_non_finite(self.model, index, batch, again))
-        if not self._loss_is_known and outputs is not None and outputs.dim():
-            losses.check_is_mean(self.loss, loss_at, outputs, targets, loss)
-            self.likelihood = losses.recognise(self.loss, loss_at, outputs, targets)
-        self._loss_is_known = True
+        try:
+            loss, loss_at = self._loss_and_its_function(raw, outputs, targets)
+            self._check_loss(index, batch, loss)
+            if outputs is not None and outputs.dim():
+                self._recognise(loss_at, outputs, targets, loss)
+        except (RuntimeError, IndexError) as error:
+            if type(error) not in (RuntimeError, IndexError):
+                raise
+            raise InvalidProblem(causes.of_failed_loss(index, outputs, targets, error)) from error
+        examples = _batch_size(outputs, targets)
+        terms = float(examples)
         if self.likelihood is not None and outputs is not None:
             terms = self.likelihood.terms(outputs, targets)
-        else:
-            terms = float(_batch_size(outputs, targets))
-        return Evaluation(index, outputs, targets, loss.reshape(()), terms, loss_at)
+        return Evaluation(index, outputs, targets, loss.reshape(()), examples, terms, loss_at)
 
-    def _loss_and_its_function(
-        self, raw: Any, outputs: Tensor | None, targets: Any
-    ) -> tuple[Any, losses.Loss]:
+    def _check_loss(self, index: int, batch: Batch, loss: Any) -> None:
+        if not isinstance(loss, Tensor) or loss.numel() != 1:
+            found = f"shape {tuple(loss.shape)}" if isinstance(loss, Tensor) else f"type {type(loss).__name__}"
+            raise InvalidProblem(
+                f'the loss must be one number, a tensor, but has {found}. Write reduction="mean", without .item().'
+            )
+        if not torch.isfinite(loss.detach()):
+            again = lambda: self.forward(index, batch[0])  # noqa: E731
+            raise NonFinite(causes.of_non_finite(self.model, index, batch, again))
+        if torch.is_grad_enabled() and not loss.requires_grad:
+            raise InvalidProblem(
+                "the loss does not depend on the trainable parameters: is there a detach(), a no_grad() or an "
+                "argmax in the model or the loss?"
+            )
+
+    def _recognise(self, loss_at: losses.Loss, outputs: Tensor, targets: Any, loss: Tensor) -> None:
+        """Tell the likelihood by the first batch, and again if a later one shows that it was another."""
+        if not self._loss_is_known:
+            losses.check_is_mean(self.loss, loss_at, outputs, targets, loss)
+        elif self.likelihood is None or losses.explains(self.likelihood, loss, outputs, targets):
+            return
+        self.likelihood = losses.recognise(self.loss, loss_at, outputs, targets)
+        self._loss_is_known = True
+
+    def _loss_and_its_function(self, raw: Any, outputs: Tensor | None, targets: Any) -> tuple[Any, losses.Loss]:
         """Hugging Face models return an object with `.logits`; a loss may want either the object or the tensor."""
         if isinstance(raw, Tensor) or outputs is None:
             return self.loss(raw, targets), self.loss
@@ -193,48 +227,14 @@ class Problem:
         """
         if not self._is_checked:
             causes.check_loader(self.batches, self.data, self.device)
-            with self.measuring(), torch.no_grad():
-                index, (inputs, _) = next(self.data())
+            with self.measuring(), torch.no_grad(), contextlib.closing(self.data()) as data:
+                index, (inputs, _) = next(data)
                 keep_seed = self.dropout is not None
                 causes.check_model(self.model, lambda: self.forward(index, inputs), self.device, keep_seed)
             self._is_checked = True
 
     def _to_device(self, value: Any) -> Any:
-        return value.to(self.device) if isinstance(value, Tensor) else value
-
-
-def _as_batches(batches: Any) -> Iterable[Any]:
-    is_pair = isinstance(batches, tuple) and len(batches) == 2 and isinstance(batches[1], Tensor)
-    if is_pair:
-        return [batches]
-    if isinstance(batches, Tensor) or not isinstance(batches, Iterable):
-        raise InvalidProblem(
-            f"batches is a {type(batches).__name__}; write batches=[(inputs, targets), …] or pass a DataLoader."
-        )
-    if iter(batches) is batches:
-        raise InvalidProblem("batches is an iterator and ends after one pass; write list(batches).")
-    if isinstance(batches, Sized) and len(batches) == 0:
-        raise InvalidProblem("there are no batches: the loader is empty (drop_last with too few examples?).")
-    return batches
-
-
-def _trainable(model: nn.Module) -> dict[str, nn.Parameter]:
-    params = {name: p for name, p in model.named_parameters() if p.requires_grad}
-    if not params:
-        raise InvalidProblem(
-            "the model has no trainable parameters; call model.requires_grad_() on what you want to measure."
-        )
-    for name, p in params.items():
-        if p.dtype not in (torch.float32, torch.float64):
-            kind = str(p.dtype).removeprefix("torch.")
-            raise InvalidProblem(
-                f"{name!r} is {kind}: second derivatives lose all their digits there. "
-                "Measure a copy: copy.deepcopy(model).float(), or .double() for reference results."
-            )
-    kinds = {(p.dtype, p.device) for p in params.values()}
-    if len(kinds) > 1:
-        raise InvalidProblem(f"parameters have several dtypes or devices ({sorted(map(str, kinds))}); use one.")
-    return params
+        return value.to(self.device) if hasattr(value, "to") else value  # tensors, and tokenizers' encodings
 
 
 def _batch_size(outputs: Tensor | None, targets: Any) -> int:

@@ -33,12 +33,12 @@ def tapped(
 
     def hook(name: str) -> Callable[..., None]:
         def after_forward(module: nn.Module, args: tuple[Any, ...], kwargs: dict[str, Any], output: Any) -> None:
-            x = args[0] if args else next(iter(kwargs.values()), None)
+            x = _first(args or kwargs.get("query", tuple(kwargs.values())))
             on_call(name, module, x, output)
-            tensor = output[0] if isinstance(output, tuple) else output
+            tensor = _first(output)
             if on_gradient is not None and isinstance(tensor, Tensor) and tensor.requires_grad:
                 kept = x.detach() if isinstance(x, Tensor) else x
-                tensor.register_hook(lambda gradient: on_gradient(name, module, kept, gradient))
+                tensor.register_hook(lambda gradient: on_gradient(name, module, kept, gradient))  # type: ignore[no-untyped-call]
 
         return after_forward
 
@@ -46,6 +46,13 @@ def tapped(
         for name, module in modules.items():
             stack.callback(module.register_forward_hook(hook(name), with_kwargs=True).remove)
         yield
+
+
+def _first(value: Any) -> Any:
+    """The first of a tuple, of tuples: a recurrent layer's output, or the rows of a `PackedSequence`."""
+    while isinstance(value, tuple):
+        value = value[0] if value else None
+    return value
 
 
 class WatchedRelu(TorchFunctionMode):

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Sequence
 from typing import Literal, Self
 
@@ -10,7 +11,7 @@ from torch import Tensor
 
 from wellcond.curvature.ggn import OutputCurvature, OutputProduct, loss_hessian
 from wellcond.errors import InvalidProblem
-from wellcond.losses import Likelihood
+from wellcond.likelihoods import Likelihood
 from wellcond.problem import Evaluation, Problem
 
 Labels = Literal["model", "sample", "data"]
@@ -29,7 +30,8 @@ class Fisher(OutputCurvature):
     With `batchnorm="batch"` an example's gradient includes its effect through the statistics of its batch.
 
     >>> import wellcond as wc
-    >>> problem = wc.Problem(torch.nn.Linear(2, 3), torch.nn.CrossEntropyLoss(), (torch.randn(8, 2), torch.arange(8) % 3))
+    >>> batch = torch.randn(8, 2), torch.arange(8) % 3
+    >>> problem = wc.Problem(torch.nn.Linear(2, 3), torch.nn.CrossEntropyLoss(), batch)
     >>> v = torch.randn(9)
     >>> torch.allclose(wc.Fisher(problem) @ v, wc.GGN(problem) @ v, atol=1e-6)
     True
@@ -73,7 +75,7 @@ class Fisher(OutputCurvature):
     def output_factor(self, evaluation: Evaluation, outputs: Tensor) -> Tensor:
         if self.labels == "model":
             return likelihood_of(self.problem).fisher_factor(outputs, evaluation.targets)
-        fields = torch.stack(self.output_gradients(evaluation, outputs)) / self.samples**0.5
+        fields = torch.stack(self.output_gradients(evaluation, outputs)) / math.sqrt(self.samples)
         return self.problem.likelihood.one_term_each(fields) if self.problem.likelihood else fields
 
     def output_gradients(self, evaluation: Evaluation, outputs: Tensor) -> list[Tensor]:

@@ -2,13 +2,14 @@
 
 from __future__ import annotations
 
+import math
 from abc import abstractmethod
 from collections.abc import Callable, Sequence
 
 import torch
 from torch import Tensor
 
-from wellcond.curvature.operator import CurvatureOperator, Product
+from wellcond.curvature.operator import Block, CurvatureOperator, Product
 from wellcond.errors import InvalidProblem
 from wellcond.problem import Evaluation
 
@@ -39,20 +40,21 @@ class OutputCurvature(CurvatureOperator):
         outputs = tensor_outputs(evaluation)
         curvature = self._output_product(evaluation, outputs.detach().requires_grad_())
         if not outputs.requires_grad:
-            return lambda v: [None] * len(params)
+            return lambda block, v: [None] * len(block)
         cotangent = torch.zeros_like(outputs, requires_grad=True)
         pulled_back = torch.autograd.grad(outputs, params, cotangent, create_graph=True, allow_unused=True)
-        used = [i for i, t in enumerate(pulled_back) if t is not None]
 
-        def product(v: Sequence[Tensor]) -> Sequence[Tensor | None]:
+        def product(block: Block, v: Sequence[Tensor]) -> Sequence[Tensor | None]:
+            pairs = [(pulled_back[i], vector) for i, vector in zip(block, v, strict=True)]
+            used = [(root, vector) for root, vector in pairs if root is not None]
             if not used:
-                return [None] * len(params)
+                return [None] * len(block)
+            roots, vectors = zip(*used, strict=True)
             # v → Jv: the derivative of the linear map u ↦ Jᵀu, transposed
-            (jv,) = torch.autograd.grad(
-                [pulled_back[i] for i in used], cotangent, [v[i] for i in used], retain_graph=True
-            )
+            (jv,) = torch.autograd.grad(roots, cotangent, vectors, retain_graph=True)
             # Jv → BJv → JᵀBJv
-            return torch.autograd.grad(outputs, params, curvature(jv), retain_graph=True, allow_unused=True)
+            inputs = [params[i] for i in block]
+            return torch.autograd.grad(outputs, inputs, curvature(jv), retain_graph=True, allow_unused=True)
 
         return product
 
@@ -77,7 +79,7 @@ class GGN(OutputCurvature):
         likelihood = self.problem.likelihood
         if likelihood is None:
             return None
-        return likelihood.fisher_factor(outputs, evaluation.targets) / likelihood.fisher_over_ggn**0.5
+        return likelihood.fisher_factor(outputs, evaluation.targets) / math.sqrt(likelihood.fisher_over_ggn)
 
 
 def loss_hessian(evaluation: Evaluation, outputs: Tensor) -> OutputProduct:

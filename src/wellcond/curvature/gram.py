@@ -1,8 +1,8 @@
 """The dual side of Jᵀ B J: its factor A with F = AᵀA, one row a (term, label), and the Gram matrix A Aᵀ.
 
-A Aᵀ has the non-zero eigenvalues of F and a side of N·R, whatever the number of parameters. For layers that are called
-once and read by a rule, an example's gradient is Σ_t g_t x_tᵀ, so R backward passes over the whole batch give everything;
-with one position (a linear layer on vectors) the rows are never formed:
+A Aᵀ has the non-zero eigenvalues of F and a side of N·R, whatever the number of parameters. For layers that are
+called once and read by a rule, an example's gradient is Σ_t g_t x_tᵀ, so R backward passes over the whole batch give
+everything; with one position (a linear layer on vectors) the rows are never formed:
 
     (A_l A_lᵀ)[(n,r),(m,s)] = ⟨x_n, x_m⟩ ⟨g_nr, g_ms⟩.
 
@@ -12,7 +12,11 @@ backward pass a row.
 
 from __future__ import annotations
 
+import contextlib
+import functools
+import math
 from collections import Counter
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -41,9 +45,8 @@ class Factor:
         self._terms = 0.0
         self._layers = _readable_layers(operator)
         self._one_by_one: list[Tensor] = []
-        problem = operator.problem
-        with problem.measuring():
-            for index, batch in problem.data():
+        with operator.problem.measuring(), contextlib.closing(operator.problem.data()) as data:
+            for index, batch in data:
                 self._add(index, batch)
 
     def gram(self) -> Tensor:
@@ -53,31 +56,23 @@ class Factor:
         for layer in self._layers.values():
             for part in layer.names:
                 total += layer.gram(part)
-        return total / self._terms
+        return total.div_(self._terms)
 
     def matrix(self) -> Tensor:
         """A, (rows, P), its columns in the order of the operator's parameters."""
         read = {name: layer.rows(part) for layer in self._layers.values() for part, name in layer.names.items()}
         names = self._other_names()
-        rest = torch.cat(self._one_by_one).split([self.operator.params[name].numel() for name in names], 1)
+        rest = torch.split(torch.cat(self._one_by_one), [self.operator.params[name].numel() for name in names], 1)
         read |= dict(zip(names, rest, strict=True))
-        return torch.cat([read[name] for name in self.operator.names], 1) / self._terms**0.5
+        return torch.cat([read[name] for name in self.operator.names], 1).div_(math.sqrt(self._terms))
 
     def _other_names(self) -> list[str]:
         read = {name for layer in self._layers.values() for name in layer.names.values()}
         return [name for name in self.operator.names if name not in read]
 
     def _add(self, index: int, batch: Batch) -> None:
-        inputs: dict[str, list[Tensor]] = {name: [] for name in self._layers}
-        gradients: dict[str, list[Tensor]] = {name: [] for name in self._layers}
-
-        def on_call(name: str, _module: nn.Module, x: Any, _output: Any) -> None:
-            inputs[name].append(x.detach())
-
-        def on_gradient(name: str, _module: nn.Module, _x: Any, gradient: Tensor) -> None:
-            gradients[name].append(gradient.detach())
-
-        with tapped({name: layer.module for name, layer in self._layers.items()}, on_call, on_gradient):
+        passing = _Passing(self._layers)
+        with tapped({name: layer.module for name, layer in self._layers.items()}, passing.on_call, passing.on_gradient):
             evaluation = self.operator.problem.evaluate(index, batch)
         outputs = tensor_outputs(evaluation)
         factor = self.operator.output_factor(evaluation, outputs.detach().requires_grad_())
@@ -85,34 +80,39 @@ class Factor:
             raise InvalidProblem("the loss was not recognised, so its curvature has no known square root.")
         count, examples = factor.shape[:2]
         if self.rows == 0:
-            self._keep_independent(outputs, factor, inputs, gradients)
-        weights = [self.operator.params[name] for layer in self._layers.values() for name in layer.names.values()]
-        for cotangent in factor if weights else ():
-            torch.autograd.grad(outputs, weights, cotangent, retain_graph=True, allow_unused=True)
+            self._keep_readable(outputs, passing)
+        if self._layers:
+            weights = [self.operator.params[name] for layer in self._layers.values() for name in layer.names.values()]
+            for cotangent in factor:
+                torch.autograd.grad(outputs, weights, cotangent, retain_graph=True, allow_unused=True)
         for name, layer in self._layers.items():
-            layer.add(inputs[name][0], torch.stack(gradients[name]), count, examples)
+            layer.add(passing.inputs[name][0], torch.stack(passing.gradients[name]))
+        passing.is_over = True
         self._one_by_one.append(self._rows_one_by_one(outputs, factor))
         self.rows += count * examples
         self._terms += evaluation.terms
 
-    def _keep_independent(
-        self, outputs: Tensor, factor: Tensor, inputs: dict[str, list[Tensor]], gradients: dict[str, list[Tensor]]
-    ) -> None:
-        """Drop layers that were not called exactly once on the examples; drop all if examples are coupled."""
-        examples = outputs.shape[0]
+    def _keep_readable(self, outputs: Tensor, passing: _Passing) -> None:
+        """Drop the layers whose gradients are not what their rule says; drop all if examples are coupled.
+
+        Told by two backward passes. From the first example's outputs: nothing may reach the others. From all of them:
+        the rows must add up to autograd's gradient. They do not for a layer that was called twice or never, that
+        overrides `forward`, or whose weight is used elsewhere too.
+        """
+        wave = torch.arange(1.0, outputs.numel() + 1, device=outputs.device).sin().view_as(outputs).to(outputs)
+        only_first = torch.zeros_like(wave)
+        only_first[0] = wave[0]
         params = list(self.operator.params.values())
-        only_first = torch.zeros_like(outputs)
-        only_first[0] = factor[0, 0] + 1.0
         torch.autograd.grad(outputs, params, only_first, retain_graph=True, allow_unused=True)
-        for name in list(self._layers):
-            seen, calls = gradients[name], inputs[name]
-            once = len(calls) == 1 and len(seen) == 1 and len(seen[0]) == len(calls[0]) == examples
-            if not once:
+        once = {name for name in self._layers if passing.is_once(name, len(outputs))}
+        is_coupled = any(bool(passing.gradients[name][0][1:].any()) for name in once)
+        passing.forget_gradients()
+        totals = torch.autograd.grad(outputs, params, wave, retain_graph=True, allow_unused=True)
+        total_of = dict(zip(self.operator.names, totals, strict=True))
+        for name, layer in list(self._layers.items()):
+            if is_coupled or name not in once or not layer.explains(total_of, passing, name):
                 del self._layers[name]
-        if any(bool(gradients[name][0][1:].any()) for name in self._layers):
-            self._layers.clear()
-        for seen in gradients.values():
-            seen.clear()
+        passing.forget_gradients()
 
     def _rows_one_by_one(self, outputs: Tensor, factor: Tensor) -> Tensor:
         params = [self.operator.params[name] for name in self._other_names()]
@@ -120,23 +120,55 @@ class Factor:
         if not params or not outputs.requires_grad:
             return outputs.new_zeros(count * examples, sum(p.numel() for p in params))
         blocks = []
-        for index in torch.arange(count * examples, device=outputs.device).split(CHUNK):
+        for index in torch.split(torch.arange(count * examples, device=outputs.device), CHUNK):
             n, r = index // count, index % count
             cotangents = outputs.new_zeros(len(index), *outputs.shape)
             cotangents[torch.arange(len(index), device=outputs.device), n] = factor[r, n]
-            gradients = torch.autograd.grad(
-                outputs, params, cotangents, retain_graph=True, allow_unused=True, is_grads_batched=True
-            )
-            blocks.append(
-                torch.cat(
-                    [
-                        g.flatten(1) if g is not None else outputs.new_zeros(len(index), p.numel())
-                        for g, p in zip(gradients, params, strict=True)
-                    ],
-                    1,
-                )
-            )
+            blocks.append(_pulled_back(outputs, params, cotangents))
         return torch.cat(blocks)
+
+
+def _pulled_back(outputs: Tensor, params: list[nn.Parameter], cotangents: Tensor) -> Tensor:
+    """Jᵀu for every cotangent u, as rows."""
+    pull = functools.partial(torch.autograd.grad, outputs, params, retain_graph=True, allow_unused=True)
+    gradients: Sequence[Tensor | None]
+    try:
+        gradients = pull(cotangents, is_grads_batched=True)
+    except RuntimeError:  # an operation that cannot be batched, as gradient checkpointing
+        each = zip(*(pull(u) for u in cotangents), strict=True)
+        gradients = [torch.stack(g) if g[0] is not None else None for g in each]
+    return torch.cat(
+        [
+            g.flatten(1) if g is not None else outputs.new_zeros(len(cotangents), p.numel())
+            for g, p in zip(gradients, params, strict=True)
+        ],
+        1,
+    )
+
+
+class _Passing:
+    """What passes the tapped layers of one batch: inputs, and output gradients, one for each call and backward pass."""
+
+    def __init__(self, names: Iterable[str]) -> None:
+        self.inputs: dict[str, list[Tensor]] = {name: [] for name in names}
+        self.gradients: dict[str, list[Tensor]] = {name: [] for name in names}
+        self.is_over = False
+
+    def on_call(self, name: str, _module: nn.Module, x: Any, _output: Any) -> None:
+        self.inputs[name].append(x.detach())
+
+    def on_gradient(self, name: str, _module: nn.Module, _x: Any, gradient: Tensor) -> None:
+        if not self.is_over:
+            self.gradients[name].append(gradient.detach())
+
+    def is_once(self, name: str, examples: int) -> bool:
+        """Whether there was one call, with one gradient, both with a row for every example."""
+        calls, gradients = self.inputs[name], self.gradients[name]
+        return len(calls) == len(gradients) == 1 and len(calls[0]) == len(gradients[0]) == examples
+
+    def forget_gradients(self) -> None:
+        for gradients in self.gradients.values():
+            gradients.clear()
 
 
 @dataclass
@@ -153,8 +185,9 @@ class _ReadLayer:
     g: list[Tensor] = field(default_factory=list)  # (c, n, r, t, o)
     g_bias: list[Tensor] = field(default_factory=list)  # (n·r, o)
 
-    def add(self, x: Tensor, gradients: Tensor, count: int, examples: int) -> None:
+    def add(self, x: Tensor, gradients: Tensor) -> None:
         """x: what the layer received; gradients: (r, n, *output)."""
+        count, examples = gradients.shape[:2]
         rows = self.rule.input_rows(self.module, x, "patch")
         self.x.append(rows.reshape(len(rows), examples, -1, rows.shape[-1]))
         flat = gradients.flatten(0, 1)
@@ -174,14 +207,25 @@ class _ReadLayer:
 
     def gram(self, part: str) -> Tensor:
         """The rows' inner products."""
-        x, g = torch.cat(self.x, 1), torch.cat(self.g, 1)
-        if part == "bias" or x.shape[0] > 1 or x.shape[2] > 1:
+        if part == "bias" or any(x.shape[0] > 1 or x.shape[2] > 1 for x in self.x):
             rows = self.rows(part)
             return rows @ rows.T
-        x, g = x[0, :, 0], g[0, :, :, 0]
-        count, flat = g.shape[1], g.flatten(0, 1)
-        gram = (flat @ flat.T).unflatten(0, (-1, count)).unflatten(2, (-1, count))
-        return (gram * (x @ x.T)[:, None, :, None]).flatten(2).flatten(0, 1)
+        x = torch.cat([x[0, :, 0] for x in self.x])
+        g = torch.cat([g[0, :, :, 0].flatten(0, 1) for g in self.g])
+        factors = torch.cat([torch.full((g.shape[1],), g.shape[2]) for g in self.g]).to(x.device)
+        example = torch.arange(len(x), device=x.device).repeat_interleave(factors)
+        return (g @ g.T).mul_((x @ x.T)[example[:, None], example])
+
+    def explains(self, totals: Mapping[str, Tensor | None], passing: _Passing, name: str) -> bool:
+        """Whether the rows add up to autograd's gradients of the same cotangent."""
+        trial = _ReadLayer(self.module, self.rule, self.names)
+        trial.add(passing.inputs[name][0], torch.stack(passing.gradients[name]))
+        for part, full in self.names.items():
+            rows, total = trial.rows(part), totals[full]
+            tolerance = math.sqrt(torch.finfo(rows.dtype).eps) * rows.norm()
+            if total is None or total.numel() != rows.shape[1] or (rows.sum(0) - total.flatten()).norm() > tolerance:
+                return False
+        return True
 
 
 def _readable_layers(operator: OutputCurvature) -> dict[str, _ReadLayer]:
@@ -189,9 +233,7 @@ def _readable_layers(operator: OutputCurvature) -> dict[str, _ReadLayer]:
     problem = operator.problem
     if problem.couples_examples:
         return {}
-    owners = Counter(
-        id(p) for m in problem.model.modules() for p in m.parameters(recurse=False)
-    )
+    owners = Counter(id(p) for m in problem.model.modules() for p in m.parameters(recurse=False))
     layers = {}
     for name, module in weighted_layers(problem.model).items():
         rule = rule_for(module)

@@ -7,7 +7,7 @@ from collections.abc import Sequence
 import torch
 from torch import Tensor
 
-from wellcond.curvature.operator import CurvatureOperator, Product
+from wellcond.curvature.operator import Block, CurvatureOperator, Product
 from wellcond.problem import Evaluation
 
 
@@ -30,13 +30,14 @@ class Hessian(CurvatureOperator):
 def hessian_product(loss: Tensor, params: Sequence[Tensor]) -> Product:
     """v ↦ ∇²loss · v through the graph of the gradient, which is built here, once."""
     gradients = torch.autograd.grad(loss, params, create_graph=True, allow_unused=True)
-    curved = [i for i, g in enumerate(gradients) if g is not None and g.requires_grad]
 
-    def product(v: Sequence[Tensor]) -> Sequence[Tensor | None]:
+    def product(block: Block, v: Sequence[Tensor]) -> Sequence[Tensor | None]:
+        pairs = [(gradients[i], vector) for i, vector in zip(block, v, strict=True)]
+        curved = [(g, vector) for g, vector in pairs if g is not None and g.requires_grad]
         if not curved:
-            return [None] * len(params)
-        return torch.autograd.grad(
-            [gradients[i] for i in curved], params, [v[i] for i in curved], retain_graph=True, allow_unused=True
-        )
+            return [None] * len(block)
+        roots, cotangents = zip(*curved, strict=True)
+        inputs = [params[i] for i in block]
+        return torch.autograd.grad(roots, inputs, cotangents, retain_graph=True, allow_unused=True)
 
     return product

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 from collections.abc import Iterator
 from dataclasses import dataclass, field
 from typing import Any, Literal
@@ -66,11 +67,11 @@ def kronecker_factors(
 ) -> KroneckerFactors:
     """Σx = E[x xᵀ] and Σ∇h = E[g gᵀ] of every layer, in one forward and backward pass over the data.
 
-    x: what the layer receives. g = ∂ℓ/∂h: the gradient of the per-term loss at the layer's output (autograd's, times the
-    number of terms of the mean). Rows are examples, tokens and, for convolutions, positions.
+    x: what the layer receives. g = ∂ℓ/∂h: the gradient of the per-term loss at the layer's output (autograd's, times
+    the number of terms of the mean). Rows are examples, tokens and, for convolutions, positions.
 
-    form: `"position"`, a convolution's Σx is C_in × C_in over all pixels (huang2020); `"patch"`, over im2col patches, in
-        groups, the form for which the layer's Fisher matrix is about Σx ⊗ Σ∇h (times the number of positions).
+    form: `"position"`, a convolution's Σx is C_in × C_in over all pixels (huang2020); `"patch"`, over im2col patches,
+        in groups, the form for which the layer's Fisher matrix is about Σx ⊗ Σ∇h (times the number of positions).
     labels: whose labels give g: the `"data"`'s, a `"sample"` of the model's, or the `"model"`'s in exact expectation
         (one backward pass a class).
 
@@ -96,9 +97,11 @@ def kronecker_factors(
         layers[name].g.add(total * gradient_scale, count)
 
     params = list(problem.params.values())
-    with problem.measuring(), tapped(modules, on_call, on_gradient):
-        for index, batch in problem.data():
-            evaluation = problem.evaluate(index, batch)
+    with problem.measuring(), contextlib.closing(problem.data()) as data:
+        for index, batch in data:
+            # the hooks come off before the backward pass, which calls checkpointed layers once more
+            with tapped(modules, on_call, on_gradient):
+                evaluation = problem.evaluate(index, batch)
             roots, cotangents, gradient_scale = _backward_passes(problem, evaluation, labels, seed)
             for i, cotangent in enumerate(cotangents):
                 keep = i + 1 < len(cotangents)
@@ -137,5 +140,8 @@ def _not_covered(
         if name not in layers:
             missing[name] = "was not called in the forward pass"
         elif layers[name].g.count == 0:
-            missing[name] = "no gradient reaches its output: nothing before or in it is trainable; Σx alone is given"
+            missing[name] = (
+                "no gradient reaches its output: nothing before or in it is trainable, or its output is not used; "
+                "Σx alone is given"
+            )
     return missing

@@ -2,18 +2,25 @@
 
 from __future__ import annotations
 
+import contextlib
 from abc import ABC, abstractmethod
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Generator, Sequence
 from typing import Self
 
 import torch
 from torch import Tensor
+from torch.utils._pytree import tree_leaves
 
-from wellcond.errors import NonFinite, TooLarge
+from wellcond.errors import NonFinite, TooLarge, UnknownLayer
 from wellcond.problem import Evaluation, Problem
 
-Product = Callable[[Sequence[Tensor]], Sequence[Tensor | None]]
-"""Maps one tensor a parameter to one tensor a parameter (None for zero)."""
+Block = Sequence[int]
+"""Some parameters, by their position in the operator."""
+
+Product = Callable[[Block, Sequence[Tensor]], Sequence[Tensor | None]]
+"""The product of a diagonal block with one tensor for each of its parameters (None stands for zero)."""
+
+State = dict[tuple[torch.dtype, torch.device], Tensor]
 
 DENSE_LIMIT = 10_000
 """Largest side of a dense matrix: 800 MB in float64."""
@@ -36,7 +43,7 @@ class CurvatureOperator(ABC):
         self.names = tuple(self.params)
         self.matvecs = 0
         self._sizes = [p.numel() for p in self.params.values()]
-        self._kept: tuple[int, list[tuple[Product, float]]] | None = None
+        self._kept: tuple[State, list[tuple[Product, float]]] | None = None
 
     # must define
 
@@ -73,20 +80,36 @@ class CurvatureOperator(ABC):
                 f"cannot multiply {type(self).__name__} of shape {self.shape} with {tuple(v.shape)}; "
                 f"v must be ({self.shape[1]},) or ({self.shape[1]}, k)."
             )
-        columns = v.to(self.device, self.dtype).reshape(self.shape[1], -1).T
-        total, weight = torch.zeros_like(columns), 0.0
-        for product, terms in self._products():
-            for row, column in zip(total, columns, strict=True):
-                row.add_(self.flatten(product(self.split(column))), alpha=terms)
-            weight += terms
-        self.matvecs += len(columns)
-        total /= weight
-        self._check_finite(total)
-        return total.T.reshape(v.shape)
+        columns = v.to(self.device, self.dtype).reshape(self.shape[1], -1)
+        return self.block_products([(range(len(self.names)), columns)])[0].reshape(v.shape)
+
+    def block_products(self, jobs: Sequence[tuple[Block, Tensor]]) -> list[Tensor]:
+        """Products of diagonal blocks, each with its own (entries of the block, k), all in one pass over the data.
+
+        A block's product only differentiates through what lies behind its parameters: for the last layers of a
+        network it costs next to nothing.
+        """
+        totals = [torch.zeros_like(columns.T) for _, columns in jobs]
+        weight = 0.0
+        # a kept graph needs the measured state too: gradient checkpointing runs the model again in the backward pass
+        with self.problem.measuring(), contextlib.closing(self._products()) as products:
+            for product, terms in products:
+                for total, (block, columns) in zip(totals, jobs, strict=True):
+                    for row, column in zip(total, columns.T, strict=True):
+                        row.add_(self.flatten(product(block, self.split(column, block)), block), alpha=terms)
+                weight += terms
+        for total, (block, _) in zip(totals, jobs, strict=True):
+            self.matvecs += len(total)
+            self._check_finite(total.div_(weight), block)
+        return [total.T for total in totals]
 
     def layer(self, *names: str) -> Self:
         """The diagonal block of some parameters, by their names or by those of modules that hold them."""
-        return self._restricted([name for name in self.names if name in self.problem.select(names)])
+        wanted = self.problem.select(names)
+        within = [name for name in self.names if name in wanted]
+        if not within:
+            raise UnknownLayer(names[0], self.names)
+        return self._restricted(within)
 
     def dense(self, limit: int = DENSE_LIMIT) -> Tensor:
         """The matrix itself, (P, P). Raises `TooLarge` when P is above `limit`."""
@@ -101,46 +124,61 @@ class CurvatureOperator(ABC):
 
     # flat vectors
 
-    def flatten(self, tensors: Sequence[Tensor | None]) -> Tensor:
-        """One tensor a parameter → (P,); None stands for zero."""
+    def flatten(self, tensors: Sequence[Tensor | None], block: Block | None = None) -> Tensor:
+        """One tensor a parameter (of the block) → one vector; None stands for zero."""
+        sizes = self._sizes if block is None else [self._sizes[i] for i in block]
         parts = [
             t.reshape(-1) if t is not None else torch.zeros(size, dtype=self.dtype, device=self.device)
-            for t, size in zip(tensors, self._sizes, strict=True)
+            for t, size in zip(tensors, sizes, strict=True)
         ]
         return torch.cat(parts)
 
-    def split(self, vector: Tensor) -> list[Tensor]:
-        """(P,) → one tensor a parameter."""
-        parts = vector.split(self._sizes)
-        return [part.view_as(p) for part, p in zip(parts, self.params.values(), strict=True)]
+    def split(self, vector: Tensor, block: Block | None = None) -> list[Tensor]:
+        """One vector → one tensor a parameter (of the block)."""
+        params = list(self.params.values())
+        chosen = params if block is None else [params[i] for i in block]
+        parts = torch.split(vector, [p.numel() for p in chosen])
+        return [part.view_as(p) for part, p in zip(parts, chosen, strict=True)]
 
     # graphs
 
-    def _products(self) -> Iterator[tuple[Product, float]]:
-        if not self.problem.is_one_batch:
-            for evaluation in self.problem.evaluations():
-                yield self._linearize(evaluation, list(self.params.values())), evaluation.terms
-            return
-        version = self._version()
-        if self._kept is None or self._kept[0] != version:
-            self._kept = None  # free the old graph before building the new one
-            params = list(self.params.values())
-            graphs = [(self._linearize(e, params), e.terms) for e in self.problem.evaluations()]
-            self._kept = version, graphs
-        yield from self._kept[1]
+    def _products(self) -> Generator[tuple[Product, float], None, None]:
+        if self.problem.is_one_batch:
+            state = self._state()
+            if self._kept is None or not _is_same(self._kept[0], state):
+                self._kept = None  # free the old graph before building the new one
+                self._kept = state, list(self._linearized())
+            yield from self._kept[1]
+        else:
+            yield from self._linearized()
 
-    def _version(self) -> int:
-        """Changes when any weight or buffer is written to, so that a kept graph is never stale."""
+    def _linearized(self) -> Generator[tuple[Product, float], None, None]:
+        params = list(self.params.values())
+        with contextlib.closing(self.problem.data()) as data:
+            for index, batch in data:
+                evaluation = self.problem.evaluate(index, batch)
+                yield self._linearize(evaluation, params), evaluation.terms
+
+    def _state(self) -> State:
+        """A copy of all that a kept graph depends on: version counters do not see what is written to `.data`."""
         model = self.problem.model
-        return sum(t._version for t in (*model.parameters(), *model.buffers()))
+        parts: dict[tuple[torch.dtype, torch.device], list[Tensor]] = {}
+        for t in (*model.parameters(), *model.buffers(), *tree_leaves(list(self.problem.batches))):
+            if isinstance(t, Tensor):
+                parts.setdefault((t.dtype, t.device), []).append(t.detach().reshape(-1))
+        return {kind: torch.cat(tensors) for kind, tensors in parts.items()}
 
-    def _check_finite(self, products: Tensor) -> None:
+    def _check_finite(self, products: Tensor, block: Block) -> None:
         if bool(torch.isfinite(products).all()):
             return
-        for column in products:
-            for name, part in zip(self.names, self.split(column), strict=True):
-                if not bool(torch.isfinite(part).all()):
-                    raise NonFinite(
-                        f"a product with {type(self).__name__} is NaN or inf at {name!r} although the loss is finite: "
-                        "a second derivative does not exist there (a square root or norm at 0?), or it overflowed."
-                    )
+        names = [self.names[i] for i in block]
+        parts = zip(names, self.split(products.sum(0), block), strict=True)
+        culprit = next((name for name, part in parts if not bool(torch.isfinite(part).all())), names[0])
+        raise NonFinite(
+            f"a product with {type(self).__name__} is NaN or inf at {culprit!r} although the loss is finite: "
+            "a second derivative does not exist there (a square root or norm at 0?), or it overflowed."
+        )
+
+
+def _is_same(first: State, second: State) -> bool:
+    return first.keys() == second.keys() and all(torch.equal(first[kind], second[kind]) for kind in first)

@@ -10,13 +10,13 @@ import torch
 from torch import Tensor
 
 from wellcond.curvature.fisher import Fisher
-from wellcond.curvature.kronecker import Labels, kronecker_factors
-from wellcond.errors import UnknownLayer
+from wellcond.curvature.kronecker import Labels, SecondMoment, kronecker_factors
+from wellcond.errors import NonFinite, UnknownLayer
 from wellcond.layers import Form
 from wellcond.problem import Problem
 from wellcond.results import Row, number, text_table
 from wellcond.spectral.condition import condition_number, numerical_rank
-from wellcond.spectral.exact import spectrum
+from wellcond.spectral.exact import block_spectra
 
 
 @dataclass(frozen=True)
@@ -48,7 +48,8 @@ class Conditioning:
 class LayerConditioning:
     """One layer: `x` of Σx, `g` of Σ∇h, and `fisher` of the sub-Fisher itself where it is small enough.
 
-    None stands for what could not be had; the table's `not_covered` says why.
+    None stands for what could not be had; the table's `not_covered` says why. A grouped convolution, read as patches,
+    has one Σx and one Σ∇h a group: `x` and `g` hold the eigenvalues of all of them.
     """
 
     name: str
@@ -57,14 +58,16 @@ class LayerConditioning:
     g: Conditioning | None
     fisher: Conditioning | None
     note: str
+    by_group: tuple[Tensor | None, Tensor | None]
+    """Eigenvalues of Σx and of Σ∇h, (groups, d)."""
 
     @cached_property
     def kronecker(self) -> Conditioning | None:
         """Σx ⊗ Σ∇h: its eigenvalues are all products, so λ_max and κ multiply (Proposition 1)."""
-        if self.x is None or self.g is None:
+        x, g = self.by_group
+        if self.x is None or x is None or g is None:
             return None
-        products = torch.outer(self.x.values, self.g.values).flatten()
-        return Conditioning.of(products, list(self.x.kappa))
+        return Conditioning.of(torch.einsum("ci,co->cio", x, g).flatten(), list(self.x.kappa))
 
     def rows(self) -> list[Row]:
         parts = {"Σx": self.x, "Σ∇h": self.g, "Σx⊗Σ∇h": self.kronecker, "F": self.fisher}
@@ -125,12 +128,12 @@ def conditioning(
 ) -> ConditioningTable:
     """Magnitude and conditioning of what every layer receives and gets back, in one pass over the data.
 
-    For each layer: λ_max, κ_p, numerical rank and trace of Σx = E[x xᵀ] and Σ∇h = E[g gᵀ] (uncentred), and of their Kronecker
-    product, which approximates the layer's Fisher matrix. Costs one forward and backward pass, the two products
-    XᵀX and GᵀG a layer, and the eigenvalues of matrices as wide as the layers.
+    For each layer: λ_max, κ_p, numerical rank and trace of Σx = E[x xᵀ] and Σ∇h = E[g gᵀ] (uncentred), and of their
+    Kronecker product, which approximates the layer's Fisher matrix. Costs one forward and backward pass, the two
+    products XᵀX and GᵀG a layer, and the eigenvalues of matrices as wide as the layers.
 
     p: the shares for which κ_p = λ_max / λ_⌈p·d⌉ is given. form, labels: as in `kronecker_factors`.
-    fisher_up_to: also compute the exact spectrum of the sub-Fisher of every layer's weight with at most so many entries.
+    fisher_up_to: also compute the exact spectrum of the sub-Fisher of every layer's weight of at most so many entries.
 
     >>> import wellcond as wc
     >>> x = torch.tensor([[1.0, 0.0], [0.0, 2.0]])
@@ -139,20 +142,26 @@ def conditioning(
     4.0
     """
     factors = kronecker_factors(problem, form, labels)
+    weight_of = {name: f"{name}.weight".removeprefix(".") for name in factors}  # the model itself may be a layer
+    weights = [weight for weight in weight_of.values() if weight in problem.params]
+    small = [weight for weight in weights if problem.params[weight].numel() <= fisher_up_to]
+    exact = block_spectra(Fisher(problem, "model", small))[1] if small else {}
+    fisher = {name: Conditioning.of(spectrum.values.cpu(), p) for name, spectrum in exact.items()}
     layers = {}
     for name, layer in factors.layers.items():
-        weight = problem.params.get(f"{name}.weight")
-        fisher = None
-        if weight is not None and weight.numel() <= fisher_up_to:
-            fisher = Conditioning.of(spectrum(Fisher(problem, "model", [f"{name}.weight"])).values, p)
-        x, g = (_conditioning(moment.mean, problem.dtype, p) for moment in (layer.x, layer.g))
-        layers[name] = LayerConditioning(name, layer.kind, x, g, fisher, layer.note)
+        by_group = _eigenvalues(name, layer.x, problem.dtype), _eigenvalues(name, layer.g, problem.dtype)
+        x, g = (None if values is None else Conditioning.of(values.flatten(), p) for values in by_group)
+        layers[name] = LayerConditioning(name, layer.kind, x, g, fisher.get(weight_of[name]), layer.note, by_group)
     return ConditioningTable(layers, factors.not_covered, problem.batchnorm, form, labels)
 
 
-def _conditioning(moment: Tensor | None, dtype: torch.dtype, p: Sequence[float]) -> Conditioning | None:
-    if moment is None:
+def _eigenvalues(name: str, moment: SecondMoment, dtype: torch.dtype) -> Tensor | None:
+    """(groups, d)"""
+    mean = moment.mean
+    if mean is None:
         return None
-    values = moment.flatten() if moment.dim() == 2 else torch.linalg.eigvalsh(moment).flatten()
+    if not bool(torch.isfinite(mean).all()):
+        raise NonFinite(f"what layer {name!r} receives, or the gradient at its output, is NaN or inf or overflows.")
+    values = mean if mean.dim() == 2 else torch.linalg.eigvalsh(mean)
     # the sums were rounded in the model's dtype, so that is the dtype whose rounding counts as zero
-    return Conditioning.of(values.cpu().to(dtype), p)
+    return values.cpu().to(dtype)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 from typing import Any
@@ -110,10 +111,12 @@ def neurons(problem: Problem) -> NeuronTable:
         always[name] = always[name] & positive if name in always else positive
 
     examples = 0
-    with problem.measuring(), torch.no_grad(), tapped(modules, on_call), WatchedRelu(on_relu):
-        for index, batch in problem.data():
+    with problem.measuring(), torch.no_grad(), contextlib.closing(problem.data()) as data:
+        for index, batch in data:
             last.clear()
             calls.clear()
-            examples += int(problem.evaluate(index, batch).terms)
+            with tapped(modules, on_call), WatchedRelu(on_relu):  # and not those of the loss
+                outputs = problem.forward(index, batch[0])
+            examples += problem.judge(index, batch, outputs).examples
     layers = {name: LayerNeurons(name, silent[name].cpu(), always[name].cpu()) for name in silent}
     return NeuronTable(layers, examples)

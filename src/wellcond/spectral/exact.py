@@ -57,19 +57,39 @@ def spectrum(operator: CurvatureOperator | Tensor, limit: int = DENSE_LIMIT) -> 
     if isinstance(operator, Tensor):
         return Spectrum(torch.linalg.eigvalsh(operator), "dense")
     factor = _factor(operator)
-    size = operator.shape[0]
     if factor is None:
         return Spectrum(torch.linalg.eigvalsh(operator.dense(limit)), "dense")
+    size = operator.shape[0]
     if min(size, factor.rows) > limit:
         raise TooLarge(
             f"{type(operator).__name__} has {size:,} parameters and {factor.rows:,} rows of examples and labels; "
             f"both are above the limit of {limit:,}. Take fewer examples, .layer(name), or raise spectrum(limit=...)."
         )
     if size <= factor.rows:
-        a = factor.matrix()
+        return _of_factor(factor.matrix())
+    return _padded(torch.linalg.eigvalsh(factor.gram()), size)
+
+
+def block_spectra(operator: OutputCurvature) -> tuple[Spectrum, dict[str, Spectrum]]:
+    """The whole spectrum, and that of every parameter's own diagonal block, from one factor A.
+
+    A is formed, rows × P: for matrices whose smaller side is decomposed anyway.
+    """
+    a = Factor(operator).matrix()
+    blocks = a.split([p.numel() for p in operator.params.values()], dim=1)
+    return _of_factor(a), {name: _of_factor(block) for name, block in zip(operator.names, blocks, strict=True)}
+
+
+def _of_factor(a: Tensor) -> Spectrum:
+    rows, size = a.shape
+    if size <= rows:
         return Spectrum(torch.linalg.eigvalsh(a.T @ a), "dense")
-    values = torch.linalg.eigvalsh(factor.gram())
-    return Spectrum(torch.cat([values.new_zeros(size - factor.rows), values]).sort().values, "gram")
+    return _padded(torch.linalg.eigvalsh(a @ a.T), size)
+
+
+def _padded(values: Tensor, size: int) -> Spectrum:
+    """Of the Gram matrix's eigenvalues, those of the matrix itself: the same ones and zeros."""
+    return Spectrum(torch.cat([values.new_zeros(size - len(values)), values]).sort().values, "gram")
 
 
 def _factor(operator: CurvatureOperator) -> Factor | None:

@@ -1,0 +1,50 @@
+# Every target does its own set-up, from a fresh clone. PYTHON picks the interpreter (3.11 or newer).
+PYTHON ?= python3
+VENV   ?= .venv
+BIN    := $(VENV)/bin
+PIP    := $(BIN)/python -m pip install --quiet --disable-pip-version-check --constraint constraints.txt
+
+.PHONY: demo test lint bench figures docs clean
+
+demo: $(VENV)/demo
+	$(BIN)/wellcond demo
+
+test: lint
+	$(BIN)/python -m pytest -n 2
+
+lint: $(VENV)/test
+	$(BIN)/ruff check src tests benchmarks examples
+	$(BIN)/ruff format --check src tests benchmarks examples
+	$(BIN)/mypy
+
+bench: $(VENV)/bench
+	$(BIN)/python -m benchmarks
+
+figures: $(VENV)/test
+	$(BIN)/python -m wellcond.experiments.fim_conditioning
+
+docs: $(VENV)/test
+	$(BIN)/python -m pytest tests/test_docs.py
+
+clean:
+	rm -rf $(VENV)
+
+$(BIN)/python:
+	$(PYTHON) -m venv $(VENV)
+
+# torch goes first and pinned: resolved along with the rest, a newer build with its GPU libraries could be taken
+$(VENV)/demo: pyproject.toml constraints.txt | $(BIN)/python
+	$(PIP) torch numpy
+	$(PIP) --editable ".[demo]"
+	@touch $@
+
+$(VENV)/test: pyproject.toml constraints.txt | $(BIN)/python
+	$(PIP) torch numpy
+	$(PIP) --editable ".[test,lint]"
+	@touch $@ $(VENV)/demo
+
+# peers that ask for libraries they never import come without their dependencies
+$(VENV)/bench: $(VENV)/test
+	$(PIP) --editable ".[bench]"
+	$(PIP) --no-deps pyhessian hessian-eigenthings nngeometry
+	@touch $@

@@ -1,0 +1,58 @@
+"""What a model and its batches must be before anything is measured."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from operator import length_hint
+from typing import Any
+
+import torch
+from torch import Tensor, nn
+from torch.nn.parameter import UninitializedParameter
+
+from wellcond.errors import InvalidProblem
+
+NO_BATCHES = "there are no batches: the loader is empty (drop_last with too few examples?)."
+
+
+def as_batches(batches: Any) -> Iterable[Any]:
+    """A re-iterable of batches; one pair of tensors becomes a list of one."""
+    if isinstance(batches, tuple) and len(batches) == 2 and isinstance(batches[1], Tensor):
+        return [batches]
+    if isinstance(batches, Tensor) or not isinstance(batches, Iterable):
+        raise InvalidProblem(
+            f"batches is a {type(batches).__name__}; write batches=[(inputs, targets), …] or pass a DataLoader."
+        )
+    if iter(batches) is batches:
+        raise InvalidProblem("batches is an iterator and ends after one pass; write list(batches).")
+    if length_hint(batches, 1) == 0:
+        raise InvalidProblem(NO_BATCHES)
+    return batches
+
+
+def trainable(model: nn.Module) -> dict[str, nn.Parameter]:
+    """The parameters to measure, all of one dtype that can carry second derivatives, on one device."""
+    params = {name: p for name, p in model.named_parameters() if p.requires_grad}
+    if not params:
+        raise InvalidProblem(
+            "the model has no trainable parameters; call model.requires_grad_() on what you want to measure."
+        )
+    for name, p in params.items():
+        if isinstance(p, UninitializedParameter):
+            raise InvalidProblem(f"{name!r} has no shape yet (a lazy layer); run one forward pass first.")
+        if p.dtype not in (torch.float32, torch.float64):
+            kind = str(p.dtype).removeprefix("torch.")
+            raise InvalidProblem(
+                f"{name!r} is {kind}: second derivatives lose all their digits there. "
+                "Measure a copy: copy.deepcopy(model).float(), or .double() for reference results."
+            )
+    kinds = sorted({f"{p.dtype} on {p.device}".removeprefix("torch.") for p in params.values()})
+    if len(kinds) > 1:
+        raise InvalidProblem(f"parameters are {' and '.join(kinds)}; use one dtype and one device.")
+    for name, module in model.named_modules():
+        if isinstance(module, (nn.Embedding, nn.EmbeddingBag)) and module.max_norm is not None:
+            raise InvalidProblem(
+                f"{name!r} has max_norm, with which its forward pass writes to its own weight. "
+                "Measure a copy with max_norm = None."
+            )
+    return params

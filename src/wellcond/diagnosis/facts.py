@@ -1,0 +1,136 @@
+"""What the rows say, in words with numbers and names of layers. No thresholds: only extremes and where they are."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable
+from typing import NamedTuple
+
+from wellcond.diagnosis.pivot import Pivot
+from wellcond.results import Row, number
+
+
+class Fact(NamedTuple):
+    """A headline. title: the question, the same for every network; text: the answer for this one."""
+
+    title: str
+    text: str
+
+
+def facts(rows: Iterable[Row]) -> list[Fact]:
+    """The headlines of one network's rows, most telling first; what was not measured is left out.
+
+    >>> rows = [Row(None, "a", "lambda_max(Σx)", 8.0, ""), Row(None, "b", "lambda_max(Σx)", 0.5, "")]
+    >>> facts(rows)
+    [Fact(title='signal, forward', text='λmax of Σx falls 16-fold: 8 at a, 0.5 at b')]
+    """
+    pivot = Pivot.of(rows)
+    answers = {title: answer(pivot) for title, answer in _QUESTIONS.items()}
+    return [Fact(title, text) for title, text in answers.items() if text]
+
+
+def fold(factor: float) -> str:
+    """A ratio to two digits, as it is read aloud.
+
+    >>> fold(2.34), fold(123_456), fold(3.1e9)
+    ('2.3', '120,000', '3.1e9')
+    """
+    if factor < 100:
+        return f"{factor:.2g}"
+    digits, exponent = f"{factor:.1e}".split("e")
+    if int(exponent) < 6:
+        return f"{float(digits) * 10 ** int(exponent):,.0f}"
+    return f"{digits}e{int(exponent)}"
+
+
+def _loss(pivot: Pivot) -> str:
+    if "loss" not in pivot.network:
+        return ""
+    return f"{pivot.network['loss']:.4g} on {pivot.network['examples']:,.0f} examples"
+
+
+def _range(pivot: Pivot, matrix: str, forward: bool) -> str:
+    """How λ_max changes over the layers, told in the direction in which the signal or the gradient travels."""
+    column = pivot.column(f"lambda_max({matrix})")
+    if not column:
+        return ""
+    layers = list(column) if forward else list(reversed(column))
+    low, high = min(layers, key=column.__getitem__), max(layers, key=column.__getitem__)
+    if low == high:
+        return f"λmax of {matrix} is {number(column[low])} at {low}"
+    falls = layers.index(high) < layers.index(low)
+    start, end = (high, low) if falls else (low, high)
+    ends = f"{number(column[start])} at {start}, {number(column[end])} at {end}"
+    if column[low] <= 0:
+        return f"λmax of {matrix} {'falls to' if falls else 'rises from'} 0: {ends}"
+    factor = f"{'falls' if falls else 'rises'} {fold(column[high] / column[low])}-fold"
+    return f"λmax of {matrix} {factor}{'' if forward else ' going back'}: {ends}"
+
+
+def _worst_kappa(pivot: Pivot, matrix: str) -> str:
+    column = pivot.column(f"kappa_50%({matrix})")
+    if not column:
+        return ""
+    layer = max(column, key=column.__getitem__)
+    infinite = sum(value == float("inf") for value in column.values())
+    also = f", and at {infinite - 1} more" if infinite > 1 else ""
+    value = "∞" if infinite else fold(column[layer])
+    return f"κ50 of {matrix} is {value} at {layer}{also}"
+
+
+def _lowest_rank(pivot: Pivot) -> str:
+    ranks, sizes = pivot.column("rank(Σx)"), pivot.column("dimension(Σx)")
+    share = {layer: ranks[layer] / sizes[layer] for layer in ranks if layer in sizes}
+    if not share:
+        return ""
+    layer = min(share, key=share.__getitem__)
+    if share[layer] == 1:
+        return "full at every layer"
+    return f"{ranks[layer]:.0f} of {sizes[layer]:.0f} directions at {layer}"
+
+
+def _units(pivot: Pivot, state: str) -> str:
+    counts, sizes = pivot.column(state), pivot.column("units")
+    total = sum(counts.values())
+    if not counts:
+        return ""
+    if not total:
+        return f"none of {sum(sizes.values()):,.0f}"
+    layer = max(counts, key=lambda name: counts[name] / max(sizes[name], 1))
+    return f"{counts[layer]:.0f} of {sizes[layer]:.0f} at {layer}; {total:,.0f} of {sum(sizes.values()):,.0f} in all"
+
+
+def _sharpness(pivot: Pivot) -> str:
+    value, error = (pivot.network.get(f"lambda_max{part}(H)") for part in ("", "_error"))
+    return "" if value is None or error is None else f"λmax of the Hessian is {number(value)} ± {error:.0e}"
+
+
+def _step(pivot: Pivot) -> str:
+    network = pivot.network
+    if "max_lr" not in network:
+        return ""
+    text = f"{number(network['max_lr'])} for plain SGD (2/λmax)"
+    if "max_lr(optimizer)" in network:
+        text += f"; {number(network['max_lr(optimizer)'])} with momentum {number(network['momentum'])}"
+    return f"{text}; the optimizer is at {number(network['lr'])}" if "lr" in network else text
+
+
+def _training(pivot: Pivot) -> str:
+    network = pivot.network
+    if "trained_loss" not in network:
+        return ""
+    return f"loss {network['trained_loss']:.3g} after {network['trained_steps']:.0f} steps at lr {network['trained_lr']:g}"
+
+
+_QUESTIONS: dict[str, Callable[[Pivot], str]] = {
+    "loss": _loss,
+    "signal, forward": lambda pivot: _range(pivot, "Σx", forward=True),
+    "gradient, backward": lambda pivot: _range(pivot, "Σ∇h", forward=False),
+    "worst input": lambda pivot: _worst_kappa(pivot, "Σx"),
+    "worst gradient": lambda pivot: _worst_kappa(pivot, "Σ∇h"),
+    "lowest input rank": _lowest_rank,
+    "dead ReLUs": lambda pivot: _units(pivot, "dying"),
+    "always-on ReLUs": lambda pivot: _units(pivot, "full"),
+    "sharpest direction": _sharpness,
+    "largest stable lr": _step,
+    "training": _training,
+}

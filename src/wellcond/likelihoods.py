@@ -1,0 +1,163 @@
+"""Likelihoods: the distributions of labels that losses are the logarithms of.
+
+Legend: N examples (dimension 0 of the outputs), C classes or outputs, one *term* is one summand of the mean loss
+(an example, or a token of a sequence), r the square-root factors of a term.
+"""
+
+from __future__ import annotations
+
+import math
+from abc import ABC, abstractmethod
+from dataclasses import dataclass
+from typing import Any
+
+import torch
+import torch.nn.functional as F
+from torch import Tensor
+
+
+class Likelihood(ABC):
+    """p(y | outputs) with per-term loss ℓ = −log p, up to a constant and, for Bernoulli, a temperature.
+
+    Every likelihood here is an exponential family in its natural parameter, so that the exact Fisher matrix in
+    the outputs, E_y[∇ℓ ∇ℓᵀ], is `fisher_over_ggn` times the Hessian of the loss in the outputs.
+    """
+
+    fisher_over_ggn: float = 1.0
+
+    # must define
+
+    @abstractmethod
+    def mean(self, outputs: Tensor, targets: Any) -> Tensor:
+        """The loss itself: the mean of ℓ over the terms."""
+
+    @abstractmethod
+    def sample(self, outputs: Tensor, targets: Any, generator: torch.Generator) -> Any:
+        """Targets drawn from the model's own prediction, in the form the loss takes them."""
+
+    @abstractmethod
+    def fisher_factor(self, outputs: Tensor, targets: Any) -> Tensor:
+        """(R, *outputs.shape): for each example n, Σ_r f[r, n] f[r, n]ᵀ = Σ_terms E_y[∇ℓ ∇ℓᵀ]."""
+
+    # may override
+
+    def terms(self, outputs: Tensor, targets: Any) -> float:
+        """Number of summands of the mean (what a batch weighs beside others)."""
+        return float(outputs.shape[0])
+
+    def term_dims(self, outputs: Tensor) -> tuple[int, ...]:
+        """The dimensions of the outputs that belong to one term."""
+        return tuple(range(1, outputs.dim()))
+
+    def one_term_each(self, fields: Tensor) -> Tensor:
+        """(R, *outputs.shape) → (R · terms an example, *outputs.shape), with one term left in every example."""
+        return fields
+
+
+@dataclass(frozen=True)
+class CrossEntropy(Likelihood):
+    """Cross-entropy over class indices or class probabilities, one term a position.
+
+    class_dim: 1 as in `F.cross_entropy`, or −1 for (N, T, C) outputs whose loss flattens the tokens.
+    """
+
+    class_dim: int
+    ignore_index: int = -100
+
+    def _valid(self, logits: Tensor, targets: Tensor) -> Tensor:
+        """Which positions count, of the shape of the logits (…, C) without the classes."""
+        if targets.is_floating_point():
+            return torch.ones(logits.shape[:-1], dtype=torch.bool, device=logits.device)
+        return (targets != self.ignore_index).reshape(logits.shape[:-1])
+
+    def mean(self, outputs: Tensor, targets: Tensor) -> Tensor:
+        log_p = outputs.movedim(self.class_dim, -1).log_softmax(-1)
+        if targets.is_floating_point():
+            return -(targets.movedim(self.class_dim, -1) * log_p).sum(-1).mean()
+        valid = self._valid(log_p, targets)
+        # a GPU aborts on an index out of range, and ignored ones are
+        index = targets.reshape(valid.shape).clamp(0, log_p.shape[-1] - 1).long()
+        return -log_p.gather(-1, index.unsqueeze(-1)).squeeze(-1)[valid].mean()
+
+    def term_dims(self, outputs: Tensor) -> tuple[int, ...]:
+        return (self.class_dim,)
+
+    def terms(self, outputs: Tensor, targets: Tensor) -> float:
+        return float(self._valid(outputs.movedim(self.class_dim, -1), targets).sum())
+
+    def sample(self, outputs: Tensor, targets: Tensor, generator: torch.Generator) -> Tensor:
+        logits = outputs.detach().movedim(self.class_dim, -1)
+        probabilities = logits.softmax(-1).flatten(0, -2).cpu()
+        drawn = torch.multinomial(probabilities, 1, generator=generator)[:, 0].to(outputs.device)
+        drawn = drawn.reshape(logits.shape[:-1])
+        if targets.is_floating_point():
+            return F.one_hot(drawn, logits.shape[-1]).to(targets.dtype).movedim(-1, self.class_dim)
+        drawn = drawn.masked_fill(~self._valid(logits, targets), self.ignore_index)
+        return drawn.reshape(targets.shape).to(targets.dtype)
+
+    def fisher_factor(self, outputs: Tensor, targets: Tensor) -> Tensor:
+        # diag(q) − q qᵀ = Σ_c q_c (e_c − q)(e_c − q)ᵀ at every position
+        q = outputs.detach().movedim(self.class_dim, -1).softmax(-1)
+        deviations = torch.eye(q.shape[-1], dtype=q.dtype, device=q.device) - q.unsqueeze(-2)
+        fields = q.sqrt().unsqueeze(-1) * deviations * self._valid(q, targets)[..., None, None]
+        return self.one_term_each(fields.movedim(-2, 0).movedim(-1, self.class_dim % outputs.dim() + 1))
+
+    def one_term_each(self, fields: Tensor) -> Tensor:
+        # an example's positions share its parameters but not their labels
+        class_dim = self.class_dim % (fields.dim() - 1) + 1
+        f = fields.movedim(class_dim, -1)
+        count, n, c = f.shape[0], f.shape[1], f.shape[-1]
+        flat = f.reshape(count, n, -1, c)
+        positions = flat.shape[2]
+        spread = flat.new_zeros(positions, count, n, positions, c)
+        index = torch.arange(positions, device=flat.device)
+        spread[index, :, :, index] = flat.permute(2, 0, 1, 3)
+        return spread.reshape(positions * count, *f.shape[1:]).movedim(-1, class_dim)
+
+
+@dataclass(frozen=True)
+class Gaussian(Likelihood):
+    """Squared error, ℓ_n = scale · Σ_c (f_c − y_c)²: a Gaussian of variance 1 / (2·scale)."""
+
+    scale: float
+
+    def mean(self, outputs: Tensor, targets: Tensor) -> Tensor:
+        return self.scale * (outputs - targets).square().sum() / len(outputs)
+
+    def sample(self, outputs: Tensor, targets: Any, generator: torch.Generator) -> Tensor:
+        noise = torch.randn(outputs.shape, generator=generator, dtype=outputs.dtype).to(outputs.device)
+        return outputs.detach() + noise * math.sqrt(0.5 / self.scale)
+
+    def fisher_factor(self, outputs: Tensor, targets: Any) -> Tensor:
+        return _diagonal_factor(torch.full_like(outputs.detach(), math.sqrt(2 * self.scale)))
+
+
+@dataclass(frozen=True)
+class Bernoulli(Likelihood):
+    """Binary cross-entropy with logits, ℓ_n = scale · Σ_c bce(f_c, y_c), independent labels y_c ~ σ(f_c).
+
+    With `reduction="mean"` over C outputs, scale is 1/C, so ∇ℓ carries 1/C and the Fisher matrix 1/C²:
+    it is 1/C times the GGN. One output, or a sum over outputs, makes the two equal.
+    """
+
+    scale: float
+
+    @property
+    def fisher_over_ggn(self) -> float:  # type: ignore[override]
+        return self.scale
+
+    def mean(self, outputs: Tensor, targets: Tensor) -> Tensor:
+        return self.scale * F.binary_cross_entropy_with_logits(outputs, targets, reduction="sum") / len(outputs)
+
+    def sample(self, outputs: Tensor, targets: Tensor, generator: torch.Generator) -> Tensor:
+        return torch.bernoulli(outputs.detach().sigmoid().cpu(), generator=generator).to(targets)
+
+    def fisher_factor(self, outputs: Tensor, targets: Any) -> Tensor:
+        p = outputs.detach().sigmoid()
+        return _diagonal_factor(self.scale * (p * (1 - p)).sqrt())
+
+
+def _diagonal_factor(root: Tensor) -> Tensor:
+    """(N, *shape) square roots of a diagonal → (R, N, *shape), R = entries an example."""
+    flat = root.reshape(len(root), -1)
+    return torch.diag_embed(flat).movedim(1, 0).reshape(flat.shape[1], *root.shape)
