@@ -103,6 +103,8 @@ def in_state(model: nn.Module, batchnorm: str) -> nn.Module:
     for module in model.modules():
         if isinstance(module, nn.modules.batchnorm._BatchNorm):
             module.train(batchnorm == "batch")
+        if isinstance(module, nn.Embedding):
+            module.sparse = False  # how the gradient is stored, not what it is
     return model
 
 

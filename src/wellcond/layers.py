@@ -124,15 +124,23 @@ class TransposedConvRule(ConvRule):
 
 
 class EmbeddingRule(LinearRule):
-    """A linear layer on one-hot rows: Σx is diagonal and holds the frequencies of the tokens."""
+    """A linear layer on one-hot rows: Σx is diagonal and holds the frequencies of the tokens.
+
+    The padding token is a row of zeros: it has no gradient.
+    """
 
     weight_is_input_major = True
 
     def input_rows(self, module: Any, x: Tensor, form: Form) -> Tensor:
-        return F.one_hot(x.reshape(1, -1), module.num_embeddings).to(module.weight.dtype)
+        rows = F.one_hot(x.reshape(1, -1), module.num_embeddings).to(module.weight.dtype)
+        if module.padding_idx is not None:
+            rows[..., module.padding_idx] = 0
+        return rows
 
     def input_moment(self, module: Any, x: Tensor, form: Form) -> tuple[Tensor, int]:
         counts = torch.bincount(x.reshape(-1), minlength=module.num_embeddings)
+        if module.padding_idx is not None:
+            counts[module.padding_idx] = 0
         return counts.to(module.weight.dtype).unsqueeze(0), x.numel()
 
 

@@ -5,10 +5,11 @@ from __future__ import annotations
 from collections.abc import Sequence
 
 import torch
-from torch import Tensor
+from torch import Tensor, nn
 
 from wellcond.curvature.operator import Block, CurvatureOperator, Product
-from wellcond.problem import Evaluation
+from wellcond.errors import InvalidProblem
+from wellcond.problem import Evaluation, Problem
 
 
 class Hessian(CurvatureOperator):
@@ -22,6 +23,10 @@ class Hessian(CurvatureOperator):
     >>> H.dense()                                        # 2 · mean x²
     tensor([[5.]])
     """
+
+    def __init__(self, problem: Problem, params: Sequence[str] | None = None) -> None:
+        _refuse_weight_norm(problem.model)
+        super().__init__(problem, params)
 
     def _linearize(self, evaluation: Evaluation, params: Sequence[Tensor]) -> Product:
         return hessian_product(evaluation.loss, params)
@@ -41,3 +46,14 @@ def hessian_product(loss: Tensor, params: Sequence[Tensor]) -> Product:
         return torch.autograd.grad(roots, inputs, cotangents, retain_graph=True, allow_unused=True)
 
     return product
+
+
+def _refuse_weight_norm(model: nn.Module) -> None:
+    """torch's fused weight_norm has a wrong second derivative (`gradgradcheck` of `torch._weight_norm` fails, 2.13)."""
+    for name, module in model.named_modules():
+        hooks = module._forward_pre_hooks.values()  # the deprecated form
+        if any(type(part).__name__ in ("WeightNorm", "_WeightNorm") for part in (module, *hooks)):
+            raise InvalidProblem(
+                f"{name!r} uses weight_norm, whose second derivative is wrong in PyTorch. Use wc.GGN(problem), or "
+                "measure a copy without it: torch.nn.utils.parametrize.remove_parametrizations(layer, 'weight')."
+            )

@@ -30,12 +30,14 @@ def diagnose(
 ) -> Diagnosis:
     """Measure a problem layer by layer and as a whole.
 
-    The loss, gradient and weight norms; conditioning of every layer's input and output-gradient; dead and full ReLUs; both
-    ends of the Hessian's spectrum (to 1 %, with error bounds) and its trace (to 10 %, with an error bar); and the largest
-    stable learning rate 2/λ_max on these batches, with the optimizer's lr beside its own limit 2(1+μ)/λ_max.
+    The loss, gradient and weight norms; conditioning of every layer's input and output-gradient; dead and full
+    ReLUs; both ends of the Hessian's spectrum (to 1 %, with error bounds) and its trace (to 10 %, with an error
+    bar); and the largest stable learning rate 2/λ_max on these batches, with the optimizer's lr beside its own limit
+    2(1+μ)/λ_max.
 
-    A problem that cannot be measured at all raises; a part that fails is named in `.failed`, and the rest is there. Neither
-    the model nor the optimizer is changed. Costs three passes over the data and usually 40 to 100 Hessian products.
+    A problem that cannot be measured at all raises; a part that fails is named in `.failed`, and the rest is there.
+    Neither the model nor the optimizer is changed. Costs three passes over the data and usually 40 to 100 Hessian
+    products.
 
     progress: called as (what is being measured, share of the work that is done).
 

@@ -10,22 +10,23 @@ from wellcond.results import Row, number
 
 
 class Fact(NamedTuple):
-    """A headline. title: the question, the same for every network; text: the answer for this one."""
+    """A headline. title: the question, the same for every network; text: the answer; meaning: how to read it."""
 
     title: str
     text: str
+    meaning: str
 
 
 def facts(rows: Iterable[Row]) -> list[Fact]:
-    """The headlines of one network's rows, most telling first; what was not measured is left out.
+    """The headlines of one network's rows; what was not measured is left out.
 
     >>> rows = [Row(None, "a", "lambda_max(Σx)", 8.0, ""), Row(None, "b", "lambda_max(Σx)", 0.5, "")]
-    >>> facts(rows)
-    [Fact(title='signal, forward', text='λmax of Σx falls 16-fold: 8 at a, 0.5 at b')]
+    >>> facts(rows)[0].text
+    'λmax of Σx falls 16-fold: 8 at a, 0.5 at b'
     """
     pivot = Pivot.of(rows)
-    answers = {title: answer(pivot) for title, answer in _QUESTIONS.items()}
-    return [Fact(title, text) for title, text in answers.items() if text]
+    answers = [Fact(title, answer(pivot), meaning) for title, meaning, answer in _QUESTIONS]
+    return [fact for fact in answers if fact.text]
 
 
 def fold(factor: float) -> str:
@@ -106,31 +107,46 @@ def _sharpness(pivot: Pivot) -> str:
 
 def _step(pivot: Pivot) -> str:
     network = pivot.network
-    if "max_lr" not in network:
-        return ""
-    text = f"{number(network['max_lr'])} for plain SGD (2/λmax)"
-    if "max_lr(optimizer)" in network:
-        text += f"; {number(network['max_lr(optimizer)'])} with momentum {number(network['momentum'])}"
-    return f"{text}; the optimizer is at {number(network['lr'])}" if "lr" in network else text
+    text = f"{number(network['max_lr'])} for plain SGD" if "max_lr" in network else ""
+    if "lr" not in network:
+        return text
+    own = f"the optimizer is at {number(network['lr'])}"
+    if "max_lr(optimizer)" not in network:
+        return f"{text}, which does not bound yours; {own}" if text else own
+    return f"{text}, {number(network['max_lr(optimizer)'])} with momentum {number(network['momentum'])}; {own}"
 
 
 def _training(pivot: Pivot) -> str:
-    network = pivot.network
-    if "trained_loss" not in network:
-        return ""
-    return f"loss {network['trained_loss']:.3g} after {network['trained_steps']:.0f} steps at lr {network['trained_lr']:g}"
+    loss, steps, lr = (pivot.network.get(f"trained_{quantity}") for quantity in ("loss", "steps", "lr"))
+    return "" if loss is None else f"loss {loss:.3g} after {steps:.0f} steps at lr {lr:g}"
 
 
-_QUESTIONS: dict[str, Callable[[Pivot], str]] = {
-    "loss": _loss,
-    "signal, forward": lambda pivot: _range(pivot, "Σx", forward=True),
-    "gradient, backward": lambda pivot: _range(pivot, "Σ∇h", forward=False),
-    "worst input": lambda pivot: _worst_kappa(pivot, "Σx"),
-    "worst gradient": lambda pivot: _worst_kappa(pivot, "Σ∇h"),
-    "lowest input rank": _lowest_rank,
-    "dead ReLUs": lambda pivot: _units(pivot, "dying"),
-    "always-on ReLUs": lambda pivot: _units(pivot, "full"),
-    "sharpest direction": _sharpness,
-    "largest stable lr": _step,
-    "training": _training,
-}
+_QUESTIONS: tuple[tuple[str, str, Callable[[Pivot], str]], ...] = (
+    ("loss", "the mean over the measured examples", _loss),
+    (
+        "signal, forward",
+        "how the size of the layers' inputs changes from first to last; best is little",
+        lambda pivot: _range(pivot, "Σx", forward=True),
+    ),
+    (
+        "gradient, backward",
+        "how the size of the gradients changes from last to first; best is little",
+        lambda pivot: _range(pivot, "Σ∇h", forward=False),
+    ),
+    (
+        "worst input",
+        "strongest direction of a layer's input over its median one; 1 is ideal",
+        lambda pivot: _worst_kappa(pivot, "Σx"),
+    ),
+    (
+        "worst gradient",
+        "strongest direction of a layer's gradient over its median one; 1 is ideal",
+        lambda pivot: _worst_kappa(pivot, "Σ∇h"),
+    ),
+    ("lowest input rank", "directions of a layer's input that carry anything at all", _lowest_rank),
+    ("dead ReLUs", "zero on every example: they pass no gradient", lambda pivot: _units(pivot, "dying")),
+    ("always-on ReLUs", "positive on every example: they are linear", lambda pivot: _units(pivot, "full")),
+    ("sharpest direction", "the largest curvature of the loss", _sharpness),
+    ("largest stable lr", "2/λmax on these examples and weights; it changes as the network trains", _step),
+    ("training", "what happened when it was trained", _training),
+)

@@ -16,7 +16,7 @@ WIDTH = 100
 
 def plain_text(rows: Sequence[Row], not_covered: Mapping[str, str], failed: Mapping[str, str]) -> str:
     """Headlines, the table of layers, and what is missing from them."""
-    parts = ["\n".join(_entry(title, text) for title, text in facts(rows)), layer_text(Pivot.of(rows))]
+    parts = ["\n".join(_entry(fact.title, fact.text) for fact in facts(rows)), layer_text(Pivot.of(rows))]
     missing = [_entry("not covered", f"{names}: {why}") for why, names in grouped(not_covered).items()]
     missing += [_entry("failed", f"{part}: {why}") for why, part in grouped(failed).items()]
     return "\n\n".join(part for part in [*parts, "\n".join(missing)] if part)

@@ -67,7 +67,8 @@ def eigenvalues(
     It never stops because two estimates agree.
 
     max_matvecs: give up after so many products and return what there is; by default n, at most 300 (or 20 k).
-    start: (n,) or (n, j) approximate eigenvectors to start from, e.g. `.vectors` of an earlier call.
+    start: (n,) or (n, j) approximate eigenvectors to start from, e.g. `.vectors` of an earlier call. They save the products
+        that sharpen what is known already, not those that make sure nothing larger is hidden.
     progress: called as (products so far, largest relative error).
 
     >>> s = eigenvalues(torch.diag(torch.tensor([-3.0, 0.0, 1.0, 2.0])), which="both")

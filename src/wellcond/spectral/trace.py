@@ -15,7 +15,7 @@ from wellcond.spectral.lanczos import Operator
 
 MIN_PROBES = 8
 """Fewest probes whose spread is worth calling an error bar."""
-PILOT = 3
+PILOT = 4
 """Probes of every stratum before the rest are shared out by their spread."""
 MAX_STRATA = 16
 """More strata remove more noise, but every one costs its pilot."""

@@ -1,0 +1,1 @@
+"""Benchmarks against the peers, in one process, interleaved. `python -m benchmarks --help`."""

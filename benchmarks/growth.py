@@ -1,0 +1,98 @@
+"""How cost grows with depth, width and the number of examples; and two large cases that must fit."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable
+from typing import Any
+
+import torch
+from torch import nn
+
+import wellcond as wc
+from benchmarks.timing import Clock, interleaved, peak_memory
+from wellcond.models import mlp, resnet
+
+BASE = {"depth": 8, "width": 128, "examples": 512}
+RANGES = {"depth": (4, 8, 16, 32), "width": (64, 128, 256, 512), "examples": (256, 512, 1024, 2048)}
+SPECTRUM_EXAMPLES = {"depth": 64, "width": 64}
+SPECTRUM_RANGES = {"examples": (32, 64, 128, 256)}
+
+
+def growth(device: str) -> dict[str, Any]:
+    """Seconds of each measurement along each axis, with the slope of log time against log size."""
+    clock = Clock(device)
+    results: dict[str, Any] = {"base": BASE, "axes": {}}
+    for axis, sizes in RANGES.items():
+        measured = {}
+        for name, task in _measurements().items():
+            exact = name == "spectrum(Fisher)"
+            chosen = SPECTRUM_RANGES.get(axis, sizes) if exact else sizes
+            examples = SPECTRUM_EXAMPLES.get(axis) if exact else None
+            seconds = [_seconds(clock, task, device, axis, size, examples) for size in chosen]
+            measured[name] = {"sizes": chosen, "seconds": seconds, "slope": slope(chosen, seconds)}
+            print(f"{name:22s} against {axis:9s} slope {measured[name]['slope']:.2f}  {seconds}", flush=True)
+        results["axes"][axis] = measured
+    results["million parameters, exact Fisher spectrum"] = _million(clock, device)
+    results["ResNet-1202, layer table"] = _very_deep(clock, device)
+    return results
+
+
+def slope(sizes: tuple[int, ...], seconds: list[float]) -> float:
+    """Least-squares slope in log-log over the larger half, where the constant part has faded."""
+    points = [(math.log(s), math.log(t)) for s, t in zip(sizes, seconds, strict=True)][-3:]
+    mean_x, mean_y = (sum(p[i] for p in points) / len(points) for i in (0, 1))
+    return sum((x - mean_x) * (y - mean_y) for x, y in points) / sum((x - mean_x) ** 2 for x, _ in points)
+
+
+def _measurements() -> dict[str, Callable[[wc.Problem], Callable[[], object]]]:
+    def product(problem: wc.Problem) -> Callable[[], object]:
+        hessian, v = wc.Hessian(problem), torch.ones(problem.size, device=problem.device)
+        return lambda: hessian @ v
+
+    return {
+        "conditioning": lambda problem: lambda: wc.conditioning(problem),
+        "Hessian @ v": product,
+        "spectrum(Fisher)": lambda problem: lambda: wc.spectrum(wc.Fisher(problem)),
+    }
+
+
+def _seconds(clock: Clock, task: Any, device: str, axis: str, size: int, examples: int | None) -> float:
+    setting = BASE | ({"examples": examples} if examples else {}) | {axis: size}
+    problem = _problem([784, *[setting["width"]] * (setting["depth"] - 1), 10], setting["examples"], device)
+    return interleaved(clock, {"task": task(problem)}, rounds=5)["task"]
+
+
+def _problem(sizes: list[int], examples: int, device: str) -> wc.Problem:
+    generator = torch.Generator().manual_seed(0)
+    x = torch.randn(examples, sizes[0], generator=generator)
+    y = torch.randint(0, sizes[-1], (examples,), generator=generator)
+    return wc.Problem(mlp(sizes, init="he", seed=0).to(device), nn.CrossEntropyLoss(), (x, y))
+
+
+def _million(clock: Clock, device: str) -> dict[str, Any]:
+    problem = _problem([784, 700, 500, 300, 10], 200, device)
+    found: dict[str, Any] = {}
+
+    def run() -> None:
+        found["seconds"], spectrum = clock(lambda: wc.spectrum(wc.Fisher(problem)))
+        found.update(side=spectrum.side, eigenvalues=len(spectrum.values), lambda_max=spectrum.lambda_max)
+
+    memory = peak_memory(run, device)
+    print(f"million parameters: {problem.size:,}, {found}, {memory} GiB", flush=True)
+    return {"parameters": problem.size, "examples": 200, "peak_GiB": memory, **found}
+
+
+def _very_deep(clock: Clock, device: str) -> dict[str, Any]:
+    generator = torch.Generator().manual_seed(0)
+    batch = torch.randn(16, 3, 32, 32, generator=generator), torch.randint(0, 10, (16,), generator=generator)
+    problem = wc.Problem(resnet(1202, seed=0).to(device), nn.CrossEntropyLoss(), batch)
+    found: dict[str, Any] = {}
+
+    def run() -> None:
+        found["seconds"], table = clock(lambda: wc.conditioning(problem))
+        found["layers"] = len(table)
+
+    memory = peak_memory(run, device)
+    print(f"ResNet-1202: {found}, {memory} GiB", flush=True)
+    return {"parameters": problem.size, "batch": 16, "peak_GiB": memory, **found}

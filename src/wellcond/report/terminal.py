@@ -1,0 +1,84 @@
+"""A diagnosis in colour, as wide as the terminal allows."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from math import log10
+
+from wellcond.diagnosis.columns import COLUMNS, grouped, shortened
+from wellcond.diagnosis.facts import facts
+from wellcond.diagnosis.pivot import Pivot
+from wellcond.errors import MissingExtra
+from wellcond.report.subject import Subject
+from wellcond.results import Row
+
+try:
+    from rich import box
+    from rich.console import Console
+    from rich.table import Table
+    from rich.text import Text
+except ImportError as error:
+    raise MissingExtra("rich", "report") from error
+
+BAR_WIDTH = 8
+ROOM_FOR_BARS = 100
+"""Columns of a terminal from which on the magnitudes get a bar."""
+BAR_COLUMNS = ("lambda_max(Σx)", "lambda_max(Σ∇h)")
+
+
+def show(diagnosis: Subject, console: Console) -> None:
+    """Print headlines, layers, and what is missing from them."""
+    rows = diagnosis.rows()
+    console.print(facts_table({"": rows}))
+    console.print(layer_table(rows, console.width))
+    for reason, names in grouped(diagnosis.not_covered).items():
+        console.print(f"not covered: {names}: {reason}", style="dim", markup=False, highlight=False)
+    for reason, names in grouped(diagnosis.failed).items():
+        console.print(f"failed: {names}: {reason}", style="red", markup=False, highlight=False)
+
+
+def facts_table(series: Mapping[str, Sequence[Row]]) -> Table:
+    """The headlines, one column a network."""
+    table = Table(box=box.SIMPLE_HEAD, show_header=len(series) > 1, pad_edge=False, expand=len(series) > 1)
+    table.add_column("", style="bold", no_wrap=True)
+    for name in series:
+        table.add_column(Text(name), ratio=1)
+    answers = {name: {fact.title: fact.text for fact in facts(rows)} for name, rows in series.items()}
+    titles = dict.fromkeys(title for texts in answers.values() for title in texts)
+    for title in titles:
+        table.add_row(title, *(Text(texts.get(title, "–")) for texts in answers.values()))
+    return table
+
+
+def layer_table(rows: Sequence[Row], width: int) -> Table:
+    """One line a layer, the worst cell of each column in red; magnitudes with a bar on a logarithmic scale."""
+    pivot = Pivot.of(rows)
+    columns = [c for c in COLUMNS if pivot.column(c.quantity)]
+    layers = {name: line for name, line in pivot.layers.items() if any(c.quantity in line for c in columns)}
+    worst = {c: c.worst_layers(layers) for c in columns}
+    bars = {q: _bars(pivot.column(q)) for q in BAR_COLUMNS if width >= ROOM_FOR_BARS}
+    table = Table(box=box.SIMPLE_HEAD, pad_edge=False)
+    table.add_column("layer", no_wrap=True)
+    for column in columns:
+        table.add_column(column.title, justify="right", no_wrap=True)
+        if column.quantity in bars:
+            table.add_column("", width=BAR_WIDTH, style="cyan")
+    for name, line in layers.items():
+        cells = [Text(shortened(name))]
+        for column in columns:
+            cells.append(Text(column.text(line), "bold red" if name in worst[column] else ""))
+            if column.quantity in bars:
+                cells.append(Text(bars[column.quantity].get(name, "")))
+        table.add_row(*cells)
+    return table
+
+
+def _bars(column: Mapping[str, float]) -> dict[str, str]:
+    """Bars that span the range of the positive values, in eighths of a character, on a logarithmic scale."""
+    logs = {name: log10(value) for name, value in column.items() if 0 < value < float("inf")}
+    if not logs:
+        return {}
+    low, high = min(logs.values()), max(logs.values())
+    scale = (8 * BAR_WIDTH - 1) / max(high - low, 1.0)
+    eighths = {name: 1 + round((value - low) * scale) for name, value in logs.items()}
+    return {name: "█" * (n // 8) + " ▏▎▍▌▋▊▉"[n % 8].strip() for name, n in eighths.items()}

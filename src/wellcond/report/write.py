@@ -1,0 +1,39 @@
+"""Files that are there whole or not at all."""
+
+from __future__ import annotations
+
+import os
+from pathlib import Path
+
+from wellcond.errors import WellcondError
+
+
+class OutputError(WellcondError, OSError):
+    """A file cannot be written where it was asked for."""
+
+
+def check_writable(path: str | Path) -> Path:
+    """The path, resolved; raises `OutputError` now rather than after the work."""
+    target = Path(path).expanduser().resolve()
+    if target.is_dir():
+        raise OutputError(f"{path} is a folder; name a file in it, such as {Path(path) / 'report.html'}.")
+    if not target.parent.is_dir():
+        raise OutputError(f"the folder {target.parent} does not exist; make it first, or name another file.")
+    if not os.access(target.parent, os.W_OK):
+        raise OutputError(f"the folder {target.parent} cannot be written to; name another file.")
+    return target
+
+
+def write_atomically(path: str | Path, text: str) -> Path:
+    """Write a text file beside its place and move it there; on any failure an older file stays as it is."""
+    target = check_writable(path)
+    temporary = target.with_name(f".{target.name}.{os.getpid()}.tmp")
+    try:
+        with open(temporary, "w", encoding="utf-8", newline="\n") as file:
+            file.write(text)
+        os.replace(temporary, target)
+    except OSError as error:
+        raise OutputError(f"{target} could not be written: {error.strerror or error}.") from error
+    finally:
+        temporary.unlink(missing_ok=True)
+    return target
