@@ -2,15 +2,20 @@
 
 from __future__ import annotations
 
+import copy
 from collections.abc import Callable
+from dataclasses import replace
 from typing import Any
 
 import pytest
 import torch
-from references import assert_same, dense_fisher, dense_ggn, dense_hessian
-from zoo import ARCHITECTURES, LOSSES, OTHER_LOSSES, Case
+from references import assert_same, dense_fisher, dense_ggn, dense_hessian, flat_parameters, network
+from torch import nn
+from zoo import ARCHITECTURES, LOSSES, OTHER_LOSSES, Case, normal
 
 import wellcond as wc
+from wellcond.errors import InvalidProblem
+from wellcond.likelihoods import Bernoulli, CrossEntropy, Gaussian
 
 EVERYTHING = ARCHITECTURES | LOSSES | OTHER_LOSSES
 WITH_LIKELIHOOD = ARCHITECTURES | LOSSES
@@ -45,3 +50,117 @@ def test_fisher_is_the_second_moment_under_the_models_labels(case: Case) -> None
 def test_fisher_of_the_data_is_the_second_moment_of_the_term_gradients(case: Case) -> None:
     expected = dense_fisher(case.model, case.terms, case.batch, "data", case.batchnorm)
     assert_same(matrix(wc.Fisher(case.problem(), "data")), expected)
+
+
+LIKELIHOODS = {
+    "cross_entropy": ("ignore_index", CrossEntropy),
+    "token_cross_entropy": ("tokens_ignored", CrossEntropy),
+    "position_cross_entropy": ("positions", CrossEntropy),
+    "class_probabilities": ("class_probabilities", CrossEntropy),
+    "squared_error": ("mse", Gaussian),
+    "binary_cross_entropy": ("bce_many", Bernoulli),
+}
+
+
+@pytest.mark.parametrize("name", LIKELIHOODS)
+def test_sampled_fisher_is_the_second_moment_under_the_labels_it_drew(
+    name: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    loss, kind = LIKELIHOODS[name]
+    case = LOSSES[loss]()
+    drawn: list[Any] = []
+    original = kind.sample
+    monkeypatch.setattr(kind, "sample", lambda *args: drawn.append(original(*args)) or drawn[-1])
+    found = matrix(wc.Fisher(case.problem(), "sample", samples=3))
+    assert len(drawn) == 3
+    moments = [dense_fisher(case.model, case.terms, (case.batch[0], labels), "data") for labels in drawn]
+    assert_same(found, sum(moments) / 3)
+    assert not torch.equal(drawn[0], drawn[1])
+
+
+@pytest.mark.parametrize("name", LIKELIHOODS)
+def test_sampled_fisher_is_unbiased(name: str) -> None:
+    """z-test of vᵀFv for three directions over 300 seeds; |z| < 4.2 holds by chance with probability 1 − 1e-4."""
+    case = LOSSES[LIKELIHOODS[name][0]]()
+    problem = case.problem()
+    v = normal(problem.size, 3, seed=1)
+    exact = (v * (dense_fisher(case.model, case.terms, case.batch, "model") @ v)).sum(0)
+    draws = torch.stack([(v * (wc.Fisher(problem, "sample", seed=s) @ v)).sum(0) for s in range(300)])
+    z = (draws.mean(0) - exact) / (draws.std(0) / len(draws) ** 0.5)
+    assert float(z.abs().max()) < 4.2
+
+
+def test_a_seed_fixes_the_sample() -> None:
+    case = LOSSES["mse"]()
+    first, again, other = (matrix(wc.Fisher(case.problem(), "sample", seed=s)) for s in (3, 3, 4))
+    assert torch.equal(first, again)
+    assert not torch.equal(first, other)
+
+
+@pytest.mark.parametrize("name", ["mlp_tanh", "transformer", "class_probabilities", "mse", "mse_of_sums", "bce_one"])
+def test_fisher_is_the_ggn_of_a_likelihood_in_its_natural_parameter(name: str) -> None:
+    case = WITH_LIKELIHOOD[name]()
+    assert_same(matrix(wc.Fisher(case.problem())), dense_ggn(case.model, case.loss, case.batch))
+
+
+def test_fisher_of_an_averaged_binary_cross_entropy_is_the_ggn_over_the_outputs() -> None:
+    case = LOSSES["bce_many"]()
+    assert_same(3 * matrix(wc.Fisher(case.problem())), dense_ggn(case.model, case.loss, case.batch))
+
+
+def test_hessian_and_ggn_agree_for_a_linear_model() -> None:
+    case = ARCHITECTURES["mlp_tanh"]()
+    problem = wc.Problem(case.model[0], nn.MSELoss(), (case.batch[0], normal(6, 5)))
+    assert_same(matrix(wc.Hessian(problem)), matrix(wc.GGN(problem)))
+
+
+def test_the_two_meanings_of_batchnorm_differ() -> None:
+    batch, running = (matrix(wc.Hessian(ARCHITECTURES[f"cnn_{meaning}"]().problem())) for meaning in ("batch", "running"))
+    assert float((batch - running).norm() / running.norm()) > 0.1
+
+
+@pytest.mark.parametrize("name", ["log_cosh", "label_smoothing", "class_weights"])
+def test_a_loss_without_likelihood_has_no_fisher_but_a_second_moment(name: str) -> None:
+    case = OTHER_LOSSES[name]()
+    for labels in ("model", "sample"):
+        with pytest.raises(InvalidProblem, match='labels="data"'):
+            _ = wc.Fisher(case.problem(), labels) @ torch.ones(case.problem().size)
+    moment = matrix(wc.Fisher(case.problem(), "data"))
+    assert float(torch.linalg.eigvalsh(moment)[0]) > -1e-12
+
+
+@pytest.mark.parametrize("name", ["log_cosh", "poisson"])
+def test_second_moment_of_another_loss_is_that_of_the_examples(name: str) -> None:
+    case = OTHER_LOSSES[name]()
+    inputs, targets = case.batch
+    total = 0
+    for n in range(len(targets)):
+        theta = flat_parameters(case.model).requires_grad_()
+        loss = case.loss(network(case.model, inputs[n : n + 1])(theta), targets[n : n + 1])
+        (gradient,) = torch.autograd.grad(loss, theta)
+        total = total + torch.outer(gradient, gradient) / len(targets)
+    assert_same(matrix(wc.Fisher(case.problem(), "data")), total)
+
+
+def test_a_perfect_fit_still_has_a_likelihood() -> None:
+    """Where outputs and targets agree, the loss and its gradient are zero and tell nothing."""
+    case = LOSSES["mse"]()
+    case = replace(case, batch=(case.batch[0], case.model(case.batch[0]).detach()))
+    expected = dense_fisher(case.model, case.terms, case.batch, "model")
+    assert_same(matrix(wc.Fisher(case.problem())), expected)
+
+
+def test_saturated_logits_still_have_a_likelihood() -> None:
+    case = ARCHITECTURES["mlp_tanh"]()
+    case.model[2].weight.data.mul_(1e4)
+    targets = case.model(case.batch[0]).argmax(1)
+    wc.Fisher(replace(case, batch=(case.batch[0], targets)).problem()) @ torch.ones(43)
+
+
+def test_float32_products_agree_with_float64_to_rounding() -> None:
+    case = ARCHITECTURES["mlp_tanh"]()
+    expected = dense_hessian(case.model, case.loss, case.batch)
+    single = replace(case, model=copy.deepcopy(case.model).float(), batch=(case.batch[0].float(), case.batch[1]))
+    found = matrix(wc.Hessian(single.problem()))
+    assert found.dtype == torch.float32
+    assert_same(found, expected, 1e-5)  # a hundred roundings of 1e-7

@@ -17,7 +17,7 @@ function draw() {
   const styles = getComputedStyle(document.documentElement);
   for (const [id, figure] of Object.entries(figures)) {
     const { data, layout } = coloured(figure, "", styles);
-    Plotly.react(id, data, layout, { responsive: true, displaylogo: false, modeBarButtonsToRemove: ["select2d", "lasso2d"] });
+    Plotly.react(id, data, layout, { responsive: true, displaylogo: false, modeBarButtons: [["toImage"]] });
   }
 }
 

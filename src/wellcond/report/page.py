@@ -17,6 +17,12 @@ from wellcond.report.subject import Subject
 from wellcond.report.write import check_writable, write_atomically
 from wellcond.results import Row
 
+KEY = (
+    "Σx is the second moment of what a layer receives, Σ∇h that of the gradient at its output. λmax, the largest "
+    "eigenvalue, says how large they are; κ50, the largest over the median one, how uneven."
+)
+
+
 def save_page(
     subjects: Mapping[str, Subject],
     path: str | Path,
@@ -40,7 +46,8 @@ def page(
     series = {name: [*subject.rows(), *(more or {}).get(name, ())] for name, subject in subjects.items()}
     title = title or f"Diagnosis of {' and '.join(subjects)}"
     figures: dict[str, Figure] = {}
-    body = [f"<h1>{html.escape(title)}</h1>", sections.failed_section(subjects), sections.facts_section(series)]
+    body = [f"<h1>{html.escape(title)}</h1>", f'<p class="note">{KEY}</p>']
+    body += [sections.failed_section(subjects), sections.facts_section(series)]
     for panel in panels(series):
         body.append(f"<h2>{panel.heading}</h2>")
         body.append(_plots(panel.figures, figures))

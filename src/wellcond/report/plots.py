@@ -29,7 +29,7 @@ def magnitude_figure(pivots: Mapping[str, Pivot], matrix: str) -> Figure:
     scale = LogScale.of(value for column in columns.values() for value in column.values())
     data = []
     for i, (name, column) in enumerate(columns.items()):
-        data += _line(name, column, scale, f"series-{i % SERIES_COLOURS}", f"λmax({matrix})")
+        data += _line(name, column, scale, f"series-{i % SERIES_COLOURS}", f"λmax({matrix})", lane=i)
     return {"data": data, "layout": _layout(_layer_axis(layers), f"λmax of {matrix}", scale, len(pivots) > 1)}
 
 
@@ -38,7 +38,9 @@ def kappa_figure(pivot: Pivot, matrix: str, scale: LogScale) -> Figure:
     layers = list(pivot.column(f"lambda_max({matrix})"))
     data = []
     for i, share in enumerate(SHARES):
-        data += _line(f"κ{share}", pivot.column(f"kappa_{share}({matrix})"), scale, f"share-{i}", f"κ{share}({matrix})")
+        column = pivot.column(f"kappa_{share}({matrix})")
+        # κ_p grows with p: the outermost lane belongs to the largest
+        data += _line(f"κ{share}", column, scale, f"share-{i}", f"κ{share}({matrix})", lane=len(SHARES) - 1 - i)
     return {"data": data, "layout": _layout(_layer_axis(layers), f"κ of {matrix}", scale, True)}
 
 
@@ -107,7 +109,9 @@ def training_figure(curves: Mapping[str, Mapping[int, float]]) -> Figure:
     return {"data": data, "layout": layout}
 
 
-def _line(name: str, column: Mapping[str, float], scale: LogScale, colour: str, quantity: str) -> list[Figure]:
+def _line(
+    name: str, column: Mapping[str, float], scale: LogScale, colour: str, quantity: str, lane: int
+) -> list[Figure]:
     """A line through the values, and triangles where they are zero or infinite: never dropped."""
     line = {
         "type": "scatter",
@@ -128,11 +132,11 @@ def _line(name: str, column: Mapping[str, float], scale: LogScale, colour: str, 
         "mode": "markers",
         "showlegend": False,
         "x": [_label(layer) for layer in off],
-        "y": [scale.place(value) for value in off.values()],
+        "y": [scale.place(value, lane) for value in off.values()],
         "customdata": [number(value) for value in off.values()],
         "marker": {
             "color": colour,
-            "size": 9,
+            "size": 8,
             "symbol": ["triangle-down" if value <= 0 else "triangle-up" for value in off.values()],
         },
     }
@@ -165,6 +169,7 @@ def _layout(x_axis: Figure, y_title: str, scale: LogScale | None, legend: bool) 
         "hoverlabel": {"bgcolor": "paper", "bordercolor": "rule", "font": {"color": "ink"}},
         "font": {"family": "system-ui, sans-serif", "size": 13, "color": "ink"},
         "margin": {"l": 64, "r": 12, "t": 36, "b": 48},
+        "modebar": {"bgcolor": "rgba(0,0,0,0)", "color": "muted", "activecolor": "ink"},
         "height": 340,
         "paper_bgcolor": "rgba(0,0,0,0)",
         "plot_bgcolor": "rgba(0,0,0,0)",

@@ -43,13 +43,17 @@ class LogScale:
 
     @property
     def gap(self) -> float:
-        return 0.12 * (self.high - self.low) + 0.2
+        return 0.16 * (self.high - self.low) + 0.2
 
-    def place(self, value: float) -> float:
-        """Where a value is drawn: itself, or the level of 0 or ∞ (NaN goes to ∞, its label tells them apart)."""
+    def place(self, value: float, lane: int = 0) -> float:
+        """Where a value is drawn: itself, or the level of 0 or ∞ (NaN goes to ∞, its label tells them apart).
+
+        lane: several lines that are infinite at the same layer keep beside each other.
+        """
         if self.is_finite(value):
             return value
-        return math.pow(10, self.low - self.gap if value <= 0 else self.high + self.gap)
+        outward = self.gap * (1 - 0.22 * lane)
+        return math.pow(10, self.low - outward if value <= 0 else self.high + outward)
 
     def axis(self) -> dict[str, Any]:
         """The y axis, with decades as ticks."""
@@ -59,7 +63,7 @@ class LogScale:
         texts = ["10" + str(e).translate(SUPERSCRIPTS) for e in exponents]
         bottom, top = self.low - 0.1, self.high + 0.1
         if self.has_zero:
-            values, texts, bottom = [self.place(0.0), *values], ["0", *texts], self.low - 1.5 * self.gap
+            values, texts, bottom = [self.place(0.0), *values], ["0", *texts], self.low - 1.2 * self.gap
         if self.has_infinity:
-            values, texts, top = [*values, self.place(math.inf)], [*texts, "∞"], self.high + 1.5 * self.gap
+            values, texts, top = [*values, self.place(math.inf)], [*texts, "∞"], self.high + 1.2 * self.gap
         return {"type": "log", "range": [bottom, top], "tickmode": "array", "tickvals": values, "ticktext": texts}

@@ -15,7 +15,7 @@ from wellcond.results import Row
 
 _KAPPAS = {
     matrix: [
-        Column(f"κ{share} {matrix}", f"kappa_{share}%({matrix})", f"λmax over the {share} % eigenvalue", worst="highest")
+        Column(f"κ{share} {matrix}", f"kappa_{share}%({matrix})", f"λmax over that at {share} %", worst="highest")
         for share in (20, 80, 100)
     ]
     for matrix in ("Σx", "Σ∇h")

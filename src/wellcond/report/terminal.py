@@ -39,7 +39,7 @@ def show(diagnosis: Subject, console: Console) -> None:
 
 def facts_table(series: Mapping[str, Sequence[Row]]) -> Table:
     """The headlines, one column a network."""
-    table = Table(box=box.SIMPLE_HEAD, show_header=len(series) > 1, pad_edge=False, expand=len(series) > 1)
+    table = Table(box=box.SIMPLE_HEAD, show_header=len(series) > 1, pad_edge=False, collapse_padding=True)
     table.add_column("", style="bold", no_wrap=True)
     for name in series:
         table.add_column(Text(name), ratio=1)
@@ -57,8 +57,8 @@ def layer_table(rows: Sequence[Row], width: int) -> Table:
     layers = {name: line for name, line in pivot.layers.items() if any(c.quantity in line for c in columns)}
     worst = {c: c.worst_layers(layers) for c in columns}
     bars = {q: _bars(pivot.column(q)) for q in BAR_COLUMNS if width >= ROOM_FOR_BARS}
-    table = Table(box=box.SIMPLE_HEAD, pad_edge=False)
-    table.add_column("layer", no_wrap=True)
+    table = Table(box=box.SIMPLE_HEAD, pad_edge=False, collapse_padding=True)
+    table.add_column("layer", overflow="fold")  # names give way before numbers do
     for column in columns:
         table.add_column(column.title, justify="right", no_wrap=True)
         if column.quantity in bars:

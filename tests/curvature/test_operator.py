@@ -1,0 +1,250 @@
+"""What holds for every curvature operator: algebra, blocks, batches, graphs, counts."""
+
+from __future__ import annotations
+
+import math
+from typing import Any
+
+import pytest
+import torch
+from layer_zoo import LAYERS
+from references import assert_same, dense_fisher, dense_ggn, dense_hessian
+from torch import nn
+from torch.utils.data import DataLoader, TensorDataset
+from zoo import ARCHITECTURES, LOSSES, Case, integers, mlp, normal, split
+
+import wellcond as wc
+from wellcond.errors import InvalidProblem, NonFinite, TooLarge, UnknownLayer
+
+OPERATORS: dict[str, Any] = {
+    "hessian": wc.Hessian,
+    "ggn": wc.GGN,
+    "fisher": wc.Fisher,
+    "fisher_data": lambda problem, params=None: wc.Fisher(problem, "data", params),
+    "fisher_sample": lambda problem, params=None: wc.Fisher(problem, "sample", params),
+}
+every_operator = pytest.mark.parametrize("build", OPERATORS.values(), ids=OPERATORS)
+
+
+@pytest.fixture
+def case() -> Case:
+    return ARCHITECTURES["mlp_tanh"]()
+
+
+@every_operator
+def test_products_are_linear_and_symmetric(case: Case, build: Any) -> None:
+    operator = build(case.problem())
+    u, v = normal(operator.shape[0], seed=1), normal(operator.shape[0], seed=2)
+    assert_same(operator @ (2 * u - 3 * v), 2 * (operator @ u) - 3 * (operator @ v), 1e-12)
+    assert math.isclose(float(u @ (operator @ v)), float(v @ (operator @ u)), rel_tol=1e-10)
+
+
+@every_operator
+def test_a_block_of_vectors_is_multiplied_column_by_column(case: Case, build: Any) -> None:
+    operator = build(case.problem())
+    block = normal(operator.shape[0], 4)
+    products = operator @ block
+    assert products.shape == block.shape
+    assert_same(products, torch.stack([operator @ column for column in block.T], 1), 1e-13)
+
+
+@every_operator
+def test_matvecs_count_the_columns(case: Case, build: Any) -> None:
+    operator = build(case.problem())
+    size = operator.shape[0]
+    assert operator.matvecs == 0
+    _ = operator @ torch.ones(size)
+    _ = operator @ torch.ones(size, 3)
+    assert operator.matvecs == 4
+    operator.dense()
+    assert operator.matvecs == 4 + size
+
+
+def test_a_vector_of_the_wrong_length_is_refused(case: Case) -> None:
+    with pytest.raises(ValueError, match=r"\(43,\) or \(43, k\)"):
+        _ = wc.Hessian(case.problem()) @ torch.ones(42)
+
+
+def test_dense_refuses_what_is_above_the_limit(case: Case) -> None:
+    with pytest.raises(TooLarge, match="43 rows, above the limit of 42"):
+        wc.Hessian(case.problem()).dense(limit=42)
+    assert wc.Hessian(case.problem()).dense(limit=43).shape == (43, 43)
+
+
+# blocks
+
+SLICES = {
+    "0": slice(0, 25),
+    "0.weight": slice(0, 20),
+    "0.bias": slice(20, 25),
+    "2": slice(25, 43),
+    "2.weight": slice(25, 40),
+}
+
+
+@every_operator
+@pytest.mark.parametrize("name", SLICES)
+def test_a_layer_is_a_diagonal_block(case: Case, build: Any, name: str) -> None:
+    whole = build(case.problem()).dense()
+    part = whole[SLICES[name], SLICES[name]]
+    assert_same(build(case.problem()).layer(name).dense(), part, 1e-12)
+    assert_same(build(case.problem(), params=[name]).dense(), part, 1e-12)
+
+
+def test_blocks_agree_with_the_dense_reference(case: Case) -> None:
+    expected = dense_hessian(case.model, case.loss, case.batch)
+    rows = [*range(20, 25), *range(25, 40)]
+    found = wc.Hessian(case.problem(), params=["2.weight", "0.bias"])  # in the model's order, whatever is asked
+    assert found.names == ("0.bias", "2.weight")
+    assert_same(found.dense(), expected[rows][:, rows])
+
+
+@every_operator
+def test_products_of_several_blocks_in_one_pass_are_those_of_the_layers(case: Case, build: Any) -> None:
+    problem = case.problem(batches=split(case.batch, [4, 2]))
+    operator = build(problem)
+    v, w = normal(25, 2), normal(15, 1)
+    first, second = operator.block_products([([0, 1], v), ([2], w)])
+    assert operator.matvecs == 3
+    assert_same(first, operator.layer("0") @ v, 1e-12)
+    assert_same(second, operator.layer("2.weight") @ w, 1e-12)
+
+
+def test_a_layer_outside_the_operator_is_refused(case: Case) -> None:
+    part = wc.Hessian(case.problem()).layer("0")
+    assert part.layer("0.bias").shape == (5, 5)
+    with pytest.raises(UnknownLayer, match=r"0\.weight"):
+        part.layer("2")
+
+
+def test_tied_weights_are_found_under_any_of_their_names() -> None:
+    problem = LAYERS["tied_modules"]().problem()
+    by_first, by_second = wc.GGN(problem, ["embed"]), wc.GGN(problem, ["head.weight"])
+    assert by_first.names == by_second.names == ("embed.weight",)
+    assert_same(by_second.dense(), by_first.dense(), 1e-14)
+
+
+# batches
+
+
+@every_operator
+@pytest.mark.parametrize("sizes", [[6], [3, 3], [4, 2], [1, 1, 1, 1, 1, 1]], ids=str)
+def test_batches_of_any_size_are_the_joined_data(case: Case, build: Any, sizes: list[int]) -> None:
+    if build is OPERATORS["fisher_sample"]:
+        pytest.skip("draws its labels batch by batch")
+    joined = build(case.problem()).dense()
+    assert_same(build(case.problem(batches=split(case.batch, sizes))).dense(), joined, 1e-12)
+
+
+def test_a_ragged_loader_is_the_joined_data(case: Case) -> None:
+    loader = DataLoader(TensorDataset(*case.batch), batch_size=4)
+    expected = dense_hessian(case.model, case.loss, case.batch)
+    assert_same(wc.Hessian(case.problem(batches=loader)).dense(), expected)
+
+
+@pytest.mark.parametrize("name", ["ignore_index", "custom_ignore_index", "partial_ignore_index", "hidden_ignore_index"])
+def test_unevenly_ignored_targets_are_weighted_as_in_the_joined_data(name: str) -> None:
+    """A batch weighs as much as its targets that count: here 1 of 4 and 5 of 5."""
+    case = LOSSES[name]()
+    batches = split(case.batch, [4, 5])
+    expected = dense_ggn(case.model, case.loss, case.batch)
+    for order in (batches, batches[::-1]):  # in the second order the first batch ignores nothing
+        assert_same(wc.GGN(case.problem(batches=order)).dense(), expected)
+        assert_same(
+            wc.Fisher(case.problem(batches=order), "data").dense(),
+            dense_fisher(case.model, case.terms, case.batch, "data"),
+        )
+
+
+def test_unevenly_ignored_tokens_are_weighted_as_in_the_joined_data() -> None:
+    case = LOSSES["tokens_ignored"]()
+    expected = dense_ggn(case.model, case.loss, case.batch)
+    assert_same(wc.GGN(case.problem(batches=split(case.batch, [1, 2]))).dense(), expected)
+
+
+def test_batchnorm_takes_the_statistics_of_each_batch() -> None:
+    case = ARCHITECTURES["cnn_batch"]()
+    batches = split(case.batch, [3, 2])
+    parts = [len(b[1]) * dense_hessian(case.model, case.loss, b) for b in batches]
+    assert_same(wc.Hessian(case.problem(batches=batches)).dense(), sum(parts) / 5)
+
+
+# graphs
+
+
+@every_operator
+@pytest.mark.parametrize("edit", ["in_place", "data", "assigned", "swapped"])
+def test_a_changed_weight_gives_the_new_matrix(case: Case, build: Any, edit: str) -> None:
+    operator = build(case.problem())
+    before = operator.dense()
+    weight = case.model[0].weight
+    with torch.no_grad():
+        if edit == "in_place":
+            weight.mul_(2)
+        elif edit == "data":
+            weight.data.mul_(2)
+        elif edit == "assigned":
+            weight.data = 2 * weight.data
+        else:  # the sum of all weights stays as it is
+            weight.data.copy_(weight.data[[1, 0, 2, 3, 4]])
+    after = operator.dense()
+    assert float((after - before).norm()) > 1e-3
+    assert_same(after, build(case.problem()).dense(), 1e-13)
+
+
+def test_changed_running_statistics_give_the_new_matrix() -> None:
+    case = ARCHITECTURES["cnn_running"]()
+    operator = wc.Hessian(case.problem())
+    operator.dense()
+    case.model[1].running_var.mul_(3)
+    assert_same(operator.dense(), dense_hessian(case.model, case.loss, case.batch, "running"))
+
+
+def test_changed_data_give_the_new_matrix(case: Case) -> None:
+    operator = wc.Hessian(case.problem())
+    operator.dense()
+    case.batch[0].mul_(2)
+    assert_same(operator.dense(), dense_hessian(case.model, case.loss, case.batch))
+
+
+def test_one_batch_is_evaluated_once_for_many_products(case: Case) -> None:
+    calls = []
+    case.model[0].register_forward_hook(lambda *_: calls.append(1))
+    operator = wc.Hessian(case.problem())
+    checked = len(calls)
+    for seed in range(5):
+        _ = operator @ normal(43, seed=seed)
+    assert len(calls) == checked + 1
+
+
+def test_layers_without_influence_have_zero_curvature() -> None:
+    case = LAYERS["own_parameter"]()
+    assert float(wc.Hessian(case.problem()).layer("unused").dense().norm()) == 0
+    assert float(wc.GGN(case.problem()).layer("unused").dense().norm()) == 0
+
+
+def test_a_loss_linear_in_the_outputs_has_no_ggn(case: Case) -> None:
+    problem = wc.Problem(case.model, lambda f, y: f.mean(), case.batch)
+    assert float(wc.GGN(problem).dense().norm()) == 0
+    assert float(wc.Hessian(problem).dense().norm()) > 0
+
+
+def test_an_infinite_second_derivative_names_the_parameter() -> None:
+    model = mlp()
+    batch = (torch.zeros(2, 4, dtype=torch.float64), integers(3, 2))
+    model[0].bias.data.zero_()
+    loss = lambda f, y: (f**2).sum(1).sqrt().mean() + nn.functional.cross_entropy(f, y)  # noqa: E731
+    model[2].bias.data.zero_()
+    with pytest.raises(NonFinite, match=r"NaN or inf at '\d\.(weight|bias)'"):
+        wc.Hessian(wc.Problem(model, loss, batch)).dense()
+
+
+def test_labels_that_do_not_exist_are_refused(case: Case) -> None:
+    with pytest.raises(ValueError, match='"model", "sample" or "data"'):
+        wc.Fisher(case.problem(), "truth")
+
+
+def test_weight_norm_has_no_hessian_but_a_ggn() -> None:
+    case = LAYERS["weight_norm"]()
+    with pytest.raises(InvalidProblem, match="weight_norm"):
+        wc.Hessian(case.problem())
