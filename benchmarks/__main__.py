@@ -1,8 +1,8 @@
-"""Run the benchmarks and write them to benchmarks/results/.
+"""Run the benchmarks and write them to benchmarks/results/ (about 15 minutes on a CPU).
 
-    python -m benchmarks                       # against the peers, CPU, one thread
-    python -m benchmarks --device cuda         # the same table in seconds
-    python -m benchmarks --only growth         # cost against depth, width and number of examples
+python -m benchmarks                       # against the peers, CPU, one thread
+python -m benchmarks --device cuda         # the same table in seconds
+python -m benchmarks --only growth         # cost against depth, width and number of examples
 """
 
 from __future__ import annotations
@@ -30,10 +30,11 @@ def main() -> None:
     torch.set_num_threads(1)
     options.out.mkdir(parents=True, exist_ok=True)
     if options.only != "growth":
-        tables = [diagnostics(network, options.device, options.rounds) for network in networks(options.device)]
+        tables = []
+        for network in networks(options.device):
+            tables.append(diagnostics(network, options.device, options.rounds))
+            _show(tables[-1])
         _write(options.out / f"diagnostics_{options.device}.json", tables, options.device)
-        for table in tables:
-            _show(table)
     if options.only != "diagnostics":
         _write(options.out / f"growth_{options.device}.json", growth(options.device), options.device)
 

@@ -23,8 +23,9 @@ def text_table(header: Sequence[str], body: Iterable[Sequence[str]]) -> str:
     """Columns aligned for a fixed-width font: the first to the left, the others to the right."""
     lines = [list(header), *(list(line) for line in body)]
     widths = [max(len(line[i]) for line in lines) for i in range(len(header))]
+    first, *others = widths
     return "\n".join(
-        "  ".join(cell.ljust(w) if i == 0 else cell.rjust(w) for i, (cell, w) in enumerate(zip(line, widths, strict=True)))
+        "  ".join([line[0].ljust(first), *(cell.rjust(w) for cell, w in zip(line[1:], others, strict=True))])
         for line in lines
     )
 

@@ -11,7 +11,8 @@ import wellcond as wc
 
 curvlinops = pytest.importorskip("curvlinops")
 
-NAMES = ["mlp_tanh", "mlp_relu", "cnn_running", "resnet_running", "mse", "bce_many", "positions"]
+# without attention: there curvlinops' Hessian, forward over reverse, is not symmetric, and 8 % off finite differences
+NAMES = ["mlp_tanh", "mlp_relu", "cnn_running", "resnet_running", "mse", "bce_many"]
 
 
 @pytest.mark.parametrize("name", NAMES)
@@ -21,9 +22,9 @@ def test_products_are_those_of_curvlinops(name: str, kind: str) -> None:
     sizes = [2, len(case.batch[1]) - 2]
     batches = split(case.batch, sizes)
     model = case.model.eval()
-    peer = getattr(curvlinops, f"{kind}LinearOperator")(model, case.loss, list(model.parameters()), batches)
     ours = getattr(wc, kind)(case.problem(batches=batches))
     identity = torch.eye(ours.shape[0], dtype=torch.float64)
+    peer = getattr(curvlinops, f"{kind}LinearOperator")(model, case.loss, list(model.parameters()), batches)
     assert_same(ours @ identity, peer @ identity)
 
 

@@ -19,7 +19,7 @@ def digits(train: bool | None = None) -> Dataset:
     Dataset(digits: 1797 images of 1x8x8, 10 classes)
     """
     try:
-        from sklearn.datasets import load_digits  # type: ignore[import-untyped]
+        from sklearn.datasets import load_digits
     except ImportError as error:
         raise MissingExtra("scikit-learn", "demo") from error
     pixels, targets = load_digits(return_X_y=True)

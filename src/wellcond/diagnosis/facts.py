@@ -117,8 +117,11 @@ def _step(pivot: Pivot) -> str:
 
 
 def _training(pivot: Pivot) -> str:
-    loss, steps, lr = (pivot.network.get(f"trained_{quantity}") for quantity in ("loss", "steps", "lr"))
-    return "" if loss is None else f"loss {loss:.3g} after {steps:.0f} steps at lr {lr:g}"
+    loss, steps, lr, accuracy = (pivot.network.get(f"trained_{word}") for word in ("loss", "steps", "lr", "accuracy"))
+    if loss is None:
+        return ""
+    text = f"loss {loss:.3g} after {steps:.0f} steps at lr {lr:g}"
+    return text if accuracy is None else f"{text}; {accuracy:.0f} % of unseen examples right"
 
 
 _QUESTIONS: tuple[tuple[str, str, Callable[[Pivot], str]], ...] = (
@@ -148,5 +151,5 @@ _QUESTIONS: tuple[tuple[str, str, Callable[[Pivot], str]], ...] = (
     ("always-on ReLUs", "positive on every example: they are linear", lambda pivot: _units(pivot, "full")),
     ("sharpest direction", "the largest curvature of the loss", _sharpness),
     ("largest stable lr", "2/λmax on these examples and weights; it changes as the network trains", _step),
-    ("training", "what happened when it was trained", _training),
+    ("training", "where it got, at the best of the learning rates tried", _training),
 )

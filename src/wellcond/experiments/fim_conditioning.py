@@ -10,6 +10,7 @@ from __future__ import annotations
 
 import argparse
 import json
+import math
 import time
 from pathlib import Path
 from typing import Any
@@ -21,16 +22,17 @@ from wellcond.curvature.fisher import Fisher
 from wellcond.data import mnist
 from wellcond.layerwise.conditioning import Conditioning
 from wellcond.models import mlp
+from wellcond.models.mlp import Norm
 from wellcond.problem import Problem
 from wellcond.results import Row
 from wellcond.spectral.exact import block_spectra
 
 SHARES = (0.2, 0.5, 0.8, 1.0)
 DEPTHS = {"I": 8, "III": 4}
-NORMS = {"plain": "none", "BN": "batch"}
+NORMS: dict[str, Norm] = {"plain": "none", "BN": "batch"}
 
 
-def fim_conditioning(depth: int, norm: str, *, data: str | None, examples: int = 640, units: int = 24) -> list[Row]:
+def fim_conditioning(depth: int, norm: Norm, *, data: str | None, examples: int = 640, units: int = 24) -> list[Row]:
     """λ_max, κ_p, rank and trace of the full Fisher matrix (layer "") and of each layer's, as rows."""
     x, y = mnist(data, size=12).tensors(dtype=torch.float64, flatten=True, count=examples)
     model = mlp([144, *[units] * (depth - 1), 10], norm=norm, init="lecun", bias=False, seed=0).double()
@@ -97,8 +99,19 @@ def main() -> None:
             results[figure][network] = fim_conditioning(depth, norm, data=options.data)
             print(f"figure {figure}, {network}: {time.perf_counter() - begin:.1f} s", flush=True)
     draw(results, options.out / "huang2020_figures_1_3.png")
-    as_json = {f: {n: [row._asdict() for row in rows] for n, rows in nets.items()} for f, nets in results.items()}
-    (options.out / "huang2020_figures_1_3.json").write_text(json.dumps(as_json, indent=0) + "\n")
+    as_json = {
+        figure: {
+            network: {f"{row.layer or 'full'} {row.quantity}": _json_number(row.value) for row in rows}
+            for network, rows in networks.items()
+        }
+        for figure, networks in results.items()
+    }
+    (options.out / "huang2020_figures_1_3.json").write_text(json.dumps(as_json, indent=1) + "\n")
+
+
+def _json_number(value: float) -> float | str:
+    """JSON has no infinity."""
+    return value if math.isfinite(value) else str(value)
 
 
 if __name__ == "__main__":

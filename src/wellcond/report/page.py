@@ -54,7 +54,7 @@ def page(
         body.append(f'<p class="note">{panel.note}</p>')
     body += [
         "<h2>All layers</h2>",
-        '<p class="note">Click a heading to sort. The worst value of each column is red; – was not measured.</p>',
+        '<p class="note">Click a heading to sort. Red is the worst of its column and network; – was not measured.</p>',
         sections.layers_section({name: Pivot.of(rows) for name, rows in series.items()}),
     ]
     if missing := sections.missing_section(subjects):

@@ -5,6 +5,7 @@ from __future__ import annotations
 import html
 import math
 from collections.abc import Mapping, Sequence
+from dataclasses import replace
 
 from wellcond.diagnosis.columns import COLUMNS, Column, grouped
 from wellcond.diagnosis.facts import facts
@@ -13,19 +14,21 @@ from wellcond.report.plots import SERIES_COLOURS
 from wellcond.report.subject import Subject
 from wellcond.results import Row
 
-_KAPPAS = {
-    matrix: [
-        Column(f"κ{share} {matrix}", f"kappa_{share}%({matrix})", f"λmax over that at {share} %", worst="highest")
-        for share in (20, 80, 100)
+
+def _matrix_columns(matrix: str) -> list[Column]:
+    """Everything that is known of one matrix: λmax, κ20 to κ100, rank."""
+    size, kappa, rank = [c for c in COLUMNS if c.quantity.endswith(f"({matrix})")]
+    kappas = [
+        replace(kappa, title=f"κ{p} {matrix}", quantity=f"kappa_{p}%({matrix})", meaning=f"λmax over that at {p} %")
+        for p in (20, 50, 80, 100)
     ]
-    for matrix in ("Σx", "Σ∇h")
-}
+    return [size, *kappas, replace(rank, title=f"rank {matrix}")]
+
+
 ALL_COLUMNS = (
-    *COLUMNS[:2],
-    *_KAPPAS["Σx"],
-    *COLUMNS[2:5],
-    *_KAPPAS["Σ∇h"],
-    *COLUMNS[5:],
+    *_matrix_columns("Σx"),
+    *_matrix_columns("Σ∇h"),
+    *(c for c in COLUMNS if c.of == "units"),
     Column("‖θ‖", "weight_norm", "norm of the layer's parameters"),
     Column("‖∂L/∂θ‖", "gradient_norm", "norm of the loss's gradient in them"),
 )

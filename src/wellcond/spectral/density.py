@@ -42,12 +42,18 @@ class Density:
 
 
 def density(
-    operator: Operator, probes: int = 8, steps: int = 40, *, points: int = 400, width: float | None = None, seed: int = 0
+    operator: Operator,
+    probes: int = 8,
+    steps: int = 40,
+    *,
+    points: int = 400,
+    width: float | None = None,
+    seed: int = 0,
 ) -> Density:
     """The density of eigenvalues of a symmetric operator, smoothed by a Gaussian of standard deviation `width`.
 
     φ(t) = (1/n) Σ_i N(t; λ_i, width²), estimated by stochastic Lanczos quadrature: from a random start, `steps` of
-    Lanczos give nodes θ and weights τ (the squared first components of T's eigenvectors) with E Σ τ f(θ) = (1/n) tr f(A).
+    Lanczos give nodes θ and weights τ (the squared first components of T's eigenvectors), and E Σ τ f(θ) = (1/n) tr f(A).
     Costs probes × steps products.
 
     width: by default 1 % of the spread of the nodes.
@@ -75,5 +81,5 @@ def density(
     bumps = np.exp(-0.5 * ((grid[:, None, None] - nodes) / width) ** 2) / (width * np.sqrt(2 * np.pi))
     per_probe = (bumps * weights).sum(-1)
     error = per_probe.std(1, ddof=1) / np.sqrt(probes) if probes > 1 else np.full(points, np.nan)
-    as_tensors = map(torch.from_numpy, (grid, per_probe.mean(1), error, nodes, weights))
-    return Density(*as_tensors, width, matvecs)
+    t = torch.from_numpy
+    return Density(t(grid), t(per_probe.mean(1)), t(error), t(nodes), t(weights), width, matvecs)

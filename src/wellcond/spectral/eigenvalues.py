@@ -67,8 +67,8 @@ def eigenvalues(
     It never stops because two estimates agree.
 
     max_matvecs: give up after so many products and return what there is; by default n, at most 300 (or 20 k).
-    start: (n,) or (n, j) approximate eigenvectors to start from, e.g. `.vectors` of an earlier call. They save the products
-        that sharpen what is known already, not those that make sure nothing larger is hidden.
+    start: (n,) or (n, j) approximate eigenvectors to start from, e.g. `.vectors` of an earlier call. They save the
+        products that sharpen what is known already, not those that make sure nothing larger is hidden.
     progress: called as (products so far, largest relative error).
 
     >>> s = eigenvalues(torch.diag(torch.tensor([-3.0, 0.0, 1.0, 2.0])), which="both")
@@ -115,7 +115,7 @@ class _Ritz:
         low = list(range(min(k, m))) if which in ("smallest", "both") else []
         high = list(range(max(m - k, 0), m)) if which in ("largest", "both") else []
         self.innermost = [(i, -1.0) for i in low[-1:]] + [(i, 1.0) for i in high[:1]]
-        self.outward = {i: -1.0 for i in low} | {i: 1.0 for i in high}
+        self.outward = dict.fromkeys(low, -1.0) | dict.fromkeys(high, 1.0)
         self.chosen = sorted(self.outward)
         self.values = self.all[self.chosen]
         self.coordinates = vectors[:, self.chosen]

@@ -18,7 +18,10 @@ from wellcond.spectral.condition import condition_number, numerical_rank
 
 @dataclass(frozen=True)
 class Spectrum:
-    """All eigenvalues, ascending. side: the matrix they were computed from, `"dense"` (P × P) or `"gram"` (N·R × N·R)."""
+    """All eigenvalues, ascending.
+
+    side: the matrix they were computed from, `"dense"` (P × P) or `"gram"` (N·R × N·R).
+    """
 
     values: Tensor
     side: Literal["dense", "gram"]
@@ -46,8 +49,9 @@ class Spectrum:
 def spectrum(operator: CurvatureOperator | Tensor, limit: int = DENSE_LIMIT) -> Spectrum:
     """Every eigenvalue of a curvature matrix, exactly.
 
-    GGN and Fisher matrices are F = AᵀA with a row of A for each example and label; their eigenvalues follow from AᵀA (P × P)
-    or from the Gram matrix A Aᵀ (N·R × N·R, filled up with zeros), whichever is smaller. Hessians take the dense side.
+    GGN and Fisher matrices are F = AᵀA with a row of A for each example and label; their eigenvalues follow from AᵀA
+    (P × P) or from the Gram matrix A Aᵀ (N·R × N·R, filled up with zeros), whichever is smaller. Hessians take the
+    dense side.
 
     limit: largest side that is decomposed; beyond it `TooLarge` is raised.
 
@@ -76,7 +80,7 @@ def block_spectra(operator: OutputCurvature) -> tuple[Spectrum, dict[str, Spectr
     A is formed, rows × P: for matrices whose smaller side is decomposed anyway.
     """
     a = Factor(operator).matrix()
-    blocks = a.split([p.numel() for p in operator.params.values()], dim=1)
+    blocks = torch.split(a, [p.numel() for p in operator.params.values()], dim=1)
     return _of_factor(a), {name: _of_factor(block) for name, block in zip(operator.names, blocks, strict=True)}
 
 

@@ -107,7 +107,9 @@ class Lanczos:
         if self.is_complete:
             return 0.0
         width = len(self.diagonal[0])
-        x, before, m = np.eye(width), np.zeros((width, width)), np.eye(width)
+        before: Matrix = np.zeros((width, width))
+        x: Matrix = np.eye(width)
+        m: Matrix = np.eye(width)
         constant = -width / 2 * math.log(2 * start_variance) - math.lgamma(width / 2 + 1)
         floor = np.finfo(np.float64).eps * self._scale + 1e-300
         probability = 1.0
@@ -116,7 +118,7 @@ class Lanczos:
                 break  # the space is nearly exhausted: the recurrence cannot be continued
             y = value * x - x @ a - (before @ self.below[i - 1].T if i else 0.0)
             solvable = b + np.diag((np.abs(np.diagonal(b)) < floor) * floor)
-            before, x = x, np.linalg.solve(solvable.T, y.T).T
+            before, x = x, np.asarray(np.linalg.solve(solvable.T, y.T).T, dtype=np.float64)
             m = m + x @ x.T
             if not np.isfinite(m).all():
                 break

@@ -5,6 +5,7 @@ from __future__ import annotations
 import math
 import statistics
 from dataclasses import dataclass
+from itertools import pairwise
 
 import torch
 from torch import Tensor
@@ -48,9 +49,9 @@ def trace(operator: Operator, tol: float = 0.05, *, max_matvecs: int = 2000, see
     The base is Hutchinson's estimator, tr A = E[zᵀAz] with z uniform on {−1, 1}ⁿ; its noise is the mass of A off the
     diagonal. Two ways to have less of it, both unbiased and with an error bar from independent probes:
 
-    Curvature matrices are summed layer by layer, tr A = Σ_l tr A_ll (stratified sampling). The blocks between layers, most
-    of the noise and none of the trace, never enter; layers with more spread get more probes (Neyman's allocation); and
-    the layers that have most of it are the last ones, whose blocks cost next to nothing.
+    Curvature matrices are summed layer by layer, tr A = Σ_l tr A_ll (stratified sampling). The blocks between layers,
+    most of the noise and none of the trace, never enter; layers with more spread get more probes (Neyman's allocation);
+    and the layers that have most of it are the last ones, whose blocks cost next to nothing.
 
     Other operators are deflated first (Hutch++, Meyer, Musco, Musco and Woodruff 2021): exactly on the range of A times
     eight random vectors, by probes on the rest.
@@ -101,9 +102,7 @@ def _strata(names: tuple[str, ...]) -> list[list[int]]:
     groups = list(modules.values())
     count = min(MAX_STRATA, len(groups))
     bounds = [round(i * len(groups) / count) for i in range(count + 1)]
-    return [
-        [i for group in groups[begin:end] for i in group] for begin, end in zip(bounds, bounds[1:], strict=False)
-    ]
+    return [[i for group in groups[begin:end] for i in group] for begin, end in pairwise(bounds)]
 
 
 def _hutch_plus_plus(operator: Operator, tol: float, max_matvecs: int, generator: torch.Generator) -> Trace:

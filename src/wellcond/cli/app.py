@@ -1,0 +1,60 @@
+"""The commands put together: one group, one way to fail."""
+
+from __future__ import annotations
+
+from typing import Annotated, Any
+
+import wellcond
+from wellcond.errors import MissingExtra, WellcondError
+
+try:
+    import typer
+    from typer.core import TyperGroup
+except ImportError as error:
+    raise MissingExtra("typer", "cli") from error
+
+from rich.console import Console
+from rich.text import Text
+
+from wellcond.cli.demo import demo
+from wellcond.cli.diagnose import diagnose
+
+
+class Commands(TyperGroup):
+    """Everything that wellcond raises on purpose becomes one red line, without a traceback, and exit code 1."""
+
+    def invoke(self, ctx: Any) -> Any:
+        try:
+            return super().invoke(ctx)
+        except WellcondError as error:
+            Console(stderr=True).print(Text(f"error: {error}", style="bold red"), soft_wrap=True)
+            raise typer.Exit(1) from None
+
+
+app = typer.Typer(
+    name="wellcond",
+    cls=Commands,
+    no_args_is_help=True,
+    rich_markup_mode="rich",
+    pretty_exceptions_enable=False,
+    context_settings={"help_option_names": ["-h", "--help"]},
+)
+
+
+def _print_version(wanted: bool) -> None:
+    if wanted:
+        typer.echo(f"wellcond {wellcond.__version__}")
+        raise typer.Exit
+
+
+@app.callback()
+def wellcond_command(
+    version: Annotated[
+        bool, typer.Option("--version", callback=_print_version, is_eager=True, help="Print the version and stop.")
+    ] = False,
+) -> None:
+    """Why a PyTorch network trains badly, in which layer, and how far its learning rate can go."""
+
+
+app.command()(demo)
+app.command()(diagnose)
