@@ -118,7 +118,9 @@ class Checkpointed(nn.Module):
         self.fc, self.norm, self.head = nn.Linear(4, 5), nn.LayerNorm(5), nn.Linear(5, CLASSES)
 
     def forward(self, x: Tensor) -> Tensor:
-        inside = checkpoint(lambda x: F.dropout(self.norm(self.fc(x)), 0.5, self.training).tanh(), x, use_reentrant=False)
+        inside = checkpoint(
+            lambda x: F.dropout(self.norm(self.fc(x)), 0.5, self.training).tanh(), x, use_reentrant=False
+        )
         return self.head(inside)
 
 
@@ -135,9 +137,7 @@ class CoupledByHand(nn.Module):
 
 
 def classified(model: Callable[[], nn.Module], inputs: Any) -> Case:
-    return Case(
-        seeded(model), nn.CrossEntropyLoss(), (inputs, integers(CLASSES, EXAMPLES)), categorical(), "running"
-    )
+    return Case(seeded(model), nn.CrossEntropyLoss(), (inputs, integers(CLASSES, EXAMPLES)), categorical(), "running")
 
 
 def sandwich(name: str) -> Case:

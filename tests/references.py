@@ -103,8 +103,11 @@ def in_state(model: nn.Module, batchnorm: str) -> nn.Module:
     for module in model.modules():
         if isinstance(module, nn.modules.batchnorm._BatchNorm):
             module.train(batchnorm == "batch")
+        # how a gradient is stored and where an output is written: neither is what it is
         if isinstance(module, nn.Embedding):
-            module.sparse = False  # how the gradient is stored, not what it is
+            module.sparse = False
+        if isinstance(module, nn.ReLU):
+            module.inplace = False
     return model
 
 

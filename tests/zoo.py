@@ -142,9 +142,7 @@ class Mean(nn.Module):
 
 
 def classifier(model: Callable[[], nn.Module], inputs: Any, examples: int, batchnorm: str = "batch") -> Case:
-    return Case(
-        seeded(model), nn.CrossEntropyLoss(), (inputs, integers(CLASSES, examples)), categorical(), batchnorm
-    )
+    return Case(seeded(model), nn.CrossEntropyLoss(), (inputs, integers(CLASSES, examples)), categorical(), batchnorm)
 
 
 def mlp(outputs: int = CLASSES, activation: Callable[[], nn.Module] = nn.Tanh) -> nn.Module:
@@ -200,7 +198,9 @@ def soft(*shape: int) -> Tensor:
 def sequence(loss: Any, terms: Terms | None, targets: Tensor, classes_second: bool) -> Case:
     """A one-layer transformer on (3, T) tokens."""
     model = seeded(lambda: Transformer(layers=1, width=2, classes_second=classes_second))
-    return Case(model, loss, (integers(5, 3, targets.shape[-1] if classes_second else targets.shape[1]), targets), terms)
+    return Case(
+        model, loss, (integers(5, 3, targets.shape[-1] if classes_second else targets.shape[1]), targets), terms
+    )
 
 
 def regression(outputs: int, loss: Any, terms: Terms | None, targets: Tensor) -> Case:

@@ -61,7 +61,8 @@ def check_model(model: nn.Module, forward: Forward, device: torch.device, keep_s
     culprit = f"layer {name!r}, or the code just before it," if name else f"{type(model).__name__}.forward"
     raise NotDeterministic(
         f"the model gives other outputs on the same batch: {culprit} draws random numbers in evaluation mode "
-        "(dropout called with training=True, or noise in forward). Let it depend on self.training."
+        "(dropout called with training=True, or noise in forward), or uses a buffer that it changes. "
+        "Let it depend on self.training."
     )
 
 

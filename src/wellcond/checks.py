@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections.abc import Iterable, Iterator
 from operator import length_hint
 from typing import Any
 
@@ -23,7 +23,7 @@ def as_batches(batches: Any) -> Iterable[Any]:
         raise InvalidProblem(
             f"batches is a {type(batches).__name__}; write batches=[(inputs, targets), …] or pass a DataLoader."
         )
-    if iter(batches) is batches:
+    if isinstance(batches, Iterator):  # without iter(batches), which draws a seed from a loader's generator
         raise InvalidProblem("batches is an iterator and ends after one pass; write list(batches).")
     if length_hint(batches, 1) == 0:
         raise InvalidProblem(NO_BATCHES)

@@ -27,9 +27,7 @@ def unwrapped(model: nn.Module) -> nn.Module:
 
 
 @contextlib.contextmanager
-def isolated(
-    model: nn.Module, device: torch.device, *, batch_statistics: bool, dropout: bool
-) -> Iterator[None]:
+def isolated(model: nn.Module, device: torch.device, *, batch_statistics: bool, dropout: bool) -> Iterator[None]:
     """Put the model into the measured state; on leaving, modes, buffers, RNG and kernel choices are as they were.
 
     Buffers are exchanged for copies, so that the user's own tensors are never written to, not even by a BatchNorm

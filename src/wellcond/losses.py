@@ -49,9 +49,7 @@ def explains(likelihood: Likelihood, value: Tensor, outputs: Tensor, targets: An
     return _is_close(value.detach(), likelihood.mean(outputs.detach(), targets))
 
 
-def _candidates(
-    loss: Loss, value: Tensor, gradient: Tensor, outputs: Tensor, targets: Tensor
-) -> Iterator[Likelihood]:
+def _candidates(loss: Loss, value: Tensor, gradient: Tensor, outputs: Tensor, targets: Tensor) -> Iterator[Likelihood]:
     is_index = not targets.is_floating_point() and targets.dtype != torch.bool
     is_paired = targets.is_floating_point() and targets.shape == outputs.shape
     for class_dim in {2: [1]}.get(outputs.dim(), [1, -1] if outputs.dim() > 2 else []):

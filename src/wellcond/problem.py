@@ -19,6 +19,9 @@ from wellcond.likelihoods import Likelihood
 
 Batch = tuple[Any, Any]
 
+PLAIN = (RuntimeError, IndexError, ValueError)
+"""What torch raises when shapes, dtypes or indices do not fit; subclasses of these mean something else."""
+
 
 @dataclass(frozen=True)
 class Evaluation:
@@ -150,8 +153,8 @@ class Problem:
             if isinstance(inputs, Mapping):
                 return self.model(**inputs)
             return self.model(*inputs) if isinstance(inputs, (tuple, list)) else self.model(inputs)
-        except (RuntimeError, IndexError) as error:
-            if type(error) not in (RuntimeError, IndexError):  # out of memory, or what the model itself raises
+        except PLAIN as error:
+            if type(error) not in PLAIN:  # out of memory, or what the model itself raises
                 raise
             raise InvalidProblem(causes.of_failed_forward(self.model, index, inputs, error)) from error
 
@@ -169,8 +172,8 @@ class Problem:
             self._check_loss(index, batch, loss)
             if outputs is not None and outputs.dim():
                 self._recognise(loss_at, outputs, targets, loss)
-        except (RuntimeError, IndexError) as error:
-            if type(error) not in (RuntimeError, IndexError):
+        except PLAIN as error:
+            if type(error) not in PLAIN:
                 raise
             raise InvalidProblem(causes.of_failed_loss(index, outputs, targets, error)) from error
         examples = _batch_size(outputs, targets)

@@ -22,9 +22,7 @@ OnGradient = Callable[[str, nn.Module, Any, Tensor], None]
 
 
 @contextlib.contextmanager
-def tapped(
-    modules: Mapping[str, nn.Module], on_call: OnCall, on_gradient: OnGradient | None = None
-) -> Iterator[None]:
+def tapped(modules: Mapping[str, nn.Module], on_call: OnCall, on_gradient: OnGradient | None = None) -> Iterator[None]:
     """Watch modules while the block runs; the hooks come off in any case.
 
     Gradients come from a hook on the output *tensor*: unlike a module's backward hook it survives an in-place

@@ -115,7 +115,9 @@ def test_hessian_and_ggn_agree_for_a_linear_model() -> None:
 
 
 def test_the_two_meanings_of_batchnorm_differ() -> None:
-    batch, running = (matrix(wc.Hessian(ARCHITECTURES[f"cnn_{meaning}"]().problem())) for meaning in ("batch", "running"))
+    batch, running = (
+        matrix(wc.Hessian(ARCHITECTURES[f"cnn_{meaning}"]().problem())) for meaning in ("batch", "running")
+    )
     assert float((batch - running).norm() / running.norm()) > 0.1
 
 

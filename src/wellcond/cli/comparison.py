@@ -21,9 +21,10 @@ from wellcond.models.mlp import Norm
 from wellcond.problem import Problem
 from wellcond.results import Row
 from wellcond.spectral.density import density
+from wellcond.spectral.eigenvalues import eigenvalues
 
 NETWORKS: dict[str, Norm] = {"plain": "none", "batchnorm": "batch"}
-EXAMPLES = 1024
+EXAMPLES = 512
 LEARNING_RATES = (0.03, 0.1, 0.3, 1.0)
 STEPS = 100
 BATCH = 128
@@ -31,6 +32,7 @@ LAST_STEPS = 10
 """Steps over which the loss that training reached is averaged."""
 
 Labelled = tuple[Tensor, Tensor]
+"""Inputs and labels."""
 
 
 @dataclass(frozen=True)
@@ -68,15 +70,27 @@ def _compared(model: nn.Module, train: Labelled, test: Labelled, progress: Progr
     more = density(Hessian(problem), probes=2, steps=30).rows()
     runs = []
     for i, lr in enumerate(LEARNING_RATES):
-        progress(f"training at lr {lr:g}", 0.7 + 0.3 * i / len(LEARNING_RATES))
+        progress(f"training at lr {lr:g}", 0.65 + 0.3 * i / len(LEARNING_RATES))
         runs.append(_trained(copy.deepcopy(model), train, test, lr))
-    return Compared(diagnosis, more + min(runs, key=lambda run: run.reached).rows())
+    best = min(runs, key=lambda run: run.reached)
+    progress("Hessian after training", 0.95)
+    return Compared(diagnosis, [*more, *best.rows(), *_limit_rows(best, problem)])
+
+
+def _limit_rows(run: _Run, problem: Problem) -> list[Row]:
+    """2/λ_max after training, on the examples of the diagnosis; none after a run that diverged or where λ_max ≤ 0."""
+    if math.isinf(run.reached):
+        return []
+    hessian = Hessian(Problem(run.model, problem.loss, problem.batches))
+    sharpest = float(eigenvalues(hessian, tol=1e-2, max_matvecs=100).values[-1])
+    return [Row(None, "", "trained_max_lr", 2 / sharpest, "lr")] if sharpest > 0 else []
 
 
 @dataclass(frozen=True)
 class _Run:
     """One training run: the loss of every step, and the share of the test set that is right at its end."""
 
+    model: nn.Module
     lr: float
     losses: list[float]
     accuracy: float
@@ -112,4 +126,4 @@ def _trained(model: nn.Module, train: Labelled, test: Labelled, lr: float) -> _R
     model.eval()
     with torch.no_grad():
         right = model(test[0]).argmax(1) == test[1]
-    return _Run(lr, losses, float(right.float().mean()))
+    return _Run(model, lr, losses, float(right.float().mean()))

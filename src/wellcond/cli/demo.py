@@ -28,14 +28,14 @@ def demo(
 ) -> None:
     """See why a deep network does not train, and what BatchNorm changes.
 
-    Diagnoses a plain ReLU network on scikit-learn's handwritten digits and the same network with BatchNorm, trains
-    both for 100 steps at several learning rates, prints what is where and writes one HTML file that opens offline.
-    Takes about 20 seconds and downloads nothing.
+    Diagnoses a plain ReLU network on scikit-learn's handwritten digits, and
+    the same network with BatchNorm; trains both for 100 steps at several
+    learning rates; prints what is where; and writes one HTML file that opens
+    offline. Takes about 15 seconds and downloads nothing.
 
     [bold]Examples[/bold]
 
     [cyan]wellcond demo --open[/cyan]
-
     [cyan]wellcond demo --depth 50 --out deep.html[/cyan]
     """
     started = time.perf_counter()

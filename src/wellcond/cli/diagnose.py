@@ -25,8 +25,9 @@ def diagnose(
 ) -> None:
     """Measure your own network and print what is where.
 
-    FUNCTION takes no arguments and returns a [bold]wellcond.Problem[/bold], or a pair of it and the optimizer, whose
-    learning rate is then compared with the largest stable one. Nothing of yours is changed.
+    FUNCTION takes no arguments and returns a [bold]wellcond.Problem[/bold], or a pair
+    (problem, optimizer): the optimizer's learning rate is then shown beside
+    the largest stable one. Nothing of yours is changed.
 
     [bold]Example[/bold], in train.py:
 

@@ -14,4 +14,4 @@ def main() -> None:
     except MissingExtra as error:
         print(error, file=sys.stderr)
         raise SystemExit(1) from None
-    app()
+    app(prog_name="wellcond")

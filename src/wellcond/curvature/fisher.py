@@ -9,7 +9,7 @@ from typing import Literal, Self
 import torch
 from torch import Tensor
 
-from wellcond.curvature.ggn import OutputCurvature, OutputProduct, loss_hessian
+from wellcond.curvature.ggn import OutputCurvature, OutputProduct, loss_hessian, output_gradient
 from wellcond.errors import InvalidProblem
 from wellcond.likelihoods import Likelihood
 from wellcond.problem import Evaluation, Problem
@@ -86,8 +86,7 @@ class Fisher(OutputCurvature):
             generator = torch.Generator().manual_seed(self.seed * 1_000_003 + evaluation.index)
             targets = [likelihood.sample(outputs, evaluation.targets, generator) for _ in range(self.samples)]
         # the loss is a mean over the terms, so autograd gives 1/terms of a term's gradient
-        losses = [evaluation.loss_at(outputs, y) for y in targets]
-        return [evaluation.terms * torch.autograd.grad(loss, outputs)[0] for loss in losses]
+        return [evaluation.terms * output_gradient(evaluation, outputs, y) for y in targets]
 
 
 def term_dims(problem: Problem, outputs: Tensor) -> tuple[int, ...]:

@@ -5,6 +5,7 @@ from __future__ import annotations
 import math
 from abc import abstractmethod
 from collections.abc import Callable, Sequence
+from typing import Any
 
 import torch
 from torch import Tensor
@@ -84,8 +85,7 @@ class GGN(OutputCurvature):
 
 def loss_hessian(evaluation: Evaluation, outputs: Tensor) -> OutputProduct:
     """u ↦ ∇²ℓ(outputs) u, by differentiating the loss twice."""
-    loss = evaluation.loss_at(outputs, evaluation.targets)
-    (gradient,) = torch.autograd.grad(loss, outputs, create_graph=True)
+    gradient = output_gradient(evaluation, outputs, evaluation.targets, create_graph=True)
     if not gradient.requires_grad:  # a loss that is linear in the outputs
         return torch.zeros_like
 
@@ -93,6 +93,18 @@ def loss_hessian(evaluation: Evaluation, outputs: Tensor) -> OutputProduct:
         return torch.autograd.grad(gradient, outputs, u, retain_graph=True)[0]
 
     return product
+
+
+def output_gradient(evaluation: Evaluation, outputs: Tensor, targets: Any, *, create_graph: bool = False) -> Tensor:
+    """∂loss/∂outputs of one batch's mean loss, with these labels."""
+    loss = evaluation.loss_at(outputs, targets)
+    (gradient,) = torch.autograd.grad(loss, outputs, create_graph=create_graph, allow_unused=True)
+    if gradient is None:
+        raise InvalidProblem(
+            "the loss does not look at the outputs it is given (is it computed inside the model?), so it has no "
+            "curvature in them. Write loss=lambda outputs, targets: … of the outputs; the Hessian works as it is."
+        )
+    return gradient
 
 
 def tensor_outputs(evaluation: Evaluation) -> Tensor:

@@ -132,9 +132,7 @@ def _backward_passes(
     return outputs, list(factor), float(len(factor))
 
 
-def _not_covered(
-    model: nn.Module, modules: dict[str, nn.Module], layers: dict[str, LayerFactors]
-) -> dict[str, str]:
+def _not_covered(model: nn.Module, modules: dict[str, nn.Module], layers: dict[str, LayerFactors]) -> dict[str, str]:
     missing = dict(uncovered(model))
     for name in modules:
         if name not in layers:

@@ -89,10 +89,10 @@ class CurvatureOperator(ABC):
         A block's product only differentiates through what lies behind its parameters: for the last layers of a
         network it costs next to nothing.
         """
-        totals = [torch.zeros_like(columns.T) for _, columns in jobs]
         weight = 0.0
         # a kept graph needs the measured state too: gradient checkpointing runs the model again in the backward pass
         with self.problem.measuring(), contextlib.closing(self._products()) as products:
+            totals = [torch.zeros_like(columns.T) for _, columns in jobs]
             for product, terms in products:
                 for total, (block, columns) in zip(totals, jobs, strict=True):
                     for row, column in zip(total, columns.T, strict=True):

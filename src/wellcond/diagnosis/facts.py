@@ -43,6 +43,11 @@ def fold(factor: float) -> str:
     return f"{digits}e{int(exponent)}"
 
 
+def _named(layer: str) -> str:
+    """A layer's name; one of a `Sequential` is only a number and needs the word."""
+    return f"layer {layer}" if layer.isdecimal() else layer
+
+
 def _loss(pivot: Pivot) -> str:
     if "loss" not in pivot.network:
         return ""
@@ -57,10 +62,10 @@ def _range(pivot: Pivot, matrix: str, forward: bool) -> str:
     layers = list(column) if forward else list(reversed(column))
     low, high = min(layers, key=column.__getitem__), max(layers, key=column.__getitem__)
     if low == high:
-        return f"λmax of {matrix} is {number(column[low])} at {low}"
+        return f"λmax of {matrix} is {number(column[low])} at {_named(low)}"
     falls = layers.index(high) < layers.index(low)
     start, end = (high, low) if falls else (low, high)
-    ends = f"{number(column[start])} at {start}, {number(column[end])} at {end}"
+    ends = f"{number(column[start])} at {_named(start)}, {number(column[end])} at {_named(end)}"
     if column[low] <= 0:
         return f"λmax of {matrix} {'falls to' if falls else 'rises from'} 0: {ends}"
     factor = f"{'falls' if falls else 'rises'} {fold(column[high] / column[low])}-fold"
@@ -74,8 +79,7 @@ def _worst_kappa(pivot: Pivot, matrix: str) -> str:
     layer = max(column, key=column.__getitem__)
     infinite = sum(value == float("inf") for value in column.values())
     also = f", and at {infinite - 1} more" if infinite > 1 else ""
-    value = "∞" if infinite else fold(column[layer])
-    return f"κ50 of {matrix} is {value} at {layer}{also}"
+    return f"κ50 of {matrix} is {'∞' if infinite else fold(column[layer])} at {_named(layer)}{also}"
 
 
 def _lowest_rank(pivot: Pivot) -> str:
@@ -86,7 +90,7 @@ def _lowest_rank(pivot: Pivot) -> str:
     layer = min(share, key=share.__getitem__)
     if share[layer] == 1:
         return "full at every layer"
-    return f"{ranks[layer]:.0f} of {sizes[layer]:.0f} directions at {layer}"
+    return f"{ranks[layer]:.0f} of {sizes[layer]:.0f} directions at {_named(layer)}"
 
 
 def _units(pivot: Pivot, state: str) -> str:
@@ -97,17 +101,20 @@ def _units(pivot: Pivot, state: str) -> str:
     if not total:
         return f"none of {sum(sizes.values()):,.0f}"
     layer = max(counts, key=lambda name: counts[name] / max(sizes[name], 1))
-    return f"{counts[layer]:.0f} of {sizes[layer]:.0f} at {layer}; {total:,.0f} of {sum(sizes.values()):,.0f} in all"
+    there = f"{counts[layer]:.0f} of {sizes[layer]:.0f} at {_named(layer)}"
+    return f"{there}; {total:,.0f} of {sum(sizes.values()):,.0f} in all"
 
 
 def _sharpness(pivot: Pivot) -> str:
     value, error = (pivot.network.get(f"lambda_max{part}(H)") for part in ("", "_error"))
-    return "" if value is None or error is None else f"λmax of the Hessian is {number(value)} ± {error:.0e}"
+    return "" if value is None or error is None else f"λmax of the Hessian is {number(value)} ± {error:.1g}"
 
 
 def _step(pivot: Pivot) -> str:
     network = pivot.network
     text = f"{number(network['max_lr'])} for plain SGD" if "max_lr" in network else ""
+    if "trained_max_lr" in network:
+        text += f"; {number(network['trained_max_lr'])} after the training below"
     if "lr" not in network:
         return text
     own = f"the optimizer is at {number(network['lr'])}"
@@ -125,31 +132,36 @@ def _training(pivot: Pivot) -> str:
 
 
 _QUESTIONS: tuple[tuple[str, str, Callable[[Pivot], str]], ...] = (
-    ("loss", "the mean over the measured examples", _loss),
+    ("loss", "the mean over the examples measured", _loss),
     (
         "signal, forward",
-        "how the size of the layers' inputs changes from first to last; best is little",
+        "how the size of the layers' inputs changes from first to last; little is good",
         lambda pivot: _range(pivot, "Σx", forward=True),
     ),
     (
         "gradient, backward",
-        "how the size of the gradients changes from last to first; best is little",
+        "how the size of the gradients changes from last to first; little is good",
         lambda pivot: _range(pivot, "Σ∇h", forward=False),
     ),
     (
-        "worst input",
-        "strongest direction of a layer's input over its median one; 1 is ideal",
+        "most uneven input",
+        "its strongest direction over its median one; 1 is ideal",
         lambda pivot: _worst_kappa(pivot, "Σx"),
     ),
     (
-        "worst gradient",
-        "strongest direction of a layer's gradient over its median one; 1 is ideal",
+        "most uneven gradient",
+        "its strongest direction over its median one; 1 is ideal",
         lambda pivot: _worst_kappa(pivot, "Σ∇h"),
     ),
     ("lowest input rank", "directions of a layer's input that carry anything at all", _lowest_rank),
     ("dead ReLUs", "zero on every example: they pass no gradient", lambda pivot: _units(pivot, "dying")),
     ("always-on ReLUs", "positive on every example: they are linear", lambda pivot: _units(pivot, "full")),
     ("sharpest direction", "the largest curvature of the loss", _sharpness),
-    ("largest stable lr", "2/λmax on these examples and weights; it changes as the network trains", _step),
+    (
+        "largest stable lr",
+        "2/λmax of the Hessian at these weights: a longer step overshoots its sharpest direction, and moves to weights "
+        "with another limit",
+        _step,
+    ),
     ("training", "where it got, at the best of the learning rates tried", _training),
 )

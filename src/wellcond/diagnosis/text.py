@@ -10,8 +10,9 @@ from wellcond.diagnosis.facts import facts
 from wellcond.diagnosis.pivot import Pivot
 from wellcond.results import Row, text_table
 
-WIDTH = 100
+WIDTH = 80
 """Characters to a line; the table of layers is as wide as its numbers."""
+INDENT = 22
 
 
 def plain_text(rows: Sequence[Row], not_covered: Mapping[str, str], failed: Mapping[str, str]) -> str:
@@ -31,4 +32,4 @@ def layer_text(pivot: Pivot) -> str:
 
 
 def _entry(title: str, text: str) -> str:
-    return textwrap.fill(text, WIDTH, initial_indent=f"{title:<20}", subsequent_indent=" " * 20)
+    return textwrap.fill(text, WIDTH, initial_indent=f"{title:<{INDENT}}", subsequent_indent=" " * INDENT)

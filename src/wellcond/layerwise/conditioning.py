@@ -109,9 +109,11 @@ class ConditioningTable(Mapping[str, LayerConditioning]):
             line = [layer.name, layer.kind]
             for part in (layer.x, layer.g):
                 blank = ["–"] * (len(shares) + 2)
-                line += blank if part is None else [
-                    number(part.lambda_max), *map(number, part.kappa.values()), f"{part.rank}/{len(part.values)}"
-                ]
+                line += (
+                    blank
+                    if part is None
+                    else [number(part.lambda_max), *map(number, part.kappa.values()), f"{part.rank}/{len(part.values)}"]
+                )
             body.append(line)
         footer = f"batchnorm={self.batchnorm!r}, form={self.form!r}, labels={self.labels!r}"
         skipped = [f"not covered: {name}: {why}" for name, why in self.not_covered.items()]

@@ -36,7 +36,7 @@ def save_page(
     `training_loss` with a step (the loss curves appear).
     """
     check_writable(path)
-    return write_atomically(path, page(subjects, title=title, more=more))
+    return write_atomically(path, page(subjects, title=title, more=more).encode())
 
 
 def page(

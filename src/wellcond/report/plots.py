@@ -54,7 +54,7 @@ def kappa_scale(pivots: Iterable[Pivot], matrix: str) -> LogScale:
 def neurons_figure(pivot: Pivot) -> Figure:
     """Dead and always-on units, stacked, as a share of the layer's units."""
     units = pivot.column("units")
-    data = []
+    data: list[Figure] = []
     for quantity, word, colour in (("dying", "dead", "dead"), ("full", "always on", "full")):
         counts = pivot.column(quantity)
         data.append(
@@ -70,7 +70,11 @@ def neurons_figure(pivot: Pivot) -> Figure:
         )
     layout = _layout(_layer_axis(list(units)), "% of units", None, True)
     layout["yaxis"] |= {"range": [0, 100]}
-    return {"data": data, "layout": layout | {"barmode": "stack", "bargap": 0.25}}
+    layout |= {"barmode": "stack", "bargap": 0.25}
+    if not any(bar for trace in data for bar in trace["y"]):
+        text = f"none of {sum(units.values()):,.0f} units is dead or always on"
+        layout["annotations"] = [_note(text)]
+    return {"data": data, "layout": layout}
 
 
 def density_figure(rows: Sequence[Row], colour: int) -> Figure:
@@ -174,6 +178,12 @@ def _layout(x_axis: Figure, y_title: str, scale: LogScale | None, legend: bool) 
         "paper_bgcolor": "rgba(0,0,0,0)",
         "plot_bgcolor": "rgba(0,0,0,0)",
     }
+
+
+def _note(text: str) -> Figure:
+    """A sentence in the middle of a plot that has nothing to draw."""
+    middle = {"xref": "paper", "yref": "paper", "x": 0.5, "y": 0.5, "showarrow": False}
+    return middle | {"text": text, "font": {"color": "muted"}}
 
 
 def _label(text: str) -> str:

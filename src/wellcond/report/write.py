@@ -24,13 +24,12 @@ def check_writable(path: str | Path) -> Path:
     return target
 
 
-def write_atomically(path: str | Path, text: str) -> Path:
-    """Write a text file beside its place and move it there; on any failure an older file stays as it is."""
+def write_atomically(path: str | Path, content: bytes) -> Path:
+    """Write a file beside its place and move it there; on any failure an older file stays as it is."""
     target = check_writable(path)
     temporary = target.with_name(f".{target.name}.{os.getpid()}.tmp")
     try:
-        with open(temporary, "w", encoding="utf-8", newline="\n") as file:
-            file.write(text)
+        temporary.write_bytes(content)
         os.replace(temporary, target)
     except OSError as error:
         raise OutputError(f"{target} could not be written: {error.strerror or error}.") from error

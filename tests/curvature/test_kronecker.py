@@ -1,0 +1,263 @@
+"""Σx and Σ∇h against loops over rows."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from typing import Any
+
+import pytest
+import torch
+from layer_references import gradient_moment, input_moment, layer_gradients, patch_rows, row_moment
+from layer_zoo import CONVOLUTIONS, LAYERS, TOKENS, Sandwich
+from references import assert_same, dense_fisher, gaussian
+from torch import Tensor, nn
+from torch.nn.utils.rnn import pack_padded_sequence
+from zoo import ARCHITECTURES, CLASSES, LOSSES, Case, classifier, integers, mlp, normal, seeded, split
+
+import wellcond as wc
+from wellcond.errors import InvalidProblem
+from wellcond.likelihoods import CrossEntropy
+
+LABELS = ["data", "model"]
+every_labels = pytest.mark.parametrize("labels", LABELS)
+
+
+def expected_factors(case: Case, layer: str, labels: Any) -> tuple[Tensor, Tensor]:
+    """Of a layer whose features come last."""
+    x, _, gradients = layer_gradients(case.model, layer, case.terms, case.batch, labels, case.batchnorm)
+    return row_moment(x.detach()), sum(p * row_moment(g) for p, g in gradients)
+
+
+def assert_factors(case: Case, layer: str, labels: Any, **options: Any) -> None:
+    found = wc.kronecker_factors(case.problem(**options), labels=labels)[layer]
+    x, g = expected_factors(case, layer, labels)
+    assert_same(found.x.mean, x)
+    assert_same(found.g.mean, g)
+
+
+@pytest.mark.parametrize("name", CONVOLUTIONS)
+def test_patches_times_the_weight_are_the_output(name: str) -> None:
+    """A test of the reference itself: a convolution multiplies its weight with the patches of its input."""
+    build, shape = CONVOLUTIONS[name]
+    module: Any = seeded(build)
+    x = normal(2, *shape)
+    h = module(x)
+    groups, bias = module.groups, module.bias
+    if isinstance(module, nn.modules.conv._ConvTransposeNd):
+        g = normal(*h.shape, seed=1)
+        expected = torch.autograd.grad(h, module.weight, g)[0]
+        total = torch.zeros_like(expected).reshape(groups, expected.shape[0] // groups, -1)
+        for n, position, row in patch_rows(module, g, x.shape[2:]):
+            at = x[(n, slice(None), *position)].reshape(groups, -1)
+            total += at.unsqueeze(2) * row.reshape(groups, 1, -1)
+        assert_same(total.reshape(expected.shape), expected)
+        return
+    for n, position, row in patch_rows(module, x, h.shape[2:]):
+        weight = module.weight.reshape(groups, module.out_channels // groups, -1)
+        out = (weight @ row.reshape(groups, -1, 1)).reshape(-1) + (bias if bias is not None else 0)
+        assert_same(out, h[(n, slice(None), *position)])
+
+
+@every_labels
+@pytest.mark.parametrize("form", ["position", "patch"])
+@pytest.mark.parametrize("name", CONVOLUTIONS)
+def test_factors_of_a_convolution(name: str, form: Any, labels: Any) -> None:
+    case = LAYERS[name]()
+    found = wc.kronecker_factors(case.problem(), form, labels)["layer"]
+    x, h, gradients = layer_gradients(case.model, "layer", case.terms, case.batch, labels, "running")
+    module = case.model.layer
+    assert_same(found.x.mean, input_moment(module, x.detach(), h.detach(), form))
+    assert_same(found.g.mean, gradient_moment(module, x, gradients, form))
+
+
+@every_labels
+@pytest.mark.parametrize(
+    ("name", "layer"),
+    [
+        ("mlp_relu", "0"), ("mlp_relu", "2"), ("mlp_relu", "4"),
+        ("transformer", "blocks.0.qkv"), ("transformer", "blocks.1.fc"), ("transformer", "head"),
+        ("lstm", "cell"), ("lstm", "head"), ("multihead_attention", "attention"), ("encoder_layer", "0.linear1"),
+    ],
+)  # fmt: skip
+def test_factors_of_rows_of_features(name: str, layer: str, labels: Any) -> None:
+    assert_factors(ARCHITECTURES[name](), layer, labels)
+
+
+@every_labels
+@pytest.mark.parametrize(("name", "layer"), [("tokens", "0"), ("gru", "cell"), ("rnn", "cell"), ("checkpointed", "fc")])
+def test_factors_of_other_layers(name: str, layer: str, labels: Any) -> None:
+    assert_factors(LAYERS[name](), layer, labels)
+
+
+@every_labels
+@pytest.mark.parametrize("name", ["positions_ignored", "tokens_ignored"])
+def test_ignored_tokens_have_no_gradient_of_their_own(name: str, labels: Any) -> None:
+    assert_factors(LOSSES[name](), "blocks.0.proj", labels)
+
+
+@pytest.mark.parametrize("name", ["cnn_batch", "resnet_batch"])
+def test_with_batch_statistics_the_gradient_includes_the_effect_on_the_others(name: str) -> None:
+    case = ARCHITECTURES[name]()
+    layer = "4" if name == "cnn_batch" else "0.conv1"
+    found = wc.kronecker_factors(case.problem())[layer]
+    x, h, gradients = layer_gradients(case.model, layer, case.terms, case.batch, "data", "batch")
+    module = case.model.get_submodule(layer)
+    assert_same(found.x.mean, input_moment(module, x.detach(), h.detach(), "position"))
+    assert_same(found.g.mean, gradient_moment(module, x, gradients, "position"))
+
+
+def test_exact_labels_are_refused_where_batch_statistics_couple_the_examples() -> None:
+    with pytest.raises(InvalidProblem, match='batchnorm="running"'):
+        wc.kronecker_factors(ARCHITECTURES["cnn_batch"]().problem(), labels="model")
+
+
+@pytest.mark.parametrize("name", ["embedding", "embedding_padding"])
+def test_an_embedding_sees_one_hot_rows_and_none_for_padding(name: str) -> None:
+    case = LAYERS[name]()
+    found = wc.kronecker_factors(case.problem())["0"]
+    counts = [float((token == TOKENS).sum()) / TOKENS.numel() for token in range(5)]
+    if name == "embedding_padding":
+        counts[0] = 0.0
+    assert_same(found.x.mean, torch.tensor([counts], dtype=torch.float64))
+    assert_same(found.g.mean, expected_factors_g(case, "0"))
+
+
+def expected_factors_g(case: Case, layer: str) -> Tensor:
+    _, _, ((_, g),) = layer_gradients(case.model, layer, case.terms, case.batch, "data", case.batchnorm)
+    return row_moment(g)
+
+
+@pytest.mark.parametrize("sizes", [[4, 2], [1, 2, 3]], ids=str)
+@every_labels
+def test_factors_of_several_batches_are_those_of_the_joined_data(sizes: list[int], labels: Any) -> None:
+    case = ARCHITECTURES["mlp_relu"]()
+    assert_factors(case, "2", labels, batches=split(case.batch, sizes))
+
+
+def test_sampled_factors_are_those_of_the_labels_drawn(monkeypatch: pytest.MonkeyPatch) -> None:
+    case = ARCHITECTURES["mlp_relu"]()
+    drawn: list[Tensor] = []
+    original = CrossEntropy.sample
+    monkeypatch.setattr(CrossEntropy, "sample", lambda *args: drawn.append(original(*args)) or drawn[-1])
+    found = wc.kronecker_factors(case.problem(), labels="sample", seed=7)["2"]
+    (labels,) = drawn
+    assert not torch.equal(labels, case.batch[1])
+    assert_same(found.g.mean, expected_factors_g(replace(case, batch=(case.batch[0], labels)), "2"))
+
+
+def test_sampled_factors_are_unbiased() -> None:
+    """z-test of tr Σ∇h over 300 seeds, at the level 1e-4."""
+    case = ARCHITECTURES["mlp_relu"]()
+    exact = float(expected_factors(case, "2", "model")[1].diagonal(dim1=1, dim2=2).sum())
+    problem = case.problem()
+    draws = torch.stack([
+        wc.kronecker_factors(problem, labels="sample", seed=s)["2"].g.mean.diagonal(dim1=1, dim2=2).sum()
+        for s in range(300)
+    ])  # fmt: skip
+    assert abs(float((draws.mean() - exact) / (draws.std() / 300**0.5))) < 3.9
+
+
+# the Kronecker product and the layer's Fisher matrix
+
+
+@pytest.mark.parametrize(
+    "layer", [nn.Linear(3, 2, bias=False), nn.Conv2d(2, 3, 2, bias=False), nn.Conv1d(4, 4, 3, groups=2)]
+)
+def test_one_example_with_one_position_has_exactly_the_kronecker_product_as_fisher(layer: nn.Module) -> None:
+    shapes = {nn.Linear: (3,), nn.Conv2d: (2, 2, 2), nn.Conv1d: (4, 3)}
+    shape = shapes[type(layer)]
+    case = classifier(lambda: Sandwich(layer.float(), shape), normal(1, *shape), 1)
+    factors = wc.kronecker_factors(case.problem(), "patch", "model")["layer"]
+    size = case.model.layer.weight.numel()
+    whole = dense_fisher(case.model, case.terms, case.batch, "model")[:size, :size]
+    blocks = [torch.kron(g, x) for g, x in zip(factors.g.mean, factors.x.mean, strict=True)]
+    for i, block in enumerate(blocks):
+        rows = slice(i * len(block), (i + 1) * len(block))
+        assert_same(block, whole[rows, rows])
+
+
+def test_a_linear_layer_under_squared_error_has_exactly_the_kronecker_product_as_fisher() -> None:
+    """E[g gᵀ] does not depend on the example there."""
+    model = seeded(lambda: nn.Sequential(nn.Linear(4, 3, bias=False)))
+    batch = (normal(6, 4), normal(6, 3))
+    factors = wc.kronecker_factors(wc.Problem(model, nn.MSELoss(), batch), labels="model")["0"]
+    kronecker = torch.kron(factors.g.mean[0], factors.x.mean[0])
+    assert_same(kronecker, dense_fisher(model, gaussian(1 / 3), batch, "model"))
+
+
+# what is covered
+
+
+def test_what_has_no_factors_is_listed_with_the_reason() -> None:
+    case = LAYERS["own_parameter"]()
+    factors = wc.kronecker_factors(case.problem())
+    assert list(factors) == ["frozen", "head"]
+    assert "not called" in factors.not_covered["unused"]
+    assert "no gradient" in factors.not_covered["frozen"]
+    assert factors["frozen"].g.mean is None
+    assert "OwnParameter" in factors.not_covered[""]
+    norms = wc.kronecker_factors(ARCHITECTURES["transformer"]().problem()).not_covered
+    assert list(norms) == [f"blocks.{i}.norm{j}" for i in (0, 1) for j in (1, 2)]
+    assert all("LayerNorm" in reason for reason in norms.values())
+
+
+def test_layers_come_in_the_order_of_the_forward_pass() -> None:
+    found = wc.kronecker_factors(ARCHITECTURES["resnet_batch"]().problem())
+    assert list(found) == ["0.conv1", "0.shortcut", "0.conv2", "2"]
+
+
+def test_a_frozen_layer_behind_trainable_ones_has_both_factors() -> None:
+    case = ARCHITECTURES["mlp_tanh"]()
+    case.model[2].requires_grad_(False)
+    assert_factors(case, "2", "data")
+
+
+def test_a_layer_called_twice_counts_both_calls() -> None:
+    case = LAYERS["called_twice"]()
+    found = wc.kronecker_factors(case.problem())["fc"]
+    fc, x = case.model.fc, case.batch[0]
+    assert_same(found.x.mean, (row_moment(x) + row_moment(fc(x).tanh().detach())) / 2)
+
+
+class Packed(nn.Module):
+    def __init__(self) -> None:
+        super().__init__()
+        self.cell, self.head = nn.GRU(2, 3), nn.Linear(3, CLASSES)
+
+    def forward(self, x: Tensor, lengths: Tensor) -> Tensor:
+        packed = pack_padded_sequence(x, lengths, batch_first=True, enforce_sorted=False)
+        total = torch.zeros(len(x), 3, dtype=x.dtype)
+        output, _ = self.cell(packed)
+        padded = nn.utils.rnn.pad_packed_sequence(output, batch_first=True)[0]
+        return self.head(total + padded.sum(1))
+
+
+def test_a_packed_sequence_counts_its_real_steps() -> None:
+    model, x, lengths = seeded(Packed), normal(3, 4, 2), torch.tensor([2, 4, 1])
+    problem = wc.Problem(model, nn.CrossEntropyLoss(), [((x, lengths), integers(CLASSES, 3))])
+    found = wc.kronecker_factors(problem)["cell"]
+    real = torch.cat([x[n, :length] for n, length in enumerate(lengths)])
+    assert found.x.count == 7
+    assert_same(found.x.mean, row_moment(real))
+    assert found.g.count == 7
+
+
+def test_keyword_arguments_reach_the_layer_as_its_input() -> None:
+    class Keyword(nn.Module):
+        def __init__(self) -> None:
+            super().__init__()
+            self.attention, self.head = nn.MultiheadAttention(4, 2, batch_first=True), nn.Linear(4, CLASSES)
+
+        def forward(self, x: Tensor) -> Tensor:
+            mixed, _ = self.attention(key=2 * x, value=3 * x, query=x)
+            return self.head(input=mixed.mean(1))
+
+    x = normal(3, 2, 4)
+    factors = wc.kronecker_factors(wc.Problem(seeded(Keyword), nn.CrossEntropyLoss(), (x, integers(3, 3))))
+    assert_same(factors["attention"].x.mean, row_moment(x))
+
+
+def test_labels_that_do_not_exist_are_refused() -> None:
+    problem = wc.Problem(mlp(), nn.CrossEntropyLoss(), (normal(2, 4), integers(3, 2)))
+    with pytest.raises(ValueError, match='"data", "sample" or "model"'):
+        wc.kronecker_factors(problem, labels="truth")

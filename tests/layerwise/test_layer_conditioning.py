@@ -1,0 +1,173 @@
+"""The conditioning table against numpy on hand-made moments."""
+
+from __future__ import annotations
+
+import math
+from dataclasses import replace
+from typing import Any
+
+import numpy as np
+import pytest
+import torch
+from layer_references import gradient_moment, input_moment, layer_gradients, row_moment
+from layer_zoo import LAYERS
+from references import assert_same, dense_fisher
+from torch import Tensor, nn
+from zoo import ARCHITECTURES, Case, classifier, integers, mlp, normal, seeded, split
+
+import wellcond as wc
+from wellcond.errors import NonFinite, UnknownLayer
+
+P = (0.2, 0.5, 0.8, 1.0)
+
+
+def moments(case: Case, layer: str) -> tuple[np.ndarray, np.ndarray]:
+    x, _, ((_, g),) = layer_gradients(case.model, layer, case.terms, case.batch, "data", case.batchnorm)
+    return row_moment(x.detach())[0].numpy(), row_moment(g)[0].numpy()
+
+
+def kappa(values: np.ndarray, p: float) -> float:
+    """λ_max / λ_⌈p·d⌉, counted from the largest."""
+    descending = sorted(values.tolist(), reverse=True)
+    chosen = descending[math.ceil(p * len(descending)) - 1]
+    return descending[0] / chosen if chosen > len(descending) * 2.3e-16 * descending[0] else math.inf
+
+
+@pytest.mark.parametrize("layer", ["0", "2", "4"])
+def test_magnitude_conditioning_rank_and_trace_are_numpys(layer: str) -> None:
+    case = classifier(
+        lambda: nn.Sequential(nn.Linear(4, 5), nn.ReLU(), nn.Linear(5, 4), nn.ReLU(), nn.Linear(4, 3)),
+        normal(30, 4),
+        30,
+    )
+    found = wc.conditioning(case.problem())[layer]
+    for part, moment in zip((found.x, found.g), moments(case, layer), strict=True):
+        values = np.linalg.eigvalsh(moment)
+        rank = int(np.linalg.matrix_rank(moment, hermitian=True))
+        np.testing.assert_allclose(part.values.numpy(), values, rtol=1e-9, atol=1e-14 * values.max())
+        assert part.lambda_max == pytest.approx(values.max(), rel=1e-9)
+        assert part.trace == pytest.approx(np.trace(moment), rel=1e-9)
+        assert part.rank == rank
+        for p in P:
+            if math.ceil(p * len(values)) <= rank:
+                assert part.kappa[p] == pytest.approx(kappa(values, p), rel=1e-7)  # rounding of a small λ
+            else:
+                assert part.kappa[p] == math.inf
+
+
+def test_output_gradients_of_cross_entropy_have_no_component_along_the_ones() -> None:
+    """Σ_c (q − y)_c = 0, so Σ∇h of the last layer is singular, and its κ infinite."""
+    last = wc.conditioning(ARCHITECTURES["mlp_tanh"]().problem())["2"].g
+    assert last.rank == 2
+    assert last.kappa[1.0] == math.inf
+
+
+def test_fewer_examples_than_features_make_the_condition_number_infinite() -> None:
+    case = classifier(mlp, normal(3, 4), 3)
+    found = wc.conditioning(case.problem())["0"].x
+    assert (found.rank, found.kappa[1.0]) == (3, math.inf)
+    assert math.isfinite(found.kappa[0.5])
+
+
+def test_kronecker_lambda_max_and_condition_number_are_the_products() -> None:
+    """Proposition 1."""
+    problem = wc.Problem(mlp(), nn.MSELoss(), (normal(20, 4), normal(20, 3)))
+    for layer in wc.conditioning(problem).values():
+        assert layer.kronecker.lambda_max == pytest.approx(layer.x.lambda_max * layer.g.lambda_max, rel=1e-12)
+        assert layer.kronecker.kappa[1.0] == pytest.approx(layer.x.kappa[1.0] * layer.g.kappa[1.0], rel=1e-9)
+
+
+def test_kronecker_spectrum_is_numpys() -> None:
+    case = replace(classifier(mlp, normal(20, 4), 20))
+    found = wc.conditioning(case.problem())["0"]
+    values = np.linalg.eigvalsh(np.kron(*moments(case, "0")))
+    np.testing.assert_allclose(found.kronecker.values.numpy(), values, rtol=1e-9, atol=1e-14 * values.max())
+    assert found.kronecker.kappa[0.5] == pytest.approx(kappa(values, 0.5), rel=1e-9)
+
+
+@pytest.mark.parametrize("name", ["conv2d_grouped", "conv2d_depthwise", "transposed2d_grouped"])
+def test_groups_only_meet_their_own_factor(name: str) -> None:
+    """A grouped convolution's approximate Fisher matrix is block-diagonal, one Kronecker product a group."""
+    case = LAYERS[name]()
+    found = wc.conditioning(case.problem(), form="patch")["layer"]
+    x, h, gradients = layer_gradients(case.model, "layer", case.terms, case.batch, "data", "running")
+    xs = input_moment(case.model.layer, x, h, "patch").numpy()
+    gs = gradient_moment(case.model.layer, x, gradients, "patch").numpy()
+    values = np.sort(np.concatenate([np.linalg.eigvalsh(np.kron(a, b)) for a, b in zip(xs, gs, strict=True)]))
+    np.testing.assert_allclose(found.kronecker.values.numpy(), values, atol=1e-13 * values.max())
+    assert len(found.kronecker.values) == case.model.layer.weight.numel()
+
+
+@pytest.mark.parametrize("name", ["mlp_tanh", "cnn_batch", "cnn_running"])
+def test_small_layers_get_the_exact_spectrum_of_their_fisher_matrix(name: str) -> None:
+    case = ARCHITECTURES[name]()
+    table = wc.conditioning(case.problem(), fisher_up_to=18)
+    whole = dense_fisher(case.model, case.terms, case.batch, "model", case.batchnorm)
+    start = 0
+    for full, p in case.model.named_parameters():
+        rows = slice(start, start + p.numel())
+        start += p.numel()
+        layer, _, part = full.rpartition(".")
+        if part != "weight" or layer not in table:
+            continue
+        if p.numel() > 18:
+            assert table[layer].fisher is None
+        else:
+            assert_same(table[layer].fisher.values, torch.linalg.eigvalsh(whole[rows, rows]))
+
+
+def test_a_model_that_is_one_layer_is_its_own_table() -> None:
+    model = seeded(lambda: nn.Linear(3, 2))
+    batch = (normal(8, 3), normal(8, 2))
+    table = wc.conditioning(wc.Problem(model, nn.MSELoss(), batch), fisher_up_to=100)
+    assert list(table) == [""]
+    assert_same(table[""].x.values, torch.linalg.eigvalsh(row_moment(batch[0])[0]))
+    assert len(table[""].fisher.values) == 6
+
+
+def test_several_batches_are_the_joined_data() -> None:
+    case = ARCHITECTURES["mlp_relu"]()
+    whole, parts = (wc.conditioning(case.problem(batches=b)) for b in ([case.batch], split(case.batch, [4, 2])))
+    for name in whole:
+        assert_same(parts[name].x.values, whole[name].x.values, 1e-12)
+        assert_same(parts[name].g.values, whole[name].g.values, 1e-12)
+
+
+def test_the_table_says_how_it_was_made_and_what_is_missing() -> None:
+    table = wc.conditioning(ARCHITECTURES["cnn_running"]().problem(), form="patch", labels="sample")
+    text = str(table)
+    assert "batchnorm='running', form='patch', labels='sample'" in text
+    assert "not covered: 1: BatchNorm2d" in text
+    assert list(table) == ["0", "4", "7"]
+    assert table["0.weight"] is table["0"]
+    with pytest.raises(UnknownLayer, match="'7'"):
+        table["8"]
+
+
+def test_rows_hold_every_number_of_the_table() -> None:
+    table = wc.conditioning(wc.Problem(mlp(), nn.MSELoss(), (normal(20, 4), normal(20, 3))), fisher_up_to=50)
+    rows = {(row.layer, row.quantity): row.value for row in table.rows()}
+    assert rows["0", "lambda_max(Σx)"] == table["0"].x.lambda_max
+    assert rows["2", "kappa_50%(Σ∇h)"] == table["2"].g.kappa[0.5]
+    assert rows["2", "trace(F)"] == table["2"].fisher.trace
+    assert rows["0", "rank(Σx⊗Σ∇h)"] == table["0"].kronecker.rank
+
+
+def test_float32_moments_count_float32_rounding_as_zero() -> None:
+    """Two equal columns make Σx singular; in float32 its zero eigenvalue is some 1e-8 instead."""
+    x = normal(50, 2).float()
+    batch = (torch.cat([x, x[:, :1]], 1), integers(3, 50))
+    found = wc.conditioning(wc.Problem(nn.Linear(3, 3), nn.CrossEntropyLoss(), batch))[""].x
+    assert (found.rank, found.kappa[1.0]) == (2, math.inf)
+
+
+def test_an_infinite_gradient_names_the_layer() -> None:
+    class Root(nn.Module):
+        def forward(self, x: Tensor) -> Tensor:
+            return x.clamp_min(0).sqrt()
+
+    model: Any = seeded(lambda: nn.Sequential(nn.Linear(4, 3), Root()))
+    model[0].weight.data.zero_()
+    model[0].bias.data.zero_()
+    with pytest.raises(NonFinite, match="layer '0'"):
+        wc.conditioning(wc.Problem(model, nn.CrossEntropyLoss(), (normal(3, 4), integers(3, 3))))

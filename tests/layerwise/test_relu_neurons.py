@@ -1,0 +1,165 @@
+"""Dying and full units against loops over examples and positions."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import pytest
+import torch
+import torch.nn.functional as F
+from references import in_state
+from torch import Tensor, nn
+from torch.utils.data import DataLoader, TensorDataset
+from zoo import ARCHITECTURES, Case, classifier, integers, normal, seeded, split
+
+import wellcond as wc
+from wellcond.errors import NonFinite, UnknownLayer
+
+RELUS: dict[str, Any] = {
+    "module": nn.ReLU(),
+    "module_in_place": nn.ReLU(inplace=True),
+    "functional": F.relu,
+    "functional_in_place": lambda x: F.relu(x, inplace=True),
+    "F.relu_": F.relu_,
+    "torch.relu": torch.relu,
+    "torch.relu_": torch.relu_,
+    "method": lambda x: x.relu(),
+    "method_in_place": lambda x: x.relu_(),
+}
+
+
+class OneHidden(nn.Module):
+    """Six units, of which biases make the first dead and the second never off."""
+
+    def __init__(self, relu: Any) -> None:
+        super().__init__()
+        self.fc, self.head, self.relu = nn.Linear(4, 6), nn.Linear(6, 3), relu
+
+    def forward(self, x: Tensor) -> Tensor:
+        return self.head(self.relu(self.fc(x)))
+
+
+def one_hidden(relu: Any, examples: int = 8) -> Case:
+    case = classifier(lambda: OneHidden(relu), normal(examples, 4), examples)
+    case.model.fc.bias.data[0], case.model.fc.bias.data[1] = -100.0, 100.0
+    return case
+
+
+def by_hand(units: Tensor) -> tuple[list[bool], list[bool]]:
+    """(examples, units, …) after the ReLU → (dying, full)."""
+    dying, full = [], []
+    for unit in range(units.shape[1]):
+        values = [float(v) for example in units for v in example[unit].reshape(-1)]
+        dying.append(all(v == 0 for v in values))
+        full.append(all(v > 0 for v in values))
+    return dying, full
+
+
+def assert_is(found: Any, units: Tensor) -> None:
+    assert (found.is_dying.tolist(), found.is_full.tolist()) == by_hand(units)
+
+
+@pytest.mark.parametrize("relu", RELUS.values(), ids=RELUS)
+def test_every_way_of_writing_a_relu_is_seen(relu: Any) -> None:
+    case = one_hidden(relu)
+    found = wc.neurons(case.problem())
+    assert list(found) == ["fc"]
+    assert_is(found["fc"], case.model.fc(case.batch[0]).detach().clamp_min(0))
+    assert found["fc"].units == 6
+    assert found["fc"].is_dying[0]
+    assert found["fc"].is_full[1]
+    assert (found["fc"].dying, found["fc"].full) == (int(found["fc"].is_dying.sum()), int(found["fc"].is_full.sum()))
+
+
+@pytest.mark.parametrize("sizes", [[8], [5, 3], [1] * 8], ids=str)
+def test_a_unit_is_dead_on_every_example_of_every_batch(sizes: list[int]) -> None:
+    case = one_hidden(F.relu)
+    found = wc.neurons(case.problem(batches=split(case.batch, sizes)))
+    assert_is(found["fc"], case.model.fc(case.batch[0]).detach().clamp_min(0))
+    assert found.examples == 8
+
+
+@pytest.mark.parametrize("meaning", ["batch", "running"])
+def test_a_channel_of_a_convolution_is_a_unit_at_all_positions(meaning: str) -> None:
+    case = ARCHITECTURES[f"cnn_{meaning}"]()
+    case.model[1].bias.data[:2] = torch.tensor([-50.0, 50.0])
+    found = wc.neurons(case.problem())
+    model = in_state(case.model, meaning)
+    first = model[1](model[0](case.batch[0])).clamp_min(0)
+    second = model[4](model[3](first)).clamp_min(0)
+    assert list(found) == ["0", "4"]
+    assert_is(found["0"], first)
+    assert_is(found["4"], second)
+    assert (found["0"].dying, found["0"].full) == (1, 1)
+
+
+def test_tokens_are_positions_of_a_linear_layers_units() -> None:
+    case = ARCHITECTURES["encoder_layer"]()
+    layer = in_state(case.model, "batch")[0]
+    x = case.batch[0]
+    h = layer.norm1(x + layer.self_attn(x, x, x)[0])
+    found = wc.neurons(case.problem())
+    assert list(found) == ["0.linear1"]
+    assert_is(found["0.linear1"], layer.linear1(h).clamp_min(0).transpose(1, 2))
+
+
+def test_a_second_relu_behind_the_same_layer_has_its_own_entry() -> None:
+    class Two(nn.Module):
+        def __init__(self) -> None:
+            super().__init__()
+            self.fc = nn.Linear(4, 3)
+
+        def forward(self, x: Tensor) -> Tensor:
+            h = self.fc(F.relu(x))
+            return F.relu(h) - F.relu(-h)
+
+    case = classifier(Two, normal(5, 4), 5)
+    found = wc.neurons(case.problem(batches=split(case.batch, [3, 2])))
+    h = case.model.fc(case.batch[0].clamp_min(0)).detach()
+    assert list(found) == ["input", "fc", "fc[1]"]
+    assert_is(found["input"], case.batch[0].clamp_min(0))
+    assert_is(found["fc"], h.clamp_min(0))
+    assert_is(found["fc[1]"], (-h).clamp_min(0))
+
+
+def test_a_relu_in_the_loss_is_not_a_unit_of_the_model() -> None:
+    case = one_hidden(torch.tanh)
+    hinge = lambda f, y: F.relu(1 - f.gather(1, y[:, None])).mean()  # noqa: E731
+    found = wc.neurons(wc.Problem(case.model, hinge, case.batch))
+    assert list(found) == []
+    assert str(found) == "no ReLU was called"
+
+
+def test_rows_and_text_hold_the_counts() -> None:
+    found = wc.neurons(one_hidden(F.relu).problem())
+    counts = {row.quantity: row.value for row in found.rows()}
+    assert counts == {"dying": found["fc"].dying, "full": found["fc"].full, "units": 6}
+    assert "on 8 examples" in str(found)
+    with pytest.raises(UnknownLayer, match="'fc'"):
+        found["fc1"]
+
+
+def test_examples_are_counted_and_not_tokens() -> None:
+    case = ARCHITECTURES["transformer"]()
+    assert wc.neurons(case.problem()).examples == 3
+
+
+def test_a_shuffled_loader_will_do_for_one_pass() -> None:
+    case = one_hidden(F.relu)
+    loader = DataLoader(TensorDataset(*case.batch), batch_size=3, shuffle=True)
+    assert_is(wc.neurons(case.problem(batches=loader))["fc"], case.model.fc(case.batch[0]).detach().clamp_min(0))
+
+
+def test_nan_is_said_and_not_counted() -> None:
+    case = one_hidden(F.relu)
+    case.batch[0][3, 1] = float("nan")
+    with pytest.raises(NonFinite, match="inputs of batch 0"):
+        wc.neurons(case.problem())
+
+
+def test_a_frozen_network_without_data_labels_is_not_needed() -> None:
+    """Counting needs no gradient: one trainable parameter is enough to be a problem."""
+    model = seeded(lambda: nn.Sequential(nn.Linear(4, 3), nn.ReLU(), nn.Linear(3, 2)))
+    model[0].requires_grad_(False)
+    batch = (normal(5, 4), integers(2, 5))
+    assert_is(wc.neurons(wc.Problem(model, nn.CrossEntropyLoss(), batch))["0"], model[0](batch[0]).clamp_min(0))

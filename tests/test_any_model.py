@@ -1,0 +1,298 @@
+"""Whatever a model is wrapped in, made of or given, its curvature is the same."""
+
+from __future__ import annotations
+
+import sys
+from collections import UserDict
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+import torch
+import torch.nn.functional as F
+from layer_references import layer_gradients, row_moment
+from layer_zoo import LAYERS
+from references import assert_same, categorical, dense_ggn, dense_hessian
+from torch import Tensor, nn
+from torch.utils.checkpoint import checkpoint
+from zoo import ARCHITECTURES, CLASSES, Case, cnn, integers, normal, seeded
+
+import wellcond as wc
+from wellcond.errors import InvalidProblem
+
+
+@pytest.fixture
+def case() -> Case:
+    return ARCHITECTURES["cnn_batch"]()
+
+
+def assert_measured(model: nn.Module, case: Case) -> None:
+    """The wrapped model has the Hessian, the GGN and the layer names of the bare one."""
+    problem = wc.Problem(model, case.loss, [case.batch], case.batchnorm)
+    assert list(problem.params) == [name for name, _ in case.model.named_parameters()]
+    v = normal(problem.size)
+    assert_same(wc.Hessian(problem) @ v, dense_hessian(case.model, case.loss, case.batch, case.batchnorm) @ v)
+    assert_same(wc.GGN(problem) @ v, dense_ggn(case.model, case.loss, case.batch, case.batchnorm) @ v)
+    assert list(wc.conditioning(problem)) == ["0", "4", "7"]
+    assert list(wc.neurons(problem)) == ["0", "4"]
+
+
+# wrapped
+
+
+def test_a_compiled_model_is_measured_as_the_module_inside(case: Case) -> None:
+    compiled = torch.compile(case.model, backend="eager")
+    compiled(case.batch[0])
+    assert_measured(compiled, case)
+
+
+def test_a_model_compiled_in_place_is_measured_eagerly(case: Case) -> None:
+    case.model.compile(backend="eager")
+    case.model(case.batch[0])
+    assert_measured(case.model, case)
+
+
+def test_compiled_parts_are_measured_eagerly(case: Case) -> None:
+    """The names keep torch's own prefix; the numbers are those of the bare model."""
+    expected = dense_hessian(case.model, case.loss, case.batch)
+    backend_calls = []
+
+    def backend(graph: Any, _inputs: Any) -> Any:
+        backend_calls.append(graph)
+        return graph.forward
+
+    case.model[0] = torch.compile(case.model[0], backend=backend)
+    assert_same(wc.Hessian(case.problem()).dense(), expected)
+    assert backend_calls == []
+    case.model(case.batch[0])
+    assert len(backend_calls) == 1  # and afterwards it is compiled again
+
+
+@pytest.fixture
+def process_group(tmp_path: Path) -> Iterator[None]:
+    torch.distributed.init_process_group("gloo", init_method=f"file://{tmp_path}/store", rank=0, world_size=1)
+    yield
+    torch.distributed.destroy_process_group()
+
+
+@pytest.mark.usefixtures("process_group")
+def test_a_distributed_model_is_measured_as_the_module_inside(case: Case) -> None:
+    assert_measured(nn.parallel.DistributedDataParallel(case.model), case)
+
+
+def test_a_data_parallel_model_is_measured_as_the_module_inside(case: Case) -> None:
+    assert_measured(nn.DataParallel(case.model), case)
+    assert_measured(torch.compile(nn.DataParallel(case.model), backend="eager"), case)
+
+
+# in the surroundings of a training script
+
+
+def test_ambient_modes_do_not_reach_the_measurement(case: Case) -> None:
+    v = normal(case.problem().size)
+    expected = dense_hessian(case.model, case.loss, case.batch) @ v
+    with torch.no_grad():
+        assert_same(wc.Hessian(case.problem()) @ v, expected)
+    with torch.inference_mode():
+        assert_same(wc.Hessian(case.problem()) @ v, expected)
+
+
+def test_mixed_precision_around_the_call_is_off_inside() -> None:
+    case = ARCHITECTURES["mlp_tanh"]()
+    model, batch = case.model.float(), (case.batch[0].float(), case.batch[1])
+    v = normal(43).float()
+    expected = wc.Hessian(wc.Problem(model, case.loss, batch)) @ v
+    with torch.autocast("cpu", torch.bfloat16):
+        assert torch.equal(wc.Hessian(wc.Problem(model, case.loss, batch)) @ v, expected)
+        operator = wc.Hessian(wc.Problem(model, case.loss, batch))
+    assert torch.equal(operator @ v, expected)
+
+
+@pytest.mark.parametrize("name", ["transformer", "encoder_layer", "multihead_attention"])
+@pytest.mark.parametrize("training", [True, False])
+def test_attention_has_its_second_derivatives_in_either_mode(name: str, training: bool) -> None:
+    """Fused kernels and the fast path of evaluation have none."""
+    case = ARCHITECTURES[name]()
+    case.model.train(training)
+    v = normal(case.problem().size)
+    assert_same(wc.Hessian(case.problem()) @ v, dense_hessian(case.model, case.loss, case.batch) @ v)
+
+
+# made of
+
+
+class CheckpointedBlock(nn.Module):
+    """BatchNorm, dropout and attention, run once more in the backward pass."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.fc, self.bn, self.dropout = nn.Linear(4, 4), nn.BatchNorm1d(4), nn.Dropout(0.5)
+        self.head = nn.Linear(4, CLASSES)
+
+    def block(self, x: Tensor) -> Tensor:
+        h = self.dropout(self.bn(self.fc(x))).unsqueeze(1)
+        return F.scaled_dot_product_attention(h, h, h).squeeze(1).tanh()
+
+    def forward(self, x: Tensor) -> Tensor:
+        return self.head(checkpoint(self.block, x, use_reentrant=False))
+
+
+@pytest.mark.parametrize("training", [True, False])
+def test_gradient_checkpointing_recomputes_in_the_measured_state(training: bool) -> None:
+    """The graph of one batch is kept; its products run the block again, long after the forward pass."""
+    model = seeded(CheckpointedBlock).train(training)
+    case = Case(model, nn.CrossEntropyLoss(), (normal(6, 4), integers(CLASSES, 6)), categorical())
+    before = model.bn.running_mean.clone()
+    v = normal(case.problem().size)
+    expected = dense_hessian(model, case.loss, case.batch) @ v
+    operator = wc.Hessian(case.problem())
+    assert_same(operator @ v, expected)
+    assert_same(operator @ v, expected)
+    assert torch.equal(model.bn.running_mean, before)
+
+
+def test_tied_weights_are_one_set_of_parameters() -> None:
+    case = LAYERS["tied_modules"]()
+    assert list(case.problem().params) == ["embed.weight", "fc.weight", "fc.bias"]
+    assert_same(wc.Hessian(case.problem()).dense(), dense_hessian(case.model, case.loss, case.batch))
+
+
+# given
+
+
+class Several(nn.Module):
+    """Two inputs, by position or by name."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.fc1, self.fc2 = nn.Linear(4, CLASSES), nn.Linear(2, CLASSES)
+
+    def forward(self, image: Tensor, extra: Tensor) -> Tensor:
+        return self.fc1(image).tanh() * self.fc2(extra).tanh()
+
+
+@pytest.mark.parametrize("kind", ["tuple", "list", "dict", "mapping"])
+def test_several_inputs_go_into_a_tuple_or_a_dict(kind: str) -> None:
+    image, extra, targets = normal(5, 4), normal(5, 2), integers(CLASSES, 5)
+    named = {"image": image, "extra": extra}
+    inputs = {"tuple": (image, extra), "list": [image, extra], "dict": named, "mapping": UserDict(named)}[kind]
+    model = seeded(Several)
+    found = wc.Hessian(wc.Problem(model, nn.CrossEntropyLoss(), [(inputs, targets)])).dense()
+    assert_same(found, dense_hessian(model, nn.CrossEntropyLoss(), (named, targets)))
+
+
+class Pair(nn.Module):
+    """Returns a tuple, as networks with two heads do."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.fc1, self.fc2 = nn.Linear(4, 2), nn.Linear(4, 3)
+
+    def forward(self, x: Tensor) -> tuple[Tensor, Tensor]:
+        return self.fc1(x).tanh(), self.fc2(x).tanh()
+
+
+def test_a_model_with_several_outputs_has_a_hessian_but_no_ggn() -> None:
+    model = seeded(Pair)
+    batch = (normal(5, 4), (normal(5, 2), integers(3, 5)))
+    loss = lambda f, y: F.mse_loss(f[0], y[0]) + F.cross_entropy(f[1], y[1])  # noqa: E731
+    problem = wc.Problem(model, loss, [batch])
+    assert_same(wc.Hessian(problem).dense(), dense_hessian(model, loss, batch))
+    assert list(wc.conditioning(problem)) == ["fc1", "fc2"]
+    with pytest.raises(InvalidProblem, match="no Jacobian of its outputs.*the Hessian works"):
+        wc.GGN(problem).dense()
+
+
+# Hugging Face
+
+
+@pytest.fixture(scope="module")
+def transformers() -> Any:
+    try:
+        import torchvision  # noqa: F401
+    except Exception:  # broken or missing: transformers does without it if it is told so before its own import
+        sys.modules["torchvision"] = None  # type: ignore[assignment]
+    return pytest.importorskip("transformers")
+
+
+def gpt2(transformers: Any, kind: str = "GPT2LMHeadModel", **options: Any) -> nn.Module:
+    config = transformers.GPT2Config(
+        n_layer=1, n_head=2, n_embd=4, vocab_size=5, n_positions=4, pad_token_id=0, **options
+    )
+    with torch.random.fork_rng():
+        torch.manual_seed(0)
+        return getattr(transformers, kind)(config).double()
+
+
+TOKENS, NEXT = integers(5, 3, 4), integers(5, 3, 4, seed=1)
+
+
+def token_loss(outputs: Any, targets: Tensor) -> Tensor:
+    return F.cross_entropy(outputs.logits.flatten(0, 1), targets.flatten())
+
+
+def plain_token_loss(logits: Tensor, targets: Tensor) -> Tensor:
+    return F.cross_entropy(logits.flatten(0, 1), targets.flatten())
+
+
+@pytest.mark.parametrize("loss", [token_loss, plain_token_loss], ids=["of_the_output_object", "of_the_logits"])
+def test_a_language_model_takes_a_loss_of_its_output_or_of_its_logits(transformers: Any, loss: Any) -> None:
+    model = gpt2(transformers)
+    problem = wc.Problem(model, loss, [({"input_ids": TOKENS}, NEXT)])
+    v = normal(problem.size)
+    batch = ({"input_ids": TOKENS}, NEXT)
+    assert_same(wc.Hessian(problem) @ v, dense_hessian(model, plain_token_loss, batch) @ v)
+    expected = dense_ggn(model, plain_token_loss, batch) @ v
+    assert_same(wc.GGN(problem) @ v, expected)
+    assert_same(wc.Fisher(problem) @ v, expected)
+
+
+def test_a_classifier_takes_a_loss_module(transformers: Any) -> None:
+    model = gpt2(transformers, "GPT2ForSequenceClassification", num_labels=CLASSES)
+    inputs, targets = {"input_ids": TOKENS.clamp_min(1)}, integers(CLASSES, 3)
+    problem = wc.Problem(model, nn.CrossEntropyLoss(), [(transformers.BatchEncoding(inputs), targets)])
+    v = normal(problem.size)
+    assert_same(wc.GGN(problem) @ v, dense_ggn(model, nn.CrossEntropyLoss(), (inputs, targets)) @ v)
+
+
+def test_a_loss_computed_inside_the_model_has_a_hessian_but_no_ggn(transformers: Any) -> None:
+    model = gpt2(transformers)
+    inputs = {"input_ids": TOKENS, "labels": TOKENS}
+    problem = wc.Problem(model, lambda outputs, _: outputs.loss, [(inputs, TOKENS)])
+    shifted = lambda f, y: F.cross_entropy(f[:, :-1].flatten(0, 1), y[:, 1:].flatten())  # noqa: E731
+    v = normal(problem.size)
+    expected = dense_hessian(model, shifted, ({"input_ids": TOKENS}, TOKENS)) @ v
+    assert_same(wc.Hessian(problem) @ v, expected, 1e-6)  # transformers computes its own loss in float32
+    with pytest.raises(InvalidProblem, match="does not look at"):
+        wc.GGN(problem) @ v
+
+
+@pytest.mark.parametrize("labels", ["data", "model"])
+def test_factors_of_a_language_models_layers(transformers: Any, labels: Any) -> None:
+    model = gpt2(transformers)
+    batch = ({"input_ids": TOKENS}, NEXT)
+    factors = wc.kronecker_factors(wc.Problem(model, token_loss, [batch]), labels=labels)
+    parts = ["attn.c_attn", "attn.c_proj", "mlp.c_fc", "mlp.c_proj"]
+    assert list(factors) == ["transformer.wte", "transformer.wpe", *(f"transformer.h.0.{p}" for p in parts), "lm_head"]
+    for part in parts:
+        name = f"transformer.h.0.{part}"
+        x, _, gradients = layer_gradients(model, name, categorical(-1), batch, labels, "batch")
+        assert_same(factors[name].x.mean, row_moment(x.detach()))
+        assert_same(factors[name].g.mean, sum(p * row_moment(g) for p, g in gradients))
+    assert list(factors.not_covered) == ["transformer.h.0.ln_1", "transformer.h.0.ln_2", "transformer.ln_f"]
+
+
+def test_the_gram_side_of_a_language_model(transformers: Any) -> None:
+    model = gpt2(transformers)
+    problem = wc.Problem(model, token_loss, [({"input_ids": TOKENS}, NEXT)])
+    expected = dense_ggn(model, plain_token_loss, ({"input_ids": TOKENS}, NEXT))
+    found = wc.spectrum(wc.Fisher(problem))
+    assert found.side == "gram"
+    assert_same(found.values, torch.linalg.eigvalsh(expected))
+
+
+def test_a_cnn_without_any_wrapper_is_what_the_others_are_compared_with() -> None:
+    case = ARCHITECTURES["cnn_batch"]()
+    assert isinstance(case.model, type(cnn()))
+    assert_measured(case.model, case)

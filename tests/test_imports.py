@@ -1,0 +1,139 @@
+"""Imports point one way, and `import wellcond` is light."""
+
+from __future__ import annotations
+
+import ast
+import os
+import subprocess
+import sys
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+
+import wellcond
+
+ROOT = Path(wellcond.__file__).parent
+
+ORDER: list[set[str]] = [
+    {"errors", "results"},
+    {"likelihoods"},
+    {"isolation", "taps", "layers", "losses", "checks"},
+    {"causes"},
+    {"problem"},
+    {"curvature"},
+    {"spectral"},
+    {"layerwise"},
+    {"models", "data"},
+    {"diagnosis"},
+    {"report"},
+    {"experiments"},
+    {"cli"},
+]
+"""The rooms from the ground floor up. A room imports from floors below it, and from itself."""
+DOORS = {("diagnosis.diagnosis", "report.page"), ("diagnosis.about", "__version__")}
+"""Upward imports that are wanted, inside a function: a verdict writes its own page and names the version it is of."""
+FLOOR = {room: floor for floor, rooms in enumerate(ORDER) for room in rooms}
+FILES = sorted(path for path in ROOT.rglob("*.py") if path != ROOT / "__init__.py")
+
+
+def module_name(path: Path) -> str:
+    parts = path.relative_to(ROOT).with_suffix("").parts
+    return ".".join(parts[:-1] if parts[-1] == "__init__" else parts)
+
+
+def imported(path: Path, *, top_level_only: bool = False) -> Iterator[str]:
+    """Names inside wellcond that a file imports, without the leading "wellcond."; "" is the package itself."""
+    tree = ast.parse(path.read_text(encoding="utf-8"))
+    for node in tree.body if top_level_only else ast.walk(tree):
+        if isinstance(node, ast.Import):
+            names = [alias.name for alias in node.names]
+        elif isinstance(node, ast.ImportFrom) and node.level == 0 and node.module is not None:
+            names = [f"{node.module}.{alias.name}" for alias in node.names]
+        elif isinstance(node, ast.ImportFrom):
+            raise AssertionError(f"{path.name} has a relative import")
+        else:
+            continue
+        yield from (name.removeprefix("wellcond").removeprefix(".") for name in names if is_ours(name))
+
+
+def is_ours(name: str) -> bool:
+    return name == "wellcond" or name.startswith("wellcond.")
+
+
+def room(name: str) -> str:
+    return name.partition(".")[0]
+
+
+def test_every_room_has_its_floor() -> None:
+    rooms = {room(module_name(path)) for path in FILES}
+    assert rooms <= FLOOR.keys(), f"place {sorted(rooms - FLOOR.keys())} in ORDER"
+
+
+@pytest.mark.parametrize("path", FILES, ids=module_name)
+def test_imports_point_downwards(path: Path) -> None:
+    name = module_name(path)
+    at_top = set(imported(path, top_level_only=True))
+    for target in imported(path):
+        if target not in at_top and any(name == here and target.startswith(there) for here, there in DOORS):
+            continue
+        # the package itself stands on top of all that it exports
+        floor = FLOOR.get(room(target), max(FLOOR[room(t)] for t in imported(ROOT / "__init__.py")))
+        message = f"{name} imports {target or 'wellcond'}, which stands above or beside it"
+        assert room(target) == room(name) or floor < FLOOR[room(name)], message
+
+
+def test_there_are_no_cycles() -> None:
+    """Between the files, as they are imported; not counting what a function imports when it is called."""
+    modules = {module_name(path): path for path in FILES}
+    graph = {
+        name: {found for target in imported(path, top_level_only=True) if (found := resolve(target, modules))} - {name}
+        for name, path in modules.items()
+    }
+    done: set[str] = set()
+
+    def visit(name: str, above: tuple[str, ...]) -> None:
+        assert name not in above, " → ".join([*above, name])
+        if name not in done:
+            for target in graph[name]:
+                visit(target, (*above, name))
+            done.add(name)
+
+    for name in graph:
+        visit(name, ())
+
+
+def resolve(target: str, modules: dict[str, Path]) -> str | None:
+    """The module a dotted name lives in: the name itself, or what it is an attribute of."""
+    while target and target not in modules:
+        target = target.rpartition(".")[0]
+    return target or None
+
+
+def run(code: str) -> str:
+    environment = os.environ | {"PYTHONPATH": str(ROOT.parent)}
+    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, env=environment, check=True)
+    return done.stdout.strip()
+
+
+def test_importing_wellcond_needs_torch_numpy_and_the_standard_library_alone() -> None:
+    code = """
+import sys
+import torch, numpy
+before = {name.partition(".")[0] for name in sys.modules}
+import wellcond
+new = {name.partition(".")[0] for name in sys.modules} - before - set(sys.stdlib_module_names) - {"wellcond"}
+print(sorted(new))
+"""
+    assert run(code) == "[]"
+
+
+def test_importing_wellcond_takes_no_time_beside_importing_torch() -> None:
+    """0.3 s is promised; a busy machine may take longer, and what this guards against takes seconds."""
+    code = "import time, torch, numpy; start = time.perf_counter(); import wellcond; print(time.perf_counter() - start)"
+    assert min(float(run(code)) for _ in range(3)) < 1.0
+
+
+def test_public_names_are_there() -> None:
+    for name in wellcond.__all__:
+        assert hasattr(wellcond, name)

@@ -1,0 +1,253 @@
+"""No measurement changes anything of the user's: not when it ends, and not when it fails half-way."""
+
+from __future__ import annotations
+
+import random
+from collections.abc import Callable
+from typing import Any
+
+import numpy as np
+import pytest
+import torch
+from torch import Tensor, nn
+from torch.nn.modules import module as global_hooks
+from torch.utils.data import DataLoader, TensorDataset
+from zoo import integers, normal, seeded
+
+import wellcond as wc
+
+FAIL = 99.0
+"""An input with this value makes the model raise."""
+
+
+class Boom(Exception):
+    """The user's own exception."""
+
+
+class Fuse(nn.Module):
+    """Passes its input on, and raises on a marked one."""
+
+    def forward(self, x: Tensor) -> Tensor:
+        if bool((x == FAIL).any()):
+            raise Boom
+        return x
+
+
+class Everything(nn.Module):
+    """All kinds of state: BatchNorm, dropout, attention, a recurrent layer, an embedding, buffers, frozen weights."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.fuse = Fuse()
+        self.conv = nn.Conv1d(2, 4, 3, padding=1)
+        self.bn = nn.BatchNorm1d(4)
+        self.dropout = nn.Dropout(0.5)
+        self.attention = nn.MultiheadAttention(4, 2, dropout=0.1, batch_first=True)
+        self.norm = nn.LayerNorm(4)
+        self.rnn = nn.GRU(4, 3, batch_first=True)
+        self.frozen = nn.Linear(3, 3).requires_grad_(False)
+        self.embedding = nn.Embedding(4, 3, sparse=True)
+        self.head = nn.Linear(3, 3)
+        self.register_buffer("calls", torch.zeros(()))
+        self.register_buffer("empty", None)
+
+    def forward(self, x: Tensor) -> Tensor:
+        h = torch.relu(self.bn(self.conv(self.fuse(x)))).transpose(1, 2)
+        h = self.norm(h + self.attention(h, h, h)[0])
+        h = self.frozen(self.rnn(self.dropout(h))[0][:, -1])
+        self.calls.add_(1)  # a buffer written to in forward
+        return self.head(h.relu() + self.embedding(torch.zeros(len(x), dtype=torch.long)))
+
+
+MEASUREMENTS: dict[str, Callable[[wc.Problem], Any]] = {
+    "hessian_product": lambda p: wc.Hessian(p) @ torch.ones(p.size),
+    "ggn_product": lambda p: wc.GGN(p) @ torch.ones(p.size),
+    "fisher_product": lambda p: wc.Fisher(p) @ torch.ones(p.size),
+    "fisher_sample_product": lambda p: wc.Fisher(p, "sample") @ torch.ones(p.size),
+    "fisher_data_product": lambda p: wc.Fisher(p, "data") @ torch.ones(p.size),
+    "dense": lambda p: wc.Hessian(p).layer("head").dense(),
+    "eigenvalues": lambda p: wc.eigenvalues(wc.Hessian(p), tol=0.1, max_matvecs=5),
+    "spectrum": lambda p: wc.spectrum(wc.Fisher(p, params=["head", "conv"])),
+    "density": lambda p: wc.density(wc.Hessian(p, ["head"]), probes=2, steps=3),
+    "trace": lambda p: wc.trace(wc.Hessian(p), tol=0.5, max_matvecs=30),
+    "conditioning": lambda p: wc.conditioning(p, fisher_up_to=10),
+    "kronecker_factors": lambda p: wc.kronecker_factors(p, labels="sample"),
+    "neurons": lambda p: wc.neurons(p),
+}
+every_measurement = pytest.mark.parametrize("measure", MEASUREMENTS.values(), ids=MEASUREMENTS)
+
+
+def build() -> tuple[nn.Module, DataLoader[Any]]:
+    """A model in a mixed state, with gradients and hooks of its own, and a loader with its own generator."""
+    model = seeded(Everything)
+    model.train()
+    model.bn.eval()
+    model.rnn.eval()
+    for i, p in enumerate(model.parameters()):
+        if i % 3:
+            p.grad = torch.full_like(p, float(i))
+    model.conv.register_forward_hook(lambda *_: None)
+    model.head.register_full_backward_hook(lambda *_: None)
+    model.norm.register_forward_pre_hook(lambda *_: None)
+    data = TensorDataset(normal(6, 2, 4), integers(3, 6))
+    return model, DataLoader(data, batch_size=2, generator=torch.Generator().manual_seed(3))
+
+
+def snapshot(model: nn.Module, loader: DataLoader[Any]) -> dict[str, Any]:
+    """Everything that could have changed: values, and identity where that matters."""
+    state: dict[str, Any] = {}
+    for name, p in model.named_parameters():
+        state[f"parameter {name}"] = (
+            id(p),
+            p._version,
+            p.requires_grad,
+            p.detach().clone(),
+            len(p._backward_hooks or ()),
+        )
+        state[f"grad {name}"] = None if p.grad is None else (id(p.grad), p.grad._version, p.grad.clone())
+    for name, module in model.named_modules():
+        state[f"mode {name}"] = module.training
+        state[f"attributes {name}"] = sorted(module.__dict__)
+        state[f"sparse {name}"] = getattr(module, "sparse", None)
+        state[f"hooks {name}"] = [
+            len(hooks) for key, hooks in sorted(module.__dict__.items()) if key.endswith("_hooks")
+        ]
+        for key, buffer in module._buffers.items():
+            known = None if buffer is None else (id(buffer), buffer._version, buffer.clone())
+            state[f"buffer {name}.{key}"] = known
+    state["global hooks"] = [
+        len(v) for k, v in sorted(vars(global_hooks).items()) if k.startswith("_global") and hasattr(v, "__len__")
+    ]
+    state["rng"] = torch.get_rng_state()
+    state["python rng"] = random.getstate()
+    kind, keys, *rest = np.random.get_state()
+    state["numpy rng"] = (kind, keys.tobytes(), *rest)
+    state["loader rng"] = loader.generator.get_state()
+    sdp = torch.backends.cuda
+    state["flags"] = (
+        sdp.flash_sdp_enabled(), sdp.mem_efficient_sdp_enabled(), sdp.math_sdp_enabled(), sdp.cudnn_sdp_enabled(),
+        torch.backends.mha.get_fastpath_enabled(), torch.backends.cudnn.enabled, torch.is_grad_enabled(),
+        torch.is_inference_mode_enabled(), torch.is_autocast_enabled("cpu"), torch.get_default_dtype(),
+        torch.are_deterministic_algorithms_enabled(), torch.get_num_threads(),
+    )  # fmt: skip
+    return state
+
+
+def assert_unchanged(before: dict[str, Any], after: dict[str, Any]) -> None:
+    assert before.keys() == after.keys()
+    changed = [key for key, value in before.items() if not is_same(value, after[key])]
+    assert changed == []
+
+
+def is_same(first: Any, second: Any) -> bool:
+    if isinstance(first, Tensor):
+        return torch.equal(first, second)
+    if isinstance(first, tuple):
+        return len(first) == len(second) and all(map(is_same, first, second))
+    return first == second
+
+
+@every_measurement
+@pytest.mark.parametrize("batchnorm", ["batch", "running"])
+@pytest.mark.parametrize("dropout", [None, 5])
+@pytest.mark.parametrize("as_list", [False, True], ids=["loader", "one_batch"])
+def test_measuring_changes_nothing(measure: Any, batchnorm: Any, dropout: Any, as_list: bool) -> None:
+    model, loader = build()
+    before = snapshot(model, loader)
+    batches = [next(iter(loader))] if as_list else loader
+    loader.generator.manual_seed(3)
+    torch.set_rng_state(before["rng"])
+    measure(wc.Problem(model, nn.CrossEntropyLoss(), batches, batchnorm, dropout=dropout))
+    assert_unchanged(before, snapshot(model, loader))
+
+
+@every_measurement
+def test_a_loss_that_raises_half_way_leaves_nothing_changed(measure: Any) -> None:
+    model, loader = build()
+    batches = list(loader)
+    marked = id(batches[1][1])
+    calls = []
+
+    def loss(outputs: Tensor, targets: Tensor) -> Tensor:
+        calls.append(targets)
+        if id(targets) == marked:
+            raise Boom
+        return nn.functional.cross_entropy(outputs, targets)
+
+    before = snapshot(model, loader)
+    with pytest.raises(Boom) as held:  # the exception, and with it every frame, is still alive below
+        measure(wc.Problem(model, loss, batches))
+    assert held.tb is not None
+    assert calls
+    assert_unchanged(before, snapshot(model, loader))
+
+
+@every_measurement
+def test_a_model_that_raises_half_way_leaves_nothing_changed(measure: Any) -> None:
+    model, loader = build()
+    loader.dataset.tensors[0][2:].fill_(FAIL)
+    before = snapshot(model, loader)
+    with pytest.raises(Boom) as held:
+        measure(wc.Problem(model, nn.CrossEntropyLoss(), loader))
+    assert held.tb is not None
+    assert_unchanged(before, snapshot(model, loader))
+
+
+class OnceOnly(torch.autograd.Function):
+    """A function whose gradient raises when it is differentiated again."""
+
+    @staticmethod
+    def forward(ctx: Any, x: Tensor) -> Tensor:
+        return x.clone()
+
+    @staticmethod
+    def backward(ctx: Any, g: Tensor) -> Tensor:
+        return Refuses.apply(g)
+
+
+class Refuses(torch.autograd.Function):
+    @staticmethod
+    def forward(ctx: Any, g: Tensor) -> Tensor:
+        return g.clone()
+
+    @staticmethod
+    def backward(ctx: Any, g: Tensor) -> Tensor:
+        raise Boom
+
+
+@pytest.mark.parametrize("name", ["hessian_product", "ggn_product", "dense", "eigenvalues", "trace"])
+@pytest.mark.parametrize("as_list", [False, True], ids=["loader", "one_batch"])
+def test_a_product_that_raises_leaves_nothing_changed(name: str, as_list: bool) -> None:
+    model, loader = build()
+    model.head.register_forward_hook(lambda _m, _x, output: OnceOnly.apply(output))
+    batches = [(normal(3, 2, 4), integers(3, 3))] if as_list else loader
+    before = snapshot(model, loader)
+    with pytest.raises(Boom) as held:
+        MEASUREMENTS[name](wc.Problem(model, nn.CrossEntropyLoss(), batches))
+    assert held.tb is not None
+    assert_unchanged(before, snapshot(model, loader))
+
+
+def test_a_plain_loader_does_not_advance_the_global_generators() -> None:
+    """A loader draws a seed whenever it is iterated; a data set may draw from any generator."""
+
+    class Noisy(TensorDataset):
+        def __getitem__(self, index: Any) -> Any:
+            random.random(), np.random.rand(), torch.rand(1)
+            return super().__getitem__(index)
+
+    model, loader = build()
+    before = snapshot(model, loader)
+    problem = wc.Problem(model, nn.CrossEntropyLoss(), DataLoader(Noisy(*loader.dataset.tensors), batch_size=2))
+    wc.Hessian(problem) @ torch.ones(problem.size)
+    assert_unchanged(before, snapshot(model, loader))
+
+
+def test_interrupted_evaluations_can_be_closed() -> None:
+    model, loader = build()
+    before = snapshot(model, loader)
+    evaluations = wc.Problem(model, nn.CrossEntropyLoss(), loader).evaluations()
+    next(evaluations)
+    assert not model.training
+    evaluations.close()
+    assert_unchanged(before, snapshot(model, loader))
