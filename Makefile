@@ -13,8 +13,8 @@ test: lint
 	$(BIN)/python -m pytest -n 2
 
 lint: $(VENV)/test
-	$(BIN)/ruff check src tests benchmarks examples
-	$(BIN)/ruff format --check src tests benchmarks examples
+	$(BIN)/ruff check src tests benchmarks
+	$(BIN)/ruff format --check src tests benchmarks
 	$(BIN)/mypy
 
 bench: $(VENV)/bench

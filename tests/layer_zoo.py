@@ -162,7 +162,9 @@ LAYERS: dict[str, Callable[[], Case]] = {
     "tied_modules": lambda: classified(TiedModules, integers(CLASSES, EXAMPLES, 3)),
     "tied_functionally": lambda: classified(TiedFunctionally, integers(CLASSES, EXAMPLES, 3)),
     "called_twice": lambda: classified(CalledTwice, normal(EXAMPLES, 4)),
-    "overridden_forward": lambda: classified(lambda: Sandwich(Standardised(2, 2, 2), (2, 3, 3)), normal(EXAMPLES, 2, 3, 3)),
+    "overridden_forward": lambda: classified(
+        lambda: Sandwich(Standardised(2, 2, 2), (2, 3, 3)), normal(EXAMPLES, 2, 3, 3)
+    ),
     "layer_norm": lambda: classified(
         lambda: nn.Sequential(nn.Linear(4, 5), nn.LayerNorm(5), nn.Tanh(), nn.Linear(5, CLASSES)), normal(EXAMPLES, 4)
     ),

@@ -8,8 +8,9 @@ from typing import Any
 import pytest
 import torch
 import torch.nn.functional as F
+from loss_zoo import LOSSES, OTHER_LOSSES
 from torch import Tensor, nn
-from zoo import LOSSES, OTHER_LOSSES, Case, integers, normal
+from zoo import Case, integers, normal
 
 from wellcond.likelihoods import Bernoulli, CrossEntropy, Gaussian, Likelihood
 from wellcond.losses import explains, recognise

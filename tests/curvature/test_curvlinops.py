@@ -4,8 +4,9 @@ from __future__ import annotations
 
 import pytest
 import torch
+from loss_zoo import LOSSES
 from references import assert_same
-from zoo import ARCHITECTURES, LOSSES, split
+from zoo import ARCHITECTURES, split
 
 import wellcond as wc
 

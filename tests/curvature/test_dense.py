@@ -9,9 +9,10 @@ from typing import Any
 
 import pytest
 import torch
+from loss_zoo import LOSSES, OTHER_LOSSES
 from references import assert_same, dense_fisher, dense_ggn, dense_hessian, flat_parameters, network
 from torch import nn
-from zoo import ARCHITECTURES, LOSSES, OTHER_LOSSES, Case, normal
+from zoo import ARCHITECTURES, Case, normal
 
 import wellcond as wc
 from wellcond.errors import InvalidProblem

@@ -8,9 +8,10 @@ import pytest
 import torch
 import torch.nn.utils.parametrize
 from layer_zoo import LAYERS
+from loss_zoo import LOSSES, OTHER_LOSSES
 from references import assert_same, dense_ggn, dense_hessian
 from torch import nn
-from zoo import ARCHITECTURES, LOSSES, OTHER_LOSSES, Case, classifier, integers, mlp, normal, split
+from zoo import ARCHITECTURES, Case, classifier, integers, mlp, normal, split
 
 import wellcond as wc
 from wellcond.curvature import gram

@@ -9,10 +9,11 @@ import pytest
 import torch
 from layer_references import gradient_moment, input_moment, layer_gradients, patch_rows, row_moment
 from layer_zoo import CONVOLUTIONS, LAYERS, TOKENS, Sandwich
+from loss_zoo import LOSSES
 from references import assert_same, dense_fisher, gaussian
 from torch import Tensor, nn
 from torch.nn.utils.rnn import pack_padded_sequence
-from zoo import ARCHITECTURES, CLASSES, LOSSES, Case, classifier, integers, mlp, normal, seeded, split
+from zoo import ARCHITECTURES, CLASSES, Case, classifier, integers, mlp, normal, seeded, split
 
 import wellcond as wc
 from wellcond.errors import InvalidProblem

@@ -8,10 +8,11 @@ from typing import Any
 import pytest
 import torch
 from layer_zoo import LAYERS
+from loss_zoo import LOSSES
 from references import assert_same, dense_fisher, dense_ggn, dense_hessian
 from torch import nn
 from torch.utils.data import DataLoader, TensorDataset
-from zoo import ARCHITECTURES, LOSSES, Case, integers, mlp, normal, split
+from zoo import ARCHITECTURES, Case, integers, mlp, normal, split
 
 import wellcond as wc
 from wellcond.errors import InvalidProblem, NonFinite, TooLarge, UnknownLayer

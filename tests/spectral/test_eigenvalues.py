@@ -117,6 +117,12 @@ def test_a_zero_eigenvalue_is_never_called_converged() -> None:
     assert "rounding" in found.status
 
 
+def test_a_matrix_of_zeros_is_zero_to_a_vanishing_error() -> None:
+    found = wc.eigenvalues(torch.zeros(5000, 5000), k=2, which="both")
+    assert found.values.tolist() == [0.0] * 4
+    assert (found.errors < 1e-100).all()
+
+
 def test_float32_does_not_promise_what_its_rounding_cannot_keep() -> None:
     matrix = rotated(network_like(np.random.default_rng(1), 100), 1).float()
     assert not wc.eigenvalues(matrix, tol=1e-7).converged

@@ -139,11 +139,12 @@ class _Ritz:
         return self.process.hidden_probability(beyond, self.variance) > 1 - CONFIDENCE
 
     def hiding_distance(self, i: int, at_least: float) -> float:
-        """How far beyond Ritz value i an unseen eigenvalue could be; found to a factor of 1.2."""
-        distance, limit = at_least, 1e3 * float(np.abs(self.all).max())
+        """How far beyond Ritz value i an unseen eigenvalue could be; found to a factor of 1.5."""
+        scale = max(float(np.abs(self.all).max()), 1e-140)  # a matrix of zeros has no scale of its own
+        distance = max(at_least, 1e-16 * scale)
         while self._may_hide(i, self.outward[i], distance):
-            distance *= 1.2
-            if distance > limit:
+            distance *= 1.5
+            if distance > 1e3 * scale:
                 return float("inf")
         return distance
 

@@ -111,7 +111,7 @@ class Lanczos:
         x: Matrix = np.eye(width)
         m: Matrix = np.eye(width)
         constant = -width / 2 * math.log(2 * start_variance) - math.lgamma(width / 2 + 1)
-        floor = np.finfo(np.float64).eps * self._scale + 1e-300
+        floor = np.finfo(np.float64).eps * self._scale + 1e-150
         probability = 1.0
         for i, (a, b) in enumerate(zip(self.diagonal, self.below, strict=True)):
             if len(b) < width:
@@ -121,7 +121,7 @@ class Lanczos:
             before, x = x, np.asarray(np.linalg.solve(solvable.T, y.T).T, dtype=np.float64)
             m = m + x @ x.T
             if not np.isfinite(m).all():
-                break
+                return 0.0  # grown beyond all bounds: no start could have hidden it
             sign, log_det = np.linalg.slogdet(m)
             if sign > 0:
                 probability = min(probability, math.exp(min(0.0, constant - log_det / 2)))
