@@ -19,7 +19,7 @@ def soft(*shape: int) -> Tensor:
 
 def sequence(loss: Any, terms: Terms | None, targets: Tensor, classes_second: bool) -> Case:
     """A one-layer transformer on (3, T) tokens."""
-    model = seeded(lambda: Transformer(layers=1, width=2, classes_second=classes_second))
+    model = seeded(lambda: Transformer(layers=1, width=3, heads=1, classes_second=classes_second))
     return Case(
         model, loss, (integers(5, 3, targets.shape[-1] if classes_second else targets.shape[1]), targets), terms
     )

@@ -169,7 +169,8 @@ def dense_fisher(
 def assert_same(actual: Tensor, expected: Tensor, tolerance: float = 1e-9) -> None:
     """The true relative error, in the Frobenius norm, is at most `tolerance`; zero against zero proves nothing."""
     assert actual.shape == expected.shape
-    size = float(expected.double().norm())
+    actual, expected = actual.detach().double(), expected.detach().double()
+    size = float(expected.norm())
     assert size > 0
-    error = float((actual.double() - expected.double()).norm()) / size
+    error = float((actual - expected).norm()) / size
     assert error <= tolerance, f"relative error {error:.2e} > {tolerance:.0e}"

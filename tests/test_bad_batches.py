@@ -141,6 +141,7 @@ def test_targets_out_of_range_inside_a_lambda() -> None:
     ],
     ids=["dtype", "fewer", "shape"],
 )
+@pytest.mark.filterwarnings("ignore:Using a target size")
 def test_targets_that_do_not_fit_the_outputs(loss: Any, targets: Tensor, message: str) -> None:
     with pytest.raises(InvalidProblem, match=f"the loss fails on batch 0.*{message}"):
         measure(mlp(), loss, (BATCH[0], targets))

@@ -75,7 +75,7 @@ class Block(nn.Module):
 class Attention(nn.Module):
     """A pre-norm layer of causal self-attention and an MLP."""
 
-    def __init__(self, width: int, heads: int = 2) -> None:
+    def __init__(self, width: int, heads: int) -> None:
         super().__init__()
         self.norm1, self.norm2 = nn.LayerNorm(width), nn.LayerNorm(width)
         self.qkv, self.proj = nn.Linear(width, 3 * width), nn.Linear(width, width)
@@ -93,10 +93,10 @@ class Attention(nn.Module):
 class Transformer(nn.Module):
     """Tokens to (N, T, C) logits; `classes_second` gives (N, C, T)."""
 
-    def __init__(self, layers: int = 2, width: int = 4, vocabulary: int = 5, classes_second: bool = False) -> None:
+    def __init__(self, layers: int = 2, width: int = 4, heads: int = 2, classes_second: bool = False) -> None:
         super().__init__()
-        self.embed = nn.Embedding(vocabulary, width)
-        self.blocks = nn.Sequential(*(Attention(width) for _ in range(layers)))
+        self.embed = nn.Embedding(5, width)
+        self.blocks = nn.Sequential(*(Attention(width, heads) for _ in range(layers)))
         self.head = nn.Linear(width, CLASSES)
         self.classes_second = classes_second
 

@@ -49,7 +49,7 @@ def by_hand(units: Tensor) -> tuple[list[bool], list[bool]]:
     """(examples, units, …) after the ReLU → (dying, full)."""
     dying, full = [], []
     for unit in range(units.shape[1]):
-        values = [float(v) for example in units for v in example[unit].reshape(-1)]
+        values = [float(v) for example in units for v in example[unit].detach().reshape(-1)]
         dying.append(all(v == 0 for v in values))
         full.append(all(v > 0 for v in values))
     return dying, full

@@ -16,7 +16,7 @@ from rich.console import Console
 from wellcond.cli.comparison import LEARNING_RATES, compare
 from wellcond.cli.progress import progress_bar
 from wellcond.report.page import save_page
-from wellcond.report.terminal import facts_table
+from wellcond.report.terminal import facts_table, show_failures
 from wellcond.report.write import check_writable
 
 
@@ -50,6 +50,8 @@ def demo(
         f"{width} ReLUs a layer, LeCun initialisation, before training; then the best of lr {rates}.", highlight=False
     )
     console.print(facts_table({name: network.rows() for name, network in networks.items()}))
+    for name, network in networks.items():
+        show_failures(network.diagnosis, console, name)
     path = save_page(
         {name: network.diagnosis for name, network in networks.items()},
         out,

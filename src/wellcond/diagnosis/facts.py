@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Mapping
 from typing import NamedTuple
 
 from wellcond.diagnosis.pivot import Pivot
@@ -27,6 +27,24 @@ def facts(rows: Iterable[Row]) -> list[Fact]:
     pivot = Pivot.of(rows)
     answers = [Fact(title, answer(pivot), meaning) for title, meaning, answer in _QUESTIONS]
     return [fact for fact in answers if fact.text]
+
+
+class Comparison(NamedTuple):
+    """The answers of several networks to one question, by their names; empty where one has none."""
+
+    title: str
+    meaning: str
+    texts: dict[str, str]
+
+
+def compare_facts(series: Mapping[str, Iterable[Row]]) -> list[Comparison]:
+    """The headlines of several networks side by side, those that at least one of them has."""
+    answers = {name: {fact.title: fact.text for fact in facts(rows)} for name, rows in series.items()}
+    table = [
+        Comparison(title, meaning, {name: texts.get(title, "") for name, texts in answers.items()})
+        for title, meaning, _ in _QUESTIONS
+    ]
+    return [line for line in table if any(line.texts.values())]
 
 
 def fold(factor: float) -> str:
@@ -112,15 +130,15 @@ def _sharpness(pivot: Pivot) -> str:
 
 def _step(pivot: Pivot) -> str:
     network = pivot.network
-    text = f"{number(network['max_lr'])} for plain SGD" if "max_lr" in network else ""
+    parts = [f"{number(network['max_lr'])} for plain SGD"] if "max_lr" in network else []
+    if "max_lr(optimizer)" in network:
+        parts.append(f"{number(network['max_lr(optimizer)'])} with momentum {number(network['momentum'])}")
     if "trained_max_lr" in network:
-        text += f"; {number(network['trained_max_lr'])} after the training below"
-    if "lr" not in network:
-        return text
-    own = f"the optimizer is at {number(network['lr'])}"
-    if "max_lr(optimizer)" not in network:
-        return f"{text}, which does not bound yours; {own}" if text else own
-    return f"{text}, {number(network['max_lr(optimizer)'])} with momentum {number(network['momentum'])}; {own}"
+        parts.append(f"{number(network['trained_max_lr'])} after the training below")
+    if "lr" in network:
+        unbound = "" if "max_lr(optimizer)" in network else ", which this does not bound"
+        parts.append(f"the optimizer is at {number(network['lr'])}{unbound}")
+    return "; ".join(parts)
 
 
 def _training(pivot: Pivot) -> str:

@@ -9,7 +9,7 @@ import torch
 
 from wellcond.errors import InvalidProblem
 from wellcond.problem import Problem
-from wellcond.results import Row, number
+from wellcond.results import Row
 from wellcond.spectral.eigenvalues import Eigenvalues
 
 
@@ -25,11 +25,6 @@ class OptimizerStep:
     def rows(self) -> list[Row]:
         out = [Row(None, "", "lr", self.lr, "lr"), Row(None, "", "momentum", self.momentum, "")]
         return out if self.limit is None else [*out, Row(None, "", "max_lr(optimizer)", self.limit, "lr")]
-
-    def __str__(self) -> str:
-        momentum = f" with momentum {number(self.momentum)}" if self.momentum else ""
-        text = f"{self.name}{momentum} is at lr {number(self.lr)}"
-        return text if self.limit is None else f"{text}, its limit is {number(self.limit)}"
 
 
 @dataclass(frozen=True)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import io
+import math
 from collections.abc import Mapping, Sequence
 from pathlib import Path
 
@@ -65,7 +66,7 @@ def _dress(axes: Axes, layers: Sequence[str], scale: LogScale) -> None:
     axes.set_yscale("log")
     axes.set_yticks(axis["tickvals"], axis["ticktext"])
     axes.minorticks_off()
-    axes.set_ylim(*(10.0**exponent for exponent in axis["range"]))
+    axes.set_ylim(*(math.pow(10, min(exponent, 308.0)) for exponent in axis["range"]))
     stride = -(-len(layers) // MOST_LABELS) or 1
     names = [shortened(layer, 16) for layer in layers[::stride]]
     axes.set_xticks(range(0, len(layers), stride), names, rotation=90, fontsize=8)

@@ -6,6 +6,7 @@ Colours are names of CSS variables; the page puts in those of its light or dark 
 from __future__ import annotations
 
 import html
+import math
 import re
 from collections.abc import Iterable, Mapping, Sequence
 from typing import Any
@@ -79,8 +80,11 @@ def neurons_figure(pivot: Pivot) -> Figure:
 
 def density_figure(rows: Sequence[Row], colour: int) -> Figure:
     """The spectral density of the Hessian, six decades deep."""
+    layout = _layout({"title": {"text": "eigenvalue λ of the Hessian"}}, "density", None, False)
     points = [(float(m[1]), row.value) for row in rows if (m := re.fullmatch(r"density\((.+)\)", row.quantity))]
-    peak = max(value for _, value in points)
+    peak = max((value for _, value in points), default=0.0)
+    if not all(math.isfinite(x) and math.isfinite(value) for x, value in points) or peak <= 0:
+        return {"data": [], "layout": layout | {"annotations": [_note("NaN: the Hessian overflows the model's dtype")]}}
     line = {
         "type": "scatter",
         "mode": "lines",
@@ -89,8 +93,7 @@ def density_figure(rows: Sequence[Row], colour: int) -> Figure:
         "line": {"color": f"series-{colour % SERIES_COLOURS}", "width": 2},
         "hovertemplate": "λ = %{x:.3g}<br>density %{y:.2g} a unit of λ<extra></extra>",
     }
-    scale = LogScale.of([peak * 1e-6, peak])
-    layout = _layout({"title": {"text": "eigenvalue λ of the Hessian"}}, "density", scale, False)
+    layout["yaxis"] |= LogScale.of([peak * 1e-6, peak]).axis()
     return {"data": [line], "layout": layout | {"hovermode": "closest"}}
 
 
@@ -102,7 +105,7 @@ def training_figure(curves: Mapping[str, Mapping[int, float]]) -> Figure:
             "mode": "lines",
             "name": _label(name),
             "x": list(curve),
-            "y": [value if value < float("inf") else None for value in curve.values()],
+            "y": [value if math.isfinite(value) else None for value in curve.values()],
             "line": {"color": f"series-{i % SERIES_COLOURS}", "width": 2},
             "hovertemplate": "loss %{y:.4g}",
         }

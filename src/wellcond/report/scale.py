@@ -53,13 +53,13 @@ class LogScale:
         if self.is_finite(value):
             return value
         outward = self.gap * (1 - 0.22 * lane)
-        return math.pow(10, self.low - outward if value <= 0 else self.high + outward)
+        return _power(self.low - outward if value <= 0 else self.high + outward)
 
     def axis(self) -> dict[str, Any]:
         """The y axis, with decades as ticks."""
         stride = math.ceil((self.high - self.low + 1) / MOST_TICKS)
         exponents = range(self.low, self.high + 1, stride)
-        values = [10.0**e for e in exponents]
+        values = [_power(e) for e in exponents]
         texts = ["10" + str(e).translate(SUPERSCRIPTS) for e in exponents]
         bottom, top = self.low - 0.1, self.high + 0.1
         if self.has_zero:
@@ -67,3 +67,8 @@ class LogScale:
         if self.has_infinity:
             values, texts, top = [*values, self.place(math.inf)], [*texts, "∞"], self.high + 1.2 * self.gap
         return {"type": "log", "range": [bottom, top], "tickmode": "array", "tickvals": values, "ticktext": texts}
+
+
+def _power(exponent: float) -> float:
+    """10 to an exponent, within what a float holds."""
+    return math.pow(10, min(max(exponent, -307.0), 308.0))

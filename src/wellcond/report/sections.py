@@ -8,7 +8,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import replace
 
 from wellcond.diagnosis.columns import COLUMNS, Column, grouped
-from wellcond.diagnosis.facts import facts
+from wellcond.diagnosis.facts import compare_facts
 from wellcond.diagnosis.pivot import Pivot
 from wellcond.report.plots import SERIES_COLOURS
 from wellcond.report.subject import Subject
@@ -36,15 +36,13 @@ ALL_COLUMNS = (
 
 def facts_section(series: Mapping[str, Sequence[Row]]) -> str:
     """The headlines, one column a network."""
-    answers = {name: {fact.title: fact for fact in facts(rows)} for name, rows in series.items()}
-    titles = {title: fact.meaning for found in answers.values() for title, fact in found.items()}
     body = []
-    for title, meaning in titles.items():
-        cells = [
-            f'<td data-network="{html.escape(name)}">{html.escape(found[title].text) if title in found else "–"}</td>'
-            for name, found in answers.items()
-        ]
-        body.append(f'<tr><th scope="row">{title}<small>{html.escape(meaning)}</small></th>{"".join(cells)}</tr>')
+    for line in compare_facts(series):
+        cells = "".join(
+            f'<td data-network="{html.escape(name)}">{html.escape(text or "–")}</td>'
+            for name, text in line.texts.items()
+        )
+        body.append(f'<tr><th scope="row">{line.title}<small>{html.escape(line.meaning)}</small></th>{cells}</tr>')
     head = "".join(f'<th scope="col">{dotted(name, i)}</th>' for i, name in enumerate(series))
     thead = f"<thead><tr><td></td>{head}</tr></thead>" if len(series) > 1 else ""
     return f'<table class="facts">{thead}<tbody>{"".join(body)}</tbody></table>'

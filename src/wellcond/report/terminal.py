@@ -6,7 +6,7 @@ from collections.abc import Mapping, Sequence
 from math import log10
 
 from wellcond.diagnosis.columns import COLUMNS, grouped, shortened
-from wellcond.diagnosis.facts import facts
+from wellcond.diagnosis.facts import compare_facts
 from wellcond.diagnosis.pivot import Pivot
 from wellcond.errors import MissingExtra
 from wellcond.report.subject import Subject
@@ -32,9 +32,14 @@ def show(diagnosis: Subject, console: Console) -> None:
     console.print(facts_table({"": rows}))
     console.print(layer_table(rows, console.width))
     for reason, names in grouped(diagnosis.not_covered).items():
-        console.print(f"not covered: {names}: {reason}", style="dim", markup=False, highlight=False)
-    for reason, names in grouped(diagnosis.failed).items():
-        console.print(f"failed: {names}: {reason}", style="red", markup=False, highlight=False)
+        console.print(Text(f"not covered: {names}: {reason}", style="dim"))
+    show_failures(diagnosis, console)
+
+
+def show_failures(diagnosis: Subject, console: Console, network: str = "") -> None:
+    """Print what could not be measured, in red."""
+    for reason, parts in grouped(diagnosis.failed).items():
+        console.print(Text(f"{network}{': ' if network else ''}{parts} failed: {reason}", style="red"))
 
 
 def facts_table(series: Mapping[str, Sequence[Row]]) -> Table:
@@ -43,10 +48,8 @@ def facts_table(series: Mapping[str, Sequence[Row]]) -> Table:
     table.add_column("", style="bold", no_wrap=True)
     for name in series:
         table.add_column(Text(name), ratio=1)
-    answers = {name: {fact.title: fact.text for fact in facts(rows)} for name, rows in series.items()}
-    titles = dict.fromkeys(title for texts in answers.values() for title in texts)
-    for title in titles:
-        table.add_row(title, *(Text(texts.get(title, "–")) for texts in answers.values()))
+    for line in compare_facts(series):
+        table.add_row(line.title, *(Text(text or "–") for text in line.texts.values()))
     return table
 
 

@@ -1,0 +1,47 @@
+from __future__ import annotations
+
+import sys
+
+import pytest
+
+import wellcond
+from wellcond.cli.main import main
+
+
+def test_version(run) -> None:
+    result = run("--version")
+    assert (result.exit_code, result.output.strip()) == (0, f"wellcond {wellcond.__version__}")
+
+
+@pytest.mark.parametrize("command", [(), ("demo",), ("diagnose",)])
+def test_help_shows_how_to_use_each_command(run, command: tuple[str, ...]) -> None:
+    result = run(*command, "--help")
+    assert result.exit_code == 0
+    expected = {(): ["demo", "diagnose"], ("demo",): ["wellcond demo --open", "--depth"]}.get(
+        command, ["wellcond diagnose train.py:build --out report.html", "return wc.Problem(model"]
+    )
+    assert all(text in result.output for text in expected)
+    assert "[bold]" not in result.output
+    assert "[cyan]" not in result.output
+
+
+def test_no_command_shows_the_help(run) -> None:
+    assert "Usage:" in run().output
+
+
+def test_without_typer_the_command_that_installs_it_is_printed(
+    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    monkeypatch.setitem(sys.modules, "typer", None)
+    monkeypatch.delitem(sys.modules, "wellcond.cli.app", raising=False)
+    with pytest.raises(SystemExit) as stopped:
+        main()
+    assert stopped.value.code == 1
+    assert capsys.readouterr().err == 'typer is not installed. Run:  pip install "wellcond[cli]"\n'
+
+
+def test_without_scikit_learn_the_demo_says_what_to_install(run, monkeypatch: pytest.MonkeyPatch, tmp_path) -> None:
+    monkeypatch.setitem(sys.modules, "sklearn.datasets", None)
+    result = run("demo", "--out", tmp_path / "demo.html")
+    assert result.exit_code == 1
+    assert result.stderr.strip() == 'error: scikit-learn is not installed. Run:  pip install "wellcond[demo]"'

@@ -1,0 +1,155 @@
+from __future__ import annotations
+
+import json
+import re
+import sys
+from dataclasses import replace
+from html.parser import HTMLParser
+from pathlib import Path
+
+import pytest
+
+from wellcond.errors import WellcondError
+from wellcond.report.page import page, save_page
+from wellcond.results import Row
+
+VOID = {"meta", "br", "link", "img", "input", "hr"}
+
+
+class Document(HTMLParser):
+    """Tags in balance, their attributes, the text outside scripts and styles, and the scripts."""
+
+    def __init__(self, text: str) -> None:
+        super().__init__()
+        self.open: list[str] = []
+        self.tags: list[tuple[str, dict[str, str | None]]] = []
+        self.text: list[str] = []
+        self.scripts: list[str] = []
+        self.feed(text)
+        self.close()
+        assert self.open == []
+
+    def handle_starttag(self, tag: str, attrs: list[tuple[str, str | None]]) -> None:
+        self.tags.append((tag, dict(attrs)))
+        if tag not in VOID:
+            self.open.append(tag)
+        if tag == "script":
+            self.scripts.append("")
+
+    def handle_endtag(self, tag: str) -> None:
+        assert self.open.pop() == tag
+
+    def handle_data(self, data: str) -> None:
+        if self.open and self.open[-1] == "script":
+            self.scripts[-1] += data
+        elif self.open and self.open[-1] != "style":
+            self.text.append(data)
+
+    @property
+    def words(self) -> str:
+        return " ".join(" ".join(self.text).split())
+
+    @property
+    def figures(self) -> dict[str, dict[str, list[dict[str, object]]]]:
+        return json.loads(self.scripts[1])
+
+
+def test_the_page_is_whole_and_loads_nothing(subject, sound) -> None:
+    document = Document(page({"a": subject, "b": sound}))
+    assert all(not attributes.get("src") for tag, attributes in document.tags)
+    assert all(tag not in ("link", "iframe", "img", "object") for tag, _ in document.tags)
+    styles = re.search(r"<style>(.*?)</style>", page({"a": subject}), re.DOTALL)
+    assert styles is not None
+    assert "url(" not in styles[1]
+    assert "@import" not in styles[1]
+
+
+def test_plotly_is_inside_exactly_once(subject) -> None:
+    text = page({"a": subject})
+    assert text.count("* plotly.js v") == 1
+    assert len(Document(text).scripts) == 3
+
+
+def test_headlines_come_first(subject) -> None:
+    words = Document(page({"net": subject})).words
+    assert words.index("Diagnosis of net") < words.index("2.3 on 64 examples") < words.index("Condition numbers of")
+    assert "κ50 of Σx is ∞ at <b>fc&2</b>" in words
+    assert "5 of 8 at <b>fc&2</b>" in words
+
+
+def test_names_of_layers_and_networks_are_escaped(subject) -> None:
+    text = page({"<script>alert(1)</script>": subject})
+    assert "<b>fc&2</b>" not in text
+    assert "<script>alert(1)" not in text
+    document = Document(text)
+    assert "<script>alert(1)</script>" in document.words
+    labels = {label for figure in document.figures.values() for trace in figure["data"] for label in trace.get("x", [])}
+    # plotly reads tags in labels, and shows entities as what they stand for
+    assert "&lt;b&gt;fc&amp;2&lt;/b&gt;" in labels
+
+
+def test_a_name_cannot_end_the_script_that_holds_the_figures(subject) -> None:
+    rows = [row._replace(layer="</script><script>alert(1)</script>") if row.layer else row for row in subject.rows()]
+    assert len(Document(page({"a": replace(subject, given=rows)})).scripts) == 3
+
+
+def test_infinity_is_drawn_at_the_top_and_stands_in_the_table(subject) -> None:
+    document = Document(page({"a": subject}))
+    kappa = next(f for f in document.figures.values() if f["layout"]["yaxis"]["title"]["text"] == "κ of Σx")
+    assert kappa["layout"]["yaxis"]["ticktext"][-1] == "∞"
+    marks = [trace for trace in kappa["data"] if trace["mode"] == "markers"]
+    assert len(marks) == 4
+    assert all(trace["customdata"] == ["∞"] for trace in marks)
+    cells = [attributes["data-value"] for tag, attributes in document.tags if "data-value" in attributes]
+    assert "Infinity" in cells
+    assert "∞" in document.words
+
+
+def test_every_layer_and_column_is_in_the_table(subject, sound) -> None:
+    document = Document(page({"a": subject, "b": sound}))
+    rows = [attributes for tag, attributes in document.tags if tag == "th" and attributes.get("data-value") is not None]
+    assert len(rows) == 4
+    for title in ("κ20 Σx", "κ100 Σ∇h", "rank Σx", "dead", "‖θ‖"):
+        assert title in document.words
+
+
+def test_what_is_missing_is_said(subject, sound) -> None:
+    failing = replace(sound, failed={"Hessian trace": "it is NaN", "Hessian eigenvalues": "it is NaN"})
+    words = Document(page({"a": subject, "b": failing})).words
+    assert "a: bn1 has no Σx" in words
+    assert "b: Hessian trace, Hessian eigenvalues it is NaN" in words
+
+
+def test_facts_that_all_networks_share_are_said_once(subject, sound) -> None:
+    other = replace(sound, about={"model": "Other", "batchnorm": "the model has none"})
+    words = Document(page({"a": subject, "b": other})).words
+    assert words.count("the model has none") == 1
+    assert "a: Net; b: Other" in words
+
+
+def test_density_and_training_appear_when_given(subject) -> None:
+    plain = Document(page({"a": subject})).words
+    assert "Spectral density" not in plain
+    density = [Row(None, "", f"density({x})", y, "") for x, y in ((0.0, 1.0), (1.0, 0.5))]
+    curve = [Row(step, "", "training_loss", 2.0 / (step + 1), "") for step in range(3)]
+    document = Document(page({"a": subject}, more={"a": density + curve}))
+    assert "Spectral density of the Hessian" in document.words
+    curves = [t for f in document.figures.values() for t in f["data"] if t["x"] == [0, 1, 2]]
+    assert [trace["y"] for trace in curves] == [[2.0, 1.0, 2.0 / 3]]
+
+
+def test_a_subject_without_layers_still_makes_a_page(subject) -> None:
+    empty = replace(subject, given=[], failed={"conditioning": "it is NaN"})
+    assert "Could not be measured" in Document(page({"a": empty})).words
+
+
+def test_saving_returns_the_place_and_leaves_one_file(subject, tmp_path: Path) -> None:
+    path = save_page({"a": subject}, tmp_path / "report.html")
+    assert [path] == list(tmp_path.iterdir())
+    assert path.read_text(encoding="utf-8").startswith("<!doctype html>")
+
+
+def test_without_plotly_the_error_says_what_to_install(subject, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setitem(sys.modules, "plotly.offline", None)
+    with pytest.raises(WellcondError, match=r'pip install "wellcond\[report\]"'):
+        page({"a": subject})

@@ -1,0 +1,69 @@
+from __future__ import annotations
+
+import importlib
+import io
+import sys
+from dataclasses import replace
+
+import pytest
+from rich.console import Console
+
+from wellcond.errors import MissingExtra
+from wellcond.report.terminal import facts_table, show
+
+
+def printed(subject, width: int, colour: bool = False) -> str:
+    console = Console(file=io.StringIO(), width=width, force_terminal=colour, color_system="standard" if colour else None)
+    show(subject, console)
+    return console.file.getvalue()
+
+
+@pytest.mark.parametrize("width", [80, 120])
+def test_all_numbers_are_whole_at_any_width(subject, width: int) -> None:
+    text = printed(subject, width)
+    assert max(map(len, text.splitlines())) <= width
+    line = next(line for line in text.splitlines() if line.startswith(" <b>fc&2</b>"))
+    assert [cell for cell in line.split() if cell.strip("▏▎▍▌▋▊▉█")] == "<b>fc&2</b> 0 ∞ 3/4 0 ∞ 3/4 5/8 2/8".split()
+
+
+def test_a_long_name_gives_way_before_a_number_does(sound) -> None:
+    rows = [row._replace(layer="encoder.layers.11.attention.output.dense") if row.layer == "fc2" else row for row in sound.rows()]
+    text = printed(replace(sound, given=rows), 70)
+    assert "attention.output.dense" in "".join(text.split())
+    assert "3/4" in text
+    assert "λmax Σ∇h" in text
+
+
+def test_the_worst_cells_are_red_and_only_they(subject) -> None:
+    red = [part.split("\x1b")[0] for part in printed(subject, 120, colour=True).split("\x1b[1;31m")[1:]]
+    assert [cell.strip() for cell in red] == ["∞", "∞", "5/8"]
+
+
+def test_bars_span_the_range_on_wide_terminals(sound) -> None:
+    rows = [r._replace(value=1e-6) if (r.layer, r.quantity) == ("fc1", "lambda_max(Σx)") else r for r in sound.rows()]
+    lines = {line.split()[0]: line for line in printed(replace(sound, given=rows), 120).splitlines() if "fc" in line[:4]}
+    assert "████████" in lines["fc2"]
+    assert "▏" in lines["fc1"]
+
+
+def test_missing_and_failed_parts_are_printed(sound) -> None:
+    text = printed(replace(sound, not_covered={"bn": "a [norm]"}, failed={"Hessian": "it is NaN"}), 80)
+    assert "not covered: bn: a [norm]" in text
+    assert "Hessian failed: it is NaN" in text
+
+
+def test_networks_stand_side_by_side(subject, sound) -> None:
+    console = Console(file=io.StringIO(), width=120)
+    console.print(facts_table({"plain": subject.rows(), "batchnorm": sound.rows()}))
+    header, *lines = [line for line in console.file.getvalue().splitlines() if line.strip()]
+    assert header.split() == ["plain", "batchnorm"]
+    dead = next(line for line in lines if "dead ReLUs" in line)
+    assert "5 of 8 at <b>fc&2</b>; 6 of 16 in all" in dead
+    assert "1 of 8 at fc1; 1 of 16 in all" in dead
+
+
+def test_without_rich_the_error_says_what_to_install(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setitem(sys.modules, "rich", None)
+    monkeypatch.delitem(sys.modules, "wellcond.report.terminal")
+    with pytest.raises(MissingExtra, match=r'rich is not installed. Run:  pip install "wellcond\[report\]"'):
+        importlib.import_module("wellcond.report.terminal")
