@@ -129,6 +129,15 @@ def test_inputs_of_the_wrong_shape_name_the_batch_and_the_layer() -> None:
         wc.conditioning(ARCHITECTURES["cnn_batch"]().problem(batches=[(normal(2, 5, 4, 4), integers(3, 2))]))
 
 
+def test_code_outside_of_layers_is_named_by_its_class() -> None:
+    class Adds(nn.Linear):
+        def forward(self, x: Tensor) -> Tensor:
+            return super().forward(x + torch.ones(7))
+
+    with pytest.raises(InvalidProblem, match=r"batch 0 does not go through Adds\.forward: The size of tensor"):
+        measure(Adds(4, 3).double(), nn.CrossEntropyLoss(), BATCH)
+
+
 def test_inputs_of_the_wrong_dtype_say_so() -> None:
     with pytest.raises(InvalidProblem, match="The inputs are float64 and the model is float32: convert"):
         measure(mlp().float(), nn.CrossEntropyLoss(), BATCH)

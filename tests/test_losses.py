@@ -55,6 +55,8 @@ def test_cross_entropy_however_it_is_written(loss: Any) -> None:
         (lambda f, y: F.cross_entropy(f, y, ignore_index=0), LOGITS, LABELS, CrossEntropy(1, 0)),
         (lambda f, y: F.cross_entropy(f, y, ignore_index=-1), LOGITS, LABELS - 1, CrossEntropy(1, -1)),
         (nn.CrossEntropyLoss(), LOGITS, VALUES.softmax(1), CrossEntropy(1)),
+        (nn.NLLLoss(), LOGITS.log_softmax(1), LABELS, CrossEntropy(1)),
+        (nn.NLLLoss(ignore_index=0), LOGITS.log_softmax(1), LABELS, CrossEntropy(1, 0)),
     ],
 )
 def test_the_classes_and_what_is_ignored_are_found(loss: Any, outputs: Tensor, targets: Tensor, expected: Any) -> None:
@@ -98,7 +100,8 @@ def test_binary_cross_entropy_is_bernoulli(loss: Any, scale: float, targets: Ten
         (nn.CrossEntropyLoss(weight=torch.tensor([1.0, 2.0, 3.0], dtype=torch.float64)), LOGITS, LABELS),
         (lambda f, y: F.cross_entropy(f, y) + 1e-3 * f.square().mean(), LOGITS, LABELS),
         (lambda f, y: F.cross_entropy(f, y) + 1.0, LOGITS, LABELS),
-        (nn.NLLLoss(), LOGITS.log_softmax(1), LABELS),
+        (nn.NLLLoss(), LOGITS, LABELS),
+        (lambda f, y: F.nll_loss(f, y) + 1e-3 * f.square().mean(), LOGITS.log_softmax(1), LABELS),
         (nn.BCELoss(), LOGITS.sigmoid(), VALUES.sigmoid()),
         (nn.MultiMarginLoss(), LOGITS, LABELS),
         (lambda f, y: f.mean(), LOGITS, LABELS),

@@ -11,7 +11,7 @@ import pytest
 import torch
 from torch import Tensor, nn
 from torch.nn.modules import module as global_hooks
-from torch.utils.data import DataLoader, TensorDataset
+from torch.utils.data import BatchSampler, DataLoader, RandomSampler, SubsetRandomSampler, TensorDataset
 from zoo import integers, normal, seeded
 
 import wellcond as wc
@@ -241,6 +241,23 @@ def test_a_plain_loader_does_not_advance_the_global_generators() -> None:
     problem = wc.Problem(model, nn.CrossEntropyLoss(), DataLoader(Noisy(*loader.dataset.tensors), batch_size=2))
     wc.Hessian(problem) @ torch.ones(problem.size)
     assert_unchanged(before, snapshot(model, loader))
+
+
+@pytest.mark.parametrize("nested", [False, True], ids=["sampler", "sampler_of_the_batch_sampler"])
+def test_a_samplers_own_generator_gives_every_pass_the_same_order_and_does_not_advance(nested: bool) -> None:
+    model, loader = build()
+    generator = torch.Generator().manual_seed(1)
+    if nested:
+        sampler = BatchSampler(RandomSampler(loader.dataset, generator=generator), 2, drop_last=False)
+        shuffled = DataLoader(loader.dataset, batch_sampler=sampler)
+    else:
+        shuffled = DataLoader(loader.dataset, batch_size=2, sampler=SubsetRandomSampler(range(6), generator))
+    before = generator.get_state()
+    problem = wc.Problem(model, nn.CrossEntropyLoss(), shuffled, "running")
+    operator = wc.Hessian(problem)
+    first, second = (operator @ torch.ones(problem.size) for _ in range(2))
+    assert torch.equal(first, second)
+    assert torch.equal(generator.get_state(), before)
 
 
 def test_interrupted_evaluations_can_be_closed() -> None:

@@ -97,7 +97,8 @@ def of_failed_forward(model: nn.Module, index: int, inputs: Any, error: Exceptio
     names = {id(module): name for name, module in model.named_modules()}
     owners = [frame.f_locals.get("self") for frame, _ in traceback.walk_tb(error.__traceback__)]
     inside = [module for module in owners if id(module) in names]
-    where = f"layer {names[id(inside[-1])]!r} ({type(inside[-1]).__name__})" if inside else type(model).__name__
+    name = names[id(inside[-1])] if inside else ""
+    where = f"layer {name!r} ({type(inside[-1]).__name__})" if name else f"{type(model).__name__}.forward"
     given = [t.dtype for t in _tensors(inputs) if t.is_floating_point()]
     wanted = next(model.parameters()).dtype
     mixed = next((dtype for dtype in given if dtype != wanted), None)

@@ -59,7 +59,8 @@ def isolated(model: nn.Module, device: torch.device, *, batch_statistics: bool, 
         if device.type == "cuda":
             # cuDNN's RNNs have no double backward; TF32 keeps ten bits, which no error bound here reckons with
             use_cudnn = not any(isinstance(module, nn.RNNBase) for module in modules)
-            stack.enter_context(torch.backends.cudnn.flags(enabled=use_cudnn, allow_tf32=False))
+            kept = {name: getattr(torch.backends.cudnn, name) for name in ("benchmark", "deterministic")}
+            stack.enter_context(torch.backends.cudnn.flags(enabled=use_cudnn, allow_tf32=False, **kept))
             stack.enter_context(_full_precision_products())
         if "torch._dynamo" in sys.modules:  # something may be compiled, and compiled graphs have no double backward
             stack.enter_context(torch.compiler.set_stance("force_eager"))
@@ -89,7 +90,7 @@ def rng_kept(device: torch.device) -> Iterator[None]:
 def seed_generators(seed: int, device: torch.device) -> None:
     """Seed the generators that `rng_kept` restores, and no others."""
     random.seed(seed)
-    np.random.seed(seed)
+    np.random.seed(seed % 2**32)
     torch.default_generator.manual_seed(seed)
     if device.type == "cuda":
         torch.cuda.default_generators[device.index or 0].manual_seed(seed)
@@ -98,7 +99,8 @@ def seed_generators(seed: int, device: torch.device) -> None:
 @contextlib.contextmanager
 def loader_generators_kept(batches: Any) -> Iterator[None]:
     """A loader's own generators (its, its sampler's) do not advance."""
-    owners = [batches, getattr(batches, "sampler", None), getattr(batches, "batch_sampler", None)]
+    batch_sampler = getattr(batches, "batch_sampler", None)
+    owners = [batches, getattr(batches, "sampler", None), batch_sampler, getattr(batch_sampler, "sampler", None)]
     generators = [getattr(owner, "generator", None) for owner in owners]
     states: list[tuple[torch.Generator, Tensor]] = [
         (g, g.get_state()) for g in generators if isinstance(g, torch.Generator)

@@ -25,7 +25,7 @@ def recognise(loss: Loss, loss_at: Loss, outputs: Tensor, targets: Any) -> Likel
     """The likelihood whose mean negative logarithm `loss` computes, or None.
 
     Value and gradient must both agree with the candidate on these outputs. `loss` tells its options, `loss_at`
-    is evaluated.
+    is evaluated. `NLLLoss` of log-probabilities is cross-entropy too: they are logits that are normalised already.
     """
     if not isinstance(targets, Tensor) or outputs.dim() == 0:
         return None
@@ -38,10 +38,21 @@ def recognise(loss: Loss, loss_at: Loss, outputs: Tensor, targets: Any) -> Likel
             return None
     for candidate in _candidates(loss, value, gradient, outputs, targets):
         own_value, own_gradient = _value_and_gradient(candidate.mean, outputs, targets)
-        difference = (gradient - own_gradient).norm()
-        if _is_close(value, own_value) and difference <= _tolerance(value) * gradient.norm() and gradient.any():
+        difference = gradient - own_gradient
+        if isinstance(candidate, CrossEntropy):
+            difference = _seen_by_the_model(difference, outputs, candidate.class_dim)
+        is_same_gradient = difference.norm() <= _tolerance(value) * gradient.norm() and gradient.any()
+        if is_same_gradient and _is_close(value, own_value):
             return candidate
     return None
+
+
+def _seen_by_the_model(gradient: Tensor, outputs: Tensor, class_dim: int) -> Tensor:
+    """What a model that gives log-probabilities sees of a gradient: Σ_c p_c = 1 keeps it from moving along p."""
+    if not torch.allclose(outputs.logsumexp(class_dim), outputs.new_zeros(()), atol=1e-4):
+        return gradient
+    p = outputs.softmax(class_dim)
+    return gradient - p * ((gradient * p).sum(class_dim, keepdim=True) / (p * p).sum(class_dim, keepdim=True))
 
 
 def explains(likelihood: Likelihood, value: Tensor, outputs: Tensor, targets: Any) -> bool:

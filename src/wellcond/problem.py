@@ -179,7 +179,7 @@ class Problem:
         examples = _batch_size(outputs, targets)
         terms = float(examples)
         if self.likelihood is not None and outputs is not None:
-            terms = self.likelihood.terms(outputs, targets)
+            terms, loss_at = self.likelihood.terms(outputs, targets), self.likelihood.mean
         return Evaluation(index, outputs, targets, loss.reshape(()), examples, terms, loss_at)
 
     def _check_loss(self, index: int, batch: Batch, loss: Any) -> None:

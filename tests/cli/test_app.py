@@ -1,20 +1,22 @@
 from __future__ import annotations
 
 import sys
+from pathlib import Path
 
 import pytest
+from command import run
 
 import wellcond
 from wellcond.cli.main import main
 
 
-def test_version(run) -> None:
+def test_version() -> None:
     result = run("--version")
     assert (result.exit_code, result.output.strip()) == (0, f"wellcond {wellcond.__version__}")
 
 
 @pytest.mark.parametrize("command", [(), ("demo",), ("diagnose",)])
-def test_help_shows_how_to_use_each_command(run, command: tuple[str, ...]) -> None:
+def test_help_shows_how_to_use_each_command(command: tuple[str, ...]) -> None:
     result = run(*command, "--help")
     assert result.exit_code == 0
     expected = {(): ["demo", "diagnose"], ("demo",): ["wellcond demo --open", "--depth"]}.get(
@@ -25,7 +27,7 @@ def test_help_shows_how_to_use_each_command(run, command: tuple[str, ...]) -> No
     assert "[cyan]" not in result.output
 
 
-def test_no_command_shows_the_help(run) -> None:
+def test_no_command_shows_the_help() -> None:
     assert "Usage:" in run().output
 
 
@@ -40,7 +42,7 @@ def test_without_typer_the_command_that_installs_it_is_printed(
     assert capsys.readouterr().err == 'typer is not installed. Run:  pip install "wellcond[cli]"\n'
 
 
-def test_without_scikit_learn_the_demo_says_what_to_install(run, monkeypatch: pytest.MonkeyPatch, tmp_path) -> None:
+def test_without_scikit_learn_the_demo_says_what_to_install(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
     monkeypatch.setitem(sys.modules, "sklearn.datasets", None)
     result = run("demo", "--out", tmp_path / "demo.html")
     assert result.exit_code == 1

@@ -6,6 +6,7 @@ import webbrowser
 from pathlib import Path
 
 import pytest
+from command import run
 
 from wellcond.cli import comparison
 from wellcond.diagnosis.pivot import Pivot
@@ -19,7 +20,7 @@ def short(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(comparison, "STEPS", 5)
 
 
-def test_the_demo_prints_both_networks_and_writes_one_page(run, tmp_path: Path) -> None:
+def test_the_demo_prints_both_networks_and_writes_one_page(tmp_path: Path) -> None:
     out = tmp_path / "demo.html"
     result = run("demo", "--depth", 4, "--width", 16, "--out", out)
     assert result.exit_code == 0, result.output
@@ -36,7 +37,7 @@ def test_the_demo_prints_both_networks_and_writes_one_page(run, tmp_path: Path) 
         assert heading in page
 
 
-def test_the_numbers_printed_are_those_of_the_rows(run, tmp_path: Path) -> None:
+def test_the_numbers_printed_are_those_of_the_rows(tmp_path: Path) -> None:
     networks = comparison.compare(4, 16, lambda what, share: None)
     text = run("demo", "--depth", 4, "--width", 16, "--out", tmp_path / "demo.html").output
     for network in networks.values():
@@ -59,13 +60,13 @@ def test_a_run_that_diverges_is_never_the_best() -> None:
     assert min([diverged, steady], key=lambda run: run.reached) is steady
 
 
-def test_a_place_that_cannot_be_written_is_refused_before_the_work(run, tmp_path: Path) -> None:
+def test_a_place_that_cannot_be_written_is_refused_before_the_work(tmp_path: Path) -> None:
     result = run("demo", "--out", tmp_path / "no" / "demo.html")
     assert result.exit_code == 1
     assert re.fullmatch(r"error: the folder .* does not exist; make it first, or name another file\.\n", result.stderr)
 
 
-def test_the_report_is_opened_when_asked(run, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_the_report_is_opened_when_asked(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     opened: list[str] = []
     monkeypatch.setattr(webbrowser, "open", opened.append)
     run("demo", "--depth", 2, "--width", 4, "--out", tmp_path / "a.html", "--open")
@@ -73,5 +74,5 @@ def test_the_report_is_opened_when_asked(run, tmp_path: Path, monkeypatch: pytes
 
 
 @pytest.mark.parametrize("option", [("--depth", 1), ("--width", 0), ("--depth", "deep")])
-def test_sizes_that_make_no_network_are_usage_errors(run, option: tuple[str, object]) -> None:
+def test_sizes_that_make_no_network_are_usage_errors(option: tuple[str, object]) -> None:
     assert run("demo", *option).exit_code == 2

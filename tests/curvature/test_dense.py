@@ -145,6 +145,18 @@ def test_second_moment_of_another_loss_is_that_of_the_examples(name: str) -> Non
     assert_same(matrix(wc.Fisher(case.problem(), "data")), total)
 
 
+def test_nll_of_log_probabilities_has_the_curvature_of_cross_entropy_of_logits() -> None:
+    """The same function of the parameters; only the line between model and loss is drawn elsewhere."""
+    case = ARCHITECTURES["mlp_tanh"]()
+    problem = wc.Problem(nn.Sequential(*case.model, nn.LogSoftmax(1)), nn.NLLLoss(), case.batch)
+    ggn = dense_ggn(case.model, case.loss, case.batch)
+    assert_same(matrix(wc.GGN(problem)), ggn)
+    assert_same(matrix(wc.Fisher(problem)), ggn)
+    assert_same(matrix(wc.Fisher(problem, "data")), dense_fisher(case.model, case.terms, case.batch, "data"))
+    assert_same(matrix(wc.Hessian(problem)), dense_hessian(case.model, case.loss, case.batch))
+    assert_same(wc.spectrum(wc.GGN(problem)).values, torch.linalg.eigvalsh(ggn))
+
+
 def test_a_perfect_fit_still_has_a_likelihood() -> None:
     """Where outputs and targets agree, the loss and its gradient are zero and tell nothing."""
     case = LOSSES["mse"]()

@@ -12,7 +12,7 @@ from loss_zoo import LOSSES
 from references import assert_same, dense_fisher, dense_ggn, dense_hessian
 from torch import nn
 from torch.utils.data import DataLoader, TensorDataset
-from zoo import ARCHITECTURES, Case, integers, mlp, normal, split
+from zoo import ARCHITECTURES, Case, integers, mlp, normal, seeded, split
 
 import wellcond as wc
 from wellcond.errors import InvalidProblem, NonFinite, TooLarge, UnknownLayer
@@ -128,11 +128,10 @@ def test_tied_weights_are_found_under_any_of_their_names() -> None:
 # batches
 
 
-@every_operator
+@pytest.mark.parametrize("kind", [kind for kind in OPERATORS if kind != "fisher_sample"])  # it draws batch by batch
 @pytest.mark.parametrize("sizes", [[6], [3, 3], [4, 2], [1, 1, 1, 1, 1, 1]], ids=str)
-def test_batches_of_any_size_are_the_joined_data(case: Case, build: Any, sizes: list[int]) -> None:
-    if build is OPERATORS["fisher_sample"]:
-        pytest.skip("draws its labels batch by batch")
+def test_batches_of_any_size_are_the_joined_data(case: Case, kind: str, sizes: list[int]) -> None:
+    build = OPERATORS[kind]
     joined = build(case.problem()).dense()
     assert_same(build(case.problem(batches=split(case.batch, sizes))).dense(), joined, 1e-12)
 
@@ -243,6 +242,20 @@ def test_an_infinite_second_derivative_names_the_parameter() -> None:
 def test_labels_that_do_not_exist_are_refused(case: Case) -> None:
     with pytest.raises(ValueError, match='"model", "sample" or "data"'):
         wc.Fisher(case.problem(), "truth")
+
+
+@pytest.mark.parametrize(
+    ("model", "inputs", "culprit"),
+    [
+        (lambda: nn.Sequential(nn.Linear(4, 3), nn.Hardsigmoid(), nn.Linear(3, 3)), normal(5, 4), "hardsigmoid"),
+        (lambda: nn.Sequential(nn.EmbeddingBag(6, 3), nn.Linear(3, 3)), integers(6, 5, 2), "embedding_bag"),
+    ],
+    ids=["hardsigmoid", "embedding_bag"],
+)
+def test_a_function_without_second_derivative_is_named(model: Any, inputs: Any, culprit: str) -> None:
+    problem = wc.Problem(seeded(model), nn.CrossEntropyLoss(), (inputs, integers(3, 5)))
+    with pytest.raises(InvalidProblem, match=f"no second derivative of '{culprit}'"):
+        _ = wc.Hessian(problem) @ torch.ones(problem.size)
 
 
 def test_weight_norm_has_no_hessian_but_a_ggn() -> None:

@@ -97,6 +97,13 @@ def test_a_model_that_is_itself_a_layer_has_a_name() -> None:
     assert "(model)" in str(d)
 
 
+def test_convolutions_whose_positions_count_as_examples_are_counted() -> None:
+    model = nn.Sequential(nn.Conv2d(1, 2, 3), nn.ReLU(), nn.Flatten(), nn.Linear(8, 3)).double()
+    x, y = torch.randn(5, 1, 4, 4, dtype=torch.float64), torch.arange(5) % 3
+    assert Pivot.of(diagnose(problem(model, (x, y))).rows()).network["convolutions"] == 1
+    assert "convolutions" not in Pivot.of(diagnose(problem()).rows()).network
+
+
 def test_the_optimizers_lr_stands_beside_its_own_limit() -> None:
     model = network()
     optimizer = torch.optim.SGD(model.parameters(), lr=0.05, momentum=0.9)
@@ -163,8 +170,8 @@ def test_a_problem_that_cannot_be_measured_raises() -> None:
 
 def test_an_optimizer_of_another_model_is_refused_before_the_work() -> None:
     calls: list[str] = []
+    other = torch.optim.SGD(network().parameters(), lr=0.1)
     with pytest.raises(InvalidProblem, match="made for another model"):
-        other = torch.optim.SGD(network().parameters(), lr=0.1)
         diagnose(problem(), other, progress=lambda what, share: calls.append(what))
     assert calls == []
 

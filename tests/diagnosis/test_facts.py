@@ -44,6 +44,12 @@ def test_a_gradient_that_is_zero_has_no_factor() -> None:
     assert text == "λmax of Σ∇h falls to 0: 1 at fc2, 0 at fc1"
 
 
+def test_gradients_of_convolutions_are_said_to_be_per_position() -> None:
+    rows = [*network(convolutions=2.0), *column("lambda_max(Σ∇h)", 1.0, 4.0), *column("lambda_max(Σx)", 1.0, 4.0)]
+    assert said(rows)["gradient, backward"].endswith("1 at fc1 (convolutions: per position)")
+    assert "position" not in said(rows)["signal, forward"]
+
+
 def test_one_layer_has_no_range() -> None:
     assert said(column("lambda_max(Σx)", 2.0))["signal, forward"] == "λmax of Σx is 2 at fc1"
 

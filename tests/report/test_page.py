@@ -8,6 +8,7 @@ from html.parser import HTMLParser
 from pathlib import Path
 
 import pytest
+from subjects import AWKWARD, SOUND
 
 from wellcond.errors import WellcondError
 from wellcond.report.page import page, save_page
@@ -54,31 +55,31 @@ class Document(HTMLParser):
         return json.loads(self.scripts[1])
 
 
-def test_the_page_is_whole_and_loads_nothing(subject, sound) -> None:
-    document = Document(page({"a": subject, "b": sound}))
+def test_the_page_is_whole_and_loads_nothing() -> None:
+    document = Document(page({"a": AWKWARD, "b": SOUND}))
     assert all(not attributes.get("src") for tag, attributes in document.tags)
     assert all(tag not in ("link", "iframe", "img", "object") for tag, _ in document.tags)
-    styles = re.search(r"<style>(.*?)</style>", page({"a": subject}), re.DOTALL)
+    styles = re.search(r"<style>(.*?)</style>", page({"a": AWKWARD}), re.DOTALL)
     assert styles is not None
     assert "url(" not in styles[1]
     assert "@import" not in styles[1]
 
 
-def test_plotly_is_inside_exactly_once(subject) -> None:
-    text = page({"a": subject})
+def test_plotly_is_inside_exactly_once() -> None:
+    text = page({"a": AWKWARD})
     assert text.count("* plotly.js v") == 1
     assert len(Document(text).scripts) == 3
 
 
-def test_headlines_come_first(subject) -> None:
-    words = Document(page({"net": subject})).words
+def test_headlines_come_first() -> None:
+    words = Document(page({"net": AWKWARD})).words
     assert words.index("Diagnosis of net") < words.index("2.3 on 64 examples") < words.index("Condition numbers of")
     assert "κ50 of Σx is ∞ at <b>fc&2</b>" in words
     assert "5 of 8 at <b>fc&2</b>" in words
 
 
-def test_names_of_layers_and_networks_are_escaped(subject) -> None:
-    text = page({"<script>alert(1)</script>": subject})
+def test_names_of_layers_and_networks_are_escaped() -> None:
+    text = page({"<script>alert(1)</script>": AWKWARD})
     assert "<b>fc&2</b>" not in text
     assert "<script>alert(1)" not in text
     document = Document(text)
@@ -88,13 +89,13 @@ def test_names_of_layers_and_networks_are_escaped(subject) -> None:
     assert "&lt;b&gt;fc&amp;2&lt;/b&gt;" in labels
 
 
-def test_a_name_cannot_end_the_script_that_holds_the_figures(subject) -> None:
-    rows = [row._replace(layer="</script><script>alert(1)</script>") if row.layer else row for row in subject.rows()]
-    assert len(Document(page({"a": replace(subject, given=rows)})).scripts) == 3
+def test_a_name_cannot_end_the_script_that_holds_the_figures() -> None:
+    rows = [row._replace(layer="</script><script>alert(1)</script>") if row.layer else row for row in AWKWARD.rows()]
+    assert len(Document(page({"a": replace(AWKWARD, given=rows)})).scripts) == 3
 
 
-def test_infinity_is_drawn_at_the_top_and_stands_in_the_table(subject) -> None:
-    document = Document(page({"a": subject}))
+def test_infinity_is_drawn_at_the_top_and_stands_in_the_table() -> None:
+    document = Document(page({"a": AWKWARD}))
     kappa = next(f for f in document.figures.values() if f["layout"]["yaxis"]["title"]["text"] == "κ of Σx")
     assert kappa["layout"]["yaxis"]["ticktext"][-1] == "∞"
     marks = [trace for trace in kappa["data"] if trace["mode"] == "markers"]
@@ -105,51 +106,51 @@ def test_infinity_is_drawn_at_the_top_and_stands_in_the_table(subject) -> None:
     assert "∞" in document.words
 
 
-def test_every_layer_and_column_is_in_the_table(subject, sound) -> None:
-    document = Document(page({"a": subject, "b": sound}))
+def test_every_layer_and_column_is_in_the_table() -> None:
+    document = Document(page({"a": AWKWARD, "b": SOUND}))
     rows = [attributes for tag, attributes in document.tags if tag == "th" and attributes.get("data-value") is not None]
     assert len(rows) == 4
     for title in ("κ20 Σx", "κ100 Σ∇h", "rank Σx", "dead", "‖θ‖"):
         assert title in document.words
 
 
-def test_what_is_missing_is_said(subject, sound) -> None:
-    failing = replace(sound, failed={"Hessian trace": "it is NaN", "Hessian eigenvalues": "it is NaN"})
-    words = Document(page({"a": subject, "b": failing})).words
+def test_what_is_missing_is_said() -> None:
+    failing = replace(SOUND, failed={"Hessian trace": "it is NaN", "Hessian eigenvalues": "it is NaN"})
+    words = Document(page({"a": AWKWARD, "b": failing})).words
     assert "a: bn1 has no Σx" in words
     assert "b: Hessian trace, Hessian eigenvalues it is NaN" in words
 
 
-def test_facts_that_all_networks_share_are_said_once(subject, sound) -> None:
-    other = replace(sound, about={"model": "Other", "batchnorm": "the model has none"})
-    words = Document(page({"a": subject, "b": other})).words
+def test_facts_that_all_networks_share_are_said_once() -> None:
+    other = replace(SOUND, about={"model": "Other", "batchnorm": "the model has none"})
+    words = Document(page({"a": AWKWARD, "b": other})).words
     assert words.count("the model has none") == 1
     assert "a: Net; b: Other" in words
 
 
-def test_density_and_training_appear_when_given(subject) -> None:
-    plain = Document(page({"a": subject})).words
+def test_density_and_training_appear_when_given() -> None:
+    plain = Document(page({"a": AWKWARD})).words
     assert "Spectral density" not in plain
     density = [Row(None, "", f"density({x})", y, "") for x, y in ((0.0, 1.0), (1.0, 0.5))]
     curve = [Row(step, "", "training_loss", 2.0 / (step + 1), "") for step in range(3)]
-    document = Document(page({"a": subject}, more={"a": density + curve}))
+    document = Document(page({"a": AWKWARD}, more={"a": density + curve}))
     assert "Spectral density of the Hessian" in document.words
     curves = [t for f in document.figures.values() for t in f["data"] if t["x"] == [0, 1, 2]]
     assert [trace["y"] for trace in curves] == [[2.0, 1.0, 2.0 / 3]]
 
 
-def test_a_subject_without_layers_still_makes_a_page(subject) -> None:
-    empty = replace(subject, given=[], failed={"conditioning": "it is NaN"})
+def test_a_subject_without_layers_still_makes_a_page() -> None:
+    empty = replace(AWKWARD, given=[], failed={"conditioning": "it is NaN"})
     assert "Could not be measured" in Document(page({"a": empty})).words
 
 
-def test_saving_returns_the_place_and_leaves_one_file(subject, tmp_path: Path) -> None:
-    path = save_page({"a": subject}, tmp_path / "report.html")
+def test_saving_returns_the_place_and_leaves_one_file(tmp_path: Path) -> None:
+    path = save_page({"a": AWKWARD}, tmp_path / "report.html")
     assert [path] == list(tmp_path.iterdir())
     assert path.read_text(encoding="utf-8").startswith("<!doctype html>")
 
 
-def test_without_plotly_the_error_says_what_to_install(subject, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_without_plotly_the_error_says_what_to_install(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setitem(sys.modules, "plotly.offline", None)
     with pytest.raises(WellcondError, match=r'pip install "wellcond\[report\]"'):
-        page({"a": subject})
+        page({"a": AWKWARD})

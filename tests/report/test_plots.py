@@ -7,6 +7,7 @@ from typing import Any
 
 import plotly.graph_objects as go
 import pytest
+from subjects import AWKWARD, SOUND
 
 from wellcond.diagnosis.pivot import Pivot
 from wellcond.report import plots
@@ -24,18 +25,18 @@ def with_colours(node: Any, key: str = "") -> Any:
     return "#123456" if key.endswith("color") and isinstance(node, str) and not node.startswith("rgba") else node
 
 
-def test_plotly_accepts_every_figure(subject, sound) -> None:
+def test_plotly_accepts_every_figure() -> None:
     extra = [Row(None, "", f"density({x})", y, "") for x, y in ((0.0, 1.0), (1.0, 0.5))]
     extra += [Row(0, "", "training_loss", 1.0, ""), Row(1, "", "training_loss", math.nan, "")]
-    drawn = [f for panel in panels({"a": subject.rows() + extra, "b": sound.rows()}) for f in panel.figures.values()]
+    drawn = [f for panel in panels({"a": AWKWARD.rows() + extra, "b": SOUND.rows()}) for f in panel.figures.values()]
     # training; two magnitudes; κ of two matrices and two networks; units of two networks; one density
     assert len(drawn) == 1 + 2 + 4 + 2 + 1
     for figure in drawn:
         go.Figure(with_colours(figure))
 
 
-def test_every_panel_says_which_way_is_good(subject) -> None:
-    for panel in panels({"a": subject.rows()}):
+def test_every_panel_says_which_way_is_good() -> None:
+    for panel in panels({"a": AWKWARD.rows()}):
         assert "good" in panel.note or "better" in panel.note
         assert all(f["layout"]["yaxis"]["title"]["text"] for f in panel.figures.values())
         assert all(f["layout"]["xaxis"]["title"]["text"] for f in panel.figures.values())

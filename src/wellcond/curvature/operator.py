@@ -3,15 +3,16 @@
 from __future__ import annotations
 
 import contextlib
+import re
 from abc import ABC, abstractmethod
-from collections.abc import Callable, Generator, Sequence
+from collections.abc import Callable, Generator, Iterator, Sequence
 from typing import Self
 
 import torch
 from torch import Tensor
 from torch.utils._pytree import tree_leaves
 
-from wellcond.errors import NonFinite, TooLarge, UnknownLayer
+from wellcond.errors import InvalidProblem, NonFinite, TooLarge, UnknownLayer
 from wellcond.problem import Evaluation, Problem
 
 Block = Sequence[int]
@@ -91,7 +92,7 @@ class CurvatureOperator(ABC):
         """
         weight = 0.0
         # a kept graph needs the measured state too: gradient checkpointing runs the model again in the backward pass
-        with self.problem.measuring(), contextlib.closing(self._products()) as products:
+        with _naming_what_is_missing(), self.problem.measuring(), contextlib.closing(self._products()) as products:
             totals = [torch.zeros_like(columns.T) for _, columns in jobs]
             for product, terms in products:
                 for total, (block, columns) in zip(totals, jobs, strict=True):
@@ -178,6 +179,20 @@ class CurvatureOperator(ABC):
             f"a product with {type(self).__name__} is NaN or inf at {culprit!r} although the loss is finite: "
             "a second derivative does not exist there (a square root or norm at 0?), or it overflowed."
         )
+
+
+@contextlib.contextmanager
+def _naming_what_is_missing() -> Iterator[None]:
+    try:
+        yield
+    except RuntimeError as error:
+        found = re.search(r"derivative for '?(?:aten::)?(\w+?)(?:_backward)?'? is not implemented", str(error))
+        if found is None:
+            raise
+        raise InvalidProblem(
+            f"PyTorch has no second derivative of {found[1].strip('_')!r}, which the model or the loss uses. "
+            "Measure a copy in which another function stands in its place."
+        ) from error
 
 
 def _is_same(first: State, second: State) -> bool:

@@ -14,7 +14,7 @@ Line = Mapping[str, float]
 
 @dataclass(frozen=True)
 class Column:
-    """One quantity. meaning: it in words. of: the quantity that is its maximum, written behind a slash. worst: the bad end.
+    """One quantity. of: the quantity that is its maximum, written behind a slash. worst: the bad end.
 
     >>> Column("rank", "rank(Σx)", "", of="dimension(Σx)").text({"rank(Σx)": 3.0, "dimension(Σx)": 8.0})
     '3/8'

@@ -46,6 +46,7 @@ class Diagnosis:
     def rows(self) -> list[Row]:
         network = [Row(None, "", "parameters", float(self.parameters), "parameters"), *self._hessian_rows()]
         network += self.step.rows()
+        network += self._convolution_rows()
         layers = [row for part in (self.conditioning, self.neurons) if part is not None for row in part.rows()]
         layers += self._dimension_rows()
         if self.gradients is not None:
@@ -63,6 +64,13 @@ class Diagnosis:
         if self.trace is not None:
             named |= {"trace(H)": self.trace.value, "trace_error(H)": self.trace.error}
         return [Row(None, "", quantity, value, "") for quantity, value in named.items()]
+
+    def _convolution_rows(self) -> list[Row]:
+        """How many layers have their positions counted as examples: beside others, each position's share is small."""
+        if self.conditioning is None or self.conditioning.form != "position":
+            return []
+        count = sum(layer.kind.startswith("Conv") for layer in self.conditioning.values())
+        return [Row(None, "", "convolutions", float(count), "layers")] if count else []
 
     def _dimension_rows(self) -> list[Row]:
         """The size of each matrix, beside which its rank is read."""

@@ -87,7 +87,10 @@ def _range(pivot: Pivot, matrix: str, forward: bool) -> str:
     if column[low] <= 0:
         return f"λmax of {matrix} {'falls to' if falls else 'rises from'} 0: {ends}"
     factor = f"{'falls' if falls else 'rises'} {fold(column[high] / column[low])}-fold"
-    return f"λmax of {matrix} {factor}{'' if forward else ' going back'}: {ends}"
+    text = f"λmax of {matrix} {factor}{'' if forward else ' going back'}: {ends}"
+    # an averaging head leaves each of P positions 1/P of the gradient, which is no illness
+    positions = "" if forward or "convolutions" not in pivot.network else " (convolutions: per position)"
+    return text + positions
 
 
 def _worst_kappa(pivot: Pivot, matrix: str) -> str:

@@ -160,7 +160,7 @@ def _layer_axis(layers: Sequence[str]) -> Figure:
         "range": [-0.5, len(layers) - 0.5],
         "tickmode": "array",
         "tickvals": list(range(0, len(layers), stride)),
-        "ticktext": [_label(shortened(layer, 16)) for layer in layers[::stride]],
+        "ticktext": [_label(shortened(layer, 22)) for layer in layers[::stride]],
         "title": {"text": "layer"},
     }
 

@@ -130,10 +130,18 @@ class Lanczos:
         return probability
 
     def _orthogonal(self, w: Tensor) -> Tensor:
-        """`w` minus its part in the basis, with the coefficients of the last block already known to be A_i."""
-        known = self._basis[: self._count]
-        for _ in range(2):
-            w = w - (w @ known.T) @ known
+        """`w` minus its part in the basis.
+
+        In exact arithmetic that part lies in the last two blocks; once it is gone, one pass over the whole basis, which
+        is as long as the memory it reads, removes what rounding left. A row that still shrinks needs another.
+        """
+        recent = self._basis[self.blocks[-2:][0][0] : self._count]
+        w = w - (w @ recent.T) @ recent
+        for _ in range(3):
+            before = w.norm(dim=1)
+            w = w - (w @ self._basis[: self._count].T) @ self._basis[: self._count]
+            if bool((w.norm(dim=1) > 0.7 * before).all()):
+                break
         return w
 
     def _append(self, w: Tensor) -> Matrix:

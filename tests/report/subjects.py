@@ -1,14 +1,14 @@
+"""Networks made by hand, for every test of a report."""
+
 from __future__ import annotations
 
 import math
 from dataclasses import dataclass, field
 
-import pytest
-
 from wellcond.results import Row
 
 
-@dataclass
+@dataclass(frozen=True)
 class Subject:
     """A subject made by hand."""
 
@@ -38,13 +38,10 @@ NETWORK = [
 ]
 
 
-@pytest.fixture
-def subject() -> Subject:
-    """Two layers, one of them with an infinite condition number, an awkward name and no gradient."""
-    rows = [*NETWORK, *layer("fc1"), *layer("<b>fc&2</b>", kappa=math.inf, lambda_max=0.0, dying=5)]
-    return Subject(rows, not_covered={"bn1": "has no Σx"})
+AWKWARD = Subject(
+    [*NETWORK, *layer("fc1"), *layer("<b>fc&2</b>", kappa=math.inf, lambda_max=0.0, dying=5)],
+    not_covered={"bn1": "has no Σx"},
+)
+"""Two layers, one of them with an infinite condition number, no gradient and a name that looks like HTML."""
 
-
-@pytest.fixture
-def sound() -> Subject:
-    return Subject([*NETWORK, *layer("fc1"), *layer("fc2", kappa=3.0, dying=0)])
+SOUND = Subject([*NETWORK, *layer("fc1"), *layer("fc2", kappa=3.0, dying=0)])
