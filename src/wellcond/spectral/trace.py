@@ -5,7 +5,6 @@ from __future__ import annotations
 import math
 import statistics
 from dataclasses import dataclass
-from itertools import pairwise
 
 import torch
 from torch import Tensor
@@ -18,8 +17,8 @@ MIN_PROBES = 8
 """Fewest probes whose spread is worth calling an error bar."""
 PILOT = 4
 """Probes of every stratum before the rest are shared out by their spread."""
-MAX_STRATA = 16
-"""More strata remove more noise, but every one costs its pilot."""
+STRATA_OF_A_SIZE = 8
+"""The last so many modules are a stratum each, before them pairs, then fours, …: probing the end is nearly free."""
 
 
 @dataclass(frozen=True)
@@ -66,8 +65,13 @@ def trace(operator: Operator, tol: float = 0.05, *, max_matvecs: int = 2000, see
 
 
 def _stratified(operator: CurvatureOperator, tol: float, max_matvecs: int, generator: torch.Generator) -> Trace:
-    """Σ_l mean(z_lᵀ A_ll z_l), with variance Σ_l s_l²/m_l for m_l probes of spread s_l."""
+    """Σ_l mean(z_lᵀ A_ll z_l), with variance Σ_l s_l²/m_l for m_l probes of spread s_l.
+
+    At a cost c_l a probe, the least total cost has m_l ∝ s_l/√c_l.
+    """
     strata = _strata(operator.names)
+    # a block's product differentiates through what lies behind its first parameter
+    roots = [math.sqrt(1 - stratum[0] / len(operator.names)) for stratum in strata]
     sizes = [sum(operator.params[operator.names[i]].numel() for i in stratum) for stratum in strata]
     samples: list[list[float]] = [[] for _ in strata]
     wanted = [max(PILOT, MIN_PROBES // len(strata))] * len(strata)
@@ -85,7 +89,8 @@ def _stratified(operator: CurvatureOperator, tol: float, max_matvecs: int, gener
         if converged or spent >= max_matvecs:
             return Trace(value, error, spent, converged)
         target = max(tol * abs(value), 1e-300)
-        shares = [s * sum(spreads) / target**2 for s in spreads]
+        budget = sum(s * root for s, root in zip(spreads, roots, strict=True)) / target**2
+        shares = [s / root * budget for s, root in zip(spreads, roots, strict=True)]
         wanted = [
             min(max(0, math.ceil(share) - len(drawn)), len(drawn), max_matvecs - spent)  # at most doubled at a time
             for share, drawn in zip(shares, samples, strict=True)
@@ -95,14 +100,18 @@ def _stratified(operator: CurvatureOperator, tol: float, max_matvecs: int, gener
 
 
 def _strata(names: tuple[str, ...]) -> list[list[int]]:
-    """Positions of the parameters, by the module that owns them; neighbours are merged when there are too many."""
+    """Positions of the parameters, by the module that owns them, the early ones of a deep network merged."""
     modules: dict[str, list[int]] = {}
     for i, name in enumerate(names):
         modules.setdefault(name.rpartition(".")[0], []).append(i)
-    groups = list(modules.values())
-    count = min(MAX_STRATA, len(groups))
-    bounds = [round(i * len(groups) / count) for i in range(count + 1)]
-    return [[i for group in groups[begin:end] for i in group] for begin, end in pairwise(bounds)]
+    left, strata, size = list(modules.values()), [], 1
+    while left:
+        for _ in range(STRATA_OF_A_SIZE):
+            if left:
+                strata.append([i for module in left[-size:] for i in module])
+                del left[-size:]
+        size *= 2
+    return strata[::-1]
 
 
 def _hutch_plus_plus(operator: Operator, tol: float, max_matvecs: int, generator: torch.Generator) -> Trace:
