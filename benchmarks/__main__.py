@@ -31,8 +31,9 @@ def main() -> None:
     options.out.mkdir(parents=True, exist_ok=True)
     if options.only != "growth":
         tables = []
-        for network in networks(options.device):
-            tables.append(diagnostics(network, options.device, options.rounds))
+        deep, residual = zip(*(networks(options.device, seed) for seed in range(3)), strict=True)
+        for instances in (list(deep), list(residual[:1])):
+            tables.append(diagnostics(instances, options.device, options.rounds))
             _show(tables[-1])
         _write(options.out / f"diagnostics_{options.device}.json", tables, options.device)
     if options.only != "diagnostics":
@@ -49,7 +50,7 @@ def _show(table: dict[str, Any]) -> None:
     for name, cost in table["cost_u"].items():
         print(f"  {name:34s} {cost:7.2f} u  {1e3 * cost * table['u_seconds']:10.1f} ms")
     for row in table["top_eigenvalue"]:
-        asked = f"top eigenvalue, {row['tool']} asked {row['asked']:g}"
+        asked = f"top eigenvalue {row['instance']}, {row['tool']} asked {row['asked']:g}"
         print(f"  {asked:48s} {row['cost_u']:7.1f} u  true error {row['true_error']:.1e}")
     for row in table["trace"]:
         asked = f"trace to 5 % standard error, {row['tool']}"

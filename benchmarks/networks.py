@@ -37,11 +37,11 @@ class Network:
         return Network(self.name, copy.deepcopy(self.model).to(dtype), self.x.to(dtype), self.y)
 
 
-def networks(device: str) -> list[Network]:
+def networks(device: str, seed: int = 0) -> list[Network]:
     """8-layer MLP 784-256×7-10 on 512 examples; ResNet-20 with BN on 128 images of 32×32."""
-    generator = torch.Generator().manual_seed(0)
-    deep = mlp([784, *[256] * 7, 10], init="default", seed=0)
-    residual = resnet(20, seed=0)
+    generator = torch.Generator().manual_seed(seed)
+    deep = mlp([784, *[256] * 7, 10], init="default", seed=seed)
+    residual = resnet(20, seed=seed)
     made = [
         (f"MLP 784-256x7-10, batch 512 ({device})", deep, torch.randn(512, 784, generator=generator)),
         (f"ResNet-20, batch 128 ({device})", residual, torch.randn(128, 3, 32, 32, generator=generator)),

@@ -27,7 +27,7 @@ class Peer(Protocol):
 
 class PyHessian:
     name = "PyHessian"
-    settings = (1e-2, 1e-3, 1e-4, 1e-5)
+    settings = (1e-3, 1e-4, 1e-5)
 
     def __init__(self) -> None:
         import pyhessian
@@ -59,7 +59,7 @@ class PyHessian:
 
 class HessianEigenthings:
     name = "hessian-eigenthings"
-    settings = (10, 20, 30, 50)  # Lanczos steps: its tolerance is checked only after all of them
+    settings = (10, 20, 30)  # Lanczos steps: its tolerance is checked only after all of them
 
     def __init__(self) -> None:
         import hessian_eigenthings
@@ -83,7 +83,7 @@ class HessianEigenthings:
 
 class Curvlinops:
     name = "curvlinops"
-    settings = (1e-1, 1e-2, 1e-3)
+    settings = (1e-1, 1e-3)
 
     def __init__(self) -> None:
         import curvlinops

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import ctypes
+import gc
 import platform
 import statistics
 import time
@@ -49,9 +51,11 @@ def peak_memory(function: Callable[[], Any], device: str) -> float | None:
         before = torch.cuda.memory_allocated()
         function()
         return (torch.cuda.max_memory_allocated() - before) / 2**30
+    gc.collect()
     try:
+        ctypes.CDLL(None).malloc_trim(0)  # or memory that was freed before would be used again, unseen
         Path("/proc/self/clear_refs").write_text("5")  # resets the peak of the resident set
-    except OSError:
+    except (OSError, AttributeError):
         return None
     before = _status("VmRSS")
     function()

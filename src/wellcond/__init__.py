@@ -22,6 +22,9 @@ from wellcond.spectral.condition import condition_number, numerical_rank
 from wellcond.layerwise.conditioning import conditioning
 from wellcond.layerwise.neurons import neurons
 
+# verdict
+from wellcond.diagnosis.diagnose import diagnose
+
 # errors
 from wellcond.errors import WellcondError
 
@@ -39,6 +42,7 @@ __all__ = [
     "condition_number",
     "conditioning",
     "density",
+    "diagnose",
     "eigenvalues",
     "kronecker_factors",
     "neurons",

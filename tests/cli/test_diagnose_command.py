@@ -17,10 +17,13 @@ def network():
 def problem(model):
     return wc.Problem(model, torch.nn.CrossEntropyLoss(), (torch.randn(8, 3), torch.arange(8) % 2))
 """
-BUILD = HEADER + """
+BUILD = (
+    HEADER
+    + """
 def build():
     return problem(network())
 """
+)
 
 
 def one_line(result) -> str:
@@ -49,11 +52,14 @@ def test_a_report_is_written_where_asked(tmp_path: Path) -> None:
 
 
 def test_an_optimizer_beside_the_problem_is_used(tmp_path: Path) -> None:
-    code = HEADER + """
+    code = (
+        HEADER
+        + """
 def build():
     model = network()
     return problem(model), torch.optim.SGD(model.parameters(), lr=0.25, momentum=0.9)
 """
+    )
     assert "the optimizer is at 0.25" in " ".join(run("diagnose", f"{script(tmp_path, code)}:build").output.split())
 
 
@@ -113,25 +119,31 @@ def test_a_function_that_wants_arguments(tmp_path: Path) -> None:
 
 
 def test_a_function_that_raises(tmp_path: Path) -> None:
-    path = script(tmp_path, """
+    path = script(
+        tmp_path,
+        """
     def build():
         width = 3
         return helper(width)
 
     def helper(width):
         raise ValueError("no such\\n  width")
-    """)
+    """,
+    )
     message = one_line(run("diagnose", f"{path}:build"))
     place = r'(train.py, line 7: raise ValueError("no such\n  width"))'
     assert message == f"build() raised ValueError: no such width {place}"
 
 
 def test_the_line_is_the_users_when_a_library_raises(tmp_path: Path) -> None:
-    path = script(tmp_path, """
+    path = script(
+        tmp_path,
+        """
     import torch
     def build():
         return torch.nn.Linear(2, 2)(torch.ones(1, 3))
-    """)
+    """,
+    )
     message = one_line(run("diagnose", f"{path}:build"))
     assert message.startswith("build() raised RuntimeError: mat1 and mat2 shapes cannot be multiplied")
     assert message.endswith("(train.py, line 4: return torch.nn.Linear(2, 2)(torch.ones(1, 3)))")
@@ -161,10 +173,13 @@ def test_a_function_that_returns_something_else(returned: str, named: str, tmp_p
 
 
 def test_a_problem_that_cannot_be_measured(tmp_path: Path) -> None:
-    code = HEADER + """
+    code = (
+        HEADER
+        + """
 def build():
     return wc.Problem(network(), torch.nn.CrossEntropyLoss(), (torch.randn(8, 3), torch.arange(8)))
 """
+    )
     assert "targets run from 0 to 7" in one_line(run("diagnose", f"{script(tmp_path, code)}:build"))
 
 

@@ -91,9 +91,7 @@ def test_missing_files_are_named_with_the_folders_and_what_to_do(tmp_path: Path)
 @pytest.mark.parametrize("size", [0, 1, 3072, 2 * 3073 - 1])
 def test_a_partial_record_is_reported(tmp_path: Path, size: int) -> None:
     (tmp_path / "test_batch.bin").write_bytes(records(PIXELS, LABELS)[:size])
-    with pytest.raises(
-        CorruptData, match=rf"test_batch.bin: expected a positive multiple of 3073 .*{size}\."
-    ):
+    with pytest.raises(CorruptData, match=rf"test_batch.bin: expected a positive multiple of 3073 .*{size}\."):
         cifar10(tmp_path, train=False)
 
 
@@ -168,9 +166,7 @@ def test_a_pickle_that_would_run_a_command_is_refused_and_runs_nothing(tmp_path:
         (b"(U\x01xios\nsystem\n.", "os.system"),
     ],
 )
-def test_any_global_that_images_do_not_need_is_refused_by_name(
-    tmp_path: Path, content: bytes, name: str
-) -> None:
+def test_any_global_that_images_do_not_need_is_refused_by_name(tmp_path: Path, content: bytes, name: str) -> None:
     with pytest.raises(CorruptData, match=f"asks for {name}"):
         cifar10(batch_file(tmp_path, content), train=False)
 

@@ -120,9 +120,7 @@ def test_a_size_without_a_pooling_factor_is_refused(root: Path, size: int) -> No
 def test_a_wrong_magic_number_is_reported(root: Path) -> None:
     content = (root / IMAGES).read_bytes()
     (root / IMAGES).write_bytes(b"\x00\x00\x0d\x03" + content[4:])
-    with pytest.raises(
-        CorruptData, match=rf"{IMAGES}: expected the magic number 0x00000803, found 0x00000d03"
-    ):
+    with pytest.raises(CorruptData, match=rf"{IMAGES}: expected the magic number 0x00000803, found 0x00000d03"):
         mnist(root)
 
 

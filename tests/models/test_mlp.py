@@ -93,9 +93,7 @@ def test_default_is_what_torch_draws() -> None:
     with torch.random.fork_rng(devices=[]):
         torch.manual_seed(3)
         references = [nn.Linear(6, 5), nn.Linear(5, 4)]
-    for layer, reference in zip(
-        linear_layers(mlp([6, 5, 4], init="default", seed=3)), references, strict=True
-    ):
+    for layer, reference in zip(linear_layers(mlp([6, 5, 4], init="default", seed=3)), references, strict=True):
         assert torch.equal(layer.weight, reference.weight)
         assert torch.equal(layer.bias, reference.bias)
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import contextlib
+import math
 from collections.abc import Iterator
 from dataclasses import dataclass, field
 from typing import Any, Literal
@@ -13,7 +14,7 @@ from torch import Tensor, nn
 from wellcond.curvature.fisher import likelihood_of
 from wellcond.curvature.ggn import tensor_outputs
 from wellcond.errors import InvalidProblem
-from wellcond.layers import Form, rule_for, uncovered, weighted_layers
+from wellcond.layers import Form, Rule, rule_for, uncovered, weighted_layers
 from wellcond.problem import Evaluation, Problem
 from wellcond.taps import tapped
 
@@ -93,7 +94,7 @@ def kronecker_factors(
         layer.x.add(*rule.input_moment(module, x.detach(), form))
 
     def on_gradient(name: str, module: nn.Module, _x: Any, gradient: Tensor) -> None:
-        total, count = rules[name].gradient_moment(module, gradient.detach(), form)
+        total, count = _gradient_moment(rules[name], module, gradient.detach(), form)
         layers[name].g.add(total * gradient_scale, count)
 
     params = list(problem.params.values())
@@ -107,6 +108,16 @@ def kronecker_factors(
                 keep = i + 1 < len(cotangents)
                 torch.autograd.grad(roots, params, cotangent, retain_graph=keep, allow_unused=True)
     return KroneckerFactors(layers, _not_covered(problem.model, modules, layers))
+
+
+def _gradient_moment(rule: Rule, module: nn.Module, gradient: Tensor, form: Form) -> tuple[Tensor, int]:
+    """Σ g gᵀ in float64; once more with g brought to order one where its squares leave the range of float32."""
+    total, count = rule.gradient_moment(module, gradient, form)
+    largest = float(total.diagonal(dim1=-2, dim2=-1).max())
+    scale = 1.0 if 1e-25 < largest < 1e25 else float(gradient.abs().max())
+    if scale not in (0.0, 1.0) and math.isfinite(scale):
+        total, count = rule.gradient_moment(module, gradient / scale, form)
+    return total.double() * scale**2, count
 
 
 def _backward_passes(

@@ -38,13 +38,9 @@ class Dataset:
                 f"images must be non-empty (N, C, H, W) uint8, not {tuple(images.shape)} of {images.dtype}"
             )
         if labels.dtype != torch.int64 or labels.shape != images.shape[:1]:
-            raise ValueError(
-                f"labels must be ({len(images)},) int64, not {tuple(labels.shape)} of {labels.dtype}"
-            )
+            raise ValueError(f"labels must be ({len(images)},) int64, not {tuple(labels.shape)} of {labels.dtype}")
         if labels.min() < 0 or labels.max() >= len(self.classes):
-            raise ValueError(
-                f"labels must lie in 0 to {len(self.classes) - 1}, not {labels.min()} to {labels.max()}"
-            )
+            raise ValueError(f"labels must lie in 0 to {len(self.classes) - 1}, not {labels.min()} to {labels.max()}")
 
     def __len__(self) -> int:
         return len(self.images)

@@ -17,9 +17,7 @@ def data_root(root: str | os.PathLike[str] | None) -> Path:
     return Path(os.environ.get(ROOT_VARIABLE) or DEFAULT_ROOT if root is None else root).expanduser()
 
 
-def locate(
-    name: str, wanted: Sequence[Sequence[str]], folders: Sequence[Path], instruction: str
-) -> list[Path]:
+def locate(name: str, wanted: Sequence[Sequence[str]], folders: Sequence[Path], instruction: str) -> list[Path]:
     """Return the files of the first folder that holds them all.
 
     ``wanted`` lists, for each file, the spellings accepted, preferred first. Files are never gathered from
@@ -27,9 +25,7 @@ def locate(
     """
     reports = []
     for folder in folders:
-        found = [
-            next((folder / s for s in spellings if (folder / s).is_file()), None) for spellings in wanted
-        ]
+        found = [next((folder / s for s in spellings if (folder / s).is_file()), None) for spellings in wanted]
         complete = [path for path in found if path is not None]
         if len(complete) == len(wanted):
             return complete

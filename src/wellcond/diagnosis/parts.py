@@ -5,11 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable
 from typing import TypeVar
 
-import torch
-from torch import Tensor
-
 from wellcond.errors import InvalidProblem, NotDeterministic, WellcondError
-from wellcond.spectral.lanczos import Operator
 
 Progress = Callable[[str, float], None]
 """Called as (what is being measured, share of all work done)."""
@@ -53,32 +49,6 @@ class Parts:
             return None
         finally:
             done(1.0)
-
-
-class WatchedOperator:
-    """An operator that reports after each product how much of `budget` is spent."""
-
-    def __init__(self, operator: Operator, budget: int, done: Done) -> None:
-        self.operator, self.budget, self.done = operator, budget, done
-        self.spent = 0
-
-    @property
-    def shape(self) -> tuple[int, ...]:
-        return self.operator.shape
-
-    @property
-    def dtype(self) -> torch.dtype:
-        return self.operator.dtype
-
-    @property
-    def device(self) -> torch.device:
-        return self.operator.device
-
-    def __matmul__(self, v: Tensor) -> Tensor:
-        product = self.operator @ v
-        self.spent += v.shape[1] if v.dim() == 2 else 1
-        self.done(self.spent / self.budget)
-        return product
 
 
 def _first_line(error: Exception) -> str:

@@ -70,9 +70,7 @@ def groups_of(problem: Problem, optimizer: torch.optim.Optimizer) -> list[dict[s
     return groups
 
 
-def _optimizer_step(
-    problem: Problem, optimizer: torch.optim.Optimizer, lambda_max: float | None
-) -> OptimizerStep:
+def _optimizer_step(problem: Problem, optimizer: torch.optim.Optimizer, lambda_max: float | None) -> OptimizerStep:
     """The largest lr of the groups, and the smallest of their limits: with every lr below it, the step is stable."""
     groups = groups_of(problem, optimizer)
     lr = max(float(group["lr"]) for group in groups)

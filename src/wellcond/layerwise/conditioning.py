@@ -33,10 +33,14 @@ class Conditioning:
     trace: float
 
     @classmethod
-    def of(cls, values: Tensor, p: Sequence[float]) -> Conditioning:
+    def of(cls, values: Tensor, p: Sequence[float], rounding: torch.dtype | None = None) -> Conditioning:
+        """Of eigenvalues in any order. rounding: the dtype whose rounding counts as zero beside the largest."""
         values = values.sort().values
-        kappa = {share: condition_number(values, share) for share in p}
-        return cls(values, float(values[-1]), kappa, numerical_rank(values), float(values.double().sum()))
+        largest = float(values[-1])
+        # a vanished gradient's eigenvalues have no digits left in float32, their ratios have all
+        relative = (values / largest if largest > 0 else values).to(rounding or values.dtype)
+        kappa = {share: condition_number(relative, share) for share in p}
+        return cls(values, largest, kappa, numerical_rank(relative), float(values.double().sum()))
 
     def rows(self, layer: str, matrix: str) -> list[Row]:
         named = {"lambda_max": self.lambda_max, "rank": float(self.rank), "trace": self.trace}
@@ -60,6 +64,7 @@ class LayerConditioning:
     note: str
     by_group: tuple[Tensor | None, Tensor | None]
     """Eigenvalues of Σx and of Σ∇h, (groups, d)."""
+    rounding: torch.dtype
 
     @cached_property
     def kronecker(self) -> Conditioning | None:
@@ -67,7 +72,7 @@ class LayerConditioning:
         x, g = self.by_group
         if self.x is None or x is None or g is None:
             return None
-        return Conditioning.of(torch.einsum("ci,co->cio", x, g).flatten(), list(self.x.kappa))
+        return Conditioning.of(torch.einsum("ci,co->cio", x, g).flatten(), list(self.x.kappa), self.rounding)
 
     def rows(self) -> list[Row]:
         parts = {"Σx": self.x, "Σ∇h": self.g, "Σx⊗Σ∇h": self.kronecker, "F": self.fisher}
@@ -151,19 +156,18 @@ def conditioning(
     fisher = {name: Conditioning.of(spectrum.values.cpu(), p) for name, spectrum in exact.items()}
     layers = {}
     for name, layer in factors.layers.items():
-        by_group = _eigenvalues(name, layer.x, problem.dtype), _eigenvalues(name, layer.g, problem.dtype)
-        x, g = (None if values is None else Conditioning.of(values.flatten(), p) for values in by_group)
-        layers[name] = LayerConditioning(name, layer.kind, x, g, fisher.get(weight_of[name]), layer.note, by_group)
+        by_group = _eigenvalues(name, layer.x), _eigenvalues(name, layer.g)
+        x, g = (None if v is None else Conditioning.of(v.flatten(), p, problem.dtype) for v in by_group)
+        exact_fisher = fisher.get(weight_of[name])
+        layers[name] = LayerConditioning(name, layer.kind, x, g, exact_fisher, layer.note, by_group, problem.dtype)
     return ConditioningTable(layers, factors.not_covered, problem.batchnorm, form, labels)
 
 
-def _eigenvalues(name: str, moment: SecondMoment, dtype: torch.dtype) -> Tensor | None:
+def _eigenvalues(name: str, moment: SecondMoment) -> Tensor | None:
     """(groups, d)"""
     mean = moment.mean
     if mean is None:
         return None
     if not bool(torch.isfinite(mean).all()):
         raise NonFinite(f"what layer {name!r} receives, or the gradient at its output, is NaN or inf or overflows.")
-    values = mean if mean.dim() == 2 else torch.linalg.eigvalsh(mean)
-    # the sums were rounded in the model's dtype, so that is the dtype whose rounding counts as zero
-    return values.cpu().to(dtype)
+    return (mean if mean.dim() == 2 else torch.linalg.eigvalsh(mean)).cpu()

@@ -54,9 +54,7 @@ def mlp(
     torch.Size([5, 10])
     """
     if len(sizes) < 2 or min(sizes) < 1:
-        raise ValueError(
-            f"sizes must be the input, any hidden and the output size, all positive, not {sizes}"
-        )
+        raise ValueError(f"sizes must be the input, any hidden and the output size, all positive, not {sizes}")
     if norm not in get_args(Norm):
         raise ValueError(f"norm must be one of {get_args(Norm)}, not {norm!r}")
     if init not in get_args(Init):

@@ -60,9 +60,7 @@ def resnet(depth: int = 20, classes: int = 10, norm: bool = True, seed: int | No
     blocks, rest = divmod(depth - 2, 6)
     if rest or blocks < 1:
         nearest = [6 * n + 2 for n in (blocks, blocks + 1) if n >= 1] or [8]
-        raise ValueError(
-            f"depth must be 6n + 2 with n ≥ 1, not {depth}; nearest: {' or '.join(map(str, nearest))}"
-        )
+        raise ValueError(f"depth must be 6n + 2 with n ≥ 1, not {depth}; nearest: {' or '.join(map(str, nearest))}")
     modules: OrderedDict[str, nn.Module] = OrderedDict(
         conv=empty_conv3x3(3, STEM_WIDTH, stride=1), bn=_norm(STEM_WIDTH, norm), act=nn.ReLU()
     )

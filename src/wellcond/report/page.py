@@ -39,9 +39,7 @@ def save_page(
     return write_atomically(path, page(subjects, title=title, more=more).encode())
 
 
-def page(
-    subjects: Mapping[str, Subject], *, title: str = "", more: Mapping[str, Sequence[Row]] | None = None
-) -> str:
+def page(subjects: Mapping[str, Subject], *, title: str = "", more: Mapping[str, Sequence[Row]] | None = None) -> str:
     """The page as text."""
     series = {name: [*subject.rows(), *(more or {}).get(name, ())] for name, subject in subjects.items()}
     title = title or f"Diagnosis of {' and '.join(subjects)}"

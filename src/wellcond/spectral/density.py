@@ -53,7 +53,7 @@ def density(
     """The density of eigenvalues of a symmetric operator, smoothed by a Gaussian of standard deviation `width`.
 
     φ(t) = (1/n) Σ_i N(t; λ_i, width²), estimated by stochastic Lanczos quadrature: from a random start, `steps` of
-    Lanczos give nodes θ and weights τ (the squared first components of T's eigenvectors), and E Σ τ f(θ) = (1/n) tr f(A).
+    Lanczos give nodes θ and weights τ (squared first components of T's eigenvectors), and E Σ τ f(θ) = (1/n) tr f(A).
     Costs probes × steps products.
 
     width: by default 1 % of the spread of the nodes.

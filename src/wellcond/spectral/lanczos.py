@@ -16,6 +16,8 @@ import torch
 from numpy.typing import NDArray
 from torch import Tensor
 
+from wellcond.errors import NonFinite
+
 Matrix = NDArray[np.float64]
 
 
@@ -70,6 +72,11 @@ class Lanczos:
         w = (self.operator @ q.T).T
         self.matvecs += end - begin
         a = (w @ q.T).double().cpu().numpy()
+        if not np.isfinite(a).all():
+            raise NonFinite(
+                f"the matrix is NaN or inf, or too large for {str(w.dtype).removeprefix('torch.')}; "
+                "measure a copy: copy.deepcopy(model).double()."
+            )
         self.diagonal.append((a + a.T) / 2)
         self._scale = max(self._scale, float(np.linalg.norm(a)))
         self.below.append(self._append(self._orthogonal(w)))
@@ -162,7 +169,7 @@ class Lanczos:
                 coefficients = new @ row
                 row = row - coefficients @ new
                 b[: len(new), j] += coefficients.double().cpu().numpy()
-            norm = float(row.norm())
+            norm = float(row.double().norm() if row.dtype == torch.float32 else row.norm())
             if norm > tiny and len(new) < width:
                 b[len(new), j] = norm
                 # what cancellation left of a small row must be made orthogonal once more
