@@ -19,8 +19,8 @@ STANDARD_ERROR = 0.05
 def diagnostics(instances: list[Network], device: str, rounds: int) -> dict[str, Any]:
     """All measurements of one network; costs in u, the median forward+backward of the same run.
 
-    instances: the network at several seeds. How many products the top eigenvalue takes depends on how close the next ones
-    are, so it is measured on all of them; the rest on the first.
+    instances: the network at several seeds. How many products the top eigenvalue takes depends on how close the next
+    ones are, so it is measured on all of them; the rest on the first.
     """
     clock = Clock(device)
     tools, missing = peers.installed() if device == "cpu" else ([], {"all peers": "timed on the CPU"})

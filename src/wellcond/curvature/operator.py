@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import contextlib
+import math
 import re
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Generator, Iterator, Sequence
@@ -43,7 +44,6 @@ class CurvatureOperator(ABC):
         self.params = dict(problem.params) if params is None else problem.select(params)
         self.names = tuple(self.params)
         self.matvecs = 0
-        self._sizes = [p.numel() for p in self.params.values()]
         self._kept: tuple[State, list[tuple[Product, float]]] | None = None
 
     # must define
@@ -61,7 +61,7 @@ class CurvatureOperator(ABC):
 
     @property
     def shape(self) -> tuple[int, int]:
-        size = sum(self._sizes)
+        size = sum(p.numel() for p in self.params.values())
         return size, size
 
     @property
@@ -97,7 +97,10 @@ class CurvatureOperator(ABC):
             for product, terms in products:
                 for total, (block, columns) in zip(totals, jobs, strict=True):
                     for row, column in zip(total, columns.T, strict=True):
-                        row.add_(self.flatten(product(block, self.split(column, block)), block), alpha=terms)
+                        parts = product(block, self.split(column, block))
+                        for place, part in zip(self.split(row, block), parts, strict=True):
+                            if part is not None:
+                                place.add_(part, alpha=terms)
                 weight += terms
         for total, (block, _) in zip(totals, jobs, strict=True):
             self.matvecs += len(total)
@@ -124,15 +127,6 @@ class CurvatureOperator(ABC):
         return (matrix + matrix.T) / 2
 
     # flat vectors
-
-    def flatten(self, tensors: Sequence[Tensor | None], block: Block | None = None) -> Tensor:
-        """One tensor a parameter (of the block) → one vector; None stands for zero."""
-        sizes = self._sizes if block is None else [self._sizes[i] for i in block]
-        parts = [
-            t.reshape(-1) if t is not None else torch.zeros(size, dtype=self.dtype, device=self.device)
-            for t, size in zip(tensors, sizes, strict=True)
-        ]
-        return torch.cat(parts)
 
     def split(self, vector: Tensor, block: Block | None = None) -> list[Tensor]:
         """One vector → one tensor a parameter (of the block)."""
@@ -170,8 +164,8 @@ class CurvatureOperator(ABC):
         return {kind: torch.cat(tensors) for kind, tensors in parts.items()}
 
     def _check_finite(self, products: Tensor, block: Block) -> None:
-        if bool(torch.isfinite(products).all()):
-            return
+        if math.isfinite(float(products.sum())) or bool(torch.isfinite(products).all()):
+            return  # a sum is the cheaper look, though it may overflow by itself
         names = [self.names[i] for i in block]
         parts = zip(names, self.split(products.sum(0), block), strict=True)
         culprit = next((name for name, part in parts if not bool(torch.isfinite(part).all())), names[0])

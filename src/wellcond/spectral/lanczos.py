@@ -165,11 +165,13 @@ class Lanczos:
         tiny = 100 * torch.finfo(w.dtype).eps * self._scale
         for j, row in enumerate(w):
             new = self._basis[begin : self._count]
-            for _ in range(2):
+            for _ in range(2 if len(new) else 0):
                 coefficients = new @ row
                 row = row - coefficients @ new
                 b[: len(new), j] += coefficients.double().cpu().numpy()
-            norm = float(row.double().norm() if row.dtype == torch.float32 else row.norm())
+            norm = float(row.norm())
+            if norm == math.inf:  # the squares left the range of float32, the row did not
+                norm = float(row.double().norm())
             if norm > tiny and len(new) < width:
                 b[len(new), j] = norm
                 # what cancellation left of a small row must be made orthogonal once more
