@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import io
+import itertools
 import math
 from collections.abc import Mapping, Sequence
 from pathlib import Path
@@ -13,6 +14,7 @@ from wellcond.errors import MissingExtra
 from wellcond.report.scale import LogScale
 from wellcond.report.write import check_writable, write_atomically
 from wellcond.results import Row
+from wellcond.spectral.density import Density
 
 try:
     from matplotlib.axes import Axes
@@ -38,6 +40,30 @@ def save_png(series: Mapping[str, Sequence[Row]], path: str | Path) -> Path:
     _panel(left, pivots, "lambda_max", "largest eigenvalue λmax: level is good")
     _panel(right, pivots, "kappa_50%", "condition number κ50: low is good")
     figure.legend(*left.get_legend_handles_labels(), loc="outside lower center", ncols=4, frameon=False)
+    return _saved(figure, path)
+
+
+def save_density_png(series: Mapping[str, Density], path: str | Path) -> Path:
+    """Spectral densities over each other, six decades deep, with a band of two standard errors."""
+    check_writable(path)
+    figure = Figure(figsize=(7, 3.8), layout="constrained")
+    axes = figure.subplots()
+    top = max(float(density.density.max()) for density in series.values())
+    for (name, density), colour in zip(series.items(), itertools.cycle(COLOURS), strict=False):
+        grid, middle, band = density.grid.numpy(), density.density.numpy(), 2 * density.error.nan_to_num().numpy()
+        axes.plot(grid, middle, color=colour, label=name)
+        axes.fill_between(grid, (middle - band).clip(min=0), middle + band, color=colour, alpha=0.2, linewidth=0)
+    axes.set_yscale("log")
+    axes.set_ylim(1e-6 * top, 2 * top)
+    axes.set_xlabel("eigenvalue")
+    axes.set_ylabel("density")
+    axes.grid(color="#dfe3e8")
+    axes.spines[["top", "right"]].set_visible(False)
+    axes.legend(frameon=False)
+    return _saved(figure, path)
+
+
+def _saved(figure: Figure, path: str | Path) -> Path:
     content = io.BytesIO()
     figure.savefig(content, format="png", dpi=160)
     return write_atomically(path, content.getvalue())
