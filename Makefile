@@ -10,7 +10,7 @@ demo: $(VENV)/demo
 	$(BIN)/wellcond demo
 
 test: lint
-	$(BIN)/python -m pytest -n 2
+	OMP_NUM_THREADS=1 $(BIN)/python -m pytest -n 2
 
 lint: $(VENV)/test
 	$(BIN)/ruff check src tests benchmarks
