@@ -46,5 +46,5 @@ $(VENV)/test: pyproject.toml constraints.txt | $(BIN)/python
 # peers that ask for libraries they never import come without their dependencies
 $(VENV)/bench: $(VENV)/test
 	$(PIP) --editable ".[bench]"
-	$(PIP) --no-deps pyhessian hessian-eigenthings nngeometry
+	$(PIP) --no-deps pyhessian hessian-eigenthings
 	@touch $@

@@ -69,7 +69,7 @@ def _status(field: str) -> int:
 
 def environment(device: str) -> dict[str, Any]:
     """Versions and hardware, for the record."""
-    names = ("torch", "numpy", "scipy", "curvlinops-for-pytorch", "PyHessian", "hessian-eigenthings", "nngeometry",
+    names = ("torch", "numpy", "scipy", "curvlinops-for-pytorch", "PyHessian", "hessian-eigenthings",
              "backpack-for-pytorch")  # fmt: skip
     versions = {}
     for name in names:

@@ -17,8 +17,8 @@ from torch.overrides import TorchFunctionMode
 
 OnCall = Callable[[str, nn.Module, Any, Any], None]
 """Called as (name, module, first input, output) after each forward call of a tapped module."""
-OnGradient = Callable[[str, nn.Module, Any, Tensor], None]
-"""Called as (name, module, first input, gradient of the output) during the backward pass."""
+OnGradient = Callable[[str, nn.Module, Tensor], None]
+"""Called as (name, module, gradient of the output) during the backward pass."""
 
 
 @contextlib.contextmanager
@@ -35,8 +35,7 @@ def tapped(modules: Mapping[str, nn.Module], on_call: OnCall, on_gradient: OnGra
             on_call(name, module, x, output)
             tensor = _first(output)
             if on_gradient is not None and isinstance(tensor, Tensor) and tensor.requires_grad:
-                kept = x.detach() if isinstance(x, Tensor) else x
-                tensor.register_hook(lambda gradient: on_gradient(name, module, kept, gradient))  # type: ignore[no-untyped-call]
+                tensor.register_hook(lambda gradient: on_gradient(name, module, gradient))  # type: ignore[no-untyped-call]
 
         return after_forward
 

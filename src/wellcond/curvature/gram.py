@@ -157,7 +157,7 @@ class _Passing:
     def on_call(self, name: str, _module: nn.Module, x: Any, _output: Any) -> None:
         self.inputs[name].append(x.detach())
 
-    def on_gradient(self, name: str, _module: nn.Module, _x: Any, gradient: Tensor) -> None:
+    def on_gradient(self, name: str, _module: nn.Module, gradient: Tensor) -> None:
         if not self.is_over:
             self.gradients[name].append(gradient.detach())
 

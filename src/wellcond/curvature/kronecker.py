@@ -93,7 +93,7 @@ def kronecker_factors(
         layer = layers.setdefault(name, LayerFactors(type(module).__name__, rule.note))
         layer.x.add(*rule.input_moment(module, x.detach(), form))
 
-    def on_gradient(name: str, module: nn.Module, _x: Any, gradient: Tensor) -> None:
+    def on_gradient(name: str, module: nn.Module, gradient: Tensor) -> None:
         total, count = _gradient_moment(rules[name], module, gradient.detach(), form)
         layers[name].g.add(total * gradient_scale, count)
 
