@@ -35,6 +35,7 @@ class PyHessian:
         self.module = pyhessian
 
     def _computer(self, network: Network) -> object:
+        network.model.zero_grad(set_to_none=True)  # its backward() adds onto what is there: the Hessian would double
         return self.module.hessian(network.model, network.loss, data=(network.x, network.y), cuda=False)
 
     def hvp(self, network: Network) -> Callable[[Tensor], object]:
