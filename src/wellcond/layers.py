@@ -77,21 +77,21 @@ class ConvRule(Rule):
     """Conv1d, 2d, 3d with any stride, padding, padding mode, dilation and groups."""
 
     def input_rows(self, module: Any, x: Tensor, form: Form) -> Tensor:
-        x = _with_batch(module, x)
+        x = with_batch(module, x)
         if form == "position":
             return _grouped(x.flatten(2).unsqueeze(2), 1)
         return _grouped(patches(module, x), module.groups)
 
     def gradient_rows(self, module: Any, g: Tensor, form: Form) -> Tensor:
-        g = _with_batch(module, g)
+        g = with_batch(module, g)
         groups = 1 if form == "position" else module.groups
         return _grouped(g.flatten(2).unsqueeze(2), groups)
 
     def input_moment(self, module: Any, x: Tensor, form: Form) -> tuple[Tensor, int]:
-        return _channel_moment(_with_batch(module, x)) if form == "position" else super().input_moment(module, x, form)
+        return _channel_moment(with_batch(module, x)) if form == "position" else super().input_moment(module, x, form)
 
     def gradient_moment(self, module: Any, g: Tensor, form: Form) -> tuple[Tensor, int]:
-        g = _with_batch(module, g)
+        g = with_batch(module, g)
         whole = form == "position" or module.groups == 1
         return _channel_moment(g) if whole else super().gradient_moment(module, g, form)
 
@@ -105,22 +105,22 @@ class TransposedConvRule(ConvRule):
     weight_is_input_major = True
 
     def input_rows(self, module: Any, x: Tensor, form: Form) -> Tensor:
-        x = _with_batch(module, x)
+        x = with_batch(module, x)
         return _grouped(x.flatten(2).unsqueeze(2), 1 if form == "position" else module.groups)
 
     def gradient_rows(self, module: Any, g: Tensor, form: Form) -> Tensor:
-        g = _with_batch(module, g)
+        g = with_batch(module, g)
         if form == "position":
             return _grouped(g.flatten(2).unsqueeze(2), 1)
         return _grouped(patches(module, g), module.groups)
 
     def input_moment(self, module: Any, x: Tensor, form: Form) -> tuple[Tensor, int]:
         whole = form == "position" or module.groups == 1
-        return _channel_moment(_with_batch(module, x)) if whole else Rule.input_moment(self, module, x, form)
+        return _channel_moment(with_batch(module, x)) if whole else Rule.input_moment(self, module, x, form)
 
     def gradient_moment(self, module: Any, g: Tensor, form: Form) -> tuple[Tensor, int]:
         position = form == "position"
-        return _channel_moment(_with_batch(module, g)) if position else Rule.gradient_moment(self, module, g, form)
+        return _channel_moment(with_batch(module, g)) if position else Rule.gradient_moment(self, module, g, form)
 
 
 class EmbeddingRule(LinearRule):
@@ -182,7 +182,8 @@ def _channel_moment(x: Tensor) -> tuple[Tensor, int]:
     return torch.bmm(flat, flat.mT).sum(0, keepdim=True), flat.shape[0] * flat.shape[2]
 
 
-def _with_batch(module: Any, x: Tensor) -> Tensor:
+def with_batch(module: Any, x: Tensor) -> Tensor:
+    """(channels, *space) is one example of (n, channels, *space)."""
     return x if x.dim() == len(module.kernel_size) + 2 else x.unsqueeze(0)
 
 

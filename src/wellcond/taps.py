@@ -19,6 +19,8 @@ OnCall = Callable[[str, nn.Module, Any, Any], None]
 """Called as (name, module, first input, output) after each forward call of a tapped module."""
 OnGradient = Callable[[str, nn.Module, Tensor], None]
 """Called as (name, module, gradient of the output) during the backward pass."""
+OnTrainingCall = Callable[[str, nn.Module, Any, Tensor], Callable[[Tensor], None] | None]
+"""Called as (name, module, first input, output); what it returns is called with the gradient of that output."""
 
 
 @contextlib.contextmanager
@@ -43,6 +45,48 @@ def tapped(modules: Mapping[str, nn.Module], on_call: OnCall, on_gradient: OnGra
         for name, module in modules.items():
             stack.callback(module.register_forward_hook(hook(name), with_kwargs=True).remove)
         yield
+
+
+def watched(modules: Mapping[str, nn.Module], on_call: OnTrainingCall) -> Callable[[], None]:
+    """Watch modules over a whole training run; the function returned ends it.
+
+    Calls that build no graph and calls in eval mode pass unseen. A copy of the model, deep or pickled, is not watched.
+    Inside `torch.compile` the hooks run eagerly, which cuts the graph at every watched layer.
+    """
+    handles = [
+        module.register_forward_hook(_TrainingHook(name, module, on_call), with_kwargs=True)
+        for name, module in modules.items()
+    ]
+
+    def stop() -> None:
+        for handle in handles:
+            handle.remove()
+
+    return stop
+
+
+class _TrainingHook:
+    def __init__(self, name: str, module: nn.Module | None, on_call: OnTrainingCall | None) -> None:
+        self.name, self.module, self.on_call = name, module, on_call
+
+    def __call__(self, module: nn.Module, args: tuple[Any, ...], kwargs: dict[str, Any], output: Tensor) -> None:
+        if self.on_call is None or module is not self.module or not module.training or not output.requires_grad:
+            return
+        x = _first(args or tuple(kwargs.values()))
+        if torch.compiler.is_dynamo_compiling():
+            torch.compiler.disable(self._see)(x, output)  # type: ignore[no-untyped-call]
+        else:
+            self._see(x, output)
+
+    def _see(self, x: Any, output: Tensor) -> None:
+        assert self.on_call is not None
+        assert self.module is not None
+        on_gradient = self.on_call(self.name, self.module, x, output)
+        if on_gradient is not None:
+            output.register_hook(on_gradient)  # type: ignore[no-untyped-call]
+
+    def __reduce__(self) -> tuple[Any, ...]:  # what deepcopy and pickle make of it: a hook that does nothing
+        return _TrainingHook, (self.name, None, None)
 
 
 def _first(value: Any) -> Any:

@@ -1,0 +1,216 @@
+"""Batch normalization preconditioning (lange2022): the plain network, trained as if its inputs were normalised."""
+
+from __future__ import annotations
+
+import math
+import warnings
+from collections.abc import Callable, Collection
+from typing import Any, get_args
+
+import torch
+from torch import Tensor, nn
+
+from wellcond.isolation import unwrapped
+from wellcond.optim.bnp_layer import CannotPrecondition, Layer, find_layers, precondition_
+from wellcond.optim.input_statistics import InputStatistics, Means, gathered, merged, statistics_of
+from wellcond.optim.passes import Passes
+from wellcond.optim.running_statistics import RunningStatistics
+from wellcond.taps import watched
+
+NOTHING_TO_DO = """\
+there is nothing to precondition: no Linear or convolution layer that was asked for has a weight that {optimizer} holds.
+Instead of  BNP(model, SGD(other_model.parameters(), …))  write  BNP(model, SGD(model.parameters(), …))."""
+UNWATCHED = """\
+{name} has a gradient, but no forward pass in training mode led to it, so it is not preconditioned.
+Call model.train(), or leave the layer out: BNP(…, exclude=[{name!r}])."""
+
+
+class BNP:
+    """Precondition the gradients of Linear and convolution layers just before an optimizer steps.
+
+    With μ and σ² the running mean and variance of what a layer receives, its gradient becomes (1/q²) P Pᵀ ∇,
+
+    .. math:: G_w ← (G_w − G_b μᵀ)/(q² σ̃²),   G_b ← G_b/q² − G_w μ,   σ̃² = σ² + ε₁ max σ² + ε₂,
+
+    which is gradient descent on the same loss in the variables that BatchNorm would give the layer (lange2022,
+    Algorithms 2 and 3). The network does not change, so inference is that of the plain network, and any batch size
+    will do: q² = max(n_in/N, 1) for a dense layer, max(c_in k²/N, √(rs)) for a convolution with r·s output positions.
+
+    Any `torch.optim.Optimizer` will do; only layers whose weight it holds are touched. Write the training loop as
+    ever: accumulation, GradScaler, autocast, checkpointing, DDP (pass the wrapped model) and `torch.compile` are
+    understood. Clip gradients before `step()`; weight decay is the optimizer's and is not preconditioned. Start from
+    a learning rate 5 to 10 times the plain one.
+
+    `means="kernel"` takes the exact statistics of every kernel entry (eqs. 19, 20) in place of one mean and variance an
+    input channel (eqs. 21, 22). `include` and `exclude` name layers, or modules that hold them.
+
+    >>> layer = nn.Linear(1, 1)
+    >>> optimizer = torch.optim.SGD(layer.parameters(), lr=1.0)
+    >>> bnp = BNP(layer, optimizer, rho=0.0, eps1=0.0, eps2=0.0)      # ρ = 0: the statistics of this batch alone
+    >>> loss = layer(torch.tensor([[1.0], [3.0]])).sum()              # mean 2, variance 1, G_w = 4, G_b = 2
+    >>> loss.backward()
+    >>> optimizer.step()
+    >>> layer.weight.grad.item(), layer.bias.grad.item()              # (4 − 2·2)/1 and 2 − 0·2
+    (0.0, 2.0)
+    """
+
+    def __init__(
+        self,
+        model: nn.Module,
+        optimizer: torch.optim.Optimizer,
+        rho: float = 0.99,
+        eps1: float = 1e-2,
+        eps2: float = 1e-4,
+        *,
+        means: Means = "channel",
+        include: Collection[str] | None = None,
+        exclude: Collection[str] = (),
+        process_group: Any = None,
+    ) -> None:
+        _check(optimizer, rho, eps1, eps2, means)
+        self.rho, self.eps1, self.eps2, self.means = rho, eps1, eps2, means
+        self.optimizer = optimizer
+        self.process_group = process_group or _process_group(model)
+        self.layers = find_layers(unwrapped(model), means, include, exclude)
+        """Layers by name, each with its running `mean` and `variance` and the `q2` of the last step."""
+        self._running = _running(list(self.layers.values()))
+        self._passes = {name: Passes(layer) for name, layer in self.layers.items()}
+        self._held: set[str] = set()
+        self._parameter_count = -1
+        self._find_held()
+        if not self._held:
+            raise CannotPrecondition(NOTHING_TO_DO.format(optimizer=type(optimizer).__name__))
+        self._unwatched: set[str] = set()
+
+        owners = {name: owner for owner, layer in self.layers.items() for name in layer.modules}
+        modules = {name: module for layer in self.layers.values() for name, module in layer.modules.items()}
+
+        def on_call(name: str, module: nn.Module, x: Tensor, output: Tensor) -> Callable[[Tensor], None] | None:
+            passes = self._passes[owners[name]]
+            if owners[name] not in self._held or x.numel() == 0 or not passes.expect():
+                return None
+            statistics = statistics_of(module, x, output, means)
+            return lambda _gradient: passes.arrive(statistics)
+
+        step_hook = optimizer.register_step_pre_hook(self._before_step)
+        self._removals = [watched(modules, on_call), step_hook.remove, *(p.remove for p in self._passes.values())]
+
+    def __repr__(self) -> str:
+        settings = f"rho={self.rho}, eps1={self.eps1}, eps2={self.eps2}, means={self.means!r}"
+        lines = [f"BNP over {type(self.optimizer).__name__} ({settings})", *map(repr, self.layers.values())]
+        return "\n  ".join(lines)
+
+    @torch.no_grad()
+    def precondition(self) -> None:
+        """Take up the statistics since the last step and precondition `.grad`; the optimizer's step does so itself."""
+        self._find_held()
+        taken = [passes.take() for passes in self._passes.values()]
+        found_inf = getattr(self.optimizer, "found_inf", None)
+        if found_inf is not None and found_inf.item():  # GradScaler told a fused optimizer to skip this step
+            return
+        if self.process_group is not None:
+            own = [merged(parts) if parts else None for parts in taken]
+            taken = gathered(own, [layer.columns for layer in self.layers.values()], self.process_group)
+        batches = [merged(parts) if parts else None for parts in taken]
+        for (name, layer), batch in zip(self.layers.items(), batches, strict=True):
+            if batch is not None:
+                layer.q2 = max(layer.fan_in / batch.examples, math.sqrt(batch.positions / batch.examples))
+            elif name in self._held and layer.anchor is not None and layer.anchor.grad is not None:
+                self._say_unwatched(name)
+        for running, indices in self._running:
+            self._precondition(running, [batches[index] for index in indices])
+
+    def _precondition(self, running: RunningStatistics, batches: list[InputStatistics | None]) -> None:
+        used = [index for index, batch in enumerate(batches) if batch is not None]
+        if not used:
+            return
+        running.update(batches, self.rho)
+        moments = running.means_and_scales(self.eps1, self.eps2)
+        layers = [running.layers[index] for index in used]
+        gradients = [layer.gradients() for layer in layers]
+        means, scales = zip(*(moments[index] for index in used), strict=True)
+        precondition_(gradients, means, scales, [layer.q2 for layer in layers])
+        for layer, gradient in zip(layers, gradients, strict=True):
+            layer.put_back(gradient)
+
+    def state_dict(self) -> dict[str, Any]:
+        """Running statistics and settings: tensors, numbers and strings only, for `torch.load(weights_only=True)`."""
+        layers = {name: {"mean": layer.mean, "variance": layer.variance} for name, layer in self.layers.items()}
+        return {"rho": self.rho, "eps1": self.eps1, "eps2": self.eps2, "means": self.means, "layers": layers}
+
+    def load_state_dict(self, state_dict: dict[str, Any]) -> None:
+        """Go on from saved statistics, on whatever device the model is now."""
+        layers = state_dict["layers"]
+        if layers.keys() != self.layers.keys():
+            missing, unknown = self.layers.keys() - layers.keys(), layers.keys() - self.layers.keys()
+            raise CannotPrecondition(
+                f"the saved state has other layers: {sorted(missing)} missing, {sorted(unknown)} unknown"
+            )
+        for name, layer in self.layers.items():
+            if layers[name]["mean"].shape != layer.mean.shape:
+                shapes = f"{tuple(layers[name]['mean'].shape)} saved, {tuple(layer.mean.shape)} here"
+                raise CannotPrecondition(
+                    f"{name}: statistics of other sizes ({shapes}); was means={state_dict['means']!r}?"
+                )
+        self.rho, self.eps1, self.eps2 = state_dict["rho"], state_dict["eps1"], state_dict["eps2"]
+        for name, layer in self.layers.items():
+            layer.mean.copy_(layers[name]["mean"])
+            layer.variance.copy_(layers[name]["variance"])
+
+    def remove(self) -> None:
+        """Take all hooks off: the optimizer steps as it did before."""
+        while self._removals:
+            self._removals.pop()()
+
+    def _before_step(self, _optimizer: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
+        closure = kwargs.get("closure", args[1] if len(args) > 1 else None)
+        if closure is None:
+            self.precondition()
+            return None
+
+        def preconditioned() -> Any:  # the gradients do not exist before the optimizer calls it
+            loss = closure()
+            self.precondition()
+            return loss
+
+        return (args[0], preconditioned, *args[2:]), {k: v for k, v in kwargs.items() if k != "closure"}
+
+    def _find_held(self) -> None:
+        """The layers that the optimizer holds; parameter groups may be added at any time."""
+        groups = [group["params"] for group in self.optimizer.param_groups]
+        count = sum(map(len, groups))
+        if count != self._parameter_count:
+            held = {id(parameter) for group in groups for parameter in group}
+            layers = self.layers.items()
+            self._held = {name for name, layer in layers if held.intersection(map(id, (layer.weight, *layer.biases)))}
+            self._parameter_count = count
+
+    def _say_unwatched(self, name: str) -> None:
+        if name not in self._unwatched:
+            self._unwatched.add(name)
+            warnings.warn(UNWATCHED.format(name=name), stacklevel=2)
+
+
+def _running(layers: list[Layer]) -> list[tuple[RunningStatistics, list[int]]]:
+    """One flat bank a device and dtype, and which layers are in it."""
+    places: dict[Any, list[int]] = {}
+    for index, layer in enumerate(layers):
+        places.setdefault((layer.weight.device, layer.weight.dtype), []).append(index)
+    return [(RunningStatistics([layers[index] for index in indices]), indices) for indices in places.values()]
+
+
+def _process_group(model: nn.Module) -> Any:
+    inner = getattr(model, "_orig_mod", model)
+    return inner.process_group if isinstance(inner, nn.parallel.DistributedDataParallel) else None
+
+
+def _check(optimizer: Any, rho: float, eps1: float, eps2: float, means: str) -> None:
+    if not hasattr(optimizer, "register_step_pre_hook"):
+        kind = type(optimizer).__name__
+        raise TypeError(f"BNP needs a torch.optim.Optimizer, not {kind}; derive it from torch.optim.Optimizer")
+    if not 0 <= rho < 1:
+        raise ValueError(f"rho must be in [0, 1), not {rho}")
+    if not (eps1 >= 0 and eps2 >= 0):
+        raise ValueError(f"eps1 and eps2 must not be negative: {eps1}, {eps2}")
+    if means not in get_args(Means):
+        raise ValueError(f"means must be one of {get_args(Means)}, not {means!r}")

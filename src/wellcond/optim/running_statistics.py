@@ -1,0 +1,107 @@
+"""Steps 1 to 3 of Algorithms 2 and 3 of lange2022, for all layers at once: few operations, whatever the depth."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+import torch
+from torch import Tensor
+
+from wellcond.optim.bnp_layer import Layer
+from wellcond.optim.input_statistics import InputStatistics
+
+
+class RunningStatistics:
+    """Running μ and σ² of what the layers of one device and dtype receive, and the scales that follow from them.
+
+    Every layer has its slice of flat vectors over all columns. Only the maximum of σ² is taken over the columns of
+    one layer, and of one group of a grouped convolution.
+    """
+
+    _moments: Tensor
+    """μ and σ², (2, columns)."""
+    _group: Tensor
+    """Of each column: which group of which layer it belongs to."""
+    _largest: Tensor
+    """Of each group: its largest σ²."""
+    _column: Tensor | None
+    """Of each entry of the rows of all weights: its column. None if they are the same."""
+    _means: Tensor
+    _scales: Tensor
+    _views: list[tuple[Tensor, Tensor]]
+    """μ and 1/(q² σ̃²) of each entry, and of each layer."""
+    _q2: tuple[list[float], Tensor, Tensor]
+    """q² of the layers; of their columns, and times ε₂."""
+
+    def __init__(self, layers: Sequence[Layer]) -> None:
+        self.layers = layers
+        self._columns = [layer.columns for layer in layers]
+        dtype = torch.promote_types(layers[0].weight.dtype, torch.float32)
+        start = torch.tensor([[0.0], [1.0]], dtype=dtype).repeat(1, sum(self._columns))
+        self._place(start, layers[0].weight.device)
+
+    def update(self, batches: Sequence[InputStatistics | None], rho: float) -> None:
+        """Steps 1 and 2: μ ← ρμ + (1−ρ)μ_H and σ² likewise; layers without a batch keep theirs."""
+        device = next(batch.mean.device for batch in batches if batch is not None)
+        if device != self._moments.device:
+            self._place(self._moments, device)
+        paired = list(zip(self.layers, batches, strict=True))
+        means = [layer.mean if batch is None else batch.mean for layer, batch in paired]
+        variances = [_variance(layer, batch) for layer, batch in paired]
+        batch_moments = torch.cat(means + variances).view_as(self._moments).to(self._moments.dtype)
+        if None in batches:
+            used = self._of_columns([float(batch is not None) for batch in batches])
+            self._moments.lerp_(batch_moments, used.mul_(1 - rho))
+        else:
+            self._moments.lerp_(batch_moments, 1 - rho)
+
+    def means_and_scales(self, eps1: float, eps2: float) -> list[tuple[Tensor, Tensor]]:
+        """Step 3: μ and 1/(q² σ̃²), σ̃² = σ² + ε₁ max σ² + ε₂, for each layer as (groups, 1, fan-in)."""
+        q2 = [layer.q2 for layer in self.layers]
+        if q2 != self._q2[0]:  # batches of equal size, which is nearly all, share these vectors
+            vector = self._of_columns(q2)
+            self._q2 = q2, vector, vector * eps2
+        mean, variance = self._moments
+        self._largest.scatter_reduce_(0, self._group, variance, "amax", include_self=False)
+        damped = torch.add(variance, self._largest[self._group], alpha=eps1)
+        _, q2_vector, q2_eps2 = self._q2
+        scale = torch.addcmul(q2_eps2, damped, q2_vector, out=self._scales if self._column is None else damped)
+        scale.reciprocal_()
+        if self._column is not None:
+            torch.index_select(mean, 0, self._column, out=self._means)
+            torch.index_select(scale, 0, self._column, out=self._scales)
+        return self._views
+
+    def _place(self, moments: Tensor, device: torch.device) -> None:
+        """Keep everything on a device: the moments, which column is whose, and room for what follows from them."""
+        self._moments = moments.to(device)
+        for layer, mean, variance in zip(
+            self.layers, *(torch.split(m, self._columns) for m in self._moments), strict=True
+        ):
+            layer.mean, layer.variance = mean, variance
+        sizes = torch.tensor([layer.columns // layer.groups for layer in self.layers for _ in range(layer.groups)])
+        self._group = torch.arange(len(sizes)).repeat_interleave(sizes).to(device)
+        self._largest = self._moments.new_empty(len(sizes))
+        self._q2 = [], self._largest, self._largest
+        # an entry of a weight's row has the statistics of its input channel
+        repeats = torch.tensor([layer.repeats for layer in self.layers]).repeat_interleave(torch.tensor(self._columns))
+        entries = torch.arange(len(repeats)).repeat_interleave(repeats).to(device)
+        self._column = entries if len(entries) > len(repeats) else None
+        self._scales = self._moments.new_empty(len(entries))
+        self._means = self._moments[0] if self._column is None else torch.empty_like(self._scales)
+        shapes = [(layer.groups, 1, layer.fan_in) for layer in self.layers]
+        lengths = [groups * fan_in for groups, _, fan_in in shapes]
+        means, scales = torch.split(self._means, lengths), torch.split(self._scales, lengths)
+        self._views = [(m.view(shape), s.view(shape)) for m, s, shape in zip(means, scales, shapes, strict=True)]
+
+    def _of_columns(self, values: Sequence[float]) -> Tensor:
+        """A value a layer, given to each of its columns."""
+        vector = torch.tensor(values, dtype=self._moments.dtype).repeat_interleave(torch.tensor(self._columns))
+        return vector.to(self._moments.device)
+
+
+def _variance(layer: Layer, batch: InputStatistics | None) -> Tensor:
+    """σ_H². Of one row in all, the squared distance from the running mean of before."""
+    if batch is None:
+        return layer.variance
+    return (batch.mean - layer.mean) ** 2 if batch.rows == 1 else batch.variance
