@@ -53,14 +53,13 @@ def watched(modules: Mapping[str, nn.Module], on_call: OnTrainingCall) -> Callab
     Calls that build no graph and calls in eval mode pass unseen. A copy of the model, deep or pickled, is not watched.
     Inside `torch.compile` the hooks run eagerly, which cuts the graph at every watched layer.
     """
-    handles = [
-        module.register_forward_hook(_TrainingHook(name, module, on_call), with_kwargs=True)
-        for name, module in modules.items()
-    ]
+    hooks = {name: _TrainingHook(name, module, on_call) for name, module in modules.items()}
+    handles = [modules[name].register_forward_hook(hook, with_kwargs=True) for name, hook in hooks.items()]
 
     def stop() -> None:
-        for handle in handles:
+        for handle, hook in zip(handles, hooks.values(), strict=True):
             handle.remove()
+            hook.module = None  # a compiled graph goes on calling it
 
     return stop
 
@@ -70,7 +69,7 @@ class _TrainingHook:
         self.name, self.module, self.on_call = name, module, on_call
 
     def __call__(self, module: nn.Module, args: tuple[Any, ...], kwargs: dict[str, Any], output: Tensor) -> None:
-        if self.on_call is None or module is not self.module or not module.training or not output.requires_grad:
+        if module is not self.module or not module.training or not output.requires_grad:
             return
         x = _first(args or tuple(kwargs.values()))
         if torch.compiler.is_dynamo_compiling():
@@ -79,8 +78,8 @@ class _TrainingHook:
             self._see(x, output)
 
     def _see(self, x: Any, output: Tensor) -> None:
-        assert self.on_call is not None
-        assert self.module is not None
+        if self.module is None or self.on_call is None:
+            return
         on_gradient = self.on_call(self.name, self.module, x, output)
         if on_gradient is not None:
             output.register_hook(on_gradient)  # type: ignore[no-untyped-call]

@@ -14,7 +14,13 @@ class ReferenceBNP:
     """Trains a copy of a model by SGD with BNP, in the open: forward, backward, P Pᵀ ∇, update."""
 
     def __init__(
-        self, model: nn.Module, lr: float, rho: float = 0.99, eps1: float = 1e-2, eps2: float = 1e-4, exact: bool = False
+        self,
+        model: nn.Module,
+        lr: float,
+        rho: float = 0.99,
+        eps1: float = 1e-2,
+        eps2: float = 1e-4,
+        exact: bool = False,
     ) -> None:
         self.model = copy.deepcopy(model)
         self.lr, self.rho, self.eps1, self.eps2, self.exact = lr, rho, eps1, eps2, exact
@@ -43,7 +49,11 @@ class ReferenceBNP:
     def _precondition(self, name: str, module: Any, calls: list[Tensor]) -> None:
         groups = getattr(module, "groups", 1)
         matrices = [torch.cat(parts) for parts in zip(*(im2col(module, x) for x in calls), strict=True)]
-        columns = matrices if self.exact else [torch.cat(parts) for parts in zip(*(channels(module, x) for x in calls), strict=True)]
+        columns = (
+            matrices
+            if self.exact
+            else [torch.cat(parts) for parts in zip(*(channels(module, x) for x in calls), strict=True)]
+        )
         if isinstance(module, nn.Linear):
             examples = sum(x.numel() // x.shape[-1] for x in calls)
         else:
@@ -65,7 +75,11 @@ class ReferenceBNP:
             if not self.exact:
                 sites = n_in // len(mean)
                 mean, damped = (t[:, None].expand(-1, sites).reshape(-1) for t in (mean, damped))
-            q2 = max(n_in / examples, 1.0) if isinstance(module, nn.Linear) else max(n_in / examples, math.sqrt(positions))
+            q2 = (
+                max(n_in / examples, 1.0)
+                if isinstance(module, nn.Linear)
+                else max(n_in / examples, math.sqrt(positions))
+            )
             self._apply(module, group, mean, damped, q2)
 
     def _apply(self, module: Any, group: int, mean: Tensor, damped: Tensor, q2: float) -> None:
@@ -109,7 +123,7 @@ def channels(module: Any, x: Tensor) -> list[Tensor]:
 
 
 def im2col(module: Any, x: Tensor) -> list[Tensor]:
-    """H: what every weight entry is multiplied with at every output position, found by setting that entry alone to 1."""
+    """H: what each weight entry is multiplied with at each output position, found by setting that entry alone to 1."""
     if isinstance(module, nn.Linear):
         return [x.reshape(-1, x.shape[-1])]
     probe = copy.deepcopy(module)
@@ -121,7 +135,9 @@ def im2col(module: Any, x: Tensor) -> list[Tensor]:
         for entry in range(module.weight[index].numel()):
             with torch.no_grad():
                 probe.weight.zero_()
-                probe.weight[index] = torch.eye(module.weight[index].numel())[entry].double().view_as(module.weight[index])
+                probe.weight[index] = (
+                    torch.eye(module.weight[index].numel())[entry].double().view_as(module.weight[index])
+                )
                 columns.append(probe(x)[:, output].reshape(-1))
         matrices.append(torch.stack(columns, 1))
     return matrices

@@ -31,7 +31,10 @@ class Tokens(nn.Module):
 
 
 NETWORKS: dict[str, tuple[Callable[[], nn.Module], tuple[int, ...]]] = {
-    "dense": (lambda: nn.Sequential(nn.Linear(7, 5), nn.ReLU(), nn.Linear(5, 6), nn.ReLU(), nn.Linear(6, CLASSES)), (7,)),
+    "dense": (
+        lambda: nn.Sequential(nn.Linear(7, 5), nn.ReLU(), nn.Linear(5, 6), nn.ReLU(), nn.Linear(6, CLASSES)),
+        (7,),
+    ),
     "dense_wide": (lambda: nn.Sequential(nn.Linear(70, 5), nn.ReLU(), nn.Linear(5, CLASSES)), (70,)),
     "tokens": (Tokens, (3, 4)),
     "groupnorm": (
@@ -39,7 +42,10 @@ NETWORKS: dict[str, tuple[Callable[[], nn.Module], tuple[int, ...]]] = {
         (2, 5, 5),
     ),
     "layernorm": (lambda: nn.Sequential(nn.Linear(4, 6), nn.LayerNorm(6), nn.ReLU(), nn.Linear(6, CLASSES)), (4,)),
-} | {name: (lambda make=make, shape=shape: Sandwich(make(), shape), shape) for name, (make, shape) in CONVOLUTIONS.items()}
+} | {
+    name: (lambda make=make, shape=shape: Sandwich(make(), shape), shape)
+    for name, (make, shape) in CONVOLUTIONS.items()
+}
 
 
 def loss(model: nn.Module, x: Tensor, y: Tensor) -> Tensor:

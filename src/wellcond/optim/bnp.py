@@ -92,6 +92,8 @@ class BNP:
             statistics = statistics_of(module, x, output, means)
             return lambda _gradient: passes.arrive(statistics)
 
+        if _is_compiled(model):
+            torch.compiler.reset()  # graphs that exist already would not call the hooks
         step_hook = optimizer.register_step_pre_hook(self._before_step)
         self._removals = [watched(modules, on_call), step_hook.remove, *(p.remove for p in self._passes.values())]
 
@@ -135,7 +137,8 @@ class BNP:
 
     def state_dict(self) -> dict[str, Any]:
         """Running statistics and settings: tensors, numbers and strings only, for `torch.load(weights_only=True)`."""
-        layers = {name: {"mean": layer.mean, "variance": layer.variance} for name, layer in self.layers.items()}
+        moments = {name: (layer.mean.clone(), layer.variance.clone()) for name, layer in self.layers.items()}
+        layers = {name: {"mean": mean, "variance": variance} for name, (mean, variance) in moments.items()}
         return {"rho": self.rho, "eps1": self.eps1, "eps2": self.eps2, "means": self.means, "layers": layers}
 
     def load_state_dict(self, state_dict: dict[str, Any]) -> None:
@@ -197,6 +200,10 @@ def _running(layers: list[Layer]) -> list[tuple[RunningStatistics, list[int]]]:
     for index, layer in enumerate(layers):
         places.setdefault((layer.weight.device, layer.weight.dtype), []).append(index)
     return [(RunningStatistics([layers[index] for index in indices]), indices) for indices in places.values()]
+
+
+def _is_compiled(model: nn.Module) -> bool:
+    return hasattr(model, "_orig_mod") or any(module._compiled_call_impl is not None for module in model.modules())
 
 
 def _process_group(model: nn.Module) -> Any:

@@ -93,8 +93,11 @@ def gathered(
 
 
 def _column_moments(x: Tensor) -> tuple[Tensor, Tensor]:
-    """Mean and variance of dimension 1 over all others: BatchNorm's own kernel, 20 times as fast as `var_mean`."""
-    return torch.batch_norm_update_stats(x, None, None, 0.0)
+    """Mean and variance of dimension 1 over all others."""
+    if x.device.type in ("cpu", "cuda"):  # BatchNorm's own kernel, on one core 20 times as fast as `var_mean`
+        return torch.batch_norm_update_stats(x, None, None, 0.0)
+    variance, mean = torch.var_mean(x, [0, *range(2, x.dim())], correction=0)
+    return mean, variance
 
 
 def _kernel_moments(module: nn.Module, x: Tensor, output: Tensor) -> tuple[Tensor, Tensor]:

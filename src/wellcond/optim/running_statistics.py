@@ -42,9 +42,9 @@ class RunningStatistics:
 
     def update(self, batches: Sequence[InputStatistics | None], rho: float) -> None:
         """Steps 1 and 2: μ ← ρμ + (1−ρ)μ_H and σ² likewise; layers without a batch keep theirs."""
-        device = next(batch.mean.device for batch in batches if batch is not None)
-        if device != self._moments.device:
-            self._place(self._moments, device)
+        like = next(batch.mean for batch in batches if batch is not None)
+        if (like.device, like.dtype) != (self._moments.device, self._moments.dtype):  # the model has moved
+            self._place(self._moments.to(torch.promote_types(like.dtype, self._moments.dtype)), like.device)
         paired = list(zip(self.layers, batches, strict=True))
         means = [layer.mean if batch is None else batch.mean for layer, batch in paired]
         variances = [_variance(layer, batch) for layer, batch in paired]
