@@ -1,0 +1,40 @@
+"""Variants of batch normalisation, in place of `torch.nn.BatchNorm*`."""
+
+from __future__ import annotations
+
+# norm variants
+from wellcond.nn.four_things import (
+    FourThingsBatchNorm1d,
+    FourThingsBatchNorm2d,
+    FourThingsBatchNorm3d,
+    affine_penalty,
+)
+from wellcond.nn.ghost import GhostBatchNorm1d, GhostBatchNorm2d, GhostBatchNorm3d
+from wellcond.nn.last_batchnorm import with_last_batchnorm
+from wellcond.nn.lp import LpBatchNorm1d, LpBatchNorm2d, LpBatchNorm3d
+from wellcond.nn.merge import merge_batchnorm
+from wellcond.nn.noisy import NoisyBatchNorm1d, NoisyBatchNorm2d, NoisyBatchNorm3d
+from wellcond.nn.renorm import BatchRenorm1d, BatchRenorm2d, BatchRenorm3d
+from wellcond.nn.replace import replace_norm
+
+__all__ = [
+    "BatchRenorm1d",
+    "BatchRenorm2d",
+    "BatchRenorm3d",
+    "FourThingsBatchNorm1d",
+    "FourThingsBatchNorm2d",
+    "FourThingsBatchNorm3d",
+    "GhostBatchNorm1d",
+    "GhostBatchNorm2d",
+    "GhostBatchNorm3d",
+    "LpBatchNorm1d",
+    "LpBatchNorm2d",
+    "LpBatchNorm3d",
+    "NoisyBatchNorm1d",
+    "NoisyBatchNorm2d",
+    "NoisyBatchNorm3d",
+    "affine_penalty",
+    "merge_batchnorm",
+    "replace_norm",
+    "with_last_batchnorm",
+]

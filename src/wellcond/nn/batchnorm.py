@@ -1,0 +1,169 @@
+"""What the variants of batch normalisation share; each of them only says by which statistics a batch is normalised."""
+
+from __future__ import annotations
+
+from abc import ABC, abstractmethod
+from typing import ClassVar, NamedTuple
+
+import torch
+from torch import Tensor
+from torch.nn.modules.batchnorm import _BatchNorm
+
+from wellcond.errors import WellcondError
+
+
+class InvalidNormInput(WellcondError, ValueError):
+    """A norm was given an input that it cannot normalise."""
+
+
+class NoInferenceAffine(WellcondError, RuntimeError):
+    """A norm whose evaluation is not one affine map a channel was asked for that map."""
+
+
+class BatchStatistics(NamedTuple):
+    """What normalises a training batch, and what the running statistics learn from it."""
+
+    centre: Tensor
+    """(C,), or (N, C) where examples differ."""
+    scale: Tensor
+    """Shaped as the centre."""
+    observed: dict[str, Tensor]
+    """Name of a running statistic → its value (C,) in this batch."""
+
+
+class BatchNormVariant(_BatchNorm, ABC):
+    """Batch normalisation y = γ (x − centre) / scale + β with other statistics than those of `torch.nn.BatchNorm2d`.
+
+    Constructor, parameters, buffers, modes and shapes are those of torch's layers. Statistics are computed in float32
+    or better and the output has the input's dtype. Nothing in the forward pass waits for the device.
+
+    As with torch's layers, each process of a distributed run has its own statistics. Do not pass a model with variants
+    to `torch.nn.SyncBatchNorm.convert_sync_batchnorm`: it takes them for plain batch norms and replaces them.
+    """
+
+    # must define
+
+    @property
+    @abstractmethod
+    def input_dims(self) -> tuple[int, ...]:
+        """How many dimensions an input (N, C, …) may have."""
+
+    @abstractmethod
+    def batch_statistics(self, x: Tensor) -> BatchStatistics:
+        """The statistics of a batch (N, C, …) in float32 or better."""
+
+    # may override
+
+    own_settings: ClassVar[tuple[str, ...]] = ()
+    """Names of the settings that plain batch normalisation does not have."""
+    cure_for_one_value: ClassVar[str] = "Use larger batches (drop_last=True leaves out a last batch of one)"
+
+    def values_per_group(self, x: Tensor) -> int:
+        """How many values the smallest set has over which a statistic is taken."""
+        return x.shape[0] * positions(x)
+
+    def running_statistics(self) -> tuple[Tensor, Tensor]:
+        """Centre and scale (C,) of evaluation: μ and √(σ² + ε)."""
+        return self.running("running_mean"), (self.running("running_var") + self.eps).sqrt()
+
+    def evaluation_statistics(self, x: Tensor) -> tuple[Tensor, Tensor]:
+        """Centre and scale by which a batch is normalised in evaluation."""
+        return self.running_statistics()
+
+    # common to all
+
+    def forward(self, input: Tensor) -> Tensor:
+        self._check_input_dim(input)
+        x = widened(input)
+        if self.training or self.running_mean is None:
+            self._check_values(input)
+            centre, scale, observed = self.batch_statistics(x)
+            if self.track_running_stats and self.running_mean is not None:
+                self._track(observed)
+        else:
+            centre, scale = self.evaluation_statistics(x)
+        y = (x - self._spread(centre, x)) * self._spread(self._gain(scale), x)
+        return (y if self.bias is None else y + self._spread(self.bias, x)).to(input.dtype)
+
+    def inference_affine(self) -> tuple[Tensor, Tensor]:
+        """Scale and shift (C,) of evaluation, in float32 or better: output = scale · x + shift in every channel."""
+        centre, scale = self.running_statistics()
+        gain = self._gain(scale)
+        shift = -centre * gain
+        return gain, shift if self.bias is None else shift + self.bias
+
+    def running(self, name: str) -> Tensor:
+        """A running statistic (C,) in float32 or better."""
+        return widened(self._kept(name))
+
+    def steps(self) -> Tensor:
+        """How many batches the running statistics have seen, in float32 or better; a tensor, so that nobody waits."""
+        return self._kept("num_batches_tracked").to(self.running("running_mean").dtype)
+
+    def averaging_factor(self) -> float | Tensor:
+        """The weight of this batch in the running statistics: the momentum, or 1/steps where it is None."""
+        return 1 / (self.steps() + 1) if self.momentum is None else self.momentum
+
+    @torch.no_grad()
+    def _track(self, observed: dict[str, Tensor]) -> None:
+        factor = self.averaging_factor()
+        for name, value in observed.items():
+            running = self.running(name)
+            self._kept(name).copy_(running.lerp(value.to(running.dtype), factor))
+        self._kept("num_batches_tracked").add_(1)
+
+    def _kept(self, name: str) -> Tensor:
+        buffer = self._buffers[name]
+        if buffer is None:
+            raise NoInferenceAffine(
+                f"{self} keeps no running statistics: in evaluation too it normalises by the batch. "
+                "Build it with track_running_stats=True."
+            )
+        return buffer
+
+    def extra_repr(self) -> str:
+        own = [f"{name}={getattr(self, name)}" for name in self.own_settings]
+        return ", ".join([super().extra_repr(), *own])  # type: ignore[no-untyped-call]
+
+    def _gain(self, scale: Tensor) -> Tensor:
+        return scale.reciprocal() if self.weight is None else self.weight / scale
+
+    def _spread(self, statistic: Tensor, x: Tensor) -> Tensor:
+        """(C,) or (N, C) → (1 or N, C, 1, …), to be combined with x."""
+        return statistic.reshape(-1, self.num_features, *[1] * (x.dim() - 2))
+
+    def _check_input_dim(self, input: Tensor) -> None:
+        if input.dim() not in self.input_dims:
+            wanted = " or ".join(f"{dims}D" for dims in self.input_dims)
+            raise InvalidNormInput(f"{self} expects {wanted} input, got {input.dim()}D input {tuple(input.shape)}.")
+        if input.shape[1] != self.num_features:
+            raise InvalidNormInput(
+                f"{self} normalises {self.num_features} channels, the input {tuple(input.shape)} has {input.shape[1]} "
+                "in its second dimension."
+            )
+        if not input.is_floating_point():
+            raise InvalidNormInput(f"{self} got {input.dtype} input; convert it with .float().")
+
+    def _check_values(self, input: Tensor) -> None:
+        if self.values_per_group(input) < 2:
+            raise InvalidNormInput(
+                f"{self} expects more than 1 value per channel when training, got input size {tuple(input.shape)}. "
+                f"{self.cure_for_one_value}, or evaluate by running statistics with .eval()."
+            )
+
+
+def widened(x: Tensor) -> Tensor:
+    """The tensor in float32 or better."""
+    return x.to(torch.promote_types(x.dtype, torch.float32))
+
+
+def positions(x: Tensor) -> int:
+    """How many values an example has in each channel."""
+    return x.shape[2:].numel()
+
+
+def channel_moments(x: Tensor) -> tuple[Tensor, Tensor, Tensor]:
+    """Mean, variance and unbiased variance (C,) over batch and space."""
+    var, mean = torch.var_mean(x, dim=(0, *range(2, x.dim())), correction=0)
+    values = x.shape[0] * positions(x)
+    return mean, var, var * (values / (values - 1))

@@ -1,0 +1,144 @@
+"""Surgery: a new model in which some modules are exchanged for others. The old model is left alone."""
+
+from __future__ import annotations
+
+import copy
+import inspect
+from collections.abc import Callable, Mapping
+from itertools import chain
+from typing import Any
+
+import torch
+from torch import Tensor, nn
+from torch.nn.modules.batchnorm import _NormBase
+from torch.nn.parameter import is_lazy
+
+from wellcond.errors import WellcondError
+from wellcond.isolation import unwrapped
+
+NORMS: tuple[type[nn.Module], ...] = (_NormBase, nn.GroupNorm, nn.LayerNorm, nn.RMSNorm)
+"""Batch normalisation of every kind, also wellcond's; instance, group, layer and root-mean-square normalisation."""
+
+Factory = Callable[[Any], nn.Module | None]
+
+
+class InvalidSurgery(WellcondError, ValueError):
+    """The model cannot be changed as asked."""
+
+
+@torch.inference_mode(False)  # what is made in inference mode cannot be trained
+def replace_norm(
+    model: nn.Module, factory: Factory, of: type[nn.Module] | tuple[type[nn.Module], ...] = NORMS
+) -> nn.Module:
+    """Return a copy of the model in which every normalisation layer is what the factory makes of it.
+
+    factory: a class or function that takes the number of channels, or the old module; it returns the new module, or
+        None to keep the old one. It is asked with the number of channels first, and with the old module if it cannot
+        take a number. A factory whose parameter is called ``old`` is asked with the old module only: write it so if it
+        wraps whatever it is given.
+    of: which layers, by their class; all normalisation layers unless you say otherwise. Write ``of=nn.BatchNorm2d``
+        where a factory for images must not meet the `nn.BatchNorm1d` or `nn.LayerNorm` of the same model.
+
+    Parameters and buffers that the new module has under the same name and in the same shape (γ, β, the running
+    statistics) are carried over; device, dtype and mode follow the old module. A module used in two places becomes one
+    new module used in two places. Hooks on replaced modules go with them. A compiled or DDP-wrapped model comes back
+    as the plain module: wrap it again.
+
+    >>> model = nn.Sequential(nn.Conv2d(3, 8, 3), nn.BatchNorm2d(8), nn.ReLU())
+    >>> replace_norm(model, lambda channels: nn.GroupNorm(4, channels))[1].num_groups
+    4
+    >>> replace_norm(model, lambda old: nn.GroupNorm(old.num_features // 4, old.num_features))[1].num_groups
+    2
+    """
+    replaced = copied(model)
+    reference = next((t for t in chain(replaced.parameters(), replaced.buffers()) if t.is_floating_point()), None)
+    norms = {module: name for name, module in replaced.named_modules() if isinstance(module, of)}
+    if not norms:
+        kinds = ", ".join(kind.__name__.removeprefix("_") for kind in (of if isinstance(of, tuple) else (of,)))
+        raise InvalidSurgery(
+            f"{type(replaced).__name__} has no layer to replace (looked for {kinds}). Name others by their class, of=…"
+        )
+    new: dict[nn.Module, nn.Module] = {}
+    for old, name in norms.items():
+        made = _made(factory, name, old)
+        if made is not None and made is not old:
+            new[old] = _heir(made, old, reference)
+    return exchanged(replaced, new)
+
+
+def copied(model: nn.Module) -> nn.Module:
+    """A deep copy of the module inside `torch.compile` and (Distributed)DataParallel; tied parameters stay tied."""
+    if not isinstance(model, nn.Module):
+        raise InvalidSurgery(f"the model is a {type(model).__name__}, not a torch.nn.Module.")
+    model = unwrapped(model)
+    for name, value in chain(model.named_parameters(), model.named_buffers()):
+        if is_lazy(value):
+            raise InvalidSurgery(f"{name!r} has no shape yet (a lazy layer); run one forward pass first.")
+    try:
+        return copy.deepcopy(model)
+    except (RuntimeError, TypeError) as error:
+        raise InvalidSurgery(
+            f"{type(model).__name__} cannot be copied: {error}. A tensor that a forward pass left behind as an "
+            "attribute must be detached; a lock, a file or a generator must be taken off the model."
+        ) from error
+
+
+def exchanged(model: nn.Module, new: Mapping[nn.Module, nn.Module]) -> nn.Module:
+    """The same model with modules exchanged in every place that holds them; the new module if it is the model."""
+    if model in new:
+        return new[model]
+    encoders = (nn.TransformerEncoder, nn.TransformerEncoderLayer)
+    for module in model.modules():
+        if isinstance(module, encoders) and any(part in new for part in module.modules()):
+            # their fast paths read the weights that they expect to find, and would never call a new module
+            module.use_nested_tensor, module.activation_relu_or_gelu = False, 0
+    for parent in list(model.modules()):
+        changes = {name: new[child] for name, child in parent._modules.items() if child is not None and child in new}
+        parent._modules.update(changes)
+    return model
+
+
+def _made(factory: Factory, name: str, old: nn.Module) -> nn.Module | None:
+    offers = [(f"{channels} channels", channels) for channels in _channels(old) if not _wants_the_module(factory)]
+    failures = []
+    for given, offer in [*offers, ("the old module", old)]:
+        try:
+            made = factory(offer)
+        except Exception as error:  # whatever a factory for the other kind of argument may run into
+            failures.append((given, error))
+            continue
+        if made is None or isinstance(made, nn.Module):
+            return made
+        failures.append((given, TypeError(f"it returned {made!r}, not a module or None")))
+    reasons = "; ".join(f"given {given}: {error}" for given, error in failures)
+    raise InvalidSurgery(f"the factory fails for {name!r} ({type(old).__name__}). {reasons}.") from failures[0][1]
+
+
+def _wants_the_module(factory: Factory) -> bool:
+    try:
+        parameters = inspect.signature(factory).parameters
+    except (TypeError, ValueError):  # some builtins have no signature
+        return False
+    return next(iter(parameters), None) == "old"
+
+
+def _channels(norm: nn.Module) -> list[int]:
+    """The number of channels of a norm, if it has one: a layer norm over (C, H, W) has three."""
+    shape = getattr(norm, "normalized_shape", ())
+    counts = [getattr(norm, key, None) for key in ("num_features", "num_channels")]
+    return [count for count in (*counts, *(shape if len(shape) == 1 else ())) if isinstance(count, int)]
+
+
+def _heir(new: nn.Module, old: nn.Module, reference: Tensor | None) -> nn.Module:
+    """The new module with the mode, device and dtype of the old one, and with those of its tensors that fit."""
+    own = next((t for t in chain(old.parameters(), old.buffers()) if t.is_floating_point()), reference)
+    if own is not None:
+        new.to(own.device, own.dtype)
+    new.train(old.training)
+    stores: list[tuple[dict[str, Any], dict[str, Any]]]
+    stores = [(old._parameters, new._parameters), (old._buffers, new._buffers)]
+    for held, wanted in stores:
+        for key, value in held.items():
+            if isinstance(value, Tensor) and isinstance(wanted.get(key), Tensor) and wanted[key].shape == value.shape:
+                wanted[key] = value  # the tensor itself, so that what was tied or frozen still is
+    return new

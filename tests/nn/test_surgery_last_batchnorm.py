@@ -1,0 +1,288 @@
+"""LastBN: where it is put, and that it is the network one would have written by hand."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any
+
+import pytest
+import torch
+import torch.nn.functional as F
+from torch import Tensor, nn
+from zoo import Recurrent, SelfAttention, Transformer, encoder, normal, seeded
+
+import wellcond as wc
+from wellcond.errors import UnknownLayer
+from wellcond.models import mlp, resnet
+from wellcond.nn.last_batchnorm import NormalisedLinear, with_last_batchnorm
+from wellcond.nn.replace import InvalidSurgery
+
+
+def places(model: nn.Module) -> list[str]:
+    return [name for name, module in model.named_modules() if isinstance(module, NormalisedLinear)]
+
+
+def random_norm(norm: nn.BatchNorm1d) -> nn.BatchNorm1d:
+    with torch.no_grad():
+        norm.weight.copy_(normal(norm.num_features, seed=1))
+        norm.bias.copy_(normal(norm.num_features, seed=2))
+        norm.running_mean.copy_(normal(norm.num_features, seed=3))
+        norm.running_var.copy_(normal(norm.num_features, seed=4).exp())
+    return norm
+
+
+def by_hand(norm: nn.BatchNorm1d, x: Tensor, training: bool) -> Tensor:
+    """γ (x − μ)/√(σ² + ε) + β over the last axis."""
+    rows = x.reshape(-1, x.shape[-1])
+    mean, var = (rows.mean(0), rows.var(0, correction=0)) if training else (norm.running_mean, norm.running_var)
+    return norm.weight * (x - mean) / (var + norm.eps).sqrt() + norm.bias
+
+
+@pytest.mark.parametrize("training", [True, False])
+@pytest.mark.parametrize("shape", [(7, 4), (7, 3, 4), (2, 3, 5, 4)])
+def test_it_is_the_network_written_by_hand(shape: tuple[int, ...], training: bool) -> None:
+    model = seeded(lambda: nn.Sequential(nn.Linear(4, 6), nn.Tanh(), nn.Linear(6, 3)))
+    x = normal(*shape)
+    new = with_last_batchnorm(model).train(training)
+    norm = random_norm(new[2].norm)
+    h = torch.tanh(x @ model[0].weight.T + model[0].bias)
+    expected = by_hand(norm, h, training) @ model[2].weight.T + model[2].bias
+    running = norm.running_mean.clone(), norm.running_var.clone()
+    torch.testing.assert_close(new(x), expected, rtol=1e-12, atol=1e-12)
+    rows = h.reshape(-1, 6)
+    if training:
+        running = 0.9 * running[0] + 0.1 * rows.mean(0), 0.9 * running[1] + 0.1 * rows.var(0)
+    torch.testing.assert_close((norm.running_mean, norm.running_var), running, rtol=1e-12, atol=1e-12)
+
+
+def test_hooks_on_the_linear_layer_see_the_normalised_features() -> None:
+    x = normal(7, 3, 4)
+    new = with_last_batchnorm(seeded(lambda: nn.Sequential(nn.Linear(4, 6), nn.Tanh(), nn.Linear(6, 3))))
+    seen: list[Tensor] = []
+    new[2].linear.register_forward_pre_hook(lambda _module, args: seen.append(args[0]))
+    new(x)
+    assert seen[0].shape == (7, 3, 6)
+    torch.testing.assert_close(seen[0].mean((0, 1)), torch.zeros(6).double(), rtol=0, atol=1e-12)
+    table = wc.conditioning(wc.Problem(new, nn.MSELoss(), (x, torch.zeros(7, 3, 3).double())))
+    assert list(table) == ["0", "2.linear"]
+
+
+class TwoHeads(nn.Module):
+    def __init__(self) -> None:
+        super().__init__()
+        self.body, self.mean, self.spread = nn.Linear(4, 5), nn.Linear(5, 2), nn.Linear(5, 2)
+
+    def forward(self, x: Tensor) -> Any:
+        h = self.body(x).relu()
+        return {"mean": self.mean(h), "spread": [self.spread(h)]}
+
+
+class HeadFirst(nn.Module):
+    """The last layer is registered first, another is not used at all, and its name says something else."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.stem = nn.Linear(5, 2)
+        self.classifier = nn.Linear(4, 5)
+        self.fc_unused = nn.Linear(5, 2)
+
+    def forward(self, x: Tensor) -> Tensor:
+        return self.stem(self.classifier(x).relu_()).log_softmax(-1)
+
+
+class Skip(nn.Module):
+    """Both layers reach the output directly, but the one stands before the other."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.one, self.two = nn.Linear(4, 4), nn.Linear(4, 4)
+
+    def forward(self, x: Tensor) -> tuple[Tensor, Tensor]:
+        h = self.one(x)
+        return h, h + self.two(h.relu())
+
+
+class Both(nn.Module):
+    """Each of two layers stands before and behind the other."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.one, self.two = nn.Linear(4, 4), nn.Linear(4, 4)
+
+    def forward(self, x: Tensor) -> Tensor:
+        return self.one(self.two(x)) + self.two(self.one(x))
+
+
+class Twice(nn.Module):
+    """The last layer is called twice, once on its own output."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.body, self.head = nn.Linear(4, 4), nn.Linear(4, 4)
+        self.alias = self.head
+
+    def forward(self, x: Tensor) -> Tensor:
+        return self.alias(self.head(self.body(x)).relu())
+
+
+class Output:
+    def __init__(self, logits: Tensor) -> None:
+        self.logits = logits
+
+
+class OutputObject(nn.Module):
+    def __init__(self) -> None:
+        super().__init__()
+        self.head = nn.Linear(4, 2)
+
+    def forward(self, x: Tensor) -> Output:
+        return Output(self.head(x))
+
+
+class Classes(nn.Module):
+    def __init__(self) -> None:
+        super().__init__()
+        self.head = nn.Linear(4, 2)
+
+    def forward(self, x: Tensor) -> Tensor:
+        return self.head(x).argmax(-1)
+
+
+class Pair(nn.Module):
+    def __init__(self) -> None:
+        super().__init__()
+        self.body, self.head = nn.Linear(4, 4), nn.Linear(4, 2)
+
+    def forward(self, x: Tensor, y: Tensor) -> Tensor:
+        return self.head(self.body(x) + y)
+
+
+PLACES: dict[str, tuple[Callable[[], nn.Module], Any, list[str]]] = {
+    "resnet": (lambda: resnet(8, seed=0), None, ["fc"]),
+    "mlp": (lambda: mlp([4, 6, 5, 3], seed=0), None, ["fc3"]),
+    "one_linear_layer": (lambda: nn.Linear(4, 2), None, [""]),
+    "transformer": (Transformer, None, ["head"]),
+    "encoder": (encoder, None, ["2"]),
+    "encoder_without_head": (
+        lambda: nn.TransformerEncoder(nn.TransformerEncoderLayer(4, 2, 5, batch_first=True), 2), None,
+        ["layers.1.linear2"],
+    ),
+    "attention": (SelfAttention, None, ["head"]),
+    "recurrent": (Recurrent, None, ["head"]),
+    "registered_first": (HeadFirst, normal(3, 4), ["stem"]),
+    "skip_connection": (Skip, None, ["two"]),
+    "called_twice": (Twice, None, ["head"]),
+    "output_object": (OutputObject, None, ["head"]),
+    "tuple_inputs": (Pair, (normal(3, 4), normal(3, 4)), ["head"]),
+    "dict_inputs": (Pair, {"x": normal(3, 4), "y": normal(3, 4)}, ["head"]),
+}  # fmt: skip
+
+
+@pytest.mark.parametrize(("build", "inputs", "expected"), PLACES.values(), ids=PLACES)
+def test_the_last_linear_layer_is_found_by_running_the_model(
+    build: Callable[[], nn.Module], inputs: Any, expected: list[str]
+) -> None:
+    new = with_last_batchnorm(seeded(build), inputs)
+    assert places(new) == expected
+
+
+def test_frozen_layers_are_found_too_and_stay_frozen() -> None:
+    model = seeded(lambda: mlp([4, 6, 3])).requires_grad_(False)
+    new = with_last_batchnorm(model)
+    assert [name for name, p in new.named_parameters() if p.requires_grad] == ["fc2.norm.weight", "fc2.norm.bias"]
+
+
+def test_a_module_in_two_places_is_replaced_in_both() -> None:
+    new = with_last_batchnorm(Twice())
+    assert new.head is new.alias
+    assert isinstance(new.head, NormalisedLinear)
+
+
+def test_the_fast_path_of_an_encoder_calls_the_new_norm() -> None:
+    """torch computes an encoder layer from its weights in evaluation, without calling any part of it."""
+    layer = seeded(lambda: nn.TransformerEncoderLayer(4, 2, 5, dropout=0.0, batch_first=True))
+    new = with_last_batchnorm(layer, normal(3, 2, 4))
+    random_norm(new.linear2.norm)
+    x = normal(3, 2, 4, seed=9)
+    slow = new.eval()(x)
+    with torch.no_grad():
+        torch.testing.assert_close(new(x), slow, rtol=1e-12, atol=1e-12)
+
+
+def test_device_dtype_and_mode_are_those_of_the_linear_layer() -> None:
+    model = mlp([4, 6, 3]).to(torch.bfloat16)
+    model.train()
+    model.fc2.eval()
+    new = with_last_batchnorm(model)
+    assert new.fc2.norm.weight.dtype == torch.bfloat16
+    assert (new.training, new.fc2.training, new.fc2.norm.training) == (True, False, False)
+    assert with_last_batchnorm(mlp([4, 6, 3]).to("meta"), layer="fc2").fc2.norm.running_mean.device.type == "meta"
+
+
+# checkpoints
+
+
+def test_an_old_checkpoint_loads_into_the_new_model() -> None:
+    old, new = mlp([4, 6, 3], seed=1), with_last_batchnorm(mlp([4, 6, 3], seed=2))
+    checkpoint = old.state_dict()
+    found = new.load_state_dict(checkpoint, strict=False)
+    norm = ["fc2.norm.weight", "fc2.norm.bias", "fc2.norm.running_mean", "fc2.norm.running_var"]
+    assert (found.missing_keys, found.unexpected_keys) == (norm, [])
+    assert torch.equal(new.fc2.linear.weight, old.fc2.weight)
+    assert torch.equal(new.fc2.linear.bias, old.fc2.bias)
+    assert "fc2.weight" in checkpoint  # which is the user's
+    with pytest.raises(RuntimeError, match=r"Missing key.*fc2\.norm\.weight"):
+        new.load_state_dict(checkpoint)
+
+
+def test_a_new_checkpoint_loads_into_the_new_model() -> None:
+    first, second = (with_last_batchnorm(mlp([4, 6, 3], seed=seed)) for seed in (1, 2))
+    second.load_state_dict(first.state_dict())
+    assert all(torch.equal(a, b) for a, b in zip(first.parameters(), second.parameters(), strict=True))
+
+
+# by name, and errors
+
+
+def test_a_head_is_chosen_by_name() -> None:
+    assert places(with_last_batchnorm(TwoHeads(), layer="spread")) == ["spread"]
+
+
+class NeedsNothing(nn.Module):
+    def __init__(self) -> None:
+        super().__init__()
+        self.conv = nn.Conv2d(5, 5, 3)
+        self.head = nn.Linear(4, 2)
+
+    def forward(self, x: Tensor) -> Tensor:
+        return self.head(F.adaptive_avg_pool1d(self.conv(x).flatten(1), 7))
+
+
+@pytest.mark.parametrize(
+    ("model", "options", "message"),
+    [
+        (TwoHeads(), {}, r"several last linear layers: 'mean', 'spread'. Choose one: layer=\"mean\""),
+        (Both(), {}, "several last linear layers: 'one', 'two'"),
+        (nn.Conv2d(2, 2, 3), {}, "Conv2d has no linear layer"),
+        (nn.MultiheadAttention(4, 2), {}, "MultiheadAttention has no linear layer"),
+        (Classes(), {}, "depend on no linear layer: is there .* an argmax"),
+        (TwoHeads(), {"layer": "meen"}, "no layer or parameter 'meen' here. Closest: 'mean'"),
+        (resnet(8), {"layer": "conv"}, "'conv' is a Conv2d, not a linear layer"),
+        (TwoHeads(), {"inputs": normal(3, 4)}, "The inputs are float64 and the model is float32"),
+        (TwoHeads(), {"inputs": torch.ones(3, 5)}, r"does not go through layer 'body' \(Linear\)"),
+        (TwoHeads(), {"inputs": {"z": torch.ones(3, 4)}}, "unexpected keyword argument 'z'"),
+        (NeedsNothing(), {}, r"tried: \(2, 5, 32, 32\), .* Pass inputs=.* layer 'head'"),
+        (nn.Sequential(nn.LazyLinear(3)), {}, "'0.weight' has no shape yet"),
+    ],
+)
+def test_what_is_wrong_is_said(model: nn.Module, options: dict[str, Any], message: str) -> None:
+    with pytest.raises((InvalidSurgery, UnknownLayer), match=message) as caught:
+        with_last_batchnorm(model, **options)
+    assert isinstance(caught.value, wc.WellcondError)
+
+
+def test_a_model_that_cannot_be_copied_is_refused() -> None:
+    model = mlp([4, 6, 3])
+    model.last_activation = model(torch.ones(2, 4))
+    with pytest.raises(InvalidSurgery, match=r"Sequential cannot be copied: .* must be detached"):
+        with_last_batchnorm(model)

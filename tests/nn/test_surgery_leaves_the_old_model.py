@@ -1,0 +1,139 @@
+"""Surgery changes nothing of the old model, not when it succeeds and not when it fails half-way."""
+
+from __future__ import annotations
+
+import copy
+import random
+from collections.abc import Callable
+from typing import Any
+
+import numpy as np
+import pytest
+import torch
+from torch import Tensor, nn
+from zoo import normal, seeded
+
+from wellcond.nn.ghost import GhostBatchNorm1d
+from wellcond.nn.last_batchnorm import with_last_batchnorm
+from wellcond.nn.merge import merge_batchnorm
+from wellcond.nn.replace import InvalidSurgery, replace_norm
+
+FAIL = 99.0
+"""An input with this value makes the model raise."""
+
+
+class Everything(nn.Module):
+    """Buffers and attributes that change in forward, dropout, in-place operations, tied and frozen weights."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.body = nn.Sequential(nn.Linear(4, 6), nn.BatchNorm1d(6), nn.ReLU(inplace=True), nn.Dropout(0.5))
+        self.frozen = nn.Linear(6, 6).requires_grad_(False)
+        self.tied = nn.Linear(6, 6)
+        self.tied.weight = self.frozen.weight
+        self.norm, self.head = nn.BatchNorm1d(6), nn.Linear(6, 3)
+        self.register_buffer("calls", torch.zeros(()))
+        self.count, self.seen = 0, []
+
+    def forward(self, x: Tensor) -> Tensor:
+        x.mul_(2)
+        self.calls.add_(1)
+        self.count += 1
+        self.last = x.mean().item()
+        random.random(), np.random.rand(), torch.rand(1)
+        h = self.tied(self.frozen(self.body(x)))
+        self.seen.append(h)  # with its graph: from now on the model cannot be copied
+        if bool((x == 2 * FAIL).any()):
+            raise RuntimeError("a marked input")
+        return self.head(self.norm(h.tanh()))
+
+
+def build() -> Everything:
+    """A model in a mixed state, with gradients and hooks of its own."""
+    model = seeded(Everything)
+    model.train()
+    model.norm.eval()
+    model.body[0].weight.grad = torch.ones_like(model.body[0].weight)
+    model.body[2].register_forward_hook(lambda *_: None)
+    model.norm.register_full_backward_hook(lambda *_: None)
+    return model
+
+
+def snapshot(model: nn.Module, x: Tensor) -> dict[str, Any]:
+    state: dict[str, Any] = {"inputs": (x.clone(), x._version), "rng": torch.get_rng_state()}
+    for name, value in [*model.named_parameters(remove_duplicate=False), *model.named_buffers()]:
+        state[name] = (id(value), value._version, value.requires_grad, value.detach().clone())
+        state[f"gradient of {name}"] = None if value.grad is None else (id(value.grad), value.grad.clone())
+    for name, module in model.named_modules():
+        hooks = [len(held) for key, held in sorted(vars(module).items()) if key.endswith("_hooks")]
+        plain = {key: value for key, value in vars(module).items() if isinstance(value, (int, float, list))}
+        state[f"module {name}"] = (id(module), type(module), module.training, hooks, repr(plain), sorted(vars(module)))
+    state["others"] = (random.getstate(), repr(np.random.get_state()), torch.is_grad_enabled())
+    return state
+
+
+def assert_unchanged(before: dict[str, Any], after: dict[str, Any]) -> None:
+    assert before.keys() == after.keys()
+    assert [key for key in before if not is_same(before[key], after[key])] == []
+
+
+def is_same(first: Any, second: Any) -> bool:
+    if isinstance(first, Tensor):
+        return torch.equal(first, second)
+    if isinstance(first, tuple):
+        return len(first) == len(second) and all(map(is_same, first, second))
+    return first == second
+
+
+def fail(_: Any) -> nn.Module:
+    raise RuntimeError("a marked factory")
+
+
+SURGERY: dict[str, Callable[[nn.Module, Tensor], nn.Module]] = {
+    "with_last_batchnorm": with_last_batchnorm,
+    "with_last_batchnorm_of_made_up_inputs": lambda model, _: with_last_batchnorm(model),
+    "with_last_batchnorm_by_name": lambda model, _: with_last_batchnorm(model, layer="tied"),
+    "merge_batchnorm": merge_batchnorm,
+    "replace_norm": lambda model, _: replace_norm(model, GhostBatchNorm1d),
+}
+FAILURES: dict[str, Callable[[nn.Module, Tensor], nn.Module]] = {
+    "with_last_batchnorm": with_last_batchnorm,
+    "merge_batchnorm": merge_batchnorm,
+    "replace_norm": lambda model, _: replace_norm(model, fail),
+}
+
+
+@pytest.mark.parametrize("operate", SURGERY.values(), ids=SURGERY)
+def test_surgery_leaves_the_old_model_alone(operate: Callable[[nn.Module, Tensor], nn.Module]) -> None:
+    model, x = build(), normal(5, 4)
+    before = snapshot(model, x)
+    new = operate(model, x)
+    assert_unchanged(before, snapshot(model, x))
+    with torch.no_grad():
+        for value in [*new.parameters(), *new.buffers()]:
+            value.fill_(1)  # nothing is shared with the old one
+    assert_unchanged(before, snapshot(model, x))
+
+
+@pytest.mark.parametrize("operate", FAILURES.values(), ids=FAILURES)
+def test_failed_surgery_leaves_the_old_model_alone(operate: Callable[[nn.Module, Tensor], nn.Module]) -> None:
+    model, x = build(), normal(5, 4).fill_(FAIL)
+    before = snapshot(model, x)
+    with pytest.raises(InvalidSurgery, match="a marked"):
+        operate(model, x)
+    assert_unchanged(before, snapshot(model, x))
+
+
+@pytest.mark.parametrize("operate", SURGERY.values(), ids=SURGERY)
+def test_what_is_not_operated_on_is_as_before(operate: Callable[[nn.Module, Tensor], nn.Module]) -> None:
+    model = build()
+    new = operate(model, normal(5, 4))
+    assert (new.count, new.seen, new.calls.item()) == (0, [], 0)
+    assert not hasattr(new, "last")
+    assert (new.training, new.norm.training) == (True, False)
+    tied = new.tied if isinstance(new.tied, nn.Linear) else new.tied.linear
+    assert tied.weight is new.frozen.weight
+    assert not tied.weight.requires_grad
+    assert torch.equal(tied.weight, model.tied.weight)
+    assert len(new.body[2]._forward_hooks) == 1
+    copy.deepcopy(new)  # nothing that the trial run left behind is in it
