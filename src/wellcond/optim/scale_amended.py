@@ -1,0 +1,153 @@
+"""Scale-amended SGD (zhang2018, algorithm 2): the gradient of every layer in the scale of its own local Hessian."""
+
+from __future__ import annotations
+
+import warnings
+from collections.abc import Iterator, Mapping, Sequence
+from typing import Any
+
+import torch
+from torch import Tensor, nn
+
+from wellcond.errors import WellcondError
+from wellcond.isolation import unwrapped
+from wellcond.optim.chain import ForwardPass
+from wellcond.optim.factors import Factors, LayerScale, chain_scales, check_factors, given_scales
+from wellcond.optim.momentum import Group, ScaledSGD, Tensors, norms
+from wellcond.optim.tracing import trace, watch
+
+NEVER_SEEN = (
+    "no forward pass with gradients has been seen, so the scales of the layers are unknown. Call the model before "
+    "step(); if it is compiled, or only parts of it are called, write ScaleAmendedSGD(model, inputs=batch)."
+)
+OFF_THE_PATH = (
+    "{layer!r} has a gradient, but in the forward pass that was watched it was frozen, compiled or not on the way to "
+    "the output. Write ScaleAmendedSGD(model, inputs=batch), or pass factors={{layer: backward factor m, …}}."
+)
+
+
+class ScaleUnknown(WellcondError, RuntimeError):
+    """A layer has a gradient, but its scale has not been seen."""
+
+
+def amending_scales(params: Tensors, m: Sequence[float], q: Sequence[int], units: Sequence[int | None]) -> Tensors:
+    """1/(m·m_W) of each tensor: of a weight with m_W = q/‖W‖²_{2,μ} = q·units/‖W‖², of anything else with m_W = q.
+
+    units: the number of rows of a weight; None for a module that has none.
+    """
+    rows = [u if u is not None and p.dim() > 1 else None for p, u in zip(params, units, strict=True)]
+    squares = torch._foreach_pow(norms(params), [0.0 if r is None else 2.0 for r in rows])
+    return torch._foreach_mul(squares, [1 / (m_b * q_b * (r or 1)) for m_b, q_b, r in zip(m, q, rows, strict=True)])
+
+
+class ScaleAmendedSGD(ScaledSGD):
+    """SGD whose layers learn at one pace: δ'W = δW/(m·m_W), with the network's own scales m and m_W.
+
+    A block goes from the input of a linear or convolutional layer to the input of the next one: the layer, its
+    norm, activation and pooling. From the last block, where m = 1, to the first:
+
+        δ'W = δW/(m·m_W),  m_W = q/‖W‖²_{2,μ};      m ← m·m_z,  m_z = n_out/(n_in·c)
+
+    ‖W‖²_{2,μ} is the mean squared norm of a row of the current W; n_in and n_out are features or channels; q is the
+    number of positions of the layer's output (1 for a dense layer, q₁·q₂ for a convolution, the tokens of a linear
+    layer on tokens), and c the ratio of positions at the block's start and end (4 for a stride or pooling of 2,
+    all of them for a global pooling). So m_z is the elements leaving the block over those entering it, and m the
+    network's outputs over the elements that leave the block. Flattening keeps elements: they are positions to the
+    convolution before it and features to the linear layer behind it.
+
+    Weight decay comes first and is amended with the gradient; momentum is that of `torch.optim.SGD`, on δ'W.
+    Parameters that are not the weight of such a layer (biases, norms) are divided by m·q: behind a norm, the local
+    Hessian of a shift or a gain of one feature is the number of positions it acts on, whatever the weights are. They
+    belong to the block of the layer called before them.
+
+    The formulas are those of normalized blocks; a hidden layer with no norm in its block is warned about.
+
+    model: its chain of layers and their sizes are read off a forward pass, `torch.compile`d and DDP-wrapped models
+        through the module inside. It is not changed.
+    lr: as that of SGD for the last layer of a network with ‖W‖²_{2,μ} = 1. The source uses 0.1, and 0.005 for
+        CIFAR-10, with momentum 0.9 and weight decay 5e-3.
+    inputs: a batch to trace now; one example is enough. Otherwise the first forward pass with gradients is watched.
+    factors: {layer: m} for a network that is not a chain, for every linear and convolutional layer; the name of a
+        module stands for all layers in it.
+
+    There is one parameter group a module, whose entries `m`, `m_z`, `q`, `c` and `why` say how it is scaled. What
+    `add_param_group` adds takes plain SGD steps (m = q = 1), as parameters of the loss should.
+
+    >>> model = nn.Sequential(
+    ...     nn.Conv2d(3, 8, 3, padding=1, bias=False), nn.BatchNorm2d(8, affine=False), nn.ReLU(), nn.MaxPool2d(2),
+    ...     nn.Flatten(), nn.Linear(8 * 4 * 4, 10, bias=False),
+    ... )
+    >>> ScaleAmendedSGD(model, inputs=torch.zeros(1, 3, 8, 8)).factors
+    layer       m     m_z   q  c  why
+    0      0.0781   0.667  64  4  3→8 features, 64→16 positions
+    5           1  0.0781   1  1  128→10 features; the last layer
+    """
+
+    def __init__(
+        self,
+        model: nn.Module,
+        lr: float = 0.1,
+        *,
+        momentum: float = 0.0,
+        nesterov: bool = False,
+        weight_decay: float = 0.0,
+        inputs: Any = None,
+        factors: Mapping[str, float] | None = None,
+    ) -> None:
+        if not isinstance(model, nn.Module):
+            raise TypeError(f"ScaleAmendedSGD takes the model itself, not {type(model).__name__}")
+        inner = unwrapped(model)
+        modules = dict(inner.named_modules())
+        check_factors(factors or {}, modules)
+        options = {"lr": lr, "momentum": momentum, "nesterov": nesterov, "weight_decay": weight_decay}
+        plain = LayerScale(m=1.0, why="plain SGD")
+        super().__init__(list(_groups(inner)), options | {"layer": None, **plain._asdict()})
+
+        def read(seen: ForwardPass) -> None:
+            self._take(chain_scales(seen) if factors is None else given_scales(seen, factors, modules))
+
+        if inputs is None:
+            watch(model, read)
+        else:
+            read(trace(model, inputs))
+
+    @property
+    def factors(self) -> Factors:
+        """How each layer is scaled, and why."""
+        layers = [group for group in self.param_groups if group["layer"] is not None]
+        return Factors({group["layer"]: LayerScale(*(group[key] for key in LayerScale._fields)) for group in layers})
+
+    def check(self, options: Group) -> None:
+        super().check(options)
+        for name in ("m", "q"):
+            if options[name] is not None and not options[name] > 0:
+                raise ValueError(f"{name} must be > 0, not {options[name]}")
+
+    def scales(self, params: Tensors, gradients: Tensors, groups: list[Group]) -> Tensors:
+        for group in groups:
+            if group["m"] is None:
+                nothing_seen = all(other["m"] is None for other in self.param_groups if other["layer"] is not None)
+                raise ScaleUnknown(NEVER_SEEN if nothing_seen else OFF_THE_PATH.format(**group))
+        m, q, units = ([group[name] for group in groups] for name in ("m", "q", "units"))
+        return amending_scales(params, m, q, units)
+
+    def _take(self, scales: Mapping[str, LayerScale]) -> None:
+        for group in self.param_groups:
+            if group["layer"] is None:
+                continue
+            scale = scales.get(group["layer"], LayerScale())
+            group.update(scale._asdict())
+            if scale.units and not any(p.any() for p in group["params"] if p.dim() > 1):
+                text = (
+                    f"the weight of {group['layer']!r} is zero and so is its scale ‖W‖²: it never moves; initialise it."
+                )
+                warnings.warn(text, stacklevel=2)
+
+
+def _groups(model: nn.Module) -> Iterator[Group]:
+    """One group a module that owns parameters; a tied one belongs to the first."""
+    held: set[Tensor] = set()
+    for name, module in model.named_modules():
+        if params := [p for p in module.parameters(recurse=False) if p not in held]:
+            held.update(params)
+            yield {"params": params, "layer": name, **LayerScale()._asdict()}

@@ -1,0 +1,262 @@
+"""The factors of scale-amended SGD against arithmetic on published sizes."""
+
+from __future__ import annotations
+
+import itertools
+import math
+import warnings
+from typing import Any
+
+import pytest
+import torch
+import torch.nn.functional as F
+from torch import Tensor, nn
+from zoo import Mean, SelfAttention
+
+from wellcond.errors import UnknownLayer
+from wellcond.models import mlp, resnet, vgg
+from wellcond.optim.factors import FactorMissing, LayerScale
+from wellcond.optim.scale_amended import ScaleAmendedSGD
+
+PUBLISHED = {
+    11: "64 M 128 M 256 256 M 512 512 M 512 512 M",
+    13: "64 64 M 128 128 M 256 256 M 512 512 M 512 512 M",
+    16: "64 64 M 128 128 M 256 256 256 M 512 512 512 M 512 512 512 M",
+    19: "64 64 M 128 128 M 256 256 256 256 M 512 512 512 512 M 512 512 512 512 M",
+}
+"""Columns A, B, D and E of the VGG paper: channels of each convolution, M for a 2×2 pooling."""
+
+
+def factors(model: nn.Module, *shape: int, **options: Any) -> dict[str, LayerScale]:
+    return ScaleAmendedSGD(model, inputs=torch.zeros(1, *shape), **options).factors
+
+
+def normed(layer: Any) -> nn.Sequential:
+    """A convolution, the batch normalization of its kind and an in-place activation."""
+    norm = {1: nn.BatchNorm1d, 2: nn.BatchNorm2d, 3: nn.BatchNorm3d}[len(layer.kernel_size)]
+    return nn.Sequential(layer, norm(layer.out_channels), nn.ReLU(inplace=True))
+
+
+@pytest.mark.parametrize("depth", PUBLISHED)
+def test_factors_of_vgg_are_those_of_the_published_layer_list(depth: int) -> None:
+    side, channels, layers = 32, 3, []
+    for entry, following in itertools.pairwise([*PUBLISHED[depth].split(), "end"]):
+        if entry == "M":
+            side //= 2
+        else:
+            c = 4 if following == "M" else 1
+            layers.append({"q": side * side, "m_z": int(entry) / (channels * c), "c": c})
+            channels = int(entry)
+    layers.append({"q": 1, "m_z": 10 / 512, "c": 1})
+
+    m, expected = 1.0, []
+    for layer in reversed(layers):
+        expected.append(layer | {"m": m})
+        m *= layer["m_z"]
+
+    found = factors(vgg(depth, seed=0), 3, 32, 32)
+    assert list(found) == [*(f"conv{k}" for k in range(1, depth - 2)), "fc"]
+    for scale, numbers in zip(found.values(), reversed(expected), strict=True):
+        assert {name: getattr(scale, name) for name in numbers} == pytest.approx(numbers, rel=1e-12)
+
+
+def test_the_last_layer_has_backward_factor_1_and_hands_10_over_512_back() -> None:
+    found = factors(vgg(11), 3, 32, 32)
+    assert (found["fc"].m, found["fc"].m_z) == (1, 10 / 512)
+    assert found["conv8"].m == 10 / 512
+
+
+BLOCKS: dict[str, tuple[nn.Module, list[nn.Module], tuple[int, ...], int, float, float]] = {
+    # name: convolution, what follows it, an example's shape; q, c, m_z by hand
+    "stride": (nn.Conv2d(3, 6, 3, stride=2, padding=1), [], (3, 8, 8), 4 * 4, 4, 6 / (3 * 4)),
+    "max_pooling": (nn.Conv2d(3, 6, 3, padding=1), [nn.MaxPool2d(2)], (3, 8, 8), 8 * 8, 4, 6 / (3 * 4)),
+    "mean_pooling": (nn.Conv2d(3, 6, 3, padding=1), [nn.AvgPool2d(2)], (3, 8, 8), 8 * 8, 4, 6 / (3 * 4)),
+    "stride_and_pooling": (nn.Conv2d(3, 6, 3, 2, padding=1), [nn.MaxPool2d(2)], (3, 8, 8), 16, 16, 6 / (3 * 16)),
+    "one_sided_stride": (nn.Conv2d(3, 6, 3, stride=(1, 2), padding=1), [], (3, 8, 8), 8 * 4, 2, 6 / (3 * 2)),
+    "global_pooling": (nn.Conv2d(3, 6, 3, padding=1), [nn.AdaptiveAvgPool2d(1)], (3, 8, 8), 64, 64, 6 / (3 * 64)),
+    "mean_by_hand": (nn.Conv2d(3, 6, 3, padding=1), [Mean(2, 3)], (3, 8, 8), 64, 64, 6 / (3 * 64)),
+    "no_padding": (nn.Conv2d(3, 6, 3), [], (3, 8, 8), 6 * 6, 64 / 36, 6 * 36 / (3 * 64)),
+    "dilation": (nn.Conv2d(3, 6, 3, dilation=2), [], (3, 8, 8), 4 * 4, 4, 6 / (3 * 4)),
+    "groups": (nn.Conv2d(4, 6, 3, padding=1, groups=2), [], (4, 8, 8), 64, 1, 6 / 4),
+    "depthwise": (nn.Conv2d(4, 4, 3, padding=1, groups=4), [], (4, 8, 8), 64, 1, 1),
+    "upsampling": (nn.Conv2d(3, 6, 3, padding=1), [nn.Upsample(scale_factor=2)], (3, 4, 4), 16, 1 / 4, 6 * 4 / 3),
+    "conv1d": (nn.Conv1d(3, 6, 3, stride=2, padding=1), [], (3, 8), 4, 2, 6 / (3 * 2)),
+    "conv3d": (nn.Conv3d(3, 6, 3, stride=2, padding=1), [], (3, 4, 4, 4), 2 * 2 * 2, 8, 6 / (3 * 8)),
+    "dropout": (nn.Conv2d(3, 6, 1), [nn.Dropout2d(0.5)], (3, 4, 4), 16, 1, 6 / 3),
+}  # fmt: skip
+
+
+@pytest.mark.parametrize("name", BLOCKS)
+def test_factors_of_a_convolutional_block_and_a_flattening_head(name: str) -> None:
+    conv, behind, shape, q, c, m_z = BLOCKS[name]
+    features = round(m_z * math.prod(shape))  # all elements that leave the block
+    head = nn.Linear(features, 5)
+    found = factors(nn.Sequential(normed(conv), *behind, nn.Flatten(), head), *shape)
+    scale, last = found["0.0"], found[str(len(behind) + 2)]
+    assert (scale.q, scale.units) == (q, conv.out_channels)
+    assert (scale.c, scale.m_z) == pytest.approx((c, m_z), rel=1e-12)
+    assert (last.m, last.q, last.c) == (1, 1, 1)
+    assert last.m_z == scale.m == pytest.approx(5 / features, rel=1e-12)
+
+
+@pytest.mark.parametrize(("groups", "kernel"), [(1, 2), (2, 4)])
+def test_a_transposed_convolution_has_one_row_an_output_channel(groups: int, kernel: int) -> None:
+    conv = nn.ConvTranspose2d(4, 6, kernel, stride=2, padding=(kernel - 2) // 2, groups=groups)
+    found = factors(nn.Sequential(normed(conv), nn.Flatten(), nn.Linear(6 * 8 * 8, 5)), 4, 4, 4)["0.0"]
+    assert (found.q, found.units, found.c, found.m_z) == (8 * 8, 6, 1 / 4, 6 * 4 / 4)
+
+
+def test_tokens_are_the_positions_of_a_linear_layer() -> None:
+    model = nn.Sequential(nn.Linear(4, 8), nn.LayerNorm(8), nn.ReLU(inplace=True), Mean(1), nn.Linear(8, 3))
+    found = factors(model, 7, 4)
+    assert (found["0"].q, found["0"].c, found["0"].m_z) == pytest.approx((7, 7, 8 / (4 * 7)))
+    assert (found["1"].q, found["4"].q) == (7, 1)
+
+
+def test_one_example_without_a_batch_dimension_gives_the_same_factors() -> None:
+    model = normed(nn.Conv2d(3, 6, 3, padding=1))
+    model[1] = nn.InstanceNorm2d(6)
+    model = nn.Sequential(*model, nn.Conv2d(6, 2, 2, stride=2))
+    optimizer = ScaleAmendedSGD(model, inputs=torch.zeros(3, 8, 8))
+    assert optimizer.factors == factors(model, 3, 8, 8)
+
+
+def test_a_network_that_ends_in_a_pooling_counts_its_pooled_outputs() -> None:
+    model = nn.Sequential(normed(nn.Conv2d(3, 6, 1)), nn.Conv2d(6, 5, 1), nn.AdaptiveAvgPool2d(1), nn.Flatten())
+    found = factors(model, 3, 4, 4)
+    assert (found["1"].m, found["1"].c, found["1"].m_z) == (1, 16, 5 / (6 * 16))
+    assert found["0.0"].m == 5 / (6 * 16)
+
+
+def test_a_model_that_returns_its_loss_ends_at_its_last_layer() -> None:
+    class WithLoss(nn.Module):
+        def __init__(self, logits: bool) -> None:
+            super().__init__()
+            self.net, self.logits = mlp([4, 6, 3], norm="batch"), logits
+
+        def forward(self, x: Tensor) -> Any:
+            logits = self.net(x)
+            loss = F.cross_entropy(logits, torch.zeros(len(x), dtype=torch.long))
+            return {"loss": loss, "logits": logits} if self.logits else loss
+
+    for logits in (True, False):
+        found = factors(WithLoss(logits), 4)
+        assert (found["net.fc2"].m, found["net.fc2"].m_z, found["net.fc1"].m) == (1, 3 / 6, 3 / 6)
+
+
+def test_the_number_of_examples_does_not_matter() -> None:
+    model = vgg(11, seed=0)
+    one, three = (ScaleAmendedSGD(model, inputs=torch.zeros(n, 3, 32, 32)).factors for n in (1, 3))
+    assert one == three
+
+
+# parameters that are no weights
+
+
+def test_a_norm_has_the_backward_factor_of_the_layer_before_it_and_its_own_positions() -> None:
+    block = normed(nn.Conv2d(3, 8, 3, padding=1))
+    model = nn.Sequential(nn.BatchNorm2d(3), block, nn.MaxPool2d(2), nn.PReLU(), nn.Flatten(), nn.Linear(8 * 16, 4))
+    found = factors(model, 3, 8, 8)
+    m = 4 / (8 * 16)
+    assert (found["1.1"].m, found["1.1"].q) == (m, 8 * 8)
+    assert (found["3"].m, found["3"].q) == (m, 8 * 4 * 4)  # one slope for all elements
+    assert (found["0"].m, found["0"].q) == pytest.approx((m * 8 / (3 * 4), 8 * 8))
+    assert [found[name].units for name in ("0", "1.0", "1.1", "3", "5")] == [None, 8, None, None, 4]
+    assert found["0"].why == "before the first layer"
+    assert found["1.1"].why == "in the block of '1.0'"
+
+
+def test_a_norm_whose_gains_are_of_single_positions_meets_each_once() -> None:
+    model = nn.Sequential(nn.Conv2d(3, 8, 1), nn.LayerNorm([8, 4, 4]), nn.Flatten(), nn.Linear(128, 4))
+    assert factors(model, 3, 4, 4)["1"][:3] == (4 / 128, None, 1)
+
+
+# factors that are given
+
+
+def test_any_network_works_with_given_factors() -> None:
+    given = {"conv": 0.1, "stage1": 0.2, "stage2": 0.3, "stage2.block1.conv2": 0.4, "stage3": 0.5, "fc": 1.0}
+    found = factors(resnet(8, seed=0), 3, 32, 32, factors=given)
+    assert {name: scale.m for name, scale in found.items()} == {
+        "conv": 0.1, "bn": 0.1,
+        "stage1.block1.conv1": 0.2, "stage1.block1.bn1": 0.2, "stage1.block1.conv2": 0.2, "stage1.block1.bn2": 0.2,
+        "stage2.block1.conv1": 0.3, "stage2.block1.bn1": 0.3, "stage2.block1.conv2": 0.4, "stage2.block1.bn2": 0.3,
+        "stage3.block1.conv1": 0.5, "stage3.block1.bn1": 0.5, "stage3.block1.conv2": 0.5, "stage3.block1.bn2": 0.5,
+        "fc": 1.0,
+    }  # fmt: skip
+    assert found["stage3.block1.conv2"].q == 8 * 8
+    assert (found["conv"].m_z, found["conv"].c, found["conv"].why) == (None, None, "given")
+
+
+def test_a_given_factor_is_that_of_the_norms_behind_a_layer() -> None:
+    model = nn.Sequential(nn.BatchNorm1d(4), nn.Linear(4, 6), nn.BatchNorm1d(6), nn.Linear(6, 3))
+    found = factors(model, 4, factors={"1": 0.5, "3": 2.0})
+    assert [scale.m for scale in found.values()] == [0.5, 0.5, 0.5, 2.0]
+
+
+def test_a_layer_that_is_called_twice_has_the_positions_of_both_calls() -> None:
+    class Twice(nn.Module):
+        def __init__(self) -> None:
+            super().__init__()
+            self.conv = nn.Conv1d(3, 3, 3, padding=1)
+
+        def forward(self, x: Tensor) -> Tensor:
+            return self.conv(F.max_pool1d(self.conv(x), 2))
+
+    assert factors(Twice(), 3, 8, factors={"conv": 1.0})["conv"].q == 8 + 4
+
+
+def test_parts_that_are_never_called_have_the_factor_of_what_holds_them() -> None:
+    found = factors(SelfAttention(), 3, 4, factors={"attention": 0.5, "head": 1.0})
+    assert (found["attention"].m, found["attention.out_proj"].m, found["head"].m) == (0.5, 0.5, 1.0)
+
+
+def test_factors_must_name_every_layer_of_the_network_and_be_positive() -> None:
+    model = mlp([4, 6, 3], norm="batch")
+    with pytest.raises(FactorMissing, match="names neither 'fc1'"):
+        factors(model, 4, factors={"fc2": 1.0})
+    with pytest.raises(UnknownLayer, match=r"'fc3'.*Closest: 'fc2'"):
+        factors(model, 4, factors={"fc1": 1.0, "fc3": 1.0})
+    for wrong in (0.0, -1.0, math.inf, math.nan):
+        with pytest.raises(ValueError, match="'fc1' must be > 0 and finite"):
+            factors(model, 4, factors={"fc1": wrong, "fc2": 1.0})
+
+
+# what is said
+
+
+def test_hidden_layers_without_a_norm_are_named() -> None:
+    model = nn.Sequential(nn.Linear(4, 6), nn.ReLU(), nn.Linear(6, 6), nn.BatchNorm1d(6), nn.Linear(6, 3))
+    with pytest.warns(UserWarning, match=r"no normalization follows '0'; the scales are those of normalized blocks"):
+        factors(model, 4)
+
+
+@pytest.mark.parametrize(
+    "norm", [nn.BatchNorm1d(6), nn.LayerNorm(6), nn.GroupNorm(2, 6), nn.BatchNorm1d(6, affine=False)]
+)
+@pytest.mark.parametrize("post_activation", [False, True])
+def test_a_norm_before_or_behind_the_activation_is_enough(norm: nn.Module, post_activation: bool) -> None:
+    between = [nn.ReLU(), norm] if post_activation else [norm, nn.ReLU()]
+    with warnings.catch_warnings():
+        warnings.simplefilter("error")
+        factors(nn.Sequential(nn.Linear(4, 6), *between, nn.Linear(6, 3)), 4)
+
+
+def test_a_weight_that_is_zero_is_named() -> None:
+    model = mlp([4, 6, 3], norm="batch")
+    nn.init.zeros_(model.fc2.weight)
+    with pytest.warns(UserWarning, match="the weight of 'fc2' is zero"):
+        factors(model, 4)
+
+
+def test_the_table_says_what_scales_each_layer_and_why() -> None:
+    model = nn.Sequential(normed(nn.Conv2d(3, 8, 3, padding=1)), nn.MaxPool2d(2), nn.Flatten(), nn.Linear(128, 10))
+    optimizer = ScaleAmendedSGD(model, inputs=torch.zeros(1, 3, 8, 8))
+    assert repr(optimizer.factors).splitlines() == [
+        "layer       m     m_z   q  c  why",
+        "0.0    0.0781   0.667  64  4  3→8 features, 64→16 positions",
+        "0.1    0.0781          64     in the block of '0.0'",
+        "3           1  0.0781   1  1  128→10 features; the last layer",
+    ]
+    assert [group["m"] for group in optimizer.param_groups] == [10 / 128, 10 / 128, 1.0]
+    assert "not seen yet" in repr(ScaleAmendedSGD(model).factors)
