@@ -3,6 +3,7 @@
 python -m benchmarks                       # against the peers, CPU, one thread
 python -m benchmarks --device cuda         # the same table in seconds
 python -m benchmarks --only growth         # cost against depth, width and number of examples
+python -m benchmarks --only training       # a training step with BNP, beside BatchNorm and plain SGD
 """
 
 from __future__ import annotations
@@ -18,25 +19,29 @@ from benchmarks.diagnostics import diagnostics
 from benchmarks.growth import growth
 from benchmarks.networks import networks
 from benchmarks.timing import environment
+from benchmarks.training_steps import training_steps
 
 
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--device", default="cpu")
-    parser.add_argument("--only", choices=("diagnostics", "growth"))
+    parser.add_argument("--only", choices=("diagnostics", "growth", "training"))
     parser.add_argument("--rounds", type=int, default=9)
     parser.add_argument("--out", type=Path, default=Path("benchmarks/results"))
     options = parser.parse_args()
     torch.set_num_threads(1)
     options.out.mkdir(parents=True, exist_ok=True)
-    if options.only != "growth":
+    if options.only in (None, "training"):
+        steps = training_steps(options.device, 5 * options.rounds)
+        _write(options.out / f"training_steps_{options.device}.json", steps, options.device)
+    if options.only in (None, "diagnostics"):
         tables = []
         deep, residual = zip(*(networks(options.device, seed) for seed in range(3)), strict=True)
         for instances in (list(deep), list(residual[:1])):
             tables.append(diagnostics(instances, options.device, options.rounds))
             _show(tables[-1])
         _write(options.out / f"diagnostics_{options.device}.json", tables, options.device)
-    if options.only != "diagnostics":
+    if options.only in (None, "growth"):
         _write(options.out / f"growth_{options.device}.json", growth(options.device), options.device)
 
 

@@ -24,6 +24,8 @@ ORDER: list[set[str]] = [
     {"curvature"},
     {"spectral"},
     {"layerwise"},
+    {"nn"},
+    {"optim"},
     {"models", "data"},
     {"diagnosis"},
     {"report"},

@@ -25,6 +25,13 @@ from wellcond.layerwise.neurons import neurons
 # verdict
 from wellcond.diagnosis.diagnose import diagnose
 
+# remedies
+from wellcond import nn
+from wellcond.optim.bnp import BNP
+from wellcond.optim.lars import LARS
+from wellcond.optim.lsalr import LSALR
+from wellcond.optim.scale_amended import ScaleAmendedSGD
+
 # errors
 from wellcond.errors import WellcondError
 
@@ -34,10 +41,14 @@ except PackageNotFoundError:  # run from a source tree that is not installed
     __version__ = "0+unknown"
 
 __all__ = [
+    "BNP",
     "GGN",
+    "LARS",
+    "LSALR",
     "Fisher",
     "Hessian",
     "Problem",
+    "ScaleAmendedSGD",
     "WellcondError",
     "condition_number",
     "conditioning",
@@ -46,6 +57,7 @@ __all__ = [
     "eigenvalues",
     "kronecker_factors",
     "neurons",
+    "nn",
     "numerical_rank",
     "spectrum",
     "trace",

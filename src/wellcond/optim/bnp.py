@@ -11,8 +11,8 @@ import torch
 from torch import Tensor, nn
 
 from wellcond.isolation import unwrapped
-from wellcond.optim.bnp_layer import CannotPrecondition, Layer, find_layers, precondition_
-from wellcond.optim.input_statistics import InputStatistics, Means, gathered, merged, statistics_of
+from wellcond.optim.bnp_layer import CannotPrecondition, Layer, find_layers
+from wellcond.optim.input_statistics import Means, gathered, measure_for, merged
 from wellcond.optim.passes import Passes
 from wellcond.optim.running_statistics import RunningStatistics
 from wellcond.taps import watched
@@ -82,14 +82,15 @@ class BNP:
             raise CannotPrecondition(NOTHING_TO_DO.format(optimizer=type(optimizer).__name__))
         self._unwatched: set[str] = set()
 
-        owners = {name: owner for owner, layer in self.layers.items() for name in layer.modules}
         modules = {name: module for layer in self.layers.values() for name, module in layer.modules.items()}
+        measures = {name: measure_for(module, means) for name, module in modules.items()}
+        passes_of = {n: (owner, self._passes[owner]) for owner, layer in self.layers.items() for n in layer.modules}
 
         def on_call(name: str, module: nn.Module, x: Tensor, output: Tensor) -> Callable[[Tensor], None] | None:
-            passes = self._passes[owners[name]]
-            if owners[name] not in self._held or x.numel() == 0 or not passes.expect():
+            owner, passes = passes_of[name]
+            if owner not in self._held or x.numel() == 0 or not passes.expect():
                 return None
-            statistics = statistics_of(module, x, output, means)
+            statistics = measures[name](x, output)
             return lambda _gradient: passes.arrive(statistics)
 
         if _is_compiled(model):
@@ -120,20 +121,7 @@ class BNP:
             elif name in self._held and layer.anchor is not None and layer.anchor.grad is not None:
                 self._say_unwatched(name)
         for running, indices in self._running:
-            self._precondition(running, [batches[index] for index in indices])
-
-    def _precondition(self, running: RunningStatistics, batches: list[InputStatistics | None]) -> None:
-        used = [index for index, batch in enumerate(batches) if batch is not None]
-        if not used:
-            return
-        running.update(batches, self.rho)
-        moments = running.means_and_scales(self.eps1, self.eps2)
-        layers = [running.layers[index] for index in used]
-        gradients = [layer.gradients() for layer in layers]
-        means, scales = zip(*(moments[index] for index in used), strict=True)
-        precondition_(gradients, means, scales, [layer.q2 for layer in layers])
-        for layer, gradient in zip(layers, gradients, strict=True):
-            layer.put_back(gradient)
+            running.precondition([batches[index] for index in indices], self.rho, self.eps1, self.eps2)
 
     def state_dict(self) -> dict[str, Any]:
         """Running statistics and settings: tensors, numbers and strings only, for `torch.load(weights_only=True)`."""

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Collection, Sequence
-from typing import NamedTuple
 
 import torch
 from torch import Tensor, nn
@@ -17,44 +16,24 @@ class CannotPrecondition(WellcondError, ValueError):
     """The model and the optimizer give BNP nothing to work on, or something that it cannot work on."""
 
 
-class Gradients(NamedTuple):
-    """Of one layer, with g groups, o outputs and c columns a group. They share memory with `.grad` where they can."""
-
-    weight: Tensor | None
-    """(g, o, c); None if the weight is frozen."""
-    biases: list[Tensor]
-    """(g, o, 1) each. More than one if modules with biases of their own share a weight; none: it is not centred."""
-
-
-def precondition_(
-    gradients: Sequence[Gradients], means: Sequence[Tensor], scales: Sequence[Tensor], q2: Sequence[float]
-) -> None:
-    """Replace the gradients of layers by (1/q²) P Pᵀ ∇, in place: steps 4 and 5, with means and scales (g, 1, c).
+def precondition_(weight: Tensor, biases: Sequence[Tensor], mean: Tensor, scale: Tensor, q2: float) -> None:
+    """Replace gradients by (1/q²) P Pᵀ ∇, in place: steps 4 and 5.
 
     .. math:: G_w ← (G_w − G_b μᵀ) · scale,   G_b ← G_b/q² − G_w μ,   scale = 1/(q² σ̃²)
 
-    >>> layer = Gradients(torch.tensor([[[2.0]]]), [torch.tensor([[[1.0]]])])
-    >>> precondition_([layer], means=[torch.tensor([[[0.5]]])], scales=[torch.tensor([[[0.25]]])], q2=[1.0])
-    >>> layer.weight.item(), layer.biases[0].item()         # (2 − 1·½)/4 and 1 − ⅜·½
+    Shapes, with g groups, o outputs and c columns a group: weight (g, o, c), each bias (g, o, 1), mean and
+    scale (g, 1, c). Without a bias the gradient is scaled and not centred. Several biases share a tied weight.
+
+    >>> weight, bias = torch.tensor([[[2.0]]]), torch.tensor([[[1.0]]])
+    >>> precondition_(weight, [bias], mean=torch.tensor([[[0.5]]]), scale=torch.tensor([[[0.25]]]), q2=1.0)
+    >>> weight.item(), bias.item()         # (2 − 1·½)/4 and 1 − ⅜·½
     (0.375, 0.8125)
     """
-    weighted = [
-        (gradient.weight, gradient.biases, mean, scale, q)
-        for gradient, mean, scale, q in zip(gradients, means, scales, q2, strict=True)
-        if gradient.weight is not None
-    ]
-    centred = [(weight, bias, mean, q) for weight, biases, mean, _, q in weighted for bias in biases]
-    if centred:
-        of_weights, of_biases, of_means, _ = zip(*centred, strict=True)
-        torch._foreach_addcmul_(of_weights, of_biases, of_means, value=-1)
-    if weighted:
-        torch._foreach_mul_([weight for weight, *_ in weighted], [scale for *_, scale, _ in weighted])
-    for weight, bias, mean, q in centred:
-        bias.baddbmm_(weight, mean.mT, beta=1 / q, alpha=-1)
-    if len(weighted) < len(gradients):
-        for gradient, q in zip(gradients, q2, strict=True):
-            if gradient.weight is None and gradient.biases:  # P is the identity on what a frozen weight leaves
-                torch._foreach_div_(gradient.biases, q)
+    for bias in biases:
+        weight.addcmul_(bias, mean, value=-1)
+    weight.mul_(scale)
+    for bias in biases:
+        bias.baddbmm_(weight, mean.mT, beta=1 / q2, alpha=-1)
 
 
 class Layer:
@@ -99,37 +78,35 @@ class Layer:
             return self.weight
         return next((bias for bias in self.biases if bias.requires_grad), None)
 
-    def gradients(self) -> Gradients:
-        """Those that are there, in the precision of the statistics."""
-        biases = [self._precise(gradient).view(self.groups, -1, 1) for gradient in self._bias_gradients()]
+    def precondition_gradients(self, mean: Tensor, scale: Tensor) -> None:
+        """Steps 4 and 5 on the gradients that are there, with μ and 1/(q² σ̃²) as (groups, 1, fan-in)."""
+        gradients = [bias.grad for bias in self.biases if bias.requires_grad and bias.grad is not None]
+        biases = [_in(gradient, mean.dtype).view(self.groups, -1, 1) for gradient in gradients]
         gradient = self.weight.grad if self.weight.requires_grad else None
-        if gradient is None:
-            return Gradients(None, biases)
-        if gradient.is_contiguous() and not self._is_input_major:
-            return Gradients(self._precise(gradient).view(self.groups, -1, self.fan_in), biases)
-        return Gradients(self._precise(self._by_site(gradient)).flatten(2), biases)
-
-    def put_back(self, gradients: Gradients) -> None:
-        """Copy to `.grad` what cannot share its memory, being of another dtype or layout."""
-        gradient = self.weight.grad
-        if gradients.weight is not None and gradient is not None and gradients.weight.data_ptr() != gradient.data_ptr():
+        if gradient is None:  # P is the identity on what a frozen weight leaves
+            for bias in biases:
+                bias.div_(self.q2)
+        elif gradient.is_contiguous() and gradient.dtype == mean.dtype and not self._is_input_major:
+            precondition_(gradient.view(self.groups, -1, self.fan_in), biases, mean, scale, self.q2)
+        else:
             by_site = self._by_site(gradient)
-            by_site.copy_(gradients.weight.view_as(by_site))
-        for bias, gradient in zip(gradients.biases, self._bias_gradients(), strict=True):
-            if bias.dtype != gradient.dtype:
+            weight = _in(by_site, mean.dtype).flatten(2)
+            precondition_(weight, biases, mean, scale, self.q2)
+            if weight.data_ptr() != by_site.data_ptr():
+                by_site.copy_(weight.view_as(by_site))
+        for bias, gradient in zip(biases, gradients, strict=True):
+            if gradient.dtype != mean.dtype:
                 gradient.copy_(bias.view_as(gradient))
-
-    def _bias_gradients(self) -> list[Tensor]:
-        return [bias.grad for bias in self.biases if bias.requires_grad and bias.grad is not None]
-
-    def _precise(self, gradient: Tensor) -> Tensor:
-        return gradient if gradient.dtype == self.mean.dtype else gradient.to(self.mean.dtype)
 
     def _by_site(self, weight: Tensor) -> Tensor:
         """A weight or its gradient as (groups, outputs, inputs, kernel sites), sharing memory."""
         weight = weight.flatten(2) if weight.dim() > 2 else weight.unsqueeze(-1)
         weight = weight.view(self.groups, -1, *weight.shape[1:])
         return weight.transpose(1, 2) if self._is_input_major else weight
+
+
+def _in(gradient: Tensor, dtype: torch.dtype) -> Tensor:
+    return gradient if gradient.dtype == dtype else gradient.to(dtype)
 
 
 def find_layers(

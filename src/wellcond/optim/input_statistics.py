@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
+from functools import partial
 from typing import Any, Literal, NamedTuple
 
 import torch
@@ -29,20 +30,11 @@ class InputStatistics(NamedTuple):
     """Output positions of all examples together; rows of a dense layer."""
 
 
-def statistics_of(module: nn.Module, x: Tensor, output: Tensor, means: Means) -> InputStatistics:
-    """The statistics of one call, in float32 or better."""
-    x = x.detach()
-    if x.dtype in (torch.float16, torch.bfloat16):
-        x = x.float()
+def measure_for(module: nn.Module, means: Means) -> Callable[[Tensor, Tensor], InputStatistics]:
+    """The function of a layer's (input, output) that takes the statistics of one call, in float32 or better."""
     if not isinstance(rule_for(module), ConvRule):
-        rows = x if x.dim() == 2 else x.reshape(-1, x.shape[-1])
-        count = rows.shape[0]
-        return InputStatistics(*_column_moments(rows), count, count, count)
-    x, output = with_batch(module, x), with_batch(module, output)
-    examples, positions = x.shape[0], x.shape[0] * math.prod(output.shape[2:])
-    if means == "channel":
-        return InputStatistics(*_column_moments(x), x.numel() // x.shape[1], examples, positions)
-    return InputStatistics(*_kernel_moments(module, x, output), positions, examples, positions)
+        return _of_rows
+    return partial(_of_channels if means == "channel" else _of_kernel_entries, module)
 
 
 def merged(parts: Sequence[InputStatistics]) -> InputStatistics:
@@ -92,28 +84,47 @@ def gathered(
     return found
 
 
-def _column_moments(x: Tensor) -> tuple[Tensor, Tensor]:
-    """Mean and variance of dimension 1 over all others."""
-    if x.device.type in ("cpu", "cuda"):  # BatchNorm's own kernel, on one core 20 times as fast as `var_mean`
-        return torch.batch_norm_update_stats(x, None, None, 0.0)
-    variance, mean = torch.var_mean(x, [0, *range(2, x.dim())], correction=0)
-    return mean, variance
+def _of_rows(x: Tensor, output: Tensor) -> InputStatistics:
+    rows = _precise(x) if x.dim() == 2 else _precise(x).reshape(-1, x.shape[-1])
+    count = rows.shape[0]
+    return InputStatistics(*_column_moments(rows), count, count, count)
 
 
-def _kernel_moments(module: nn.Module, x: Tensor, output: Tensor) -> tuple[Tensor, Tensor]:
+def _of_channels(module: nn.Module, x: Tensor, output: Tensor) -> InputStatistics:
+    x, output = with_batch(module, _precise(x)), with_batch(module, output)
+    positions = x.shape[0] * math.prod(output.shape[2:])
+    return InputStatistics(*_column_moments(x), x.numel() // x.shape[1], x.shape[0], positions)
+
+
+def _of_kernel_entries(module: nn.Module, x: Tensor, output: Tensor) -> InputStatistics:
     """Mean and variance of every column of the im2col matrix, without forming it.
 
     Summing over examples commutes with taking patches, so the patches of two summed maps are enough. In float64,
     since the variance is a difference of moments.
     """
+    x, output = with_batch(module, _precise(x)), with_batch(module, output)
+    positions = x.shape[0] * math.prod(output.shape[2:])
     first = x.sum(0, keepdim=True, dtype=torch.float64)
     second = torch.linalg.vector_norm(x, dim=0, keepdim=True, dtype=torch.float64).square()
-    rows = x.shape[0] * math.prod(output.shape[2:])
     if isinstance(rule_for(module), TransposedConvRule):
         # kernel site k carries input position t to an output position that may lie in the cropped border
         lands = patches(module, torch.ones_like(output[:1, :1], dtype=torch.float64))[0, 0]
-        mean, square = (torch.einsum("ct,kt->ck", map_[0].flatten(1), lands) / rows for map_ in (first, second))
+        mean, square = (torch.einsum("ct,kt->ck", total[0].flatten(1), lands) / positions for total in (first, second))
     else:
-        mean, square = (patches(module, map_)[0].sum(-1) / rows for map_ in (first, second))
+        mean, square = (patches(module, total)[0].sum(-1) / positions for total in (first, second))
     variance = (square - mean**2).clamp(min=0)
-    return mean.flatten().to(x.dtype), variance.flatten().to(x.dtype)
+    return InputStatistics(mean.flatten().to(x.dtype), variance.flatten().to(x.dtype), positions, x.shape[0], positions)
+
+
+def _precise(x: Tensor) -> Tensor:
+    x = x.detach()
+    return x.float() if x.dtype in (torch.float16, torch.bfloat16) else x
+
+
+def _column_moments(x: Tensor) -> tuple[Tensor, Tensor]:
+    """Mean and variance of dimension 1 over all others."""
+    if x.device.type == "cpu" or (x.is_cuda and x.dim() == 2):
+        # BatchNorm's own kernel: on one core 20 times as fast as `var_mean`; on a GPU it has one block a channel
+        return torch.batch_norm_update_stats(x, None, None, 0.0)
+    variance, mean = torch.var_mean(x, [0, *range(2, x.dim())], correction=0)
+    return mean, variance

@@ -1,4 +1,4 @@
-"""Steps 1 to 3 of Algorithms 2 and 3 of lange2022, for all layers at once: few operations, whatever the depth."""
+"""Algorithms 2 and 3 of lange2022, with steps 1 to 3 for all layers at once: few operations, whatever the depth."""
 
 from __future__ import annotations
 
@@ -20,6 +20,8 @@ class RunningStatistics:
 
     _moments: Tensor
     """μ and σ², (2, columns)."""
+    _mean: Tensor
+    _variance: Tensor
     _group: Tensor
     """Of each column: which group of which layer it belongs to."""
     _largest: Tensor
@@ -30,8 +32,11 @@ class RunningStatistics:
     _scales: Tensor
     _views: list[tuple[Tensor, Tensor]]
     """μ and 1/(q² σ̃²) of each entry, and of each layer."""
-    _q2: tuple[list[float], Tensor, Tensor]
-    """q² of the layers; of their columns, and times ε₂."""
+    _settings: list[float]
+    """ε₂ and the layers' q² that the next two are made from."""
+    _q2: Tensor
+    _q2_eps2: Tensor
+    """q² of each column, and times ε₂."""
 
     def __init__(self, layers: Sequence[Layer]) -> None:
         self.layers = layers
@@ -40,41 +45,49 @@ class RunningStatistics:
         start = torch.tensor([[0.0], [1.0]], dtype=dtype).repeat(1, sum(self._columns))
         self._place(start, layers[0].weight.device)
 
-    def update(self, batches: Sequence[InputStatistics | None], rho: float) -> None:
-        """Steps 1 and 2: μ ← ρμ + (1−ρ)μ_H and σ² likewise; layers without a batch keep theirs."""
+    def precondition(self, batches: Sequence[InputStatistics | None], rho: float, eps1: float, eps2: float) -> None:
+        """All steps for the layers that have a batch; the others keep their statistics and their gradients."""
+        if all(batch is None for batch in batches):
+            return
+        self._update(batches, rho)
+        self._rescale(eps1, eps2)
+        for layer, batch, (mean, scale) in zip(self.layers, batches, self._views, strict=True):
+            if batch is not None:
+                layer.precondition_gradients(mean, scale)
+
+    def _update(self, batches: Sequence[InputStatistics | None], rho: float) -> None:
+        """Steps 1 and 2: μ ← ρμ + (1−ρ)μ_H and σ² likewise."""
         like = next(batch.mean for batch in batches if batch is not None)
-        if (like.device, like.dtype) != (self._moments.device, self._moments.dtype):  # the model has moved
+        if like.device != self._moments.device or like.dtype != self._moments.dtype:  # the model has moved
             self._place(self._moments.to(torch.promote_types(like.dtype, self._moments.dtype)), like.device)
         paired = list(zip(self.layers, batches, strict=True))
         means = [layer.mean if batch is None else batch.mean for layer, batch in paired]
         variances = [_variance(layer, batch) for layer, batch in paired]
-        batch_moments = torch.cat(means + variances).view_as(self._moments).to(self._moments.dtype)
+        batch_moments = torch.cat(means + variances).view(2, -1)
         if None in batches:
             used = self._of_columns([float(batch is not None) for batch in batches])
             self._moments.lerp_(batch_moments, used.mul_(1 - rho))
         else:
             self._moments.lerp_(batch_moments, 1 - rho)
 
-    def means_and_scales(self, eps1: float, eps2: float) -> list[tuple[Tensor, Tensor]]:
-        """Step 3: μ and 1/(q² σ̃²), σ̃² = σ² + ε₁ max σ² + ε₂, for each layer as (groups, 1, fan-in)."""
-        q2 = [layer.q2 for layer in self.layers]
-        if q2 != self._q2[0]:  # batches of equal size, which is nearly all, share these vectors
-            vector = self._of_columns(q2)
-            self._q2 = q2, vector, vector * eps2
-        mean, variance = self._moments
-        self._largest.scatter_reduce_(0, self._group, variance, "amax", include_self=False)
-        damped = torch.add(variance, self._largest[self._group], alpha=eps1)
-        _, q2_vector, q2_eps2 = self._q2
-        scale = torch.addcmul(q2_eps2, damped, q2_vector, out=self._scales if self._column is None else damped)
+    def _rescale(self, eps1: float, eps2: float) -> None:
+        """Step 3: 1/(q² σ̃²) with σ̃² = σ² + ε₁ max σ² + ε₂, and μ, of every entry of the weights' rows."""
+        settings = [eps2, *(layer.q2 for layer in self.layers)]
+        if settings != self._settings:  # batches of equal size, which is nearly all, share these vectors
+            self._settings, self._q2 = settings, self._of_columns(settings[1:])
+            self._q2_eps2 = self._q2 * eps2
+        largest = self._largest.zero_().scatter_reduce_(0, self._group, self._variance, "amax")
+        damped = torch.add(self._variance, largest.index_select(0, self._group), alpha=eps1)
+        scale = torch.addcmul(self._q2_eps2, damped, self._q2, out=self._scales if self._column is None else damped)
         scale.reciprocal_()
         if self._column is not None:
-            torch.index_select(mean, 0, self._column, out=self._means)
+            torch.index_select(self._mean, 0, self._column, out=self._means)
             torch.index_select(scale, 0, self._column, out=self._scales)
-        return self._views
 
     def _place(self, moments: Tensor, device: torch.device) -> None:
         """Keep everything on a device: the moments, which column is whose, and room for what follows from them."""
         self._moments = moments.to(device)
+        self._mean, self._variance = self._moments
         for layer, mean, variance in zip(
             self.layers, *(torch.split(m, self._columns) for m in self._moments), strict=True
         ):
@@ -82,7 +95,7 @@ class RunningStatistics:
         sizes = torch.tensor([layer.columns // layer.groups for layer in self.layers for _ in range(layer.groups)])
         self._group = torch.arange(len(sizes)).repeat_interleave(sizes).to(device)
         self._largest = self._moments.new_empty(len(sizes))
-        self._q2 = [], self._largest, self._largest
+        self._settings = []
         # an entry of a weight's row has the statistics of its input channel
         repeats = torch.tensor([layer.repeats for layer in self.layers]).repeat_interleave(torch.tensor(self._columns))
         entries = torch.arange(len(repeats)).repeat_interleave(repeats).to(device)

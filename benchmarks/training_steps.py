@@ -1,0 +1,92 @@
+"""What a training step costs with BNP, beside BatchNorm and plain SGD, on the networks of lange2022."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from itertools import pairwise
+from typing import Any
+
+import torch
+from torch import Tensor, nn
+
+import wellcond as wc
+from benchmarks.timing import Clock, interleaved, peak_memory
+from wellcond.models import resnet
+
+Step = Callable[[], None]
+
+
+def training_steps(device: str, rounds: int) -> list[dict[str, Any]]:
+    """Milliseconds, ratios and peak memory of a step for every network and method."""
+    cases = [(f"MLP 3072-100-100-10 (table 1), batch {n}", table_1, (n, 3072)) for n in (16, 256, 512)]
+    cases += [("CNN 32-64-32 and two dense layers, batch 128", five_layers, (128, 3, 32, 32))]
+    cases += [("ResNet-20 with BatchNorm, batch 128", lambda norm: resnet(20, seed=0), (128, 3, 32, 32))]
+    return [_measure(name, build, shape, device, rounds) for name, build, shape in cases]
+
+
+def table_1(norm: bool) -> nn.Sequential:
+    """Figures 8 and 9 and table 1: two hidden layers of 100; BatchNorm, if any, after the activation."""
+    sizes, layers = [3072, 100, 100], []
+    for inputs, outputs in pairwise(sizes):
+        layers += [nn.Linear(inputs, outputs), nn.ReLU(), *([nn.BatchNorm1d(outputs)] if norm else [])]
+    return nn.Sequential(*layers, nn.Linear(100, 10))
+
+
+def five_layers(norm: bool) -> nn.Sequential:
+    """Figure 5: three convolutions, pooled twice, and two dense layers; BatchNorm, if any, after the activation."""
+
+    def block(inputs: int, outputs: int, pool: bool) -> list[nn.Module]:
+        layers: list[nn.Module] = [nn.Conv2d(inputs, outputs, 3), nn.ReLU()]
+        return layers + [nn.BatchNorm2d(outputs)] * norm + [nn.MaxPool2d(2)] * pool
+
+    body = [*block(3, 32, True), *block(32, 64, True), *block(64, 32, False)]
+    return nn.Sequential(*body, nn.Flatten(), nn.Linear(512, 64), nn.ReLU(), nn.Linear(64, 10))
+
+
+def _measure(name: str, build: Any, shape: tuple[int, ...], device: str, rounds: int) -> dict[str, Any]:
+    generator = torch.Generator().manual_seed(0)
+    x = torch.randn(shape, generator=generator).to(device)
+    y = torch.randint(0, 10, shape[:1], generator=generator).to(device)
+    tasks = {
+        "SGD": _step(build(False).to(device), x, y),
+        "BN": _step(build(True).to(device), x, y),
+        "BNP": _step(build(False).to(device), x, y, preconditioned=True),
+    }
+    repeats = max(1, int(0.05 / Clock(device)(tasks["SGD"])[0]))
+    batches = {method: _repeated(step, repeats) for method, step in tasks.items()}
+    seconds = {method: s / repeats for method, s in interleaved(Clock(device), batches, rounds).items()}
+    memory = {method: peak_memory(step, device) for method, step in tasks.items()}
+    row = {
+        "network": name,
+        "steps_timed": repeats * rounds,
+        "milliseconds": {method: 1e3 * s for method, s in seconds.items()},
+        "BNP/BN": seconds["BNP"] / seconds["BN"],
+        "BNP/SGD": seconds["BNP"] / seconds["SGD"],
+        "BN/SGD": seconds["BN"] / seconds["SGD"],
+        "peak_memory_GiB": memory,
+    }
+    times = "  ".join(f"{method} {1e3 * s:8.3f} ms" for method, s in seconds.items())
+    print(f"{name:48s} {times}  BNP/BN {row['BNP/BN']:.3f}  BNP/SGD {row['BNP/SGD']:.3f}", flush=True)
+    return row
+
+
+def _step(model: nn.Module, x: Tensor, y: Tensor, preconditioned: bool = False) -> Step:
+    # a rate of zero: every step is the first one, and no method is timed on gradients that have died out
+    optimizer, loss = torch.optim.SGD(model.parameters(), lr=0.0), nn.CrossEntropyLoss()
+    if preconditioned:
+        wc.BNP(model, optimizer)
+
+    def step() -> None:
+        optimizer.zero_grad()
+        loss(model(x), y).backward()
+        optimizer.step()
+
+    return step
+
+
+def _repeated(step: Step, repeats: int) -> Step:
+    def run() -> None:
+        for _ in range(repeats):
+            step()
+
+    return run

@@ -1,0 +1,161 @@
+"""Statements of lange2022 about one BNP step, in float64."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import pytest
+import torch
+import torch.nn.functional as F
+from torch import Tensor, nn
+from torch.utils._python_dispatch import TorchDispatchMode
+from zoo import CLASSES, integers, normal, seeded
+
+import wellcond as wc
+
+LR = 0.05
+
+
+class PostActivationBN(nn.Module):
+    """Every layer behind a BN without affine part whose statistics are constants, as Proposition 7 has it."""
+
+    def __init__(self, layers: list[nn.Module]) -> None:
+        super().__init__()
+        self.layers = nn.ModuleList(layers)
+
+    def forward(self, x: Tensor) -> Tensor:
+        self.statistics = []
+        for k, layer in enumerate(self.layers):
+            axes = [0, *range(2, x.dim())]
+            shape = [1, -1] + [1] * (x.dim() - 2)
+            mean, sigma = x.detach().mean(axes), x.detach().var(axes, correction=0).sqrt()
+            self.statistics.append((mean, sigma))
+            x = layer((x - mean.view(shape)) / sigma.view(shape))
+            x = torch.tanh(x) if k < len(self.layers) - 1 else x
+        return x
+
+    def merged(self) -> nn.Sequential:
+        """Ŵ = W diag(1/σ), b̂ = b − Ŵ μ, with the statistics of the last batch."""
+        modules: list[nn.Module] = []
+        for layer, (mean, sigma) in zip(self.layers, self.statistics, strict=True):
+            new: Any = type(layer)(*sizes(layer)).double()
+            shape = [1, -1] + [1] * (layer.weight.dim() - 2)
+            weight = layer.weight.detach() / sigma.view(shape)
+            new.weight.data = weight
+            new.bias.data = layer.bias.detach() - (weight * mean.view(shape)).flatten(1).sum(1)
+            modules += [new, nn.Tanh()]
+        return nn.Sequential(*modules[:-1])
+
+
+def sizes(layer: Any) -> tuple[int, ...]:
+    if isinstance(layer, nn.Linear):
+        return layer.in_features, layer.out_features
+    return layer.in_channels, layer.out_channels, *layer.kernel_size[:1]
+
+
+def dense() -> list[nn.Module]:
+    return [nn.Linear(6, 5), nn.Linear(5, 4), nn.Linear(4, CLASSES)]
+
+
+def convolutional() -> list[nn.Module]:
+    return [nn.Conv2d(2, 3, 3), nn.Conv2d(3, 4, 2), nn.Conv2d(4, CLASSES, 2)]
+
+
+def loss(model: nn.Module, x: Tensor, y: Tensor) -> Tensor:
+    return F.cross_entropy(model(x).flatten(2).mean(-1) if x.dim() > 2 else model(x), y)
+
+
+@pytest.mark.parametrize(("make", "shape"), [(dense, (20, 6)), (convolutional, (7, 2, 6, 6))])
+def test_proposition_7_a_step_of_post_activation_bn_is_a_bnp_step_of_the_merged_network(
+    make: Any, shape: tuple[int, ...]
+) -> None:
+    network = seeded(lambda: PostActivationBN(make()))
+    x, y = 3 * normal(*shape) + 1, integers(CLASSES, shape[0])
+
+    bn_loss = loss(network, x, y)
+    merged = network.merged()
+    torch.testing.assert_close(loss(merged, x, y), bn_loss, rtol=1e-13, atol=0)  # the same function
+
+    bn_loss.backward()
+    with torch.no_grad():
+        for parameter in network.parameters():
+            parameter -= LR * parameter.grad
+
+    optimizer = torch.optim.SGD(
+        [{"params": layer.parameters()} for layer in merged if not isinstance(layer, nn.Tanh)], LR
+    )
+    bnp = wc.BNP(merged, optimizer, rho=0.0, eps1=0.0, eps2=0.0)
+    loss(merged, x, y).backward()
+    bnp.precondition()
+    bnp.remove()
+    for group, layer in zip(optimizer.param_groups, bnp.layers.values(), strict=True):
+        group["lr"] = LR * layer.q2  # q = 1
+    optimizer.step()
+
+    for ours, theirs in zip(merged.parameters(), network.merged().parameters(), strict=True):
+        torch.testing.assert_close(ours, theirs, rtol=1e-11, atol=1e-13)
+
+
+def test_proposition_7_needs_the_preconditioner() -> None:
+    """Plain gradient descent on the merged network goes elsewhere."""
+    network = seeded(lambda: PostActivationBN(dense()))
+    x, y = 3 * normal(20, 6) + 1, integers(CLASSES, 20)
+    loss(network, x, y).backward()
+    merged = network.merged()
+    loss(merged, x, y).backward()
+    with torch.no_grad():
+        for parameter in (*network.parameters(), *merged.parameters()):
+            parameter -= LR * parameter.grad
+    differences = [(a - b).abs().max() for a, b in zip(merged.parameters(), network.merged().parameters(), strict=True)]
+    assert max(differences) > 1e-3
+
+
+A_COLUMN = {
+    "batch_norm_update_stats": 4,
+    "lerp_": 3,
+    "add": 2,
+    "addcmul": 2,
+    "reciprocal_": 1,
+    "addcmul_": 2,
+    "mul_": 1,
+}
+FREE = {"detach", "view", "cat", "index_select", "transpose", "zero_"}
+
+
+class Operations(TorchDispatchMode):
+    """Floating point operations, counted by what each kernel computes for each element."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.count = 0
+
+    def __torch_dispatch__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
+        result = func(*args, **(kwargs or {}))
+        name = func.overloadpacket.__name__
+        if name == "baddbmm_":
+            self.count += result.numel() * (2 * args[1].shape[-1] + 2)
+        elif name == "scatter_reduce_":
+            self.count += args[3].numel()
+        elif name not in FREE:
+            self.count += A_COLUMN[name] * args[0].numel()
+        return result
+
+
+@pytest.mark.parametrize(("n_in", "n_out", "examples"), [(3072, 100, 16), (100, 100, 256), (64, 10, 60)])
+def test_proposition_6_counts_the_operations(n_in: int, n_out: int, examples: int) -> None:
+    """4 n N + 6 n_in n_out + 2 n_out + 8 n_in; ours takes one less a weight and seven more a column."""
+    layer = nn.Linear(n_in, n_out)
+    optimizer = torch.optim.SGD(layer.parameters(), lr=LR)
+    bnp = wc.BNP(layer, optimizer)
+    x = torch.randn(examples, n_in)
+    layer(x).square().mean().backward()
+    bnp.precondition()  # the vectors that stay the same from step to step are made
+    with Operations() as statistics:
+        torch.ops.aten.batch_norm_update_stats(x, None, None, 0.0)
+    layer(x).square().mean().backward()
+    with Operations() as step:
+        bnp.precondition()
+    counted = statistics.count + step.count
+    printed = 4 * n_in * examples + 6 * n_in * n_out + 2 * n_out + 8 * n_in
+    assert counted <= printed + 7 * n_in
+    assert counted >= 4 * n_in * examples + 5 * n_in * n_out
