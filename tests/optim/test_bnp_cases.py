@@ -228,6 +228,53 @@ def test_two_micro_batches_of_8_are_one_batch_of_16(make: Callable[[], nn.Module
     assert_same(accumulated, whole)
 
 
+def test_micro_batches_of_any_sizes_and_number_add_up() -> None:
+    accumulated = seeded(dense)
+    whole = copy.deepcopy(accumulated)
+    batches = batches_of((6,), 16)
+    train(whole, batches)
+    optimizer = torch.optim.SGD(accumulated.parameters(), lr=LR)
+    wc.BNP(accumulated, optimizer)
+    for x, y in batches:
+        optimizer.zero_grad()
+        for part_x, part_y in zip(x.split([1, 5, 3, 7]), y.split([1, 5, 3, 7]), strict=True):
+            (loss(accumulated, part_x, part_y) * len(part_x) / 16).backward()
+        optimizer.step()
+    assert_same(accumulated, whole)
+
+
+def test_two_losses_through_one_pass_are_their_sum() -> None:
+    model = seeded(dense)
+    joint = copy.deepcopy(model)
+    batches = batches_of((6,), 5)
+    for net, separately in ((model, True), (joint, False)):
+        optimizer = torch.optim.SGD(net.parameters(), lr=LR)
+        wc.BNP(net, optimizer)
+        for x, y in batches:
+            optimizer.zero_grad()
+            output = net(x)
+            first, second = nn.functional.cross_entropy(output, y), output.square().mean()
+            if separately:
+                first.backward(retain_graph=True)
+                second.backward()
+            else:
+                (first + second).backward()
+            optimizer.step()
+    assert_same(model, joint)
+
+
+def test_a_gradient_penalty_counts_its_pass_once() -> None:
+    model = seeded(lambda: nn.Sequential(nn.Linear(6, 5), nn.Tanh(), nn.Linear(5, CLASSES)))
+    x, y = spread(5, 6, seed=0), integers(CLASSES, 5)
+    optimizer = torch.optim.SGD(model.parameters(), lr=LR)
+    bnp = wc.BNP(model, optimizer)
+    value = loss(model, x, y)
+    slopes = torch.autograd.grad(value, list(model.parameters()), create_graph=True)
+    (value + sum(slope.square().sum() for slope in slopes)).backward()
+    optimizer.step()
+    assert bnp.layers["0"].q2 == 6 / 5
+
+
 @pytest.mark.parametrize("to_none", [True, False])
 def test_a_step_that_the_scaler_skips_leaves_no_trace_and_scaling_none_either(to_none: bool) -> None:
     scaled = seeded(dense)

@@ -96,7 +96,7 @@ class BNP:
         if _is_compiled(model):
             torch.compiler.reset()  # graphs that exist already would not call the hooks
         step_hook = optimizer.register_step_pre_hook(self._before_step)
-        self._removals = [watched(modules, on_call), step_hook.remove, *(p.remove for p in self._passes.values())]
+        self._removals = [watched(modules, on_call), step_hook.remove]
 
     def __repr__(self) -> str:
         settings = f"rho={self.rho}, eps1={self.eps1}, eps2={self.eps2}, means={self.means!r}"

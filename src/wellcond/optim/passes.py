@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
+from typing import Any
+
 import torch
 from torch import Tensor
-from torch.utils.hooks import RemovableHandle
+from torch.autograd.graph import get_gradient_edge
 
 from wellcond.optim.bnp_layer import Layer
 from wellcond.optim.input_statistics import InputStatistics
@@ -13,60 +15,65 @@ from wellcond.optim.input_statistics import InputStatistics
 class Passes:
     """The statistics that belong to the gradient now in `.grad` of a layer, whichever way that gradient came about.
 
-    A call of the layer counts once the gradient of its output has arrived *and* the gradient of its weight has been
-    accumulated: passes that are only looked at, recomputed by checkpointing, or differentiated for the input's sake
-    leave nothing. They are dropped with the gradient they belong to, as after a step that GradScaler skipped.
+    A call of the layer counts once, when the gradient of its output comes back in a backward pass that accumulates the
+    layer's own gradient: passes that are only looked at, recomputed by checkpointing, or differentiated for the
+    input's sake leave nothing. They are dropped with the gradient they belong to, as after a step that GradScaler
+    skipped.
     """
 
     def __init__(self, layer: Layer) -> None:
         self.layer = layer
-        self._pending: list[InputStatistics] = []
-        self._arriving: list[InputStatistics] = []
+        self._statistics: list[InputStatistics] = []
+        self._anchor: Tensor | None = None
+        self._kind: tuple[torch.device, torch.dtype] | None = None
+        self._accumulator: Any = None
         self._backward = -1
-        self._adds_up = False
-        self._version = -1
-        self._hooked: Tensor | None = None
-        self._hook: RemovableHandle | None = None
+        self._trains = False
+        self._expected_version = 0
 
     def expect(self) -> bool:
-        """Before a call is counted: whether the layer has anything to train. Follows layers that thaw."""
+        """Before a call is counted: whether the layer has anything to train. Follows layers that thaw or move."""
         anchor = self.layer.anchor
-        if anchor is not self._hooked:
-            self.remove()
-            self._hooked = anchor
-            if anchor is not None:
-                self._hook = anchor.register_post_accumulate_grad_hook(self._accumulated)  # type: ignore[no-untyped-call]
-        return anchor is not None
+        if anchor is None:
+            return False
+        kind = anchor.device, anchor.dtype
+        if anchor is not self._anchor or kind != self._kind:  # autograd makes a new accumulator for a moved parameter
+            self._anchor, self._kind, self._accumulator = anchor, kind, get_gradient_edge(anchor).node
+        return True
 
     def arrive(self, statistics: InputStatistics) -> None:
-        """The gradient of an output has come back: the call that it belongs to had these statistics."""
+        """The gradient of an output has come back; the call that gave that output had these statistics."""
         backward = torch._C._current_graph_task_id()
         if backward != self._backward:
-            self._backward, self._adds_up = backward, self._is_gradient_kept()
-            self._arriving.clear()
-        self._arriving.append(statistics)
+            self._backward = backward
+            self._trains = _is_to_run(self._accumulator)
+            if self._trains:
+                self._begin()
+        # two losses may send two gradients through one pass
+        if self._trains and not any(known is statistics for known in self._statistics):
+            self._statistics.append(statistics)
 
     def take(self) -> list[InputStatistics]:
         """The statistics behind the gradient in `.grad`; the next gradient starts anew."""
-        taken, self._pending = self._pending, []
+        taken, self._statistics = self._statistics, []
         return taken
 
-    def remove(self) -> None:
-        if self._hook is not None:
-            self._hook.remove()
-        self._hook = self._hooked = None
-
-    def _accumulated(self, anchor: Tensor) -> None:
-        if not self._adds_up:
-            self._pending.clear()
-        self._pending.extend(self._arriving)
-        self._arriving.clear()
-        self._version = -1 if anchor.grad is None else anchor.grad._version
-
-    def _is_gradient_kept(self) -> bool:
-        """Whether the backward pass that now begins adds to what the last one left in `.grad`."""
-        gradient = None if self._hooked is None else self._hooked.grad
+    def _begin(self) -> None:
+        """A backward pass is about to write `.grad`: does it add to what earlier ones left there?"""
+        gradient = None if self._anchor is None else self._anchor.grad
         if gradient is None:
-            return False
-        # written to since the last backward pass: zeroed, or only scaled or averaged?
-        return gradient._version == self._version or bool(gradient.any())
+            self._statistics.clear()
+            self._expected_version = 0
+            return
+        version = gradient._version
+        if self._statistics and version != self._expected_version and not gradient.any():
+            self._statistics.clear()  # it was written to since the last backward pass: zeroed
+        self._expected_version = version + 1  # accumulation writes once
+
+
+def _is_to_run(accumulator: Any) -> bool:
+    """Whether the backward pass that is under way will write a parameter's `.grad`."""
+    try:
+        return bool(torch._C._will_engine_execute_node(accumulator))
+    except RuntimeError:  # torch.autograd.grad() was asked for this very gradient, and leaves `.grad` alone
+        return False
