@@ -208,6 +208,16 @@ def rule_for(module: nn.Module) -> Rule | None:
     return None
 
 
+def is_affine(module: nn.Module) -> bool:
+    """Whether a layer computes W x + b of its input or of patches of it: linear and convolutional ones.
+
+    >>> is_affine(nn.Conv1d(1, 1, 3)), is_affine(nn.Embedding(2, 3)), is_affine(nn.LSTM(2, 3))
+    (True, False, False)
+    """
+    rule = rule_for(module)
+    return isinstance(rule, (LinearRule, ConvRule)) and not isinstance(rule, (EmbeddingRule, BlockRule))
+
+
 def weighted_layers(model: nn.Module) -> dict[str, nn.Module]:
     """The layers that have a rule, by name; parts of a block that has one are left to it."""
     blocks = [name for name, m in model.named_modules() if isinstance(rule_for(m), BlockRule)]

@@ -11,7 +11,7 @@ from torch.nn.modules.batchnorm import _BatchNorm
 from torch.overrides import TorchFunctionMode
 from torch.utils._pytree import tree_leaves
 
-from wellcond.layers import BlockRule, ConvRule, EmbeddingRule, LinearRule, rule_for
+from wellcond.layers import is_affine
 from wellcond.nn.example_inputs import call, evaluating, tensors_in
 from wellcond.taps import tapped
 
@@ -76,7 +76,7 @@ class DataFlow:
     """
 
     def __init__(self, model: nn.Module, inputs: Any) -> None:
-        self.modules = {name: m for name, m in model.named_modules() if isinstance(m, _BatchNorm) or _is_layer(m)}
+        self.modules = {name: m for name, m in model.named_modules() if isinstance(m, _BatchNorm) or is_affine(m)}
         self.calls: dict[str, list[tuple[Tensor, Tensor]]] = defaultdict(list)
         """What each module received and returned, the modules in the order of their calls."""
         with evaluating(model), tapped(self.modules, self._on_call), Uses() as uses:
@@ -89,7 +89,7 @@ class DataFlow:
         """The tensor's id → the layer and the tensor's axis of channels."""
         self._taken_by: dict[int, tuple[str, int]] = {}
         for name, calls in self.calls.items():
-            if _is_layer(layer := self.modules[name]):
+            if is_affine(layer := self.modules[name]):
                 for x, output in calls:
                     self._taken_by[id(x)] = name, _channel_axis(layer, x)
                     self._hand_on(name, output, _channel_axis(layer, output))
@@ -149,11 +149,6 @@ class DataFlow:
     def _on_call(self, name: str, _module: nn.Module, x: Any, output: Any) -> None:
         if isinstance(x, Tensor) and isinstance(output, Tensor):
             self.calls[name].append((x, output))
-
-
-def _is_layer(module: nn.Module) -> bool:
-    rule = rule_for(module)
-    return isinstance(rule, (LinearRule, ConvRule)) and not isinstance(rule, (EmbeddingRule, BlockRule))
 
 
 def _channel_axis(layer: Any, tensor: Tensor) -> int:

@@ -10,7 +10,7 @@ from torch import Tensor, nn
 from torch.autograd.graph import Node
 
 from wellcond.errors import UnknownLayer
-from wellcond.layers import BlockRule, EmbeddingRule, LinearRule, rule_for, weighted_layers
+from wellcond.layers import LinearRule, is_affine, rule_for, weighted_layers
 from wellcond.nn.example_inputs import call, evaluating, example_inputs, tensors_in
 from wellcond.nn.replace import InvalidSurgery, copied, exchanged
 from wellcond.taps import tapped
@@ -87,7 +87,7 @@ def _linear_layers(model: nn.Module) -> dict[str, nn.Module]:
     return {
         name: module
         for name, module in weighted_layers(model).items()
-        if isinstance(rule := rule_for(module), LinearRule) and not isinstance(rule, (EmbeddingRule, BlockRule))
+        if isinstance(rule_for(module), LinearRule) and is_affine(module)
     }
 
 

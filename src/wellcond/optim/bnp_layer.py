@@ -8,7 +8,7 @@ import torch
 from torch import Tensor, nn
 
 from wellcond.errors import UnknownLayer, WellcondError
-from wellcond.layers import BlockRule, ConvRule, EmbeddingRule, rule_for, weighted_layers
+from wellcond.layers import ConvRule, is_affine, rule_for, weighted_layers
 from wellcond.optim.input_statistics import Means
 
 
@@ -121,11 +121,7 @@ def find_layers(
     for name, module in weighted_layers(model).items():
         wanted = (include is None or _is_inside(name, include)) and not _is_inside(name, exclude)
         weight = getattr(module, "weight", None)
-        if (
-            not wanted
-            or isinstance(rule_for(module), (EmbeddingRule, BlockRule))
-            or not isinstance(weight, nn.Parameter)
-        ):
+        if not wanted or not is_affine(module) or not isinstance(weight, nn.Parameter):
             continue  # a weight that is no parameter is computed from others, as by weight normalization
         if isinstance(weight, nn.parameter.UninitializedParameter):
             raise CannotPrecondition(f"{name} has no sizes yet: run one batch through the model first")

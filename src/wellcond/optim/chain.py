@@ -17,7 +17,7 @@ from torch import Tensor, nn
 from torch.autograd.graph import Node
 
 from wellcond.errors import WellcondError
-from wellcond.layers import BlockRule, EmbeddingRule, rule_for
+from wellcond.layers import is_affine
 
 CURE = "The factors follow from the network only for a chain of layers; pass factors={layer: backward factor m, …}."
 
@@ -55,7 +55,7 @@ class Call:
 
         For a norm, or another module that acts on each feature alone, elements of its output per parameter.
         """
-        if has_scale(self.module):
+        if is_affine(self.module):
             return self.positions_of(self.output)
         own = list(self.module.parameters(recurse=False))
         if not own or any(p.dim() > 1 for p in own):
@@ -88,7 +88,7 @@ class ForwardPass:
     def chain(self) -> list[Call]:
         """The weighted layers from the first to the last, if they form a chain."""
         _check_no_sharing(self.calls)
-        owner = {node: call for call in self.calls if has_scale(call.module) for node in call.nodes}
+        owner = {node: call for call in self.calls if is_affine(call.module) for node in call.nodes}
         order: list[Call] = []
         ends = [t.grad_fn for t in self.outputs]
         while met := self._first_met(ends, owner):
@@ -99,7 +99,7 @@ class ForwardPass:
         if not order:
             raise NotAChain(f"no linear or convolutional layer lies on the way to the output. {CURE}")
         for call in self.calls:
-            if has_scale(call.module) and call not in order:
+            if is_affine(call.module) and call not in order:
                 raise NotAChain(f"{call.name!r} works inside another layer. {CURE}")
         return order[::-1]
 
@@ -125,19 +125,13 @@ class ForwardPass:
 
     def _place(self, join: Node) -> str:
         operation = re.sub(r"Backward\d*$", "", join.name()).lower()
-        behind = (repr(c.name) for c in self.calls if has_scale(c.module) and join in _upstream([c.before], None))
+        behind = (repr(c.name) for c in self.calls if is_affine(c.module) and join in _upstream([c.before], None))
         return f"an operation {operation!r} before {next(behind, 'the output')}"
 
     def elements_of_output(self) -> int:
         """Elements of the network's output over the batch; a model that returns its loss ends at its last layer."""
         sizes = [t.numel() for t in self.outputs if t.dim()]
-        return max(sizes, default=0) or next(c.output.numel() for c in reversed(self.calls) if has_scale(c.module))
-
-
-def has_scale(module: nn.Module) -> bool:
-    """Whether there is a formula for the scale of the module's weight: linear and convolutional layers."""
-    rule = rule_for(module)
-    return rule is not None and not isinstance(rule, (BlockRule, EmbeddingRule))
+        return max(sizes, default=0) or next(c.output.numel() for c in reversed(self.calls) if is_affine(c.module))
 
 
 def is_norm(module: nn.Module) -> bool:

@@ -7,7 +7,8 @@ from collections.abc import Iterable, Iterator, Mapping
 from typing import NamedTuple
 
 from wellcond.errors import UnknownLayer, WellcondError
-from wellcond.optim.chain import CURE, Call, ForwardPass, NotAChain, has_scale, is_norm
+from wellcond.layers import is_affine
+from wellcond.optim.chain import CURE, Call, ForwardPass, NotAChain, is_norm
 from wellcond.results import number, text_table
 
 
@@ -69,14 +70,14 @@ def given_scales(seen: ForwardPass, factors: Mapping[str, float], names: Iterabl
     scales: dict[str, LayerScale] = {}
     for call in seen.calls:
         m = _given(call.name, factors)
-        if m is None and has_scale(call.module):
+        if m is None and is_affine(call.module):
             raise FactorMissing(f"factors names neither {call.name!r} nor a module that holds it; give its m too.")
         if m is not None:
             # a layer that is called again meets its weight at more positions
             q = call.positions + (scales[call.name].q if call.name in scales else 0)
-            units = call.features[1] if has_scale(call.module) else None
+            units = call.features[1] if is_affine(call.module) else None
             scales[call.name] = LayerScale(m, None, q, None, units, "given")
-    first = next((scales[call.name] for call in seen.calls if has_scale(call.module)), LayerScale(1.0))
+    first = next((scales[call.name] for call in seen.calls if is_affine(call.module)), LayerScale(1.0))
     return held | scales | dict(_in_their_blocks(seen, scales, LayerScale(first.m, why="before the first layer")))
 
 
@@ -103,14 +104,14 @@ def _in_their_blocks(
     for call in seen.calls:
         if call.name not in scales:
             yield call.name, block._replace(q=call.positions)
-        elif has_scale(call.module):
+        elif is_affine(call.module):
             block = LayerScale(scales[call.name].m, why=f"in the block of {call.name!r}")
 
 
 def _check_formulas(seen: ForwardPass) -> None:
     for call in seen.calls:
         matrices = {name for name, p in call.module.named_parameters(recurse=False) if p.dim() > 1}
-        covered = {"weight"} if has_scale(call.module) else set()
+        covered = {"weight"} if is_affine(call.module) else set()
         if not matrices <= covered and not is_norm(call.module):
             found = ", ".join(sorted(matrices - covered))
             kind = type(call.module).__name__

@@ -11,7 +11,8 @@ from torch import Tensor, nn
 from torch.utils._pytree import tree_leaves, tree_map
 
 from wellcond.isolation import isolated, unwrapped
-from wellcond.optim.chain import Call, ForwardPass, has_scale, is_norm
+from wellcond.layers import is_affine
+from wellcond.optim.chain import Call, ForwardPass, is_norm
 from wellcond.taps import tapped
 
 
@@ -64,7 +65,7 @@ def _recorded(model: nn.Module) -> Iterator[list[Call]]:
     modules = {
         name: module
         for name, module in model.named_modules()
-        if has_scale(module) or is_norm(module) or any(True for _ in module.parameters(recurse=False))
+        if is_affine(module) or is_norm(module) or any(True for _ in module.parameters(recurse=False))
     }
 
     def on_call(name: str, module: nn.Module, x: Any, output: Any) -> None:
