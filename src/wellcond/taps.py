@@ -53,7 +53,7 @@ def watched(modules: Mapping[str, nn.Module], on_call: OnTrainingCall) -> Callab
     Calls that build no graph and calls in eval mode pass unseen. A copy of the model, deep or pickled, is not watched.
     Inside `torch.compile` the hooks run eagerly, which cuts the graph at every watched layer.
     """
-    hooks = {name: _TrainingHook(name, module, on_call) for name, module in modules.items()}
+    hooks = {name: TrainingHook(name, module, on_call) for name, module in modules.items()}
     handles = [modules[name].register_forward_hook(hook, with_kwargs=True) for name, hook in hooks.items()]
 
     def stop() -> None:
@@ -64,7 +64,9 @@ def watched(modules: Mapping[str, nn.Module], on_call: OnTrainingCall) -> Callab
     return stop
 
 
-class _TrainingHook:
+class TrainingHook:
+    """Sees the calls of one module and changes nothing; a copy of it, made with the model, is dead."""
+
     def __init__(self, name: str, module: nn.Module | None, on_call: OnTrainingCall | None) -> None:
         self.name, self.module, self.on_call = name, module, on_call
 
@@ -72,6 +74,8 @@ class _TrainingHook:
         if module is not self.module or not module.training or not output.requires_grad:
             return
         x = _first(args or tuple(kwargs.values()))
+        if torch._C._functorch.is_functorch_wrapped_tensor(output):
+            return  # a transformation of torch.func, which has gradients of its own
         if torch.compiler.is_dynamo_compiling():
             torch.compiler.disable(self._see)(x, output)  # type: ignore[no-untyped-call]
         else:
@@ -85,7 +89,7 @@ class _TrainingHook:
             output.register_hook(on_gradient)  # type: ignore[no-untyped-call]
 
     def __reduce__(self) -> tuple[Any, ...]:  # what deepcopy and pickle make of it: a hook that does nothing
-        return _TrainingHook, (self.name, None, None)
+        return TrainingHook, (self.name, None, None)
 
 
 def _first(value: Any) -> Any:

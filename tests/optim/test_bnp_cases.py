@@ -206,6 +206,31 @@ def test_channels_last_weights_and_inputs_give_the_same() -> None:
     assert_same(model, plain)
 
 
+def test_any_memory_layout_of_a_weight_gives_the_same() -> None:
+    for make in (lambda: nn.Conv2d(2, 4, (3, 2)), lambda: nn.ConvTranspose2d(2, 4, (3, 2), groups=2)):
+        plain = seeded(lambda make=make: nn.Sequential(make(), nn.Flatten(), nn.LazyLinear(CLASSES)))
+        (x, y), *_ = batches_of((2, 5, 5), 3)
+        plain(x)
+        model = copy.deepcopy(plain)
+        with torch.no_grad():
+            turned = model[0].weight.transpose(2, 3).contiguous().transpose(2, 3)
+        model[0].weight = nn.Parameter(turned)
+        train(plain, [(x, y)])
+        train(model, [(x, y)])
+        assert not model[0].weight.is_contiguous()
+        assert_same(model, plain)
+
+
+def test_rows_of_a_nested_tensor_are_examples() -> None:
+    layer = nn.Linear(4, 3).double()
+    optimizer = torch.optim.SGD(layer.parameters(), lr=LR)
+    bnp = wc.BNP(layer, optimizer, rho=0.0)
+    parts = [normal(2, 4, seed=1), normal(5, 4, seed=2)]
+    layer(torch.nested.nested_tensor(parts, layout=torch.jagged)).values().square().sum().backward()
+    optimizer.step()
+    torch.testing.assert_close(bnp.layers[""].mean, torch.cat(parts).mean(0), rtol=1e-13, atol=1e-14)
+
+
 # how the gradient comes about
 
 
@@ -428,6 +453,31 @@ def test_a_users_own_optimizer_sees_the_preconditioned_gradient() -> None:
         torch.testing.assert_close(p, start - 0.01 * known.grad.sign(), rtol=1e-12, atol=1e-14)
 
 
+def test_gradients_that_autograd_grad_gave_are_preconditioned_too() -> None:
+    model = seeded(dense)
+    plain = copy.deepcopy(model)
+    batches = batches_of((6,), 5)
+    train(plain, batches)
+    optimizer = torch.optim.SGD(model.parameters(), lr=LR)
+    wc.BNP(model, optimizer)
+    for x, y in batches:
+        for p, gradient in zip(
+            model.parameters(), torch.autograd.grad(loss(model, x, y), list(model.parameters())), strict=True
+        ):
+            p.grad = gradient
+        optimizer.step()
+    assert_same(model, plain)
+
+
+def test_many_micro_batches_take_the_memory_of_one() -> None:
+    model = dense()
+    bnp = wc.BNP(model, torch.optim.SGD(model.parameters(), lr=LR))
+    for _ in range(50):
+        model(torch.randn(2, 6)).sum().backward()
+    held = [value for value in vars(bnp._passes["0"]).values() if isinstance(value, tuple) and hasattr(value, "rows")]
+    assert [statistics.rows for statistics in held] == [100]
+
+
 # what leaves no trace
 
 
@@ -459,7 +509,17 @@ def for_the_input(model: nn.Module, x: Tensor, y: Tensor) -> None:
     torch.autograd.grad(loss(model, x, y), x)
 
 
-@pytest.mark.parametrize("look", [evaluate, without_gradient, never_differentiated, for_the_input])
+def with_torch_func(model: nn.Module, x: Tensor, y: Tensor) -> None:
+    parameters = {name: p.detach() for name, p in model.named_parameters()}
+
+    def value(parameters: dict[str, Tensor]) -> Tensor:
+        return nn.functional.cross_entropy(torch.func.functional_call(model, parameters, (x,)), y)
+
+    torch.func.grad(value)(parameters)
+    torch.func.vmap(lambda row: model(row[None]).sum())(x)
+
+
+@pytest.mark.parametrize("look", [evaluate, without_gradient, never_differentiated, for_the_input, with_torch_func])
 def test_passes_that_train_nothing_leave_no_trace(look: Any) -> None:
     disturbed = seeded(dense)
     plain = copy.deepcopy(disturbed)
@@ -565,6 +625,23 @@ def test_statistics_follow_the_model_to_another_dtype() -> None:
     assert_same(model, reference.model)
 
 
+def test_a_layer_that_moves_to_a_smaller_dtype_goes_on() -> None:
+    model = seeded(dense)
+    optimizer = torch.optim.SGD(model.parameters(), lr=LR)
+    bnp = wc.BNP(model, optimizer)
+    (x, y), (x2, y2), *_ = batches_of((6,), 5)
+    loss(model, x, y).backward()
+    optimizer.step()
+    before = bnp.layers["0"].mean.clone()
+    model.float()
+    optimizer.zero_grad()
+    loss(model, x2.float(), y2).backward()
+    optimizer.step()
+    expected = 0.99 * before + 0.01 * x2.mean(0)
+    torch.testing.assert_close(bnp.layers["0"].mean.double(), expected, rtol=1e-5, atol=1e-6)
+    assert all(p.isfinite().all() for p in model.parameters())
+
+
 @pytest.mark.skipif(not torch.cuda.is_available(), reason="needs a second device")
 def test_statistics_follow_the_model_to_another_device() -> None:
     model = seeded(dense)
@@ -597,26 +674,78 @@ def test_include_and_exclude_take_layers_and_the_modules_that_hold_them() -> Non
         bnp = wc.BNP(model, optimizer, **options)
         assert set(bnp.layers) == expected
         bnp.remove()
+    bnp = wc.BNP(model, optimizer, exclude="1")
+    assert set(bnp.layers) == {"0.0", "0.2", "0.4"}
+    bnp.remove()
     with pytest.raises(wc.WellcondError, match=r"'0\.3x'"):
         wc.BNP(model, optimizer, exclude=["0.3x"])
 
 
-def test_only_layers_of_this_optimizer_are_touched_and_added_groups_count() -> None:
+def test_only_layers_of_this_optimizer_are_touched_and_added_groups_count_at_once() -> None:
     model = seeded(dense)
     optimizer = torch.optim.SGD(model[4].parameters(), lr=LR)
-    bnp = wc.BNP(model, optimizer)
+    wc.BNP(model, optimizer)
     (x, y), (x2, y2), *_ = batches_of((6,), 5)
     loss(model, x, y).backward()
     raw = model[0].weight.grad.clone()
     optimizer.step()
     assert torch.equal(model[0].weight.grad, raw)
-    optimizer.add_param_group({"params": model[0].parameters()})
     model.zero_grad()
-    bnp.precondition()  # notices the new group
     loss(model, x2, y2).backward()
     raw = model[0].weight.grad.clone()
+    optimizer.add_param_group({"params": model[0].parameters()})
     optimizer.step()
     assert not torch.equal(model[0].weight.grad, raw)
+
+
+def test_a_bias_of_another_optimizer_is_as_if_it_were_frozen() -> None:
+    """So that it does not matter which of the two optimizers steps first."""
+    model = seeded(dense)
+    frozen = copy.deepcopy(model)
+    for layer in (frozen[0], frozen[2], frozen[4]):
+        layer.bias.requires_grad_(False)
+    batches = batches_of((6,), 5)
+    train(frozen, batches)
+    weights = torch.optim.SGD([p for p in model.parameters() if p.dim() == 2], lr=LR)
+    wc.BNP(model, weights)
+    for x, y in batches:
+        model.zero_grad()
+        loss(model, x, y).backward()
+        raw = model[0].bias.grad.clone()
+        weights.step()
+        assert torch.equal(model[0].bias.grad, raw)
+    assert_same(model, frozen)
+
+
+def test_a_second_bnp_on_the_same_layers_is_refused_until_the_first_is_removed() -> None:
+    model = dense()
+    optimizer = torch.optim.SGD(model.parameters(), lr=LR)
+    first = wc.BNP(model, optimizer, include=["0"])
+    with pytest.raises(wc.WellcondError, match=r"'0' is preconditioned already.*remove\(\)"):
+        wc.BNP(model, optimizer)
+    wc.BNP(model, optimizer, exclude=["0"])
+    first.remove()
+    wc.BNP(model, optimizer, include=["0"])
+
+
+def test_a_compiled_part_that_has_run_already_is_seen() -> None:
+    plain = seeded(dense)
+    model = copy.deepcopy(plain)
+    batches = batches_of((6,), 5)
+    parts = nn.Sequential(torch.compile(model[:2], backend="aot_eager"), model[2:])
+    parts(batches[0][0])
+    train(parts, batches)
+    train(plain, batches)
+    torch.compiler.reset()
+    assert_same(model, plain)
+
+
+def test_copies_and_pickles_of_bnp_itself_are_refused_with_the_way_to_do_it() -> None:
+    model = dense()
+    bnp = wc.BNP(model, torch.optim.SGD(model.parameters(), lr=LR))
+    for make in (copy.deepcopy, pickle.dumps):
+        with pytest.raises(TypeError, match=r"bnp\.state_dict\(\)"):
+            make(bnp)
 
 
 def test_a_gradient_without_a_training_pass_is_reported_once() -> None:
@@ -639,6 +768,9 @@ def test_a_gradient_without_a_training_pass_is_reported_once() -> None:
         (lambda m, o: wc.BNP(m, o, eps1=-1.0), "eps1"),
         (lambda m, o: wc.BNP(m, o, means="pixel"), "means"),
         (lambda m, o: wc.BNP(nn.ReLU(), o), "nothing to precondition"),
+        (lambda m, o: wc.BNP(nn.utils.parametrizations.weight_norm(nn.Linear(2, 3)), o), "ParametrizationList"),
+        (lambda m, o: wc.BNP(m, o).load_state_dict({}), "no state of a BNP"),
+        (lambda m, o: wc.BNP(nn.Linear(2, 3, dtype=torch.complex64), o), "complex64"),
         (lambda m, o: wc.BNP(dense(), o), "nothing to precondition"),
         (lambda m, o: wc.BNP(nn.Sequential(nn.LazyLinear(3)), o), "one batch"),
     ],
@@ -648,12 +780,15 @@ def test_what_cannot_be_done_is_refused_by_name(make: Any, message: str) -> None
     optimizer = torch.optim.SGD(model.parameters(), lr=LR)
     with pytest.raises(ValueError, match=message):
         make(model, optimizer)
-    assert not list(watchers(model))
 
 
 def test_something_that_is_no_optimizer_is_refused() -> None:
+    model = dense()
     with pytest.raises(TypeError, match=r"torch\.optim\.Optimizer"):
-        wc.BNP(dense(), "sgd")
+        wc.BNP(model, "sgd")
+    with pytest.raises(TypeError, match=r"torch\.nn\.Module"):
+        wc.BNP("model", torch.optim.SGD(model.parameters(), lr=LR))
+    assert not list(watchers(model))
 
 
 def test_a_state_of_another_network_is_refused_and_loads_nothing() -> None:
@@ -672,9 +807,10 @@ def test_a_state_of_another_network_is_refused_and_loads_nothing() -> None:
 
 
 def test_the_repr_says_which_layers_and_settings() -> None:
-    model = nn.Sequential(nn.Conv2d(4, 8, 3, groups=2), nn.Flatten(), nn.Linear(8, 3))
+    model = nn.Sequential(nn.Conv2d(4, 8, 3, groups=2), nn.Flatten(), nn.Linear(8, 3), nn.LSTM(3, 2))
     text = repr(wc.BNP(model, torch.optim.SGD(model.parameters(), lr=LR)))
     assert "SGD" in text
     assert "rho=0.99" in text
     assert "0: Conv2d, 18 → 4 in each of 2 groups" in text
     assert "2: Linear, 8 → 3" in text
+    assert "left out: 3 (LSTM)" in text

@@ -15,6 +15,7 @@ from wellcond.nn.batchnorm import BatchNormVariant, NoInferenceAffine
 from wellcond.nn.data_flow import CannotMerge, DataFlow
 from wellcond.nn.example_inputs import call, evaluating, example_inputs, tensors_in
 from wellcond.nn.replace import InvalidSurgery, copied, exchanged
+from wellcond.taps import TrainingHook
 
 KNOWN_FORWARDS = ("torch.nn.modules.", "transformers.pytorch_utils")
 """Where a forward pass must be defined for its formula to be known."""
@@ -163,7 +164,8 @@ def _check_forward(who: str, module: nn.Module, of: str | tuple[str, ...] = KNOW
     methods = [getattr(type(module), name, None) for name in ("forward", "_conv_forward")]
     if "forward" in vars(module) or not all(m is None or m.__module__.startswith(of) for m in methods):
         raise CannotMerge(f"{who} has a forward pass of its own")
-    if module._forward_hooks or module._forward_pre_hooks:
+    hooks = [hook for hook in module._forward_hooks.values() if not isinstance(hook, TrainingHook)]
+    if hooks or module._forward_pre_hooks:
         raise CannotMerge(f"{who} has forward hooks, which may change what it computes")
 
 

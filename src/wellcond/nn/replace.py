@@ -40,7 +40,8 @@ def replace_norm(
         where a factory for images must not meet the `nn.BatchNorm1d` or `nn.LayerNorm` of the same model.
 
     Parameters and buffers that the new module has under the same name and in the same shape (γ, β, the running
-    statistics) are carried over; device, dtype and mode follow the old module. A module used in two places becomes one
+    statistics) are carried over, and ε where the factory is a bare class; momentum is the new class's own. Device,
+    dtype and mode follow the old module. A module used in two places becomes one
     new module used in two places. Hooks on replaced modules go with them. A compiled or DDP-wrapped model comes back
     as the plain module: wrap it again.
 
@@ -62,6 +63,8 @@ def replace_norm(
     for old, name in norms.items():
         made = _made(factory, name, old)
         if made is not None and made is not old:
+            if isinstance(factory, type) and hasattr(old, "eps") and hasattr(made, "eps"):
+                made.eps = old.eps  # a bare class cannot have been asked for another
             new[old] = _heir(made, old, reference)
     return exchanged(replaced, new)
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import itertools
 import math
 import warnings
 from collections.abc import Callable, Collection
@@ -11,18 +12,25 @@ import torch
 from torch import Tensor, nn
 
 from wellcond.isolation import unwrapped
-from wellcond.optim.bnp_layer import CannotPrecondition, Layer, find_layers
-from wellcond.optim.input_statistics import Means, gathered, measure_for, merged
+from wellcond.optim.bnp_layer import CannotPrecondition, Layer, find_layers, left_out
+from wellcond.optim.input_statistics import Means, gathered, measure_for
 from wellcond.optim.passes import Passes
 from wellcond.optim.running_statistics import RunningStatistics
 from wellcond.taps import watched
 
 NOTHING_TO_DO = """\
 there is nothing to precondition: no Linear or convolution layer that was asked for has a weight that {optimizer} holds.
-Instead of  BNP(model, SGD(other_model.parameters(), …))  write  BNP(model, SGD(model.parameters(), …))."""
+Instead of  BNP(model, SGD(other_model.parameters(), …))  write  BNP(model, SGD(model.parameters(), …)).
+Left out: {left}."""
 UNWATCHED = """\
-{name} has a gradient, but no forward pass in training mode led to it, so it is not preconditioned.
-Call model.train(), or leave the layer out: BNP(…, exclude=[{name!r}])."""
+{name!r} has a gradient, but no forward pass in training mode since the last step led to it: it is not preconditioned.
+Is the model in eval mode (call model.train()), the gradient an old one (optimizer.zero_grad()), or put there by hand?
+To leave the layer out: BNP(…, exclude=[{name!r}])."""
+ALREADY = """\
+{name!r} is preconditioned already, by another BNP over this optimizer. Call that one's remove() first."""
+NOT_COPIED = """\
+BNP hooks one model and one optimizer, so it cannot be copied or pickled. Save bnp.state_dict(), and for the copy write
+BNP(model, optimizer).load_state_dict(state)."""
 
 
 class BNP:
@@ -63,11 +71,11 @@ class BNP:
         eps2: float = 1e-4,
         *,
         means: Means = "channel",
-        include: Collection[str] | None = None,
-        exclude: Collection[str] = (),
+        include: str | Collection[str] | None = None,
+        exclude: str | Collection[str] = (),
         process_group: Any = None,
     ) -> None:
-        _check(optimizer, rho, eps1, eps2, means)
+        _check(model, optimizer, rho, eps1, eps2, means)
         self.rho, self.eps1, self.eps2, self.means = rho, eps1, eps2, means
         self.optimizer = optimizer
         self.process_group = process_group or _process_group(model)
@@ -75,23 +83,31 @@ class BNP:
         """Layers by name, each with its running `mean` and `variance` and the `q2` of the last step."""
         self._running = _running(list(self.layers.values()))
         self._passes = {name: Passes(layer) for name, layer in self.layers.items()}
+        self._left_out = left_out(unwrapped(model), self.layers.values())
         self._held: set[str] = set()
-        self._parameter_count = -1
+        self._groups: list[tuple[int, int]] = []
         self._find_held()
         if not self._held:
-            raise CannotPrecondition(NOTHING_TO_DO.format(optimizer=type(optimizer).__name__))
+            left = ", ".join(self._left_out) or "none"
+            raise CannotPrecondition(NOTHING_TO_DO.format(optimizer=type(optimizer).__name__, left=left))
+        for hook in optimizer._optimizer_step_pre_hooks.values():
+            other = getattr(hook, "__self__", None)
+            if isinstance(other, BNP) and (twice := self._held & other._held):
+                raise CannotPrecondition(ALREADY.format(name=min(twice)))
         self._unwatched: set[str] = set()
 
         modules = {name: module for layer in self.layers.values() for name, module in layer.modules.items()}
         measures = {name: measure_for(module, means) for name, module in modules.items()}
-        passes_of = {n: (owner, self._passes[owner]) for owner, layer in self.layers.items() for n in layer.modules}
+        passes_of = {n: self._passes[owner] for owner, layer in self.layers.items() for n in layer.modules}
+        calls = itertools.count()
 
         def on_call(name: str, module: nn.Module, x: Tensor, output: Tensor) -> Callable[[Tensor], None] | None:
-            owner, passes = passes_of[name]
-            if owner not in self._held or x.numel() == 0 or not passes.expect():
+            passes = passes_of[name]
+            # torch.func calls modules with other weights than their own
+            if module.weight is not passes.layer.weight or x.numel() == 0 or not passes.expect():
                 return None
-            statistics = measures[name](x, output)
-            return lambda _gradient: passes.arrive(statistics)
+            call, statistics = next(calls), measures[name](x, output)
+            return lambda _gradient: passes.arrive(call, statistics)
 
         if _is_compiled(model):
             torch.compiler.reset()  # graphs that exist already would not call the hooks
@@ -101,7 +117,11 @@ class BNP:
     def __repr__(self) -> str:
         settings = f"rho={self.rho}, eps1={self.eps1}, eps2={self.eps2}, means={self.means!r}"
         lines = [f"BNP over {type(self.optimizer).__name__} ({settings})", *map(repr, self.layers.values())]
-        return "\n  ".join(lines)
+        left = [f"left out: {', '.join(self._left_out)}"] if self._left_out else []
+        return "\n  ".join([*lines, *left])
+
+    def __reduce__(self) -> Any:
+        raise TypeError(NOT_COPIED)
 
     @torch.no_grad()
     def precondition(self) -> None:
@@ -112,9 +132,8 @@ class BNP:
         if found_inf is not None and found_inf.item():  # GradScaler told a fused optimizer to skip this step
             return
         if self.process_group is not None:
-            own = [merged(parts) if parts else None for parts in taken]
-            taken = gathered(own, [layer.columns for layer in self.layers.values()], self.process_group)
-        batches = [merged(parts) if parts else None for parts in taken]
+            taken = gathered(taken, [layer.columns for layer in self.layers.values()], self.process_group)
+        batches = [batch if name in self._held else None for name, batch in zip(self.layers, taken, strict=True)]
         for (name, layer), batch in zip(self.layers.items(), batches, strict=True):
             if batch is not None:
                 layer.q2 = max(layer.fan_in / batch.examples, math.sqrt(batch.positions / batch.examples))
@@ -131,6 +150,8 @@ class BNP:
 
     def load_state_dict(self, state_dict: dict[str, Any]) -> None:
         """Go on from saved statistics, on whatever device the model is now."""
+        if missing := {"layers", "rho", "eps1", "eps2", "means"} - state_dict.keys():
+            raise CannotPrecondition(f"this is no state of a BNP: {sorted(missing)} missing; save bnp.state_dict()")
         layers = state_dict["layers"]
         if layers.keys() != self.layers.keys():
             missing, unknown = self.layers.keys() - layers.keys(), layers.keys() - self.layers.keys()
@@ -169,12 +190,11 @@ class BNP:
     def _find_held(self) -> None:
         """The layers that the optimizer holds; parameter groups may be added at any time."""
         groups = [group["params"] for group in self.optimizer.param_groups]
-        count = sum(map(len, groups))
-        if count != self._parameter_count:
+        lists = [(id(group), len(group)) for group in groups]
+        if lists != self._groups:
             held = {id(parameter) for group in groups for parameter in group}
-            layers = self.layers.items()
-            self._held = {name for name, layer in layers if held.intersection(map(id, (layer.weight, *layer.biases)))}
-            self._parameter_count = count
+            self._held = {name for name, layer in self.layers.items() if layer.is_held(held)}
+            self._groups = lists
 
     def _say_unwatched(self, name: str) -> None:
         if name not in self._unwatched:
@@ -191,7 +211,7 @@ def _running(layers: list[Layer]) -> list[tuple[RunningStatistics, list[int]]]:
 
 
 def _is_compiled(model: nn.Module) -> bool:
-    return hasattr(model, "_orig_mod") or any(module._compiled_call_impl is not None for module in model.modules())
+    return any("_orig_mod" in m._modules or m._compiled_call_impl is not None for m in model.modules())
 
 
 def _process_group(model: nn.Module) -> Any:
@@ -199,7 +219,9 @@ def _process_group(model: nn.Module) -> Any:
     return inner.process_group if isinstance(inner, nn.parallel.DistributedDataParallel) else None
 
 
-def _check(optimizer: Any, rho: float, eps1: float, eps2: float, means: str) -> None:
+def _check(model: Any, optimizer: Any, rho: float, eps1: float, eps2: float, means: str) -> None:
+    if not isinstance(model, nn.Module):
+        raise TypeError(f"BNP needs the model itself, a torch.nn.Module, not {type(model).__name__}")
     if not hasattr(optimizer, "register_step_pre_hook"):
         kind = type(optimizer).__name__
         raise TypeError(f"BNP needs a torch.optim.Optimizer, not {kind}; derive it from torch.optim.Optimizer")

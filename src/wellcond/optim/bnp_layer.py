@@ -51,6 +51,8 @@ class Layer:
         self.modules: dict[str, nn.Module] = {}
         self.weight: nn.Parameter = module.weight  # type: ignore[assignment]
         self.biases: list[nn.Parameter] = []
+        """Those that the optimizer holds; another one is as if it were frozen."""
+        self._all_biases: list[nn.Parameter] = []
         self.groups: int = module.groups if isinstance(rule, ConvRule) else 1  # type: ignore[assignment]
         self._is_input_major = rule is not None and rule.weight_is_input_major
         _, self.outputs, inputs, sites = self._by_site(self.weight).shape
@@ -63,8 +65,13 @@ class Layer:
     def add(self, name: str, module: nn.Module) -> None:
         """Another module that uses the same weight; its bias may be its own."""
         self.modules[name] = module
-        if isinstance(module.bias, nn.Parameter) and not any(bias is module.bias for bias in self.biases):
-            self.biases.append(module.bias)
+        if isinstance(module.bias, nn.Parameter) and not any(bias is module.bias for bias in self._all_biases):
+            self._all_biases.append(module.bias)
+
+    def is_held(self, held: Collection[int]) -> bool:
+        """Whether an optimizer that holds the parameters with these ids has the layer to train."""
+        self.biases = [bias for bias in self._all_biases if id(bias) in held]
+        return id(self.weight) in held or (not self.weight.requires_grad and bool(self.biases))
 
     def __repr__(self) -> str:
         kinds = ", ".join(dict.fromkeys(type(module).__name__ for module in self.modules.values()))
@@ -92,16 +99,17 @@ class Layer:
             by_site = self._by_site(gradient)
             weight = _in(by_site, mean.dtype).flatten(2)
             precondition_(weight, biases, mean, scale, self.q2)
-            if weight.data_ptr() != by_site.data_ptr():
-                by_site.copy_(weight.view_as(by_site))
+            if weight.data_ptr() != gradient.data_ptr():  # it is a copy, in another dtype or layout
+                by_site = weight.view(by_site.shape)
+                gradient.copy_((by_site.transpose(1, 2) if self._is_input_major else by_site).reshape(gradient.shape))
         for bias, gradient in zip(biases, gradients, strict=True):
             if gradient.dtype != mean.dtype:
                 gradient.copy_(bias.view_as(gradient))
 
     def _by_site(self, weight: Tensor) -> Tensor:
-        """A weight or its gradient as (groups, outputs, inputs, kernel sites), sharing memory."""
+        """A weight or its gradient as (groups, outputs, inputs, kernel sites), sharing memory if the layout allows."""
         weight = weight.flatten(2) if weight.dim() > 2 else weight.unsqueeze(-1)
-        weight = weight.view(self.groups, -1, *weight.shape[1:])
+        weight = weight.reshape(self.groups, -1, *weight.shape[1:])
         return weight.transpose(1, 2) if self._is_input_major else weight
 
 
@@ -113,6 +121,8 @@ def find_layers(
     model: nn.Module, means: Means, include: Collection[str] | None, exclude: Collection[str]
 ) -> dict[str, Layer]:
     """The layers to precondition, by the name of the first module that uses their weight."""
+    include = (include,) if isinstance(include, str) else include
+    exclude = (exclude,) if isinstance(exclude, str) else exclude
     modules = dict(model.named_modules())
     for name in (*(include or ()), *exclude):
         if name not in modules:
@@ -127,6 +137,8 @@ def find_layers(
             raise CannotPrecondition(f"{name} has no sizes yet: run one batch through the model first")
         if hasattr(weight, "device_mesh"):
             raise CannotPrecondition(f"{name} is sharded over devices; BNP needs whole weights, as DDP keeps them")
+        if not weight.is_floating_point():
+            raise CannotPrecondition(f"{name} has weights of {weight.dtype}; leave it out: exclude=[{name!r}]")
         if id(weight) in layers:
             layers[id(weight)][1].add(name, module)
         else:
@@ -136,3 +148,13 @@ def find_layers(
 
 def _is_inside(name: str, modules: Collection[str]) -> bool:
     return any(module in ("", name) or name.startswith(f"{module}.") for module in modules)
+
+
+def left_out(model: nn.Module, layers: Collection[Layer]) -> list[str]:
+    """Modules with a weight matrix that is in none of the layers, and what they are."""
+    covered = {id(layer.weight) for layer in layers}
+    return [
+        f"{name or 'the model'} ({type(module).__name__})"
+        for name, module in model.named_modules()
+        if any(p.dim() > 1 and id(p) not in covered for p in module.parameters(recurse=False))
+    ]

@@ -60,7 +60,7 @@ def merged(parts: Sequence[InputStatistics]) -> InputStatistics:
 
 def gathered(
     parts: Sequence[InputStatistics | None], columns: Sequence[int], group: Any
-) -> list[list[InputStatistics]]:
+) -> list[InputStatistics | None]:
     """What every process of a group has for each layer, in one exchange; processes without a part are left out."""
     present = next((part.mean for part in parts if part is not None), torch.zeros(()))
 
@@ -81,11 +81,13 @@ def gathered(
             if rows:
                 mean, variance = piece[3:].to(present.dtype).chunk(2)
                 layer.append(InputStatistics(mean, variance, rows, examples, positions))
-    return found
+    return [merged(layer) if layer else None for layer in found]
 
 
 def _of_rows(x: Tensor, output: Tensor) -> InputStatistics:
-    rows = _precise(x) if x.dim() == 2 else _precise(x).reshape(-1, x.shape[-1])
+    rows = _precise(x)
+    if rows.dim() != 2:
+        rows = rows.reshape(-1, rows.shape[-1])
     count = rows.shape[0]
     return InputStatistics(*_column_moments(rows), count, count, count)
 
@@ -118,6 +120,8 @@ def _of_kernel_entries(module: nn.Module, x: Tensor, output: Tensor) -> InputSta
 
 def _precise(x: Tensor) -> Tensor:
     x = x.detach()
+    if x.is_nested:
+        x = x.values()
     return x.float() if x.dtype in (torch.float16, torch.bfloat16) else x
 
 

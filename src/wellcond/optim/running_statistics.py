@@ -63,7 +63,7 @@ class RunningStatistics:
         paired = list(zip(self.layers, batches, strict=True))
         means = [layer.mean if batch is None else batch.mean for layer, batch in paired]
         variances = [_variance(layer, batch) for layer, batch in paired]
-        batch_moments = torch.cat(means + variances).view(2, -1)
+        batch_moments = torch.cat(means + variances).view(2, -1).to(self._moments.dtype)
         if None in batches:
             used = self._of_columns([float(batch is not None) for batch in batches])
             self._moments.lerp_(batch_moments, used.mul_(1 - rho))
