@@ -18,6 +18,7 @@ from rich.text import Text
 
 from wellcond.cli.demo import demo
 from wellcond.cli.diagnose import diagnose
+from wellcond.cli.try_ import try_
 
 
 class Commands(TyperGroup):
@@ -59,3 +60,4 @@ def wellcond_command(
 
 app.command()(demo)
 app.command()(diagnose)
+app.command("try")(try_)
