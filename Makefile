@@ -22,6 +22,8 @@ bench: $(VENV)/bench
 
 figures: $(VENV)/test
 	$(BIN)/python -m wellcond.experiments.fim_conditioning
+	$(BIN)/python -m wellcond.experiments.preconditioned_training
+	$(BIN)/python -m wellcond.experiments.preconditioned_hessian
 
 docs: $(VENV)/test
 	$(BIN)/python -m pytest tests/test_docs.py

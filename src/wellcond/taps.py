@@ -74,8 +74,6 @@ class TrainingHook:
         if module is not self.module or not module.training or not output.requires_grad:
             return
         x = _first(args or tuple(kwargs.values()))
-        if torch._C._functorch.is_functorch_wrapped_tensor(output):
-            return  # a transformation of torch.func, which has gradients of its own
         if torch.compiler.is_dynamo_compiling():
             torch.compiler.disable(self._see)(x, output)  # type: ignore[no-untyped-call]
         else:
@@ -83,6 +81,8 @@ class TrainingHook:
 
     def _see(self, x: Any, output: Tensor) -> None:
         if self.module is None or self.on_call is None:
+            return
+        if torch._C._functorch.is_functorch_wrapped_tensor(output):  # torch.func has gradients of its own
             return
         on_gradient = self.on_call(self.name, self.module, x, output)
         if on_gradient is not None:

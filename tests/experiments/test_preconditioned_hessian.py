@@ -1,0 +1,182 @@
+"""Figure 8 of lange2022: one unit's Hessian against autograd and against Theorem 3, and the experiment, small."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+
+import pytest
+import torch
+from torch import Tensor, nn
+from torch.nn import functional
+
+from wellcond.data import digits
+from wellcond.experiments.preconditioned_hessian import (
+    OWN,
+    SOURCE,
+    Measurement,
+    Plan,
+    as_json,
+    compare,
+    draw,
+    table,
+    train_bnp,
+    train_vanilla,
+)
+from wellcond.experiments.preconditioned_run import Data, Run, as_data, network
+from wellcond.experiments.preconditioned_unit import Preconditioner, conditioning, hessian_factor
+from wellcond.optim.bnp import BNP
+
+EXACT = {"rtol": 1e-12, "atol": 1e-14}
+COMMITTED = Path(__file__).parents[2] / "docs" / "figures" / "lange2022_figure_8.json"
+SMALL = Plan(batch=20, images=200, steps=20, evaluate_every=10, measure_every=5)
+
+
+@pytest.fixture(scope="module")
+def data() -> Data:
+    return as_data(digits(train=True), digits(train=False), evaluated=300, dtype=torch.float64)
+
+
+@pytest.fixture
+def batch() -> tuple[nn.Sequential, Tensor, Tensor]:
+    """A network with one dead unit in its last hidden layer, and 30 examples."""
+    model = network("vanilla", [6, 9, 5, 4], seed=0).double()
+    nn.init.constant_(model.fc2.bias, 0.3)
+    model.fc2.bias.data[2] = -100.0
+    generator = torch.Generator().manual_seed(0)
+    x = torch.randn(30, 6, generator=generator, dtype=torch.float64)
+    return model, x, torch.randint(4, (30,), generator=generator)
+
+
+def hidden(model: nn.Sequential, x: Tensor) -> tuple[Tensor, Tensor]:
+    with torch.no_grad():
+        h = model[:-1](x)
+        return h, model[-1](h)
+
+
+@pytest.mark.parametrize("unit", [0, 3])
+def test_one_units_hessian_is_that_of_autograd(batch: tuple[nn.Sequential, Tensor, Tensor], unit: int) -> None:
+    model, x, y = batch
+    weight, bias = model.fc3.weight.detach(), model.fc3.bias.detach()
+
+    def loss(w_hat: Tensor) -> Tensor:
+        row = torch.arange(4)[:, None] == unit
+        parameters = {
+            "fc3.bias": torch.where(row[:, 0], w_hat[0], bias),
+            "fc3.weight": torch.where(row, w_hat[1:], weight),
+        }
+        return functional.cross_entropy(torch.func.functional_call(model, parameters, x), y)
+
+    start = torch.cat([bias[unit, None], weight[unit]])
+    expected = torch.autograd.functional.hessian(loss, start)
+    factor = hessian_factor(*hidden(model, x), unit)
+    torch.testing.assert_close(factor.T @ factor, expected, **EXACT)
+
+
+def test_preconditioned_it_is_that_of_normalised_features(batch: tuple[nn.Sequential, Tensor, Tensor]) -> None:
+    """Theorem 3: Pᵀ∇²L P = Ĝᵀ S Ĝ, with P written out; the dead unit's row and column are 0."""
+    model, x, _ = batch
+    h, logits = hidden(model, x)
+    factor = hessian_factor(h, logits)
+    preconditioner = Preconditioner.of(h)
+    mu = h.mean(0)
+    sigma = ((h - mu) ** 2).mean(0).sqrt()
+    assert (sigma == 0).nonzero().tolist() == [[2]]
+    inverse = torch.tensor([0.0 if value == 0 else 1 / value for value in sigma.tolist()], dtype=torch.float64)
+    U = torch.eye(6).double()
+    U[0, 1:] = -mu
+    P = U @ torch.diag(torch.cat([torch.ones(1).double(), inverse]))
+    G = torch.cat([torch.ones(30, 1).double(), (h - mu) * inverse], 1)
+    p = torch.exp(logits[:, 0]) / torch.exp(logits).sum(1)
+    S = torch.diag(p * (1 - p) / 30)
+    preconditioned = preconditioner.applied_to(factor)
+    torch.testing.assert_close(preconditioned.T @ preconditioned, P.T @ (factor.T @ factor) @ P, **EXACT)
+    torch.testing.assert_close(preconditioned.T @ preconditioned, G.T @ S @ G, **EXACT)
+    live = sigma[sigma > 0]
+    expected = float(max(live.max(), 1.0) / min(live.min(), 1.0))
+    assert preconditioner.condition_number() == pytest.approx(expected, rel=1e-12)
+
+
+def test_bnps_preconditioner_is_the_one_its_step_applies(batch: tuple[nn.Sequential, Tensor, Tensor]) -> None:
+    model, x, y = batch
+    optimizer = torch.optim.SGD(model.parameters(), lr=0.0)
+    bnp = BNP(model, optimizer, rho=0.9)
+    for _ in range(2):
+        foreseen = Preconditioner.of_next_step(bnp, "fc3", hidden(model, x)[0])
+        optimizer.zero_grad()
+        functional.cross_entropy(model(x), y).backward()
+        plain = torch.cat([model.fc3.bias.grad[:, None], model.fc3.weight.grad], 1)
+        optimizer.step()
+    U = torch.eye(6).double()
+    U[0, 1:] = -foreseen.mean
+    P = U @ torch.diag(1 / torch.cat([torch.ones(1).double(), foreseen.scale]))
+    applied = torch.cat([model.fc3.bias.grad[:, None], model.fc3.weight.grad], 1)
+    torch.testing.assert_close(applied, plain @ P @ P.T, **EXACT)  # q² = max(5/30, 1) = 1
+
+
+def test_the_condition_number_is_over_nonzero_singular_values() -> None:
+    generator = torch.Generator().manual_seed(0)
+    left, right = (torch.linalg.qr(torch.randn(n, n, generator=generator).double()).Q for n in (4, 7))
+    values = torch.tensor([1e3, 10.0, 1e-4, 0.0]).double()
+    kappa, rank = conditioning(left @ torch.diag(values) @ right[:4])
+    # AᵀA has a κ of 10¹⁴, which its own eigenvalues, exact to 10⁻¹⁶ of the largest, would give to two digits
+    assert kappa == pytest.approx(1e14, rel=1e-6)
+    assert rank == 3
+
+
+def test_fewer_images_than_weights_bound_the_rank(data: Data) -> None:
+    _, measurements = train_bnp(data, 0, SMALL)
+    few = [m for m in measurements if m.images == 20]
+    assert max(m.rank for m in few) <= 20
+    assert min(m.rank for m in measurements if m.images == 200) > 20
+
+
+def test_measuring_leaves_training_alone(data: Data) -> None:
+    often, seldom = (train_bnp(data, 1, Plan(20, 200, 20, 10, every))[0] for every in (1, 1000))
+    assert often == seldom
+
+
+def test_both_networks_start_alike_and_all_is_measured(data: Data) -> None:
+    run, measurements = train_bnp(data, 0, SMALL)
+    vanilla = train_vanilla(data, 0, SMALL)
+    assert run.steps == vanilla.steps == [0, 10, 20]
+    assert run.losses[0] == vanilla.losses[0]
+    found = [(m.step, m.images, m.preconditioner) for m in measurements]
+    assert found == [(step, images, name) for step in (0, 5, 10, 15) for images in (20, 200) for name in (SOURCE, OWN)]
+
+
+def by_hand(step: int, hessian: float, preconditioned: float, d: float) -> Measurement:
+    return Measurement(0, 60, SOURCE, step, 50, 3, hessian, preconditioned, d)
+
+
+def test_the_comparison_is_of_medians() -> None:
+    [comparison] = compare([by_hand(0, 6, 1, 2), by_hand(1, 7, 4, 2.5), by_hand(2, 9, 8, 3)])
+    assert (comparison.hessian, comparison.preconditioned) == (7, 4)
+    assert (comparison.improvement, comparison.D_squared) == (3, 5)
+    assert comparison.bounded == pytest.approx(2 / 3)  # 5 > 4, but 3 ≤ 5 and 1 ≤ 6
+    assert table([comparison]).splitlines()[-1].endswith("67%")
+
+
+def test_the_picture_is_drawn(data: Data, tmp_path: Path) -> None:
+    run, measurements = train_bnp(data, 0, SMALL)
+    draw({"vanilla": [train_vanilla(data, 0, SMALL)], "BNP": [run]}, measurements, tmp_path / "figure.png")
+    assert (tmp_path / "figure.png").read_bytes().startswith(b"\x89PNG")
+
+
+def test_the_committed_comparison_follows_from_the_committed_measurements() -> None:
+    content = json.loads(COMMITTED.read_text())
+    keys = ("step", "rank", "dead", "hessian", "preconditioned", "D")
+    measurements = [
+        Measurement(group["seed"], group["images"], group["preconditioner"], *values)
+        for group in content["measurements"]
+        for values in zip(*(group[key] for key in keys), strict=True)
+    ]
+    runs = {
+        method: [Run(**_without_method(r)) for r in content["runs"] if r["method"] == method]
+        for method in ("vanilla", "BNP")
+    }
+    assert json.loads(as_json(runs, measurements)) == content
+
+
+def _without_method(run: dict[str, object]) -> dict[str, object]:
+    return {key: value for key, value in run.items() if key != "method"}

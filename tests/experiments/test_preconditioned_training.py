@@ -1,0 +1,188 @@
+"""Figures 3 and 4 of lange2022, small; and the bookkeeping on curves made by hand."""
+
+from __future__ import annotations
+
+import json
+import math
+import os
+from pathlib import Path
+from typing import Any
+
+import pytest
+import torch
+from torch import nn
+
+from wellcond.data import digits, mnist
+from wellcond.experiments.preconditioned_run import Data, Run, as_data, index_batches, network, train
+from wellcond.experiments.preconditioned_summary import TUNED, Record, Spread, as_json, summary, table
+from wellcond.experiments.preconditioned_training import SETTINGS, Setting, draw, one_run, records_of
+
+METHODS = ["vanilla", TUNED, "BN", "BNP", "Renorm", "LN"]
+COMMITTED = Path(__file__).parents[2] / "docs" / "figures" / "lange2022_figures_3_4.json"
+DATA = os.environ.get("WELLCOND_DATA")
+
+
+@pytest.fixture(scope="module")
+def data() -> Data:
+    return as_data(digits(train=True), digits(train=False), evaluated=300)
+
+
+def setting(**changes: Any) -> Setting:
+    small: dict[str, Any] = {"data": "digits", "batch": 20, "steps": 60, "every": 20}
+    return Setting(**small | {"rates": dict.fromkeys(METHODS, 0.1), "figure": "3"} | changes)
+
+
+def record(method: str, seed: int, run: Run) -> Record:
+    return Record("by hand", "3", method, 0.1, run.steps[-1], seed, run)
+
+
+def by_hand(*losses: float, diverged_at: int | None = None) -> Run:
+    """Evaluated every 100 steps; the accuracy is 1 − loss/10."""
+    steps = [100 * i for i in range(len(losses))]
+    return Run(steps, list(losses), [1 - loss / 10 for loss in losses], diverged_at)
+
+
+def test_a_loss_is_reached_between_two_evaluations() -> None:
+    assert by_hand(3, 2, 1).first_step_at(1.25) == 175
+    assert by_hand(3, 2, 1).first_step_at(2) == 100
+    assert by_hand(3, 2, 1).first_step_at(5) == 0
+
+
+def test_a_loss_that_is_never_reached_has_no_step() -> None:
+    assert by_hand(3, 2, 1).first_step_at(0.5) is None
+
+
+def test_of_a_curve_that_goes_up_again_the_first_crossing_counts() -> None:
+    assert by_hand(3, 1, 3, 0).first_step_at(2) == 50
+
+
+def test_the_summary_of_runs_made_by_hand() -> None:
+    vanilla = [by_hand(3, 2.5, 2), by_hand(3, 2, 1), by_hand(3, 2, 1.5)]
+    bnp = [by_hand(3, 1, 0.5), by_hand(3, 1, 1), by_hand(3, 1.5, 0)]
+    records = [record("vanilla", seed, run) for seed, run in enumerate(vanilla)]
+    records += [record("BNP", seed, run) for seed, run in enumerate(bnp)]
+    plain, preconditioned = summary(records)
+    assert plain.loss == Spread(1.5, 1, 2)
+    assert plain.accuracy == Spread(pytest.approx(0.85), 0.8, 0.9)
+    assert plain.steps_to == {"vanilla": Spread(200, 200, 200)}
+    assert preconditioned.loss == Spread(0.5, 0, 1)
+    # seed by seed: 3 → 1 passes 2 at step 50, reaches 1 at 100; 3 → 1.5 reaches 1.5 at 100
+    assert preconditioned.steps_to == {"vanilla": Spread(pytest.approx(250 / 3), 50, 100)}
+    assert "83 (0.42)" in table([preconditioned])  # 250/3 of 200 steps
+
+
+def test_one_seed_that_never_reached_the_loss_leaves_no_mean() -> None:
+    records = [record("vanilla", 0, by_hand(3, 1)), record("vanilla", 1, by_hand(3, 1))]
+    records += [record("LN", 0, by_hand(3, 0)), record("LN", 1, by_hand(3, 2))]
+    _, ln = summary(records)
+    assert ln.steps_to == {"vanilla": None}
+    assert table([ln]).splitlines()[-1].split()[-2:] == ["–", "–"]
+
+
+def test_a_diverged_run_is_said_and_is_no_number() -> None:
+    records = [record("vanilla", 0, by_hand(3, 2)), record("vanilla", 1, by_hand(3, 2, diverged_at=200))]
+    records += [record("BNP", 0, by_hand(3, 1)), record("BNP", 1, by_hand(3, 1))]
+    vanilla, bnp = summary(records)
+    assert vanilla.diverged == 1
+    assert vanilla.loss is vanilla.accuracy is None
+    assert "1 diverged" in table([vanilla])
+    assert bnp.steps_to == {"vanilla": None}  # there is no final loss to reach
+    assert json.loads(as_json(records))["summary"][0]["loss"] is None
+
+
+@pytest.mark.parametrize("method", METHODS)
+def test_every_method_learns_the_digits(method: str, data: Data) -> None:
+    run = one_run(setting(), method, 0, data)
+    assert run.steps == [0, 20, 40, 60]
+    assert run.diverged_at is None
+    assert run.losses[-1] < 0.9 * run.losses[0]
+    assert run.accuracies[-1] > 0.3  # a tenth is chance
+
+
+def test_a_run_is_decided_by_its_seed(data: Data) -> None:
+    first, again, other = (one_run(setting(), "BNP", seed, data) for seed in (0, 0, 1))
+    assert first == again
+    assert first != other
+
+
+def test_bnp_changes_the_run_and_nothing_before_it(data: Data) -> None:
+    vanilla, bnp = (one_run(setting(), method, 0, data) for method in ("vanilla", "BNP"))
+    assert vanilla.losses[0] == bnp.losses[0]
+    assert vanilla.losses[1:] != bnp.losses[1:]
+
+
+def test_training_that_blows_up_ends_there(data: Data) -> None:
+    run = one_run(setting(rates={"vanilla": 1e30}), "vanilla", 0, data)
+    assert run.diverged_at == 20
+    assert run.steps == [0]
+    assert all(map(math.isfinite, run.losses))
+
+
+def test_training_is_plain_sgd_on_the_batches_of_the_seed(data: Data) -> None:
+    trained = network("vanilla", [64, 20, 10], 0).double()
+    by_hand = network("vanilla", [64, 20, 10], 0).double()
+    data = data._replace(x=data.x.double(), test_x=data.test_x.double())
+    optimizer = torch.optim.SGD(trained.parameters(), lr=0.1)
+    train(trained, optimizer, data, batch=30, steps=5, every=5, seed=3)
+    batches = index_batches(len(data.y), 30, seed=3)
+    for _ in range(5):
+        index = next(batches)
+        log_p = by_hand(data.x[index]).log_softmax(1)
+        loss = -log_p[range(30), data.y[index]].mean()
+        gradients = torch.autograd.grad(loss, list(by_hand.parameters()))
+        with torch.no_grad():
+            for parameter, gradient in zip(by_hand.parameters(), gradients, strict=True):
+                parameter -= 0.1 * gradient
+    for parameter, reference in zip(trained.parameters(), by_hand.parameters(), strict=True):
+        torch.testing.assert_close(parameter, reference, rtol=1e-12, atol=1e-14)
+
+
+def test_an_epoch_uses_every_image_once() -> None:
+    batches = index_batches(10, 3, seed=0)
+    first, second = ([next(batches) for _ in range(3)] for _ in range(2))
+    for epoch in (first, second):
+        assert [len(index) for index in epoch] == [3, 3, 3]
+        assert len(set(torch.cat(epoch).tolist())) == 9
+    assert not torch.equal(torch.cat(first), torch.cat(second))
+
+
+@pytest.mark.parametrize("method", METHODS)
+def test_all_methods_start_from_the_same_linear_layers(method: str) -> None:
+    reference = network("vanilla", [12, 7, 5, 3], seed=4)
+    model = network(method, [12, 7, 5, 3], seed=4)
+    linears = [m for m in model.modules() if isinstance(m, nn.Linear)]
+    for layer, other in zip(linears, (m for m in reference.modules() if isinstance(m, nn.Linear)), strict=True):
+        assert torch.equal(layer.weight, other.weight)
+        assert not layer.bias.any()
+
+
+def test_batch_norms_stand_behind_the_activation() -> None:
+    kinds = [type(module).__name__ for module in network("BN", [12, 7, 5, 3], seed=0)]
+    assert kinds == ["Flatten", "Linear", "ReLU", "BatchNorm1d", "Linear", "ReLU", "BatchNorm1d", "Linear"]
+    widths = [module.num_features for module in network("Renorm", [12, 7, 5, 3], 0) if hasattr(module, "num_features")]
+    assert widths == [7, 5]
+
+
+def test_the_picture_is_drawn_also_of_diverged_runs(tmp_path: Path) -> None:
+    records = [record(method, seed, by_hand(3, 2, 1)) for method in ("vanilla", "BNP") for seed in (0, 1)]
+    records += [record("BN", 0, by_hand(3, 2, 1)), record("BN", 1, by_hand(3, diverged_at=100))]
+    draw(records, tmp_path / "figure.png")
+    assert (tmp_path / "figure.png").read_bytes().startswith(b"\x89PNG")
+
+
+@pytest.mark.skipif(DATA is None or not (Path(DATA) / "MNIST").exists(), reason="WELLCOND_DATA names no MNIST")
+def test_a_worker_process_gives_what_this_one_gives() -> None:
+    short = Setting("MNIST", 60, 20, 10, {"BNP": 0.5})
+    records = records_of([short], DATA, workers=1)
+    assert [(r.method, r.seed) for r in records] == [("BNP", 0), ("BNP", 1), ("BNP", 2)]
+    here = one_run(short, "BNP", 2, as_data(mnist(DATA), mnist(DATA, train=False)))
+    assert records[2].run.losses == pytest.approx(here.losses, rel=1e-5)  # threads may add in another order
+
+
+def test_the_committed_table_follows_from_the_committed_curves() -> None:
+    content = json.loads(COMMITTED.read_text())
+    records = [Record(**fields | {"run": Run(**fields["run"])}) for fields in content["runs"]]
+    assert json.loads(as_json(records))["summary"] == content["summary"]
+    assert [(r.setting, r.method, r.lr) for r in records[::3]] == [
+        (str(setting), method, lr) for setting in SETTINGS for method, lr in setting.rates.items()
+    ]
