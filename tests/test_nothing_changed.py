@@ -15,6 +15,7 @@ from torch.utils.data import BatchSampler, DataLoader, RandomSampler, SubsetRand
 from zoo import integers, normal, seeded
 
 import wellcond as wc
+from wellcond.experiments.trial import trial
 
 FAIL = 99.0
 """An input with this value makes the model raise."""
@@ -73,6 +74,7 @@ MEASUREMENTS: dict[str, Callable[[wc.Problem], Any]] = {
     "conditioning": lambda p: wc.conditioning(p, fisher_up_to=10),
     "kronecker_factors": lambda p: wc.kronecker_factors(p, labels="sample"),
     "neurons": lambda p: wc.neurons(p),
+    "trial": lambda p: trial(p, ["sgd", "bnp"], [0.01], steps=4),
 }
 every_measurement = pytest.mark.parametrize("measure", MEASUREMENTS.values(), ids=MEASUREMENTS)
 

@@ -15,13 +15,18 @@ def test_version() -> None:
     assert (result.exit_code, result.output.strip()) == (0, f"wellcond {wellcond.__version__}")
 
 
-@pytest.mark.parametrize("command", [(), ("demo",), ("diagnose",)])
-def test_help_shows_how_to_use_each_command(command: tuple[str, ...]) -> None:
+HELP = {
+    (): ["demo", "diagnose", "try"],
+    ("demo",): ["wellcond demo --open", "--depth"],
+    ("diagnose",): ["wellcond diagnose train.py:build --out report.html", "return wc.Problem(model"],
+    ("try",): ["wellcond try train.py:build", "--method", "--lr"],
+}
+
+
+@pytest.mark.parametrize(("command", "expected"), HELP.items())
+def test_help_shows_how_to_use_each_command(command: tuple[str, ...], expected: list[str]) -> None:
     result = run(*command, "--help")
     assert result.exit_code == 0
-    expected = {(): ["demo", "diagnose"], ("demo",): ["wellcond demo --open", "--depth"]}.get(
-        command, ["wellcond diagnose train.py:build --out report.html", "return wc.Problem(model"]
-    )
     assert all(text in result.output for text in expected)
     assert "[bold]" not in result.output
     assert "[cyan]" not in result.output

@@ -89,9 +89,7 @@ def test_a_file_may_import_its_neighbours_and_leaves_nothing_behind(tmp_path: Pa
 
 @pytest.mark.parametrize("target", ["train.py", "train.py:", ":build"])
 def test_a_target_without_a_function(target: str) -> None:
-    assert "names no function; write FILE.py:FUNCTION, as in: wellcond diagnose train.py:build" in one_line(
-        run("diagnose", target)
-    )
+    assert "names no function; write FILE.py:FUNCTION, as in train.py:build" in one_line(run("diagnose", target))
 
 
 def test_a_file_that_is_not_there(tmp_path: Path) -> None:

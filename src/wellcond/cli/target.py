@@ -19,8 +19,6 @@ import torch
 from wellcond.errors import WellcondError
 from wellcond.problem import Problem
 
-EXAMPLE = "wellcond diagnose train.py:build"
-
 T = TypeVar("T")
 
 
@@ -45,7 +43,7 @@ def built(target: str) -> Iterator[tuple[Problem, torch.optim.Optimizer | None]]
 def _parsed(target: str) -> tuple[Path, str]:
     file, colon, name = target.rpartition(":")
     if not colon or not name or not file:
-        raise TargetError(f"{target!r} names no function; write FILE.py:FUNCTION, as in: {EXAMPLE}")
+        raise TargetError(f"{target!r} names no function; write FILE.py:FUNCTION, as in train.py:build")
     path = Path(file).expanduser()
     if not path.is_file():
         near = sorted(p.name for p in path.parent.glob("*.py")) if path.parent.is_dir() else []

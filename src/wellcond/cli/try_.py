@@ -117,7 +117,8 @@ def _style(run: Run, best: Run | None) -> str:
 def _draw(result: Trial, path: Path, console: Console) -> None:
     from matplotlib.figure import Figure
 
-    from wellcond.report.curves import draw_curves, save_figure
+    from wellcond.report.curves import draw_curves
+    from wellcond.report.figures import save_figure
 
     best = [run for name in result.table() if (run := result.best([name])) is not None]
     if not best:

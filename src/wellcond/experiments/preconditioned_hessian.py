@@ -32,8 +32,8 @@ from wellcond.data import cifar10
 from wellcond.experiments.preconditioned_run import Data, Run, as_data, network, train
 from wellcond.experiments.preconditioned_unit import Preconditioner, conditioning, hessian_factor
 from wellcond.optim.bnp import BNP
-from wellcond.report.curves import Curve, draw_curves, dress, save_figure
-from wellcond.report.figures import COLOURS
+from wellcond.report.curves import Curve, draw_curves, dress
+from wellcond.report.figures import COLOURS, save_figure
 from wellcond.report.write import check_writable, write_atomically
 from wellcond.results import text_table
 
@@ -214,7 +214,7 @@ def draw(runs: Mapping[str, Sequence[Run]], measurements: Sequence[Measurement],
         axes.legend(frameon=False, fontsize=9)
         if axes is not gain:
             axes.set_xlabel("steps")
-    save_figure(figure, path)
+    save_figure(figure, path, dpi=120)
 
 
 def _curves(measurements: Sequence[Measurement], quantity: str) -> list[Curve]:

@@ -31,7 +31,8 @@ from wellcond.data.dataset import Dataset
 from wellcond.experiments.preconditioned_run import Data, Run, as_data, network, train
 from wellcond.experiments.preconditioned_summary import TUNED, Record, as_json, summary, table
 from wellcond.optim.bnp import BNP
-from wellcond.report.curves import draw_curves, save_figure
+from wellcond.report.curves import draw_curves
+from wellcond.report.figures import save_figure
 from wellcond.report.write import check_writable, write_atomically
 
 if TYPE_CHECKING:
@@ -133,7 +134,7 @@ def draw(records: Sequence[Record], path: Path) -> None:
     handles = {h.get_label(): h for axes in panels[0] for h in axes.get_legend_handles_labels()[0]}
     named = [method for method in methods if method in handles]
     figure.legend([handles[m] for m in named], named, loc="outside lower center", ncols=len(named), frameon=False)
-    save_figure(figure, path)
+    save_figure(figure, path, dpi=120)
 
 
 def _look_past_the_start(above: Axes, below: Axes, runs: Sequence[Run]) -> None:

@@ -2,19 +2,15 @@
 
 from __future__ import annotations
 
-import io
 from collections.abc import Mapping, Sequence
-from pathlib import Path
 from typing import TYPE_CHECKING
 
 import numpy as np
 
 from wellcond.report.figures import COLOURS
-from wellcond.report.write import write_atomically
 
 if TYPE_CHECKING:
     from matplotlib.axes import Axes
-    from matplotlib.figure import Figure
 
 Curve = tuple[Sequence[float], Sequence[float]]
 """Places (n,) and heights (n,)."""
@@ -48,10 +44,3 @@ def dress(axes: Axes) -> None:
     axes.grid(color="#dfe3e8")
     axes.set_axisbelow(True)
     axes.spines[["top", "right"]].set_visible(False)
-
-
-def save_figure(figure: Figure, path: str | Path) -> Path:
-    """Write a PNG, whole or not at all."""
-    content = io.BytesIO()
-    figure.savefig(content, format="png", dpi=120)
-    return write_atomically(path, content.getvalue())

@@ -40,7 +40,7 @@ def save_png(series: Mapping[str, Sequence[Row]], path: str | Path) -> Path:
     _panel(left, pivots, "lambda_max", "largest eigenvalue λmax: level is good")
     _panel(right, pivots, "kappa_50%", "condition number κ50: low is good")
     figure.legend(*left.get_legend_handles_labels(), loc="outside lower center", ncols=4, frameon=False)
-    return _saved(figure, path)
+    return save_figure(figure, path)
 
 
 def save_density_png(series: Mapping[str, Density], path: str | Path) -> Path:
@@ -60,12 +60,13 @@ def save_density_png(series: Mapping[str, Density], path: str | Path) -> Path:
     axes.grid(color="#dfe3e8")
     axes.spines[["top", "right"]].set_visible(False)
     axes.legend(frameon=False)
-    return _saved(figure, path)
+    return save_figure(figure, path)
 
 
-def _saved(figure: Figure, path: str | Path) -> Path:
+def save_figure(figure: Figure, path: str | Path, dpi: int = 160) -> Path:
+    """Write a PNG, whole or not at all."""
     content = io.BytesIO()
-    figure.savefig(content, format="png", dpi=160)
+    figure.savefig(content, format="png", dpi=dpi)
     return write_atomically(path, content.getvalue())
 
 
