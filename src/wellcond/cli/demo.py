@@ -60,7 +60,9 @@ def demo(
     )
     seconds = time.perf_counter() - started
     console.print(f"Layer by layer: {path} ({seconds:.0f} s)", markup=False, highlight=False, soft_wrap=True)
-    console.print("Your own network: wellcond diagnose --help", markup=False, highlight=False)
+    console.print(
+        "Your own network: wellcond diagnose --help; what helps it: wellcond try --help", markup=False, highlight=False
+    )
     if open_report:
         webbrowser.open(path.as_uri())
 
