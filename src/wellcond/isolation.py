@@ -35,12 +35,15 @@ def isolated(model: nn.Module, device: torch.device, *, batch_statistics: bool, 
     """
     modules = list(model.modules())
     modes = [(module, module.training) for module in modules]
+    tracking = [m for m in modules if batch_statistics and isinstance(m, _BatchNorm) and m.track_running_stats]
     sparse = [m for m in modules if isinstance(m, (nn.Embedding, nn.EmbeddingBag)) and m.sparse]
     buffers = [(module, dict(module._buffers)) for module in modules if module._buffers]
 
     def put_back() -> None:
         for module, mode in modes:
             module.training = mode
+        for norm in tracking:
+            norm.track_running_stats = True
         for embedding in sparse:
             embedding.sparse = True
         for module, held in buffers:
@@ -69,6 +72,8 @@ def isolated(model: nn.Module, device: torch.device, *, batch_statistics: bool, 
                 module._buffers[name] = None if value is None else value.clone()
         for embedding in sparse:
             embedding.sparse = False  # sparse gradients have no double backward
+        for norm in tracking:
+            norm.track_running_stats = False  # batch renorm's output depends on statistics that a pass would move
         for module in modules:
             module.training = batch_statistics if isinstance(module, _BatchNorm) else dropout
         yield

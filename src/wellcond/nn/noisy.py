@@ -21,6 +21,8 @@ class NoisyBatchNorm(BatchNormVariant):
     A value is one example at one position: height and width are part of the batch. The noise comes from torch's global
     generator, so `torch.manual_seed` fixes it. Evaluation is plain batch normalisation, without noise.
 
+    `Problem(…, dropout=seed)` measures it with fixed noise.
+
     Inputs are (N, C) or (N, C, L) for ``1d``, (N, C, H, W) for ``2d``, (N, C, D, H, W) for ``3d``.
 
     Without stretching and with no spread inside a unit, only the mean of each unit moves, by less than n_μ:
