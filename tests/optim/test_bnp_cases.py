@@ -32,6 +32,27 @@ def assert_untouched(bnp: wc.BNP, before: list[Tensor]) -> None:
     assert all(torch.equal(a, b) for a, b in zip(state(bnp), before, strict=True))
 
 
+def assert_as_if_plain(
+    backward: Callable[[nn.Module, Tensor, Tensor], None],
+    build: Callable[[], nn.Module] = dense,
+    shape: tuple[int, ...] = (6,),
+    size: int = 5,
+    tolerance: float = 1e-12,
+) -> None:
+    """However the gradients come about, the network trains as it does with one forward and backward pass a step."""
+    model = seeded(build)
+    plain = copy.deepcopy(model)
+    batches = batches_of(shape, size)
+    train(plain, batches)
+    optimizer = torch.optim.SGD(model.parameters(), lr=LR)
+    wc.BNP(model, optimizer)
+    for x, y in batches:
+        optimizer.zero_grad()
+        backward(model, x, y)
+        optimizer.step()
+    assert_same(model, plain, tolerance)
+
+
 # what the network is made of
 
 
@@ -234,38 +255,20 @@ def test_rows_of_a_nested_tensor_are_examples() -> None:
 # how the gradient comes about
 
 
-@pytest.mark.parametrize(
-    "make", [dense, lambda: nn.Sequential(nn.Conv1d(1, 3, 2), nn.ReLU(), nn.Flatten(), nn.Linear(15, CLASSES))]
-)
-def test_two_micro_batches_of_8_are_one_batch_of_16(make: Callable[[], nn.Module]) -> None:
-    shape = (6,) if make is dense else (1, 6)
-    accumulated = seeded(make)
-    whole = copy.deepcopy(accumulated)
-    batches = batches_of(shape, 16)
-    train(whole, batches)
-    optimizer = torch.optim.SGD(accumulated.parameters(), lr=LR)
-    wc.BNP(accumulated, optimizer)
-    for x, y in batches:
-        optimizer.zero_grad()
-        for half_x, half_y in zip(x.split(8), y.split(8), strict=True):
-            (loss(accumulated, half_x, half_y) / 2).backward()
-        optimizer.step()
-    assert_same(accumulated, whole)
+def convolutional() -> nn.Sequential:
+    return nn.Sequential(nn.Conv1d(1, 3, 2), nn.ReLU(), nn.Flatten(), nn.Linear(15, CLASSES))
 
 
-def test_micro_batches_of_any_sizes_and_number_add_up() -> None:
-    accumulated = seeded(dense)
-    whole = copy.deepcopy(accumulated)
-    batches = batches_of((6,), 16)
-    train(whole, batches)
-    optimizer = torch.optim.SGD(accumulated.parameters(), lr=LR)
-    wc.BNP(accumulated, optimizer)
-    for x, y in batches:
-        optimizer.zero_grad()
-        for part_x, part_y in zip(x.split([1, 5, 3, 7]), y.split([1, 5, 3, 7]), strict=True):
-            (loss(accumulated, part_x, part_y) * len(part_x) / 16).backward()
-        optimizer.step()
-    assert_same(accumulated, whole)
+@pytest.mark.parametrize(("build", "shape"), [(dense, (6,)), (convolutional, (1, 6))])
+@pytest.mark.parametrize("sizes", [[8, 8], [1, 5, 3, 7]])
+def test_micro_batches_add_up_to_the_batch(
+    build: Callable[[], nn.Module], shape: tuple[int, ...], sizes: list[int]
+) -> None:
+    def backward(model: nn.Module, x: Tensor, y: Tensor) -> None:
+        for part_x, part_y in zip(x.split(sizes), y.split(sizes), strict=True):
+            (loss(model, part_x, part_y) * len(part_x) / 16).backward()
+
+    assert_as_if_plain(backward, build, shape, size=16)
 
 
 def test_two_losses_through_one_pass_are_their_sum() -> None:
@@ -454,19 +457,12 @@ def test_a_users_own_optimizer_sees_the_preconditioned_gradient() -> None:
 
 
 def test_gradients_that_autograd_grad_gave_are_preconditioned_too() -> None:
-    model = seeded(dense)
-    plain = copy.deepcopy(model)
-    batches = batches_of((6,), 5)
-    train(plain, batches)
-    optimizer = torch.optim.SGD(model.parameters(), lr=LR)
-    wc.BNP(model, optimizer)
-    for x, y in batches:
-        for p, gradient in zip(
-            model.parameters(), torch.autograd.grad(loss(model, x, y), list(model.parameters())), strict=True
-        ):
+    def by_hand(model: nn.Module, x: Tensor, y: Tensor) -> None:
+        parameters = list(model.parameters())
+        for p, gradient in zip(parameters, torch.autograd.grad(loss(model, x, y), parameters), strict=True):
             p.grad = gradient
-        optimizer.step()
-    assert_same(model, plain)
+
+    assert_as_if_plain(by_hand)
 
 
 def test_many_micro_batches_take_the_memory_of_one() -> None:
@@ -521,19 +517,13 @@ def with_torch_func(model: nn.Module, x: Tensor, y: Tensor) -> None:
 
 @pytest.mark.parametrize("look", [evaluate, without_gradient, never_differentiated, for_the_input, with_torch_func])
 def test_passes_that_train_nothing_leave_no_trace(look: Any) -> None:
-    disturbed = seeded(dense)
-    plain = copy.deepcopy(disturbed)
-    batches = batches_of((6,), 5)
-    train(plain, batches)
-    optimizer = torch.optim.SGD(disturbed.parameters(), lr=LR)
-    wc.BNP(disturbed, optimizer)
-    for x, y in batches:
-        look(disturbed, 5 * x + 3, y)
-        optimizer.zero_grad()
-        loss(disturbed, x, y).backward()
-        look(disturbed, 5 * x + 3, y) if look is not evaluate else None
-        optimizer.step()
-    assert_same(disturbed, plain, tolerance=0.0)
+    def backward(model: nn.Module, x: Tensor, y: Tensor) -> None:
+        look(model, 5 * x + 3, y)
+        loss(model, x, y).backward()
+        if look is not evaluate:  # which clears the gradients behind itself
+            look(model, 5 * x + 3, y)
+
+    assert_as_if_plain(backward, tolerance=0.0)
 
 
 def test_a_measurement_in_between_leaves_no_trace() -> None:
