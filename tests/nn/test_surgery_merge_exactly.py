@@ -188,7 +188,7 @@ def test_a_use_that_cannot_be_watched_is_found_in_the_outputs() -> None:
 
 def test_statistics_too_uneven_for_float32_are_refused() -> None:
     """x − μ is exact, but W x with μ/σ = 2²³ is not: merged, the difference would be lost."""
-    model = nn.Sequential(nn.BatchNorm1d(2, eps=0.0), nn.Linear(2, 1))
+    model = nn.Sequential(nn.BatchNorm1d(2, eps=1e-30), nn.Linear(2, 1))
     model[0].running_mean.fill_(2.0**13)
     model[0].running_var.fill_(2.0**-20)
     model[1].weight.data.copy_(torch.tensor([[0.3, 0.7]]))
