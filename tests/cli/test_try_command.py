@@ -305,3 +305,11 @@ def test_nothing_is_left_behind(tmp_path: Path) -> None:
     assert {name for name in sys.modules if "wellcond_target" in name} == set()
     assert sys.path == search_path
     assert [each.name for each in tmp_path.iterdir()] == ["train.py"]
+
+
+def test_the_example_of_the_readme_can_be_tried() -> None:
+    root = Path(__file__).parents[2]
+    [named] = re.findall(r"wellcond try (examples/\S+)", (root / "README.md").read_text(encoding="utf-8"))
+    result = run("try", root / named, "--steps", 1, "--lr", 0.03, "--method", "sgd")
+    assert result.exit_code == 0, result.output
+    assert re.search(r"sgd\s+2\.3", result.output)  # log 10: it starts at chance

@@ -591,6 +591,31 @@ def test_resume_is_exact_and_needs_no_code_from_the_file() -> None:
     assert_same(resumed, straight, tolerance=0.0)
 
 
+@pytest.mark.skipif(not torch.cuda.is_available(), reason="needs a second device")
+def test_a_run_saved_on_one_device_goes_on_on_another() -> None:
+    batches = batches_of((6,), 5, steps=6)
+    straight = seeded(dense)
+    train(straight, batches)
+
+    model = seeded(dense).cuda()
+    bnp = train(model, [(x.cuda(), y.cuda()) for x, y in batches[:3]])
+    file = io.BytesIO()
+    torch.save({"model": model.state_dict(), "bnp": bnp.state_dict()}, file)
+    file.seek(0)
+    saved = torch.load(file, weights_only=True, map_location={"cuda:0": "cpu"})
+    assert {moment.device.type for layer in saved["bnp"]["layers"].values() for moment in layer.values()} == {"cpu"}
+
+    resumed = dense().double()
+    resumed.load_state_dict(saved["model"])
+    optimizer = torch.optim.SGD(resumed.parameters(), lr=LR)
+    wc.BNP(resumed, optimizer).load_state_dict(saved["bnp"])
+    for x, y in batches[3:]:
+        optimizer.zero_grad()
+        loss(resumed, x, y).backward()
+        optimizer.step()
+    assert_same(resumed, straight)
+
+
 def test_a_saved_state_does_not_change_as_training_goes_on() -> None:
     model = seeded(dense)
     bnp = train(model, batches_of((6,), 5))
