@@ -95,6 +95,15 @@ def test_sgd_is_gradient_descent_in_training_mode_on_the_batches_in_turn(momentu
     assert_close(losses(problem(model), "sgd", 0.3, 10, momentum=momentum), expected)
 
 
+def test_running_statistics_move_as_in_training_where_the_loss_depends_on_them() -> None:
+    """Batch renorm corrects by them from the second step on."""
+    model = network()
+    model[1] = wc.nn.BatchRenorm1d(5, r_ramp=(0, 1), d_ramp=(0, 1), dtype=torch.float64)
+    expected = trained(model, lr=0.3, steps=10)
+    assert_close(losses(problem(model), "sgd", 0.3, 10), expected)
+    assert int(model[1].num_batches_tracked) == 0
+
+
 @pytest.mark.parametrize("momentum", [0.0, 0.9])
 def test_bnp_is_descent_along_p_p_transposed_times_the_gradient(momentum: float) -> None:
     model = seeded(lambda: nn.Sequential(nn.Linear(4, 5), nn.Tanh(), nn.Linear(5, CLASSES)))

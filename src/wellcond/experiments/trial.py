@@ -12,6 +12,7 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 from torch.autograd.graph import Node
+from torch.nn.modules.batchnorm import _BatchNorm
 from torch.optim import SGD, Optimizer
 
 from wellcond.diagnosis.parts import Progress
@@ -153,7 +154,10 @@ class _Training:
         try:
             model, optimizer = METHODS[method](self.problem.model, self.inputs, lr, self.momentum)
             copy = _in_training(self.problem, model, self.seed)
+            norms = [m for m in model.modules() if isinstance(m, _BatchNorm) and m.track_running_stats]
             with copy.measuring(), _gradients_kept(self.outsiders), closing(_cycled(copy, self.seed)) as batches:
+                for norm in norms:
+                    norm.track_running_stats = True  # a measurement holds running statistics still; training does not
                 for step, batch in enumerate(islice(batches, self.steps)):
                     loss = copy.evaluate(step, batch).loss
                     optimizer.zero_grad()
