@@ -28,7 +28,12 @@ def worker(rank: int, folder: str, accumulate: bool) -> None:
     model = seeded(convolutional)
     parallel = nn.parallel.DistributedDataParallel(model)
     optimizer = torch.optim.SGD(parallel.parameters(), lr=LR)
-    bnp = wc.BNP(parallel, optimizer)
+    # the wrapped model brings its group along; a plain one is told of it
+    bnp = (
+        wc.BNP(model, optimizer, process_group=torch.distributed.group.WORLD)
+        if accumulate
+        else wc.BNP(parallel, optimizer)
+    )
     for x, y in batches_of((2, 4, 4), 8):
         mine_x, mine_y = x.chunk(WORLD)[rank], y.chunk(WORLD)[rank]
         optimizer.zero_grad()

@@ -45,8 +45,8 @@ class BNP:
     will do: q² = max(n_in/N, 1) for a dense layer, max(c_in k²/N, √(rs)) for a convolution with r·s output positions.
 
     Any `torch.optim.Optimizer` will do; only layers whose weight it holds are touched. Write the training loop as
-    ever: accumulation, GradScaler, autocast, checkpointing, DDP (pass the wrapped model) and `torch.compile` are
-    understood. Clip gradients before `step()`; weight decay is the optimizer's and is not preconditioned. Start from
+    ever: accumulation, GradScaler, autocast, checkpointing, DDP (pass the wrapped model, or its `process_group`) and
+    `torch.compile` are understood. Clip gradients before `step()`; weight decay is the optimizer's and is not preconditioned. Start from
     a learning rate 5 to 10 times the plain one.
 
     `means="kernel"` takes the exact statistics of every kernel entry (eqs. 19, 20) in place of one mean and variance an
