@@ -46,8 +46,8 @@ class BNP:
 
     Any `torch.optim.Optimizer` will do; only layers whose weight it holds are touched. Write the training loop as
     ever: accumulation, GradScaler, autocast, checkpointing, DDP (pass the wrapped model, or its `process_group`) and
-    `torch.compile` are understood. Clip gradients before `step()`; weight decay is the optimizer's and is not preconditioned. Start from
-    a learning rate 5 to 10 times the plain one.
+    `torch.compile` are understood. Clip gradients before `step()`; weight decay is the optimizer's and is not
+    preconditioned. Start from a learning rate 5 to 10 times the plain one.
 
     `means="kernel"` takes the exact statistics of every kernel entry (eqs. 19, 20) in place of one mean and variance an
     input channel (eqs. 21, 22). `include` and `exclude` name layers, or modules that hold them.
