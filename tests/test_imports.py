@@ -23,7 +23,7 @@ ORDER: list[set[str]] = [
     {"problem"},
     {"curvature"},
     {"spectral"},
-    {"layerwise"},
+    {"layerwise", "local", "probes"},
     {"nn"},
     {"optim"},
     {"models", "data"},

@@ -5,7 +5,7 @@ from __future__ import annotations
 import contextlib
 import random
 import sys
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 from typing import Any
 
 import numpy as np
@@ -77,6 +77,21 @@ def isolated(model: nn.Module, device: torch.device, *, batch_statistics: bool, 
         for module in modules:
             module.training = batch_statistics if isinstance(module, _BatchNorm) else dropout
         yield
+
+
+@contextlib.contextmanager
+def parameters_kept(params: Iterable[nn.Parameter]) -> Iterator[None]:
+    """Inside, give a parameter other values by `p.data = tensor`; on leaving, each has its own storage again.
+
+    The user's memory is never written to, so it is as before bit for bit whatever happens, and graphs that were built
+    on it before can still be differentiated.
+    """
+    own = [(p, p.data) for p in params]
+    try:
+        yield
+    finally:
+        for p, data in own:
+            p.data = data
 
 
 @contextlib.contextmanager
