@@ -18,7 +18,7 @@ ROOT = Path(wellcond.__file__).parent
 ORDER: list[set[str]] = [
     {"errors", "results"},
     {"likelihoods"},
-    {"isolation", "taps", "layers", "losses", "checks"},
+    {"isolation", "taps", "layers", "losses", "checks", "graph"},
     {"causes"},
     {"problem"},
     {"curvature"},

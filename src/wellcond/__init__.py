@@ -22,6 +22,15 @@ from wellcond.spectral.condition import condition_number, numerical_rank
 from wellcond.layerwise.conditioning import conditioning
 from wellcond.layerwise.neurons import neurons
 
+# probes
+from wellcond import local
+from wellcond.local.back_matching import back_matching
+from wellcond.local.local_hessian import local_hessian
+from wellcond.probes.activations import activations
+from wellcond.probes.covariate_shift import covariate_shift
+from wellcond.probes.landscape import landscape
+from wellcond.probes.slices import loss_slice
+
 # verdict
 from wellcond.diagnosis.diagnose import diagnose
 
@@ -50,12 +59,19 @@ __all__ = [
     "Problem",
     "ScaleAmendedSGD",
     "WellcondError",
+    "activations",
+    "back_matching",
     "condition_number",
     "conditioning",
+    "covariate_shift",
     "density",
     "diagnose",
     "eigenvalues",
     "kronecker_factors",
+    "landscape",
+    "local",
+    "local_hessian",
+    "loss_slice",
     "neurons",
     "nn",
     "numerical_rank",

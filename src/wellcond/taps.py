@@ -7,7 +7,7 @@ no more memory than its own forward and backward.
 from __future__ import annotations
 
 import contextlib
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from typing import Any
 
 import torch
@@ -21,6 +21,10 @@ OnGradient = Callable[[str, nn.Module, Tensor], None]
 """Called as (name, module, gradient of the output) during the backward pass."""
 OnTrainingCall = Callable[[str, nn.Module, Any, Tensor], Callable[[Tensor], None] | None]
 """Called as (name, module, first input, output); what it returns is called with the gradient of that output."""
+OnEntry = Callable[[nn.Module, tuple[Any, ...], dict[str, Any]], None]
+"""Called as (module, args, kwargs) before a forward call."""
+OnExit = Callable[[nn.Module, Any], Any]
+"""Called as (module, output) after it; what it returns, unless None, takes the place of the output."""
 
 
 @contextlib.contextmanager
@@ -44,6 +48,29 @@ def tapped(modules: Mapping[str, nn.Module], on_call: OnCall, on_gradient: OnGra
     with contextlib.ExitStack() as stack:
         for name, module in modules.items():
             stack.callback(module.register_forward_hook(hook(name), with_kwargs=True).remove)
+        yield
+
+
+@contextlib.contextmanager
+def starts_tapped(modules: Mapping[str, nn.Module], on_start: Callable[[str], None]) -> Iterator[None]:
+    """Watch modules start while the block runs: a container does so before what is inside it, but ends after it."""
+
+    def hook(name: str) -> Callable[..., None]:
+        return lambda _module, _args: on_start(name)
+
+    with contextlib.ExitStack() as stack:
+        for name, module in modules.items():
+            stack.callback(module.register_forward_pre_hook(hook(name)).remove)
+        yield
+
+
+@contextlib.contextmanager
+def bracketed(modules: Iterable[nn.Module], on_entry: OnEntry, on_exit: OnExit) -> Iterator[None]:
+    """See calls as the caller does: arguments before, and output after, all other hooks had their turn with them."""
+    with contextlib.ExitStack() as stack:
+        for module in modules:
+            stack.callback(module.register_forward_pre_hook(on_entry, prepend=True, with_kwargs=True).remove)
+            stack.callback(module.register_forward_hook(lambda m, _args, output: on_exit(m, output)).remove)
         yield
 
 

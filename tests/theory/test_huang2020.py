@@ -1,4 +1,4 @@
-"""Proposition 1 and theorems 1 and 2 of huang2020, in float64, through the library's own factors."""
+"""Lemma 1, proposition 1 and theorems 1 and 2 of huang2020, in float64, through the library's own factors."""
 
 from __future__ import annotations
 
@@ -24,12 +24,55 @@ def random_spd(size: int, seed: int) -> np.ndarray:
 
 
 @pytest.mark.parametrize(("m", "n"), [(3, 5), (6, 2)])
+def test_lemma_1_the_eigenvalues_of_a_kronecker_product_are_all_the_products(m: int, n: int) -> None:
+    """Also for indefinite matrices, where λ_max is then not the product of the two λ_max."""
+    a, b = random_spd(m, 1) - 4 * np.eye(m), random_spd(n, 2) - 9 * np.eye(n)
+    x, g = np.linalg.eigvalsh(a), np.linalg.eigvalsh(b)
+    product = np.linalg.eigvalsh(np.kron(a, b))
+    np.testing.assert_allclose(product, np.sort(np.outer(x, g).ravel()), rtol=1e-10, atol=1e-10 * product[-1])
+    assert x[0] * g[0] > x[-1] * g[-1]
+    assert product[-1] == pytest.approx(x[0] * g[0], rel=1e-12)
+
+
+@pytest.mark.parametrize(("m", "n"), [(3, 5), (6, 2)])
 def test_proposition_1_lambda_max_and_condition_number_of_a_kronecker_product_multiply(m: int, n: int) -> None:
     a, b = random_spd(m, 1), random_spd(n, 2)
     product, x, g = (torch.from_numpy(np.linalg.eigvalsh(matrix)) for matrix in (np.kron(a, b), a, b))
     assert float(product[-1]) == pytest.approx(float(x[-1] * g[-1]), rel=1e-12)
     expected = wc.condition_number(x, 1.0) * wc.condition_number(g, 1.0)
     assert wc.condition_number(product, 1.0) == pytest.approx(expected, rel=1e-10)
+
+
+def test_proposition_1_is_about_the_usual_condition_number_alone() -> None:
+    """κ_50% of diag(1, 1/2) ⊗ diag(1, 1/3) is λ_1/λ_2 = 2, and those of the factors are 1."""
+    x, g = torch.tensor([1 / 2, 1.0], dtype=torch.float64), torch.tensor([1 / 3, 1.0], dtype=torch.float64)
+    product = torch.sort(torch.outer(x, g).reshape(-1)).values
+    assert [wc.condition_number(values, 0.5) for values in (x, g, product)] == pytest.approx([1, 1, 2], rel=1e-12)
+
+
+def test_proposition_1_the_kronecker_product_is_the_second_moment_where_the_inputs_do_not_vary() -> None:
+    """M_k = Σx ⊗ Σ∇h is exact then, whatever the labels; else it is an approximation."""
+    model = seeded(lambda: nn.Sequential(nn.Linear(4, 5), nn.Tanh(), nn.Linear(5, CLASSES)))
+    errors = []
+    for inputs in (normal(1, 4).repeat(6, 1), normal(6, 4)):
+        problem = wc.Problem(model, nn.CrossEntropyLoss(), (inputs, integers(CLASSES, 6)))
+        factors = wc.kronecker_factors(problem, labels="data")["0"]
+        moment = wc.Fisher(problem, labels="data", params=["0.weight"]).dense()
+        product = torch.kron(factors.g.mean[0], factors.x.mean[0])  # the weight's flat index has the output first
+        errors.append(float((product - moment).norm() / moment.norm()))
+    assert errors[0] < 1e-12
+    assert errors[1] > 1e-2
+
+
+@pytest.mark.parametrize(("seed", "examples"), [(0, 5), (1, 30)])
+def test_equation_8_the_gradient_through_batchnorm(seed: int, examples: int) -> None:
+    """∂L/∂h = (∂L/∂s − E ∂L/∂s − E(∂L/∂s · s) s)/σ, unit by unit."""
+    h, gradient = 3 * normal(examples, 4, seed=seed) + 1, normal(examples, 4, seed=seed + 5)
+    bn = nn.BatchNorm1d(4, eps=1e-30, affine=False, track_running_stats=False)
+    s, sigma = bn(h), h.std(0, correction=0)
+    expected = (gradient - gradient.mean(0) - (gradient * s).mean(0) * s) / sigma
+    (found,) = torch.autograd.grad(bn(h.requires_grad_()), h, gradient)
+    assert_same(found, expected, 1e-12)
 
 
 def rectifier(batchnorm: bool) -> nn.Sequential:

@@ -18,6 +18,7 @@ from rich.text import Text
 
 from wellcond.cli.demo import demo
 from wellcond.cli.diagnose import diagnose
+from wellcond.cli.probe import probe
 from wellcond.cli.try_ import try_
 
 
@@ -60,4 +61,5 @@ def wellcond_command(
 
 app.command()(demo)
 app.command()(diagnose)
+app.command()(probe)
 app.command("try")(try_)

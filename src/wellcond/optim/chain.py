@@ -17,6 +17,7 @@ from torch import Tensor, nn
 from torch.autograd.graph import Node
 
 from wellcond.errors import WellcondError
+from wellcond.graph import inputs_of, upstream
 from wellcond.layers import is_affine
 
 CURE = "The factors follow from the network only for a chain of layers; pass factors={layer: backward factor m, …}."
@@ -41,7 +42,7 @@ class Call:
     @classmethod
     def of(cls, name: str, module: nn.Module, x: Tensor | None, output: Tensor) -> Call:
         shape, before = (torch.Size(), None) if x is None else (x.shape, x.grad_fn)
-        return cls(name, module, shape, output.shape, _upstream([output.grad_fn], before), before)
+        return cls(name, module, shape, output.shape, upstream([output.grad_fn], before), before)
 
     @property
     def features(self) -> tuple[int, int]:
@@ -82,7 +83,7 @@ class ForwardPass:
     def of(cls, calls: Iterable[Call], outputs: Iterable[Tensor]) -> ForwardPass:
         """Without calls that no output depends on, among them those of an earlier pass that failed half-way."""
         outputs = [t for t in outputs if t.grad_fn is not None]
-        reached = _upstream([t.grad_fn for t in outputs], None)
+        reached = upstream([t.grad_fn for t in outputs], None)
         return cls([call for call in calls if call.nodes & reached], outputs)
 
     def chain(self) -> list[Call]:
@@ -110,7 +111,7 @@ class ForwardPass:
         waiting = list(starts)
         while waiting:
             node = waiting[-1]
-            above = [] if node in owner else _inputs_of(node)
+            above = [] if node in owner else inputs_of(node)
             if unknown := [n for n in above if n not in leads_to]:
                 waiting += unknown
                 continue
@@ -125,7 +126,7 @@ class ForwardPass:
 
     def _place(self, join: Node) -> str:
         operation = re.sub(r"Backward\d*$", "", join.name()).lower()
-        behind = (repr(c.name) for c in self.calls if is_affine(c.module) and join in _upstream([c.before], None))
+        behind = (repr(c.name) for c in self.calls if is_affine(c.module) and join in upstream([c.before], None))
         return f"an operation {operation!r} before {next(behind, 'the output')}"
 
     def elements_of_output(self) -> int:
@@ -137,22 +138,6 @@ class ForwardPass:
 def is_norm(module: nn.Module) -> bool:
     """Whether the module normalizes, by the name of its type."""
     return "norm" in type(module).__name__.lower()
-
-
-def _inputs_of(node: Node) -> list[Node]:
-    return [above for above, _ in node.next_functions if above is not None]
-
-
-def _upstream(ends: Iterable[Node | None], stop: Node | None) -> set[Node]:
-    """All nodes before the ends (included) and after `stop`; not the leaves, which all passes share."""
-    found: set[Node] = set()
-    waiting = [node for node in ends if node is not None]
-    while waiting:
-        node = waiting.pop()
-        if node is not stop and node not in found and node.next_functions:
-            found.add(node)
-            waiting += _inputs_of(node)
-    return found
 
 
 def _names(calls: Iterable[Call]) -> str:

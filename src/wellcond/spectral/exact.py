@@ -3,17 +3,34 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import Literal
+from typing import Literal, Protocol, runtime_checkable
 
 import torch
 from torch import Tensor
 
 from wellcond.curvature.ggn import OutputCurvature
 from wellcond.curvature.gram import Factor
-from wellcond.curvature.operator import DENSE_LIMIT, CurvatureOperator
+from wellcond.curvature.operator import DENSE_LIMIT
 from wellcond.errors import InvalidProblem, TooLarge
 from wellcond.results import Row
 from wellcond.spectral.condition import condition_number, numerical_rank
+from wellcond.spectral.lanczos import Operator
+
+
+class DenseOperator(Operator, Protocol):
+    """An operator that can be written out."""
+
+    def dense(self, limit: int = ...) -> Tensor: ...
+
+
+@runtime_checkable
+class AsFactor(Protocol):
+    """A with F = AᵀA: what is decomposed is AᵀA or AAᵀ."""
+
+    @property
+    def rows(self) -> int: ...
+    def matrix(self) -> Tensor: ...
+    def gram(self) -> Tensor: ...
 
 
 @dataclass(frozen=True)
@@ -46,12 +63,12 @@ class Spectrum:
         return f"{len(self.values)} eigenvalues from {self.values[0]:.4g} to {self.lambda_max:.4g} ({self.side} side)"
 
 
-def spectrum(operator: CurvatureOperator | Tensor, limit: int = DENSE_LIMIT) -> Spectrum:
+def spectrum(operator: DenseOperator | Tensor, limit: int = DENSE_LIMIT) -> Spectrum:
     """Every eigenvalue of a curvature matrix, exactly.
 
     GGN and Fisher matrices are F = AᵀA with a row of A for each example and label; their eigenvalues follow from AᵀA
-    (P × P) or from the Gram matrix A Aᵀ (N·R × N·R, filled up with zeros), whichever is smaller. Hessians take the
-    dense side.
+    (P × P) or from the Gram matrix A Aᵀ (N·R × N·R, filled up with zeros), whichever is smaller. So do local
+    Gauss-Newton matrices, with a row for each entry of the block's output. Hessians take the dense side.
 
     limit: largest side that is decomposed; beyond it `TooLarge` is raised.
 
@@ -66,8 +83,9 @@ def spectrum(operator: CurvatureOperator | Tensor, limit: int = DENSE_LIMIT) -> 
     size = operator.shape[0]
     if min(size, factor.rows) > limit:
         raise TooLarge(
-            f"{type(operator).__name__} has {size:,} parameters and {factor.rows:,} rows of examples and labels; "
-            f"both are above the limit of {limit:,}. Take fewer examples, .layer(name), or raise spectrum(limit=...)."
+            f"{type(operator).__name__} has {size:,} columns and its factor {factor.rows:,} rows of examples and "
+            f"outputs; both are above the limit of {limit:,}. Take fewer examples, .layer(name), or raise "
+            "spectrum(limit=...)."
         )
     if size <= factor.rows:
         return _of_factor(factor.matrix())
@@ -96,9 +114,9 @@ def _padded(values: Tensor, size: int) -> Spectrum:
     return Spectrum(torch.cat([values.new_zeros(size - len(values)), values]).sort().values, "gram")
 
 
-def _factor(operator: CurvatureOperator) -> Factor | None:
+def _factor(operator: DenseOperator) -> AsFactor | None:
     if not isinstance(operator, OutputCurvature):
-        return None
+        return operator if isinstance(operator, AsFactor) else None
     try:
         return Factor(operator)
     except InvalidProblem:

@@ -1,0 +1,149 @@
+"""Back-matching propagation (zhang2018, Procedure 1), of which back-propagation is one gradient step a block."""
+
+from __future__ import annotations
+
+import contextlib
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+import torch
+from torch import Tensor
+from torch.utils._pytree import tree_map
+
+from wellcond.graph import inputs_of, upstream
+from wellcond.local.blocks import input_tensor
+from wellcond.local.cuts import Call, Calls, all_cuts, chosen_cuts
+from wellcond.problem import Problem
+from wellcond.results import Row, number, text_table
+from wellcond.taps import bracketed
+
+
+@dataclass(frozen=True)
+class BackMatching:
+    """What one step of back-matching propagation asks of every block.
+
+    blocks: their names, from the first to the last, each that of the module that ends it ("" is the model).
+    targets: z_b^{k+½} of every block but the last, whose loss needs none.
+    updates: −μ ∂ℓ_b/∂W_b of every trainable parameter, added up over the blocks it is used in.
+    losses: ℓ_b = ½‖z_b^{k+½} − z_b‖², a sum over the batch; for the last block the mean loss J.
+    parameters: names of the parameters used in a block.
+    """
+
+    blocks: tuple[str, ...]
+    targets: dict[str, Tensor]
+    updates: dict[str, Tensor]
+    losses: dict[str, float]
+    parameters: dict[str, tuple[str, ...]]
+    changes: dict[str, float]
+    lr: float
+
+    def rows(self) -> list[Row]:
+        losses = [Row(None, block, "back_matching_loss", self.losses[block], "loss") for block in self.blocks]
+        return losses + [Row(None, block, "target_change", c, "‖z½ − z‖/‖z‖") for block, c in self.changes.items()]
+
+    def __str__(self) -> str:
+        body = []
+        for block in self.blocks:
+            shape = str(tuple(self.targets[block].shape)) if block in self.targets else "the loss"
+            change = number(self.changes[block]) if block in self.changes else "–"
+            count, loss = len(self.parameters[block]), number(self.losses[block])
+            body.append([block or "(model)", shape, str(count), loss, change])
+        table = text_table(["block", "output", "parameters", "ℓ", "‖z½ − z‖/‖z‖"], body)
+        return f"{table}\nstep {self.lr:g} on the parameters, 1 on every z; first batch; cost 1 u"
+
+
+def back_matching(problem: Problem, lr: float = 1.0, blocks: Sequence[str] | None = None) -> BackMatching:
+    """Procedure 1 with one gradient step in each subproblem: of size 1 in every z, of size μ = `lr` in every W.
+
+    From the last block to the first, with ℓ_B = J and ℓ_b = ½‖z_b^{k+½} − F_b(W_b, z_{b−1})‖²,
+
+        δW_b = −μ ∂ℓ_b/∂W_b,   z_{b−1}^{k+½} = z_{b−1} − ∂ℓ_b/∂z_{b−1}.
+
+    By Proposition 1 this is back-propagation: z_b^{k+½} = z_b − ∂J/∂z_b and δW = −μ ∂J/∂W.
+
+    blocks: modules at whose outputs to cut, in any order; what follows the last one is a block too. By default all
+        module outputs that separate the network, so that every path from what is before them to the loss leads through:
+        the children of a Sequential, the residual blocks of a ResNet, the layers of a transformer.
+
+    Takes the first batch. Costs 1 u, and memory for a copy of every module's output.
+
+    >>> import wellcond as wc
+    >>> model = torch.nn.Sequential(torch.nn.Linear(1, 1, bias=False), torch.nn.Linear(1, 1, bias=False))
+    >>> for layer, weight in zip(model, (2.0, 3.0)): torch.nn.init.constant_(layer.weight, weight).item()
+    2.0
+    3.0
+    >>> problem = wc.Problem(model, torch.nn.MSELoss(), (torch.ones(1, 1), torch.zeros(1, 1)))
+    >>> found = back_matching(problem, lr=0.1)           # J = (w₂w₁)² = 36, z₁ = 2, ∂J/∂z₁ = 2·6·3
+    >>> found.targets["0"].item(), found.losses, round(found.updates["0.weight"].item(), 4)
+    (-34.0, {'0': 648.0, '1': 36.0}, -3.6)
+    """
+    calls = Calls({module: name for name, module in problem.model.named_modules()})
+    with problem.measuring(), contextlib.closing(problem.data()) as data:
+        index, (inputs, targets) = next(data)
+        with bracketed(calls.names, calls.on_entry, calls.on_exit):
+            loss = problem.evaluate(index, (_with_graph(inputs), targets)).loss
+        cuts, last = all_cuts(calls, loss) if blocks is None else chosen_cuts(calls, loss, blocks)
+        return _propagated(problem, loss, cuts, last, lr)
+
+
+def _with_graph(inputs: Any) -> Any:
+    """z_0, the first floating-point tensor of the data, as part of the graph: a skip connection may begin there."""
+    data = input_tensor((inputs,), {})
+    if data is None:
+        return inputs
+    z = data.detach().requires_grad_().clone()
+    return tree_map(lambda leaf: z if leaf is data else leaf, inputs)
+
+
+def _propagated(problem: Problem, loss: Tensor, cuts: Sequence[Call], last: str, lr: float) -> BackMatching:
+    updates = {name: torch.zeros_like(p) for name, p in problem.params.items()}
+    parameters: dict[str, tuple[str, ...]] = {}
+    gradients: dict[str, Tensor] = {}
+    block, end, gradient = last, loss, torch.ones_like(loss)
+    for before in (*reversed(cuts), None):
+        parameters[block] = names = _parameters(problem, end, before)
+        inputs: list[Any] = [*(problem.params[name] for name in names), *([] if before is None else [before.edge])]
+        if not inputs:  # a first block with nothing to train
+            break
+        # ∂ℓ_b/∂(W_b, z_{b−1}) = Jᵀ(z_b − z_b^{k+½}); that difference is ∂ℓ_{b+1}/∂z_b, unrounded
+        with _stopped_at(before):
+            found = torch.autograd.grad(end, inputs, gradient, retain_graph=True, allow_unused=True)
+        for name, part in zip(names, found, strict=False):
+            if part is not None:
+                updates[name] -= lr * part
+        if before is not None:
+            block, end = before.name, before.value
+            gradients[block] = gradient = torch.zeros_like(end) if found[-1] is None else found[-1]
+    z = {cut.name: cut.value.detach() for cut in cuts}
+    losses = {name: float(gradients[name].double().square().sum()) / 2 for name in z}
+    return BackMatching(
+        blocks=(*z, last),
+        targets={name: z[name] - gradients[name] for name in z},
+        updates=updates,
+        losses=losses | {last: float(loss.detach())},
+        parameters={name: parameters[name] for name in (*z, last)},
+        changes={name: float(gradients[name].norm() / z[name].norm()) for name in z},
+        lr=lr,
+    )
+
+
+def _parameters(problem: Problem, end: Tensor, before: Call | None) -> tuple[str, ...]:
+    """Trainable parameters that a block's end depends on other than through the cut before it."""
+    nodes = upstream([end.grad_fn], None if before is None else before.edge.node)
+    leaves = {leaf for node in nodes for leaf in inputs_of(node) if not leaf.next_functions}
+    used = {id(getattr(leaf, "variable", None)) for leaf in leaves}
+    return tuple(name for name, p in problem.params.items() if id(p) in used)
+
+
+@contextlib.contextmanager
+def _stopped_at(cut: Call | None) -> Iterator[None]:
+    """No gradient goes on beyond the cut: of a parameter that earlier blocks use too, this block's part is wanted."""
+    if cut is None:
+        yield
+        return
+    stop = cut.edge.node.register_prehook(lambda grads: tuple(g if g is None else torch.zeros_like(g) for g in grads))
+    try:
+        yield
+    finally:
+        stop.remove()

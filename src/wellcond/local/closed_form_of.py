@@ -1,0 +1,171 @@
+"""Which closed form a block has, and its matrices."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Any
+
+import torch
+from torch import Tensor, nn
+
+from wellcond.layers import with_batch
+from wellcond.local import closed_forms as forms
+from wellcond.local.block_call import BlockCall
+
+AFFINE = (nn.Linear, nn.Conv1d, nn.Conv2d, nn.Conv3d)
+NORMS = (nn.BatchNorm1d, nn.BatchNorm2d, nn.BatchNorm3d)
+"""By exact type: what is derived from them may compute something else."""
+
+
+@dataclass(frozen=True)
+class BlockDiagonal:
+    """A block-diagonal matrix. blocks: (k, d, d), each of them `copies` times in a row along the diagonal."""
+
+    blocks: Tensor
+    copies: int = 1
+
+    @property
+    def shape(self) -> tuple[int, int]:
+        side = self.copies * self.blocks.shape[0] * self.blocks.shape[1]
+        return side, side
+
+    def dense(self) -> Tensor:
+        return forms.block_diagonal(self.blocks.repeat_interleave(self.copies, 0))
+
+
+@dataclass(frozen=True)
+class ClosedForm:
+    """Gauss-Newton matrices of a block, from its formula.
+
+    z: over the whole batch's input. weight: over the parameter `name`, None where there is none that is trainable.
+    """
+
+    formula: str
+    z: BlockDiagonal
+    weight: BlockDiagonal | None
+    name: str
+
+
+def formula_of(call: BlockCall) -> str | None:
+    """The formula of a block that has one: linear or convolutional, batch normalization, or the one after the other."""
+    affine, norm = _parts(call)
+    if norm is not None:
+        return "H_z = Σ_o (γ_o/s_o)² A_oᵀP_o²A_o, H_w = (γ_o/s_o)² ZᵀP_o²Z; eqs. 17 and 18 have P = I"
+    if affine is not None:
+        is_linear = isinstance(affine, nn.Linear)
+        return "H_z = WᵀW, H_w = Σ zzᵀ; eqs. 8, 9" if is_linear else "H_a = W_aᵀW_a, H_W = Σ a_i2c a_i2cᵀ; eqs. 43, 41"
+    return None
+
+
+def closed_form_of(call: BlockCall, formula: str, *, batch_statistics: bool, constant: bool) -> ClosedForm:
+    """The matrices of a block that has a formula.
+
+    batch_statistics: whether a norm with running statistics takes the batch's all the same. constant: hold the
+    statistics fixed (P = I).
+    """
+    affine, norm = _parts(call)
+    with torch.no_grad():
+        layer = _Affine.of(affine, call)
+        statistics = None if norm is None else _Statistics.of(norm, call, layer.outputs(), batch_statistics, constant)
+        z, weight = _in_z(layer, statistics), _in_weight(layer, statistics)
+    parameter = _value(call, norm if affine is None else affine, "weight")
+    name = next((full for full, p in call.params.items() if p is parameter), "")
+    return ClosedForm(formula, z, weight if name else None, name)
+
+
+@dataclass(frozen=True)
+class _Affine:
+    """h = A z + b of every example.
+
+    matrix: A, (o, t, d). examples: z, (n, d). inputs: what the rows of the weight meet, (groups, n·t, i); None where
+    there is no weight and A is the identity. bias: (o,).
+    """
+
+    matrix: Tensor
+    examples: Tensor
+    inputs: Tensor | None
+    bias: Tensor | None
+
+    @classmethod
+    def of(cls, module: Any, call: BlockCall) -> _Affine:
+        z, weight, bias = call.z, _value(call, module, "weight"), _value(call, module, "bias")
+        assert z is not None
+        if weight is None:
+            entries = z[0].numel()
+            matrix = torch.eye(entries, dtype=z.dtype, device=z.device).reshape(z.shape[1], -1, entries)
+            return cls(matrix, z.flatten(1), None, None)
+        if isinstance(module, nn.Linear):
+            rows = z.reshape(-1, z.shape[-1])
+            return cls(weight.unsqueeze(1), rows, rows.unsqueeze(0), bias)
+        z = with_batch(module, z)
+        inputs = forms.grouped_patches(module, z).flatten(1, 2)
+        return cls(forms.convolution_matrix(module, weight, z.shape[1:]), z.flatten(1), inputs, bias)
+
+    def outputs(self) -> Tensor:
+        """h, (n, o, t)."""
+        h = torch.einsum("otd,nd->not", self.matrix, self.examples)
+        return h if self.bias is None else h + self.bias[:, None]
+
+
+@dataclass(frozen=True)
+class _Statistics:
+    """What a BatchNorm makes of h: x̂ as (n, o, t), the scale γ/s as (o,), and whether P = I."""
+
+    normalized: Tensor
+    scale: Tensor
+    fixed: bool
+
+    @classmethod
+    def of(cls, norm: Any, call: BlockCall, h: Tensor, batch_statistics: bool, constant: bool) -> _Statistics:
+        mean, variance = _value(call, norm, "running_mean"), _value(call, norm, "running_var")
+        fixed = constant
+        if batch_statistics or mean is None or variance is None:
+            mean, variance = h.mean((0, 2)), h.var((0, 2), correction=0)
+        else:
+            fixed = True
+        s, gamma = (variance + norm.eps).sqrt(), _value(call, norm, "weight")
+        return cls((h - mean[:, None]) / s[:, None], 1 / s if gamma is None else gamma / s, fixed)
+
+
+def _in_z(layer: _Affine, statistics: _Statistics | None) -> BlockDiagonal:
+    if statistics is None:
+        return BlockDiagonal(forms.convolution_z(layer.matrix)[None], len(layer.examples))
+    if statistics.fixed:
+        return BlockDiagonal(forms.normalized_z(layer.matrix, statistics.scale)[None], len(layer.examples))
+    return BlockDiagonal(forms.batchnorm_z(layer.matrix, statistics.normalized, statistics.scale)[None])
+
+
+def _in_weight(layer: _Affine, statistics: _Statistics | None) -> BlockDiagonal | None:
+    if layer.inputs is None:  # the weight is γ, and ∂y/∂γ = x̂
+        return None if statistics is None else BlockDiagonal((statistics.normalized**2).sum((0, 2))[:, None, None])
+    moment = layer.inputs.mT @ layer.inputs
+    if statistics is None:
+        return BlockDiagonal(moment, len(layer.matrix) // len(moment))
+    if statistics.fixed:
+        return BlockDiagonal(forms.normalized_w(moment, statistics.scale))
+    return BlockDiagonal(forms.batchnorm_w(layer.inputs, statistics.normalized, statistics.scale))
+
+
+def _parts(call: BlockCall) -> tuple[nn.Module | None, nn.Module | None]:
+    """The affine layer and the norm of a block; None and None if it is anything else."""
+    module = call.block.module
+    parts = list(module) if type(module) is nn.Sequential else [module]
+    kinds = ["affine" if type(p) in AFFINE else "norm" if type(p) in NORMS else "" for p in parts]
+    if call.z is None:
+        return None, None
+    if kinds == ["affine"]:
+        return parts[0], None
+    if kinds == ["norm"]:
+        return None, parts[0]
+    # of tokens, (N, T, d), the norm would take T for the features
+    if kinds == ["affine", "norm"] and not (type(parts[0]) is nn.Linear and call.z.dim() != 2):
+        return parts[0], parts[1]
+    return None, None
+
+
+def _value(call: BlockCall, module: nn.Module | None, part: str) -> Tensor | None:
+    """A parameter or buffer of one module of the block, as it was at the call."""
+    for name, candidate in call.block.module.named_modules():
+        if candidate is module:
+            return call.values.get(f"{name}.{part}" if name else part)
+    return None
