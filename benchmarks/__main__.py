@@ -4,6 +4,7 @@ python -m benchmarks                       # against the peers, CPU, one thread
 python -m benchmarks --device cuda         # the same table in seconds
 python -m benchmarks --only growth         # cost against depth, width and number of examples
 python -m benchmarks --only training       # a training step with BNP, beside BatchNorm and plain SGD
+python -m benchmarks --only probes         # walks, covariate shift, local Hessians
 """
 
 from __future__ import annotations
@@ -18,6 +19,7 @@ import torch
 from benchmarks.diagnostics import diagnostics
 from benchmarks.growth import growth
 from benchmarks.networks import networks
+from benchmarks.probes import probes
 from benchmarks.timing import environment
 from benchmarks.training_steps import training_steps
 
@@ -25,7 +27,7 @@ from benchmarks.training_steps import training_steps
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--device", default="cpu")
-    parser.add_argument("--only", choices=("diagnostics", "growth", "training"))
+    parser.add_argument("--only", choices=("diagnostics", "growth", "probes", "training"))
     parser.add_argument("--rounds", type=int, default=9)
     parser.add_argument("--out", type=Path, default=Path("benchmarks/results"))
     options = parser.parse_args()
@@ -34,6 +36,9 @@ def main() -> None:
     if options.only in (None, "training"):
         steps = training_steps(options.device, 5 * options.rounds)
         _write(options.out / f"training_steps_{options.device}.json", steps, options.device)
+    if options.only in (None, "probes"):
+        costs = [probes(network, options.device, options.rounds) for network in networks(options.device)]
+        _write(options.out / f"probes_{options.device}.json", costs, options.device)
     if options.only in (None, "diagnostics"):
         tables = []
         deep, residual = zip(*(networks(options.device, seed) for seed in range(3)), strict=True)

@@ -23,7 +23,7 @@ ORDER: list[set[str]] = [
     {"problem"},
     {"curvature"},
     {"spectral"},
-    {"layerwise", "local", "probes"},
+    {"layerwise", "local", "meanfield", "probes"},
     {"nn"},
     {"optim"},
     {"models", "data"},

@@ -16,9 +16,10 @@ def test_version() -> None:
 
 
 HELP = {
-    (): ["demo", "diagnose", "try"],
+    (): ["demo", "diagnose", "probe", "try"],
     ("demo",): ["wellcond demo --open", "--depth"],
     ("diagnose",): ["wellcond diagnose train.py:build --out report.html", "return wc.Problem(model"],
+    ("probe",): ["wellcond probe train.py:build", "--layer", "--span"],
     ("try",): ["wellcond try train.py:build", "--method", "--lr"],
 }
 

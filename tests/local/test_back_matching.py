@@ -144,6 +144,9 @@ NETWORKS: dict[str, Callable[[], Case]] = ARCHITECTURES | {
     "checkpointed": lambda: classifier(Checkpointed, normal(6, 4), 6),
     "penalised": lambda: penalised(ARCHITECTURES["mlp_tanh"]()),
     "shared_activation": lambda: classifier(shared_activation, normal(6, 4), 6),
+    "dropout_off": lambda: classifier(
+        lambda: nn.Sequential(nn.Linear(4, 5), nn.Dropout(0.5), nn.Tanh(), nn.Linear(5, CLASSES)), normal(6, 4), 6
+    ),
     "one_layer": lambda: classifier(lambda: nn.Linear(4, CLASSES), normal(6, 4), 6),
     "token_and_position": lambda: classifier(TokenAndPosition, integers(5, 4, 3), 4),
 }
@@ -187,6 +190,7 @@ BLOCKS = {
     "checkpointed": ("block.0", "block.1", "head"),
     "penalised": ("0", "1", "2"),
     "shared_activation": ("0", "1", "2", "1[1]", "4"),
+    "dropout_off": ("0", "2", "3"),  # a module that hands its input on ends no block
     "one_layer": ("",),
 }
 

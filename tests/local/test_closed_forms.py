@@ -162,7 +162,7 @@ def test_eqs_17_and_18_are_exact_for_running_statistics() -> None:
     assert_same(form.weight.dense(), found.weight.gauss_newton.layer("0.0.weight").dense(), 1e-11)
 
 
-def test_what_eqs_17_and_18_leave_out_vanishes_as_one_over_the_batch() -> None:
+def test_what_eq_17_leaves_out_of_an_example_vanishes_as_one_over_the_batch() -> None:
     """The diagonal blocks of the true H_z differ from eq. 17 by terms of order 1/m."""
     errors = []
     for m in (16, 64, 256):

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from typing import Any
 
 import pytest
@@ -196,8 +196,8 @@ def test_vanished_gradients_keep_their_digits_in_float32() -> None:
     """Their squares are below the smallest float32."""
     a = torch.diag(torch.tensor([1e-25, 2e-25]))
     walk = landscape(quadratic(a, torch.tensor([1.0, 1.0])), lr=1e24)
-    assert walk.gradient_norm == pytest.approx(math.sqrt(5) * 1e-25, rel=1e-5)
-    assert walk.beta == pytest.approx(math.sqrt(17 / 5) * 1e-25, rel=1e-5)
+    assert walk.gradient_norm == pytest.approx(math.sqrt(5) * 1e-25, rel=1e-5, abs=0)
+    assert walk.beta == pytest.approx(math.sqrt(17 / 5) * 1e-25, rel=1e-5, abs=0)
 
 
 def test_a_beta_that_is_rounding_is_said_to_be() -> None:
@@ -406,9 +406,11 @@ class Noisy(nn.Linear):
         self.register_buffer("calls", torch.zeros(()))
 
     def forward(self, x: Tensor) -> Tensor:
-        self.calls += 1
-        factor = {"draws": torch.rand(()), "counts": self.calls, "neither": torch.ones(())}[self.kind]
-        return super().forward(x) * factor
+        if self.kind == "counts":
+            self.calls += 1
+            return super().forward(x) * self.calls
+        noise = torch.rand(())
+        return super().forward(x) * noise if self.kind == "draws" else super().forward(x)
 
 
 @pytest.mark.parametrize("kind", ["draws", "counts"])
@@ -419,7 +421,7 @@ def test_a_model_that_differs_between_passes_is_refused(kind: str) -> None:
 
 
 def test_a_model_that_draws_what_it_does_not_use_is_measured() -> None:
-    problem = wc.Problem(Noisy("neither"), nn.CrossEntropyLoss(), (normal(6, 4).float(), integers(CLASSES, 6)))
+    problem = wc.Problem(Noisy("ignores its draw"), nn.CrossEntropyLoss(), (normal(6, 4).float(), integers(CLASSES, 6)))
     assert landscape(problem).beta > 0
 
 
@@ -437,6 +439,18 @@ def test_a_loader_that_shuffles_is_refused() -> None:
         landscape(wc.Problem(model, nn.CrossEntropyLoss(), DataLoader(data, batch_size=2, shuffle=True)))
     in_order = landscape(wc.Problem(model, nn.CrossEntropyLoss(), DataLoader(data, batch_size=4)))
     assert_same(in_order.losses, landscape(ARCHITECTURES["mlp_tanh"]().problem()).losses, 1e-10)
+
+
+def test_batches_that_change_without_a_random_number_are_refused() -> None:
+    class Alternating:
+        passes = 0
+
+        def __iter__(self) -> Iterator[Any]:
+            self.passes += 1
+            yield normal(6, 4, seed=self.passes), integers(CLASSES, 6)
+
+    with pytest.raises(NotDeterministic, match="second pass"):
+        landscape(wc.Problem(ARCHITECTURES["mlp_tanh"]().model, nn.CrossEntropyLoss(), Alternating()))
 
 
 @pytest.mark.parametrize(

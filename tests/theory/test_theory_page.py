@@ -13,7 +13,7 @@ NAMED = set(re.findall(r"`(test_\w+)`", PAGE))
 
 def defined(path: Path) -> set[str]:
     tree = ast.parse(path.read_text(encoding="utf-8"))
-    return {n.name for n in tree.body if isinstance(n, ast.FunctionDef) and n.name.startswith("test_")}
+    return {n.name for n in ast.walk(tree) if isinstance(n, ast.FunctionDef) and n.name.startswith("test_")}
 
 
 def test_every_test_that_the_page_names_exists() -> None:

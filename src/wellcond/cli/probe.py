@@ -76,11 +76,11 @@ def probe(
 
         check_writable(plot)
     with built(target) as (problem, optimizer):
-        rate = lr or (DEFAULT_LR if optimizer is None else float(optimizer.param_groups[0]["lr"]))
-        step = optimizer or torch.optim.SGD(problem.params.values(), lr=rate)
+        rate = lr if lr is not None else DEFAULT_LR if optimizer is None else float(optimizer.param_groups[0]["lr"])
         blocks = [local_hessian(problem, name) for name in layer or ()]  # an unknown name is said before the work
         with progress_bar(console) as report, _as_usage_errors():
             walk = landscape(problem, rate, span, steps, direction=direction, progress=_part(report, 0.0, WALK))
+            step = optimizer or torch.optim.SGD(problem.params.values(), lr=rate)
             shifts = covariate_shift(problem, step, progress=_part(report, WALK, 1.0)) if shift else None
         console.print(f"{target}: {problem!r}", style="bold", markup=False, highlight=False)
         _section(console, f"Along the {walk.direction}, from {span[0]:g} to {span[1]:g} times lr {rate:g}", str(walk))

@@ -25,7 +25,7 @@ class Hessian(CurvatureOperator):
     """
 
     def __init__(self, problem: Problem, params: Sequence[str] | None = None) -> None:
-        _refuse_weight_norm(problem.model)
+        refuse_weight_norm(problem.model)
         super().__init__(problem, params)
 
     def _linearize(self, evaluation: Evaluation, params: Sequence[Tensor]) -> Product:
@@ -48,7 +48,7 @@ def hessian_product(loss: Tensor, params: Sequence[Tensor]) -> Product:
     return product
 
 
-def _refuse_weight_norm(model: nn.Module) -> None:
+def refuse_weight_norm(model: nn.Module) -> None:
     """torch's fused weight_norm has a wrong second derivative (`gradgradcheck` of `torch._weight_norm` fails, 2.13)."""
     for name, module in model.named_modules():
         hooks = module._forward_pre_hooks.values()  # the deprecated form

@@ -92,7 +92,7 @@ class CurvatureOperator(ABC):
         """
         weight = 0.0
         # a kept graph needs the measured state too: gradient checkpointing runs the model again in the backward pass
-        with _naming_what_is_missing(), self.problem.measuring(), contextlib.closing(self._products()) as products:
+        with naming_what_is_missing(), self.problem.measuring(), contextlib.closing(self._products()) as products:
             totals = [torch.zeros_like(columns.T) for _, columns in jobs]
             for product, terms in products:
                 for total, (block, columns) in zip(totals, jobs, strict=True):
@@ -176,7 +176,7 @@ class CurvatureOperator(ABC):
 
 
 @contextlib.contextmanager
-def _naming_what_is_missing() -> Iterator[None]:
+def naming_what_is_missing() -> Iterator[None]:
     try:
         yield
     except RuntimeError as error:

@@ -9,7 +9,7 @@ from functools import cached_property
 from torch import Tensor
 
 from wellcond.curvature.ggn import loss_hessian
-from wellcond.curvature.hessian import _refuse_weight_norm, hessian_product
+from wellcond.curvature.hessian import refuse_weight_norm, hessian_product
 from wellcond.curvature.operator import Block, Product
 from wellcond.local.block_call import BlockCall
 from wellcond.local.jacobian import Jacobian, SquaredJacobian
@@ -44,7 +44,7 @@ class LocalCurvature:
 
     @cached_property
     def exact(self) -> LocalOperator:
-        _refuse_weight_norm(self.call.block.module)
+        refuse_weight_norm(self.call.block.module)
         with self.problem.measuring():
             product = self._second_derivative()
         return LocalOperator(f"{self.symbol} of {self.call.block.name!r}", self.problem, self.variables, product)

@@ -83,7 +83,8 @@ class LocalHessian:
         A block is one of these, or a Sequential or range of a linear or convolutional one and its BatchNorm.
 
         statistics: with batch statistics, `"differentiated"` follows the gradient through them, as `gauss_newton` does;
-            `"constant"` holds them fixed, as eqs. 17 and 18 do, which leaves out terms of order 1/batch.
+            `"constant"` holds them fixed, as eqs. 17 and 18 do. What that leaves out of one example's block of H_z is of
+            order 1/batch; of H_w it is not small, however large the batch: a row of W is a null vector of its own H_w.
         """
         if statistics not in ("differentiated", "constant"):
             raise ValueError(f'statistics is {statistics!r}; write "differentiated" or "constant".')

@@ -9,7 +9,7 @@ from typing import Self
 import torch
 from torch import Tensor
 
-from wellcond.curvature.operator import DENSE_LIMIT, Block, Product, _naming_what_is_missing
+from wellcond.curvature.operator import DENSE_LIMIT, Block, Product, naming_what_is_missing
 from wellcond.errors import NonFinite, TooLarge, UnknownLayer
 from wellcond.problem import Problem
 
@@ -58,7 +58,7 @@ class LocalOperator:
             )
         columns = v.to(self.device, self.dtype).reshape(self.shape[1], -1)
         products = torch.zeros_like(columns.T)
-        with _naming_what_is_missing(), self.problem.measuring():
+        with naming_what_is_missing(), self.problem.measuring():
             for row, column in zip(products, columns.T, strict=True):
                 parts = self._product(self._chosen, self.split(column))
                 for place, part in zip(self.split(row), parts, strict=True):

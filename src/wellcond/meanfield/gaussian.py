@@ -4,7 +4,8 @@ For (a, b) Gaussian with means 0, variances v, w and covariance k:
 
     product(v, w, k) = E[φ(a) φ(b)]        slopes(v, w, k) = E[φ'(a) φ'(b)]        weighted_slopes = E[aφ'(a) bφ'(b)]
 
-In closed form for piecewise linear φ (the arc-cosine kernels of Cho and Saul), by Gauss-Hermite quadrature for others.
+In closed form for piecewise linear φ (the arc-cosine kernels of Cho and Saul), in a series of Hermite
+polynomials for others, whose coefficients are integrals over one variable.
 """
 
 from __future__ import annotations
@@ -15,15 +16,17 @@ from abc import ABC, abstractmethod
 from collections.abc import Callable
 from dataclasses import dataclass
 
-import numpy as np
 import torch
 from torch import Tensor
 
 Expectation = Callable[[Tensor, Tensor, Tensor], Tensor]
 """Of a pair of Gaussians, by their variances v, w and covariance k."""
 
-NODES = 64
-"""Of the quadrature in each variable: smooth activations are integrated to about 1e-10 for variances up to 10."""
+NODES = 256
+"""Of the quadrature, and at most as many terms of the series. At a variance of 10 they give GELU and SiLU to 1e-9 and
+tanh, whose slope has poles close to the real line, to 2e-4; at 1 all of them to 1e-12."""
+MEMORY = 2**21
+"""Numbers at once in a sum of a series."""
 
 
 class Activation(ABC):
@@ -80,7 +83,7 @@ class PiecewiseLinear(Activation):
 class Smooth(Activation):
     """Any differentiable function, by quadrature."""
 
-    name: str  # type: ignore[misc]
+    name: str
     function: Callable[[Tensor], Tensor]
 
     def product(self, v: Tensor, w: Tensor, k: Tensor) -> Tensor:
@@ -104,18 +107,35 @@ def _correlation(k: Tensor, scale: Tensor) -> Tensor:
 
 
 def _pair_mean(function: Callable[[Tensor], Tensor], v: Tensor, w: Tensor, k: Tensor) -> Tensor:
-    """E[f(a) f(b)] with a = √v u and b = (k/√v) u + √(w − k²/v) t."""
-    u, weight = _hermite()
-    root = v.sqrt()
-    along = torch.where(root > 0, k / torch.where(root > 0, root, 1.0), 0.0)
-    across = (w - along * along).clamp(min=0).sqrt()
-    a = root.unsqueeze(-1) * u
-    b = along[..., None, None] * u.unsqueeze(-1) + across[..., None, None] * u
-    inner = (function(b) * weight).sum(-1)
-    return (function(a) * inner * weight).sum(-1)
+    """E[f(a) f(b)] = Σ_n f_n(v) f_n(w) cⁿ with the correlation c: Mehler's formula."""
+    c = _correlation(k, (v * w).sqrt())
+    left, right = (_hermite_coefficients(function, x) for x in (v, w))
+    sizes = left.abs().reshape(-1, NODES).amax(0) * right.abs().reshape(-1, NODES).amax(0)
+    orders = 1 + int((sizes >= 1e-16 * sizes.sum()).nonzero().max())
+    block = min(max(MEMORY // max(c.numel(), 1), 1), orders)
+    powers = c.unsqueeze(-1) ** torch.arange(block, dtype=c.dtype, device=c.device)
+    total = torch.zeros_like(c)
+    for first in reversed(range(0, orders, block)):
+        part = slice(first, min(first + block, orders))
+        summed = (left[..., part] * right[..., part] * powers[..., : part.stop - first]).sum(-1)
+        total = total * c**block + summed
+    return total
+
+
+def _hermite_coefficients(function: Callable[[Tensor], Tensor], v: Tensor) -> Tensor:
+    """f_n = E[f(√v u) p_n(u)] for standard normal u and the orthonormal Hermite polynomials p_n, n last."""
+    nodes, basis = _hermite(v.device)
+    found = function(v.sqrt().unsqueeze(-1) * nodes) @ (basis * basis[0]).T
+    # odd functions have no even terms: without bias λ_max would be made of what rounding leaves of them
+    return torch.where(found.abs() < 1e-14 * found.norm(dim=-1, keepdim=True), 0.0, found)
 
 
 @functools.cache
-def _hermite() -> tuple[Tensor, Tensor]:
-    nodes, weights = np.polynomial.hermite_e.hermegauss(NODES)
-    return torch.from_numpy(nodes), torch.from_numpy(weights / weights.sum())
+def _hermite(device: torch.device) -> tuple[Tensor, Tensor]:
+    """Nodes u_j of Gauss-Hermite quadrature and √weight_j · p_n(u_j), (n, j).
+
+    They are the eigenvalues and eigenvectors of the polynomials' recurrence u p_n = √(n+1) p_{n+1} + √n p_{n−1}.
+    """
+    root = torch.arange(1, NODES, dtype=torch.float64).sqrt()
+    nodes, basis = torch.linalg.eigh(torch.diag(root, 1) + torch.diag(root, -1))
+    return nodes.to(device), (basis * basis[0].sign()).to(device)

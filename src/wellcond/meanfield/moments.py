@@ -69,15 +69,22 @@ class Kernel(ABC):
         """E h²."""
 
     @abstractmethod
-    def without_mean(self, along: Self) -> Self:
+    def without_mean(self, along: Self, u: Self) -> Self:
         """Those of g − E g − u E[u g], u standardised: what the derivative of a batch's mean and variance leaves of g.
 
-        along: the moments of u g.
+        along: the moments of u g. u: those of u.
         """
 
     @abstractmethod
     def top(self) -> Tensor:
-        """The largest eigenvalue of a Gram matrix with these entries, divided by the number of examples."""
+        """The largest eigenvalue of a Gram matrix with these entries, divided by the number of examples.
+
+        That of a sum is not the sum of those of its terms: add the terms first.
+        """
+
+    def share_of(self, total: Self) -> Tensor:
+        """What this term of a sum adds to its `top`: shares of all terms add up to it."""
+        return self.top()
 
 
 @dataclass(frozen=True)
@@ -125,7 +132,7 @@ class Moments(Kernel):
     def mean_square(self) -> Tensor:
         return self.same
 
-    def without_mean(self, along: Moments) -> Moments:
+    def without_mean(self, along: Moments, u: Moments) -> Moments:
         return Moments(self.same - self.pair - along.pair, torch.zeros_like(self.pair))
 
     def top(self) -> Tensor:

@@ -15,7 +15,6 @@ from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from typing import Literal
 
-import torch
 from torch import Tensor
 
 from wellcond.meanfield.gaussian import Activation
@@ -91,7 +90,7 @@ class Nonlinearity(Stage):
         if variant == "batch":
             # (γ/s)(g − E g − u E[u g]): the last is what the derivative of the variance takes away
             along = (g * a.weighted_slopes(self.activation)).scaled(1 / self._gamma2)
-            at_a = at_a.without_mean(along)
+            at_a = at_a.without_mean(along, a.scaled(1 / self._gamma2))
         return at_a.scaled(scale)
 
     def terms(self, h: Kernel, g: Kernel, variant: Variant) -> Iterator[tuple[str, Kernel]]:
