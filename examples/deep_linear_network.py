@@ -40,7 +40,6 @@ from torch import Tensor, nn
 
 import wellcond as wc
 from wellcond.models import mlp
-from wellcond.probes.landscape import landscape
 from wellcond.report.curves import dress
 from wellcond.report.figures import COLOURS, save_figure
 from wellcond.report.landscape import draw_ribbons
@@ -97,7 +96,7 @@ def train(name: str, steps: int, walks: int, seed: int) -> Run:
     losses, rows = [], []
     for step in range(steps + 1):
         if step % every == 0:
-            rows += (walk := landscape(problem, LR, SPAN)).rows(step)
+            rows += (walk := wc.landscape(problem, LR, SPAN)).rows(step)
             if step % (10 * every) == 0:
                 print(f"{name}: step {step:,}, loss {walk.loss:.4g}, β {walk.beta:.4g}", flush=True)
         loss = squared_error(model(few), few @ a.T)

@@ -56,6 +56,12 @@ WORDS: dict[str, tuple[str, Callable[[str], Any]]] = {
 }
 """The words of a line that may stand in any order: the argument of `Architecture` that each is."""
 CONVOLUTIONAL = {"kernel", "stride", "padding", "outputs", "head"}
+BOUNDS: dict[str, tuple[str, Callable[[float], bool]]] = {
+    "gamma": ("above 0", lambda x: x > 0),
+    "sigma_w2": ("above 0", lambda x: x > 0),
+    "sigma_b2": ("0 or above", lambda x: x >= 0),
+    "padding": ("0 or above", lambda x: x >= 0),
+}
 SPELLING = """
     fc 784-1000-1000-1000-10
     fc 784-300-300-10 tanh vanilla sigma_w2=1.5
@@ -95,14 +101,10 @@ class Architecture:
     sigma_b2: Number = 0.5
 
     def __post_init__(self) -> None:
-        _check("gamma", self.gamma, "above 0", lambda x: x > 0)
-        _check("sigma_w2", self.sigma_w2, "above 0", lambda x: x > 0)
-        _check("sigma_b2", self.sigma_b2, "0 or above", lambda x: x >= 0)
-        _check("padding", self.padding, "0 or above", lambda x: x >= 0)
-        for name in ("input", "hidden", "outputs", "kernel", "stride"):
+        for name in ("input", "hidden", "outputs", "kernel", "stride", "padding", "gamma", "sigma_w2", "sigma_b2"):
             value = getattr(self, name)
-            for width in value if isinstance(value, tuple) else (value,):
-                _check(name, width, "1 or above", lambda x: x >= 1)
+            for number in value if isinstance(value, tuple) else (value,):
+                check_number(name, number)
         if len(self.input) not in (1, 3):
             raise ValueError(f"input is {self.input}; it must be (features,) or (channels, height, width).")
         for name, allowed in (("norm", tuple(NORMS.values())), ("head", ("flatten", "pool"))):
@@ -237,7 +239,9 @@ def _options(text: str, words: str, convolutional: set[str]) -> dict[str, Any]:
     return options
 
 
-def _check(name: str, value: Number, allowed: str, holds: Callable[[float], bool]) -> None:
+def check_number(name: str, value: Number) -> None:
+    """Refuse what the argument of that name of `Architecture` cannot be."""
+    allowed, holds = BOUNDS.get(name, ("1 or above", lambda x: x >= 1))
     for x in value.flatten().tolist() if isinstance(value, Tensor) else (value,):
         if not (holds(x) and math.isfinite(x)):
             raise ValueError(f"{name} is {x}; it must be {allowed}.")

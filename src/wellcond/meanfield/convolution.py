@@ -30,7 +30,7 @@ class Convolution(Affine):
 
     def terms(self, h: Kernel, g: Kernel, variant: Variant) -> Iterator[tuple[str, Kernel]]:
         # eq. 45: |K| for h and |K| for δ, whose sums over positions are what is carried back and not the means
-        printed = torch.tensor(float(math.prod(self.window.outputs) ** 2) if variant == "source" else 1.0)
+        printed = torch.tensor(math.prod(self.window.outputs) ** 2 if variant == "source" else 1, dtype=torch.float64)
         for name, term in super().terms(self._patches(h), g, variant):
             yield name, term.scaled(printed)
 
@@ -65,7 +65,7 @@ class GlobalPool(_Reduction):
 
     def forward(self, h: Kernel) -> Kernel:
         if isinstance(h, Field):
-            return h.total().scaled(torch.tensor(1 / h.positions**2))
+            return h.total().scaled(torch.tensor(1 / h.positions**2, dtype=torch.float64))
         assert isinstance(h, Moments)
         # positions of one example share pixels, which two numbers do not tell
         return Moments(torch.full_like(h.same, math.nan), h.pair)
@@ -84,7 +84,8 @@ class AveragePool(_Reduction):
     window: Window
 
     def forward(self, h: Kernel) -> Kernel:
-        assert isinstance(h, Field)
+        if not isinstance(h, Field):
+            raise ValueError("average pooling inside of a network has positions that differ; the source has no such.")
         m = self._matrix()
         return h.each(lambda k: m @ k @ m.T)
 

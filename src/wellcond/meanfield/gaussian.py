@@ -46,6 +46,10 @@ class Activation(ABC):
     def weighted_slopes(self, v: Tensor, w: Tensor, k: Tensor) -> Tensor:
         """E[aφ'(a) bφ'(b)]."""
 
+    @abstractmethod
+    def mean(self, v: Tensor) -> Tensor:
+        """E φ(a)."""
+
 
 @dataclass(frozen=True)
 class PiecewiseLinear(Activation):
@@ -78,6 +82,9 @@ class PiecewiseLinear(Activation):
     def weighted_slopes(self, v: Tensor, w: Tensor, k: Tensor) -> Tensor:
         return self.product(v, w, k)  # aφ'(a) = φ(a)
 
+    def mean(self, v: Tensor) -> Tensor:
+        return (1 - self.slope) * (v / (2 * math.pi)).sqrt()
+
 
 @dataclass(frozen=True)
 class Smooth(Activation):
@@ -94,6 +101,9 @@ class Smooth(Activation):
 
     def weighted_slopes(self, v: Tensor, w: Tensor, k: Tensor) -> Tensor:
         return _pair_mean(lambda x: x * self._derivative(x), v, w, k)
+
+    def mean(self, v: Tensor) -> Tensor:
+        return _hermite_coefficients(self.function, v)[..., 0]
 
     def _derivative(self, x: Tensor) -> Tensor:
         with torch.enable_grad():

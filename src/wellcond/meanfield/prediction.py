@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import itertools
+import math
 from collections.abc import Iterator
 from dataclasses import dataclass
 from typing import Literal
@@ -80,10 +81,10 @@ def _rows(step: int | None, layer: str, quantity: str, value: float | Tensor, un
 
 
 def _spread(value: float | Tensor) -> str:
-    """A number, or the least and the greatest of a grid."""
+    """A number, or the least and the greatest of a grid; nothing for what is not known."""
     if not isinstance(value, Tensor):
-        return number(value)
-    low, high = (number(float(x)) for x in (value.min(), value.max()))
+        return "" if math.isnan(value) else number(value)
+    low, high = (_spread(float(x)) for x in (value.min(), value.max()))
     return low if low == high else f"{low}…{high}"
 
 

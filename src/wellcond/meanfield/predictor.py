@@ -3,20 +3,23 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Sequence
-from dataclasses import replace
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass, replace
 from typing import Any, get_args
 
 import torch
 from torch import Tensor, nn
 
-from wellcond.meanfield.architecture import Architecture, Number, Parameters
+from wellcond.meanfield.architecture import Architecture, Number, Parameters, check_number
 from wellcond.meanfield.contributions import LayerContribution, contributions
+from wellcond.meanfield.convolution import Convolution
 from wellcond.meanfield.field import Field
 from wellcond.meanfield.gram import Gram
 from wellcond.meanfield.moments import Kernel, Moments
 from wellcond.meanfield.prediction import Loss, Prediction
-from wellcond.meanfield.stages import Variant
+from wellcond.meanfield.reader import read
+from wellcond.meanfield.signals import every
+from wellcond.meanfield.stages import Affine, Nonlinearity, Residual, Stage, Variant
 
 MEANING = {
     "source": "constants, with s² = q as wei2019 prints it",
@@ -35,7 +38,7 @@ def predict(
     inputs: Any = None,
     examples: int | None = None,
     loss: Loss = "half-squared",
-    parameters: Parameters = "weights",
+    parameters: Parameters | None = None,
     width: Number | None = None,
     sigma_w2: Number | None = None,
     sigma_b2: Number | None = None,
@@ -50,8 +53,8 @@ def predict(
     sigma_w2 and sigma_b2 replace its own, and may be tensors that broadcast: a grid of networks at once. variant: what
     BatchNorm's statistics are to the gradient; "batch" as in training, "detached", or "source" as printed. inputs:
     examples (N, ...); without, independent normalised ones. examples: their number N where finitely many matter, which
-    add (same − pair)/N to a term. parameters: weights alone, as in the source, or biases, γ and β too. Cost:
-    milliseconds, and no pass; with padding tenths of a second a network.
+    add (same − pair)/N to a term. parameters: "weights" alone as in the source, or "all" that train, which a module has
+    unless told. Cost: milliseconds, and no pass; with padding tenths of a second a network.
 
     >>> prediction = predict("fc 784-1000-1000-1000-10", variant="detached")
     >>> round(prediction.lambda_max, 1), round(prediction.max_lr, 4)
@@ -61,33 +64,88 @@ def predict(
     """
     _check_options(momentum, variant, loss, parameters, examples)
     variant = variant or "batch"
+    replaced = {"gamma": gamma, "sigma_w2": sigma_w2, "sigma_b2": sigma_b2}
+    changes: dict[str, Any] = {name: value for name, value in replaced.items() if value is not None}
     if isinstance(network, nn.Module):
-        raise NotImplementedError
-    architecture = Architecture.parse(network) if isinstance(network, str) else network
-    hidden = None if width is None else (width,) * len(architecture.hidden)
-    changes: dict[str, Any] = {"gamma": gamma, "hidden": hidden, "sigma_w2": sigma_w2, "sigma_b2": sigma_b2}
-    architecture = replace(architecture, **{name: value for name, value in changes.items() if value is not None})
-    start = _moments(architecture, variant, inputs, examples)
-    # moments of positions are large: one network of a grid at a time
-    networks = list(architecture.each()) if isinstance(start, Field) else [architecture]
-    found = [contributions(one.stages(parameters), start, variant, examples) for one in networks]
-    factor, grid = _factor(loss, architecture.outputs), architecture.grid
-
-    def whole(values: Sequence[Number]) -> Number:
-        """One quantity of all networks."""
-        tensors = [torch.as_tensor(value) for value in values]
-        if not grid:
-            return float(tensors[0])
-        return tensors[0].expand(grid) if len(tensors) == 1 else torch.stack(tensors).view(grid)
-
+        if width is not None:
+            raise ValueError(f"width is {width}, but that of a module cannot be changed; give an architecture.")
+        subject = _of_module(network, changes, inputs, parameters or "all")
+    else:
+        architecture = Architecture.parse(network) if isinstance(network, str) else network
+        widths: dict[str, Any] = {} if width is None else {"hidden": (width,) * len(architecture.hidden)}
+        architecture = replace(architecture, **changes, **widths)
+        subject = _of_architecture(architecture, variant, inputs, examples, parameters or "weights")
+    factor = _factor(loss, subject.outputs)
+    found = [contributions(stages, subject.start(variant), variant, examples) for stages in subject.networks]
     layers = []
     for same_layer in zip(*(layers for _, layers in found), strict=True):
-        values = {name: whole([layer.values()[name] for layer in same_layer]) for name in same_layer[0].values()}
-        layers.append(LayerContribution(same_layer[0].name, **values | {"term": factor * values["term"]}))
-    lambda_max = whole([factor * largest for largest, _ in found])
+        columns = [[layer.values()[name] for layer in same_layer] for name in same_layer[0].values()]
+        term, *order_parameters = map(subject.joined, columns)
+        layers.append(LayerContribution(same_layer[0].name, factor * term, *order_parameters))
+    lambda_max = subject.joined([factor * largest for largest, _ in found])
     max_lr = 2 * (1 + momentum) / lambda_max if isinstance(lambda_max, Tensor) or lambda_max > 0 else math.inf
-    notes = _notes(architecture, variant, loss)
-    return Prediction(str(architecture), lambda_max, max_lr, tuple(layers), variant, momentum, loss, notes)
+    notes = (*subject.notes, *_notes(subject, variant, loss))
+    return Prediction(subject.name, lambda_max, max_lr, tuple(layers), variant, momentum, loss, notes)
+
+
+@dataclass(frozen=True)
+class _Subject:
+    """What is predicted for. networks: one, whose numbers may be grids, or all of the grid one by one."""
+
+    name: str
+    networks: list[list[Stage]]
+    input_moments: Kernel
+    outputs: int
+    grid: torch.Size
+    notes: tuple[str, ...] = ()
+
+    def start(self, variant: Variant) -> Kernel:
+        """The source knows of no positions that differ."""
+        moments = self.input_moments
+        return moments.average() if variant == "source" and isinstance(moments, Field) else moments
+
+    def joined(self, values: Sequence[Number]) -> Number:
+        """One quantity of all networks: a float, or a tensor for a grid."""
+        tensors = [torch.as_tensor(value) for value in values]
+        if not self.grid:
+            return float(tensors[0])
+        return tensors[0].expand(self.grid) if len(tensors) == 1 else torch.stack(tensors).view(self.grid)
+
+
+def _of_architecture(
+    architecture: Architecture, variant: Variant, inputs: Tensor | None, examples: int | None, parameters: Parameters
+) -> _Subject:
+    start = _moments(architecture, variant, inputs, examples)
+    # moments of positions are large: one network of a grid at a time
+    networks = architecture.each() if isinstance(start, Field) else [architecture]
+    stages = [one.stages(parameters) for one in networks]
+    return _Subject(str(architecture), stages, start, architecture.outputs, architecture.grid)
+
+
+def _of_module(module: nn.Module, changes: dict[str, Number], inputs: Any, parameters: Parameters) -> _Subject:
+    for name, value in changes.items():
+        check_number(name, value)
+    reading = read(module, inputs)
+    stages = list(_changed(reading.stages, changes, parameters))
+    grid = sum((torch.as_tensor(value) for value in changes.values()), torch.tensor(0.0)).shape
+    return _Subject(type(module).__name__, [stages], reading.input_moments, reading.outputs, grid, reading.notes)
+
+
+def _changed(stages: Sequence[Stage], changes: dict[str, Number], parameters: Parameters) -> Iterator[Stage]:
+    """The stages with other numbers, or with weights alone among the parameters."""
+    numbers: dict[str, Any] = {name: torch.as_tensor(value).double() for name, value in changes.items()}
+    for stage in stages:
+        if isinstance(stage, Residual):
+            paths = (list(_changed(path, changes, parameters)) for path in (stage.branch, stage.shortcut))
+            yield Residual(*paths)
+        elif isinstance(stage, Affine):
+            trains = stage.trains_bias and parameters == "all"
+            yield replace(stage, trains_bias=trains, **{k: v for k, v in numbers.items() if k != "gamma"})
+        elif isinstance(stage, Nonlinearity) and stage.norm != "none":
+            trains = stage.trains_affine and parameters == "all"
+            yield replace(stage, trains_affine=trains, gamma=numbers.get("gamma", stage.gamma))
+        else:
+            yield stage
 
 
 def _moments(architecture: Architecture, variant: Variant, inputs: Tensor | None, examples: int | None) -> Kernel:
@@ -114,22 +172,23 @@ def _factor(loss: Loss, outputs: int) -> float:
     return {"half-squared": 1.0, "mse": 2 / outputs, "cross-entropy": 1 / outputs}[loss]
 
 
-def _notes(architecture: Architecture, variant: Variant, loss: Loss) -> tuple[str, ...]:
-    notes = []
-    if architecture.norm == "batch":
-        notes.append(f"BatchNorm's statistics are {MEANING[variant]} (variant {variant!r})")
-    if architecture.is_convolutional and variant == "source":
-        notes.append("convolutions as printed, where positions are counted twice: far too high")
+def _notes(subject: _Subject, variant: Variant, loss: Loss) -> Iterator[str]:
+    stages = list(every(subject.networks[0]))
+    if any(isinstance(stage, Nonlinearity) and stage.norm == "batch" for stage in stages):
+        yield f"BatchNorm's statistics are {MEANING[variant]} (variant {variant!r})"
+    if any(isinstance(stage, Convolution) for stage in stages) and variant == "source":
+        yield "convolutions as printed, where positions are counted twice: far too high"
     if loss == "cross-entropy":
-        notes.append("all classes are taken to be equally likely, as they are at first where outputs are small")
-    return tuple(notes)
+        yield "all classes are taken to be equally likely, as they are at first where outputs are small"
 
 
-def _check_options(momentum: float, variant: str | None, loss: str, parameters: str, examples: int | None) -> None:
+def _check_options(
+    momentum: float, variant: str | None, loss: str, parameters: str | None, examples: int | None
+) -> None:
     for name, value, allowed in (
         ("variant", variant, (None, *get_args(Variant))),
         ("loss", loss, get_args(Loss)),
-        ("parameters", parameters, get_args(Parameters)),
+        ("parameters", parameters, (None, *get_args(Parameters))),
     ):
         if value not in allowed:
             raise ValueError(f"{name} is {value!r}; it must be one of {', '.join(map(repr, allowed))}.")

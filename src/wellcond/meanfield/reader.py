@@ -1,24 +1,26 @@
-"""From a module to the stages of mean-field theory: its forward pass is traced, not run, and read call by call."""
+"""From a module to the stages of mean-field theory: its forward pass is traced and read call by call."""
 
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Any
 
 import torch
 from torch import Tensor, fx, nn
-from torch.fx.passes.shape_prop import ShapeProp
 
-from wellcond.isolation import isolated, unwrapped
+from wellcond.isolation import unwrapped
+from wellcond.meanfield.calls import Call, two
 from wellcond.meanfield.convolution import AveragePool, Convolution, GlobalPool
 from wellcond.meanfield.field import Field
 from wellcond.meanfield.gram import Gram
-from wellcond.meanfield.module_rules import MODULES, Call, rule_of
+from wellcond.meanfield.means import with_means
+from wellcond.meanfield.module_rules import MODULES, rule_of
 from wellcond.meanfield.moments import Kernel, Moments
 from wellcond.meanfield.signals import NotUnderstood, Signal, every
 from wellcond.meanfield.stages import Affine, Nonlinearity, Residual, Stage
+from wellcond.meanfield.tracing import traced
 
 MOST_EXAMPLES = 1000
 """Of which the matrix of products is followed through the layers."""
@@ -30,10 +32,10 @@ SHAPE_READERS = frozenset(("size", "dim", "numel", "getattr"))
 class Reading:
     """A network as mean-field theory sees it.
 
-    stages: its layers, with σ_w² = fan_in · mean(w²), σ_b² = mean(b²) and γ = √mean(γ²) of its own parameters; those that
-    are frozen have no term. outputs: C. input_moments: of the inputs that were given, as matrices of examples for dense
-    networks and of positions for convolutional ones; else those of independent normalised inputs. notes: what theory and
-    network do not agree on.
+    stages: its layers, with σ_w² = fan_in · mean(w²), σ_b² = mean(b²) and γ = √mean(γ²) of its own parameters; frozen
+    ones have no term. outputs: C. input_moments: of the inputs that were given, as matrices of examples for dense
+    networks and of positions for convolutional ones; else those of independent normalised inputs. notes: where theory
+    and network do not agree.
     """
 
     stages: list[Stage]
@@ -50,10 +52,10 @@ class Reading:
 def read(module: nn.Module, inputs: Tensor | Sequence[int] | None = None) -> Reading:
     """Read the layers of a network, their order and variances, from the module itself.
 
-    inputs: a batch (N, ...), N > 1, or the shape of one example; convolutions need either. Understood are linear layers,
-    1d and 2d convolutions, batch, layer and RMS norms, activations, flattening and average pooling, and sums of two ways
-    through the network, written as modules or as functions; anything else is refused by name. Nothing of the module is
-    changed. Cost: with inputs, one forward pass of two examples.
+    inputs: a batch (N, ...), N > 1, or the shape of one example; convolutions need either. Understood are linear
+    layers, 1d and 2d convolutions, batch, layer and RMS norms, activations, flattening, average pooling, and sums of
+    two ways through the network, written as modules or as functions; anything else is refused by name
+    (`NotUnderstood`). Nothing of the module is changed. Cost: one forward pass of two examples.
 
     >>> layer = nn.Linear(4, 3, bias=False)
     >>> _ = nn.init.constant_(layer.weight, 0.5)
@@ -64,128 +66,87 @@ def read(module: nn.Module, inputs: Tensor | Sequence[int] | None = None) -> Rea
     module = unwrapped(module)
     if isinstance(module, tuple(MODULES)):
         module = nn.Sequential(module)
-    examples = _examples(inputs)
-    graph = _traced(module)
-    if examples is not None:
-        _note_shapes(module, graph, examples)
-    notes: list[str] = []
-    signal = _walked(module, graph, notes)
+    examples, notes = _two_examples(inputs), list[str]()
+    signal = _Walk(module, notes).along(traced(module, examples))
     outputs = _outputs(module, signal)
     start = _input_moments(signal.stages, examples, inputs if isinstance(inputs, Tensor) else None, notes)
-    return Reading(list(signal.stages), outputs, start, tuple(notes))
+    return Reading(with_means(signal.stages, start), outputs, start, tuple(notes))
 
 
-def _examples(inputs: Tensor | Sequence[int] | None) -> Tensor | None:
+def _two_examples(inputs: Tensor | Sequence[int] | None) -> Tensor | None:
     if inputs is None:
         return None
     if not isinstance(inputs, Tensor):
         if not all(isinstance(n, int) and n > 0 for n in inputs):
-            raise ValueError(f"inputs={inputs!r}: it is a batch (N, ...) or the shape of one example.")
+            raise ValueError(f"inputs is {inputs!r}; it must be a batch (N, ...) or the shape of one example.")
         return torch.zeros(2, *inputs)
     if inputs.dim() < 2 or len(inputs) < 2:
-        raise ValueError(f"inputs is {tuple(inputs.shape)}: it must be a batch (N, ...) of two examples or more.")
+        raise ValueError(f"inputs is {tuple(inputs.shape)}; it must be a batch (N, ...) of two examples or more.")
     return inputs[:2]
 
 
-# the graph
+class _Walk:
+    """Along the calls, from the network's input to its output."""
 
+    def __init__(self, module: nn.Module, notes: list[str]) -> None:
+        self.modules = dict(module.named_modules())
+        self.notes = notes
+        self.signals: dict[fx.Node, Signal] = {}
+        """By the node that gives them; what is not there depends on no value, as a size does."""
+        self.owners: dict[nn.Parameter, str] = {}
 
-class _Tracer(fx.Tracer):
-    def is_leaf_module(self, m: nn.Module, module_qualified_name: str) -> bool:
-        return isinstance(m, tuple(MODULES)) or super().is_leaf_module(m, module_qualified_name)
+    def along(self, graph: fx.Graph) -> Signal:
+        """What the output has gone through."""
+        called = [self.modules.get(str(node.target)) for node in graph.nodes if node.op == "call_module"]
+        has_positions = any(isinstance(module, (nn.Conv1d, nn.Conv2d)) for module in called)
+        for node in graph.nodes:
+            taken = [n for n in node.all_input_nodes if n in self.signals]
+            if node.op == "placeholder" and node.users:
+                if self.signals:
+                    raise NotUnderstood(node.name, "a second input", "mean-field theory here is of networks of one")
+                shape = node.meta.get("shape")
+                self.signals[node] = Signal(size=two(shape[2:]) if has_positions and shape is not None else None)
+            elif node.op == "output":
+                if node.args[0] not in self.signals:
+                    raise NotUnderstood("output", "not one tensor", "mean-field theory here is of networks of one")
+                return self.signals[node.args[0]]
+            elif taken:
+                call = self._call(node, taken[0])
+                if call.kind not in SHAPE_READERS:
+                    self.signals[node] = self._given(call, node, [self.signals[n] for n in taken])
+        raise AssertionError("a graph ends in its output")
 
-    def call_module(self, m: nn.Module, forward: Callable[..., Any], args: Any, kwargs: Any) -> Any:
-        return super().call_module(m, m.forward, args, kwargs)  # a user's hooks could not do with what is traced
+    def _call(self, node: fx.Node, signal: fx.Node) -> Call:
+        if node.op == "call_module":
+            name, what = str(node.target), self.modules[str(node.target)]
+        else:
+            target = getattr(node.target, "__name__", str(node.target)).strip("_")
+            name, what = node.name, SPELLINGS.get(target, target)
+        arguments = tuple(a for a in node.args if a is not signal)
+        shapes = (n.meta.get("shape") for n in (signal, node))
+        return Call(name, what, arguments, dict(node.kwargs), *shapes, notes=self.notes)
 
+    def _given(self, call: Call, node: fx.Node, signals: list[Signal]) -> Signal:
+        if call.what == "add":
+            if len(signals) != 2 or len(node.args) != 2 or node.kwargs.get("alpha", 1) != 1:
+                raise call.refused("it adds something else than two different signals")
+            return signals[0].plus(signals[1], call.name)
+        rule = rule_of(call)
+        if len(signals) > 1:
+            raise call.refused("it joins signals otherwise than by their sum")
+        if node.args and call.what != "mul" and node.args[0] not in self.signals:
+            raise call.refused("the signal is not its first argument")
+        if isinstance(call.what, nn.Module):
+            self._check_own(call)
+        return rule(call, signals[0])
 
-def _traced(module: nn.Module) -> fx.Graph:
-    try:
-        return _Tracer().trace(module)
-    except Exception as error:  # whatever someone's forward raises on values that are not there yet
-        raise NotUnderstood(
-            type(module).__name__,
-            "not a fixed sequence of calls",
-            f"what its forward does depends on its data ({type(error).__name__}: {str(error).splitlines()[0]})",
-        ) from error
-
-
-def _note_shapes(module: nn.Module, graph: fx.Graph, examples: Tensor) -> None:
-    parameter = next(module.parameters(), examples)
-    if examples.is_floating_point():
-        examples = examples.to(parameter.dtype)
-    with isolated(module, parameter.device, batch_statistics=False, dropout=False), torch.no_grad():
-        ShapeProp(fx.GraphModule(module, graph)).propagate(examples.to(parameter.device))
-
-
-def _shape(node: Any) -> torch.Size | None:
-    meta = node.meta.get("tensor_meta") if isinstance(node, fx.Node) else None
-    return getattr(meta, "shape", None)
-
-
-# the walk
-
-
-def _walked(module: nn.Module, graph: fx.Graph, notes: list[str]) -> Signal:
-    """What the network's output has gone through."""
-    modules = dict(module.named_modules())
-    convolutional = any(isinstance(modules.get(str(n.target)), (nn.Conv1d, nn.Conv2d)) for n in graph.nodes)
-    signals: dict[fx.Node, Signal] = {}
-    owners: dict[int, str] = {}
-    for node in graph.nodes:
-        taken = [n for n in node.all_input_nodes if n in signals]
-        if node.op == "placeholder":
-            if signals and node.users:
-                raise NotUnderstood(node.name, "a second input", "mean-field theory here is of networks of one input")
-            shape = _shape(node)
-            size = (1, *shape[2:])[-2:] if convolutional and shape is not None else None
-            signals.setdefault(node, Signal(size=size)) if node.users else None
-        elif node.op == "output":
-            if len(taken) != 1 or node.args[0] is not taken[0]:
-                raise NotUnderstood("output", "not one tensor", "mean-field theory here is of networks of one output")
-            return signals[taken[0]]
-        elif taken:
-            call = _call(node, taken[0], modules, notes)
-            if call.what in SHAPE_READERS:
-                continue
-            if isinstance(call.what, nn.Module):
-                _check_own(call, owners)
-            signals[node] = (
-                _summed(call, [signals[n] for n in taken], node) if call.what == "add" else _ruled(call, taken, signals)
-            )
-    raise AssertionError("a graph ends in its output")
-
-
-def _call(node: fx.Node, signal: fx.Node, modules: dict[str, nn.Module], notes: list[str]) -> Call:
-    if node.op == "call_module":
-        name, what = str(node.target), modules[str(node.target)]
-    else:
-        target = node.target if isinstance(node.target, str) else getattr(node.target, "__name__", str(node.target))
-        target = target.strip("_")
-        name, what = node.name, SPELLINGS.get(target, target)
-    arguments = tuple(a for a in node.args if a is not signal)
-    return Call(name, what, arguments, dict(node.kwargs), _shape(signal), _shape(node), notes)
-
-
-def _check_own(call: Call, owners: dict[int, str]) -> None:
-    for parameter in call.what.parameters():
-        if id(parameter) in owners:
-            tied = f"it shares a parameter with {owners[id(parameter)]!r}"
-            why = "it is called more than once" if owners[id(parameter)] == call.name else tied
-            raise call.refused(f"{why}, and weights that are used twice are not independent")
-    owners.update({id(parameter): call.name for parameter in call.what.parameters()})
-
-
-def _ruled(call: Call, taken: list[fx.Node], signals: dict[fx.Node, Signal]) -> Signal:
-    rule = rule_of(call)
-    if len(taken) > 1:
-        raise call.refused("it joins two signals otherwise than by their sum")
-    return rule(call, signals[taken[0]])
-
-
-def _summed(call: Call, terms: list[Signal], node: fx.Node) -> Signal:
-    if len(terms) != 2 or node.kwargs.get("alpha", 1) != 1 or len(node.args) != 2:
-        raise call.refused("it adds something else than two signals to each other")
-    return terms[0].plus(terms[1], call.name)
+    def _check_own(self, call: Call) -> None:
+        for parameter in call.what.parameters():
+            if parameter in self.owners:
+                owner = self.owners[parameter]
+                twice = "it is called twice" if owner == call.name else f"it shares a parameter with {owner!r}"
+                raise call.refused(f"{twice}, and weights that are used twice are not independent")
+        self.owners |= dict.fromkeys(call.what.parameters(), call.name)
 
 
 # the ends
@@ -195,32 +156,23 @@ def _outputs(module: nn.Module, signal: Signal) -> int:
     layers = [stage for stage in every(signal.stages) if isinstance(stage, Affine)]
     last = signal.stages[-1] if signal.stages else None
     if not layers or not isinstance(last, (Affine, GlobalPool, Residual)) or signal.size is not None:
-        name = last.name if isinstance(last, Nonlinearity) else type(last).__name__
-        raise NotUnderstood(
-            name, "at the end of the network", "the theory is of networks that end in weights",
-            "Predict for the part up to the logits.",
-        )  # fmt: skip
+        name = getattr(last, "name", type(last).__name__)
+        why = "the theory is of networks that end in weights, or in the mean of what they give over positions"
+        raise NotUnderstood(name, "at the end of the network", why, "Predict for the part up to the logits.")
     layer: Any = module.get_submodule(layers[-1].name)
     return int(layer.weight.shape[0])
 
 
 def _input_moments(stages: Sequence[Stage], examples: Tensor | None, batch: Tensor | None, notes: list[str]) -> Kernel:
-    positions = list(_windows(stages))
-    if batch is not None and len(batch) > MOST_EXAMPLES:
-        notes.append(f"of {len(batch)} inputs the first {MOST_EXAMPLES} count")
-        batch = batch[:MOST_EXAMPLES]
+    windows = [stage for stage in every(stages) if isinstance(stage, (Convolution, AveragePool))]
     if batch is not None:
-        batch = batch.detach().double().cpu()
-        if not positions:
+        if len(batch) > MOST_EXAMPLES:
+            notes.append(f"of {len(batch)} inputs the first {MOST_EXAMPLES} count")
+        batch = batch[:MOST_EXAMPLES].detach().double().cpu()
+        if not windows:
             return Gram.of(batch)
         return Field.of(batch if batch.dim() == 4 else batch.unsqueeze(2))
-    if examples is not None and any(sum(stage.window.padding) or isinstance(stage, AveragePool) for stage in positions):
+    if examples is not None and any(any(w.window.padding) or isinstance(w, AveragePool) for w in windows):
         return Field.independent(math.prod(examples.shape[2:]))
     one = torch.ones((), dtype=torch.float64)
     return Moments(one, torch.zeros_like(one))
-
-
-def _windows(stages: Sequence[Stage]) -> Iterator[Convolution | AveragePool]:
-    for stage in every(stages):
-        if isinstance(stage, (Convolution, AveragePool)):
-            yield stage

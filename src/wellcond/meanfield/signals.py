@@ -6,12 +6,10 @@ from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, replace
 from typing import Literal
 
-from torch import Tensor
-
 from wellcond.errors import WellcondError
 from wellcond.meanfield.gaussian import Activation, PiecewiseLinear
-from wellcond.meanfield.moments import Kernel
-from wellcond.meanfield.stages import Affine, Nonlinearity, Residual, Stage, Variant
+from wellcond.meanfield.means import AboutMean
+from wellcond.meanfield.stages import Affine, Nonlinearity, Residual, Stage
 
 LINEAR = PiecewiseLinear(1.0)
 CURE = "Take it out, or measure instead of predicting: wc.eigenvalues(wc.GGN(problem))."
@@ -20,32 +18,17 @@ CURE = "Take it out, or measure instead of predicting: wc.eigenvalues(wc.GGN(pro
 class NotUnderstood(WellcondError, ValueError):
     """Mean-field theory has no rule for a part of the network."""
 
-    def __init__(self, name: str, what: str, why: str = "mean-field theory here has no rule for it", cure: str = CURE):
-        super().__init__(f"layer {name!r} is {what}: {why}. {cure}")
-
-
-@dataclass(frozen=True)
-class Scaling(Stage):
-    """The signal times a number, or with channels of zeros appended. factor: of its second moments."""
-
-    factor: Tensor
-
-    def forward(self, h: Kernel) -> Kernel:
-        return h.scaled(self.factor)
-
-    def backward(self, h: Kernel, g: Kernel, variant: Variant) -> Kernel:
-        return g.scaled(self.factor)
-
-    def terms(self, h: Kernel, g: Kernel, variant: Variant) -> Iterator[tuple[str, Kernel]]:
-        return iter(())
+    def __init__(self, name: str, what: str, why: str | None = None, cure: str | None = None) -> None:
+        why = why or "mean-field theory here has no rule for it"
+        super().__init__(f"layer {name!r} is {what}: {why}. {cure or CURE}")
 
 
 @dataclass(frozen=True)
 class Signal:
-    """stages: those gone through. size: height and width of a feature map. units: what they are over a layer's units.
+    """stages: those gone through. size: height and width of a feature map. units: how they are distributed in a layer.
 
-    "gaussian": of mean 0, as behind independent weights. "activated": behind an activation. "other": the input, or a sum
-    of unlike parts.
+    "gaussian": with mean 0, as behind independent weights. "activated": as behind an activation. "other": the input, or
+    a sum of unlike parts.
     """
 
     stages: tuple[Stage, ...] = ()
@@ -69,7 +52,9 @@ class Signal:
         last = self.stages[-1] if self.stages else None
         if isinstance(last, Nonlinearity) and last.norm != "none" and last.activation == LINEAR:
             return replace(self, stages=(*self.stages[:-1], replace(last, activation=activation)), units="activated")
-        return replace(self, stages=(*self.stages, Nonlinearity(name, activation)), units="activated")
+        stage = Nonlinearity(name, activation)
+        told = AboutMean.of(stage) if self.units == "other" else stage
+        return replace(self, stages=(*self.stages, told), units="activated")
 
     def plus(self, other: Signal, name: str) -> Signal:
         """The sum of two ways from where they parted."""

@@ -77,10 +77,10 @@ class Nonlinearity(Stage):
     trains_affine: bool = False
 
     def forward(self, h: Kernel) -> Kernel:
-        return self._pre_activation(h).through(self.activation)
+        return self.pre_activation(h).through(self.activation)
 
     def backward(self, h: Kernel, g: Kernel, variant: Variant) -> Kernel:
-        a = self._pre_activation(h)
+        a = self.pre_activation(h)
         at_a = g * a.slopes(self.activation)
         if self.norm == "none":
             return at_a
@@ -95,7 +95,7 @@ class Nonlinearity(Stage):
 
     def terms(self, h: Kernel, g: Kernel, variant: Variant) -> Iterator[tuple[str, Kernel]]:
         if self.norm != "none" and self.trains_affine:
-            a = self._pre_activation(h)
+            a = self.pre_activation(h)
             yield f"{self.name}.weight", (g * a.weighted_slopes(self.activation)).scaled(1 / self._gamma2)
             yield f"{self.name}.bias", g * a.slopes(self.activation)
 
@@ -104,7 +104,8 @@ class Nonlinearity(Stage):
         assert self.gamma is not None
         return self.gamma**2
 
-    def _pre_activation(self, h: Kernel) -> Kernel:
+    def pre_activation(self, h: Kernel) -> Kernel:
+        """Of what φ receives."""
         if self.norm == "none":
             return h
         if self.norm == "layer":

@@ -62,9 +62,9 @@ def remarks_on_norm(name: str, norm: Any) -> Iterator[str]:
     """Where γ differs from unit to unit, or β is not 0."""
     if getattr(norm, "weight", None) is not None:
         weight = norm.weight.detach().double().cpu()
-        size = _mean_square(weight).sqrt()
-        if weight.numel() > 1 and weight.std(correction=0) > SPREAD_OF_ROWS * size:
-            yield f"{name}: its γ differ by {100 * float(weight.std(correction=0) / size):.0f} %; their root mean square counts"
+        size, spread = float(_mean_square(weight).sqrt()), float(weight.std(correction=0))
+        if spread > SPREAD_OF_ROWS * size:
+            yield f"{name}: its γ differ by {100 * spread / size:.0f} %; their root mean square counts"
     if getattr(norm, "bias", None) is not None and bool((norm.bias != 0).any()):
         yield f"{name}: its β are {float(_mean_square(norm.bias).sqrt()):.2g}, which is taken as 0"
 

@@ -173,12 +173,11 @@ class MaxLearningRate:
             )
         if len(self.groups) > 1:
             lines.append(self._table_of_groups())
+        products = f"{self.matvecs} products with the Hessian"
         if self.batches:
             least, median = number(self.smallest_of_batches or 0.0), number(self.median_of_batches or 0.0)
-            lines.append(
-                f"on one of the {len(self.batches)} batches alone: {least} at the least, {median} at the median"
-            )
-        products = f"{self.matvecs} products with the Hessian"
+            lines.append(f"on single batches ({len(self.batches)}): {least} at the least, {median} at the median")
+            products += f" and {sum(b.matvecs for b in self.batches)} with those of single batches"
         lines.append(
             f"batchnorm={self.batchnorm!r}; {products}, cost {number(self.cost)} u (u: a forward+backward pass)"
         )

@@ -56,7 +56,7 @@ def max_lr(
     optimizer: take all from it instead: momentum, Nesterov's form, dampening, weight decay, maximize, the proportions
         of the groups' lrs; and of Adam, AdamW, NAdam, Adamax, RMSprop and Adagrad the preconditioner P as it is now,
         for the limit 2(1+β₁)/((1−β₁) λ_max(P^{−½}HP^{−½})) of Adam. Any other is refused by name.
-    tol: relative error of λ_max, and so about that of the rate.
+    tol: relative error of λ_max, and so about that of the rate; P counts as exact.
     each_group: also every group's limit if it moved alone, from its diagonal block of H.
     each_batch: also the limit on the loss of each batch alone. SGD steps on one batch at a time; a rate above the
         smallest of them overshoots on some batch.
@@ -91,6 +91,7 @@ def max_lr(
     top = search.largest(hessian, model.groups, "largest stable learning rate")
     limit = _limit(top, model.fastest)
     alone = {g.index: _limit(search.largest(hessian, [g], f"group {g.index} alone"), g) for g in apart}
+    of_batches = _of_batches(problem, search, top.vectors) if each_batch else []
     return MaxLearningRate(
         limit,
         model.matrix,
@@ -98,10 +99,10 @@ def max_lr(
         None if optimizer is None else type(optimizer).__name__,
         None if optimizer is None else model.fastest.lr,
         () if optimizer is None else tuple(_groups(problem, model, limit, alone)),
-        tuple(_of_batches(problem, search, top.vectors)) if each_batch else (),
+        tuple(of_batches),
         problem.batchnorm,
         gradients_at.backwards,
-        (*model.notes, *_caveats(limit, top.status)),
+        (*model.notes, *_caveats(limit, top.status, [*alone.values(), *of_batches])),
     )
 
 
@@ -162,10 +163,12 @@ def _of_batches(problem: Problem, search: _Search, start: Tensor) -> list[Limit]
     return limits
 
 
-def _caveats(limit: Limit, status: str) -> Iterator[str]:
+def _caveats(limit: Limit, status: str, others: Sequence[Limit]) -> Iterator[str]:
     if not limit.converged:
         yield f"λ_max: {status}"
     if limit.lambda_max <= 0:
         yield NO_LIMIT
     elif limit.high == math.inf:
         yield MAYBE_NO_LIMIT
+    if rough := sum(not other.converged for other in others):
+        yield f"{rough} of {len(others)} limits of single groups or batches have not converged: see their low and high."

@@ -181,7 +181,7 @@ def _moved(problem: Problem, optimizer: Optimizer, gradients: Gradients) -> Iter
         decay, shrinkage = (0.0, weight_decay) if decay_is_decoupled(optimizer, group) else (weight_decay, 0.0)
         state = optimizer.state.get(p, {})
         response, divisor = rule(group, state, sign * gradient.double() + decay * p.detach().double())
-        diagonal = torch.as_tensor(divisor)
+        diagonal = torch.as_tensor(divisor, dtype=torch.float64)
         if not bool((torch.isfinite(diagonal) & (diagonal > 0)).all()):
             raise NonFinite(NO_PRECONDITIONER.format(optimizer=type(optimizer).__name__, name=name))
         has_stepped = float(state.get("step", 0)) > 0

@@ -57,7 +57,7 @@ class TrialSteps:
 
     @property
     def cost(self) -> float:
-        """In u. The last loss of a rate takes a forward pass alone; one that is not finite two, to find who is to blame."""
+        """In u. A last loss takes a forward pass alone, and one that is not finite two, to find who is to blame."""
         finite_steps = self.losses[:, 1:].isfinite().sum(1)
         forwards = torch.where(finite_steps == self.steps, 1, 2)
         return float(1 + finite_steps.clamp_max(self.steps - 1).sum() + forwards.sum() / 3)
