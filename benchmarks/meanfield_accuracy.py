@@ -122,7 +122,7 @@ if __name__ == "__main__":
             a = Architecture.parse(line)
             p = predict(a, variant=variant, examples=int(sys.argv[1]))
             q = predict(a, variant=variant)
-            m = [measured(a, variant, s, examples=int(sys.argv[1])) for s in range(4)]
+            m = [measured(a, variant, s, examples=int(sys.argv[1])) for s in range(6)]
             lam = np.mean([x.lambda_max for x in m])
-            print(line, variant, f"measured {lam:.4g} ± {np.std([x.lambda_max for x in m])/2:.2g} predicted {q.lambda_max:.4g} with N {p.lambda_max:.4g} ({100*(p.lambda_max/lam-1):+.1f} %)", flush=True)
+            print(line, variant, f"measured {lam:.4g} ± {np.std([x.lambda_max for x in m])/6**.5:.2g} predicted {q.lambda_max:.4g} with N {p.lambda_max:.4g} ({100*(p.lambda_max/lam-1):+.1f} %)", flush=True)
             print("    ", *(f"{np.mean([x.terms[k] for x in m]):.3g}/{l.term:.3g}" for k, l in enumerate(p.layers)))

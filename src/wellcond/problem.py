@@ -162,6 +162,19 @@ class Problem:
         """Outputs and loss of one batch; call it inside `measuring()`."""
         return self.judge(index, batch, self.forward(index, batch[0]))
 
+    def loss_again(self, index: int, batch: Batch) -> Tensor:
+        """The loss of a batch that has been evaluated before, at other weights, without telling again what kind it is.
+
+        Call it inside `measuring()`. It is a forward pass and no more.
+        """
+        if not self._loss_is_known:
+            return self.evaluate(index, batch).loss
+        raw = self.forward(index, batch[0])
+        outputs = raw if isinstance(raw, Tensor) else getattr(raw, "logits", None)
+        loss, _ = self._loss_and_its_function(raw, outputs, batch[1])
+        self._check_loss(index, batch, loss)
+        return loss.reshape(())
+
     def judge(self, index: int, batch: Batch, raw: Any) -> Evaluation:
         """The loss of one batch whose outputs are there."""
         targets = batch[1]

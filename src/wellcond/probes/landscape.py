@@ -15,6 +15,8 @@ from wellcond.probes.points import Progress, buffers_lent, checked_if_it_moves, 
 from wellcond.problem import Problem
 from wellcond.results import Row, number, text_table
 
+ROUNDED_STEP = 1e-3
+"""Rounding of θ − a·d adds to the distance in squares: a thousandth of the step is less than a float32 resolves."""
 ROUNDINGS = 10
 """A change of the gradient below so many rounding errors of its norm is not told from none."""
 
@@ -78,7 +80,10 @@ class Landscape:
 
     def __str__(self) -> str:
         columns = (self.step_lengths, self.distances, self.losses, self.gradient_changes, self.smoothness)
-        body = [list(map(number, line)) for line in zip(*(column.tolist() for column in columns), strict=True)]
+        body = [
+            [number(a), number(distance), f"{loss:.6g}", number(change), number(ratio)]
+            for a, distance, loss, change, ratio in zip(*(column.tolist() for column in columns), strict=True)
+        ]
         table = text_table(["step length a", "‖θ_a − θ‖", "loss", "‖∇L − ∇L_a‖", "ratio"], body)
         cost = f"{self.evaluations} u"
         if self.products:
@@ -86,7 +91,7 @@ class Landscape:
         return "\n".join(
             [
                 table,
-                f"from loss {number(self.loss)}, ‖∇L‖ {number(self.gradient_norm)}; "
+                f"from loss {self.loss:.6g}, ‖∇L‖ {number(self.gradient_norm)}; "
                 f"effective β-smoothness {number(self.beta)}",
                 f"direction: {self.direction}; batchnorm={self.batchnorm!r}; cost {cost} (u: a forward+backward pass)",
                 *(f"note: {note}" for note in self.notes),
@@ -162,27 +167,25 @@ def _walk(
 ) -> tuple[Tensor, Tensor, Tensor, list[str]]:
     """L(θ_a), ‖∇L(θ) − ∇L(θ_a)‖ and ‖θ_a − θ‖ for every a, and what went wrong where.
 
-    One set of buffers holds the point, then the step, then the change of the gradient.
+    One set of buffers holds the point, then the change of the gradient.
     """
     losses, changes, distances = torch.full((3, len(lengths)), math.nan, dtype=torch.float64)
     failures = []
     with buffers_lent(problem.params.values()) as (theta, here):
+        length, smallest = norm(d), torch.finfo(problem.dtype).eps / ROUNDED_STEP * norm(theta)
         for i, a in enumerate(lengths):
             if progress is not None:
                 progress("landscape", (1 + i) / (1 + len(lengths)))
-            torch._foreach_copy_(here, theta)
-            torch._foreach_add_(here, d, alpha=-a)
+            for place, own, step in zip(here, theta, d, strict=True):
+                torch.add(own, step, alpha=-a, out=place)
+            distances[i] = norm(torch._foreach_sub(here, theta)) if a * length < smallest else a * length
             try:
                 loss, moved = mean_loss_and_gradients(problem)
             except NonFinite as error:
                 failures.append(f"at step length {a:g}, {error}")
-                moved = None
-            torch._foreach_sub_(here, theta)
-            distances[i] = norm(here)
-            if moved is None:
                 continue
-            torch._foreach_copy_(here, moved)
-            torch._foreach_sub_(here, gradient)
+            for place, new, old in zip(here, moved, gradient, strict=True):
+                torch.sub(new, old, out=place)  # not in place: autograd may give two parameters one tensor
             losses[i], changes[i] = loss, norm(here)
             if not bool(torch.isfinite(changes[i])):
                 failures.append(f"at step length {a:g}, the gradient is NaN or inf although the loss is finite.")

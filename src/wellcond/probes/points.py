@@ -22,38 +22,60 @@ Progress = Callable[[str, float], None]
 
 
 def mean_loss_and_gradients(problem: Problem) -> tuple[Tensor, list[Tensor]]:
-    """L (), and ∇L as one tensor a trainable parameter (zeros where it is unused); one forward+backward pass.
-
-    Batches count by their terms. `.grad` is neither read nor written.
-    """
+    """L (), and ∇L as one tensor a trainable parameter (zeros where it is unused); one forward+backward pass."""
     params = list(problem.params.values())
-    weight = 0.0
-    mean: list[Tensor] = []
-    with contextlib.closing(problem.data()) as data:
-        for index, batch in data:
-            evaluation = problem.evaluate(index, batch)
-            found = torch.autograd.grad(evaluation.loss, params, allow_unused=True)
-            gradients = [torch.zeros_like(p) if g is None else g for g, p in zip(found, params, strict=True)]
-            weight += evaluation.terms
-            mean = _mean([evaluation.loss.detach(), *gradients], mean, evaluation.terms / weight)
+    loss, gradients = mean_loss_and_gradients_of(problem, params)
+    return loss, [torch.zeros_like(p) if g is None else g for g, p in zip(gradients, params, strict=True)]
+
+
+def mean_loss_and_gradients_of(problem: Problem, params: Sequence[nn.Parameter]) -> tuple[Tensor, list[Tensor | None]]:
+    """L (), and its gradient with respect to these alone: autograd leaves out what lies before them.
+
+    None where a parameter is unused, which an optimizer tells from a gradient of zero. Batches count by their terms.
+    `.grad` is neither read nor written.
+    """
+    mean: list[Tensor | None] = []
+    for loss, share in _losses(problem):
+        found = torch.autograd.grad(loss, params, allow_unused=True)
+        mean = _mean([loss.detach(), *found], mean, share)
+    assert mean[0] is not None
     return mean[0], mean[1:]
 
 
 def mean_loss(problem: Problem) -> Tensor:
     """L (), by a forward pass alone, which builds no graph."""
-    weight = 0.0
-    mean: list[Tensor] = []
-    with torch.no_grad(), contextlib.closing(problem.data()) as data:
-        for index, batch in data:
-            evaluation = problem.evaluate(index, batch)
-            weight += evaluation.terms
-            mean = _mean([evaluation.loss], mean, evaluation.terms / weight)
+    mean: list[Tensor | None] = []
+    with torch.no_grad():
+        for loss, share in _losses(problem):
+            mean = _mean([loss], mean, share)
+    assert mean[0] is not None
     return mean[0]
 
 
-def _mean(new: list[Tensor], before: Sequence[Tensor], share: float) -> list[Tensor]:
-    """The running mean with a batch of this share of the terms so far; one batch alone is not even copied."""
-    return [b.lerp(n, share) for b, n in zip(before, new, strict=True)] if before else new
+def _losses(problem: Problem) -> Iterator[tuple[Tensor, float]]:
+    """The loss of every batch, and the batch's share of the terms so far."""
+    weight = 0.0
+    with contextlib.closing(problem.data()) as data:
+        for index, batch in data:
+            if problem.is_one_batch:
+                yield problem.loss_again(index, batch), 1.0
+            else:
+                evaluation = problem.evaluate(index, batch)
+                weight += evaluation.terms
+                yield evaluation.loss, evaluation.terms / weight
+
+
+def _mean(new: list[Tensor | None], before: Sequence[Tensor | None], share: float) -> list[Tensor | None]:
+    """The running mean with a batch of this share of the terms. None counts as zero; one batch is not rounded."""
+    if not before:
+        return new
+    merged: list[Tensor | None] = []
+    for b, n in zip(before, new, strict=True):
+        if b is None or n is None:
+            merged.append(b * (1 - share) if b is not None else n * share if n is not None else None)
+        else:
+            merged.append(b.lerp(n, share))
+    return merged
 
 
 @contextlib.contextmanager

@@ -1,0 +1,423 @@
+"""λ_max and the largest rate: against the source's formulas written out, and against random networks.
+
+Measured is the largest eigenvalue of J Jᵀ/N, J the gradients of one output over the weights at N Gaussian inputs, with
+the statistics of BatchNorm constant ("detached") or differentiated ("batch").
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable
+from dataclasses import dataclass
+from typing import Any
+
+import pytest
+import torch
+from torch import Tensor, nn
+from torch.nn import functional as F
+from zoo import normal
+
+from wellcond.meanfield import Architecture, predict
+from wellcond.meanfield.contributions import contributions
+from wellcond.meanfield.moments import Moments
+from wellcond.meanfield.stages import Variant
+
+FC = "fc 784-1000-1000-1000-10"
+WIDTHS = [784, 1000, 1000, 1000]
+CONV = "conv 1x28x28 {} k3 s2 10"
+SIDES = [28, 13, 6, 2]
+W2, B2 = 2.0, 0.5
+GAMMAS = [0.1, 1.0, 3.0]
+
+
+# the formulas of the source, for ReLU
+
+
+def batchnorm_gradients(gamma: float, variant: str) -> list[float]:
+    """q̃_xy of three hidden layers and the output, eq. 25: with s² = q in the source, with s² = q − q_xy rightly."""
+    gradients = [1.0]
+    for k in (3, 2, 1):
+        q_hat, q_hat_xy = (1.0, 0.0) if k == 1 else (gamma**2 / 2, gamma**2 / (2 * math.pi))
+        q, q_xy = B2 + W2 * q_hat, B2 + W2 * q_hat_xy
+        s2 = q if variant == "source" else q - q_xy
+        gradients.insert(0, W2 * gamma**2 * gradients[0] / (4 * s2))
+    return gradients
+
+
+def batchnorm_terms(gamma: float, variant: str) -> list[float]:
+    """f_l = N_{l−1} q̂_xy^{l−1} q̃_xy^l."""
+    q_hat_xy = [0.0, *[gamma**2 / (2 * math.pi)] * 3]
+    gradients = batchnorm_gradients(gamma, variant)
+    return [n * h * g for n, h, g in zip(WIDTHS, q_hat_xy, gradients, strict=True)]
+
+
+def vanilla_terms() -> list[float]:
+    """Eqs. 20 to 22."""
+    q_hat, q_hat_xy, correlations = [1.0], [0.0], []
+    for _ in range(3):
+        q, q_xy = B2 + W2 * q_hat[-1], B2 + W2 * q_hat_xy[-1]
+        c = q_xy / q
+        correlations.append(c)
+        q_hat.append(q / 2)
+        q_hat_xy.append(q / (2 * math.pi) * (math.sqrt(1 - c**2) + c * math.pi / 2 + c * math.asin(c)))
+    gradients = [1.0]
+    for c in reversed(correlations):
+        gradients.insert(0, W2 * gradients[0] / (2 * math.pi) * (math.pi / 2 + math.asin(c)))
+    return [n * h * g for n, h, g in zip(WIDTHS, q_hat_xy, gradients, strict=True)]
+
+
+def convolution_terms(channels: list[int], variant: str, head: str = "flatten") -> list[float]:
+    """With γ = 1: position sums, or eq. 45 as printed with |K|² for each layer."""
+    gradients = batchnorm_gradients(1.0, variant)
+    features = channels[-1] * (SIDES[3] ** 2 if head == "flatten" else 1)
+    terms = [features / (2 * math.pi)]
+    for k in (3, 2, 1):
+        q_hat_xy = 0.0 if k == 1 else 1 / (2 * math.pi)
+        counted = SIDES[k] ** 4 if variant == "source" else 1
+        terms.insert(0, 9 * ([1, *channels][k - 1]) * counted * q_hat_xy * gradients[k - 1])
+    return terms
+
+
+@pytest.mark.parametrize("gamma", GAMMAS)
+@pytest.mark.parametrize("variant", ["source", "detached"])
+def test_a_dense_network_with_batchnorm_is_the_formula(gamma: float, variant: Variant) -> None:
+    prediction = predict(FC, gamma, variant=variant)
+    assert [layer.term for layer in prediction.layers] == pytest.approx(batchnorm_terms(gamma, variant), rel=1e-12)
+    assert prediction.lambda_max == pytest.approx(sum(batchnorm_terms(gamma, variant)), rel=1e-12)
+
+
+@pytest.mark.parametrize(("variant", "expected"), [("source", [1.61, 230, 2432]), ("detached", [3.62, 361.5, 3254])])
+def test_the_numbers_of_the_dense_network(variant: Variant, expected: list[float]) -> None:
+    assert [predict(FC, gamma, variant=variant).lambda_max for gamma in GAMMAS] == pytest.approx(expected, rel=2e-3)
+
+
+@pytest.mark.parametrize("gamma", GAMMAS)
+def test_differentiated_statistics_leave_the_last_term_alone(gamma: float) -> None:
+    prediction = predict(FC, gamma)
+    assert prediction.variant == "batch"
+    assert prediction.lambda_max == pytest.approx(1000 * gamma**2 / (2 * math.pi), rel=1e-12)
+    assert [layer.term for layer in prediction.layers[:-1]] == [0.0] * 3
+
+
+@pytest.mark.parametrize("variant", ["source", "detached", "batch"])
+def test_without_batchnorm_all_variants_agree(variant: Variant) -> None:
+    prediction = predict(f"{FC} vanilla", variant=variant)
+    assert [layer.term for layer in prediction.layers] == pytest.approx(vanilla_terms(), rel=1e-12)
+    assert prediction.lambda_max == pytest.approx(2234, rel=1e-3)
+
+
+@pytest.mark.parametrize(
+    ("channels", "variant", "expected"),
+    [
+        ([30, 60, 90], "detached", 143.5),
+        ([200, 300, 400], "detached", 724),
+        ([30, 60, 90], "source", 6704),
+        ([200, 300, 400], "source", 43800),
+    ],
+)
+@pytest.mark.parametrize("head", ["flatten", "pool"])
+def test_convolutions_are_the_formula(channels: list[int], variant: Variant, expected: float, head: str) -> None:
+    prediction = predict(CONV.format("-".join(map(str, channels))) + f" {head}", variant=variant)
+    terms = convolution_terms(channels, variant, head)
+    assert [layer.term for layer in prediction.layers] == pytest.approx(terms, rel=1e-12)
+    if head == "flatten":
+        assert prediction.lambda_max == pytest.approx(expected, rel=1e-3)
+
+
+@pytest.mark.parametrize("line", [FC, CONV.format("8-8-8"), "conv 1x9x9 8-8 k3 p1 10 pool", "fc 9-30-30-2 gelu"])
+@pytest.mark.parametrize("gamma", [0.3, 2.0])
+def test_detached_lambda_max_scales_with_gamma_squared_where_the_activation_is_homogeneous(
+    line: str, gamma: float
+) -> None:
+    one, other = (predict(line, g, variant="detached", sigma_b2=0.0).lambda_max for g in (1.0, gamma))
+    assert (other / one == pytest.approx(gamma**2, rel=1e-9)) == ("gelu" not in line)
+
+
+def test_order_parameters_of_the_source() -> None:
+    _, second, _, head = predict(FC, 0.7, variant="detached").layers
+    q_hat, q_hat_xy = 0.49 / 2, 0.49 / (2 * math.pi)
+    assert (second.q_hat, second.q_hat_xy) == pytest.approx((q_hat, q_hat_xy), rel=1e-12)
+    assert (second.q, second.q_xy) == pytest.approx((B2 + W2 * q_hat, B2 + W2 * q_hat_xy), rel=1e-12)
+    assert second.q_tilde_xy == pytest.approx(batchnorm_gradients(0.7, "detached")[1], rel=1e-12)
+    assert (head.q_tilde, head.q_tilde_xy) == (1.0, 1.0)
+    assert second.term == pytest.approx(1000 * second.q_hat_xy * second.q_tilde_xy, rel=1e-12)
+
+
+def test_biases_gamma_and_beta_count_where_all_parameters_do() -> None:
+    """∂f/∂b has q̃_xy; ∂f/∂β = φ'·g has q̃ above/4 and ∂f/∂γ = u φ'·g has it over 2π."""
+    found = {layer.name: layer.term for layer in predict(FC, variant="detached", parameters="all").layers}
+    gradients, terms = batchnorm_gradients(1.0, "detached"), batchnorm_terms(1.0, "detached")
+    for name, term, g in zip(("fc1", "fc2", "fc3", "head"), terms, gradients, strict=True):
+        assert found[name] == pytest.approx(term + g, rel=1e-12)
+    for k in (1, 2, 3):
+        assert found[f"norm{k}"] == pytest.approx(W2 * gradients[k] * (1 / 4 + 1 / (2 * math.pi)), rel=1e-12)
+
+
+@pytest.mark.parametrize(("loss", "factor"), [("half-squared", 1.0), ("mse", 0.2), ("cross-entropy", 0.1)])
+@pytest.mark.parametrize("momentum", [0.0, 0.9])
+def test_losses_and_momentum(loss: Any, factor: float, momentum: float) -> None:
+    prediction = predict(FC, 1.0, momentum, "detached", loss=loss)
+    expected = factor * sum(batchnorm_terms(1.0, "detached"))
+    assert prediction.lambda_max == pytest.approx(expected, rel=1e-12)
+    assert sum(layer.term for layer in prediction.layers) == pytest.approx(expected, rel=1e-12)
+    assert prediction.max_lr == pytest.approx(2 * (1 + momentum) / expected, rel=1e-12)
+
+
+@pytest.mark.parametrize("line", [FC, "fc 20-30-30-3 tanh vanilla", "conv 2x6x6 4-5 k3 p1 3", "fc 9-8-8-8-2 residual"])
+@pytest.mark.parametrize("variant", ["source", "detached", "batch"])
+def test_a_grid_is_its_networks_one_by_one(line: str, variant: Variant) -> None:
+    gammas, sigmas = torch.tensor([0.4, 1.0, 2.5], dtype=torch.float64), torch.tensor([1.0, 3.0], dtype=torch.float64)
+    grid = predict(line, gammas[:, None], variant=variant, sigma_w2=sigmas)
+    assert grid.lambda_max.shape == grid.max_lr.shape == grid.layers[0].term.shape == (3, 2)
+    for i, gamma in enumerate(gammas.tolist()):
+        for j, sigma in enumerate(sigmas.tolist()):
+            one = predict(line, gamma, variant=variant, sigma_w2=sigma)
+            assert isinstance(one.lambda_max, float)
+            assert float(grid.lambda_max[i, j]) == pytest.approx(one.lambda_max, rel=1e-12)
+            for layers in zip(grid.layers, one.layers, strict=True):
+                assert float(layers[0].term[i, j]) == pytest.approx(layers[1].term, rel=1e-10, abs=1e-14)
+                assert float(layers[0].q_tilde[i, j]) == pytest.approx(layers[1].q_tilde, rel=1e-10)
+
+
+def test_widths_may_be_a_grid_too() -> None:
+    found = predict(FC, width=torch.tensor([100.0, 1000.0])).lambda_max
+    assert found.tolist() == pytest.approx([100 / (2 * math.pi), 1000 / (2 * math.pi)], rel=1e-12)
+
+
+# random networks
+
+ACTIVATIONS: dict[str, Callable[[Tensor], Tensor]] = {
+    "relu": torch.relu,
+    "leaky_relu(0.3)": lambda z: F.leaky_relu(z, 0.3),
+    "tanh": torch.tanh,
+    "gelu": F.gelu,
+    "silu": F.silu,
+    "sigmoid": torch.sigmoid,
+    "erf": torch.erf,
+}
+
+
+@dataclass(frozen=True)
+class Sample:
+    """λ_max, and ‖E ∇f‖² of the weights of every layer: their term of the Gram matrix, averaged over all its pairs."""
+
+    lambda_max: float
+    terms: list[float]
+
+
+def sample(net: Architecture, detached: bool, seed: int, examples: int) -> Sample:
+    def norm(z: Tensor) -> Tensor:
+        if net.norm == "none":
+            return z
+        dims = (0, *range(2, z.dim())) if net.norm == "batch" else tuple(range(1, z.dim()))
+        constant = z.detach() if detached and net.norm == "batch" else z
+        variance, mean = torch.var_mean(constant, dims, correction=0, keepdim=True)
+        return float(net.gamma) * (z - mean) / variance.sqrt()
+
+    phi = ACTIVATIONS[str(net.activation)]
+    x, weights = normal(examples, *net.input, seed=1000 * seed).float(), []
+    for k, units in enumerate((*net.hidden, 1)):
+        is_head = k == len(net.hidden)
+        h = x if k == 0 else phi(norm(z))  # noqa: F821
+        if is_head and net.is_convolutional:
+            h = h.flatten(1) if net.head == "flatten" else h.mean((2, 3))
+        shape = [int(units), h.shape[1], *[net.kernel] * (2 if net.is_convolutional and not is_head else 0)]
+        scale = math.sqrt(W2 / math.prod(shape[1:]))
+        weights.append((scale * normal(*shape, seed=1000 * seed + 2 * k + 1).float()).requires_grad_())
+        bias = math.sqrt(B2) * normal(int(units), seed=1000 * seed + 2 * k + 2).float()
+        layer = (
+            F.conv2d(h, weights[-1], bias, net.stride, net.padding)
+            if len(shape) == 4
+            else F.linear(h, weights[-1], bias)
+        )
+        z = z + layer if net.residual and 0 < k and not is_head else layer  # noqa: F821
+    outputs = torch.eye(examples)
+    rows = torch.autograd.grad(z[:, 0], weights, outputs, is_grads_batched=True)
+    jacobians = [row.flatten(1).double() for row in rows]
+    gram = sum((j @ j.T for j in jacobians), torch.zeros(examples, examples, dtype=torch.float64)) / examples
+    return Sample(float(torch.linalg.eigvalsh(gram)[-1]), [float(j.mean(0).square().sum()) for j in jacobians])
+
+
+def mean_of_samples(line: str, variant: Variant, seeds: int, examples: int) -> Sample:
+    net = Architecture.parse(line)
+    found = [sample(net, variant == "detached", seed, examples) for seed in range(seeds)]
+    columns = zip(*(one.terms for one in found), strict=True)
+    return Sample(sum(one.lambda_max for one in found) / seeds, [sum(column) / seeds for column in columns])
+
+
+@pytest.mark.parametrize("variant", ["detached", "batch"])
+@pytest.mark.parametrize(
+    "line",
+    [
+        "fc 100-250-250-250-1",
+        "fc 100-250-250-250-1 gamma=0.3",
+        "fc 100-250-250-250-1 gamma=3",
+        "fc 100-250-250-250-1 gelu",
+        "fc 100-250-250-250-1 silu gamma=2",
+        "fc 100-250-250-250-1 sigmoid",
+        "fc 100-250-250-250-1 leaky_relu(0.3)",
+        "fc 100-250-250-250-250-1 residual",
+        "fc 100-250-250-250-1 residual gelu gamma=0.5",
+    ],
+)
+def test_dense_networks_with_batchnorm_measure_as_predicted(line: str, variant: Variant) -> None:
+    """Within 15 %; each layer's term within 20 % of λ_max."""
+    found = mean_of_samples(line, variant, seeds=2, examples=60)
+    prediction = predict(line, variant=variant, examples=60)
+    assert found.lambda_max == pytest.approx(prediction.lambda_max, rel=0.15)
+    for term, layer in zip(found.terms, prediction.layers, strict=True):
+        assert term == pytest.approx(layer.term, abs=0.1 * prediction.lambda_max)
+
+
+@pytest.mark.parametrize(
+    "words", ["vanilla", "vanilla tanh", "vanilla erf", "vanilla gelu", "vanilla residual", "ln", "ln tanh"]
+)
+def test_dense_networks_without_batchnorm_measure_as_predicted(words: str) -> None:
+    line = f"fc 100-250-250-250-1 {words}"
+    found = mean_of_samples(line, "batch", seeds=4, examples=60)
+    assert found.lambda_max == pytest.approx(predict(line, examples=60).lambda_max, rel=0.15)
+
+
+@pytest.mark.parametrize("head", ["flatten", "pool"])
+@pytest.mark.parametrize("variant", ["detached", "batch"])
+@pytest.mark.parametrize("padding", [0, 1])
+def test_convolutions_measure_as_predicted(head: str, variant: Variant, padding: int) -> None:
+    """Within 15 %, padding or not; four networks."""
+    line = f"conv 1x14x14 60-80-100 k3 s{2 if padding else 1} p{padding} 1 {head}"
+    found = mean_of_samples(line, variant, seeds=4, examples=40)
+    prediction = predict(line, variant=variant, examples=40)
+    assert found.lambda_max == pytest.approx(prediction.lambda_max, rel=0.15)
+    for term, layer in zip(found.terms[1:], prediction.layers[1:], strict=True):
+        assert term == pytest.approx(layer.term, abs=0.1 * prediction.lambda_max)
+
+
+def test_padding_that_is_ignored_is_far_off() -> None:
+    """With position-independent moments the flattened network above comes out a third lower through the statistics."""
+    line = "conv 1x14x14 60-80-100 k3 s2 p1 1"
+    found = mean_of_samples(line, "batch", seeds=2, examples=40)
+    one = torch.tensor(1.0, dtype=torch.float64)
+    ignored, _ = contributions(Architecture.parse(line).stages(), Moments(one, 0 * one), "batch")
+    assert float(ignored) < 0.75 * found.lambda_max
+
+
+def test_finitely_many_examples_add_what_one_shares_with_itself() -> None:
+    few, many = (predict(FC, variant="detached", examples=n) for n in (1, 10**9))
+    order = predict(FC, variant="detached").layers
+    own = sum(n * layer.q_hat * layer.q_tilde for n, layer in zip(WIDTHS, order, strict=True))
+    assert few.lambda_max == pytest.approx(own, rel=1e-12)
+    assert many.lambda_max == pytest.approx(predict(FC, variant="detached").lambda_max, rel=1e-6)
+
+
+def test_given_inputs_that_are_alike_raise_the_first_term() -> None:
+    """x = m + noise: q̂⁰_xy is the mean square of what they share, and the first layer has a term."""
+    x = normal(80, 100) * math.sqrt(0.5) + normal(100, seed=1) * math.sqrt(0.5)
+    prediction = predict("fc 100-300-10 vanilla", inputs=x)
+    shared = float((x @ x.T).sum() - (x @ x.T).trace()) / (80 * 79 * 100)
+    first, _ = prediction.layers
+    assert first.q_hat_xy == pytest.approx(shared, rel=1e-12)
+    assert first.term == pytest.approx(100 * shared * first.q_tilde_xy, rel=0.05)
+
+
+def test_given_images_are_followed_by_position() -> None:
+    images = normal(40, 2, 6, 6) + 3 * normal(2, 6, 6, seed=1)
+    first = predict("conv 2x6x6 8-8 k3 3", inputs=images).layers[0]
+    flat = images.flatten(2)
+    total = torch.einsum("nca,mca->nm", flat, flat)
+    assert first.q_hat_xy == pytest.approx(float(total.sum() - total.trace()) / (40 * 39 * 2 * 36), rel=1e-12)
+
+
+# modules, and the result
+
+
+def seeded_network() -> nn.Sequential:
+    layers: list[nn.Module] = []
+    for k, (n, m) in enumerate(((50, 400), (400, 400), (400, 10))):
+        layer = nn.Linear(n, m)
+        layer.weight.data = normal(m, n, seed=k).float() * math.sqrt(W2 / n)
+        layer.bias.data = normal(m, seed=k + 10).float() * math.sqrt(B2)
+        layers += [layer, nn.BatchNorm1d(m), nn.ReLU()]
+    return nn.Sequential(*layers[:-2])
+
+
+@pytest.mark.parametrize("variant", ["detached", "batch"])
+def test_a_module_is_predicted_as_its_architecture(variant: Variant) -> None:
+    module = predict(seeded_network(), variant=variant, parameters="weights", gamma=0.5)
+    line = predict("fc 50-400-400-10 gamma=0.5", variant=variant)
+    assert module.lambda_max == pytest.approx(line.lambda_max, rel=0.03)  # σ² of the weights drawn
+    assert [layer.name for layer in module.layers] == ["0", "3", "6"]
+
+
+def test_all_parameters_of_a_module_count_unless_told() -> None:
+    names = [layer.name for layer in predict(seeded_network()).layers]
+    assert names == ["0", "1", "3", "4", "6"]
+    line = predict("fc 50-400-400-10", parameters="all")
+    assert predict(seeded_network()).lambda_max == pytest.approx(line.lambda_max, rel=0.03)
+
+
+def test_a_module_takes_other_numbers_but_no_other_width() -> None:
+    grid = predict(seeded_network(), torch.tensor([0.5, 1.0]), sigma_w2=2.0, sigma_b2=0.5, parameters="weights")
+    assert grid.lambda_max.tolist() == pytest.approx([400 * 0.25 / (2 * math.pi), 400 / (2 * math.pi)], rel=1e-5)
+    with pytest.raises(ValueError, match="width is 3"):
+        predict(seeded_network(), width=3)
+    with pytest.raises(ValueError, match="gamma is -1"):
+        predict(seeded_network(), -1.0)
+
+
+def test_rows_hold_every_number() -> None:
+    prediction = predict(FC, variant="detached")
+    rows = {(row.layer, row.quantity): row for row in prediction.rows(step=7)}
+    assert rows["", "lambda_max"].value == prediction.lambda_max
+    assert (rows["", "max_lr"].value, rows["", "max_lr"].unit) == (prediction.max_lr, "lr")
+    assert rows["fc2", "term"].value == prediction.layers[1].term
+    assert rows["fc2", "q_tilde_xy"].value == prediction.layers[1].q_tilde_xy
+    assert {row.step for row in rows.values()} == {7}
+    grid = predict(FC, torch.tensor([[1.0, 2.0]]))
+    values = {row.quantity: row.value for row in grid.rows() if not row.layer}
+    assert values["lambda_max[0, 1]"] == pytest.approx(4 * values["lambda_max[0, 0]"], rel=1e-12)
+
+
+def test_the_text_says_what_limits_the_rate_and_what_was_assumed() -> None:
+    text = str(predict(FC))
+    assert "the last layer limits the rate, its term is 100 %" in text
+    assert "differentiated, as training does (variant 'batch')" in text
+    assert "0 u" in text
+    assert "conv3 limits the rate, its term is 44 %" in str(predict(CONV.format("30-60-90"), variant="detached"))
+    assert "BatchNorm" not in str(predict(f"{FC} vanilla"))
+    assert "a grid of 2 × 3 networks" in str(predict(FC, torch.ones(2, 1), sigma_w2=torch.ones(3)))
+    assert "far too high" in str(predict(CONV.format("30-60-90"), variant="source"))
+    assert "equally likely" in str(predict(FC, loss="cross-entropy"))
+
+
+def test_gradients_that_share_nothing_do_not_limit_the_rate() -> None:
+    """An odd activation behind a norm has a mean of 0: for very many examples no direction is common to them."""
+    prediction = predict("fc 784-300-300-10 tanh")
+    assert (prediction.lambda_max, prediction.max_lr) == (0.0, math.inf)
+    assert "nothing in common" in str(prediction)
+    assert predict("fc 784-300-300-10 tanh", examples=400).lambda_max > 0
+
+
+@pytest.mark.parametrize(
+    ("options", "message"),
+    [
+        ({"variant": "running"}, "variant is 'running'.*'detached'"),
+        ({"loss": "hinge"}, "loss is 'hinge'.*'mse'"),
+        ({"parameters": "biases"}, "parameters is 'biases'"),
+        ({"momentum": 1.0}, "momentum is 1.0.*below 1"),
+        ({"momentum": -0.1}, "momentum is -0.1"),
+        ({"examples": 0}, "examples is 0"),
+        ({"gamma": 0.0}, "gamma is 0.0; it must be above 0"),
+        ({"gamma": torch.tensor([1.0, -1.0])}, "gamma is -1.0"),
+        ({"sigma_w2": -1.0}, "sigma_w2 is -1.0"),
+        ({"width": 0}, "hidden is 0"),
+        ({"inputs": torch.ones(5, 3)}, "inputs is 5×3; it must be N×784"),
+        ({"inputs": torch.ones(1, 784)}, "with N > 1"),
+    ],
+)
+def test_options_out_of_range_are_refused_by_name(options: dict[str, Any], message: str) -> None:
+    with pytest.raises(ValueError, match=message):
+        predict(FC, **options)
+
+
+def test_cross_entropy_needs_two_outputs() -> None:
+    with pytest.raises(ValueError, match="two or more"):
+        predict("fc 10-10-1", loss="cross-entropy")
