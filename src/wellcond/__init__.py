@@ -23,12 +23,13 @@ from wellcond.layerwise.conditioning import conditioning
 from wellcond.layerwise.neurons import neurons
 
 # probes
-from wellcond import local
+from wellcond import local, meanfield
 from wellcond.local.back_matching import back_matching
 from wellcond.local.local_hessian import local_hessian
 from wellcond.probes.activations import activations
 from wellcond.probes.covariate_shift import covariate_shift
 from wellcond.probes.landscape import landscape
+from wellcond.probes.max_lr import max_lr
 from wellcond.probes.slices import loss_slice
 
 # verdict
@@ -72,6 +73,8 @@ __all__ = [
     "local",
     "local_hessian",
     "loss_slice",
+    "max_lr",
+    "meanfield",
     "neurons",
     "nn",
     "numerical_rank",

@@ -252,6 +252,18 @@ def test_adagrad_slows_down_by_its_sum_and_its_lr_decay() -> None:
     assert max_lr(problem, optimizer=optimizer, tol=EXACT).value == pytest.approx(4 * 2 / sharpness, rel=1e-8)
 
 
+def test_the_decay_of_adamw_is_decoupled_also_where_its_groups_do_not_say_so() -> None:
+    """As in torch 2.6."""
+    problem = quadratic()
+    optimizer = AdamW(problem.model.parameters(), betas=(0.5, NEARLY_ONE), weight_decay=2.0, eps=0.0)
+    held("exp_avg_sq", "exp_avg")(optimizer)
+    optimizer.param_groups[0].pop("decoupled_weight_decay", None)
+    sharpness = lambda_max(congruent(1 / SECOND.sqrt(), A))
+    # 2(1+β)/((1−β)λ + (1+β)w)
+    expected = 2 * 1.5 / (0.5 * sharpness + 1.5 * 2)
+    assert max_lr(problem, optimizer=optimizer, tol=EXACT).value == pytest.approx(expected, rel=1e-8)
+
+
 def test_bias_correction_of_the_second_moment_is_that_of_the_steps_taken() -> None:
     problem = quadratic()
     optimizer = Adam(problem.model.parameters(), betas=(0.0, 0.99), eps=0.0)
@@ -538,7 +550,9 @@ def test_too_few_products_are_said_and_widen_the_interval() -> None:
     assert limit.high == math.inf or limit.error > 1e-3 * limit.value
     assert "not converged" in limit.notes[0]
     apart = max_lr(case.problem(batches=split(case.batch, [3, 2])), tol=1e-3, max_matvecs=4, each_batch=True)
-    assert "2 of 2 limits of single groups or batches have not converged" in apart.notes[-1]
+    rough = sum(not b.converged for b in apart.batches)
+    assert rough > 0
+    assert f"{rough} of 2 limits of single groups or batches have not converged" in apart.notes[-1]
 
 
 # nothing is disturbed

@@ -18,6 +18,7 @@ from rich.text import Text
 
 from wellcond.cli.demo import demo
 from wellcond.cli.diagnose import diagnose
+from wellcond.cli.predict_lr import predict_lr
 from wellcond.cli.probe import probe
 from wellcond.cli.try_ import try_
 
@@ -62,4 +63,5 @@ def wellcond_command(
 app.command()(demo)
 app.command()(diagnose)
 app.command()(probe)
+app.command("predict-lr")(predict_lr)
 app.command("try")(try_)

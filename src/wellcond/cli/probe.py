@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-import contextlib
-from collections.abc import Iterator
 from pathlib import Path
 from typing import Annotated
 
@@ -14,8 +12,8 @@ from rich.text import Text
 
 from wellcond.cli.progress import progress_bar
 from wellcond.cli.target import built
+from wellcond.cli.usage import as_usage_errors
 from wellcond.diagnosis.parts import Progress
-from wellcond.errors import WellcondError
 from wellcond.local.local_hessian import LocalHessian, local_hessian
 from wellcond.probes.covariate_shift import covariate_shift
 from wellcond.probes.directions import Name
@@ -78,7 +76,7 @@ def probe(
     with built(target) as (problem, optimizer):
         rate = lr if lr is not None else DEFAULT_LR if optimizer is None else float(optimizer.param_groups[0]["lr"])
         blocks = [local_hessian(problem, name) for name in layer or ()]  # an unknown name is said before the work
-        with progress_bar(console) as report, _as_usage_errors():
+        with progress_bar(console) as report, as_usage_errors():
             walk = landscape(problem, rate, span, steps, direction=direction, progress=_part(report, 0.0, WALK))
             step = optimizer or torch.optim.SGD(problem.params.values(), lr=rate)
             shifts = covariate_shift(problem, step, progress=_part(report, WALK, 1.0)) if shift else None
@@ -117,14 +115,3 @@ def _spectra(block: LocalHessian) -> str:
 def _part(report: Progress, begin: float, end: float) -> Progress:
     """Progress of one part of the work, as a share of the whole."""
     return lambda what, share: report(what, begin + (end - begin) * share)
-
-
-@contextlib.contextmanager
-def _as_usage_errors() -> Iterator[None]:
-    """What the arguments are to blame for is told as typer tells it."""
-    try:
-        yield
-    except WellcondError:
-        raise
-    except ValueError as error:
-        raise typer.BadParameter(str(error)) from None

@@ -25,7 +25,8 @@ class Call:
     options: dict[str, Any] = field(default_factory=dict)
     shape: torch.Size | None = None
     output: torch.Size | None = None
-    notes: list[str] = field(default_factory=list)
+    remarks: list[str] = field(default_factory=list)
+    """On what the theory takes otherwise than it is."""
 
     def argument(self, place: int, name: str, default: Any) -> Any:
         """By its place behind the signal or by its name."""

@@ -41,18 +41,14 @@ class LayerContribution:
         return {field.name: getattr(self, field.name) for field in fields(self)[1:]}
 
 
-def contributions(
-    stages: Sequence[Stage], start: Kernel, variant: Variant, examples: int | None = None
-) -> tuple[Tensor, list[LayerContribution]]:
-    """λ_max of one output, and one entry a layer with parameters, which add up to it.
-
-    start: the moments of the inputs. examples: how many there are, None for very many.
-    """
+def contributions(stages: Sequence[Stage], start: Kernel, variant: Variant) -> tuple[Tensor, list[LayerContribution]]:
+    """λ_max of one output, and one entry a layer with parameters, which add up to it. start: moments of the inputs."""
     terms: dict[str, Kernel] = {}
     order_parameters: dict[str, tuple[Tensor, ...]] = {}
     for visit in _visits(stages, start, _ones(start), variant):
         for parameter, kernel in visit.stage.terms(visit.received, visit.gradient, variant):
-            layer, term = parameter.rpartition(".")[0], _among(kernel, examples)
+            layer = parameter.rpartition(".")[0]
+            term = kernel.total() if isinstance(kernel, Field) else kernel
             terms[layer] = terms[layer] + term if layer in terms else term
         if isinstance(visit.stage, Affine):
             order = (*_means(visit.given), *_means(visit.received), *_totals(visit.gradient))
@@ -69,16 +65,8 @@ def _ones(start: Kernel) -> Kernel:
     if isinstance(start, Gram):
         return Gram(torch.ones_like(start.matrix))
     one = torch.ones_like(start.mean_square())
-    return Moments(one, one)
-
-
-def _among(term: Kernel, examples: int | None) -> Kernel:
-    """A term as all pairs of N examples see it on average, of which a part 1/N are of an example with itself."""
-    if isinstance(term, Field):
-        term = term.total()
-    if isinstance(term, Moments) and examples is not None:
-        return Moments(term.same, term.pair + (term.same - term.pair) / examples)
-    return term
+    assert isinstance(start, Moments | Field)
+    return Moments(one, one, start.examples)
 
 
 def _means(signal: Kernel) -> tuple[Tensor, Tensor]:

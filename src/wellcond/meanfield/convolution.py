@@ -56,7 +56,7 @@ class Flatten(_Reduction):
         if not (isinstance(h, Field) and isinstance(g, Moments)):
             return g
         one = torch.eye(h.positions, dtype=h.same.dtype) / h.positions
-        return Field(g.same[..., None, None] * one, g.pair[..., None, None] * one)
+        return Field(g.same[..., None, None] * one, g.pair[..., None, None] * one, g.examples)
 
 
 @dataclass(frozen=True)
@@ -68,13 +68,13 @@ class GlobalPool(_Reduction):
             return h.total().scaled(torch.tensor(1 / h.positions**2, dtype=torch.float64))
         assert isinstance(h, Moments)
         # positions of one example share pixels, which two numbers do not tell
-        return Moments(torch.full_like(h.same, math.nan), h.pair)
+        return Moments(torch.full_like(h.same, math.nan), h.pair, h.examples)
 
     def backward(self, h: Kernel, g: Kernel, variant: Variant) -> Kernel:
         if not (isinstance(h, Field) and isinstance(g, Moments)):
             return g
         one = torch.ones_like(h.same) / h.positions**2
-        return Field(g.same[..., None, None] * one, g.pair[..., None, None] * one)
+        return Field(g.same[..., None, None] * one, g.pair[..., None, None] * one, g.examples)
 
 
 @dataclass(frozen=True)

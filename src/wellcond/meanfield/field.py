@@ -66,10 +66,11 @@ class Window:
 
 @dataclass(frozen=True)
 class Field(Kernel):
-    """same, pair: (..., P, P)."""
+    """same, pair: (..., P, P). examples: N."""
 
     same: Tensor
     pair: Tensor
+    examples: float = math.inf
 
     @classmethod
     def independent(cls, positions: int) -> Field:
@@ -90,7 +91,7 @@ class Field(Kernel):
         same = torch.einsum("nca,ncb->ab", x, x) / (examples * channels)
         mean = x.sum(0)
         every = mean.T @ mean / (examples * channels)
-        return cls(same, (every - same) / (examples - 1))
+        return cls(same, (every - same) / (examples - 1), examples)
 
     @property
     def positions(self) -> int:
@@ -98,14 +99,19 @@ class Field(Kernel):
 
     def average(self) -> Moments:
         """q and q_xy of the source: means over positions."""
-        return Moments(*(_diagonal(k).mean(-1) for k in (self.same, self.pair)))
+        return Moments(_diagonal(self.same).mean(-1), _diagonal(self.pair).mean(-1), self.examples)
 
     def total(self) -> Moments:
         """Sums over pairs of positions: what parameters that all positions share see of a gradient."""
-        return Moments(self.same.sum((-1, -2)), self.pair.sum((-1, -2)))
+        return Moments(self.same.sum((-1, -2)), self.pair.sum((-1, -2)), self.examples)
 
-    def each(self, linear: Callable[[Tensor], Tensor]) -> Field:
-        return Field(linear(self.same), linear(self.pair))
+    def mean(self) -> Tensor:
+        """Over all pairs of examples, of which a part 1/N are of one with itself."""
+        return self.pair + (self.same - self.pair) / self.examples
+
+    def each(self, change: Callable[[Tensor], Tensor]) -> Field:
+        """The same done to both."""
+        return Field(change(self.same), change(self.pair), self.examples)
 
     def patches(self, window: Window) -> Field:
         """(1/|F|) Σ_δ K(sα + δ, sβ + δ): of what a convolution multiplies its kernel with."""
@@ -138,13 +144,14 @@ class Field(Kernel):
         return self.each(lambda k: scale[..., None, None] * k + offset[..., None, None])
 
     def centred(self) -> tuple[Field, Tensor]:
-        # the mean over examples and positions is what any two of them share
-        u = _without_mean(self, self.pair)
-        return u, _diagonal(u.same).mean(-1)
+        # K(α, β) − r(α) − r(β) + E r: the mean over examples and positions is what they share on average
+        r = self.mean().mean(-1)
+        shared = r.unsqueeze(-1) + r.unsqueeze(-2) - r.mean(-1)[..., None, None]
+        u = self.each(lambda k: k - shared)
+        return u, u.mean_square()
 
     def own_size(self) -> Field:
-        size = self.mean_square()[..., None, None].expand_as(self.same)
-        return Field(size, size)
+        return self.each(self.mean_square()[..., None, None].expand_as)
 
     def through(self, activation: Activation) -> Field:
         return self._expected(activation.product)
@@ -156,10 +163,10 @@ class Field(Kernel):
         return self._expected(activation.weighted_slopes)
 
     def __mul__(self, other: Field) -> Field:
-        return Field(self.same * other.same, self.pair * other.pair)
+        return Field(self.same * other.same, self.pair * other.pair, self.examples)
 
     def __add__(self, other: Field) -> Field:
-        return Field(self.same + other.same, self.pair + other.pair)
+        return Field(self.same + other.same, self.pair + other.pair, self.examples)
 
     def scaled(self, scale: Tensor) -> Field:
         return self.each(lambda k: scale[..., None, None] * k)
@@ -172,22 +179,14 @@ class Field(Kernel):
 
     def without_mean(self, along: Field, u: Field) -> Field:
         # of g, what goes along with u is taken to be one number times u at all positions
-        share = along.pair.mean((-1, -2))
-        return _without_mean(self, self.pair) + u.scaled(-share)
+        return self.centred()[0] + u.scaled(-along.mean().mean((-1, -2)))
 
     def top(self) -> Tensor:
-        return self.total().pair
+        return self.total().top()
 
     def _expected(self, expectation: Expectation) -> Field:
         variance = _diagonal(self.same)
         return self.each(lambda k: expectation(variance.unsqueeze(-1), variance.unsqueeze(-2), k))
-
-
-def _without_mean(field: Field, pair: Tensor) -> Field:
-    """Those of h − E h over examples and positions: K(α, β) − r(α) − r(β) + E r, with the row means r of `pair`."""
-    r = pair.mean(-1)
-    shared = r.unsqueeze(-1) + r.unsqueeze(-2) - r.mean(-1)[..., None, None]
-    return field.each(lambda k: k - shared)
 
 
 def _diagonal(k: Tensor) -> Tensor:

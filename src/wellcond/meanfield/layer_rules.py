@@ -38,9 +38,7 @@ def convolution(call: Call, x: Signal) -> Signal:
     window = Window(before, two(layer.kernel_size), two(layer.stride), two(padding, 0), two(layer.dilation))
     assert window.outputs == behind
     if layer.in_channels // layer.groups < 8 < layer.in_channels:
-        call.notes.append(
-            f"{call.name}: a group of it sees {layer.in_channels // layer.groups} channels, which is not many"
-        )
+        call.remarks.append(f"a group of it sees {layer.in_channels // layer.groups} channels, which is not many")
     fan_in, w2, b2, trains_weight, trains_bias = _measured(call)
     return x.affine(Convolution(call.name, fan_in, w2, b2, trains_weight, trains_bias, window=window), behind)
 
@@ -61,7 +59,7 @@ def _measured(call: Call) -> tuple[Tensor, Tensor, Tensor, bool, bool]:
     layer = call.what
     if parametrize.is_parametrized(layer):
         raise call.refused("its weight is computed from other parameters", "Remove the parametrization.")
-    call.notes += weights.remarks_on_layer(call.name, layer)
+    call.remarks += weights.remarks_on_layer(layer)
     trained = weights.is_trained(layer.weight), weights.is_trained(layer.bias)
     fan_in = torch.tensor(float(weights.fan_in_of(layer)), dtype=torch.float64)
     return fan_in, weights.sigma_w2(layer), weights.sigma_b2(layer), *trained
@@ -72,9 +70,7 @@ def _measured(call: Call) -> tuple[Tensor, Tensor, Tensor, bool, bool]:
 
 def batchnorm(call: Call, x: Signal) -> Signal:
     if x.units != "gaussian":
-        call.notes.append(
-            f"{call.name}: what it receives is not Gaussian, so that s² differs from unit to unit; its mean counts"
-        )
+        call.remarks.append(f"what it receives is not Gaussian, so that s² differs from unit to unit; its mean counts")
     return _norm(call, x, "batch")
 
 
@@ -96,7 +92,7 @@ def layernorm(call: Call, x: Signal) -> Signal:
 
 def _norm(call: Call, x: Signal, kind: Literal["batch", "layer"]) -> Signal:
     norm = call.what
-    call.notes += weights.remarks_on_norm(call.name, norm)
+    call.remarks += weights.remarks_on_norm(norm)
     trains = weights.is_trained(getattr(norm, "weight", None)) or weights.is_trained(getattr(norm, "bias", None))
     return x.normed(Nonlinearity(call.name, LINEAR, kind, weights.gamma(norm), trains))
 
@@ -132,7 +128,5 @@ def _activated(call: Call, x: Signal, activation: Activation) -> Signal:
         receives = "an activation's output" if x.stages else "the network's input"
         raise call.refused(f"it receives {receives}, which is not Gaussian", "Put a weighted layer before it.")
     if x.units == "other":
-        call.notes.append(
-            f"{call.name}: it receives a sum of which a part is not Gaussian; it is taken as Gaussian with its mean"
-        )
+        call.remarks.append(f"it receives a sum of which a part is not Gaussian; it is taken as Gaussian with its mean")
     return x.activated(call.name, activation)

@@ -10,7 +10,9 @@ position to position, and those of given examples.
 
 from __future__ import annotations
 
+import math
 from abc import ABC, abstractmethod
+from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Self
 
@@ -89,24 +91,35 @@ class Kernel(ABC):
 
 @dataclass(frozen=True)
 class Moments(Kernel):
-    """same: E h(x)². pair: E h(x) h(y). Two tensors of one shape: a whole grid of networks at once.
+    """same: E h(x)². pair: E h(x) h(y). Two tensors that broadcast: a whole grid of networks at once.
 
-    The Gram matrix of many such examples is nearly constant off its diagonal, and its largest eigenvalue is N · pair.
+    The Gram matrix of N such examples is constant on and off its diagonal, and its largest eigenvalue is N times the
+    mean of all its entries: N · pair for very many. examples: N.
     """
 
     same: Tensor
     pair: Tensor
+    examples: float = math.inf
+
+    def each(self, change: Callable[[Tensor], Tensor]) -> Moments:
+        """The same done to both."""
+        return Moments(change(self.same), change(self.pair), self.examples)
+
+    def mean(self) -> Tensor:
+        """Over all pairs of examples, of which a part 1/N are of one with itself."""
+        return self.pair if math.isinf(self.examples) else self.pair + (self.same - self.pair) / self.examples
 
     def affine(self, scale: Tensor, offset: Tensor) -> Moments:
-        return Moments(scale * self.same + offset, scale * self.pair + offset)
+        return self.each(lambda k: scale * k + offset)
 
     def centred(self) -> tuple[Moments, Tensor]:
-        # the mean over examples is what two of them share
-        variance = self.same - self.pair
-        return Moments(variance, torch.zeros_like(variance)), variance
+        # the mean over examples is what they share on average
+        shared = self.mean()
+        u = self.each(lambda k: k - shared)
+        return u, u.same
 
     def own_size(self) -> Moments:
-        return Moments(self.same, self.same)
+        return self.each(lambda _: self.same)
 
     def through(self, activation: Activation) -> Moments:
         return self._expected(activation.product)
@@ -118,27 +131,25 @@ class Moments(Kernel):
         return self._expected(activation.weighted_slopes)
 
     def __mul__(self, other: Moments) -> Moments:
-        return Moments(self.same * other.same, self.pair * other.pair)
+        return Moments(self.same * other.same, self.pair * other.pair, self.examples)
 
     def __add__(self, other: Moments) -> Moments:
-        return Moments(self.same + other.same, self.pair + other.pair)
+        return Moments(self.same + other.same, self.pair + other.pair, self.examples)
 
     def scaled(self, scale: Tensor) -> Moments:
-        return Moments(self.same * scale, self.pair * scale)
+        return self.each(lambda k: k * scale)
 
     def reciprocal(self) -> Moments:
-        return Moments(1 / self.same, 1 / self.pair)
+        return self.each(torch.reciprocal)
 
     def mean_square(self) -> Tensor:
         return self.same
 
     def without_mean(self, along: Moments, u: Moments) -> Moments:
-        return Moments(self.same - self.pair - along.pair, torch.zeros_like(self.pair))
+        return self.centred()[0] + u.scaled(-along.mean())
 
     def top(self) -> Tensor:
-        return self.pair
+        return self.mean()
 
     def _expected(self, expectation: Expectation) -> Moments:
-        return Moments(
-            expectation(self.same, self.same, self.same), expectation(self.same, self.same, self.pair)
-        )
+        return self.each(lambda k: expectation(self.same, self.same, k))

@@ -18,7 +18,7 @@ def same(call: Call, x: Signal) -> Signal:
 
 def dropout(call: Call, x: Signal) -> Signal:
     """Off, as where λ_max is measured."""
-    call.notes.append(f"{call.name}: dropout is taken as off")
+    call.remarks.append("dropout is taken as off")
     return x
 
 
@@ -90,7 +90,7 @@ def pad(call: Call, x: Signal) -> Signal:
     if call.shape is None or call.output is None or any(pads[: 2 * (len(call.shape) - 2)]) or call.options.get("value"):
         raise call.refused("it pads with something else than channels of zeros")
     share = torch.tensor(call.shape[1] / call.output[1], dtype=torch.float64)
-    call.notes.append(f"{call.name}: appended channels of zeros count as a part of all channels alike")
+    call.remarks.append("appended channels of zeros count as a part of all channels alike")
     return x.moved(Scaling(share, float(share)), x.size)
 
 

@@ -52,9 +52,12 @@ def predict(
     network: a module, a line such as "fc 784-1000-10", or an `Architecture`. gamma, width (of all hidden layers),
     sigma_w2 and sigma_b2 replace its own, and may be tensors that broadcast: a grid of networks at once. variant: what
     BatchNorm's statistics are to the gradient; "batch" as in training, "detached", or "source" as printed. inputs:
-    examples (N, ...); without, independent normalised ones. examples: their number N where finitely many matter, which
-    add (same − pair)/N to a term. parameters: "weights" alone as in the source, or "all" that train, which a module has
-    unless told. Cost: milliseconds, and no pass; with padding tenths of a second a network.
+    examples (N, ...); without, very many independent normalised ones, or as many as `examples` says. parameters:
+    "weights" alone as in the source, or "all" that train, as of a module unless told. Cost: milliseconds, and no pass;
+    with padding tenths of a second a network.
+
+    It is a lower bound, from the direction that the gradients of all examples share; where they share little, as behind
+    an odd activation and with few examples, others may be as large.
 
     >>> prediction = predict("fc 784-1000-1000-1000-10", variant="detached")
     >>> round(prediction.lambda_max, 1), round(prediction.max_lr, 4)
@@ -69,14 +72,14 @@ def predict(
     if isinstance(network, nn.Module):
         if width is not None:
             raise ValueError(f"width is {width}, but that of a module cannot be changed; give an architecture.")
-        subject = _of_module(network, changes, inputs, parameters or "all")
+        subject = _of_module(network, changes, inputs, examples, parameters or "all")
     else:
         architecture = Architecture.parse(network) if isinstance(network, str) else network
         widths: dict[str, Any] = {} if width is None else {"hidden": (width,) * len(architecture.hidden)}
         architecture = replace(architecture, **changes, **widths)
         subject = _of_architecture(architecture, variant, inputs, examples, parameters or "weights")
     factor = _factor(loss, subject.outputs)
-    found = [contributions(stages, subject.start(variant), variant, examples) for stages in subject.networks]
+    found = [contributions(stages, subject.start(variant), variant) for stages in subject.networks]
     layers = []
     for same_layer in zip(*(layers for _, layers in found), strict=True):
         columns = [[layer.values()[name] for layer in same_layer] for name in same_layer[0].values()]
@@ -122,13 +125,16 @@ def _of_architecture(
     return _Subject(str(architecture), stages, start, architecture.outputs, architecture.grid)
 
 
-def _of_module(module: nn.Module, changes: dict[str, Number], inputs: Any, parameters: Parameters) -> _Subject:
+def _of_module(
+    module: nn.Module, changes: dict[str, Number], inputs: Any, examples: int | None, parameters: Parameters
+) -> _Subject:
     for name, value in changes.items():
         check_number(name, value)
     reading = read(module, inputs)
     stages = list(_changed(reading.stages, changes, parameters))
     grid = sum((torch.as_tensor(value) for value in changes.values()), torch.tensor(0.0)).shape
-    return _Subject(type(module).__name__, [stages], reading.input_moments, reading.outputs, grid, reading.notes)
+    start = _among(reading.input_moments, examples)
+    return _Subject(type(module).__name__, [stages], start, reading.outputs, grid, reading.notes)
 
 
 def _changed(stages: Sequence[Stage], changes: dict[str, Number], parameters: Parameters) -> Iterator[Stage]:
@@ -154,13 +160,20 @@ def _moments(architecture: Architecture, variant: Variant, inputs: Tensor | None
         if inputs.shape[1:] != architecture.input or len(inputs) < 2:
             wanted = "×".join(map(str, ("N", *architecture.input)))
             raise ValueError(f"inputs is {'×'.join(map(str, inputs.shape))}; it must be {wanted} with N > 1.")
-        return Field.of(inputs) if architecture.is_convolutional else Gram.of(inputs)
+        return _among(Field.of(inputs) if architecture.is_convolutional else Gram.of(inputs), examples)
     # of a mean over positions, what one example has in common with itself is not in two numbers
     positions_differ = architecture.padding > 0 or (architecture.head == "pool" and examples is not None)
     if architecture.is_convolutional and positions_differ and variant != "source":
-        return Field.independent(math.prod(architecture.input[1:]))
+        return _among(Field.independent(math.prod(architecture.input[1:])), examples)
     one = torch.tensor(1.0, dtype=torch.float64)
-    return Moments(one, torch.zeros_like(one))
+    return _among(Moments(one, torch.zeros_like(one)), examples)
+
+
+def _among(moments: Kernel, examples: int | None) -> Kernel:
+    """Of N examples instead of very many; those that are given are as many as they are."""
+    if examples is None or not isinstance(moments, Moments | Field):
+        return moments
+    return replace(moments, examples=float(examples))
 
 
 def _factor(loss: Loss, outputs: int) -> float:

@@ -66,10 +66,13 @@ def read(module: nn.Module, inputs: Tensor | Sequence[int] | None = None) -> Rea
     module = unwrapped(module)
     if isinstance(module, tuple(MODULES)):
         module = nn.Sequential(module)
-    examples, notes = _two_examples(inputs), list[str]()
-    signal = _Walk(module, notes).along(traced(module, examples))
-    outputs = _outputs(module, signal)
-    start = _input_moments(signal.stages, examples, inputs if isinstance(inputs, Tensor) else None, notes)
+    examples = _two_examples(inputs)
+    walk = _Walk(module)
+    signal = walk.along(traced(module, examples))
+    outputs, notes = _outputs(module, signal), walk.notes()
+    if isinstance(inputs, Tensor) and len(inputs) > MOST_EXAMPLES:
+        notes.append(f"of {len(inputs)} inputs the first {MOST_EXAMPLES} count")
+    start = _input_moments(signal.stages, examples, inputs if isinstance(inputs, Tensor) else None)
     return Reading(with_means(signal.stages, start), outputs, start, tuple(notes))
 
 
@@ -88,9 +91,10 @@ def _two_examples(inputs: Tensor | Sequence[int] | None) -> Tensor | None:
 class _Walk:
     """Along the calls, from the network's input to its output."""
 
-    def __init__(self, module: nn.Module, notes: list[str]) -> None:
+    def __init__(self, module: nn.Module) -> None:
         self.modules = dict(module.named_modules())
-        self.notes = notes
+        self.remarks: dict[str, list[str]] = {}
+        """What → the layers of which it is said."""
         self.signals: dict[fx.Node, Signal] = {}
         """By the node that gives them; what is not there depends on no value, as a size does."""
         self.owners: dict[nn.Parameter, str] = {}
@@ -123,8 +127,8 @@ class _Walk:
             target = getattr(node.target, "__name__", str(node.target)).strip("_")
             name, what = node.name, SPELLINGS.get(target, target)
         arguments = tuple(a for a in node.args if a is not signal)
-        shapes = (n.meta.get("shape") for n in (signal, node))
-        return Call(name, what, arguments, dict(node.kwargs), *shapes, notes=self.notes)
+        before, behind = (n.meta.get("shape") for n in (signal, node))
+        return Call(name, what, arguments, dict(node.kwargs), before, behind)
 
     def _given(self, call: Call, node: fx.Node, signals: list[Signal]) -> Signal:
         if call.what == "add":
@@ -138,7 +142,10 @@ class _Walk:
             raise call.refused("the signal is not its first argument")
         if isinstance(call.what, nn.Module):
             self._check_own(call)
-        return rule(call, signals[0])
+        given = rule(call, signals[0])
+        for remark in call.remarks:
+            self.remarks.setdefault(remark, []).append(call.name)
+        return given
 
     def _check_own(self, call: Call) -> None:
         for parameter in call.what.parameters():
@@ -147,6 +154,13 @@ class _Walk:
                 twice = "it is called twice" if owner == call.name else f"it shares a parameter with {owner!r}"
                 raise call.refused(f"{twice}, and weights that are used twice are not independent")
         self.owners |= dict.fromkeys(call.what.parameters(), call.name)
+
+    def notes(self) -> list[str]:
+        """One line for all layers of which the same is to be said."""
+        return [
+            f"{', '.join(names[:3])}{f' and {len(names) - 3} more' if len(names) > 3 else ''}: {remark}"
+            for remark, names in self.remarks.items()
+        ]
 
 
 # the ends
@@ -163,11 +177,9 @@ def _outputs(module: nn.Module, signal: Signal) -> int:
     return int(layer.weight.shape[0])
 
 
-def _input_moments(stages: Sequence[Stage], examples: Tensor | None, batch: Tensor | None, notes: list[str]) -> Kernel:
+def _input_moments(stages: Sequence[Stage], examples: Tensor | None, batch: Tensor | None) -> Kernel:
     windows = [stage for stage in every(stages) if isinstance(stage, (Convolution, AveragePool))]
     if batch is not None:
-        if len(batch) > MOST_EXAMPLES:
-            notes.append(f"of {len(batch)} inputs the first {MOST_EXAMPLES} count")
         batch = batch[:MOST_EXAMPLES].detach().double().cpu()
         if not windows:
             return Gram.of(batch)

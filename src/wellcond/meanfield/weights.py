@@ -42,31 +42,31 @@ def is_trained(parameter: Tensor | None) -> bool:
     return parameter is not None and parameter.requires_grad
 
 
-def remarks_on_layer(name: str, layer: Any) -> Iterator[str]:
+def remarks_on_layer(layer: Any) -> Iterator[str]:
     """Where weights are not independent draws of mean 0 and one variance."""
     rows = layer.weight.detach().double().cpu().flatten(1)
     units, fan_in = rows.shape
     error = rows.std(correction=0) / rows.numel() ** 0.5
     if rows.mean().abs() > MEAN_OF_WEIGHTS * error:
-        yield f"{name}: its weights have a mean of {float(rows.mean()):.2g}, which is taken as 0"
+        yield f"its weights have a mean of {float(rows.mean()):.2g}, which is taken as 0"
     sizes = rows.square().sum(1)
     chance = (rows.pow(4).mean() / rows.square().mean().square() - 1).clamp(min=0) / fan_in
     spread = (sizes / sizes.mean()).var(correction=0) if sizes.mean() > 0 else _number(0.0)
     if spread > 4 * chance + SPREAD_OF_ROWS**2:
-        yield f"{name}: the sizes of its units differ by {100 * float(spread.sqrt()):.0f} %, as after training"
+        yield f"the sizes of its units differ by {100 * float(spread.sqrt()):.0f} %, as after training"
     elif min(units, fan_in) > 8 and sizes.mean() > 0 and not 0.5 < _likeness(rows[:ROWS]) < 2:
-        yield f"{name}: its units are not independent of each other, as in orthogonal or trained weights"
+        yield f"its units are not independent of each other, as in orthogonal or trained weights"
 
 
-def remarks_on_norm(name: str, norm: Any) -> Iterator[str]:
+def remarks_on_norm(norm: Any) -> Iterator[str]:
     """Where γ differs from unit to unit, or β is not 0."""
     if getattr(norm, "weight", None) is not None:
         weight = norm.weight.detach().double().cpu()
         size, spread = float(_mean_square(weight).sqrt()), float(weight.std(correction=0))
         if spread > SPREAD_OF_ROWS * size:
-            yield f"{name}: its γ differ by {100 * spread / size:.0f} %; their root mean square counts"
+            yield f"its γ differ by {100 * spread / size:.0f} %; their root mean square counts"
     if getattr(norm, "bias", None) is not None and bool((norm.bias != 0).any()):
-        yield f"{name}: its β are {float(_mean_square(norm.bias).sqrt()):.2g}, which is taken as 0"
+        yield f"its β are {float(_mean_square(norm.bias).sqrt()):.2g}, which is taken as 0"
 
 
 def _likeness(rows: Tensor) -> float:
