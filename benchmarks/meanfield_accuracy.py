@@ -14,8 +14,9 @@ import json
 import math
 import statistics
 import time
-from collections.abc import Callable
-from dataclasses import dataclass, replace
+from collections.abc import Callable, Iterator, Sequence
+from dataclasses import dataclass
+from itertools import pairwise
 from pathlib import Path
 from typing import Any
 
@@ -27,9 +28,11 @@ from torch.nn import functional as F
 import wellcond as wc
 from benchmarks.timing import environment
 from wellcond.meanfield import Architecture, predict
+from wellcond.meanfield.stages import Variant
 
 EXAMPLES = 400
 GAMMAS = (0.1, 0.3, 1.0, 2.0, 3.0)
+VARIANTS: tuple[Variant, ...] = ("detached", "batch")
 WIDTHS = (125, 250, 500, 1000, 2000)
 ACTIVATIONS: dict[str, Callable[[Tensor], Tensor]] = {
     "relu": torch.relu,
@@ -66,7 +69,7 @@ class Network(nn.Module):
         super().__init__()
         a = self.architecture = architecture
         widths = [a.input[0], *(int(n) for n in a.hidden)]
-        pairs = zip(widths[:-1], widths[1:], strict=True)
+        pairs = pairwise(widths)
         if a.is_convolutional:
             layers = [nn.Conv2d(n, m, a.kernel, a.stride, a.padding) for n, m in pairs]
         else:
@@ -111,18 +114,111 @@ def measured(
     mean_gradients = torch.autograd.grad(network(x).mean(), list(weights.values()))
     problem = wc.Problem(network, nn.MSELoss(), (x, torch.zeros(examples, 1, device=device)))
     # MSELoss has twice the curvature of ½(f − y)²
-    largest = wc.eigenvalues(wc.GGN(problem, params=list(weights)), k=1, tol=1e-4).values[-1] / 2
+    largest = wc.eigenvalues(wc.GGN(problem, params=list(weights)), k=1, tol=1e-3).values[-1] / 2
     return Measured(float(largest), [float(g.square().sum()) for g in mean_gradients])
 
 
+@dataclass(frozen=True)
+class Case:
+    """A network, and how far a prediction may be from the mean of several of it."""
+
+    line: str
+    variant: Variant
+    target: float
+
+
+def cases(width: int, channels: Sequence[str], gammas: Sequence[float]) -> Iterator[Case]:
+    dense = f"fc 784-{width}-{width}-{width}-1"
+    yield Case(f"{dense} vanilla", "batch", 0.06)
+    for variant in VARIANTS:
+        yield from (Case(f"{dense} gamma={gamma}", variant, 0.05) for gamma in gammas)
+        yield from (Case(f"{dense} {word}", variant, 0.1) for word in ("gelu", "silu", "leaky_relu(0.2)", "residual"))
+        for line, target in zip(channels, (0.12, 0.08), strict=True):
+            for words in ("", "pool", "p1", "p1 pool"):
+                yield Case(f"conv 1x28x28 {line} k3 s2 1 {words}".strip(), variant, target)
+    yield from (Case(f"{dense} vanilla {word}", "batch", 0.1) for word in ("tanh", "erf", "gelu", "residual"))
+    yield Case(f"{dense} ln", "batch", 0.1)
+
+
+def compared(case: Case, seeds: int, examples: int, device: str) -> dict[str, Any]:
+    """Means over random networks beside the prediction for as many examples, and for very many."""
+    architecture = Architecture.parse(case.line)
+    networks = [measured(architecture, case.variant, seed, device, examples) for seed in range(seeds)]
+    found = [network.lambda_max for network in networks]
+    mean = statistics.mean(found)
+    prediction = predict(architecture, variant=case.variant, examples=examples)
+    terms = {
+        layer.name: {"measured": statistics.mean(n.terms[k] for n in networks), "predicted": layer.term}
+        for k, layer in enumerate(prediction.layers)
+    }
+    result = {
+        "network": case.line,
+        "variant": case.variant,
+        "measured": mean,
+        "standard_error": statistics.stdev(found) / math.sqrt(seeds) if seeds > 1 else None,
+        "predicted": prediction.lambda_max,
+        "predicted_very_many_examples": predict(architecture, variant=case.variant).lambda_max,
+        "error": prediction.lambda_max / mean - 1,
+        "target": case.target,
+        # of λ_max: a term that is nothing beside it may be wrong by as much as it is
+        "worst_term_error": max(abs(t["predicted"] - t["measured"]) for t in terms.values()) / mean,
+        "terms": terms,
+    }
+    mark = "" if abs(result["error"]) <= case.target else "  beyond its target"
+    print(
+        f"  {case.line:44s} {case.variant:9s} {mean:9.4g} {prediction.lambda_max:9.4g} "
+        f"{100 * result['error']:+6.1f} %  ({100 * case.target:.0f} %){mark}",
+        flush=True,
+    )
+    return result
+
+
+def against_width(widths: Sequence[int], seeds: int, examples: int, device: str) -> list[dict[str, Any]]:
+    """The error at each width, and its exponent: −1 if it falls like 1/width."""
+    tables = []
+    for variant in VARIANTS:
+        results = []
+        for width in widths:
+            case = Case(f"fc 784-{width}-{width}-{width}-1", variant, 0.15)
+            results.append(compared(case, seeds, examples, device))
+        errors = [abs(result["error"]) for result in results]
+        slope = float(np.polyfit(np.log(widths), np.log(errors), 1)[0])
+        print(f"  {variant}: the error falls like width^{slope:.2f}")
+        tables.append({"variant": variant, "widths": list(widths), "errors": errors, "slope": slope})
+    return tables
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("--device", default="cpu")
+    parser.add_argument("--seeds", type=int, default=3)
+    parser.add_argument("--quick", action="store_true", help="narrow networks, few examples, few γ")
+    parser.add_argument("--out", type=Path, default=Path("benchmarks/results"))
+    options = parser.parse_args()
+    begin = time.perf_counter()
+    if options.quick:
+        examples, gammas, widths = 100, (0.3, 1.0), (100, 200, 400)
+        chosen = cases(200, ("20-30-40", "30-60-90"), gammas)
+    else:
+        examples, widths = EXAMPLES, WIDTHS
+        chosen = cases(1000, ("30-60-90", "200-300-400"), GAMMAS)
+    print(f"  {'network':44s} {'variant':9s} {'measured':>9s} {'predicted':>9s}    error  (target)")
+    results = [compared(case, options.seeds, examples, options.device) for case in chosen]
+    by_width = against_width(widths, options.seeds, examples, options.device)
+    met = sum(abs(result["error"]) <= result["target"] for result in results)
+    print(f"  {met} of {len(results)} within their target, {time.perf_counter() - begin:.0f} s")
+    options.out.mkdir(parents=True, exist_ok=True)
+    path = options.out / f"meanfield_accuracy_{options.device}{'_quick' if options.quick else ''}.json"
+    record = {
+        "environment": environment(options.device),
+        "examples": examples,
+        "seeds": options.seeds,
+        "results": results,
+        "against_width": by_width,
+    }
+    path.write_text(json.dumps(record, indent=1) + "\n")
+    print(f"wrote {path}")
+
+
 if __name__ == "__main__":
-    import sys
-    for line in sys.argv[2:]:
-        for variant in ("detached", "batch"):
-            a = Architecture.parse(line)
-            p = predict(a, variant=variant, examples=int(sys.argv[1]))
-            q = predict(a, variant=variant)
-            m = [measured(a, variant, s, examples=int(sys.argv[1])) for s in range(6)]
-            lam = np.mean([x.lambda_max for x in m])
-            print(line, variant, f"measured {lam:.4g} ± {np.std([x.lambda_max for x in m])/6**.5:.2g} predicted {q.lambda_max:.4g} with N {p.lambda_max:.4g} ({100*(p.lambda_max/lam-1):+.1f} %)", flush=True)
-            print("    ", *(f"{np.mean([x.terms[k] for x in m]):.3g}/{l.term:.3g}" for k, l in enumerate(p.layers)))
+    main()

@@ -173,7 +173,8 @@ class Problem:
         outputs = raw if isinstance(raw, Tensor) else getattr(raw, "logits", None)
         loss, _ = self._loss_and_its_function(raw, outputs, batch[1])
         self._check_loss(index, batch, loss)
-        return loss.reshape(())
+        one_number: Tensor = loss.reshape(())
+        return one_number
 
     def judge(self, index: int, batch: Batch, raw: Any) -> Evaluation:
         """The loss of one batch whose outputs are there."""

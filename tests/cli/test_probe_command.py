@@ -59,7 +59,7 @@ def test_local_hessians_of_the_layers_asked_for(target: str) -> None:
     assert result.exit_code == 0, result.output
     weight = problem_of_the_script().model[0].weight.detach()
     largest = float(torch.linalg.eigvalsh(weight.T @ weight)[-1])
-    line = next(line for line in result.output.splitlines() if line.startswith("H_z, Gauss-Newton"))
+    line = next(line for line in result.output.splitlines() if line.startswith("H_z, gauss_newton"))
     assert float(line.split()[3]) == pytest.approx(largest, rel=1e-2)
     assert "ReLU → Linear" in result.output
 
@@ -79,6 +79,41 @@ def test_arguments_out_of_range_are_refused(target: str, option: str, value: str
     result = run("probe", f"{target}:build", option, value)
     assert result.exit_code == 2
     assert said in result.output
+
+
+def test_a_step_that_cannot_be_replayed_leaves_the_walk(tmp_path: Path) -> None:
+    code = (
+        BUILD
+        + """
+def with_bnp():
+    problem, optimizer = with_optimizer()
+    wc.BNP(problem.model, optimizer)
+    return problem, optimizer
+"""
+    )
+    result = run("probe", f"{script(tmp_path, code)}:with_bnp")
+    assert result.exit_code == 0, result.output
+    assert "β-smoothness" in result.output
+    assert "not measured" in result.output
+
+
+@pytest.mark.parametrize("rates", [(0.0, 0.0), (0.1, 0.01)])
+def test_which_of_an_optimizers_rates_is_walked_must_be_told(tmp_path: Path, rates: tuple[float, float]) -> None:
+    code = (
+        BUILD
+        + f"""
+def with_groups():
+    problem = build()
+    first, last = (problem.model[i].parameters() for i in (0, 2))
+    groups = [{{"params": first, "lr": {rates[0]}}}, {{"params": last, "lr": {rates[1]}}}]
+    return problem, torch.optim.SGD(groups)
+"""
+    )
+    path = script(tmp_path, code)
+    refused = run("probe", f"{path}:with_groups")
+    assert refused.exit_code == 2
+    assert "--lr" in refused.output
+    assert run("probe", f"{path}:with_groups", "--lr", 0.1).exit_code == 0
 
 
 def test_the_walk_is_drawn_where_asked(target: str, tmp_path: Path) -> None:

@@ -116,11 +116,7 @@ def test_without_variance_an_activation_is_its_value_at_zero() -> None:
 
 
 @pytest.mark.parametrize("phi", [PiecewiseLinear(0.1), Smooth("gelu", F.gelu)], ids=lambda phi: phi.name)
-@pytest.mark.parametrize("memory", [1, 50, 2**21])
-def test_a_matrix_of_pairs_is_that_of_single_pairs(
-    phi: PiecewiseLinear | Smooth, memory: int, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    monkeypatch.setattr("wellcond.meanfield.gaussian.MEMORY", memory)
+def test_a_matrix_of_pairs_is_that_of_single_pairs(phi: PiecewiseLinear | Smooth) -> None:
     x = torch.randn(4, 9, generator=torch.Generator().manual_seed(0), dtype=torch.float64)
     k = x @ x.T / 9
     variance = k.diagonal()

@@ -14,6 +14,7 @@ import torch
 from references import dense_hessian, flat_parameters, network
 from torch import Tensor, nn
 from torch.optim import SGD, Adagrad, Adam, Adamax, AdamW, NAdam, Optimizer, RMSprop
+from torch.utils.data import DataLoader, TensorDataset
 from zoo import ARCHITECTURES, Case, normal, split
 
 import wellcond as wc
@@ -587,7 +588,8 @@ def test_neither_model_nor_optimizer_is_disturbed(fails: bool, stepped: bool) ->
     if stepped:
         case.loss(case.model(case.batch[0]), case.batch[1]).backward()
         optimizer.step()
-    problem = case.problem(batches=split(case.batch, [3, 2]))
+    # a loader draws a seed from torch's generator whenever it is iterated over
+    problem = case.problem(batches=DataLoader(TensorDataset(*case.batch), batch_size=3))
     before = everything(case.model, optimizer)
 
     def progress(what: str, _share: float) -> None:

@@ -69,9 +69,7 @@ def predict_lr(
     console.print(f"{target}: {problem!r}", style="bold", markup=False, highlight=False)
     _show(found, console)
     if plot is not None:
-        from wellcond.report.prediction import save_rates
-
-        console.print(f"rates: {save_rates(found, plot)}", markup=False, highlight=False, soft_wrap=True)
+        _draw(found, plot, console)
 
 
 def _show(found: FirstRate, console: Console) -> None:
@@ -88,15 +86,27 @@ def _show(found: FirstRate, console: Console) -> None:
     console.print(Text(f"\n{found.verdict()}", style="bold"), soft_wrap=True)
 
 
+def _draw(found: FirstRate, path: Path, console: Console) -> None:
+    if found.trial is None:
+        console.print("no picture: there are no trial steps to draw", style="dim")
+        return
+    from wellcond.report.rates import save_rates
+
+    limits = {"largest rate, measured": found.measured.value, "start with": found.start}
+    if found.predicted is not None:
+        limits["largest rate, predicted"] = float(found.predicted.max_lr)
+    saved = save_rates(found.trial, limits, path)
+    console.print(f"rates: {saved}", markup=False, highlight=False, soft_wrap=True)
+
+
 def _of_architecture(line: str, gammas: torch.Tensor, momentum: float, plot: Path | None, console: Console) -> None:
     network = Architecture.parse(line)
     trained, constant = (predict(network, gammas, momentum, variant) for variant in ("batch", "detached"))
     printed = predict(network, gammas, momentum, "source")
     plain = predict(replace(network, norm="none"), None, momentum)
     shown = sorted({round(i * (len(gammas) - 1) / (GAMMAS_SHOWN - 1)) for i in range(GAMMAS_SHOWN)})
-    body = [
-        [f"{float(gammas[i]):.3g}", *(number(float(p.max_lr[i])) for p in (trained, constant, printed))] for i in shown
-    ]
+    columns = [torch.as_tensor(p.max_lr).tolist() for p in (trained, constant, printed)]
+    body = [[f"{float(gammas[i]):.3g}", *(number(column[i]) for column in columns)] for i in shown]
     console.print(f"{network}: largest stable rate 2(1 + μ)/λ_max, μ = {momentum:g}", style="bold", markup=False)
     console.print(Text(text_table(["γ", "as trained", "statistics constant", "as wei2019 prints it"], body)))
     console.print(f"without BatchNorm: {number(float(plain.max_lr))}", markup=False, highlight=False)

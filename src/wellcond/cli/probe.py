@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from pathlib import Path
 from typing import Annotated
 
@@ -13,8 +14,9 @@ from rich.text import Text
 from wellcond.cli.progress import progress_bar
 from wellcond.cli.target import built
 from wellcond.cli.usage import as_usage_errors
-from wellcond.diagnosis.parts import Progress
+from wellcond.errors import WellcondError
 from wellcond.local.local_hessian import LocalHessian, local_hessian
+from wellcond.local.operator import LocalOperator
 from wellcond.probes.covariate_shift import covariate_shift
 from wellcond.probes.directions import Name
 from wellcond.probes.landscape import landscape
@@ -23,8 +25,6 @@ from wellcond.results import text_table
 from wellcond.spectral.eigenvalues import eigenvalues
 
 DEFAULT_LR = 0.1
-WALK = 0.3
-"""The walk's share of the progress bar; the rest is the covariate shift's, which passes over the data once a layer."""
 TOLERANCE = 1e-2
 """Relative error of a local Hessian's largest eigenvalue."""
 
@@ -73,17 +73,18 @@ def probe(
         import wellcond.report.landscape  # noqa: F401  a missing matplotlib is said before the work
 
         check_writable(plot)
-    with built(target) as (problem, optimizer):
-        rate = lr if lr is not None else DEFAULT_LR if optimizer is None else float(optimizer.param_groups[0]["lr"])
+    with built(target) as (problem, optimizer), as_usage_errors():
+        rate = _rate(lr, optimizer)
         blocks = [local_hessian(problem, name) for name in layer or ()]  # an unknown name is said before the work
-        with progress_bar(console) as report, as_usage_errors():
-            walk = landscape(problem, rate, span, steps, direction=direction, progress=_part(report, 0.0, WALK))
-            step = optimizer or torch.optim.SGD(problem.params.values(), lr=rate)
-            shifts = covariate_shift(problem, step, progress=_part(report, WALK, 1.0)) if shift else None
+        with progress_bar(console) as report:
+            walk = landscape(problem, rate, span, steps, direction=direction, progress=report)
         console.print(f"{target}: {problem!r}", style="bold", markup=False, highlight=False)
         _section(console, f"Along the {walk.direction}, from {span[0]:g} to {span[1]:g} times lr {rate:g}", str(walk))
-        if shifts is not None:
-            _section(console, f"Covariate shift by a step of {type(step).__name__}", str(shifts))
+        if shift:
+            step = optimizer or torch.optim.SGD(problem.params.values(), lr=rate)
+            with progress_bar(console) as report:
+                told = _told(lambda: str(covariate_shift(problem, step, progress=report)))
+            _section(console, f"Covariate shift by a step of {type(step).__name__}", told)
         for block in blocks:
             _section(console, str(block).partition("\n")[0], _spectra(block))
         if plot is not None:
@@ -91,6 +92,24 @@ def probe(
 
             saved = save_walk({target: walk}, plot)
             console.print(f"walk: {saved}", markup=False, highlight=False, soft_wrap=True)
+
+
+def _rate(lr: float | None, optimizer: torch.optim.Optimizer | None) -> float:
+    if lr is not None or optimizer is None:
+        return DEFAULT_LR if lr is None else lr
+    rates = {float(group["lr"]) for group in optimizer.param_groups}
+    if len(rates) > 1 or rates == {0.0}:
+        found = ", ".join(f"{rate:g}" for rate in sorted(rates))
+        raise typer.BadParameter(f"the optimizer's learning rate is {found}: say which to walk by --lr.")
+    return rates.pop()
+
+
+def _told(measure: Callable[[], str]) -> str:
+    """What was measured, or why it could not be."""
+    try:
+        return measure()
+    except WellcondError as error:
+        return f"not measured: {error}"
 
 
 def _section(console: Console, title: str, text: str) -> None:
@@ -102,16 +121,14 @@ def _spectra(block: LocalHessian) -> str:
     """The largest eigenvalue of each of the block's local Hessians."""
     parts = {"H_z": block.z} if block.call.z is not None else {}
     parts |= {"H_W": block.weight} if block.call.params else {}
-    body, products = [], 0
+    body = []
     for symbol, part in parts.items():
-        for kind, operator in (("exact", part.exact), ("Gauss-Newton", part.gauss_newton)):
-            top = eigenvalues(operator, tol=TOLERANCE)
-            products += top.matvecs
-            body.append([f"{symbol}, {kind}", f"{operator.shape[0]:,}", f"{top.values[-1]:.4g} ± {top.errors[-1]:.1g}"])
-    table = text_table(["", "side", "largest eigenvalue"], body)
-    return f"{table}\n{products} products with the block's graph; a step of size 1 in z suits eigenvalues of about 1"
+        for kind in ("exact", "gauss_newton"):
+            told = _told(lambda part=part, kind=kind: _largest(getattr(part, kind)))  # type: ignore[misc]
+            body.append([f"{symbol}, {kind}", f"{part.shape[0]:,}", told])
+    return text_table(["", "side", "largest eigenvalue"], body) + "\na step of size 1 in z suits eigenvalues of about 1"
 
 
-def _part(report: Progress, begin: float, end: float) -> Progress:
-    """Progress of one part of the work, as a share of the whole."""
-    return lambda what, share: report(what, begin + (end - begin) * share)
+def _largest(operator: LocalOperator) -> str:
+    top = eigenvalues(operator, tol=TOLERANCE)
+    return f"{top.values[-1]:.4g} ± {top.errors[-1]:.1g}"

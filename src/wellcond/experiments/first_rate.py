@@ -16,6 +16,7 @@ from wellcond.errors import WellcondError
 from wellcond.likelihoods import CrossEntropy, Gaussian, Likelihood
 from wellcond.meanfield.prediction import Loss, Prediction
 from wellcond.meanfield.predictor import predict
+from wellcond.meanfield.stages import Variant
 from wellcond.probes.lr_limits import MaxLearningRate
 from wellcond.probes.max_lr import max_lr
 from wellcond.probes.trial_steps import TrialSteps, trial_steps
@@ -111,7 +112,7 @@ def _predicted(problem: Problem, momentum: float) -> Prediction:
     if not isinstance(inputs, Tensor):
         raise WellcondError("the theory is for networks with one tensor as input.")
     loss = _loss(problem.likelihood, 1 if evaluation.outputs is None else evaluation.outputs.shape[-1])
-    variant = "batch" if problem.batchnorm == "batch" else "detached"
+    variant: Variant = "batch" if problem.batchnorm == "batch" else "detached"
     return predict(problem.model, None, momentum, variant, inputs=inputs.to(torch.float64).cpu(), loss=loss)
 
 

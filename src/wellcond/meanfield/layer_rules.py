@@ -70,7 +70,7 @@ def _measured(call: Call) -> tuple[Tensor, Tensor, Tensor, bool, bool]:
 
 def batchnorm(call: Call, x: Signal) -> Signal:
     if x.units != "gaussian":
-        call.remarks.append(f"what it receives is not Gaussian, so that s² differs from unit to unit; its mean counts")
+        call.remarks.append("what it receives is not Gaussian, so that s² differs from unit to unit; its mean counts")
     return _norm(call, x, "batch")
 
 
@@ -128,5 +128,5 @@ def _activated(call: Call, x: Signal, activation: Activation) -> Signal:
         receives = "an activation's output" if x.stages else "the network's input"
         raise call.refused(f"it receives {receives}, which is not Gaussian", "Put a weighted layer before it.")
     if x.units == "other":
-        call.remarks.append(f"it receives a sum of which a part is not Gaussian; it is taken as Gaussian with its mean")
+        call.remarks.append("it receives a sum of which a part is not Gaussian; it is taken as Gaussian with its mean")
     return x.activated(call.name, activation)

@@ -63,7 +63,7 @@ def predict(
     >>> round(prediction.lambda_max, 1), round(prediction.max_lr, 4)
     (361.5, 0.0105)
     >>> {layer.name: round(layer.term, 1) for layer in prediction.layers}
-    {'fc1': 0.0, 'fc2': 68.5, 'fc3': 133.8, 'head': 159.2}
+    {'fc1': 0.0, 'fc2': 85.6, 'fc3': 116.7, 'head': 159.2}
     """
     _check_options(momentum, variant, loss, parameters, examples)
     variant = variant or "batch"
@@ -161,8 +161,8 @@ def _moments(architecture: Architecture, variant: Variant, inputs: Tensor | None
             wanted = "×".join(map(str, ("N", *architecture.input)))
             raise ValueError(f"inputs is {'×'.join(map(str, inputs.shape))}; it must be {wanted} with N > 1.")
         return _among(Field.of(inputs) if architecture.is_convolutional else Gram.of(inputs), examples)
-    # of a mean over positions, what one example has in common with itself is not in two numbers
-    positions_differ = architecture.padding > 0 or (architecture.head == "pool" and examples is not None)
+    # what positions of one example share counts where examples are few, and is not in two numbers
+    positions_differ = architecture.padding > 0 or examples is not None
     if architecture.is_convolutional and positions_differ and variant != "source":
         return _among(Field.independent(math.prod(architecture.input[1:])), examples)
     one = torch.tensor(1.0, dtype=torch.float64)

@@ -15,7 +15,7 @@ from wellcond.meanfield.signals import NotUnderstood
 
 
 def traced(module: nn.Module, examples: Tensor | None) -> fx.Graph:
-    """The graph of calls. examples: a small batch, for the shapes; without, vectors that the first linear layer takes."""
+    """The graph of calls. examples: a small batch, for shapes; without, vectors that the first linear layer takes."""
     try:
         graph = _Tracer().trace(module)
     except Exception as error:  # whatever someone's forward raises when it is given no numbers

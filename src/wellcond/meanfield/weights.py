@@ -55,7 +55,7 @@ def remarks_on_layer(layer: Any) -> Iterator[str]:
     if spread > 4 * chance + SPREAD_OF_ROWS**2:
         yield f"the sizes of its units differ by {100 * float(spread.sqrt()):.0f} %, as after training"
     elif min(units, fan_in) > 8 and sizes.mean() > 0 and not 0.5 < _likeness(rows[:ROWS]) < 2:
-        yield f"its units are not independent of each other, as in orthogonal or trained weights"
+        yield "its units are not independent of each other, as in orthogonal or trained weights"
 
 
 def remarks_on_norm(norm: Any) -> Iterator[str]:

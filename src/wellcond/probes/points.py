@@ -94,7 +94,7 @@ def buffers_lent(params: Iterable[nn.Parameter]) -> Iterator[tuple[list[Tensor],
         yield own, buffers
 
 
-def norm(tensors: list[Tensor]) -> float:
+def norm(tensors: list[Tensor] | tuple[Tensor, ...]) -> float:
     """√Σ‖t‖²; the one transfer from the device, however many tensors there are."""
     total = float(torch.stack(torch._foreach_norm(tensors)).double().norm())
     if 1e-15 < total < 1e15:

@@ -1,0 +1,214 @@
+"""Moments of given examples, against wide random layers and against the gradients of whole networks."""
+
+from __future__ import annotations
+
+import functools
+import operator
+from collections.abc import Sequence
+
+import pytest
+import torch
+from torch import Tensor, nn
+from torch.func import functional_call, jacrev
+
+from wellcond.meanfield.gaussian import PiecewiseLinear, Smooth
+from wellcond.meanfield.gram import Gram
+from wellcond.meanfield.moments import Moments
+from wellcond.meanfield.stages import Affine, Nonlinearity, Residual, Stage, Variant, terms
+
+RELU = PiecewiseLinear(0.0)
+
+
+def number(value: float) -> Tensor:
+    return torch.tensor(value, dtype=torch.float64)
+
+
+def normal(*shape: int, seed: int = 0) -> Tensor:
+    return torch.randn(*shape, generator=torch.Generator().manual_seed(seed), dtype=torch.float64)
+
+
+def unlike_examples(count: int = 12, features: int = 20) -> Tensor:
+    """With a common mean, two strong directions, and sizes of their own."""
+    x = normal(count, features) + 0.7 + normal(count, 2, seed=1) @ normal(2, features, seed=2)
+    return x * torch.linspace(0.5, 1.5, count, dtype=torch.float64).unsqueeze(1)
+
+
+def total_of(stages: Sequence[Stage], start: Gram, variant: Variant = "batch") -> tuple[Gram, list[Gram]]:
+    ones = Gram(torch.ones_like(start.matrix))
+    every = [term for _, term in terms(stages, start, ones, variant)]
+    return functools.reduce(operator.add, every), every
+
+
+def dense(widths: Sequence[int], norm: str, gamma: float = 1.0) -> list[Stage]:
+    stages: list[Stage] = []
+    for k, n in enumerate(widths[:-1]):
+        stages.append(Affine(f"fc{k}", number(float(n)), number(2.0), number(0.5)))
+        if k < len(widths) - 2:
+            stages.append(Nonlinearity(f"norm{k}", RELU, norm, number(gamma)))  # type: ignore[arg-type]
+    return stages
+
+
+# the algebra
+
+
+def test_the_products_of_examples_are_means_over_features() -> None:
+    x = normal(3, 2, 5)
+    expected = torch.tensor([[float((a * b).sum() / 10) for b in x] for a in x], dtype=torch.float64)
+    torch.testing.assert_close(Gram.of(x).matrix, expected, rtol=1e-12, atol=1e-12)
+
+
+@pytest.mark.parametrize("activation", [RELU, PiecewiseLinear(0.2), Smooth("tanh", torch.tanh)])
+def test_a_wide_random_layer_has_the_moments_of_the_algebra(activation: PiecewiseLinear | Smooth) -> None:
+    x, units = unlike_examples(5), 400_000
+    z = x @ normal(20, units, seed=3) * (1.5 / 20) ** 0.5 + 0.3**0.5 * normal(1, units, seed=4)
+    function = (lambda a: torch.where(a > 0, a, activation.slope * a)) if hasattr(activation, "slope") else torch.tanh
+    slope = torch.func.vmap(torch.func.grad(function))(z.flatten()).view_as(z)
+    k = Gram.of(x).affine(number(1.5), number(0.3))
+    for got, units_of in (
+        (k, z),
+        (k.through(activation), function(z)),
+        (k.slopes(activation), slope),
+        (k.weighted_slopes(activation), z * slope),
+    ):
+        measured = units_of @ units_of.mT / units
+        # 400 000 units: a standard error of some 0.3 % of the largest entry
+        assert (got.matrix - measured).abs().max() < 0.012 * measured.abs().max()
+
+
+def test_centring_subtracts_the_mean_over_examples() -> None:
+    x = unlike_examples()
+    u, variance = Gram.of(x).centred()
+    centred = x - x.mean(0)
+    torch.testing.assert_close(u.matrix, centred @ centred.mT / 20, rtol=1e-12, atol=1e-12)
+    torch.testing.assert_close(variance, centred.square().mean(), rtol=1e-12, atol=1e-12)
+
+
+def test_own_size_is_the_product_of_two_norms() -> None:
+    x = unlike_examples()
+    norms = x.square().mean(1).sqrt()
+    torch.testing.assert_close(Gram.of(x).own_size().matrix, torch.outer(norms, norms), rtol=1e-12, atol=1e-12)
+
+
+def test_top_is_the_largest_eigenvalue_over_the_number_of_examples() -> None:
+    x = unlike_examples()
+    torch.testing.assert_close(Gram.of(x).top(), torch.linalg.matrix_norm(x, 2) ** 2 / (20 * 12), rtol=1e-10, atol=0)
+
+
+@pytest.mark.parametrize("norm", ["none", "batch", "layer"])
+def test_shares_of_layers_add_up_to_the_top(norm: str) -> None:
+    total, every = total_of(dense([20, 50, 50, 1], norm), Gram.of(unlike_examples()))
+    torch.testing.assert_close(sum(term.share_of(total) for term in every), total.top(), rtol=1e-10, atol=0)
+    assert total.top() < sum(term.top() for term in every) + 1e-9
+
+
+def test_a_grid_of_networks_is_each_of_its_networks() -> None:
+    start, gammas = Gram.of(unlike_examples()), torch.tensor([0.3, 1.0, 2.0], dtype=torch.float64)
+    stages = dense([20, 50, 50, 1], "batch")
+    grid = [Nonlinearity(s.name, RELU, "batch", gammas) if isinstance(s, Nonlinearity) else s for s in stages]
+    single = [total_of(dense([20, 50, 50, 1], "batch", float(gamma)), start)[0].top() for gamma in gammas]
+    torch.testing.assert_close(total_of(grid, start)[0].top(), torch.stack(single), rtol=1e-10, atol=0)
+
+
+def test_of_independent_inputs_it_approaches_two_numbers() -> None:
+    start = Gram.of(normal(400, 20_000))
+    for norm in ("none", "batch", "layer"):
+        stages = dense([784, 1000, 1000, 1], norm)
+        one = number(1.0)
+        scalars = sum(k.top() for _, k in terms(stages, Moments(one, 0 * one), Moments(one, one), "detached"))
+        # what 400 examples have in common with themselves adds some (same − pair)/400
+        torch.testing.assert_close(total_of(stages, start, "detached")[0].top(), scalars, rtol=0.03, atol=0)
+
+
+# a norm that is differentiated through its statistics
+
+
+def test_below_a_batch_norm_the_sum_over_examples_has_no_gradient_from_a_linear_layer() -> None:
+    """Of γ u alone the sum over the batch is constant, whatever the weights below."""
+    linear = Nonlinearity("norm", PiecewiseLinear(1.0), "batch", number(1.5))
+    below = Affine("fc", number(20.0), number(2.0), number(0.5))
+    _, [term, *_] = total_of([below, linear, Affine("head", number(50.0), number(1.0), number(0.0))],
+                             Gram.of(unlike_examples()))  # fmt: skip
+    assert term.value.sum((-1, -2)).abs() < 1e-10 * term.value.abs().sum()
+
+
+def test_ways_that_part_and_meet_again_are_walked_once() -> None:
+    """40 blocks: walked one by one they would be 2⁴⁰ ways."""
+    block = [Nonlinearity("norm", RELU, "batch", number(1.0)), Affine("fc", number(50.0), number(0.1), number(0.0))]
+    stages = [Residual(block) for _ in range(40)]
+    total, _ = total_of(stages, Gram.of(unlike_examples()))
+    assert total.top().isfinite()
+
+
+class Net(nn.Module):
+    """A dense network of one output with BatchNorm or LayerNorm, residual or not."""
+
+    def __init__(self, features: int, width: int, norm: str, residual: bool = False, gamma: float = 1.0) -> None:
+        super().__init__()
+        sizes = [features, width, width, width, 1]
+        self.layers = nn.ModuleList(nn.Linear(*pair) for pair in zip(sizes[:-1], sizes[1:], strict=True))
+        with torch.random.fork_rng():
+            torch.manual_seed(0)
+            for layer in self.layers:
+                nn.init.normal_(layer.weight, std=(2 / layer.in_features) ** 0.5)
+                nn.init.normal_(layer.bias, std=0.5**0.5)
+                layer.bias.requires_grad_(False)
+        self.norm, self.residual, self.gamma = norm, residual, gamma
+
+    def act(self, z: Tensor) -> Tensor:
+        if self.norm == "none":
+            return z.relu()
+        axis = 1 if self.norm == "layer" else 0
+        mean, std = z.mean(axis, keepdim=True), z.std(axis, correction=0, keepdim=True)
+        if self.norm == "detached":
+            mean, std = mean.detach(), std.detach()
+        return (self.gamma * (z - mean) / std).relu()
+
+    def forward(self, x: Tensor) -> Tensor:
+        x = self.layers[0](x)
+        for layer in self.layers[1:-1]:
+            x = x + layer(self.act(x)) if self.residual else layer(self.act(x))
+        return self.layers[-1](self.act(x))[:, 0]
+
+    def stages(self) -> list[Stage]:
+        width = float(self.layers[1].in_features)
+        kind = {"none": "none", "layer": "layer"}.get(self.norm, "batch")
+        stages: list[Stage] = [Affine("fc0", number(float(self.layers[0].in_features)), number(2.0), number(0.5))]
+        for k in (1, 2, 3):
+            part = [
+                Nonlinearity(f"norm{k}", RELU, kind, number(self.gamma)),  # type: ignore[arg-type]
+                Affine(f"fc{k}", number(width), number(2.0), number(0.5)),
+            ]
+            stages += [Residual(part)] if self.residual and k < 3 else part
+        return stages
+
+
+def gradients(net: nn.Module, x: Tensor) -> Tensor:
+    """(N, parameters): of the outputs of a batch, each example's as the batch makes it."""
+    weights = {name: p.detach() for name, p in net.named_parameters() if p.requires_grad}
+    jacobian = jacrev(lambda w: functional_call(net, w, (x,)), chunk_size=8)(weights)
+    return torch.cat([j.flatten(1) for j in jacobian.values()], 1)
+
+
+@pytest.mark.parametrize("residual", [False, True])
+@pytest.mark.parametrize("norm", ["none", "layer", "detached", "batch"])
+def test_lambda_max_of_unlike_examples_is_that_of_their_gradients(norm: str, residual: bool) -> None:
+    """Within 20 % at width 300, of which some is that of one draw of the weights."""
+    x = unlike_examples(24, 60)
+    net = Net(60, 300, norm, residual).double()
+    jacobian = gradients(net, x)
+    measured = torch.linalg.eigvalsh(jacobian @ jacobian.mT)[-1] / len(x)
+    variant: Variant = "detached" if norm == "detached" else "batch"
+    predicted = total_of(net.stages(), Gram.of(x), variant)[0].top()
+    assert abs(float(predicted / measured) - 1) < 0.2
+
+
+def test_two_numbers_miss_what_strong_directions_add_under_a_batch_norm() -> None:
+    x = unlike_examples(24, 60)
+    net = Net(60, 300, "batch").double()
+    jacobian = gradients(net, x)
+    measured = torch.linalg.eigvalsh(jacobian @ jacobian.mT)[-1] / len(x)
+    k = Gram.of(x).matrix
+    same = k.diagonal().mean()
+    start, ones = Moments(same, (k.sum() - k.trace()) / (24 * 23)), Moments(number(1.0), number(1.0))
+    scalars = sum(term.top() for _, term in terms(net.stages(), start, ones, "batch"))
+    assert scalars < 0.7 * measured
