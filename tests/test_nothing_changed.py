@@ -16,6 +16,7 @@ from zoo import integers, normal, seeded
 
 import wellcond as wc
 from wellcond.experiments.trial import trial
+from wellcond.probes.trial_steps import trial_steps
 
 FAIL = 99.0
 """An input with this value makes the model raise."""
@@ -78,6 +79,9 @@ MEASUREMENTS: dict[str, Callable[[wc.Problem], Any]] = {
     "landscape_eigenvector": lambda p: wc.landscape(p, lr=0.01, steps=1, direction="eigenvector"),
     "loss_slice": lambda p: wc.loss_slice(p, ("random", "gradient"), points=3),
     "covariate_shift": lambda p: wc.covariate_shift(p, torch.optim.Adam(p.params.values())),
+    "max_lr": lambda p: wc.max_lr(p, 0.9, tol=0.5, max_matvecs=5),
+    "max_lr_of_adam": lambda p: wc.max_lr(p, optimizer=torch.optim.Adam(p.params.values()), tol=0.5, max_matvecs=5),
+    "trial_steps": lambda p: trial_steps(p, [0.01], steps=2),
     "activations": lambda p: wc.activations(p),
     "local_hessian": lambda p: wc.local_hessian(p, "conv").z.exact @ torch.ones(16, dtype=torch.float64),
     "back_matching": lambda p: wc.back_matching(p),

@@ -30,8 +30,8 @@ def unwrapped(model: nn.Module) -> nn.Module:
 def isolated(model: nn.Module, device: torch.device, *, batch_statistics: bool, dropout: bool) -> Iterator[None]:
     """Put the model into the measured state; on leaving, modes, buffers, RNG and kernel choices are as they were.
 
-    Buffers are exchanged for copies, so that the user's own tensors are never written to, not even by a BatchNorm
-    that updates its running statistics.
+    Buffers, and tensors that are plain attributes, are exchanged for copies, so that the user's own tensors are never
+    written to, not even by a BatchNorm that updates its running statistics.
     """
     modules = list(model.modules())
     modes = [(module, module.training) for module in modules]
@@ -52,6 +52,8 @@ def isolated(model: nn.Module, device: torch.device, *, batch_statistics: bool, 
 
     with contextlib.ExitStack() as stack:
         stack.callback(put_back)
+        stack.enter_context(_attributes_kept(modules))
+        stack.enter_context(_generators_kept(generators_of(model)))
         stack.enter_context(rng_kept(device))
         stack.enter_context(torch.inference_mode(False))
         stack.enter_context(torch.enable_grad())
@@ -122,14 +124,62 @@ def loader_generators_kept(batches: Any) -> Iterator[None]:
     batch_sampler = getattr(batches, "batch_sampler", None)
     owners = [batches, getattr(batches, "sampler", None), batch_sampler, getattr(batch_sampler, "sampler", None)]
     generators = [getattr(owner, "generator", None) for owner in owners]
-    states: list[tuple[torch.Generator, Tensor]] = [
-        (g, g.get_state()) for g in generators if isinstance(g, torch.Generator)
-    ]
+    with _generators_kept(g for g in generators if isinstance(g, torch.Generator)):
+        yield
+
+
+def generators_of(model: nn.Module) -> list[torch.Generator]:
+    """Those that its modules hold as attributes."""
+    return [value for m in model.modules() for value in vars(m).values() if isinstance(value, torch.Generator)]
+
+
+@contextlib.contextmanager
+def _generators_kept(generators: Iterable[torch.Generator]) -> Iterator[None]:
+    states = [(generator, generator.get_state()) for generator in generators]
     try:
         yield
     finally:
         for generator, state in states:
             generator.set_state(state)
+
+
+@contextlib.contextmanager
+def _attributes_kept(modules: Iterable[nn.Module]) -> Iterator[None]:
+    """Tensors that are plain attributes of modules, or in lists that are, may be replaced and written to inside.
+
+    Pruning, and weight and spectral norm of the old kind, keep there the weight that they compute on every pass; it
+    has a gradient, so that nothing can be written into it. Tensors without one are exchanged for copies.
+    """
+    before = [(module, dict(vars(module))) for module in modules]
+    lists = {
+        id(value): (value, list(value))
+        for _, held in before
+        for value in held.values()
+        if isinstance(value, list) and any(isinstance(item, Tensor) for item in value)
+    }
+    copies: dict[int, Tensor] = {}
+
+    def lent(value: Any) -> Any:
+        if not isinstance(value, Tensor) or value.requires_grad or isinstance(value, nn.Parameter):
+            return value
+        return copies.setdefault(id(value), value.clone())
+
+    try:
+        for module, held in before:
+            vars(module).update({key: lent(value) for key, value in held.items() if isinstance(value, Tensor)})
+        for own, items in lists.values():
+            own[:] = map(lent, items)
+        yield
+    finally:
+        for module, held in before:
+            now = vars(module)
+            for key in {k for state in (held, now) for k, value in state.items() if isinstance(value, Tensor)}:
+                if key in held:
+                    now[key] = held[key]
+                else:
+                    del now[key]
+        for own, items in lists.values():
+            own[:] = items
 
 
 @contextlib.contextmanager

@@ -16,9 +16,10 @@ def test_version() -> None:
 
 
 HELP = {
-    (): ["demo", "diagnose", "probe", "try"],
+    (): ["demo", "diagnose", "predict-lr", "probe", "try"],
     ("demo",): ["wellcond demo --open", "--depth"],
     ("diagnose",): ["wellcond diagnose train.py:build --out report.html", "return wc.Problem(model"],
+    ("predict-lr",): ["wellcond predict-lr train.py:build", "--arch", "--gamma 0.1:3"],
     ("probe",): ["wellcond probe train.py:build", "--layer", "--span"],
     ("try",): ["wellcond try train.py:build", "--method", "--lr"],
 }

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import functools
+import itertools
 import operator
 from collections.abc import Sequence
 
@@ -145,7 +146,7 @@ class Net(nn.Module):
     def __init__(self, features: int, width: int, norm: str, residual: bool = False, gamma: float = 1.0) -> None:
         super().__init__()
         sizes = [features, width, width, width, 1]
-        self.layers = nn.ModuleList(nn.Linear(*pair) for pair in zip(sizes[:-1], sizes[1:], strict=True))
+        self.layers = nn.ModuleList(nn.Linear(*pair) for pair in itertools.pairwise(sizes))
         with torch.random.fork_rng():
             torch.manual_seed(0)
             for layer in self.layers:

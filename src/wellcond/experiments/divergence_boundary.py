@@ -55,6 +55,7 @@ class Line:
 
 
 def half_squared(outputs: Tensor, targets: Tensor) -> Tensor:
+    """½‖f − y‖² to one-hot targets, the mean over the examples."""
     return (outputs - nn.functional.one_hot(targets, outputs.shape[1])).square().sum(1).mean() / 2
 
 
@@ -125,7 +126,7 @@ def draw(lines: list[Line], path: Path) -> None:
         axes.set_ylabel("γ")
         axes.set_title(f"{loss}: loss after training (empty: diverged)", loc="left", fontsize=11)
         axes.spines[["top", "right"]].set_visible(False)
-        axes.legend(frameon=False, loc="upper right")
+        axes.legend(frameon=False, loc="lower left")
         figure.colorbar(spots, ax=axes)
     save_figure(figure, path, dpi=120)
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import contextlib
+import math
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from typing import Any
@@ -13,6 +14,7 @@ from torch.utils._pytree import tree_map
 
 from wellcond.graph import inputs_of, upstream
 from wellcond.local.blocks import input_tensor
+from wellcond.local.checkpoints import refuse_reentrant_checkpoints
 from wellcond.local.cuts import Call, Calls, all_cuts, chosen_cuts
 from wellcond.problem import Problem
 from wellcond.results import Row, number, text_table
@@ -78,11 +80,17 @@ def back_matching(problem: Problem, lr: float = 1.0, blocks: Sequence[str] | Non
     >>> found.targets["0"].item(), found.losses, round(found.updates["0.weight"].item(), 4)
     (-34.0, {'0': 648.0, '1': 36.0}, -3.6)
     """
+    if not math.isfinite(lr):
+        raise ValueError(f"lr is {lr}; the step on the parameters is a finite number.")
+    if isinstance(blocks, str):
+        raise ValueError(f"blocks is {blocks!r}; write a list of module names, as [{blocks!r}].")
     calls = Calls({module: name for name, module in problem.model.named_modules()})
     with problem.measuring(), contextlib.closing(problem.data()) as data:
-        index, (inputs, targets) = next(data)
+        index, batch = next(data)
         with bracketed(calls.names, calls.on_entry, calls.on_exit):
-            loss = problem.evaluate(index, (_with_graph(inputs), targets)).loss
+            loss = problem.evaluate(index, (_with_graph(batch[0]), batch[1])).loss
+        calls.outputs.check(loss, lambda: problem.loss_again(index, batch))
+        refuse_reentrant_checkpoints(loss)
         cuts, last = all_cuts(calls, loss) if blocks is None else chosen_cuts(calls, loss, blocks)
         return _propagated(problem, loss, cuts, last, lr)
 
@@ -98,11 +106,12 @@ def _with_graph(inputs: Any) -> Any:
 
 def _propagated(problem: Problem, loss: Tensor, cuts: Sequence[Call], last: str, lr: float) -> BackMatching:
     updates = {name: torch.zeros_like(p) for name, p in problem.params.items()}
+    places = {id(p): (i, name) for i, (name, p) in enumerate(problem.params.items())}
     parameters: dict[str, tuple[str, ...]] = {}
     gradients: dict[str, Tensor] = {}
     block, end, gradient = last, loss, torch.ones_like(loss)
     for before in (*reversed(cuts), None):
-        parameters[block] = names = _parameters(problem, end, before)
+        parameters[block] = names = _parameters(places, end, before)
         inputs: list[Any] = [*(problem.params[name] for name in names), *([] if before is None else [before.edge])]
         if not inputs:  # a first block with nothing to train
             break
@@ -128,12 +137,15 @@ def _propagated(problem: Problem, loss: Tensor, cuts: Sequence[Call], last: str,
     )
 
 
-def _parameters(problem: Problem, end: Tensor, before: Call | None) -> tuple[str, ...]:
-    """Trainable parameters that a block's end depends on other than through the cut before it."""
+def _parameters(places: dict[int, tuple[int, str]], end: Tensor, before: Call | None) -> tuple[str, ...]:
+    """Trainable parameters that a block's end depends on other than through the cut before it, in the model's order.
+
+    places: by the id of a parameter, where it stands in the model, and its name.
+    """
     nodes = upstream([end.grad_fn], None if before is None else before.edge.node)
     leaves = {leaf for node in nodes for leaf in inputs_of(node) if not leaf.next_functions}
     used = {id(getattr(leaf, "variable", None)) for leaf in leaves}
-    return tuple(name for name, p in problem.params.items() if id(p) in used)
+    return tuple(name for _, name in sorted(places[key] for key in used & places.keys()))
 
 
 @contextlib.contextmanager

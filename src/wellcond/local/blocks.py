@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import copy
 import re
 from collections import OrderedDict
 from collections.abc import Iterator
@@ -9,7 +10,8 @@ from dataclasses import dataclass
 from typing import Any
 
 from torch import Tensor, nn
-from torch.utils._pytree import tree_leaves
+from torch.nn.utils.rnn import PackedSequence
+from torch.utils._pytree import tree_leaves, tree_map
 
 from wellcond.errors import InvalidProblem, UnknownLayer
 
@@ -49,6 +51,8 @@ def find_block(model: nn.Module, name: str) -> Block:
     >>> find_block(nn.Sequential(nn.Linear(2, 3), nn.ReLU(), nn.Linear(3, 1)), "[0:2]").kind
     'Linear → ReLU'
     """
+    if not isinstance(name, str):
+        raise ValueError(f'block is {name!r}; write the name of a module, as "{name}", or a range, as "[0:2]".')
     modules = dict(model.named_modules(remove_duplicate=False))
     if name in modules:
         return Block(name, modules[name], name, (modules[name],))
@@ -73,7 +77,7 @@ def _bounds(name: str, found: re.Match[str], size: int) -> tuple[int, int]:
     start, stop = (default if text is None else int(text) for text, default in ((found[2], 0), (found[3], size)))
     start, stop = (number + size if number < 0 else number for number in (start, stop))
     if not 0 <= start < stop <= size:
-        raise ValueError(
+        raise InvalidProblem(
             f"block is {name!r}, but {found['container'] or 'the model'} has {size} modules: "
             f"write [start:stop] with 0 ≤ start < stop ≤ {size}."
         )
@@ -82,18 +86,34 @@ def _bounds(name: str, found: re.Match[str], size: int) -> tuple[int, int]:
 
 def input_tensor(args: tuple[Any, ...], kwargs: dict[str, Any]) -> Tensor | None:
     """z_{b−1}: the first floating-point tensor among the arguments of a call."""
-    return next(_floating((args, kwargs)), None)
+    return next(floating((args, kwargs)), None)
 
 
 def output_tensor(output: Any) -> Tensor | None:
     """z_b: the first floating-point tensor of an output, or its `.logits`."""
     logits = getattr(output, "logits", None)
-    return logits if isinstance(logits, Tensor) else next(_floating(output), None)
+    return logits if isinstance(logits, Tensor) else next(floating(output), None)
 
 
-def _floating(tree: Any) -> Iterator[Tensor]:
+def with_output(output: Any, tensor: Tensor, other: Tensor) -> Any:
+    """The output with another tensor in the place of `output_tensor`."""
+    if getattr(output, "logits", None) is tensor:
+        changed = copy.copy(output)
+        changed.logits = other
+        return changed
+
+    def exchanged(leaf: Any) -> Any:
+        if isinstance(leaf, PackedSequence):
+            return leaf._replace(data=exchanged(leaf.data))
+        return other if leaf is tensor else leaf
+
+    return tree_map(exchanged, output)
+
+
+def floating(tree: Any) -> Iterator[Tensor]:
+    """Floating-point tensors, one after the other; parameters are none of a call's arguments and outputs."""
     for leaf in tree_leaves(tree):
         if isinstance(leaf, Tensor) and leaf.is_floating_point() and not isinstance(leaf, nn.Parameter):
             yield leaf
-        elif isinstance(leaf, tuple):  # a PackedSequence
-            yield from _floating(tuple(leaf))
+        elif isinstance(leaf, PackedSequence):
+            yield leaf.data

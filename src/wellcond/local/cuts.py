@@ -6,7 +6,7 @@ but leaves, which are parameters. A layer inside a residual block is passed by, 
 
 from __future__ import annotations
 
-from collections import Counter
+from collections import Counter, defaultdict
 from collections.abc import Sequence
 from dataclasses import dataclass, field, replace
 from typing import Any
@@ -15,11 +15,9 @@ from torch import Tensor, nn
 from torch.autograd.graph import GradientEdge, Node, get_gradient_edge
 
 from wellcond.errors import InvalidProblem, UnknownLayer
-from wellcond.graph import upstream
 from wellcond.local.blocks import output_tensor
-
-Place = tuple[Node, int]
-"""A tensor's place in the graph: the operation that made it, and which of its outputs it is."""
+from wellcond.local.own_outputs import OwnOutputs
+from wellcond.local.separators import Place, Separators
 
 
 @dataclass(frozen=True, eq=False)
@@ -46,33 +44,43 @@ class Calls:
 
     names: dict[nn.Module, str]
     ended: list[Call] = field(default_factory=list)
+    outputs: OwnOutputs = field(default_factory=OwnOutputs)
     _running: list[int] = field(default_factory=list)
     _values: dict[Place, Tensor] = field(default_factory=dict)
 
     def on_entry(self, _module: nn.Module, _args: Any, _kwargs: Any) -> None:
         self._running.append(len(self.ended))
 
-    def on_exit(self, module: nn.Module, output: Any) -> None:
-        began = self._running.pop()
-        tensor = output_tensor(output)
-        if tensor is not None and tensor.grad_fn is not None:
-            edge = get_gradient_edge(tensor)
-            if (edge.node, edge.output_nr) not in self._values:
-                self._values[edge.node, edge.output_nr] = tensor.clone()
-            self.ended.append(Call(self.names[module], began, edge, self._values[edge.node, edge.output_nr]))
+    def on_exit(self, module: nn.Module, output: Any) -> Any:
+        began, name = self._running.pop(), self.names[module]
+        first = output_tensor(output)
+        if first is None or first.grad_fn is None:
+            return None
+        output, tensor = self.outputs.of(name, output)
+        assert tensor is not None
+        edge = get_gradient_edge(tensor)
+        if (edge.node, edge.output_nr) not in self._values:
+            self._values[edge.node, edge.output_nr] = tensor.clone()
+        self.ended.append(Call(name, began, edge, self._values[edge.node, edge.output_nr]))
+        return output
 
 
 def all_cuts(calls: Calls, loss: Tensor) -> tuple[list[Call], str]:
     """The calls whose outputs are cuts, first to last, without the model's own; and the name of the block it ends."""
+    separators = Separators(_end(loss))
+    ends: dict[Place, list[tuple[int, Call]]] = defaultdict(list)
+    for i, call in enumerate(calls.ended):
+        ends[call.place].append((i, call))
     cuts: list[Call] = []
-    # several modules may end with one tensor; the first of them to end tells its place in the network
-    firsts = {call.place: i for i, call in reversed(list(enumerate(calls.ended)))}
     previous = -1
-    for i in sorted(firsts.values()):
-        past = _past(calls.ended[i], loss)
-        if past is not None and (not cuts or cuts[-1].edge.node in past):
-            cuts.append(_outermost(calls.ended, i, previous))
-            previous = i
+    for place, same in ends.items():
+        # several modules may end with one tensor; the first of them to end tells its place in the network
+        first, innermost = same[0]
+        if place in separators and (not cuts or separators.leads(cuts[-1].edge.node, place[0])):
+            # the outermost of them that began after the cut before
+            around = [call for _, call in same if previous < call.began <= first]
+            cuts.append(around[-1] if around else innermost)
+            previous = first
     seen: Counter[str] = Counter()
     for i, cut in enumerate(cuts):  # a module that ends several blocks
         if seen[cut.name]:
@@ -92,18 +100,18 @@ def chosen_cuts(calls: Calls, loss: Tensor, names: Sequence[str]) -> tuple[list[
                 f"{name!r} cannot end a block: its output had a gradient in {times[name]} calls of the forward pass. "
                 "Name a module that is called once and takes or holds what can be differentiated."
             )
+    separators = Separators(_end(loss))
     cuts: list[Call] = []
     for call in calls.ended:
         if call.name not in names:
             continue
-        past = _past(call, loss)
-        if past is None:
+        if call.place not in separators:
             raise InvalidProblem(
                 f"{call.name!r} cannot end a block: part of what is computed before its output passes it by on the way "
                 "to the loss (a skip connection, a second output), or the loss does not depend on it. Name a module "
                 "that contains it."
             )
-        if cuts and cuts[-1].edge.node not in past:
+        if cuts and not separators.leads(cuts[-1].edge.node, call.edge.node):
             raise InvalidProblem(f"{cuts[-1].name!r} and {call.name!r} do not follow each other. Name one of them.")
         if not cuts or cuts[-1].place != call.place:
             cuts.append(call)
@@ -117,15 +125,6 @@ def _without_the_last(cuts: list[Call], calls: Calls) -> tuple[list[Call], str]:
     return cuts, ""
 
 
-def _past(call: Call, loss: Tensor) -> set[Node] | None:
-    """What leads to a call's output, if the loss reaches none of it but through that output; else None."""
-    node, output = call.place
-    behind, before = upstream([loss.grad_fn], node), upstream([node], None)
-    arrivals = {n for later in behind for above, n in later.next_functions if above is node}
-    return before if arrivals == {output} and not behind & before else None
-
-
-def _outermost(ended: Sequence[Call], first: int, previous: int) -> Call:
-    """Of the calls that end with the same tensor, the outermost one that began after the cut before."""
-    around = [c for c in ended[first:] if c.place == ended[first].place and previous < c.began <= first]
-    return around[-1] if around else ended[first]
+def _end(loss: Tensor) -> Node:
+    assert loss.grad_fn is not None  # `Problem.evaluate` refuses a loss without a graph
+    return loss.grad_fn

@@ -19,6 +19,7 @@ from functools import cached_property
 import torch
 from torch import Tensor
 
+from wellcond.meanfield.batch_statistics import StatisticsStep, standardised
 from wellcond.meanfield.gaussian import Activation, Expectation
 from wellcond.meanfield.moments import Kernel
 

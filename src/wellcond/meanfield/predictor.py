@@ -15,6 +15,7 @@ from wellcond.meanfield.contributions import LayerContribution, contributions
 from wellcond.meanfield.convolution import Convolution
 from wellcond.meanfield.field import Field
 from wellcond.meanfield.gram import Gram
+from wellcond.meanfield.means import with_means
 from wellcond.meanfield.moments import Kernel, Moments
 from wellcond.meanfield.prediction import Loss, Prediction
 from wellcond.meanfield.reader import read
@@ -131,7 +132,7 @@ def _of_module(
     for name, value in changes.items():
         check_number(name, value)
     reading = read(module, inputs)
-    stages = list(_changed(reading.stages, changes, parameters))
+    stages = with_means(list(_changed(reading.stages, changes, parameters)), reading.input_moments)
     grid = sum((torch.as_tensor(value) for value in changes.values()), torch.tensor(0.0)).shape
     start = _among(reading.input_moments, examples)
     return _Subject(type(module).__name__, [stages], start, reading.outputs, grid, reading.notes)

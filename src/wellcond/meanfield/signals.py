@@ -12,6 +12,7 @@ from wellcond.meanfield.means import AboutMean
 from wellcond.meanfield.stages import Affine, Nonlinearity, Residual, Stage
 
 LINEAR = PiecewiseLinear(1.0)
+Units = Literal["gaussian", "activated", "other"]
 CURE = "Take it out, or measure instead of predicting: wc.eigenvalues(wc.GGN(problem))."
 
 
@@ -33,7 +34,7 @@ class Signal:
 
     stages: tuple[Stage, ...] = ()
     size: tuple[int, int] | None = None
-    units: Literal["gaussian", "activated", "other"] = "other"
+    units: Units = "other"
 
     def affine(self, stage: Affine, size: tuple[int, int] | None = None) -> Signal:
         """Behind weights."""
@@ -62,17 +63,17 @@ class Signal:
             (k for k, (a, b) in enumerate(zip(self.stages, other.stages, strict=False)) if a is not b),
             min(len(self.stages), len(other.stages)),
         )
-        ways = [self, other] if self.units == "gaussian" else [other, self]
-        branch, shortcut = (way.stages[parted:] for way in ways)
-        if set(map(id, branch)) & set(map(id, shortcut)) or set(named(branch)) & set(named(shortcut)):
+        ways = [(way, way.stages[parted:]) for way in (self, other)]
+        ways.sort(key=lambda way: way[0].units != "gaussian" or not any(map(_has_weights, way[1])))
+        (first, branch), (second, shortcut) = ways
+        if set(named(branch)) & set(named(shortcut)):
             raise NotUnderstood(name, "a sum", "its two parts use the same layer")
-        if ways[0].units != "gaussian" or not any(map(_has_weights, branch)):
+        if first.units != "gaussian" or not any(map(_has_weights, branch)):
             raise NotUnderstood(
                 name, "a sum", "neither of its parts ends in weights of its own, so that they correlate"
             )
-        units = "gaussian" if ways[1].units == "gaussian" else "other"
-        residual = Residual(branch, shortcut)
-        return Signal((*self.stages[:parted], residual), self.size, units)  # type: ignore[arg-type]
+        units: Units = "gaussian" if second.units == "gaussian" else "other"
+        return Signal((*self.stages[:parted], Residual(branch, shortcut)), self.size, units)
 
 
 def named(stages: Sequence[Stage]) -> Iterator[str]:

@@ -10,16 +10,22 @@ from typing import Any
 
 import torch
 from torch import Tensor, nn
-from torch.nn.modules.batchnorm import _NormBase
 from torch.utils._pytree import tree_leaves
 
 from wellcond.errors import InvalidProblem, UnknownLayer
-from wellcond.layers import ConvRule, rule_for, weighted_layers, with_batch
+from wellcond.layers import ConvRule, rule_for, uncovered, weighted_layers, with_batch
+from wellcond.probes.arguments import as_names, as_pair, as_whole, check_problem
 from wellcond.probes.moment_change import MomentChange, MomentChanges
+from wellcond.probes.norm_layers import is_norm, unit_dim
 from wellcond.probes.unit_statistics import Histogram, UnitStatistics
 from wellcond.problem import Problem
 from wellcond.results import Row, number, text_table
 from wellcond.taps import tapped
+
+COST = "cost: one forward pass, and the moments and counts of all outputs: together about 1 u"
+UNKNOWN = """\
+nothing says which dimension of a {kind}'s output counts units; name it in layers=[…] to place them as those of the
+last layer before it"""
 
 
 @dataclass(frozen=True)
@@ -50,6 +56,8 @@ class LayerActivations:
 
     def unit_histogram(self, unit: int) -> Histogram:
         """Of one unit, over the same edges."""
+        if not 0 <= unit < self.units:
+            raise ValueError(f"unit is {unit}; {self.name!r} has units 0 to {self.units - 1}.")
         return Histogram.of(self.counts[unit], self.edges)
 
 
@@ -103,12 +111,12 @@ class Activations(Mapping[str, LayerActivations]):
         ]
         notes += [f"{name or '(model)'}: {why}" for name, why in self.not_covered.items()]
         table = text_table(["layer", "units", "samples", "mean", "variance"], body)
-        return "\n".join([table, *notes, "cost: one forward pass, less than 1 u"])
+        return "\n".join([table, *notes, COST])
 
 
 def activations(
     problem: Problem,
-    layers: Sequence[str] | None = None,
+    layers: str | Sequence[str] | None = None,
     *,
     bins: int = 50,
     span: tuple[float, float] | None = None,
@@ -119,12 +127,15 @@ def activations(
     A unit is a feature of a linear layer or a channel of a convolution; its values are those of all examples, and of
     all positions or tokens. The variance is divided by their number. A module that is called several times in a pass
     is seen each time. What is NaN or infinite is counted in `not_finite`, and makes the moments of its unit nan.
+    The pass takes about a third of a u; moments and counts take as long for wide layers, and twice as long or more where
+    layers are small beside their outputs.
 
     Bins have equal widths. Without `span` or `like` they cover the range of the first batch, widened by a tenth of
     itself at both ends; later values outside are counted as `below` and `above`.
 
-    layers: names of any modules; None takes all weighted layers and norms. Units of a module without weights, such as
-        an activation function, are placed as those of the last layer before it.
+    layers: names of any modules; None takes all weighted layers and norms, and lists what else owns parameters in
+        `not_covered`. Units of other modules, such as an activation function, are placed as those of the last layer
+        before it.
     span: (lowest, highest) edge for all layers, to compare networks.
     like: an earlier result, whose layers and edges are taken, for histograms over training; `bins` is then not used.
 
@@ -136,10 +147,13 @@ def activations(
     >>> found[""].mean.tolist(), found[""].variance.tolist(), found[""].histogram.counts.tolist()
     ([2.0, -4.0], [1.0, 4.0], [1, 1, 2, 0])
     """
-    _check(bins, span, like)
+    check_problem(problem)
+    bins = as_whole("bins", bins, 1)
+    edges = None if span is None else torch.linspace(*_checked(span), bins + 1, dtype=torch.float64)
+    if span is not None and like is not None:
+        raise ValueError("span and like both say where the edges are; pass one of them")
     known = _layers_of_units(problem.model)
-    wanted = _chosen(problem.model, layers if layers is not None else list(like or known))
-    edges = None if span is None else torch.linspace(*span, bins + 1, dtype=torch.float64)
+    wanted = _chosen(problem.model, as_names(layers) if layers is not None else list(like or known))
     found: dict[str, UnitStatistics] = {}
     last: list[nn.Module] = []
 
@@ -154,9 +168,9 @@ def activations(
         units = _by_unit(last[0] if last else None, tensor)
         if name not in found:
             found[name] = UnitStatistics(bins, like[name].edges if like is not None else edges)
-        elif found[name].samples and len(found[name].mean) != len(units):
+        elif found[name].samples and len(found[name].mean) != units.shape[1]:
             raise InvalidProblem(
-                f"{name!r} gave {len(found[name].mean)} units and then {len(units)}: its moments cannot be joined. "
+                f"{name!r} gave {len(found[name].mean)} units and then {units.shape[1]}: its moments cannot be joined. "
                 "Leave it out of layers=[…], or measure batches of one shape."
             )
         found[name].add(units)
@@ -174,16 +188,19 @@ def activations(
         if s.edges is not None
     }
     missing = {name: "it was not called, or gave no numbers" for name in wanted if name not in measured}
+    if layers is None and like is None:
+        types = {name: type(module).__name__ for name, module in problem.model.named_modules()}
+        for name, _ in uncovered(problem.model):
+            if name not in known:
+                missing[name] = UNKNOWN.format(kind=types[name]).replace("\n", " ")
     return Activations(measured, missing)
 
 
-def _check(bins: int, span: tuple[float, float] | None, like: Activations | None) -> None:
-    if bins < 1:
-        raise ValueError(f"bins must be ≥ 1, not {bins}")
-    if span is not None and not (-math.inf < span[0] < span[1] < math.inf):
-        raise ValueError(f"span must be (lowest, highest) with lowest < highest, both finite, not {span}")
-    if span is not None and like is not None:
-        raise ValueError("span and like both say where the edges are; pass one of them")
+def _checked(span: Any) -> tuple[float, float]:
+    low, high = as_pair(span)
+    if not -math.inf < low < high < math.inf:
+        raise ValueError(f"span must be (lowest, highest) with lowest < highest, both finite, not {span!r}")
+    return low, high
 
 
 def _layers_of_units(model: nn.Module) -> dict[str, nn.Module]:
@@ -191,13 +208,7 @@ def _layers_of_units(model: nn.Module) -> dict[str, nn.Module]:
     weighted = weighted_layers(model)
     inside = tuple(f"{name}." for name in weighted)
     others = {name: m for name, m in model.named_modules() if not (inside and name.startswith(inside))}
-    return weighted | {name: module for name, module in others.items() if _is_norm(module)}
-
-
-def _is_norm(module: nn.Module) -> bool:
-    """By its name where it is not torch's; a block that holds a norm is none itself."""
-    is_named_so = "norm" in type(module).__name__.lower() and not any(True for _ in module.children())
-    return is_named_so or isinstance(module, _NormBase)
+    return weighted | {name: module for name, module in others.items() if is_norm(module)}
 
 
 def _chosen(model: nn.Module, names: Sequence[str]) -> dict[str, nn.Module]:
@@ -209,13 +220,12 @@ def _chosen(model: nn.Module, names: Sequence[str]) -> dict[str, nn.Module]:
 
 
 def _by_unit(layer: nn.Module | None, output: Tensor) -> Tensor:
-    """(units, samples) of an output whose units are placed as those of a layer."""
+    """(outer, units, inner) of an output whose units are placed as those of a layer."""
     rule = None if layer is None else rule_for(layer)
     if rule is not None:
         dim = rule.unit_dim(output)
-    elif layer is None or isinstance(layer, (_NormBase, nn.GroupNorm)) or type(layer).__name__.endswith(("2d", "3d")):
-        dim = 1
-    else:  # a LayerNorm, whose units are what it scales: (d,), or (channels, *space)
-        dim = output.dim() - len(getattr(layer, "normalized_shape", (None,)))
+    else:
+        dim = 1 if layer is None else unit_dim(layer, output)
     output = output.reshape(1) if output.dim() == 0 else output
-    return output.movedim(min(dim, output.dim() - 1), 0).flatten(1)
+    dim = min(dim, output.dim() - 1)
+    return output.reshape(math.prod(output.shape[:dim]), output.shape[dim], math.prod(output.shape[dim + 1 :]))

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 
 import torch
 from torch import Tensor
@@ -12,8 +12,10 @@ from torch.optim import Optimizer
 
 from wellcond import isolation
 from wellcond.errors import NonFinite, UnknownLayer
+from wellcond.probes.arguments import as_names, check_problem
 from wellcond.probes.gradient_passes import GradientPasses, Gradients
 from wellcond.probes.layer_order import Layer, layers_in_order
+from wellcond.probes.points import Check, checked_if_it_moves
 from wellcond.probes.updated import updated_parameters
 from wellcond.problem import Problem
 from wellcond.results import Row, number, text_table
@@ -41,12 +43,14 @@ class CovariateShift(Mapping[str, Shift]):
     """One entry a layer, in the order of the forward pass; `["0.weight"]` looks up one parameter alone.
 
     forwards, backwards: passes over the data. All backward passes but the first end at the layer they are made for.
+    check: what was needed besides, to be sure that all passes see the same problem.
     """
 
     layers: dict[str, Shift]
     parameters: dict[str, Shift]
     forwards: int
     backwards: int
+    check: Check = field(default_factory=Check)
 
     def __getitem__(self, name: str) -> Shift:
         found = self.layers.get(name) or self.parameters.get(name)
@@ -75,11 +79,12 @@ class CovariateShift(Mapping[str, Shift]):
 
     def __str__(self) -> str:
         body = [
-            [s.name or "(model)", *map(number, (s.gradient_norm, s.updated_norm, s.difference)), f"{s.cosine:.4f}"]
+            [s.name or "(model)", *map(number, (s.gradient_norm, s.updated_norm, s.difference)), _cosine(s.cosine)]
             for s in self.layers.values()
         ]
         notes = [f"{s.name or '(model)'}: {s.note}" for s in self.layers.values() if s.note]
         cost = f"cost: {self.forwards} forward and {self.backwards} backward passes, at most {self.forwards} u"
+        cost = ", ".join([cost, *self.check.words])
         return "\n".join([text_table(["layer", "‖G‖", "‖G'‖", "‖G − G'‖", "cos(G, G')"], body), *notes, cost])
 
 
@@ -87,7 +92,7 @@ def covariate_shift(
     problem: Problem,
     optimizer: Optimizer | Mapping[str, Tensor],
     *,
-    layers: Sequence[str] | None = None,
+    layers: str | Sequence[str] | None = None,
     progress: Callable[[str, float], None] | None = None,
 ) -> CovariateShift:
     """Internal covariate shift of every layer at this training step (santurkar2018, definition 2.1).
@@ -109,7 +114,8 @@ def covariate_shift(
     yourself, and pass the values after it, by name, in place of the optimizer.
 
     Costs one pass over the data a layer: no more than k forward+backward passes for k layers, where each backward pass
-    but the first ends at its layer. Layers before which nothing has moved, as the first, need none.
+    but the first ends at its layer. Layers before which nothing has moved, as the first, need none. A loader, or a model
+    that draws random numbers or writes to its buffers, is checked besides, as by `landscape`.
 
     optimizer: any `torch.optim.Optimizer` over (some of) the parameters, those it does not hold do not move; or
         {name: value after the step}, such as the `state_dict()` of a copy that has taken it.
@@ -125,17 +131,18 @@ def covariate_shift(
     >>> problem = Problem(model, lambda outputs, _: outputs.mean(), (torch.ones(1, 1).double(), torch.zeros(1)))
     >>> print(covariate_shift(problem, torch.optim.SGD(model.parameters(), lr=0.1)))
     layer  ‖G‖  ‖G'‖  ‖G − G'‖  cos(G, G')
-    0        2     2         0      1.0000
-    1        1   0.8       0.2      1.0000
+    0        2     2         0           1
+    1        1   0.8       0.2           1
     cost: 2 forward and 2 backward passes, at most 2 u
     """
-    problem.check()
-    wanted = set(problem.params if layers is None else problem.select(layers))
+    check_problem(problem)
+    wanted = set(problem.params if layers is None else problem.select(as_names(layers)))
     gradients_at = GradientPasses(problem)
     started: dict[str, None] = {}
     found = _Found(problem)
     with problem.measuring():
-        with starts_tapped(dict(problem.model.named_modules()), lambda name: started.setdefault(name)):
+        watched = starts_tapped(dict(problem.model.named_modules()), lambda name: started.setdefault(name))
+        with checked_if_it_moves(problem) as check, watched:
             loss, gradients = gradients_at(problem.params)
         used = {name for name, gradient in gradients.items() if gradient is not None}
         order = layers_in_order(problem, list(started), used)
@@ -151,7 +158,7 @@ def covariate_shift(
                         found.add(layer, gradients, changed)
                 for name, p in group[-1].params.items():
                     p.data = updated[name]
-    return CovariateShift(found.layers, found.parameters, gradients_at.forwards, gradients_at.backwards)
+    return CovariateShift(found.layers, found.parameters, gradients_at.forwards, gradients_at.backwards, check)
 
 
 def _alike_before(order: Sequence[Layer], updated: Mapping[str, Tensor]) -> list[list[Layer]]:
@@ -213,3 +220,9 @@ def _shift(name: str, products: Tensor, notes: Sequence[str] = ()) -> Shift:
     else:
         cosine = 1.0 if difference == 0 else max(-1.0, min(1.0, product / (norm * norm_new)))
     return Shift(name, difference, cosine, norm, norm_new, "; ".join(notes))
+
+
+def _cosine(value: float) -> str:
+    """Four digits, of its distance from 1 where that is small."""
+    away = 1 - value
+    return f"1 − {away:.1e}" if 0 < away < 1e-3 else f"{value:.4g}"

@@ -11,8 +11,10 @@ from torch import Tensor
 
 from wellcond.curvature.hessian import Hessian
 from wellcond.layers import EmbeddingRule, rule_for, weighted_layers
+from wellcond.probes.norm_layers import is_norm
 from wellcond.probes.points import mean_loss_and_gradients
 from wellcond.problem import Problem
+from wellcond.results import number
 from wellcond.spectral.eigenvalues import eigenvalues
 
 Name = Literal["gradient", "random", "eigenvector"]
@@ -81,9 +83,10 @@ def scaled_to_filters(problem: Problem, direction: Direction) -> Direction:
     parameters, which have no filters, get d = 0.
     """
     input_major = _input_major_weights(problem)
+    of_norms = {id(p) for m in problem.model.modules() if is_norm(m) for p in m.parameters(recurse=False)}
     scaled = []
     for p, d in zip(problem.params.values(), direction, strict=True):
-        if p.dim() < 2:
+        if p.dim() < 2 or id(p) in of_norms:
             scaled.append(torch.zeros_like(d))
             continue
         groups = input_major.get(id(p))
@@ -113,8 +116,9 @@ def _top_eigenvectors(problem: Problem, k: int, seed: int, result: Directions) -
         return []
     top = eigenvalues(Hessian(problem), k, seed=seed)
     result.products = top.matvecs
-    if not top.converged:
-        result.notes.append(f"top eigenvectors of the Hessian: {top.status}")
+    known = reversed([f"{v:.4g} ± {number(e)}" for v, e in zip(top.values.tolist(), top.errors.tolist(), strict=True)])
+    named = "the Hessian's largest eigenvalue is" if k == 1 else f"the Hessian's {k} largest eigenvalues are"
+    result.notes.append(f"{named} {', '.join(known)}{'' if top.converged else f'; {top.status}'}.")
     return [_split(problem, vector) for vector in reversed(top.vectors.T.unbind())]
 
 

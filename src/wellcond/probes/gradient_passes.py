@@ -6,7 +6,8 @@ from collections.abc import Mapping
 
 from torch import Tensor, nn
 
-from wellcond.probes.points import mean_loss_and_gradients_of
+from wellcond.errors import NonFinite
+from wellcond.probes.points import forwards_of_failure, mean_loss_and_gradients_of
 from wellcond.problem import Problem
 
 Gradients = dict[str, Tensor | None]
@@ -25,7 +26,11 @@ class GradientPasses:
 
     def __call__(self, params: Mapping[str, nn.Parameter]) -> tuple[Tensor, Gradients]:
         """Differentiate with respect to these alone."""
+        try:
+            loss, found = mean_loss_and_gradients_of(self.problem, list(params.values()))
+        except NonFinite:
+            self.forwards += forwards_of_failure(self.problem)
+            raise
         self.forwards += 1
-        loss, found = mean_loss_and_gradients_of(self.problem, list(params.values()))
         self.backwards += 1
         return loss, dict(zip(params, found, strict=True))

@@ -4,14 +4,24 @@ from __future__ import annotations
 
 import math
 from collections.abc import Iterator, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
+from typing import Any
 
 import torch
 from torch import Tensor
 
 from wellcond.errors import NonFinite
+from wellcond.probes.arguments import as_pair, as_positive, as_whole, check_problem, shared_memory
 from wellcond.probes.directions import Direction, Directions, Wanted, check_direction, find_directions, name_of
-from wellcond.probes.points import Progress, buffers_lent, checked_if_it_moves, mean_loss_and_gradients, norm
+from wellcond.probes.points import (
+    Check,
+    Progress,
+    buffers_lent,
+    checked_if_it_moves,
+    forwards_of_failure,
+    mean_loss_and_gradients,
+    norm,
+)
 from wellcond.problem import Problem
 from wellcond.results import Row, number, text_table
 
@@ -28,7 +38,9 @@ class Landscape:
     step_lengths: a. losses: L(θ_a). gradient_changes: ‖∇L(θ) − ∇L(θ_a)‖. distances: ‖θ_a − θ‖ as it was walked,
         rounding included. Where the loss or the gradient is not finite, these are nan, and `notes` say why.
     loss, gradient_norm: L(θ) and ‖∇L(θ)‖.
-    evaluations: forward+backward passes, one each u. products: with the Hessian, for an eigenvector; about 2 u each.
+    evaluations: forward+backward passes, one u each. products: with the Hessian, for an eigenvector; about 2 u each.
+    forwards: forward passes alone, about a third of a u each: those that gave a loss which is not finite, those that
+        then looked for the layer to blame, and those of `check`, which was needed to be sure of the problem.
     """
 
     step_lengths: Tensor
@@ -42,6 +54,13 @@ class Landscape:
     evaluations: int
     products: int
     notes: tuple[str, ...]
+    forwards: int = 0
+    check: Check = field(default_factory=Check)
+
+    @property
+    def cost(self) -> float:
+        """In u, one forward+backward pass; a forward pass is counted as a third of one."""
+        return self.evaluations + 2 * self.products + self.forwards / 3
 
     @property
     def smoothness(self) -> Tensor:
@@ -75,7 +94,7 @@ class Landscape:
             "gradient_change": self.gradient_changes,
         }.items():
             named |= {f"{name}[{i}]": value for i, value in enumerate(values.tolist())}
-        cost = Row(step, "", "cost", float(self.evaluations + 2 * self.products), "u")
+        cost = Row(step, "", "cost", self.cost, "u")
         return [*(Row(step, "", quantity, value, "") for quantity, value in named.items()), cost]
 
     def __str__(self) -> str:
@@ -88,6 +107,9 @@ class Landscape:
         cost = f"{self.evaluations} u"
         if self.products:
             cost += f" and {self.products} products with the Hessian, about 2 u each"
+        if failed := self.forwards - self.check.forwards:
+            cost += f" and {failed} forward passes where the loss is not finite"
+        cost = ", ".join([cost, *self.check.words])
         return "\n".join(
             [
                 table,
@@ -115,7 +137,9 @@ def landscape(
         β = max_a ‖∇L(θ) − ∇L(θ_a)‖ / ‖θ − θ_a‖
 
     The smaller the ranges of the loss and of ‖∇L(θ) − ∇L(θ_a)‖, the better the gradient predicts what lies ahead.
-    It costs 1 + steps forward+backward passes. In a training loop, `rows += wc.landscape(problem, lr).rows(step)`.
+    It costs 1 + steps forward+backward passes. A loader is read, and a model that draws random numbers or writes to its
+    buffers is run, twice more, once a problem, to be sure that all passes see the same; a model that changes by what it
+    counts in plain Python is not found out. In a training loop, `rows += wc.landscape(problem, lr).rows(step)`.
 
     lr: the learning rate in use, in whose units the span is. direction: "gradient"; "random", a Gaussian one drawn with
         `seed`; "eigenvector", that of the Hessian's largest eigenvalue, uphill; these two as long as the gradient, so
@@ -132,11 +156,12 @@ def landscape(
     >>> round(walk.beta, 4), walk.losses.round(decimals=4).tolist()     # w = 1.4, 0.8, 0.2
     (3.0, [2.94, 0.96, 0.06])
     """
-    _check_arguments(lr, span, steps)
+    check_problem(problem)
+    lr, span, steps = as_positive("lr", lr), _checked(span), as_whole("steps", steps, 1)
     check_direction(problem, direction)
     lengths = lr * torch.linspace(*span, steps, dtype=torch.float64)
     with problem.measuring():
-        with checked_if_it_moves(problem):
+        with checked_if_it_moves(problem) as check:
             loss, gradient = mean_loss_and_gradients(problem)
         gradient_norm = norm(gradient)
         _check_gradient(problem, gradient, gradient_norm)
@@ -146,7 +171,9 @@ def landscape(
             torch._foreach_mul_(d, gradient_norm / norm(d))
         if _is(direction, "eigenvector") and _inner(d, gradient) < 0:
             torch._foreach_neg_(d)
-        losses, changes, distances, failures = _walk(problem, gradient, d, lengths.tolist(), progress)
+        length = norm(d)
+        losses, changes, distances, culprits, forwards = _walk(problem, gradient, (d, length), lengths.tolist(), progress)
+    notes = [*found.notes, *shared_memory(problem).values(), *_failures(lengths, losses, changes, culprits)]
     return Landscape(
         lengths,
         losses,
@@ -156,23 +183,30 @@ def landscape(
         gradient_norm,
         name_of(direction),
         problem.batchnorm,
-        1 + steps,
+        1 + steps - len(culprits),
         found.products,
-        (*found.notes, *failures, *_caveats(lengths, changes, distances, gradient_norm, problem.dtype)),
+        (*notes, *_caveats(lengths, changes, distances, gradient_norm, length, problem.dtype)),
+        forwards + check.forwards,
+        check,
     )
 
 
 def _walk(
-    problem: Problem, gradient: Direction, d: Direction, lengths: Sequence[float], progress: Progress | None
-) -> tuple[Tensor, Tensor, Tensor, list[str]]:
-    """L(θ_a), ‖∇L(θ) − ∇L(θ_a)‖ and ‖θ_a − θ‖ for every a, and what went wrong where.
+    problem: Problem,
+    gradient: Direction,
+    d_and_length: tuple[Direction, float],
+    lengths: Sequence[float],
+    progress: Progress | None,
+) -> tuple[Tensor, Tensor, Tensor, list[str], int]:
+    """L(θ_a), ‖∇L(θ) − ∇L(θ_a)‖ and ‖θ_a − θ‖ for every a; why losses are not finite, and the forward passes of these.
 
     One set of buffers holds the point, then the change of the gradient.
     """
     losses, changes, distances = torch.full((3, len(lengths)), math.nan, dtype=torch.float64)
-    failures = []
+    culprits, forwards = [], 0
+    d, length = d_and_length
+    smallest = torch.finfo(problem.dtype).eps / ROUNDED_STEP * norm([p.data for p in problem.params.values()])
     with buffers_lent(problem.params.values()) as (theta, here):
-        length, smallest = norm(d), torch.finfo(problem.dtype).eps / ROUNDED_STEP * norm(theta)
         for i, a in enumerate(lengths):
             if progress is not None:
                 progress("landscape", (1 + i) / (1 + len(lengths)))
@@ -182,22 +216,39 @@ def _walk(
             try:
                 loss, moved = mean_loss_and_gradients(problem)
             except NonFinite as error:
-                failures.append(f"at step length {a:g}, {error}")
+                culprits.append(str(error))
+                forwards += forwards_of_failure(problem)
                 continue
             for place, new, old in zip(here, moved, gradient, strict=True):
                 torch.sub(new, old, out=place)  # not in place: autograd may give two parameters one tensor
             losses[i], changes[i] = loss, norm(here)
-            if not bool(torch.isfinite(changes[i])):
-                failures.append(f"at step length {a:g}, the gradient is NaN or inf although the loss is finite.")
-    return losses, changes, distances, failures
+    return losses, changes, distances, culprits, forwards
+
+
+def _failures(lengths: Tensor, losses: Tensor, changes: Tensor, culprits: Sequence[str]) -> Iterator[str]:
+    """Where the gradient, and where the loss, is not finite; the reason is that of the first such place."""
+    no_loss = losses.isnan()
+    why = "the gradient is NaN or inf although the loss is finite."
+    for failed, reason in ((~no_loss & ~changes.isfinite(), why), (no_loss, "".join(culprits[:1]))):
+        places = failed.nonzero().flatten().tolist()
+        if places:
+            first = float(lengths[places[0]])
+            if len(places) == 1:
+                where = f"at step length {first:g}"
+            elif places == list(range(places[0], len(lengths))):
+                where = f"from step length {first:g} on"
+            else:
+                where = f"at {len(places)} of {len(lengths)} step lengths, first at step length {first:g}"
+            yield f"{where}, {reason}"
 
 
 def _caveats(
-    lengths: Tensor, changes: Tensor, distances: Tensor, gradient_norm: float, dtype: torch.dtype
+    lengths: Tensor, changes: Tensor, distances: Tensor, gradient_norm: float, length: float, dtype: torch.dtype
 ) -> Iterator[str]:
-    """Why β is missing, or not to be trusted."""
-    if gradient_norm == 0 and not distances.any():
-        yield "the gradient is zero, so that the walk does not leave θ: β is undefined."
+    """Why β is missing, or not to be trusted. length: ‖d‖."""
+    if length == 0:
+        zero = "gradient" if gradient_norm == 0 else "direction"
+        yield f"the {zero} is zero, so that the walk does not leave θ: β is undefined."
         return
     kind = str(dtype).removeprefix("torch.")
     if (stuck := lengths[distances == 0]).numel():
@@ -225,13 +276,11 @@ def _check_gradient(problem: Problem, gradient: Direction, gradient_norm: float)
     )
 
 
-def _check_arguments(lr: float, span: tuple[float, float], steps: int) -> None:
-    if not 0 < lr < math.inf:
-        raise ValueError(f"lr is {lr}; it must be positive and finite.")
-    if len(span) != 2 or not 0 < span[0] <= span[1] < math.inf:
-        raise ValueError(f"span is {span}; it must be (least, greatest) in units of lr, with 0 < least <= greatest.")
-    if steps < 1:
-        raise ValueError(f"steps is {steps}; it must be at least 1.")
+def _checked(span: Any) -> tuple[float, float]:
+    least, greatest = as_pair(span)
+    if not 0 < least <= greatest < math.inf:
+        raise ValueError(f"span is {span!r}; it must be (least, greatest) in units of lr, with 0 < least <= greatest.")
+    return least, greatest
 
 
 def _inner(first: Direction, second: Direction) -> float:

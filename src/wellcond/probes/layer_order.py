@@ -9,6 +9,7 @@ from dataclasses import dataclass
 from torch import nn
 
 from wellcond.layers import rule_for
+from wellcond.probes.arguments import shared_memory
 from wellcond.problem import Problem
 
 
@@ -53,6 +54,7 @@ def layers_in_order(problem: Problem, started: Sequence[str], used: AbstractSet[
 
     layers: dict[str, dict[str, nn.Parameter]] = {}
     notes: dict[str, list[str]] = {}
+    shared = shared_memory(problem)
     for name, p in problem.params.items():
         aliases = [full for full, q in every if q is p]
         homes = {full: layer_of(full, name in used) for full in aliases}
@@ -61,6 +63,8 @@ def layers_in_order(problem: Problem, started: Sequence[str], used: AbstractSet[
         elsewhere = [full for full, layer in homes.items() if layer != home]
         if elsewhere:
             notes.setdefault(home, []).append(f"{name} is also {', '.join(elsewhere)} and counts here")
+        if name in shared:
+            notes.setdefault(home, []).append(shared[name].rstrip("."))
     for name, params in layers.items():
         if used.isdisjoint(params):
             why = "no gradient reaches it" if name in place else "it is never called"

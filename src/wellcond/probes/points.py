@@ -9,12 +9,13 @@ from __future__ import annotations
 import contextlib
 import random
 from collections.abc import Callable, Iterable, Iterator, Sequence
+from dataclasses import dataclass
 
 import numpy as np
 import torch
 from torch import Tensor, nn
 
-from wellcond.isolation import parameters_kept
+from wellcond.isolation import generators_of, parameters_kept
 from wellcond.problem import Problem
 
 Progress = Callable[[str, float], None]
@@ -103,23 +104,58 @@ def norm(tensors: list[Tensor] | tuple[Tensor, ...]) -> float:
     return float(torch.stack(torch._foreach_norm(tensors, 2, torch.float64)).norm())
 
 
+def forwards_of_failure(problem: Problem) -> int:
+    """Forward passes that a loss which is not finite has taken, at the present values, of the batch that gave it.
+
+    One, and one to find the layer to blame, unless a parameter itself is not finite.
+    """
+    return 1 + all(bool(torch.isfinite(p.detach()).all()) for p in problem.params.values())
+
+
+@dataclass
+class Check:
+    """What it took to see that every pass sees the same problem.
+
+    forwards: passes of the first batch. readings: of the data, without a pass.
+    """
+
+    forwards: int = 0
+    readings: int = 0
+
+    @property
+    def words(self) -> list[str]:
+        """For a line of costs; empty where nothing was in doubt."""
+        words = [f"{self.forwards} forward passes of the first batch to check that the model stays the same"]
+        words += [f"{self.readings} readings of the loader to check that its data do"]
+        return [text for text, count in zip(words, (self.forwards, self.readings), strict=True) if count]
+
+
 @contextlib.contextmanager
-def checked_if_it_moves(problem: Problem) -> Iterator[None]:
+def checked_if_it_moves(problem: Problem) -> Iterator[Check]:
     """Check that the problem is the same on every pass, by `problem.check()`, but only where there is a doubt.
 
-    A list of batches cannot change, and a model whose pass, run inside, draws no random numbers and writes to no buffer
-    gives the same outputs again: then the two passes of a check are saved.
+    A list of batches cannot change, and a model whose pass, run inside, draws no random numbers, neither from the
+    global generators nor from one of its own, and writes to no buffer gives the same outputs again: then the two passes
+    of a check are saved. What a model counts in plain Python cannot be seen.
     """
+    check = Check()
+
+    def make_sure() -> None:
+        if not problem._is_checked:
+            check.forwards += 0 if problem.dropout is not None else 2
+            check.readings += 0 if isinstance(problem.batches, (list, tuple)) else 2
+        problem.check()
+
     if not isinstance(problem.batches, (list, tuple)):
-        problem.check()
+        make_sure()
     before = _moving_parts(problem)
-    yield
+    yield check
     if _moving_parts(problem) != before:
-        problem.check()
+        make_sure()
 
 
 def _moving_parts(problem: Problem) -> list[object]:
-    states = [torch.get_rng_state()]
+    states = [torch.get_rng_state(), *(generator.get_state() for generator in generators_of(problem.model))]
     if problem.device.type == "cuda":
         states.append(torch.cuda.get_rng_state(problem.device))
     buffers = [(id(buffer), buffer._version) for buffer in problem.model.buffers()]

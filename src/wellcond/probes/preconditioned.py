@@ -47,7 +47,6 @@ class Preconditioned:
 
     def __matmul__(self, v: Tensor) -> Tensor:
         """v: (P, k)."""
-        # one column of ones at a time broadcasts: (P, 1) against (P, k)
         root, shift = self.root[:, None], self.shift[:, None]
         (product,) = self.hessian.block_products([(self.block, root * v)])
         return self.sign * root * product + shift * v

@@ -6,14 +6,15 @@ import contextlib
 import itertools
 import math
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 
 import torch
 from torch import Tensor
 
 from wellcond.errors import NonFinite
+from wellcond.probes.arguments import as_positive, as_whole, check_problem, shared_memory
 from wellcond.probes.directions import Direction, Wanted, check_direction, find_directions, name_of, scaled_to_filters
-from wellcond.probes.points import Progress, buffers_lent, checked_if_it_moves, mean_loss
+from wellcond.probes.points import Check, Progress, buffers_lent, checked_if_it_moves, forwards_of_failure, mean_loss
 from wellcond.problem import Problem
 from wellcond.results import Row, number, text_table
 
@@ -24,7 +25,8 @@ class LossSlice:
 
     coordinates: (points,), the α of the first direction and the β of the second.
     losses: (points,), or (points, points) with [i, j] at α_i and β_j; nan where the loss is NaN or infinite.
-    forwards: forward passes, a third of a u each; a loss that is not finite takes one more, to find the layer to blame.
+    forwards: forward passes. A loss that is not finite takes one more, to find the layer to blame, and the first of them
+        another, at θ; those of `check` were needed to be sure of the problem.
     evaluations, products: for the directions, as in `Landscape`.
     """
 
@@ -37,10 +39,11 @@ class LossSlice:
     evaluations: int
     products: int
     notes: tuple[str, ...]
+    check: Check = field(default_factory=Check)
 
     @property
     def cost(self) -> float:
-        """In u, one forward+backward pass."""
+        """In u, one forward+backward pass; a forward pass is counted as a third of one, and may take up to half."""
         return self.forwards / 3 + self.evaluations + 2 * self.products
 
     def rows(self, step: int | None = None) -> list[Row]:
@@ -53,16 +56,22 @@ class LossSlice:
     def __str__(self) -> str:
         places = list(map(number, self.coordinates.tolist()))
         if self.losses.dim() == 1:
-            table = text_table(["α", "loss"], zip(places, map(number, self.losses.tolist()), strict=True))
+            table = text_table(["α", "loss"], zip(places, map(_loss, self.losses.tolist()), strict=True))
         else:
-            body = [[place, *map(number, line)] for place, line in zip(places, self.losses.tolist(), strict=True)]
+            body = [[place, *map(_loss, line)] for place, line in zip(places, self.losses.tolist(), strict=True)]
             table = text_table(["α \\ β", *places], body)
+        cost = f"{self.forwards} forward passes, about {number(self.forwards / 3)} u"
+        if self.evaluations:
+            cost += f", and {self.evaluations} u for the gradient"
+        if self.products:
+            cost += f", and {self.products} products with the Hessian, about 2 u each"
+        cost = "; of them, or besides, ".join([cost, *filter(None, [", ".join(self.check.words)])])
         scaled = "filter-normalised" if self.filter_normalised else "as they are"
         return "\n".join(
             [
                 table,
                 f"directions: {', '.join(self.directions)}, {scaled}; batchnorm={self.batchnorm!r}; "
-                f"cost {number(self.cost)} u (u: a forward+backward pass)",
+                f"cost {cost} (u: a forward+backward pass)",
                 *(f"note: {note}" for note in self.notes),
             ]
         )
@@ -82,8 +91,8 @@ def loss_slice(
 
         L(θ + α d₁)   or   L(θ + α d₁ + β d₂),   α, β ∈ linspace(−extent, extent, points)
 
-    It needs forward passes alone: points or points² of them, a third of a u each. An odd number of points puts θ itself
-    on the grid.
+    It needs forward passes alone: points or points² of them, about a third of a u each. An odd number of points puts θ
+    itself on the grid. A loss that is not finite is nan, but at θ itself it is an error.
 
     directions: one or two of "random", Gaussian, drawn with `seed` and independent of each other (in high dimension
         nearly orthogonal, by about 1/√P); "gradient"; "eigenvector", of the Hessian's largest eigenvalue, a second one
@@ -100,42 +109,41 @@ def loss_slice(
     >>> loss_slice(problem, ["gradient"], points=3).losses.tolist()      # w = 0, 2, 4
     [0.0, 4.0, 16.0]
     """
+    check_problem(problem)
     if isinstance(directions, (str, Tensor)) or len(directions) not in (1, 2):
         raise ValueError(f"directions is {directions!r}; write a list of one or two.")
     for direction in directions:
         check_direction(problem, direction)
-    if not 0 < extent < math.inf:
-        raise ValueError(f"extent is {extent}; it must be positive and finite.")
-    if points < 2:
-        raise ValueError(f"points is {points}; it must be at least 2.")
+    extent, points = as_positive("extent", extent), as_whole("points", points, 2)
     # from whole numbers, so that the middle is exactly zero
     coordinates = extent * (2 * torch.arange(points, dtype=torch.float64) - (points - 1)) / (points - 1)
     with problem.measuring():
         axes = find_directions(problem, directions, seed)
         vectors = [scaled_to_filters(problem, d) for d in axes.found] if filter_normalised else axes.found
-        losses, failures = _grid(problem, vectors, coordinates.tolist(), progress)
-    not_finite = int(losses.isnan().sum())
+        losses, forwards, failures, check = _grid(problem, vectors, coordinates.tolist(), progress)
     return LossSlice(
         coordinates,
         losses,
         tuple(map(name_of, directions)),
         filter_normalised,
         problem.batchnorm,
-        losses.numel() + not_finite,
+        forwards + check.forwards,
         axes.evaluations,
         axes.products,
-        (*axes.notes, *failures),
+        (*axes.notes, *shared_memory(problem).values(), *failures),
+        check,
     )
 
 
 def _grid(
     problem: Problem, vectors: Sequence[Direction], coordinates: Sequence[float], progress: Progress | None
-) -> tuple[Tensor, list[str]]:
-    """The losses, and the first reason why one is not finite."""
+) -> tuple[Tensor, int, list[str], Check]:
+    """The losses, the passes they took, the first reason why one is not finite, and what the check took."""
     losses = torch.full((len(coordinates),) * len(vectors), math.nan, dtype=torch.float64)
     failures: list[str] = []
+    forwards = 0
     with contextlib.ExitStack() as first_pass, buffers_lent(problem.params.values()) as (theta, here):
-        first_pass.enter_context(checked_if_it_moves(problem))
+        check = first_pass.enter_context(checked_if_it_moves(problem))
         for i, place in enumerate(itertools.product(range(len(coordinates)), repeat=len(vectors))):
             if progress is not None:
                 progress("loss slice", i / losses.numel())
@@ -144,8 +152,18 @@ def _grid(
                 torch._foreach_add_(here, d, alpha=coordinates[index])
             try:
                 losses[place] = mean_loss(problem)
+                forwards += 1
             except NonFinite as error:
-                at = ", ".join(number(coordinates[index]) for index in place)
-                failures.append(f"the loss is not finite, first at ({at}): {error}")
+                forwards += forwards_of_failure(problem)
+                if not failures:
+                    at = ", ".join(number(coordinates[index]) for index in place)
+                    failures.append(f"the loss is not finite, first at ({at}): {error}")
+                    torch._foreach_copy_(here, theta)
+                    forwards += 1
+                    mean_loss(problem)  # which raises where it is not finite at θ either
             first_pass.close()
-    return losses, failures[:1]
+    return losses, forwards, failures, check
+
+
+def _loss(value: float) -> str:
+    return f"{value:.6g}"

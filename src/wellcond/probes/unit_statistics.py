@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from dataclasses import dataclass
 
 import torch
@@ -40,11 +41,11 @@ class UnitStatistics:
 
     Moments are merged as in Chan, Golub and LeVeque: no difference of large sums is ever taken.
 
-    edges: (bins + 1,); None places `bins` of them by the first outputs.
+    edges: (bins + 1,), at equal distances; None places `bins` of them by the first outputs.
 
     >>> statistics = UnitStatistics(bins=2, edges=torch.tensor([0.0, 1.0, 2.0]))
-    >>> statistics.add(torch.tensor([[0.5, 2.0]]))  # one unit, two values
-    >>> statistics.add(torch.tensor([[3.5]]))
+    >>> statistics.add(torch.tensor([[[0.5, 2.0]]]))  # one unit, two values
+    >>> statistics.add(torch.tensor([[[3.5]]]))
     >>> statistics.mean, statistics.variance, statistics.counts
     (tensor([2.], dtype=torch.float64), tensor([1.5000], dtype=torch.float64), tensor([[0, 1, 1, 1]]))
     """
@@ -66,14 +67,17 @@ class UnitStatistics:
         return self._squares / self.samples
 
     def add(self, values: Tensor) -> None:
-        """values: (units, samples)."""
-        values = values.detach().double().contiguous()
-        samples = values.shape[1]
+        """values: (outer, units, inner), where a unit's values are those of all outer and inner places."""
+        values = values.detach().double()
+        samples = values.shape[0] * values.shape[2]
         if not samples:
             return
-        mean = values.mean(1)
-        squares = (values - mean[:, None]).square_().sum(1)
-        counts = self._counted(values)
+        mean = values.mean((0, 2))
+        squares = (values - mean[:, None]).square_().sum((0, 2))
+        is_finite = bool(torch.isfinite(mean).all())  # a value that is not would show in it
+        if not is_finite:
+            self.not_finite += int((~torch.isfinite(values)).sum())
+        counts = self._counted(values, is_finite)
         if not self.samples:
             self.mean, self._squares, self.counts = mean, squares, counts
         else:
@@ -83,22 +87,29 @@ class UnitStatistics:
             self._squares = self._squares + squares + delta.square() * (self.samples * samples / total)
             self.counts = self.counts + counts
         self.samples += samples
-        self.not_finite += int((~torch.isfinite(values)).sum())
 
-    def _counted(self, values: Tensor) -> Tensor:
+    def _counted(self, values: Tensor, is_finite: bool) -> Tensor:
+        """(units, 1 + bins + 1). The bins have equal widths, so that a value's is reckoned and not searched for."""
         if self.edges is None:
-            self.edges = _edges_around(values, self.bins)
+            self.edges = _edges_around(values if is_finite else values[values.isfinite()], self.bins)
         edges = self.edges = self.edges.to(values)
-        units, places = values.shape[0], len(edges) + 1
-        place = torch.bucketize(values, edges, right=True)
-        place -= (values == edges[-1]).to(place.dtype)
-        place += places * torch.arange(units, device=values.device)[:, None]
-        place = place[~values.isnan()]
-        return torch.bincount(place, minlength=units * places).reshape(units, places)
+        units, bins = values.shape[1], len(edges) - 1
+        # the upper end of every place; the last bin holds its own
+        end = torch.nextafter(edges[-1:], edges.new_tensor(math.inf))
+        upper = torch.cat([edges[:-1], end, edges.new_tensor([math.nan])])
+        # a quarter of a bin too low: the right place, or the one below it, whatever rounding has done to the edges
+        place = (values - edges[0]).mul_(bins / float(edges[-1] - edges[0])).add_(0.75).floor_().clamp_(0, bins + 1)
+        if not is_finite:
+            place.nan_to_num_(0.0)
+        place = place.int()
+        place += values >= upper.index_select(0, place.flatten()).view_as(values)
+        place += torch.arange(0, units * (bins + 2), bins + 2, device=values.device, dtype=place.dtype)[:, None]
+        known = place.flatten() if is_finite else place[~values.isnan()]
+        return torch.bincount(known, minlength=units * (bins + 2)).reshape(units, bins + 2)
 
 
 def _edges_around(values: Tensor, bins: int) -> Tensor:
-    known = values[values.isfinite()]
-    low, high = (float(known.min()), float(known.max())) if len(known) else (0.0, 0.0)
-    margin = WIDENED * (high - low) or 0.5
+    """values: finite ones."""
+    low, high = map(float, values.aminmax()) if values.numel() else (0.0, 0.0)
+    margin = WIDENED * (high - low) or max(0.5, 1e-6 * abs(low))
     return torch.linspace(low - margin, high + margin, bins + 1, dtype=torch.float64)

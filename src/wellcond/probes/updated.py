@@ -16,6 +16,9 @@ from wellcond.errors import InvalidProblem, UnknownLayer
 from wellcond.probes.gradient_passes import Gradients
 from wellcond.problem import Problem
 
+WRAPPERS = ("_orig_mod.", "module.")
+"""Before the names in a `state_dict` of a compiled or data-parallel model."""
+
 LossAndGradients = tuple[Tensor, Gradients]
 
 CURE = """\
@@ -43,12 +46,13 @@ def updated_parameters(
     """W^{t+1}: every trainable parameter of the problem after one step; those that it does not move are their own data.
 
     step: an optimizer, of which a copy takes the step, on copies of the parameters; or the values after the step by
-        name, where frozen parameters and buffers are passed over, so that a `state_dict` will do.
+        name, where frozen parameters and buffers are passed over, so that a `state_dict` will do, also that of a
+        compiled or wrapped model.
     at_present: the loss and gradients at the parameters' present values.
     evaluate: the same at others, for an optimizer that asks for them (LBFGS). Call this inside `problem.measuring()`.
     """
     if isinstance(step, Optimizer):
-        return _after_step(problem, step, at_present, evaluate)
+        return _after_step(problem, _unwrapped(step), at_present, evaluate)
     if isinstance(step, Mapping):
         return _given(problem, step)
     raise TypeError(f"optimizer must be a torch optimizer or a mapping of tensors, not {type(step).__name__}")
@@ -95,12 +99,21 @@ def _after_step(
     return {name: twins[p].data if p in twins else p.data for name, p in problem.params.items()}
 
 
+def _unwrapped(optimizer: Optimizer) -> Optimizer:
+    """The one that takes the step, inside a wrapper that was never made an optimizer itself, as Accelerate's."""
+    inner = getattr(optimizer, "optimizer", None)
+    if "param_groups" not in vars(optimizer) and isinstance(inner, Optimizer):
+        return _unwrapped(inner)
+    return optimizer
+
+
 def _twin(optimizer: Optimizer) -> tuple[Optimizer, dict[Tensor, Tensor]]:
     """A copy of the optimizer with all that it holds, over copies of its parameters; and these by the originals.
 
     `copy.deepcopy(optimizer)` keeps the groups and the state alone: LBFGS, for one, needs more of itself to step.
     """
-    hooks = [*optimizer._optimizer_step_pre_hooks.values(), *optimizer._optimizer_step_post_hooks.values()]
+    kinds = ("_optimizer_step_pre_hooks", "_optimizer_step_post_hooks")
+    hooks = [hook for kind in kinds for hook in getattr(optimizer, kind, {}).values()]
     if hooks:
         names = ", ".join(getattr(hook, "__qualname__", type(hook).__name__) for hook in hooks)
         raise InvalidProblem(HOOKED.format(optimizer=type(optimizer).__name__, hooks=names, cure=CURE))
@@ -124,11 +137,14 @@ def _given(problem: Problem, values: Mapping[str, Tensor]) -> dict[str, Tensor]:
     every = dict(problem.model.named_parameters(remove_duplicate=False))
     passed_over = {name for name, _ in problem.model.named_buffers(remove_duplicate=False)}
     given: dict[Tensor, Tensor] = {}
-    for name, value in values.items():
+    for full, value in values.items():
+        name = full
+        while name not in every and name not in passed_over and name.startswith(WRAPPERS):
+            name = name.partition(".")[2]
         if name in passed_over:
             continue
         if name not in every:
-            raise UnknownLayer(name, problem.params)
+            raise UnknownLayer(full, problem.params)
         p = every[name]
         if value.shape != p.shape:
             raise ValueError(f"{name!r} has the shape {tuple(p.shape)}, but {tuple(value.shape)} after the step")

@@ -1,0 +1,455 @@
+"""Networks as mean-field theory reads them: what is understood, measured, remarked on, and refused by name."""
+
+from __future__ import annotations
+
+import copy
+from collections import OrderedDict
+from collections.abc import Callable, Sequence
+from typing import Any
+
+import pytest
+import torch
+import torch.nn.functional as F
+from torch import Tensor, nn
+from torch.nn.utils import parametrizations
+
+from wellcond.meanfield.contributions import contributions
+from wellcond.meanfield.convolution import AveragePool, Convolution, Flatten, GlobalPool
+from wellcond.meanfield.field import Field, Window
+from wellcond.meanfield.gaussian import PiecewiseLinear, Smooth
+from wellcond.meanfield.gram import Gram
+from wellcond.meanfield.means import AboutMean, Scaling
+from wellcond.meanfield.moments import Moments
+from wellcond.meanfield.reader import read
+from wellcond.meanfield.signals import NotUnderstood
+from wellcond.meanfield.stages import Affine, Nonlinearity, Residual, Stage
+from wellcond.models import mlp, resnet, vgg
+
+RELU = PiecewiseLinear(0.0)
+
+
+@pytest.fixture(autouse=True)
+def _seeded() -> Any:
+    with torch.random.fork_rng():
+        torch.manual_seed(0)
+        yield
+
+
+def number(value: float) -> Tensor:
+    return torch.tensor(value, dtype=torch.float64)
+
+
+def affine_of(name: str, layer: nn.Linear) -> Affine:
+    """By hand: σ_w² and σ_b² from the sums of squares."""
+    weight = layer.weight.detach().double()
+    sigma_w2 = layer.in_features * float(weight.pow(2).sum()) / weight.numel()
+    sigma_b2 = 0.0 if layer.bias is None else float(layer.bias.detach().double().pow(2).sum()) / layer.out_features
+    has_bias = layer.bias is not None
+    return Affine(name, number(layer.in_features), number(sigma_w2), number(sigma_b2), True, has_bias)
+
+
+def lambda_max(stages: Sequence[Stage], start: Any, variant: Any = "batch") -> float:
+    return float(contributions(stages, start, variant)[0])
+
+
+def one_and_zero() -> Moments:
+    return Moments(number(1.0), number(0.0))
+
+
+# what is read
+
+
+@pytest.mark.parametrize("norm", ["none", "batch", "layer"])
+@pytest.mark.parametrize("inputs", [None, torch.randn(7, 1, 5, 4, generator=torch.Generator().manual_seed(1))])
+def test_a_perceptron_is_what_one_writes_by_hand(norm: Any, inputs: Tensor | None) -> None:
+    model = mlp([20, 30, 40, 3], norm=norm, init="default", seed=0)
+    name = {"none": "act", "batch": "bn", "layer": "ln"}[norm]
+    gamma, trains = (None, False) if norm == "none" else (number(1.0), True)
+    by_hand = [
+        affine_of("fc1", model.fc1),
+        Nonlinearity(f"{name}1", RELU, norm, gamma, trains),
+        affine_of("fc2", model.fc2),
+        Nonlinearity(f"{name}2", RELU, norm, gamma, trains),
+        affine_of("fc3", model.fc3),
+    ]
+    reading = read(model, inputs)
+    assert reading.outputs == 3
+    assert reading.has_batchnorm == (norm == "batch")
+    assert [getattr(stage, "name", "") for stage in reading.stages] == [stage.name for stage in by_hand]
+    start = one_and_zero() if inputs is None else Gram.of(inputs)
+    assert type(reading.input_moments) is type(start)
+    for variant in ("detached", "batch"):
+        expected = lambda_max(by_hand, start, variant)
+        assert lambda_max(reading.stages, reading.input_moments, variant) == pytest.approx(expected, rel=1e-12)
+
+
+def test_gamma_is_a_root_mean_square_and_frozen_parameters_have_no_term() -> None:
+    model = nn.Sequential(nn.Linear(6, 4), nn.BatchNorm1d(4), nn.ReLU(), nn.Linear(4, 2, bias=False))
+    with torch.no_grad():
+        model[1].weight.copy_(torch.tensor([1.0, 2.0, 3.0, 4.0]))
+    model[0].weight.requires_grad_(False)
+    model[1].requires_grad_(False)
+    reading = read(model)
+    first, norm, last = reading.stages
+    assert isinstance(norm, Nonlinearity)
+    assert norm.gamma == pytest.approx(7.5**0.5, rel=1e-12)
+    assert not norm.trains_affine
+    assert isinstance(first, Affine)
+    assert isinstance(last, Affine)
+    assert (first.trains_weight, first.trains_bias) == (False, True)
+    assert (last.trains_weight, last.trains_bias, float(last.sigma_b2)) == (True, False, 0.0)
+    assert any("its γ differ by 41 %" in note for note in reading.notes)
+
+
+ACTIVATIONS: dict[str, tuple[nn.Module, Callable[[Tensor], Tensor]]] = {
+    "relu": (nn.ReLU(inplace=True), torch.relu),
+    "relu_method": (nn.ReLU(), lambda x: x.relu_()),
+    "leaky_relu": (nn.LeakyReLU(0.2), lambda x: F.leaky_relu(x, 0.2)),
+    "leaky_relu_by_name": (nn.LeakyReLU(0.3), lambda x: F.leaky_relu(x, negative_slope=0.3)),
+    "tanh": (nn.Tanh(), torch.tanh),
+    "gelu": (nn.GELU(), F.gelu),
+    "gelu_tanh": (nn.GELU("tanh"), lambda x: F.gelu(x, approximate="tanh")),
+    "silu": (nn.SiLU(inplace=True), F.silu),
+    "sigmoid": (nn.Sigmoid(), lambda x: x.sigmoid()),
+    "elu": (nn.ELU(0.7), lambda x: F.elu(x, 0.7, inplace=True)),
+    "softplus": (nn.Softplus(), F.softplus),
+    "hardtanh": (nn.Hardtanh(), F.hardtanh),
+}
+
+
+class Functional(nn.Module):
+    """Written with functions, as much of the world's code is."""
+
+    def __init__(self, activation: Callable[[Tensor], Tensor], layers: Sequence[nn.Module]) -> None:
+        super().__init__()
+        self.activation = activation
+        self.first, self.norm, self.last = layers
+
+    def forward(self, x: Tensor) -> Tensor:
+        x = x.view(x.size(0), -1)
+        x = F.dropout(self.activation(self.norm(self.first(x))), 0.5, self.training)
+        return self.last(x)
+
+
+@pytest.mark.parametrize("name", ACTIVATIONS)
+def test_functions_are_read_as_their_modules_are(name: str) -> None:
+    module, function = ACTIVATIONS[name]
+    layers = nn.Linear(6, 40), nn.BatchNorm1d(40), nn.Linear(40, 2)
+    x = torch.randn(9, 2, 3)
+    nested = nn.Sequential(nn.Flatten(), nn.Sequential(layers[0], nn.Sequential(layers[1], module)), layers[2])
+    of_modules, of_functions = read(nested, x), read(Functional(function, layers), x)
+    expected = lambda_max(of_modules.stages, of_modules.input_moments)
+    assert lambda_max(of_functions.stages, of_functions.input_moments) == pytest.approx(expected, rel=1e-12)
+    assert any("dropout" in note for note in of_functions.notes)
+    assert isinstance(of_modules.stages[1], Nonlinearity)
+    wanted = PiecewiseLinear if "relu" in name else Smooth
+    assert isinstance(of_modules.stages[1].activation, wanted)
+
+
+def test_an_activation_joins_the_norm_before_it() -> None:
+    """γ, mean and variance act on what the activation's slope depends on: two stages would take them as independent."""
+    reading = read(mlp([5, 8, 8, 2], norm="batch", seed=0))
+    norms = [stage for stage in reading.stages if isinstance(stage, Nonlinearity)]
+    assert [(norm.name, norm.norm, norm.activation) for norm in norms] == [
+        ("bn1", "batch", RELU),
+        ("bn2", "batch", RELU),
+    ]
+
+
+class PreActivation(nn.Module):
+    """x + W₂ φ(W₁ LN x), and a projected shortcut."""
+
+    def __init__(self, width: int) -> None:
+        super().__init__()
+        self.stem, self.norm = nn.Linear(6, width), nn.LayerNorm(width)
+        self.up, self.down = nn.Linear(width, 2 * width), nn.Linear(2 * width, width)
+        self.side, self.inner, self.head = nn.Linear(width, 9), nn.Linear(width, 9), nn.Linear(9, 2)
+
+    def forward(self, x: Tensor) -> Tensor:
+        x = self.stem(x)
+        x = x + 0.5 * self.down(torch.tanh(self.up(self.norm(x))))
+        x = torch.add(self.inner(x.tanh()), self.side(x))
+        return self.head(F.gelu(x))
+
+
+def test_sums_are_read_as_residual_stages() -> None:
+    model = PreActivation(8)
+    stem, block, projected, gelu, head = read(model).stages
+    assert isinstance(block, Residual)
+    assert isinstance(projected, Residual)
+    assert [getattr(stage, "name", type(stage).__name__) for stage in block.branch] == [
+        "norm", "up", "tanh", "down", "Scaling",
+    ]  # fmt: skip
+    assert isinstance(block.branch[-1], Scaling)
+    assert float(block.branch[-1].factor) == 0.25
+    assert list(block.shortcut) == []
+    assert {getattr(stage, "name", "") for stage in (*projected.branch, *projected.shortcut)} >= {"inner", "side"}
+    assert [stage.name for stage in (stem, head)] == ["stem", "head"]
+    assert not isinstance(gelu, AboutMean)
+
+
+def test_convolutions_keep_their_geometry() -> None:
+    model = nn.Sequential(
+        OrderedDict(
+            conv1=nn.Conv2d(2, 8, 3, stride=2, padding=1),
+            act1=nn.ReLU(),
+            pool1=nn.AvgPool2d(2),
+            conv2=nn.Conv2d(8, 6, (1, 3), dilation=(1, 2), padding="same", groups=2),
+            act2=nn.ReLU(),
+            flatten=nn.Flatten(),
+            fc=nn.Linear(6 * 4 * 4, 3),
+        )
+    )
+    reading = read(model, (2, 16, 16))
+    conv1, _, pool, conv2, _, flat, fc = reading.stages
+    assert isinstance(conv1, Convolution)
+    assert isinstance(conv2, Convolution)
+    assert isinstance(pool, AveragePool)
+    assert conv1.window == Window((16, 16), (3, 3), (2, 2), (1, 1))
+    assert pool.window == Window((8, 8), (2, 2), (2, 2))
+    assert conv2.window == Window((4, 4), (1, 3), (1, 1), (0, 2), (1, 2))
+    assert (float(conv1.fan_in), float(conv2.fan_in)) == (18.0, 12.0)
+    assert float(conv2.sigma_w2) == pytest.approx(12 * float(model.conv2.weight.double().pow(2).mean()), rel=1e-6)
+    assert isinstance(flat, Flatten)
+    assert isinstance(fc, Affine)
+    assert isinstance(reading.input_moments, Field)
+
+
+def test_sequences_are_maps_of_height_one() -> None:
+    model = nn.Sequential(
+        nn.Conv1d(3, 8, 3, padding=1), nn.ReLU(), nn.AdaptiveAvgPool1d(1), nn.Flatten(), nn.Linear(8, 2)
+    )
+    x = torch.randn(5, 3, 12)
+    conv, _, pool, _ = read(model, x).stages
+    assert isinstance(conv, Convolution)
+    assert conv.window == Window((1, 12), (1, 3), (1, 1), (0, 1))
+    assert isinstance(pool, GlobalPool)
+    flat = nn.Sequential(nn.Conv2d(3, 8, (1, 3), padding=(0, 1)), *model[1:2], nn.AdaptiveAvgPool2d(1), *model[3:])
+    flat[0].weight = nn.Parameter(model[0].weight.detach().unsqueeze(2))
+    flat[0].bias = model[0].bias
+    first, second = read(model, x), read(flat, x.unsqueeze(2))
+    expected = lambda_max(second.stages, second.input_moments)
+    assert lambda_max(first.stages, first.input_moments) == pytest.approx(expected, rel=1e-12)
+
+
+@pytest.mark.parametrize("pool", [lambda x: x.mean((2, 3)), lambda x: x.mean(dim=[-1, -2]),
+                                  lambda x: F.adaptive_avg_pool2d(x, 1).flatten(1)])  # fmt: skip
+def test_a_mean_over_positions_is_a_global_pooling(pool: Callable[[Tensor], Tensor]) -> None:
+    class Net(nn.Module):
+        def __init__(self) -> None:
+            super().__init__()
+            self.conv, self.fc = nn.Conv2d(3, 8, 3), nn.Linear(8, 2)
+
+        def forward(self, x: Tensor) -> Tensor:
+            return self.fc(pool(F.relu(self.conv(x))))
+
+    assert [type(stage) for stage in read(Net(), (3, 8, 8)).stages] == [Convolution, Nonlinearity, GlobalPool, Affine]
+
+
+def test_a_residual_network_is_read_with_its_shortcuts() -> None:
+    reading = read(resnet(8, seed=0), (3, 16, 16))
+    blocks = [stage for stage in reading.stages if isinstance(stage, Residual)]
+    assert [len(block.shortcut) for block in blocks] == [0, 2, 2]
+    subsampled, widened = blocks[1].shortcut
+    assert isinstance(subsampled, AveragePool)
+    assert subsampled.window == Window((16, 16), (1, 1), (2, 2))
+    assert isinstance(widened, Scaling)
+    assert float(widened.factor) == 0.5
+    after = [stage for stage in reading.stages if isinstance(stage, AboutMean)]
+    assert [stage.name for stage in after] == [f"stage{k}.block1.act2" for k in (1, 2, 3)]
+    # BN and ReLU leave √(1/2π) of mean; a block adds independent parts of variance 1 and rectifies again
+    assert after[0].mean == pytest.approx((2 * torch.pi) ** -0.5, rel=1e-3)
+    assert sum("taken as Gaussian with its mean" in note for note in reading.notes) == 1
+
+
+def test_lambda_max_of_a_residual_network_is_predicted() -> None:
+    """ResNet-8 of 16 to 64 channels, 24 inputs: within 15 % of the mean over two draws of its weights."""
+    x = torch.randn(24, 3, 12, 12)
+    measured = [largest(resnet(8, seed=seed), x) for seed in (0, 1)]
+    reading = read(resnet(8, seed=0), x)
+    assert lambda_max(reading.stages, reading.input_moments) == pytest.approx(sum(measured) / 2, rel=0.15)
+
+
+def largest(model: nn.Module, x: Tensor) -> float:
+    """λ_max of J Jᵀ/N for the first output, statistics those of the batch, by rows of J."""
+    model = copy.deepcopy(model).train()
+    parameters = list(model.parameters())
+    rows = []
+    outputs = model(x)[:, 0]
+    for output in outputs:
+        gradient = torch.autograd.grad(output, parameters, retain_graph=True)
+        rows.append(torch.cat([g.flatten() for g in gradient]))
+    jacobian = torch.stack(rows).double()
+    return float(torch.linalg.eigvalsh(jacobian @ jacobian.mT)[-1]) / len(x)
+
+
+# what is remarked on
+
+
+def notes_on(change: Callable[[nn.Sequential], None]) -> str:
+    model = mlp([64, 64, 64, 4], norm="batch", seed=0)
+    with torch.no_grad():
+        change(model)
+    return "\n".join(read(model).notes)
+
+
+def test_random_weights_are_not_remarked_on() -> None:
+    for init in ("lecun", "he", "glorot", "default"):
+        assert read(mlp([64, 64, 64, 10], norm="batch", init=init, seed=0)).notes == ()  # type: ignore[arg-type]
+
+
+def test_weights_that_are_not_random_are_remarked_on() -> None:
+    assert "fc2: its weights have a mean" in notes_on(lambda m: m.fc2.weight.add_(0.1))
+    assert "fc2: its units are not independent" in notes_on(lambda m: nn.init.orthogonal_(m.fc2.weight))
+    assert "fc2: the sizes of its units differ" in notes_on(
+        lambda m: m.fc2.weight.mul_(torch.linspace(0.2, 2, 64).unsqueeze(1))
+    )
+    assert "bn1: its β are 0.5" in notes_on(lambda m: m.bn1.bias.fill_(0.5))
+    assert "bn1: its γ differ" in notes_on(lambda m: m.bn1.weight.uniform_(0, 2))
+
+
+def test_more_inputs_than_can_be_followed_are_cut() -> None:
+    reading = read(mlp([4, 6, 2], seed=0), torch.randn(1200, 4))
+    assert isinstance(reading.input_moments, Gram)
+    assert reading.input_moments.matrix.shape == (1000, 1000)
+    assert reading.notes == ("of 1200 inputs the first 1000 count",)
+
+
+def test_a_zero_gamma_leaves_finite_terms() -> None:
+    model = mlp([8, 16, 16, 2], norm="batch", seed=0)
+    nn.init.zeros_(model.bn2.weight)
+    reading = read(model, torch.randn(10, 8))
+    assert 0 < lambda_max(reading.stages, reading.input_moments) < float("inf")
+
+
+# what is refused
+
+
+def between(*modules: nn.Module) -> nn.Sequential:
+    return nn.Sequential(OrderedDict(fc1=nn.Linear(8, 8), odd=nn.Sequential(*modules), fc2=nn.Linear(8, 2)))
+
+
+def around(module: nn.Module, size: int = 8) -> nn.Sequential:
+    layers = OrderedDict(conv=nn.Conv2d(3, 8, 3), odd=module, flat=nn.Flatten(), fc=nn.LazyLinear(2))
+    model = nn.Sequential(layers)
+    model(torch.zeros(1, 3, size, size))
+    return model
+
+
+@pytest.mark.parametrize(("module", "words"), [
+    (nn.MaxPool2d(2), ["'odd'", "MaxPool2d", "stride"]),
+    (nn.AdaptiveMaxPool2d(2), ["'odd'", "AdaptiveMaxPool2d"]),
+    (nn.GroupNorm(2, 8), ["'odd'", "GroupNorm", "BatchNorm"]),
+    (nn.InstanceNorm2d(8), ["'odd'", "InstanceNorm2d"]),
+    (nn.LocalResponseNorm(2), ["'odd'", "LocalResponseNorm"]),
+    (nn.ConvTranspose2d(8, 8, 3), ["'odd'", "ConvTranspose2d"]),
+    (nn.Conv2d(8, 8, 3, padding=1, padding_mode="reflect"), ["'odd'", "reflect"]),
+    (nn.Conv2d(8, 8, 2, padding="same"), ["'odd'", "odd kernel"]),
+    (nn.AvgPool2d(3, 2, 1, count_include_pad=False), ["'odd'", "AvgPool2d", "border"]),
+    (nn.AdaptiveAvgPool2d(4), ["'odd'", "windows differ"]),
+    (nn.Upsample(scale_factor=2), ["'odd'", "Upsample"]),
+])  # fmt: skip
+def test_layers_between_feature_maps_that_have_no_rule_are_refused_by_name(module: nn.Module, words: list[str]) -> None:
+    with pytest.raises(NotUnderstood) as caught:
+        read(around(module), (3, 8, 8))
+    assert all(word in str(caught.value) for word in words), str(caught.value)
+
+
+class Doubled(nn.Linear):
+    def forward(self, x: Tensor) -> Tensor:
+        return 2 * super().forward(x)
+
+
+@pytest.mark.parametrize(("modules", "words"), [
+    ([nn.ReLU(), nn.ReLU()], ["'odd.1'", "not Gaussian"]),
+    ([nn.ReLU(), nn.LayerNorm(8)], ["'odd.1'", "LayerNorm", "RMSNorm"]),
+    ([nn.PReLU()], ["'odd.0'", "PReLU", "LeakyReLU"]),
+    ([nn.RReLU()], ["'odd.0'", "RReLU"]),
+    ([nn.Softmax(1)], ["'odd.0'", "Softmax", "logits"]),
+    ([nn.GRU(8, 8)], ["'odd.0'", "GRU"]),
+    ([nn.TransformerEncoderLayer(8, 2)], ["'odd.0'", "TransformerEncoderLayer"]),
+    ([Doubled(8, 8)], ["'odd.0'", "Doubled"]),
+    ([parametrizations.spectral_norm(nn.Linear(8, 8))], ["'odd.0'", "parametrization"]),
+    ([nn.Unflatten(1, (2, 4)), nn.Linear(4, 4), nn.Flatten()], ["'odd.1'", "positions"]),
+])  # fmt: skip
+def test_layers_without_a_rule_are_refused_by_name(modules: list[nn.Module], words: list[str]) -> None:
+    with pytest.raises(NotUnderstood) as caught:
+        read(between(*modules))
+    assert all(word in str(caught.value) for word in words), str(caught.value)
+
+
+class Written(nn.Module):
+    def __init__(self, forward: Callable[[Any, Tensor], Tensor]) -> None:
+        super().__init__()
+        self.a, self.b, self.c = nn.Linear(8, 8), nn.Linear(8, 8), nn.Linear(8, 2)
+        self.scale, self.written = nn.Parameter(torch.ones(8)), forward
+
+    def forward(self, x: Tensor) -> Tensor:
+        return self.written(self, x)
+
+
+@pytest.mark.parametrize(("forward", "words"), [
+    (lambda m, x: m.c(m.a(m.a(x).relu())), ["'a'", "called twice"]),
+    (lambda m, x: m.c(m.a(x) * m.b(x)), ["mul", "sum"]),
+    (lambda m, x: m.c(m.a(x) * m.scale), ["mul", "parameter"]),
+    (lambda m, x: m.c(m.a(x) + m.scale), ["add", "two different signals"]),
+    (lambda m, x: m.c(m.a(x) + 1.0), ["add", "two different signals"]),
+    (lambda m, x: m.c(m.a(x).relu() + m.b(x).relu()), ["add", "correlate"]),
+    (lambda m, x: m.c(torch.cat([m.a(x)[:, :4], m.b(x)[:, :4]], 1)), ["getitem"]),
+    (lambda m, x: m.c(m.a(x).softmax(1)), ["softmax", "logits"]),
+    (lambda m, x: m.c(1 / m.a(x)), ["truediv", "first argument"]),
+    (lambda m, x: m.c(m.a(x)).sigmoid(), ["end", "logits"]),
+    (lambda m, x: (m.c(x), m.a(x)), ["output", "one tensor"]),
+    (lambda m, x: m.c(m.a(x) if x.sum() > 0 else m.b(x)), ["Written", "depends on its data"]),
+    (lambda m, x: m.c(F.linear(x, m.a.weight)), ["linear()"]),
+])  # fmt: skip
+def test_forward_passes_that_cannot_be_followed_are_refused(forward: Any, words: list[str]) -> None:
+    with pytest.raises(NotUnderstood) as caught:
+        read(Written(forward))
+    assert all(word in str(caught.value) for word in words), str(caught.value)
+
+
+def test_tied_weights_are_refused_by_both_names() -> None:
+    model = nn.Sequential(nn.Linear(4, 4), nn.ReLU(), nn.Linear(4, 4))
+    model[2].weight = model[0].weight
+    with pytest.raises(NotUnderstood, match=r"'2'.*shares a parameter with '0'"):
+        read(model)
+
+
+def test_vgg_is_refused_for_its_max_pooling() -> None:
+    with pytest.raises(NotUnderstood, match=r"'pool1' is a MaxPool2d"):
+        read(vgg(11, seed=0), (3, 32, 32))
+
+
+def test_convolutions_ask_for_the_size_of_the_images() -> None:
+    with pytest.raises(NotUnderstood, match=r"'conv'.*inputs="):
+        read(resnet(8, seed=0))
+
+
+@pytest.mark.parametrize("inputs", [torch.zeros(1, 4), torch.zeros(4), (0, 3), ("a",)])
+def test_inputs_that_are_none_are_refused(inputs: Any) -> None:
+    with pytest.raises(ValueError, match=r"inputs is"):
+        read(mlp([4, 3, 2], seed=0), inputs)
+
+
+def test_inputs_of_another_shape_are_refused() -> None:
+    with pytest.raises(ValueError, match=r"cannot be run on examples of shape \(5,\)"):
+        read(mlp([4, 3, 2], seed=0), torch.zeros(3, 5))
+
+
+# what is left alone
+
+
+def test_reading_changes_nothing_of_the_module() -> None:
+    model = resnet(8, seed=0).train()
+    calls: list[str] = []
+    handle = model.stage1.register_forward_hook(lambda *_: calls.append("called with no numbers"))
+    before = copy.deepcopy(model.state_dict())
+    state = torch.get_rng_state()
+    read(model, torch.randn(3, 3, 8, 8, generator=torch.Generator().manual_seed(0)))
+    handle.remove()
+    assert all(torch.equal(value, before[name]) for name, value in model.state_dict().items())
+    assert all(module.training for module in model.modules())
+    assert torch.equal(torch.get_rng_state(), state)
+    assert calls == []
+    assert all(p.grad is None for p in model.parameters())
