@@ -11,6 +11,7 @@ import pytest
 import torch
 from torch import Tensor, nn
 from torch.nn.modules import module as global_hooks
+from torch.nn.utils import prune
 from torch.utils.data import BatchSampler, DataLoader, RandomSampler, SubsetRandomSampler, TensorDataset
 from zoo import integers, normal, seeded
 
@@ -36,7 +37,10 @@ class Fuse(nn.Module):
 
 
 class Everything(nn.Module):
-    """All kinds of state: BatchNorm, dropout, attention, a recurrent layer, an embedding, buffers, frozen weights."""
+    """All kinds of state: BatchNorm, dropout, attention, a recurrent layer, an embedding, buffers, frozen weights.
+
+    Also weights that are recomputed on every pass and kept as plain attributes, a tensor and a generator that are such.
+    """
 
     def __init__(self) -> None:
         super().__init__()
@@ -49,7 +53,13 @@ class Everything(nn.Module):
         self.rnn = nn.GRU(4, 3, batch_first=True)
         self.frozen = nn.Linear(3, 3).requires_grad_(False)
         self.embedding = nn.Embedding(4, 3, sparse=True)
+        self.pruned = prune.l1_unstructured(nn.Linear(3, 3), "weight", 0.3)
+        self.spectral = nn.utils.spectral_norm(nn.Linear(3, 3))
+        prune.l1_unstructured(self.rnn, "weight_hh_l0", 0.3)
         self.head = nn.Linear(3, 3)
+        self.seen = torch.zeros(())
+        self.last: Tensor | None = None
+        self.generator = torch.Generator().manual_seed(4)
         self.register_buffer("calls", torch.zeros(()))
         self.register_buffer("empty", None)
 
@@ -57,7 +67,11 @@ class Everything(nn.Module):
         h = torch.relu(self.bn(self.conv(self.fuse(x)))).transpose(1, 2)
         h = self.norm(h + self.attention(h, h, h)[0])
         h = self.frozen(self.rnn(self.dropout(h))[0][:, -1])
+        h = h + self.spectral(self.pruned(h))
         self.calls.add_(1)  # a buffer written to in forward
+        self.seen.add_(1)
+        self.last = self.newest = h
+        torch.rand(1, generator=self.generator)
         return self.head(h.relu() + self.embedding(torch.zeros(len(x), dtype=torch.long)))
 
 
@@ -131,6 +145,14 @@ def snapshot(model: nn.Module, loader: DataLoader[Any]) -> dict[str, Any]:
         state[f"hooks {name}"] = [
             len(hooks) for key, hooks in sorted(module.__dict__.items()) if key.endswith("_hooks")
         ]
+        for key, value in vars(module).items():
+            if isinstance(value, Tensor) or key == "last":
+                known = None if value is None else (id(value), value._version, value.detach().clone())
+                state[f"tensor {name}.{key}"] = known
+            elif isinstance(value, torch.Generator):
+                state[f"generator {name}.{key}"] = value.get_state()
+            elif isinstance(value, list):
+                state[f"list {name}.{key}"] = (id(value), [id(item) for item in value])
         for key, buffer in module._buffers.items():
             known = None if buffer is None else (id(buffer), buffer._version, buffer.clone())
             state[f"buffer {name}.{key}"] = known

@@ -14,6 +14,8 @@ from torch import Tensor, nn
 from torch.nn.attention import SDPBackend, sdpa_kernel
 from torch.nn.modules.batchnorm import _BatchNorm
 
+OF_EVERY_MODULE = vars(nn.Module()).keys()
+
 
 def unwrapped(model: nn.Module) -> nn.Module:
     """The module inside `torch.compile` and (Distributed)DataParallel."""
@@ -130,7 +132,14 @@ def loader_generators_kept(batches: Any) -> Iterator[None]:
 
 def generators_of(model: nn.Module) -> list[torch.Generator]:
     """Those that its modules hold as attributes."""
-    return [value for m in model.modules() for value in vars(m).values() if isinstance(value, torch.Generator)]
+    values = (value for module in model.modules() for value in _own_attributes(module).values())
+    return [value for value in values if isinstance(value, torch.Generator)]
+
+
+def _own_attributes(module: nn.Module) -> dict[str, Any]:
+    """Those that every module has are left out, which saves most of the time."""
+    attributes = vars(module)
+    return {key: attributes[key] for key in attributes.keys() - OF_EVERY_MODULE}
 
 
 @contextlib.contextmanager
@@ -147,10 +156,10 @@ def _generators_kept(generators: Iterable[torch.Generator]) -> Iterator[None]:
 def _attributes_kept(modules: Iterable[nn.Module]) -> Iterator[None]:
     """Tensors that are plain attributes of modules, or in lists that are, may be replaced and written to inside.
 
-    Pruning, and weight and spectral norm of the old kind, keep there the weight that they compute on every pass; it
-    has a gradient, so that nothing can be written into it. Tensors without one are exchanged for copies.
+    Pruning, and weight and spectral norm of the old kind, keep there the weight, with its graph, that they compute anew
+    on every pass. Tensors without a graph are exchanged for copies, as buffers are.
     """
-    before = [(module, dict(vars(module))) for module in modules]
+    before = [(module, _own_attributes(module)) for module in modules]
     lists = {
         id(value): (value, list(value))
         for _, held in before
@@ -162,7 +171,9 @@ def _attributes_kept(modules: Iterable[nn.Module]) -> Iterator[None]:
     def lent(value: Any) -> Any:
         if not isinstance(value, Tensor) or value.requires_grad or isinstance(value, nn.Parameter):
             return value
-        return copies.setdefault(id(value), value.clone())
+        if id(value) not in copies:
+            copies[id(value)] = value.clone()
+        return copies[id(value)]
 
     try:
         for module, held in before:
@@ -172,12 +183,12 @@ def _attributes_kept(modules: Iterable[nn.Module]) -> Iterator[None]:
         yield
     finally:
         for module, held in before:
-            now = vars(module)
-            for key in {k for state in (held, now) for k, value in state.items() if isinstance(value, Tensor)}:
-                if key in held:
-                    now[key] = held[key]
-                else:
-                    del now[key]
+            for key, value in {**_own_attributes(module), **held}.items():
+                now = vars(module).get(key)
+                if value is not now and (isinstance(value, Tensor) or isinstance(now, Tensor)):
+                    vars(module)[key] = value
+                elif key not in held and isinstance(now, Tensor):
+                    del vars(module)[key]
         for own, items in lists.values():
             own[:] = items
 

@@ -312,7 +312,7 @@ def test_rows_and_text_name_every_block() -> None:
     text = str(found)
     assert [line.split()[0] for line in text.splitlines()] == ["block", "0", "1", "2", "step"]
     assert "step 0.5 on the parameters" in text
-    assert text.endswith("cost 1 u")
+    assert text.endswith("cost 1 u, in 3 backward runs")
 
 
 def test_the_first_batch_is_taken() -> None:

@@ -100,6 +100,18 @@ def test_without_the_mean_over_examples_and_positions() -> None:
     assert float(variance) == pytest.approx(float(z.var((0, 2), correction=0).mean()), rel=1e-12)
 
 
+@pytest.mark.parametrize("count", [1, 5])
+def test_the_statistics_take_from_a_gradient_its_mean_and_what_goes_along_with_the_signal(count: int) -> None:
+    """Of δ with variance 1/P at P independent positions behind ReLU: 1/2P, less 1/4P² and 1/2πP² for the two means."""
+    one = torch.eye(count, dtype=torch.float64)
+    a, g = Field(SCALE * one, 0 * one), Field(one / count, one / count)
+    left = g.without_statistics(a, PiecewiseLinear(0.0), SCALE)
+    expected = 1 / (2 * count) - 1 / (4 * count**2) - 1 / (2 * math.pi * count**2)
+    assert close(left.same.diagonal(), torch.full((count,), expected, dtype=torch.float64))
+    assert float(left.pair.sum()) == pytest.approx(0, abs=1e-14)
+    assert close(left.pair + 1 / (4 * count**2), one / (4 * count))
+
+
 def test_moments_of_given_images_are_means_over_one_and_over_two_of_them() -> None:
     x = normal(5, 3, 2, 2)
     found = Field.of(x)

@@ -17,6 +17,7 @@ from torch import Tensor, nn
 from torch.nn import functional as F
 from zoo import normal
 
+import wellcond as wc
 from wellcond.meanfield import Architecture, predict
 from wellcond.meanfield.contributions import contributions
 from wellcond.meanfield.moments import Moments
@@ -141,6 +142,12 @@ def test_order_parameters_of_the_source() -> None:
     assert second.q_tilde_xy == pytest.approx(batchnorm_gradients(0.7, "detached")[1], rel=1e-12)
     assert (head.q_tilde, head.q_tilde_xy) == (1.0, 1.0)
     assert second.term == pytest.approx(1000 * second.q_hat_xy * second.q_tilde_xy, rel=1e-12)
+
+
+def test_differentiated_statistics_take_from_a_gradient_its_mean_and_what_goes_along_with_the_signal() -> None:
+    """q̃ = (γ²σ_w²/s²)(1/2 − 1/4 − 1/2π) below the last norm: E φ'², less (E φ')², less (E uφ')²."""
+    s2 = W2 * (1 / 2 - 1 / (2 * math.pi))
+    assert predict(FC).layers[2].q_tilde == pytest.approx(W2 / s2 * (1 / 2 - 1 / 4 - 1 / (2 * math.pi)), rel=1e-12)
 
 
 def test_biases_gamma_and_beta_count_where_all_parameters_do() -> None:
@@ -444,3 +451,19 @@ def test_options_out_of_range_are_refused_by_name(options: dict[str, Any], messa
 def test_cross_entropy_needs_two_outputs() -> None:
     with pytest.raises(ValueError, match="two or more"):
         predict("fc 10-10-1", loss="cross-entropy")
+
+
+def test_the_curvature_of_cross_entropy_is_that_of_the_networks_own_outputs() -> None:
+    torch.manual_seed(0)
+    model = nn.Sequential(nn.Linear(30, 400), nn.ReLU(), nn.Linear(400, 5)).double()
+    with torch.no_grad():
+        model[2].bias.copy_(torch.tensor([2.0, 0.0, 0.0, 0.0, -1.0]))  # classes that are not equally likely
+    inputs = torch.randn(80, 30, dtype=torch.float64)
+    p = model(inputs).detach().softmax(1)
+    mean = torch.stack([row.diag() - torch.outer(row, row) for row in p]).mean(0)
+    expected = float(torch.linalg.eigvalsh(mean)[-1]) * predict(model, inputs=inputs).lambda_max
+    found = predict(model, inputs=inputs, loss="cross-entropy").lambda_max
+    assert found == pytest.approx(expected, rel=1e-10)
+    problem = wc.Problem(model, nn.CrossEntropyLoss(), (inputs, torch.arange(80) % 5))
+    measured = float(wc.eigenvalues(wc.GGN(problem)).values[-1])
+    assert found == pytest.approx(measured, rel=0.15)

@@ -5,7 +5,6 @@ from __future__ import annotations
 import os
 from itertools import pairwise
 from pathlib import Path
-from typing import Any
 
 import pytest
 import torch
@@ -16,12 +15,13 @@ from wellcond.data import cifar10, mnist
 from wellcond.meanfield.contributions import contributions
 from wellcond.meanfield.moments import Moments
 from wellcond.meanfield.reader import read
+from wellcond.meanfield.stages import Variant
 
 DATA = os.environ.get("WELLCOND_DATA")
 pytestmark = pytest.mark.skipif(
     DATA is None or not (Path(DATA) / "MNIST").exists(), reason="WELLCOND_DATA names no folder with MNIST and CIFAR-10"
 )
-WIDTH, EXAMPLES = 400, 120
+WIDTH, EXAMPLES, DRAWS = 300, 100, 6
 
 
 class DetachedNorm(nn.Module):
@@ -39,7 +39,7 @@ def images(name: str, scale: str) -> Tensor:
 
 
 def network(features: int, norm: str, seed: int) -> nn.Sequential:
-    """784-400-400-400-1 with σ_w² = 2 and σ_b² = .5, as in wei2019; weights alone are trained."""
+    """784-300-300-300-1 with σ_w² = 2 and σ_b² = .5, as in wei2019; weights alone are trained."""
     layers: list[nn.Module] = []
     with torch.random.fork_rng():
         torch.manual_seed(seed)
@@ -47,8 +47,11 @@ def network(features: int, norm: str, seed: int) -> nn.Sequential:
             layer = nn.Linear(inputs, outputs)
             nn.init.normal_(layer.weight, std=(2 / inputs) ** 0.5)
             nn.init.normal_(layer.bias, std=0.5**0.5).requires_grad_(False)
-            norms: dict[str, Any] = {"batch": nn.BatchNorm1d(outputs, affine=False, track_running_stats=False),
-                                     "detached": DetachedNorm(), "layer": nn.LayerNorm(outputs, elementwise_affine=False)}  # fmt: skip
+            norms: dict[str, nn.Module] = {
+                "batch": nn.BatchNorm1d(outputs, affine=False, track_running_stats=False),
+                "detached": DetachedNorm(),
+                "layer": nn.LayerNorm(outputs, elementwise_affine=False),
+            }
             layers += [layer, *([norms[norm]] if norm in norms else []), nn.ReLU()]
     return nn.Sequential(*layers[: -1 if norm == "none" else -2]).double()
 
@@ -62,7 +65,7 @@ def largest(model: nn.Module, x: Tensor) -> float:
 
     _, pull = vjp(outputs, weights)
     v = torch.ones(len(x), dtype=x.dtype)
-    for _ in range(30):
+    for _ in range(15):
         v = v / v.norm()
         v = jvp(outputs, (weights,), (pull(v)[0],))[1]
     return float(v.norm()) / len(x)
@@ -75,27 +78,27 @@ def as_batchnorm(model: nn.Sequential) -> nn.Sequential:
 
 
 CASES = [
-    ("mnist", "standardised", "none", 0.15),
-    ("mnist", "standardised", "layer", 0.15),
-    ("mnist", "standardised", "detached", 0.15),
-    ("mnist", "standardised", "batch", 0.1),
-    ("mnist", "in [0, 1]", "detached", 0.15),
-    ("cifar10", "standardised", "none", 0.15),
-    ("cifar10", "standardised", "detached", 0.15),
-    ("cifar10", "standardised", "batch", 0.3),
-    ("cifar10", "in [0, 1]", "detached", 0.25),
+    ("mnist", "standardised", "none"),
+    ("mnist", "standardised", "layer"),
+    ("mnist", "standardised", "detached"),
+    ("mnist", "standardised", "batch"),
+    ("mnist", "in [0, 1]", "detached"),
+    ("cifar10", "standardised", "detached"),
+    ("cifar10", "standardised", "batch"),
+    ("cifar10", "in [0, 1]", "none"),
+    ("cifar10", "in [0, 1]", "detached"),
 ]
-"""With the largest relative error. CIFAR-10 spans few directions: s² then differs between units, which is not followed."""
 
 
-@pytest.mark.parametrize(("data", "scale", "norm", "error"), CASES)
-def test_lambda_max_of_real_images_is_predicted(data: str, scale: str, norm: str, error: float) -> None:
+@pytest.mark.parametrize(("data", "scale", "norm"), CASES)
+def test_lambda_max_of_real_images_is_predicted(data: str, scale: str, norm: str) -> None:
+    """Means over six draws of the weights, each read from its network, agree within 12 %; single ones differ by 20 %."""
     x = images(data, scale)
-    models = [network(x.shape[1], norm, seed) for seed in (0, 1, 2)]
-    measured = sum(largest(model, x) for model in models) / len(models)
-    reading = read(as_batchnorm(models[0]), x)
-    predicted = contributions(reading.stages, reading.input_moments, "detached" if norm == "detached" else "batch")[0]
-    assert float(predicted) == pytest.approx(measured, rel=error)
+    models = [network(x.shape[1], norm, seed) for seed in range(DRAWS)]
+    readings = [read(as_batchnorm(model), x) for model in models]
+    variant: Variant = "detached" if norm == "detached" else "batch"
+    predicted = [float(contributions(r.stages, r.input_moments, variant)[0]) for r in readings]
+    assert sum(predicted) / DRAWS == pytest.approx(sum(largest(model, x) for model in models) / DRAWS, rel=0.12)
 
 
 def test_two_numbers_of_the_inputs_are_not_enough_for_cifar10() -> None:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 
 import torch
 from torch import Tensor, nn
@@ -48,12 +48,18 @@ def hessian_product(loss: Tensor, params: Sequence[Tensor]) -> Product:
     return product
 
 
-def refuse_weight_norm(model: nn.Module) -> None:
-    """torch's fused weight_norm has a wrong second derivative (`gradgradcheck` of `torch._weight_norm` fails, 2.13)."""
+def refuse_weight_norm(
+    model: nn.Module, full_name: Callable[[str], str] = str, instead: str = "Use wc.GGN(problem)"
+) -> None:
+    """torch's fused weight_norm has a wrong second derivative (`gradgradcheck` of `torch._weight_norm` fails, 2.13).
+
+    full_name: of a layer, by its name in `model`, where that is a part of a larger one.
+    """
     for name, module in model.named_modules():
         hooks = module._forward_pre_hooks.values()  # the deprecated form
         if any(type(part).__name__ in ("WeightNorm", "_WeightNorm") for part in (module, *hooks)):
+            layer = full_name(name.partition("parametrizations.")[0].rstrip(".")) or "the model"
             raise InvalidProblem(
-                f"{name!r} uses weight_norm, whose second derivative is wrong in PyTorch. Use wc.GGN(problem), or "
+                f"{layer!r} uses weight_norm, whose second derivative is wrong in PyTorch. {instead}, or "
                 "measure a copy without it: torch.nn.utils.parametrize.remove_parametrizations(layer, 'weight')."
             )

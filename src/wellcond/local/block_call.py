@@ -4,19 +4,22 @@ from __future__ import annotations
 
 import contextlib
 import random
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from dataclasses import dataclass, field, replace
 from typing import Any
 
 import numpy as np
 import torch
 from torch import Tensor, nn
-from torch.autograd.graph import get_gradient_edge
+from torch.autograd.graph import GradientEdge, get_gradient_edge
 from torch.func import functional_call
 from torch.utils._pytree import tree_map
 
 from wellcond.errors import InvalidProblem, NotDeterministic
-from wellcond.local.blocks import Block, input_tensor, output_tensor
+from wellcond.graph import upstream
+from wellcond.local.blocks import Block, floating, input_tensor, output_tensor
+from wellcond.local.checkpoints import refuse_reentrant_checkpoints
+from wellcond.local.own_outputs import OwnOutputs
 from wellcond.problem import Evaluation, Problem
 from wellcond.taps import bracketed
 
@@ -31,8 +34,10 @@ class BlockCall:
     values: the block's parameters and buffers, by their names in it. params: the trainable ones, by those in the model.
     output: z_b, with its graph. gradient: ∂J/∂z_b.
     is_used: whether the loss depends on z_b. is_last: whether z_b is what the loss is computed from.
+    has_other_uses: whether the loss depends on another output of the block too.
     """
 
+    problem: Problem
     block: Block
     z: Tensor | None
     values: dict[str, Tensor]
@@ -41,7 +46,14 @@ class BlockCall:
     gradient: Tensor
     is_used: bool
     is_last: bool
+    has_other_uses: bool
     evaluation: Evaluation
+
+    @contextlib.contextmanager
+    def measuring(self) -> Iterator[None]:
+        """The measured state, with the block as it was: a checkpoint inside runs it again in every backward pass."""
+        with self.problem.measuring(), _holding(self.block.module, self.values):
+            yield
 
 
 def record(problem: Problem, block: Block) -> BlockCall:
@@ -54,31 +66,37 @@ def record(problem: Problem, block: Block) -> BlockCall:
         index, batch = next(data)
         with bracketed(dict.fromkeys(block.line), seen.on_entry, seen.on_exit):
             evaluation = problem.evaluate(index, batch)
-    entry, output, edge = seen.only_call()
+        entry, end = seen.only_call()
+        seen.outputs.check(evaluation.loss, lambda: problem.loss_again(index, batch))
+    refuse_reentrant_checkpoints(evaluation.loss)
     # the edge leads to the output as the block gave it, whatever was written over it in place behind the block
-    (gradient,) = torch.autograd.grad(evaluation.loss, [edge], allow_unused=True)
+    (gradient,) = torch.autograd.grad(evaluation.loss, [end.edge], allow_unused=True)
     outputs = evaluation.outputs
-    is_last = outputs is not None and outputs.requires_grad and get_gradient_edge(outputs)[:2] == edge[:2]
+    is_last = outputs is not None and outputs.requires_grad and get_gradient_edge(outputs)[:2] == end.edge[:2]
 
     values = {name: t.detach().clone() for name, t in block.module.named_buffers()}
     own = dict(block.module.named_parameters())
     values |= {name: p.detach().clone().requires_grad_(p.requires_grad) for name, p in own.items()}
     copies = {id(p): values[name] for name, p in own.items() if p.requires_grad}
     again = output_tensor(entry.repeat(block.module, values))
-    if again is None or not _is_same(again, output):
+    if again is None or not _is_same(again, end.output):
+        between = ", or something else happens between its parts" if len(block.part) > 1 else ""
         raise NotDeterministic(
             f"block {block.name!r}, called again with the same input and parameters, gave another output: it keeps a "
-            "state between calls or draws random numbers from a generator of its own."
+            f"state between calls or draws random numbers from a generator of its own{between}."
         )
+    refuse_reentrant_checkpoints(again)
     return BlockCall(
+        problem,
         block,
         z=input_tensor(entry.args, entry.kwargs),
         values=values,
         params={name: copies[id(p)] for name, p in problem.params.items() if id(p) in copies},
         output=again,
-        gradient=torch.zeros_like(output) if gradient is None else gradient,
+        gradient=torch.zeros_like(end.output) if gradient is None else gradient,
         is_used=gradient is not None,
         is_last=is_last,
+        has_other_uses=end.has_other_uses(evaluation.loss),
         evaluation=replace(evaluation, outputs=None, loss=evaluation.loss.detach()),  # without the whole model's graph
     )
 
@@ -103,58 +121,107 @@ class _Entry:
         self.restore_generators()
         # once more copies: a block may write into its arguments, and a leaf must not be written to
         args, kwargs = _copied((self.args, self.kwargs), lambda t: t)
-        return functional_call(module, values, args, kwargs)
+        with _flat_weights_kept(module):
+            return functional_call(module, values, args, kwargs)
+
+
+@dataclass(frozen=True, eq=False)
+class _End:
+    """What a call ended with: a copy of z_b, and where the gradients of z_b and of its other outputs arrive."""
+
+    output: Tensor
+    edge: GradientEdge
+    others: list[GradientEdge]
+
+    def has_other_uses(self, loss: Tensor) -> bool:
+        behind = upstream([loss.grad_fn], self.edge.node)
+        arrivals = {place for node in behind for place in node.next_functions}
+        return any(other[:2] in arrivals for other in self.others if other[:2] != self.edge[:2])
 
 
 @dataclass(eq=False)
 class _Seen:
-    """Follows the calls along a block's line. Modules that are called elsewhere too are told apart by their turn."""
+    """Follows the calls of the modules along a block's line."""
 
     block: Block
     device: torch.device
-    turn: int = 0
-    entry: _Entry | None = None
-    calls: list[tuple[_Entry, Tensor, Any]] = field(default_factory=list)
+    outputs: OwnOutputs = field(default_factory=OwnOutputs)
+    called: list[nn.Module] = field(default_factory=list)
+    entries: dict[int, _Entry] = field(default_factory=dict)
+    ends: dict[int, _End] = field(default_factory=dict)
 
     def on_entry(self, module: nn.Module, args: tuple[Any, ...], kwargs: dict[str, Any]) -> None:
-        if self.turn == self.block.start and self.block.line[self.turn] is module:
-            self.entry = _Entry.of(args, kwargs, self.device)
+        if module is self.block.part[0]:
+            self.entries[len(self.called)] = _Entry.of(args, kwargs, self.device)
 
     def on_exit(self, module: nn.Module, output: Any) -> Any:
-        if self.block.line[self.turn] is not module:
+        self.called.append(module)
+        if module is not self.block.part[-1]:
             return None
-        is_end = self.turn + 1 == self.block.stop
-        self.turn = (self.turn + 1) % len(self.block.line)
-        if not is_end:
-            return None
-        tensor = output_tensor(output)
+        output, tensor = self.outputs.of(self.block.name, output)
         if tensor is None:
             raise InvalidProblem(
                 f"block {self.block.name!r} gives a {type(output).__name__} without a floating-point tensor, so it has "
                 "no back-matching loss. Take a block that ends later."
             )
-        if not tensor.requires_grad:  # nothing trainable so far: from here on, a graph of its own
-            with torch.enable_grad():
-                tracked = tensor.detach().requires_grad_().clone()
-            output = tree_map(lambda leaf: tracked if leaf is tensor else leaf, output)
-            tensor = tracked
-        assert self.entry is not None
-        self.calls.append((self.entry, tensor.detach().clone(), get_gradient_edge(tensor)))
+        others = [get_gradient_edge(t) for t in floating(output) if t.requires_grad]
+        self.ends[len(self.called)] = _End(tensor.detach().clone(), get_gradient_edge(tensor), others)
         return output
 
-    def only_call(self) -> tuple[_Entry, Tensor, Any]:
-        name = self.block.name
-        if not self.calls:
+    def only_call(self) -> tuple[_Entry, _End]:
+        name, part = self.block.name, self.block.part
+        if tuple(self.called) == self.block.line:  # a module that stands in it several times is told apart by its turn
+            return self.entries[self.block.start], self.ends[self.block.stop]
+        times = [self.called.count(module) for module in part]
+        if min(times) == 0:
             raise InvalidProblem(
                 f"block {name!r} was not called in the forward pass: it is unused, or what holds it computes with its "
                 "weights or its parts without calling it. Take a block that contains it."
             )
-        if len(self.calls) > 1:
+        if max(times) > 1:
             raise InvalidProblem(
-                f"block {name!r} was called {len(self.calls)} times in the forward pass, and each call has a "
+                f"block {name!r} was called {max(times)} times in the forward pass, and each call has a "
                 "back-matching loss of its own. Take a block that contains all its calls."
             )
-        return self.calls[0]
+        start = self.called.index(part[0])
+        stop = start + len(part)
+        if tuple(self.called[start:stop]) != part:
+            raise InvalidProblem(
+                f"the parts of block {name!r} are not called one after the other in the forward pass. Take one of them."
+            )
+        return self.entries[start], self.ends[stop]
+
+
+@contextlib.contextmanager
+def _holding(module: nn.Module, values: dict[str, Tensor]) -> Iterator[None]:
+    """The module with other tensors as its parameters, and copies of others as its buffers.
+
+    They are exchanged and not written over, for what a graph has kept must not change.
+    """
+    own = {id(p): values[name] for name, p in module.named_parameters() if name in values}
+    own |= {id(b): values[name].clone() for name, b in module.named_buffers() if name in values}
+    held: list[tuple[dict[str, Any], dict[str, Any]]]
+    held = [(members, dict(members)) for part in module.modules() for members in (part._parameters, part._buffers)]
+    try:
+        with _flat_weights_kept(module):
+            for members, before in held:
+                members.update({name: own.get(id(t), t) for name, t in before.items()})
+            yield
+    finally:
+        for members, before in held:
+            members.update(before)
+
+
+@contextlib.contextmanager
+def _flat_weights_kept(module: nn.Module) -> Iterator[None]:
+    """Recurrent layers keep lists of their weights, and would keep those of a call with other ones."""
+    parts = [part for part in module.modules() if isinstance(part, nn.RNNBase)]
+    kept = [{name: value for name, value in vars(part).items() if name.startswith("_flat_weight")} for part in parts]
+    try:
+        yield
+    finally:
+        for part, values in zip(parts, kept, strict=True):
+            vars(part).update(values)
 
 
 def _copied(tree: Any, prepare: Callable[[Tensor], Tensor]) -> Any:

@@ -35,14 +35,18 @@ class Block:
     stop: int = 1
 
     @property
+    def part(self) -> tuple[nn.Module, ...]:
+        """The modules of the line that are the block's."""
+        return self.line[self.start : self.stop]
+
+    @property
     def kind(self) -> str:
         """The type of the module, or of those in the range."""
-        parts = self.line[self.start : self.stop]
-        return " → ".join(type(part).__name__ for part in parts)
+        return " → ".join(type(module).__name__ for module in self.part)
 
     def full_name(self, name: str) -> str:
-        """A parameter's name in the model."""
-        return f"{self.prefix}.{name}" if self.prefix else name
+        """The name in the model of a parameter or module of the block."""
+        return ".".join(filter(None, (self.prefix, name)))
 
 
 def find_block(model: nn.Module, name: str) -> Block:

@@ -11,6 +11,7 @@ from torch import Tensor, nn
 from wellcond.layers import with_batch
 from wellcond.local import closed_forms as forms
 from wellcond.local.block_call import BlockCall
+from wellcond.taps import TrainingHook
 
 AFFINE = (nn.Linear, nn.Conv1d, nn.Conv2d, nn.Conv3d)
 NORMS = (nn.BatchNorm1d, nn.BatchNorm2d, nn.BatchNorm3d)
@@ -90,7 +91,7 @@ class _Affine:
     def of(cls, module: Any, call: BlockCall) -> _Affine:
         z, weight, bias = call.z, _value(call, module, "weight"), _value(call, module, "bias")
         assert z is not None
-        if weight is None:
+        if weight is None:  # a norm alone
             entries = z[0].numel()
             matrix = torch.eye(entries, dtype=z.dtype, device=z.device).reshape(z.shape[1], -1, entries)
             return cls(matrix, z.flatten(1), None, None)
@@ -150,9 +151,9 @@ def _parts(call: BlockCall) -> tuple[nn.Module | None, nn.Module | None]:
     """The affine layer and the norm of a block; None and None if it is anything else."""
     module = call.block.module
     parts = list(module) if type(module) is nn.Sequential else [module]
-    kinds = ["affine" if type(p) in AFFINE else "norm" if type(p) in NORMS else "" for p in parts]
-    if call.z is None:
+    if call.z is None or any(map(_is_hooked, (module, *parts))):
         return None, None
+    kinds = ["affine" if type(p) in AFFINE else "norm" if type(p) in NORMS else "" for p in parts]
     if kinds == ["affine"]:
         return parts[0], None
     if kinds == ["norm"]:
@@ -161,6 +162,12 @@ def _parts(call: BlockCall) -> tuple[nn.Module | None, nn.Module | None]:
     if kinds == ["affine", "norm"] and not (type(parts[0]) is nn.Linear and call.z.dim() != 2):
         return parts[0], parts[1]
     return None, None
+
+
+def _is_hooked(module: nn.Module) -> bool:
+    """Whether a hook may change what the module computes, as old-style reparametrizations of a weight do."""
+    hooks = (*module._forward_pre_hooks.values(), *module._forward_hooks.values())
+    return not all(isinstance(hook, TrainingHook) for hook in hooks)
 
 
 def _value(call: BlockCall, module: nn.Module | None, part: str) -> Tensor | None:

@@ -9,12 +9,11 @@ from functools import cached_property
 from torch import Tensor
 
 from wellcond.curvature.ggn import loss_hessian
-from wellcond.curvature.hessian import refuse_weight_norm, hessian_product
+from wellcond.curvature.hessian import hessian_product, refuse_weight_norm
 from wellcond.curvature.operator import Block, Product
 from wellcond.local.block_call import BlockCall
 from wellcond.local.jacobian import Jacobian, SquaredJacobian
 from wellcond.local.operator import LocalOperator
-from wellcond.problem import Problem
 
 
 @dataclass(frozen=True, eq=False, repr=False)
@@ -27,7 +26,6 @@ class LocalCurvature:
     """
 
     symbol: str
-    problem: Problem
     call: BlockCall
     variables: Mapping[str, Tensor]
     is_loss: bool
@@ -44,25 +42,26 @@ class LocalCurvature:
 
     @cached_property
     def exact(self) -> LocalOperator:
-        refuse_weight_norm(self.call.block.module)
-        with self.problem.measuring():
+        block = self.call.block
+        refuse_weight_norm(block.module, block.full_name, "Use .gauss_newton")
+        with self.call.measuring():
             product = self._second_derivative()
-        return LocalOperator(f"{self.symbol} of {self.call.block.name!r}", self.problem, self.variables, product)
+        return LocalOperator(f"{self.symbol} of {block.name!r}", self.call, self.variables, product)
 
     @cached_property
     def gauss_newton(self) -> LocalOperator:
         title = f"Gauss-Newton {self.symbol} of {self.call.block.name!r}"
-        with self.problem.measuring():
+        with self.call.measuring():
             jacobian = Jacobian(self.call.output, list(self.variables.values()))
             if not self.is_loss:
-                return SquaredJacobian(title, self.problem, self.variables, jacobian)
+                return SquaredJacobian(title, self.call, self.variables, jacobian)
             curvature = loss_hessian(self.call.evaluation, self.call.output.detach().requires_grad_())
 
         def product(block: Block, v: Sequence[Tensor]) -> Sequence[Tensor]:
             # v → Jv → BJv → JᵀBJv
             return jacobian.pull(block, curvature(jacobian.push(block, v)))
 
-        return LocalOperator(title, self.problem, self.variables, product)
+        return LocalOperator(title, self.call, self.variables, product)
 
     def _second_derivative(self) -> Product:
         output, gradient = self.call.output, self.call.gradient

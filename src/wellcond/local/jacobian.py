@@ -8,8 +8,8 @@ import torch
 from torch import Tensor
 
 from wellcond.curvature.operator import Block
+from wellcond.local.block_call import BlockCall
 from wellcond.local.operator import LocalOperator
-from wellcond.problem import Problem
 
 
 class Jacobian:
@@ -44,9 +44,9 @@ class Jacobian:
 class SquaredJacobian(LocalOperator):
     """JᵀJ. It is its own factor: `spectrum` decomposes JᵀJ or JJᵀ, whichever is smaller."""
 
-    def __init__(self, title: str, problem: Problem, variables: Mapping[str, Tensor], jacobian: Jacobian) -> None:
+    def __init__(self, title: str, call: BlockCall, variables: Mapping[str, Tensor], jacobian: Jacobian) -> None:
         self.jacobian = jacobian
-        super().__init__(title, problem, variables, lambda block, v: jacobian.pull(block, jacobian.push(block, v)))
+        super().__init__(title, call, variables, lambda block, v: jacobian.pull(block, jacobian.push(block, v)))
 
     @property
     def rows(self) -> int:
@@ -55,14 +55,14 @@ class SquaredJacobian(LocalOperator):
 
     def matrix(self) -> Tensor:
         """J, (rows, n), by a product for each column."""
-        units = torch.eye(self.shape[0], dtype=self.dtype, device=self.device)
-        with self.problem.measuring():
+        with self.call.measuring():
+            units = torch.eye(self.shape[0], dtype=self.dtype, device=self.device)
             return torch.stack([self.jacobian.push(self._chosen, self.split(e)).flatten() for e in units], 1)
 
     def gram(self) -> Tensor:
         """JJᵀ, (rows, rows), by two products for each column."""
         push, pull, output = self.jacobian.push, self.jacobian.pull, self.jacobian.output
-        units = torch.eye(self.rows, dtype=self.dtype, device=self.device)
-        with self.problem.measuring():
+        with self.call.measuring():
+            units = torch.eye(self.rows, dtype=self.dtype, device=self.device)
             columns = [push(self._chosen, pull(self._chosen, e.view_as(output))) for e in units]
         return torch.stack([column.flatten() for column in columns], 1)

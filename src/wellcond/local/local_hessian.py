@@ -68,22 +68,23 @@ class LocalHessian:
                 f"block {self.name!r} receives no floating-point tensor (an embedding takes integers), so its loss has "
                 "no derivative in its input. Its .weight can be measured."
             )
-        return LocalCurvature("H_z", self.problem, self.call, {"z": self.call.z}, self.is_loss)
+        return LocalCurvature("H_z", self.call, {"z": self.call.z}, self.is_loss)
 
     @cached_property
     def weight(self) -> LocalCurvature:
         """H_W = ∂²ℓ_b/∂vec(W_b)², over the block's trainable parameters, flattened in the model's order."""
         if not self.call.params:
             raise InvalidProblem(f"block {self.name!r} has no trainable parameters. Its .z can be measured.")
-        return LocalCurvature("H_W", self.problem, self.call, self.call.params, self.is_loss)
+        return LocalCurvature("H_W", self.call, self.call.params, self.is_loss)
 
     def closed_form(self, statistics: Literal["differentiated", "constant"] = "differentiated") -> ClosedForm:
         """The Gauss-Newton matrices from a formula: for linear, convolutional and batch normalization layers.
 
-        A block is one of these, or a Sequential or range of a linear or convolutional one and its BatchNorm.
+        A block is one of these, or a Sequential or range of a linear or convolutional one and its BatchNorm. Layers
+        with hooks have none, as they may compute something else: pruned ones, those with spectral_norm or weight_norm.
 
         statistics: with batch statistics, `"differentiated"` follows the gradient through them, as `gauss_newton` does;
-            `"constant"` holds them fixed, as eqs. 17 and 18 do. What that leaves out of one example's block of H_z is of
+            `"constant"` holds them fixed, as eqs. 17 and 18 do. What that leaves out of an example's block of H_z is of
             order 1/batch; of H_w it is not small, however large the batch: a row of W is a null vector of its own H_w.
         """
         if statistics not in ("differentiated", "constant"):
@@ -137,6 +138,10 @@ class LocalHessian:
         ]
         if not self.call.is_used:
             lines.append("note        the loss does not depend on this output: the target is the output itself")
+        if self.call.has_other_uses:
+            lines.append(
+                "note        the loss depends on other outputs of the block too: the target is the first's alone"
+            )
         return "\n".join(lines)
 
 

@@ -11,7 +11,7 @@ from torch import Tensor
 
 from wellcond.curvature.operator import DENSE_LIMIT, Block, Product, naming_what_is_missing
 from wellcond.errors import NonFinite, TooLarge, UnknownLayer
-from wellcond.problem import Problem
+from wellcond.local.block_call import BlockCall
 
 
 class LocalOperator:
@@ -21,9 +21,10 @@ class LocalOperator:
     product reuses the block's graph. `matvecs` counts the columns multiplied so far.
     """
 
-    def __init__(self, title: str, problem: Problem, variables: Mapping[str, Tensor], product: Product) -> None:
+    def __init__(self, title: str, call: BlockCall, variables: Mapping[str, Tensor], product: Product) -> None:
         self.title = title
-        self.problem = problem
+        self.call = call
+        self.problem = call.problem
         self.variables = dict(variables)
         self.matvecs = 0
         self._product = product
@@ -56,9 +57,9 @@ class LocalOperator:
                 f"cannot multiply {self.title} of shape {self.shape} with {tuple(v.shape)}; "
                 f"v must be ({self.shape[1]},) or ({self.shape[1]}, k)."
             )
-        columns = v.to(self.device, self.dtype).reshape(self.shape[1], -1)
-        products = torch.zeros_like(columns.T)
-        with naming_what_is_missing(), self.problem.measuring():
+        with naming_what_is_missing(), self.call.measuring():
+            columns = v.to(self.device, self.dtype).reshape(self.shape[1], -1)
+            products = torch.zeros_like(columns.T)
             for row, column in zip(products, columns.T, strict=True):
                 parts = self._product(self._chosen, self.split(column))
                 for place, part in zip(self.split(row), parts, strict=True):

@@ -177,7 +177,12 @@ class Field(Kernel):
     def mean_square(self) -> Tensor:
         return _diagonal(self.same).mean(-1)
 
+    def without_statistics(self, a: Field, activation: Activation, gamma2: Tensor) -> Field:
+        along = (self * a.weighted_slopes(activation)).scaled(1 / gamma2)
+        return (self * a.slopes(activation)).without_mean(along, a.scaled(1 / gamma2))
+
     def without_mean(self, along: Field, u: Field) -> Field:
+        """Those of g − E g − u E[u g]. along: those of u g."""
         # of g, what goes along with u is taken to be one number times u at all positions
         return self.centred()[0] + u.scaled(-along.mean().mean((-1, -2)))
 

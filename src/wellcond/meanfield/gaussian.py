@@ -47,6 +47,10 @@ class Activation(ABC):
         """E[aφ'(a) bφ'(b)]."""
 
     @abstractmethod
+    def squares(self, v: Tensor, w: Tensor, k: Tensor) -> Tensor:
+        """E[a²φ'(a) φ'(b)]."""
+
+    @abstractmethod
     def mean(self, v: Tensor) -> Tensor:
         """E φ(a)."""
 
@@ -82,6 +86,12 @@ class PiecewiseLinear(Activation):
     def weighted_slopes(self, v: Tensor, w: Tensor, k: Tensor) -> Tensor:
         return self.product(v, w, k)  # aφ'(a) = φ(a)
 
+    def squares(self, v: Tensor, w: Tensor, k: Tensor) -> Tensor:
+        # E[a²; a > 0, b > 0] = v (π/2 + asin c + c√(1−c²)) / 2π
+        s, c = self.slope, _correlation(k, (v * w).sqrt())
+        both = (math.pi / 2 + c.asin() + c * (1 - c * c).sqrt()) / (2 * math.pi)
+        return v * (s + (1 - s) ** 2 * both)
+
     def mean(self, v: Tensor) -> Tensor:
         return (1 - self.slope) * (v / (2 * math.pi)).sqrt()
 
@@ -102,6 +112,9 @@ class Smooth(Activation):
     def weighted_slopes(self, v: Tensor, w: Tensor, k: Tensor) -> Tensor:
         return _pair_mean(lambda x: x * self._derivative(x), v, w, k)
 
+    def squares(self, v: Tensor, w: Tensor, k: Tensor) -> Tensor:
+        return _pair_mean(lambda x: x * x * self._derivative(x), v, w, k, self._derivative)
+
     def mean(self, v: Tensor) -> Tensor:
         return _hermite_coefficients(self.function, v)[0][..., 0]
 
@@ -116,15 +129,22 @@ def _correlation(k: Tensor, scale: Tensor) -> Tensor:
     return torch.where(scale > 0, k / torch.where(scale > 0, scale, 1.0), 0.0).clamp(-1, 1)
 
 
-def _pair_mean(function: Callable[[Tensor], Tensor], v: Tensor, w: Tensor, k: Tensor) -> Tensor:
-    """E[f(a) f(b)] = Σ_n f_n(v) f_n(w) cⁿ with the correlation c: Mehler's formula.
+def _pair_mean(
+    function: Callable[[Tensor], Tensor],
+    v: Tensor,
+    w: Tensor,
+    k: Tensor,
+    of_other: Callable[[Tensor], Tensor] | None = None,
+) -> Tensor:
+    """E[f(a) h(b)] = Σ_n f_n(v) h_n(w) cⁿ with the correlation c: Mehler's formula; h is f unless given.
 
     What the orders that are summed leave out of E f(a)² counts as the first one that is missing. v and w may be a
     column and a row against the matrix k: their coefficients cost what they cost only once.
     """
     c = _correlation(k, (v * w).sqrt())
     left, rest_of_left = _hermite_coefficients(function, v)
-    right, rest_of_right = (left, rest_of_left) if w is v else _hermite_coefficients(function, w)
+    is_same = w is v and of_other is None
+    right, rest_of_right = (left, rest_of_left) if is_same else _hermite_coefficients(of_other or function, w)
     sizes = left.abs().reshape(-1, ORDERS).amax(0) * right.abs().reshape(-1, ORDERS).amax(0)
     orders = 1 + int((sizes >= 1e-16 * sizes.sum()).nonzero().max())
     left, right = (x.movedim(-1, 0).contiguous() for x in (left, right))

@@ -36,9 +36,7 @@ class Path:
 class Gram(Kernel):
     """matrix: (..., N, N), products of examples averaged over the units of a layer. path: None for a signal.
 
-    A gradient is the map Θ → path(matrix ∘ Θ), and what it gives for Θ = 1 is its value. Of a batch normalisation's
-    units it is assumed that all have the same variance s²; it varies among them by a part √(2/r) where the examples
-    span r directions. The mixing P Θ P is averaged over units with (HΘu)_y replaced by its regression on u_y.
+    A gradient is the map Θ → path(matrix ∘ Θ), and what it gives for Θ = 1 is its value.
 
     >>> Gram.of(torch.eye(2)).matrix.tolist()
     [[0.5, 0.0], [0.0, 0.5]]
@@ -64,8 +62,8 @@ class Gram(Kernel):
         return Gram(scale[..., None, None] * self.matrix + offset[..., None, None])
 
     def centred(self) -> tuple[Gram, Tensor]:
-        u = Gram(_centred(self.matrix))
-        return u, u.mean_square()
+        inverse, u = standardised(_centred(self.matrix))
+        return Gram(u / inverse[..., None, None]), 1 / inverse
 
     def own_size(self) -> Gram:
         root = _diagonal(self.matrix).sqrt()
@@ -106,19 +104,9 @@ class Gram(Kernel):
     def mean_square(self) -> Tensor:
         return _diagonal(self.matrix).mean(-1)
 
-    def without_mean(self, along: Gram, u: Gram) -> Gram:
-        assert self.path is along.path
-        examples, variance = u.matrix.shape[-1], _diagonal(u.matrix)
-
-        def step(theta: Tensor) -> Tensor:
-            # P Θ P = HΘH − u vᵀ − v uᵀ + (uᵀv/N) u uᵀ with v = HΘu/N, of which κ_y u_y is left
-            covariance = (theta * u.matrix).sum(-1) / examples
-            left = ((theta - theta.mean(-2, keepdim=True)) * u.matrix).sum(-1) / examples
-            kappa = torch.where(variance > 0, left / torch.where(variance > 0, variance, 1.0), 0.0)
-            taken = kappa.unsqueeze(-1) + kappa.unsqueeze(-2) - covariance.mean(-1)[..., None, None]
-            return self.matrix * _centred(theta) - along.matrix * taken
-
-        return Gram(torch.ones_like(self.matrix), Path(step, self.path))
+    def without_statistics(self, a: Gram, activation: Activation, gamma2: Tensor) -> Gram:
+        step = StatisticsStep(a.matrix, activation, gamma2)
+        return Gram(torch.ones_like(a.matrix), Path(lambda theta: self.matrix * step(theta), self.path))
 
     def top(self) -> Tensor:
         return self._spectrum[0][..., -1] / self.value.shape[-1]

@@ -71,10 +71,10 @@ class Kernel(ABC):
         """E h²."""
 
     @abstractmethod
-    def without_mean(self, along: Self, u: Self) -> Self:
-        """Those of g − E g − u E[u g], u standardised: what the derivative of a batch's mean and variance leaves of g.
+    def without_statistics(self, a: Self, activation: Activation, gamma2: Tensor) -> Self:
+        """Those of g − E g − u E[u g] with g φ'(a) for g: what the derivative of a batch's mean and variance leaves.
 
-        along: the moments of u g. u: those of u.
+        a: the moments of γu, u standardised. gamma2: γ².
         """
 
     @abstractmethod
@@ -145,7 +145,12 @@ class Moments(Kernel):
     def mean_square(self) -> Tensor:
         return self.same
 
+    def without_statistics(self, a: Moments, activation: Activation, gamma2: Tensor) -> Moments:
+        along = (self * a.weighted_slopes(activation)).scaled(1 / gamma2)
+        return (self * a.slopes(activation)).without_mean(along, a.scaled(1 / gamma2))
+
     def without_mean(self, along: Moments, u: Moments) -> Moments:
+        """Those of g − E g − u E[u g]. along: those of u g."""
         return self.centred()[0] + u.scaled(-along.mean())
 
     def top(self) -> Tensor:

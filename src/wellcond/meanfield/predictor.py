@@ -17,6 +17,7 @@ from wellcond.meanfield.field import Field
 from wellcond.meanfield.gram import Gram
 from wellcond.meanfield.means import with_means
 from wellcond.meanfield.moments import Kernel, Moments
+from wellcond.meanfield.output_curvature import softmax_curvature
 from wellcond.meanfield.prediction import Loss, Prediction
 from wellcond.meanfield.reader import read
 from wellcond.meanfield.signals import every
@@ -48,7 +49,7 @@ def predict(
 
     λ_max = Σ_l f_l with f_l = fan_in · q̂_xy · q̃_xy (wei2019, claim 3.1) for ½‖f − y‖² and any number C of outputs,
     whose F has that eigenvalue C times. "mse" is a mean over outputs too and has 2/C of it; "cross-entropy" has 1/C as
-    long as all classes are about equally likely.
+    long as all classes are about equally likely; of a module with inputs, what its own outputs say (a forward pass).
 
     network: a module, a line such as "fc 784-1000-10", or an `Architecture`. gamma, width (of all hidden layers),
     sigma_w2 and sigma_b2 replace its own, and may be tensors that broadcast: a grid of networks at once. variant: what
@@ -80,6 +81,10 @@ def predict(
         architecture = replace(architecture, **changes, **widths)
         subject = _of_architecture(architecture, variant, inputs, examples, parameters or "weights")
     factor = _factor(loss, subject.outputs)
+    is_run = False
+    if isinstance(network, nn.Module) and isinstance(inputs, Tensor) and loss == "cross-entropy":
+        is_run = True
+        factor = softmax_curvature(network, inputs, batch_statistics=variant == "batch")
     found = [contributions(stages, subject.start(variant), variant) for stages in subject.networks]
     layers = []
     for same_layer in zip(*(layers for _, layers in found), strict=True):
@@ -88,7 +93,7 @@ def predict(
         layers.append(LayerContribution(same_layer[0].name, factor * term, *order_parameters))
     lambda_max = subject.joined([factor * largest for largest, _ in found])
     max_lr = 2 * (1 + momentum) / lambda_max if isinstance(lambda_max, Tensor) or lambda_max > 0 else math.inf
-    notes = (*subject.notes, *_notes(subject, variant, loss))
+    notes = (*subject.notes, *_notes(subject, variant, loss, is_run))
     return Prediction(subject.name, lambda_max, max_lr, tuple(layers), variant, momentum, loss, notes)
 
 
@@ -186,13 +191,15 @@ def _factor(loss: Loss, outputs: int) -> float:
     return {"half-squared": 1.0, "mse": 2 / outputs, "cross-entropy": 1 / outputs}[loss]
 
 
-def _notes(subject: _Subject, variant: Variant, loss: Loss) -> Iterator[str]:
+def _notes(subject: _Subject, variant: Variant, loss: Loss, is_run: bool) -> Iterator[str]:
     stages = list(every(subject.networks[0]))
     if any(isinstance(stage, Nonlinearity) and stage.norm == "batch" for stage in stages):
         yield f"BatchNorm's statistics are {MEANING[variant]} (variant {variant!r})"
     if any(isinstance(stage, Convolution) for stage in stages) and variant == "source":
         yield "convolutions as printed, where positions are counted twice: far too high"
-    if loss == "cross-entropy":
+    if is_run:
+        yield "the curvature of the cross-entropy is that of the network's own outputs, by one forward pass"
+    elif loss == "cross-entropy":
         yield "all classes are taken to be equally likely, as they are at first where outputs are small"
 
 

@@ -89,8 +89,7 @@ class Nonlinearity(Stage):
         scale = self._gamma2 / (h.mean_square() if variant == "source" else h.centred()[1])
         if variant == "batch":
             # (γ/s)(g − E g − u E[u g]): the last is what the derivative of the variance takes away
-            along = (g * a.weighted_slopes(self.activation)).scaled(1 / self._gamma2)
-            at_a = at_a.without_mean(along, a.scaled(1 / self._gamma2))
+            at_a = g.without_statistics(a, self.activation, self._gamma2)
         return at_a.scaled(scale)
 
     def terms(self, h: Kernel, g: Kernel, variant: Variant) -> Iterator[tuple[str, Kernel]]:

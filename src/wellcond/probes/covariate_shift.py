@@ -114,8 +114,8 @@ def covariate_shift(
     yourself, and pass the values after it, by name, in place of the optimizer.
 
     Costs one pass over the data a layer: no more than k forward+backward passes for k layers, where each backward pass
-    but the first ends at its layer. Layers before which nothing has moved, as the first, need none. A loader, or a model
-    that draws random numbers or writes to its buffers, is checked besides, as by `landscape`.
+    but the first ends at its layer. Layers before which nothing has moved, as the first, need none. A loader, and a
+    model that draws random numbers or writes to its buffers, are checked besides, as by `landscape`.
 
     optimizer: any `torch.optim.Optimizer` over (some of) the parameters, those it does not hold do not move; or
         {name: value after the step}, such as the `state_dict()` of a copy that has taken it.

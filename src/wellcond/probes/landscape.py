@@ -172,7 +172,8 @@ def landscape(
         if _is(direction, "eigenvector") and _inner(d, gradient) < 0:
             torch._foreach_neg_(d)
         length = norm(d)
-        losses, changes, distances, culprits, forwards = _walk(problem, gradient, (d, length), lengths.tolist(), progress)
+        walked = _walk(problem, gradient, (d, length), lengths.tolist(), progress)
+    losses, changes, distances, culprits, forwards = walked
     notes = [*found.notes, *shared_memory(problem).values(), *_failures(lengths, losses, changes, culprits)]
     return Landscape(
         lengths,

@@ -148,14 +148,15 @@ def checked_if_it_moves(problem: Problem) -> Iterator[Check]:
 
     if not isinstance(problem.batches, (list, tuple)):
         make_sure()
-    before = _moving_parts(problem)
+    generators = generators_of(problem.model)
+    before = _moving_parts(problem, generators)
     yield check
-    if _moving_parts(problem) != before:
+    if _moving_parts(problem, generators) != before:
         make_sure()
 
 
-def _moving_parts(problem: Problem) -> list[object]:
-    states = [torch.get_rng_state(), *(generator.get_state() for generator in generators_of(problem.model))]
+def _moving_parts(problem: Problem, generators: Iterable[torch.Generator]) -> list[object]:
+    states = [torch.get_rng_state(), *(generator.get_state() for generator in generators)]
     if problem.device.type == "cuda":
         states.append(torch.cuda.get_rng_state(problem.device))
     buffers = [(id(buffer), buffer._version) for buffer in problem.model.buffers()]

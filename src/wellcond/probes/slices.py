@@ -25,8 +25,8 @@ class LossSlice:
 
     coordinates: (points,), the α of the first direction and the β of the second.
     losses: (points,), or (points, points) with [i, j] at α_i and β_j; nan where the loss is NaN or infinite.
-    forwards: forward passes. A loss that is not finite takes one more, to find the layer to blame, and the first of them
-        another, at θ; those of `check` were needed to be sure of the problem.
+    forwards: forward passes. A loss that is not finite takes one more, to find the layer to blame, and the first such
+        another, at θ. Those of `check`, to be sure of the problem, are among them.
     evaluations, products: for the directions, as in `Landscape`.
     """
 
@@ -65,7 +65,7 @@ class LossSlice:
             cost += f", and {self.evaluations} u for the gradient"
         if self.products:
             cost += f", and {self.products} products with the Hessian, about 2 u each"
-        cost = "; of them, or besides, ".join([cost, *filter(None, [", ".join(self.check.words)])])
+        cost = ", ".join([cost, *(f"with {words}" for words in self.check.words)])
         scaled = "filter-normalised" if self.filter_normalised else "as they are"
         return "\n".join(
             [

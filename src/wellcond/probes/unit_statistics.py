@@ -11,6 +11,9 @@ from torch import Tensor
 WIDENED = 0.1
 """The range of the first outputs is widened by this share of itself at both ends, for those still to come."""
 
+BLOCK = 2**17
+"""Values that are worked on at once by a CPU: they and what is made of them fit its cache."""
+
 
 @dataclass(frozen=True)
 class Histogram:
@@ -68,16 +71,25 @@ class UnitStatistics:
 
     def add(self, values: Tensor) -> None:
         """values: (outer, units, inner), where a unit's values are those of all outer and inner places."""
-        values = values.detach().double()
-        samples = values.shape[0] * values.shape[2]
-        if not samples:
+        values = values.detach()
+        if not values.numel():
             return
+        if self.edges is None:
+            self.edges = _edges_around(values, self.bins)
+        self.edges = self.edges.to(values.device, torch.float64)
+        at_once = BLOCK // values[0].numel() if values.device.type == "cpu" else len(values)
+        for block in torch.split(values, max(at_once, 1)):
+            self._add(block.double())
+
+    def _add(self, values: Tensor) -> None:
+        samples = values.shape[0] * values.shape[2]
         mean = values.mean((0, 2))
         squares = (values - mean[:, None]).square_().sum((0, 2))
         is_finite = bool(torch.isfinite(mean).all())  # a value that is not would show in it
         if not is_finite:
             self.not_finite += int((~torch.isfinite(values)).sum())
-        counts = self._counted(values, is_finite)
+        assert self.edges is not None
+        counts = _counted(values, self.edges, is_finite)
         if not self.samples:
             self.mean, self._squares, self.counts = mean, squares, counts
         else:
@@ -88,28 +100,28 @@ class UnitStatistics:
             self.counts = self.counts + counts
         self.samples += samples
 
-    def _counted(self, values: Tensor, is_finite: bool) -> Tensor:
-        """(units, 1 + bins + 1). The bins have equal widths, so that a value's is reckoned and not searched for."""
-        if self.edges is None:
-            self.edges = _edges_around(values if is_finite else values[values.isfinite()], self.bins)
-        edges = self.edges = self.edges.to(values)
-        units, bins = values.shape[1], len(edges) - 1
-        # the upper end of every place; the last bin holds its own
-        end = torch.nextafter(edges[-1:], edges.new_tensor(math.inf))
-        upper = torch.cat([edges[:-1], end, edges.new_tensor([math.nan])])
-        # a quarter of a bin too low: the right place, or the one below it, whatever rounding has done to the edges
-        place = (values - edges[0]).mul_(bins / float(edges[-1] - edges[0])).add_(0.75).floor_().clamp_(0, bins + 1)
-        if not is_finite:
-            place.nan_to_num_(0.0)
-        place = place.int()
-        place += values >= upper.index_select(0, place.flatten()).view_as(values)
-        place += torch.arange(0, units * (bins + 2), bins + 2, device=values.device, dtype=place.dtype)[:, None]
-        known = place.flatten() if is_finite else place[~values.isnan()]
-        return torch.bincount(known, minlength=units * (bins + 2)).reshape(units, bins + 2)
+
+def _counted(values: Tensor, edges: Tensor, is_finite: bool) -> Tensor:
+    """(units, 1 + bins + 1). The bins have equal widths, so that a value's is reckoned and not searched for."""
+    units, bins = values.shape[1], len(edges) - 1
+    # the upper end of every place; the last bin holds its own
+    end = torch.nextafter(edges[-1:], edges.new_tensor(math.inf))
+    upper = torch.cat([edges[:-1], end, edges.new_tensor([math.nan])])
+    # a quarter of a bin too low: the right place, or the one below it, whatever rounding has done to the edges
+    place = (values - edges[0]).mul_(bins / float(edges[-1] - edges[0])).add_(0.75).floor_().clamp_(0, bins + 1)
+    if not is_finite:
+        place.nan_to_num_(0.0)
+    place = place.int()
+    place += values >= upper.index_select(0, place.flatten()).view_as(values)
+    place += torch.arange(0, units * (bins + 2), bins + 2, device=values.device, dtype=place.dtype)[:, None]
+    known = place.flatten() if is_finite else place[~values.isnan()]
+    return torch.bincount(known, minlength=units * (bins + 2)).reshape(units, bins + 2)
 
 
 def _edges_around(values: Tensor, bins: int) -> Tensor:
-    """values: finite ones."""
-    low, high = map(float, values.aminmax()) if values.numel() else (0.0, 0.0)
+    low, high = map(float, values.aminmax())
+    if not math.isfinite(high - low):
+        known = values[values.isfinite()]
+        low, high = map(float, known.aminmax()) if known.numel() else (0.0, 0.0)
     margin = WIDENED * (high - low) or max(0.5, 1e-6 * abs(low))
     return torch.linspace(low - margin, high + margin, bins + 1, dtype=torch.float64)

@@ -14,12 +14,14 @@ from wellcond.probes.activations import Activations
 from wellcond.report.curves import STYLES, draw_curves, dress
 from wellcond.report.figures import COLOURS, MOST_LABELS, save_figure
 from wellcond.report.scale import LogScale
+from wellcond.report.series import check_series
 from wellcond.report.write import check_writable
 from wellcond.results import Row
 
 try:
     from matplotlib.axes import Axes
     from matplotlib.figure import Figure
+    from matplotlib.ticker import MaxNLocator, NullLocator, StrMethodFormatter
 except ImportError as error:
     raise MissingExtra("matplotlib", "plots") from error
 
@@ -34,6 +36,8 @@ MENTIONED = 0.01
 SHIFT = {"shift_difference": "‖G − G'‖", "shift_cosine": "cos(G, G')"}
 CHANGE = {"mean_change": "change of the mean ‖Δμ‖", "variance_change": "change of the variance ‖Δσ²‖"}
 LOGARITHMIC = {"shift_difference", *CHANGE}
+NARROW = 5.0
+"""A logarithmic axis over less than this factor has plain numbers at its ticks, as a linear one."""
 
 Series = Mapping[str, Sequence[Row]]
 """Rows of networks by their names."""
@@ -42,7 +46,7 @@ Series = Mapping[str, Sequence[Row]]
 def save_histograms(
     networks: Mapping[str, Mapping[int, Activations]],
     path: str | Path,
-    layers: Sequence[str] | None = None,
+    layers: str | Sequence[str] | None = None,
     *,
     unit: int | None = None,
 ) -> Path:
@@ -52,6 +56,7 @@ def save_histograms(
     14). layers: which; None takes up to four, evenly over the depth of each network. unit: one unit of each alone.
     """
     check_writable(path)
+    check_series(networks, "{'name': {step: activations(problem)}}", Activations)
     chosen = {name: _chosen(list(next(iter(steps.values()))), layers) for name, steps in networks.items()}
     columns = max(map(len, chosen.values()))
     figure = Figure(figsize=(1 + 2.6 * columns, 0.6 + 2.8 * len(networks)), layout="constrained")
@@ -70,17 +75,18 @@ def save_histograms(
     return save_figure(figure, path)
 
 
-def save_moment_changes(series: Series, path: str | Path, layers: Sequence[str] | None = None) -> Path:
+def save_moment_changes(series: Series, path: str | Path, layers: str | Sequence[str] | None = None) -> Path:
     """‖Δμ‖ and ‖Δσ²‖ between steps over training, a line a network and a column a layer (santurkar2018, figure 7).
 
     series: the rows of `change_from`, of all steps together. layers: as in `save_histograms`.
     """
     check_writable(path)
+    check_series(series, "{'name': rows}, with rows += activations(problem).change_from(before).rows(step)")
     chosen = {name: _chosen(_layers(rows, "mean_change"), layers) for name, rows in series.items()}
     return save_figure(_over_training(series, CHANGE, chosen), path)
 
 
-def save_covariate_shift(series: Series, path: str | Path, layers: Sequence[str] | None = None) -> Path:
+def save_covariate_shift(series: Series, path: str | Path, layers: str | Sequence[str] | None = None) -> Path:
     """‖G − G'‖ and cos(G, G') over training (santurkar2018, figure 6); of one step alone, against the layer.
 
     series: the rows of `covariate_shift`, of all steps together. One line a network; over training one column a layer.
@@ -88,6 +94,7 @@ def save_covariate_shift(series: Series, path: str | Path, layers: Sequence[str]
     shift. A difference of zero is drawn as a triangle at the lower edge.
     """
     check_writable(path)
+    check_series(series, "{'name': rows}, with rows += covariate_shift(problem, optimizer).rows(step)")
     found = {name: _layers(rows, "shift_difference") for name, rows in series.items()}
     if len({row.step for rows in series.values() for row in rows}) > 1:
         chosen = {name: _chosen(names[1:] if layers is None else names, layers) for name, names in found.items()}
@@ -135,8 +142,8 @@ def _over_training(series: Series, quantities: Mapping[str, str], chosen: Mappin
             curves = {name: [_curve(series[name], layer, quantity)] for name, layer in here.items()}
             draw_curves(axes, curves, list(series))
             heights = [height for [(_, curve)] in curves.values() for height in curve]
-            if quantity in LOGARITHMIC and any(height > 0 for height in heights):
-                axes.set_yscale("log", nonpositive="mask")
+            if quantity in LOGARITHMIC and any(0 < height < math.inf for height in heights):
+                _set_log(axes, [height for height in heights if 0 < height < math.inf])
             else:
                 axes.ticklabel_format(axis="y", useOffset=False)
         panels[0].set_ylabel(title)
@@ -146,6 +153,14 @@ def _over_training(series: Series, quantities: Mapping[str, str], chosen: Mappin
         below.set_xlabel("training step")
     figure.legend(*grid[0][0].get_legend_handles_labels(), loc="outside lower center", ncols=4, frameon=False)
     return figure
+
+
+def _set_log(axes: Axes, heights: Sequence[float]) -> None:
+    axes.set_yscale("log", nonpositive="mask")
+    if max(heights) < NARROW * min(heights):
+        axes.yaxis.set_major_locator(MaxNLocator(4))
+        axes.yaxis.set_major_formatter(StrMethodFormatter("{x:.3g}"))
+        axes.yaxis.set_minor_locator(NullLocator())
 
 
 def _against_layer(series: Series, chosen: Mapping[str, Sequence[str]]) -> Figure:
@@ -197,11 +212,12 @@ def _layers(rows: Sequence[Row], quantity: str) -> list[str]:
     return list(dict.fromkeys(row.layer for row in rows if row.quantity == quantity))
 
 
-def _chosen(names: Sequence[str], asked: Sequence[str] | None) -> list[str]:
+def _chosen(names: Sequence[str], asked: str | Sequence[str] | None) -> list[str]:
     """The layers asked for; else the first, the last and some between."""
     if not names:
         raise ValueError("there is no layer to draw: a network has no rows of this kind, or one layer alone")
     if asked is not None:
+        asked = [asked] if isinstance(asked, str) else asked
         for name in asked:
             if name not in names:
                 raise UnknownLayer(name, names)

@@ -14,6 +14,7 @@ from wellcond.probes.landscape import Landscape
 from wellcond.probes.slices import LossSlice
 from wellcond.report.curves import dress
 from wellcond.report.figures import COLOURS, save_figure
+from wellcond.report.series import check_series
 from wellcond.report.write import check_writable
 from wellcond.results import Row
 
@@ -28,6 +29,8 @@ DECADES = 30.0
 """Positive values that are further apart than this factor go on a logarithmic axis."""
 LEVELS = 16
 """Of the filled contours of a plane."""
+RUN = "{'name': rows}, with rows += landscape(problem, lr).rows(step)"
+WALK = "{'name': landscape(problem, lr)}"
 
 
 def save_ribbons(series: Mapping[str, Sequence[Row]], path: str | Path) -> Path:
@@ -46,6 +49,7 @@ def save_ribbons(series: Mapping[str, Sequence[Row]], path: str | Path) -> Path:
 
 def draw_ribbons(panels: Sequence[Axes], series: Mapping[str, Sequence[Row]]) -> None:
     """The panels of `save_ribbons`, on three axes of one's own."""
+    check_series(series, RUN)
     loss, change, beta = panels
     for (name, rows), colour in zip(series.items(), itertools.cycle(COLOURS), strict=False):
         _ribbon(loss, rows, "loss", colour)
@@ -67,6 +71,7 @@ def save_walk(series: Mapping[str, Landscape | Sequence[Row]], path: str | Path)
     series: what `landscape` returns, or its rows. Points that are not finite are left out.
     """
     check_writable(path)
+    check_series(series, WALK, alone=Landscape)
     figure = Figure(figsize=(9, 3.8), layout="constrained")
     left, right = figure.subplots(1, 2)
     shown: tuple[list[float], ...] = ([], [], [], [])
@@ -86,6 +91,8 @@ def save_walk(series: Mapping[str, Landscape | Sequence[Row]], path: str | Path)
 def save_slice(loss_slice: LossSlice, path: str | Path) -> Path:
     """A line, or filled contours, with the parameters marked; what is not finite is left white."""
     check_writable(path)
+    if not isinstance(loss_slice, LossSlice):
+        raise ValueError(f"a {type(loss_slice).__name__} cannot be drawn; pass what loss_slice(problem) returns.")
     is_line = loss_slice.losses.dim() == 1
     figure = Figure(figsize=(6.4, 3.8) if is_line else (5.6, 4.4), layout="constrained")
     axes = figure.subplots()
@@ -134,6 +141,8 @@ def _ribbon(axes: Axes, rows: Sequence[Row], quantity: str, colour: str) -> None
 def _curve(rows: Sequence[Row], quantity: str) -> tuple[list[float], list[float]]:
     """Training steps and values, in their order; what is not finite is a gap."""
     chosen = sorted((row.step or 0, row.value) for row in rows if row.quantity == quantity)
+    if not chosen:
+        raise ValueError(f"no row is of {quantity!r}; pass {RUN}.")
     return [step for step, _ in chosen], [value if math.isfinite(value) else math.nan for _, value in chosen]
 
 
@@ -142,6 +151,8 @@ def _points(name: str, rows: Sequence[Row], quantity: str) -> list[float]:
     found = {row.quantity: row.value for row in rows}
     if len({row.step for row in rows}) > 1:
         raise ValueError(f"{name!r} holds walks of several training steps; pass the rows of one, or save_ribbons.")
+    if f"{quantity}[0]" not in found:
+        raise ValueError(f"{name!r} has no row of '{quantity}[0]'; pass {WALK}.")
     columns = (found[f"{quantity}[{i}]"] for i in range(len(found)) if f"{quantity}[{i}]" in found)
     return [value if math.isfinite(value) else math.nan for value in columns]
 
