@@ -53,9 +53,10 @@ class Everything(nn.Module):
         self.rnn = nn.GRU(4, 3, batch_first=True)
         self.frozen = nn.Linear(3, 3).requires_grad_(False)
         self.embedding = nn.Embedding(4, 3, sparse=True)
-        self.pruned = prune.l1_unstructured(nn.Linear(3, 3), "weight", 0.3)
-        self.spectral = nn.utils.spectral_norm(nn.Linear(3, 3))
-        prune.l1_unstructured(self.rnn, "weight_hh_l0", 0.3)
+        with torch.no_grad():  # as after an evaluation: a weight with a graph cannot be copied
+            self.pruned = prune.l1_unstructured(nn.Linear(3, 3), "weight", 0.3)
+            self.spectral = nn.utils.spectral_norm(nn.Linear(3, 3))
+            prune.l1_unstructured(self.rnn, "weight_hh_l0", 0.3)
         self.head = nn.Linear(3, 3)
         self.seen = torch.zeros(())
         self.last: Tensor | None = None
@@ -200,6 +201,25 @@ def test_measuring_changes_nothing(measure: Any, batchnorm: Any, dropout: Any, a
     torch.set_rng_state(before["rng"])
     measure(wc.Problem(model, nn.CrossEntropyLoss(), batches, batchnorm, dropout=dropout))
     assert_unchanged(before, snapshot(model, loader))
+
+
+@pytest.mark.parametrize(
+    "rewritten",
+    [lambda m: prune.l1_unstructured(m, "weight", 0.5), nn.utils.spectral_norm, nn.utils.weight_norm],
+    ids=["pruned", "spectral_norm", "weight_norm"],
+)
+@pytest.mark.filterwarnings("ignore:.*weight_norm.*:FutureWarning")
+def test_a_weight_that_every_pass_computes_anew_is_the_same_tensor_with_the_same_graph(rewritten: Any) -> None:
+    model = seeded(lambda: nn.Sequential(rewritten(nn.Linear(4, 6)), nn.Tanh(), nn.Linear(6, 3)))
+    batch = (normal(5, 4), integers(3, 5))
+    loss = nn.functional.cross_entropy(model(batch[0]), batch[1])
+    weight, values = model[0].weight, model[0].weight.detach().clone()
+    problem = wc.Problem(model, nn.CrossEntropyLoss(), batch)
+    wc.landscape(problem, lr=1.0)
+    wc.covariate_shift(problem, torch.optim.SGD(model.parameters(), lr=0.1))
+    assert model[0].weight is weight
+    assert torch.equal(weight, values)
+    loss.backward()
 
 
 @measurements(*OF_THE_FIRST_BATCH, *WITHOUT_A_LOSS)

@@ -185,10 +185,10 @@ def _attributes_kept(modules: Iterable[nn.Module]) -> Iterator[None]:
         for module, held in before:
             for key, value in {**_own_attributes(module), **held}.items():
                 now = vars(module).get(key)
-                if value is not now and (isinstance(value, Tensor) or isinstance(now, Tensor)):
-                    vars(module)[key] = value
-                elif key not in held and isinstance(now, Tensor):
+                if key not in held and isinstance(value, Tensor):
                     del vars(module)[key]
+                elif value is not now and any(isinstance(either, (Tensor, list)) for either in (value, now)):
+                    vars(module)[key] = value  # past __setattr__, which does more than that for a recurrent layer
         for own, items in lists.values():
             own[:] = items
 

@@ -17,7 +17,6 @@ from zoo import ARCHITECTURES, CLASSES, Case, classifier, normal
 import wellcond as wc
 from wellcond.local import closed_forms as forms
 from wellcond.local.local_hessian import LocalHessian, local_hessian
-from wellcond.taps import watched
 
 CONVOLUTIONS: dict[str, Callable[[], nn.Module]] = {
     "plain": lambda: nn.Conv2d(2, 4, 3),
@@ -239,20 +238,19 @@ def test_a_linear_layer_on_tokens_before_batchnorm_has_none() -> None:
         local_hessian(case.problem(), "0").closed_form()
 
 
-HOOKED: dict[str, Callable[[Any], Any]] = {
+REPARAMETRIZED: dict[str, Callable[[Any], Any]] = {
     "pruned": lambda layer: prune.random_unstructured(layer, "weight", 0.5),
     "spectral_norm": nn.utils.spectral_norm,
     "weight_norm": nn.utils.weight_norm,
-    "pre_hook": lambda layer: (layer.register_forward_pre_hook(lambda _m, args: (2 * args[0],)), layer)[1],
-    "hook": lambda layer: (layer.register_forward_hook(lambda _m, _args, output: 3 * output), layer)[1],
+    "new_weight_norm": nn.utils.parametrizations.weight_norm,
 }
 
 
 @pytest.mark.parametrize("with_norm", [False, True])
-@pytest.mark.parametrize("name", HOOKED)
+@pytest.mark.parametrize("name", REPARAMETRIZED)
 @pytest.mark.filterwarnings("ignore:.*weight_norm.*:FutureWarning")
-def test_a_layer_whose_hooks_may_change_what_it_computes_has_none(name: str, with_norm: bool) -> None:
-    layer = lambda: HOOKED[name](nn.Linear(4, 5))  # noqa: E731
+def test_a_layer_that_computes_its_weight_has_none(name: str, with_norm: bool) -> None:
+    layer = lambda: REPARAMETRIZED[name](nn.Linear(4, 5))  # noqa: E731
     build = (lambda: nn.Sequential(layer(), nn.BatchNorm1d(5))) if with_norm else layer
     found = local_hessian(with_head(build, normal(6, 4)).problem(), "0")
     with pytest.raises(wc.WellcondError, match="has none"):
@@ -260,12 +258,12 @@ def test_a_layer_whose_hooks_may_change_what_it_computes_has_none(name: str, wit
     assert "closed form none" in str(found)
 
 
-def test_a_hook_that_watches_training_takes_no_closed_form_away() -> None:
-    case = with_head(lambda: nn.Linear(4, 5), normal(6, 4))
-    stop = watched({"0": case.model[0]}, lambda *_call: None)
-    found = local_hessian(case.problem(), "0")
-    assert_same(found.closed_form().z.dense(), found.z.exact.dense(), 1e-12)
-    stop()
+@pytest.mark.parametrize("build", [lambda: nn.Linear(4, 5), NORMALIZED["linear"][0]])
+def test_a_layer_with_a_hook_that_changes_what_it_computes_is_refused(build: Callable[[], nn.Module]) -> None:
+    case = with_head(build, normal(6, 4))
+    case.model[0].register_forward_hook(lambda _m, _args, output: 3 * output)
+    with pytest.raises(wc.WellcondError, match=r"block '0' .* does not compute what its type says"):
+        local_hessian(case.problem(), "0").closed_form()
 
 
 def test_the_last_block_has_a_closed_form_under_the_squared_loss() -> None:

@@ -92,7 +92,7 @@ CASES = [
 
 @pytest.mark.parametrize(("data", "scale", "norm"), CASES)
 def test_lambda_max_of_real_images_is_predicted(data: str, scale: str, norm: str) -> None:
-    """Means over six draws of the weights, each read from its network, agree within 12 %; single ones differ by 20 %."""
+    """Means over six draws, each read from its own network, agree within 12 %; single draws differ by 20 %."""
     x = images(data, scale)
     models = [network(x.shape[1], norm, seed) for seed in range(DRAWS)]
     readings = [read(as_batchnorm(model), x) for model in models]

@@ -15,7 +15,7 @@ from torch.utils.data import DataLoader, TensorDataset
 from zoo import ARCHITECTURES, CLASSES, Case, cnn, integers, normal, seeded, split
 
 import wellcond as wc
-from wellcond.errors import NonFinite, NotDeterministic
+from wellcond.errors import InvalidProblem, NonFinite, NotDeterministic
 from wellcond.probes.landscape import Landscape, landscape
 
 LR, SPAN, STEPS = 0.3, (0.5, 4.0), 4
@@ -103,7 +103,10 @@ def test_the_eigenvector_is_that_of_the_largest_eigenvalue_and_points_uphill() -
     assert_same(walk.losses, walked_by_hand(loss, theta, d)["losses"], 3e-2)
     assert walk.losses[0] < walk.loss
     assert walk.products > 0
-    assert walk.notes == ()
+    (note,) = walk.notes
+    value, error = (float(part) for part in note.removesuffix(".").split()[-3::2])
+    exact = float(torch.linalg.eigvalsh(dense_hessian(case.model, case.loss, case.batch))[-1])
+    assert abs(value - exact) <= error + 5e-4 * exact  # the value is printed with four digits
 
 
 def test_another_seed_is_another_random_direction() -> None:
@@ -371,7 +374,54 @@ def test_a_walk_that_is_nowhere_finite_has_no_beta() -> None:
     walk = landscape(root(1.0), 1.0, (3.0, 4.0), 2)
     assert math.isnan(walk.beta)
     assert all(math.isnan(bound) for bound in (*walk.loss_range, *walk.gradient_change_range))
-    assert len(walk.notes) == 2
+    (note,) = walk.notes
+    assert note.startswith("from step length 3 on, layer ''")
+
+
+class Capped(nn.Linear):
+    """Gives NaN for weights beyond 10, and counts its calls."""
+
+    def __init__(self) -> None:
+        super().__init__(4, CLASSES)
+        self.calls = 0
+
+    def forward(self, x: Tensor) -> Tensor:
+        self.calls += 1
+        return super().forward(x) + (10 - self.weight.abs().max()).log().detach() * 0
+
+
+def capped() -> wc.Problem:
+    return wc.Problem(seeded(Capped), nn.CrossEntropyLoss(), (normal(6, 4), integers(CLASSES, 6)))
+
+
+def test_passes_that_fail_are_counted_and_named_once() -> None:
+    problem = capped()
+    walk = landscape(problem, 1.0, (1.0, 40.0), 4, direction=torch.ones(15))  # θ − 1, θ − 14, θ − 27, θ − 40
+    assert walk.losses.isnan().tolist() == [False, True, True, True]
+    assert (walk.evaluations, walk.forwards) == (2, 6)
+    assert problem.model.calls == walk.evaluations + walk.forwards
+    (note,) = walk.notes
+    assert note.startswith("from step length 14 on, layer ''")
+    assert "cost 2 u and 6 forward passes where the loss is not finite" in str(walk)
+    assert [row.value for row in walk.rows() if row.quantity == "cost"] == [pytest.approx(2 + 6 / 3)]
+
+
+def test_a_parameter_that_overflows_needs_no_search() -> None:
+    problem = capped()
+    huge = torch.zeros(15, dtype=torch.float64)
+    huge[0] = 1e308
+    walk = landscape(problem, 10.0, (1.0, 1.0), 1, direction=huge)
+    assert (walk.evaluations, walk.forwards, problem.model.calls) == (1, 1, 2)
+
+
+def test_the_checks_of_a_loader_and_of_a_model_that_draws_are_counted_and_said() -> None:
+    data = TensorDataset(normal(6, 4), integers(CLASSES, 6))
+    problem = wc.Problem(seeded(Capped), nn.CrossEntropyLoss(), DataLoader(data, batch_size=6))
+    walk = landscape(problem, steps=2)
+    assert problem.model.calls == walk.evaluations + walk.forwards == 5
+    assert "2 readings of the loader" in str(walk)
+    again = landscape(problem, steps=2)
+    assert (again.forwards, "readings" in str(again)) == (0, False)
 
 
 def test_what_is_not_finite_at_the_start_is_raised() -> None:
@@ -391,6 +441,21 @@ def test_where_the_gradient_is_zero_there_is_no_beta() -> None:
     assert given.beta == pytest.approx(1.0)
 
 
+def test_a_direction_of_zero_is_said_to_be() -> None:
+    walk = landscape(quadratic(torch.eye(3).double(), normal(3)), direction=torch.zeros(3))
+    assert math.isnan(walk.beta)
+    (note,) = walk.notes
+    assert note.startswith("the direction is zero")
+
+
+def test_parameters_that_share_memory_are_noted() -> None:
+    model = seeded(lambda: nn.Sequential(nn.Linear(4, 4), nn.Linear(4, 4)))
+    model[1].weight.data = model[0].weight.data
+    problem = wc.Problem(model, nn.MSELoss(), (normal(6, 4), normal(6, 4, seed=1)))
+    (note,) = landscape(problem).notes
+    assert note.startswith("'0.weight' and '1.weight' share their memory")
+
+
 def test_a_step_too_short_for_the_dtype_is_named() -> None:
     walk = landscape(quadratic(torch.eye(2), torch.tensor([1.0, 2.0])), lr=1e-12)
     assert math.isnan(walk.beta)
@@ -403,17 +468,18 @@ class Noisy(nn.Linear):
     def __init__(self, kind: str) -> None:
         super().__init__(4, CLASSES)
         self.kind = kind
+        self.generator = torch.Generator().manual_seed(1)
         self.register_buffer("calls", torch.zeros(()))
 
     def forward(self, x: Tensor) -> Tensor:
         if self.kind == "counts":
             self.calls += 1
             return super().forward(x) * self.calls
-        noise = torch.rand(())
-        return super().forward(x) * noise if self.kind == "draws" else super().forward(x)
+        noise = torch.rand((), generator=self.generator if self.kind == "draws from its own" else None)
+        return super().forward(x) * noise if self.kind.startswith("draws") else super().forward(x)
 
 
-@pytest.mark.parametrize("kind", ["draws", "counts"])
+@pytest.mark.parametrize("kind", ["draws", "draws from its own", "counts"])
 def test_a_model_that_differs_between_passes_is_refused(kind: str) -> None:
     problem = wc.Problem(Noisy(kind), nn.CrossEntropyLoss(), (normal(6, 4).float(), integers(CLASSES, 6)))
     with pytest.raises(NotDeterministic):
@@ -458,6 +524,11 @@ def test_batches_that_change_without_a_random_number_are_refused() -> None:
     [
         ({"lr": 0.0}, "lr"),
         ({"lr": math.inf}, "lr"),
+        ({"lr": "a"}, "lr"),
+        ({"lr": None}, "lr"),
+        ({"span": 0.5}, "span"),
+        ({"span": (0.5, "b")}, "span"),
+        ({"steps": 2.5}, "steps"),
         ({"span": (0.0, 1.0)}, "span"),
         ({"span": (2.0, 1.0)}, "span"),
         ({"span": (1.0, math.nan)}, "span"),
@@ -470,6 +541,41 @@ def test_batches_that_change_without_a_random_number_are_refused() -> None:
 def test_invalid_arguments_are_named(arguments: dict[str, Any], name: str) -> None:
     with pytest.raises(ValueError, match=f"^{name}"):
         landscape(ARCHITECTURES["mlp_tanh"]().problem(), **arguments)
+
+
+def test_what_is_no_problem_is_refused() -> None:
+    with pytest.raises(TypeError, match=r"pass a wc\.Problem\(model, loss, batches\)"):
+        landscape(nn.Linear(2, 2), 0.1)  # type: ignore[arg-type]
+
+
+def replace_head(model: nn.Module) -> None:
+    model[2] = nn.Linear(5, CLASSES).double()
+
+
+CHANGES: dict[str, tuple[Callable[[Any], Any], str]] = {
+    "replaced": (replace_head, "'2.weight' is gone or another tensor"),
+    "frozen": (lambda model: model[0].requires_grad_(False), "'0.weight' is frozen"),
+    "added": (lambda model: model.append(nn.Linear(3, 3).double()), "'3.bias' is new"),
+    "single": (lambda model: model.float(), "'0.weight' was float64 on cpu and is float32 on cpu"),
+}
+PROBES: dict[str, Callable[[wc.Problem], Any]] = {
+    "landscape": lambda p: landscape(p, direction="eigenvector"),
+    "loss_slice": lambda p: wc.loss_slice(p),
+    "covariate_shift": lambda p: wc.covariate_shift(p, torch.optim.SGD(p.model.parameters(), lr=0.1)),
+    "activations": lambda p: wc.activations(p),
+}
+
+
+@pytest.mark.parametrize("probe", PROBES.values(), ids=PROBES)
+@pytest.mark.parametrize(("change", "words"), CHANGES.values(), ids=CHANGES)
+def test_a_model_that_was_changed_since_asks_for_a_new_problem(
+    probe: Callable[[wc.Problem], Any], change: Callable[[Any], Any], words: str
+) -> None:
+    case = ARCHITECTURES["mlp_tanh"]()
+    problem = case.problem()
+    change(case.model)
+    with pytest.raises(InvalidProblem, match=rf"{words}(.|\n)*Make a new one"):
+        probe(problem)
 
 
 # rows and words

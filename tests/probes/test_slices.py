@@ -14,9 +14,10 @@ from torch import Tensor, nn
 from zoo import ARCHITECTURES, CLASSES, Case, Mean, integers, normal, seeded, split
 
 import wellcond as wc
-from wellcond.errors import NotDeterministic
+from wellcond.errors import NonFinite, NotDeterministic
 from wellcond.probes.slices import loss_slice
 
+ONE = (torch.ones(1, 1).double(), torch.zeros(1))
 GRID = [-1.0, -0.5, 0.0, 0.5, 1.0]
 
 
@@ -199,7 +200,7 @@ def test_a_slice_takes_forward_passes_alone() -> None:
     assert problem.model.calls == found.forwards == 25
     assert problem.model.graphs == 0
     assert found.cost == pytest.approx(25 / 3)
-    assert "cost 8.33 u" in str(found)
+    assert "cost 25 forward passes, about 8.33 u" in str(found)
 
 
 @pytest.mark.parametrize("fails_at", [-1, 1, 4])
@@ -225,8 +226,42 @@ def test_losses_that_are_not_finite_have_their_place() -> None:
     assert [math.isnan(loss) for loss in found.losses] == [True, True, False, True, True]
     (note,) = found.notes
     assert "(-20)" in note
-    # the middle, and two passes at each of the others: the second looks for the layer
-    assert problem.model.calls == found.forwards == 9
+    # the middle, two passes at each of the others, of which the second looks for the layer, and one at θ
+    assert problem.model.calls == found.forwards == 10
+
+
+@pytest.mark.parametrize("points", [4, 5])
+def test_a_loss_that_is_not_finite_at_the_parameters_is_raised(points: int) -> None:
+    inputs = normal(6, 4)
+    inputs[2, 1] = math.nan
+    problem = wc.Problem(Counting().double(), nn.CrossEntropyLoss(), (inputs, integers(CLASSES, 6)))
+    with pytest.raises(NonFinite, match="inputs of batch 0"):
+        loss_slice(problem, points=points)
+    assert problem.model.calls <= 3
+
+
+def test_the_table_tells_losses_apart() -> None:
+    problem = wc.Problem(model := nn.Linear(1, 1, bias=False).double(), lambda f, _: 1 + 1e-4 * f.mean(), ONE)
+    nn.init.ones_(model.weight)
+    assert "1.0002" in str(loss_slice(problem, ["gradient"], points=3))  # 1 + 1e-4·2 at w = 2
+    plane = loss_slice(problem, ["gradient", torch.zeros(1)], points=3)
+    assert "1.0002" in str(plane)
+
+
+NORMS: dict[str, tuple[nn.Module, tuple[int, ...]]] = {
+    "layer_norm": (nn.LayerNorm((2, 3, 3)), (2, 3, 3)),
+    "rms_norm": (nn.RMSNorm((3, 3)), (3, 3)),
+}
+
+
+@pytest.mark.parametrize(("norm", "shape"), NORMS.values(), ids=NORMS)
+def test_parameters_of_norms_stay_where_they_are_whatever_their_shape(norm: nn.Module, shape: tuple[int, ...]) -> None:
+    model = seeded(lambda: nn.Sequential(nn.Conv2d(1, 2, 3), norm, nn.Flatten(), nn.Linear(18, CLASSES)))
+    assert norm.weight.shape == shape
+    problem = wc.Problem(model, nn.CrossEntropyLoss(), (normal(4, 1, 5, 5), integers(CLASSES, 4)))
+    norms = torch.cat([torch.full_like(p, "1." in name).flatten() for name, p in model.named_parameters()])
+    flat = loss_slice(problem, [norms], points=3)
+    assert flat.losses.tolist() == [float(flat.losses[1])] * 3
 
 
 def test_a_model_that_draws_is_refused_at_once() -> None:
@@ -250,7 +285,9 @@ def test_a_model_that_draws_is_refused_at_once() -> None:
         ({"directions": ["sideways"]}, "direction"),
         ({"directions": [torch.ones(2)]}, "direction"),
         ({"extent": 0.0}, "extent"),
+        ({"extent": "wide"}, "extent"),
         ({"points": 1}, "points"),
+        ({"points": 2.5}, "points"),
     ],
 )
 def test_invalid_arguments_are_named(arguments: dict[str, Any], name: str) -> None:

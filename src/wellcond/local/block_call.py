@@ -79,7 +79,7 @@ def record(problem: Problem, block: Block) -> BlockCall:
     values |= {name: p.detach().clone().requires_grad_(p.requires_grad) for name, p in own.items()}
     copies = {id(p): values[name] for name, p in own.items() if p.requires_grad}
     again = output_tensor(entry.repeat(block.module, values))
-    if again is None or not _is_same(again, end.output):
+    if again is None or not is_same(again, end.output):
         between = ", or something else happens between its parts" if len(block.part) > 1 else ""
         raise NotDeterministic(
             f"block {block.name!r}, called again with the same input and parameters, gave another output: it keeps a "
@@ -256,7 +256,7 @@ def _generators(device: torch.device) -> Callable[[], None]:
     return restore
 
 
-def _is_same(again: Tensor, output: Tensor) -> bool:
+def is_same(again: Tensor, output: Tensor) -> bool:
     """To what kernels that add up in any order leave open."""
     tolerance = torch.finfo(output.dtype).eps ** 0.5 * float(output.norm())
     return again.shape == output.shape and float((again.detach() - output).norm()) <= tolerance

@@ -8,10 +8,10 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 
+from wellcond.errors import InvalidProblem
 from wellcond.layers import with_batch
 from wellcond.local import closed_forms as forms
-from wellcond.local.block_call import BlockCall
-from wellcond.taps import TrainingHook
+from wellcond.local.block_call import BlockCall, is_same
 
 AFFINE = (nn.Linear, nn.Conv1d, nn.Conv2d, nn.Conv3d)
 NORMS = (nn.BatchNorm1d, nn.BatchNorm2d, nn.BatchNorm3d)
@@ -67,7 +67,17 @@ def closed_form_of(call: BlockCall, formula: str, *, batch_statistics: bool, con
     affine, norm = _parts(call)
     with torch.no_grad():
         layer = _Affine.of(affine, call)
-        statistics = None if norm is None else _Statistics.of(norm, call, layer.outputs(), batch_statistics, constant)
+        output = h = layer.outputs()
+        statistics = None if norm is None else _Statistics.of(norm, call, h, batch_statistics, constant)
+        if statistics is not None:
+            gamma, beta = _value(call, norm, "weight"), _value(call, norm, "bias")
+            output = statistics.normalized * (1 if gamma is None else gamma[:, None])
+            output = output if beta is None else output + beta[:, None]
+        if not is_same(output, call.output.detach().reshape(output.shape)):
+            raise InvalidProblem(
+                f"block {call.block.name!r} ({call.block.kind}) does not compute what its type says: has it hooks that "
+                "change its input or output? Use .z.gauss_newton and .weight.gauss_newton."
+            )
         z, weight = _in_z(layer, statistics), _in_weight(layer, statistics)
     parameter = _value(call, norm if affine is None else affine, "weight")
     name = next((full for full, p in call.params.items() if p is parameter), "")
@@ -151,9 +161,10 @@ def _parts(call: BlockCall) -> tuple[nn.Module | None, nn.Module | None]:
     """The affine layer and the norm of a block; None and None if it is anything else."""
     module = call.block.module
     parts = list(module) if type(module) is nn.Sequential else [module]
-    if call.z is None or any(map(_is_hooked, (module, *parts))):
-        return None, None
     kinds = ["affine" if type(p) in AFFINE else "norm" if type(p) in NORMS else "" for p in parts]
+    # pruning, spectral_norm and weight_norm as hooks compute the weight from other parameters
+    if call.z is None or not all("weight" in part._parameters for part in parts):
+        return None, None
     if kinds == ["affine"]:
         return parts[0], None
     if kinds == ["norm"]:
@@ -162,12 +173,6 @@ def _parts(call: BlockCall) -> tuple[nn.Module | None, nn.Module | None]:
     if kinds == ["affine", "norm"] and not (type(parts[0]) is nn.Linear and call.z.dim() != 2):
         return parts[0], parts[1]
     return None, None
-
-
-def _is_hooked(module: nn.Module) -> bool:
-    """Whether a hook may change what the module computes, as old-style reparametrizations of a weight do."""
-    hooks = (*module._forward_pre_hooks.values(), *module._forward_hooks.values())
-    return not all(isinstance(hook, TrainingHook) for hook in hooks)
 
 
 def _value(call: BlockCall, module: nn.Module | None, part: str) -> Tensor | None:

@@ -80,8 +80,8 @@ class LocalHessian:
     def closed_form(self, statistics: Literal["differentiated", "constant"] = "differentiated") -> ClosedForm:
         """The Gauss-Newton matrices from a formula: for linear, convolutional and batch normalization layers.
 
-        A block is one of these, or a Sequential or range of a linear or convolutional one and its BatchNorm. Layers
-        with hooks have none, as they may compute something else: pruned ones, those with spectral_norm or weight_norm.
+        A block is one of these, or a Sequential or range of a linear or convolutional one and its BatchNorm. A layer
+        that computes its weight has none: a pruned one, one with spectral_norm or weight_norm.
 
         statistics: with batch statistics, `"differentiated"` follows the gradient through them, as `gauss_newton` does;
             `"constant"` holds them fixed, as eqs. 17 and 18 do. What that leaves out of an example's block of H_z is of
