@@ -399,6 +399,15 @@ def test_separators_of_random_graphs_are_those_of_the_definition(seed: int) -> N
         assert ((node, next(iter(outputs))) in separators) == (is_separator and len(outputs) == 1)
 
 
+def test_one_of_two_outputs_of_an_operation_is_a_separator_if_the_other_is_not_used() -> None:
+    leaf = torch.ones(3, requires_grad=True)
+    variance, mean = torch.var_mean(leaf.exp())
+    place = (variance.grad_fn, variance.output_nr)
+    assert place in Separators(variance.sin().grad_fn)
+    assert place not in Separators((variance.sin() + mean).grad_fn)
+    assert (mean.grad_fn, mean.output_nr) not in Separators(variance.sin().grad_fn)
+
+
 def test_finding_the_blocks_of_a_deep_network_looks_at_every_operation_a_few_times(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:

@@ -15,9 +15,11 @@ from zoo import ARCHITECTURES, CLASSES, Mean, integers, normal, seeded, split
 
 import wellcond as wc
 from wellcond.errors import InvalidProblem, UnknownLayer
+from wellcond.probes import unit_statistics
 from wellcond.probes.activations import activations
 
 TOLERANCE = 1e-12
+BATCH = (normal(6, 4), integers(CLASSES, 6))
 
 
 def stored(model: nn.Module, layer: str, inputs: list[Any], batchnorm: str = "batch") -> list[np.ndarray]:
@@ -118,6 +120,34 @@ def test_the_last_bin_holds_its_upper_edge_as_in_numpy() -> None:
     histogram = identity(1, x, bins=2, span=(0.0, 2.0)).histogram
     assert histogram.counts.tolist() == np.histogram(x.numpy(), 2, (0, 2))[0].tolist() == [1, 3]
     assert histogram.above == 0
+
+
+@pytest.mark.parametrize("span", [(-0.3, 0.3), (-1.0, 2.0), (0.1, 0.7), (1e9, 1e9 + 0.6)])
+@pytest.mark.parametrize("bins", [6, 7, 50])
+def test_values_on_edges_lie_in_the_bin_that_the_edges_say(span: tuple[float, float], bins: int) -> None:
+    """Outputs pile up at single values, as those of ReLU at 0: these must not fall on the wrong side of an edge."""
+    edges = np.linspace(*span, bins + 1)
+    x = torch.from_numpy(np.concatenate([edges, np.nextafter(edges, np.inf), np.nextafter(edges, -np.inf)]))[:, None]
+    histogram = identity(1, x, bins=bins, span=span).histogram
+    inside = (x >= float(histogram.edges[0])) & (x <= float(histogram.edges[-1]))
+    assert histogram.counts.tolist() == np.histogram(x[inside].numpy(), histogram.edges.numpy())[0].tolist()
+    assert histogram.below + histogram.above == int((~inside).sum()) == 2
+
+
+def test_outputs_of_many_blocks_equal_those_of_one(monkeypatch: pytest.MonkeyPatch) -> None:
+    case = ARCHITECTURES["cnn_batch"]()
+    whole = activations(case.problem())
+    monkeypatch.setattr(unit_statistics, "BLOCK", 50)
+    parts = activations(case.problem())
+    for name in whole:
+        assert torch.equal(parts[name].counts, whole[name].counts)
+        assert parts[name].variance.numpy() == pytest.approx(whole[name].variance.numpy(), rel=TOLERANCE, abs=1e-14)
+        assert parts[name].samples == whole[name].samples
+
+
+def test_large_constant_outputs_have_a_histogram_too() -> None:
+    histogram = identity(1, torch.full((3, 1), 1e20).double(), bins=4).histogram
+    assert int(histogram.counts.sum()) == 3
 
 
 def test_constant_outputs_have_a_histogram_too() -> None:
@@ -256,6 +286,72 @@ def test_a_module_that_is_called_twice_is_seen_twice() -> None:
     assert found["0"].mean.numpy() == pytest.approx(by_unit(stored(model, "0", [normal(5, 3)]), 1).mean(1), rel=1e-12)
 
 
+def test_one_name_may_stand_alone() -> None:
+    problem = ARCHITECTURES["mlp_tanh"]().problem()
+    assert list(activations(problem, "0")) == ["0"]
+
+
+class Scales(nn.Module):
+    """Of its own kind, and with parameters."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.scale = nn.Parameter(torch.ones(4))
+
+    def forward(self, x: Tensor) -> Tensor:
+        return x * self.scale
+
+
+def test_what_owns_parameters_is_measured_or_named_with_the_reason() -> None:
+    model = seeded(lambda: nn.Sequential(nn.Linear(4, 4), nn.PReLU(4), Scales(), nn.Tanh(), nn.Linear(4, CLASSES)))
+    problem = wc.Problem(model, nn.CrossEntropyLoss(), (normal(6, 4), integers(CLASSES, 6)))
+    found = activations(problem)
+    assert list(found) == ["0", "4"]
+    assert list(found.not_covered) == ["1", "2"]
+    assert "1: nothing says which dimension of a PReLU's output counts units" in str(found)
+    assert (activations(problem, ["2"])["2"].units, activations(problem, ["2"]).not_covered) == (4, {})
+
+
+class Bilinear(nn.Bilinear):
+    def forward(self, x: Tensor) -> Tensor:  # type: ignore[override]
+        return super().forward(x, x)
+
+
+def test_a_model_without_a_known_layer_says_so() -> None:
+    problem = wc.Problem(seeded(lambda: Bilinear(4, 4, CLASSES)), nn.CrossEntropyLoss(), BATCH)
+    found = activations(problem)
+    assert (len(found), list(found.not_covered)) == (0, [""])
+    assert "(model): nothing says which dimension of a Bilinear's output" in str(found)
+
+
+class ChannelNorm(nn.Module):
+    """Scales channels, which come second, by weights of the shape (channels, 1, 1)."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.scale = nn.Parameter(torch.ones(3, 1, 1))
+
+    def forward(self, x: Tensor) -> Tensor:
+        return x * self.scale
+
+
+class Normalise(nn.Module):
+    """Has nothing to say where units are, for all its name."""
+
+    def forward(self, x: Tensor) -> Tensor:
+        return x / 2
+
+
+@pytest.mark.parametrize("layer", [nn.LocalResponseNorm(2), nn.InstanceNorm2d(3), ChannelNorm(), Normalise()])
+def test_units_of_what_is_called_a_norm_are_channels(layer: nn.Module) -> None:
+    model = seeded(lambda: nn.Sequential(nn.Conv2d(2, 3, 1), layer, Mean(2, 3)))
+    problem = wc.Problem(model, nn.CrossEntropyLoss(), (normal(4, 2, 5, 6), integers(CLASSES, 4)))
+    found = activations(problem, ["1"])["1"]
+    values = by_unit(stored(model, "1", [normal(4, 2, 5, 6)]), 1)
+    assert (found.units, found.samples) == (3, 120)
+    assert found.mean.numpy() == pytest.approx(values.mean(1), rel=TOLERANCE, abs=TOLERANCE)
+
+
 class Grows(nn.Module):
     def __init__(self) -> None:
         super().__init__()
@@ -293,7 +389,9 @@ def test_nan_is_said_with_its_layer() -> None:
 @pytest.mark.parametrize(
     ("options", "text"),
     [
-        ({"bins": 0}, "bins must be ≥ 1"),
+        ({"bins": 0}, "bins is 0"),
+        ({"bins": 2.5}, r"bins is 2\.5"),
+        ({"span": 0.5}, "span must be"),
         ({"span": (1.0, 1.0)}, "span must be"),
         ({"span": (0.0, math.inf)}, "span must be"),
     ],
@@ -310,6 +408,8 @@ def test_unknown_layers_are_named() -> None:
     found = activations(problem, ["0"])
     with pytest.raises(UnknownLayer, match="'0'"):
         found["2"]
+    with pytest.raises(ValueError, match="unit is 5; '0' has units 0 to 4"):
+        found["0"].unit_histogram(5)
     with pytest.raises(ValueError, match="one of them"):
         activations(problem, like=found, span=(0.0, 1.0))
 
@@ -331,5 +431,6 @@ def test_it_is_one_forward_pass() -> None:
     found = activations(case.problem(batches=split(case.batch, [2, 4])))
     assert len(calls) == 2
     assert "one forward pass" in str(found)
+    assert "less than 1 u" not in str(found)
     assert not any(call[2].requires_grad for call in calls)
     assert [len(m._forward_hooks) for m in case.model.modules()] == [1, 0, 0, 0]

@@ -16,6 +16,7 @@ from torch.nn.utils.parametrizations import weight_norm
 from torch.optim import SGD, Adagrad, Adam, AdamW, Optimizer, RMSprop
 from torch.optim.lr_scheduler import StepLR
 from torch.optim.optimizer import register_optimizer_step_pre_hook
+from torch.utils.data import DataLoader, TensorDataset
 from zoo import ARCHITECTURES, CLASSES, Case, classifier, integers, mlp, normal, seeded, split
 
 import wellcond as wc
@@ -425,6 +426,7 @@ def test_layers_restrict_the_passes_but_not_the_numbers() -> None:
     everything = covariate_shift(case.problem(), optimizer)
     some = covariate_shift(case.problem(), optimizer, layers=["0.linear2", "2.weight"])
     assert list(some) == ["0.linear2", "2"]
+    assert list(covariate_shift(case.problem(), optimizer, layers="0.linear2")) == ["0.linear2"]
     assert [some[name] for name in some] == [everything[name] for name in some]
     assert (some.forwards, some.backwards) == (3, 3)
     with pytest.raises(UnknownLayer, match="nothing"):
@@ -478,14 +480,48 @@ def counted(fail_at: int | None = None) -> nn.Sequential:
 def test_passes_are_counted(sizes: list[int], build: str) -> None:
     model, batch = counted(), (normal(6, 4), integers(CLASSES, 6))
     problem = wc.Problem(model, nn.CrossEntropyLoss(), split(batch, sizes))
-    problem.check()
-    model[-1].forwards = 0
     found = covariate_shift(problem, OPTIMIZERS[build](model.parameters()))
     assert model[-1].forwards == found.forwards * len(sizes)
     assert model[-1].backwards == found.backwards * len(sizes)
     if build == "adam":
         assert found.forwards == found.backwards == 4
     assert f"{found.forwards} forward and {found.backwards} backward passes" in str(found)
+
+
+def test_checks_are_counted_too() -> None:
+    model, data = counted(), TensorDataset(normal(6, 4), integers(CLASSES, 6))
+    problem = wc.Problem(model, nn.CrossEntropyLoss(), DataLoader(data, batch_size=6))
+    found = covariate_shift(problem, SGD(model.parameters(), lr=0.1))
+    assert (found.forwards, found.check.forwards, found.check.readings) == (4, 2, 2)
+    assert model[-1].forwards == found.forwards + found.check.forwards
+    assert "2 readings of the loader" in str(found)
+
+
+def test_passes_that_look_for_the_culprit_are_counted() -> None:
+    """w₁ = 1 − 6e200 and w₂ = 2 − 3e200 are finite and their product is not: a second pass looks for the layer."""
+    problem, calls = chain(1.0, 2.0, 3.0), []
+    problem.model.register_forward_hook(lambda *_: calls.append(None))
+    found = covariate_shift(problem, SGD(problem.model.parameters(), lr=1e200))
+    assert len(calls) == found.forwards == 4
+    assert found.backwards == 2
+    assert "no finite gradient" in found["2"].note
+
+
+def test_small_shifts_can_be_told_from_none() -> None:
+    case = case_of("mlp_relu")
+    text = str(covariate_shift(case.problem(), SGD(case.model.parameters(), lr=1e-4)))
+    ends = [line.split("  ")[-1].strip() for line in text.splitlines()[1:4]]
+    assert ends[0] == "1"
+    assert all(end.startswith("1 − ") and 0 < float(end[4:]) < 1e-3 for end in ends[1:])
+
+
+def test_parameters_that_share_memory_are_noted() -> None:
+    model = seeded(lambda: nn.Sequential(nn.Linear(4, 4), nn.Linear(4, 4), nn.Linear(4, CLASSES)))
+    model[1].weight.data = model[0].weight.data
+    problem = wc.Problem(model, nn.CrossEntropyLoss(), (normal(6, 4), integers(CLASSES, 6)))
+    found = covariate_shift(problem, SGD(model.parameters(), lr=0.1))
+    assert "'0.weight' and '1.weight' share their memory" in found["1"].note
+    assert not found["0"].note
 
 
 def test_progress_names_the_layer_and_the_share() -> None:
@@ -573,6 +609,45 @@ def test_a_mapping_of_values_equals_the_optimizer() -> None:
     for name, shift in from_optimizer.items():
         assert from_values[name].difference == pytest.approx(shift.difference, rel=1e-10)
         assert from_values[name].cosine == pytest.approx(shift.cosine, abs=1e-12)
+
+
+@pytest.mark.parametrize("wrap", [torch.compile, nn.DataParallel, lambda m: torch.compile(nn.DataParallel(m))])
+def test_a_mapping_may_be_that_of_a_wrapped_model(wrap: Callable[[nn.Module], Any]) -> None:
+    case = case_of("cnn_batch")
+    updated = copy.deepcopy(case.model)
+    with torch.no_grad():
+        updated[0].weight.mul_(1.1)
+    state = wrap(updated).state_dict()
+    assert not any(name in updated.state_dict() for name in state)
+    found = covariate_shift(wc.Problem(wrap(case.model), case.loss, case.batch), state)
+    plain = covariate_shift(case.problem(), updated.state_dict())
+    assert plain["4"].difference > 0
+    assert list(found.values()) == list(plain.values())
+    with pytest.raises(UnknownLayer, match=r"there is no layer or parameter 'module\.nothing'"):
+        covariate_shift(case.problem(), {"module.nothing": torch.zeros(1)})
+
+
+class Wrapper(Optimizer):
+    """Forwards to an optimizer inside, without ever having been made one itself, as Accelerate's."""
+
+    def __init__(self, inside: Optimizer) -> None:
+        self.optimizer = inside
+
+    @property
+    def param_groups(self) -> Any:
+        return self.optimizer.param_groups
+
+    def step(self, closure: Any = None) -> Any:
+        return self.optimizer.step(closure)
+
+
+def test_the_optimizer_inside_a_wrapper_takes_the_step() -> None:
+    case = case_of("mlp_relu")
+    inside = trained(case, OPTIMIZERS["adam"])
+    assert dict(covariate_shift(case.problem(), Wrapper(inside))) == dict(covariate_shift(case.problem(), inside))
+    inside.register_step_pre_hook(lambda *_: None)
+    with pytest.raises(InvalidProblem, match="step hooks"):
+        covariate_shift(case.problem(), Wrapper(inside))
 
 
 def test_bnp_is_refused_with_the_cure() -> None:

@@ -396,7 +396,7 @@ def capped() -> wc.Problem:
 
 def test_passes_that_fail_are_counted_and_named_once() -> None:
     problem = capped()
-    walk = landscape(problem, 1.0, (1.0, 40.0), 4, direction=torch.ones(15))  # θ − 1, θ − 14, θ − 27, θ − 40
+    walk = landscape(problem, 1.0, (1.0, 40.0), 4, direction=torch.arange(1, 16) / 15.0)  # a = 1, 14, 27, 40
     assert walk.losses.isnan().tolist() == [False, True, True, True]
     assert (walk.evaluations, walk.forwards) == (2, 6)
     assert problem.model.calls == walk.evaluations + walk.forwards

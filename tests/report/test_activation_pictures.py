@@ -149,7 +149,46 @@ def test_unknown_layers_empty_rows_and_missing_folders_are_refused(tmp_path: Pat
     with pytest.raises(UnknownLayer, match="'9'"):
         pictures.save_moment_changes(CHANGES, tmp_path / "a.png", ["9"])
     with pytest.raises(ValueError, match="no layer to draw"):
-        pictures.save_covariate_shift({"net": []}, tmp_path / "a.png")
+        pictures.save_covariate_shift(CHANGES, tmp_path / "a.png")
+    with pytest.raises(ValueError, match="unit is 99"):
+        pictures.save_histograms(HISTOGRAMS, tmp_path / "a.png", unit=99)
     with pytest.raises(OutputError, match="does not exist"):
         pictures.save_histograms(HISTOGRAMS, tmp_path / "nowhere" / "a.png")
     assert list(tmp_path.iterdir()) == []
+
+
+@pytest.mark.parametrize("save", ["histograms", "moment_changes", "covariate_shift"])
+@pytest.mark.parametrize(
+    ("series", "words"),
+    [
+        ({}, "an empty mapping cannot be drawn; pass {'name'"),
+        ([], "a list cannot be drawn"),
+        ({"net": []}, "'net' is empty"),
+        ({"net": HISTOGRAMS["mlp_relu"][0]}, "'net' is a Activations of another kind"),
+        (HISTOGRAMS["mlp_relu"][0], "is a LayerActivations of another kind"),
+    ],
+)
+def test_what_cannot_be_drawn_is_refused_with_what_to_pass(save: str, series: Any, words: str, tmp_path: Path) -> None:
+    with pytest.raises(ValueError, match=words):
+        getattr(pictures, f"save_{save}")(series, tmp_path / "a.png")
+
+
+def test_one_layer_may_be_named_alone(tmp_path: Path, drawn: list[Any]) -> None:
+    pictures.save_moment_changes(CHANGES, tmp_path / "a.png", "4")
+    assert drawn[0].axes[0].get_title("left") == "4"
+
+
+@pytest.mark.parametrize(("top", "is_plain"), [(0.031, True), (0.5, False)], ids=["narrow", "wide"])
+def test_a_narrow_logarithmic_axis_has_plain_numbers(
+    top: float, is_plain: bool, tmp_path: Path, drawn: list[Any]
+) -> None:
+    values = {0: 0.026, 1: top}
+    rows = [Row(step, "0", quantity, v, "") for step, v in values.items() for quantity in pictures.CHANGE]
+    pictures.save_moment_changes({"net": rows}, tmp_path / "a.png")
+    axes = drawn[0].axes[0]
+    low, high = axes.get_ylim()
+    ticks = zip(axes.get_yticks(), axes.get_yticklabels(), strict=True)
+    labels = [label.get_text() for place, label in ticks if low <= place <= high]
+    assert axes.get_yscale() == "log"
+    assert all("times" not in label for label in labels)
+    assert (len(labels) > 2 and all(0.02 < float(label) < 0.04 for label in labels)) == is_plain

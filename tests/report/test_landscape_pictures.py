@@ -161,6 +161,27 @@ def test_losses_of_zero_keep_a_linear_scale(tmp_path: Path, drawn: list[Figure])
     assert drawn[0].axes[0].get_yscale() == "linear"
 
 
+@pytest.mark.parametrize(
+    ("save", "subject", "words"),
+    [
+        ("ribbons", {}, r"empty mapping(.|\n)*landscape\(problem, lr\)\.rows\(step\)"),
+        ("ribbons", {"a": []}, "'a' is empty"),
+        ("ribbons", run(), "a list cannot be drawn"),
+        ("ribbons", {"a": walk()}, "'a' is a Landscape"),
+        ("ribbons", {"a": [Row(0, "", "trace", 1.0, "")]}, "no row is of 'loss_min'"),
+        ("walk", {}, "empty mapping"),
+        ("walk", walk(), "a Landscape cannot be drawn"),
+        ("walk", {"a": []}, "'a' is empty"),
+        ("walk", {"a": [Row(0, "", "trace", 1.0, "")]}, "'a' has no row of 'step_length\\[0\\]'"),
+        ("slice", {"a": 1}, "a dict cannot be drawn"),
+    ],
+)
+def test_what_cannot_be_drawn_is_refused_with_what_to_pass(save: str, subject: Any, words: str, tmp_path: Path) -> None:
+    with pytest.raises(ValueError, match=words):
+        getattr(pictures, f"save_{save}")(subject, tmp_path / "a.png")
+    assert list(tmp_path.iterdir()) == []
+
+
 def test_a_folder_that_is_missing_is_said_before_drawing(tmp_path: Path, drawn: list[Figure]) -> None:
     for save, subject in (
         (pictures.save_ribbons, {"a": run()}),

@@ -121,8 +121,7 @@ class _Entry:
         self.restore_generators()
         # once more copies: a block may write into its arguments, and a leaf must not be written to
         args, kwargs = _copied((self.args, self.kwargs), lambda t: t)
-        with _flat_weights_kept(module):
-            return functional_call(module, values, args, kwargs)
+        return functional_call(module, values, args, kwargs)
 
 
 @dataclass(frozen=True, eq=False)
@@ -203,25 +202,12 @@ def _holding(module: nn.Module, values: dict[str, Tensor]) -> Iterator[None]:
     held: list[tuple[dict[str, Any], dict[str, Any]]]
     held = [(members, dict(members)) for part in module.modules() for members in (part._parameters, part._buffers)]
     try:
-        with _flat_weights_kept(module):
-            for members, before in held:
-                members.update({name: own.get(id(t), t) for name, t in before.items()})
-            yield
+        for members, before in held:
+            members.update({name: own.get(id(t), t) for name, t in before.items()})
+        yield
     finally:
         for members, before in held:
             members.update(before)
-
-
-@contextlib.contextmanager
-def _flat_weights_kept(module: nn.Module) -> Iterator[None]:
-    """Recurrent layers keep lists of their weights, and would keep those of a call with other ones."""
-    parts = [part for part in module.modules() if isinstance(part, nn.RNNBase)]
-    kept = [{name: value for name, value in vars(part).items() if name.startswith("_flat_weight")} for part in parts]
-    try:
-        yield
-    finally:
-        for part, values in zip(parts, kept, strict=True):
-            vars(part).update(values)
 
 
 def _copied(tree: Any, prepare: Callable[[Tensor], Tensor]) -> Any:
