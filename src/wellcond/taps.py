@@ -41,7 +41,7 @@ def tapped(modules: Mapping[str, nn.Module], on_call: OnCall, on_gradient: OnGra
             on_call(name, module, x, output)
             tensor = _first(output)
             if on_gradient is not None and isinstance(tensor, Tensor) and tensor.requires_grad:
-                tensor.register_hook(lambda gradient: on_gradient(name, module, gradient))  # type: ignore[no-untyped-call]
+                _watch_gradient(tensor, lambda gradient: on_gradient(name, module, gradient))
 
         return after_forward
 
@@ -113,10 +113,35 @@ class TrainingHook:
             return
         on_gradient = self.on_call(self.name, self.module, x, output)
         if on_gradient is not None:
-            output.register_hook(on_gradient)  # type: ignore[no-untyped-call]
+            _watch_gradient(output, on_gradient)
 
     def __reduce__(self) -> tuple[Any, ...]:  # what deepcopy and pickle make of it: a hook that does nothing
         return TrainingHook, (self.name, None, None)
+
+
+def _watch_gradient(output: Tensor, on_gradient: Callable[[Tensor], None]) -> None:
+    """Call back with the gradient of an output, also if what follows writes over it in place.
+
+    A linear layer gives a view of tokens, (N, T, d). Writing over a view gives it a new history, in which a hook on the
+    old one is never called; the history of its base goes on from what the layer computed.
+    """
+    base = output._base
+    if base is None or base.grad_fn is None:
+        output.register_hook(on_gradient)  # type: ignore[no-untyped-call]
+        return
+    index, size, stride = base.output_nr, base.size(), base.stride()
+    offset = output.storage_offset() - base.storage_offset()
+    size_of_view, stride_of_view = output.size(), output.stride()
+
+    def before_base(gradients: Any) -> None:
+        gradient = gradients[index]
+        if gradient is not None:
+            laid_out = (
+                gradient if gradient.stride() == stride else gradient.new_empty_strided(size, stride).copy_(gradient)
+            )
+            on_gradient(laid_out.as_strided(size_of_view, stride_of_view, laid_out.storage_offset() + offset))
+
+    base.grad_fn.register_prehook(before_base)
 
 
 def _first(value: Any) -> Any:
