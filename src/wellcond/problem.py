@@ -82,7 +82,7 @@ class Problem:
         self.size = sum(p.numel() for p in self.params.values())
         self.likelihood: Likelihood | None = None
         self._loss_is_known = False
-        self._is_checked = False
+        self.is_checked = False
 
     def __repr__(self) -> str:
         return f"Problem({type(self.model).__name__}, {self.size:,} parameters, batchnorm={self.batchnorm!r})"
@@ -242,13 +242,13 @@ class Problem:
         Operators, which pass over the data many times, call it once. It costs two forward passes of the first
         batch and, unless the batches are a list, two passes over the data.
         """
-        if not self._is_checked:
+        if not self.is_checked:
             causes.check_loader(self.batches, self.data, self.device)
             with self.measuring(), torch.no_grad(), contextlib.closing(self.data()) as data:
                 index, (inputs, _) = next(data)
                 keep_seed = self.dropout is not None
                 causes.check_model(self.model, lambda: self.forward(index, inputs), self.device, keep_seed)
-            self._is_checked = True
+            self.is_checked = True
 
     def _to_device(self, value: Any) -> Any:
         return value.to(self.device) if hasattr(value, "to") else value  # tensors, and tokenizers' encodings

@@ -57,7 +57,7 @@ class Prediction:
                 "",
                 f"λ_max   {_spread(self.lambda_max)}: {self._made_of()}",
                 f"max lr  {_spread(self.max_lr)} = 2(1 + μ)/λ_max with momentum μ = {self.momentum:g}",
-                "cost    0 u: nothing was run",
+                "cost    no backward pass",
             ]
         )
 

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Iterator, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -22,13 +22,12 @@ from wellcond.probes.points import (
     mean_loss_and_gradients,
     norm,
 )
+from wellcond.probes.walk_notes import caveats, failures
 from wellcond.problem import Problem
 from wellcond.results import Row, number, text_table
 
 ROUNDED_STEP = 1e-3
 """Rounding of θ − a·d adds to the distance in squares: a thousandth of the step is less than a float32 resolves."""
-ROUNDINGS = 10
-"""A change of the gradient below so many rounding errors of its norm is not told from none."""
 
 
 @dataclass(frozen=True)
@@ -174,7 +173,7 @@ def landscape(
         length = norm(d)
         walked = _walk(problem, gradient, (d, length), lengths.tolist(), progress)
     losses, changes, distances, culprits, forwards = walked
-    notes = [*found.notes, *shared_memory(problem).values(), *_failures(lengths, losses, changes, culprits)]
+    notes = [*found.notes, *shared_memory(problem).values(), *failures(lengths, losses, changes, culprits)]
     return Landscape(
         lengths,
         losses,
@@ -186,7 +185,7 @@ def landscape(
         problem.batchnorm,
         1 + steps - len(culprits),
         found.products,
-        (*notes, *_caveats(lengths, changes, distances, gradient_norm, length, problem.dtype)),
+        (*notes, *caveats(lengths, changes, distances, gradient_norm, length, problem.dtype)),
         forwards + check.forwards,
         check,
     )
@@ -224,46 +223,6 @@ def _walk(
                 torch.sub(new, old, out=place)  # not in place: autograd may give two parameters one tensor
             losses[i], changes[i] = loss, norm(here)
     return losses, changes, distances, culprits, forwards
-
-
-def _failures(lengths: Tensor, losses: Tensor, changes: Tensor, culprits: Sequence[str]) -> Iterator[str]:
-    """Where the gradient, and where the loss, is not finite; the reason is that of the first such place."""
-    no_loss = losses.isnan()
-    why = "the gradient is NaN or inf although the loss is finite."
-    for failed, reason in ((~no_loss & ~changes.isfinite(), why), (no_loss, "".join(culprits[:1]))):
-        places = failed.nonzero().flatten().tolist()
-        if places:
-            first = float(lengths[places[0]])
-            if len(places) == 1:
-                where = f"at step length {first:g}"
-            elif places == list(range(places[0], len(lengths))):
-                where = f"from step length {first:g} on"
-            else:
-                where = f"at {len(places)} of {len(lengths)} step lengths, first at step length {first:g}"
-            yield f"{where}, {reason}"
-
-
-def _caveats(
-    lengths: Tensor, changes: Tensor, distances: Tensor, gradient_norm: float, length: float, dtype: torch.dtype
-) -> Iterator[str]:
-    """Why β is missing, or not to be trusted. length: ‖d‖."""
-    if length == 0:
-        zero = "gradient" if gradient_norm == 0 else "direction"
-        yield f"the {zero} is zero, so that the walk does not leave θ: β is undefined."
-        return
-    kind = str(dtype).removeprefix("torch.")
-    if (stuck := lengths[distances == 0]).numel():
-        yield (
-            f"up to step length {float(stuck.max()):g}, θ − a·d rounds to θ in {kind}: "
-            "take a larger lr, or measure model.double()."
-        )
-    ratios = (changes / distances).nan_to_num(-1.0, posinf=-1.0)
-    top = int(ratios.argmax())
-    if 0 < float(changes[top]) < ROUNDINGS * torch.finfo(dtype).eps * gradient_norm:
-        yield (
-            f"β comes from step length {float(lengths[top]):g}, where the gradient changes by little more than {kind} "
-            "rounds: it may be rounding, not curvature. Take a larger lr, or measure model.double()."
-        )
 
 
 def _check_gradient(problem: Problem, gradient: Direction, gradient_norm: float) -> None:

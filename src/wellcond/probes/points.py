@@ -141,7 +141,7 @@ def checked_if_it_moves(problem: Problem) -> Iterator[Check]:
     check = Check()
 
     def make_sure() -> None:
-        if not problem._is_checked:
+        if not problem.is_checked:
             check.forwards += 0 if problem.dropout is not None else 2
             check.readings += 0 if isinstance(problem.batches, (list, tuple)) else 2
         problem.check()
