@@ -24,6 +24,7 @@ figures: $(VENV)/test
 	$(BIN)/python -m wellcond.experiments.fim_conditioning
 	$(BIN)/python -m wellcond.experiments.preconditioned_training
 	$(BIN)/python -m wellcond.experiments.preconditioned_hessian
+	$(BIN)/python examples/deep_linear_network.py --out docs/figures
 
 docs: $(VENV)/test
 	$(BIN)/python -m pytest tests/test_docs.py

@@ -410,7 +410,7 @@ def test_the_text_says_what_limits_the_rate_and_what_was_assumed() -> None:
     text = str(predict(FC))
     assert "the last layer limits the rate, its term is 100 %" in text
     assert "differentiated, as training does (variant 'batch')" in text
-    assert "0 u" in text
+    assert "no backward pass" in text
     assert "conv3 limits the rate, its term is 44 %" in str(predict(CONV.format("30-60-90"), variant="detached"))
     assert "BatchNorm" not in str(predict(f"{FC} vanilla"))
     assert "a grid of 2 × 3 networks" in str(predict(FC, torch.ones(2, 1), sigma_w2=torch.ones(3)))
