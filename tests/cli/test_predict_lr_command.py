@@ -21,6 +21,15 @@ def with_adam():
     problem = build()
     return problem, torch.optim.Adam(problem.model.parameters(), lr=1e-3)
 
+def with_groups():
+    problem = build()
+    first, last = (problem.model[i].parameters() for i in (0, 2))
+    return problem, torch.optim.SGD([{"params": first, "lr": 1.0}, {"params": last, "lr": 0.01}], lr=0.1)
+
+def one_example():
+    problem = build()
+    return wc.Problem(problem.model, problem.loss, (torch.randn(1, 3), torch.zeros(1, dtype=torch.long)))
+
 def with_pooling():
     layers = torch.nn.Conv2d(1, 2, 3), torch.nn.MaxPool2d(2), torch.nn.Flatten(), torch.nn.Linear(2, 2)
     model = torch.nn.Sequential(*layers)
@@ -62,10 +71,12 @@ def test_the_rate_to_start_with_lowers_the_loss(tmp_path: Path) -> None:
     assert losses[-1] < 0.9 * losses[0]
 
 
-def test_of_adam_only_the_limit_is_told(tmp_path: Path) -> None:
-    result = run("predict-lr", f"{script(tmp_path, BUILD)}:with_adam")
+@pytest.mark.parametrize(("function", "optimizer"), [("with_adam", "Adam"), ("with_groups", "SGD")])
+def test_of_another_optimizer_only_the_limit_is_told(tmp_path: Path, function: str, optimizer: str) -> None:
+    result = run("predict-lr", f"{script(tmp_path, BUILD)}:{function}")
     assert result.exit_code == 0, result.output
-    assert "not of Adam" in result.output
+    assert f"not of this {optimizer}" in " ".join(result.output.split())
+    assert "Tried" not in result.output
     assert "Start with lr = " in result.output
 
 
@@ -74,6 +85,21 @@ def test_a_layer_without_theory_is_named_and_the_rest_goes_on(tmp_path: Path) ->
     assert result.exit_code == 0, result.output
     assert "MaxPool2d" in result.output
     assert "Start with lr = " in result.output
+
+
+def test_a_batch_that_the_theory_cannot_use_leaves_the_measurement(tmp_path: Path) -> None:
+    result = run("predict-lr", f"{script(tmp_path, BUILD)}:one_example")
+    assert result.exit_code == 0, result.output
+    assert "no prediction from the architecture" in result.output
+    assert "Start with lr = " in result.output
+
+
+@pytest.mark.parametrize("words", ["vanilla", "ln"])
+def test_without_batchnorm_there_are_no_columns_of_it(words: str, tmp_path: Path) -> None:
+    result = run("predict-lr", "--arch", f"fc 784-100-10 {words}", "--plot", tmp_path / "layers.png")
+    assert result.exit_code == 0, result.output
+    assert "as trained" not in result.output
+    assert (tmp_path / "layers.png").exists()
 
 
 def test_an_architecture_needs_no_network(tmp_path: Path) -> None:
@@ -92,6 +118,7 @@ def test_an_architecture_needs_no_network(tmp_path: Path) -> None:
     [
         ((), "either"),
         (("train.py:build", "--arch", "fc 3-4-2"), "either"),
+        (("train.py:build", "--gamma", "1"), "--gamma"),
         (("--arch", "fc 3"), "no architecture"),
         (("--arch", "fc 3-4-2", "--gamma", "x"), "gamma"),
         (("--arch", "fc 3-4-2", "--gamma", "0"), "gamma"),

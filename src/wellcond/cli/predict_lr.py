@@ -17,6 +17,7 @@ from wellcond.cli.usage import as_usage_errors
 from wellcond.experiments.first_rate import FirstRate, first_rate
 from wellcond.meanfield.architecture import Architecture
 from wellcond.meanfield.predictor import predict
+from wellcond.meanfield.stages import Variant
 from wellcond.report.write import check_writable
 from wellcond.results import number, text_table
 
@@ -29,7 +30,10 @@ def predict_lr(
         typer.Argument(metavar="FILE.py:FUNCTION", help="A function that returns a Problem, or (Problem, optimizer)."),
     ] = None,
     arch: Annotated[str | None, typer.Option(help="An architecture instead of a file: theory alone.")] = None,
-    gamma: Annotated[str, typer.Option(help="With --arch: γ of BatchNorm, a number or a range LOW:HIGH.")] = "0.1:3",
+    gamma: Annotated[
+        str | None,
+        typer.Option(help="With --arch: γ of BatchNorm, a number or a range LOW:HIGH.", show_default="0.1:3"),
+    ] = None,
     momentum: Annotated[
         float | None, typer.Option(help="Heavy-ball momentum.", show_default="the optimizer's, 0; with --arch 0.9")
     ] = None,
@@ -53,6 +57,8 @@ def predict_lr(
     """
     if (target is None) == (arch is None):
         raise typer.BadParameter("give either FILE.py:FUNCTION or --arch.")
+    if arch is None and gamma is not None:
+        raise typer.BadParameter("--gamma goes with --arch; that of a network is read from it.")
     if plot is not None:
         import wellcond.report.prediction  # noqa: F401  a missing matplotlib is said before the work
 
@@ -60,7 +66,7 @@ def predict_lr(
     console = Console()
     if arch is not None:
         with as_usage_errors():
-            _of_architecture(arch, _gammas(gamma), 0.9 if momentum is None else momentum, plot, console)
+            _of_architecture(arch, _gammas(gamma or "0.1:3"), 0.9 if momentum is None else momentum, plot, console)
         return
     assert target is not None
     with built(target) as (problem, optimizer), progress_bar(console) as report, as_usage_errors():
@@ -101,20 +107,34 @@ def _draw(found: FirstRate, path: Path, console: Console) -> None:
 
 def _of_architecture(line: str, gammas: torch.Tensor, momentum: float, plot: Path | None, console: Console) -> None:
     network = Architecture.parse(line)
-    trained, constant = (predict(network, gammas, momentum, variant) for variant in ("batch", "detached"))
-    printed = predict(network, gammas, momentum, "source")
+    if network.norm != "batch":
+        console.print(Text(str(predict(network, None, momentum))), soft_wrap=True)
+        if plot is not None:
+            from wellcond.report.prediction import save_prediction
+
+            _saved(save_prediction(predict(network, None, momentum), plot), console)
+        return
+    network = replace(network, gamma=1.0)  # the range of γ is what is asked for
+    variants: tuple[Variant, ...] = ("batch", "detached", "source")
+    columns = [torch.as_tensor(predict(network, gammas, momentum, variant).max_lr).tolist() for variant in variants]
     plain = predict(replace(network, norm="none"), None, momentum)
     shown = sorted({round(i * (len(gammas) - 1) / (GAMMAS_SHOWN - 1)) for i in range(GAMMAS_SHOWN)})
-    columns = [torch.as_tensor(p.max_lr).tolist() for p in (trained, constant, printed)]
     body = [[f"{float(gammas[i]):.3g}", *(number(column[i]) for column in columns)] for i in shown]
     console.print(f"{network}: largest stable rate 2(1 + μ)/λ_max, μ = {momentum:g}", style="bold", markup=False)
     console.print(Text(text_table(["γ", "as trained", "statistics constant", "as wei2019 prints it"], body)))
     console.print(f"without BatchNorm: {number(float(plain.max_lr))}", markup=False, highlight=False)
-    if plot is not None:
+    if plot is not None and len(gammas) > 1:
         from wellcond.report.prediction import save_figure_1
 
-        saved = save_figure_1(plot, {line: line}, gammas, momentum)
-        console.print(f"figure: {saved}", markup=False, highlight=False, soft_wrap=True)
+        _saved(save_figure_1(plot, {line: line}, gammas, momentum), console)
+    elif plot is not None:
+        from wellcond.report.prediction import save_prediction
+
+        _saved(save_prediction(predict(network, float(gammas[0]), momentum), plot), console)
+
+
+def _saved(path: Path, console: Console) -> None:
+    console.print(f"figure: {path}", markup=False, highlight=False, soft_wrap=True)
 
 
 def _gammas(text: str) -> torch.Tensor:

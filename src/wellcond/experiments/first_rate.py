@@ -63,12 +63,17 @@ class FirstRate:
         if not math.isfinite(start):
             return "The curvature at these weights sets no limit: find the rate by trying."
         reason = f"half of {number(limit)}, above which the sharpest direction of the loss diverges"
-        if start < SAFE * limit:
-            assert self.trial is not None
+        if self.trial is not None and start < SAFE * limit:
             reason = (
                 f"the loss is lowest there after {self.trial.steps} steps; the curvature would allow {number(limit)}"
             )
-        return f"Start with lr = {number(start)}: {reason}."
+        further = ""
+        if self.trial is not None and self.trial.best > limit:
+            further = (
+                f" Of the rates tried the loss is lowest at {number(self.trial.best)}, beyond that limit: it curves "
+                "less further out, and a larger rate may do."
+            )
+        return f"Start with lr = {number(start)}: {reason}.{further}"
 
 
 def first_rate(
@@ -90,18 +95,41 @@ def first_rate(
     measured = max_lr(problem, **chosen)
     notes: list[str] = []
     predicted = trial = None
-    if optimizer is None or type(optimizer) is SGD:
-        mu = momentum if optimizer is None else float(optimizer.param_groups[0]["momentum"])
+    mu = momentum if optimizer is None else _heavy_ball(optimizer)
+    if mu is not None:
         try:
             predicted = _predicted(problem, mu)
-        except WellcondError as error:
+        except (WellcondError, ValueError) as error:
             notes.append(f"no prediction from the architecture: {error}")
         if math.isfinite(measured.value):
             rates = [measured.value * share for share in SHARES]
             trial = trial_steps(problem, rates, mu, steps, progress=lambda what, share: report(what, 0.2 + 0.8 * share))
     else:
-        notes.append(f"the prediction and the trial steps are of gradient descent, not of {type(optimizer).__name__}")
+        notes.append(
+            "the prediction and the trial steps are of gradient descent with one rate and heavy-ball momentum, not of "
+            f"this {type(optimizer).__name__}: they are left out (--momentum measures that instead)"
+        )
     return FirstRate(measured, predicted, trial, tuple(notes))
+
+
+def _heavy_ball(optimizer: Optimizer) -> float | None:
+    """The momentum of an optimizer that is gradient descent with one rate and nothing else, or None."""
+    settings = {
+        (
+            group["lr"],
+            group["momentum"],
+            group["weight_decay"],
+            group["dampening"],
+            group["nesterov"],
+            group["maximize"],
+        )
+        for group in optimizer.param_groups
+        if type(optimizer) is SGD
+    }
+    if len(settings) != 1:
+        return None
+    _, momentum, *others = settings.pop()
+    return None if any(others) else float(momentum)
 
 
 def _predicted(problem: Problem, momentum: float) -> Prediction:
