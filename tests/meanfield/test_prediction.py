@@ -18,6 +18,7 @@ from torch.nn import functional as F
 from zoo import normal
 
 import wellcond as wc
+from wellcond.errors import InvalidProblem, WellcondError
 from wellcond.meanfield import Architecture, predict
 from wellcond.meanfield.contributions import contributions
 from wellcond.meanfield.moments import Moments
@@ -441,11 +442,91 @@ def test_gradients_that_share_nothing_do_not_limit_the_rate() -> None:
         ({"width": 0}, "hidden is 0"),
         ({"inputs": torch.ones(5, 3)}, "inputs is 5×3; it must be N×784"),
         ({"inputs": torch.ones(1, 784)}, "with N > 1"),
+        ({"gamma": math.inf}, "gamma is inf; it must be finite"),
+        ({"gamma": torch.ones(0)}, "gamma is a tensor without elements"),
+        ({"gamma": torch.ones(3), "sigma_w2": torch.ones(4)}, r"not broadcast.*gamma \(3,\), sigma_w2 \(4,\)"),
+        ({"examples": 2.5}, "examples is 2.5; it must be a whole number"),
+        ({"examples": math.nan}, "examples is nan"),
+        ({"examples": 1}, "examples is 1.*2 or above"),
     ],
 )
 def test_options_out_of_range_are_refused_by_name(options: dict[str, Any], message: str) -> None:
     with pytest.raises(ValueError, match=message):
         predict(FC, **options)
+
+
+@pytest.mark.parametrize(
+    ("network", "options", "message"),
+    [
+        (3, {}, "network is of type int; pass an nn.Module, a line"),
+        (FC, {"gamma": [1.0]}, "gamma is of type list"),
+        (FC, {"momentum": "0.9"}, "momentum is of type str"),
+        (FC, {"inputs": (784,)}, "inputs is of type tuple.*N×784"),
+    ],
+)
+def test_arguments_of_another_type_are_refused_by_name(network: Any, options: dict[str, Any], message: str) -> None:
+    with pytest.raises(TypeError, match=message):
+        predict(network, **options)
+
+
+def normed(activation: nn.Module | None = None) -> nn.Sequential:
+    return nn.Sequential(nn.Linear(6, 8), nn.BatchNorm1d(8), activation or nn.ReLU(), nn.Linear(8, 2))
+
+
+@pytest.mark.parametrize(
+    ("network", "options", "message"),
+    [
+        (normed(), {"inputs": torch.full((5, 6), math.nan)}, "inputs: they hold NaN"),
+        (normed(), {"inputs": torch.ones(5, 6)}, "all examples are alike"),
+        ("fc 6-8-2", {"inputs": torch.full((5, 6), math.inf)}, "inputs: they hold NaN"),
+        ("fc 6-8-2", {"inputs": torch.zeros(5, 6)}, "all examples are alike"),
+        ("fc 6-8-2", {"gamma": 1e-200}, "no finite λ_max: numbers over- or underflow"),
+        ("fc 6-8-2 vanilla", {"sigma_w2": torch.tensor([1.0, 1e200], dtype=torch.float64)}, "no finite λ_max"),
+        ("fc 6-8-2 ln", {"inputs": torch.zeros(5, 6), "sigma_b2": 0.0}, "no finite λ_max: the inputs are all 0"),
+        ("conv 1x6x6 8 k3 2 pool", {"variant": "source", "examples": 9}, "no finite λ_max: the variant 'source'"),
+    ],
+)
+def test_a_lambda_max_that_is_no_number_is_refused_with_its_cause(
+    network: Any, options: dict[str, Any], message: str
+) -> None:
+    with pytest.raises(WellcondError, match=message):
+        predict(network, **options)
+
+
+def test_a_layer_of_zeros_before_a_norm_is_named() -> None:
+    model = normed()
+    nn.init.zeros_(model[0].weight)
+    nn.init.zeros_(model[0].bias)
+    with pytest.raises(WellcondError, match="weights of layer '0' are all 0"):
+        predict(model, inputs=normal(5, 6, seed=0))
+
+
+def test_a_network_of_which_nothing_is_trained_is_refused() -> None:
+    with pytest.raises(InvalidProblem, match="no parameter is trained"):
+        predict(normed().requires_grad_(False))
+
+
+def test_few_values_at_a_batchnorm_between_convolutions_are_noted() -> None:
+    """Maps of 6×6, 4×4 and 2×2 positions: the second norm sees fewest, 4 × 100 values."""
+    line, few = "conv 1x6x6 8-8 k3 10", "BatchNorm norm2 sees only 400 values a channel"
+    assert few in str(predict(line, examples=100))
+    assert few in str(predict(line, inputs=normal(100, 1, 6, 6, seed=0)))
+    assert "values a channel" not in str(predict(line, examples=250))
+    assert "values a channel" not in str(predict(f"{line} vanilla", examples=100))
+
+
+def test_few_examples_behind_a_norm_and_an_odd_activation_are_noted() -> None:
+    x = normal(20, 6, seed=0)
+    assert "a lower bound" in str(predict(normed(nn.Tanh()), inputs=x))
+    assert "a lower bound" not in str(predict(normed(), inputs=x))
+    assert "a lower bound" in str(predict("fc 6-8-2 tanh", examples=999))
+    assert "a lower bound" not in str(predict("fc 6-8-2 tanh", examples=1000))
+
+
+def test_a_norm_that_limits_the_rate_is_called_by_its_name() -> None:
+    model = normed()
+    model[3].requires_grad_(False)
+    assert ": 1 limits the rate" in str(predict(model))
 
 
 def test_cross_entropy_needs_two_outputs() -> None:

@@ -11,8 +11,9 @@ import pytest
 import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
-from torch.nn.utils import parametrizations
+from torch.nn.utils import parametrizations, prune
 
+from wellcond.errors import InvalidProblem, NonFinite
 from wellcond.meanfield.contributions import contributions
 from wellcond.meanfield.convolution import AveragePool, Convolution, Flatten, GlobalPool
 from wellcond.meanfield.field import Field, Window
@@ -304,7 +305,7 @@ def test_weights_that_are_not_random_are_remarked_on() -> None:
     assert "fc2: the sizes of its units differ" in notes_on(
         lambda m: m.fc2.weight.mul_(torch.linspace(0.2, 2, 64).unsqueeze(1))
     )
-    assert "bn1: its β are 0.5" in notes_on(lambda m: m.bn1.bias.fill_(0.5))
+    assert "bn1: its β are 0.05" in notes_on(lambda m: m.bn1.bias.fill_(0.05))
     assert "bn1: its γ differ" in notes_on(lambda m: m.bn1.weight.uniform_(0, 2))
 
 
@@ -315,11 +316,28 @@ def test_more_inputs_than_can_be_followed_are_cut() -> None:
     assert reading.notes == ("of 1200 inputs the first 1000 count",)
 
 
-def test_a_zero_gamma_leaves_finite_terms() -> None:
-    model = mlp([8, 16, 16, 2], norm="batch", seed=0)
-    nn.init.zeros_(model.bn2.weight)
+def test_a_zero_gamma_leaves_finite_terms_without_a_kink_behind_it() -> None:
+    model = nn.Sequential(nn.Linear(8, 16), nn.BatchNorm1d(16), nn.Tanh(), nn.Linear(16, 2))
+    nn.init.zeros_(model[1].weight)
     reading = read(model, torch.randn(10, 8))
     assert 0 < lambda_max(reading.stages, reading.input_moments) < float("inf")
+
+
+def test_a_zero_gamma_before_a_kink_is_refused_by_name() -> None:
+    model = mlp([8, 16, 16, 2], norm="batch", seed=0)
+    nn.init.zeros_(model.bn2.weight)
+    with pytest.raises(NotUnderstood, match="γ of 'bn2' is 0"):
+        read(model)
+
+
+@pytest.mark.parametrize("norm", [nn.BatchNorm1d(8), nn.LayerNorm(8)])
+def test_a_beta_that_is_not_small_beside_gamma_is_refused_by_name(norm: Any) -> None:
+    nn.init.constant_(norm.weight, 0.5)
+    nn.init.constant_(norm.bias, -0.051)
+    with pytest.raises(NotUnderstood, match=r"'odd\.0'.*β are 0.051 beside γ of 0.5"):
+        read(between(norm))
+    nn.init.constant_(norm.bias, -0.049)
+    assert "β are 0.049" in "".join(read(between(norm)).notes)
 
 
 # what is refused
@@ -360,6 +378,10 @@ class Doubled(nn.Linear):
         return 2 * super().forward(x)
 
 
+def pruned(layer: nn.Linear, name: str) -> nn.Module:
+    return prune.l1_unstructured(layer, name, amount=2)
+
+
 @pytest.mark.parametrize(("modules", "words"), [
     ([nn.ReLU(), nn.ReLU()], ["'odd.1'", "not Gaussian"]),
     ([nn.ReLU(), nn.LayerNorm(8)], ["'odd.1'", "LayerNorm", "RMSNorm"]),
@@ -370,6 +392,9 @@ class Doubled(nn.Linear):
     ([nn.TransformerEncoderLayer(8, 2)], ["'odd.0'", "TransformerEncoderLayer"]),
     ([Doubled(8, 8)], ["'odd.0'", "Doubled"]),
     ([parametrizations.spectral_norm(nn.Linear(8, 8))], ["'odd.0'", "parametrization"]),
+    ([pruned(nn.Linear(8, 8), "weight")], ["'odd.0'", "weight is computed from weight_orig"]),
+    ([pruned(nn.Linear(8, 8), "bias")], ["'odd.0'", "bias is computed from bias_orig"]),
+    ([nn.utils.spectral_norm(nn.Linear(8, 8))], ["'odd.0'", "weight is computed from weight_orig"]),
     ([nn.Unflatten(1, (2, 4)), nn.Linear(4, 4), nn.Flatten()], ["'odd.1'", "positions"]),
 ])  # fmt: skip
 def test_layers_without_a_rule_are_refused_by_name(modules: list[nn.Module], words: list[str]) -> None:
@@ -426,6 +451,31 @@ def test_convolutions_ask_for_the_size_of_the_images() -> None:
         read(resnet(8, seed=0))
 
 
+def test_a_weight_without_values_is_refused_by_name() -> None:
+    with pytest.raises(InvalidProblem, match=r"'0\.weight'.*meta device"):
+        read(nn.Linear(4, 2, device="meta"))
+    model = mlp([4, 3, 2], seed=0)
+    nn.init.constant_(model.fc1.weight[0], float("nan"))
+    with pytest.raises(NonFinite, match=r"'fc1': its weight holds NaN"):
+        read(model)
+
+
+def test_a_network_without_weights_is_refused() -> None:
+    with pytest.raises(InvalidProblem, match="neither a linear layer nor a convolution"):
+        read(nn.Sequential())
+
+
+@pytest.mark.parametrize("inputs", [20, torch.zeros(3, 4).numpy()])
+def test_inputs_of_another_type_are_refused(inputs: Any) -> None:
+    with pytest.raises(TypeError, match=r"inputs is of type (int|ndarray); it must be a tensor"):
+        read(mlp([4, 3, 2], seed=0), inputs)
+
+
+def test_whole_numbers_are_read_as_the_networks_own_type() -> None:
+    model, pixels = mlp([4, 3, 2], seed=0), torch.randint(0, 255, (5, 4))
+    assert torch.equal(read(model, pixels).input_moments.matrix, read(model, pixels.float()).input_moments.matrix)  # type: ignore[attr-defined]
+
+
 @pytest.mark.parametrize("inputs", [torch.zeros(1, 4), torch.zeros(4), (0, 3), ("a",)])
 def test_inputs_that_are_none_are_refused(inputs: Any) -> None:
     with pytest.raises(ValueError, match=r"inputs is"):
@@ -433,8 +483,9 @@ def test_inputs_that_are_none_are_refused(inputs: Any) -> None:
 
 
 def test_inputs_of_another_shape_are_refused() -> None:
-    with pytest.raises(ValueError, match=r"cannot be run on examples of shape \(5,\)"):
+    with pytest.raises(ValueError, match=r"cannot be run on examples of shape \(5,\)") as caught:
         read(mlp([4, 3, 2], seed=0), torch.zeros(3, 5))
+    assert "While executing" not in str(caught.value)
 
 
 # what is left alone

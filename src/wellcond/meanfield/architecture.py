@@ -11,10 +11,12 @@ from __future__ import annotations
 
 import math
 import re
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass, replace
+from numbers import Real
 from typing import Any, Literal
 
+import numpy as np
 import torch
 from torch import Tensor
 from torch.nn import functional as F
@@ -41,6 +43,7 @@ ACTIVATIONS: dict[str, Activation] = {
     "mish": Smooth("mish", F.mish),
 }
 NORMS: dict[str, Literal["batch", "layer", "none"]] = {"bn": "batch", "ln": "layer", "vanilla": "none"}
+NUMBER = r"([+-]?(?:\d+\.?\d*|\.\d+)(?:e[+-]?\d+)?)"
 WORDS: dict[str, tuple[str, Callable[[str], Any]]] = {
     r"k(\d+)": ("kernel", int),
     r"s(\d+)": ("stride", int),
@@ -50,9 +53,9 @@ WORDS: dict[str, tuple[str, Callable[[str], Any]]] = {
     rf"({'|'.join(NORMS)})": ("norm", NORMS.__getitem__),
     rf"({'|'.join(ACTIVATIONS)}|leaky_relu\([\d.]+\))": ("activation", str),
     r"(residual)": ("residual", bool),
-    r"gamma=([\d.e+-]+)": ("gamma", float),
-    r"sigma_w2=([\d.e+-]+)": ("sigma_w2", float),
-    r"sigma_b2=([\d.e+-]+)": ("sigma_b2", float),
+    rf"gamma={NUMBER}": ("gamma", float),
+    rf"sigma_w2={NUMBER}": ("sigma_w2", float),
+    rf"sigma_b2={NUMBER}": ("sigma_b2", float),
 }
 """The words of a line that may stand in any order: the argument of `Architecture` that each is."""
 CONVOLUTIONAL = {"kernel", "stride", "padding", "outputs", "head"}
@@ -105,6 +108,7 @@ class Architecture:
             value = getattr(self, name)
             for number in value if isinstance(value, tuple) else (value,):
                 check_number(name, number)
+        _ = self.grid
         if len(self.input) not in (1, 3):
             raise ValueError(f"input is {self.input}; it must be (features,) or (channels, height, width).")
         for name, allowed in (("norm", tuple(NORMS.values())), ("head", ("flatten", "pool"))):
@@ -165,8 +169,8 @@ class Architecture:
     @property
     def grid(self) -> torch.Size:
         """The shape of the grid of networks that this is; () for one."""
-        numbers = (*self.hidden, self.gamma, self.sigma_w2, self.sigma_b2)
-        return sum(map(_float64, numbers), torch.tensor(0.0)).shape
+        widths = {f"width {k}": width for k, width in enumerate(self.hidden, 1)}
+        return grid_of({**widths, "gamma": self.gamma, "sigma_w2": self.sigma_w2, "sigma_b2": self.sigma_b2})
 
     def each(self) -> Iterator[Architecture]:
         """The networks of the grid one by one, the last dimension first."""
@@ -242,9 +246,25 @@ def _options(text: str, words: str, convolutional: set[str]) -> dict[str, Any]:
 def check_number(name: str, value: Number) -> None:
     """Refuse what the argument of that name of `Architecture` cannot be."""
     allowed, holds = BOUNDS.get(name, ("1 or above", lambda x: x >= 1))
+    if not isinstance(value, (Real, Tensor)) or (isinstance(value, Tensor) and value.is_complex()):
+        raise TypeError(f"{name} is of type {type(value).__name__}; it must be a real number, or a tensor of them.")
+    if isinstance(value, Tensor) and not value.numel():
+        raise ValueError(f"{name} is a tensor without elements; give one for every network of the grid.")
     for x in value.flatten().tolist() if isinstance(value, Tensor) else (value,):
-        if not (holds(x) and math.isfinite(x)):
+        if not math.isfinite(x):
+            raise ValueError(f"{name} is {x}; it must be finite and {allowed}.")
+        if not holds(x):
             raise ValueError(f"{name} is {x}; it must be {allowed}.")
+
+
+def grid_of(numbers: Mapping[str, Number]) -> torch.Size:
+    """The shape to which they broadcast."""
+    shapes = {name: tuple(value.shape) for name, value in numbers.items() if isinstance(value, Tensor)}
+    try:
+        return torch.Size(np.broadcast_shapes(*shapes.values()))
+    except ValueError as error:
+        told = ", ".join(f"{name} {shape}" for name, shape in shapes.items())
+        raise ValueError(f"tensors of these shapes do not broadcast to one grid: {told}.") from error
 
 
 def _float64(value: Number) -> Tensor:

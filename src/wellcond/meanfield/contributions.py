@@ -11,6 +11,7 @@ from dataclasses import dataclass, fields
 import torch
 from torch import Tensor
 
+from wellcond.errors import InvalidProblem
 from wellcond.meanfield.field import Field
 from wellcond.meanfield.gram import Gram
 from wellcond.meanfield.moments import Kernel, Moments
@@ -53,6 +54,10 @@ def contributions(stages: Sequence[Stage], start: Kernel, variant: Variant) -> t
         if isinstance(visit.stage, Affine):
             order = (*_means(visit.given), *_means(visit.received), *_totals(visit.gradient))
             order_parameters[visit.stage.name] = order
+    if not terms:
+        raise InvalidProblem(
+            "no parameter is trained: all that count are frozen. Unfreeze one, parameter.requires_grad_(True)."
+        )
     total = functools.reduce(operator.add, terms.values())
     layers = [
         LayerContribution(name, term.share_of(total), *order_parameters.get(name, ())) for name, term in terms.items()

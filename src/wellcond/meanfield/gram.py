@@ -117,6 +117,8 @@ class Gram(Kernel):
 
     @cached_property
     def _spectrum(self) -> tuple[Tensor, Tensor]:
+        if not bool(self.value.isfinite().all()):  # of which eigh says no more than that it did not converge
+            return torch.full_like(self.value[..., 0], torch.nan), torch.full_like(self.value, torch.nan)
         eigenvalues, eigenvectors = torch.linalg.eigh(self.value)
         return eigenvalues, eigenvectors
 

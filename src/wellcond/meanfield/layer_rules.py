@@ -11,6 +11,7 @@ from torch import Tensor, nn
 from torch.nn import functional as F
 from torch.nn.utils import parametrize
 
+from wellcond.errors import NonFinite
 from wellcond.meanfield import weights
 from wellcond.meanfield.calls import Call, two
 from wellcond.meanfield.convolution import Convolution
@@ -18,6 +19,9 @@ from wellcond.meanfield.field import Window
 from wellcond.meanfield.gaussian import Activation, PiecewiseLinear, Smooth
 from wellcond.meanfield.signals import LINEAR, Signal
 from wellcond.meanfield.stages import Affine, Nonlinearity
+
+MOST_BETA = 0.1
+"""Over γ: up to here β is remarked on, above it the theory of β = 0 is far off."""
 
 
 def linear(call: Call, x: Signal) -> Signal:
@@ -57,12 +61,29 @@ def _padding(call: Call) -> tuple[int, ...]:
 
 def _measured(call: Call) -> tuple[Tensor, Tensor, Tensor, bool, bool]:
     layer = call.what
-    if parametrize.is_parametrized(layer):
-        raise call.refused("its weight is computed from other parameters", "Remove the parametrization.")
+    _check_own_parameters(call)
     call.remarks += weights.remarks_on_layer(layer)
     trained = weights.is_trained(layer.weight), weights.is_trained(layer.bias)
     fan_in = torch.tensor(float(weights.fan_in_of(layer)), dtype=torch.float64)
     return fan_in, weights.sigma_w2(layer), weights.sigma_b2(layer), *trained
+
+
+def _check_own_parameters(call: Call) -> None:
+    """Weight and bias are trained themselves, and numbers."""
+    layer = call.what
+    if parametrize.is_parametrized(layer):
+        raise call.refused("its weight is computed from other parameters", "Remove the parametrization.")
+    own = dict(layer.named_parameters(recurse=False))
+    for name in ("weight", "bias"):
+        value = getattr(layer, name, None)
+        if value is not None and name not in own:
+            others = " and ".join(other for other in own if other.startswith(f"{name}_"))
+            raise call.refused(
+                f"its {name} is computed from {others or 'something else'}, as by weight_norm or pruning",
+                "Make it a parameter again, as torch.nn.utils.remove_weight_norm does.",
+            )
+        if value is not None and not bool(value.isfinite().all()):
+            raise NonFinite(f"layer {call.name!r}: its {name} holds NaN or inf, and so no λ_max can be predicted.")
 
 
 # norms
@@ -92,9 +113,16 @@ def layernorm(call: Call, x: Signal) -> Signal:
 
 def _norm(call: Call, x: Signal, kind: Literal["batch", "layer"]) -> Signal:
     norm = call.what
+    _check_own_parameters(call)
+    beta, gamma = weights.beta(norm), weights.gamma(norm)
+    if beta > MOST_BETA * gamma:
+        raise call.refused(
+            f"its β are {float(beta):.2g} beside γ of {float(gamma):.2g}, and the theory is of β = 0",
+            "Predict for the network as initialised, or measure instead: wc.eigenvalues(wc.GGN(problem)).",
+        )
     call.remarks += weights.remarks_on_norm(norm)
     trains = weights.is_trained(getattr(norm, "weight", None)) or weights.is_trained(getattr(norm, "bias", None))
-    return x.normed(Nonlinearity(call.name, LINEAR, kind, weights.gamma(norm), trains))
+    return x.normed(Nonlinearity(call.name, LINEAR, kind, gamma, trains))
 
 
 # activations
@@ -127,6 +155,13 @@ def _activated(call: Call, x: Signal, activation: Activation) -> Signal:
     if x.units == "activated" or not x.stages:
         receives = "an activation's output" if x.stages else "the network's input"
         raise call.refused(f"it receives {receives}, which is not Gaussian", "Put a weighted layer before it.")
+    norm = x.stages[-1]
+    has_kink = isinstance(activation, PiecewiseLinear) and activation != LINEAR
+    if has_kink and isinstance(norm, Nonlinearity) and norm.gamma is not None and norm.gamma <= weights.LEAST_GAMMA:
+        raise call.refused(
+            f"γ of {norm.name!r} is 0, so that all it receives is 0, where its slope jumps",
+            "Predict for the γ that it is to have, or put the norm at the end of a residual branch.",
+        )
     if x.units == "other":
         call.remarks.append("it receives a sum of which a part is not Gaussian; it is taken as Gaussian with its mean")
     return x.activated(call.name, activation)

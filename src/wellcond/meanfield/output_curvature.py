@@ -5,6 +5,7 @@ from __future__ import annotations
 import torch
 from torch import Tensor, nn
 
+from wellcond.errors import NonFinite
 from wellcond.isolation import isolated, unwrapped
 
 
@@ -23,5 +24,7 @@ def softmax_curvature(module: nn.Module, inputs: Tensor, *, batch_statistics: bo
     first = next(module.parameters())
     with isolated(module, first.device, batch_statistics=batch_statistics, dropout=False), torch.no_grad():
         p = module(inputs.to(first.device, first.dtype)).double().softmax(1)
+    if not bool(p.isfinite().all()):
+        raise NonFinite("the network's outputs on these inputs are NaN or inf; look at their scale and at the weights.")
     mean = p.mean(0).diag() - p.T @ p / len(p)
     return float(torch.linalg.eigvalsh(mean)[-1])

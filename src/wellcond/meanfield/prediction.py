@@ -68,7 +68,8 @@ class Prediction:
         if self.lambda_max == 0:
             return "the gradients of two examples have nothing in common, and do not limit the rate"
         largest = max(self.layers, key=lambda layer: layer.term)
-        name = "the last layer" if largest is self.layers[-1] else largest.name
+        is_norm = math.isnan(float(largest.q_tilde_xy))
+        name = "the last layer" if largest is self.layers[-1] and not is_norm else largest.name
         return f"{name} limits the rate, its term is {_share(largest.term, self.lambda_max)}"
 
 

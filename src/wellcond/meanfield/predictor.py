@@ -5,12 +5,15 @@ from __future__ import annotations
 import math
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, replace
-from typing import Any, get_args
+from typing import Any
 
 import torch
 from torch import Tensor, nn
 
-from wellcond.meanfield.architecture import Architecture, Number, Parameters, check_number
+from wellcond.errors import NonFinite
+from wellcond.meanfield.architecture import Architecture, Number, Parameters, check_number, grid_of
+from wellcond.meanfield.arguments import check_batch, check_examples, check_options
+from wellcond.meanfield.cautions import cautions, check_inputs_differ, has_batchnorm, why_not_finite
 from wellcond.meanfield.contributions import LayerContribution, contributions
 from wellcond.meanfield.convolution import Convolution
 from wellcond.meanfield.field import Field
@@ -67,7 +70,7 @@ def predict(
     >>> {layer.name: round(layer.term, 1) for layer in prediction.layers}
     {'fc1': 0.0, 'fc2': 85.6, 'fc3': 116.7, 'head': 159.2}
     """
-    _check_options(momentum, variant, loss, parameters, examples)
+    check_options(momentum, variant, loss, parameters, examples)
     variant = variant or "batch"
     replaced = {"gamma": gamma, "sigma_w2": sigma_w2, "sigma_b2": sigma_b2}
     changes: dict[str, Any] = {name: value for name, value in replaced.items() if value is not None}
@@ -76,16 +79,26 @@ def predict(
             raise ValueError(f"width is {width}, but that of a module cannot be changed; give an architecture.")
         subject = _of_module(network, changes, inputs, examples, parameters or "all")
     else:
+        if not isinstance(network, str | Architecture):
+            kind = type(network).__name__
+            raise TypeError(
+                f"network is of type {kind}; pass an nn.Module, a line such as 'fc 784-1000-10', or an Architecture."
+            )
         architecture = Architecture.parse(network) if isinstance(network, str) else network
         widths: dict[str, Any] = {} if width is None else {"hidden": (width,) * len(architecture.hidden)}
         architecture = replace(architecture, **changes, **widths)
         subject = _of_architecture(architecture, variant, inputs, examples, parameters or "weights")
+    stages, start = subject.networks[0], subject.start(variant)
+    check_examples(examples, has_batchnorm(stages))
+    check_inputs_differ(stages, start)
     factor = _factor(loss, subject.outputs)
+    found = [contributions(stages, start, variant) for stages in subject.networks]
+    if not all(bool(largest.isfinite().all()) for largest, _ in found):
+        raise NonFinite(f"no finite λ_max: {why_not_finite(stages, start)}.")
     is_run = False
     if isinstance(network, nn.Module) and isinstance(inputs, Tensor) and loss == "cross-entropy":
         is_run = True
         factor = softmax_curvature(network, inputs, batch_statistics=variant == "batch")
-    found = [contributions(stages, subject.start(variant), variant) for stages in subject.networks]
     layers = []
     for same_layer in zip(*(layers for _, layers in found), strict=True):
         columns = [[layer.values()[name] for layer in same_layer] for name in same_layer[0].values()]
@@ -93,7 +106,7 @@ def predict(
         layers.append(LayerContribution(same_layer[0].name, factor * term, *order_parameters))
     lambda_max = subject.joined([factor * largest for largest, _ in found])
     max_lr = 2 * (1 + momentum) / lambda_max if isinstance(lambda_max, Tensor) or lambda_max > 0 else math.inf
-    notes = (*subject.notes, *_notes(subject, variant, loss, is_run))
+    notes = (*subject.notes, *_notes(subject, variant, loss, is_run), *cautions(stages, subject.input_moments))
     return Prediction(subject.name, lambda_max, max_lr, tuple(layers), variant, momentum, loss, notes)
 
 
@@ -136,10 +149,13 @@ def _of_module(
 ) -> _Subject:
     for name, value in changes.items():
         check_number(name, value)
+    grid = grid_of(changes)
     reading = read(module, inputs)
     stages = with_means(list(_changed(reading.stages, changes, parameters)), reading.input_moments)
-    grid = sum((torch.as_tensor(value) for value in changes.values()), torch.tensor(0.0)).shape
-    start = _among(reading.input_moments, examples)
+    start = reading.input_moments
+    if examples is not None and isinstance(start, Moments) and any(isinstance(s, Convolution) for s in every(stages)):
+        start = Field.independent(math.prod(inputs[1:]))  # as in `_moments`
+    start = _among(start, examples)
     return _Subject(type(module).__name__, [stages], start, reading.outputs, grid, reading.notes)
 
 
@@ -163,9 +179,7 @@ def _changed(stages: Sequence[Stage], changes: dict[str, Number], parameters: Pa
 def _moments(architecture: Architecture, variant: Variant, inputs: Tensor | None, examples: int | None) -> Kernel:
     """Those of the inputs: by position where positions differ, by example where examples are given."""
     if inputs is not None:
-        if inputs.shape[1:] != architecture.input or len(inputs) < 2:
-            wanted = "×".join(map(str, ("N", *architecture.input)))
-            raise ValueError(f"inputs is {'×'.join(map(str, inputs.shape))}; it must be {wanted} with N > 1.")
+        check_batch(inputs, architecture.input)
         return _among(Field.of(inputs) if architecture.is_convolutional else Gram.of(inputs), examples)
     # what positions of one example share counts where examples are few, and is not in two numbers
     positions_differ = architecture.padding > 0 or examples is not None
@@ -193,7 +207,7 @@ def _factor(loss: Loss, outputs: int) -> float:
 
 def _notes(subject: _Subject, variant: Variant, loss: Loss, is_run: bool) -> Iterator[str]:
     stages = list(every(subject.networks[0]))
-    if any(isinstance(stage, Nonlinearity) and stage.norm == "batch" for stage in stages):
+    if has_batchnorm(stages):
         yield f"BatchNorm's statistics are {MEANING[variant]} (variant {variant!r})"
     if any(isinstance(stage, Convolution) for stage in stages) and variant == "source":
         yield "convolutions as printed, where positions are counted twice: far too high"
@@ -201,19 +215,3 @@ def _notes(subject: _Subject, variant: Variant, loss: Loss, is_run: bool) -> Ite
         yield "the curvature of the cross-entropy is that of the network's own outputs, by one forward pass"
     elif loss == "cross-entropy":
         yield "all classes are taken to be equally likely, as they are at first where outputs are small"
-
-
-def _check_options(
-    momentum: float, variant: str | None, loss: str, parameters: str | None, examples: int | None
-) -> None:
-    for name, value, allowed in (
-        ("variant", variant, (None, *get_args(Variant))),
-        ("loss", loss, get_args(Loss)),
-        ("parameters", parameters, (None, *get_args(Parameters))),
-    ):
-        if value not in allowed:
-            raise ValueError(f"{name} is {value!r}; it must be one of {', '.join(map(repr, allowed))}.")
-    if not 0 <= momentum < 1:
-        raise ValueError(f"momentum is {momentum}; it must be 0 or above, and below 1.")
-    if examples is not None and examples < 1:
-        raise ValueError(f"examples is {examples}; it must be 1 or above.")

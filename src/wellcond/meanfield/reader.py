@@ -10,7 +10,9 @@ from typing import Any
 import torch
 from torch import Tensor, fx, nn
 
+from wellcond.errors import InvalidProblem
 from wellcond.isolation import unwrapped
+from wellcond.meanfield.arguments import check_finite, shape_of_one
 from wellcond.meanfield.calls import Call, two
 from wellcond.meanfield.convolution import AveragePool, Convolution, GlobalPool
 from wellcond.meanfield.field import Field
@@ -66,6 +68,9 @@ def read(module: nn.Module, inputs: Tensor | Sequence[int] | None = None) -> Rea
     module = unwrapped(module)
     if isinstance(module, tuple(MODULES)):
         module = nn.Sequential(module)
+    for name, parameter in module.named_parameters():
+        if parameter.is_meta:
+            raise InvalidProblem(f"parameter {name!r} is on the meta device and has no values; initialise it first.")
     examples = _two_examples(inputs)
     walk = _Walk(module)
     signal = walk.along(traced(module, examples))
@@ -80,11 +85,10 @@ def _two_examples(inputs: Tensor | Sequence[int] | None) -> Tensor | None:
     if inputs is None:
         return None
     if not isinstance(inputs, Tensor):
-        if not all(isinstance(n, int) and n > 0 for n in inputs):
-            raise ValueError(f"inputs is {inputs!r}; it must be a batch (N, ...) or the shape of one example.")
-        return torch.zeros(2, *inputs)
+        return torch.zeros(2, *shape_of_one(inputs))
     if inputs.dim() < 2 or len(inputs) < 2:
         raise ValueError(f"inputs is {tuple(inputs.shape)}; it must be a batch (N, ...) of two examples or more.")
+    check_finite(inputs)
     return inputs[:2]
 
 
@@ -168,8 +172,10 @@ class _Walk:
 
 def _outputs(module: nn.Module, signal: Signal) -> int:
     layers = [stage for stage in every(signal.stages) if isinstance(stage, Affine)]
-    last = signal.stages[-1] if signal.stages else None
-    if not layers or not isinstance(last, (Affine, GlobalPool, Residual)) or signal.size is not None:
+    if not layers:
+        raise InvalidProblem(f"the network {type(module).__name__} has neither a linear layer nor a convolution.")
+    last = signal.stages[-1]
+    if not isinstance(last, (Affine, GlobalPool, Residual)) or signal.size is not None:
         name = getattr(last, "name", type(last).__name__)
         why = "the theory is of networks that end in weights, or in the mean of what they give over positions"
         raise NotUnderstood(name, "at the end of the network", why, "Predict for the part up to the logits.")

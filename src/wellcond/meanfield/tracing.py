@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import contextlib
+import re
 from collections.abc import Callable
 from typing import Any
 
@@ -27,7 +28,8 @@ def traced(module: nn.Module, examples: Tensor | None) -> fx.Graph:
             _note_shapes(module, graph, examples)
         except Exception as error:
             shape = tuple(examples.shape[1:])
-            raise ValueError(f"inputs: the network cannot be run on examples of shape {shape}: {error}") from error
+            cause = re.split(r"\s*(?:While executing|Original traceback)", str(error))[0]
+            raise ValueError(f"inputs: the network cannot be run on examples of shape {shape}: {cause}") from error
         return graph
     layers = (module.get_submodule(str(node.target)) for node in graph.nodes if node.op == "call_module")
     first = next((layer for layer in layers if isinstance(layer, nn.Linear)), None)
@@ -54,7 +56,9 @@ class _Shapes(fx.Interpreter):
 
 def _note_shapes(module: nn.Module, graph: fx.Graph, examples: Tensor) -> None:
     parameter = next(module.parameters(), examples)
-    if examples.is_floating_point():
+    called = [module.get_submodule(str(node.target)) for node in graph.nodes if node.op == "call_module"]
+    takes_numbers = not (called and isinstance(called[0], nn.Embedding | nn.EmbeddingBag))
+    if takes_numbers and not examples.is_complex():
         examples = examples.to(parameter.dtype)
     with isolated(module, parameter.device, batch_statistics=False, dropout=False), torch.no_grad():
         _Shapes(module, graph=graph).run(examples.to(parameter.device))

@@ -12,6 +12,7 @@ MEAN_OF_WEIGHTS = 5.0
 """A mean this many standard errors away from 0 is no chance."""
 SPREAD_OF_ROWS = 0.1
 """Of the squared norms of a weight's rows, beyond chance; the same for γ, as a part of its mean."""
+LEAST_GAMMA = 1e-6
 ROWS = 256
 """At most as many rows are compared with one another."""
 
@@ -34,7 +35,13 @@ def sigma_b2(layer: Any) -> Tensor:
 def gamma(norm: nn.Module) -> Tensor:
     """√mean(γ²), 1 without γ. A γ of 0 is taken as the smallest for which ratios can be computed."""
     weight = getattr(norm, "weight", None)
-    return _number(1.0) if weight is None else _mean_square(weight).sqrt().clamp(min=1e-6)
+    return _number(1.0) if weight is None else _mean_square(weight).sqrt().clamp(min=LEAST_GAMMA)
+
+
+def beta(norm: nn.Module) -> Tensor:
+    """√mean(β²), 0 without β."""
+    bias = getattr(norm, "bias", None)
+    return _number(0.0) if bias is None else _mean_square(bias).sqrt()
 
 
 def is_trained(parameter: Tensor | None) -> bool:
@@ -65,8 +72,8 @@ def remarks_on_norm(norm: Any) -> Iterator[str]:
         size, spread = float(_mean_square(weight).sqrt()), float(weight.std(correction=0))
         if spread > SPREAD_OF_ROWS * size:
             yield f"its γ differ by {100 * spread / size:.0f} %; their root mean square counts"
-    if getattr(norm, "bias", None) is not None and bool((norm.bias != 0).any()):
-        yield f"its β are {float(_mean_square(norm.bias).sqrt()):.2g}, which is taken as 0"
+    if beta(norm) > 0:
+        yield f"its β are {float(beta(norm)):.2g}, which is taken as 0"
 
 
 def _likeness(rows: Tensor) -> float:

@@ -69,6 +69,7 @@ def _against_gamma(left: Axes, right: Axes, network: Architecture, gammas: Tenso
     for axes, quantity in ((left, "lambda_max"), (right, "max_lr")):
         draw_curves(axes, {name: [(places, getattr(p, quantity).tolist())] for name, p in found.items()})
         axes.set_yscale("log")
+        axes.minorticks_off()  # laying them out would take most of the time
         axes.set_xlabel("γ")
 
 
