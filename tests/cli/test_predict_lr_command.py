@@ -129,3 +129,12 @@ def test_arguments_that_make_no_sense_are_refused(arguments: tuple[str, ...], sa
     result = run("predict-lr", *arguments)
     assert result.exit_code == 2
     assert said in result.output
+
+
+def test_the_example_of_the_readme() -> None:
+    root = Path(__file__).resolve().parents[2]
+    result = run("predict-lr", f"{root / 'examples' / 'digits.py'}:convolutional")
+    assert result.exit_code == 0, result.output
+    told = next(line for line in (root / "README.md").read_text().splitlines() if line.startswith("Measured:"))
+    assert told.removeprefix("Measured:").strip() in result.output
+    assert "Start with lr = 0.616" in result.output
