@@ -1,6 +1,10 @@
 from __future__ import annotations
 
 import os
+import sys
+from typing import Any
+
+import pytest
 
 os.environ.setdefault("HF_HUB_OFFLINE", "1")
 # the tests run in several processes: more threads than cores make small operations up to fifty times slower
@@ -9,3 +13,13 @@ os.environ.setdefault("OMP_NUM_THREADS", "1")
 import torch
 
 torch.set_num_threads(1)
+
+
+@pytest.fixture(scope="session")
+def transformers() -> Any:
+    """The library, for all tests of a process: what it finds of torchvision when it is first imported, it keeps."""
+    try:
+        import torchvision  # noqa: F401
+    except Exception:  # broken or missing: transformers does without it if it is told so before its own import
+        sys.modules["torchvision"] = None  # type: ignore[assignment]
+    return pytest.importorskip("transformers")

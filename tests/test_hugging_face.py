@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import sys
 from typing import Any
 
 import pytest
@@ -15,15 +14,6 @@ from zoo import CLASSES, integers, normal
 
 import wellcond as wc
 from wellcond.errors import InvalidProblem
-
-
-@pytest.fixture(scope="module")
-def transformers() -> Any:
-    try:
-        import torchvision  # noqa: F401
-    except Exception:  # broken or missing: transformers does without it if it is told so before its own import
-        sys.modules["torchvision"] = None  # type: ignore[assignment]
-    return pytest.importorskip("transformers")
 
 
 def gpt2(transformers: Any, kind: str = "GPT2LMHeadModel", **options: Any) -> nn.Module:

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import sys
 from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
@@ -102,15 +101,6 @@ def test_a_model_compiled_in_place_is_copied_without_its_compilation() -> None:
 
 
 # Hugging Face, from configurations with random weights
-
-
-@pytest.fixture(scope="module")
-def transformers() -> Any:
-    try:
-        import torchvision  # noqa: F401
-    except Exception:  # broken or missing: transformers does without it if it is told so before its own import
-        sys.modules["torchvision"] = None  # type: ignore[assignment]
-    return pytest.importorskip("transformers")
 
 
 def hugging_face_resnet(transformers: Any, layer_type: str = "basic") -> nn.Module:

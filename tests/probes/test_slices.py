@@ -94,8 +94,8 @@ def test_filters_are_scaled_to_those_of_the_weights(case: Callable[[], Case]) ->
     assert_same(found.losses, torch.tensor([loss(theta + alpha * d) for alpha in GRID], dtype=torch.float64), 1e-10)
 
 
-def test_layers_that_store_inputs_first_have_their_filters_in_columns() -> None:
-    conv1d = pytest.importorskip("transformers.pytorch_utils").Conv1D
+def test_layers_that_store_inputs_first_have_their_filters_in_columns(transformers: Any) -> None:
+    conv1d = transformers.pytorch_utils.Conv1D
     model = seeded(lambda: nn.Sequential(conv1d(CLASSES, 4)))
     case = Case(model, nn.CrossEntropyLoss(), (normal(6, 4), integers(CLASSES, 6)))
     weight, bias = model[0].weight.detach(), model[0].bias.detach()
