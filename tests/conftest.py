@@ -2,6 +2,7 @@ from __future__ import annotations
 
 import os
 import sys
+from collections.abc import Iterator
 from typing import Any
 
 import pytest
@@ -23,3 +24,13 @@ def transformers() -> Any:
     except Exception:  # broken or missing: transformers does without it if it is told so before its own import
         sys.modules["torchvision"] = None  # type: ignore[assignment]
     return pytest.importorskip("transformers")
+
+
+@pytest.fixture(autouse=True)
+def nothing_compiled_is_left() -> Iterator[None]:
+    """Dynamo gives up on a function after eight compilations, whichever tests of the process asked for them."""
+    yield
+    dynamo = sys.modules.get("torch._dynamo")
+    if dynamo is not None and dynamo.utils.counters:
+        dynamo.utils.counters.clear()
+        torch.compiler.reset()
