@@ -16,7 +16,8 @@ import wellcond
 ROOT = Path(wellcond.__file__).parent
 
 ORDER: list[set[str]] = [
-    {"errors", "results"},
+    {"errors"},
+    {"results"},
     {"likelihoods"},
     {"isolation", "taps", "layers", "losses", "checks", "graph"},
     {"causes"},

@@ -2,8 +2,12 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Sequence
-from typing import NamedTuple
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from typing import NamedTuple, TypeVar
+
+from wellcond.errors import UnknownLayer
+
+Entry = TypeVar("Entry")
 
 
 class Row(NamedTuple):
@@ -17,6 +21,23 @@ class Row(NamedTuple):
     quantity: str
     value: float
     unit: str
+
+
+class ByLayer(Mapping[str, Entry]):
+    """A result with one entry a layer: `result["layer"]`; an unknown name is told with the closest."""
+
+    layers: dict[str, Entry]
+
+    def __getitem__(self, name: str) -> Entry:
+        if name not in self.layers:
+            raise UnknownLayer(name, self.layers)
+        return self.layers[name]
+
+    def __iter__(self) -> Iterator[str]:
+        return iter(self.layers)
+
+    def __len__(self) -> int:
+        return len(self.layers)
 
 
 def text_table(header: Sequence[str], body: Iterable[Sequence[str]]) -> str:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import functools
 from collections.abc import Callable
 from pathlib import Path
 from typing import Annotated
@@ -15,8 +16,8 @@ from wellcond.cli.progress import progress_bar
 from wellcond.cli.target import built
 from wellcond.cli.usage import as_usage_errors
 from wellcond.errors import WellcondError
+from wellcond.local.curvature import LocalCurvature
 from wellcond.local.local_hessian import LocalHessian, local_hessian
-from wellcond.local.operator import LocalOperator
 from wellcond.probes.covariate_shift import covariate_shift
 from wellcond.probes.directions import Name
 from wellcond.probes.landscape import landscape
@@ -124,11 +125,11 @@ def _spectra(block: LocalHessian) -> str:
     body = []
     for symbol, part in parts.items():
         for kind in ("exact", "gauss_newton"):
-            told = _told(lambda part=part, kind=kind: _largest(getattr(part, kind)))  # type: ignore[misc]
+            told = _told(functools.partial(_largest, part, kind))
             body.append([f"{symbol}, {kind}", f"{part.shape[0]:,}", told])
     return text_table(["", "side", "largest eigenvalue"], body) + "\na step of size 1 in z suits eigenvalues of about 1"
 
 
-def _largest(operator: LocalOperator) -> str:
-    top = eigenvalues(operator, tol=TOLERANCE)
+def _largest(part: LocalCurvature, kind: str) -> str:
+    top = eigenvalues(getattr(part, kind), tol=TOLERANCE)
     return f"{top.values[-1]:.4g} ± {top.errors[-1]:.1g}"

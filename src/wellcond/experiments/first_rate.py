@@ -107,29 +107,19 @@ def first_rate(
     else:
         notes.append(
             "the prediction and the trial steps are of gradient descent with one rate and heavy-ball momentum, not of "
-            f"this {type(optimizer).__name__}: they are left out (--momentum measures that instead)"
+            f"this {type(optimizer).__name__}: they are left out; give a momentum to have them"
         )
     return FirstRate(measured, predicted, trial, tuple(notes))
 
 
 def _heavy_ball(optimizer: Optimizer) -> float | None:
     """The momentum of an optimizer that is gradient descent with one rate and nothing else, or None."""
-    settings = {
-        (
-            group["lr"],
-            group["momentum"],
-            group["weight_decay"],
-            group["dampening"],
-            group["nesterov"],
-            group["maximize"],
-        )
-        for group in optimizer.param_groups
-        if type(optimizer) is SGD
-    }
-    if len(settings) != 1:
+    if type(optimizer) is not SGD or len({(group["lr"], group["momentum"]) for group in optimizer.param_groups}) > 1:
         return None
-    _, momentum, *others = settings.pop()
-    return None if any(others) else float(momentum)
+    does_more = ("weight_decay", "dampening", "nesterov", "maximize")
+    if any(group[setting] for group in optimizer.param_groups for setting in does_more):
+        return None
+    return float(optimizer.param_groups[0]["momentum"])
 
 
 def _predicted(problem: Problem, momentum: float) -> Prediction:
@@ -149,7 +139,8 @@ def _loss(likelihood: Likelihood | None, outputs: int) -> Loss:
     if isinstance(likelihood, CrossEntropy):
         return "cross-entropy"
     if isinstance(likelihood, Gaussian):
-        for name, scale in (("half-squared", 0.5), ("mse", 1 / outputs)):
+        scales: dict[Loss, float] = {"half-squared": 0.5, "mse": 1 / outputs}
+        for name, scale in scales.items():
             if math.isclose(likelihood.scale, scale, rel_tol=1e-3):
-                return name  # type: ignore[return-value]
+                return name
     raise WellcondError("the theory knows cross-entropy and squared error, and the loss is neither.")

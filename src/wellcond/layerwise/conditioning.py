@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass
 from functools import cached_property
 
@@ -14,7 +14,7 @@ from wellcond.curvature.kronecker import Labels, SecondMoment, kronecker_factors
 from wellcond.errors import NonFinite, UnknownLayer
 from wellcond.layers import Form
 from wellcond.problem import Problem
-from wellcond.results import Row, number, text_table
+from wellcond.results import ByLayer, Row, number, text_table
 from wellcond.spectral.condition import condition_number, numerical_rank
 from wellcond.spectral.exact import block_spectra
 
@@ -80,7 +80,7 @@ class LayerConditioning:
 
 
 @dataclass(frozen=True)
-class ConditioningTable(Mapping[str, LayerConditioning]):
+class ConditioningTable(ByLayer[LayerConditioning]):
     """One entry a layer, in the order of the forward pass. `table["fc1"].x.kappa[0.5]` is κ_50% of its Σx."""
 
     layers: dict[str, LayerConditioning]
@@ -94,12 +94,6 @@ class ConditioningTable(Mapping[str, LayerConditioning]):
         if found is None:
             raise UnknownLayer(name, self.layers)
         return found
-
-    def __iter__(self) -> Iterator[str]:
-        return iter(self.layers)
-
-    def __len__(self) -> int:
-        return len(self.layers)
 
     def rows(self) -> list[Row]:
         return [row for layer in self.layers.values() for row in layer.rows()]

@@ -3,17 +3,15 @@
 from __future__ import annotations
 
 import contextlib
-from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 from typing import Any
 
 import torch
 from torch import Tensor, nn
 
-from wellcond.errors import UnknownLayer
 from wellcond.layers import rule_for, weighted_layers
 from wellcond.problem import Problem
-from wellcond.results import Row, text_table
+from wellcond.results import ByLayer, Row, text_table
 from wellcond.taps import WatchedRelu, tapped
 
 
@@ -43,22 +41,11 @@ class LayerNeurons:
 
 
 @dataclass(frozen=True)
-class NeuronTable(Mapping[str, LayerNeurons]):
+class NeuronTable(ByLayer[LayerNeurons]):
     """One entry a ReLU, under the name of the layer that feeds it."""
 
     layers: dict[str, LayerNeurons]
     examples: int
-
-    def __getitem__(self, name: str) -> LayerNeurons:
-        if name not in self.layers:
-            raise UnknownLayer(name, self.layers)
-        return self.layers[name]
-
-    def __iter__(self) -> Iterator[str]:
-        return iter(self.layers)
-
-    def __len__(self) -> int:
-        return len(self.layers)
 
     def rows(self) -> list[Row]:
         out = []

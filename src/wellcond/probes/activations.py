@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import contextlib
 import math
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -19,7 +19,7 @@ from wellcond.probes.moment_change import MomentChange, MomentChanges
 from wellcond.probes.norm_layers import is_norm, unit_dim
 from wellcond.probes.unit_statistics import Histogram, UnitStatistics
 from wellcond.problem import Problem
-from wellcond.results import Row, number, text_table
+from wellcond.results import ByLayer, Row, number, text_table
 from wellcond.taps import tapped
 
 COST = "cost: one forward pass and the counting of all outputs, about 1 u together; more where layers are tiny"
@@ -62,22 +62,11 @@ class LayerActivations:
 
 
 @dataclass(frozen=True)
-class Activations(Mapping[str, LayerActivations]):
+class Activations(ByLayer[LayerActivations]):
     """One entry a layer, in the order of the forward pass. not_covered: layers without any, and why."""
 
     layers: dict[str, LayerActivations]
     not_covered: dict[str, str]
-
-    def __getitem__(self, name: str) -> LayerActivations:
-        if name not in self.layers:
-            raise UnknownLayer(name, self.layers)
-        return self.layers[name]
-
-    def __iter__(self) -> Iterator[str]:
-        return iter(self.layers)
-
-    def __len__(self) -> int:
-        return len(self.layers)
 
     def change_from(self, earlier: Activations) -> MomentChanges:
         """‖μ − μ'‖ and ‖σ² − σ'²‖ of every layer since an earlier step, absolute and relative (figure 7)."""

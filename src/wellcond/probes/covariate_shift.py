@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 
 import torch
@@ -18,7 +18,7 @@ from wellcond.probes.layer_order import Layer, layers_in_order
 from wellcond.probes.points import Check, checked_if_it_moves
 from wellcond.probes.updated import updated_parameters
 from wellcond.problem import Problem
-from wellcond.results import Row, number, text_table
+from wellcond.results import ByLayer, Row, number, text_table
 from wellcond.taps import starts_tapped
 
 
@@ -39,7 +39,7 @@ class Shift:
 
 
 @dataclass(frozen=True)
-class CovariateShift(Mapping[str, Shift]):
+class CovariateShift(ByLayer[Shift]):
     """One entry a layer, in the order of the forward pass; `["0.weight"]` looks up one parameter alone.
 
     forwards, backwards: passes over the data. All backward passes but the first end at the layer they are made for.
@@ -57,12 +57,6 @@ class CovariateShift(Mapping[str, Shift]):
         if found is None:
             raise UnknownLayer(name, [*self.layers, *self.parameters])
         return found
-
-    def __iter__(self) -> Iterator[str]:
-        return iter(self.layers)
-
-    def __len__(self) -> int:
-        return len(self.layers)
 
     def rows(self, step: int | None = None) -> list[Row]:
         """Four rows a layer. step: the training step t that this was measured at."""

@@ -3,13 +3,11 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 
 from torch import Tensor
 
-from wellcond.errors import UnknownLayer
-from wellcond.results import Row, number, text_table
+from wellcond.results import ByLayer, Row, number, text_table
 
 
 @dataclass(frozen=True)
@@ -34,21 +32,10 @@ class MomentChange:
 
 
 @dataclass(frozen=True)
-class MomentChanges(Mapping[str, MomentChange]):
+class MomentChanges(ByLayer[MomentChange]):
     """One entry a layer."""
 
     layers: dict[str, MomentChange]
-
-    def __getitem__(self, name: str) -> MomentChange:
-        if name not in self.layers:
-            raise UnknownLayer(name, self.layers)
-        return self.layers[name]
-
-    def __iter__(self) -> Iterator[str]:
-        return iter(self.layers)
-
-    def __len__(self) -> int:
-        return len(self.layers)
 
     def rows(self, step: int | None = None) -> list[Row]:
         """Four rows a layer. step: the training step of the later of the two measurements."""
