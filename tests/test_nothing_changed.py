@@ -16,8 +16,8 @@ from torch.utils.data import BatchSampler, DataLoader, RandomSampler, SubsetRand
 from zoo import integers, normal, seeded
 
 import wellcond as wc
-from wellcond.experiments.trial import trial
-from wellcond.probes.trial_steps import trial_steps
+from wellcond.verify.trial import trial
+from wellcond.verify.trial_steps import trial_steps
 
 FAIL = 99.0
 """An input with this value makes the model raise."""

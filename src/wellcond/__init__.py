@@ -3,7 +3,7 @@
 from importlib.metadata import PackageNotFoundError, version
 
 # the one input
-from wellcond.problem import Problem
+from wellcond.problem.problem import Problem
 
 # curvature: linear operators over the flat parameter vector
 from wellcond.curvature.hessian import Hessian
@@ -26,11 +26,11 @@ from wellcond.layerwise.neurons import neurons
 from wellcond import local, meanfield
 from wellcond.local.back_matching import back_matching
 from wellcond.local.local_hessian import local_hessian
-from wellcond.probes.activations import activations
-from wellcond.probes.covariate_shift import covariate_shift
-from wellcond.probes.landscape import landscape
-from wellcond.probes.max_lr import max_lr
-from wellcond.probes.slices import loss_slice
+from wellcond.layerwise.activations import activations
+from wellcond.layerwise.covariate_shift import covariate_shift
+from wellcond.surface.landscape import landscape
+from wellcond.stability.max_lr import max_lr
+from wellcond.surface.slices import loss_slice
 
 # verdict
 from wellcond.diagnosis.diagnose import diagnose

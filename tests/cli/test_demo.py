@@ -9,7 +9,7 @@ import pytest
 from command import run
 
 from wellcond.cli import comparison
-from wellcond.diagnosis.pivot import Pivot
+from wellcond.report.pivot import Pivot
 
 pytest.importorskip("sklearn")
 

@@ -9,8 +9,8 @@ from command import run, script
 
 import wellcond as wc
 from wellcond.cli.try_ import _table
-from wellcond.experiments.trial import trial
-from wellcond.experiments.trial_result import Run, Trial
+from wellcond.verify.trial import trial
+from wellcond.verify.trial_result import Run, Trial
 
 HEADER = """
 import torch

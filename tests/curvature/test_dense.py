@@ -16,7 +16,7 @@ from zoo import ARCHITECTURES, Case, normal
 
 import wellcond as wc
 from wellcond.errors import InvalidProblem
-from wellcond.likelihoods import Bernoulli, CrossEntropy, Gaussian
+from wellcond.problem.likelihoods import Bernoulli, CrossEntropy, Gaussian
 
 EVERYTHING = ARCHITECTURES | LOSSES | OTHER_LOSSES
 WITH_LIKELIHOOD = ARCHITECTURES | LOSSES

@@ -17,7 +17,7 @@ from zoo import ARCHITECTURES, CLASSES, Case, classifier, integers, mlp, normal,
 
 import wellcond as wc
 from wellcond.errors import InvalidProblem
-from wellcond.likelihoods import CrossEntropy
+from wellcond.problem.likelihoods import CrossEntropy
 
 LABELS = ["data", "model"]
 every_labels = pytest.mark.parametrize("labels", LABELS)

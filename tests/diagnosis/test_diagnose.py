@@ -14,7 +14,7 @@ from torch.utils.data import DataLoader, TensorDataset
 import wellcond as wc
 from wellcond.diagnosis import diagnose as module
 from wellcond.diagnosis.diagnose import diagnose
-from wellcond.diagnosis.pivot import Pivot
+from wellcond.report.pivot import Pivot
 from wellcond.errors import InvalidProblem, NotDeterministic
 
 

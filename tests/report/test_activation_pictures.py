@@ -11,8 +11,8 @@ from zoo import ARCHITECTURES, CLASSES, integers, normal, seeded
 
 import wellcond as wc
 from wellcond.errors import UnknownLayer
-from wellcond.probes.activations import Activations, activations
-from wellcond.probes.covariate_shift import covariate_shift
+from wellcond.layerwise.activations import Activations, activations
+from wellcond.layerwise.covariate_shift import covariate_shift
 from wellcond.report.write import OutputError
 from wellcond.results import Row
 

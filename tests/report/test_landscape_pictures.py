@@ -10,8 +10,8 @@ from typing import Any
 import pytest
 import torch
 
-from wellcond.probes.landscape import Landscape
-from wellcond.probes.slices import LossSlice
+from wellcond.surface.landscape import Landscape
+from wellcond.surface.slices import LossSlice
 from wellcond.report.write import OutputError
 from wellcond.results import Row
 

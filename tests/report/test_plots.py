@@ -9,7 +9,7 @@ import plotly.graph_objects as go
 import pytest
 from subjects import AWKWARD, SOUND
 
-from wellcond.diagnosis.pivot import Pivot
+from wellcond.report.pivot import Pivot
 from wellcond.report import plots
 from wellcond.report.gallery import panels
 from wellcond.report.scale import LogScale

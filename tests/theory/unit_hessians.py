@@ -12,7 +12,7 @@ from torch.func import functional_call
 from zoo import CLASSES, integers, normal, seeded
 
 import wellcond as wc
-from wellcond.layers import rule_for
+from wellcond.network.layers import rule_for
 
 Data = tuple[Tensor, Tensor]
 

@@ -13,7 +13,7 @@ import torch
 import typer
 from rich.console import Console
 
-from wellcond.cli.comparison import LEARNING_RATES, compare
+from wellcond.experiments.demo_networks import LEARNING_RATES, compare
 from wellcond.cli.progress import progress_bar
 from wellcond.report.page import save_page
 from wellcond.report.terminal import facts_table, show_failures

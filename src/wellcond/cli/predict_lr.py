@@ -14,7 +14,7 @@ from rich.text import Text
 from wellcond.cli.progress import progress_bar
 from wellcond.cli.target import built
 from wellcond.cli.usage import as_usage_errors
-from wellcond.experiments.first_rate import FirstRate, first_rate
+from wellcond.verify.first_rate import FirstRate, first_rate
 from wellcond.meanfield.architecture import Architecture
 from wellcond.meanfield.predictor import predict
 from wellcond.meanfield.stages import Variant

@@ -18,9 +18,9 @@ from wellcond.cli.usage import as_usage_errors
 from wellcond.errors import WellcondError
 from wellcond.local.curvature import LocalCurvature
 from wellcond.local.local_hessian import LocalHessian, local_hessian
-from wellcond.probes.covariate_shift import covariate_shift
-from wellcond.probes.directions import Name
-from wellcond.probes.landscape import landscape
+from wellcond.layerwise.covariate_shift import covariate_shift
+from wellcond.surface.directions import Name
+from wellcond.surface.landscape import landscape
 from wellcond.report.write import check_writable
 from wellcond.results import text_table
 from wellcond.spectral.eigenvalues import eigenvalues

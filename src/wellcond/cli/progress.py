@@ -8,7 +8,7 @@ from collections.abc import Iterator
 from rich.console import Console
 from rich.progress import BarColumn, Progress, TaskProgressColumn, TextColumn, TimeRemainingColumn
 
-from wellcond.diagnosis.parts import Progress as Report
+from wellcond.problem.parts import Progress as Report
 
 
 @contextlib.contextmanager

@@ -17,7 +17,7 @@ from typing import Any, TypeVar
 import torch
 
 from wellcond.errors import WellcondError
-from wellcond.problem import Problem
+from wellcond.problem.problem import Problem
 
 T = TypeVar("T")
 

@@ -14,8 +14,8 @@ from rich.text import Text
 
 from wellcond.cli.progress import progress_bar
 from wellcond.cli.target import built
-from wellcond.experiments.trial import LEARNING_RATES, METHODS, check_settings, trial
-from wellcond.experiments.trial_result import Run, Trial, tenth
+from wellcond.verify.trial import LEARNING_RATES, METHODS, check_settings, trial
+from wellcond.verify.trial_result import Run, Trial, tenth
 from wellcond.report.write import check_writable
 
 INTERRUPTED = 130

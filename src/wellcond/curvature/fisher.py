@@ -11,8 +11,8 @@ from torch import Tensor
 
 from wellcond.curvature.ggn import OutputCurvature, OutputProduct, loss_hessian, output_gradient
 from wellcond.errors import InvalidProblem
-from wellcond.likelihoods import Likelihood
-from wellcond.problem import Evaluation, Problem
+from wellcond.problem.likelihoods import Likelihood
+from wellcond.problem.problem import Evaluation, Problem
 
 Labels = Literal["model", "sample", "data"]
 

@@ -12,7 +12,7 @@ from torch import Tensor
 
 from wellcond.curvature.operator import Block, CurvatureOperator, Product
 from wellcond.errors import InvalidProblem
-from wellcond.problem import Evaluation
+from wellcond.problem.problem import Evaluation
 
 OutputProduct = Callable[[Tensor], Tensor]
 """u ↦ B u in the space of a batch's outputs."""

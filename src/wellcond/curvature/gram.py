@@ -25,9 +25,9 @@ from torch import Tensor, nn
 
 from wellcond.curvature.ggn import OutputCurvature, tensor_outputs
 from wellcond.errors import InvalidProblem
-from wellcond.layers import BlockRule, Rule, rule_for, weighted_layers
-from wellcond.problem import Batch
-from wellcond.taps import tapped
+from wellcond.network.layers import BlockRule, Rule, rule_for, weighted_layers
+from wellcond.problem.problem import Batch
+from wellcond.network.taps import tapped
 
 CHUNK = 64
 """Rows differentiated together by one vectorised backward pass."""

@@ -9,7 +9,7 @@ from torch import Tensor, nn
 
 from wellcond.curvature.operator import Block, CurvatureOperator, Product
 from wellcond.errors import InvalidProblem
-from wellcond.problem import Evaluation, Problem
+from wellcond.problem.problem import Evaluation, Problem
 
 
 class Hessian(CurvatureOperator):

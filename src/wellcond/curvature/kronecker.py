@@ -14,9 +14,9 @@ from torch import Tensor, nn
 from wellcond.curvature.fisher import likelihood_of
 from wellcond.curvature.ggn import tensor_outputs
 from wellcond.errors import InvalidProblem
-from wellcond.layers import Form, Rule, rule_for, uncovered, weighted_layers
-from wellcond.problem import Evaluation, Problem
-from wellcond.taps import tapped
+from wellcond.network.layers import Form, Rule, rule_for, uncovered, weighted_layers
+from wellcond.problem.problem import Evaluation, Problem
+from wellcond.network.taps import tapped
 
 Labels = Literal["data", "sample", "model"]
 

@@ -14,7 +14,7 @@ from torch import Tensor
 from torch.utils._pytree import tree_leaves
 
 from wellcond.errors import InvalidProblem, NonFinite, TooLarge, UnknownLayer
-from wellcond.problem import Evaluation, Problem
+from wellcond.problem.problem import Evaluation, Problem
 
 Block = Sequence[int]
 """Some parameters, by their position in the operator."""

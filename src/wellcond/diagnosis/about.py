@@ -8,7 +8,7 @@ import torch
 from torch.nn.modules.batchnorm import _BatchNorm
 
 from wellcond.layerwise.conditioning import ConditioningTable
-from wellcond.problem import Problem
+from wellcond.problem.problem import Problem
 from wellcond.spectral.eigenvalues import Eigenvalues
 from wellcond.spectral.trace import Trace
 

@@ -7,7 +7,7 @@ from pathlib import Path
 
 from wellcond.diagnosis.magnitudes import Gradients
 from wellcond.diagnosis.step_limit import StepLimit
-from wellcond.diagnosis.text import plain_text
+from wellcond.report.text import plain_text
 from wellcond.layerwise.conditioning import ConditioningTable
 from wellcond.layerwise.neurons import NeuronTable
 from wellcond.results import Row

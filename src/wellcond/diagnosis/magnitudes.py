@@ -10,8 +10,8 @@ import torch
 from torch import Tensor
 
 from wellcond.errors import NonFinite
-from wellcond.layers import weighted_layers
-from wellcond.problem import Problem
+from wellcond.network.layers import weighted_layers
+from wellcond.problem.problem import Problem
 from wellcond.results import Row
 
 

@@ -8,7 +8,7 @@ from typing import Any
 import torch
 
 from wellcond.errors import InvalidProblem
-from wellcond.problem import Problem
+from wellcond.problem.problem import Problem
 from wellcond.results import Row
 from wellcond.spectral.eigenvalues import Eigenvalues
 

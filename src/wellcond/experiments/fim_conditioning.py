@@ -23,7 +23,7 @@ from wellcond.data import mnist
 from wellcond.layerwise.conditioning import Conditioning
 from wellcond.models import mlp
 from wellcond.models.mlp import Norm
-from wellcond.problem import Problem
+from wellcond.problem.problem import Problem
 from wellcond.results import Row
 from wellcond.spectral.exact import block_spectra
 

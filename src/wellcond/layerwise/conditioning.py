@@ -12,8 +12,8 @@ from torch import Tensor
 from wellcond.curvature.fisher import Fisher
 from wellcond.curvature.kronecker import Labels, SecondMoment, kronecker_factors
 from wellcond.errors import NonFinite, UnknownLayer
-from wellcond.layers import Form
-from wellcond.problem import Problem
+from wellcond.network.layers import Form
+from wellcond.problem.problem import Problem
 from wellcond.results import ByLayer, Row, number, text_table
 from wellcond.spectral.condition import condition_number, numerical_rank
 from wellcond.spectral.exact import block_spectra

@@ -9,10 +9,10 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 
-from wellcond.layers import rule_for, weighted_layers
-from wellcond.problem import Problem
+from wellcond.network.layers import rule_for, weighted_layers
+from wellcond.problem.problem import Problem
 from wellcond.results import ByLayer, Row, text_table
-from wellcond.taps import WatchedRelu, tapped
+from wellcond.network.taps import WatchedRelu, tapped
 
 
 @dataclass(frozen=True)

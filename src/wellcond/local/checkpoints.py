@@ -5,7 +5,7 @@ from __future__ import annotations
 from torch import Tensor
 
 from wellcond.errors import InvalidProblem
-from wellcond.graph import upstream
+from wellcond.network.graph import upstream
 
 
 def refuse_reentrant_checkpoints(end: Tensor) -> None:

@@ -9,7 +9,7 @@ import torch
 from torch import Tensor, nn
 
 from wellcond.errors import InvalidProblem
-from wellcond.layers import with_batch
+from wellcond.network.layers import with_batch
 from wellcond.local import closed_forms as forms
 from wellcond.local.block_call import BlockCall, is_same
 

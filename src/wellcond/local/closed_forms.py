@@ -14,7 +14,7 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from wellcond.layers import patches, with_batch
+from wellcond.network.layers import patches, with_batch
 
 
 def linear_z(weight: Tensor) -> Tensor:

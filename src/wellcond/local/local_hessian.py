@@ -13,7 +13,7 @@ from wellcond.local.block_call import BlockCall, record
 from wellcond.local.blocks import find_block
 from wellcond.local.closed_form_of import ClosedForm, closed_form_of, formula_of
 from wellcond.local.curvature import LocalCurvature
-from wellcond.problem import Problem
+from wellcond.problem.problem import Problem
 from wellcond.results import Row, number
 
 

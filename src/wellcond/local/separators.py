@@ -7,7 +7,7 @@ from functools import reduce
 
 from torch.autograd.graph import Node
 
-from wellcond.graph import inputs_of
+from wellcond.network.graph import inputs_of
 
 Place = tuple[Node, int]
 """A tensor's place in the graph: the operation that made it, and which of its outputs it is."""

@@ -6,7 +6,7 @@ import torch
 from torch import Tensor, nn
 
 from wellcond.errors import NonFinite
-from wellcond.isolation import isolated, unwrapped
+from wellcond.network.isolation import isolated, unwrapped
 
 
 def softmax_curvature(module: nn.Module, inputs: Tensor, *, batch_statistics: bool) -> float:

@@ -11,7 +11,7 @@ import torch
 from torch import Tensor, fx, nn
 
 from wellcond.errors import InvalidProblem
-from wellcond.isolation import unwrapped
+from wellcond.network.isolation import unwrapped
 from wellcond.meanfield.arguments import check_finite, shape_of_one
 from wellcond.meanfield.calls import Call, two
 from wellcond.meanfield.convolution import AveragePool, Convolution, GlobalPool

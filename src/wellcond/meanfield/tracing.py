@@ -10,7 +10,7 @@ from typing import Any
 import torch
 from torch import Tensor, fx, nn
 
-from wellcond.isolation import isolated
+from wellcond.network.isolation import isolated
 from wellcond.meanfield.module_rules import MODULES
 from wellcond.meanfield.signals import NotUnderstood
 

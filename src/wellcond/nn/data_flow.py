@@ -11,9 +11,9 @@ from torch.nn.modules.batchnorm import _BatchNorm
 from torch.overrides import TorchFunctionMode
 from torch.utils._pytree import tree_leaves
 
-from wellcond.layers import is_affine
-from wellcond.nn.example_inputs import call, evaluating, tensors_in
-from wellcond.taps import tapped
+from wellcond.network.layers import is_affine
+from wellcond.network.example_inputs import call, evaluating, tensors_in
+from wellcond.network.taps import tapped
 
 SHAPE_READERS = frozenset((
     "dim", "ndimension", "size", "stride", "numel", "nelement", "__len__", "is_contiguous", "is_floating_point",

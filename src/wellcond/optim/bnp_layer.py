@@ -8,7 +8,7 @@ import torch
 from torch import Tensor, nn
 
 from wellcond.errors import UnknownLayer, WellcondError
-from wellcond.layers import ConvRule, is_affine, rule_for, weighted_layers
+from wellcond.network.layers import ConvRule, is_affine, rule_for, weighted_layers
 from wellcond.optim.input_statistics import Means
 
 

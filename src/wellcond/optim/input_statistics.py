@@ -10,7 +10,7 @@ from typing import Any, Literal, NamedTuple
 import torch
 from torch import Tensor, nn
 
-from wellcond.layers import ConvRule, TransposedConvRule, patches, rule_for, with_batch
+from wellcond.network.layers import ConvRule, TransposedConvRule, patches, rule_for, with_batch
 
 Means = Literal["channel", "kernel"]
 """Of a convolution: one mean an input channel (eqs. 21, 22), or one for every kernel entry (eqs. 19, 20)."""

@@ -8,9 +8,9 @@ from pathlib import Path
 
 import numpy as np
 
-from wellcond.diagnosis.columns import shortened
+from wellcond.report.columns import shortened
 from wellcond.errors import MissingExtra, UnknownLayer
-from wellcond.probes.activations import Activations
+from wellcond.layerwise.activations import Activations
 from wellcond.report.curves import STYLES, draw_curves, dress
 from wellcond.report.figures import COLOURS, MOST_LABELS, save_figure
 from wellcond.report.scale import LogScale

@@ -8,8 +8,8 @@ import math
 from collections.abc import Mapping, Sequence
 from pathlib import Path
 
-from wellcond.diagnosis.columns import shortened
-from wellcond.diagnosis.pivot import Pivot
+from wellcond.report.columns import shortened
+from wellcond.report.pivot import Pivot
 from wellcond.errors import MissingExtra
 from wellcond.report.scale import LogScale
 from wellcond.report.write import check_writable, write_atomically

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 
-from wellcond.diagnosis.pivot import Pivot
+from wellcond.report.pivot import Pivot
 from wellcond.report import plots
 from wellcond.results import Row
 

@@ -10,8 +10,8 @@ from pathlib import Path
 import numpy as np
 
 from wellcond.errors import MissingExtra
-from wellcond.probes.landscape import Landscape
-from wellcond.probes.slices import LossSlice
+from wellcond.surface.landscape import Landscape
+from wellcond.surface.slices import LossSlice
 from wellcond.report.curves import dress
 from wellcond.report.figures import COLOURS, save_figure
 from wellcond.report.series import check_series

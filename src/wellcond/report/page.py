@@ -8,7 +8,7 @@ from collections.abc import Mapping, Sequence
 from importlib.resources import files
 from pathlib import Path
 
-from wellcond.diagnosis.pivot import Pivot
+from wellcond.report.pivot import Pivot
 from wellcond.errors import MissingExtra
 from wellcond.report import sections
 from wellcond.report.gallery import panels

@@ -11,8 +11,8 @@ import re
 from collections.abc import Iterable, Mapping, Sequence
 from typing import Any
 
-from wellcond.diagnosis.columns import shortened
-from wellcond.diagnosis.pivot import Pivot
+from wellcond.report.columns import shortened
+from wellcond.report.pivot import Pivot
 from wellcond.report.scale import LogScale
 from wellcond.results import Row, number
 

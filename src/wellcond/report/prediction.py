@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Literal
 import torch
 from torch import Tensor
 
-from wellcond.diagnosis.columns import shortened
+from wellcond.report.columns import shortened
 from wellcond.errors import MissingExtra
 from wellcond.meanfield.architecture import Architecture
 from wellcond.meanfield.prediction import Prediction

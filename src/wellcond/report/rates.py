@@ -6,7 +6,7 @@ import math
 from pathlib import Path
 
 from wellcond.errors import MissingExtra
-from wellcond.probes.trial_steps import TrialSteps
+from wellcond.verify.trial_steps import TrialSteps
 from wellcond.report.curves import dress
 from wellcond.report.figures import COLOURS, save_figure
 from wellcond.report.write import check_writable

@@ -7,9 +7,9 @@ import math
 from collections.abc import Mapping, Sequence
 from dataclasses import replace
 
-from wellcond.diagnosis.columns import COLUMNS, Column, grouped
-from wellcond.diagnosis.facts import compare_facts
-from wellcond.diagnosis.pivot import Pivot
+from wellcond.report.columns import COLUMNS, Column, grouped
+from wellcond.report.facts import compare_facts
+from wellcond.report.pivot import Pivot
 from wellcond.report.plots import SERIES_COLOURS
 from wellcond.report.subject import Subject
 from wellcond.results import Row

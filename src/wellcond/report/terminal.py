@@ -5,9 +5,9 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from math import log10
 
-from wellcond.diagnosis.columns import COLUMNS, grouped, shortened
-from wellcond.diagnosis.facts import compare_facts
-from wellcond.diagnosis.pivot import Pivot
+from wellcond.report.columns import COLUMNS, grouped, shortened
+from wellcond.report.facts import compare_facts
+from wellcond.report.pivot import Pivot
 from wellcond.errors import MissingExtra
 from wellcond.report.subject import Subject
 from wellcond.results import Row

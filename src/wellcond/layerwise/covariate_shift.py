@@ -1,0 +1,222 @@
+"""Internal covariate shift: how the gradient of a layer changes because the layers before it take their step."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, field
+
+import torch
+from torch import Tensor
+from torch.optim import Optimizer
+
+from wellcond.network import isolation
+from wellcond.errors import NonFinite, UnknownLayer
+from wellcond.problem.arguments import as_names, check_problem
+from wellcond.problem.gradient_passes import GradientPasses, Gradients
+from wellcond.network.order import Layer, layers_in_order
+from wellcond.problem.points import Check, checked_if_it_moves
+from wellcond.layerwise.updated import updated_parameters
+from wellcond.problem.problem import Problem
+from wellcond.results import ByLayer, Row, number, text_table
+from wellcond.network.taps import starts_tapped
+
+
+@dataclass(frozen=True)
+class Shift:
+    """The gradient of one layer, or of one parameter, before and after the layers before it have taken their step.
+
+    difference: ‖G − G'‖. cosine: cos(G, G'), nan where one of them is zero. gradient_norm: ‖G‖. updated_norm: ‖G'‖.
+    note: what a reader must know, if anything.
+    """
+
+    name: str
+    difference: float
+    cosine: float
+    gradient_norm: float
+    updated_norm: float
+    note: str = ""
+
+
+@dataclass(frozen=True)
+class CovariateShift(ByLayer[Shift]):
+    """One entry a layer, in the order of the forward pass; `["0.weight"]` looks up one parameter alone.
+
+    forwards, backwards: passes over the data. All backward passes but the first end at the layer they are made for.
+    check: what was needed besides, to be sure that all passes see the same problem.
+    """
+
+    layers: dict[str, Shift]
+    parameters: dict[str, Shift]
+    forwards: int
+    backwards: int
+    check: Check = field(default_factory=Check)
+
+    def __getitem__(self, name: str) -> Shift:
+        found = self.layers.get(name) or self.parameters.get(name)
+        if found is None:
+            raise UnknownLayer(name, [*self.layers, *self.parameters])
+        return found
+
+    def rows(self, step: int | None = None) -> list[Row]:
+        """Four rows a layer. step: the training step t that this was measured at."""
+        out = []
+        for name, shift in self.layers.items():
+            named = {
+                "shift_difference": shift.difference,
+                "shift_cosine": shift.cosine,
+                "gradient_norm": shift.gradient_norm,
+                "shifted_gradient_norm": shift.updated_norm,
+            }
+            out += [Row(step, name, quantity, value, "") for quantity, value in named.items()]
+        return out
+
+    def __str__(self) -> str:
+        body = [
+            [s.name or "(model)", *map(number, (s.gradient_norm, s.updated_norm, s.difference)), _cosine(s.cosine)]
+            for s in self.layers.values()
+        ]
+        notes = [f"{s.name or '(model)'}: {s.note}" for s in self.layers.values() if s.note]
+        cost = f"cost: {self.forwards} forward and {self.backwards} backward passes, at most {self.forwards} u"
+        cost = ", ".join([cost, *self.check.words])
+        return "\n".join([text_table(["layer", "‖G‖", "‖G'‖", "‖G − G'‖", "cos(G, G')"], body), *notes, cost])
+
+
+def covariate_shift(
+    problem: Problem,
+    optimizer: Optimizer | Mapping[str, Tensor],
+    *,
+    layers: str | Sequence[str] | None = None,
+    progress: Callable[[str, float], None] | None = None,
+) -> CovariateShift:
+    """Internal covariate shift of every layer at this training step (santurkar2018, definition 2.1).
+
+    With W_1 … W_k the parameters of the layers and W^{t+1} what the optimizer would make of W^t on the same data,
+
+        G  = ∇_{W_i} L(W_1^t, …, W_k^t)
+        G' = ∇_{W_i} L(W_1^{t+1}, …, W_{i−1}^{t+1}, W_i^t, …, W_k^t)
+
+    and ‖G − G'‖ and cos(G, G') are reported: 0 and 1 if the steps of the layers before leave layer i's problem alone.
+
+    A layer is a module with all the trainable parameters it owns, biases and the affine parameters of norms included;
+    `MultiheadAttention` and recurrent layers are one each. Layers are ordered by when a forward pass starts them: a
+    container that owns parameters (a position embedding) comes before what is inside it. A tied parameter counts
+    once, with the first layer that uses it.
+
+    Neither the parameters nor the optimizer are touched: a copy of it takes the step, on copies. A step that depends on
+    more than the gradients cannot be replayed (step hooks as those of BNP, clipped gradients, a GradScaler): take it
+    yourself, and pass the values after it, by name, in place of the optimizer.
+
+    Costs one pass over the data a layer: no more than k forward+backward passes for k layers, where each backward pass
+    but the first ends at its layer. Layers before which nothing has moved, as the first, need none. A loader, and a
+    model that draws random numbers or writes to its buffers, are checked besides, as by `landscape`.
+
+    optimizer: any `torch.optim.Optimizer` over (some of) the parameters, those it does not hold do not move; or
+        {name: value after the step}, such as the `state_dict()` of a copy that has taken it.
+    layers: names of layers to restrict to, or of modules or parameters in them; only their passes are made.
+    progress: called as (what is being measured, share of the work that is done).
+
+    The gradients of w₁·w₂ at w₁ = 1, w₂ = 2 are 2 and 1. A step with lr 0.1 makes w₁ = 0.8, which is G' of w₂:
+
+    >>> from torch import nn
+    >>> model = nn.Sequential(nn.Linear(1, 1, bias=False), nn.Linear(1, 1, bias=False)).double()
+    >>> for layer, w in zip(model, (1.0, 2.0)):
+    ...     _ = nn.init.constant_(layer.weight, w)
+    >>> problem = Problem(model, lambda outputs, _: outputs.mean(), (torch.ones(1, 1).double(), torch.zeros(1)))
+    >>> print(covariate_shift(problem, torch.optim.SGD(model.parameters(), lr=0.1)))
+    layer  ‖G‖  ‖G'‖  ‖G − G'‖  cos(G, G')
+    0        2     2         0           1
+    1        1   0.8       0.2           1
+    cost: 2 forward and 2 backward passes, at most 2 u
+    """
+    check_problem(problem)
+    wanted = set(problem.params if layers is None else problem.select(as_names(layers)))
+    gradients_at = GradientPasses(problem)
+    started: dict[str, None] = {}
+    found = _Found(problem)
+    with problem.measuring():
+        watched = starts_tapped(dict(problem.model.named_modules()), lambda name: started.setdefault(name))
+        with checked_if_it_moves(problem) as check, watched:
+            loss, gradients = gradients_at(problem.params)
+        used = {name for name, gradient in gradients.items() if gradient is not None}
+        order = layers_in_order(problem, list(started), used)
+        updated = updated_parameters(problem, optimizer, (loss, gradients), lambda: gradients_at(problem.params))
+        groups = _alike_before(order, updated)
+        with isolation.parameters_kept(problem.params.values()):
+            for i, group in enumerate(groups):
+                if chosen := [layer for layer in group if not wanted.isdisjoint(layer.params)]:
+                    if progress is not None:
+                        progress(f"covariate shift of {chosen[0].name or 'the model'}", i / len(groups))
+                    changed = _gradients_of(chosen, gradients_at) if i else gradients
+                    for layer in chosen:
+                        found.add(layer, gradients, changed)
+                for name, p in group[-1].params.items():
+                    p.data = updated[name]
+    return CovariateShift(found.layers, found.parameters, gradients_at.forwards, gradients_at.backwards, check)
+
+
+def _alike_before(order: Sequence[Layer], updated: Mapping[str, Tensor]) -> list[list[Layer]]:
+    """The layers in their order; those before which the same parameters have moved together, as they share a pass.
+
+    Where all parameters move every layer is alone. Before those of the first group nothing has moved.
+    """
+    groups: list[list[Layer]] = [[]]
+    for layer in order:
+        groups[-1].append(layer)
+        if not all(torch.equal(p.data, updated[name]) for name, p in layer.params.items()):
+            groups.append([])
+    return [group for group in groups if group]
+
+
+def _gradients_of(layers: Sequence[Layer], gradients_at: GradientPasses) -> Gradients:
+    """∇L at the parameters' present values; nan where the loss is not finite there."""
+    params = {name: p for layer in layers for name, p in layer.params.items()}
+    try:
+        return gradients_at(params)[1]
+    except NonFinite:
+        return {name: torch.full_like(p, math.nan) for name, p in params.items()}
+
+
+class _Found:
+    """The shifts so far: of layers, and of their parameters under all of their names."""
+
+    def __init__(self, problem: Problem) -> None:
+        self.every = list(problem.model.named_parameters(remove_duplicate=False))
+        self.layers: dict[str, Shift] = {}
+        self.parameters: dict[str, Shift] = {}
+
+    def add(self, layer: Layer, gradients: Gradients, changed: Gradients) -> None:
+        products = {name: _products(p, gradients[name], changed[name]) for name, p in layer.params.items()}
+        self.layers[layer.name] = _shift(layer.name, torch.stack(list(products.values())).sum(0), layer.notes)
+        for name, p in layer.params.items():
+            shift = _shift(name, products[name])
+            self.parameters |= {alias: shift for alias, tied in self.every if tied is p}
+
+
+def _products(p: Tensor, gradient: Tensor | None, changed: Tensor | None) -> Tensor:
+    """(‖G − G'‖², ⟨G, G'⟩, ‖G‖², ‖G'‖²) of one parameter, (4,), in double precision."""
+    g, g_new = (torch.zeros_like(p) if t is None else t for t in (gradient, changed))
+    g, g_new = g.detach().double().flatten(), g_new.detach().double().flatten()
+    difference = g - g_new
+    return torch.stack([difference @ difference, g @ g_new, g @ g, g_new @ g_new])
+
+
+def _shift(name: str, products: Tensor, notes: Sequence[str] = ()) -> Shift:
+    squared_difference, product, squared, squared_new = products.tolist()
+    difference, norm, norm_new = (math.sqrt(square) for square in (squared_difference, squared, squared_new))
+    if norm == 0 or norm_new == 0:
+        cosine = math.nan
+        zero = "its gradient is zero" if norm == 0 else "its gradient is zero once the layers before it have moved"
+        notes = [*notes, zero]
+    elif not math.isfinite(difference):
+        cosine = math.nan
+        notes = [*notes, "it has no finite gradient once the layers before it have moved"]
+    else:
+        cosine = 1.0 if difference == 0 else max(-1.0, min(1.0, product / (norm * norm_new)))
+    return Shift(name, difference, cosine, norm, norm_new, "; ".join(notes))
+
+
+def _cosine(value: float) -> str:
+    """Four digits, of its distance from 1 where that is small."""
+    away = 1 - value
+    return f"1 − {away:.1e}" if 0 < away < 1e-3 else f"{value:.4g}"

@@ -1,0 +1,151 @@
+"""Running a model to see what it does, on inputs that are given or made up."""
+
+from __future__ import annotations
+
+import contextlib
+from collections.abc import Iterator, Mapping
+from itertools import chain
+from typing import Any
+
+import torch
+from torch import Tensor, nn
+from torch.nn.modules.conv import _ConvNd
+from torch.utils._pytree import tree_map
+
+from wellcond.problem import failures
+from wellcond.network.isolation import isolated
+from wellcond.network.layers import LinearRule, rule_for, weighted_layers
+from wellcond.nn.replace import InvalidSurgery
+
+IMAGE_SIZES = {1: (32, 28, 64, 96, 224), 2: (32, 28, 64, 96, 224), 3: (16, 8, 32, 64)}
+"""Sides to try, by the number of spatial axes."""
+TOKENS = (8, 4, 2, 1)
+"""Lengths to try: some models have few positions."""
+EXAMPLES = 2
+
+
+def example_inputs(model: nn.Module) -> Any:
+    """Inputs on which the model runs, made from the type and the sizes of its first weighted layer.
+
+    ==================== ============================================================
+    first weighted layer inputs that are tried, in this order
+    ==================== ============================================================
+    linear, n features   (2, n), (2, 8, n)
+    convolution, c       (2, c, 32, …), then sides of 28, 64, 96 and 224; smaller in 3d
+    embedding            tokens (2, 8), then lengths of 4, 2 and 1
+    recurrent, attention (2, 8, n)
+    ==================== ============================================================
+
+    A Hugging Face model is asked first: its main input's name, with `image_size`, `num_channels` and `vocab_size` of
+    its configuration. The first inputs on which the model runs, in evaluation mode, are returned: a tensor, or a dict.
+
+    >>> example_inputs(nn.Sequential(nn.Flatten(), nn.Linear(12, 3))).shape
+    torch.Size([2, 12])
+    """
+    tried, failure = [], "no layer is known from whose sizes inputs could be made"
+    with evaluating(model):
+        for inputs in chain(_asked(model), _guessed(model)):
+            try:
+                call(model, inputs)
+            except InvalidSurgery as error:
+                tried.append(_shape(inputs))
+                failure = str(error)
+            else:
+                return inputs
+    raise InvalidSurgery(
+        f"no inputs could be made up for {type(model).__name__} (tried: {', '.join(tried) or 'none'}). Pass inputs=, "
+        f"what you call the model with: a tensor, a tuple or a dict. The last failure: {failure}"
+    )
+
+
+@contextlib.contextmanager
+def evaluating(model: nn.Module, *, gradients: bool = False) -> Iterator[None]:
+    """The model in evaluation mode; afterwards its modes and buffers and the random numbers are as before."""
+    with isolated(model, _home(model)[0], batch_statistics=False, dropout=False), torch.set_grad_enabled(gradients):
+        yield
+
+
+def call(model: nn.Module, inputs: Any) -> Any:
+    """The model's outputs on a tensor, a tuple or a dict, which are brought to its device."""
+    device, _ = _home(model)
+    inputs = dict(inputs) if isinstance(inputs, Mapping) else inputs
+    # copies, for a model that works on its input in place
+    inputs = tree_map(lambda v: v.detach().to(device, copy=True) if isinstance(v, Tensor) else v, inputs)
+    try:
+        if isinstance(inputs, dict):
+            return model(**inputs)
+        return model(*inputs) if isinstance(inputs, (tuple, list)) else model(inputs)
+    except Exception as error:
+        raise InvalidSurgery(f"the model cannot be run: {failures.of_failed_forward(model, 0, inputs, error)}") from error
+
+
+def tensors_in(value: Any) -> list[Tensor]:
+    """The tensors themselves in a tensor, in containers, and in the attributes of output objects."""
+    found: list[Tensor] = []
+    seen: set[int] = set()
+    left = [value]
+    while left:
+        value = left.pop()
+        if isinstance(value, Tensor):
+            found.append(value)
+        elif id(value) not in seen and not isinstance(value, (nn.Module, type)):
+            seen.add(id(value))
+            inside = getattr(value, "__dict__", {}) if not isinstance(value, (Mapping, tuple, list)) else value
+            left += inside.values() if isinstance(inside, Mapping) else inside
+    return found
+
+
+def _asked(model: nn.Module) -> Iterator[dict[str, Tensor]]:
+    """What a Hugging Face model says about its inputs."""
+    config, main_input = getattr(model, "config", None), getattr(model, "main_input_name", None)
+    if main_input == "pixel_values":
+        stated = getattr(config, "image_size", None)
+        for size in IMAGE_SIZES[2] if stated is None else [stated]:
+            sides = size if isinstance(size, (tuple, list)) else (size, size)
+            yield {main_input: _numbers(model, getattr(config, "num_channels", 3), *sides)}
+    elif main_input == "input_ids" and isinstance(vocabulary := getattr(config, "vocab_size", None), int):
+        yield from ({main_input: tokens} for tokens in _tokens(model, vocabulary))
+    if main_input is not None and isinstance(own := getattr(model, "dummy_inputs", None), Mapping):
+        yield dict(own)
+
+
+def _guessed(model: nn.Module) -> Iterator[Tensor]:
+    layer: Any = next(iter(weighted_layers(model).values()), nn.Identity())
+    rule = rule_for(layer)
+    if isinstance(layer, nn.Embedding):
+        yield from _tokens(model, layer.num_embeddings)
+    elif isinstance(layer, _ConvNd):
+        axes = len(layer.kernel_size)
+        yield from (_numbers(model, layer.in_channels, *[side] * axes) for side in IMAGE_SIZES[axes])
+    elif isinstance(layer, nn.RNNBase):
+        yield _numbers(model, TOKENS[0], layer.input_size)
+    elif isinstance(layer, nn.MultiheadAttention):
+        yield _numbers(model, TOKENS[0], layer.embed_dim)
+    elif isinstance(rule, LinearRule):
+        features = layer.weight.shape[0 if rule.weight_is_input_major else 1]
+        yield from (_numbers(model, *shape) for shape in ((features,), (TOKENS[0], features)))
+
+
+def _numbers(model: nn.Module, *shape: int) -> Tensor:
+    device, dtype = _home(model)
+    generator = torch.Generator().manual_seed(0)  # torch's own generator is the user's
+    return torch.randn(EXAMPLES, *shape, generator=generator, device="cpu").to(device, dtype)
+
+
+def _tokens(model: nn.Module, vocabulary: int) -> Iterator[Tensor]:
+    for length in TOKENS:
+        generator = torch.Generator().manual_seed(0)
+        tokens = torch.randint(vocabulary, (EXAMPLES, length), generator=generator, device="cpu")
+        yield tokens.to(_home(model)[0])
+
+
+def _home(model: nn.Module) -> tuple[torch.device, torch.dtype]:
+    """Where the model computes: device and dtype of its first parameter or buffer of numbers."""
+    for tensor in chain(model.parameters(), model.buffers()):
+        if tensor.is_floating_point():
+            return tensor.device, tensor.dtype
+    return torch.device("cpu"), torch.get_default_dtype()
+
+
+def _shape(inputs: Any) -> str:
+    return " and ".join(str(tuple(tensor.shape)) for tensor in tensors_in(inputs))

@@ -1,0 +1,1 @@
+"""A model, its loss and its data: evaluated without changing any of them."""

@@ -1,0 +1,154 @@
+"""Finding what is to blame: for data or outputs that change between passes, and for NaN."""
+
+from __future__ import annotations
+
+import traceback
+from collections.abc import Callable, Iterator
+from typing import Any
+
+import torch
+from torch import Tensor, nn
+from torch.utils._pytree import tree_leaves
+from torch.utils.data import DataLoader, RandomSampler
+
+from wellcond.errors import NotDeterministic
+from wellcond.network.isolation import rng_kept, seed_generators
+from wellcond.network.taps import tapped
+
+Forward = Callable[[], Any]
+
+
+def check_loader(batches: Any, data: Callable[[], Iterator[Any]], device: torch.device) -> None:
+    """Raise if a second pass over the data, with other random numbers, sees other data."""
+    if isinstance(batches, (list, tuple)):
+        return
+    if isinstance(batches, DataLoader) and isinstance(batches.sampler, RandomSampler):
+        raise NotDeterministic(
+            "the loader shuffles (shuffle=True), so every pass sees other batches. "
+            "Write DataLoader(..., shuffle=False), or list(loader) to fix one draw."
+        )
+
+    def fingerprints(seed: int) -> list[list[float]]:
+        with rng_kept(device):
+            seed_generators(seed, device)
+            return [[_fingerprint(t) for t in _tensors(batch)] for _, batch in data()]
+
+    first, second = fingerprints(1), fingerprints(2)
+    if first != second:
+        where = next((i for i, (a, b) in enumerate(zip(first, second, strict=False)) if a != b), len(first))
+        raise NotDeterministic(
+            f"the loader gave other data on its second pass, first in batch {where}: a random augmentation, "
+            "or a sampler that shuffles. Switch it off, or write list(loader) to fix one draw."
+        )
+
+
+def check_model(model: nn.Module, forward: Forward, device: torch.device, keep_seed: bool) -> None:
+    """Raise if the same batch gives other outputs when only the random numbers differ."""
+
+    def outputs(seed: int) -> list[Tensor]:
+        seed_generators(seed, device)
+        return _tensors(forward())
+
+    if keep_seed or _all_equal(outputs(1), outputs(2)):
+        return
+    passes: list[list[tuple[str, list[Tensor]]]] = []
+    for seed in (1, 2):
+        passes.append([])
+        with tapped(_leaves(model), lambda name, _m, _x, output: passes[-1].append((name, _tensors(output)))):
+            outputs(seed)
+    different = (name for (name, a), (_, b) in zip(*passes, strict=False) if not _all_equal(a, b))
+    name = next(different, None)
+    culprit = f"layer {name!r}, or the code just before it," if name else f"{type(model).__name__}.forward"
+    raise NotDeterministic(
+        f"the model gives other outputs on the same batch: {culprit} draws random numbers in evaluation mode "
+        "(dropout called with training=True, or noise in forward), or uses a buffer that it changes. "
+        "Let it depend on self.training."
+    )
+
+
+def of_non_finite(model: nn.Module, index: int, batch: Any, forward: Forward) -> str:
+    """One sentence naming the weights, the data or the layer from which a non-finite loss comes."""
+    for name, p in model.named_parameters():
+        if not _is_finite(p):
+            return f"parameter {name!r} holds NaN or inf; the run that made these weights has diverged."
+    for part, value in zip(("inputs", "targets"), batch, strict=True):
+        if not _is_finite(value):
+            return f"the {part} of batch {index} hold NaN or inf; clean the data or drop that batch."
+    first: list[str] = []
+
+    def look(name: str, _module: nn.Module, x: Any, output: Any) -> None:
+        if not first and not _is_finite(output):
+            first.append(f"layer {name!r}" if _is_finite(x) else f"the code just before layer {name!r}")
+
+    with tapped(_leaves(model), look), torch.no_grad():
+        outputs = forward()
+    if not first and not _is_finite(outputs):
+        first.append(f"the code after the last layer of {type(model).__name__}")
+    if first:
+        return f"{first[0]} is the first to give NaN or inf, on batch {index}, although its own input is finite."
+    return (
+        f"the loss of batch {index} is NaN or inf although all outputs are finite; look at the loss itself "
+        "(a mean over targets that are all ignored?)."
+    )
+
+
+def of_failed_forward(model: nn.Module, index: int, inputs: Any, error: Exception) -> str:
+    """One sentence naming the layer through which a batch did not go."""
+    names = {id(module): name for name, module in model.named_modules()}
+    owners = [frame.f_locals.get("self") for frame, _ in traceback.walk_tb(error.__traceback__)]
+    inside = [module for module in owners if id(module) in names]
+    name = names[id(inside[-1])] if inside else ""
+    where = f"layer {name!r} ({type(inside[-1]).__name__})" if name else f"{type(model).__name__}.forward"
+    given = [t.dtype for t in _tensors(inputs) if t.is_floating_point()]
+    wanted = next(model.parameters()).dtype
+    mixed = next((dtype for dtype in given if dtype != wanted), None)
+    hint = f" The inputs are {_dtype(mixed)} and the model is {_dtype(wanted)}: convert one of them." if mixed else ""
+    return f"batch {index} does not go through {where}: {_one_line(error)}.{hint}"
+
+
+def of_failed_loss(index: int, outputs: Any, targets: Any, error: Exception) -> str:
+    """One sentence saying what the loss was given when it failed."""
+    found = "; ".join(f"{_dtype(t.dtype)} of shape {tuple(t.shape)}{_range(t)}" for t in _tensors([outputs, targets]))
+    return f"the loss fails on batch {index}: {_one_line(error)}. Outputs and targets: {found}."
+
+
+def _leaves(model: nn.Module) -> dict[str, nn.Module]:
+    return {name: module for name, module in model.named_modules() if not any(module.children())}
+
+
+def _tensors(value: Any) -> list[Tensor]:
+    """The tensors in a tensor, a nest of containers, or an output object of a Hugging Face model."""
+    if hasattr(value, "to_tuple"):
+        value = value.to_tuple()
+    return [leaf.detach() for leaf in tree_leaves(value) if isinstance(leaf, Tensor)]
+
+
+def _all_equal(first: list[Tensor], second: list[Tensor]) -> bool:
+    """Equal up to the rounding of kernels that add in varying order."""
+    return len(first) == len(second) and all(
+        a.shape == b.shape and torch.allclose(a, b, rtol=1e-4, atol=1e-6, equal_nan=True)
+        for a, b in zip(first, second, strict=True)
+    )
+
+
+def _fingerprint(tensor: Tensor) -> float:
+    """A number that changes with the values and with their order (a flipped image has the same sum)."""
+    flat = tensor.detach().reshape(-1).double().nan_to_num()
+    return float(flat @ torch.arange(1, len(flat) + 1, dtype=flat.dtype, device=flat.device))
+
+
+def _is_finite(value: Any) -> bool:
+    return all(bool(torch.isfinite(t).all()) for t in _tensors(value))
+
+
+def _one_line(error: Exception) -> str:
+    return " ".join(str(error).split()).rstrip(".")
+
+
+def _dtype(dtype: torch.dtype) -> str:
+    return str(dtype).removeprefix("torch.")
+
+
+def _range(tensor: Tensor) -> str:
+    is_index = not tensor.is_floating_point() and tensor.numel()
+    return f" from {int(tensor.min())} to {int(tensor.max())}" if is_index else ""

@@ -1,0 +1,152 @@
+"""Losses: which likelihood one is the logarithm of, and whether it is a mean over the batch.
+
+A loss is recognised by its values, not by its name: `nn.CrossEntropyLoss()`, `F.cross_entropy` and a user's
+own lambda around either are the same function, and are told so by one evaluation on the network's outputs.
+"""
+
+from __future__ import annotations
+
+import functools
+import math
+from collections.abc import Callable, Iterator
+from typing import Any
+
+import torch
+import torch.nn.functional as F
+from torch import Tensor
+
+from wellcond.errors import InvalidProblem
+from wellcond.problem.likelihoods import Bernoulli, CrossEntropy, Gaussian, Likelihood
+
+Loss = Callable[[Any, Any], Tensor]
+
+
+def recognise(loss: Loss, loss_at: Loss, outputs: Tensor, targets: Any) -> Likelihood | None:
+    """The likelihood whose mean negative logarithm `loss` computes, or None.
+
+    Value and gradient must both agree with the candidate on these outputs. `loss` tells its options, `loss_at`
+    is evaluated. `NLLLoss` of log-probabilities is cross-entropy too: they are logits that are normalised already.
+    """
+    if not isinstance(targets, Tensor) or outputs.dim() == 0:
+        return None
+    value, gradient = _value_and_gradient(loss_at, outputs, targets)
+    if not gradient.any():  # a perfect fit, or saturated outputs: everything agrees there, so look elsewhere
+        outputs = torch.arange(outputs.numel(), device=outputs.device).sin().view_as(outputs).to(outputs.dtype)
+        try:
+            value, gradient = _value_and_gradient(loss_at, outputs, targets)
+        except RuntimeError:  # a loss of probabilities refuses other numbers
+            return None
+    for candidate in _candidates(loss, value, gradient, outputs, targets):
+        own_value, own_gradient = _value_and_gradient(candidate.mean, outputs, targets)
+        difference = gradient - own_gradient
+        if isinstance(candidate, CrossEntropy):
+            difference = _seen_by_the_model(difference, outputs, candidate.class_dim)
+        is_same_gradient = difference.norm() <= _tolerance(value) * gradient.norm() and gradient.any()
+        if is_same_gradient and _is_close(value, own_value):
+            return candidate
+    return None
+
+
+def _seen_by_the_model(gradient: Tensor, outputs: Tensor, class_dim: int) -> Tensor:
+    """What a model that gives log-probabilities sees of a gradient: Σ_c p_c = 1 keeps it from moving along p."""
+    if not torch.allclose(outputs.logsumexp(class_dim), outputs.new_zeros(()), atol=1e-4):
+        return gradient
+    p = outputs.softmax(class_dim)
+    return gradient - p * ((gradient * p).sum(class_dim, keepdim=True) / (p * p).sum(class_dim, keepdim=True))
+
+
+def explains(likelihood: Likelihood, value: Tensor, outputs: Tensor, targets: Any) -> bool:
+    """Whether `value` is the likelihood's mean loss of these outputs."""
+    return _is_close(value.detach(), likelihood.mean(outputs.detach(), targets))
+
+
+def _candidates(loss: Loss, value: Tensor, gradient: Tensor, outputs: Tensor, targets: Tensor) -> Iterator[Likelihood]:
+    is_index = not targets.is_floating_point() and targets.dtype != torch.bool
+    is_paired = targets.is_floating_point() and targets.shape == outputs.shape
+    for class_dim in {2: [1]}.get(outputs.dim(), [1, -1] if outputs.dim() > 2 else []):
+        positions = outputs.select(class_dim, 0).shape
+        if is_index and targets.numel() == positions.numel():
+            yield CrossEntropy(class_dim, option(loss, "ignore_index", -100))
+            # an option inside a lambda cannot be read, but ignored positions have no gradient
+            counts = gradient.movedim(class_dim, -1).reshape(targets.numel(), -1).any(1)
+            for ignored in sorted(set(targets.reshape(-1)[~counts].tolist()))[:2]:
+                yield CrossEntropy(class_dim, ignored)
+        elif is_paired and torch.allclose(targets.sum(class_dim), targets.new_ones(()), atol=1e-4):
+            yield CrossEntropy(class_dim)
+    if not is_paired:
+        return
+    kinds: list[type[Gaussian] | type[Bernoulli]] = [Gaussian]
+    if bool((targets >= 0).all() and (targets <= 1).all()):
+        kinds.append(Bernoulli)
+    for kind in kinds:
+        scale = float(value / kind(1.0).mean(outputs.detach(), targets))
+        if 0 < scale < math.inf:
+            yield kind(scale)
+
+
+def _value_and_gradient(loss: Loss, outputs: Tensor, targets: Any) -> tuple[Tensor, Tensor]:
+    """Of the loss at these outputs; a loss that does not look at them has gradient zero."""
+    leaf = outputs.detach().requires_grad_()
+    with torch.enable_grad():
+        value = loss(leaf, targets)
+        found = torch.autograd.grad(value, leaf, allow_unused=True)[0] if value.requires_grad else None
+    return value.detach().reshape(()), torch.zeros_like(leaf) if found is None else found
+
+
+def _tolerance(value: Tensor) -> float:
+    return min(1e3 * torch.finfo(value.dtype).eps, 0.02)
+
+
+def _is_close(value: Tensor, own: Tensor) -> bool:
+    return math.isclose(float(value), float(own), rel_tol=_tolerance(value), abs_tol=_tolerance(value))
+
+
+def option(loss: Loss, name: str, default: Any) -> Any:
+    """An option of a loss given as a module or as a `functools.partial`."""
+    if isinstance(loss, functools.partial):
+        return loss.keywords.get(name, default)
+    return getattr(loss, name, default)
+
+
+def check_targets(loss: Loss, outputs: Any, targets: Any) -> None:
+    """Refuse class indices outside the outputs before a GPU kernel aborts on them."""
+    is_index = isinstance(targets, Tensor) and not targets.is_floating_point() and targets.dtype != torch.bool
+    function = loss.func if isinstance(loss, functools.partial) else loss
+    if not (is_index and isinstance(outputs, Tensor) and outputs.dim() >= 2):
+        return
+    if function is not F.cross_entropy and not isinstance(function, torch.nn.CrossEntropyLoss):
+        return
+    seen = targets[targets != option(loss, "ignore_index", -100)]
+    classes = outputs.shape[1]
+    if seen.numel() and (int(seen.min()) < 0 or int(seen.max()) >= classes):
+        raise InvalidProblem(
+            f"targets run from {int(seen.min())} to {int(seen.max())}, but the model has {classes} outputs "
+            f"(classes 0 to {classes - 1}). Shift the labels, widen the last layer, or set ignore_index."
+        )
+
+
+def check_is_mean(loss: Loss, loss_at: Loss, outputs: Tensor, targets: Any, value: Tensor) -> None:
+    """Refuse a loss that sums over the batch: every number here is per example, so its scale would be wrong."""
+    if option(loss, "reduction", "mean") in ("sum", "none"):
+        raise InvalidProblem(
+            f'the loss has reduction="{option(loss, "reduction", "")}"; wellcond needs the mean over the batch. '
+            'Write reduction="mean".'
+        )
+    n = outputs.shape[0] if outputs.dim() else 1
+    if n < 2 or not isinstance(targets, Tensor) or targets.dim() == 0 or targets.shape[0] != n:
+        return
+    half = n // 2
+    with torch.no_grad():
+        try:
+            first = loss_at(outputs[:half].detach(), targets[:half])
+            second = loss_at(outputs[half:].detach(), targets[half:])
+        except RuntimeError:  # a loss that only takes the whole batch (weights of its examples, say)
+            return
+    parts = torch.stack([first.detach(), second.detach()])
+    as_sum, as_mean = parts.sum(), (parts * parts.new_tensor([half, n - half])).sum() / n
+    tolerance = 1e-3 * float(value.detach().abs())
+    if float((value.detach() - as_sum).abs()) < tolerance < float((value.detach() - as_mean).abs()):
+        raise InvalidProblem(
+            "the loss adds up over the batch: its value on two halves sums to its value on the whole. "
+            "wellcond needs the mean over the batch: divide by the number of examples."
+        )

@@ -1,0 +1,188 @@
+"""What the rows say, in words with numbers and names of layers. No thresholds: only extremes and where they are."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable, Mapping
+from typing import NamedTuple
+
+from wellcond.report.pivot import Pivot
+from wellcond.results import Row, number
+
+
+class Fact(NamedTuple):
+    """A headline. title: the question, the same for every network; text: the answer; meaning: how to read it."""
+
+    title: str
+    text: str
+    meaning: str
+
+
+def facts(rows: Iterable[Row]) -> list[Fact]:
+    """The headlines of one network's rows; what was not measured is left out.
+
+    >>> rows = [Row(None, "a", "lambda_max(Σx)", 8.0, ""), Row(None, "b", "lambda_max(Σx)", 0.5, "")]
+    >>> facts(rows)[0].text
+    'λmax of Σx falls 16-fold: 8 at a, 0.5 at b'
+    """
+    pivot = Pivot.of(rows)
+    answers = [Fact(title, answer(pivot), meaning) for title, meaning, answer in _QUESTIONS]
+    return [fact for fact in answers if fact.text]
+
+
+class Comparison(NamedTuple):
+    """The answers of several networks to one question, by their names; empty where one has none."""
+
+    title: str
+    meaning: str
+    texts: dict[str, str]
+
+
+def compare_facts(series: Mapping[str, Iterable[Row]]) -> list[Comparison]:
+    """The headlines of several networks side by side, those that at least one of them has."""
+    answers = {name: {fact.title: fact.text for fact in facts(rows)} for name, rows in series.items()}
+    table = [
+        Comparison(title, meaning, {name: texts.get(title, "") for name, texts in answers.items()})
+        for title, meaning, _ in _QUESTIONS
+    ]
+    return [line for line in table if any(line.texts.values())]
+
+
+def fold(factor: float) -> str:
+    """A ratio to two digits, as it is read aloud.
+
+    >>> fold(2.34), fold(123_456), fold(3.1e9)
+    ('2.3', '120,000', '3.1e9')
+    """
+    if factor < 100:
+        return f"{factor:.2g}"
+    digits, exponent = f"{factor:.1e}".split("e")
+    if int(exponent) < 6:
+        return f"{float(digits) * 10 ** int(exponent):,.0f}"
+    return f"{digits}e{int(exponent)}"
+
+
+def _named(layer: str) -> str:
+    """A layer's name; one of a `Sequential` is only a number and needs the word."""
+    return f"layer {layer}" if layer.isdecimal() else layer
+
+
+def _loss(pivot: Pivot) -> str:
+    if "loss" not in pivot.network:
+        return ""
+    return f"{pivot.network['loss']:.4g} on {pivot.network['examples']:,.0f} examples"
+
+
+def _range(pivot: Pivot, matrix: str, forward: bool) -> str:
+    """How λ_max changes over the layers, told in the direction in which the signal or the gradient travels."""
+    column = pivot.column(f"lambda_max({matrix})")
+    if not column:
+        return ""
+    layers = list(column) if forward else list(reversed(column))
+    low, high = min(layers, key=column.__getitem__), max(layers, key=column.__getitem__)
+    if low == high:
+        return f"λmax of {matrix} is {number(column[low])} at {_named(low)}"
+    falls = layers.index(high) < layers.index(low)
+    start, end = (high, low) if falls else (low, high)
+    ends = f"{number(column[start])} at {_named(start)}, {number(column[end])} at {_named(end)}"
+    if column[low] <= 0:
+        return f"λmax of {matrix} {'falls to' if falls else 'rises from'} 0: {ends}"
+    factor = f"{'falls' if falls else 'rises'} {fold(column[high] / column[low])}-fold"
+    text = f"λmax of {matrix} {factor}{'' if forward else ' going back'}: {ends}"
+    # an averaging head leaves each of P positions 1/P of the gradient, which is no illness
+    positions = "" if forward or "convolutions" not in pivot.network else " (convolutions: per position)"
+    return text + positions
+
+
+def _worst_kappa(pivot: Pivot, matrix: str) -> str:
+    column = pivot.column(f"kappa_50%({matrix})")
+    if not column:
+        return ""
+    layer = max(column, key=column.__getitem__)
+    infinite = sum(value == float("inf") for value in column.values())
+    also = f", and at {infinite - 1} more" if infinite > 1 else ""
+    return f"κ50 of {matrix} is {'∞' if infinite else fold(column[layer])} at {_named(layer)}{also}"
+
+
+def _lowest_rank(pivot: Pivot) -> str:
+    ranks, sizes = pivot.column("rank(Σx)"), pivot.column("dimension(Σx)")
+    share = {layer: ranks[layer] / sizes[layer] for layer in ranks if layer in sizes}
+    if not share:
+        return ""
+    layer = min(share, key=share.__getitem__)
+    if share[layer] == 1:
+        return "full at every layer"
+    return f"{ranks[layer]:.0f} of {sizes[layer]:.0f} directions at {_named(layer)}"
+
+
+def _units(pivot: Pivot, state: str) -> str:
+    counts, sizes = pivot.column(state), pivot.column("units")
+    total = sum(counts.values())
+    if not counts:
+        return ""
+    if not total:
+        return f"none of {sum(sizes.values()):,.0f}"
+    layer = max(counts, key=lambda name: counts[name] / max(sizes[name], 1))
+    there = f"{counts[layer]:.0f} of {sizes[layer]:.0f} at {_named(layer)}"
+    return f"{there}; {total:,.0f} of {sum(sizes.values()):,.0f} in all"
+
+
+def _sharpness(pivot: Pivot) -> str:
+    value, error = (pivot.network.get(f"lambda_max{part}(H)") for part in ("", "_error"))
+    return "" if value is None or error is None else f"λmax of the Hessian is {number(value)} ± {error:.1g}"
+
+
+def _step(pivot: Pivot) -> str:
+    network = pivot.network
+    parts = [f"{number(network['max_lr'])} for plain SGD"] if "max_lr" in network else []
+    if "max_lr(optimizer)" in network:
+        parts.append(f"{number(network['max_lr(optimizer)'])} with momentum {number(network['momentum'])}")
+    if "trained_max_lr" in network:
+        parts.append(f"{number(network['trained_max_lr'])} after the training below")
+    if "lr" in network:
+        unbound = "" if "max_lr(optimizer)" in network else ", which this does not bound"
+        parts.append(f"the optimizer is at {number(network['lr'])}{unbound}")
+    return "; ".join(parts)
+
+
+def _training(pivot: Pivot) -> str:
+    loss, steps, lr, accuracy = (pivot.network.get(f"trained_{word}") for word in ("loss", "steps", "lr", "accuracy"))
+    if loss is None:
+        return ""
+    text = f"loss {loss:.3g} after {steps:.0f} steps at lr {lr:g}"
+    return text if accuracy is None else f"{text}; {accuracy:.0f} % of unseen examples right"
+
+
+_QUESTIONS: tuple[tuple[str, str, Callable[[Pivot], str]], ...] = (
+    ("loss", "the mean over the examples measured", _loss),
+    (
+        "signal, forward",
+        "how the size of the layers' inputs changes from first to last; little is good",
+        lambda pivot: _range(pivot, "Σx", forward=True),
+    ),
+    (
+        "gradient, backward",
+        "how the size of the gradients changes from last to first; little is good",
+        lambda pivot: _range(pivot, "Σ∇h", forward=False),
+    ),
+    (
+        "most uneven input",
+        "its strongest direction over its median one; 1 is ideal",
+        lambda pivot: _worst_kappa(pivot, "Σx"),
+    ),
+    (
+        "most uneven gradient",
+        "its strongest direction over its median one; 1 is ideal",
+        lambda pivot: _worst_kappa(pivot, "Σ∇h"),
+    ),
+    ("lowest input rank", "directions of a layer's input that carry anything at all", _lowest_rank),
+    ("dead ReLUs", "zero on every example: they pass no gradient", lambda pivot: _units(pivot, "dying")),
+    ("always-on ReLUs", "positive on every example: they are linear", lambda pivot: _units(pivot, "full")),
+    ("sharpest direction", "the largest curvature of the loss", _sharpness),
+    (
+        "largest stable lr",
+        "2/λmax of the Hessian at these weights: a longer step overshoots its sharpest direction, and moves to weights "
+        "with another limit",
+        _step,
+    ),
+    ("training", "where it got, at the best of the learning rates tried", _training),
+)

@@ -1,0 +1,1 @@
+"""How large the learning rate may be."""

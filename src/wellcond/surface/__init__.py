@@ -1,0 +1,1 @@
+"""The loss around the weights: walks, slices, directions."""

@@ -1,0 +1,1 @@
+"""What training itself says: a rate, and what the remedies buy."""

@@ -1,0 +1,442 @@
+"""Finding the chain of layers in a forward pass: what is one, what is not, and that nothing is changed by looking."""
+
+from __future__ import annotations
+
+import copy
+import random
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+import torch
+import torch.distributed
+import torch.nn.functional as F
+from torch import Tensor, nn
+from torch.nn.utils import parametrizations
+from torch.utils.checkpoint import checkpoint
+from zoo import Mean, Recurrent
+
+from wellcond.models import mlp, resnet
+from wellcond.network.chain import NotAChain
+from wellcond.optim.scale_amended import ScaleAmendedSGD, ScaleUnknown
+
+
+class Net(nn.Module):
+    """A stem, a block and a head, put together by the subclass."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.head = nn.Linear(6, 3)  # registered against the order of the calls
+        self.inner, self.inner_norm = nn.Linear(6, 6), nn.BatchNorm1d(6)
+        self.stem, self.stem_norm = nn.Linear(4, 6), nn.BatchNorm1d(6)
+
+    def start(self, x: Tensor) -> Tensor:
+        return self.stem_norm(self.stem(x)).relu_()
+
+    def block(self, x: Tensor) -> Tensor:
+        return self.inner_norm(self.inner(x)).relu_()
+
+    def forward(self, x: Tensor) -> Any:
+        return self.head(self.block(self.start(x)))
+
+
+X = torch.randn(5, 4, generator=torch.Generator().manual_seed(0))
+EXPECTED = {"stem": 3 / 6, "inner": 3 / 6, "head": 1.0, "stem_norm": 3 / 6, "inner_norm": 3 / 6}
+"""m of a chain 4 → 6 → 6 → 3."""
+
+
+def backward_factors(optimizer: ScaleAmendedSGD) -> dict[str, float | None]:
+    return {name: scale.m for name, scale in optimizer.factors.items()}
+
+
+def first_pass(model: nn.Module, how: str) -> ScaleAmendedSGD:
+    optimizer = ScaleAmendedSGD(model, inputs=X if how == "traced" else None)
+    model(X)
+    return optimizer
+
+
+def hooks(model: nn.Module) -> int:
+    return sum(len(module._forward_hooks) for module in model.modules())
+
+
+def test_the_order_is_that_of_the_forward_pass_not_of_the_names() -> None:
+    optimizer = ScaleAmendedSGD(Net(), inputs=X)
+    assert backward_factors(optimizer) == EXPECTED
+    assert optimizer.factors["stem"].m_z == 6 / 4
+
+
+# what is no chain
+
+
+class Residual(Net):
+    def forward(self, x: Tensor) -> Tensor:
+        x = self.start(x)
+        return self.head(x + self.block(x))
+
+
+class ResidualAtTheEnd(Net):
+    def forward(self, x: Tensor) -> Tensor:
+        x = self.block(self.start(x))
+        return self.head(x) + x[:, :3]
+
+
+class Concatenation(Net):
+    def __init__(self) -> None:
+        super().__init__()
+        self.head = nn.Linear(12, 3)
+
+    def forward(self, x: Tensor) -> Tensor:
+        x = self.start(x)
+        return self.head(torch.cat([x, self.block(x)], 1))
+
+
+class TwoHeads(Net):
+    def forward(self, x: Tensor) -> Any:
+        x = self.start(x)
+        return {"logits": self.head(x), "features": self.block(x)}
+
+
+class CalledTwice(Net):
+    def forward(self, x: Tensor) -> Tensor:
+        return self.head(self.inner(self.inner(self.start(x))))
+
+
+class SharedNorm(Net):
+    def forward(self, x: Tensor) -> Tensor:
+        return self.head(self.stem_norm(self.inner(self.start(x))))
+
+
+class Tied(Net):
+    def __init__(self) -> None:
+        super().__init__()
+        self.again = nn.Linear(6, 6)
+        self.again.weight = self.inner.weight
+
+    def forward(self, x: Tensor) -> Tensor:
+        return self.head(self.again(self.block(self.start(x))))
+
+
+class Adapted(nn.Linear):
+    """A linear layer with another one beside it."""
+
+    def __init__(self) -> None:
+        super().__init__(6, 6)
+        self.adapter = nn.Linear(6, 6)
+
+    def forward(self, x: Tensor) -> Tensor:
+        return super().forward(x) + self.adapter(x)
+
+
+class WithAdapter(Net):
+    def __init__(self) -> None:
+        super().__init__()
+        self.inner = Adapted()
+
+
+class Peeking(nn.Linear):
+    """A layer that looks at something beside its input."""
+
+    memory: Tensor
+
+    def forward(self, x: Tensor) -> Tensor:
+        return super().forward(x) + self.memory.mean()
+
+
+class WithPeeking(Net):
+    def __init__(self) -> None:
+        super().__init__()
+        self.inner = Peeking(6, 6)
+
+    def forward(self, x: Tensor) -> Tensor:
+        self.inner.memory = x = self.stem(x)
+        return self.head(self.block(self.stem_norm(x)))
+
+
+class Unreached(Net):
+    def forward(self, x: Tensor) -> Tensor:
+        return self.stem_norm.bias * x.sum()
+
+
+def with_weight_norm() -> Net:
+    net = Net()
+    parametrizations.weight_norm(net.inner)
+    return net
+
+
+REFUSALS = {
+    "residual": (Residual, "the paths from 'inner' and 'stem' meet in an operation 'add' before 'head'"),
+    "residual_at_the_end": (ResidualAtTheEnd, "from 'head' and 'inner' meet in an operation 'add' before the output"),
+    "concatenation": (Concatenation, "the paths from 'inner' and 'stem' meet in an operation 'cat' before 'head'"),
+    "two_heads": (TwoHeads, "the paths from 'head' and 'inner' lead to different outputs"),
+    "called_twice": (CalledTwice, "'inner' is called more than once"),
+    "shared_norm": (SharedNorm, "'stem_norm' is called more than once"),
+    "tied": (Tied, "'inner' and 'again' share a parameter"),
+    "nested": (WithAdapter, "'inner.adapter' works inside another layer"),
+    "peeking": (WithPeeking, "'inner' uses more of the network than its own input"),
+    "no_layer": (Unreached, "no linear or convolutional layer lies on the way"),
+    "weight_norm": (with_weight_norm, "no formula for the scale of original0, original1 in 'inner.parametrizations"),
+}
+
+
+@pytest.mark.parametrize("how", ["traced", "watched"])
+@pytest.mark.parametrize("name", REFUSALS)
+def test_what_is_no_chain_is_refused_by_the_place(name: str, how: str) -> None:
+    build, place = REFUSALS[name]
+    model = build()
+    with pytest.raises(NotAChain) as refusal:
+        first_pass(model, how)
+    assert place in str(refusal.value)
+    assert "pass factors={layer: backward factor m, …}" in str(refusal.value)
+    assert hooks(model) == 0
+
+
+def test_the_first_join_of_a_deep_residual_network_is_named() -> None:
+    place = "the paths from 'conv' and 'stage1.block1.conv2' meet in an operation 'add' before 'stage1.block2.conv1'"
+    with pytest.raises(NotAChain, match=place):
+        ScaleAmendedSGD(resnet(14), inputs=torch.zeros(1, 3, 8, 8))
+
+
+@pytest.mark.parametrize(
+    ("model", "inputs", "place"),
+    [
+        (
+            nn.Sequential(nn.Embedding(5, 4), Mean(1), nn.Linear(4, 3)),
+            torch.zeros(1, 3, dtype=torch.long),
+            r"scale of weight in '0' \(Embedding\)",
+        ),
+        (Recurrent(), torch.zeros(1, 3, 2), r"weight_hh_l0, weight_ih_l0 in 'cell' \(LSTM\)"),
+    ],
+)
+def test_layers_without_a_formula_are_refused(model: nn.Module, inputs: Tensor, place: str) -> None:
+    with pytest.raises(NotAChain, match=place):
+        ScaleAmendedSGD(model, inputs=inputs)
+
+
+# what is one although it branches
+
+
+class Swish(Net):
+    def block(self, x: Tensor) -> Tensor:
+        x = self.inner_norm(self.inner(x))
+        return x * torch.sigmoid(x) + x.relu()
+
+
+class HandWrittenNorm(Net):
+    def block(self, x: Tensor) -> Tensor:
+        x = self.inner(x)
+        return (self.inner_norm(x) - x.mean(0)) / x.std(0)
+
+
+class DataBeside(Net):
+    """The data come in again: nothing that is trained is passed by."""
+
+    def block(self, x: Tensor) -> Tensor:
+        return super().block(x) + X.sum(1, keepdim=True)
+
+
+class Checkpointed(Net):
+    def block(self, x: Tensor) -> Tensor:
+        return checkpoint(super().block, x, use_reentrant=False)
+
+
+class InPlaceOnTokens(Net):
+    """The output of a linear layer on tokens is a view; in-place changes of it rewrite its history."""
+
+    def forward(self, x: Tensor) -> Tensor:
+        x = self.stem_norm(self.stem(x))
+        x = self.inner(x.unsqueeze(1)).relu_()
+        x += 1
+        return self.head(self.inner_norm(x.squeeze(1)))
+
+
+@pytest.mark.parametrize("how", ["traced", "watched"])
+@pytest.mark.parametrize("net", [Net, Swish, HandWrittenNorm, DataBeside, Checkpointed, InPlaceOnTokens])
+def test_what_branches_between_two_layers_is_still_a_chain(net: type[Net], how: str) -> None:
+    assert backward_factors(first_pass(net(), how)) == EXPECTED
+
+
+# watching
+
+
+def test_the_first_pass_with_gradients_is_watched_and_the_hooks_come_off() -> None:
+    model = Net()
+    optimizer = ScaleAmendedSGD(model)
+    model(X)
+    assert hooks(model) == 0
+    assert backward_factors(optimizer) == EXPECTED
+
+
+def test_passes_without_gradients_are_not_the_first() -> None:
+    model = Net()
+    optimizer = ScaleAmendedSGD(model)
+    with torch.no_grad():
+        model.eval()(X)
+    assert set(backward_factors(optimizer).values()) == {None}
+    model.train()(X)
+    assert backward_factors(optimizer) == EXPECTED
+
+
+def test_a_pass_that_fails_half_way_is_forgotten() -> None:
+    model = Net()
+    optimizer = ScaleAmendedSGD(model)
+    model.head.in_features, model.head.weight = 5, nn.Parameter(torch.zeros(3, 5))
+    with pytest.raises(RuntimeError, match="shapes cannot be multiplied"):
+        model(X)
+    model.head.weight = nn.Parameter(torch.ones(3, 6))
+    model(X)
+    assert backward_factors(optimizer) == EXPECTED
+
+
+def test_a_copy_of_the_model_is_not_watched() -> None:
+    model = Net()
+    optimizer = ScaleAmendedSGD(model)
+    copy.deepcopy(model)(X)
+    assert set(backward_factors(optimizer).values()) == {None}
+    model(X)
+    assert backward_factors(optimizer) == EXPECTED
+
+
+def test_a_step_before_any_forward_pass_says_what_to_do() -> None:
+    model = Net()
+    optimizer = ScaleAmendedSGD(model)
+    for p in model.parameters():
+        p.grad = torch.ones_like(p)
+    with pytest.raises(ScaleUnknown, match=r"no forward pass with gradients has been seen.*inputs=batch"):
+        optimizer.step()
+
+
+def test_a_layer_that_was_frozen_while_the_pass_was_watched_is_named_when_it_thaws() -> None:
+    model = Net()
+    model.stem.requires_grad_(False)
+    model.stem_norm.requires_grad_(False)
+    optimizer = ScaleAmendedSGD(model)
+    model(X).sum().backward()
+    optimizer.step()
+    assert backward_factors(optimizer) == EXPECTED | {"stem": None, "stem_norm": None}
+    model.requires_grad_(True)
+    model(X).sum().backward()
+    before = copy.deepcopy(model.state_dict())
+    with pytest.raises(ScaleUnknown, match="'stem' has a gradient, but"):
+        optimizer.step()
+    assert all(torch.equal(value, before[name]) for name, value in model.state_dict().items())
+
+
+def test_tracing_sees_frozen_layers_too() -> None:
+    model = Net().requires_grad_(False)
+    assert backward_factors(ScaleAmendedSGD(model, inputs=X)) == EXPECTED
+    assert not any(p.requires_grad for p in model.parameters())
+
+
+def test_an_unused_layer_is_no_obstacle() -> None:
+    model = Net()
+    model.unused = nn.Linear(2, 2)
+    assert backward_factors(ScaleAmendedSGD(model, inputs=X)) == EXPECTED | {"unused": None}
+
+
+# wrappers
+
+
+@pytest.fixture
+def process_group(tmp_path: Path) -> Iterator[None]:
+    torch.distributed.init_process_group("gloo", init_method=f"file://{tmp_path}/store", rank=0, world_size=1)
+    yield
+    torch.distributed.destroy_process_group()
+
+
+def wrapped(kind: str) -> nn.Module:
+    if kind == "compiled":
+        return torch.compile(Net(), backend="aot_eager", fullgraph=True)
+    if kind == "ddp":
+        return nn.parallel.DistributedDataParallel(Net())
+    return nn.parallel.DistributedDataParallel(torch.compile(Net(), backend="aot_eager"))
+
+
+@pytest.mark.parametrize("how", ["traced", "watched"])
+@pytest.mark.parametrize("kind", ["compiled", "ddp", "ddp_of_compiled"])
+def test_wrapped_models_are_seen_through_to_the_module_inside(kind: str, how: str, process_group: None) -> None:
+    model = wrapped(kind)
+    optimizer = ScaleAmendedSGD(model, inputs=X if how == "traced" else None)
+    loss = F.cross_entropy(model(X), torch.zeros(5, dtype=torch.long))
+    loss.backward()
+    optimizer.step()
+    assert backward_factors(optimizer) == EXPECTED
+    assert hooks(model) == 0
+    assert F.cross_entropy(model(X), torch.zeros(5, dtype=torch.long)) < loss
+
+
+@pytest.mark.parametrize("what", ["in_place", "a_part", "later"])
+def test_compiled_layers_that_cannot_be_watched_are_traced(what: str) -> None:
+    model = Net()
+    if what == "in_place":
+        model.compile(backend="aot_eager", fullgraph=True)
+    elif what == "a_part":
+        model.inner = torch.compile(nn.Sequential(nn.Linear(6, 6), nn.Tanh()), backend="aot_eager", fullgraph=True)
+    watching = ScaleAmendedSGD(model)
+    assert hooks(model) == 0 or what != "in_place"
+    called = torch.compile(model, backend="aot_eager", fullgraph=True) if what == "later" else model
+    called(X).sum().backward()
+    with pytest.raises(ScaleUnknown, match=r"compiled.*inputs=batch"):
+        watching.step()
+    traced = ScaleAmendedSGD(model, inputs=X)
+    assert all(m is not None for m in backward_factors(traced).values())
+    called(X).sum().backward()
+    traced.step()
+
+
+# nothing changed
+
+
+class Random(Net):
+    def __init__(self) -> None:
+        super().__init__()
+        self.dropout = nn.Dropout(0.5)
+        self.register_buffer("calls", torch.zeros(()))
+
+    def forward(self, x: Tensor) -> Tensor:
+        random.random(), np.random.rand()
+        self.calls += 1
+        return super().forward(self.dropout(x))
+
+
+def test_tracing_leaves_the_model_and_the_generators_as_they_were() -> None:
+    model = Random()
+    model.stem_norm.eval()
+    model.inner.weight.requires_grad_(False)
+    model(X).sum().backward()
+    state = copy.deepcopy(model.state_dict())
+    gradients = {name: None if p.grad is None else p.grad.clone() for name, p in model.named_parameters()}
+    modes = [module.training for module in model.modules()]
+    trained = [p.requires_grad for p in model.parameters()]
+    generators = torch.get_rng_state(), random.getstate(), np.random.get_state()[1].tolist()
+    ScaleAmendedSGD(model, inputs=X)
+    assert all(torch.equal(value, state[name]) for name, value in model.state_dict().items())
+    assert all(
+        g is None if p.grad is None else torch.equal(p.grad, g)
+        for p, g in zip(model.parameters(), gradients.values(), strict=True)
+    )
+    assert [module.training for module in model.modules()] == modes
+    assert [p.requires_grad for p in model.parameters()] == trained
+    assert torch.equal(torch.get_rng_state(), generators[0])
+    assert (random.getstate(), np.random.get_state()[1].tolist()) == generators[1:]
+    assert hooks(model) == 0
+
+
+def test_a_model_that_fails_while_it_is_traced_is_left_as_it_was() -> None:
+    model = Net().requires_grad_(False)
+    with pytest.raises(RuntimeError, match="shapes cannot be multiplied"):
+        ScaleAmendedSGD(model, inputs=torch.zeros(2, 5))
+    assert not any(p.requires_grad for p in model.parameters())
+    assert hooks(model) == 0
+    assert model.training
+
+
+@pytest.mark.parametrize("inputs", [X, (X,), [X], {"x": X}])
+def test_inputs_are_a_tensor_a_tuple_or_a_dict(inputs: Any) -> None:
+    assert backward_factors(ScaleAmendedSGD(Net(), inputs=inputs)) == EXPECTED
+
+
+def test_parameters_instead_of_the_model_are_refused() -> None:
+    with pytest.raises(TypeError, match="takes the model itself, not generator"):
+        ScaleAmendedSGD(mlp([4, 3]).parameters())

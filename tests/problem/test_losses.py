@@ -1,0 +1,147 @@
+"""Losses are recognised by what they compute, whatever they are called."""
+
+from __future__ import annotations
+
+import functools
+from typing import Any
+
+import pytest
+import torch
+import torch.nn.functional as F
+from loss_zoo import LOSSES, OTHER_LOSSES
+from torch import Tensor, nn
+from zoo import Case, integers, normal
+
+from wellcond.problem.likelihoods import Bernoulli, CrossEntropy, Gaussian, Likelihood
+from wellcond.problem.losses import explains, recognise
+
+LOGITS, LABELS, VALUES = normal(6, 3), integers(3, 6), normal(6, 3, seed=1)
+SEQUENCE, TOKENS = normal(2, 4, 3), integers(3, 2, 4)
+
+
+def found(loss: Any, outputs: Tensor, targets: Any) -> Likelihood | None:
+    return recognise(loss, loss, outputs, targets)
+
+
+@pytest.mark.parametrize(
+    "loss",
+    [
+        nn.CrossEntropyLoss(),
+        F.cross_entropy,
+        lambda f, y: F.cross_entropy(f, y),
+        lambda f, y: F.nll_loss(f.log_softmax(1), y),
+        lambda f, y: (f.logsumexp(1) - f.gather(1, y[:, None])[:, 0]).mean(),
+    ],
+)
+def test_cross_entropy_however_it_is_written(loss: Any) -> None:
+    assert found(loss, LOGITS, LABELS) == CrossEntropy(1, -100)
+
+
+@pytest.mark.parametrize(
+    ("loss", "outputs", "targets", "expected"),
+    [
+        (nn.CrossEntropyLoss(), SEQUENCE.transpose(1, 2), TOKENS, CrossEntropy(1)),
+        (lambda f, y: F.cross_entropy(f.flatten(0, 1), y.flatten()), SEQUENCE, TOKENS, CrossEntropy(-1)),
+        (lambda f, y: F.cross_entropy(f.flatten(0, 1), y), SEQUENCE, TOKENS.flatten(), CrossEntropy(-1)),
+        (nn.CrossEntropyLoss(), normal(2, 3, 3), integers(3, 2, 3), CrossEntropy(1)),
+        (
+            lambda f, y: F.cross_entropy(f.flatten(0, 1), y.flatten()),
+            normal(2, 3, 3),
+            integers(3, 2, 3),
+            CrossEntropy(-1),
+        ),
+        (nn.CrossEntropyLoss(ignore_index=1), LOGITS, LABELS, CrossEntropy(1, 1)),
+        (functools.partial(F.cross_entropy, ignore_index=2), LOGITS, LABELS, CrossEntropy(1, 2)),
+        (lambda f, y: F.cross_entropy(f, y, ignore_index=0), LOGITS, LABELS, CrossEntropy(1, 0)),
+        (lambda f, y: F.cross_entropy(f, y, ignore_index=-1), LOGITS, LABELS - 1, CrossEntropy(1, -1)),
+        (nn.CrossEntropyLoss(), LOGITS, VALUES.softmax(1), CrossEntropy(1)),
+        (nn.NLLLoss(), LOGITS.log_softmax(1), LABELS, CrossEntropy(1)),
+        (nn.NLLLoss(ignore_index=0), LOGITS.log_softmax(1), LABELS, CrossEntropy(1, 0)),
+    ],
+)
+def test_the_classes_and_what_is_ignored_are_found(loss: Any, outputs: Tensor, targets: Tensor, expected: Any) -> None:
+    assert found(loss, outputs, targets) == expected
+
+
+@pytest.mark.parametrize(
+    ("loss", "scale"),
+    [
+        (nn.MSELoss(), 1 / 3),
+        (lambda f, y: (f - y).square().sum(1).mean(), 1.0),
+        (lambda f, y: 0.5 * (f - y).square().sum() / len(f), 0.5),
+        (lambda f, y: 10 * F.mse_loss(f, y), 10 / 3),
+    ],
+)
+def test_squared_error_is_a_gaussian_of_some_width(loss: Any, scale: float) -> None:
+    likelihood = found(loss, LOGITS, VALUES)
+    assert isinstance(likelihood, Gaussian)
+    assert likelihood.scale == pytest.approx(scale, rel=1e-12)
+
+
+@pytest.mark.parametrize(
+    ("loss", "scale"),
+    [(nn.BCEWithLogitsLoss(), 1 / 3), (lambda f, y: 3 * F.binary_cross_entropy_with_logits(f, y), 1.0)],
+)
+@pytest.mark.parametrize("targets", [VALUES.sign().clamp_min(0), VALUES.sigmoid()], ids=["hard", "soft"])
+def test_binary_cross_entropy_is_bernoulli(loss: Any, scale: float, targets: Tensor) -> None:
+    likelihood = found(loss, LOGITS, targets)
+    assert isinstance(likelihood, Bernoulli)
+    assert likelihood.scale == pytest.approx(scale, rel=1e-12)
+
+
+@pytest.mark.parametrize(
+    ("loss", "outputs", "targets"),
+    [
+        (nn.L1Loss(), LOGITS, VALUES),
+        (nn.SmoothL1Loss(), 5 * LOGITS, VALUES),
+        (nn.PoissonNLLLoss(), LOGITS, VALUES.exp()),
+        (nn.BCEWithLogitsLoss(pos_weight=torch.tensor(2.0)), LOGITS, VALUES.sigmoid()),
+        (nn.CrossEntropyLoss(label_smoothing=0.1), LOGITS, LABELS),
+        (nn.CrossEntropyLoss(weight=torch.tensor([1.0, 2.0, 3.0], dtype=torch.float64)), LOGITS, LABELS),
+        (lambda f, y: F.cross_entropy(f, y) + 1e-3 * f.square().mean(), LOGITS, LABELS),
+        (lambda f, y: F.cross_entropy(f, y) + 1.0, LOGITS, LABELS),
+        (nn.NLLLoss(), LOGITS, LABELS),
+        (lambda f, y: F.nll_loss(f, y) + 1e-3 * f.square().mean(), LOGITS.log_softmax(1), LABELS),
+        (nn.BCELoss(), LOGITS.sigmoid(), VALUES.sigmoid()),
+        (nn.MultiMarginLoss(), LOGITS, LABELS),
+        (lambda f, y: f.mean(), LOGITS, LABELS),
+        (lambda f, y: y.double().mean(), LOGITS, LABELS),
+    ],
+)
+def test_other_losses_are_not_mistaken_for_a_likelihood(loss: Any, outputs: Tensor, targets: Tensor) -> None:
+    assert found(loss, outputs, targets) is None
+
+
+@pytest.mark.parametrize("name", LOSSES)
+def test_a_likelihoods_mean_is_the_loss_it_was_recognised_by(name: str) -> None:
+    case = LOSSES[name]()
+    outputs = case.model(case.batch[0]).detach()
+    likelihood = found(case.loss, outputs, case.batch[1])
+    assert likelihood is not None
+    other = outputs + normal(*outputs.shape, seed=3)
+    assert float(likelihood.mean(other, case.batch[1])) == pytest.approx(
+        float(case.loss(other, case.batch[1])), rel=1e-12
+    )
+    assert explains(likelihood, case.loss(other, case.batch[1]), other, case.batch[1])
+    assert not explains(likelihood, 1.01 * case.loss(other, case.batch[1]), other, case.batch[1])
+
+
+@pytest.mark.parametrize("name", LOSSES)
+def test_a_likelihood_counts_the_terms_of_the_mean(name: str) -> None:
+    case: Case = LOSSES[name]()
+    outputs = case.model(case.batch[0]).detach()
+    likelihood = found(case.loss, outputs, case.batch[1])
+    assert likelihood is not None
+    assert likelihood.terms(outputs, case.batch[1]) == len(list(case.terms(outputs, case.batch[1])))
+
+
+@pytest.mark.parametrize("name", OTHER_LOSSES)
+def test_losses_without_a_likelihood_have_none(name: str) -> None:
+    case = OTHER_LOSSES[name]()
+    assert found(case.loss, case.model(case.batch[0]).detach(), case.batch[1]) is None
+
+
+def test_outputs_in_single_precision_are_recognised_too() -> None:
+    assert found(nn.CrossEntropyLoss(), LOGITS.float(), LABELS) == CrossEntropy(1)
+    assert isinstance(found(nn.MSELoss(), LOGITS.float(), VALUES.float()), Gaussian)
+    assert isinstance(found(nn.BCEWithLogitsLoss(), LOGITS.float(), VALUES.sigmoid().float()), Bernoulli)

@@ -1,0 +1,602 @@
+"""Walks along a line against gradients taken by hand, closed forms of quadratics, and what goes wrong on the way."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable, Iterator
+from typing import Any
+
+import pytest
+import torch
+import torch.nn.functional as F
+from references import assert_same, dense_hessian, flat_parameters, network
+from torch import Tensor, nn
+from torch.utils.data import DataLoader, TensorDataset
+from zoo import ARCHITECTURES, CLASSES, Case, cnn, integers, normal, seeded, split
+
+import wellcond as wc
+from wellcond.errors import InvalidProblem, NonFinite, NotDeterministic
+from wellcond.surface.landscape import Landscape, landscape
+
+LR, SPAN, STEPS = 0.3, (0.5, 4.0), 4
+
+every_architecture = pytest.mark.parametrize("case", ARCHITECTURES.values(), ids=ARCHITECTURES)
+
+
+def loss_of(case: Case, batches: list[Any]) -> Callable[[Tensor], Tensor]:
+    """θ ↦ the mean loss over all terms (the targets' entries), on copies of the model."""
+    parts = [(network(case.model, inputs, case.batchnorm), targets) for inputs, targets in batches]
+    count = sum(targets.numel() for _, targets in batches)
+    return lambda theta: sum(case.loss(outputs(theta), y) * y.numel() for outputs, y in parts) / count
+
+
+def gradient_of(loss: Callable[[Tensor], Tensor], theta: Tensor) -> Tensor:
+    leaf = theta.clone().requires_grad_()
+    return torch.autograd.grad(loss(leaf), leaf)[0]
+
+
+def walked_by_hand(loss: Callable[[Tensor], Tensor], theta: Tensor, d: Tensor) -> dict[str, Tensor]:
+    lengths = [LR * (SPAN[0] + (SPAN[1] - SPAN[0]) * i / (STEPS - 1)) for i in range(STEPS)]
+    start = gradient_of(loss, theta)
+    losses, changes, distances = [], [], []
+    for a in lengths:
+        there = theta - a * d
+        losses.append(loss(there).detach())
+        changes.append((start - gradient_of(loss, there)).norm())
+        distances.append((there - theta).norm())
+    columns = {"losses": losses, "gradient_changes": changes, "distances": distances}
+    return {"step_lengths": torch.tensor(lengths, dtype=torch.float64)} | {
+        k: torch.stack(v) for k, v in columns.items()
+    }
+
+
+def assert_walked(walk: Landscape, expected: dict[str, Tensor]) -> None:
+    for name, values in expected.items():
+        assert_same(getattr(walk, name), values, 1e-10)
+    ratios = expected["gradient_changes"] / expected["distances"]
+    assert walk.beta == pytest.approx(float(ratios.max()), rel=1e-10)
+    assert walk.loss_range == pytest.approx((float(expected["losses"].min()), float(expected["losses"].max())))
+    changes = expected["gradient_changes"]
+    assert walk.gradient_change_range == pytest.approx((float(changes.min()), float(changes.max())))
+
+
+# against gradients by hand
+
+
+@every_architecture
+@pytest.mark.parametrize("direction", ["gradient", "random", "eigenvector", "given"])
+@pytest.mark.parametrize("several", [False, True], ids=["one_batch", "uneven_batches"])
+def test_a_walk_is_what_steps_by_hand_find(case: Callable[[], Case], direction: str, several: bool) -> None:
+    case = case()
+    batches = split(case.batch, [len(case.batch[1]) - 1, 1]) if several else [case.batch]
+    problem = case.problem(batches=batches)
+    loss, theta = loss_of(case, batches), flat_parameters(case.model)
+    gradient = gradient_of(loss, theta)
+    if direction == "gradient":
+        d = gradient
+    elif direction == "random":
+        generator = torch.Generator().manual_seed(3)
+        draws = [torch.randn(p.shape, generator=generator, dtype=p.dtype) for p in case.model.parameters()]
+        d = torch.cat([draw.reshape(-1) for draw in draws])
+        d *= gradient.norm() / d.norm()
+    elif direction == "eigenvector":
+        d = wc.eigenvalues(wc.Hessian(problem), seed=3).vectors[:, 0]
+        d = d * gradient.norm() / d.norm() * (d @ gradient).sign()
+    else:
+        d = normal(len(theta), seed=7)
+    wanted: Any = d if direction == "given" else direction
+    walk = landscape(problem, LR, SPAN, STEPS, direction=wanted, seed=3)
+    assert_walked(walk, walked_by_hand(loss, theta, d))
+    assert (walk.direction, walk.batchnorm) == (direction, case.batchnorm)
+    assert walk.loss == pytest.approx(float(loss(theta)), rel=1e-10)
+    assert walk.gradient_norm == pytest.approx(float(gradient.norm()), rel=1e-10)
+
+
+def test_the_eigenvector_is_that_of_the_largest_eigenvalue_and_points_uphill() -> None:
+    case = ARCHITECTURES["mlp_tanh"]()
+    loss, theta = loss_of(case, [case.batch]), flat_parameters(case.model)
+    gradient = gradient_of(loss, theta)
+    top = torch.linalg.eigh(dense_hessian(case.model, case.loss, case.batch)).eigenvectors[:, -1]
+    d = top * (top @ gradient).sign() * gradient.norm()
+    walk = landscape(case.problem(), LR, SPAN, STEPS, direction="eigenvector")
+    # the eigenvalue is known to 1e-3, its vector to the square root of that at worst
+    assert_same(walk.losses, walked_by_hand(loss, theta, d)["losses"], 3e-2)
+    assert walk.losses[0] < walk.loss
+    assert walk.products > 0
+    (note,) = walk.notes
+    value, error = (float(part) for part in note.removesuffix(".").split()[-3::2])
+    exact = float(torch.linalg.eigvalsh(dense_hessian(case.model, case.loss, case.batch))[-1])
+    assert abs(value - exact) <= error + 5e-4 * exact  # the value is printed with four digits
+
+
+def test_another_seed_is_another_random_direction() -> None:
+    problem = ARCHITECTURES["mlp_tanh"]().problem()
+    first, again, other = (landscape(problem, direction="random", seed=seed).losses for seed in (0, 0, 1))
+    assert torch.equal(first, again)
+    assert not torch.allclose(first, other)
+
+
+# closed forms
+
+
+class Theta(nn.Module):
+    """Parameters and nothing else."""
+
+    def __init__(self, values: Tensor) -> None:
+        super().__init__()
+        self.theta = nn.Parameter(values)
+
+    def forward(self, _inputs: Tensor) -> Tensor:
+        return self.theta.unsqueeze(0)
+
+
+def quadratic(a: Tensor, theta: Tensor) -> wc.Problem:
+    """½ θᵀAθ."""
+    batch = (torch.zeros(1, dtype=a.dtype), torch.zeros(1, dtype=a.dtype))
+    return wc.Problem(Theta(theta), lambda f, _y: 0.5 * (f @ a * f).sum(), batch)
+
+
+def symmetric(n: int) -> Tensor:
+    a = normal(n, n, seed=5)
+    return a + a.T
+
+
+@pytest.mark.parametrize("lr", [1e-3, 0.1, 10.0])
+@pytest.mark.parametrize("span", [(0.5, 4.0), (0.01, 30.0)])
+def test_beta_of_a_quadratic_is_its_closed_form(lr: float, span: tuple[float, float]) -> None:
+    """∇L(θ) − ∇L(θ − a d) = a A d: β is ‖A d‖/‖d‖, whatever the steps."""
+    a, theta, d = symmetric(6), normal(6, seed=1), normal(6, seed=2)
+    g = a @ theta
+    along_gradient = landscape(quadratic(a, theta), lr, span, 5)
+    assert_same(along_gradient.smoothness, ((a @ g).norm() / g.norm()).expand(5), 1e-10)
+    given = landscape(quadratic(a, theta), lr, span, 5, direction=d)
+    assert given.beta == pytest.approx(float((a @ d).norm() / d.norm()), rel=1e-10)
+    assert_same(given.gradient_changes, given.step_lengths * (a @ d).norm(), 1e-10)
+
+
+def test_beta_of_a_linear_model_is_its_closed_form() -> None:
+    """H applied to G is 2/(N·C) · G XᵀX for the mean squared error of f = W x."""
+    model, x, y = nn.Linear(4, 3, bias=False).double(), normal(7, 4), normal(7, 3, seed=1)
+    gram = x.T @ x * 2 / (7 * 3)
+    gradient = (model.weight.detach() @ x.T - y.T) @ x * 2 / (7 * 3)
+    walk = landscape(wc.Problem(model, nn.MSELoss(), (x, y)))
+    assert walk.beta == pytest.approx(float((gradient @ gram).norm() / gradient.norm()), rel=1e-10)
+
+
+def test_beta_along_the_top_eigenvector_of_a_quadratic_is_the_largest_eigenvalue() -> None:
+    basis = torch.linalg.qr(normal(6, 6)).Q
+    a = basis @ torch.diag(torch.tensor([7.0, 1, 1, 1, 1, 1]).double()) @ basis.T
+    walk = landscape(quadratic(a, normal(6, seed=1)), direction="eigenvector")
+    assert walk.beta == pytest.approx(7.0, rel=1e-10)
+
+
+def test_one_step_and_a_span_of_one_length_will_do() -> None:
+    a, theta = symmetric(3), normal(3)
+    walk = landscape(quadratic(a, theta), 0.1, (2.0, 2.0), 1)
+    there = theta - 0.2 * a @ theta
+    assert walk.losses.tolist() == pytest.approx([float(0.5 * there @ a @ there)], rel=1e-12)
+
+
+# precision
+
+
+def test_distances_are_those_walked_and_not_those_meant() -> None:
+    """Near 1000, float32 has steps of 6e-5: a step of 1e-4 is rounded, and β must be of the rounded one.
+
+    Of ½‖θ‖² the gradient is θ, without any rounding of its own: β is 1.
+    """
+    theta = 1000 + torch.arange(8.0)
+    walk = landscape(quadratic(torch.eye(8), theta), 1e-4, (1.0, 1.4), 3, direction=torch.ones(8))
+    for length, distance in zip(walk.step_lengths.tolist(), walk.distances.tolist(), strict=True):
+        written = (theta - torch.full((8,), length)).double()
+        assert distance == pytest.approx(float((written - theta.double()).norm()), rel=1e-6)
+    meant = walk.step_lengths * math.sqrt(8)
+    assert float((walk.distances / meant - 1).abs().max()) > 0.05
+    assert_same(walk.smoothness, torch.ones(3), 1e-6)
+
+
+def test_vanished_gradients_keep_their_digits_in_float32() -> None:
+    """Their squares are below the smallest float32."""
+    a = torch.diag(torch.tensor([1e-25, 2e-25]))
+    walk = landscape(quadratic(a, torch.tensor([1.0, 1.0])), lr=1e24)
+    assert walk.gradient_norm == pytest.approx(math.sqrt(5) * 1e-25, rel=1e-5, abs=0)
+    assert walk.beta == pytest.approx(math.sqrt(17 / 5) * 1e-25, rel=1e-5, abs=0)
+
+
+def test_a_beta_that_is_rounding_is_said_to_be() -> None:
+    case = ARCHITECTURES["mlp_tanh"]()
+    batch = (case.batch[0].float(), case.batch[1])
+    problem = wc.Problem(case.model.float(), case.loss, batch)
+    assert landscape(problem, lr=0.1).notes == ()
+    (note,) = landscape(problem, lr=1e-7).notes
+    assert "float32" in note
+    assert "rounding" in note
+
+
+def test_float32_agrees_with_float64() -> None:
+    case = ARCHITECTURES["cnn_batch"]()
+    in_double = landscape(case.problem())
+    single = wc.Problem(case.model.float(), case.loss, (case.batch[0].float(), case.batch[1]))
+    in_single = landscape(single)
+    assert in_single.losses.dtype == torch.float64
+    assert_same(in_single.losses, in_double.losses, 1e-5)
+    assert_same(in_single.distances, in_double.distances, 1e-4)
+
+
+# any model
+
+
+class Tied(nn.Module):
+    """An embedding that is also the last layer, a frozen layer, an unused one, and inputs in a dict."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.embed = nn.Embedding(CLASSES, 4, sparse=True)
+        self.frozen = nn.Linear(4, 4).requires_grad_(False)
+        self.unused = nn.Linear(2, 2)
+        self.head = nn.Linear(4, CLASSES, bias=False)
+        self.head.weight = self.embed.weight
+
+    def forward(self, tokens: Tensor, shift: Tensor) -> Tensor:
+        return self.head(torch.tanh(self.frozen(self.embed(tokens) + shift)))
+
+
+def test_tied_frozen_and_unused_layers_and_dict_inputs() -> None:
+    inputs = {"tokens": integers(CLASSES, 6), "shift": normal(6, 4)}
+    case = Case(seeded(Tied), nn.CrossEntropyLoss(), (inputs, integers(CLASSES, 6, seed=1)))
+    theta, named = flat_parameters(case.model), dict(case.model.named_parameters())
+    assert theta.numel() == named["embed.weight"].numel() + 6
+
+    def loss(values: Tensor) -> Tensor:
+        table = values[: CLASSES * 4].view(CLASSES, 4)
+        hidden = table[inputs["tokens"]] + inputs["shift"]
+        hidden = torch.tanh(hidden @ named["frozen.weight"].T + named["frozen.bias"])
+        return F.cross_entropy(hidden @ table.T, case.batch[1])
+
+    walk = landscape(case.problem(), LR, SPAN, STEPS)
+    assert_walked(walk, walked_by_hand(loss, theta, gradient_of(loss, theta)))
+
+
+def test_gradients_that_share_memory_are_left_alone() -> None:
+    """The gradients of a + b with respect to a and to b are one tensor, expanded from one number."""
+
+    class Sum(nn.Module):
+        def __init__(self) -> None:
+            super().__init__()
+            self.a, self.b = nn.Parameter(normal(3)), nn.Parameter(normal(3, seed=1))
+
+        def forward(self, _x: Tensor) -> Tensor:
+            return (self.a + self.b).sum().reshape(1, 1)
+
+    walk = landscape(wc.Problem(Sum(), lambda f, _y: f.mean(), (torch.zeros(1), torch.zeros(1))))
+    assert walk.gradient_changes.tolist() == [0.0] * 8
+    assert walk.gradient_norm == pytest.approx(math.sqrt(6), rel=1e-12)
+    assert walk.beta == 0.0
+
+
+# nothing changed
+
+
+class Counting(nn.Module):
+    """Counts its calls in a plain attribute and fails at one of them."""
+
+    def __init__(self, fails_at: int = -1) -> None:
+        super().__init__()
+        self.inside, self.calls, self.fails_at = seeded(cnn), 0, fails_at
+
+    def forward(self, x: Tensor) -> Tensor:
+        self.calls += 1
+        if self.calls == self.fails_at:
+            raise KeyError("half-way")
+        return self.inside(x)
+
+
+@pytest.mark.parametrize("fails_at", [-1, 1, 5], ids=["to_its_end", "fails_at_once", "fails_half_way"])
+def test_nothing_of_the_model_is_changed(fails_at: int) -> None:
+    model = Counting(fails_at).train()
+    for p in model.parameters():
+        p.grad = torch.full_like(p, 2.0)
+    held = {name: (p, p.data_ptr(), p._version, p.detach().clone(), p.grad) for name, p in model.named_parameters()}
+    buffers = {name: (b, b.clone()) for name, b in model.named_buffers()}
+    rng = torch.get_rng_state()
+    problem = wc.Problem(model, nn.CrossEntropyLoss(), (normal(5, 2, 4, 4), integers(CLASSES, 5)))
+    if fails_at < 0:
+        landscape(problem, direction="random")
+    else:
+        with pytest.raises(KeyError, match="half-way"):
+            landscape(problem, direction="random")
+    for name, p in model.named_parameters():
+        was, address, version, values, grad = held[name]
+        assert p is was
+        assert (p.data_ptr(), p._version) == (address, version)
+        assert torch.equal(p, values)
+        assert p.grad is grad
+        assert bool((grad == 2).all())
+    for name, b in model.named_buffers():
+        assert b is buffers[name][0]
+        assert torch.equal(b, buffers[name][1])
+    assert all(module.training for module in model.modules())
+    assert torch.equal(torch.get_rng_state(), rng)
+
+
+def test_a_graph_built_before_the_walk_can_be_differentiated_after_it() -> None:
+    case = ARCHITECTURES["mlp_tanh"]()
+    loss = case.loss(case.model(case.batch[0]), case.batch[1])
+    landscape(case.problem())
+    loss.backward()
+
+
+# cost
+
+
+@pytest.mark.parametrize("steps", [1, 8])
+def test_a_walk_takes_one_pass_and_one_more_for_every_step(steps: int) -> None:
+    model = Counting()
+    problem = wc.Problem(model, nn.CrossEntropyLoss(), (normal(5, 2, 4, 4), integers(CLASSES, 5)))
+    walk = landscape(problem, steps=steps)
+    assert model.calls == walk.evaluations == 1 + steps
+    assert f"cost {1 + steps} u" in str(walk)
+
+
+# what goes wrong
+
+
+def root(w: float) -> wc.Problem:
+    """L = √w, which ends at 0: there the gradient is infinite, and beyond it the loss is NaN."""
+
+    class Root(nn.Module):
+        def __init__(self) -> None:
+            super().__init__()
+            self.w = nn.Parameter(torch.tensor([w], dtype=torch.float64))
+
+        def forward(self, x: Tensor) -> Tensor:
+            return x * self.w.sqrt()
+
+    return wc.Problem(Root(), lambda f, _y: f.mean(), (torch.ones(2, 1).double(), torch.zeros(2, 1)))
+
+
+def test_what_is_not_finite_at_a_far_step_is_recorded_and_named() -> None:
+    walk = landscape(root(1.0), 1.0, (1.0, 3.0), 3)  # w = 1/2, 0, −1/2
+    assert walk.losses[:2].tolist() == pytest.approx([math.sqrt(0.5), 0.0])
+    assert math.isnan(walk.losses[2])
+    assert math.isinf(walk.gradient_changes[1])
+    assert math.isnan(walk.gradient_changes[2])
+    assert walk.distances.tolist() == pytest.approx([0.5, 1.0, 1.5])
+    assert walk.beta == pytest.approx((1 / math.sqrt(2) - 0.5) / 0.5)
+    assert walk.loss_range == pytest.approx((0.0, math.sqrt(0.5)))
+    assert len(walk.notes) == 2
+    assert "step length 2," in walk.notes[0]
+    assert "step length 3," in walk.notes[1]
+    assert all(note in str(walk) for note in walk.notes)
+
+
+def test_a_walk_that_is_nowhere_finite_has_no_beta() -> None:
+    walk = landscape(root(1.0), 1.0, (3.0, 4.0), 2)
+    assert math.isnan(walk.beta)
+    assert all(math.isnan(bound) for bound in (*walk.loss_range, *walk.gradient_change_range))
+    (note,) = walk.notes
+    assert note.startswith("from step length 3 on, layer ''")
+
+
+class Capped(nn.Linear):
+    """Gives NaN for weights beyond 10, and counts its calls."""
+
+    def __init__(self) -> None:
+        super().__init__(4, CLASSES)
+        self.calls = 0
+
+    def forward(self, x: Tensor) -> Tensor:
+        self.calls += 1
+        return super().forward(x) + (10 - self.weight.abs().max()).log().detach() * 0
+
+
+def capped() -> wc.Problem:
+    return wc.Problem(seeded(Capped), nn.CrossEntropyLoss(), (normal(6, 4), integers(CLASSES, 6)))
+
+
+def test_passes_that_fail_are_counted_and_named_once() -> None:
+    problem = capped()
+    walk = landscape(problem, 1.0, (1.0, 40.0), 4, direction=torch.arange(1, 16) / 15.0)  # a = 1, 14, 27, 40
+    assert walk.losses.isnan().tolist() == [False, True, True, True]
+    assert (walk.evaluations, walk.forwards) == (2, 6)
+    assert problem.model.calls == walk.evaluations + walk.forwards
+    (note,) = walk.notes
+    assert note.startswith("from step length 14 on, layer ''")
+    assert "cost 2 u and 6 forward passes where the loss is not finite" in str(walk)
+    assert [row.value for row in walk.rows() if row.quantity == "cost"] == [pytest.approx(2 + 6 / 3)]
+
+
+def test_a_parameter_that_overflows_needs_no_search() -> None:
+    problem = capped()
+    huge = torch.zeros(15, dtype=torch.float64)
+    huge[0] = 1e308
+    walk = landscape(problem, 10.0, (1.0, 1.0), 1, direction=huge)
+    assert (walk.evaluations, walk.forwards, problem.model.calls) == (1, 1, 2)
+
+
+def test_the_checks_of_a_loader_and_of_a_model_that_draws_are_counted_and_said() -> None:
+    data = TensorDataset(normal(6, 4), integers(CLASSES, 6))
+    problem = wc.Problem(seeded(Capped), nn.CrossEntropyLoss(), DataLoader(data, batch_size=6))
+    walk = landscape(problem, steps=2)
+    assert problem.model.calls == walk.evaluations + walk.forwards == 5
+    assert "2 readings of the loader" in str(walk)
+    again = landscape(problem, steps=2)
+    assert (again.forwards, "readings" in str(again)) == (0, False)
+
+
+def test_what_is_not_finite_at_the_start_is_raised() -> None:
+    with pytest.raises(NonFinite):
+        landscape(root(-1.0))
+    with pytest.raises(NonFinite, match="'w'"):
+        landscape(root(0.0))
+
+
+def test_where_the_gradient_is_zero_there_is_no_beta() -> None:
+    for direction in ("gradient", "random"):
+        walk = landscape(quadratic(symmetric(3), torch.zeros(3).double()), direction=direction)
+        assert math.isnan(walk.beta)
+        assert walk.gradient_norm == 0
+        assert "gradient is zero" in walk.notes[0]
+    given = landscape(quadratic(torch.eye(3).double(), torch.zeros(3).double()), direction=torch.ones(3))
+    assert given.beta == pytest.approx(1.0)
+
+
+def test_a_direction_of_zero_is_said_to_be() -> None:
+    walk = landscape(quadratic(torch.eye(3).double(), normal(3)), direction=torch.zeros(3))
+    assert math.isnan(walk.beta)
+    (note,) = walk.notes
+    assert note.startswith("the direction is zero")
+
+
+def test_parameters_that_share_memory_are_noted() -> None:
+    model = seeded(lambda: nn.Sequential(nn.Linear(4, 4), nn.Linear(4, 4)))
+    model[1].weight.data = model[0].weight.data
+    problem = wc.Problem(model, nn.MSELoss(), (normal(6, 4), normal(6, 4, seed=1)))
+    (note,) = landscape(problem).notes
+    assert note.startswith("'0.weight' and '1.weight' share their memory")
+
+
+def test_a_step_too_short_for_the_dtype_is_named() -> None:
+    walk = landscape(quadratic(torch.eye(2), torch.tensor([1.0, 2.0])), lr=1e-12)
+    assert math.isnan(walk.beta)
+    assert "rounds to θ in float32" in walk.notes[0]
+
+
+class Noisy(nn.Linear):
+    """Draws noise whatever its mode, or changes a buffer that its output depends on."""
+
+    def __init__(self, kind: str) -> None:
+        super().__init__(4, CLASSES)
+        self.kind = kind
+        self.generator = torch.Generator().manual_seed(1)
+        self.register_buffer("calls", torch.zeros(()))
+
+    def forward(self, x: Tensor) -> Tensor:
+        if self.kind == "counts":
+            self.calls += 1
+            return super().forward(x) * self.calls
+        noise = torch.rand((), generator=self.generator if self.kind == "draws from its own" else None)
+        return super().forward(x) * noise if self.kind.startswith("draws") else super().forward(x)
+
+
+@pytest.mark.parametrize("kind", ["draws", "draws from its own", "counts"])
+def test_a_model_that_differs_between_passes_is_refused(kind: str) -> None:
+    problem = wc.Problem(Noisy(kind), nn.CrossEntropyLoss(), (normal(6, 4).float(), integers(CLASSES, 6)))
+    with pytest.raises(NotDeterministic):
+        landscape(problem)
+
+
+def test_a_model_that_draws_what_it_does_not_use_is_measured() -> None:
+    problem = wc.Problem(Noisy("ignores its draw"), nn.CrossEntropyLoss(), (normal(6, 4).float(), integers(CLASSES, 6)))
+    assert landscape(problem).beta > 0
+
+
+def test_fixed_noise_is_the_same_at_every_point() -> None:
+    model = seeded(lambda: nn.Sequential(nn.Linear(4, 8), nn.Dropout(0.5), nn.Linear(8, CLASSES)))
+    problem = wc.Problem(model, nn.CrossEntropyLoss(), (normal(6, 4), integers(CLASSES, 6)), dropout=3)
+    still = landscape(problem, 1e-9)
+    assert still.gradient_change_range[1] < 1e-6 * still.gradient_norm
+
+
+def test_a_loader_that_shuffles_is_refused() -> None:
+    data = TensorDataset(normal(6, 4), integers(CLASSES, 6))
+    model = ARCHITECTURES["mlp_tanh"]().model
+    with pytest.raises(NotDeterministic, match="shuffle"):
+        landscape(wc.Problem(model, nn.CrossEntropyLoss(), DataLoader(data, batch_size=2, shuffle=True)))
+    in_order = landscape(wc.Problem(model, nn.CrossEntropyLoss(), DataLoader(data, batch_size=4)))
+    assert_same(in_order.losses, landscape(ARCHITECTURES["mlp_tanh"]().problem()).losses, 1e-10)
+
+
+def test_batches_that_change_without_a_random_number_are_refused() -> None:
+    class Alternating:
+        passes = 0
+
+        def __iter__(self) -> Iterator[Any]:
+            self.passes += 1
+            yield normal(6, 4, seed=self.passes), integers(CLASSES, 6)
+
+    with pytest.raises(NotDeterministic, match="second pass"):
+        landscape(wc.Problem(ARCHITECTURES["mlp_tanh"]().model, nn.CrossEntropyLoss(), Alternating()))
+
+
+@pytest.mark.parametrize(
+    ("arguments", "name"),
+    [
+        ({"lr": 0.0}, "lr"),
+        ({"lr": math.inf}, "lr"),
+        ({"lr": "a"}, "lr"),
+        ({"lr": None}, "lr"),
+        ({"span": 0.5}, "span"),
+        ({"span": (0.5, "b")}, "span"),
+        ({"steps": 2.5}, "steps"),
+        ({"span": (0.0, 1.0)}, "span"),
+        ({"span": (2.0, 1.0)}, "span"),
+        ({"span": (1.0, math.nan)}, "span"),
+        ({"steps": 0}, "steps"),
+        ({"direction": "downhill"}, "direction"),
+        ({"direction": torch.ones(3)}, r"direction has shape \(3,\)"),
+        ({"direction": torch.full((43,), math.nan)}, "direction holds NaN"),
+    ],
+)
+def test_invalid_arguments_are_named(arguments: dict[str, Any], name: str) -> None:
+    with pytest.raises(ValueError, match=f"^{name}"):
+        landscape(ARCHITECTURES["mlp_tanh"]().problem(), **arguments)
+
+
+def test_what_is_no_problem_is_refused() -> None:
+    with pytest.raises(TypeError, match=r"pass a wc\.Problem\(model, loss, batches\)"):
+        landscape(nn.Linear(2, 2), 0.1)  # type: ignore[arg-type]
+
+
+def replace_head(model: nn.Module) -> None:
+    model[2] = nn.Linear(5, CLASSES).double()
+
+
+CHANGES: dict[str, tuple[Callable[[Any], Any], str]] = {
+    "replaced": (replace_head, "'2.weight' is gone or another tensor"),
+    "frozen": (lambda model: model[0].requires_grad_(False), "'0.weight' is frozen"),
+    "added": (lambda model: model.append(nn.Linear(3, 3).double()), "'3.bias' is new"),
+    "single": (lambda model: model.float(), "'0.weight' was float64 on cpu and is float32 on cpu"),
+}
+PROBES: dict[str, Callable[[wc.Problem], Any]] = {
+    "landscape": lambda p: landscape(p, direction="eigenvector"),
+    "loss_slice": lambda p: wc.loss_slice(p),
+    "covariate_shift": lambda p: wc.covariate_shift(p, torch.optim.SGD(p.model.parameters(), lr=0.1)),
+    "activations": lambda p: wc.activations(p),
+}
+
+
+@pytest.mark.parametrize("probe", PROBES.values(), ids=PROBES)
+@pytest.mark.parametrize(("change", "words"), CHANGES.values(), ids=CHANGES)
+def test_a_model_that_was_changed_since_asks_for_a_new_problem(
+    probe: Callable[[wc.Problem], Any], change: Callable[[Any], Any], words: str
+) -> None:
+    case = ARCHITECTURES["mlp_tanh"]()
+    problem = case.problem()
+    change(case.model)
+    with pytest.raises(InvalidProblem, match=rf"{words}(.|\n)*Make a new one"):
+        probe(problem)
+
+
+# rows and words
+
+
+def test_rows_carry_the_step_and_everything_a_picture_needs() -> None:
+    walk = landscape(ARCHITECTURES["mlp_tanh"]().problem(), steps=2)
+    rows = walk.rows(40)
+    assert {row.step for row in rows} == {40}
+    values = {row.quantity: row.value for row in rows}
+    assert (values["loss_min"], values["loss_max"]) == walk.loss_range
+    assert (values["gradient_change_min"], values["gradient_change_max"]) == walk.gradient_change_range
+    assert (values["beta"], values["loss"], values["gradient_norm"]) == (walk.beta, walk.loss, walk.gradient_norm)
+    for name, column in {"step_length": walk.step_lengths, "distance": walk.distances, "loss": walk.losses}.items():
+        assert [values[f"{name}[{i}]"] for i in range(2)] == column.tolist()
+    assert [values[f"gradient_change[{i}]"] for i in range(2)] == walk.gradient_changes.tolist()
+    assert values["cost"] == 3.0
+    assert {row.step for row in walk.rows()} == {None}
+
+
+def test_progress_is_told_up_to_the_last_step() -> None:
+    shares: list[float] = []
+    landscape(ARCHITECTURES["mlp_tanh"]().problem(), steps=4, progress=lambda _what, share: shares.append(share))
+    assert shares == pytest.approx([0.2, 0.4, 0.6, 0.8])

@@ -1,0 +1,312 @@
+"""Slices of the loss against direct evaluation, with filter normalisation written out filter by filter."""
+
+from __future__ import annotations
+
+import copy
+import math
+from collections.abc import Callable
+from typing import Any
+
+import pytest
+import torch
+from references import assert_same, dense_hessian, flat_parameters, network
+from torch import Tensor, nn
+from zoo import ARCHITECTURES, CLASSES, Case, Mean, integers, normal, seeded, split
+
+import wellcond as wc
+from wellcond.errors import NonFinite, NotDeterministic
+from wellcond.surface.slices import loss_slice
+
+ONE = (torch.ones(1, 1).double(), torch.zeros(1))
+GRID = [-1.0, -0.5, 0.0, 0.5, 1.0]
+
+
+def loss_of(case: Case, batches: list[Any]) -> Callable[[Tensor], float]:
+    parts = [(network(case.model, inputs, case.batchnorm), targets) for inputs, targets in batches]
+    count = sum(targets.numel() for _, targets in batches)
+    return lambda theta: float(sum(case.loss(outputs(theta), y) * y.numel() for outputs, y in parts) / count)
+
+
+def draws(model: nn.Module, seed: int, count: int) -> list[Tensor]:
+    generator = torch.Generator().manual_seed(seed)
+    params = [p for p in model.parameters() if p.requires_grad]
+    return [
+        torch.cat([torch.randn(p.shape, generator=generator, dtype=p.dtype).reshape(-1) for p in params])
+        for _ in range(count)
+    ]
+
+
+def gradient_of(case: Case) -> Tensor:
+    theta = flat_parameters(case.model).requires_grad_()
+    return torch.autograd.grad(case.loss(network(case.model, case.batch[0])(theta), case.batch[1]), theta)[0]
+
+
+# filters by hand
+
+
+def normalised(model: nn.Module, d: Tensor) -> Tensor:
+    """d with every filter as long as that of the model, in loops over filters."""
+    model = copy.deepcopy(model)
+    owners = {id(p): m for m in model.modules() for p in m.parameters(recurse=False)}
+    parts, start = [], 0
+    for p in model.parameters():
+        part = d[start : start + p.numel()].reshape(p.shape).clone()
+        start += p.numel()
+        if p.dim() == 1:
+            part.zero_()
+        elif isinstance(layer := owners[id(p)], nn.ConvTranspose2d):
+            per_group = layer.in_channels // layer.groups
+            for group in range(layer.groups):
+                inputs = slice(group * per_group, (group + 1) * per_group)
+                for output in range(layer.out_channels // layer.groups):
+                    part[inputs, output] *= p[inputs, output].norm() / part[inputs, output].norm()
+        else:
+            for row in range(len(p)):
+                part[row] *= p[row].norm() / part[row].norm()
+        parts.append(part.reshape(-1))
+    return torch.cat(parts).detach()
+
+
+def image_case(*layers: nn.Module) -> Case:
+    model = seeded(lambda: nn.Sequential(*layers, Mean(2, 3)))
+    return Case(model, nn.CrossEntropyLoss(), (normal(4, 4, 5, 5), integers(CLASSES, 4)))
+
+
+LAYERS: dict[str, Callable[[], Case]] = {
+    "dense": ARCHITECTURES["mlp_tanh"],
+    "convolution": lambda: image_case(nn.Conv2d(4, CLASSES, 3)),
+    "grouped_convolution": lambda: image_case(nn.Conv2d(4, 6, 3, groups=2), nn.Tanh(), nn.Conv2d(6, CLASSES, 1)),
+    "transposed_convolution": lambda: image_case(nn.ConvTranspose2d(4, CLASSES, 3)),
+    "grouped_transposed_convolution": lambda: image_case(
+        nn.ConvTranspose2d(4, 6, 2, groups=2), nn.BatchNorm2d(6), nn.Conv2d(6, CLASSES, 1)
+    ),
+    "embedding": ARCHITECTURES["transformer"],
+}
+
+
+@pytest.mark.parametrize("case", LAYERS.values(), ids=LAYERS)
+def test_filters_are_scaled_to_those_of_the_weights(case: Callable[[], Case]) -> None:
+    case = case()
+    loss, theta = loss_of(case, [case.batch]), flat_parameters(case.model)
+    d = normalised(case.model, draws(case.model, 5, 1)[0])
+    found = loss_slice(case.problem(), points=5, seed=5)
+    assert found.coordinates.tolist() == GRID
+    assert_same(found.losses, torch.tensor([loss(theta + alpha * d) for alpha in GRID], dtype=torch.float64), 1e-10)
+
+
+def test_layers_that_store_inputs_first_have_their_filters_in_columns(transformers: Any) -> None:
+    conv1d = transformers.pytorch_utils.Conv1D
+    model = seeded(lambda: nn.Sequential(conv1d(CLASSES, 4)))
+    case = Case(model, nn.CrossEntropyLoss(), (normal(6, 4), integers(CLASSES, 6)))
+    weight, bias = model[0].weight.detach(), model[0].bias.detach()
+    d = draws(model, 0, 1)[0][: 4 * CLASSES].reshape(4, CLASSES)
+    d = d * weight.norm(dim=0) / d.norm(dim=0)
+    expected = [case.loss(case.batch[0] @ (weight + alpha * d) + bias, case.batch[1]) for alpha in GRID]
+    assert_same(loss_slice(case.problem(), points=5).losses, torch.stack(expected), 1e-10)
+
+
+def test_dead_filters_stay_where_they_are() -> None:
+    """A filter of zeros has no length to scale to, and one along which d is zero nothing to scale."""
+    case = ARCHITECTURES["mlp_tanh"]()
+    case.model[0].weight.data[1] = 0.0
+    d = normal(flat_parameters(case.model).numel())
+    d[:4] = 0.0
+    found = loss_slice(case.problem(), [d], points=5)
+    still = d.clone()
+    still[4:8] = 0.0
+    assert_same(found.losses, loss_slice(case.problem(), [still], points=5).losses, 1e-12)
+
+
+# grids
+
+
+@pytest.mark.parametrize("case", ARCHITECTURES.values(), ids=ARCHITECTURES)
+@pytest.mark.parametrize("several", [False, True], ids=["one_batch", "uneven_batches"])
+def test_a_plane_is_the_loss_at_every_point_of_it(case: Callable[[], Case], several: bool) -> None:
+    case = case()
+    batches = split(case.batch, [len(case.batch[1]) - 1, 1]) if several else [case.batch]
+    loss, theta = loss_of(case, batches), flat_parameters(case.model)
+    first, second = draws(case.model, 2, 2)
+    found = loss_slice(
+        case.problem(batches=batches), ["random", "random"], extent=0.2, points=3, seed=2, filter_normalised=False
+    )
+    grid = [-0.2, 0.0, 0.2]
+    expected = [[loss(theta + alpha * first + beta * second) for beta in grid] for alpha in grid]
+    assert_same(found.losses, torch.tensor(expected, dtype=torch.float64), 1e-10)
+    assert float(found.losses[1, 1]) == pytest.approx(loss(theta), rel=1e-14)
+    assert found.directions == ("random", "random")
+
+
+@pytest.mark.parametrize("points", [3, 5, 21, 101])
+@pytest.mark.parametrize("extent", [0.1, 1.0, 1 / 3])
+def test_an_odd_number_of_points_has_the_parameters_in_the_middle(points: int, extent: float) -> None:
+    problem = ARCHITECTURES["mlp_tanh"]().problem()
+    found = loss_slice(problem, extent=extent, points=points)
+    assert float(found.coordinates[points // 2]) == 0.0
+    assert found.coordinates[[0, -1]].tolist() == pytest.approx([-extent, extent], rel=1e-15)
+    assert torch.equal(found.coordinates, -found.coordinates.flip(0))
+
+
+def test_two_eigenvectors_are_the_first_and_the_second() -> None:
+    case = ARCHITECTURES["mlp_tanh"]()
+    values, vectors = torch.linalg.eigh(dense_hessian(case.model, case.loss, case.batch))
+    gradient, h = gradient_of(case), 1e-3
+    found = loss_slice(case.problem(), ["eigenvector", "eigenvector"], extent=h, points=3, filter_normalised=False)
+    # central differences of the loss along each axis
+    curvatures = [float(line[0] - 2 * line[1] + line[2]) / h**2 for line in (found.losses[:, 1], found.losses[1])]
+    assert curvatures == pytest.approx(values[[-1, -2]].tolist(), rel=1e-2)
+    slopes = [abs(float(line[2] - line[0])) / (2 * h) for line in (found.losses[:, 1], found.losses[1])]
+    assert slopes == pytest.approx((vectors[:, [-1, -2]].T @ gradient).abs().tolist(), rel=0.1, abs=1e-3)
+    assert found.products > 0
+
+
+def test_the_gradient_and_a_given_vector_are_used_as_they_are() -> None:
+    case = ARCHITECTURES["mlp_tanh"]()
+    loss, theta, d = loss_of(case, [case.batch]), flat_parameters(case.model), normal(43, seed=9)
+    gradient = gradient_of(case)
+    found = loss_slice(case.problem(), ["gradient", d], points=2, filter_normalised=False)
+    expected = [[loss(theta + a * gradient + b * d) for b in (-1.0, 1.0)] for a in (-1.0, 1.0)]
+    assert_same(found.losses, torch.tensor(expected, dtype=torch.float64), 1e-10)
+    assert found.directions == ("gradient", "given")
+    assert found.evaluations == 1
+
+
+# promises
+
+
+class Counting(nn.Linear):
+    """Counts its calls and notices graphs; fails at one call, and gives NaN for large weights."""
+
+    def __init__(self, fails_at: int = -1) -> None:
+        super().__init__(4, CLASSES)
+        self.calls, self.fails_at, self.graphs = 0, fails_at, 0
+
+    def forward(self, x: Tensor) -> Tensor:
+        self.calls += 1
+        if self.calls == self.fails_at:
+            raise KeyError("half-way")
+        outputs = super().forward(x)
+        self.graphs += outputs.requires_grad
+        return outputs + (10 - self.weight.abs().max()).log().detach() * 0
+
+
+def counting_problem(fails_at: int = -1) -> wc.Problem:
+    return wc.Problem(Counting(fails_at).double(), nn.CrossEntropyLoss(), (normal(6, 4), integers(CLASSES, 6)))
+
+
+def test_a_slice_takes_forward_passes_alone() -> None:
+    problem = counting_problem()
+    found = loss_slice(problem, ["random", "random"], points=5)
+    assert problem.model.calls == found.forwards == 25
+    assert problem.model.graphs == 0
+    assert found.cost == pytest.approx(25 / 3)
+    assert "cost 25 forward passes, about 8.33 u" in str(found)
+
+
+@pytest.mark.parametrize("fails_at", [-1, 1, 4])
+def test_nothing_is_changed(fails_at: int) -> None:
+    problem = counting_problem(fails_at)
+    model = problem.model
+    model.weight.grad = torch.ones_like(model.weight)
+    address, version, values = model.weight.data_ptr(), model.weight._version, model.weight.detach().clone()
+    if fails_at < 0:
+        loss_slice(problem, points=5)
+    else:
+        with pytest.raises(KeyError, match="half-way"):
+            loss_slice(problem, points=5)
+    assert (model.weight.data_ptr(), model.weight._version) == (address, version)
+    assert torch.equal(model.weight, values)
+    assert bool((model.weight.grad == 1).all())
+    assert model.training
+
+
+def test_losses_that_are_not_finite_have_their_place() -> None:
+    problem = counting_problem()
+    found = loss_slice(problem, [torch.ones(15)], extent=20.0, points=5, filter_normalised=False)
+    assert [math.isnan(loss) for loss in found.losses] == [True, True, False, True, True]
+    (note,) = found.notes
+    assert "(-20)" in note
+    # the middle, two passes at each of the others, of which the second looks for the layer, and one at θ
+    assert problem.model.calls == found.forwards == 10
+
+
+@pytest.mark.parametrize("points", [4, 5])
+def test_a_loss_that_is_not_finite_at_the_parameters_is_raised(points: int) -> None:
+    inputs = normal(6, 4)
+    inputs[2, 1] = math.nan
+    problem = wc.Problem(Counting().double(), nn.CrossEntropyLoss(), (inputs, integers(CLASSES, 6)))
+    with pytest.raises(NonFinite, match="inputs of batch 0"):
+        loss_slice(problem, points=points)
+    assert problem.model.calls <= 3
+
+
+def test_the_table_tells_losses_apart() -> None:
+    problem = wc.Problem(model := nn.Linear(1, 1, bias=False).double(), lambda f, _: 1 + 1e-4 * f.mean(), ONE)
+    nn.init.ones_(model.weight)
+    assert "1.0002" in str(loss_slice(problem, ["gradient"], points=3))  # 1 + 1e-4·2 at w = 2
+    plane = loss_slice(problem, ["gradient", torch.zeros(1)], points=3)
+    assert "1.0002" in str(plane)
+
+
+NORMS: dict[str, tuple[nn.Module, tuple[int, ...]]] = {
+    "layer_norm": (nn.LayerNorm((2, 3, 3)), (2, 3, 3)),
+    "rms_norm": (nn.RMSNorm((3, 3)), (3, 3)),
+}
+
+
+@pytest.mark.parametrize(("norm", "shape"), NORMS.values(), ids=NORMS)
+def test_parameters_of_norms_stay_where_they_are_whatever_their_shape(norm: nn.Module, shape: tuple[int, ...]) -> None:
+    model = seeded(lambda: nn.Sequential(nn.Conv2d(1, 2, 3), norm, nn.Flatten(), nn.Linear(18, CLASSES)))
+    assert norm.weight.shape == shape
+    problem = wc.Problem(model, nn.CrossEntropyLoss(), (normal(4, 1, 5, 5), integers(CLASSES, 4)))
+    norms = torch.cat([torch.full_like(p, "1." in name).flatten() for name, p in model.named_parameters()])
+    flat = loss_slice(problem, [norms], points=3)
+    assert flat.losses.tolist() == [float(flat.losses[1])] * 3
+
+
+def test_a_model_that_draws_is_refused_at_once() -> None:
+    class Noisy(Counting):
+        def forward(self, x: Tensor) -> Tensor:
+            return super().forward(x) * torch.rand(())
+
+    model = Noisy().double()
+    problem = wc.Problem(model, nn.CrossEntropyLoss(), (normal(6, 4), integers(CLASSES, 6)))
+    with pytest.raises(NotDeterministic):
+        loss_slice(problem, points=101)
+    assert model.calls < 10
+
+
+@pytest.mark.parametrize(
+    ("arguments", "name"),
+    [
+        ({"directions": "random"}, "directions"),
+        ({"directions": []}, "directions"),
+        ({"directions": ["random"] * 3}, "directions"),
+        ({"directions": ["sideways"]}, "direction"),
+        ({"directions": [torch.ones(2)]}, "direction"),
+        ({"extent": 0.0}, "extent"),
+        ({"extent": "wide"}, "extent"),
+        ({"points": 1}, "points"),
+        ({"points": 2.5}, "points"),
+    ],
+)
+def test_invalid_arguments_are_named(arguments: dict[str, Any], name: str) -> None:
+    with pytest.raises(ValueError, match=f"^{name} "):
+        loss_slice(counting_problem(), **arguments)
+
+
+def test_rows_hold_the_grid() -> None:
+    plane = loss_slice(counting_problem(), ["random", "gradient"], points=3)
+    values = {row.quantity: row.value for row in plane.rows(7)}
+    assert {row.step for row in plane.rows(7)} == {7}
+    assert [values[f"coordinate[{i}]"] for i in range(3)] == [-1.0, 0.0, 1.0]
+    assert values["loss[0,2]"] == float(plane.losses[0, 2])
+    assert values["cost"] == pytest.approx(9 / 3 + 1)
+    line = {row.quantity: row.value for row in loss_slice(counting_problem(), points=3).rows()}
+    assert {"loss[0]", "loss[1]", "loss[2]"} <= line.keys()
+
+
+def test_progress_is_told() -> None:
+    shares: list[float] = []
+    loss_slice(counting_problem(), points=4, progress=lambda _what, share: shares.append(share))
+    assert shares == [0.0, 0.25, 0.5, 0.75]
