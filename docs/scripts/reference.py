@@ -1,0 +1,177 @@
+"""The pages of the API reference, written from the package: its groups, its `__all__` lists and its annotations."""
+
+from __future__ import annotations
+
+import ast
+import importlib
+import inspect
+import pkgutil
+import re
+from collections.abc import Iterator
+from dataclasses import dataclass, field
+from types import ModuleType
+from typing import Any
+
+import wellcond
+
+
+@dataclass
+class Page:
+    """One page of the reference.
+
+    Attributes:
+        path: Where it goes, relative to the docs.
+        title: Its heading.
+        intro: The sentence below the heading.
+        names: Dotted names of what it documents, in order.
+        results: Dotted names of the classes that those return.
+    """
+
+    path: str
+    title: str
+    intro: str
+    names: list[str] = field(default_factory=list)
+    results: list[str] = field(default_factory=list)
+
+    def markdown(self) -> str:
+        """The page: a table of contents, then an entry for mkdocstrings to fill in per name."""
+        parts = [f"# {self.title}", self.intro, _table(self.names), *(f"::: {name}" for name in self.names)]
+        if self.results:
+            parts += ["## What these return", _table(self.results), *(_entry(name, level=3) for name in self.results)]
+        return "\n\n".join(part for part in parts if part) + "\n"
+
+
+def pages() -> list[Page]:
+    """All pages: one per commented group of `wellcond/__init__.py`, one per module with public names of its own."""
+    top = {name: getattr(wellcond, name) for name in wellcond.__all__}
+    grouped = [
+        Page(
+            f"reference/{_slug(title)}.md",
+            title,
+            intro,
+            [f"wellcond.{n}" for n in names if not inspect.ismodule(top[n])],
+        )
+        for title, intro, names in groups()
+    ]
+    modules = [
+        Page(f"reference/{module.__name__}.md", f"`{module.__name__}`", _summary(module), names)
+        for module in _submodules()
+        if (names := [f"{module.__name__}.{n}" for n in getattr(module, "__all__", ()) if n not in top])
+    ]
+    found = [page for page in (*grouped, *modules) if page.names]
+    missing = {f"wellcond.{name}" for name in top if not inspect.ismodule(top[name])} - {
+        n for p in found for n in p.names
+    }
+    if missing:
+        raise ValueError(f"public names outside every commented group of wellcond/__init__.py: {sorted(missing)}")
+    _add_results(found)
+    return found
+
+
+def groups() -> list[tuple[str, str, list[str]]]:
+    """Title, sentence and public names of each commented group of imports in `wellcond/__init__.py`."""
+    source = inspect.getsource(wellcond)
+    lines = source.splitlines()
+    comments = {i + 1: line[1:].strip() for i, line in enumerate(lines) if line.startswith("#")}
+    found: dict[str, list[str]] = {}
+    for node in ast.parse(source).body:
+        if isinstance(node, ast.ImportFrom) and (node.module or "").split(".")[0] == "wellcond":
+            above = [text for line, text in comments.items() if line < node.lineno]
+            names = [alias.asname or alias.name for alias in node.names]
+            found.setdefault(above[-1] if above else "", []).extend(n for n in names if n in wellcond.__all__)
+    return [(*_title(comment), names) for comment, names in found.items()]
+
+
+def _title(comment: str) -> tuple[str, str]:
+    """`curvature: linear operators` as a title and a sentence."""
+    title, _, intro = comment.partition(":")
+    intro = intro.strip()
+    return title[:1].upper() + title[1:], intro and f"{intro[0].upper()}{intro[1:]}."
+
+
+def _submodules() -> Iterator[ModuleType]:
+    for info in pkgutil.iter_modules(wellcond.__path__, "wellcond."):
+        if not info.name.rpartition(".")[2].startswith("_"):
+            yield importlib.import_module(info.name)
+
+
+def _add_results(found: list[Page]) -> None:
+    """List on each page the package's classes that its names return or hold, unless they have an entry already."""
+    seen = {_object(name) for page in found for name in page.names}
+    for page in found:
+        queue = [_object(name) for name in page.names]
+        while queue:
+            for cls in _mentioned(queue.pop(0)):
+                if cls not in seen:
+                    seen.add(cls)
+                    queue.append(cls)
+                    page.results.append(f"{cls.__module__}.{cls.__qualname__}")
+
+
+def _mentioned(thing: Any) -> Iterator[type]:
+    """Public classes of the package in the return type of a function, or in fields and return types of a class."""
+    if not inspect.isclass(thing):
+        yield from _classes_in(thing, getattr(thing, "__annotations__", {}).get("return"))
+        return
+    for base in thing.__bases__:
+        if _is_public(base):
+            yield base
+    for annotation in vars(thing).get("__annotations__", {}).values():
+        yield from _classes_in(thing, annotation)
+    for name, member in vars(thing).items():
+        if not name.startswith("_") or name == "__getitem__":
+            function = (
+                member.fget if isinstance(member, property) else inspect.unwrap(getattr(member, "__func__", member))
+            )
+            yield from _classes_in(thing, getattr(function, "__annotations__", {}).get("return"))
+
+
+def _classes_in(owner: Any, annotation: Any) -> Iterator[type]:
+    text = annotation if isinstance(annotation, str) else getattr(annotation, "__name__", "")
+    for name in re.findall(r"[A-Za-z_]\w*", text):
+        cls = _lookup(owner.__module__, name)
+        if inspect.isclass(cls) and _is_public(cls):
+            yield cls
+
+
+def _lookup(module: str, name: str) -> Any:
+    """What `name` means in a module, also when it is imported for type checkers alone."""
+    home = importlib.import_module(module)
+    if hasattr(home, name):
+        return getattr(home, name)
+    for node in ast.walk(ast.parse(inspect.getsource(home))):
+        if isinstance(node, ast.ImportFrom) and node.module and node.module.startswith("wellcond"):
+            for alias in node.names:
+                if name == (alias.asname or alias.name):
+                    return getattr(importlib.import_module(node.module), alias.name, None)
+    return None
+
+
+def _is_public(cls: type) -> bool:
+    return (
+        cls.__module__.startswith("wellcond") and not cls.__qualname__.startswith("_") and "<" not in cls.__qualname__
+    )
+
+
+def _object(name: str) -> Any:
+    module, _, attribute = name.rpartition(".")
+    return getattr(importlib.import_module(module), attribute)
+
+
+def _entry(name: str, level: int) -> str:
+    return f"::: {name}\n    options:\n      heading_level: {level}"
+
+
+def _table(names: list[str]) -> str:
+    rows = [f"| [`{name.rpartition('.')[2]}`][{name}] | {_summary(_object(name))} |" for name in names]
+    return "\n".join(["| | |", "|---|---|", *rows])
+
+
+def _summary(thing: Any) -> str:
+    """The first sentence of a docstring, on one line."""
+    first = " ".join((inspect.getdoc(thing) or "").split("\n\n")[0].split())
+    return first.replace("|", "\\|")
+
+
+def _slug(title: str) -> str:
+    return re.sub(r"\W+", "-", title.lower()).strip("-")
