@@ -13,8 +13,8 @@ test: lint
 	OMP_NUM_THREADS=1 $(BIN)/python -m pytest -n 2
 
 lint: $(VENV)/test
-	$(BIN)/ruff check src tests benchmarks examples
-	$(BIN)/ruff format --check src tests benchmarks examples
+	$(BIN)/ruff check src tests benchmarks examples docs/scripts
+	$(BIN)/ruff format --check src tests benchmarks examples docs/scripts
 	$(BIN)/mypy
 
 bench: $(VENV)/bench
@@ -26,11 +26,11 @@ figures: $(VENV)/test
 	$(BIN)/python -m wellcond.experiments.preconditioned_hessian
 	$(BIN)/python examples/deep_linear_network.py --out docs/figures
 
-docs: $(VENV)/test
-	$(BIN)/python -m pytest tests/test_docs.py
+docs: $(VENV)/docs
+	NO_MKDOCS_2_WARNING=1 $(BIN)/mkdocs build --strict
 
 clean:
-	rm -rf $(VENV)
+	rm -rf $(VENV) site
 
 $(BIN)/python:
 	$(PYTHON) -m venv $(VENV)
@@ -45,6 +45,11 @@ $(VENV)/test: pyproject.toml constraints.txt | $(BIN)/python
 	$(PIP) torch numpy
 	$(PIP) --editable ".[test,lint]"
 	@touch $@ $(VENV)/demo
+
+$(VENV)/docs: pyproject.toml constraints.txt | $(BIN)/python
+	$(PIP) torch numpy
+	$(PIP) --editable ".[docs]"
+	@touch $@
 
 # peers that ask for libraries they never import come without their dependencies
 $(VENV)/bench: $(VENV)/test
