@@ -14,6 +14,10 @@ class InvalidProblem(WellcondError, ValueError):
     """The model, loss or batches cannot be measured as given."""
 
 
+class Unsupported(WellcondError, ValueError):
+    """There is no rule for a part of the model, or it does not allow what was asked for."""
+
+
 class NotDeterministic(WellcondError, RuntimeError):
     """Two passes over the same problem saw different data or gave different losses."""
 
@@ -23,7 +27,12 @@ class NonFinite(WellcondError, FloatingPointError):
 
 
 class UnknownLayer(WellcondError, KeyError):
-    """A name that is neither a parameter nor a module of the model."""
+    """A name that is neither a parameter nor a module of the model.
+
+    Args:
+        name: The name that was not found.
+        known: The names that exist; the closest are suggested.
+    """
 
     def __init__(self, name: str, known: Iterable[str]) -> None:
         known = list(known)
@@ -43,14 +52,23 @@ class TooLarge(WellcondError, MemoryError):
 
 
 class MissingExtra(WellcondError, ImportError):
-    """An optional library is not installed."""
+    """An optional library is not installed.
+
+    Args:
+        library: The library that could not be imported.
+        extra: The extra of wellcond that installs it.
+    """
 
     def __init__(self, library: str, extra: str) -> None:
         super().__init__(f'{library} is not installed. Run:  pip install "wellcond[{extra}]"')
 
 
+class OutputError(WellcondError, OSError):
+    """A file cannot be written where, or in the form, it was asked for."""
+
+
 class DataNotFound(WellcondError, FileNotFoundError):
-    """A data set's files are not where they were looked for."""
+    """The files of a data set are not where they were looked for."""
 
 
 class CorruptData(WellcondError, ValueError):

@@ -13,7 +13,7 @@ import wellcond as wc
 from wellcond.errors import UnknownLayer
 from wellcond.layerwise.activations import Activations, activations
 from wellcond.layerwise.covariate_shift import covariate_shift
-from wellcond.report.write import OutputError
+from wellcond.results.files import OutputError
 from wellcond.results import Row
 
 pictures = pytest.importorskip("wellcond.report.activations")

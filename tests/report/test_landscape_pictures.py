@@ -12,7 +12,7 @@ import torch
 
 from wellcond.surface.landscape import Landscape
 from wellcond.surface.slices import LossSlice
-from wellcond.report.write import OutputError
+from wellcond.results.files import OutputError
 from wellcond.results import Row
 
 pytest.importorskip("matplotlib")

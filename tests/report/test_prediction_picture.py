@@ -9,7 +9,7 @@ import pytest
 import torch
 
 from wellcond.meanfield import predict
-from wellcond.report.write import OutputError
+from wellcond.results.files import OutputError
 
 pytest.importorskip("matplotlib")
 

@@ -9,7 +9,7 @@ from torch import Tensor
 from zoo import normal
 
 from wellcond.local.marchenko_pastur import MarchenkoPastur, marchenko_pastur
-from wellcond.report.write import OutputError
+from wellcond.results.files import OutputError
 from wellcond.spectral.exact import Spectrum
 
 spectra = pytest.importorskip("wellcond.report.spectra")

@@ -5,7 +5,7 @@ from pathlib import Path
 
 import pytest
 
-from wellcond.report.write import OutputError, write_atomically
+from wellcond.results.files import OutputError, write_atomically
 
 
 def test_an_old_file_is_replaced(tmp_path: Path) -> None:

@@ -15,7 +15,7 @@ from wellcond.report.curves import STYLES, draw_curves, dress
 from wellcond.report.figures import COLOURS, MOST_LABELS, save_figure
 from wellcond.report.scale import LogScale
 from wellcond.report.series import check_series
-from wellcond.report.write import check_writable
+from wellcond.results.files import check_writable
 from wellcond.results import Row
 
 try:

@@ -12,7 +12,7 @@ from wellcond.report.columns import shortened
 from wellcond.report.pivot import Pivot
 from wellcond.errors import MissingExtra
 from wellcond.report.scale import LogScale
-from wellcond.report.write import check_writable, write_atomically
+from wellcond.results.files import check_writable, write_atomically
 from wellcond.results import Row
 from wellcond.spectral.density import Density
 

@@ -15,7 +15,7 @@ from wellcond.surface.slices import LossSlice
 from wellcond.report.curves import dress
 from wellcond.report.figures import COLOURS, save_figure
 from wellcond.report.series import check_series
-from wellcond.report.write import check_writable
+from wellcond.results.files import check_writable
 from wellcond.results import Row
 
 try:

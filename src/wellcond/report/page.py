@@ -14,7 +14,7 @@ from wellcond.report import sections
 from wellcond.report.gallery import panels
 from wellcond.report.plots import Figure
 from wellcond.report.subject import Subject
-from wellcond.report.write import check_writable, write_atomically
+from wellcond.results.files import check_writable, write_atomically
 from wellcond.results import Row
 
 KEY = (

@@ -17,7 +17,7 @@ from wellcond.meanfield.predictor import predict
 from wellcond.meanfield.stages import Variant
 from wellcond.report.curves import draw_curves, dress
 from wellcond.report.figures import COLOURS, save_figure
-from wellcond.report.write import check_writable
+from wellcond.results.files import check_writable
 from wellcond.results import number
 
 if TYPE_CHECKING:

@@ -9,7 +9,7 @@ from wellcond.errors import MissingExtra
 from wellcond.verify.trial_steps import TrialSteps
 from wellcond.report.curves import dress
 from wellcond.report.figures import COLOURS, save_figure
-from wellcond.report.write import check_writable
+from wellcond.results.files import check_writable
 
 try:
     from matplotlib.figure import Figure

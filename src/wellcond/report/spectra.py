@@ -12,7 +12,7 @@ from wellcond.errors import MissingExtra
 from wellcond.local.marchenko_pastur import Eigenvalues, MarchenkoPastur, zeros_of_rounding
 from wellcond.report.curves import dress
 from wellcond.report.figures import COLOURS, save_figure
-from wellcond.report.write import check_writable
+from wellcond.results.files import check_writable
 
 try:
     from matplotlib.axes import Axes

@@ -1,19 +1,15 @@
-"""Files that are there whole or not at all."""
+"""Files that are written whole or not at all."""
 
 from __future__ import annotations
 
 import os
 from pathlib import Path
 
-from wellcond.errors import WellcondError
-
-
-class OutputError(WellcondError, OSError):
-    """A file cannot be written where it was asked for."""
+from wellcond.errors import OutputError
 
 
 def check_writable(path: str | Path) -> Path:
-    """The path, resolved; raises `OutputError` now rather than after the work."""
+    """The path, resolved; raises `OutputError` before the work rather than after it."""
     target = Path(path).expanduser().resolve()
     if target.is_dir():
         raise OutputError(f"{path} is a folder; name a file in it, such as {Path(path) / 'report.html'}.")
@@ -25,7 +21,7 @@ def check_writable(path: str | Path) -> Path:
 
 
 def write_atomically(path: str | Path, content: bytes) -> Path:
-    """Write a file beside its place and move it there; on any failure an older file stays as it is."""
+    """Write a file beside its place and move it there; after a failure an older file is as it was."""
     target = check_writable(path)
     temporary = target.with_name(f".{target.name}.{os.getpid()}.tmp")
     try:

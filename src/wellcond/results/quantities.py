@@ -1,0 +1,123 @@
+"""The names of everything that is measured. A row's quantity is one of these constants, and nothing parses it.
+
+A prefix says which matrix a quantity belongs to: `input_` is Σx, the second moment of what a layer receives;
+`gradient_` is Σ∇h, that of the gradient at its output; `kronecker_` is Σx ⊗ Σ∇h; `fisher_` and `hessian_` are the
+Fisher matrix and the Hessian.
+"""
+
+from __future__ import annotations
+
+from typing import Final, NamedTuple
+
+# a matrix's spectrum
+
+LAMBDA_MAX: Final = "lambda_max"
+LAMBDA_MAX_ERROR: Final = "lambda_max_error"
+LAMBDA_MIN: Final = "lambda_min"
+LAMBDA_MIN_ERROR: Final = "lambda_min_error"
+RANK: Final = "rank"
+DIMENSION: Final = "dimension"
+TRACE: Final = "trace"
+TRACE_ERROR: Final = "trace_error"
+KAPPA_BY_SHARE: Final = {0.2: "kappa_fifth", 0.5: "kappa_half", 0.8: "kappa_four_fifths", 1.0: "kappa_all"}
+"""κ_p by its share p of the eigenvalues. Other shares are in the result, not in rows."""
+
+
+class MatrixQuantities(NamedTuple):
+    """The names of one matrix's numbers."""
+
+    lambda_max: str
+    lambda_max_error: str
+    lambda_min: str
+    lambda_min_error: str
+    rank: str
+    dimension: str
+    trace: str
+    trace_error: str
+    kappa: dict[float, str]
+    """By share p."""
+
+    @classmethod
+    def of(cls, matrix: str) -> MatrixQuantities:
+        """The names with the prefix of a matrix."""
+        spectrum = (LAMBDA_MAX, LAMBDA_MAX_ERROR, LAMBDA_MIN, LAMBDA_MIN_ERROR, RANK, DIMENSION, TRACE, TRACE_ERROR)
+        names = [f"{matrix}_{quantity}" for quantity in spectrum]
+        return cls(*names, {share: f"{matrix}_{quantity}" for share, quantity in KAPPA_BY_SHARE.items()})
+
+
+INPUT: Final = MatrixQuantities.of("input")
+GRADIENT: Final = MatrixQuantities.of("gradient")
+KRONECKER: Final = MatrixQuantities.of("kronecker")
+FISHER: Final = MatrixQuantities.of("fisher")
+HESSIAN: Final = MatrixQuantities.of("hessian")
+
+# the network and its layers
+
+LOSS: Final = "loss"
+EXAMPLES: Final = "examples"
+PARAMETERS: Final = "parameters"
+CONVOLUTIONS: Final = "convolutions"
+GRADIENT_NORM: Final = "gradient_norm"
+WEIGHT_NORM: Final = "weight_norm"
+UNITS: Final = "units"
+DYING: Final = "dying"
+FULL: Final = "full"
+ACTIVATION_MEAN: Final = "activation_mean"
+ACTIVATION_VARIANCE: Final = "activation_variance"
+NOT_FINITE: Final = "not_finite"
+MEAN_CHANGE: Final = "mean_change"
+VARIANCE_CHANGE: Final = "variance_change"
+RELATIVE_MEAN_CHANGE: Final = "relative_mean_change"
+RELATIVE_VARIANCE_CHANGE: Final = "relative_variance_change"
+SHIFT_DIFFERENCE: Final = "shift_difference"
+SHIFT_COSINE: Final = "shift_cosine"
+SHIFTED_GRADIENT_NORM: Final = "shifted_gradient_norm"
+
+# the loss around the weights
+
+LOSS_LEAST: Final = "loss_least"
+LOSS_GREATEST: Final = "loss_greatest"
+GRADIENT_CHANGE_LEAST: Final = "gradient_change_least"
+GRADIENT_CHANGE_GREATEST: Final = "gradient_change_greatest"
+BETA: Final = "beta"
+
+# local Hessians and random matrices
+
+BACK_MATCHING_LOSS: Final = "back_matching_loss"
+TARGET_CHANGE: Final = "target_change"
+INPUT_ENTRIES: Final = "input_entries"
+SUPPORT_LOW: Final = "support_low"
+SUPPORT_HIGH: Final = "support_high"
+MASS_AT_ZERO: Final = "mass_at_zero"
+MEAN: Final = "mean"
+
+# the learning rate
+
+LR: Final = "lr"
+MOMENTUM: Final = "momentum"
+MAX_LR: Final = "max_lr"
+MAX_LR_LOW: Final = "max_lr_low"
+MAX_LR_HIGH: Final = "max_lr_high"
+BATCH_MAX_LR_LEAST: Final = "batch_max_lr_least"
+BATCH_MAX_LR_MEDIAN: Final = "batch_max_lr_median"
+PREDICTED_MAX_LR: Final = "predicted_max_lr"
+SUGGESTED_LR: Final = "suggested_lr"
+SUGGESTED_LR_LOW: Final = "suggested_lr_low"
+SUGGESTED_LR_HIGH: Final = "suggested_lr_high"
+TERM: Final = "term"
+"""What a layer adds to the predicted λ_max."""
+
+# training
+
+TRAINING_LOSS: Final = "training_loss"
+FINAL_LOSS: Final = "final_loss"
+TEST_ACCURACY: Final = "test_accuracy"
+STEPS: Final = "steps"
+DIVERGED_AT: Final = "diverged_at"
+TRAINED_MAX_LR: Final = "trained_max_lr"
+
+# what it took
+
+MATVECS: Final = "matvecs"
+CONVERGED: Final = "converged"
+COST: Final = "cost"

@@ -1,0 +1,204 @@
+"""`Result`: the base of everything a measurement returns."""
+
+from __future__ import annotations
+
+import csv
+import html
+import io
+import json
+import math
+from abc import ABC, abstractmethod
+from collections.abc import Callable, Iterator, Mapping
+from dataclasses import dataclass, fields, is_dataclass
+from pathlib import Path
+from typing import TYPE_CHECKING, Any, NamedTuple, TypeVar
+
+import numpy as np
+import torch
+
+from wellcond.errors import MissingExtra, OutputError, UnknownLayer
+from wellcond.results.files import check_writable, write_atomically
+
+if TYPE_CHECKING:
+    import pandas
+    from matplotlib.figure import Figure
+
+Entry = TypeVar("Entry")
+
+Progress = Callable[[str, float], None]
+"""Called as (what is being done, share of all work done)."""
+
+PICTURES = ("png", "svg", "pdf")
+
+
+class Row(NamedTuple):
+    """One measured number. Everything that is shown, saved or logged is made from rows.
+
+    Attributes:
+        step: The training step, or None outside training.
+        layer: The layer's name, or "" for the whole network.
+        quantity: One of the constants in `wellcond.results.quantities`.
+        value: The number.
+        unit: Its unit, or "".
+    """
+
+    step: int | None
+    layer: str
+    quantity: str
+    value: float
+    unit: str
+
+
+@dataclass(frozen=True)
+class Cost:
+    """What a measurement took. One u is a forward and backward pass over all batches of the same problem.
+
+    Attributes:
+        forwards: Forward passes over the data; a batch of several counts as its share.
+        backwards: Backward passes over the data.
+        matvecs: Products with a curvature matrix.
+        product_passes: What these products took, in u.
+    """
+
+    forwards: float = 0.0
+    backwards: float = 0.0
+    matvecs: int = 0
+    product_passes: float = 0.0
+
+    @property
+    def u(self) -> float:
+        """In forward+backward passes, of which the forward pass is a third."""
+        return self.forwards / 3 + 2 * self.backwards / 3 + self.product_passes
+
+    def __sub__(self, earlier: Cost) -> Cost:
+        return Cost(*(getattr(self, f.name) - getattr(earlier, f.name) for f in fields(self)))
+
+    def __add__(self, other: Cost) -> Cost:
+        return Cost(*(getattr(self, f.name) + getattr(other, f.name) for f in fields(self)))
+
+    def __str__(self) -> str:
+        parts = [f"{self.forwards:.3g} forward and {self.backwards:.3g} backward passes"]
+        if self.matvecs:
+            parts.append(f"{self.matvecs} matrix-vector products")
+        return f"cost: {self.u:.3g} u ({', '.join(parts)}; u: one forward+backward pass)"
+
+
+class Result(ABC):
+    """What a measurement returns: rows of numbers, arrays as attributes, text, and the forms it can be saved in."""
+
+    # must define
+
+    @abstractmethod
+    def rows(self, step: int | None = None) -> list[Row]:
+        """The scalars of the result.
+
+        Args:
+            step: The training step it was measured at.
+        """
+
+    # may override
+
+    def figure(self) -> Figure:
+        """The result as a matplotlib figure."""
+        raise OutputError(f"a {type(self).__name__} has no picture; save it as .csv or .json.")
+
+    def page(self) -> str:
+        """The result as one HTML page that opens offline."""
+        return (
+            f'<!doctype html>\n<html lang="en">\n<head>\n<meta charset="utf-8">\n<title>{type(self).__name__}</title>\n'
+            f"</head>\n<body>\n{self._repr_html_()}\n</body>\n</html>\n"
+        )
+
+    # common to all
+
+    def to_pandas(self) -> pandas.DataFrame:
+        """The rows as a data frame with the columns step, layer, quantity, value and unit."""
+        try:
+            import pandas
+        except ImportError as error:
+            raise MissingExtra("pandas", "pandas") from error
+        return pandas.DataFrame(self.rows(), columns=list(Row._fields))
+
+    def save(self, path: str | Path) -> Path:
+        """Write the result to a file, in the form that its suffix names.
+
+        Args:
+            path: `.csv` for the rows; `.json` for rows and arrays; `.png`, `.svg` or `.pdf` for a picture (needs
+                `wellcond[plots]`); `.html` for a page.
+
+        Returns:
+            The file that was written, whole or not at all.
+
+        Raises:
+            OutputError: The result has no such form, or the file cannot be written.
+        """
+        target = check_writable(path)
+        suffix = target.suffix.removeprefix(".").lower()
+        forms: dict[str, Callable[[], bytes]] = {
+            "csv": self._csv,
+            "json": self._json,
+            "html": lambda: self.page().encode(),
+            **{kind: lambda: picture(self.figure(), suffix) for kind in PICTURES},
+        }
+        if suffix not in forms:
+            raise OutputError(f"{path} has no known form; end it in one of .{', .'.join(forms)}.")
+        return write_atomically(target, forms[suffix]())
+
+    def _repr_html_(self) -> str:
+        return f"<pre>{html.escape(str(self))}</pre>"
+
+    def _csv(self) -> bytes:
+        text = io.StringIO()
+        writer = csv.writer(text, lineterminator="\n")
+        writer.writerow(Row._fields)
+        writer.writerows(self.rows())
+        return text.getvalue().encode()
+
+    def _json(self) -> bytes:
+        content = {
+            "result": type(self).__name__,
+            "rows": [as_json(row._asdict()) for row in self.rows()],
+            "values": {f.name: as_json(getattr(self, f.name)) for f in fields(self) if f.repr}  # type: ignore[arg-type]
+            if is_dataclass(self)
+            else {},
+        }
+        return (json.dumps(content, indent=1, ensure_ascii=False, allow_nan=False) + "\n").encode()
+
+
+class ByLayer(Result, Mapping[str, Entry]):
+    """A result with one entry per layer: `result["layer"]`; an unknown name is refused with the closest ones."""
+
+    layers: dict[str, Entry]
+
+    def __getitem__(self, name: str) -> Entry:
+        if name not in self.layers:
+            raise UnknownLayer(name, self.layers)
+        return self.layers[name]
+
+    def __iter__(self) -> Iterator[str]:
+        return iter(self.layers)
+
+    def __len__(self) -> int:
+        return len(self.layers)
+
+
+def picture(figure: Figure, form: str = "png", dpi: int = 160) -> bytes:
+    """A matplotlib figure as the content of a file."""
+    content = io.BytesIO()
+    figure.savefig(content, format=form, dpi=dpi)
+    return content.getvalue()
+
+
+def as_json(value: Any) -> Any:
+    """A value as JSON has it: arrays as lists, and "nan" and "inf" as words, for which it has no numbers."""
+    if isinstance(value, (torch.Tensor, np.ndarray)):
+        return as_json(value.tolist())
+    if isinstance(value, float):
+        return value if math.isfinite(value) else str(value)
+    if is_dataclass(value) and not isinstance(value, type):
+        return {f.name: as_json(getattr(value, f.name)) for f in fields(value) if f.repr}
+    if isinstance(value, Mapping):
+        return {str(key): as_json(entry) for key, entry in value.items()}
+    if isinstance(value, (list, tuple)):
+        return [as_json(entry) for entry in value]
+    return value if value is None or isinstance(value, (bool, int, str)) else str(value)

@@ -1,0 +1,65 @@
+"""Numbers and tables as plain text."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Iterable, Sequence
+
+WHOLE_MODEL = "(model)"
+"""How a layer without a name is shown: the model itself."""
+
+
+def number(value: float) -> str:
+    """Three digits, and the words for what is not a number.
+
+    Example:
+        >>> number(1234.5), number(math.inf)
+        ('1.23e+03', '∞')
+    """
+    if math.isnan(value):
+        return "nan"
+    if math.isinf(value):
+        return "∞" if value > 0 else "−∞"
+    return f"{value:.3g}"
+
+
+def text_table(header: Sequence[str], body: Iterable[Sequence[str]]) -> str:
+    """Columns aligned for a fixed-width font: the first to the left, the others to the right.
+
+    Example:
+        >>> print(text_table(["layer", "units"], [["fc1", "64"]]))
+        layer  units
+        fc1       64
+    """
+    lines = [list(header), *(list(line) for line in body)]
+    first, *others = (max(map(len, column)) for column in zip(*lines, strict=True))
+    return "\n".join(
+        "  ".join([line[0].ljust(first), *(cell.rjust(w) for cell, w in zip(line[1:], others, strict=True))])
+        for line in lines
+    )
+
+
+def shortened(name: str, width: int = 24) -> str:
+    """The end of a long layer name, which is what tells it from its neighbours.
+
+    Example:
+        >>> shortened("encoder.layers.11.attention.query", 20)
+        '….11.attention.query'
+    """
+    return name if len(name) <= width else "…" + name[len(name) - width + 1 :]
+
+
+def grouped(reasons: dict[str, str]) -> dict[str, str]:
+    """Reason → the names it holds for; a long list is shown by its ends.
+
+    Example:
+        >>> grouped({"bn1": "has none", "bn2": "has none", "bn3": "has none", "bn4": "has none"})
+        {'has none': 'bn1 … bn4 (4)'}
+    """
+    names: dict[str, list[str]] = {}
+    for name, reason in reasons.items():
+        names.setdefault(reason, []).append(name or WHOLE_MODEL)
+    return {
+        reason: ", ".join(each) if len(each) < 4 else f"{each[0]} … {each[-1]} ({len(each)})"
+        for reason, each in names.items()
+    }
