@@ -13,11 +13,11 @@ import torch
 import typer
 from rich.console import Console
 
-from wellcond.experiments.demo_networks import LEARNING_RATES, compare
 from wellcond.cli.progress import progress_bar
+from wellcond.experiments.demo_networks import LEARNING_RATES, compare
 from wellcond.report.page import save_page
 from wellcond.report.terminal import facts_table, show_failures
-from wellcond.report.write import check_writable
+from wellcond.results.files import check_writable
 
 
 def demo(

@@ -13,7 +13,7 @@ from wellcond.cli.target import built
 from wellcond.diagnosis.diagnose import diagnose as measure
 from wellcond.report.page import save_page
 from wellcond.report.terminal import show
-from wellcond.report.write import check_writable
+from wellcond.results.files import check_writable
 
 
 def diagnose(

@@ -14,12 +14,12 @@ from rich.text import Text
 from wellcond.cli.progress import progress_bar
 from wellcond.cli.target import built
 from wellcond.cli.usage import as_usage_errors
-from wellcond.verify.first_rate import FirstRate, first_rate
 from wellcond.meanfield.architecture import Architecture
 from wellcond.meanfield.predictor import predict
 from wellcond.meanfield.stages import Variant
-from wellcond.report.write import check_writable
 from wellcond.results import number, text_table
+from wellcond.results.files import check_writable
+from wellcond.verify.first_rate import FirstRate, first_rate
 
 GAMMAS_SHOWN = 7
 

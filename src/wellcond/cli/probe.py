@@ -16,14 +16,14 @@ from wellcond.cli.progress import progress_bar
 from wellcond.cli.target import built
 from wellcond.cli.usage import as_usage_errors
 from wellcond.errors import WellcondError
+from wellcond.layerwise.covariate_shift import covariate_shift
 from wellcond.local.curvature import LocalCurvature
 from wellcond.local.local_hessian import LocalHessian, local_hessian
-from wellcond.layerwise.covariate_shift import covariate_shift
+from wellcond.results import text_table
+from wellcond.results.files import check_writable
+from wellcond.spectral.eigenvalues import eigenvalues
 from wellcond.surface.directions import Name
 from wellcond.surface.landscape import landscape
-from wellcond.report.write import check_writable
-from wellcond.results import text_table
-from wellcond.spectral.eigenvalues import eigenvalues
 
 DEFAULT_LR = 0.1
 TOLERANCE = 1e-2

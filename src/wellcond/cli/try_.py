@@ -14,9 +14,9 @@ from rich.text import Text
 
 from wellcond.cli.progress import progress_bar
 from wellcond.cli.target import built
+from wellcond.results.files import check_writable
 from wellcond.verify.trial import LEARNING_RATES, METHODS, check_settings, trial
 from wellcond.verify.trial_result import Run, Trial, tenth
-from wellcond.report.write import check_writable
 
 INTERRUPTED = 130
 """The exit code of a command that ctrl-C ended."""

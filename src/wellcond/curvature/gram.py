@@ -26,8 +26,8 @@ from torch import Tensor, nn
 from wellcond.curvature.ggn import OutputCurvature, tensor_outputs
 from wellcond.errors import InvalidProblem
 from wellcond.network.layers import BlockRule, Rule, rule_for, weighted_layers
-from wellcond.problem.problem import Batch
 from wellcond.network.taps import tapped
+from wellcond.problem.problem import Batch
 
 CHUNK = 64
 """Rows differentiated together by one vectorised backward pass."""

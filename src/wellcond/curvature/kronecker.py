@@ -15,8 +15,8 @@ from wellcond.curvature.fisher import likelihood_of
 from wellcond.curvature.ggn import tensor_outputs
 from wellcond.errors import InvalidProblem
 from wellcond.network.layers import Form, Rule, rule_for, uncovered, weighted_layers
-from wellcond.problem.problem import Evaluation, Problem
 from wellcond.network.taps import tapped
+from wellcond.problem.problem import Evaluation, Problem
 
 Labels = Literal["data", "sample", "model"]
 

@@ -8,11 +8,11 @@ from wellcond.curvature.hessian import Hessian
 from wellcond.diagnosis.about import about
 from wellcond.diagnosis.diagnosis import Diagnosis
 from wellcond.diagnosis.magnitudes import gradients, weight_norms
-from wellcond.problem.parts import Done, Parts, Progress
 from wellcond.diagnosis.step_limit import groups_of, step_limit
 from wellcond.errors import NonFinite
 from wellcond.layerwise.conditioning import conditioning
 from wellcond.layerwise.neurons import neurons
+from wellcond.problem.parts import Done, Parts, Progress
 from wellcond.problem.problem import Problem
 from wellcond.spectral.eigenvalues import Eigenvalues, eigenvalues
 from wellcond.spectral.trace import trace

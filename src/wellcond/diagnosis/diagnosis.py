@@ -7,9 +7,9 @@ from pathlib import Path
 
 from wellcond.diagnosis.magnitudes import Gradients
 from wellcond.diagnosis.step_limit import StepLimit
-from wellcond.report.text import plain_text
 from wellcond.layerwise.conditioning import ConditioningTable
 from wellcond.layerwise.neurons import NeuronTable
+from wellcond.report.text import plain_text
 from wellcond.results import Row
 from wellcond.spectral.eigenvalues import Eigenvalues
 from wellcond.spectral.trace import Trace

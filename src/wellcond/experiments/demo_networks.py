@@ -15,9 +15,9 @@ from wellcond.curvature.hessian import Hessian
 from wellcond.data import digits
 from wellcond.diagnosis.diagnose import diagnose
 from wellcond.diagnosis.diagnosis import Diagnosis
-from wellcond.problem.parts import Progress
 from wellcond.models import mlp
 from wellcond.models.mlp import Norm
+from wellcond.problem.parts import Progress
 from wellcond.problem.problem import Problem
 from wellcond.results import Row
 from wellcond.spectral.density import density

@@ -24,9 +24,9 @@ from wellcond.data import mnist
 from wellcond.meanfield.prediction import Loss
 from wellcond.meanfield.predictor import predict
 from wellcond.models import mlp
+from wellcond.problem.problem import Problem
 from wellcond.stability.max_lr import max_lr
 from wellcond.verify.trial_steps import trial_steps
-from wellcond.problem.problem import Problem
 
 SIZES = (784, 1000, 1000, 1000, 10)
 SIGMA_W2, SIGMA_B2, MOMENTUM = 2.0, 0.5, 0.9

@@ -34,8 +34,8 @@ from wellcond.experiments.preconditioned_unit import Preconditioner, conditionin
 from wellcond.optim.bnp import BNP
 from wellcond.report.curves import Curve, draw_curves, dress
 from wellcond.report.figures import COLOURS, save_figure
-from wellcond.report.write import check_writable, write_atomically
 from wellcond.results import text_table
+from wellcond.results.files import check_writable, write_atomically
 
 NAME = "lange2022_figure_8"
 SEEDS = (0, 1, 2)

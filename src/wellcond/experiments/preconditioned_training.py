@@ -33,7 +33,7 @@ from wellcond.experiments.preconditioned_summary import TUNED, Record, as_json, 
 from wellcond.optim.bnp import BNP
 from wellcond.report.curves import draw_curves
 from wellcond.report.figures import save_figure
-from wellcond.report.write import check_writable, write_atomically
+from wellcond.results.files import check_writable, write_atomically
 
 if TYPE_CHECKING:
     from matplotlib.axes import Axes

@@ -13,14 +13,14 @@ from torch import Tensor, nn
 from torch.utils._pytree import tree_leaves
 
 from wellcond.errors import InvalidProblem, UnknownLayer
-from wellcond.network.layers import ConvRule, rule_for, uncovered, weighted_layers, with_batch
-from wellcond.problem.arguments import as_names, as_pair, as_whole, check_problem
 from wellcond.layerwise.moment_change import MomentChange, MomentChanges
-from wellcond.network.norms import is_norm, unit_dim
 from wellcond.layerwise.unit_statistics import Histogram, UnitStatistics
+from wellcond.network.layers import ConvRule, rule_for, uncovered, weighted_layers, with_batch
+from wellcond.network.norms import is_norm, unit_dim
+from wellcond.network.taps import tapped
+from wellcond.problem.arguments import as_names, as_pair, as_whole, check_problem
 from wellcond.problem.problem import Problem
 from wellcond.results import ByLayer, Row, number, text_table
-from wellcond.network.taps import tapped
 
 COST = "cost: one forward pass and the counting of all outputs, about 1 u together; more where layers are tiny"
 UNKNOWN = """\

@@ -10,16 +10,16 @@ import torch
 from torch import Tensor
 from torch.optim import Optimizer
 
-from wellcond.network import isolation
 from wellcond.errors import NonFinite, UnknownLayer
+from wellcond.layerwise.updated import updated_parameters
+from wellcond.network import isolation
+from wellcond.network.order import Layer, layers_in_order
+from wellcond.network.taps import starts_tapped
 from wellcond.problem.arguments import as_names, check_problem
 from wellcond.problem.gradient_passes import GradientPasses, Gradients
-from wellcond.network.order import Layer, layers_in_order
 from wellcond.problem.points import Check, checked_if_it_moves
-from wellcond.layerwise.updated import updated_parameters
 from wellcond.problem.problem import Problem
 from wellcond.results import ByLayer, Row, number, text_table
-from wellcond.network.taps import starts_tapped
 
 
 @dataclass(frozen=True)

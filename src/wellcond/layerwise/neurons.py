@@ -10,9 +10,9 @@ import torch
 from torch import Tensor, nn
 
 from wellcond.network.layers import rule_for, weighted_layers
+from wellcond.network.taps import WatchedRelu, tapped
 from wellcond.problem.problem import Problem
 from wellcond.results import ByLayer, Row, text_table
-from wellcond.network.taps import WatchedRelu, tapped
 
 
 @dataclass(frozen=True)

@@ -11,8 +11,8 @@ import torch
 from torch import Tensor
 from torch.optim import Optimizer
 
-from wellcond.network import isolation
 from wellcond.errors import InvalidProblem, UnknownLayer
+from wellcond.network import isolation
 from wellcond.problem.gradient_passes import Gradients
 from wellcond.problem.problem import Problem
 

@@ -12,13 +12,13 @@ import torch
 from torch import Tensor
 from torch.utils._pytree import tree_map
 
-from wellcond.network.graph import inputs_of, upstream
 from wellcond.local.blocks import input_tensor
 from wellcond.local.checkpoints import refuse_reentrant_checkpoints
 from wellcond.local.cuts import Call, Calls, all_cuts, chosen_cuts
+from wellcond.network.graph import inputs_of, upstream
+from wellcond.network.taps import bracketed
 from wellcond.problem.problem import Problem
 from wellcond.results import Row, number, text_table
-from wellcond.network.taps import bracketed
 
 
 @dataclass(frozen=True)

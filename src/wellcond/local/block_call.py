@@ -16,12 +16,12 @@ from torch.func import functional_call
 from torch.utils._pytree import tree_map
 
 from wellcond.errors import InvalidProblem, NotDeterministic
-from wellcond.network.graph import upstream
 from wellcond.local.blocks import Block, floating, input_tensor, output_tensor
 from wellcond.local.checkpoints import refuse_reentrant_checkpoints
 from wellcond.local.own_outputs import OwnOutputs
-from wellcond.problem.problem import Evaluation, Problem
+from wellcond.network.graph import upstream
 from wellcond.network.taps import bracketed
+from wellcond.problem.problem import Evaluation, Problem
 
 
 @dataclass(frozen=True, eq=False, repr=False)

@@ -9,9 +9,9 @@ import torch
 from torch import Tensor, nn
 
 from wellcond.errors import InvalidProblem
-from wellcond.network.layers import with_batch
 from wellcond.local import closed_forms as forms
 from wellcond.local.block_call import BlockCall, is_same
+from wellcond.network.layers import with_batch
 
 AFFINE = (nn.Linear, nn.Conv1d, nn.Conv2d, nn.Conv3d)
 NORMS = (nn.BatchNorm1d, nn.BatchNorm2d, nn.BatchNorm3d)

@@ -6,7 +6,8 @@ import torch
 from torch import Tensor, nn
 
 from wellcond.errors import NonFinite
-from wellcond.network.isolation import isolated, unwrapped
+from wellcond.network.calling import unwrapped
+from wellcond.network.isolation import isolated
 
 
 def softmax_curvature(module: nn.Module, inputs: Tensor, *, batch_statistics: bool) -> float:

@@ -11,7 +11,6 @@ import torch
 from torch import Tensor, fx, nn
 
 from wellcond.errors import InvalidProblem
-from wellcond.network.isolation import unwrapped
 from wellcond.meanfield.arguments import check_finite, shape_of_one
 from wellcond.meanfield.calls import Call, two
 from wellcond.meanfield.convolution import AveragePool, Convolution, GlobalPool
@@ -23,6 +22,7 @@ from wellcond.meanfield.moments import Kernel, Moments
 from wellcond.meanfield.signals import NotUnderstood, Signal, every
 from wellcond.meanfield.stages import Affine, Nonlinearity, Residual, Stage
 from wellcond.meanfield.tracing import traced
+from wellcond.network.calling import unwrapped
 
 MOST_EXAMPLES = 1000
 """Of which the matrix of products is followed through the layers."""

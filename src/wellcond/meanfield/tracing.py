@@ -10,9 +10,9 @@ from typing import Any
 import torch
 from torch import Tensor, fx, nn
 
-from wellcond.network.isolation import isolated
 from wellcond.meanfield.module_rules import MODULES
 from wellcond.meanfield.signals import NotUnderstood
+from wellcond.network.isolation import isolated
 
 
 def traced(module: nn.Module, examples: Tensor | None) -> fx.Graph:

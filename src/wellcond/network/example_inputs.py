@@ -12,7 +12,7 @@ from torch import Tensor, nn
 from torch.nn.modules.conv import _ConvNd
 from torch.utils._pytree import tree_map
 
-from wellcond.problem import failures
+from wellcond.network.calling import why_call_failed
 from wellcond.network.isolation import isolated
 from wellcond.network.layers import LinearRule, rule_for, weighted_layers
 from wellcond.nn.replace import InvalidSurgery
@@ -76,7 +76,7 @@ def call(model: nn.Module, inputs: Any) -> Any:
             return model(**inputs)
         return model(*inputs) if isinstance(inputs, (tuple, list)) else model(inputs)
     except Exception as error:
-        raise InvalidSurgery(f"the model cannot be run: {failures.of_failed_forward(model, 0, inputs, error)}") from error
+        raise InvalidSurgery(f"the model cannot be run: {why_call_failed(model, 0, inputs, error)}") from error
 
 
 def tensors_in(value: Any) -> list[Tensor]:

@@ -10,9 +10,10 @@ import torch
 from torch import Tensor, nn
 from torch.utils._pytree import tree_leaves, tree_map
 
-from wellcond.network.isolation import isolated, unwrapped
-from wellcond.network.layers import is_affine
+from wellcond.network.calling import unwrapped
 from wellcond.network.chain import Call, ForwardPass, is_norm
+from wellcond.network.isolation import isolated
+from wellcond.network.layers import is_affine
 from wellcond.network.taps import tapped
 
 

@@ -17,17 +17,6 @@ from torch.nn.modules.batchnorm import _BatchNorm
 OF_EVERY_MODULE = vars(nn.Module()).keys()
 
 
-def unwrapped(model: nn.Module) -> nn.Module:
-    """The module inside `torch.compile` and (Distributed)DataParallel."""
-    while True:
-        if isinstance(model, (nn.parallel.DistributedDataParallel, nn.DataParallel)):
-            model = model.module
-        elif isinstance(inner := getattr(model, "_orig_mod", None), nn.Module):
-            model = inner
-        else:
-            return model
-
-
 @contextlib.contextmanager
 def isolated(model: nn.Module, device: torch.device, *, batch_statistics: bool, dropout: bool) -> Iterator[None]:
     """Put the model into the measured state; on leaving, modes, buffers, RNG and kernel choices are as they were.

@@ -11,8 +11,8 @@ from torch.nn.modules.batchnorm import _BatchNorm
 from torch.overrides import TorchFunctionMode
 from torch.utils._pytree import tree_leaves
 
-from wellcond.network.layers import is_affine
 from wellcond.network.example_inputs import call, evaluating, tensors_in
+from wellcond.network.layers import is_affine
 from wellcond.network.taps import tapped
 
 SHAPE_READERS = frozenset((

@@ -10,10 +10,10 @@ from torch import Tensor, nn
 from torch.autograd.graph import Node
 
 from wellcond.errors import UnknownLayer
-from wellcond.network.layers import LinearRule, is_affine, rule_for, weighted_layers
 from wellcond.network.example_inputs import call, evaluating, example_inputs, tensors_in
-from wellcond.nn.replace import InvalidSurgery, copied, exchanged
+from wellcond.network.layers import LinearRule, is_affine, rule_for, weighted_layers
 from wellcond.network.taps import tapped
+from wellcond.nn.replace import InvalidSurgery, copied, exchanged
 
 
 class NormalisedLinear(nn.Module):

@@ -10,12 +10,12 @@ import torch
 from torch import Tensor, nn
 from torch.nn.modules.batchnorm import _BatchNorm
 
+from wellcond.network.example_inputs import call, evaluating, example_inputs, tensors_in
 from wellcond.network.layers import LinearRule, TransposedConvRule, rule_for
+from wellcond.network.taps import TrainingHook
 from wellcond.nn.batchnorm import BatchNormVariant, NoInferenceAffine
 from wellcond.nn.data_flow import CannotMerge, DataFlow
-from wellcond.network.example_inputs import call, evaluating, example_inputs, tensors_in
 from wellcond.nn.replace import InvalidSurgery, copied, exchanged
-from wellcond.network.taps import TrainingHook
 
 KNOWN_FORWARDS = ("torch.nn.modules.", "transformers.pytorch_utils")
 """Where a forward pass must be defined for its formula to be known."""

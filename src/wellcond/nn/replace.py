@@ -14,7 +14,7 @@ from torch.nn.modules.batchnorm import _NormBase
 from torch.nn.parameter import is_lazy
 
 from wellcond.errors import WellcondError
-from wellcond.network.isolation import unwrapped
+from wellcond.network.calling import unwrapped
 
 NORMS: tuple[type[nn.Module], ...] = (_NormBase, nn.GroupNorm, nn.LayerNorm, nn.RMSNorm)
 """Batch normalisation of every kind, also wellcond's; instance, group, layer and root-mean-square normalisation."""

@@ -11,12 +11,12 @@ from typing import Any, get_args
 import torch
 from torch import Tensor, nn
 
-from wellcond.network.isolation import unwrapped
+from wellcond.network.calling import unwrapped
+from wellcond.network.taps import watched
 from wellcond.optim.bnp_layer import CannotPrecondition, Layer, find_layers, left_out
 from wellcond.optim.input_statistics import Means, gathered, measure_for
 from wellcond.optim.passes import Passes
 from wellcond.optim.running_statistics import RunningStatistics
-from wellcond.network.taps import watched
 
 NOTHING_TO_DO = """\
 there is nothing to precondition: no Linear or convolution layer that was asked for has a weight that {optimizer} holds.

@@ -7,8 +7,8 @@ from collections.abc import Iterable, Iterator, Mapping
 from typing import NamedTuple
 
 from wellcond.errors import UnknownLayer, WellcondError
-from wellcond.network.layers import is_affine
 from wellcond.network.chain import CURE, Call, ForwardPass, NotAChain, is_norm
+from wellcond.network.layers import is_affine
 from wellcond.results import number, text_table
 
 

@@ -10,11 +10,11 @@ import torch
 from torch import Tensor, nn
 
 from wellcond.errors import WellcondError
-from wellcond.network.isolation import unwrapped
+from wellcond.network.calling import unwrapped
 from wellcond.network.chain import ForwardPass
+from wellcond.network.forward_pass import trace, watch
 from wellcond.optim.factors import Factors, LayerScale, chain_scales, check_factors, given_scales
 from wellcond.optim.momentum import Group, ScaledSGD, Tensors, norms
-from wellcond.network.forward_pass import trace, watch
 
 NEVER_SEEN = (
     "no forward pass with gradients has been seen, so the scales of the layers are unknown. Call the model before "

@@ -2,16 +2,15 @@
 
 from __future__ import annotations
 
-import traceback
 from collections.abc import Callable, Iterator
 from typing import Any
 
 import torch
 from torch import Tensor, nn
-from torch.utils._pytree import tree_leaves
 from torch.utils.data import DataLoader, RandomSampler
 
 from wellcond.errors import NotDeterministic
+from wellcond.network.calling import dtype_name, one_line, tensors_in
 from wellcond.network.isolation import rng_kept, seed_generators
 from wellcond.network.taps import tapped
 
@@ -31,7 +30,7 @@ def check_loader(batches: Any, data: Callable[[], Iterator[Any]], device: torch.
     def fingerprints(seed: int) -> list[list[float]]:
         with rng_kept(device):
             seed_generators(seed, device)
-            return [[_fingerprint(t) for t in _tensors(batch)] for _, batch in data()]
+            return [[_fingerprint(t) for t in tensors_in(batch)] for _, batch in data()]
 
     first, second = fingerprints(1), fingerprints(2)
     if first != second:
@@ -47,14 +46,14 @@ def check_model(model: nn.Module, forward: Forward, device: torch.device, keep_s
 
     def outputs(seed: int) -> list[Tensor]:
         seed_generators(seed, device)
-        return _tensors(forward())
+        return tensors_in(forward())
 
     if keep_seed or _all_equal(outputs(1), outputs(2)):
         return
     passes: list[list[tuple[str, list[Tensor]]]] = []
     for seed in (1, 2):
         passes.append([])
-        with tapped(_leaves(model), lambda name, _m, _x, output: passes[-1].append((name, _tensors(output)))):
+        with tapped(_leaves(model), lambda name, _m, _x, output: passes[-1].append((name, tensors_in(output)))):
             outputs(seed)
     different = (name for (name, a), (_, b) in zip(*passes, strict=False) if not _all_equal(a, b))
     name = next(different, None)
@@ -92,35 +91,16 @@ def of_non_finite(model: nn.Module, index: int, batch: Any, forward: Forward) ->
     )
 
 
-def of_failed_forward(model: nn.Module, index: int, inputs: Any, error: Exception) -> str:
-    """One sentence naming the layer through which a batch did not go."""
-    names = {id(module): name for name, module in model.named_modules()}
-    owners = [frame.f_locals.get("self") for frame, _ in traceback.walk_tb(error.__traceback__)]
-    inside = [module for module in owners if id(module) in names]
-    name = names[id(inside[-1])] if inside else ""
-    where = f"layer {name!r} ({type(inside[-1]).__name__})" if name else f"{type(model).__name__}.forward"
-    given = [t.dtype for t in _tensors(inputs) if t.is_floating_point()]
-    wanted = next(model.parameters()).dtype
-    mixed = next((dtype for dtype in given if dtype != wanted), None)
-    hint = f" The inputs are {_dtype(mixed)} and the model is {_dtype(wanted)}: convert one of them." if mixed else ""
-    return f"batch {index} does not go through {where}: {_one_line(error)}.{hint}"
-
-
 def of_failed_loss(index: int, outputs: Any, targets: Any, error: Exception) -> str:
     """One sentence saying what the loss was given when it failed."""
-    found = "; ".join(f"{_dtype(t.dtype)} of shape {tuple(t.shape)}{_range(t)}" for t in _tensors([outputs, targets]))
-    return f"the loss fails on batch {index}: {_one_line(error)}. Outputs and targets: {found}."
+    found = "; ".join(
+        f"{dtype_name(t.dtype)} of shape {tuple(t.shape)}{_range(t)}" for t in tensors_in([outputs, targets])
+    )
+    return f"the loss fails on batch {index}: {one_line(error)}. Outputs and targets: {found}."
 
 
 def _leaves(model: nn.Module) -> dict[str, nn.Module]:
     return {name: module for name, module in model.named_modules() if not any(module.children())}
-
-
-def _tensors(value: Any) -> list[Tensor]:
-    """The tensors in a tensor, a nest of containers, or an output object of a Hugging Face model."""
-    if hasattr(value, "to_tuple"):
-        value = value.to_tuple()
-    return [leaf.detach() for leaf in tree_leaves(value) if isinstance(leaf, Tensor)]
 
 
 def _all_equal(first: list[Tensor], second: list[Tensor]) -> bool:
@@ -138,15 +118,7 @@ def _fingerprint(tensor: Tensor) -> float:
 
 
 def _is_finite(value: Any) -> bool:
-    return all(bool(torch.isfinite(t).all()) for t in _tensors(value))
-
-
-def _one_line(error: Exception) -> str:
-    return " ".join(str(error).split()).rstrip(".")
-
-
-def _dtype(dtype: torch.dtype) -> str:
-    return str(dtype).removeprefix("torch.")
+    return all(bool(torch.isfinite(t).all()) for t in tensors_in(value))
 
 
 def _range(tensor: Tensor) -> str:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import contextlib
 import copy
-from collections.abc import Generator, Iterable, Mapping, Sequence, Sized
+from collections.abc import Generator, Iterable, Sequence, Sized
 from dataclasses import dataclass
 from typing import Any, Literal
 
@@ -13,9 +13,10 @@ from torch import Tensor, nn
 from torch.nn.modules.batchnorm import _BatchNorm
 from torch.utils._pytree import tree_leaves, tree_map
 
-from wellcond.network import isolation
-from wellcond.problem import checks, failures, losses
 from wellcond.errors import InvalidProblem, NonFinite, UnknownLayer
+from wellcond.network import isolation
+from wellcond.network.calling import call, unwrapped, why_call_failed
+from wellcond.problem import checks, failures, losses
 from wellcond.problem.likelihoods import Likelihood
 
 Batch = tuple[Any, Any]
@@ -72,7 +73,7 @@ class Problem:
     ) -> None:
         if batchnorm not in ("batch", "running"):
             raise InvalidProblem(f'batchnorm is {batchnorm!r}; write "batch" or "running".')
-        self.model = isolation.unwrapped(model)
+        self.model = unwrapped(model)
         self.loss = loss
         self.batches = checks.as_batches(batches)
         self.batchnorm = batchnorm
@@ -151,13 +152,11 @@ class Problem:
         if self.dropout is not None:
             isolation.seed_generators(self.dropout + index, self.device)
         try:
-            if isinstance(inputs, Mapping):
-                return self.model(**inputs)
-            return self.model(*inputs) if isinstance(inputs, (tuple, list)) else self.model(inputs)
+            return call(self.model, inputs)
         except PLAIN as error:
             if type(error) not in PLAIN:  # out of memory, or what the model itself raises
                 raise
-            raise InvalidProblem(failures.of_failed_forward(self.model, index, inputs, error)) from error
+            raise InvalidProblem(why_call_failed(self.model, index, inputs, error)) from error
 
     def evaluate(self, index: int, batch: Batch) -> Evaluation:
         """Outputs and loss of one batch; call it inside `measuring()`."""

@@ -8,15 +8,15 @@ from pathlib import Path
 
 import numpy as np
 
-from wellcond.report.columns import shortened
 from wellcond.errors import MissingExtra, UnknownLayer
 from wellcond.layerwise.activations import Activations
+from wellcond.report.columns import shortened
 from wellcond.report.curves import STYLES, draw_curves, dress
 from wellcond.report.figures import COLOURS, MOST_LABELS, save_figure
 from wellcond.report.scale import LogScale
 from wellcond.report.series import check_series
-from wellcond.results.files import check_writable
 from wellcond.results import Row
+from wellcond.results.files import check_writable
 
 try:
     from matplotlib.axes import Axes

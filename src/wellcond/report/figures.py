@@ -8,12 +8,12 @@ import math
 from collections.abc import Mapping, Sequence
 from pathlib import Path
 
+from wellcond.errors import MissingExtra
 from wellcond.report.columns import shortened
 from wellcond.report.pivot import Pivot
-from wellcond.errors import MissingExtra
 from wellcond.report.scale import LogScale
-from wellcond.results.files import check_writable, write_atomically
 from wellcond.results import Row
+from wellcond.results.files import check_writable, write_atomically
 from wellcond.spectral.density import Density
 
 try:

@@ -5,8 +5,8 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 
-from wellcond.report.pivot import Pivot
 from wellcond.report import plots
+from wellcond.report.pivot import Pivot
 from wellcond.results import Row
 
 MATRICES = {"Σx": "what the layers receive", "Σ∇h": "the gradients at their outputs"}

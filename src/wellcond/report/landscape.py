@@ -10,13 +10,13 @@ from pathlib import Path
 import numpy as np
 
 from wellcond.errors import MissingExtra
-from wellcond.surface.landscape import Landscape
-from wellcond.surface.slices import LossSlice
 from wellcond.report.curves import dress
 from wellcond.report.figures import COLOURS, save_figure
 from wellcond.report.series import check_series
-from wellcond.results.files import check_writable
 from wellcond.results import Row
+from wellcond.results.files import check_writable
+from wellcond.surface.landscape import Landscape
+from wellcond.surface.slices import LossSlice
 
 try:
     from matplotlib.axes import Axes

@@ -8,14 +8,14 @@ from collections.abc import Mapping, Sequence
 from importlib.resources import files
 from pathlib import Path
 
-from wellcond.report.pivot import Pivot
 from wellcond.errors import MissingExtra
 from wellcond.report import sections
 from wellcond.report.gallery import panels
+from wellcond.report.pivot import Pivot
 from wellcond.report.plots import Figure
 from wellcond.report.subject import Subject
-from wellcond.results.files import check_writable, write_atomically
 from wellcond.results import Row
+from wellcond.results.files import check_writable, write_atomically
 
 KEY = (
     "Σx is the second moment of what a layer receives, Σ∇h that of the gradient at its output. λmax, the largest "

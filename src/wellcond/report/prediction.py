@@ -9,16 +9,16 @@ from typing import TYPE_CHECKING, Literal
 import torch
 from torch import Tensor
 
-from wellcond.report.columns import shortened
 from wellcond.errors import MissingExtra
 from wellcond.meanfield.architecture import Architecture
 from wellcond.meanfield.prediction import Prediction
 from wellcond.meanfield.predictor import predict
 from wellcond.meanfield.stages import Variant
+from wellcond.report.columns import shortened
 from wellcond.report.curves import draw_curves, dress
 from wellcond.report.figures import COLOURS, save_figure
-from wellcond.results.files import check_writable
 from wellcond.results import number
+from wellcond.results.files import check_writable
 
 if TYPE_CHECKING:
     from matplotlib.axes import Axes

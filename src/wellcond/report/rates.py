@@ -6,10 +6,10 @@ import math
 from pathlib import Path
 
 from wellcond.errors import MissingExtra
-from wellcond.verify.trial_steps import TrialSteps
 from wellcond.report.curves import dress
 from wellcond.report.figures import COLOURS, save_figure
 from wellcond.results.files import check_writable
+from wellcond.verify.trial_steps import TrialSteps
 
 try:
     from matplotlib.figure import Figure

@@ -5,10 +5,10 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from math import log10
 
+from wellcond.errors import MissingExtra
 from wellcond.report.columns import COLUMNS, grouped, shortened
 from wellcond.report.facts import compare_facts
 from wellcond.report.pivot import Pivot
-from wellcond.errors import MissingExtra
 from wellcond.report.subject import Subject
 from wellcond.results import Row
 

@@ -11,11 +11,11 @@ from torch.optim import Optimizer
 
 from wellcond.curvature.hessian import Hessian
 from wellcond.problem.gradient_passes import GradientPasses
-from wellcond.stability.lr_limits import GroupLimit, Limit, MaxLearningRate
 from wellcond.problem.points import Progress
-from wellcond.stability.step_model import GroupStep, StepModel, check_optimizer, gradient_descent, optimizer_step
 from wellcond.problem.problem import Problem
 from wellcond.spectral.eigenvalues import Eigenvalues, eigenvalues
+from wellcond.stability.lr_limits import GroupLimit, Limit, MaxLearningRate
+from wellcond.stability.step_model import GroupStep, StepModel, check_optimizer, gradient_descent, optimizer_step
 
 MOST_PRODUCTS = 300
 """For one eigenvalue, unless the caller says otherwise; usually 10 to 30 are enough."""

@@ -10,12 +10,12 @@ from torch import Tensor
 from torch.optim import Optimizer
 
 from wellcond.curvature.hessian import Hessian
-from wellcond.errors import InvalidProblem, NonFinite
-from wellcond.problem.gradient_passes import Gradients
 from wellcond.curvature.preconditioned import Preconditioned
-from wellcond.stability.step_rules import decay_is_decoupled, momentum_of, rule_of
+from wellcond.errors import InvalidProblem, NonFinite
 from wellcond.layerwise.updated import HOLDS_NOTHING
+from wellcond.problem.gradient_passes import Gradients
 from wellcond.problem.problem import Problem
+from wellcond.stability.step_rules import decay_is_decoupled, momentum_of, rule_of
 
 HOOKED = """\
 {optimizer} has hooks that run before its step ({hooks}) and may change the gradients, so that its lr has another limit

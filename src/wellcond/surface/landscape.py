@@ -12,7 +12,6 @@ from torch import Tensor
 
 from wellcond.errors import NonFinite
 from wellcond.problem.arguments import as_pair, as_positive, as_whole, check_problem, shared_memory
-from wellcond.surface.directions import Direction, Directions, Wanted, check_direction, find_directions, name_of
 from wellcond.problem.points import (
     Check,
     Progress,
@@ -22,9 +21,10 @@ from wellcond.problem.points import (
     mean_loss_and_gradients,
     norm,
 )
-from wellcond.surface.walk_notes import caveats, failures
 from wellcond.problem.problem import Problem
 from wellcond.results import Row, number, text_table
+from wellcond.surface.directions import Direction, Directions, Wanted, check_direction, find_directions, name_of
+from wellcond.surface.walk_notes import caveats, failures
 
 ROUNDED_STEP = 1e-3
 """Rounding of θ − a·d adds to the distance in squares: a thousandth of the step is less than a float32 resolves."""

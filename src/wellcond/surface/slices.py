@@ -13,10 +13,10 @@ from torch import Tensor
 
 from wellcond.errors import NonFinite
 from wellcond.problem.arguments import as_positive, as_whole, check_problem, shared_memory
-from wellcond.surface.directions import Direction, Wanted, check_direction, find_directions, name_of, scaled_to_filters
 from wellcond.problem.points import Check, Progress, buffers_lent, checked_if_it_moves, forwards_of_failure, mean_loss
 from wellcond.problem.problem import Problem
 from wellcond.results import Row, number, text_table
+from wellcond.surface.directions import Direction, Wanted, check_direction, find_directions, name_of, scaled_to_filters
 
 
 @dataclass(frozen=True)

@@ -13,15 +13,15 @@ from torch import Tensor
 from torch.optim import SGD, Optimizer
 
 from wellcond.errors import WellcondError
-from wellcond.problem.likelihoods import CrossEntropy, Gaussian, Likelihood
 from wellcond.meanfield.prediction import Loss, Prediction
 from wellcond.meanfield.predictor import predict
 from wellcond.meanfield.stages import Variant
+from wellcond.problem.likelihoods import CrossEntropy, Gaussian, Likelihood
+from wellcond.problem.problem import Problem
+from wellcond.results import Row, number
 from wellcond.stability.lr_limits import MaxLearningRate
 from wellcond.stability.max_lr import max_lr
 from wellcond.verify.trial_steps import TrialSteps, trial_steps
-from wellcond.problem.problem import Problem
-from wellcond.results import Row, number
 
 Progress = Callable[[str, float], None]
 

@@ -15,15 +15,15 @@ from torch.autograd.graph import Node
 from torch.nn.modules.batchnorm import _BatchNorm
 from torch.optim import SGD, Optimizer
 
-from wellcond.problem.parts import Progress
 from wellcond.errors import InvalidProblem, NonFinite, WellcondError
-from wellcond.verify.trial_result import Run, Trial
 from wellcond.network.isolation import seed_generators
 from wellcond.nn.last_batchnorm import with_last_batchnorm
 from wellcond.nn.replace import copied
 from wellcond.optim.bnp import BNP
 from wellcond.optim.scale_amended import ScaleAmendedSGD
+from wellcond.problem.parts import Progress
 from wellcond.problem.problem import Batch, Problem
+from wellcond.verify.trial_result import Run, Trial
 
 LEARNING_RATES = (0.01, 0.03, 0.1, 0.3, 1.0)
 READS_THE_MODEL = (
