@@ -20,7 +20,7 @@ from zoo import ARCHITECTURES, Case, normal, split
 import wellcond as wc
 from wellcond.curvature.hessian import Hessian
 from wellcond.errors import InvalidProblem, NonFinite
-from wellcond.stability.lr_limits import Limit
+from wellcond.stability.limits import Limit
 from wellcond.stability.max_lr import max_lr
 
 EXACT = 1e-9

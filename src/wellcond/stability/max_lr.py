@@ -14,7 +14,7 @@ from wellcond.problem.gradient_passes import GradientPasses
 from wellcond.problem.points import Progress
 from wellcond.problem.problem import Problem
 from wellcond.spectral.eigenvalues import Eigenvalues, eigenvalues
-from wellcond.stability.lr_limits import GroupLimit, Limit, MaxLearningRate
+from wellcond.stability.limits import GroupLimit, Limit, MaxLearningRate
 from wellcond.stability.step_model import GroupStep, StepModel, check_optimizer, gradient_descent, optimizer_step
 
 MOST_PRODUCTS = 300

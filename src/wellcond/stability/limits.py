@@ -1,0 +1,268 @@
+"""Largest stable learning rates: the heavy-ball formula, and limits measured with their errors."""
+
+from __future__ import annotations
+
+import math
+import statistics
+from dataclasses import dataclass
+from typing import Final, overload
+
+import torch
+from torch import Tensor
+
+from wellcond.results import Cost, Result, Row, number, text_table
+from wellcond.results.quantities import (
+    BATCH_MAX_LR_LEAST,
+    BATCH_MAX_LR_MEDIAN,
+    COST,
+    LAMBDA_MAX,
+    LR,
+    MATVECS,
+    MAX_LR,
+    MAX_LR_HIGH,
+    MAX_LR_LOW,
+    MOMENTUM,
+)
+
+DEFAULT_MOMENTUM: Final = 0.9
+"""μ where neither the caller nor an optimizer says otherwise."""
+
+
+@overload
+def heavy_ball_limit(lambda_max: float, momentum: float) -> float: ...
+@overload
+def heavy_ball_limit(lambda_max: Tensor, momentum: float) -> Tensor: ...
+def heavy_ball_limit(lambda_max: float | Tensor, momentum: float) -> float | Tensor:
+    """The largest learning rate at which gradient descent with momentum is stable on a quadratic.
+
+        η = 2(1+μ) / λ_max
+
+    Args:
+        lambda_max: The largest eigenvalue of the Hessian, or a tensor of such values.
+        momentum: μ of the heavy ball, v ← μv + g, θ ← θ − ηv.
+
+    Returns:
+        The limit, of the same kind as `lambda_max`; infinity where `lambda_max` is not positive.
+
+    Example:
+        >>> heavy_ball_limit(5.0, momentum=0.9), heavy_ball_limit(-1.0, momentum=0.9)
+        (0.76, inf)
+    """
+    if isinstance(lambda_max, Tensor):
+        return torch.where(lambda_max <= 0, math.inf, 2 * (1 + momentum) / lambda_max)
+    return math.inf if lambda_max <= 0 else 2 * (1 + momentum) / lambda_max
+
+
+@dataclass(frozen=True)
+class Limit:
+    """A limit numerator / λ_max on a learning rate, and how well λ_max is known.
+
+    Attributes:
+        numerator: 2(1+μ) for gradient descent with momentum μ.
+        lambda_max: The largest eigenvalue.
+        lambda_error: How far `lambda_max` can be from the true one.
+        converged: Whether `lambda_max` is as exact as was asked for.
+        matvecs: Products with the Hessian that it took.
+
+    Example:
+        >>> limit = Limit(numerator=2.0, lambda_max=5.0, lambda_error=1.0, converged=True, matvecs=3)
+        >>> limit.value, limit.low, limit.high
+        (0.4, 0.3333333333333333, 0.5)
+    """
+
+    numerator: float
+    lambda_max: float
+    lambda_error: float
+    converged: bool
+    matvecs: int
+
+    @property
+    def value(self) -> float:
+        """The limit; infinity if λ_max is not positive, where the quadratic model sets none."""
+        return self._over(self.lambda_max)
+
+    @property
+    def low(self) -> float:
+        """The smallest it can be."""
+        return self._over(self.lambda_max + self.lambda_error)
+
+    @property
+    def high(self) -> float:
+        """The largest it can be; infinity if λ_max might not be positive."""
+        return self._over(self.lambda_max - self.lambda_error)
+
+    @property
+    def error(self) -> float:
+        """How far the truth can be from `value`, which is further upwards than downwards."""
+        if self.high == math.inf:
+            return 0.0 if self.low == math.inf else math.inf
+        return self.high - self.value
+
+    def _over(self, curvature: float) -> float:
+        return self.numerator / curvature if curvature > 0 else math.inf
+
+
+@dataclass(frozen=True)
+class GroupLimit:
+    """The limits of one parameter group.
+
+    Attributes:
+        index: Its position in the optimizer.
+        lr: Its learning rate now.
+        momentum: μ or β₁.
+        parameters: How many numbers it holds.
+        proportional: The limit of its lr if the lrs of all groups grow in proportion.
+        separate: The limit of its lr if no other group moved; None where it was not measured.
+    """
+
+    index: int
+    lr: float
+    momentum: float
+    parameters: int
+    proportional: float
+    separate: Limit | None
+
+
+@dataclass(frozen=True)
+class MaxLearningRate(Result):
+    """The largest stable learning rate in the quadratic model of the loss; `float(...)` gives it.
+
+    Attributes:
+        limit: The value, its interval and the eigenvalue it comes from. With several parameter groups it is the limit
+            of the largest lr, while the others stay in proportion.
+        matrix: The matrix that λ_max belongs to, in words.
+        momentum: μ or β₁ of the group with the largest lr.
+        optimizer: The optimizer's name, or None.
+        lr: The optimizer's largest lr now, or None.
+        groups: One entry per parameter group that moves; empty without an optimizer.
+        batches: The limits on single batches; empty if not asked for.
+        batchnorm: The statistics that BatchNorm used.
+        cost: What it took.
+        notes: What to know about the numbers.
+    """
+
+    limit: Limit
+    matrix: str
+    momentum: float
+    optimizer: str | None
+    lr: float | None
+    groups: tuple[GroupLimit, ...]
+    batches: tuple[Limit, ...]
+    batchnorm: str
+    cost: Cost
+    notes: tuple[str, ...]
+
+    @property
+    def value(self) -> float:
+        """The largest stable learning rate."""
+        return self.limit.value
+
+    @property
+    def low(self) -> float:
+        """The smallest it can be, given the error of λ_max."""
+        return self.limit.low
+
+    @property
+    def high(self) -> float:
+        """The largest it can be."""
+        return self.limit.high
+
+    @property
+    def error(self) -> float:
+        """How far the truth can be from `value`."""
+        return self.limit.error
+
+    @property
+    def lambda_max(self) -> float:
+        """The largest eigenvalue of `matrix`."""
+        return self.limit.lambda_max
+
+    @property
+    def converged(self) -> bool:
+        """Whether λ_max is as exact as was asked for."""
+        return self.limit.converged
+
+    def __float__(self) -> float:
+        return self.value
+
+    @property
+    def factor(self) -> float | None:
+        """How many times larger all lrs of the optimizer could be; below 1 they are too large."""
+        if self.lr is None:
+            return None
+        return self.value / self.lr if self.lr else math.inf
+
+    @property
+    def smallest_of_batches(self) -> float | None:
+        """The smallest limit on a single batch."""
+        return min(b.value for b in self.batches) if self.batches else None
+
+    @property
+    def median_of_batches(self) -> float | None:
+        """The median of the limits on single batches."""
+        return statistics.median(b.value for b in self.batches) if self.batches else None
+
+    @property
+    def matvecs(self) -> int:
+        """Products with the Hessian of all batches and with blocks of it; those of single batches are in `cost`."""
+        return self.limit.matvecs + sum(g.separate.matvecs for g in self.groups if g.separate is not None)
+
+    def rows(self, step: int | None = None) -> list[Row]:
+        """The scalars; the limits of groups and batches are in `groups` and `batches`.
+
+        Args:
+            step: The training step it was measured at.
+
+        Returns:
+            One row per quantity.
+        """
+        rates = {
+            MAX_LR: self.value,
+            MAX_LR_LOW: self.low,
+            MAX_LR_HIGH: self.high,
+            LR: self.lr,
+            BATCH_MAX_LR_LEAST: self.smallest_of_batches,
+            BATCH_MAX_LR_MEDIAN: self.median_of_batches,
+        }
+        return [
+            *(Row(step, "", quantity, value, "lr") for quantity, value in rates.items() if value is not None),
+            Row(step, "", LAMBDA_MAX, self.lambda_max, ""),
+            Row(step, "", MOMENTUM, self.momentum, ""),
+            Row(step, "", MATVECS, float(self.matvecs), "products"),
+            Row(step, "", COST, self.cost.u, "u"),
+        ]
+
+    def __str__(self) -> str:
+        lines = [
+            f"largest stable learning rate: {number(self.value)}, between {number(self.low)} and {number(self.high)}",
+            f"{number(self.limit.numerator)}/λ_max with momentum {self.momentum:g}; λ_max of {self.matrix} is "
+            f"{number(self.lambda_max)} ± {self.limit.lambda_error:.1g}",
+        ]
+        if self.lr and self.factor is not None:
+            verdict = "within" if self.factor > 1 else "beyond"
+            lines.append(
+                f"{self.optimizer} has lr {number(self.lr)}, {verdict} the limit, which is {number(self.factor)} "
+                "times as large"
+            )
+        if len(self.groups) > 1:
+            lines.append(self._table_of_groups())
+        if self.smallest_of_batches is not None and self.median_of_batches is not None:
+            lines.append(
+                f"on single batches ({len(self.batches)}): {number(self.smallest_of_batches)} at the least, "
+                f"{number(self.median_of_batches)} at the median"
+            )
+        lines.append(f"batchnorm={self.batchnorm!r}; {self.cost}")
+        return "\n".join([*lines, *(f"note: {note}" for note in self.notes)])
+
+    def _table_of_groups(self) -> str:
+        body = [
+            [
+                str(g.index),
+                str(g.parameters),
+                number(g.lr),
+                number(g.proportional),
+                "not measured" if g.separate is None else number(g.separate.value),
+            ]
+            for g in self.groups
+        ]
+        return text_table(["group", "parameters", "lr", "limit, all in proportion", "limit, others at rest"], body)
