@@ -104,6 +104,6 @@ def neurons(problem: Problem) -> NeuronTable:
             calls.clear()
             with tapped(modules, on_call), WatchedRelu(on_relu):  # and not those of the loss
                 outputs = problem.forward(index, batch[0])
-            examples += problem.judge(index, batch, outputs).examples
+            examples += problem.evaluate_outputs(index, batch, outputs).examples
     layers = {name: LayerNeurons(name, silent[name].cpu(), always[name].cpu()) for name in silent}
     return NeuronTable(layers, examples)

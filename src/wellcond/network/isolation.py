@@ -200,3 +200,13 @@ def _attention_fast_path_off() -> Iterator[None]:
         yield
     finally:
         torch.backends.mha.set_fastpath_enabled(before)
+
+
+def random_state_and_buffers(model: nn.Module, device: torch.device) -> list[object]:
+    """All that a forward pass may move: generators, global and the model's own, and which buffers were written to."""
+    states = [torch.get_rng_state(), *(generator.get_state() for generator in generators_of(model))]
+    if device.type == "cuda":
+        states.append(torch.cuda.get_rng_state(device))
+    buffers = [(id(buffer), buffer._version) for buffer in model.buffers()]
+    of_numpy = [part.tobytes() if isinstance(part, np.ndarray) else part for part in np.random.get_state()]
+    return [random.getstate(), of_numpy, buffers, *(state.numpy().tobytes() for state in states)]

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterable, Iterator, Mapping
 from operator import length_hint
 from typing import Any
 
@@ -11,8 +11,12 @@ from torch import Tensor, nn
 from torch.nn.parameter import UninitializedParameter
 
 from wellcond.errors import InvalidProblem
+from wellcond.network.calling import dtype_name
 
 NO_BATCHES = "there are no batches: the loader is empty (drop_last with too few examples?)."
+STALE = """\
+the model's trainable parameters are not those it had when the Problem was made ({what}).
+Make a new one:  wc.Problem(model, loss, batches)"""
 
 
 def as_batches(batches: Any) -> Iterable[Any]:
@@ -56,3 +60,19 @@ def trainable(model: nn.Module) -> dict[str, nn.Parameter]:
                 "Measure a copy with max_norm = None."
             )
     return params
+
+
+def check_not_stale(
+    model: nn.Module, params: Mapping[str, nn.Parameter], dtype: torch.dtype, device: torch.device
+) -> None:
+    """Refuse a model whose parameters have been exchanged, frozen, thawed, cast or moved; it costs no pass."""
+    now = {name: p for name, p in model.named_parameters() if p.requires_grad}
+    for name, p in params.items():
+        if now.get(name) is not p:
+            what = f"{name!r} is frozen" if not p.requires_grad else f"{name!r} is gone or another tensor"
+            raise InvalidProblem(STALE.format(what=what))
+        if (p.dtype, p.device) != (dtype, device):
+            was, now_is = (f"{dtype_name(d)} on {place}" for d, place in ((dtype, device), (p.dtype, p.device)))
+            raise InvalidProblem(STALE.format(what=f"{name!r} was {was} and is {now_is}"))
+    if added := now.keys() - params.keys():
+        raise InvalidProblem(STALE.format(what=f"{min(added)!r} is new, or was frozen"))

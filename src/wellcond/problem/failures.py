@@ -65,7 +65,7 @@ def check_model(model: nn.Module, forward: Forward, device: torch.device, keep_s
     )
 
 
-def of_non_finite(model: nn.Module, index: int, batch: Any, forward: Forward) -> str:
+def why_not_finite(model: nn.Module, index: int, batch: Any, forward: Forward) -> str:
     """One sentence naming the weights, the data or the layer from which a non-finite loss comes."""
     for name, p in model.named_parameters():
         if not _is_finite(p):
@@ -91,7 +91,7 @@ def of_non_finite(model: nn.Module, index: int, batch: Any, forward: Forward) ->
     )
 
 
-def of_failed_loss(index: int, outputs: Any, targets: Any, error: Exception) -> str:
+def why_loss_failed(index: int, outputs: Any, targets: Any, error: Exception) -> str:
     """One sentence saying what the loss was given when it failed."""
     found = "; ".join(
         f"{dtype_name(t.dtype)} of shape {tuple(t.shape)}{_range(t)}" for t in tensors_in([outputs, targets])

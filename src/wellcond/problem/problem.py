@@ -3,25 +3,29 @@
 from __future__ import annotations
 
 import contextlib
-import copy
-from collections.abc import Generator, Iterable, Sequence, Sized
+from collections.abc import Callable, Generator, Iterable, Iterator, Mapping, Sequence, Sized
 from dataclasses import dataclass
+from operator import length_hint
 from typing import Any, Literal
 
 import torch
 from torch import Tensor, nn
 from torch.nn.modules.batchnorm import _BatchNorm
-from torch.utils._pytree import tree_leaves, tree_map
+from torch.utils._pytree import tree_leaves
 
 from wellcond.errors import InvalidProblem, NonFinite, UnknownLayer
 from wellcond.network import isolation
-from wellcond.network.calling import call, unwrapped, why_call_failed
-from wellcond.problem import checks, failures, losses
+from wellcond.network.calling import call, logits_of, to_device, unwrapped, why_call_failed
+from wellcond.problem import checks, failures
 from wellcond.problem.likelihoods import Likelihood
+from wellcond.problem.losses import Loss, RecognisedLoss, check_targets
+from wellcond.results import Cost
 
 Batch = tuple[Any, Any]
+Gradients = dict[str, Tensor | None]
+"""∇L of parameters by name; None where a parameter is unused, which an optimizer tells from a gradient of zero."""
 
-PLAIN = (RuntimeError, IndexError, ValueError)
+PLAIN_ERRORS = (RuntimeError, IndexError, ValueError)
 """What torch raises when shapes, dtypes or indices do not fit; subclasses of these mean something else."""
 
 
@@ -29,9 +33,14 @@ PLAIN = (RuntimeError, IndexError, ValueError)
 class Evaluation:
     """One batch's outputs and mean loss, with their graph.
 
-    examples: the size of the batch.
-    terms: the number of summands in the mean, which is what the batch weighs beside others.
-    loss_at: the loss as a function of other outputs or labels of the same batch.
+    Attributes:
+        index: The batch's place among the batches.
+        outputs: The tensor that the loss curves in, if there is one.
+        targets: The batch's targets.
+        loss: The mean loss.
+        examples: The size of the batch.
+        terms: The number of summands in the mean, which is the batch's weight beside others.
+        loss_at: The loss as a function of other outputs or labels of the same batch.
     """
 
     index: int
@@ -40,32 +49,37 @@ class Evaluation:
     loss: Tensor
     examples: int
     terms: float
-    loss_at: losses.Loss
+    loss_at: Loss
 
 
 class Problem:
     """A model, its loss and its batches: the one input of every measurement.
 
-    Evaluating a problem changes nothing of the user's: modes, buffers, random number generators, hooks and
-    `.grad` are as before, also after an exception.
+    Evaluating a problem changes nothing of yours: modes, buffers, random number generators, hooks and `.grad` are as
+    before, also after an exception.
 
-    model: any `nn.Module`; `torch.compile`d and DDP-wrapped ones are measured through the module inside.
-    loss: `loss(outputs, targets)` → scalar, the *mean* over the batch.
-    batches: a re-iterable of `(inputs, targets)` (list, `DataLoader`, …), or one such pair. Inputs are a tensor,
-        a tuple (`model(*inputs)`) or a dict (`model(**inputs)`), and are moved to the model's device.
-    batchnorm: `"batch"`, the statistics of each batch with gradients through them, as in training; or
-        `"running"`, the running statistics, as in evaluation. The same weights can differ 25-fold between the two.
-    dropout: None turns dropout off; a seed keeps it on, with the same masks on every pass.
+    Args:
+        model: Any `nn.Module`; `torch.compile`d and DDP-wrapped ones are measured through the module inside.
+        loss: `loss(outputs, targets)` → scalar, the *mean* over the batch.
+        batches: A re-iterable of `(inputs, targets)` (list, `DataLoader`, …), or one such pair. Inputs are a tensor, a
+            tuple (`model(*inputs)`) or a dict (`model(**inputs)`), and are moved to the model's device.
+        batchnorm: `"batch"`, the statistics of each batch with gradients through them, as in training; or
+            `"running"`, the running statistics, as in evaluation. The same weights can differ 25-fold between the two.
+        dropout: None turns dropout off; a seed keeps it on, with the same masks on every pass.
 
-    >>> problem = Problem(nn.Linear(3, 2), nn.MSELoss(), (torch.ones(4, 3), torch.zeros(4, 2)))
-    >>> problem.size
-    8
+    Raises:
+        InvalidProblem: The model has nothing to train, or the batches cannot be read more than once.
+
+    Example:
+        >>> problem = Problem(nn.Linear(3, 2), nn.MSELoss(), (torch.ones(4, 3), torch.zeros(4, 2)))
+        >>> problem.size
+        8
     """
 
     def __init__(
         self,
         model: nn.Module,
-        loss: losses.Loss,
+        loss: Loss,
         batches: Iterable[Any],
         batchnorm: Literal["batch", "running"] = "batch",
         *,
@@ -82,27 +96,21 @@ class Problem:
         first = next(iter(self.params.values()))
         self.dtype, self.device = first.dtype, first.device
         self.size = sum(p.numel() for p in self.params.values())
-        self.likelihood: Likelihood | None = None
-        self._loss_is_known = False
         self.is_checked = False
+        self._loss = RecognisedLoss(loss)
+        self._batches_seen = 1
+        self._forward_batches = self._backward_batches = 0
+        self._products = Cost()
 
     def __repr__(self) -> str:
         return f"Problem({type(self.model).__name__}, {self.size:,} parameters, batchnorm={self.batchnorm!r})"
 
-    def select(self, names: Sequence[str]) -> dict[str, nn.Parameter]:
-        """Trainable parameters by their own names or by those of modules that hold them, in the model's order."""
-        # tied weights have several names; any of them will do
-        every = dict(self.model.named_parameters(remove_duplicate=False))
-        chosen: set[int] = set()
-        for name in names:
-            matches = [p for full, p in every.items() if full == name or full.startswith(f"{name}.")]
-            if not matches:
-                modules = {full.rpartition(".")[0] for full in self.params} - {""}
-                raise UnknownLayer(name, [*self.params, *sorted(modules)])
-            if not any(p.requires_grad for p in matches):
-                raise InvalidProblem(f"{name!r} is frozen; call requires_grad_() on it to measure it.")
-            chosen.update(map(id, matches))
-        return {name: p for name, p in self.params.items() if id(p) in chosen}
+    # what it is
+
+    @property
+    def likelihood(self) -> Likelihood | None:
+        """The likelihood whose mean negative logarithm the loss is, once a batch has been evaluated."""
+        return self._loss.likelihood
 
     @property
     def couples_examples(self) -> bool:
@@ -115,16 +123,55 @@ class Problem:
         """Whether the data are one fixed batch, whose graph can be kept."""
         return isinstance(self.batches, (list, tuple)) and len(self.batches) == 1
 
+    def select(self, names: str | Sequence[str]) -> dict[str, nn.Parameter]:
+        """Trainable parameters by their own names or by those of modules that hold them, in the model's order.
+
+        Args:
+            names: One name or several.
+
+        Raises:
+            UnknownLayer: A name is neither a parameter nor a module.
+            InvalidProblem: What it names is frozen.
+        """
+        # tied weights have several names; any of them will do
+        every = dict(self.model.named_parameters(remove_duplicate=False))
+        chosen: set[int] = set()
+        for name in [names] if isinstance(names, str) else names:
+            matches = [p for full, p in every.items() if name in ("", full) or full.startswith(f"{name}.")]
+            if not matches:
+                modules = {full.rpartition(".")[0] for full in self.params} - {""}
+                raise UnknownLayer(name, [*self.params, *sorted(modules)])
+            if not any(p.requires_grad for p in matches):
+                raise InvalidProblem(f"{name!r} is frozen; call requires_grad_() on it to measure it.")
+            chosen.update(map(id, matches))
+        return {name: p for name, p in self.params.items() if id(p) in chosen}
+
+    # what it took
+
+    @property
+    def cost(self) -> Cost:
+        """All passes so far. The cost of a measurement is the difference between after and before."""
+        count = length_hint(self.batches, 0) or self._batches_seen
+        return self._products + Cost(self._forward_batches / count, self._backward_batches / count)
+
+    def count_products(self, matvecs: int, passes: float) -> None:
+        """Add products with a curvature matrix, and the forward+backward passes that they took."""
+        self._products = self._products + Cost(matvecs=matvecs, product_passes=passes)
+
+    def gradient(self, outputs: Any, inputs: Any, grad_outputs: Any = None, **options: Any) -> tuple[Any, ...]:
+        """`torch.autograd.grad`, counted as the backward pass of one batch."""
+        self._backward_batches += 1
+        return torch.autograd.grad(outputs, inputs, grad_outputs, **options)
+
     # evaluation
 
-    def evaluations(self) -> Generator[Evaluation, None, None]:
-        """Forward passes over all batches, each with its graph, one at a time."""
-        with self.measuring(), contextlib.closing(self.data()) as data:
-            for index, batch in data:
-                yield self.evaluate(index, batch)
-
     def measuring(self) -> contextlib.AbstractContextManager[None]:
-        """The model in the state that is measured, and on leaving everything as it was."""
+        """The model in the state that is measured; on leaving, everything is as it was.
+
+        Raises:
+            InvalidProblem: The model's parameters are not those that the problem was made with.
+        """
+        checks.check_not_stale(self.model, self.params, self.dtype, self.device)
         return isolation.isolated(
             self.model,
             self.device,
@@ -143,58 +190,100 @@ class Problem:
                         f"batch {index} is a {type(batch).__name__}{parts}, not a pair (inputs, targets). "
                         "Write batches=[(inputs, targets), …]; several inputs go into a tuple or a dict."
                     )
-                yield index, tree_map(self._to_device, tuple(batch))
+                self._batches_seen = max(self._batches_seen, index + 1)
+                yield index, to_device(tuple(batch), self.device)
         if index < 0:
             raise InvalidProblem(checks.NO_BATCHES)
+
+    def evaluations(self) -> Generator[Evaluation, None, None]:
+        """Forward passes over all batches, each with its graph, one at a time."""
+        with self.measuring(), contextlib.closing(self.data()) as data:
+            for index, batch in data:
+                yield self.evaluate(index, batch)
 
     def forward(self, index: int, inputs: Any) -> Any:
         """The model's outputs on one batch; call it inside `measuring()`."""
         if self.dropout is not None:
             isolation.seed_generators(self.dropout + index, self.device)
+        self._forward_batches += 1
         try:
             return call(self.model, inputs)
-        except PLAIN as error:
-            if type(error) not in PLAIN:  # out of memory, or what the model itself raises
+        except PLAIN_ERRORS as error:
+            if type(error) not in PLAIN_ERRORS:  # out of memory, or what the model itself raises
                 raise
             raise InvalidProblem(why_call_failed(self.model, index, inputs, error)) from error
 
     def evaluate(self, index: int, batch: Batch) -> Evaluation:
         """Outputs and loss of one batch; call it inside `measuring()`."""
-        return self.judge(index, batch, self.forward(index, batch[0]))
+        return self.evaluate_outputs(index, batch, self.forward(index, batch[0]))
 
-    def loss_again(self, index: int, batch: Batch) -> Tensor:
-        """The loss of a batch that has been evaluated before, at other weights, without telling again what kind it is.
-
-        Call it inside `measuring()`. It is a forward pass and no more.
-        """
-        if not self._loss_is_known:
-            return self.evaluate(index, batch).loss
-        raw = self.forward(index, batch[0])
-        outputs = raw if isinstance(raw, Tensor) else getattr(raw, "logits", None)
-        loss, _ = self._loss_and_its_function(raw, outputs, batch[1])
-        self._check_loss(index, batch, loss)
-        one_number: Tensor = loss.reshape(())
-        return one_number
-
-    def judge(self, index: int, batch: Batch, raw: Any) -> Evaluation:
-        """The loss of one batch whose outputs are there."""
-        targets = batch[1]
-        outputs = raw if isinstance(raw, Tensor) else getattr(raw, "logits", None)
-        losses.check_targets(self.loss, outputs, targets)
+    def evaluate_outputs(self, index: int, batch: Batch, raw: Any) -> Evaluation:
+        """The loss of one batch whose outputs are known."""
+        targets, outputs = batch[1], logits_of(raw)
+        check_targets(self.loss, outputs, targets)
         try:
-            loss, loss_at = self._loss_and_its_function(raw, outputs, targets)
+            loss, loss_at = self._loss.value(raw, outputs, targets)
             self._check_loss(index, batch, loss)
             if outputs is not None and outputs.dim():
-                self._recognise(loss_at, outputs, targets, loss)
-        except PLAIN as error:
-            if type(error) not in PLAIN:
+                self._loss.recognise(loss_at, outputs, targets, loss)
+        except PLAIN_ERRORS as error:
+            if type(error) not in PLAIN_ERRORS:
                 raise
-            raise InvalidProblem(failures.of_failed_loss(index, outputs, targets, error)) from error
+            raise InvalidProblem(failures.why_loss_failed(index, outputs, targets, error)) from error
         examples = _batch_size(outputs, targets)
         terms = float(examples)
         if self.likelihood is not None and outputs is not None:
             terms, loss_at = self.likelihood.terms(outputs, targets), self.likelihood.mean
         return Evaluation(index, outputs, targets, loss.reshape(()), examples, terms, loss_at)
+
+    def loss_of(self, index: int, batch: Batch) -> Tensor:
+        """The loss of one batch; call it inside `measuring()`.
+
+        Of a batch that has been evaluated before, at other weights, it is a forward pass and no more.
+        """
+        if not self._loss.is_known:
+            return self.evaluate(index, batch).loss
+        raw = self.forward(index, batch[0])
+        loss, _ = self._loss.value(raw, logits_of(raw), batch[1])
+        self._check_loss(index, batch, loss)
+        one_number: Tensor = loss.reshape(())
+        return one_number
+
+    def mean_loss(self) -> Tensor:
+        """L (), by a forward pass alone, which builds no graph; call it inside `measuring()`."""
+        with torch.no_grad():
+            return self._mean_over_batches(lambda loss: [loss])[0]
+
+    def loss_and_gradients(self, params: Mapping[str, nn.Parameter] | None = None) -> tuple[Tensor, Gradients]:
+        """L (), and its gradient with respect to some parameters; call it inside `measuring()`.
+
+        Batches count by their terms. `.grad` is neither read nor written.
+
+        Args:
+            params: By name; None for all that are trainable. Autograd leaves out what lies before them.
+        """
+        params = self.params if params is None else params
+        wanted = list(params.values())
+
+        def differentiated(loss: Tensor) -> list[Any]:
+            return [loss.detach(), *self.gradient(loss, wanted, allow_unused=True)]
+
+        loss, *gradients = self._mean_over_batches(differentiated)
+        return loss, dict(zip(params, gradients, strict=True))
+
+    def _mean_over_batches(self, values_of: Callable[[Tensor], list[Any]]) -> list[Any]:
+        """The mean of what is made of each batch's loss; None counts as zero, and one batch is not rounded."""
+        mean: list[Any] = []
+        weight = 0.0
+        with contextlib.closing(self.data()) as data:
+            for index, batch in data:
+                if self.is_one_batch:
+                    return values_of(self.loss_of(index, batch))
+                evaluation = self.evaluate(index, batch)
+                weight += evaluation.terms
+                values = values_of(evaluation.loss)
+                mean = _merged(mean, values, evaluation.terms / weight) if mean else values
+        return mean
 
     def _check_loss(self, index: int, batch: Batch, loss: Any) -> None:
         if not isinstance(loss, Tensor) or loss.numel() != 1:
@@ -203,44 +292,20 @@ class Problem:
                 f'the loss must be one number, a tensor, but has {found}. Write reduction="mean", without .item().'
             )
         if not torch.isfinite(loss.detach()):
-            again = lambda: self.forward(index, batch[0])  # noqa: E731
-            raise NonFinite(failures.of_non_finite(self.model, index, batch, again))
+            raise NonFinite(failures.why_not_finite(self.model, index, batch, lambda: self.forward(index, batch[0])))
         if torch.is_grad_enabled() and not loss.requires_grad:
             raise InvalidProblem(
                 "the loss does not depend on the trainable parameters: is there a detach(), a no_grad() or an "
                 "argmax in the model or the loss?"
             )
 
-    def _recognise(self, loss_at: losses.Loss, outputs: Tensor, targets: Any, loss: Tensor) -> None:
-        """Tell the likelihood by the first batch, and again if a later one shows that it was another."""
-        if not self._loss_is_known:
-            losses.check_is_mean(self.loss, loss_at, outputs, targets, loss)
-        elif self.likelihood is None or losses.explains(self.likelihood, loss, outputs, targets):
-            return
-        self.likelihood = losses.recognise(self.loss, loss_at, outputs, targets)
-        self._loss_is_known = True
-
-    def _loss_and_its_function(self, raw: Any, outputs: Tensor | None, targets: Any) -> tuple[Any, losses.Loss]:
-        """Hugging Face models return an object with `.logits`; a loss may want either the object or the tensor."""
-        if isinstance(raw, Tensor) or outputs is None:
-            return self.loss(raw, targets), self.loss
-        try:
-            loss = self.loss(raw, targets)
-        except (TypeError, AttributeError):
-            return self.loss(outputs, targets), self.loss
-
-        def at(logits: Tensor, labels: Any) -> Tensor:
-            changed = copy.copy(raw)
-            changed.logits = logits
-            return self.loss(changed, labels)
-
-        return loss, at
+    # the same on every pass
 
     def check(self) -> None:
         """Raise `NotDeterministic`, naming the cause, if two passes would not see the same problem.
 
         Operators, which pass over the data many times, call it once. It costs two forward passes of the first
-        batch and, unless the batches are a list, two passes over the data.
+        batch and, unless the batches are a list, two readings of the data.
         """
         if not self.is_checked:
             failures.check_loader(self.batches, self.data, self.device)
@@ -250,8 +315,43 @@ class Problem:
                 failures.check_model(self.model, lambda: self.forward(index, inputs), self.device, keep_seed)
             self.is_checked = True
 
-    def _to_device(self, value: Any) -> Any:
-        return value.to(self.device) if hasattr(value, "to") else value  # tensors, and tokenizers' encodings
+    @contextlib.contextmanager
+    def checked_if_in_doubt(self) -> Iterator[None]:
+        """Call `check()` only if the first pass, run inside, leaves a doubt that the next sees the same problem.
+
+        A list of batches cannot change, and a model whose pass draws no random numbers and writes to no buffer gives
+        the same outputs again: then the passes of a check are saved. What a model counts in plain Python is not seen.
+        """
+        if not isinstance(self.batches, (list, tuple)):
+            self.check()
+        before = isolation.random_state_and_buffers(self.model, self.device)
+        yield
+        if isolation.random_state_and_buffers(self.model, self.device) != before:
+            self.check()
+
+    def shared_memory_notes(self) -> dict[str, str]:
+        """A note on every parameter, by its name, that lies in the memory of another, which torch takes for two."""
+        notes: dict[str, str] = {}
+        first: dict[int, str] = {}
+        for name, p in self.params.items():
+            other = first.setdefault(p.data_ptr(), name)
+            if other != name and p.numel():
+                notes[name] = (
+                    f"{other!r} and {name!r} share their memory, but are two parameters: they are moved independently. "
+                    "To tie them, let both modules hold one nn.Parameter."
+                )
+        return notes
+
+
+def _merged(mean: Sequence[Tensor | None], new: Sequence[Tensor | None], share: float) -> list[Tensor | None]:
+    """The running mean with a batch of this share of all terms so far."""
+    merged: list[Tensor | None] = []
+    for b, n in zip(mean, new, strict=True):
+        if b is None or n is None:
+            merged.append(b * (1 - share) if b is not None else n * share if n is not None else None)
+        else:
+            merged.append(b.lerp(n, share))
+    return merged
 
 
 def _batch_size(outputs: Tensor | None, targets: Any) -> int:
