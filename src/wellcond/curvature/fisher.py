@@ -20,40 +20,45 @@ Labels = Literal["model", "sample", "data"]
 class Fisher(OutputCurvature):
     """E_x E_y [∇ℓ ∇ℓᵀ], the second moment of per-term gradients, by where the labels y come from.
 
-    labels:
-        `"model"`: y ~ p(y | x) of the model, the expectation taken exactly. Equal to the GGN for cross-entropy and
-            squared error (for binary cross-entropy averaged over C outputs it is 1/C of it).
-        `"sample"`: the same by Monte Carlo, `samples` labels a term drawn with `seed`. Unbiased.
-        `"data"`: the labels of the data; the second moment M of the gradients, not a Fisher matrix.
-
     A term is one summand of the mean: an example, or a token where the cross-entropy averages over tokens.
     With `batchnorm="batch"` an example's gradient includes its effect through the statistics of its batch.
 
-    >>> import wellcond as wc
-    >>> batch = torch.randn(8, 2), torch.arange(8) % 3
-    >>> problem = wc.Problem(torch.nn.Linear(2, 3), torch.nn.CrossEntropyLoss(), batch)
-    >>> v = torch.randn(9)
-    >>> torch.allclose(wc.Fisher(problem) @ v, wc.GGN(problem) @ v, atol=1e-6)
-    True
+    Args:
+        problem: The model, loss and data.
+        labels: `"model"`: y ~ p(y | x) of the model, the expectation taken exactly; equal to the GGN for cross-entropy
+            and squared error, and 1/C of it for binary cross-entropy averaged over C outputs. `"sample"`: the same by
+            Monte Carlo, unbiased. `"data"`: the labels of the data, which gives the second moment M of the gradients
+            and not a Fisher matrix.
+        layers: Names of parameters or modules to restrict to; None takes all that are trainable.
+        samples: Labels drawn per term, for `"sample"`.
+        seed: Of these draws.
+
+    Example:
+        >>> import wellcond as wc
+        >>> batch = torch.randn(8, 2), torch.arange(8) % 3
+        >>> problem = wc.Problem(torch.nn.Linear(2, 3), torch.nn.CrossEntropyLoss(), batch)
+        >>> v = torch.randn(9)
+        >>> torch.allclose(wc.Fisher(problem) @ v, wc.GGN(problem) @ v, atol=1e-6)
+        True
     """
 
     def __init__(
         self,
         problem: Problem,
         labels: Labels = "model",
-        params: Sequence[str] | None = None,
         *,
+        layers: str | Sequence[str] | None = None,
         samples: int = 1,
         seed: int = 0,
     ) -> None:
         if labels not in ("model", "sample", "data"):
             raise ValueError(f'labels is {labels!r}; write "model", "sample" or "data".')
-        super().__init__(problem, params)
+        super().__init__(problem, layers=layers)
         self.labels, self.seed = labels, seed
         self.samples = samples if labels == "sample" else 1
 
     def _restricted(self, names: Sequence[str]) -> Self:
-        return type(self)(self.problem, self.labels, names, samples=self.samples, seed=self.seed)
+        return type(self)(self.problem, self.labels, layers=names, samples=self.samples, seed=self.seed)
 
     def _output_product(self, evaluation: Evaluation, outputs: Tensor) -> OutputProduct:
         if self.labels == "model":
@@ -79,7 +84,7 @@ class Fisher(OutputCurvature):
         return self.problem.likelihood.one_term_each(fields) if self.problem.likelihood else fields
 
     def output_gradients(self, evaluation: Evaluation, outputs: Tensor) -> list[Tensor]:
-        """∂ℓ/∂outputs of every term, one tensor a draw of the labels."""
+        """∂ℓ/∂outputs of every term, one tensor per draw of the labels."""
         targets = [evaluation.targets]
         if self.labels == "sample":
             likelihood = likelihood_of(self.problem)

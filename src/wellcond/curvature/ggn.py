@@ -10,7 +10,7 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from wellcond.curvature.operator import Block, CurvatureOperator, Product
+from wellcond.curvature.over_parameters import Block, CurvatureOperator, Product
 from wellcond.errors import InvalidProblem
 from wellcond.problem.problem import Evaluation
 
@@ -24,6 +24,8 @@ class OutputCurvature(CurvatureOperator):
     One product costs about 4/3 of a forward+backward pass: v → Jv by a backward pass through the graph of Jᵀ,
     Jv → BJv, BJv → JᵀBJv by a backward pass through the network.
     """
+
+    product_passes = 4 / 3
 
     # must define
 
@@ -63,14 +65,18 @@ class OutputCurvature(CurvatureOperator):
 class GGN(OutputCurvature):
     """Jᵀ (∇²ℓ) J, the generalised Gauss-Newton matrix: the Hessian without the curvature of the network.
 
-    Positive semi-definite for a loss that is convex in the outputs; any loss that can be differentiated twice
-    will do.
+    Positive semi-definite for a loss that is convex in the outputs. Any loss that can be differentiated twice will do.
 
-    >>> import wellcond as wc
-    >>> x = torch.tensor([[1.0], [2.0]])
-    >>> G = wc.GGN(wc.Problem(torch.nn.Linear(1, 1, bias=False), torch.nn.MSELoss(), (x, x)))
-    >>> G.dense()                                        # 2 · mean x²: a linear model's GGN is its Hessian
-    tensor([[5.]])
+    Args:
+        problem: The model, loss and data.
+        layers: Names of parameters or modules to restrict to; None takes all that are trainable.
+
+    Example:
+        >>> import wellcond as wc
+        >>> x = torch.tensor([[1.0], [2.0]])
+        >>> G = wc.GGN(wc.Problem(torch.nn.Linear(1, 1, bias=False), torch.nn.MSELoss(), (x, x)))
+        >>> G.dense()                                        # 2 · mean x²: a linear model's GGN is its Hessian
+        tensor([[5.]])
     """
 
     def _output_product(self, evaluation: Evaluation, outputs: Tensor) -> OutputProduct:

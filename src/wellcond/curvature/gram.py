@@ -1,4 +1,4 @@
-"""The dual side of Jᵀ B J: its factor A with F = AᵀA, one row a (term, label), and the Gram matrix A Aᵀ.
+"""The dual side of Jᵀ B J: its factor A with F = AᵀA, one row per (term, label), and the Gram matrix A Aᵀ.
 
 A Aᵀ has the non-zero eigenvalues of F and a side of N·R, whatever the number of parameters. For layers that are
 called once and read by a rule, an example's gradient is Σ_t g_t x_tᵀ, so R backward passes over the whole batch give
@@ -7,7 +7,7 @@ everything; with one position (a linear layer on vectors) the rows are never for
     (A_l A_lᵀ)[(n,r),(m,s)] = ⟨x_n, x_m⟩ ⟨g_nr, g_ms⟩.
 
 Other parameters (norm scales, shared weights), and all of them where batch statistics couple the examples, take one
-backward pass a row.
+backward pass per row.
 """
 
 from __future__ import annotations
@@ -34,14 +34,17 @@ CHUNK = 64
 
 
 class Factor:
-    """A with Jᵀ B J = AᵀA, by parameters. `rows` counts its rows; neither side is formed before it is asked for.
+    """A with Jᵀ B J = AᵀA, by parameters. Neither side is formed before it is asked for.
+
+    Attributes:
+        row_count: How many rows it has.
 
     Raises `InvalidProblem` where B has no known square root (an unknown loss).
     """
 
     def __init__(self, operator: OutputCurvature) -> None:
         self.operator = operator
-        self.rows = 0
+        self.row_count = 0
         self._terms = 0.0
         self._layers = _readable_layers(operator)
         self._one_by_one: list[Tensor] = []
@@ -79,17 +82,17 @@ class Factor:
         if factor is None:
             raise InvalidProblem("the loss was not recognised, so its curvature has no known square root.")
         count, examples = factor.shape[:2]
-        if self.rows == 0:
+        if self.row_count == 0:
             self._keep_readable(outputs, passing)
         if self._layers:
             weights = [self.operator.params[name] for layer in self._layers.values() for name in layer.names.values()]
             for cotangent in factor:
-                torch.autograd.grad(outputs, weights, cotangent, retain_graph=True, allow_unused=True)
+                self.operator.problem.gradient(outputs, weights, cotangent, retain_graph=True, allow_unused=True)
         for name, layer in self._layers.items():
             layer.add(passing.inputs[name][0], torch.stack(passing.gradients[name]))
         passing.is_over = True
         self._one_by_one.append(self._rows_one_by_one(outputs, factor))
-        self.rows += count * examples
+        self.row_count += count * examples
         self._terms += evaluation.terms
 
     def _keep_readable(self, outputs: Tensor, passing: _Passing) -> None:
@@ -103,11 +106,11 @@ class Factor:
         only_first = torch.zeros_like(wave)
         only_first[0] = wave[0]
         params = list(self.operator.params.values())
-        torch.autograd.grad(outputs, params, only_first, retain_graph=True, allow_unused=True)
+        self.operator.problem.gradient(outputs, params, only_first, retain_graph=True, allow_unused=True)
         once = {name for name in self._layers if passing.is_once(name, len(outputs))}
         is_coupled = any(bool(passing.gradients[name][0][1:].any()) for name in once)
         passing.forget_gradients()
-        totals = torch.autograd.grad(outputs, params, wave, retain_graph=True, allow_unused=True)
+        totals = self.operator.problem.gradient(outputs, params, wave, retain_graph=True, allow_unused=True)
         total_of = dict(zip(self.operator.names, totals, strict=True))
         for name, layer in list(self._layers.items()):
             if is_coupled or name not in once or not layer.explains(total_of, passing, name):
@@ -124,6 +127,8 @@ class Factor:
             n, r = index // count, index % count
             cotangents = outputs.new_zeros(len(index), *outputs.shape)
             cotangents[torch.arange(len(index), device=outputs.device), n] = factor[r, n]
+            for _ in index:
+                self.operator.problem.count_backward()
             blocks.append(_pulled_back(outputs, params, cotangents))
         return torch.cat(blocks)
 

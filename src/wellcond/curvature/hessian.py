@@ -7,7 +7,7 @@ from collections.abc import Callable, Sequence
 import torch
 from torch import Tensor, nn
 
-from wellcond.curvature.operator import Block, CurvatureOperator, Product
+from wellcond.curvature.over_parameters import Block, CurvatureOperator, Product
 from wellcond.errors import InvalidProblem
 from wellcond.problem.problem import Evaluation, Problem
 
@@ -17,16 +17,26 @@ class Hessian(CurvatureOperator):
 
     One product costs about two forward+backward passes: a backward pass through the kept graph of the gradient.
 
-    >>> import wellcond as wc
-    >>> x = torch.tensor([[1.0], [2.0]])
-    >>> H = wc.Hessian(wc.Problem(torch.nn.Linear(1, 1, bias=False), torch.nn.MSELoss(), (x, x)))
-    >>> H.dense()                                        # 2 · mean x²
-    tensor([[5.]])
+    Args:
+        problem: The model, loss and data.
+        layers: Names of parameters or modules to restrict to; None takes all that are trainable.
+
+    Raises:
+        InvalidProblem: A layer uses `weight_norm`, whose second derivative is wrong in PyTorch.
+
+    Example:
+        >>> import wellcond as wc
+        >>> x = torch.tensor([[1.0], [2.0]])
+        >>> H = wc.Hessian(wc.Problem(torch.nn.Linear(1, 1, bias=False), torch.nn.MSELoss(), (x, x)))
+        >>> H.dense()                                        # 2 · mean x²
+        tensor([[5.]])
     """
 
-    def __init__(self, problem: Problem, params: Sequence[str] | None = None) -> None:
+    product_passes = 2.0
+
+    def __init__(self, problem: Problem, *, layers: str | Sequence[str] | None = None) -> None:
         refuse_weight_norm(problem.model)
-        super().__init__(problem, params)
+        super().__init__(problem, layers=layers)
 
     def _linearize(self, evaluation: Evaluation, params: Sequence[Tensor]) -> Product:
         return hessian_product(evaluation.loss, params)
@@ -51,9 +61,14 @@ def hessian_product(loss: Tensor, params: Sequence[Tensor]) -> Product:
 def refuse_weight_norm(
     model: nn.Module, full_name: Callable[[str], str] = str, instead: str = "Use wc.GGN(problem)"
 ) -> None:
-    """torch's fused weight_norm has a wrong second derivative (`gradgradcheck` of `torch._weight_norm` fails, 2.13).
+    """Refuse a model with `weight_norm`: its fused form has a wrong second derivative in torch 2.13.
 
-    full_name: of a layer, by its name in `model`, where that is a part of a larger one.
+    (`gradgradcheck` of `torch._weight_norm` fails.)
+
+    Args:
+        model: The module to look through.
+        full_name: Turns the name of a layer of `model` into its name in a larger one.
+        instead: What to use in place of the Hessian.
     """
     for name, module in model.named_modules():
         hooks = module._forward_pre_hooks.values()  # the deprecated form

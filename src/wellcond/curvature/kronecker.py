@@ -14,7 +14,7 @@ from torch import Tensor, nn
 from wellcond.curvature.fisher import likelihood_of
 from wellcond.curvature.ggn import tensor_outputs
 from wellcond.errors import InvalidProblem
-from wellcond.network.layers import Form, Rule, rule_for, uncovered, weighted_layers
+from wellcond.network.layers import ConvolutionRows, Rule, rule_for, uncovered, weighted_layers
 from wellcond.network.taps import tapped
 from wellcond.problem.problem import Evaluation, Problem
 
@@ -64,24 +64,32 @@ class KroneckerFactors:
 
 
 def kronecker_factors(
-    problem: Problem, form: Form = "position", labels: Labels = "data", *, seed: int = 0
+    problem: Problem, *, convolution: ConvolutionRows = "position", labels: Labels = "data", seed: int = 0
 ) -> KroneckerFactors:
     """Σx = E[x xᵀ] and Σ∇h = E[g gᵀ] of every layer, in one forward and backward pass over the data.
 
-    x: what the layer receives. g = ∂ℓ/∂h: the gradient of the per-term loss at the layer's output (autograd's, times
-    the number of terms of the mean). Rows are examples, tokens and, for convolutions, positions.
+    x is what the layer receives, and g = ∂ℓ/∂h the gradient of the per-term loss at the layer's output (autograd's,
+    times the number of terms of the mean). Rows are examples, tokens and, for convolutions, positions.
 
-    form: `"position"`, a convolution's Σx is C_in × C_in over all pixels (huang2020); `"patch"`, over im2col patches,
-        in groups, the form for which the layer's Fisher matrix is about Σx ⊗ Σ∇h (times the number of positions).
-    labels: whose labels give g: the `"data"`'s, a `"sample"` of the model's, or the `"model"`'s in exact expectation
-        (one backward pass a class).
+    Args:
+        problem: The model, loss and data.
+        convolution: What one row of a convolution is. `"position"`: Σx is C_in × C_in over all pixels (huang2020).
+            `"patch"`: an im2col patch, in groups, for which the layer's Fisher matrix is about Σx ⊗ Σ∇h (times the
+            number of positions).
+        labels: Whose labels give g: the `"data"`'s, a `"sample"` of the model's, or the `"model"`'s in exact
+            expectation, which takes one backward pass per class.
+        seed: Of the labels that are drawn.
 
-    >>> import wellcond as wc
-    >>> x = torch.tensor([[1.0, 0.0], [0.0, 2.0]])
-    >>> problem = wc.Problem(nn.Sequential(nn.Linear(2, 1)), nn.MSELoss(), (x, torch.zeros(2, 1)))
-    >>> wc.kronecker_factors(problem)["0"].x.mean[0]
-    tensor([[0.5000, 0.0000],
-            [0.0000, 2.0000]], dtype=torch.float64)
+    Returns:
+        The factors by layer, and which layers have none, and why.
+
+    Example:
+        >>> import wellcond as wc
+        >>> x = torch.tensor([[1.0, 0.0], [0.0, 2.0]])
+        >>> problem = wc.Problem(nn.Sequential(nn.Linear(2, 1)), nn.MSELoss(), (x, torch.zeros(2, 1)))
+        >>> wc.kronecker_factors(problem)["0"].x.mean[0]
+        tensor([[0.5000, 0.0000],
+                [0.0000, 2.0000]], dtype=torch.float64)
     """
     modules = weighted_layers(problem.model)
     rules = {name: rule for name, module in modules.items() if (rule := rule_for(module)) is not None}
@@ -91,10 +99,10 @@ def kronecker_factors(
     def on_call(name: str, module: nn.Module, x: Any, _output: Any) -> None:
         rule = rules[name]
         layer = layers.setdefault(name, LayerFactors(type(module).__name__, rule.note))
-        layer.x.add(*rule.input_moment(module, x.detach(), form))
+        layer.x.add(*rule.input_moment(module, x.detach(), convolution))
 
     def on_gradient(name: str, module: nn.Module, gradient: Tensor) -> None:
-        total, count = _gradient_moment(rules[name], module, gradient.detach(), form)
+        total, count = _gradient_moment(rules[name], module, gradient.detach(), convolution)
         layers[name].g.add(total * gradient_scale, count)
 
     params = list(problem.params.values())
@@ -106,17 +114,19 @@ def kronecker_factors(
             roots, cotangents, gradient_scale = _backward_passes(problem, evaluation, labels, seed)
             for i, cotangent in enumerate(cotangents):
                 keep = i + 1 < len(cotangents)
-                torch.autograd.grad(roots, params, cotangent, retain_graph=keep, allow_unused=True)
+                problem.gradient(roots, params, cotangent, retain_graph=keep, allow_unused=True)
     return KroneckerFactors(layers, _not_covered(problem.model, modules, layers))
 
 
-def _gradient_moment(rule: Rule, module: nn.Module, gradient: Tensor, form: Form) -> tuple[Tensor, int]:
+def _gradient_moment(
+    rule: Rule, module: nn.Module, gradient: Tensor, convolution: ConvolutionRows
+) -> tuple[Tensor, int]:
     """Σ g gᵀ in float64; once more with g brought to order one where its squares leave the range of float32."""
-    total, count = rule.gradient_moment(module, gradient, form)
+    total, count = rule.gradient_moment(module, gradient, convolution)
     largest = float(total.diagonal(dim1=-2, dim2=-1).max())
     scale = 1.0 if 1e-25 < largest < 1e25 else float(gradient.abs().max())
     if scale not in (0.0, 1.0) and math.isfinite(scale):
-        total, count = rule.gradient_moment(module, gradient / scale, form)
+        total, count = rule.gradient_moment(module, gradient / scale, convolution)
     return total.double() * scale**2, count
 
 

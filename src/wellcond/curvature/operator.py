@@ -1,4 +1,4 @@
-"""The base of all curvature matrices: a symmetric linear operator over a problem's flat parameter vector."""
+"""`LinearOperator`: the one base of every matrix here that is multiplied with and never formed."""
 
 from __future__ import annotations
 
@@ -6,177 +6,220 @@ import contextlib
 import math
 import re
 from abc import ABC, abstractmethod
-from collections.abc import Callable, Generator, Iterator, Sequence
-from typing import Self
+from collections.abc import Iterator, Mapping, Sequence
+from typing import TYPE_CHECKING, Any, Self
 
 import torch
 from torch import Tensor
-from torch.utils._pytree import tree_leaves
 
-from wellcond.errors import InvalidProblem, NonFinite, TooLarge, UnknownLayer
-from wellcond.problem.problem import Evaluation, Problem
+from wellcond.errors import InvalidProblem, MissingExtra, NonFinite, TooLarge
 
-Block = Sequence[int]
-"""Some parameters, by their position in the operator."""
-
-Product = Callable[[Block, Sequence[Tensor]], Sequence[Tensor | None]]
-"""The product of a diagonal block with one tensor for each of its parameters (None stands for zero)."""
-
-State = dict[tuple[torch.dtype, torch.device], Tensor]
+if TYPE_CHECKING:
+    from scipy.sparse.linalg import LinearOperator as ScipyOperator
 
 DENSE_LIMIT = 10_000
 """Largest side of a dense matrix: 800 MB in float64."""
 
 
-class CurvatureOperator(ABC):
-    """A curvature matrix of the mean loss, never formed.
+class LinearOperator(ABC):
+    """A symmetric matrix, given by its products.
 
-    `C @ v` for v of shape (P,) or (P, k); P counts the chosen parameters, flattened in the model's order.
-    On one fixed batch the graph is built once and every product reuses it; over several batches each product is
-    a pass over the data, the same for all columns of a block. `matvecs` counts the columns multiplied so far.
+    `A @ v` takes v of shape (n,) or (n, k). Operators of one size add up, and can be multiplied by a number.
 
-    params: names of parameters or modules to restrict to; None takes all that are trainable.
+    Attributes:
+        matvecs: How many columns this operator has been multiplied with.
     """
 
-    def __init__(self, problem: Problem, params: Sequence[str] | None = None) -> None:
-        problem.check()
-        self.problem = problem
-        self.params = dict(problem.params) if params is None else problem.select(params)
-        self.names = tuple(self.params)
-        self.matvecs = 0
-        self._kept: tuple[State, list[tuple[Product, float]]] | None = None
+    matvecs: int = 0
 
     # must define
 
+    @property
     @abstractmethod
-    def _linearize(self, evaluation: Evaluation, params: Sequence[Tensor]) -> Product:
-        """The product with the curvature of one batch's mean loss, reusing that batch's graph."""
-
-    # may override
-
-    def _restricted(self, names: Sequence[str]) -> Self:
-        return type(self)(self.problem, names)
-
-    # the operator
-
-    @property
     def shape(self) -> tuple[int, int]:
-        size = sum(p.numel() for p in self.params.values())
-        return size, size
+        """(n, n)."""
 
     @property
+    @abstractmethod
     def dtype(self) -> torch.dtype:
-        return self.problem.dtype
+        """Of the products."""
 
     @property
+    @abstractmethod
     def device(self) -> torch.device:
-        return self.problem.device
+        """Where the products are computed."""
 
-    def __repr__(self) -> str:
-        return f"{type(self).__name__}({self.problem!r}, shape={self.shape})"
+    @abstractmethod
+    def _multiply(self, columns: Tensor) -> Tensor:
+        """(n, k) → (n, k), both on the operator's device and in its dtype."""
+
+    @abstractmethod
+    def layer(self, *names: str) -> LinearOperator:
+        """The diagonal block of some parameters, by their names or by those of modules that hold them.
+
+        Raises:
+            UnknownLayer: A name is not among the operator's parameters.
+        """
+
+    # common to all
 
     def __matmul__(self, v: Tensor) -> Tensor:
-        if v.dim() not in (1, 2) or v.shape[0] != self.shape[1]:
-            raise ValueError(
-                f"cannot multiply {type(self).__name__} of shape {self.shape} with {tuple(v.shape)}; "
-                f"v must be ({self.shape[1]},) or ({self.shape[1]}, k)."
-            )
-        columns = v.to(self.device, self.dtype).reshape(self.shape[1], -1)
-        return self.block_products([(range(len(self.names)), columns)])[0].reshape(v.shape)
+        n = self.shape[1]
+        if v.dim() not in (1, 2) or v.shape[0] != n:
+            raise ValueError(f"cannot multiply {self!r} with {tuple(v.shape)}; v must be ({n},) or ({n}, k).")
+        columns = v.to(self.device, self.dtype).reshape(n, -1)
+        self.matvecs += columns.shape[1]
+        return self._multiply(columns).reshape(v.shape)
 
-    def block_products(self, jobs: Sequence[tuple[Block, Tensor]]) -> list[Tensor]:
-        """Products of diagonal blocks, each with its own (entries of the block, k), all in one pass over the data.
+    def __add__(self, other: LinearOperator) -> LinearOperator:
+        if not isinstance(other, LinearOperator):
+            return NotImplemented
+        if other.shape != self.shape:
+            raise ValueError(f"operators of shape {self.shape} and {other.shape} cannot be added.")
+        return _Sum(self, other)
 
-        A block's product only differentiates through what lies behind its parameters: for the last layers of a
-        network it costs next to nothing.
-        """
-        weight = 0.0
-        # a kept graph needs the measured state too: gradient checkpointing runs the model again in the backward pass
-        with naming_what_is_missing(), self.problem.measuring(), contextlib.closing(self._products()) as products:
-            totals = [torch.zeros_like(columns.T) for _, columns in jobs]
-            for product, terms in products:
-                for total, (block, columns) in zip(totals, jobs, strict=True):
-                    for row, column in zip(total, columns.T, strict=True):
-                        parts = product(block, self.split(column, block))
-                        for place, part in zip(self.split(row, block), parts, strict=True):
-                            if part is not None:
-                                place.add_(part, alpha=terms)
-                weight += terms
-        for total, (block, _) in zip(totals, jobs, strict=True):
-            self.matvecs += len(total)
-            self._check_finite(total.div_(weight), block)
-        return [total.T for total in totals]
+    def __mul__(self, factor: float) -> LinearOperator:
+        return _Scaled(self, float(factor)) if isinstance(factor, (int, float)) else NotImplemented
 
-    def layer(self, *names: str) -> Self:
-        """The diagonal block of some parameters, by their names or by those of modules that hold them."""
-        wanted = self.problem.select(names)
-        within = [name for name in self.names if name in wanted]
-        if not within:
-            raise UnknownLayer(names[0], self.names)
-        return self._restricted(within)
+    __rmul__ = __mul__
 
     def dense(self, limit: int = DENSE_LIMIT) -> Tensor:
-        """The matrix itself, (P, P). Raises `TooLarge` when P is above `limit`."""
+        """The matrix itself, (n, n), by n products.
+
+        Args:
+            limit: Largest side.
+
+        Raises:
+            TooLarge: n is above `limit`.
+        """
         size = self.shape[0]
         if size > limit:
             raise TooLarge(
-                f"{type(self).__name__} has {size:,} rows, above the limit of {limit:,} for a dense matrix. "
-                "Take .layer(name), wc.eigenvalues(...) for its ends, or raise dense(limit=...)."
+                f"{self!r} has {size:,} rows, above the limit of {limit:,} for a dense matrix. Take .layer(name) or "
+                "fewer examples, wc.eigenvalues(...) for its ends, or raise dense(limit=...)."
             )
         matrix = self @ torch.eye(size, dtype=self.dtype, device=self.device)
         return (matrix + matrix.T) / 2
 
-    # flat vectors
+    def to_scipy(self) -> ScipyOperator:
+        """As a `scipy.sparse.linalg.LinearOperator`, for `eigsh`, `cg`, `minres` and the like.
 
-    def split(self, vector: Tensor, block: Block | None = None) -> list[Tensor]:
-        """One vector → one tensor a parameter (of the block)."""
-        params = list(self.params.values())
-        chosen = params if block is None else [params[i] for i in block]
-        parts = torch.split(vector, [p.numel() for p in chosen])
-        return [part.view_as(p) for part, p in zip(parts, chosen, strict=True)]
+        Example:
+            >>> import wellcond as wc
+            >>> x = torch.tensor([[1.0], [2.0]])
+            >>> problem = wc.Problem(torch.nn.Linear(1, 1, bias=False), torch.nn.MSELoss(), (x, x))
+            >>> (wc.Hessian(problem).to_scipy() @ [2.0]).tolist()           # H is 2 · mean x² = 5
+            [10.0]
+        """
+        try:
+            from scipy.sparse.linalg import LinearOperator as ScipyOperator
+        except ImportError as error:
+            raise MissingExtra("scipy", "scipy") from error
 
-    # graphs
+        def product(v: Any) -> Any:
+            return (self @ torch.as_tensor(v, dtype=self.dtype)).cpu().numpy()
 
-    def _products(self) -> Generator[tuple[Product, float], None, None]:
-        if self.problem.is_one_batch:
-            state = self._state()
-            if self._kept is None or not _is_same(self._kept[0], state):
-                self._kept = None  # free the old graph before building the new one
-                self._kept = state, list(self._linearized())
-            yield from self._kept[1]
-        else:
-            yield from self._linearized()
+        dtype = torch.empty(0, dtype=self.dtype).numpy().dtype
+        return ScipyOperator(self.shape, matvec=product, rmatvec=product, matmat=product, rmatmat=product, dtype=dtype)
 
-    def _linearized(self) -> Generator[tuple[Product, float], None, None]:
-        params = list(self.params.values())
-        with contextlib.closing(self.problem.data()) as data:
-            for index, batch in data:
-                evaluation = self.problem.evaluate(index, batch)
-                yield self._linearize(evaluation, params), evaluation.terms
 
-    def _state(self) -> State:
-        """A copy of all that a kept graph depends on: version counters do not see what is written to `.data`."""
-        model = self.problem.model
-        parts: dict[tuple[torch.dtype, torch.device], list[Tensor]] = {}
-        for t in (*model.parameters(), *model.buffers(), *tree_leaves(list(self.problem.batches))):
-            if isinstance(t, Tensor):
-                parts.setdefault((t.dtype, t.device), []).append(t.detach().reshape(-1))
-        return {kind: torch.cat(tensors) for kind, tensors in parts.items()}
+class _Combined(LinearOperator):
+    """Made of others, whose size, dtype and device it has."""
 
-    def _check_finite(self, products: Tensor, block: Block) -> None:
+    def __init__(self, *parts: LinearOperator) -> None:
+        self.parts = parts
+
+    @property
+    def shape(self) -> tuple[int, int]:
+        return self.parts[0].shape
+
+    @property
+    def dtype(self) -> torch.dtype:
+        return self.parts[0].dtype
+
+    @property
+    def device(self) -> torch.device:
+        return self.parts[0].device
+
+
+class _Sum(_Combined):
+    def __repr__(self) -> str:
+        return " + ".join(map(repr, self.parts))
+
+    def _multiply(self, columns: Tensor) -> Tensor:
+        first, second = (part @ columns for part in self.parts)
+        return first + second.to(first)
+
+    def layer(self, *names: str) -> LinearOperator:
+        first, second = (part.layer(*names) for part in self.parts)
+        return first + second
+
+
+class _Scaled(_Combined):
+    def __init__(self, operator: LinearOperator, factor: float) -> None:
+        super().__init__(operator)
+        self.factor = factor
+
+    def __repr__(self) -> str:
+        return f"{self.factor:g} * {self.parts[0]!r}"
+
+    def _multiply(self, columns: Tensor) -> Tensor:
+        return self.factor * (self.parts[0] @ columns)
+
+    def layer(self, *names: str) -> LinearOperator:
+        return self.factor * self.parts[0].layer(*names)
+
+
+class TensorOperator(LinearOperator):
+    """An operator over the entries of some named tensors, flattened one after the other.
+
+    Attributes:
+        tensors: By name, in the order in which they are flattened.
+    """
+
+    tensors: Mapping[str, Tensor]
+
+    @property
+    def names(self) -> tuple[str, ...]:
+        return tuple(self.tensors)
+
+    @property
+    def shape(self) -> tuple[int, int]:
+        size = sum(t.numel() for t in self.tensors.values())
+        return size, size
+
+    @property
+    def dtype(self) -> torch.dtype:
+        return next(iter(self.tensors.values())).dtype
+
+    @property
+    def device(self) -> torch.device:
+        return next(iter(self.tensors.values())).device
+
+    @abstractmethod
+    def layer(self, *names: str) -> Self: ...
+
+    def split(self, vector: Tensor, names: Sequence[str] | None = None) -> list[Tensor]:
+        """One vector → one tensor for each of the named ones, all unless some are named."""
+        chosen = [self.tensors[name] for name in (self.names if names is None else names)]
+        parts = torch.split(vector, [t.numel() for t in chosen])
+        return [part.view_as(t) for part, t in zip(parts, chosen, strict=True)]
+
+    def check_finite(self, products: Tensor, names: Sequence[str]) -> None:
+        """Raise `NonFinite` for products (k, n) over the named tensors that are NaN or inf, naming the tensor."""
         if math.isfinite(float(products.sum())) or bool(torch.isfinite(products).all()):
             return  # a sum is the cheaper look, though it may overflow by itself
-        names = [self.names[i] for i in block]
-        parts = zip(names, self.split(products.sum(0), block), strict=True)
+        parts = zip(names, self.split(products.sum(0), names), strict=True)
         culprit = next((name for name, part in parts if not bool(torch.isfinite(part).all())), names[0])
         raise NonFinite(
-            f"a product with {type(self).__name__} is NaN or inf at {culprit!r} although the loss is finite: "
+            f"a product with {self!r} is NaN or inf at {culprit!r} although the loss is finite: "
             "a second derivative does not exist there (a square root or norm at 0?), or it overflowed."
         )
 
 
 @contextlib.contextmanager
-def naming_what_is_missing() -> Iterator[None]:
+def naming_missing_derivatives() -> Iterator[None]:
+    """Turn torch's complaint about a missing second derivative into one that names the function and the cure."""
     try:
         yield
     except RuntimeError as error:
@@ -187,7 +230,3 @@ def naming_what_is_missing() -> Iterator[None]:
             f"PyTorch has no second derivative of {found[1].strip('_')!r}, which the model or the loss uses. "
             "Measure a copy in which another function stands in its place."
         ) from error
-
-
-def _is_same(first: State, second: State) -> bool:
-    return first.keys() == second.keys() and all(torch.equal(first[kind], second[kind]) for kind in first)

@@ -1,52 +1,62 @@
-"""A Hessian between diagonal matrices."""
+"""A curvature matrix between diagonal matrices: what an optimizer that rescales gradients sees of it."""
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 
 import torch
 from torch import Tensor
 
-from wellcond.curvature.hessian import Hessian
+from wellcond.curvature.operator import TensorOperator
+from wellcond.curvature.over_parameters import CurvatureOperator
 
 
-class Preconditioned:
-    """±R^{½} H R^{½} + S over some parameters, with R and S diagonal: H as an optimizer sees it, kept symmetric.
+class Preconditioned(TensorOperator):
+    """±R^{½} C R^{½} + S over some parameters, with R and S diagonal.
 
-    hessian: shared by all that is made of it, so that the graph of one fixed batch is built once.
-    block: the parameters, by their position in the Hessian. scale, shift: R and S, one tensor a parameter of the block.
+    Args:
+        curvature: C, shared by all that is made of it, so that the graph of one fixed batch is built once.
+        scale: R, by parameter; entries broadcast. It decides which parameters the operator is over.
+        shift: S, likewise.
+        sign: −1 for a loss that is maximised.
 
-    >>> import wellcond as wc
-    >>> x = torch.tensor([[1.0, 2.0]])
-    >>> problem = wc.Problem(torch.nn.Linear(2, 1, bias=False), torch.nn.MSELoss(), (x, torch.zeros(1, 1)))
-    >>> H = wc.Hessian(problem)                          # [[2, 4], [4, 8]]
-    >>> A = Preconditioned(H, [0], [torch.tensor([[4.0, 1.0]])], [torch.tensor([[0.0, 1.0]])])
-    >>> A @ torch.eye(2)
-    tensor([[8., 8.],
-            [8., 9.]])
+    Example:
+        >>> import wellcond as wc
+        >>> x = torch.tensor([[1.0, 2.0]])
+        >>> problem = wc.Problem(torch.nn.Linear(2, 1, bias=False), torch.nn.MSELoss(), (x, torch.zeros(1, 1)))
+        >>> H = wc.Hessian(problem)                          # [[2, 4], [4, 8]]
+        >>> A = Preconditioned(H, {"weight": torch.tensor([[4.0, 1.0]])}, {"weight": torch.tensor([[0.0, 1.0]])})
+        >>> A @ torch.eye(2)
+        tensor([[8., 8.],
+                [8., 9.]])
     """
 
     def __init__(
         self,
-        hessian: Hessian,
-        block: Sequence[int],
-        scale: Sequence[Tensor],
-        shift: Sequence[Tensor],
+        curvature: CurvatureOperator,
+        scale: Mapping[str, Tensor],
+        shift: Mapping[str, Tensor],
+        *,
         sign: float = 1.0,
     ) -> None:
-        self.hessian, self.block, self.sign = hessian, block, sign
-        self.root = self._flat(scale).sqrt().to(hessian.dtype)
-        self.shift = self._flat(shift).to(hessian.dtype)
-        self.shape = (len(self.root), len(self.root))
-        self.dtype, self.device = hessian.dtype, hessian.device
+        self.curvature, self.scale, self.shift, self.sign = curvature, scale, shift, sign
+        self.tensors = {name: p for name, p in curvature.params.items() if name in scale}
+        self._block = [i for i, name in enumerate(curvature.names) if name in scale]
+        self._root = self._flat(scale).sqrt().to(curvature.dtype)[:, None]
+        self._shift = self._flat(shift).to(curvature.dtype)[:, None]
 
-    def _flat(self, parts: Sequence[Tensor]) -> Tensor:
-        params = list(self.hessian.params.values())
-        whole = [part.expand(params[i].shape) for i, part in zip(self.block, parts, strict=True)]
-        return torch.cat([part.to(self.hessian.device, torch.float64).reshape(-1) for part in whole])
+    def __repr__(self) -> str:
+        return f"Preconditioned({self.curvature!r})"
 
-    def __matmul__(self, v: Tensor) -> Tensor:
-        """v: (P, k)."""
-        root, shift = self.root[:, None], self.shift[:, None]
-        (product,) = self.hessian.block_products([(self.block, root * v)])
-        return self.sign * root * product + shift * v
+    def layer(self, *names: str) -> Preconditioned:
+        chosen = self.curvature.layer(*names).names
+        scale = {name: part for name, part in self.scale.items() if name in chosen}
+        return Preconditioned(self.curvature, scale, self.shift, sign=self.sign)
+
+    def _multiply(self, columns: Tensor) -> Tensor:
+        (product,) = self.curvature.block_products([(self._block, self._root * columns)])
+        return self.sign * self._root * product + self._shift * columns
+
+    def _flat(self, parts: Mapping[str, Tensor]) -> Tensor:
+        whole: Sequence[Tensor] = [parts[name].expand(p.shape) for name, p in self.tensors.items()]
+        return torch.cat([part.to(self.device, torch.float64).reshape(-1) for part in whole])

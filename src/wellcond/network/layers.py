@@ -16,8 +16,8 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
 
-Form = Literal["position", "patch"]
-"""How a convolution is read: each spatial position as one example (huang2020), or each patch (im2col)."""
+ConvolutionRows = Literal["position", "patch"]
+"""What counts as one row of a convolution: each spatial position (huang2020), or each patch (im2col)."""
 
 
 class Rule(ABC):
@@ -31,22 +31,22 @@ class Rule(ABC):
     # must define
 
     @abstractmethod
-    def input_rows(self, module: Any, x: Tensor, form: Form) -> Tensor:
+    def input_rows(self, module: Any, x: Tensor, convolution: ConvolutionRows) -> Tensor:
         """What the weight is multiplied with."""
 
     @abstractmethod
-    def gradient_rows(self, module: Any, g: Tensor, form: Form) -> Tensor:
+    def gradient_rows(self, module: Any, g: Tensor, convolution: ConvolutionRows) -> Tensor:
         """The gradient of what the weight produces."""
 
     # may override
 
-    def input_moment(self, module: Any, x: Tensor, form: Form) -> tuple[Tensor, int]:
+    def input_moment(self, module: Any, x: Tensor, convolution: ConvolutionRows) -> tuple[Tensor, int]:
         """Σ_rows x xᵀ as (groups, i, i), or its diagonal as (groups, i) where it is diagonal; and the row count."""
-        return _moment(self.input_rows(module, x, form))
+        return _moment(self.input_rows(module, x, convolution))
 
-    def gradient_moment(self, module: Any, g: Tensor, form: Form) -> tuple[Tensor, int]:
+    def gradient_moment(self, module: Any, g: Tensor, convolution: ConvolutionRows) -> tuple[Tensor, int]:
         """Σ_rows g gᵀ as (groups, o, o), and the row count."""
-        return _moment(self.gradient_rows(module, g, form))
+        return _moment(self.gradient_rows(module, g, convolution))
 
     def unit_dim(self, output: Tensor) -> int:
         """The dimension of the output that counts units."""
@@ -60,10 +60,10 @@ def _moment(rows: Tensor) -> tuple[Tensor, int]:
 class LinearRule(Rule):
     """(…, i) → (…, o): every token is a row."""
 
-    def input_rows(self, module: Any, x: Tensor, form: Form) -> Tensor:
+    def input_rows(self, module: Any, x: Tensor, convolution: ConvolutionRows) -> Tensor:
         return x.reshape(1, -1, x.shape[-1])
 
-    def gradient_rows(self, module: Any, g: Tensor, form: Form) -> Tensor:
+    def gradient_rows(self, module: Any, g: Tensor, convolution: ConvolutionRows) -> Tensor:
         return g.reshape(1, -1, g.shape[-1])
 
 
@@ -76,24 +76,28 @@ class InputMajorLinearRule(LinearRule):
 class ConvRule(Rule):
     """Conv1d, 2d, 3d with any stride, padding, padding mode, dilation and groups."""
 
-    def input_rows(self, module: Any, x: Tensor, form: Form) -> Tensor:
+    def input_rows(self, module: Any, x: Tensor, convolution: ConvolutionRows) -> Tensor:
         x = with_batch(module, x)
-        if form == "position":
+        if convolution == "position":
             return _grouped(x.flatten(2).unsqueeze(2), 1)
         return _grouped(patches(module, x), module.groups)
 
-    def gradient_rows(self, module: Any, g: Tensor, form: Form) -> Tensor:
+    def gradient_rows(self, module: Any, g: Tensor, convolution: ConvolutionRows) -> Tensor:
         g = with_batch(module, g)
-        groups = 1 if form == "position" else module.groups
+        groups = 1 if convolution == "position" else module.groups
         return _grouped(g.flatten(2).unsqueeze(2), groups)
 
-    def input_moment(self, module: Any, x: Tensor, form: Form) -> tuple[Tensor, int]:
-        return _channel_moment(with_batch(module, x)) if form == "position" else super().input_moment(module, x, form)
+    def input_moment(self, module: Any, x: Tensor, convolution: ConvolutionRows) -> tuple[Tensor, int]:
+        return (
+            _channel_moment(with_batch(module, x))
+            if convolution == "position"
+            else super().input_moment(module, x, convolution)
+        )
 
-    def gradient_moment(self, module: Any, g: Tensor, form: Form) -> tuple[Tensor, int]:
+    def gradient_moment(self, module: Any, g: Tensor, convolution: ConvolutionRows) -> tuple[Tensor, int]:
         g = with_batch(module, g)
-        whole = form == "position" or module.groups == 1
-        return _channel_moment(g) if whole else super().gradient_moment(module, g, form)
+        whole = convolution == "position" or module.groups == 1
+        return _channel_moment(g) if whole else super().gradient_moment(module, g, convolution)
 
     def unit_dim(self, output: Tensor) -> int:
         return 1
@@ -104,23 +108,25 @@ class TransposedConvRule(ConvRule):
 
     weight_is_input_major = True
 
-    def input_rows(self, module: Any, x: Tensor, form: Form) -> Tensor:
+    def input_rows(self, module: Any, x: Tensor, convolution: ConvolutionRows) -> Tensor:
         x = with_batch(module, x)
-        return _grouped(x.flatten(2).unsqueeze(2), 1 if form == "position" else module.groups)
+        return _grouped(x.flatten(2).unsqueeze(2), 1 if convolution == "position" else module.groups)
 
-    def gradient_rows(self, module: Any, g: Tensor, form: Form) -> Tensor:
+    def gradient_rows(self, module: Any, g: Tensor, convolution: ConvolutionRows) -> Tensor:
         g = with_batch(module, g)
-        if form == "position":
+        if convolution == "position":
             return _grouped(g.flatten(2).unsqueeze(2), 1)
         return _grouped(patches(module, g), module.groups)
 
-    def input_moment(self, module: Any, x: Tensor, form: Form) -> tuple[Tensor, int]:
-        whole = form == "position" or module.groups == 1
-        return _channel_moment(with_batch(module, x)) if whole else Rule.input_moment(self, module, x, form)
+    def input_moment(self, module: Any, x: Tensor, convolution: ConvolutionRows) -> tuple[Tensor, int]:
+        whole = convolution == "position" or module.groups == 1
+        return _channel_moment(with_batch(module, x)) if whole else Rule.input_moment(self, module, x, convolution)
 
-    def gradient_moment(self, module: Any, g: Tensor, form: Form) -> tuple[Tensor, int]:
-        position = form == "position"
-        return _channel_moment(with_batch(module, g)) if position else Rule.gradient_moment(self, module, g, form)
+    def gradient_moment(self, module: Any, g: Tensor, convolution: ConvolutionRows) -> tuple[Tensor, int]:
+        position = convolution == "position"
+        return (
+            _channel_moment(with_batch(module, g)) if position else Rule.gradient_moment(self, module, g, convolution)
+        )
 
 
 class EmbeddingRule(LinearRule):
@@ -131,13 +137,13 @@ class EmbeddingRule(LinearRule):
 
     weight_is_input_major = True
 
-    def input_rows(self, module: Any, x: Tensor, form: Form) -> Tensor:
+    def input_rows(self, module: Any, x: Tensor, convolution: ConvolutionRows) -> Tensor:
         rows = F.one_hot(x.reshape(1, -1), module.num_embeddings).to(module.weight.dtype)
         if module.padding_idx is not None:
             rows[..., module.padding_idx] = 0
         return rows
 
-    def input_moment(self, module: Any, x: Tensor, form: Form) -> tuple[Tensor, int]:
+    def input_moment(self, module: Any, x: Tensor, convolution: ConvolutionRows) -> tuple[Tensor, int]:
         counts = torch.bincount(x.reshape(-1), minlength=module.num_embeddings)
         if module.padding_idx is not None:
             counts[module.padding_idx] = 0

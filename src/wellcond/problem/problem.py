@@ -158,10 +158,15 @@ class Problem:
         """Add products with a curvature matrix, and the forward+backward passes that they took."""
         self._products = self._products + Cost(matvecs=matvecs, product_passes=passes)
 
+    def count_backward(self) -> None:
+        """Count the backward pass of one batch."""
+        self._backward_batches += 1
+
     def gradient(self, outputs: Any, inputs: Any, grad_outputs: Any = None, **options: Any) -> tuple[Any, ...]:
         """`torch.autograd.grad`, counted as the backward pass of one batch."""
-        self._backward_batches += 1
-        return torch.autograd.grad(outputs, inputs, grad_outputs, **options)
+        self.count_backward()
+        gradients: tuple[Any, ...] = torch.autograd.grad(outputs, inputs, grad_outputs, **options)
+        return gradients
 
     # evaluation
 
@@ -252,7 +257,8 @@ class Problem:
     def mean_loss(self) -> Tensor:
         """L (), by a forward pass alone, which builds no graph; call it inside `measuring()`."""
         with torch.no_grad():
-            return self._mean_over_batches(lambda loss: [loss])[0]
+            mean: Tensor = self._mean_over_batches(lambda loss: [loss])[0]
+        return mean
 
     def loss_and_gradients(self, params: Mapping[str, nn.Parameter] | None = None) -> tuple[Tensor, Gradients]:
         """L (), and its gradient with respect to some parameters; call it inside `measuring()`.

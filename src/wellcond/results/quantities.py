@@ -7,7 +7,8 @@ Fisher matrix and the Hessian.
 
 from __future__ import annotations
 
-from typing import Final, NamedTuple
+from dataclasses import dataclass
+from typing import Any, Final
 
 # a matrix's spectrum
 
@@ -23,7 +24,8 @@ KAPPA_BY_SHARE: Final = {0.2: "kappa_fifth", 0.5: "kappa_half", 0.8: "kappa_four
 """κ_p by its share p of the eigenvalues. Other shares are in the result, not in rows."""
 
 
-class MatrixQuantities(NamedTuple):
+@dataclass(frozen=True)
+class MatrixQuantities:
     """The names of one matrix's numbers."""
 
     lambda_max: str
@@ -41,8 +43,9 @@ class MatrixQuantities(NamedTuple):
     def of(cls, matrix: str) -> MatrixQuantities:
         """The names with the prefix of a matrix."""
         spectrum = (LAMBDA_MAX, LAMBDA_MAX_ERROR, LAMBDA_MIN, LAMBDA_MIN_ERROR, RANK, DIMENSION, TRACE, TRACE_ERROR)
-        names = [f"{matrix}_{quantity}" for quantity in spectrum]
-        return cls(*names, {share: f"{matrix}_{quantity}" for share, quantity in KAPPA_BY_SHARE.items()})
+        names: dict[str, Any] = {quantity: f"{matrix}_{quantity}" for quantity in spectrum}
+        kappa = {share: f"{matrix}_{quantity}" for share, quantity in KAPPA_BY_SHARE.items()}
+        return cls(**names, kappa=kappa)
 
 
 INPUT: Final = MatrixQuantities.of("input")
@@ -114,6 +117,8 @@ FINAL_LOSS: Final = "final_loss"
 TEST_ACCURACY: Final = "test_accuracy"
 STEPS: Final = "steps"
 DIVERGED_AT: Final = "diverged_at"
+TRAINED_LR: Final = "trained_lr"
+"""The learning rate of a training run, beside `lr`, which is the optimizer's."""
 TRAINED_MAX_LR: Final = "trained_max_lr"
 
 # what it took

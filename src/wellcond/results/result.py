@@ -158,7 +158,7 @@ class Result(ABC):
         content = {
             "result": type(self).__name__,
             "rows": [as_json(row._asdict()) for row in self.rows()],
-            "values": {f.name: as_json(getattr(self, f.name)) for f in fields(self) if f.repr}  # type: ignore[arg-type]
+            "values": {f.name: as_json(getattr(self, f.name)) for f in fields(self) if f.repr}
             if is_dataclass(self)
             else {},
         }

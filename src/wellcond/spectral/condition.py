@@ -11,14 +11,23 @@ from torch import Tensor
 def condition_number(values: Tensor, p: float = 0.5) -> float:
     """κ_p = λ_max / λ_⌈p·d⌉ of a positive semi-definite matrix with eigenvalues `values`, counted from the largest.
 
-    p in (0, 1]: κ_1 is the usual condition number; smaller p leave out the smallest eigenvalues (huang2020). An
-    eigenvalue that is zero to rounding (at most d·ε·λ_max) gives `inf`: see `numerical_rank`. A matrix with a
-    negative eigenvalue, such as a Hessian, has no κ_p and is refused.
+    κ_1 is the usual condition number; smaller p leave out the smallest eigenvalues (huang2020).
 
-    values: (d,) in any order.
+    Args:
+        values: Eigenvalues, (d,) in any order.
+        p: A share of the eigenvalues, above 0 and at most 1.
 
-    >>> condition_number(torch.tensor([4.0, 2.0, 1.0, 0.0]), p=0.5), condition_number(torch.tensor([1.0, 0.0]), p=1.0)
-    (2.0, inf)
+    Returns:
+        κ_p; inf if that eigenvalue is zero to rounding, at most d·ε·λ_max (see `numerical_rank`).
+
+    Raises:
+        ValueError: An eigenvalue is negative, as a Hessian's can be: such a matrix has no κ_p.
+
+    Example:
+        >>> condition_number(torch.tensor([4.0, 2.0, 1.0, 0.0]), p=0.5)
+        2.0
+        >>> condition_number(torch.tensor([1.0, 0.0]), p=1.0)
+        inf
     """
     if not 0 < p <= 1:
         raise ValueError(f"p is {p}; it is a share of the eigenvalues, above 0 and at most 1.")
@@ -32,8 +41,12 @@ def condition_number(values: Tensor, p: float = 0.5) -> float:
 def numerical_rank(values: Tensor) -> int:
     """How many eigenvalues of a positive semi-definite matrix are above d·ε·λ_max, ε of their dtype's rounding.
 
-    >>> numerical_rank(torch.tensor([1.0, 1e-3, 1e-12]))
-    2
+    Args:
+        values: Eigenvalues, (d,) in any order.
+
+    Example:
+        >>> numerical_rank(torch.tensor([1.0, 1e-3, 1e-12]))
+        2
     """
     descending = _checked(values)
     return int((descending > _zero_level(descending)).sum())

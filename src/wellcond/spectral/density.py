@@ -3,21 +3,31 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
+from typing import TYPE_CHECKING
 
 import numpy as np
 import torch
 from torch import Tensor
 
-from wellcond.results import Row
+from wellcond.results import Progress, Result, Row, quantities
 from wellcond.spectral.lanczos import Lanczos, Operator
+
+if TYPE_CHECKING:
+    from matplotlib.figure import Figure
 
 
 @dataclass(frozen=True)
-class Density:
-    """A smoothed density of eigenvalues: ∫ density = 1.
+class Density(Result):
+    """A smoothed density of eigenvalues, whose integral is 1.
 
-    grid, density, error: (points,); `error` is the standard error over the probes.
-    nodes, weights: (probes, steps), the quadrature itself; the weights of a probe add up to 1.
+    Attributes:
+        grid: (points,), the eigenvalues at which it is given.
+        density: (points,).
+        error: (points,), its standard error over the probes.
+        nodes: (probes, iterations), those of the quadrature.
+        weights: (probes, iterations); the weights of a probe add up to 1.
+        width: Standard deviation of the Gaussian that smooths it.
+        matvecs: Products it took.
     """
 
     grid: Tensor
@@ -32,9 +42,19 @@ class Density:
         """Mean of λ^order over the spectrum; `moment(1) * n` estimates the trace."""
         return float((self.weights * self.nodes**order).sum(1).mean())
 
-    def rows(self) -> list[Row]:
-        points = zip(self.grid.tolist(), self.density.tolist(), strict=True)
-        return [Row(None, "", f"density({x:.6g})", d, "1/eigenvalue") for x, d in points]
+    def rows(self, step: int | None = None) -> list[Row]:
+        named = {
+            quantities.LAMBDA_MIN: float(self.nodes.min()),
+            quantities.LAMBDA_MAX: float(self.nodes.max()),
+            quantities.MEAN: self.moment(1),
+        }
+        rows = [Row(step, "", quantity, value, "") for quantity, value in named.items()]
+        return [*rows, Row(step, "", quantities.MATVECS, float(self.matvecs), "products")]
+
+    def figure(self) -> Figure:
+        from wellcond.report.curves import density_figure
+
+        return density_figure({"": self})
 
     def __str__(self) -> str:
         low, high = float(self.nodes.min()), float(self.nodes.max())
@@ -43,33 +63,45 @@ class Density:
 
 def density(
     operator: Operator,
-    probes: int = 8,
-    steps: int = 40,
     *,
+    probes: int = 8,
+    iterations: int = 40,
     points: int = 400,
     width: float | None = None,
     seed: int = 0,
+    progress: Progress | None = None,
 ) -> Density:
-    """The density of eigenvalues of a symmetric operator, smoothed by a Gaussian of standard deviation `width`.
+    """The density of eigenvalues of a symmetric operator, smoothed by a Gaussian.
 
-    φ(t) = (1/n) Σ_i N(t; λ_i, width²), estimated by stochastic Lanczos quadrature: from a random start, `steps` of
-    Lanczos give nodes θ and weights τ (squared first components of T's eigenvectors), and E Σ τ f(θ) = (1/n) tr f(A).
-    Costs probes × steps products.
+        φ(t) = (1/n) Σ_i N(t; λ_i, width²)
 
-    width: by default 1 % of the spread of the nodes.
+    is estimated by stochastic Lanczos quadrature: from a random start, Lanczos gives nodes θ and weights τ (squared
+    first components of T's eigenvectors), and E Σ τ f(θ) = (1/n) tr f(A). It costs probes × iterations products.
 
-    >>> d = density(torch.diag(torch.tensor([1.0, 3.0])), probes=64, steps=2)
-    >>> round(d.moment(2))                               # (1 + 9) / 2
-    5
+    Args:
+        operator: Any operator of this library, or a symmetric tensor.
+        probes: Random starts.
+        iterations: Lanczos iterations from each.
+        points: Of the grid.
+        width: Standard deviation of the Gaussian; by default 1 % of the spread of the nodes.
+        seed: Of the starts.
+        progress: Called as (what is being done, share of all work done).
+
+    Example:
+        >>> d = density(torch.diag(torch.tensor([1.0, 3.0])), probes=64, iterations=2)
+        >>> round(d.moment(2))                               # (1 + 9) / 2
+        5
     """
     n = operator.shape[0]
-    steps = min(steps, n)
+    iterations = min(iterations, n)
     generator = torch.Generator().manual_seed(seed)
-    nodes, weights = np.zeros((probes, steps)), np.zeros((probes, steps))
+    nodes, weights = np.zeros((probes, iterations)), np.zeros((probes, iterations))
     matvecs = 0
     for probe in range(probes):
+        if progress is not None:
+            progress("spectral density", probe / probes)
         process = Lanczos(operator, torch.randn(n, 1, generator=generator, dtype=torch.float64), generator)
-        for _ in range(steps):
+        for _ in range(iterations):
             process.step()
         values, vectors = np.linalg.eigh(process.projected())
         nodes[probe], weights[probe] = values, vectors[0] ** 2

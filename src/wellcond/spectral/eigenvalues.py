@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Literal
 
@@ -10,7 +9,7 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from wellcond.results import Row
+from wellcond.results import Progress, Result, Row, quantities
 from wellcond.spectral.lanczos import Lanczos, Operator
 
 CONFIDENCE = 0.99
@@ -20,12 +19,19 @@ Which = Literal["largest", "smallest", "both"]
 
 
 @dataclass(frozen=True)
-class Eigenvalues:
+class Eigenvalues(Result):
     """Some eigenvalues, ascending, and how far each can be from the truth.
 
-    errors: |value − eigenvalue| is at most this: the residual ‖Av − λv‖, and the distance at which an eigenvalue
-        further out could still hide from the random start (with probability below 1 %).
-    converged: whether every error is within `tol` times its eigenvalue.
+    Attributes:
+        values: (k,), ascending.
+        errors: (k,). |value − eigenvalue| is at most this: the residual ‖Av − λv‖, and the distance at which an
+            eigenvalue further out could still hide from the random start, with a probability below 1 %.
+        vectors: (n, k), the eigenvectors as columns.
+        matvecs: Products it took.
+        converged: Whether every error is within `tol` times its eigenvalue.
+        status: The same in words, with the cure if it has not.
+        tol: The relative error that was asked for.
+        which: The end of the spectrum that was asked for.
     """
 
     values: Tensor
@@ -35,12 +41,19 @@ class Eigenvalues:
     converged: bool
     status: str
     tol: float
+    which: Which
 
-    def rows(self) -> list[Row]:
-        out = []
-        for i, (value, error) in enumerate(zip(self.values.tolist(), self.errors.tolist(), strict=True)):
-            out += [Row(None, "", f"eigenvalue[{i}]", value, ""), Row(None, "", f"eigenvalue_error[{i}]", error, "")]
-        return [*out, Row(None, "", "matvecs", float(self.matvecs), "products")]
+    def rows(self, step: int | None = None) -> list[Row]:
+        named: dict[str, float] = {}
+        if self.which in ("smallest", "both"):
+            named[quantities.LAMBDA_MIN] = float(self.values[0])
+            named[quantities.LAMBDA_MIN_ERROR] = float(self.errors[0])
+        if self.which in ("largest", "both"):
+            named[quantities.LAMBDA_MAX] = float(self.values[-1])
+            named[quantities.LAMBDA_MAX_ERROR] = float(self.errors[-1])
+        named[quantities.CONVERGED] = float(self.converged)
+        rows = [Row(step, "", quantity, value, "") for quantity, value in named.items()]
+        return [*rows, Row(step, "", quantities.MATVECS, float(self.matvecs), "products")]
 
     def __str__(self) -> str:
         pairs = zip(self.values.tolist(), self.errors.tolist(), strict=True)
@@ -57,7 +70,7 @@ def eigenvalues(
     max_matvecs: int | None = None,
     start: Tensor | None = None,
     seed: int = 0,
-    progress: Callable[[int, float], None] | None = None,
+    progress: Progress | None = None,
 ) -> Eigenvalues:
     """The k largest, smallest, or both ends of the (signed) spectrum of a symmetric operator.
 
@@ -66,14 +79,24 @@ def eigenvalues(
     further out than that would have shown itself with 99 % probability over the random start, whatever the matrix.
     It never stops because two estimates agree.
 
-    max_matvecs: give up after so many products and return what there is; by default n, at most 300 (or 20 k).
-    start: (n,) or (n, j) approximate eigenvectors to start from, e.g. `.vectors` of an earlier call. They save the
-        products that sharpen what is known already, not those that make sure nothing larger is hidden.
-    progress: called as (products so far, largest relative error).
+    Args:
+        operator: Any operator of this library, or a symmetric tensor.
+        k: How many, at each end that is asked for.
+        which: `"largest"`, `"smallest"` or `"both"`.
+        tol: Relative error.
+        max_matvecs: Give up after so many products and return what there is; by default n, at most 300 (or 20 k).
+        start: (n,) or (n, j) approximate eigenvectors to start from, such as `.vectors` of an earlier call. They save
+            the products that sharpen what is known already, not those that make sure nothing larger is hidden.
+        seed: Of the random start.
+        progress: Called as (what is being done, share of all work done).
 
-    >>> s = eigenvalues(torch.diag(torch.tensor([-3.0, 0.0, 1.0, 2.0])), which="both")
-    >>> s.values.round(decimals=4).tolist(), s.converged
-    ([-3.0, 2.0], True)
+    Returns:
+        Values and error bounds, also if they have not converged.
+
+    Example:
+        >>> s = eigenvalues(torch.diag(torch.tensor([-3.0, 0.0, 1.0, 2.0])), which="both")
+        >>> s.values.round(decimals=4).tolist(), s.converged
+        ([-3.0, 2.0], True)
     """
     n = operator.shape[0]
     if operator.shape != (n, n):
@@ -100,16 +123,16 @@ def eigenvalues(
             continue
         ritz = _Ritz(process, k, which, tol, variance)
         if progress is not None:
-            progress(process.matvecs, ritz.largest_relative_residual)
+            progress("eigenvalues", min(process.matvecs / budget, 1.0))
         if ritz.converged or exhausted:
             return ritz.result()
 
 
 class _Ritz:
-    """The wanted Ritz pairs of a Lanczos process, and the judgement on them."""
+    """The wanted Ritz pairs of a Lanczos process, and whether they have converged."""
 
     def __init__(self, process: Lanczos, k: int, which: Which, tol: float, variance: float) -> None:
-        self.process, self.tol, self.variance = process, tol, variance
+        self.process, self.which, self.tol, self.variance = process, which, tol, variance
         self.all, vectors = np.linalg.eigh(process.projected())
         m = len(self.all)
         low = list(range(min(k, m))) if which in ("smallest", "both") else []
@@ -163,6 +186,7 @@ class _Ritz:
             converged,
             self._status(converged),
             self.tol,
+            self.which,
         )
 
     def _status(self, converged: bool) -> str:

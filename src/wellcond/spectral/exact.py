@@ -12,7 +12,7 @@ from wellcond.curvature.ggn import OutputCurvature
 from wellcond.curvature.gram import Factor
 from wellcond.curvature.operator import DENSE_LIMIT
 from wellcond.errors import InvalidProblem, TooLarge
-from wellcond.results import Row
+from wellcond.results import Result, Row, quantities
 from wellcond.spectral.condition import condition_number, numerical_rank
 from wellcond.spectral.lanczos import Operator
 
@@ -28,16 +28,18 @@ class AsFactor(Protocol):
     """A with F = AᵀA: what is decomposed is AᵀA or AAᵀ."""
 
     @property
-    def rows(self) -> int: ...
+    def row_count(self) -> int: ...
     def matrix(self) -> Tensor: ...
     def gram(self) -> Tensor: ...
 
 
 @dataclass(frozen=True)
-class Spectrum:
+class Spectrum(Result):
     """All eigenvalues, ascending.
 
-    side: the matrix they were computed from, `"dense"` (P × P) or `"gram"` (N·R × N·R).
+    Attributes:
+        values: (n,), ascending.
+        side: The matrix they were computed from, `"dense"` (P × P) or `"gram"` (N·R × N·R).
     """
 
     values: Tensor
@@ -49,31 +51,43 @@ class Spectrum:
 
     @property
     def rank(self) -> int:
-        """Numerical rank; for positive semi-definite matrices."""
+        """Numerical rank, for positive semi-definite matrices."""
         return numerical_rank(self.values)
 
-    def kappa(self, p: float = 0.5) -> float:
+    def condition_number(self, p: float = 0.5) -> float:
         """κ_p, for positive semi-definite matrices."""
         return condition_number(self.values, p)
 
-    def rows(self) -> list[Row]:
-        return [Row(None, "", f"eigenvalue[{i}]", value, "") for i, value in enumerate(self.values.tolist())]
+    def rows(self, step: int | None = None) -> list[Row]:
+        named = {
+            quantities.LAMBDA_MIN: float(self.values[0]),
+            quantities.LAMBDA_MAX: self.lambda_max,
+            quantities.TRACE: float(self.values.double().sum()),
+            quantities.DIMENSION: float(len(self.values)),
+        }
+        return [Row(step, "", quantity, value, "") for quantity, value in named.items()]
 
     def __str__(self) -> str:
         return f"{len(self.values)} eigenvalues from {self.values[0]:.4g} to {self.lambda_max:.4g} ({self.side} side)"
 
 
-def spectrum(operator: DenseOperator | Tensor, limit: int = DENSE_LIMIT) -> Spectrum:
+def spectrum(operator: DenseOperator | Tensor, *, limit: int = DENSE_LIMIT) -> Spectrum:
     """Every eigenvalue of a curvature matrix, exactly.
 
     GGN and Fisher matrices are F = AᵀA with a row of A for each example and label; their eigenvalues follow from AᵀA
     (P × P) or from the Gram matrix A Aᵀ (N·R × N·R, filled up with zeros), whichever is smaller. So do local
     Gauss-Newton matrices, with a row for each entry of the block's output. Hessians take the dense side.
 
-    limit: largest side that is decomposed; beyond it `TooLarge` is raised.
+    Args:
+        operator: Any operator of this library, or a symmetric tensor.
+        limit: Largest side that is decomposed.
 
-    >>> spectrum(torch.tensor([[2.0, 1.0], [1.0, 2.0]])).values.round(decimals=4).tolist()
-    [1.0, 3.0]
+    Raises:
+        TooLarge: Both sides are above `limit`.
+
+    Example:
+        >>> spectrum(torch.tensor([[2.0, 1.0], [1.0, 2.0]])).values.round(decimals=4).tolist()
+        [1.0, 3.0]
     """
     if isinstance(operator, Tensor):
         return Spectrum(torch.linalg.eigvalsh(operator), "dense")
@@ -81,13 +95,13 @@ def spectrum(operator: DenseOperator | Tensor, limit: int = DENSE_LIMIT) -> Spec
     if factor is None:
         return Spectrum(torch.linalg.eigvalsh(operator.dense(limit)), "dense")
     size = operator.shape[0]
-    if min(size, factor.rows) > limit:
+    if min(size, factor.row_count) > limit:
         raise TooLarge(
-            f"{type(operator).__name__} has {size:,} columns and its factor {factor.rows:,} rows of examples and "
+            f"{type(operator).__name__} has {size:,} columns and its factor {factor.row_count:,} rows of examples and "
             f"outputs; both are above the limit of {limit:,}. Take fewer examples, .layer(name), or raise "
             "spectrum(limit=...)."
         )
-    if size <= factor.rows:
+    if size <= factor.row_count:
         return _of_factor(factor.matrix())
     return _padded(torch.linalg.eigvalsh(factor.gram()), size)
 
@@ -95,7 +109,7 @@ def spectrum(operator: DenseOperator | Tensor, limit: int = DENSE_LIMIT) -> Spec
 def block_spectra(operator: OutputCurvature) -> tuple[Spectrum, dict[str, Spectrum]]:
     """The whole spectrum, and that of every parameter's own diagonal block, from one factor A.
 
-    A is formed, rows × P: for matrices whose smaller side is decomposed anyway.
+    A is formed, rows × P: use it for matrices whose smaller side is decomposed anyway.
     """
     a = Factor(operator).matrix()
     blocks = torch.split(a, [p.numel() for p in operator.params.values()], dim=1)

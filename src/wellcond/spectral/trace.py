@@ -9,8 +9,8 @@ from dataclasses import dataclass
 import torch
 from torch import Tensor
 
-from wellcond.curvature.operator import CurvatureOperator
-from wellcond.results import Row
+from wellcond.curvature.over_parameters import CurvatureOperator
+from wellcond.results import Progress, Result, Row, quantities
 from wellcond.spectral.lanczos import Operator
 
 MIN_PROBES = 8
@@ -22,19 +22,27 @@ STRATA_OF_A_SIZE = 8
 
 
 @dataclass(frozen=True)
-class Trace:
-    """An estimate of a trace. error: its standard error. converged: error ≤ tol · |value|."""
+class Trace(Result):
+    """An estimate of a trace.
+
+    Attributes:
+        value: The estimate.
+        error: Its standard error.
+        matvecs: Products it took.
+        converged: Whether the error is at most `tol` · |value|.
+    """
 
     value: float
     error: float
     matvecs: int
     converged: bool
 
-    def rows(self) -> list[Row]:
+    def rows(self, step: int | None = None) -> list[Row]:
         return [
-            Row(None, "", "trace", self.value, ""),
-            Row(None, "", "trace_error", self.error, ""),
-            Row(None, "", "matvecs", float(self.matvecs), "products"),
+            Row(step, "", quantities.TRACE, self.value, ""),
+            Row(step, "", quantities.TRACE_ERROR, self.error, ""),
+            Row(step, "", quantities.CONVERGED, float(self.converged), ""),
+            Row(step, "", quantities.MATVECS, float(self.matvecs), "products"),
         ]
 
     def __str__(self) -> str:
@@ -42,7 +50,14 @@ class Trace:
         return f"trace {self.value:.6g} ± {self.error:.2g} (standard error), {self.matvecs} products{word}"
 
 
-def trace(operator: Operator, tol: float = 0.05, *, max_matvecs: int = 2000, seed: int = 0) -> Trace:
+def trace(
+    operator: Operator,
+    tol: float = 0.05,
+    *,
+    max_matvecs: int = 2000,
+    seed: int = 0,
+    progress: Progress | None = None,
+) -> Trace:
     """tr A of a symmetric operator, to a relative standard error of `tol`.
 
     The base is Hutchinson's estimator, tr A = E[zᵀAz] with z uniform on {−1, 1}ⁿ; its noise is the mass of A off the
@@ -55,19 +70,29 @@ def trace(operator: Operator, tol: float = 0.05, *, max_matvecs: int = 2000, see
     Other operators are deflated first (Hutch++, Meyer, Musco, Musco and Woodruff 2021): exactly on the range of A times
     eight random vectors, by probes on the rest.
 
-    >>> trace(torch.diag(torch.tensor([4.0, 2.0, 1.0]))).value
-    7.0
+    Args:
+        operator: Any operator of this library, or a symmetric tensor.
+        tol: Relative standard error.
+        max_matvecs: Give up after so many products and return what there is.
+        seed: Of the probes.
+        progress: Called as (what is being done, share of all work done).
+
+    Example:
+        >>> trace(torch.diag(torch.tensor([4.0, 2.0, 1.0]))).value
+        7.0
     """
     generator = torch.Generator().manual_seed(seed)
     if isinstance(operator, CurvatureOperator):
-        return _stratified(operator, tol, max_matvecs, generator)
-    return _hutch_plus_plus(operator, tol, max_matvecs, generator)
+        return _stratified(operator, tol, max_matvecs, generator, progress)
+    return _hutch_plus_plus(operator, tol, max_matvecs, generator, progress)
 
 
-def _stratified(operator: CurvatureOperator, tol: float, max_matvecs: int, generator: torch.Generator) -> Trace:
+def _stratified(
+    operator: CurvatureOperator, tol: float, max_matvecs: int, generator: torch.Generator, progress: Progress | None
+) -> Trace:
     """Σ_l mean(z_lᵀ A_ll z_l), with variance Σ_l s_l²/m_l for m_l probes of spread s_l.
 
-    At a cost c_l a probe, the least total cost has m_l ∝ s_l/√c_l.
+    At a cost of c_l per probe, the least total cost has m_l ∝ s_l/√c_l.
     """
     strata = _strata(operator.names)
     # a block's product differentiates through what lies behind its first parameter
@@ -86,6 +111,8 @@ def _stratified(operator: CurvatureOperator, tol: float, max_matvecs: int, gener
         error = math.sqrt(sum(s**2 / len(drawn) for s, drawn in zip(spreads, samples, strict=True)))
         spent = sum(map(len, samples))
         converged = error <= tol * abs(value)
+        if progress is not None:
+            progress("trace", min(spent / max_matvecs, 1.0))
         if converged or spent >= max_matvecs:
             return Trace(value, error, spent, converged)
         target = max(tol * abs(value), 1e-300)
@@ -114,7 +141,9 @@ def _strata(names: tuple[str, ...]) -> list[list[int]]:
     return strata[::-1]
 
 
-def _hutch_plus_plus(operator: Operator, tol: float, max_matvecs: int, generator: torch.Generator) -> Trace:
+def _hutch_plus_plus(
+    operator: Operator, tol: float, max_matvecs: int, generator: torch.Generator, progress: Progress | None
+) -> Trace:
     """tr A = tr(QᵀAQ) + E[ωᵀ(I − QQᵀ) A (I − QQᵀ)ω]; the basis Q never sees the probes ω."""
     n, sketch = operator.shape[0], 8
     if n <= 2 * sketch + MIN_PROBES:  # no dearer than an estimate
@@ -131,6 +160,8 @@ def _hutch_plus_plus(operator: Operator, tol: float, max_matvecs: int, generator
         error = statistics.stdev(estimates) / len(estimates) ** 0.5
         spent = 2 * sketch + len(estimates)
         converged = error <= tol * abs(value)
+        if progress is not None:
+            progress("trace", min(spent / max_matvecs, 1.0))
         if converged or spent >= max_matvecs:
             return Trace(value, error, spent, converged)
 

@@ -1,0 +1,135 @@
+"""Curvature matrices of the mean loss, over a problem's flat parameter vector."""
+
+from __future__ import annotations
+
+import contextlib
+from abc import abstractmethod
+from collections.abc import Callable, Generator, Sequence
+from typing import ClassVar, Self
+
+import torch
+from torch import Tensor, nn
+from torch.utils._pytree import tree_leaves
+
+from wellcond.curvature.operator import TensorOperator, naming_missing_derivatives
+from wellcond.errors import UnknownLayer
+from wellcond.problem.problem import Evaluation, Problem
+
+Block = Sequence[int]
+"""Some parameters, by their position in the operator."""
+
+Product = Callable[[Block, Sequence[Tensor]], Sequence[Tensor | None]]
+"""The product of a diagonal block with one tensor for each of its parameters; None stands for zero."""
+
+State = dict[tuple[torch.dtype, torch.device], Tensor]
+
+
+class CurvatureOperator(TensorOperator):
+    """A curvature matrix of the mean loss over chosen parameters, flattened in the model's order.
+
+    On one fixed batch the graph is built once and every product reuses it. Over several batches each product is a pass
+    over the data, the same for all columns of a block.
+
+    Args:
+        problem: The model, loss and data.
+        layers: Names of parameters or modules to restrict to; None takes all that are trainable.
+    """
+
+    product_passes: ClassVar[float]
+    """What one product with a kept graph costs, in forward+backward passes."""
+    params: dict[str, nn.Parameter]
+
+    def __init__(self, problem: Problem, *, layers: str | Sequence[str] | None = None) -> None:
+        problem.check()
+        self.problem = problem
+        self.params = dict(problem.params) if layers is None else problem.select(layers)
+        self.tensors = self.params
+        self._kept: tuple[State, list[tuple[Product, float]]] | None = None
+
+    # must define
+
+    @abstractmethod
+    def _linearize(self, evaluation: Evaluation, params: Sequence[Tensor]) -> Product:
+        """The product with the curvature of one batch's mean loss, reusing that batch's graph."""
+
+    # may override
+
+    def _restricted(self, names: Sequence[str]) -> Self:
+        return type(self)(self.problem, layers=names)
+
+    # the operator
+
+    def __repr__(self) -> str:
+        return f"{type(self).__name__}({self.problem!r}, shape={self.shape})"
+
+    def layer(self, *names: str) -> Self:
+        wanted = self.problem.select(names)
+        within = [name for name in self.names if name in wanted]
+        if not within:
+            raise UnknownLayer(names[0], self.names)
+        return self._restricted(within)
+
+    def _multiply(self, columns: Tensor) -> Tensor:
+        return self.block_products([(range(len(self.params)), columns)])[0]
+
+    def block_products(self, jobs: Sequence[tuple[Block, Tensor]]) -> list[Tensor]:
+        """Products of diagonal blocks, all in one pass over the data.
+
+        A block's product only differentiates through what lies behind its parameters: for the last layers of a
+        network it costs next to nothing.
+
+        Args:
+            jobs: Each a block and the (entries of the block, k) to multiply it with.
+        """
+        weight = 0.0
+        names = self.names
+        # a kept graph needs the measured state too: gradient checkpointing runs the model again in the backward pass
+        with naming_missing_derivatives(), self.problem.measuring(), contextlib.closing(self._products()) as products:
+            named = [[names[i] for i in block] for block, _ in jobs]
+            totals = [torch.zeros_like(columns.T) for _, columns in jobs]
+            for product, terms in products:
+                for total, chosen, (block, columns) in zip(totals, named, jobs, strict=True):
+                    for row, column in zip(total, columns.T, strict=True):
+                        parts = product(block, self.split(column, chosen))
+                        for place, part in zip(self.split(row, chosen), parts, strict=True):
+                            if part is not None:
+                                place.add_(part, alpha=terms)
+                weight += terms
+        for total, chosen, (block, _) in zip(totals, named, jobs, strict=True):
+            share = 1 - block[0] / len(names)  # a block's product ends at its first parameter
+            self.problem.count_products(len(total), len(total) * share * self.product_passes)
+            self.check_finite(total.div_(weight), chosen)
+        return [total.T for total in totals]
+
+    # graphs
+
+    def _products(self) -> Generator[tuple[Product, float], None, None]:
+        if self.problem.is_one_batch:
+            state = self._state()
+            if self._kept is None or not _is_same(self._kept[0], state):
+                self._kept = None  # free the old graph before building the new one
+                self._kept = state, list(self._linearized())
+            yield from self._kept[1]
+        else:
+            yield from self._linearized()
+
+    def _linearized(self) -> Generator[tuple[Product, float], None, None]:
+        params = list(self.params.values())
+        with contextlib.closing(self.problem.data()) as data:
+            for index, batch in data:
+                evaluation = self.problem.evaluate(index, batch)
+                self.problem.count_backward()
+                yield self._linearize(evaluation, params), evaluation.terms
+
+    def _state(self) -> State:
+        """A copy of all that a kept graph depends on: version counters do not see what is written to `.data`."""
+        model = self.problem.model
+        parts: dict[tuple[torch.dtype, torch.device], list[Tensor]] = {}
+        for t in (*model.parameters(), *model.buffers(), *tree_leaves(list(self.problem.batches))):
+            if isinstance(t, Tensor):
+                parts.setdefault((t.dtype, t.device), []).append(t.detach().reshape(-1))
+        return {kind: torch.cat(tensors) for kind, tensors in parts.items()}
+
+
+def _is_same(first: State, second: State) -> bool:
+    return first.keys() == second.keys() and all(torch.equal(first[kind], second[kind]) for kind in first)
