@@ -40,11 +40,10 @@ from torch import Tensor, nn
 
 import wellcond as wc
 from wellcond.models import mlp
-from wellcond.report.curves import dress
-from wellcond.report.figures import COLOURS, save_figure
 from wellcond.report.landscape import draw_ribbons
-from wellcond.report.write import write_atomically
+from wellcond.report.style import COLOURS, bare_axes, save_figure
 from wellcond.results import Row
+from wellcond.results.files import write_atomically
 
 LAYERS, WIDTH, EXAMPLES = 25, 10, 1000
 SUMMED_LR = 1e-6
@@ -115,7 +114,7 @@ def picture(runs: Sequence[Run]) -> Figure:
     for run, colour in zip(runs, COLOURS, strict=False):
         steps = range(0, len(run.losses) * run.stride, run.stride)
         training.plot(steps, run.losses, color=colour, linewidth=1.6)
-    dress(training)
+    bare_axes(training)
     training.set_yscale("log")
     training.set_title("training loss", loc="left", fontsize=11)
     training.set_xlabel("training step")

@@ -95,7 +95,7 @@ def draw(lines: list[Line], path: Path) -> None:
     from matplotlib.colors import LogNorm
     from matplotlib.figure import Figure
 
-    from wellcond.report.figures import save_figure
+    from wellcond.report.style import save_figure
 
     figure = Figure(figsize=(10, 4.2), layout="constrained")
     for axes, loss in zip(figure.subplots(1, len(LOSSES)), LOSSES, strict=True):

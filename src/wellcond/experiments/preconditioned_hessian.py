@@ -32,8 +32,7 @@ from wellcond.data import cifar10
 from wellcond.experiments.preconditioned_run import Data, Run, as_data, network, train
 from wellcond.experiments.preconditioned_unit import Preconditioner, conditioning, hessian_factor
 from wellcond.optim.bnp import BNP
-from wellcond.report.curves import Curve, draw_curves, dress
-from wellcond.report.figures import COLOURS, save_figure
+from wellcond.report.style import COLOURS, Curve, bare_axes, draw_curves, save_figure
 from wellcond.results import text_table
 from wellcond.results.files import check_writable, write_atomically
 
@@ -205,7 +204,7 @@ def draw(runs: Mapping[str, Sequence[Run]], measurements: Sequence[Measurement],
         gain.plot(places, heights, ".", color=colour, markersize=4, alpha=0.5, label=f"{name}, {images} images")
     gain.axline((0, 0), slope=1, color="#666666", linewidth=1, label="improvement by κ(D)²")
     gain.set_xlabel("log₁₀ κ(D)²")
-    dress(gain)
+    bare_axes(gain)
     titles = ["training loss", *(f"log₁₀ κ of the Hessian, {images} images" for images in sets)]
     titles += ["test accuracy", "log₁₀ κ(D)", "improvement: log₁₀ κ(∇²L)/κ(Pᵀ∇²L P)"]
     for axes, title in zip(figure.axes, titles, strict=True):

@@ -31,8 +31,7 @@ from wellcond.data.dataset import Dataset
 from wellcond.experiments.preconditioned_run import Data, Run, as_data, network, train
 from wellcond.experiments.preconditioned_summary import TUNED, Record, as_json, summary, table
 from wellcond.optim.bnp import BNP
-from wellcond.report.curves import draw_curves
-from wellcond.report.figures import save_figure
+from wellcond.report.style import draw_curves, save_figure
 from wellcond.results.files import check_writable, write_atomically
 
 if TYPE_CHECKING:

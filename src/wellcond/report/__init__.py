@@ -1,1 +1,1 @@
-"""Tables and plots made from rows: terminal and one-file HTML."""
+"""Tables and pictures of results: plain text, terminal, one-file HTML, matplotlib. Nothing here computes."""

@@ -1,29 +1,34 @@
-"""Pictures of activations and of covariate shift: histograms and curves over training, one column of panels a layer."""
+"""Still pictures of activations: histograms of layers' outputs, and how moments and gradients shift over training."""
 
 from __future__ import annotations
 
 import math
 from collections.abc import Mapping, Sequence
-from pathlib import Path
+from typing import TYPE_CHECKING, Protocol
 
 import numpy as np
+from torch import Tensor
 
-from wellcond.errors import MissingExtra, UnknownLayer
-from wellcond.layerwise.activations import Activations
-from wellcond.report.columns import shortened
-from wellcond.report.curves import STYLES, draw_curves, dress
-from wellcond.report.figures import COLOURS, MOST_LABELS, save_figure
-from wellcond.report.scale import LogScale
-from wellcond.report.series import check_series
+from wellcond.errors import UnknownLayer
+from wellcond.report.curves import label_layers
+from wellcond.report.log_scale import LogScale, draw_on_log_axis, set_log_axis
+from wellcond.report.style import (
+    COLOURS,
+    LINE_STYLES,
+    Series,
+    bare_axes,
+    check_series,
+    draw_curves,
+    legend_below,
+    new_figure,
+)
 from wellcond.results import Row
-from wellcond.results.files import check_writable
+from wellcond.results.quantities import MEAN_CHANGE, SHIFT_COSINE, SHIFT_DIFFERENCE, VARIANCE_CHANGE
+from wellcond.results.text import WHOLE_MODEL, shortened
 
-try:
+if TYPE_CHECKING:
     from matplotlib.axes import Axes
     from matplotlib.figure import Figure
-    from matplotlib.ticker import MaxNLocator, NullLocator, StrMethodFormatter
-except ImportError as error:
-    raise MissingExtra("matplotlib", "plots") from error
 
 MOST_LAYERS = 4
 """Columns of panels, where the layers are not named."""
@@ -32,34 +37,53 @@ MOST_STEPS = 8
 OVERLAP = 1.8
 """How high the highest ridge reaches, in distances between two of them."""
 MENTIONED = 0.01
-"""The share of values beyond the edges from which on it is written beside the ridge."""
-SHIFT = {"shift_difference": "‖G − G'‖", "shift_cosine": "cos(G, G')"}
-CHANGE = {"mean_change": "change of the mean ‖Δμ‖", "variance_change": "change of the variance ‖Δσ²‖"}
-LOGARITHMIC = {"shift_difference", *CHANGE}
+"""A larger share of values beyond the edges is written beside the ridge."""
+SHIFT = {SHIFT_DIFFERENCE: "‖G − G'‖", SHIFT_COSINE: "cos(G, G')"}
+CHANGE = {MEAN_CHANGE: "change of the mean ‖Δμ‖", VARIANCE_CHANGE: "change of the variance ‖Δσ²‖"}
+LOGARITHMIC = {SHIFT_DIFFERENCE, *CHANGE}
 NARROW = 5.0
-"""A logarithmic axis over less than this factor has plain numbers at its ticks, as a linear one."""
-
-Series = Mapping[str, Sequence[Row]]
-"""Rows of networks by their names."""
+"""A logarithmic axis over less than this factor has plain numbers at its ticks, like a linear one."""
 
 
-def save_histograms(
-    networks: Mapping[str, Mapping[int, Activations]],
-    path: str | Path,
+class Bins(Protocol):
+    """A histogram: edges (bins + 1,), and a density (bins,) whose integral is the share of values inside."""
+
+    @property
+    def edges(self) -> Tensor: ...
+    @property
+    def density(self) -> Tensor: ...
+
+
+class LayerHistograms(Protocol):
+    """The histograms of one layer. A `wellcond.layerwise.activations.LayerActivations` has them."""
+
+    @property
+    def histogram(self) -> Bins: ...
+    def unit_histogram(self, unit: int, /) -> Bins: ...
+
+
+def histograms_figure(
+    networks: Mapping[str, Mapping[int, Mapping[str, LayerHistograms]]],
     layers: str | Sequence[str] | None = None,
     *,
     unit: int | None = None,
-) -> Path:
+) -> Figure:
     """Histograms of layers' outputs over training, as ridges from the first step below to the last above.
 
-    One row of panels a network, given as {training step: activations}, one column a layer (santurkar2018, figures 8 and
-    14). layers: which; None takes up to four, evenly over the depth of each network. unit: one unit of each alone.
+    One row of panels per network, one column per layer (santurkar2018, figures 8 and 14).
+
+    Args:
+        networks: {training step: activations}, by the name of the network.
+        layers: Which; None takes up to four, evenly over the depth of each network.
+        unit: Draw this unit of each layer; None draws all units together.
+
+    Returns:
+        The figure.
     """
-    check_writable(path)
-    check_series(networks, "{'name': {step: activations(problem)}}", Activations)
+    check_series(networks, "{'name': {step: activations(problem)}}", Mapping)
     chosen = {name: _chosen(list(next(iter(steps.values()))), layers) for name, steps in networks.items()}
     columns = max(map(len, chosen.values()))
-    figure = Figure(figsize=(1 + 2.6 * columns, 0.6 + 2.8 * len(networks)), layout="constrained")
+    figure = new_figure(1 + 2.6 * columns, 0.6 + 2.8 * len(networks))
     grid = figure.subplots(len(networks), columns, squeeze=False)
     for i, (network, steps) in enumerate(networks.items()):
         for j, axes in enumerate(grid[i]):
@@ -67,43 +91,50 @@ def save_histograms(
                 axes.set_axis_off()
                 continue
             _ridges(axes, steps, chosen[network][j], unit, COLOURS[i % len(COLOURS)])
+            if len(steps) == 1:
+                axes.set_yticks([])
             if j == 0:
-                axes.set_ylabel(f"{network}\ntraining step")
+                axes.set_ylabel("\n".join(filter(None, (network, "training step" if len(steps) > 1 else "density"))))
             else:
                 axes.tick_params(labelleft=False)
     figure.supxlabel("output" if unit is None else f"output of unit {unit}", fontsize=10)
-    return save_figure(figure, path)
+    return figure
 
 
-def save_moment_changes(series: Series, path: str | Path, layers: str | Sequence[str] | None = None) -> Path:
-    """‖Δμ‖ and ‖Δσ²‖ between steps over training, a line a network and a column a layer (santurkar2018, figure 7).
+def moment_changes_figure(series: Series, layers: str | Sequence[str] | None = None) -> Figure:
+    """‖Δμ‖ and ‖Δσ²‖ between steps over training (santurkar2018, figure 7); of one step, against the layer.
 
-    series: the rows of `change_from`, of all steps together. layers: as in `save_histograms`.
+    Args:
+        series: The rows of `change_from`, of all steps together, by the name of the network.
+        layers: As in `histograms_figure`; against the layer, None takes them all.
+
+    Returns:
+        The figure, with one line per network.
     """
-    check_writable(path)
     check_series(series, "{'name': rows}, with rows += activations(problem).change_from(before).rows(step)")
-    chosen = {name: _chosen(_layers(rows, "mean_change"), layers) for name, rows in series.items()}
-    return save_figure(_over_training(series, CHANGE, chosen), path)
+    return _rows_figure(series, CHANGE, layers)
 
 
-def save_covariate_shift(series: Series, path: str | Path, layers: str | Sequence[str] | None = None) -> Path:
-    """‖G − G'‖ and cos(G, G') over training (santurkar2018, figure 6); of one step alone, against the layer.
+def covariate_shift_figure(series: Series, layers: str | Sequence[str] | None = None) -> Figure:
+    """‖G − G'‖ and cos(G, G') over training (santurkar2018, figure 6); of one step, against the layer.
 
-    series: the rows of `covariate_shift`, of all steps together. One line a network; over training one column a layer.
-    layers: which; None takes them all against the layer, and over training up to four behind the first, which has no
-    shift. A difference of zero is drawn as a triangle at the lower edge.
+    A difference of zero is drawn as a triangle at the lower edge.
+
+    Args:
+        series: The rows of `covariate_shift`, of all steps together, by the name of the network.
+        layers: Which; None takes them all against the layer, and over training up to four behind the first, which
+            has no shift.
+
+    Returns:
+        The figure, with one line per network.
     """
-    check_writable(path)
     check_series(series, "{'name': rows}, with rows += covariate_shift(problem, optimizer).rows(step)")
-    found = {name: _layers(rows, "shift_difference") for name, rows in series.items()}
-    if len({row.step for rows in series.values() for row in rows}) > 1:
-        chosen = {name: _chosen(names[1:] if layers is None else names, layers) for name, names in found.items()}
-        return save_figure(_over_training(series, SHIFT, chosen), path)
-    chosen = {name: _chosen(names, names if layers is None else layers) for name, names in found.items()}
-    return save_figure(_against_layer(series, chosen), path)
+    return _rows_figure(series, SHIFT, layers, skipped=1)
 
 
-def _ridges(axes: Axes, steps: Mapping[int, Activations], layer: str, unit: int | None, colour: str) -> None:
+def _ridges(
+    axes: Axes, steps: Mapping[int, Mapping[str, LayerHistograms]], layer: str, unit: int | None, colour: str
+) -> None:
     found = {step: steps[step][layer] for step in sorted(steps)}
     histograms = [of.histogram if unit is None else of.unit_histogram(unit) for of in found.values()]
     highest = max(float(histogram.density.max()) for histogram in histograms) or 1.0
@@ -127,14 +158,26 @@ def _ridges(axes: Axes, steps: Mapping[int, Activations], layer: str, unit: int 
     if ends:
         margin = 0.04 * (max(ends) - min(ends))
         axes.set_xlim(min(ends) - margin, max(ends) + margin)
-    axes.set_title(shortened(layer or "the model"), loc="left", fontsize=11)
-    dress(axes)
+    axes.set_title(shortened(layer or WHOLE_MODEL), loc="left", fontsize=11)
+    bare_axes(axes)
+
+
+def _rows_figure(
+    series: Series, quantities: Mapping[str, str], layers: str | Sequence[str] | None, skipped: int = 0
+) -> Figure:
+    """Over training if the rows are of several steps, without the first layers; else against the layer."""
+    first = next(iter(quantities))
+    found = {name: list(dict.fromkeys(r.layer for r in rows if r.quantity == first)) for name, rows in series.items()}
+    if len({row.step for rows in series.values() for row in rows}) > 1:
+        chosen = {n: _chosen(names[skipped:] if layers is None else names, layers) for n, names in found.items()}
+        return _over_training(series, quantities, chosen)
+    return _against_layer(series, quantities, {n: _chosen(names, layers or names) for n, names in found.items()})
 
 
 def _over_training(series: Series, quantities: Mapping[str, str], chosen: Mapping[str, Sequence[str]]) -> Figure:
-    """One row of panels a quantity, one column a layer, one line a network."""
+    """One row of panels per quantity, one column per layer, one line per network."""
     columns = max(map(len, chosen.values()))
-    figure = Figure(figsize=(1.2 + 2.8 * columns, 5.4), layout="constrained")
+    figure = new_figure(1.2 + 2.8 * columns, 5.4)
     grid = figure.subplots(len(quantities), columns, sharex=True, squeeze=False)
     for (quantity, title), panels in zip(quantities.items(), grid, strict=True):
         for j, axes in enumerate(panels):
@@ -148,14 +191,16 @@ def _over_training(series: Series, quantities: Mapping[str, str], chosen: Mappin
                 axes.ticklabel_format(axis="y", useOffset=False)
         panels[0].set_ylabel(title)
     for j, (above, below) in enumerate(zip(grid[0], grid[-1], strict=True)):
-        layers = dict.fromkeys(names[j] or "the model" for names in chosen.values() if j < len(names))
+        layers = dict.fromkeys(names[j] or WHOLE_MODEL for names in chosen.values() if j < len(names))
         above.set_title(shortened(" / ".join(layers)), loc="left", fontsize=11)
         below.set_xlabel("training step")
-    figure.legend(*grid[0][0].get_legend_handles_labels(), loc="outside lower center", ncols=4, frameon=False)
+    legend_below(figure, grid[0][0])
     return figure
 
 
 def _set_log(axes: Axes, heights: Sequence[float]) -> None:
+    from matplotlib.ticker import MaxNLocator, NullLocator, StrMethodFormatter
+
     axes.set_yscale("log", nonpositive="mask")
     if max(heights) < NARROW * min(heights):
         axes.yaxis.set_major_locator(MaxNLocator(4))
@@ -163,44 +208,39 @@ def _set_log(axes: Axes, heights: Sequence[float]) -> None:
         axes.yaxis.set_minor_locator(NullLocator())
 
 
-def _against_layer(series: Series, chosen: Mapping[str, Sequence[str]]) -> Figure:
-    figure = Figure(figsize=(10, 3.8), layout="constrained")
-    left, right = figure.subplots(1, 2)
-    columns = {name: _columns(rows, chosen[name]) for name, rows in series.items()}
-    differences = [value for column in columns.values() for value in column["shift_difference"]]
-    scale = LogScale.of(value for value in differences if not math.isnan(value))
+def _against_layer(series: Series, quantities: Mapping[str, str], chosen: Mapping[str, Sequence[str]]) -> Figure:
+    """One panel per quantity, one line per network; against the depth where the networks have other layers."""
+    figure = new_figure(10, 3.8)
+    panels = figure.subplots(1, len(quantities))
     names = next(iter(chosen.values()))
     are_alike = all(others == names for others in chosen.values())
-    for i, (name, column) in enumerate(columns.items()):
-        colour, style = COLOURS[i % len(COLOURS)], STYLES[i % len(STYLES)]
-        count = len(chosen[name])
-        places = list(range(count)) if are_alike else [i / max(count - 1, 1) for i in range(count)]
-        heights = [value if scale.is_finite(value) else math.nan for value in column["shift_difference"]]
-        zeros = [place for place, value in zip(places, column["shift_difference"], strict=True) if value == 0]
-        left.plot(places, heights, color=colour, linestyle=style, marker="o", markersize=3, label=name)
-        left.plot(zeros, [scale.place(0.0)] * len(zeros), "v", color=colour, markersize=5)
-        right.plot(places, column["shift_cosine"], color=colour, linestyle=style, marker="o", markersize=3)
-    axis = scale.axis()
-    left.set_yscale("log")
-    left.set_yticks(axis["tickvals"], axis["ticktext"])
-    left.minorticks_off()
-    left.set_ylim(*(math.pow(10, min(exponent, 308.0)) for exponent in axis["range"]))
-    right.ticklabel_format(axis="y", useOffset=False)
-    for axes, title in zip((left, right), SHIFT.values(), strict=True):
+    for axes, (quantity, title) in zip(panels, quantities.items(), strict=True):
+        columns = {name: _column(rows, chosen[name], quantity) for name, rows in series.items()}
+        scale = LogScale.of(value for column in columns.values() for value in column if not math.isnan(value))
+        for i, (name, column) in enumerate(columns.items()):
+            places = [k if are_alike else k / max(len(column) - 1, 1) for k in range(len(column))]
+            colour, style = COLOURS[i % len(COLOURS)], LINE_STYLES[i % len(LINE_STYLES)]
+            if quantity in LOGARITHMIC:
+                draw_on_log_axis(axes, places, column, scale, color=colour, linestyle=style, label=name)
+            else:
+                axes.plot(places, column, color=colour, linestyle=style, marker="o", markersize=3, label=name)
+        if quantity in LOGARITHMIC:
+            set_log_axis(axes, scale)
+        else:
+            axes.ticklabel_format(axis="y", useOffset=False)
         if are_alike:
-            stride = -(-len(names) // MOST_LABELS)
-            labels = [shortened(layer or "the model", 16) for layer in names[::stride]]
-            axes.set_xticks(range(0, len(names), stride), labels, rotation=90, fontsize=8)
-        axes.set_xlabel("layer" if are_alike else "depth, from the first layer to the last")
+            label_layers(axes, names)
+        else:
+            axes.set_xlabel("depth, from the first layer to the last")
         axes.set_title(title, loc="left", fontsize=11)
-        dress(axes)
-    figure.legend(*left.get_legend_handles_labels(), loc="outside lower center", ncols=4, frameon=False)
+        bare_axes(axes)
+    legend_below(figure, panels[0])
     return figure
 
 
-def _columns(rows: Sequence[Row], layers: Sequence[str]) -> dict[str, list[float]]:
-    found = {(row.quantity, row.layer): row.value for row in rows}
-    return {quantity: [found[quantity, layer] for layer in layers] for quantity in SHIFT}
+def _column(rows: Sequence[Row], layers: Sequence[str], quantity: str) -> list[float]:
+    found = {row.layer: row.value for row in rows if row.quantity == quantity}
+    return [found[layer] for layer in layers]
 
 
 def _curve(rows: Sequence[Row], layer: str, quantity: str) -> tuple[list[float], list[float]]:
@@ -208,19 +248,15 @@ def _curve(rows: Sequence[Row], layer: str, quantity: str) -> tuple[list[float],
     return [float(step) for step, _ in found], [value for _, value in found]
 
 
-def _layers(rows: Sequence[Row], quantity: str) -> list[str]:
-    return list(dict.fromkeys(row.layer for row in rows if row.quantity == quantity))
-
-
-def _chosen(names: Sequence[str], asked: str | Sequence[str] | None) -> list[str]:
+def _chosen(names: Sequence[str], wanted: str | Sequence[str] | None) -> list[str]:
     """The layers asked for; else the first, the last and some between."""
     if not names:
-        raise ValueError("there is no layer to draw: a network has no rows of this kind, or one layer alone")
-    if asked is not None:
-        asked = [asked] if isinstance(asked, str) else asked
-        for name in asked:
+        raise ValueError("there is no layer to draw: a network has no rows of this kind, or only one layer")
+    if wanted is not None:
+        wanted = [wanted] if isinstance(wanted, str) else wanted
+        for name in wanted:
             if name not in names:
                 raise UnknownLayer(name, names)
-        return list(asked)
+        return list(wanted)
     places = np.linspace(0, len(names) - 1, min(MOST_LAYERS, len(names))).round().astype(int)
     return [names[place] for place in places]

@@ -1,40 +1,89 @@
-"""What the rows say, in words with numbers and names of layers. No thresholds: only extremes and where they are."""
+"""What the rows say, in sentences with numbers and names of layers. No thresholds: only extremes and where they are."""
 
 from __future__ import annotations
 
+import textwrap
 from collections.abc import Callable, Iterable, Mapping
-from typing import NamedTuple
+from typing import NamedTuple, Protocol
 
-from wellcond.report.pivot import Pivot
+from wellcond.report.table import MATRICES, Pivot, layer_text
 from wellcond.results import Row, number
+from wellcond.results.quantities import (
+    CONVOLUTIONS,
+    DYING,
+    EXAMPLES,
+    FINAL_LOSS,
+    FULL,
+    HESSIAN,
+    INPUT,
+    LOSS,
+    LR,
+    MAX_LR,
+    MOMENTUM,
+    STEPS,
+    TEST_ACCURACY,
+    TRAINED_LR,
+    TRAINED_MAX_LR,
+    UNITS,
+)
+from wellcond.results.text import grouped
+
+WIDTH = 80
+"""Characters per line of plain text; the table of layers is as wide as its numbers."""
+INDENT = 22
+
+
+class Subject(Protocol):
+    """What a report describes: the rows of one network, and what numbers cannot say. A `Diagnosis` is one."""
+
+    def rows(self) -> list[Row]: ...
+    @property
+    def not_covered(self) -> dict[str, str]: ...
+    @property
+    def failed(self) -> dict[str, str]: ...
+    @property
+    def about(self) -> dict[str, str]: ...
 
 
 class Fact(NamedTuple):
-    """A headline. title: the question, the same for every network; text: the answer; meaning: how to read it."""
+    """One headline.
+
+    Attributes:
+        title: The question, the same for every network.
+        text: The answer.
+        meaning: How to read it.
+    """
 
     title: str
     text: str
     meaning: str
 
 
-def facts(rows: Iterable[Row]) -> list[Fact]:
-    """The headlines of one network's rows; what was not measured is left out.
-
-    >>> rows = [Row(None, "a", "lambda_max(Σx)", 8.0, ""), Row(None, "b", "lambda_max(Σx)", 0.5, "")]
-    >>> facts(rows)[0].text
-    'λmax of Σx falls 16-fold: 8 at a, 0.5 at b'
-    """
-    pivot = Pivot.of(rows)
-    answers = [Fact(title, answer(pivot), meaning) for title, meaning, answer in _QUESTIONS]
-    return [fact for fact in answers if fact.text]
-
-
 class Comparison(NamedTuple):
-    """The answers of several networks to one question, by their names; empty where one has none."""
+    """The answers of several networks to one question.
+
+    Attributes:
+        title: The question.
+        meaning: How to read the answers.
+        texts: The answer by the network's name; empty where it has none.
+    """
 
     title: str
     meaning: str
     texts: dict[str, str]
+
+
+def facts(rows: Iterable[Row]) -> list[Fact]:
+    """The headlines of one network's rows; what was not measured is left out.
+
+    Example:
+        >>> rows = [Row(None, "a", INPUT.lambda_max, 8.0, ""), Row(None, "b", INPUT.lambda_max, 0.5, "")]
+        >>> facts(rows)[0].text
+        'λmax of Σx falls 16-fold: 8 at a, 0.5 at b'
+    """
+    pivot = Pivot.of(rows)
+    answers = [Fact(title, answer(pivot), meaning) for title, meaning, answer in _QUESTIONS]
+    return [fact for fact in answers if fact.text]
 
 
 def compare_facts(series: Mapping[str, Iterable[Row]]) -> list[Comparison]:
@@ -47,11 +96,21 @@ def compare_facts(series: Mapping[str, Iterable[Row]]) -> list[Comparison]:
     return [line for line in table if any(line.texts.values())]
 
 
+def plain_text(subject: Subject) -> str:
+    """Headlines, the table of layers, and what is missing from them."""
+    rows = subject.rows()
+    missing = [_entry("not covered", f"{names}: {why}") for why, names in grouped(subject.not_covered).items()]
+    missing += [_entry("failed", f"{part}: {why}") for why, part in grouped(subject.failed).items()]
+    parts = ["\n".join(_entry(fact.title, fact.text) for fact in facts(rows)), layer_text(rows), "\n".join(missing)]
+    return "\n\n".join(part for part in parts if part)
+
+
 def fold(factor: float) -> str:
     """A ratio to two digits, as it is read aloud.
 
-    >>> fold(2.34), fold(123_456), fold(3.1e9)
-    ('2.3', '120,000', '3.1e9')
+    Example:
+        >>> fold(2.34), fold(123_456), fold(3.1e9)
+        ('2.3', '120,000', '3.1e9')
     """
     if factor < 100:
         return f"{factor:.2g}"
@@ -61,20 +120,24 @@ def fold(factor: float) -> str:
     return f"{digits}e{int(exponent)}"
 
 
+def _entry(title: str, text: str) -> str:
+    return textwrap.fill(text, WIDTH, initial_indent=f"{title:<{INDENT}}", subsequent_indent=" " * INDENT)
+
+
 def _named(layer: str) -> str:
     """A layer's name; one of a `Sequential` is only a number and needs the word."""
     return f"layer {layer}" if layer.isdecimal() else layer
 
 
 def _loss(pivot: Pivot) -> str:
-    if "loss" not in pivot.network:
+    if LOSS not in pivot.network:
         return ""
-    return f"{pivot.network['loss']:.4g} on {pivot.network['examples']:,.0f} examples"
+    return f"{pivot.network[LOSS]:.4g} on {pivot.network[EXAMPLES]:,.0f} examples"
 
 
 def _range(pivot: Pivot, matrix: str, forward: bool) -> str:
-    """How λ_max changes over the layers, told in the direction in which the signal or the gradient travels."""
-    column = pivot.column(f"lambda_max({matrix})")
+    """How λ_max changes over the layers, in the direction in which the signal or the gradient travels."""
+    column = pivot.column(MATRICES[matrix].lambda_max)
     if not column:
         return ""
     layers = list(column) if forward else list(reversed(column))
@@ -89,12 +152,12 @@ def _range(pivot: Pivot, matrix: str, forward: bool) -> str:
     factor = f"{'falls' if falls else 'rises'} {fold(column[high] / column[low])}-fold"
     text = f"λmax of {matrix} {factor}{'' if forward else ' going back'}: {ends}"
     # an averaging head leaves each of P positions 1/P of the gradient, which is no illness
-    positions = "" if forward or "convolutions" not in pivot.network else " (convolutions: per position)"
+    positions = "" if forward or CONVOLUTIONS not in pivot.network else " (convolutions: per position)"
     return text + positions
 
 
 def _worst_kappa(pivot: Pivot, matrix: str) -> str:
-    column = pivot.column(f"kappa_50%({matrix})")
+    column = pivot.column(MATRICES[matrix].kappa[0.5])
     if not column:
         return ""
     layer = max(column, key=column.__getitem__)
@@ -104,7 +167,7 @@ def _worst_kappa(pivot: Pivot, matrix: str) -> str:
 
 
 def _lowest_rank(pivot: Pivot) -> str:
-    ranks, sizes = pivot.column("rank(Σx)"), pivot.column("dimension(Σx)")
+    ranks, sizes = pivot.column(INPUT.rank), pivot.column(INPUT.dimension)
     share = {layer: ranks[layer] / sizes[layer] for layer in ranks if layer in sizes}
     if not share:
         return ""
@@ -115,7 +178,7 @@ def _lowest_rank(pivot: Pivot) -> str:
 
 
 def _units(pivot: Pivot, state: str) -> str:
-    counts, sizes = pivot.column(state), pivot.column("units")
+    counts, sizes = pivot.column(state), pivot.column(UNITS)
     total = sum(counts.values())
     if not counts:
         return ""
@@ -127,25 +190,27 @@ def _units(pivot: Pivot, state: str) -> str:
 
 
 def _sharpness(pivot: Pivot) -> str:
-    value, error = (pivot.network.get(f"lambda_max{part}(H)") for part in ("", "_error"))
+    value, error = pivot.network.get(HESSIAN.lambda_max), pivot.network.get(HESSIAN.lambda_max_error)
     return "" if value is None or error is None else f"λmax of the Hessian is {number(value)} ± {error:.1g}"
 
 
-def _step(pivot: Pivot) -> str:
+def _max_lr(pivot: Pivot) -> str:
     network = pivot.network
-    parts = [f"{number(network['max_lr'])} for plain SGD"] if "max_lr" in network else []
-    if "max_lr(optimizer)" in network:
-        parts.append(f"{number(network['max_lr(optimizer)'])} with momentum {number(network['momentum'])}")
-    if "trained_max_lr" in network:
-        parts.append(f"{number(network['trained_max_lr'])} after the training below")
-    if "lr" in network:
-        unbound = "" if "max_lr(optimizer)" in network else ", which this does not bound"
-        parts.append(f"the optimizer is at {number(network['lr'])}{unbound}")
+    parts = []
+    if network.get(MAX_LR) == float("inf"):
+        parts.append("no limit: the loss does not curve upwards here")
+    elif MAX_LR in network:
+        momentum = f"with momentum {number(network[MOMENTUM])}" if network.get(MOMENTUM) else "without momentum"
+        parts.append(f"{number(network[MAX_LR])} {momentum}")
+    if TRAINED_MAX_LR in network:
+        parts.append(f"{number(network[TRAINED_MAX_LR])} after the training below")
+    if LR in network:
+        parts.append(f"the optimizer is at {number(network[LR])}")
     return "; ".join(parts)
 
 
 def _training(pivot: Pivot) -> str:
-    loss, steps, lr, accuracy = (pivot.network.get(f"trained_{word}") for word in ("loss", "steps", "lr", "accuracy"))
+    loss, steps, lr, accuracy = (pivot.network.get(q) for q in (FINAL_LOSS, STEPS, TRAINED_LR, TEST_ACCURACY))
     if loss is None:
         return ""
     text = f"loss {loss:.3g} after {steps:.0f} steps at lr {lr:g}"
@@ -175,14 +240,14 @@ _QUESTIONS: tuple[tuple[str, str, Callable[[Pivot], str]], ...] = (
         lambda pivot: _worst_kappa(pivot, "Σ∇h"),
     ),
     ("lowest input rank", "directions of a layer's input that carry anything at all", _lowest_rank),
-    ("dead ReLUs", "zero on every example: they pass no gradient", lambda pivot: _units(pivot, "dying")),
-    ("always-on ReLUs", "positive on every example: they are linear", lambda pivot: _units(pivot, "full")),
+    ("dead ReLUs", "zero on every example: they pass no gradient", lambda pivot: _units(pivot, DYING)),
+    ("always-on ReLUs", "positive on every example: they are linear", lambda pivot: _units(pivot, FULL)),
     ("sharpest direction", "the largest curvature of the loss", _sharpness),
     (
         "largest stable lr",
-        "2/λmax of the Hessian at these weights: a longer step overshoots its sharpest direction, and moves to weights "
-        "with another limit",
-        _step,
+        "a longer step overshoots the sharpest direction of the loss at these weights, and moves to weights with "
+        "another limit",
+        _max_lr,
     ),
     ("training", "where it got, at the best of the learning rates tried", _training),
 )

@@ -1,21 +1,25 @@
-"""One HTML file that opens offline: headlines, interactive plots, all layers, and what the numbers hold for."""
+"""One HTML file that opens offline: headlines, interactive plots, all layers, and what the numbers hold for.
+
+Every name that comes from a user is escaped here.
+"""
 
 from __future__ import annotations
 
 import html
 import json
+import math
 from collections.abc import Mapping, Sequence
 from importlib.resources import files
 from pathlib import Path
 
 from wellcond.errors import MissingExtra
-from wellcond.report import sections
-from wellcond.report.gallery import panels
-from wellcond.report.pivot import Pivot
-from wellcond.report.plots import Figure
-from wellcond.report.subject import Subject
+from wellcond.report.curves import DensityCurve
+from wellcond.report.facts import Subject, compare_facts
+from wellcond.report.plots import SERIES_COLOURS, Plot, panels
+from wellcond.report.table import ALL_COLUMNS, Pivot
 from wellcond.results import Row
 from wellcond.results.files import check_writable, write_atomically
+from wellcond.results.text import grouped
 
 KEY = (
     "Σx is the second moment of what a layer receives, Σ∇h that of the gradient at its output. λmax, the largest "
@@ -28,57 +32,160 @@ def save_page(
     path: str | Path,
     *,
     title: str = "",
-    more: Mapping[str, Sequence[Row]] | None = None,
+    rows: Mapping[str, Sequence[Row]] | None = None,
+    densities: Mapping[str, DensityCurve] | None = None,
 ) -> Path:
-    """Write the page of one or several networks, side by side, and return where it is.
+    """Write the page of one or several networks side by side.
 
-    subjects: diagnoses by name. more: further rows by the same names: those of a `Density` (its plot appears) and
-    `training_loss` with a step (the loss curves appear).
+    Args:
+        subjects: Diagnoses by the name of the network.
+        path: The file to write.
+        title: The heading; by default it names the networks.
+        rows: Further rows by the same names, such as `training_loss` with steps, whose curves then appear.
+        densities: Spectral densities of the Hessian by the same names.
+
+    Returns:
+        The file that was written, whole or not at all.
+
+    Raises:
+        OutputError: The file cannot be written.
+        MissingExtra: plotly is not installed.
     """
-    check_writable(path)
-    return write_atomically(path, page(subjects, title=title, more=more).encode())
+    target = check_writable(path)
+    return write_atomically(target, page(subjects, title=title, rows=rows, densities=densities).encode())
 
 
-def page(subjects: Mapping[str, Subject], *, title: str = "", more: Mapping[str, Sequence[Row]] | None = None) -> str:
-    """The page as text."""
-    series = {name: [*subject.rows(), *(more or {}).get(name, ())] for name, subject in subjects.items()}
+def page(
+    subjects: Mapping[str, Subject],
+    *,
+    title: str = "",
+    rows: Mapping[str, Sequence[Row]] | None = None,
+    densities: Mapping[str, DensityCurve] | None = None,
+) -> str:
+    """The page as text, with the arguments of `save_page`."""
+    series = {name: [*subject.rows(), *(rows or {}).get(name, ())] for name, subject in subjects.items()}
     title = title or f"Diagnosis of {' and '.join(subjects)}"
-    figures: dict[str, Figure] = {}
+    plots: dict[str, Plot] = {}
     body = [f"<h1>{html.escape(title)}</h1>", f'<p class="note">{KEY}</p>']
-    body += [sections.failed_section(subjects), sections.facts_section(series)]
-    for panel in panels(series):
+    body += [_failed(subjects), _facts(series)]
+    for panel in panels(series, densities):
         body.append(f"<h2>{panel.heading}</h2>")
-        body.append(_plots(panel.figures, figures))
+        body.append(_plots(panel.plots, plots))
         body.append(f'<p class="note">{panel.note}</p>')
     body += [
         "<h2>All layers</h2>",
         '<p class="note">Click a heading to sort. Red is the worst of its column and network; – was not measured.</p>',
-        sections.layers_section({name: Pivot.of(rows) for name, rows in series.items()}),
+        _layers({name: Pivot.of(each) for name, each in series.items()}),
     ]
-    if missing := sections.missing_section(subjects):
-        body += ["<h2>Not covered</h2>", missing]
-    body += ["<h2>What the numbers hold for</h2>", sections.about_section(subjects)]
-    return _document(title, "\n".join(body), figures)
+    missing = _reasons({name: subject.not_covered for name, subject in subjects.items()})
+    if missing:
+        body += ["<h2>Not covered</h2>", _definitions(missing)]
+    body += ["<h2>What the numbers hold for</h2>", _about(subjects)]
+    return _document(title, "\n".join(body), plots)
 
 
-def _plots(drawn: Mapping[str, Figure], figures: dict[str, Figure]) -> str:
-    """Places for some plots; the figures themselves are collected for the script at the end of the page."""
+def _failed(subjects: Mapping[str, Subject]) -> str:
+    """Measurements that failed, first thing on the page."""
+    entries = _reasons({name: subject.failed for name, subject in subjects.items()})
+    return f'<div class="failed"><strong>Could not be measured</strong>{_definitions(entries)}</div>' if entries else ""
+
+
+def _facts(series: Mapping[str, Sequence[Row]]) -> str:
+    """The headlines, one column per network."""
+    body = []
+    for line in compare_facts(series):
+        cells = "".join(
+            f'<td data-network="{html.escape(name)}">{html.escape(text or "–")}</td>'
+            for name, text in line.texts.items()
+        )
+        body.append(f'<tr><th scope="row">{line.title}<small>{html.escape(line.meaning)}</small></th>{cells}</tr>')
+    head = "".join(f'<th scope="col">{_dotted(name, i)}</th>' for i, name in enumerate(series))
+    thead = f"<thead><tr><td></td>{head}</tr></thead>" if len(series) > 1 else ""
+    return f'<table class="facts">{thead}<tbody>{"".join(body)}</tbody></table>'
+
+
+def _plots(drawn: Mapping[str, Plot], plots: dict[str, Plot]) -> str:
+    """Places for some plots; the plots themselves are collected for the script at the end of the page."""
     places = []
-    for caption, figure in drawn.items():
-        name = f"figure-{len(figures)}"
-        figures[name] = figure
+    for caption, plot in drawn.items():
+        name = f"figure-{len(plots)}"
+        plots[name] = plot
         places.append(f'<div class="plot"><h3>{html.escape(caption)}</h3><div id="{name}"></div></div>')
     return f'<div class="plots">{"".join(places)}</div>'
 
 
-def _document(title: str, body: str, figures: Mapping[str, Figure]) -> str:
+def _layers(pivots: Mapping[str, Pivot]) -> str:
+    """All layers of all networks, with the worst cell of each column and network marked."""
+    columns = [c for c in ALL_COLUMNS if any(pivot.column(c.quantity) for pivot in pivots.values())]
+    many = len(pivots) > 1
+    heads = [("layer", "name, in the order of the network", "text")] + ([("network", "", "text")] if many else [])
+    heads += [(c.title, c.meaning, "") for c in columns]
+    head = "".join(
+        f'<th scope="col" class="{kind}" title="{html.escape(meaning)}"><button>{html.escape(title)}</button></th>'
+        for title, meaning, kind in heads
+    )
+    body = []
+    for i, (name, pivot) in enumerate(pivots.items()):
+        worst = {c: c.worst_layers(pivot.layers) for c in columns}
+        for position, (layer, line) in enumerate(pivot.layers.items()):
+            cells = [f'<th scope="row" class="text" data-value="{position}">{html.escape(layer)}</th>']
+            if many:
+                cells.append(f'<td class="text" data-value="{i}">{_dotted(name, i)}</td>')
+            for c in columns:
+                mark = ' class="worst"' if layer in worst[c] else ""
+                cells.append(f'<td{mark} data-value="{_sort_key(line.get(c.quantity))}">{c.text(line)}</td>')
+            body.append(f"<tr>{''.join(cells)}</tr>")
+    table = f'<table class="layers"><thead><tr>{head}</tr></thead><tbody>{"".join(body)}</tbody></table>'
+    return f'<div class="scroll">{table}</div>'
+
+
+def _about(subjects: Mapping[str, Subject]) -> str:
+    """What the numbers hold for; said once where all networks agree."""
+    titles = dict.fromkeys(title for subject in subjects.values() for title in subject.about)
+    entries = {}
+    for title in titles:
+        said = {name: subject.about[title] for name, subject in subjects.items() if title in subject.about}
+        alike = len(set(said.values())) == 1
+        entries[title] = next(iter(said.values())) if alike else "; ".join(f"{n}: {text}" for n, text in said.items())
+    return _definitions(entries)
+
+
+def _reasons(networks: Mapping[str, dict[str, str]]) -> dict[str, str]:
+    """Names → why, of every network; the network is named where there are several."""
+    return {
+        f"{network}: {names}" if len(networks) > 1 else names: why
+        for network, reasons in networks.items()
+        for why, names in grouped(reasons).items()
+    }
+
+
+def _definitions(entries: Mapping[str, str]) -> str:
+    if not entries:
+        return ""
+    return f"<dl>{''.join(f'<dt>{html.escape(t)}</dt><dd>{html.escape(d)}</dd>' for t, d in entries.items())}</dl>"
+
+
+def _dotted(name: str, index: int) -> str:
+    """A network's name behind a dot of its colour."""
+    colour = f"--dot: var(--series-{index % SERIES_COLOURS})"
+    return f'<span class="dot" style="{colour}"></span>{html.escape(name)}'
+
+
+def _sort_key(value: float | None) -> str:
+    """What JavaScript's Number() reads; empty for what is missing."""
+    if value is None or math.isnan(value):
+        return ""
+    return repr(value).replace("inf", "Infinity")
+
+
+def _document(title: str, body: str, plots: Mapping[str, Plot]) -> str:
     try:
         from plotly.offline import get_plotlyjs
     except ImportError as error:
         raise MissingExtra("plotly", "report") from error
     here = files("wellcond.report")
-    # "<" could end the script that holds the figures
-    data = json.dumps(figures, ensure_ascii=False, allow_nan=False).replace("<", "\\u003c")
+    # "<" could end the script that holds the plots
+    data = json.dumps(plots, ensure_ascii=False, allow_nan=False).replace("<", "\\u003c")
     return f"""<!doctype html>
 <html lang="en">
 <head>

@@ -1,4 +1,4 @@
-"""Interactive plots as plain plotly figures (`data` and `layout`), made from rows.
+"""Interactive plots as plain plotly figures (`data` and `layout`), each under a heading that says which way is good.
 
 Colours are names of CSS variables; the page puts in those of its light or dark theme.
 """
@@ -7,25 +7,98 @@ from __future__ import annotations
 
 import html
 import math
-import re
 from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass
 from typing import Any
 
-from wellcond.report.columns import shortened
-from wellcond.report.pivot import Pivot
-from wellcond.report.scale import LogScale
+from wellcond.report.curves import DensityCurve
+from wellcond.report.log_scale import LogScale
+from wellcond.report.table import MATRICES, Pivot
 from wellcond.results import Row, number
+from wellcond.results.quantities import DYING, FULL, TRAINING_LOSS, UNITS
+from wellcond.results.text import shortened
 
-Figure = dict[str, Any]
+Plot = dict[str, Any]
 
-SHARES = ("20%", "50%", "80%", "100%")
 SERIES_COLOURS = 6
 MOST_LAYER_TICKS = 24
+DESCRIPTIONS = {"Σx": "what the layers receive", "Σ∇h": "the gradients at their outputs"}
 
 
-def magnitude_figure(pivots: Mapping[str, Pivot], matrix: str) -> Figure:
-    """λ_max of Σx or Σ∇h against the layer, one line a network."""
-    columns = {name: pivot.column(f"lambda_max({matrix})") for name, pivot in pivots.items()}
+@dataclass(frozen=True)
+class Panel:
+    """Plots that answer one question.
+
+    Attributes:
+        heading: What they show.
+        note: How to read them.
+        plots: By caption.
+    """
+
+    heading: str
+    note: str
+    plots: dict[str, Plot]
+
+
+def panels(series: Mapping[str, Sequence[Row]], densities: Mapping[str, DensityCurve] | None = None) -> list[Panel]:
+    """The panels for which there is something to draw, most telling first.
+
+    Args:
+        series: Rows by network.
+        densities: Spectral densities of the Hessian by network.
+    """
+    pivots = {name: Pivot.of(rows) for name, rows in series.items()}
+    curves = {
+        name: {row.step: row.value for row in rows if row.quantity == TRAINING_LOSS and row.step is not None}
+        for name, rows in series.items()
+    }
+    measured = {m: [name for name in pivots if pivots[name].column(q.lambda_max)] for m, q in MATRICES.items()}
+    every = [
+        Panel(
+            "Training",
+            "The loss of each mini-batch, at the learning rate that served each network best. Lower is better.",
+            {"loss over training": training_plot(curves)} if any(curves.values()) else {},
+        ),
+        Panel(
+            "Signal and gradient, layer by layer",
+            "The largest eigenvalue of each layer's second moment, on a logarithmic scale. Level lines are good: a "
+            "line that falls or climbs over many decades is a signal, or a gradient, that vanishes or explodes.",
+            {
+                f"λmax of {matrix}: {DESCRIPTIONS[matrix]}": magnitude_plot(pivots, matrix)
+                for matrix, names in measured.items()
+                if names
+            },
+        ),
+        *(_kappa_panel({name: pivots[name] for name in names}, matrix) for matrix, names in measured.items()),
+        Panel(
+            "Dead and always-on units",
+            "ReLU units that are zero, or positive, on every example. Few is good: a dead unit passes no gradient, "
+            "and one that is always on is linear.",
+            {name: neurons_plot(pivot) for name, pivot in pivots.items() if pivot.column(UNITS)},
+        ),
+        Panel(
+            "Spectral density of the Hessian",
+            "How many directions have which curvature, on a logarithmic scale. Narrow is good: the right end limits "
+            "the learning rate, and what lies near zero then moves slowly. Left of zero the loss curves downwards.",
+            {name: density_plot(of, list(series).index(name)) for name, of in (densities or {}).items()},
+        ),
+    ]
+    return [panel for panel in every if panel.plots]
+
+
+def _kappa_panel(pivots: Mapping[str, Pivot], matrix: str) -> Panel:
+    scale = kappa_scale(pivots.values(), matrix)
+    return Panel(
+        f"Condition numbers of {matrix}, {DESCRIPTIONS[matrix]}",
+        "The largest eigenvalue over the one at 20, 50, 80 and 100 % of all, counted from the largest. Low is good: a "
+        "step that suits the strongest direction also moves the weaker ones. ▲ at ∞: directions that carry nothing.",
+        {name: kappa_plot(pivot, matrix, scale) for name, pivot in pivots.items()},
+    )
+
+
+def magnitude_plot(pivots: Mapping[str, Pivot], matrix: str) -> Plot:
+    """λ_max of Σx or Σ∇h against the layer, one line per network."""
+    columns = {name: pivot.column(MATRICES[matrix].lambda_max) for name, pivot in pivots.items()}
     layers = list(dict.fromkeys(layer for column in columns.values() for layer in column))
     scale = LogScale.of(value for column in columns.values() for value in column.values())
     data = []
@@ -34,29 +107,30 @@ def magnitude_figure(pivots: Mapping[str, Pivot], matrix: str) -> Figure:
     return {"data": data, "layout": _layout(_layer_axis(layers), f"λmax of {matrix}", scale, len(pivots) > 1)}
 
 
-def kappa_figure(pivot: Pivot, matrix: str, scale: LogScale) -> Figure:
-    """κ_p of every layer, one line a share p."""
-    layers = list(pivot.column(f"lambda_max({matrix})"))
+def kappa_plot(pivot: Pivot, matrix: str, scale: LogScale) -> Plot:
+    """κ_p of every layer, one line per share p."""
+    names = MATRICES[matrix]
+    layers = list(pivot.column(names.lambda_max))
     data = []
-    for i, share in enumerate(SHARES):
-        column = pivot.column(f"kappa_{share}({matrix})")
+    for i, (share, quantity) in enumerate(names.kappa.items()):
+        title = f"κ{share:.0%}"
         # κ_p grows with p: the outermost lane belongs to the largest
-        data += _line(f"κ{share}", column, scale, f"share-{i}", f"κ{share}({matrix})", lane=len(SHARES) - 1 - i)
+        lane = len(names.kappa) - 1 - i
+        data += _line(title, pivot.column(quantity), scale, f"share-{i}", f"{title}({matrix})", lane)
     return {"data": data, "layout": _layout(_layer_axis(layers), f"κ of {matrix}", scale, True)}
 
 
 def kappa_scale(pivots: Iterable[Pivot], matrix: str) -> LogScale:
     """One axis for all networks, so that their plots compare."""
-    return LogScale.of(
-        value for pivot in pivots for share in SHARES for value in pivot.column(f"kappa_{share}({matrix})").values()
-    )
+    quantities = MATRICES[matrix].kappa.values()
+    return LogScale.of(value for pivot in pivots for q in quantities for value in pivot.column(q).values())
 
 
-def neurons_figure(pivot: Pivot) -> Figure:
+def neurons_plot(pivot: Pivot) -> Plot:
     """Dead and always-on units, stacked, as a share of the layer's units."""
-    units = pivot.column("units")
-    data: list[Figure] = []
-    for quantity, word, colour in (("dying", "dead", "dead"), ("full", "always on", "full")):
+    units = pivot.column(UNITS)
+    data: list[Plot] = []
+    for quantity, word, colour in ((DYING, "dead", "dead"), (FULL, "always on", "full")):
         counts = pivot.column(quantity)
         data.append(
             {
@@ -73,52 +147,40 @@ def neurons_figure(pivot: Pivot) -> Figure:
     layout["yaxis"] |= {"range": [0, 100]}
     layout |= {"barmode": "stack", "bargap": 0.25}
     if not any(bar for trace in data for bar in trace["y"]):
-        text = f"none of {sum(units.values()):,.0f} units is dead or always on"
-        layout["annotations"] = [_note(text)]
+        layout["annotations"] = [_note(f"none of {sum(units.values()):,.0f} units is dead or always on")]
     return {"data": data, "layout": layout}
 
 
-def density_figure(rows: Sequence[Row], colour: int) -> Figure:
+def density_plot(density: DensityCurve, colour: int) -> Plot:
     """The spectral density of the Hessian, six decades deep."""
     layout = _layout({"title": {"text": "eigenvalue λ of the Hessian"}}, "density", None, False)
-    points = [(float(m[1]), row.value) for row in rows if (m := re.fullmatch(r"density\((.+)\)", row.quantity))]
-    peak = max((value for _, value in points), default=0.0)
-    if not all(math.isfinite(x) and math.isfinite(value) for x, value in points) or peak <= 0:
+    places, heights = density.grid.tolist(), density.density.tolist()
+    peak = max(heights, default=0.0)
+    if not all(map(math.isfinite, [*places, *heights])) or peak <= 0:
         return {"data": [], "layout": layout | {"annotations": [_note("NaN: the Hessian overflows the model's dtype")]}}
-    line = {
-        "type": "scatter",
-        "mode": "lines",
-        "x": [x for x, _ in points],
-        "y": [max(value, peak * 1e-7) for _, value in points],
-        "line": {"color": f"series-{colour % SERIES_COLOURS}", "width": 2},
-        "hovertemplate": "λ = %{x:.3g}<br>density %{y:.2g} a unit of λ<extra></extra>",
-    }
+    line = _curve("", places, [max(height, peak * 1e-7) for height in heights], colour)
+    line |= {"hovertemplate": "λ = %{x:.3g}<br>density %{y:.2g} per unit of λ<extra></extra>"}
     layout["yaxis"] |= LogScale.of([peak * 1e-6, peak]).axis()
     return {"data": [line], "layout": layout | {"hovermode": "closest"}}
 
 
-def training_figure(curves: Mapping[str, Mapping[int, float]]) -> Figure:
-    """The loss against the training step, one line a network."""
-    data = [
-        {
-            "type": "scatter",
-            "mode": "lines",
-            "name": _label(name),
-            "x": list(curve),
-            "y": [value if math.isfinite(value) else None for value in curve.values()],
-            "line": {"color": f"series-{i % SERIES_COLOURS}", "width": 2},
-            "hovertemplate": "loss %{y:.4g}",
-        }
-        for i, (name, curve) in enumerate(curves.items())
-    ]
+def training_plot(curves: Mapping[str, Mapping[int, float]]) -> Plot:
+    """The loss against the training step, one line per network."""
+    data = []
+    for i, (name, curve) in enumerate(curves.items()):
+        heights = [value if math.isfinite(value) else None for value in curve.values()]
+        data.append(_curve(name, list(curve), heights, i) | {"hovertemplate": "loss %{y:.4g}"})
     layout = _layout({"title": {"text": "SGD step"}}, "training loss", None, len(curves) > 1)
     layout["yaxis"] |= {"rangemode": "tozero"}
     return {"data": data, "layout": layout}
 
 
-def _line(
-    name: str, column: Mapping[str, float], scale: LogScale, colour: str, quantity: str, lane: int
-) -> list[Figure]:
+def _curve(name: str, places: Sequence[float], heights: Sequence[float | None], colour: int) -> Plot:
+    line = {"color": f"series-{colour % SERIES_COLOURS}", "width": 2}
+    return {"type": "scatter", "mode": "lines", "name": _label(name), "x": places, "y": heights, "line": line}
+
+
+def _line(name: str, column: Mapping[str, float], scale: LogScale, colour: str, quantity: str, lane: int) -> list[Plot]:
     """A line through the values, and triangles where they are zero or infinite: never dropped."""
     line = {
         "type": "scatter",
@@ -135,22 +197,19 @@ def _line(
     off = {layer: value for layer, value in column.items() if not scale.is_finite(value)}
     if not off:
         return [line]
+    symbols = ["triangle-down" if value <= 0 else "triangle-up" for value in off.values()]
     marks = line | {
         "mode": "markers",
         "showlegend": False,
         "x": [_label(layer) for layer in off],
         "y": [scale.place(value, lane) for value in off.values()],
         "customdata": [number(value) for value in off.values()],
-        "marker": {
-            "color": colour,
-            "size": 8,
-            "symbol": ["triangle-down" if value <= 0 else "triangle-up" for value in off.values()],
-        },
+        "marker": {"color": colour, "size": 8, "symbol": symbols},
     }
     return [line, marks]
 
 
-def _layer_axis(layers: Sequence[str]) -> Figure:
+def _layer_axis(layers: Sequence[str]) -> Plot:
     """Layers in their order; long names by their ends, and no more labels than can be read."""
     stride = -(-len(layers) // MOST_LAYER_TICKS) or 1
     return {
@@ -165,7 +224,7 @@ def _layer_axis(layers: Sequence[str]) -> Figure:
     }
 
 
-def _layout(x_axis: Figure, y_title: str, scale: LogScale | None, legend: bool) -> Figure:
+def _layout(x_axis: Plot, y_title: str, scale: LogScale | None, legend: bool) -> Plot:
     lines = {"gridcolor": "rule", "linecolor": "rule", "zerolinecolor": "rule", "automargin": True}
     return {
         "xaxis": lines | {"showgrid": False} | x_axis,
@@ -183,7 +242,7 @@ def _layout(x_axis: Figure, y_title: str, scale: LogScale | None, legend: bool) 
     }
 
 
-def _note(text: str) -> Figure:
+def _note(text: str) -> Plot:
     """A sentence in the middle of a plot that has nothing to draw."""
     middle = {"xref": "paper", "yref": "paper", "x": 0.5, "y": 0.5, "showarrow": False}
     return middle | {"text": text, "font": {"color": "muted"}}

@@ -14,11 +14,10 @@ from wellcond.meanfield.architecture import Architecture
 from wellcond.meanfield.prediction import Prediction
 from wellcond.meanfield.predictor import predict
 from wellcond.meanfield.stages import Variant
-from wellcond.report.columns import shortened
-from wellcond.report.curves import draw_curves, dress
-from wellcond.report.figures import COLOURS, save_figure
+from wellcond.report.style import COLOURS, bare_axes, draw_curves, save_figure
 from wellcond.results import number
 from wellcond.results.files import check_writable
+from wellcond.results.text import shortened
 
 if TYPE_CHECKING:
     from matplotlib.axes import Axes
@@ -89,7 +88,7 @@ def save_prediction(prediction: Prediction, path: str | Path) -> Path:
     axes.set_ylabel("part of λmax")
     title = f"{prediction.network}\nλmax {number(total)}, largest rate {number(prediction.max_lr)}"
     axes.set_title(f"{title} ({prediction.variant})", loc="left", fontsize=10)
-    dress(axes)
+    bare_axes(axes)
     axes.grid(visible=False, axis="x")
     axes.margins(y=0.12)
     return save_figure(figure, path)

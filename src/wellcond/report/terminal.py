@@ -4,13 +4,14 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from math import log10
+from typing import Any
 
 from wellcond.errors import MissingExtra
-from wellcond.report.columns import COLUMNS, grouped, shortened
-from wellcond.report.facts import compare_facts
-from wellcond.report.pivot import Pivot
-from wellcond.report.subject import Subject
+from wellcond.report.facts import Subject, compare_facts
+from wellcond.report.table import Pivot, shown_columns
 from wellcond.results import Row
+from wellcond.results.quantities import GRADIENT, INPUT
+from wellcond.results.text import grouped, shortened
 
 try:
     from rich import box
@@ -23,27 +24,36 @@ except ImportError as error:
 BAR_WIDTH = 8
 ROOM_FOR_BARS = 100
 """Columns of a terminal from which on the magnitudes get a bar."""
-BAR_COLUMNS = ("lambda_max(Σx)", "lambda_max(Σ∇h)")
+BAR_COLUMNS = (INPUT.lambda_max, GRADIENT.lambda_max)
 
 
-def show(diagnosis: Subject, console: Console) -> None:
+def new_console(**options: Any) -> Console:
+    """A console that prints text as it is: neither `[red]` nor `:smile:` in a layer's name means anything to it.
+
+    Args:
+        **options: Those of `rich.console.Console`.
+    """
+    return Console(emoji=False, markup=False, highlight=False, **options)
+
+
+def show(subject: Subject, console: Console) -> None:
     """Print headlines, layers, and what is missing from them."""
-    rows = diagnosis.rows()
+    rows = subject.rows()
     console.print(facts_table({"": rows}))
     console.print(layer_table(rows, console.width))
-    for reason, names in grouped(diagnosis.not_covered).items():
+    for reason, names in grouped(subject.not_covered).items():
         console.print(Text(f"not covered: {names}: {reason}", style="dim"))
-    show_failures(diagnosis, console)
+    show_failures(subject, console)
 
 
-def show_failures(diagnosis: Subject, console: Console, network: str = "") -> None:
+def show_failures(subject: Subject, console: Console, network: str = "") -> None:
     """Print what could not be measured, in red."""
-    for reason, parts in grouped(diagnosis.failed).items():
+    for reason, parts in grouped(subject.failed).items():
         console.print(Text(f"{network}{': ' if network else ''}{parts} failed: {reason}", style="red"))
 
 
 def facts_table(series: Mapping[str, Sequence[Row]]) -> Table:
-    """The headlines, one column a network."""
+    """The headlines, one column per network."""
     table = Table(box=box.SIMPLE_HEAD, show_header=len(series) > 1, pad_edge=False, collapse_padding=True)
     table.add_column("", style="bold", no_wrap=True)
     for name in series:
@@ -54,10 +64,9 @@ def facts_table(series: Mapping[str, Sequence[Row]]) -> Table:
 
 
 def layer_table(rows: Sequence[Row], width: int) -> Table:
-    """One line a layer, the worst cell of each column in red; magnitudes with a bar on a logarithmic scale."""
+    """One line per layer, the worst cell of each column in red; magnitudes with a bar on a logarithmic scale."""
     pivot = Pivot.of(rows)
-    columns = [c for c in COLUMNS if pivot.column(c.quantity)]
-    layers = {name: line for name, line in pivot.layers.items() if any(c.quantity in line for c in columns)}
+    columns, layers = shown_columns(pivot)
     worst = {c: c.worst_layers(layers) for c in columns}
     bars = {q: _bars(pivot.column(q)) for q in BAR_COLUMNS if width >= ROOM_FOR_BARS}
     table = Table(box=box.SIMPLE_HEAD, pad_edge=False, collapse_padding=True)
