@@ -1,4 +1,4 @@
-"""Back-matching propagation (zhang2018, Procedure 1), of which back-propagation is one gradient step a block."""
+"""Back-matching propagation (zhang2018, Procedure 1); back-propagation is one gradient step of it per block."""
 
 from __future__ import annotations
 
@@ -12,24 +12,29 @@ import torch
 from torch import Tensor
 from torch.utils._pytree import tree_map
 
-from wellcond.local.blocks import input_tensor
-from wellcond.local.checkpoints import refuse_reentrant_checkpoints
-from wellcond.local.cuts import Call, Calls, all_cuts, chosen_cuts
-from wellcond.network.graph import inputs_of, upstream
+from wellcond.local.block import input_tensor
+from wellcond.local.cuts import Cut, Outputs, all_cuts, chosen_cuts
+from wellcond.network.graph import inputs_of, refuse_reentrant_checkpoints, upstream
 from wellcond.network.taps import bracketed
 from wellcond.problem.problem import Problem
-from wellcond.results import Row, number, text_table
+from wellcond.results import Cost, Result, Row, number, text_table
+from wellcond.results.quantities import BACK_MATCHING_LOSS, TARGET_CHANGE
+from wellcond.results.text import WHOLE_MODEL
 
 
 @dataclass(frozen=True)
-class BackMatching:
+class BackMatching(Result):
     """What one step of back-matching propagation asks of every block.
 
-    blocks: their names, from the first to the last, each that of the module that ends it ("" is the model).
-    targets: z_b^{k+½} of every block but the last, whose loss needs none.
-    updates: −μ ∂ℓ_b/∂W_b of every trainable parameter, added up over the blocks it is used in.
-    losses: ℓ_b = ½‖z_b^{k+½} − z_b‖², a sum over the batch; for the last block the mean loss J.
-    parameters: names of the parameters used in a block.
+    Attributes:
+        blocks: The names of the blocks from first to last, each that of the module that ends it ("" is the model).
+        targets: z_b^{k+½} of every block except the last, whose loss needs none.
+        updates: −μ ∂ℓ_b/∂W_b of every trainable parameter, summed over the blocks that use it.
+        losses: ℓ_b = ½‖z_b^{k+½} − z_b‖² of every block, a sum over the batch; for the last block the mean loss J.
+        parameters: The names of the parameters that each block uses.
+        changes: ‖z_b^{k+½} − z_b‖/‖z_b‖ of every block except the last.
+        lr: μ, the step on the parameters.
+        cost: The passes it took.
     """
 
     blocks: tuple[str, ...]
@@ -39,10 +44,12 @@ class BackMatching:
     parameters: dict[str, tuple[str, ...]]
     changes: dict[str, float]
     lr: float
+    cost: Cost
 
-    def rows(self) -> list[Row]:
-        losses = [Row(None, block, "back_matching_loss", self.losses[block], "loss") for block in self.blocks]
-        return losses + [Row(None, block, "target_change", c, "‖z½ − z‖/‖z‖") for block, c in self.changes.items()]
+    def rows(self, step: int | None = None) -> list[Row]:
+        """ℓ_b of every block, and the relative change that its target asks for."""
+        losses = [Row(step, block, BACK_MATCHING_LOSS, self.losses[block], "loss") for block in self.blocks]
+        return losses + [Row(step, block, TARGET_CHANGE, c, "‖z½ − z‖/‖z‖") for block, c in self.changes.items()]
 
     def __str__(self) -> str:
         body = []
@@ -50,14 +57,13 @@ class BackMatching:
             shape = str(tuple(self.targets[block].shape)) if block in self.targets else "the loss"
             change = number(self.changes[block]) if block in self.changes else "–"
             count, loss = len(self.parameters[block]), number(self.losses[block])
-            body.append([block or "(model)", shape, str(count), loss, change])
+            body.append([block or WHOLE_MODEL, shape, str(count), loss, change])
         table = text_table(["block", "output", "parameters", "ℓ", "‖z½ − z‖/‖z‖"], body)
-        cost = f"cost 1 u, in {len(self.blocks)} backward runs"
-        return f"{table}\nstep {self.lr:g} on the parameters, 1 on every z; first batch; {cost}"
+        return f"{table}\nstep {self.lr:g} on the parameters, 1 on every z; first batch\n{self.cost}"
 
 
-def back_matching(problem: Problem, lr: float = 1.0, blocks: Sequence[str] | None = None) -> BackMatching:
-    """Procedure 1 with one gradient step in each subproblem: of size 1 in every z, of size μ = `lr` in every W.
+def back_matching(problem: Problem, lr: float = 1.0, *, layers: str | Sequence[str] | None = None) -> BackMatching:
+    """Procedure 1 with one gradient step in each subproblem: of size 1 in every z and of size μ = `lr` in every W.
 
     From the last block to the first, with ℓ_B = J and ℓ_b = ½‖z_b^{k+½} − F_b(W_b, z_{b−1})‖²,
 
@@ -65,37 +71,49 @@ def back_matching(problem: Problem, lr: float = 1.0, blocks: Sequence[str] | Non
 
     By Proposition 1 this is back-propagation: z_b^{k+½} = z_b − ∂J/∂z_b and δW = −μ ∂J/∂W.
 
-    blocks: modules at whose outputs to cut, in any order; what follows the last one is a block too. By default all
-        module outputs that separate the network, so that every path from what is before them to the loss leads through:
-        the children of a Sequential, the residual blocks of a ResNet, the layers of a transformer.
+    The first batch is used. Every operation runs forward once and backward once, and memory is needed for a copy of
+    every module's output. The backward pass runs block by block, and each run takes some tenths of a millisecond
+    more: a deep network of small layers takes the time of several forward+backward passes.
 
-    Takes the first batch. Every operation runs forward once and backward once, 1 u, and memory is needed for a copy of
-    every module's output. The backward pass runs block by block, though, and every run has a cost of its own, some
-    tenths of a millisecond: a deep network of small layers takes several u.
+    Args:
+        problem: The problem.
+        lr: μ, the step on the parameters.
+        layers: Modules at whose outputs to cut, in any order; what follows the last one is a block too. By default all
+            module outputs that separate the network, so that every path from what comes before them to the loss leads
+            through them: the children of a Sequential, the residual blocks of a ResNet, the layers of a transformer.
 
-    >>> import wellcond as wc
-    >>> model = torch.nn.Sequential(torch.nn.Linear(1, 1, bias=False), torch.nn.Linear(1, 1, bias=False))
-    >>> for layer, weight in zip(model, (2.0, 3.0)): torch.nn.init.constant_(layer.weight, weight).item()
-    2.0
-    3.0
-    >>> problem = wc.Problem(model, torch.nn.MSELoss(), (torch.ones(1, 1), torch.zeros(1, 1)))
-    >>> found = back_matching(problem, lr=0.1)           # J = (w₂w₁)² = 36, z₁ = 2, ∂J/∂z₁ = 2·6·3
-    >>> found.targets["0"].item(), found.losses, round(found.updates["0.weight"].item(), 4)
-    (-34.0, {'0': 648.0, '1': 36.0}, -3.6)
+    Returns:
+        The targets, updates and losses of all blocks.
+
+    Raises:
+        ValueError: `lr` is not finite.
+        UnknownLayer: There is no module of that name.
+        InvalidProblem: The network cannot be cut where it was asked for.
+
+    Example:
+        >>> import wellcond as wc
+        >>> model = torch.nn.Sequential(torch.nn.Linear(1, 1, bias=False), torch.nn.Linear(1, 1, bias=False))
+        >>> for layer, weight in zip(model, (2.0, 3.0)): torch.nn.init.constant_(layer.weight, weight).item()
+        2.0
+        3.0
+        >>> problem = wc.Problem(model, torch.nn.MSELoss(), (torch.ones(1, 1), torch.zeros(1, 1)))
+        >>> found = back_matching(problem, lr=0.1)       # J = (w₂w₁)² = 36, z₁ = 2, ∂J/∂z₁ = 2·6·3
+        >>> found.targets["0"].item(), found.losses, round(found.updates["0.weight"].item(), 4)
+        (-34.0, {'0': 648.0, '1': 36.0}, -3.6)
     """
     if not math.isfinite(lr):
         raise ValueError(f"lr is {lr}; the step on the parameters is a finite number.")
-    if isinstance(blocks, str):
-        raise ValueError(f"blocks is {blocks!r}; write a list of module names, as [{blocks!r}].")
-    calls = Calls({module: name for name, module in problem.model.named_modules()})
+    names = [layers] if isinstance(layers, str) else layers
+    outputs = Outputs({module: name for name, module in problem.model.named_modules()})
+    before = problem.cost
     with problem.measuring(), contextlib.closing(problem.data()) as data:
         index, batch = next(data)
-        with bracketed(calls.names, calls.on_entry, calls.on_exit):
+        with bracketed(outputs.names, outputs.on_entry, outputs.on_exit):
             loss = problem.evaluate(index, (_with_graph(batch[0]), batch[1])).loss
-        calls.outputs.check(loss, lambda: problem.loss_again(index, batch))
-        refuse_reentrant_checkpoints(loss)
-        cuts, last = all_cuts(calls, loss) if blocks is None else chosen_cuts(calls, loss, blocks)
-        return _propagated(problem, loss, cuts, last, lr)
+        outputs.own.check(loss, lambda: problem.loss_of(index, batch))
+        refuse_reentrant_checkpoints(upstream([loss.grad_fn], None))
+        cuts, last = all_cuts(outputs, loss) if names is None else chosen_cuts(outputs, loss, names)
+        return _propagated(problem, loss, cuts, last, lr, before)
 
 
 def _with_graph(inputs: Any) -> Any:
@@ -107,25 +125,28 @@ def _with_graph(inputs: Any) -> Any:
     return tree_map(lambda leaf: z if leaf is data else leaf, inputs)
 
 
-def _propagated(problem: Problem, loss: Tensor, cuts: Sequence[Call], last: str, lr: float) -> BackMatching:
+def _propagated(
+    problem: Problem, loss: Tensor, cuts: Sequence[Cut], last: str, lr: float, cost_before: Cost
+) -> BackMatching:
     updates = {name: torch.zeros_like(p) for name, p in problem.params.items()}
     places = {id(p): (i, name) for i, (name, p) in enumerate(problem.params.items())}
     parameters: dict[str, tuple[str, ...]] = {}
     gradients: dict[str, Tensor] = {}
     block, end, gradient = last, loss, torch.ones_like(loss)
-    for before in (*reversed(cuts), None):
-        parameters[block] = names = _parameters(places, end, before)
-        inputs: list[Any] = [*(problem.params[name] for name in names), *([] if before is None else [before.edge])]
+    problem.count_backward()  # all runs together differentiate every operation once
+    for previous in (*reversed(cuts), None):
+        parameters[block] = names = _parameters(places, end, previous)
+        inputs: list[Any] = [*(problem.params[name] for name in names), *([] if previous is None else [previous.edge])]
         if not inputs:  # a first block with nothing to train
             break
         # ∂ℓ_b/∂(W_b, z_{b−1}) = Jᵀ(z_b − z_b^{k+½}); that difference is ∂ℓ_{b+1}/∂z_b, unrounded
-        with _stopped_at(before):
+        with _stopped_at(previous):
             found = torch.autograd.grad(end, inputs, gradient, retain_graph=True, allow_unused=True)
         for name, part in zip(names, found, strict=False):
             if part is not None:
                 updates[name] -= lr * part
-        if before is not None:
-            block, end = before.name, before.value
+        if previous is not None:
+            block, end = previous.name, previous.value
             gradients[block] = gradient = torch.zeros_like(end) if found[-1] is None else found[-1]
     z = {cut.name: cut.value.detach() for cut in cuts}
     losses = {name: float(gradients[name].double().square().sum()) / 2 for name in z}
@@ -137,23 +158,27 @@ def _propagated(problem: Problem, loss: Tensor, cuts: Sequence[Call], last: str,
         parameters={name: parameters[name] for name in (*z, last)},
         changes={name: float(gradients[name].norm() / z[name].norm()) for name in z},
         lr=lr,
+        cost=problem.cost - cost_before,
     )
 
 
-def _parameters(places: dict[int, tuple[int, str]], end: Tensor, before: Call | None) -> tuple[str, ...]:
-    """Trainable parameters that a block's end depends on other than through the cut before it, in the model's order.
+def _parameters(places: dict[int, tuple[int, str]], end: Tensor, previous: Cut | None) -> tuple[str, ...]:
+    """Trainable parameters that a block's end depends on other than through the previous cut, in the model's order.
 
-    places: by the id of a parameter, where it stands in the model, and its name.
+    Args:
+        places: The position in the model and the name of each parameter, by its id.
+        end: The block's output, or the loss.
+        previous: Where the block begins.
     """
-    nodes = upstream([end.grad_fn], None if before is None else before.edge.node)
+    nodes = upstream([end.grad_fn], None if previous is None else previous.edge.node)
     leaves = {leaf for node in nodes for leaf in inputs_of(node) if not leaf.next_functions}
     used = {id(getattr(leaf, "variable", None)) for leaf in leaves}
     return tuple(name for _, name in sorted(places[key] for key in used & places.keys()))
 
 
 @contextlib.contextmanager
-def _stopped_at(cut: Call | None) -> Iterator[None]:
-    """No gradient goes on beyond the cut: of a parameter that earlier blocks use too, this block's part is wanted."""
+def _stopped_at(cut: Cut | None) -> Iterator[None]:
+    """No gradient passes the cut: of a parameter that earlier blocks use too, only this block's part is wanted."""
     if cut is None:
         yield
         return

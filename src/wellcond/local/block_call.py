@@ -1,4 +1,4 @@
-"""One call of a block, seen in a pass over the whole network, and made again with its own graph."""
+"""One call of a block, seen in a pass through the whole network and repeated with its own graph."""
 
 from __future__ import annotations
 
@@ -16,10 +16,8 @@ from torch.func import functional_call
 from torch.utils._pytree import tree_map
 
 from wellcond.errors import InvalidProblem, NotDeterministic
-from wellcond.local.blocks import Block, floating, input_tensor, output_tensor
-from wellcond.local.checkpoints import refuse_reentrant_checkpoints
-from wellcond.local.own_outputs import OwnOutputs
-from wellcond.network.graph import upstream
+from wellcond.local.block import Block, OwnOutputs, floating, input_tensor, output_tensor
+from wellcond.network.graph import refuse_reentrant_checkpoints, upstream
 from wellcond.network.taps import bracketed
 from wellcond.problem.problem import Evaluation, Problem
 
@@ -28,13 +26,21 @@ from wellcond.problem.problem import Evaluation, Problem
 class BlockCall:
     """z_b = F_b(W_b, z_{b−1}) on one batch, with the graph of this block alone.
 
-    It stands on copies of everything, so what happens to the model afterwards does not touch it.
+    It works on copies of everything, so later changes to the model do not affect it.
 
-    z: z_{b−1}, a leaf; None where the block receives no floating-point tensor.
-    values: the block's parameters and buffers, by their names in it. params: the trainable ones, by those in the model.
-    output: z_b, with its graph. gradient: ∂J/∂z_b.
-    is_used: whether the loss depends on z_b. is_last: whether z_b is what the loss is computed from.
-    has_other_uses: whether the loss depends on another output of the block too.
+    Attributes:
+        problem: The problem that the block is a part of.
+        block: The block.
+        z: z_{b−1}, a leaf; None if the block receives no floating-point tensor.
+        values: The block's parameters and buffers, by their names in the block.
+        params: The trainable parameters, by their names in the model.
+        output: z_b, with its graph.
+        gradient: ∂J/∂z_b.
+        is_used: Whether the loss depends on z_b.
+        is_last: Whether the loss is computed from z_b.
+        has_other_uses: Whether the loss also depends on another output of the block.
+        evaluation: The batch's evaluation, without the whole model's graph.
+        share: What a pass of the block costs beside one of the model over all batches, by its share of the operations.
     """
 
     problem: Problem
@@ -48,29 +54,41 @@ class BlockCall:
     is_last: bool
     has_other_uses: bool
     evaluation: Evaluation
+    share: float
 
     @contextlib.contextmanager
     def measuring(self) -> Iterator[None]:
-        """The measured state, with the block as it was: a checkpoint inside runs it again in every backward pass."""
+        """The measured state, with the block as it was: a checkpoint inside reruns it in every backward pass."""
         with self.problem.measuring(), _holding(self.block.module, self.values):
             yield
 
 
 def record(problem: Problem, block: Block) -> BlockCall:
-    """The block's call on the first batch; call it inside `measuring()`.
+    """The block's call on the first batch.
 
-    One forward pass of the model, a backward pass as far as the block's output, and a forward pass of the block.
+    It takes a forward pass of the model, a backward pass as far as the block's output, and a forward pass of the block.
+
+    Args:
+        problem: Must be inside `measuring()`.
+        block: The block to record.
+
+    Raises:
+        InvalidProblem: The block is not called exactly once, or has no floating-point output.
+        NotDeterministic: Called again with the same input, it gives another output.
     """
-    seen = _Seen(block, problem.device)
+    seen = _SeenCalls(block, problem.device)
+    before = problem.cost
     with contextlib.closing(problem.data()) as data:
         index, batch = next(data)
         with bracketed(dict.fromkeys(block.line), seen.on_entry, seen.on_exit):
             evaluation = problem.evaluate(index, batch)
+        batch_share = (problem.cost - before).forwards
         entry, end = seen.only_call()
-        seen.outputs.check(evaluation.loss, lambda: problem.loss_again(index, batch))
-    refuse_reentrant_checkpoints(evaluation.loss)
-    # the edge leads to the output as the block gave it, whatever was written over it in place behind the block
-    (gradient,) = torch.autograd.grad(evaluation.loss, [end.edge], allow_unused=True)
+        seen.outputs.check(evaluation.loss, lambda: problem.loss_of(index, batch))
+    operations = upstream([evaluation.loss.grad_fn], None)
+    refuse_reentrant_checkpoints(operations)
+    # the edge leads to the output as the block gave it, even if it was overwritten in place later
+    (gradient,) = problem.gradient(evaluation.loss, [end.edge], allow_unused=True)
     outputs = evaluation.outputs
     is_last = outputs is not None and outputs.requires_grad and get_gradient_edge(outputs)[:2] == end.edge[:2]
 
@@ -78,26 +96,28 @@ def record(problem: Problem, block: Block) -> BlockCall:
     own = dict(block.module.named_parameters())
     values |= {name: p.detach().clone().requires_grad_(p.requires_grad) for name, p in own.items()}
     copies = {id(p): values[name] for name, p in own.items() if p.requires_grad}
-    again = output_tensor(entry.repeat(block.module, values))
-    if again is None or not is_same(again, end.output):
-        between = ", or something else happens between its parts" if len(block.part) > 1 else ""
+    repeated = output_tensor(entry.repeat(block.module, values))
+    if repeated is None or not is_same(repeated, end.output):
+        between = ", or something else happens between its parts" if len(block.parts) > 1 else ""
         raise NotDeterministic(
-            f"block {block.name!r}, called again with the same input and parameters, gave another output: it keeps a "
+            f"block {block.name!r}, called again with the same input and parameters, gave another output: it keeps "
             f"state between calls or draws random numbers from a generator of its own{between}."
         )
-    refuse_reentrant_checkpoints(again)
+    own_operations = upstream([repeated.grad_fn], None)
+    refuse_reentrant_checkpoints(own_operations)
     return BlockCall(
         problem,
         block,
         z=input_tensor(entry.args, entry.kwargs),
         values=values,
         params={name: copies[id(p)] for name, p in problem.params.items() if id(p) in copies},
-        output=again,
+        output=repeated,
         gradient=torch.zeros_like(end.output) if gradient is None else gradient,
         is_used=gradient is not None,
         is_last=is_last,
         has_other_uses=end.has_other_uses(evaluation.loss),
-        evaluation=replace(evaluation, outputs=None, loss=evaluation.loss.detach()),  # without the whole model's graph
+        evaluation=replace(evaluation, outputs=None, loss=evaluation.loss.detach()),
+        share=batch_share * len(own_operations) / len(operations),
     )
 
 
@@ -119,7 +139,7 @@ class _Entry:
 
     def repeat(self, module: nn.Module, values: dict[str, Tensor]) -> Any:
         self.restore_generators()
-        # once more copies: a block may write into its arguments, and a leaf must not be written to
+        # copies once more: a block may write into its arguments, and a leaf must not be written to
         args, kwargs = _copied((self.args, self.kwargs), lambda t: t)
         return functional_call(module, values, args, kwargs)
 
@@ -139,8 +159,8 @@ class _End:
 
 
 @dataclass(eq=False)
-class _Seen:
-    """Follows the calls of the modules along a block's line."""
+class _SeenCalls:
+    """Follows the calls of the modules on a block's line."""
 
     block: Block
     device: torch.device
@@ -150,41 +170,41 @@ class _Seen:
     ends: dict[int, _End] = field(default_factory=dict)
 
     def on_entry(self, module: nn.Module, args: tuple[Any, ...], kwargs: dict[str, Any]) -> None:
-        if module is self.block.part[0]:
+        if module is self.block.parts[0]:
             self.entries[len(self.called)] = _Entry.of(args, kwargs, self.device)
 
     def on_exit(self, module: nn.Module, output: Any) -> Any:
         self.called.append(module)
-        if module is not self.block.part[-1]:
+        if module is not self.block.parts[-1]:
             return None
-        output, tensor = self.outputs.of(self.block.name, output)
+        output, tensor = self.outputs.replace(self.block.name, output)
         if tensor is None:
             raise InvalidProblem(
-                f"block {self.block.name!r} gives a {type(output).__name__} without a floating-point tensor, so it has "
-                "no back-matching loss. Take a block that ends later."
+                f"block {self.block.name!r} returns a {type(output).__name__} without a floating-point tensor, so it "
+                "has no back-matching loss. Take a block that ends later."
             )
         others = [get_gradient_edge(t) for t in floating(output) if t.requires_grad]
         self.ends[len(self.called)] = _End(tensor.detach().clone(), get_gradient_edge(tensor), others)
         return output
 
     def only_call(self) -> tuple[_Entry, _End]:
-        name, part = self.block.name, self.block.part
-        if tuple(self.called) == self.block.line:  # a module that stands in it several times is told apart by its turn
+        name, parts = self.block.name, self.block.parts
+        if tuple(self.called) == self.block.line:  # a module that occurs several times is identified by its position
             return self.entries[self.block.start], self.ends[self.block.stop]
-        times = [self.called.count(module) for module in part]
+        times = [self.called.count(module) for module in parts]
         if min(times) == 0:
             raise InvalidProblem(
-                f"block {name!r} was not called in the forward pass: it is unused, or what holds it computes with its "
-                "weights or its parts without calling it. Take a block that contains it."
+                f"block {name!r} was not called in the forward pass: it is unused, or the module that holds it uses "
+                "its weights or its parts without calling it. Take a block that contains it."
             )
         if max(times) > 1:
             raise InvalidProblem(
                 f"block {name!r} was called {max(times)} times in the forward pass, and each call has a "
                 "back-matching loss of its own. Take a block that contains all its calls."
             )
-        start = self.called.index(part[0])
-        stop = start + len(part)
-        if tuple(self.called[start:stop]) != part:
+        start = self.called.index(parts[0])
+        stop = start + len(parts)
+        if tuple(self.called[start:stop]) != parts:
             raise InvalidProblem(
                 f"the parts of block {name!r} are not called one after the other in the forward pass. Take one of them."
             )
@@ -195,7 +215,7 @@ class _Seen:
 def _holding(module: nn.Module, values: dict[str, Tensor]) -> Iterator[None]:
     """The module with other tensors as its parameters, and copies of others as its buffers.
 
-    They are exchanged and not written over, for what a graph has kept must not change.
+    They are exchanged and not written over, since what a graph has kept must not change.
     """
     own = {id(p): values[name] for name, p in module.named_parameters() if name in values}
     own |= {id(b): values[name].clone() for name, b in module.named_buffers() if name in values}
@@ -211,10 +231,7 @@ def _holding(module: nn.Module, values: dict[str, Tensor]) -> Iterator[None]:
 
 
 def _copied(tree: Any, prepare: Callable[[Tensor], Tensor]) -> Any:
-    """The tree with copies of its tensors, but for parameters.
-
-    What was the same tensor in several places is so again, as in `attention(x, x, x)`.
-    """
+    """The tree with copies of its tensors, except parameters; the same tensor, as in `f(x, x)`, is copied once."""
     copies: dict[int, Tensor] = {}
 
     def copied(leaf: Any) -> Any:
@@ -228,7 +245,7 @@ def _copied(tree: Any, prepare: Callable[[Tensor], Tensor]) -> Any:
 
 
 def _generators(device: torch.device) -> Callable[[], None]:
-    """Brings the random number generators back to where they are now, so that dropout draws the same masks."""
+    """Returns a function that resets the random number generators to now, so that dropout draws the same masks."""
     of_python, of_numpy, of_cpu = random.getstate(), np.random.get_state(), torch.get_rng_state()
     of_device = torch.cuda.get_rng_state(device) if device.type == "cuda" else None
 
@@ -242,7 +259,7 @@ def _generators(device: torch.device) -> Callable[[], None]:
     return restore
 
 
-def is_same(again: Tensor, output: Tensor) -> bool:
-    """To what kernels that add up in any order leave open."""
-    tolerance = torch.finfo(output.dtype).eps ** 0.5 * float(output.norm())
-    return again.shape == output.shape and float((again.detach() - output).norm()) <= tolerance
+def is_same(first: Tensor, second: Tensor) -> bool:
+    """Whether two results agree up to what kernels that sum in any order leave open."""
+    tolerance = torch.finfo(second.dtype).eps ** 0.5 * float(second.norm())
+    return first.shape == second.shape and float((first.detach() - second).norm()) <= tolerance

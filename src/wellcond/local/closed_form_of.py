@@ -1,4 +1,4 @@
-"""Which closed form a block has, and its matrices."""
+"""Which closed form a block has, and the matrices that it gives."""
 
 from __future__ import annotations
 
@@ -15,22 +15,29 @@ from wellcond.network.layers import with_batch
 
 AFFINE = (nn.Linear, nn.Conv1d, nn.Conv2d, nn.Conv3d)
 NORMS = (nn.BatchNorm1d, nn.BatchNorm2d, nn.BatchNorm3d)
-"""By exact type: what is derived from them may compute something else."""
+"""Compared by exact type: a derived class may compute something else."""
 
 
 @dataclass(frozen=True)
 class BlockDiagonal:
-    """A block-diagonal matrix. blocks: (k, d, d), each of them `copies` times in a row along the diagonal."""
+    """A block-diagonal matrix.
+
+    Attributes:
+        blocks: The blocks, (k, d, d).
+        copies: How many times each of them occurs in a row along the diagonal.
+    """
 
     blocks: Tensor
     copies: int = 1
 
     @property
     def shape(self) -> tuple[int, int]:
+        """The shape of the whole matrix."""
         side = self.copies * self.blocks.shape[0] * self.blocks.shape[1]
         return side, side
 
     def dense(self) -> Tensor:
+        """The whole matrix."""
         return forms.block_diagonal(self.blocks.repeat_interleave(self.copies, 0))
 
 
@@ -38,7 +45,11 @@ class BlockDiagonal:
 class ClosedForm:
     """Gauss-Newton matrices of a block, from its formula.
 
-    z: over the whole batch's input. weight: over the parameter `name`, None where there is none that is trainable.
+    Attributes:
+        formula: The formula and its equations in the source.
+        z: H_z, over the whole batch's input.
+        weight: H_W, over the parameter `name`; None if it is not trainable.
+        name: The parameter's name in the model; "" if it is not trainable.
     """
 
     formula: str
@@ -48,7 +59,7 @@ class ClosedForm:
 
 
 def formula_of(call: BlockCall) -> str | None:
-    """The formula of a block that has one: linear or convolutional, batch normalization, or the one after the other."""
+    """The formula of a linear, convolutional or BatchNorm layer, or of one followed by a BatchNorm; None of others."""
     affine, norm = _parts(call)
     if norm is not None:
         return "H_z = Σ_o (γ_o/s_o)² A_oᵀP_o²A_o, H_w = (γ_o/s_o)² ZᵀP_o²Z; eqs. 17 and 18 have P = I"
@@ -58,24 +69,29 @@ def formula_of(call: BlockCall) -> str | None:
     return None
 
 
-def closed_form_of(call: BlockCall, formula: str, *, batch_statistics: bool, constant: bool) -> ClosedForm:
+def closed_form_of(call: BlockCall, formula: str, *, is_detached: bool) -> ClosedForm:
     """The matrices of a block that has a formula.
 
-    batch_statistics: whether a norm with running statistics takes the batch's all the same. constant: hold the
-    statistics fixed (P = I).
+    Args:
+        call: The block's call.
+        formula: What `formula_of` says of it.
+        is_detached: Hold BatchNorm's statistics fixed (P = I).
+
+    Raises:
+        InvalidProblem: The formula does not reproduce the block's output.
     """
     affine, norm = _parts(call)
     with torch.no_grad():
         layer = _Affine.of(affine, call)
         output = h = layer.outputs()
-        statistics = None if norm is None else _Statistics.of(norm, call, h, batch_statistics, constant)
+        statistics = None if norm is None else _Statistics.of(norm, call, h, is_detached)
         if statistics is not None:
             gamma, beta = _value(call, norm, "weight"), _value(call, norm, "bias")
             output = statistics.normalized * (1 if gamma is None else gamma[:, None])
             output = output if beta is None else output + beta[:, None]
         if not is_same(output, call.output.detach().reshape(output.shape)):
             raise InvalidProblem(
-                f"block {call.block.name!r} ({call.block.kind}) does not compute what its type says: has it hooks that "
+                f"block {call.block.name!r} ({call.block.kind}) does not compute what its type says: do hooks "
                 "change its input or output? Use .z.gauss_newton and .weight.gauss_newton."
             )
         z, weight = _in_z(layer, statistics), _in_weight(layer, statistics)
@@ -88,8 +104,11 @@ def closed_form_of(call: BlockCall, formula: str, *, batch_statistics: bool, con
 class _Affine:
     """h = A z + b of every example.
 
-    matrix: A, (o, t, d). examples: z, (n, d). inputs: what the rows of the weight meet, (groups, n·t, i); None where
-    there is no weight and A is the identity. bias: (o,).
+    Attributes:
+        matrix: A, (o, t, d).
+        examples: z, (n, d).
+        inputs: What the rows of the weight are multiplied with, (groups, n·t, i); None where A is the identity.
+        bias: b, (o,).
     """
 
     matrix: Tensor
@@ -124,24 +143,21 @@ class _Statistics:
 
     normalized: Tensor
     scale: Tensor
-    fixed: bool
+    is_fixed: bool
 
     @classmethod
-    def of(cls, norm: Any, call: BlockCall, h: Tensor, batch_statistics: bool, constant: bool) -> _Statistics:
-        mean, variance = _value(call, norm, "running_mean"), _value(call, norm, "running_var")
-        fixed = constant
-        if batch_statistics or mean is None or variance is None:
-            mean, variance = h.mean((0, 2)), h.var((0, 2), correction=0)
-        else:
-            fixed = True
+    def of(cls, norm: Any, call: BlockCall, h: Tensor, is_detached: bool) -> _Statistics:
+        mean, variance, is_fixed = _value(call, norm, "running_mean"), _value(call, norm, "running_var"), True
+        if call.problem.batchnorm == "batch" or mean is None or variance is None:
+            mean, variance, is_fixed = h.mean((0, 2)), h.var((0, 2), correction=0), is_detached
         s, gamma = (variance + norm.eps).sqrt(), _value(call, norm, "weight")
-        return cls((h - mean[:, None]) / s[:, None], 1 / s if gamma is None else gamma / s, fixed)
+        return cls((h - mean[:, None]) / s[:, None], 1 / s if gamma is None else gamma / s, is_fixed)
 
 
 def _in_z(layer: _Affine, statistics: _Statistics | None) -> BlockDiagonal:
     if statistics is None:
         return BlockDiagonal(forms.convolution_z(layer.matrix)[None], len(layer.examples))
-    if statistics.fixed:
+    if statistics.is_fixed:
         return BlockDiagonal(forms.normalized_z(layer.matrix, statistics.scale)[None], len(layer.examples))
     return BlockDiagonal(forms.batchnorm_z(layer.matrix, statistics.normalized, statistics.scale)[None])
 
@@ -152,13 +168,13 @@ def _in_weight(layer: _Affine, statistics: _Statistics | None) -> BlockDiagonal 
     moment = layer.inputs.mT @ layer.inputs
     if statistics is None:
         return BlockDiagonal(moment, len(layer.matrix) // len(moment))
-    if statistics.fixed:
+    if statistics.is_fixed:
         return BlockDiagonal(forms.normalized_w(moment, statistics.scale))
     return BlockDiagonal(forms.batchnorm_w(layer.inputs, statistics.normalized, statistics.scale))
 
 
 def _parts(call: BlockCall) -> tuple[nn.Module | None, nn.Module | None]:
-    """The affine layer and the norm of a block; None and None if it is anything else."""
+    """The affine layer and the norm of a block; None and None for any other block."""
     module = call.block.module
     parts = list(module) if type(module) is nn.Sequential else [module]
     kinds = ["affine" if type(p) in AFFINE else "norm" if type(p) in NORMS else "" for p in parts]
@@ -169,7 +185,7 @@ def _parts(call: BlockCall) -> tuple[nn.Module | None, nn.Module | None]:
         return parts[0], None
     if kinds == ["norm"]:
         return None, parts[0]
-    # of tokens, (N, T, d), the norm would take T for the features
+    # on tokens, (N, T, d), the norm would take T for the features
     if kinds == ["affine", "norm"] and not (type(parts[0]) is nn.Linear and call.z.dim() != 2):
         return parts[0], parts[1]
     return None, None

@@ -1,46 +1,54 @@
-"""The local Hessian of a block (zhang2018): how well a gradient step can do what the network behind the block asks."""
+"""The local Hessian of a block (zhang2018): how far one gradient step can bring the block towards its target."""
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from functools import cached_property
 from typing import Literal
 
 from torch import Tensor
 
-from wellcond.errors import InvalidProblem
+from wellcond.errors import Unsupported
+from wellcond.local.block import find_block
 from wellcond.local.block_call import BlockCall, record
-from wellcond.local.blocks import find_block
 from wellcond.local.closed_form_of import ClosedForm, closed_form_of, formula_of
 from wellcond.local.curvature import LocalCurvature
 from wellcond.problem.problem import Problem
-from wellcond.results import Row, number
+from wellcond.results import Cost, Result, Row, number
+from wellcond.results.quantities import BACK_MATCHING_LOSS, INPUT_ENTRIES, PARAMETERS, TARGET_CHANGE
 
 
 @dataclass(frozen=True, eq=False, repr=False)
-class LocalHessian:
+class LocalHessian(Result):
     """The back-matching loss ℓ_b of one block on one batch, and its second derivatives.
 
-    It belongs to the parameters and the batch it was made with: what happens to the model later does not change it.
+    It belongs to the parameters and the batch it was made with: later changes to the model do not affect it.
 
-    is_loss: whether ℓ_b is the problem's loss (the last block) and not the squared distance to the target.
+    Attributes:
+        problem: The problem that the block is a part of.
+        call: The block's call on the first batch.
+        is_loss: Whether ℓ_b is the problem's loss (the last block) and not the squared distance to the target.
+        cost: The passes it took; products with the operators are not included.
     """
 
-    problem: Problem
-    call: BlockCall
+    problem: Problem = field(repr=False)
+    call: BlockCall = field(repr=False)
     is_loss: bool
+    cost: Cost
 
     @property
     def name(self) -> str:
+        """The block's name."""
         return self.call.block.name
 
     @property
     def input_shape(self) -> tuple[int, ...] | None:
-        """Of z_{b−1}, the whole batch's; None where the block receives no floating-point tensor."""
+        """The shape of z_{b−1} for the whole batch; None if the block receives no floating-point tensor."""
         return None if self.call.z is None else tuple(self.call.z.shape)
 
     @property
     def output_shape(self) -> tuple[int, ...]:
+        """The shape of z_b."""
         return tuple(self.call.output.shape)
 
     @property
@@ -50,7 +58,7 @@ class LocalHessian:
 
     @property
     def target(self) -> Tensor:
-        """z_b^{k+½} = z_b − ∂J/∂z_b: what the network behind asks of the block. The loss of the last one needs none."""
+        """z_b^{k+½} = z_b − ∂J/∂z_b: what the rest of the network asks of the block. The last block's loss has none."""
         return self.call.output.detach() - self.output_gradient
 
     @property
@@ -62,125 +70,152 @@ class LocalHessian:
 
     @cached_property
     def z(self) -> LocalCurvature:
-        """H_z = ∂²ℓ_b/∂z_{b−1}², over the whole batch's input, flattened."""
+        """H_z = ∂²ℓ_b/∂z_{b−1}², over the whole batch's input, flattened.
+
+        Raises:
+            Unsupported: The block receives no floating-point tensor.
+        """
         if self.call.z is None:
-            raise InvalidProblem(
+            raise Unsupported(
                 f"block {self.name!r} receives no floating-point tensor (an embedding takes integers), so its loss has "
-                "no derivative in its input. Its .weight can be measured."
+                "no derivative with respect to its input. Its .weight can be measured."
             )
         return LocalCurvature("H_z", self.call, {"z": self.call.z}, self.is_loss)
 
     @cached_property
     def weight(self) -> LocalCurvature:
-        """H_W = ∂²ℓ_b/∂vec(W_b)², over the block's trainable parameters, flattened in the model's order."""
+        """H_W = ∂²ℓ_b/∂vec(W_b)², over the block's trainable parameters, flattened in the model's order.
+
+        Raises:
+            Unsupported: The block has no trainable parameters.
+        """
         if not self.call.params:
-            raise InvalidProblem(f"block {self.name!r} has no trainable parameters. Its .z can be measured.")
+            raise Unsupported(f"block {self.name!r} has no trainable parameters. Its .z can be measured.")
         return LocalCurvature("H_W", self.call, self.call.params, self.is_loss)
 
-    def closed_form(self, statistics: Literal["differentiated", "constant"] = "differentiated") -> ClosedForm:
+    def closed_form(self, variant: Literal["batch", "detached"] = "batch") -> ClosedForm:
         """The Gauss-Newton matrices from a formula: for linear, convolutional and batch normalization layers.
 
-        A block is one of these, or a Sequential or range of a linear or convolutional one and its BatchNorm. A layer
-        that computes its weight has none: a pruned one, one with spectral_norm or weight_norm.
+        A block is one of these, or a Sequential or range of a linear or convolutional layer and its BatchNorm. A layer
+        that computes its weight has no closed form: a pruned one, or one with spectral_norm or weight_norm.
 
-        statistics: with batch statistics, `"differentiated"` follows the gradient through them, as `gauss_newton` does;
-            `"constant"` holds them fixed, as eqs. 17 and 18 do. What that leaves out of an example's block of H_z is of
-            order 1/batch; of H_w it is not small, however large the batch: a row of W is a null vector of its own H_w.
+        Args:
+            variant: For BatchNorm with batch statistics, whether the gradient goes through them: `"batch"` as in
+                training and in `gauss_newton`, or `"detached"`, which holds them fixed as eqs. 17 and 18 do. In one
+                example's block of H_z they differ by terms of order 1/batch. In H_w the difference is not small,
+                however large the batch: a row of W is a null vector of its own H_w.
+
+        Returns:
+            The matrices as blocks along a diagonal.
+
+        Raises:
+            ValueError: The variant is not known.
+            Unsupported: The block has no closed form.
         """
-        if statistics not in ("differentiated", "constant"):
-            raise ValueError(f'statistics is {statistics!r}; write "differentiated" or "constant".')
-        formula = None if self.is_loss else formula_of(self.call)
-        if formula is None:
-            why = "is judged by the loss itself" if self.is_loss else f"({self.call.block.kind}) has none"
-            raise InvalidProblem(
-                f"closed forms are known for linear, convolutional and BatchNorm layers under the squared loss; block "
+        if variant not in ("batch", "detached"):
+            raise ValueError(f'variant is {variant!r}; write "batch" or "detached".')
+        if self._formula is None:
+            why = "is measured by the loss itself" if self.is_loss else f"({self.call.block.kind}) has none"
+            raise Unsupported(
+                "closed forms are known for linear, convolutional and BatchNorm layers under the squared loss; block "
                 f"{self.name!r} {why}. Use .z.gauss_newton and .weight.gauss_newton."
             )
-        batch_statistics = self.problem.batchnorm == "batch"
-        return closed_form_of(self.call, formula, batch_statistics=batch_statistics, constant=statistics == "constant")
+        return closed_form_of(self.call, self._formula, is_detached=variant == "detached")
 
-    def rows(self) -> list[Row]:
+    def rows(self, step: int | None = None) -> list[Row]:
+        """ℓ_b, the relative change that the target asks for, and the sides of H_z and H_W."""
         change = float(self.output_gradient.norm() / self.call.output.detach().norm())
         inputs = 0 if self.call.z is None else self.call.z.numel()
-        params = sum(p.numel() for p in self.call.params.values())
-        return [
-            Row(None, self.name, "back_matching_loss", self.loss, "loss"),
-            Row(None, self.name, "target_change", change, "‖∂J/∂z‖/‖z‖"),
-            Row(None, self.name, "input_entries", float(inputs), "entries"),
-            Row(None, self.name, "parameters", float(params), "entries"),
+        numbers = [
+            (BACK_MATCHING_LOSS, self.loss, "loss"),
+            (TARGET_CHANGE, change, "‖∂J/∂z‖/‖z‖"),
+            (INPUT_ENTRIES, float(inputs), "entries"),
+            (PARAMETERS, float(self._parameter_count), "entries"),
         ]
+        return [Row(step, self.name, *entry) for entry in numbers]
 
     def __repr__(self) -> str:
         return f"LocalHessian({self.name!r}, {self.call.block.kind}, loss={number(self.loss)})"
 
     def __str__(self) -> str:
-        z, params = self.call.z, self.call.params
-        size = sum(p.numel() for p in params.values())
-        names = (
-            ", ".join(params)
-            if len(params) <= 4
-            else f"{len(params)}, {next(iter(params))} to {next(reversed(params))}"
-        )
+        z, params = self.call.z, list(self.call.params)
+        names = ", ".join(params) if len(params) <= 4 else f"{len(params)}, {params[0]} to {params[-1]}"
         data = "the batch" if self.problem.is_one_batch else "the first batch"
         squared = f"½‖z½ − z‖² = {number(self.loss)}, a sum over {data}"
-        formula = None if self.is_loss else formula_of(self.call)
         lines = [
             f"local Hessian of block {self.name!r} ({self.call.block.kind})",
             f"loss        {f'the loss itself, {number(self.loss)}, the mean over {data}' if self.is_loss else squared}",
             f"input       {self.input_shape or 'no floating-point tensor'}"
             + ("" if z is None else f" → H_z of side {z.numel():,}"),
-            "parameters  " + (f"{names} → H_W of side {size:,}" if params else "none trainable"),
+            "parameters  " + (f"{names} → H_W of side {self._parameter_count:,}" if params else "none trainable"),
             f"output      {self.output_shape}, {self.call.evaluation.examples} examples",
             f"batch norm  {self.problem.batchnorm} statistics",
-            f"closed form {formula or 'none'}",
-            "cost        1 u and a forward pass of the block; a product about 2 forward+backward passes of the block, "
-            "4/3 for Gauss-Newton",
+            f"closed form {self._formula or 'none'}",
+            "products    about 2 forward+backward passes of the block each, 4/3 for Gauss-Newton",
         ]
         if not self.call.is_used:
             lines.append("note        the loss does not depend on this output: the target is the output itself")
         if self.call.has_other_uses:
-            lines.append(
-                "note        the loss depends on other outputs of the block too: the target is the first's alone"
-            )
-        return "\n".join(lines)
+            lines.append("note        the loss also depends on other outputs of the block: the target is the first's")
+        return "\n".join([*lines, str(self.cost)])
+
+    @property
+    def _formula(self) -> str | None:
+        return None if self.is_loss else formula_of(self.call)
+
+    @property
+    def _parameter_count(self) -> int:
+        return sum(p.numel() for p in self.call.params.values())
 
 
-def local_hessian(problem: Problem, block: str, *, last: Literal["loss", "squared"] = "loss") -> LocalHessian:
-    """The second derivatives of a block's back-matching loss, in its input z and in its parameters W.
+def local_hessian(problem: Problem, layer: str, *, last: Literal["loss", "squared"] = "loss") -> LocalHessian:
+    """The second derivatives of a block's back-matching loss with respect to its input z and its parameters W.
 
     A network z_b = F_b(W_b, z_{b−1}) passes back targets z_b^{k+½} = z_b − ∂ℓ_{b+1}/∂z_b, and each block minimises
 
         ℓ_b = ½‖z_b^{k+½} − F_b(W_b, z_{b−1})‖²,   for the last block ℓ_B = J, the loss.
 
-    Back-propagation is one gradient step of size 1 in every z and of size μ in every W (`back_matching`), which gets as
-    far as H_z = ∂²ℓ_b/∂z_{b−1}² and H_W = ∂²ℓ_b/∂W_b² are well conditioned. `.z` and `.weight` each have an `.exact`
-    and a `.gauss_newton` operator, for `wc.eigenvalues`, `wc.spectrum`, `wc.density` and `wc.trace`; `.layer(name)` of
-    an operator is the diagonal block of one parameter.
+    Back-propagation is one gradient step of size 1 in every z and of size μ in every W (`back_matching`). How far that
+    gets depends on how well H_z = ∂²ℓ_b/∂z_{b−1}² and H_W = ∂²ℓ_b/∂W_b² are conditioned. `.z` and `.weight` each have
+    an `.exact` and a `.gauss_newton` operator, for `wc.eigenvalues`, `wc.spectrum`, `wc.density` and `wc.trace`;
+    `.layer(name)` of an operator is the diagonal block of one parameter.
 
-    block: a module's name (a residual block is the module that adds its skip connection; "" is the whole model), or a
-        range of a Sequential, "features[3:7]", "[0:2]". It must be called once in a forward pass. z is the first
-        floating-point tensor among its arguments, wherever it stands (`attention(x, x, x)`); other arguments are
-        constants. Its output is the first tensor it returns.
-    last: the last block is the one whose output the loss is computed from. Its loss is `"loss"`, as in the source, or
-        `"squared"`, as all other blocks'.
+    The first batch is used, since a back-matching loss belongs to one batch; `.z` has its examples × n_{b−1} entries.
+    It costs at most one forward and backward pass of the model, and a forward pass of the block.
 
-    Takes the first batch: a back-matching loss belongs to one. Entries of `.z`: its examples × n_{b−1}. Costs one
-    forward and backward pass of the model at most, and a forward pass of the block.
+    Args:
+        problem: The problem.
+        layer: The block: a module's name (a residual block is the module that adds its skip connection; "" is the
+            whole model), or a range of a Sequential, "features[3:7]", "[0:2]". It must be called once in a forward
+            pass. z is the first floating-point tensor among its arguments, wherever it occurs (`attention(x, x, x)`);
+            other arguments are constants. Its output is the first tensor it returns.
+        last: The loss of the last block, from whose output the loss is computed: `"loss"`, the loss itself as in the
+            source, or `"squared"`, as for all other blocks.
 
-    >>> import torch, wellcond as wc
-    >>> model = torch.nn.Sequential(torch.nn.Linear(2, 1, bias=False), torch.nn.Tanh(), torch.nn.Linear(1, 1))
-    >>> model[0].weight.data = torch.tensor([[3.0, 4.0]])
-    >>> x = torch.tensor([[1.0, 0.0], [1.0, 2.0]])
-    >>> local = local_hessian(wc.Problem(model, torch.nn.MSELoss(), (x, torch.zeros(2, 1))), "0")
-    >>> local.weight.exact.dense()                                # Σ_j z_j z_jᵀ
-    tensor([[2., 2.],
-            [2., 4.]])
-    >>> wc.spectrum(local.z.gauss_newton).values.tolist()         # WᵀW for each of two examples
-    [0.0, 0.0, 25.0, 25.0]
+    Returns:
+        The local Hessian.
+
+    Raises:
+        ValueError: `layer` is not a string, or `last` is not known.
+        UnknownLayer: There is no such block.
+        InvalidProblem: The block is not called exactly once, or cannot be differentiated.
+        NotDeterministic: The block gives another output when it is called again.
+
+    Example:
+        >>> import torch, wellcond as wc
+        >>> model = torch.nn.Sequential(torch.nn.Linear(2, 1, bias=False), torch.nn.Tanh(), torch.nn.Linear(1, 1))
+        >>> model[0].weight.data = torch.tensor([[3.0, 4.0]])
+        >>> x = torch.tensor([[1.0, 0.0], [1.0, 2.0]])
+        >>> local = local_hessian(wc.Problem(model, torch.nn.MSELoss(), (x, torch.zeros(2, 1))), "0")
+        >>> local.weight.exact.dense()                            # Σ_j z_j z_jᵀ
+        tensor([[2., 2.],
+                [2., 4.]])
+        >>> wc.spectrum(local.z.gauss_newton).values.tolist()     # WᵀW for each of two examples
+        [0.0, 0.0, 25.0, 25.0]
     """
     if last not in ("loss", "squared"):
         raise ValueError(f'last is {last!r}; write "loss" or "squared".')
-    found = find_block(problem.model, block)
+    block, before = find_block(problem.model, layer), problem.cost
     with problem.measuring():
-        call = record(problem, found)
-    return LocalHessian(problem, call, call.is_last and last == "loss")
+        call = record(problem, block)
+    return LocalHessian(problem, call, call.is_last and last == "loss", problem.cost - before)

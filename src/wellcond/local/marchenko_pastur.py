@@ -1,33 +1,41 @@
-"""The spectrum that a local Hessian has when its weights are random: the Marchenko-Pastur law (zhang2018)."""
+"""The spectrum of a local Hessian whose weights are random: the Marchenko-Pastur law (zhang2018)."""
 
 from __future__ import annotations
 
 import math
 from collections.abc import Sequence
 from dataclasses import dataclass
-from typing import TypeVar
+from typing import TYPE_CHECKING, TypeVar
 
 import torch
 from torch import Tensor
 
-from wellcond.results import Row
+from wellcond.results import Result, Row
+from wellcond.results.quantities import MASS_AT_ZERO, MEAN, SUPPORT_HIGH, SUPPORT_LOW
 from wellcond.spectral.exact import Spectrum
 
+if TYPE_CHECKING:
+    from matplotlib.figure import Figure
+
 Value = TypeVar("Value", float, Tensor)
-"""A number, or a tensor of them; what comes out is as what went in, in float64."""
+"""A number or a tensor; the result is of the same kind, in float64."""
 Eigenvalues = Spectrum | Tensor | Sequence[float]
 
 BISECTIONS = 100
 """Enough to halve [0, π] down to neighbouring float64 numbers wherever the answer is above 1e-14."""
 SERIES = 100
-"""Terms of Kolmogorov's series; those left out are below 1e-80 wherever it is evaluated."""
+"""Terms of Kolmogorov's series; the rest is below 1e-80 wherever it is evaluated."""
 
 
 @dataclass(frozen=True)
-class MarchenkoPastur:
+class MarchenkoPastur(Result):
     """The limiting law of the eigenvalues of WᵀW/n, W of n rows and n/c columns, independent entries of variance σ².
 
     A share `mass_at_zero` of the eigenvalues is 0; the others have a density on `support` = [c₋, c₊].
+
+    Attributes:
+        c: Rows over columns.
+        sigma: Standard deviation of the entries.
     """
 
     c: float
@@ -45,20 +53,31 @@ class MarchenkoPastur:
 
         Rows of length 1 have entries of variance 1/columns, so WᵀW has the law with σ² = c: support (1 ∓ √c)², mean c.
 
-        >>> MarchenkoPastur.of_unit_rows(4.0).support
-        (1.0, 9.0)
+        Args:
+            c: Rows over columns.
+
+        Raises:
+            ValueError: c is not above 0 and finite.
+
+        Example:
+            >>> MarchenkoPastur.of_unit_rows(4.0).support
+            (1.0, 9.0)
         """
         return cls(c).scaled(c)
 
     def scaled(self, factor: float) -> MarchenkoPastur:
-        """The law of the eigenvalues times `factor`: that of WᵀW itself is `.scaled(n)`."""
+        """The law of the eigenvalues times `factor`: that of WᵀW itself is `.scaled(n)`.
+
+        Raises:
+            ValueError: The factor is not above 0 and finite.
+        """
         if not 0 < factor < math.inf:
-            raise ValueError(f"factor is {factor}; the law can be scaled by what is above 0 and finite.")
+            raise ValueError(f"factor is {factor}; pass a number above 0 and finite.")
         return MarchenkoPastur(self.c, self.sigma * math.sqrt(factor))
 
     @property
     def support(self) -> tuple[float, float]:
-        """c₋ and c₊ = σ²(1 ∓ √c)²/c, between which the eigenvalues other than 0 lie."""
+        """c₋ and c₊ = σ²(1 ∓ √c)²/c, the ends of the interval of the eigenvalues other than 0."""
         scale, root = self.sigma**2 / self.c, math.sqrt(self.c)
         return scale * (1 - root) ** 2, scale * (1 + root) ** 2
 
@@ -73,7 +92,14 @@ class MarchenkoPastur:
         return self.moment(1)
 
     def moment(self, order: int) -> float:
-        """Mean of λ^k: σ^2k Σ_r C(k, r) C(k−1, r) c^−r / (r + 1), r from 0 to k−1 (Narayana's numbers); zeros count."""
+        """The mean of λ^k over all eigenvalues: σ^2k Σ_r C(k, r) C(k−1, r) c^−r / (r + 1), r from 0 to k−1.
+
+        Args:
+            order: k. The coefficients are Narayana's numbers.
+
+        Raises:
+            ValueError: The order is below 0.
+        """
         if order < 0:
             raise ValueError(f"order is {order}; a moment has an order of 0 or more.")
         if order == 0:
@@ -90,7 +116,7 @@ class MarchenkoPastur:
         return _as_given(x, torch.where((t == 0) & (self.c == 1), math.inf, found))  # it ends in 1/√x there
 
     def cdf(self, x: Value) -> Value:
-        """The share of eigenvalues up to x, zeros included; in closed form, to rounding.
+        """The share of eigenvalues up to x, including zeros; a closed form, exact to rounding.
 
         With x = c₋ + (c₊ − c₋) sin²(θ/2), θ from 0 to π, and ρ = max(√c, 1/√c),
 
@@ -102,7 +128,11 @@ class MarchenkoPastur:
         return _as_given(x, torch.where(t < 0, 0.0, self._share_below(theta)))
 
     def quantile(self, q: Value) -> Value:
-        """The eigenvalue below which a share q of them lies, 0 ≤ q ≤ 1: the inverse of `cdf`, by bisection in θ."""
+        """The eigenvalue below which a share q of them lies: the inverse of `cdf`, by bisection in θ.
+
+        Raises:
+            ValueError: q is not between 0 and 1.
+        """
         low, high = self.support
         t = torch.as_tensor(q, dtype=torch.float64)
         if not bool(((t >= 0) & (t <= 1)).all()):
@@ -116,17 +146,25 @@ class MarchenkoPastur:
         return _as_given(q, torch.where(t <= self.mass_at_zero, low if self.c >= 1 else 0.0, found))
 
     def distance(self, values: Eigenvalues) -> float:
-        """Kolmogorov's distance sup |F_n − F| of a measured spectrum, all its eigenvalues, from the law.
+        """Kolmogorov's distance sup |F_n − F| between a measured spectrum and the law.
 
-        Eigenvalues that are 0 to rounding count as 0, see `zeros_of_rounding`; so pass them in the dtype that they
-        were computed in. Compare with `critical_value(len(values))`.
+        Args:
+            values: All eigenvalues, in the dtype in which they were computed: those that are 0 to rounding count as 0
+                (`zeros_of_rounding`).
 
-        >>> law = marchenko_pastur(2.0)
-        >>> round(law.distance([law.quantile(0.3)]), 9)      # steps from 0 to 1 where the law is at 0.3
-        0.7
+        Returns:
+            The distance, to be compared with `critical_value(len(values))`.
+
+        Raises:
+            ValueError: The values are not a vector of finite numbers.
+
+        Example:
+            >>> law = marchenko_pastur(2.0)
+            >>> round(law.distance([law.quantile(0.3)]), 9)      # steps from 0 to 1 where the law is at 0.3
+            0.7
         """
         measured = zeros_of_rounding(values)
-        # the supremum is reached beside a step of F_n; the law itself may jump at 0
+        # the supremum lies beside a step of F_n; the law itself may jump at 0
         after = self.cdf(measured)
         before = torch.where(measured <= 0, 0.0, after)
         n = len(measured)
@@ -137,16 +175,24 @@ class MarchenkoPastur:
     def critical_value(n: int, level: float = 0.01) -> float:
         """The distance that n independent draws exceed with probability `level`.
 
-        It is x/√n with 2 Σ_k (−1)^{k−1} e^{−2k²x²} = level, k from 1: the limit, a little above that of any finite n.
+        It is x/√n with 2 Σ_k (−1)^{k−1} e^{−2k²x²} = level, k from 1: the limit, slightly above that of any finite n.
         Eigenvalues are not independent: they repel each other, and those of one matrix follow their law to within a
         few multiples of 1/n. So a spectrum that has the law lies far below this value, and one above it does not have
-        the law; but one below it may still come from elsewhere.
+        the law; one below it may still have another.
 
-        >>> round(MarchenkoPastur.critical_value(100), 5)
-        0.16276
+        Args:
+            n: The number of draws.
+            level: The probability.
+
+        Raises:
+            ValueError: n is below 1, or the level is not between 0 and 1.
+
+        Example:
+            >>> round(MarchenkoPastur.critical_value(100), 5)
+            0.16276
         """
         if n < 1:
-            raise ValueError(f"n is {n}; a spectrum has one eigenvalue at least.")
+            raise ValueError(f"n is {n}; a spectrum has at least one eigenvalue.")
         if not 0 < level < 1:
             raise ValueError(f"level is {level}; it is a probability, above 0 and below 1.")
         below, above = 0.1, 40.0  # where all but 1e-50 and less than 1e-1000 of the probability is exceeded
@@ -156,10 +202,22 @@ class MarchenkoPastur:
             below, above = (x, above) if exceeded > level else (below, x)
         return above / math.sqrt(n)
 
-    def rows(self) -> list[Row]:
+    def rows(self, step: int | None = None) -> list[Row]:
+        """The ends of the support, the share at 0, and the mean."""
         low, high = self.support
-        numbers = {"support_low": low, "support_high": high, "mass_at_zero": self.mass_at_zero, "mean": self.mean}
-        return [Row(None, "", f"marchenko_pastur_{name}", value, "") for name, value in numbers.items()]
+        numbers = {SUPPORT_LOW: low, SUPPORT_HIGH: high, MASS_AT_ZERO: self.mass_at_zero, MEAN: self.mean}
+        return [Row(step, "", quantity, value, "") for quantity, value in numbers.items()]
+
+    def figure(self, values: Eigenvalues | None = None) -> Figure:
+        """The density of the law, over the histogram of a measured spectrum if there is one.
+
+        Args:
+            values: All eigenvalues, as for `distance`.
+        """
+        from wellcond.report.spectra import spectra_figure
+
+        title = f"Marchenko-Pastur, c = {self.c:.4g}, σ = {self.sigma:.4g}"
+        return spectra_figure({title: (None if values is None else zeros_of_rounding(values), self)})
 
     def __str__(self) -> str:
         low, high = self.support
@@ -181,28 +239,42 @@ def marchenko_pastur(c: float, sigma: float = 1.0) -> MarchenkoPastur:
 
         dν = max(0, 1 − c) δ₀ + c √((c₊ − λ)(λ − c₋)) / (2πσ²λ) dλ,    c± = σ²(1 ± √c)²/c.
 
-    Three matrices, three laws:
+    Three matrices have three laws:
 
     - WᵀW/n_b: `marchenko_pastur(c, sigma)`.
     - H_z = WᵀW of a linear layer: `marchenko_pastur(c, sigma).scaled(n_b)`. The source prints the law above for this
       matrix, which is n_b times too small.
     - H_z of a linear layer and BatchNorm with white inputs: `MarchenkoPastur.of_unit_rows(c)`, whatever σ is.
 
-    >>> law = marchenko_pastur(0.25, sigma=2.0)
-    >>> law.support, law.mass_at_zero, law.mean
-    ((4.0, 36.0), 0.75, 4.0)
-    >>> law.cdf(0.0), law.cdf(36.0)
-    (0.75, 1.0)
-    >>> law.quantile(torch.tensor([0.5, 0.75, 1.0])).tolist()
-    [0.0, 0.0, 36.0]
+    Args:
+        c: Rows over columns.
+        sigma: Standard deviation of the entries.
+
+    Returns:
+        The law.
+
+    Raises:
+        ValueError: c or sigma is not above 0 and finite.
+
+    Example:
+        >>> law = marchenko_pastur(0.25, sigma=2.0)
+        >>> law.support, law.mass_at_zero, law.mean
+        ((4.0, 36.0), 0.75, 4.0)
+        >>> law.cdf(0.0), law.cdf(36.0)
+        (0.75, 1.0)
+        >>> law.quantile(torch.tensor([0.5, 0.75, 1.0])).tolist()
+        [0.0, 0.0, 36.0]
     """
     return MarchenkoPastur(float(c), float(sigma))
 
 
 def zeros_of_rounding(values: Eigenvalues) -> Tensor:
-    """The eigenvalues ascending in float64, with 0 for those that rounding cannot tell from it.
+    """The eigenvalues ascending in float64, with exactly 0 for those that rounding cannot tell from 0.
 
-    That is for all of size up to n·ε·max|λ|, ε of the dtype of `values`: the level of `numerical_rank`.
+    These are all of size up to n·ε·max|λ|, ε of the dtype of `values`: the level of `numerical_rank`.
+
+    Raises:
+        ValueError: The values are not a vector of finite numbers.
     """
     given = values.values if isinstance(values, Spectrum) else values
     found = given.detach() if isinstance(given, Tensor) else torch.tensor(given, dtype=torch.float64)

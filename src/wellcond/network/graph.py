@@ -1,26 +1,41 @@
-"""Walking the autograd graph backward: which operations lead to a result."""
+"""The autograd graph, walked backward: which operations lead to a result, and which of them separate it."""
 
 from __future__ import annotations
 
+from collections import Counter, defaultdict
 from collections.abc import Iterable
+from functools import reduce
 
 from torch.autograd.graph import Node
 
+from wellcond.errors import InvalidProblem
+
+Place = tuple[Node, int]
+"""A tensor's place in the graph: the operation that made it, and which of its outputs it is."""
+
 
 def inputs_of(node: Node) -> list[Node]:
-    """The operations that a node hands its gradients to."""
+    """The operations that a node passes its gradients on to."""
     return [above for above, _ in node.next_functions if above is not None]
 
 
 def upstream(ends: Iterable[Node | None], stop: Node | None) -> set[Node]:
-    """All nodes before the ends (included) and after `stop`; not the leaves, which all passes share.
+    """All operations that lead to the ends.
 
-    >>> import torch
-    >>> w = torch.ones(2, requires_grad=True)
-    >>> middle = w.exp()
-    >>> end = middle.sum().log()
-    >>> sorted(node.name() for node in upstream([end.grad_fn], middle.grad_fn))
-    ['LogBackward0', 'SumBackward0']
+    Args:
+        ends: Where the walk begins; they are part of the result.
+        stop: Where it turns back; neither this operation nor what is reached only through it is part of the result.
+
+    Returns:
+        The operations without the leaves, which are parameters and inputs that any pass may share.
+
+    Example:
+        >>> import torch
+        >>> w = torch.ones(2, requires_grad=True)
+        >>> middle = w.exp()
+        >>> end = middle.sum().log()
+        >>> sorted(node.name() for node in upstream([end.grad_fn], middle.grad_fn))
+        ['LogBackward0', 'SumBackward0']
     """
     found: set[Node] = set()
     waiting = [node for node in ends if node is not None]
@@ -30,3 +45,112 @@ def upstream(ends: Iterable[Node | None], stop: Node | None) -> set[Node]:
             found.add(node)
             waiting += inputs_of(node)
     return found
+
+
+def refuse_reentrant_checkpoints(operations: Iterable[Node]) -> None:
+    """Refuse `torch.utils.checkpoint(..., use_reentrant=True)`, which only `.backward()` can see through.
+
+    Args:
+        operations: All operations of a graph.
+
+    Raises:
+        InvalidProblem: One of them is such a checkpoint.
+    """
+    if any(node.name() == "CheckpointFunctionBackward" for node in operations):
+        raise InvalidProblem(
+            "the model uses torch.utils.checkpoint with use_reentrant=True, which has no derivatives with respect to "
+            "single tensors and no second derivatives. Write checkpoint(..., use_reentrant=False)."
+        )
+
+
+class Separators:
+    """The operations that separate the graph of an end: whatever leads to one reaches the end through it alone.
+
+    An operation v dominates w if every path from the end back to w leads through v. A separator dominates everything
+    that leads to it, except leaves: they are parameters, which any operation may use. All separators are found in
+    one walk.
+
+    Args:
+        end: The operation that made the result, usually the loss.
+
+    Example:
+        >>> import torch
+        >>> w = torch.ones(2, requires_grad=True)
+        >>> stem = w.exp()
+        >>> branch = stem.sin()
+        >>> end = (stem + branch).sum()                    # a skip connection passes the branch by
+        >>> separators = Separators(end.grad_fn)
+        >>> [(t.grad_fn, 0) in separators for t in (stem, branch)]
+        [True, False]
+    """
+
+    def __init__(self, end: Node) -> None:
+        order = _consumers_first(end)
+        consumers: dict[Node, list[Node]] = defaultdict(list)
+        self._used_outputs: dict[Node, set[int]] = defaultdict(set)
+        for node in order:
+            for above, output in node.next_functions:
+                if above is not None and above.next_functions:
+                    consumers[above].append(node)
+                    self._used_outputs[above].add(output)
+
+        # the dominator tree: a node's parent is the last operation that all paths to it have in common
+        parent: dict[Node, Node] = {}
+        depth = {end: 0}
+
+        def common(first: Node, second: Node) -> Node:
+            while first is not second:
+                if depth[first] < depth[second]:
+                    first, second = second, first
+                first = parent[first]
+            return first
+
+        # An edge from `node` back to `above` passes by all operations that dominate `node` but not `above`: those on
+        # the way up from `node` to the parent of `above`. Count +1 where that way begins and −1 where it ends, and add
+        # up over subtrees.
+        passed_by: Counter[Node] = Counter()
+        for node in order[1:]:
+            parent[node] = reduce(common, consumers[node])
+            depth[node] = depth[parent[node]] + 1
+            passed_by.update(consumers[node])
+            passed_by[parent[node]] -= len(consumers[node])
+
+        self._size = dict.fromkeys(order, 1)
+        for node in reversed(order[1:]):
+            passed_by[parent[node]] += passed_by[node]
+            self._size[parent[node]] += self._size[node]
+        self._passed_by = passed_by
+
+        # numbered so that what a node dominates directly follows it
+        self._number, free = {end: 0}, {end: 1}
+        for node in order[1:]:
+            self._number[node] = free[parent[node]]
+            free[parent[node]] += self._size[node]
+            free[node] = self._number[node] + 1
+
+    def __contains__(self, place: Place) -> bool:
+        """Whether the tensor at this place separates the graph: no other output of its operation is used."""
+        node, output = place
+        return self._used_outputs.get(node) == {output} and not self._passed_by[node]
+
+    def leads(self, first: Node, second: Node) -> bool:
+        """Whether the second operation, a separator, uses what the first one computes."""
+        return 0 <= self._number[first] - self._number[second] < self._size[second]
+
+
+def _consumers_first(end: Node) -> list[Node]:
+    """All operations that lead to the end, without leaves; each comes after those that use its result."""
+    finished: list[Node] = []
+    seen = {end}
+    waiting = [(end, iter(inputs_of(end)))]
+    while waiting:
+        node, above = waiting[-1]
+        for candidate in above:
+            if candidate not in seen and candidate.next_functions:
+                seen.add(candidate)
+                waiting.append((candidate, iter(inputs_of(candidate))))
+                break
+        else:
+            waiting.pop()
+            finished.append(node)
+    return finished[::-1]
