@@ -9,6 +9,7 @@ import pkgutil
 import re
 from collections.abc import Iterator
 from dataclasses import dataclass, field
+from functools import cache
 from types import ModuleType
 from typing import Any
 
@@ -41,6 +42,15 @@ class Page:
         return "\n\n".join(part for part in parts if part) + "\n"
 
 
+def index() -> str:
+    """The first page of the reference: all names, with a sentence each."""
+    parts = ["# API reference", "All names of `import wellcond as wc`, then the modules that hold more."]
+    for page in pages():
+        parts += [f"## [{page.title}]({page.path.partition('/')[2]})", page.intro, _table(page.names)]
+    return "\n\n".join(part for part in parts if part) + "\n"
+
+
+@cache
 def pages() -> list[Page]:
     """All pages: one per commented group of `wellcond/__init__.py`, one per module with public names of its own."""
     top = {name: getattr(wellcond, name) for name in wellcond.__all__}
@@ -156,6 +166,12 @@ def _is_public(cls: type) -> bool:
 def _object(name: str) -> Any:
     module, _, attribute = name.rpartition(".")
     return getattr(importlib.import_module(module), attribute)
+
+
+def is_exception(name: str) -> bool:
+    """Whether a dotted name is that of an exception, which has no signature of its own."""
+    thing = _object(name)
+    return inspect.isclass(thing) and issubclass(thing, Exception)
 
 
 def _entry(name: str, level: int) -> str:

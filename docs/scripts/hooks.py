@@ -1,0 +1,95 @@
+"""What the build of the site adds to the written pages: the reference, tables, the room map, and links to names."""
+
+from __future__ import annotations
+
+import re
+import sys
+from pathlib import Path
+from typing import Any
+
+from markdown import Extension, Markdown
+from markdown.inlinepatterns import SimpleTextInlineProcessor
+from mkdocs.config.defaults import MkDocsConfig
+from mkdocs.exceptions import PluginError
+from mkdocs.plugins import get_plugin_logger
+from mkdocs.structure.files import File, Files
+from mkdocs.structure.pages import Page as SitePage
+
+sys.path.insert(0, str(Path(__file__).parent))
+import reference
+import rooms
+import running
+import tables
+
+ROOT = Path(__file__).resolve().parents[2]
+log = get_plugin_logger("wellcond")
+
+
+class Formulas(Extension):
+    """Leaves underscores alone: q̃_xy is a symbol, and emphasis is written with asterisks."""
+
+    def extendMarkdown(self, md: Markdown) -> None:
+        """Called when the converter is set up."""
+        md.inlinePatterns.register(SimpleTextInlineProcessor("(_+)"), "underscores", 70)  # before emphasis, at 60
+
+
+def on_config(config: MkDocsConfig) -> None:
+    """Put the pages of the reference into the navigation."""
+    config.markdown_extensions.append(Formulas())
+    entries = [{page.title.strip("`"): page.path} for page in reference.pages()]
+    for item in config.nav or []:
+        if isinstance(item, dict) and "API reference" in item:
+            item["API reference"] = ["reference/index.md", *entries]
+
+
+def on_files(files: Files, config: MkDocsConfig) -> None:
+    """Add pages that are written elsewhere: by the reference, at the root of the repository, by the benchmarks."""
+    contents = {page.path: page.markdown() for page in reference.pages()}
+    contents["reference/index.md"] = reference.index()
+    for name in ("CHANGELOG", "CONTRIBUTING"):
+        contents[f"{name.lower()}.md"] = (ROOT / f"{name}.md").read_text(encoding="utf-8").replace("](docs/", "](")
+    for path, content in contents.items():
+        files.append(File.generated(config, path, content=content))
+    for path in sorted(tables.RESULTS.glob("*.json")):
+        files.append(File.generated(config, f"results/{path.name}", abs_src_path=str(path)))
+
+
+def on_page_markdown(markdown: str, page: SitePage, **kwargs: Any) -> str:
+    """Fill in tables, the room map and what code prints, and link every `wc.name` to its entry."""
+    markdown = re.sub(r"<!-- table: (\S+) -->", lambda found: tables.TABLES[found[1]](), markdown)
+    if "<!-- rooms:" in markdown:
+        house = rooms.read(ROOT / "src" / "wellcond")
+        markdown = markdown.replace("<!-- rooms: map -->", rooms.svg(house))
+        markdown = markdown.replace("<!-- rooms: files -->", rooms.tables(house))
+    if re.search("<!-- (output|walk) -->", markdown):
+        markdown = running.filled_in(markdown, page.file.src_uri)
+    if page.file.src_uri.startswith(("reference/", "changelog")):
+        return markdown
+    fenced = re.split(r"(^ *```.*?^ *```$)", markdown, flags=re.MULTILINE | re.DOTALL)
+    return "".join(part if i % 2 else _linked(part, page) for i, part in enumerate(fenced))
+
+
+def _linked(text: str, page: SitePage) -> str:
+    """`wc.name` and `wc.name(…)` in a page as links; a name that does not exist is a warning, and fails the build."""
+    names = {name for entry in reference.pages() for name in entry.names}
+
+    def link(found: re.Match[str]) -> str:
+        name = f"wellcond.{found[1]}"
+        if name in names:
+            return f"[{found[0]}][{name}]"
+        if not any(known.startswith(name) for known in names):
+            log.warning("%s: %s is no public name", page.file.src_uri, name)
+        return found[0]
+
+    return re.sub(r"(?<!\[)`wc\.(\w+(?:\.\w+)*)[^`\n]*`", link, text)
+
+
+def on_post_build(config: MkDocsConfig) -> None:
+    """Fail unless every public name has an entry with its signature."""
+    site = Path(config.site_dir)
+    for page in reference.pages():
+        html = (site / page.path).with_suffix(".html").read_text(encoding="utf-8")
+        for name in (*page.names, *page.results):
+            entry = html.partition(f'id="{name}"')[2].partition(' id="')[0]
+            if not entry or ("doc-signature" not in entry and not reference.is_exception(name)):
+                raise PluginError(f"{page.path}: no entry with a signature for {name}")
