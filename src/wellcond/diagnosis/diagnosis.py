@@ -1,30 +1,56 @@
-"""`Diagnosis`: everything measured about one problem, as rows."""
+"""`Diagnosis`: everything measured about one problem."""
 
 from __future__ import annotations
 
 from dataclasses import dataclass
-from pathlib import Path
+from typing import TYPE_CHECKING
 
 from wellcond.diagnosis.magnitudes import Gradients
-from wellcond.diagnosis.step_limit import StepLimit
 from wellcond.layerwise.conditioning import ConditioningTable
 from wellcond.layerwise.neurons import NeuronTable
-from wellcond.report.text import plain_text
-from wellcond.results import Row
+from wellcond.report.facts import plain_text
+from wellcond.results import Cost, Result, Row
+from wellcond.results.quantities import (
+    CONVOLUTIONS,
+    COST,
+    EXAMPLES,
+    GRADIENT_NORM,
+    HESSIAN,
+    LOSS,
+    LR,
+    MAX_LR,
+    MAX_LR_HIGH,
+    MAX_LR_LOW,
+    MOMENTUM,
+    PARAMETERS,
+    WEIGHT_NORM,
+)
+from wellcond.results.text import WHOLE_MODEL
 from wellcond.spectral.eigenvalues import Eigenvalues
 from wellcond.spectral.trace import Trace
+from wellcond.stability.limits import MaxLearningRate
 
-WHOLE_MODEL = "(model)"
-"""The name, in rows, of a model that is itself a layer: there an empty name stands for the network."""
+if TYPE_CHECKING:
+    from matplotlib.figure import Figure
 
 
 @dataclass(frozen=True)
-class Diagnosis:
-    """What was measured. A part is None if it failed, and `failed` says why, by the name of the part.
+class Diagnosis(Result):
+    """What was measured. A part is None if it failed, and `failed` says why.
 
-    conditioning, neurons: by layer. hessian: both ends of its spectrum. trace: of the Hessian.
-    gradients: the loss and ‖∂L/∂θ‖ by layer. weights: ‖θ‖ by layer. step: the largest stable learning rate.
-    about: what the numbers hold for, in words.
+    Attributes:
+        parameters: How many numbers are trained.
+        conditioning: Σx and Σ∇h of every layer.
+        neurons: Dead and always-on ReLUs of every layer.
+        hessian: Both ends of its spectrum.
+        trace: The trace of the Hessian.
+        gradients: The loss, and ‖∂L/∂θ‖ by layer.
+        weights: ‖θ‖ by layer.
+        max_lr: The largest stable learning rate.
+        lr: The optimizer's largest learning rate now, or None without one.
+        about: What the numbers hold for, in words, by title.
+        failed: Why a part could not be measured, by its name.
+        cost: What it took.
     """
 
     parameters: int
@@ -34,58 +60,66 @@ class Diagnosis:
     trace: Trace | None
     gradients: Gradients | None
     weights: dict[str, float]
-    step: StepLimit
+    max_lr: MaxLearningRate | None
+    lr: float | None
     about: dict[str, str]
     failed: dict[str, str]
+    cost: Cost
 
     @property
     def not_covered(self) -> dict[str, str]:
         """Layers without conditioning numbers, and why."""
         return {} if self.conditioning is None else self.conditioning.not_covered
 
-    def rows(self) -> list[Row]:
-        network = [Row(None, "", "parameters", float(self.parameters), "parameters"), *self._hessian_rows()]
-        network += self.step.rows()
-        network += self._convolution_rows()
-        layers = [row for part in (self.conditioning, self.neurons) if part is not None for row in part.rows()]
-        layers += self._dimension_rows()
+    def rows(self, step: int | None = None) -> list[Row]:
+        """The numbers of the network, then those of its layers; a model that is itself a layer is "(model)".
+
+        Args:
+            step: The training step they were measured at.
+        """
+        layers = [row for part in (self.conditioning, self.neurons) if part is not None for row in part.rows(step)]
+        norms = {WEIGHT_NORM: self.weights} | ({GRADIENT_NORM: self.gradients.norms} if self.gradients else {})
+        layers += [Row(step, layer, name, norm, "") for name, by in norms.items() for layer, norm in by.items()]
+        return [*self._network_rows(step), *(row._replace(layer=row.layer or WHOLE_MODEL) for row in layers)]
+
+    def _network_rows(self, step: int | None) -> list[Row]:
+        values: dict[str, tuple[float, str]] = {PARAMETERS: (float(self.parameters), "parameters")}
         if self.gradients is not None:
-            network += self.gradients.network_rows()
-            layers += self.gradients.layer_rows()
-        layers += [Row(None, layer, "weight_norm", norm, "") for layer, norm in self.weights.items()]
-        return network + [row if row.layer else row._replace(layer=WHOLE_MODEL) for row in layers]
-
-    def _hessian_rows(self) -> list[Row]:
-        named: dict[str, float] = {}
+            values[LOSS] = self.gradients.loss, ""
+        if self.neurons is not None:
+            values[EXAMPLES] = float(self.neurons.examples), "examples"
         if self.hessian is not None:
-            for end, i in (("min", 0), ("max", -1)):
-                named[f"lambda_{end}(H)"] = float(self.hessian.values[i])
-                named[f"lambda_{end}_error(H)"] = float(self.hessian.errors[i])
+            values[HESSIAN.lambda_min] = float(self.hessian.values[0]), ""
+            values[HESSIAN.lambda_min_error] = float(self.hessian.errors[0]), ""
+            values[HESSIAN.lambda_max] = float(self.hessian.values[-1]), ""
+            values[HESSIAN.lambda_max_error] = float(self.hessian.errors[-1]), ""
         if self.trace is not None:
-            named |= {"trace(H)": self.trace.value, "trace_error(H)": self.trace.error}
-        return [Row(None, "", quantity, value, "") for quantity, value in named.items()]
+            values |= {HESSIAN.trace: (self.trace.value, ""), HESSIAN.trace_error: (self.trace.error, "")}
+        if self.max_lr is not None:
+            values[MAX_LR] = self.max_lr.value, "lr"
+            values[MAX_LR_LOW] = self.max_lr.low, "lr"
+            values[MAX_LR_HIGH] = self.max_lr.high, "lr"
+            values[MOMENTUM] = self.max_lr.momentum, ""
+        if self.lr is not None:
+            values[LR] = self.lr, "lr"
+        # beside other layers, each position of a convolution has a small share of the gradient
+        if self.conditioning is not None and self.conditioning.convolution == "position":
+            count = sum(layer.kind.startswith("Conv") for layer in self.conditioning.values())
+            values |= {CONVOLUTIONS: (float(count), "layers")} if count else {}
+        values[COST] = self.cost.u, "u"
+        return [Row(step, "", quantity, *value) for quantity, value in values.items()]
 
-    def _convolution_rows(self) -> list[Row]:
-        """How many layers have their positions counted as examples: beside others, each position's share is small."""
-        if self.conditioning is None or self.conditioning.form != "position":
-            return []
-        count = sum(layer.kind.startswith("Conv") for layer in self.conditioning.values())
-        return [Row(None, "", "convolutions", float(count), "layers")] if count else []
+    def figure(self) -> Figure:
+        """λ_max and κ_50% of Σx and Σ∇h against the layer; needs `wellcond[plots]`."""
+        from wellcond.report.curves import layers_figure
 
-    def _dimension_rows(self) -> list[Row]:
-        """The size of each matrix, beside which its rank is read."""
-        return [
-            Row(None, layer.name, f"dimension({matrix})", float(len(part.values)), "")
-            for layer in (self.conditioning or {}).values()
-            for matrix, part in (("Σx", layer.x), ("Σ∇h", layer.g))
-            if part is not None
-        ]
+        return layers_figure({"": self.rows()})
 
-    def save(self, path: str | Path) -> Path:
-        """Write one HTML file that opens offline, with interactive plots and all layers; needs `wellcond[report]`."""
-        from wellcond.report.page import save_page
+    def page(self) -> str:
+        """One HTML page that opens offline, with interactive plots and all layers; needs `wellcond[report]`."""
+        from wellcond.report.page import page
 
-        return save_page({self.about["model"]: self}, path)
+        return page({self.about["model"]: self})
 
     def __str__(self) -> str:
-        return plain_text(self.rows(), self.not_covered, self.failed)
+        return plain_text(self)

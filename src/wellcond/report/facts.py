@@ -130,9 +130,10 @@ def _named(layer: str) -> str:
 
 
 def _loss(pivot: Pivot) -> str:
-    if LOSS not in pivot.network:
+    loss, examples = pivot.network.get(LOSS), pivot.network.get(EXAMPLES)
+    if loss is None:
         return ""
-    return f"{pivot.network[LOSS]:.4g} on {pivot.network[EXAMPLES]:,.0f} examples"
+    return f"{loss:.4g}" if examples is None else f"{loss:.4g} on {examples:,.0f} examples"
 
 
 def _range(pivot: Pivot, matrix: str, forward: bool) -> str:
