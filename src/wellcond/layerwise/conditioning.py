@@ -5,25 +5,35 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import dataclass
 from functools import cached_property
+from typing import TYPE_CHECKING
 
 import torch
 from torch import Tensor
 
 from wellcond.curvature.fisher import Fisher
 from wellcond.curvature.kronecker import Labels, SecondMoment, kronecker_factors
-from wellcond.errors import NonFinite, UnknownLayer
-from wellcond.network.layers import Form
+from wellcond.errors import NonFinite
+from wellcond.network.layers import ConvolutionRows
 from wellcond.problem.problem import Problem
-from wellcond.results import ByLayer, Row, number, text_table
+from wellcond.results import ByLayer, Cost, Progress, Row, number, text_table
+from wellcond.results.quantities import FISHER, GRADIENT, INPUT, KRONECKER, MatrixQuantities
 from wellcond.spectral.condition import condition_number, numerical_rank
 from wellcond.spectral.exact import block_spectra
+
+if TYPE_CHECKING:
+    from matplotlib.figure import Figure
 
 
 @dataclass(frozen=True)
 class Conditioning:
     """The spectrum of one positive semi-definite matrix, in the numbers that matter.
 
-    values: all eigenvalues, ascending. lambda_max: the magnitude. kappa: κ_p by p. rank: eigenvalues above rounding.
+    Attributes:
+        values: All eigenvalues, ascending.
+        lambda_max: The magnitude.
+        kappa: κ_p by p.
+        rank: How many eigenvalues are above rounding.
+        trace: Their sum.
     """
 
     values: Tensor
@@ -34,7 +44,16 @@ class Conditioning:
 
     @classmethod
     def of(cls, values: Tensor, p: Sequence[float], rounding: torch.dtype | None = None) -> Conditioning:
-        """Of eigenvalues in any order. rounding: the dtype whose rounding counts as zero beside the largest."""
+        """The conditioning of a matrix with given eigenvalues.
+
+        Args:
+            values: The eigenvalues, in any order.
+            p: The shares for which κ_p is wanted.
+            rounding: The dtype whose rounding counts as zero beside the largest eigenvalue; None for that of `values`.
+
+        Returns:
+            Magnitude, condition numbers, rank and trace.
+        """
         values = values.sort().values
         largest = float(values[-1])
         # a vanished gradient's eigenvalues have no digits left in float32, their ratios have all
@@ -42,18 +61,33 @@ class Conditioning:
         kappa = {share: condition_number(relative, share) for share in p}
         return cls(values, largest, kappa, numerical_rank(relative), float(values.double().sum()))
 
-    def rows(self, layer: str, matrix: str) -> list[Row]:
-        named = {"lambda_max": self.lambda_max, "rank": float(self.rank), "trace": self.trace}
-        named |= {f"kappa_{100 * p:g}%": kappa for p, kappa in self.kappa.items()}
-        return [Row(None, layer, f"{quantity}({matrix})", value, "") for quantity, value in named.items()]
+    def rows(self, layer: str, names: MatrixQuantities, step: int | None = None) -> list[Row]:
+        """The numbers under the names of one matrix; κ_p of shares without a name are in `kappa` alone."""
+        values = {
+            names.lambda_max: self.lambda_max,
+            names.rank: float(self.rank),
+            names.dimension: float(len(self.values)),
+            names.trace: self.trace,
+        }
+        values |= {names.kappa[p]: kappa for p, kappa in self.kappa.items() if p in names.kappa}
+        return [Row(step, layer, quantity, value, "") for quantity, value in values.items()]
 
 
 @dataclass(frozen=True)
 class LayerConditioning:
-    """One layer: `x` of Σx, `g` of Σ∇h, and `fisher` of the sub-Fisher itself where it is small enough.
+    """The matrices of one layer; None stands for what could not be had, and the table's `not_covered` says why.
 
-    None stands for what could not be had; the table's `not_covered` says why. A grouped convolution, read as patches,
-    has one Σx and one Σ∇h a group: `x` and `g` hold the eigenvalues of all of them.
+    A grouped convolution, read as patches, has one Σx and one Σ∇h per group: `x` and `g` hold the eigenvalues of all.
+
+    Attributes:
+        name: The layer's name.
+        kind: Its type.
+        x: Of Σx.
+        g: Of Σ∇h.
+        fisher: Of the sub-Fisher matrix itself, where it is small enough.
+        note: What to know about the layer's numbers, if anything.
+        by_group: Eigenvalues of Σx and of Σ∇h, each (groups, d).
+        rounding: The dtype whose rounding counts as zero.
     """
 
     name: str
@@ -63,40 +97,62 @@ class LayerConditioning:
     fisher: Conditioning | None
     note: str
     by_group: tuple[Tensor | None, Tensor | None]
-    """Eigenvalues of Σx and of Σ∇h, (groups, d)."""
     rounding: torch.dtype
 
     @cached_property
     def kronecker(self) -> Conditioning | None:
-        """Σx ⊗ Σ∇h: its eigenvalues are all products, so λ_max and κ multiply (Proposition 1)."""
+        """Of Σx ⊗ Σ∇h: its eigenvalues are all products, so λ_max and κ multiply (Proposition 1)."""
         x, g = self.by_group
         if self.x is None or x is None or g is None:
             return None
         return Conditioning.of(torch.einsum("ci,co->cio", x, g).flatten(), list(self.x.kappa), self.rounding)
 
-    def rows(self) -> list[Row]:
-        parts = {"Σx": self.x, "Σ∇h": self.g, "Σx⊗Σ∇h": self.kronecker, "F": self.fisher}
-        return [row for matrix, part in parts.items() if part is not None for row in part.rows(self.name, matrix)]
+    def rows(self, step: int | None = None) -> list[Row]:
+        """The numbers of all matrices of the layer."""
+        parts = [(self.x, INPUT), (self.g, GRADIENT), (self.kronecker, KRONECKER), (self.fisher, FISHER)]
+        return [row for part, names in parts if part is not None for row in part.rows(self.name, names, step)]
 
 
 @dataclass(frozen=True)
 class ConditioningTable(ByLayer[LayerConditioning]):
-    """One entry a layer, in the order of the forward pass. `table["fc1"].x.kappa[0.5]` is κ_50% of its Σx."""
+    """One entry per layer, in the order of the forward pass. `table["fc1"].x.kappa[0.5]` is κ_50% of its Σx.
+
+    Attributes:
+        layers: The entries by name.
+        not_covered: Layers without numbers, or with fewer, and why.
+        batchnorm: The statistics that BatchNorm used.
+        convolution: What counts as one row of a convolution.
+        labels: Whose labels the gradients come from.
+        cost: What it took.
+    """
 
     layers: dict[str, LayerConditioning]
     not_covered: dict[str, str]
     batchnorm: str
-    form: Form
+    convolution: ConvolutionRows
     labels: Labels
+    cost: Cost
 
     def __getitem__(self, name: str) -> LayerConditioning:
-        found = self.layers.get(name) or self.layers.get(name.removesuffix(".weight"))
-        if found is None:
-            raise UnknownLayer(name, self.layers)
-        return found
+        layer = name.removesuffix(".weight")
+        return super().__getitem__(layer if layer in self.layers else name)
 
-    def rows(self) -> list[Row]:
-        return [row for layer in self.layers.values() for row in layer.rows()]
+    def rows(self, step: int | None = None) -> list[Row]:
+        """The numbers of all layers.
+
+        Args:
+            step: The training step they were measured at.
+
+        Returns:
+            One row per layer and quantity.
+        """
+        return [row for layer in self.layers.values() for row in layer.rows(step)]
+
+    def figure(self) -> Figure:
+        """λ_max and κ_50% of Σx and Σ∇h against the layer."""
+        from wellcond.report.curves import layers_figure
+
+        return layers_figure({"": self.rows()})
 
     def __str__(self) -> str:
         shares = next((list(m.kappa) for layer in self.layers.values() for m in (layer.x, layer.g) if m), [])
@@ -107,14 +163,13 @@ class ConditioningTable(ByLayer[LayerConditioning]):
         for layer in self.layers.values():
             line = [layer.name, layer.kind]
             for part in (layer.x, layer.g):
-                blank = ["–"] * (len(shares) + 2)
-                line += (
-                    blank
-                    if part is None
-                    else [number(part.lambda_max), *map(number, part.kappa.values()), f"{part.rank}/{len(part.values)}"]
-                )
+                if part is None:
+                    line += ["–"] * (len(shares) + 2)
+                else:
+                    line += [number(part.lambda_max), *map(number, part.kappa.values())]
+                    line.append(f"{part.rank}/{len(part.values)}")
             body.append(line)
-        footer = f"batchnorm={self.batchnorm!r}, form={self.form!r}, labels={self.labels!r}"
+        footer = f"batchnorm={self.batchnorm!r}, convolution={self.convolution!r}, labels={self.labels!r}; {self.cost}"
         skipped = [f"not covered: {name}: {why}" for name, why in self.not_covered.items()]
         return "\n".join([text_table(header, body), footer, *skipped])
 
@@ -123,38 +178,58 @@ def conditioning(
     problem: Problem,
     p: Sequence[float] = (0.2, 0.5, 0.8, 1.0),
     *,
-    form: Form = "position",
+    convolution: ConvolutionRows = "position",
     labels: Labels = "data",
     fisher_up_to: int = 0,
+    progress: Progress | None = None,
 ) -> ConditioningTable:
     """Magnitude and conditioning of what every layer receives and gets back, in one pass over the data.
 
     For each layer: λ_max, κ_p, numerical rank and trace of Σx = E[x xᵀ] and Σ∇h = E[g gᵀ] (uncentred), and of their
-    Kronecker product, which approximates the layer's Fisher matrix. Costs one forward and backward pass, the two
-    products XᵀX and GᵀG a layer, and the eigenvalues of matrices as wide as the layers.
+    Kronecker product, which approximates the layer's Fisher matrix. It costs one forward and backward pass, the two
+    products XᵀX and GᵀG per layer, and the eigenvalues of matrices as wide as the layers.
 
-    p: the shares for which κ_p = λ_max / λ_⌈p·d⌉ is given. form, labels: as in `kronecker_factors`.
-    fisher_up_to: also compute the exact spectrum of the sub-Fisher of every layer's weight of at most so many entries.
+    Args:
+        problem: What is measured.
+        p: The shares for which κ_p = λ_max / λ_⌈p·d⌉ is given.
+        convolution: What counts as one row of a convolution, as in `kronecker_factors`.
+        labels: Whose labels give the gradients, as in `kronecker_factors`.
+        fisher_up_to: Also compute the exact spectrum of the sub-Fisher of every layer's weight of at most so many
+            entries.
+        progress: Called as (what is being measured, share of all work done).
 
-    >>> import wellcond as wc
-    >>> x = torch.tensor([[1.0, 0.0], [0.0, 2.0]])
-    >>> problem = wc.Problem(torch.nn.Sequential(torch.nn.Linear(2, 1)), torch.nn.MSELoss(), (x, torch.zeros(2, 1)))
-    >>> wc.conditioning(problem)["0"].x.kappa[1.0]       # eigenvalues 1/2 and 2
-    4.0
+    Returns:
+        One entry per layer.
+
+    Raises:
+        NonFinite: A layer's input or gradient is not finite.
+
+    Example:
+        >>> import wellcond as wc
+        >>> x = torch.tensor([[1.0, 0.0], [0.0, 2.0]])
+        >>> problem = wc.Problem(torch.nn.Sequential(torch.nn.Linear(2, 1)), torch.nn.MSELoss(), (x, torch.zeros(2, 1)))
+        >>> wc.conditioning(problem)["0"].x.kappa[1.0]       # eigenvalues 1/2 and 2
+        4.0
     """
-    factors = kronecker_factors(problem, form, labels)
+    before = problem.cost
+    if progress is not None:
+        progress("passing over the data", 0.0)
+    factors = kronecker_factors(problem, convolution=convolution, labels=labels)
     weight_of = {name: f"{name}.weight".removeprefix(".") for name in factors}  # the model itself may be a layer
     weights = [weight for weight in weight_of.values() if weight in problem.params]
     small = [weight for weight in weights if problem.params[weight].numel() <= fisher_up_to]
-    exact = block_spectra(Fisher(problem, "model", small))[1] if small else {}
+    exact = block_spectra(Fisher(problem, "model", layers=small))[1] if small else {}
     fisher = {name: Conditioning.of(spectrum.values.cpu(), p) for name, spectrum in exact.items()}
     layers = {}
-    for name, layer in factors.layers.items():
+    for i, (name, layer) in enumerate(factors.layers.items()):
+        if progress is not None:
+            progress(f"conditioning of {name or 'the model'}", (1 + i) / (1 + len(factors.layers)))
         by_group = _eigenvalues(name, layer.x), _eigenvalues(name, layer.g)
         x, g = (None if v is None else Conditioning.of(v.flatten(), p, problem.dtype) for v in by_group)
         exact_fisher = fisher.get(weight_of[name])
         layers[name] = LayerConditioning(name, layer.kind, x, g, exact_fisher, layer.note, by_group, problem.dtype)
-    return ConditioningTable(layers, factors.not_covered, problem.batchnorm, form, labels)
+    cost = problem.cost - before
+    return ConditioningTable(layers, factors.not_covered, problem.batchnorm, convolution, labels, cost)
 
 
 def _eigenvalues(name: str, moment: SecondMoment) -> Tensor | None:

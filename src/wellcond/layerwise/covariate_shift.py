@@ -3,8 +3,9 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass, field
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from typing import TYPE_CHECKING
 
 import torch
 from torch import Tensor
@@ -15,19 +16,27 @@ from wellcond.layerwise.updated import updated_parameters
 from wellcond.network import isolation
 from wellcond.network.order import Layer, layers_in_order
 from wellcond.network.taps import starts_tapped
-from wellcond.problem.arguments import as_names, check_problem
-from wellcond.problem.gradient_passes import GradientPasses, Gradients
-from wellcond.problem.points import Check, checked_if_it_moves
-from wellcond.problem.problem import Problem
-from wellcond.results import ByLayer, Row, number, text_table
+from wellcond.problem.arguments import check_problem
+from wellcond.problem.problem import Gradients, Problem
+from wellcond.results import ByLayer, Cost, Progress, Row, number, text_table
+from wellcond.results.quantities import GRADIENT_NORM, SHIFT_COSINE, SHIFT_DIFFERENCE, SHIFTED_GRADIENT_NORM
+from wellcond.results.text import WHOLE_MODEL
+
+if TYPE_CHECKING:
+    from matplotlib.figure import Figure
 
 
 @dataclass(frozen=True)
 class Shift:
     """The gradient of one layer, or of one parameter, before and after the layers before it have taken their step.
 
-    difference: ‖G − G'‖. cosine: cos(G, G'), nan where one of them is zero. gradient_norm: ‖G‖. updated_norm: ‖G'‖.
-    note: what a reader must know, if anything.
+    Attributes:
+        name: Of the layer or parameter.
+        difference: ‖G − G'‖.
+        cosine: cos(G, G'), nan where one of them is zero.
+        gradient_norm: ‖G‖.
+        updated_norm: ‖G'‖.
+        note: What to know about the numbers, if anything.
     """
 
     name: str
@@ -40,17 +49,17 @@ class Shift:
 
 @dataclass(frozen=True)
 class CovariateShift(ByLayer[Shift]):
-    """One entry a layer, in the order of the forward pass; `["0.weight"]` looks up one parameter alone.
+    """One entry per layer, in the order of the forward pass; `["0.weight"]` looks up a single parameter.
 
-    forwards, backwards: passes over the data. All backward passes but the first end at the layer they are made for.
-    check: what was needed besides, to be sure that all passes see the same problem.
+    Attributes:
+        layers: The entries by name.
+        parameters: Those of single parameters, under all of their names.
+        cost: What it took, at most: all backward passes but the first end at the layer they are made for.
     """
 
     layers: dict[str, Shift]
     parameters: dict[str, Shift]
-    forwards: int
-    backwards: int
-    check: Check = field(default_factory=Check)
+    cost: Cost
 
     def __getitem__(self, name: str) -> Shift:
         found = self.layers.get(name) or self.parameters.get(name)
@@ -59,27 +68,39 @@ class CovariateShift(ByLayer[Shift]):
         return found
 
     def rows(self, step: int | None = None) -> list[Row]:
-        """Four rows a layer. step: the training step t that this was measured at."""
-        out = []
+        """The shifts of the layers.
+
+        Args:
+            step: The training step t at which they were measured.
+
+        Returns:
+            Four rows per layer.
+        """
+        rows = []
         for name, shift in self.layers.items():
-            named = {
-                "shift_difference": shift.difference,
-                "shift_cosine": shift.cosine,
-                "gradient_norm": shift.gradient_norm,
-                "shifted_gradient_norm": shift.updated_norm,
+            values = {
+                SHIFT_DIFFERENCE: shift.difference,
+                SHIFT_COSINE: shift.cosine,
+                GRADIENT_NORM: shift.gradient_norm,
+                SHIFTED_GRADIENT_NORM: shift.updated_norm,
             }
-            out += [Row(step, name, quantity, value, "") for quantity, value in named.items()]
-        return out
+            rows += [Row(step, name, quantity, value, "") for quantity, value in values.items()]
+        return rows
+
+    def figure(self) -> Figure:
+        """‖G − G'‖ and cos(G, G') against the layer."""
+        from wellcond.report.activations import covariate_shift_figure
+
+        return covariate_shift_figure({"": self.rows()})
 
     def __str__(self) -> str:
         body = [
-            [s.name or "(model)", *map(number, (s.gradient_norm, s.updated_norm, s.difference)), _cosine(s.cosine)]
+            [s.name or WHOLE_MODEL, *map(number, (s.gradient_norm, s.updated_norm, s.difference)), _cosine(s.cosine)]
             for s in self.layers.values()
         ]
-        notes = [f"{s.name or '(model)'}: {s.note}" for s in self.layers.values() if s.note]
-        cost = f"cost: {self.forwards} forward and {self.backwards} backward passes, at most {self.forwards} u"
-        cost = ", ".join([cost, *self.check.words])
-        return "\n".join([text_table(["layer", "‖G‖", "‖G'‖", "‖G − G'‖", "cos(G, G')"], body), *notes, cost])
+        notes = [f"{s.name or WHOLE_MODEL}: {s.note}" for s in self.layers.values() if s.note]
+        table = text_table(["layer", "‖G‖", "‖G'‖", "‖G − G'‖", "cos(G, G')"], body)
+        return "\n".join([table, *notes, str(self.cost)])
 
 
 def covariate_shift(
@@ -87,7 +108,7 @@ def covariate_shift(
     optimizer: Optimizer | Mapping[str, Tensor],
     *,
     layers: str | Sequence[str] | None = None,
-    progress: Callable[[str, float], None] | None = None,
+    progress: Progress | None = None,
 ) -> CovariateShift:
     """Internal covariate shift of every layer at this training step (santurkar2018, definition 2.1).
 
@@ -107,58 +128,70 @@ def covariate_shift(
     more than the gradients cannot be replayed (step hooks as those of BNP, clipped gradients, a GradScaler): take it
     yourself, and pass the values after it, by name, in place of the optimizer.
 
-    Costs one pass over the data a layer: no more than k forward+backward passes for k layers, where each backward pass
-    but the first ends at its layer. Layers before which nothing has moved, as the first, need none. A loader, and a
-    model that draws random numbers or writes to its buffers, are checked besides, as by `landscape`.
+    It costs one pass over the data per layer: no more than k forward+backward passes for k layers, where each backward
+    pass but the first ends at its layer. Layers before which nothing has moved, as the first, need none. A loader, and
+    a model that draws random numbers or writes to its buffers, are checked besides, as by `landscape`.
 
-    optimizer: any `torch.optim.Optimizer` over (some of) the parameters, those it does not hold do not move; or
-        {name: value after the step}, such as the `state_dict()` of a copy that has taken it.
-    layers: names of layers to restrict to, or of modules or parameters in them; only their passes are made.
-    progress: called as (what is being measured, share of the work that is done).
+    Args:
+        problem: What is measured.
+        optimizer: Any `torch.optim.Optimizer` over some of the parameters; those it does not hold do not move. Or
+            {name: value after the step}, such as the `state_dict()` of a copy that has taken it.
+        layers: Names of layers to restrict to, or of modules or parameters in them; only their passes are made.
+        progress: Called as (what is being measured, share of all work done).
 
-    The gradients of w₁·w₂ at w₁ = 1, w₂ = 2 are 2 and 1. A step with lr 0.1 makes w₁ = 0.8, which is G' of w₂:
+    Returns:
+        One entry per layer.
 
-    >>> from torch import nn
-    >>> model = nn.Sequential(nn.Linear(1, 1, bias=False), nn.Linear(1, 1, bias=False)).double()
-    >>> for layer, w in zip(model, (1.0, 2.0)):
-    ...     _ = nn.init.constant_(layer.weight, w)
-    >>> problem = Problem(model, lambda outputs, _: outputs.mean(), (torch.ones(1, 1).double(), torch.zeros(1)))
-    >>> print(covariate_shift(problem, torch.optim.SGD(model.parameters(), lr=0.1)))
-    layer  ‖G‖  ‖G'‖  ‖G − G'‖  cos(G, G')
-    0        2     2         0           1
-    1        1   0.8       0.2           1
-    cost: 2 forward and 2 backward passes, at most 2 u
+    Raises:
+        Unsupported: The optimizer's step cannot be taken on a copy of it.
+        InvalidProblem: The step would move none of the problem's parameters.
+        UnknownLayer: A name is not that of a layer or parameter.
+
+    Example:
+        The gradients of w₁·w₂ at w₁ = 1, w₂ = 2 are 2 and 1. A step with lr 0.1 makes w₁ = 0.8, which is G' of w₂:
+
+        >>> from torch import nn
+        >>> model = nn.Sequential(nn.Linear(1, 1, bias=False), nn.Linear(1, 1, bias=False)).double()
+        >>> for layer, w in zip(model, (1.0, 2.0)):
+        ...     _ = nn.init.constant_(layer.weight, w)
+        >>> problem = Problem(model, lambda outputs, _: outputs.mean(), (torch.ones(1, 1).double(), torch.zeros(1)))
+        >>> print(covariate_shift(problem, torch.optim.SGD(model.parameters(), lr=0.1)))
+        layer  ‖G‖  ‖G'‖  ‖G − G'‖  cos(G, G')
+        0        2     2         0           1
+        1        1   0.8       0.2           1
+        cost: 2 u (2 forward and 2 backward passes; u: one forward+backward pass)
     """
     check_problem(problem)
-    wanted = set(problem.params if layers is None else problem.select(as_names(layers)))
-    gradients_at = GradientPasses(problem)
+    wanted = set(problem.params if layers is None else problem.select(layers))
     started: dict[str, None] = {}
     found = _Found(problem)
+    before = problem.cost
     with problem.measuring():
         watched = starts_tapped(dict(problem.model.named_modules()), lambda name: started.setdefault(name))
-        with checked_if_it_moves(problem) as check, watched:
-            loss, gradients = gradients_at(problem.params)
+        with problem.checked_if_in_doubt(), watched:
+            loss, gradients = problem.loss_and_gradients()
         used = {name for name, gradient in gradients.items() if gradient is not None}
-        order = layers_in_order(problem, list(started), used)
-        updated = updated_parameters(problem, optimizer, (loss, gradients), lambda: gradients_at(problem.params))
+        notes = problem.shared_memory_notes()
+        order = layers_in_order(problem.model, problem.params, list(started), used, notes)
+        updated = updated_parameters(problem, optimizer, (loss, gradients))
         groups = _alike_before(order, updated)
         with isolation.parameters_kept(problem.params.values()):
             for i, group in enumerate(groups):
                 if chosen := [layer for layer in group if not wanted.isdisjoint(layer.params)]:
                     if progress is not None:
                         progress(f"covariate shift of {chosen[0].name or 'the model'}", i / len(groups))
-                    changed = _gradients_of(chosen, gradients_at) if i else gradients
+                    changed = _gradients_of(problem, chosen) if i else gradients
                     for layer in chosen:
                         found.add(layer, gradients, changed)
                 for name, p in group[-1].params.items():
                     p.data = updated[name]
-    return CovariateShift(found.layers, found.parameters, gradients_at.forwards, gradients_at.backwards, check)
+    return CovariateShift(found.layers, found.parameters, problem.cost - before)
 
 
 def _alike_before(order: Sequence[Layer], updated: Mapping[str, Tensor]) -> list[list[Layer]]:
-    """The layers in their order; those before which the same parameters have moved together, as they share a pass.
+    """The layers in their order; those before which the same parameters have moved share a group, and a pass.
 
-    Where all parameters move every layer is alone. Before those of the first group nothing has moved.
+    Where all parameters move, every layer is a group. Before the first group nothing has moved.
     """
     groups: list[list[Layer]] = [[]]
     for layer in order:
@@ -168,11 +201,11 @@ def _alike_before(order: Sequence[Layer], updated: Mapping[str, Tensor]) -> list
     return [group for group in groups if group]
 
 
-def _gradients_of(layers: Sequence[Layer], gradients_at: GradientPasses) -> Gradients:
+def _gradients_of(problem: Problem, layers: Sequence[Layer]) -> Gradients:
     """∇L at the parameters' present values; nan where the loss is not finite there."""
     params = {name: p for layer in layers for name, p in layer.params.items()}
     try:
-        return gradients_at(params)[1]
+        return problem.loss_and_gradients(params)[1]
     except NonFinite:
         return {name: torch.full_like(p, math.nan) for name, p in params.items()}
 

@@ -4,17 +4,27 @@ from __future__ import annotations
 
 import math
 from dataclasses import dataclass
+from typing import TYPE_CHECKING
 
 from torch import Tensor
 
 from wellcond.results import ByLayer, Row, number, text_table
+from wellcond.results.quantities import MEAN_CHANGE, RELATIVE_MEAN_CHANGE, RELATIVE_VARIANCE_CHANGE, VARIANCE_CHANGE
+from wellcond.results.text import WHOLE_MODEL
+
+if TYPE_CHECKING:
+    from matplotlib.figure import Figure
 
 
 @dataclass(frozen=True)
 class MomentChange:
-    """Of one layer: mean ‖μ − μ'‖, variance ‖σ² − σ'²‖ over its units, and both relative to ‖μ'‖ and ‖σ'²‖ before.
+    """The change of one layer's moments, over its units; a relative change from zero is nan.
 
-    A relative change from zero is nan.
+    Attributes:
+        mean: ‖μ − μ'‖.
+        variance: ‖σ² − σ'²‖.
+        relative_mean: ‖μ − μ'‖/‖μ'‖, with μ' the earlier one.
+        relative_variance: ‖σ² − σ'²‖/‖σ'²‖.
     """
 
     mean: float
@@ -33,27 +43,44 @@ class MomentChange:
 
 @dataclass(frozen=True)
 class MomentChanges(ByLayer[MomentChange]):
-    """One entry a layer."""
+    """One entry per layer.
+
+    Attributes:
+        layers: The entries by name.
+    """
 
     layers: dict[str, MomentChange]
 
     def rows(self, step: int | None = None) -> list[Row]:
-        """Four rows a layer. step: the training step of the later of the two measurements."""
-        out = []
+        """The changes of every layer.
+
+        Args:
+            step: The training step of the later of the two measurements.
+
+        Returns:
+            Four rows per layer.
+        """
+        rows = []
         for name, change in self.layers.items():
-            named = {
-                "mean_change": change.mean,
-                "variance_change": change.variance,
-                "relative_mean_change": change.relative_mean,
-                "relative_variance_change": change.relative_variance,
+            values = {
+                MEAN_CHANGE: change.mean,
+                VARIANCE_CHANGE: change.variance,
+                RELATIVE_MEAN_CHANGE: change.relative_mean,
+                RELATIVE_VARIANCE_CHANGE: change.relative_variance,
             }
-            out += [Row(step, name, quantity, value, "") for quantity, value in named.items()]
-        return out
+            rows += [Row(step, name, quantity, value, "") for quantity, value in values.items()]
+        return rows
+
+    def figure(self) -> Figure:
+        """The changes against the layer."""
+        from wellcond.report.activations import moment_changes_figure
+
+        return moment_changes_figure({"": self.rows()})
 
     def __str__(self) -> str:
         header = ["layer", "‖Δμ‖", "‖Δσ²‖", "‖Δμ‖/‖μ‖", "‖Δσ²‖/‖σ²‖"]
         body = [
-            [name or "(model)", *map(number, (c.mean, c.variance, c.relative_mean, c.relative_variance))]
+            [name or WHOLE_MODEL, *map(number, (c.mean, c.variance, c.relative_mean, c.relative_variance))]
             for name, c in self.layers.items()
         ]
         return text_table(header, body)

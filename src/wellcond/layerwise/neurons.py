@@ -12,15 +12,18 @@ from torch import Tensor, nn
 from wellcond.network.layers import rule_for, weighted_layers
 from wellcond.network.taps import WatchedRelu, tapped
 from wellcond.problem.problem import Problem
-from wellcond.results import ByLayer, Row, text_table
+from wellcond.results import ByLayer, Cost, Row, text_table
+from wellcond.results.quantities import DYING, FULL, UNITS
 
 
 @dataclass(frozen=True)
 class LayerNeurons:
     """The ReLU units behind one layer.
 
-    is_dying: (units,) output 0 on every example, and at every position: no gradient ever passes.
-    is_full: (units,) output positive everywhere: the unit is linear on this data.
+    Attributes:
+        name: The layer's name.
+        is_dying: (units,), output 0 on every example and at every position: no gradient ever passes.
+        is_full: (units,), output positive everywhere: the unit is linear on this data.
     """
 
     name: str
@@ -29,55 +32,81 @@ class LayerNeurons:
 
     @property
     def units(self) -> int:
+        """How many units there are."""
         return len(self.is_dying)
 
     @property
     def dying(self) -> int:
+        """How many are dying."""
         return int(self.is_dying.sum())
 
     @property
     def full(self) -> int:
+        """How many are full."""
         return int(self.is_full.sum())
 
 
 @dataclass(frozen=True)
 class NeuronTable(ByLayer[LayerNeurons]):
-    """One entry a ReLU, under the name of the layer that feeds it."""
+    """One entry per ReLU, under the name of the layer that feeds it.
+
+    Attributes:
+        layers: The entries by name.
+        examples: How many examples were seen.
+        cost: What it took.
+    """
 
     layers: dict[str, LayerNeurons]
     examples: int
+    cost: Cost
 
-    def rows(self) -> list[Row]:
-        out = []
+    def rows(self, step: int | None = None) -> list[Row]:
+        """The counts of every layer.
+
+        Args:
+            step: The training step they were measured at.
+
+        Returns:
+            Three rows per layer.
+        """
+        rows = []
         for layer in self.layers.values():
-            named = {"dying": layer.dying, "full": layer.full, "units": layer.units}
-            out += [Row(None, layer.name, quantity, float(value), "units") for quantity, value in named.items()]
-        return out
+            counts = {DYING: layer.dying, FULL: layer.full, UNITS: layer.units}
+            rows += [Row(step, layer.name, quantity, float(count), "units") for quantity, count in counts.items()]
+        return rows
 
     def __str__(self) -> str:
         if not self.layers:
             return "no ReLU was called"
         body = [[n.name, str(n.units), str(n.dying), str(n.full)] for n in self.layers.values()]
-        return text_table(["layer", "units", "dying", "full"], body) + f"\non {self.examples} examples"
+        return text_table(["layer", "units", "dying", "full"], body) + f"\non {self.examples} examples; {self.cost}"
 
 
 def neurons(problem: Problem) -> NeuronTable:
     """Which ReLU units are dead or never off, by layer, in one forward pass over the data.
 
-    A unit is a feature of a linear layer or a channel of a convolution. Modules and functional calls are both seen; a
-    ReLU is named after the last weighted layer before it (a second one behind the same layer gets `name[1]`).
+    A unit is a feature of a linear layer or a channel of a convolution. Modules and functional calls are both seen. A
+    ReLU is named after the last weighted layer before it; a second one behind the same layer gets `name[1]`.
 
-    >>> import wellcond as wc
-    >>> model = nn.Sequential(nn.Linear(1, 2, bias=False), nn.ReLU(), nn.Linear(2, 1))
-    >>> model[0].weight.data = torch.tensor([[1.0], [-1.0]])
-    >>> x = torch.tensor([[1.0], [2.0]])
-    >>> found = wc.neurons(wc.Problem(model, nn.MSELoss(), (x, x)))["0"]
-    >>> found.dying, found.full
-    (1, 1)
+    Args:
+        problem: What is measured.
+
+    Returns:
+        One entry per ReLU.
+
+    Example:
+        >>> import wellcond as wc
+        >>> model = nn.Sequential(nn.Linear(1, 2, bias=False), nn.ReLU(), nn.Linear(2, 1))
+        >>> model[0].weight.data = torch.tensor([[1.0], [-1.0]])
+        >>> x = torch.tensor([[1.0], [2.0]])
+        >>> found = wc.neurons(wc.Problem(model, nn.MSELoss(), (x, x)))["0"]
+        >>> found.dying, found.full
+        (1, 1)
     """
+    before = problem.cost
     modules = weighted_layers(problem.model)
-    silent: dict[str, Tensor] = {}
-    always: dict[str, Tensor] = {}
+    dying: dict[str, Tensor] = {}
+    full: dict[str, Tensor] = {}
     last: list[str] = []
     calls: dict[str, int] = {}
 
@@ -94,8 +123,8 @@ def neurons(problem: Problem) -> NeuronTable:
         unit_dim = rule.unit_dim(output) if rule is not None and output.dim() > 1 else min(1, output.dim() - 1)
         units = output.movedim(unit_dim, 0).flatten(1)
         zero, positive = (units == 0).all(1), (units > 0).all(1)
-        silent[name] = silent[name] & zero if name in silent else zero
-        always[name] = always[name] & positive if name in always else positive
+        dying[name] = dying[name] & zero if name in dying else zero
+        full[name] = full[name] & positive if name in full else positive
 
     examples = 0
     with problem.measuring(), torch.no_grad(), contextlib.closing(problem.data()) as data:
@@ -105,5 +134,5 @@ def neurons(problem: Problem) -> NeuronTable:
             with tapped(modules, on_call), WatchedRelu(on_relu):  # and not those of the loss
                 outputs = problem.forward(index, batch[0])
             examples += problem.evaluate_outputs(index, batch, outputs).examples
-    layers = {name: LayerNeurons(name, silent[name].cpu(), always[name].cpu()) for name in silent}
-    return NeuronTable(layers, examples)
+    layers = {name: LayerNeurons(name, dying[name].cpu(), full[name].cpu()) for name in dying}
+    return NeuronTable(layers, examples, problem.cost - before)

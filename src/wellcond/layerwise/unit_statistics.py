@@ -17,9 +17,13 @@ BLOCK = 2**17
 
 @dataclass(frozen=True)
 class Histogram:
-    """counts: (bins,). edges: (bins + 1,), of which the last bin includes its upper one, as in NumPy.
+    """How many values lie in each bin; NaN is counted nowhere.
 
-    below, above: how many values lie outside, infinite ones included; NaN is counted nowhere.
+    Attributes:
+        counts: (bins,).
+        edges: (bins + 1,); the last bin includes its upper edge, as in NumPy.
+        below: How many values lie below all bins, infinite ones included.
+        above: How many lie above them.
     """
 
     counts: Tensor
@@ -29,7 +33,7 @@ class Histogram:
 
     @staticmethod
     def of(counts: Tensor, edges: Tensor) -> Histogram:
-        """counts: (1 + bins + 1,), with what lies below and above."""
+        """From counts of shape (1 + bins + 1,), with what lies below and above."""
         return Histogram(counts[1:-1], edges, int(counts[0]), int(counts[-1]))
 
     @property
@@ -39,30 +43,74 @@ class Histogram:
         return self.counts / (total * self.edges.diff())
 
 
+@dataclass(frozen=True)
+class LayerActivations:
+    """The outputs of one layer, over examples and positions. Tensors are on the CPU.
+
+    Attributes:
+        name: The layer's name.
+        mean: (units,), float64.
+        variance: (units,), float64, divided by the number of samples.
+        edges: (bins + 1,).
+        counts: (units, 1 + bins + 1), the values below, in and above the bins.
+        samples: Values per unit.
+        not_finite: How many values of all units are NaN or infinite.
+    """
+
+    name: str
+    mean: Tensor
+    variance: Tensor
+    edges: Tensor
+    counts: Tensor
+    samples: int
+    not_finite: int
+
+    @property
+    def units(self) -> int:
+        """How many units there are."""
+        return len(self.mean)
+
+    @property
+    def histogram(self) -> Histogram:
+        """The histogram of all units together."""
+        return Histogram.of(self.counts.sum(0), self.edges)
+
+    def unit_histogram(self, unit: int) -> Histogram:
+        """The histogram of one unit, over the same edges."""
+        if not 0 <= unit < self.units:
+            raise ValueError(f"unit is {unit}; {self.name!r} has units 0 to {self.units - 1}.")
+        return Histogram.of(self.counts[unit], self.edges)
+
+
 class UnitStatistics:
     """Mean, variance and histogram of every unit, in double precision, without keeping any output.
 
     Moments are merged as in Chan, Golub and LeVeque: no difference of large sums is ever taken.
 
-    edges: (bins + 1,), at equal distances; None places `bins` of them by the first outputs.
+    Args:
+        bins: How many.
+        edges: (bins + 1,), at equal distances; None places them by the first outputs.
 
-    >>> statistics = UnitStatistics(bins=2, edges=torch.tensor([0.0, 1.0, 2.0]))
-    >>> statistics.add(torch.tensor([[[0.5, 2.0]]]))  # one unit, two values
-    >>> statistics.add(torch.tensor([[[3.5]]]))
-    >>> statistics.mean, statistics.variance, statistics.counts
-    (tensor([2.], dtype=torch.float64), tensor([1.5000], dtype=torch.float64), tensor([[0, 1, 1, 1]]))
+    Attributes:
+        samples: Values per unit.
+        not_finite: How many values of all units are NaN or infinite.
+        mean: (units,).
+        counts: (units, 1 + bins + 1), the values below, in and above the bins.
+
+    Example:
+        >>> statistics = UnitStatistics(bins=2, edges=torch.tensor([0.0, 1.0, 2.0]))
+        >>> statistics.add(torch.tensor([[[0.5, 2.0]]]))  # one unit, two values
+        >>> statistics.add(torch.tensor([[[3.5]]]))
+        >>> statistics.mean, statistics.variance, statistics.counts
+        (tensor([2.], dtype=torch.float64), tensor([1.5000], dtype=torch.float64), tensor([[0, 1, 1, 1]]))
     """
 
     def __init__(self, bins: int, edges: Tensor | None = None) -> None:
         self.bins = bins
         self.edges = edges
-        self.samples = 0
-        """Values a unit."""
-        self.not_finite = 0
-        """Values, of all units, that are NaN or infinite."""
+        self.samples = self.not_finite = 0
         self.mean = self._squares = torch.empty(0)
         self.counts = torch.empty(0, dtype=torch.long)
-        """(units, 1 + bins + 1): values below, in and above the bins."""
 
     @property
     def variance(self) -> Tensor:
@@ -70,7 +118,11 @@ class UnitStatistics:
         return self._squares / self.samples
 
     def add(self, values: Tensor) -> None:
-        """values: (outer, units, inner), where a unit's values are those of all outer and inner places."""
+        """Count more outputs.
+
+        Args:
+            values: (outer, units, inner), where a unit's values are those of all outer and inner places.
+        """
         values = values.detach()
         if not values.numel():
             return
@@ -80,6 +132,13 @@ class UnitStatistics:
         at_once = BLOCK // values[0].numel() if values.device.type == "cpu" else len(values)
         for block in torch.split(values, max(at_once, 1)):
             self._add(block.double())
+
+    def of_layer(self, name: str) -> LayerActivations:
+        """What has been gathered, as the outputs of a layer of this name."""
+        assert self.edges is not None
+        edges, counts = self.edges.cpu(), self.counts.cpu()
+        moments = self.mean.cpu(), self.variance.cpu()
+        return LayerActivations(name, *moments, edges, counts, self.samples, self.not_finite)
 
     def _add(self, values: Tensor) -> None:
         samples = values.shape[0] * values.shape[2]
@@ -102,7 +161,7 @@ class UnitStatistics:
 
 
 def _counted(values: Tensor, edges: Tensor, is_finite: bool) -> Tensor:
-    """(units, 1 + bins + 1). The bins have equal widths, so that a value's is reckoned and not searched for."""
+    """(units, 1 + bins + 1). The bins have equal widths, so a value's bin is computed and not searched for."""
     units, bins = values.shape[1], len(edges) - 1
     # the upper end of every place; the last bin holds its own
     end = torch.nextafter(edges[-1:], edges.new_tensor(math.inf))

@@ -4,17 +4,17 @@ from __future__ import annotations
 
 import copy
 import inspect
-from collections.abc import Callable, Mapping
+from collections.abc import Mapping
 from typing import Any
 
 import torch
 from torch import Tensor
 from torch.optim import Optimizer
 
-from wellcond.errors import InvalidProblem, UnknownLayer
+from wellcond.errors import InvalidProblem, UnknownLayer, Unsupported
 from wellcond.network import isolation
-from wellcond.problem.gradient_passes import Gradients
-from wellcond.problem.problem import Problem
+from wellcond.problem.problem import Gradients, Problem
+from wellcond.stability.step_model import groups_of
 
 WRAPPERS = ("_orig_mod.", "module.")
 """Before the names in a `state_dict` of a compiled or data-parallel model."""
@@ -27,47 +27,45 @@ Take the step yourself, on the model, and pass what it made of the parameters in
     …                                        # forward, backward, optimizer.step()
     wc.covariate_shift(wc.Problem(before, loss, batch), model.state_dict())"""
 HOOKED = """\
-{optimizer} has step hooks ({hooks}), which act on what it holds and cannot be run on a copy of it.
+{optimizer} has step hooks ({hooks}), which act on its own parameters and cannot be run on a copy of it.
 {cure}"""
 NOT_COPIED = """\
 the step of {optimizer} is taken on a copy of it, but {problem}: {error}
 {cure}"""
-HOLDS_NOTHING = """\
-{optimizer} holds none of the model's trainable parameters, so its step would move nothing. Is it that of another model,
-or of a copy?  Write  {optimizer}(model.parameters(), …)  with the model of the problem."""
 
 
 def updated_parameters(
-    problem: Problem,
-    step: Optimizer | Mapping[str, Tensor],
-    at_present: LossAndGradients,
-    evaluate: Callable[[], LossAndGradients],
+    problem: Problem, step: Optimizer | Mapping[str, Tensor], at_present: LossAndGradients
 ) -> dict[str, Tensor]:
-    """W^{t+1}: every trainable parameter of the problem after one step; those that it does not move are their own data.
+    """W^{t+1}: every trainable parameter of the problem after one step; call it inside `problem.measuring()`.
 
-    step: an optimizer, of which a copy takes the step, on copies of the parameters; or the values after the step by
-        name, where frozen parameters and buffers are passed over, so that a `state_dict` will do, also that of a
-        compiled or wrapped model.
-    at_present: the loss and gradients at the parameters' present values.
-    evaluate: the same at others, for an optimizer that asks for them (LBFGS). Call this inside `problem.measuring()`.
+    Args:
+        problem: Whose parameters they are.
+        step: An optimizer, of which a copy takes the step, on copies of the parameters; or the values after the step
+            by name, where frozen parameters and buffers are passed over, so that a `state_dict` will do, also that of
+            a compiled or wrapped model.
+        at_present: The loss and gradients at the parameters' present values. An optimizer that asks for them at other
+            values (LBFGS) gets them by further passes.
+
+    Returns:
+        The values by name. Those of a parameter that does not move are its own data.
+
+    Raises:
+        Unsupported: The step cannot be taken on a copy of the optimizer.
+        InvalidProblem: The step would move none of the problem's parameters.
+        UnknownLayer: A name in the mapping is not that of a parameter.
     """
     if isinstance(step, Optimizer):
-        return _after_step(problem, _unwrapped(step), at_present, evaluate)
+        return _after_step(problem, _unwrapped(step), at_present)
     if isinstance(step, Mapping):
         return _given(problem, step)
     raise TypeError(f"optimizer must be a torch optimizer or a mapping of tensors, not {type(step).__name__}")
 
 
-def _after_step(
-    problem: Problem,
-    optimizer: Optimizer,
-    at_present: LossAndGradients,
-    evaluate: Callable[[], LossAndGradients],
-) -> dict[str, Tensor]:
+def _after_step(problem: Problem, optimizer: Optimizer, at_present: LossAndGradients) -> dict[str, Tensor]:
+    groups_of(problem, optimizer)
     twin, twins = _twin(optimizer)
     params = problem.params.values()
-    if not any(p in twins for p in params):
-        raise InvalidProblem(HOLDS_NOTHING.format(optimizer=type(optimizer).__name__))
 
     def closure() -> Tensor:
         now = {p: twins[p].data for p in params if p in twins}
@@ -75,7 +73,7 @@ def _after_step(
         with isolation.parameters_kept(params), torch.enable_grad():
             for p, data in now.items():
                 p.data = data
-            loss, gradients = evaluate() if moved else at_present
+            loss, gradients = problem.loss_and_gradients() if moved else at_present
         for name, p in problem.params.items():
             if p in twins:
                 gradient = gradients[name]
@@ -116,7 +114,7 @@ def _twin(optimizer: Optimizer) -> tuple[Optimizer, dict[Tensor, Tensor]]:
     hooks = [hook for kind in kinds for hook in getattr(optimizer, kind, {}).values()]
     if hooks:
         names = ", ".join(getattr(hook, "__qualname__", type(hook).__name__) for hook in hooks)
-        raise InvalidProblem(HOOKED.format(optimizer=type(optimizer).__name__, hooks=names, cure=CURE))
+        raise Unsupported(HOOKED.format(optimizer=type(optimizer).__name__, hooks=names, cure=CURE))
     held = {key: value for key, value in vars(optimizer).items() if not key.endswith("_hooks")}
     copies: dict[int, Any] = {}
     twin = object.__new__(type(optimizer))
@@ -127,10 +125,8 @@ def _twin(optimizer: Optimizer) -> tuple[Optimizer, dict[Tensor, Tensor]]:
     return twin, {p: copies[id(p)] for group in optimizer.param_groups for p in group["params"]}
 
 
-def _not_copied(optimizer: Optimizer, problem: str, error: Exception) -> InvalidProblem:
-    return InvalidProblem(
-        NOT_COPIED.format(optimizer=type(optimizer).__name__, problem=problem, error=error, cure=CURE)
-    )
+def _not_copied(optimizer: Optimizer, problem: str, error: Exception) -> Unsupported:
+    return Unsupported(NOT_COPIED.format(optimizer=type(optimizer).__name__, problem=problem, error=error, cure=CURE))
 
 
 def _given(problem: Problem, values: Mapping[str, Tensor]) -> dict[str, Tensor]:

@@ -10,17 +10,16 @@ from torch import Tensor
 from torch.optim import Optimizer
 
 from wellcond.curvature.hessian import Hessian
-from wellcond.problem.gradient_passes import GradientPasses
-from wellcond.problem.points import Progress
 from wellcond.problem.problem import Problem
+from wellcond.results import Progress
 from wellcond.spectral.eigenvalues import Eigenvalues, eigenvalues
-from wellcond.stability.limits import GroupLimit, Limit, MaxLearningRate
+from wellcond.stability.limits import DEFAULT_MOMENTUM, GroupLimit, Limit, MaxLearningRate
 from wellcond.stability.step_model import GroupStep, StepModel, check_optimizer, gradient_descent, optimizer_step
 
 MOST_PRODUCTS = 300
 """For one eigenvalue, unless the caller says otherwise; usually 10 to 30 are enough."""
 BASIS_BYTES = 2**31
-"""Most memory for the Lanczos vectors, one a product: a network of 25 million parameters gets 21 of them."""
+"""Most memory for the Lanczos vectors, one per product: a network of 25 million parameters gets 21 of them."""
 FEWEST_PRODUCTS = 10
 """However large the network is."""
 
@@ -28,13 +27,13 @@ NO_LIMIT = (
     "λ_max is not positive: the quadratic model sets no limit, and how far a step can go depends on more than it."
 )
 MAYBE_NO_LIMIT = (
-    "λ_max is not told from zero, so that the limit has no upper bound. Take a smaller tol, or model.double()."
+    "λ_max cannot be told from zero, so the limit has no upper bound. Take a smaller tol, or model.double()."
 )
 
 
 def max_lr(
     problem: Problem,
-    momentum: float = 0.0,
+    momentum: float | None = None,
     *,
     optimizer: Optimizer | None = None,
     tol: float = 1e-2,
@@ -42,67 +41,92 @@ def max_lr(
     each_batch: bool = False,
     max_matvecs: int | None = None,
     seed: int = 0,
+    known: Eigenvalues | None = None,
     progress: Progress | None = None,
 ) -> MaxLearningRate:
-    """The largest learning rate at which gradient descent is stable on the quadratic model of the loss, with its error.
+    """The largest learning rate at which training is stable on the quadratic model of the loss, with its error.
 
         η = 2(1+μ) / λ_max(H),   H = ∇²L, the mean over all batches, at the present weights
 
     Beyond it the sharpest direction grows at every step until the loss stops being quadratic; the rate that trains
     fastest is often about half of it. It takes some 10 to 30 products with the Hessian, about two forward+backward
-    passes each, and with an optimizer one pass more for the gradient. Neither model nor optimizer is changed.
+    passes each, and with an optimizer one more pass for the gradient. Neither model nor optimizer is changed.
 
-    momentum: μ of the heavy ball, v ← μv + g, θ ← θ − ηv, as in `torch.optim.SGD`.
-    optimizer: take all from it instead: momentum, Nesterov's form, dampening, weight decay, maximize, the proportions
-        of the groups' lrs; and of Adam, AdamW, NAdam, Adamax, RMSprop and Adagrad the preconditioner P as it is now,
-        for the limit 2(1+β₁)/((1−β₁) λ_max(P^{−½}HP^{−½})) of Adam. Any other is refused by name.
-    tol: relative error of λ_max, and so about that of the rate; P counts as exact.
-    each_group: also every group's limit if it moved alone, from its diagonal block of H.
-    each_batch: also the limit on the loss of each batch alone. SGD steps on one batch at a time; a rate above the
-        smallest of them overshoots on some batch.
-    max_matvecs: products a limit; by default at most 300, and fewer where their vectors would take more than 2 GiB.
-    progress: called as (what is being measured, share of the work that is done).
+    Args:
+        problem: What is trained.
+        momentum: μ of the heavy ball, v ← μv + g, θ ← θ − ηv, as in `torch.optim.SGD`. None stands for 0.9, or for the
+            optimizer's own.
+        optimizer: Take everything from it: momentum, Nesterov's form, dampening, weight decay, maximize, the
+            proportions of the groups' lrs; and for Adam, AdamW, NAdam, Adamax, RMSprop and Adagrad the preconditioner P
+            as it is now, which gives 2(1+β₁)/((1−β₁) λ_max(P^{−½}HP^{−½})) for Adam.
+        tol: Relative error of λ_max, and so about that of the rate; P counts as exact.
+        each_group: Also measure every group's limit if only that group moved, from its diagonal block of H.
+        each_batch: Also measure the limit on the loss of every single batch. SGD steps on one batch at a time; a rate
+            above the smallest of them overshoots on some batch.
+        max_matvecs: Most products per limit; by default 300, and fewer where their vectors would take more than 2 GiB.
+        seed: Of the random start.
+        known: `eigenvalues(Hessian(problem))` of the same weights, if at hand. Its largest value is used where it
+            decides: without an optimizer, and for SGD whose groups all step alike.
+        progress: Called as (what is being measured, share of all work done).
 
-    >>> import torch
-    >>> import wellcond as wc
-    >>> x = torch.tensor([[1.0], [2.0]])
-    >>> problem = wc.Problem(torch.nn.Linear(1, 1, bias=False), torch.nn.MSELoss(), (x, x))
-    >>> limit = max_lr(problem, momentum=0.9)            # H is 2 · mean x² = 5
-    >>> round(limit.value, 4), round(limit.lambda_max, 4)
-    (0.76, 5.0)
+    Returns:
+        The limit with its interval, the limits of groups and batches, and the cost.
+
+    Raises:
+        Unsupported: The optimizer's step is not known, is changed by hooks, or is stable at no rate.
+        InvalidProblem: The optimizer holds none of the problem's parameters.
+        NonFinite: The optimizer divides by zero, NaN or infinity.
+
+    Example:
+        >>> import torch
+        >>> import wellcond as wc
+        >>> x = torch.tensor([[1.0], [2.0]])
+        >>> problem = wc.Problem(torch.nn.Linear(1, 1, bias=False), torch.nn.MSELoss(), (x, x))
+        >>> limit = max_lr(problem, momentum=0.9)            # H is 2 · mean x² = 5
+        >>> round(limit.value, 4), round(limit.lambda_max, 4)
+        (0.76, 5.0)
     """
-    if optimizer is not None and momentum:
+    if optimizer is not None and momentum is not None:
         raise ValueError(f"momentum is {momentum}, but the optimizer has its own: pass one of the two.")
+    momentum = DEFAULT_MOMENTUM if momentum is None else momentum
     if not 0 <= momentum < 1:
         raise ValueError(f"momentum is {momentum}; it must be at least 0 and below 1.")
-    gradients_at = GradientPasses(problem)
+    if known is not None and (known.vectors.shape[0] != problem.size or known.which == "smallest"):
+        raise ValueError("known is not of this problem's largest eigenvalue; pass eigenvalues(Hessian(problem)).")
+    before = problem.cost
     if optimizer is None:
         model = gradient_descent(problem, momentum)
     else:
         check_optimizer(problem, optimizer)
         with problem.measuring():
-            _, gradients = gradients_at(problem.params)
+            _, gradients = problem.loss_and_gradients()
         model = optimizer_step(problem, optimizer, gradients)
-    apart = model.groups if each_group and len(model.groups) > 1 else ()
+    separate = model.groups if each_group and len(model.groups) > 1 else ()
     batches = len(problem.batches) if each_batch and isinstance(problem.batches, Sized) else int(each_batch)
-    search = _Search(model, tol, max_matvecs, seed, progress, 1 + len(apart) + batches)
+    shift = None if known is None else model.constant_shift(len(problem.params))
+    search = _Search(model, tol, max_matvecs, seed, progress, (shift is None) + len(separate) + batches)
 
     hessian = Hessian(problem)
-    top = search.largest(hessian, model.groups, "largest stable learning rate")
-    limit = _limit(top, model.fastest)
-    alone = {g.index: _limit(search.largest(hessian, [g], f"group {g.index} alone"), g) for g in apart}
+    if known is None or shift is None:
+        top = search.largest(hessian, model.groups, "largest stable learning rate")
+        limit = _limit(top, model.leading)
+    else:
+        top = known
+        largest, error = float(known.values[-1]) + shift, float(known.errors[-1])
+        limit = Limit(model.leading.numerator, largest, error, known.converged, matvecs=0)
+    of_groups = {g.index: _limit(search.largest(hessian, [g], f"group {g.index} by itself"), g) for g in separate}
     of_batches = _of_batches(problem, search, top.vectors) if each_batch else []
     return MaxLearningRate(
         limit,
         model.matrix,
-        model.fastest.momentum,
+        model.leading.momentum,
         None if optimizer is None else type(optimizer).__name__,
-        None if optimizer is None else model.fastest.lr,
-        () if optimizer is None else tuple(_groups(problem, model, limit, alone)),
+        None if optimizer is None else model.leading.lr,
+        () if optimizer is None else tuple(_groups(problem, model, limit, of_groups)),
         tuple(of_batches),
         problem.batchnorm,
-        gradients_at.backwards,
-        (*model.notes, *_caveats(limit, top.status, [*alone.values(), *of_batches])),
+        problem.cost - before,
+        (*model.notes, *_caveats(limit, top.status, [*of_groups.values(), *of_batches])),
     )
 
 
@@ -128,9 +152,9 @@ class _Search:
         affordable = max(FEWEST_PRODUCTS, BASIS_BYTES // (operator.shape[0] * operator.dtype.itemsize))
         budget = min(MOST_PRODUCTS, affordable) if self.max_matvecs is None else self.max_matvecs
 
-        def report(spent: int, _error: float) -> None:
+        def report(_what: str, share: float) -> None:
             if self.progress is not None:
-                self.progress(what, min((self.done + spent / max(spent, budget)) / self.parts, 1.0))
+                self.progress(what, min((self.done + share) / self.parts, 1.0))
 
         found = eigenvalues(operator, tol=self.tol, max_matvecs=budget, start=start, seed=self.seed, progress=report)
         self.done += 1
@@ -139,27 +163,31 @@ class _Search:
 
 def _limit(found: Eigenvalues, group: GroupStep) -> Limit:
     """The limit of the group's lr by the largest eigenvalue of A or, if only the group moves, of its block."""
-    value, error = float(found.values[-1]) / group.share, float(found.errors[-1]) / group.share
+    value, error = float(found.values[-1]) / group.block_scale, float(found.errors[-1]) / group.block_scale
     return Limit(group.numerator, value, error, found.converged, found.matvecs)
 
 
-def _groups(problem: Problem, model: StepModel, limit: Limit, alone: Mapping[int, Limit]) -> Iterator[GroupLimit]:
-    sizes = [p.numel() for p in problem.params.values()]
+def _groups(problem: Problem, model: StepModel, limit: Limit, separate: Mapping[int, Limit]) -> Iterator[GroupLimit]:
     for g in model.groups:
-        together = limit.value * g.pace / model.fastest.pace
-        yield GroupLimit(g.index, g.lr, g.momentum, sum(sizes[i] for i in g.block), together, alone.get(g.index))
+        size = sum(problem.params[name].numel() for name in g.parameters)
+        proportional = limit.value * g.relative_lr / model.leading.relative_lr
+        yield GroupLimit(g.index, g.lr, g.momentum, size, proportional, separate.get(g.index))
 
 
 def _of_batches(problem: Problem, search: _Search, start: Tensor) -> list[Limit]:
     """Every batch as a problem of its own, with the dropout masks that it has among the others."""
     model = search.model
-    limits = []
+    limits, costs = [], []
     with problem.measuring(), contextlib.closing(problem.data()) as data:
         for index, batch in data:
             dropout = None if problem.dropout is None else problem.dropout + index
-            alone = Problem(problem.model, problem.loss, [batch], problem.batchnorm, dropout=dropout)
-            found = search.largest(Hessian(alone), model.groups, f"batch {index} alone", start)
-            limits.append(_limit(found, model.fastest))
+            single = Problem(problem.model, problem.loss, [batch], problem.batchnorm, dropout=dropout)
+            single.is_checked = problem.is_checked
+            found = search.largest(Hessian(single), model.groups, f"batch {index} by itself", start)
+            limits.append(_limit(found, model.leading))
+            costs.append(single.cost)
+    for cost in costs:  # a pass of one batch is its share of a pass over all
+        problem.count_products(cost.matvecs, cost.u / len(costs))
     return limits
 
 

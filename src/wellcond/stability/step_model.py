@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
+from typing import Any
 
 import torch
 from torch import Tensor
@@ -11,20 +12,21 @@ from torch.optim import Optimizer
 
 from wellcond.curvature.hessian import Hessian
 from wellcond.curvature.preconditioned import Preconditioned
-from wellcond.errors import InvalidProblem, NonFinite
-from wellcond.layerwise.updated import HOLDS_NOTHING
-from wellcond.problem.gradient_passes import Gradients
-from wellcond.problem.problem import Problem
+from wellcond.errors import InvalidProblem, NonFinite, Unsupported
+from wellcond.problem.problem import Gradients, Problem
 from wellcond.stability.step_rules import decay_is_decoupled, momentum_of, rule_of
 
+HOLDS_NOTHING = """\
+{optimizer} holds none of the model's trainable parameters, so its step would move nothing. Was it made for another
+model, or for a copy?  Write  {optimizer}(model.parameters(), …)  with the model of the problem."""
 HOOKED = """\
-{optimizer} has hooks that run before its step ({hooks}) and may change the gradients, so that its lr has another limit
-than it would have alone. Take them off for the measurement; or, for gradient descent with momentum, write
+{optimizer} has hooks that run before its step ({hooks}) and may change the gradients, and with them the limit of its
+lr. Remove them for the measurement; or, for gradient descent with momentum, write
     wc.max_lr(problem, momentum=0.9)"""
 NEVER_STABLE = "{optimizer} with {name}={value} is stable at no learning rate: {name} must be below 1."
 BOTH_WAYS = """\
 some groups of {optimizer} minimise the loss and others maximise it: such a game has no largest stable learning rate of
-this kind. Measure the groups one by one, by an optimizer for each."""
+this kind. Measure the groups one by one, each with an optimizer of its own."""
 NOTHING_MOVES = "the loss depends on none of the parameters that {optimizer} holds, so its step would move nothing."
 NO_PRECONDITIONER = """\
 the number by which {optimizer} divides a gradient of {name!r} is zero, NaN or inf. Is there a NaN in its state, or is
@@ -35,118 +37,164 @@ eps=0?"""
 class GroupStep:
     """A parameter group that moves.
 
-    lr: now. pace: the same, or 1 where those of all groups are 0. numerator: 2/F(−1).
-    block: its parameters, by their positions in the problem.
-    share: pace·F(−1) beside that of the fastest group, which is what its diagonal block of A is scaled by.
+    Attributes:
+        index: Its position in the optimizer.
+        lr: Its learning rate now.
+        relative_lr: The same, or 1 where the lrs of all groups are 0.
+        momentum: μ or β₁.
+        numerator: 2/F(−1).
+        parameters: The names of its parameters.
+        block_scale: relative_lr·F(−1) over that of the leading group; its diagonal block of A has this factor.
     """
 
     index: int
     lr: float
-    pace: float
+    relative_lr: float
     momentum: float
     numerator: float
-    block: tuple[int, ...]
-    share: float = 1.0
+    parameters: tuple[str, ...]
+    block_scale: float = 1.0
 
 
 @dataclass(frozen=True)
 class StepModel:
     """numerator / λ_max(A) bounds the largest lr of all groups, their proportions kept, with A = ±R^{½} H R^{½} + S.
 
-    Of parameter i with filter F_i, preconditioner P_i and weight decay w_i, and 0 for the group of the largest lr,
+    For parameter i with filter F_i, preconditioner P_i and weight decay w_i, and 0 for the group of the largest lr,
 
-        R_i = lr_i F_i(−1) / (lr₀ F₀(−1) P_i),   S_i = R_i w_i,   or  lr_i w_i / (lr₀ F₀(−1))  of decoupled decay.
+        R_i = lr_i F_i(−1) / (lr₀ F₀(−1) P_i),   S_i = R_i w_i,   or  lr_i w_i / (lr₀ F₀(−1))  for decoupled decay.
 
-    For SGD with one group A is H + w. scale, shift: R and S by position. matrix: A in words.
+    For SGD with one group A is H + w.
+
+    Attributes:
+        matrix: A in words.
+        groups: The groups that move.
+        scale: R by name of the parameter.
+        shift: S by name.
+        sign: −1 where the loss is maximised.
+        notes: What to know about the numbers.
     """
 
     matrix: str
     groups: tuple[GroupStep, ...]
-    scale: dict[int, Tensor]
-    shift: dict[int, Tensor]
+    scale: dict[str, Tensor]
+    shift: dict[str, Tensor]
     sign: float = 1.0
     notes: tuple[str, ...] = ()
 
     @property
-    def fastest(self) -> GroupStep:
+    def leading(self) -> GroupStep:
         """The group of the largest lr."""
-        return max(self.groups, key=lambda group: group.pace)
+        return max(self.groups, key=lambda group: group.relative_lr)
 
     def operator(self, hessian: Hessian, groups: Sequence[GroupStep]) -> Preconditioned:
         """The diagonal block of A that belongs to some groups."""
-        block = sorted(i for group in groups for i in group.block)
-        return Preconditioned(hessian, block, [self.scale[i] for i in block], [self.shift[i] for i in block], self.sign)
+        scale = {name: self.scale[name] for group in groups for name in group.parameters}
+        return Preconditioned(hessian, scale, self.shift, sign=self.sign)
+
+    def constant_shift(self, parameters: int) -> float | None:
+        """w where A is H + w over all of so many parameters; None where it is another matrix."""
+        is_whole = len(self.scale) == parameters and self.sign > 0
+        if not is_whole or any(r.dim() or float(r) != 1 for r in self.scale.values()):
+            return None
+        shifts = {float(s) for s in self.shift.values()}
+        return shifts.pop() if len(shifts) == 1 else None
 
 
 def gradient_descent(problem: Problem, momentum: float) -> StepModel:
-    """With heavy-ball momentum: F(−1) = 1/(1+μ)."""
-    block = tuple(range(len(problem.params)))
-    group = GroupStep(0, 1.0, 1.0, momentum, 2 * (1 + momentum), block)
-    return StepModel("H", (group,), dict.fromkeys(block, torch.ones(())), dict.fromkeys(block, torch.zeros(())))
+    """The step of gradient descent with heavy-ball momentum: F(−1) = 1/(1+μ)."""
+    names = tuple(problem.params)
+    group = GroupStep(0, 1.0, 1.0, momentum, 2 * (1 + momentum), names)
+    return StepModel("H", (group,), dict.fromkeys(names, torch.ones(())), dict.fromkeys(names, torch.zeros(())))
 
 
-def check_optimizer(problem: Problem, optimizer: Optimizer) -> None:
-    """Refuse, before any work, an optimizer whose step cannot be modelled."""
-    name = type(optimizer).__name__
-    if not isinstance(optimizer, Optimizer):
-        raise TypeError(f"optimizer must be a torch optimizer, not {name}")
-    rule_of(optimizer)
-    if hooks := optimizer._optimizer_step_pre_hooks.values():
-        names = ", ".join(getattr(hook, "__qualname__", type(hook).__name__) for hook in hooks)
-        raise InvalidProblem(HOOKED.format(optimizer=name, hooks=names))
+def groups_of(problem: Problem, optimizer: Optimizer) -> list[dict[str, Any]]:
+    """The optimizer's groups that hold parameters of the problem.
+
+    Raises:
+        InvalidProblem: There are none.
+    """
     own = {id(p) for p in problem.params.values()}
     groups = [group for group in optimizer.param_groups if any(id(p) in own for p in group["params"])]
     if not groups:
-        raise InvalidProblem(HOLDS_NOTHING.format(optimizer=name))
+        raise InvalidProblem(HOLDS_NOTHING.format(optimizer=type(optimizer).__name__))
+    return groups
+
+
+def check_optimizer(problem: Problem, optimizer: Optimizer) -> None:
+    """Refuse, before any work, an optimizer whose step cannot be modelled.
+
+    Raises:
+        InvalidProblem: It holds none of the problem's parameters.
+        Unsupported: Its step is not known, is changed by hooks, or is stable at no learning rate.
+    """
+    name = type(optimizer).__name__
+    if not isinstance(optimizer, Optimizer):
+        raise TypeError(f"optimizer must be a torch optimizer, not {name}")
+    groups = groups_of(problem, optimizer)
+    rule_of(optimizer)
+    if hooks := optimizer._optimizer_step_pre_hooks.values():
+        names = ", ".join(getattr(hook, "__qualname__", type(hook).__name__) for hook in hooks)
+        raise Unsupported(HOOKED.format(optimizer=name, hooks=names))
     for group in groups:
         for key in ("momentum", "dampening"):
             if group.get("momentum") and float(group.get(key, 0.0)) >= 1:
-                raise InvalidProblem(NEVER_STABLE.format(optimizer=name, name=key, value=group[key]))
+                raise Unsupported(NEVER_STABLE.format(optimizer=name, name=key, value=group[key]))
     if len({bool(group.get("maximize")) for group in groups}) > 1:
-        raise InvalidProblem(BOTH_WAYS.format(optimizer=name))
+        raise Unsupported(BOTH_WAYS.format(optimizer=name))
 
 
 def optimizer_step(problem: Problem, optimizer: Optimizer, gradients: Gradients) -> StepModel:
     """The step of the optimizer as it stands, which is only read.
 
-    gradients: at the present values of the parameters. Those without one are left where they are, as torch leaves them.
+    Args:
+        problem: The problem that it optimizes.
+        optimizer: One that `check_optimizer` lets pass.
+        gradients: At the present weights. Parameters without one stay where they are, as torch leaves them.
+
+    Returns:
+        The matrix that its limit comes from, and its groups.
+
+    Raises:
+        Unsupported: It moves nothing.
+        NonFinite: It divides by zero, NaN or infinity.
     """
     name = type(optimizer).__name__
     moved = list(_moved(problem, optimizer, gradients))
     if not moved:
-        raise InvalidProblem(NOTHING_MOVES.format(optimizer=name))
+        raise Unsupported(NOTHING_MOVES.format(optimizer=name))
     notes = []
     lrs = {index: float(optimizer.param_groups[index]["lr"]) for index in sorted({m.group for m in moved})}
-    pace = {index: lr for index, lr in lrs.items() if lr} or dict.fromkeys(lrs, 1.0)
+    relative_lrs = {index: lr for index, lr in lrs.items() if lr} or dict.fromkeys(lrs, 1.0)
     if not any(lrs.values()):
         notes.append("every lr is 0 now: those of all groups are taken to be equal.")
-    elif at_rest := [str(index) for index in lrs if index not in pace]:
+    elif at_rest := [str(index) for index in lrs if index not in relative_lrs]:
         notes.append(f"lr is 0 in group {', '.join(at_rest)}: its parameters are taken to stay where they are.")
-        moved = [m for m in moved if m.group in pace]
+        moved = [m for m in moved if m.group in relative_lrs]
     if new := sum(m.is_preconditioned and not m.has_stepped for m in moved):
         notes.append(
             f"{name} has taken no step yet with {new} of {len(moved)} parameters: what it divides their gradients by "
-            "is what the first step would make of the present ones."
+            "is what its first step would compute from the present ones."
         )
-    by_group = {index: [m for m in moved if m.group == index] for index in pace}
-    fastest = max(pace, key=lambda index: pace[index])
-    reference = pace[fastest] * by_group[fastest][0].response
-    scale = {m.position: pace[m.group] * m.response / (reference * m.diagonal) for m in moved}
-    shift = {m.position: scale[m.position] * m.decay + pace[m.group] * m.shrinkage / reference for m in moved}
+    by_group = {index: [m for m in moved if m.group == index] for index in relative_lrs}
+    leading = max(relative_lrs, key=lambda index: relative_lrs[index])
+    reference = relative_lrs[leading] * by_group[leading][0].response
+    scale = {m.name: relative_lrs[m.group] * m.response / (reference * m.diagonal) for m in moved}
+    shift = {m.name: scale[m.name] * m.decay + relative_lrs[m.group] * m.shrinkage / reference for m in moved}
     groups = [
         GroupStep(
             index,
             lrs[index],
-            pace[index],
+            relative_lrs[index],
             momentum_of(optimizer.param_groups[index]),
             2 / members[0].response,
-            tuple(m.position for m in members),
-            pace[index] * members[0].response / reference,
+            tuple(m.name for m in members),
+            relative_lrs[index] * members[0].response / reference,
         )
         for index, members in by_group.items()
     ]
     matrix = "−H" if moved[0].sign < 0 else "H"
-    if any(m.is_preconditioned for m in moved) or len({g.share for g in groups}) > 1:
+    if any(m.is_preconditioned for m in moved) or len({g.block_scale for g in groups}) > 1:
         matrix = f"P^−½ {matrix} P^−½"
     if any(m.decay or m.shrinkage for m in moved):
         matrix += " + weight decay"
@@ -155,9 +203,9 @@ def optimizer_step(problem: Problem, optimizer: Optimizer, gradients: Gradients)
 
 @dataclass(frozen=True)
 class _ParameterStep:
-    """θ ← (1 − lr·shrinkage) θ − lr P⁻¹ F (±g + decay·θ). response: F(−1). diagonal: P."""
+    """θ ← (1 − lr·shrinkage) θ − lr P⁻¹ F (±g + decay·θ), with F(−1) as `response` and P as `diagonal`."""
 
-    position: int
+    name: str
     group: int
     sign: float
     response: float
@@ -171,7 +219,7 @@ class _ParameterStep:
 def _moved(problem: Problem, optimizer: Optimizer, gradients: Gradients) -> Iterator[_ParameterStep]:
     rule = rule_of(optimizer)
     group_of = {id(p): index for index, group in enumerate(optimizer.param_groups) for p in group["params"]}
-    for position, (name, p) in enumerate(problem.params.items()):
+    for name, p in problem.params.items():
         gradient = gradients[name]
         if gradient is None or id(p) not in group_of:
             continue
@@ -186,4 +234,4 @@ def _moved(problem: Problem, optimizer: Optimizer, gradients: Gradients) -> Iter
             raise NonFinite(NO_PRECONDITIONER.format(optimizer=type(optimizer).__name__, name=name))
         has_stepped = float(state.get("step", 0)) > 0
         kinds = isinstance(divisor, Tensor), has_stepped
-        yield _ParameterStep(position, group_of[id(p)], sign, response, diagonal, decay, shrinkage, *kinds)
+        yield _ParameterStep(name, group_of[id(p)], sign, response, diagonal, decay, shrinkage, *kinds)

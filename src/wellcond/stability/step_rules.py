@@ -1,4 +1,4 @@
-"""torch's optimizers as linear filters of the gradient, which is what their largest stable learning rates follow from.
+"""torch's optimizers as linear filters of the gradient, from which their largest stable learning rates follow.
 
 With its preconditioner P held as it is, an optimizer steps by θ ← θ − η P⁻¹ F g, where the filter F over the past
 gradients is its momentum. On the quadratic model of the loss, g = H θ, a mode that goes as zᵗ obeys
@@ -23,30 +23,34 @@ from typing import Any
 from torch import Tensor
 from torch.optim import SGD, Adagrad, Adam, Adamax, AdamW, NAdam, Optimizer, RMSprop
 
-from wellcond.errors import InvalidProblem
+from wellcond.errors import Unsupported
 
 Group = Mapping[str, Any]
 State = Mapping[str, Any]
 Rule = Callable[[Group, State, Tensor], tuple[float, Tensor | float]]
-"""(group, state of a parameter, its present gradient) → F(−1), and P before it is multiplied with anything.
+"""(group, state of a parameter, its gradient now) → F(−1) and P.
 
-The gradient is the one the optimizer works with: of a maximised loss its negative, and with the weight decay in it. It
+The gradient is the one that the optimizer works with: of a maximised loss its negative, and with weight decay added. It
 matters where the parameter has no state yet: P is then what the first step would make of it.
 """
 
 UNKNOWN = """\
-the step of {optimizer} is not known here, and so neither is its largest stable learning rate. Known are
+the step of {optimizer} is not known, and so neither is its largest stable learning rate. Known are
 {known}.
 For gradient descent with momentum, write  wc.max_lr(problem, momentum=0.9)."""
 
 
 def rule_of(optimizer: Optimizer) -> Rule:
-    """The rule of its type, or of the type it inherits its step from; `InvalidProblem` by name for any other."""
+    """The rule of an optimizer's type, or of the type that it inherits its step from.
+
+    Raises:
+        Unsupported: There is no rule for it.
+    """
     for kind in type(optimizer).__mro__:
         if kind in RULES and inspect.unwrap(type(optimizer).step) is inspect.unwrap(kind.step):
             return RULES[kind]
     known = ", ".join(kind.__name__ for kind in RULES)
-    raise InvalidProblem(UNKNOWN.format(optimizer=type(optimizer).__name__, known=known))
+    raise Unsupported(UNKNOWN.format(optimizer=type(optimizer).__name__, known=known))
 
 
 def momentum_of(group: Group) -> float:
@@ -55,31 +59,31 @@ def momentum_of(group: Group) -> float:
 
 
 def decay_is_decoupled(optimizer: Optimizer, group: Group) -> bool:
-    """Whether weight decay shrinks the weights by themselves, θ ← (1 − ηw)θ, past momentum and preconditioner."""
+    """Whether weight decay shrinks the weights directly, θ ← (1 − ηw)θ, past momentum and preconditioner."""
     return bool(group.get("decoupled_weight_decay", isinstance(optimizer, AdamW)))
 
 
 # F(−1)
 
 
-def summed(momentum: float, dampening: float = 0.0) -> float:
-    """v ← μv + (1−τ)g: F(z) = (1−τ) z/(z − μ)."""
+def response_of_sum(momentum: float, dampening: float = 0.0) -> float:
+    """Of v ← μv + (1−τ)g: F(z) = (1−τ) z/(z − μ)."""
     return (1 - dampening) / (1 + momentum)
 
 
-def averaged(beta: float) -> float:
-    """m ← βm + (1−β)g."""
-    return summed(beta, dampening=beta)
+def response_of_average(beta: float) -> float:
+    """Of m ← βm + (1−β)g."""
+    return response_of_sum(beta, dampening=beta)
 
 
-# optimizers
+# rules
 
 
 def sgd(group: Group, _state: State, _gradient: Tensor) -> tuple[float, float]:
     mu = float(group["momentum"])
     if group["nesterov"]:  # g + μv
-        return 1 + mu * summed(mu), 1.0
-    return summed(mu, float(group["dampening"]) if mu else 0.0), 1.0
+        return 1 + mu * response_of_sum(mu), 1.0
+    return response_of_sum(mu, float(group["dampening"]) if mu else 0.0), 1.0
 
 
 def adam(group: Group, state: State, gradient: Tensor) -> tuple[float, Tensor]:
@@ -88,7 +92,7 @@ def adam(group: Group, state: State, gradient: Tensor) -> tuple[float, Tensor]:
     if state:
         v = state["max_exp_avg_sq" if group.get("amsgrad") else "exp_avg_sq"]
         mean_square = v.double() / (1 - beta2 ** float(state["step"]))
-    return averaged(beta1), mean_square.sqrt() + group["eps"]
+    return response_of_average(beta1), mean_square.sqrt() + group["eps"]
 
 
 def nadam(group: Group, state: State, gradient: Tensor) -> tuple[float, Tensor]:
@@ -100,7 +104,7 @@ def nadam(group: Group, state: State, gradient: Tensor) -> tuple[float, Tensor]:
 
 def adamax(group: Group, state: State, gradient: Tensor) -> tuple[float, Tensor]:
     diagonal = state["exp_inf"].double() if state else gradient.abs() + group["eps"]
-    return averaged(momentum_of(group)), diagonal
+    return response_of_average(momentum_of(group)), diagonal
 
 
 def rmsprop(group: Group, state: State, gradient: Tensor) -> tuple[float, Tensor]:
@@ -109,7 +113,7 @@ def rmsprop(group: Group, state: State, gradient: Tensor) -> tuple[float, Tensor
     if group["centered"]:
         mean = state["grad_avg"].double() if state else (1 - alpha) * gradient
         mean_square = (mean_square - mean.square()).clamp_min(0)
-    return summed(momentum_of(group)), mean_square.sqrt() + group["eps"]
+    return response_of_sum(momentum_of(group)), mean_square.sqrt() + group["eps"]
 
 
 def adagrad(group: Group, state: State, gradient: Tensor) -> tuple[float, Tensor]:

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass, field
 from typing import Literal, get_args
 
 import torch
@@ -12,66 +11,62 @@ from torch import Tensor
 from wellcond.curvature.hessian import Hessian
 from wellcond.network.layers import EmbeddingRule, rule_for, weighted_layers
 from wellcond.network.norms import is_norm
-from wellcond.problem.points import mean_loss_and_gradients
 from wellcond.problem.problem import Problem
 from wellcond.results import number
 from wellcond.spectral.eigenvalues import eigenvalues
+from wellcond.surface.points import loss_and_gradient
 
-Name = Literal["gradient", "random", "eigenvector"]
-Wanted = Name | Tensor
+DirectionName = Literal["gradient", "random", "eigenvector"]
+DirectionChoice = DirectionName | Tensor
+"""A name, or a tensor (P,)."""
 Direction = list[Tensor]
-"""One tensor a trainable parameter."""
+"""One tensor per trainable parameter."""
 
 
-@dataclass
-class Directions:
-    """What was asked for, in that order, and what it cost.
+def find_directions(
+    problem: Problem, choices: Sequence[DirectionChoice], seed: int
+) -> tuple[list[Direction], list[str]]:
+    """Directions by their names, unscaled: N(0, I), ∇L, unit eigenvectors; call it inside `problem.measuring()`.
 
-    evaluations: forward+backward passes. products: matrix-vector products with the Hessian, about two of them each.
+    Args:
+        problem: Whose parameter space it is.
+        choices: Every `"random"` is a draw of its own. The k-th `"eigenvector"` belongs to the k-th largest eigenvalue.
+            A tensor (P,) is used as it is.
+        seed: Of the draws, which are made on the CPU, so that a seed means the same on every device.
+
+    Returns:
+        The directions in the order of the choices, and notes on them.
     """
-
-    found: list[Direction] = field(default_factory=list)
-    evaluations: int = 0
-    products: int = 0
-    notes: list[str] = field(default_factory=list)
-
-
-def find_directions(problem: Problem, wanted: Sequence[Wanted], seed: int) -> Directions:
-    """The directions by their names, unscaled: N(0, I), ∇L, unit eigenvectors; a tensor (P,) is used as it is.
-
-    Every "random" is a draw of its own, drawn on the CPU, so that a seed means the same on every device. The k-th
-    "eigenvector" is that of the k-th largest eigenvalue. Call it inside `problem.measuring()`.
-    """
-    result = Directions()
     generator = torch.Generator().manual_seed(seed)
-    curved = _top_eigenvectors(problem, list(map(name_of, wanted)).count("eigenvector"), seed, result)
-    for direction in wanted:
-        if isinstance(direction, Tensor):
-            result.found.append(_split(problem, direction))
-        elif direction == "eigenvector":
-            result.found.append(curved.pop(0))
-        elif direction == "gradient":
-            result.found.append(mean_loss_and_gradients(problem)[1])
-            result.evaluations += 1
+    eigenvectors, notes = _top_eigenvectors(problem, list(map(name_of, choices)).count("eigenvector"), seed)
+    directions = []
+    for choice in choices:
+        if isinstance(choice, Tensor):
+            directions.append(_split(problem, choice))
+        elif choice == "eigenvector":
+            directions.append(eigenvectors.pop(0))
+        elif choice == "gradient":
+            directions.append(loss_and_gradient(problem)[1])
         else:
             drawn = [torch.randn(p.shape, generator=generator, dtype=p.dtype) for p in problem.params.values()]
-            result.found.append([part.to(problem.device) for part in drawn])
-    return result
+            directions.append([part.to(problem.device) for part in drawn])
+    return directions, notes
 
 
-def name_of(direction: Wanted) -> str:
-    return "given" if isinstance(direction, Tensor) else direction
+def name_of(choice: DirectionChoice) -> str:
+    """Its name, or "given"."""
+    return "given" if isinstance(choice, Tensor) else choice
 
 
-def check_direction(problem: Problem, direction: Wanted) -> None:
+def check_direction(problem: Problem, choice: DirectionChoice) -> None:
     """Raise `ValueError` for what is neither a name nor a finite tensor (P,)."""
-    if not isinstance(direction, Tensor):
-        if direction not in get_args(Name):
-            raise ValueError(f"direction is {direction!r}; write one of {get_args(Name)} or pass a tensor (P,).")
+    if not isinstance(choice, Tensor):
+        if choice not in get_args(DirectionName):
+            raise ValueError(f"direction is {choice!r}; write one of {get_args(DirectionName)} or pass a tensor (P,).")
         return
-    if direction.shape != (problem.size,):
-        raise ValueError(f"direction has shape {tuple(direction.shape)}; it must be (P,) = ({problem.size},).")
-    if not bool(torch.isfinite(direction).all()):
+    if choice.shape != (problem.size,):
+        raise ValueError(f"direction has shape {tuple(choice.shape)}; it must be (P,) = ({problem.size},).")
+    if not bool(torch.isfinite(choice).all()):
         raise ValueError("direction holds NaN or inf; it must be finite.")
 
 
@@ -79,7 +74,7 @@ def scaled_to_filters(problem: Problem, direction: Direction) -> Direction:
     """Every filter scaled to the norm of the parameters' own: d_f ← d_f ‖θ_f‖/‖d_f‖ (Li et al. 2018, section 4).
 
     A filter is what makes one output: a row of a weight, and for layers that store (inputs, outputs), as transposed
-    convolutions do, an output channel of a group. Of an embedding it is the vector of a token. Biases and norm
+    convolutions do, an output channel of a group. For an embedding it is the vector of a token. Biases and norm
     parameters, which have no filters, get d = 0.
     """
     input_major = _input_major_weights(problem)
@@ -111,15 +106,14 @@ def _input_major_weights(problem: Problem) -> dict[int, int]:
     return found
 
 
-def _top_eigenvectors(problem: Problem, k: int, seed: int, result: Directions) -> list[Direction]:
+def _top_eigenvectors(problem: Problem, k: int, seed: int) -> tuple[list[Direction], list[str]]:
     if k == 0:
-        return []
+        return [], []
     top = eigenvalues(Hessian(problem), k, seed=seed)
-    result.products = top.matvecs
-    known = reversed([f"{v:.4g} ± {number(e)}" for v, e in zip(top.values.tolist(), top.errors.tolist(), strict=True)])
+    pairs = reversed([f"{v:.4g} ± {number(e)}" for v, e in zip(top.values.tolist(), top.errors.tolist(), strict=True)])
     named = "the Hessian's largest eigenvalue is" if k == 1 else f"the Hessian's {k} largest eigenvalues are"
-    result.notes.append(f"{named} {', '.join(known)}{'' if top.converged else f'; {top.status}'}.")
-    return [_split(problem, vector) for vector in reversed(top.vectors.T.unbind())]
+    note = f"{named} {', '.join(pairs)}{'' if top.converged else f'; {top.status}'}."
+    return [_split(problem, vector) for vector in reversed(top.vectors.T.unbind())], [note]
 
 
 def _split(problem: Problem, vector: Tensor) -> Direction:

@@ -3,43 +3,57 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Sequence
-from dataclasses import dataclass, field
-from typing import Any
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any
 
 import torch
 from torch import Tensor
 
 from wellcond.errors import NonFinite
-from wellcond.problem.arguments import as_pair, as_positive, as_whole, check_problem, shared_memory
-from wellcond.problem.points import (
-    Check,
-    Progress,
-    buffers_lent,
-    checked_if_it_moves,
-    forwards_of_failure,
-    mean_loss_and_gradients,
-    norm,
-)
+from wellcond.network.calling import dtype_name
+from wellcond.problem.arguments import as_pair, as_positive, as_whole, check_problem
 from wellcond.problem.problem import Problem
-from wellcond.results import Row, number, text_table
-from wellcond.surface.directions import Direction, Directions, Wanted, check_direction, find_directions, name_of
-from wellcond.surface.walk_notes import caveats, failures
+from wellcond.results import Cost, Progress, Result, Row, number, text_table
+from wellcond.results.quantities import (
+    BETA,
+    COST,
+    GRADIENT_CHANGE_GREATEST,
+    GRADIENT_CHANGE_LEAST,
+    GRADIENT_NORM,
+    LOSS,
+    LOSS_GREATEST,
+    LOSS_LEAST,
+)
+from wellcond.surface.directions import Direction, DirectionChoice, check_direction, find_directions, name_of
+from wellcond.surface.points import buffers_lent, check_finite, finite_range, loss_and_gradient, norm
+
+if TYPE_CHECKING:
+    from matplotlib.figure import Figure
 
 ROUNDED_STEP = 1e-3
 """Rounding of θ − a·d adds to the distance in squares: a thousandth of the step is less than a float32 resolves."""
+ROUNDINGS = 10
+"""A change of the gradient below so many rounding errors of its norm cannot be told from none."""
 
 
 @dataclass(frozen=True)
-class Landscape:
+class Landscape(Result):
     """The loss and its gradient along a line θ_a = θ − a·d. Tensors are (steps,), float64, on the CPU.
 
-    step_lengths: a. losses: L(θ_a). gradient_changes: ‖∇L(θ) − ∇L(θ_a)‖. distances: ‖θ_a − θ‖ as it was walked,
-        rounding included. Where the loss or the gradient is not finite, these are nan, and `notes` say why.
-    loss, gradient_norm: L(θ) and ‖∇L(θ)‖.
-    evaluations: forward+backward passes, one u each. products: with the Hessian, for an eigenvector; about 2 u each.
-    forwards: forward passes alone, about a third of a u each: those that gave a loss which is not finite, those that
-        then looked for the layer to blame, and those of `check`, which was needed to be sure of the problem.
+    Where the loss or the gradient is not finite, its entries are nan, and `notes` say why.
+
+    Attributes:
+        step_lengths: a.
+        losses: L(θ_a).
+        gradient_changes: ‖∇L(θ) − ∇L(θ_a)‖.
+        distances: ‖θ_a − θ‖ as it was walked, rounding included.
+        loss: L(θ).
+        gradient_norm: ‖∇L(θ)‖.
+        direction: The name of d, or "given".
+        batchnorm: The statistics that BatchNorm used.
+        cost: What it took.
+        notes: What to know about the numbers.
     """
 
     step_lengths: Tensor
@@ -50,16 +64,8 @@ class Landscape:
     gradient_norm: float
     direction: str
     batchnorm: str
-    evaluations: int
-    products: int
+    cost: Cost
     notes: tuple[str, ...]
-    forwards: int = 0
-    check: Check = field(default_factory=Check)
-
-    @property
-    def cost(self) -> float:
-        """In u, one forward+backward pass; a forward pass is counted as a third of one."""
-        return self.evaluations + 2 * self.products + self.forwards / 3
 
     @property
     def smoothness(self) -> Tensor:
@@ -68,33 +74,46 @@ class Landscape:
 
     @property
     def beta(self) -> float:
-        """The effective β-smoothness: the largest of `smoothness` that is finite."""
-        return _range(self.smoothness)[1]
+        """The effective β-smoothness: the largest finite value of `smoothness`."""
+        return finite_range(self.smoothness)[1]
 
     @property
     def loss_range(self) -> tuple[float, float]:
         """Loss variation: the least and the greatest finite loss of the walk."""
-        return _range(self.losses)
+        return finite_range(self.losses)
 
     @property
     def gradient_change_range(self) -> tuple[float, float]:
         """Gradient predictiveness: the least and the greatest finite change of the gradient."""
-        return _range(self.gradient_changes)
+        return finite_range(self.gradient_changes)
 
     def rows(self, step: int | None = None) -> list[Row]:
-        """step: the training step at which the walk started."""
-        named = {"loss": self.loss, "gradient_norm": self.gradient_norm, "beta": self.beta}
-        named["loss_min"], named["loss_max"] = self.loss_range
-        named["gradient_change_min"], named["gradient_change_max"] = self.gradient_change_range
-        for name, values in {
-            "step_length": self.step_lengths,
-            "distance": self.distances,
-            "loss": self.losses,
-            "gradient_change": self.gradient_changes,
-        }.items():
-            named |= {f"{name}[{i}]": value for i, value in enumerate(values.tolist())}
-        cost = Row(step, "", "cost", self.cost, "u")
-        return [*(Row(step, "", quantity, value, "") for quantity, value in named.items()), cost]
+        """The scalars of the walk.
+
+        Args:
+            step: The training step at which it started.
+
+        Returns:
+            One row per quantity.
+        """
+        (loss_least, loss_greatest), (change_least, change_greatest) = self.loss_range, self.gradient_change_range
+        values = {
+            LOSS: self.loss,
+            GRADIENT_NORM: self.gradient_norm,
+            BETA: self.beta,
+            LOSS_LEAST: loss_least,
+            LOSS_GREATEST: loss_greatest,
+            GRADIENT_CHANGE_LEAST: change_least,
+            GRADIENT_CHANGE_GREATEST: change_greatest,
+        }
+        rows = [Row(step, "", quantity, value, "") for quantity, value in values.items()]
+        return [*rows, Row(step, "", COST, self.cost.u, "u")]
+
+    def figure(self) -> Figure:
+        """The loss and the change of the gradient along the walk."""
+        from wellcond.report.landscape import walk_figure
+
+        return walk_figure({"": self})
 
     def __str__(self) -> str:
         columns = (self.step_lengths, self.distances, self.losses, self.gradient_changes, self.smoothness)
@@ -102,19 +121,12 @@ class Landscape:
             [number(a), number(distance), f"{loss:.6g}", number(change), number(ratio)]
             for a, distance, loss, change, ratio in zip(*(column.tolist() for column in columns), strict=True)
         ]
-        table = text_table(["step length a", "‖θ_a − θ‖", "loss", "‖∇L − ∇L_a‖", "ratio"], body)
-        cost = f"{self.evaluations} u"
-        if self.products:
-            cost += f" and {self.products} products with the Hessian, about 2 u each"
-        if failed := self.forwards - self.check.forwards:
-            cost += f" and {failed} forward passes where the loss is not finite"
-        cost = ", ".join([cost, *self.check.words])
         return "\n".join(
             [
-                table,
+                text_table(["step length a", "‖θ_a − θ‖", "loss", "‖∇L − ∇L_a‖", "ratio"], body),
                 f"from loss {self.loss:.6g}, ‖∇L‖ {number(self.gradient_norm)}; "
                 f"effective β-smoothness {number(self.beta)}",
-                f"direction: {self.direction}; batchnorm={self.batchnorm!r}; cost {cost} (u: a forward+backward pass)",
+                f"direction: {self.direction}; batchnorm={self.batchnorm!r}; {self.cost}",
                 *(f"note: {note}" for note in self.notes),
             ]
         )
@@ -126,7 +138,7 @@ def landscape(
     span: tuple[float, float] = (0.5, 4.0),
     steps: int = 8,
     *,
-    direction: Wanted = "gradient",
+    direction: DirectionChoice = "gradient",
     seed: int = 0,
     progress: Progress | None = None,
 ) -> Landscape:
@@ -136,75 +148,81 @@ def landscape(
         β = max_a ‖∇L(θ) − ∇L(θ_a)‖ / ‖θ − θ_a‖
 
     The smaller the ranges of the loss and of ‖∇L(θ) − ∇L(θ_a)‖, the better the gradient predicts what lies ahead.
-    It costs 1 + steps forward+backward passes. A loader is read, and a model that draws random numbers or writes to its
-    buffers is run, twice more, once a problem, to be sure that all passes see the same; a model that changes by what it
-    counts in plain Python is not found out. In a training loop, `rows += wc.landscape(problem, lr).rows(step)`.
+    It costs 1 + steps forward+backward passes. A loader, and a model that draws random numbers or writes to its
+    buffers, are checked besides, once per problem, to be sure that all passes see the same; what a model counts in
+    plain Python is not seen. In a training loop, write `rows += wc.landscape(problem, lr).rows(step)`.
 
-    lr: the learning rate in use, in whose units the span is. direction: "gradient"; "random", a Gaussian one drawn with
-        `seed`; "eigenvector", that of the Hessian's largest eigenvalue, uphill; these two as long as the gradient, so
-        that distances compare; or a tensor (P,), taken as it is.
-    progress: called as (what is being measured, share of the work that is done).
+    Args:
+        problem: What is measured.
+        lr: The learning rate in use, in whose units the span is.
+        span: The shortest and the longest step.
+        steps: How many.
+        direction: `"gradient"`; `"random"`, a Gaussian one drawn with `seed`; `"eigenvector"`, that of the Hessian's
+            largest eigenvalue, uphill; these two as long as the gradient, so that distances compare; or a tensor (P,),
+            used as it is.
+        seed: Of a random direction.
+        progress: Called as (what is being measured, share of all work done).
 
-    With L = 3/2 w² the gradient changes by 3 times the distance, whatever the step:
+    Returns:
+        Losses, gradient changes and distances along the walk.
 
-    >>> import wellcond as wc
-    >>> model = torch.nn.Linear(1, 1, bias=False)
-    >>> model.weight.data = torch.tensor([[2.0]])
-    >>> problem = wc.Problem(model, lambda f, y: 1.5 * (f - y).square().mean(), (torch.ones(1, 1), torch.zeros(1, 1)))
-    >>> walk = landscape(problem, lr=0.1, span=(1, 3), steps=3)
-    >>> round(walk.beta, 4), walk.losses.round(decimals=4).tolist()     # w = 1.4, 0.8, 0.2
-    (3.0, [2.94, 0.96, 0.06])
+    Raises:
+        NonFinite: The loss or its gradient is not finite at the parameters themselves.
+        NotDeterministic: Two passes do not see the same problem.
+        ValueError: An argument is out of range.
+
+    Example:
+        With L = 3/2 w² the gradient changes by 3 times the distance, whatever the step:
+
+        >>> import wellcond as wc
+        >>> model = torch.nn.Linear(1, 1, bias=False)
+        >>> model.weight.data = torch.tensor([[2.0]])
+        >>> batch = (torch.ones(1, 1), torch.zeros(1, 1))
+        >>> problem = wc.Problem(model, lambda f, y: 1.5 * (f - y).square().mean(), batch)
+        >>> walk = landscape(problem, lr=0.1, span=(1, 3), steps=3)
+        >>> round(walk.beta, 4), walk.losses.round(decimals=4).tolist()     # w = 1.4, 0.8, 0.2
+        (3.0, [2.94, 0.96, 0.06])
     """
     check_problem(problem)
     lr, span, steps = as_positive("lr", lr), _checked(span), as_whole("steps", steps, 1)
     check_direction(problem, direction)
     lengths = lr * torch.linspace(*span, steps, dtype=torch.float64)
+    before = problem.cost
     with problem.measuring():
-        with checked_if_it_moves(problem) as check:
-            loss, gradient = mean_loss_and_gradients(problem)
+        with problem.checked_if_in_doubt():
+            loss, gradient = loss_and_gradient(problem)
         gradient_norm = norm(gradient)
-        _check_gradient(problem, gradient, gradient_norm)
-        found = Directions([gradient]) if _is(direction, "gradient") else find_directions(problem, [direction], seed)
-        d = found.found[0]
-        if _is(direction, "random", "eigenvector"):
+        if not math.isfinite(gradient_norm):
+            check_finite(problem, gradient)
+        name = name_of(direction)
+        (d,), notes = ([gradient], []) if name == "gradient" else find_directions(problem, [direction], seed)
+        if name in ("random", "eigenvector"):
             torch._foreach_mul_(d, gradient_norm / norm(d))
-        if _is(direction, "eigenvector") and _inner(d, gradient) < 0:
+        if name == "eigenvector" and _inner(d, gradient) < 0:
             torch._foreach_neg_(d)
         length = norm(d)
-        walked = _walk(problem, gradient, (d, length), lengths.tolist(), progress)
-    losses, changes, distances, culprits, forwards = walked
-    notes = [*found.notes, *shared_memory(problem).values(), *failures(lengths, losses, changes, culprits)]
-    return Landscape(
-        lengths,
-        losses,
-        changes,
-        distances,
-        float(loss),
-        gradient_norm,
-        name_of(direction),
-        problem.batchnorm,
-        1 + steps - len(culprits),
-        found.products,
-        (*notes, *caveats(lengths, changes, distances, gradient_norm, length, problem.dtype)),
-        forwards + check.forwards,
-        check,
-    )
+        losses, changes, distances, failures = _walk(problem, gradient, d, length, lengths.tolist(), progress)
+    notes += [*problem.shared_memory_notes().values(), *_failure_notes(lengths, losses, changes, failures)]
+    notes += _caveats(lengths, changes, distances, gradient_norm, length, problem.dtype)
+    cost = problem.cost - before
+    found = lengths, losses, changes, distances, float(loss), gradient_norm
+    return Landscape(*found, name, problem.batchnorm, cost, tuple(notes))
 
 
 def _walk(
     problem: Problem,
     gradient: Direction,
-    d_and_length: tuple[Direction, float],
+    d: Direction,
+    length: float,
     lengths: Sequence[float],
     progress: Progress | None,
-) -> tuple[Tensor, Tensor, Tensor, list[str], int]:
-    """L(θ_a), ‖∇L(θ) − ∇L(θ_a)‖ and ‖θ_a − θ‖ for every a; why losses are not finite, and the forward passes of these.
+) -> tuple[Tensor, Tensor, Tensor, list[str]]:
+    """L(θ_a), ‖∇L(θ) − ∇L(θ_a)‖ and ‖θ_a − θ‖ for every a, and why losses are not finite.
 
     One set of buffers holds the point, then the change of the gradient.
     """
     losses, changes, distances = torch.full((3, len(lengths)), math.nan, dtype=torch.float64)
-    culprits, forwards = [], 0
-    d, length = d_and_length
+    failures = []
     smallest = torch.finfo(problem.dtype).eps / ROUNDED_STEP * norm([p.data for p in problem.params.values()])
     with buffers_lent(problem.params.values()) as (theta, here):
         for i, a in enumerate(lengths):
@@ -214,26 +232,54 @@ def _walk(
                 torch.add(own, step, alpha=-a, out=place)
             distances[i] = norm(torch._foreach_sub(here, theta)) if a * length < smallest else a * length
             try:
-                loss, moved = mean_loss_and_gradients(problem)
+                loss, moved = loss_and_gradient(problem)
             except NonFinite as error:
-                culprits.append(str(error))
-                forwards += forwards_of_failure(problem)
+                failures.append(str(error))
                 continue
             for place, new, old in zip(here, moved, gradient, strict=True):
                 torch.sub(new, old, out=place)  # not in place: autograd may give two parameters one tensor
             losses[i], changes[i] = loss, norm(here)
-    return losses, changes, distances, culprits, forwards
+    return losses, changes, distances, failures
 
 
-def _check_gradient(problem: Problem, gradient: Direction, gradient_norm: float) -> None:
-    if math.isfinite(gradient_norm):
+def _failure_notes(lengths: Tensor, losses: Tensor, changes: Tensor, failures: Sequence[str]) -> Iterator[str]:
+    """Where the gradient, and where the loss, is not finite; the reason is that of the first such place."""
+    no_loss = losses.isnan()
+    why = "the gradient is NaN or inf although the loss is finite."
+    for failed, reason in ((~no_loss & ~changes.isfinite(), why), (no_loss, "".join(failures[:1]))):
+        places = failed.nonzero().flatten().tolist()
+        if places:
+            first = float(lengths[places[0]])
+            if len(places) == 1:
+                where = f"at step length {first:g}"
+            elif places == list(range(places[0], len(lengths))):
+                where = f"from step length {first:g} on"
+            else:
+                where = f"at {len(places)} of {len(lengths)} step lengths, first at step length {first:g}"
+            yield f"{where}, {reason}"
+
+
+def _caveats(
+    lengths: Tensor, changes: Tensor, distances: Tensor, gradient_norm: float, length: float, dtype: torch.dtype
+) -> Iterator[str]:
+    """Why β is missing, or not to be trusted, after a walk along a direction of this length."""
+    if length == 0:
+        zero = "gradient" if gradient_norm == 0 else "direction"
+        yield f"the {zero} is zero, so the walk does not leave θ: β is undefined."
         return
-    parts = zip(problem.params, gradient, strict=True)
-    culprit = next(name for name, part in parts if not bool(torch.isfinite(part).all()))
-    raise NonFinite(
-        f"the gradient is NaN or inf at {culprit!r} although the loss is finite: the derivative does not exist there "
-        "(a square root or norm at 0?), or it overflowed."
-    )
+    kind = dtype_name(dtype)
+    if (stuck := lengths[distances == 0]).numel():
+        yield (
+            f"up to step length {float(stuck.max()):g}, θ − a·d rounds to θ in {kind}: "
+            "take a larger lr, or measure model.double()."
+        )
+    ratios = (changes / distances).nan_to_num(-1.0, posinf=-1.0)
+    top = int(ratios.argmax())
+    if 0 < float(changes[top]) < ROUNDINGS * torch.finfo(dtype).eps * gradient_norm:
+        yield (
+            f"β comes from step length {float(lengths[top]):g}, where the gradient changes by little more than {kind} "
+            "rounds: it may be rounding, not curvature. Take a larger lr, or measure model.double()."
+        )
 
 
 def _checked(span: Any) -> tuple[float, float]:
@@ -245,12 +291,3 @@ def _checked(span: Any) -> tuple[float, float]:
 
 def _inner(first: Direction, second: Direction) -> float:
     return sum(float(torch.dot(a.reshape(-1), b.reshape(-1))) for a, b in zip(first, second, strict=True))
-
-
-def _is(direction: Wanted, *names: str) -> bool:
-    return isinstance(direction, str) and direction in names
-
-
-def _range(values: Tensor) -> tuple[float, float]:
-    finite = values[torch.isfinite(values)]
-    return (float(finite.min()), float(finite.max())) if len(finite) else (math.nan, math.nan)

@@ -6,28 +6,43 @@ import contextlib
 import itertools
 import math
 from collections.abc import Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass
+from typing import TYPE_CHECKING
 
 import torch
 from torch import Tensor
 
 from wellcond.errors import NonFinite
-from wellcond.problem.arguments import as_positive, as_whole, check_problem, shared_memory
-from wellcond.problem.points import Check, Progress, buffers_lent, checked_if_it_moves, forwards_of_failure, mean_loss
+from wellcond.problem.arguments import as_positive, as_whole, check_problem
 from wellcond.problem.problem import Problem
-from wellcond.results import Row, number, text_table
-from wellcond.surface.directions import Direction, Wanted, check_direction, find_directions, name_of, scaled_to_filters
+from wellcond.results import Cost, Progress, Result, Row, number, text_table
+from wellcond.results.quantities import COST, LOSS_GREATEST, LOSS_LEAST
+from wellcond.surface.directions import (
+    Direction,
+    DirectionChoice,
+    check_direction,
+    find_directions,
+    name_of,
+    scaled_to_filters,
+)
+from wellcond.surface.points import buffers_lent, finite_range
+
+if TYPE_CHECKING:
+    from matplotlib.figure import Figure
 
 
 @dataclass(frozen=True)
-class LossSlice:
+class LossSlice(Result):
     """The loss on a grid. Tensors are float64, on the CPU.
 
-    coordinates: (points,), the α of the first direction and the β of the second.
-    losses: (points,), or (points, points) with [i, j] at α_i and β_j; nan where the loss is NaN or infinite.
-    forwards: forward passes. A loss that is not finite takes one more, to find the layer to blame, and the first such
-        another, at θ. Those of `check`, to be sure of the problem, are among them.
-    evaluations, products: for the directions, as in `Landscape`.
+    Attributes:
+        coordinates: (points,), the α of the first direction and the β of the second.
+        losses: (points,), or (points, points) with [i, j] at α_i and β_j; nan where the loss is NaN or infinite.
+        directions: Their names, or "given".
+        filter_normalised: Whether directions were scaled filter by filter.
+        batchnorm: The statistics that BatchNorm used.
+        cost: What it took.
+        notes: What to know about the numbers.
     """
 
     coordinates: Tensor
@@ -35,23 +50,30 @@ class LossSlice:
     directions: tuple[str, ...]
     filter_normalised: bool
     batchnorm: str
-    forwards: int
-    evaluations: int
-    products: int
+    cost: Cost
     notes: tuple[str, ...]
-    check: Check = field(default_factory=Check)
-
-    @property
-    def cost(self) -> float:
-        """In u, one forward+backward pass; a forward pass is counted as a third of one, and may take up to half."""
-        return self.forwards / 3 + self.evaluations + 2 * self.products
 
     def rows(self, step: int | None = None) -> list[Row]:
-        places = itertools.product(range(len(self.coordinates)), repeat=self.losses.dim())
-        named = {f"coordinate[{i}]": value for i, value in enumerate(self.coordinates.tolist())}
-        named |= {f"loss[{','.join(map(str, place))}]": float(self.losses[place]) for place in places}
-        rows = [Row(step, "", quantity, value, "") for quantity, value in named.items()]
-        return [*rows, Row(step, "", "cost", self.cost, "u")]
+        """The range of the finite losses, and the cost; the grid is in `losses`.
+
+        Args:
+            step: The training step it was measured at.
+
+        Returns:
+            One row per quantity.
+        """
+        least, greatest = finite_range(self.losses)
+        return [
+            Row(step, "", LOSS_LEAST, least, ""),
+            Row(step, "", LOSS_GREATEST, greatest, ""),
+            Row(step, "", COST, self.cost.u, "u"),
+        ]
+
+    def figure(self) -> Figure:
+        """A line, or filled contours."""
+        from wellcond.report.landscape import slice_figure
+
+        return slice_figure(self)
 
     def __str__(self) -> str:
         places = list(map(number, self.coordinates.tolist()))
@@ -60,18 +82,11 @@ class LossSlice:
         else:
             body = [[place, *map(_loss, line)] for place, line in zip(places, self.losses.tolist(), strict=True)]
             table = text_table(["α \\ β", *places], body)
-        cost = f"{self.forwards} forward passes, about {number(self.forwards / 3)} u"
-        if self.evaluations:
-            cost += f", and {self.evaluations} u for the gradient"
-        if self.products:
-            cost += f", and {self.products} products with the Hessian, about 2 u each"
-        cost = ", ".join([cost, *(f"with {words}" for words in self.check.words)])
         scaled = "filter-normalised" if self.filter_normalised else "as they are"
         return "\n".join(
             [
                 table,
-                f"directions: {', '.join(self.directions)}, {scaled}; batchnorm={self.batchnorm!r}; "
-                f"cost {cost} (u: a forward+backward pass)",
+                f"directions: {', '.join(self.directions)}, {scaled}; batchnorm={self.batchnorm!r}; {self.cost}",
                 *(f"note: {note}" for note in self.notes),
             ]
         )
@@ -79,7 +94,7 @@ class LossSlice:
 
 def loss_slice(
     problem: Problem,
-    directions: Sequence[Wanted] = ("random",),
+    directions: Sequence[DirectionChoice] = ("random",),
     *,
     extent: float = 1.0,
     points: int = 21,
@@ -91,23 +106,37 @@ def loss_slice(
 
         L(θ + α d₁)   or   L(θ + α d₁ + β d₂),   α, β ∈ linspace(−extent, extent, points)
 
-    It needs forward passes alone: points or points² of them, about a third of a u each. An odd number of points puts θ
-    itself on the grid. A loss that is not finite is nan, but at θ itself it is an error.
+    It needs forward passes alone: points or points² of them, about a third of a u each. A loss that is not finite is
+    nan, but at θ itself it is an error.
 
-    directions: one or two of "random", Gaussian, drawn with `seed` and independent of each other (in high dimension
-        nearly orthogonal, by about 1/√P); "gradient"; "eigenvector", of the Hessian's largest eigenvalue, a second one
-        of the next; or a tensor (P,).
-    filter_normalised: scale every filter of a direction to the norm of the same filter of θ, and leave biases and norm
-        parameters where they are, so that slices of different networks compare (Li et al. 2018). A step of 1 then is
-        as long as the weights. Otherwise directions are used as they are; eigenvectors have norm 1.
-    progress: called as (what is being measured, share of the work that is done).
+    Args:
+        problem: What is measured.
+        directions: One or two of `"random"`, Gaussian, drawn with `seed` and independent of each other (in high
+            dimension nearly orthogonal, by about 1/√P); `"gradient"`; `"eigenvector"`, of the Hessian's largest
+            eigenvalue, a second one of the next; or a tensor (P,).
+        extent: How far the grid reaches, in units of the directions.
+        points: Per direction; an odd number puts θ itself on the grid.
+        filter_normalised: Scale every filter of a direction to the norm of the same filter of θ, and leave biases and
+            norm parameters where they are, so that slices of different networks compare (Li et al. 2018). A step of 1
+            then is as long as the weights. Otherwise directions are used as they are; eigenvectors have norm 1.
+        seed: Of random directions.
+        progress: Called as (what is being measured, share of all work done).
 
-    >>> import wellcond as wc
-    >>> model = torch.nn.Linear(1, 1, bias=False)
-    >>> model.weight.data = torch.tensor([[2.0]])
-    >>> problem = wc.Problem(model, torch.nn.MSELoss(), (torch.ones(1, 1), torch.zeros(1, 1)))
-    >>> loss_slice(problem, ["gradient"], points=3).losses.tolist()      # w = 0, 2, 4
-    [0.0, 4.0, 16.0]
+    Returns:
+        The losses on the grid.
+
+    Raises:
+        NonFinite: The loss is not finite at the parameters themselves.
+        NotDeterministic: Two passes do not see the same problem.
+        ValueError: An argument is out of range.
+
+    Example:
+        >>> import wellcond as wc
+        >>> model = torch.nn.Linear(1, 1, bias=False)
+        >>> model.weight.data = torch.tensor([[2.0]])
+        >>> problem = wc.Problem(model, torch.nn.MSELoss(), (torch.ones(1, 1), torch.zeros(1, 1)))
+        >>> loss_slice(problem, ["gradient"], points=3).losses.tolist()      # w = 0, 2, 4
+        [0.0, 4.0, 16.0]
     """
     check_problem(problem)
     if isinstance(directions, (str, Tensor)) or len(directions) not in (1, 2):
@@ -117,33 +146,31 @@ def loss_slice(
     extent, points = as_positive("extent", extent), as_whole("points", points, 2)
     # from whole numbers, so that the middle is exactly zero
     coordinates = extent * (2 * torch.arange(points, dtype=torch.float64) - (points - 1)) / (points - 1)
+    before = problem.cost
     with problem.measuring():
-        axes = find_directions(problem, directions, seed)
-        vectors = [scaled_to_filters(problem, d) for d in axes.found] if filter_normalised else axes.found
-        losses, forwards, failures, check = _grid(problem, vectors, coordinates.tolist(), progress)
+        vectors, notes = find_directions(problem, directions, seed)
+        if filter_normalised:
+            vectors = [scaled_to_filters(problem, d) for d in vectors]
+        losses, failures = _grid(problem, vectors, coordinates.tolist(), progress)
     return LossSlice(
         coordinates,
         losses,
         tuple(map(name_of, directions)),
         filter_normalised,
         problem.batchnorm,
-        forwards + check.forwards,
-        axes.evaluations,
-        axes.products,
-        (*axes.notes, *shared_memory(problem).values(), *failures),
-        check,
+        problem.cost - before,
+        (*notes, *problem.shared_memory_notes().values(), *failures),
     )
 
 
 def _grid(
     problem: Problem, vectors: Sequence[Direction], coordinates: Sequence[float], progress: Progress | None
-) -> tuple[Tensor, int, list[str], Check]:
-    """The losses, the passes they took, the first reason why one is not finite, and what the check took."""
+) -> tuple[Tensor, list[str]]:
+    """The losses, and the first reason why one is not finite."""
     losses = torch.full((len(coordinates),) * len(vectors), math.nan, dtype=torch.float64)
     failures: list[str] = []
-    forwards = 0
     with contextlib.ExitStack() as first_pass, buffers_lent(problem.params.values()) as (theta, here):
-        check = first_pass.enter_context(checked_if_it_moves(problem))
+        first_pass.enter_context(problem.checked_if_in_doubt())
         for i, place in enumerate(itertools.product(range(len(coordinates)), repeat=len(vectors))):
             if progress is not None:
                 progress("loss slice", i / losses.numel())
@@ -151,18 +178,15 @@ def _grid(
             for index, d in zip(place, vectors, strict=True):
                 torch._foreach_add_(here, d, alpha=coordinates[index])
             try:
-                losses[place] = mean_loss(problem)
-                forwards += 1
+                losses[place] = problem.mean_loss()
             except NonFinite as error:
-                forwards += forwards_of_failure(problem)
                 if not failures:
                     at = ", ".join(number(coordinates[index]) for index in place)
                     failures.append(f"the loss is not finite, first at ({at}): {error}")
                     torch._foreach_copy_(here, theta)
-                    forwards += 1
-                    mean_loss(problem)  # which raises where it is not finite at θ either
+                    problem.mean_loss()  # which raises where it is not finite at θ either
             first_pass.close()
-    return losses, forwards, failures, check
+    return losses, failures
 
 
 def _loss(value: float) -> str:
