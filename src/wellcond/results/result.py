@@ -119,6 +119,17 @@ class Result(ABC):
             raise MissingExtra("pandas", "pandas") from error
         return pandas.DataFrame(self.rows(), columns=list(Row._fields))
 
+    def to_json(self) -> str:
+        """Rows and arrays as JSON, as `save("x.json")` writes them."""
+        content = {
+            "result": type(self).__name__,
+            "rows": [as_json(row._asdict()) for row in self.rows()],
+            "values": {f.name: as_json(getattr(self, f.name)) for f in fields(self) if f.repr}
+            if is_dataclass(self)
+            else {},
+        }
+        return json.dumps(content, indent=1, ensure_ascii=False, allow_nan=False) + "\n"
+
     def save(self, path: str | Path) -> Path:
         """Write the result to a file, in the form that its suffix names.
 
@@ -136,7 +147,7 @@ class Result(ABC):
         suffix = target.suffix.removeprefix(".").lower()
         forms: dict[str, Callable[[], bytes]] = {
             "csv": self._csv,
-            "json": self._json,
+            "json": lambda: self.to_json().encode(),
             "html": lambda: self.page().encode(),
             **{kind: lambda: picture(self.figure(), suffix) for kind in PICTURES},
         }
@@ -153,16 +164,6 @@ class Result(ABC):
         writer.writerow(Row._fields)
         writer.writerows(self.rows())
         return text.getvalue().encode()
-
-    def _json(self) -> bytes:
-        content = {
-            "result": type(self).__name__,
-            "rows": [as_json(row._asdict()) for row in self.rows()],
-            "values": {f.name: as_json(getattr(self, f.name)) for f in fields(self) if f.repr}
-            if is_dataclass(self)
-            else {},
-        }
-        return (json.dumps(content, indent=1, ensure_ascii=False, allow_nan=False) + "\n").encode()
 
 
 class ByLayer(Result, Mapping[str, Entry]):
