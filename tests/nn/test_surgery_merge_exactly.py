@@ -15,10 +15,10 @@ from torch.nn.utils import parametrizations, prune
 from zoo import normal
 
 import wellcond as wc
+from wellcond.errors import Unsupported
 from wellcond.nn.four_things import FourThingsBatchNorm2d
 from wellcond.nn.ghost import GhostBatchNorm2d
 from wellcond.nn.merge import merge_batchnorm
-from wellcond.nn.replace import InvalidSurgery
 
 
 class Shared(nn.Module):
@@ -148,7 +148,7 @@ STAYS: dict[str, tuple[Callable[[], nn.Module], str]] = {
     ),
     "activation_on_both_sides": (
         lambda: nn.Sequential(nn.Conv2d(2, 2, 1), nn.ReLU(), nn.BatchNorm2d(2), nn.ReLU(), nn.Conv2d(2, 2, 1)),
-        "'2': no layer to merge it into stands right before it, no layer .* right behind it",
+        "'2': no layer to merge it into stands directly before it, no layer .* directly after it",
     ),
     "in_place_activation_behind": (
         lambda: nn.Sequential(nn.Tanh(), nn.BatchNorm2d(2), nn.ReLU(inplace=True), nn.Conv2d(2, 2, 1)),
@@ -182,7 +182,7 @@ def test_a_norm_with_nan_stays_and_is_listed() -> None:
 def test_a_use_that_cannot_be_watched_is_found_in_the_outputs() -> None:
     x = normal(4, 2, 2, 2)
     model = used(Uses("unseen"), x)
-    with pytest.raises(InvalidSurgery, match=r"merging would change the outputs by .* scripted function"):
+    with pytest.raises(Unsupported, match=r"merging would change the outputs by .* scripted function"):
         merge_batchnorm(model, x)
 
 
@@ -194,7 +194,7 @@ def test_statistics_too_uneven_for_float32_are_refused() -> None:
     model[1].weight.data.copy_(torch.tensor([[0.3, 0.7]]))
     x = 2.0**13 + torch.tensor([[0.0, 1.0], [2.0, 3.0]]) / 2**10
     assert torch.allclose(model.eval()(x), torch.tensor([[0.7], [2.7]]) + model[1].bias)
-    with pytest.raises(InvalidSurgery, match="loses digits"):
+    with pytest.raises(Unsupported, match="loses digits"):
         merge_batchnorm(model, x)
     merged_without_rest(model.double(), x.double())
 
@@ -213,6 +213,6 @@ def test_statistics_too_uneven_for_float32_are_refused() -> None:
     ],
 )  # fmt: skip
 def test_what_is_wrong_is_said(model: Any, inputs: Any, message: str) -> None:
-    with pytest.raises(InvalidSurgery, match=message) as caught:
+    with pytest.raises(Unsupported, match=message) as caught:
         merge_batchnorm(model, inputs)
     assert isinstance(caught.value, wc.WellcondError)

@@ -10,12 +10,14 @@ import torch
 from torch import Tensor, nn
 from torch.nn.modules.batchnorm import _BatchNorm
 
-from wellcond.network.example_inputs import call, evaluating, example_inputs, tensors_in
+from wellcond.errors import Unsupported
+from wellcond.network.calling import tensors_in
+from wellcond.network.example_inputs import evaluating, example_inputs, run
 from wellcond.network.layers import LinearRule, TransposedConvRule, rule_for
 from wellcond.network.taps import TrainingHook
-from wellcond.nn.batchnorm import BatchNormVariant, NoInferenceAffine
+from wellcond.nn.batchnorm import BatchNormVariant
 from wellcond.nn.data_flow import CannotMerge, DataFlow
-from wellcond.nn.replace import InvalidSurgery, copied, exchanged
+from wellcond.nn.replace import copied, exchanged
 
 KNOWN_FORWARDS = ("torch.nn.modules.", "transformers.pytorch_utils")
 """Where a forward pass must be defined for its formula to be known."""
@@ -26,36 +28,43 @@ def merge_batchnorm(model: nn.Module, inputs: Any = None) -> nn.Module:
     """Return a copy of the model with its batch normalisations merged into the layers beside them.
 
     In evaluation mode a batch normalisation is z = s·x + t in every channel, with s = γ/√(σ² + ε) and t = β − s·μ of
-    the running statistics. Right behind a linear, convolutional or transposed convolutional layer it is merged back;
-    otherwise, right before such a layer, forwards::
+    the running statistics. Directly after a linear, convolutional or transposed convolutional layer it is merged back
+    into it; otherwise, directly before such a layer, forwards:
 
         s (W x + b) + t = (diag(s) W) x + (s b + t),        W (s x + t) + b = (W diag(s)) x + (b + W t)
 
     Merged norms become `nn.Identity`, and layers without a bias get one. In evaluation mode the new model computes what
-    the old one did; this is checked on the inputs. Who stands beside whom is found by running the model on them: the
-    tensor that one returned is the one that the other received, perhaps in another shape, and nobody else used it.
-    A model that goes other ways on other inputs is seen on these only.
+    the old one did; this is checked on the inputs. Neighbours are found by running the model on them: the tensor that
+    one module returned is the one that the other received, perhaps in another shape, and nothing else used it. A model
+    that takes other paths on other inputs is seen on these only.
 
     A norm that cannot be merged exactly stays, and a `UserWarning` says why: it has no running statistics or no such
     neighbour; its neighbour is called twice, shares its weight, has hooks or a forward pass of its own; or it stands
     before a convolution that pads with zeros, which the shift t cannot pass.
 
-    inputs: what you call the model with: a tensor, a tuple or a dict; None makes them up (see `example_inputs`).
+    Args:
+        model: The model, which stays as it is.
+        inputs: What you call the model with: a tensor, a tuple or a dict. None makes them up (see `example_inputs`).
 
-    A compiled or DDP-wrapped model comes back as the plain module: wrap it again.
+    Returns:
+        The merged model. A compiled or DDP-wrapped model comes back as the plain module: wrap it again.
 
-    >>> model = nn.Sequential(nn.Linear(4, 8, bias=False), nn.BatchNorm1d(8), nn.ReLU())
-    >>> merge_batchnorm(model)
-    Sequential(
-      (0): Linear(in_features=4, out_features=8, bias=True)
-      (1): Identity()
-      (2): ReLU()
-    )
+    Raises:
+        Unsupported: There is no batch normalisation, the model cannot be run, or merging would change its outputs.
+
+    Example:
+        >>> model = nn.Sequential(nn.Linear(4, 8, bias=False), nn.BatchNorm1d(8), nn.ReLU())
+        >>> merge_batchnorm(model)
+        Sequential(
+          (0): Linear(in_features=4, out_features=8, bias=True)
+          (1): Identity()
+          (2): ReLU()
+        )
     """
     merged, probe = copied(model), copied(model)
     norms = {name: module for name, module in merged.named_modules() if isinstance(module, _BatchNorm)}
     if not norms:
-        raise InvalidSurgery(f"{type(merged).__name__} has no batch normalisation to merge.")
+        raise Unsupported(f"{type(merged).__name__} has no batch normalisation to merge.")
     if inputs is None:
         inputs = example_inputs(probe)
     flow = DataFlow(probe, inputs)
@@ -67,11 +76,11 @@ def merge_batchnorm(model: nn.Module, inputs: Any = None) -> nn.Module:
         except CannotMerge as reason:
             reasons[name].append(str(reason))
     in_order = [name for name in flow.calls if name in affine]
-    ways = (
+    directions = (
         (in_order, flow.layer_before, _fold_back, flow.merged_back),
-        (in_order[::-1], flow.layer_behind, _fold_forwards, flow.merged_forwards),
+        (in_order[::-1], flow.layer_after, _fold_forwards, flow.merged_forwards),
     )
-    for order, neighbour, fold, merged_into in ways:
+    for order, neighbour, fold, merged_into in directions:
         for name in order:
             if name in reasons:
                 try:
@@ -100,7 +109,7 @@ def _affine(norm: _BatchNorm, calls: int) -> tuple[Tensor, Tensor]:
         _check_forward("it", norm, of="wellcond.nn.")
         try:
             s, t = exact.inference_affine()
-        except NoInferenceAffine as error:
+        except Unsupported as error:
             raise CannotMerge(str(error).rstrip(".")) from error
     else:
         _check_forward("it", norm)
@@ -170,16 +179,16 @@ def _check_forward(who: str, module: nn.Module, of: str | tuple[str, ...] = KNOW
 
 
 def _check_outputs(before: list[Tensor], merged: nn.Module, inputs: Any) -> None:
-    """Raise if the merged model computes something else: a call that nobody can watch may have used a tensor."""
+    """Raise if the merged model computes something else: a call that cannot be watched may have used a tensor."""
     trial = copied(merged)
     with evaluating(trial):
-        after = tensors_in(call(trial, inputs))
+        after = tensors_in(run(trial, inputs))
     for old, new in zip(before, after, strict=True):
         finite = old.isfinite()
         if old.is_floating_point() and finite.any():
             error, size = (new - old)[finite].abs().max(), old[finite].abs().max()
             if not error <= torch.finfo(old.dtype).eps ** 0.5 * size:
-                raise InvalidSurgery(
+                raise Unsupported(
                     f"merging would change the outputs by {float(error / size):.1e} of the largest. Either a scripted "
                     "function, which cannot be watched, uses what a layer returned; or the statistics of a norm are "
                     "so uneven that merging loses digits: merge a copy in float64."
