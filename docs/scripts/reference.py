@@ -168,10 +168,10 @@ def _object(name: str) -> Any:
     return getattr(importlib.import_module(module), attribute)
 
 
-def is_exception(name: str) -> bool:
-    """Whether a dotted name is that of an exception, which has no signature of its own."""
+def has_signature(name: str) -> bool:
+    """Whether the entry of a dotted name can show a signature: those of exceptions and named tuples cannot."""
     thing = _object(name)
-    return inspect.isclass(thing) and issubclass(thing, Exception)
+    return callable(thing) and not (inspect.isclass(thing) and issubclass(thing, Exception | tuple))
 
 
 def _entry(name: str, level: int) -> str:
