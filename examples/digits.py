@@ -1,4 +1,4 @@
-"""A 20-layer ReLU network that does not train: `wellcond try examples/digits.py:build --steps 600`."""
+"""A 20-layer ReLU network that does not train: `wellcond treat examples/digits.py:build --steps 600`."""
 
 from __future__ import annotations
 

@@ -16,8 +16,8 @@ from torch.utils.data import BatchSampler, DataLoader, RandomSampler, SubsetRand
 from zoo import integers, normal, seeded
 
 import wellcond as wc
-from wellcond.verify.trial import trial
-from wellcond.verify.trial_steps import trial_steps
+from wellcond.verify.suggest_lr import suggest_lr
+from wellcond.verify.treat import treat
 
 FAIL = 99.0
 """An input with this value makes the model raise."""
@@ -96,11 +96,11 @@ MEASUREMENTS: dict[str, Callable[[wc.Problem], Any]] = {
     "covariate_shift": lambda p: wc.covariate_shift(p, torch.optim.Adam(p.params.values())),
     "max_lr": lambda p: wc.max_lr(p, 0.9, tol=0.5, max_matvecs=5),
     "max_lr_of_adam": lambda p: wc.max_lr(p, optimizer=torch.optim.Adam(p.params.values()), tol=0.5, max_matvecs=5),
-    "trial_steps": lambda p: trial_steps(p, [0.01], steps=2),
+    "suggest_lr": lambda p: suggest_lr(p, steps=2),
     "activations": lambda p: wc.activations(p),
     "local_hessian": lambda p: wc.local_hessian(p, "conv").z.exact @ torch.ones(16, dtype=torch.float64),
     "back_matching": lambda p: wc.back_matching(p),
-    "trial": lambda p: trial(p, ["sgd", "bnp"], [0.01], steps=4),
+    "treat": lambda p: treat(p, steps=4, seeds=[0], learning_rates=[0.01], remedies=["bnp"]),
 }
 OF_THE_FIRST_BATCH = ("local_hessian", "back_matching")
 WITHOUT_A_LOSS = ("activations",)

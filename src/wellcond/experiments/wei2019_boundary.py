@@ -4,40 +4,56 @@ In the style of figure 2 of wei2019, small: the fully connected network with Bat
 σ_b² = ½, β = 0) on MNIST, full-batch gradient descent with momentum 0.9, squared error ½‖f − y‖² to one-hot targets and
 cross-entropy. A run has diverged when its loss is not finite or ends above where it began.
 
-    python -m wellcond.experiments.divergence_boundary [--data DIR] [--device cuda] [--out docs/figures]
+    python -m wellcond.experiments.wei2019_boundary [--data DIR] [--device cuda] [--out docs/figures]
 """
 
 from __future__ import annotations
 
-import argparse
+import copy
 import json
 import math
 import time
 from collections.abc import Callable
 from dataclasses import asdict, dataclass
-from pathlib import Path
+from typing import TYPE_CHECKING, Any
 
 import torch
 from torch import Tensor, nn
+from torch.optim import SGD
 
 from wellcond.data import mnist
+from wellcond.experiments.output import output_files, parser
 from wellcond.meanfield.prediction import Loss
 from wellcond.meanfield.predictor import predict
 from wellcond.models import mlp
 from wellcond.problem.problem import Problem
+from wellcond.report.style import COLOURS, new_figure, save_figure
+from wellcond.results.files import write_atomically
 from wellcond.stability.max_lr import max_lr
-from wellcond.verify.trial_steps import trial_steps
+from wellcond.training.loop import train
+
+if TYPE_CHECKING:
+    from matplotlib.figure import Figure
 
 SIZES = (784, 1000, 1000, 1000, 10)
 SIGMA_W2, SIGMA_B2, MOMENTUM = 2.0, 0.5, 0.9
 GAMMAS = (0.1, 0.3, 0.6, 1.0, 1.5, 2.0, 3.0)
 RATES = tuple(10 ** (k / 8) for k in range(-32, 17))
-"""From 1e-4 to 100, a third more at each."""
+"""From 1e-4 to 100, each a third more than the one before."""
 
 
 @dataclass(frozen=True)
 class Line:
-    """All rates at one γ. boundary: between the largest rate below which nothing diverged and the next."""
+    """All rates at one γ.
+
+    Attributes:
+        loss: Which loss.
+        gamma: γ of every BatchNorm.
+        measured: The largest stable rate, from the curvature.
+        predicted: The same, from the architecture.
+        rates: Those that were tried, ascending.
+        final: The loss after the last step at each; None where it diverged.
+    """
 
     loss: str
     gamma: float
@@ -48,6 +64,7 @@ class Line:
 
     @property
     def boundary(self) -> float:
+        """Between the first rate that diverged and the one before it; nan if there are no such two."""
         first = next((i for i, loss in enumerate(self.final) if loss is None), None)
         if first is None or first == 0:
             return math.nan
@@ -81,66 +98,60 @@ def network(gamma: float, seed: int) -> nn.Sequential:
 def measure(loss: Loss, gamma: float, x: Tensor, y: Tensor, steps: int, seed: int) -> Line:
     """The limit measured and predicted at initialisation, and the loss after `steps` at every rate around it."""
     model = network(gamma, seed).to(x.device)
-    problem = Problem(model, LOSSES[loss], (x, y))
-    measured = max_lr(problem, MOMENTUM).value
+    measured = max_lr(Problem(model, LOSSES[loss], (x, y)), MOMENTUM).value
     predicted = predict(model, momentum=MOMENTUM, inputs=x[:500].cpu(), loss=loss).max_lr
-    near = [rate for rate in RATES if measured / 30 < rate < 30 * measured]
-    trial = trial_steps(problem, near, MOMENTUM, steps)
-    final = [None if bad else value for bad, value in zip(trial.diverged.tolist(), trial.final.tolist(), strict=True)]
-    return Line(loss, gamma, measured, float(predicted), near, final)
+    rates = [rate for rate in RATES if measured / 30 < rate < 30 * measured]
+    final = [_final_loss(copy.deepcopy(model), LOSSES[loss], x, y, rate, steps) for rate in rates]
+    return Line(loss, gamma, measured, float(predicted), rates, final)
 
 
-def draw(lines: list[Line], path: Path) -> None:
-    """One panel a loss: the final loss over log₁₀ η and γ, white where it diverged, and both limits over it."""
+def _final_loss(
+    model: nn.Module, loss: Callable[[Tensor, Tensor], Tensor], x: Tensor, y: Tensor, rate: float, steps: int
+) -> float | None:
+    """The loss after so many steps of full-batch gradient descent; None if it diverged."""
+    optimizer = SGD(model.parameters(), rate, MOMENTUM)
+    run = train(optimizer, lambda _step, batch: loss(model(batch[0]), batch[1]), [(x, y)], steps + 1)
+    # the loss of a step is that before its update
+    return None if run.diverged_at is not None or run.losses[-1] > run.losses[0] else run.losses[-1]
+
+
+def draw(lines: list[Line]) -> Figure:
+    """One panel per loss: the final loss over log₁₀ η and γ, white where it diverged, and both limits over it."""
     from matplotlib.colors import LogNorm
-    from matplotlib.figure import Figure
 
-    from wellcond.report.style import save_figure
-
-    figure = Figure(figsize=(10, 4.2), layout="constrained")
+    figure = new_figure(10, 4.2)
+    spot: dict[str, Any] = {"marker": "s", "s": 70}
     for axes, loss in zip(figure.subplots(1, len(LOSSES)), LOSSES, strict=True):
         chosen = [line for line in lines if line.loss == loss]
-        cells = [(rate, place, value) for place, line in enumerate(chosen)
-                 for rate, value in zip(line.rates, line.final, strict=True) if value is not None]  # fmt: skip
-        rates, places, values = zip(*cells, strict=True)
+        places = range(len(chosen))
+        cells = [(r, p, v) for p in places for r, v in zip(chosen[p].rates, chosen[p].final, strict=True)]
+        rates, heights, values = zip(*((r, p, v) for r, p, v in cells if v is not None), strict=True)
         norm = LogNorm(max(min(values), 1e-4), max(values))
-        spots = axes.scatter(rates, places, c=values, norm=norm, cmap="viridis", marker="s", s=70, linewidths=0)
-        gone = [(r, place) for place, line in enumerate(chosen)
-                for r, v in zip(line.rates, line.final, strict=True) if v is None]  # fmt: skip
-        axes.scatter(
-            *zip(*gone, strict=True), facecolors="none", edgecolors="#c9ced6", marker="s", s=70, linewidths=0.6
-        )
-        axes.plot(
-            [line.measured for line in chosen],
-            range(len(chosen)),
-            color="#d55e00",
-            marker="o",
-            label="max_lr, measured",
-        )
-        axes.plot(
-            [line.predicted for line in chosen], range(len(chosen)), color="black", linestyle="--", label="mean field"
-        )
+        drawn = axes.scatter(rates, heights, c=values, norm=norm, cmap="viridis", linewidths=0, **spot)
+        diverged = zip(*((r, p) for r, p, v in cells if v is None), strict=True)
+        axes.scatter(*diverged, facecolors="none", edgecolors="#c9ced6", linewidths=0.6, **spot)
+        axes.plot([line.measured for line in chosen], places, "o-", color=COLOURS[0], label="max_lr, measured")
+        axes.plot([line.predicted for line in chosen], places, "k--", label="mean field")
         axes.set_xscale("log")
-        axes.set_yticks(range(len(chosen)), [f"{line.gamma:g}" for line in chosen])
+        axes.set_yticks(places, [f"{line.gamma:g}" for line in chosen])
         axes.set_xlabel("learning rate η")
         axes.set_ylabel("γ")
         axes.set_title(f"{loss}: loss after training (empty: diverged)", loc="left", fontsize=11)
         axes.spines[["top", "right"]].set_visible(False)
         axes.legend(frameon=False, loc="lower left")
-        figure.colorbar(spots, ax=axes)
-    save_figure(figure, path, dpi=120)
+        figure.colorbar(drawn, ax=axes)
+    return figure
 
 
 def main() -> None:
-    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("--data", help="folder that holds MNIST/raw (default: $WELLCOND_DATA or ./data)")
-    parser.add_argument("--device", default="cpu")
-    parser.add_argument("--examples", type=int, default=1000)
-    parser.add_argument("--steps", type=int, default=100)
-    parser.add_argument("--seed", type=int, default=0)
-    parser.add_argument("--out", type=Path, default=Path("docs/figures"))
-    options = parser.parse_args()
-    options.out.mkdir(parents=True, exist_ok=True)
+    """Measure every γ and loss and write the picture and the numbers."""
+    command = parser(__doc__, data="MNIST")
+    command.add_argument("--device", default="cpu")
+    command.add_argument("--examples", type=int, default=1000)
+    command.add_argument("--steps", type=int, default=100)
+    command.add_argument("--seed", type=int, default=0)
+    options = command.parse_args()
+    picture, numbers = output_files(options.out, "wei2019_figure_2")
     x, y = mnist(options.data).tensors(flatten=True, count=options.examples)
     x, y = ((x - x.mean()) / x.std()).to(options.device), y.to(options.device)
     lines, begin = [], time.perf_counter()
@@ -153,10 +164,9 @@ def main() -> None:
                 f"({time.perf_counter() - begin:.0f} s)",
                 flush=True,
             )
-    path = options.out / "wei2019_figure_2.png"
     content = [asdict(line) | {"boundary": line.boundary if math.isfinite(line.boundary) else None} for line in lines]
-    path.with_suffix(".json").write_text(json.dumps(content, indent=1) + "\n")
-    draw(lines, path)
+    write_atomically(numbers, (json.dumps(content, indent=1) + "\n").encode())
+    save_figure(draw(lines), picture)
 
 
 if __name__ == "__main__":

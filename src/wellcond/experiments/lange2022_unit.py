@@ -14,7 +14,7 @@ from wellcond.spectral.condition import condition_number, numerical_rank
 class Preconditioner(NamedTuple):
     """P = U D with U = [[1, −μᵀ], [0, I]] and D = diag(1, σ)⁻¹ (eq. 12); μ and σ are (n,).
 
-    A unit with σ = 0, which a ReLU gives that is off for every image, has no inverse: D is 0 there.
+    A unit with σ = 0, such as a ReLU that is off for every image, has no inverse: D is 0 there.
     """
 
     mean: Tensor
@@ -27,7 +27,7 @@ class Preconditioner(NamedTuple):
 
     @classmethod
     def of_next_step(cls, bnp: BNP, layer: str, h: Tensor) -> Preconditioner:
-        """BNP's for a layer when it will have seen the mini-batch h: running μ and σ̃² = σ² + ε₁ max σ² + ε₂."""
+        """BNP's for a layer once it has seen the mini-batch h: running μ and σ̃² = σ² + ε₁ max σ² + ε₂."""
         running, batch = bnp.layers[layer], cls.of(h)
         mean = running.mean.lerp(batch.mean, 1 - bnp.rho)
         variance = running.variance.lerp(batch.scale**2, 1 - bnp.rho)
@@ -46,15 +46,22 @@ class Preconditioner(NamedTuple):
 
 
 def hessian_factor(h: Tensor, logits: Tensor, unit: int = 0) -> Tensor:
-    """A = S^½ Ĥ, (N, n + 1), so that AᵀA is the Hessian of the mean cross-entropy for one output unit's [b, w].
+    """A = S^½ Ĥ, so that AᵀA is the Hessian of the mean cross-entropy for one output unit's [b, w].
 
     Proposition 2: ∇²L = Ĥᵀ S Ĥ, with Ĥ = [1, h] and S = diag(p(1 − p))/N, p the softmax of that unit.
 
-    h: what the last layer receives, (N, n); logits: what it gives, (N, classes).
+    Args:
+        h: What the last layer receives, (N, n).
+        logits: Its outputs, (N, classes).
+        unit: Which output.
 
-    >>> a = hessian_factor(torch.tensor([[2.0]]), torch.zeros(1, 2))    # p = ½, so S = ¼
-    >>> (a.T @ a).tolist()
-    [[0.25, 0.5], [0.5, 1.0]]
+    Returns:
+        A, (N, n + 1).
+
+    Example:
+        >>> a = hessian_factor(torch.tensor([[2.0]]), torch.zeros(1, 2))    # p = ½, so S = ¼
+        >>> (a.T @ a).tolist()
+        [[0.25, 0.5], [0.5, 1.0]]
     """
     p = logits.softmax(1)[:, unit, None]
     return (p * (1 - p) / len(h)).sqrt() * torch.cat([torch.ones_like(p), h], 1)
@@ -65,8 +72,9 @@ def conditioning(a: Tensor) -> tuple[float, int]:
 
     Nonzero: above d·ε·σ_max, d the smaller side of A and ε the rounding of its dtype.
 
-    >>> conditioning(torch.diag(torch.tensor([3.0, 1.0, 0.0])))
-    (9.0, 2)
+    Example:
+        >>> conditioning(torch.diag(torch.tensor([3.0, 1.0, 0.0])))
+        (9.0, 2)
     """
     values = torch.linalg.svdvals(a)
     rank = numerical_rank(values)

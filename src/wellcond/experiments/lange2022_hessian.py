@@ -11,33 +11,34 @@ is measured with the weights as they are, for two sets of images:
 and for two preconditioners: the source's P, whose μ and σ are those of the same images (dead units, with σ = 0, left
 out), and the one that BNP applies in this step, whose running σ̃ has ε₁ and ε₂ in it.
 
-    python -m wellcond.experiments.preconditioned_hessian [--data DIR] [--out docs/figures]
+    python -m wellcond.experiments.lange2022_hessian [--data DIR] [--out docs/figures]
 """
 
 from __future__ import annotations
 
-import argparse
-import json
 import math
 import time
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import asdict, dataclass
-from pathlib import Path
 from statistics import median
+from typing import TYPE_CHECKING
 
 import torch
 from torch import Tensor, nn
+from torch.optim import Optimizer
 
 from wellcond.data import cifar10
-from wellcond.experiments.preconditioned_run import Data, Run, as_data, network, train
-from wellcond.experiments.preconditioned_unit import Preconditioner, conditioning, hessian_factor
+from wellcond.experiments.lange2022_networks import SEEDS, Curves, Data, Probe, as_data, network, train_network
+from wellcond.experiments.lange2022_unit import Preconditioner, conditioning, hessian_factor
+from wellcond.experiments.output import json_by_line, output_files, parser
 from wellcond.optim.bnp import BNP
-from wellcond.report.style import COLOURS, Curve, bare_axes, draw_curves, save_figure
+from wellcond.report.style import COLOURS, Curve, bare_axes, draw_curves, new_figure, save_figure
 from wellcond.results import text_table
-from wellcond.results.files import check_writable, write_atomically
+from wellcond.results.files import write_atomically
 
-NAME = "lange2022_figure_8"
-SEEDS = (0, 1, 2)
+if TYPE_CHECKING:
+    from matplotlib.figure import Figure
+
 HIDDEN, LAST = [100, 100], "fc3"
 RATES = {"vanilla": 0.01, "BNP": 0.1}
 SOURCE, OWN = "source's P", "BNP's P"
@@ -56,7 +57,19 @@ class Plan:
 
 @dataclass(frozen=True)
 class Measurement:
-    """The Hessian of one unit before a step. Condition numbers are log₁₀ κ, over the nonzero singular values."""
+    """The Hessian of one unit before a step. Condition numbers are log₁₀ κ, over the nonzero singular values.
+
+    Attributes:
+        seed: Of the run.
+        images: How many the Hessian was computed on.
+        preconditioner: Which P.
+        step: The number of steps taken.
+        rank: Of the Hessian.
+        dead: Units of the last hidden layer that are 0 for all of the images.
+        hessian: log₁₀ κ(∇²L).
+        preconditioned: log₁₀ κ(Pᵀ∇²L P).
+        D: log₁₀ κ(D).
+    """
 
     seed: int
     images: int
@@ -64,25 +77,25 @@ class Measurement:
     step: int
     rank: int
     dead: int
-    """Units of the last hidden layer that are 0 for all of the images."""
     hessian: float
     preconditioned: float
     D: float
-    """κ(∇²L), κ(Pᵀ∇²L P) and κ(D)"""
 
     @property
     def improvement(self) -> float:
+        """log₁₀ κ(∇²L)/κ(Pᵀ∇²L P)."""
         return self.hessian - self.preconditioned
 
 
-def train_vanilla(data: Data, seed: int, plan: Plan) -> Run:
+def train_vanilla(data: Data, seed: int, plan: Plan) -> Curves:
+    """The curves of the plain network."""
     model = _network(data, seed)
     optimizer = torch.optim.SGD(model.parameters(), lr=RATES["vanilla"])
-    return train(model, optimizer, data, batch=plan.batch, steps=plan.steps, every=plan.evaluate_every, seed=seed)
+    return _trained(model, optimizer, data, seed, plan)
 
 
-def train_bnp(data: Data, seed: int, plan: Plan) -> tuple[Run, list[Measurement]]:
-    """The run, and what was measured on its way."""
+def train_bnp(data: Data, seed: int, plan: Plan) -> tuple[Curves, list[Measurement]]:
+    """The curves of the network under BNP, and what was measured on the way."""
     model = _network(data, seed)
     optimizer = torch.optim.SGD(model.parameters(), lr=RATES["BNP"])
     bnp = BNP(model, optimizer)
@@ -103,11 +116,16 @@ def train_bnp(data: Data, seed: int, plan: Plan) -> tuple[Run, list[Measurement]
                 where = seed, len(images), name, step
                 measurements.append(Measurement(*where, rank, dead, *(round(math.log10(k), 4) for k in kappas)))
 
-    run = train(
+    return _trained(model, optimizer, data, seed, plan, before_step), measurements
+
+
+def _trained(
+    model: nn.Module, optimizer: Optimizer, data: Data, seed: int, plan: Plan, before_step: Probe | None = None
+) -> Curves:
+    return train_network(
         model, optimizer, data, batch=plan.batch, steps=plan.steps, every=plan.evaluate_every, seed=seed,
         before_step=before_step,
     )  # fmt: skip
-    return run, measurements
 
 
 def _network(data: Data, seed: int) -> nn.Sequential:
@@ -116,7 +134,10 @@ def _network(data: Data, seed: int) -> nn.Sequential:
 
 @dataclass(frozen=True)
 class Comparison:
-    """Whether P improves κ by κ(D)²: medians over steps and seeds; of condition numbers, log₁₀."""
+    """Whether P improves κ by κ(D)²: medians over steps and seeds, log₁₀ of condition numbers.
+
+    `bounded` is the share of the measurements in which the improvement is at most κ(D)².
+    """
 
     images: int
     preconditioner: str
@@ -127,15 +148,15 @@ class Comparison:
     improvement: float
     D_squared: float
     bounded: float
-    """Share of the measurements in which the improvement is at most κ(D)²."""
 
 
 def compare(measurements: Sequence[Measurement]) -> list[Comparison]:
-    """One comparison a set of images and preconditioner.
+    """One comparison per set of images and preconditioner.
 
-    >>> [one] = compare([Measurement(0, 60, "P", step=0, rank=2, dead=0, hessian=6.0, preconditioned=2.0, D=3.0)])
-    >>> one.improvement, one.D_squared, one.bounded
-    (4.0, 6.0, 1.0)
+    Example:
+        >>> [one] = compare([Measurement(0, 60, "P", step=0, rank=2, dead=0, hessian=6.0, preconditioned=2.0, D=3.0)])
+        >>> one.improvement, one.D_squared, one.bounded
+        (4.0, 6.0, 1.0)
     """
     return [
         Comparison(
@@ -156,6 +177,7 @@ def _groups(measurements: Sequence[Measurement]) -> Iterator[tuple[tuple[int, st
 
 
 def table(comparisons: Sequence[Comparison]) -> str:
+    """One line per comparison."""
     header = ["", "images", "rank", "dead", "log κ(∇²L)", "log κ(Pᵀ∇²LP)", "improvement", "log κ(D)²", "at most κ(D)²"]
     body = [
         [c.preconditioner, str(c.images), f"{c.rank:g}", f"{c.dead:g}"]
@@ -166,28 +188,26 @@ def table(comparisons: Sequence[Comparison]) -> str:
     return text_table(header, body)
 
 
-def as_json(runs: Mapping[str, Sequence[Run]], measurements: Sequence[Measurement]) -> str:
-    """The comparisons, then what they follow from: the measurements as columns, and the curves; one record a line."""
+def as_json(runs: Mapping[str, Sequence[Curves]], measurements: Sequence[Measurement]) -> bytes:
+    """The comparisons, then the measurements that they follow from, as columns, and the curves."""
     columns = ("step", "rank", "dead", "hessian", "preconditioned", "D")
-    parts = {
-        "comparisons": [asdict(comparison) for comparison in compare(measurements)],
-        "measurements": [
-            {"seed": seed, "images": images, "preconditioner": name}
-            | {column: [getattr(m, column) for m in own if m.seed == seed] for column in columns}
-            for (images, name), own in _groups(measurements)
-            for seed in dict.fromkeys(m.seed for m in own)
-        ],
-        "runs": [{"method": name} | asdict(run) for name, own in runs.items() for run in own],
-    }
-    written = [f'"{name}": [\n' + ",\n".join(map(json.dumps, records)) + "\n]" for name, records in parts.items()]
-    return "{" + ",\n".join(written) + "}\n"
+    return json_by_line(
+        {
+            "comparisons": compare(measurements),
+            "measurements": [
+                {"seed": seed, "images": images, "preconditioner": name}
+                | {column: [getattr(m, column) for m in own if m.seed == seed] for column in columns}
+                for (images, name), own in _groups(measurements)
+                for seed in dict.fromkeys(m.seed for m in own)
+            ],
+            "runs": [{"method": name} | asdict(run) for name, own in runs.items() for run in own],
+        }
+    )
 
 
-def draw(runs: Mapping[str, Sequence[Run]], measurements: Sequence[Measurement], path: Path) -> None:
+def draw(runs: Mapping[str, Sequence[Curves]], measurements: Sequence[Measurement]) -> Figure:
     """Loss and accuracy; κ for both sets of images; κ(D); and the improvement against κ(D)²."""
-    from matplotlib.figure import Figure
-
-    figure = Figure(figsize=(13, 7), layout="constrained")
+    figure = new_figure(13, 7)
     (loss, *hessians), (accuracy, scale, gain) = figure.subplots(2, 3)
     draw_curves(loss, {name: [(run.steps, run.losses) for run in own] for name, own in runs.items()})
     draw_curves(accuracy, {name: [(run.steps, run.accuracies) for run in own] for name, own in runs.items()})
@@ -213,11 +233,11 @@ def draw(runs: Mapping[str, Sequence[Run]], measurements: Sequence[Measurement],
         axes.legend(frameon=False, fontsize=9)
         if axes is not gain:
             axes.set_xlabel("steps")
-    save_figure(figure, path, dpi=120)
+    return figure
 
 
 def _curves(measurements: Sequence[Measurement], quantity: str) -> list[Curve]:
-    """One a seed."""
+    """One per seed."""
     by_seed: dict[int, list[Measurement]] = {}
     for measurement in measurements:
         by_seed.setdefault(measurement.seed, []).append(measurement)
@@ -225,15 +245,12 @@ def _curves(measurements: Sequence[Measurement], quantity: str) -> list[Curve]:
 
 
 def main() -> None:
-    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("--data", help="folder that holds CIFAR-10 (default: $WELLCOND_DATA or ./data)")
-    parser.add_argument("--out", type=Path, default=Path("docs/figures"))
-    options = parser.parse_args()
-    options.out.mkdir(parents=True, exist_ok=True)
-    picture, rows = (check_writable(options.out / f"{NAME}.{kind}") for kind in ("png", "json"))
+    """Run everything and write the picture and the numbers."""
+    options = parser(__doc__, data="CIFAR-10").parse_args()
+    picture, numbers = output_files(options.out, "lange2022_figure_8")
     torch.set_num_threads(1)
     data = as_data(cifar10(options.data), cifar10(options.data, train=False), dtype=torch.float64)
-    runs: dict[str, list[Run]] = {method: [] for method in RATES}
+    runs: dict[str, list[Curves]] = {method: [] for method in RATES}
     measurements: list[Measurement] = []
     for seed in SEEDS:
         begin = time.perf_counter()
@@ -242,8 +259,8 @@ def main() -> None:
         runs["vanilla"].append(train_vanilla(data, seed, Plan()))
         measurements += found
         print(f"seed {seed}, {seed + 1} of {len(SEEDS)}: {time.perf_counter() - begin:.0f} s", flush=True)
-    write_atomically(rows, as_json(runs, measurements).encode())
-    draw(runs, measurements, picture)
+    write_atomically(numbers, as_json(runs, measurements))
+    save_figure(draw(runs, measurements), picture)
     print(table(compare(measurements)))
 
 

@@ -1,0 +1,235 @@
+"""What the remedies buy on a network: short training runs of copies, with and without each."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable, Collection, Iterable
+from dataclasses import dataclass, replace
+from itertools import product
+from typing import Any
+
+import torch
+from torch import nn
+from torch.optim import SGD, Optimizer
+
+from wellcond.errors import Unsupported, WellcondError
+from wellcond.nn.last_batchnorm import with_last_batchnorm
+from wellcond.nn.replace import copied
+from wellcond.optim.bnp import BNP
+from wellcond.optim.scale_amended import ScaleAmendedSGD
+from wellcond.problem.problem import Problem
+from wellcond.results import Progress
+from wellcond.verify.copies import Copies, copied_optimizer, largest_lr
+from wellcond.verify.treatment import Arm, Treatment
+
+LEARNING_RATES = (0.01, 0.03, 0.1, 0.3, 1.0)
+FACTORS = (0.1, 0.3, 1.0, 3.0, 10.0)
+"""Of the learning rate of an optimizer that is given."""
+REMEDIES = {
+    "bnp": "BNP over the same optimizer",
+    "last-bn": "a BatchNorm before the last layer of the network",
+    "scale-amended": "ScaleAmendedSGD, where the network is a chain of layers",
+}
+ONE_SEED = "the data are one batch and nothing is random, so every seed gives the same run; one was made."
+NEEDS_SGD = "it is for SGD with one parameter group, and the optimizer is {found}; pass such an SGD, or none."
+
+Start = tuple[nn.Module, Optimizer]
+"""A copy of the network that is to be trained, and its optimizer."""
+
+
+@torch.inference_mode(False)  # what is copied in inference mode cannot be trained
+def treat(
+    problem: Problem,
+    optimizer: Optimizer | None = None,
+    *,
+    steps: int = 200,
+    seeds: Iterable[int] = (0, 1, 2),
+    learning_rates: Iterable[float] | None = None,
+    remedies: Iterable[str] = tuple(REMEDIES),
+    momentum: float | None = None,
+    progress: Progress | None = None,
+    on_run: Callable[[Treatment], None] | None = None,
+) -> Treatment:
+    """Train copies of a problem's model with and without each remedy, and compare where they end.
+
+    All runs start from the present weights, in training mode, and those of one seed see the same batches in the same
+    order and the same dropout masks. A run's final loss is the mean of the last tenth of its steps. A remedy that the
+    network does not allow is in `.refused` with the reason, and the others go on. Neither the model nor the optimizer
+    is changed. Before the runs, one forward pass over the batches to come tells bad data from bad training.
+
+    Args:
+        problem: A loader may shuffle or augment if it draws from the global random generators or its own.
+        optimizer: What the network is trained with: copies of it, with its settings and state, take the steps of the
+            untreated network and those under BNP. None: plain SGD. The other remedies are for SGD with one group.
+        steps: The length of every run.
+        seeds: One run per seed, remedy and learning rate. A seed decides dropout, the order of a loader that shuffles
+            or augments, and the batch that training begins with: that of index `seed`, modulo their number. Where the
+            data are one batch and nothing is random, all seeds give the same run, and one is made.
+        learning_rates: None: 0.01, 0.03, 0.1, 0.3 and 1; with an optimizer 0.1, 0.3, 1, 3 and 10 times its own (the
+            largest of its groups, the others in proportion).
+        remedies: Some of `"bnp"` (BNP over the same optimizer), `"last-bn"` (a BatchNorm before the last layer) and
+            `"scale-amended"` (ScaleAmendedSGD, where the network is a chain of layers).
+        momentum: Of SGD where no optimizer is given; None is 0.
+        progress: Called as (what is being done, share of all work done).
+        on_run: Called after every run with the treatment so far, so that an interrupted one is not lost.
+
+    Returns:
+        The runs, the medians over seeds and their range, a verdict, and the lines to write.
+
+    Raises:
+        ValueError: A setting with which nothing could be trained.
+        InvalidProblem: The plain network cannot be trained on the batches, or the loss reads the model's own weights.
+        NonFinite: The data, or the loss before any step, are not finite.
+        Unsupported: The model or the optimizer cannot be copied.
+
+    Example:
+        >>> layer = nn.Linear(1, 1, bias=False)
+        >>> _ = nn.init.ones_(layer.weight)
+        >>> problem = Problem(layer, nn.MSELoss(), (torch.ones(2, 1), torch.zeros(2, 1)))    # the loss is w²
+        >>> treatment = treat(problem, steps=3, learning_rates=[0.25], remedies=[])          # w ← w − 2w/4
+        >>> treatment.arms["sgd"].runs[0.25][0].losses
+        [1.0, 0.25, 0.0625]
+        >>> print(treatment.code)
+        optimizer = torch.optim.SGD(model.parameters(), lr=0.25)
+    """
+    remedies, seeds = list(dict.fromkeys(remedies)), tuple(dict.fromkeys(seeds))
+    if learning_rates is None:
+        own = None if optimizer is None else largest_lr(optimizer)
+        learning_rates = LEARNING_RATES if own is None else [factor * own for factor in FACTORS]
+    rates = tuple(sorted(set(learning_rates)))
+    check_settings(remedies=remedies, learning_rates=rates, steps=steps, seeds=seeds, momentum=momentum)
+    if optimizer is not None and momentum is not None:
+        raise ValueError(f"momentum is {momentum:g}, but the optimizer has its own: pass one of the two.")
+    copies = Copies(problem, steps, seeds)
+    notes: tuple[str, ...] = ()
+    if len(seeds) > 1 and not copies.depend_on_seed():
+        seeds, notes = seeds[:1], (ONE_SEED,)
+    starts = _Starts(problem, copies.inputs, optimizer, momentum or 0.0)
+    names = [starts.untreated, *remedies]
+    # all arms at one rate, and all rates with one seed: what there is after an interrupt can be compared
+    planned = list(product(seeds, rates, names))
+    treatment = Treatment(
+        {name: Arm(name) for name in names}, rates, seeds, steps, starts.code(), len(planned), copies.cost, notes
+    )
+    for i, (seed, lr, name) in enumerate(planned):
+        if treatment.arms[name].refused is None:
+            report = _part(progress, f"{name} at lr {lr:g}, seed {seed}", i, len(planned))
+            treatment = _with_run(treatment, copies, starts, name, lr, seed, report)
+            if on_run is not None:
+                on_run(treatment)
+    return treatment
+
+
+def check_settings(
+    *,
+    remedies: Collection[str],
+    learning_rates: Collection[float] | None,
+    steps: int,
+    seeds: Collection[int],
+    momentum: float | None,
+) -> None:
+    """Raise `ValueError` for settings with which nothing could be trained."""
+    for remedy in remedies:
+        if remedy not in REMEDIES:
+            raise ValueError(f"a remedy must be one of {', '.join(REMEDIES)}, not {remedy!r}")
+    for lr in learning_rates or ():
+        if not 0 < lr < math.inf:
+            raise ValueError(f"a learning rate must be > 0 and finite, not {lr:g}")
+    if not seeds or (learning_rates is not None and not learning_rates):
+        raise ValueError("there must be at least one learning rate and one seed")
+    if min(seeds) < 0:
+        raise ValueError(f"a seed must be ≥ 0, not {min(seeds)}")
+    if steps < 1:
+        raise ValueError(f"steps must be ≥ 1, not {steps}")
+    if momentum is not None and not 0 <= momentum < 1:
+        raise ValueError(f"momentum must be ≥ 0 and < 1, not {momentum:g}")
+
+
+def _with_run(
+    treatment: Treatment, copies: Copies, starts: _Starts, name: str, lr: float, seed: int, progress: Progress
+) -> Treatment:
+    """The treatment with one more run, or one more refusal."""
+    arm = treatment.arms[name]
+    progress("", 0.0)
+    try:
+        run = copies.run(*starts.start(name, lr), seed, progress)
+        runs = arm.runs | {lr: arm.runs.get(lr, {}) | {seed: run}}
+        arm = Arm(name, runs)
+    except WellcondError as error:
+        if arm is treatment.untreated:
+            raise
+        arm = Arm(name, refused=str(error))
+    return replace(treatment, arms=treatment.arms | {name: arm}, cost=copies.cost)
+
+
+def _part(progress: Progress | None, what: str, i: int, parts: int) -> Progress:
+    return lambda _what, share: None if progress is None else progress(what, (i + share) / parts)
+
+
+@dataclass(frozen=True)
+class _Starts:
+    """Makes the copy of the network and the optimizer that a run of each arm starts with."""
+
+    problem: Problem
+    inputs: Any
+    optimizer: Optimizer | None
+    momentum: float
+
+    @property
+    def untreated(self) -> str:
+        return "sgd" if self.optimizer is None else type(self.optimizer).__name__.lower()
+
+    def start(self, name: str, lr: float) -> Start:
+        model = self.problem.model
+        if name == "last-bn":
+            settings = self._sgd_settings()
+            model = with_last_batchnorm(model, self.inputs)
+            return model, SGD(model.parameters(), lr, **settings)
+        if name == "scale-amended":
+            settings = self._sgd_settings()
+            model = copied(model)
+            return model, ScaleAmendedSGD(model, lr, **settings, inputs=self.inputs)
+        model, optimizer = self._plain(lr)
+        if name == "bnp":
+            BNP(model, optimizer)
+        return model, optimizer
+
+    def _plain(self, lr: float) -> Start:
+        if self.optimizer is not None:
+            return copied_optimizer(self.problem, self.optimizer, lr)
+        model = copied(self.problem.model)
+        return model, SGD(model.parameters(), lr, **self._sgd_settings())
+
+    def _sgd_settings(self) -> dict[str, Any]:
+        """Momentum, and what else both SGD and ScaleAmendedSGD know, where it is not the default."""
+        if self.optimizer is None:
+            return {"momentum": self.momentum} if self.momentum else {}
+        found = type(self.optimizer).__name__
+        groups = self.optimizer.param_groups
+        if type(self.optimizer) is not SGD or len(groups) > 1:
+            raise Unsupported(
+                NEEDS_SGD.format(found=f"{found} with {len(groups)} groups" if len(groups) > 1 else found)
+            )
+        if others := [name for name in ("dampening", "maximize") if groups[0][name]]:
+            raise Unsupported(NEEDS_SGD.format(found=f"{found} with {' and '.join(others)}"))
+        return {name: groups[0][name] for name in ("momentum", "nesterov", "weight_decay") if groups[0][name]}
+
+    def code(self) -> dict[str, str]:
+        """What to write for each arm, with `{lr}` in place of the learning rate."""
+        try:
+            settings = "".join(f", {name}={value}" for name, value in self._sgd_settings().items())
+        except Unsupported:
+            settings = ""
+        sgd = f"optimizer = torch.optim.SGD(model.parameters(), lr={{lr}}{settings})"
+        plain = sgd
+        if self.optimizer is not None:
+            own = largest_lr(self.optimizer)
+            plain = f'for group in optimizer.param_groups:\n    group["lr"] *= {{lr}} / {own:g}'
+            if len(self.optimizer.param_groups) == 1 or not own:
+                plain = 'optimizer.param_groups[0]["lr"] = {lr}'
+        return {
+            self.untreated: plain,
+            "bnp": f"{plain}\nwc.BNP(model, optimizer)",
+            "last-bn": f"model = wc.nn.with_last_batchnorm(model, inputs)\n{sgd}",
+            "scale-amended": f"optimizer = wc.ScaleAmendedSGD(model, lr={{lr}}{settings})",
+        }

@@ -1,0 +1,150 @@
+"""The training loop on quadratics with closed forms, where it stops, and what a run says of itself."""
+
+from __future__ import annotations
+
+import json
+import math
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+import torch
+from torch import Tensor
+
+from wellcond.errors import InvalidProblem, NonFinite
+from wellcond.results import Row
+from wellcond.results.quantities import DIVERGED_AT, FINAL_LOSS, LOSS, STEPS, TRAINING_LOSS
+from wellcond.training.loop import train
+from wellcond.training.run import Run
+
+
+def descent(lr: float, batches: Any = (1.0,), steps: int = 4, **options: Any) -> Run:
+    """The loss is (a w)² from w = 1, for batches a; a step takes w to (1 − 2 lr a²) w."""
+    w = torch.ones(1, dtype=torch.float64, requires_grad=True)
+    return train(torch.optim.SGD([w], lr), lambda _, a: (a * w).square().sum(), batches, steps, **options)
+
+
+def test_every_step_is_the_optimizers_on_the_batches_in_turn() -> None:
+    w, expected = 1.0, []
+    for a in (1.0, 2.0, 1.0, 2.0):
+        expected.append((a * w) ** 2)
+        w -= 0.1 * 2 * a * a * w
+    assert descent(0.1, [1.0, 2.0]).losses == pytest.approx(expected, rel=1e-12)
+
+
+def test_a_generator_without_end_is_read_as_far_as_it_is_needed() -> None:
+    read: list[float] = []
+
+    def batches() -> Iterator[float]:
+        while True:
+            read.append(float(len(read)))
+            yield read[-1]
+
+    assert len(descent(0.0, batches(), 5).losses) == 5
+    assert read == [0.0, 1.0, 2.0, 3.0, 4.0]
+
+
+@pytest.mark.parametrize("batches", [[], iter([1.0, 1.0])], ids=["none", "an iterator that ends"])
+def test_batches_that_run_out_are_an_error(batches: Any) -> None:
+    with pytest.raises(InvalidProblem, match="no more batches"):
+        descent(0.1, batches)
+
+
+def test_the_step_and_its_batch_are_shown_before_it_is_taken() -> None:
+    seen: list[tuple[int, float]] = []
+    descent(0.1, [3.0, 5.0], 3, before_step=lambda step, batch: seen.append((step, batch)))
+    assert seen == [(0, 3.0), (1, 5.0), (2, 3.0)]
+
+
+def test_evaluations_come_before_the_first_step_and_after_every_so_many() -> None:
+    run = descent(0.1, steps=5, evaluate=lambda step: [Row(step, "", LOSS, float(step), "")], every=2)
+    assert run.evaluated(LOSS) == [0, 2, 4]
+    assert [row.step for row in run.evaluations] == [0, 2, 4]
+
+
+def test_progress_rises_to_the_end() -> None:
+    heard: list[float] = []
+    descent(0.1, progress=lambda _, share: heard.append(share))
+    assert heard == [0.25, 0.5, 0.75, 1.0]
+
+
+# divergence
+
+
+def test_a_loss_that_overflows_ends_the_run() -> None:
+    # the loss of step k + 1 is (1 − 2e60)²ᵏ: 1, 4e120, 1.6e241, and then more than float64 holds
+    run = descent(1e60, steps=10)
+    assert (run.diverged_at, run.final, str(run)) == (4, None, "diverged @ 4")
+    assert [math.log(loss) for loss in run.losses] == pytest.approx([k * 2 * math.log(2e60) for k in range(3)])
+
+
+def test_a_loss_that_says_it_is_not_finite_ends_the_run_with_its_cause() -> None:
+    w = torch.ones(1, requires_grad=True)
+
+    def loss_at(step: int, _batch: float) -> Tensor:
+        if step == 2:
+            raise NonFinite("layer 3")
+        return w.sum()
+
+    run = train(torch.optim.SGD([w], 0.1), loss_at, [1.0], 9)
+    assert (run.diverged_at, run.cause, len(run.losses)) == (3, "layer 3", 2)
+
+
+@pytest.mark.parametrize(("bad", "taken"), [(0, 0), (2, 2), (4, 4)])
+def test_an_evaluation_that_is_not_finite_ends_the_run(bad: int, taken: int) -> None:
+    def evaluate(step: int) -> list[Row]:
+        return [Row(step, "", LOSS, math.nan if step == bad else 1.0, "")]
+
+    run = descent(0.1, evaluate=evaluate)
+    assert (run.diverged_at, len(run.losses), run.final) == (taken, taken, None)
+    assert run.evaluated(LOSS) == [1.0] * taken
+
+
+# a run
+
+
+def stairs(*levels: float, steps: int = 20) -> Run:
+    """A run whose loss goes down in stairs of equal length."""
+    return Run([level for level in levels for _ in range(steps // len(levels))])
+
+
+def test_the_final_loss_is_the_mean_of_the_last_tenth() -> None:
+    assert Run([float(k) for k in range(30)]).final == 28.0  # of 27, 28 and 29
+    assert Run([3.0, 1.0]).final == 1.0
+
+
+def test_the_steps_to_a_loss_are_counted_when_the_mean_of_a_tenth_is_there() -> None:
+    run = stairs(4.0, 2.0)  # 10 steps each, and a tenth is 2
+    assert [run.steps_to(loss) for loss in (5.0, 4.0, 3.0, 2.9, 2.0, 1.9)] == [2, 2, 11, 12, 12, None]
+
+
+def test_a_run_that_diverged_at_once_has_an_empty_curve() -> None:
+    assert Run([], diverged_at=1).curve() == ([], [])
+
+
+@pytest.mark.parametrize(
+    ("run", "step", "rows"),
+    [
+        (
+            Run([3.0, 1.0]),
+            None,
+            [(1, TRAINING_LOSS, 3.0), (2, TRAINING_LOSS, 1.0), (None, FINAL_LOSS, 1.0), (None, STEPS, 2.0)],
+        ),
+        (Run([2.0], diverged_at=2), None, [(1, TRAINING_LOSS, 2.0), (None, DIVERGED_AT, 2.0), (None, STEPS, 1.0)]),
+        (
+            Run([2.0], evaluations=(Row(1, "", LOSS, 0.5, ""),)),
+            10,
+            [(11, TRAINING_LOSS, 2.0), (11, LOSS, 0.5), (10, FINAL_LOSS, 2.0), (10, STEPS, 1.0)],
+        ),
+    ],
+    ids=["finished", "diverged", "begun at step 10"],
+)
+def test_rows_hold_every_loss_and_how_the_run_ended(run: Run, step: int | None, rows: list[Any]) -> None:
+    assert [(row.step, row.quantity, row.value) for row in run.rows(step)] == rows
+
+
+def test_a_run_is_saved_and_drawn(tmp_path: Path) -> None:
+    run = stairs(4.0, 2.0)
+    assert json.loads(run.save(tmp_path / "run.json").read_text())["values"]["losses"] == list(run.losses)
+    assert run.save(tmp_path / "run.png").read_bytes().startswith(b"\x89PNG")
