@@ -50,7 +50,7 @@ def test_factor_squares_to_the_operator_on_both_sides(case: Case, kind: Any) -> 
     operator = kind(case.problem())
     factor = Factor(operator)
     a = factor.matrix()
-    assert a.shape == (factor.rows, operator.shape[0])
+    assert a.shape == (factor.row_count, operator.shape[0])
     assert_same(a.T @ a, operator.dense())
     assert_same(factor.gram(), a @ a.T)
 
@@ -60,7 +60,7 @@ def test_spectrum_is_that_of_the_dense_matrix_on_either_side(case: Case) -> None
     expected = torch.linalg.eigvalsh(dense_ggn(case.model, case.loss, case.batch, case.batchnorm))
     operator = wc.GGN(case.problem())
     found = wc.spectrum(operator)
-    assert found.side == ("dense" if operator.shape[0] <= Factor(operator).rows else "gram")
+    assert found.side == ("dense" if operator.shape[0] <= Factor(operator).row_count else "gram")
     assert_same(found.values, expected)
 
 
@@ -89,7 +89,7 @@ def test_layers_with_a_rule_need_no_backward_pass_a_row(name: str, monkeypatch: 
 @pytest.mark.parametrize("params", [["0"], ["2.weight"], ["0.bias", "2.weight"]])
 def test_factor_of_some_parameters_is_its_columns(params: list[str]) -> None:
     case = ARCHITECTURES["mlp_tanh"]()
-    operator = wc.GGN(case.problem(), params)
+    operator = wc.GGN(case.problem(), layers=params)
     a = Factor(operator).matrix()
     assert_same(a.T @ a, operator.dense())
 
@@ -99,7 +99,7 @@ def test_sequences_of_different_lengths_have_different_numbers_of_rows() -> None
     batches = [(integers(5, 2, t, seed=t), integers(3, 2, t, seed=t)) for t in (2, 4)]
     operator = wc.GGN(case.problem(batches=batches))
     factor = Factor(operator)
-    assert factor.rows == 2 * 3 * (2 + 4)
+    assert factor.row_count == 2 * 3 * (2 + 4)
     a = factor.matrix()
     assert_same(a.T @ a, operator.dense())
     assert_same(factor.gram(), a @ a.T)

@@ -64,7 +64,7 @@ def test_patches_times_the_weight_are_the_output(name: str) -> None:
 @pytest.mark.parametrize("name", CONVOLUTIONS)
 def test_factors_of_a_convolution(name: str, form: Any, labels: Any) -> None:
     case = LAYERS[name]()
-    found = wc.kronecker_factors(case.problem(), form, labels)["layer"]
+    found = wc.kronecker_factors(case.problem(), convolution=form, labels=labels)["layer"]
     x, h, gradients = layer_gradients(case.model, "layer", case.terms, case.batch, labels, "running")
     module = case.model.layer
     assert_same(found.x.mean, input_moment(module, x.detach(), h.detach(), form))
@@ -168,7 +168,7 @@ def test_one_example_with_one_position_has_exactly_the_kronecker_product_as_fish
     shapes = {nn.Linear: (3,), nn.Conv2d: (2, 2, 2), nn.Conv1d: (4, 3)}
     shape = shapes[type(layer)]
     case = classifier(lambda: Sandwich(layer.float(), shape), normal(1, *shape), 1)
-    factors = wc.kronecker_factors(case.problem(), "patch", "model")["layer"]
+    factors = wc.kronecker_factors(case.problem(), convolution="patch", labels="model")["layer"]
     size = case.model.layer.weight.numel()
     whole = dense_fisher(case.model, case.terms, case.batch, "model")[:size, :size]
     blocks = [torch.kron(g, x) for g, x in zip(factors.g.mean, factors.x.mean, strict=True)]

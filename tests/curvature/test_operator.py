@@ -21,8 +21,8 @@ OPERATORS: dict[str, Any] = {
     "hessian": wc.Hessian,
     "ggn": wc.GGN,
     "fisher": wc.Fisher,
-    "fisher_data": lambda problem, params=None: wc.Fisher(problem, "data", params),
-    "fisher_sample": lambda problem, params=None: wc.Fisher(problem, "sample", params),
+    "fisher_data": lambda problem, **layers: wc.Fisher(problem, "data", **layers),
+    "fisher_sample": lambda problem, **layers: wc.Fisher(problem, "sample", **layers),
 }
 every_operator = pytest.mark.parametrize("build", OPERATORS.values(), ids=OPERATORS)
 
@@ -89,13 +89,13 @@ def test_a_layer_is_a_diagonal_block(case: Case, build: Any, name: str) -> None:
     whole = build(case.problem()).dense()
     part = whole[SLICES[name], SLICES[name]]
     assert_same(build(case.problem()).layer(name).dense(), part, 1e-12)
-    assert_same(build(case.problem(), params=[name]).dense(), part, 1e-12)
+    assert_same(build(case.problem(), layers=[name]).dense(), part, 1e-12)
 
 
 def test_blocks_agree_with_the_dense_reference(case: Case) -> None:
     expected = dense_hessian(case.model, case.loss, case.batch)
     rows = [*range(20, 25), *range(25, 40)]
-    found = wc.Hessian(case.problem(), params=["2.weight", "0.bias"])  # in the model's order, whatever is asked
+    found = wc.Hessian(case.problem(), layers=["2.weight", "0.bias"])  # in the model's order, whatever is asked
     assert found.names == ("0.bias", "2.weight")
     assert_same(found.dense(), expected[rows][:, rows])
 
@@ -120,7 +120,7 @@ def test_a_layer_outside_the_operator_is_refused(case: Case) -> None:
 
 def test_tied_weights_are_found_under_any_of_their_names() -> None:
     problem = LAYERS["tied_modules"]().problem()
-    by_first, by_second = wc.GGN(problem, ["embed"]), wc.GGN(problem, ["head.weight"])
+    by_first, by_second = wc.GGN(problem, layers="embed"), wc.GGN(problem, layers=["head.weight"])
     assert by_first.names == by_second.names == ("embed.weight",)
     assert_same(by_second.dense(), by_first.dense(), 1e-14)
 

@@ -109,7 +109,7 @@ def test_an_embedding_that_writes_to_its_own_weight() -> None:
 def test_an_unknown_layer_is_answered_by_the_closest(name: str) -> None:
     problem = wc.Problem(mlp(), nn.CrossEntropyLoss(), BATCH)
     with pytest.raises(UnknownLayer, match=f"no layer or parameter '{name}' here. Closest: '0"):
-        wc.Hessian(problem, [name])
+        wc.Hessian(problem, layers=[name])
     with pytest.raises(KeyError):
         wc.Hessian(problem).layer(name)
 
@@ -118,7 +118,7 @@ def test_a_frozen_layer_is_named_as_frozen() -> None:
     model = mlp()
     model[0].requires_grad_(False)
     with pytest.raises(InvalidProblem, match="'0' is frozen"):
-        wc.Hessian(wc.Problem(model, nn.CrossEntropyLoss(), BATCH), ["0"])
+        wc.Hessian(wc.Problem(model, nn.CrossEntropyLoss(), BATCH), layers=["0"])
 
 
 def test_inputs_of_the_wrong_shape_name_the_batch_and_the_layer() -> None:

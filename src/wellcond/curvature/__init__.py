@@ -1,1 +1,1 @@
-"""Curvature matrices as linear operators, and their Kronecker and Gram sides."""
+"""Curvature matrices as linear operators: problems and blocks in, products, Kronecker factors and Gram sides out."""

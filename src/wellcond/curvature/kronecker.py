@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import contextlib
 import math
-from collections.abc import Iterator
 from dataclasses import dataclass, field
 from typing import Any, Literal
 
@@ -17,6 +16,8 @@ from wellcond.errors import InvalidProblem
 from wellcond.network.layers import ConvolutionRows, Rule, rule_for, uncovered, weighted_layers
 from wellcond.network.taps import tapped
 from wellcond.problem.problem import Evaluation, Problem
+from wellcond.results import ByLayer, Cost, Row, quantities, text_table
+from wellcond.results.text import WHOLE_MODEL, grouped
 
 Labels = Literal["data", "sample", "model"]
 
@@ -41,7 +42,14 @@ class SecondMoment:
 
 @dataclass
 class LayerFactors:
-    """Σx and Σ∇h of one layer, uncentred, with `g` the gradient of the *per-term* loss."""
+    """Σx and Σ∇h of one layer, uncentred.
+
+    Attributes:
+        kind: The layer's type.
+        note: What a reader of its numbers must know, if anything.
+        x: The second moment of what it receives.
+        g: That of the gradient of the *per-term* loss at its output.
+    """
 
     kind: str
     note: str
@@ -50,17 +58,40 @@ class LayerFactors:
 
 
 @dataclass(frozen=True)
-class KroneckerFactors:
-    """Factors by layer; `not_covered` says what has none, and why."""
+class KroneckerFactors(ByLayer[LayerFactors]):
+    """One entry per layer, in the order of the forward pass.
+
+    Attributes:
+        layers: The factors by layer.
+        not_covered: What has none, and why.
+        cost: Passes over the data.
+    """
 
     layers: dict[str, LayerFactors]
     not_covered: dict[str, str]
+    cost: Cost
 
-    def __getitem__(self, name: str) -> LayerFactors:
-        return self.layers[name]
+    def rows(self, step: int | None = None) -> list[Row]:
+        """The dimension and the trace of each factor."""
+        return [
+            Row(step, name, quantity, value, "")
+            for name, layer in self.layers.items()
+            for names, moment in ((quantities.INPUT, layer.x), (quantities.GRADIENT, layer.g))
+            if (mean := moment.mean) is not None
+            for quantity, value in ((names.dimension, float(mean.shape[-1])), (names.trace, _trace(mean)))
+        ]
 
-    def __iter__(self) -> Iterator[str]:
-        return iter(self.layers)
+    def __str__(self) -> str:
+        body = []
+        for name, layer in self.layers.items():
+            shapes = ["–" if m.mean is None else str(tuple(m.mean.shape)) for m in (layer.x, layer.g)]
+            body.append([name or WHOLE_MODEL, layer.kind, *shapes])
+        skipped = [f"not covered: {names}: {why}" for why, names in grouped(self.not_covered).items()]
+        return "\n".join([text_table(["layer", "kind", "Σx", "Σ∇h"], body), *skipped, str(self.cost)])
+
+
+def _trace(mean: Tensor) -> float:
+    return float((mean if mean.dim() == 2 else mean.diagonal(dim1=-2, dim2=-1)).sum())
 
 
 def kronecker_factors(
@@ -91,6 +122,7 @@ def kronecker_factors(
         tensor([[0.5000, 0.0000],
                 [0.0000, 2.0000]], dtype=torch.float64)
     """
+    before = problem.cost
     modules = weighted_layers(problem.model)
     rules = {name: rule for name, module in modules.items() if (rule := rule_for(module)) is not None}
     layers: dict[str, LayerFactors] = {}
@@ -115,7 +147,7 @@ def kronecker_factors(
             for i, cotangent in enumerate(cotangents):
                 keep = i + 1 < len(cotangents)
                 problem.gradient(roots, params, cotangent, retain_graph=keep, allow_unused=True)
-    return KroneckerFactors(layers, _not_covered(problem.model, modules, layers))
+    return KroneckerFactors(layers, _not_covered(problem.model, modules, layers), problem.cost - before)
 
 
 def _gradient_moment(

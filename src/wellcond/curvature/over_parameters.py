@@ -70,7 +70,7 @@ class CurvatureOperator(TensorOperator):
         return self._restricted(within)
 
     def _multiply(self, columns: Tensor) -> Tensor:
-        return self.block_products([(range(len(self.params)), columns)])[0]
+        return self._products_of([(range(len(self.params)), columns)])[0]
 
     def block_products(self, jobs: Sequence[tuple[Block, Tensor]]) -> list[Tensor]:
         """Products of diagonal blocks, all in one pass over the data.
@@ -81,10 +81,14 @@ class CurvatureOperator(TensorOperator):
         Args:
             jobs: Each a block and the (entries of the block, k) to multiply it with.
         """
+        self.matvecs += sum(columns.shape[1] for _, columns in jobs)
+        return self._products_of(jobs)
+
+    def _products_of(self, jobs: Sequence[tuple[Block, Tensor]]) -> list[Tensor]:
         weight = 0.0
         names = self.names
         # a kept graph needs the measured state too: gradient checkpointing runs the model again in the backward pass
-        with naming_missing_derivatives(), self.problem.measuring(), contextlib.closing(self._products()) as products:
+        with naming_missing_derivatives(), self.problem.measuring(), contextlib.closing(self._batch_products()) as products:
             named = [[names[i] for i in block] for block, _ in jobs]
             totals = [torch.zeros_like(columns.T) for _, columns in jobs]
             for product, terms in products:
@@ -103,7 +107,7 @@ class CurvatureOperator(TensorOperator):
 
     # graphs
 
-    def _products(self) -> Generator[tuple[Product, float], None, None]:
+    def _batch_products(self) -> Generator[tuple[Product, float], None, None]:
         if self.problem.is_one_batch:
             state = self._state()
             if self._kept is None or not _is_same(self._kept[0], state):

@@ -1,1 +1,1 @@
-"""What can be known of an operator's spectrum, and to which error."""
+"""What can be known of a spectrum, and to which error: operators in, eigenvalues, traces and densities out."""
