@@ -9,8 +9,8 @@ import torch
 from torch import Tensor, nn
 from zoo import Recurrent, SelfAttention, Transformer, seeded
 
+from wellcond.errors import Unsupported
 from wellcond.network.example_inputs import example_inputs
-from wellcond.nn.replace import InvalidSurgery
 
 EXAMPLES: dict[str, tuple[Callable[[], nn.Module], tuple[int, ...]]] = {
     "linear": (lambda: nn.Linear(4, 2), (2, 4)),
@@ -63,10 +63,10 @@ def test_made_up_numbers_have_the_dtype_of_the_model_and_take_none_of_the_users_
     ("model", "message"),
     [
         (nn.ReLU(), r"no inputs could be made up for ReLU \(tried: none\). Pass inputs="),
-        (nn.Bilinear(3, 4, 5), "no layer is known from whose sizes inputs could be made"),
+        (nn.Bilinear(3, 4, 5), "its layers do not say which sizes an input could have"),
         (nn.Sequential(nn.Conv2d(1, 1, 3), nn.Flatten(), nn.Linear(7, 1)), r"tried: \(2, 1, 32, 32\), .*layer '2'"),
     ],
 )
 def test_what_was_tried_is_said(model: nn.Module, message: str) -> None:
-    with pytest.raises(InvalidSurgery, match=message):
+    with pytest.raises(Unsupported, match=message):
         example_inputs(model)

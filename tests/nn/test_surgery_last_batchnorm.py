@@ -12,10 +12,9 @@ from torch import Tensor, nn
 from zoo import Recurrent, SelfAttention, Transformer, encoder, normal, seeded
 
 import wellcond as wc
-from wellcond.errors import UnknownLayer
+from wellcond.errors import UnknownLayer, Unsupported
 from wellcond.models import mlp, resnet
 from wellcond.nn.last_batchnorm import NormalisedLinear, with_last_batchnorm
-from wellcond.nn.replace import InvalidSurgery
 
 
 def places(model: nn.Module) -> list[str]:
@@ -276,7 +275,7 @@ class NeedsNothing(nn.Module):
     ],
 )
 def test_what_is_wrong_is_said(model: nn.Module, options: dict[str, Any], message: str) -> None:
-    with pytest.raises((InvalidSurgery, UnknownLayer), match=message) as caught:
+    with pytest.raises((Unsupported, UnknownLayer), match=message) as caught:
         with_last_batchnorm(model, **options)
     assert isinstance(caught.value, wc.WellcondError)
 
@@ -284,5 +283,5 @@ def test_what_is_wrong_is_said(model: nn.Module, options: dict[str, Any], messag
 def test_a_model_that_cannot_be_copied_is_refused() -> None:
     model = mlp([4, 6, 3])
     model.last_activation = model(torch.ones(2, 4))
-    with pytest.raises(InvalidSurgery, match=r"Sequential cannot be copied: .* must be detached"):
+    with pytest.raises(Unsupported, match=r"Sequential cannot be copied: .* must be detached"):
         with_last_batchnorm(model)

@@ -13,10 +13,11 @@ import torch
 from torch import Tensor, nn
 from zoo import normal, seeded
 
+from wellcond.errors import Unsupported
 from wellcond.nn.ghost import GhostBatchNorm1d
 from wellcond.nn.last_batchnorm import with_last_batchnorm
 from wellcond.nn.merge import merge_batchnorm
-from wellcond.nn.replace import InvalidSurgery, replace_norm
+from wellcond.nn.replace import replace_norm
 
 FAIL = 99.0
 """An input with this value makes the model raise."""
@@ -119,7 +120,7 @@ def test_surgery_leaves_the_old_model_alone(operate: Callable[[nn.Module, Tensor
 def test_failed_surgery_leaves_the_old_model_alone(operate: Callable[[nn.Module, Tensor], nn.Module]) -> None:
     model, x = build(), normal(5, 4).fill_(FAIL)
     before = snapshot(model, x)
-    with pytest.raises(InvalidSurgery, match="a marked"):
+    with pytest.raises(Unsupported, match="a marked"):
         operate(model, x)
     assert_unchanged(before, snapshot(model, x))
 

@@ -13,9 +13,10 @@ from zoo import Block, Transformer, encoder, normal, seeded
 
 import wellcond as wc
 import wellcond.nn
+from wellcond.errors import Unsupported
 from wellcond.models import mlp, resnet
 from wellcond.nn.ghost import GhostBatchNorm1d, GhostBatchNorm2d
-from wellcond.nn.replace import InvalidSurgery, replace_norm
+from wellcond.nn.replace import replace_norm
 
 
 class Wrapped(nn.Module):
@@ -211,6 +212,6 @@ def test_a_network_with_other_norms_trains() -> None:
     ],
 )  # fmt: skip
 def test_what_is_wrong_is_said(model: Any, factory: Any, message: str) -> None:
-    with pytest.raises(InvalidSurgery, match=message) as caught:
+    with pytest.raises(Unsupported, match=message) as caught:
         replace_norm(model, factory)
     assert isinstance(caught.value, wc.WellcondError)

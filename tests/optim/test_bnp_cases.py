@@ -470,7 +470,11 @@ def test_many_micro_batches_take_the_memory_of_one() -> None:
     bnp = wc.BNP(model, torch.optim.SGD(model.parameters(), lr=LR))
     for _ in range(50):
         model(torch.randn(2, 6)).sum().backward()
-    held = [value for value in vars(bnp._passes["0"]).values() if isinstance(value, tuple) and hasattr(value, "rows")]
+    held = [
+        value
+        for value in vars(bnp.layers["0"].collected).values()
+        if isinstance(value, tuple) and hasattr(value, "rows")
+    ]
     assert [statistics.rows for statistics in held] == [100]
 
 
@@ -682,9 +686,9 @@ def test_include_and_exclude_take_layers_and_the_modules_that_hold_them() -> Non
     everything = {"0.0", "0.2", "0.4", "1.0", "1.2", "1.4"}
     for options, expected in (
         ({}, everything),
-        ({"include": ["1"]}, {"1.0", "1.2", "1.4"}),
+        ({"layers": ["1"]}, {"1.0", "1.2", "1.4"}),
         ({"exclude": ["1", "0.4"]}, {"0.0", "0.2"}),
-        ({"include": ["0"], "exclude": ["0.2"]}, {"0.0", "0.4"}),
+        ({"layers": ["0"], "exclude": ["0.2"]}, {"0.0", "0.4"}),
     ):
         bnp = wc.BNP(model, optimizer, **options)
         assert set(bnp.layers) == expected
@@ -735,12 +739,12 @@ def test_a_bias_of_another_optimizer_is_as_if_it_were_frozen() -> None:
 def test_a_second_bnp_on_the_same_layers_is_refused_until_the_first_is_removed() -> None:
     model = dense()
     optimizer = torch.optim.SGD(model.parameters(), lr=LR)
-    first = wc.BNP(model, optimizer, include=["0"])
+    first = wc.BNP(model, optimizer, layers=["0"])
     with pytest.raises(wc.WellcondError, match=r"'0' is preconditioned already.*remove\(\)"):
         wc.BNP(model, optimizer)
     wc.BNP(model, optimizer, exclude=["0"])
     first.remove()
-    wc.BNP(model, optimizer, include=["0"])
+    wc.BNP(model, optimizer, layers=["0"])
 
 
 def test_a_compiled_part_that_has_run_already_is_seen() -> None:
@@ -828,4 +832,4 @@ def test_the_repr_says_which_layers_and_settings() -> None:
     assert "rho=0.99" in text
     assert "0: Conv2d, 18 → 4 in each of 2 groups" in text
     assert "2: Linear, 8 → 3" in text
-    assert "left out: 3 (LSTM)" in text
+    assert "not preconditioned: 3 (LSTM)" in text

@@ -18,9 +18,8 @@ from zoo import integers, normal
 
 from wellcond.models import mlp
 from wellcond.optim.bnp import BNP
-from wellcond.optim.lars import LARS
-from wellcond.optim.lsalr import LSALR
 from wellcond.optim.scale_amended import ScaleAmendedSGD
+from wellcond.optim.scaled_sgd import LARS, LSALR
 
 SIZES = (4, 6, 3)
 X, Y = normal(12, 4), integers(3, 12)
@@ -51,7 +50,7 @@ OPTIMIZERS: dict[str, Callable[..., Optimizer]] = {
 }
 """Each made with at least two parameter groups, of which the first holds the first layer."""
 SGDS = ["ScaleAmendedSGD", "LARS", "LSALR"]
-"""Those with the options and the refusals of `wellcond.optim.momentum`."""
+"""Those with the options and the refusals of `wellcond.optim.scaled_sgd`."""
 LR = {"LARS": 0.02}
 """Learning rates other than 0.05 that suit the problem."""
 PLAIN = {"momentum": 0.0, "nesterov": False, "weight_decay": 0.0}

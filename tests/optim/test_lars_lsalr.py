@@ -11,8 +11,7 @@ import torch
 from torch import Tensor, nn
 from zoo import normal
 
-from wellcond.optim.lars import LARS
-from wellcond.optim.lsalr import LSALR
+from wellcond.optim.scaled_sgd import LARS, LSALR
 
 PLAIN = {"momentum": 0.0, "nesterov": False, "weight_decay": 0.0}
 

@@ -12,8 +12,8 @@ import torch.nn.functional as F
 from torch import Tensor, nn
 from zoo import integers, normal, seeded
 
-from wellcond.optim.momentum import norms
 from wellcond.optim.scale_amended import ScaleAmendedSGD
+from wellcond.optim.scaled_sgd import norms
 
 
 def network(affine: bool = True, eps: float = 1e-5) -> nn.Sequential:

@@ -13,9 +13,9 @@ import torch.nn.functional as F
 from torch import Tensor, nn
 from zoo import Mean, SelfAttention
 
-from wellcond.errors import UnknownLayer
+from wellcond.errors import UnknownLayer, Unsupported
 from wellcond.models import mlp, resnet, vgg
-from wellcond.optim.factors import FactorMissing, LayerScale
+from wellcond.optim.factors import LayerScale
 from wellcond.optim.scale_amended import ScaleAmendedSGD
 
 PUBLISHED = {
@@ -213,7 +213,7 @@ def test_parts_that_are_never_called_have_the_factor_of_what_holds_them() -> Non
 
 def test_factors_must_name_every_layer_of_the_network_and_be_positive() -> None:
     model = mlp([4, 6, 3], norm="batch")
-    with pytest.raises(FactorMissing, match="names neither 'fc1'"):
+    with pytest.raises(Unsupported, match="names neither 'fc1'"):
         factors(model, 4, factors={"fc2": 1.0})
     with pytest.raises(UnknownLayer, match=r"'fc3'.*Closest: 'fc2'"):
         factors(model, 4, factors={"fc1": 1.0, "fc3": 1.0})

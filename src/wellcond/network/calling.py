@@ -35,10 +35,23 @@ def to_device(tree: Any, device: torch.device) -> Any:
 
 
 def tensors_in(value: Any) -> list[Tensor]:
-    """The tensors in a tensor, a nest of containers, or an output object of a Hugging Face model, in their order."""
-    if hasattr(value, "to_tuple"):
-        value = value.to_tuple()
-    return [leaf for leaf in tree_leaves(value) if isinstance(leaf, Tensor)]
+    """The tensors in a tensor, a nest of containers, or an output object and its attributes, in their order."""
+    found: list[Tensor] = []
+    seen: set[int] = set()
+    waiting = [value]
+    while waiting:
+        value = waiting.pop()
+        if isinstance(value, Tensor):
+            found.append(value)
+        elif id(value) not in seen:
+            seen.add(id(value))
+            value = value.to_tuple() if hasattr(value, "to_tuple") else value
+            leaves = tree_leaves(value)
+            if len(leaves) == 1 and leaves[0] is value:
+                is_output = not isinstance(value, (nn.Module, type))
+                leaves = list(getattr(value, "__dict__", {}).values()) if is_output else []
+            waiting += reversed(leaves)
+    return found
 
 
 def logits_of(outputs: Any) -> Tensor | None:

@@ -12,10 +12,10 @@ from torch import Tensor, nn
 from torch.nn.modules.conv import _ConvNd
 from torch.utils._pytree import tree_map
 
-from wellcond.network.calling import why_call_failed
+from wellcond.errors import Unsupported
+from wellcond.network.calling import call, tensors_in, why_call_failed
 from wellcond.network.isolation import isolated
 from wellcond.network.layers import LinearRule, rule_for, weighted_layers
-from wellcond.nn.replace import InvalidSurgery
 
 IMAGE_SIZES = {1: (32, 28, 64, 96, 224), 2: (32, 28, 64, 96, 224), 3: (16, 8, 32, 64)}
 """Sides to try, by the number of spatial axes."""
@@ -27,72 +27,65 @@ EXAMPLES = 2
 def example_inputs(model: nn.Module) -> Any:
     """Inputs on which the model runs, made from the type and the sizes of its first weighted layer.
 
-    ==================== ============================================================
-    first weighted layer inputs that are tried, in this order
-    ==================== ============================================================
-    linear, n features   (2, n), (2, 8, n)
-    convolution, c       (2, c, 32, …), then sides of 28, 64, 96 and 224; smaller in 3d
-    embedding            tokens (2, 8), then lengths of 4, 2 and 1
-    recurrent, attention (2, 8, n)
-    ==================== ============================================================
+    | First weighted layer           | Inputs that are tried, in this order                          |
+    |--------------------------------|---------------------------------------------------------------|
+    | linear, n features             | (2, n), (2, 8, n)                                             |
+    | convolution, c channels        | (2, c, 32, …), then sides of 28, 64, 96 and 224; smaller in 3d |
+    | embedding                      | tokens (2, 8), then lengths of 4, 2 and 1                     |
+    | recurrent, attention, width n  | (2, 8, n)                                                     |
 
     A Hugging Face model is asked first: its main input's name, with `image_size`, `num_channels` and `vocab_size` of
-    its configuration. The first inputs on which the model runs, in evaluation mode, are returned: a tensor, or a dict.
+    its configuration.
 
-    >>> example_inputs(nn.Sequential(nn.Flatten(), nn.Linear(12, 3))).shape
-    torch.Size([2, 12])
+    Args:
+        model: A model whose forward pass takes one tensor, or a Hugging Face model.
+
+    Returns:
+        The first inputs on which the model runs in evaluation mode: a tensor, or a dict.
+
+    Raises:
+        Unsupported: The model runs on none of them.
+
+    Example:
+        >>> example_inputs(nn.Sequential(nn.Flatten(), nn.Linear(12, 3))).shape
+        torch.Size([2, 12])
     """
-    tried, failure = [], "no layer is known from whose sizes inputs could be made"
+    tried, failure = [], "its layers do not say which sizes an input could have"
     with evaluating(model):
         for inputs in chain(_asked(model), _guessed(model)):
             try:
-                call(model, inputs)
-            except InvalidSurgery as error:
-                tried.append(_shape(inputs))
+                run(model, inputs)
+            except Unsupported as error:
+                tried.append(" and ".join(str(tuple(tensor.shape)) for tensor in tensors_in(inputs)))
                 failure = str(error)
             else:
                 return inputs
-    raise InvalidSurgery(
+    raise Unsupported(
         f"no inputs could be made up for {type(model).__name__} (tried: {', '.join(tried) or 'none'}). Pass inputs=, "
         f"what you call the model with: a tensor, a tuple or a dict. The last failure: {failure}"
     )
 
 
 @contextlib.contextmanager
-def evaluating(model: nn.Module, *, gradients: bool = False) -> Iterator[None]:
-    """The model in evaluation mode; afterwards its modes and buffers and the random numbers are as before."""
-    with isolated(model, _home(model)[0], batch_statistics=False, dropout=False), torch.set_grad_enabled(gradients):
+def evaluating(model: nn.Module) -> Iterator[None]:
+    """Evaluation mode without gradients; on leaving, modes, buffers and random numbers are as they were."""
+    with isolated(model, _home(model)[0], batch_statistics=False, dropout=False), torch.no_grad():
         yield
 
 
-def call(model: nn.Module, inputs: Any) -> Any:
-    """The model's outputs on a tensor, a tuple or a dict, which are brought to its device."""
+def run(model: nn.Module, inputs: Any) -> Any:
+    """The model's outputs on copies of the inputs, since it may work on them in place, on its own device.
+
+    Raises:
+        Unsupported: The model does not run on the inputs; the message names the layer.
+    """
     device, _ = _home(model)
     inputs = dict(inputs) if isinstance(inputs, Mapping) else inputs
-    # copies, for a model that works on its input in place
     inputs = tree_map(lambda v: v.detach().to(device, copy=True) if isinstance(v, Tensor) else v, inputs)
     try:
-        if isinstance(inputs, dict):
-            return model(**inputs)
-        return model(*inputs) if isinstance(inputs, (tuple, list)) else model(inputs)
+        return call(model, inputs)
     except Exception as error:
-        raise InvalidSurgery(f"the model cannot be run: {why_call_failed(model, 0, inputs, error)}") from error
-
-
-def tensors_in(value: Any) -> list[Tensor]:
-    """The tensors themselves in a tensor, in containers, and in the attributes of output objects."""
-    found: list[Tensor] = []
-    seen: set[int] = set()
-    left = [value]
-    while left:
-        value = left.pop()
-        if isinstance(value, Tensor):
-            found.append(value)
-        elif id(value) not in seen and not isinstance(value, (nn.Module, type)):
-            seen.add(id(value))
-            inside = getattr(value, "__dict__", {}) if not isinstance(value, (Mapping, tuple, list)) else value
-            left += inside.values() if isinstance(inside, Mapping) else inside
-    return found
+        raise Unsupported(f"the model cannot be run: {why_call_failed(model, 0, inputs, error)}") from error
 
 
 def _asked(model: nn.Module) -> Iterator[dict[str, Tensor]]:
@@ -145,7 +138,3 @@ def _home(model: nn.Module) -> tuple[torch.device, torch.dtype]:
         if tensor.is_floating_point():
             return tensor.device, tensor.dtype
     return torch.device("cpu"), torch.get_default_dtype()
-
-
-def _shape(inputs: Any) -> str:
-    return " and ".join(str(tuple(tensor.shape)) for tensor in tensors_in(inputs))

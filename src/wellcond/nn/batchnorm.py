@@ -1,4 +1,4 @@
-"""What the variants of batch normalisation share; each of them only says by which statistics a batch is normalised."""
+"""What the variants of batch normalisation share; each defines by which statistics a batch is normalised."""
 
 from __future__ import annotations
 
@@ -9,33 +9,28 @@ import torch
 from torch import Tensor
 from torch.nn.modules.batchnorm import _BatchNorm
 
-from wellcond.errors import WellcondError
-
-
-class InvalidNormInput(WellcondError, ValueError):
-    """A norm was given an input that it cannot normalise."""
-
-
-class NoInferenceAffine(WellcondError, RuntimeError):
-    """A norm whose evaluation is not one affine map a channel was asked for that map."""
+from wellcond.errors import Unsupported
 
 
 class BatchStatistics(NamedTuple):
-    """What normalises a training batch, and what the running statistics learn from it."""
+    """What normalises a training batch, and what the running statistics learn from it.
+
+    Attributes:
+        centre: (C,), or (N, C) where examples differ.
+        scale: Shaped as the centre.
+        observed: Name of a running statistic → its value (C,) in this batch.
+    """
 
     centre: Tensor
-    """(C,), or (N, C) where examples differ."""
     scale: Tensor
-    """Shaped as the centre."""
     observed: dict[str, Tensor]
-    """Name of a running statistic → its value (C,) in this batch."""
 
 
 class BatchNormVariant(_BatchNorm, ABC):
     """Batch normalisation y = γ (x − centre) / scale + β with other statistics than those of `torch.nn.BatchNorm2d`.
 
     Constructor, parameters, buffers, modes and shapes are those of torch's layers. Statistics are computed in float32
-    or better and the output has the input's dtype. Nothing in the forward pass waits for the device.
+    or better and the output has the input's dtype. The forward pass never waits for the device.
 
     As with torch's layers, each process of a distributed run has its own statistics. Do not pass a model with variants
     to `torch.nn.SyncBatchNorm.convert_sync_batchnorm`: it takes them for plain batch norms and replaces them.
@@ -48,15 +43,18 @@ class BatchNormVariant(_BatchNorm, ABC):
     def input_dims(self) -> tuple[int, ...]:
         """How many dimensions an input (N, C, …) may have."""
 
-    @abstractmethod
-    def batch_statistics(self, x: Tensor) -> BatchStatistics:
-        """The statistics of a batch (N, C, …) in float32 or better."""
-
     # may override
 
     own_settings: ClassVar[tuple[str, ...]] = ()
     """Names of the settings that plain batch normalisation does not have."""
     cure_for_one_value: ClassVar[str] = "Use larger batches (drop_last=True leaves out a last batch of one)"
+
+    def batch_statistics(self, x: Tensor) -> BatchStatistics:
+        """The statistics of a batch (N, C, …) in float32 or better; here those of plain batch normalisation."""
+        var, mean = torch.var_mean(x, dim=over_channels(x), correction=0)
+        values = x.shape[0] * positions(x)
+        observed = {"running_mean": mean, "running_var": var * (values / (values - 1))}
+        return BatchStatistics(mean, (var + self.eps).sqrt(), observed)
 
     def values_per_group(self, x: Tensor) -> int:
         """How many values the smallest set has over which a statistic is taken."""
@@ -73,6 +71,7 @@ class BatchNormVariant(_BatchNorm, ABC):
     # common to all
 
     def forward(self, input: Tensor) -> Tensor:
+        """Normalise a batch (N, C, …)."""
         self._check_input_dim(input)
         x = widened(input)
         if self.training or self.running_mean is None:
@@ -86,7 +85,14 @@ class BatchNormVariant(_BatchNorm, ABC):
         return (y if self.bias is None else y + self._spread(self.bias, x)).to(input.dtype)
 
     def inference_affine(self) -> tuple[Tensor, Tensor]:
-        """Scale and shift (C,) of evaluation, in float32 or better: output = scale · x + shift in every channel."""
+        """Evaluation as one affine map per channel, output = scale · x + shift.
+
+        Returns:
+            Scale and shift (C,), in float32 or better.
+
+        Raises:
+            Unsupported: Evaluation depends on the batch.
+        """
         centre, scale = self.running_statistics()
         gain = self._gain(scale)
         shift = -centre * gain
@@ -94,11 +100,11 @@ class BatchNormVariant(_BatchNorm, ABC):
 
     def running(self, name: str) -> Tensor:
         """A running statistic (C,) in float32 or better."""
-        return widened(self._kept(name))
+        return widened(self._buffer(name))
 
     def steps(self) -> Tensor:
-        """How many batches the running statistics have seen, in float32 or better; a tensor, so that nobody waits."""
-        return self._kept("num_batches_tracked").to(self.running("running_mean").dtype)
+        """How many batches the running statistics have seen; a tensor in float32 or better, so that nothing waits."""
+        return self._buffer("num_batches_tracked").to(self.running("running_mean").dtype)
 
     def averaging_factor(self) -> float | Tensor:
         """The weight of this batch in the running statistics: the momentum, or 1/steps where it is None."""
@@ -109,19 +115,20 @@ class BatchNormVariant(_BatchNorm, ABC):
         factor = self.averaging_factor()
         for name, value in observed.items():
             running = self.running(name)
-            self._kept(name).copy_(running.lerp(value.to(running.dtype), factor))
-        self._kept("num_batches_tracked").add_(1)
+            self._buffer(name).copy_(running.lerp(value.to(running.dtype), factor))
+        self._buffer("num_batches_tracked").add_(1)
 
-    def _kept(self, name: str) -> Tensor:
+    def _buffer(self, name: str) -> Tensor:
         buffer = self._buffers[name]
         if buffer is None:
-            raise NoInferenceAffine(
+            raise Unsupported(
                 f"{self} keeps no running statistics: in evaluation too it normalises by the batch. "
                 "Build it with track_running_stats=True."
             )
         return buffer
 
     def extra_repr(self) -> str:
+        """The settings, for `repr`."""
         own = [f"{name}={getattr(self, name)}" for name in self.own_settings]
         return ", ".join([super().extra_repr(), *own])  # type: ignore[no-untyped-call]
 
@@ -135,18 +142,18 @@ class BatchNormVariant(_BatchNorm, ABC):
     def _check_input_dim(self, input: Tensor) -> None:
         if input.dim() not in self.input_dims:
             wanted = " or ".join(f"{dims}D" for dims in self.input_dims)
-            raise InvalidNormInput(f"{self} expects {wanted} input, got {input.dim()}D input {tuple(input.shape)}.")
+            raise Unsupported(f"{self} expects {wanted} input, got {input.dim()}D input {tuple(input.shape)}.")
         if input.shape[1] != self.num_features:
-            raise InvalidNormInput(
+            raise Unsupported(
                 f"{self} normalises {self.num_features} channels, the input {tuple(input.shape)} has {input.shape[1]} "
                 "in its second dimension."
             )
         if not input.is_floating_point():
-            raise InvalidNormInput(f"{self} got {input.dtype} input; convert it with .float().")
+            raise Unsupported(f"{self} got {input.dtype} input; convert it with .float().")
 
     def _check_values(self, input: Tensor) -> None:
         if self.values_per_group(input) < 2:
-            raise InvalidNormInput(
+            raise Unsupported(
                 f"{self} expects more than 1 value per channel when training, got input size {tuple(input.shape)}. "
                 f"{self.cure_for_one_value}, or evaluate by running statistics with .eval()."
             )
@@ -162,8 +169,6 @@ def positions(x: Tensor) -> int:
     return x.shape[2:].numel()
 
 
-def channel_moments(x: Tensor) -> tuple[Tensor, Tensor, Tensor]:
-    """Mean, variance and unbiased variance (C,) over batch and space."""
-    var, mean = torch.var_mean(x, dim=(0, *range(2, x.dim())), correction=0)
-    values = x.shape[0] * positions(x)
-    return mean, var, var * (values / (values - 1))
+def over_channels(x: Tensor) -> tuple[int, ...]:
+    """The dimensions of (N, C, …) that a statistic per channel is taken over."""
+    return (0, *range(2, x.dim()))

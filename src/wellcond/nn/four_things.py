@@ -6,48 +6,50 @@ import torch
 from torch import Tensor, nn
 from torch.types import Device
 
-from wellcond.errors import WellcondError
-from wellcond.nn.batchnorm import BatchStatistics, InvalidNormInput, NoInferenceAffine, widened
+from wellcond.errors import Unsupported
+from wellcond.nn.batchnorm import BatchStatistics, widened
 from wellcond.nn.ghost import GhostBatchNorm, example_moments, ghost_moments, pooled
-
-
-class NoFourThings(WellcondError, ValueError):
-    """A model has no γ and β of the kind that was asked for."""
 
 
 class FourThingsBatchNorm(GhostBatchNorm):
     """Batch normalisation with ghosts, groups of channels, the example's own moments, and a decay of γ − 1 and β.
 
-    *Training* normalises groups of ``ghost_size`` consecutive examples times ``channels_per_group`` channels: 16 × 1
+    *Training* normalises groups of `ghost_size` consecutive examples times `channels_per_group` channels: 16 × 1
     for large batches; for small ones 1 or 2 examples × C/32 channels, which works with a batch of one. A ragged last
     chunk is treated as in `GhostBatchNorm2d`.
 
-    *Running statistics* are moments of the whole batch, with decay 1 − momentum = 0.99::
+    *Running statistics* are moments of the whole batch, with decay 1 − momentum = 0.99:
 
         M₁ ← 0.99 M₁ + 0.01 E[x],    M₂ ← 0.99 M₂ + 0.01 E[x²]
 
-    They are kept as ``running_mean`` = M₁ and ``running_var`` = M₂ − M₁², which is updated without ever forming the
+    They are kept as `running_mean` = M₁ and `running_var` = M₂ − M₁², which is updated without ever forming the
     difference of two large numbers. So the state of a trained plain batch norm loads too.
 
-    *Evaluation* mixes in the moments E_i of each example i, over its positions and the channels of the group::
+    *Evaluation* mixes in the moments E_i of each example i, over its positions and the channels of the group:
 
         m = (1 − α) M₁ + α E_i[x],    s = (1 − α) M₂ + α E_i[x²],    y = γ (x − m) / √(s − m² + ε) + β
 
-    with M₁ and M₂ averaged over the group's channels. α = 0 is the usual evaluation; choose ``alpha`` on validation
-    data, after training if you like: it is a plain attribute. Where an example has one value a group, as (N, C) inputs
-    have without channel groups, it has no moments of its own, and α > 0 is refused.
+    with M₁ and M₂ averaged over the group's channels. α = 0 is the usual evaluation. Where an example has one value per
+    group, as (N, C) inputs have without channel groups, it has no moments of its own, and α > 0 is refused.
 
-    *Weight decay* is not the layer's business but the loss's: see `affine_penalty`.
+    *Weight decay* is not part of the layer but of the loss: see `affine_penalty`.
 
-    Inputs are (N, C) or (N, C, L) for ``1d``, (N, C, H, W) for ``2d``, (N, C, D, H, W) for ``3d``.
+    Inputs are (N, C) or (N, C, L) for `1d`, (N, C, H, W) for `2d`, (N, C, D, H, W) for `3d`. Arguments that are not
+    listed are those of torch's layers.
 
-    >>> norm = FourThingsBatchNorm1d(1, eps=0.0, alpha=1.0).eval()  # each example by itself
-    >>> norm(torch.tensor([[[1.0, 3.0]], [[10.0, 30.0]]])).detach()
-    tensor([[[-1., 1.]],
-            [[-1., 1.]]])
-    >>> norm.alpha = 0.0
-    >>> norm(torch.tensor([[[1.0, 3.0]]])).detach()
-    tensor([[[1., 3.]]])
+    Args:
+        ghost_size: Examples per group.
+        channels_per_group: Channels per group; must divide `num_features`.
+        alpha: α, between 0 and 1. Choose it on validation data, after training if you like: it is a plain attribute.
+
+    Example:
+        >>> norm = FourThingsBatchNorm1d(1, eps=0.0, alpha=1.0).eval()  # each example by itself
+        >>> norm(torch.tensor([[[1.0, 3.0]], [[10.0, 30.0]]])).detach()
+        tensor([[[-1., 1.]],
+                [[-1., 1.]]])
+        >>> norm.alpha = 0.0
+        >>> norm(torch.tensor([[[1.0, 3.0]]])).detach()
+        tensor([[[1., 3.]]])
     """
 
     own_settings = ("ghost_size", "channels_per_group", "alpha")
@@ -77,9 +79,11 @@ class FourThingsBatchNorm(GhostBatchNorm):
         self.alpha = alpha
 
     def values_per_example(self, x: Tensor) -> int:
+        """How many values an example brings to each statistic."""
         return super().values_per_example(x) * self.channels_per_group
 
     def batch_statistics(self, x: Tensor) -> BatchStatistics:
+        """Those of each example's group, (N, C)."""
         mean, var = example_moments(x)
         centre, spread, _ = ghost_moments(
             mean, var, self.ghost_size, self.values_per_example(x), self.channels_per_group
@@ -96,12 +100,13 @@ class FourThingsBatchNorm(GhostBatchNorm):
         return {"running_mean": batch_mean, "running_var": batch_var + moved}
 
     def evaluation_statistics(self, x: Tensor) -> tuple[Tensor, Tensor]:
+        """The running moments, mixed with the example's own."""
         if self.alpha == 0:
             return self.running_statistics()
         if self.values_per_example(x) == 1:
-            raise InvalidNormInput(
-                f"{self} got input size {tuple(x.shape)}, where an example has one value a group and so no moments of "
-                "its own to mix in. Set alpha=0, or channels_per_group to more than 1."
+            raise Unsupported(
+                f"{self} got input size {tuple(x.shape)}, where an example has one value per group and so no moments "
+                "of its own to mix in. Set alpha=0, or channels_per_group to more than 1."
             )
         mean, var = self._running_moments()
         own_mean, own_var = pooled(*example_moments(x), 1, self.channels_per_group)
@@ -112,12 +117,14 @@ class FourThingsBatchNorm(GhostBatchNorm):
         return m, (v + self.eps).sqrt()
 
     def running_statistics(self) -> tuple[Tensor, Tensor]:
+        """Centre and scale (C,) of evaluation with α = 0."""
         mean, var = self._running_moments()
         return mean[0], (var[0] + self.eps).sqrt()
 
     def inference_affine(self) -> tuple[Tensor, Tensor]:
+        """Evaluation as one affine map per channel, which it is for α = 0 only."""
         if self.alpha > 0:
-            raise NoInferenceAffine(
+            raise Unsupported(
                 f"{self} normalises each example by moments of its own in evaluation. Set alpha=0 for one affine map."
             )
         return super().inference_affine()
@@ -133,24 +140,34 @@ def affine_penalty(model: nn.Module) -> Tensor:
 
     Add it to the loss, times the decay rate. As part of the loss it is exact with every optimizer, under a GradScaler,
     and with gradient accumulation if it is added to each micro-batch's loss before that is divided by their number.
-    Keep γ and β out of the optimizer's own weight decay, which would pull γ to 0, by a parameter group:
+    Keep γ and β out of the optimizer's own weight decay, which would pull γ to 0, by a parameter group.
 
-    >>> model = nn.Sequential(nn.Conv2d(3, 4, 3), FourThingsBatchNorm2d(4))
-    >>> affine = [p for m in model.modules() if isinstance(m, FourThingsBatchNorm2d) for p in m.parameters()]
-    >>> others = [p for p in model.parameters() if all(p is not q for q in affine)]
-    >>> optimizer = torch.optim.SGD([{"params": others, "weight_decay": 1e-4}, {"params": affine}], lr=0.1)
-    >>> with torch.no_grad():
-    ...     _ = model[1].weight.fill_(3.0)
-    >>> penalty = affine_penalty(model)  # ½ · 4 · (3 − 1)²
-    >>> penalty.item()
-    8.0
-    >>> (1e-4 * penalty).backward()  # in training: (loss + 1e-4 * affine_penalty(model)).backward()
-    >>> model[1].weight.grad
-    tensor([0.0002, 0.0002, 0.0002, 0.0002])
+    Args:
+        model: A model with `FourThingsBatchNorm` layers.
+
+    Returns:
+        The penalty, a scalar with a gradient.
+
+    Raises:
+        Unsupported: The model has no such layer with γ and β.
+
+    Example:
+        >>> model = nn.Sequential(nn.Conv2d(3, 4, 3), FourThingsBatchNorm2d(4))
+        >>> affine = [p for m in model.modules() if isinstance(m, FourThingsBatchNorm2d) for p in m.parameters()]
+        >>> others = [p for p in model.parameters() if all(p is not q for q in affine)]
+        >>> optimizer = torch.optim.SGD([{"params": others, "weight_decay": 1e-4}, {"params": affine}], lr=0.1)
+        >>> with torch.no_grad():
+        ...     _ = model[1].weight.fill_(3.0)
+        >>> penalty = affine_penalty(model)  # ½ · 4 · (3 − 1)²
+        >>> penalty.item()
+        8.0
+        >>> (1e-4 * penalty).backward()  # in training: (loss + 1e-4 * affine_penalty(model)).backward()
+        >>> model[1].weight.grad
+        tensor([0.0002, 0.0002, 0.0002, 0.0002])
     """
     layers = [m for m in model.modules() if isinstance(m, FourThingsBatchNorm) and m.affine]
     if not layers:
-        raise NoFourThings(
+        raise Unsupported(
             f"{type(model).__name__} has no FourThingsBatchNorm layer with affine=True, so there is nothing to decay. "
             "Leave the penalty out, or put such layers into the model."
         )

@@ -12,27 +12,31 @@ from wellcond.nn.batchnorm import BatchNormVariant, BatchStatistics, positions
 
 
 class GhostBatchNorm(BatchNormVariant):
-    """Batch normalisation of every ``ghost_size`` consecutive examples by themselves.
+    """Batch normalisation of every `ghost_size` consecutive examples by themselves.
 
-    With μ_g and σ_g² the mean and variance over the examples and positions of ghost g, for its examples::
+    With μ_g and σ_g² the mean and variance over the examples and positions of ghost g, for its examples:
 
         y = γ (x − μ_g) / √(σ_g² + ε) + β
 
-    A ragged last chunk is a ghost of its own; where it has a single value a channel, which has no variance, it joins
+    A ragged last chunk is a ghost of its own; where it has a single value per channel, which has no variance, it joins
     the ghost before it. A batch of one ghost is normalised as by `torch.nn.BatchNorm2d`.
 
-    Running statistics average, over the examples, their ghost's mean and unbiased variance, in one update a step. So
-    ``momentum`` means what it means in plain batch normalisation, however many ghosts a batch has, and the running
+    Running statistics average, over the examples, their ghost's mean and unbiased variance, in one update per step. So
+    `momentum` means what it means in plain batch normalisation, however many ghosts a batch has, and the running
     variance estimates that of the population, whatever the size of the ghosts. Evaluation knows no ghosts.
 
-    Inputs are (N, C) or (N, C, L) for ``1d``, (N, C, H, W) for ``2d``, (N, C, D, H, W) for ``3d``. The default size is
-    that of Summers and Dinneen (2020).
+    Inputs are (N, C) or (N, C, L) for `1d`, (N, C, H, W) for `2d`, (N, C, D, H, W) for `3d`. Arguments that are not
+    listed are those of torch's layers.
 
-    >>> x = torch.tensor([[1.0], [3.0], [10.0], [30.0], [5.0]])
-    >>> GhostBatchNorm1d(1, eps=0.0, ghost_size=2)(x[:4]).T.detach()
-    tensor([[-1., 1., -1., 1.]])
-    >>> GhostBatchNorm1d(1, eps=0.0, ghost_size=2)(x).T.detach()  # the fifth joins the second ghost
-    tensor([[-1.0000, 1.0000, -0.4629, 1.3887, -0.9258]])
+    Args:
+        ghost_size: Examples per ghost; the default is that of Summers and Dinneen (2020).
+
+    Example:
+        >>> x = torch.tensor([[1.0], [3.0], [10.0], [30.0], [5.0]])
+        >>> GhostBatchNorm1d(1, eps=0.0, ghost_size=2)(x[:4]).T.detach()
+        tensor([[-1., 1., -1., 1.]])
+        >>> GhostBatchNorm1d(1, eps=0.0, ghost_size=2)(x).T.detach()  # the fifth joins the second ghost
+        tensor([[-1.0000, 1.0000, -0.4629, 1.3887, -0.9258]])
     """
 
     cure_for_one_value = (
@@ -62,9 +66,11 @@ class GhostBatchNorm(BatchNormVariant):
         return positions(x)
 
     def values_per_group(self, x: Tensor) -> int:
+        """How many values the smallest ghost has per channel."""
         return min(x.shape[0], self.ghost_size) * self.values_per_example(x)
 
     def batch_statistics(self, x: Tensor) -> BatchStatistics:
+        """Those of each example's ghost, (N, C)."""
         mean, var, unbiased = ghost_moments(*example_moments(x), self.ghost_size, self.values_per_example(x))
         observed = {"running_mean": mean.mean(0), "running_var": unbiased.mean(0)}
         return BatchStatistics(mean, (var + self.eps).sqrt(), observed)
@@ -92,7 +98,7 @@ def ghost_moments(
     """Moments (N, C) → mean, variance and unbiased variance (N, C) of the ghost they belong to."""
     examples = mean.shape[0]
     rest = examples % ghost_size
-    if rest * values_per_example == 1 and examples > ghost_size:  # a value alone has no variance
+    if rest * values_per_example == 1 and examples > ghost_size:  # a single value has no variance
         rest += ghost_size
     full = examples - rest
     parts = []

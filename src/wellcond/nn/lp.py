@@ -9,7 +9,7 @@ import torch
 from torch import Tensor
 from torch.types import Device
 
-from wellcond.nn.batchnorm import BatchNormVariant, BatchStatistics, channel_moments
+from wellcond.nn.batchnorm import BatchNormVariant, BatchStatistics, over_channels
 
 RUNNING_SCALE: Final = {1: "running_abs", 2: "running_var", math.inf: "running_max"}
 """Which statistic each p averages. The names differ, so that a checkpoint of one p is never taken for another's."""
@@ -18,21 +18,26 @@ RUNNING_SCALE: Final = {1: "running_abs", 2: "running_var", math.inf: "running_m
 class LpBatchNorm(BatchNormVariant):
     """Batch normalisation that divides by the average ℓ_p norm of the centred values, p = 1, 2 or ∞.
 
-    Over batch and space, with μ the mean of each channel::
+    Over batch and space, with μ the mean of each channel:
 
         y = γ (x − μ) / scale + β,    scale = (mean |x − μ|^p + ε)^{1/p},    for p = ∞:  max |x − μ| + ε
 
-    p = 2 is `torch.nn.BatchNorm2d`. For the others the running statistic is ``running_abs`` (p = 1) or ``running_max``
-    (p = ∞) and ``running_var`` is None, so the state of a plain batch norm does not load. A maximum grows with the
+    p = 2 is `torch.nn.BatchNorm2d`. For the others the running statistic is `running_abs` (p = 1) or `running_max`
+    (p = ∞) and `running_var` is None, so the state of a plain batch norm does not load. A maximum grows with the
     number of values it is taken over: with p = ∞ keep the batch size.
 
-    Inputs are (N, C) or (N, C, L) for ``1d``, (N, C, H, W) for ``2d``, (N, C, D, H, W) for ``3d``.
+    Inputs are (N, C) or (N, C, L) for `1d`, (N, C, H, W) for `2d`, (N, C, D, H, W) for `3d`. Arguments that are not
+    listed are those of torch's layers.
 
-    >>> x = torch.tensor([[-3.0], [-1.0], [4.0]])
-    >>> LpBatchNorm1d(1, eps=0.0, p=math.inf, affine=False)(x).T
-    tensor([[-0.7500, -0.2500, 1.0000]])
-    >>> LpBatchNorm1d(1, eps=0.0, p=1, affine=False)(x).T  # mean |x| = 8/3
-    tensor([[-1.1250, -0.3750, 1.5000]])
+    Args:
+        p: Which norm: 1, 2 or `math.inf`.
+
+    Example:
+        >>> x = torch.tensor([[-3.0], [-1.0], [4.0]])
+        >>> LpBatchNorm1d(1, eps=0.0, p=math.inf, affine=False)(x).T
+        tensor([[-0.7500, -0.2500, 1.0000]])
+        >>> LpBatchNorm1d(1, eps=0.0, p=1, affine=False)(x).T  # mean |x| = 8/3
+        tensor([[-1.1250, -0.3750, 1.5000]])
     """
 
     own_settings = ("p",)
@@ -59,23 +64,22 @@ class LpBatchNorm(BatchNormVariant):
             self.running_var = None
 
     def batch_statistics(self, x: Tensor) -> BatchStatistics:
+        """Mean, and the average norm of the distances from it."""
         if self.p == 2:
-            mean, var, unbiased = channel_moments(x)
-            scale, observed = (var + self.eps).sqrt(), unbiased
-        else:
-            over = (0, *range(2, x.dim()))
-            mean = x.mean(over)
-            distance = (x - self._spread(mean, x)).abs()
-            observed = distance.mean(over) if self.p == 1 else distance.amax(over)
-            scale = observed + self.eps
-        return BatchStatistics(mean, scale, {"running_mean": mean, RUNNING_SCALE[self.p]: observed})
+            return super().batch_statistics(x)
+        mean = x.mean(over_channels(x))
+        distance = (x - self._spread(mean, x)).abs()
+        size = distance.mean(over_channels(x)) if self.p == 1 else distance.amax(over_channels(x))
+        return BatchStatistics(mean, size + self.eps, {"running_mean": mean, RUNNING_SCALE[self.p]: size})
 
     def running_statistics(self) -> tuple[Tensor, Tensor]:
+        """Centre and scale (C,) of evaluation."""
         if self.p == 2:
             return super().running_statistics()
         return self.running("running_mean"), self.running(RUNNING_SCALE[self.p]) + self.eps
 
     def reset_running_stats(self) -> None:
+        """Forget all batches."""
         for name, buffer in self._buffers.items():
             if buffer is not None:
                 buffer.fill_(1 if name in RUNNING_SCALE.values() else 0)

@@ -1,4 +1,4 @@
-"""Batch normalisation that is followed by noise whose distribution changes at every step (santurkar2018, A.2.1)."""
+"""Batch normalisation followed by noise whose distribution changes at every step (santurkar2018, A.2.1)."""
 
 from __future__ import annotations
 
@@ -6,13 +6,13 @@ import torch
 from torch import Tensor
 from torch.types import Device
 
-from wellcond.nn.batchnorm import BatchNormVariant, BatchStatistics, channel_moments, widened
+from wellcond.nn.batchnorm import BatchNormVariant, widened
 
 
 class NoisyBatchNorm(BatchNormVariant):
     """Batch normalisation with covariate shift put back in: during training every activation is moved and stretched.
 
-    With a the output of plain batch normalisation, γ and β included (Algorithm 1 of santurkar2018)::
+    With a the output of plain batch normalisation, γ and β included (Algorithm 1 of santurkar2018):
 
         per unit and step      μ ~ U(−n_μ, n_μ),        σ ~ U(1, n_σ)
         per value              m ~ U(μ − r_μ, μ + r_μ), s ~ N(σ, r_σ)     r_σ is a standard deviation
@@ -20,21 +20,28 @@ class NoisyBatchNorm(BatchNormVariant):
 
     A value is one example at one position: height and width are part of the batch. The noise comes from torch's global
     generator, so `torch.manual_seed` fixes it. Evaluation is plain batch normalisation, without noise.
-
     `Problem(…, dropout=seed)` measures it with fixed noise.
 
-    Inputs are (N, C) or (N, C, L) for ``1d``, (N, C, H, W) for ``2d``, (N, C, D, H, W) for ``3d``.
+    Inputs are (N, C) or (N, C, L) for `1d`, (N, C, H, W) for `2d`, (N, C, D, H, W) for `3d`. Arguments that are not
+    listed are those of torch's layers.
 
-    Without stretching and with no spread inside a unit, only the mean of each unit moves, by less than n_μ:
+    Args:
+        n_mu: How far the mean of a unit moves, n_μ ≥ 0.
+        n_sigma: How far a unit is stretched at most, n_σ ≥ 1.
+        r_mu: How far the values of a unit move around its mean, r_μ ≥ 0.
+        r_sigma: Standard deviation of their stretching, r_σ ≥ 0.
 
-    >>> norm = NoisyBatchNorm1d(3, n_mu=0.5, n_sigma=1.0, r_mu=0.0, r_sigma=0.0)
-    >>> plain = torch.nn.BatchNorm1d(3)
-    >>> x = torch.randn(8, 3)
-    >>> moved = norm(x) - plain(x)
-    >>> bool(moved.abs().max() < 0.5), torch.allclose(moved, moved[:1].expand(8, 3), atol=1e-6)
-    (True, True)
-    >>> torch.allclose(norm.eval()(x), plain.eval()(x))
-    True
+    Example:
+        Without stretching and with no spread inside a unit, only the mean of each unit moves, by less than n_μ:
+
+        >>> norm = NoisyBatchNorm1d(3, n_mu=0.5, n_sigma=1.0, r_mu=0.0, r_sigma=0.0)
+        >>> plain = torch.nn.BatchNorm1d(3)
+        >>> x = torch.randn(8, 3)
+        >>> moved = norm(x) - plain(x)
+        >>> bool(moved.abs().max() < 0.5), torch.allclose(moved, moved[:1].expand(8, 3), atol=1e-6)
+        (True, True)
+        >>> torch.allclose(norm.eval()(x), plain.eval()(x))
+        True
     """
 
     own_settings = ("n_mu", "n_sigma", "r_mu", "r_sigma")
@@ -61,24 +68,21 @@ class NoisyBatchNorm(BatchNormVariant):
                 raise ValueError(f"{name}={value}: it must be at least {bound}.")
         self.n_mu, self.n_sigma, self.r_mu, self.r_sigma = n_mu, n_sigma, r_mu, r_sigma
 
-    def batch_statistics(self, x: Tensor) -> BatchStatistics:
-        mean, var, unbiased = channel_moments(x)
-        return BatchStatistics(mean, (var + self.eps).sqrt(), {"running_mean": mean, "running_var": unbiased})
-
     def forward(self, input: Tensor) -> Tensor:
+        """Normalise a batch (N, C, …), and in training add noise."""
         output = super().forward(input)
         if not self.training:
             return output
         a = widened(output)
         unit = a.new_empty(1, self.num_features, *[1] * (a.dim() - 2))
-        mu = centred_uniform(unit, self.n_mu)
+        mu = _centred_uniform(unit, self.n_mu)
         sigma = 1 + torch.rand_like(unit) * (self.n_sigma - 1)
-        m = mu + centred_uniform(a, self.r_mu)
+        m = mu + _centred_uniform(a, self.r_mu)
         s = sigma + torch.randn_like(a) * self.r_sigma
         return (s * a + m).to(output.dtype)
 
 
-def centred_uniform(like: Tensor, reach: float) -> Tensor:
+def _centred_uniform(like: Tensor, reach: float) -> Tensor:
     """Draws from U(−reach, reach), shaped like a tensor."""
     return (2 * torch.rand_like(like) - 1) * reach
 

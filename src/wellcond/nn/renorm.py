@@ -6,40 +6,48 @@ import torch
 from torch import Tensor
 from torch.types import Device
 
-from wellcond.nn.batchnorm import BatchNormVariant, BatchStatistics, channel_moments
+from wellcond.nn.batchnorm import BatchNormVariant, BatchStatistics
 
 
 class BatchRenorm(BatchNormVariant):
     """Batch normalisation whose training output approaches its evaluation output, for small or uneven batches.
 
-    With μ_B, σ_B of the batch and μ, σ the running statistics before this step (σ² stands for variance + ε)::
+    With μ_B, σ_B of the batch and μ, σ the running statistics before this step (σ² stands for variance + ε):
 
         y = γ ((x − μ_B)/σ_B · r + d) + β
         r = clip(σ_B/σ, 1/r_max, r_max),    d = clip((μ_B − μ)/σ, −d_max, d_max),    both without gradient
 
-    Unclipped, this is (x − μ)/σ. The limits follow ``num_batches_tracked``, the number of steps already made, so that
-    they go on where they were after a resume: they are 1 and 0 (plain batch normalisation) until the first step of
-    ``r_ramp`` and ``d_ramp``, then rise linearly to ``r_max`` and ``d_max`` at the second, and stay there.
+    Unclipped, this is (x − μ)/σ. The limits follow `num_batches_tracked`, the number of steps already made, so they
+    continue where they were after a resume: they are 1 and 0 (plain batch normalisation) until the first step of
+    `r_ramp` and `d_ramp`, then rise linearly to `r_max` and `d_max` at the second, and stay there.
 
     The state of a plain batch norm loads, with its step count. Ioffe averages with momentum=0.01. Without running
     statistics there is nothing to correct towards: r = 1, d = 0.
 
-    Inputs are (N, C) or (N, C, L) for ``1d``, (N, C, H, W) for ``2d``, (N, C, D, H, W) for ``3d``.
+    Inputs are (N, C) or (N, C, L) for `1d`, (N, C, H, W) for `2d`, (N, C, D, H, W) for `3d`. Arguments that are not
+    listed are those of torch's layers.
 
-    >>> norm = BatchRenorm1d(3)
-    >>> _ = norm.num_batches_tracked.fill_(15_000)
-    >>> r_max, d_max = norm.limits()
-    >>> round(float(r_max), 4), round(float(d_max), 4)  # 1 + 2·10/35 and 5·10/20
-    (1.5714, 2.5)
+    Args:
+        r_max: The final limit of r, at least 1.
+        d_max: The final limit of d, at least 0.
+        r_ramp: The steps between which the limit of r rises.
+        d_ramp: The steps between which the limit of d rises.
 
-    With wide limits, a training batch is normalised as in evaluation:
+    Example:
+        >>> norm = BatchRenorm1d(3)
+        >>> _ = norm.num_batches_tracked.fill_(15_000)
+        >>> r_max, d_max = norm.limits()
+        >>> round(float(r_max), 4), round(float(d_max), 4)  # 1 + 2·10/35 and 5·10/20
+        (1.5714, 2.5)
 
-    >>> wide = BatchRenorm1d(3, r_max=1e6, d_max=1e6, r_ramp=(0, 1), d_ramp=(0, 1))
-    >>> _ = wide.num_batches_tracked.fill_(1)
-    >>> x = torch.randn(4, 3)
-    >>> in_evaluation = wide.eval()(x)
-    >>> torch.allclose(wide.train()(x), in_evaluation, atol=1e-5)
-    True
+        With wide limits, a training batch is normalised as in evaluation:
+
+        >>> wide = BatchRenorm1d(3, r_max=1e6, d_max=1e6, r_ramp=(0, 1), d_ramp=(0, 1))
+        >>> _ = wide.num_batches_tracked.fill_(1)
+        >>> x = torch.randn(4, 3)
+        >>> in_evaluation = wide.eval()(x)
+        >>> torch.allclose(wide.train()(x), in_evaluation, atol=1e-5)
+        True
     """
 
     own_settings = ("r_max", "d_max", "r_ramp", "d_ramp")
@@ -69,13 +77,13 @@ class BatchRenorm(BatchNormVariant):
         self.r_max, self.d_max, self.r_ramp, self.d_ramp = r_max, d_max, r_ramp, d_ramp
 
     def batch_statistics(self, x: Tensor) -> BatchStatistics:
-        mean, var, unbiased = channel_moments(x)
-        centre, scale = mean, (var + self.eps).sqrt()
-        if self.running_mean is not None:
-            r, d = self._correction(mean, scale)
-            # (x − μ_B)/σ_B · r + d, written as one centre and one scale
-            centre, scale = mean - d * scale / r, scale / r
-        return BatchStatistics(centre, scale, {"running_mean": mean, "running_var": unbiased})
+        """Those of the batch, corrected towards the running ones."""
+        mean, scale, observed = super().batch_statistics(x)
+        if self.running_mean is None:
+            return BatchStatistics(mean, scale, observed)
+        r, d = self._correction(mean, scale)
+        # (x − μ_B)/σ_B · r + d, written as one centre and one scale
+        return BatchStatistics(mean - d * scale / r, scale / r, observed)
 
     @torch.no_grad()
     def _correction(self, mean: Tensor, scale: Tensor) -> tuple[Tensor, Tensor]:

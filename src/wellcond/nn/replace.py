@@ -1,4 +1,4 @@
-"""Surgery: a new model in which some modules are exchanged for others. The old model is left alone."""
+"""Surgery: a new model in which some modules are replaced by others. The old model is left alone."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ from torch import Tensor, nn
 from torch.nn.modules.batchnorm import _NormBase
 from torch.nn.parameter import is_lazy
 
-from wellcond.errors import WellcondError
+from wellcond.errors import Unsupported
 from wellcond.network.calling import unwrapped
 
 NORMS: tuple[type[nn.Module], ...] = (_NormBase, nn.GroupNorm, nn.LayerNorm, nn.RMSNorm)
@@ -22,41 +22,45 @@ NORMS: tuple[type[nn.Module], ...] = (_NormBase, nn.GroupNorm, nn.LayerNorm, nn.
 Factory = Callable[[Any], nn.Module | None]
 
 
-class InvalidSurgery(WellcondError, ValueError):
-    """The model cannot be changed as asked."""
-
-
 @torch.inference_mode(False)  # what is made in inference mode cannot be trained
 def replace_norm(
-    model: nn.Module, factory: Factory, of: type[nn.Module] | tuple[type[nn.Module], ...] = NORMS
+    model: nn.Module, factory: Factory, *, of: type[nn.Module] | tuple[type[nn.Module], ...] = NORMS
 ) -> nn.Module:
-    """Return a copy of the model in which every normalisation layer is what the factory makes of it.
-
-    factory: a class or function that takes the number of channels, or the old module; it returns the new module, or
-        None to keep the old one. It is asked with the number of channels first, and with the old module if it cannot
-        take a number. A factory whose parameter is called ``old`` is asked with the old module only: write it so if it
-        wraps whatever it is given.
-    of: which layers, by their class; all normalisation layers unless you say otherwise. Write ``of=nn.BatchNorm2d``
-        where a factory for images must not meet the `nn.BatchNorm1d` or `nn.LayerNorm` of the same model.
+    """Return a copy of the model in which every normalisation layer is replaced by what a factory makes of it.
 
     Parameters and buffers that the new module has under the same name and in the same shape (γ, β, the running
     statistics) are carried over, and ε where the factory is a bare class; momentum is the new class's own. Device,
-    dtype and mode follow the old module. A module used in two places becomes one
-    new module used in two places. Hooks on replaced modules go with them. A compiled or DDP-wrapped model comes back
-    as the plain module: wrap it again.
+    dtype and mode follow the old module. A module used in two places becomes one new module used in two places. Hooks
+    on replaced modules go with them. A compiled or DDP-wrapped model comes back as the plain module: wrap it again.
 
-    >>> model = nn.Sequential(nn.Conv2d(3, 8, 3), nn.BatchNorm2d(8), nn.ReLU())
-    >>> replace_norm(model, lambda channels: nn.GroupNorm(4, channels))[1].num_groups
-    4
-    >>> replace_norm(model, lambda old: nn.GroupNorm(old.num_features // 4, old.num_features))[1].num_groups
-    2
+    Args:
+        model: The model, which is not changed.
+        factory: A class or function that takes the number of channels, or the old module, and returns the new module,
+            or None to keep the old one. It is called with the number of channels first, and with the old module if it
+            cannot take a number. A factory whose parameter is called `old` is called with the old module only; name it
+            so if the factory wraps whatever it is given.
+        of: Which layers, by their class; all normalisation layers by default. Write `of=nn.BatchNorm2d` if a factory
+            for images must not meet the `nn.BatchNorm1d` or `nn.LayerNorm` of the same model.
+
+    Returns:
+        The new model.
+
+    Raises:
+        Unsupported: There is no such layer, the factory fails, or the model cannot be copied.
+
+    Example:
+        >>> model = nn.Sequential(nn.Conv2d(3, 8, 3), nn.BatchNorm2d(8), nn.ReLU())
+        >>> replace_norm(model, lambda channels: nn.GroupNorm(4, channels))[1].num_groups
+        4
+        >>> replace_norm(model, lambda old: nn.GroupNorm(old.num_features // 4, old.num_features))[1].num_groups
+        2
     """
     replaced = copied(model)
     reference = next((t for t in chain(replaced.parameters(), replaced.buffers()) if t.is_floating_point()), None)
     norms = {module: name for name, module in replaced.named_modules() if isinstance(module, of)}
     if not norms:
         kinds = ", ".join(kind.__name__.removeprefix("_") for kind in (of if isinstance(of, tuple) else (of,)))
-        raise InvalidSurgery(
+        raise Unsupported(
             f"{type(replaced).__name__} has no layer to replace (looked for {kinds}). Name others by their class, of=…"
         )
     new: dict[nn.Module, nn.Module] = {}
@@ -64,23 +68,24 @@ def replace_norm(
         made = _made(factory, name, old)
         if made is not None and made is not old:
             if isinstance(factory, type) and hasattr(old, "eps") and hasattr(made, "eps"):
-                made.eps = old.eps  # a bare class cannot have been asked for another
-            new[old] = _heir(made, old, reference)
+                made.eps = old.eps  # a bare class was not given one
+            _carry_over(old, made, reference)
+            new[old] = made
     return exchanged(replaced, new)
 
 
 def copied(model: nn.Module) -> nn.Module:
     """A deep copy of the module inside `torch.compile` and (Distributed)DataParallel; tied parameters stay tied."""
     if not isinstance(model, nn.Module):
-        raise InvalidSurgery(f"the model is a {type(model).__name__}, not a torch.nn.Module.")
+        raise Unsupported(f"the model is a {type(model).__name__}, not a torch.nn.Module.")
     model = unwrapped(model)
     for name, value in chain(model.named_parameters(), model.named_buffers()):
         if is_lazy(value):
-            raise InvalidSurgery(f"{name!r} has no shape yet (a lazy layer); run one forward pass first.")
+            raise Unsupported(f"{name!r} has no shape yet (a lazy layer); run one forward pass first.")
     try:
         return copy.deepcopy(model)
     except (RuntimeError, TypeError) as error:
-        raise InvalidSurgery(
+        raise Unsupported(
             f"{type(model).__name__} cannot be copied: {error}. A tensor that a forward pass left behind as an "
             "attribute must be detached; a lock, a file or a generator must be taken off the model."
         ) from error
@@ -114,7 +119,7 @@ def _made(factory: Factory, name: str, old: nn.Module) -> nn.Module | None:
             return made
         failures.append((given, TypeError(f"it returned {made!r}, not a module or None")))
     reasons = "; ".join(f"given {given}: {error}" for given, error in failures)
-    raise InvalidSurgery(f"the factory fails for {name!r} ({type(old).__name__}). {reasons}.") from failures[0][1]
+    raise Unsupported(f"the factory fails for {name!r} ({type(old).__name__}). {reasons}.") from failures[0][1]
 
 
 def _wants_the_module(factory: Factory) -> bool:
@@ -132,8 +137,8 @@ def _channels(norm: nn.Module) -> list[int]:
     return [count for count in (*counts, *(shape if len(shape) == 1 else ())) if isinstance(count, int)]
 
 
-def _heir(new: nn.Module, old: nn.Module, reference: Tensor | None) -> nn.Module:
-    """The new module with the mode, device and dtype of the old one, and with those of its tensors that fit."""
+def _carry_over(old: nn.Module, new: nn.Module, reference: Tensor | None) -> None:
+    """Give the new module the mode, device and dtype of the old one, and those of its tensors that fit."""
     own = next((t for t in chain(old.parameters(), old.buffers()) if t.is_floating_point()), reference)
     if own is not None:
         new.to(own.device, own.dtype)
@@ -144,4 +149,3 @@ def _heir(new: nn.Module, old: nn.Module, reference: Tensor | None) -> nn.Module
         for key, value in held.items():
             if isinstance(value, Tensor) and isinstance(wanted.get(key), Tensor) and wanted[key].shape == value.shape:
                 wanted[key] = value  # the tensor itself, so that what was tied or frozen still is
-    return new

@@ -11,21 +11,21 @@ from typing import Any, get_args
 import torch
 from torch import Tensor, nn
 
+from wellcond.errors import Unsupported
 from wellcond.network.calling import unwrapped
 from wellcond.network.taps import watched
-from wellcond.optim.bnp_layer import CannotPrecondition, Layer, find_layers, left_out
 from wellcond.optim.input_statistics import Means, gathered, measure_for
-from wellcond.optim.passes import Passes
+from wellcond.optim.preconditioned_layer import PreconditionedLayer, find_layers, not_preconditioned
 from wellcond.optim.running_statistics import RunningStatistics
 
 NOTHING_TO_DO = """\
-there is nothing to precondition: no Linear or convolution layer that was asked for has a weight that {optimizer} holds.
+there is nothing to precondition: {optimizer} holds the weight of no Linear or convolution layer that was asked for.
 Instead of  BNP(model, SGD(other_model.parameters(), …))  write  BNP(model, SGD(model.parameters(), …)).
-Left out: {left}."""
+Not preconditioned: {others}."""
 UNWATCHED = """\
 {name!r} has a gradient, but no forward pass in training mode since the last step led to it: it is not preconditioned.
-Is the model in eval mode (call model.train()), the gradient an old one (optimizer.zero_grad()), or put there by hand?
-To leave the layer out: BNP(…, exclude=[{name!r}])."""
+Is the model in eval mode (call model.train()), is the gradient an old one (call optimizer.zero_grad()), or did you set
+it yourself? To exclude the layer: BNP(…, exclude=[{name!r}])."""
 ALREADY = """\
 {name!r} is preconditioned already, by another BNP over this optimizer. Call that one's remove() first."""
 NOT_COPIED = """\
@@ -36,30 +36,48 @@ BNP(model, optimizer).load_state_dict(state)."""
 class BNP:
     """Precondition the gradients of Linear and convolution layers just before an optimizer steps.
 
-    With μ and σ² the running mean and variance of what a layer receives, its gradient becomes (1/q²) P Pᵀ ∇,
+    With μ and σ² the running mean and variance of what a layer receives, its gradient becomes (1/q²) P Pᵀ ∇:
 
-    .. math:: G_w ← (G_w − G_b μᵀ)/(q² σ̃²),   G_b ← G_b/q² − G_w μ,   σ̃² = σ² + ε₁ max σ² + ε₂,
+        G_w ← (G_w − G_b μᵀ)/(q² σ̃²),   G_b ← G_b/q² − G_w μ,   σ̃² = σ² + ε₁ max σ² + ε₂
 
-    which is gradient descent on the same loss in the variables that BatchNorm would give the layer (lange2022,
+    This is gradient descent on the same loss in the variables that BatchNorm would give the layer (lange2022,
     Algorithms 2 and 3). The network does not change, so inference is that of the plain network, and any batch size
-    will do: q² = max(n_in/N, 1) for a dense layer, max(c_in k²/N, √(rs)) for a convolution with r·s output positions.
+    works: q² = max(n_in/N, 1) for a dense layer, max(c_in k²/N, √(rs)) for a convolution with r·s output positions.
 
-    Any `torch.optim.Optimizer` will do; only layers whose weight it holds are touched. Write the training loop as
-    ever: accumulation, GradScaler, autocast, checkpointing, DDP (pass the wrapped model, or its `process_group`) and
-    `torch.compile` are understood. Clip gradients before `step()`; weight decay is the optimizer's and is not
-    preconditioned. Start from a learning rate 5 to 10 times the plain one.
+    Write the training loop as usual: accumulation, GradScaler, autocast, checkpointing, DDP (pass the wrapped model, or
+    its `process_group`) and `torch.compile` are understood. Clip gradients before `step()`; weight decay is the
+    optimizer's and is not preconditioned. Start from a learning rate 5 to 10 times the plain one.
 
-    `means="kernel"` takes the exact statistics of every kernel entry (eqs. 19, 20) in place of one mean and variance an
-    input channel (eqs. 21, 22). `include` and `exclude` name layers, or modules that hold them.
+    Args:
+        model: The model.
+        optimizer: Any `torch.optim.Optimizer`; only layers whose weight it holds are preconditioned.
+        rho: ρ, the decay of the running statistics.
+        eps1: ε₁, relative to the largest variance of a layer.
+        eps2: ε₂, absolute.
+        means: Statistics of a convolution: one mean and variance per input channel (eqs. 21, 22), or with `"kernel"`
+            the exact ones of every kernel entry (eqs. 19, 20).
+        layers: Names of layers, or of modules that hold them; all by default.
+        exclude: Names of layers, or of modules that hold them, that are not preconditioned.
+        process_group: The processes whose batches belong together; that of a DDP-wrapped model by default.
 
-    >>> layer = nn.Linear(1, 1)
-    >>> optimizer = torch.optim.SGD(layer.parameters(), lr=1.0)
-    >>> bnp = BNP(layer, optimizer, rho=0.0, eps1=0.0, eps2=0.0)      # ρ = 0: the statistics of this batch alone
-    >>> loss = layer(torch.tensor([[1.0], [3.0]])).sum()              # mean 2, variance 1, G_w = 4, G_b = 2
-    >>> loss.backward()
-    >>> optimizer.step()
-    >>> layer.weight.grad.item(), layer.bias.grad.item()              # (4 − 2·2)/1 and 2 − 0·2
-    (0.0, 2.0)
+    Attributes:
+        layers: The preconditioned layers by name, each with its running `mean` and `variance` and the `q2` of the last
+            step.
+
+    Raises:
+        Unsupported: The optimizer holds no layer that can be preconditioned, or another BNP has one of them already.
+        UnknownLayer: A name in `layers` or `exclude` is not in the model.
+        ValueError: A setting is out of range.
+
+    Example:
+        >>> layer = nn.Linear(1, 1)
+        >>> optimizer = torch.optim.SGD(layer.parameters(), lr=1.0)
+        >>> bnp = BNP(layer, optimizer, rho=0.0, eps1=0.0, eps2=0.0)  # ρ = 0: the statistics of this batch alone
+        >>> loss = layer(torch.tensor([[1.0], [3.0]])).sum()  # mean 2, variance 1, G_w = 4, G_b = 2
+        >>> loss.backward()
+        >>> optimizer.step()
+        >>> layer.weight.grad.item(), layer.bias.grad.item()  # (4 − 2·2)/1 and 2 − 0·2
+        (0.0, 2.0)
     """
 
     def __init__(
@@ -71,7 +89,7 @@ class BNP:
         eps2: float = 1e-4,
         *,
         means: Means = "channel",
-        include: str | Collection[str] | None = None,
+        layers: str | Collection[str] | None = None,
         exclude: str | Collection[str] = (),
         process_group: Any = None,
     ) -> None:
@@ -79,35 +97,33 @@ class BNP:
         self.rho, self.eps1, self.eps2, self.means = rho, eps1, eps2, means
         self.optimizer = optimizer
         self.process_group = process_group or _process_group(model)
-        self.layers = find_layers(unwrapped(model), means, include, exclude)
-        """Layers by name, each with its running `mean` and `variance` and the `q2` of the last step."""
+        self.layers = find_layers(unwrapped(model), means, layers, exclude)
         self._running = _running(list(self.layers.values()))
-        self._passes = {name: Passes(layer) for name, layer in self.layers.items()}
-        self._left_out = left_out(unwrapped(model), self.layers.values())
+        self._others = not_preconditioned(unwrapped(model), self.layers.values())
         self._held: set[str] = set()
         self._groups: list[tuple[int, int]] = []
         self._find_held()
         if not self._held:
-            left = ", ".join(self._left_out) or "none"
-            raise CannotPrecondition(NOTHING_TO_DO.format(optimizer=type(optimizer).__name__, left=left))
+            others = ", ".join(self._others) or "none"
+            raise Unsupported(NOTHING_TO_DO.format(optimizer=type(optimizer).__name__, others=others))
         for hook in optimizer._optimizer_step_pre_hooks.values():
             other = getattr(hook, "__self__", None)
             if isinstance(other, BNP) and (twice := self._held & other._held):
-                raise CannotPrecondition(ALREADY.format(name=min(twice)))
-        self._unwatched: set[str] = set()
+                raise Unsupported(ALREADY.format(name=min(twice)))
+        self._warned: set[str] = set()
 
         modules = {name: module for layer in self.layers.values() for name, module in layer.modules.items()}
         measures = {name: measure_for(module, means) for name, module in modules.items()}
-        passes_of = {n: self._passes[owner] for owner, layer in self.layers.items() for n in layer.modules}
+        layer_of = {name: layer for layer in self.layers.values() for name in layer.modules}
         calls = itertools.count()
 
         def on_call(name: str, module: nn.Module, x: Tensor, output: Tensor) -> Callable[[Tensor], None] | None:
-            passes = passes_of[name]
+            layer = layer_of[name]
             # torch.func calls modules with other weights than their own
-            if module.weight is not passes.layer.weight or x.numel() == 0 or not passes.expect():
+            if module.weight is not layer.weight or x.numel() == 0 or not layer.collected.is_trained():
                 return None
             call, statistics = next(calls), measures[name](x, output)
-            return lambda _gradient: passes.arrive(call, statistics)
+            return lambda _gradient: layer.collected.add(call, statistics)
 
         if _is_compiled(model):
             torch.compiler.reset()  # graphs that exist already would not call the hooks
@@ -117,19 +133,19 @@ class BNP:
     def __repr__(self) -> str:
         settings = f"rho={self.rho}, eps1={self.eps1}, eps2={self.eps2}, means={self.means!r}"
         lines = [f"BNP over {type(self.optimizer).__name__} ({settings})", *map(repr, self.layers.values())]
-        left = [f"left out: {', '.join(self._left_out)}"] if self._left_out else []
-        return "\n  ".join([*lines, *left])
+        others = [f"not preconditioned: {', '.join(self._others)}"] if self._others else []
+        return "\n  ".join([*lines, *others])
 
     def __reduce__(self) -> Any:
         raise TypeError(NOT_COPIED)
 
     @torch.no_grad()
     def precondition(self) -> None:
-        """Take up the statistics since the last step and precondition `.grad`; the optimizer's step does so itself."""
+        """Take up the statistics since the last step and precondition `.grad`; the optimizer's step calls it itself."""
         self._find_held()
-        taken = [passes.take() for passes in self._passes.values()]
+        taken = [layer.collected.take() for layer in self.layers.values()]
         found_inf = getattr(self.optimizer, "found_inf", None)
-        if found_inf is not None and found_inf.item():  # GradScaler told a fused optimizer to skip this step
+        if found_inf is not None and found_inf.item():  # a fused optimizer will skip this step for GradScaler
             return
         if self.process_group is not None:
             taken = gathered(taken, [layer.columns for layer in self.layers.values()], self.process_group)
@@ -137,40 +153,44 @@ class BNP:
         for (name, layer), batch in zip(self.layers.items(), batches, strict=True):
             if batch is not None:
                 layer.q2 = max(layer.fan_in / batch.examples, math.sqrt(batch.positions / batch.examples))
-            elif name in self._held and layer.anchor is not None and layer.anchor.grad is not None:
-                self._say_unwatched(name)
+            elif name in self._held and name not in self._warned and layer.has_gradient():
+                self._warned.add(name)
+                warnings.warn(UNWATCHED.format(name=name), stacklevel=2)
         for running, indices in self._running:
             running.precondition([batches[index] for index in indices], self.rho, self.eps1, self.eps2)
 
     def state_dict(self) -> dict[str, Any]:
-        """Running statistics and settings: tensors, numbers and strings only, for `torch.load(weights_only=True)`."""
+        """The running statistics and settings, as tensors, numbers and strings for `torch.load(weights_only=True)`."""
         moments = {name: (layer.mean.clone(), layer.variance.clone()) for name, layer in self.layers.items()}
         layers = {name: {"mean": mean, "variance": variance} for name, (mean, variance) in moments.items()}
         return {"rho": self.rho, "eps1": self.eps1, "eps2": self.eps2, "means": self.means, "layers": layers}
 
     def load_state_dict(self, state_dict: dict[str, Any]) -> None:
-        """Go on from saved statistics, on whatever device the model is now."""
+        """Continue from saved statistics, on whatever device the model is now.
+
+        Args:
+            state_dict: What `state_dict()` returned.
+
+        Raises:
+            Unsupported: The state belongs to another network, or is no state of a BNP.
+        """
         if missing := {"layers", "rho", "eps1", "eps2", "means"} - state_dict.keys():
-            raise CannotPrecondition(f"this is no state of a BNP: {sorted(missing)} missing; save bnp.state_dict()")
+            raise Unsupported(f"this is no state of a BNP: {sorted(missing)} missing; save bnp.state_dict()")
         layers = state_dict["layers"]
         if layers.keys() != self.layers.keys():
             missing, unknown = self.layers.keys() - layers.keys(), layers.keys() - self.layers.keys()
-            raise CannotPrecondition(
-                f"the saved state has other layers: {sorted(missing)} missing, {sorted(unknown)} unknown"
-            )
+            raise Unsupported(f"the saved state has other layers: {sorted(missing)} missing, {sorted(unknown)} unknown")
         for name, layer in self.layers.items():
             if layers[name]["mean"].shape != layer.mean.shape:
                 shapes = f"{tuple(layers[name]['mean'].shape)} saved, {tuple(layer.mean.shape)} here"
-                raise CannotPrecondition(
-                    f"{name}: statistics of other sizes ({shapes}); was means={state_dict['means']!r}?"
-                )
+                raise Unsupported(f"{name}: statistics of other sizes ({shapes}); was means={state_dict['means']!r}?")
         self.rho, self.eps1, self.eps2 = state_dict["rho"], state_dict["eps1"], state_dict["eps2"]
         for name, layer in self.layers.items():
             layer.mean.copy_(layers[name]["mean"])
             layer.variance.copy_(layers[name]["variance"])
 
     def remove(self) -> None:
-        """Take all hooks off: the optimizer steps as it did before."""
+        """Remove all hooks: the optimizer steps as it did before."""
         while self._removals:
             self._removals.pop()()
 
@@ -196,14 +216,9 @@ class BNP:
             self._held = {name for name, layer in self.layers.items() if layer.is_held(held)}
             self._groups = lists
 
-    def _say_unwatched(self, name: str) -> None:
-        if name not in self._unwatched:
-            self._unwatched.add(name)
-            warnings.warn(UNWATCHED.format(name=name), stacklevel=2)
 
-
-def _running(layers: list[Layer]) -> list[tuple[RunningStatistics, list[int]]]:
-    """One flat bank a device and dtype, and which layers are in it."""
+def _running(layers: list[PreconditionedLayer]) -> list[tuple[RunningStatistics, list[int]]]:
+    """One set of statistics per device and dtype, and the indices of its layers."""
     places: dict[Any, list[int]] = {}
     for index, layer in enumerate(layers):
         places.setdefault((layer.weight.device, layer.weight.dtype), []).append(index)

@@ -2,25 +2,32 @@
 
 from __future__ import annotations
 
+import math
 import warnings
 from collections.abc import Iterable, Iterator, Mapping
 from typing import NamedTuple
 
-from wellcond.errors import UnknownLayer, WellcondError
-from wellcond.network.chain import CURE, Call, ForwardPass, NotAChain, is_norm
+import torch
+
+from wellcond.errors import UnknownLayer, Unsupported
+from wellcond.network.forward_pass import ForwardPass, LayerCall
 from wellcond.network.layers import is_affine
+from wellcond.network.norms import is_norm
 from wellcond.results import number, text_table
 
-
-class FactorMissing(WellcondError, ValueError):
-    """Factors are given, but not for every layer that needs one."""
+CURE = "The factors follow from the network only for a chain of layers; pass factors={layer: backward factor m, …}."
 
 
 class LayerScale(NamedTuple):
     """What scales the gradient of one layer; None stands for what is unknown or does not apply.
 
-    m: the backward factor. m_z: what the block multiplies m by for the blocks before it. q: positions, how many times
-    an example meets each parameter. c: positions at the block's start over those at its end. units: rows of the weight.
+    Attributes:
+        m: The backward factor.
+        m_z: What the block multiplies m by for the blocks before it.
+        q: Positions: how many times an example meets each parameter.
+        c: Positions at the block's start over those at its end.
+        units: Rows of the weight.
+        why: How the numbers came about.
     """
 
     m: float | None = None
@@ -35,47 +42,62 @@ class Factors(dict[str, LayerScale]):
     """The scales of all layers by name; prints as a table."""
 
     def __repr__(self) -> str:
-        width = max((len(scale.why) for scale in self.values()), default=0)  # words read better from the left
+        width = max((len(scale.why) for scale in self.values()), default=0)  # text is aligned to the left
         body = [[name, *map(_shown, scale[:4]), scale.why.ljust(width)] for name, scale in self.items()]
         table = text_table(["layer", *LayerScale._fields[:4], "why".ljust(width)], body)
         return "\n".join(line.rstrip() for line in table.splitlines())
 
 
 def chain_scales(seen: ForwardPass) -> dict[str, LayerScale]:
-    """Of a chain of layers, by algorithm 2: from the last block to the first, with m_z = n_out/(n_in·c).
+    """The scales of a chain of layers, by algorithm 2: from the last block to the first, with m_z = n_out/(n_in·c).
 
     The trace of the local Hessian of a normalized block is the number of its outputs, so m_z is the number of
     elements that leave the block over the number that enter it.
+
+    Raises:
+        Unsupported: The layers do not form a chain, or there is no formula for one of them.
     """
-    chain = seen.chain()
-    _check_formulas(seen)
+    try:
+        chain = seen.chain()
+        _check_formulas(seen)
+    except Unsupported as error:
+        raise Unsupported(f"{error} {CURE}") from error
     _warn_of_missing_norms(seen, chain)
-    ends = [call.inputs.numel() for call in chain[1:]] + [seen.elements_of_output()]
+    ends = [call.input_shape.numel() for call in chain[1:]] + [_elements_of_output(seen)]
     scales: dict[str, LayerScale] = {}
     m = 1.0
     for call, end in zip(reversed(chain), reversed(ends), strict=True):
-        n_in, n_out = call.features
-        m_z = end / call.inputs.numel()
+        n_in, n_out = _features(call)
+        m_z = end / call.input_shape.numel()
         c = n_out / (n_in * m_z)
         why = _reason(call, c) + ("; the last layer" if call is chain[-1] else "")
-        scales[call.name] = LayerScale(m, m_z, call.positions, c, n_out, why)
+        scales[call.name] = LayerScale(m, m_z, _positions(call), c, n_out, why)
         m *= m_z
     return scales | dict(_in_their_blocks(seen, scales, LayerScale(m, why="before the first layer")))
 
 
 def given_scales(seen: ForwardPass, factors: Mapping[str, float], names: Iterable[str]) -> dict[str, LayerScale]:
-    """Of any network whose backward factors are given, by layer or by a module that holds it. names: all modules."""
+    """The scales of any network whose backward factors are given.
+
+    Args:
+        seen: A forward pass of the network.
+        factors: Backward factors by layer, or by a module that holds it.
+        names: The names of all modules.
+
+    Raises:
+        Unsupported: A layer has no factor.
+    """
     # parts of a module that computes everything itself are never called: nn.MultiheadAttention's projection
     held = {name: LayerScale(m, why="given") for name in names if (m := _given(name, factors)) is not None}
     scales: dict[str, LayerScale] = {}
     for call in seen.calls:
         m = _given(call.name, factors)
         if m is None and is_affine(call.module):
-            raise FactorMissing(f"factors names neither {call.name!r} nor a module that holds it; give its m too.")
+            raise Unsupported(f"factors names neither {call.name!r} nor a module that holds it; give its m too.")
         if m is not None:
             # a layer that is called again meets its weight at more positions
-            q = call.positions + (scales[call.name].q if call.name in scales else 0)
-            units = call.features[1] if is_affine(call.module) else None
+            q = _positions(call) + (scales[call.name].q if call.name in scales else 0)
+            units = _features(call)[1] if is_affine(call.module) else None
             scales[call.name] = LayerScale(m, None, q, None, units, "given")
     first = next((scales[call.name] for call in seen.calls if is_affine(call.module)), LayerScale(1.0))
     return held | scales | dict(_in_their_blocks(seen, scales, LayerScale(first.m, why="before the first layer")))
@@ -89,7 +111,7 @@ def _given(name: str, factors: Mapping[str, float]) -> float | None:
 
 
 def check_factors(factors: Mapping[str, float], modules: Mapping[str, object]) -> None:
-    """Raise if a factor is of no module, or not a positive number."""
+    """Raise if a factor belongs to no module, or is not a positive number."""
     for name, m in factors.items():
         if name not in modules:
             raise UnknownLayer(name, modules)
@@ -100,10 +122,10 @@ def check_factors(factors: Mapping[str, float], modules: Mapping[str, object]) -
 def _in_their_blocks(
     seen: ForwardPass, scales: Mapping[str, LayerScale], block: LayerScale
 ) -> Iterator[tuple[str, LayerScale]]:
-    """Modules without a scale of their own have the m of the layer that was called before them."""
+    """Modules without a scale of their own take the m of the layer that was called before them."""
     for call in seen.calls:
         if call.name not in scales:
-            yield call.name, block._replace(q=call.positions)
+            yield call.name, block._replace(q=_positions(call))
         elif is_affine(call.module):
             block = LayerScale(scales[call.name].m, why=f"in the block of {call.name!r}")
 
@@ -115,10 +137,10 @@ def _check_formulas(seen: ForwardPass) -> None:
         if not matrices <= covered and not is_norm(call.module):
             found = ", ".join(sorted(matrices - covered))
             kind = type(call.module).__name__
-            raise NotAChain(f"there is no formula for the scale of {found} in {call.name!r} ({kind}). {CURE}")
+            raise Unsupported(f"there is no formula for the scale of {found} in {call.name!r} ({kind}).")
 
 
-def _warn_of_missing_norms(seen: ForwardPass, chain: list[Call]) -> None:
+def _warn_of_missing_norms(seen: ForwardPass, chain: list[LayerCall]) -> None:
     """The last layer is exempt: the source amends it without a norm."""
     starts = [seen.calls.index(call) for call in chain]
     blocks = {call.name: seen.calls[i:j] for call, i, j in zip(chain, starts, starts[1:], strict=False)}
@@ -131,9 +153,45 @@ def _warn_of_missing_norms(seen: ForwardPass, chain: list[Call]) -> None:
         )
 
 
-def _reason(call: Call, c: float) -> str:
-    n_in, n_out = call.features
-    positions = call.positions_of(call.inputs)
+def _features(call: LayerCall) -> tuple[int, int]:
+    """n_in and n_out: features or channels of the input and of the output."""
+    axis = -1 - _spatial_axes(call)
+    return call.input_shape[axis], call.output_shape[axis]
+
+
+def _positions(call: LayerCall) -> int:
+    """q: how many times an example meets each parameter. For a convolution the size of its output, q₁·q₂.
+
+    For a norm, or another module that acts on each feature by itself: elements of its output per parameter.
+    """
+    if is_affine(call.module):
+        return _positions_in(call, call.output_shape)
+    own = list(call.module.parameters(recurse=False))
+    if not own or any(p.dim() > 1 for p in own):
+        return 1
+    return max(1, math.prod(call.output_shape[1:]) // max(p.numel() for p in own))
+
+
+def _positions_in(call: LayerCall, shape: torch.Size) -> int:
+    """Pixels of a convolution's input or output, tokens of a linear layer's."""
+    axes = _spatial_axes(call)
+    return math.prod(shape[-axes:] if axes else shape[1:-1])
+
+
+def _spatial_axes(call: LayerCall) -> int:
+    return len(getattr(call.module, "kernel_size", ()))
+
+
+def _elements_of_output(seen: ForwardPass) -> int:
+    """Elements of the network's output over the batch; a model that returns its loss ends at its last layer."""
+    sizes = [t.numel() for t in seen.outputs if t.dim()]
+    layers = (call for call in reversed(seen.calls) if is_affine(call.module))
+    return max(sizes, default=0) or next(layers).output_shape.numel()
+
+
+def _reason(call: LayerCall, c: float) -> str:
+    n_in, n_out = _features(call)
+    positions = _positions_in(call, call.input_shape)
     change = f"→{positions / c:g}" if c != 1 else ""
     return f"{n_in}→{n_out} features" + (f", {positions}{change} positions" if positions > 1 else "")
 

@@ -1,4 +1,4 @@
-"""Mean and variance of what a layer receives: taken from one call, merged over calls, micro-batches and processes."""
+"""Mean and variance of what a layer receives: of one call, of the calls behind a gradient, of several processes."""
 
 from __future__ import annotations
 
@@ -9,29 +9,34 @@ from typing import Any, Literal, NamedTuple
 
 import torch
 from torch import Tensor, nn
+from torch.autograd.graph import get_gradient_edge
 
 from wellcond.network.layers import ConvRule, TransposedConvRule, patches, rule_for, with_batch
 
 Means = Literal["channel", "kernel"]
-"""Of a convolution: one mean an input channel (eqs. 21, 22), or one for every kernel entry (eqs. 19, 20)."""
+"""Of a convolution: one mean per input channel (eqs. 21, 22), or one per kernel entry (eqs. 19, 20)."""
 
 
 class InputStatistics(NamedTuple):
-    """Statistics of the columns of Ĥ, shape (columns,): features, input channels, or channels × kernel sites."""
+    """Statistics of the columns of Ĥ, shape (columns,): features, input channels, or channels × kernel sites.
+
+    Attributes:
+        mean: The mean of each column.
+        variance: Its biased variance: the mean squared distance from `mean`.
+        rows: How many values each column has: examples, tokens or positions.
+        examples: N of lange2022: examples of a convolution, rows of a dense layer.
+        positions: Output positions of all examples together; rows of a dense layer.
+    """
 
     mean: Tensor
     variance: Tensor
-    """Biased: the mean squared distance from `mean`."""
     rows: int
-    """How many values each column has: examples, tokens or positions."""
     examples: int
-    """N of lange2022: examples of a convolution, rows of a dense layer."""
     positions: int
-    """Output positions of all examples together; rows of a dense layer."""
 
 
 def measure_for(module: nn.Module, means: Means) -> Callable[[Tensor, Tensor], InputStatistics]:
-    """The function of a layer's (input, output) that takes the statistics of one call, in float32 or better."""
+    """The function of a layer's (input, output) that returns the statistics of one call, in float32 or better."""
     if not isinstance(rule_for(module), ConvRule):
         return _of_rows
     return partial(_of_channels if means == "channel" else _of_kernel_entries, module)
@@ -40,14 +45,15 @@ def measure_for(module: nn.Module, means: Means) -> Callable[[Tensor, Tensor], I
 def merged(parts: Sequence[InputStatistics]) -> InputStatistics:
     """The statistics of all rows together: means weigh by rows, variances add the spread of the means.
 
-    >>> def of(values):
-    ...     x = torch.tensor(values)[:, None]
-    ...     return InputStatistics(x.mean(0), x.var(0, correction=0), len(x), len(x), len(x))
-    >>> whole = merged([of([1.0, 3.0]), of([5.0])])
-    >>> whole.mean.item(), whole.rows
-    (3.0, 3)
-    >>> round(whole.variance.item(), 4)
-    2.6667
+    Example:
+        >>> def of(values):
+        ...     x = torch.tensor(values)[:, None]
+        ...     return InputStatistics(x.mean(0), x.var(0, correction=0), len(x), len(x), len(x))
+        >>> whole = merged([of([1.0, 3.0]), of([5.0])])
+        >>> whole.mean.item(), whole.rows
+        (3.0, 3)
+        >>> round(whole.variance.item(), 4)
+        2.6667
     """
     if len(parts) == 1:
         return parts[0]
@@ -61,7 +67,7 @@ def merged(parts: Sequence[InputStatistics]) -> InputStatistics:
 def gathered(
     parts: Sequence[InputStatistics | None], columns: Sequence[int], group: Any
 ) -> list[InputStatistics | None]:
-    """What every process of a group has for each layer, in one exchange; processes without a part are left out."""
+    """The parts of all processes of a group, merged per layer in one exchange; some processes may have no part."""
     present = next((part.mean for part in parts if part is not None), torch.zeros(()))
 
     def packed(part: InputStatistics | None, width: int) -> Tensor:
@@ -82,6 +88,84 @@ def gathered(
                 mean, variance = piece[3:].to(present.dtype).chunk(2)
                 layer.append(InputStatistics(mean, variance, rows, examples, positions))
     return [merged(layer) if layer else None for layer in found]
+
+
+class StatisticsCollector:
+    """Collects the statistics behind the gradient now in `.grad` of a layer, whichever way that gradient came about.
+
+    A call of the layer counts once, when the gradient of its output comes back in a backward pass that accumulates the
+    layer's own gradient. Passes that are only looked at, recomputed by checkpointing, or differentiated with respect to
+    the input do not count. Statistics are dropped with the gradient they belong to, as after a step that GradScaler
+    skipped.
+
+    Args:
+        anchor: Returns the parameter whose gradient shows that a backward pass has been here; None if all are frozen.
+    """
+
+    def __init__(self, anchor: Callable[[], nn.Parameter | None]) -> None:
+        self._find_anchor = anchor
+        self._counted: set[int] = set()
+        # of all calls counted together: any number of micro-batches takes the memory of one
+        self._statistics: InputStatistics | None = None
+        # of the last call that torch.autograd.grad() differentiated: a user may put its result into `.grad`
+        self._differentiated: InputStatistics | None = None
+        self._anchor: Tensor | None = None
+        self._kind: tuple[torch.device, torch.dtype] | None = None
+        self._accumulator: Any = None
+        self._backward = -1
+        self._accumulates = self._is_autograd_grad = False
+        self._expected_version = 0
+
+    def is_trained(self) -> bool:
+        """Before a call: whether the layer has anything to train. Follows layers that are unfrozen or moved."""
+        anchor = self._find_anchor()
+        if anchor is None:
+            return False
+        kind = anchor.device, anchor.dtype
+        if anchor is not self._anchor or kind != self._kind:  # autograd makes a new accumulator for a moved parameter
+            self._anchor, self._kind, self._accumulator = anchor, kind, get_gradient_edge(anchor).node
+        return True
+
+    def add(self, call: int, statistics: InputStatistics) -> None:
+        """Add the statistics of a call, when the gradient of its output has come back."""
+        backward = torch._C._current_graph_task_id()
+        if backward != self._backward:
+            self._backward = backward
+            self._begin_backward()
+        if self._accumulates and call not in self._counted:  # two losses may send two gradients through one call
+            self._counted.add(call)
+            self._statistics = statistics if self._statistics is None else merged([self._statistics, statistics])
+        elif self._is_autograd_grad:
+            self._differentiated = statistics
+
+    def take(self) -> InputStatistics | None:
+        """The statistics behind the gradient in `.grad`; the next gradient starts anew."""
+        taken = self._differentiated if self._statistics is None else self._statistics
+        self._clear()
+        return taken
+
+    def _begin_backward(self) -> None:
+        """Find out whether the backward pass under way writes `.grad`, and adds to what earlier ones left there."""
+        self._accumulates = self._is_autograd_grad = False
+        try:
+            self._accumulates = bool(torch._C._will_engine_execute_node(self._accumulator))
+        except RuntimeError:  # torch.autograd.grad() computes this very gradient, and leaves `.grad` alone
+            self._is_autograd_grad = True
+        if not self._accumulates or self._anchor is None:
+            return
+        gradient = self._anchor.grad
+        if gradient is None:
+            self._clear()
+            self._expected_version = 0
+            return
+        version = gradient._version
+        if self._counted and version != self._expected_version and not gradient.any():
+            self._clear()  # it was written to since the last backward pass: zeroed
+        self._expected_version = version + 1  # accumulation writes once
+
+    def _clear(self) -> None:
+        self._counted.clear()
+        self._statistics = self._differentiated = None
 
 
 def _of_rows(x: Tensor, output: Tensor) -> InputStatistics:
@@ -128,7 +212,7 @@ def _precise(x: Tensor) -> Tensor:
 def _column_moments(x: Tensor) -> tuple[Tensor, Tensor]:
     """Mean and variance of dimension 1 over all others."""
     if x.device.type == "cpu" or (x.is_cuda and x.dim() == 2):
-        # BatchNorm's own kernel: on one core 20 times as fast as `var_mean`; on a GPU it has one block a channel
+        # BatchNorm's own kernel: on one core 20 times as fast as `var_mean`; on a GPU it has one block per channel
         return torch.batch_norm_update_stats(x, None, None, 0.0)
     variance, mean = torch.var_mean(x, [0, *range(2, x.dim())], correction=0)
     return mean, variance

@@ -1,4 +1,4 @@
-"""Algorithms 2 and 3 of lange2022, with steps 1 to 3 for all layers at once: few operations, whatever the depth."""
+"""Algorithms 2 and 3 of lange2022, with steps 1 to 3 for all layers at once: few operations, at any depth."""
 
 from __future__ import annotations
 
@@ -7,8 +7,8 @@ from collections.abc import Sequence
 import torch
 from torch import Tensor
 
-from wellcond.optim.bnp_layer import Layer
 from wellcond.optim.input_statistics import InputStatistics
+from wellcond.optim.preconditioned_layer import PreconditionedLayer
 
 
 class RunningStatistics:
@@ -16,6 +16,9 @@ class RunningStatistics:
 
     Every layer has its slice of flat vectors over all columns. Only the maximum of σ² is taken over the columns of
     one layer, and of one group of a grouped convolution.
+
+    Args:
+        layers: Layers of one device and dtype; they get their `mean` and `variance` from here.
     """
 
     _moments: Tensor
@@ -23,22 +26,22 @@ class RunningStatistics:
     _mean: Tensor
     _variance: Tensor
     _group: Tensor
-    """Of each column: which group of which layer it belongs to."""
+    """The group that each column belongs to, counted over all layers."""
     _largest: Tensor
-    """Of each group: its largest σ²."""
+    """The largest σ² of each group."""
     _column: Tensor | None
-    """Of each entry of the rows of all weights: its column. None if they are the same."""
+    """The column of each entry of the rows of all weights; None if every entry is a column."""
     _means: Tensor
     _scales: Tensor
     _views: list[tuple[Tensor, Tensor]]
     """μ and 1/(q² σ̃²) of each entry, and of each layer."""
     _settings: list[float]
-    """ε₂ and the layers' q² that the next two are made from."""
+    """ε₂ and the layers' q², from which the next two are made."""
     _q2: Tensor
     _q2_eps2: Tensor
-    """q² of each column, and times ε₂."""
+    """q² of each column, and q² ε₂."""
 
-    def __init__(self, layers: Sequence[Layer]) -> None:
+    def __init__(self, layers: Sequence[PreconditionedLayer]) -> None:
         self.layers = layers
         self._columns = [layer.columns for layer in layers]
         dtype = torch.promote_types(layers[0].weight.dtype, torch.float32)
@@ -46,7 +49,7 @@ class RunningStatistics:
         self._place(start, layers[0].weight.device)
 
     def precondition(self, batches: Sequence[InputStatistics | None], rho: float, eps1: float, eps2: float) -> None:
-        """All steps for the layers that have a batch; the others keep their statistics and their gradients."""
+        """All steps, for the layers that have a batch; the others keep their statistics and their gradients."""
         if all(batch is None for batch in batches):
             return
         self._update(batches, rho)
@@ -73,7 +76,7 @@ class RunningStatistics:
     def _rescale(self, eps1: float, eps2: float) -> None:
         """Step 3: 1/(q² σ̃²) with σ̃² = σ² + ε₁ max σ² + ε₂, and μ, of every entry of the weights' rows."""
         settings = [eps2, *(layer.q2 for layer in self.layers)]
-        if settings != self._settings:  # batches of equal size, which is nearly all, share these vectors
+        if settings != self._settings:  # batches of equal size share these vectors
             self._settings, self._q2 = settings, self._of_columns(settings[1:])
             self._q2_eps2 = self._q2 * eps2
         largest = self._largest.zero_().scatter_reduce_(0, self._group, self._variance, "amax")
@@ -85,7 +88,7 @@ class RunningStatistics:
             torch.index_select(scale, 0, self._column, out=self._scales)
 
     def _place(self, moments: Tensor, device: torch.device) -> None:
-        """Keep everything on a device: the moments, which column is whose, and room for what follows from them."""
+        """Keep everything on a device: the moments, which column belongs to which layer, and space for the scales."""
         self._moments = moments.to(device)
         self._mean, self._variance = self._moments
         for layer, mean, variance in zip(
@@ -108,13 +111,13 @@ class RunningStatistics:
         self._views = [(m.view(shape), s.view(shape)) for m, s, shape in zip(means, scales, shapes, strict=True)]
 
     def _of_columns(self, values: Sequence[float]) -> Tensor:
-        """A value a layer, given to each of its columns."""
+        """One value per layer, given to each of its columns."""
         vector = torch.tensor(values, dtype=self._moments.dtype).repeat_interleave(torch.tensor(self._columns))
         return vector.to(self._moments.device)
 
 
-def _variance(layer: Layer, batch: InputStatistics | None) -> Tensor:
-    """σ_H². Of one row in all, the squared distance from the running mean of before."""
+def _variance(layer: PreconditionedLayer, batch: InputStatistics | None) -> Tensor:
+    """σ_H². For a single row, the squared distance from the running mean before this step."""
     if batch is None:
         return layer.variance
     return (batch.mean - layer.mean) ** 2 if batch.rows == 1 else batch.variance

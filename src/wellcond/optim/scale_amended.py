@@ -9,12 +9,11 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 
-from wellcond.errors import WellcondError
+from wellcond.errors import Unsupported
 from wellcond.network.calling import unwrapped
-from wellcond.network.chain import ForwardPass
-from wellcond.network.forward_pass import trace, watch
+from wellcond.network.forward_pass import ForwardPass, read_forward_pass, watch_forward_pass
 from wellcond.optim.factors import Factors, LayerScale, chain_scales, check_factors, given_scales
-from wellcond.optim.momentum import Group, ScaledSGD, Tensors, norms
+from wellcond.optim.scaled_sgd import Group, ScaledSGD, Tensors, norms
 
 NEVER_SEEN = (
     "no forward pass with gradients has been seen, so the scales of the layers are unknown. Call the model before "
@@ -26,14 +25,14 @@ OFF_THE_PATH = (
 )
 
 
-class ScaleUnknown(WellcondError, RuntimeError):
-    """A layer has a gradient, but its scale has not been seen."""
-
-
 def amending_scales(params: Tensors, m: Sequence[float], q: Sequence[int], units: Sequence[int | None]) -> Tensors:
     """1/(m·m_W) of each tensor: of a weight with m_W = q/‖W‖²_{2,μ} = q·units/‖W‖², of anything else with m_W = q.
 
-    units: the number of rows of a weight; None for a module that has none.
+    Args:
+        params: The tensors.
+        m: The backward factor of each.
+        q: The positions of each.
+        units: The number of rows of each weight; None for a module that has none.
     """
     rows = [u if u is not None and p.dim() > 1 else None for p, u in zip(params, units, strict=True)]
     squares = torch._foreach_pow(norms(params), [0.0 if r is None else 2.0 for r in rows])
@@ -41,7 +40,7 @@ def amending_scales(params: Tensors, m: Sequence[float], q: Sequence[int], units
 
 
 class ScaleAmendedSGD(ScaledSGD):
-    """SGD whose layers learn at one pace: δ'W = δW/(m·m_W), with the network's own scales m and m_W.
+    """SGD that steps in every layer at the scale of that layer's own local Hessian: δ'W = δW/(m·m_W).
 
     A block goes from the input of a linear or convolutional layer to the input of the next one: the layer, its
     norm, activation and pooling. From the last block, where m = 1, to the first:
@@ -58,29 +57,39 @@ class ScaleAmendedSGD(ScaledSGD):
     Weight decay comes first and is amended with the gradient; momentum is that of `torch.optim.SGD`, on δ'W.
     Parameters that are not the weight of such a layer (biases, norms) are divided by m·q: behind a norm, the local
     Hessian of a shift or a gain of one feature is the number of positions it acts on, whatever the weights are. They
-    belong to the block of the layer called before them.
+    belong to the block of the layer called before them. The formulas are those of normalized blocks; a hidden layer
+    with no norm in its block is warned about.
 
-    The formulas are those of normalized blocks; a hidden layer with no norm in its block is warned about.
-
-    model: its chain of layers and their sizes are read off a forward pass, `torch.compile`d and DDP-wrapped models
-        through the module inside. It is not changed.
-    lr: as that of SGD for the last layer of a network with ‖W‖²_{2,μ} = 1. The source uses 0.1, and 0.005 for
-        CIFAR-10, with momentum 0.9 and weight decay 5e-3.
-    inputs: a batch to trace now; one example is enough. Otherwise the first forward pass with gradients is watched.
-    factors: {layer: m} for a network that is not a chain, for every linear and convolutional layer; the name of a
-        module stands for all layers in it.
-
-    There is one parameter group a module, whose entries `m`, `m_z`, `q`, `c` and `why` say how it is scaled. What
+    There is one parameter group per module, whose entries `m`, `m_z`, `q`, `c` and `why` say how it is scaled. What
     `add_param_group` adds takes plain SGD steps (m = q = 1), as parameters of the loss should.
 
-    >>> model = nn.Sequential(
-    ...     nn.Conv2d(3, 8, 3, padding=1, bias=False), nn.BatchNorm2d(8, affine=False), nn.ReLU(), nn.MaxPool2d(2),
-    ...     nn.Flatten(), nn.Linear(8 * 4 * 4, 10, bias=False),
-    ... )
-    >>> ScaleAmendedSGD(model, inputs=torch.zeros(1, 3, 8, 8)).factors
-    layer       m     m_z   q  c  why
-    0      0.0781   0.667  64  4  3→8 features, 64→16 positions
-    5           1  0.0781   1  1  128→10 features; the last layer
+    Args:
+        model: The model. Its chain of layers and their sizes are read off a forward pass, through `torch.compile` and
+            DDP. It is not changed.
+        lr: As that of SGD for the last layer of a network with ‖W‖²_{2,μ} = 1. The source uses 0.1, and 0.005 for
+            CIFAR-10, with momentum 0.9 and weight decay 5e-3.
+        momentum: μ, as in `torch.optim.SGD`.
+        nesterov: Whether the momentum is Nesterov's.
+        weight_decay: λ, added to the gradient as λW.
+        inputs: A batch to read the network with now; one example is enough. By default the first forward pass with
+            gradients is read.
+        factors: {layer: m} for every linear and convolutional layer of a network that is not a chain; the name of a
+            module stands for all layers in it.
+
+    Raises:
+        Unsupported: The layers do not form a chain, there is no formula for one of them, or `factors` misses one. Also
+            raised by `step()` if a layer has a gradient but was not seen in a forward pass.
+        UnknownLayer: `factors` names something that is not in the model.
+
+    Example:
+        >>> model = nn.Sequential(
+        ...     nn.Conv2d(3, 8, 3, padding=1, bias=False), nn.BatchNorm2d(8, affine=False), nn.ReLU(), nn.MaxPool2d(2),
+        ...     nn.Flatten(), nn.Linear(8 * 4 * 4, 10, bias=False),
+        ... )
+        >>> ScaleAmendedSGD(model, inputs=torch.zeros(1, 3, 8, 8)).factors
+        layer       m     m_z   q  c  why
+        0      0.0781   0.667  64  4  3→8 features, 64→16 positions
+        5           1  0.0781   1  1  128→10 features; the last layer
     """
 
     def __init__(
@@ -107,9 +116,9 @@ class ScaleAmendedSGD(ScaledSGD):
             self._take(chain_scales(seen) if factors is None else given_scales(seen, factors, modules))
 
         if inputs is None:
-            watch(model, read)
+            watch_forward_pass(model, read)
         else:
-            read(trace(model, inputs))
+            read(read_forward_pass(model, inputs))
 
     @property
     def factors(self) -> Factors:
@@ -118,16 +127,18 @@ class ScaleAmendedSGD(ScaledSGD):
         return Factors({group["layer"]: LayerScale(*(group[key] for key in LayerScale._fields)) for group in layers})
 
     def check(self, options: Group) -> None:
+        """Raise ValueError if a group's options make no sense."""
         super().check(options)
         for name in ("m", "q"):
             if options[name] is not None and not options[name] > 0:
                 raise ValueError(f"{name} must be > 0, not {options[name]}")
 
     def scales(self, params: Tensors, gradients: Tensors, groups: list[Group]) -> Tensors:
+        """1/(m·m_W) of each parameter."""
         for group in groups:
             if group["m"] is None:
                 nothing_seen = all(other["m"] is None for other in self.param_groups if other["layer"] is not None)
-                raise ScaleUnknown(NEVER_SEEN if nothing_seen else OFF_THE_PATH.format(**group))
+                raise Unsupported(NEVER_SEEN if nothing_seen else OFF_THE_PATH.format(**group))
         m, q, units = ([group[name] for group in groups] for name in ("m", "q", "units"))
         return amending_scales(params, m, q, units)
 
@@ -145,7 +156,7 @@ class ScaleAmendedSGD(ScaledSGD):
 
 
 def _groups(model: nn.Module) -> Iterator[Group]:
-    """One group a module that owns parameters; a tied one belongs to the first."""
+    """One group per module that owns parameters; a tied one belongs to the first."""
     held: set[Tensor] = set()
     for name, module in model.named_modules():
         if params := [p for p in module.parameters(recurse=False) if p not in held]:

@@ -1,4 +1,4 @@
-"""One layer under BNP, and its gradients as Algorithms 2 and 3 of lange2022 see them."""
+"""A layer that BNP preconditions, and its gradients in the shapes of Algorithms 2 and 3 of lange2022."""
 
 from __future__ import annotations
 
@@ -7,27 +7,30 @@ from collections.abc import Collection, Sequence
 import torch
 from torch import Tensor, nn
 
-from wellcond.errors import UnknownLayer, WellcondError
+from wellcond.errors import UnknownLayer, Unsupported
 from wellcond.network.layers import ConvRule, is_affine, rule_for, weighted_layers
-from wellcond.optim.input_statistics import Means
-
-
-class CannotPrecondition(WellcondError, ValueError):
-    """The model and the optimizer give BNP nothing to work on, or something that it cannot work on."""
+from wellcond.optim.input_statistics import Means, StatisticsCollector
 
 
 def precondition_(weight: Tensor, biases: Sequence[Tensor], mean: Tensor, scale: Tensor, q2: float) -> None:
     """Replace gradients by (1/q²) P Pᵀ ∇, in place: steps 4 and 5.
 
-    .. math:: G_w ← (G_w − G_b μᵀ) · scale,   G_b ← G_b/q² − G_w μ,   scale = 1/(q² σ̃²)
+        G_w ← (G_w − G_b μᵀ) · scale,   G_b ← G_b/q² − G_w μ
 
-    Shapes, with g groups, o outputs and c columns a group: weight (g, o, c), each bias (g, o, 1), mean and
-    scale (g, 1, c). Without a bias the gradient is scaled and not centred. Several biases share a tied weight.
+    With g groups, o outputs and c columns per group:
 
-    >>> weight, bias = torch.tensor([[[2.0]]]), torch.tensor([[[1.0]]])
-    >>> precondition_(weight, [bias], mean=torch.tensor([[[0.5]]]), scale=torch.tensor([[[0.25]]]), q2=1.0)
-    >>> weight.item(), bias.item()         # (2 − 1·½)/4 and 1 − ⅜·½
-    (0.375, 0.8125)
+    Args:
+        weight: G_w, (g, o, c).
+        biases: G_b, each (g, o, 1). Without a bias G_w is scaled and not centred; several biases share a tied weight.
+        mean: μ, (g, 1, c).
+        scale: 1/(q² σ̃²), (g, 1, c).
+        q2: q².
+
+    Example:
+        >>> weight, bias = torch.tensor([[[2.0]]]), torch.tensor([[[1.0]]])
+        >>> precondition_(weight, [bias], mean=torch.tensor([[[0.5]]]), scale=torch.tensor([[[0.25]]]), q2=1.0)
+        >>> weight.item(), bias.item()         # (2 − 1·½)/4 and 1 − ⅜·½
+        (0.375, 0.8125)
     """
     for bias in biases:
         weight.addcmul_(bias, mean, value=-1)
@@ -36,40 +39,50 @@ def precondition_(weight: Tensor, biases: Sequence[Tensor], mean: Tensor, scale:
         bias.baddbmm_(weight, mean.mT, beta=1 / q2, alpha=-1)
 
 
-class Layer:
-    """A weight, the modules that use it, their biases, and μ and σ² of what they receive."""
+class PreconditionedLayer:
+    """A weight, the modules that use it, their biases, and μ and σ² of what they receive.
+
+    Attributes:
+        modules: The modules by name; several share a tied weight.
+        weight: Their weight.
+        biases: Those of their biases that the optimizer holds; any other is treated as frozen.
+        mean: Running μ, one value per column of Ĥ: a feature, an input channel, or a kernel entry.
+        variance: Running σ², of the same shape.
+        q2: q² of the last step.
+        groups: Groups of a grouped convolution.
+        fan_in: Entries of a row of the weight.
+        repeats: How many entries of a row share the statistics of one column.
+        columns: Columns of Ĥ, over all groups.
+        collected: The statistics behind the gradient in `.grad`.
+    """
 
     mean: Tensor
-    """Running μ, one value a column of Ĥ: a feature, an input channel, or a kernel entry."""
     variance: Tensor
-    """Running σ², of the same shape."""
     q2: float = 1.0
-    """q² of the last step."""
 
     def __init__(self, name: str, module: nn.Module, means: Means) -> None:
         rule = rule_for(module)
         self.modules: dict[str, nn.Module] = {}
         self.weight: nn.Parameter = module.weight  # type: ignore[assignment]
         self.biases: list[nn.Parameter] = []
-        """Those that the optimizer holds; another one is as if it were frozen."""
         self._all_biases: list[nn.Parameter] = []
         self.groups: int = module.groups if isinstance(rule, ConvRule) else 1  # type: ignore[assignment]
         self._is_input_major = rule is not None and rule.weight_is_input_major
         _, self.outputs, inputs, sites = self._by_site(self.weight).shape
         self.fan_in = inputs * sites
         self.repeats = sites if means == "channel" else 1
-        """How many entries of a row of W share the statistics of one column."""
         self.columns = self.groups * self.fan_in // self.repeats
+        self.collected = StatisticsCollector(self.anchor)
         self.add(name, module)
 
     def add(self, name: str, module: nn.Module) -> None:
-        """Another module that uses the same weight; its bias may be its own."""
+        """Add a module that uses the same weight; its bias may be its own."""
         self.modules[name] = module
         if isinstance(module.bias, nn.Parameter) and not any(bias is module.bias for bias in self._all_biases):
             self._all_biases.append(module.bias)
 
     def is_held(self, held: Collection[int]) -> bool:
-        """Whether an optimizer that holds the parameters with these ids has the layer to train."""
+        """Whether an optimizer that holds the parameters with these ids trains the layer."""
         self.biases = [bias for bias in self._all_biases if id(bias) in held]
         return id(self.weight) in held or (not self.weight.requires_grad and bool(self.biases))
 
@@ -78,19 +91,23 @@ class Layer:
         groups = f" in each of {self.groups} groups" if self.groups > 1 else ""
         return f"{' = '.join(self.modules)}: {kinds}, {self.fan_in} → {self.outputs}{groups}"
 
-    @property
     def anchor(self) -> nn.Parameter | None:
-        """The parameter whose gradient says that a backward pass has been here; None if all are frozen."""
+        """The parameter whose gradient shows that a backward pass has been here; None if all are frozen."""
         if self.weight.requires_grad:
             return self.weight
         return next((bias for bias in self.biases if bias.requires_grad), None)
+
+    def has_gradient(self) -> bool:
+        """Whether a backward pass, or the user, has left a gradient."""
+        anchor = self.anchor()
+        return anchor is not None and anchor.grad is not None
 
     def precondition_gradients(self, mean: Tensor, scale: Tensor) -> None:
         """Steps 4 and 5 on the gradients that are there, with μ and 1/(q² σ̃²) as (groups, 1, fan-in)."""
         gradients = [bias.grad for bias in self.biases if bias.requires_grad and bias.grad is not None]
         biases = [_in(gradient, mean.dtype).view(self.groups, -1, 1) for gradient in gradients]
         gradient = self.weight.grad if self.weight.requires_grad else None
-        if gradient is None:  # P is the identity on what a frozen weight leaves
+        if gradient is None:  # P is the identity on the biases of a frozen weight
             for bias in biases:
                 bias.div_(self.q2)
         elif gradient.is_contiguous() and gradient.dtype == mean.dtype and not self._is_input_major:
@@ -118,31 +135,42 @@ def _in(gradient: Tensor, dtype: torch.dtype) -> Tensor:
 
 
 def find_layers(
-    model: nn.Module, means: Means, include: Collection[str] | None, exclude: Collection[str]
-) -> dict[str, Layer]:
-    """The layers to precondition, by the name of the first module that uses their weight."""
-    include = (include,) if isinstance(include, str) else include
+    model: nn.Module, means: Means, names: str | Collection[str] | None, exclude: str | Collection[str]
+) -> dict[str, PreconditionedLayer]:
+    """The layers to precondition, by the name of the first module that uses their weight.
+
+    Args:
+        model: The model, without wrappers.
+        means: Which statistics a convolution has.
+        names: Layers, or modules that hold them; None for all.
+        exclude: Those that are not preconditioned.
+
+    Raises:
+        UnknownLayer: A name is not in the model.
+        Unsupported: A weight cannot be preconditioned.
+    """
+    names = (names,) if isinstance(names, str) else names
     exclude = (exclude,) if isinstance(exclude, str) else exclude
     modules = dict(model.named_modules())
-    for name in (*(include or ()), *exclude):
+    for name in (*(names or ()), *exclude):
         if name not in modules:
             raise UnknownLayer(name, modules)
-    layers: dict[int, tuple[str, Layer]] = {}
+    layers: dict[int, tuple[str, PreconditionedLayer]] = {}
     for name, module in weighted_layers(model).items():
-        wanted = (include is None or _is_inside(name, include)) and not _is_inside(name, exclude)
+        wanted = (names is None or _is_inside(name, names)) and not _is_inside(name, exclude)
         weight = getattr(module, "weight", None)
         if not wanted or not is_affine(module) or not isinstance(weight, nn.Parameter):
             continue  # a weight that is no parameter is computed from others, as by weight normalization
         if isinstance(weight, nn.parameter.UninitializedParameter):
-            raise CannotPrecondition(f"{name} has no sizes yet: run one batch through the model first")
+            raise Unsupported(f"{name} has no sizes yet: run one batch through the model first")
         if hasattr(weight, "device_mesh"):
-            raise CannotPrecondition(f"{name} is sharded over devices; BNP needs whole weights, as DDP keeps them")
+            raise Unsupported(f"{name} is sharded over devices; BNP needs whole weights, as DDP keeps them")
         if not weight.is_floating_point():
-            raise CannotPrecondition(f"{name} has weights of {weight.dtype}; leave it out: exclude=[{name!r}]")
+            raise Unsupported(f"{name} has weights of {weight.dtype}; exclude it: exclude=[{name!r}]")
         if id(weight) in layers:
             layers[id(weight)][1].add(name, module)
         else:
-            layers[id(weight)] = name, Layer(name, module, means)
+            layers[id(weight)] = name, PreconditionedLayer(name, module, means)
     return dict(layers.values())
 
 
@@ -150,8 +178,8 @@ def _is_inside(name: str, modules: Collection[str]) -> bool:
     return any(module in ("", name) or name.startswith(f"{module}.") for module in modules)
 
 
-def left_out(model: nn.Module, layers: Collection[Layer]) -> list[str]:
-    """Modules with a weight matrix that is in none of the layers, and what they are."""
+def not_preconditioned(model: nn.Module, layers: Collection[PreconditionedLayer]) -> list[str]:
+    """Modules with a weight matrix that is in none of the layers, each with its type."""
     covered = {id(layer.weight) for layer in layers}
     return [
         f"{name or 'the model'} ({type(module).__name__})"
