@@ -13,24 +13,26 @@ try:
 except ImportError as error:
     raise MissingExtra("typer", "cli") from error
 
-from rich.console import Console
 from rich.text import Text
 
 from wellcond.cli.demo import demo
 from wellcond.cli.diagnose import diagnose
 from wellcond.cli.predict_lr import predict_lr
 from wellcond.cli.probe import probe
-from wellcond.cli.try_ import try_
+from wellcond.cli.suggest_lr import suggest_lr
+from wellcond.cli.treat import treat
+from wellcond.report.terminal import new_console
 
 
 class Commands(TyperGroup):
     """Everything that wellcond raises on purpose becomes one red line, without a traceback, and exit code 1."""
 
     def invoke(self, ctx: Any) -> Any:
+        """Run a command."""
         try:
             return super().invoke(ctx)
         except WellcondError as error:
-            Console(stderr=True).print(Text(f"error: {error}", style="bold red"), soft_wrap=True)
+            new_console(stderr=True).print(Text(f"error: {error}", style="bold red"), soft_wrap=True)
             raise typer.Exit(1) from None
 
 
@@ -57,11 +59,12 @@ def wellcond_command(
         bool, typer.Option("--version", callback=_print_version, is_eager=True, help="Print the version and stop.")
     ] = False,
 ) -> None:
-    """Why a PyTorch network trains badly, in which layer, and how far its learning rate can go."""
+    """Why a PyTorch network trains badly, in which layer, how far its learning rate can go, and what helps."""
 
 
 app.command()(demo)
 app.command()(diagnose)
-app.command()(probe)
+app.command("suggest-lr")(suggest_lr)
+app.command()(treat)
 app.command("predict-lr")(predict_lr)
-app.command("try")(try_)
+app.command()(probe)

@@ -6,65 +6,114 @@ import contextlib
 import time
 import webbrowser
 from collections.abc import Iterator
+from dataclasses import dataclass
 from pathlib import Path
-from typing import Annotated
+from typing import TYPE_CHECKING, Annotated
 
 import torch
 import typer
 from rich.console import Console
+from rich.text import Text
 
-from wellcond.cli.progress import progress_bar
-from wellcond.experiments.demo_networks import LEARNING_RATES, compare
-from wellcond.report.page import save_page
+from wellcond.cli.output import AsJson, Out, Output
+from wellcond.experiments.demo_networks import LEARNING_RATES, Compared, compare
+from wellcond.report.facts import compare_facts
 from wellcond.report.terminal import facts_table, show_failures
-from wellcond.results.files import check_writable
+from wellcond.results import Result, Row, text_table
+
+if TYPE_CHECKING:
+    from matplotlib.figure import Figure
+
+PAGE = Path("wellcond-demo.html")
+
+
+@dataclass(frozen=True)
+class Demo(Result):
+    """Two networks side by side.
+
+    Attributes:
+        title: What they are.
+        networks: By name.
+    """
+
+    title: str
+    networks: dict[str, Compared]
+
+    def series(self) -> dict[str, list[Row]]:
+        """The rows of each network."""
+        return {name: [*each.diagnosis.rows(), *each.training] for name, each in self.networks.items()}
+
+    def rows(self, step: int | None = None) -> list[Row]:
+        """The rows of both; the name of the network stands before that of the layer."""
+        return [
+            row._replace(layer=f"{name}: {row.layer}" if row.layer else name)
+            for name, rows in self.series().items()
+            for row in rows
+        ]
+
+    def figure(self) -> Figure:
+        """λ_max and κ_50% of every layer."""
+        from wellcond.report.curves import layers_figure
+
+        return layers_figure(self.series())
+
+    def page(self) -> str:
+        """Both networks on one page."""
+        from wellcond.report.page import page
+
+        return page(
+            {name: each.diagnosis for name, each in self.networks.items()},
+            title=self.title,
+            rows={name: each.training for name, each in self.networks.items()},
+            densities={name: each.density for name, each in self.networks.items()},
+        )
+
+    def __str__(self) -> str:
+        body = [[line.title, *line.texts.values()] for line in compare_facts(self.series())]
+        return f"{self.title}\n{text_table(['', *self.networks], body)}"
 
 
 def demo(
-    out: Annotated[Path, typer.Option(help="The HTML report to write.")] = Path("wellcond-demo.html"),
+    out: Out = None,
     depth: Annotated[int, typer.Option(min=2, help="Linear layers of each network.")] = 20,
     width: Annotated[int, typer.Option(min=1, help="Units of each hidden layer.")] = 64,
     open_report: Annotated[bool, typer.Option("--open/--no-open", help="Show the report in the browser.")] = False,
+    as_json: AsJson = False,
 ) -> None:
     """See why a deep network does not train, and what BatchNorm changes.
 
     Diagnoses a plain ReLU network on scikit-learn's handwritten digits, and
     the same network with BatchNorm; trains both for 100 steps at several
     learning rates; prints what is where; and writes one HTML file that opens
-    offline. Takes about 15 seconds and downloads nothing.
+    offline, wellcond-demo.html unless --out names another. Takes about 15
+    seconds and downloads nothing.
 
     [bold]Examples[/bold]
 
     [cyan]wellcond demo --open[/cyan]
-    [cyan]wellcond demo --depth 50 --out deep.html[/cyan]
+    [cyan]wellcond demo --depth 50 --out deep.html --out deep.png[/cyan]
     """
     started = time.perf_counter()
-    check_writable(out)
-    console = Console()
-    with progress_bar(console) as progress, _one_thread():
+    output = Output(out or [PAGE], as_json)
+    with output.progress() as progress, _one_thread():
         networks = compare(depth, width, progress)
-    rates = ", ".join(f"{lr:g}" for lr in LEARNING_RATES)
-    title = f"A {depth}-layer network on handwritten digits, without and with BatchNorm"
-    console.print(f"[bold]{title}[/bold]")
-    console.print(
-        f"{width} ReLUs a layer, LeCun initialisation, before training; then the best of lr {rates}.", highlight=False
-    )
-    console.print(facts_table({name: network.rows() for name, network in networks.items()}))
-    for name, network in networks.items():
-        show_failures(network.diagnosis, console, name)
-    path = save_page(
-        {name: network.diagnosis for name, network in networks.items()},
-        out,
-        title=title,
-        more={name: network.more for name, network in networks.items()},
-    )
-    seconds = time.perf_counter() - started
-    console.print(f"Layer by layer: {path} ({seconds:.0f} s)", markup=False, highlight=False, soft_wrap=True)
-    console.print(
-        "Your own network: wellcond diagnose --help; what helps it: wellcond try --help", markup=False, highlight=False
-    )
+    result = Demo(f"A {depth}-layer network on handwritten digits, without and with BatchNorm", networks)
+
+    def print_all(console: Console) -> None:
+        rates = ", ".join(f"{lr:g}" for lr in LEARNING_RATES)
+        console.print(Text(result.title, style="bold"))
+        console.print(f"{width} ReLUs per layer, LeCun initialisation, before training; then the best of lr {rates}.")
+        console.print(facts_table(result.series()))
+        for name, each in networks.items():
+            show_failures(each.diagnosis, console, name)
+        console.print(f"{time.perf_counter() - started:.0f} s; layer by layer in the report.")
+        console.print("Your own network: wellcond diagnose --help; what helps it: wellcond treat --help")
+
+    written = output.finish(result, print_all)
     if open_report:
-        webbrowser.open(path.as_uri())
+        for path in written:
+            if path.suffix == ".html":
+                webbrowser.open(path.as_uri())
 
 
 @contextlib.contextmanager

@@ -2,27 +2,18 @@
 
 from __future__ import annotations
 
-from pathlib import Path
-from typing import Annotated
+from dataclasses import replace
 
-import typer
 from rich.console import Console
+from rich.text import Text
 
-from wellcond.cli.progress import progress_bar
+from wellcond.cli.output import AsJson, Out, Output, Target
 from wellcond.cli.target import built
 from wellcond.diagnosis.diagnose import diagnose as measure
-from wellcond.report.page import save_page
 from wellcond.report.terminal import show
-from wellcond.results.files import check_writable
 
 
-def diagnose(
-    target: Annotated[
-        str,
-        typer.Argument(metavar="FILE.py:FUNCTION", help="A function that returns a Problem, or (Problem, optimizer)."),
-    ],
-    out: Annotated[Path | None, typer.Option(help="Also write an interactive HTML report here.")] = None,
-) -> None:
+def diagnose(target: Target, out: Out = None, as_json: AsJson = False) -> None:
     """Measure your own network and print what is where.
 
     FUNCTION takes no arguments and returns a [bold]wellcond.Problem[/bold], or a pair
@@ -41,16 +32,16 @@ def diagnose(
     and then:
 
     [cyan]wellcond diagnose train.py:build[/cyan]
-    [cyan]wellcond diagnose train.py:build --out report.html[/cyan]
+    [cyan]wellcond diagnose train.py:build --out report.html --out rows.csv[/cyan]
+    [cyan]wellcond diagnose train.py:build --json[/cyan]
     """
-    console = Console()
-    if out is not None:
-        check_writable(out)
-    with built(target) as (problem, optimizer):
-        with progress_bar(console) as report:
-            diagnosis = measure(problem, optimizer, progress=report)
-        console.print(f"{target}: {problem!r}", style="bold", markup=False, highlight=False)
+    output = Output(out, as_json)
+    with built(target) as (problem, optimizer), output.progress() as progress:
+        diagnosis = measure(problem, optimizer, progress=progress)
+    about = diagnosis.about | {"model": f"{diagnosis.about['model']} of {target}"}
+
+    def print_all(console: Console) -> None:
+        console.print(Text(f"{target}: {problem!r}", style="bold"))
         show(diagnosis, console)
-        if out is not None:
-            path = save_page({target: diagnosis}, out)
-            console.print(f"report: {path}", markup=False, highlight=False, soft_wrap=True)
+
+    output.finish(replace(diagnosis, about=about), print_all)

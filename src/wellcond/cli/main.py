@@ -8,7 +8,7 @@ from wellcond.errors import MissingExtra
 
 
 def main() -> None:
-    """Run the command line; without its libraries, say which command installs them."""
+    """Run the command line; if its libraries are missing, say which command installs them."""
     try:
         from wellcond.cli.app import app
     except MissingExtra as error:

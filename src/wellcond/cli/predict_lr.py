@@ -2,26 +2,117 @@
 
 from __future__ import annotations
 
-from dataclasses import replace
-from pathlib import Path
-from typing import Annotated
+from collections.abc import Iterator
+from dataclasses import dataclass, replace
+from typing import TYPE_CHECKING, Annotated
 
 import torch
 import typer
 from rich.console import Console
 from rich.text import Text
+from torch import Tensor
+from torch.optim import SGD
 
-from wellcond.cli.progress import progress_bar
+from wellcond.cli.output import AsJson, Out, Output, as_usage_errors, print_section
 from wellcond.cli.target import built
-from wellcond.cli.usage import as_usage_errors
+from wellcond.errors import OutputError, WellcondError
 from wellcond.meanfield.architecture import Architecture
+from wellcond.meanfield.prediction import Prediction
 from wellcond.meanfield.predictor import predict
-from wellcond.meanfield.stages import Variant
-from wellcond.results import number, text_table
-from wellcond.results.files import check_writable
-from wellcond.verify.first_rate import FirstRate, first_rate
+from wellcond.results import Result, Row, number, text_table
+from wellcond.results.quantities import MOMENTUM, PREDICTED_MAX_LR
+from wellcond.stability.limits import DEFAULT_MOMENTUM, MaxLearningRate
+from wellcond.stability.max_lr import max_lr
+
+if TYPE_CHECKING:
+    from matplotlib.figure import Figure
 
 GAMMAS_SHOWN = 7
+
+
+@dataclass(frozen=True)
+class LargestRates(Result):
+    """The largest stable learning rate of a network, predicted and measured.
+
+    Attributes:
+        predicted: From the architecture; None where theory does not cover the network.
+        measured: From the curvature at the present weights.
+        notes: Why there is no prediction, or what it is of.
+    """
+
+    predicted: Prediction | None
+    measured: MaxLearningRate
+    notes: tuple[str, ...] = ()
+
+    def rows(self, step: int | None = None) -> list[Row]:
+        """The predicted limit, and the rows of the measured one."""
+        rows = self.measured.rows(step)
+        if self.predicted is not None:
+            rows.insert(0, Row(step, "", PREDICTED_MAX_LR, float(self.predicted.max_lr), "lr"))
+        return rows
+
+    def figure(self) -> Figure:
+        """What each layer adds to the predicted λ_max."""
+        if self.predicted is None:
+            raise OutputError("there is no prediction, so there is nothing to draw.")
+        return self.predicted.figure()
+
+    def sections(self) -> Iterator[tuple[str, str]]:
+        """Title and text of every part."""
+        if self.predicted is not None:
+            yield "Predicted, from the architecture", str(self.predicted)
+        yield "Measured, from the curvature at these weights", str(self.measured)
+
+    def __str__(self) -> str:
+        parts = [f"{title}\n{text}" for title, text in self.sections()]
+        return "\n\n".join([*parts, *(f"note: {note}" for note in self.notes)])
+
+
+@dataclass(frozen=True)
+class RatesByGamma(Result):
+    """The largest stable learning rate of an architecture with BatchNorm, against γ.
+
+    Attributes:
+        architecture: The line it was written as.
+        gammas: (n,).
+        as_trained: With BatchNorm, whose statistics are differentiated.
+        detached: With BatchNorm, whose statistics are constants for the gradient.
+        plain: Without BatchNorm.
+    """
+
+    architecture: str
+    gammas: Tensor
+    as_trained: Prediction
+    detached: Prediction
+    plain: Prediction
+
+    def rows(self, step: int | None = None) -> list[Row]:
+        """The limit without BatchNorm, and the momentum; those with BatchNorm are arrays over γ."""
+        limit = Row(step, "", PREDICTED_MAX_LR, float(self.plain.max_lr), "lr")
+        return [limit, Row(step, "", MOMENTUM, self.plain.momentum, "")]
+
+    def figure(self) -> Figure:
+        """λ_max and the largest rate against γ."""
+        from wellcond.report.curves import gamma_figure
+
+        lines = {
+            "BatchNorm, as trained": self.as_trained,
+            "BatchNorm, statistics constant": self.detached,
+            "without BatchNorm": self.plain,
+        }
+        return gamma_figure({self.architecture: lines}, self.gammas)
+
+    def __str__(self) -> str:
+        columns = [torch.as_tensor(each.max_lr).tolist() for each in (self.as_trained, self.detached)]
+        shown = sorted({round(i * (len(self.gammas) - 1) / (GAMMAS_SHOWN - 1)) for i in range(GAMMAS_SHOWN)})
+        body = [[f"{float(self.gammas[i]):.3g}", *(number(column[i]) for column in columns)] for i in shown]
+        return "\n".join(
+            [
+                f"{self.architecture}: largest stable rate 2(1 + μ)/λ_max, μ = {self.plain.momentum:g}",
+                text_table(["γ", "as trained", "statistics constant"], body),
+                f"without BatchNorm: {number(float(self.plain.max_lr))}",
+            ]
+        )
 
 
 def predict_lr(
@@ -29,115 +120,80 @@ def predict_lr(
         str | None,
         typer.Argument(metavar="FILE.py:FUNCTION", help="A function that returns a Problem, or (Problem, optimizer)."),
     ] = None,
-    arch: Annotated[str | None, typer.Option(help="An architecture instead of a file: theory alone.")] = None,
+    arch: Annotated[str | None, typer.Option(help="An architecture in place of a file: only theory.")] = None,
     gamma: Annotated[
         str | None,
         typer.Option(help="With --arch: γ of BatchNorm, a number or a range LOW:HIGH.", show_default="0.1:3"),
     ] = None,
     momentum: Annotated[
-        float | None, typer.Option(help="Heavy-ball momentum.", show_default="the optimizer's, 0; with --arch 0.9")
+        float | None, typer.Option(help="Heavy-ball momentum.", show_default="the optimizer's, or 0.9")
     ] = None,
-    steps: Annotated[int, typer.Option(help="Steps of each trial run.")] = 20,
-    plot: Annotated[Path | None, typer.Option(help="Also draw it, as a PNG.")] = None,
+    out: Out = None,
+    as_json: AsJson = False,
 ) -> None:
-    """How far can the learning rate go, and with which one to start?
+    """How far can the learning rate go?
 
-    Of your network: what theory predicts from its architecture, what the curvature
-    of the loss says, and the loss after a few trial steps at rates around it.
-    Nothing of yours is changed. FUNCTION is that of [bold]wellcond diagnose[/bold].
+    For your network: what theory predicts from its architecture, and what the
+    curvature of the loss says at its weights. Nothing of yours is changed.
+    FUNCTION is that of [bold]wellcond diagnose[/bold]. Which rate to start with is a question
+    for [bold]wellcond suggest-lr[/bold], which also tries some.
 
-    Of an architecture: λ_max and the largest rate against γ, before there is any network.
+    For an architecture: the largest rate against γ, before there is any network.
 
     [bold]Examples[/bold]
 
     [cyan]wellcond predict-lr train.py:build[/cyan]
-    [cyan]wellcond predict-lr train.py:build --momentum 0.9 --plot rates.png[/cyan]
+    [cyan]wellcond predict-lr train.py:build --momentum 0.9 --out layers.png[/cyan]
     [cyan]wellcond predict-lr --arch "fc 784-1000-1000-1000-10" --gamma 0.1:3[/cyan]
-    [cyan]wellcond predict-lr --arch "conv 1x28x28 30-60-90 k3 s2 10" --plot figure.png[/cyan]
+    [cyan]wellcond predict-lr --arch "conv 1x28x28 30-60-90 k3 s2 10" --out figure.png[/cyan]
     """
     if (target is None) == (arch is None):
         raise typer.BadParameter("give either FILE.py:FUNCTION or --arch.")
     if arch is None and gamma is not None:
         raise typer.BadParameter("--gamma goes with --arch; that of a network is read from it.")
-    if plot is not None:
-        import wellcond.report.prediction  # noqa: F401  a missing matplotlib is said before the work
-
-        check_writable(plot)
-    console = Console()
-    if arch is not None:
+    output = Output(out, as_json)
+    if target is None:
+        assert arch is not None
         with as_usage_errors():
-            _of_architecture(arch, _gammas(gamma or "0.1:3"), 0.9 if momentum is None else momentum, plot, console)
+            found = _of_architecture(arch, _gammas(gamma or "0.1:3"), momentum)
+        output.finish(found, lambda console: console.print(Text(str(found)), soft_wrap=True))
         return
-    assert target is not None
-    with built(target) as (problem, optimizer), progress_bar(console) as report, as_usage_errors():
+    with built(target) as (problem, optimizer), output.progress() as progress, as_usage_errors():
         own = optimizer if momentum is None else None
-        found = first_rate(problem, momentum or 0.0, optimizer=own, steps=steps, progress=report)
-    console.print(f"{target}: {problem!r}", style="bold", markup=False, highlight=False)
-    _show(found, console)
-    if plot is not None:
-        _draw(found, plot, console)
+        measured = max_lr(problem, momentum, optimizer=own, progress=progress)
+        notes: list[str] = []
+        predicted = None
+        try:
+            predicted = predict(problem, momentum=measured.momentum)
+        except (WellcondError, ValueError) as error:
+            notes.append(f"no prediction from the architecture: {error}")
+    if predicted is not None and own is not None and (type(own) is not SGD or len(own.param_groups) > 1):
+        notes.append(f"the prediction is of SGD with momentum {measured.momentum:g} and one learning rate")
+    result = LargestRates(predicted, measured, tuple(notes))
+
+    def print_all(console: Console) -> None:
+        console.print(Text(f"{target}: {problem!r}", style="bold"))
+        for title, text in result.sections():
+            print_section(console, title, text)
+        for note in result.notes:
+            console.print(Text(f"note: {note}", style="dim"), soft_wrap=True)
+
+    output.finish(result, print_all)
 
 
-def _show(found: FirstRate, console: Console) -> None:
-    console.print(Text("\nMeasured, from the curvature at these weights", style="bold cyan"))
-    console.print(Text(str(found.measured)), soft_wrap=True)
-    if found.predicted is not None:
-        console.print(Text("\nPredicted, from the architecture", style="bold cyan"))
-        console.print(Text(str(found.predicted)), soft_wrap=True)
-    if found.trial is not None:
-        console.print(Text("\nTried, from these weights", style="bold cyan"))
-        console.print(Text(str(found.trial)), soft_wrap=True)
-    for note in found.notes:
-        console.print(Text(f"note: {note}", style="dim"), soft_wrap=True)
-    console.print(Text(f"\n{found.verdict()}", style="bold"), soft_wrap=True)
-
-
-def _draw(found: FirstRate, path: Path, console: Console) -> None:
-    if found.trial is None:
-        console.print("no picture: there are no trial steps to draw", style="dim")
-        return
-    from wellcond.report.rates import save_rates
-
-    limits = {"largest rate, measured": found.measured.value, "start with": found.start}
-    if found.predicted is not None:
-        limits["largest rate, predicted"] = float(found.predicted.max_lr)
-    saved = save_rates(found.trial, limits, path)
-    console.print(f"rates: {saved}", markup=False, highlight=False, soft_wrap=True)
-
-
-def _of_architecture(line: str, gammas: torch.Tensor, momentum: float, plot: Path | None, console: Console) -> None:
+def _of_architecture(line: str, gammas: Tensor, momentum: float | None) -> Prediction | RatesByGamma:
     network = Architecture.parse(line)
+    momentum = DEFAULT_MOMENTUM if momentum is None else momentum
     if network.norm != "batch":
-        console.print(Text(str(predict(network, None, momentum))), soft_wrap=True)
-        if plot is not None:
-            from wellcond.report.prediction import save_prediction
-
-            _saved(save_prediction(predict(network, None, momentum), plot), console)
-        return
+        return predict(network, None, momentum)
+    if len(gammas) == 1:
+        return predict(network, float(gammas[0]), momentum)
     network = replace(network, gamma=1.0)  # the range of γ is what is asked for
-    variants: tuple[Variant, ...] = ("batch", "detached", "source")
-    columns = [torch.as_tensor(predict(network, gammas, momentum, variant).max_lr).tolist() for variant in variants]
-    plain = predict(replace(network, norm="none"), None, momentum)
-    shown = sorted({round(i * (len(gammas) - 1) / (GAMMAS_SHOWN - 1)) for i in range(GAMMAS_SHOWN)})
-    body = [[f"{float(gammas[i]):.3g}", *(number(column[i]) for column in columns)] for i in shown]
-    console.print(f"{network}: largest stable rate 2(1 + μ)/λ_max, μ = {momentum:g}", style="bold", markup=False)
-    console.print(Text(text_table(["γ", "as trained", "statistics constant", "as wei2019 prints it"], body)))
-    console.print(f"without BatchNorm: {number(float(plain.max_lr))}", markup=False, highlight=False)
-    if plot is not None and len(gammas) > 1:
-        from wellcond.report.prediction import save_figure_1
-
-        _saved(save_figure_1(plot, {line: line}, gammas, momentum), console)
-    elif plot is not None:
-        from wellcond.report.prediction import save_prediction
-
-        _saved(save_prediction(predict(network, float(gammas[0]), momentum), plot), console)
+    as_trained, detached = (predict(network, gammas, momentum, variant) for variant in ("batch", "detached"))
+    return RatesByGamma(line, gammas, as_trained, detached, predict(replace(network, norm="none"), None, momentum))
 
 
-def _saved(path: Path, console: Console) -> None:
-    console.print(f"figure: {path}", markup=False, highlight=False, soft_wrap=True)
-
-
-def _gammas(text: str) -> torch.Tensor:
+def _gammas(text: str) -> Tensor:
     """One γ, or 61 of a range."""
     try:
         ends = [float(part) for part in text.split(":")]

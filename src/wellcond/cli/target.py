@@ -16,22 +16,24 @@ from typing import Any, TypeVar
 
 import torch
 
-from wellcond.errors import WellcondError
+from wellcond.errors import Unsupported
 from wellcond.problem.problem import Problem
 
 T = TypeVar("T")
 
 
-class TargetError(WellcondError, ValueError):
-    """`file.py:function` does not lead to a problem."""
-
-
 @contextlib.contextmanager
 def built(target: str) -> Iterator[tuple[Problem, torch.optim.Optimizer | None]]:
-    """The problem, and optimizer if any, that a function in a file builds.
+    """The problem, and the optimizer if there is one, that a function in a file builds.
 
     While the block runs the file's folder is first on the import path, as when Python runs a script; afterwards the
     path and the loaded modules are as before, and no bytecode is left behind.
+
+    Args:
+        target: `file.py:function`.
+
+    Raises:
+        Unsupported: It does not lead to a problem; the message names the file, the line and the cure.
     """
     path, name = _parsed(target)
     with _folder_importable(path):
@@ -43,13 +45,13 @@ def built(target: str) -> Iterator[tuple[Problem, torch.optim.Optimizer | None]]
 def _parsed(target: str) -> tuple[Path, str]:
     file, colon, name = target.rpartition(":")
     if not colon or not name or not file:
-        raise TargetError(f"{target!r} names no function; write FILE.py:FUNCTION, as in train.py:build")
+        raise Unsupported(f"{target!r} names no function; write FILE.py:FUNCTION, as in train.py:build")
     path = Path(file).expanduser()
     if not path.is_file():
         near = sorted(p.name for p in path.parent.glob("*.py")) if path.parent.is_dir() else []
         close = difflib.get_close_matches(path.name, near, n=3, cutoff=0.5)
         hint = f" Did you mean {' or '.join(close)}?" if close else ""
-        raise TargetError(f"there is no file {file}.{hint}")
+        raise Unsupported(f"there is no file {file}.{hint}")
     return path.resolve(), name
 
 
@@ -93,17 +95,17 @@ def _function(module: ModuleType, name: str, path: Path) -> Callable[[], Any]:
     if not hasattr(module, name):
         close = difflib.get_close_matches(name, own, n=3, cutoff=0.4) or own[:3]
         hint = f"Closest: {', '.join(close)}." if close else "It defines no functions."
-        raise TargetError(f"{path.name} has no function {name!r}. {hint}")
+        raise Unsupported(f"{path.name} has no function {name!r}. {hint}")
     function = getattr(module, name)
     if not callable(function):
-        raise TargetError(f"{name!r} in {path.name} is a {type(function).__name__}, not a function that returns it.")
+        raise Unsupported(f"{name!r} in {path.name} is a {type(function).__name__}, not a function that returns it.")
     needed = [
         p.name
         for p in inspect.signature(function).parameters.values()
         if p.default is p.empty and p.kind not in (p.VAR_POSITIONAL, p.VAR_KEYWORD)
     ]
     if needed:
-        raise TargetError(f"{name}() wants arguments; give defaults to: {', '.join(needed)}.")
+        raise Unsupported(f"{name}() wants arguments; give defaults to: {', '.join(needed)}.")
     return function  # type: ignore[no-any-return]
 
 
@@ -113,7 +115,7 @@ def _in_user_code(path: Path, doing: str, function: Callable[[], T]) -> T:
         return function()
     except (Exception, SystemExit) as error:
         said = " ".join(str(error).split())
-        raise TargetError(f"{doing} raised {type(error).__name__}: {said}{_place(error, path)}") from error
+        raise Unsupported(f"{doing} raised {type(error).__name__}: {said}{_place(error, path)}") from error
 
 
 def _place(error: BaseException, path: Path) -> str:
@@ -137,4 +139,4 @@ def _checked(result: Any, name: str) -> tuple[Problem, torch.optim.Optimizer | N
     found = type(result).__name__
     if isinstance(result, (tuple, list)):
         found += f" of {', '.join(type(each).__name__ for each in result) or 'nothing'}"
-    raise TargetError(f"{name}() returned a {found}; return a wellcond.Problem, or (problem, optimizer).")
+    raise Unsupported(f"{name}() returned a {found}; return a wellcond.Problem, or (problem, optimizer).")

@@ -1,0 +1,103 @@
+"""Where a command's result goes: the terminal, or JSON on standard output; and files, whose suffix names the form."""
+
+from __future__ import annotations
+
+import contextlib
+from collections.abc import Callable, Iterator, Sequence
+from pathlib import Path
+from typing import Annotated
+
+import typer
+from rich.console import Console
+from rich.progress import BarColumn, TaskProgressColumn, TextColumn, TimeRemainingColumn
+from rich.progress import Progress as ProgressBar
+from rich.text import Text
+
+from wellcond.errors import OutputError, WellcondError
+from wellcond.report.style import new_figure
+from wellcond.report.terminal import new_console
+from wellcond.results import Progress, Result
+from wellcond.results.files import check_writable
+from wellcond.results.result import PICTURES
+
+FORMS = ("html", *PICTURES, "csv", "json")
+
+Target = Annotated[
+    str,
+    typer.Argument(metavar="FILE.py:FUNCTION", help="A function that returns a Problem, or (Problem, optimizer)."),
+]
+Out = Annotated[
+    list[Path] | None,
+    typer.Option(metavar="FILE", help=f"Also write the result here, as .{', .'.join(FORMS)}; repeat it for several."),
+]
+AsJson = Annotated[bool, typer.Option("--json", help="Print the result as JSON to standard output, and nothing else.")]
+
+
+class Output:
+    """The way out of a command; a file that cannot be written is refused before the work.
+
+    Args:
+        out: The files to write.
+        as_json: Print JSON in place of text; all else then goes to standard error.
+
+    Attributes:
+        console: Where the command prints.
+    """
+
+    def __init__(self, out: Sequence[Path] | None, as_json: bool) -> None:
+        self.paths = list(out or ())
+        self.as_json = as_json
+        self.console = new_console(stderr=as_json)
+        for path in self.paths:
+            check_writable(path)
+            form = path.suffix.removeprefix(".").lower()
+            if form not in FORMS:
+                raise OutputError(f"{path} has no known form; end it in one of .{', .'.join(FORMS)}.")
+            if form in PICTURES:
+                new_figure(1, 1)  # a missing matplotlib is said before the work
+
+    @contextlib.contextmanager
+    def progress(self) -> Iterator[Progress]:
+        """A progress bar with an estimate of the time left; it is gone at the end."""
+        description = TextColumn("{task.description}", markup=False)
+        columns = (description, BarColumn(), TaskProgressColumn(), TimeRemainingColumn())
+        with ProgressBar(*columns, console=self.console, transient=True) as bar:
+            task = bar.add_task("starting", total=1.0)
+            yield lambda what, share: bar.update(task, description=what, completed=share)
+
+    def finish(self, result: Result, show: Callable[[Console], None]) -> list[Path]:
+        """Print the result, write the files, and say where they are.
+
+        Args:
+            result: What the command measured.
+            show: Prints it for a person.
+
+        Returns:
+            The files.
+        """
+        if self.as_json:
+            typer.echo(result.to_json(), nl=False)
+        else:
+            show(self.console)
+        written = []
+        for path in self.paths:
+            written.append(result.save(path))
+            self.console.print(f"written: {written[-1]}", soft_wrap=True)
+        return written
+
+
+def print_section(console: Console, title: str, text: str) -> None:
+    """Print a heading and the text of a result."""
+    console.print(Text(f"\n{title}", style="bold cyan"))
+    console.print(Text(text), soft_wrap=True)
+
+
+@contextlib.contextmanager
+def as_usage_errors() -> Iterator[None]:
+    """What the library raises about an argument becomes a usage error; what is about the model stays what it is."""
+    try:
+        yield
+    except WellcondError:
+        raise
+    except ValueError as error:
+        raise typer.BadParameter(str(error)) from None
