@@ -90,7 +90,7 @@ def on_post_build(config: MkDocsConfig) -> None:
     for page in reference.pages():
         html = (site / page.path).with_suffix(".html").read_text(encoding="utf-8")
         for name in (*page.names, *page.results):
-            entry = html.partition(f'id="{name}"')[2].partition(' id="')[0]
+            entry = html.partition(f'id="{reference.identifier(name)}"')[2].partition(' id="')[0]
             needs_signature = name in page.names and reference.has_signature(name)
             if not entry or (needs_signature and "doc-signature" not in entry):
                 raise PluginError(f"{page.path}: no entry with a signature for {name}")

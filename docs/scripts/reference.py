@@ -7,6 +7,7 @@ import importlib
 import inspect
 import pkgutil
 import re
+import sys
 from collections.abc import Iterator
 from dataclasses import dataclass, field
 from functools import cache
@@ -36,7 +37,7 @@ class Page:
 
     def markdown(self) -> str:
         """The page: a table of contents, then an entry for mkdocstrings to fill in per name."""
-        parts = [f"# {self.title}", self.intro, _table(self.names), *(f"::: {name}" for name in self.names)]
+        parts = [f"# {self.title}", self.intro, _table(self.names), *(_entry(name, level=2) for name in self.names)]
         if self.results:
             parts += ["## What these return", _table(self.results), *(_entry(name, level=3) for name in self.results)]
         return "\n\n".join(part for part in parts if part) + "\n"
@@ -174,8 +175,15 @@ def has_signature(name: str) -> bool:
     return callable(thing) and not (inspect.isclass(thing) and issubclass(thing, Exception | tuple))
 
 
+def identifier(name: str) -> str:
+    """The dotted name under which mkdocstrings finds a public name: that of its definition, if a module has the same."""
+    thing = _object(name)
+    return f"{thing.__module__}.{thing.__qualname__}" if name in sys.modules else name
+
+
 def _entry(name: str, level: int) -> str:
-    return f"::: {name}\n    options:\n      heading_level: {level}"
+    anchor = f"[](){{#{name}}}\n\n" if identifier(name) != name else ""
+    return f"{anchor}::: {identifier(name)}\n    options:\n      heading_level: {level}"
 
 
 def _table(names: list[str]) -> str:
