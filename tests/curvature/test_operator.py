@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import math
 from typing import Any
 
 import pytest
@@ -10,12 +9,14 @@ import torch
 from layer_zoo import LAYERS
 from loss_zoo import LOSSES
 from references import assert_same, dense_fisher, dense_ggn, dense_hessian
+from suites import assert_operator_conforms
 from torch import nn
 from torch.utils.data import DataLoader, TensorDataset
 from zoo import ARCHITECTURES, Case, integers, mlp, normal, seeded, split
 
 import wellcond as wc
-from wellcond.errors import InvalidProblem, NonFinite, TooLarge, UnknownLayer
+from wellcond.curvature.preconditioned import Preconditioned
+from wellcond.errors import InvalidProblem, NonFinite, UnknownLayer
 
 OPERATORS: dict[str, Any] = {
     "hessian": wc.Hessian,
@@ -33,43 +34,36 @@ def case() -> Case:
 
 
 @every_operator
-def test_products_are_linear_and_symmetric(case: Case, build: Any) -> None:
-    operator = build(case.problem())
-    u, v = normal(operator.shape[0], seed=1), normal(operator.shape[0], seed=2)
-    assert_same(operator @ (2 * u - 3 * v), 2 * (operator @ u) - 3 * (operator @ v), 1e-12)
-    assert math.isclose(float(u @ (operator @ v)), float(v @ (operator @ u)), rel_tol=1e-10)
+def test_an_operator_conforms_to_its_dense_matrix(case: Case, build: Any) -> None:
+    problem = case.problem()
+    dense = {
+        "hessian": lambda: dense_hessian(case.model, case.loss, case.batch),
+        "ggn": lambda: dense_ggn(case.model, case.loss, case.batch),
+        "fisher": lambda: dense_ggn(case.model, case.loss, case.batch),  # equal for cross-entropy
+        "fisher_data": lambda: dense_fisher(case.model, case.terms, case.batch, "data"),
+    }
+    name = next(name for name, known in OPERATORS.items() if known is build)
+    operator = build(problem)
+    assert_operator_conforms(operator, dense[name]() if name in dense else build(problem).dense())
 
 
-@every_operator
-def test_a_block_of_vectors_is_multiplied_column_by_column(case: Case, build: Any) -> None:
-    operator = build(case.problem())
-    block = normal(operator.shape[0], 4)
-    products = operator @ block
-    assert products.shape == block.shape
-    assert_same(products, torch.stack([operator @ column for column in block.T], 1), 1e-13)
+def test_sums_multiples_and_preconditioned_operators_conform(case: Case) -> None:
+    problem = case.problem()
+    hessian, ggn = wc.Hessian(problem), wc.GGN(problem)
+    h, g = dense_hessian(case.model, case.loss, case.batch), dense_ggn(case.model, case.loss, case.batch)
+    assert_operator_conforms(hessian + 0.5 * ggn, h + 0.5 * g)
+    assert_operator_conforms((hessian + 0.5 * ggn).layer("2"), (h + 0.5 * g)[25:, 25:])
+    scale, shift = ({name: normal(*p.shape, seed=seed).abs() for name, p in problem.params.items()} for seed in (5, 6))
+    root, diagonal = (torch.cat([part.flatten() for part in parts.values()]) for parts in (scale, shift))
+    matrix = -root.sqrt()[:, None] * h * root.sqrt() + diagonal.diag()
+    operator = Preconditioned(hessian, scale, shift, sign=-1.0)
+    assert_operator_conforms(operator, matrix)
+    assert_operator_conforms(operator.layer("0.bias"), matrix[20:25, 20:25])
 
 
-@every_operator
-def test_matvecs_count_the_columns(case: Case, build: Any) -> None:
-    operator = build(case.problem())
-    size = operator.shape[0]
-    assert operator.matvecs == 0
-    _ = operator @ torch.ones(size)
-    _ = operator @ torch.ones(size, 3)
-    assert operator.matvecs == 4
-    operator.dense()
-    assert operator.matvecs == 4 + size
-
-
-def test_a_vector_of_the_wrong_length_is_refused(case: Case) -> None:
-    with pytest.raises(ValueError, match=r"\(43,\) or \(43, k\)"):
-        _ = wc.Hessian(case.problem()) @ torch.ones(42)
-
-
-def test_dense_refuses_what_is_above_the_limit(case: Case) -> None:
-    with pytest.raises(TooLarge, match="43 rows, above the limit of 42"):
-        wc.Hessian(case.problem()).dense(limit=42)
-    assert wc.Hessian(case.problem()).dense(limit=43).shape == (43, 43)
+def test_operators_of_different_sizes_are_not_added(case: Case) -> None:
+    with pytest.raises(ValueError, match="cannot be added"):
+        _ = wc.Hessian(case.problem()) + wc.Hessian(case.problem()).layer("0")
 
 
 # blocks
