@@ -176,7 +176,7 @@ def has_signature(name: str) -> bool:
 
 
 def identifier(name: str) -> str:
-    """The dotted name under which mkdocstrings finds a public name: that of its definition, if a module has the same."""
+    """The dotted name under which mkdocstrings finds a public name: its definition, if a module has the same name."""
     thing = _object(name)
     return f"{thing.__module__}.{thing.__qualname__}" if name in sys.modules else name
 
