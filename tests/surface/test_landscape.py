@@ -9,44 +9,31 @@ from typing import Any
 import pytest
 import torch
 import torch.nn.functional as F
-from references import assert_same, dense_hessian, flat_parameters, network
+from by_hand import Capped, capped, draws, gradient_of, loss_of
+from references import assert_same, dense_hessian, flat_parameters
 from torch import Tensor, nn
 from torch.utils.data import DataLoader, TensorDataset
-from zoo import ARCHITECTURES, CLASSES, Case, cnn, integers, normal, seeded, split
+from zoo import ARCHITECTURES, CLASSES, Case, integers, normal, seeded, split
 
 import wellcond as wc
-from wellcond.errors import InvalidProblem, NonFinite, NotDeterministic
+from wellcond.errors import NonFinite, NotDeterministic
 from wellcond.surface.landscape import Landscape, landscape
 
 LR, SPAN, STEPS = 0.3, (0.5, 4.0), 4
+BATCH = (normal(6, 4), integers(CLASSES, 6))
 
-every_architecture = pytest.mark.parametrize("case", ARCHITECTURES.values(), ids=ARCHITECTURES)
-
-
-def loss_of(case: Case, batches: list[Any]) -> Callable[[Tensor], Tensor]:
-    """θ ↦ the mean loss over all terms (the targets' entries), on copies of the model."""
-    parts = [(network(case.model, inputs, case.batchnorm), targets) for inputs, targets in batches]
-    count = sum(targets.numel() for _, targets in batches)
-    return lambda theta: sum(case.loss(outputs(theta), y) * y.numel() for outputs, y in parts) / count
-
-
-def gradient_of(loss: Callable[[Tensor], Tensor], theta: Tensor) -> Tensor:
-    leaf = theta.clone().requires_grad_()
-    return torch.autograd.grad(loss(leaf), leaf)[0]
+every_architecture = pytest.mark.parametrize("build", ARCHITECTURES.values(), ids=ARCHITECTURES)
 
 
 def walked_by_hand(loss: Callable[[Tensor], Tensor], theta: Tensor, d: Tensor) -> dict[str, Tensor]:
     lengths = [LR * (SPAN[0] + (SPAN[1] - SPAN[0]) * i / (STEPS - 1)) for i in range(STEPS)]
     start = gradient_of(loss, theta)
-    losses, changes, distances = [], [], []
-    for a in lengths:
-        there = theta - a * d
-        losses.append(loss(there).detach())
-        changes.append((start - gradient_of(loss, there)).norm())
-        distances.append((there - theta).norm())
-    columns = {"losses": losses, "gradient_changes": changes, "distances": distances}
-    return {"step_lengths": torch.tensor(lengths, dtype=torch.float64)} | {
-        k: torch.stack(v) for k, v in columns.items()
+    places = [theta - a * d for a in lengths]
+    return {
+        "step_lengths": torch.tensor(lengths, dtype=torch.float64),
+        "losses": torch.stack([loss(there).detach() for there in places]),
+        "gradient_changes": torch.stack([(start - gradient_of(loss, there)).norm() for there in places]),
+        "distances": torch.stack([(there - theta).norm() for there in places]),
     }
 
 
@@ -55,9 +42,9 @@ def assert_walked(walk: Landscape, expected: dict[str, Tensor]) -> None:
         assert_same(getattr(walk, name), values, 1e-10)
     ratios = expected["gradient_changes"] / expected["distances"]
     assert walk.beta == pytest.approx(float(ratios.max()), rel=1e-10)
-    assert walk.loss_range == pytest.approx((float(expected["losses"].min()), float(expected["losses"].max())))
-    changes = expected["gradient_changes"]
-    assert walk.gradient_change_range == pytest.approx((float(changes.min()), float(changes.max())))
+    ranges = {"losses": walk.loss_range, "gradient_changes": walk.gradient_change_range}
+    for name, found in ranges.items():
+        assert found == pytest.approx((float(expected[name].min()), float(expected[name].max())))
 
 
 # against gradients by hand
@@ -66,8 +53,8 @@ def assert_walked(walk: Landscape, expected: dict[str, Tensor]) -> None:
 @every_architecture
 @pytest.mark.parametrize("direction", ["gradient", "random", "eigenvector", "given"])
 @pytest.mark.parametrize("several", [False, True], ids=["one_batch", "uneven_batches"])
-def test_a_walk_is_what_steps_by_hand_find(case: Callable[[], Case], direction: str, several: bool) -> None:
-    case = case()
+def test_a_walk_is_what_steps_by_hand_find(build: Callable[[], Case], direction: str, several: bool) -> None:
+    case = build()
     batches = split(case.batch, [len(case.batch[1]) - 1, 1]) if several else [case.batch]
     problem = case.problem(batches=batches)
     loss, theta = loss_of(case, batches), flat_parameters(case.model)
@@ -75,9 +62,7 @@ def test_a_walk_is_what_steps_by_hand_find(case: Callable[[], Case], direction: 
     if direction == "gradient":
         d = gradient
     elif direction == "random":
-        generator = torch.Generator().manual_seed(3)
-        draws = [torch.randn(p.shape, generator=generator, dtype=p.dtype) for p in case.model.parameters()]
-        d = torch.cat([draw.reshape(-1) for draw in draws])
+        (d,) = draws(case.model, seed=3)
         d *= gradient.norm() / d.norm()
     elif direction == "eigenvector":
         d = wc.eigenvalues(wc.Hessian(problem), seed=3).vectors[:, 0]
@@ -96,16 +81,16 @@ def test_the_eigenvector_is_that_of_the_largest_eigenvalue_and_points_uphill() -
     case = ARCHITECTURES["mlp_tanh"]()
     loss, theta = loss_of(case, [case.batch]), flat_parameters(case.model)
     gradient = gradient_of(loss, theta)
-    top = torch.linalg.eigh(dense_hessian(case.model, case.loss, case.batch)).eigenvectors[:, -1]
+    values, vectors = torch.linalg.eigh(dense_hessian(case.model, case.loss, case.batch))
+    top, exact = vectors[:, -1], float(values[-1])
     d = top * (top @ gradient).sign() * gradient.norm()
     walk = landscape(case.problem(), LR, SPAN, STEPS, direction="eigenvector")
     # the eigenvalue is known to 1e-3, its vector to the square root of that at worst
     assert_same(walk.losses, walked_by_hand(loss, theta, d)["losses"], 3e-2)
     assert walk.losses[0] < walk.loss
-    assert walk.products > 0
+    assert walk.cost.matvecs > 0
     (note,) = walk.notes
     value, error = (float(part) for part in note.removesuffix(".").split()[-3::2])
-    exact = float(torch.linalg.eigvalsh(dense_hessian(case.model, case.loss, case.batch))[-1])
     assert abs(value - exact) <= error + 5e-4 * exact  # the value is printed with four digits
 
 
@@ -205,8 +190,7 @@ def test_vanished_gradients_keep_their_digits_in_float32() -> None:
 
 def test_a_beta_that_is_rounding_is_said_to_be() -> None:
     case = ARCHITECTURES["mlp_tanh"]()
-    batch = (case.batch[0].float(), case.batch[1])
-    problem = wc.Problem(case.model.float(), case.loss, batch)
+    problem = wc.Problem(case.model.float(), case.loss, (case.batch[0].float(), case.batch[1]))
     assert landscape(problem, lr=0.1).notes == ()
     (note,) = landscape(problem, lr=1e-7).notes
     assert "float32" in note
@@ -216,8 +200,7 @@ def test_a_beta_that_is_rounding_is_said_to_be() -> None:
 def test_float32_agrees_with_float64() -> None:
     case = ARCHITECTURES["cnn_batch"]()
     in_double = landscape(case.problem())
-    single = wc.Problem(case.model.float(), case.loss, (case.batch[0].float(), case.batch[1]))
-    in_single = landscape(single)
+    in_single = landscape(wc.Problem(case.model.float(), case.loss, (case.batch[0].float(), case.batch[1])))
     assert in_single.losses.dtype == torch.float64
     assert_same(in_single.losses, in_double.losses, 1e-5)
     assert_same(in_single.distances, in_double.distances, 1e-4)
@@ -274,51 +257,6 @@ def test_gradients_that_share_memory_are_left_alone() -> None:
     assert walk.beta == 0.0
 
 
-# nothing changed
-
-
-class Counting(nn.Module):
-    """Counts its calls in a plain attribute and fails at one of them."""
-
-    def __init__(self, fails_at: int = -1) -> None:
-        super().__init__()
-        self.inside, self.calls, self.fails_at = seeded(cnn), 0, fails_at
-
-    def forward(self, x: Tensor) -> Tensor:
-        self.calls += 1
-        if self.calls == self.fails_at:
-            raise KeyError("half-way")
-        return self.inside(x)
-
-
-@pytest.mark.parametrize("fails_at", [-1, 1, 5], ids=["to_its_end", "fails_at_once", "fails_half_way"])
-def test_nothing_of_the_model_is_changed(fails_at: int) -> None:
-    model = Counting(fails_at).train()
-    for p in model.parameters():
-        p.grad = torch.full_like(p, 2.0)
-    held = {name: (p, p.data_ptr(), p._version, p.detach().clone(), p.grad) for name, p in model.named_parameters()}
-    buffers = {name: (b, b.clone()) for name, b in model.named_buffers()}
-    rng = torch.get_rng_state()
-    problem = wc.Problem(model, nn.CrossEntropyLoss(), (normal(5, 2, 4, 4), integers(CLASSES, 5)))
-    if fails_at < 0:
-        landscape(problem, direction="random")
-    else:
-        with pytest.raises(KeyError, match="half-way"):
-            landscape(problem, direction="random")
-    for name, p in model.named_parameters():
-        was, address, version, values, grad = held[name]
-        assert p is was
-        assert (p.data_ptr(), p._version) == (address, version)
-        assert torch.equal(p, values)
-        assert p.grad is grad
-        assert bool((grad == 2).all())
-    for name, b in model.named_buffers():
-        assert b is buffers[name][0]
-        assert torch.equal(b, buffers[name][1])
-    assert all(module.training for module in model.modules())
-    assert torch.equal(torch.get_rng_state(), rng)
-
-
 def test_a_graph_built_before_the_walk_can_be_differentiated_after_it() -> None:
     case = ARCHITECTURES["mlp_tanh"]()
     loss = case.loss(case.model(case.batch[0]), case.batch[1])
@@ -331,11 +269,37 @@ def test_a_graph_built_before_the_walk_can_be_differentiated_after_it() -> None:
 
 @pytest.mark.parametrize("steps", [1, 8])
 def test_a_walk_takes_one_pass_and_one_more_for_every_step(steps: int) -> None:
-    model = Counting()
-    problem = wc.Problem(model, nn.CrossEntropyLoss(), (normal(5, 2, 4, 4), integers(CLASSES, 5)))
+    problem = capped()
     walk = landscape(problem, steps=steps)
-    assert model.calls == walk.evaluations == 1 + steps
-    assert f"cost {1 + steps} u" in str(walk)
+    assert problem.model.calls == problem.model.graphs == walk.cost.forwards == walk.cost.backwards == 1 + steps
+    assert f"cost: {1 + steps} u" in str(walk)
+
+
+def test_passes_that_fail_are_counted_and_named_once() -> None:
+    problem = capped()
+    walk = landscape(problem, 1.0, (1.0, 40.0), 4, direction=torch.arange(1, 16) / 15.0)  # a = 1, 14, 27, 40
+    assert walk.losses.isnan().tolist() == [False, True, True, True]
+    # each of the three that fail takes a second pass, which looks for the layer
+    assert (walk.cost.forwards, walk.cost.backwards) == (2 + 6, 2)
+    assert problem.model.calls == walk.cost.forwards
+    (note,) = walk.notes
+    assert note.startswith("from step length 14 on, layer ''")
+    assert walk.rows()[-1].value == pytest.approx(2 + 6 / 3)
+
+
+def test_a_parameter_that_overflows_needs_no_search() -> None:
+    problem = capped()
+    huge = torch.zeros(15, dtype=torch.float64)
+    huge[0] = 1e308
+    walk = landscape(problem, 10.0, (1.0, 1.0), 1, direction=huge)
+    assert (walk.cost.forwards, walk.cost.backwards, problem.model.calls) == (2, 1, 2)
+
+
+def test_the_checks_of_a_loader_are_counted_once() -> None:
+    problem = capped(DataLoader(TensorDataset(*BATCH), batch_size=6))
+    walk = landscape(problem, steps=2)
+    assert problem.model.calls == walk.cost.forwards == 5
+    assert landscape(problem, steps=2).cost.forwards == 3
 
 
 # what goes wrong
@@ -378,52 +342,6 @@ def test_a_walk_that_is_nowhere_finite_has_no_beta() -> None:
     assert note.startswith("from step length 3 on, layer ''")
 
 
-class Capped(nn.Linear):
-    """Gives NaN for weights beyond 10, and counts its calls."""
-
-    def __init__(self) -> None:
-        super().__init__(4, CLASSES)
-        self.calls = 0
-
-    def forward(self, x: Tensor) -> Tensor:
-        self.calls += 1
-        return super().forward(x) + (10 - self.weight.abs().max()).log().detach() * 0
-
-
-def capped() -> wc.Problem:
-    return wc.Problem(seeded(Capped), nn.CrossEntropyLoss(), (normal(6, 4), integers(CLASSES, 6)))
-
-
-def test_passes_that_fail_are_counted_and_named_once() -> None:
-    problem = capped()
-    walk = landscape(problem, 1.0, (1.0, 40.0), 4, direction=torch.arange(1, 16) / 15.0)  # a = 1, 14, 27, 40
-    assert walk.losses.isnan().tolist() == [False, True, True, True]
-    assert (walk.evaluations, walk.forwards) == (2, 6)
-    assert problem.model.calls == walk.evaluations + walk.forwards
-    (note,) = walk.notes
-    assert note.startswith("from step length 14 on, layer ''")
-    assert "cost 2 u and 6 forward passes where the loss is not finite" in str(walk)
-    assert [row.value for row in walk.rows() if row.quantity == "cost"] == [pytest.approx(2 + 6 / 3)]
-
-
-def test_a_parameter_that_overflows_needs_no_search() -> None:
-    problem = capped()
-    huge = torch.zeros(15, dtype=torch.float64)
-    huge[0] = 1e308
-    walk = landscape(problem, 10.0, (1.0, 1.0), 1, direction=huge)
-    assert (walk.evaluations, walk.forwards, problem.model.calls) == (1, 1, 2)
-
-
-def test_the_checks_of_a_loader_and_of_a_model_that_draws_are_counted_and_said() -> None:
-    data = TensorDataset(normal(6, 4), integers(CLASSES, 6))
-    problem = wc.Problem(seeded(Capped), nn.CrossEntropyLoss(), DataLoader(data, batch_size=6))
-    walk = landscape(problem, steps=2)
-    assert problem.model.calls == walk.evaluations + walk.forwards == 5
-    assert "2 readings of the loader" in str(walk)
-    again = landscape(problem, steps=2)
-    assert (again.forwards, "readings" in str(again)) == (0, False)
-
-
 def test_what_is_not_finite_at_the_start_is_raised() -> None:
     with pytest.raises(NonFinite):
         landscape(root(-1.0))
@@ -451,8 +369,7 @@ def test_a_direction_of_zero_is_said_to_be() -> None:
 def test_parameters_that_share_memory_are_noted() -> None:
     model = seeded(lambda: nn.Sequential(nn.Linear(4, 4), nn.Linear(4, 4)))
     model[1].weight.data = model[0].weight.data
-    problem = wc.Problem(model, nn.MSELoss(), (normal(6, 4), normal(6, 4, seed=1)))
-    (note,) = landscape(problem).notes
+    (note,) = landscape(wc.Problem(model, nn.MSELoss(), (normal(6, 4), normal(6, 4, seed=1)))).notes
     assert note.startswith("'0.weight' and '1.weight' share their memory")
 
 
@@ -481,26 +398,22 @@ class Noisy(nn.Linear):
 
 @pytest.mark.parametrize("kind", ["draws", "draws from its own", "counts"])
 def test_a_model_that_differs_between_passes_is_refused(kind: str) -> None:
-    problem = wc.Problem(Noisy(kind), nn.CrossEntropyLoss(), (normal(6, 4).float(), integers(CLASSES, 6)))
     with pytest.raises(NotDeterministic):
-        landscape(problem)
+        landscape(wc.Problem(Noisy(kind).double(), nn.CrossEntropyLoss(), BATCH))
 
 
 def test_a_model_that_draws_what_it_does_not_use_is_measured() -> None:
-    problem = wc.Problem(Noisy("ignores its draw"), nn.CrossEntropyLoss(), (normal(6, 4).float(), integers(CLASSES, 6)))
-    assert landscape(problem).beta > 0
+    assert landscape(wc.Problem(Noisy("ignores its draw").double(), nn.CrossEntropyLoss(), BATCH)).beta > 0
 
 
 def test_fixed_noise_is_the_same_at_every_point() -> None:
     model = seeded(lambda: nn.Sequential(nn.Linear(4, 8), nn.Dropout(0.5), nn.Linear(8, CLASSES)))
-    problem = wc.Problem(model, nn.CrossEntropyLoss(), (normal(6, 4), integers(CLASSES, 6)), dropout=3)
-    still = landscape(problem, 1e-9)
+    still = landscape(wc.Problem(model, nn.CrossEntropyLoss(), BATCH, dropout=3), 1e-9)
     assert still.gradient_change_range[1] < 1e-6 * still.gradient_norm
 
 
 def test_a_loader_that_shuffles_is_refused() -> None:
-    data = TensorDataset(normal(6, 4), integers(CLASSES, 6))
-    model = ARCHITECTURES["mlp_tanh"]().model
+    data, model = TensorDataset(*BATCH), ARCHITECTURES["mlp_tanh"]().model
     with pytest.raises(NotDeterministic, match="shuffle"):
         landscape(wc.Problem(model, nn.CrossEntropyLoss(), DataLoader(data, batch_size=2, shuffle=True)))
     in_order = landscape(wc.Problem(model, nn.CrossEntropyLoss(), DataLoader(data, batch_size=4)))
@@ -516,11 +429,11 @@ def test_batches_that_change_without_a_random_number_are_refused() -> None:
             yield normal(6, 4, seed=self.passes), integers(CLASSES, 6)
 
     with pytest.raises(NotDeterministic, match="second pass"):
-        landscape(wc.Problem(ARCHITECTURES["mlp_tanh"]().model, nn.CrossEntropyLoss(), Alternating()))
+        landscape(wc.Problem(seeded(Capped), nn.CrossEntropyLoss(), Alternating()))
 
 
 @pytest.mark.parametrize(
-    ("arguments", "name"),
+    ("arguments", "message"),
     [
         ({"lr": 0.0}, "lr"),
         ({"lr": math.inf}, "lr"),
@@ -528,19 +441,19 @@ def test_batches_that_change_without_a_random_number_are_refused() -> None:
         ({"lr": None}, "lr"),
         ({"span": 0.5}, "span"),
         ({"span": (0.5, "b")}, "span"),
-        ({"steps": 2.5}, "steps"),
         ({"span": (0.0, 1.0)}, "span"),
         ({"span": (2.0, 1.0)}, "span"),
         ({"span": (1.0, math.nan)}, "span"),
+        ({"steps": 2.5}, "steps"),
         ({"steps": 0}, "steps"),
         ({"direction": "downhill"}, "direction"),
         ({"direction": torch.ones(3)}, r"direction has shape \(3,\)"),
-        ({"direction": torch.full((43,), math.nan)}, "direction holds NaN"),
+        ({"direction": torch.full((15,), math.nan)}, "direction holds NaN"),
     ],
 )
-def test_invalid_arguments_are_named(arguments: dict[str, Any], name: str) -> None:
-    with pytest.raises(ValueError, match=f"^{name}"):
-        landscape(ARCHITECTURES["mlp_tanh"]().problem(), **arguments)
+def test_invalid_arguments_are_named(arguments: dict[str, Any], message: str) -> None:
+    with pytest.raises(ValueError, match=f"^{message}"):
+        landscape(capped(), **arguments)
 
 
 def test_what_is_no_problem_is_refused() -> None:
@@ -548,55 +461,16 @@ def test_what_is_no_problem_is_refused() -> None:
         landscape(nn.Linear(2, 2), 0.1)  # type: ignore[arg-type]
 
 
-def replace_head(model: nn.Module) -> None:
-    model[2] = nn.Linear(5, CLASSES).double()
-
-
-CHANGES: dict[str, tuple[Callable[[Any], Any], str]] = {
-    "replaced": (replace_head, "'2.weight' is gone or another tensor"),
-    "frozen": (lambda model: model[0].requires_grad_(False), "'0.weight' is frozen"),
-    "added": (lambda model: model.append(nn.Linear(3, 3).double()), "'3.bias' is new"),
-    "single": (lambda model: model.float(), "'0.weight' was float64 on cpu and is float32 on cpu"),
-}
-PROBES: dict[str, Callable[[wc.Problem], Any]] = {
-    "landscape": lambda p: landscape(p, direction="eigenvector"),
-    "loss_slice": lambda p: wc.loss_slice(p),
-    "covariate_shift": lambda p: wc.covariate_shift(p, torch.optim.SGD(p.model.parameters(), lr=0.1)),
-    "activations": lambda p: wc.activations(p),
-}
-
-
-@pytest.mark.parametrize("probe", PROBES.values(), ids=PROBES)
-@pytest.mark.parametrize(("change", "words"), CHANGES.values(), ids=CHANGES)
-def test_a_model_that_was_changed_since_asks_for_a_new_problem(
-    probe: Callable[[wc.Problem], Any], change: Callable[[Any], Any], words: str
-) -> None:
-    case = ARCHITECTURES["mlp_tanh"]()
-    problem = case.problem()
-    change(case.model)
-    with pytest.raises(InvalidProblem, match=rf"{words}(.|\n)*Make a new one"):
-        probe(problem)
-
-
-# rows and words
-
-
-def test_rows_carry_the_step_and_everything_a_picture_needs() -> None:
+def test_rows_carry_the_step_and_the_scalars_of_the_walk() -> None:
     walk = landscape(ARCHITECTURES["mlp_tanh"]().problem(), steps=2)
-    rows = walk.rows(40)
-    assert {row.step for row in rows} == {40}
-    values = {row.quantity: row.value for row in rows}
-    assert (values["loss_min"], values["loss_max"]) == walk.loss_range
-    assert (values["gradient_change_min"], values["gradient_change_max"]) == walk.gradient_change_range
-    assert (values["beta"], values["loss"], values["gradient_norm"]) == (walk.beta, walk.loss, walk.gradient_norm)
-    for name, column in {"step_length": walk.step_lengths, "distance": walk.distances, "loss": walk.losses}.items():
-        assert [values[f"{name}[{i}]"] for i in range(2)] == column.tolist()
-    assert [values[f"gradient_change[{i}]"] for i in range(2)] == walk.gradient_changes.tolist()
-    assert values["cost"] == 3.0
-    assert {row.step for row in walk.rows()} == {None}
-
-
-def test_progress_is_told_up_to_the_last_step() -> None:
-    shares: list[float] = []
-    landscape(ARCHITECTURES["mlp_tanh"]().problem(), steps=4, progress=lambda _what, share: shares.append(share))
-    assert shares == pytest.approx([0.2, 0.4, 0.6, 0.8])
+    assert {row.step for row in walk.rows(40)} == {40}
+    assert {row.quantity: row.value for row in walk.rows()} == {
+        "loss": walk.loss,
+        "gradient_norm": walk.gradient_norm,
+        "beta": walk.beta,
+        "loss_least": walk.loss_range[0],
+        "loss_greatest": walk.loss_range[1],
+        "gradient_change_least": walk.gradient_change_range[0],
+        "gradient_change_greatest": walk.gradient_change_range[1],
+        "cost": 3.0,
+    }

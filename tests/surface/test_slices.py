@@ -9,7 +9,8 @@ from typing import Any
 
 import pytest
 import torch
-from references import assert_same, dense_hessian, flat_parameters, network
+from by_hand import Capped, capped, draws, gradient_of, loss_of
+from references import assert_same, dense_hessian, flat_parameters
 from torch import Tensor, nn
 from zoo import ARCHITECTURES, CLASSES, Case, Mean, integers, normal, seeded, split
 
@@ -19,26 +20,6 @@ from wellcond.surface.slices import loss_slice
 
 ONE = (torch.ones(1, 1).double(), torch.zeros(1))
 GRID = [-1.0, -0.5, 0.0, 0.5, 1.0]
-
-
-def loss_of(case: Case, batches: list[Any]) -> Callable[[Tensor], float]:
-    parts = [(network(case.model, inputs, case.batchnorm), targets) for inputs, targets in batches]
-    count = sum(targets.numel() for _, targets in batches)
-    return lambda theta: float(sum(case.loss(outputs(theta), y) * y.numel() for outputs, y in parts) / count)
-
-
-def draws(model: nn.Module, seed: int, count: int) -> list[Tensor]:
-    generator = torch.Generator().manual_seed(seed)
-    params = [p for p in model.parameters() if p.requires_grad]
-    return [
-        torch.cat([torch.randn(p.shape, generator=generator, dtype=p.dtype).reshape(-1) for p in params])
-        for _ in range(count)
-    ]
-
-
-def gradient_of(case: Case) -> Tensor:
-    theta = flat_parameters(case.model).requires_grad_()
-    return torch.autograd.grad(case.loss(network(case.model, case.batch[0])(theta), case.batch[1]), theta)[0]
 
 
 # filters by hand
@@ -84,14 +65,14 @@ LAYERS: dict[str, Callable[[], Case]] = {
 }
 
 
-@pytest.mark.parametrize("case", LAYERS.values(), ids=LAYERS)
-def test_filters_are_scaled_to_those_of_the_weights(case: Callable[[], Case]) -> None:
-    case = case()
+@pytest.mark.parametrize("build", LAYERS.values(), ids=LAYERS)
+def test_filters_are_scaled_to_those_of_the_weights(build: Callable[[], Case]) -> None:
+    case = build()
     loss, theta = loss_of(case, [case.batch]), flat_parameters(case.model)
-    d = normalised(case.model, draws(case.model, 5, 1)[0])
+    d = normalised(case.model, draws(case.model, 5)[0])
     found = loss_slice(case.problem(), points=5, seed=5)
     assert found.coordinates.tolist() == GRID
-    assert_same(found.losses, torch.tensor([loss(theta + alpha * d) for alpha in GRID], dtype=torch.float64), 1e-10)
+    assert_same(found.losses, torch.stack([loss(theta + alpha * d) for alpha in GRID]), 1e-10)
 
 
 def test_layers_that_store_inputs_first_have_their_filters_in_columns(transformers: Any) -> None:
@@ -99,7 +80,7 @@ def test_layers_that_store_inputs_first_have_their_filters_in_columns(transforme
     model = seeded(lambda: nn.Sequential(conv1d(CLASSES, 4)))
     case = Case(model, nn.CrossEntropyLoss(), (normal(6, 4), integers(CLASSES, 6)))
     weight, bias = model[0].weight.detach(), model[0].bias.detach()
-    d = draws(model, 0, 1)[0][: 4 * CLASSES].reshape(4, CLASSES)
+    d = draws(model, 0)[0][: 4 * CLASSES].reshape(4, CLASSES)
     d = d * weight.norm(dim=0) / d.norm(dim=0)
     expected = [case.loss(case.batch[0] @ (weight + alpha * d) + bias, case.batch[1]) for alpha in GRID]
     assert_same(loss_slice(case.problem(), points=5).losses, torch.stack(expected), 1e-10)
@@ -120,10 +101,10 @@ def test_dead_filters_stay_where_they_are() -> None:
 # grids
 
 
-@pytest.mark.parametrize("case", ARCHITECTURES.values(), ids=ARCHITECTURES)
+@pytest.mark.parametrize("build", ARCHITECTURES.values(), ids=ARCHITECTURES)
 @pytest.mark.parametrize("several", [False, True], ids=["one_batch", "uneven_batches"])
-def test_a_plane_is_the_loss_at_every_point_of_it(case: Callable[[], Case], several: bool) -> None:
-    case = case()
+def test_a_plane_is_the_loss_at_every_point_of_it(build: Callable[[], Case], several: bool) -> None:
+    case = build()
     batches = split(case.batch, [len(case.batch[1]) - 1, 1]) if several else [case.batch]
     loss, theta = loss_of(case, batches), flat_parameters(case.model)
     first, second = draws(case.model, 2, 2)
@@ -133,7 +114,7 @@ def test_a_plane_is_the_loss_at_every_point_of_it(case: Callable[[], Case], seve
     grid = [-0.2, 0.0, 0.2]
     expected = [[loss(theta + alpha * first + beta * second) for beta in grid] for alpha in grid]
     assert_same(found.losses, torch.tensor(expected, dtype=torch.float64), 1e-10)
-    assert float(found.losses[1, 1]) == pytest.approx(loss(theta), rel=1e-14)
+    assert float(found.losses[1, 1]) == pytest.approx(float(loss(theta)), rel=1e-14)
     assert found.directions == ("random", "random")
 
 
@@ -150,91 +131,54 @@ def test_an_odd_number_of_points_has_the_parameters_in_the_middle(points: int, e
 def test_two_eigenvectors_are_the_first_and_the_second() -> None:
     case = ARCHITECTURES["mlp_tanh"]()
     values, vectors = torch.linalg.eigh(dense_hessian(case.model, case.loss, case.batch))
-    gradient, h = gradient_of(case), 1e-3
+    gradient, h = gradient_of(loss_of(case, [case.batch]), flat_parameters(case.model)), 1e-3
     found = loss_slice(case.problem(), ["eigenvector", "eigenvector"], extent=h, points=3, filter_normalised=False)
     # central differences of the loss along each axis
     curvatures = [float(line[0] - 2 * line[1] + line[2]) / h**2 for line in (found.losses[:, 1], found.losses[1])]
     assert curvatures == pytest.approx(values[[-1, -2]].tolist(), rel=1e-2)
     slopes = [abs(float(line[2] - line[0])) / (2 * h) for line in (found.losses[:, 1], found.losses[1])]
     assert slopes == pytest.approx((vectors[:, [-1, -2]].T @ gradient).abs().tolist(), rel=0.1, abs=1e-3)
-    assert found.products > 0
+    assert found.cost.matvecs > 0
 
 
 def test_the_gradient_and_a_given_vector_are_used_as_they_are() -> None:
     case = ARCHITECTURES["mlp_tanh"]()
     loss, theta, d = loss_of(case, [case.batch]), flat_parameters(case.model), normal(43, seed=9)
-    gradient = gradient_of(case)
+    gradient = gradient_of(loss, theta)
     found = loss_slice(case.problem(), ["gradient", d], points=2, filter_normalised=False)
     expected = [[loss(theta + a * gradient + b * d) for b in (-1.0, 1.0)] for a in (-1.0, 1.0)]
     assert_same(found.losses, torch.tensor(expected, dtype=torch.float64), 1e-10)
     assert found.directions == ("gradient", "given")
-    assert found.evaluations == 1
+    assert found.cost.backwards == 1
 
 
 # promises
 
 
-class Counting(nn.Linear):
-    """Counts its calls and notices graphs; fails at one call, and gives NaN for large weights."""
-
-    def __init__(self, fails_at: int = -1) -> None:
-        super().__init__(4, CLASSES)
-        self.calls, self.fails_at, self.graphs = 0, fails_at, 0
-
-    def forward(self, x: Tensor) -> Tensor:
-        self.calls += 1
-        if self.calls == self.fails_at:
-            raise KeyError("half-way")
-        outputs = super().forward(x)
-        self.graphs += outputs.requires_grad
-        return outputs + (10 - self.weight.abs().max()).log().detach() * 0
-
-
-def counting_problem(fails_at: int = -1) -> wc.Problem:
-    return wc.Problem(Counting(fails_at).double(), nn.CrossEntropyLoss(), (normal(6, 4), integers(CLASSES, 6)))
-
-
 def test_a_slice_takes_forward_passes_alone() -> None:
-    problem = counting_problem()
+    problem = capped()
     found = loss_slice(problem, ["random", "random"], points=5)
-    assert problem.model.calls == found.forwards == 25
-    assert problem.model.graphs == 0
-    assert found.cost == pytest.approx(25 / 3)
-    assert "cost 25 forward passes, about 8.33 u" in str(found)
-
-
-@pytest.mark.parametrize("fails_at", [-1, 1, 4])
-def test_nothing_is_changed(fails_at: int) -> None:
-    problem = counting_problem(fails_at)
-    model = problem.model
-    model.weight.grad = torch.ones_like(model.weight)
-    address, version, values = model.weight.data_ptr(), model.weight._version, model.weight.detach().clone()
-    if fails_at < 0:
-        loss_slice(problem, points=5)
-    else:
-        with pytest.raises(KeyError, match="half-way"):
-            loss_slice(problem, points=5)
-    assert (model.weight.data_ptr(), model.weight._version) == (address, version)
-    assert torch.equal(model.weight, values)
-    assert bool((model.weight.grad == 1).all())
-    assert model.training
+    assert problem.model.calls == found.cost.forwards == 25
+    assert problem.model.graphs == found.cost.backwards == 0
+    assert found.cost.u == pytest.approx(25 / 3)
+    assert "cost: 8.33 u (25 forward and 0 backward passes" in str(found)
 
 
 def test_losses_that_are_not_finite_have_their_place() -> None:
-    problem = counting_problem()
+    problem = capped()
     found = loss_slice(problem, [torch.ones(15)], extent=20.0, points=5, filter_normalised=False)
     assert [math.isnan(loss) for loss in found.losses] == [True, True, False, True, True]
     (note,) = found.notes
     assert "(-20)" in note
     # the middle, two passes at each of the others, of which the second looks for the layer, and one at θ
-    assert problem.model.calls == found.forwards == 10
+    assert problem.model.calls == found.cost.forwards == 10
 
 
 @pytest.mark.parametrize("points", [4, 5])
 def test_a_loss_that_is_not_finite_at_the_parameters_is_raised(points: int) -> None:
     inputs = normal(6, 4)
     inputs[2, 1] = math.nan
-    problem = wc.Problem(Counting().double(), nn.CrossEntropyLoss(), (inputs, integers(CLASSES, 6)))
+    problem = capped((inputs, integers(CLASSES, 6)))
     with pytest.raises(NonFinite, match="inputs of batch 0"):
         loss_slice(problem, points=points)
     assert problem.model.calls <= 3
@@ -265,15 +209,14 @@ def test_parameters_of_norms_stay_where_they_are_whatever_their_shape(norm: nn.M
 
 
 def test_a_model_that_draws_is_refused_at_once() -> None:
-    class Noisy(Counting):
+    class Noisy(Capped):
         def forward(self, x: Tensor) -> Tensor:
             return super().forward(x) * torch.rand(())
 
-    model = Noisy().double()
-    problem = wc.Problem(model, nn.CrossEntropyLoss(), (normal(6, 4), integers(CLASSES, 6)))
+    problem = wc.Problem(seeded(Noisy), nn.CrossEntropyLoss(), (normal(6, 4), integers(CLASSES, 6)))
     with pytest.raises(NotDeterministic):
         loss_slice(problem, points=101)
-    assert model.calls < 10
+    assert problem.model.calls < 10
 
 
 @pytest.mark.parametrize(
@@ -292,21 +235,15 @@ def test_a_model_that_draws_is_refused_at_once() -> None:
 )
 def test_invalid_arguments_are_named(arguments: dict[str, Any], name: str) -> None:
     with pytest.raises(ValueError, match=f"^{name} "):
-        loss_slice(counting_problem(), **arguments)
+        loss_slice(capped(), **arguments)
 
 
-def test_rows_hold_the_grid() -> None:
-    plane = loss_slice(counting_problem(), ["random", "gradient"], points=3)
-    values = {row.quantity: row.value for row in plane.rows(7)}
-    assert {row.step for row in plane.rows(7)} == {7}
-    assert [values[f"coordinate[{i}]"] for i in range(3)] == [-1.0, 0.0, 1.0]
-    assert values["loss[0,2]"] == float(plane.losses[0, 2])
-    assert values["cost"] == pytest.approx(9 / 3 + 1)
-    line = {row.quantity: row.value for row in loss_slice(counting_problem(), points=3).rows()}
-    assert {"loss[0]", "loss[1]", "loss[2]"} <= line.keys()
-
-
-def test_progress_is_told() -> None:
-    shares: list[float] = []
-    loss_slice(counting_problem(), points=4, progress=lambda _what, share: shares.append(share))
-    assert shares == [0.0, 0.25, 0.5, 0.75]
+@pytest.mark.parametrize("directions", [["random"], ["random", "gradient"]], ids=["line", "plane"])
+def test_rows_hold_the_range_of_the_losses(directions: Any) -> None:
+    found = loss_slice(capped(), directions, points=3)
+    assert {row.step for row in found.rows(7)} == {7}
+    assert {row.quantity: row.value for row in found.rows()} == {
+        "loss_least": float(found.losses.min()),
+        "loss_greatest": float(found.losses.max()),
+        "cost": pytest.approx(3 / 3 if len(directions) == 1 else 9 / 3 + 1),
+    }
