@@ -4,13 +4,18 @@ VENV   ?= .venv
 BIN    := $(VENV)/bin
 PIP    := $(BIN)/python -m pip install --quiet --disable-pip-version-check --constraint constraints.txt
 
-.PHONY: demo test lint bench figures docs clean
+.PHONY: demo test quick lint bench figures docs clean
 
 demo: $(VENV)/demo
 	$(BIN)/wellcond demo
 
 test: lint
 	OMP_NUM_THREADS=1 $(BIN)/python -m pytest -n 2
+
+# the inner loop: the first case of every test that is not slow
+quick: $(VENV)/test
+	$(BIN)/ruff check -q src tests
+	OMP_NUM_THREADS=1 $(BIN)/python -m pytest -n 2 --quick
 
 lint: $(VENV)/test
 	$(BIN)/ruff check src tests benchmarks examples docs/scripts
@@ -21,10 +26,10 @@ bench: $(VENV)/bench
 	$(BIN)/python -m benchmarks
 
 figures: $(VENV)/test
-	$(BIN)/python -m wellcond.experiments.fim_conditioning
-	$(BIN)/python -m wellcond.experiments.preconditioned_training
-	$(BIN)/python -m wellcond.experiments.preconditioned_hessian
-	$(BIN)/python examples/deep_linear_network.py --out docs/figures
+	$(BIN)/python -m wellcond.experiments.huang2020_fisher
+	$(BIN)/python -m wellcond.experiments.lange2022_training
+	$(BIN)/python -m wellcond.experiments.lange2022_hessian
+	$(BIN)/python -m wellcond.experiments.santurkar2018_deep_linear
 
 docs: $(VENV)/docs
 	NO_MKDOCS_2_WARNING=1 $(BIN)/mkdocs build --strict

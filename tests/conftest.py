@@ -16,6 +16,21 @@ import torch
 torch.set_num_threads(1)
 
 
+def pytest_addoption(parser: pytest.Parser) -> None:
+    parser.addoption("--quick", action="store_true", help="the first case of every test that is not marked slow")
+
+
+def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item]) -> None:
+    if not config.getoption("--quick"):
+        return
+    first: dict[str, pytest.Item] = {}
+    for item in items:
+        if item.get_closest_marker("slow") is None:
+            first.setdefault(item.nodeid.partition("[")[0], item)
+    config.hook.pytest_deselected(items=[item for item in items if item not in first.values()])
+    items[:] = first.values()
+
+
 @pytest.fixture(scope="session")
 def transformers() -> Any:
     """The library, for all tests of a process: what it finds of torchvision when it is first imported, it keeps."""

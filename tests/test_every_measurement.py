@@ -1,23 +1,33 @@
-"""No measurement changes anything of the user's: not when it ends, and not when it fails half-way."""
+"""What holds for every measurement: nothing of the user's changes, whatever happens; a stale problem is refused;
+progress rises; passes are counted; and the result has all forms. A new measurement is one line in MEASUREMENTS."""
 
 from __future__ import annotations
 
+import contextlib
+import csv
+import inspect
+import json
+import math
 import random
+import re
 from collections.abc import Callable
+from pathlib import Path
 from typing import Any
 
 import numpy as np
 import pytest
 import torch
+from suites import assert_progress_rises
 from torch import Tensor, nn
 from torch.nn.modules import module as global_hooks
 from torch.nn.utils import prune
 from torch.utils.data import BatchSampler, DataLoader, RandomSampler, SubsetRandomSampler, TensorDataset
 from zoo import integers, normal, seeded
 
+import wellcond
 import wellcond as wc
-from wellcond.verify.suggest_lr import suggest_lr
-from wellcond.verify.treat import treat
+from wellcond.errors import InvalidProblem, OutputError
+from wellcond.results import Result, quantities
 
 FAIL = 99.0
 """An input with this value makes the model raise."""
@@ -76,34 +86,45 @@ class Everything(nn.Module):
         return self.head(h.relu() + self.embedding(torch.zeros(len(x), dtype=torch.long)))
 
 
-MEASUREMENTS: dict[str, Callable[[wc.Problem], Any]] = {
+MEASUREMENTS: dict[str, Callable[..., Any]] = {
     "hessian_product": lambda p: wc.Hessian(p) @ torch.ones(p.size),
     "ggn_product": lambda p: wc.GGN(p) @ torch.ones(p.size),
     "fisher_product": lambda p: wc.Fisher(p) @ torch.ones(p.size),
     "fisher_sample_product": lambda p: wc.Fisher(p, "sample") @ torch.ones(p.size),
     "fisher_data_product": lambda p: wc.Fisher(p, "data") @ torch.ones(p.size),
     "dense": lambda p: wc.Hessian(p).layer("head").dense(),
-    "eigenvalues": lambda p: wc.eigenvalues(wc.Hessian(p), tol=0.1, max_matvecs=5),
-    "spectrum": lambda p: wc.spectrum(wc.Fisher(p, params=["head", "conv"])),
-    "density": lambda p: wc.density(wc.Hessian(p, ["head"]), probes=2, steps=3),
-    "trace": lambda p: wc.trace(wc.Hessian(p), tol=0.5, max_matvecs=30),
-    "conditioning": lambda p: wc.conditioning(p, fisher_up_to=10),
+    "scipy": lambda p: wc.Hessian(p, layers="head").to_scipy() @ np.ones(12),
+    "eigenvalues": lambda p, **kw: wc.eigenvalues(wc.Hessian(p), tol=0.1, max_matvecs=5, **kw),
+    "spectrum": lambda p: wc.spectrum(wc.Fisher(p, layers=["head", "conv"])),
+    "density": lambda p, **kw: wc.density(wc.Hessian(p, layers="head"), probes=2, iterations=3, **kw),
+    "trace": lambda p, **kw: wc.trace(wc.Hessian(p), tol=0.5, max_matvecs=30, **kw),
+    "conditioning": lambda p, **kw: wc.conditioning(p, fisher_up_to=10, **kw),
     "kronecker_factors": lambda p: wc.kronecker_factors(p, labels="sample"),
     "neurons": lambda p: wc.neurons(p),
-    "landscape": lambda p: wc.landscape(p, lr=0.01, steps=2),
-    "landscape_eigenvector": lambda p: wc.landscape(p, lr=0.01, steps=1, direction="eigenvector"),
-    "loss_slice": lambda p: wc.loss_slice(p, ("random", "gradient"), points=3),
-    "covariate_shift": lambda p: wc.covariate_shift(p, torch.optim.Adam(p.params.values())),
-    "max_lr": lambda p: wc.max_lr(p, 0.9, tol=0.5, max_matvecs=5),
-    "max_lr_of_adam": lambda p: wc.max_lr(p, optimizer=torch.optim.Adam(p.params.values()), tol=0.5, max_matvecs=5),
-    "suggest_lr": lambda p: suggest_lr(p, steps=2),
+    "landscape": lambda p, **kw: wc.landscape(p, lr=0.01, steps=2, **kw),
+    "landscape_eigenvector": lambda p, **kw: wc.landscape(p, lr=0.01, steps=1, direction="eigenvector", **kw),
+    "loss_slice": lambda p, **kw: wc.loss_slice(p, ("random", "gradient"), points=3, **kw),
+    "covariate_shift": lambda p, **kw: wc.covariate_shift(p, torch.optim.Adam(p.params.values()), **kw),
+    "max_lr": lambda p, **kw: wc.max_lr(p, 0.9, tol=0.5, max_matvecs=5, **kw),
+    "max_lr_of_adam": lambda p, **kw: wc.max_lr(p, optimizer=adam(p), tol=0.5, max_matvecs=5, **kw),
     "activations": lambda p: wc.activations(p),
-    "local_hessian": lambda p: wc.local_hessian(p, "conv").z.exact @ torch.ones(16, dtype=torch.float64),
+    "local_hessian": lambda p: wc.local_hessian(p, "conv"),
+    "local_product": lambda p: wc.local_hessian(p, "conv").z.exact @ torch.ones(16, dtype=torch.float64),
     "back_matching": lambda p: wc.back_matching(p),
-    "treat": lambda p: treat(p, steps=4, seeds=[0], learning_rates=[0.01], remedies=["bnp"]),
+    "suggest_lr": lambda p, **kw: wc.suggest_lr(p, adam(p), 2, **kw),
+    "treat": lambda p, **kw: wc.treat(p, remedies=["bnp"], learning_rates=[0.01], steps=4, seeds=[0], **kw),
 }
-OF_THE_FIRST_BATCH = ("local_hessian", "back_matching")
+"""Every public measurement of a problem, as a user would call it."""
+OF_THE_FIRST_BATCH = ("local_hessian", "local_product", "back_matching")
 WITHOUT_A_LOSS = ("activations",)
+NUMBERS = ("product", "dense", "scipy")
+"""Parts of the names of those that return numbers and not a result."""
+RESULTS = [name for name in MEASUREMENTS if not any(part in name for part in NUMBERS)]
+REPORTING = [name for name, measure in MEASUREMENTS.items() if "kw" in inspect.signature(measure).parameters]
+
+
+def adam(problem: wc.Problem) -> torch.optim.Optimizer:
+    return torch.optim.Adam(problem.params.values())
 
 
 def measurements(*without: str) -> pytest.MarkDecorator:
@@ -329,3 +350,103 @@ def test_interrupted_evaluations_can_be_closed() -> None:
     assert not model.training
     evaluations.close()
     assert_unchanged(before, snapshot(model, loader))
+
+
+# a stale problem
+
+
+def exchanged(model: Any) -> None:
+    model.head.weight = nn.Parameter(model.head.weight.detach().clone())
+
+
+STALE: dict[str, tuple[Callable[[Any], Any], str]] = {
+    "frozen": (lambda m: m.head.bias.requires_grad_(False), "'head.bias' is frozen"),
+    "thawed": (lambda m: m.frozen.requires_grad_(True), "'frozen.bias' is new, or was frozen"),
+    "exchanged": (exchanged, "'head.weight' is gone or another tensor"),
+    "another_layer": (lambda m: setattr(m, "head", nn.Linear(3, 3).double()), "'head.weight' is gone or another"),
+    "assigned": (lambda m: m.load_state_dict(m.state_dict(), assign=True), "is gone or another tensor"),
+    "cast": (lambda m: m.float(), "was float64 on cpu and is float32 on cpu"),
+}
+
+
+@measurements()
+@pytest.mark.parametrize("how", STALE)
+def test_a_stale_problem_is_refused_by_every_measurement(measure: Any, how: str) -> None:
+    model, loader = build()
+    problem = wc.Problem(model, nn.CrossEntropyLoss(), list(loader))
+    change, message = STALE[how]
+    change(model)
+    with pytest.raises(InvalidProblem, match=message):
+        measure(problem)
+
+
+# what every result can do
+
+
+@pytest.mark.parametrize("name", REPORTING)
+def test_progress_rises(name: str) -> None:
+    model, loader = build()
+    calls: list[tuple[str, float]] = []
+    problem = wc.Problem(model, nn.CrossEntropyLoss(), list(loader))
+    MEASUREMENTS[name](problem, progress=lambda what, share: calls.append((what, share)))
+    assert_progress_rises(calls)
+
+
+@measurements()
+def test_every_pass_is_counted(measure: Any) -> None:
+    model, loader = build()
+    calls = []
+    model.conv.register_forward_hook(lambda *_: calls.append(1))
+    batches = list(loader)
+    problem = wc.Problem(model, nn.CrossEntropyLoss(), batches)
+    result = measure(problem)
+    assert calls
+    assert problem.cost.forwards * len(batches) <= len(calls) + 1e-9  # runs of copies and parts are their own
+    cost = getattr(result, "cost", None)
+    if cost is not None:
+        assert 0 < cost.u < math.inf
+        assert "u" in str(cost)
+
+
+@pytest.mark.parametrize("name", RESULTS)
+def test_a_result_has_every_form(name: str, tmp_path: Path) -> None:
+    model, loader = build()
+    result = MEASUREMENTS[name](wc.Problem(model, nn.CrossEntropyLoss(), list(loader)))
+    assert isinstance(result, Result)
+    assert type(result).__name__ in wellcond.__all__  # importable by name, for annotations
+    rows = result.rows(7)
+    assert rows
+    assert {row.quantity for row in rows} <= quantity_names()
+    assert all(row.step is not None for row in rows)
+    frame = result.to_pandas()
+    assert list(frame.columns) == ["step", "layer", "quantity", "value", "unit"]
+    assert len(frame) == len(result.rows())
+    with result.save(tmp_path / "x.csv").open() as file:
+        assert len(list(csv.reader(file))) == 1 + len(result.rows())
+    content = json.loads(result.save(tmp_path / "x.json").read_text())
+    assert content["result"] == type(result).__name__
+    assert len(content["rows"]) == len(result.rows())
+    assert str(result)
+    assert "<" in result._repr_html_()
+    assert result.save(tmp_path / "x.html").read_text().startswith("<!doctype html>")
+    with pytest.raises(OutputError, match="no known form"):
+        result.save(tmp_path / "x.docx")
+    with contextlib.suppress(OutputError):  # not every result has a picture
+        assert result.save(tmp_path / "x.png").read_bytes().startswith(b"\x89PNG")
+
+
+def quantity_names() -> set[str]:
+    """The constants of the one place that names quantities."""
+    names: set[str] = set()
+    for value in vars(quantities).values():
+        if isinstance(value, str):
+            names.add(value)
+        elif isinstance(value, quantities.MatrixQuantities):
+            names |= {v for v in vars(value).values() if isinstance(v, str)} | set(value.kappa.values())
+    return names
+
+
+def test_a_quantity_is_a_word_without_numbers_or_keys() -> None:
+    words = [name for name in quantity_names() if not name.startswith("_") and "\n" not in name and " " not in name]
+    assert len(words) > 80
+    assert all(re.fullmatch(r"[a-z]+(_[a-z]+)*", word) for word in words if "." not in word and "/" not in word)
