@@ -5,7 +5,23 @@ from __future__ import annotations
 import math
 from dataclasses import dataclass, field
 
+from wellcond.report.table import MATRICES
 from wellcond.results import Row
+from wellcond.results.quantities import (
+    DYING,
+    EXAMPLES,
+    FULL,
+    GRADIENT_NORM,
+    HESSIAN,
+    LOSS,
+    MAX_LR,
+    MOMENTUM,
+    UNITS,
+    WEIGHT_NORM,
+)
+
+AWKWARD_NAME = ":ok:[red]<b>&2"
+"""An emoji code, a style of rich and a tag of HTML, none of which a layer's name may become."""
 
 
 @dataclass(frozen=True)
@@ -21,27 +37,39 @@ class Subject:
         return self.given
 
 
+def network(**values: float) -> list[Row]:
+    """Rows of the whole network, by quantity."""
+    return [Row(None, "", quantity, value, "") for quantity, value in values.items()]
+
+
+def column(quantity: str, *values: float) -> list[Row]:
+    """One quantity of the layers fc1, fc2, …"""
+    return [Row(None, f"fc{i}", quantity, value, "") for i, value in enumerate(values, start=1)]
+
+
 def layer(name: str, kappa: float = 10.0, lambda_max: float = 1.0, dying: int = 1) -> list[Row]:
-    values = {"dying": float(dying), "full": 2.0, "units": 8.0, "weight_norm": 3.0, "gradient_norm": 0.5}
-    for matrix in ("Σx", "Σ∇h"):
-        values |= {f"lambda_max({matrix})": lambda_max, f"rank({matrix})": 3.0, f"dimension({matrix})": 4.0}
-        values |= {f"kappa_{p}%({matrix})": kappa for p in (20, 50, 80, 100)}
+    values = {DYING: float(dying), FULL: 2.0, UNITS: 8.0, WEIGHT_NORM: 3.0, GRADIENT_NORM: 0.5}
+    for names in MATRICES.values():
+        values |= {names.lambda_max: lambda_max, names.rank: 3.0, names.dimension: 4.0}
+        values |= dict.fromkeys(names.kappa.values(), kappa)
     return [Row(None, name, quantity, value, "") for quantity, value in values.items()]
 
 
-NETWORK = [
-    Row(None, "", "loss", 2.3, ""),
-    Row(None, "", "examples", 64.0, "examples"),
-    Row(None, "", "lambda_max(H)", 4.0, ""),
-    Row(None, "", "lambda_max_error(H)", 0.04, ""),
-    Row(None, "", "max_lr", 0.5, "lr"),
-]
-
+NETWORK = network(
+    **{
+        LOSS: 2.3,
+        EXAMPLES: 64.0,
+        HESSIAN.lambda_max: 4.0,
+        HESSIAN.lambda_max_error: 0.04,
+        MAX_LR: 0.95,
+        MOMENTUM: 0.9,
+    }
+)
 
 AWKWARD = Subject(
-    [*NETWORK, *layer("fc1"), *layer("<b>fc&2</b>", kappa=math.inf, lambda_max=0.0, dying=5)],
+    [*NETWORK, *layer("fc1"), *layer(AWKWARD_NAME, kappa=math.inf, lambda_max=0.0, dying=5)],
     not_covered={"bn1": "has no Σx"},
 )
-"""Two layers, one of them with an infinite condition number, no gradient and a name that looks like HTML."""
+"""Two layers, one of them with an infinite condition number, no gradient and a name that means something elsewhere."""
 
 SOUND = Subject([*NETWORK, *layer("fc1"), *layer("fc2", kappa=3.0, dying=0)])

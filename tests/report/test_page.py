@@ -6,13 +6,16 @@ import sys
 from dataclasses import replace
 from html.parser import HTMLParser
 from pathlib import Path
+from types import SimpleNamespace
 
 import pytest
-from subjects import AWKWARD, SOUND
+import torch
+from subjects import AWKWARD, AWKWARD_NAME, SOUND
 
 from wellcond.errors import WellcondError
 from wellcond.report.page import page, save_page
 from wellcond.results import Row
+from wellcond.results.quantities import TRAINING_LOSS
 
 VOID = {"meta", "br", "link", "img", "input", "hr"}
 
@@ -74,19 +77,19 @@ def test_plotly_is_inside_exactly_once() -> None:
 def test_headlines_come_first() -> None:
     words = Document(page({"net": AWKWARD})).words
     assert words.index("Diagnosis of net") < words.index("2.3 on 64 examples") < words.index("Condition numbers of")
-    assert "κ50 of Σx is ∞ at <b>fc&2</b>" in words
-    assert "5 of 8 at <b>fc&2</b>" in words
+    assert f"κ50 of Σx is ∞ at {AWKWARD_NAME}" in words
+    assert f"5 of 8 at {AWKWARD_NAME}" in words
 
 
 def test_names_of_layers_and_networks_are_escaped() -> None:
     text = page({"<script>alert(1)</script>": AWKWARD})
-    assert "<b>fc&2</b>" not in text
+    assert "<b>" not in text
     assert "<script>alert(1)" not in text
     document = Document(text)
     assert "<script>alert(1)</script>" in document.words
     labels = {label for figure in document.figures.values() for trace in figure["data"] for label in trace.get("x", [])}
     # plotly reads tags in labels, and shows entities as what they stand for
-    assert "&lt;b&gt;fc&amp;2&lt;/b&gt;" in labels
+    assert ":ok:[red]&lt;b&gt;&amp;2" in labels
 
 
 def test_a_name_cannot_end_the_script_that_holds_the_figures() -> None:
@@ -131,9 +134,9 @@ def test_facts_that_all_networks_share_are_said_once() -> None:
 def test_density_and_training_appear_when_given() -> None:
     plain = Document(page({"a": AWKWARD})).words
     assert "Spectral density" not in plain
-    density = [Row(None, "", f"density({x})", y, "") for x, y in ((0.0, 1.0), (1.0, 0.5))]
-    curve = [Row(step, "", "training_loss", 2.0 / (step + 1), "") for step in range(3)]
-    document = Document(page({"a": AWKWARD}, more={"a": density + curve}))
+    density = SimpleNamespace(grid=torch.tensor([0.0, 1.0]), density=torch.tensor([1.0, 0.5]), error=torch.zeros(2))
+    curve = [Row(step, "", TRAINING_LOSS, 2.0 / (step + 1), "") for step in range(3)]
+    document = Document(page({"a": AWKWARD}, rows={"a": curve}, densities={"a": density}))
     assert "Spectral density of the Hessian" in document.words
     curves = [t for f in document.figures.values() for t in f["data"] if t["x"] == [0, 1, 2]]
     assert [trace["y"] for trace in curves] == [[2.0, 1.0, 2.0 / 3]]

@@ -2,10 +2,11 @@ from __future__ import annotations
 
 import math
 
-from wellcond.report.columns import Column, grouped, shortened
+from wellcond.report.table import Column
+from wellcond.results.text import grouped, shortened
 
 KAPPA = Column("κ", "kappa", "", worst="highest")
-RANK = Column("rank", "rank", "", of="size", worst="lowest")
+RANK = Column("rank", "rank", "", maximum="size", worst="lowest")
 
 
 def test_infinity_is_the_worst_and_is_written() -> None:

@@ -5,7 +5,8 @@ from pathlib import Path
 
 import pytest
 
-from wellcond.results.files import OutputError, write_atomically
+from wellcond.errors import OutputError
+from wellcond.results.files import write_atomically
 
 
 def test_an_old_file_is_replaced(tmp_path: Path) -> None:
