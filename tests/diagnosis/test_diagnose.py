@@ -1,21 +1,37 @@
-"""A diagnosis against dense float64 references, and its behaviour when a part of it cannot be had."""
+"""A diagnosis against dense float64 references, what happens when a part of it fails, and the forms it is saved in."""
 
 from __future__ import annotations
 
 import copy
+import json
 import math
+from pathlib import Path
 from typing import Any
 
 import pytest
 import torch
+from suites import assert_progress_rises
 from torch import Tensor, nn
 from torch.utils.data import DataLoader, TensorDataset
 
 import wellcond as wc
 from wellcond.diagnosis import diagnose as module
 from wellcond.diagnosis.diagnose import diagnose
-from wellcond.report.pivot import Pivot
-from wellcond.errors import InvalidProblem, NotDeterministic
+from wellcond.errors import InvalidProblem, NotDeterministic, OutputError
+from wellcond.report.table import Pivot
+from wellcond.results.quantities import (
+    CONVOLUTIONS,
+    EXAMPLES,
+    GRADIENT_NORM,
+    HESSIAN,
+    INPUT,
+    LOSS,
+    LR,
+    MAX_LR,
+    MAX_LR_HIGH,
+    MAX_LR_LOW,
+    MOMENTUM,
+)
 
 
 def data(count: int = 32) -> tuple[Tensor, Tensor]:
@@ -52,16 +68,17 @@ def without_hessian() -> wc.Problem:
 # numbers
 
 
-def test_sharpness_trace_and_step_limit_are_those_of_the_dense_hessian() -> None:
+def test_sharpness_trace_and_largest_rate_are_those_of_the_dense_hessian() -> None:
     d = diagnose(problem())
     dense = torch.linalg.eigvalsh(wc.Hessian(problem()).dense())
     found = Pivot.of(d.rows()).network
     # 1 % is the asked error, of both ends; the trace's bar is a standard error, of which 4 are never left
-    assert found["lambda_max(H)"] == pytest.approx(float(dense[-1]), rel=1e-2)
-    assert found["lambda_min(H)"] == pytest.approx(float(dense[0]), rel=1e-2)
-    assert abs(found["trace(H)"] - float(dense.sum())) <= 4 * found["trace_error(H)"] + 1e-9
-    assert found["max_lr"] == pytest.approx(2 / float(dense[-1]), rel=1e-2)
-    assert found["max_lr"] + found["max_lr_error"] >= 2 / float(dense[-1])
+    assert found[HESSIAN.lambda_max] == pytest.approx(float(dense[-1]), rel=1e-2)
+    assert found[HESSIAN.lambda_min] == pytest.approx(float(dense[0]), rel=1e-2)
+    assert abs(found[HESSIAN.trace] - float(dense.sum())) <= 4 * found[HESSIAN.trace_error] + 1e-9
+    assert found[MOMENTUM] == 0.9
+    assert found[MAX_LR] == pytest.approx(2 * 1.9 / float(dense[-1]), rel=1e-2)
+    assert found[MAX_LR_LOW] <= 2 * 1.9 / float(dense[-1]) <= found[MAX_LR_HIGH]
 
 
 @pytest.mark.parametrize("sizes", [[32], [20, 12]], ids=["one_batch", "uneven_batches"])
@@ -73,9 +90,9 @@ def test_loss_and_gradient_norms_are_those_of_autograd_on_all_examples(sizes: li
     gradients = torch.autograd.grad(loss, list(model.parameters()))
     first, last = (torch.cat([g.flatten() for g in pair]).norm() for pair in (gradients[:2], gradients[2:]))
     pivot = Pivot.of(d.rows())
-    assert pivot.network["loss"] == pytest.approx(loss.item())
-    assert pivot.network["examples"] == 32
-    assert pivot.column("gradient_norm") == pytest.approx({"0": float(first), "2": float(last)})
+    assert pivot.network[LOSS] == pytest.approx(loss.item())
+    assert pivot.network[EXAMPLES] == 32
+    assert pivot.column(GRADIENT_NORM) == pytest.approx({"0": float(first), "2": float(last)})
 
 
 def test_weight_norms_take_a_layers_weight_and_bias_together() -> None:
@@ -88,7 +105,7 @@ def test_rows_say_each_thing_once_and_name_the_matrix_sizes() -> None:
     rows = diagnose(problem()).rows()
     keys = [(row.layer, row.quantity) for row in rows]
     assert len(keys) == len(set(keys))
-    assert Pivot.of(rows).layers["0"]["dimension(Σx)"] == 4
+    assert Pivot.of(rows).layers["0"][INPUT.dimension] == 4
 
 
 def test_a_model_that_is_itself_a_layer_has_a_name() -> None:
@@ -100,16 +117,50 @@ def test_a_model_that_is_itself_a_layer_has_a_name() -> None:
 def test_convolutions_whose_positions_count_as_examples_are_counted() -> None:
     model = nn.Sequential(nn.Conv2d(1, 2, 3), nn.ReLU(), nn.Flatten(), nn.Linear(8, 3)).double()
     x, y = torch.randn(5, 1, 4, 4, dtype=torch.float64), torch.arange(5) % 3
-    assert Pivot.of(diagnose(problem(model, (x, y))).rows()).network["convolutions"] == 1
-    assert "convolutions" not in Pivot.of(diagnose(problem()).rows()).network
+    assert Pivot.of(diagnose(problem(model, (x, y))).rows()).network[CONVOLUTIONS] == 1
+    assert CONVOLUTIONS not in Pivot.of(diagnose(problem()).rows()).network
 
 
-def test_the_optimizers_lr_stands_beside_its_own_limit() -> None:
+@pytest.mark.parametrize("options", [{"momentum": 0.5}, {"momentum": 0.9, "weight_decay": 0.1}])
+def test_the_limit_is_that_of_the_optimizer_and_costs_no_further_product(options: dict[str, float]) -> None:
     model = network()
-    optimizer = torch.optim.SGD(model.parameters(), lr=0.05, momentum=0.9)
-    found = Pivot.of(diagnose(problem(model), optimizer).rows()).network
-    assert (found["lr"], found["momentum"]) == (0.05, 0.9)
-    assert found["max_lr(optimizer)"] == pytest.approx(1.9 * found["max_lr"])
+    optimizer = torch.optim.SGD(model.parameters(), lr=0.05, **options)
+    d = diagnose(problem(model), optimizer)
+    found = Pivot.of(d.rows()).network
+    assert (found[LR], found[MOMENTUM]) == (0.05, options["momentum"])
+    decay = options.get("weight_decay", 0.0)
+    assert found[MAX_LR] == pytest.approx(2 * (1 + options["momentum"]) / (found[HESSIAN.lambda_max] + decay))
+    assert d.max_lr is not None
+    assert d.max_lr.cost.matvecs == 0
+
+
+def test_adam_is_bounded_like_any_other_optimizer() -> None:
+    model = network()
+    optimizer = torch.optim.Adam(model.parameters(), lr=0.01)
+    d = diagnose(problem(model), optimizer)
+    assert d.max_lr is not None
+    assert d.max_lr.value == pytest.approx(wc.max_lr(problem(model), optimizer=optimizer).value, rel=1e-2)
+    assert f"{d.max_lr.value:.3g} with momentum 0.9; the optimizer is at 0.01" in " ".join(str(d).split())
+
+
+def test_an_optimizer_whose_step_is_not_known_is_named_and_the_rest_is_there() -> None:
+    class Unknown(torch.optim.Optimizer):
+        pass
+
+    model = network()
+    d = diagnose(problem(model), Unknown(model.parameters(), {"lr": 0.25}))
+    assert set(d.failed) == {"largest stable lr"}
+    assert "Unknown" in d.failed["largest stable lr"]
+    assert d.max_lr is None
+    assert Pivot.of(d.rows()).network[LR] == 0.25
+
+
+def test_the_cost_is_that_of_all_parts() -> None:
+    d = diagnose(problem())
+    assert d.hessian is not None
+    assert d.trace is not None
+    assert d.cost.matvecs == d.hessian.matvecs + d.trace.matvecs
+    assert d.about["cost"] in str(d.cost)
 
 
 def test_memory_bounds_the_products_on_a_large_network(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -127,7 +178,7 @@ def test_a_hessian_that_does_not_exist_is_said_and_the_rest_is_there() -> None:
     assert set(d.failed) == {"Hessian eigenvalues", "Hessian trace"}
     assert "NaN" in d.failed["Hessian trace"]
     assert d.hessian is None
-    assert d.step.plain is None
+    assert d.max_lr is None
     assert d.conditioning is not None
     assert "Hessian eigenvalues, Hessian trace: " in str(d)
 
@@ -139,7 +190,7 @@ def test_an_optimizers_lr_is_shown_without_a_hessian_too() -> None:
 
 
 def test_any_exception_of_one_part_stays_in_that_part(monkeypatch: pytest.MonkeyPatch) -> None:
-    def burst(_: wc.Problem) -> None:
+    def burst(_: wc.Problem, **options: Any) -> None:
         raise RuntimeError("no such kernel\nwith a second line")
 
     monkeypatch.setattr(module, "neurons", burst)
@@ -156,7 +207,7 @@ def test_nan_weights_are_named_and_nothing_is_made_up() -> None:
     d = diagnose(problem(model))
     assert "'0.weight' holds NaN" in d.failed["gradients"]
     assert math.isnan(d.weights["0"])
-    assert "loss" not in Pivot.of(d.rows()).network
+    assert LOSS not in Pivot.of(d.rows()).network
     assert "'0.weight' holds NaN" in " ".join(str(d).split())
 
 
@@ -171,7 +222,7 @@ def test_a_problem_that_cannot_be_measured_raises() -> None:
 def test_an_optimizer_of_another_model_is_refused_before_the_work() -> None:
     calls: list[str] = []
     other = torch.optim.SGD(network().parameters(), lr=0.1)
-    with pytest.raises(InvalidProblem, match="made for another model"):
+    with pytest.raises(InvalidProblem, match=r"made for another\s+model"):
         diagnose(problem(), other, progress=lambda what, share: calls.append(what))
     assert calls == []
 
@@ -196,12 +247,11 @@ def test_nothing_of_the_users_is_changed() -> None:
 def test_progress_rises_from_zero_to_one_and_names_every_part() -> None:
     calls: list[tuple[str, float]] = []
     diagnose(problem(), progress=lambda what, share: calls.append((what, share)))
-    shares = [share for _, share in calls]
-    assert shares == sorted(shares)
-    assert shares[0] == 0
-    assert shares[-1] == pytest.approx(1.0)
+    assert_progress_rises(calls)
+    assert calls[0][1] == 0
+    assert calls[-1][1] == pytest.approx(1.0)
     assert list(dict.fromkeys(what for what, _ in calls)) == [
-        "gradients", "conditioning", "neurons", "Hessian eigenvalues", "Hessian trace",
+        "gradients", "conditioning", "neurons", "Hessian eigenvalues", "Hessian trace", "largest stable lr",
     ]  # fmt: skip
 
 
@@ -219,3 +269,31 @@ def test_text_has_headlines_a_line_a_layer_and_what_is_missing_in_eighty_columns
     assert any(line.startswith("0 ") and line.count("/") == 4 for line in text.splitlines())
     assert "not covered           1: BatchNorm1d scales each feature by itself" in text
     assert max(map(len, text.splitlines())) <= 80
+
+
+# forms
+
+
+def test_the_suffix_decides_the_form(tmp_path: Path) -> None:
+    d = diagnose(problem())
+    content = json.loads(d.save(tmp_path / "d.json").read_text(encoding="utf-8"))
+    assert content["result"] == "Diagnosis"
+    assert [row["quantity"] for row in content["rows"]] == [row.quantity for row in d.rows()]
+    assert d.hessian is not None
+    assert content["values"]["hessian"]["values"] == d.hessian.values.tolist()
+    lines = d.save(tmp_path / "d.csv").read_text(encoding="utf-8").splitlines()
+    assert lines[0] == "step,layer,quantity,value,unit"
+    assert len(lines) == 1 + len(d.rows())
+    assert d.save(tmp_path / "d.html").read_text(encoding="utf-8").startswith("<!doctype html>")
+    assert d.save(tmp_path / "d.png").read_bytes().startswith(b"\x89PNG")
+
+
+@pytest.mark.parametrize("name", ["d.txt", "d", "d.pkl"])
+def test_a_suffix_without_a_form_is_refused(name: str, tmp_path: Path) -> None:
+    with pytest.raises(OutputError, match=r"has no known form; end it in one of \.csv, \.json, \.html, \.png"):
+        diagnose(problem()).save(tmp_path / name)
+    assert list(tmp_path.iterdir()) == []
+
+
+def test_rows_carry_the_training_step() -> None:
+    assert {row.step for row in diagnose(problem()).rows(7)} == {7}

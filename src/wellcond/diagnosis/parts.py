@@ -54,7 +54,7 @@ class Parts:
 
         def report(_what: str, share_of_part: float) -> None:
             if self.progress is not None:
-                self.progress(name, begin + share * min(share_of_part, 1.0))
+                self.progress(name, min(begin + share * share_of_part, begin + share, 1.0))
 
         report(name, 0.0)
         try:
