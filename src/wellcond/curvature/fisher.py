@@ -102,6 +102,7 @@ def term_dims(problem: Problem, outputs: Tensor) -> tuple[int, ...]:
 
 
 def likelihood_of(problem: Problem) -> Likelihood:
+    """The problem's likelihood; raises `InvalidProblem` where its loss is not that of one."""
     if problem.likelihood is None:
         raise InvalidProblem(
             "the loss was not recognised as cross-entropy, squared error or binary cross-entropy with logits "

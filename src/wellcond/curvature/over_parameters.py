@@ -88,7 +88,7 @@ class CurvatureOperator(TensorOperator):
         weight = 0.0
         names = self.names
         # a kept graph needs the measured state too: gradient checkpointing runs the model again in the backward pass
-        with naming_missing_derivatives(), self.problem.measuring(), contextlib.closing(self._batch_products()) as products:
+        with naming_missing_derivatives(), self.problem.measuring(), contextlib.closing(self._by_batch()) as products:
             named = [[names[i] for i in block] for block, _ in jobs]
             totals = [torch.zeros_like(columns.T) for _, columns in jobs]
             for product, terms in products:
@@ -107,7 +107,7 @@ class CurvatureOperator(TensorOperator):
 
     # graphs
 
-    def _batch_products(self) -> Generator[tuple[Product, float], None, None]:
+    def _by_batch(self) -> Generator[tuple[Product, float], None, None]:
         if self.problem.is_one_batch:
             state = self._state()
             if self._kept is None or not _is_same(self._kept[0], state):

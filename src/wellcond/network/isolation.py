@@ -19,10 +19,16 @@ OF_EVERY_MODULE = vars(nn.Module()).keys()
 
 @contextlib.contextmanager
 def isolated(model: nn.Module, device: torch.device, *, batch_statistics: bool, dropout: bool) -> Iterator[None]:
-    """Put the model into the measured state; on leaving, modes, buffers, RNG and kernel choices are as they were.
+    """Put a model into the measured state; on leaving, modes, buffers, generators and kernel choices are as they were.
 
-    Buffers, and tensors that are plain attributes, are exchanged for copies, so that the user's own tensors are never
+    Buffers, and tensors that are plain attributes, are exchanged for copies. So the user's own tensors are never
     written to, not even by a BatchNorm that updates its running statistics.
+
+    Args:
+        model: The model to measure.
+        device: Where it computes.
+        batch_statistics: Whether BatchNorm uses the statistics of each batch instead of its running ones.
+        dropout: Whether dropout is on.
     """
     modules = list(model.modules())
     modes = [(module, module.training) for module in modules]
@@ -53,7 +59,7 @@ def isolated(model: nn.Module, device: torch.device, *, batch_statistics: bool, 
         stack.enter_context(sdpa_kernel(SDPBackend.MATH))  # the only attention kernel with a double backward
         stack.enter_context(_attention_fast_path_off())  # it computes layers without calling them
         if device.type == "cuda":
-            # cuDNN's RNNs have no double backward; TF32 keeps ten bits, which no error bound here reckons with
+            # cuDNN's RNNs have no double backward; TF32 keeps ten bits, which no error bound here allows for
             use_cudnn = not any(isinstance(module, nn.RNNBase) for module in modules)
             kept = {name: getattr(torch.backends.cudnn, name) for name in ("benchmark", "deterministic")}
             stack.enter_context(torch.backends.cudnn.flags(enabled=use_cudnn, allow_tf32=False, **kept))
@@ -76,7 +82,7 @@ def isolated(model: nn.Module, device: torch.device, *, batch_statistics: bool, 
 def parameters_kept(params: Iterable[nn.Parameter]) -> Iterator[None]:
     """Inside, give a parameter other values by `p.data = tensor`; on leaving, each has its own storage again.
 
-    The user's memory is never written to, so it is as before bit for bit whatever happens, and graphs that were built
+    The user's memory is never written to. It stays as it is bit for bit, whatever happens, and graphs that were built
     on it before can still be differentiated.
     """
     own = [(p, p.data) for p in params]
@@ -89,7 +95,7 @@ def parameters_kept(params: Iterable[nn.Parameter]) -> Iterator[None]:
 
 @contextlib.contextmanager
 def rng_kept(device: torch.device) -> Iterator[None]:
-    """Random number generators of Python, NumPy, the CPU and the model's device are as before afterwards."""
+    """Put the random number generators of Python, NumPy, the CPU and the model's device back afterwards."""
     devices = [device] if device.type == "cuda" else []
     of_python, of_numpy = random.getstate(), np.random.get_state()
     try:
@@ -111,7 +117,7 @@ def seed_generators(seed: int, device: torch.device) -> None:
 
 @contextlib.contextmanager
 def loader_generators_kept(batches: Any) -> Iterator[None]:
-    """A loader's own generators (its, its sampler's) do not advance."""
+    """Keep a loader's own generators, and those of its samplers, from advancing."""
     batch_sampler = getattr(batches, "batch_sampler", None)
     owners = [batches, getattr(batches, "sampler", None), batch_sampler, getattr(batch_sampler, "sampler", None)]
     generators = [getattr(owner, "generator", None) for owner in owners]
@@ -120,13 +126,13 @@ def loader_generators_kept(batches: Any) -> Iterator[None]:
 
 
 def generators_of(model: nn.Module) -> list[torch.Generator]:
-    """Those that its modules hold as attributes."""
+    """The generators that a model's modules hold as attributes."""
     values = (value for module in model.modules() for value in _own_attributes(module).values())
     return [value for value in values if isinstance(value, torch.Generator)]
 
 
 def _own_attributes(module: nn.Module) -> dict[str, Any]:
-    """Those that every module has are left out, which saves most of the time."""
+    """A module's own attributes. Those that every module has are left out, which saves most of the time."""
     attributes = vars(module)
     return {key: attributes[key] for key in attributes.keys() - OF_EVERY_MODULE}
 
@@ -143,10 +149,10 @@ def _generators_kept(generators: Iterable[torch.Generator]) -> Iterator[None]:
 
 @contextlib.contextmanager
 def _attributes_kept(modules: Iterable[nn.Module]) -> Iterator[None]:
-    """Tensors that are plain attributes of modules, or in lists that are, may be replaced and written to inside.
+    """Put back tensors that are plain attributes of modules, or in lists that are; inside they may be written to.
 
-    Pruning, and weight and spectral norm of the old kind, keep there the weight, with its graph, that they compute anew
-    on every pass. Tensors without a graph are exchanged for copies, as buffers are.
+    Pruning, and the old weight and spectral norm, keep the weight they compute on every pass there, with its graph.
+    Tensors without a graph are exchanged for copies, as buffers are.
     """
     before = [(module, _own_attributes(module)) for module in modules]
     lists = {

@@ -1,4 +1,4 @@
-"""What a layer type means: the rows it multiplies, its patches, its groups. One registry; unknown types are reported.
+"""What a layer type means: the rows it multiplies, its patches, its groups. One registry; unknown types are listed.
 
 Index legend: n example, t position (pixel, token) of the output, c group, i inputs of a weight's row, o outputs.
 A weighted layer computes h = W x at every position, so its weight gradient is Σ_t g_t x_tᵀ with x_t the *patch*
@@ -225,7 +225,7 @@ def is_affine(module: nn.Module) -> bool:
 
 
 def weighted_layers(model: nn.Module) -> dict[str, nn.Module]:
-    """The layers that have a rule, by name; parts of a block that has one are left to it."""
+    """The layers that have a rule, by name; parts of a block with a rule of its own are left out."""
     blocks = [name for name, m in model.named_modules() if isinstance(rule_for(m), BlockRule)]
     inside = tuple(f"{name}." if name else "" for name in blocks)
     return {

@@ -1,4 +1,4 @@
-"""Taps: the only hooks in the library. They see what layers receive, give and get back as gradient, as a stream.
+"""Taps: the only hooks in the library. They see what layers receive and return, and the gradients that come back.
 
 Nothing is stored here: a callback reduces each tensor as it passes by, so one pass over a very deep network needs
 no more memory than its own forward and backward.
@@ -31,8 +31,13 @@ OnExit = Callable[[nn.Module, Any], Any]
 def tapped(modules: Mapping[str, nn.Module], on_call: OnCall, on_gradient: OnGradient | None = None) -> Iterator[None]:
     """Watch modules while the block runs; the hooks come off in any case.
 
-    Gradients come from a hook on the output *tensor*: unlike a module's backward hook it survives an in-place
-    activation behind the layer, and a module called twice reports each call.
+    Gradients come from a hook on the output *tensor*. Unlike a module's backward hook, it survives an in-place
+    activation behind the layer, and a module that is called twice reports each call.
+
+    Args:
+        modules: The modules to watch, by name.
+        on_call: Called after each forward call.
+        on_gradient: Called during the backward pass.
     """
 
     def hook(name: str) -> Callable[..., None]:
@@ -53,7 +58,7 @@ def tapped(modules: Mapping[str, nn.Module], on_call: OnCall, on_gradient: OnGra
 
 @contextlib.contextmanager
 def starts_tapped(modules: Mapping[str, nn.Module], on_start: Callable[[str], None]) -> Iterator[None]:
-    """Watch modules start while the block runs: a container does so before what is inside it, but ends after it."""
+    """Watch modules start while the block runs. A container starts before what is inside it, and ends after it."""
 
     def hook(name: str) -> Callable[..., None]:
         return lambda _module, _args: on_start(name)
@@ -66,7 +71,7 @@ def starts_tapped(modules: Mapping[str, nn.Module], on_start: Callable[[str], No
 
 @contextlib.contextmanager
 def bracketed(modules: Iterable[nn.Module], on_entry: OnEntry, on_exit: OnExit) -> Iterator[None]:
-    """See calls as the caller does: arguments before, and output after, all other hooks had their turn with them."""
+    """See calls as the caller does: the arguments before all other hooks, and the output after them."""
     with contextlib.ExitStack() as stack:
         for module in modules:
             stack.callback(module.register_forward_pre_hook(on_entry, prepend=True, with_kwargs=True).remove)
@@ -75,10 +80,13 @@ def bracketed(modules: Iterable[nn.Module], on_entry: OnEntry, on_exit: OnExit) 
 
 
 def watched(modules: Mapping[str, nn.Module], on_call: OnTrainingCall) -> Callable[[], None]:
-    """Watch modules over a whole training run; the function returned ends it.
+    """Watch modules over a whole training run.
 
-    Calls that build no graph and calls in eval mode pass unseen. A copy of the model, deep or pickled, is not watched.
-    Inside `torch.compile` the hooks run eagerly, which cuts the graph at every watched layer.
+    Calls that build no graph, and calls in eval mode, are not seen. A copy of the model, deep or pickled, is not
+    watched. Inside `torch.compile` the hooks run eagerly, which breaks the graph at every watched layer.
+
+    Returns:
+        The function that ends it.
     """
     hooks = {name: TrainingHook(name, module, on_call) for name, module in modules.items()}
     handles = [modules[name].register_forward_hook(hook, with_kwargs=True) for name, hook in hooks.items()]
@@ -92,7 +100,7 @@ def watched(modules: Mapping[str, nn.Module], on_call: OnTrainingCall) -> Callab
 
 
 class TrainingHook:
-    """Sees the calls of one module and changes nothing; a copy of it, made with the model, is dead."""
+    """Sees the calls of one module and changes nothing; a copy of it, made with the model, does nothing."""
 
     def __init__(self, name: str, module: nn.Module | None, on_call: OnTrainingCall | None) -> None:
         self.name, self.module, self.on_call = name, module, on_call
@@ -122,8 +130,8 @@ class TrainingHook:
 def _watch_gradient(output: Tensor, on_gradient: Callable[[Tensor], None]) -> None:
     """Call back with the gradient of an output, also if what follows writes over it in place.
 
-    A linear layer gives a view of tokens, (N, T, d). Writing over a view gives it a new history, in which a hook on the
-    old one is never called; the history of its base goes on from what the layer computed.
+    A linear layer returns a view of tokens, (N, T, d). Writing over a view gives it a new history, in which a hook on
+    the old one is never called. The history of its base goes on from what the layer computed.
     """
     base = output._base
     if base is None or base.grad_fn is None:

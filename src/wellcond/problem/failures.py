@@ -1,4 +1,4 @@
-"""Finding what is to blame: for data or outputs that change between passes, and for NaN."""
+"""What went wrong and why: data or outputs that change between passes, NaN, a loss that fails."""
 
 from __future__ import annotations
 

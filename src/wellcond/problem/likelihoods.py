@@ -50,15 +50,17 @@ class Likelihood(ABC):
         return tuple(range(1, outputs.dim()))
 
     def one_term_each(self, fields: Tensor) -> Tensor:
-        """(R, *outputs.shape) → (R · terms an example, *outputs.shape), with one term left in every example."""
+        """(R, *outputs.shape) → (R · terms per example, *outputs.shape), with one term left in every example."""
         return fields
 
 
 @dataclass(frozen=True)
 class CrossEntropy(Likelihood):
-    """Cross-entropy over class indices or class probabilities, one term a position.
+    """Cross-entropy over class indices or class probabilities, one term per position.
 
-    class_dim: 1 as in `F.cross_entropy`, or −1 for (N, T, C) outputs whose loss flattens the tokens.
+    Attributes:
+        class_dim: 1 as in `F.cross_entropy`, or −1 for (N, T, C) outputs whose loss flattens the tokens.
+        ignore_index: The label whose positions do not count.
     """
 
     class_dim: int
@@ -158,6 +160,6 @@ class Bernoulli(Likelihood):
 
 
 def _diagonal_factor(root: Tensor) -> Tensor:
-    """(N, *shape) square roots of a diagonal → (R, N, *shape), R = entries an example."""
+    """(N, *shape) square roots of a diagonal → (R, N, *shape), R = entries per example."""
     flat = root.reshape(len(root), -1)
     return torch.diag_embed(flat).movedim(1, 0).reshape(flat.shape[1], *root.shape)

@@ -1,7 +1,7 @@
 """Losses: which likelihood one is the logarithm of, and whether it is a mean over the batch.
 
-A loss is recognised by its values, not by its name: `nn.CrossEntropyLoss()`, `F.cross_entropy` and a user's
-own lambda around either are the same function, and are told so by one evaluation on the network's outputs.
+A loss is recognised by its values, not by its name: `nn.CrossEntropyLoss()`, `F.cross_entropy` and a user's own lambda
+around either are the same function, which one evaluation on the network's outputs shows.
 """
 
 from __future__ import annotations
@@ -67,8 +67,14 @@ class RecognisedLoss:
 def recognise(loss: Loss, loss_at: Loss, outputs: Tensor, targets: Any) -> Likelihood | None:
     """The likelihood whose mean negative logarithm `loss` computes, or None.
 
-    Value and gradient must both agree with the candidate on these outputs. `loss` tells its options, `loss_at`
-    is evaluated. `NLLLoss` of log-probabilities is cross-entropy too: they are logits that are normalised already.
+    Value and gradient must both agree with the candidate on these outputs. `NLLLoss` of log-probabilities is
+    cross-entropy too: they are logits that are normalised already.
+
+    Args:
+        loss: The user's loss, whose options are read.
+        loss_at: The same as a function of the output tensor, which is evaluated.
+        outputs: Of one batch.
+        targets: Of the same batch.
     """
     if not isinstance(targets, Tensor) or outputs.dim() == 0:
         return None

@@ -23,7 +23,7 @@ from wellcond.results import Cost
 
 Batch = tuple[Any, Any]
 Gradients = dict[str, Tensor | None]
-"""∇L of parameters by name; None where a parameter is unused, which an optimizer tells from a gradient of zero."""
+"""∇L of parameters by name; None for an unused one, which an optimizer treats otherwise than a gradient of zero."""
 
 PLAIN_ERRORS = (RuntimeError, IndexError, ValueError)
 """What torch raises when shapes, dtypes or indices do not fit; subclasses of these mean something else."""
