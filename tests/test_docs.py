@@ -1,28 +1,115 @@
-"""The code in the README and the guides runs as it stands."""
+"""The code in the README and on the site runs as it stands, and the reference has an entry for every public name."""
 
 from __future__ import annotations
 
+import importlib.util
+import inspect
 import re
+import sys
 from pathlib import Path
+from types import ModuleType
 
 import pytest
 
+import wellcond
+from wellcond.results import Result
+
 ROOT = Path(__file__).resolve().parent.parent
-PAGES = [ROOT / "README.md", *sorted((ROOT / "docs").glob("*.md"))]
+DOCS = ROOT / "docs"
+PAGES = [ROOT / "README.md", *sorted(DOCS.rglob("*.md"))]
+WITH_CODE = [page for page in PAGES if "```python\n" in page.read_text(encoding="utf-8")]
 
 
-@pytest.mark.parametrize("page", PAGES, ids=lambda page: page.name)
+def _name(page: Path) -> str:
+    return page.relative_to(ROOT).as_posix()
+
+
+def _script(name: str) -> ModuleType:
+    """A module of docs/scripts, which is no package."""
+    spec = importlib.util.spec_from_file_location(name, DOCS / "scripts" / f"{name}.py")
+    assert spec is not None
+    assert spec.loader is not None
+    module = sys.modules[name] = importlib.util.module_from_spec(spec)
+    spec.loader.exec_module(module)
+    return module
+
+
+@pytest.fixture(scope="module")
+def reference() -> ModuleType:
+    return _script("reference")
+
+
+@pytest.fixture(scope="module")
+def rooms() -> ModuleType:
+    return _script("rooms")
+
+
+@pytest.mark.parametrize("page", WITH_CODE, ids=_name)
 def test_the_code_on_a_page_runs(page: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.chdir(tmp_path)
-    blocks = re.findall(r"```python\n(.*?)```", page.read_text(), flags=re.DOTALL)
-    assert blocks, "a page without code"
     namespace: dict[str, object] = {"__name__": "page"}
-    for block in blocks:
+    for block in re.findall(r"```python\n(.*?)```", page.read_text(encoding="utf-8"), flags=re.DOTALL):
         exec(compile(block, page.name, "exec"), namespace)
 
 
-@pytest.mark.parametrize("page", PAGES, ids=lambda page: page.name)
-def test_links_and_pictures_exist(page: Path) -> None:
-    targets = re.findall(r"\]\(([^)#\s]+)", page.read_text())
-    missing = [t for t in targets if "://" not in t and not (page.parent / t).exists()]
-    assert not missing
+def test_readme_tour_and_guides_have_code() -> None:
+    expected = [ROOT / "README.md", DOCS / "index.md", DOCS / "tour.md", *(DOCS / "guides").glob("*.md")]
+    assert set(expected) <= set(WITH_CODE)
+
+
+@pytest.mark.parametrize("page", PAGES, ids=_name)
+def test_links_and_pictures_exist(page: Path, reference: ModuleType) -> None:
+    built = {DOCS / "reference" / "index.md", DOCS / "changelog.md", DOCS / "contributing.md"}
+    built |= {DOCS / entry.path for entry in reference.pages()}
+    targets = [
+        target for target in re.findall(r"\]\(([^)#\s]+)", page.read_text(encoding="utf-8")) if "://" not in target
+    ]
+    paths = [(page.parent / target).resolve() for target in targets]
+    assert not [path for path in paths if not path.exists() and path not in built]
+
+
+def test_every_public_name_has_one_entry_in_the_reference(reference: ModuleType) -> None:
+    entries = [name for page in reference.pages() for name in page.names]
+    public = [name for name in wellcond.__all__ if not inspect.ismodule(getattr(wellcond, name))]
+    assert len(entries) == len(set(entries))
+    assert {f"wellcond.{name}" for name in public} <= set(entries)
+    for module in ("nn", "models", "data", "meanfield", "local"):
+        held = {
+            f"wellcond.{module}.{name}" for name in getattr(wellcond, module).__all__ if name not in wellcond.__all__
+        }
+        assert held <= set(entries)
+
+
+def test_every_result_has_an_entry_in_the_reference(reference: ModuleType) -> None:
+    entries = {reference.identifier(name) for page in reference.pages() for name in (*page.names, *page.results)}
+    entries = {name.rpartition(".")[2] for name in entries}
+    results = [Result]
+    for result in results:
+        results += result.__subclasses__()
+    public = {
+        cls.__name__
+        for cls in results
+        if cls.__module__.startswith("wellcond.") and "experiments" not in cls.__module__
+    }
+    assert {name for name in public if not name.startswith("_")} <= entries
+
+
+def test_the_map_shows_every_room_once_and_arrows_point_down(rooms: ModuleType) -> None:
+    house = rooms.read(ROOT / "src" / "wellcond")
+    folders = {path.name for path in (ROOT / "src" / "wellcond").iterdir() if (path / "__init__.py").exists()}
+    assert folders <= house.keys()
+    drawn = rooms.svg(house)
+    heights = {
+        name: float(y) for name, y in re.findall(r'data-room="(\w+)".*?<rect x="\S+" y="(\S+)"', drawn, flags=re.DOTALL)
+    }
+    assert heights.keys() == house.keys()
+    assert all(heights[imported] < heights[name] for name, room in house.items() for imported in room.imports)
+
+
+def test_arrows_left_out_of_the_map_are_implied_by_those_drawn(rooms: ModuleType) -> None:
+    house = rooms.read(ROOT / "src" / "wellcond")
+    reached: dict[str, set[str]] = {}
+    for name in house:  # each after those it imports
+        direct = {start for start, end in rooms.drawn_imports(house) if end == name}
+        reached[name] = direct.union(*(reached[other] for other in direct))
+        assert house[name].imports <= reached[name]

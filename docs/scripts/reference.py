@@ -170,9 +170,9 @@ def _object(name: str) -> Any:
 
 
 def has_signature(name: str) -> bool:
-    """Whether the entry of a dotted name can show a signature: those of exceptions and named tuples cannot."""
+    """Whether the entry of a dotted name can show a signature: those of exceptions, named tuples and types cannot."""
     thing = _object(name)
-    return callable(thing) and not (inspect.isclass(thing) and issubclass(thing, Exception | tuple))
+    return inspect.isroutine(thing) or (inspect.isclass(thing) and not issubclass(thing, Exception | tuple))
 
 
 def identifier(name: str) -> str:

@@ -13,6 +13,8 @@ from pathlib import Path
 from types import FrameType
 from typing import Any
 
+import torch
+
 import wellcond
 
 PACKAGE = Path(wellcond.__file__).resolve().parent
@@ -22,6 +24,7 @@ BLOCK = re.compile(r"^```python\n(.*?)^```\n(?:\n<!-- (output|walk) -->\n)?", fl
 def filled_in(markdown: str, page: str) -> str:
     """The page with each `<!-- output -->` and `<!-- walk -->` replaced by what the code above it printed or called."""
     namespace: dict[str, Any] = {"__name__": "page"}
+    torch.set_num_threads(1)  # the same digits on every machine
 
     def run(found: re.Match[str]) -> str:
         code, marker = compile(found[1], page, "exec"), found[2]
