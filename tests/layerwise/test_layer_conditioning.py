@@ -89,7 +89,7 @@ def test_kronecker_spectrum_is_numpys() -> None:
 def test_groups_only_meet_their_own_factor(name: str) -> None:
     """A grouped convolution's approximate Fisher matrix is block-diagonal, one Kronecker product a group."""
     case = LAYERS[name]()
-    found = wc.conditioning(case.problem(), form="patch")["layer"]
+    found = wc.conditioning(case.problem(), convolution="patch")["layer"]
     x, h, gradients = layer_gradients(case.model, "layer", case.terms, case.batch, "data", "running")
     xs = input_moment(case.model.layer, x, h, "patch").numpy()
     gs = gradient_moment(case.model.layer, x, gradients, "patch").numpy()
@@ -134,9 +134,11 @@ def test_several_batches_are_the_joined_data() -> None:
 
 
 def test_the_table_says_how_it_was_made_and_what_is_missing() -> None:
-    table = wc.conditioning(ARCHITECTURES["cnn_running"]().problem(), form="patch", labels="sample")
+    table = wc.conditioning(ARCHITECTURES["cnn_running"]().problem(), convolution="patch", labels="sample")
     text = str(table)
-    assert "batchnorm='running', form='patch', labels='sample'" in text
+    assert "batchnorm='running', convolution='patch', labels='sample'" in text
+    assert (table.cost.forwards, table.cost.backwards) == (1, 1)
+    assert str(table.cost) in text
     assert "not covered: 1: BatchNorm2d" in text
     assert list(table) == ["0", "4", "7"]
     assert table["0.weight"] is table["0"]
@@ -145,12 +147,24 @@ def test_the_table_says_how_it_was_made_and_what_is_missing() -> None:
 
 
 def test_rows_hold_every_number_of_the_table() -> None:
-    table = wc.conditioning(wc.Problem(mlp(), nn.MSELoss(), (normal(20, 4), normal(20, 3))), fisher_up_to=50)
-    rows = {(row.layer, row.quantity): row.value for row in table.rows()}
-    assert rows["0", "lambda_max(Σx)"] == table["0"].x.lambda_max
-    assert rows["2", "kappa_50%(Σ∇h)"] == table["2"].g.kappa[0.5]
-    assert rows["2", "trace(F)"] == table["2"].fisher.trace
-    assert rows["0", "rank(Σx⊗Σ∇h)"] == table["0"].kronecker.rank
+    problem = wc.Problem(mlp(), nn.MSELoss(), (normal(20, 4), normal(20, 3)))
+    table = wc.conditioning(problem, fisher_up_to=50)
+    rows = {(row.layer, row.quantity): row.value for row in table.rows(step=4)}
+    assert {row.step for row in table.rows(step=4)} == {4}
+    shares = {0.2: "kappa_fifth", 0.5: "kappa_half", 0.8: "kappa_four_fifths", 1.0: "kappa_all"}
+    for name, layer in table.items():
+        parts = {"input": layer.x, "gradient": layer.g, "kronecker": layer.kronecker, "fisher": layer.fisher}
+        for matrix, part in parts.items():
+            for quantity in ("lambda_max", "rank", "trace"):
+                assert rows.pop((name, f"{matrix}_{quantity}")) == getattr(part, quantity)
+            assert rows.pop((name, f"{matrix}_dimension")) == len(part.values)
+            assert {p: rows.pop((name, f"{matrix}_{kappa}")) for p, kappa in shares.items()} == part.kappa
+    assert rows == {}
+    other = wc.conditioning(problem, p=(0.3, 0.5))
+    assert other["0"].x.kappa.keys() == {0.3, 0.5}
+    assert {row.quantity for row in other.rows() if "kappa" in row.quantity} == {
+        f"{matrix}_kappa_half" for matrix in ("input", "gradient", "kronecker")
+    }
 
 
 def test_float32_moments_count_float32_rounding_as_zero() -> None:

@@ -132,9 +132,11 @@ def test_a_relu_in_the_loss_is_not_a_unit_of_the_model() -> None:
 
 def test_rows_and_text_hold_the_counts() -> None:
     found = wc.neurons(one_hidden(F.relu).problem())
-    counts = {row.quantity: row.value for row in found.rows()}
+    counts = {row.quantity: row.value for row in found.rows(step=2)}
     assert counts == {"dying": found["fc"].dying, "full": found["fc"].full, "units": 6}
-    assert "on 8 examples" in str(found)
+    assert {row.step for row in found.rows(step=2)} == {2}
+    assert (found.cost.forwards, found.cost.backwards) == (1, 0)
+    assert f"on 8 examples; {found.cost}" in str(found)
     with pytest.raises(UnknownLayer, match="'fc'"):
         found["fc1"]
 

@@ -57,7 +57,7 @@ def test_proposition_1_the_kronecker_product_is_the_second_moment_where_the_inpu
     for inputs in (normal(1, 4).repeat(6, 1), normal(6, 4)):
         problem = wc.Problem(model, nn.CrossEntropyLoss(), (inputs, integers(CLASSES, 6)))
         factors = wc.kronecker_factors(problem, labels="data")["0"]
-        moment = wc.Fisher(problem, labels="data", params=["0.weight"]).dense()
+        moment = wc.Fisher(problem, labels="data", layers="0.weight").dense()
         product = torch.kron(factors.g.mean[0], factors.x.mean[0])  # the weight's flat index has the output first
         errors.append(float((product - moment).norm() / moment.norm()))
     assert errors[0] < 1e-12
@@ -167,7 +167,7 @@ def test_theorem_2_seen_through_the_conditioning_table_and_the_fisher_matrix() -
 
     def measured() -> tuple[ConditioningTable, dict[str, float]]:
         problem = wc.Problem(model, nn.CrossEntropyLoss(), batch)
-        fisher = {name: wc.spectrum(wc.Fisher(problem, params=[name])).lambda_max for name in linears(model)}
+        fisher = {name: wc.spectrum(wc.Fisher(problem, layers=name)).lambda_max for name in linears(model)}
         return wc.conditioning(problem), fisher
 
     before, fisher_before = measured()
