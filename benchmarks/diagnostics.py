@@ -11,6 +11,8 @@ import wellcond as wc
 from benchmarks import peers
 from benchmarks.networks import Network
 from benchmarks.timing import Clock, interleaved, peak_memory
+from wellcond.spectral.eigenvalues import Eigenvalues
+from wellcond.spectral.trace import Trace
 
 TRUE_ERROR = 1e-3
 STANDARD_ERROR = 0.05
@@ -19,8 +21,11 @@ STANDARD_ERROR = 0.05
 def diagnostics(instances: list[Network], device: str, rounds: int) -> dict[str, Any]:
     """All measurements of one network; costs in u, the median forward+backward of the same run.
 
-    instances: the network at several seeds. How many products the top eigenvalue takes depends on how close the next
-    ones are, so it is measured on all of them; the rest on the first.
+    Args:
+        instances: The network at several seeds. How many products the top eigenvalue takes depends on how close the
+            next ones are, so it is measured on all of them; the rest on the first.
+        device: Where the networks are.
+        rounds: Of every timing.
     """
     clock = Clock(device)
     tools, missing = peers.installed() if device == "cpu" else ([], {"all peers": "timed on the CPU"})
@@ -65,7 +70,7 @@ def _products(network: Network, problem: wc.Problem, tools: list[Any], clock: Cl
 
 
 def _kronecker_peers(network: Network) -> dict[str, Any]:
-    """Kronecker factors by the peers, with one sampled label an example."""
+    """Kronecker factors by the peers, with one sampled label per example."""
     from curvlinops import FisherType, KFACLinearOperator
 
     layers = [m for m in network.model.modules() if isinstance(m, (torch.nn.Linear, torch.nn.Conv2d))]
@@ -92,7 +97,7 @@ def _top_eigenvalue(network: Network, tools: list[Any], clock: Clock, unit: floa
     reference = wc.eigenvalues(wc.Hessian(double.problem()), tol=1e-7, max_matvecs=400)
     exact = float(reference.values[-1])
 
-    def wellcond(tol: float) -> wc.spectral.eigenvalues.Eigenvalues:
+    def wellcond(tol: float) -> Eigenvalues:
         return wc.eigenvalues(wc.Hessian(network.problem()), tol=tol)
 
     rows = []
@@ -117,7 +122,7 @@ def _top_eigenvalue(network: Network, tools: list[Any], clock: Clock, unit: floa
 def _trace(network: Network, tools: list[Any], clock: Clock, unit: float) -> list[dict[str, Any]]:
     """Cost of a standard error of 5 %. Peers use Hutchinson's estimator: its probes are counted from its variance."""
 
-    def wellcond(seed: int) -> wc.spectral.trace.Trace:
+    def wellcond(seed: int) -> Trace:
         return wc.trace(wc.Hessian(network.problem()), STANDARD_ERROR, seed=seed)
 
     runs = [clock(lambda seed=seed: wellcond(seed)) for seed in range(3)]

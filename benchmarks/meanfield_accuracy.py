@@ -123,13 +123,13 @@ def measured(
     mean_gradients = torch.autograd.grad(network(x).mean(), list(weights.values()))
     problem = wc.Problem(network, nn.MSELoss(), (x, torch.zeros(examples, 1, device=device)))
     # MSELoss has twice the curvature of ½(f − y)²
-    largest = wc.eigenvalues(wc.GGN(problem, params=list(weights)), k=1, tol=1e-3).values[-1] / 2
+    largest = wc.eigenvalues(wc.GGN(problem, layers=list(weights)), k=1, tol=1e-3).values[-1] / 2
     return Measured(float(largest), [float(g.square().sum()) for g in mean_gradients])
 
 
 @dataclass(frozen=True)
 class Case:
-    """A network, and how far a prediction may be from the mean of several of it."""
+    """A network, and how far a prediction may be from the mean over several seeds."""
 
     line: str
     variant: Variant
@@ -169,7 +169,7 @@ def compared(case: Case, seeds: int, examples: int, device: str) -> dict[str, An
         "predicted_very_many_examples": predict(architecture, variant=case.variant).lambda_max,
         "error": prediction.lambda_max / mean - 1,
         "target": case.target,
-        # of λ_max: a term that is nothing beside it may be wrong by as much as it is
+        # relative to λ_max: a term that is negligible beside it may be wrong by as much as it is
         "worst_term_error": max(abs(t["predicted"] - t["measured"]) for t in terms.values()) / mean,
         "terms": terms,
     }

@@ -12,9 +12,10 @@ from benchmarks.networks import Network
 
 
 class Peer(Protocol):
-    """hvp: a function of a flat vector, set up beforehand. top: the largest eigenvalue at a setting of the tool's own.
+    """A tool.
 
-    settings: tolerances to try, loosest first. trace: `probes` of Hutchinson's estimator.
+    `settings` are tolerances to try, loosest first; `hvp` returns a product with a flat vector, set up beforehand;
+    `top` is the largest eigenvalue at a setting of the tool's own; `trace` takes `probes` of Hutchinson's estimator.
     """
 
     name: str

@@ -202,6 +202,6 @@ def test_real_pickles_and_records_hold_the_same_images(real_data: Path, train: b
     folders = [real_data / "cifar-10-batches-bin", real_data / "cifar-10-batches-py"]
     if not all(folder.is_dir() for folder in folders):
         pytest.skip("only one of the two formats is there")
-    binary, pickled = (cifar10(folder, train) for folder in folders)
+    binary, pickled = (cifar10(folder, train=train) for folder in folders)
     assert torch.equal(binary.images, pickled.images)
     assert torch.equal(binary.labels, pickled.labels)

@@ -19,15 +19,26 @@ PIXELS = 3 * 32 * 32
 CLASSES = ("airplane", "automobile", "bird", "cat", "deer", "dog", "frog", "horse", "ship", "truck")
 
 
-def cifar10(root: str | os.PathLike[str] | None = None, train: bool = True) -> Dataset:
+def cifar10(root: str | os.PathLike[str] | None = None, *, train: bool = True) -> Dataset:
     """Read CIFAR-10: 50 000 training or 10 000 test images, (N, 3, 32, 32), channels red, green, blue.
 
-    The files lie in ``root/cifar-10-batches-bin``, ``root/cifar-10-batches-py`` or ``root`` itself;
-    ``root=None`` means $WELLCOND_DATA, else ``./data``. The pickles are read without running any code they
-    may hold.
+    The pickles are read without running any code they may hold.
 
-    >>> cifar10("data", train=False)  # doctest: +SKIP
-    Dataset(CIFAR-10 test: 10000 images of 3x32x32, 10 classes)
+    Args:
+        root: The files are in `root/cifar-10-batches-bin`, `root/cifar-10-batches-py` or `root` itself; None means
+            $WELLCOND_DATA, else `./data`.
+        train: Whether to read the training or the test images.
+
+    Returns:
+        The images and labels, in file order.
+
+    Raises:
+        DataNotFound: The files are in none of these folders.
+        CorruptData: A file does not hold what its format promises.
+
+    Example:
+        >>> cifar10("data", train=False)  # doctest: +SKIP
+        Dataset(CIFAR-10 test: 10000 images of 3x32x32, 10 classes)
     """
     folder = data_root(root)
     batches = [f"data_batch_{k}" for k in range(1, 6)] if train else ["test_batch"]
@@ -50,7 +61,7 @@ def _read_batch(path: Path) -> tuple[Tensor, Tensor]:
 
 
 def _read_records(path: Path) -> tuple[Tensor, Sequence[int]]:
-    """Return pixels (n, 3072) uint8 and n labels: a record is one label byte, then 3072 pixel bytes."""
+    """Pixels (n, 3072) uint8 and n labels: a record is one label byte, then 3072 pixel bytes."""
     raw = path.read_bytes()
     if not raw or len(raw) % (1 + PIXELS):
         raise CorruptData(

@@ -13,23 +13,31 @@ from torch import Tensor
 class Dataset:
     """Labelled images, kept as the bytes of the file.
 
-    ``images`` is (N, C, H, W) uint8 with values 0 to ``peak``, ``labels`` is (N,) int64 and indexes
-    ``classes``.
+    Attributes:
+        images: (N, C, H, W) uint8.
+        labels: (N,) int64, the place of each image's class in `classes`.
+        classes: Their names.
+        name: That of the data set.
+        peak: The pixel value that means 1.0.
 
-    >>> images = torch.tensor([0, 255], dtype=torch.uint8).reshape(2, 1, 1, 1)
-    >>> two = Dataset(images, torch.tensor([0, 1]), classes=("black", "white"), name="pixels")
-    >>> two
-    Dataset(pixels: 2 images of 1x1x1, 2 classes)
-    >>> x, y = two.tensors()
-    >>> x.flatten().tolist()
-    [-1.0, 1.0]
+    Raises:
+        ValueError: Images or labels of another shape or dtype, or a label without a class.
+
+    Example:
+        >>> images = torch.tensor([0, 255], dtype=torch.uint8).reshape(2, 1, 1, 1)
+        >>> two = Dataset(images, torch.tensor([0, 1]), classes=("black", "white"), name="pixels")
+        >>> two
+        Dataset(pixels: 2 images of 1x1x1, 2 classes)
+        >>> x, y = two.tensors()
+        >>> x.flatten().tolist()
+        [-1.0, 1.0]
     """
 
     images: Tensor
     labels: Tensor
     classes: tuple[str, ...]
     name: str
-    peak: int = 255  # the pixel value that means 1.0
+    peak: int = 255
 
     def __post_init__(self) -> None:
         images, labels = self.images, self.labels
@@ -53,8 +61,7 @@ class Dataset:
     def moments(self) -> tuple[Tensor, Tensor]:
         """Mean and standard deviation of each channel over all images, (C,) float64 each, pixels in [0, 1].
 
-        Exact up to float64 rounding: they come from the histogram of the bytes, not from float copies of
-        images.
+        Exact up to float64 rounding: they come from the histogram of the bytes, not from float copies of the images.
         """
         histogram = torch.stack([torch.bincount(c.reshape(-1), minlength=256) for c in self.images.unbind(1)])
         share = histogram.double() / histogram.sum(1, keepdim=True)
@@ -66,15 +73,22 @@ class Dataset:
     def tensors(
         self,
         dtype: torch.dtype = torch.float32,
+        *,
         flatten: bool = False,
         standardize: bool = True,
         count: int | None = None,
     ) -> tuple[Tensor, Tensor]:
-        """Return inputs and labels of the first ``count`` images (all of them by default).
+        """The images as inputs, with pixels scaled to [0, 1], and the labels.
 
-        Pixels are scaled to [0, 1]; ``standardize`` then gives every channel mean 0 and standard deviation 1
-        over *all* images of this set, whatever ``count`` is (a constant channel becomes 0). The inputs are
-        (n, C, H, W), or (n, C·H·W) with ``flatten``; the labels (n,) int64.
+        Args:
+            dtype: Of the inputs.
+            flatten: Whether the inputs are (n, C·H·W) instead of (n, C, H, W).
+            standardize: Whether to give every channel mean 0 and standard deviation 1 over *all* images of this set,
+                whatever `count` is; a constant channel becomes 0.
+            count: How many images, from the first; None for all.
+
+        Returns:
+            The inputs, and the labels (n,) int64.
         """
         if not dtype.is_floating_point:
             raise ValueError(f"dtype must be a floating-point type, not {dtype}")
@@ -99,12 +113,23 @@ class Dataset:
         dtype: torch.dtype = torch.float32,
         standardize: bool = True,
     ) -> list[tuple[Tensor, Tensor]]:
-        """Return the tensors cut into batches of ``size``, in file order; the last may be smaller.
+        """The tensors cut into batches, in file order; the last may be smaller.
 
-        >>> images = torch.zeros(5, 1, 2, 2, dtype=torch.uint8)
-        >>> blank = Dataset(images, torch.zeros(5, dtype=torch.int64), classes=("blank",), name="blank")
-        >>> [len(y) for x, y in blank.batches(2)]
-        [2, 2, 1]
+        Args:
+            size: Images per batch.
+            count: As in `tensors`.
+            flatten: As in `tensors`.
+            dtype: As in `tensors`.
+            standardize: As in `tensors`.
+
+        Returns:
+            Pairs of inputs and labels.
+
+        Example:
+            >>> images = torch.zeros(5, 1, 2, 2, dtype=torch.uint8)
+            >>> blank = Dataset(images, torch.zeros(5, dtype=torch.int64), classes=("blank",), name="blank")
+            >>> [len(y) for x, y in blank.batches(2)]
+            [2, 2, 1]
         """
         if size < 1:
             raise ValueError(f"size must be at least 1, not {size}")

@@ -13,10 +13,18 @@ TRAIN_COUNT = 1437  # four fifths of the 1797 images, rounded down
 def digits(train: bool | None = None) -> Dataset:
     """Read scikit-learn's 1797 digits, (N, 1, 8, 8) with values 0 to 16.
 
-    ``train=True`` gives the first 1437, ``train=False`` the last 360, None all of them.
+    Args:
+        train: True for the first 1437, False for the last 360, None for all of them.
 
-    >>> digits()
-    Dataset(digits: 1797 images of 1x8x8, 10 classes)
+    Returns:
+        The images and labels.
+
+    Raises:
+        MissingExtra: scikit-learn is not installed.
+
+    Example:
+        >>> digits()
+        Dataset(digits: 1797 images of 1x8x8, 10 classes)
     """
     try:
         from sklearn.datasets import load_digits

@@ -18,9 +18,10 @@ UNSIGNED_BYTE = 0x08
 
 
 def read_idx(path: Path, item: tuple[int, ...]) -> Tensor:
-    """Return the (N, *item) uint8 array of an idx file, gzipped or not (told by its content).
+    """The (N, *item) uint8 array of an idx file, gzipped or not.
 
-    The magic number, every dimension and the number of bytes are checked; a mismatch raises ``CorruptData``.
+    Raises:
+        CorruptData: The magic number, a dimension or the number of bytes is not as expected.
     """
     raw = _content(path)
     rank = 1 + len(item)

@@ -13,15 +13,23 @@ DEFAULT_ROOT = "data"
 
 
 def data_root(root: str | os.PathLike[str] | None) -> Path:
-    """Return ``root``; when it is None, the folder named by $WELLCOND_DATA; without that, ``./data``."""
+    """The folder that is passed; for None the one named by $WELLCOND_DATA, else `./data`."""
     return Path(os.environ.get(ROOT_VARIABLE) or DEFAULT_ROOT if root is None else root).expanduser()
 
 
 def locate(name: str, wanted: Sequence[Sequence[str]], folders: Sequence[Path], instruction: str) -> list[Path]:
-    """Return the files of the first folder that holds them all.
+    """The files of the first folder that holds them all.
 
-    ``wanted`` lists, for each file, the spellings accepted, preferred first. Files are never gathered from
-    two folders: they could be two versions of the data.
+    Files are never gathered from two folders: they could be two versions of the data.
+
+    Args:
+        name: What the data set is called.
+        wanted: For each file, the spellings accepted, preferred first.
+        folders: Where to look, in order.
+        instruction: What to do where they are missing.
+
+    Raises:
+        DataNotFound: No folder holds them all.
     """
     reports = []
     for folder in folders:

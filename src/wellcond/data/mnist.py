@@ -17,16 +17,28 @@ SIDE = 28
 CLASSES = tuple("0123456789")
 
 
-def mnist(root: str | os.PathLike[str] | None = None, train: bool = True, size: int | None = None) -> Dataset:
+def mnist(root: str | os.PathLike[str] | None = None, *, train: bool = True, size: int | None = None) -> Dataset:
     """Read MNIST: 60 000 training or 10 000 test images, (N, 1, 28, 28).
 
-    The idx files lie in ``root``, ``root/MNIST/raw`` or ``root/raw``, gzipped or not; ``root=None`` means
-    $WELLCOND_DATA, else ``./data``. ``size`` shrinks the images to (size, size): with f = ⌊28/size⌋, a centre
-    crop to (f·size, f·size) drops the uninformative border and each f×f block becomes its mean, rounded to a
-    byte. ``size=12`` (crop 24, f = 2) is the input of huang2020's figures I to IV.
+    Args:
+        root: The idx files are in `root`, `root/MNIST/raw` or `root/raw`, gzipped or not; None means $WELLCOND_DATA,
+            else `./data`.
+        train: Whether to read the training or the test images.
+        size: Shrinks the images to (size, size): with f = ⌊28/size⌋, a centre crop to (f·size, f·size) drops the
+            uninformative border and each f×f block becomes its mean, rounded to a byte. 12 (crop 24, f = 2) gives the
+            inputs of huang2020's figures I to IV.
 
-    >>> mnist("data", size=12)  # doctest: +SKIP
-    Dataset(MNIST train: 60000 images of 1x12x12, 10 classes)
+    Returns:
+        The images and labels, in file order.
+
+    Raises:
+        DataNotFound: The files are in none of these folders.
+        CorruptData: A file does not hold what its format promises.
+        ValueError: size is not in 1 to 28.
+
+    Example:
+        >>> mnist("data", size=12)  # doctest: +SKIP
+        Dataset(MNIST train: 60000 images of 1x12x12, 10 classes)
     """
     if size is not None and not 1 <= size <= SIDE:
         raise ValueError(f"size must lie in 1 to {SIDE} (the side of an MNIST image), not {size}")

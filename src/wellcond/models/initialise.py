@@ -11,17 +11,17 @@ from torch import Tensor, nn
 
 
 def make_generator(seed: int | None) -> torch.Generator:
-    """Return a fresh generator for ``seed``; for None, torch's global one, as torch's own layers use."""
+    """A fresh generator for a seed; for None, torch's global one, which torch's own layers use."""
     return torch.default_generator if seed is None else torch.Generator("cpu").manual_seed(seed)
 
 
 def empty_linear(inputs: int, outputs: int, bias: bool = True) -> nn.Linear:
-    """Return a linear layer whose values are still to be filled."""
+    """A linear layer whose values are still to be filled."""
     return nn.Linear(inputs, outputs, bias, device="meta").to_empty(device=torch.get_default_device())
 
 
 def empty_conv3x3(inputs: int, outputs: int, stride: int) -> nn.Conv2d:
-    """Return a padded 3×3 convolution without bias whose values are still to be filled."""
+    """A padded 3×3 convolution without bias whose values are still to be filled."""
     layer = nn.Conv2d(inputs, outputs, 3, stride, padding=1, bias=False, device="meta")
     return layer.to_empty(device=torch.get_default_device())
 

@@ -10,13 +10,7 @@ from typing import Literal, get_args
 import torch
 from torch import nn
 
-from wellcond.models.initialise import (
-    empty_linear,
-    fill_like_torch,
-    fill_normal,
-    fill_uniform,
-    make_generator,
-)
+from wellcond.models.initialise import empty_linear, fill_like_torch, fill_normal, fill_uniform, make_generator
 
 Norm = Literal["none", "batch", "layer"]
 Init = Literal["lecun", "he", "glorot", "default"]
@@ -31,27 +25,36 @@ def mlp(
     bias: bool = True,
     seed: int | None = None,
 ) -> nn.Sequential:
-    """Build a perceptron with layers of the given sizes, input and output included.
+    """Build a multilayer perceptron.
 
-    Hidden layer k is ``fck``, the norm (``bnk`` or ``lnk``), ``actk``; the last ``fcL`` stands alone. Inputs
-    of any shape (N, ...) with ``sizes[0]`` values an example are flattened; outputs are (N, sizes[-1]).
+    Hidden layer k consists of `fck`, the norm (`bnk` or `lnk`) and `actk`; the last layer is `fcL` alone. Inputs of any
+    shape (N, ...) are flattened.
 
-    ======== ============================================ =========
-    init     weights                                      biases
-    ======== ============================================ =========
-    lecun    N(0, 1/fan_in)                               0
-    he       N(0, 2/fan_in)                               0
-    glorot   U(−a, a), a = √(6/(fan_in + fan_out))        0
-    default  U(−a, a), a = 1/√fan_in, as torch does       U(−a, a)
-    ======== ============================================ =========
+    Args:
+        sizes: Units of every layer, input and output included.
+        norm: Before each hidden activation.
+        activation: Makes the activations.
+        init: How weights and biases are drawn:
 
-    A ``seed`` fixes the weights and leaves the global generator alone; None draws from it.
+            - `"lecun"`: weights N(0, 1/fan_in), biases 0
+            - `"he"`: weights N(0, 2/fan_in), biases 0
+            - `"glorot"`: weights U(−a, a) with a = √(6/(fan_in + fan_out)), biases 0
+            - `"default"`: as torch does it, both U(−a, a) with a = 1/√fan_in
+        bias: Whether the linear layers have one.
+        seed: Fixes the weights and leaves the global generator alone; None draws from it.
 
-    >>> model = mlp([64, 24, 10], norm="batch", seed=0)
-    >>> [name for name, _ in model.named_children()]
-    ['flatten', 'fc1', 'bn1', 'act1', 'fc2']
-    >>> model(torch.zeros(5, 1, 8, 8)).shape
-    torch.Size([5, 10])
+    Returns:
+        The network, (N, sizes[0]) → (N, sizes[-1]).
+
+    Raises:
+        ValueError: Fewer than two sizes, or an unknown norm or init.
+
+    Example:
+        >>> model = mlp([64, 24, 10], norm="batch", seed=0)
+        >>> [name for name, _ in model.named_children()]
+        ['flatten', 'fc1', 'bn1', 'act1', 'fc2']
+        >>> model(torch.zeros(5, 1, 8, 8)).shape
+        torch.Size([5, 10])
     """
     if len(sizes) < 2 or min(sizes) < 1:
         raise ValueError(f"sizes must be the input, any hidden and the output size, all positive, not {sizes}")

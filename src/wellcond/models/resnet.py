@@ -8,13 +8,7 @@ from itertools import pairwise
 from torch import Tensor, nn
 from torch.nn import functional
 
-from wellcond.models.initialise import (
-    empty_conv3x3,
-    empty_linear,
-    fill_like_torch,
-    fill_normal,
-    make_generator,
-)
+from wellcond.models.initialise import empty_conv3x3, empty_linear, fill_like_torch, fill_normal, make_generator
 
 STEM_WIDTH = 16
 STAGE_WIDTHS = (16, 32, 64)
@@ -45,17 +39,28 @@ class Block(nn.Module):
         return output
 
 
-def resnet(depth: int = 20, classes: int = 10, norm: bool = True, seed: int | None = None) -> nn.Sequential:
-    """Build the CIFAR residual network of ``depth`` = 6n + 2 weighted layers (20, 56, 110, 1202).
+def resnet(depth: int = 20, classes: int = 10, *, norm: bool = True, seed: int | None = None) -> nn.Sequential:
+    """Build a residual network for CIFAR.
 
-    A 3×3 convolution, three stages of n blocks with 16, 32 and 64 channels, a global average and a linear
-    layer: (N, 3, H, W) → (N, classes). Convolutions have no bias and weights N(0, 2/(k² C_out)); the linear
-    layer is filled as torch fills its own. ``norm=False`` leaves every batch normalization out. A ``seed``
-    fixes the weights and leaves the global generator alone; None draws from it.
+    A 3×3 convolution, three stages of n blocks with 16, 32 and 64 channels, a global average and a linear layer.
+    Convolutions have no bias and weights N(0, 2/(k² C_out)); the linear layer is filled as torch fills its own.
 
-    >>> import torch
-    >>> resnet(20, seed=0)(torch.zeros(2, 3, 32, 32)).shape
-    torch.Size([2, 10])
+    Args:
+        depth: Weighted layers, 6n + 2 (20, 56, 110, 1202).
+        classes: Outputs.
+        norm: False leaves every batch normalisation out.
+        seed: Fixes the weights and leaves the global generator alone; None draws from it.
+
+    Returns:
+        The network, (N, 3, H, W) → (N, classes).
+
+    Raises:
+        ValueError: depth is not 6n + 2.
+
+    Example:
+        >>> import torch
+        >>> resnet(20, seed=0)(torch.zeros(2, 3, 32, 32)).shape
+        torch.Size([2, 10])
     """
     blocks, rest = divmod(depth - 2, 6)
     if rest or blocks < 1:

@@ -9,13 +9,7 @@ from typing import Literal, get_args
 import torch
 from torch import nn
 
-from wellcond.models.initialise import (
-    empty_conv3x3,
-    empty_linear,
-    fill_like_torch,
-    fill_normal,
-    make_generator,
-)
+from wellcond.models.initialise import empty_conv3x3, empty_linear, fill_like_torch, fill_normal, make_generator
 
 STAGE_WIDTHS = (64, 128, 256, 512, 512)
 STAGE_DEPTHS = {11: (1, 1, 2, 2, 2), 13: (2, 2, 2, 2, 2), 16: (2, 2, 3, 3, 3), 19: (2, 2, 4, 4, 4)}
@@ -33,21 +27,32 @@ def vgg(
     bias: bool = False,
     seed: int | None = None,
 ) -> nn.Sequential:
-    """Build VGG-11, 13, 16 or 19 without its two middle linear layers: (N, 3, 32, 32) → (N, classes).
+    """Build VGG-11, 13, 16 or 19 without its two middle linear layers.
 
-    Five stages of 3×3 convolutions (``convk``, ``bnk``, ``actk``) with 64, 128, 256, 512 and 512 channels, each
-    ended by a 2×2 max pooling (``poolk``), then one linear layer (``fc``) on the 512 values that are left.
-    As in zhang2018 nothing but the weights is trained; ``affine`` gives the batch normalizations a gain and a shift,
-    ``bias`` gives all layers a bias, which is what a network with ``norm="none"`` needs.
+    Five stages of 3×3 convolutions (`convk`, `bnk`, `actk`) with 64, 128, 256, 512 and 512 channels, each ended by a
+    2×2 max pooling (`poolk`), then one linear layer (`fc`) on the 512 values that are left. Convolutions have weights
+    N(0, 2/(k² C_out)) and zero biases; the linear layer is filled as torch fills its own.
 
-    Convolutions have weights N(0, 2/(k² C_out)); the linear layer is filled as torch fills its own; biases of
-    convolutions are zero. A ``seed`` fixes the weights and leaves the global generator alone; None draws from it.
+    Args:
+        depth: 11, 13, 16 or 19.
+        classes: Outputs.
+        norm: `"batch"` or `"none"`.
+        affine: Whether the batch normalisations have a gain and a shift; zhang2018 trains nothing but the weights.
+        bias: Whether all layers have a bias, which a network without norms needs.
+        seed: Fixes the weights and leaves the global generator alone; None draws from it.
 
-    >>> model = vgg(11, seed=0)
-    >>> model(torch.zeros(2, 3, 32, 32)).shape
-    torch.Size([2, 10])
-    >>> [name for name, _ in model.named_parameters()][-2:]
-    ['conv8.weight', 'fc.weight']
+    Returns:
+        The network, (N, 3, 32, 32) → (N, classes).
+
+    Raises:
+        ValueError: An unknown depth or norm.
+
+    Example:
+        >>> model = vgg(11, seed=0)
+        >>> model(torch.zeros(2, 3, 32, 32)).shape
+        torch.Size([2, 10])
+        >>> [name for name, _ in model.named_parameters()][-2:]
+        ['conv8.weight', 'fc.weight']
     """
     if depth not in STAGE_DEPTHS:
         raise ValueError(f"depth must be one of {', '.join(map(str, STAGE_DEPTHS))}, not {depth}")

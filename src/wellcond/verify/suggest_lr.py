@@ -10,7 +10,7 @@ from torch import nn
 from torch.optim import SGD, Optimizer
 
 from wellcond.errors import WellcondError
-from wellcond.meanfield.predictor import predict
+from wellcond.meanfield.predict import predict
 from wellcond.nn.replace import copied
 from wellcond.problem.problem import Problem
 from wellcond.results import Cost, Progress

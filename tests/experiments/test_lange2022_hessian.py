@@ -11,7 +11,7 @@ from torch import Tensor, nn
 from torch.nn import functional
 
 from wellcond.data import digits
-from wellcond.experiments.preconditioned_hessian import (
+from wellcond.experiments.lange2022_hessian import (
     OWN,
     SOURCE,
     Measurement,
@@ -23,9 +23,10 @@ from wellcond.experiments.preconditioned_hessian import (
     train_bnp,
     train_vanilla,
 )
-from wellcond.experiments.preconditioned_run import Data, Run, as_data, network
-from wellcond.experiments.preconditioned_unit import Preconditioner, conditioning, hessian_factor
+from wellcond.experiments.lange2022_networks import Curves, Data, as_data, network
+from wellcond.experiments.lange2022_unit import Preconditioner, conditioning, hessian_factor
 from wellcond.optim.bnp import BNP
+from wellcond.report.style import save_figure
 
 EXACT = {"rtol": 1e-12, "atol": 1e-14}
 COMMITTED = Path(__file__).parents[2] / "docs" / "figures" / "lange2022_figure_8.json"
@@ -159,7 +160,7 @@ def test_the_comparison_is_of_medians() -> None:
 
 def test_the_picture_is_drawn(data: Data, tmp_path: Path) -> None:
     run, measurements = train_bnp(data, 0, SMALL)
-    draw({"vanilla": [train_vanilla(data, 0, SMALL)], "BNP": [run]}, measurements, tmp_path / "figure.png")
+    save_figure(draw({"vanilla": [train_vanilla(data, 0, SMALL)], "BNP": [run]}, measurements), tmp_path / "figure.png")
     assert (tmp_path / "figure.png").read_bytes().startswith(b"\x89PNG")
 
 
@@ -172,7 +173,7 @@ def test_the_committed_comparison_follows_from_the_committed_measurements() -> N
         for values in zip(*(group[key] for key in keys), strict=True)
     ]
     runs = {
-        method: [Run(**_without_method(r)) for r in content["runs"] if r["method"] == method]
+        method: [Curves(**_without_method(r)) for r in content["runs"] if r["method"] == method]
         for method in ("vanilla", "BNP")
     }
     assert json.loads(as_json(runs, measurements)) == content

@@ -1,9 +1,12 @@
 from __future__ import annotations
 
+from pathlib import Path
+
 import pytest
 import torch
+from torch import nn
 
-from wellcond.experiments import divergence_boundary as boundary
+from wellcond.experiments import wei2019_boundary as boundary
 
 
 @pytest.fixture
@@ -23,6 +26,30 @@ def test_the_boundary_lies_between_the_last_good_rate_and_the_first_bad_one() ->
     line = boundary.Line("mse", 1.0, 1.0, 1.0, [1.0, 4.0, 16.0], [0.5, None, 0.4])
     assert line.boundary == pytest.approx(2.0)
     assert boundary.Line("mse", 1.0, 1.0, 1.0, [1.0, 4.0], [0.5, 0.4]).boundary != line.boundary
+
+
+def test_runs_are_full_batch_descent_with_momentum() -> None:
+    """½ w² from w = 1: v ← 0.9 v + w, w ← w − η v; diverged if it ends above ½."""
+
+    def final(rate: float) -> float | None:
+        model = nn.Linear(1, 1, bias=False).double()
+        nn.init.ones_(model.weight)
+        x, y = torch.ones(1, 1).double(), torch.zeros(1, 1).double()
+        return boundary._final_loss(model, lambda f, y: 0.5 * (f - y).square().mean(), x, y, rate, 3)
+
+    w, v = 1.0, 0.0
+    for _ in range(3):
+        v = 0.9 * v + w
+        w -= 0.1 * v
+    assert final(0.1) == pytest.approx(w * w / 2, rel=1e-12)
+    assert final(10.0) is None
+    assert final(1e200) is None
+
+
+def test_the_picture_is_drawn(tmp_path: Path) -> None:
+    lines = [boundary.Line(loss, 1.0, 1.0, 1.2, [0.1, 1.0, 10.0], [2.0, 0.5, None]) for loss in boundary.LOSSES]
+    boundary.save_figure(boundary.draw(lines), tmp_path / "figure.png")
+    assert (tmp_path / "figure.png").read_bytes().startswith(b"\x89PNG")
 
 
 def test_the_loss_is_half_the_squared_distance_to_one_hot_targets() -> None:

@@ -13,9 +13,21 @@ import torch
 from torch import nn
 
 from wellcond.data import digits, mnist
-from wellcond.experiments.preconditioned_run import Data, Run, as_data, index_batches, network, train
-from wellcond.experiments.preconditioned_summary import TUNED, Record, Spread, as_json, summary, table
-from wellcond.experiments.preconditioned_training import SETTINGS, Setting, draw, one_run, records_of
+from wellcond.experiments.lange2022_networks import Curves, Data, as_data, index_batches, network, train_network
+from wellcond.experiments.lange2022_training import (
+    SETTINGS,
+    TUNED,
+    Record,
+    Setting,
+    Spread,
+    as_json,
+    draw,
+    one_run,
+    records_of,
+    summary,
+    table,
+)
+from wellcond.report.style import save_figure
 
 METHODS = ["vanilla", TUNED, "BN", "BNP", "Renorm", "LN"]
 COMMITTED = Path(__file__).parents[2] / "docs" / "figures" / "lange2022_figures_3_4.json"
@@ -32,14 +44,14 @@ def setting(**changes: Any) -> Setting:
     return Setting(**small | {"rates": dict.fromkeys(METHODS, 0.1), "figure": "3"} | changes)
 
 
-def record(method: str, seed: int, run: Run) -> Record:
+def record(method: str, seed: int, run: Curves) -> Record:
     return Record("by hand", "3", method, 0.1, run.steps[-1], seed, run)
 
 
-def by_hand(*losses: float, diverged_at: int | None = None) -> Run:
+def by_hand(*losses: float, diverged_at: int | None = None) -> Curves:
     """Evaluated every 100 steps; the accuracy is 1 − loss/10."""
     steps = [100 * i for i in range(len(losses))]
-    return Run(steps, list(losses), [1 - loss / 10 for loss in losses], diverged_at)
+    return Curves(steps, list(losses), [1 - loss / 10 for loss in losses], diverged_at)
 
 
 def test_a_loss_is_reached_between_two_evaluations() -> None:
@@ -113,7 +125,8 @@ def test_bnp_changes_the_run_and_nothing_before_it(data: Data) -> None:
 
 def test_training_that_blows_up_ends_there(data: Data) -> None:
     run = one_run(setting(rates={"vanilla": 1e30}), "vanilla", 0, data)
-    assert run.diverged_at == 20
+    assert run.diverged_at is not None
+    assert 1 < run.diverged_at < 20  # the step itself, before the next evaluation
     assert run.steps == [0]
     assert all(map(math.isfinite, run.losses))
 
@@ -123,7 +136,7 @@ def test_training_is_plain_sgd_on_the_batches_of_the_seed(data: Data) -> None:
     by_hand = network("vanilla", [64, 20, 10], 0).double()
     data = data._replace(x=data.x.double(), test_x=data.test_x.double())
     optimizer = torch.optim.SGD(trained.parameters(), lr=0.1)
-    train(trained, optimizer, data, batch=30, steps=5, every=5, seed=3)
+    train_network(trained, optimizer, data, batch=30, steps=5, every=5, seed=3)
     batches = index_batches(len(data.y), 30, seed=3)
     for _ in range(5):
         index = next(batches)
@@ -166,7 +179,7 @@ def test_batch_norms_stand_behind_the_activation() -> None:
 def test_the_picture_is_drawn_also_of_diverged_runs(tmp_path: Path) -> None:
     records = [record(method, seed, by_hand(3, 2, 1)) for method in ("vanilla", "BNP") for seed in (0, 1)]
     records += [record("BN", 0, by_hand(3, 2, 1)), record("BN", 1, by_hand(3, diverged_at=100))]
-    draw(records, tmp_path / "figure.png")
+    save_figure(draw(records), tmp_path / "figure.png")
     assert (tmp_path / "figure.png").read_bytes().startswith(b"\x89PNG")
 
 
@@ -181,7 +194,7 @@ def test_a_worker_process_gives_what_this_one_gives() -> None:
 
 def test_the_committed_table_follows_from_the_committed_curves() -> None:
     content = json.loads(COMMITTED.read_text())
-    records = [Record(**fields | {"run": Run(**fields["run"])}) for fields in content["runs"]]
+    records = [Record(**fields | {"run": Curves(**fields["run"])}) for fields in content["runs"]]
     assert json.loads(as_json(records))["summary"] == content["summary"]
     assert [(r.setting, r.method, r.lr) for r in records[::3]] == [
         (str(setting), method, lr) for setting in SETTINGS for method, lr in setting.rates.items()

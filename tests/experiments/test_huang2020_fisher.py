@@ -8,8 +8,10 @@ from pathlib import Path
 
 import pytest
 
-from wellcond.experiments.fim_conditioning import draw, fim_conditioning
+from wellcond.experiments.huang2020_fisher import draw, fisher_conditioning
 from wellcond.models.mlp import Norm
+from wellcond.report.style import save_figure
+from wellcond.results.quantities import FISHER
 
 DATA = os.environ.get("WELLCOND_DATA")
 needs_mnist = pytest.mark.skipif(
@@ -20,19 +22,19 @@ needs_mnist = pytest.mark.skipif(
 @needs_mnist
 @pytest.mark.parametrize("norm", ["none", "batch"])
 def test_the_layers_blocks_share_out_the_full_matrix(norm: Norm) -> None:
-    rows = fim_conditioning(3, norm, data=DATA, examples=30, units=6)
+    rows = fisher_conditioning(3, norm, data=DATA, examples=30, units=6)
     values = {(row.layer, row.quantity): row.value for row in rows}
     layers = ["fc1", "fc2", "fc3"]
-    traces = [values[layer, "trace(F)"] for layer in layers]
+    traces = [values[layer, FISHER.trace] for layer in layers]
     # the trace of a matrix is that of its diagonal blocks, and a block's spectrum lies inside the whole one's
-    assert math.isclose(sum(traces), values["", "trace(F)"], rel_tol=1e-9)
-    assert all(values[layer, "lambda_max(F)"] <= values["", "lambda_max(F)"] * (1 + 1e-9) for layer in layers)
-    assert values["", "rank(F)"] <= 30 * 9
+    assert math.isclose(sum(traces), values["", FISHER.trace], rel_tol=1e-9)
+    assert all(values[layer, FISHER.lambda_max] <= values["", FISHER.lambda_max] * (1 + 1e-9) for layer in layers)
+    assert values["", FISHER.rank] <= 30 * 9
 
 
 @needs_mnist
 def test_the_picture_is_drawn(tmp_path: Path) -> None:
-    networks = {"plain": fim_conditioning(4, "none", data=DATA, examples=20, units=4)}
-    networks["BN"] = fim_conditioning(4, "batch", data=DATA, examples=20, units=4)
-    draw({"I": networks, "III": networks}, tmp_path / "figure.png")
+    networks = {"plain": fisher_conditioning(4, "none", data=DATA, examples=20, units=4)}
+    networks["BN"] = fisher_conditioning(4, "batch", data=DATA, examples=20, units=4)
+    save_figure(draw({"I": networks, "III": networks}), tmp_path / "figure.png")
     assert (tmp_path / "figure.png").read_bytes().startswith(b"\x89PNG")
