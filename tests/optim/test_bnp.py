@@ -8,15 +8,24 @@ from typing import Any
 
 import pytest
 import torch
-import torch.nn.functional as F
-from bnp_reference import ReferenceBNP
+from bnp_reference import (
+    LR,
+    ReferenceBNP,
+    assert_close,
+    assert_follows_the_matrix_form,
+    assert_same,
+    batches_of,
+    dense,
+    loss,
+    preconditioned,
+    train,
+)
 from layer_zoo import CONVOLUTIONS, Sandwich
 from torch import Tensor, nn
+from torch.nn.functional import tanh
 from zoo import CLASSES, integers, normal, seeded
 
 import wellcond as wc
-
-LR = 0.1
 
 
 class Tokens(nn.Module):
@@ -27,16 +36,25 @@ class Tokens(nn.Module):
         self.first, self.second, self.head = nn.Linear(4, 5), nn.Linear(5, 3, bias=False), nn.Linear(3, CLASSES)
 
     def forward(self, x: Tensor) -> Tensor:
-        return self.head(torch.tanh(self.second(torch.tanh(self.first(x)))).mean(1))
+        return self.head(tanh(self.second(tanh(self.first(x)))).mean(1))
+
+
+class Twice(nn.Module):
+    """One layer called twice in a pass."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.fc, self.head = nn.Linear(6, 6), nn.Linear(6, CLASSES)
+
+    def forward(self, x: Tensor) -> Tensor:
+        return self.head(tanh(self.fc(tanh(self.fc(x)))))
 
 
 NETWORKS: dict[str, tuple[Callable[[], nn.Module], tuple[int, ...]]] = {
-    "dense": (
-        lambda: nn.Sequential(nn.Linear(7, 5), nn.ReLU(), nn.Linear(5, 6), nn.ReLU(), nn.Linear(6, CLASSES)),
-        (7,),
-    ),
+    "dense": (dense, (6,)),
     "dense_wide": (lambda: nn.Sequential(nn.Linear(70, 5), nn.ReLU(), nn.Linear(5, CLASSES)), (70,)),
     "tokens": (Tokens, (3, 4)),
+    "called_twice": (Twice, (6,)),
     "groupnorm": (
         lambda: nn.Sequential(nn.Conv2d(2, 4, 3), nn.GroupNorm(2, 4), nn.ReLU(), nn.Flatten(), nn.Linear(36, CLASSES)),
         (2, 5, 5),
@@ -48,77 +66,43 @@ NETWORKS: dict[str, tuple[Callable[[], nn.Module], tuple[int, ...]]] = {
 }
 
 
-def loss(model: nn.Module, x: Tensor, y: Tensor) -> Tensor:
-    return F.cross_entropy(model(x), y)
-
-
-def spread(*shape: int, seed: int) -> Tensor:
-    """Inputs whose features have means and variances of their own, as real ones do."""
-    centre, scale = normal(*shape[1:], seed=100), 0.2 + normal(*shape[1:], seed=101).abs()
-    return centre + scale * normal(*shape, seed=seed)
-
-
-def assert_same(model: nn.Module, reference: nn.Module, tolerance: float = 1e-12) -> None:
-    for (name, ours), theirs in zip(model.named_parameters(), reference.parameters(), strict=True):
-        error = (ours - theirs).abs().max() / theirs.abs().max().clamp(min=1e-300)
-        assert error <= tolerance, f"{name}: {error:.2e}"
-
-
-def train(model: nn.Module, batches: list[tuple[Tensor, Tensor]], **options: Any) -> wc.BNP:
-    optimizer = torch.optim.SGD(model.parameters(), lr=LR)
-    bnp = wc.BNP(model, optimizer, **options)
-    for x, y in batches:
-        optimizer.zero_grad()
-        loss(model, x, y).backward()
-        optimizer.step()
-    return bnp
-
-
-def batches_of(shape: tuple[int, ...], size: int, steps: int = 4) -> list[tuple[Tensor, Tensor]]:
-    return [(spread(size, *shape, seed=s), integers(CLASSES, size, seed=s)) for s in range(steps)]
-
-
 @pytest.mark.parametrize("means", ["channel", "kernel"])
 @pytest.mark.parametrize("size", [1, 2, 60])
 @pytest.mark.parametrize("network", NETWORKS)
 def test_every_kind_of_layer_follows_the_matrix_form(network: str, size: int, means: str) -> None:
     build, shape = NETWORKS[network]
-    model = seeded(build)
-    reference = ReferenceBNP(model, LR, exact=means == "kernel")
-    batches = batches_of(shape, size)
-    bnp = train(model, batches, means=means)
-    for x, y in batches:
-        reference.step(loss, x, y)
-    assert_same(model, reference.model)
-    for name, layer in bnp.layers.items():
-        mean = torch.cat([mean for mean, _ in reference.statistics[name]])
-        torch.testing.assert_close(layer.mean, mean, rtol=1e-12, atol=1e-14)
-        variance = torch.cat([variance for _, variance in reference.statistics[name]])
-        torch.testing.assert_close(layer.variance, variance, rtol=1e-12, atol=1e-14)
+    assert_follows_the_matrix_form(seeded(build), batches_of(shape, size), means=means)
 
 
 def test_the_settings_are_the_ones_asked_for() -> None:
-    settings = {"rho": 0.7, "eps1": 0.3, "eps2": 0.2}
-    build, shape = NETWORKS["dense"]
-    model = seeded(build)
-    reference = ReferenceBNP(model, LR, **settings)
-    batches = batches_of(shape, 5)
-    train(model, batches, **settings)
-    for x, y in batches:
-        reference.step(loss, x, y)
-    assert_same(model, reference.model)
+    assert_follows_the_matrix_form(seeded(dense), batches_of(), rho=0.7, eps1=0.3, eps2=0.2)
 
 
-@pytest.mark.parametrize("make", [torch.optim.Adam, torch.optim.AdamW, torch.optim.Adagrad, torch.optim.RMSprop])
+class Sign(torch.optim.Optimizer):
+    """A user's own optimizer: sign descent."""
+
+    def __init__(self, params: Any, lr: float) -> None:
+        super().__init__(params, {"lr": lr})
+
+    @torch.no_grad()
+    def step(self) -> None:
+        for group in self.param_groups:
+            for p in group["params"]:
+                p -= group["lr"] * p.grad.sign()
+
+
+@pytest.mark.parametrize(
+    "make",
+    [torch.optim.Adam, torch.optim.AdamW, torch.optim.Adagrad, torch.optim.RMSprop, Sign],
+)
 def test_any_optimizer_gets_the_preconditioned_gradient(make: Any) -> None:
-    """The same as handing it (1/q²) P Pᵀ ∇ computed outside."""
-    build, shape = NETWORKS["dense"]
-    model = seeded(build)
+    """The same as giving it (1/q²) P Pᵀ ∇ computed outside."""
+    model = seeded(dense)
     twin = copy.deepcopy(model)
     optimizer, theirs = make(model.parameters(), lr=0.01), make(twin.parameters(), lr=0.01)
     wc.BNP(model, optimizer)
     reference = ReferenceBNP(twin, lr=0.0)
-    for x, y in batches_of(shape, 6):
+    for x, y in batches_of(size=6):
         optimizer.zero_grad()
         loss(model, x, y).backward()
         optimizer.step()
@@ -131,25 +115,134 @@ def test_any_optimizer_gets_the_preconditioned_gradient(make: Any) -> None:
 
 
 def test_weight_decay_is_not_preconditioned() -> None:
-    build, shape = NETWORKS["dense"]
-    model = seeded(build)
-    before = copy.deepcopy(model)
-    reference = ReferenceBNP(model, LR)
-    optimizer = torch.optim.SGD(model.parameters(), lr=LR, weight_decay=0.5)
-    wc.BNP(model, optimizer)
-    (x, y), *_ = batches_of(shape, 6)
+    model = seeded(dense)
+    before, reference = copy.deepcopy(model), ReferenceBNP(model, LR)
+    optimizer, _ = preconditioned(model)
+    optimizer.param_groups[0]["weight_decay"] = 0.5
+    (x, y), *_ = batches_of()
     loss(model, x, y).backward()
     optimizer.step()
     reference.step(loss, x, y)
     for p, known, start in zip(model.parameters(), reference.model.parameters(), before.parameters(), strict=True):
-        torch.testing.assert_close(p, known - LR * 0.5 * start, rtol=1e-12, atol=1e-14)
+        assert_close(p, known - LR * 0.5 * start)
 
 
 def test_the_network_itself_is_not_changed() -> None:
-    build, shape = NETWORKS["dense"]
-    model = seeded(build)
-    x = spread(5, *shape, seed=0)
+    model, x = seeded(dense), normal(5, 6)
     before, keys = model(x), list(model.state_dict())
-    wc.BNP(model, torch.optim.SGD(model.parameters(), lr=LR))
+    preconditioned(model)
     assert torch.equal(model(x), before)
     assert list(model.state_dict()) == keys
+
+
+# frozen, unused and tied parameters
+
+
+def test_a_frozen_weight_leaves_its_bias_scaled_by_q() -> None:
+    model = seeded(lambda: nn.Sequential(nn.Linear(40, 5), nn.ReLU(), nn.Linear(5, CLASSES)))
+    model[0].weight.requires_grad_(False)
+    (x, y), *_ = batches_of((40,), 8)
+    twin = copy.deepcopy(model)
+    loss(twin, x, y).backward()
+    bnp = train(model, [(x, y)])
+    q2 = 40 / 8
+    assert_close(model[0].bias, twin[0].bias - LR * twin[0].bias.grad / q2)
+    assert torch.equal(model[0].weight, twin[0].weight)
+    assert bnp.layers["0"].q2 == q2
+
+
+def test_a_frozen_bias_is_as_if_there_were_none() -> None:
+    model = seeded(dense)
+    model[2].bias.requires_grad_(False)
+    assert_follows_the_matrix_form(model, batches_of())
+
+
+def test_a_layer_without_bias_is_scaled_and_not_centred() -> None:
+    """By hand: G_w/(q² σ̃²), whatever μ is."""
+    layer = nn.Linear(2, 1, bias=False).double()
+    x = torch.tensor([[3.0, 10.0], [5.0, 14.0], [7.0, 12.0]], dtype=torch.float64)
+    optimizer, _ = preconditioned(layer, rho=0.0, eps1=0.0, eps2=0.0)
+    layer(x).sum().backward()
+    optimizer.step()
+    torch.testing.assert_close(layer.weight.grad, x.sum(0, keepdim=True) / (8 / 3), rtol=1e-14, atol=0)
+
+
+def test_a_layer_that_is_unfrozen_is_taken_up() -> None:
+    model = seeded(dense)
+    model[0].requires_grad_(False)
+    optimizer, bnp = preconditioned(model)
+    (x, y), (x2, y2), *_ = batches_of()
+    loss(model, x, y).backward()
+    optimizer.step()
+    assert torch.equal(bnp.layers["0"].mean, torch.zeros(6).double())
+    model[0].requires_grad_(True)
+    reference = ReferenceBNP(model, LR)
+    optimizer.zero_grad()
+    loss(model, x2, y2).backward()
+    optimizer.step()
+    reference.step(loss, x2, y2)
+    assert_close(model[0].weight, reference.model[0].weight)
+
+
+class Branches(nn.Module):
+    """A layer that some batches do not use."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.always, self.sometimes, self.head = nn.Linear(6, 5), nn.Linear(5, 5), nn.Linear(5, CLASSES)
+        self.use = True
+
+    def forward(self, x: Tensor) -> Tensor:
+        h = tanh(self.always(x))
+        return self.head(tanh(self.sometimes(h)) if self.use else h)
+
+
+@pytest.mark.filterwarnings("ignore:'sometimes' has a gradient")
+@pytest.mark.parametrize("to_none", [True, False])
+def test_a_layer_unused_in_a_step_keeps_its_weights_and_statistics(to_none: bool) -> None:
+    model = seeded(Branches)
+    reference = ReferenceBNP(model, LR)
+    optimizer, bnp = preconditioned(model)
+    for step, (x, y) in enumerate(batches_of()):
+        model.use = reference.model.use = step % 2 == 0
+        optimizer.zero_grad(set_to_none=to_none)
+        loss(model, x, y).backward()
+        before = bnp.layers["sometimes"].mean.clone()
+        optimizer.step()
+        assert torch.equal(bnp.layers["sometimes"].mean, before) == (not model.use)
+        reference.step(loss, x, y)
+    assert_same(model, reference.model)
+
+
+class Tied(nn.Module):
+    """Two layers share a weight and have biases of their own."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.a, self.b, self.head = nn.Linear(6, 6), nn.Linear(6, 6), nn.Linear(6, CLASSES)
+        self.b.weight = self.a.weight
+
+    def forward(self, x: Tensor) -> Tensor:
+        return self.head(tanh(self.b(tanh(self.a(x)))))
+
+
+def test_tied_weights_are_preconditioned_once_with_the_rows_of_both() -> None:
+    """[b₁; b₂; W] ← (1/q²) P Pᵀ [·], where both biases carry μ."""
+    model = seeded(Tied)
+    twin = copy.deepcopy(model)
+    (x, _), *_ = batches_of()
+    y = integers(CLASSES, 5)
+    bnp = train(model, [(x, y)], rho=0.0)
+    assert list(bnp.layers) == ["a", "head"]
+
+    rows = torch.cat([x, tanh(twin.a(x))]).detach()
+    loss(twin, x, y).backward()
+    mean, variance = rows.mean(0), rows.var(0, correction=0)
+    damped = variance + 1e-2 * variance.max() + 1e-4
+    U, D = torch.eye(8).double(), torch.diag(torch.cat([torch.ones(2).double(), damped.rsqrt()]))
+    U[0, 2:] = U[1, 2:] = -mean
+    P = U @ D
+    new = P @ P.T @ torch.cat([twin.a.bias.grad[None], twin.b.bias.grad[None], twin.a.weight.grad.T])
+    assert_close(model.a.bias, twin.a.bias - LR * new[0])
+    assert_close(model.b.bias, twin.b.bias - LR * new[1])
+    assert_close(model.a.weight, twin.a.weight - LR * new[2:].T)

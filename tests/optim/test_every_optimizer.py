@@ -50,7 +50,7 @@ OPTIMIZERS: dict[str, Callable[..., Optimizer]] = {
 }
 """Each made with at least two parameter groups, of which the first holds the first layer."""
 SGDS = ["ScaleAmendedSGD", "LARS", "LSALR"]
-"""Those with the options and the refusals of `wellcond.optim.scaled_sgd`."""
+"""Those of `wellcond.optim.scaled_sgd`, whose state is all there is: BNP's is saved beside the optimizer's."""
 LR = {"LARS": 0.02}
 """Learning rates other than 0.05 that suit the problem."""
 PLAIN = {"momentum": 0.0, "nesterov": False, "weight_decay": 0.0}
@@ -60,11 +60,8 @@ SETTINGS: dict[str, dict[str, Any]] = {
     "nesterov": {"momentum": 0.9, "nesterov": True, "weight_decay": 0.01},
 }
 
-SELF_CONTAINED = [name for name in OPTIMIZERS if not name.startswith("BNP")]
-"""Those whose own state is all there is: BNP's is saved beside the optimizer's, and copies are not watched."""
-
+pytestmark = pytest.mark.filterwarnings("ignore:'fc. has a gradient, but no forward pass")
 each_optimizer = pytest.mark.parametrize("name", OPTIMIZERS)
-each_self_contained = pytest.mark.parametrize("name", SELF_CONTAINED)
 each_sgd = pytest.mark.parametrize("name", SGDS)
 each_setting = pytest.mark.parametrize("options", SETTINGS.values(), ids=SETTINGS)
 
@@ -97,13 +94,6 @@ def values(model: nn.Module) -> dict[str, Tensor]:
 def assert_equal(first: dict[str, Tensor], second: dict[str, Tensor]) -> None:
     assert first.keys() == second.keys()
     assert [name for name in first if not torch.equal(first[name], second[name])] == []
-
-
-def saved_and_loaded(state: Any) -> Any:
-    file = io.BytesIO()
-    torch.save(state, file)
-    file.seek(0)
-    return torch.load(file, weights_only=True)
 
 
 @each_optimizer
@@ -208,13 +198,16 @@ def test_zero_gradients_leave_finite_parameters(name: str, options: dict[str, An
         assert_equal(values(model), before)
 
 
-@each_self_contained
+@each_sgd
 @each_setting
 def test_a_saved_run_goes_on_as_if_it_had_not_stopped(name: str, options: dict[str, Any]) -> None:
     model = network()
     optimizer = made(name, model, **options)
     train(model, optimizer)
-    state = saved_and_loaded({"model": model.state_dict(), "optimizer": optimizer.state_dict()})
+    file = io.BytesIO()
+    torch.save({"model": model.state_dict(), "optimizer": optimizer.state_dict()}, file)
+    file.seek(0)
+    state = torch.load(file, weights_only=True)
 
     resumed = network()
     resumed.load_state_dict(state["model"])
@@ -225,18 +218,16 @@ def test_a_saved_run_goes_on_as_if_it_had_not_stopped(name: str, options: dict[s
     assert_equal(values(resumed), values(model))
 
 
-@each_self_contained
-def test_a_copy_of_model_and_optimizer_goes_on_like_the_original(name: str) -> None:
+@each_sgd
+@pytest.mark.parametrize("copied", [copy.deepcopy, lambda pair: pickle.loads(pickle.dumps(pair))])
+def test_a_copy_of_model_and_optimizer_goes_on_like_the_original(name: str, copied: Callable[[Any], Any]) -> None:
     model = network()
     optimizer = made(name, model, **SETTINGS["nesterov"])
     train(model, optimizer)
-    other, its_optimizer = copy.deepcopy((model, optimizer))
-    pickled, its_pickled_optimizer = pickle.loads(pickle.dumps((model, optimizer)))
+    other, its_optimizer = copied((model, optimizer))
     train(model, optimizer)
     train(other, its_optimizer)
-    train(pickled, its_pickled_optimizer)
     assert_equal(values(other), values(model))
-    assert_equal(values(pickled), values(model))
 
 
 @each_optimizer

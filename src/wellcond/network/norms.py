@@ -10,15 +10,18 @@ OVER_CHANNELS = (_NormBase, nn.GroupNorm, nn.LocalResponseNorm)
 
 
 def is_norm(module: nn.Module) -> bool:
-    """By its name where it is not torch's; a block that holds a norm is none itself, nor is what scales nothing.
+    """Whether a module is a normalisation layer: one of torch's, or by its name one that scales its input.
 
-    >>> is_norm(nn.LayerNorm(3)), is_norm(nn.LocalResponseNorm(2)), is_norm(nn.Linear(3, 3))
-    (True, True, False)
+    A block that holds a norm is not one itself.
+
+    Example:
+        >>> is_norm(nn.LayerNorm(3)), is_norm(nn.LocalResponseNorm(2)), is_norm(nn.Linear(3, 3))
+        (True, True, False)
     """
     if isinstance(module, (*OVER_CHANNELS, nn.LayerNorm, nn.RMSNorm)):
         return True
-    is_named_so = "norm" in type(module).__name__.lower() and not any(True for _ in module.children())
-    return is_named_so and any(True for _ in module.parameters())
+    has_the_name = "norm" in type(module).__name__.lower() and not any(True for _ in module.children())
+    return has_the_name and any(True for _ in module.parameters())
 
 
 def unit_dim(norm: nn.Module, output: Tensor) -> int:

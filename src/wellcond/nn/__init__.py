@@ -1,8 +1,10 @@
-"""Variants of batch normalisation, in place of `torch.nn.BatchNorm*`."""
+"""Layers and surgery: variants of `torch.nn.BatchNorm*`, and new models with other norms in other places.
+
+In flows a model, out flows a changed copy of it; the old model is left alone.
+"""
 
 from __future__ import annotations
 
-# norm variants
 from wellcond.nn.four_things import (
     FourThingsBatchNorm1d,
     FourThingsBatchNorm2d,

@@ -1,9 +1,11 @@
-"""The update of scale-amended SGD: algorithm 2 done by hand, and the invariance it is made for."""
+"""LARS, LSALR and scale-amended SGD against their formulas, what happens at zero, and the invariance of the last."""
 
 from __future__ import annotations
 
 import copy
 import io
+import math
+from collections.abc import Callable
 from typing import Any
 
 import pytest
@@ -13,7 +15,16 @@ from torch import Tensor, nn
 from zoo import integers, normal, seeded
 
 from wellcond.optim.scale_amended import ScaleAmendedSGD
-from wellcond.optim.scaled_sgd import norms
+from wellcond.optim.scaled_sgd import LARS, LSALR, norms
+
+X, Y = normal(6, 2, 8, 8), integers(3, 6)
+M_FC2 = 1.0
+M_FC1 = M_FC2 * 3 / 5
+M_CONV2 = M_FC1 * 5 / 16
+M_CONV1 = M_CONV2 * 4 / (3 * 4)
+BY_HAND = {"0": (M_CONV1, 64), "1": (M_CONV1, 64), "4": (M_CONV2, 4), "5": (M_CONV2, 4),
+           "8": (M_FC1, 1), "9": (M_FC1, 1), "11": (M_FC2, 1)}  # fmt: skip
+"""m and q of every module of the network."""
 
 
 def network(affine: bool = True, eps: float = 1e-5) -> nn.Sequential:
@@ -28,30 +39,34 @@ def network(affine: bool = True, eps: float = 1e-5) -> nn.Sequential:
     )  # fmt: skip
 
 
-X, Y = normal(6, 2, 8, 8), integers(3, 6)
-
-M_FC2 = 1.0
-M_FC1 = M_FC2 * 3 / 5
-M_CONV2 = M_FC1 * 5 / 16
-M_CONV1 = M_CONV2 * 4 / (3 * 4)
-BY_HAND = {"0": (M_CONV1, 64), "1": (M_CONV1, 64), "4": (M_CONV2, 4), "5": (M_CONV2, 4),
-           "8": (M_FC1, 1), "9": (M_FC1, 1), "11": (M_FC2, 1)}  # fmt: skip
-"""m and q of every module."""
-
-
-def amended(name: str, weight: Tensor, gradient: Tensor) -> Tensor:
-    """δ'W = δW/(m·m_W), m_W = q/‖W‖²_{2,μ}; parameters that are no weights: δ/(m·q)."""
-    m, q = BY_HAND[name.partition(".")[0]]
-    if weight.dim() == 1:
-        return gradient / (m * q)
-    mean_squared_row_norm = sum(float(row.flatten() @ row.flatten()) for row in weight) / len(weight)
-    return gradient / (m * (q / mean_squared_row_norm))
-
-
 def loss(model: nn.Module) -> Tensor:
     return F.cross_entropy(model(X), Y)
 
 
+def length(tensor: Tensor) -> float:
+    return math.sqrt(sum(value * value for value in tensor.flatten().tolist()))
+
+
+def lars(_name: str, weight: Tensor, gradient: Tensor) -> float:
+    return length(weight) / length(gradient)
+
+
+def lsalr(_name: str, _weight: Tensor, gradient: Tensor) -> float:
+    return 1 + math.log(1 + 1 / length(gradient))
+
+
+def amending(name: str, weight: Tensor, _gradient: Tensor) -> float:
+    """1/(m·m_W), m_W = q/‖W‖²_{2,μ}; for parameters that are no weights 1/(m·q)."""
+    m, q = BY_HAND[name.partition(".")[0]]
+    mean_squared_row_norm = 1 if weight.dim() == 1 else sum(length(row) ** 2 for row in weight) / len(weight)
+    return mean_squared_row_norm / (m * q)
+
+
+OPTIMIZERS: dict[str, tuple[Callable[..., torch.optim.Optimizer], Callable[[str, Tensor, Tensor], float]]] = {
+    "LARS": (lambda model, **options: LARS(model.parameters(), **options), lars),
+    "LSALR": (lambda model, **options: LSALR(model.parameters(), **options), lsalr),
+    "ScaleAmendedSGD": (lambda model, **options: ScaleAmendedSGD(model, inputs=X, **options), amending),
+}
 OPTIONS: dict[str, dict[str, Any]] = {
     "plain": {},
     "weight_decay": {"weight_decay": 0.01},
@@ -62,24 +77,93 @@ OPTIONS: dict[str, dict[str, Any]] = {
 
 
 @pytest.mark.parametrize("options", OPTIONS.values(), ids=OPTIONS)
-def test_steps_are_those_of_algorithm_2_by_hand_and_of_torchs_momentum(options: dict[str, Any]) -> None:
+@pytest.mark.parametrize(("make", "scale"), OPTIMIZERS.values(), ids=OPTIMIZERS)
+def test_steps_are_those_of_sgd_with_gradients_scaled_by_the_formula(
+    make: Callable[..., torch.optim.Optimizer], scale: Callable[[str, Tensor, Tensor], float], options: dict[str, Any]
+) -> None:
+    """Weight decay enters before the scale is taken, momentum after."""
     model, reference = network(), network()
-    optimizer = ScaleAmendedSGD(model, lr=0.01, inputs=X, **options)
+    optimizer = make(model, lr=0.01, **options)
     momentum = {key: value for key, value in options.items() if key != "weight_decay"}
     sgd = torch.optim.SGD(reference.parameters(), lr=0.01, **momentum)
-    for _ in range(4):
-        optimizer.zero_grad()
-        loss(model).backward()
+    for step in range(4):
+        pairs = zip(model.parameters(), reference.named_parameters(), strict=True)
+        for i, (p, (name, q)) in enumerate(pairs):
+            p.grad = 10.0 ** (i % 3 - 1) * normal(*p.shape, seed=100 * step + i)
+            decayed = p.grad + options.get("weight_decay", 0.0) * q.detach()
+            q.grad = decayed * scale(name, q.detach(), decayed)
         optimizer.step()
-
-        sgd.zero_grad()
-        loss(reference).backward()
-        for name, p in reference.named_parameters():
-            decayed = p.grad + options.get("weight_decay", 0.0) * p.detach()
-            p.grad = amended(name, p.detach(), decayed)
         sgd.step()
         for (name, p), expected in zip(model.named_parameters(), reference.parameters(), strict=True):
             torch.testing.assert_close(p, expected, rtol=1e-12, atol=1e-14, msg=name)
+
+
+@pytest.mark.parametrize("dtype", [torch.bfloat16, torch.float16])
+def test_norms_of_half_precision_are_taken_in_single(dtype: torch.dtype) -> None:
+    (found,) = norms([torch.full((100_000,), 100.0, dtype=dtype)])
+    assert float(found) == pytest.approx(100 * 100_000**0.5, rel=1e-5)
+
+
+# LARS and LSALR
+
+
+def stepped(make: Callable[..., torch.optim.Optimizer], weight: Tensor, gradient: Tensor, **options: Any) -> Tensor:
+    """The weight after one step."""
+    parameter = nn.Parameter(weight.clone())
+    parameter.grad = gradient
+    make([parameter], **options).step()
+    return parameter.detach()
+
+
+def test_the_learning_rates_are_those_of_zhang2018() -> None:
+    weight = [nn.Parameter(torch.ones(1))]
+    assert (LARS(weight).defaults["lr"], LSALR(weight).defaults["lr"]) == (2.0, 0.1)
+
+
+@pytest.mark.parametrize("size", [1e-12, 1.0, 1e12])
+def test_a_lars_step_moves_a_weight_by_a_share_of_its_norm_whatever_the_gradient(size: float) -> None:
+    before = normal(4, 5)
+    after = stepped(LARS, before, size * normal(4, 5, seed=1), lr=20.0, trust_coefficient=1e-3)
+    assert length(after - before) == pytest.approx(20 * 1e-3 * length(before), rel=1e-12)
+
+
+def test_without_a_trust_coefficient_a_lars_group_takes_plain_sgd_steps() -> None:
+    weight, bias = nn.Parameter(torch.tensor([3.0, 4.0])), nn.Parameter(torch.zeros(2))
+    groups = [{"params": [weight]}, {"params": [bias], "trust_coefficient": None, "lr": 0.5}]
+    weight.grad, bias.grad = torch.tensor([0.0, 7.0]), torch.tensor([1.0, 2.0])
+    LARS(groups, lr=0.1).step()
+    torch.testing.assert_close(weight.detach(), torch.tensor([3.0, 3.5]))
+    torch.testing.assert_close(bias.detach(), torch.tensor([-0.5, -1.0]))
+
+
+def test_a_zero_weight_takes_a_plain_sgd_step_in_lars() -> None:
+    torch.testing.assert_close(
+        stepped(LARS, torch.zeros(2), torch.tensor([1.0, -2.0]), lr=0.1), torch.tensor([-0.1, 0.2])
+    )
+
+
+@pytest.mark.parametrize("make", [LARS, LSALR])
+@pytest.mark.parametrize("size", [0.0, 1e-44, 1e-30, 1e-20, 1e30])
+def test_vanishing_and_huge_gradients_give_finite_steps(make: Any, size: float) -> None:
+    before = torch.full((3, 3), 100.0)
+    after = stepped(make, before, torch.full((3, 3), size), lr=0.1)
+    assert bool(torch.isfinite(after).all())
+    assert size > 0 or torch.equal(after, before)
+
+
+@pytest.mark.parametrize(("size", "log"), [(1e9, 1e-9), (1.0, math.log(2)), (1e-6, math.log(1_000_001))])
+def test_lsalr_lets_small_gradients_take_larger_steps_and_large_ones_those_of_sgd(size: float, log: float) -> None:
+    moved = stepped(LSALR, torch.zeros(1).double(), torch.tensor([size], dtype=torch.float64), lr=1.0)
+    assert -float(moved) / size == pytest.approx(1 + log, rel=1e-12)
+
+
+@pytest.mark.parametrize("wrong", [0.0, -1e-3, math.nan])
+def test_a_trust_coefficient_must_be_positive(wrong: float) -> None:
+    with pytest.raises(ValueError, match="trust_coefficient must be > 0, or None for plain SGD"):
+        LARS([nn.Parameter(torch.ones(1))], trust_coefficient=wrong)
+
+
+# scale-amended SGD
 
 
 @pytest.mark.parametrize("groups", [1, 2])
@@ -120,9 +204,8 @@ def test_the_scale_of_a_normalized_weight_does_not_change_what_the_network_learn
         model = network(affine=False, eps=1e-30)  # ε breaks the invariance, by its own size
         if rescale:
             with torch.no_grad():
-                model.get_submodule(layer).weight.mul_(alpha)
-                if layer == "0":
-                    model.get_submodule(layer).bias.mul_(alpha)  # the norm behind it takes it away
+                for p in model.get_submodule(layer).parameters():  # the norm behind it takes the bias away
+                    p.mul_(alpha)
         if amend:
             return trajectory(model, ScaleAmendedSGD(model, lr=0.05, inputs=X, **momentum))
         return trajectory(model, torch.optim.SGD(model.parameters(), lr=0.05, **momentum))
@@ -174,7 +257,7 @@ def test_a_saved_run_goes_on_without_seeing_a_forward_pass_first() -> None:
     resumed.load_state_dict(saved["model"])
     going_on = ScaleAmendedSGD(resumed)
     going_on.load_state_dict(saved["optimizer"])
-    assert going_on.factors == optimizer.factors
+    assert going_on.factors == copy.deepcopy(optimizer).factors == optimizer.factors
     for p, q in zip(model.parameters(), resumed.parameters(), strict=True):
         p.grad, q.grad = torch.ones_like(p), torch.ones_like(q)
     optimizer.step()
@@ -182,25 +265,12 @@ def test_a_saved_run_goes_on_without_seeing_a_forward_pass_first() -> None:
     assert torch.equal(trajectory(model, optimizer), trajectory(resumed, going_on))
 
 
-def test_a_copy_of_a_traced_optimizer_has_its_factors() -> None:
-    optimizer = ScaleAmendedSGD(network(), inputs=X)
-    assert copy.deepcopy(optimizer).factors == optimizer.factors
-
-
 def test_given_factors_scale_the_steps() -> None:
     model = network()
     weight = model[8].weight
-    given = {"0": 2.0, "4": 2.0, "8": 0.25, "11": 1.0}
-    optimizer = ScaleAmendedSGD(model, lr=1.0, inputs=X, factors=given)
+    optimizer = ScaleAmendedSGD(model, lr=1.0, inputs=X, factors={"0": 2.0, "4": 2.0, "8": 0.25, "11": 1.0})
     gradient = normal(5, 16)
     expected = weight.detach() - gradient * float(weight.detach().square().sum()) / 5 / 0.25
     weight.grad = gradient
     optimizer.step()
     torch.testing.assert_close(weight.detach(), expected, rtol=1e-12, atol=1e-12)
-
-
-@pytest.mark.parametrize("dtype", [torch.bfloat16, torch.float16])
-def test_norms_of_half_precision_are_taken_in_single(dtype: torch.dtype) -> None:
-    tensor = torch.full((100_000,), 100.0, dtype=dtype)
-    (found,) = norms([tensor])
-    assert float(found) == pytest.approx(100 * 100_000**0.5, rel=1e-5)
