@@ -334,14 +334,6 @@ def test_what_is_not_finite_at_a_far_step_is_recorded_and_named() -> None:
     assert all(note in str(walk) for note in walk.notes)
 
 
-def test_a_walk_that_is_nowhere_finite_has_no_beta() -> None:
-    walk = landscape(root(1.0), 1.0, (3.0, 4.0), 2)
-    assert math.isnan(walk.beta)
-    assert all(math.isnan(bound) for bound in (*walk.loss_range, *walk.gradient_change_range))
-    (note,) = walk.notes
-    assert note.startswith("from step length 3 on, layer ''")
-
-
 def test_what_is_not_finite_at_the_start_is_raised() -> None:
     with pytest.raises(NonFinite):
         landscape(root(-1.0))
@@ -349,21 +341,29 @@ def test_what_is_not_finite_at_the_start_is_raised() -> None:
         landscape(root(0.0))
 
 
-def test_where_the_gradient_is_zero_there_is_no_beta() -> None:
-    for direction in ("gradient", "random"):
-        walk = landscape(quadratic(symmetric(3), torch.zeros(3).double()), direction=direction)
-        assert math.isnan(walk.beta)
-        assert walk.gradient_norm == 0
-        assert "gradient is zero" in walk.notes[0]
-    given = landscape(quadratic(torch.eye(3).double(), torch.zeros(3).double()), direction=torch.ones(3))
-    assert given.beta == pytest.approx(1.0)
+ZERO, EYE = torch.zeros(3).double(), torch.eye(3).double()
+WITHOUT_BETA: dict[str, tuple[Callable[[], Landscape], str]] = {
+    "no_gradient": (lambda: landscape(quadratic(symmetric(3), ZERO)), "the gradient is zero"),
+    "no_scale": (lambda: landscape(quadratic(symmetric(3), ZERO), direction="random"), "the gradient is zero"),
+    "no_direction": (lambda: landscape(quadratic(EYE, normal(3)), direction=ZERO), "the direction is zero"),
+    "too_short": (lambda: landscape(quadratic(EYE.float(), torch.ones(3)), lr=1e-12), "rounds to θ in float32"),
+    "not_finite": (lambda: landscape(root(1.0), 1.0, (3.0, 4.0), 2), "from step length 3 on, layer ''"),
+}
 
 
-def test_a_direction_of_zero_is_said_to_be() -> None:
-    walk = landscape(quadratic(torch.eye(3).double(), normal(3)), direction=torch.zeros(3))
-    assert math.isnan(walk.beta)
-    (note,) = walk.notes
-    assert note.startswith("the direction is zero")
+@pytest.mark.parametrize(("walk", "note"), WITHOUT_BETA.values(), ids=WITHOUT_BETA)
+def test_a_walk_without_a_beta_says_why(walk: Callable[[], Landscape], note: str) -> None:
+    found = walk()
+    assert math.isnan(found.beta)
+    assert len(found.notes) == 1
+    assert note in found.notes[0]
+    if "layer" in note:
+        assert all(math.isnan(bound) for bound in (*found.loss_range, *found.gradient_change_range))
+
+
+def test_where_the_gradient_is_zero_a_given_direction_still_has_a_beta() -> None:
+    walk = landscape(quadratic(EYE, ZERO), direction=torch.ones(3))
+    assert (walk.gradient_norm, walk.beta) == (0, pytest.approx(1.0))
 
 
 def test_parameters_that_share_memory_are_noted() -> None:
@@ -371,12 +371,6 @@ def test_parameters_that_share_memory_are_noted() -> None:
     model[1].weight.data = model[0].weight.data
     (note,) = landscape(wc.Problem(model, nn.MSELoss(), (normal(6, 4), normal(6, 4, seed=1)))).notes
     assert note.startswith("'0.weight' and '1.weight' share their memory")
-
-
-def test_a_step_too_short_for_the_dtype_is_named() -> None:
-    walk = landscape(quadratic(torch.eye(2), torch.tensor([1.0, 2.0])), lr=1e-12)
-    assert math.isnan(walk.beta)
-    assert "rounds to θ in float32" in walk.notes[0]
 
 
 class Noisy(nn.Linear):
@@ -396,12 +390,6 @@ class Noisy(nn.Linear):
         return super().forward(x) * noise if self.kind.startswith("draws") else super().forward(x)
 
 
-@pytest.mark.parametrize("kind", ["draws", "draws from its own", "counts"])
-def test_a_model_that_differs_between_passes_is_refused(kind: str) -> None:
-    with pytest.raises(NotDeterministic):
-        landscape(wc.Problem(Noisy(kind).double(), nn.CrossEntropyLoss(), BATCH))
-
-
 def test_a_model_that_draws_what_it_does_not_use_is_measured() -> None:
     assert landscape(wc.Problem(Noisy("ignores its draw").double(), nn.CrossEntropyLoss(), BATCH)).beta > 0
 
@@ -412,24 +400,38 @@ def test_fixed_noise_is_the_same_at_every_point() -> None:
     assert still.gradient_change_range[1] < 1e-6 * still.gradient_norm
 
 
-def test_a_loader_that_shuffles_is_refused() -> None:
-    data, model = TensorDataset(*BATCH), ARCHITECTURES["mlp_tanh"]().model
-    with pytest.raises(NotDeterministic, match="shuffle"):
-        landscape(wc.Problem(model, nn.CrossEntropyLoss(), DataLoader(data, batch_size=2, shuffle=True)))
-    in_order = landscape(wc.Problem(model, nn.CrossEntropyLoss(), DataLoader(data, batch_size=4)))
-    assert_same(in_order.losses, landscape(ARCHITECTURES["mlp_tanh"]().problem()).losses, 1e-10)
+class Alternating:
+    """Batches that change without a random number."""
+
+    passes = 0
+
+    def __iter__(self) -> Iterator[Any]:
+        self.passes += 1
+        yield normal(6, 4, seed=self.passes), integers(CLASSES, 6)
 
 
-def test_batches_that_change_without_a_random_number_are_refused() -> None:
-    class Alternating:
-        passes = 0
+DATA = TensorDataset(*BATCH)
+MOVING: dict[str, tuple[Callable[[], nn.Module], Any, str | None]] = {
+    "draws": (lambda: Noisy("draws"), BATCH, None),
+    "draws_from_its_own": (lambda: Noisy("draws from its own"), BATCH, None),
+    "counts": (lambda: Noisy("counts"), BATCH, None),
+    "shuffles": (Capped, DataLoader(DATA, batch_size=2, shuffle=True), "shuffle"),
+    "alternates": (Capped, Alternating(), "second pass"),
+}
 
-        def __iter__(self) -> Iterator[Any]:
-            self.passes += 1
-            yield normal(6, 4, seed=self.passes), integers(CLASSES, 6)
 
-    with pytest.raises(NotDeterministic, match="second pass"):
-        landscape(wc.Problem(seeded(Capped), nn.CrossEntropyLoss(), Alternating()))
+@pytest.mark.parametrize(("model", "batches", "words"), MOVING.values(), ids=MOVING)
+def test_a_problem_that_differs_between_passes_is_refused(
+    model: Callable[[], nn.Module], batches: Any, words: str | None
+) -> None:
+    with pytest.raises(NotDeterministic, match=words):
+        landscape(wc.Problem(seeded(model), nn.CrossEntropyLoss(), batches))
+
+
+def test_a_loader_that_keeps_its_order_is_measured() -> None:
+    case = ARCHITECTURES["mlp_tanh"]()
+    in_order = landscape(wc.Problem(case.model, nn.CrossEntropyLoss(), DataLoader(DATA, batch_size=4)))
+    assert_same(in_order.losses, landscape(case.problem()).losses, 1e-10)
 
 
 @pytest.mark.parametrize(
