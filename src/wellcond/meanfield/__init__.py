@@ -1,7 +1,7 @@
-"""Mean-field theory: how far the learning rate can go, told from the architecture alone (wei2019)."""
+"""Mean-field theory: how large the learning rate may be, predicted from the architecture (wei2019)."""
 
 from wellcond.meanfield.architecture import Architecture
+from wellcond.meanfield.predict import predict
 from wellcond.meanfield.prediction import Prediction
-from wellcond.meanfield.predictor import predict
 
 __all__ = ["Architecture", "Prediction", "predict"]

@@ -4,8 +4,8 @@ For (a, b) Gaussian with means 0, variances v, w and covariance k:
 
     product(v, w, k) = E[φ(a) φ(b)]        slopes(v, w, k) = E[φ'(a) φ'(b)]        weighted_slopes = E[aφ'(a) bφ'(b)]
 
-In closed form for piecewise linear φ (the arc-cosine kernels of Cho and Saul), in a series of Hermite
-polynomials for others, whose coefficients are integrals over one variable.
+They have closed forms for piecewise linear φ (the arc-cosine kernels of Cho and Saul). For other φ they are a series of
+Hermite polynomials, whose coefficients are integrals over one variable.
 """
 
 from __future__ import annotations
@@ -18,7 +18,9 @@ from dataclasses import dataclass
 
 import torch
 from torch import Tensor
+from torch.nn.functional import leaky_relu
 
+Function = Callable[[Tensor], Tensor]
 Expectation = Callable[[Tensor, Tensor, Tensor], Tensor]
 """Of a pair of Gaussians, by their variances v, w and covariance k."""
 
@@ -28,13 +30,17 @@ FEW = 1000
 """Correlations whose powers are all held at once: for a single network the steps of a loop would cost more."""
 ORDERS = 128
 """Of the series: at variance 10 tanh is right to 1e-11 up to a correlation of .9 and to 4e-7 beyond, its slope to 7e-6;
-a jump, as the slope of hardtanh has, to 1 %."""
+a jump, such as the slope of hardtanh has, to 1 %."""
 
 
 class Activation(ABC):
-    """A pointwise function, seen through its Gaussian expectations."""
+    """A pointwise function φ, seen through its Gaussian expectations."""
 
     name: str
+
+    @abstractmethod
+    def __call__(self, x: Tensor) -> Tensor:
+        """φ(x)."""
 
     @abstractmethod
     def product(self, v: Tensor, w: Tensor, k: Tensor) -> Tensor:
@@ -56,15 +62,23 @@ class Activation(ABC):
     def mean(self, v: Tensor) -> Tensor:
         """E φ(a)."""
 
+    def shifted(self, m: Tensor) -> Activation:
+        """The function φ(m + ·), for Gaussians of mean m."""
+        return Smooth(self.name, lambda x: self(x + m.reshape(m.shape + (1,) * (x.dim() - m.dim()))))
+
 
 @dataclass(frozen=True)
 class PiecewiseLinear(Activation):
-    """x for x > 0, `slope`·x otherwise: ReLU (0), leaky ReLU, the identity (1).
+    """The function that is x for x > 0 and slope·x otherwise: ReLU (slope 0), leaky ReLU, the identity (slope 1).
 
-    >>> relu = PiecewiseLinear(0.0)
-    >>> one, zero = torch.tensor(1.0), torch.tensor(0.0)
-    >>> round(float(relu.product(one, one, one)), 4), round(float(relu.product(one, one, zero)), 4)      # 1/2, 1/2π
-    (0.5, 0.1592)
+    Attributes:
+        slope: Below 0.
+
+    Example:
+        >>> relu = PiecewiseLinear(0.0)
+        >>> one, zero = torch.tensor(1.0), torch.tensor(0.0)
+        >>> round(float(relu.product(one, one, one)), 4), round(float(relu.product(one, one, zero)), 4)  # 1/2, 1/2π
+        (0.5, 0.1592)
     """
 
     slope: float
@@ -72,6 +86,9 @@ class PiecewiseLinear(Activation):
     @property
     def name(self) -> str:  # type: ignore[override]
         return {0.0: "relu", 1.0: "linear"}.get(self.slope, f"leaky_relu({self.slope:g})")
+
+    def __call__(self, x: Tensor) -> Tensor:
+        return leaky_relu(x, self.slope)
 
     def product(self, v: Tensor, w: Tensor, k: Tensor) -> Tensor:
         # φ(x) = relu(x) − slope·relu(−x), and E relu(a) relu(b) = √(vw) (√(1−c²) + c(π/2 + asin c)) / 2π
@@ -100,10 +117,18 @@ class PiecewiseLinear(Activation):
 
 @dataclass(frozen=True)
 class Smooth(Activation):
-    """Any differentiable function, by quadrature."""
+    """Any differentiable function, by quadrature.
+
+    Attributes:
+        name: How it is shown.
+        function: φ, elementwise.
+    """
 
     name: str
-    function: Callable[[Tensor], Tensor]
+    function: Function
+
+    def __call__(self, x: Tensor) -> Tensor:
+        return self.function(x)
 
     def product(self, v: Tensor, w: Tensor, k: Tensor) -> Tensor:
         return _pair_mean(self.function, v, w, k)
@@ -131,22 +156,15 @@ def _correlation(k: Tensor, scale: Tensor) -> Tensor:
     return torch.where(scale > 0, k / torch.where(scale > 0, scale, 1.0), 0.0).clamp(-1, 1)
 
 
-def _pair_mean(
-    function: Callable[[Tensor], Tensor],
-    v: Tensor,
-    w: Tensor,
-    k: Tensor,
-    of_other: Callable[[Tensor], Tensor] | None = None,
-) -> Tensor:
+def _pair_mean(f: Function, v: Tensor, w: Tensor, k: Tensor, h: Function | None = None) -> Tensor:
     """E[f(a) h(b)] = Σ_n f_n(v) h_n(w) cⁿ with the correlation c: Mehler's formula; h is f unless given.
 
     What the orders that are summed leave out of E f(a)² counts as the first one that is missing. v and w may be a
-    column and a row against the matrix k: their coefficients cost what they cost only once.
+    column and a row against the matrix k: their coefficients are then computed only once.
     """
     c = _correlation(k, (v * w).sqrt())
-    left, rest_of_left = _hermite_coefficients(function, v)
-    is_same = w is v and of_other is None
-    right, rest_of_right = (left, rest_of_left) if is_same else _hermite_coefficients(of_other or function, w)
+    left, rest_of_left = _hermite_coefficients(f, v)
+    right, rest_of_right = (left, rest_of_left) if w is v and h is None else _hermite_coefficients(h or f, w)
     sizes = left.abs().reshape(-1, ORDERS).amax(0) * right.abs().reshape(-1, ORDERS).amax(0)
     orders = 1 + int((sizes >= 1e-16 * sizes.sum()).nonzero().max())
     if c.numel() < FEW:
@@ -160,7 +178,7 @@ def _pair_mean(
     return total
 
 
-def _hermite_coefficients(function: Callable[[Tensor], Tensor], v: Tensor) -> tuple[Tensor, Tensor]:
+def _hermite_coefficients(function: Function, v: Tensor) -> tuple[Tensor, Tensor]:
     """f_n = E[f(√v u) p_n(u)] for standard normal u and the orthonormal Hermite polynomials p_n, n last; and the rest.
 
     The rest is √(E f² − Σ f_n²).

@@ -8,25 +8,40 @@ is carried back is therefore not a matrix but a linear map: what a tangent kerne
 layer becomes at the outputs. Almost everywhere that map multiplies element by element. At a batch normalisation it is
 
     Θ → (γ²/s²) E[φ'φ'ᵀ ∘ P Θ P],        P = I − 11ᵀ/N − u uᵀ/N
+
+Every unit has its own variance over the examples. Its pre-activations z, centred, are N(0, K) over them, and u = z/s
+with s² = zᵀz/N its own. Over all units
+
+    E[1/s²] = ∫₀^∞ det(I + 2tK/N)^(−1/2) dt            E[u uᵀ] = ∫₀^∞ K (I + 2tK/N)⁻¹ det(I + 2tK/N)^(−1/2) dt
+
+since 1/s² = ∫ exp(−t s²) dt and that factor keeps z Gaussian. Beyond that u counts as Gaussian and independent of s.
 """
 
 from __future__ import annotations
 
+import functools
 from collections.abc import Callable
 from dataclasses import dataclass
 from functools import cached_property
 
+import numpy as np
 import torch
 from torch import Tensor
 
-from wellcond.meanfield.batch_statistics import StatisticsStep, standardised
 from wellcond.meanfield.gaussian import Activation, Expectation
-from wellcond.meanfield.moments import Kernel
+from wellcond.meanfield.moments import Kernel, diagonal
+
+NODES = 200
+"""Of the integrals over t."""
+FEWEST = 5
+"""Examples: among fewer, units of almost no variance make E[1/s²] infinite, and 1/E s² takes its place."""
+STEP = 1e-6
+"""Of a difference quotient, as a share of the variance."""
 
 
 @dataclass(frozen=True, eq=False)
 class Path:
-    """The rest of a tangent kernel's way to the outputs: one step, then another path, or the outputs (None)."""
+    """The rest of a tangent kernel's path to the outputs: one step, then another path, or the outputs (None)."""
 
     step: Callable[[Tensor], Tensor]
     onward: Path | None
@@ -34,12 +49,17 @@ class Path:
 
 @dataclass(frozen=True, eq=False)
 class Gram(Kernel):
-    """matrix: (..., N, N), products of examples averaged over the units of a layer. path: None for a signal.
+    """Products of given examples, averaged over the units of a layer.
 
     A gradient is the map Θ → path(matrix ∘ Θ), and what it gives for Θ = 1 is its value.
 
-    >>> Gram.of(torch.eye(2)).matrix.tolist()
-    [[0.5, 0.0], [0.0, 0.5]]
+    Attributes:
+        matrix: (..., N, N).
+        path: Of a gradient, how it goes on to the outputs; None for a signal.
+
+    Example:
+        >>> Gram.of(torch.eye(2)).matrix.tolist()
+        [[0.5, 0.0], [0.0, 0.5]]
     """
 
     matrix: Tensor
@@ -62,23 +82,21 @@ class Gram(Kernel):
         return Gram(scale[..., None, None] * self.matrix + offset[..., None, None])
 
     def centred(self) -> tuple[Gram, Tensor]:
-        inverse, u = standardised(_centred(self.matrix))
+        inverse, u = _standardised(_centred(self.matrix))
         return Gram(u / inverse[..., None, None]), 1 / inverse
 
     def own_size(self) -> Gram:
-        root = _diagonal(self.matrix).sqrt()
+        root = diagonal(self.matrix).sqrt()
         return Gram(root.unsqueeze(-1) * root.unsqueeze(-2))
 
-    def through(self, activation: Activation) -> Gram:
-        return self._expected(activation.product)
+    def expected(self, expectation: Expectation) -> Gram:
+        variance = diagonal(self.matrix)
+        return Gram(expectation(variance.unsqueeze(-1), variance.unsqueeze(-2), self.matrix))
 
-    def slopes(self, activation: Activation) -> Gram:
-        return self._expected(activation.slopes)
+    def of_output(self) -> Gram:
+        return Gram(torch.ones_like(self.matrix))
 
-    def weighted_slopes(self, activation: Activation) -> Gram:
-        return self._expected(activation.weighted_slopes)
-
-    # both
+    # a signal or a gradient
 
     def __mul__(self, other: Gram) -> Gram:
         assert self.path is None or other.path is None
@@ -90,8 +108,8 @@ class Gram(Kernel):
         meeting = _meeting(self.path, other.path)
 
         def to_meeting(theta: Tensor) -> Tensor:
-            ways = (_walked(way.matrix * theta, way.path, meeting) for way in (self, other))
-            return next(ways) + next(ways)
+            one, two = (_walked(part.matrix * theta, part.path, meeting) for part in (self, other))
+            return one + two
 
         return Gram(torch.ones_like(self.matrix), Path(to_meeting, meeting))
 
@@ -102,7 +120,7 @@ class Gram(Kernel):
         return Gram(1 / self.matrix)
 
     def mean_square(self) -> Tensor:
-        return _diagonal(self.matrix).mean(-1)
+        return diagonal(self.matrix).mean(-1)
 
     def without_statistics(self, a: Gram, activation: Activation, gamma2: Tensor) -> Gram:
         step = StatisticsStep(a.matrix, activation, gamma2)
@@ -115,16 +133,96 @@ class Gram(Kernel):
         v = total._spectrum[1][..., -1:]
         return (v.mT @ self.value @ v)[..., 0, 0] / v.shape[-2]
 
+    def same_and_pair(self) -> tuple[Tensor, Tensor]:
+        n = self.value.shape[-1]
+        same = diagonal(self.value).mean(-1)
+        return same, (self.value.mean((-1, -2)) * n - same) / (n - 1)
+
     @cached_property
     def _spectrum(self) -> tuple[Tensor, Tensor]:
-        if not bool(self.value.isfinite().all()):  # of which eigh says no more than that it did not converge
+        if not bool(self.value.isfinite().all()):  # eigh would only say that it did not converge
             return torch.full_like(self.value[..., 0], torch.nan), torch.full_like(self.value, torch.nan)
         eigenvalues, eigenvectors = torch.linalg.eigh(self.value)
         return eigenvalues, eigenvectors
 
-    def _expected(self, expectation: Expectation) -> Gram:
-        variance = _diagonal(self.matrix)
-        return Gram(expectation(variance.unsqueeze(-1), variance.unsqueeze(-2), self.matrix))
+
+class StatisticsStep:
+    """Θ → E[φ'φ'ᵀ ∘ P Θ P] with P = I − 11ᵀ/N − u uᵀ/N, for Gaussian u.
+
+    P Θ P = Θ_c − u vᵀ − v uᵀ + (uᵀΘu/N²) u uᵀ with Θ centred to Θ_c and v = Θ_c u/N. Of v_y, the part that depends on
+    u_x and u_y counts; and E[f uᵀΘu] = tr(ΘU) E f + dE f/dε as the covariance U of u moves to U + 2ε UΘU.
+
+    Args:
+        a: The moments of γu, (..., N, N).
+        activation: φ.
+        gamma2: γ².
+    """
+
+    def __init__(self, a: Tensor, activation: Activation, gamma2: Tensor) -> None:
+        gamma2, variance = gamma2[..., None, None], diagonal(a)
+        v, w = variance.unsqueeze(-1), variance.unsqueeze(-2)
+        products, size = activation.weighted_slopes(v, w, a), (v * w).sqrt()
+        self.u = a / gamma2
+        self.slopes = activation.slopes(v, w, a)
+        self.products = products / gamma2
+        """E[u_x u_y φ'φ']."""
+        self.squares = activation.squares(v, w, a) / gamma2
+        """E[u_x² φ'φ']."""
+        # towards smaller correlations, since there are none beyond 1
+        self.by_variance = (activation.weighted_slopes(v * (1 + STEP), w, a) - products) / (STEP * v)
+        self.by_covariance = (products - activation.weighted_slopes(v, w, a - STEP * size)) / (STEP * size)
+
+    def __call__(self, theta: Tensor) -> Tensor:
+        centred = _centred(theta)
+        covariance = centred @ self.u / theta.shape[-1]  # of v_y and u_x, at (y, x)
+        mixed = self._products_with_v(covariance)
+        moved = 2 * self.u @ covariance / theta.shape[-1]  # 2 UΘU/N²
+        own = self.by_variance * diagonal(moved).unsqueeze(-1)
+        change = self.by_covariance * moved + own + own.mT
+        mean = diagonal(covariance).mean(-1)[..., None, None]
+        return self.slopes * centred - mixed - mixed.mT + mean * self.products + change
+
+    def _products_with_v(self, covariance: Tensor) -> Tensor:
+        """E[φ'φ' u_x v_y] at (x, y), by v_y = α u_x + β u_y + what is independent of both."""
+        u, variance = self.u, diagonal(self.u)
+        v, w = variance.unsqueeze(-1), variance.unsqueeze(-2)
+        with_x, with_y = covariance.mT, diagonal(covariance).unsqueeze(-2)
+        determinant = v * w - u * u
+        differ = determinant > 1e-9 * v * w  # they are not one example, nor copies of it
+        determinant = torch.where(differ, determinant, 1.0)
+        alpha = torch.where(differ, (w * with_x - u * with_y) / determinant, 0.0)
+        beta = torch.where(differ, (v * with_y - u * with_x) / determinant, with_y / w)
+        return alpha * self.squares + beta * self.products
+
+
+def _standardised(k: Tensor) -> tuple[Tensor, Tensor]:
+    """E[1/s²] and E[u uᵀ], whose mean diagonal is 1, of centred moments k (..., N, N)."""
+    examples = k.shape[-1]
+    if examples < FEWEST:
+        inverse = 1 / diagonal(k).mean(-1)
+        return inverse, k * inverse[..., None, None]
+    eigenvalues, vectors = torch.linalg.eigh(k)
+    shares = eigenvalues.clamp(min=0) / examples
+    nodes, weights = _half_line()
+    size = shares.sum(-1, keepdim=True)
+    factors = 1 + 2 * (nodes / size).unsqueeze(-1) * shares.unsqueeze(-2)
+    density = torch.exp(-factors.log().sum(-1) / 2) * weights / size
+    along = (shares.unsqueeze(-2) / factors * density.unsqueeze(-1)).sum(-2)
+    return density.sum(-1), (vectors * (examples * along).unsqueeze(-2)) @ vectors.mT
+
+
+@functools.cache
+def _half_line() -> tuple[Tensor, Tensor]:
+    """Gauss-Legendre nodes and weights for ∫₀^∞, by t = x/(1 − x)."""
+    x, weights = (torch.from_numpy(part) for part in np.polynomial.legendre.leggauss(NODES))
+    x = (x + 1) / 2
+    return x / (1 - x), weights / 2 / (1 - x).square()
+
+
+def _centred(matrix: Tensor) -> Tensor:
+    """H K H with H = I − 11ᵀ/N."""
+    rows = matrix - matrix.mean(-1, keepdim=True)
+    return rows - rows.mean(-2, keepdim=True)
 
 
 def _walked(theta: Tensor, path: Path | None, end: Path | None) -> Tensor:
@@ -135,7 +233,7 @@ def _walked(theta: Tensor, path: Path | None, end: Path | None) -> Tensor:
 
 
 def _meeting(one: Path | None, other: Path | None) -> Path | None:
-    """Where two paths become one: what lies behind is walked once, however many blocks of a network branch."""
+    """Where two paths become one: what follows is walked once, however many blocks of a network branch."""
     passed = set()
     while one is not None:
         passed.add(one)
@@ -143,13 +241,3 @@ def _meeting(one: Path | None, other: Path | None) -> Path | None:
     while other is not None and other not in passed:
         other = other.onward
     return other
-
-
-def _centred(matrix: Tensor) -> Tensor:
-    """H K H with H = I − 11ᵀ/N."""
-    rows = matrix - matrix.mean(-1, keepdim=True)
-    return rows - rows.mean(-2, keepdim=True)
-
-
-def _diagonal(matrix: Tensor) -> Tensor:
-    return matrix.diagonal(dim1=-2, dim2=-1)

@@ -1,11 +1,11 @@
-"""What mean-field theory knows of a layer: second moments of its units over examples that are alike but independent.
+"""Second moments of a layer's units, which mean-field theory follows through a network.
 
-    same = E_x[h(x)²]              q̂ of the source
+    same = E_x[h(x)²]              q̂ in wei2019
     pair = E_{x≠y}[h(x) h(y)]      q̂_xy
 
-and of the gradient of one output, summed over units (and, for convolutions, over pairs of positions): q̃, q̃_xy. The two
-numbers, or grids of them, are an element of a small algebra that `Field` and `Gram` share: moments that differ from
-position to position, and those of given examples.
+For the gradient of one output they are sums over units (and, for convolutions, over pairs of positions): q̃, q̃_xy. There
+are three kinds, which layers treat alike: `Moments`, two numbers for examples that are alike but independent; `Field`,
+moments that differ from position to position; and `Gram`, those of given examples.
 """
 
 from __future__ import annotations
@@ -13,7 +13,7 @@ from __future__ import annotations
 import math
 from abc import ABC, abstractmethod
 from collections.abc import Callable
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Self
 
 import torch
@@ -23,35 +23,25 @@ from wellcond.meanfield.gaussian import Activation, Expectation
 
 
 class Kernel(ABC):
-    """Second moments of a signal or of a gradient, closed under what layers do to them."""
+    """Second moments K(x, y) of a signal or of a gradient, closed under what layers do to them."""
 
-    # a signal
+    # must define
 
     @abstractmethod
     def affine(self, scale: Tensor, offset: Tensor) -> Self:
-        """Those of W h + b: scale·K + offset."""
+        """The moments of W h + b: scale·K + offset."""
 
     @abstractmethod
     def centred(self) -> tuple[Self, Tensor]:
-        """Those of z − E z, and the variance s² = E (z − E z)², over examples (and positions)."""
+        """The moments of z − E z, and the variance s² = E (z − E z)², over examples (and positions)."""
 
     @abstractmethod
     def own_size(self) -> Self:
         """The product of the sizes of the two examples, √(E h(x)² E h(y)²): what LayerNorm divides by."""
 
     @abstractmethod
-    def through(self, activation: Activation) -> Self:
-        """E[φ(a) φ(b)]."""
-
-    @abstractmethod
-    def slopes(self, activation: Activation) -> Self:
-        """E[φ'(a) φ'(b)]."""
-
-    @abstractmethod
-    def weighted_slopes(self, activation: Activation) -> Self:
-        """E[aφ'(a) bφ'(b)]."""
-
-    # both
+    def expected(self, expectation: Expectation) -> Self:
+        """The expectation over pairs of Gaussians that have these moments."""
 
     @abstractmethod
     def __mul__(self, other: Self) -> Self: ...
@@ -72,9 +62,12 @@ class Kernel(ABC):
 
     @abstractmethod
     def without_statistics(self, a: Self, activation: Activation, gamma2: Tensor) -> Self:
-        """Those of g − E g − u E[u g] with g φ'(a) for g: what the derivative of a batch's mean and variance leaves.
+        """The moments of g − E g − u E[u g] with g φ'(a) for g: the gradient through a batch's mean and variance.
 
-        a: the moments of γu, u standardised. gamma2: γ².
+        Args:
+            a: The moments of γu, u standardised.
+            activation: φ.
+            gamma2: γ².
         """
 
     @abstractmethod
@@ -84,33 +77,119 @@ class Kernel(ABC):
         That of a sum is not the sum of those of its terms: add the terms first.
         """
 
+    @abstractmethod
+    def same_and_pair(self) -> tuple[Tensor, Tensor]:
+        """The means over one example, and over two different ones."""
+
+    @abstractmethod
+    def of_output(self) -> Kernel:
+        """For a signal at the inputs, the moments of the gradient of one output at that output itself."""
+
+    # may override
+
+    def total(self) -> Kernel:
+        """Sums over pairs of positions, where there are positions: what shared parameters see of a gradient."""
+        return self
+
     def share_of(self, total: Self) -> Tensor:
-        """What this term of a sum adds to its `top`: shares of all terms add up to it."""
+        """What this term of a sum adds to its `top`: the shares of all terms add up to it."""
         return self.top()
+
+    # common to all
+
+    def through(self, activation: Activation) -> Self:
+        """E[φ(a) φ(b)]."""
+        return self.expected(activation.product)
+
+    def slopes(self, activation: Activation) -> Self:
+        """E[φ'(a) φ'(b)]."""
+        return self.expected(activation.slopes)
+
+    def weighted_slopes(self, activation: Activation) -> Self:
+        """E[aφ'(a) bφ'(b)]."""
+        return self.expected(activation.weighted_slopes)
 
 
 @dataclass(frozen=True)
-class Moments(Kernel):
-    """same: E h(x)². pair: E h(x) h(y). Two tensors that broadcast: a whole grid of networks at once.
+class PairKernel(Kernel):
+    """Moments of one example and of two different ones. Examples are alike, so these two stand for all.
 
-    The Gram matrix of N such examples is constant on and off its diagonal, and its largest eigenvalue is N times the
-    mean of all its entries: N · pair for very many. examples: N.
+    Attributes:
+        same: Of one example.
+        pair: Of two different examples.
+        examples: Their number N, infinity for very many.
     """
 
     same: Tensor
     pair: Tensor
     examples: float = math.inf
 
-    def each(self, change: Callable[[Tensor], Tensor]) -> Moments:
-        """The same done to both."""
-        return Moments(change(self.same), change(self.pair), self.examples)
+    # must define
+
+    @abstractmethod
+    def as_entry(self, number: Tensor) -> Tensor:
+        """A number per network, shaped to be combined with `same` and `pair`."""
+
+    @abstractmethod
+    def overall(self) -> Tensor:
+        """The mean over all pairs of examples, and of positions where there are some."""
+
+    # common to both
+
+    def each(self, change: Callable[[Tensor], Tensor]) -> Self:
+        """The same change made to both."""
+        return replace(self, same=change(self.same), pair=change(self.pair))
 
     def mean(self) -> Tensor:
-        """Over all pairs of examples, of which a part 1/N are of one with itself."""
+        """Over all pairs of examples, of which a share 1/N are pairs of one with itself."""
         return self.pair if math.isinf(self.examples) else self.pair + (self.same - self.pair) / self.examples
 
-    def affine(self, scale: Tensor, offset: Tensor) -> Moments:
-        return self.each(lambda k: scale * k + offset)
+    def affine(self, scale: Tensor, offset: Tensor) -> Self:
+        return self.each(lambda k: self.as_entry(scale) * k + self.as_entry(offset))
+
+    def scaled(self, scale: Tensor) -> Self:
+        return self.each(lambda k: self.as_entry(scale) * k)
+
+    def own_size(self) -> Self:
+        return self.each(lambda k: self.as_entry(self.mean_square()) * torch.ones_like(k))
+
+    def __mul__(self, other: Self) -> Self:
+        return replace(self, same=self.same * other.same, pair=self.pair * other.pair)
+
+    def __add__(self, other: Self) -> Self:
+        return replace(self, same=self.same + other.same, pair=self.pair + other.pair)
+
+    def reciprocal(self) -> Self:
+        return self.each(torch.reciprocal)
+
+    def without_statistics(self, a: Self, activation: Activation, gamma2: Tensor) -> Self:
+        along = (self * a.weighted_slopes(activation)).scaled(1 / gamma2)
+        # the part of g along u is taken to be one number times u at all positions
+        u = a.scaled(1 / gamma2)
+        return (self * a.slopes(activation)).centred()[0] + u.scaled(-along.overall())
+
+    def of_output(self) -> Moments:
+        one = torch.ones_like(self.mean_square())
+        return Moments(one, one, self.examples)
+
+
+class Moments(PairKernel):
+    """Two numbers E h(x)² and E h(x) h(y), or two tensors that broadcast: a whole grid of networks at once.
+
+    The Gram matrix of N such examples is constant on and off its diagonal. Its largest eigenvalue is N times the mean
+    of all its entries: N · pair for very many.
+    """
+
+    @classmethod
+    def independent(cls) -> Moments:
+        """Very many independent normalised inputs."""
+        return cls(float64(1.0), float64(0.0))
+
+    def as_entry(self, number: Tensor) -> Tensor:
+        return number
+
+    def overall(self) -> Tensor:
+        return self.mean()
 
     def centred(self) -> tuple[Moments, Tensor]:
         # the mean over examples is what they share on average
@@ -118,43 +197,24 @@ class Moments(Kernel):
         u = self.each(lambda k: k - shared)
         return u, u.same
 
-    def own_size(self) -> Moments:
-        return self.each(lambda _: self.same)
-
-    def through(self, activation: Activation) -> Moments:
-        return self._expected(activation.product)
-
-    def slopes(self, activation: Activation) -> Moments:
-        return self._expected(activation.slopes)
-
-    def weighted_slopes(self, activation: Activation) -> Moments:
-        return self._expected(activation.weighted_slopes)
-
-    def __mul__(self, other: Moments) -> Moments:
-        return Moments(self.same * other.same, self.pair * other.pair, self.examples)
-
-    def __add__(self, other: Moments) -> Moments:
-        return Moments(self.same + other.same, self.pair + other.pair, self.examples)
-
-    def scaled(self, scale: Tensor) -> Moments:
-        return self.each(lambda k: k * scale)
-
-    def reciprocal(self) -> Moments:
-        return self.each(torch.reciprocal)
+    def expected(self, expectation: Expectation) -> Moments:
+        return self.each(lambda k: expectation(self.same, self.same, k))
 
     def mean_square(self) -> Tensor:
         return self.same
 
-    def without_statistics(self, a: Moments, activation: Activation, gamma2: Tensor) -> Moments:
-        along = (self * a.weighted_slopes(activation)).scaled(1 / gamma2)
-        return (self * a.slopes(activation)).without_mean(along, a.scaled(1 / gamma2))
-
-    def without_mean(self, along: Moments, u: Moments) -> Moments:
-        """Those of g − E g − u E[u g]. along: those of u g."""
-        return self.centred()[0] + u.scaled(-along.mean())
-
     def top(self) -> Tensor:
         return self.mean()
 
-    def _expected(self, expectation: Expectation) -> Moments:
-        return self.each(lambda k: expectation(self.same, self.same, k))
+    def same_and_pair(self) -> tuple[Tensor, Tensor]:
+        return self.same, self.pair
+
+
+def float64(value: float | Tensor) -> Tensor:
+    """A number, or a grid of numbers, in double precision."""
+    return torch.as_tensor(value, dtype=torch.float64)
+
+
+def diagonal(matrix: Tensor) -> Tensor:
+    """(..., n, n) → (..., n)."""
+    return matrix.diagonal(dim1=-2, dim2=-1)

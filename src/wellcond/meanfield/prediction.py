@@ -2,51 +2,124 @@
 
 from __future__ import annotations
 
-import itertools
+import functools
 import math
-from collections.abc import Iterator
+import operator
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
-from typing import Literal
+from typing import TYPE_CHECKING, Literal
 
+import torch
 from torch import Tensor
 
-from wellcond.meanfield.contributions import LayerContribution
-from wellcond.meanfield.stages import Variant
-from wellcond.results import Row, number, text_table
+from wellcond.errors import InvalidProblem, OutputError
+from wellcond.meanfield.feature_maps import AveragePool, Convolution, Field, Flatten, GlobalPool
+from wellcond.meanfield.gram import Gram
+from wellcond.meanfield.moments import Kernel, PairKernel, float64
+from wellcond.meanfield.stages import (
+    Affine,
+    Nonlinearity,
+    Number,
+    Residual,
+    Stage,
+    Variant,
+    every,
+    has_batchnorm,
+    visits,
+)
+from wellcond.results import Cost, Result, Row, number, text_table
+from wellcond.results.quantities import (
+    LAMBDA_MAX,
+    LAMBDA_MAX_GREATEST,
+    LAMBDA_MAX_LEAST,
+    MAX_LR,
+    MAX_LR_GREATEST,
+    MAX_LR_LEAST,
+    TERM,
+)
 
+if TYPE_CHECKING:
+    from matplotlib.figure import Figure
+
+NO_COST = Cost()
 Loss = Literal["half-squared", "mse", "cross-entropy"]
+FEW = 1000
+"""Values of a channel, or examples, below which the theory of very many is off."""
+SHARED = 0.05
+"""Of an activation's mean square, its squared mean: below, the gradients of two examples share little."""
 
 
 @dataclass(frozen=True)
-class Prediction:
+class Prediction(Result):
     """λ_max of the Fisher matrix at initialisation, and the learning rate above which training diverges.
 
-    lambda_max = Σ_l f_l, max_lr = 2(1 + μ)/λ_max: floats for one network, tensors for a grid. layers: f_l and the order
-    parameters. variant: how the statistics of BatchNorm enter the gradient. notes: what was assumed.
+        λ_max = Σ_l f_l        max_lr = 2(1 + μ)/λ_max
+
+    Attributes:
+        network: The network, in words.
+        lambda_max: A float for one network, a tensor for a grid.
+        max_lr: The same for the largest learning rate.
+        layers: What each layer adds to λ_max, and its order parameters.
+        variant: What BatchNorm's statistics are to the gradient.
+        momentum: μ.
+        loss: Which loss.
+        notes: What was assumed.
+        cost: Passes over the data: none for an architecture.
     """
 
     network: str
-    lambda_max: float | Tensor
-    max_lr: float | Tensor
+    lambda_max: Number
+    max_lr: Number
     layers: tuple[LayerContribution, ...]
     variant: Variant
     momentum: float
     loss: Loss
     notes: tuple[str, ...] = ()
+    cost: Cost = NO_COST
 
     def rows(self, step: int | None = None) -> list[Row]:
-        """λ_max, max_lr and every layer's term and order parameters; in a grid with their place, as `term[0, 2]`."""
-        rows = [*_rows(step, "", "lambda_max", self.lambda_max), *_rows(step, "", "max_lr", self.max_lr, "lr")]
-        for layer in self.layers:
-            for quantity, value in layer.values().items():
-                rows += _rows(step, layer.name, quantity, value)
-        return rows
+        """λ_max, the largest rate, and every layer's term; for a grid the least and greatest of the first two.
+
+        Args:
+            step: The training step of the weights.
+
+        Returns:
+            One row per quantity.
+        """
+        if isinstance(self.lambda_max, Tensor) or isinstance(self.max_lr, Tensor):
+            lambdas, rates = torch.as_tensor(self.lambda_max), torch.as_tensor(self.max_lr)
+            return [
+                Row(step, "", LAMBDA_MAX_LEAST, float(lambdas.min()), ""),
+                Row(step, "", LAMBDA_MAX_GREATEST, float(lambdas.max()), ""),
+                Row(step, "", MAX_LR_LEAST, float(rates.min()), "lr"),
+                Row(step, "", MAX_LR_GREATEST, float(rates.max()), "lr"),
+            ]
+        return [
+            Row(step, "", LAMBDA_MAX, self.lambda_max, ""),
+            Row(step, "", MAX_LR, self.max_lr, "lr"),
+            *(Row(step, layer.name, TERM, float(layer.term), "") for layer in self.layers),
+        ]
+
+    def figure(self) -> Figure:
+        """What each layer adds to λ_max, as bars.
+
+        Returns:
+            A matplotlib figure.
+
+        Raises:
+            OutputError: It is a grid of networks.
+        """
+        from wellcond.report.prediction import prediction_figure
+
+        if isinstance(self.lambda_max, Tensor):
+            raise OutputError("a picture of layers shows one network, and this prediction is of a grid of them.")
+        return prediction_figure(self)
 
     def __str__(self) -> str:
         body = []
         for layer in self.layers:
-            term, *order_parameters = map(_spread, layer.values().values())
-            body.append([layer.name, term, _share(layer.term, self.lambda_max), *order_parameters])
+            orders = (layer.q, layer.q_xy, layer.q_hat, layer.q_hat_xy, layer.q_tilde, layer.q_tilde_xy)
+            body.append([layer.name, _spread(layer.term), _share(layer.term, self.lambda_max), *map(_spread, orders)])
         header = ["layer", "term", "share", "q", "q_xy", "q̂", "q̂_xy", "q̃", "q̃_xy"]
         return "\n".join(
             [
@@ -55,14 +128,13 @@ class Prediction:
                 "",
                 text_table(header, body),
                 "",
-                f"λ_max   {_spread(self.lambda_max)}: {self._made_of()}",
+                f"λ_max   {_spread(self.lambda_max)}: {self._what_limits()}",
                 f"max lr  {_spread(self.max_lr)} = 2(1 + μ)/λ_max with momentum μ = {self.momentum:g}",
-                "cost    no backward pass",
+                str(self.cost) if self.cost.u else "cost: no pass over the data",
             ]
         )
 
-    def _made_of(self) -> str:
-        """In words, what limits the rate."""
+    def _what_limits(self) -> str:
         if isinstance(self.lambda_max, Tensor):
             return f"a grid of {' × '.join(map(str, self.lambda_max.shape))} networks"
         if self.lambda_max == 0:
@@ -73,15 +145,7 @@ class Prediction:
         return f"{name} limits the rate, its term is {_share(largest.term, self.lambda_max)}"
 
 
-def _rows(step: int | None, layer: str, quantity: str, value: float | Tensor, unit: str = "") -> Iterator[Row]:
-    if not isinstance(value, Tensor):
-        yield Row(step, layer, quantity, value, unit)
-        return
-    for place in itertools.product(*map(range, value.shape)):
-        yield Row(step, layer, f"{quantity}[{', '.join(map(str, place))}]", float(value[place]), unit)
-
-
-def _spread(value: float | Tensor) -> str:
+def _spread(value: Number) -> str:
     """A number, or the least and the greatest of a grid; nothing for what is not known."""
     if not isinstance(value, Tensor):
         return "" if math.isnan(value) else number(value)
@@ -89,5 +153,126 @@ def _spread(value: float | Tensor) -> str:
     return low if low == high else f"{low}…{high}"
 
 
-def _share(term: float | Tensor, total: float | Tensor) -> str:
+def _share(term: Number, total: Number) -> str:
     return "" if isinstance(total, Tensor) or total == 0 else f"{100 * term / total:.0f} %"
+
+
+@dataclass(frozen=True)
+class LayerContribution:
+    """What one layer adds to λ_max, and its order parameters: floats, or tensors for a grid of networks.
+
+    Of a feature map, q and q̂ are means over positions and q̃ sums over pairs of them. `_xy` is of two different inputs.
+    A norm has a term only; what is not known is nan.
+
+    Attributes:
+        name: The layer's name.
+        term: f = fan_in · q̂_xy · q̃_xy, times the factor of the loss.
+        q: Of what it gives.
+        q_xy: Of what it gives.
+        q_hat: Of what it receives.
+        q_hat_xy: Of what it receives.
+        q_tilde: Of the gradient of one output at what it gives.
+        q_tilde_xy: Of the gradient of one output at what it gives.
+    """
+
+    name: str
+    term: Number
+    q: Number = math.nan
+    q_xy: Number = math.nan
+    q_hat: Number = math.nan
+    q_hat_xy: Number = math.nan
+    q_tilde: Number = math.nan
+    q_tilde_xy: Number = math.nan
+
+
+def contributions(stages: Sequence[Stage], start: Kernel, variant: Variant) -> tuple[Tensor, list[LayerContribution]]:
+    """λ_max of one output, and the layers that add up to it.
+
+    Args:
+        stages: The network.
+        start: The moments of its inputs.
+        variant: What BatchNorm's statistics are to the gradient.
+
+    Returns:
+        λ_max, and one entry per layer with trained parameters.
+
+    Raises:
+        InvalidProblem: No parameter is trained.
+    """
+    terms: dict[str, Kernel] = {}
+    order_parameters: dict[str, tuple[Tensor, ...]] = {}
+    for stage, received, given, gradient in visits(stages, start, start.of_output(), variant)[0]:
+        for term in stage.terms(received, gradient):
+            term = term.total()
+            terms[stage.name] = terms[stage.name] + term if stage.name in terms else term
+        if isinstance(stage, Affine):
+            moments = (given, received, gradient.total())
+            order_parameters[stage.name] = tuple(number for kernel in moments for number in kernel.same_and_pair())
+    if not terms:
+        raise InvalidProblem("no parameter is trained: all are frozen. Unfreeze one, parameter.requires_grad_(True).")
+    total = functools.reduce(operator.add, terms.values())
+    layers = [
+        LayerContribution(name, term.share_of(total), *order_parameters.get(name, ())) for name, term in terms.items()
+    ]
+    return total.top(), layers
+
+
+# where a prediction cannot be trusted
+
+
+def check_inputs_differ(stages: Sequence[Stage], start: Kernel) -> None:
+    """Raise if a BatchNorm has no variance because all examples are one."""
+    if isinstance(start, Gram) and has_batchnorm(stages):
+        products = start.matrix
+        if torch.equal(products, products[:1, :1].expand_as(products)):
+            raise InvalidProblem("inputs: all examples are alike, so that BatchNorm has no variance to divide by.")
+
+
+def why_not_finite(stages: Sequence[Stage], start: Kernel) -> str:
+    """The likely cause of a λ_max that is not a number, where it is cheap to know."""
+    for stage in every(stages):
+        if isinstance(stage, Affine) and bool((stage.sigma_w2 == 0).any()):
+            return f"the weights of layer {stage.name!r} are all 0, and a norm behind it has nothing to divide by"
+    if float(start.mean_square().max()) == 0:
+        return "the inputs are all 0"
+    return "numbers over- or underflow, or a norm has no variance; look at γ, σ_w² and the inputs' size"
+
+
+def cautions(stages: Sequence[Stage], start: Kernel) -> Iterator[str]:
+    """What to know about few examples, given the moments of the inputs."""
+    examples = start.matrix.shape[-1] if isinstance(start, Gram) else math.inf
+    examples = start.examples if isinstance(start, PairKernel) else examples
+    if isinstance(start, Field):
+        few = [(int(n * examples), name) for name, n in _positions(stages, start.positions) if n * examples < FEW]
+        if few:
+            values, name = min(few)
+            yield f"BatchNorm {name} sees only {values} values per channel: with so few the prediction is too low"
+    nonlinearities = [stage for stage in every(stages) if isinstance(stage, Nonlinearity)]
+    if examples < FEW and has_batchnorm(stages) and _mean_share(nonlinearities[-1]) < SHARED:
+        yield "a lower bound: with few examples other directions may be as large"
+
+
+def _positions(stages: Sequence[Stage], positions: int) -> Iterator[tuple[str, int]]:
+    """Every BatchNorm by name, with the number of positions of what it receives."""
+    for stage in stages:
+        if isinstance(stage, Residual):
+            yield from _positions(stage.branch, positions)
+            yield from _positions(stage.shortcut, positions)
+        elif isinstance(stage, Nonlinearity) and stage.norm == "batch":
+            yield stage.name, positions
+        positions = _positions_after(stage, positions)
+
+
+def _positions_after(stage: Stage, positions: int) -> int:
+    if isinstance(stage, Residual):
+        return functools.reduce(lambda count, inner: _positions_after(inner, count), stage.branch, positions)
+    if isinstance(stage, (Convolution, AveragePool)):
+        return math.prod(stage.window.outputs)
+    return 1 if isinstance(stage, (Flatten, GlobalPool)) else positions
+
+
+def _mean_share(stage: Nonlinearity) -> float:
+    """(E φ)²/E φ² at a Gaussian of variance γ², the least of a grid."""
+    variance = (float64(1.0) if stage.gamma is None else stage.gamma.double()) ** 2
+    shared = stage.activation.product(variance, variance, torch.zeros_like(variance))
+    return float((shared / stage.activation.product(variance, variance, variance)).min())

@@ -1,4 +1,4 @@
-"""From a module to the stages of mean-field theory: its forward pass is traced and read call by call."""
+"""From a module to the stages of mean-field theory: its forward pass is recorded and read call by call."""
 
 from __future__ import annotations
 
@@ -8,36 +8,81 @@ from dataclasses import dataclass
 from typing import Any
 
 import torch
-from torch import Tensor, fx, nn
+from torch import Tensor, nn
+from torch.nn.parameter import is_lazy
 
-from wellcond.errors import InvalidProblem
-from wellcond.meanfield.arguments import check_finite, shape_of_one
-from wellcond.meanfield.calls import Call, two
-from wellcond.meanfield.convolution import AveragePool, Convolution, GlobalPool
-from wellcond.meanfield.field import Field
+from wellcond.errors import InvalidProblem, NonFinite, Unsupported
+from wellcond.meanfield import layer_rules, signals
+from wellcond.meanfield.feature_maps import AveragePool, Convolution, Field, GlobalPool
 from wellcond.meanfield.gram import Gram
-from wellcond.meanfield.means import with_means
-from wellcond.meanfield.module_rules import MODULES, rule_of
 from wellcond.meanfield.moments import Kernel, Moments
-from wellcond.meanfield.signals import NotUnderstood, Signal, every
-from wellcond.meanfield.stages import Affine, Nonlinearity, Residual, Stage
-from wellcond.meanfield.tracing import traced
+from wellcond.meanfield.signals import CURE, Rule, Signal, Step, refusal, two
+from wellcond.meanfield.stages import Affine, Residual, Stage, every, with_means
 from wellcond.network.calling import unwrapped
+from wellcond.network.norms import is_norm
+from wellcond.network.recording import Call, Recording, Value, record
 
 MOST_EXAMPLES = 1000
-"""Of which the matrix of products is followed through the layers."""
-SPELLINGS = {"iadd": "add", "imul": "mul", "itruediv": "truediv", "div": "truediv", "multiply": "mul"}
-SHAPE_READERS = frozenset(("size", "dim", "numel", "getattr"))
+"""Whose matrix of products is followed through the layers."""
+SMOOTH = (
+    nn.Tanh, nn.GELU, nn.SiLU, nn.Sigmoid, nn.ELU, nn.SELU, nn.CELU, nn.Softplus, nn.Mish, nn.Softsign, nn.LogSigmoid,
+    nn.Hardtanh, nn.ReLU6, nn.Hardswish, nn.Hardsigmoid, nn.Tanhshrink,
+)  # fmt: skip
+MODULES: dict[type[nn.Module], Rule] = {
+    nn.Linear: layer_rules.linear,
+    nn.Conv1d: layer_rules.convolution,
+    nn.Conv2d: layer_rules.convolution,
+    **dict.fromkeys((nn.BatchNorm1d, nn.BatchNorm2d, nn.BatchNorm3d, nn.SyncBatchNorm), layer_rules.batchnorm),
+    nn.LayerNorm: layer_rules.layernorm,
+    nn.RMSNorm: layer_rules.layernorm,
+    nn.ReLU: layer_rules.relu,
+    nn.LeakyReLU: layer_rules.leaky_relu,
+    **dict.fromkeys(SMOOTH, layer_rules.smooth_module),
+    nn.Identity: signals.same,
+    **dict.fromkeys((nn.Dropout, nn.Dropout1d, nn.Dropout2d, nn.Dropout3d, nn.AlphaDropout), signals.dropout),
+    nn.Flatten: signals.reshape,
+    nn.Unflatten: signals.reshape,
+    nn.AdaptiveAvgPool1d: signals.adaptive_pool,
+    nn.AdaptiveAvgPool2d: signals.adaptive_pool,
+    nn.AvgPool1d: signals.average_pool,
+    nn.AvgPool2d: signals.average_pool,
+}
+FUNCTIONS: dict[str, Rule] = {
+    "relu": layer_rules.relu,
+    "leaky_relu": layer_rules.leaky_relu,
+    **dict.fromkeys(layer_rules.SMOOTH_FUNCTIONS, layer_rules.smooth_function),
+    **dict.fromkeys(("dropout", "dropout1d", "dropout2d", "dropout3d", "alpha_dropout"), signals.dropout),
+    **dict.fromkeys(("flatten", "view", "reshape", "squeeze"), signals.reshape),
+    **dict.fromkeys(("contiguous", "clone", "float", "double"), signals.same),
+    **dict.fromkeys(("adaptive_avg_pool1d", "adaptive_avg_pool2d"), signals.adaptive_pool),
+    "mean": signals.mean,
+    "getitem": signals.strided,
+    "pad": signals.pad,
+    **dict.fromkeys(("mul", "div"), signals.scaled),
+}
+"""The modules and functions that have a rule; there are no others."""
+CURES = {
+    "max": "Use a stride or an average pooling instead, or measure instead: wc.eigenvalues(wc.GGN(problem)).",
+    "groupnorm": "Use a BatchNorm, or a LayerNorm after linear layers.",
+    "prelu": "Use nn.LeakyReLU: a slope that is trained has no term here.",
+    "softmax": "Predict for the network up to its logits.",
+}
+"""By a part of a type's or a function's name; the last that is found counts."""
+INPUTS_WANTED = "Pass inputs=a batch of examples, or inputs=the shape of one, such as (3, 32, 32)."
+NO_WEIGHTS = "the network {} has neither a linear layer nor a convolution."
 
 
 @dataclass(frozen=True)
 class Reading:
     """A network as mean-field theory sees it.
 
-    stages: its layers, with σ_w² = fan_in · mean(w²), σ_b² = mean(b²) and γ = √mean(γ²) of its own parameters; frozen
-    ones have no term. outputs: C. input_moments: of the inputs that were given, as matrices of examples for dense
-    networks and of positions for convolutional ones; else those of independent normalised inputs. notes: where theory
-    and network do not agree.
+    Attributes:
+        stages: Its layers, with σ_w² = fan_in · mean(w²), σ_b² = mean(b²) and γ = √mean(γ²) of its own parameters;
+            frozen ones have no term.
+        outputs: C.
+        input_moments: Of the given inputs, as a matrix of examples for dense networks and of positions for
+            convolutional ones; without inputs, those of independent normalised ones.
+        notes: Where theory and network do not agree.
     """
 
     stages: list[Stage]
@@ -45,152 +90,209 @@ class Reading:
     input_moments: Kernel
     notes: tuple[str, ...] = ()
 
-    @property
-    def has_batchnorm(self) -> bool:
-        """Whether any layer is batch-normalised."""
-        return any(isinstance(stage, Nonlinearity) and stage.norm == "batch" for stage in every(self.stages))
-
 
 def read(module: nn.Module, inputs: Tensor | Sequence[int] | None = None) -> Reading:
     """Read the layers of a network, their order and variances, from the module itself.
 
-    inputs: a batch (N, ...), N > 1, or the shape of one example; convolutions need either. Understood are linear
-    layers, 1d and 2d convolutions, batch, layer and RMS norms, activations, flattening, average pooling, and sums of
-    two ways through the network, written as modules or as functions; anything else is refused by name
-    (`NotUnderstood`). Nothing of the module is changed. Cost: one forward pass of two examples.
+    The module is run once on two examples, and the calls it makes are read. A forward pass that depends on its data is
+    read on the path that it takes with these. Understood are linear layers, 1d and 2d convolutions, batch, layer and
+    RMS norms, activations, flattening, average pooling, and sums of two paths through the network, written as modules
+    or as functions. Nothing of the module is changed.
 
-    >>> layer = nn.Linear(4, 3, bias=False)
-    >>> _ = nn.init.constant_(layer.weight, 0.5)
-    >>> reading = read(nn.Sequential(layer, nn.ReLU(), nn.Linear(3, 2)))
-    >>> float(reading.stages[0].sigma_w2), reading.outputs, reading.notes
-    (1.0, 2, ('0: its weights have a mean of 0.5, which is taken as 0',))
+    Args:
+        module: The network.
+        inputs: A batch (N, ...), N > 1, or the shape of one example; convolutions need either. Without, vectors that
+            the first linear layer takes.
+
+    Returns:
+        The stages, and the moments of the inputs.
+
+    Raises:
+        Unsupported: A part of the network has no rule, which the message names; or inputs are needed.
+        InvalidProblem: The network has no weights, or they have no values yet.
+        NonFinite: Inputs or weights hold NaN or inf.
+
+    Example:
+        >>> layer = nn.Linear(4, 3, bias=False)
+        >>> _ = nn.init.constant_(layer.weight, 0.5)
+        >>> reading = read(nn.Sequential(layer, nn.ReLU(), nn.Linear(3, 2)))
+        >>> float(reading.stages[0].sigma_w2), reading.outputs, reading.notes
+        (1.0, 2, ('0: its weights have a mean of 0.5, which is taken as 0',))
     """
     module = unwrapped(module)
     if isinstance(module, tuple(MODULES)):
-        module = nn.Sequential(module)
+        module = nn.Sequential(module)  # so that the layer has a name
     for name, parameter in module.named_parameters():
-        if parameter.is_meta:
-            raise InvalidProblem(f"parameter {name!r} is on the meta device and has no values; initialise it first.")
-    examples = _two_examples(inputs)
-    walk = _Walk(module)
-    signal = walk.along(traced(module, examples))
-    outputs, notes = _outputs(module, signal), walk.notes()
+        if is_lazy(parameter) or parameter.is_meta:
+            raise InvalidProblem(f"parameter {name!r} has no values yet (a lazy layer, or the meta device).")
+    candidates = _made_up(module) if inputs is None else [_two_examples(inputs)]
+    recording = _recorded(module, candidates)
+    walk = _Walk(recording)
+    if recording.error is not None:
+        shape = tuple(recording.inputs[0].shape[1:])
+        what = f"made-up inputs of shape {shape}" if inputs is None else f"inputs of shape {shape}"
+        cure = f" {INPUTS_WANTED}" if inputs is None else ""
+        raise Unsupported(f"{what}: {recording.error}{cure}") from recording.error
+    signal = walk.end(recording)
+    start = _input_moments(signal.stages, recording.inputs[0].shape, inputs)
+    notes = walk.notes()
     if isinstance(inputs, Tensor) and len(inputs) > MOST_EXAMPLES:
         notes.append(f"of {len(inputs)} inputs the first {MOST_EXAMPLES} count")
-    start = _input_moments(signal.stages, examples, inputs if isinstance(inputs, Tensor) else None)
+    outputs = math.prod(recording.outputs[0].shape[1:])
     return Reading(with_means(signal.stages, start), outputs, start, tuple(notes))
 
 
-def _two_examples(inputs: Tensor | Sequence[int] | None) -> Tensor | None:
-    if inputs is None:
-        return None
-    if not isinstance(inputs, Tensor):
-        return torch.zeros(2, *shape_of_one(inputs))
-    if inputs.dim() < 2 or len(inputs) < 2:
-        raise ValueError(f"inputs is {tuple(inputs.shape)}; it must be a batch (N, ...) of two examples or more.")
-    check_finite(inputs)
-    return inputs[:2]
+# the recording
+
+
+def _two_examples(inputs: Any) -> Tensor:
+    if isinstance(inputs, Tensor):
+        if inputs.dim() < 2 or len(inputs) < 2:
+            raise ValueError(f"inputs is {tuple(inputs.shape)}; it must be a batch (N, ...) of two examples or more.")
+        check_finite(inputs)
+        return inputs[:2]
+    if not isinstance(inputs, (tuple, list)):
+        kind = type(inputs).__name__
+        raise TypeError(f"inputs is of type {kind}; it must be a tensor (N, ...), or the shape of one example.")
+    if not inputs or not all(isinstance(n, int) and n > 0 for n in inputs):
+        raise ValueError(f"inputs is {inputs!r:.80}; it must be a tensor (N, ...), or the shape of one example.")
+    return torch.zeros(2, *inputs)
+
+
+def check_finite(inputs: Tensor) -> None:
+    """Raise if inputs hold NaN or inf."""
+    if not bool(inputs.isfinite().all()):
+        raise NonFinite("inputs: they hold NaN or inf; clean the data, or leave those examples out.")
+
+
+def _made_up(module: nn.Module) -> list[Tensor]:
+    """Vectors that one of the linear layers takes."""
+    for name, layer in module.named_modules():
+        if isinstance(layer, (nn.Conv1d, nn.Conv2d)):
+            what = f"a {type(layer).__name__}"
+            raise refusal(name, what, "what it does depends on the size of the feature maps", INPUTS_WANTED)
+    widths = dict.fromkeys(layer.in_features for layer in module.modules() if isinstance(layer, nn.Linear))
+    if not widths:
+        raise InvalidProblem(NO_WEIGHTS.format(type(module).__name__))
+    return [torch.zeros(2, width) for width in widths]
+
+
+def _recorded(module: nn.Module, candidates: Sequence[Tensor]) -> Recording:
+    """The first that runs to its end, or the one that gets furthest."""
+    dtype = next((p.dtype for p in module.parameters()), torch.get_default_dtype())
+    takes_indices = any(isinstance(layer, (nn.Embedding, nn.EmbeddingBag)) for layer in module.modules())
+    recordings = []
+    for x in candidates:
+        x = x if x.is_complex() or (takes_indices and not x.is_floating_point()) else x.to(dtype)
+        recordings.append(record(module, x, _is_leaf))
+        if recordings[-1].error is None:
+            return recordings[-1]
+    return max(recordings, key=lambda recording: len(recording.calls))
+
+
+def _is_leaf(module: nn.Module) -> bool:
+    is_of_torch = type(module).__module__.startswith("torch.nn") and not isinstance(module, nn.Sequential)
+    return is_of_torch or isinstance(module, tuple(MODULES)) or is_norm(module)
+
+
+# its calls
 
 
 class _Walk:
-    """Along the calls, from the network's input to its output."""
+    """From the network's input along the calls."""
 
-    def __init__(self, module: nn.Module) -> None:
-        self.modules = dict(module.named_modules())
+    def __init__(self, recording: Recording) -> None:
+        calls = recording.needed_calls()
+        has_positions = any(isinstance(call.module, (nn.Conv1d, nn.Conv2d)) for call in calls)
+        first = recording.inputs[0]
+        self.signals = {first: Signal(size=two(first.shape[2:]) if has_positions else None)}
+        """What is not here does not depend on the input, as a parameter."""
         self.remarks: dict[str, list[str]] = {}
-        """What → the layers of which it is said."""
-        self.signals: dict[fx.Node, Signal] = {}
-        """By the node that gives them; what is not there depends on no value, as a size does."""
+        """Remark → the layers that it is about."""
         self.owners: dict[nn.Parameter, str] = {}
+        for call in calls:
+            taken = [value for value in call.takes if value in self.signals]
+            if taken and (call.gives or call.module is not None):
+                self._follow(call, taken)
 
-    def along(self, graph: fx.Graph) -> Signal:
-        """What the output has gone through."""
-        called = [self.modules.get(str(node.target)) for node in graph.nodes if node.op == "call_module"]
-        has_positions = any(isinstance(module, (nn.Conv1d, nn.Conv2d)) for module in called)
-        for node in graph.nodes:
-            taken = [n for n in node.all_input_nodes if n in self.signals]
-            if node.op == "placeholder" and node.users:
-                if self.signals:
-                    raise NotUnderstood(node.name, "a second input", "mean-field theory here is of networks of one")
-                shape = node.meta.get("shape")
-                self.signals[node] = Signal(size=two(shape[2:]) if has_positions and shape is not None else None)
-            elif node.op == "output":
-                if node.args[0] not in self.signals:
-                    raise NotUnderstood("output", "not one tensor", "mean-field theory here is of networks of one")
-                return self.signals[node.args[0]]
-            elif taken:
-                call = self._call(node, taken[0])
-                if call.kind not in SHAPE_READERS:
-                    self.signals[node] = self._given(call, node, [self.signals[n] for n in taken])
-        raise AssertionError("a graph ends in its output")
-
-    def _call(self, node: fx.Node, signal: fx.Node) -> Call:
-        if node.op == "call_module":
-            name, what = str(node.target), self.modules[str(node.target)]
+    def _follow(self, call: Call, taken: list[Value]) -> None:
+        step = Step.of(call, taken[0])
+        if step.kind == "add":
+            if len(taken) != 2 or len(call.args) != 2 or step.options.get("alpha", 1) != 1:
+                raise step.refused("it adds something other than two different signals")
+            given = self.signals[taken[0]].plus(self.signals[taken[1]], step)
         else:
-            target = getattr(node.target, "__name__", str(node.target)).strip("_")
-            name, what = node.name, SPELLINGS.get(target, target)
-        arguments = tuple(a for a in node.args if a is not signal)
-        before, behind = (n.meta.get("shape") for n in (signal, node))
-        return Call(name, what, arguments, dict(node.kwargs), before, behind)
+            rule = _rule_of(step)
+            if not call.gives:
+                return  # it raised
+            if len(taken) > 1:
+                raise step.refused("it joins two signals, and not by adding them")
+            if call.args and step.kind != "mul" and taken[0] != call.args[0]:
+                raise step.refused("the signal is not its first argument")
+            if step.what is not None:
+                self._check_parameters_are_new(step)
+            given = rule(step, self.signals[taken[0]])
+        self.signals.update(dict.fromkeys(call.gives, given))
+        for remark in step.remarks:
+            self.remarks.setdefault(remark, []).append(step.name)
 
-    def _given(self, call: Call, node: fx.Node, signals: list[Signal]) -> Signal:
-        if call.what == "add":
-            if len(signals) != 2 or len(node.args) != 2 or node.kwargs.get("alpha", 1) != 1:
-                raise call.refused("it adds something else than two different signals")
-            return signals[0].plus(signals[1], call.name)
-        rule = rule_of(call)
-        if len(signals) > 1:
-            raise call.refused("it joins signals otherwise than by their sum")
-        if node.args and call.what != "mul" and node.args[0] not in self.signals:
-            raise call.refused("the signal is not its first argument")
-        if isinstance(call.what, nn.Module):
-            self._check_own(call)
-        given = rule(call, signals[0])
-        for remark in call.remarks:
-            self.remarks.setdefault(remark, []).append(call.name)
-        return given
-
-    def _check_own(self, call: Call) -> None:
-        for parameter in call.what.parameters():
+    def _check_parameters_are_new(self, step: Step) -> None:
+        for parameter in step.what.parameters():
             if parameter in self.owners:
                 owner = self.owners[parameter]
-                twice = "it is called twice" if owner == call.name else f"it shares a parameter with {owner!r}"
-                raise call.refused(f"{twice}, and weights that are used twice are not independent")
-        self.owners |= dict.fromkeys(call.what.parameters(), call.name)
+                twice = "it is called twice" if owner == step.name else f"it shares a parameter with {owner!r}"
+                raise step.refused(f"{twice}, and weights that are used twice are not independent")
+        self.owners |= dict.fromkeys(step.what.parameters(), step.name)
+
+    def end(self, recording: Recording) -> Signal:
+        """The signal at the output."""
+        if len(recording.outputs) != 1:
+            count = len(recording.outputs)
+            raise Unsupported(f"the network's output is {count} tensors; a prediction is for one with one tensor.")
+        if recording.outputs[0] not in self.signals:
+            raise Unsupported(
+                "the network's output does not depend on its input, or by code that cannot be watched, such as a "
+                "scripted function. Measure instead of predicting: wc.eigenvalues(wc.GGN(problem))."
+            )
+        signal = self.signals[recording.outputs[0]]
+        if not any(isinstance(stage, Affine) for stage in every(signal.stages)):
+            raise InvalidProblem(NO_WEIGHTS.format("that was given"))
+        last = signal.stages[-1]
+        if not isinstance(last, (Affine, GlobalPool, Residual)) or signal.size is not None:
+            why = "the theory is of networks that end in weights, or in the mean over positions of what they give"
+            raise refusal(last.name, "at the end of the network", why, "Predict for the part up to the logits.")
+        return signal
 
     def notes(self) -> list[str]:
-        """One line for all layers of which the same is to be said."""
+        """One line per remark, with the layers that it is about."""
         return [
             f"{', '.join(names[:3])}{f' and {len(names) - 3} more' if len(names) > 3 else ''}: {remark}"
             for remark, names in self.remarks.items()
         ]
 
 
-# the ends
+def _rule_of(step: Step) -> Rule:
+    """The rule of a module whose type, or a base whose `forward` it keeps, has one; or of a function."""
+    if step.what is None:
+        rule = FUNCTIONS.get(step.kind)
+    else:
+        kind = type(step.what)
+        rule = next((MODULES[base] for base in kind.__mro__ if base in MODULES and kind.forward is base.forward), None)
+    if rule is None:
+        raise step.refused(cure=[CURE, *(cure for part, cure in CURES.items() if part in step.kind.lower())][-1])
+    return rule
 
 
-def _outputs(module: nn.Module, signal: Signal) -> int:
-    layers = [stage for stage in every(signal.stages) if isinstance(stage, Affine)]
-    if not layers:
-        raise InvalidProblem(f"the network {type(module).__name__} has neither a linear layer nor a convolution.")
-    last = signal.stages[-1]
-    if not isinstance(last, (Affine, GlobalPool, Residual)) or signal.size is not None:
-        name = getattr(last, "name", type(last).__name__)
-        why = "the theory is of networks that end in weights, or in the mean of what they give over positions"
-        raise NotUnderstood(name, "at the end of the network", why, "Predict for the part up to the logits.")
-    layer: Any = module.get_submodule(layers[-1].name)
-    return int(layer.weight.shape[0])
+# its inputs
 
 
-def _input_moments(stages: Sequence[Stage], examples: Tensor | None, batch: Tensor | None) -> Kernel:
+def _input_moments(stages: Sequence[Stage], shape: torch.Size, inputs: Any) -> Kernel:
     windows = [stage for stage in every(stages) if isinstance(stage, (Convolution, AveragePool))]
-    if batch is not None:
-        batch = batch[:MOST_EXAMPLES].detach().double().cpu()
+    if isinstance(inputs, Tensor):
+        batch = inputs[:MOST_EXAMPLES].detach().double().cpu()
         if not windows:
             return Gram.of(batch)
         return Field.of(batch if batch.dim() == 4 else batch.unsqueeze(2))
-    if examples is not None and any(any(w.window.padding) or isinstance(w, AveragePool) for w in windows):
-        return Field.independent(math.prod(examples.shape[2:]))
-    one = torch.ones((), dtype=torch.float64)
-    return Moments(one, torch.zeros_like(one))
+    if any(any(stage.window.padding) or isinstance(stage, AveragePool) for stage in windows):
+        return Field.independent(math.prod(shape[2:]))
+    return Moments.independent()

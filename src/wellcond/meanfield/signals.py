@@ -1,97 +1,239 @@
-"""What a network has done to its input so far: the stages that a value in its forward pass has gone through."""
+"""The signal on its way through a network, and the rules for calls that have no weights."""
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
-from dataclasses import dataclass, replace
-from typing import Literal
+from collections.abc import Callable
+from dataclasses import dataclass, field, replace
+from typing import Any, Literal
 
-from wellcond.errors import WellcondError
+import torch
+
+from wellcond.errors import Unsupported
+from wellcond.meanfield.feature_maps import AveragePool, Flatten, GlobalPool, Window
 from wellcond.meanfield.gaussian import Activation, PiecewiseLinear
-from wellcond.meanfield.means import AboutMean
-from wellcond.meanfield.stages import Affine, Nonlinearity, Residual, Stage
+from wellcond.meanfield.moments import float64
+from wellcond.meanfield.stages import Affine, Nonlinearity, Residual, Scaling, Stage, every
+from wellcond.network.recording import Call, Value
 
 LINEAR = PiecewiseLinear(1.0)
-Units = Literal["gaussian", "activated", "other"]
+SPELLINGS = {
+    "iadd": "add", "imul": "mul", "multiply": "mul", "itruediv": "div", "truediv": "div", "true_divide": "div",
+    "divide": "div",
+}  # fmt: skip
 CURE = "Take it out, or measure instead of predicting: wc.eigenvalues(wc.GGN(problem))."
 
 
-class NotUnderstood(WellcondError, ValueError):
-    """Mean-field theory has no rule for a part of the network."""
+@dataclass(frozen=True)
+class Step:
+    """One call that changes the signal, as rules see it.
 
-    def __init__(self, name: str, what: str, why: str | None = None, cure: str | None = None) -> None:
-        why = why or "mean-field theory here has no rule for it"
-        super().__init__(f"layer {name!r} is {what}: {why}. {cure or CURE}")
+    Attributes:
+        name: The name of the module or function.
+        what: The module; None for a function.
+        kind: The name of the module's type, or the function's under one spelling.
+        inside: The name of the module whose forward pass makes the call.
+        arguments: The positional arguments other than the signal.
+        options: The named arguments.
+        shape: Of the signal.
+        output: Of what came out; empty if the call raised.
+        remarks: What the theory takes to be different from what it is. Rules add to them.
+    """
+
+    name: str
+    what: Any
+    kind: str
+    inside: str
+    arguments: tuple[Any, ...]
+    options: dict[str, Any]
+    shape: torch.Size
+    output: torch.Size
+    remarks: list[str] = field(default_factory=list)
+
+    @classmethod
+    def of(cls, call: Call, signal: Value) -> Step:
+        """A call that takes the signal."""
+        kind = SPELLINGS.get(call.name, call.name) if call.module is None else type(call.module).__name__
+        arguments = tuple(
+            argument for argument in call.args if not (isinstance(argument, Value) and argument == signal)
+        )
+        output = call.gives[0].shape if call.gives else torch.Size()
+        return cls(call.name, call.module, kind, call.inside, arguments, call.kwargs, signal.shape, output)
+
+    def argument(self, place: int, name: str, default: Any) -> Any:
+        """An argument by its place after the signal or by its name."""
+        return self.arguments[place] if place < len(self.arguments) else self.options.get(name, default)
+
+    def refused(self, why: str = "mean-field theory here has no rule for it", cure: str = CURE) -> Unsupported:
+        """The error that names the layer, the cause and the cure."""
+        if self.what is not None:
+            return refusal(self.name, f"{'an' if self.kind[0] in 'AEIOU' else 'a'} {self.kind}", why, cure)
+        return Unsupported(f"{self.kind}() in the forward pass of {self.inside or 'the network'}: {why}. {cure}")
+
+    @property
+    def sizes(self) -> tuple[tuple[int, int], tuple[int, int]]:
+        """Height and width of the feature map before and after."""
+        return two(self.shape[2:]), two(self.output[2:])
+
+
+def refusal(name: str, what: str, why: str, cure: str = CURE) -> Unsupported:
+    """The error for a layer that mean-field theory cannot read."""
+    return Unsupported(f"layer {name!r} is {what}: {why}. {cure}")
+
+
+def two(values: Any, fill: int = 1) -> tuple[int, int]:
+    """An option along height and width; a layer of sequences has no height, for which `fill` stands."""
+    first, second = (values, values) if isinstance(values, int) else (fill, fill, *values)[-2:]
+    return first, second
 
 
 @dataclass(frozen=True)
 class Signal:
-    """stages: those gone through. size: height and width of a feature map. units: how they are distributed in a layer.
+    """A value in the forward pass that depends on the network's input.
 
-    "gaussian": with mean 0, as behind independent weights. "activated": as behind an activation. "other": the input, or
-    a sum of unlike parts.
+    Attributes:
+        stages: What it has gone through.
+        size: Height and width of a feature map; None for a vector. A sequence is a map of height 1.
+        units: How the units of a layer are distributed: "gaussian" with mean 0, as after independent weights;
+            "activated", as after an activation; "other", as the input, or a sum of unlike parts.
     """
 
     stages: tuple[Stage, ...] = ()
     size: tuple[int, int] | None = None
-    units: Units = "other"
+    units: Literal["gaussian", "activated", "other"] = "other"
 
     def affine(self, stage: Affine, size: tuple[int, int] | None = None) -> Signal:
-        """Behind weights."""
+        """After weights."""
         return Signal((*self.stages, stage), size, "gaussian")
 
     def moved(self, stage: Stage, size: tuple[int, int] | None) -> Signal:
-        """Behind something linear without weights: a pooling, a factor."""
+        """After something linear without weights: a pooling, a factor."""
         return replace(self, stages=(*self.stages, stage), size=size)
 
     def normed(self, stage: Nonlinearity) -> Signal:
-        """Behind a norm."""
+        """After a norm."""
         return replace(self, stages=(*self.stages, stage), units="gaussian" if self.units == "gaussian" else "other")
 
     def activated(self, name: str, activation: Activation) -> Signal:
-        """Behind an activation, which joins a norm right before it: their derivatives are not independent."""
-        last = self.stages[-1] if self.stages else None
+        """After an activation, which joins a norm directly before it: their derivatives are not independent."""
+        last = self.stages[-1]
         if isinstance(last, Nonlinearity) and last.norm != "none" and last.activation == LINEAR:
             return replace(self, stages=(*self.stages[:-1], replace(last, activation=activation)), units="activated")
-        stage = Nonlinearity(name, activation)
-        told = AboutMean.of(stage) if self.units == "other" else stage
-        return replace(self, stages=(*self.stages, told), units="activated")
+        # the mean of a sum is known only when all stages are: `with_means` fills it in
+        stage = Nonlinearity(name, activation, mean=float64(0.0) if self.units == "other" else None)
+        return replace(self, stages=(*self.stages, stage), units="activated")
 
-    def plus(self, other: Signal, name: str) -> Signal:
-        """The sum of two ways from where they parted."""
+    def plus(self, other: Signal, step: Step) -> Signal:
+        """The sum of two paths from where they parted."""
         parted = next(
             (k for k, (a, b) in enumerate(zip(self.stages, other.stages, strict=False)) if a is not b),
             min(len(self.stages), len(other.stages)),
         )
-        ways = [(way, way.stages[parted:]) for way in (self, other)]
-        ways.sort(key=lambda way: way[0].units != "gaussian" or not any(map(_has_weights, way[1])))
-        (first, branch), (second, shortcut) = ways
-        if set(named(branch)) & set(named(shortcut)):
-            raise NotUnderstood(name, "a sum", "its two parts use the same layer")
-        if first.units != "gaussian" or not any(map(_has_weights, branch)):
-            raise NotUnderstood(
-                name, "a sum", "neither of its parts ends in weights of its own, so that they correlate"
-            )
-        units: Units = "gaussian" if second.units == "gaussian" else "other"
+        paths = [(path, path.stages[parted:]) for path in (self, other)]
+        paths.sort(key=lambda path: path[0].units != "gaussian" or not _has_weights(path[1]))
+        (first, branch), (second, shortcut) = paths
+        if _names(branch) & _names(shortcut):
+            raise step.refused("its two parts use the same layer")
+        if first.units != "gaussian" or not _has_weights(branch):
+            raise step.refused("neither of its parts ends in weights of its own, so they are correlated")
+        units: Literal["gaussian", "other"] = "gaussian" if second.units == "gaussian" else "other"
         return Signal((*self.stages[:parted], Residual(branch, shortcut)), self.size, units)
 
 
-def named(stages: Sequence[Stage]) -> Iterator[str]:
-    """Names of the layers that may have parameters, also inside of residual stages."""
-    for stage in every(stages):
-        if isinstance(stage, Affine) or (isinstance(stage, Nonlinearity) and stage.norm != "none"):
-            yield stage.name
+def _has_weights(stages: tuple[Stage, ...]) -> bool:
+    return any(isinstance(stage, Affine) for stage in every(stages))
 
 
-def every(stages: Sequence[Stage]) -> Iterator[Stage]:
-    """All stages, the residual ones' own instead of them."""
-    for stage in stages:
-        if isinstance(stage, Residual):
-            yield from every(stage.branch)
-            yield from every(stage.shortcut)
-        else:
-            yield stage
+def _names(stages: tuple[Stage, ...]) -> set[str]:
+    """Of the layers that may have parameters."""
+    layers = (stage for stage in every(stages) if isinstance(stage, (Affine, Nonlinearity)))
+    return {layer.name for layer in layers if isinstance(layer, Affine) or layer.norm != "none"}
 
 
-def _has_weights(stage: Stage) -> bool:
-    return any(isinstance(inner, Affine) for inner in every([stage]))
+Rule = Callable[[Step, Signal], Signal]
+
+# positions, shapes and factors
+
+
+def same(step: Step, x: Signal) -> Signal:
+    """Nothing happens to the signal."""
+    return x
+
+
+def dropout(step: Step, x: Signal) -> Signal:
+    """Off, as where λ_max is measured."""
+    step.remarks.append("dropout is taken as off")
+    return x
+
+
+def reshape(step: Step, x: Signal) -> Signal:
+    """A feature map becomes a vector; a vector stays one."""
+    if x.size is None or step.output == step.shape:
+        return x
+    if len(step.output) == 2 and step.output[0] == step.shape[0]:
+        return x.moved(Flatten(), None)
+    raise step.refused(f"it takes {tuple(step.shape)} to {tuple(step.output)}", "Flatten to (N, features).")
+
+
+def adaptive_pool(step: Step, x: Signal) -> Signal:
+    """The mean over all positions, or over windows of them."""
+    (h, w), (new_h, new_w) = step.sizes
+    if (new_h, new_w) == (1, 1):
+        return x.moved(GlobalPool(), None)
+    if h % new_h or w % new_w:
+        raise step.refused(f"its windows differ: {h}×{w} positions become {new_h}×{new_w}")
+    window = (h // new_h, w // new_w)
+    return x.moved(AveragePool(Window((h, w), window, window)), (new_h, new_w))
+
+
+def mean(step: Step, x: Signal) -> Signal:
+    """x.mean((2, 3)): over all positions."""
+    dims, rank = step.argument(0, "dim", None), len(step.shape)
+    axes = {axis % rank for axis in ([dims] if isinstance(dims, int) else dims or [])}
+    if x.size is None or axes != set(range(2, rank)):
+        raise step.refused("it averages over something other than the positions of a feature map")
+    return x.moved(GlobalPool(), None)
+
+
+def average_pool(step: Step, x: Signal) -> Signal:
+    """The mean over windows."""
+    pool = step.what
+    if pool.ceil_mode or not pool.count_include_pad or getattr(pool, "divisor_override", None):
+        raise step.refused("windows at the border have another divisor", "Leave its options at their defaults.")
+    before, after = step.sizes
+    window = Window(before, two(pool.kernel_size), two(pool.stride), two(pool.padding, 0))
+    return x.moved(AveragePool(window), after)
+
+
+def strided(step: Step, x: Signal) -> Signal:
+    """x[:, :, ::s, ::s]: every s-th position of all channels."""
+    index = step.arguments[0] if isinstance(step.arguments[0], tuple) else (step.arguments[0],)
+    if any(not isinstance(part, slice) or part.start is not None or part.stop is not None for part in index):
+        raise step.refused("it takes a part of the signal")
+    steps = [part.step or 1 for part in index] + [1] * (len(step.shape) - len(index))
+    if steps[:2] != [1, 1]:
+        raise step.refused("it takes a part of the examples or channels")
+    if set(steps) == {1}:
+        return x
+    before, after = step.sizes
+    return x.moved(AveragePool(Window(before, (1, 1), two(steps[2:]))), after)
+
+
+def pad(step: Step, x: Signal) -> Signal:
+    """Channels of zeros appended: mean squares over channels are smaller by the share of the others."""
+    pads = tuple(step.argument(0, "pad", ()))
+    if not any(pads):
+        return x
+    if any(pads[: 2 * (len(step.shape) - 2)]) or step.options.get("value"):
+        raise step.refused("it pads with something other than channels of zeros")
+    share = step.shape[1] / step.output[1]
+    step.remarks.append("appended channels of zeros count as a part of all channels alike")
+    return x.moved(Scaling(float64(share), share), x.size)
+
+
+def scaled(step: Step, x: Signal) -> Signal:
+    """The signal times a number, or divided by one."""
+    factor = step.argument(0, "other", None)
+    if not isinstance(factor, (int, float)):
+        raise step.refused("it multiplies signals, or by a parameter")
+    factor = 1 / factor if step.kind == "div" else float(factor)
+    return x.moved(Scaling(float64(factor**2), factor), x.size)

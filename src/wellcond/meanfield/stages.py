@@ -1,4 +1,4 @@
-"""Layers as mean-field theory sees them: what each does to the moments of the signal, of the gradient, and to λ_max.
+"""Layers as mean-field theory sees them: what each does to the moments of the signal and of the gradient.
 
 Weights are Gaussian with variance σ_w²/fan_in, biases with σ_b². The gradient of one output is carried back with the
 usual assumption that it is independent of the signal. A layer's term of the Gram matrix of gradients is
@@ -12,38 +12,51 @@ from __future__ import annotations
 
 from abc import ABC, abstractmethod
 from collections.abc import Iterator, Sequence
-from dataclasses import dataclass
-from typing import Literal
+from dataclasses import dataclass, replace
+from typing import Literal, NamedTuple
 
+import torch
 from torch import Tensor
 
 from wellcond.meanfield.gaussian import Activation
-from wellcond.meanfield.moments import Kernel
+from wellcond.meanfield.moments import Kernel, float64
 
-Variant = Literal["source", "detached", "batch"]
-"""How BatchNorm's statistics enter the gradient: as constants with s² = q, as wei2019 prints it; as constants, rightly
-with s² = q − q_xy; or differentiated, as training does."""
+Number = float | Tensor
+"""Of one network, or a tensor for a grid of networks."""
+Norm = Literal["batch", "layer", "none"]
+Variant = Literal["batch", "detached"]
+"""What BatchNorm's statistics are to the gradient: differentiated, as in training, or constants."""
 
 
 class Stage(ABC):
-    """One step of the recursions. h is what the stage received, g the gradient at what it gave."""
+    """One step of the recursions. h are the moments of what it receives, g those of the gradient at what it gives."""
+
+    name: str
 
     @abstractmethod
-    def forward(self, h: Kernel) -> Kernel: ...
+    def forward(self, h: Kernel) -> Kernel:
+        """The moments of what it gives."""
 
     @abstractmethod
-    def backward(self, h: Kernel, g: Kernel, variant: Variant) -> Kernel: ...
+    def backward(self, h: Kernel, g: Kernel, variant: Variant) -> Kernel:
+        """The moments of the gradient at what it receives."""
 
-    @abstractmethod
-    def terms(self, h: Kernel, g: Kernel, variant: Variant) -> Iterator[tuple[str, Kernel]]:
-        """What each of its parameters adds to the Gram matrix of gradients, by name."""
+    def terms(self, h: Kernel, g: Kernel) -> Iterator[Kernel]:
+        """What each of its trained parameters adds to the Gram matrix of gradients."""
+        return iter(())
 
 
 @dataclass(frozen=True)
 class Affine(Stage):
     """W h + b: a dense layer, or a convolution without padding, whose fan_in is channels × kernel sites.
 
-    trains_weight, trains_bias: whether they count among the parameters.
+    Attributes:
+        name: The layer's name.
+        fan_in: Inputs of one unit.
+        sigma_w2: σ_w², fan_in times the variance of a weight.
+        sigma_b2: σ_b², the variance of a bias.
+        trains_weight: Whether W counts among the parameters.
+        trains_bias: Whether b does.
     """
 
     name: str
@@ -59,76 +72,161 @@ class Affine(Stage):
     def backward(self, h: Kernel, g: Kernel, variant: Variant) -> Kernel:
         return g.scaled(self.sigma_w2)
 
-    def terms(self, h: Kernel, g: Kernel, variant: Variant) -> Iterator[tuple[str, Kernel]]:
+    def terms(self, h: Kernel, g: Kernel) -> Iterator[Kernel]:
         if self.trains_weight:
-            yield f"{self.name}.weight", (h * g).scaled(self.fan_in)
+            yield (h * g).scaled(self.fan_in)
         if self.trains_bias:
-            yield f"{self.name}.bias", g
+            yield g
 
 
 @dataclass(frozen=True)
 class Nonlinearity(Stage):
-    """φ(γ·norm(z)), with or without a norm; φ may be the identity."""
+    """φ(γ·norm(z)), with or without a norm; φ may be the identity.
+
+    Attributes:
+        name: The norm's name, or the activation's where there is no norm.
+        activation: φ.
+        norm: Which norm.
+        gamma: γ; None without a norm.
+        trains_affine: Whether γ and β count among the parameters.
+        mean: The mean m of what it receives, without a norm; None where that is 0. Weights give units of mean 0, but a
+            sum with a signal that comes from an activation, such as ReLU(h + W φ(…)) in a residual network, does not
+            have it. The sum is taken as Gaussian, with one mean for all examples and positions.
+    """
 
     name: str
     activation: Activation
-    norm: Literal["none", "batch", "layer"] = "none"
+    norm: Norm = "none"
     gamma: Tensor | None = None
     trains_affine: bool = False
+    mean: Tensor | None = None
 
     def forward(self, h: Kernel) -> Kernel:
-        return self.pre_activation(h).through(self.activation)
+        return self.pre_activation(h).through(self._function)
 
     def backward(self, h: Kernel, g: Kernel, variant: Variant) -> Kernel:
         a = self.pre_activation(h)
-        at_a = g * a.slopes(self.activation)
         if self.norm == "none":
-            return at_a
+            return g * a.slopes(self._function)
         if self.norm == "layer":
-            return (at_a * h.own_size().reciprocal()).scaled(self._gamma2)
-        scale = self._gamma2 / (h.mean_square() if variant == "source" else h.centred()[1])
+            return (g * a.slopes(self._function) * h.own_size().reciprocal()).scaled(self.gamma2)
         if variant == "batch":
             # (γ/s)(g − E g − u E[u g]): the last is what the derivative of the variance takes away
-            at_a = g.without_statistics(a, self.activation, self._gamma2)
-        return at_a.scaled(scale)
+            at_a = g.without_statistics(a, self._function, self.gamma2)
+        else:
+            at_a = g * a.slopes(self._function)
+        return at_a.scaled(self.gamma2 / h.centred()[1])
 
-    def terms(self, h: Kernel, g: Kernel, variant: Variant) -> Iterator[tuple[str, Kernel]]:
+    def terms(self, h: Kernel, g: Kernel) -> Iterator[Kernel]:
         if self.norm != "none" and self.trains_affine:
             a = self.pre_activation(h)
-            yield f"{self.name}.weight", (g * a.weighted_slopes(self.activation)).scaled(1 / self._gamma2)
-            yield f"{self.name}.bias", g * a.slopes(self.activation)
+            yield (g * a.weighted_slopes(self.activation)).scaled(1 / self.gamma2)
+            yield g * a.slopes(self.activation)
+
+    def pre_activation(self, h: Kernel) -> Kernel:
+        """The moments of what φ receives, about the mean."""
+        if self.norm == "layer":
+            return (h * h.own_size().reciprocal()).scaled(self.gamma2)
+        if self.norm == "batch":
+            u, variance = h.centred()
+            return u.scaled(self.gamma2 / variance)
+        return h if self.mean is None else h.affine(torch.ones_like(self.mean), -(self.mean**2))
+
+    def mean_given(self, h: Kernel) -> Tensor:
+        """E φ."""
+        return self._function.mean(self.pre_activation(h).mean_square())
 
     @property
-    def _gamma2(self) -> Tensor:
+    def gamma2(self) -> Tensor:
+        """γ²."""
         assert self.gamma is not None
         return self.gamma**2
 
-    def pre_activation(self, h: Kernel) -> Kernel:
-        """Of what φ receives."""
-        if self.norm == "none":
-            return h
-        if self.norm == "layer":
-            return (h * h.own_size().reciprocal()).scaled(self._gamma2)
-        u, variance = h.centred()
-        return u.scaled(self._gamma2 / variance)
+    @property
+    def _function(self) -> Activation:
+        return self.activation if self.mean is None else self.activation.shifted(self.mean)
+
+
+@dataclass(frozen=True)
+class Scaling(Stage):
+    """The signal times a number, or with channels of zeros appended.
+
+    Attributes:
+        factor: Of its second moments.
+        of_mean: Of its mean.
+    """
+
+    factor: Tensor
+    of_mean: float
+    name = "scaling"
+
+    def forward(self, h: Kernel) -> Kernel:
+        return h.scaled(self.factor)
+
+    def backward(self, h: Kernel, g: Kernel, variant: Variant) -> Kernel:
+        return g.scaled(self.factor)
 
 
 @dataclass(frozen=True)
 class Residual(Stage):
-    """branch(h) + shortcut(h). The branch ends in independent weights of mean 0, so that moments add."""
+    """branch(h) + shortcut(h). The branch ends in independent weights of mean 0, so that moments add.
+
+    Attributes:
+        branch: The stages that end in weights.
+        shortcut: Those of the other path; none for the identity.
+    """
 
     branch: Sequence[Stage]
     shortcut: Sequence[Stage] = ()
+    name = "sum"
 
     def forward(self, h: Kernel) -> Kernel:
         return forward(self.branch, h)[-1] + forward(self.shortcut, h)[-1]
 
     def backward(self, h: Kernel, g: Kernel, variant: Variant) -> Kernel:
-        return backward(self.branch, h, g, variant)[0] + backward(self.shortcut, h, g, variant)[0]
+        return visits([self], h, g, variant)[1]
 
-    def terms(self, h: Kernel, g: Kernel, variant: Variant) -> Iterator[tuple[str, Kernel]]:
-        for path in (self.shortcut, self.branch):
-            yield from terms(path, h, g, variant)
+
+# networks are sequences of stages
+
+
+def every(stages: Sequence[Stage]) -> Iterator[Stage]:
+    """All stages, with those inside of a residual one in its place."""
+    for stage in stages:
+        if isinstance(stage, Residual):
+            yield from every(stage.branch)
+            yield from every(stage.shortcut)
+        else:
+            yield stage
+
+
+def has_batchnorm(stages: Sequence[Stage]) -> bool:
+    """Whether any layer is batch-normalised."""
+    return any(isinstance(stage, Nonlinearity) and stage.norm == "batch" for stage in every(stages))
+
+
+def with_means(stages: Sequence[Stage], h: Kernel) -> list[Stage]:
+    """The stages, with the means that activations of sums receive when the first stage receives h."""
+    return _with_means(stages, h, float64(0.0))[0]
+
+
+def _with_means(stages: Sequence[Stage], h: Kernel, mean: Tensor) -> tuple[list[Stage], Tensor]:
+    found: list[Stage] = []
+    for stage in stages:
+        if isinstance(stage, Residual):
+            branch, of_branch = _with_means(stage.branch, h, mean)
+            shortcut, of_shortcut = _with_means(stage.shortcut, h, mean)
+            stage, mean = Residual(branch, shortcut), of_branch + of_shortcut
+        elif isinstance(stage, Nonlinearity):
+            stage = stage if stage.mean is None else replace(stage, mean=mean)
+            mean = stage.mean_given(h)
+        elif isinstance(stage, Affine):
+            mean = torch.zeros_like(mean)
+        elif isinstance(stage, Scaling):
+            mean = mean * stage.of_mean
+        found.append(stage)
+        h = stage.forward(h)
+    return found, mean
 
 
 def forward(stages: Sequence[Stage], h: Kernel) -> list[Kernel]:
@@ -139,16 +237,25 @@ def forward(stages: Sequence[Stage], h: Kernel) -> list[Kernel]:
     return signals
 
 
-def backward(stages: Sequence[Stage], h: Kernel, g: Kernel, variant: Variant) -> list[Kernel]:
-    """The gradient at what every stage receives, and last the one given."""
-    gradients = [g]
-    for stage, received in zip(reversed(stages), reversed(forward(stages, h)[:-1]), strict=True):
-        gradients.append(stage.backward(received, gradients[-1], variant))
-    return gradients[::-1]
+class Visit(NamedTuple):
+    """A stage, the moments of what it receives and gives, and of the gradient at what it gives."""
+
+    stage: Stage
+    received: Kernel
+    given: Kernel
+    gradient: Kernel
 
 
-def terms(stages: Sequence[Stage], h: Kernel, g: Kernel, variant: Variant) -> Iterator[tuple[str, Kernel]]:
-    """The terms of all parameters, from the first layer to the last."""
-    signals, gradients = forward(stages, h), backward(stages, h, g, variant)
-    for stage, received, given_back in zip(stages, signals[:-1], gradients[1:], strict=True):
-        yield from stage.terms(received, given_back, variant)
+def visits(stages: Sequence[Stage], h: Kernel, g: Kernel, variant: Variant) -> tuple[list[Visit], Kernel]:
+    """All stages, also those inside of residual ones, from the first to the last; and the gradient at h."""
+    signals = forward(stages, h)
+    found: list[Visit] = []
+    for stage, received, given in reversed(list(zip(stages, signals[:-1], signals[1:], strict=True))):
+        if isinstance(stage, Residual):
+            branch, through_branch = visits(stage.branch, received, g, variant)
+            shortcut, through_shortcut = visits(stage.shortcut, received, g, variant)
+            found, g = [*shortcut, *branch, *found], through_branch + through_shortcut
+        else:
+            found.insert(0, Visit(stage, received, given, g))
+            g = stage.backward(received, g, variant)
+    return found, g
