@@ -1,4 +1,4 @@
-"""What every probe costs, in units of one forward and backward pass of the same problem."""
+"""What walks, slices, covariate shift, activations and local Hessians cost, in units of one forward+backward pass."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ STEPS = 8
 
 
 def probes(network: Network, device: str, rounds: int) -> dict[str, Any]:
-    """Costs in u of each probe on one network, interleaved with u itself; `passes` is what the result says it took."""
+    """Costs in u of each measurement on one network, timed in turn with u itself."""
     problem = network.problem()
     optimizer = torch.optim.SGD(network.model.parameters(), lr=0.1, momentum=0.9)
     block = next(name for name, m in network.model.named_modules() if name.endswith(("2", "layer2.1")) and name)
