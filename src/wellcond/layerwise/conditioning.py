@@ -233,7 +233,7 @@ def conditioning(
 
 
 def _eigenvalues(name: str, moment: SecondMoment) -> Tensor | None:
-    """(groups, d)"""
+    """(groups, d), or None where nothing was seen."""
     mean = moment.mean
     if mean is None:
         return None

@@ -80,6 +80,7 @@ def response_of_average(beta: float) -> float:
 
 
 def sgd(group: Group, _state: State, _gradient: Tensor) -> tuple[float, float]:
+    """Momentum, dampening, or Nesterov's form; P is 1."""
     mu = float(group["momentum"])
     if group["nesterov"]:  # g + μv
         return 1 + mu * response_of_sum(mu), 1.0
@@ -87,6 +88,7 @@ def sgd(group: Group, _state: State, _gradient: Tensor) -> tuple[float, float]:
 
 
 def adam(group: Group, state: State, gradient: Tensor) -> tuple[float, Tensor]:
+    """An average of gradients over the root of an average of squares, with its bias corrected."""
     beta1, beta2 = map(float, group["betas"])
     mean_square = gradient.square()
     if state:
@@ -96,6 +98,7 @@ def adam(group: Group, state: State, gradient: Tensor) -> tuple[float, Tensor]:
 
 
 def nadam(group: Group, state: State, gradient: Tensor) -> tuple[float, Tensor]:
+    """Adam with Nesterov's form of the average, whose momentum changes from step to step."""
     average, diagonal = adam(group, state, gradient)
     t = float(state["step"]) + 1 if state else 1.0
     mu, mu_next = (momentum_of(group) * (1 - 0.5 * 0.96 ** (k * group["momentum_decay"])) for k in (t, t + 1))
@@ -103,11 +106,13 @@ def nadam(group: Group, state: State, gradient: Tensor) -> tuple[float, Tensor]:
 
 
 def adamax(group: Group, state: State, gradient: Tensor) -> tuple[float, Tensor]:
+    """An average of gradients over a decaying maximum."""
     diagonal = state["exp_inf"].double() if state else gradient.abs() + group["eps"]
     return response_of_average(momentum_of(group)), diagonal
 
 
 def rmsprop(group: Group, state: State, gradient: Tensor) -> tuple[float, Tensor]:
+    """A sum of gradients, each divided by the root of an average of squares."""
     alpha = float(group["alpha"])
     mean_square = state["square_avg"].double() if state else (1 - alpha) * gradient.square()
     if group["centered"]:
@@ -117,6 +122,7 @@ def rmsprop(group: Group, state: State, gradient: Tensor) -> tuple[float, Tensor
 
 
 def adagrad(group: Group, state: State, gradient: Tensor) -> tuple[float, Tensor]:
+    """The gradient over the root of the sum of squares, with a decaying lr."""
     t, total = float(state["step"]), state["sum"].double()
     if not t:
         total = total + gradient.square()
