@@ -3,8 +3,10 @@
 from __future__ import annotations
 
 import contextlib
+import importlib
 import io
 import os
+import pkgutil
 import re
 import sys
 import tempfile
@@ -43,16 +45,16 @@ def filled_in(markdown: str, page: str) -> str:
 @contextlib.contextmanager
 def _visited(files: list[Path]) -> Iterator[None]:
     """Collect the package's files whose functions are called, in the order of their first call."""
+    for module in pkgutil.walk_packages(wellcond.__path__, "wellcond."):
+        importlib.import_module(module.name)  # what a call imports on its way is none of its files
     seen: set[str] = set()
 
     def on_call(frame: FrameType, event: str, arg: object) -> None:
         name = frame.f_code.co_filename
         if event == "call" and name not in seen:
             seen.add(name)
-            if name.startswith(f"{PACKAGE}{os.sep}") and frame.f_code.co_name != "<module>":
+            if name.startswith(f"{PACKAGE}{os.sep}"):
                 files.append(Path(name).relative_to(PACKAGE))
-            elif frame.f_code.co_name == "<module>":
-                seen.discard(name)
 
     sys.setprofile(on_call)
     try:
