@@ -20,8 +20,7 @@ from wellcond.network.norms import is_norm, unit_dim
 from wellcond.network.taps import tapped
 from wellcond.problem.arguments import as_pair, as_whole, check_problem
 from wellcond.problem.problem import Problem
-from wellcond.results import ByLayer, Cost, Row, number, text_table
-from wellcond.results.quantities import ACTIVATION_MEAN, ACTIVATION_VARIANCE, NOT_FINITE
+from wellcond.results import ByLayer, Cost, Row, number, quantities, text_table
 from wellcond.results.text import WHOLE_MODEL
 
 if TYPE_CHECKING:
@@ -65,20 +64,12 @@ class Activations(ByLayer[LayerActivations]):
         return MomentChanges(changes)
 
     def rows(self, step: int | None = None) -> list[Row]:
-        """The averages over every layer's units.
-
-        Args:
-            step: The training step they were measured at.
-
-        Returns:
-            Three rows per layer.
-        """
         rows = []
         for name, layer in self.layers.items():
             rows += [
-                Row(step, name, ACTIVATION_MEAN, float(layer.mean.mean()), ""),
-                Row(step, name, ACTIVATION_VARIANCE, float(layer.variance.mean()), ""),
-                Row(step, name, NOT_FINITE, float(layer.not_finite), "values"),
+                Row(step, name, quantities.ACTIVATION_MEAN, float(layer.mean.mean()), ""),
+                Row(step, name, quantities.ACTIVATION_VARIANCE, float(layer.variance.mean()), ""),
+                Row(step, name, quantities.NOT_FINITE, float(layer.not_finite), "values"),
             ]
         return rows
 

@@ -138,14 +138,6 @@ class ConditioningTable(ByLayer[LayerConditioning]):
         return super().__getitem__(layer if layer in self.layers else name)
 
     def rows(self, step: int | None = None) -> list[Row]:
-        """The numbers of all layers.
-
-        Args:
-            step: The training step they were measured at.
-
-        Returns:
-            One row per layer and quantity.
-        """
         return [row for layer in self.layers.values() for row in layer.rows(step)]
 
     def figure(self) -> Figure:

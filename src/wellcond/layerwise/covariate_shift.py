@@ -18,8 +18,7 @@ from wellcond.network.order import Layer, layers_in_order
 from wellcond.network.taps import starts_tapped
 from wellcond.problem.arguments import check_problem
 from wellcond.problem.problem import Gradients, Problem
-from wellcond.results import ByLayer, Cost, Progress, Row, number, text_table
-from wellcond.results.quantities import GRADIENT_NORM, SHIFT_COSINE, SHIFT_DIFFERENCE, SHIFTED_GRADIENT_NORM
+from wellcond.results import ByLayer, Cost, Progress, Row, number, quantities, text_table
 from wellcond.results.text import WHOLE_MODEL
 
 if TYPE_CHECKING:
@@ -68,21 +67,13 @@ class CovariateShift(ByLayer[Shift]):
         return found
 
     def rows(self, step: int | None = None) -> list[Row]:
-        """The shifts of the layers.
-
-        Args:
-            step: The training step t at which they were measured.
-
-        Returns:
-            Four rows per layer.
-        """
         rows = []
         for name, shift in self.layers.items():
             values = {
-                SHIFT_DIFFERENCE: shift.difference,
-                SHIFT_COSINE: shift.cosine,
-                GRADIENT_NORM: shift.gradient_norm,
-                SHIFTED_GRADIENT_NORM: shift.updated_norm,
+                quantities.SHIFT_DIFFERENCE: shift.difference,
+                quantities.SHIFT_COSINE: shift.cosine,
+                quantities.GRADIENT_NORM: shift.gradient_norm,
+                quantities.SHIFTED_GRADIENT_NORM: shift.updated_norm,
             }
             rows += [Row(step, name, quantity, value, "") for quantity, value in values.items()]
         return rows

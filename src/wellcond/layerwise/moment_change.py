@@ -8,8 +8,7 @@ from typing import TYPE_CHECKING
 
 from torch import Tensor
 
-from wellcond.results import ByLayer, Row, number, text_table
-from wellcond.results.quantities import MEAN_CHANGE, RELATIVE_MEAN_CHANGE, RELATIVE_VARIANCE_CHANGE, VARIANCE_CHANGE
+from wellcond.results import ByLayer, Row, number, quantities, text_table
 from wellcond.results.text import WHOLE_MODEL
 
 if TYPE_CHECKING:
@@ -52,21 +51,13 @@ class MomentChanges(ByLayer[MomentChange]):
     layers: dict[str, MomentChange]
 
     def rows(self, step: int | None = None) -> list[Row]:
-        """The changes of every layer.
-
-        Args:
-            step: The training step of the later of the two measurements.
-
-        Returns:
-            Four rows per layer.
-        """
         rows = []
         for name, change in self.layers.items():
             values = {
-                MEAN_CHANGE: change.mean,
-                VARIANCE_CHANGE: change.variance,
-                RELATIVE_MEAN_CHANGE: change.relative_mean,
-                RELATIVE_VARIANCE_CHANGE: change.relative_variance,
+                quantities.MEAN_CHANGE: change.mean,
+                quantities.VARIANCE_CHANGE: change.variance,
+                quantities.RELATIVE_MEAN_CHANGE: change.relative_mean,
+                quantities.RELATIVE_VARIANCE_CHANGE: change.relative_variance,
             }
             rows += [Row(step, name, quantity, value, "") for quantity, value in values.items()]
         return rows

@@ -12,8 +12,7 @@ from torch import Tensor, nn
 from wellcond.network.layers import rule_for, weighted_layers
 from wellcond.network.taps import WatchedRelu, tapped
 from wellcond.problem.problem import Problem
-from wellcond.results import ByLayer, Cost, Row, text_table
-from wellcond.results.quantities import DYING, FULL, UNITS
+from wellcond.results import ByLayer, Cost, Row, quantities, text_table
 
 
 @dataclass(frozen=True)
@@ -61,17 +60,9 @@ class NeuronTable(ByLayer[LayerNeurons]):
     cost: Cost
 
     def rows(self, step: int | None = None) -> list[Row]:
-        """The counts of every layer.
-
-        Args:
-            step: The training step they were measured at.
-
-        Returns:
-            Three rows per layer.
-        """
         rows = []
         for layer in self.layers.values():
-            counts = {DYING: layer.dying, FULL: layer.full, UNITS: layer.units}
+            counts = {quantities.DYING: layer.dying, quantities.FULL: layer.full, quantities.UNITS: layer.units}
             rows += [Row(step, layer.name, quantity, float(count), "units") for quantity, count in counts.items()]
         return rows
 

@@ -10,19 +10,7 @@ from typing import Final, overload
 import torch
 from torch import Tensor
 
-from wellcond.results import Cost, Result, Row, number, text_table
-from wellcond.results.quantities import (
-    BATCH_MAX_LR_LEAST,
-    BATCH_MAX_LR_MEDIAN,
-    COST,
-    LAMBDA_MAX,
-    LR,
-    MATVECS,
-    MAX_LR,
-    MAX_LR_HIGH,
-    MAX_LR_LOW,
-    MOMENTUM,
-)
+from wellcond.results import Cost, Result, Row, number, quantities, text_table
 
 DEFAULT_MOMENTUM: Final = 0.9
 """μ where neither the caller nor an optimizer says otherwise."""
@@ -208,28 +196,20 @@ class MaxLearningRate(Result):
         return self.limit.matvecs + sum(g.separate.matvecs for g in self.groups if g.separate is not None)
 
     def rows(self, step: int | None = None) -> list[Row]:
-        """The scalars; the limits of groups and batches are in `groups` and `batches`.
-
-        Args:
-            step: The training step it was measured at.
-
-        Returns:
-            One row per quantity.
-        """
         rates = {
-            MAX_LR: self.value,
-            MAX_LR_LOW: self.low,
-            MAX_LR_HIGH: self.high,
-            LR: self.lr,
-            BATCH_MAX_LR_LEAST: self.smallest_of_batches,
-            BATCH_MAX_LR_MEDIAN: self.median_of_batches,
+            quantities.MAX_LR: self.value,
+            quantities.MAX_LR_LOW: self.low,
+            quantities.MAX_LR_HIGH: self.high,
+            quantities.LR: self.lr,
+            quantities.BATCH_MAX_LR_LEAST: self.smallest_of_batches,
+            quantities.BATCH_MAX_LR_MEDIAN: self.median_of_batches,
         }
         return [
             *(Row(step, "", quantity, value, "lr") for quantity, value in rates.items() if value is not None),
-            Row(step, "", LAMBDA_MAX, self.lambda_max, ""),
-            Row(step, "", MOMENTUM, self.momentum, ""),
-            Row(step, "", MATVECS, float(self.matvecs), "products"),
-            Row(step, "", COST, self.cost.u, "u"),
+            Row(step, "", quantities.LAMBDA_MAX, self.lambda_max, ""),
+            Row(step, "", quantities.MOMENTUM, self.momentum, ""),
+            Row(step, "", quantities.MATVECS, float(self.matvecs), "products"),
+            Row(step, "", quantities.COST, self.cost.u, "u"),
         ]
 
     def __str__(self) -> str:

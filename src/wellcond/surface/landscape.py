@@ -14,17 +14,7 @@ from wellcond.errors import NonFinite
 from wellcond.network.calling import dtype_name
 from wellcond.problem.arguments import as_pair, as_positive, as_whole, check_problem
 from wellcond.problem.problem import Problem
-from wellcond.results import Cost, Progress, Result, Row, number, text_table
-from wellcond.results.quantities import (
-    BETA,
-    COST,
-    GRADIENT_CHANGE_GREATEST,
-    GRADIENT_CHANGE_LEAST,
-    GRADIENT_NORM,
-    LOSS,
-    LOSS_GREATEST,
-    LOSS_LEAST,
-)
+from wellcond.results import Cost, Progress, Result, Row, number, quantities, text_table
 from wellcond.surface.directions import Direction, DirectionChoice, check_direction, find_directions, name_of
 from wellcond.surface.points import buffers_lent, check_finite, finite_range, loss_and_gradient, norm
 
@@ -88,26 +78,18 @@ class Landscape(Result):
         return finite_range(self.gradient_changes)
 
     def rows(self, step: int | None = None) -> list[Row]:
-        """The scalars of the walk.
-
-        Args:
-            step: The training step at which it started.
-
-        Returns:
-            One row per quantity.
-        """
         (loss_least, loss_greatest), (change_least, change_greatest) = self.loss_range, self.gradient_change_range
         values = {
-            LOSS: self.loss,
-            GRADIENT_NORM: self.gradient_norm,
-            BETA: self.beta,
-            LOSS_LEAST: loss_least,
-            LOSS_GREATEST: loss_greatest,
-            GRADIENT_CHANGE_LEAST: change_least,
-            GRADIENT_CHANGE_GREATEST: change_greatest,
+            quantities.LOSS: self.loss,
+            quantities.GRADIENT_NORM: self.gradient_norm,
+            quantities.BETA: self.beta,
+            quantities.LOSS_LEAST: loss_least,
+            quantities.LOSS_GREATEST: loss_greatest,
+            quantities.GRADIENT_CHANGE_LEAST: change_least,
+            quantities.GRADIENT_CHANGE_GREATEST: change_greatest,
         }
         rows = [Row(step, "", quantity, value, "") for quantity, value in values.items()]
-        return [*rows, Row(step, "", COST, self.cost.u, "u")]
+        return [*rows, Row(step, "", quantities.COST, self.cost.u, "u")]
 
     def figure(self) -> Figure:
         """The loss and the change of the gradient along the walk."""

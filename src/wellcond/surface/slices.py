@@ -15,8 +15,7 @@ from torch import Tensor
 from wellcond.errors import NonFinite
 from wellcond.problem.arguments import as_positive, as_whole, check_problem
 from wellcond.problem.problem import Problem
-from wellcond.results import Cost, Progress, Result, Row, number, text_table
-from wellcond.results.quantities import COST, LOSS_GREATEST, LOSS_LEAST
+from wellcond.results import Cost, Progress, Result, Row, number, quantities, text_table
 from wellcond.surface.directions import (
     Direction,
     DirectionChoice,
@@ -54,19 +53,11 @@ class LossSlice(Result):
     notes: tuple[str, ...]
 
     def rows(self, step: int | None = None) -> list[Row]:
-        """The range of the finite losses, and the cost; the grid is in `losses`.
-
-        Args:
-            step: The training step it was measured at.
-
-        Returns:
-            One row per quantity.
-        """
         least, greatest = finite_range(self.losses)
         return [
-            Row(step, "", LOSS_LEAST, least, ""),
-            Row(step, "", LOSS_GREATEST, greatest, ""),
-            Row(step, "", COST, self.cost.u, "u"),
+            Row(step, "", quantities.LOSS_LEAST, least, ""),
+            Row(step, "", quantities.LOSS_GREATEST, greatest, ""),
+            Row(step, "", quantities.COST, self.cost.u, "u"),
         ]
 
     def figure(self) -> Figure:
