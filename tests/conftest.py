@@ -3,6 +3,7 @@ from __future__ import annotations
 import os
 import sys
 from collections.abc import Iterator
+from pathlib import Path
 from typing import Any
 
 import pytest
@@ -49,3 +50,11 @@ def nothing_compiled_is_left() -> Iterator[None]:
     if dynamo is not None and dynamo.utils.counters:
         dynamo.utils.counters.clear()
         torch.compiler.reset()
+
+
+@pytest.fixture
+def process_group(tmp_path: Path) -> Iterator[None]:
+    """One process, for `DistributedDataParallel`."""
+    torch.distributed.init_process_group("gloo", init_method=f"file://{tmp_path}/store", rank=0, world_size=1)
+    yield
+    torch.distributed.destroy_process_group()

@@ -4,8 +4,6 @@ from __future__ import annotations
 
 import copy
 import random
-from collections.abc import Iterator
-from pathlib import Path
 from typing import Any
 
 import numpy as np
@@ -336,13 +334,6 @@ def test_an_unused_layer_is_no_obstacle() -> None:
 
 
 # wrappers
-
-
-@pytest.fixture
-def process_group(tmp_path: Path) -> Iterator[None]:
-    torch.distributed.init_process_group("gloo", init_method=f"file://{tmp_path}/store", rank=0, world_size=1)
-    yield
-    torch.distributed.destroy_process_group()
 
 
 def wrapped(kind: str) -> nn.Module:

@@ -2,8 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator
-from pathlib import Path
+from collections.abc import Callable
 from typing import Any
 
 import pytest
@@ -30,13 +29,6 @@ SURGERY: dict[str, Callable[[nn.Module], nn.Module]] = {
     "merge_batchnorm": merge_batchnorm,
 }
 every_surgery = pytest.mark.parametrize("operate", SURGERY.values(), ids=SURGERY)
-
-
-@pytest.fixture
-def process_group(tmp_path: Path) -> Iterator[None]:
-    torch.distributed.init_process_group("gloo", init_method=f"file://{tmp_path}/store", rank=0, world_size=1)
-    yield
-    torch.distributed.destroy_process_group()
 
 
 def assert_comes_back_plain(operate: Callable[[nn.Module], nn.Module], wrapped: nn.Module, model: nn.Module) -> None:

@@ -3,8 +3,6 @@
 from __future__ import annotations
 
 from collections import UserDict
-from collections.abc import Iterator
-from pathlib import Path
 from typing import Any
 
 import pytest
@@ -65,13 +63,6 @@ def test_compiled_parts_are_measured_eagerly(case: Case) -> None:
     assert backend_calls == []
     case.model(case.batch[0])
     assert len(backend_calls) == 1  # and afterwards it is compiled again
-
-
-@pytest.fixture
-def process_group(tmp_path: Path) -> Iterator[None]:
-    torch.distributed.init_process_group("gloo", init_method=f"file://{tmp_path}/store", rank=0, world_size=1)
-    yield
-    torch.distributed.destroy_process_group()
 
 
 @pytest.mark.usefixtures("process_group")
