@@ -60,7 +60,7 @@ SETTINGS: dict[str, dict[str, Any]] = {
     "nesterov": {"momentum": 0.9, "nesterov": True, "weight_decay": 0.01},
 }
 
-pytestmark = pytest.mark.filterwarnings("ignore:'fc. has a gradient, but no forward pass")
+pytestmark = pytest.mark.filterwarnings("ignore:'fc.' has a gradient, but no forward pass")
 each_optimizer = pytest.mark.parametrize("name", OPTIMIZERS)
 each_sgd = pytest.mark.parametrize("name", SGDS)
 each_setting = pytest.mark.parametrize("options", SETTINGS.values(), ids=SETTINGS)

@@ -6,32 +6,38 @@ In flows a model, out flows a changed copy of it; the old model is left alone.
 from __future__ import annotations
 
 from wellcond.nn.four_things import (
+    FourThingsBatchNorm,
     FourThingsBatchNorm1d,
     FourThingsBatchNorm2d,
     FourThingsBatchNorm3d,
     affine_penalty,
 )
-from wellcond.nn.ghost import GhostBatchNorm1d, GhostBatchNorm2d, GhostBatchNorm3d
+from wellcond.nn.ghost import GhostBatchNorm, GhostBatchNorm1d, GhostBatchNorm2d, GhostBatchNorm3d
 from wellcond.nn.last_batchnorm import with_last_batchnorm
-from wellcond.nn.lp import LpBatchNorm1d, LpBatchNorm2d, LpBatchNorm3d
+from wellcond.nn.lp import LpBatchNorm, LpBatchNorm1d, LpBatchNorm2d, LpBatchNorm3d
 from wellcond.nn.merge import merge_batchnorm
-from wellcond.nn.noisy import NoisyBatchNorm1d, NoisyBatchNorm2d, NoisyBatchNorm3d
-from wellcond.nn.renorm import BatchRenorm1d, BatchRenorm2d, BatchRenorm3d
+from wellcond.nn.noisy import NoisyBatchNorm, NoisyBatchNorm1d, NoisyBatchNorm2d, NoisyBatchNorm3d
+from wellcond.nn.renorm import BatchRenorm, BatchRenorm1d, BatchRenorm2d, BatchRenorm3d
 from wellcond.nn.replace import replace_norm
 
 __all__ = [
+    "BatchRenorm",
     "BatchRenorm1d",
     "BatchRenorm2d",
     "BatchRenorm3d",
+    "FourThingsBatchNorm",
     "FourThingsBatchNorm1d",
     "FourThingsBatchNorm2d",
     "FourThingsBatchNorm3d",
+    "GhostBatchNorm",
     "GhostBatchNorm1d",
     "GhostBatchNorm2d",
     "GhostBatchNorm3d",
+    "LpBatchNorm",
     "LpBatchNorm1d",
     "LpBatchNorm2d",
     "LpBatchNorm3d",
+    "NoisyBatchNorm",
     "NoisyBatchNorm1d",
     "NoisyBatchNorm2d",
     "NoisyBatchNorm3d",

@@ -71,7 +71,6 @@ class BatchNormVariant(_BatchNorm, ABC):
     # common to all
 
     def forward(self, input: Tensor) -> Tensor:
-        """Normalise a batch (N, C, …)."""
         self._check_input_dim(input)
         x = widened(input)
         if self.training or self.running_mean is None:
@@ -128,7 +127,6 @@ class BatchNormVariant(_BatchNorm, ABC):
         return buffer
 
     def extra_repr(self) -> str:
-        """The settings, for `repr`."""
         own = [f"{name}={getattr(self, name)}" for name in self.own_settings]
         return ", ".join([super().extra_repr(), *own])  # type: ignore[no-untyped-call]
 

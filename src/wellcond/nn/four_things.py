@@ -34,8 +34,7 @@ class FourThingsBatchNorm(GhostBatchNorm):
 
     *Weight decay* is not part of the layer but of the loss: see `affine_penalty`.
 
-    Inputs are (N, C) or (N, C, L) for `1d`, (N, C, H, W) for `2d`, (N, C, D, H, W) for `3d`. Arguments that are not
-    listed are those of torch's layers.
+    Arguments that are not listed are those of torch's layers.
 
     Args:
         ghost_size: Examples per group.
@@ -79,11 +78,9 @@ class FourThingsBatchNorm(GhostBatchNorm):
         self.alpha = alpha
 
     def values_per_example(self, x: Tensor) -> int:
-        """How many values an example brings to each statistic."""
         return super().values_per_example(x) * self.channels_per_group
 
     def batch_statistics(self, x: Tensor) -> BatchStatistics:
-        """Those of each example's group, (N, C)."""
         mean, var = example_moments(x)
         centre, spread, _ = ghost_moments(
             mean, var, self.ghost_size, self.values_per_example(x), self.channels_per_group
@@ -100,7 +97,6 @@ class FourThingsBatchNorm(GhostBatchNorm):
         return {"running_mean": batch_mean, "running_var": batch_var + moved}
 
     def evaluation_statistics(self, x: Tensor) -> tuple[Tensor, Tensor]:
-        """The running moments, mixed with the example's own."""
         if self.alpha == 0:
             return self.running_statistics()
         if self.values_per_example(x) == 1:
@@ -117,12 +113,10 @@ class FourThingsBatchNorm(GhostBatchNorm):
         return m, (v + self.eps).sqrt()
 
     def running_statistics(self) -> tuple[Tensor, Tensor]:
-        """Centre and scale (C,) of evaluation with α = 0."""
         mean, var = self._running_moments()
         return mean[0], (var[0] + self.eps).sqrt()
 
     def inference_affine(self) -> tuple[Tensor, Tensor]:
-        """Evaluation as one affine map per channel, which it is for α = 0 only."""
         if self.alpha > 0:
             raise Unsupported(
                 f"{self} normalises each example by moments of its own in evaluation. Set alpha=0 for one affine map."
@@ -176,12 +170,18 @@ def affine_penalty(model: nn.Module) -> Tensor:
 
 
 class FourThingsBatchNorm1d(FourThingsBatchNorm):
+    """`FourThingsBatchNorm` of inputs (N, C) or (N, C, L)."""
+
     input_dims = (2, 3)
 
 
 class FourThingsBatchNorm2d(FourThingsBatchNorm):
+    """`FourThingsBatchNorm` of inputs (N, C, H, W)."""
+
     input_dims = (4,)
 
 
 class FourThingsBatchNorm3d(FourThingsBatchNorm):
+    """`FourThingsBatchNorm` of inputs (N, C, D, H, W)."""
+
     input_dims = (5,)

@@ -25,8 +25,7 @@ class GhostBatchNorm(BatchNormVariant):
     `momentum` means what it means in plain batch normalisation, however many ghosts a batch has, and the running
     variance estimates that of the population, whatever the size of the ghosts. Evaluation knows no ghosts.
 
-    Inputs are (N, C) or (N, C, L) for `1d`, (N, C, H, W) for `2d`, (N, C, D, H, W) for `3d`. Arguments that are not
-    listed are those of torch's layers.
+    Arguments that are not listed are those of torch's layers.
 
     Args:
         ghost_size: Examples per ghost; the default is that of Summers and Dinneen (2020).
@@ -66,11 +65,9 @@ class GhostBatchNorm(BatchNormVariant):
         return positions(x)
 
     def values_per_group(self, x: Tensor) -> int:
-        """How many values the smallest ghost has per channel."""
         return min(x.shape[0], self.ghost_size) * self.values_per_example(x)
 
     def batch_statistics(self, x: Tensor) -> BatchStatistics:
-        """Those of each example's ghost, (N, C)."""
         mean, var, unbiased = ghost_moments(*example_moments(x), self.ghost_size, self.values_per_example(x))
         observed = {"running_mean": mean.mean(0), "running_var": unbiased.mean(0)}
         return BatchStatistics(mean, (var + self.eps).sqrt(), observed)
@@ -112,12 +109,18 @@ def ghost_moments(
 
 
 class GhostBatchNorm1d(GhostBatchNorm):
+    """`GhostBatchNorm` of inputs (N, C) or (N, C, L)."""
+
     input_dims = (2, 3)
 
 
 class GhostBatchNorm2d(GhostBatchNorm):
+    """`GhostBatchNorm` of inputs (N, C, H, W)."""
+
     input_dims = (4,)
 
 
 class GhostBatchNorm3d(GhostBatchNorm):
+    """`GhostBatchNorm` of inputs (N, C, D, H, W)."""
+
     input_dims = (5,)

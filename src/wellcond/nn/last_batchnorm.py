@@ -31,7 +31,6 @@ class NormalisedLinear(nn.Module):
         self.linear = linear
 
     def forward(self, input: Tensor) -> Any:
-        """Normalise the features, then apply the linear layer."""
         examples = input if input.dim() == 2 else input.reshape(-1, input.shape[-1])
         return self.linear(self.norm(examples).reshape(input.shape))
 

@@ -26,8 +26,7 @@ class LpBatchNorm(BatchNormVariant):
     (p = ∞) and `running_var` is None, so the state of a plain batch norm does not load. A maximum grows with the
     number of values it is taken over: with p = ∞ keep the batch size.
 
-    Inputs are (N, C) or (N, C, L) for `1d`, (N, C, H, W) for `2d`, (N, C, D, H, W) for `3d`. Arguments that are not
-    listed are those of torch's layers.
+    Arguments that are not listed are those of torch's layers.
 
     Args:
         p: Which norm: 1, 2 or `math.inf`.
@@ -64,7 +63,6 @@ class LpBatchNorm(BatchNormVariant):
             self.running_var = None
 
     def batch_statistics(self, x: Tensor) -> BatchStatistics:
-        """Mean, and the average norm of the distances from it."""
         if self.p == 2:
             return super().batch_statistics(x)
         mean = x.mean(over_channels(x))
@@ -73,25 +71,29 @@ class LpBatchNorm(BatchNormVariant):
         return BatchStatistics(mean, size + self.eps, {"running_mean": mean, RUNNING_SCALE[self.p]: size})
 
     def running_statistics(self) -> tuple[Tensor, Tensor]:
-        """Centre and scale (C,) of evaluation."""
         if self.p == 2:
             return super().running_statistics()
         return self.running("running_mean"), self.running(RUNNING_SCALE[self.p]) + self.eps
 
     def reset_running_stats(self) -> None:
-        """Forget all batches."""
         for name, buffer in self._buffers.items():
             if buffer is not None:
                 buffer.fill_(1 if name in RUNNING_SCALE.values() else 0)
 
 
 class LpBatchNorm1d(LpBatchNorm):
+    """`LpBatchNorm` of inputs (N, C) or (N, C, L)."""
+
     input_dims = (2, 3)
 
 
 class LpBatchNorm2d(LpBatchNorm):
+    """`LpBatchNorm` of inputs (N, C, H, W)."""
+
     input_dims = (4,)
 
 
 class LpBatchNorm3d(LpBatchNorm):
+    """`LpBatchNorm` of inputs (N, C, D, H, W)."""
+
     input_dims = (5,)

@@ -22,8 +22,7 @@ class NoisyBatchNorm(BatchNormVariant):
     generator, so `torch.manual_seed` fixes it. Evaluation is plain batch normalisation, without noise.
     `Problem(…, dropout=seed)` measures it with fixed noise.
 
-    Inputs are (N, C) or (N, C, L) for `1d`, (N, C, H, W) for `2d`, (N, C, D, H, W) for `3d`. Arguments that are not
-    listed are those of torch's layers.
+    Arguments that are not listed are those of torch's layers.
 
     Args:
         n_mu: How far the mean of a unit moves, n_μ ≥ 0.
@@ -69,7 +68,6 @@ class NoisyBatchNorm(BatchNormVariant):
         self.n_mu, self.n_sigma, self.r_mu, self.r_sigma = n_mu, n_sigma, r_mu, r_sigma
 
     def forward(self, input: Tensor) -> Tensor:
-        """Normalise a batch (N, C, …), and in training add noise."""
         output = super().forward(input)
         if not self.training:
             return output
@@ -88,12 +86,18 @@ def _centred_uniform(like: Tensor, reach: float) -> Tensor:
 
 
 class NoisyBatchNorm1d(NoisyBatchNorm):
+    """`NoisyBatchNorm` of inputs (N, C) or (N, C, L)."""
+
     input_dims = (2, 3)
 
 
 class NoisyBatchNorm2d(NoisyBatchNorm):
+    """`NoisyBatchNorm` of inputs (N, C, H, W)."""
+
     input_dims = (4,)
 
 
 class NoisyBatchNorm3d(NoisyBatchNorm):
+    """`NoisyBatchNorm` of inputs (N, C, D, H, W)."""
+
     input_dims = (5,)

@@ -24,8 +24,7 @@ class BatchRenorm(BatchNormVariant):
     The state of a plain batch norm loads, with its step count. Ioffe averages with momentum=0.01. Without running
     statistics there is nothing to correct towards: r = 1, d = 0.
 
-    Inputs are (N, C) or (N, C, L) for `1d`, (N, C, H, W) for `2d`, (N, C, D, H, W) for `3d`. Arguments that are not
-    listed are those of torch's layers.
+    Arguments that are not listed are those of torch's layers.
 
     Args:
         r_max: The final limit of r, at least 1.
@@ -77,7 +76,6 @@ class BatchRenorm(BatchNormVariant):
         self.r_max, self.d_max, self.r_ramp, self.d_ramp = r_max, d_max, r_ramp, d_ramp
 
     def batch_statistics(self, x: Tensor) -> BatchStatistics:
-        """Those of the batch, corrected towards the running ones."""
         mean, scale, observed = super().batch_statistics(x)
         if self.running_mean is None:
             return BatchStatistics(mean, scale, observed)
@@ -102,12 +100,18 @@ class BatchRenorm(BatchNormVariant):
 
 
 class BatchRenorm1d(BatchRenorm):
+    """`BatchRenorm` of inputs (N, C) or (N, C, L)."""
+
     input_dims = (2, 3)
 
 
 class BatchRenorm2d(BatchRenorm):
+    """`BatchRenorm` of inputs (N, C, H, W)."""
+
     input_dims = (4,)
 
 
 class BatchRenorm3d(BatchRenorm):
+    """`BatchRenorm` of inputs (N, C, D, H, W)."""
+
     input_dims = (5,)

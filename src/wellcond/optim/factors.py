@@ -53,9 +53,6 @@ def chain_scales(seen: ForwardPass) -> dict[str, LayerScale]:
 
     The trace of the local Hessian of a normalized block is the number of its outputs, so m_z is the number of
     elements that leave the block over the number that enter it.
-
-    Raises:
-        Unsupported: The layers do not form a chain, or there is no formula for one of them.
     """
     try:
         chain = seen.chain()
@@ -77,16 +74,7 @@ def chain_scales(seen: ForwardPass) -> dict[str, LayerScale]:
 
 
 def given_scales(seen: ForwardPass, factors: Mapping[str, float], names: Iterable[str]) -> dict[str, LayerScale]:
-    """The scales of any network whose backward factors are given.
-
-    Args:
-        seen: A forward pass of the network.
-        factors: Backward factors by layer, or by a module that holds it.
-        names: The names of all modules.
-
-    Raises:
-        Unsupported: A layer has no factor.
-    """
+    """The scales of any network whose backward factors are given, by layer or by a module that holds it."""
     # parts of a module that computes everything itself are never called: nn.MultiheadAttention's projection
     held = {name: LayerScale(m, why="given") for name in names if (m := _given(name, factors)) is not None}
     scales: dict[str, LayerScale] = {}

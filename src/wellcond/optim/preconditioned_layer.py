@@ -137,18 +137,7 @@ def _in(gradient: Tensor, dtype: torch.dtype) -> Tensor:
 def find_layers(
     model: nn.Module, means: Means, names: str | Collection[str] | None, exclude: str | Collection[str]
 ) -> dict[str, PreconditionedLayer]:
-    """The layers to precondition, by the name of the first module that uses their weight.
-
-    Args:
-        model: The model, without wrappers.
-        means: Which statistics a convolution has.
-        names: Layers, or modules that hold them; None for all.
-        exclude: Those that are not preconditioned.
-
-    Raises:
-        UnknownLayer: A name is not in the model.
-        Unsupported: A weight cannot be preconditioned.
-    """
+    """The layers to precondition, by the name of the first module that uses their weight."""
     names = (names,) if isinstance(names, str) else names
     exclude = (exclude,) if isinstance(exclude, str) else exclude
     modules = dict(model.named_modules())

@@ -28,11 +28,7 @@ OFF_THE_PATH = (
 def amending_scales(params: Tensors, m: Sequence[float], q: Sequence[int], units: Sequence[int | None]) -> Tensors:
     """1/(m·m_W) of each tensor: of a weight with m_W = q/‖W‖²_{2,μ} = q·units/‖W‖², of anything else with m_W = q.
 
-    Args:
-        params: The tensors.
-        m: The backward factor of each.
-        q: The positions of each.
-        units: The number of rows of each weight; None for a module that has none.
+    `units` is the number of rows of a weight; None for a module that has none.
     """
     rows = [u if u is not None and p.dim() > 1 else None for p, u in zip(params, units, strict=True)]
     squares = torch._foreach_pow(norms(params), [0.0 if r is None else 2.0 for r in rows])
@@ -127,14 +123,12 @@ class ScaleAmendedSGD(ScaledSGD):
         return Factors({group["layer"]: LayerScale(*(group[key] for key in LayerScale._fields)) for group in layers})
 
     def check(self, options: Group) -> None:
-        """Raise ValueError if a group's options make no sense."""
         super().check(options)
         for name in ("m", "q"):
             if options[name] is not None and not options[name] > 0:
                 raise ValueError(f"{name} must be > 0, not {options[name]}")
 
     def scales(self, params: Tensors, gradients: Tensors, groups: list[Group]) -> Tensors:
-        """1/(m·m_W) of each parameter."""
         for group in groups:
             if group["m"] is None:
                 nothing_seen = all(other["m"] is None for other in self.param_groups if other["layer"] is not None)

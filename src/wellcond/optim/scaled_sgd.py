@@ -23,13 +23,7 @@ def descend(
 ) -> None:
     """v ← μv + δ, W ← W − lr·v; Nesterov: W ← W − lr·(δ + μv). In place, and as `torch.optim.SGD` does it.
 
-    Args:
-        params: The W.
-        directions: The δ.
-        buffers: The v, zero before the first step; unused when μ is 0.
-        lr: The learning rate.
-        momentum: μ.
-        nesterov: Whether to use Nesterov's form.
+    The buffers v are zero before the first step, and unused when μ is 0.
     """
     if momentum:
         torch._foreach_mul_(buffers, momentum)
@@ -57,13 +51,7 @@ class ScaledSGD(Optimizer, ABC):
 
     @abstractmethod
     def scales(self, params: Tensors, gradients: Tensors, groups: list[Group]) -> Tensors:
-        """The s of each parameter, as tensors of one number.
-
-        Args:
-            params: The parameters.
-            gradients: Their gradients, with weight decay.
-            groups: The parameter group of each.
-        """
+        """The s of each parameter, as a tensor of one number; gradients include weight decay, groups are one each."""
 
     # may override
 
@@ -190,14 +178,12 @@ class LARS(ScaledSGD):
         super().__init__(params, {"lr": lr, **options, "trust_coefficient": trust_coefficient})
 
     def check(self, options: Group) -> None:
-        """Raise ValueError if a group's options make no sense."""
         super().check(options)
         trust = options["trust_coefficient"]
         if trust is not None and not trust > 0:
             raise ValueError(f"trust_coefficient must be > 0, or None for plain SGD, not {trust}")
 
     def scales(self, params: Tensors, gradients: Tensors, groups: list[Group]) -> Tensors:
-        """η‖W‖/‖δW‖ of each parameter."""
         return lars_scales(params, gradients, [group["trust_coefficient"] for group in groups])
 
 
@@ -245,5 +231,4 @@ class LSALR(ScaledSGD):
         super().__init__(params, {"lr": lr, "momentum": momentum, "nesterov": nesterov, "weight_decay": weight_decay})
 
     def scales(self, params: Tensors, gradients: Tensors, groups: list[Group]) -> Tensors:
-        """1 + log(1 + 1/‖δW‖) of each parameter."""
         return lsalr_scales(gradients)
