@@ -4,14 +4,17 @@ from __future__ import annotations
 
 import importlib.util
 import inspect
+import pkgutil
 import re
 import sys
 from pathlib import Path
 from types import ModuleType
 
 import pytest
+import typer
 
 import wellcond
+from wellcond.cli.app import app
 from wellcond.results import Result
 
 ROOT = Path(__file__).resolve().parent.parent
@@ -44,6 +47,7 @@ def rooms() -> ModuleType:
     return _script("rooms")
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("page", WITH_CODE, ids=_name)
 def test_the_code_on_a_page_runs(page: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.chdir(tmp_path)
@@ -66,6 +70,26 @@ def test_links_and_pictures_exist(page: Path, reference: ModuleType) -> None:
     ]
     paths = [(page.parent / target).resolve() for target in targets]
     assert not [path for path in paths if not path.exists() and path not in built]
+
+
+@pytest.mark.parametrize("page", PAGES, ids=_name)
+def test_commands_and_paths_exist(page: Path) -> None:
+    text = page.read_text(encoding="utf-8")
+    for module in re.findall(r"python -m ((?:wellcond|benchmarks)[\w.]*)", text):
+        assert importlib.util.find_spec(module) is not None, module
+    for path in re.findall(r"\b(?:examples|tests|src)/[\w/]+(?:\.py)?", text):
+        assert (ROOT / path).exists(), path
+    commands = typer.main.get_group(app).commands
+    for command in re.findall(r"wellcond ([a-z-]+) (?:\S+\.py:|--)", text):
+        assert command in commands, command
+
+
+def test_what_the_theory_page_says_computes_a_statement_exists() -> None:
+    rows = [line.split(" | ") for line in (DOCS / "theory.md").read_text(encoding="utf-8").splitlines()]
+    names = {name.removeprefix("wc.") for row in rows if len(row) == 5 for name in re.findall(r"`(\w[\w.]+)", row[3])}
+    assert len(names) > 20
+    for name in names:
+        pkgutil.resolve_name(f"wellcond.{name}")
 
 
 def test_every_public_name_has_one_entry_in_the_reference(reference: ModuleType) -> None:
