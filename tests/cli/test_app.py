@@ -16,12 +16,13 @@ def test_version() -> None:
 
 
 HELP = {
-    (): ["demo", "diagnose", "predict-lr", "probe", "try"],
+    (): ["demo", "diagnose", "predict-lr", "probe", "suggest-lr", "treat"],
     ("demo",): ["wellcond demo --open", "--depth"],
     ("diagnose",): ["wellcond diagnose train.py:build --out report.html", "return wc.Problem(model"],
     ("predict-lr",): ["wellcond predict-lr train.py:build", "--arch", "--gamma 0.1:3"],
     ("probe",): ["wellcond probe train.py:build", "--layer", "--span"],
-    ("try",): ["wellcond try train.py:build", "--method", "--lr"],
+    ("suggest-lr",): ["wellcond suggest-lr train.py:build", "--steps", "--momentum"],
+    ("treat",): ["wellcond treat train.py:build", "--remedy", "--lr", "--seeds"],
 }
 
 
@@ -29,7 +30,7 @@ HELP = {
 def test_help_shows_how_to_use_each_command(command: tuple[str, ...], expected: list[str]) -> None:
     result = run(*command, "--help")
     assert result.exit_code == 0
-    assert all(text in result.output for text in expected)
+    assert all(text in result.output for text in [*expected, *(("--out", "--json") if command else ())])
     assert "[bold]" not in result.output
     assert "[cyan]" not in result.output
 

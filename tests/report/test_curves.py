@@ -13,7 +13,7 @@ import torch
 from subjects import AWKWARD, AWKWARD_NAME, SOUND
 
 from wellcond.errors import MissingExtra, OutputError
-from wellcond.report.curves import density_figure, gamma_figure, layers_figure, rates_figure, training_figure
+from wellcond.report.curves import density_figure, layers_figure, rates_figure, training_figure
 from wellcond.report.style import new_figure, save_figure
 from wellcond.results import Row
 from wellcond.results.quantities import TRAINING_LOSS
@@ -84,15 +84,6 @@ def test_rates_are_drawn_with_their_limits_and_what_diverged_is_crossed() -> Non
     assert [list(line.get_xdata()) for line in axes.get_lines() if line.get_marker() == "x"] == [[10.0]]
     assert legend(figure) == ["before the first step", "diverged", "measured: 2"]
     assert axes.get_ylabel() == "loss after 20 steps"
-
-
-def test_rates_against_gamma_are_level_where_there_is_none() -> None:
-    gammas = torch.tensor([1.0, 2.0])
-    curved = SimpleNamespace(lambda_max=gammas, max_lr=1 / gammas)
-    level = SimpleNamespace(lambda_max=4.0, max_lr=0.25)
-    left, right = gamma_figure({"net": {"with": curved, "without": level}}, gammas).axes
-    assert drawn(left) == {"with": ([1.0, 2.0], [1.0, 2.0]), "without": ([1.0, 2.0], [4.0, 4.0])}
-    assert drawn(right)["without"][1] == [0.25, 0.25]
 
 
 @pytest.mark.parametrize(("form", "begins"), [("png", b"\x89PNG"), ("svg", b"<?xml"), ("pdf", b"%PDF")])

@@ -41,7 +41,7 @@ class Demo(Result):
 
     def series(self) -> dict[str, list[Row]]:
         """The rows of each network."""
-        return {name: [*each.diagnosis.rows(), *each.training] for name, each in self.networks.items()}
+        return {name: each.rows() for name, each in self.networks.items()}
 
     def rows(self, step: int | None = None) -> list[Row]:
         """The rows of both; the name of the network stands before that of the layer."""

@@ -61,7 +61,8 @@ class Output:
         """A progress bar with an estimate of the time left; it is gone at the end."""
         description = TextColumn("{task.description}", markup=False)
         columns = (description, BarColumn(), TaskProgressColumn(), TimeRemainingColumn())
-        with ProgressBar(*columns, console=self.console, transient=True) as bar:
+        is_shown = self.console.is_terminal
+        with ProgressBar(*columns, console=self.console, transient=True, disable=not is_shown) as bar:
             task = bar.add_task("starting", total=1.0)
             yield lambda what, share: bar.update(task, description=what, completed=share)
 

@@ -16,9 +16,7 @@ from torch.optim import SGD
 from wellcond.cli.output import AsJson, Out, Output, as_usage_errors, print_section
 from wellcond.cli.target import built
 from wellcond.errors import OutputError, WellcondError
-from wellcond.meanfield.architecture import Architecture
-from wellcond.meanfield.prediction import Prediction
-from wellcond.meanfield.predictor import predict
+from wellcond.meanfield import Architecture, Prediction, predict
 from wellcond.results import Result, Row, number, text_table
 from wellcond.results.quantities import MOMENTUM, PREDICTED_MAX_LR
 from wellcond.stability.limits import DEFAULT_MOMENTUM, MaxLearningRate
@@ -93,17 +91,23 @@ class RatesByGamma(Result):
 
     def figure(self) -> Figure:
         """λ_max and the largest rate against γ."""
-        from wellcond.report.curves import gamma_figure
+        from wellcond.report.prediction import gamma_figure
 
-        lines = {
+        named = {
             "BatchNorm, as trained": self.as_trained,
             "BatchNorm, statistics constant": self.detached,
             "without BatchNorm": self.plain,
         }
-        return gamma_figure({self.architecture: lines}, self.gammas)
+        lines = {name: (self._over_gamma(p.lambda_max), self._over_gamma(p.max_lr)) for name, p in named.items()}
+        return gamma_figure(self.gammas.tolist(), {self.architecture: lines})
+
+    def _over_gamma(self, value: float | Tensor) -> list[float]:
+        """A number at every γ; that of a network without one is the same at all."""
+        values: list[float] = torch.as_tensor(value).expand(self.gammas.shape).tolist()
+        return values
 
     def __str__(self) -> str:
-        columns = [torch.as_tensor(each.max_lr).tolist() for each in (self.as_trained, self.detached)]
+        columns = [self._over_gamma(each.max_lr) for each in (self.as_trained, self.detached)]
         shown = sorted({round(i * (len(self.gammas) - 1) / (GAMMAS_SHOWN - 1)) for i in range(GAMMAS_SHOWN)})
         body = [[f"{float(self.gammas[i]):.3g}", *(number(column[i]) for column in columns)] for i in shown]
         return "\n".join(
@@ -189,8 +193,13 @@ def _of_architecture(line: str, gammas: Tensor, momentum: float | None) -> Predi
     if len(gammas) == 1:
         return predict(network, float(gammas[0]), momentum)
     network = replace(network, gamma=1.0)  # the range of γ is what is asked for
-    as_trained, detached = (predict(network, gammas, momentum, variant) for variant in ("batch", "detached"))
-    return RatesByGamma(line, gammas, as_trained, detached, predict(replace(network, norm="none"), None, momentum))
+    return RatesByGamma(
+        line,
+        gammas,
+        as_trained=predict(network, gammas, momentum, "batch"),
+        detached=predict(network, gammas, momentum, "detached"),
+        plain=predict(replace(network, norm="none"), None, momentum),
+    )
 
 
 def _gammas(text: str) -> Tensor:

@@ -138,9 +138,9 @@ def probe(
     with built(target) as (problem, optimizer), as_usage_errors():
         rate = _rate(lr, optimizer)
         blocks = [local_hessian(problem, name) for name in layer or ()]  # an unknown name is refused before the work
-        step = optimizer or torch.optim.SGD(problem.params.values(), lr=rate)
         with output.progress() as progress:
             walk = landscape(problem, rate, span, steps, direction=direction, progress=progress)
+            step = optimizer or torch.optim.SGD(problem.params.values(), lr=rate)
             shifted, failed = _shift(problem, step, progress) if shift else (None, "")
             found = tuple((block, tuple(_eigenvalues(block))) for block in blocks)
     result = Probe(walk, rate, shifted, type(step).__name__, found, failed)

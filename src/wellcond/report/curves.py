@@ -7,7 +7,6 @@ import math
 from collections.abc import Mapping, Sequence
 from typing import TYPE_CHECKING, Protocol
 
-import torch
 from torch import Tensor
 
 from wellcond.report.log_scale import LogScale, draw_on_log_axis, set_log_axis
@@ -59,15 +58,6 @@ class RateTrial(Protocol):
     def loss(self) -> float: ...
     @property
     def steps(self) -> int: ...
-
-
-class RatePrediction(Protocol):
-    """λ_max and the largest rate of networks on a grid of γ, or of one network."""
-
-    @property
-    def lambda_max(self) -> float | Tensor: ...
-    @property
-    def max_lr(self) -> float | Tensor: ...
 
 
 def layers_figure(series: Series) -> Figure:
@@ -211,32 +201,4 @@ def rates_figure(trial: RateTrial, limits: Mapping[str, float]) -> Figure:
     axes.set_ylabel(f"loss after {trial.steps} steps")
     bare_axes(axes)
     legend_below(figure, axes, columns=2)
-    return figure
-
-
-def gamma_figure(networks: Mapping[str, Mapping[str, RatePrediction]], gammas: Tensor) -> Figure:
-    """λ_max and the largest rate against γ of BatchNorm, one row of panels per network (wei2019, figure 1).
-
-    Args:
-        networks: The predictions by line, by the title of the network; one without γ is drawn level.
-        gammas: (n,).
-
-    Returns:
-        The figure.
-    """
-    figure = new_figure(9, 3.4 * len(networks))
-    grid = figure.subplots(len(networks), 2, squeeze=False)
-    places = gammas.tolist()
-    for (title, lines), (left, right) in zip(networks.items(), grid, strict=True):
-        for axes, quantity, words in (
-            (left, "lambda_max", "largest eigenvalue λmax"),
-            (right, "max_lr", "largest rate η*"),
-        ):
-            heights = {name: torch.as_tensor(getattr(p, quantity)).expand(len(places)) for name, p in lines.items()}
-            draw_curves(axes, {name: [(places, each.tolist())] for name, each in heights.items()})
-            axes.set_yscale("log")
-            axes.minorticks_off()  # laying them out would take most of the time
-            axes.set_xlabel("γ")
-            axes.set_title(f"{title}: {words}", loc="left", fontsize=11)
-    legend_below(figure, grid[0][0], columns=3)
     return figure

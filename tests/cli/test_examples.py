@@ -1,0 +1,32 @@
+"""The commands that the documentation shows on the examples do what it says."""
+
+from __future__ import annotations
+
+import re
+from pathlib import Path
+
+import pytest
+from command import run
+
+pytest.importorskip("sklearn")
+
+ROOT = Path(__file__).resolve().parents[2]
+PAGES = [*ROOT.glob("docs/**/*.md"), *ROOT.glob("examples/*.py")]
+SHOWN = {
+    found for page in PAGES for found in re.findall(r"wellcond (\S+) (examples/[\w./:]+)", page.read_text("utf-8"))
+}
+QUICK = {"treat": ("--steps", 1, "--lr", 0.03, "--remedy", "bnp", "--seeds", 1), "suggest-lr": ("--steps", 1)}
+
+
+@pytest.mark.parametrize(("command", "target"), sorted(SHOWN))
+def test_a_command_that_is_shown_runs(command: str, target: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.chdir(ROOT)
+    result = run(command, target, *QUICK.get(command, ()))
+    assert result.exit_code == 0, result.output
+    assert result.output.startswith(f"{target}: Problem(Sequential, ")
+
+
+def test_the_network_that_does_not_train_starts_at_chance(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.chdir(ROOT)
+    result = run("treat", "examples/digits.py:build", *QUICK["treat"])
+    assert re.search(r"0\.03\s+2\.3", result.output)  # log 10
