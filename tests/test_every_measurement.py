@@ -102,6 +102,7 @@ MEASUREMENTS: dict[str, Callable[..., Any]] = {
     "kronecker_factors": lambda p: wc.kronecker_factors(p, labels="sample"),
     "neurons": lambda p: wc.neurons(p),
     "landscape": lambda p, **kw: wc.landscape(p, lr=0.01, steps=2, **kw),
+    "landscape_random": lambda p: wc.landscape(p, lr=0.01, steps=1, direction="random"),
     "landscape_eigenvector": lambda p, **kw: wc.landscape(p, lr=0.01, steps=1, direction="eigenvector", **kw),
     "loss_slice": lambda p, **kw: wc.loss_slice(p, ("random", "gradient"), points=3, **kw),
     "covariate_shift": lambda p, **kw: wc.covariate_shift(p, torch.optim.Adam(p.params.values()), **kw),
@@ -154,6 +155,7 @@ def snapshot(model: nn.Module, loader: DataLoader[Any]) -> dict[str, Any]:
     for name, p in model.named_parameters():
         state[f"parameter {name}"] = (
             id(p),
+            p.data_ptr(),
             p._version,
             p.requires_grad,
             p.detach().clone(),

@@ -6,37 +6,23 @@ import ast
 import os
 import subprocess
 import sys
+from collections import Counter
 from collections.abc import Iterator
 from pathlib import Path
-
-import pytest
 
 import wellcond
 
 ROOT = Path(wellcond.__file__).parent
 
-ORDER: list[set[str]] = [
-    {"errors"},
-    {"results"},
-    {"likelihoods"},
-    {"isolation", "taps", "layers", "losses", "checks", "graph"},
-    {"causes"},
-    {"problem"},
-    {"curvature"},
-    {"spectral"},
-    {"layerwise", "local", "meanfield", "probes"},
-    {"nn"},
-    {"optim"},
-    {"models", "data"},
-    {"diagnosis"},
-    {"report"},
-    {"experiments"},
-    {"cli"},
-]
-"""The rooms from the ground floor up. A room imports from floors below it, and from itself."""
-DOORS = {("diagnosis.diagnosis", "report.page"), ("diagnosis.about", "__version__")}
-"""Upward imports that are wanted, inside a function: a verdict writes its own page and names the version it is of."""
-FLOOR = {room: floor for floor, rooms in enumerate(ORDER) for room in rooms}
+ORDER = [
+    "errors", "results", "report", "network", "problem", "curvature", "spectral", "stability", "layerwise", "surface",
+    "local", "meanfield", "nn", "optim", "models", "data", "training", "verify", "diagnosis", "experiments", "cli",
+]  # fmt: skip
+"""The rooms from the ground floor up. A room imports from rooms before it, and from itself."""
+MOST_FILES = 12
+"""Of a room, its `__init__.py` included."""
+FLOOR = {room: floor for floor, room in enumerate(ORDER)}
+FLOOR[""] = FLOOR["diagnosis"]  # the package itself, which imports all that is public
 FILES = sorted(path for path in ROOT.rglob("*.py") if path != ROOT / "__init__.py")
 
 
@@ -73,17 +59,20 @@ def test_every_room_has_its_floor() -> None:
     assert rooms <= FLOOR.keys(), f"place {sorted(rooms - FLOOR.keys())} in ORDER"
 
 
-@pytest.mark.parametrize("path", FILES, ids=module_name)
-def test_imports_point_downwards(path: Path) -> None:
-    name = module_name(path)
-    at_top = set(imported(path, top_level_only=True))
-    for target in imported(path):
-        if target not in at_top and any(name == here and target.startswith(there) for here, there in DOORS):
-            continue
-        # the package itself stands on top of all that it exports
-        floor = FLOOR.get(room(target), max(FLOOR[room(t)] for t in imported(ROOT / "__init__.py")))
-        message = f"{name} imports {target or 'wellcond'}, which stands above or beside it"
-        assert room(target) == room(name) or floor < FLOOR[room(name)], message
+def test_imports_point_downwards() -> None:
+    """Also those inside functions."""
+    upward = [
+        f"{module_name(path)} imports {target or 'wellcond'}"
+        for path in FILES
+        for target in imported(path)
+        if room(target) != room(module_name(path)) and FLOOR[room(target)] > FLOOR[room(module_name(path))]
+    ]
+    assert upward == []
+
+
+def test_a_room_has_a_dozen_files_at_most() -> None:
+    counts = Counter(room(module_name(path)) for path in FILES)
+    assert {name: count for name, count in counts.items() if count > MOST_FILES} == {}
 
 
 def test_there_are_no_cycles() -> None:
@@ -132,9 +121,9 @@ print(sorted(new))
 
 
 def test_importing_wellcond_takes_no_time_beside_importing_torch() -> None:
-    """0.3 s is promised; a busy machine may take longer, and what this guards against takes seconds."""
-    code = "import time, torch, numpy; start = time.perf_counter(); import wellcond; print(time.perf_counter() - start)"
-    assert min(float(run(code)) for _ in range(3)) < 1.0
+    """0.3 s is promised; CPU time is measured, since the machine may be busy, and a slower one is allowed for."""
+    code = "import time, torch, numpy; t = time.process_time(); import wellcond; print(time.process_time() - t)"
+    assert float(run(code)) < 0.6
 
 
 def test_public_names_are_there() -> None:
