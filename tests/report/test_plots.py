@@ -12,8 +12,8 @@ import torch
 from subjects import AWKWARD, SOUND, column
 
 from wellcond.report import plots
-from wellcond.report.log_scale import LogScale
 from wellcond.report.plots import panels
+from wellcond.report.style import LogScale
 from wellcond.report.table import Pivot
 from wellcond.results import Row
 from wellcond.results.quantities import DYING, FULL, INPUT, TRAINING_LOSS, UNITS

@@ -11,16 +11,18 @@ from torch import Tensor
 
 from wellcond.errors import UnknownLayer
 from wellcond.report.curves import label_layers
-from wellcond.report.log_scale import LogScale, draw_on_log_axis, set_log_axis
 from wellcond.report.style import (
     COLOURS,
     LINE_STYLES,
+    LogScale,
     Series,
     bare_axes,
     check_series,
     draw_curves,
+    draw_on_log_axis,
     legend_below,
     new_figure,
+    set_log_axis,
 )
 from wellcond.results import Row
 from wellcond.results.quantities import MEAN_CHANGE, SHIFT_COSINE, SHIFT_DIFFERENCE, VARIANCE_CHANGE

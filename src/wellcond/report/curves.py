@@ -9,16 +9,18 @@ from typing import TYPE_CHECKING, Protocol
 
 from torch import Tensor
 
-from wellcond.report.log_scale import LogScale, draw_on_log_axis, set_log_axis
 from wellcond.report.style import (
     COLOURS,
     GREY,
+    LogScale,
     Series,
     bare_axes,
     check_series,
     draw_curves,
+    draw_on_log_axis,
     legend_below,
     new_figure,
+    set_log_axis,
 )
 from wellcond.report.table import MATRICES, Pivot
 from wellcond.results import Row

@@ -12,7 +12,7 @@ from dataclasses import dataclass
 from typing import Any
 
 from wellcond.report.curves import DensityCurve
-from wellcond.report.log_scale import LogScale
+from wellcond.report.style import LogScale
 from wellcond.report.table import MATRICES, Pivot
 from wellcond.results import Row, number
 from wellcond.results.quantities import DYING, FULL, TRAINING_LOSS, UNITS

@@ -1,0 +1,106 @@
+"""Results made by hand, whose printed form does not depend on the machine."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+import torch
+from torch import Tensor
+
+from wellcond.diagnosis.diagnosis import Diagnosis
+from wellcond.diagnosis.magnitudes import Gradients
+from wellcond.experiments.demo_networks import Compared
+from wellcond.layerwise.conditioning import Conditioning, ConditioningTable, LayerConditioning
+from wellcond.layerwise.neurons import LayerNeurons, NeuronTable
+from wellcond.results import Cost, Row
+from wellcond.results.quantities import (
+    FINAL_LOSS,
+    STEPS,
+    TEST_ACCURACY,
+    TRAINED_LR,
+    TRAINED_MAX_LR,
+    TRAINING_LOSS,
+)
+from wellcond.spectral.density import Density
+from wellcond.spectral.eigenvalues import Eigenvalues
+from wellcond.stability.limits import Limit, MaxLearningRate
+from wellcond.training.run import Run
+from wellcond.verify.treatment import Arm, Treatment
+
+COST = Cost(forwards=6, backwards=3, matvecs=20, product_passes=40)
+
+
+def _layer(name: str, inputs: Sequence[float], gradients: Sequence[float]) -> LayerConditioning:
+    x, g = torch.tensor(inputs, dtype=torch.float64), torch.tensor(gradients, dtype=torch.float64)
+    shares = (0.2, 0.5, 0.8, 1.0)
+    found = Conditioning.of(x, shares), Conditioning.of(g, shares)
+    return LayerConditioning(name, "Linear", *found, None, "", (x[None], g[None]), torch.float64)
+
+
+def _units(name: str, dying: Sequence[int], full: Sequence[int]) -> LayerNeurons:
+    return LayerNeurons(name, torch.tensor(dying, dtype=torch.bool), torch.tensor(full, dtype=torch.bool))
+
+
+def _values(*numbers: float) -> Tensor:
+    return torch.tensor(numbers, dtype=torch.float64)
+
+
+def diagnosis(scale: float = 1.0, lr: float | None = 0.05) -> Diagnosis:
+    """Three layers, one with a name that means something to a terminal, and a norm that is not covered."""
+    layers = {
+        "fc1": _layer("fc1", (8.0, 4.0, 2.0, 1.0), (1e-6 * scale, 1e-7, 1e-8, 1e-9)),
+        ":ok:[red]": _layer(":ok:[red]", (1.0, 0.5, 0.25, 0.0), (1e-3 * scale, 1e-4, 1e-5, 1e-6)),
+        "head": _layer("head", (0.015625, 0.0, 0.0, 0.0), (1.0, 0.5)),
+    }
+    neurons = {
+        "fc1": _units("fc1", (0, 0, 0, 0), (0, 0, 0, 1)),
+        ":ok:[red]": _units(":ok:[red]", (1, 1, 1, 0), (0, 0, 0, 0)),
+    }
+    missing = {"bn": "BatchNorm1d scales each feature by itself; it has no Σx ⊗ Σ∇h"}
+    numerator, largest = 3.8, 4.0
+    ends = Eigenvalues(_values(-0.5, largest), _values(0.01, 0.02), _values(), 20, True, "converged", 0.01, "both")
+    limit = Limit(numerator, largest, 0.02, True, 0)
+    return Diagnosis(
+        parameters=50,
+        conditioning=ConditioningTable(layers, missing, "batch", "position", "data", Cost()),
+        neurons=NeuronTable(neurons, 512, Cost()),
+        hessian=ends,
+        trace=None,
+        gradients=Gradients(2.302585, {"fc1": 1e-4, ":ok:[red]": 1e-2, "head": 0.5}),
+        weights={"fc1": 2.0, ":ok:[red]": 2.0, "head": 1.0},
+        max_lr=MaxLearningRate(limit, "H", 0.9, None if lr is None else "SGD", lr, (), (), "batch", COST, ()),
+        lr=lr,
+        about={"model": "Sequential", "batchnorm": "the model has none"},
+        failed={"Hessian trace": "the product with [the] Hessian is NaN"},
+        cost=COST,
+    )
+
+
+def compared(scale: float, final: float) -> Compared:
+    """A network of the demo."""
+    training = [Row(step, "", TRAINING_LOSS, 2.0, "") for step in (1, 2)]
+    ends = {FINAL_LOSS: final, STEPS: 100.0, TRAINED_LR: 0.3, TEST_ACCURACY: 89.0, TRAINED_MAX_LR: 0.7}
+    training += [Row(None, "", quantity, value, "") for quantity, value in ends.items()]
+    grid = _values(0.0, 1.0)
+    return Compared(diagnosis(scale), Density(grid, grid, grid, grid[None], grid[None], 0.1, 4), training)
+
+
+def treatment() -> Treatment:
+    """A remedy that helps, one that diverges for some seed, and one that is refused."""
+
+    def arm(name: str, finals: dict[float, tuple[float | None, ...]]) -> Arm:
+        runs = {
+            lr: {
+                seed: Run([2.0], diverged_at=4) if loss is None else Run([loss] * 20) for seed, loss in enumerate(each)
+            }
+            for lr, each in finals.items()
+        }
+        return Arm(name, runs)
+
+    arms = {
+        "sgd": arm("sgd", {0.01: (2.3, 2.31, 2.3), 0.1: (1.5, 1.6, 1.4), 1.0: (None, None, None)}),
+        "bnp": arm("bnp", {0.01: (1.9, 1.8, 2.0), 0.1: (0.41, 0.39, 0.47), 1.0: (0.5, None, 0.6)}),
+        "last-bn": Arm("last-bn", refused="the model has several last linear layers: ':ok:', '[red]'."),
+    }
+    lines = {"bnp": "optimizer = torch.optim.SGD(model.parameters(), lr={lr})\nwc.BNP(model, optimizer)"}
+    return Treatment(arms, (0.01, 0.1, 1.0), (0, 1, 2), 20, lines, 27, COST, ("three seeds are few.",))
