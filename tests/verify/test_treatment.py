@@ -54,7 +54,8 @@ def cases() -> Iterator[tuple[str, list[Arm], str, str | None]]:
             arm("bnp", {0.1: stairs(0.5), 0.3: stairs(1.0, 0.4, 0.2, 0.125)}),
             arm("last-bn", {0.1: stairs(0.3)}),
         ],
-        "bnp helps: sgd ends at 0.41 at lr 0.1, bnp at 0.125 at lr 0.3. It is there after 7 of 20 steps.",
+        "bnp helps: sgd ends at 0.41 at lr 0.1, bnp at 0.125 at lr 0.3. "
+        "It reaches the loss of sgd after 7 of 20 steps.",
         "bnp",
     )
     yield (
@@ -72,13 +73,13 @@ def cases() -> Iterator[tuple[str, list[Arm], str, str | None]]:
     yield (
         "losses may be negative",
         [arm("sgd", {0.1: stairs(-1.0)}), arm("bnp", {0.1: stairs(-2.0)})],
-        "bnp helps: sgd ends at -1 at lr 0.1, bnp at -2 at lr 0.1. It is there after 2 of 20 steps.",
+        "bnp helps: sgd ends at -1 at lr 0.1, bnp at -2 at lr 0.1. It reaches the loss of sgd after 2 of 20 steps.",
         "bnp",
     )
     yield (
         "the untreated network wants other rates",
         [arm("sgd", {0.1: stairs(3.0), 1.0: stairs(2.0)}), arm("bnp", {0.1: stairs(1.0)})],
-        "bnp helps: sgd ends at 2 at lr 1, bnp at 1 at lr 0.1. It is there after 2 of 20 steps. "
+        "bnp helps: sgd ends at 2 at lr 1, bnp at 1 at lr 0.1. It reaches the loss of sgd after 2 of 20 steps. "
         "sgd does best at the largest rate tried: try larger ones too.",
         "bnp",
     )
@@ -101,7 +102,7 @@ def cases() -> Iterator[tuple[str, list[Arm], str, str | None]]:
         "ranges over seeds that are apart",
         [arm("sgd", {0.1: [0.9, 1.0, 1.2]}), arm("bnp", {0.1: [0.5, 0.8, 0.4]})],
         "bnp helps: sgd ends at 1 (0.9 to 1.2) at lr 0.1, bnp at 0.5 (0.4 to 0.8) at lr 0.1. "
-        "It is there after 2 of 20 steps.",
+        "It reaches the loss of sgd after 2 of 20 steps.",
         "bnp",
     )
     yield (

@@ -23,8 +23,8 @@ from torch.optim import SGD
 
 from wellcond.data import mnist
 from wellcond.experiments.output import output_files, parser
-from wellcond.meanfield.prediction import Loss
 from wellcond.meanfield.predict import predict
+from wellcond.meanfield.prediction import Loss
 from wellcond.models import mlp
 from wellcond.problem.problem import Problem
 from wellcond.report.style import COLOURS, new_figure, save_figure

@@ -45,7 +45,7 @@ class Copies:
     Attributes:
         inputs: Those of the first batch.
         batch_count: Batches in one pass; of a loader without a length, at most those that the runs begin with.
-        loss: The mean loss of these batches before training.
+        first_losses: The loss of each of these batches before training.
         cost: Of all runs so far.
 
     Raises:
@@ -60,21 +60,20 @@ class Copies:
         self.inputs: Any = None
         self._outsiders: set[Tensor] = set()
         """Tensors outside the model to which the loss gives gradients: its own parameters, or inputs."""
+        with problem.measuring():
+            pass  # a stale problem is refused here: copies would not show that it is
         plain = self._in_training(copied(problem.model), seed=0)
-        total = weight = 0.0
+        self.first_losses: list[float] = []
         with plain.measuring(), contextlib.closing(plain.data()) as data:
             for index, batch in islice(data, steps + max(seeds)):
                 evaluation = plain.evaluate(index, batch)
-                total += evaluation.terms * float(evaluation.loss.detach())
-                weight += evaluation.terms
+                self.first_losses.append(float(evaluation.loss.detach()))
                 if index == 0:
                     self.inputs = batch[0]
                     self._outsiders = _leaves(evaluation.loss) - set(plain.params.values())
-                    self._first_loss = float(evaluation.loss.detach())
         if not set(problem.params.values()).isdisjoint(self._outsiders):
             raise InvalidProblem(READS_THE_MODEL)
-        self.batch_count = length_hint(problem.batches, 0) or index + 1
-        self.loss = total / weight
+        self.batch_count = length_hint(problem.batches, 0) or len(self.first_losses)
         self.cost += plain.cost
 
     def depend_on_seed(self) -> bool:
@@ -85,7 +84,7 @@ class Copies:
         with other.measuring(), contextlib.closing(_cycled(other, seed=1)) as batches:
             loss = float(other.evaluate(0, next(batches)).loss.detach())
         self.cost += other.cost
-        return loss != self._first_loss
+        return loss != self.first_losses[0]
 
     def run(self, model: nn.Module, optimizer: Optimizer, seed: int, progress: Progress | None = None) -> Run:
         """Train a copy of the problem's model.

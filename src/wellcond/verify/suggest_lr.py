@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+import itertools
 import math
 from operator import length_hint
+from statistics import fmean
 
 import torch
 from torch import nn
@@ -16,12 +18,12 @@ from wellcond.problem.problem import Problem
 from wellcond.results import Cost, Progress
 from wellcond.stability.limits import DEFAULT_MOMENTUM
 from wellcond.stability.max_lr import max_lr
-from wellcond.training.run import Run
+from wellcond.training.run import Run, averaged_steps
 from wellcond.verify.copies import Copies, copied_optimizer
-from wellcond.verify.suggested_rate import RateTrial, SuggestedRate
+from wellcond.verify.suggested_rate import SAFE_SHARE, RateTrial, SuggestedRate
 
-SHARES = tuple(10 ** (k / 3) for k in range(-9, 4))
-"""Of the measured limit, at which rates are tried: from a thousandth to ten times."""
+SHARES = tuple(SAFE_SHARE * 10 ** (k / 3) for k in range(-8, 5))
+"""Of the measured limit, at which rates are tried: from a thousandth to ten times, half of it among them."""
 FEWEST_STEPS, MOST_STEPS, STEPS_WITHOUT_LENGTH = 20, 200, 100
 REPEATS = (1, 2)
 """Further seeds with which the best rate is tried; their range is the noise."""
@@ -100,21 +102,30 @@ def suggest_lr(
 def _tried(
     copies: Copies, rates: list[float], optimizer: Optimizer | None, momentum: float | None, report: Progress
 ) -> RateTrial:
-    """A run at each rate; then the best one again, with other seeds."""
-    work = len(rates) + len(REPEATS)
+    """A run at each rate; then the best one again, with other seeds. If one of these diverges, so has the rate."""
+    expected, done = len(rates) + len(REPEATS), itertools.count()
 
-    def run(rate: float, seed: int, done: int) -> Run:
-        model, copy = _start(copies.problem, optimizer, momentum, rate)
-        return copies.run(
-            model, copy, seed, lambda _, share: report(f"lr {rate:.3g}", 0.2 + 0.8 * (done + share) / work)
-        )
+    def run(rate: float, seed: int) -> Run:
+        begin, what = next(done), f"trying lr {rate:.3g}"
 
-    runs = {rate: run(rate, 0, i) for i, rate in enumerate(rates)}
-    trial = RateTrial(runs, (), copies.loss, copies.steps)
-    if math.isnan(trial.best) or not copies.depend_on_seed():
+        def progress(_what: str, share: float) -> None:
+            report(what, 0.2 + 0.8 * min((begin + share) / expected, 1.0))
+
+        return copies.run(*_start(copies.problem, optimizer, momentum, rate), seed, progress)
+
+    runs = {rate: run(rate, 0) for rate in rates}
+    last_steps = range(copies.steps - averaged_steps(copies.steps), copies.steps)
+    loss = fmean(copies.first_losses[step % len(copies.first_losses)] for step in last_steps)
+    trial = RateTrial(runs, (), loss, copies.steps)
+    if not copies.depend_on_seed():
         return trial
-    repeats = tuple(run(trial.best, seed, len(rates) + i) for i, seed in enumerate(REPEATS))
-    return RateTrial(runs, repeats, copies.loss, copies.steps)
+    while not math.isnan(trial.best):
+        repeats = tuple(run(trial.best, seed) for seed in REPEATS)
+        diverged = [each for each in repeats if each.final is None]
+        if not diverged:
+            return RateTrial(runs, repeats, loss, copies.steps)
+        runs[trial.best] = diverged[0]  # and with it the trial has another best rate
+    return trial
 
 
 def _start(

@@ -32,7 +32,7 @@ class RateTrial:
     Attributes:
         runs: By learning rate, ascending.
         repeats: Runs at the best rate with other seeds; empty where a seed changes nothing.
-        loss: The mean loss before the first step.
+        loss: Before the first step, on the batches of the last steps.
         steps: The length of every run.
     """
 
@@ -110,7 +110,7 @@ class RateTrial:
         return "\n".join(
             [
                 text_table(["lr", f"loss after {self.steps} steps", ""], body),
-                f"{window}; {number(self.loss)} before the first step{over}",
+                f"{window}; {number(self.loss)} on the same batches before the first step{over}",
             ]
         )
 
@@ -156,11 +156,6 @@ class SuggestedRate(Result):
         return math.nan if self.trial is None else self.trial.high
 
     def rows(self, step: int | None = None) -> list[Row]:
-        """The rate with its range, the measured and the predicted limit, and the cost.
-
-        Args:
-            step: The training step it was measured at.
-        """
         rates = {SUGGESTED_LR: self.lr, SUGGESTED_LR_LOW: self.low, SUGGESTED_LR_HIGH: self.high}
         if self.predicted is not None:
             rates[PREDICTED_MAX_LR] = float(self.predicted.max_lr)

@@ -150,7 +150,7 @@ class Treatment(Result):
         return self.arms[min(medians, key=medians.__getitem__)] if medians else None
 
     def _outcome(self, remedy: Arm) -> Literal["helps", "overlaps", "no help"]:
-        """ "helps" if its worst seed is better than the best one without it, "overlaps" if only its median is."""
+        """A remedy helps if its worst seed is better than the best one without it, and overlaps if its median is."""
         ours, theirs = remedy.best_final, self.untreated.best_final
         assert ours is not None
         assert theirs is not None
@@ -159,11 +159,7 @@ class Treatment(Result):
         return "helps" if ours.greatest < theirs.least else "overlaps"
 
     def rows(self, step: int | None = None) -> list[Row]:
-        """The best arm's learning rate and final loss; the runs themselves have rows of their own.
-
-        Args:
-            step: The training step at which the runs began.
-        """
+        # of the best arm; every run has rows of its own
         rows = [Row(step, "", STEPS, float(self.steps), "steps"), Row(step, "", COST, self.cost.u, "u")]
         if self.best is None or self.best.best_final is None or self.best.best_lr is None:
             return rows
@@ -182,9 +178,9 @@ class Treatment(Result):
         ends = f"{plain.name} ends at {plain}, {remedy.name} at {remedy}."
         outcome = self._outcome(remedy)
         if outcome == "helps":
-            reached = remedy.steps_to(plain.best_final.median)
-            soon = "" if reached is None else f" It is there after {reached} of {self.steps} steps."
-            return f"{remedy.name} helps: {ends}{soon}{self._at_the_edge(plain)}"
+            if (reached := remedy.steps_to(plain.best_final.median)) is not None:
+                ends += f" It reaches the loss of {plain.name} after {reached} of {self.steps} steps."
+            return f"{remedy.name} helps: {ends}{self._at_the_edge(plain)}"
         if outcome == "overlaps":
             ends += f" Over {len(self.seeds)} seeds their ranges overlap; more steps or seeds may tell."
             return f"No remedy clearly helps: {ends}{self._at_the_edge(remedy)}"
