@@ -344,6 +344,7 @@ def wrapped(kind: str) -> nn.Module:
     return nn.parallel.DistributedDataParallel(torch.compile(Net(), backend="aot_eager"))
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("how", ["traced", "watched"])
 @pytest.mark.parametrize("kind", ["compiled", "ddp", "ddp_of_compiled"])
 def test_wrapped_models_are_seen_through_to_the_module_inside(kind: str, how: str, process_group: None) -> None:
@@ -357,6 +358,7 @@ def test_wrapped_models_are_seen_through_to_the_module_inside(kind: str, how: st
     assert F.cross_entropy(model(X), torch.zeros(5, dtype=torch.long)) < loss
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("what", ["in_place", "a_part", "later"])
 def test_compiled_layers_that_cannot_be_watched_are_traced(what: str) -> None:
     model = Net()

@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+import contextlib
+import copy
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, field
 from math import inf
 from typing import Any
@@ -124,6 +126,10 @@ def with_affine(layer: Any, y: Tensor) -> Tensor:
     return y if layer.weight is None else y * spread(layer.weight, y) + spread(layer.bias, y)
 
 
+def unbiased(values: Tensor) -> Tensor:
+    return moments(values)[1] * values.numel() / (values.numel() - 1)
+
+
 def exponential_average(start: float, values: Sequence[Tensor], momentum: float | None) -> Tensor:
     """Of torch's meaning: weight `momentum` on the new value; None is the mean of all."""
     if momentum is None:
@@ -134,18 +140,47 @@ def exponential_average(start: float, values: Sequence[Tensor], momentum: float 
     return average
 
 
-def assert_layers_agree(layer: Any, plain: nn.Module, batches: Sequence[Tensor], tolerance: float = 1e-12) -> None:
+# assertions
+
+
+@contextlib.contextmanager
+def state_kept(module: nn.Module) -> Iterator[None]:
+    """Nothing that a checkpoint holds has changed."""
+    before = copy.deepcopy(module.state_dict())
+    yield
+    assert [name for name, value in module.state_dict().items() if not torch.equal(value, before[name])] == []
+
+
+def with_gradients(y: Tensor, inputs: Sequence[Tensor]) -> list[Tensor]:
+    """The tensor, and the gradients of a weighted sum of its elements."""
+    weights = normal(*y.shape, seed=5).to(y)
+    return [y, *torch.autograd.grad((weights * y).sum(), inputs)]
+
+
+def assert_all_same(actual: Sequence[Tensor], expected: Sequence[Tensor], tolerance: float = 1e-12) -> None:
+    for ours, theirs in zip(actual, expected, strict=True):
+        assert_same(ours, theirs, tolerance)
+
+
+def assert_running_statistics(
+    layer: Any, dims: str, momentum: float | None, statistics: dict[str, tuple[float, Callable[[Tensor], Tensor]]]
+) -> None:
+    """After three steps, each average of a statistic of a channel's values has moved from its start as it should."""
+    batches = [batch(dims, seed) for seed in range(3)]
+    for x in batches:
+        layer(x)
+    for name, (start, of_channel) in statistics.items():
+        expected = exponential_average(start, [per_channel(x, of_channel) for x in batches], momentum)
+        assert_same(layer.get_buffer(name), expected, 1e-12)
+    assert layer.num_batches_tracked.item() == 3
+
+
+def assert_layers_agree(layer: Any, plain: nn.Module, batches: Sequence[Tensor]) -> None:
     """Outputs, gradients and running statistics over training steps, and then evaluation, are the same."""
     for x in batches:
-        results = []
-        for module in (layer, plain):
-            given = x.clone().requires_grad_()
-            y = module(given)
-            weights = normal(*y.shape, seed=5).to(y)
-            parameters = list(module.parameters())
-            results.append([y, *torch.autograd.grad((weights * y).sum(), [given, *parameters])])
-        for actual, expected in zip(*results, strict=True):
-            assert_same(actual, expected, tolerance)
+        given = x.clone().requires_grad_()
+        ours, theirs = (with_gradients(norm(given), [given, *norm.parameters()]) for norm in (layer, plain))
+        assert_all_same(ours, theirs)
     for name, expected in plain.named_buffers():
-        assert_same(getattr(layer, name), expected, tolerance)
-    assert_same(layer.eval()(batches[0]), plain.eval()(batches[0]), tolerance)
+        assert_same(getattr(layer, name), expected, 1e-12)
+    assert_same(layer.eval()(batches[0]), plain.eval()(batches[0]), 1e-12)

@@ -11,6 +11,8 @@ from norm_references import (
     CHANNELS,
     SHAPES,
     VARIANTS,
+    Variant,
+    assert_all_same,
     batch,
     exponential_average,
     fill_affine,
@@ -18,20 +20,18 @@ from norm_references import (
     normalised_by_groups,
     per_channel,
     with_affine,
+    with_gradients,
 )
 from references import assert_same
 from torch import Tensor, nn
 from zoo import normal
 
-import wellcond.nn as wn
 from wellcond.errors import WellcondError
 from wellcond.nn import FourThingsBatchNorm1d, FourThingsBatchNorm2d, GhostBatchNorm2d, affine_penalty
 
 
 def four_things(dims: str, **options: Any) -> Any:
-    layer = getattr(wn, f"FourThingsBatchNorm{dims[:2]}")(CHANNELS, dtype=torch.float64, **options)
-    fill_affine(layer)
-    return layer
+    return Variant("FourThingsBatchNorm").layer(dims, **options)
 
 
 # training
@@ -45,10 +45,8 @@ def test_groups_of_examples_and_channels_are_normalised_by_themselves(dims: str,
     ghosts = [[0, 1], [2, 3], [4, 5, 6]] if alone else [[0, 1], [2, 3], [4, 5], [6]]
     layer = four_things(dims, ghost_size=2, channels_per_group=channels)
     x = batch(dims).requires_grad_()
-    actual, expected = layer(x), with_affine(layer, normalised_by_groups(x, ghosts, layer.eps, channels))
-    assert_same(actual, expected, 1e-12)
-    weights = normal(*x.shape, seed=4)
-    assert_same(*(torch.autograd.grad((weights * y).sum(), x)[0] for y in (actual, expected)), 1e-10)
+    expected = with_affine(layer, normalised_by_groups(x, ghosts, layer.eps, channels))
+    assert_all_same(with_gradients(layer(x), [x]), with_gradients(expected, [x]))
 
 
 def test_by_default_it_trains_like_ghosts_of_sixteen_examples() -> None:
@@ -243,8 +241,7 @@ def test_the_penalty_is_exact_under_a_grad_scaler_and_with_accumulation() -> Non
             results.append(penalised_gradients(scale, parts))
     assert len(results[0]) == 8
     for other in results[1:]:
-        for actual, expected in zip(other, results[0], strict=True):
-            assert_same(actual, expected, 1e-12)
+        assert_all_same(other, results[0])
 
 
 def test_under_autocast_the_penalty_is_float32() -> None:

@@ -10,27 +10,25 @@ import torch.nn.functional as F
 from norm_references import (
     CHANNELS,
     SHAPES,
+    Variant,
+    assert_all_same,
+    assert_running_statistics,
     batch,
-    exponential_average,
-    fill_affine,
-    moments,
     normalised_by_groups,
-    per_channel,
+    unbiased,
     with_affine,
+    with_gradients,
 )
 from references import assert_same
 from torch import Tensor, nn
 from torch.utils._python_dispatch import TorchDispatchMode
 from zoo import normal
 
-import wellcond.nn as wn
 from wellcond.nn import GhostBatchNorm1d, GhostBatchNorm2d
 
 
 def ghost(dims: str, ghost_size: int, **options: Any) -> Any:
-    layer = getattr(wn, f"GhostBatchNorm{dims[:2]}")(CHANNELS, ghost_size=ghost_size, dtype=torch.float64, **options)
-    fill_affine(layer)
-    return layer
+    return Variant("GhostBatchNorm").layer(dims, ghost_size=ghost_size, **options)
 
 
 SEVEN = {
@@ -45,54 +43,46 @@ SEVEN = {
 """Ghosts of seven examples where each has several positions, by their size."""
 SEVEN_ALONE = SEVEN | {2: [[0, 1], [2, 3], [4, 5, 6]], 3: [[0, 1, 2], [3, 4, 5, 6]], 6: [[0, 1, 2, 3, 4, 5, 6]]}
 """The same where an example is one value: the seventh, alone, joins the ghost before it."""
-CASES = [
-    (dims, size, ghosts)
-    for dims in SHAPES
-    for size, ghosts in (SEVEN_ALONE if dims == "1d" else SEVEN).items()
-    if not (dims == "1d" and size == 1)
-]
+each_case = pytest.mark.parametrize(
+    ("dims", "ghost_size", "ghosts"),
+    [
+        (dims, size, ghosts)
+        for dims in SHAPES
+        for size, ghosts in (SEVEN_ALONE if dims == "1d" else SEVEN).items()
+        if not (dims == "1d" and size == 1)
+    ],
+)
 
 
-@pytest.mark.parametrize(("dims", "ghost_size", "ghosts"), CASES)
+@each_case
 def test_each_ghost_is_normalised_by_itself(dims: str, ghost_size: int, ghosts: list[list[int]]) -> None:
     """Outputs and gradients, ragged and lone last chunks included."""
-    layer = ghost(dims, ghost_size)
-    x = batch(dims).requires_grad_()
-    actual, expected = layer(x), with_affine(layer, normalised_by_groups(x, ghosts, layer.eps))
-    assert_same(actual, expected, 1e-12)
-    weights = normal(*x.shape, seed=4)
-    assert_same(*(torch.autograd.grad((weights * y).sum(), x)[0] for y in (actual, expected)), 1e-10)
+    layer, x = ghost(dims, ghost_size), batch(dims).requires_grad_()
+    expected = with_affine(layer, normalised_by_groups(x, ghosts, layer.eps))
+    assert_all_same(with_gradients(layer(x), [x]), with_gradients(expected, [x]))
 
 
-@pytest.mark.parametrize(("dims", "ghost_size", "ghosts"), CASES)
+@each_case
 @pytest.mark.parametrize("momentum", [0.3, None])
-def test_running_statistics_average_the_ghosts_once_a_step(
+def test_running_statistics_average_the_ghosts_once_per_step(
     dims: str, ghost_size: int, ghosts: list[list[int]], momentum: float | None
 ) -> None:
-    """Each ghost counts by its examples; its variance is the unbiased one."""
-    layer = ghost(dims, ghost_size, momentum=momentum)
-    batches = [batch(dims, seed) for seed in range(3)]
-    for x in batches:
-        layer(x)
+    """Each ghost counts by its examples, which makes the mean that of the batch; its variance is the unbiased one."""
 
-    def average(x: Tensor, statistic: Any) -> Tensor:
-        return sum(len(g) * per_channel(x[torch.tensor(g)], statistic) for g in ghosts) / 7
+    def variance(channel: Tensor) -> Tensor:
+        examples = channel.reshape(7, -1)
+        return sum(len(ghost) * unbiased(examples[torch.tensor(ghost)]) for ghost in ghosts) / 7
 
-    means = [average(x, lambda v: moments(v)[0]) for x in batches]
-    variances = [average(x, lambda v: moments(v)[1] * len(v) / (len(v) - 1)) for x in batches]
-    assert_same(layer.running_mean, exponential_average(0, means, momentum), 1e-12)
-    assert_same(layer.running_var, exponential_average(1, variances, momentum), 1e-12)
-    assert_same(means[0], per_channel(batches[0], torch.mean), 1e-12)  # so it is the mean of the batch
-    assert layer.num_batches_tracked.item() == 3
+    statistics = {"running_mean": (0.0, torch.mean), "running_var": (1.0, variance)}
+    assert_running_statistics(ghost(dims, ghost_size, momentum=momentum), dims, momentum, statistics)
 
 
-def test_the_running_variance_estimates_the_populations_whatever_the_ghosts() -> None:
+@pytest.mark.parametrize("size", [2, 16, 20_000])
+def test_the_running_variance_estimates_the_populations_whatever_the_ghosts(size: int) -> None:
     """20 000 values of variance 4: the estimate's standard error is 4·√(2/(n − ghosts)), 5 of them allowed."""
-    x = 2 * normal(20_000, 1)
-    for size in (2, 16, 20_000):
-        layer = GhostBatchNorm1d(1, momentum=1.0, ghost_size=size, dtype=torch.float64)
-        layer(x)
-        assert abs(float(layer.running_var) - 4) < 5 * 4 * (2 / (20_000 - 20_000 / size)) ** 0.5
+    layer = GhostBatchNorm1d(1, momentum=1.0, ghost_size=size, dtype=torch.float64)
+    layer(2 * normal(20_000, 1))
+    assert abs(float(layer.running_var) - 4) < 5 * 4 * (2 / (20_000 - 20_000 / size)) ** 0.5
 
 
 @pytest.mark.parametrize("dims", ["1d_length", "2d", "3d"])
@@ -103,39 +93,35 @@ def test_ghosts_of_one_example_are_instance_normalisation(dims: str) -> None:
 
 @pytest.mark.parametrize("dims", SHAPES)
 def test_evaluation_knows_no_ghosts(dims: str) -> None:
-    layer = ghost(dims, 2)
+    layer, x = ghost(dims, 2), batch(dims)
     layer(batch(dims, 1))
     layer.eval()
-    x = batch(dims)
     assert_same(torch.cat([layer(one) for one in x.split(1)]), layer(x), 1e-12)
 
 
 def test_ghosts_of_one_value_are_refused_with_the_cure() -> None:
-    layer = GhostBatchNorm1d(CHANNELS, ghost_size=1)
     with pytest.raises(ValueError, match="ghost_size of 2 or more"):
-        layer(torch.zeros(6, CHANNELS))
+        GhostBatchNorm1d(CHANNELS, ghost_size=1)(torch.zeros(6, CHANNELS))
 
 
 class Operations(TorchDispatchMode):
     """Counts what is really executed."""
 
-    def __init__(self) -> None:
-        super().__init__()
-        self.count = 0
+    count = 0
 
     def __torch_dispatch__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
         self.count += 1
         return func(*args, **(kwargs or {}))
 
 
-def test_many_ghosts_take_as_many_operations_as_two() -> None:
+@pytest.mark.parametrize(("many", "two"), [(64, 4), (65, 5)])
+def test_many_ghosts_take_as_many_operations_as_two(many: int, two: int) -> None:
     def operations(examples: int) -> int:
         with Operations() as executed:
             GhostBatchNorm2d(CHANNELS, ghost_size=2)(torch.randn(examples, CHANNELS, 3, 3)).sum().backward()
         return executed.count
 
-    assert operations(64) == operations(4)
-    assert operations(65) == operations(5)
+    assert operations(many) == operations(two)
 
 
 def test_it_trains_through_the_ragged_last_batch_of_a_loader() -> None:

@@ -12,8 +12,8 @@ from norm_references import (
     PLAIN,
     SHAPES,
     VARIANTS,
+    assert_running_statistics,
     batch,
-    exponential_average,
     fill_running,
     per_channel,
     spread,
@@ -31,37 +31,29 @@ STATISTIC: dict[float, Callable[[Tensor], Tensor]] = {
     inf: lambda v: max(abs(value - v.sum() / len(v)) for value in v),
 }
 """mean |x − μ| and max |x − μ|."""
+each_p = pytest.mark.parametrize("p", [1, inf])
+each_shape = pytest.mark.parametrize("dims", SHAPES)
 
 
-@pytest.mark.parametrize("p", [1, inf])
-@pytest.mark.parametrize("dims", SHAPES)
-def test_training_divides_by_the_average_norm(p: float, dims: str) -> None:
+@each_p
+@each_shape
+@pytest.mark.parametrize("mode", ["train", "eval"])
+def test_values_are_divided_by_the_average_norm_of_the_batch_or_the_running_one(p: float, dims: str, mode: str) -> None:
     layer, x = VARIANTS[NAMES[p]].layer(dims, eps=0.01), batch(dims)
-    mean, scale = per_channel(x, torch.mean), per_channel(x, STATISTIC[p]) + 0.01
-    assert_same(layer(x), with_affine(layer, (x - spread(mean, x)) / spread(scale, x)), 1e-12)
+    fill_running(layer)
+    mean, scale = per_channel(x, torch.mean), per_channel(x, STATISTIC[p])
+    if mode == "eval":
+        mean, scale = layer.running_mean, layer.get_buffer(BUFFERS[p])
+    expected = with_affine(layer, (x - spread(mean, x)) / spread(scale + 0.01, x))
+    assert_same(getattr(layer, mode)()(x), expected, 1e-12)
 
 
-@pytest.mark.parametrize("p", [1, inf])
-@pytest.mark.parametrize("dims", SHAPES)
+@each_p
+@each_shape
 @pytest.mark.parametrize("momentum", [0.3, None])
 def test_running_statistics_average_the_norm_itself(p: float, dims: str, momentum: float | None) -> None:
-    layer = VARIANTS[NAMES[p]].layer(dims, momentum=momentum)
-    batches = [batch(dims, seed) for seed in range(3)]
-    for x in batches:
-        layer(x)
-    means, scales = [per_channel(x, torch.mean) for x in batches], [per_channel(x, STATISTIC[p]) for x in batches]
-    assert_same(layer.running_mean, exponential_average(0, means, momentum), 1e-12)
-    assert_same(layer.get_buffer(BUFFERS[p]), exponential_average(1, scales, momentum), 1e-12)
-    assert layer.num_batches_tracked.item() == 3
-
-
-@pytest.mark.parametrize("p", [1, inf])
-@pytest.mark.parametrize("dims", SHAPES)
-def test_evaluation_divides_by_the_running_norm(p: float, dims: str) -> None:
-    layer, x = VARIANTS[NAMES[p]].layer(dims, eps=0.01).eval(), batch(dims)
-    fill_running(layer)
-    scale = layer.get_buffer(BUFFERS[p]) + 0.01
-    assert_same(layer(x), with_affine(layer, (x - spread(layer.running_mean, x)) / spread(scale, x)), 1e-12)
+    statistics = {"running_mean": (0.0, torch.mean), BUFFERS[p]: (1.0, STATISTIC[p])}
+    assert_running_statistics(VARIANTS[NAMES[p]].layer(dims, momentum=momentum), dims, momentum, statistics)
 
 
 def test_the_largest_value_of_a_channel_is_one_under_the_maximum_norm() -> None:
@@ -71,12 +63,11 @@ def test_the_largest_value_of_a_channel_is_one_under_the_maximum_norm() -> None:
 
 @pytest.mark.parametrize("p", [1, 2, inf])
 def test_the_output_does_not_feel_the_scale_of_the_input(p: float) -> None:
-    x = batch("2d")
-    layer = LpBatchNorm2d(CHANNELS, eps=0.0, p=p, dtype=torch.float64)
+    layer, x = LpBatchNorm2d(CHANNELS, eps=0.0, p=p, dtype=torch.float64), batch("2d")
     assert_same(layer(7 * x + 3), layer(x), 1e-12)
 
 
-@pytest.mark.parametrize("p", [1, inf])
+@each_p
 def test_a_constant_channel_gives_zero_and_a_finite_gradient(p: float) -> None:
     x = torch.full((4, 1), 5.0, requires_grad=True)
     y = LpBatchNorm1d(1, p=p)(x)
@@ -86,7 +77,7 @@ def test_a_constant_channel_gives_zero_and_a_finite_gradient(p: float) -> None:
     assert x.grad.isfinite().all()
 
 
-@pytest.mark.parametrize("p", [1, inf])
+@each_p
 def test_the_state_of_a_plain_batchnorm_does_not_load(p: float) -> None:
     layer, plain = LpBatchNorm2d(CHANNELS, p=p), PLAIN["2d"](CHANNELS)
     assert layer.running_var is None
@@ -96,10 +87,7 @@ def test_the_state_of_a_plain_batchnorm_does_not_load(p: float) -> None:
         plain.load_state_dict(layer.state_dict())
 
 
-def test_the_state_of_one_p_does_not_load_into_another() -> None:
-    layers = {p: LpBatchNorm2d(CHANNELS, p=p) for p in (1, 2, inf)}
-    for p, layer in layers.items():
-        for q, other in layers.items():
-            if p != q:
-                with pytest.raises(RuntimeError, match="Missing key"):
-                    other.load_state_dict(layer.state_dict())
+@pytest.mark.parametrize(("p", "q"), [(1, 2), (1, inf), (2, 1), (2, inf), (inf, 1), (inf, 2)])
+def test_the_state_of_one_p_does_not_load_into_another(p: float, q: float) -> None:
+    with pytest.raises(RuntimeError, match="Missing key"):
+        LpBatchNorm2d(CHANNELS, p=q).load_state_dict(LpBatchNorm2d(CHANNELS, p=p).state_dict())

@@ -11,20 +11,21 @@ from norm_references import (
     CHANNELS,
     PLAIN,
     SHAPES,
+    Variant,
+    assert_all_same,
     assert_layers_agree,
+    assert_running_statistics,
     batch,
-    exponential_average,
-    fill_affine,
     moments,
     per_channel,
     spread,
+    unbiased,
     with_affine,
+    with_gradients,
 )
 from references import assert_same
 from torch import Tensor
-from zoo import normal
 
-import wellcond.nn as wn
 from wellcond.nn import BatchRenorm1d, BatchRenorm2d
 
 FLAT = {"r_ramp": (0, 1), "d_ramp": (0, 1)}
@@ -33,8 +34,7 @@ FLAT = {"r_ramp": (0, 1), "d_ramp": (0, 1)}
 
 def renorm(dims: str, steps: int = 1, **settings: Any) -> Any:
     """A layer after so many steps; beside its statistics those of `batch` are smaller, alike and larger."""
-    layer = getattr(wn, f"BatchRenorm{dims[:2]}")(CHANNELS, dtype=torch.float64, **settings)
-    fill_affine(layer)
+    layer = Variant("BatchRenorm").layer(dims, **settings)
     layer.running_mean.copy_(torch.tensor([1.0, 0.1, 1.1, 0.0]))
     layer.running_var.copy_(torch.tensor([9.0, 4.0, 4.0, 4.0]))
     layer.num_batches_tracked.fill_(steps)
@@ -73,16 +73,9 @@ def test_a_training_batch_is_corrected_towards_statistics_from_before_the_step(
         assert [float(m) for m in (r.min(), r.max(), d.min(), d.max())] == [1 / 1.3, 1.3, -0.4, 0.4]
         assert 1 / 1.3 < r[1] < 1.3
         assert -0.4 < d[1] < 0.4
-    expected = renormalised(layer, x, r, d)
-    actual = layer(x)
-    weights, inputs = normal(*x.shape, seed=4), [x, layer.weight, layer.bias]
-    assert_same(actual, expected, 1e-12)
-    for ours, theirs in zip(
-        torch.autograd.grad((weights * actual).sum(), inputs),
-        torch.autograd.grad((weights * expected).sum(), inputs),
-        strict=True,
-    ):
-        assert_same(ours, theirs, 1e-11)
+    inputs = [x, layer.weight, layer.bias]
+    expected = with_gradients(renormalised(layer, x, r, d), inputs)
+    assert_all_same(with_gradients(layer(x), inputs), expected)
 
 
 @pytest.mark.parametrize("dims", SHAPES)
@@ -95,13 +88,8 @@ def test_without_limits_training_is_evaluation(dims: str) -> None:
 @pytest.mark.parametrize("momentum", [0.3, None])
 def test_running_statistics_are_those_of_plain_batchnorm(momentum: float | None) -> None:
     layer = BatchRenorm2d(CHANNELS, momentum=momentum, dtype=torch.float64, **FLAT)
-    batches = [batch("2d", seed) for seed in range(3)]
-    for x in batches:
-        layer(x)
-    means = [per_channel(x, torch.mean) for x in batches]
-    variances = [per_channel(x, lambda v: moments(v)[1] * len(v) / (len(v) - 1)) for x in batches]
-    assert_same(layer.running_mean, exponential_average(0, means, momentum), 1e-12)
-    assert_same(layer.running_var, exponential_average(1, variances, momentum), 1e-12)
+    statistics = {"running_mean": (0.0, torch.mean), "running_var": (1.0, unbiased)}
+    assert_running_statistics(layer, "2d", momentum, statistics)
 
 
 @pytest.mark.parametrize(

@@ -46,6 +46,7 @@ def test_a_distributed_model_comes_back_plain(operate: Callable[[nn.Module], nn.
     assert_comes_back_plain(operate, nn.parallel.DistributedDataParallel(model), model)
 
 
+@pytest.mark.slow
 @every_surgery
 def test_a_compiled_model_comes_back_plain_and_compiles_again(operate: Callable[[nn.Module], nn.Module]) -> None:
     x = normal(4, 3, 8, 8)
@@ -114,6 +115,7 @@ def gpt2(transformers: Any, kind: str) -> nn.Module:
     return getattr(transformers, kind)(config).double()
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("layer_type", ["basic", "bottleneck"])
 def test_a_hugging_face_resnet_is_merged(transformers: Any, layer_type: str) -> None:
     model = hugging_face_resnet(transformers, layer_type)

@@ -66,62 +66,65 @@ def test_hooks_on_the_linear_layer_see_the_normalised_features() -> None:
     assert list(table) == ["0", "2.linear"]
 
 
-class TwoHeads(nn.Module):
-    def __init__(self) -> None:
+class Net(nn.Module):
+    """Layers by name, in the order of their registration, and a forward pass that puts them together."""
+
+    def __init__(self, forward: Callable[..., Any], **layers: nn.Module) -> None:
         super().__init__()
-        self.body, self.mean, self.spread = nn.Linear(4, 5), nn.Linear(5, 2), nn.Linear(5, 2)
+        self.how = forward
+        for name, layer in layers.items():
+            setattr(self, name, layer)
 
-    def forward(self, x: Tensor) -> Any:
-        h = self.body(x).relu()
-        return {"mean": self.mean(h), "spread": [self.spread(h)]}
+    def forward(self, *args: Tensor, **kwargs: Tensor) -> Any:
+        return self.how(self, *args, **kwargs)
 
 
-class HeadFirst(nn.Module):
+def linears(*names: str) -> dict[str, nn.Module]:
+    return {name: nn.Linear(4, 4) for name in names}
+
+
+def two_heads() -> nn.Module:
+    def forward(net: Any, x: Tensor) -> Any:
+        h = net.body(x).relu()
+        return {"mean": net.mean(h), "spread": [net.spread(h)]}
+
+    return Net(forward, **linears("body", "mean", "spread"))
+
+
+def head_first() -> nn.Module:
     """The last layer is registered first, another is not used at all, and its name says something else."""
-
-    def __init__(self) -> None:
-        super().__init__()
-        self.stem = nn.Linear(5, 2)
-        self.classifier = nn.Linear(4, 5)
-        self.fc_unused = nn.Linear(5, 2)
-
-    def forward(self, x: Tensor) -> Tensor:
-        return self.stem(self.classifier(x).relu_()).log_softmax(-1)
+    return Net(lambda net, x: net.stem(net.body(x).relu_()).log_softmax(-1), **linears("stem", "body", "fc_unused"))
 
 
-class Skip(nn.Module):
+def skip() -> nn.Module:
     """Both layers reach the output directly, but the one stands before the other."""
 
-    def __init__(self) -> None:
-        super().__init__()
-        self.one, self.two = nn.Linear(4, 4), nn.Linear(4, 4)
+    def forward(net: Any, x: Tensor) -> Any:
+        h = net.one(x)
+        return h, h + net.two(h.relu())
 
-    def forward(self, x: Tensor) -> tuple[Tensor, Tensor]:
-        h = self.one(x)
-        return h, h + self.two(h.relu())
+    return Net(forward, **linears("one", "two"))
 
 
-class Both(nn.Module):
-    """Each of two layers stands before and behind the other."""
-
-    def __init__(self) -> None:
-        super().__init__()
-        self.one, self.two = nn.Linear(4, 4), nn.Linear(4, 4)
-
-    def forward(self, x: Tensor) -> Tensor:
-        return self.one(self.two(x)) + self.two(self.one(x))
+def each_before_the_other() -> nn.Module:
+    return Net(lambda net, x: net.one(net.two(net.stem(x))) + net.two(net.one(x)), **linears("stem", "one", "two"))
 
 
-class Twice(nn.Module):
+def called_twice() -> nn.Module:
     """The last layer is called twice, once on its own output."""
+    layers = linears("body", "head")
+    return Net(lambda net, x: net.alias(net.head(net.body(x)).relu()), **layers, alias=layers["head"])
+
+
+class Adapted(nn.Linear):
+    """A linear layer with another one inside."""
 
     def __init__(self) -> None:
-        super().__init__()
-        self.body, self.head = nn.Linear(4, 4), nn.Linear(4, 4)
-        self.alias = self.head
+        super().__init__(4, 4)
+        self.adapter = nn.Linear(4, 4)
 
     def forward(self, x: Tensor) -> Tensor:
-        return self.alias(self.head(self.body(x)).relu())
+        return super().forward(x) + self.adapter(x)
 
 
 class Output:
@@ -129,31 +132,8 @@ class Output:
         self.logits = logits
 
 
-class OutputObject(nn.Module):
-    def __init__(self) -> None:
-        super().__init__()
-        self.head = nn.Linear(4, 2)
-
-    def forward(self, x: Tensor) -> Output:
-        return Output(self.head(x))
-
-
-class Classes(nn.Module):
-    def __init__(self) -> None:
-        super().__init__()
-        self.head = nn.Linear(4, 2)
-
-    def forward(self, x: Tensor) -> Tensor:
-        return self.head(x).argmax(-1)
-
-
-class Pair(nn.Module):
-    def __init__(self) -> None:
-        super().__init__()
-        self.body, self.head = nn.Linear(4, 4), nn.Linear(4, 2)
-
-    def forward(self, x: Tensor, y: Tensor) -> Tensor:
-        return self.head(self.body(x) + y)
+def pair() -> nn.Module:
+    return Net(lambda net, x, y: net.head(net.body(x) + y), **linears("body", "head"))
 
 
 PLACES: dict[str, tuple[Callable[[], nn.Module], Any, list[str]]] = {
@@ -168,12 +148,13 @@ PLACES: dict[str, tuple[Callable[[], nn.Module], Any, list[str]]] = {
     ),
     "attention": (SelfAttention, None, ["head"]),
     "recurrent": (Recurrent, None, ["head"]),
-    "registered_first": (HeadFirst, normal(3, 4), ["stem"]),
-    "skip_connection": (Skip, None, ["two"]),
-    "called_twice": (Twice, None, ["head"]),
-    "output_object": (OutputObject, None, ["head"]),
-    "tuple_inputs": (Pair, (normal(3, 4), normal(3, 4)), ["head"]),
-    "dict_inputs": (Pair, {"x": normal(3, 4), "y": normal(3, 4)}, ["head"]),
+    "registered_first": (head_first, normal(3, 4), ["stem"]),
+    "skip_connection": (skip, None, ["two"]),
+    "called_twice": (called_twice, None, ["head"]),
+    "one_inside_another": (lambda: Net(lambda net, x: net.head(x), head=Adapted()), None, ["head"]),
+    "output_object": (lambda: Net(lambda net, x: Output(net.head(x)), **linears("head")), None, ["head"]),
+    "tuple_inputs": (pair, (normal(3, 4), normal(3, 4)), ["head"]),
+    "dict_inputs": (pair, {"x": normal(3, 4), "y": normal(3, 4)}, ["head"]),
 }  # fmt: skip
 
 
@@ -192,7 +173,7 @@ def test_frozen_layers_are_found_too_and_stay_frozen() -> None:
 
 
 def test_a_module_in_two_places_is_replaced_in_both() -> None:
-    new = with_last_batchnorm(Twice())
+    new = with_last_batchnorm(called_twice())
     assert new.head is new.alias
     assert isinstance(new.head, NormalisedLinear)
 
@@ -244,33 +225,33 @@ def test_a_new_checkpoint_loads_into_the_new_model() -> None:
 
 
 def test_a_head_is_chosen_by_name() -> None:
-    assert places(with_last_batchnorm(TwoHeads(), layer="spread")) == ["spread"]
+    assert places(with_last_batchnorm(two_heads(), layer="spread")) == ["spread"]
 
 
-class NeedsNothing(nn.Module):
-    def __init__(self) -> None:
-        super().__init__()
-        self.conv = nn.Conv2d(5, 5, 3)
-        self.head = nn.Linear(4, 2)
-
-    def forward(self, x: Tensor) -> Tensor:
-        return self.head(F.adaptive_avg_pool1d(self.conv(x).flatten(1), 7))
+def needs_other_inputs() -> nn.Module:
+    """No side of an image that is tried gives the head its four features."""
+    layers = {"conv": nn.Conv2d(5, 5, 3), "head": nn.Linear(4, 2)}
+    return Net(lambda net, x: net.head(F.adaptive_avg_pool1d(net.conv(x).flatten(1), 7)), **layers)
 
 
 @pytest.mark.parametrize(
     ("model", "options", "message"),
     [
-        (TwoHeads(), {}, r"several last linear layers: 'mean', 'spread'. Choose one: layer=\"mean\""),
-        (Both(), {}, "several last linear layers: 'one', 'two'"),
+        (two_heads(), {}, r"several last linear layers: 'mean', 'spread'. Choose one: layer=\"mean\""),
+        (each_before_the_other(), {}, "several last linear layers: 'one', 'two'"),
         (nn.Conv2d(2, 2, 3), {}, "Conv2d has no linear layer"),
         (nn.MultiheadAttention(4, 2), {}, "MultiheadAttention has no linear layer"),
-        (Classes(), {}, "depend on no linear layer: is there .* an argmax"),
-        (TwoHeads(), {"layer": "meen"}, "no layer or parameter 'meen' here. Closest: 'mean'"),
+        (
+            Net(lambda net, x: net.head(x).argmax(-1), **linears("head")),
+            {},
+            "depend on no linear layer: is there .* an argmax",
+        ),
+        (two_heads(), {"layer": "meen"}, "no layer or parameter 'meen' here. Closest: 'mean'"),
         (resnet(8), {"layer": "conv"}, "'conv' is a Conv2d, not a linear layer"),
-        (TwoHeads(), {"inputs": normal(3, 4)}, "The inputs are float64 and the model is float32"),
-        (TwoHeads(), {"inputs": torch.ones(3, 5)}, r"does not go through layer 'body' \(Linear\)"),
-        (TwoHeads(), {"inputs": {"z": torch.ones(3, 4)}}, "unexpected keyword argument 'z'"),
-        (NeedsNothing(), {}, r"tried: \(2, 5, 32, 32\), .* Pass inputs=.* layer 'head'"),
+        (two_heads(), {"inputs": normal(3, 4)}, "The inputs are float64 and the model is float32"),
+        (two_heads(), {"inputs": torch.ones(3, 5)}, r"does not go through layer 'body' \(Linear\)"),
+        (two_heads(), {"inputs": {"z": torch.ones(3, 4)}}, "unexpected keyword argument 'z'"),
+        (needs_other_inputs(), {}, r"tried: \(2, 5, 32, 32\), .* Pass inputs=.* layer 'head'"),
         (nn.Sequential(nn.LazyLinear(3)), {}, "'0.weight' has no shape yet"),
     ],
 )

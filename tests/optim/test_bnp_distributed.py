@@ -5,6 +5,7 @@ from __future__ import annotations
 import copy
 from pathlib import Path
 
+import pytest
 import torch
 import torch.multiprocessing as mp
 from bnp_reference import LR, assert_close, assert_same, batches_of, loss, train
@@ -47,6 +48,7 @@ def worker(rank: int, folder: str) -> None:
     torch.distributed.destroy_process_group()
 
 
+@pytest.mark.slow
 def test_two_processes_are_one_on_the_joined_batch(tmp_path: Path) -> None:
     mp.spawn(worker, (str(tmp_path),), nprocs=WORLD)
     joined = seeded(convolutional)

@@ -96,6 +96,7 @@ def test_rows_of_a_nested_tensor_are_examples() -> None:
     torch.testing.assert_close(bnp.layers[""].mean, torch.cat(parts).mean(0), rtol=1e-13, atol=1e-14)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("when", ["before", "after_a_call", "a_part"])
 def test_a_compiled_model_is_trained_as_the_plain_one(when: str) -> None:
     def compiled(model: nn.Module) -> nn.Module:
