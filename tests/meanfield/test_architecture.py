@@ -1,4 +1,4 @@
-"""Architectures from a line and back, and what is no architecture."""
+"""Architectures from a line and back, and what is not an architecture."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ import pytest
 import torch
 
 from wellcond.meanfield import Architecture
-from wellcond.meanfield.convolution import Convolution, Flatten, GlobalPool
+from wellcond.meanfield.feature_maps import Convolution, Flatten, GlobalPool
 from wellcond.meanfield.gaussian import PiecewiseLinear, Smooth
 from wellcond.meanfield.stages import Affine, Nonlinearity, Residual
 
@@ -53,17 +53,17 @@ def test_the_defaults_are_those_of_the_source() -> None:
 @pytest.mark.parametrize(
     ("line", "message"),
     [
-        ("", "is no architecture.*fc 784-1000-1000-1000-10"),
-        ("fc", "is no architecture"),
-        ("fc 784", "is no architecture"),
-        ("mlp 784-10", "is no architecture"),
-        ("fc 784-10-", "is no architecture"),
+        ("", "is not an architecture.*fc 784-1000-1000-1000-10"),
+        ("fc", "is not an architecture"),
+        ("fc 784", "is not an architecture"),
+        ("mlp 784-10", "is not an architecture"),
+        ("fc 784-10-", "is not an architecture"),
         ("fc 784-10 k3", "'k3' is not understood here"),
         ("fc 784-10 pool", "'pool' is not understood here"),
         ("fc 784-10 swish", "'swish' is not understood here.*fc 784-300-300-10 tanh"),
-        ("fc 784-10 bn vanilla", "'vanilla' tells the norm a second time"),
+        ("fc 784-10 bn vanilla", "'vanilla' sets the norm a second time"),
         ("fc 784-10 gamma=", "'gamma=' is not understood"),
-        ("conv 28x28 30 10", "is no architecture.*conv 1x28x28 30-60-90 k3 s2 10"),
+        ("conv 28x28 30 10", "is not an architecture.*conv 1x28x28 30-60-90 k3 s2 10"),
         ("conv 1x28x28 30-60 k3 s2", "does not say how many outputs"),
         ("conv 1x28x28 30-60 k3 max_pool 10", "no mean-field theory of max pooling"),
         ("conv 1x28x28 30-60 k3 MaxPool2 10", "no mean-field theory of max pooling"),

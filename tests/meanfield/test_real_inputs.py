@@ -12,8 +12,8 @@ from torch import Tensor, nn
 from torch.func import functional_call, jvp, vjp
 
 from wellcond.data import cifar10, mnist
-from wellcond.meanfield.contributions import contributions
 from wellcond.meanfield.moments import Moments
+from wellcond.meanfield.prediction import contributions
 from wellcond.meanfield.reader import read
 from wellcond.meanfield.stages import Variant
 

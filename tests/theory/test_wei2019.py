@@ -19,72 +19,25 @@ from references import assert_same
 from torch import Tensor, nn
 from torch.autograd.functional import hessian, jacobian
 from torch.nn.functional import conv2d, conv_transpose2d, unfold
+from wei2019_recursions import (
+    SIGMA_B2,
+    SIGMA_W2,
+    batchnorm,
+    both_positive,
+    convolution_terms,
+    rectified_product,
+    vanilla,
+)
 from zoo import normal
 
 import wellcond as wc
+from wellcond.experiments.wei2019_as_printed import printed_contributions
+from wellcond.meanfield.prediction import LayerContribution
 
-SIGMA_W2, SIGMA_B2 = 2.0, 0.5
 WIDE = [784, 1000, 1000, 1000, 1]
 NARROW = [100, 200, 200, 200, 1]
 HIDDEN = range(1, 4)
 """The hidden layers of both networks."""
-
-
-# the recursions
-
-
-def rectified_product(q: float, c: float) -> float:
-    """E relu(u)relu(v) for Gaussian u, v of variance q and correlation c: eq. 21."""
-    return q / (2 * math.pi) * (math.sqrt(1 - c**2) + c * math.pi / 2 + c * math.asin(c))
-
-
-def both_positive(c: float) -> float:
-    """P(u > 0, v > 0): eq. 22."""
-    return (math.pi / 2 + math.asin(c)) / (2 * math.pi)
-
-
-@dataclass(frozen=True)
-class Order:
-    """The order parameters of a network with L layers, by layer; q̃ at 0 and q at 0 do not exist."""
-
-    q: list[float]
-    q_xy: list[float]
-    q_hat: list[float]
-    q_hat_xy: list[float]
-    q_tilde: list[float]
-    q_tilde_xy: list[float]
-
-    def terms(self, widths: list[int]) -> list[float]:
-        """f_l = N_{l−1} q̂_xy^{l−1} q̃_xy^l for l = 1 to L."""
-        return [n * h * d for n, h, d in zip(widths, self.q_hat_xy, self.q_tilde_xy[1:], strict=False)]
-
-
-def vanilla(layers: int) -> Order:
-    q, q_xy, q_hat, q_hat_xy = [math.nan], [math.nan], [1.0], [0.0]
-    for _ in range(layers):
-        q.append(SIGMA_B2 + SIGMA_W2 * q_hat[-1])
-        q_xy.append(SIGMA_B2 + SIGMA_W2 * q_hat_xy[-1])
-        q_hat.append(q[-1] / 2)
-        q_hat_xy.append(rectified_product(q[-1], q_xy[-1] / q[-1]))
-    q_tilde, q_tilde_xy = [1.0], [1.0]
-    for k in range(layers - 1, 0, -1):
-        q_tilde.insert(0, SIGMA_W2 * q_tilde[0] / 2)
-        q_tilde_xy.insert(0, SIGMA_W2 * q_tilde_xy[0] * both_positive(q_xy[k] / q[k]))
-    return Order(q, q_xy, q_hat, q_hat_xy, [math.nan, *q_tilde], [math.nan, *q_tilde_xy])
-
-
-def batchnorm(layers: int, gamma: float, variant: str) -> Order:
-    """`variant` is "source", s² = q, or "detached", s² = q − q_xy."""
-    q_hat = [1.0] + [gamma**2 / 2] * (layers - 1)
-    q_hat_xy = [0.0] + [gamma**2 / (2 * math.pi)] * (layers - 1)
-    q = [math.nan] + [SIGMA_B2 + SIGMA_W2 * h for h in q_hat]
-    q_xy = [math.nan] + [SIGMA_B2 + SIGMA_W2 * h for h in q_hat_xy]
-    q_tilde, q_tilde_xy = [1.0], [1.0]
-    for k in range(layers - 1, 0, -1):
-        s2 = q[k] if variant == "source" else q[k] - q_xy[k]
-        q_tilde.insert(0, SIGMA_W2 * gamma**2 * q_tilde[0] / (2 * s2))
-        q_tilde_xy.insert(0, SIGMA_W2 * gamma**2 * q_tilde_xy[0] / (4 * s2))
-    return Order(q, q_xy, q_hat, q_hat_xy, [math.nan, *q_tilde], [math.nan, *q_tilde_xy])
 
 
 # random networks
@@ -147,7 +100,13 @@ def lambda_max(model: nn.Sequential, x: Tensor, statistics: str) -> float:
     mode = {"detached": "running", "batch": "batch"}[statistics]
     problem = wc.Problem(model, nn.MSELoss(), (x, torch.zeros(len(x), 1, dtype=x.dtype)), batchnorm=mode)
     weights = [f"{name}.weight" for name, module in model.named_children() if isinstance(module, nn.Linear)]
-    return float(wc.eigenvalues(wc.GGN(problem, params=weights), k=1, tol=1e-10).values[-1]) / 2
+    return float(wc.eigenvalues(wc.GGN(problem, layers=weights), k=1, tol=1e-10).values[-1]) / 2
+
+
+def printed(widths: list[int], gamma: float) -> tuple[float, list[LayerContribution]]:
+    """λ_max as printed, and what each layer adds."""
+    lambda_max, layers = printed_contributions(f"fc {'-'.join(map(str, widths))}", gamma)
+    return float(lambda_max), layers
 
 
 def mean_square(x: Tensor) -> float:
@@ -239,7 +198,7 @@ def test_equations_20_to_22_hold_in_a_wide_vanilla_network() -> None:
 
 @pytest.mark.parametrize("gamma", [0.1, 1.0, 3.0])
 def test_equations_23_and_24_hold_in_a_wide_network_with_batchnorm(gamma: float) -> None:
-    order, found = batchnorm(4, gamma, "detached"), passes(WIDE, gamma)
+    order, found = batchnorm(4, gamma), passes(WIDE, gamma)
     for k in HIDDEN:
         assert mean_square(found.z[k - 1]) == pytest.approx(order.q[k], rel=0.1)
         assert mean_product(found.z[k - 1]) == pytest.approx(order.q_xy[k], rel=0.1)
@@ -261,7 +220,7 @@ def test_the_variance_is_the_mean_square_less_the_mean_product(seed: int, units:
 @pytest.mark.parametrize("gamma", [0.1, 1.0, 3.0])
 def test_the_variance_in_a_wide_network_is_q_less_q_xy_and_not_q_as_printed(gamma: float) -> None:
     """The part of z that all inputs share, the bias included, is the mean that BN takes away first."""
-    order, found = batchnorm(4, gamma, "detached"), passes(WIDE, gamma)
+    order, found = batchnorm(4, gamma), passes(WIDE, gamma)
     for k in HIDDEN:
         s2 = float(found.z[k - 1].var(0, correction=0).mean())
         assert s2 == pytest.approx(order.q[k] - order.q_xy[k], rel=0.05)
@@ -273,13 +232,12 @@ def test_the_variance_in_a_wide_network_is_q_less_q_xy_and_not_q_as_printed(gamm
 
 @pytest.mark.parametrize("gamma", [0.1, 1.0, 3.0])
 def test_equation_25_holds_with_the_variance_and_not_as_printed(gamma: float) -> None:
-    found = passes(WIDE, gamma)
-    corrected, printed = (batchnorm(4, gamma, variant) for variant in ("detached", "source"))
+    corrected, found, (_, layers) = batchnorm(4, gamma), passes(WIDE, gamma), printed(WIDE, gamma)
     for k in HIDDEN:
         q_tilde, q_tilde_xy = (WIDE[k] * mean(found.delta[k - 1]) for mean in (mean_square, mean_product))
         assert q_tilde == pytest.approx(corrected.q_tilde[k], rel=0.15)
         assert q_tilde_xy == pytest.approx(corrected.q_tilde_xy[k], rel=0.15)
-        assert q_tilde_xy > 1.15 * printed.q_tilde_xy[k]
+        assert q_tilde_xy > 1.15 * float(layers[k - 1].q_tilde_xy)
 
 
 @pytest.mark.parametrize("gamma", [0.1, 3.0])
@@ -332,9 +290,9 @@ def test_claim_3_1_with_detached_statistics_needs_the_variance(gamma: float) -> 
     found = passes(WIDE, gamma)
     grams = [found.gram(k) for k in range(1, 5)]
     largest = float(torch.linalg.eigvalsh(sum(grams))[-1])
-    corrected, printed = (batchnorm(4, gamma, variant).terms(WIDE) for variant in ("detached", "source"))
+    corrected = batchnorm(4, gamma).terms(WIDE)
     assert largest == pytest.approx(sum(corrected), rel=0.1)
-    assert sum(printed) < 0.8 * largest
+    assert printed(WIDE, gamma)[0] < 0.8 * largest
     for gram, f in zip(grams[1:], corrected[1:], strict=True):
         assert term(gram) == pytest.approx(f, rel=0.15)
 
@@ -347,12 +305,9 @@ def test_claim_3_1_scales_exactly_with_gamma_squared_and_not_as_printed() -> Non
     x = normal(150, NARROW[0], seed=100)
     measured = {gamma: lambda_max(network(NARROW, gamma), x, "detached") for gamma in (0.1, 3.0)}
     assert measured[3.0] / measured[0.1] == pytest.approx(900.0, rel=1e-8)
-    ratios = {
-        variant: sum(batchnorm(4, 3.0, variant).terms(NARROW)) / sum(batchnorm(4, 0.1, variant).terms(NARROW))
-        for variant in ("detached", "source")
-    }
-    assert ratios["detached"] == pytest.approx(900.0, rel=1e-12)
-    assert ratios["source"] > 1400
+    corrected = {gamma: sum(batchnorm(4, gamma).terms(NARROW)) for gamma in (0.1, 3.0)}
+    assert corrected[3.0] / corrected[0.1] == pytest.approx(900.0, rel=1e-12)
+    assert printed(NARROW, 3.0)[0] / printed(NARROW, 0.1)[0] > 1400
 
 
 @pytest.mark.parametrize("gamma", [0.1, 1.0, 3.0])
@@ -367,7 +322,7 @@ def test_claim_3_1_through_the_statistics_leaves_the_last_layer_alone(gamma: flo
 
 def test_claim_3_1_leaves_out_biases_that_matter_for_a_small_gamma() -> None:
     """Eq. 158 drops the biases as N times smaller; they are N q̂_xy = Nγ²/2π times smaller: 2/5 of all at γ = 0.1."""
-    order, found = batchnorm(4, 0.1, "detached"), passes(WIDE, 0.1)
+    order, found = batchnorm(4, 0.1), passes(WIDE, 0.1)
     largest = float(torch.linalg.eigvalsh(sum(found.gram(k) + found.bias_gram(k) for k in range(1, 5)))[-1])
     weights = sum(order.terms(WIDE))
     assert largest == pytest.approx(weights + sum(order.q_tilde_xy[1:]), rel=0.1)
@@ -511,34 +466,13 @@ def convolutional_gram(gamma: float, head: str, seed: int, examples: int = 80) -
     return [g @ g.T / examples for g in (*gradients, features.detach())]
 
 
-def corrected_terms(gamma: float, head: str) -> list[float]:
-    """f_l = N_{l−1} (A_l + B_l) [(|K_l|−1) q̂_αβ + q̂_xy] / |K_l| with the position sums A_l + B_l."""
-    order = batchnorm(4, gamma, "detached")
-    positions = SIDES[3] ** 2
-    features = CHANNELS[3] * (positions if head == "flatten" else 1)
-    terms, sums = [features * order.q_hat_xy[3]], 1.0  # flattened A = 1, B = 0; pooled A = 1/K, B = (K−1)/K
-    for k in range(3, 0, -1):
-        sums *= SIGMA_W2 * gamma**2 / (4 * (order.q[k] - order.q_xy[k]))
-        terms.insert(0, 9 * CHANNELS[k - 1] * sums * order.q_hat_xy[k - 1])  # q̂_αβ = q̂_xy
-    return terms
-
-
-def printed_terms(gamma: float) -> list[float]:
-    """Eq. 45 with the recursions 42 and 43 of position means, all of them 1 at the head."""
-    order = batchnorm(4, gamma, "source")
-    terms = [SIDES[3] ** 2 * CHANNELS[3] * order.q_hat_xy[3]]
-    for k in range(3, 0, -1):
-        terms.insert(0, 9 * CHANNELS[k - 1] * SIDES[k] ** 4 * order.q_tilde_xy[k] * order.q_hat_xy[k - 1])
-    return terms
-
-
 @pytest.mark.parametrize("head", ["flatten", "pool"])
 def test_equation_45_needs_position_sums(head: str) -> None:
     """Within 20 %, each layer's term too, for the mean of four networks; as printed it is over 30 times too high."""
     found = [convolutional_gram(1.0, head, seed) for seed in range(4)]
     largest = float(np.mean([float(torch.linalg.eigvalsh(sum(grams))[-1]) for grams in found]))
-    corrected = corrected_terms(1.0, head)
+    corrected = convolution_terms(CHANNELS, SIDES, 1.0, head)
     assert largest == pytest.approx(sum(corrected), rel=0.2)
-    assert sum(printed_terms(1.0)) > 30 * largest
+    assert float(printed_contributions("conv 1x28x28 60-120-180 k3 s2 1")[0]) > 30 * largest
     for k in (2, 3, 4):
         assert np.mean([term(grams[k - 1]) for grams in found]) == pytest.approx(corrected[k - 1], rel=0.2)

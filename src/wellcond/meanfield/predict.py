@@ -108,10 +108,12 @@ def predict(
     if isinstance(network, Problem):
         before = network.cost
         variant = variant or ("batch" if network.batchnorm == "batch" else "detached")
+        if inputs is None or loss is None:
+            first, outputs = _first_batch(network)
+            loss = loss or _loss_name(network, outputs.shape[-1])
         if inputs is None:
-            inputs, logits = _first_batch(network)
+            inputs, logits = first, outputs
             notes += [] if network.is_one_batch else ["of the batches the first one counts"]
-            loss = loss or _loss_name(network, logits.shape[-1])
         cost = network.cost - before
         network = network.model
     variant, loss = variant or "batch", loss or "half-squared"

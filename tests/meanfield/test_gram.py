@@ -6,27 +6,20 @@ import functools
 import itertools
 import operator
 from collections.abc import Sequence
+from typing import Any
 
 import pytest
 import torch
 from torch import Tensor, nn
 from torch.func import functional_call, jacrev
+from zoo import normal
 
-from wellcond.meanfield.batch_statistics import StatisticsStep
 from wellcond.meanfield.gaussian import PiecewiseLinear, Smooth
-from wellcond.meanfield.gram import Gram
-from wellcond.meanfield.moments import Moments
-from wellcond.meanfield.stages import Affine, Nonlinearity, Residual, Stage, Variant, terms
+from wellcond.meanfield.gram import Gram, StatisticsStep
+from wellcond.meanfield.moments import Kernel, Moments, float64
+from wellcond.meanfield.stages import Affine, Nonlinearity, Residual, Stage, Variant, visits
 
 RELU = PiecewiseLinear(0.0)
-
-
-def number(value: float) -> Tensor:
-    return torch.tensor(value, dtype=torch.float64)
-
-
-def normal(*shape: int, seed: int = 0) -> Tensor:
-    return torch.randn(*shape, generator=torch.Generator().manual_seed(seed), dtype=torch.float64)
 
 
 def unlike_examples(count: int = 12, features: int = 20) -> Tensor:
@@ -35,18 +28,22 @@ def unlike_examples(count: int = 12, features: int = 20) -> Tensor:
     return x * torch.linspace(0.5, 1.5, count, dtype=torch.float64).unsqueeze(1)
 
 
+def terms(stages: Sequence[Stage], start: Kernel, variant: Variant = "batch") -> list[Any]:
+    found, _ = visits(stages, start, start.of_output(), variant)
+    return [term for visit in found for term in visit.stage.terms(visit.received, visit.gradient)]
+
+
 def total_of(stages: Sequence[Stage], start: Gram, variant: Variant = "batch") -> tuple[Gram, list[Gram]]:
-    ones = Gram(torch.ones_like(start.matrix))
-    every = [term for _, term in terms(stages, start, ones, variant)]
+    every = terms(stages, start, variant)
     return functools.reduce(operator.add, every), every
 
 
 def dense(widths: Sequence[int], norm: str, gamma: float = 1.0) -> list[Stage]:
     stages: list[Stage] = []
     for k, n in enumerate(widths[:-1]):
-        stages.append(Affine(f"fc{k}", number(float(n)), number(2.0), number(0.5)))
+        stages.append(Affine(f"fc{k}", float64(float(n)), float64(2.0), float64(0.5)))
         if k < len(widths) - 2:
-            stages.append(Nonlinearity(f"norm{k}", RELU, norm, number(gamma)))  # type: ignore[arg-type]
+            stages.append(Nonlinearity(f"norm{k}", RELU, norm, float64(gamma)))  # type: ignore[arg-type]
     return stages
 
 
@@ -65,7 +62,7 @@ def test_a_wide_random_layer_has_the_moments_of_the_algebra(activation: Piecewis
     z = x @ normal(20, units, seed=3) * (1.5 / 20) ** 0.5 + 0.3**0.5 * normal(1, units, seed=4)
     function = (lambda a: torch.where(a > 0, a, activation.slope * a)) if hasattr(activation, "slope") else torch.tanh
     slope = torch.func.vmap(torch.func.grad(function))(z.flatten()).view_as(z)
-    k = Gram.of(x).affine(number(1.5), number(0.3))
+    k = Gram.of(x).affine(float64(1.5), float64(0.3))
     for got, units_of in (
         (k, z),
         (k.through(activation), function(z)),
@@ -122,7 +119,7 @@ def test_the_mixing_of_examples_is_that_of_gaussian_units(activation: PiecewiseL
     cross = (slope * u) @ (slope * v).mT / u.shape[1]
     expected = (slope @ slope.mT / u.shape[1]) * (centred @ theta @ centred)
     expected = expected - cross - cross.mT + (slope * u * share) @ (slope * u).mT / u.shape[1]
-    step = StatisticsStep(gamma**2 * u_moments, activation, number(gamma**2))
+    step = StatisticsStep(gamma**2 * u_moments, activation, float64(gamma**2))
     assert (step(theta) - expected).abs().max() < 0.01 * expected.abs().max()
 
 
@@ -156,8 +153,7 @@ def test_of_independent_inputs_it_approaches_two_numbers() -> None:
     start = Gram.of(normal(400, 20_000))
     for norm in ("none", "batch", "layer"):
         stages = dense([784, 1000, 1000, 1], norm)
-        one = number(1.0)
-        scalars = sum(k.top() for _, k in terms(stages, Moments(one, 0 * one), Moments(one, one), "detached"))
+        scalars = sum(term.top() for term in terms(stages, Moments.independent(), "detached"))
         # what 400 examples have in common with themselves adds some (same − pair)/400
         torch.testing.assert_close(total_of(stages, start, "detached")[0].top(), scalars, rtol=0.03, atol=0)
 
@@ -167,16 +163,16 @@ def test_of_independent_inputs_it_approaches_two_numbers() -> None:
 
 def test_below_a_batch_norm_the_sum_over_examples_has_no_gradient_from_a_linear_layer() -> None:
     """Of γ u alone the sum over the batch is constant, whatever the weights below."""
-    linear = Nonlinearity("norm", PiecewiseLinear(1.0), "batch", number(1.5))
-    below = Affine("fc", number(20.0), number(2.0), number(0.5))
-    _, [term, *_] = total_of([below, linear, Affine("head", number(50.0), number(1.0), number(0.0))],
+    linear = Nonlinearity("norm", PiecewiseLinear(1.0), "batch", float64(1.5))
+    below = Affine("fc", float64(20.0), float64(2.0), float64(0.5))
+    _, [term, *_] = total_of([below, linear, Affine("head", float64(50.0), float64(1.0), float64(0.0))],
                              Gram.of(unlike_examples()))  # fmt: skip
     assert term.value.sum((-1, -2)).abs() < 1e-10 * term.value.abs().sum()
 
 
 def test_ways_that_part_and_meet_again_are_walked_once() -> None:
     """40 blocks: walked one by one they would be 2⁴⁰ ways."""
-    block = [Nonlinearity("norm", RELU, "batch", number(1.0)), Affine("fc", number(50.0), number(0.1), number(0.0))]
+    block = [Nonlinearity("norm", RELU, "batch", float64(1.0)), Affine("fc", float64(50.0), float64(0.1), float64(0.0))]
     stages = [Residual(block) for _ in range(40)]
     total, _ = total_of(stages, Gram.of(unlike_examples()))
     assert total.top().isfinite()
@@ -215,11 +211,11 @@ class Net(nn.Module):
     def stages(self) -> list[Stage]:
         width = float(self.layers[1].in_features)
         kind = {"none": "none", "layer": "layer"}.get(self.norm, "batch")
-        stages: list[Stage] = [Affine("fc0", number(float(self.layers[0].in_features)), number(2.0), number(0.5))]
+        stages: list[Stage] = [Affine("fc0", float64(float(self.layers[0].in_features)), float64(2.0), float64(0.5))]
         for k in (1, 2, 3):
             part = [
-                Nonlinearity(f"norm{k}", RELU, kind, number(self.gamma)),  # type: ignore[arg-type]
-                Affine(f"fc{k}", number(width), number(2.0), number(0.5)),
+                Nonlinearity(f"norm{k}", RELU, kind, float64(self.gamma)),  # type: ignore[arg-type]
+                Affine(f"fc{k}", float64(width), float64(2.0), float64(0.5)),
             ]
             stages += [Residual(part)] if self.residual and k < 3 else part
         return stages
@@ -252,6 +248,5 @@ def test_two_numbers_miss_what_strong_directions_add_under_a_batch_norm() -> Non
     measured = torch.linalg.eigvalsh(jacobian @ jacobian.mT)[-1] / len(x)
     k = Gram.of(x).matrix
     same = k.diagonal().mean()
-    start, ones = Moments(same, (k.sum() - k.trace()) / (24 * 23)), Moments(number(1.0), number(1.0))
-    scalars = sum(term.top() for _, term in terms(net.stages(), start, ones, "batch"))
+    scalars = sum(term.top() for term in terms(net.stages(), Moments(same, (k.sum() - k.trace()) / (24 * 23))))
     assert scalars < 0.7 * measured

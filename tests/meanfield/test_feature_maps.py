@@ -13,11 +13,18 @@ from zoo import normal
 
 from wellcond.errors import TooLarge
 from wellcond.meanfield.architecture import Architecture
-from wellcond.meanfield.contributions import contributions
-from wellcond.meanfield.convolution import AveragePool, Convolution, Flatten, GlobalPool
-from wellcond.meanfield.field import MOST_POSITIONS, Field, Window
+from wellcond.meanfield.feature_maps import (
+    MOST_POSITIONS,
+    AveragePool,
+    Convolution,
+    Field,
+    Flatten,
+    GlobalPool,
+    Window,
+)
 from wellcond.meanfield.gaussian import PiecewiseLinear
 from wellcond.meanfield.moments import Moments
+from wellcond.meanfield.prediction import contributions
 from wellcond.meanfield.stages import Variant
 
 WINDOWS = [
@@ -164,8 +171,7 @@ def test_without_padding_positions_are_alike(head: str, norm: str, activation: s
     """All terms to 1e-12 of the largest, as of `Moments`; nothing is assumed of the two paths but their formulas."""
     net = Architecture.parse(f"conv 2x15x17 5-6-7 k3 s2 10 {head} {activation}")
     stages = replace(net, norm=norm).stages("all")  # type: ignore[arg-type]
-    one = torch.tensor(1.0, dtype=torch.float64)
-    total, uniform = contributions(stages, Moments(one, 0 * one), variant)
+    total, uniform = contributions(stages, Moments.independent(), variant)
     by_position, layers = contributions(stages, Field.independent(15 * 17), variant)
     assert float(by_position) == pytest.approx(float(total), rel=1e-12)
     for a, b in zip(uniform, layers, strict=True):
