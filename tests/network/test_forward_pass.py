@@ -430,6 +430,12 @@ def test_inputs_are_a_tensor_a_tuple_or_a_dict(inputs: Any) -> None:
     assert backward_factors(ScaleAmendedSGD(Net(), inputs=inputs)) == EXPECTED
 
 
+def test_a_model_that_writes_to_its_inputs_writes_to_copies() -> None:
+    model, x = nn.Sequential(nn.ReLU(inplace=True), Net()), X.clone()
+    ScaleAmendedSGD(model, inputs=x)
+    assert torch.equal(x, X)
+
+
 def test_parameters_instead_of_the_model_are_refused() -> None:
     with pytest.raises(TypeError, match="takes the model itself, not generator"):
         ScaleAmendedSGD(mlp([4, 3]).parameters())

@@ -11,7 +11,7 @@ from torch import Tensor, nn
 from zoo import normal, seeded
 
 import wellcond as wc
-from wellcond.experiments.preconditioned_unit import conditioning
+from wellcond.experiments.lange2022_unit import conditioning
 
 
 def definite(size: int, seed: int) -> Tensor:
@@ -59,7 +59,7 @@ def test_proposition_11_does_not_cover_a_relu_unit_that_is_off_for_some_examples
     on = model[0](x).flatten() > 0
     assert 4 <= on.sum() < 40
     problem = wc.Problem(model, nn.MSELoss(), (x, normal(40, 1, seed=seed + 10)))
-    of_hessian = kappa(wc.Hessian(problem, params=["0"]).dense())
+    of_hessian = kappa(wc.Hessian(problem, layers="0").dense())
     assert of_hessian == pytest.approx(kappa(extended(x[on])) ** 2, rel=1e-9)
     assert of_hessian > 1.5 * kappa(extended(x)) ** 2
 

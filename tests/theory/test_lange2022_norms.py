@@ -12,7 +12,7 @@ from torch import Tensor, nn
 from zoo import normal
 
 import wellcond as wc
-from wellcond.experiments.preconditioned_unit import Preconditioner
+from wellcond.experiments.lange2022_unit import Preconditioner
 
 Sampler = Callable[[int, int, int], Tensor]
 

@@ -93,7 +93,7 @@ def library_hessian(model: nn.Sequential, layer: int, unit: int, data: Data) -> 
     """The unit's block of wc.Hessian."""
     weight, bias = model[layer].weight, model[layer].bias
     fan_in = weight[0].numel()
-    dense = wc.Hessian(wc.Problem(model, nn.CrossEntropyLoss(), data), params=[str(layer)]).dense()
+    dense = wc.Hessian(wc.Problem(model, nn.CrossEntropyLoss(), data), layers=[str(layer)]).dense()
     index = torch.cat([torch.tensor([weight.numel() + unit]), torch.arange(unit * fan_in, (unit + 1) * fan_in)])
     assert dense.shape[0] == weight.numel() + bias.numel()
     return dense[index][:, index]
