@@ -1,201 +1,46 @@
-"""Exact and Gauss-Newton local Hessians of every kind of block, against ℓ_b written out by hand in float64.
-
-The reference runs a copy of the model in three parts, before, in and behind the block, and differentiates
-ℓ_b = ½‖z_b^{k+½} − F_b(W_b, z_{b−1})‖² twice by autograd.functional.
-"""
+"""Targets, losses and local Hessians of every kind of block, against ℓ_b written out by hand in float64."""
 
 from __future__ import annotations
 
-import functools
+import copy
 from collections.abc import Callable
-from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
 import pytest
 import torch
 import torch.nn.functional as F
-from references import assert_same, dense_ggn, dense_hessian, in_state
+from block_cases import (
+    BLOCKS,
+    CASES,
+    VIEWS,
+    WITHOUT_INPUT,
+    WITHOUT_PARAMETERS,
+    Wired,
+    X,
+    cell,
+    checkpointed,
+    gauss_newton_by_hand,
+    measured,
+    reference,
+    wired,
+)
+from references import assert_same, dense_ggn, dense_hessian
+from suites import assert_operator_conforms
 from torch import Tensor, nn
-from torch.autograd.functional import hessian, jacobian
-from torch.func import functional_call
-from torch.nn.attention import SDPBackend, sdpa_kernel
-from zoo import ARCHITECTURES, CLASSES, Case, classifier, integers, normal, seeded
+from torch.autograd.functional import hessian
+from zoo import ARCHITECTURES, CLASSES, Case, classifier, integers, normal, seeded, split
 
 import wellcond as wc
+from wellcond.local.back_matching import back_matching
 from wellcond.local.local_hessian import LocalHessian, local_hessian
 
-
-@dataclass(frozen=True)
-class ByHand:
-    """A block, and the three parts of its model; `behind` also gets z, which a skip connection needs."""
-
-    case: Callable[[], Case]
-    name: str
-    before: Callable[[Any, Any], Any]
-    block: Callable[[Any, Any], Tensor]
-    behind: Callable[[Any, Tensor, Any], Tensor]
-    params: tuple[str, ...] = ()
+MATRICES = [(part, kind) for part in ("z", "weight") for kind in ("exact", "gauss_newton")]
+every_matrix = pytest.mark.parametrize(("part", "kind"), MATRICES)
 
 
-def piece(case: Callable[[], Case], name: str, start: int, stop: int) -> ByHand:
-    """Children start to stop of a Sequential."""
-
-    def run(model: Any, x: Any, begin: int, end: int) -> Any:
-        for child in list(model)[begin:end]:
-            x = child(x)
-        return x
-
-    params = tuple(f"{i}." for i in range(start, stop))
-    return ByHand(
-        case,
-        name,
-        lambda m, x: run(m, x, 0, start),
-        lambda m, z: run(m, z, start, stop),
-        lambda m, out, _z: run(m, out, stop, len(m)),
-        params,
-    )
-
-
-def conv_case(**options: Any) -> Callable[[], Case]:
-    def build() -> nn.Module:
-        conv = nn.Conv2d(2, 4, **({"kernel_size": 3} | options))
-        entries = conv(torch.zeros(1, 2, 5, 6)).numel()
-        return nn.Sequential(conv, nn.Tanh(), nn.Flatten(), nn.Linear(entries, CLASSES))
-
-    return lambda: classifier(build, normal(3, 2, 5, 6), 3)
-
-
-class EncoderBehind:
-    """nn.TransformerEncoderLayer behind its self-attention."""
-
-    @staticmethod
-    def before(model: Any, x: Tensor) -> Tensor:
-        return x
-
-    @staticmethod
-    def block(model: Any, z: Tensor) -> Tensor:
-        return model[0].self_attn(z, z, z, need_weights=False)[0]
-
-    @staticmethod
-    def behind(model: Any, out: Tensor, z: Tensor) -> Tensor:
-        layer = model[0]
-        x = layer.norm1(z + out)
-        x = layer.norm2(x + layer.linear2(F.relu(layer.linear1(x))))
-        return model[2](model[1](x))
-
-
-mlp_tanh, mlp_relu = ARCHITECTURES["mlp_tanh"], ARCHITECTURES["mlp_relu"]
-transformer, lstm = ARCHITECTURES["transformer"], ARCHITECTURES["lstm"]
-BLOCKS: dict[str, ByHand] = {
-    "linear": piece(mlp_tanh, "0", 0, 1),
-    "activation": piece(mlp_tanh, "1", 1, 2),
-    "range": piece(mlp_tanh, "[0:2]", 0, 2),
-    "open_range": piece(mlp_relu, "[:-2]", 0, 3),
-    "linear_before_inplace_relu": piece(mlp_relu, "0", 0, 1),
-    "inplace_relu": piece(mlp_relu, "1", 1, 2),
-    "range_that_begins_with_inplace_relu": piece(mlp_relu, "[1:4]", 1, 4),
-    "strided_padded_conv": piece(conv_case(stride=2, padding=1), "0", 0, 1),
-    "dilated_conv_and_tanh": piece(conv_case(dilation=2, padding=(2, 1)), "[0:2]", 0, 2),
-    "grouped_conv_and_tanh": piece(conv_case(groups=2, padding="same", padding_mode="circular"), "[:2]", 0, 2),
-    "conv_before_batchnorm": piece(ARCHITECTURES["cnn_batch"], "0", 0, 1),
-    "batchnorm_on_the_batch": piece(ARCHITECTURES["cnn_batch"], "1", 1, 2),
-    "batchnorm_on_running_statistics": piece(ARCHITECTURES["cnn_running"], "1", 1, 2),
-    "conv_batchnorm_inplace_relu": piece(ARCHITECTURES["cnn_batch"], "[0:3]", 0, 3),
-    "residual_batch": piece(ARCHITECTURES["resnet_batch"], "0", 0, 1),
-    "residual_running": piece(ARCHITECTURES["resnet_running"], "0", 0, 1),
-    "attention_layer": ByHand(
-        transformer, "blocks.0", lambda m, x: m.embed(x), lambda m, z: m.blocks[0](z),
-        lambda m, out, _z: m.head(m.blocks[1](out)), ("blocks.0.",),
-    ),
-    "range_of_a_part": ByHand(
-        transformer, "blocks[1:2]", lambda m, x: m.blocks[0](m.embed(x)), lambda m, z: m.blocks[1](z),
-        lambda m, out, _z: m.head(out), ("blocks.1.",),
-    ),
-    "multihead_attention": ByHand(
-        ARCHITECTURES["multihead_attention"], "attention", lambda m, x: x,
-        lambda m, z: m.attention(z, z, z, need_weights=False)[0], lambda m, out, _z: m.head(out.mean(1)),
-        ("attention.",),
-    ),
-    "encoder_layer": piece(ARCHITECTURES["encoder_layer"], "0", 0, 1),
-    "attention_inside_an_encoder_layer": ByHand(
-        ARCHITECTURES["encoder_layer"], "0.self_attn", EncoderBehind.before, EncoderBehind.block, EncoderBehind.behind,
-        ("0.self_attn.",),
-    ),
-    "lstm": ByHand(
-        lstm, "cell", lambda m, x: x, lambda m, z: m.cell(z)[0], lambda m, out, _z: m.head(out[:, -1]), ("cell.",)
-    ),
-    "embedding": ByHand(
-        transformer, "embed", lambda m, x: x, lambda m, z: m.embed(z), lambda m, out, _z: m.head(m.blocks(out)),
-        ("embed.",),
-    ),
-}  # fmt: skip
-WITH_INPUT = [name for name in BLOCKS if name != "embedding"]
-WITH_PARAMETERS = [name for name in BLOCKS if name not in ("activation", "inplace_relu")]
-
-
-class Part(nn.Module):
-    def __init__(self, model: nn.Module, function: Callable[[Any, Any], Tensor]) -> None:
-        super().__init__()
-        self.model, self.function = model, function
-
-    def forward(self, z: Any) -> Tensor:
-        return self.function(self.model, z)
-
-
-@dataclass(frozen=True)
-class Reference:
-    """Everything of one block, dense; matrices are functions, since some have no z or no W."""
-
-    z: Any
-    output: Tensor
-    target: Tensor
-    loss: float
-    exact_z: Callable[[], Tensor]
-    jacobian_z: Callable[[], Tensor]
-    exact_w: Callable[[], Tensor]
-    jacobian_w: Callable[[], Tensor]
-
-
-@functools.cache
-def reference(name: str) -> Reference:
-    hand = BLOCKS[name]
-    case = hand.case()
-    model = in_state(case.model, case.batchnorm)
-    z = hand.before(model, case.batch[0]).detach()
-    part = Part(model, hand.block)
-    named = {k: p for k, p in part.named_parameters() if k.removeprefix("model.").startswith(hand.params or ("-",))}
-    theta = torch.cat([torch.zeros(0, dtype=torch.float64), *(p.detach().flatten() for p in named.values())])
-
-    def block(vector: Tensor, z: Any) -> Tensor:
-        pieces = torch.split(vector, [p.numel() for p in named.values()])
-        values = {k: piece.view_as(p) for (k, p), piece in zip(named.items(), pieces, strict=True)}
-        with sdpa_kernel(SDPBackend.MATH):
-            return functional_call(part, values, (z,))
-
-    output = block(theta, z).detach().requires_grad_()
-    loss = case.loss(hand.behind(model, output, z), case.batch[1])
-    target = (output - torch.autograd.grad(loss, output)[0]).detach()
-    matching = lambda vector, z: (target - block(vector, z)).square().sum() / 2  # noqa: E731
-
-    def square(h: Tensor) -> Tensor:
-        return h.reshape(z.numel(), z.numel())
-
-    return Reference(
-        z,
-        output.detach(),
-        target,
-        float(matching(theta, z)),
-        lambda: square(hessian(lambda v: matching(theta, v), z)),
-        lambda: jacobian(lambda v: block(theta, v), z).reshape(output.numel(), z.numel()),
-        lambda: hessian(lambda v: matching(v, z), theta),
-        lambda: jacobian(lambda v: block(v, z), theta).reshape(output.numel(), len(theta)),
-    )
-
-
-@functools.cache
-def measured(name: str) -> LocalHessian:
-    return local_hessian(BLOCKS[name].case().problem(), BLOCKS[name].name)
+def operator_of(found: LocalHessian, part: str, kind: str) -> Any:
+    return getattr(getattr(found, part), kind)
 
 
 @pytest.mark.parametrize("name", BLOCKS)
@@ -203,26 +48,42 @@ def test_the_target_is_a_unit_gradient_step_and_the_loss_its_squared_distance(na
     found, expected = measured(name), reference(name)
     assert not found.is_loss
     assert found.output_shape == tuple(expected.output.shape)
+    assert_same(found.call.output, expected.output, 1e-13)
     assert_same(found.target, expected.target, 1e-12)
     assert_same(found.output_gradient, expected.output - expected.target, 1e-11)
     assert found.loss == pytest.approx(expected.loss, rel=1e-11)
 
 
-@pytest.mark.parametrize("name", WITH_INPUT)
+@pytest.mark.parametrize("name", [name for name in BLOCKS if name not in WITHOUT_INPUT])
 def test_h_z_is_the_second_derivative_in_the_input(name: str) -> None:
     found, expected = measured(name), reference(name)
+    assert_same(found.call.z, expected.z, 1e-14)
     assert found.input_shape == tuple(expected.z.shape)
-    assert_same(found.z.exact.dense(), expected.exact_z())
-    j = expected.jacobian_z()
-    assert_same(found.z.gauss_newton.dense(), j.T @ j)
+    for kind in ("exact", "gauss_newton"):
+        assert_same(operator_of(found, "z", kind).dense(), expected.matrix("z", kind))
 
 
-@pytest.mark.parametrize("name", WITH_PARAMETERS)
+@pytest.mark.parametrize("name", [name for name in BLOCKS if name not in WITHOUT_PARAMETERS])
 def test_h_w_is_the_second_derivative_in_the_parameters(name: str) -> None:
     found, expected = measured(name), reference(name)
-    assert_same(found.weight.exact.dense(), expected.exact_w())
-    j = expected.jacobian_w()
-    assert_same(found.weight.gauss_newton.dense(), j.T @ j)
+    params = dict(found.problem.model.named_parameters())
+    assert found.weight.names == tuple(key for key in params if key.startswith(BLOCKS[name].params))
+    for kind in ("exact", "gauss_newton"):
+        assert_same(operator_of(found, "weight", kind).dense(), expected.matrix("weight", kind))
+
+
+@pytest.mark.parametrize("name", [*WITHOUT_PARAMETERS, *WITHOUT_INPUT])
+def test_a_block_without_trainable_parameters_or_without_an_input_has_the_other_alone(name: str) -> None:
+    found = measured(name)
+    if name in WITHOUT_INPUT:
+        assert found.input_shape is None
+        with pytest.raises(wc.WellcondError, match="'embed' receives no floating-point tensor"):
+            _ = found.z
+        assert "no floating-point tensor" in str(found)
+    else:
+        with pytest.raises(wc.WellcondError, match="has no trainable parameters"):
+            _ = found.weight
+        assert "none trainable" in str(found)
 
 
 @pytest.mark.parametrize("name", ["range", "residual_batch", "attention_layer", "lstm"])
@@ -234,10 +95,20 @@ def test_the_exact_matrix_is_not_the_gauss_newton_matrix_of_a_curved_block(name:
         assert float((exact - gauss_newton).norm()) > 1e-3 * float(exact.norm())
 
 
-# the last block
+@pytest.mark.parametrize("name", VIEWS)
+def test_what_is_written_over_an_output_in_place_leaves_its_target_alone(name: str) -> None:
+    found = measured(name)
+    assert float(found.output_gradient.norm()) > 1e-3
+    assert "note" not in str(found)
+    if name in ("linear_on_tokens", "flatten", "frozen_before_flatten"):  # the others are no modules, or passed by
+        targets = back_matching(CASES[VIEWS[name].case]().problem()).targets
+        assert_same(targets[VIEWS[name].name], reference(name).target, 1e-12)
 
 
-def last_of_the_mlp() -> tuple[Case, Tensor, Callable[[Tensor, Tensor], Tensor]]:
+# the last block, and whole models
+
+
+def last_of_the_mlp() -> tuple[Case, Tensor, Any]:
     case = ARCHITECTURES["mlp_tanh"]()
     hidden = torch.tanh(case.model[0](case.batch[0])).detach()
     bias = case.model[2].bias.detach()
@@ -249,20 +120,17 @@ def test_the_loss_of_the_last_block_is_the_loss_itself() -> None:
     w = case.model[2].weight.detach()
     found = local_hessian(case.problem(), "2")
     assert found.is_loss
+    assert "the loss itself" in str(found)
     ell = lambda w, z: F.cross_entropy(block(w, z), case.batch[1])  # noqa: E731
     assert found.loss == pytest.approx(float(ell(w, z)), rel=1e-12)
     of_z = hessian(lambda v: ell(w, v), z).reshape(z.numel(), z.numel())
     of_w = hessian(lambda v: ell(v, z), w).reshape(w.numel(), w.numel())
-    for operator, expected in (
-        (found.z.exact, of_z),
-        (found.z.gauss_newton, of_z),  # F is linear in each, so Jᵀ(∇²ℓ)J is the Hessian
-        (found.weight.exact.layer("2.weight"), of_w),
-        (found.weight.gauss_newton.layer("2.weight"), of_w),
-    ):
-        assert_same(operator.dense(), expected)
+    for kind in ("exact", "gauss_newton"):  # F is linear in each, so Jᵀ(∇²ℓ)J is the Hessian
+        assert_same(operator_of(found, "z", kind).dense(), of_z)
+        assert_same(operator_of(found, "weight", kind).layer("2.weight").dense(), of_w)
 
 
-def test_the_last_block_can_be_judged_by_the_squared_distance_too() -> None:
+def test_the_last_block_can_be_measured_by_the_squared_distance_too() -> None:
     case, z, block = last_of_the_mlp()
     w = case.model[2].weight.detach()
     found = local_hessian(case.problem(), "2", last="squared")
@@ -272,39 +140,66 @@ def test_the_last_block_can_be_judged_by_the_squared_distance_too() -> None:
     assert found.loss == pytest.approx(float(gradient.square().sum() / 2), rel=1e-11)
     assert_same(found.z.exact.dense(), torch.block_diag(*[w.T @ w] * len(z)))
     assert_same(found.target, block(w, z) - gradient, 1e-12)
+    with pytest.raises(ValueError, match="last is 'mse'"):
+        local_hessian(case.problem(), "0", last="mse")
 
 
-@pytest.mark.parametrize("name", ["mlp_relu", "cnn_batch", "lstm", "multihead_attention"])
+@pytest.mark.parametrize("name", ["mlp_relu", "cnn_batch", "lstm", "multihead_attention", "tied", "checkpointed"])
 def test_the_whole_model_as_a_block_has_the_hessian_and_the_ggn(name: str) -> None:
-    case = ARCHITECTURES[name]()
+    case = CASES[name]()
+    plain = checkpointed(None) if name == "checkpointed" else case
     found = local_hessian(case.problem(), "")
-    assert_same(found.weight.exact.dense(), dense_hessian(case.model, case.loss, case.batch, case.batchnorm))
-    assert_same(found.weight.gauss_newton.dense(), dense_ggn(case.model, case.loss, case.batch, case.batchnorm))
+    assert_same(found.weight.exact.dense(), dense_hessian(plain.model, case.loss, case.batch, case.batchnorm))
+    assert_same(found.weight.gauss_newton.dense(), dense_ggn(plain.model, case.loss, case.batch, case.batchnorm))
 
 
 def test_an_inplace_activation_behind_makes_a_block_not_the_last() -> None:
-    model = seeded(lambda: nn.Sequential(nn.Linear(4, CLASSES), nn.ReLU(inplace=True)))
-    problem = wc.Problem(model, nn.CrossEntropyLoss(), (normal(6, 4), integers(CLASSES, 6)))
+    problem = classifier(lambda: nn.Sequential(nn.Linear(4, CLASSES), nn.ReLU(inplace=True)), normal(6, 4), 6).problem()
     assert not local_hessian(problem, "0").is_loss
     assert local_hessian(problem, "1").is_loss
+
+
+# outputs that the loss sees, or does not
+
+
+def first_of_two(m: Any, x: Tensor) -> Tensor:
+    """The second output leads to the first, and only there."""
+    features = m.inner(x)
+    return torch.tanh(features), features
+
+
+def output_and_state(m: Any, x: Tensor) -> Tensor:
+    out, (_, c) = m.cell(x)
+    return m.head(out[:, -1] + c[0])
+
+
+NOTED: dict[str, tuple[Callable[[], Case], str, bool]] = {
+    "state": (lambda: wired(lambda: cell(nn.LSTM), output_and_state, normal(4, 3, 2)), "cell", True),
+    "no_state": (ARCHITECTURES["lstm"], "cell", False),
+    "first_of_two": (
+        lambda: wired(
+            lambda: {"two": Wired({"inner": nn.Linear(4, CLASSES)}, first_of_two)}, lambda m, x: m.two(x)[0], X
+        ), "two", False,
+    ),
+}  # fmt: skip
+
+
+@pytest.mark.parametrize("name", NOTED)
+def test_other_outputs_that_the_loss_depends_on_are_noted(name: str) -> None:
+    case, block, is_noted = NOTED[name]
+    found = local_hessian(case().problem(), block)
+    assert found.call.is_used
+    assert ("the loss also depends on other outputs of the block" in str(found)) == is_noted
 
 
 # spectra
 
 
-@pytest.mark.parametrize("kind", ["exact", "gauss_newton"])
-@pytest.mark.parametrize("part", ["z", "weight"])
+@every_matrix
 @pytest.mark.parametrize("name", ["residual_batch", "range"])
 def test_every_spectral_tool_agrees_with_numpy_on_the_dense_matrix(name: str, part: str, kind: str) -> None:
-    hand = BLOCKS[name]
-    operator = getattr(getattr(local_hessian(hand.case().problem(), hand.name), part), kind)
-    expected = reference(name)
-    if kind == "exact":
-        matrix = (expected.exact_z if part == "z" else expected.exact_w)().numpy()
-    else:
-        j = (expected.jacobian_z if part == "z" else expected.jacobian_w)().numpy()
-        matrix = j.T @ j
-    values = np.linalg.eigvalsh(matrix)
+    operator = operator_of(measured(name), part, kind)
+    values = np.linalg.eigvalsh(reference(name).matrix(part, kind).numpy())
     spectrum = wc.spectrum(operator)
     assert np.allclose(spectrum.values.numpy(), values, atol=1e-10 * np.abs(values).max(), rtol=0)
     ends = wc.eigenvalues(operator, which="both", tol=1e-8)
@@ -312,7 +207,7 @@ def test_every_spectral_tool_agrees_with_numpy_on_the_dense_matrix(name: str, pa
     trace = wc.trace(operator, max_matvecs=60)
     assert trace.value == pytest.approx(values.sum(), abs=5 * trace.error + 1e-10 * np.abs(values).sum())
     # two Lanczos steps make a probe's quadrature exact for the second moment, uᵀA²u of its unit vector u
-    density = wc.density(operator, probes=8, steps=6)
+    density = wc.density(operator, probes=8, iterations=6)
     second = (density.weights * density.nodes**2).sum(1)
     error = float(second.std()) / len(second) ** 0.5
     assert float(second.mean()) == pytest.approx((values**2).mean(), abs=5 * error)
@@ -328,17 +223,27 @@ def test_the_spectrum_of_a_gauss_newton_matrix_comes_from_its_smaller_side() -> 
         wc.spectrum(found.z.gauss_newton, limit=10)
 
 
-def test_products_take_vectors_and_matrices_and_are_counted() -> None:
-    operator = local_hessian(ARCHITECTURES["mlp_tanh"]().problem(), "[0:2]").z.exact
-    matrix, v = operator.dense(), normal(operator.shape[0], 3, seed=5)
-    assert operator.matvecs == operator.shape[0]
-    assert_same(operator @ v, matrix @ v)
-    assert_same(operator @ v[:, 1], matrix @ v[:, 1])
-    assert operator.matvecs == operator.shape[0] + 4
-    with pytest.raises(ValueError, match=r"cannot multiply H_z of '\[0:2\]' of shape \(24, 24\) with \(3,\)"):
-        operator @ v[0]
-    with pytest.raises(wc.WellcondError, match="24 rows, above the limit of 10"):
-        operator.dense(limit=10)
+# operators
+
+
+@every_matrix
+def test_local_operators_are_linear_operators(part: str, kind: str) -> None:
+    operator = operator_of(local_hessian(ARCHITECTURES["mlp_tanh"]().problem(), "[0:2]"), part, kind)
+    assert_operator_conforms(operator, reference("range").matrix(part, kind))
+    assert repr(operator).endswith(f"{'H_z' if part == 'z' else 'H_W'} of '[0:2]', shape={operator.shape})")
+
+
+def test_products_count_as_a_share_of_the_models_passes() -> None:
+    problem = ARCHITECTURES["cnn_batch"]().problem()
+    whole, part = (local_hessian(problem, name).weight.exact for name in ("", "[0:2]"))
+    before = problem.cost
+    _ = whole @ torch.ones(whole.shape[0], 3)
+    after = problem.cost
+    _ = part @ torch.ones(part.shape[0], 3)
+    assert (after - before).matvecs == (problem.cost - after).matvecs == 3
+    # all of the model's operations but those of the loss, and two products' worth of each
+    assert 0.5 * 6 < (after - before).u < 6
+    assert 0 < (problem.cost - after).u < 0.5 * (after - before).u
 
 
 def test_a_layer_of_the_weights_is_the_diagonal_block() -> None:
@@ -354,10 +259,125 @@ def test_a_layer_of_the_weights_is_the_diagonal_block() -> None:
             operator.layer("head")
 
 
+def test_a_frozen_parameter_is_left_out_of_the_weights() -> None:
+    case = ARCHITECTURES["mlp_tanh"]()
+    case.model[0].bias.requires_grad_(False)
+    found = local_hessian(case.problem(), "0")
+    assert found.weight.names == ("0.weight",)
+    with pytest.raises(wc.WellcondError, match="frozen"):
+        found.weight.exact.layer("0.bias")
+
+
 def test_a_float32_model_has_float32_operators() -> None:
     case = ARCHITECTURES["mlp_tanh"]()
     problem = wc.Problem(case.model.float(), case.loss, (case.batch[0].float(), case.batch[1]))
     found = local_hessian(problem, "[0:2]")
     assert found.z.exact.dtype == found.weight.gauss_newton.dtype == torch.float32
-    assert_same(found.z.exact.dense(), reference("range").exact_z(), 1e-5)
-    assert_same(found.weight.exact.dense(), reference("range").exact_w(), 1e-5)
+    for part in ("z", "weight"):
+        assert_same(operator_of(found, part, "exact").dense(), reference("range").matrix(part, "exact"), 1e-5)
+
+
+def test_operators_work_in_inference_mode() -> None:
+    case = ARCHITECTURES["mlp_tanh"]()
+    with torch.inference_mode():
+        found = local_hessian(case.problem(), "[0:2]")
+        exact, gauss_newton = found.z.exact.dense(), found.weight.gauss_newton.dense()
+        largest = wc.eigenvalues(found.z.exact).values
+        values = wc.spectrum(found.z.gauss_newton).values
+        form = local_hessian(case.problem(), "0").closed_form().z.dense()
+    again = local_hessian(case.problem(), "[0:2]")
+    assert_same(exact, again.z.exact.dense(), 1e-14)
+    assert_same(gauss_newton, again.weight.gauss_newton.dense(), 1e-14)
+    assert float(largest[-1]) == pytest.approx(float(torch.linalg.eigvalsh(again.z.exact.dense())[-1]), rel=1e-2)
+    assert_same(values, torch.linalg.eigvalsh(again.z.gauss_newton.dense()), 1e-10)
+    w = case.model[0].weight.detach()
+    assert_same(form, torch.block_diag(*[w.T @ w] * 6), 1e-12)
+
+
+# dropout
+
+
+def test_a_block_sees_the_dropout_masks_of_its_pass() -> None:
+    model = seeded(
+        lambda: nn.Sequential(
+            nn.Linear(4, 6), nn.Dropout(0.5), nn.Linear(6, 5), nn.Tanh(), nn.Dropout(0.3), nn.Linear(5, 3)
+        )
+    )
+    x, y = normal(6, 4), integers(CLASSES, 6)
+    found = local_hessian(wc.Problem(model, nn.CrossEntropyLoss(), (x, y), dropout=7), "[2:5]")
+    with torch.random.fork_rng():
+        torch.manual_seed(7)
+        first = F.dropout(torch.ones(6, 6, dtype=torch.float64), 0.5)
+        second = F.dropout(torch.ones(6, 5, dtype=torch.float64), 0.3)
+    z = (model[0](x) * first).detach()
+    block = lambda z: torch.tanh(model[2](z)) * second  # noqa: E731
+    out = block(z).detach().requires_grad_()
+    (gradient,) = torch.autograd.grad(F.cross_entropy(model[5](out), y), out)
+    assert_same(found.target, out - gradient, 1e-12)
+    assert_same(found.z.gauss_newton.dense(), gauss_newton_by_hand(block, z), 1e-12)
+    off = local_hessian(wc.Problem(model, nn.CrossEntropyLoss(), (x, y)), "[2:5]")
+    assert_same(off.z.gauss_newton.dense(), gauss_newton_by_hand(lambda z: torch.tanh(model[2](z)), model[0](x)), 1e-12)
+
+
+# batches and later changes
+
+
+def test_the_first_batch_is_taken_and_said() -> None:
+    case = ARCHITECTURES["mlp_tanh"]()
+    parts = split(case.batch, [4, 2])
+    several, one = (local_hessian(case.problem(batches=batches), "0") for batches in (parts, parts[:1]))
+    assert several.input_shape == (4, 4)
+    assert several.loss == one.loss
+    assert "the first batch" in str(several)
+    assert "the first batch" not in str(one)
+    assert (one.cost.forwards, one.cost.backwards, several.cost.u) == (1, 1, 0.5)
+
+
+@pytest.mark.parametrize("through_data", [False, True])
+@pytest.mark.parametrize(("name", "block"), [("cnn_running", "[0:2]"), ("checkpointed", "1")])
+def test_later_changes_to_the_model_do_not_change_a_local_hessian(name: str, block: str, through_data: bool) -> None:
+    unchanged, changed = checkpointed(None) if name == "checkpointed" else CASES[name](), copy.deepcopy(CASES[name]())
+    expected, found = (local_hessian(case.problem(), block) for case in (unchanged, changed))
+    early = {matrix: operator_of(local_hessian(changed.problem(), block), *matrix) for matrix in MATRICES}
+    for matrix, operator in early.items():
+        assert_same(operator.dense(), operator_of(expected, *matrix).dense(), 1e-12)
+    tensors = [*changed.model.parameters(), *changed.model.buffers(), changed.batch[0]]
+    with torch.no_grad():
+        for t in tensors:
+            if through_data:
+                t.data = t.data + 1
+            else:
+                t.add_(1)
+    moved = [t.clone() for t in tensors]
+    for matrix, operator in early.items():
+        dense = operator_of(expected, *matrix).dense()
+        assert_same(operator.dense(), dense, 1e-12)
+        assert_same(operator_of(found, *matrix).dense(), dense, 1e-12)
+        if "gauss_newton" in matrix:
+            assert_same(wc.spectrum(operator).values, torch.linalg.eigvalsh(dense), 1e-10)
+    if block == "[0:2]":
+        assert_same(found.closed_form().z.blocks, expected.closed_form().z.blocks, 1e-12)
+    assert all(torch.equal(t, after) for t, after in zip(tensors, moved, strict=True))
+
+
+def test_rows_and_text_say_what_was_measured() -> None:
+    found = local_hessian(ARCHITECTURES["cnn_batch"]().problem(), "[0:2]")
+    rows = {row.quantity: row for row in found.rows(3)}
+    assert {(row.step, row.layer) for row in rows.values()} == {(3, "[0:2]")}
+    assert rows["back_matching_loss"].value == found.loss
+    change = float(found.output_gradient.norm() / found.call.output.detach().norm())
+    assert rows["target_change"].value == pytest.approx(change)
+    assert rows["input_entries"].value == 160
+    assert rows["parameters"].value == 63
+    text = str(found)
+    for part in (
+        "(5, 2, 4, 4) → H_z of side 160",
+        "H_W of side 63",
+        "batch statistics",
+        "eqs. 17",
+        "cost: 1 u",
+        "5 examples",
+    ):
+        assert part in text
+    assert repr(found) == f"LocalHessian('[0:2]', Conv2d → BatchNorm2d, loss={found.loss:.3g})"
+    assert "12, 0.self_attn.in_proj_weight to 0.norm2.bias → H_W" in str(measured("encoder_layer"))

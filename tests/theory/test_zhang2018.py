@@ -112,7 +112,7 @@ class TestBackMatching:
         mu, layers = 0.3, [linear(w) for w in self.weights]
         model = nn.Sequential(*(nn.Sequential(layer, nn.Tanh()) for layer in layers))
         problem = wc.Problem(model, nn.CrossEntropyLoss(), (self.inputs, self.labels))
-        found = back_matching(problem, lr=mu, blocks=["0", "1"])
+        found = back_matching(problem, lr=mu, layers=["0", "1"])
         z, (by_w, by_z) = self.forward(self.weights), self.gradients()
         for k, gradient in enumerate(by_w):
             assert_same(found.updates[f"{k}.0.weight"], -mu * gradient, 1e-13)
@@ -160,19 +160,22 @@ class TestFullyConnected:
         assert torch.allclose(values, doubles(*[0] * 5, *[1] * 4), atol=1e-14)
 
     @pytest.mark.parametrize("c", [0.25, 1.0, 4.0])
-    def test_equations_10_and_11_are_the_law_of_wtw_over_n(self, c: float) -> None:
-        rows, columns, sigma = int(240 * c), 240, 0.7
+    @pytest.mark.parametrize("sigma", [1.0, 0.7, 0.2])
+    def test_equations_10_and_11_are_the_law_of_wtw_over_n(self, c: float, sigma: float) -> None:
+        rows, columns = int(240 * c), 240
         values = torch.linalg.eigvalsh(gram(sigma * normal(rows, columns)))
-        law = marchenko_pastur(c, sigma)
-        assert law.distance(values / rows) < law.critical_value(columns) / 4
-        assert law.scaled(rows).distance(values) < law.critical_value(columns) / 4
+        law, critical = marchenko_pastur(c, sigma), MarchenkoPastur.critical_value(columns)
+        assert law.distance(values / rows) < critical / 4
+        assert law.scaled(rows).distance(values) < critical / 4
+        for other in (marchenko_pastur(2 * c, sigma), marchenko_pastur(c, 1.5 * sigma)):
+            assert other.distance(values / rows) > critical
 
     @pytest.mark.parametrize("c", [0.25, 1.0, 4.0])
-    def test_equations_10_and_11_as_printed_for_wtw_fail(self, c: float) -> None:
-        rows, columns = int(240 * c), 240
-        values = torch.linalg.eigvalsh(gram(normal(rows, columns)))
-        law = marchenko_pastur(c)
-        assert law.distance(values) > 2 * law.critical_value(columns)
+    @pytest.mark.parametrize("sigma", [1.0, 0.2])
+    def test_equations_10_and_11_as_printed_for_wtw_fail(self, c: float, sigma: float) -> None:
+        values = torch.linalg.eigvalsh(gram(sigma * normal(int(240 * c), 240)))
+        law = marchenko_pastur(c, sigma)
+        assert law.distance(values) > max(0.2, 2 * law.critical_value(240))
         assert float(values[-1]) > 10 * law.support[1]
 
 
@@ -219,6 +222,7 @@ class TestResidualBlock:
         gauss_newton, curvature, _ = self.parts(self.r)
         assert_same(self.exact(), gauss_newton - curvature, 1e-12)
         branch = jacobian(lambda z: residual(self.u, self.v, z), self.z)
+        assert_same(closed_forms.residual_z(branch), gauss_newton, 1e-12)
         assert_same(closed_forms.residual_z(branch, curvature), self.exact(), 1e-12)
 
     def test_equations_13_and_14_through_the_library(self) -> None:

@@ -128,8 +128,8 @@ class LocalOperator(TensorOperator):
         return part
 
     def _multiply(self, columns: Tensor) -> Tensor:
-        products = torch.zeros_like(columns.T)
         with naming_missing_derivatives(), self.call.measuring():
+            products = torch.zeros_like(columns.T)  # not before: in inference mode it could not be written to
             for row, column in zip(products, columns.T, strict=True):
                 parts = self._product(self._positions, self.split(column))
                 for place, part in zip(self.split(row), parts, strict=True):
