@@ -2,6 +2,7 @@ from __future__ import annotations
 
 import gzip
 import struct
+from collections.abc import Callable
 from pathlib import Path
 
 import pytest
@@ -117,56 +118,55 @@ def test_a_size_without_a_pooling_factor_is_refused(root: Path, size: int) -> No
         mnist(root, size=size)
 
 
-def test_a_wrong_magic_number_is_reported(root: Path) -> None:
-    content = (root / IMAGES).read_bytes()
-    (root / IMAGES).write_bytes(b"\x00\x00\x0d\x03" + content[4:])
-    with pytest.raises(CorruptData, match=rf"{IMAGES}: expected the magic number 0x00000803, found 0x00000d03"):
-        mnist(root)
+BYTES = COUNT * 784
+CORRUPT = {
+    "another magic number": (
+        IMAGES,
+        lambda content: b"\x00\x00\x0d\x03" + content[4:],
+        f"{IMAGES}: expected the magic number 0x00000803, found 0x00000d03",
+    ),
+    "labels for images": (
+        IMAGES,
+        lambda _: idx(torch.arange(COUNT).byte()) + bytes(100),
+        "expected the magic number 0x00000803, found 0x00000801",
+    ),
+    "other dimensions": (
+        IMAGES,
+        lambda _: idx(torch.zeros(COUNT, 20, 28).byte()),
+        r"expected items of shape \(28, 28\), found \(20, 28\)",
+    ),
+    "a byte too few": (
+        IMAGES,
+        lambda content: content[:-1],
+        f"{IMAGES}: expected {BYTES} bytes .* found {BYTES - 1}",
+    ),
+    "a byte too many": (
+        IMAGES,
+        lambda content: content + b"\x00",
+        f"{IMAGES}: expected {BYTES} bytes .* found {BYTES + 1}",
+    ),
+    "no header": (LABELS, lambda _: b"", f"{LABELS}: expected an idx header of 8 bytes, found 0"),
+    "half a header": (LABELS, lambda content: content[:7], f"{LABELS}: expected an idx header of 8 bytes, found 7"),
+    "an empty set": (LABELS, lambda _: idx(torch.zeros(0).byte()), "at least one item"),
+    "fewer labels": (
+        LABELS,
+        lambda _: idx(torch.zeros(COUNT - 1).byte()),
+        f"{LABELS}: expected {COUNT} labels.* found {COUNT - 1}",
+    ),
+    "a label beyond nine": (
+        LABELS,
+        lambda _: idx(torch.full((COUNT,), 10).byte()),
+        f"{LABELS}: expected labels in 0 to 9, found 10",
+    ),
+}
 
 
-def test_swapped_files_are_reported(root: Path) -> None:
-    (root / IMAGES).write_bytes((root / LABELS).read_bytes() + bytes(100))
-    with pytest.raises(CorruptData, match="expected the magic number 0x00000803, found 0x00000801"):
-        mnist(root)
-
-
-def test_other_dimensions_are_reported(root: Path) -> None:
-    (root / IMAGES).write_bytes(idx(torch.zeros(COUNT, 20, 28, dtype=torch.uint8)))
-    with pytest.raises(CorruptData, match=r"expected items of shape \(28, 28\), found \(20, 28\)"):
-        mnist(root)
-
-
-@pytest.mark.parametrize("change", [-1, 1])
-def test_a_byte_too_few_or_too_many_is_reported(root: Path, change: int) -> None:
-    content = (root / IMAGES).read_bytes()
-    (root / IMAGES).write_bytes(content[:-1] if change < 0 else content + b"\x00")
-    size = COUNT * 784
-    with pytest.raises(CorruptData, match=rf"{IMAGES}: expected {size} bytes .* found {size + change}"):
-        mnist(root)
-
-
-@pytest.mark.parametrize("size", [0, 7])
-def test_a_file_without_a_whole_header_is_reported(root: Path, size: int) -> None:
-    (root / LABELS).write_bytes((root / LABELS).read_bytes()[:size])
-    with pytest.raises(CorruptData, match=rf"{LABELS}: expected an idx header of 8 bytes, found {size}"):
-        mnist(root)
-
-
-def test_an_empty_set_is_reported(root: Path) -> None:
-    (root / LABELS).write_bytes(idx(torch.zeros(0, dtype=torch.uint8)))
-    with pytest.raises(CorruptData, match="at least one item"):
-        mnist(root)
-
-
-def test_fewer_labels_than_images_are_reported(root: Path) -> None:
-    (root / LABELS).write_bytes(idx(torch.zeros(COUNT - 1, dtype=torch.uint8)))
-    with pytest.raises(CorruptData, match=f"{LABELS}: expected {COUNT} labels.* found {COUNT - 1}"):
-        mnist(root)
-
-
-def test_a_label_beyond_nine_is_reported(root: Path) -> None:
-    (root / LABELS).write_bytes(idx(torch.full((COUNT,), 10, dtype=torch.uint8)))
-    with pytest.raises(CorruptData, match=f"{LABELS}: expected labels in 0 to 9, found 10"):
+@pytest.mark.parametrize(("name", "change", "message"), CORRUPT.values(), ids=CORRUPT)
+def test_a_file_that_does_not_hold_what_it_promises_is_reported(
+    root: Path, name: str, change: Callable[[bytes], bytes], message: str
+) -> None:
+    (root / name).write_bytes(change((root / name).read_bytes()))
+    with pytest.raises(CorruptData, match=message):
         mnist(root)
 
 

@@ -134,9 +134,9 @@ def test_it_prints_as_a_table_with_its_verdict() -> None:
     printed = str(result).splitlines()
     assert printed[0] == "Loss after 20 steps (mean of the last 2), by learning rate"
     assert [line.split() for line in printed[1:4]] == [
-        ["lr", "0.1", "1"],
-        ["sgd", "0.41", "diverged", "@", "3"],
-        ["bnp", "–", "–"],
+        ["lr", "sgd", "bnp"],
+        ["0.1", "0.41", "–"],
+        ["1", "diverged", "@", "3", "–"],
     ]
     assert printed[4:6] == ["bnp refused: no", result.verdict()]
     several = str(treatment(arm("sgd", {0.1: [1.0, 2.0, 4.0]})))

@@ -213,8 +213,8 @@ class Treatment(Result):
     def __str__(self) -> str:
         over = f", median (least to greatest) of {len(self.seeds)} seeds" if len(self.seeds) > 1 else ""
         title = f"Loss after {self.steps} steps (mean of the last {averaged_steps(self.steps)}{over}), by learning rate"
-        body = [[arm.name, *map(arm.cell, self.learning_rates)] for arm in self.arms.values()]
-        lines = [title, text_table(["lr", *(f"{lr:g}" for lr in self.learning_rates)], body)]
+        body = [[f"{lr:g}", *(arm.cell(lr) for arm in self.arms.values())] for lr in self.learning_rates]
+        lines = [title, text_table(["lr", *self.arms], body)]
         lines += [f"{name} refused: {reason}" for name, reason in self.refused.items()]
         lines += [f"note: {note}" for note in self.notes]
         return "\n".join([*lines, self.verdict(), str(self.cost)])
