@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import copy
 import random
+from collections.abc import Callable
 from typing import Any
 
 import numpy as np
@@ -12,7 +13,7 @@ import torch
 import torch.distributed
 import torch.nn.functional as F
 from torch import Tensor, nn
-from torch.nn.utils import parametrizations
+from torch.nn.utils.parametrizations import weight_norm
 from torch.utils.checkpoint import checkpoint
 from zoo import Mean, Recurrent
 
@@ -22,22 +23,30 @@ from wellcond.optim.scale_amended import ScaleAmendedSGD
 
 
 class Net(nn.Module):
-    """A stem, a block and a head, put together by the subclass."""
+    """A stem, a block and a head, put together as asked for; other layers may be given by name."""
 
-    def __init__(self) -> None:
+    def __init__(
+        self,
+        forward: Callable[[Any, Tensor], Any] = lambda net, x: net.head(net.block(net.start(x))),
+        block: Callable[[Any, Tensor], Tensor] = lambda net, x: net.inner_norm(net.inner(x)).relu_(),
+        **layers: nn.Module,
+    ) -> None:
         super().__init__()
+        self.how, self.how_block = forward, block
         self.head = nn.Linear(6, 3)  # registered against the order of the calls
         self.inner, self.inner_norm = nn.Linear(6, 6), nn.BatchNorm1d(6)
         self.stem, self.stem_norm = nn.Linear(4, 6), nn.BatchNorm1d(6)
+        for name, layer in layers.items():
+            setattr(self, name, layer)
 
     def start(self, x: Tensor) -> Tensor:
         return self.stem_norm(self.stem(x)).relu_()
 
     def block(self, x: Tensor) -> Tensor:
-        return self.inner_norm(self.inner(x)).relu_()
+        return self.how_block(self, x)
 
     def forward(self, x: Tensor) -> Any:
-        return self.head(self.block(self.start(x)))
+        return self.how(self, x)
 
 
 X = torch.randn(5, 4, generator=torch.Generator().manual_seed(0))
@@ -68,52 +77,29 @@ def test_the_order_is_that_of_the_forward_pass_not_of_the_names() -> None:
 # what is no chain
 
 
-class Residual(Net):
-    def forward(self, x: Tensor) -> Tensor:
-        x = self.start(x)
-        return self.head(x + self.block(x))
+def residual(net: Any, x: Tensor) -> Tensor:
+    x = net.start(x)
+    return net.head(x + net.block(x))
 
 
-class ResidualAtTheEnd(Net):
-    def forward(self, x: Tensor) -> Tensor:
-        x = self.block(self.start(x))
-        return self.head(x) + x[:, :3]
+def residual_at_the_end(net: Any, x: Tensor) -> Tensor:
+    x = net.block(net.start(x))
+    return net.head(x) + x[:, :3]
 
 
-class Concatenation(Net):
-    def __init__(self) -> None:
-        super().__init__()
-        self.head = nn.Linear(12, 3)
-
-    def forward(self, x: Tensor) -> Tensor:
-        x = self.start(x)
-        return self.head(torch.cat([x, self.block(x)], 1))
+def concatenation(net: Any, x: Tensor) -> Tensor:
+    x = net.start(x)
+    return net.head(torch.cat([x, net.block(x)], 1))
 
 
-class TwoHeads(Net):
-    def forward(self, x: Tensor) -> Any:
-        x = self.start(x)
-        return {"logits": self.head(x), "features": self.block(x)}
+def two_heads(net: Any, x: Tensor) -> Any:
+    x = net.start(x)
+    return {"logits": net.head(x), "features": net.block(x)}
 
 
-class CalledTwice(Net):
-    def forward(self, x: Tensor) -> Tensor:
-        return self.head(self.inner(self.inner(self.start(x))))
-
-
-class SharedNorm(Net):
-    def forward(self, x: Tensor) -> Tensor:
-        return self.head(self.stem_norm(self.inner(self.start(x))))
-
-
-class Tied(Net):
-    def __init__(self) -> None:
-        super().__init__()
-        self.again = nn.Linear(6, 6)
-        self.again.weight = self.inner.weight
-
-    def forward(self, x: Tensor) -> Tensor:
-        return self.head(self.again(self.block(self.start(x))))
+def peeking(net: Any, x: Tensor) -> Tensor:
+    net.inner.memory = x = net.stem(x)
+    return net.head(net.block(net.stem_norm(x)))
 
 
 class Adapted(nn.Linear):
@@ -127,12 +113,6 @@ class Adapted(nn.Linear):
         return super().forward(x) + self.adapter(x)
 
 
-class WithAdapter(Net):
-    def __init__(self) -> None:
-        super().__init__()
-        self.inner = Adapted()
-
-
 class Peeking(nn.Linear):
     """A layer that looks at something beside its input."""
 
@@ -142,47 +122,43 @@ class Peeking(nn.Linear):
         return super().forward(x) + self.memory.mean()
 
 
-class WithPeeking(Net):
-    def __init__(self) -> None:
-        super().__init__()
-        self.inner = Peeking(6, 6)
-
-    def forward(self, x: Tensor) -> Tensor:
-        self.inner.memory = x = self.stem(x)
-        return self.head(self.block(self.stem_norm(x)))
-
-
-class Unreached(Net):
-    def forward(self, x: Tensor) -> Tensor:
-        return self.stem_norm.bias * x.sum()
-
-
-def with_weight_norm() -> Net:
-    net = Net()
-    parametrizations.weight_norm(net.inner)
-    return net
-
-
-REFUSALS = {
-    "residual": (Residual, "the paths from 'inner' and 'stem' meet in an operation 'add' before 'head'"),
-    "residual_at_the_end": (ResidualAtTheEnd, "from 'head' and 'inner' meet in an operation 'add' before the output"),
-    "concatenation": (Concatenation, "the paths from 'inner' and 'stem' meet in an operation 'cat' before 'head'"),
-    "two_heads": (TwoHeads, "the paths from 'head' and 'inner' lead to different outputs"),
-    "called_twice": (CalledTwice, "'inner' is called more than once"),
-    "shared_norm": (SharedNorm, "'stem_norm' is called more than once"),
-    "tied": (Tied, "'inner' and 'again' share a parameter"),
-    "nested": (WithAdapter, "'inner.adapter' works inside another layer"),
-    "peeking": (WithPeeking, "'inner' uses more of the network than its own input"),
-    "no_layer": (Unreached, "no linear or convolutional layer lies on the way"),
-    "weight_norm": (with_weight_norm, "no formula for the scale of original0, original1 in 'inner.parametrizations"),
-}
+TIED, OTHER = nn.Linear(6, 6), nn.Linear(6, 6)
+TIED.weight = OTHER.weight
+REFUSALS: dict[str, tuple[dict[str, Any], str]] = {
+    "residual": (
+        {"forward": residual}, "the paths from 'inner' and 'stem' meet in an operation 'add' before 'head'",
+    ),
+    "residual_at_the_end": (
+        {"forward": residual_at_the_end}, "from 'head' and 'inner' meet in an operation 'add' before the output",
+    ),
+    "concatenation": (
+        {"forward": concatenation, "head": nn.Linear(12, 3)},
+        "the paths from 'inner' and 'stem' meet in an operation 'cat' before 'head'",
+    ),
+    "two_heads": ({"forward": two_heads}, "the paths from 'head' and 'inner' lead to different outputs"),
+    "called_twice": ({"block": lambda net, x: net.inner(net.inner(x))}, "'inner' is called more than once"),
+    "shared_norm": ({"block": lambda net, x: net.stem_norm(net.inner(x))}, "'stem_norm' is called more than once"),
+    "tied": (
+        {"block": lambda net, x: net.again(net.inner(x)), "again": TIED, "inner": OTHER},
+        "'inner' and 'again' share a parameter",
+    ),
+    "nested": ({"inner": Adapted()}, "'inner.adapter' works inside another layer"),
+    "peeking": ({"forward": peeking, "inner": Peeking(6, 6)}, "'inner' uses more of the network than its own input"),
+    "no_layer": (
+        {"forward": lambda net, x: net.stem_norm.bias * x.sum()}, "no linear or convolutional layer lies on the way",
+    ),
+    "weight_norm": (
+        {"inner": weight_norm(nn.Linear(6, 6))},
+        "no formula for the scale of original0, original1 in 'inner.parametrizations",
+    ),
+}  # fmt: skip
 
 
 @pytest.mark.parametrize("how", ["traced", "watched"])
 @pytest.mark.parametrize("name", REFUSALS)
 def test_what_is_no_chain_is_refused_by_the_place(name: str, how: str) -> None:
-    build, place = REFUSALS[name]
-    model = build()
+    changes, place = REFUSALS[name]
+    model = Net(**changes)
     with pytest.raises(Unsupported) as refusal:
         first_pass(model, how)
     assert place in str(refusal.value)
@@ -215,44 +191,36 @@ def test_layers_without_a_formula_are_refused(model: nn.Module, inputs: Tensor, 
 # what is one although it branches
 
 
-class Swish(Net):
-    def block(self, x: Tensor) -> Tensor:
-        x = self.inner_norm(self.inner(x))
-        return x * torch.sigmoid(x) + x.relu()
+def swish(net: Any, x: Tensor) -> Tensor:
+    x = net.inner_norm(net.inner(x))
+    return x * torch.sigmoid(x) + x.relu()
 
 
-class HandWrittenNorm(Net):
-    def block(self, x: Tensor) -> Tensor:
-        x = self.inner(x)
-        return (self.inner_norm(x) - x.mean(0)) / x.std(0)
+def hand_written_norm(net: Any, x: Tensor) -> Tensor:
+    x = net.inner(x)
+    return (net.inner_norm(x) - x.mean(0)) / x.std(0)
 
 
-class DataBeside(Net):
+def data_beside(net: Any, x: Tensor) -> Tensor:
     """The data come in again: nothing that is trained is passed by."""
-
-    def block(self, x: Tensor) -> Tensor:
-        return super().block(x) + X.sum(1, keepdim=True)
+    return net.inner_norm(net.inner(x)) + X.sum(1, keepdim=True)
 
 
-class Checkpointed(Net):
-    def block(self, x: Tensor) -> Tensor:
-        return checkpoint(super().block, x, use_reentrant=False)
+def checkpointed(net: Any, x: Tensor) -> Tensor:
+    return checkpoint(lambda x: net.inner_norm(net.inner(x)).relu(), x, use_reentrant=False)
 
 
-class InPlaceOnTokens(Net):
+def in_place_on_tokens(net: Any, x: Tensor) -> Tensor:
     """The output of a linear layer on tokens is a view; in-place changes of it rewrite its history."""
-
-    def forward(self, x: Tensor) -> Tensor:
-        x = self.stem_norm(self.stem(x))
-        x = self.inner(x.unsqueeze(1)).relu_()
-        x += 1
-        return self.head(self.inner_norm(x.squeeze(1)))
+    x = net.inner(x.unsqueeze(1)).relu_()
+    x += 1
+    return net.inner_norm(x.squeeze(1))
 
 
 @pytest.mark.parametrize("how", ["traced", "watched"])
-@pytest.mark.parametrize("net", [Net, Swish, HandWrittenNorm, DataBeside, Checkpointed, InPlaceOnTokens])
-def test_what_branches_between_two_layers_is_still_a_chain(net: type[Net], how: str) -> None:
-    assert backward_factors(first_pass(net(), how)) == EXPECTED
+@pytest.mark.parametrize("block", [swish, hand_written_norm, data_beside, checkpointed, in_place_on_tokens])
+def test_what_branches_between_two_layers_is_still_a_chain(block: Any, how: str) -> None:
+    assert backward_factors(first_pass(Net(block=block), how)) == EXPECTED
 
 
 # watching
@@ -381,20 +349,15 @@ def test_compiled_layers_that_cannot_be_watched_are_traced(what: str) -> None:
 # nothing changed
 
 
-class Random(Net):
-    def __init__(self) -> None:
-        super().__init__()
-        self.dropout = nn.Dropout(0.5)
-        self.register_buffer("calls", torch.zeros(()))
-
-    def forward(self, x: Tensor) -> Tensor:
-        random.random(), np.random.rand()
-        self.calls += 1
-        return super().forward(self.dropout(x))
+def random_forward(net: Any, x: Tensor) -> Tensor:
+    random.random(), np.random.rand()
+    net.calls += 1
+    return net.head(net.block(net.start(net.dropout(x))))
 
 
 def test_tracing_leaves_the_model_and_the_generators_as_they_were() -> None:
-    model = Random()
+    model = Net(random_forward, dropout=nn.Dropout(0.5))
+    model.register_buffer("calls", torch.zeros(()))
     model.stem_norm.eval()
     model.inner.weight.requires_grad_(False)
     model(X).sum().backward()

@@ -91,14 +91,6 @@ def test_ghosts_of_one_example_are_instance_normalisation(dims: str) -> None:
     assert_same(layer(x), F.instance_norm(x, weight=layer.weight, bias=layer.bias, eps=layer.eps), 1e-12)
 
 
-@pytest.mark.parametrize("dims", SHAPES)
-def test_evaluation_knows_no_ghosts(dims: str) -> None:
-    layer, x = ghost(dims, 2), batch(dims)
-    layer(batch(dims, 1))
-    layer.eval()
-    assert_same(torch.cat([layer(one) for one in x.split(1)]), layer(x), 1e-12)
-
-
 def test_ghosts_of_one_value_are_refused_with_the_cure() -> None:
     with pytest.raises(ValueError, match="ghost_size of 2 or more"):
         GhostBatchNorm1d(CHANNELS, ghost_size=1)(torch.zeros(6, CHANNELS))
