@@ -34,14 +34,14 @@ IN_ONE_FILE_ONLY: dict[str, str] = {}  # the start of a name, and the reason why
 Values = dict[str, Any]
 MEASUREMENTS: dict[Callable[[Any], Values], Callable[[], Iterable[tuple[str, Any]]]] = {}
 """Functions from a subject, such as a problem, to named values; and what lists the subjects with their names."""
-RATE = "value low high lambda_max matvecs groups.together groups.alone.value batches.value batches.low batches.high"
+RATE = "value low high lambda_max matvecs groups.proportional groups.separate.value batches.value batches.low batches.high"
 OPTIMIZERS: dict[str, Callable[[nn.Module], Any]] = {
     "sgd": lambda m: SGD(m.parameters(), lr=0.1, momentum=0.9, nesterov=True, weight_decay=1e-2),
     "adam": lambda m: Adam(m.parameters(), lr=1e-2),
     "groups": lambda m: SGD([{"params": [p], "lr": 0.1 / p.dim()} for p in m.parameters()], lr=0.1, momentum=0.9),
     "bnp sgd": lambda m: wc.BNP(m, SGD(m.parameters(), lr=0.1, momentum=0.9), rho=0.5).optimizer,
     "bnp adam": lambda m: wc.BNP(m, Adam(m.parameters(), lr=1e-2), rho=0.5, means="kernel").optimizer,
-    "bnp last": lambda m: wc.BNP(m, SGD(m.parameters(), lr=0.1), include=[*m._modules][-1]).optimizer,
+    "bnp last": lambda m: wc.BNP(m, SGD(m.parameters(), lr=0.1), layers=[*m._modules][-1]).optimizer,
     "lars": lambda m: wc.LARS(m.parameters(), lr=0.05, momentum=0.9, weight_decay=1e-3),
     "lsalr": lambda m: wc.LSALR(m.parameters(), lr=0.05, momentum=0.9, nesterov=True),
 }
@@ -91,7 +91,7 @@ def curvature(problem: wc.Problem) -> Values:
     found["block"] = {kind: A.layer(first).dense() for kind, A in operators.items()}
     found["block spectrum"] = {kind: wc.spectrum(A.layer(first)).values for kind, A in operators.items()}
     found["dense"] = operators["hessian"].dense() if problem.size < 200 else {}
-    found["parameter"] = wc.Fisher(problem, labels="sample", params=[first], samples=3).dense()
+    found["parameter"] = wc.Fisher(problem, labels="sample", layers=[first], samples=3).dense()
     found["ends"], values = spectrum_of(operators["hessian"]), wc.spectrum(operators["ggn"]).values
     found["kappa"] = {p: wc.condition_number(values, p=p) for p in (0.01, 0.02, 0.05, 1.0)}
     return found | {"values": values, "rank": wc.numerical_rank(values)}
@@ -99,7 +99,7 @@ def curvature(problem: wc.Problem) -> Values:
 
 def spectrum_of(operator: Any) -> Values:
     """Errors are in one array with their values, in units of which they are small."""
-    density, trace = wc.density(operator, probes=3, steps=6, points=50), wc.trace(operator, tol=0.3)
+    density, trace = wc.density(operator, probes=3, iterations=6, points=50), wc.trace(operator, tol=0.3)
     found = pick(density, "grid density error nodes weights width matvecs")
     for which in ("largest", "smallest", "both"):
         ends = wc.eigenvalues(operator, k=2, which=which, tol=1e-2)
@@ -118,10 +118,10 @@ def network_and_layers(problem: wc.Problem) -> Values:
     found["line"] = pick(wc.loss_slice(problem, ["random"], extent=0.5, points=5), "coordinates losses")
     found["plane"] = wc.loss_slice(problem, ["gradient", "eigenvector"], points=3, filter_normalised=False).losses
     numbers = [f"{m}.values {m}.lambda_max {m}.kappa {m}.rank {m}.trace" for m in ("x", "g", "kronecker", "fisher")]
-    for form, labels in itertools.product(["position", "patch"], ["data", "sample", "model"]):
-        table = unless_refused(wc.conditioning, problem, form=form, labels=labels, fisher_up_to=40)
-        factors = getattr(unless_refused(wc.kronecker_factors, problem, form=form, labels=labels), "layers", {})
-        found[f"{form} {labels}"] = pick(table, " ".join(numbers)) | pick(factors, "x.mean x.count g.mean g.count")
+    for rows, labels in itertools.product(["position", "patch"], ["data", "sample", "model"]):
+        table = unless_refused(wc.conditioning, problem, convolution=rows, labels=labels, fisher_up_to=40)
+        factors = getattr(unless_refused(wc.kronecker_factors, problem, convolution=rows, labels=labels), "layers", {})
+        found[f"{rows} {labels}"] = pick(table, " ".join(numbers)) | pick(factors, "x.mean x.count g.mean g.count")
     return found
 
 
@@ -137,7 +137,7 @@ def remedies(build: Callable[[], Case]) -> Values:
         torch.manual_seed(0)  # of dropout
         case = build()
         problem, optimizer = case.problem(), unless_refused(make, case.model)
-        before = wc.activations(problem, bins=10, span=(-2.0, 2.0) if label == "sgd" else None)
+        before = wc.activations(problem, bins=10, bounds=(-2.0, 2.0) if label == "sgd" else None)
         for _ in range(5 if optimizer else 0):
             optimizer.zero_grad()
             case.loss(case.model(inputs), targets).backward()
@@ -159,7 +159,7 @@ def local(problem: wc.Problem) -> Values:
     blocks = [name for name, _ in problem.model.named_modules() if name.count(".") < 2]
     for block, last in itertools.product([*blocks, "[0:2]", "[2:5]"], ["loss", "squared"]):
         if hessian := unless_refused(wc.local_hessian, problem, block, last=last):
-            forms = {name: unless_refused(hessian.closed_form, name) for name in ("differentiated", "constant")}
+            forms = {name: unless_refused(hessian.closed_form, name) for name in ("batch", "detached")}
             found[f"{block} {last}"] = pick(hessian, "target loss") | pick(forms, "z weight")
             for part in ("z", "weight"):
                 found[f"{block} {last} {part}"] = unless_refused(pick, hessian, f"{part}.exact {part}.gauss_newton")
