@@ -10,7 +10,7 @@ from __future__ import annotations
 
 import argparse
 import math
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterator, Mapping
 from dataclasses import fields, replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Literal
@@ -20,9 +20,9 @@ from torch import Tensor
 
 from wellcond.meanfield import Architecture, predict
 from wellcond.meanfield.feature_maps import Convolution
-from wellcond.meanfield.moments import Kernel, Moments, float64
+from wellcond.meanfield.moments import Kernel, Moments, Number, float64
 from wellcond.meanfield.prediction import LayerContribution, contributions
-from wellcond.meanfield.stages import Nonlinearity, Number, Residual, Stage, Variant
+from wellcond.meanfield.stages import Nonlinearity, Stage, Variant, mapped
 from wellcond.stability.limits import DEFAULT_MOMENTUM, heavy_ball_limit
 
 if TYPE_CHECKING:
@@ -79,20 +79,15 @@ def printed_contributions(
     architecture = Architecture.parse(network) if isinstance(network, str) else network
     if gamma is not None:
         architecture = replace(architecture, gamma=gamma)
-    return contributions(_as_printed(architecture.stages()), Moments.independent(), "detached")
+    return contributions(mapped(architecture.stages(), _as_printed), Moments.independent(), "detached")
 
 
-def _as_printed(stages: Sequence[Stage]) -> list[Stage]:
-    found: list[Stage] = []
-    for stage in stages:
-        if isinstance(stage, Residual):
-            stage = Residual(_as_printed(stage.branch), _as_printed(stage.shortcut))
-        elif isinstance(stage, Nonlinearity) and stage.norm == "batch":
-            stage = PrintedNorm(**{f.name: getattr(stage, f.name) for f in fields(stage)})
-        elif isinstance(stage, Convolution):
-            stage = PrintedConvolution(**{f.name: getattr(stage, f.name) for f in fields(stage)})
-        found.append(stage)
-    return found
+def _as_printed(stage: Stage) -> Stage:
+    if isinstance(stage, Nonlinearity) and stage.norm == "batch":
+        return PrintedNorm(**{f.name: getattr(stage, f.name) for f in fields(stage)})
+    if isinstance(stage, Convolution):
+        return PrintedConvolution(**{f.name: getattr(stage, f.name) for f in fields(stage)})
+    return stage
 
 
 def figure_1(

@@ -11,20 +11,18 @@ from __future__ import annotations
 
 import math
 import re
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterator
 from dataclasses import dataclass, replace
-from numbers import Real
 from typing import Any, Literal
 
-import numpy as np
 import torch
 from torch import Tensor
 from torch.nn import functional as F
 
 from wellcond.meanfield.feature_maps import Convolution, Flatten, GlobalPool, Window
 from wellcond.meanfield.gaussian import Activation, PiecewiseLinear, Smooth
-from wellcond.meanfield.moments import float64
-from wellcond.meanfield.stages import Affine, Nonlinearity, Norm, Number, Residual, Stage
+from wellcond.meanfield.moments import Number, check_number, float64, grid_of
+from wellcond.meanfield.stages import Affine, Nonlinearity, Norm, Residual, Stage
 
 Parameters = Literal["weights", "all"]
 
@@ -32,13 +30,8 @@ ACTIVATIONS: dict[str, Activation] = {
     "relu": PiecewiseLinear(0.0),
     "leaky_relu": PiecewiseLinear(0.01),
     "linear": PiecewiseLinear(1.0),
-    "tanh": Smooth("tanh", torch.tanh),
-    "erf": Smooth("erf", torch.erf),
-    "sigmoid": Smooth("sigmoid", torch.sigmoid),
-    "gelu": Smooth("gelu", F.gelu),
-    "silu": Smooth("silu", F.silu),
-    "softplus": Smooth("softplus", F.softplus),
-    "mish": Smooth("mish", F.mish),
+    **{f.__name__: Smooth(f.__name__, f) for f in (torch.tanh, torch.erf, torch.sigmoid, F.gelu, F.silu)},
+    **{f.__name__: Smooth(f.__name__, f) for f in (F.softplus, F.mish)},
 }
 NORMS: dict[str, Norm] = {"bn": "batch", "ln": "layer", "vanilla": "none"}
 NUMBER = r"([+-]?(?:\d+\.?\d*|\.\d+)(?:e[+-]?\d+)?)"
@@ -57,12 +50,6 @@ WORDS: dict[str, tuple[str, Callable[[str], Any]]] = {
 }
 """The words that may stand in any order, and the argument of `Architecture` that each sets."""
 CONVOLUTIONAL = {"kernel", "stride", "padding", "outputs", "head"}
-BOUNDS: dict[str, tuple[str, Callable[[float], bool]]] = {
-    "gamma": ("above 0", lambda x: x > 0),
-    "sigma_w2": ("above 0", lambda x: x > 0),
-    "sigma_b2": ("0 or above", lambda x: x >= 0),
-    "padding": ("0 or above", lambda x: x >= 0),
-}
 EXAMPLES = """
     fc 784-1000-1000-1000-10
     fc 784-300-300-10 tanh vanilla sigma_w2=1.5
@@ -223,7 +210,8 @@ class Architecture:
                 stages[-1:] = [Residual([stages[-1], layer])]
             else:
                 stages.append(layer)
-            stages.append(Nonlinearity(f"norm{k + 1}", activation, self.norm, gamma, trains_all))
+            positions = math.prod(self.sizes[k + 1])
+            stages.append(Nonlinearity(f"norm{k + 1}", activation, self.norm, gamma, trains_all, positions))
         positions = 1
         if self.is_convolutional:
             stages.append(Flatten() if self.head == "flatten" else GlobalPool())
@@ -257,30 +245,6 @@ def activation_named(name: str | Activation) -> Activation:
     if name not in ACTIVATIONS:
         raise ValueError(f"there is no activation {name!r} here; choose one of {', '.join(ACTIVATIONS)}.")
     return ACTIVATIONS[name]
-
-
-def check_number(name: str, value: Number) -> None:
-    """Raise unless the value can be the argument of `Architecture` that has this name."""
-    allowed, holds = BOUNDS.get(name, ("1 or above", lambda x: x >= 1))
-    if not isinstance(value, (Real, Tensor)) or (isinstance(value, Tensor) and value.is_complex()):
-        raise TypeError(f"{name} is of type {type(value).__name__}; it must be a real number, or a tensor of them.")
-    if isinstance(value, Tensor) and not value.numel():
-        raise ValueError(f"{name} is a tensor without elements; give one for every network of the grid.")
-    for x in value.flatten().tolist() if isinstance(value, Tensor) else (value,):
-        if not math.isfinite(x):
-            raise ValueError(f"{name} is {x}; it must be finite and {allowed}.")
-        if not holds(x):
-            raise ValueError(f"{name} is {x}; it must be {allowed}.")
-
-
-def grid_of(numbers: Mapping[str, Number]) -> torch.Size:
-    """The shape to which numbers broadcast, by name."""
-    shapes = {name: tuple(value.shape) for name, value in numbers.items() if isinstance(value, Tensor)}
-    try:
-        return torch.Size(np.broadcast_shapes(*shapes.values()))
-    except ValueError as error:
-        listed = ", ".join(f"{name} {shape}" for name, shape in shapes.items())
-        raise ValueError(f"tensors of these shapes do not broadcast to one grid: {listed}.") from error
 
 
 def _options(text: str, words: str, *, is_convolutional: bool) -> dict[str, Any]:

@@ -34,15 +34,7 @@ MOST_POSITIONS = 4096
 
 @dataclass(frozen=True)
 class Window:
-    """The sites that a convolution or a pooling looks at, each attribute as (height, width).
-
-    Attributes:
-        size: Of the map it moves over.
-        kernel: Its sites.
-        stride: Its steps.
-        padding: Zeros on each side of the map.
-        dilation: The distance of its sites.
-    """
+    """The sites that a convolution or a pooling sees of a map of `size`, each attribute as (height, width)."""
 
     size: tuple[int, int]
     kernel: tuple[int, int]
@@ -167,11 +159,7 @@ class Field(PairKernel):
 
 @dataclass(frozen=True, kw_only=True)
 class Convolution(Affine):
-    """A convolution, whose fan_in is channels × kernel sites. On `Moments` it has no padding, or is taken to have none.
-
-    Attributes:
-        window: The sites it looks at.
-    """
+    """A convolution, whose fan_in is channels × kernel sites. On `Moments` it is taken to have no padding."""
 
     window: Window
 
@@ -235,11 +223,7 @@ class GlobalPool(_Head):
 
 @dataclass(frozen=True)
 class AveragePool(Stage):
-    """The mean over a window, zeros outside included.
-
-    Attributes:
-        window: The sites it looks at.
-    """
+    """The mean over a window, zeros outside included."""
 
     window: Window
     name = "average pooling"

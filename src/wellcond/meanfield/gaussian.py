@@ -71,9 +71,6 @@ class Activation(ABC):
 class PiecewiseLinear(Activation):
     """The function that is x for x > 0 and slope·x otherwise: ReLU (slope 0), leaky ReLU, the identity (slope 1).
 
-    Attributes:
-        slope: Below 0.
-
     Example:
         >>> relu = PiecewiseLinear(0.0)
         >>> one, zero = torch.tensor(1.0), torch.tensor(0.0)
@@ -117,12 +114,7 @@ class PiecewiseLinear(Activation):
 
 @dataclass(frozen=True)
 class Smooth(Activation):
-    """Any differentiable function, by quadrature.
-
-    Attributes:
-        name: How it is shown.
-        function: φ, elementwise.
-    """
+    """Any differentiable function, by quadrature."""
 
     name: str
     function: Function

@@ -183,7 +183,8 @@ def _norm(step: Step, x: Signal, kind: Literal["batch", "layer"]) -> Signal:
             step.remarks.append(f"its γ differ by {100 * spread / size:.0f} %; their root mean square counts")
     if beta > 0:
         step.remarks.append(f"its β are {float(beta):.2g}, which is taken as 0")
-    return x.normed(Nonlinearity(step.name, LINEAR, kind, gamma, _is_trained(weight) or _is_trained(bias)))
+    trains, positions = _is_trained(weight) or _is_trained(bias), math.prod(x.size or (1,))
+    return x.normed(Nonlinearity(step.name, LINEAR, kind, gamma, trains, positions))
 
 
 # activations

@@ -12,14 +12,25 @@ from __future__ import annotations
 
 import math
 from abc import ABC, abstractmethod
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass, replace
+from numbers import Real
 from typing import Self
 
+import numpy as np
 import torch
 from torch import Tensor
 
 from wellcond.meanfield.gaussian import Activation, Expectation
+
+Number = float | Tensor
+"""Of one network, or a tensor for a grid of networks."""
+BOUNDS: dict[str, tuple[str, Callable[[float], bool]]] = {
+    "gamma": ("above 0", lambda x: x > 0),
+    "sigma_w2": ("above 0", lambda x: x > 0),
+    "sigma_b2": ("0 or above", lambda x: x >= 0),
+    "padding": ("0 or above", lambda x: x >= 0),
+}
 
 
 class Kernel(ABC):
@@ -64,10 +75,7 @@ class Kernel(ABC):
     def without_statistics(self, a: Self, activation: Activation, gamma2: Tensor) -> Self:
         """The moments of g − E g − u E[u g] with g φ'(a) for g: the gradient through a batch's mean and variance.
 
-        Args:
-            a: The moments of γu, u standardised.
-            activation: φ.
-            gamma2: γ².
+        `a` are the moments of γu, u standardised, and `gamma2` is γ².
         """
 
     @abstractmethod
@@ -91,6 +99,10 @@ class Kernel(ABC):
         """Sums over pairs of positions, where there are positions: what shared parameters see of a gradient."""
         return self
 
+    def among(self, examples: int) -> Kernel:
+        """The moments of N examples instead of very many; given ones are as many as they are."""
+        return self
+
     def share_of(self, total: Self) -> Tensor:
         """What this term of a sum adds to its `top`: the shares of all terms add up to it."""
         return self.top()
@@ -112,13 +124,7 @@ class Kernel(ABC):
 
 @dataclass(frozen=True)
 class PairKernel(Kernel):
-    """Moments of one example and of two different ones. Examples are alike, so these two stand for all.
-
-    Attributes:
-        same: Of one example.
-        pair: Of two different examples.
-        examples: Their number N, infinity for very many.
-    """
+    """Moments of one example (`same`) and of two different ones (`pair`), which stand for all N examples."""
 
     same: Tensor
     pair: Tensor
@@ -139,6 +145,9 @@ class PairKernel(Kernel):
     def each(self, change: Callable[[Tensor], Tensor]) -> Self:
         """The same change made to both."""
         return replace(self, same=change(self.same), pair=change(self.pair))
+
+    def among(self, examples: int) -> Self:
+        return replace(self, examples=float(examples))
 
     def mean(self) -> Tensor:
         """Over all pairs of examples, of which a share 1/N are pairs of one with itself."""
@@ -210,7 +219,10 @@ class Moments(PairKernel):
         return self.same, self.pair
 
 
-def float64(value: float | Tensor) -> Tensor:
+# numbers, of one network or of a grid
+
+
+def float64(value: Number) -> Tensor:
     """A number, or a grid of numbers, in double precision."""
     return torch.as_tensor(value, dtype=torch.float64)
 
@@ -218,3 +230,27 @@ def float64(value: float | Tensor) -> Tensor:
 def diagonal(matrix: Tensor) -> Tensor:
     """(..., n, n) → (..., n)."""
     return matrix.diagonal(dim1=-2, dim2=-1)
+
+
+def check_number(name: str, value: Number) -> None:
+    """Raise unless the value can be the argument of `Architecture` that has this name."""
+    allowed, holds = BOUNDS.get(name, ("1 or above", lambda x: x >= 1))
+    if not isinstance(value, (Real, Tensor)) or (isinstance(value, Tensor) and value.is_complex()):
+        raise TypeError(f"{name} is of type {type(value).__name__}; it must be a real number, or a tensor of them.")
+    if isinstance(value, Tensor) and not value.numel():
+        raise ValueError(f"{name} is a tensor without elements; give one for every network of the grid.")
+    for x in value.flatten().tolist() if isinstance(value, Tensor) else (value,):
+        if not math.isfinite(x):
+            raise ValueError(f"{name} is {x}; it must be finite and {allowed}.")
+        if not holds(x):
+            raise ValueError(f"{name} is {x}; it must be {allowed}.")
+
+
+def grid_of(numbers: Mapping[str, Number]) -> torch.Size:
+    """The shape to which numbers broadcast, by name."""
+    shapes = {name: tuple(value.shape) for name, value in numbers.items() if isinstance(value, Tensor)}
+    try:
+        return torch.Size(np.broadcast_shapes(*shapes.values()))
+    except ValueError as error:
+        listed = ", ".join(f"{name} {shape}" for name, shape in shapes.items())
+        raise ValueError(f"tensors of these shapes do not broadcast to one grid: {listed}.") from error

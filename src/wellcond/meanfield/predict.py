@@ -12,10 +12,10 @@ import torch
 from torch import Tensor, nn
 
 from wellcond.errors import NonFinite, Unsupported
-from wellcond.meanfield.architecture import Architecture, Parameters, check_number, grid_of
+from wellcond.meanfield.architecture import Architecture, Parameters
 from wellcond.meanfield.feature_maps import Convolution, Field
 from wellcond.meanfield.gram import Gram
-from wellcond.meanfield.moments import Kernel, Moments, PairKernel, float64
+from wellcond.meanfield.moments import Kernel, Moments, Number, check_number, float64, grid_of
 from wellcond.meanfield.prediction import (
     LayerContribution,
     Loss,
@@ -29,12 +29,11 @@ from wellcond.meanfield.reader import check_finite, read
 from wellcond.meanfield.stages import (
     Affine,
     Nonlinearity,
-    Number,
-    Residual,
     Stage,
     Variant,
     every,
     has_batchnorm,
+    mapped,
     with_means,
 )
 from wellcond.network.calling import tensors_in, unwrapped
@@ -219,7 +218,8 @@ def _subject(
     architecture = Architecture.parse(network) if isinstance(network, str) else network
     changed: dict[str, Any] = {} if width is None else {"hidden": (width,) * len(architecture.hidden)}
     architecture = replace(architecture, **changes, **changed)
-    start = _among(_start(architecture, inputs, examples), examples)
+    start = _start(architecture, inputs, examples)
+    start = start if examples is None else start.among(examples)
     # moments of positions are large: one network of a grid at a time
     networks = architecture.each() if isinstance(start, Field) else [architecture]
     stages = [one.stages(parameters or "weights") for one in networks]
@@ -251,33 +251,23 @@ def _of_module(
     grid = grid_of(changes)
     reading = read(module, inputs)
     start = reading.input_moments
-    stages = with_means(list(_changed(reading.stages, changes, parameters)), start)
+    numbers = {name: float64(value) for name, value in changes.items()}
+    stages = with_means(mapped(reading.stages, lambda stage: _changed(stage, numbers, parameters)), start)
     if examples is not None and isinstance(start, Moments) and any(isinstance(s, Convolution) for s in every(stages)):
         start = Field.independent(math.prod(inputs[1:]))  # as in `_start`
-    return _Subject(type(module).__name__, [stages], _among(start, examples), reading.outputs, grid, reading.notes)
+    start = start if examples is None else start.among(examples)
+    return _Subject(type(module).__name__, [stages], start, reading.outputs, grid, reading.notes)
 
 
-def _changed(stages: Sequence[Stage], changes: dict[str, Number], parameters: Parameters) -> Iterator[Stage]:
-    """The stages with other numbers, or with only weights among the parameters."""
-    numbers: dict[str, Any] = {name: float64(value) for name, value in changes.items()}
-    for stage in stages:
-        if isinstance(stage, Residual):
-            yield Residual(*(list(_changed(path, changes, parameters)) for path in (stage.branch, stage.shortcut)))
-        elif isinstance(stage, Affine):
-            trains = stage.trains_bias and parameters == "all"
-            yield replace(stage, trains_bias=trains, **{k: v for k, v in numbers.items() if k != "gamma"})
-        elif isinstance(stage, Nonlinearity) and stage.norm != "none":
-            trains = stage.trains_affine and parameters == "all"
-            yield replace(stage, trains_affine=trains, gamma=numbers.get("gamma", stage.gamma))
-        else:
-            yield stage
-
-
-def _among(moments: Kernel, examples: int | None) -> Kernel:
-    """The moments of N examples instead of very many; given ones are as many as they are."""
-    if examples is None or not isinstance(moments, PairKernel):
-        return moments
-    return replace(moments, examples=float(examples))
+def _changed(stage: Stage, numbers: dict[str, Any], parameters: Parameters) -> Stage:
+    """A stage with other numbers, or with only weights among the parameters."""
+    if isinstance(stage, Affine):
+        trains = stage.trains_bias and parameters == "all"
+        return replace(stage, trains_bias=trains, **{k: v for k, v in numbers.items() if k != "gamma"})
+    if isinstance(stage, Nonlinearity) and stage.norm != "none":
+        trains = stage.trains_affine and parameters == "all"
+        return replace(stage, trains_affine=trains, gamma=numbers.get("gamma", stage.gamma))
+    return stage
 
 
 # problems and losses

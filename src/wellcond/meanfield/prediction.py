@@ -13,14 +13,12 @@ import torch
 from torch import Tensor
 
 from wellcond.errors import InvalidProblem, OutputError
-from wellcond.meanfield.feature_maps import AveragePool, Convolution, Field, Flatten, GlobalPool
+from wellcond.meanfield.feature_maps import Field
 from wellcond.meanfield.gram import Gram
-from wellcond.meanfield.moments import Kernel, PairKernel, float64
+from wellcond.meanfield.moments import Kernel, Number, PairKernel, float64
 from wellcond.meanfield.stages import (
     Affine,
     Nonlinearity,
-    Number,
-    Residual,
     Stage,
     Variant,
     every,
@@ -243,32 +241,13 @@ def cautions(stages: Sequence[Stage], start: Kernel) -> Iterator[str]:
     examples = start.matrix.shape[-1] if isinstance(start, Gram) else math.inf
     examples = start.examples if isinstance(start, PairKernel) else examples
     if isinstance(start, Field):
-        few = [(int(n * examples), name) for name, n in _positions(stages, start.positions) if n * examples < FEW]
-        if few:
-            values, name = min(few)
-            yield f"BatchNorm {name} sees only {values} values per channel: with so few the prediction is too low"
+        norms = [s for s in every(stages) if isinstance(s, Nonlinearity) and s.norm == "batch"]
+        values, name = min(((norm.positions * examples, norm.name) for norm in norms), default=(FEW, ""))
+        if values < FEW:
+            yield f"BatchNorm {name} sees only {values:.0f} values per channel: with so few the prediction is too low"
     nonlinearities = [stage for stage in every(stages) if isinstance(stage, Nonlinearity)]
     if examples < FEW and has_batchnorm(stages) and _mean_share(nonlinearities[-1]) < SHARED:
         yield "a lower bound: with few examples other directions may be as large"
-
-
-def _positions(stages: Sequence[Stage], positions: int) -> Iterator[tuple[str, int]]:
-    """Every BatchNorm by name, with the number of positions of what it receives."""
-    for stage in stages:
-        if isinstance(stage, Residual):
-            yield from _positions(stage.branch, positions)
-            yield from _positions(stage.shortcut, positions)
-        elif isinstance(stage, Nonlinearity) and stage.norm == "batch":
-            yield stage.name, positions
-        positions = _positions_after(stage, positions)
-
-
-def _positions_after(stage: Stage, positions: int) -> int:
-    if isinstance(stage, Residual):
-        return functools.reduce(lambda count, inner: _positions_after(inner, count), stage.branch, positions)
-    if isinstance(stage, (Convolution, AveragePool)):
-        return math.prod(stage.window.outputs)
-    return 1 if isinstance(stage, (Flatten, GlobalPool)) else positions
 
 
 def _mean_share(stage: Nonlinearity) -> float:

@@ -69,7 +69,6 @@ CURES = {
 }
 """By a part of a type's or a function's name; the last that is found counts."""
 INPUTS_WANTED = "Pass inputs=a batch of examples, or inputs=the shape of one, such as (3, 32, 32)."
-NO_WEIGHTS = "the network {} has neither a linear layer nor a convolution."
 
 
 @dataclass(frozen=True)
@@ -125,8 +124,7 @@ def read(module: nn.Module, inputs: Tensor | Sequence[int] | None = None) -> Rea
     for name, parameter in module.named_parameters():
         if is_lazy(parameter) or parameter.is_meta:
             raise InvalidProblem(f"parameter {name!r} has no values yet (a lazy layer, or the meta device).")
-    candidates = _made_up(module) if inputs is None else [_two_examples(inputs)]
-    recording = _recorded(module, candidates)
+    recording = _recorded(module, _examples(module, inputs))
     walk = _Walk(recording)
     if recording.error is not None:
         shape = tuple(recording.inputs[0].shape[1:])
@@ -145,36 +143,28 @@ def read(module: nn.Module, inputs: Tensor | Sequence[int] | None = None) -> Rea
 # the recording
 
 
-def _two_examples(inputs: Any) -> Tensor:
+def _examples(module: nn.Module, inputs: Any) -> list[Tensor]:
+    """Two examples; of those that are made up one may run, vectors that a linear layer takes."""
+    if inputs is None:
+        widths = dict.fromkeys(layer.in_features for layer in module.modules() if isinstance(layer, nn.Linear))
+        return [torch.zeros(2, width) for width in widths or (1,)]
     if isinstance(inputs, Tensor):
         if inputs.dim() < 2 or len(inputs) < 2:
             raise ValueError(f"inputs is {tuple(inputs.shape)}; it must be a batch (N, ...) of two examples or more.")
         check_finite(inputs)
-        return inputs[:2]
+        return [inputs[:2]]
     if not isinstance(inputs, (tuple, list)):
         kind = type(inputs).__name__
         raise TypeError(f"inputs is of type {kind}; it must be a tensor (N, ...), or the shape of one example.")
     if not inputs or not all(isinstance(n, int) and n > 0 for n in inputs):
         raise ValueError(f"inputs is {inputs!r:.80}; it must be a tensor (N, ...), or the shape of one example.")
-    return torch.zeros(2, *inputs)
+    return [torch.zeros(2, *inputs)]
 
 
 def check_finite(inputs: Tensor) -> None:
     """Raise if inputs hold NaN or inf."""
     if not bool(inputs.isfinite().all()):
         raise NonFinite("inputs: they hold NaN or inf; clean the data, or leave those examples out.")
-
-
-def _made_up(module: nn.Module) -> list[Tensor]:
-    """Vectors that one of the linear layers takes."""
-    for name, layer in module.named_modules():
-        if isinstance(layer, (nn.Conv1d, nn.Conv2d)):
-            what = f"a {type(layer).__name__}"
-            raise refusal(name, what, "what it does depends on the size of the feature maps", INPUTS_WANTED)
-    widths = dict.fromkeys(layer.in_features for layer in module.modules() if isinstance(layer, nn.Linear))
-    if not widths:
-        raise InvalidProblem(NO_WEIGHTS.format(type(module).__name__))
-    return [torch.zeros(2, width) for width in widths]
 
 
 def _recorded(module: nn.Module, candidates: Sequence[Tensor]) -> Recording:
@@ -256,7 +246,7 @@ class _Walk:
             )
         signal = self.signals[recording.outputs[0]]
         if not any(isinstance(stage, Affine) for stage in every(signal.stages)):
-            raise InvalidProblem(NO_WEIGHTS.format("that was given"))
+            raise InvalidProblem("the network has neither a linear layer nor a convolution.")
         last = signal.stages[-1]
         if not isinstance(last, (Affine, GlobalPool, Residual)) or signal.size is not None:
             why = "the theory is of networks that end in weights, or in the mean over positions of what they give"

@@ -11,7 +11,7 @@ K of what the layer receives, K̃ of the gradient at what it gives.
 from __future__ import annotations
 
 from abc import ABC, abstractmethod
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, replace
 from typing import Literal, NamedTuple
 
@@ -21,8 +21,6 @@ from torch import Tensor
 from wellcond.meanfield.gaussian import Activation
 from wellcond.meanfield.moments import Kernel, float64
 
-Number = float | Tensor
-"""Of one network, or a tensor for a grid of networks."""
 Norm = Literal["batch", "layer", "none"]
 Variant = Literal["batch", "detached"]
 """What BatchNorm's statistics are to the gradient: differentiated, as in training, or constants."""
@@ -48,16 +46,7 @@ class Stage(ABC):
 
 @dataclass(frozen=True)
 class Affine(Stage):
-    """W h + b: a dense layer, or a convolution without padding, whose fan_in is channels × kernel sites.
-
-    Attributes:
-        name: The layer's name.
-        fan_in: Inputs of one unit.
-        sigma_w2: σ_w², fan_in times the variance of a weight.
-        sigma_b2: σ_b², the variance of a bias.
-        trains_weight: Whether W counts among the parameters.
-        trains_bias: Whether b does.
-    """
+    """W h + b, with weights of variance σ_w²/fan_in and biases of variance σ_b²."""
 
     name: str
     fan_in: Tensor
@@ -89,9 +78,10 @@ class Nonlinearity(Stage):
         norm: Which norm.
         gamma: γ; None without a norm.
         trains_affine: Whether γ and β count among the parameters.
-        mean: The mean m of what it receives, without a norm; None where that is 0. Weights give units of mean 0, but a
-            sum with a signal that comes from an activation, such as ReLU(h + W φ(…)) in a residual network, does not
-            have it. The sum is taken as Gaussian, with one mean for all examples and positions.
+        positions: Of the feature map that the norm sees; 1 for a vector.
+        mean: Of what an activation without a norm receives; None for 0, as after weights. What comes from an activation
+            has another, and so has the sum in ReLU(h + W φ(…)) of a residual network. The sum is taken as Gaussian,
+            with one mean for all examples and positions.
     """
 
     name: str
@@ -99,6 +89,7 @@ class Nonlinearity(Stage):
     norm: Norm = "none"
     gamma: Tensor | None = None
     trains_affine: bool = False
+    positions: int = 1
     mean: Tensor | None = None
 
     def forward(self, h: Kernel) -> Kernel:
@@ -149,12 +140,7 @@ class Nonlinearity(Stage):
 
 @dataclass(frozen=True)
 class Scaling(Stage):
-    """The signal times a number, or with channels of zeros appended.
-
-    Attributes:
-        factor: Of its second moments.
-        of_mean: Of its mean.
-    """
+    """The signal times a number, or with channels of zeros appended: `factor` is that of its second moments."""
 
     factor: Tensor
     of_mean: float
@@ -169,12 +155,7 @@ class Scaling(Stage):
 
 @dataclass(frozen=True)
 class Residual(Stage):
-    """branch(h) + shortcut(h). The branch ends in independent weights of mean 0, so that moments add.
-
-    Attributes:
-        branch: The stages that end in weights.
-        shortcut: Those of the other path; none for the identity.
-    """
+    """branch(h) + shortcut(h). The branch ends in independent weights of mean 0, so that moments add."""
 
     branch: Sequence[Stage]
     shortcut: Sequence[Stage] = ()
@@ -198,6 +179,16 @@ def every(stages: Sequence[Stage]) -> Iterator[Stage]:
             yield from every(stage.shortcut)
         else:
             yield stage
+
+
+def mapped(stages: Sequence[Stage], change: Callable[[Stage], Stage]) -> list[Stage]:
+    """The same change made to all stages, also inside of residual ones."""
+    return [
+        Residual(mapped(stage.branch, change), mapped(stage.shortcut, change))
+        if isinstance(stage, Residual)
+        else change(stage)
+        for stage in stages
+    ]
 
 
 def has_batchnorm(stages: Sequence[Stage]) -> bool:
