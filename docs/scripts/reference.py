@@ -26,7 +26,7 @@ class Page:
         title: Its heading.
         intro: The sentence below the heading.
         names: Dotted names of what it documents, in order.
-        results: Dotted names of the classes that those return.
+        results: Dotted names of the classes that those return or build on; of an exception, its kinds.
     """
 
     path: str
@@ -39,7 +39,12 @@ class Page:
         """The page: a table of contents, then an entry for mkdocstrings to fill in per name."""
         parts = [f"# {self.title}", self.intro, _table(self.names), *(_entry(name, level=2) for name in self.names)]
         if self.results:
-            parts += ["## What these return", _table(self.results), *(_entry(name, level=3) for name in self.results)]
+            kinds = all(issubclass(_object(name), Exception) for name in self.results)
+            parts += [
+                "## Kinds" if kinds else "## Results and bases",
+                _table(self.results),
+                *(_entry(name, level=3) for name in self.results),
+            ]
         return "\n\n".join(part for part in parts if part) + "\n"
 
 
@@ -120,13 +125,12 @@ def _add_results(found: list[Page]) -> None:
 
 
 def _mentioned(thing: Any) -> Iterator[type]:
-    """Public classes of the package in the return type of a function, or in fields and return types of a class."""
+    """Public classes of the package in the return type of a function; the bases of a class, its fields and returns."""
     if not inspect.isclass(thing):
         yield from _classes_in(thing, getattr(thing, "__annotations__", {}).get("return"))
         return
-    for base in thing.__bases__:
-        if _is_public(base):
-            yield base
+    kinds = thing.__subclasses__() if issubclass(thing, Exception) else thing.__bases__
+    yield from filter(_is_public, kinds)
     for annotation in vars(thing).get("__annotations__", {}).values():
         yield from _classes_in(thing, annotation)
     for name, member in vars(thing).items():
@@ -170,9 +174,11 @@ def _object(name: str) -> Any:
 
 
 def has_signature(name: str) -> bool:
-    """Whether the entry of a dotted name can show a signature: those of exceptions, named tuples and types cannot."""
+    """Whether the entry of a dotted name shows a signature: exceptions, named tuples, types and bases have none."""
     thing = _object(name)
-    return inspect.isroutine(thing) or (inspect.isclass(thing) and not issubclass(thing, Exception | tuple))
+    if inspect.isclass(thing):
+        return not issubclass(thing, Exception | tuple) and bool(inspect.signature(thing).parameters)
+    return inspect.isroutine(thing)
 
 
 def identifier(name: str) -> str:
