@@ -6,43 +6,53 @@ from importlib.metadata import PackageNotFoundError, version
 from wellcond.problem.problem import Problem
 
 # curvature: linear operators over the flat parameter vector
+from wellcond.curvature.operator import LinearOperator
 from wellcond.curvature.hessian import Hessian
 from wellcond.curvature.ggn import GGN
 from wellcond.curvature.fisher import Fisher
-from wellcond.curvature.kronecker import kronecker_factors
+from wellcond.curvature.kronecker import KroneckerFactors, kronecker_factors
 
 # spectra
-from wellcond.spectral.eigenvalues import eigenvalues
-from wellcond.spectral.exact import spectrum
-from wellcond.spectral.density import density
-from wellcond.spectral.trace import trace
+from wellcond.spectral.eigenvalues import Eigenvalues, eigenvalues
+from wellcond.spectral.exact import Spectrum, spectrum
+from wellcond.spectral.density import Density, density
+from wellcond.spectral.trace import Trace, trace
 from wellcond.spectral.condition import condition_number, numerical_rank
 
 # layers
-from wellcond.layerwise.conditioning import conditioning
-from wellcond.layerwise.neurons import neurons
+from wellcond.layerwise.conditioning import ConditioningTable, conditioning
+from wellcond.layerwise.neurons import NeuronTable, neurons
+from wellcond.layerwise.activations import Activations, activations
+from wellcond.layerwise.moment_change import MomentChanges
+from wellcond.layerwise.covariate_shift import CovariateShift, covariate_shift
 
-# probes
-from wellcond import local, meanfield
-from wellcond.local.back_matching import back_matching
-from wellcond.local.local_hessian import local_hessian
-from wellcond.layerwise.activations import activations
-from wellcond.layerwise.covariate_shift import covariate_shift
-from wellcond.surface.landscape import landscape
+# the loss around the weights
+from wellcond.surface.landscape import Landscape, landscape
+from wellcond.surface.slices import LossSlice, loss_slice
+from wellcond.local.local_hessian import LocalHessian, local_hessian
+from wellcond.local.back_matching import BackMatching, back_matching
+
+# how large the learning rate may be
+from wellcond.stability.limits import MaxLearningRate
 from wellcond.stability.max_lr import max_lr
-from wellcond.surface.slices import loss_slice
+from wellcond import local, meanfield
 
 # verdict
 from wellcond.diagnosis.diagnose import diagnose
+from wellcond.diagnosis.diagnosis import Diagnosis
+from wellcond.verify.suggest_lr import suggest_lr
+from wellcond.verify.suggested_rate import SuggestedRate
+from wellcond.verify.treat import treat
+from wellcond.verify.treatment import Treatment
 
 # remedies
 from wellcond import nn
 from wellcond.optim.bnp import BNP
-from wellcond.optim.lars import LARS
-from wellcond.optim.lsalr import LSALR
 from wellcond.optim.scale_amended import ScaleAmendedSGD
+from wellcond.optim.scaled_sgd import LARS, LSALR
 
-# errors
+# what every measurement returns, takes and raises
+from wellcond.results import Cost, Progress, Result, Row
 from wellcond.errors import WellcondError
 
 try:
@@ -55,10 +65,33 @@ __all__ = [
     "GGN",
     "LARS",
     "LSALR",
+    "Activations",
+    "BackMatching",
+    "ConditioningTable",
+    "Cost",
+    "CovariateShift",
+    "Density",
+    "Diagnosis",
+    "Eigenvalues",
     "Fisher",
     "Hessian",
+    "KroneckerFactors",
+    "Landscape",
+    "LinearOperator",
+    "LocalHessian",
+    "LossSlice",
+    "MaxLearningRate",
+    "MomentChanges",
+    "NeuronTable",
     "Problem",
+    "Progress",
+    "Result",
+    "Row",
     "ScaleAmendedSGD",
+    "Spectrum",
+    "SuggestedRate",
+    "Trace",
+    "Treatment",
     "WellcondError",
     "activations",
     "back_matching",
@@ -79,5 +112,7 @@ __all__ = [
     "nn",
     "numerical_rank",
     "spectrum",
+    "suggest_lr",
     "trace",
+    "treat",
 ]
