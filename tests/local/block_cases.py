@@ -317,22 +317,23 @@ class Part(nn.Module):
 
 @dataclass(frozen=True)
 class Reference:
-    """Everything of one block, dense; matrices are functions, since some have no z or no W."""
+    """Everything of one block. function: z_b of its parameters (as a vector) and of z."""
 
+    function: Callable[[Tensor, Any], Tensor]
+    theta: Tensor
     z: Any
     output: Tensor
     target: Tensor
-    loss: float
-    exact_z: Callable[[], Tensor]
-    jacobian_z: Callable[[], Tensor]
-    exact_w: Callable[[], Tensor]
-    jacobian_w: Callable[[], Tensor]
+
+    def loss(self, theta: Tensor, z: Any) -> Tensor:
+        return (self.target - self.function(theta, z)).square().sum() / 2
 
     def matrix(self, part: str, kind: str) -> Tensor:
-        """H_z or H_W, exact or Gauss-Newton."""
+        """H_z or H_W, exact or Gauss-Newton, dense."""
+        at, arguments = (self.z, lambda v: (self.theta, v)) if part == "z" else (self.theta, lambda v: (v, self.z))
         if kind == "exact":
-            return (self.exact_z if part == "z" else self.exact_w)()
-        return gram((self.jacobian_z if part == "z" else self.jacobian_w)())
+            return hessian(lambda v: self.loss(*arguments(v)), at).reshape(at.numel(), at.numel())
+        return gauss_newton_by_hand(lambda v: self.function(*arguments(v)), at)
 
 
 @functools.cache
@@ -342,30 +343,19 @@ def reference(name: str) -> Reference:
     model = in_state(case.model, case.batchnorm)
     z = hand.before(model, case.batch[0]).detach()
     part = Part(model, hand.block)
-    named = {k: p for k, p in part.named_parameters() if k.removeprefix("model.").startswith(hand.params or ("-",))}
+    named = {k: p for k, p in part.named_parameters() if k.removeprefix("model.").startswith(hand.params or "-")}
     theta = torch.cat([torch.zeros(0, dtype=torch.float64), *(p.detach().flatten() for p in named.values())])
 
-    def block(vector: Tensor, z: Any) -> Tensor:
+    def function(vector: Tensor, z: Any) -> Tensor:
         pieces = torch.split(vector, [p.numel() for p in named.values()])
         values = {k: piece.view_as(p) for (k, p), piece in zip(named.items(), pieces, strict=True)}
         with sdpa_kernel(SDPBackend.MATH):
             return functional_call(part, values, (z,))
 
-    output = block(theta, z).detach().requires_grad_()
+    output = function(theta, z).detach().requires_grad_()
     loss = case.loss(hand.behind(model, output, z), case.batch[1])
-    target = (output - torch.autograd.grad(loss, output)[0]).detach()
-    matching = lambda vector, z: (target - block(vector, z)).square().sum() / 2  # noqa: E731
-
-    return Reference(
-        z,
-        output.detach(),
-        target,
-        float(matching(theta, z)),
-        lambda: hessian(lambda v: matching(theta, v), z).reshape(z.numel(), z.numel()),
-        lambda: jacobian(lambda v: block(theta, v), z).reshape(output.numel(), z.numel()),
-        lambda: hessian(lambda v: matching(v, z), theta),
-        lambda: jacobian(lambda v: block(v, z), theta).reshape(output.numel(), len(theta)),
-    )
+    (gradient,) = torch.autograd.grad(loss, output)
+    return Reference(function, theta, z, output.detach(), (output - gradient).detach())
 
 
 @functools.cache
@@ -373,9 +363,6 @@ def measured(name: str) -> LocalHessian:
     return local_hessian(CASES[BLOCKS[name].case]().problem(), BLOCKS[name].name)
 
 
-def gram(rows: Tensor) -> Tensor:
-    return rows.T @ rows
-
-
 def gauss_newton_by_hand(block: Callable[[Tensor], Tensor], z: Tensor) -> Tensor:
-    return gram(jacobian(block, z).reshape(-1, z.numel()))
+    rows = jacobian(block, z).reshape(-1, z.numel())
+    return rows.T @ rows

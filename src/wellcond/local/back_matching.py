@@ -47,7 +47,6 @@ class BackMatching(Result):
     cost: Cost
 
     def rows(self, step: int | None = None) -> list[Row]:
-        """ℓ_b of every block, and the relative change that its target asks for."""
         losses = [Row(step, block, BACK_MATCHING_LOSS, self.losses[block], "loss") for block in self.blocks]
         return losses + [Row(step, block, TARGET_CHANGE, c, "‖z½ − z‖/‖z‖") for block, c in self.changes.items()]
 
@@ -129,6 +128,7 @@ def _propagated(
     problem: Problem, loss: Tensor, cuts: Sequence[Cut], last: str, lr: float, cost_before: Cost
 ) -> BackMatching:
     updates = {name: torch.zeros_like(p) for name, p in problem.params.items()}
+    # by the id of a parameter, its position in the model and its name
     places = {id(p): (i, name) for i, (name, p) in enumerate(problem.params.items())}
     parameters: dict[str, tuple[str, ...]] = {}
     gradients: dict[str, Tensor] = {}
@@ -163,13 +163,7 @@ def _propagated(
 
 
 def _parameters(places: dict[int, tuple[int, str]], end: Tensor, previous: Cut | None) -> tuple[str, ...]:
-    """Trainable parameters that a block's end depends on other than through the previous cut, in the model's order.
-
-    Args:
-        places: The position in the model and the name of each parameter, by its id.
-        end: The block's output, or the loss.
-        previous: Where the block begins.
-    """
+    """Trainable parameters that a block's end depends on other than through the previous cut, in the model's order."""
     nodes = upstream([end.grad_fn], None if previous is None else previous.edge.node)
     leaves = {leaf for node in nodes for leaf in inputs_of(node) if not leaf.next_functions}
     used = {id(getattr(leaf, "variable", None)) for leaf in leaves}

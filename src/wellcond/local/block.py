@@ -54,16 +54,7 @@ class Block:
 
 
 def find_block(model: nn.Module, name: str) -> Block:
-    """The block of a name.
-
-    Args:
-        model: The whole model.
-        name: A module's name ("layer1.0"; "" is the whole model), or a range, as "features[3:7]" or "[0:2]".
-
-    Raises:
-        ValueError: The name is not a string.
-        UnknownLayer: There is no such module.
-        InvalidProblem: The range does not fit, or its module is not a Sequential.
+    """The block of a name: a module's ("layer1.0"; "" is the whole model), or a range, as "features[3:7]" or "[0:2]".
 
     Example:
         >>> find_block(nn.Sequential(nn.Linear(2, 3), nn.ReLU(), nn.Linear(3, 1)), "[0:2]").kind
@@ -130,12 +121,7 @@ class OwnOutputs:
     _replaced: list[tuple[str, Tensor, int, Tensor]] = field(default_factory=list)
 
     def replace(self, name: str, output: Any) -> tuple[Any, Tensor | None]:
-        """The output that the network continues with, and its tensor z_b, which has a graph.
-
-        Args:
-            name: The block that gave the output, for `check`.
-            output: What it gave.
-        """
+        """The output of the named block that the network continues with, and its tensor z_b, which has a graph."""
         tensor = output_tensor(output)
         if tensor is None or (tensor.requires_grad and not tensor._is_view()):
             return output, tensor
@@ -147,12 +133,7 @@ class OwnOutputs:
     def check(self, loss: Tensor, loss_without_copies: Callable[[], Tensor]) -> None:
         """Refuse a network in which another tensor shares a replaced output's memory and sees what is written to it.
 
-        Args:
-            loss: The loss of the pass with copies.
-            loss_without_copies: Repeats the pass without them; called only if something was written in place.
-
-        Raises:
-            InvalidProblem: The two losses differ.
+        It repeats the pass without copies, but only if something was written in place.
         """
         written = [name for name, t, version, own in self._replaced if t._version != version or own._version]
         if not written:

@@ -64,17 +64,9 @@ class BlockCall:
 
 
 def record(problem: Problem, block: Block) -> BlockCall:
-    """The block's call on the first batch.
+    """The block's call on the first batch; call it inside `measuring()`.
 
     It takes a forward pass of the model, a backward pass as far as the block's output, and a forward pass of the block.
-
-    Args:
-        problem: Must be inside `measuring()`.
-        block: The block to record.
-
-    Raises:
-        InvalidProblem: The block is not called exactly once, or has no floating-point output.
-        NotDeterministic: Called again with the same input, it gives another output.
     """
     seen = _SeenCalls(block, problem.device)
     before = problem.cost
@@ -213,10 +205,7 @@ class _SeenCalls:
 
 @contextlib.contextmanager
 def _holding(module: nn.Module, values: dict[str, Tensor]) -> Iterator[None]:
-    """The module with other tensors as its parameters, and copies of others as its buffers.
-
-    They are exchanged and not written over, since what a graph has kept must not change.
-    """
+    """The module with these values; tensors are exchanged, not overwritten, since a graph has kept them."""
     own = {id(p): values[name] for name, p in module.named_parameters() if name in values}
     own |= {id(b): values[name].clone() for name, b in module.named_buffers() if name in values}
     held: list[tuple[dict[str, Any], dict[str, Any]]]

@@ -70,16 +70,7 @@ def formula_of(call: BlockCall) -> str | None:
 
 
 def closed_form_of(call: BlockCall, formula: str, *, is_detached: bool) -> ClosedForm:
-    """The matrices of a block that has a formula.
-
-    Args:
-        call: The block's call.
-        formula: What `formula_of` says of it.
-        is_detached: Hold BatchNorm's statistics fixed (P = I).
-
-    Raises:
-        InvalidProblem: The formula does not reproduce the block's output.
-    """
+    """The matrices of a block that has a formula; detached: with BatchNorm's statistics held fixed (P = I)."""
     affine, norm = _parts(call)
     with torch.no_grad():
         layer = _Affine.of(affine, call)

@@ -91,15 +91,7 @@ class LocalCurvature:
 
 
 class LocalOperator(TensorOperator):
-    """A symmetric matrix over some tensors of one block. Every product reuses the block's graph.
-
-    Args:
-        title: Which matrix of which block.
-        call: The block's call.
-        tensors: What it is over, by name.
-        product: The product with one tensor for each of `tensors`.
-        passes: What a product costs, in forward+backward passes of the block.
-    """
+    """A symmetric matrix over some tensors of one block. Every product reuses the block's graph."""
 
     def __init__(
         self, title: str, call: BlockCall, tensors: Mapping[str, Tensor], product: Product, passes: float
@@ -113,11 +105,6 @@ class LocalOperator(TensorOperator):
         return f"{type(self).__name__}({self.title}, shape={self.shape})"
 
     def layer(self, *names: str) -> Self:
-        """The diagonal block of some parameters, by their names or by those of modules that hold them.
-
-        Raises:
-            UnknownLayer: A name is not among the operator's parameters.
-        """
         wanted = self.problem.select(names)
         positions = {name: i for name, i in zip(self.names, self._positions, strict=True) if name in wanted}
         if not positions:
@@ -144,12 +131,7 @@ class LocalOperator(TensorOperator):
 
 
 class Jacobian:
-    """J = ∂output/∂inputs, by products from both sides. They are backward passes through one kept graph.
-
-    Args:
-        output: A tensor with its graph.
-        inputs: Leaves of that graph.
-    """
+    """J = ∂output/∂inputs, by products from both sides. They are backward passes through one kept graph."""
 
     def __init__(self, output: Tensor, inputs: Sequence[Tensor]) -> None:
         self.output, self.inputs = output, inputs
@@ -178,14 +160,7 @@ class Jacobian:
 
 
 class SquaredJacobian(LocalOperator):
-    """JᵀJ. It is its own factor: `spectrum` decomposes JᵀJ or JJᵀ, whichever is smaller.
-
-    Args:
-        title: Which matrix of which block.
-        call: The block's call.
-        tensors: What it is over, by name.
-        jacobian: J.
-    """
+    """JᵀJ. It is its own factor: `spectrum` decomposes JᵀJ or JJᵀ, whichever is smaller."""
 
     def __init__(self, title: str, call: BlockCall, tensors: Mapping[str, Tensor], jacobian: Jacobian) -> None:
         self.jacobian = jacobian

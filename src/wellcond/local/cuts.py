@@ -43,13 +43,7 @@ class Cut:
 
 @dataclass(eq=False)
 class Outputs:
-    """The outputs of all module calls in a forward pass, in the order in which the calls end.
-
-    Attributes:
-        names: The modules that are watched, with their names.
-        ended: The outputs that have a graph.
-        own: Gives the outputs memory of their own.
-    """
+    """The outputs of all module calls in a forward pass that have a graph, in the order in which the calls end."""
 
     names: dict[nn.Module, str]
     ended: list[Cut] = field(default_factory=list)
@@ -76,11 +70,7 @@ class Outputs:
 
 
 def all_cuts(outputs: Outputs, loss: Tensor) -> tuple[list[Cut], str]:
-    """Every place where the network can be cut.
-
-    Returns:
-        The cuts from first to last, without the model's own output; and the name of the last block.
-    """
+    """All cuts from first to last, without the model's own output; and the name of the last block."""
     separators = _separators(loss)
     by_place: dict[Place, list[tuple[int, Cut]]] = defaultdict(list)
     for i, cut in enumerate(outputs.ended):
@@ -104,15 +94,7 @@ def all_cuts(outputs: Outputs, loss: Tensor) -> tuple[list[Cut], str]:
 
 
 def chosen_cuts(outputs: Outputs, loss: Tensor, names: Sequence[str]) -> tuple[list[Cut], str]:
-    """The cuts at the outputs of the named modules.
-
-    Returns:
-        As `all_cuts`.
-
-    Raises:
-        UnknownLayer: There is no such module.
-        InvalidProblem: The network cannot be cut there.
-    """
+    """As `all_cuts`, at the outputs of the named modules alone; an error if one of them is no cut."""
     times = Counter(cut.name for cut in outputs.ended)
     for name in names:
         if name not in outputs.names.values():

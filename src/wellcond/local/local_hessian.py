@@ -123,7 +123,6 @@ class LocalHessian(Result):
         return closed_form_of(self.call, self._formula, is_detached=variant == "detached")
 
     def rows(self, step: int | None = None) -> list[Row]:
-        """ℓ_b, the relative change that the target asks for, and the sides of H_z and H_W."""
         change = float(self.output_gradient.norm() / self.call.output.detach().norm())
         inputs = 0 if self.call.z is None else self.call.z.numel()
         numbers = [

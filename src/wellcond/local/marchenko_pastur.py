@@ -53,12 +53,6 @@ class MarchenkoPastur(Result):
 
         Rows of length 1 have entries of variance 1/columns, so WᵀW has the law with σ² = c: support (1 ∓ √c)², mean c.
 
-        Args:
-            c: Rows over columns.
-
-        Raises:
-            ValueError: c is not above 0 and finite.
-
         Example:
             >>> MarchenkoPastur.of_unit_rows(4.0).support
             (1.0, 9.0)
@@ -66,11 +60,7 @@ class MarchenkoPastur(Result):
         return cls(c).scaled(c)
 
     def scaled(self, factor: float) -> MarchenkoPastur:
-        """The law of the eigenvalues times `factor`: that of WᵀW itself is `.scaled(n)`.
-
-        Raises:
-            ValueError: The factor is not above 0 and finite.
-        """
+        """The law of the eigenvalues times `factor`: that of WᵀW itself is `.scaled(n)`."""
         if not 0 < factor < math.inf:
             raise ValueError(f"factor is {factor}; pass a number above 0 and finite.")
         return MarchenkoPastur(self.c, self.sigma * math.sqrt(factor))
@@ -92,14 +82,7 @@ class MarchenkoPastur(Result):
         return self.moment(1)
 
     def moment(self, order: int) -> float:
-        """The mean of λ^k over all eigenvalues: σ^2k Σ_r C(k, r) C(k−1, r) c^−r / (r + 1), r from 0 to k−1.
-
-        Args:
-            order: k. The coefficients are Narayana's numbers.
-
-        Raises:
-            ValueError: The order is below 0.
-        """
+        """The mean of λ^k over all eigenvalues: σ^2k Σ_r C(k, r) C(k−1, r) c^−r / (r + 1), r < k (Narayana)."""
         if order < 0:
             raise ValueError(f"order is {order}; a moment has an order of 0 or more.")
         if order == 0:
@@ -128,11 +111,7 @@ class MarchenkoPastur(Result):
         return _as_given(x, torch.where(t < 0, 0.0, self._share_below(theta)))
 
     def quantile(self, q: Value) -> Value:
-        """The eigenvalue below which a share q of them lies: the inverse of `cdf`, by bisection in θ.
-
-        Raises:
-            ValueError: q is not between 0 and 1.
-        """
+        """The eigenvalue below which a share q of them lies: the inverse of `cdf`, by bisection in θ."""
         low, high = self.support
         t = torch.as_tensor(q, dtype=torch.float64)
         if not bool(((t >= 0) & (t <= 1)).all()):
@@ -203,7 +182,6 @@ class MarchenkoPastur(Result):
         return above / math.sqrt(n)
 
     def rows(self, step: int | None = None) -> list[Row]:
-        """The ends of the support, the share at 0, and the mean."""
         low, high = self.support
         numbers = {SUPPORT_LOW: low, SUPPORT_HIGH: high, MASS_AT_ZERO: self.mass_at_zero, MEAN: self.mean}
         return [Row(step, "", quantity, value, "") for quantity, value in numbers.items()]
@@ -272,9 +250,6 @@ def zeros_of_rounding(values: Eigenvalues) -> Tensor:
     """The eigenvalues ascending in float64, with exactly 0 for those that rounding cannot tell from 0.
 
     These are all of size up to n·ε·max|λ|, ε of the dtype of `values`: the level of `numerical_rank`.
-
-    Raises:
-        ValueError: The values are not a vector of finite numbers.
     """
     given = values.values if isinstance(values, Spectrum) else values
     found = given.detach() if isinstance(given, Tensor) else torch.tensor(given, dtype=torch.float64)

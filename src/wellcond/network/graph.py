@@ -48,14 +48,7 @@ def upstream(ends: Iterable[Node | None], stop: Node | None) -> set[Node]:
 
 
 def refuse_reentrant_checkpoints(operations: Iterable[Node]) -> None:
-    """Refuse `torch.utils.checkpoint(..., use_reentrant=True)`, which only `.backward()` can see through.
-
-    Args:
-        operations: All operations of a graph.
-
-    Raises:
-        InvalidProblem: One of them is such a checkpoint.
-    """
+    """Refuse `torch.utils.checkpoint(..., use_reentrant=True)`, which only `.backward()` can see through."""
     if any(node.name() == "CheckpointFunctionBackward" for node in operations):
         raise InvalidProblem(
             "the model uses torch.utils.checkpoint with use_reentrant=True, which has no derivatives with respect to "
