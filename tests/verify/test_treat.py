@@ -182,11 +182,6 @@ def test_scale_amended_is_descent_along_the_gradient_over_m_and_m_w() -> None:
     assert_close(losses(problem(model), "scale-amended", 0.1, 10), expected)
 
 
-def test_one_batch_is_full_batch_descent() -> None:
-    # w → (1 − 2·0.1) w, and the loss is w²
-    assert_close(losses(quadratic(), "sgd", 0.1, 6), [0.64**k for k in range(6)])
-
-
 @pytest.mark.parametrize("case", ARCHITECTURES.values(), ids=ARCHITECTURES)
 @pytest.mark.filterwarnings("ignore:no normalization follows")
 def test_every_architecture_can_be_tried(case: Callable[[], Case]) -> None:
@@ -336,11 +331,6 @@ def test_gradients_of_the_loss_s_own_parameters_and_of_inputs_are_as_before() ->
 
 
 # runs that fail
-
-
-def test_the_other_runs_go_on_after_one_that_diverged() -> None:
-    result = short(quadratic(), rates=[1e200, 0.5])
-    assert [(lr, run.diverged_at) for _, lr, _, run in runs_of(result)] == [(0.5, None), (1e200, 2)]
 
 
 class Skip(nn.Module):

@@ -57,18 +57,9 @@ class Plan:
 
 @dataclass(frozen=True)
 class Measurement:
-    """The Hessian of one unit before a step. Condition numbers are log₁₀ κ, over the nonzero singular values.
+    """The Hessian of one unit before a step, on so many images: its rank, and the units that are 0 for all of them.
 
-    Attributes:
-        seed: Of the run.
-        images: How many the Hessian was computed on.
-        preconditioner: Which P.
-        step: The number of steps taken.
-        rank: Of the Hessian.
-        dead: Units of the last hidden layer that are 0 for all of the images.
-        hessian: log₁₀ κ(∇²L).
-        preconditioned: log₁₀ κ(Pᵀ∇²L P).
-        D: log₁₀ κ(D).
+    `hessian`, `preconditioned` and `D` are log₁₀ of κ(∇²L), κ(Pᵀ∇²L P) and κ(D), over the nonzero singular values.
     """
 
     seed: int

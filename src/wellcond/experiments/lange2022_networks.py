@@ -36,14 +36,9 @@ POST_ACTIVATION: dict[str, Callable[[int], nn.Module]] = {
 
 
 class Data(NamedTuple):
-    """Training and test data.
+    """Inputs (n, d) and labels (n,) to learn from, and to test on.
 
-    Attributes:
-        x: Inputs to learn from, (n, d).
-        y: Their labels, (n,).
-        evaluated: The training loss is that of this many images, the first of the file.
-        test_x: Inputs to test on.
-        test_y: Their labels.
+    The training loss is that of the first `evaluated` images.
     """
 
     x: Tensor
@@ -55,13 +50,9 @@ class Data(NamedTuple):
 
 @dataclass(frozen=True)
 class Curves:
-    """Training loss and test accuracy over training, both in eval mode.
+    """Training loss and test accuracy (a share) after each of `steps`, both in eval mode.
 
-    Attributes:
-        steps: Where they were evaluated, in steps taken.
-        losses: The training losses there.
-        accuracies: The shares of the test set that are right.
-        diverged_at: The step at which a loss was not finite, or None. The curves of such a run end before it.
+    If a loss was not finite, `diverged_at` is the step, and the curves end before it.
     """
 
     steps: list[int]

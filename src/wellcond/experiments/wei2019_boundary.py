@@ -44,16 +44,7 @@ RATES = tuple(10 ** (k / 8) for k in range(-32, 17))
 
 @dataclass(frozen=True)
 class Line:
-    """All rates at one γ.
-
-    Attributes:
-        loss: Which loss.
-        gamma: γ of every BatchNorm.
-        measured: The largest stable rate, from the curvature.
-        predicted: The same, from the architecture.
-        rates: Those that were tried, ascending.
-        final: The loss after the last step at each; None where it diverged.
-    """
+    """The largest stable rate at one γ, and the final loss at each of `rates`; None where it diverged."""
 
     loss: str
     gamma: float
