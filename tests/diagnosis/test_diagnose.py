@@ -281,6 +281,7 @@ def test_the_suffix_decides_the_form(tmp_path: Path) -> None:
     assert [row["quantity"] for row in content["rows"]] == [row.quantity for row in d.rows()]
     assert d.hessian is not None
     assert content["values"]["hessian"]["values"] == d.hessian.values.tolist()
+    assert "vectors" not in content["values"]["hessian"]  # twice as many numbers as the network has
     lines = d.save(tmp_path / "d.csv").read_text(encoding="utf-8").splitlines()
     assert lines[0] == "step,layer,quantity,value,unit"
     assert len(lines) == 1 + len(d.rows())

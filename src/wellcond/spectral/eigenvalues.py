@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import Literal
 
 import numpy as np
@@ -26,7 +26,7 @@ class Eigenvalues(Result):
         values: (k,), ascending.
         errors: (k,). |value − eigenvalue| is at most this: the residual ‖Av − λv‖, and the distance at which an
             eigenvalue further out could still hide from the random start, with a probability below 1 %.
-        vectors: (n, k), the eigenvectors as columns.
+        vectors: (n, k), the eigenvectors as columns; too large for JSON, which leaves them out.
         matvecs: Products it took.
         converged: Whether every error is within `tol` times its eigenvalue.
         status: The same in words, with the cure if it has not.
@@ -36,7 +36,7 @@ class Eigenvalues(Result):
 
     values: Tensor
     errors: Tensor
-    vectors: Tensor
+    vectors: Tensor = field(repr=False)
     matvecs: int
     converged: bool
     status: str
