@@ -21,7 +21,7 @@ RESULTS = {
     "probe": "Probe",
     "suggest-lr": "SuggestedRate",
     "treat": "Treatment",
-    "predict-lr": "LargestRates",
+    "predict-lr": "SuggestedRate",
 }
 
 

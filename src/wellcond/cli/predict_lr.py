@@ -2,68 +2,30 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
 from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, Annotated
 
 import torch
 import typer
-from rich.console import Console
 from rich.text import Text
 from torch import Tensor
 from torch.optim import SGD
 
-from wellcond.cli.output import AsJson, Out, Output, as_usage_errors, print_section
+from wellcond.cli.output import AsJson, Out, Output, as_usage_errors
+from wellcond.cli.suggest_lr import print_suggestion
 from wellcond.cli.target import built
-from wellcond.errors import OutputError, WellcondError
+from wellcond.errors import WellcondError
 from wellcond.meanfield import Architecture, Prediction, predict
 from wellcond.results import Result, Row, number, text_table
 from wellcond.results.quantities import MOMENTUM, PREDICTED_MAX_LR
-from wellcond.stability.limits import DEFAULT_MOMENTUM, MaxLearningRate
+from wellcond.stability.limits import DEFAULT_MOMENTUM
 from wellcond.stability.max_lr import max_lr
+from wellcond.verify.suggested_rate import SuggestedRate
 
 if TYPE_CHECKING:
     from matplotlib.figure import Figure
 
 GAMMAS_SHOWN = 7
-
-
-@dataclass(frozen=True)
-class LargestRates(Result):
-    """The largest stable learning rate of a network, predicted and measured.
-
-    Attributes:
-        predicted: From the architecture; None where theory does not cover the network.
-        measured: From the curvature at the present weights.
-        notes: Why there is no prediction, or what it is of.
-    """
-
-    predicted: Prediction | None
-    measured: MaxLearningRate
-    notes: tuple[str, ...] = ()
-
-    def rows(self, step: int | None = None) -> list[Row]:
-        """The predicted limit, and the rows of the measured one."""
-        rows = self.measured.rows(step)
-        if self.predicted is not None:
-            rows.insert(0, Row(step, "", PREDICTED_MAX_LR, float(self.predicted.max_lr), "lr"))
-        return rows
-
-    def figure(self) -> Figure:
-        """What each layer adds to the predicted λ_max."""
-        if self.predicted is None:
-            raise OutputError("there is no prediction, so there is nothing to draw.")
-        return self.predicted.figure()
-
-    def sections(self) -> Iterator[tuple[str, str]]:
-        """Title and text of every part."""
-        if self.predicted is not None:
-            yield "Predicted, from the architecture", str(self.predicted)
-        yield "Measured, from the curvature at these weights", str(self.measured)
-
-    def __str__(self) -> str:
-        parts = [f"{title}\n{text}" for title, text in self.sections()]
-        return "\n\n".join([*parts, *(f"note: {note}" for note in self.notes)])
 
 
 @dataclass(frozen=True)
@@ -139,8 +101,7 @@ def predict_lr(
 
     For your network: what theory predicts from its architecture, and what the
     curvature of the loss says at its weights. Nothing of yours is changed.
-    FUNCTION is that of [bold]wellcond diagnose[/bold]. Which rate to start with is a question
-    for [bold]wellcond suggest-lr[/bold], which also tries some.
+    FUNCTION is that of [bold]wellcond diagnose[/bold]; [bold]wellcond suggest-lr[/bold] also tries some rates.
 
     For an architecture: the largest rate against γ, before there is any network.
 
@@ -164,25 +125,17 @@ def predict_lr(
         return
     with built(target) as (problem, optimizer), output.progress() as progress, as_usage_errors():
         own = optimizer if momentum is None else None
-        measured = max_lr(problem, momentum, optimizer=own, progress=progress)
-        notes: list[str] = []
-        predicted = None
+        before = problem.cost
+        limit = max_lr(problem, momentum, optimizer=own, progress=progress)
+        predicted, notes = None, []
         try:
-            predicted = predict(problem, momentum=measured.momentum)
+            predicted = predict(problem, momentum=limit.momentum)
         except (WellcondError, ValueError) as error:
             notes.append(f"no prediction from the architecture: {error}")
-    if predicted is not None and own is not None and (type(own) is not SGD or len(own.param_groups) > 1):
-        notes.append(f"the prediction is of SGD with momentum {measured.momentum:g} and one learning rate")
-    result = LargestRates(predicted, measured, tuple(notes))
-
-    def print_all(console: Console) -> None:
-        console.print(Text(f"{target}: {problem!r}", style="bold"))
-        for title, text in result.sections():
-            print_section(console, title, text)
-        for note in result.notes:
-            console.print(Text(f"note: {note}", style="dim"), soft_wrap=True)
-
-    output.finish(result, print_all)
+        if predicted is not None and own is not None and (type(own) is not SGD or len(own.param_groups) > 1):
+            notes.append(f"the prediction is of SGD with momentum {limit.momentum:g} and one learning rate")
+        suggested = SuggestedRate(limit, predicted, None, problem.cost - before, tuple(notes))
+    output.finish(suggested, lambda console: print_suggestion(console, f"{target}: {problem!r}", suggested))
 
 
 def _of_architecture(line: str, gammas: Tensor, momentum: float | None) -> Prediction | RatesByGamma:

@@ -2,9 +2,10 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+import functools
+from collections.abc import Callable
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Annotated
+from typing import TYPE_CHECKING, Annotated, TypeVar
 
 import torch
 import typer
@@ -15,41 +16,21 @@ from wellcond.cli.output import AsJson, Out, Output, Target, as_usage_errors, pr
 from wellcond.cli.target import built
 from wellcond.errors import WellcondError
 from wellcond.layerwise.covariate_shift import CovariateShift, covariate_shift
+from wellcond.local.curvature import LocalCurvature
 from wellcond.local.local_hessian import LocalHessian, local_hessian
-from wellcond.problem.problem import Problem
-from wellcond.results import Progress, Result, Row, text_table
-from wellcond.spectral.eigenvalues import eigenvalues
+from wellcond.results import Result, Row, text_table
+from wellcond.spectral.eigenvalues import Eigenvalues, eigenvalues
 from wellcond.surface.directions import DirectionName
 from wellcond.surface.landscape import Landscape, landscape
 
 if TYPE_CHECKING:
     from matplotlib.figure import Figure
 
+T = TypeVar("T")
+
 DEFAULT_LR = 0.1
 TOLERANCE = 1e-2
 """Relative error of a local Hessian's largest eigenvalue."""
-
-
-@dataclass(frozen=True)
-class LocalEigenvalue:
-    """The largest eigenvalue of one local Hessian.
-
-    Attributes:
-        matrix: H_z or H_W, exact or Gauss-Newton.
-        side: Its number of rows.
-        value: The eigenvalue, or None where it could not be measured.
-        error: A bound on its error.
-        failed: Why it could not be measured, or "".
-    """
-
-    matrix: str
-    side: int
-    value: float | None = None
-    error: float | None = None
-    failed: str = ""
-
-    def __str__(self) -> str:
-        return f"not measured: {self.failed}" if self.failed else f"{self.value:.4g} ± {self.error:.1g}"
 
 
 @dataclass(frozen=True)
@@ -58,43 +39,29 @@ class Probe(Result):
 
     Attributes:
         walk: The loss and its gradient along a direction.
-        lr: The learning rate whose multiples were walked.
         shift: The covariate shift of every layer by one step; None if not asked for, or not measured.
-        stepped_by: The name of the optimizer that takes this step.
-        blocks: The local Hessians that were asked for, each with the largest eigenvalues of its matrices.
-        failed: Why the covariate shift could not be measured, or "".
+        blocks: The local Hessians that were asked for.
+        eigenvalues: The largest eigenvalue of each of their matrices, by block and matrix.
+        sections: All of it in words, by title, with the reasons of what could not be measured.
     """
 
     walk: Landscape
-    lr: float
     shift: CovariateShift | None
-    stepped_by: str
-    blocks: tuple[tuple[LocalHessian, tuple[LocalEigenvalue, ...]], ...]
-    failed: str
+    blocks: tuple[LocalHessian, ...]
+    eigenvalues: dict[str, dict[str, Eigenvalues]]
+    sections: dict[str, str]
 
     def rows(self, step: int | None = None) -> list[Row]:
         """Those of the walk, of the covariate shift and of the local Hessians."""
-        parts = [self.walk, *([] if self.shift is None else [self.shift]), *(block for block, _ in self.blocks)]
+        parts = [self.walk, *([] if self.shift is None else [self.shift]), *self.blocks]
         return [row for part in parts for row in part.rows(step)]
 
     def figure(self) -> Figure:
         """The walk."""
         return self.walk.figure()
 
-    def sections(self) -> Iterator[tuple[str, str]]:
-        """Title and text of every part."""
-        first, last = (float(self.walk.step_lengths[i]) / self.lr for i in (0, -1))
-        yield f"Along the {self.walk.direction}, from {first:g} to {last:g} times lr {self.lr:g}", str(self.walk)
-        if self.shift is not None or self.failed:
-            text = f"not measured: {self.failed}" if self.shift is None else str(self.shift)
-            yield f"Covariate shift by a step of {self.stepped_by}", text
-        for block, found in self.blocks:
-            body = [[each.matrix, f"{each.side:,}", str(each)] for each in found]
-            table = text_table(["", "side", "largest eigenvalue"], body)
-            yield str(block).partition("\n")[0], f"{table}\na step of size 1 in z suits eigenvalues of about 1"
-
     def __str__(self) -> str:
-        return "\n\n".join(f"{title}\n{text}" for title, text in self.sections())
+        return "\n\n".join(f"{title}\n{text}" for title, text in self.sections.items())
 
 
 def probe(
@@ -140,14 +107,20 @@ def probe(
         blocks = [local_hessian(problem, name) for name in layer or ()]  # an unknown name is refused before the work
         with output.progress() as progress:
             walk = landscape(problem, rate, span, steps, direction=direction, progress=progress)
-            step = optimizer or torch.optim.SGD(problem.params.values(), lr=rate)
-            shifted, failed = _shift(problem, step, progress) if shift else (None, "")
-            found = tuple((block, tuple(_eigenvalues(block))) for block in blocks)
-    result = Probe(walk, rate, shifted, type(step).__name__, found, failed)
+            sections = {f"Along the {walk.direction}, from {span[0]:g} to {span[1]:g} times lr {rate:g}": str(walk)}
+            shifted = None
+            if shift:
+                step = optimizer or torch.optim.SGD(problem.params.values(), lr=rate)
+                shifted, text = _attempted(lambda: covariate_shift(problem, step, progress=progress))
+                sections[f"Covariate shift by a step of {type(step).__name__}"] = text
+            found: dict[str, dict[str, Eigenvalues]] = {}
+            for block in blocks:
+                found[block.name], sections[str(block).partition("\n")[0]] = _eigenvalues(block)
+    result = Probe(walk, shifted, tuple(blocks), found, sections)
 
     def print_all(console: Console) -> None:
         console.print(Text(f"{target}: {problem!r}", style="bold"))
-        for title, text in result.sections():
+        for title, text in sections.items():
             print_section(console, title, text)
 
     output.finish(result, print_all)
@@ -163,25 +136,31 @@ def _rate(lr: float | None, optimizer: torch.optim.Optimizer | None) -> float:
     return rates.pop()
 
 
-def _shift(
-    problem: Problem, step: torch.optim.Optimizer, progress: Progress
-) -> tuple[CovariateShift, str] | tuple[None, str]:
-    """The covariate shift, or why it could not be measured."""
+def _attempted(measure: Callable[[], T]) -> tuple[T | None, str]:
+    """What was measured and its text, or None and why it could not be."""
     try:
-        return covariate_shift(problem, step, progress=progress), ""
+        found = measure()
     except WellcondError as error:
-        return None, str(error)
+        return None, f"not measured: {error}"
+    return found, str(found)
 
 
-def _eigenvalues(block: LocalHessian) -> Iterator[LocalEigenvalue]:
+def _eigenvalues(block: LocalHessian) -> tuple[dict[str, Eigenvalues], str]:
+    """The largest eigenvalue of every matrix of a block, and a table of them."""
     parts = {"H_z": block.z} if block.call.z is not None else {}
     parts |= {"H_W": block.weight} if block.call.params else {}
+    found: dict[str, Eigenvalues] = {}
+    body = []
     for symbol, part in parts.items():
         for kind in ("exact", "gauss_newton"):
-            name, side = f"{symbol}, {kind}", part.shape[0]
-            try:
-                top = eigenvalues(getattr(part, kind), tol=TOLERANCE)
-            except WellcondError as error:
-                yield LocalEigenvalue(name, side, failed=str(error))
-            else:
-                yield LocalEigenvalue(name, side, float(top.values[-1]), float(top.errors[-1]))
+            name = f"{symbol}, {kind}"
+            top, text = _attempted(functools.partial(_largest, part, kind))
+            if top is not None:
+                found[name], text = top, f"{top.values[-1]:.4g} ± {top.errors[-1]:.1g}"
+            body.append([name, f"{part.shape[0]:,}", text])
+    table = text_table(["", "side", "largest eigenvalue"], body)
+    return found, f"{table}\na step of size 1 in z suits eigenvalues of about 1"
+
+
+def _largest(part: LocalCurvature, kind: str) -> Eigenvalues:
+    return eigenvalues(getattr(part, kind), tol=TOLERANCE)

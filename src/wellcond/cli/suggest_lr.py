@@ -11,6 +11,7 @@ from rich.text import Text
 from wellcond.cli.output import AsJson, Out, Output, Target, as_usage_errors, print_section
 from wellcond.cli.target import built
 from wellcond.verify.suggest_lr import suggest_lr as measure
+from wellcond.verify.suggested_rate import SuggestedRate
 
 
 def suggest_lr(
@@ -43,17 +44,20 @@ def suggest_lr(
     with built(target) as (problem, optimizer), output.progress() as progress, as_usage_errors():
         own = optimizer if momentum is None else None
         found = measure(problem, own, steps, momentum=momentum, progress=progress)
+    output.finish(found, lambda console: print_suggestion(console, f"{target}: {problem!r}", found))
 
-    def print_all(console: Console) -> None:
-        console.print(Text(f"{target}: {problem!r}", style="bold"))
-        print_section(console, "Measured, from the curvature at these weights", str(found.limit))
-        if found.predicted is not None:
-            print_section(console, "Predicted, from the architecture", str(found.predicted))
-        if found.trial is not None:
-            print_section(console, "Tried, from these weights", str(found.trial))
-        for note in found.notes:
-            console.print(Text(f"note: {note}", style="dim"), soft_wrap=True)
-        console.print(Text(f"\n{found.verdict()}", style="bold"), soft_wrap=True)
-        console.print(Text(str(found.cost), style="dim"), soft_wrap=True)
 
-    output.finish(found, print_all)
+def print_suggestion(console: Console, title: str, found: SuggestedRate) -> None:
+    """Print the answers that there are, and what follows from them."""
+    console.print(Text(title, style="bold"))
+    for heading, part in (
+        ("Measured, from the curvature at these weights", found.limit),
+        ("Predicted, from the architecture", found.predicted),
+        ("Tried, from these weights", found.trial),
+    ):
+        if part is not None:
+            print_section(console, heading, str(part))
+    for note in found.notes:
+        console.print(Text(f"note: {note}", style="dim"), soft_wrap=True)
+    console.print(Text(f"\n{found.verdict()}", style="bold"), soft_wrap=True)
+    console.print(Text(str(found.cost), style="dim"), soft_wrap=True)

@@ -187,11 +187,13 @@ class SuggestedRate(Result):
         return f"half of {number(self.limit.value)}, above which the sharpest direction of the loss diverges"
 
     def figure(self) -> Figure:
-        """The loss after the trial over the learning rate, with the limits as lines."""
+        """The loss after the trial over the learning rate, with the limits as lines; without one, the prediction's."""
         from wellcond.report.curves import rates_figure
 
+        if self.trial is None and self.predicted is not None:
+            return self.predicted.figure()
         if self.trial is None:
-            raise OutputError("there was no trial, so there is nothing to draw.")
+            raise OutputError("there was no trial and no prediction, so there is nothing to draw.")
         limits = {"largest rate, measured": self.limit.value, "start with": self.lr}
         if self.predicted is not None:
             limits["largest rate, predicted"] = float(self.predicted.max_lr)
