@@ -30,12 +30,6 @@ def test_a_line_is_given_back(line: str) -> None:
     assert str(Architecture.parse(line)) == line
 
 
-@pytest.mark.parametrize("line", LINES)
-def test_what_is_given_back_is_the_same_network(line: str) -> None:
-    net = Architecture.parse(line)
-    assert Architecture.parse(str(net)) == net
-
-
 def test_words_may_stand_in_any_order() -> None:
     one = Architecture.parse("conv 1x28x28 30-60 k3 s2 p1 10 pool vanilla tanh gamma=2")
     assert Architecture.parse("conv  1x28x28 30-60  gamma=2 10 tanh s2 vanilla pool p1 k3 ") == one
