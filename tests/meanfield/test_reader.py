@@ -414,7 +414,7 @@ FORWARDS: list[tuple[Callable[[Any, Tensor], Any], str]] = [
     (lambda m, x: m.c(m.a(x).softmax(1)), "softmax.*logits"),
     (lambda m, x: m.c(1 / m.a(x)), "div.*first argument"),
     (lambda m, x: m.c(m.a(x)).sigmoid(), "end.*logits"),
-    (lambda m, x: (m.c(x), m.a(x)), "output is 2 tensors"),
+    (lambda m, x: (m.c(x), m.a(x)), "returns 2 tensors"),
     (lambda m, x: m.c(F.linear(x, m.a.weight)), r"linear\(\)"),
     (lambda m, x: m.c(zeroed(m.a(x))), r"setitem\(\)"),
     (lambda m, x: m.c(unwatched(m.a(x))), "cannot be watched"),

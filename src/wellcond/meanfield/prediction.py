@@ -6,7 +6,7 @@ import functools
 import math
 import operator
 from collections.abc import Iterator, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Literal
 
 import torch
@@ -39,7 +39,6 @@ from wellcond.results.quantities import (
 if TYPE_CHECKING:
     from matplotlib.figure import Figure
 
-NO_COST = Cost()
 Loss = Literal["half-squared", "mse", "cross-entropy"]
 FEW = 1000
 """Values of a channel, or examples, below which the theory of very many is off."""
@@ -73,7 +72,7 @@ class Prediction(Result):
     momentum: float
     loss: Loss
     notes: tuple[str, ...] = ()
-    cost: Cost = NO_COST
+    cost: Cost = field(default_factory=Cost)
 
     def rows(self, step: int | None = None) -> list[Row]:
         """λ_max, the largest rate, and every layer's term; for a grid the least and greatest of the first two.

@@ -136,7 +136,8 @@ def read(module: nn.Module, inputs: Tensor | Sequence[int] | None = None) -> Rea
     notes = walk.notes()
     if isinstance(inputs, Tensor) and len(inputs) > MOST_EXAMPLES:
         notes.append(f"of {len(inputs)} inputs the first {MOST_EXAMPLES} count")
-    outputs = math.prod(recording.outputs[0].shape[1:])
+    last: Any = module.get_submodule([stage for stage in every(signal.stages) if isinstance(stage, Affine)][-1].name)
+    outputs = int(last.weight.shape[0])
     return Reading(with_means(signal.stages, start), outputs, start, tuple(notes))
 
 
@@ -144,7 +145,7 @@ def read(module: nn.Module, inputs: Tensor | Sequence[int] | None = None) -> Rea
 
 
 def _examples(module: nn.Module, inputs: Any) -> list[Tensor]:
-    """Two examples; of those that are made up one may run, vectors that a linear layer takes."""
+    """Two of the inputs; without inputs several guesses, vectors that one of the linear layers takes."""
     if inputs is None:
         widths = dict.fromkeys(layer.in_features for layer in module.modules() if isinstance(layer, nn.Linear))
         return [torch.zeros(2, width) for width in widths or (1,)]
@@ -168,7 +169,7 @@ def check_finite(inputs: Tensor) -> None:
 
 
 def _recorded(module: nn.Module, candidates: Sequence[Tensor]) -> Recording:
-    """The first that runs to its end, or the one that gets furthest."""
+    """The first pass that reaches its end, or else the one that gets furthest."""
     dtype = next((p.dtype for p in module.parameters()), torch.get_default_dtype())
     takes_indices = any(isinstance(layer, (nn.Embedding, nn.EmbeddingBag)) for layer in module.modules())
     recordings = []
@@ -196,7 +197,7 @@ class _Walk:
         has_positions = any(isinstance(call.module, (nn.Conv1d, nn.Conv2d)) for call in calls)
         first = recording.inputs[0]
         self.signals = {first: Signal(size=two(first.shape[2:]) if has_positions else None)}
-        """What is not here does not depend on the input, as a parameter."""
+        """A value that is not here, such as a parameter, does not depend on the input."""
         self.remarks: dict[str, list[str]] = {}
         """Remark → the layers that it is about."""
         self.owners: dict[nn.Parameter, str] = {}
@@ -237,12 +238,11 @@ class _Walk:
     def end(self, recording: Recording) -> Signal:
         """The signal at the output."""
         if len(recording.outputs) != 1:
-            count = len(recording.outputs)
-            raise Unsupported(f"the network's output is {count} tensors; a prediction is for one with one tensor.")
+            raise Unsupported(f"the network returns {len(recording.outputs)} tensors; a prediction needs exactly one.")
         if recording.outputs[0] not in self.signals:
             raise Unsupported(
-                "the network's output does not depend on its input, or by code that cannot be watched, such as a "
-                "scripted function. Measure instead of predicting: wc.eigenvalues(wc.GGN(problem))."
+                "the network's output does not depend on its input, or only through code that cannot be watched, such "
+                "as a scripted function. Measure instead of predicting: wc.eigenvalues(wc.GGN(problem))."
             )
         signal = self.signals[recording.outputs[0]]
         if not any(isinstance(stage, Affine) for stage in every(signal.stages)):

@@ -28,7 +28,7 @@ class Step:
     """One call that changes the signal, as rules see it.
 
     Attributes:
-        name: The name of the module or function.
+        name: The name of the module; for a function, that of the module it is called in, and its own.
         what: The module; None for a function.
         kind: The name of the module's type, or the function's under one spelling.
         inside: The name of the module whose forward pass makes the call.
@@ -52,12 +52,12 @@ class Step:
     @classmethod
     def of(cls, call: Call, signal: Value) -> Step:
         """A call that takes the signal."""
-        kind = SPELLINGS.get(call.name, call.name) if call.module is None else type(call.module).__name__
-        arguments = tuple(
-            argument for argument in call.args if not (isinstance(argument, Value) and argument == signal)
-        )
+        name, kind = call.name, type(call.module).__name__
+        if call.module is None:
+            name, kind = f"{call.inside}.{name}".lstrip("."), SPELLINGS.get(name, name)
+        arguments = tuple(arg for arg in call.args if not (isinstance(arg, Value) and arg == signal))
         output = call.gives[0].shape if call.gives else torch.Size()
-        return cls(call.name, call.module, kind, call.inside, arguments, call.kwargs, signal.shape, output)
+        return cls(name, call.module, kind, call.inside, arguments, call.kwargs, signal.shape, output)
 
     def argument(self, place: int, name: str, default: Any) -> Any:
         """An argument by its place after the signal or by its name."""
@@ -67,7 +67,8 @@ class Step:
         """The error that names the layer, the cause and the cure."""
         if self.what is not None:
             return refusal(self.name, f"{'an' if self.kind[0] in 'AEIOU' else 'a'} {self.kind}", why, cure)
-        return Unsupported(f"{self.kind}() in the forward pass of {self.inside or 'the network'}: {why}. {cure}")
+        where = f"layer {self.inside!r}" if self.inside else "the network"
+        return Unsupported(f"{self.kind}() in the forward pass of {where}: {why}. {cure}")
 
     @property
     def sizes(self) -> tuple[tuple[int, int], tuple[int, int]]:
