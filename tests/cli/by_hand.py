@@ -13,14 +13,7 @@ from wellcond.experiments.demo_networks import Compared
 from wellcond.layerwise.conditioning import Conditioning, ConditioningTable, LayerConditioning
 from wellcond.layerwise.neurons import LayerNeurons, NeuronTable
 from wellcond.results import Cost, Row
-from wellcond.results.quantities import (
-    FINAL_LOSS,
-    STEPS,
-    TEST_ACCURACY,
-    TRAINED_LR,
-    TRAINED_MAX_LR,
-    TRAINING_LOSS,
-)
+from wellcond.results import quantities as q
 from wellcond.spectral.density import Density
 from wellcond.spectral.eigenvalues import Eigenvalues
 from wellcond.stability.limits import Limit, MaxLearningRate
@@ -78,8 +71,8 @@ def diagnosis(scale: float = 1.0, lr: float | None = 0.05) -> Diagnosis:
 
 def compared(scale: float, final: float) -> Compared:
     """A network of the demo."""
-    training = [Row(step, "", TRAINING_LOSS, 2.0, "") for step in (1, 2)]
-    ends = {FINAL_LOSS: final, STEPS: 100.0, TRAINED_LR: 0.3, TEST_ACCURACY: 89.0, TRAINED_MAX_LR: 0.7}
+    training = [Row(step, "", q.TRAINING_LOSS, 2.0, "") for step in (1, 2)]
+    ends = {q.FINAL_LOSS: final, q.STEPS: 100.0, q.TRAINED_LR: 0.3, q.TEST_ACCURACY: 89.0, q.TRAINED_MAX_LR: 0.7}
     training += [Row(None, "", quantity, value, "") for quantity, value in ends.items()]
     grid = _values(0.0, 1.0)
     return Compared(diagnosis(scale), Density(grid, grid, grid, grid[None], grid[None], 0.1, 4), training)

@@ -19,19 +19,7 @@ from wellcond.diagnosis import diagnose as module
 from wellcond.diagnosis.diagnose import diagnose
 from wellcond.errors import InvalidProblem, NotDeterministic, OutputError
 from wellcond.report.table import Pivot
-from wellcond.results.quantities import (
-    CONVOLUTIONS,
-    EXAMPLES,
-    GRADIENT_NORM,
-    HESSIAN,
-    INPUT,
-    LOSS,
-    LR,
-    MAX_LR,
-    MAX_LR_HIGH,
-    MAX_LR_LOW,
-    MOMENTUM,
-)
+from wellcond.results import quantities as q
 
 
 def data(count: int = 32) -> tuple[Tensor, Tensor]:
@@ -73,12 +61,12 @@ def test_sharpness_trace_and_largest_rate_are_those_of_the_dense_hessian() -> No
     dense = torch.linalg.eigvalsh(wc.Hessian(problem()).dense())
     found = Pivot.of(d.rows()).network
     # 1 % is the asked error, of both ends; the trace's bar is a standard error, of which 4 are never left
-    assert found[HESSIAN.lambda_max] == pytest.approx(float(dense[-1]), rel=1e-2)
-    assert found[HESSIAN.lambda_min] == pytest.approx(float(dense[0]), rel=1e-2)
-    assert abs(found[HESSIAN.trace] - float(dense.sum())) <= 4 * found[HESSIAN.trace_error] + 1e-9
-    assert found[MOMENTUM] == 0.9
-    assert found[MAX_LR] == pytest.approx(2 * 1.9 / float(dense[-1]), rel=1e-2)
-    assert found[MAX_LR_LOW] <= 2 * 1.9 / float(dense[-1]) <= found[MAX_LR_HIGH]
+    assert found[q.HESSIAN.lambda_max] == pytest.approx(float(dense[-1]), rel=1e-2)
+    assert found[q.HESSIAN.lambda_min] == pytest.approx(float(dense[0]), rel=1e-2)
+    assert abs(found[q.HESSIAN.trace] - float(dense.sum())) <= 4 * found[q.HESSIAN.trace_error] + 1e-9
+    assert found[q.MOMENTUM] == 0.9
+    assert found[q.MAX_LR] == pytest.approx(2 * 1.9 / float(dense[-1]), rel=1e-2)
+    assert found[q.MAX_LR_LOW] <= 2 * 1.9 / float(dense[-1]) <= found[q.MAX_LR_HIGH]
 
 
 @pytest.mark.parametrize("sizes", [[32], [20, 12]], ids=["one_batch", "uneven_batches"])
@@ -90,9 +78,9 @@ def test_loss_and_gradient_norms_are_those_of_autograd_on_all_examples(sizes: li
     gradients = torch.autograd.grad(loss, list(model.parameters()))
     first, last = (torch.cat([g.flatten() for g in pair]).norm() for pair in (gradients[:2], gradients[2:]))
     pivot = Pivot.of(d.rows())
-    assert pivot.network[LOSS] == pytest.approx(loss.item())
-    assert pivot.network[EXAMPLES] == 32
-    assert pivot.column(GRADIENT_NORM) == pytest.approx({"0": float(first), "2": float(last)})
+    assert pivot.network[q.LOSS] == pytest.approx(loss.item())
+    assert pivot.network[q.EXAMPLES] == 32
+    assert pivot.column(q.GRADIENT_NORM) == pytest.approx({"0": float(first), "2": float(last)})
 
 
 def test_weight_norms_take_a_layers_weight_and_bias_together() -> None:
@@ -105,7 +93,7 @@ def test_rows_say_each_thing_once_and_name_the_matrix_sizes() -> None:
     rows = diagnose(problem()).rows()
     keys = [(row.layer, row.quantity) for row in rows]
     assert len(keys) == len(set(keys))
-    assert Pivot.of(rows).layers["0"][INPUT.dimension] == 4
+    assert Pivot.of(rows).layers["0"][q.INPUT.dimension] == 4
 
 
 def test_a_model_that_is_itself_a_layer_has_a_name() -> None:
@@ -117,8 +105,8 @@ def test_a_model_that_is_itself_a_layer_has_a_name() -> None:
 def test_convolutions_whose_positions_count_as_examples_are_counted() -> None:
     model = nn.Sequential(nn.Conv2d(1, 2, 3), nn.ReLU(), nn.Flatten(), nn.Linear(8, 3)).double()
     x, y = torch.randn(5, 1, 4, 4, dtype=torch.float64), torch.arange(5) % 3
-    assert Pivot.of(diagnose(problem(model, (x, y))).rows()).network[CONVOLUTIONS] == 1
-    assert CONVOLUTIONS not in Pivot.of(diagnose(problem()).rows()).network
+    assert Pivot.of(diagnose(problem(model, (x, y))).rows()).network[q.CONVOLUTIONS] == 1
+    assert q.CONVOLUTIONS not in Pivot.of(diagnose(problem()).rows()).network
 
 
 @pytest.mark.parametrize("options", [{"momentum": 0.5}, {"momentum": 0.9, "weight_decay": 0.1}])
@@ -127,9 +115,9 @@ def test_the_limit_is_that_of_the_optimizer_and_costs_no_further_product(options
     optimizer = torch.optim.SGD(model.parameters(), lr=0.05, **options)
     d = diagnose(problem(model), optimizer)
     found = Pivot.of(d.rows()).network
-    assert (found[LR], found[MOMENTUM]) == (0.05, options["momentum"])
+    assert (found[q.LR], found[q.MOMENTUM]) == (0.05, options["momentum"])
     decay = options.get("weight_decay", 0.0)
-    assert found[MAX_LR] == pytest.approx(2 * (1 + options["momentum"]) / (found[HESSIAN.lambda_max] + decay))
+    assert found[q.MAX_LR] == pytest.approx(2 * (1 + options["momentum"]) / (found[q.HESSIAN.lambda_max] + decay))
     assert d.max_lr is not None
     assert d.max_lr.cost.matvecs == 0
 
@@ -152,7 +140,7 @@ def test_an_optimizer_whose_step_is_not_known_is_named_and_the_rest_is_there() -
     assert set(d.failed) == {"largest stable lr"}
     assert "Unknown" in d.failed["largest stable lr"]
     assert d.max_lr is None
-    assert Pivot.of(d.rows()).network[LR] == 0.25
+    assert Pivot.of(d.rows()).network[q.LR] == 0.25
 
 
 def test_the_cost_is_that_of_all_parts() -> None:
@@ -207,7 +195,7 @@ def test_nan_weights_are_named_and_nothing_is_made_up() -> None:
     d = diagnose(problem(model))
     assert "'0.weight' holds NaN" in d.failed["gradients"]
     assert math.isnan(d.weights["0"])
-    assert LOSS not in Pivot.of(d.rows()).network
+    assert q.LOSS not in Pivot.of(d.rows()).network
     assert "'0.weight' holds NaN" in " ".join(str(d).split())
 
 

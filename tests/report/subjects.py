@@ -7,18 +7,7 @@ from dataclasses import dataclass, field
 
 from wellcond.report.table import MATRICES
 from wellcond.results import Row
-from wellcond.results.quantities import (
-    DYING,
-    EXAMPLES,
-    FULL,
-    GRADIENT_NORM,
-    HESSIAN,
-    LOSS,
-    MAX_LR,
-    MOMENTUM,
-    UNITS,
-    WEIGHT_NORM,
-)
+from wellcond.results import quantities as q
 
 AWKWARD_NAME = ":ok:[red]<b>&2"
 """An emoji code, a style of rich and a tag of HTML, none of which a layer's name may become."""
@@ -48,7 +37,7 @@ def column(quantity: str, *values: float) -> list[Row]:
 
 
 def layer(name: str, kappa: float = 10.0, lambda_max: float = 1.0, dying: int = 1) -> list[Row]:
-    values = {DYING: float(dying), FULL: 2.0, UNITS: 8.0, WEIGHT_NORM: 3.0, GRADIENT_NORM: 0.5}
+    values = {q.DYING: float(dying), q.FULL: 2.0, q.UNITS: 8.0, q.WEIGHT_NORM: 3.0, q.GRADIENT_NORM: 0.5}
     for names in MATRICES.values():
         values |= {names.lambda_max: lambda_max, names.rank: 3.0, names.dimension: 4.0}
         values |= dict.fromkeys(names.kappa.values(), kappa)
@@ -57,12 +46,12 @@ def layer(name: str, kappa: float = 10.0, lambda_max: float = 1.0, dying: int = 
 
 NETWORK = network(
     **{
-        LOSS: 2.3,
-        EXAMPLES: 64.0,
-        HESSIAN.lambda_max: 4.0,
-        HESSIAN.lambda_max_error: 0.04,
-        MAX_LR: 0.95,
-        MOMENTUM: 0.9,
+        q.LOSS: 2.3,
+        q.EXAMPLES: 64.0,
+        q.HESSIAN.lambda_max: 4.0,
+        q.HESSIAN.lambda_max_error: 0.04,
+        q.MAX_LR: 0.95,
+        q.MOMENTUM: 0.9,
     }
 )
 

@@ -9,24 +9,7 @@ from subjects import column, network
 
 from wellcond.report.facts import compare_facts, facts
 from wellcond.results import Row
-from wellcond.results.quantities import (
-    CONVOLUTIONS,
-    DYING,
-    EXAMPLES,
-    FINAL_LOSS,
-    FULL,
-    GRADIENT,
-    INPUT,
-    LOSS,
-    LR,
-    MAX_LR,
-    MOMENTUM,
-    STEPS,
-    TEST_ACCURACY,
-    TRAINED_LR,
-    TRAINED_MAX_LR,
-    UNITS,
-)
+from wellcond.results import quantities as q
 
 
 def said(rows: list[Row]) -> dict[str, str]:
@@ -42,50 +25,50 @@ def test_nothing_measured_says_nothing() -> None:
     [
         (
             "signal, forward",
-            column(INPUT.lambda_max, 10, 1, 1e-3),
+            column(q.INPUT.lambda_max, 10, 1, 1e-3),
             "λmax of Σx falls 10,000-fold: 10 at fc1, 0.001 at fc3",
         ),
-        ("signal, forward", column(INPUT.lambda_max, 2.0), "λmax of Σx is 2 at fc1"),
+        ("signal, forward", column(q.INPUT.lambda_max, 2.0), "λmax of Σx is 2 at fc1"),
         (
             "gradient, backward",
-            column(GRADIENT.lambda_max, 1e-3, 1, 10),
+            column(q.GRADIENT.lambda_max, 1e-3, 1, 10),
             "λmax of Σ∇h falls 10,000-fold going back: 10 at fc3, 0.001 at fc1",
         ),
         (
             "gradient, backward",
-            column(GRADIENT.lambda_max, 50, 1),
+            column(q.GRADIENT.lambda_max, 50, 1),
             "λmax of Σ∇h rises 50-fold going back: 1 at fc2, 50 at fc1",
         ),
-        ("gradient, backward", column(GRADIENT.lambda_max, 0, 1), "λmax of Σ∇h falls to 0: 1 at fc2, 0 at fc1"),
-        ("most uneven input", column(INPUT.kappa[0.5], 3, 2e9, 5), "κ50 of Σx is 2.0e9 at fc2"),
+        ("gradient, backward", column(q.GRADIENT.lambda_max, 0, 1), "λmax of Σ∇h falls to 0: 1 at fc2, 0 at fc1"),
+        ("most uneven input", column(q.INPUT.kappa[0.5], 3, 2e9, 5), "κ50 of Σx is 2.0e9 at fc2"),
         (
             "most uneven gradient",
-            column(GRADIENT.kappa[0.5], 3, math.inf, math.inf),
+            column(q.GRADIENT.kappa[0.5], 3, math.inf, math.inf),
             "κ50 of Σ∇h is ∞ at fc2, and at 1 more",
         ),
         (
             "lowest input rank",
-            [*column(INPUT.rank, 8, 3), *column(INPUT.dimension, 16, 4)],
+            [*column(q.INPUT.rank, 8, 3), *column(q.INPUT.dimension, 16, 4)],
             "8 of 16 directions at fc1",
         ),
-        ("lowest input rank", [*column(INPUT.rank, 4), *column(INPUT.dimension, 4)], "full at every layer"),
-        ("dead ReLUs", [*column(DYING, 3, 2), *column(UNITS, 100, 4)], "2 of 4 at fc2; 5 of 104 in all"),
-        ("always-on ReLUs", [*column(FULL, 0, 0), *column(UNITS, 100, 4)], "none of 104"),
-        ("loss", network(**{LOSS: 1.5}), "1.5"),
-        ("largest stable lr", network(**{MAX_LR: 0.5, MOMENTUM: 0.0}), "0.5 without momentum"),
+        ("lowest input rank", [*column(q.INPUT.rank, 4), *column(q.INPUT.dimension, 4)], "full at every layer"),
+        ("dead ReLUs", [*column(q.DYING, 3, 2), *column(q.UNITS, 100, 4)], "2 of 4 at fc2; 5 of 104 in all"),
+        ("always-on ReLUs", [*column(q.FULL, 0, 0), *column(q.UNITS, 100, 4)], "none of 104"),
+        ("loss", network(**{q.LOSS: 1.5}), "1.5"),
+        ("largest stable lr", network(**{q.MAX_LR: 0.5, q.MOMENTUM: 0.0}), "0.5 without momentum"),
         (
             "largest stable lr",
-            network(**{MAX_LR: 0.95, MOMENTUM: 0.9, LR: 0.1, TRAINED_MAX_LR: 2.0}),
+            network(**{q.MAX_LR: 0.95, q.MOMENTUM: 0.9, q.LR: 0.1, q.TRAINED_MAX_LR: 2.0}),
             "0.95 with momentum 0.9; 2 after the training below; the optimizer is at 0.1",
         ),
         (
             "largest stable lr",
-            network(**{MAX_LR: math.inf, MOMENTUM: 0.9}),
+            network(**{q.MAX_LR: math.inf, q.MOMENTUM: 0.9}),
             "no limit: the loss does not curve upwards here",
         ),
         (
             "training",
-            network(**{FINAL_LOSS: 0.25, STEPS: 100.0, TRAINED_LR: 0.3, TEST_ACCURACY: 89.0}),
+            network(**{q.FINAL_LOSS: 0.25, q.STEPS: 100.0, q.TRAINED_LR: 0.3, q.TEST_ACCURACY: 89.0}),
             "loss 0.25 after 100 steps at lr 0.3; 89 % of unseen examples right",
         ),
     ],
@@ -95,18 +78,18 @@ def test_what_rows_say(title: str, rows: list[Row], text: str) -> None:
 
 
 def test_gradients_of_convolutions_are_said_to_be_per_position() -> None:
-    rows = network(**{CONVOLUTIONS: 2.0})
-    rows += [*column(GRADIENT.lambda_max, 1.0, 4.0), *column(INPUT.lambda_max, 1.0, 4.0)]
+    rows = network(**{q.CONVOLUTIONS: 2.0})
+    rows += [*column(q.GRADIENT.lambda_max, 1.0, 4.0), *column(q.INPUT.lambda_max, 1.0, 4.0)]
     assert said(rows)["gradient, backward"].endswith("1 at fc1 (convolutions: per position)")
     assert "position" not in said(rows)["signal, forward"]
 
 
 def test_numbered_layers_are_called_layers() -> None:
-    rows = [Row(None, "0", INPUT.lambda_max, 2.0, "")]
+    rows = [Row(None, "0", q.INPUT.lambda_max, 2.0, "")]
     assert said(rows)["signal, forward"] == "λmax of Σx is 2 at layer 0"
 
 
 def test_networks_are_compared_in_one_order_with_gaps() -> None:
-    table = compare_facts({"a": network(**{LOSS: 1.0, EXAMPLES: 5.0}), "b": column(INPUT.lambda_max, 2.0)})
+    table = compare_facts({"a": network(**{q.LOSS: 1.0, q.EXAMPLES: 5.0}), "b": column(q.INPUT.lambda_max, 2.0)})
     assert [line.title for line in table] == ["loss", "signal, forward"]
     assert table[0].texts == {"a": "1 on 5 examples", "b": ""}

@@ -11,14 +11,7 @@ import torch
 
 from wellcond.report.landscape import ribbons_figure, slice_figure, walk_figure
 from wellcond.results import Row
-from wellcond.results.quantities import (
-    BETA,
-    GRADIENT_CHANGE_GREATEST,
-    GRADIENT_CHANGE_LEAST,
-    LOSS,
-    LOSS_GREATEST,
-    LOSS_LEAST,
-)
+from wellcond.results import quantities as q
 
 pytest.importorskip("matplotlib")
 
@@ -37,8 +30,8 @@ def run(scale: float = 1.0) -> list[Row]:
     rows = []
     for step in (0, 10, 20):
         size = scale * (1 + step)
-        named = {LOSS: 4 * size, LOSS_LEAST: 2 * size, LOSS_GREATEST: 5 * size}
-        named |= {GRADIENT_CHANGE_LEAST: 0.2, GRADIENT_CHANGE_GREATEST: 0.8, BETA: 0.5}
+        named = {q.LOSS: 4 * size, q.LOSS_LEAST: 2 * size, q.LOSS_GREATEST: 5 * size}
+        named |= {q.GRADIENT_CHANGE_LEAST: 0.2, q.GRADIENT_CHANGE_GREATEST: 0.8, q.BETA: 0.5}
         rows += [Row(step, "", quantity, value, "") for quantity, value in named.items()]
     return rows
 
@@ -79,7 +72,7 @@ def test_rows_in_any_order_are_drawn_in_that_of_training() -> None:
 
 
 def test_what_is_not_finite_is_a_gap() -> None:
-    rows = [row._replace(value=math.inf) if row.quantity == BETA and row.step == 10 else row for row in run()]
+    rows = [row._replace(value=math.inf) if row.quantity == q.BETA and row.step == 10 else row for row in run()]
     ((_, heights),) = lines(ribbons_figure({"a": rows}).axes[2])
     assert math.isnan(heights[1])
     assert heights[::2] == [0.5, 0.5]
