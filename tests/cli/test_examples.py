@@ -11,7 +11,7 @@ from command import run
 pytest.importorskip("sklearn")
 
 ROOT = Path(__file__).resolve().parents[2]
-PAGES = [*ROOT.glob("docs/**/*.md"), *ROOT.glob("examples/*.py")]
+PAGES = [ROOT / "README.md", *ROOT.glob("docs/**/*.md"), *ROOT.glob("examples/*.py")]
 SHOWN = {
     found for page in PAGES for found in re.findall(r"wellcond (\S+) (examples/[\w./:]+)", page.read_text("utf-8"))
 }
