@@ -19,9 +19,9 @@ import pytest
 import torch
 from suites import assert_progress_rises
 from torch import Tensor, nn
-from torch.nn.modules import module as global_hooks
 from torch.nn.utils import prune
 from torch.utils.data import BatchSampler, DataLoader, RandomSampler, SubsetRandomSampler, TensorDataset
+from unchanged import assert_unchanged, snapshot
 from zoo import integers, normal, seeded
 
 import wellcond
@@ -149,81 +149,18 @@ def build() -> tuple[nn.Module, DataLoader[Any]]:
     return model, DataLoader(data, batch_size=2, generator=torch.Generator().manual_seed(3))
 
 
-def snapshot(model: nn.Module, loader: DataLoader[Any]) -> dict[str, Any]:
-    """Everything that could have changed: values, and identity where that matters."""
-    state: dict[str, Any] = {}
-    for name, p in model.named_parameters():
-        state[f"parameter {name}"] = (
-            id(p),
-            p.data_ptr(),
-            p._version,
-            p.requires_grad,
-            p.detach().clone(),
-            len(p._backward_hooks or ()),
-        )
-        state[f"grad {name}"] = None if p.grad is None else (id(p.grad), p.grad._version, p.grad.clone())
-    for name, module in model.named_modules():
-        state[f"mode {name}"] = module.training
-        state[f"attributes {name}"] = sorted(module.__dict__)
-        state[f"sparse {name}"] = getattr(module, "sparse", None)
-        state[f"hooks {name}"] = [
-            len(hooks) for key, hooks in sorted(module.__dict__.items()) if key.endswith("_hooks")
-        ]
-        for key, value in vars(module).items():
-            if isinstance(value, Tensor) or key == "last":
-                known = None if value is None else (id(value), value._version, value.detach().clone())
-                state[f"tensor {name}.{key}"] = known
-            elif isinstance(value, torch.Generator):
-                state[f"generator {name}.{key}"] = value.get_state()
-            elif isinstance(value, list):
-                state[f"list {name}.{key}"] = (id(value), [id(item) for item in value])
-        for key, buffer in module._buffers.items():
-            known = None if buffer is None else (id(buffer), buffer._version, buffer.clone())
-            state[f"buffer {name}.{key}"] = known
-    state["global hooks"] = [
-        len(v) for k, v in sorted(vars(global_hooks).items()) if k.startswith("_global") and hasattr(v, "__len__")
-    ]
-    state["rng"] = torch.get_rng_state()
-    state["python rng"] = random.getstate()
-    kind, keys, *rest = np.random.get_state()
-    state["numpy rng"] = (kind, keys.tobytes(), *rest)
-    state["loader rng"] = loader.generator.get_state()
-    sdp = torch.backends.cuda
-    state["flags"] = (
-        sdp.flash_sdp_enabled(), sdp.mem_efficient_sdp_enabled(), sdp.math_sdp_enabled(), sdp.cudnn_sdp_enabled(),
-        torch.backends.mha.get_fastpath_enabled(), torch.backends.cudnn.enabled, torch.is_grad_enabled(),
-        torch.is_inference_mode_enabled(), torch.is_autocast_enabled("cpu"), torch.get_default_dtype(),
-        torch.are_deterministic_algorithms_enabled(), torch.get_num_threads(),
-    )  # fmt: skip
-    return state
-
-
-def assert_unchanged(before: dict[str, Any], after: dict[str, Any]) -> None:
-    assert before.keys() == after.keys()
-    changed = [key for key, value in before.items() if not is_same(value, after[key])]
-    assert changed == []
-
-
-def is_same(first: Any, second: Any) -> bool:
-    if isinstance(first, Tensor):
-        return torch.equal(first, second)
-    if isinstance(first, tuple):
-        return len(first) == len(second) and all(map(is_same, first, second))
-    return first == second
-
-
 @measurements()
 @pytest.mark.parametrize("batchnorm", ["batch", "running"])
 @pytest.mark.parametrize("dropout", [None, 5])
 @pytest.mark.parametrize("as_list", [False, True], ids=["loader", "one_batch"])
 def test_measuring_changes_nothing(measure: Any, batchnorm: Any, dropout: Any, as_list: bool) -> None:
     model, loader = build()
-    before = snapshot(model, loader)
+    before = snapshot(model, loader.generator)
     batches = [next(iter(loader))] if as_list else loader
     loader.generator.manual_seed(3)
     torch.set_rng_state(before["rng"])
     measure(wc.Problem(model, nn.CrossEntropyLoss(), batches, batchnorm, dropout=dropout))
-    assert_unchanged(before, snapshot(model, loader))
+    assert_unchanged(before, snapshot(model, loader.generator))
 
 
 @pytest.mark.parametrize(
@@ -258,23 +195,23 @@ def test_a_loss_that_raises_half_way_leaves_nothing_changed(measure: Any) -> Non
             raise Boom
         return nn.functional.cross_entropy(outputs, targets)
 
-    before = snapshot(model, loader)
+    before = snapshot(model, loader.generator)
     with pytest.raises(Boom) as held:  # the exception, and with it every frame, is still alive below
         measure(wc.Problem(model, loss, batches))
     assert held.tb is not None
     assert calls
-    assert_unchanged(before, snapshot(model, loader))
+    assert_unchanged(before, snapshot(model, loader.generator))
 
 
 @measurements(*OF_THE_FIRST_BATCH)
 def test_a_model_that_raises_half_way_leaves_nothing_changed(measure: Any) -> None:
     model, loader = build()
     loader.dataset.tensors[0][2:].fill_(FAIL)
-    before = snapshot(model, loader)
+    before = snapshot(model, loader.generator)
     with pytest.raises(Boom) as held:
         measure(wc.Problem(model, nn.CrossEntropyLoss(), loader))
     assert held.tb is not None
-    assert_unchanged(before, snapshot(model, loader))
+    assert_unchanged(before, snapshot(model, loader.generator))
 
 
 class OnceOnly(torch.autograd.Function):
@@ -305,11 +242,11 @@ def test_a_product_that_raises_leaves_nothing_changed(name: str, as_list: bool) 
     model, loader = build()
     model.head.register_forward_hook(lambda _m, _x, output: OnceOnly.apply(output))
     batches = [(normal(3, 2, 4), integers(3, 3))] if as_list else loader
-    before = snapshot(model, loader)
+    before = snapshot(model, loader.generator)
     with pytest.raises(Boom) as held:
         MEASUREMENTS[name](wc.Problem(model, nn.CrossEntropyLoss(), batches))
     assert held.tb is not None
-    assert_unchanged(before, snapshot(model, loader))
+    assert_unchanged(before, snapshot(model, loader.generator))
 
 
 def test_a_plain_loader_does_not_advance_the_global_generators() -> None:
@@ -321,10 +258,10 @@ def test_a_plain_loader_does_not_advance_the_global_generators() -> None:
             return super().__getitem__(index)
 
     model, loader = build()
-    before = snapshot(model, loader)
+    before = snapshot(model, loader.generator)
     problem = wc.Problem(model, nn.CrossEntropyLoss(), DataLoader(Noisy(*loader.dataset.tensors), batch_size=2))
     wc.Hessian(problem) @ torch.ones(problem.size)
-    assert_unchanged(before, snapshot(model, loader))
+    assert_unchanged(before, snapshot(model, loader.generator))
 
 
 @pytest.mark.parametrize("nested", [False, True], ids=["sampler", "sampler_of_the_batch_sampler"])
@@ -346,12 +283,12 @@ def test_a_samplers_own_generator_gives_every_pass_the_same_order_and_does_not_a
 
 def test_interrupted_evaluations_can_be_closed() -> None:
     model, loader = build()
-    before = snapshot(model, loader)
+    before = snapshot(model, loader.generator)
     evaluations = wc.Problem(model, nn.CrossEntropyLoss(), loader).evaluations()
     next(evaluations)
     assert not model.training
     evaluations.close()
-    assert_unchanged(before, snapshot(model, loader))
+    assert_unchanged(before, snapshot(model, loader.generator))
 
 
 # a stale problem

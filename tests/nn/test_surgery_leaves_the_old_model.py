@@ -11,6 +11,7 @@ import numpy as np
 import pytest
 import torch
 from torch import Tensor, nn
+from unchanged import assert_unchanged, snapshot
 from zoo import normal, seeded
 
 from wellcond.errors import Unsupported
@@ -58,32 +59,6 @@ def build() -> Everything:
     model.body[2].register_forward_hook(lambda *_: None)
     model.norm.register_full_backward_hook(lambda *_: None)
     return model
-
-
-def snapshot(model: nn.Module, x: Tensor) -> dict[str, Any]:
-    state: dict[str, Any] = {"inputs": (x.clone(), x._version), "rng": torch.get_rng_state()}
-    for name, value in [*model.named_parameters(remove_duplicate=False), *model.named_buffers()]:
-        state[name] = (id(value), value._version, value.requires_grad, value.detach().clone())
-        state[f"gradient of {name}"] = None if value.grad is None else (id(value.grad), value.grad.clone())
-    for name, module in model.named_modules():
-        hooks = [len(held) for key, held in sorted(vars(module).items()) if key.endswith("_hooks")]
-        plain = {key: value for key, value in vars(module).items() if isinstance(value, (int, float, list))}
-        state[f"module {name}"] = (id(module), type(module), module.training, hooks, repr(plain), sorted(vars(module)))
-    state["others"] = (random.getstate(), repr(np.random.get_state()), torch.is_grad_enabled())
-    return state
-
-
-def assert_unchanged(before: dict[str, Any], after: dict[str, Any]) -> None:
-    assert before.keys() == after.keys()
-    assert [key for key in before if not is_same(before[key], after[key])] == []
-
-
-def is_same(first: Any, second: Any) -> bool:
-    if isinstance(first, Tensor):
-        return torch.equal(first, second)
-    if isinstance(first, tuple):
-        return len(first) == len(second) and all(map(is_same, first, second))
-    return first == second
 
 
 def fail(_: Any) -> nn.Module:
