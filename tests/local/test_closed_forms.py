@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import itertools
 from collections.abc import Callable
 from typing import Any
 
@@ -14,8 +15,7 @@ from torch.nn.utils import prune
 from zoo import ARCHITECTURES, CLASSES, Case, classifier, normal
 
 import wellcond as wc
-from wellcond.local import closed_forms as forms
-from wellcond.local.closed_form_of import ClosedForm
+from wellcond.local.closed_forms import ClosedForm, convolution_matrix
 from wellcond.local.local_hessian import LocalHessian, local_hessian
 
 CONVOLUTIONS: dict[str, Callable[[], nn.Module]] = {
@@ -102,7 +102,7 @@ def test_a_linear_layers_blocks_are_wtw_per_example_and_the_second_moment_per_ro
 @pytest.mark.parametrize("name", CONVOLUTIONS)
 def test_the_matrix_of_a_convolution_multiplies_like_it(name: str) -> None:
     a, conv = LAYERS[name][1], with_head(*LAYERS[name]).model[0]
-    matrix = forms.convolution_matrix(conv, conv.weight.detach(), a.shape[1:])
+    matrix = convolution_matrix(conv, conv.weight.detach(), a.shape[1:])
     h = torch.einsum("otd,nd->not", matrix, a.flatten(1)).reshape(conv(a).shape)
     bias = 0 if conv.bias is None else conv.bias.detach().reshape(-1, *[1] * len(conv.kernel_size))
     assert_same(h + bias, conv(a), 1e-13)
@@ -111,19 +111,17 @@ def test_the_matrix_of_a_convolution_multiplies_like_it(name: str) -> None:
 @pytest.mark.parametrize("name", ["strided", "grouped"])
 def test_the_weight_matrix_of_a_convolution_sums_over_examples_and_positions(name: str) -> None:
     """Eq. 41 by loops: patches cut out one by one."""
-    a, conv = LAYERS[name][1], with_head(*LAYERS[name]).model[0]
+    found = measured(*LAYERS[name])
+    a, conv = LAYERS[name][1], found.problem.model[0]
     padded = F.pad(a, [conv.padding[0]] * 4)
     share = 2 // conv.groups
-    expected = []
-    for group in range(conv.groups):
-        total: Any = 0
-        for example in padded[:, group * share : (group + 1) * share]:
-            for u in range(0, example.shape[1] - 2, conv.stride[0]):
-                for v in range(0, example.shape[2] - 2, conv.stride[1]):
-                    patch = example[:, u : u + 3, v : v + 3].flatten()
-                    total = total + torch.outer(patch, patch)
-        expected.append(total)
-    assert_same(forms.convolution_w(conv, a), torch.stack(expected), 1e-13)
+    expected = torch.zeros(conv.groups, share * 9, share * 9, dtype=torch.float64)
+    for example, group in itertools.product(padded, range(conv.groups)):
+        channels = example[group * share : (group + 1) * share]
+        for u, v in itertools.product(*(range(0, side - 2, conv.stride[0]) for side in example.shape[1:])):
+            patch = channels[:, u : u + 3, v : v + 3].flatten()
+            expected[group] += torch.outer(patch, patch)
+    assert_same(found.closed_form().weight.blocks, expected, 1e-13)
 
 
 # BatchNorm's statistics held fixed

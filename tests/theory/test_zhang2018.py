@@ -18,8 +18,8 @@ from torch.autograd.functional import hessian, jacobian
 from zoo import normal
 
 import wellcond as wc
-from wellcond.local import closed_forms
 from wellcond.local.back_matching import back_matching
+from wellcond.local.closed_forms import convolution_matrix
 from wellcond.local.local_hessian import LocalHessian, local_hessian
 from wellcond.local.marchenko_pastur import MarchenkoPastur, marchenko_pastur
 
@@ -56,9 +56,9 @@ def white(examples: int, features: int) -> Tensor:
 
 def first_block(block: nn.Module, inputs: Tensor) -> LocalHessian:
     """The local Hessian of a block in front of a linear layer, under the squared error against zero."""
-    outputs = block(inputs).shape[-1]
-    model = nn.Sequential(block, nn.Linear(outputs, 2)).double()
-    model[1].weight.data = normal(2, outputs, seed=11)
+    outputs = block.double()(inputs)[0].numel()
+    model = nn.Sequential(block, nn.Flatten(), nn.Linear(outputs, 2)).double()
+    model[2].weight.data = normal(2, outputs, seed=11)
     return local_hessian(wc.Problem(model, nn.MSELoss(), (inputs, torch.zeros(len(inputs), 2).double())), "0")
 
 
@@ -136,15 +136,17 @@ class TestFullyConnected:
         found = hessian(lambda z: matching_loss(self.target, z @ self.w.T), self.z)
         for j, k in itertools.product(range(8), repeat=2):
             assert torch.allclose(found[j, :, k], self.w.T @ self.w * (j == k), atol=1e-13)
-        assert_same(closed_forms.linear_z(self.w), self.w.T @ self.w, 1e-15)
-        assert_same(first_block(linear(self.w), self.z).z.exact.dense(), found.reshape(40, 40), 1e-13)
+        block = first_block(linear(self.w), self.z)
+        assert_same(block.closed_form().z.blocks[0], self.w.T @ self.w, 1e-15)
+        assert_same(block.z.exact.dense(), found.reshape(40, 40), 1e-13)
 
     def test_equation_9_the_hessian_of_vec_w_has_one_block_a_row(self) -> None:
         found = hessian(lambda w: matching_loss(self.target, self.z @ w.T), self.w).reshape(15, 15)
         h_w = sum(torch.outer(z, z) for z in self.z)
         assert_same(found, torch.kron(eye(3), h_w), 1e-13)
-        assert_same(closed_forms.linear_w(self.z), h_w, 1e-14)
-        assert_same(first_block(linear(self.w), self.z).weight.exact.dense(), found, 1e-13)
+        block = first_block(linear(self.w), self.z)
+        assert_same(block.closed_form().weight.blocks[0], h_w, 1e-14)
+        assert_same(block.weight.exact.dense(), found, 1e-13)
 
     def test_equation_20_the_taylor_expansion_of_a_linear_block_is_exact(self) -> None:
         step = normal(3, 5, seed=4)
@@ -221,15 +223,14 @@ class TestResidualBlock:
     def test_equation_13_is_gauss_newton_minus_the_curvature_of_the_block(self) -> None:
         gauss_newton, curvature, _ = self.parts(self.r)
         assert_same(self.exact(), gauss_newton - curvature, 1e-12)
-        branch = jacobian(lambda z: residual(self.u, self.v, z), self.z)
-        assert_same(closed_forms.residual_z(branch), gauss_newton, 1e-12)
-        assert_same(closed_forms.residual_z(branch, curvature), self.exact(), 1e-12)
+        j = eye(4) + jacobian(lambda z: residual(self.u, self.v, z), self.z)
+        assert_same(j.T @ j, gauss_newton, 1e-12)
 
     def test_equations_13_and_14_through_the_library(self) -> None:
         """The change asked of the block is r = −∂J/∂z_b, J the loss of the network."""
         block = first_block(Residual(self.u, self.v), self.z[None])
         output = (self.z + residual(self.u, self.v, self.z)).requires_grad_()
-        r = -torch.autograd.grad(block.problem.model[1](output).square().mean(), output)[0]
+        r = -torch.autograd.grad(block.problem.model[2](output).square().mean(), output)[0]
         gauss_newton, curvature, _ = self.parts(r)
         assert float(curvature.norm()) > 0.1
         assert_same(block.z.exact.dense(), gauss_newton - curvature, 1e-12)
@@ -358,6 +359,9 @@ class TestBatchNorm:
     w = normal(3, 4, seed=1)
     z = 2 * normal(6, 4) + 1
 
+    def block(self) -> LocalHessian:
+        return first_block(nn.Sequential(linear(self.w), nn.BatchNorm1d(3, eps=1e-30, affine=False)), self.z)
+
     def jacobian_of_z(self, w: Tensor) -> Tensor:
         """(m·n_b, m, n)."""
         jac = jacobian(lambda z: normalized(z @ w.T), self.z)
@@ -388,12 +392,12 @@ class TestBatchNorm:
         mean, var, target = h.mean(0), h.var(0, correction=0), normal(6, 3, seed=2)
         h_z = hessian(lambda z: matching_loss(target[0], (self.w @ z - mean) / var.sqrt()), self.z[0])
         assert_same(h_z, sum(torch.outer(w, w) / v for w, v in zip(self.w, var, strict=True)), 1e-13)
-        assert_same(closed_forms.normalized_z(self.w[:, None], var**-0.5), h_z, 1e-13)
+        form = self.block().closed_form("detached")
+        assert_same(form.z.blocks[0], h_z, 1e-13)
         h_w = hessian(lambda w: matching_loss(target, (self.z @ w.T - mean) / var.sqrt()), self.w).reshape(12, 12)
         expected = torch.block_diag(*(sum(torch.outer(z, z) for z in self.z) / v for v in var))
         assert_same(h_w, expected, 1e-13)
-        found = closed_forms.normalized_w(closed_forms.linear_w(self.z), var**-0.5)
-        assert_same(torch.block_diag(*found), expected, 1e-13)
+        assert_same(form.weight.dense(), expected, 1e-13)
 
     def test_equation_17_of_one_example_lacks_a_factor_1_minus_terms_in_1_over_m(self) -> None:
         """Gauss-Newton through the statistics: Σ_i w_i w_iᵀ/Var_i · (1 − (1 + ẑ_i²)/m), for each example."""
@@ -403,15 +407,14 @@ class TestBatchNorm:
             factors = (1 - (1 + z_hat[j] ** 2) / self.m) / var
             assert_same(jac[:, j].T @ jac[:, j], self.w.T @ torch.diag(factors) @ self.w, 1e-12)
         whole = jac.flatten(1).T @ jac.flatten(1)
-        assert_same(closed_forms.batchnorm_z(self.w[:, None], z_hat[:, :, None], var**-0.5), whole, 1e-12)
-        block = first_block(nn.Sequential(linear(self.w), nn.BatchNorm1d(3, eps=1e-30, affine=False).double()), self.z)
-        assert_same(block.z.gauss_newton.dense(), whole, 1e-12)
+        assert_same(self.block().closed_form().z.dense(), whole, 1e-12)
+        assert_same(self.block().z.gauss_newton.dense(), whole, 1e-12)
 
     def test_equation_18_through_the_statistics_loses_two_directions(self) -> None:
         """Z^T (I − 11ᵀ/m − ẑẑᵀ/m) Z / Var, of which w is a null vector: the output does not depend on ‖w‖."""
         h = self.z @ self.w.T
         var, z_hat, ones = h.var(0, correction=0), normalized(h), torch.ones(self.m, dtype=torch.float64)
-        blocks = closed_forms.batchnorm_w(self.z[None], z_hat[:, :, None], var**-0.5)
+        blocks = self.block().closed_form().weight.blocks
         for i, w in enumerate(self.w):
             jac = jacobian(lambda row: normalized(self.z @ row[:, None])[:, 0], w)
             kept = eye(self.m) - (torch.outer(ones, ones) + torch.outer(z_hat[:, i], z_hat[:, i])) / self.m
@@ -581,7 +584,9 @@ class TestConvolution:
         return found.reshape(self.n * math.prod(self.out), -1)
 
     def conv(self) -> nn.Conv2d:
-        return nn.Conv2d(self.m, self.n, self.kernel, bias=False).double()
+        conv = nn.Conv2d(self.m, self.n, self.kernel, bias=False).double()
+        conv.weight.data = self.w
+        return conv
 
     def test_equations_39_and_40_are_the_gradients_as_products(self) -> None:
         """Eq. 40 is a mean over the examples; that of eq. 37 is their sum."""
@@ -589,7 +594,7 @@ class TestConvolution:
         assert_same(self.by_output.flatten(1) @ self.w_a(), by_a.flatten(1), 1e-13)
         mean = (self.by_output.flatten(2) @ self.patches().mT).mean(0)
         assert_same(mean, by_w.reshape(self.n, -1) / 4, 1e-13)
-        matrix = closed_forms.convolution_matrix(self.conv(), self.w, self.a.shape[1:])
+        matrix = convolution_matrix(self.conv(), self.w, self.a.shape[1:])
         assert_same(matrix.flatten(0, 1), self.w_a(), 1e-15)
 
     def test_equation_41_is_the_hessian_of_each_kernel_for_the_mean_over_the_examples(self) -> None:
@@ -601,16 +606,14 @@ class TestConvolution:
         found = hessian(lambda w: matching_loss(self.by_output, F.conv2d(self.a, w)), self.w).reshape(36, 36)
         mean = (self.patches() @ self.patches().mT).mean(0)
         assert_same(found, 4 * torch.kron(eye(self.n), mean), 1e-13)
-        (block,) = closed_forms.convolution_w(self.conv(), self.a)
-        assert_same(block, 4 * mean, 1e-13)
+        assert_same(first_block(self.conv(), self.a).closed_form().weight.blocks[0], 4 * mean, 1e-13)
 
     def test_equations_42_and_43_are_the_hessian_of_the_input(self) -> None:
         loss = lambda a: matching_loss(self.by_output[:1], F.conv2d(a, self.w))  # noqa: E731
         found = hessian(loss, self.a[:1]).reshape(90, 90)
         w_a = self.w_a()
         assert_same(found, w_a.T @ w_a, 1e-13)
-        matrix = closed_forms.convolution_matrix(self.conv(), self.w, self.a.shape[1:])
-        assert_same(closed_forms.convolution_z(matrix), found, 1e-13)
+        assert_same(first_block(self.conv(), self.a).closed_form().z.blocks[0], found, 1e-13)
         place, other = (2, 1, 3), (0, 2, 4)
         column, row = (torch.tensor(index).mul(torch.tensor([30, 6, 1])).sum() for index in (place, other))
         assert float(found[column, row]) == pytest.approx(float(w_a[:, column] @ w_a[:, row]), rel=1e-12)

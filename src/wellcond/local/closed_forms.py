@@ -1,7 +1,7 @@
-"""The formulas of local Hessians (zhang2018, sections 3.1 to 3.3 and supplement C), as functions of tensors.
+"""Local Hessians by formula (zhang2018, sections 3.1 to 3.3 and supplement C), for the blocks that have one.
 
-All belong to ℓ = ½‖z^{k+½} − F(W, z)‖², a sum over the batch, and all but one are Gauss-Newton matrices JᵀJ. For a
-layer that is linear in the variable of differentiation, that is the Hessian itself.
+All belong to ℓ = ½‖z^{k+½} − F(W, z)‖², a sum over the batch, and are Gauss-Newton matrices JᵀJ. For a layer that is
+linear in the variable of differentiation, that is the Hessian itself.
 
 Index legend: n example, t position of the output, o output, i inputs of a weight's row (with their kernel sites), d
 entries of one example's input.
@@ -9,88 +9,185 @@ entries of one example's input.
 
 from __future__ import annotations
 
+from dataclasses import dataclass
 from typing import Any
 
 import torch
-from torch import Tensor
+from torch import Tensor, nn
 
+from wellcond.errors import InvalidProblem
+from wellcond.local.block_call import BlockCall, is_same
 from wellcond.network.layers import patches, with_batch
 
+AFFINE = (nn.Linear, nn.Conv1d, nn.Conv2d, nn.Conv3d)
+NORMS = (nn.BatchNorm1d, nn.BatchNorm2d, nn.BatchNorm3d)
+"""Compared by exact type: a derived class may compute something else."""
 
-def linear_z(weight: Tensor) -> Tensor:
-    """WᵀW, (d, d): H_z of h = W z for every example (eq. 8).
 
-    Example:
-        >>> linear_z(torch.tensor([[1.0, 2.0]]))
-        tensor([[1., 2.],
-                [2., 4.]])
+@dataclass(frozen=True)
+class BlockDiagonal:
+    """A block-diagonal matrix.
+
+    Attributes:
+        blocks: The blocks, (k, d, d).
+        copies: How many times each of them occurs in a row along the diagonal.
     """
-    return weight.T @ weight
+
+    blocks: Tensor
+    copies: int = 1
+
+    @property
+    def shape(self) -> tuple[int, int]:
+        """The shape of the whole matrix."""
+        side = self.copies * self.blocks.shape[0] * self.blocks.shape[1]
+        return side, side
+
+    def dense(self) -> Tensor:
+        """The whole matrix."""
+        return block_diagonal(self.blocks.repeat_interleave(self.copies, 0))
 
 
-def linear_w(z: Tensor) -> Tensor:
-    """Σ_j z_j z_jᵀ, (i, i): H_w for every row of W (eq. 9), z of shape (…, i). A bias is one more input that is 1.
+@dataclass(frozen=True)
+class ClosedForm:
+    """Gauss-Newton matrices of a block, from its formula.
 
-    Example:
-        >>> linear_w(torch.tensor([[1.0, 0.0], [1.0, 2.0]]))
-        tensor([[2., 2.],
-                [2., 4.]])
+    Attributes:
+        formula: The formula and its equations in the source.
+        z: H_z, over the whole batch's input.
+        weight: H_W, over the parameter `name`; None if it is not trainable.
+        name: The parameter's name in the model; "" if it is not trainable.
     """
-    rows = z.reshape(-1, z.shape[-1])
-    return rows.T @ rows
+
+    formula: str
+    z: BlockDiagonal
+    weight: BlockDiagonal | None
+    name: str
 
 
-def convolution_matrix(conv: Any, weight: Tensor, shape: torch.Size) -> Tensor:
-    """W_a, (o, t, d): the matrix that a convolution multiplies one flattened example with.
+def formula_of(call: BlockCall) -> str | None:
+    """The formula of a linear, convolutional or BatchNorm layer, or of one followed by a BatchNorm; None of others."""
+    affine, norm = _parts(call)
+    if norm is not None:
+        return "H_z = Σ_o (γ_o/s_o)² A_oᵀP_o²A_o, H_w = (γ_o/s_o)² ZᵀP_o²Z; eqs. 17 and 18 have P = I"
+    if affine is not None:
+        is_linear = isinstance(affine, nn.Linear)
+        return "H_z = WᵀW, H_w = Σ zzᵀ; eqs. 8, 9" if is_linear else "H_a = W_aᵀW_a, H_W = Σ a_i2c a_i2cᵀ; eqs. 43, 41"
+    return None
 
-    Args:
-        conv: A Conv1d, 2d or 3d with any stride, padding, padding mode, dilation and groups.
-        weight: Its weight.
-        shape: The shape of one example, (channels, *space).
 
-    Example:
-        >>> conv = torch.nn.Conv1d(1, 1, 2, bias=False)
-        >>> convolution_matrix(conv, torch.tensor([[[3.0, 5.0]]]), torch.Size([1, 3]))
-        tensor([[[3., 5., 0.],
-                 [0., 3., 5.]]])
+def closed_form_of(call: BlockCall, formula: str, *, is_detached: bool) -> ClosedForm:
+    """The matrices of a block that has a formula; detached: with BatchNorm's statistics held fixed (P = I)."""
+    affine, norm = _parts(call)
+    with torch.no_grad():
+        layer = _Affine.of(affine, call)
+        output = h = layer.outputs()
+        statistics = None if norm is None else _Statistics.of(norm, call, h, is_detached)
+        if statistics is not None:
+            gamma, beta = _value(call, norm, "weight"), _value(call, norm, "bias")
+            output = statistics.normalized * (1 if gamma is None else gamma[:, None])
+            output = output if beta is None else output + beta[:, None]
+        if not is_same(output, call.output.detach().reshape(output.shape)):
+            raise InvalidProblem(
+                f"block {call.block.name!r} ({call.block.kind}) does not compute what its type says: do hooks "
+                "change its input or output? Use .z.gauss_newton and .weight.gauss_newton."
+            )
+        z, weight = _in_z(layer, statistics), _in_weight(layer, statistics)
+    parameter = _value(call, norm if affine is None else affine, "weight")
+    name = next((full for full, p in call.params.items() if p is parameter), "")
+    return ClosedForm(formula, z, weight if name else None, name)
+
+
+@dataclass(frozen=True)
+class _Affine:
+    """h = A z + b of every example.
+
+    Attributes:
+        matrix: A, (o, t, d).
+        examples: z, (n, d).
+        inputs: What the rows of the weight are multiplied with, (groups, n·t, i); None where A is the identity.
+        bias: b, (o,).
     """
-    basis = torch.eye(shape.numel(), dtype=weight.dtype, device=weight.device)
-    rows = grouped_patches(conv, basis.reshape(-1, *shape))  # (groups, d, t, i)
-    kernels = weight.reshape(conv.groups, -1, rows.shape[-1])  # (groups, o in the group, i)
-    return torch.einsum("cdti,coi->cotd", rows, kernels).flatten(0, 1)
+
+    matrix: Tensor
+    examples: Tensor
+    inputs: Tensor | None
+    bias: Tensor | None
+
+    @classmethod
+    def of(cls, module: Any, call: BlockCall) -> _Affine:
+        z, weight, bias = call.z, _value(call, module, "weight"), _value(call, module, "bias")
+        assert z is not None
+        if weight is None:  # a norm alone
+            entries = z[0].numel()
+            matrix = torch.eye(entries, dtype=z.dtype, device=z.device).reshape(z.shape[1], -1, entries)
+            return cls(matrix, z.flatten(1), None, None)
+        if isinstance(module, nn.Linear):
+            rows = z.reshape(-1, z.shape[-1])
+            return cls(weight.unsqueeze(1), rows, rows.unsqueeze(0), bias)
+        z = with_batch(module, z)
+        inputs = _grouped_patches(module, z).flatten(1, 2)
+        return cls(convolution_matrix(module, weight, z.shape[1:]), z.flatten(1), inputs, bias)
+
+    def outputs(self) -> Tensor:
+        """h, (n, o, t)."""
+        h = torch.einsum("otd,nd->not", self.matrix, self.examples)
+        return h if self.bias is None else h + self.bias[:, None]
 
 
-def convolution_z(matrix: Tensor) -> Tensor:
-    """H_a = W_aᵀ W_a, (d, d), for every example (eq. 43); matrix: W_a as (o, t, d).
+@dataclass(frozen=True)
+class _Statistics:
+    """What a BatchNorm makes of h: x̂ as (n, o, t), the scale γ/s as (o,), and whether P = I."""
 
-    Example:
-        >>> convolution_z(torch.tensor([[[3.0, 5.0, 0.0], [0.0, 3.0, 5.0]]]))
-        tensor([[ 9., 15.,  0.],
-                [15., 34., 15.],
-                [ 0., 15., 25.]])
-    """
-    return linear_z(matrix.flatten(0, 1))
+    normalized: Tensor
+    scale: Tensor
+    is_fixed: bool
 
-
-def convolution_w(conv: Any, a: Tensor) -> Tensor:
-    """H_W = Σ a_i2c a_i2cᵀ over examples and positions, (groups, i, i): for every kernel of a group.
-
-    The source writes E (eq. 41); as in eq. 9, and as in ℓ, it is a sum over the batch here.
-
-    Example:
-        >>> convolution_w(torch.nn.Conv1d(1, 1, 2, bias=False), torch.tensor([[[1.0, 2.0, 3.0]]]))
-        tensor([[[ 5.,  8.],
-                 [ 8., 13.]]])
-    """
-    rows = grouped_patches(conv, with_batch(conv, a)).flatten(1, 2)
-    return rows.mT @ rows
+    @classmethod
+    def of(cls, norm: Any, call: BlockCall, h: Tensor, is_detached: bool) -> _Statistics:
+        mean, variance, is_fixed = _value(call, norm, "running_mean"), _value(call, norm, "running_var"), True
+        if call.problem.batchnorm == "batch" or mean is None or variance is None:
+            mean, variance, is_fixed = h.mean((0, 2)), h.var((0, 2), correction=0), is_detached
+        s, gamma = (variance + norm.eps).sqrt(), _value(call, norm, "weight")
+        return cls((h - mean[:, None]) / s[:, None], 1 / s if gamma is None else gamma / s, is_fixed)
 
 
-def grouped_patches(conv: Any, a: Tensor) -> Tensor:
-    """a_i2c as (groups, n, t, i): what each kernel of a group is multiplied with at each position."""
-    sites = patches(conv, a)  # (n, channels, kernel sites, t)
-    n, _, _, t = sites.shape
-    return sites.reshape(n, conv.groups, -1, t).permute(1, 0, 3, 2)
+def _in_z(layer: _Affine, statistics: _Statistics | None) -> BlockDiagonal:
+    matrix, examples = layer.matrix, len(layer.examples)
+    if statistics is None:  # WᵀW, eqs. 8 and 43
+        return BlockDiagonal(_gram(matrix.flatten(0, 1))[None], examples)
+    if statistics.is_fixed:  # eq. 17: exact for running statistics, without terms of order 1/m for those of the batch
+        return BlockDiagonal(_gram((matrix * statistics.scale[:, None, None]).flatten(0, 1))[None], examples)
+    total = matrix.new_zeros(examples * matrix.shape[-1], examples * matrix.shape[-1])
+    for o, w in enumerate(matrix):
+        # I_n ⊗ W_o: the derivatives of the m = n·t values of feature o
+        derivatives = block_diagonal(w.expand(examples, *w.shape))
+        total += statistics.scale[o] ** 2 * _gram(_through(derivatives, statistics.normalized[:, o].flatten()))
+    return BlockDiagonal(total[None])
+
+
+def _in_weight(layer: _Affine, statistics: _Statistics | None) -> BlockDiagonal | None:
+    inputs = layer.inputs
+    if inputs is None:  # the weight is γ, and ∂y/∂γ = x̂
+        return None if statistics is None else BlockDiagonal((statistics.normalized**2).sum((0, 2))[:, None, None])
+    rows = len(layer.matrix) // len(inputs)  # of W in each group
+    if statistics is None:  # Σ z zᵀ for every row of W, eq. 9; eq. 41 writes E, and as in ℓ it is a sum over the batch
+        return BlockDiagonal(_gram(inputs), rows)
+    scale = statistics.scale[:, None, None] ** 2
+    if statistics.is_fixed:  # eq. 18
+        return BlockDiagonal(scale * _gram(inputs).repeat_interleave(rows, 0))
+    features = statistics.normalized.transpose(0, 1).flatten(1)
+    return BlockDiagonal(
+        scale * torch.stack([_gram(_through(inputs[o // rows], x_hat)) for o, x_hat in enumerate(features)])
+    )
+
+
+def _gram(matrix: Tensor) -> Tensor:
+    return matrix.mT @ matrix
+
+
+def _through(rows: Tensor, normalized: Tensor) -> Tensor:
+    """P A, P = I − 11ᵀ/m − x̂x̂ᵀ/m: P γ/s is the Jacobian of a feature's BatchNorm over its m values, A their rows."""
+    return rows - rows.mean(0) - torch.outer(normalized, normalized @ rows) / len(normalized)
 
 
 def block_diagonal(blocks: Tensor) -> Tensor:
@@ -107,109 +204,49 @@ def block_diagonal(blocks: Tensor) -> Tensor:
     return matrix.reshape(k * p, k * q)
 
 
-# batch normalization: x̂ = (h − E h)/s with s² = Var h + ε, y = γ x̂ + β; `scale` is γ/s, (o,)
-
-
-def normalized_z(matrix: Tensor, scale: Tensor) -> Tensor:
-    """Σ_o scale_o² W_oᵀW_o, (d, d): H_z for every example, with the statistics held fixed (eq. 17).
-
-    For batch statistics this leaves out terms of order 1/m; for running statistics it is exact.
-
-    Args:
-        matrix: W as (o, t, d); a linear layer has t = 1.
-        scale: γ/s, (o,).
+def convolution_matrix(conv: Any, weight: Tensor, shape: torch.Size) -> Tensor:
+    """W_a, (o, t, d): the matrix that a convolution multiplies one flattened example of this shape with.
 
     Example:
-        >>> normalized_z(torch.tensor([[[1.0, 2.0]]]), torch.tensor([0.5]))
-        tensor([[0.2500, 0.5000],
-                [0.5000, 1.0000]])
+        >>> conv = torch.nn.Conv1d(1, 1, 2, bias=False)
+        >>> convolution_matrix(conv, torch.tensor([[[3.0, 5.0]]]), torch.Size([1, 3]))
+        tensor([[[3., 5., 0.],
+                 [0., 3., 5.]]])
     """
-    return linear_z((matrix * scale[:, None, None]).flatten(0, 1))
+    basis = torch.eye(shape.numel(), dtype=weight.dtype, device=weight.device)
+    rows = _grouped_patches(conv, basis.reshape(-1, *shape))  # (groups, d, t, i)
+    kernels = weight.reshape(conv.groups, -1, rows.shape[-1])  # (groups, o in the group, i)
+    return torch.einsum("cdti,coi->cotd", rows, kernels).flatten(0, 1)
 
 
-def normalized_w(moment: Tensor, scale: Tensor) -> Tensor:
-    """scale_o² Σ_j z_j z_jᵀ, (o, i, i): H_w of every row of W, with the statistics held fixed (eq. 18).
-
-    Args:
-        moment: Σ z zᵀ of `linear_w` or `convolution_w`, (i, i) or (groups, i, i).
-        scale: γ/s, (o,).
-
-    Example:
-        >>> normalized_w(torch.tensor([[4.0]]), torch.tensor([0.5, 2.0])).flatten()
-        tensor([ 1., 16.])
-    """
-    moment = moment.reshape(-1, *moment.shape[-2:])
-    return scale[:, None, None] ** 2 * moment.repeat_interleave(len(scale) // len(moment), 0)
+def _grouped_patches(conv: Any, a: Tensor) -> Tensor:
+    """a_i2c as (groups, n, t, i): what each kernel of a group is multiplied with at each position."""
+    sites = patches(conv, a)  # (n, channels, kernel sites, t)
+    n, _, _, t = sites.shape
+    return sites.reshape(n, conv.groups, -1, t).permute(1, 0, 3, 2)
 
 
-def through_statistics(rows: Tensor, normalized: Tensor) -> Tensor:
-    """P A with P = I − 11ᵀ/m − x̂x̂ᵀ/m: scale · P is the Jacobian of a feature's BatchNorm over its m values.
-
-    Args:
-        rows: A, (m, k), the derivatives of the m values.
-        normalized: x̂, (m,).
-
-    Example:
-        >>> through_statistics(torch.tensor([[1.0], [3.0]]), torch.tensor([-1.0, 1.0]))
-        tensor([[0.],
-                [0.]])
-    """
-    m = len(normalized)
-    return rows - rows.mean(0) - torch.outer(normalized, normalized @ rows) / m
-
-
-def batchnorm_z(matrix: Tensor, normalized: Tensor, scale: Tensor) -> Tensor:
-    """Σ_o scale_o² (P_o A_o)ᵀ(P_o A_o), (n·d, n·d): JᵀJ of the whole batch's input, through the batch statistics.
-
-    A_o = I_n ⊗ W_o holds the derivatives of the m = n·t values of feature o.
-
-    Args:
-        matrix: W as (o, t, d).
-        normalized: x̂ as (n, o, t).
-        scale: γ/s, (o,).
-
-    Example:
-        With two examples and one feature, x̂ = (∓1, ±1) whatever the input, so nothing depends on it:
-
-        >>> batchnorm_z(torch.tensor([[[1.0]]]), torch.tensor([[[-1.0]], [[1.0]]]), torch.tensor([3.0]))
-        tensor([[0., 0.],
-                [0., 0.]])
-    """
-    n = len(normalized)
-    total = matrix.new_zeros(n * matrix.shape[-1], n * matrix.shape[-1])
-    for o, w in enumerate(matrix):
-        rows = through_statistics(block_diagonal(w.expand(n, *w.shape)), normalized[:, o].flatten())
-        total += scale[o] ** 2 * linear_z(rows)
-    return total
+def _parts(call: BlockCall) -> tuple[nn.Module | None, nn.Module | None]:
+    """The affine layer and the norm of a block; None and None for any other block."""
+    module = call.block.module
+    parts = list(module) if type(module) is nn.Sequential else [module]
+    kinds = ["affine" if type(p) in AFFINE else "norm" if type(p) in NORMS else "" for p in parts]
+    # pruning, spectral_norm and weight_norm as hooks compute the weight from other parameters
+    if call.z is None or not all("weight" in part._parameters for part in parts):
+        return None, None
+    if kinds == ["affine"]:
+        return parts[0], None
+    if kinds == ["norm"]:
+        return None, parts[0]
+    # on tokens, (N, T, d), the norm would take T for the features
+    if kinds == ["affine", "norm"] and not (type(parts[0]) is nn.Linear and call.z.dim() != 2):
+        return parts[0], parts[1]
+    return None, None
 
 
-def batchnorm_w(inputs: Tensor, normalized: Tensor, scale: Tensor) -> Tensor:
-    """scale_o² (P_o Z)ᵀ(P_o Z), (o, i, i): JᵀJ of every row of W, through the batch statistics.
-
-    Args:
-        inputs: Z as (groups, m, i), what the rows of W are multiplied with.
-        normalized: x̂ as (n, o, t), with n·t = m.
-        scale: γ/s, (o,).
-
-    Example:
-        >>> batchnorm_w(torch.tensor([[[1.0], [3.0]]]), torch.tensor([[[-1.0]], [[1.0]]]), torch.tensor([3.0]))
-        tensor([[[0.]]])
-    """
-    share = len(scale) // len(inputs)
-    rows = [through_statistics(inputs[o // share], normalized[:, o].flatten()) for o in range(len(scale))]
-    return torch.stack([s**2 * linear_z(r) for s, r in zip(scale, rows, strict=True)])
-
-
-def residual_z(jacobian: Tensor, curvature: Tensor | None = None) -> Tensor:
-    """(I + J)ᵀ(I + J) of a block z + φ(z), J = ∂φ/∂z, (d, d): its Gauss-Newton matrix, the first part of eq. 13.
-
-    Args:
-        jacobian: J, (d, d).
-        curvature: ∂/∂z (∂F/∂zᵀ · (z_b^{k+½} − z_b)) with the change held fixed; eq. 13 subtracts it, which gives H_z.
-
-    Example:
-        >>> residual_z(torch.tensor([[0.5]]), torch.tensor([[1.0]]))
-        tensor([[1.2500]])
-    """
-    gauss_newton = linear_z(torch.eye(len(jacobian), dtype=jacobian.dtype, device=jacobian.device) + jacobian)
-    return gauss_newton if curvature is None else gauss_newton - curvature
+def _value(call: BlockCall, module: nn.Module | None, part: str) -> Tensor | None:
+    """A parameter or buffer of one module of the block, as it was at the call."""
+    for name, candidate in call.block.module.named_modules():
+        if candidate is module:
+            return call.values.get(f"{name}.{part}" if name else part)
+    return None

@@ -11,7 +11,7 @@ from torch import Tensor
 from wellcond.errors import Unsupported
 from wellcond.local.block import find_block
 from wellcond.local.block_call import BlockCall, record
-from wellcond.local.closed_form_of import ClosedForm, closed_form_of, formula_of
+from wellcond.local.closed_forms import ClosedForm, closed_form_of, formula_of
 from wellcond.local.curvature import LocalCurvature
 from wellcond.problem.problem import Problem
 from wellcond.results import Cost, Result, Row, number
