@@ -14,19 +14,17 @@ from wellcond.data import digits
 from wellcond.experiments.lange2022_hessian import (
     OWN,
     SOURCE,
-    Measurement,
+    Measured,
     Plan,
-    as_json,
     compare,
     draw,
+    numbers_of,
     table,
-    train_bnp,
-    train_vanilla,
+    train_and_measure,
 )
 from wellcond.experiments.lange2022_networks import Curves, Data, as_data, network
 from wellcond.experiments.lange2022_unit import Preconditioner, conditioning, hessian_factor
 from wellcond.optim.bnp import BNP
-from wellcond.report.style import save_figure
 
 EXACT = {"rtol": 1e-12, "atol": 1e-14}
 COMMITTED = Path(__file__).parents[2] / "docs" / "figures" / "lange2022_figure_8.json"
@@ -125,59 +123,37 @@ def test_the_condition_number_is_over_nonzero_singular_values() -> None:
     assert rank == 3
 
 
-def test_fewer_images_than_weights_bound_the_rank(data: Data) -> None:
-    _, measurements = train_bnp(data, 0, SMALL)
-    few = [m for m in measurements if m.images == 20]
-    assert max(m.rank for m in few) <= 20
-    assert min(m.rank for m in measurements if m.images == 200) > 20
+def test_the_experiment_measures_on_both_sets_of_images_and_draws_it(data: Data) -> None:
+    run, measured = train_and_measure("BNP", data, 0, SMALL)
+    vanilla, nothing = train_and_measure("vanilla", data, 0, SMALL)
+    assert run.steps == vanilla.steps == [0, 10, 20]
+    assert run.losses[0] == vanilla.losses[0]
+    assert nothing == []
+    assert [(m.images, m.preconditioner) for m in measured] == [(n, name) for n in (20, 200) for name in (SOURCE, OWN)]
+    for each in measured:
+        assert each.step == [0, 5, 10, 15]
+        # fewer images than weights bound the rank
+        assert max(each.rank) <= 20 if each.images == 20 else min(each.rank) > 20
+    assert len(draw({"vanilla": [vanilla], "BNP": [run]}, measured).axes) == 6
 
 
 def test_measuring_leaves_training_alone(data: Data) -> None:
-    often, seldom = (train_bnp(data, 1, Plan(20, 200, 20, 10, every))[0] for every in (1, 1000))
+    often, seldom = (train_and_measure("BNP", data, 1, Plan(20, 200, 20, 10, every))[0] for every in (1, 1000))
     assert often == seldom
 
 
-def test_both_networks_start_alike_and_all_is_measured(data: Data) -> None:
-    run, measurements = train_bnp(data, 0, SMALL)
-    vanilla = train_vanilla(data, 0, SMALL)
-    assert run.steps == vanilla.steps == [0, 10, 20]
-    assert run.losses[0] == vanilla.losses[0]
-    found = [(m.step, m.images, m.preconditioner) for m in measurements]
-    assert found == [(step, images, name) for step in (0, 5, 10, 15) for images in (20, 200) for name in (SOURCE, OWN)]
-
-
-def by_hand(step: int, hessian: float, preconditioned: float, d: float) -> Measurement:
-    return Measurement(0, 60, SOURCE, step, 50, 3, hessian, preconditioned, d)
-
-
 def test_the_comparison_is_of_medians() -> None:
-    [comparison] = compare([by_hand(0, 6, 1, 2), by_hand(1, 7, 4, 2.5), by_hand(2, 9, 8, 3)])
-    assert (comparison.hessian, comparison.preconditioned) == (7, 4)
-    assert (comparison.improvement, comparison.D_squared) == (3, 5)
-    assert comparison.bounded == pytest.approx(2 / 3)  # 5 > 4, but 3 ≤ 5 and 1 ≤ 6
+    columns = {"rank": [50] * 3, "dead": [3] * 3, "hessian": [6, 7, 9], "preconditioned": [1, 4, 8], "D": [2, 2.5, 3]}
+    [comparison] = compare([Measured(0, 60, SOURCE, [0, 1, 2], **columns)])
+    medians = {"rank": 50, "dead": 3, "hessian": 7, "preconditioned": 4, "improvement": 3, "D_squared": 5}
+    bounded = pytest.approx(2 / 3)  # 5 > 4, but 3 ≤ 5 and 1 ≤ 6
+    assert comparison == {"images": 60, "preconditioner": SOURCE} | medians | {"bounded": bounded}
     assert table([comparison]).splitlines()[-1].endswith("67%")
-
-
-def test_the_picture_is_drawn(data: Data, tmp_path: Path) -> None:
-    run, measurements = train_bnp(data, 0, SMALL)
-    save_figure(draw({"vanilla": [train_vanilla(data, 0, SMALL)], "BNP": [run]}, measurements), tmp_path / "figure.png")
-    assert (tmp_path / "figure.png").read_bytes().startswith(b"\x89PNG")
 
 
 def test_the_committed_comparison_follows_from_the_committed_measurements() -> None:
     content = json.loads(COMMITTED.read_text())
-    keys = ("step", "rank", "dead", "hessian", "preconditioned", "D")
-    measurements = [
-        Measurement(group["seed"], group["images"], group["preconditioner"], *values)
-        for group in content["measurements"]
-        for values in zip(*(group[key] for key in keys), strict=True)
-    ]
-    runs = {
-        method: [Curves(**_without_method(r)) for r in content["runs"] if r["method"] == method]
-        for method in ("vanilla", "BNP")
-    }
-    assert json.loads(as_json(runs, measurements)) == content
-
-
-def _without_method(run: dict[str, object]) -> dict[str, object]:
-    return {key: value for key, value in run.items() if key != "method"}
+    runs: dict[str, list[Curves]] = {"vanilla": [], "BNP": []}
+    for run in content["runs"]:
+        runs[run["method"]].append(Curves(**{key: value for key, value in run.items() if key != "method"}))
+    assert numbers_of(runs, [Measured(**each) for each in content["measurements"]]) == content

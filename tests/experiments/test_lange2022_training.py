@@ -19,15 +19,13 @@ from wellcond.experiments.lange2022_training import (
     TUNED,
     Record,
     Setting,
-    Spread,
-    as_json,
     draw,
     one_run,
     records_of,
+    spread,
     summary,
     table,
 )
-from wellcond.report.style import save_figure
 
 METHODS = ["vanilla", TUNED, "BN", "BNP", "Renorm", "LN"]
 COMMITTED = Path(__file__).parents[2] / "docs" / "figures" / "lange2022_figures_3_4.json"
@@ -44,8 +42,13 @@ def setting(**changes: Any) -> Setting:
     return Setting(**small | {"rates": dict.fromkeys(METHODS, 0.1), "figure": "3"} | changes)
 
 
-def record(method: str, seed: int, run: Curves) -> Record:
-    return Record("by hand", "3", method, 0.1, run.steps[-1], seed, run)
+def records(**runs: list[Curves]) -> list[Record]:
+    """By method, one run per seed."""
+    return [
+        Record("by hand", "3", method, 0.1, run.steps[-1], seed, run)
+        for method, own in runs.items()
+        for seed, run in enumerate(own)
+    ]
 
 
 def by_hand(*losses: float, diverged_at: int | None = None) -> Curves:
@@ -54,52 +57,34 @@ def by_hand(*losses: float, diverged_at: int | None = None) -> Curves:
     return Curves(steps, list(losses), [1 - loss / 10 for loss in losses], diverged_at)
 
 
-def test_a_loss_is_reached_between_two_evaluations() -> None:
-    assert by_hand(3, 2, 1).first_step_at(1.25) == 175
-    assert by_hand(3, 2, 1).first_step_at(2) == 100
-    assert by_hand(3, 2, 1).first_step_at(5) == 0
-
-
-def test_a_loss_that_is_never_reached_has_no_step() -> None:
-    assert by_hand(3, 2, 1).first_step_at(0.5) is None
-
-
-def test_of_a_curve_that_goes_up_again_the_first_crossing_counts() -> None:
+def test_a_loss_is_first_reached_between_two_evaluations_or_never() -> None:
+    assert [by_hand(3, 2, 1).first_step_at(loss) for loss in (1.25, 2, 5, 0.5)] == [175, 100, 0, None]
     assert by_hand(3, 1, 3, 0).first_step_at(2) == 50
 
 
 def test_the_summary_of_runs_made_by_hand() -> None:
     vanilla = [by_hand(3, 2.5, 2), by_hand(3, 2, 1), by_hand(3, 2, 1.5)]
     bnp = [by_hand(3, 1, 0.5), by_hand(3, 1, 1), by_hand(3, 1.5, 0)]
-    records = [record("vanilla", seed, run) for seed, run in enumerate(vanilla)]
-    records += [record("BNP", seed, run) for seed, run in enumerate(bnp)]
-    plain, preconditioned = summary(records)
-    assert plain.loss == Spread(1.5, 1, 2)
-    assert plain.accuracy == Spread(pytest.approx(0.85), 0.8, 0.9)
-    assert plain.steps_to == {"vanilla": Spread(200, 200, 200)}
-    assert preconditioned.loss == Spread(0.5, 0, 1)
+    plain, preconditioned = summary(records(vanilla=vanilla, BNP=bnp))
+    assert plain["loss"] == {"mean": 1.5, "least": 1, "greatest": 2}
+    assert plain["accuracy"] == {"mean": pytest.approx(0.85), "least": 0.8, "greatest": 0.9}
+    assert plain["steps_to"] == {"vanilla": spread([200])}
+    assert preconditioned["loss"] == {"mean": 0.5, "least": 0, "greatest": 1}
     # seed by seed: 3 → 1 passes 2 at step 50, reaches 1 at 100; 3 → 1.5 reaches 1.5 at 100
-    assert preconditioned.steps_to == {"vanilla": Spread(pytest.approx(250 / 3), 50, 100)}
+    assert preconditioned["steps_to"] == {"vanilla": {"mean": pytest.approx(250 / 3), "least": 50, "greatest": 100}}
     assert "83 (0.42)" in table([preconditioned])  # 250/3 of 200 steps
 
 
-def test_one_seed_that_never_reached_the_loss_leaves_no_mean() -> None:
-    records = [record("vanilla", 0, by_hand(3, 1)), record("vanilla", 1, by_hand(3, 1))]
-    records += [record("LN", 0, by_hand(3, 0)), record("LN", 1, by_hand(3, 2))]
-    _, ln = summary(records)
-    assert ln.steps_to == {"vanilla": None}
+def test_what_one_seed_lacks_has_no_mean() -> None:
+    found = records(vanilla=[by_hand(3, 1)] * 2, LN=[by_hand(3, 0), by_hand(3, 2)])  # one LN never reaches 1
+    _, ln = summary(found)
+    assert ln["steps_to"] == {"vanilla": None}
     assert table([ln]).splitlines()[-1].split()[-2:] == ["–", "–"]
-
-
-def test_a_diverged_run_is_said_and_is_no_number() -> None:
-    records = [record("vanilla", 0, by_hand(3, 2)), record("vanilla", 1, by_hand(3, 2, diverged_at=200))]
-    records += [record("BNP", 0, by_hand(3, 1)), record("BNP", 1, by_hand(3, 1))]
-    vanilla, bnp = summary(records)
-    assert vanilla.diverged == 1
-    assert vanilla.loss is vanilla.accuracy is None
+    diverged = [by_hand(3, 2), by_hand(3, 2, diverged_at=200)]
+    vanilla, bnp = summary(records(vanilla=diverged, BNP=[by_hand(3, 1)] * 2))
+    assert (vanilla["diverged"], vanilla["loss"], vanilla["accuracy"]) == (1, None, None)
     assert "1 diverged" in table([vanilla])
-    assert bnp.steps_to == {"vanilla": None}  # there is no final loss to reach
-    assert json.loads(as_json(records))["summary"][0]["loss"] is None
+    assert bnp["steps_to"] == {"vanilla": None}  # there is no final loss to reach
 
 
 @pytest.mark.parametrize("method", METHODS)
@@ -111,16 +96,13 @@ def test_every_method_learns_the_digits(method: str, data: Data) -> None:
     assert run.accuracies[-1] > 0.3  # a tenth is chance
 
 
-def test_a_run_is_decided_by_its_seed(data: Data) -> None:
+def test_a_run_is_decided_by_its_seed_and_bnp_changes_nothing_before_it(data: Data) -> None:
     first, again, other = (one_run(setting(), "BNP", seed, data) for seed in (0, 0, 1))
     assert first == again
     assert first != other
-
-
-def test_bnp_changes_the_run_and_nothing_before_it(data: Data) -> None:
-    vanilla, bnp = (one_run(setting(), method, 0, data) for method in ("vanilla", "BNP"))
-    assert vanilla.losses[0] == bnp.losses[0]
-    assert vanilla.losses[1:] != bnp.losses[1:]
+    vanilla = one_run(setting(), "vanilla", 0, data)
+    assert vanilla.losses[0] == first.losses[0]
+    assert vanilla.losses[1:] != first.losses[1:]
 
 
 def test_training_that_blows_up_ends_there(data: Data) -> None:
@@ -176,26 +158,25 @@ def test_batch_norms_stand_behind_the_activation() -> None:
     assert widths == [7, 5]
 
 
-def test_the_picture_is_drawn_also_of_diverged_runs(tmp_path: Path) -> None:
-    records = [record(method, seed, by_hand(3, 2, 1)) for method in ("vanilla", "BNP") for seed in (0, 1)]
-    records += [record("BN", 0, by_hand(3, 2, 1)), record("BN", 1, by_hand(3, diverged_at=100))]
-    save_figure(draw(records), tmp_path / "figure.png")
-    assert (tmp_path / "figure.png").read_bytes().startswith(b"\x89PNG")
+def test_the_picture_is_drawn_also_of_diverged_runs() -> None:
+    whole = [by_hand(3, 2, 1)] * 2
+    figure = draw(records(vanilla=whole, BNP=whole, BN=[by_hand(3, 2, 1), by_hand(3, diverged_at=100)]))
+    assert [text.get_text() for text in figure.legends[0].get_texts()] == ["vanilla", "BNP", "BN"]
 
 
 @pytest.mark.skipif(DATA is None or not (Path(DATA) / "MNIST").exists(), reason="WELLCOND_DATA names no MNIST")
 def test_a_worker_process_gives_what_this_one_gives() -> None:
     short = Setting("MNIST", 60, 20, 10, {"BNP": 0.5})
-    records = records_of([short], DATA, workers=1)
-    assert [(r.method, r.seed) for r in records] == [("BNP", 0), ("BNP", 1), ("BNP", 2)]
+    found = records_of([short], DATA, workers=1)
+    assert [(r.method, r.seed) for r in found] == [("BNP", 0), ("BNP", 1), ("BNP", 2)]
     here = one_run(short, "BNP", 2, as_data(mnist(DATA), mnist(DATA, train=False)))
-    assert records[2].run.losses == pytest.approx(here.losses, rel=1e-5)  # threads may add in another order
+    assert found[2].run.losses == pytest.approx(here.losses, rel=1e-5)  # threads may add in another order
 
 
 def test_the_committed_table_follows_from_the_committed_curves() -> None:
     content = json.loads(COMMITTED.read_text())
-    records = [Record(**fields | {"run": Curves(**fields["run"])}) for fields in content["runs"]]
-    assert json.loads(as_json(records))["summary"] == content["summary"]
-    assert [(r.setting, r.method, r.lr) for r in records[::3]] == [
+    committed = [Record(**fields | {"run": Curves(**fields["run"])}) for fields in content["runs"]]
+    assert summary(committed) == content["summary"]
+    assert [(r.setting, r.method, r.lr) for r in committed[::3]] == [
         (str(setting), method, lr) for setting in SETTINGS for method, lr in setting.rates.items()
     ]

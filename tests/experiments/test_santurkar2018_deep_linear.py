@@ -3,11 +3,13 @@
 from __future__ import annotations
 
 import json
+from pathlib import Path
 
 import pytest
 import torch
 
 from wellcond.experiments import santurkar2018_deep_linear as deep_linear
+from wellcond.experiments.output import output_files, write
 from wellcond.models import mlp
 from wellcond.results.quantities import BETA
 
@@ -22,13 +24,17 @@ def test_few_examples_with_the_same_moments_have_the_same_loss(norm: str) -> Non
     assert losses[0] == pytest.approx(losses[1], rel=1e-10)
 
 
-def test_training_is_walked_over_and_written(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_training_is_walked_over_and_written(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
     monkeypatch.setattr(deep_linear, "LAYERS", 3)
-    runs = [deep_linear.walked_run(name, steps=20, walks=4, seed=0) for name in deep_linear.NETWORKS]
-    for run in runs:
-        assert [row.step for row in run.rows if row.quantity == BETA] == [0, 5, 10, 15, 20]
+    runs = {name: deep_linear.walked_run(name, steps=20, walks=4, seed=0) for name in deep_linear.NETWORKS}
+    for run in runs.values():
+        assert [row.step for row in run.evaluations if row.quantity == BETA] == [0, 5, 10, 15, 20]
         assert len(run.losses) == 21
         assert run.losses[-1] < run.losses[0]
-    content = json.loads(deep_linear.as_json(runs, 1.0, 0))
-    assert content["standard"]["training_loss"][0] == pytest.approx(runs[0].losses[0], rel=1e-4)
-    assert len(deep_linear.draw(runs).axes) == 4
+    figure = deep_linear.draw(runs)
+    assert len(figure.axes) == 4
+    picture, numbers = files = output_files(tmp_path / "new", "figure")
+    write(files, figure, deep_linear.numbers_of(runs, 1.0, 0))
+    assert picture.read_bytes().startswith(b"\x89PNG")
+    content = json.loads(numbers.read_text())
+    assert content["standard"]["training_loss"][0] == pytest.approx(runs["standard"].losses[0], rel=1e-4)

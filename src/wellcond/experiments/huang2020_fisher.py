@@ -8,7 +8,6 @@ source's h = W x). Exact spectra from `examples` images: κ_p is finite up to a 
 
 from __future__ import annotations
 
-import json
 import time
 from typing import TYPE_CHECKING, Any
 
@@ -17,16 +16,14 @@ from torch import nn
 
 from wellcond.curvature.fisher import Fisher
 from wellcond.data import mnist
-from wellcond.experiments.output import output_files, parser
+from wellcond.experiments.output import output_files, parser, write
 from wellcond.layerwise.conditioning import Conditioning
 from wellcond.models import mlp
 from wellcond.models.mlp import Norm
 from wellcond.problem.problem import Problem
-from wellcond.report.style import COLOURS, new_figure, save_figure
+from wellcond.report.style import COLOURS, new_figure
 from wellcond.results import Row
-from wellcond.results.files import write_atomically
 from wellcond.results.quantities import FISHER
-from wellcond.results.result import as_json
 from wellcond.spectral.exact import block_spectra
 
 if TYPE_CHECKING:
@@ -91,23 +88,21 @@ def _draw_bars(panel: Any, values: dict[str, float], network: str, place: int) -
 def main() -> None:
     """Compute both figures and write the picture and the numbers."""
     options = parser(__doc__, data="MNIST").parse_args()
-    picture, numbers = output_files(options.out, "huang2020_figures_1_3")
-    figures: dict[str, Networks] = {}
+    files = output_files(options.out, "huang2020_figures_1_3")
+    figures: dict[str, Networks] = {number: {} for number in DEPTHS}
     for number, depth in DEPTHS.items():
-        figures[number] = {}
         for network, norm in NORMS.items():
             begin = time.perf_counter()
             figures[number][network] = fisher_conditioning(depth, norm, data=options.data)
             print(f"figure {number}, {network}: {time.perf_counter() - begin:.1f} s", flush=True)
-    save_figure(draw(figures), picture)
-    content = {
+    numbers = {
         number: {
             network: {f"{row.layer or 'full'} {row.quantity}": row.value for row in rows}
             for network, rows in networks.items()
         }
         for number, networks in figures.items()
     }
-    write_atomically(numbers, (json.dumps(as_json(content), indent=1) + "\n").encode())
+    write(files, draw(figures), numbers)
 
 
 if __name__ == "__main__":

@@ -18,23 +18,21 @@ from __future__ import annotations
 
 import math
 import time
-from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import asdict, dataclass
-from statistics import median
-from typing import TYPE_CHECKING
+from collections.abc import Mapping, Sequence
+from dataclasses import asdict, dataclass, field
+from statistics import fmean, median
+from typing import TYPE_CHECKING, Any
 
 import torch
-from torch import Tensor, nn
-from torch.optim import Optimizer
+from torch import Tensor
 
 from wellcond.data import cifar10
-from wellcond.experiments.lange2022_networks import SEEDS, Curves, Data, Probe, as_data, network, train_network
+from wellcond.experiments.lange2022_networks import SEEDS, Curves, Data, as_data, draw_training, network, train_network
 from wellcond.experiments.lange2022_unit import Preconditioner, conditioning, hessian_factor
-from wellcond.experiments.output import json_by_line, output_files, parser
+from wellcond.experiments.output import output_files, parser, write
 from wellcond.optim.bnp import BNP
-from wellcond.report.style import COLOURS, Curve, bare_axes, draw_curves, new_figure, save_figure
+from wellcond.report.style import COLOURS, Curve, bare_axes, draw_curves, new_figure
 from wellcond.results import text_table
-from wellcond.results.files import write_atomically
 
 if TYPE_CHECKING:
     from matplotlib.figure import Figure
@@ -42,6 +40,7 @@ if TYPE_CHECKING:
 HIDDEN, LAST = [100, 100], "fc3"
 RATES = {"vanilla": 0.01, "BNP": 0.1}
 SOURCE, OWN = "source's P", "BNP's P"
+QUANTITIES = ("rank", "dead", "hessian", "preconditioned", "improvement", "D_squared")
 
 
 @dataclass(frozen=True)
@@ -56,153 +55,118 @@ class Plan:
 
 
 @dataclass(frozen=True)
-class Measurement:
-    """The Hessian of one unit before a step, on so many images: its rank, and the units that are 0 for all of them.
+class Measured:
+    """The Hessian of one unit for one seed, so many images and one preconditioner: one entry per measured step.
 
-    `hessian`, `preconditioned` and `D` are log₁₀ of κ(∇²L), κ(Pᵀ∇²L P) and κ(D), over the nonzero singular values.
+    `dead` counts the units that are 0 for all images. `hessian`, `preconditioned` and `D` are log₁₀ of κ(∇²L),
+    κ(Pᵀ∇²L P) and κ(D), over the nonzero singular values.
     """
 
     seed: int
     images: int
     preconditioner: str
-    step: int
-    rank: int
-    dead: int
-    hessian: float
-    preconditioned: float
-    D: float
+    step: list[int] = field(default_factory=list)
+    rank: list[int] = field(default_factory=list)
+    dead: list[int] = field(default_factory=list)
+    hessian: list[float] = field(default_factory=list)
+    preconditioned: list[float] = field(default_factory=list)
+    D: list[float] = field(default_factory=list)
 
     @property
-    def improvement(self) -> float:
+    def improvement(self) -> list[float]:
         """log₁₀ κ(∇²L)/κ(Pᵀ∇²L P)."""
-        return self.hessian - self.preconditioned
+        return [plain - better for plain, better in zip(self.hessian, self.preconditioned, strict=True)]
+
+    @property
+    def D_squared(self) -> list[float]:
+        """log₁₀ κ(D)²."""
+        return [2 * value for value in self.D]
 
 
-def train_vanilla(data: Data, seed: int, plan: Plan) -> Curves:
-    """The curves of the plain network."""
-    model = _network(data, seed)
-    optimizer = torch.optim.SGD(model.parameters(), lr=RATES["vanilla"])
-    return _trained(model, optimizer, data, seed, plan)
-
-
-def train_bnp(data: Data, seed: int, plan: Plan) -> tuple[Curves, list[Measurement]]:
-    """The curves of the network under BNP, and what was measured on the way."""
-    model = _network(data, seed)
-    optimizer = torch.optim.SGD(model.parameters(), lr=RATES["BNP"])
-    bnp = BNP(model, optimizer)
-    measurements = []
+def train_and_measure(method: str, data: Data, seed: int, plan: Plan) -> tuple[Curves, list[Measured]]:
+    """The curves of the network, and what was measured on the way if it trains under BNP."""
+    model = network("vanilla", [data.x.shape[1], *HIDDEN, 10], seed).to(data.x.dtype)
+    optimizer = torch.optim.SGD(model.parameters(), lr=RATES[method])
+    bnp = BNP(model, optimizer) if method == "BNP" else None
+    measured: dict[tuple[int, str], Measured] = {}
 
     @torch.no_grad()
     def before_step(step: int, x: Tensor) -> None:
-        if step % plan.measure_every:
+        if bnp is None or step % plan.measure_every:
             return
         applied = Preconditioner.of_next_step(bnp, LAST, model[:-1](x))
         for images in (x, data.x[: plan.images]):
             h = model[:-1](images)
             factor = hessian_factor(h, model[-1](h))
             kappa, rank = conditioning(factor)
-            dead = int((h == 0).all(0).sum())
             for name, preconditioner in {SOURCE: Preconditioner.of(h), OWN: applied}.items():
-                kappas = kappa, conditioning(preconditioner.applied_to(factor))[0], preconditioner.condition_number()
-                where = seed, len(images), name, step
-                measurements.append(Measurement(*where, rank, dead, *(round(math.log10(k), 4) for k in kappas)))
+                own = measured.setdefault((len(images), name), Measured(seed, len(images), name))
+                own.step.append(step)
+                own.rank.append(rank)
+                own.dead.append(int((h == 0).all(0).sum()))
+                own.hessian.append(round(math.log10(kappa), 4))
+                own.preconditioned.append(round(math.log10(conditioning(preconditioner.applied_to(factor))[0]), 4))
+                own.D.append(round(math.log10(preconditioner.condition_number()), 4))
 
-    return _trained(model, optimizer, data, seed, plan, before_step), measurements
-
-
-def _trained(
-    model: nn.Module, optimizer: Optimizer, data: Data, seed: int, plan: Plan, before_step: Probe | None = None
-) -> Curves:
-    return train_network(
+    curves = train_network(
         model, optimizer, data, batch=plan.batch, steps=plan.steps, every=plan.evaluate_every, seed=seed,
         before_step=before_step,
     )  # fmt: skip
+    return curves, list(measured.values())
 
 
-def _network(data: Data, seed: int) -> nn.Sequential:
-    return network("vanilla", [data.x.shape[1], *HIDDEN, 10], seed).to(data.x.dtype)
-
-
-@dataclass(frozen=True)
-class Comparison:
-    """Whether P improves κ by κ(D)²: medians over steps and seeds, log₁₀ of condition numbers.
+def compare(measured: Sequence[Measured]) -> list[dict[str, Any]]:
+    """Whether P improves κ by κ(D)²: medians over steps and seeds, one record per set of images and preconditioner.
 
     `bounded` is the share of the measurements in which the improvement is at most κ(D)².
-    """
-
-    images: int
-    preconditioner: str
-    rank: float
-    dead: float
-    hessian: float
-    preconditioned: float
-    improvement: float
-    D_squared: float
-    bounded: float
-
-
-def compare(measurements: Sequence[Measurement]) -> list[Comparison]:
-    """One comparison per set of images and preconditioner.
 
     Example:
-        >>> [one] = compare([Measurement(0, 60, "P", step=0, rank=2, dead=0, hessian=6.0, preconditioned=2.0, D=3.0)])
-        >>> one.improvement, one.D_squared, one.bounded
+        >>> measured = Measured(0, 60, "P", [0], rank=[2], dead=[0], hessian=[6.0], preconditioned=[2.0], D=[3.0])
+        >>> [one] = compare([measured])
+        >>> one["improvement"], one["D_squared"], one["bounded"]
         (4.0, 6.0, 1.0)
     """
-    return [
-        Comparison(
-            images, preconditioner,
-            median(m.rank for m in own), median(m.dead for m in own),
-            median(m.hessian for m in own), median(m.preconditioned for m in own),
-            median(m.improvement for m in own), median(2 * m.D for m in own),
-            sum(m.improvement <= 2 * m.D for m in own) / len(own),
-        )
-        for (images, preconditioner), own in _groups(measurements)
-    ]  # fmt: skip
+    comparisons = []
+    for (images, name), own in _groups(measured).items():
+        columns = {q: [value for m in own for value in getattr(m, q)] for q in QUANTITIES}
+        pairs = zip(columns["improvement"], columns["D_squared"], strict=True)
+        comparison = {"images": images, "preconditioner": name} | {q: median(columns[q]) for q in QUANTITIES}
+        comparisons.append(comparison | {"bounded": fmean(gain <= bound for gain, bound in pairs)})
+    return comparisons
 
 
-def _groups(measurements: Sequence[Measurement]) -> Iterator[tuple[tuple[int, str], list[Measurement]]]:
-    """By images and preconditioner, in the order of appearance."""
-    for key in dict.fromkeys((m.images, m.preconditioner) for m in measurements):
-        yield key, [m for m in measurements if (m.images, m.preconditioner) == key]
+def _groups(measured: Sequence[Measured]) -> dict[tuple[int, str], list[Measured]]:
+    """All seeds by images and preconditioner, in the order of appearance."""
+    groups: dict[tuple[int, str], list[Measured]] = {}
+    for each in measured:
+        groups.setdefault((each.images, each.preconditioner), []).append(each)
+    return groups
 
 
-def table(comparisons: Sequence[Comparison]) -> str:
+def table(comparisons: Sequence[Mapping[str, Any]]) -> str:
     """One line per comparison."""
     header = ["", "images", "rank", "dead", "log κ(∇²L)", "log κ(Pᵀ∇²LP)", "improvement", "log κ(D)²", "at most κ(D)²"]
     body = [
-        [c.preconditioner, str(c.images), f"{c.rank:g}", f"{c.dead:g}"]
-        + [f"{value:.2f}" for value in (c.hessian, c.preconditioned, c.improvement, c.D_squared)]
-        + [f"{c.bounded:.0%}"]
+        [c["preconditioner"], *(f"{c[q]:g}" for q in ("images", "rank", "dead"))]
+        + [f"{c[q]:.2f}" for q in QUANTITIES[2:]]
+        + [f"{c['bounded']:.0%}"]
         for c in comparisons
     ]
     return text_table(header, body)
 
 
-def as_json(runs: Mapping[str, Sequence[Curves]], measurements: Sequence[Measurement]) -> bytes:
-    """The comparisons, then the measurements that they follow from, as columns, and the curves."""
-    columns = ("step", "rank", "dead", "hessian", "preconditioned", "D")
-    return json_by_line(
-        {
-            "comparisons": compare(measurements),
-            "measurements": [
-                {"seed": seed, "images": images, "preconditioner": name}
-                | {column: [getattr(m, column) for m in own if m.seed == seed] for column in columns}
-                for (images, name), own in _groups(measurements)
-                for seed in dict.fromkeys(m.seed for m in own)
-            ],
-            "runs": [{"method": name} | asdict(run) for name, own in runs.items() for run in own],
-        }
-    )
+def numbers_of(runs: Mapping[str, Sequence[Curves]], measured: Sequence[Measured]) -> dict[str, Any]:
+    """The comparisons, then the measurements that they follow from, and the curves."""
+    curves = [{"method": name} | asdict(run) for name, own in runs.items() for run in own]
+    return {"comparisons": compare(measured), "measurements": [asdict(each) for each in measured], "runs": curves}
 
 
-def draw(runs: Mapping[str, Sequence[Curves]], measurements: Sequence[Measurement]) -> Figure:
+def draw(runs: Mapping[str, Sequence[Curves]], measured: Sequence[Measured]) -> Figure:
     """Loss and accuracy; κ for both sets of images; κ(D); and the improvement against κ(D)²."""
     figure = new_figure(13, 7)
     (loss, *hessians), (accuracy, scale, gain) = figure.subplots(2, 3)
-    draw_curves(loss, {name: [(run.steps, run.losses) for run in own] for name, own in runs.items()})
-    draw_curves(accuracy, {name: [(run.steps, run.accuracies) for run in own] for name, own in runs.items()})
-    groups = dict(_groups(measurements))
+    draw_training(loss, accuracy, runs, order=list(runs))
+    groups = _groups(measured)
     sets = list(dict.fromkeys(images for images, _ in groups))
     for axes, images in zip(hessians, sets, strict=True):
         curves = {"∇²L": _curves(groups[images, SOURCE], "hessian")}
@@ -211,8 +175,8 @@ def draw(runs: Mapping[str, Sequence[Curves]], measurements: Sequence[Measuremen
     scales = {f"{SOURCE}, {images} images": _curves(groups[images, SOURCE], "D") for images in sets}
     draw_curves(scale, scales | {OWN: _curves(groups[sets[0], OWN], "D")})
     for ((images, name), own), colour in zip(groups.items(), COLOURS, strict=False):
-        places, heights = [2 * m.D for m in own], [m.improvement for m in own]
-        gain.plot(places, heights, ".", color=colour, markersize=4, alpha=0.5, label=f"{name}, {images} images")
+        for each, label in zip(own, [f"{name}, {images} images", *[None] * len(own)], strict=False):
+            gain.plot(each.D_squared, each.improvement, ".", color=colour, markersize=4, alpha=0.5, label=label)
     gain.axline((0, 0), slope=1, color="#666666", linewidth=1, label="improvement by κ(D)²")
     gain.set_xlabel("log₁₀ κ(D)²")
     bare_axes(gain)
@@ -227,32 +191,28 @@ def draw(runs: Mapping[str, Sequence[Curves]], measurements: Sequence[Measuremen
     return figure
 
 
-def _curves(measurements: Sequence[Measurement], quantity: str) -> list[Curve]:
+def _curves(measured: Sequence[Measured], quantity: str) -> list[Curve]:
     """One per seed."""
-    by_seed: dict[int, list[Measurement]] = {}
-    for measurement in measurements:
-        by_seed.setdefault(measurement.seed, []).append(measurement)
-    return [([m.step for m in own], [getattr(m, quantity) for m in own]) for own in by_seed.values()]
+    return [(each.step, getattr(each, quantity)) for each in measured]
 
 
 def main() -> None:
     """Run everything and write the picture and the numbers."""
     options = parser(__doc__, data="CIFAR-10").parse_args()
-    picture, numbers = output_files(options.out, "lange2022_figure_8")
+    files = output_files(options.out, "lange2022_figure_8")
     torch.set_num_threads(1)
     data = as_data(cifar10(options.data), cifar10(options.data, train=False), dtype=torch.float64)
     runs: dict[str, list[Curves]] = {method: [] for method in RATES}
-    measurements: list[Measurement] = []
+    measured: list[Measured] = []
     for seed in SEEDS:
         begin = time.perf_counter()
-        run, found = train_bnp(data, seed, Plan())
-        runs["BNP"].append(run)
-        runs["vanilla"].append(train_vanilla(data, seed, Plan()))
-        measurements += found
+        for method in RATES:
+            run, found = train_and_measure(method, data, seed, Plan())
+            runs[method].append(run)
+            measured += found
         print(f"seed {seed}, {seed + 1} of {len(SEEDS)}: {time.perf_counter() - begin:.0f} s", flush=True)
-    write_atomically(numbers, as_json(runs, measurements))
-    save_figure(draw(runs, measurements), picture)
-    print(table(compare(measurements)))
+    write(files, draw(runs, measured), numbers_of(runs, measured))
+    print(table(compare(measured)))
 
 
 if __name__ == "__main__":

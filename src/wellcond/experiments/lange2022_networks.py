@@ -2,10 +2,10 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from functools import partial
-from typing import NamedTuple
+from typing import TYPE_CHECKING, NamedTuple
 
 import torch
 from torch import Tensor, nn
@@ -16,9 +16,13 @@ from wellcond.data.dataset import Dataset
 from wellcond.models import mlp
 from wellcond.models.initialise import make_generator
 from wellcond.nn import BatchRenorm1d
+from wellcond.report.style import draw_curves
 from wellcond.results import Row
 from wellcond.results.quantities import LOSS, TEST_ACCURACY
 from wellcond.training.loop import train
+
+if TYPE_CHECKING:
+    from matplotlib.axes import Axes
 
 Probe = Callable[[int, Tensor], None]
 """Called as (number of steps taken, inputs of the next mini-batch)."""
@@ -126,18 +130,7 @@ def train_network(
     seed: int,
     before_step: Probe | None = None,
 ) -> Curves:
-    """Train on mini-batches that the seed alone decides, evaluated before the first step and `every` so many.
-
-    Args:
-        model: In training mode.
-        optimizer: It holds the model's parameters.
-        data: To learn from and to test on.
-        batch: Images per mini-batch.
-        steps: How many to take.
-        every: Steps from one evaluation to the next.
-        seed: Of the mini-batches.
-        before_step: Called before every step.
-    """
+    """Train on mini-batches that the seed alone decides; evaluate before the first step and after `every` so many."""
 
     def loss_at(_step: int, index: Tensor) -> Tensor:
         return functional.cross_entropy(model(data.x[index]), data.y[index])
@@ -151,13 +144,14 @@ def train_network(
         return [Row(step, "", LOSS, float(loss), ""), Row(step, "", TEST_ACCURACY, float(accuracy), "")]
 
     run = train(
-        optimizer,
-        loss_at,
-        index_batches(len(data.y), batch, seed),
-        steps,
+        optimizer, loss_at, index_batches(len(data.y), batch, seed), steps, evaluate=evaluate, every=every,
         before_step=None if before_step is None else lambda step, index: before_step(step, data.x[index]),
-        evaluate=evaluate,
-        every=every,
-    )
+    )  # fmt: skip
     places = [row.step or 0 for row in run.evaluations if row.quantity == LOSS]
     return Curves(places, run.evaluated(LOSS), run.evaluated(TEST_ACCURACY), run.diverged_at)
+
+
+def draw_training(losses: Axes, accuracies: Axes, runs: Mapping[str, Sequence[Curves]], order: Sequence[str]) -> None:
+    """Draw the mean over seeds and their range, one line per method."""
+    draw_curves(losses, {name: [(run.steps, run.losses) for run in own] for name, own in runs.items()}, order)
+    draw_curves(accuracies, {name: [(run.steps, run.accuracies) for run in own] for name, own in runs.items()}, order)

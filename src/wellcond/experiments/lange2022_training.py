@@ -15,24 +15,23 @@ from __future__ import annotations
 
 import os
 import time
-from collections.abc import Callable, Mapping, Sequence
-from concurrent.futures import ProcessPoolExecutor, as_completed
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from concurrent.futures import ProcessPoolExecutor
 from dataclasses import dataclass
 from functools import lru_cache
-from itertools import groupby
+from itertools import groupby, repeat
 from multiprocessing import get_context
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 import torch
 
 from wellcond.data import cifar10, mnist
 from wellcond.data.dataset import Dataset
-from wellcond.experiments.lange2022_networks import SEEDS, Curves, Data, as_data, network, train_network
-from wellcond.experiments.output import json_by_line, output_files, parser
+from wellcond.experiments.lange2022_networks import SEEDS, Curves, Data, as_data, draw_training, network, train_network
+from wellcond.experiments.output import output_files, parser, write
 from wellcond.optim.bnp import BNP
-from wellcond.report.style import draw_curves, new_figure, save_figure
+from wellcond.report.style import new_figure
 from wellcond.results import number, text_table
-from wellcond.results.files import write_atomically
 
 if TYPE_CHECKING:
     from matplotlib.axes import Axes
@@ -101,22 +100,19 @@ def one_run(setting: Setting, method: str, seed: int, data: Data) -> Curves:
 def records_of(settings: Sequence[Setting], root: str | None, workers: int) -> list[Record]:
     """Every setting, method and seed, in processes of one thread; prints a line as each ends."""
     tasks = [(setting, method, seed) for setting in settings for method in setting.rates for seed in SEEDS]
-    records: dict[int, Record] = {}
+    records: list[Record] = []
     begin, done, total = time.perf_counter(), 0, sum(setting.steps for setting, _, _ in tasks)
     with ProcessPoolExecutor(workers, get_context("spawn"), torch.set_num_threads, (1,)) as pool:
-        futures = {pool.submit(_in_worker, *task, root): place for place, task in enumerate(tasks)}
-        for future in as_completed(futures):
-            setting, method, seed = tasks[futures[future]]
-            run = future.result()
-            records[futures[future]] = Record(
-                str(setting), setting.figure, method, setting.rates[method], setting.steps, seed, run
-            )
+        runs = pool.map(_in_worker, *zip(*tasks, strict=True), repeat(root))
+        for (setting, method, seed), run in zip(tasks, runs, strict=True):
+            about = str(setting), setting.figure, method, setting.rates[method], setting.steps
+            records.append(Record(*about, seed, run))
             done += setting.steps
             left = (time.perf_counter() - begin) * (total / done - 1)
             end = f"loss {run.losses[-1]:.4g}" if run.diverged_at is None else f"diverged at step {run.diverged_at}"
             what = f"[{len(records)}/{len(tasks)}] {setting}, {method}, seed {seed}: {end}"
             print(f"{what}; about {left / 60:.0f} min left", flush=True)
-    return [records[place] for place in range(len(tasks))]
+    return records
 
 
 def _in_worker(setting: Setting, method: str, seed: int, root: str | None) -> Curves:
@@ -131,96 +127,73 @@ def _data(name: str, standardize: bool, root: str | None) -> Data:
 # what the runs came to
 
 
-@dataclass(frozen=True)
-class Spread:
-    """Mean, least and greatest value over the seeds."""
+def summary(records: Sequence[Record]) -> list[dict[str, Any]]:
+    """One record per setting and method, in order: how many seeds diverged, and loss and accuracy at the end.
 
-    mean: float
-    least: float
-    greatest: float
-
-    @classmethod
-    def of(cls, values: Sequence[float]) -> Spread:
-        return cls(sum(values) / len(values), min(values), max(values))
-
-
-@dataclass(frozen=True)
-class Summary:
-    """A method in a setting: how many seeds diverged, and loss and accuracy at the end, None if one did.
-
-    `steps_to` holds the first step with the training loss that a reference ended with, seed by seed; None if a seed
-    never had it.
+    `steps_to` holds the first step with the training loss that a reference ended with, seed by seed. What is not known
+    of every seed is None.
     """
-
-    setting: str
-    method: str
-    lr: float
-    length: int
-    diverged: int
-    loss: Spread | None
-    accuracy: Spread | None
-    steps_to: dict[str, Spread | None]
-
-
-def summary(records: Sequence[Record]) -> list[Summary]:
-    """One line per setting and method, in order."""
     by_name = {(r.setting, r.method, r.seed): r.run for r in records}
     lines = []
     for (setting, method), group in groupby(records, lambda r: (r.setting, r.method)):
         own = list(group)
-        runs = [r.run for r in own]
-        diverged = sum(run.diverged_at is not None for run in runs)
-        steps_to: dict[str, Spread | None] = {}
-        for reference in REFERENCES:
-            if (setting, reference, own[0].seed) in by_name:
-                references = [by_name[setting, reference, r.seed] for r in own]
-                steps_to[reference] = _steps_to(runs, references)
+        finished = [r.run if r.run.diverged_at is None else None for r in own]
+        steps_to: dict[str, Any] = {}
+        for name in REFERENCES:
+            if (setting, name, own[0].seed) in by_name:
+                steps_to[name] = spread(_steps_to(r.run, by_name[setting, name, r.seed]) for r in own)
         lines.append(
-            Summary(
-                setting, method, own[0].lr, own[0].length, diverged,
-                None if diverged else Spread.of([run.losses[-1] for run in runs]),
-                None if diverged else Spread.of([run.accuracies[-1] for run in runs]),
-                steps_to,
-            )
+            {
+                "setting": setting, "method": method, "lr": own[0].lr, "length": own[0].length,
+                "diverged": finished.count(None),
+                "loss": spread(None if run is None else run.losses[-1] for run in finished),
+                "accuracy": spread(None if run is None else run.accuracies[-1] for run in finished),
+                "steps_to": steps_to,
+            }
         )  # fmt: skip
     return lines
 
 
-def _steps_to(runs: Sequence[Curves], references: Sequence[Curves]) -> Spread | None:
-    if any(reference.diverged_at is not None for reference in references):
-        return None
-    steps = [run.first_step_at(reference.losses[-1]) for run, reference in zip(runs, references, strict=True)]
-    reached = [step for step in steps if step is not None]
-    return Spread.of(reached) if len(reached) == len(steps) else None
+def spread(values: Iterable[float | None]) -> dict[str, float] | None:
+    """Mean, least and greatest value over the seeds; None if one is missing.
+
+    Example:
+        >>> spread([1.0, 2.0, 6.0])
+        {'mean': 3.0, 'least': 1.0, 'greatest': 6.0}
+    """
+    known = []
+    for value in values:
+        if value is None:
+            return None
+        known.append(value)
+    return {"mean": sum(known) / len(known), "least": min(known), "greatest": max(known)}
 
 
-def table(lines: Sequence[Summary]) -> str:
+def _steps_to(run: Curves, reference: Curves) -> float | None:
+    return None if reference.diverged_at is not None else run.first_step_at(reference.losses[-1])
+
+
+def table(lines: Sequence[Mapping[str, Any]]) -> str:
     """Means, with the range of loss and accuracy over the seeds; steps also as a share of the run's."""
     reached = [f"steps to {name}'s loss" for name in REFERENCES]
     header = ["", "method", "rate", "training loss", "test accuracy", *reached]
     body = [
-        [
-            line.setting, line.method, f"{line.lr:g}", _range(line, line.loss), _range(line, line.accuracy),
-            *(_share(line.steps_to.get(name), line.length) for name in REFERENCES),
-        ]
+        [line["setting"], line["method"], f"{line['lr']:g}", _range(line, "loss"), _range(line, "accuracy")]
+        + [_share(line["steps_to"].get(name), line["length"]) for name in REFERENCES]
         for line in lines
-    ]  # fmt: skip
+    ]
     return text_table(header, body)
 
 
-def _range(line: Summary, spread: Spread | None) -> str:
-    if spread is None:
-        return f"{line.diverged} diverged"
-    return f"{number(spread.mean)} ({number(spread.least)} to {number(spread.greatest)})"
+def _range(line: Mapping[str, Any], quantity: str) -> str:
+    if line[quantity] is None:
+        return f"{line['diverged']} diverged"
+    mean, least, greatest = map(number, line[quantity].values())
+    return f"{mean} ({least} to {greatest})"
 
 
-def _share(spread: Spread | None, length: int) -> str:
-    return "–" if spread is None else f"{spread.mean:.0f} ({spread.mean / length:.2f})"
-
-
-def as_json(records: Sequence[Record]) -> bytes:
-    """The summary, then the curves that it follows from."""
-    return json_by_line({"summary": summary(records), "runs": records})
+def _share(steps: Mapping[str, float] | None, length: int) -> str:
+    return "–" if steps is None else f"{steps['mean']:.0f} ({steps['mean'] / length:.2f})"
 
 
 def draw(records: Sequence[Record]) -> Figure:
@@ -233,8 +206,7 @@ def draw(records: Sequence[Record]) -> Figure:
         own = [record for record in records if record.setting == setting]
         runs = {method: [r.run for r in own if r.method == method] for method in methods}
         runs = {method: found for method, found in runs.items() if found}
-        draw_curves(above, {m: [(run.steps, run.losses) for run in found] for m, found in runs.items()}, methods)
-        draw_curves(below, {m: [(run.steps, run.accuracies) for run in found] for m, found in runs.items()}, methods)
+        draw_training(above, below, runs, methods)
         _limit_axes(above, below, [run for found in runs.values() for run in found])
         above.set_title(f"Figure {own[0].figure}: {setting}", loc="left", fontsize=11)
         below.set_xlabel("steps")
@@ -261,11 +233,11 @@ def main() -> None:
     command = parser(__doc__, data="MNIST and CIFAR-10")
     command.add_argument("--workers", type=int, default=min(2, os.cpu_count() or 1), help="processes (%(default)s)")
     options = command.parse_args()
-    picture, numbers = output_files(options.out, "lange2022_figures_3_4")
+    files = output_files(options.out, "lange2022_figures_3_4")
     records = records_of(SETTINGS, options.data, options.workers)
-    write_atomically(numbers, as_json(records))
-    save_figure(draw(records), picture)
-    print(table(summary(records)))
+    lines = summary(records)
+    write(files, draw(records), {"summary": lines, "runs": records})
+    print(table(lines))
 
 
 if __name__ == "__main__":

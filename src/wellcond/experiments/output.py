@@ -4,21 +4,19 @@ from __future__ import annotations
 
 import argparse
 import json
-from collections.abc import Iterable, Mapping
-from dataclasses import asdict
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
-from wellcond.results.files import check_writable
+from wellcond.report.style import save_figure
+from wellcond.results.files import check_writable, write_atomically
+from wellcond.results.result import as_json
+
+if TYPE_CHECKING:
+    from matplotlib.figure import Figure
 
 
 def parser(description: str | None, data: str | None = None) -> argparse.ArgumentParser:
-    """A parser with `--out`, and with `--data` where data are read.
-
-    Args:
-        description: The docstring of the experiment.
-        data: The data sets that it reads.
-    """
+    """A parser with `--out`, and with `--data` where data sets are read."""
     made = argparse.ArgumentParser(description=description, formatter_class=argparse.RawDescriptionHelpFormatter)
     if data is not None:
         made.add_argument("--data", help=f"folder that holds {data} (default: $WELLCOND_DATA or ./data)")
@@ -32,18 +30,27 @@ def output_files(folder: Path, name: str) -> tuple[Path, Path]:
     return check_writable(folder / f"{name}.png"), check_writable(folder / f"{name}.json")
 
 
-def json_by_line(parts: Mapping[str, Iterable[Any]]) -> bytes:
-    """Lists of records, each a mapping or a dataclass, as JSON with one record per line.
+def write(files: tuple[Path, Path], figure: Figure, numbers: Any) -> None:
+    """Write the picture, and the numbers as JSON."""
+    save_figure(figure, files[0])
+    write_atomically(files[1], (json_by_line(as_json(numbers)) + "\n").encode())
+
+
+def json_by_line(value: Any, levels: int = 2) -> str:
+    """JSON whose outer levels have one entry per line, and whose columns and records are a line each.
 
     Example:
-        >>> print(json_by_line({"runs": [{"seed": 0}, {"seed": 1}]}).decode(), end="")
-        {"runs": [
+        >>> print(json_by_line({"runs": [{"seed": 0}, {"seed": 1}]}))
+        {
+        "runs": [
         {"seed": 0},
         {"seed": 1}
-        ]}
+        ]
+        }
     """
-    lists = []
-    for name, records in parts.items():
-        lines = [json.dumps(r if isinstance(r, Mapping) else asdict(r), allow_nan=False) for r in records]
-        lists.append(f'"{name}": [\n' + ",\n".join(lines) + "\n]")
-    return ("{" + ",\n".join(lists) + "}\n").encode()
+    if levels == 0 or not isinstance(value, (dict, list)):
+        return json.dumps(value, allow_nan=False)
+    if isinstance(value, list):
+        return "[\n" + ",\n".join(json_by_line(item, levels - 1) for item in value) + "\n]"
+    entries = (f"{json.dumps(key)}: {json_by_line(item, levels - 1)}" for key, item in value.items())
+    return "{\n" + ",\n".join(entries) + "\n}"

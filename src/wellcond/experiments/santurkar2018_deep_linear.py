@@ -23,27 +23,24 @@ tells the learning rate rather than the network. Seeds 1 and 2 agree on the fina
 
 from __future__ import annotations
 
-import json
 import math
 import multiprocessing
 import os
 import time
-from collections.abc import Sequence
+from collections.abc import Mapping
 from concurrent.futures import ProcessPoolExecutor
-from dataclasses import dataclass
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 import torch
 from torch import Tensor, nn
 
-from wellcond.experiments.output import output_files, parser
+from wellcond.experiments.output import output_files, parser, write
 from wellcond.models import mlp
 from wellcond.models.mlp import Norm
 from wellcond.problem.problem import Problem
 from wellcond.report.landscape import draw_ribbons
-from wellcond.report.style import COLOURS, GREY, bare_axes, legend_below, new_figure, save_figure
+from wellcond.report.style import COLOURS, GREY, bare_axes, legend_below, new_figure
 from wellcond.results import Row
-from wellcond.results.files import write_atomically
 from wellcond.results.quantities import (
     BETA,
     GRADIENT_CHANGE_GREATEST,
@@ -55,6 +52,7 @@ from wellcond.results.quantities import (
 )
 from wellcond.surface.landscape import landscape
 from wellcond.training.loop import train
+from wellcond.training.run import Run
 
 if TYPE_CHECKING:
     from matplotlib.figure import Figure
@@ -65,16 +63,6 @@ LR = SUMMED_LR * EXAMPLES
 SPAN = (1 / 100, 30.0)
 NETWORKS: dict[str, Norm] = {"standard": "none", "BatchNorm": "batch"}
 QUANTITIES = (LOSS, LOSS_LEAST, LOSS_GREATEST, GRADIENT_NORM, GRADIENT_CHANGE_LEAST, GRADIENT_CHANGE_GREATEST, BETA)
-
-
-@dataclass(frozen=True)
-class WalkedRun:
-    """One network's training: its losses, one every `stride` steps, and the rows of the walks on its way."""
-
-    name: str
-    stride: int
-    losses: list[float]
-    rows: list[Row]
 
 
 def squared_error(outputs: Tensor, targets: Tensor) -> Tensor:
@@ -96,68 +84,69 @@ def same_moments(x: Tensor) -> Tensor:
     return moments
 
 
-def walked_run(name: str, steps: int, walks: int, seed: int) -> WalkedRun:
-    """Train one network and walk over its loss landscape on the way."""
+def walked_run(name: str, steps: int, walks: int, seed: int) -> Run:
+    """Train one network; the rows of the walks over its loss landscape are the evaluations of the run."""
     torch.set_num_threads(1)  # the two networks have a core each
     draw = torch.Generator().manual_seed(seed)
     x = torch.randn(EXAMPLES, WIDTH, generator=draw, dtype=torch.float64)
     a = torch.randn(WIDTH, WIDTH, generator=draw, dtype=torch.float64)
-    few = same_moments(x)
     sizes = [WIDTH] * (LAYERS + 1)
     model = mlp(sizes, norm=NETWORKS[name], activation=nn.Identity, init="glorot", bias=False, seed=seed).double()
     problem = Problem(model, squared_error, (x, x @ a.T))
-    every, stride = max(1, steps // walks), max(1, steps // 500)
-    rows: list[Row] = []
+    every = max(1, steps // walks)
 
-    def before_step(step: int, _batch: Tensor) -> None:
-        if step % every == 0:
-            rows.extend((walk := landscape(problem, LR, SPAN)).rows(step))
-            if step % (10 * every) == 0:
-                print(f"{name}: step {step:,}, loss {walk.loss:.4g}, β {walk.beta:.4g}", flush=True)
+    def walk(step: int) -> list[Row]:
+        found = landscape(problem, LR, SPAN)
+        if step % (10 * every) == 0:
+            print(f"{name}: step {step:,}, loss {found.loss:.4g}, β {found.beta:.4g}", flush=True)
+        return found.rows(step)
 
-    descent = torch.optim.SGD(model.parameters(), lr=LR)
-    run = train(
-        descent, lambda _step, inputs: squared_error(model(inputs), inputs @ a.T), [few], steps + 1,
-        before_step=before_step,
-    )  # fmt: skip
-    return WalkedRun(name, stride, list(run.losses[::stride]), rows)
+    def loss_at(_step: int, inputs: Tensor) -> Tensor:
+        return squared_error(model(inputs), inputs @ a.T)
+
+    optimizer = torch.optim.SGD(model.parameters(), lr=LR)
+    return train(optimizer, loss_at, [same_moments(x)], steps + 1, evaluate=walk, every=every)
 
 
-def draw(runs: Sequence[WalkedRun]) -> Figure:
+def thinned(run: Run) -> tuple[int, list[float]]:
+    """A stride, and the losses at every so many steps: about 500 of them."""
+    stride = max(1, (len(run.losses) - 1) // 500)
+    return stride, list(run.losses[::stride])
+
+
+def draw(runs: Mapping[str, Run]) -> Figure:
     """The training loss, and the three ribbons over training."""
     figure = new_figure(10, 7)
     training, *ribbons = figure.subplots(2, 2).flat
-    for run, colour in zip(runs, COLOURS, strict=False):
-        steps = range(0, len(run.losses) * run.stride, run.stride)
-        training.plot(steps, run.losses, color=colour, linewidth=1.6)
+    for run, colour in zip(runs.values(), COLOURS, strict=False):
+        stride, losses = thinned(run)
+        training.plot(range(0, len(losses) * stride, stride), losses, color=colour, linewidth=1.6)
     bare_axes(training)
     training.set_yscale("log")
     training.set_title("training loss", loc="left", fontsize=11)
     training.set_xlabel("training step")
-    draw_ribbons(ribbons, {run.name: run.rows for run in runs})
+    draw_ribbons(ribbons, {name: run.evaluations for name, run in runs.items()})
     ribbons[2].axhline(2 / LR, color=GREY, linewidth=1, linestyle=(0, (4, 3)), label="2 / lr")
     legend_below(figure, ribbons[2], columns=3)
     return figure
 
 
-def as_json(runs: Sequence[WalkedRun], seconds: float, seed: int) -> bytes:
+def numbers_of(runs: Mapping[str, Run], seconds: float, seed: int) -> dict[str, Any]:
     """The settings, and every quantity of each network as a column."""
-    settings = {
-        "layers": LAYERS, "width": WIDTH, "examples": EXAMPLES, "lr_of_summed_loss": SUMMED_LR, "lr_of_mean_loss": LR,
-        "span": SPAN, "seed": seed, "dtype": "float64", "torch": torch.__version__, "seconds": round(seconds),
+    numbers: dict[str, Any] = {
+        "settings": {
+            "layers": LAYERS, "width": WIDTH, "examples": EXAMPLES, "lr_of_summed_loss": SUMMED_LR,
+            "lr_of_mean_loss": LR, "span": SPAN, "seed": seed, "dtype": "float64", "torch": torch.__version__,
+            "seconds": round(seconds),
+        }
     }  # fmt: skip
-    parts = [f'"settings": {json.dumps(settings)}']
-    for run in runs:
-        columns: dict[str, object] = {"step": [row.step for row in run.rows if row.quantity == BETA]}
-        columns |= {q: [_rounded(row.value) for row in run.rows if row.quantity == q] for q in QUANTITIES}
-        columns |= {"training_loss_stride": run.stride, "training_loss": list(map(_rounded, run.losses))}
-        lines = ",\n".join(f'"{name}": {json.dumps(column, allow_nan=False)}' for name, column in columns.items())
-        parts.append(f'"{run.name}": {{\n{lines}\n}}')
-    return ("{" + ",\n".join(parts) + "}\n").encode()
-
-
-def _rounded(value: float) -> float | None:
-    return float(f"{value:.5g}") if math.isfinite(value) else None
+    for name, run in runs.items():
+        stride, losses = thinned(run)
+        columns = {quantity: run.evaluated(quantity) for quantity in QUANTITIES} | {"training_loss": losses}
+        numbers[name] = {"step": [row.step for row in run.evaluations if row.quantity == BETA]}
+        numbers[name] |= {title: [float(f"{value:.5g}") for value in column] for title, column in columns.items()}
+        numbers[name]["training_loss_stride"] = stride
+    return numbers
 
 
 def main() -> None:
@@ -167,16 +156,15 @@ def main() -> None:
     command.add_argument("--walks", type=int, default=40, help="walks over the landscape during training")
     command.add_argument("--seed", type=int, default=0)
     options = command.parse_args()
-    picture, numbers = output_files(options.out, "santurkar2018_deep_linear_network")
+    files = output_files(options.out, "santurkar2018_deep_linear_network")
     begin = time.perf_counter()
     os.environ.setdefault("OMP_NUM_THREADS", "1")
     with ProcessPoolExecutor(len(NETWORKS), multiprocessing.get_context("spawn")) as pool:
-        jobs = [pool.submit(walked_run, name, options.steps, options.walks, options.seed) for name in NETWORKS]
-        runs = [job.result() for job in jobs]
+        jobs = {name: pool.submit(walked_run, name, options.steps, options.walks, options.seed) for name in NETWORKS}
+        runs = {name: job.result() for name, job in jobs.items()}
     seconds = time.perf_counter() - begin
-    save_figure(draw(runs), picture)
-    write_atomically(numbers, as_json(runs, seconds, options.seed))
-    print(f"{picture} and .json, after {seconds:.0f} s")
+    write(files, draw(runs), numbers_of(runs, seconds, options.seed))
+    print(f"{files[0]} and .json, after {seconds:.0f} s")
 
 
 if __name__ == "__main__":

@@ -8,21 +8,22 @@ convolution counts the positions of its output twice (eq. 45), which makes it fa
 
 from __future__ import annotations
 
-import argparse
 import math
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator
 from dataclasses import fields, replace
-from pathlib import Path
 from typing import TYPE_CHECKING, Literal
 
 import torch
 from torch import Tensor
 
+from wellcond.experiments.output import parser
 from wellcond.meanfield import Architecture, predict
 from wellcond.meanfield.feature_maps import Convolution
 from wellcond.meanfield.moments import Kernel, Moments, Number, float64
 from wellcond.meanfield.prediction import LayerContribution, contributions
 from wellcond.meanfield.stages import Nonlinearity, Stage, Variant, mapped
+from wellcond.report.prediction import gamma_figure
+from wellcond.report.style import save_figure
 from wellcond.stability.limits import DEFAULT_MOMENTUM, heavy_ball_limit
 
 if TYPE_CHECKING:
@@ -90,27 +91,13 @@ def _as_printed(stage: Stage) -> Stage:
     return stage
 
 
-def figure_1(
-    networks: Mapping[str, str] = NETWORKS, gammas: Tensor | None = None, *, momentum: float = DEFAULT_MOMENTUM
-) -> Figure:
-    """λ_max and the largest rate against γ, with BatchNorm and without, as printed and as they are.
-
-    Args:
-        networks: Lines of architectures by their titles.
-        gammas: (n,); 0.1 to 4 by default.
-        momentum: μ.
-
-    Returns:
-        The figure, with one row of panels per network.
-    """
-    from wellcond.report.prediction import gamma_figure
-
-    gammas = torch.linspace(0.1, 4.0, 79, dtype=torch.float64) if gammas is None else gammas
-    curves = {title: _curves(Architecture.parse(line), gammas, momentum) for title, line in networks.items()}
+def figure_1(gammas: Tensor) -> Figure:
+    """λ_max and the largest rate at each γ, one row of panels per network and one line per formula."""
+    curves = {title: _curves(Architecture.parse(line), gammas) for title, line in NETWORKS.items()}
     return gamma_figure(gammas.tolist(), curves)
 
 
-def _curves(network: Architecture, gammas: Tensor, momentum: float) -> dict[str, tuple[list[float], list[float]]]:
+def _curves(network: Architecture, gammas: Tensor) -> dict[str, tuple[list[float], list[float]]]:
     """λ_max and the largest rate at each γ, by the name of the line."""
     found = {}
     for name, (norm, variant) in LINES.items():
@@ -118,19 +105,17 @@ def _curves(network: Architecture, gammas: Tensor, momentum: float) -> dict[str,
         if variant is None:
             lambda_max, _ = printed_contributions(network, gammas)
         else:
-            lambda_max = torch.as_tensor(predict(network, gammas, momentum, variant).lambda_max)
+            lambda_max = torch.as_tensor(predict(network, gammas, variant=variant).lambda_max)
         lambda_max = lambda_max.expand(gammas.shape)
-        found[name] = lambda_max.tolist(), heavy_ball_limit(lambda_max, momentum).tolist()
+        found[name] = lambda_max.tolist(), heavy_ball_limit(lambda_max, DEFAULT_MOMENTUM).tolist()
     return found
 
 
 def main() -> None:
     """Draw the figure."""
-    from wellcond.report.style import save_figure
-
-    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("--out", type=Path, default=Path("docs/figures"), help="The folder to write to.")
-    print(save_figure(figure_1(), parser.parse_args().out / "wei2019_figure_1.png"))
+    options = parser(__doc__).parse_args()
+    figure = figure_1(torch.linspace(0.1, 4.0, 79, dtype=torch.float64))
+    print(save_figure(figure, options.out / "wei2019_figure_1.png"))
 
 
 if __name__ == "__main__":

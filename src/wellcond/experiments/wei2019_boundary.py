@@ -10,7 +10,6 @@ cross-entropy. A run has diverged when its loss is not finite or ends above wher
 from __future__ import annotations
 
 import copy
-import json
 import math
 import time
 from collections.abc import Callable
@@ -22,13 +21,12 @@ from torch import Tensor, nn
 from torch.optim import SGD
 
 from wellcond.data import mnist
-from wellcond.experiments.output import output_files, parser
+from wellcond.experiments.output import output_files, parser, write
 from wellcond.meanfield.predict import predict
 from wellcond.meanfield.prediction import Loss
 from wellcond.models import mlp
 from wellcond.problem.problem import Problem
-from wellcond.report.style import COLOURS, new_figure, save_figure
-from wellcond.results.files import write_atomically
+from wellcond.report.style import COLOURS, new_figure
 from wellcond.stability.max_lr import max_lr
 from wellcond.training.loop import train
 
@@ -142,7 +140,7 @@ def main() -> None:
     command.add_argument("--steps", type=int, default=100)
     command.add_argument("--seed", type=int, default=0)
     options = command.parse_args()
-    picture, numbers = output_files(options.out, "wei2019_figure_2")
+    files = output_files(options.out, "wei2019_figure_2")
     x, y = mnist(options.data).tensors(flatten=True, count=options.examples)
     x, y = ((x - x.mean()) / x.std()).to(options.device), y.to(options.device)
     lines, begin = [], time.perf_counter()
@@ -155,9 +153,8 @@ def main() -> None:
                 f"({time.perf_counter() - begin:.0f} s)",
                 flush=True,
             )
-    content = [asdict(line) | {"boundary": line.boundary if math.isfinite(line.boundary) else None} for line in lines]
-    write_atomically(numbers, (json.dumps(content, indent=1) + "\n").encode())
-    save_figure(draw(lines), picture)
+    numbers = [asdict(line) | {"boundary": None if math.isnan(line.boundary) else line.boundary} for line in lines]
+    write(files, draw(lines), numbers)
 
 
 if __name__ == "__main__":
