@@ -15,6 +15,7 @@ import torch.nn.functional as F
 from torch import Tensor, nn
 from torch.nn.utils.parametrizations import weight_norm
 from torch.utils.checkpoint import checkpoint
+from unchanged import assert_unchanged, snapshot
 from zoo import Mean, Recurrent
 
 from wellcond.errors import Unsupported
@@ -28,11 +29,11 @@ class Net(nn.Module):
     def __init__(
         self,
         forward: Callable[[Any, Tensor], Any] = lambda net, x: net.head(net.block(net.start(x))),
-        block: Callable[[Any, Tensor], Tensor] = lambda net, x: net.inner_norm(net.inner(x)).relu_(),
+        block: Callable[[Any, Tensor], Tensor] | None = None,
         **layers: nn.Module,
     ) -> None:
         super().__init__()
-        self.how, self.how_block = forward, block
+        self.how, self.how_block = forward, block or plain
         self.head = nn.Linear(6, 3)  # registered against the order of the calls
         self.inner, self.inner_norm = nn.Linear(6, 6), nn.BatchNorm1d(6)
         self.stem, self.stem_norm = nn.Linear(4, 6), nn.BatchNorm1d(6)
@@ -66,12 +67,6 @@ def first_pass(model: nn.Module, how: str) -> ScaleAmendedSGD:
 
 def hooks(model: nn.Module) -> int:
     return sum(len(module._forward_hooks) for module in model.modules())
-
-
-def test_the_order_is_that_of_the_forward_pass_not_of_the_names() -> None:
-    optimizer = ScaleAmendedSGD(Net(), inputs=X)
-    assert backward_factors(optimizer) == EXPECTED
-    assert optimizer.factors["stem"].m_z == 6 / 4
 
 
 # what is no chain
@@ -166,24 +161,22 @@ def test_what_is_no_chain_is_refused_by_the_place(name: str, how: str) -> None:
     assert hooks(model) == 0
 
 
-def test_the_first_join_of_a_deep_residual_network_is_named() -> None:
-    place = "the paths from 'conv' and 'stage1.block1.conv2' meet in an operation 'add' before 'stage1.block2.conv1'"
-    with pytest.raises(Unsupported, match=place):
-        ScaleAmendedSGD(resnet(14), inputs=torch.zeros(1, 3, 8, 8))
-
-
 @pytest.mark.parametrize(
     ("model", "inputs", "place"),
     [
         (
-            nn.Sequential(nn.Embedding(5, 4), Mean(1), nn.Linear(4, 3)),
-            torch.zeros(1, 3, dtype=torch.long),
+            resnet(14), torch.zeros(1, 3, 8, 8),
+            "the paths from 'conv' and 'stage1.block1.conv2' meet in an operation 'add' before 'stage1.block2.conv1'",
+        ),
+        (
+            nn.Sequential(nn.Embedding(5, 4), Mean(1), nn.Linear(4, 3)), torch.zeros(1, 3, dtype=torch.long),
             r"scale of weight in '0' \(Embedding\)",
         ),
         (Recurrent(), torch.zeros(1, 3, 2), r"weight_hh_l0, weight_ih_l0 in 'cell' \(LSTM\)"),
     ],
-)
-def test_layers_without_a_formula_are_refused(model: nn.Module, inputs: Tensor, place: str) -> None:
+    ids=["first_join_of_a_deep_network", "embedding", "recurrent"],
+)  # fmt: skip
+def test_the_first_join_and_layers_without_a_formula_are_named(model: nn.Module, inputs: Tensor, place: str) -> None:
     with pytest.raises(Unsupported, match=place):
         ScaleAmendedSGD(model, inputs=inputs)
 
@@ -217,49 +210,35 @@ def in_place_on_tokens(net: Any, x: Tensor) -> Tensor:
     return net.inner_norm(x.squeeze(1))
 
 
+def plain(net: Any, x: Tensor) -> Tensor:
+    return net.inner_norm(net.inner(x)).relu_()
+
+
 @pytest.mark.parametrize("how", ["traced", "watched"])
-@pytest.mark.parametrize("block", [swish, hand_written_norm, data_beside, checkpointed, in_place_on_tokens])
-def test_what_branches_between_two_layers_is_still_a_chain(block: Any, how: str) -> None:
-    assert backward_factors(first_pass(Net(block=block), how)) == EXPECTED
+@pytest.mark.parametrize("block", [plain, swish, hand_written_norm, data_beside, checkpointed, in_place_on_tokens])
+def test_layers_are_a_chain_in_the_order_of_their_calls_whatever_branches_between_them(block: Any, how: str) -> None:
+    """And the hooks that watched the pass come off."""
+    model = Net(block=block)
+    optimizer = first_pass(model, how)
+    assert backward_factors(optimizer) == EXPECTED
+    assert optimizer.factors["stem"].m_z == 6 / 4
+    assert hooks(model) == 0
 
 
 # watching
 
 
-def test_the_first_pass_with_gradients_is_watched_and_the_hooks_come_off() -> None:
-    model = Net()
-    optimizer = ScaleAmendedSGD(model)
-    model(X)
-    assert hooks(model) == 0
-    assert backward_factors(optimizer) == EXPECTED
-
-
-def test_passes_without_gradients_are_not_the_first() -> None:
+def test_passes_without_gradients_of_copies_and_that_fail_half_way_are_not_the_first() -> None:
     model = Net()
     optimizer = ScaleAmendedSGD(model)
     with torch.no_grad():
         model.eval()(X)
-    assert set(backward_factors(optimizer).values()) == {None}
-    model.train()(X)
-    assert backward_factors(optimizer) == EXPECTED
-
-
-def test_a_pass_that_fails_half_way_is_forgotten() -> None:
-    model = Net()
-    optimizer = ScaleAmendedSGD(model)
+    copy.deepcopy(model.train())(X)
     model.head.in_features, model.head.weight = 5, nn.Parameter(torch.zeros(3, 5))
     with pytest.raises(RuntimeError, match="shapes cannot be multiplied"):
         model(X)
-    model.head.weight = nn.Parameter(torch.ones(3, 6))
-    model(X)
-    assert backward_factors(optimizer) == EXPECTED
-
-
-def test_a_copy_of_the_model_is_not_watched() -> None:
-    model = Net()
-    optimizer = ScaleAmendedSGD(model)
-    copy.deepcopy(model)(X)
     assert set(backward_factors(optimizer).values()) == {None}
+    model.head.weight = nn.Parameter(torch.ones(3, 6))
     model(X)
     assert backward_factors(optimizer) == EXPECTED
 
@@ -289,34 +268,26 @@ def test_a_layer_that_was_frozen_while_the_pass_was_watched_is_named_when_it_tha
     assert all(torch.equal(value, before[name]) for name, value in model.state_dict().items())
 
 
-def test_tracing_sees_frozen_layers_too() -> None:
-    model = Net().requires_grad_(False)
-    assert backward_factors(ScaleAmendedSGD(model, inputs=X)) == EXPECTED
-    assert not any(p.requires_grad for p in model.parameters())
-
-
-def test_an_unused_layer_is_no_obstacle() -> None:
-    model = Net()
-    model.unused = nn.Linear(2, 2)
+def test_tracing_sees_frozen_and_unused_layers() -> None:
+    model = Net(unused=nn.Linear(2, 2)).requires_grad_(False)
     assert backward_factors(ScaleAmendedSGD(model, inputs=X)) == EXPECTED | {"unused": None}
 
 
 # wrappers
 
 
-def wrapped(kind: str) -> nn.Module:
-    if kind == "compiled":
-        return torch.compile(Net(), backend="aot_eager", fullgraph=True)
-    if kind == "ddp":
-        return nn.parallel.DistributedDataParallel(Net())
-    return nn.parallel.DistributedDataParallel(torch.compile(Net(), backend="aot_eager"))
+WRAPPERS: dict[str, Callable[[nn.Module], nn.Module]] = {
+    "compiled": lambda net: torch.compile(net, backend="aot_eager", fullgraph=True),
+    "ddp": nn.parallel.DistributedDataParallel,
+    "ddp_of_compiled": lambda net: nn.parallel.DistributedDataParallel(torch.compile(net, backend="aot_eager")),
+}
 
 
 @pytest.mark.slow
 @pytest.mark.parametrize("how", ["traced", "watched"])
-@pytest.mark.parametrize("kind", ["compiled", "ddp", "ddp_of_compiled"])
+@pytest.mark.parametrize("kind", WRAPPERS)
 def test_wrapped_models_are_seen_through_to_the_module_inside(kind: str, how: str, process_group: None) -> None:
-    model = wrapped(kind)
+    model = WRAPPERS[kind](Net())
     optimizer = ScaleAmendedSGD(model, inputs=X if how == "traced" else None)
     loss = F.cross_entropy(model(X), torch.zeros(5, dtype=torch.long))
     loss.backward()
@@ -355,37 +326,18 @@ def random_forward(net: Any, x: Tensor) -> Tensor:
     return net.head(net.block(net.start(net.dropout(x))))
 
 
-def test_tracing_leaves_the_model_and_the_generators_as_they_were() -> None:
+def test_tracing_changes_nothing_also_when_the_model_fails() -> None:
     model = Net(random_forward, dropout=nn.Dropout(0.5))
     model.register_buffer("calls", torch.zeros(()))
     model.stem_norm.eval()
     model.inner.weight.requires_grad_(False)
     model(X).sum().backward()
-    state = copy.deepcopy(model.state_dict())
-    gradients = {name: None if p.grad is None else p.grad.clone() for name, p in model.named_parameters()}
-    modes = [module.training for module in model.modules()]
-    trained = [p.requires_grad for p in model.parameters()]
-    generators = torch.get_rng_state(), random.getstate(), np.random.get_state()[1].tolist()
+    before = snapshot(model, X)
     ScaleAmendedSGD(model, inputs=X)
-    assert all(torch.equal(value, state[name]) for name, value in model.state_dict().items())
-    assert all(
-        g is None if p.grad is None else torch.equal(p.grad, g)
-        for p, g in zip(model.parameters(), gradients.values(), strict=True)
-    )
-    assert [module.training for module in model.modules()] == modes
-    assert [p.requires_grad for p in model.parameters()] == trained
-    assert torch.equal(torch.get_rng_state(), generators[0])
-    assert (random.getstate(), np.random.get_state()[1].tolist()) == generators[1:]
-    assert hooks(model) == 0
-
-
-def test_a_model_that_fails_while_it_is_traced_is_left_as_it_was() -> None:
-    model = Net().requires_grad_(False)
+    assert_unchanged(before, snapshot(model, X))
     with pytest.raises(Unsupported, match=r"layer 'stem' \(Linear\): .*shapes cannot be multiplied"):
         ScaleAmendedSGD(model, inputs=torch.zeros(2, 5))
-    assert not any(p.requires_grad for p in model.parameters())
-    assert hooks(model) == 0
-    assert model.training
+    assert_unchanged(before, snapshot(model, X))
 
 
 @pytest.mark.parametrize("inputs", [X, (X,), [X], {"x": X}])
