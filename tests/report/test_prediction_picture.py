@@ -9,6 +9,7 @@ import torch
 
 from wellcond.errors import OutputError
 from wellcond.meanfield import predict
+from wellcond.report.prediction import gamma_figure
 
 pytest.importorskip("matplotlib")
 
@@ -32,3 +33,10 @@ def test_layers_of_a_grid_have_no_picture(tmp_path: Path) -> None:
     with pytest.raises(OutputError, match="one network"):
         predict("fc 10-20-2", torch.tensor([1.0, 2.0])).save(tmp_path / "bars.png")
     assert not list(tmp_path.iterdir())
+
+
+def test_every_network_has_a_panel_of_lambda_max_and_one_of_the_rate() -> None:
+    figure = gamma_figure([0.5, 1.0], {"small": {"as trained": ([1.0, 4.0], [2.0, 0.5])}})
+    titles = [axes.get_title(loc="left") for axes in figure.axes]
+    assert titles == ["small: largest eigenvalue λmax", "small: largest rate η*"]
+    assert [list(axes.lines[0].get_ydata()) for axes in figure.axes] == [[1.0, 4.0], [2.0, 0.5]]
