@@ -61,6 +61,7 @@ def on_page_markdown(markdown: str, page: SitePage, **kwargs: Any) -> str:
         house = rooms.read(ROOT / "src" / "wellcond")
         markdown = markdown.replace("<!-- rooms: map -->", rooms.svg(house))
         markdown = markdown.replace("<!-- rooms: files -->", rooms.tables(house))
+    markdown = re.sub(r"`[^`\n]*`", lambda found: found[0].replace("\\|", "|"), markdown)  # GitHub escapes | in code
     if re.search("<!-- (output|walk) -->", markdown):
         markdown = running.filled_in(markdown, page.file.src_uri)
     if page.file.src_uri.startswith(("reference/", "changelog")):
