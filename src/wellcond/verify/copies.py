@@ -11,7 +11,7 @@ from typing import Any
 
 from torch import Tensor, nn
 from torch.nn.modules.batchnorm import _BatchNorm
-from torch.optim import Optimizer
+from torch.optim import SGD, Optimizer
 
 from wellcond.errors import InvalidProblem, Unsupported
 from wellcond.network.graph import inputs_of, upstream
@@ -39,6 +39,8 @@ class Copies:
 
     Args:
         problem: Its model is copied; it is not changed.
+        optimizer: Copied with its settings and state; None: SGD.
+        momentum: Of SGD where no optimizer is given.
         steps: The length of every run.
         seeds: Those that runs will be made with.
 
@@ -49,19 +51,24 @@ class Copies:
         cost: Of all runs so far.
 
     Raises:
-        InvalidProblem: The plain network cannot be trained on the batches, or its loss reads the user's own weights.
+        InvalidProblem: The plain network cannot be trained on the batches, its loss reads the user's own weights, or
+            the optimizer holds none of them.
         NonFinite: The data, or the loss before any step, are not finite.
-        Unsupported: The model cannot be copied.
+        Unsupported: The model cannot be copied, or hooks change the optimizer's step.
     """
 
-    def __init__(self, problem: Problem, steps: int, seeds: Sequence[int] = (0,)) -> None:
-        self.problem, self.steps = problem, steps
+    def __init__(
+        self, problem: Problem, optimizer: Optimizer | None, momentum: float, steps: int, seeds: Sequence[int]
+    ) -> None:
+        self.problem, self.optimizer, self.momentum, self.steps = problem, optimizer, momentum, steps
         self.cost = Cost()
         self.inputs: Any = None
         self._outsiders: set[Tensor] = set()
         """Tensors outside the model to which the loss gives gradients: its own parameters, or inputs."""
         with problem.measuring():
             pass  # a stale problem is refused here: copies would not show that it is
+        if optimizer is not None:
+            _check_optimizer(problem, optimizer)
         plain = self._in_training(copied(problem.model), seed=0)
         self.first_losses: list[float] = []
         with plain.measuring(), contextlib.closing(plain.data()) as data:
@@ -85,6 +92,18 @@ class Copies:
             loss = float(other.evaluate(0, next(batches)).loss.detach())
         self.cost += other.cost
         return loss != self.first_losses[0]
+
+    def start(self, lr: float) -> tuple[nn.Module, Optimizer]:
+        """A copy of the model and of the optimizer, whose largest rate is `lr`; other rates stay in proportion."""
+        model = copied(self.problem.model)
+        if self.optimizer is None:
+            return model, SGD(model.parameters(), lr, self.momentum)
+        pairs = zip(self.problem.model.parameters(), model.parameters(), strict=True)
+        twin = copy.deepcopy(self.optimizer, {id(own): other for own, other in pairs})
+        largest = largest_lr(self.optimizer)
+        for group in twin.param_groups:
+            group["lr"] = lr * group["lr"] / largest if largest else lr
+        return model, twin
 
     def run(self, model: nn.Module, optimizer: Optimizer, seed: int, progress: Progress | None = None) -> Run:
         """Train a copy of the problem's model.
@@ -119,30 +138,12 @@ class Copies:
         return Problem(model, self.problem.loss, self.problem.batches, batchnorm="batch", dropout=seed)
 
 
-def copied_optimizer(problem: Problem, optimizer: Optimizer, lr: float) -> tuple[nn.Module, Optimizer]:
-    """A copy of the problem's model and, over its parameters, of the optimizer with its settings and state.
-
-    Args:
-        problem: Its model is copied.
-        optimizer: It holds parameters of that model.
-        lr: The largest of the copy's learning rates; those of other groups keep their proportions to it.
-
-    Raises:
-        InvalidProblem: The optimizer holds none of the model's parameters.
-        Unsupported: The model cannot be copied, or hooks change the optimizer's step.
-    """
+def _check_optimizer(problem: Problem, optimizer: Optimizer) -> None:
     groups_of(problem, optimizer)
     kinds = ("_optimizer_step_pre_hooks", "_optimizer_step_post_hooks")
     if hooks := [hook for kind in kinds for hook in getattr(optimizer, kind, {}).values()]:
         names = ", ".join(getattr(hook, "__qualname__", type(hook).__name__) for hook in hooks)
         raise Unsupported(HOOKED.format(optimizer=type(optimizer).__name__, hooks=names))
-    model = copied(problem.model)
-    pairs = zip(problem.model.parameters(), model.parameters(), strict=True)
-    twin = copy.deepcopy(optimizer, {id(own): other for own, other in pairs})
-    largest = largest_lr(optimizer)
-    for group in twin.param_groups:
-        group["lr"] = lr * group["lr"] / largest if largest else lr
-    return model, twin
 
 
 def largest_lr(optimizer: Optimizer) -> float:

@@ -8,18 +8,16 @@ from operator import length_hint
 from statistics import fmean
 
 import torch
-from torch import nn
 from torch.optim import SGD, Optimizer
 
 from wellcond.errors import WellcondError
 from wellcond.meanfield.predict import predict
-from wellcond.nn.replace import copied
 from wellcond.problem.problem import Problem
 from wellcond.results import Cost, Progress
 from wellcond.stability.limits import DEFAULT_MOMENTUM
 from wellcond.stability.max_lr import max_lr
 from wellcond.training.run import Run, averaged_steps
-from wellcond.verify.copies import Copies, copied_optimizer
+from wellcond.verify.copies import Copies
 from wellcond.verify.suggested_rate import SAFE_SHARE, RateTrial, SuggestedRate
 
 SHARES = tuple(SAFE_SHARE * 10 ** (k / 3) for k in range(-8, 5))
@@ -90,18 +88,16 @@ def suggest_lr(
         except (WellcondError, ValueError) as error:
             notes.append(f"no prediction from the architecture: {error}")
     try:
-        copies = Copies(problem, steps, (0, *REPEATS))
+        copies = Copies(problem, optimizer, mu or 0.0, steps, (0, *REPEATS))
         begin = limit.value if math.isfinite(limit.value) else 1.0
-        trial = _tried(copies, [begin * share for share in SHARES], optimizer, mu, report)
+        trial = _tried(copies, [begin * share for share in SHARES], report)
         trial_cost = copies.cost
     except WellcondError as error:
         notes.append(f"no trial: {error}")
     return SuggestedRate(limit, predicted, trial, problem.cost - before + trial_cost, tuple(notes))
 
 
-def _tried(
-    copies: Copies, rates: list[float], optimizer: Optimizer | None, momentum: float | None, report: Progress
-) -> RateTrial:
+def _tried(copies: Copies, rates: list[float], report: Progress) -> RateTrial:
     """A run at each rate; then the best one again, with other seeds. If one of these diverges, so has the rate."""
     expected, done = len(rates) + len(REPEATS), itertools.count()
 
@@ -111,7 +107,7 @@ def _tried(
         def progress(_what: str, share: float) -> None:
             report(what, 0.2 + 0.8 * min((begin + share) / expected, 1.0))
 
-        return copies.run(*_start(copies.problem, optimizer, momentum, rate), seed, progress)
+        return copies.run(*copies.start(rate), seed, progress)
 
     runs = {rate: run(rate, 0) for rate in rates}
     last_steps = range(copies.steps - averaged_steps(copies.steps), copies.steps)
@@ -126,15 +122,6 @@ def _tried(
             return RateTrial(runs, repeats, loss, copies.steps)
         runs[trial.best] = diverged[0]  # and with it the trial has another best rate
     return trial
-
-
-def _start(
-    problem: Problem, optimizer: Optimizer | None, momentum: float | None, lr: float
-) -> tuple[nn.Module, Optimizer]:
-    if optimizer is not None:
-        return copied_optimizer(problem, optimizer, lr)
-    model = copied(problem.model)
-    return model, SGD(model.parameters(), lr, momentum or 0.0)
 
 
 def _heavy_ball_momentum(optimizer: Optimizer | None, momentum: float | None) -> float | None:

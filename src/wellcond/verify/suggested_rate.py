@@ -89,13 +89,11 @@ class RateTrial:
     def _end(self, direction: int) -> float:
         if math.isnan(self.best):
             return math.nan
-        index, good_enough = self._best_index, float(self.final[self._best_index]) + self.noise
-        while 0 <= index + direction < len(self.runs) and self._is_good(index + direction, good_enough):
+        index = self._best_index
+        is_good = ~self.diverged & (self.final <= self.final[index] + self.noise)
+        while 0 <= index + direction < len(is_good) and is_good[index + direction]:
             index += direction
         return float(self.rates[index])
-
-    def _is_good(self, index: int, loss: float) -> bool:
-        return not bool(self.diverged[index]) and float(self.final[index]) <= loss
 
     def __str__(self) -> str:
         body = []
@@ -171,20 +169,15 @@ class SuggestedRate(Result):
             return f"No rate to start with: {tried} {self.trial.steps} steps."
         if not math.isfinite(lr):
             return "The curvature at these weights sets no limit: find the rate by trying."
-        if self.trial is None:
-            return f"Start with lr = {number(lr)}: {self._half_of_the_limit()}."
-        reason = self._half_of_the_limit()
-        if lr != half:
+        reason = f"half of {number(self.limit.value)}, above which the sharpest direction of the loss diverges"
+        if self.trial is not None and lr != half:
             reason = f"after {self.trial.steps} steps the loss is lowest with it"
             if lr != self.trial.best:
                 reason = f"the smallest rate with a loss as low as any after {self.trial.steps} steps"
             if math.isfinite(half):
                 reason += f"; half of what the curvature allows would be {number(half)}"
-        span = "" if self.low == self.high else f" From {number(self.low)} to {number(self.high)} it does as well."
+        span = f" From {number(self.low)} to {number(self.high)} it does as well." if self.low < self.high else ""
         return f"Start with lr = {number(lr)}: {reason}.{span}"
-
-    def _half_of_the_limit(self) -> str:
-        return f"half of {number(self.limit.value)}, above which the sharpest direction of the loss diverges"
 
     def figure(self) -> Figure:
         """The loss after the trial over the learning rate, with the limits as lines; without one, the prediction's."""

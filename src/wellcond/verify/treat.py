@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable, Collection, Iterable
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from itertools import product
 from typing import Any
 
@@ -19,7 +19,7 @@ from wellcond.optim.bnp import BNP
 from wellcond.optim.scale_amended import ScaleAmendedSGD
 from wellcond.problem.problem import Problem
 from wellcond.results import Progress
-from wellcond.verify.copies import Copies, copied_optimizer, largest_lr
+from wellcond.verify.copies import Copies, largest_lr
 from wellcond.verify.treatment import Arm, Treatment
 
 LEARNING_RATES = (0.01, 0.03, 0.1, 0.3, 1.0)
@@ -32,9 +32,6 @@ REMEDIES = {
 }
 ONE_SEED = "the data are one batch and nothing is random, so every seed gives the same run; one was made."
 NEEDS_SGD = "it is for SGD with one parameter group, and the optimizer is {found}; pass such an SGD, or none."
-
-Start = tuple[nn.Module, Optimizer]
-"""A copy of the network that is to be trained, and its optimizer."""
 
 
 @torch.inference_mode(False)  # what is copied in inference mode cannot be trained
@@ -100,21 +97,20 @@ def treat(
     check_settings(remedies=remedies, learning_rates=rates, steps=steps, seeds=seeds, momentum=momentum)
     if optimizer is not None and momentum is not None:
         raise ValueError(f"momentum is {momentum:g}, but the optimizer has its own: pass one of the two.")
-    copies = Copies(problem, steps, seeds)
+    copies = Copies(problem, optimizer, momentum or 0.0, steps, seeds)
     notes: tuple[str, ...] = ()
     if len(seeds) > 1 and not copies.depend_on_seed():
         seeds, notes = seeds[:1], (ONE_SEED,)
-    starts = _Starts(problem, copies.inputs, optimizer, momentum or 0.0)
-    names = [starts.untreated, *remedies]
+    untreated = "sgd" if optimizer is None else type(optimizer).__name__.lower()
+    names = [untreated, *remedies]
     # all arms at one rate, and all rates with one seed: what there is after an interrupt can be compared
     planned = list(product(seeds, rates, names))
-    treatment = Treatment(
-        {name: Arm(name) for name in names}, rates, seeds, steps, starts.code(), len(planned), copies.cost, notes
-    )
+    arms, lines = {name: Arm(name) for name in names}, _lines(copies, untreated)
+    treatment = Treatment(arms, rates, seeds, steps, lines, len(planned), copies.cost, notes)
     for i, (seed, lr, name) in enumerate(planned):
         if treatment.arms[name].refused is None:
             report = _part(progress, f"{name} at lr {lr:g}, seed {seed}", i, len(planned))
-            treatment = _with_run(treatment, copies, starts, name, lr, seed, report)
+            treatment = _with_run(treatment, copies, name, lr, seed, report)
             if on_run is not None:
                 on_run(treatment)
     return treatment
@@ -145,16 +141,13 @@ def check_settings(
         raise ValueError(f"momentum must be ≥ 0 and < 1, not {momentum:g}")
 
 
-def _with_run(
-    treatment: Treatment, copies: Copies, starts: _Starts, name: str, lr: float, seed: int, progress: Progress
-) -> Treatment:
+def _with_run(treatment: Treatment, copies: Copies, name: str, lr: float, seed: int, progress: Progress) -> Treatment:
     """The treatment with one more run, or one more refusal."""
     arm = treatment.arms[name]
     progress("", 0.0)
     try:
-        run = copies.run(*starts.start(name, lr), seed, progress)
-        runs = arm.runs | {lr: arm.runs.get(lr, {}) | {seed: run}}
-        arm = Arm(name, runs)
+        run = copies.run(*_start(copies, name, lr), seed, progress)
+        arm = Arm(name, arm.runs | {lr: arm.runs.get(lr, {}) | {seed: run}})
     except WellcondError as error:
         if arm is treatment.untreated:
             raise
@@ -166,70 +159,51 @@ def _part(progress: Progress | None, what: str, i: int, parts: int) -> Progress:
     return lambda _what, share: None if progress is None else progress(what, (i + share) / parts)
 
 
-@dataclass(frozen=True)
-class _Starts:
-    """Makes the copy of the network and the optimizer that a run of each arm starts with."""
+def _start(copies: Copies, name: str, lr: float) -> tuple[nn.Module, Optimizer]:
+    """A copy of the network as an arm has it, and its optimizer."""
+    if name == "last-bn":
+        settings = _sgd_settings(copies)
+        model = with_last_batchnorm(copies.problem.model, copies.inputs)
+        return model, SGD(model.parameters(), lr, **settings)
+    if name == "scale-amended":
+        settings = _sgd_settings(copies)
+        model = copied(copies.problem.model)
+        return model, ScaleAmendedSGD(model, lr, **settings, inputs=copies.inputs)
+    model, optimizer = copies.start(lr)
+    if name == "bnp":
+        BNP(model, optimizer)
+    return model, optimizer
 
-    problem: Problem
-    inputs: Any
-    optimizer: Optimizer | None
-    momentum: float
 
-    @property
-    def untreated(self) -> str:
-        return "sgd" if self.optimizer is None else type(self.optimizer).__name__.lower()
+def _sgd_settings(copies: Copies) -> dict[str, Any]:
+    """Momentum, and what else both SGD and ScaleAmendedSGD know, where it is not the default."""
+    if copies.optimizer is None:
+        return {"momentum": copies.momentum} if copies.momentum else {}
+    found, groups = type(copies.optimizer).__name__, copies.optimizer.param_groups
+    if len(groups) > 1:
+        raise Unsupported(NEEDS_SGD.format(found=f"{found} with {len(groups)} groups"))
+    if type(copies.optimizer) is not SGD:
+        raise Unsupported(NEEDS_SGD.format(found=found))
+    if others := [name for name in ("dampening", "maximize") if groups[0][name]]:
+        raise Unsupported(NEEDS_SGD.format(found=f"{found} with {' and '.join(others)}"))
+    return {name: groups[0][name] for name in ("momentum", "nesterov", "weight_decay") if groups[0][name]}
 
-    def start(self, name: str, lr: float) -> Start:
-        model = self.problem.model
-        if name == "last-bn":
-            settings = self._sgd_settings()
-            model = with_last_batchnorm(model, self.inputs)
-            return model, SGD(model.parameters(), lr, **settings)
-        if name == "scale-amended":
-            settings = self._sgd_settings()
-            model = copied(model)
-            return model, ScaleAmendedSGD(model, lr, **settings, inputs=self.inputs)
-        model, optimizer = self._plain(lr)
-        if name == "bnp":
-            BNP(model, optimizer)
-        return model, optimizer
 
-    def _plain(self, lr: float) -> Start:
-        if self.optimizer is not None:
-            return copied_optimizer(self.problem, self.optimizer, lr)
-        model = copied(self.problem.model)
-        return model, SGD(model.parameters(), lr, **self._sgd_settings())
-
-    def _sgd_settings(self) -> dict[str, Any]:
-        """Momentum, and what else both SGD and ScaleAmendedSGD know, where it is not the default."""
-        if self.optimizer is None:
-            return {"momentum": self.momentum} if self.momentum else {}
-        found = type(self.optimizer).__name__
-        groups = self.optimizer.param_groups
-        if type(self.optimizer) is not SGD or len(groups) > 1:
-            raise Unsupported(
-                NEEDS_SGD.format(found=f"{found} with {len(groups)} groups" if len(groups) > 1 else found)
-            )
-        if others := [name for name in ("dampening", "maximize") if groups[0][name]]:
-            raise Unsupported(NEEDS_SGD.format(found=f"{found} with {' and '.join(others)}"))
-        return {name: groups[0][name] for name in ("momentum", "nesterov", "weight_decay") if groups[0][name]}
-
-    def code(self) -> dict[str, str]:
-        """What to write for each arm, with `{lr}` in place of the learning rate."""
-        try:
-            settings = "".join(f", {name}={value}" for name, value in self._sgd_settings().items())
-        except Unsupported:
-            settings = ""
-        sgd = f"optimizer = torch.optim.SGD(model.parameters(), lr={{lr}}{settings})"
-        plain = sgd
-        if self.optimizer is not None:
-            own = largest_lr(self.optimizer)
-            plain = f'for group in optimizer.param_groups:\n    group["lr"] *= {{lr}} / {own:g}'
-            if len(self.optimizer.param_groups) == 1 or not own:
-                plain = 'optimizer.param_groups[0]["lr"] = {lr}'
-        return {
-            self.untreated: plain,
-            "bnp": f"{plain}\nwc.BNP(model, optimizer)",
-            "last-bn": f"model = wc.nn.with_last_batchnorm(model, inputs)\n{sgd}",
-            "scale-amended": f"optimizer = wc.ScaleAmendedSGD(model, lr={{lr}}{settings})",
-        }
+def _lines(copies: Copies, untreated: str) -> dict[str, str]:
+    """What to write for each arm, with `{lr}` in place of the learning rate."""
+    try:
+        settings = "".join(f", {name}={value}" for name, value in _sgd_settings(copies).items())
+    except Unsupported:
+        settings = ""
+    plain = sgd = f"optimizer = torch.optim.SGD(model.parameters(), lr={{lr}}{settings})"
+    if copies.optimizer is not None:
+        own = largest_lr(copies.optimizer)
+        plain = f'for group in optimizer.param_groups:\n    group["lr"] *= {{lr}} / {own:g}'
+        if len(copies.optimizer.param_groups) == 1 or not own:
+            plain = 'optimizer.param_groups[0]["lr"] = {lr}'
+    return {
+        untreated: plain,
+        "bnp": f"{plain}\nwc.BNP(model, optimizer)",
+        "last-bn": f"model = wc.nn.with_last_batchnorm(model, inputs)\n{sgd}",
+        "scale-amended": f"optimizer = wc.ScaleAmendedSGD(model, lr={{lr}}{settings})",
+    }
