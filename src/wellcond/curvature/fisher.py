@@ -11,8 +11,9 @@ from torch import Tensor
 
 from wellcond.curvature.ggn import OutputCurvature, OutputProduct, loss_hessian, output_gradient
 from wellcond.errors import InvalidProblem
+from wellcond.problem.evaluation import Evaluation
 from wellcond.problem.likelihoods import Likelihood
-from wellcond.problem.problem import Evaluation, Problem
+from wellcond.problem.problem import Problem
 
 Labels = Literal["model", "sample", "data"]
 

@@ -12,7 +12,7 @@ from torch import Tensor
 
 from wellcond.curvature.over_parameters import Block, CurvatureOperator, Product
 from wellcond.errors import InvalidProblem
-from wellcond.problem.problem import Evaluation
+from wellcond.problem.evaluation import Evaluation
 
 OutputProduct = Callable[[Tensor], Tensor]
 """u ↦ B u in the space of a batch's outputs."""

@@ -9,7 +9,8 @@ from torch import Tensor, nn
 
 from wellcond.curvature.over_parameters import Block, CurvatureOperator, Product
 from wellcond.errors import InvalidProblem
-from wellcond.problem.problem import Evaluation, Problem
+from wellcond.problem.evaluation import Evaluation
+from wellcond.problem.problem import Problem
 
 
 class Hessian(CurvatureOperator):

@@ -15,7 +15,8 @@ from wellcond.curvature.ggn import tensor_outputs
 from wellcond.errors import InvalidProblem
 from wellcond.network.layers import ConvolutionRows, Rule, rule_for, uncovered, weighted_layers
 from wellcond.network.taps import tapped
-from wellcond.problem.problem import Evaluation, Problem
+from wellcond.problem.evaluation import Evaluation
+from wellcond.problem.problem import Problem
 from wellcond.results import ByLayer, Cost, Row, quantities, text_table
 from wellcond.results.text import WHOLE_MODEL, grouped
 

@@ -13,7 +13,8 @@ from torch.utils._pytree import tree_leaves
 
 from wellcond.curvature.operator import TensorOperator, naming_missing_derivatives
 from wellcond.errors import UnknownLayer
-from wellcond.problem.problem import Evaluation, Problem
+from wellcond.problem.evaluation import Evaluation
+from wellcond.problem.problem import Problem
 
 Block = Sequence[int]
 """Some parameters, by their position in the operator."""

@@ -19,7 +19,8 @@ from wellcond.errors import InvalidProblem, NotDeterministic
 from wellcond.local.block import Block, OwnOutputs, floating, input_tensor, output_tensor
 from wellcond.network.graph import refuse_reentrant_checkpoints, upstream
 from wellcond.network.taps import bracketed
-from wellcond.problem.problem import Evaluation, Problem
+from wellcond.problem.evaluation import Evaluation
+from wellcond.problem.problem import Problem
 
 
 @dataclass(frozen=True, eq=False, repr=False)

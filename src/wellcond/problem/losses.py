@@ -6,7 +6,6 @@ around either are the same function, which one evaluation on the network's outpu
 
 from __future__ import annotations
 
-import copy
 import functools
 import math
 from collections.abc import Callable, Iterator
@@ -20,48 +19,6 @@ from wellcond.errors import InvalidProblem
 from wellcond.problem.likelihoods import Bernoulli, CrossEntropy, Gaussian, Likelihood
 
 Loss = Callable[[Any, Any], Tensor]
-
-
-class RecognisedLoss:
-    """A user's loss, and the likelihood that its values have shown it to be the logarithm of.
-
-    Attributes:
-        likelihood: None before the first batch, and for a loss that is none of the known ones.
-        is_known: Whether a batch has been looked at.
-    """
-
-    def __init__(self, loss: Loss) -> None:
-        self.loss = loss
-        self.likelihood: Likelihood | None = None
-        self.is_known = False
-
-    def value(self, raw: Any, outputs: Tensor | None, targets: Any) -> tuple[Any, Loss]:
-        """The loss of one batch, and the loss as a function of other outputs or labels.
-
-        Hugging Face models return an object with `.logits`; a loss may want either the object or the tensor.
-        """
-        if isinstance(raw, Tensor) or outputs is None:
-            return self.loss(raw, targets), self.loss
-        try:
-            loss = self.loss(raw, targets)
-        except (TypeError, AttributeError):
-            return self.loss(outputs, targets), self.loss
-
-        def at(logits: Tensor, labels: Any) -> Tensor:
-            changed = copy.copy(raw)
-            changed.logits = logits
-            return self.loss(changed, labels)
-
-        return loss, at
-
-    def recognise(self, loss_at: Loss, outputs: Tensor, targets: Any, loss: Tensor) -> None:
-        """Find the likelihood by the first batch, and again if a later one shows that it is another."""
-        if not self.is_known:
-            check_is_mean(self.loss, loss_at, outputs, targets, loss)
-        elif self.likelihood is None or explains(self.likelihood, loss, outputs, targets):
-            return
-        self.likelihood = recognise(self.loss, loss_at, outputs, targets)
-        self.is_known = True
 
 
 def recognise(loss: Loss, loss_at: Loss, outputs: Tensor, targets: Any) -> Likelihood | None:

@@ -4,52 +4,25 @@ from __future__ import annotations
 
 import contextlib
 from collections.abc import Callable, Generator, Iterable, Iterator, Mapping, Sequence, Sized
-from dataclasses import dataclass
 from operator import length_hint
 from typing import Any, Literal
 
 import torch
 from torch import Tensor, nn
 from torch.nn.modules.batchnorm import _BatchNorm
-from torch.utils._pytree import tree_leaves
 
-from wellcond.errors import InvalidProblem, NonFinite, UnknownLayer
+from wellcond.errors import InvalidProblem, UnknownLayer
 from wellcond.network import isolation
-from wellcond.network.calling import call, logits_of, to_device, unwrapped, why_call_failed
+from wellcond.network.calling import call, to_device, unwrapped, why_call_failed
 from wellcond.problem import checks, failures
+from wellcond.problem.evaluation import Evaluation, RecognisedLoss, explained
 from wellcond.problem.likelihoods import Likelihood
-from wellcond.problem.losses import Loss, RecognisedLoss, check_targets
+from wellcond.problem.losses import Loss
 from wellcond.results import Cost
 
 Batch = tuple[Any, Any]
 Gradients = dict[str, Tensor | None]
 """∇L of parameters by name; None for an unused one, which an optimizer treats otherwise than a gradient of zero."""
-
-PLAIN_ERRORS = (RuntimeError, IndexError, ValueError)
-"""What torch raises when shapes, dtypes or indices do not fit; subclasses of these mean something else."""
-
-
-@dataclass(frozen=True)
-class Evaluation:
-    """One batch's outputs and mean loss, with their graph.
-
-    Attributes:
-        index: The batch's place among the batches.
-        outputs: The tensor that the loss curves in, if there is one.
-        targets: The batch's targets.
-        loss: The mean loss.
-        examples: The size of the batch.
-        terms: The number of summands in the mean, which is the batch's weight beside others.
-        loss_at: The loss as a function of other outputs or labels of the same batch.
-    """
-
-    index: int
-    outputs: Tensor | None
-    targets: Any
-    loss: Tensor
-    examples: int
-    terms: float
-    loss_at: Loss
 
 
 class Problem:
@@ -211,48 +184,29 @@ class Problem:
         if self.dropout is not None:
             isolation.seed_generators(self.dropout + index, self.device)
         self._forward_batches += 1
-        try:
+        with explained(lambda error: why_call_failed(self.model, index, inputs, error)):
             return call(self.model, inputs)
-        except PLAIN_ERRORS as error:
-            if type(error) not in PLAIN_ERRORS:  # out of memory, or what the model itself raises
-                raise
-            raise InvalidProblem(why_call_failed(self.model, index, inputs, error)) from error
 
     def evaluate(self, index: int, batch: Batch) -> Evaluation:
         """Outputs and loss of one batch; call it inside `measuring()`."""
         return self.evaluate_outputs(index, batch, self.forward(index, batch[0]))
 
-    def evaluate_outputs(self, index: int, batch: Batch, raw: Any) -> Evaluation:
+    def evaluate_outputs(self, index: int, batch: Batch, outputs: Any) -> Evaluation:
         """The loss of one batch whose outputs are known."""
-        targets, outputs = batch[1], logits_of(raw)
-        check_targets(self.loss, outputs, targets)
-        try:
-            loss, loss_at = self._loss.value(raw, outputs, targets)
-            self._check_loss(index, batch, loss)
-            if outputs is not None and outputs.dim():
-                self._loss.recognise(loss_at, outputs, targets, loss)
-        except PLAIN_ERRORS as error:
-            if type(error) not in PLAIN_ERRORS:
-                raise
-            raise InvalidProblem(failures.why_loss_failed(index, outputs, targets, error)) from error
-        examples = _batch_size(outputs, targets)
-        terms = float(examples)
-        if self.likelihood is not None and outputs is not None:
-            terms, loss_at = self.likelihood.terms(outputs, targets), self.likelihood.mean
-        return Evaluation(index, outputs, targets, loss.reshape(()), examples, terms, loss_at)
+        return self._loss.evaluate(index, outputs, batch[1], lambda: self._why_not_finite(index, batch))
 
     def loss_of(self, index: int, batch: Batch) -> Tensor:
         """The loss of one batch; call it inside `measuring()`.
 
         Of a batch that has been evaluated before, at other weights, it is a forward pass and no more.
         """
+        outputs = self.forward(index, batch[0])
         if not self._loss.is_known:
-            return self.evaluate(index, batch).loss
-        raw = self.forward(index, batch[0])
-        loss, _ = self._loss.value(raw, logits_of(raw), batch[1])
-        self._check_loss(index, batch, loss)
-        one_number: Tensor = loss.reshape(())
-        return one_number
+            return self.evaluate_outputs(index, batch, outputs).loss
+        return self._loss.value(outputs, batch[1], lambda: self._why_not_finite(index, batch))
+
+    def _why_not_finite(self, index: int, batch: Batch) -> str:
+        return failures.why_not_finite(self.model, index, batch, lambda: self.forward(index, batch[0]))
 
     def mean_loss(self) -> Tensor:
         """L (), by a forward pass alone, which builds no graph; call it inside `measuring()`."""
@@ -290,20 +244,6 @@ class Problem:
                 values = values_of(evaluation.loss)
                 mean = _merged(mean, values, evaluation.terms / weight) if mean else values
         return mean
-
-    def _check_loss(self, index: int, batch: Batch, loss: Any) -> None:
-        if not isinstance(loss, Tensor) or loss.numel() != 1:
-            found = f"shape {tuple(loss.shape)}" if isinstance(loss, Tensor) else f"type {type(loss).__name__}"
-            raise InvalidProblem(
-                f'the loss must be one number, a tensor, but has {found}. Write reduction="mean", without .item().'
-            )
-        if not torch.isfinite(loss.detach()):
-            raise NonFinite(failures.why_not_finite(self.model, index, batch, lambda: self.forward(index, batch[0])))
-        if torch.is_grad_enabled() and not loss.requires_grad:
-            raise InvalidProblem(
-                "the loss does not depend on the trainable parameters: is there a detach(), a no_grad() or an "
-                "argmax in the model or the loss?"
-            )
 
     # the same on every pass
 
@@ -358,10 +298,3 @@ def _merged(mean: Sequence[Tensor | None], new: Sequence[Tensor | None], share: 
         else:
             merged.append(b.lerp(n, share))
     return merged
-
-
-def _batch_size(outputs: Tensor | None, targets: Any) -> int:
-    for tensor in (outputs, *tree_leaves(targets)):
-        if isinstance(tensor, Tensor) and tensor.dim():
-            return tensor.shape[0]
-    return 1
