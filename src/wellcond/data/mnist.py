@@ -2,19 +2,24 @@
 
 from __future__ import annotations
 
+import gzip
+import math
 import os
+import struct
+import zlib
 from pathlib import Path
 
 import torch
 from torch import Tensor
 
 from wellcond.data.dataset import Dataset
-from wellcond.data.idx import read_idx
 from wellcond.data.locate import data_root, locate
 from wellcond.errors import CorruptData
 
 SIDE = 28
 CLASSES = tuple("0123456789")
+GZIP_MAGIC = b"\x1f\x8b"
+UNSIGNED_BYTE = 0x08
 
 
 def mnist(root: str | os.PathLike[str] | None = None, *, train: bool = True, size: int | None = None) -> Dataset:
@@ -43,8 +48,8 @@ def mnist(root: str | os.PathLike[str] | None = None, *, train: bool = True, siz
     if size is not None and not 1 <= size <= SIDE:
         raise ValueError(f"size must lie in 1 to {SIDE} (the side of an MNIST image), not {size}")
     images_path, labels_path = _files(data_root(root), train)
-    images = read_idx(images_path, (SIDE, SIDE)).unsqueeze(1)
-    labels = read_idx(labels_path, ()).long()
+    images = _read_idx(images_path, (SIDE, SIDE)).unsqueeze(1)
+    labels = _read_idx(labels_path, ()).long()
     if len(labels) != len(images):
         raise CorruptData(
             f"{labels_path}: expected {len(images)} labels, one for each image of {images_path.name}, "
@@ -68,6 +73,40 @@ def _files(root: Path, train: bool) -> list[Path]:
         [root, root / "MNIST" / "raw", root / "raw"],
         f"put {archives} in {root / 'MNIST' / 'raw'} (no need to unpack).",
     )
+
+
+def _read_idx(path: Path, item: tuple[int, ...]) -> Tensor:
+    """The (N, *item) uint8 of an idx file, gzipped or not: a big-endian header (type, rank, sizes), then data."""
+    raw = _content(path)
+    rank = 1 + len(item)
+    start = 4 + 4 * rank
+    if len(raw) < start:
+        raise CorruptData(f"{path}: expected an idx header of {start} bytes, found {len(raw)} bytes in all.")
+    magic, count, *shape = struct.unpack(f">{1 + rank}I", raw[:start])
+    expected_magic = UNSIGNED_BYTE << 8 | rank
+    if magic != expected_magic:
+        raise CorruptData(f"{path}: expected the magic number {expected_magic:#010x}, found {magic:#010x}.")
+    if tuple(shape) != item:
+        raise CorruptData(f"{path}: expected items of shape {item}, found {tuple(shape)}.")
+    if count == 0:
+        raise CorruptData(f"{path}: expected at least one item, found a header that promises 0.")
+    expected_bytes = count * math.prod(item)
+    if len(raw) - start != expected_bytes:
+        raise CorruptData(
+            f"{path}: expected {expected_bytes} bytes after the header (it promises {count} items), "
+            f"found {len(raw) - start}."
+        )
+    return torch.frombuffer(bytearray(raw), dtype=torch.uint8, offset=start).reshape(count, *item)
+
+
+def _content(path: Path) -> bytes:
+    raw = path.read_bytes()
+    if not raw.startswith(GZIP_MAGIC):
+        return raw
+    try:
+        return gzip.decompress(raw)
+    except (EOFError, OSError, zlib.error) as error:
+        raise CorruptData(f"{path}: expected a complete gzip file, found a damaged one ({error}).") from error
 
 
 def _shrink(images: Tensor, size: int) -> Tensor:

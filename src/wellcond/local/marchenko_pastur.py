@@ -79,7 +79,7 @@ class MarchenkoPastur(Result):
     @property
     def mean(self) -> float:
         """σ²."""
-        return self.moment(1)
+        return self.sigma**2
 
     def moment(self, order: int) -> float:
         """The mean of λ^k over all eigenvalues: σ^2k Σ_r C(k, r) C(k−1, r) c^−r / (r + 1), r < k (Narayana)."""
@@ -155,9 +155,8 @@ class MarchenkoPastur(Result):
         """The distance that n independent draws exceed with probability `level`.
 
         It is x/√n with 2 Σ_k (−1)^{k−1} e^{−2k²x²} = level, k from 1: the limit, slightly above that of any finite n.
-        Eigenvalues are not independent: they repel each other, and those of one matrix follow their law to within a
-        few multiples of 1/n. So a spectrum that has the law lies far below this value, and one above it does not have
-        the law; one below it may still have another.
+        Eigenvalues repel each other, so a spectrum that has the law lies far below this value. One above it does not
+        have the law; one below it may still have another.
 
         Args:
             n: The number of draws.
