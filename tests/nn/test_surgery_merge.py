@@ -111,6 +111,9 @@ def post_activation_mlp() -> nn.Module:
 
 NETWORKS: dict[str, tuple[Callable[[], nn.Module], Callable[[], Tensor]]] = {
     "resnet_20": (lambda: resnet(20, seed=0), lambda: normal(4, 3, 32, 32)),
+    "resnet_with_other_norms": (
+        lambda: replace_norm(resnet(8, seed=0), GhostBatchNorm2d), lambda: normal(4, 3, 32, 32)
+    ),
     "resnet_with_projection": (lambda: nn.Sequential(Block(3, 4), Mean(2, 3)), lambda: normal(4, 3, 8, 8)),
     "vgg": (vgg, lambda: normal(4, 3, 32, 32)),
     "pre_activation_mlp": (lambda: mlp([4, 6, 5, 3], norm="batch", seed=0), lambda: normal(8, 4)),
@@ -217,19 +220,12 @@ def test_every_variant_of_batch_normalisation(kind: type[nn.Module], dtype: torc
     assert_same_function(model, merged_without_rest(model, x.to(dtype)), x.to(dtype))
 
 
-def test_variants_put_in_by_surgery_are_merged() -> None:
-    x = normal(4, 3, 32, 32)
-    model = used(replace_norm(resnet(8, seed=0), GhostBatchNorm2d), x)
-    assert_same_function(model, merged_without_rest(model), x)
-
-
 # the new model
 
 
-def test_modes_and_frozen_parameters_are_kept() -> None:
-    model = used(
-        nn.Sequential(nn.Conv2d(2, 3, 1, bias=False), nn.BatchNorm2d(3), nn.Conv2d(3, 2, 1)), normal(4, 2, 2, 2)
-    )
+def test_modes_frozen_parameters_and_memory_formats_are_kept() -> None:
+    layers = nn.Conv2d(2, 3, 2, bias=False), nn.BatchNorm2d(3), nn.Conv2d(3, 2, 1)
+    model = used(nn.Sequential(*layers), normal(4, 2, 3, 3)).to(memory_format=torch.channels_last)
     model[0].requires_grad_(False)
     model[1].eval()
     merged = merge_batchnorm(model)
@@ -237,12 +233,8 @@ def test_modes_and_frozen_parameters_are_kept() -> None:
     assert [p.requires_grad for p in merged.parameters()] == [False, False, True, True]
     assert all(p.grad is None for p in merged.parameters())
     assert isinstance(merged[1], nn.Identity)
-
-
-def test_memory_format_of_a_convolution_is_kept() -> None:
-    model = used(nn.Sequential(nn.Conv2d(2, 2, 3), nn.BatchNorm2d(2)), normal(4, 2, 5, 5))
-    merged = merge_batchnorm(model.to(memory_format=torch.channels_last))
     assert merged[0].weight.is_contiguous(memory_format=torch.channels_last)
+    assert not merged[0].weight.is_contiguous()
 
 
 def test_the_merged_network_can_be_copied_saved_and_trained() -> None:
@@ -252,12 +244,3 @@ def test_the_merged_network_can_be_copied_saved_and_trained() -> None:
     merged.load_state_dict(merge_batchnorm(model).state_dict())
     merged.train()(x).square().sum().backward()
     assert all(p.grad is not None for p in merged.parameters())
-
-
-def test_a_model_under_inference_mode_is_merged_all_the_same() -> None:
-    x = normal(8, 4)
-    model = used(post_activation_mlp(), x)
-    with torch.inference_mode():
-        merged = merged_without_rest(model, x.clone())
-    assert_same_function(model, merged, x)
-    merged(x).sum().backward()

@@ -8,10 +8,9 @@ from typing import Any
 
 import pytest
 import torch
-from torch import Tensor, nn
-from zoo import Block, Transformer, encoder, normal, seeded
+from torch import nn
+from zoo import Transformer, encoder, normal, seeded
 
-import wellcond as wc
 import wellcond.nn
 from wellcond.errors import Unsupported
 from wellcond.models import mlp, resnet
@@ -76,39 +75,36 @@ def test_none_keeps_the_old_module() -> None:
 
 # which layers
 
-NORMS: dict[str, tuple[Callable[[], nn.Module], int]] = {
-    "batch_1d": (lambda: nn.BatchNorm1d(8), 8),
-    "batch_2d": (lambda: nn.BatchNorm2d(8), 8),
-    "batch_3d": (lambda: nn.BatchNorm3d(8), 8),
-    "sync": (lambda: nn.SyncBatchNorm(8), 8),
-    "group": (lambda: nn.GroupNorm(2, 8), 8),
-    "layer": (lambda: nn.LayerNorm(8), 8),
-    "rms": (lambda: nn.RMSNorm(8), 8),
-    "instance": (lambda: nn.InstanceNorm2d(8), 8),
-    **{name: (functools.partial(kind, 8), 8) for name, kind in vars(wellcond.nn).items() if name.endswith("2d")},
+NORMS: dict[str, Callable[[int], nn.Module]] = {
+    "batch_1d": nn.BatchNorm1d,
+    "batch_2d": nn.BatchNorm2d,
+    "batch_3d": nn.BatchNorm3d,
+    "sync": nn.SyncBatchNorm,
+    "group": lambda channels: nn.GroupNorm(2, channels),
+    "layer": nn.LayerNorm,
+    "rms": nn.RMSNorm,
+    "instance": nn.InstanceNorm2d,
+    **{name: kind for name, kind in vars(wellcond.nn).items() if name.endswith("2d")},
 }
 
 
-@pytest.mark.parametrize(("build", "channels"), NORMS.values(), ids=NORMS)
-def test_every_normalisation_layer_is_replaced(build: Callable[[], nn.Module], channels: int) -> None:
+@pytest.mark.parametrize("build", NORMS.values(), ids=NORMS)
+def test_every_normalisation_layer_is_replaced(build: Callable[[int], nn.Module]) -> None:
     asked: list[Any] = []
 
     def factory(count: Any) -> nn.Module:
         asked.append(count)
         return nn.Identity()
 
-    new = replace_norm(nn.Sequential(nn.Linear(8, 8), build()), factory)
-    assert asked == [channels]
+    new = replace_norm(nn.Sequential(nn.Linear(8, 8), build(8)), factory)
+    assert asked == [8]
     assert isinstance(new[1], nn.Identity)
 
 
-def test_a_model_that_is_a_norm_is_replaced_itself() -> None:
+def test_a_model_may_be_a_norm_itself_and_a_norm_have_several_axes() -> None:
     assert isinstance(replace_norm(nn.BatchNorm1d(3), nn.LayerNorm), nn.LayerNorm)
-
-
-def test_a_layer_norm_over_several_axes_has_no_number_of_channels() -> None:
-    new = replace_norm(nn.Sequential(nn.LayerNorm((3, 4, 4))), lambda norm: nn.GroupNorm(1, norm.normalized_shape[0]))
-    assert new[0].num_channels == 3
+    new = replace_norm(nn.LayerNorm((3, 4, 4)), lambda norm: nn.GroupNorm(1, norm.normalized_shape[0]))
+    assert new.num_channels == 3
 
 
 def test_classes_say_which_layers() -> None:
@@ -118,11 +114,8 @@ def test_classes_say_which_layers() -> None:
     assert kinds(replace_norm(model, GhostBatchNorm2d, of=nn.BatchNorm2d)) == [GhostBatchNorm2d, nn.BatchNorm1d]
     assert kinds(replace_norm(model, GhostBatchNorm1d, of=nn.BatchNorm1d)) == [nn.BatchNorm2d, GhostBatchNorm1d]
     assert kinds(replace_norm(model, nn.SyncBatchNorm, of=(nn.BatchNorm1d, nn.BatchNorm2d))) == [nn.SyncBatchNorm] * 2
-
-
-def test_a_class_of_ones_own_may_be_named() -> None:
-    model = nn.Sequential(Wrapped(nn.Linear(2, 2)))
-    assert isinstance(replace_norm(model, lambda old: old.inside, of=Wrapped)[0], nn.Linear)
+    own = nn.Sequential(Wrapped(nn.Linear(2, 2)))
+    assert isinstance(replace_norm(own, lambda old: old.inside, of=Wrapped)[0], nn.Linear)
 
 
 # what is carried over
@@ -191,12 +184,6 @@ def test_padded_sequences_go_through_an_encoder_with_new_norms() -> None:
     torch.testing.assert_close(found[~padding], with_graph[~padding], rtol=1e-12, atol=1e-12)
 
 
-def test_a_network_with_other_norms_trains() -> None:
-    model = replace_norm(seeded(lambda: Block(2, 4)), lambda channels: nn.GroupNorm(2, channels))
-    model(normal(3, 2, 4, 4)).square().mean().backward()
-    assert all(isinstance(p.grad, Tensor) for p in model.parameters())
-
-
 # errors
 
 
@@ -212,6 +199,5 @@ def test_a_network_with_other_norms_trains() -> None:
     ],
 )  # fmt: skip
 def test_what_is_wrong_is_said(model: Any, factory: Any, message: str) -> None:
-    with pytest.raises(Unsupported, match=message) as caught:
+    with pytest.raises(Unsupported, match=message):
         replace_norm(model, factory)
-    assert isinstance(caught.value, wc.WellcondError)
