@@ -16,7 +16,7 @@ from wellcond.results import Cost, Row
 from wellcond.results import quantities as q
 from wellcond.spectral.density import Density
 from wellcond.spectral.eigenvalues import Eigenvalues
-from wellcond.stability.limits import Limit, MaxLearningRate
+from wellcond.stability.limits import MaxLearningRate
 from wellcond.training.run import Run
 from wellcond.verify.treatment import Arm, Treatment
 
@@ -52,7 +52,7 @@ def diagnosis(scale: float = 1.0, lr: float | None = 0.05) -> Diagnosis:
     missing = {"bn": "BatchNorm1d scales each feature by itself; it has no Σx ⊗ Σ∇h"}
     numerator, largest = 3.8, 4.0
     ends = Eigenvalues(_values(-0.5, largest), _values(0.01, 0.02), _values(), 20, True, "converged", 0.01, "both")
-    limit = Limit(numerator, largest, 0.02, True, 0)
+    limit = numerator, largest, 0.02, True, 0
     return Diagnosis(
         parameters=50,
         conditioning=ConditioningTable(layers, missing, "batch", "position", "data", Cost()),
@@ -61,7 +61,7 @@ def diagnosis(scale: float = 1.0, lr: float | None = 0.05) -> Diagnosis:
         trace=None,
         gradients=Gradients(2.302585, {"fc1": 1e-4, ":ok:[red]": 1e-2, "head": 0.5}),
         weights={"fc1": 2.0, ":ok:[red]": 2.0, "head": 1.0},
-        max_lr=MaxLearningRate(limit, "H", 0.9, None if lr is None else "SGD", lr, (), (), "batch", COST, ()),
+        max_lr=MaxLearningRate(*limit, "H", 0.9, None if lr is None else "SGD", lr, (), (), "batch", COST, ()),
         lr=lr,
         about={"model": "Sequential", "batchnorm": "the model has none"},
         failed={"Hessian trace": "the product with [the] Hessian is NaN"},

@@ -133,7 +133,12 @@ def test_groups_keep_their_proportions_and_each_has_a_limit_of_its_own() -> None
 def test_the_limit_of_a_single_group_is_not_measured_twice() -> None:
     problem = quadratic()
     limit = wc.max_lr(problem, optimizer=SGD(problem.model.parameters(), 0.1), each_group=True)
-    assert limit.matvecs == limit.limit.matvecs
+    assert limit.groups[0].separate is None
+    assert (
+        limit.matvecs
+        == limit.cost.matvecs
+        == wc.max_lr(problem, optimizer=SGD(problem.model.parameters(), 0.1)).matvecs
+    )
     assert limit.groups[0].proportional == pytest.approx(limit.value, rel=1e-12)
 
 
@@ -244,7 +249,7 @@ def test_a_known_eigenvalue_saves_the_search_where_it_decides(
     assert (cheap.matvecs == cheap.cost.matvecs == 0) == is_used
     assert (cheap.converged, cheap.notes) == (fresh.converged, fresh.notes)
     if is_used:
-        assert cheap.limit.lambda_error == float(known.errors[-1])
+        assert cheap.lambda_error == float(known.errors[-1])
         assert cheap.cost.backwards == (optimizer is not None)
 
 

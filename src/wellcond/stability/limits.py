@@ -112,12 +112,13 @@ class GroupLimit:
 
 
 @dataclass(frozen=True)
-class MaxLearningRate(Result):
+class MaxLearningRate(Limit, Result):
     """The largest stable learning rate in the quadratic model of the loss; `float(...)` gives it.
 
+    With several parameter groups it is the limit of the largest lr, while the others stay in proportion. `matvecs` are
+    the products with the Hessian of all batches and with blocks of it; those of single batches are in `cost`.
+
     Attributes:
-        limit: The value, its interval and the eigenvalue it comes from. With several parameter groups it is the limit
-            of the largest lr, while the others stay in proportion.
         matrix: The matrix that λ_max belongs to, in words.
         momentum: μ or β₁ of the group with the largest lr.
         optimizer: The optimizer's name, or None.
@@ -129,7 +130,6 @@ class MaxLearningRate(Result):
         notes: What to know about the numbers.
     """
 
-    limit: Limit
     matrix: str
     momentum: float
     optimizer: str | None
@@ -139,36 +139,6 @@ class MaxLearningRate(Result):
     batchnorm: str
     cost: Cost
     notes: tuple[str, ...]
-
-    @property
-    def value(self) -> float:
-        """The largest stable learning rate."""
-        return self.limit.value
-
-    @property
-    def low(self) -> float:
-        """The smallest it can be, given the error of λ_max."""
-        return self.limit.low
-
-    @property
-    def high(self) -> float:
-        """The largest it can be."""
-        return self.limit.high
-
-    @property
-    def error(self) -> float:
-        """How far the truth can be from `value`."""
-        return self.limit.error
-
-    @property
-    def lambda_max(self) -> float:
-        """The largest eigenvalue of `matrix`."""
-        return self.limit.lambda_max
-
-    @property
-    def converged(self) -> bool:
-        """Whether λ_max is as exact as was asked for."""
-        return self.limit.converged
 
     def __float__(self) -> float:
         return self.value
@@ -190,11 +160,6 @@ class MaxLearningRate(Result):
         """The median of the limits on single batches."""
         return statistics.median(b.value for b in self.batches) if self.batches else None
 
-    @property
-    def matvecs(self) -> int:
-        """Products with the Hessian of all batches and with blocks of it; those of single batches are in `cost`."""
-        return self.limit.matvecs + sum(g.separate.matvecs for g in self.groups if g.separate is not None)
-
     def rows(self, step: int | None = None) -> list[Row]:
         rates = {
             quantities.MAX_LR: self.value,
@@ -215,8 +180,8 @@ class MaxLearningRate(Result):
     def __str__(self) -> str:
         lines = [
             f"largest stable learning rate: {number(self.value)}, between {number(self.low)} and {number(self.high)}",
-            f"{number(self.limit.numerator)}/λ_max with momentum {self.momentum:g}; λ_max of {self.matrix} is "
-            f"{number(self.lambda_max)} ± {self.limit.lambda_error:.1g}",
+            f"{number(self.numerator)}/λ_max with momentum {self.momentum:g}; λ_max of {self.matrix} is "
+            f"{number(self.lambda_max)} ± {self.lambda_error:.1g}",
         ]
         if self.lr and self.factor is not None:
             verdict = "within" if self.factor > 1 else "beyond"

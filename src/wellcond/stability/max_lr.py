@@ -5,6 +5,7 @@ from __future__ import annotations
 import contextlib
 import math
 from collections.abc import Iterator, Mapping, Sequence, Sized
+from dataclasses import dataclass
 
 from torch import Tensor
 from torch.optim import Optimizer
@@ -117,7 +118,11 @@ def max_lr(
     of_groups = {g.index: _limit(search.largest(hessian, [g], f"group {g.index} by itself"), g) for g in separate}
     of_batches = _of_batches(problem, search, top.vectors) if each_batch else []
     return MaxLearningRate(
-        limit,
+        limit.numerator,
+        limit.lambda_max,
+        limit.lambda_error,
+        limit.converged,
+        limit.matvecs + sum(group.matvecs for group in of_groups.values()),
         model.matrix,
         model.leading.momentum,
         None if optimizer is None else type(optimizer).__name__,
@@ -130,20 +135,17 @@ def max_lr(
     )
 
 
+@dataclass
 class _Search:
     """Largest eigenvalues of a step's matrix, one part of the work after another."""
 
-    def __init__(
-        self,
-        model: StepModel,
-        tol: float,
-        max_matvecs: int | None,
-        seed: int,
-        progress: Progress | None,
-        parts: int,
-    ) -> None:
-        self.model, self.tol, self.max_matvecs, self.seed = model, tol, max_matvecs, seed
-        self.progress, self.parts, self.done = progress, parts, 0
+    model: StepModel
+    tol: float
+    max_matvecs: int | None
+    seed: int
+    progress: Progress | None
+    parts: int
+    done: int = 0
 
     def largest(
         self, hessian: Hessian, groups: Sequence[GroupStep], what: str, start: Tensor | None = None
