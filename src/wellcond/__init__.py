@@ -22,8 +22,7 @@ from wellcond.spectral.condition import condition_number, numerical_rank
 # layers
 from wellcond.layerwise.conditioning import ConditioningTable, conditioning
 from wellcond.layerwise.neurons import NeuronTable, neurons
-from wellcond.layerwise.activations import Activations, activations
-from wellcond.layerwise.moment_change import MomentChanges
+from wellcond.layerwise.activations import Activations, MomentChanges, activations
 from wellcond.layerwise.covariate_shift import CovariateShift, covariate_shift
 
 # the loss around the weights

@@ -13,7 +13,6 @@ from torch import Tensor, nn
 from torch.utils._pytree import tree_leaves
 
 from wellcond.errors import InvalidProblem, UnknownLayer
-from wellcond.layerwise.moment_change import MomentChange, MomentChanges
 from wellcond.layerwise.unit_statistics import LayerActivations, UnitStatistics
 from wellcond.network.layers import ConvRule, rule_for, uncovered, weighted_layers, with_batch
 from wellcond.network.norms import is_norm, unit_dim
@@ -33,6 +32,60 @@ UNKNOWN = (
 
 
 @dataclass(frozen=True)
+class MomentChange:
+    """The change of one layer's moments, over its units; a relative change from zero is nan.
+
+    Attributes:
+        mean: ‖μ − μ'‖.
+        variance: ‖σ² − σ'²‖.
+        relative_mean: ‖μ − μ'‖/‖μ'‖, with μ' the earlier one.
+        relative_variance: ‖σ² − σ'²‖/‖σ'²‖.
+    """
+
+    mean: float
+    variance: float
+    relative_mean: float
+    relative_variance: float
+
+
+@dataclass(frozen=True)
+class MomentChanges(ByLayer[MomentChange]):
+    """One entry per layer.
+
+    Attributes:
+        layers: The entries by name.
+    """
+
+    layers: dict[str, MomentChange]
+
+    def rows(self, step: int | None = None) -> list[Row]:
+        rows = []
+        for name, change in self.layers.items():
+            values = {
+                quantities.MEAN_CHANGE: change.mean,
+                quantities.VARIANCE_CHANGE: change.variance,
+                quantities.RELATIVE_MEAN_CHANGE: change.relative_mean,
+                quantities.RELATIVE_VARIANCE_CHANGE: change.relative_variance,
+            }
+            rows += [Row(step, name, quantity, value, "") for quantity, value in values.items()]
+        return rows
+
+    def figure(self) -> Figure:
+        """The changes against the layer."""
+        from wellcond.report.activations import moment_changes_figure
+
+        return moment_changes_figure({"": self.rows()})
+
+    def __str__(self) -> str:
+        header = ["layer", "‖Δμ‖", "‖Δσ²‖", "‖Δμ‖/‖μ‖", "‖Δσ²‖/‖σ²‖"]
+        body = [
+            [name or WHOLE_MODEL, *map(number, (c.mean, c.variance, c.relative_mean, c.relative_variance))]
+            for name, c in self.layers.items()
+        ]
+        return text_table(header, body)
+
+
+@dataclass(frozen=True)
 class Activations(ByLayer[LayerActivations]):
     """One entry per layer, in the order of the forward pass.
 
@@ -49,18 +102,19 @@ class Activations(ByLayer[LayerActivations]):
     def change_from(self, earlier: Activations) -> MomentChanges:
         """‖μ − μ'‖ and ‖σ² − σ'²‖ of every layer since an earlier step (santurkar2018, figure 7).
 
-        Args:
-            earlier: The activations of the same layers at that step.
-
-        Returns:
-            The changes, absolute and relative, one entry per layer.
+        Raises:
+            UnknownLayer: A layer was not measured at the earlier step.
+            ValueError: A layer has another number of units now.
         """
         changes = {}
         for name, layer in self.layers.items():
             before = earlier[name]
             if before.units != layer.units:
                 raise ValueError(f"{name!r} had {before.units} units at the earlier step, and has {layer.units} now")
-            changes[name] = MomentChange.between((before.mean, before.variance), (layer.mean, layer.variance))
+            pairs = (before.mean, layer.mean), (before.variance, layer.variance)
+            sizes, absolute = zip(*((float(old.norm()), float((new - old).norm())) for old, new in pairs), strict=True)
+            relative = (change / size if size else math.nan for change, size in zip(absolute, sizes, strict=True))
+            changes[name] = MomentChange(*absolute, *relative)
         return MomentChanges(changes)
 
     def rows(self, step: int | None = None) -> list[Row]:
