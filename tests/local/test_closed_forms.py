@@ -2,20 +2,18 @@
 
 from __future__ import annotations
 
-import itertools
 from collections.abc import Callable
 from typing import Any
 
 import pytest
 import torch
-import torch.nn.functional as F
 from references import assert_same
 from torch import Tensor, nn
 from torch.nn.utils import prune
 from zoo import ARCHITECTURES, CLASSES, Case, classifier, normal
 
 import wellcond as wc
-from wellcond.local.closed_forms import ClosedForm, convolution_matrix
+from wellcond.local.closed_forms import ClosedForm
 from wellcond.local.local_hessian import LocalHessian, local_hessian
 
 CONVOLUTIONS: dict[str, Callable[[], nn.Module]] = {
@@ -89,39 +87,8 @@ def test_the_matrices_of_linear_and_convolutional_layers_are_those_of_eqs_8_9_41
 def test_closed_forms_through_batchnorm_are_the_gauss_newton_matrices(name: str, batchnorm: str) -> None:
     found = measured(*NORMALIZED[name], batchnorm)
     assert_matrices(found.closed_form(), found, "gauss_newton", 1e-10)
-
-
-def test_a_linear_layers_blocks_are_wtw_per_example_and_the_second_moment_per_row() -> None:
-    found = measured(*LAYERS["linear"])
-    form, w = found.closed_form(), found.problem.model[0].weight.detach()
-    assert_same(form.z.blocks[0], w.T @ w, 1e-14)
-    assert_same(form.weight.blocks[0], sum(torch.outer(x, x) for x in LAYERS["linear"][1]), 1e-14)
-    assert (form.z.copies, form.weight.copies, form.name) == (6, 5, "0.weight")
-
-
-@pytest.mark.parametrize("name", CONVOLUTIONS)
-def test_the_matrix_of_a_convolution_multiplies_like_it(name: str) -> None:
-    a, conv = LAYERS[name][1], with_head(*LAYERS[name]).model[0]
-    matrix = convolution_matrix(conv, conv.weight.detach(), a.shape[1:])
-    h = torch.einsum("otd,nd->not", matrix, a.flatten(1)).reshape(conv(a).shape)
-    bias = 0 if conv.bias is None else conv.bias.detach().reshape(-1, *[1] * len(conv.kernel_size))
-    assert_same(h + bias, conv(a), 1e-13)
-
-
-@pytest.mark.parametrize("name", ["strided", "grouped"])
-def test_the_weight_matrix_of_a_convolution_sums_over_examples_and_positions(name: str) -> None:
-    """Eq. 41 by loops: patches cut out one by one."""
-    found = measured(*LAYERS[name])
-    a, conv = LAYERS[name][1], found.problem.model[0]
-    padded = F.pad(a, [conv.padding[0]] * 4)
-    share = 2 // conv.groups
-    expected = torch.zeros(conv.groups, share * 9, share * 9, dtype=torch.float64)
-    for example, group in itertools.product(padded, range(conv.groups)):
-        channels = example[group * share : (group + 1) * share]
-        for u, v in itertools.product(*(range(0, side - 2, conv.stride[0]) for side in example.shape[1:])):
-            patch = channels[:, u : u + 3, v : v + 3].flatten()
-            expected[group] += torch.outer(patch, patch)
-    assert_same(found.closed_form().weight.blocks, expected, 1e-13)
+    if batchnorm == "running" and name != "no_running_statistics":  # eqs. 17 and 18 are exact
+        assert_matrices(found.closed_form("detached"), found, "gauss_newton", 1e-11)
 
 
 # BatchNorm's statistics held fixed
@@ -140,23 +107,6 @@ def test_eqs_17_and_18_hold_the_batch_statistics_fixed(name: str) -> None:
     assert_same(form.z.blocks[0], sum(s**2 * torch.outer(row, row) for s, row in zip(scale, w, strict=True)), 1e-13)
     assert form.z.copies == len(z)
     assert_same(form.weight.blocks, torch.stack([s**2 * z.T @ z for s in scale]), 1e-13)
-
-
-def test_eqs_17_and_18_are_exact_for_running_statistics() -> None:
-    found = measured(*NORMALIZED["conv"], "running")
-    assert_matrices(found.closed_form("detached"), found, "gauss_newton", 1e-11)
-
-
-def test_what_eq_17_leaves_out_of_an_example_vanishes_as_one_over_the_batch() -> None:
-    """The diagonal blocks of the true H_z differ from eq. 17 by terms of order 1/m."""
-    errors = []
-    for m in (16, 64, 256):
-        found = measured(NORMALIZED["linear"][0], normal(m, 4))
-        true, printed = found.closed_form().z.dense(), found.closed_form("detached").z.blocks[0]
-        blocks = true.reshape(m, 4, m, 4).diagonal(dim1=0, dim2=2).movedim(-1, 0)
-        errors.append(float((blocks.mean(0) - printed).norm() / printed.norm()))
-    assert errors[1] == pytest.approx(errors[0] / 4, rel=0.2)
-    assert errors[2] == pytest.approx(errors[1] / 4, rel=0.2)
 
 
 # which blocks have one

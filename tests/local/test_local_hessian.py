@@ -6,7 +6,6 @@ import copy
 from collections.abc import Callable
 from typing import Any
 
-import numpy as np
 import pytest
 import torch
 import torch.nn.functional as F
@@ -16,6 +15,7 @@ from block_cases import (
     VIEWS,
     WITHOUT_INPUT,
     WITHOUT_PARAMETERS,
+    Reference,
     Wired,
     X,
     cell,
@@ -36,6 +36,8 @@ from wellcond.local.back_matching import back_matching
 from wellcond.local.local_hessian import LocalHessian, local_hessian
 
 MATRICES = [(part, kind) for part in ("z", "weight") for kind in ("exact", "gauss_newton")]
+CURVED = ("range", "residual_batch", "attention_layer", "lstm")
+"""Blocks whose exact matrix is not the Gauss-Newton matrix, so that a test tells the two apart."""
 every_matrix = pytest.mark.parametrize(("part", "kind"), MATRICES)
 
 
@@ -44,7 +46,7 @@ def operator_of(found: LocalHessian, part: str, kind: str) -> Any:
 
 
 @pytest.mark.parametrize("name", BLOCKS)
-def test_the_target_is_a_unit_gradient_step_and_the_loss_its_squared_distance(name: str) -> None:
+def test_a_block_has_the_target_the_loss_and_the_second_derivatives_of_its_loss_by_hand(name: str) -> None:
     found, expected = measured(name), reference(name)
     assert not found.is_loss
     assert found.output_shape == tuple(expected.output.shape)
@@ -52,46 +54,30 @@ def test_the_target_is_a_unit_gradient_step_and_the_loss_its_squared_distance(na
     assert_same(found.target, expected.target, 1e-12)
     assert_same(found.output_gradient, expected.output - expected.target, 1e-11)
     assert found.loss == pytest.approx(float(expected.loss(expected.theta, expected.z)), rel=1e-11)
-
-
-@pytest.mark.parametrize("name", [name for name in BLOCKS if name not in WITHOUT_INPUT])
-def test_h_z_is_the_second_derivative_in_the_input(name: str) -> None:
-    found, expected = measured(name), reference(name)
-    assert_same(found.call.z, expected.z, 1e-14)
-    assert found.input_shape == tuple(expected.z.shape)
-    for kind in ("exact", "gauss_newton"):
-        assert_same(operator_of(found, "z", kind).dense(), expected.matrix("z", kind))
-
-
-@pytest.mark.parametrize("name", [name for name in BLOCKS if name not in WITHOUT_PARAMETERS])
-def test_h_w_is_the_second_derivative_in_the_parameters(name: str) -> None:
-    found, expected = measured(name), reference(name)
-    params = dict(found.problem.model.named_parameters())
-    assert found.weight.names == tuple(key for key in params if key.startswith(BLOCKS[name].params))
-    for kind in ("exact", "gauss_newton"):
-        assert_same(operator_of(found, "weight", kind).dense(), expected.matrix("weight", kind))
-
-
-@pytest.mark.parametrize("name", [*WITHOUT_PARAMETERS, *WITHOUT_INPUT])
-def test_a_block_without_trainable_parameters_or_without_an_input_has_the_other_alone(name: str) -> None:
-    found = measured(name)
     if name in WITHOUT_INPUT:
         assert found.input_shape is None
+        assert "no floating-point tensor" in str(found)
         with pytest.raises(wc.WellcondError, match="'embed' receives no floating-point tensor"):
             _ = found.z
-        assert "no floating-point tensor" in str(found)
     else:
+        assert found.input_shape == tuple(expected.z.shape)
+        assert_same(found.call.z, expected.z, 1e-14)
+        assert_matrices(found, expected, "z", is_curved=name in CURVED)
+    if name in WITHOUT_PARAMETERS:
+        assert "none trainable" in str(found)
         with pytest.raises(wc.WellcondError, match="has no trainable parameters"):
             _ = found.weight
-        assert "none trainable" in str(found)
+    else:
+        params = dict(found.problem.model.named_parameters())
+        assert found.weight.names == tuple(key for key in params if key.startswith(BLOCKS[name].params))
+        assert_matrices(found, expected, "weight", is_curved=name in CURVED)
 
 
-@pytest.mark.parametrize("name", ["range", "residual_batch", "attention_layer", "lstm"])
-def test_the_exact_matrix_is_not_the_gauss_newton_matrix_of_a_curved_block(name: str) -> None:
-    """So that the tests above tell the two apart."""
-    found = measured(name)
-    for part in (found.z, found.weight):
-        exact, gauss_newton = part.exact.dense(), part.gauss_newton.dense()
+def assert_matrices(found: LocalHessian, expected: Reference, part: str, is_curved: bool) -> None:
+    exact, gauss_newton = (operator_of(found, part, kind).dense() for kind in ("exact", "gauss_newton"))
+    assert_same(exact, expected.matrix(part, "exact"))
+    assert_same(gauss_newton, expected.matrix(part, "gauss_newton"))
+    if is_curved:
         assert float((exact - gauss_newton).norm()) > 1e-3 * float(exact.norm())
 
 
@@ -108,20 +94,14 @@ def test_what_is_written_over_an_output_in_place_leaves_its_target_alone(name: s
 # the last block, and whole models
 
 
-def last_of_the_mlp() -> tuple[Case, Tensor, Any]:
+def test_the_loss_of_the_last_block_is_the_loss_itself_or_the_squared_distance() -> None:
     case = ARCHITECTURES["mlp_tanh"]()
-    hidden = torch.tanh(case.model[0](case.batch[0])).detach()
-    bias = case.model[2].bias.detach()
-    return case, hidden, lambda w, z: z @ w.T + bias
-
-
-def test_the_loss_of_the_last_block_is_the_loss_itself() -> None:
-    case, z, block = last_of_the_mlp()
-    w = case.model[2].weight.detach()
+    z = torch.tanh(case.model[0](case.batch[0])).detach()
+    w, bias = case.model[2].weight.detach(), case.model[2].bias.detach()
+    ell = lambda w, z: F.cross_entropy(z @ w.T + bias, case.batch[1])  # noqa: E731
     found = local_hessian(case.problem(), "2")
     assert found.is_loss
     assert "the loss itself" in str(found)
-    ell = lambda w, z: F.cross_entropy(block(w, z), case.batch[1])  # noqa: E731
     assert found.loss == pytest.approx(float(ell(w, z)), rel=1e-12)
     of_z = hessian(lambda v: ell(w, v), z).reshape(z.numel(), z.numel())
     of_w = hessian(lambda v: ell(v, z), w).reshape(w.numel(), w.numel())
@@ -129,17 +109,13 @@ def test_the_loss_of_the_last_block_is_the_loss_itself() -> None:
         assert_same(operator_of(found, "z", kind).dense(), of_z)
         assert_same(operator_of(found, "weight", kind).layer("2.weight").dense(), of_w)
 
-
-def test_the_last_block_can_be_measured_by_the_squared_distance_too() -> None:
-    case, z, block = last_of_the_mlp()
-    w = case.model[2].weight.detach()
-    found = local_hessian(case.problem(), "2", last="squared")
-    assert not found.is_loss
-    p = block(w, z).softmax(1)
-    gradient = (p - F.one_hot(case.batch[1], CLASSES)) / len(z)
-    assert found.loss == pytest.approx(float(gradient.square().sum() / 2), rel=1e-11)
-    assert_same(found.z.exact.dense(), torch.block_diag(*[w.T @ w] * len(z)))
-    assert_same(found.target, block(w, z) - gradient, 1e-12)
+    squared = local_hessian(case.problem(), "2", last="squared")
+    assert not squared.is_loss
+    output = z @ w.T + bias
+    gradient = (output.softmax(1) - F.one_hot(case.batch[1], CLASSES)) / len(z)
+    assert squared.loss == pytest.approx(float(gradient.square().sum() / 2), rel=1e-11)
+    assert_same(squared.z.exact.dense(), torch.block_diag(*[w.T @ w] * len(z)))
+    assert_same(squared.target, output - gradient, 1e-12)
     with pytest.raises(ValueError, match="last is 'mse'"):
         local_hessian(case.problem(), "0", last="mse")
 
@@ -192,37 +168,6 @@ def test_other_outputs_that_the_loss_depends_on_are_noted(name: str) -> None:
     assert ("the loss also depends on other outputs of the block" in str(found)) == is_noted
 
 
-# spectra
-
-
-@every_matrix
-@pytest.mark.parametrize("name", ["residual_batch", "range"])
-def test_every_spectral_tool_agrees_with_numpy_on_the_dense_matrix(name: str, part: str, kind: str) -> None:
-    operator = operator_of(measured(name), part, kind)
-    values = np.linalg.eigvalsh(reference(name).matrix(part, kind).numpy())
-    spectrum = wc.spectrum(operator)
-    assert np.allclose(spectrum.values.numpy(), values, atol=1e-10 * np.abs(values).max(), rtol=0)
-    ends = wc.eigenvalues(operator, which="both", tol=1e-8)
-    assert float(ends.values[-1]) == pytest.approx(values[-1], rel=1e-7)
-    trace = wc.trace(operator, max_matvecs=60)
-    assert trace.value == pytest.approx(values.sum(), abs=5 * trace.error + 1e-10 * np.abs(values).sum())
-    # two Lanczos steps make a probe's quadrature exact for the second moment, uᵀA²u of its unit vector u
-    density = wc.density(operator, probes=8, iterations=6)
-    second = (density.weights * density.nodes**2).sum(1)
-    error = float(second.std()) / len(second) ** 0.5
-    assert float(second.mean()) == pytest.approx((values**2).mean(), abs=5 * error)
-    assert values[0] - 1e-9 <= float(density.nodes.min()) <= float(density.nodes.max()) <= values[-1] + 1e-9
-
-
-def test_the_spectrum_of_a_gauss_newton_matrix_comes_from_its_smaller_side() -> None:
-    found = local_hessian(ARCHITECTURES["resnet_batch"]().problem(), "0")
-    assert wc.spectrum(found.z.gauss_newton).side == "gram"  # 128 inputs, 32 outputs
-    assert wc.spectrum(found.weight.gauss_newton.layer("0.bn1")).side == "dense"
-    assert wc.spectrum(found.z.exact).side == "dense"
-    with pytest.raises(wc.WellcondError, match=r"128 columns and its factor 32 rows"):
-        wc.spectrum(found.z.gauss_newton, limit=10)
-
-
 # operators
 
 
@@ -231,6 +176,21 @@ def test_local_operators_are_linear_operators(part: str, kind: str) -> None:
     operator = operator_of(local_hessian(ARCHITECTURES["mlp_tanh"]().problem(), "[0:2]"), part, kind)
     assert_operator_conforms(operator, reference("range").matrix(part, kind))
     assert repr(operator).endswith(f"{'H_z' if part == 'z' else 'H_W'} of '[0:2]', shape={operator.shape})")
+
+
+def test_the_spectrum_of_a_gauss_newton_matrix_comes_from_its_smaller_side() -> None:
+    found = local_hessian(ARCHITECTURES["resnet_batch"]().problem(), "0")
+    for operator, side in (
+        (found.z.gauss_newton, "gram"),  # 128 inputs, 32 outputs
+        (found.weight.gauss_newton, "gram"),
+        (found.weight.gauss_newton.layer("0.bn1"), "dense"),
+        (found.z.exact, "dense"),
+    ):
+        spectrum = wc.spectrum(operator)
+        assert spectrum.side == side
+        assert_same(spectrum.values, torch.linalg.eigvalsh(operator.dense()), 1e-10)
+    with pytest.raises(wc.WellcondError, match=r"128 columns and its factor 32 rows"):
+        wc.spectrum(found.z.gauss_newton, limit=10)
 
 
 def test_products_count_as_a_share_of_the_models_passes() -> None:
@@ -247,25 +207,20 @@ def test_products_count_as_a_share_of_the_models_passes() -> None:
 
 
 def test_a_layer_of_the_weights_is_the_diagonal_block() -> None:
-    found = local_hessian(ARCHITECTURES["transformer"]().problem(), "blocks.0")
+    case = ARCHITECTURES["transformer"]()
+    case.model.blocks[0].norm1.bias.requires_grad_(False)
+    found = local_hessian(case.problem(), "blocks.0")
     sizes = {name: p.numel() for name, p in found.call.params.items()}
     begin = sum(n for name, n in list(sizes.items())[: list(sizes).index("blocks.0.qkv.weight")])
     end = begin + sizes["blocks.0.qkv.weight"] + sizes["blocks.0.qkv.bias"]
     assert found.weight.names == tuple(sizes)
+    assert "blocks.0.norm1.bias" not in sizes
     for operator in (found.weight.exact, found.weight.gauss_newton):
         assert_same(operator.layer("blocks.0.qkv").dense(), operator.dense()[begin:end, begin:end], 1e-12)
         assert operator.layer("blocks.0.qkv").layer("blocks.0.qkv.bias").names == ("blocks.0.qkv.bias",)
-        with pytest.raises(wc.WellcondError, match="'head'"):
-            operator.layer("head")
-
-
-def test_a_frozen_parameter_is_left_out_of_the_weights() -> None:
-    case = ARCHITECTURES["mlp_tanh"]()
-    case.model[0].bias.requires_grad_(False)
-    found = local_hessian(case.problem(), "0")
-    assert found.weight.names == ("0.weight",)
-    with pytest.raises(wc.WellcondError, match="frozen"):
-        found.weight.exact.layer("0.bias")
+        for outside, message in (("head", "'head'"), ("blocks.0.norm1.bias", "frozen")):
+            with pytest.raises(wc.WellcondError, match=message):
+                operator.layer(outside)
 
 
 def test_a_float32_model_has_float32_operators() -> None:
@@ -278,20 +233,19 @@ def test_a_float32_model_has_float32_operators() -> None:
 
 
 def test_operators_work_in_inference_mode() -> None:
-    case = ARCHITECTURES["mlp_tanh"]()
+    problem = ARCHITECTURES["mlp_tanh"]().problem()
+    again, plain = (local_hessian(problem, name) for name in ("[0:2]", "0"))
     with torch.inference_mode():
-        found = local_hessian(case.problem(), "[0:2]")
+        found = local_hessian(problem, "[0:2]")
         exact, gauss_newton = found.z.exact.dense(), found.weight.gauss_newton.dense()
         largest = wc.eigenvalues(found.z.exact).values
         values = wc.spectrum(found.z.gauss_newton).values
-        form = local_hessian(case.problem(), "0").closed_form().z.dense()
-    again = local_hessian(case.problem(), "[0:2]")
+        form = local_hessian(problem, "0").closed_form().z.dense()
     assert_same(exact, again.z.exact.dense(), 1e-14)
     assert_same(gauss_newton, again.weight.gauss_newton.dense(), 1e-14)
-    assert float(largest[-1]) == pytest.approx(float(torch.linalg.eigvalsh(again.z.exact.dense())[-1]), rel=1e-2)
+    assert float(largest[-1]) == pytest.approx(float(torch.linalg.eigvalsh(exact)[-1]), rel=1e-2)
     assert_same(values, torch.linalg.eigvalsh(again.z.gauss_newton.dense()), 1e-10)
-    w = case.model[0].weight.detach()
-    assert_same(form, torch.block_diag(*[w.T @ w] * 6), 1e-12)
+    assert_same(form, plain.z.gauss_newton.dense(), 1e-12)
 
 
 # dropout

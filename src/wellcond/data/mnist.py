@@ -76,7 +76,7 @@ def _files(root: Path, train: bool) -> list[Path]:
 
 
 def _read_idx(path: Path, item: tuple[int, ...]) -> Tensor:
-    """The (N, *item) uint8 of an idx file, gzipped or not: a big-endian header (type, rank, sizes), then data."""
+    """The bytes of an idx file as (N, *item), gzipped or not: a big-endian header (type, rank, sizes), then data."""
     raw = _content(path)
     rank = 1 + len(item)
     start = 4 + 4 * rank
