@@ -1,20 +1,24 @@
-"""`treat` against training loops written out here, and what it does with runs that fail."""
+"""`treat` against a plain torch loop, what is the same for all runs, and what it does with those that fail."""
 
 from __future__ import annotations
 
 import copy
 import math
+import re
 from collections.abc import Callable
 from typing import Any
 
 import pytest
 import torch
 import torch.nn.functional as F
-from test_every_measurement import Boom, assert_unchanged, build, snapshot
+from small_problems import BATCHES, losses_by_torch, network, problem, quadratic
+from test_every_measurement import Boom, build
 from torch import Tensor, nn
+from torch.optim import SGD, Adam
 from torch.utils.checkpoint import checkpoint
 from torch.utils.data import DataLoader, TensorDataset
-from zoo import ARCHITECTURES, Case, integers, normal, seeded, split
+from unchanged import assert_unchanged, snapshot
+from zoo import ARCHITECTURES, CLASSES, Case, integers, normal, seeded, split
 
 import wellcond as wc
 from wellcond.errors import InvalidProblem, NonFinite, Unsupported
@@ -22,28 +26,8 @@ from wellcond.training.run import Run
 from wellcond.verify.treat import REMEDIES, treat
 from wellcond.verify.treatment import Treatment
 
-CLASSES = 3
-BATCHES = split((normal(14, 4), integers(CLASSES, 14)), [5, 5, 4])
 ULP = 1e-300
 """A learning rate so small that no weight changes: the losses tell the batches and the random numbers alone."""
-
-
-def network() -> nn.Module:
-    """A chain of layers, with BatchNorm."""
-    return seeded(
-        lambda: nn.Sequential(nn.Linear(4, 5), nn.BatchNorm1d(5), nn.Tanh(), nn.Linear(5, CLASSES, bias=False))
-    )
-
-
-def problem(model: nn.Module | None = None, batches: Any = BATCHES, loss: Any = None) -> wc.Problem:
-    return wc.Problem(model or network(), loss or nn.CrossEntropyLoss(), batches)
-
-
-def quadratic() -> wc.Problem:
-    """The loss is w², from w = 1: a step takes w to (1 − 2 lr) w."""
-    layer = nn.Linear(1, 1, bias=False, dtype=torch.float64)
-    nn.init.ones_(layer.weight)
-    return wc.Problem(layer, nn.MSELoss(), (torch.ones(2, 1).double(), torch.zeros(2, 1).double()))
 
 
 def short(given: wc.Problem, remedies: Any = (), rates: Any = (0.1,), steps: int = 3, **options: Any) -> Treatment:
@@ -64,35 +48,7 @@ def losses(given: wc.Problem, arm: str, lr: float, steps: int, seed: int = 0, **
     remedies = [arm] if arm in REMEDIES else []
     treatment = short(given, remedies, [lr], steps, seeds=[seed], **options)
     assert treatment.refused == {}
-    return treatment.arms[arm].runs[lr][seed].losses
-
-
-def by_hand(
-    loss_of: Callable[[Tensor, Tensor], Tensor],
-    direction: Callable[[dict[str, Tensor], Tensor], dict[str, Tensor]],
-    params: dict[str, Tensor],
-    lr: float,
-    steps: int,
-    momentum: float = 0.0,
-) -> list[float]:
-    """Gradient descent with v ← μv + d, p ← p − lr·v on the batches in turn."""
-    velocity = {name: torch.zeros_like(p) for name, p in params.items()}
-    found = []
-    for step in range(steps):
-        x, y = BATCHES[step % len(BATCHES)]
-        loss = loss_of(x, y)
-        found.append(float(loss.detach()))
-        gradients = dict(zip(params, torch.autograd.grad(loss, list(params.values())), strict=True))
-        for name, d in direction(gradients, x).items():
-            velocity[name] = momentum * velocity[name] + d
-            params[name].data -= lr * velocity[name]
-    return found
-
-
-def trained(model: nn.Module, direction: Any = lambda gradients, x: gradients, **options: Any) -> list[float]:
-    """A copy of the model in training mode, by hand."""
-    model = copy.deepcopy(model).train()
-    return by_hand(lambda x, y: F.cross_entropy(model(x), y), direction, dict(model.named_parameters()), **options)
+    return list(treatment.arms[arm].runs[lr][seed].losses)
 
 
 def assert_close(found: list[float], expected: list[float]) -> None:
@@ -100,86 +56,61 @@ def assert_close(found: list[float], expected: list[float]) -> None:
     torch.testing.assert_close(torch.tensor(found), torch.tensor(expected), rtol=1e-12, atol=1e-12)
 
 
-# the methods, against loops written out
+# the arms, against a plain loop
 
 
-@pytest.mark.parametrize("momentum", [0.0, 0.9])
-def test_sgd_is_gradient_descent_in_training_mode_on_the_batches_in_turn(momentum: float) -> None:
+def arm_by_torch(arm: str, model: nn.Module, lr: float, **settings: Any) -> tuple[nn.Module, Any]:
+    own = copy.deepcopy(model)
+    if arm == "last-bn":
+        own = wc.nn.with_last_batchnorm(model, BATCHES[0][0])
+    if arm == "scale-amended":
+        return own, wc.ScaleAmendedSGD(own, lr, **settings, inputs=BATCHES[0][0])
+    optimizer = SGD(own.parameters(), lr, **settings)
+    if arm == "bnp":
+        wc.BNP(own, optimizer)
+    return own, optimizer
+
+
+@pytest.mark.parametrize("arm", ["sgd", *REMEDIES])
+@pytest.mark.parametrize(
+    ("settings", "is_given"),
+    [({}, False), ({"momentum": 0.9}, False), ({"momentum": 0.9, "weight_decay": 0.1, "nesterov": True}, True)],
+    ids=["plain", "momentum", "an SGD of one's own"],
+)
+def test_an_arm_is_its_remedy_on_the_batches_in_turn(arm: str, settings: dict[str, Any], is_given: bool) -> None:
     model = network().eval()
-    expected = trained(model, lr=0.3, steps=10, momentum=momentum)
-    assert_close(losses(problem(model), "sgd", 0.3, 10, momentum=momentum), expected)
+    options = {"optimizer": SGD(model.parameters(), 0.5, **settings)} if is_given else settings
+    expected = losses_by_torch(*arm_by_torch(arm, model, 0.3, **settings), 10)
+    assert_close(losses(problem(model), arm, 0.3, 10, **options), expected)
 
 
 def test_running_statistics_move_as_in_training_where_the_loss_depends_on_them() -> None:
     """Batch renorm corrects by them from the second step on."""
     model = network()
     model[1] = wc.nn.BatchRenorm1d(5, r_ramp=(0, 1), d_ramp=(0, 1), dtype=torch.float64)
-    expected = trained(model, lr=0.3, steps=10)
+    expected = losses_by_torch(*arm_by_torch("sgd", model, 0.3), 10)
     assert_close(losses(problem(model), "sgd", 0.3, 10), expected)
     assert int(model[1].num_batches_tracked) == 0
 
 
-@pytest.mark.parametrize("momentum", [0.0, 0.9])
-def test_bnp_is_descent_along_p_p_transposed_times_the_gradient(momentum: float) -> None:
-    model = seeded(lambda: nn.Sequential(nn.Linear(4, 5), nn.Tanh(), nn.Linear(5, CLASSES)))
+def test_another_optimizer_is_copied_with_its_state_and_the_proportions_of_its_groups() -> None:
+    model = network().train()
+    groups = [{"params": model[0].parameters(), "lr": 0.01}, {"params": model[3].parameters()}]
+    optimizer = Adam(groups, lr=0.1)
+    losses_by_torch(model, optimizer, 4)  # so that it has a state
+    result = short(problem(model), REMEDIES, [0.2], optimizer=optimizer)
+    assert list(result.arms) == ["adam", *REMEDIES]
     own = copy.deepcopy(model)
-    moments = {name: (torch.zeros(n).double(), torch.ones(n).double()) for name, n in (("0", 4), ("2", 5))}
-
-    def preconditioned(gradients: dict[str, Tensor], x: Tensor) -> dict[str, Tensor]:
-        new = {}
-        for name, received in (("0", x), ("2", own[:2](x).detach())):
-            mean, variance = moments[name]
-            mean = 0.99 * mean + 0.01 * received.mean(0)
-            variance = 0.99 * variance + 0.01 * received.var(0, unbiased=False)
-            moments[name] = mean, variance
-            damped = variance + 1e-2 * variance.max() + 1e-4
-            n = received.shape[1]
-            U = torch.eye(n + 1).double()
-            U[0, 1:] = -mean
-            P = U @ torch.diag(torch.cat([torch.ones(1).double(), damped**-0.5]))
-            both = torch.cat([gradients[f"{name}.bias"][None], gradients[f"{name}.weight"].T])  # (1 + n, outputs)
-            both = P @ P.T @ both / max(n / len(x), 1.0)
-            new[f"{name}.bias"], new[f"{name}.weight"] = both[0], both[1:].T
-        return new
-
-    expected = by_hand(
-        lambda x, y: F.cross_entropy(own(x), y),
-        preconditioned, dict(own.named_parameters()), lr=0.5, steps=10, momentum=momentum,
-    )  # fmt: skip
-    assert_close(losses(problem(model), "bnp", 0.5, 10, momentum=momentum), expected)
+    twin = Adam([{"params": own[0].parameters(), "lr": 0.02}, {"params": own[3].parameters(), "lr": 0.2}])
+    twin.load_state_dict({"state": optimizer.state_dict()["state"], "param_groups": twin.state_dict()["param_groups"]})
+    assert_close(list(result.untreated.runs[0.2][0].losses), losses_by_torch(own, twin, 3))
+    assert result.arms["bnp"].best_lr == 0.2
 
 
-def test_last_bn_is_gradient_descent_with_a_batchnorm_before_the_last_layer() -> None:
-    model = seeded(lambda: nn.Sequential(nn.Linear(4, 5), nn.Tanh(), nn.Linear(5, CLASSES)))
-    first, _, last = copy.deepcopy(model)
-    gain, shift = torch.ones(5).double().requires_grad_(), torch.zeros(5).double().requires_grad_()
-    params = {**dict(first.named_parameters("a")), **dict(last.named_parameters("b")), "gain": gain, "shift": shift}
-
-    def loss(x: Tensor, y: Tensor) -> Tensor:
-        h = first(x).tanh()
-        h = (h - h.mean(0)) / (h.var(0, unbiased=False) + 1e-5).sqrt()
-        return F.cross_entropy(last(gain * h + shift), y)
-
-    expected = by_hand(loss, lambda gradients, x: gradients, params, lr=0.2, steps=10)
-    assert_close(losses(problem(model), "last-bn", 0.2, 10), expected)
-
-
-def test_scale_amended_is_descent_along_the_gradient_over_m_and_m_w() -> None:
-    model = seeded(
-        lambda: nn.Sequential(
-            nn.Linear(4, 5, bias=False), nn.BatchNorm1d(5, affine=False), nn.ReLU(), nn.Linear(5, CLASSES, bias=False)
-        )
-    )
-    own = copy.deepcopy(model).train()
-    params = dict(own.named_parameters())
-
-    def amended(gradients: dict[str, Tensor], x: Tensor) -> dict[str, Tensor]:
-        m = {"0.weight": CLASSES / 5, "3.weight": 1.0}  # outputs of the network over elements leaving the block
-        m_w = {name: 1 / float((p.detach() ** 2).sum(1).mean()) for name, p in params.items()}
-        return {name: g / (m[name] * m_w[name]) for name, g in gradients.items()}
-
-    expected = by_hand(lambda x, y: F.cross_entropy(own(x), y), amended, params, lr=0.1, steps=10)
-    assert_close(losses(problem(model), "scale-amended", 0.1, 10), expected)
+def test_the_rates_are_multiples_of_the_optimizers_own() -> None:
+    given = quadratic()
+    result = treat(given, SGD(given.model.parameters(), lr=0.5), steps=1, remedies=[])
+    assert result.learning_rates == pytest.approx((0.05, 0.15, 0.5, 1.5, 5.0))
 
 
 @pytest.mark.parametrize("case", ARCHITECTURES.values(), ids=ARCHITECTURES)
@@ -201,7 +132,7 @@ def test_a_checkpointed_network_learns_as_the_plain_one(reentrant: bool) -> None
             return checkpoint(self.inside, x.clone().requires_grad_(), use_reentrant=reentrant)
 
     found = losses(problem(seeded(Checkpointed)), "sgd", 0.3, 6)
-    assert_close(found, trained(seeded(network), lr=0.3, steps=6))
+    assert_close(found, losses_by_torch(*arm_by_torch("sgd", seeded(network), 0.3), 6))
     assert found[-1] < found[0]
 
 
@@ -232,21 +163,17 @@ def test_all_arms_see_the_same_batches_and_the_same_dropout(batches: Any) -> Non
     assert len(set(found[0])) == 9  # a batch that comes again meets other masks
 
 
-def test_a_loader_that_shuffles_does_so_every_epoch() -> None:
-    data = TensorDataset(normal(12, 4), integers(CLASSES, 12))
-    still = seeded(lambda: nn.Sequential(nn.Linear(4, CLASSES)))
-    found = losses(problem(still, DataLoader(data, batch_size=4, shuffle=True)), "sgd", ULP, 6)
-    assert found[:3] != found[3:]
-    # every epoch shows all the data
-    assert math.isclose(sum(found[:3]), sum(found[3:]), rel_tol=1e-12)
-
-
-def test_a_seed_decides_the_random_numbers_and_nothing_else_does() -> None:
+def test_a_seed_decides_the_random_numbers_and_every_epoch_has_others() -> None:
     given = problem(dropping(), shuffled())
     first = losses(given, "sgd", 0.1, 5, seed=1)
     torch.manual_seed(123)
     assert losses(given, "sgd", 0.1, 5, seed=1) == first
     assert losses(given, "sgd", 0.1, 5, seed=2) != first
+    data = TensorDataset(normal(12, 4), integers(CLASSES, 12))
+    still = seeded(lambda: nn.Sequential(nn.Linear(4, CLASSES)))
+    found = losses(problem(still, DataLoader(data, batch_size=4, shuffle=True)), "sgd", ULP, 6)
+    assert found[:3] != found[3:]
+    assert math.isclose(sum(found[:3]), sum(found[3:]), rel_tol=1e-12)  # every epoch shows all the data
 
 
 def test_seeds_begin_with_different_batches_where_nothing_is_random() -> None:
@@ -287,14 +214,15 @@ def test_it_trains_whatever_mode_of_gradients_the_caller_is_in() -> None:
 
 def test_a_treatment_changes_nothing() -> None:
     model, loader = build()
-    optimizer = torch.optim.SGD(model.parameters(), lr=0.1, momentum=0.9)
-    before, settings = snapshot(model, loader), copy.deepcopy(optimizer.state_dict())
+    optimizer = SGD(model.parameters(), lr=0.1, momentum=0.9)
+    before, settings = snapshot(model, loader.generator), copy.deepcopy(optimizer.state_dict())
     given = wc.Problem(model, nn.CrossEntropyLoss(), loader)
     result = short(given, REMEDIES, [0.01, 1e300], 5, optimizer=optimizer)
-    assert_unchanged(before, snapshot(model, loader))
+    assert_unchanged(before, snapshot(model, loader.generator))
     assert optimizer.state_dict() == settings
-    assert [name for name, lr, _, run in runs_of(result) if run.final is not None] == ["sgd", "bnp", "last-bn"]
-    assert [name for name, lr, _, run in runs_of(result) if run.diverged_at is not None] == ["sgd", "bnp", "last-bn"]
+    for has_diverged in (False, True):
+        names = [name for name, *_, run in runs_of(result) if (run.final is None) == has_diverged]
+        assert names == ["sgd", "bnp", "last-bn"]
     assert result.refused.keys() == {"scale-amended"}
 
 
@@ -311,11 +239,11 @@ def test_a_loss_that_raises_half_way_leaves_nothing_changed(arm: str, error: typ
 
     if arm == "scale-amended":  # which refuses the model of the others
         model = seeded(lambda: nn.Sequential(nn.Flatten(), nn.Linear(8, 5), nn.BatchNorm1d(5), nn.Linear(5, 3)))
-    before = snapshot(model, loader)
+    before = snapshot(model, loader.generator)
     with pytest.raises(error) as held:
         short(wc.Problem(model, loss, loader), REMEDIES, steps=9, progress=lambda what, _: steps_seen.append(what))
     assert held.tb is not None
-    assert_unchanged(before, snapshot(model, loader))
+    assert_unchanged(before, snapshot(model, loader.generator))
 
 
 def test_gradients_of_the_loss_s_own_parameters_and_of_inputs_are_as_before() -> None:
@@ -343,20 +271,43 @@ class Skip(nn.Module):
         return self.head(h + self.second(h).relu())
 
 
-def test_a_remedy_that_the_network_does_not_allow_is_refused_with_its_reason() -> None:
-    result = short(problem(seeded(Skip)), REMEDIES, [0.1, 0.2])
-    assert result.refused.keys() == {"scale-amended"}
-    assert "'first'" in result.refused["scale-amended"]
-    assert "'second'" in result.refused["scale-amended"]
-    assert [len(arm.runs) for arm in result.arms.values()] == [2, 2, 2, 0]
+def adam_of(model: nn.Module) -> Adam:
+    return Adam([{"params": model[0].parameters()}, {"params": model[2].parameters()}])
 
 
-def test_a_batch_that_only_a_remedy_cannot_take_is_that_remedys_refusal() -> None:
-    batches = split((normal(5, 4), integers(CLASSES, 5)), [4, 1])
-    model = seeded(lambda: nn.Sequential(nn.Linear(4, 4), nn.Tanh(), nn.Linear(4, CLASSES)))
-    result = short(problem(model, batches), ["last-bn"], steps=4)
-    assert result.untreated.best_lr == 0.1
-    assert "Expected more than 1 value per channel" in result.refused["last-bn"]
+@pytest.mark.parametrize(
+    ("make", "batches", "optimizer", "refused"),
+    [
+        (Skip, BATCHES, None, {"scale-amended": "'first'.*'second'"}),
+        (None, split((normal(5, 4), integers(CLASSES, 5)), [4, 1]), None, {"last-bn": "more than 1 value per channel"}),
+        (
+            None,
+            BATCHES,
+            lambda model: SGD(model.parameters(), 0.1, maximize=True),
+            dict.fromkeys(["last-bn", "scale-amended"], "the optimizer is SGD with maximize"),
+        ),
+        (None, BATCHES, adam_of, dict.fromkeys(["last-bn", "scale-amended"], "the optimizer is Adam with 2 groups")),
+        (
+            None,
+            BATCHES,
+            lambda model: Adam(model.parameters()),
+            dict.fromkeys(["last-bn", "scale-amended"], "the optimizer is Adam;"),
+        ),
+    ],
+    ids=["no chain", "a batch it cannot take", "an SGD that ascends", "two groups", "Adam"],
+)
+@pytest.mark.filterwarnings("ignore:no normalization follows")
+def test_a_remedy_that_is_not_possible_is_refused_with_its_reason(
+    make: Any, batches: Any, optimizer: Any, refused: dict[str, str]
+) -> None:
+    model = seeded(make or (lambda: nn.Sequential(nn.Linear(4, 4), nn.Tanh(), nn.Linear(4, CLASSES))))
+    result = short(problem(model, batches), REMEDIES, [0.1, 0.2], optimizer=optimizer and optimizer(model))
+    assert result.refused.keys() == refused.keys()
+    for name, reason in refused.items():
+        assert re.search(reason, result.refused[name])
+    assert {name: len(arm.runs) for name, arm in result.arms.items()} == {
+        name: 0 if name in refused else 2 for name in result.arms
+    }
 
 
 def test_bad_data_are_no_divergence() -> None:
@@ -371,22 +322,45 @@ def test_bad_data_are_no_divergence() -> None:
     assert len(losses(problem(batches=[(x, y), (bad, y)]), "sgd", 0.1, 1)) == 1
 
 
-def test_a_batch_that_the_plain_network_cannot_take_is_an_error() -> None:
-    with pytest.raises(InvalidProblem, match="batch 1 does not go through layer '1'"):
-        short(problem(batches=[BATCHES[0], (normal(1, 4), integers(CLASSES, 1))]), ["last-bn"])
+def with_a_batch_of_one() -> Any:
+    return {"given": problem(batches=[BATCHES[0], (normal(1, 4), integers(CLASSES, 1))])}
 
 
-def test_a_loss_that_reads_the_model_itself_is_refused() -> None:
+def read_by_its_loss() -> Any:
     model = network()
-    with pytest.raises(InvalidProblem, match="the loss reads the weights of the model itself"):
-        short(problem(model, loss=lambda h, y: F.cross_entropy(h, y) + model[0].weight.square().mean()))
+    return {"given": problem(model, loss=lambda h, y: F.cross_entropy(h, y) + model[0].weight.square().mean())}
 
 
-def test_a_model_that_cannot_be_copied_is_an_error() -> None:
+def holding_a_graph() -> Any:
     model = network()
     model.kept = model[0].weight * 2
-    with pytest.raises(Unsupported, match="cannot be copied"):
-        short(problem(model))
+    return {"given": problem(model)}
+
+
+def with_hooks() -> Any:
+    model = network()
+    optimizer = SGD(model.parameters(), 0.1)
+    wc.BNP(model, optimizer)
+    return {"given": problem(model), "optimizer": optimizer}
+
+
+@pytest.mark.parametrize(
+    ("make", "error", "said"),
+    [
+        (with_a_batch_of_one, InvalidProblem, "batch 1 does not go through layer '1'"),
+        (read_by_its_loss, InvalidProblem, "the loss reads the weights of the model itself"),
+        (holding_a_graph, Unsupported, "cannot be copied"),
+        (with_hooks, Unsupported, "SGD has hooks on its step"),
+        (
+            lambda: {"given": problem(), "optimizer": SGD(network().parameters(), 0.1)},
+            InvalidProblem,
+            "holds none of the model's trainable parameters",
+        ),
+    ],
+)
+def test_a_network_that_cannot_be_trained_untreated_is_an_error(make: Any, error: type[Exception], said: str) -> None:
+    with pytest.raises(error, match=said):
+        short(**make(), remedies=["last-bn"])
 
 
 @pytest.mark.parametrize(
@@ -400,75 +374,12 @@ def test_a_model_that_cannot_be_copied_is_an_error() -> None:
         ({"seeds": [1, -2]}, "a seed must be ≥ 0, not -2"),
         ({"steps": 0}, "steps must be ≥ 1, not 0"),
         ({"momentum": 1.0}, "momentum must be ≥ 0 and < 1, not 1"),
+        ({"momentum": 0.9, "optimizer": SGD([torch.zeros(1)], 0.1)}, "the optimizer has its own"),
     ],
 )
 def test_settings_that_make_no_training_are_refused(settings: dict[str, Any], said: str) -> None:
     with pytest.raises(ValueError, match=said):
         treat(quadratic(), **settings)
-
-
-def test_momentum_beside_an_optimizer_is_refused() -> None:
-    given = quadratic()
-    with pytest.raises(ValueError, match="the optimizer has its own"):
-        treat(given, torch.optim.SGD(given.model.parameters(), 0.1), momentum=0.9)
-
-
-# an optimizer of one's own
-
-
-def test_the_settings_of_an_sgd_are_those_of_every_arm() -> None:
-    model = network()
-    optimizer = torch.optim.SGD(model.parameters(), lr=0.5, momentum=0.9, weight_decay=0.1, nesterov=True)
-    result = treat(problem(model), optimizer, steps=3, seeds=[0])
-    assert result.learning_rates == pytest.approx((0.05, 0.15, 0.5, 1.5, 5.0))
-    own = copy.deepcopy(model).train()
-    expected = by_torch(own, torch.optim.SGD(own.parameters(), 0.5, 0.9, weight_decay=0.1, nesterov=True), 3)
-    assert_close(result.arms["sgd"].runs[0.5][0].losses, expected)
-    own = wc.nn.with_last_batchnorm(model, BATCHES[0][0]).train()
-    expected = by_torch(own, torch.optim.SGD(own.parameters(), 0.5, 0.9, weight_decay=0.1, nesterov=True), 3)
-    assert_close(result.arms["last-bn"].runs[0.5][0].losses, expected)
-    own = copy.deepcopy(model).train()
-    amended = wc.ScaleAmendedSGD(own, 0.5, momentum=0.9, weight_decay=0.1, nesterov=True, inputs=BATCHES[0][0])
-    assert_close(result.arms["scale-amended"].runs[0.5][0].losses, by_torch(own, amended, 3))
-
-
-def test_another_optimizer_is_copied_with_its_state_and_the_proportions_of_its_groups() -> None:
-    model = network().train()
-    groups = [{"params": model[0].parameters(), "lr": 0.01}, {"params": model[3].parameters()}]
-    optimizer = torch.optim.Adam(groups, lr=0.1)
-    by_torch(model, optimizer, 4)  # so that it has a state
-    result = short(problem(model), REMEDIES, [0.2], optimizer=optimizer)
-    assert list(result.arms) == ["adam", *REMEDIES]
-    own = copy.deepcopy(model)
-    groups = [{"params": own[0].parameters(), "lr": 0.02}, {"params": own[3].parameters(), "lr": 0.2}]
-    twin = torch.optim.Adam(groups)
-    twin.load_state_dict({"state": optimizer.state_dict()["state"], "param_groups": twin.state_dict()["param_groups"]})
-    assert_close(result.untreated.runs[0.2][0].losses, by_torch(own, twin, 3))
-    assert result.arms["bnp"].best_lr == 0.2
-    assert "the optimizer is Adam" in result.refused["last-bn"]
-    assert "the optimizer is Adam" in result.refused["scale-amended"]
-
-
-def by_torch(model: nn.Module, optimizer: torch.optim.Optimizer, steps: int) -> list[float]:
-    found = []
-    for step in range(steps):
-        x, y = BATCHES[step % len(BATCHES)]
-        loss = F.cross_entropy(model(x), y)
-        optimizer.zero_grad()
-        loss.backward()
-        optimizer.step()
-        found.append(float(loss.detach()))
-    return found
-
-
-def test_an_optimizer_with_hooks_or_of_another_model_is_refused() -> None:
-    model = network()
-    optimizer = torch.optim.SGD(model.parameters(), 0.1)
-    with pytest.raises(InvalidProblem, match="holds none of the model's trainable parameters"):
-        short(problem(), optimizer=optimizer)
-    wc.BNP(model, optimizer)
-    with pytest.raises(Unsupported, match="SGD has hooks on its step"):
-        short(problem(model), optimizer=optimizer)
 
 
 # what is reported on the way
