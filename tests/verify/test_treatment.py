@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Iterator, Mapping
+from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
@@ -46,9 +46,8 @@ SGD = arm("sgd", {0.01: stairs(2.0), 0.1: stairs(0.41), 1.0: DIVERGED})
 REFUSED = arm("bnp", {}, refused="no")
 
 
-def cases() -> Iterator[tuple[str, list[Arm], str, str | None]]:
-    yield (
-        "a remedy helps",
+CASES: dict[str, tuple[list[Arm], str, str | None]] = {
+    "a remedy helps": (
         [
             SGD,
             arm("bnp", {0.1: stairs(0.5), 0.3: stairs(1.0, 0.4, 0.2, 0.125)}),
@@ -57,64 +56,57 @@ def cases() -> Iterator[tuple[str, list[Arm], str, str | None]]:
         "bnp helps: sgd ends at 0.41 at lr 0.1, bnp at 0.125 at lr 0.3. "
         "It reaches the loss of sgd after 7 of 20 steps.",
         "bnp",
-    )
-    yield (
-        "none helps",
+    ),
+    "none helps": (
         [SGD, arm("bnp", {0.1: stairs(0.5)}), arm("last-bn", {0.3: stairs(0.6)})],
         "No remedy helps: sgd ends at 0.41 at lr 0.1, bnp at 0.5 at lr 0.1.",
         "sgd",
-    )
-    yield (
-        "less than a hundredth is no help",
+    ),
+    "less than a hundredth is no help": (
         [SGD, arm("bnp", {0.1: stairs(0.4069)})],
         "No remedy helps: sgd ends at 0.41 at lr 0.1, bnp at 0.407 at lr 0.1.",
         "sgd",
-    )
-    yield (
-        "losses may be negative",
+    ),
+    "losses may be negative": (
         [arm("sgd", {0.1: stairs(-1.0)}), arm("bnp", {0.1: stairs(-2.0)})],
         "bnp helps: sgd ends at -1 at lr 0.1, bnp at -2 at lr 0.1. It reaches the loss of sgd after 2 of 20 steps.",
         "bnp",
-    )
-    yield (
-        "the untreated network wants other rates",
+    ),
+    "the untreated network wants other rates": (
         [arm("sgd", {0.1: stairs(3.0), 1.0: stairs(2.0)}), arm("bnp", {0.1: stairs(1.0)})],
         "bnp helps: sgd ends at 2 at lr 1, bnp at 1 at lr 0.1. It reaches the loss of sgd after 2 of 20 steps. "
         "sgd does best at the largest rate tried: try larger ones too.",
         "bnp",
-    )
-    yield (
-        "the remedy wants other rates",
+    ),
+    "the remedy wants other rates": (
         [arm("sgd", {0.1: stairs(1.0), 1.0: stairs(2.0)}), arm("bnp", {0.1: stairs(3.0)})],
         "No remedy helps: sgd ends at 1 at lr 0.1, bnp at 3 at lr 0.1. "
         "bnp does best at the smallest rate tried: try smaller ones too.",
         "sgd",
-    )
-    yield (
-        "the untreated network diverges",
+    ),
+    "the untreated network diverges": (
         [arm("sgd", {1.0: DIVERGED}), arm("bnp", {0.1: stairs(0.5)})],
         "bnp ends lowest, at 0.5 at lr 0.1; sgd diverges at every rate.",
         "bnp",
-    )
-    yield "alone", [SGD, REFUSED], "sgd ends at 0.41 at lr 0.1; no remedy finished.", "sgd"
-    yield "all diverged", [arm("sgd", {1.0: DIVERGED}), REFUSED], "No run finished; try lower learning rates.", None
-    yield (
-        "ranges over seeds that are apart",
+    ),
+    "alone": ([SGD, REFUSED], "sgd ends at 0.41 at lr 0.1; no remedy finished.", "sgd"),
+    "all diverged": ([arm("sgd", {1.0: DIVERGED}), REFUSED], "No run finished; try lower learning rates.", None),
+    "ranges over seeds that are apart": (
         [arm("sgd", {0.1: [0.9, 1.0, 1.2]}), arm("bnp", {0.1: [0.5, 0.8, 0.4]})],
         "bnp helps: sgd ends at 1 (0.9 to 1.2) at lr 0.1, bnp at 0.5 (0.4 to 0.8) at lr 0.1. "
         "It reaches the loss of sgd after 2 of 20 steps.",
         "bnp",
-    )
-    yield (
-        "ranges over seeds that overlap",
+    ),
+    "ranges over seeds that overlap": (
         [arm("sgd", {0.1: [0.7, 1.0, 1.2]}), arm("bnp", {0.1: [0.5, 0.8, 0.4]})],
         "No remedy clearly helps: sgd ends at 1 (0.7 to 1.2) at lr 0.1, bnp at 0.5 (0.4 to 0.8) at lr 0.1. "
         "Over 3 seeds their ranges overlap; more steps or seeds may tell.",
         "sgd",
-    )
+    ),
+}
 
 
-@pytest.mark.parametrize(("arms", "said", "best"), [case[1:] for case in cases()], ids=[case[0] for case in cases()])
+@pytest.mark.parametrize(("arms", "said", "best"), CASES.values(), ids=CASES)
 def test_the_verdict_and_the_best_arm(arms: list[Arm], said: str, best: str | None) -> None:
     result = treatment(*arms)
     assert result.verdict() == said
