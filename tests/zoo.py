@@ -33,6 +33,12 @@ def normal(*shape: int, seed: int = 0) -> Tensor:
     return torch.randn(*shape, generator=torch.Generator().manual_seed(seed), dtype=torch.float64)
 
 
+def white(examples: int, features: int) -> Tensor:
+    """Inputs whose mean is exactly 0 and whose covariance is exactly I."""
+    x = normal(examples, features, seed=3)
+    return torch.linalg.svd(x - x.mean(0), full_matrices=False).U * examples**0.5
+
+
 def integers(high: int, *shape: int, seed: int = 0) -> Tensor:
     return torch.randint(0, high, shape, generator=torch.Generator().manual_seed(seed))
 

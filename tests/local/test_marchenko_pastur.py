@@ -11,9 +11,8 @@ from typing import Any
 import numpy as np
 import pytest
 import torch
-from references import assert_same
 from torch import Tensor, nn
-from zoo import normal
+from zoo import normal, white
 
 import wellcond as wc
 from wellcond.local.local_hessian import LocalHessian, local_hessian
@@ -48,79 +47,74 @@ def integral(function: Callable[[Tensor], Tensor], low: float, high: float, law:
     return total
 
 
-@pytest.mark.parametrize("law", [marchenko_pastur(c, sigma) for c in RATIOS for sigma in (1.0, 0.3)], ids=str)
-class TestTheLaw:
-    def test_density_is_that_of_equation_11_and_zero_outside_its_support(self, law: MarchenkoPastur) -> None:
-        low, high = law.support
-        x = torch.linspace(low, high, 23, dtype=torch.float64)[1:-1]
-        torch.testing.assert_close(law.density(x), textbook_density(law, x), rtol=1e-9, atol=0)
-        assert law.density(1.01 * high) == law.density(-1.0) == law.density(math.inf) == 0
-        assert low == 0 or law.density(0.99 * low) == 0
-
-    def test_density_integrates_to_what_is_not_at_zero(self, law: MarchenkoPastur) -> None:
-        assert law.mass_at_zero == max(0, 1 - law.c)
-        assert integral(law.density, *law.support, law) == pytest.approx(1 - law.mass_at_zero, abs=1e-10)
-
-    def test_cdf_is_the_integral_of_the_density_and_the_atom(self, law: MarchenkoPastur) -> None:
-        low, high = law.support
-        for share in (1e-4, 0.1, 0.35, 0.5, 0.8, 0.999, 1.0):
-            x = low + (high - low) * share
-            expected = max(0, 1 - law.c) + integral(lambda t: textbook_density(law, t), low, x, law)
-            # rounding of x itself moves the share of a narrow law, and that of c₋ the density near c = 1
-            assert law.cdf(x) == pytest.approx(expected, abs=1e-10)
-
-    def test_cdf_increases_from_0_to_1_and_jumps_at_zero(self, law: MarchenkoPastur) -> None:
-        low, high = law.support
-        assert law.cdf(-1e-300) == law.cdf(-math.inf) == 0
-        assert law.cdf(0.0) == law.cdf(low / 2) == max(0, 1 - law.c)
-        assert law.cdf(2 * high) == law.cdf(math.inf) == 1
-        shares = law.cdf(torch.linspace(low, high, 1001, dtype=torch.float64))
-        assert bool((shares.diff() >= -1e-12).all())
-
-    def test_quantile_undoes_cdf(self, law: MarchenkoPastur) -> None:
-        low, high = law.support
-        x = torch.linspace(low, high, 41, dtype=torch.float64)[1:-1]
-        # a share of 1e-16 is so much of x: a tiny c has all its eigenvalues in a share c
-        rounding = 1e-15 / law.density(x)
-        assert bool(((law.quantile(law.cdf(x)) - x).abs() <= 1e-12 * high + rounding).all())
-
-    def test_cdf_undoes_quantile(self, law: MarchenkoPastur) -> None:
-        q = torch.linspace(law.mass_at_zero, 1, 37, dtype=torch.float64)[1:]
-        torch.testing.assert_close(law.cdf(law.quantile(q)), q, rtol=0, atol=1e-12)
-
-    def test_quantiles_at_the_ends(self, law: MarchenkoPastur) -> None:
-        low, high = law.support
-        assert law.quantile(0.0) == (0 if law.c < 1 else low)
-        assert law.quantile(law.mass_at_zero) == (0 if law.c < 1 else low)
-        assert law.quantile(1.0) == high
-
-    def test_moments_are_those_of_narayana_and_of_the_density(self, law: MarchenkoPastur) -> None:
-        c, s2 = law.c, law.sigma**2
-        expected = [1, s2, s2**2 * (1 + 1 / c), s2**3 * (1 + 3 / c + 1 / c**2)]
-        assert [law.moment(k) for k in range(4)] == pytest.approx(expected, rel=1e-14)
-        assert law.mean == pytest.approx(s2, rel=1e-15)
-        for k in (1, 2, 3, 6):
-            assert integral(lambda t, k=k: t**k * law.density(t), *law.support, law) == pytest.approx(
-                law.moment(k), rel=1e-9
-            )
-
-    def test_scaling_the_weights_by_a_scales_the_eigenvalues_by_a_squared(self, law: MarchenkoPastur) -> None:
-        wide = marchenko_pastur(law.c, 3 * law.sigma)
-        assert wide.support == pytest.approx(tuple(9 * edge for edge in law.support), rel=1e-14)
-        assert law.scaled(9).sigma == pytest.approx(wide.sigma, rel=1e-15)
-        q = torch.linspace(0, 1, 11, dtype=torch.float64)
-        torch.testing.assert_close(wide.quantile(q), 9 * law.quantile(q), rtol=1e-12, atol=0)
+every_law = pytest.mark.parametrize(
+    "law", [marchenko_pastur(c, sigma) for c in RATIOS for sigma in (1.0, 0.3)], ids=str
+)
 
 
-def test_edges_by_hand() -> None:
-    assert marchenko_pastur(0.25).support == (1, 9)
-    assert marchenko_pastur(4).support == (0.25, 2.25)
-    assert marchenko_pastur(1, 2).support == (0, 16)
+@every_law
+def test_density_is_that_of_equation_11_and_integrates_to_what_is_not_at_zero(law: MarchenkoPastur) -> None:
+    low, high = law.support
+    x = torch.linspace(low, high, 23, dtype=torch.float64)[1:-1]
+    torch.testing.assert_close(law.density(x), textbook_density(law, x), rtol=1e-9, atol=0)
+    assert law.density(1.01 * high) == law.density(-1.0) == law.density(math.inf) == 0
+    assert low == 0 or law.density(0.99 * low) == 0
+    assert law.mass_at_zero == max(0, 1 - law.c)
+    assert integral(law.density, low, high, law) == pytest.approx(1 - law.mass_at_zero, abs=1e-10)
 
 
-def test_the_square_case_in_closed_form() -> None:
+@every_law
+def test_cdf_is_the_integral_of_the_density_and_the_atom(law: MarchenkoPastur) -> None:
+    low, high = law.support
+    for share in (1e-4, 0.1, 0.35, 0.5, 0.8, 0.999, 1.0):
+        x = low + (high - low) * share
+        expected = max(0, 1 - law.c) + integral(lambda t: textbook_density(law, t), low, x, law)
+        # rounding of x itself moves the share of a narrow law, and that of c₋ the density near c = 1
+        assert law.cdf(x) == pytest.approx(expected, abs=1e-10)
+    assert law.cdf(-1e-300) == law.cdf(-math.inf) == 0
+    assert law.cdf(0.0) == law.cdf(low / 2) == max(0, 1 - law.c)
+    assert law.cdf(2 * high) == law.cdf(math.inf) == 1
+    shares = law.cdf(torch.linspace(low, high, 1001, dtype=torch.float64))
+    assert bool((shares.diff() >= -1e-12).all())
+
+
+@every_law
+def test_quantile_and_cdf_undo_each_other(law: MarchenkoPastur) -> None:
+    low, high = law.support
+    x = torch.linspace(low, high, 41, dtype=torch.float64)[1:-1]
+    # a share of 1e-16 is so much of x: a tiny c has all its eigenvalues in a share c
+    rounding = 1e-15 / law.density(x)
+    assert bool(((law.quantile(law.cdf(x)) - x).abs() <= 1e-12 * high + rounding).all())
+    q = torch.linspace(law.mass_at_zero, 1, 37, dtype=torch.float64)[1:]
+    torch.testing.assert_close(law.cdf(law.quantile(q)), q, rtol=0, atol=1e-12)
+    assert law.quantile(0.0) == law.quantile(law.mass_at_zero) == (0 if law.c < 1 else low)
+    assert law.quantile(1.0) == high
+
+
+@every_law
+def test_moments_are_those_of_narayana_and_of_the_density(law: MarchenkoPastur) -> None:
+    c, s2 = law.c, law.sigma**2
+    expected = [1, s2, s2**2 * (1 + 1 / c), s2**3 * (1 + 3 / c + 1 / c**2)]
+    assert [law.moment(k) for k in range(4)] == pytest.approx(expected, rel=1e-14)
+    assert law.mean == pytest.approx(s2, rel=1e-15)
+    for k in (1, 2, 3, 6):
+        by_density = integral(lambda t, k=k: t**k * law.density(t), *law.support, law)
+        assert by_density == pytest.approx(law.moment(k), rel=1e-9)
+
+
+@every_law
+def test_scaling_the_weights_by_a_scales_the_eigenvalues_by_a_squared(law: MarchenkoPastur) -> None:
+    wide = marchenko_pastur(law.c, 3 * law.sigma)
+    assert wide.support == pytest.approx(tuple(9 * edge for edge in law.support), rel=1e-14)
+    assert law.scaled(9).sigma == pytest.approx(wide.sigma, rel=1e-15)
+    q = torch.linspace(0, 1, 11, dtype=torch.float64)
+    torch.testing.assert_close(wide.quantile(q), 9 * law.quantile(q), rtol=1e-12, atol=0)
+
+
+def test_the_square_case_in_closed_form_is_the_limit_from_both_sides() -> None:
     """c = 1: F = (θ + sin θ)/π with x = 4 sin²(θ/2); half of the eigenvalues are below the root of θ + sin θ = π/2."""
     law = marchenko_pastur(1.0)
+    assert [marchenko_pastur(c).support for c in (0.25, 1, 4)] == [(1, 9), (0, 4), (0.25, 2.25)]
     theta = torch.linspace(0, math.pi, 50, dtype=torch.float64)
     x = 4 * (theta / 2).sin() ** 2
     torch.testing.assert_close(law.cdf(x), (theta + theta.sin()) / math.pi, rtol=0, atol=1e-14)
@@ -128,12 +122,9 @@ def test_the_square_case_in_closed_form() -> None:
     assert law.cdf(tiny) == pytest.approx(2 * math.sqrt(tiny) / math.pi, rel=1e-12)  # 1/√x is integrated to the end
     assert law.quantile(law.cdf(tiny)) == pytest.approx(tiny, rel=1e-12)
     assert law.density(0.0) == math.inf
-
-
-def test_the_law_is_continuous_at_the_square_case() -> None:
     x = torch.linspace(0.01, 3.9, 40, dtype=torch.float64)
     for c in (1 - 1e-12, 1 + 1e-12):
-        torch.testing.assert_close(marchenko_pastur(c).cdf(x), marchenko_pastur(1.0).cdf(x), rtol=0, atol=1e-11)
+        torch.testing.assert_close(marchenko_pastur(c).cdf(x), law.cdf(x), rtol=0, atol=1e-11)
 
 
 def test_numbers_and_tensors_come_back_as_what_they_were() -> None:
@@ -177,12 +168,6 @@ def block_of(weight: Tensor, inputs: Tensor, *, norm: bool, batchnorm: str = "ba
     return local_hessian(wc.Problem(model, nn.MSELoss(), (inputs, targets), batchnorm=batchnorm), "0")
 
 
-def white(examples: int, features: int) -> Tensor:
-    """Inputs whose mean is exactly 0 and whose covariance is exactly I."""
-    x = normal(examples, features, seed=3)
-    return torch.linalg.svd(x - x.mean(0), full_matrices=False).U * math.sqrt(examples)
-
-
 @pytest.mark.parametrize("c", [0.25, 1.0, 4.0])
 class TestLocalHessiansOfGaussianWeights:
     columns = 200
@@ -217,65 +202,44 @@ class TestLocalHessiansOfGaussianWeights:
         assert law.distance(wc.spectrum(block.z.gauss_newton.dense())) > 1.5 * law.critical_value(self.columns)
 
 
-@pytest.mark.parametrize("norm", [False, True])
-def test_remark_2_the_scale_of_the_weights_leaves_h_z_alone_under_batchnorm(norm: bool) -> None:
-    w, x = normal(5, 4, seed=1), 2 * normal(7, 4) + 1
-    one, three = (block_of(factor * w, x, norm=norm) for factor in (1, 3))
-    spectra = [wc.spectrum(block.z.gauss_newton.dense()).values for block in (one, three)]
-    if norm:
-        torch.testing.assert_close(spectra[1], spectra[0], rtol=0, atol=1e-11)
-        assert_same(three.closed_form("detached").z.blocks, one.closed_form("detached").z.blocks, 1e-12)
-    else:
-        torch.testing.assert_close(spectra[1], 9 * spectra[0], rtol=1e-11, atol=1e-11)
-
-
-class TestDistance:
-    @pytest.mark.parametrize("c", [0.25, 1.0, 4.0])
-    def test_of_the_quantiles_in_the_middle_of_n_steps_is_half_a_step(self, c: float) -> None:
+def test_the_distance_is_the_largest_difference_beside_a_step() -> None:
+    for c in (0.25, 1.0, 4.0):
         law, n = marchenko_pastur(c, 2.0), 100
-        middles = (torch.arange(n, dtype=torch.float64) + 0.5) / n
-        assert law.distance(law.quantile(middles)) == pytest.approx(0.5 / n, abs=1e-12)
+        middles = law.quantile((torch.arange(n, dtype=torch.float64) + 0.5) / n)
+        assert law.distance(middles) == pytest.approx(0.5 / n, abs=1e-12)
+    law = marchenko_pastur(3.0)
+    assert law.distance([law.quantile(0.3)]) == pytest.approx(0.7, abs=1e-12)
+    assert law.distance([law.quantile(0.8)]) == pytest.approx(0.8, abs=1e-12)
 
-    def test_of_one_value_is_the_larger_side_of_its_step(self) -> None:
-        law = marchenko_pastur(3.0)
-        assert law.distance([law.quantile(0.3)]) == pytest.approx(0.7, abs=1e-12)
-        assert law.distance([law.quantile(0.8)]) == pytest.approx(0.8, abs=1e-12)
 
-    def test_counts_zeros_against_the_atom(self) -> None:
-        law = marchenko_pastur(0.25)
-        median = law.quantile(0.75 + 0.25 / 2)
-        assert law.distance([0.0, 0.0, 0.0, median]) == pytest.approx(0.125, abs=1e-12)
-        assert law.distance([0.0, 0.0, median, median]) == pytest.approx(0.375, abs=1e-12)  # F(median⁻) = 0.875
-        assert law.distance([0.0, median, median, median]) == pytest.approx(0.625, abs=1e-12)
-        assert law.distance([0.0] * 7) == 0.25
-        assert law.distance([10.0]) == 1
+def test_the_distance_counts_zeros_against_the_atom() -> None:
+    law = marchenko_pastur(0.25)
+    median = law.quantile(0.75 + 0.25 / 2)
+    assert law.distance([0.0, 0.0, 0.0, median]) == pytest.approx(0.125, abs=1e-12)
+    assert law.distance([0.0, 0.0, median, median]) == pytest.approx(0.375, abs=1e-12)  # F(median⁻) = 0.875
+    assert law.distance([0.0, median, median, median]) == pytest.approx(0.625, abs=1e-12)
+    assert law.distance([0.0] * 7) == 0.25
+    assert law.distance([10.0]) == 1
+    assert marchenko_pastur(4.0).distance([0.0, 0.0, 1.0]) == pytest.approx(2 / 3, abs=1e-12)
+    assert marchenko_pastur(4.0).distance([-1.0, 1.0]) >= 0.5
 
-    def test_zeros_that_the_law_has_not_are_found(self) -> None:
-        assert marchenko_pastur(4.0).distance([0.0, 0.0, 1.0]) == pytest.approx(2 / 3, abs=1e-12)
-        assert marchenko_pastur(4.0).distance([-1.0, 1.0]) >= 0.5
 
-    def test_order_does_not_matter(self) -> None:
-        law, values = marchenko_pastur(0.5), normal(40).abs()
-        assert law.distance(values) == law.distance(values.sort(descending=True).values)
-
-    def test_what_is_zero_to_rounding_of_its_dtype_is_zero(self) -> None:
-        law = marchenko_pastur(0.25)
-        noise = torch.tensor([-2e-7, 1e-7, 3e-7, 5.0])
-        assert law.distance(noise) == law.distance(torch.tensor([0.0, 0.0, 0.0, 5.0]))
-        assert law.distance(noise.double()) == 0.5  # in float64 they are not: one is below 0, none at it, F(0) = 0.75
-        assert zeros_of_rounding(noise).tolist() == [0, 0, 0, 5]
-        assert zeros_of_rounding([3.0, 1e-15, 1e-12]).tolist() == [0, 1e-12, 3]
-
-    @pytest.mark.parametrize("dtype", [torch.float32, torch.float64])
-    def test_of_a_singular_matrix_in_either_precision(self, dtype: torch.dtype) -> None:
+def test_what_is_zero_to_rounding_of_its_dtype_is_zero() -> None:
+    law = marchenko_pastur(0.25)
+    noise = torch.tensor([-2e-7, 1e-7, 3e-7, 5.0])
+    assert law.distance(noise) == law.distance(torch.tensor([0.0, 0.0, 0.0, 5.0]))
+    assert law.distance(noise.double()) == 0.5  # in float64 they are not: one is below 0, none at it, F(0) = 0.75
+    assert zeros_of_rounding(noise).tolist() == [0, 0, 0, 5]
+    assert zeros_of_rounding([3.0, 1e-15, 1e-12]).tolist() == [0, 1e-12, 3]
+    for dtype in (torch.float32, torch.float64):
         w = normal(50, 200).to(dtype)
-        found = marchenko_pastur(0.25).distance(torch.linalg.eigvalsh(w.T @ w / 50))
-        assert found < 0.02
+        assert law.distance(torch.linalg.eigvalsh(w.T @ w / 50)) < 0.02
 
-    def test_of_a_spectrum_is_that_of_its_values(self) -> None:
-        values = normal(30).square().sort().values
-        law = marchenko_pastur(1.0)
-        assert law.distance(Spectrum(values, "dense")) == law.distance(values) == law.distance(values.tolist())
+
+def test_eigenvalues_in_any_order_and_form_have_the_same_distance() -> None:
+    law, values = marchenko_pastur(1.0), normal(30).square().sort().values
+    for form in (values.flip(0), values.tolist(), Spectrum(values, "dense")):
+        assert law.distance(form) == law.distance(values)
 
 
 @pytest.mark.parametrize(("level", "table"), [(0.1, 1.2238), (0.05, 1.3581), (0.01, 1.6276), (0.001, 1.9495)])

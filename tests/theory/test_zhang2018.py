@@ -15,7 +15,7 @@ import torch.nn.functional as F
 from references import assert_same
 from torch import Tensor, nn
 from torch.autograd.functional import hessian, jacobian
-from zoo import normal
+from zoo import normal, white
 
 import wellcond as wc
 from wellcond.local.back_matching import back_matching
@@ -46,12 +46,6 @@ def orthogonal(rows: int, columns: int, seed: int = 0) -> Tensor:
     if rows > columns:
         return orthogonal(columns, rows, seed).T
     return torch.linalg.qr(normal(columns, rows, seed=seed)).Q.T
-
-
-def white(examples: int, features: int) -> Tensor:
-    """Inputs whose mean is exactly 0 and whose covariance is exactly I."""
-    x = normal(examples, features, seed=3)
-    return torch.linalg.svd(x - x.mean(0), full_matrices=False).U * math.sqrt(examples)
 
 
 def first_block(block: nn.Module, inputs: Tensor) -> LocalHessian:
