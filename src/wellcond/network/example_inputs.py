@@ -15,7 +15,7 @@ from torch.utils._pytree import tree_map
 from wellcond.errors import Unsupported
 from wellcond.network.calling import call, tensors_in, why_call_failed
 from wellcond.network.isolation import isolated
-from wellcond.network.layers import LinearRule, rule_for, weighted_layers
+from wellcond.network.layers import LinearRule, by_site, rule_for, weighted_layers
 
 IMAGE_SIZES = {1: (32, 28, 64, 96, 224), 2: (32, 28, 64, 96, 224), 3: (16, 8, 32, 64)}
 """Sides to try, by the number of spatial axes."""
@@ -104,7 +104,6 @@ def _asked(model: nn.Module) -> Iterator[dict[str, Tensor]]:
 
 def _guessed(model: nn.Module) -> Iterator[Tensor]:
     layer: Any = next(iter(weighted_layers(model).values()), nn.Identity())
-    rule = rule_for(layer)
     if isinstance(layer, nn.Embedding):
         yield from _tokens(model, layer.num_embeddings)
     elif isinstance(layer, _ConvNd):
@@ -114,8 +113,8 @@ def _guessed(model: nn.Module) -> Iterator[Tensor]:
         yield _numbers(model, TOKENS[0], layer.input_size)
     elif isinstance(layer, nn.MultiheadAttention):
         yield _numbers(model, TOKENS[0], layer.embed_dim)
-    elif isinstance(rule, LinearRule):
-        features = layer.weight.shape[0 if rule.weight_is_input_major else 1]
+    elif isinstance(rule_for(layer), LinearRule):
+        features = by_site(layer, layer.weight).shape[2]
         yield from (_numbers(model, *shape) for shape in ((features,), (TOKENS[0], features)))
 
 

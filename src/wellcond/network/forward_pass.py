@@ -45,12 +45,6 @@ class LayerCall:
     nodes: set[Node] = field(repr=False)
     before: Node | None = field(repr=False)
 
-    @classmethod
-    def of(cls, name: str, module: nn.Module, x: Any, output: Tensor) -> LayerCall:
-        """Describe the call of a module that has just returned."""
-        shape, before = (x.shape, x.grad_fn) if isinstance(x, Tensor) else (torch.Size(), None)
-        return cls(name, module, shape, output.shape, upstream([output.grad_fn], before), before)
-
 
 @dataclass(frozen=True)
 class ForwardPass:
@@ -195,7 +189,9 @@ def _recorded(model: nn.Module) -> Iterator[list[LayerCall]]:
 
     def on_call(name: str, module: nn.Module, x: Any, output: Any) -> None:
         if not torch.compiler.is_compiling() and (tensors := tensors_in(output)):
-            calls.append(LayerCall.of(name, module, x, tensors[0]))
+            shape, before = (x.shape, x.grad_fn) if isinstance(x, Tensor) else (torch.Size(), None)
+            nodes = upstream([tensors[0].grad_fn], before)
+            calls.append(LayerCall(name, module, shape, tensors[0].shape, nodes, before))
 
     with tapped(modules, on_call):
         yield calls

@@ -188,6 +188,22 @@ def _channel_moment(x: Tensor) -> tuple[Tensor, int]:
     return torch.bmm(flat, flat.mT).sum(0, keepdim=True), flat.shape[0] * flat.shape[2]
 
 
+def by_site(module: Any, weight: Tensor) -> Tensor:
+    """A weight, or its gradient, as (groups, outputs, inputs, kernel sites); a view where the layout allows."""
+    groups = getattr(module, "groups", 1)
+    return _turned(module, weight.reshape(groups, weight.shape[0] // groups, weight.shape[1], -1))
+
+
+def as_stored(module: Any, weight: Tensor) -> Tensor:
+    """The inverse of `by_site`."""
+    return _turned(module, weight).reshape(module.weight.shape)
+
+
+def _turned(module: nn.Module, weight: Tensor) -> Tensor:
+    rule = rule_for(module)
+    return weight.transpose(1, 2) if rule is not None and rule.weight_is_input_major else weight
+
+
 def with_batch(module: Any, x: Tensor) -> Tensor:
     """(channels, *space) is one example of (n, channels, *space)."""
     return x if x.dim() == len(module.kernel_size) + 2 else x.unsqueeze(0)

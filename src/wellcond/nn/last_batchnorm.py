@@ -10,7 +10,7 @@ from torch import Tensor, nn
 from wellcond.errors import UnknownLayer, Unsupported
 from wellcond.network.example_inputs import example_inputs
 from wellcond.network.forward_pass import read_forward_pass
-from wellcond.network.layers import LinearRule, is_affine, rule_for, weighted_layers
+from wellcond.network.layers import LinearRule, by_site, is_affine, rule_for, weighted_layers
 from wellcond.nn.replace import copied, exchanged
 
 
@@ -89,8 +89,7 @@ def with_last_batchnorm(model: nn.Module, inputs: Any = None, *, layer: str | No
             raise UnknownLayer(layer, linears)
         raise Unsupported(f"{layer!r} is a {type(named).__name__}, not a linear layer that can be normalised.")
     linear: Any = linears[layer]
-    rule = rule_for(linear)
-    features = linear.weight.shape[0 if rule is not None and rule.weight_is_input_major else 1]
+    features = by_site(linear, linear.weight).shape[2]
     norm = nn.BatchNorm1d(features, device=linear.weight.device, dtype=linear.weight.dtype)
     return exchanged(operated, {linear: NormalisedLinear(norm, linear).train(linear.training)})
 

@@ -13,7 +13,7 @@ from torch.nn.modules.batchnorm import _BatchNorm
 from wellcond.errors import Unsupported
 from wellcond.network.calling import tensors_in
 from wellcond.network.example_inputs import evaluating, example_inputs, run
-from wellcond.network.layers import LinearRule, TransposedConvRule, rule_for
+from wellcond.network.layers import LinearRule, TransposedConvRule, as_stored, by_site, rule_for
 from wellcond.network.taps import TrainingHook
 from wellcond.nn.batchnorm import BatchNormVariant
 from wellcond.nn.data_flow import CannotMerge, DataFlow
@@ -150,23 +150,16 @@ def _weight_and_bias(name: str, layer: Any) -> tuple[Tensor, Tensor]:
     _check_forward(f"{name!r}", layer)
     if not {"weight", "bias"} <= layer._parameters.keys():  # weight norm, pruning or another parametrization
         raise CannotMerge(f"the weight of {name!r} is computed from other parameters")
-    groups, stored = getattr(layer, "groups", 1), layer.weight.detach().to("cpu", torch.float64)
-    W = _turned(layer, stored.reshape(groups, stored.shape[0] // groups, stored.shape[1], -1))
-    b = W.new_zeros(groups * W.shape[1]) if layer.bias is None else layer.bias.detach().to(W)
+    W = by_site(layer, layer.weight.detach().to("cpu", torch.float64))
+    b = W.new_zeros(W.shape[0] * W.shape[1]) if layer.bias is None else layer.bias.detach().to(W)
     return W, b
 
 
 def _set_weight_and_bias(layer: Any, W: Tensor, b: Tensor) -> None:
     old, bias = layer.weight, layer.bias
-    stored = torch.empty_like(old, requires_grad=False).copy_(_turned(layer, W).reshape(old.shape))
+    stored = torch.empty_like(old, requires_grad=False).copy_(as_stored(layer, W))
     layer.weight = nn.Parameter(stored, old.requires_grad)
     layer.bias = nn.Parameter(b.to(stored), (old if bias is None else bias).requires_grad)
-
-
-def _turned(layer: nn.Module, W: Tensor) -> Tensor:
-    """Between the order of the stored axes and (group, output, input, kernel site)."""
-    rule = rule_for(layer)
-    return W.transpose(1, 2) if rule is not None and rule.weight_is_input_major else W
 
 
 def _check_forward(who: str, module: nn.Module, of: str | tuple[str, ...] = KNOWN_FORWARDS) -> None:

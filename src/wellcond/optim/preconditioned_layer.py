@@ -4,11 +4,10 @@ from __future__ import annotations
 
 from collections.abc import Collection, Sequence
 
-import torch
 from torch import Tensor, nn
 
 from wellcond.errors import UnknownLayer, Unsupported
-from wellcond.network.layers import ConvRule, is_affine, rule_for, weighted_layers
+from wellcond.network.layers import as_stored, by_site, is_affine, weighted_layers
 from wellcond.optim.input_statistics import Means, StatisticsCollector
 
 
@@ -61,14 +60,14 @@ class PreconditionedLayer:
     q2: float = 1.0
 
     def __init__(self, name: str, module: nn.Module, means: Means) -> None:
-        rule = rule_for(module)
         self.modules: dict[str, nn.Module] = {}
         self.weight: nn.Parameter = module.weight  # type: ignore[assignment]
         self.biases: list[nn.Parameter] = []
         self._all_biases: list[nn.Parameter] = []
-        self.groups: int = module.groups if isinstance(rule, ConvRule) else 1  # type: ignore[assignment]
-        self._is_input_major = rule is not None and rule.weight_is_input_major
-        _, self.outputs, inputs, sites = self._by_site(self.weight).shape
+        self._module = module
+        rows = by_site(module, self.weight)
+        self._is_stored_by_rows = rows.is_contiguous()
+        self.groups, self.outputs, inputs, sites = rows.shape
         self.fan_in = inputs * sites
         self.repeats = sites if means == "channel" else 1
         self.columns = self.groups * self.fan_in // self.repeats
@@ -105,33 +104,22 @@ class PreconditionedLayer:
     def precondition_gradients(self, mean: Tensor, scale: Tensor) -> None:
         """Steps 4 and 5 on the gradients that are there, with μ and 1/(q² σ̃²) as (groups, 1, fan-in)."""
         gradients = [bias.grad for bias in self.biases if bias.requires_grad and bias.grad is not None]
-        biases = [_in(gradient, mean.dtype).view(self.groups, -1, 1) for gradient in gradients]
+        biases = [gradient.to(mean.dtype).view(self.groups, -1, 1) for gradient in gradients]
         gradient = self.weight.grad if self.weight.requires_grad else None
         if gradient is None:  # P is the identity on the biases of a frozen weight
             for bias in biases:
                 bias.div_(self.q2)
-        elif gradient.is_contiguous() and gradient.dtype == mean.dtype and not self._is_input_major:
+        elif self._is_stored_by_rows and gradient.is_contiguous() and gradient.dtype == mean.dtype:
             precondition_(gradient.view(self.groups, -1, self.fan_in), biases, mean, scale, self.q2)
         else:
-            by_site = self._by_site(gradient)
-            weight = _in(by_site, mean.dtype).flatten(2)
+            sites = by_site(self._module, gradient)
+            weight = sites.to(mean.dtype).flatten(2)
             precondition_(weight, biases, mean, scale, self.q2)
             if weight.data_ptr() != gradient.data_ptr():  # it is a copy, in another dtype or layout
-                by_site = weight.view(by_site.shape)
-                gradient.copy_((by_site.transpose(1, 2) if self._is_input_major else by_site).reshape(gradient.shape))
+                gradient.copy_(as_stored(self._module, weight.view(sites.shape)))
         for bias, gradient in zip(biases, gradients, strict=True):
             if gradient.dtype != mean.dtype:
                 gradient.copy_(bias.view_as(gradient))
-
-    def _by_site(self, weight: Tensor) -> Tensor:
-        """A weight or its gradient as (groups, outputs, inputs, kernel sites), sharing memory if the layout allows."""
-        weight = weight.flatten(2) if weight.dim() > 2 else weight.unsqueeze(-1)
-        weight = weight.reshape(self.groups, -1, *weight.shape[1:])
-        return weight.transpose(1, 2) if self._is_input_major else weight
-
-
-def _in(gradient: Tensor, dtype: torch.dtype) -> Tensor:
-    return gradient if gradient.dtype == dtype else gradient.to(dtype)
 
 
 def find_layers(

@@ -21,32 +21,37 @@ class RunningStatistics:
         layers: Layers of one device and dtype; they get their `mean` and `variance` from here.
     """
 
-    _moments: Tensor
-    """μ and σ², (2, columns)."""
-    _mean: Tensor
-    _variance: Tensor
-    _group: Tensor
-    """The group that each column belongs to, counted over all layers."""
-    _largest: Tensor
-    """The largest σ² of each group."""
-    _column: Tensor | None
-    """The column of each entry of the rows of all weights; None if every entry is a column."""
-    _means: Tensor
-    _scales: Tensor
-    _views: list[tuple[Tensor, Tensor]]
-    """μ and 1/(q² σ̃²) of each entry, and of each layer."""
-    _settings: list[float]
-    """ε₂ and the layers' q², from which the next two are made."""
-    _q2: Tensor
-    _q2_eps2: Tensor
-    """q² of each column, and q² ε₂."""
-
     def __init__(self, layers: Sequence[PreconditionedLayer]) -> None:
         self.layers = layers
         self._columns = [layer.columns for layer in layers]
         dtype = torch.promote_types(layers[0].weight.dtype, torch.float32)
         start = torch.tensor([[0.0], [1.0]], dtype=dtype).repeat(1, sum(self._columns))
         self._place(start, layers[0].weight.device)
+
+    def _place(self, moments: Tensor, device: torch.device) -> None:
+        """Keep everything on a device: the moments, which column belongs to which layer, and space for the scales."""
+        self._moments = moments.to(device)  # (2, columns)
+        self._mean, self._variance = self._moments
+        for layer, mean, variance in zip(
+            self.layers, *(torch.split(m, self._columns) for m in self._moments), strict=True
+        ):
+            layer.mean, layer.variance = mean, variance
+        # the group that each column belongs to, counted over all layers, and space for the largest σ² of each group
+        sizes = torch.tensor([layer.columns // layer.groups for layer in self.layers for _ in range(layer.groups)])
+        self._group = torch.arange(len(sizes)).repeat_interleave(sizes).to(device)
+        self._largest = self._moments.new_empty(len(sizes))
+        self._settings: list[float] = []  # ε₂ and the layers' q²
+        # the column of each entry of the rows of all weights, an input channel's; None if every entry is a column
+        repeats = torch.tensor([layer.repeats for layer in self.layers]).repeat_interleave(torch.tensor(self._columns))
+        entries = torch.arange(len(repeats)).repeat_interleave(repeats).to(device)
+        self._column = entries if len(entries) > len(repeats) else None
+        # μ and 1/(q² σ̃²) of each entry, and of each layer
+        self._scales = self._moments.new_empty(len(entries))
+        self._means = self._moments[0] if self._column is None else torch.empty_like(self._scales)
+        shapes = [(layer.groups, 1, layer.fan_in) for layer in self.layers]
+        lengths = [groups * fan_in for groups, _, fan_in in shapes]
+        means, scales = torch.split(self._means, lengths), torch.split(self._scales, lengths)
+        self._views = [(m.view(shape), s.view(shape)) for m, s, shape in zip(means, scales, shapes, strict=True)]
 
     def precondition(self, batches: Sequence[InputStatistics | None], rho: float, eps1: float, eps2: float) -> None:
         """All steps, for the layers that have a batch; the others keep their statistics and their gradients."""
@@ -86,29 +91,6 @@ class RunningStatistics:
         if self._column is not None:
             torch.index_select(self._mean, 0, self._column, out=self._means)
             torch.index_select(scale, 0, self._column, out=self._scales)
-
-    def _place(self, moments: Tensor, device: torch.device) -> None:
-        """Keep everything on a device: the moments, which column belongs to which layer, and space for the scales."""
-        self._moments = moments.to(device)
-        self._mean, self._variance = self._moments
-        for layer, mean, variance in zip(
-            self.layers, *(torch.split(m, self._columns) for m in self._moments), strict=True
-        ):
-            layer.mean, layer.variance = mean, variance
-        sizes = torch.tensor([layer.columns // layer.groups for layer in self.layers for _ in range(layer.groups)])
-        self._group = torch.arange(len(sizes)).repeat_interleave(sizes).to(device)
-        self._largest = self._moments.new_empty(len(sizes))
-        self._settings = []
-        # an entry of a weight's row has the statistics of its input channel
-        repeats = torch.tensor([layer.repeats for layer in self.layers]).repeat_interleave(torch.tensor(self._columns))
-        entries = torch.arange(len(repeats)).repeat_interleave(repeats).to(device)
-        self._column = entries if len(entries) > len(repeats) else None
-        self._scales = self._moments.new_empty(len(entries))
-        self._means = self._moments[0] if self._column is None else torch.empty_like(self._scales)
-        shapes = [(layer.groups, 1, layer.fan_in) for layer in self.layers]
-        lengths = [groups * fan_in for groups, _, fan_in in shapes]
-        means, scales = torch.split(self._means, lengths), torch.split(self._scales, lengths)
-        self._views = [(m.view(shape), s.view(shape)) for m, s, shape in zip(means, scales, shapes, strict=True)]
 
     def _of_columns(self, values: Sequence[float]) -> Tensor:
         """One value per layer, given to each of its columns."""
