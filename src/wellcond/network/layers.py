@@ -77,27 +77,23 @@ class ConvRule(Rule):
     """Conv1d, 2d, 3d with any stride, padding, padding mode, dilation and groups."""
 
     def input_rows(self, module: Any, x: Tensor, convolution: ConvolutionRows) -> Tensor:
-        x = with_batch(module, x)
         if convolution == "position":
-            return _grouped(x.flatten(2).unsqueeze(2), 1)
-        return _grouped(patches(module, x), module.groups)
+            return self.gradient_rows(module, x, convolution)
+        return _grouped(patches(module, with_batch(module, x)), module.groups)
 
     def gradient_rows(self, module: Any, g: Tensor, convolution: ConvolutionRows) -> Tensor:
-        g = with_batch(module, g)
         groups = 1 if convolution == "position" else module.groups
-        return _grouped(g.flatten(2).unsqueeze(2), groups)
+        return _grouped(with_batch(module, g).flatten(2).unsqueeze(2), groups)
 
     def input_moment(self, module: Any, x: Tensor, convolution: ConvolutionRows) -> tuple[Tensor, int]:
-        return (
-            _channel_moment(with_batch(module, x))
-            if convolution == "position"
-            else super().input_moment(module, x, convolution)
-        )
+        if convolution == "position":
+            return _channel_moment(with_batch(module, x))
+        return super().input_moment(module, x, convolution)
 
     def gradient_moment(self, module: Any, g: Tensor, convolution: ConvolutionRows) -> tuple[Tensor, int]:
-        g = with_batch(module, g)
-        whole = convolution == "position" or module.groups == 1
-        return _channel_moment(g) if whole else super().gradient_moment(module, g, convolution)
+        if convolution == "position" or module.groups == 1:
+            return _channel_moment(with_batch(module, g))
+        return super().gradient_moment(module, g, convolution)
 
     def unit_dim(self, output: Tensor) -> int:
         return 1
@@ -109,24 +105,19 @@ class TransposedConvRule(ConvRule):
     weight_is_input_major = True
 
     def input_rows(self, module: Any, x: Tensor, convolution: ConvolutionRows) -> Tensor:
-        x = with_batch(module, x)
-        return _grouped(x.flatten(2).unsqueeze(2), 1 if convolution == "position" else module.groups)
+        return CONV.gradient_rows(module, x, convolution)
 
     def gradient_rows(self, module: Any, g: Tensor, convolution: ConvolutionRows) -> Tensor:
-        g = with_batch(module, g)
-        if convolution == "position":
-            return _grouped(g.flatten(2).unsqueeze(2), 1)
-        return _grouped(patches(module, g), module.groups)
+        return CONV.input_rows(module, g, convolution)
 
     def input_moment(self, module: Any, x: Tensor, convolution: ConvolutionRows) -> tuple[Tensor, int]:
-        whole = convolution == "position" or module.groups == 1
-        return _channel_moment(with_batch(module, x)) if whole else Rule.input_moment(self, module, x, convolution)
+        return CONV.gradient_moment(module, x, convolution)
 
     def gradient_moment(self, module: Any, g: Tensor, convolution: ConvolutionRows) -> tuple[Tensor, int]:
-        position = convolution == "position"
-        return (
-            _channel_moment(with_batch(module, g)) if position else Rule.gradient_moment(self, module, g, convolution)
-        )
+        return CONV.input_moment(module, g, convolution)
+
+
+CONV = ConvRule()
 
 
 class EmbeddingRule(LinearRule):
@@ -212,7 +203,7 @@ def with_batch(module: Any, x: Tensor) -> Tensor:
 RULES: dict[type[nn.Module], Rule] = {
     nn.Linear: LinearRule(),
     nn.modules.conv._ConvTransposeNd: TransposedConvRule(),
-    nn.modules.conv._ConvNd: ConvRule(),
+    nn.modules.conv._ConvNd: CONV,
     nn.Embedding: EmbeddingRule(),
     nn.RNNBase: BlockRule("Σx of its input, Σ∇h of its output; the gates are computed inside one kernel"),
     nn.MultiheadAttention: BlockRule("Σx of its query, Σ∇h of its output projection"),
