@@ -6,11 +6,9 @@ from typing import Any
 
 import pytest
 import torch
-import torch.nn.utils.parametrize
 from layer_zoo import LAYERS
 from loss_zoo import LOSSES, OTHER_LOSSES
 from references import assert_same, dense_ggn, dense_hessian
-from torch import nn
 from zoo import ARCHITECTURES, Case, classifier, integers, mlp, normal, split
 
 import wellcond as wc
@@ -25,23 +23,6 @@ KINDS: dict[str, Any] = {
     "fisher_data": lambda problem: wc.Fisher(problem, "data"),
     "fisher_sample": lambda problem: wc.Fisher(problem, "sample", samples=2),
 }
-
-
-@pytest.mark.parametrize("case", [pytest.param(build(), id=name) for name, build in LAYERS.items()])
-def test_ggn_and_hessian_of_every_kind_of_layer(case: Case) -> None:
-    identity = torch.eye(case.problem().size, dtype=torch.float64)
-    expected = dense_ggn(case.model, case.loss, case.batch, case.batchnorm)
-    assert_same(wc.GGN(case.problem()) @ identity, expected)
-    if hasattr(case.model, "0") and nn.utils.parametrize.is_parametrized(case.model[0]):
-        return  # weight_norm, which the Hessian refuses
-    expected = dense_hessian(case.model, case.loss, case.batch, case.batchnorm)
-    assert_same(wc.Hessian(case.problem()) @ identity, expected)
-
-
-@pytest.mark.parametrize("case", CASES)
-def test_factor_squares_to_the_ggn(case: Case) -> None:
-    a = Factor(wc.GGN(case.problem())).matrix()
-    assert_same(a.T @ a, dense_ggn(case.model, case.loss, case.batch, case.batchnorm))
 
 
 @pytest.mark.parametrize("kind", KINDS.values(), ids=KINDS)

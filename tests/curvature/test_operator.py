@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from typing import Any
 
 import pytest
@@ -10,7 +11,7 @@ from layer_zoo import LAYERS
 from loss_zoo import LOSSES
 from references import assert_same, dense_fisher, dense_ggn, dense_hessian
 from suites import assert_operator_conforms
-from torch import nn
+from torch import Tensor, nn
 from torch.utils.data import DataLoader, TensorDataset
 from zoo import ARCHITECTURES, Case, integers, mlp, normal, seeded, split
 
@@ -123,37 +124,27 @@ def test_tied_weights_are_found_under_any_of_their_names() -> None:
 
 
 @pytest.mark.parametrize("kind", [kind for kind in OPERATORS if kind != "fisher_sample"])  # it draws batch by batch
-@pytest.mark.parametrize("sizes", [[6], [3, 3], [4, 2], [1, 1, 1, 1, 1, 1]], ids=str)
-def test_batches_of_any_size_are_the_joined_data(case: Case, kind: str, sizes: list[int]) -> None:
+@pytest.mark.parametrize("sizes", [[6], [3, 3], [4, 2], [1, 1, 1, 1, 1, 1], "loader"], ids=str)
+def test_batches_of_any_size_are_the_joined_data(case: Case, kind: str, sizes: Any) -> None:
     build = OPERATORS[kind]
     joined = build(case.problem()).dense()
-    assert_same(build(case.problem(batches=split(case.batch, sizes))).dense(), joined, 1e-12)
+    ragged = DataLoader(TensorDataset(*case.batch), batch_size=4)
+    batches = ragged if sizes == "loader" else split(case.batch, sizes)
+    assert_same(build(case.problem(batches=batches)).dense(), joined, 1e-12)
 
 
-def test_a_ragged_loader_is_the_joined_data(case: Case) -> None:
-    loader = DataLoader(TensorDataset(*case.batch), batch_size=4)
-    expected = dense_hessian(case.model, case.loss, case.batch)
-    assert_same(wc.Hessian(case.problem(batches=loader)).dense(), expected)
-
-
-@pytest.mark.parametrize("name", ["ignore_index", "custom_ignore_index", "partial_ignore_index", "hidden_ignore_index"])
+@pytest.mark.parametrize(
+    "name", ["ignore_index", "custom_ignore_index", "partial_ignore_index", "hidden_ignore_index", "tokens_ignored"]
+)
 def test_unevenly_ignored_targets_are_weighted_as_in_the_joined_data(name: str) -> None:
     """A batch weighs as much as its targets that count: here 1 of 4 and 5 of 5."""
     case = LOSSES[name]()
-    batches = split(case.batch, [4, 5])
-    expected = dense_ggn(case.model, case.loss, case.batch)
+    batches = split(case.batch, [2, 1] if name == "tokens_ignored" else [4, 5])
+    ggn = dense_ggn(case.model, case.loss, case.batch)
+    fisher = dense_fisher(case.model, case.terms, case.batch, "data")
     for order in (batches, batches[::-1]):  # in the second order the first batch ignores nothing
-        assert_same(wc.GGN(case.problem(batches=order)).dense(), expected)
-        assert_same(
-            wc.Fisher(case.problem(batches=order), "data").dense(),
-            dense_fisher(case.model, case.terms, case.batch, "data"),
-        )
-
-
-def test_unevenly_ignored_tokens_are_weighted_as_in_the_joined_data() -> None:
-    case = LOSSES["tokens_ignored"]()
-    expected = dense_ggn(case.model, case.loss, case.batch)
-    assert_same(wc.GGN(case.problem(batches=split(case.batch, [2, 1]))).dense(), expected)
+        assert_same(wc.GGN(case.problem(batches=order)).dense(), ggn)
+        assert_same(wc.Fisher(case.problem(batches=order), "data").dense(), fisher)
 
 
 def test_batchnorm_takes_the_statistics_of_each_batch() -> None:
@@ -166,21 +157,22 @@ def test_batchnorm_takes_the_statistics_of_each_batch() -> None:
 # graphs
 
 
+EDITS: dict[str, Callable[[nn.Module, Tensor], Any]] = {
+    "in_place": lambda model, _x: model[0].weight.mul_(2),
+    "data": lambda model, _x: model[0].weight.data.mul_(2),
+    "assigned": lambda model, _x: setattr(model[0].weight, "data", 2 * model[0].weight.data),
+    "swapped": lambda model, _x: model[0].weight.data.copy_(model[0].weight.data[[1, 0, 2, 3, 4]]),  # the sum stays
+    "inputs": lambda _model, x: x.mul_(2),
+}
+
+
 @every_operator
-@pytest.mark.parametrize("edit", ["in_place", "data", "assigned", "swapped"])
-def test_a_changed_weight_gives_the_new_matrix(case: Case, build: Any, edit: str) -> None:
+@pytest.mark.parametrize("edit", EDITS.values(), ids=EDITS)
+def test_what_has_changed_gives_the_new_matrix(case: Case, build: Any, edit: Any) -> None:
     operator = build(case.problem())
     before = operator.dense()
-    weight = case.model[0].weight
     with torch.no_grad():
-        if edit == "in_place":
-            weight.mul_(2)
-        elif edit == "data":
-            weight.data.mul_(2)
-        elif edit == "assigned":
-            weight.data = 2 * weight.data
-        else:  # the sum of all weights stays as it is
-            weight.data.copy_(weight.data[[1, 0, 2, 3, 4]])
+        edit(case.model, case.batch[0])
     after = operator.dense()
     assert float((after - before).norm()) > 1e-3
     assert_same(after, build(case.problem()).dense(), 1e-13)
@@ -194,13 +186,6 @@ def test_changed_running_statistics_give_the_new_matrix() -> None:
     assert_same(operator.dense(), dense_hessian(case.model, case.loss, case.batch, "running"))
 
 
-def test_changed_data_give_the_new_matrix(case: Case) -> None:
-    operator = wc.Hessian(case.problem())
-    operator.dense()
-    case.batch[0].mul_(2)
-    assert_same(operator.dense(), dense_hessian(case.model, case.loss, case.batch))
-
-
 def test_one_batch_is_evaluated_once_for_many_products(case: Case) -> None:
     calls = []
     case.model[0].register_forward_hook(lambda *_: calls.append(1))
@@ -211,16 +196,12 @@ def test_one_batch_is_evaluated_once_for_many_products(case: Case) -> None:
     assert len(calls) == checked + 1
 
 
-def test_layers_without_influence_have_zero_curvature() -> None:
-    case = LAYERS["own_parameter"]()
-    assert float(wc.Hessian(case.problem()).layer("unused").dense().norm()) == 0
-    assert float(wc.GGN(case.problem()).layer("unused").dense().norm()) == 0
-
-
-def test_a_loss_linear_in_the_outputs_has_no_ggn(case: Case) -> None:
-    problem = wc.Problem(case.model, lambda f, y: f.mean(), case.batch)
-    assert float(wc.GGN(problem).dense().norm()) == 0
-    assert float(wc.Hessian(problem).dense().norm()) > 0
+def test_what_has_no_influence_has_no_curvature(case: Case) -> None:
+    for operator in (wc.Hessian, wc.GGN):
+        assert float(operator(LAYERS["own_parameter"]().problem()).layer("unused").dense().norm()) == 0
+    linear = wc.Problem(case.model, lambda f, y: f.mean(), case.batch)
+    assert float(wc.GGN(linear).dense().norm()) == 0
+    assert float(wc.Hessian(linear).dense().norm()) > 0
 
 
 def test_an_infinite_second_derivative_names_the_parameter() -> None:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections import UserDict
+from collections.abc import Callable
 from typing import Any
 
 import pytest
@@ -12,7 +13,7 @@ from layer_zoo import LAYERS
 from references import assert_same, categorical, dense_ggn, dense_hessian
 from torch import Tensor, nn
 from torch.utils.checkpoint import checkpoint
-from zoo import ARCHITECTURES, CLASSES, Case, cnn, integers, normal, seeded
+from zoo import ARCHITECTURES, CLASSES, Case, integers, normal, seeded
 
 import wellcond as wc
 from wellcond.errors import InvalidProblem
@@ -23,8 +24,31 @@ def case() -> Case:
     return ARCHITECTURES["cnn_batch"]()
 
 
-def assert_measured(model: nn.Module, case: Case) -> None:
-    """The wrapped model has the Hessian, the GGN and the layer names of the bare one."""
+# wrapped
+
+
+def compiled(model: nn.Module) -> Any:
+    return torch.compile(model, backend="eager")
+
+
+def compiled_in_place(model: nn.Module) -> nn.Module:
+    model.compile(backend="eager")
+    return model
+
+
+@pytest.mark.usefixtures("process_group")
+@pytest.mark.parametrize(
+    "wrap",
+    [
+        lambda model: model, compiled, compiled_in_place, nn.parallel.DistributedDataParallel, nn.DataParallel,
+        lambda model: compiled(nn.DataParallel(model)),
+    ],
+    ids=["bare", "compiled", "compiled_in_place", "distributed", "data_parallel", "compiled_data_parallel"],
+)  # fmt: skip
+def test_a_wrapped_model_is_measured_as_the_module_inside(case: Case, wrap: Callable[[nn.Module], nn.Module]) -> None:
+    """With the Hessian, the GGN and the layer names of the bare one."""
+    model = wrap(case.model)
+    model(case.batch[0])  # compiled models have been compiled
     problem = wc.Problem(model, case.loss, [case.batch], case.batchnorm)
     assert list(problem.params) == [name for name, _ in case.model.named_parameters()]
     v = normal(problem.size)
@@ -32,21 +56,6 @@ def assert_measured(model: nn.Module, case: Case) -> None:
     assert_same(wc.GGN(problem) @ v, dense_ggn(case.model, case.loss, case.batch, case.batchnorm) @ v)
     assert list(wc.conditioning(problem)) == ["0", "4", "7"]
     assert list(wc.neurons(problem)) == ["0", "4"]
-
-
-# wrapped
-
-
-def test_a_compiled_model_is_measured_as_the_module_inside(case: Case) -> None:
-    compiled = torch.compile(case.model, backend="eager")
-    compiled(case.batch[0])
-    assert_measured(compiled, case)
-
-
-def test_a_model_compiled_in_place_is_measured_eagerly(case: Case) -> None:
-    case.model.compile(backend="eager")
-    case.model(case.batch[0])
-    assert_measured(case.model, case)
 
 
 def test_compiled_parts_are_measured_eagerly(case: Case) -> None:
@@ -63,16 +72,6 @@ def test_compiled_parts_are_measured_eagerly(case: Case) -> None:
     assert backend_calls == []
     case.model(case.batch[0])
     assert len(backend_calls) == 1  # and afterwards it is compiled again
-
-
-@pytest.mark.usefixtures("process_group")
-def test_a_distributed_model_is_measured_as_the_module_inside(case: Case) -> None:
-    assert_measured(nn.parallel.DistributedDataParallel(case.model), case)
-
-
-def test_a_data_parallel_model_is_measured_as_the_module_inside(case: Case) -> None:
-    assert_measured(nn.DataParallel(case.model), case)
-    assert_measured(torch.compile(nn.DataParallel(case.model), backend="eager"), case)
 
 
 # in the surroundings of a training script
@@ -191,9 +190,3 @@ def test_a_model_with_several_outputs_has_a_hessian_but_no_ggn() -> None:
     assert list(wc.conditioning(problem)) == ["fc1", "fc2"]
     with pytest.raises(InvalidProblem, match=r"no Jacobian of its outputs.*the Hessian works"):
         wc.GGN(problem).dense()
-
-
-def test_a_cnn_without_any_wrapper_is_what_the_others_are_compared_with() -> None:
-    case = ARCHITECTURES["cnn_batch"]()
-    assert isinstance(case.model, type(cnn()))
-    assert_measured(case.model, case)

@@ -10,7 +10,7 @@ import torch.nn.functional as F
 from layer_references import layer_gradients, row_moment
 from references import assert_same, categorical, dense_ggn, dense_hessian
 from torch import Tensor, nn
-from zoo import CLASSES, integers, normal
+from zoo import CLASSES, flattened_cross_entropy, integers, normal
 
 import wellcond as wc
 from wellcond.errors import InvalidProblem
@@ -29,21 +29,17 @@ TOKENS, NEXT = integers(5, 3, 4), integers(5, 3, 4, seed=1)
 
 
 def token_loss(outputs: Any, targets: Tensor) -> Tensor:
-    return F.cross_entropy(outputs.logits.flatten(0, 1), targets.flatten())
+    return flattened_cross_entropy(outputs.logits, targets)
 
 
-def plain_token_loss(logits: Tensor, targets: Tensor) -> Tensor:
-    return F.cross_entropy(logits.flatten(0, 1), targets.flatten())
-
-
-@pytest.mark.parametrize("loss", [token_loss, plain_token_loss], ids=["of_the_output_object", "of_the_logits"])
+@pytest.mark.parametrize("loss", [token_loss, flattened_cross_entropy], ids=["of_the_output_object", "of_the_logits"])
 def test_a_language_model_takes_a_loss_of_its_output_or_of_its_logits(transformers: Any, loss: Any) -> None:
     model = gpt2(transformers)
     problem = wc.Problem(model, loss, [({"input_ids": TOKENS}, NEXT)])
     v = normal(problem.size)
     batch = ({"input_ids": TOKENS}, NEXT)
-    assert_same(wc.Hessian(problem) @ v, dense_hessian(model, plain_token_loss, batch) @ v)
-    expected = dense_ggn(model, plain_token_loss, batch) @ v
+    assert_same(wc.Hessian(problem) @ v, dense_hessian(model, flattened_cross_entropy, batch) @ v)
+    expected = dense_ggn(model, flattened_cross_entropy, batch) @ v
     assert_same(wc.GGN(problem) @ v, expected)
     assert_same(wc.Fisher(problem) @ v, expected)
 
@@ -86,7 +82,7 @@ def test_factors_of_a_language_models_layers(transformers: Any, labels: Any) -> 
 def test_the_gram_side_of_a_language_model(transformers: Any) -> None:
     model = gpt2(transformers)
     problem = wc.Problem(model, token_loss, [({"input_ids": TOKENS}, NEXT)])
-    expected = dense_ggn(model, plain_token_loss, ({"input_ids": TOKENS}, NEXT))
+    expected = dense_ggn(model, flattened_cross_entropy, ({"input_ids": TOKENS}, NEXT))
     found = wc.spectrum(wc.Fisher(problem))
     assert found.side == "gram"
     assert_same(found.values, torch.linalg.eigvalsh(expected))

@@ -10,7 +10,7 @@ import torch
 import torch.nn.functional as F
 from loss_zoo import LOSSES, OTHER_LOSSES
 from torch import Tensor, nn
-from zoo import Case, integers, normal
+from zoo import flattened_cross_entropy, integers, normal
 
 from wellcond.problem.likelihoods import Bernoulli, CrossEntropy, Gaussian, Likelihood
 from wellcond.problem.losses import explains, recognise
@@ -41,15 +41,10 @@ def test_cross_entropy_however_it_is_written(loss: Any) -> None:
     ("loss", "outputs", "targets", "expected"),
     [
         (nn.CrossEntropyLoss(), SEQUENCE.transpose(1, 2), TOKENS, CrossEntropy(1)),
-        (lambda f, y: F.cross_entropy(f.flatten(0, 1), y.flatten()), SEQUENCE, TOKENS, CrossEntropy(-1)),
+        (flattened_cross_entropy, SEQUENCE, TOKENS, CrossEntropy(-1)),
         (lambda f, y: F.cross_entropy(f.flatten(0, 1), y), SEQUENCE, TOKENS.flatten(), CrossEntropy(-1)),
         (nn.CrossEntropyLoss(), normal(2, 3, 3), integers(3, 2, 3), CrossEntropy(1)),
-        (
-            lambda f, y: F.cross_entropy(f.flatten(0, 1), y.flatten()),
-            normal(2, 3, 3),
-            integers(3, 2, 3),
-            CrossEntropy(-1),
-        ),
+        (flattened_cross_entropy, normal(2, 3, 3), integers(3, 2, 3), CrossEntropy(-1)),
         (nn.CrossEntropyLoss(ignore_index=1), LOGITS, LABELS, CrossEntropy(1, 1)),
         (functools.partial(F.cross_entropy, ignore_index=2), LOGITS, LABELS, CrossEntropy(1, 2)),
         (lambda f, y: F.cross_entropy(f, y, ignore_index=0), LOGITS, LABELS, CrossEntropy(1, 0)),
@@ -63,29 +58,27 @@ def test_the_classes_and_what_is_ignored_are_found(loss: Any, outputs: Tensor, t
     assert found(loss, outputs, targets) == expected
 
 
+HARD, SOFT = VALUES.sign().clamp_min(0), VALUES.sigmoid()
+
+
 @pytest.mark.parametrize(
-    ("loss", "scale"),
+    ("loss", "targets", "kind", "scale"),
     [
-        (nn.MSELoss(), 1 / 3),
-        (lambda f, y: (f - y).square().sum(1).mean(), 1.0),
-        (lambda f, y: 0.5 * (f - y).square().sum() / len(f), 0.5),
-        (lambda f, y: 10 * F.mse_loss(f, y), 10 / 3),
+        (nn.MSELoss(), VALUES, Gaussian, 1 / 3),
+        (lambda f, y: (f - y).square().sum(1).mean(), VALUES, Gaussian, 1.0),
+        (lambda f, y: 0.5 * (f - y).square().sum() / len(f), VALUES, Gaussian, 0.5),
+        (lambda f, y: 10 * F.mse_loss(f, y), VALUES, Gaussian, 10 / 3),
+        (nn.BCEWithLogitsLoss(), HARD, Bernoulli, 1 / 3),
+        (nn.BCEWithLogitsLoss(), SOFT, Bernoulli, 1 / 3),
+        (lambda f, y: 3 * F.binary_cross_entropy_with_logits(f, y), HARD, Bernoulli, 1.0),
+        (lambda f, y: 3 * F.binary_cross_entropy_with_logits(f, y), SOFT, Bernoulli, 1.0),
     ],
 )
-def test_squared_error_is_a_gaussian_of_some_width(loss: Any, scale: float) -> None:
-    likelihood = found(loss, LOGITS, VALUES)
-    assert isinstance(likelihood, Gaussian)
-    assert likelihood.scale == pytest.approx(scale, rel=1e-12)
-
-
-@pytest.mark.parametrize(
-    ("loss", "scale"),
-    [(nn.BCEWithLogitsLoss(), 1 / 3), (lambda f, y: 3 * F.binary_cross_entropy_with_logits(f, y), 1.0)],
-)
-@pytest.mark.parametrize("targets", [VALUES.sign().clamp_min(0), VALUES.sigmoid()], ids=["hard", "soft"])
-def test_binary_cross_entropy_is_bernoulli(loss: Any, scale: float, targets: Tensor) -> None:
+def test_squared_error_is_gaussian_and_binary_cross_entropy_bernoulli(
+    loss: Any, targets: Tensor, kind: Any, scale: float
+) -> None:
     likelihood = found(loss, LOGITS, targets)
-    assert isinstance(likelihood, Bernoulli)
+    assert isinstance(likelihood, kind)
     assert likelihood.scale == pytest.approx(scale, rel=1e-12)
 
 
@@ -115,24 +108,15 @@ def test_other_losses_are_not_mistaken_for_a_likelihood(loss: Any, outputs: Tens
 @pytest.mark.parametrize("name", LOSSES)
 def test_a_likelihoods_mean_is_the_loss_it_was_recognised_by(name: str) -> None:
     case = LOSSES[name]()
-    outputs = case.model(case.batch[0]).detach()
-    likelihood = found(case.loss, outputs, case.batch[1])
+    targets, outputs = case.batch[1], case.model(case.batch[0]).detach()
+    likelihood = found(case.loss, outputs, targets)
     assert likelihood is not None
+    assert likelihood.terms(outputs, targets) == len(list(case.terms(outputs, targets)))
     other = outputs + normal(*outputs.shape, seed=3)
-    assert float(likelihood.mean(other, case.batch[1])) == pytest.approx(
-        float(case.loss(other, case.batch[1])), rel=1e-12
-    )
-    assert explains(likelihood, case.loss(other, case.batch[1]), other, case.batch[1])
-    assert not explains(likelihood, 1.01 * case.loss(other, case.batch[1]), other, case.batch[1])
-
-
-@pytest.mark.parametrize("name", LOSSES)
-def test_a_likelihood_counts_the_terms_of_the_mean(name: str) -> None:
-    case: Case = LOSSES[name]()
-    outputs = case.model(case.batch[0]).detach()
-    likelihood = found(case.loss, outputs, case.batch[1])
-    assert likelihood is not None
-    assert likelihood.terms(outputs, case.batch[1]) == len(list(case.terms(outputs, case.batch[1])))
+    loss = case.loss(other, targets)
+    assert float(likelihood.mean(other, targets)) == pytest.approx(float(loss), rel=1e-12)
+    assert explains(likelihood, loss, other, targets)
+    assert not explains(likelihood, 1.01 * loss, other, targets)
 
 
 @pytest.mark.parametrize("name", OTHER_LOSSES)
