@@ -33,8 +33,17 @@ def growth(device: str) -> dict[str, Any]:
             measured[name] = {"sizes": chosen, "seconds": seconds, "slope": slope(chosen, seconds)}
             print(f"{name:22s} against {axis:9s} slope {measured[name]['slope']:.2f}  {seconds}", flush=True)
         results["axes"][axis] = measured
-    results["million parameters, exact Fisher spectrum"] = _million(clock, device)
-    results["ResNet-1202, layer table"] = _very_deep(clock, device)
+    million = _problem([784, 700, 500, 300, 10], 200, device)
+    results["million parameters, exact Fisher spectrum"] = {"examples": 200} | _large(
+        clock, million, lambda: wc.spectrum(wc.Fisher(million)),
+        lambda found: {"side": found.side, "eigenvalues": len(found.values), "lambda_max": found.lambda_max},
+    )  # fmt: skip
+    generator = torch.Generator().manual_seed(0)
+    batch = torch.randn(16, 3, 32, 32, generator=generator), torch.randint(0, 10, (16,), generator=generator)
+    deep = wc.Problem(resnet(1202, seed=0).to(device), nn.CrossEntropyLoss(), batch)
+    results["ResNet-1202, layer table"] = {"batch": 16} | _large(
+        clock, deep, lambda: wc.conditioning(deep), lambda found: {"layers": len(found)}
+    )
     return results
 
 
@@ -70,29 +79,16 @@ def _problem(sizes: list[int], examples: int, device: str) -> wc.Problem:
     return wc.Problem(mlp(sizes, init="he", seed=0).to(device), nn.CrossEntropyLoss(), (x, y))
 
 
-def _million(clock: Clock, device: str) -> dict[str, Any]:
-    problem = _problem([784, 700, 500, 300, 10], 200, device)
+def _large(
+    clock: Clock, problem: wc.Problem, measure: Callable[[], Any], facts: Callable[[Any], dict[str, Any]]
+) -> dict[str, Any]:
+    """Seconds, peak memory and facts of one measurement of a large network."""
     found: dict[str, Any] = {}
 
     def run() -> None:
-        found["seconds"], spectrum = clock(lambda: wc.spectrum(wc.Fisher(problem)))
-        found.update(side=spectrum.side, eigenvalues=len(spectrum.values), lambda_max=spectrum.lambda_max)
+        seconds, result = clock(measure)
+        found.update(seconds=seconds, **facts(result))
 
-    memory = peak_memory(run, device)
-    print(f"million parameters: {problem.size:,}, {found}, {memory} GiB", flush=True)
-    return {"parameters": problem.size, "examples": 200, "peak_GiB": memory, **found}
-
-
-def _very_deep(clock: Clock, device: str) -> dict[str, Any]:
-    generator = torch.Generator().manual_seed(0)
-    batch = torch.randn(16, 3, 32, 32, generator=generator), torch.randint(0, 10, (16,), generator=generator)
-    problem = wc.Problem(resnet(1202, seed=0).to(device), nn.CrossEntropyLoss(), batch)
-    found: dict[str, Any] = {}
-
-    def run() -> None:
-        found["seconds"], table = clock(lambda: wc.conditioning(problem))
-        found["layers"] = len(table)
-
-    memory = peak_memory(run, device)
-    print(f"ResNet-1202: {found}, {memory} GiB", flush=True)
-    return {"parameters": problem.size, "batch": 16, "peak_GiB": memory, **found}
+    memory = peak_memory(run, str(problem.device))
+    print(f"{problem.size:,} parameters: {found}, {memory} GiB", flush=True)
+    return {"parameters": problem.size, "peak_GiB": memory, **found}

@@ -98,14 +98,6 @@ class Network(nn.Module):
         return head(h)
 
 
-@dataclass(frozen=True)
-class Measured:
-    """λ_max, and ‖mean_x ∇f‖² of every layer's weights: the term that all pairs of examples have on average."""
-
-    lambda_max: float
-    terms: list[float]
-
-
 def measured(
     architecture: Architecture,
     variant: str,
@@ -113,7 +105,8 @@ def measured(
     device: str = "cpu",
     examples: int = EXAMPLES,
     inputs: Tensor | None = None,
-) -> Measured:
+) -> tuple[float, list[float]]:
+    """λ_max, and ‖mean_x ∇f‖² of every layer's weights: the term that all pairs of examples have on average."""
     network = Network(architecture, variant == "detached", seed).to(device)
     if inputs is None:
         generator = torch.Generator().manual_seed(1000 + seed)
@@ -124,7 +117,7 @@ def measured(
     problem = wc.Problem(network, nn.MSELoss(), (x, torch.zeros(examples, 1, device=device)))
     # MSELoss has twice the curvature of ½(f − y)²
     largest = wc.eigenvalues(wc.GGN(problem, layers=list(weights)), k=1, tol=1e-3).values[-1] / 2
-    return Measured(float(largest), [float(g.square().sum()) for g in mean_gradients])
+    return float(largest), [float(g.square().sum()) for g in mean_gradients]
 
 
 @dataclass(frozen=True)
@@ -153,11 +146,11 @@ def compared(case: Case, seeds: int, examples: int, device: str) -> dict[str, An
     """Means over random networks beside the prediction for as many examples, and for very many."""
     architecture = Architecture.parse(case.line)
     networks = [measured(architecture, case.variant, seed, device, examples) for seed in range(seeds)]
-    found = [network.lambda_max for network in networks]
+    found = [lambda_max for lambda_max, _ in networks]
     mean = statistics.mean(found)
     prediction = predict(architecture, variant=case.variant, examples=examples)
     terms = {
-        layer.name: {"measured": statistics.mean(n.terms[k] for n in networks), "predicted": layer.term}
+        layer.name: {"measured": statistics.mean(terms[k] for _, terms in networks), "predicted": layer.term}
         for k, layer in enumerate(prediction.layers)
     }
     result = {
@@ -205,11 +198,8 @@ def real_inputs(data: str, width: int, seeds: int, examples: int, device: str) -
         for scale, x in {"in [0, 1]": pixels, "standardised": (pixels - pixels.mean()) / pixels.std()}.items():
             for words, variant in (("vanilla", "batch"), ("bn", "detached"), ("bn", "batch")):
                 architecture = Architecture.parse(f"fc {x.shape[1]}-{width}-{width}-{width}-1 {words}")
-                found = [measured(architecture, variant, seed, device, inputs=x).lambda_max for seed in range(seeds)]
-                predicted, mean = (
-                    predict(architecture, variant=variant, inputs=x.double()).lambda_max,
-                    statistics.mean(found),
-                )
+                mean = statistics.mean(measured(architecture, variant, s, device, inputs=x)[0] for s in range(seeds))
+                predicted = predict(architecture, variant=variant, inputs=x.double()).lambda_max
                 result = {"inputs": f"{name}, {scale}", "norm": words, "variant": variant, "measured": mean}
                 result |= {"predicted": predicted, "error": predicted / mean - 1, "target": 0.15}
                 error = f"{100 * result['error']:+.1f} %"
@@ -228,26 +218,24 @@ def main() -> None:
     options = parser.parse_args()
     begin = time.perf_counter()
     if options.quick:
-        examples, gammas, widths = 100, (0.3, 1.0), (100, 200, 400)
-        chosen = cases(200, ("20-30-40", "30-60-90"), gammas)
+        examples, width, widths = 100, 200, (100, 200, 400)
+        chosen = cases(width, ("20-30-40", "30-60-90"), (0.3, 1.0))
     else:
-        examples, widths = EXAMPLES, WIDTHS
-        chosen = cases(1000, ("30-60-90", "200-300-400"), GAMMAS)
+        examples, width, widths = EXAMPLES, 1000, WIDTHS
+        chosen = cases(width, ("30-60-90", "200-300-400"), GAMMAS)
     print(f"  {'network':44s} {'variant':9s} {'measured':>9s} {'predicted':>9s}    error  (target)")
     results = [compared(case, options.seeds, examples, options.device) for case in chosen]
     by_width = against_width(widths, options.seeds, examples, options.device)
-    width = 200 if options.quick else 1000
     real = real_inputs(options.data, width, options.seeds, examples, options.device) if options.data else []
-    results += real
-    met = sum(abs(result["error"]) <= result["target"] for result in results)
-    print(f"  {met} of {len(results)} within their target, {time.perf_counter() - begin:.0f} s")
+    met = sum(abs(result["error"]) <= result["target"] for result in results + real)
+    print(f"  {met} of {len(results) + len(real)} within their target, {time.perf_counter() - begin:.0f} s")
     options.out.mkdir(parents=True, exist_ok=True)
     path = options.out / f"meanfield_accuracy_{options.device}{'_quick' if options.quick else ''}.json"
     record = {
         "environment": environment(options.device),
         "examples": examples,
         "seeds": options.seeds,
-        "results": results[: len(results) - len(real)],
+        "results": results,
         "real_inputs": real,
         "against_width": by_width,
     }

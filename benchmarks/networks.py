@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import copy
 from dataclasses import dataclass
 
 import torch
@@ -32,8 +33,6 @@ class Network:
         torch.autograd.grad(self.loss(self.model(self.x), self.y), list(self.model.parameters()))
 
     def to(self, dtype: torch.dtype) -> Network:
-        import copy
-
         return Network(self.name, copy.deepcopy(self.model).to(dtype), self.x.to(dtype), self.y)
 
 
@@ -46,12 +45,8 @@ def networks(device: str, seed: int = 0) -> list[Network]:
         (f"MLP 784-256x7-10, batch 512 ({device})", deep, torch.randn(512, 784, generator=generator)),
         (f"ResNet-20, batch 128 ({device})", residual, torch.randn(128, 3, 32, 32, generator=generator)),
     ]
+    labels = [torch.randint(0, 10, (len(x),), generator=generator) for *_, x in made]
     return [
-        Network(
-            name,
-            model.eval().to(device),
-            x.to(device),
-            torch.randint(0, 10, (len(x),), generator=generator).to(device),
-        )
-        for name, model, x in made
+        Network(name, model.eval().to(device), x.to(device), y.to(device))
+        for (name, model, x), y in zip(made, labels, strict=True)
     ]
