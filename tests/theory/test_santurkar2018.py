@@ -22,10 +22,7 @@ import wellcond as wc
 
 Loss = Callable[[Tensor], Tensor]
 
-SEEDS_AND_SIZES = [(0, 4), (1, 9), (2, 32)]
-"""(seed, m)"""
-
-every_size = pytest.mark.parametrize(("seed", "m"), SEEDS_AND_SIZES)
+every_size = pytest.mark.parametrize(("seed", "m"), [(0, 4), (1, 9), (2, 32)])
 
 
 def batchnorm(gamma: float, beta: float) -> nn.Module:
@@ -40,14 +37,13 @@ class Unit:
     """The quantities of the source for one unit, named as there; L̂ is the loss with BN before it."""
 
     def __init__(self, y: Tensor, gamma: float, beta: float, loss: Loss) -> None:
-        self.y, self.gamma, self.m = y, gamma, len(y)
+        self.y, self.gamma, self.m, self.loss = y, gamma, len(y), loss
         self.sigma = float(y.std(correction=0))
         self.y_hat = (y - y.mean()) / self.sigma
         self.bn = batchnorm(gamma, beta)
         self.g = jacobian(loss, self.normalised(y))
         self.H = hessian(loss, self.normalised(y))
-        self.gradient = jacobian(lambda y: loss(self.normalised(y)), y)
-        self.hessian = hessian(lambda y: loss(self.normalised(y)), y)
+        self.gradient, self.hessian = (of(lambda y: loss(self.normalised(y)), y) for of in (jacobian, hessian))
         self.g_bar = self.g - self.g.mean()
         self.g_y = float(self.g @ self.y_hat)
         self.I, self.M = torch.eye(self.m, dtype=torch.float64), torch.ones(self.m, self.m, dtype=torch.float64)
@@ -57,6 +53,10 @@ class Unit:
     def normalised(self, y: Tensor) -> Tensor:
         """z"""
         return self.bn(y[:, None])[:, 0]
+
+    def of_weights(self, X: Tensor) -> Loss:
+        """L̂ of the weights w of a linear layer with the inputs X, y = Xw."""
+        return lambda w: self.loss(self.normalised(X @ w))
 
     def curvature(self) -> float:
         """∇L̂ᵀ (∂²L̂/∂y²) ∇L̂, the left side of theorem 4.2."""
@@ -154,10 +154,6 @@ def theorem_4_4(u: Unit, lam: float) -> float:
     return u.gamma**2 / u.sigma**2 * (g_j - lam**2 * u.m * mu_g**2 - lam**2 / u.m * u.g_y**2)
 
 
-def weight_gradient(u: Unit, X: Tensor, weight: Tensor, loss: Loss) -> Tensor:
-    return jacobian(lambda w: loss(u.normalised(X @ w)), weight)
-
-
 @every_size
 @pytest.mark.parametrize("d", [2, 6, 40])
 @pytest.mark.parametrize("lam", [0.3, 4.0])
@@ -165,9 +161,9 @@ def test_theorem_4_4_with_consistent_squares_bounds_every_input(seed: int, m: in
     """Eqs. 11 to 17: ∇_W L̂ = Xᵀ∇_y L̂, so ‖∇_W L̂‖² ≤ ‖X‖₂²‖∇_y L̂‖²."""
     X = normal(m, d, seed=seed + 40)
     X *= lam / float(torch.linalg.matrix_norm(X, 2))
-    weight, loss = normal(d, seed=seed + 50), bent(m, seed)
-    u = Unit(X @ weight, 0.7, 0.3, loss)
-    gradient = weight_gradient(u, X, weight, loss)
+    weight = normal(d, seed=seed + 50)
+    u = Unit(X @ weight, 0.7, 0.3, bent(m, seed))
+    gradient = jacobian(u.of_weights(X), weight)
     assert_same(X.T @ u.gradient, gradient, 1e-11)
     assert float(gradient @ gradient) <= theorem_4_4(u, lam) * (1 + 1e-11)
 
@@ -176,12 +172,12 @@ def test_theorem_4_4_with_consistent_squares_bounds_every_input(seed: int, m: in
 @pytest.mark.parametrize("lam", [0.3, 4.0])
 def test_theorem_4_4_is_attained_where_the_inputs_are_isotropic(seed: int, m: int, lam: float) -> None:
     """X Xᵀ = λ²I attains both maxima, g_j (eq. 18) and ĝ_j: the theorem is an equality."""
-    u, loss = unit(seed, m), bent(m, seed)
+    u = unit(seed, m)
     X = lam * orthonormal_rows(m, m + 3, seed + 40)
-    with_bn = weight_gradient(u, X, X.T @ u.y / lam**2, loss)
+    with_bn = jacobian(u.of_weights(X), X.T @ u.y / lam**2)
     assert float(with_bn @ with_bn) == pytest.approx(theorem_4_4(u, lam), rel=1e-10)
     z = u.normalised(u.y).detach()
-    without = jacobian(lambda w: loss(X @ w), X.T @ z / lam**2)
+    without = jacobian(lambda w: u.loss(X @ w), X.T @ z / lam**2)
     assert float(without @ without) == pytest.approx(lam**2 * float(u.g @ u.g), rel=1e-11)
 
 
@@ -191,7 +187,7 @@ def test_theorem_4_4_as_printed_is_not_an_upper_bound(seed: int, m: int) -> None
     base = bent(m, seed)
 
     def printed_over_true(scale: float) -> float:
-        u = Unit(2.5 * normal(m, seed=seed) + 1.0, 0.7, 0.3, lambda z: scale * base(z))
+        u = Unit(unit(seed, m).y, 0.7, 0.3, lambda z: scale * base(z))
         g_j = float(u.g @ u.g)  # λ = 1
         printed = u.gamma**2 / u.sigma**2 * (g_j**2 - m * float(u.g.mean()) ** 2 - u.g_y**2)
         return printed / theorem_4_4(u, 1.0)
@@ -247,9 +243,9 @@ def test_equations_34_to_42_the_hessian_through_batchnorm_is_exact(
 
 @every_size
 def test_equations_24_to_30_the_parts_of_the_hessian(seed: int, m: int) -> None:
-    u, loss = unit(seed, m), bent(m, seed)
+    u = unit(seed, m)
     z = u.normalised(u.y).detach()
-    gradient = torch.func.grad(loss)
+    gradient = torch.func.grad(u.loss)
 
     def y_hat(z: Tensor) -> Tensor:
         return (z - 0.3) / u.gamma
@@ -364,25 +360,21 @@ def test_theorem_4_2_second_part_needs_its_assumption(seed: int, m: int) -> None
 # C.3: smoothness in the weights
 
 
-def weight_curvature(u: Unit, X: Tensor, weight: Tensor, loss: Loss) -> float:
+def weight_curvature(u: Unit, X: Tensor, weight: Tensor) -> float:
     """β, eq. 56, with autograd's own gradient and Hessian of the weights."""
-
-    def of_weights(w: Tensor) -> Tensor:
-        return loss(u.normalised(X @ w))
-
-    gradient = jacobian(of_weights, weight)
-    return float(gradient @ hessian(of_weights, weight) @ gradient)
+    gradient, curvature = (of(u.of_weights(X), weight) for of in (jacobian, hessian))
+    return float(gradient @ curvature @ gradient)
 
 
 @every_size
 def test_equations_52_to_57_the_hessian_of_the_weights(seed: int, m: int) -> None:
     """Eq. 57 needs the centred gradient and γ²/σ²; as printed it has neither."""
-    X, weight, loss = normal(m, 6, seed=seed + 40), normal(6, seed=seed + 50), bent(m, seed)
-    u = Unit(X @ weight, 0.7, 0.3, loss)
-    assert_same(X.T @ u.hessian @ X, hessian(lambda w: loss(u.normalised(X @ w)), weight), 1e-9)
-    assert_same(X.T @ hessian(loss, X @ weight) @ X, hessian(lambda w: loss(X @ w), weight), 1e-11)
+    X, weight = normal(m, 6, seed=seed + 40), normal(6, seed=seed + 50)
+    u = Unit(X @ weight, 0.7, 0.3, bent(m, seed))
+    assert_same(X.T @ u.hessian @ X, hessian(u.of_weights(X), weight), 1e-9)
+    assert_same(X.T @ hessian(u.loss, X @ weight) @ X, hessian(lambda w: u.loss(X @ w), weight), 1e-11)
     inner, Q = X @ X.T @ u.hessian @ X @ X.T, u.I - u.YY / m
-    beta = weight_curvature(u, X, weight, loss)
+    beta = weight_curvature(u, X, weight)
     assert u.gamma**2 / u.sigma**2 * float(u.g_bar @ Q @ inner @ Q @ u.g_bar) == pytest.approx(beta, rel=1e-8)
     assert abs(float(u.g @ Q @ inner @ Q @ u.g) - beta) > 1e-2 * abs(beta)
 
@@ -394,7 +386,7 @@ def test_equations_40_to_54_seen_through_the_hessian_of_a_problem() -> None:
     model = nn.Sequential(nn.Linear(d, 1, bias=False).double(), batchnorm(0.7, 0.3))
     u = Unit(model[0](X)[:, 0].detach(), 0.7, 0.3, lambda z: F.binary_cross_entropy_with_logits(z, targets[:, 0]))
     problem = wc.Problem(model, nn.BCEWithLogitsLoss(), (X, targets), batchnorm="batch")
-    found = wc.Hessian(problem, params=["0.weight"]).dense()
+    found = wc.Hessian(problem, layers="0.weight").dense()
     assert_same(found, X.T @ equations_40_to_42(u) @ X, 1e-10)
 
 
@@ -404,12 +396,7 @@ def test_theorem_c_1_holds_where_the_inputs_are_isotropic(seed: int, m: int, lam
     """X Xᵀ = λ²I, as eq. 58 has it: both sides are those of theorem 4.2 times λ⁴, for an H and γ as there."""
     u = preserving_relative_norms(seed, m, 0.8)
     X = lam * orthonormal_rows(m, m + 3, seed + 40)
-    z = u.normalised(u.y).detach()
-
-    def loss(at: Tensor) -> Tensor:
-        return u.g @ (at - z) + 0.5 * (at - z) @ u.H @ (at - z)
-
-    with_bn = weight_curvature(u, X, X.T @ u.y / lam**2, loss)
+    with_bn = weight_curvature(u, X, X.T @ u.y / lam**2)
     gradient, curvature = X.T @ u.g, X.T @ u.H @ X
     without = float(gradient @ curvature @ gradient)
     assert with_bn == pytest.approx(lam**4 * u.curvature(), rel=1e-9)
@@ -433,7 +420,6 @@ def test_theorem_c_1_as_printed_fails(seed: int, m: int) -> None:
     g *= 2 * sigma * math.sqrt(m) / g.norm()
     eye = torch.eye(m, dtype=torch.float64)
     u = prescribed(y, sigma, g, eye)
-    z = u.normalised(y).detach()
     right = float(g @ g)  # λ = 1
     assert abs(u.separation()) < 1e-12 * right
     assert u.curvature() == pytest.approx(right, rel=1e-10)
@@ -441,9 +427,7 @@ def test_theorem_c_1_as_printed_fails(seed: int, m: int) -> None:
     tilted = math.cos(math.pi / 6) * g / g.norm() - math.sin(math.pi / 6) * y_hat / math.sqrt(m)
     X = 0.999 * torch.outer(tilted, tilted) + 1e-3 * eye  # invertible, so that some weight gives y
     assert float(torch.linalg.matrix_norm(X, 2)) <= 1 + 1e-12
-    weight = torch.linalg.solve(X, y)
-    with_bn = weight_curvature(u, X, weight, lambda at: g @ (at - z) + 0.5 * (at - z) @ (at - z))
-    assert with_bn > 1.5 * right
+    assert weight_curvature(u, X, torch.linalg.solve(X, y)) > 1.5 * right
 
 
 # C.4: initialisation
@@ -467,11 +451,8 @@ def test_lemma_4_5_an_optimum_along_the_ray_is_closer(seed: int, size: int) -> N
 
 @pytest.mark.parametrize("a", [1e-3, 0.5, 40.0])
 def test_lemma_4_5_scaling_the_weights_by_a_positive_number_leaves_the_loss_with_batchnorm_alone(a: float) -> None:
-    X, weight, loss, bn = normal(9, 5), normal(5, seed=1), bent(9, 0), batchnorm(0.7, 0.3)
-
-    def of_weights(w: Tensor) -> Tensor:
-        return loss(bn((X @ w)[:, None])[:, 0])
-
+    X, weight = normal(9, 5), normal(5, seed=1)
+    of_weights = unit(0, 9).of_weights(X)
     assert float(of_weights(a * weight)) == pytest.approx(float(of_weights(weight)), rel=1e-12)
     assert_same(jacobian(of_weights, a * weight), jacobian(of_weights, weight) / a, 1e-10)
 
@@ -480,8 +461,7 @@ def test_lemma_4_5_needs_a_positive_correlation() -> None:
     """BN(−y) = −BN(y), so −W* is no optimum; the ray of W* is then closest to W₀ at 0, farther than the bound."""
     y, bn = normal(9, 1), batchnorm(0.7, 0.0)
     assert_same(bn(-y), -bn(y), 1e-12)
-    optimum = normal(6, seed=1)
-    start = normal(6, seed=2)
+    optimum, start = normal(6, seed=1), normal(6, seed=2)
     start *= -torch.sign(start @ optimum)
     bound = (start - optimum).square().sum() - (optimum.square().sum() - optimum @ start) ** 2 / optimum.square().sum()
     ray = torch.linspace(0, 5, 501, dtype=torch.float64)
@@ -494,14 +474,13 @@ def test_lemma_4_5_needs_an_optimum_that_both_networks_share() -> None:
     So it is for least squares with an intercept, where both maximise the correlation with the targets. It is not
     for logistic regression: scale invariance says that kW* is as good as W*, not that W* is an optimum.
     """
-    X, bn = normal(40, 3), batchnorm(0.7, 0.3)
+    X = normal(40, 3)
     X1 = torch.cat([X, torch.ones(40, 1, dtype=torch.float64)], 1)
-    noise = normal(40, seed=1)
-    targets = X @ normal(3, seed=2) + noise
+    targets = X @ normal(3, seed=2) + normal(40, seed=1)
     labels = (targets > 0).double()
 
     def slope(loss: Loss, optimum: Tensor) -> float:
-        return float(jacobian(lambda w: loss(bn((X @ w)[:, None])[:, 0]), optimum[:3]).norm())
+        return float(jacobian(Unit(targets, 0.7, 0.3, loss).of_weights(X), optimum[:3]).norm())
 
     def squares(f: Tensor) -> Tensor:
         return F.mse_loss(f, targets)
