@@ -1,9 +1,13 @@
-"""Networks made by hand, for every test of a report."""
+"""Networks made by hand and what is drawn of them, for every test of a report."""
 
 from __future__ import annotations
 
 import math
 from dataclasses import dataclass, field
+from types import SimpleNamespace
+from typing import Any
+
+import torch
 
 from wellcond.report.table import MATRICES
 from wellcond.results import Row
@@ -62,3 +66,24 @@ AWKWARD = Subject(
 """Two layers, one of them with an infinite condition number, no gradient and a name that means something elsewhere."""
 
 SOUND = Subject([*NETWORK, *layer("fc1"), *layer("fc2", kappa=3.0, dying=0)])
+
+
+def drawn(axes: Any) -> dict[str, tuple[list[float], list[float]]]:
+    """The lines of a panel that have a name: places and heights."""
+    named = [line for line in axes.get_lines() if not line.get_label().startswith("_")]
+    return {line.get_label(): (list(line.get_xdata()), list(line.get_ydata())) for line in named}
+
+
+def legend(figure: Any) -> list[str]:
+    return [text.get_text() for each in figure.legends for text in each.get_texts()]
+
+
+def losses(*values: float) -> list[Row]:
+    """The losses of a training run."""
+    return [Row(step, "", q.TRAINING_LOSS, value, "") for step, value in enumerate(values, start=1)]
+
+
+def density(*heights: float) -> SimpleNamespace:
+    """A spectral density without error, over 0, 1, 2, …"""
+    places = torch.arange(float(len(heights)))
+    return SimpleNamespace(grid=places, density=torch.tensor(heights), error=torch.zeros(len(heights)))

@@ -54,14 +54,11 @@ def heights(axes: Any) -> list[list[float]]:
     return [[float(y) for y in line.get_ydata()] for line in axes.get_lines()]
 
 
-def test_histograms_are_drawn_a_row_a_network_and_a_column_a_layer() -> None:
+def test_histograms_have_a_row_per_network_a_column_per_layer_and_a_ridge_per_step() -> None:
     panels = histograms_figure(HISTOGRAMS).axes
     titles = [axes.get_title("left") for axes in panels if axes.axison]
     assert titles == ["0", "2", "4", "0", "1", "4", "7"]
     assert len(panels) == 8
-
-
-def test_a_ridge_is_the_density_of_its_step() -> None:
     (axes,) = histograms_figure({"net": HISTOGRAMS["mlp_relu"]}, ["2"], unit=1).axes
     ridges = [patch for patch in axes.patches if patch.get_fill()]
     assert len(ridges) == 3
@@ -93,6 +90,14 @@ def test_changes_of_moments_are_drawn_over_training() -> None:
         assert heights(axes) == [values]
         assert axes.get_yscale() == "log"
     assert [axes.get_title("left") for axes in panels[:2]] == ["0", "4"]
+    assert moment_changes_figure(CHANGES, "4").axes[0].get_title("left") == "4"
+
+
+def test_layers_and_units_that_are_not_there_are_refused() -> None:
+    with pytest.raises(UnknownLayer, match="'9'"):
+        moment_changes_figure(CHANGES, ["9"])
+    with pytest.raises(ValueError, match="unit is 99"):
+        histograms_figure(HISTOGRAMS, unit=99)
 
 
 def test_covariate_shift_over_training_leaves_out_the_first_layer() -> None:
@@ -106,7 +111,10 @@ def test_covariate_shift_over_training_leaves_out_the_first_layer() -> None:
         assert found == pytest.approx(expected, nan_ok=True)
 
 
-def test_covariate_shift_of_one_step_is_drawn_against_the_layer() -> None:
+def test_one_step_is_drawn_against_the_layer() -> None:
+    rows = [row for row in CHANGES["mlp_relu"] if row.step == 1]
+    left, _ = moment_changes_figure({"": rows}).axes
+    assert heights(left)[0] == [row.value for row in rows if row.quantity == MEAN_CHANGE]
     rows = [row for row in SHIFTS["mlp_relu"] if row.step == 0]
     left, right = covariate_shift_figure({"net": rows, "again": rows}).axes
     differences = [row.value for row in rows if row.quantity == SHIFT_DIFFERENCE]
@@ -134,41 +142,6 @@ def test_a_network_of_one_layer_can_be_drawn_against_the_layer() -> None:
     problem = wc.Problem(model, nn.CrossEntropyLoss(), (normal(6, 4), integers(CLASSES, 6)))
     shift = covariate_shift(problem, torch.optim.SGD(model.parameters(), lr=0.1))
     assert [label.get_text() for label in shift.figure().axes[0].get_xticklabels()] == ["(model)"]
-
-
-def test_unknown_layers_and_rows_of_another_kind_are_refused() -> None:
-    with pytest.raises(UnknownLayer, match="'9'"):
-        moment_changes_figure(CHANGES, ["9"])
-    with pytest.raises(ValueError, match="no layer to draw"):
-        covariate_shift_figure(CHANGES)
-    with pytest.raises(ValueError, match="unit is 99"):
-        histograms_figure(HISTOGRAMS, unit=99)
-
-
-@pytest.mark.parametrize("draw", [histograms_figure, moment_changes_figure, covariate_shift_figure])
-@pytest.mark.parametrize(
-    ("series", "words"),
-    [
-        ({}, "an empty mapping cannot be drawn; pass {'name'"),
-        ([], "a list cannot be drawn"),
-        ({"net": []}, "'net' is empty"),
-        ({"net": HISTOGRAMS["mlp_relu"][0]}, "'net' is a Activations of another kind"),
-        (HISTOGRAMS["mlp_relu"][0], "is a LayerActivations of another kind"),
-    ],
-)
-def test_what_cannot_be_drawn_is_refused_with_what_to_pass(draw: Any, series: Any, words: str) -> None:
-    with pytest.raises(ValueError, match=words):
-        draw(series)
-
-
-def test_one_layer_may_be_named_alone() -> None:
-    assert moment_changes_figure(CHANGES, "4").axes[0].get_title("left") == "4"
-
-
-def test_changes_of_one_step_are_drawn_against_the_layer() -> None:
-    rows = [row for row in CHANGES["mlp_relu"] if row.step == 1]
-    left, _ = moment_changes_figure({"": rows}).axes
-    assert heights(left)[0] == [row.value for row in rows if row.quantity == MEAN_CHANGE]
 
 
 @pytest.mark.parametrize(("top", "is_plain"), [(0.031, True), (0.5, False)], ids=["narrow", "wide"])

@@ -1,8 +1,9 @@
-"""Curves against the layer, of densities, of training and of rates."""
+"""Curves against the layer and of training, the files that pictures are written to, and what cannot be drawn."""
 
 from __future__ import annotations
 
 import math
+import re
 import sys
 from pathlib import Path
 from types import SimpleNamespace
@@ -10,29 +11,19 @@ from typing import Any
 
 import pytest
 import torch
-from subjects import AWKWARD, AWKWARD_NAME, SOUND
+from subjects import AWKWARD, AWKWARD_NAME, SOUND, column, drawn, legend, losses
 
+import wellcond as wc
 from wellcond.errors import MissingExtra, OutputError
-from wellcond.report.curves import density_figure, layers_figure, rates_figure, training_figure
-from wellcond.report.style import new_figure, save_figure
-from wellcond.results import Row
-from wellcond.results.quantities import TRAINING_LOSS
+from wellcond.layerwise.activations import activations
+from wellcond.report.activations import covariate_shift_figure, histograms_figure, moment_changes_figure
+from wellcond.report.curves import layers_figure, training_figure
+from wellcond.report.landscape import ribbons_figure, slice_figure, walk_figure
+from wellcond.report.spectra import density_figure
+from wellcond.report.style import LogScale, new_figure, save_figure
+from wellcond.results import quantities as q
 
 pytest.importorskip("matplotlib")
-
-
-def drawn(axes: Any) -> dict[str, tuple[list[float], list[float]]]:
-    """The lines that have a name."""
-    named = [line for line in axes.get_lines() if not line.get_label().startswith("_")]
-    return {line.get_label(): (list(line.get_xdata()), list(line.get_ydata())) for line in named}
-
-
-def legend(figure: Any) -> list[str]:
-    return [text.get_text() for each in figure.legends for text in each.get_texts()]
-
-
-def run(*losses: float) -> list[Row]:
-    return [Row(step, "", TRAINING_LOSS, loss, "") for step, loss in enumerate(losses, start=1)]
 
 
 def test_two_networks_are_drawn_against_the_layer_with_zero_and_infinity_at_the_edges() -> None:
@@ -47,43 +38,25 @@ def test_two_networks_are_drawn_against_the_layer_with_zero_and_infinity_at_the_
             label.get_text(): place for label, place in zip(axes.get_yticklabels(), axes.get_yticks(), strict=True)
         }
         assert all(float(line.get_ydata()[0]) == pytest.approx(ticks[edge]) for line in marks)
-
-
-def test_one_network_without_a_name_is_told_by_its_matrices() -> None:
     assert legend(layers_figure({"": SOUND.rows()})) == ["Σx", "Σ∇h"]
 
 
-def test_densities_are_drawn_six_decades_deep_in_their_bands() -> None:
-    grid, heights = torch.tensor([0.0, 1.0, 2.0]), torch.tensor([4.0, 1.0, 0.0])
-    one = SimpleNamespace(grid=grid, density=heights, error=torch.tensor([0.5, math.nan, 0.1]))
-    (axes,) = density_figure({"a": one}).axes
-    assert drawn(axes) == {"a": ([0.0, 1.0, 2.0], [4.0, 1.0, 0.0])}
-    assert axes.get_ylim() == pytest.approx((4e-6, 8.0))
-    corners = {tuple(map(float, corner)) for corner in axes.collections[0].get_paths()[0].vertices}
-    assert {(0.0, 3.0), (0.0, 5.0), (1.0, 1.0)} <= corners
+@pytest.mark.parametrize("values", [[1e-308, 1e308, 0.0, math.inf], [5.0], [math.inf], [0.0], [1.0, 1.0]])
+def test_any_values_have_a_finite_axis(values: list[float]) -> None:
+    scale = LogScale.of(values)
+    axis = scale.axis()
+    numbers = [*axis["tickvals"], *axis["range"], *(scale.place(value) for value in values)]
+    assert all(math.isfinite(each) for each in numbers)
+    assert all(tick > 0 for tick in axis["tickvals"])
+    assert axis["range"][0] < axis["range"][1]
 
 
 def test_training_is_the_mean_of_its_repetitions_and_ends_where_one_diverged() -> None:
-    (axes,) = training_figure({"sgd": [run(4.0, 2.0, 1.0), run(2.0, 4.0)], "bnp": [run(3.0, 1.0, 0.5)]}).axes
-    assert drawn(axes) == {"sgd": ([1.0, 2.0], [3.0, 3.0]), "bnp": ([1.0, 2.0, 3.0], [3.0, 1.0, 0.5])}
-    assert [list(line.get_xdata()) for line in axes.get_lines() if line.get_marker() == "x"] == [[2.0]]
-    assert axes.get_yscale() == "log"
-
-
-def test_rates_are_drawn_with_their_limits_and_what_diverged_is_crossed() -> None:
-    trial = SimpleNamespace(
-        rates=torch.tensor([0.1, 1.0, 10.0]),
-        final=torch.tensor([2.0, 1.0, math.nan]),
-        diverged=torch.tensor([False, False, True]),
-        loss=3.0,
-        steps=20,
-    )
-    figure = rates_figure(trial, {"measured": 2.0, "none": math.inf})
-    (axes,) = figure.axes
-    assert list(axes.get_lines()[0].get_ydata()) == [2.0, 1.0]
-    assert [list(line.get_xdata()) for line in axes.get_lines() if line.get_marker() == "x"] == [[10.0]]
-    assert legend(figure) == ["before the first step", "diverged", "measured: 2"]
-    assert axes.get_ylabel() == "loss after 20 steps"
+    runs = {"sgd": [losses(4.0, 2.0, 1.0), losses(2.0, 4.0)], "bnp": [losses(3.0, 1.0, 0.5)]}
+    (axes,) = training_figure(runs, y_label="mean of 5 steps").axes
+    assert drawn(axes) == {"sgd": ([1, 2], [3.0, 3.0]), "bnp": ([1, 2, 3], [3.0, 1.0, 0.5])}
+    assert [list(line.get_xdata()) for line in axes.get_lines() if line.get_marker() == "x"] == [[2]]
+    assert (axes.get_yscale(), axes.get_ylabel()) == ("log", "mean of 5 steps")
 
 
 @pytest.mark.parametrize(("form", "begins"), [("png", b"\x89PNG"), ("svg", b"<?xml"), ("pdf", b"%PDF")])
@@ -108,15 +81,51 @@ def test_without_matplotlib_the_error_says_what_to_install(monkeypatch: pytest.M
         layers_figure({"": SOUND.rows()})
 
 
+MODEL = torch.nn.Sequential(torch.nn.Linear(1, 2), torch.nn.Linear(2, 1))
+MEASURED = activations(wc.Problem(MODEL, torch.nn.MSELoss(), (torch.ones(2, 1), torch.ones(2, 1))))
+ROWS = losses(1.0)
+FIGURES = {
+    layers_figure: "{'name': diagnose(problem).rows()}",
+    training_figure: "{'name': [run.rows(), …]}",
+    density_figure: "{'name': density(Hessian(problem))}",
+    histograms_figure: "{'name': {step: activations(problem)}}",
+    moment_changes_figure: "{'name': rows}, with rows += activations(problem).change_from(before).rows(step)",
+    covariate_shift_figure: "{'name': rows}, with rows += covariate_shift(problem, optimizer).rows(step)",
+    ribbons_figure: "{'name': rows}, with rows += landscape(problem, lr).rows(step)",
+    walk_figure: "{'name': landscape(problem, lr)}",
+}
+"""What each of them draws."""
+
+
+@pytest.mark.parametrize("draw", FIGURES)
+@pytest.mark.parametrize(
+    ("series", "words"),
+    [
+        ({}, "an empty mapping cannot be drawn; pass {example}, by the names of networks."),
+        (ROWS, "a list cannot be drawn; pass {example}, by the names of networks."),
+        ({"a": SimpleNamespace()}, "'a' is a SimpleNamespace of another kind; pass {example}."),
+        ({"a": MEASURED}, "'a' is a Activations of another kind; pass {example}."),
+        (MEASURED, "'0' is a LayerActivations of another kind; pass {example}."),
+    ],
+    ids=["empty", "list", "object", "activations", "without_name"],
+)
+def test_what_cannot_be_drawn_is_refused_with_what_to_pass(draw: Any, series: Any, words: str) -> None:
+    with pytest.raises(ValueError, match=f"^{re.escape(words.format(example=FIGURES[draw]))}$"):
+        draw(series)
+
+
 @pytest.mark.parametrize(
     ("draw", "subject", "words"),
     [
-        (layers_figure, {}, "an empty mapping cannot be drawn"),
-        (layers_figure, {"a": []}, "'a' is empty"),
-        (density_figure, {"a": SOUND.rows()}, r"'a' is a list of another kind; pass \{'name': density\("),
-        (training_figure, {"a": run(1.0)}, "'a' is a list of another kind"),
+        *((draw, {"a": []}, "'a' is empty") for draw in FIGURES if draw not in (density_figure, walk_figure)),
+        *((draw, {"a": ROWS}, "'a' is a list of another kind") for draw in (density_figure, walk_figure)),
+        (training_figure, {"a": ROWS}, "'a' is a list of another kind"),
+        (histograms_figure, {"a": ROWS}, "'a' is a list of another kind"),
+        (ribbons_figure, {"a": column(q.TRACE, 1.0)}, "no row is of 'loss_least'"),
+        (covariate_shift_figure, {"a": ROWS}, "no layer to draw"),
+        (slice_figure, {"a": 1}, "a dict cannot be drawn"),
     ],
 )
-def test_what_cannot_be_drawn_is_refused_with_what_to_pass(draw: Any, subject: Any, words: str) -> None:
+def test_rows_of_another_kind_are_refused(draw: Any, subject: Any, words: str) -> None:
     with pytest.raises(ValueError, match=words):
         draw(subject)

@@ -7,17 +7,13 @@ import math
 import pytest
 from subjects import column, network
 
-from wellcond.report.facts import compare_facts, facts
+from wellcond.report.facts import facts
 from wellcond.results import Row
 from wellcond.results import quantities as q
 
 
 def said(rows: list[Row]) -> dict[str, str]:
-    return {fact.title: fact.text for fact in facts(rows)}
-
-
-def test_nothing_measured_says_nothing() -> None:
-    assert facts([]) == []
+    return {fact.title: fact.texts["net"] for fact in facts({"net": rows})}
 
 
 @pytest.mark.parametrize(
@@ -33,6 +29,17 @@ def test_nothing_measured_says_nothing() -> None:
             "gradient, backward",
             column(q.GRADIENT.lambda_max, 1e-3, 1, 10),
             "λmax of Σ∇h falls 10,000-fold going back: 10 at fc3, 0.001 at fc1",
+        ),
+        ("signal, forward", [Row(None, "0", q.INPUT.lambda_max, 2.0, "")], "λmax of Σx is 2 at layer 0"),
+        (
+            "signal, forward",
+            [*column(q.INPUT.lambda_max, 1, 4), *network(**{q.CONVOLUTIONS: 2.0})],
+            "λmax of Σx rises 4-fold: 1 at fc1, 4 at fc2",
+        ),
+        (
+            "gradient, backward",
+            [*column(q.GRADIENT.lambda_max, 1, 4), *network(**{q.CONVOLUTIONS: 2.0})],
+            "λmax of Σ∇h falls 4-fold going back: 4 at fc2, 1 at fc1 (convolutions: per position)",
         ),
         (
             "gradient, backward",
@@ -77,19 +84,8 @@ def test_what_rows_say(title: str, rows: list[Row], text: str) -> None:
     assert said(rows)[title] == text
 
 
-def test_gradients_of_convolutions_are_said_to_be_per_position() -> None:
-    rows = network(**{q.CONVOLUTIONS: 2.0})
-    rows += [*column(q.GRADIENT.lambda_max, 1.0, 4.0), *column(q.INPUT.lambda_max, 1.0, 4.0)]
-    assert said(rows)["gradient, backward"].endswith("1 at fc1 (convolutions: per position)")
-    assert "position" not in said(rows)["signal, forward"]
-
-
-def test_numbered_layers_are_called_layers() -> None:
-    rows = [Row(None, "0", q.INPUT.lambda_max, 2.0, "")]
-    assert said(rows)["signal, forward"] == "λmax of Σx is 2 at layer 0"
-
-
 def test_networks_are_compared_in_one_order_with_gaps() -> None:
-    table = compare_facts({"a": network(**{q.LOSS: 1.0, q.EXAMPLES: 5.0}), "b": column(q.INPUT.lambda_max, 2.0)})
+    table = facts({"a": network(**{q.LOSS: 1.0, q.EXAMPLES: 5.0}), "b": column(q.INPUT.lambda_max, 2.0)})
     assert [line.title for line in table] == ["loss", "signal, forward"]
     assert table[0].texts == {"a": "1 on 5 examples", "b": ""}
+    assert facts({"net": []}) == []

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import math
 from types import SimpleNamespace
-from typing import Any
 
 import pytest
 import torch
@@ -45,9 +44,6 @@ def plane(losses: torch.Tensor, directions: tuple[str, ...] = ("random", "random
     return SimpleNamespace(coordinates=coordinates, losses=losses, directions=directions[: losses.dim()])
 
 
-# ribbons
-
-
 def test_ribbons_reach_from_the_least_to_the_greatest_of_every_walk() -> None:
     figure = ribbons_figure({"plain": run(), "BatchNorm": run(0.5)})
     loss, change, beta = figure.axes
@@ -62,23 +58,20 @@ def test_ribbons_reach_from_the_least_to_the_greatest_of_every_walk() -> None:
     assert all(axes.get_xlabel() == "training step" for axes in figure.axes)
 
 
-def test_an_axis_is_logarithmic_where_values_span_decades_and_only_there() -> None:
-    loss, change, beta = ribbons_figure({"a": run(), "b": run(0.01)}).axes
-    assert (loss.get_yscale(), change.get_yscale(), beta.get_yscale()) == ("log", "linear", "linear")
-
-
-def test_rows_in_any_order_are_drawn_in_that_of_training() -> None:
-    assert ([0, 10, 20], [4.0, 44.0, 84.0]) in lines(ribbons_figure({"a": run()[::-1]}).axes[0])
-
-
-def test_what_is_not_finite_is_a_gap() -> None:
-    rows = [row._replace(value=math.inf) if row.quantity == q.BETA and row.step == 10 else row for row in run()]
-    ((_, heights),) = lines(ribbons_figure({"a": rows}).axes[2])
+def test_rows_in_any_order_are_drawn_in_that_of_training_with_gaps_where_they_are_not_finite() -> None:
+    rows = [row._replace(value=math.inf) if row.quantity == q.BETA and row.step == 10 else row for row in run()[::-1]]
+    loss, _, beta = ribbons_figure({"a": rows}).axes
+    assert ([0, 10, 20], [4.0, 44.0, 84.0]) in lines(loss)
+    ((_, heights),) = lines(beta)
     assert math.isnan(heights[1])
     assert heights[::2] == [0.5, 0.5]
 
 
-# walks
+def test_an_axis_is_logarithmic_where_values_are_positive_and_span_decades() -> None:
+    panels = ribbons_figure({"a": run(), "b": run(0.01)}).axes
+    assert [axes.get_yscale() for axes in panels] == ["log", "linear", "linear"]
+    with_zero = slice_figure(plane(torch.tensor([1e6, 0.0, 1e6], dtype=torch.float64), ("gradient",)))
+    assert with_zero.axes[0].get_yscale() == "linear"
 
 
 def test_a_walk_is_drawn_against_step_length_and_distance() -> None:
@@ -89,9 +82,6 @@ def test_a_walk_is_drawn_against_step_length_and_distance() -> None:
     assert lines(right) == [((4 * one.step_lengths).tolist(), (2 * one.step_lengths).tolist())]
     assert len(figure.legends) == 1
     assert walk_figure({"": one}).legends == []
-
-
-# slices
 
 
 def test_a_line_is_drawn_over_its_coordinates() -> None:
@@ -121,27 +111,3 @@ def test_a_plane_has_its_colours_from_the_least_loss_to_the_greatest(top: float)
 def test_planes_without_contours_are_drawn_all_the_same(value: float) -> None:
     figure = slice_figure(plane(torch.full((3, 3), value, dtype=torch.float64)))
     assert figure.axes[0].get_xlabel() == "α  (random)"
-
-
-def test_losses_of_zero_keep_a_linear_scale() -> None:
-    figure = slice_figure(plane(torch.tensor([1e6, 0.0, 1e6], dtype=torch.float64), ("gradient",)))
-    assert figure.axes[0].get_yscale() == "linear"
-
-
-@pytest.mark.parametrize(
-    ("draw", "subject", "words"),
-    [
-        (ribbons_figure, {}, r"empty mapping(.|\n)*landscape\(problem, lr\)\.rows\(step\)"),
-        (ribbons_figure, {"a": []}, "'a' is empty"),
-        (ribbons_figure, run(), "a list cannot be drawn"),
-        (ribbons_figure, {"a": walk()}, "'a' is a SimpleNamespace"),
-        (ribbons_figure, {"a": [Row(0, "", "trace", 1.0, "")]}, "no row is of 'loss_least'"),
-        (walk_figure, {}, "empty mapping"),
-        (walk_figure, walk(), "a SimpleNamespace cannot be drawn"),
-        (walk_figure, {"a": run()}, r"'a' is a list of another kind; pass \{'name': landscape\(problem, lr\)\}"),
-        (slice_figure, {"a": 1}, "a dict cannot be drawn"),
-    ],
-)
-def test_what_cannot_be_drawn_is_refused_with_what_to_pass(draw: Any, subject: Any, words: str) -> None:
-    with pytest.raises(ValueError, match=words):
-        draw(subject)

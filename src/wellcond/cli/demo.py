@@ -17,7 +17,7 @@ from rich.text import Text
 
 from wellcond.cli.output import AsJson, Out, Output
 from wellcond.experiments.demo_networks import LEARNING_RATES, Compared, compare
-from wellcond.report.facts import compare_facts
+from wellcond.report.facts import facts
 from wellcond.report.terminal import facts_table, show_failures
 from wellcond.results import Result, Row, text_table
 
@@ -69,7 +69,7 @@ class Demo(Result):
         )
 
     def __str__(self) -> str:
-        body = [[line.title, *line.texts.values()] for line in compare_facts(self.series())]
+        body = [[line.title, *line.texts.values()] for line in facts(self.series())]
         return f"{self.title}\n{text_table(['', *self.networks], body)}"
 
 

@@ -53,7 +53,7 @@ class RatesByGamma(Result):
 
     def figure(self) -> Figure:
         """λ_max and the largest rate against γ."""
-        from wellcond.report.prediction import gamma_figure
+        from wellcond.report.rates import gamma_figure
 
         named = {
             "BatchNorm, as trained": self.as_trained,

@@ -22,7 +22,7 @@ from wellcond.meanfield.feature_maps import Convolution
 from wellcond.meanfield.moments import Kernel, Moments, Number, float64
 from wellcond.meanfield.prediction import LayerContribution, contributions
 from wellcond.meanfield.stages import Nonlinearity, Stage, Variant, mapped
-from wellcond.report.prediction import gamma_figure
+from wellcond.report.rates import gamma_figure
 from wellcond.report.style import save_figure
 from wellcond.stability.limits import DEFAULT_MOMENTUM, heavy_ball_limit
 
@@ -49,7 +49,7 @@ class PrintedNorm(Nonlinearity):
     def backward(self, h: Kernel, g: Kernel, variant: Variant) -> Kernel:
         """γ²/q times the gradient at the activation."""
         a = self.pre_activation(h)
-        return (g * a.slopes(self.activation)).scaled(self.gamma2 / h.mean_square())
+        return (g * a.expected(self.activation.slopes)).scaled(self.gamma2 / h.mean_square())
 
 
 class PrintedConvolution(Convolution):

@@ -13,9 +13,8 @@ import torch
 from torch import Tensor
 
 from wellcond.errors import InvalidProblem, OutputError
-from wellcond.meanfield.feature_maps import Field
 from wellcond.meanfield.gram import Gram
-from wellcond.meanfield.moments import Kernel, Number, PairKernel, float64
+from wellcond.meanfield.moments import Kernel, Moments, Number, float64
 from wellcond.meanfield.stages import (
     Affine,
     Nonlinearity,
@@ -106,11 +105,13 @@ class Prediction(Result):
         Raises:
             OutputError: It is a grid of networks.
         """
-        from wellcond.report.prediction import prediction_figure
+        from wellcond.report.rates import terms_figure
 
         if isinstance(self.lambda_max, Tensor):
             raise OutputError("a picture of layers shows one network, and this prediction is of a grid of them.")
-        return prediction_figure(self)
+        title = f"{self.network}\nλmax {number(self.lambda_max)}, largest rate {number(float(self.max_lr))}"
+        terms = [(layer.name, float(layer.term)) for layer in self.layers]
+        return terms_figure(f"{title} ({self.variant})", terms)
 
     def __str__(self) -> str:
         body = []
@@ -238,8 +239,8 @@ def why_not_finite(stages: Sequence[Stage], start: Kernel) -> str:
 def cautions(stages: Sequence[Stage], start: Kernel) -> Iterator[str]:
     """What to know about few examples, given the moments of the inputs."""
     examples = start.matrix.shape[-1] if isinstance(start, Gram) else math.inf
-    examples = start.examples if isinstance(start, PairKernel) else examples
-    if isinstance(start, Field):
+    examples = start.examples if isinstance(start, Moments) else examples
+    if isinstance(start, Moments) and start.positions > 1:
         norms = [s for s in every(stages) if isinstance(s, Nonlinearity) and s.norm == "batch"]
         values, name = min(((norm.positions * examples, norm.name) for norm in norms), default=(FEW, ""))
         if values < FEW:

@@ -10,21 +10,18 @@ import numpy as np
 from torch import Tensor
 
 from wellcond.errors import UnknownLayer
-from wellcond.report.curves import label_layers
+from wellcond.report.curves import column_of, draw_against_layer
 from wellcond.report.style import (
     COLOURS,
-    LINE_STYLES,
-    LogScale,
     Series,
     bare_axes,
     check_series,
     draw_curves,
-    draw_on_log_axis,
     legend_below,
+    look_of,
     new_figure,
-    set_log_axis,
 )
-from wellcond.results import Row
+from wellcond.report.table import over_training
 from wellcond.results.quantities import MEAN_CHANGE, SHIFT_COSINE, SHIFT_DIFFERENCE, VARIANCE_CHANGE
 from wellcond.results.text import WHOLE_MODEL, shortened
 
@@ -82,7 +79,7 @@ def histograms_figure(
     Returns:
         The figure.
     """
-    check_series(networks, "{'name': {step: activations(problem)}}", Mapping)
+    check_series(networks, "{'name': {step: activations(problem)}}", many=Mapping)
     chosen = {name: _chosen(list(next(iter(steps.values()))), layers) for name, steps in networks.items()}
     columns = max(map(len, chosen.values()))
     figure = new_figure(1 + 2.6 * columns, 0.6 + 2.8 * len(networks))
@@ -160,8 +157,7 @@ def _ridges(
     if ends:
         margin = 0.04 * (max(ends) - min(ends))
         axes.set_xlim(min(ends) - margin, max(ends) + margin)
-    axes.set_title(shortened(layer or WHOLE_MODEL), loc="left", fontsize=11)
-    bare_axes(axes)
+    bare_axes(axes, title=shortened(layer or WHOLE_MODEL))
 
 
 def _rows_figure(
@@ -184,7 +180,7 @@ def _over_training(series: Series, quantities: Mapping[str, str], chosen: Mappin
     for (quantity, title), panels in zip(quantities.items(), grid, strict=True):
         for j, axes in enumerate(panels):
             here = {name: names[j] for name, names in chosen.items() if j < len(names)}
-            curves = {name: [_curve(series[name], layer, quantity)] for name, layer in here.items()}
+            curves = {name: [over_training(series[name], quantity, layer)] for name, layer in here.items()}
             draw_curves(axes, curves, list(series))
             heights = [height for [(_, curve)] in curves.values() for height in curve]
             if quantity in LOGARITHMIC and any(0 < height < math.inf for height in heights):
@@ -216,38 +212,13 @@ def _against_layer(series: Series, quantities: Mapping[str, str], chosen: Mappin
     panels = figure.subplots(1, len(quantities))
     names = next(iter(chosen.values()))
     are_alike = all(others == names for others in chosen.values())
+    looks = [look_of(i) for i in range(len(series))]
     for axes, (quantity, title) in zip(panels, quantities.items(), strict=True):
-        columns = {name: _column(rows, chosen[name], quantity) for name, rows in series.items()}
-        scale = LogScale.of(value for column in columns.values() for value in column if not math.isnan(value))
-        for i, (name, column) in enumerate(columns.items()):
-            places = [k if are_alike else k / max(len(column) - 1, 1) for k in range(len(column))]
-            colour, style = COLOURS[i % len(COLOURS)], LINE_STYLES[i % len(LINE_STYLES)]
-            if quantity in LOGARITHMIC:
-                draw_on_log_axis(axes, places, column, scale, color=colour, linestyle=style, label=name)
-            else:
-                axes.plot(places, column, color=colour, linestyle=style, marker="o", markersize=3, label=name)
-        if quantity in LOGARITHMIC:
-            set_log_axis(axes, scale)
-        else:
-            axes.ticklabel_format(axis="y", useOffset=False)
-        if are_alike:
-            label_layers(axes, names)
-        else:
-            axes.set_xlabel("depth, from the first layer to the last")
-        axes.set_title(title, loc="left", fontsize=11)
-        bare_axes(axes)
+        found = {name: column_of(rows, quantity) for name, rows in series.items()}
+        columns = {name: {layer: column[layer] for layer in chosen[name]} for name, column in found.items()}
+        draw_against_layer(axes, columns, looks, title, is_log=quantity in LOGARITHMIC, by_depth=not are_alike)
     legend_below(figure, panels[0])
     return figure
-
-
-def _column(rows: Sequence[Row], layers: Sequence[str], quantity: str) -> list[float]:
-    found = {row.layer: row.value for row in rows if row.quantity == quantity}
-    return [found[layer] for layer in layers]
-
-
-def _curve(rows: Sequence[Row], layer: str, quantity: str) -> tuple[list[float], list[float]]:
-    found = sorted((row.step or 0, row.value) for row in rows if (row.layer, row.quantity) == (layer, quantity))
-    return [float(step) for step, _ in found], [value for _, value in found]
 
 
 def _chosen(names: Sequence[str], wanted: str | Sequence[str] | None) -> list[str]:

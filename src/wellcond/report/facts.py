@@ -46,21 +46,7 @@ class Subject(Protocol):
 
 
 class Fact(NamedTuple):
-    """One headline.
-
-    Attributes:
-        title: The question, the same for every network.
-        text: The answer.
-        meaning: How to read it.
-    """
-
-    title: str
-    text: str
-    meaning: str
-
-
-class Comparison(NamedTuple):
-    """The answers of several networks to one question.
+    """One headline: the answers of all networks to one question.
 
     Attributes:
         title: The question.
@@ -73,27 +59,20 @@ class Comparison(NamedTuple):
     texts: dict[str, str]
 
 
-def facts(rows: Iterable[Row]) -> list[Fact]:
-    """The headlines of one network's rows; what was not measured is left out.
+def facts(series: Mapping[str, Iterable[Row]]) -> list[Fact]:
+    """The headlines of networks side by side; what was measured of none of them is left out.
 
     Example:
         >>> rows = [Row(None, "a", INPUT.lambda_max, 8.0, ""), Row(None, "b", INPUT.lambda_max, 0.5, "")]
-        >>> facts(rows)[0].text
-        'λmax of Σx falls 16-fold: 8 at a, 0.5 at b'
+        >>> facts({"net": rows})[0].texts
+        {'net': 'λmax of Σx falls 16-fold: 8 at a, 0.5 at b'}
     """
-    pivot = Pivot.of(rows)
-    answers = [Fact(title, answer(pivot), meaning) for title, meaning, answer in _QUESTIONS]
-    return [fact for fact in answers if fact.text]
-
-
-def compare_facts(series: Mapping[str, Iterable[Row]]) -> list[Comparison]:
-    """The headlines of several networks side by side, those that at least one of them has."""
-    answers = {name: {fact.title: fact.text for fact in facts(rows)} for name, rows in series.items()}
-    table = [
-        Comparison(title, meaning, {name: texts.get(title, "") for name, texts in answers.items()})
-        for title, meaning, _ in _QUESTIONS
+    pivots = {name: Pivot.of(rows) for name, rows in series.items()}
+    answered = [
+        Fact(title, meaning, {name: answer(pivot) for name, pivot in pivots.items()})
+        for title, meaning, answer in _QUESTIONS
     ]
-    return [line for line in table if any(line.texts.values())]
+    return [fact for fact in answered if any(fact.texts.values())]
 
 
 def plain_text(subject: Subject) -> str:
@@ -101,7 +80,8 @@ def plain_text(subject: Subject) -> str:
     rows = subject.rows()
     missing = [_entry("not covered", f"{names}: {why}") for why, names in grouped(subject.not_covered).items()]
     missing += [_entry("failed", f"{part}: {why}") for why, part in grouped(subject.failed).items()]
-    parts = ["\n".join(_entry(fact.title, fact.text) for fact in facts(rows)), layer_text(rows), "\n".join(missing)]
+    headlines = [_entry(title, texts[""]) for title, _, texts in facts({"": rows})]
+    parts = ["\n".join(headlines), layer_text(rows), "\n".join(missing)]
     return "\n\n".join(part for part in parts if part)
 
 

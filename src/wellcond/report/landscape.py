@@ -5,13 +5,13 @@ from __future__ import annotations
 import itertools
 import math
 from collections.abc import Iterable, Mapping, Sequence
-from typing import TYPE_CHECKING, Protocol
+from typing import TYPE_CHECKING, Protocol, runtime_checkable
 
 import numpy as np
 from torch import Tensor
 
 from wellcond.report.style import COLOURS, GREY, Series, bare_axes, check_series, legend_below, new_figure
-from wellcond.results import Row
+from wellcond.report.table import finite_or_gap, over_training
 from wellcond.results.quantities import (
     BETA,
     GRADIENT_CHANGE_GREATEST,
@@ -29,11 +29,12 @@ DECADES = 30.0
 """Positive values further apart than this factor go on a logarithmic axis."""
 LEVELS = 16
 """Of the filled contours of a plane."""
+DRAWN = (LOSS_LEAST, LOSS_GREATEST, GRADIENT_CHANGE_LEAST, GRADIENT_CHANGE_GREATEST, LOSS, BETA)
 GRADIENT_CHANGE = "change of the gradient  ‖∇L(θ) − ∇L(θₐ)‖"
 RUN = "{'name': rows}, with rows += landscape(problem, lr).rows(step)"
-WALK = "{'name': landscape(problem, lr)}"
 
 
+@runtime_checkable
 class Walk(Protocol):
     """A walk along a direction, each (points,). A `wellcond.surface.landscape.Landscape` is one."""
 
@@ -47,6 +48,7 @@ class Walk(Protocol):
     def gradient_changes(self) -> Tensor: ...
 
 
+@runtime_checkable
 class Slice(Protocol):
     """The loss on a line (points,) or a plane (points, points). A `wellcond.surface.slices.LossSlice` is one."""
 
@@ -83,14 +85,17 @@ def draw_ribbons(panels: Sequence[Axes], series: Series) -> None:
     loss, change, beta = panels
     ranges = ((loss, LOSS_LEAST, LOSS_GREATEST), (change, GRADIENT_CHANGE_LEAST, GRADIENT_CHANGE_GREATEST))
     for (name, rows), colour in zip(series.items(), itertools.cycle(COLOURS), strict=False):
+        found = {quantity: over_training(rows, quantity) for quantity in DRAWN}
+        for quantity, (steps, _) in found.items():
+            if not steps:
+                raise ValueError(f"no row is of {quantity!r}; pass {RUN}.")
         for axes, least, greatest in ranges:
-            steps, low = _over_training(rows, least)
-            _, high = _over_training(rows, greatest)
+            (steps, low), (_, high) = found[least], found[greatest]
             axes.fill_between(steps, low, high, color=colour, alpha=0.25, linewidth=0)
             for edge in (low, high):
                 axes.plot(steps, edge, color=colour, linewidth=0.6, alpha=0.7)
-        loss.plot(*_over_training(rows, LOSS), color=colour, linewidth=1.4)
-        beta.plot(*_over_training(rows, BETA), color=colour, linewidth=1.6, label=name)
+        loss.plot(*found[LOSS], color=colour, linewidth=1.4)
+        beta.plot(*found[BETA], color=colour, linewidth=1.6, label=name)
     for axes, title, quantities in (
         (loss, "loss along the gradient", (LOSS_LEAST, LOSS_GREATEST)),
         (change, GRADIENT_CHANGE, (GRADIENT_CHANGE_LEAST, GRADIENT_CHANGE_GREATEST)),
@@ -111,17 +116,19 @@ def walk_figure(walks: Mapping[str, Walk]) -> Figure:
     Returns:
         The figure.
     """
-    check_series(walks, WALK, attributes=("step_lengths", "losses", "distances", "gradient_changes"))
+    check_series(walks, "{'name': landscape(problem, lr)}", each=Walk)
     figure = new_figure(9, 3.8)
     left, right = figure.subplots(1, 2)
     for axes, title, label, places, heights in (
         (left, "loss along the direction", "step length a", "step_lengths", "losses"),
         (right, GRADIENT_CHANGE, "distance  ‖θₐ − θ‖", "distances", "gradient_changes"),
     ):
-        curves = {name: [_finite(getattr(walk, each)) for each in (places, heights)] for name, walk in walks.items()}
-        for (name, curve), colour in zip(curves.items(), itertools.cycle(COLOURS), strict=False):
+        x: list[float] = []
+        y: list[float] = []
+        for (name, walk), colour in zip(walks.items(), itertools.cycle(COLOURS), strict=False):
+            curve = finite_or_gap(getattr(walk, places)), finite_or_gap(getattr(walk, heights))
             axes.plot(*curve, color=colour, marker="o", markersize=3.5, label=name)
-        x, y = ([value for curve in curves.values() for value in curve[i]] for i in (0, 1))
+            x, y = x + curve[0], y + curve[1]
         _finish(axes, title, label, y, x)
     legend_below(figure, left)
     return figure
@@ -136,7 +143,7 @@ def slice_figure(loss_slice: Slice) -> Figure:
     Returns:
         The figure.
     """
-    if not all(hasattr(loss_slice, attribute) for attribute in ("coordinates", "losses", "directions")):
+    if not isinstance(loss_slice, Slice):
         raise ValueError(f"a {type(loss_slice).__name__} cannot be drawn; pass what loss_slice(problem) returns.")
     is_line = loss_slice.losses.dim() == 1
     figure = new_figure(*((6.4, 3.8) if is_line else (5.6, 4.4)))
@@ -177,26 +184,12 @@ def _contours(figure: Figure, axes: Axes, loss_slice: Slice) -> None:
     bar.ax.minorticks_off()
 
 
-def _over_training(rows: Sequence[Row], quantity: str) -> tuple[list[float], list[float]]:
-    """Training steps and values, in their order; what is not finite is a gap."""
-    chosen = sorted((row.step or 0, row.value) for row in rows if row.quantity == quantity)
-    if not chosen:
-        raise ValueError(f"no row is of {quantity!r}; pass {RUN}.")
-    return [step for step, _ in chosen], [value if math.isfinite(value) else math.nan for _, value in chosen]
-
-
-def _finite(values: Tensor) -> list[float]:
-    return [value if math.isfinite(value) else math.nan for value in values.tolist()]
-
-
 def _finish(axes: Axes, title: str, label: str, heights: Sequence[float], places: Sequence[float] = ()) -> None:
     if _spans_decades(heights):
         axes.set_yscale("log")
     if _spans_decades(places):
         axes.set_xscale("log")
-    axes.set_title(title, loc="left", fontsize=11)
-    axes.set_xlabel(label)
-    bare_axes(axes)
+    bare_axes(axes, title=title, x=label)
 
 
 def _spans_decades(values: Iterable[float]) -> bool:

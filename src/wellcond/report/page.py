@@ -10,49 +10,19 @@ import json
 import math
 from collections.abc import Mapping, Sequence
 from importlib.resources import files
-from pathlib import Path
 
 from wellcond.errors import MissingExtra
-from wellcond.report.curves import DensityCurve
-from wellcond.report.facts import Subject, compare_facts
+from wellcond.report.facts import Subject, facts
 from wellcond.report.plots import SERIES_COLOURS, Plot, panels
+from wellcond.report.spectra import DensityCurve
 from wellcond.report.table import ALL_COLUMNS, Pivot
 from wellcond.results import Row
-from wellcond.results.files import check_writable, write_atomically
 from wellcond.results.text import grouped
 
 KEY = (
     "Σx is the second moment of what a layer receives, Σ∇h that of the gradient at its output. λmax, the largest "
     "eigenvalue, says how large they are; κ50, the largest over the median one, how uneven."
 )
-
-
-def save_page(
-    subjects: Mapping[str, Subject],
-    path: str | Path,
-    *,
-    title: str = "",
-    rows: Mapping[str, Sequence[Row]] | None = None,
-    densities: Mapping[str, DensityCurve] | None = None,
-) -> Path:
-    """Write the page of one or several networks side by side.
-
-    Args:
-        subjects: Diagnoses by the name of the network.
-        path: The file to write.
-        title: The heading; by default it names the networks.
-        rows: Further rows by the same names, such as `training_loss` with steps, whose curves then appear.
-        densities: Spectral densities of the Hessian by the same names.
-
-    Returns:
-        The file that was written, whole or not at all.
-
-    Raises:
-        OutputError: The file cannot be written.
-        MissingExtra: plotly is not installed.
-    """
-    target = check_writable(path)
-    return write_atomically(target, page(subjects, title=title, rows=rows, densities=densities).encode())
 
 
 def page(
@@ -62,7 +32,20 @@ def page(
     rows: Mapping[str, Sequence[Row]] | None = None,
     densities: Mapping[str, DensityCurve] | None = None,
 ) -> str:
-    """The page as text, with the arguments of `save_page`."""
+    """The page of one or several networks side by side.
+
+    Args:
+        subjects: Diagnoses by the name of the network.
+        title: The heading; by default it names the networks.
+        rows: Further rows by the same names, such as `training_loss` with steps, whose curves then appear.
+        densities: Spectral densities of the Hessian by the same names.
+
+    Returns:
+        The text of the file.
+
+    Raises:
+        MissingExtra: plotly is not installed.
+    """
     series = {name: [*subject.rows(), *(rows or {}).get(name, ())] for name, subject in subjects.items()}
     title = title or f"Diagnosis of {' and '.join(subjects)}"
     plots: dict[str, Plot] = {}
@@ -93,7 +76,7 @@ def _failed(subjects: Mapping[str, Subject]) -> str:
 def _facts(series: Mapping[str, Sequence[Row]]) -> str:
     """The headlines, one column per network."""
     body = []
-    for line in compare_facts(series):
+    for line in facts(series):
         cells = "".join(
             f'<td data-network="{html.escape(name)}">{html.escape(text or "–")}</td>'
             for name, text in line.texts.items()

@@ -11,9 +11,9 @@ from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
-from wellcond.report.curves import DensityCurve
+from wellcond.report.spectra import DensityCurve
 from wellcond.report.style import LogScale
-from wellcond.report.table import MATRICES, Pivot
+from wellcond.report.table import MATRICES, Pivot, over_training
 from wellcond.results import Row, number
 from wellcond.results.quantities import DYING, FULL, TRAINING_LOSS, UNITS
 from wellcond.results.text import shortened
@@ -48,16 +48,13 @@ def panels(series: Mapping[str, Sequence[Row]], densities: Mapping[str, DensityC
         densities: Spectral densities of the Hessian by network.
     """
     pivots = {name: Pivot.of(rows) for name, rows in series.items()}
-    curves = {
-        name: {row.step: row.value for row in rows if row.quantity == TRAINING_LOSS and row.step is not None}
-        for name, rows in series.items()
-    }
+    curves = {name: over_training(rows, TRAINING_LOSS) for name, rows in series.items()}
     measured = {m: [name for name in pivots if pivots[name].column(q.lambda_max)] for m, q in MATRICES.items()}
     every = [
         Panel(
             "Training",
             "The loss of each mini-batch, at the learning rate that served each network best. Lower is better.",
-            {"loss over training": training_plot(curves)} if any(curves.values()) else {},
+            {"loss over training": training_plot(curves)} if any(steps for steps, _ in curves.values()) else {},
         ),
         Panel(
             "Signal and gradient, layer by layer",
@@ -164,12 +161,12 @@ def density_plot(density: DensityCurve, colour: int) -> Plot:
     return {"data": [line], "layout": layout | {"hovermode": "closest"}}
 
 
-def training_plot(curves: Mapping[str, Mapping[int, float]]) -> Plot:
+def training_plot(curves: Mapping[str, tuple[list[int], list[float]]]) -> Plot:
     """The loss against the training step, one line per network."""
     data = []
-    for i, (name, curve) in enumerate(curves.items()):
-        heights = [value if math.isfinite(value) else None for value in curve.values()]
-        data.append(_curve(name, list(curve), heights, i) | {"hovertemplate": "loss %{y:.4g}"})
+    for i, (name, (steps, losses)) in enumerate(curves.items()):
+        heights = [None if math.isnan(loss) else loss for loss in losses]
+        data.append(_curve(name, steps, heights, i) | {"hovertemplate": "loss %{y:.4g}"})
     layout = _layout({"title": {"text": "SGD step"}}, "training loss", None, len(curves) > 1)
     layout["yaxis"] |= {"rangemode": "tozero"}
     return {"data": data, "layout": layout}

@@ -75,11 +75,22 @@ def save_figure(figure: Figure, path: str | Path) -> Path:
     return write_atomically(target, picture(figure, form))
 
 
-def bare_axes(axes: Axes) -> None:
-    """A pale grid behind the curves, and no frame above or to the right."""
+def bare_axes(axes: Axes, *, title: str = "", x: str = "", y: str = "") -> None:
+    """A pale grid behind the curves, no frame above or to the right, and a title and names of the axes if given."""
     axes.grid(color="#dfe3e8")
     axes.set_axisbelow(True)
     axes.spines[["top", "right"]].set_visible(False)
+    if title:
+        axes.set_title(title, loc="left", fontsize=11)
+    if x:
+        axes.set_xlabel(x)
+    if y:
+        axes.set_ylabel(y)
+
+
+def look_of(index: int) -> dict[str, Any]:
+    """The colour and the style of the line of a network, by its place among the networks."""
+    return {"color": COLOURS[index % len(COLOURS)], "linestyle": LINE_STYLES[index % len(LINE_STYLES)]}
 
 
 def legend_below(figure: Figure, axes: Axes, columns: int = 4) -> None:
@@ -103,15 +114,14 @@ def draw_curves(axes: Axes, lines: Mapping[str, Sequence[Curve]], order: Sequenc
     names = list(order or lines)
     longest = max(len(places) for curves in lines.values() for places, _ in curves)
     for name, curves in lines.items():
-        index = names.index(name)
-        colour, style = COLOURS[index % len(COLOURS)], LINE_STYLES[index % len(LINE_STYLES)]
+        look = look_of(names.index(name))
         length = min(len(places) for places, _ in curves)
         places = np.asarray(curves[0][0][:length])
         heights = np.array([values[:length] for _, values in curves])
-        axes.plot(places, heights.mean(0), color=colour, linestyle=style, linewidth=1.6, label=name)
-        axes.fill_between(places, heights.min(0), heights.max(0), color=colour, alpha=0.18, linewidth=0)
+        axes.plot(places, heights.mean(0), **look, linewidth=1.6, label=name)
+        axes.fill_between(places, heights.min(0), heights.max(0), color=look["color"], alpha=0.18, linewidth=0)
         if length < longest:
-            axes.plot(places[-1:], heights.mean(0)[-1:], "x", color=colour, markersize=8)
+            axes.plot(places[-1:], heights.mean(0)[-1:], "x", color=look["color"], markersize=8)
     bare_axes(axes)
 
 
@@ -173,6 +183,14 @@ class LogScale:
         outward = self.gap * (1 - 0.22 * lane)
         return _power(self.low - outward if value <= 0 else self.high + outward)
 
+    def set_axis(self, axes: Axes) -> None:
+        """Give a matplotlib picture the y axis of the scale."""
+        axis = self.axis()
+        axes.set_yscale("log")
+        axes.set_yticks(axis["tickvals"], axis["ticktext"])
+        axes.minorticks_off()
+        axes.set_ylim(*(_power(exponent) for exponent in axis["range"]))
+
     def axis(self) -> dict[str, Any]:
         """The y axis as plotly writes it, with decades as ticks and the range in exponents of 10."""
         stride = math.ceil((self.high - self.low + 1) / MOST_TICKS)
@@ -187,51 +205,29 @@ class LogScale:
         return {"type": "log", "range": [bottom, top], "tickmode": "array", "tickvals": values, "ticktext": texts}
 
 
-def set_log_axis(axes: Axes, scale: LogScale) -> None:
-    """Give a matplotlib picture the y axis of a scale."""
-    axis = scale.axis()
-    axes.set_yscale("log")
-    axes.set_yticks(axis["tickvals"], axis["ticktext"])
-    axes.minorticks_off()
-    axes.set_ylim(*(_power(exponent) for exponent in axis["range"]))
-
-
-def draw_on_log_axis(
-    axes: Axes, places: Sequence[float], values: Sequence[float], scale: LogScale, **look: Any
-) -> None:
-    """Draw a line through the finite values, and triangles where a value is zero or infinite.
-
-    NaN is a triangle at ∞ too, or a gap where the scale has no ∞.
-    """
-    axes.plot(places, [v if scale.is_finite(v) else math.nan for v in values], marker="o", markersize=3, **look)
-    for place, value in zip(places, values, strict=True):
-        if value <= 0 or (scale.has_infinity and not value < math.inf):
-            axes.plot(place, scale.place(value), "v" if value <= 0 else "^", color=look["color"], markersize=5)
-
-
 def _power(exponent: float) -> float:
     """10 to an exponent, within what a float holds."""
     return math.pow(10, min(max(exponent, -307.0), 308.0))
 
 
-def check_series(series: Any, example: str, holds: type = Row, attributes: Sequence[str] = ()) -> None:
+def check_series(series: Any, example: str, *, each: type | None = None, many: type = Row) -> None:
     """Raise `ValueError`, with what to pass instead, unless every name holds something to draw.
 
     Args:
         series: What the caller passed.
         example: What to pass, as code.
-        holds: What each name has a sequence of, or a mapping to.
-        attributes: Instead of a sequence, each name may hold one object that has all of these.
+        each: What every name holds; None if it holds several.
+        many: What it then has a sequence of, or a mapping to.
     """
     if not isinstance(series, Mapping) or not series:
         found = "an empty mapping" if isinstance(series, Mapping) else f"a {type(series).__name__}"
         raise ValueError(f"{found} cannot be drawn; pass {example}, by the names of networks.")
     for name, held in series.items():
-        if attributes:
-            is_right = all(hasattr(held, attribute) for attribute in attributes)
+        if each is not None:
+            is_right = isinstance(held, each)
         else:
             items = list(held.values()) if isinstance(held, Mapping) else held
-            is_right = isinstance(items, Sequence) and all(isinstance(item, holds) for item in items)
+            is_right = isinstance(items, Sequence) and all(isinstance(item, many) for item in items)
             if is_right and not items:
                 raise ValueError(f"{name!r} is empty; pass {example}.")
         if not is_right:

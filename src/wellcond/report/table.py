@@ -2,9 +2,10 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping
+import math
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
-from typing import Literal
+from typing import Literal, SupportsFloat
 
 from wellcond.results import Row, number, text_table
 from wellcond.results.quantities import (
@@ -13,9 +14,9 @@ from wellcond.results.quantities import (
     GRADIENT,
     GRADIENT_NORM,
     INPUT,
+    KAPPA_BY_SHARE,
     UNITS,
     WEIGHT_NORM,
-    MatrixQuantities,
 )
 from wellcond.results.text import shortened
 
@@ -56,6 +57,23 @@ class Pivot:
     def column(self, quantity: str) -> dict[str, float]:
         """One quantity by layer, of the layers that have it."""
         return {name: line[quantity] for name, line in self.layers.items() if quantity in line}
+
+
+def over_training(rows: Iterable[Row], quantity: str, layer: str = "") -> tuple[list[int], list[float]]:
+    """Training steps, and the values of one quantity at them; NaN, a gap in a curve, where one is not finite.
+
+    Example:
+        >>> over_training([Row(2, "", "loss", 0.5, ""), Row(1, "", "loss", 1.0, "")], "loss")
+        ([1, 2], [1.0, 0.5])
+    """
+    chosen = [row for row in rows if (row.layer, row.quantity) == (layer, quantity)]
+    found = {row.step or 0: row.value for row in sorted(chosen, key=lambda row: row.step or 0)}
+    return list(found), finite_or_gap(found.values())
+
+
+def finite_or_gap(values: Iterable[SupportsFloat]) -> list[float]:
+    """The values, with NaN in place of those that are not finite."""
+    return [value if math.isfinite(value) else math.nan for value in map(float, values)]
 
 
 @dataclass(frozen=True)
@@ -104,49 +122,31 @@ class Column:
         return {name for name, value in badness.items() if value == max(known)}
 
 
-def _lambda_max(symbol: str, names: MatrixQuantities) -> Column:
-    what = "what the layer receives" if names is INPUT else "the gradient at the layer's output"
-    return Column(f"λmax {symbol}", names.lambda_max, f"magnitude of {what}")
+def _columns(shares: Sequence[float], rank: str) -> list[Column]:
+    """The columns of both matrices and of the units; in the title of the rank, `{symbol}` becomes the matrix."""
+    columns = []
+    for symbol, names in MATRICES.items():
+        what = "what the layer receives" if names is INPUT else "the gradient at the layer's output"
+        columns.append(Column(f"λmax {symbol}", names.lambda_max, f"magnitude of {what}"))
+        for share in shares:
+            meaning = "largest eigenvalue over the median one" if share == 0.5 else f"λmax over that at {share:.0%}"
+            columns.append(Column(f"κ{100 * share:.0f} {symbol}", names.kappa[share], meaning, worst="highest"))
+        title, meaning = rank.format(symbol=symbol), f"numerical rank of {symbol}"
+        columns.append(Column(title, names.rank, meaning, maximum=names.dimension, worst="lowest"))
+    return [
+        *columns,
+        Column("dead", DYING, "ReLUs that are 0 on every example", maximum=UNITS, worst="highest"),
+        Column("full", FULL, "ReLUs that are positive on every example", maximum=UNITS, worst="highest"),
+    ]
 
 
-def _kappa(symbol: str, names: MatrixQuantities, share: float) -> Column:
-    meaning = "largest eigenvalue over the median one" if share == 0.5 else f"λmax over that at {share:.0%}"
-    return Column(f"κ{100 * share:.0f} {symbol}", names.kappa[share], meaning, worst="highest")
-
-
-def _rank(symbol: str, names: MatrixQuantities, title: str) -> Column:
-    return Column(title, names.rank, f"numerical rank of {symbol}", maximum=names.dimension, worst="lowest")
-
-
-_UNITS = (
-    Column("dead", DYING, "ReLUs that are 0 on every example", maximum=UNITS, worst="highest"),
-    Column("full", FULL, "ReLUs that are positive on every example", maximum=UNITS, worst="highest"),
-)
-
-COLUMNS = (
-    *(
-        column
-        for symbol, names in MATRICES.items()
-        for column in (_lambda_max(symbol, names), _kappa(symbol, names, 0.5), _rank(symbol, names, "rank"))
-    ),
-    *_UNITS,
-)
+COLUMNS = _columns([0.5], "rank")
 """What fits a terminal."""
-
-ALL_COLUMNS = (
-    *(
-        column
-        for symbol, names in MATRICES.items()
-        for column in (
-            _lambda_max(symbol, names),
-            *(_kappa(symbol, names, share) for share in names.kappa),
-            _rank(symbol, names, f"rank {symbol}"),
-        )
-    ),
-    *_UNITS,
+ALL_COLUMNS = [
+    *_columns(list(KAPPA_BY_SHARE), "rank {symbol}"),
     Column("‖θ‖", WEIGHT_NORM, "norm of the layer's parameters"),
     Column("‖∂L/∂θ‖", GRADIENT_NORM, "norm of the loss's gradient in them"),
-)
+]
 """What a page shows."""
 
 

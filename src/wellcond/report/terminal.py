@@ -7,7 +7,7 @@ from math import log10
 from typing import Any
 
 from wellcond.errors import MissingExtra
-from wellcond.report.facts import Subject, compare_facts
+from wellcond.report.facts import Subject, facts
 from wellcond.report.table import Pivot, shown_columns
 from wellcond.results import Row
 from wellcond.results.quantities import GRADIENT, INPUT
@@ -58,7 +58,7 @@ def facts_table(series: Mapping[str, Sequence[Row]]) -> Table:
     table.add_column("", style="bold", no_wrap=True)
     for name in series:
         table.add_column(Text(name), ratio=1)
-    for line in compare_facts(series):
+    for line in facts(series):
         table.add_row(line.title, *(Text(text or "–") for text in line.texts.values()))
     return table
 

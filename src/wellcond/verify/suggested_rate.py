@@ -181,7 +181,7 @@ class SuggestedRate(Result):
 
     def figure(self) -> Figure:
         """The loss after the trial over the learning rate, with the limits as lines; without one, the prediction's."""
-        from wellcond.report.curves import rates_figure
+        from wellcond.report.rates import rates_figure
 
         if self.trial is None and self.predicted is not None:
             return self.predicted.figure()

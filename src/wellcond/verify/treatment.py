@@ -208,7 +208,8 @@ class Treatment(Result):
         }
         if not curves:
             raise OutputError("no run finished, so there is nothing to draw.")
-        return training_figure(curves)
+        window = averaged_steps(self.steps)
+        return training_figure(curves, y_label=f"training loss, mean of the last {window} steps")
 
     def __str__(self) -> str:
         over = f", median (least to greatest) of {len(self.seeds)} seeds" if len(self.seeds) > 1 else ""
