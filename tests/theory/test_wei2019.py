@@ -15,9 +15,8 @@ from itertools import pairwise
 import numpy as np
 import pytest
 import torch
-from references import assert_same
+from references import assert_same, dense_hessian, dense_jacobian
 from torch import Tensor, nn
-from torch.autograd.functional import hessian, jacobian
 from torch.nn.functional import conv2d, conv_transpose2d, unfold
 from wei2019_recursions import (
     SIGMA_B2,
@@ -333,20 +332,12 @@ def test_equation_6_at_a_perfect_fit_the_hessian_is_the_fisher_matrix() -> None:
     model = nn.Sequential(nn.Linear(3, 4), nn.Tanh(), nn.Linear(4, 1)).double()
     x = normal(7, 3)
     targets = model(x).detach()
-    shapes = [p.shape for p in model.parameters()]
-    names = [name for name, _ in model.named_parameters()]
-
-    def outputs(theta: Tensor) -> Tensor:
-        parts = torch.split(theta, [shape.numel() for shape in shapes])
-        values = {name: part.view(shape) for name, part, shape in zip(names, parts, shapes, strict=True)}
-        return torch.func.functional_call(model, values, (x,))[:, 0]
-
-    theta = torch.cat([p.detach().reshape(-1) for p in model.parameters()])
-    J = jacobian(outputs, theta)
+    J = dense_jacobian(model, x)
+    fisher = J.T @ J / len(x)
     at_the_optimum = wc.Hessian(wc.Problem(model, nn.MSELoss(), (x, targets))).dense()
-    assert_same(at_the_optimum / 2, J.T @ J / len(x), 1e-10)
-    elsewhere = hessian(lambda t: (outputs(t) - targets[:, 0] - 1).square().mean(), theta)
-    assert float((elsewhere / 2 - J.T @ J / len(x)).norm() / (J.T @ J / len(x)).norm()) > 1e-2
+    assert_same(at_the_optimum / 2, fisher, 1e-10)
+    elsewhere = dense_hessian(model, nn.MSELoss(), (x, targets + 1))
+    assert float((elsewhere / 2 - fisher).norm() / fisher.norm()) > 1e-2
 
 
 # the largest learning rate
@@ -404,18 +395,22 @@ def test_half_the_largest_rate_is_not_the_best_on_several_modes() -> None:
 # convolution
 
 
+def back_through_unit_weights(delta: Tensor, c_in: int, k: int, stride: int, padding: int = 0) -> Tensor:
+    """Wᵀδ/√fan_in for every W with a single 1: sums of products over them are expectations over W."""
+    weights = torch.eye(delta.shape[1] * c_in * k * k, dtype=torch.float64).view(-1, delta.shape[1], c_in, k, k)
+    back = torch.stack([conv_transpose2d(delta, weight, stride=stride, padding=padding) for weight in weights])
+    return back / math.sqrt(c_in * k * k)
+
+
 @pytest.mark.parametrize(("stride", "size"), [(1, 6), (2, 7), (3, 9)])
 def test_back_through_a_convolution_position_sums_are_conserved_and_means_are_not(stride: int, size: int) -> None:
     """E_W Σ_α ⟨(Wᵀδ)_α(x), (Wᵀδ)_α(y)⟩ = σ_w² Σ_β ⟨δ_β(x), δ_β(y)⟩, and likewise over α ≠ α' and β ≠ β'.
 
     The expectation over W is exact: a sum over unit weights. Eqs. 114, 115 and 124 equate the means over positions.
     """
-    c_in, c_out, k = 2, 3, 3
-    positions = (size - k) // stride + 1
-    delta = normal(2, c_out, positions, positions)  # of two inputs x, y
-    unit_weights = torch.eye(c_out * c_in * k * k, dtype=torch.float64).view(-1, c_out, c_in, k, k)
-    back = torch.stack([conv_transpose2d(delta, weight, stride=stride) for weight in unit_weights])
-    back *= math.sqrt(SIGMA_W2 / (c_in * k * k))
+    positions = (size - 3) // stride + 1
+    delta = normal(2, 3, positions, positions)  # of two inputs x, y
+    back = math.sqrt(SIGMA_W2) * back_through_unit_weights(delta, 2, 3, stride)
 
     def same_and_other(x: Tensor, y: Tensor) -> tuple[float, float]:
         same = float((x * y).sum())
@@ -429,12 +424,11 @@ def test_back_through_a_convolution_position_sums_are_conserved_and_means_are_no
 
 def test_padding_loses_the_part_of_the_position_sum_that_falls_outside() -> None:
     """Σ_β ⟨δ_β(x), δ_β(y)⟩ then counts each position by the share of its kernel sites that lie inside."""
-    c_in, c_out, k, size = 2, 3, 3, 7
+    k, size = 3, 7
     positions = (size + 2 - k) // 2 + 1
-    delta = normal(2, c_out, positions, positions)
-    unit_weights = torch.eye(c_out * c_in * k * k, dtype=torch.float64).view(-1, c_out, c_in, k, k)
-    back = torch.stack([conv_transpose2d(delta, weight, stride=2, padding=1) for weight in unit_weights])
-    found = float((back[:, 0] * back[:, 1]).sum()) / (c_in * k * k)
+    delta = normal(2, 3, positions, positions)
+    back = back_through_unit_weights(delta, 2, k, stride=2, padding=1)
+    found = float((back[:, 0] * back[:, 1]).sum())
     ones = torch.ones(1, 1, size, size, dtype=torch.float64)
     inside = conv2d(ones, torch.ones(1, 1, k, k, dtype=torch.float64), stride=2, padding=1)[0, 0] / k**2
     products = (delta[0] * delta[1]).sum(0)

@@ -7,7 +7,6 @@ from __future__ import annotations
 
 import itertools
 import math
-from collections.abc import Callable
 
 import pytest
 import torch
@@ -200,6 +199,7 @@ class Residual(nn.Module):
 
 class TestResidualBlock:
     u, v, z, r = normal(6, 4), normal(4, 6, seed=1), normal(4, seed=2), normal(4, seed=3)
+    weights = torch.cat([u.flatten(), v.flatten()])
 
     def exact(self) -> Tensor:
         target = self.z + residual(self.u, self.v, self.z) + self.r
@@ -229,9 +229,8 @@ class TestResidualBlock:
         assert float(curvature.norm()) > 0.1
         assert_same(block.z.exact.dense(), gauss_newton - curvature, 1e-12)
         assert_same(block.z.gauss_newton.dense(), gauss_newton, 1e-13)
-        flat, function = torch.cat([self.u.flatten(), self.v.flatten()]), self.block()
-        jac = jacobian(function, flat)
-        expected = jac.T @ jac - hessian(lambda w: r @ function(w), flat)
+        jac = jacobian(self.block, self.weights)
+        expected = jac.T @ jac - hessian(lambda w: r @ self.block(w), self.weights)
         assert_same(block.weight.exact.dense(), expected, 1e-12)
 
     def test_equation_13_with_the_other_sign_fails(self) -> None:
@@ -243,23 +242,21 @@ class TestResidualBlock:
         assert differ(gauss_newton - printed, self.exact())
 
     def test_equation_14_is_gauss_newton_minus_the_curvature_of_the_weights(self) -> None:
-        flat = torch.cat([self.u.flatten(), self.v.flatten()])
-        block = self.block()
-        target = block(flat) + self.r
-        jac = jacobian(block, flat)
-        curvature = hessian(lambda w: self.r @ block(w), flat)
-        assert_same(hessian(lambda w: matching_loss(target, block(w)), flat), jac.T @ jac - curvature, 1e-12)
+        target = self.block(self.weights) + self.r
+        found = hessian(lambda w: matching_loss(target, self.block(w)), self.weights)
+        jac = jacobian(self.block, self.weights)
+        assert_same(found, jac.T @ jac - hessian(lambda w: self.r @ self.block(w), self.weights), 1e-12)
 
     def test_equation_14_is_the_same_without_the_skip(self) -> None:
-        flat = torch.cat([self.u.flatten(), self.v.flatten()])
         found = []
-        for block in (self.block(), lambda w: self.block()(w) - self.z):
-            target = (block(flat) + self.r).detach()
-            found.append(hessian(lambda w, block=block, target=target: matching_loss(target, block(w)), flat))
+        for skip in (0, self.z):
+            target = self.block(self.weights) - skip + self.r
+            loss = lambda w, skip=skip, target=target: matching_loss(target, self.block(w) - skip)  # noqa: E731
+            found.append(hessian(loss, self.weights))
         assert_same(found[0], found[1], 1e-12)
 
-    def block(self) -> Callable[[Tensor], Tensor]:
-        return lambda w: self.z + residual(w[:24].view(6, 4), w[24:].view(4, 6), self.z)
+    def block(self, weights: Tensor) -> Tensor:
+        return self.z + residual(weights[:24].view(6, 4), weights[24:].view(4, 6), self.z)
 
 
 def condition(matrix: Tensor) -> float:
@@ -349,32 +346,29 @@ def normalized(h: Tensor) -> Tensor:
 
 
 class TestBatchNorm:
-    m, n, n_b = 6, 4, 3
-    w = normal(3, 4, seed=1)
-    z = 2 * normal(6, 4) + 1
+    m, n = 6, 4
+    w, z, target = normal(3, 4, seed=1), 2 * normal(6, 4) + 1, normal(6, 3, seed=2)
+    h = z @ w.T
+    mean, var, z_hat = h.mean(0), h.var(0, correction=0), normalized(h)
 
     def block(self) -> LocalHessian:
         return first_block(nn.Sequential(linear(self.w), nn.BatchNorm1d(3, eps=1e-30, affine=False)), self.z)
 
     def jacobian_of_z(self, w: Tensor) -> Tensor:
         """(m·n_b, m, n)."""
-        jac = jacobian(lambda z: normalized(z @ w.T), self.z)
-        return jac.reshape(-1, self.m, self.n)
+        return jacobian(lambda z: normalized(z @ w.T), self.z).reshape(-1, self.m, self.n)
 
     def test_equation_16_centres_and_scales(self) -> None:
-        out = normalized(self.z @ self.w.T)
-        assert torch.allclose(out.mean(0), doubles(0, 0, 0), atol=1e-14)
-        assert torch.allclose(out.square().mean(0), doubles(1, 1, 1), atol=1e-13)
-        layer = nn.BatchNorm1d(3, eps=1e-30, affine=False).double()
-        assert_same(out, layer(self.z @ self.w.T), 1e-13)
+        assert torch.allclose(self.z_hat.mean(0), doubles(0, 0, 0), atol=1e-14)
+        assert torch.allclose(self.z_hat.square().mean(0), doubles(1, 1, 1), atol=1e-13)
+        assert_same(self.z_hat, nn.BatchNorm1d(3, eps=1e-30, affine=False).double()(self.h), 1e-13)
 
     def test_equations_31_to_34_are_the_gradients_of_the_back_matching_loss(self) -> None:
         """∂ℓ/∂Var and ∂ℓ/∂E are sums over the batch."""
-        z, w, target = self.z.clone().requires_grad_(), self.w.clone().requires_grad_(), normal(6, 3, seed=2)
-        expected = torch.autograd.grad(matching_loss(target, normalized(z @ w.T)), [z, w])
-        h = self.z @ self.w.T
-        var, centred = h.var(0, correction=0), h - h.mean(0)
-        by_output = normalized(h) - target
+        z, w = self.z.clone().requires_grad_(), self.w.clone().requires_grad_()
+        expected = torch.autograd.grad(matching_loss(self.target, normalized(z @ w.T)), [z, w])
+        var, centred = self.var, self.h - self.mean
+        by_output = self.z_hat - self.target
         by_var = (by_output * centred).sum(0) * -0.5 * var**-1.5
         by_mean = -by_output.sum(0) / var.sqrt()
         by_h = by_output / var.sqrt() + by_var * 2 * centred / self.m + by_mean / self.m
@@ -382,8 +376,7 @@ class TestBatchNorm:
         assert_same(by_h.T @ self.z, expected[1], 1e-12)
 
     def test_equations_17_and_18_are_exact_with_constant_statistics(self) -> None:
-        h = self.z @ self.w.T
-        mean, var, target = h.mean(0), h.var(0, correction=0), normal(6, 3, seed=2)
+        mean, var, target = self.mean, self.var, self.target
         h_z = hessian(lambda z: matching_loss(target[0], (self.w @ z - mean) / var.sqrt()), self.z[0])
         assert_same(h_z, sum(torch.outer(w, w) / v for w, v in zip(self.w, var, strict=True)), 1e-13)
         form = self.block().closed_form("detached")
@@ -395,10 +388,9 @@ class TestBatchNorm:
 
     def test_equation_17_of_one_example_lacks_a_factor_1_minus_terms_in_1_over_m(self) -> None:
         """Gauss-Newton through the statistics: Σ_i w_i w_iᵀ/Var_i · (1 − (1 + ẑ_i²)/m), for each example."""
-        jac, h = self.jacobian_of_z(self.w), self.z @ self.w.T
-        var, z_hat = h.var(0, correction=0), normalized(h)
+        jac = self.jacobian_of_z(self.w)
         for j in range(self.m):
-            factors = (1 - (1 + z_hat[j] ** 2) / self.m) / var
+            factors = (1 - (1 + self.z_hat[j] ** 2) / self.m) / self.var
             assert_same(jac[:, j].T @ jac[:, j], self.w.T @ torch.diag(factors) @ self.w, 1e-12)
         whole = jac.flatten(1).T @ jac.flatten(1)
         assert_same(self.block().closed_form().z.dense(), whole, 1e-12)
@@ -406,13 +398,12 @@ class TestBatchNorm:
 
     def test_equation_18_through_the_statistics_loses_two_directions(self) -> None:
         """Z^T (I − 11ᵀ/m − ẑẑᵀ/m) Z / Var, of which w is a null vector: the output does not depend on ‖w‖."""
-        h = self.z @ self.w.T
-        var, z_hat, ones = h.var(0, correction=0), normalized(h), torch.ones(self.m, dtype=torch.float64)
+        ones = torch.ones(self.m, dtype=torch.float64)
         blocks = self.block().closed_form().weight.blocks
-        for i, w in enumerate(self.w):
+        for i, (w, z_hat) in enumerate(zip(self.w, self.z_hat.T, strict=True)):
             jac = jacobian(lambda row: normalized(self.z @ row[:, None])[:, 0], w)
-            kept = eye(self.m) - (torch.outer(ones, ones) + torch.outer(z_hat[:, i], z_hat[:, i])) / self.m
-            assert_same(jac.T @ jac, self.z.T @ kept @ self.z / var[i], 1e-12)
+            kept = eye(self.m) - (torch.outer(ones, ones) + torch.outer(z_hat, z_hat)) / self.m
+            assert_same(jac.T @ jac, self.z.T @ kept @ self.z / self.var[i], 1e-12)
             assert_same(blocks[i], jac.T @ jac, 1e-12)
             assert float((jac @ w).norm()) < 1e-12 * float(jac.norm() * w.norm())
 
