@@ -221,14 +221,3 @@ def test_parameters_that_are_added_take_plain_sgd_steps() -> None:
     assert list(optimizer.factors) == list(BY_HAND)
     with pytest.raises(ValueError, match="m must be > 0, not 0"):
         optimizer.add_param_group({"params": [nn.Parameter(torch.ones(1))], "m": 0})
-
-
-def test_given_factors_scale_the_steps() -> None:
-    model = network()
-    weight = model[8].weight
-    optimizer = ScaleAmendedSGD(model, lr=1.0, inputs=X, factors={"0": 2.0, "4": 2.0, "8": 0.25, "11": 1.0})
-    gradient = normal(5, 16)
-    expected = weight.detach() - gradient * float(weight.detach().square().sum()) / 5 / 0.25
-    weight.grad = gradient
-    optimizer.step()
-    torch.testing.assert_close(weight.detach(), expected, rtol=1e-12, atol=1e-12)

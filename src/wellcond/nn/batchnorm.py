@@ -30,10 +30,8 @@ class BatchNormVariant(_BatchNorm, ABC):
     """Batch normalisation y = γ (x − centre) / scale + β with other statistics than those of `torch.nn.BatchNorm2d`.
 
     Constructor, parameters, buffers, modes and shapes are those of torch's layers. Statistics are computed in float32
-    or better and the output has the input's dtype. The forward pass never waits for the device.
-
-    As with torch's layers, each process of a distributed run has its own statistics. Do not pass a model with variants
-    to `torch.nn.SyncBatchNorm.convert_sync_batchnorm`: it takes them for plain batch norms and replaces them.
+    or better, and the output has the input's dtype. Each process of a distributed run has its own statistics: do not
+    pass a model with variants to `torch.nn.SyncBatchNorm.convert_sync_batchnorm`, which would replace them.
     """
 
     # must define

@@ -22,15 +22,14 @@ class FourThingsBatchNorm(GhostBatchNorm):
 
         M₁ ← 0.99 M₁ + 0.01 E[x],    M₂ ← 0.99 M₂ + 0.01 E[x²]
 
-    They are kept as `running_mean` = M₁ and `running_var` = M₂ − M₁², which is updated without ever forming the
-    difference of two large numbers. So the state of a trained plain batch norm loads too.
+    They are kept as `running_mean` = M₁ and `running_var` = M₂ − M₁², so the state of a plain batch norm loads too.
 
     *Evaluation* mixes in the moments E_i of each example i, over its positions and the channels of the group:
 
         m = (1 − α) M₁ + α E_i[x],    s = (1 − α) M₂ + α E_i[x²],    y = γ (x − m) / √(s − m² + ε) + β
 
-    with M₁ and M₂ averaged over the group's channels. α = 0 is the usual evaluation. Where an example has one value per
-    group, as (N, C) inputs have without channel groups, it has no moments of its own, and α > 0 is refused.
+    with M₁ and M₂ averaged over the group's channels. α = 0 is the usual evaluation; α > 0 is refused where an example
+    has one value per group, as (N, C) inputs have without channel groups.
 
     *Weight decay* is not part of the layer but of the loss: see `affine_penalty`.
 
@@ -132,9 +131,8 @@ class FourThingsBatchNorm(GhostBatchNorm):
 def affine_penalty(model: nn.Module) -> Tensor:
     """½ Σ (‖γ − 1‖² + ‖β‖²) over the four-things layers of a model: the decay that keeps them near the identity.
 
-    Add it to the loss, times the decay rate. As part of the loss it is exact with every optimizer, under a GradScaler,
-    and with gradient accumulation if it is added to each micro-batch's loss before that is divided by their number.
-    Keep γ and β out of the optimizer's own weight decay, which would pull γ to 0, by a parameter group.
+    Add it to the loss, times the decay rate; with gradient accumulation, to each micro-batch's loss before that is
+    divided by their number. Keep γ and β out of the optimizer's own weight decay, which would pull γ to 0.
 
     Args:
         model: A model with `FourThingsBatchNorm` layers.

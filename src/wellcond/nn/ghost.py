@@ -21,9 +21,8 @@ class GhostBatchNorm(BatchNormVariant):
     A ragged last chunk is a ghost of its own; where it has a single value per channel, which has no variance, it joins
     the ghost before it. A batch of one ghost is normalised as by `torch.nn.BatchNorm2d`.
 
-    Running statistics average, over the examples, their ghost's mean and unbiased variance, in one update per step. So
-    `momentum` means what it means in plain batch normalisation, however many ghosts a batch has, and the running
-    variance estimates that of the population, whatever the size of the ghosts. Evaluation knows no ghosts.
+    Running statistics average, over the examples, their ghost's mean and unbiased variance, in one update per step: the
+    running variance estimates that of the population, whatever the size of the ghosts. Evaluation knows no ghosts.
 
     Arguments that are not listed are those of torch's layers.
 

@@ -50,10 +50,9 @@ def with_last_batchnorm(model: nn.Module, inputs: Any = None, *, layer: str | No
         h = W (γ (x − μ)/√(σ² + ε) + β) + b
 
     Features are the last axis: (N, d), or (N, T, d) with every token an example. The last linear layer is found by
-    running the model in evaluation mode: it is the one on which the outputs depend and on which no other linear layer
-    depends. The layer `fc` becomes the pair `fc.norm` and `fc.linear`, in which hooks on `fc.linear` see the normalised
-    features. An old checkpoint loads: `load_state_dict(old, strict=False)` misses the keys of `fc.norm` only.
-    A compiled or DDP-wrapped model comes back as the plain module: wrap it again.
+    running the model: the outputs depend on it, and no other linear layer depends on it. A layer `fc` becomes the pair
+    `fc.norm` and `fc.linear`; an old checkpoint loads with `load_state_dict(old, strict=False)`. A compiled or
+    DDP-wrapped model comes back as the plain module: wrap it again.
 
     Args:
         model: The model, which is not changed.

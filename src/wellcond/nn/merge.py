@@ -33,10 +33,10 @@ def merge_batchnorm(model: nn.Module, inputs: Any = None) -> nn.Module:
 
         s (W x + b) + t = (diag(s) W) x + (s b + t),        W (s x + t) + b = (W diag(s)) x + (b + W t)
 
-    Merged norms become `nn.Identity`, and layers without a bias get one. In evaluation mode the new model computes what
-    the old one did; this is checked on the inputs. Neighbours are found by running the model on them: the tensor that
-    one module returned is the one that the other received, perhaps in another shape, and nothing else used it. A model
-    that takes other paths on other inputs is seen on these only.
+    Merged norms become `nn.Identity`, and layers without a bias get one. Neighbours are found by running the model: the
+    tensor that one module returned is the one that the other received, perhaps in another shape, and nothing else used
+    it. A model that takes other paths on other inputs is seen on these only. That the outputs stay the same in
+    evaluation mode is checked on the inputs.
 
     A norm that cannot be merged exactly stays, and a `UserWarning` says why: it has no running statistics or no such
     neighbour; its neighbour is called twice, shares its weight, has hooks or a forward pass of its own; or it stands

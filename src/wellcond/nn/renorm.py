@@ -17,12 +17,10 @@ class BatchRenorm(BatchNormVariant):
         y = γ ((x − μ_B)/σ_B · r + d) + β
         r = clip(σ_B/σ, 1/r_max, r_max),    d = clip((μ_B − μ)/σ, −d_max, d_max),    both without gradient
 
-    Unclipped, this is (x − μ)/σ. The limits follow `num_batches_tracked`, the number of steps already made, so they
-    continue where they were after a resume: they are 1 and 0 (plain batch normalisation) until the first step of
-    `r_ramp` and `d_ramp`, then rise linearly to `r_max` and `d_max` at the second, and stay there.
-
-    The state of a plain batch norm loads, with its step count. Ioffe averages with momentum=0.01. Without running
-    statistics there is nothing to correct towards: r = 1, d = 0.
+    Unclipped, this is (x − μ)/σ. The limits are 1 and 0 (plain batch normalisation) until the first step of `r_ramp`
+    and `d_ramp`, then rise linearly to `r_max` and `d_max` at the second, and stay there. Steps are counted by
+    `num_batches_tracked`, which a checkpoint keeps and the state of a plain batch norm brings along. Ioffe's
+    momentum is 0.01. Without running statistics r = 1 and d = 0.
 
     Arguments that are not listed are those of torch's layers.
 

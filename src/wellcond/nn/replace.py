@@ -28,17 +28,16 @@ def replace_norm(
 ) -> nn.Module:
     """Return a copy of the model in which every normalisation layer is replaced by what a factory makes of it.
 
-    Parameters and buffers that the new module has under the same name and in the same shape (γ, β, the running
-    statistics) are carried over, and ε where the factory is a bare class; momentum is the new class's own. Device,
-    dtype and mode follow the old module. A module used in two places becomes one new module used in two places. Hooks
-    on replaced modules go with them. A compiled or DDP-wrapped model comes back as the plain module: wrap it again.
+    Parameters and buffers that the new module has under the same name and in the same shape are carried over, and ε
+    where the factory is a bare class. Device, dtype and mode follow the old module; hooks on it go with it. A module
+    used in two places becomes one new module used in two places. A compiled or DDP-wrapped model comes back as the
+    plain module: wrap it again.
 
     Args:
         model: The model, which is not changed.
-        factory: A class or function that takes the number of channels, or the old module, and returns the new module,
-            or None to keep the old one. It is called with the number of channels first, and with the old module if it
-            cannot take a number. A factory whose parameter is called `old` is called with the old module only; name it
-            so if the factory wraps whatever it is given.
+        factory: A class or function that takes the number of channels, or the old module if it cannot take a number,
+            and returns the new module, or None to keep the old one. If its parameter is called `old`, it is given the
+            old module only; name it so if the factory wraps whatever it is given.
         of: Which layers, by their class; all normalisation layers by default. Write `of=nn.BatchNorm2d` if a factory
             for images must not meet the `nn.BatchNorm1d` or `nn.LayerNorm` of the same model.
 

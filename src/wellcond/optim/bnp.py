@@ -40,13 +40,13 @@ class BNP:
 
         G_w ← (G_w − G_b μᵀ)/(q² σ̃²),   G_b ← G_b/q² − G_w μ,   σ̃² = σ² + ε₁ max σ² + ε₂
 
-    This is gradient descent on the same loss in the variables that BatchNorm would give the layer (lange2022,
-    Algorithms 2 and 3). The network does not change, so inference is that of the plain network, and any batch size
-    works: q² = max(n_in/N, 1) for a dense layer, max(c_in k²/N, √(rs)) for a convolution with r·s output positions.
+    This is gradient descent in the variables that BatchNorm would give the layer (lange2022, Algorithms 2 and 3). The
+    network does not change, and any batch size works: q² = max(n_in/N, 1) for a dense layer, max(c_in k²/N, √(rs)) for
+    a convolution with r·s output positions.
 
-    Write the training loop as usual: accumulation, GradScaler, autocast, checkpointing, DDP (pass the wrapped model, or
-    its `process_group`) and `torch.compile` are understood. Clip gradients before `step()`; weight decay is the
-    optimizer's and is not preconditioned. Start from a learning rate 5 to 10 times the plain one.
+    Write the training loop as usual: accumulation, GradScaler, autocast, checkpointing, DDP and `torch.compile` are
+    understood. Clip gradients before `step()`; weight decay is the optimizer's and is not preconditioned. Start from a
+    learning rate 5 to 10 times the plain one.
 
     Args:
         model: The model.

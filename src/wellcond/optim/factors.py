@@ -51,8 +51,7 @@ class Factors(dict[str, LayerScale]):
 def chain_scales(seen: ForwardPass) -> dict[str, LayerScale]:
     """The scales of a chain of layers, by algorithm 2: from the last block to the first, with m_z = n_out/(n_in·c).
 
-    The trace of the local Hessian of a normalized block is the number of its outputs, so m_z is the number of
-    elements that leave the block over the number that enter it.
+    m_z is the number of elements that leave a block over the number that enter it.
     """
     try:
         chain = seen.chain()

@@ -93,10 +93,9 @@ def gathered(
 class StatisticsCollector:
     """Collects the statistics behind the gradient now in `.grad` of a layer, whichever way that gradient came about.
 
-    A call of the layer counts once, when the gradient of its output comes back in a backward pass that accumulates the
-    layer's own gradient. Passes that are only looked at, recomputed by checkpointing, or differentiated with respect to
-    the input do not count. Statistics are dropped with the gradient they belong to, as after a step that GradScaler
-    skipped.
+    A call counts once, when the gradient of its output comes back in a backward pass that accumulates the layer's own
+    gradient: not when it is only looked at, recomputed by checkpointing, or differentiated with respect to the input.
+    Statistics are dropped with the gradient they belong to, as after a step that GradScaler skipped.
 
     Args:
         anchor: Returns the parameter whose gradient shows that a backward pass has been here; None if all are frozen.

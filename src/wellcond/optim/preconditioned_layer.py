@@ -26,6 +26,7 @@ def precondition_(weight: Tensor, biases: Sequence[Tensor], mean: Tensor, scale:
         q2: q².
 
     Example:
+        >>> import torch
         >>> weight, bias = torch.tensor([[[2.0]]]), torch.tensor([[[1.0]]])
         >>> precondition_(weight, [bias], mean=torch.tensor([[[0.5]]]), scale=torch.tensor([[[0.25]]]), q2=1.0)
         >>> weight.item(), bias.item()         # (2 − 1·½)/4 and 1 − ⅜·½

@@ -44,17 +44,14 @@ class ScaleAmendedSGD(ScaledSGD):
         δ'W = δW/(m·m_W),  m_W = q/‖W‖²_{2,μ};      m ← m·m_z,  m_z = n_out/(n_in·c)
 
     ‖W‖²_{2,μ} is the mean squared norm of a row of the current W; n_in and n_out are features or channels; q is the
-    number of positions of the layer's output (1 for a dense layer, q₁·q₂ for a convolution, the tokens of a linear
-    layer on tokens), and c the ratio of positions at the block's start and end (4 for a stride or pooling of 2,
-    all of them for a global pooling). So m_z is the elements leaving the block over those entering it, and m the
-    network's outputs over the elements that leave the block. Flattening keeps elements: they are positions to the
-    convolution before it and features to the linear layer behind it.
+    number of positions of the layer's output (pixels, tokens; 1 for a dense layer), and c the ratio of positions at
+    the block's start and end (4 for a stride or pooling of 2). So m is the network's outputs over the elements that
+    leave the block.
 
-    Weight decay comes first and is amended with the gradient; momentum is that of `torch.optim.SGD`, on δ'W.
-    Parameters that are not the weight of such a layer (biases, norms) are divided by m·q: behind a norm, the local
-    Hessian of a shift or a gain of one feature is the number of positions it acts on, whatever the weights are. They
-    belong to the block of the layer called before them. The formulas are those of normalized blocks; a hidden layer
-    with no norm in its block is warned about.
+    Weight decay comes first and is amended with the gradient; momentum is that of `torch.optim.SGD`, on δ'W. Biases
+    and norms are divided by m·q, in the block of the layer called before them: behind a norm, the local Hessian of a
+    shift or a gain of one feature is the number of positions it acts on. The formulas are those of normalized blocks;
+    a hidden layer with no norm in its block is warned about.
 
     There is one parameter group per module, whose entries `m`, `m_z`, `q`, `c` and `why` say how it is scaled. What
     `add_param_group` adds takes plain SGD steps (m = q = 1), as parameters of the loss should.

@@ -43,7 +43,6 @@ class ScaledSGD(Optimizer, ABC):
 
         δ ← ∂L/∂W + λW,   δ' = s·δ,   then `descend` along δ'
 
-    Every group has the options `lr`, `momentum` μ, `nesterov`, `weight_decay` λ, and what the subclass adds.
     The scale s comes before the momentum, so that a buffer adds up steps of one unit when s changes over time.
     """
 
@@ -133,17 +132,14 @@ def lars_scales(params: Tensors, gradients: Tensors, trust_coefficients: Iterabl
 class LARS(ScaledSGD):
     """Layer-wise adaptive rate scaling: the learning rate of a parameter tensor W is lr·η·‖W‖/‖δW‖.
 
-    Without momentum, a step moves W by lr·η of its own norm, whatever the size of its gradient. δW includes weight
-    decay.
+    Without momentum, a step moves W by lr·η of its own norm, whatever its gradient; δW includes weight decay.
 
-    zhang2018 writes the rule without a trust coefficient (η = 1) and runs it with lr 2, Nesterov momentum 0.9 and
-    weight decay 1e-3. Taken literally that moves every weight by twice its norm in one step, and a small
-    convolutional network diverges within 50; with the η = 1e-3 of LARS's own authors (You et al. 2017) a step is
-    0.2 %. So either take a small lr, or `LARS(params, lr=2.0, trust_coefficient=1e-3)`.
+    zhang2018 writes the rule with η = 1 and runs it with lr 2, Nesterov momentum 0.9 and weight decay 1e-3. Taken
+    literally, every step moves a weight by twice its norm, and a small convolutional network diverges within 50 steps.
+    Take a small lr, or `LARS(params, lr=2.0, trust_coefficient=1e-3)` with the η of You et al. (2017).
 
-    A tensor that is zero, or whose gradient is, has scale 1: a zero weight takes a plain SGD step and leaves zero.
-    Biases and norm parameters are scaled like weights. To exclude them, as is usual where they start at zero, give
-    their group `trust_coefficient=None`.
+    A tensor that is zero, or whose gradient is, has scale 1: a zero weight takes a plain SGD step. Biases and norm
+    parameters are scaled like weights; to exclude them, give their group `trust_coefficient=None`.
 
     Args:
         params: Parameters, or parameter groups.
