@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import copy
+import math
 from collections.abc import Iterator
 from dataclasses import dataclass
 
@@ -21,8 +22,7 @@ from wellcond.problem.problem import Problem
 from wellcond.results import Progress, Row
 from wellcond.results.quantities import TEST_ACCURACY, TRAINED_LR, TRAINED_MAX_LR
 from wellcond.spectral.density import Density, density
-from wellcond.spectral.eigenvalues import eigenvalues
-from wellcond.stability.limits import heavy_ball_limit
+from wellcond.stability.max_lr import max_lr
 from wellcond.training.loop import train
 from wellcond.training.run import Run
 
@@ -83,7 +83,8 @@ def _compared(model: nn.Module, training: Labelled, test: Labelled, progress: Pr
     for i, lr in enumerate(LEARNING_RATES):
         progress(f"training at lr {lr:g}", 0.3 * i / len(LEARNING_RATES))
         runs[lr] = _trained(copy.deepcopy(model), training, lr)
-    best = _best(runs)
+    finals = {lr: run.final for lr, (run, _) in runs.items() if run.final is not None}
+    best = min(finals, key=finals.__getitem__, default=LEARNING_RATES[0])
     problem = Problem(model, nn.CrossEntropyLoss(), (training[0][:EXAMPLES], training[1][:EXAMPLES]))
     optimizer = SGD(model.parameters(), lr=best)
     diagnosis = diagnose(problem, optimizer, progress=lambda what, share: progress(what, 0.3 + 0.4 * share))
@@ -91,12 +92,11 @@ def _compared(model: nn.Module, training: Labelled, test: Labelled, progress: Pr
     curve = density(Hessian(problem), probes=2, iterations=30)
     progress("Hessian after training", 0.95)
     run, trained = runs[best]
-    rows = [
-        *run.rows(),
-        Row(None, "", TRAINED_LR, best, "lr"),
-        Row(None, "", TEST_ACCURACY, 100 * _accuracy(trained, test), "%"),
-        *([] if run.final is None else _limit_rows(trained, problem)),
-    ]
+    rows = [*run.rows(), Row(None, "", TRAINED_LR, best, "lr")]
+    rows.append(Row(None, "", TEST_ACCURACY, 100 * _accuracy(trained, test), "%"))
+    if best in finals:
+        limit = max_lr(Problem(trained, problem.loss, problem.batches), momentum=0.0, max_matvecs=100).value
+        rows += [Row(None, "", TRAINED_MAX_LR, limit, "lr")] if math.isfinite(limit) else []
     return Compared(diagnosis, curve, rows)
 
 
@@ -111,20 +111,7 @@ def _trained(model: nn.Module, data: Labelled, lr: float) -> tuple[Run, nn.Modul
     return train(optimizer, lambda _step, batch: cross_entropy(model(batch[0]), batch[1]), batches(), STEPS), model
 
 
-def _best(runs: dict[float, tuple[Run, nn.Module]]) -> float:
-    """The learning rate with the lowest final loss; a run that diverged is never the best."""
-    finals = {lr: float("inf") if run.final is None else run.final for lr, (run, _) in runs.items()}
-    return min(finals, key=finals.__getitem__)
-
-
 @torch.no_grad()
 def _accuracy(model: nn.Module, test: Labelled) -> float:
     model.eval()
     return float((model(test[0]).argmax(1) == test[1]).float().mean())
-
-
-def _limit_rows(model: nn.Module, problem: Problem) -> list[Row]:
-    """2/λ_max after training, on the examples of the diagnosis; none where λ_max ≤ 0."""
-    hessian = Hessian(Problem(model, problem.loss, problem.batches))
-    sharpest = float(eigenvalues(hessian, tol=1e-2, max_matvecs=100).values[-1])
-    return [Row(None, "", TRAINED_MAX_LR, heavy_ball_limit(sharpest, 0.0), "lr")] if sharpest > 0 else []

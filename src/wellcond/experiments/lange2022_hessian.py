@@ -178,16 +178,12 @@ def draw(runs: Mapping[str, Sequence[Curves]], measured: Sequence[Measured]) -> 
         for each, label in zip(own, [f"{name}, {images} images", *[None] * len(own)], strict=False):
             gain.plot(each.D_squared, each.improvement, ".", color=colour, markersize=4, alpha=0.5, label=label)
     gain.axline((0, 0), slope=1, color="#666666", linewidth=1, label="improvement by κ(D)²")
-    gain.set_xlabel("log₁₀ κ(D)²")
-    bare_axes(gain)
     titles = ["training loss", *(f"log₁₀ κ of the Hessian, {images} images" for images in sets)]
     titles += ["test accuracy", "log₁₀ κ(D)", "improvement: log₁₀ κ(∇²L)/κ(Pᵀ∇²L P)"]
     for axes, title in zip(figure.axes, titles, strict=True):
-        axes.set_title(title, loc="left", fontsize=11)
+        bare_axes(axes, title=title, x="log₁₀ κ(D)²" if axes is gain else "steps")
         axes.margins(y=0.15)
         axes.legend(frameon=False, fontsize=9)
-        if axes is not gain:
-            axes.set_xlabel("steps")
     return figure
 
 

@@ -121,10 +121,8 @@ def draw(runs: Mapping[str, Run]) -> Figure:
     for run, colour in zip(runs.values(), COLOURS, strict=False):
         stride, losses = thinned(run)
         training.plot(range(0, len(losses) * stride, stride), losses, color=colour, linewidth=1.6)
-    bare_axes(training)
+    bare_axes(training, title="training loss", x="training step")
     training.set_yscale("log")
-    training.set_title("training loss", loc="left", fontsize=11)
-    training.set_xlabel("training step")
     draw_ribbons(ribbons, {name: run.evaluations for name, run in runs.items()})
     ribbons[2].axhline(2 / LR, color=GREY, linewidth=1, linestyle=(0, (4, 3)), label="2 / lr")
     legend_below(figure, ribbons[2], columns=3)
