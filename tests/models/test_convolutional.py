@@ -86,7 +86,7 @@ def test_layers_are_named_by_stage_block_and_position_and_a_resnet_without_norm_
 
 
 def test_the_shortcut_keeps_every_second_pixel_and_appends_zero_channels() -> None:
-    block = Block(16, 32, norm=False)
+    block = Block(16, 32, norm=False, generator=torch.Generator())
     for conv in convolutions(block):
         nn.init.zeros_(conv.weight)
     x = torch.randn(2, 16, 8, 8)
@@ -96,7 +96,7 @@ def test_the_shortcut_keeps_every_second_pixel_and_appends_zero_channels() -> No
 
 
 def test_a_block_of_equal_widths_adds_its_input() -> None:
-    block = Block(16, 16, norm=False)
+    block = Block(16, 16, norm=False, generator=torch.Generator())
     for conv in convolutions(block):
         nn.init.normal_(conv.weight, std=0.1)
     x = torch.randn(2, 16, 8, 8)

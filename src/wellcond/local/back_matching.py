@@ -13,7 +13,7 @@ from torch import Tensor
 from torch.utils._pytree import tree_map
 
 from wellcond.local.block import input_tensor
-from wellcond.local.cuts import Cut, Outputs, all_cuts, chosen_cuts
+from wellcond.local.cuts import Cut, Outputs, find_cuts
 from wellcond.network.graph import inputs_of, refuse_reentrant_checkpoints, upstream
 from wellcond.network.taps import bracketed
 from wellcond.problem.problem import Problem
@@ -111,7 +111,7 @@ def back_matching(problem: Problem, lr: float = 1.0, *, layers: str | Sequence[s
             loss = problem.evaluate(index, (_with_graph(batch[0]), batch[1])).loss
         outputs.own.check(loss, lambda: problem.loss_of(index, batch))
         refuse_reentrant_checkpoints(upstream([loss.grad_fn], None))
-        cuts, last = all_cuts(outputs, loss) if names is None else chosen_cuts(outputs, loss, names)
+        cuts, last = find_cuts(outputs, loss, names)
         return _propagated(problem, loss, cuts, last, lr, before)
 
 

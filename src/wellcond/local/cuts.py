@@ -69,9 +69,28 @@ class Outputs:
         return output
 
 
-def all_cuts(outputs: Outputs, loss: Tensor) -> tuple[list[Cut], str]:
-    """All cuts from first to last, without the model's own output; and the name of the last block."""
-    separators = _separators(loss)
+def find_cuts(outputs: Outputs, loss: Tensor, names: Sequence[str] | None) -> tuple[list[Cut], str]:
+    """The cuts from first to last, without the model's own output, and the name of the last block.
+
+    Args:
+        outputs: The outputs of all modules.
+        loss: What was computed from them.
+        names: The modules at whose outputs to cut; None for all that separate the network.
+
+    Raises:
+        UnknownLayer: There is no module of that name.
+        InvalidProblem: The network cannot be cut there.
+    """
+    assert loss.grad_fn is not None  # `Problem.evaluate` refuses a loss without a graph
+    separators = Separators(loss.grad_fn)
+    cuts = _all_cuts(outputs, separators) if names is None else _chosen_cuts(outputs, separators, names)
+    # the last block ends with the loss, so the model's own output is no cut but gives the last block its name
+    if cuts and outputs.ended[-1].name == "" and cuts[-1].place == outputs.ended[-1].place:
+        return cuts[:-1], cuts[-1].name
+    return cuts, ""
+
+
+def _all_cuts(outputs: Outputs, separators: Separators) -> list[Cut]:
     by_place: dict[Place, list[tuple[int, Cut]]] = defaultdict(list)
     for i, cut in enumerate(outputs.ended):
         by_place[cut.place].append((i, cut))
@@ -90,11 +109,10 @@ def all_cuts(outputs: Outputs, loss: Tensor) -> tuple[list[Cut], str]:
         if seen[cut.name]:
             cuts[i] = replace(cut, name=f"{cut.name}[{seen[cut.name]}]")
         seen[cut.name] += 1
-    return _without_the_last(cuts, outputs)
+    return cuts
 
 
-def chosen_cuts(outputs: Outputs, loss: Tensor, names: Sequence[str]) -> tuple[list[Cut], str]:
-    """As `all_cuts`, at the outputs of the named modules alone; an error if one of them is no cut."""
+def _chosen_cuts(outputs: Outputs, separators: Separators, names: Sequence[str]) -> list[Cut]:
     times = Counter(cut.name for cut in outputs.ended)
     for name in names:
         if name not in outputs.names.values():
@@ -104,7 +122,6 @@ def chosen_cuts(outputs: Outputs, loss: Tensor, names: Sequence[str]) -> tuple[l
                 f"{name!r} cannot end a block: its output had a gradient in {times[name]} calls of the forward pass. "
                 "Name a module that is called once and takes or holds something that can be differentiated."
             )
-    separators = _separators(loss)
     cuts: list[Cut] = []
     for cut in outputs.ended:
         if cut.name not in names:
@@ -119,16 +136,4 @@ def chosen_cuts(outputs: Outputs, loss: Tensor, names: Sequence[str]) -> tuple[l
             raise InvalidProblem(f"{cuts[-1].name!r} and {cut.name!r} do not follow each other. Name one of them.")
         if not cuts or cuts[-1].place != cut.place:
             cuts.append(cut)
-    return _without_the_last(cuts, outputs)
-
-
-def _without_the_last(cuts: list[Cut], outputs: Outputs) -> tuple[list[Cut], str]:
-    """The last block ends with the loss, so the model's own output is no cut but gives the last block its name."""
-    if cuts and outputs.ended[-1].name == "" and cuts[-1].place == outputs.ended[-1].place:
-        return cuts[:-1], cuts[-1].name
-    return cuts, ""
-
-
-def _separators(loss: Tensor) -> Separators:
-    assert loss.grad_fn is not None  # `Problem.evaluate` refuses a loss without a graph
-    return Separators(loss.grad_fn)
+    return cuts

@@ -15,15 +15,9 @@ def make_generator(seed: int | None) -> torch.Generator:
     return torch.default_generator if seed is None else torch.Generator("cpu").manual_seed(seed)
 
 
-def empty_linear(inputs: int, outputs: int, bias: bool = True) -> nn.Linear:
+def empty_linear(inputs: int, outputs: int, bias: bool) -> nn.Linear:
     """A linear layer whose values are still to be filled."""
     return nn.Linear(inputs, outputs, bias, device="meta").to_empty(device=torch.get_default_device())
-
-
-def empty_conv3x3(inputs: int, outputs: int, stride: int) -> nn.Conv2d:
-    """A padded 3×3 convolution without bias whose values are still to be filled."""
-    layer = nn.Conv2d(inputs, outputs, 3, stride, padding=1, bias=False, device="meta")
-    return layer.to_empty(device=torch.get_default_device())
 
 
 @torch.no_grad()
@@ -40,9 +34,19 @@ def fill_uniform(tensor: Tensor, bound: float, generator: torch.Generator) -> No
     tensor.copy_(draw.uniform_(-bound, bound, generator=generator))
 
 
-def fill_like_torch(layer: nn.Linear, generator: torch.Generator) -> None:
-    """Fill as nn.Linear fills itself: weight and bias U(−1/√fan_in, 1/√fan_in)."""
-    bound = layer.in_features**-0.5
-    fill_uniform(layer.weight, bound, generator)
+def default_linear(inputs: int, outputs: int, bias: bool, generator: torch.Generator) -> nn.Linear:
+    """A linear layer filled as torch fills its own: weight and bias U(−1/√fan_in, 1/√fan_in)."""
+    layer = empty_linear(inputs, outputs, bias)
+    for parameter in layer.parameters():
+        fill_uniform(parameter, inputs**-0.5, generator)
+    return layer
+
+
+def conv3x3(inputs: int, outputs: int, generator: torch.Generator, *, stride: int = 1, bias: bool = False) -> nn.Conv2d:
+    """A padded 3×3 convolution with weights N(0, 2/(k² C_out)) and, if asked, a bias of zeros."""
+    layer = nn.Conv2d(inputs, outputs, 3, stride, padding=1, bias=bias, device="meta")
+    layer = layer.to_empty(device=torch.get_default_device())
+    fill_normal(layer.weight, 2 / (3 * 3 * outputs), generator)
     if layer.bias is not None:
-        fill_uniform(layer.bias, bound, generator)
+        nn.init.zeros_(layer.bias)
+    return layer

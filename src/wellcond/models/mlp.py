@@ -10,7 +10,7 @@ from typing import Literal, get_args
 import torch
 from torch import nn
 
-from wellcond.models.initialise import empty_linear, fill_like_torch, fill_normal, fill_uniform, make_generator
+from wellcond.models.initialise import default_linear, empty_linear, fill_normal, fill_uniform, make_generator
 
 Norm = Literal["none", "batch", "layer"]
 Init = Literal["lecun", "he", "glorot", "default"]
@@ -77,10 +77,9 @@ def mlp(
 
 
 def _linear(inputs: int, outputs: int, bias: bool, init: Init, generator: torch.Generator) -> nn.Linear:
-    layer = empty_linear(inputs, outputs, bias)
     if init == "default":
-        fill_like_torch(layer, generator)
-        return layer
+        return default_linear(inputs, outputs, bias, generator)
+    layer = empty_linear(inputs, outputs, bias)
     if init == "glorot":
         fill_uniform(layer.weight, (6 / (inputs + outputs)) ** 0.5, generator)
     else:

@@ -5,10 +5,11 @@ from __future__ import annotations
 from collections import OrderedDict
 from itertools import pairwise
 
+import torch
 from torch import Tensor, nn
 from torch.nn import functional
 
-from wellcond.models.initialise import empty_conv3x3, empty_linear, fill_like_torch, fill_normal, make_generator
+from wellcond.models.initialise import conv3x3, default_linear, make_generator
 
 STEM_WIDTH = 16
 STAGE_WIDTHS = (16, 32, 64)
@@ -21,14 +22,14 @@ class Block(nn.Module):
     second pixel and appends channels of zeros.
     """
 
-    def __init__(self, inputs: int, outputs: int, norm: bool) -> None:
+    def __init__(self, inputs: int, outputs: int, norm: bool, generator: torch.Generator) -> None:
         super().__init__()
         self.new_channels = outputs - inputs
         self.stride = 1 if inputs == outputs else 2
-        self.conv1 = empty_conv3x3(inputs, outputs, self.stride)
+        self.conv1 = conv3x3(inputs, outputs, generator, stride=self.stride)
         self.bn1 = _norm(outputs, norm)
         self.act1 = nn.ReLU()
-        self.conv2 = empty_conv3x3(outputs, outputs, stride=1)
+        self.conv2 = conv3x3(outputs, outputs, generator)
         self.bn2 = _norm(outputs, norm)
         self.act2 = nn.ReLU()
 
@@ -58,7 +59,6 @@ def resnet(depth: int = 20, classes: int = 10, *, norm: bool = True, seed: int |
         ValueError: depth is not 6n + 2.
 
     Example:
-        >>> import torch
         >>> resnet(20, seed=0)(torch.zeros(2, 3, 32, 32)).shape
         torch.Size([2, 10])
     """
@@ -66,22 +66,17 @@ def resnet(depth: int = 20, classes: int = 10, *, norm: bool = True, seed: int |
     if rest or blocks < 1:
         nearest = [6 * n + 2 for n in (blocks, blocks + 1) if n >= 1] or [8]
         raise ValueError(f"depth must be 6n + 2 with n ≥ 1, not {depth}; nearest: {' or '.join(map(str, nearest))}")
+    generator = make_generator(seed)
     modules: OrderedDict[str, nn.Module] = OrderedDict(
-        conv=empty_conv3x3(3, STEM_WIDTH, stride=1), bn=_norm(STEM_WIDTH, norm), act=nn.ReLU()
+        conv=conv3x3(3, STEM_WIDTH, generator), bn=_norm(STEM_WIDTH, norm), act=nn.ReLU()
     )
     for k, (inputs, outputs) in enumerate(pairwise((STEM_WIDTH, *STAGE_WIDTHS)), start=1):
         widths = [inputs] + [outputs] * blocks
-        stage = {f"block{b}": Block(*pair, norm) for b, pair in enumerate(pairwise(widths), start=1)}
+        stage = {f"block{b}": Block(*pair, norm, generator) for b, pair in enumerate(pairwise(widths), start=1)}
         modules[f"stage{k}"] = nn.Sequential(OrderedDict(stage))
     modules |= {"pool": nn.AdaptiveAvgPool2d(1), "flatten": nn.Flatten()}
-    modules["fc"] = fc = empty_linear(STAGE_WIDTHS[-1], classes)
-    model = nn.Sequential(modules)
-    generator = make_generator(seed)
-    for module in model.modules():
-        if isinstance(module, nn.Conv2d):
-            fill_normal(module.weight, 2 / (3 * 3 * module.out_channels), generator)
-    fill_like_torch(fc, generator)
-    return model
+    modules["fc"] = default_linear(STAGE_WIDTHS[-1], classes, True, generator)
+    return nn.Sequential(modules)
 
 
 def _norm(channels: int, norm: bool) -> nn.Module:

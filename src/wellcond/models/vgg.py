@@ -6,10 +6,9 @@ from collections import OrderedDict
 from itertools import count, islice
 from typing import Literal, get_args
 
-import torch
 from torch import nn
 
-from wellcond.models.initialise import empty_conv3x3, empty_linear, fill_like_torch, fill_normal, make_generator
+from wellcond.models.initialise import conv3x3, default_linear, make_generator
 
 STAGE_WIDTHS = (64, 128, 256, 512, 512)
 STAGE_DEPTHS = {11: (1, 1, 2, 2, 2), 13: (2, 2, 2, 2, 2), 16: (2, 2, 3, 3, 3), 19: (2, 2, 4, 4, 4)}
@@ -48,6 +47,7 @@ def vgg(
         ValueError: An unknown depth or norm.
 
     Example:
+        >>> import torch
         >>> model = vgg(11, seed=0)
         >>> model(torch.zeros(2, 3, 32, 32)).shape
         torch.Size([2, 10])
@@ -63,21 +63,12 @@ def vgg(
     inputs, numbers = 3, count(1)
     for stage, (width, depth_of_stage) in enumerate(zip(STAGE_WIDTHS, STAGE_DEPTHS[depth], strict=True), start=1):
         for k in islice(numbers, depth_of_stage):
-            modules[f"conv{k}"] = _conv(inputs, width, bias, generator)
+            modules[f"conv{k}"] = conv3x3(inputs, width, generator, bias=bias)
             if norm == "batch":
                 modules[f"bn{k}"] = nn.BatchNorm2d(width, affine=affine)
             modules[f"act{k}"] = nn.ReLU()
             inputs = width
         modules[f"pool{stage}"] = nn.MaxPool2d(2)
     modules["flatten"] = nn.Flatten()
-    modules["fc"] = fc = empty_linear(inputs, classes, bias)
-    fill_like_torch(fc, generator)
+    modules["fc"] = default_linear(inputs, classes, bias, generator)
     return nn.Sequential(modules)
-
-
-def _conv(inputs: int, outputs: int, bias: bool, generator: torch.Generator) -> nn.Conv2d:
-    layer = empty_conv3x3(inputs, outputs, stride=1)
-    fill_normal(layer.weight, 2 / (3 * 3 * outputs), generator)
-    if bias:
-        layer.bias = nn.Parameter(torch.zeros(outputs))
-    return layer
