@@ -13,17 +13,9 @@ from zoo import normal
 
 from wellcond.errors import TooLarge
 from wellcond.meanfield.architecture import Architecture
-from wellcond.meanfield.feature_maps import (
-    MOST_POSITIONS,
-    AveragePool,
-    Convolution,
-    Field,
-    Flatten,
-    GlobalPool,
-    Window,
-)
+from wellcond.meanfield.feature_maps import AveragePool, Convolution, Flatten, GlobalPool, Window
 from wellcond.meanfield.gaussian import PiecewiseLinear
-from wellcond.meanfield.moments import Moments
+from wellcond.meanfield.moments import MOST_POSITIONS, Moments
 from wellcond.meanfield.prediction import contributions
 from wellcond.meanfield.stages import Variant
 
@@ -57,7 +49,7 @@ def test_patches_are_the_mean_products_of_what_a_kernel_sees(window: Window) -> 
         unfold(image, window.kernel, window.dilation, window.padding, window.stride)[0] / math.sqrt(window.sites)
         for image in (x, y)
     ]
-    found = Field(products(x, x), products(x, y)).patches(window)
+    found = Moments(products(x, x), products(x, y)).each(window.patches)
     assert close(found.same, seen[0].T @ seen[0])
     assert close(found.pair, seen[0].T @ seen[1])
 
@@ -73,9 +65,9 @@ def test_a_window_gives_as_many_positions_as_a_convolution(window: Window) -> No
 def test_the_gradient_goes_back_by_the_adjoint(window: Window) -> None:
     """⟨patches(A), B⟩ = ⟨A, spread(B)⟩ for any A, B."""
     inside, outside = positions(window), math.prod(window.outputs)
-    a = Field(normal(inside, inside), normal(inside, inside, seed=1))
-    b = Field(normal(outside, outside, seed=2), normal(outside, outside, seed=3))
-    there, back = a.patches(window), b.spread(window)
+    a = Moments(normal(inside, inside), normal(inside, inside, seed=1))
+    b = Moments(normal(outside, outside, seed=2), normal(outside, outside, seed=3))
+    there, back = a.each(window.patches), b.each(window.spread)
     for one, two, three, four in ((there.same, b.same, a.same, back.same), (there.pair, b.pair, a.pair, back.pair)):
         assert float((one * two).sum()) == pytest.approx(float((three * four).sum()), rel=1e-12)
 
@@ -83,22 +75,25 @@ def test_the_gradient_goes_back_by_the_adjoint(window: Window) -> None:
 def test_a_grid_of_fields_is_each_of_them() -> None:
     window = WINDOWS[2]
     k = normal(2, 3, 30, 30)
-    grid = Field(k, 2 * k)
+    grid = Moments(k, 2 * k)
     for i in range(2):
         for j in range(3):
-            one = Field(k[i, j], 2 * k[i, j])
-            assert close(grid.patches(window).pair[i, j], one.patches(window).pair)
-            assert close(grid.patches(window).spread(window).same[i, j], one.patches(window).spread(window).same)
+            one = Moments(k[i, j], 2 * k[i, j])
+            assert close(grid.each(window.patches).pair[i, j], one.each(window.patches).pair)
+            assert close(
+                grid.each(window.patches).each(window.spread).same[i, j],
+                one.each(window.patches).each(window.spread).same,
+            )
 
 
 def test_without_the_mean_over_examples_and_positions() -> None:
     """Exact for any ensemble whose pairs are all pairs of it: z − mean is then another such ensemble."""
     z = normal(7, 4, 5)  # examples, units, positions
 
-    def of(z: Tensor) -> Field:
+    def of(z: Tensor) -> Moments:
         same = torch.einsum("nca,ncb->ab", z, z) / (7 * 4)
         mean = z.mean(0)
-        return Field(same, mean.T @ mean / 4)
+        return Moments(same, mean.T @ mean / 4)
 
     expected = of(z - z.mean((0, 2), keepdim=True))
     u, variance = of(z).centred()
@@ -111,7 +106,7 @@ def test_without_the_mean_over_examples_and_positions() -> None:
 def test_the_statistics_take_from_a_gradient_its_mean_and_what_goes_along_with_the_signal(count: int) -> None:
     """Of δ with variance 1/P at P independent positions behind ReLU: 1/2P, less 1/4P² and 1/2πP² for the two means."""
     one = torch.eye(count, dtype=torch.float64)
-    a, g = Field(SCALE * one, 0 * one), Field(one / count, one / count)
+    a, g = Moments(SCALE * one, 0 * one), Moments(one / count, one / count)
     left = g.without_statistics(a, PiecewiseLinear(0.0), SCALE)
     expected = 1 / (2 * count) - 1 / (4 * count**2) - 1 / (2 * math.pi * count**2)
     assert close(left.same.diagonal(), torch.full((count,), expected, dtype=torch.float64))
@@ -121,7 +116,7 @@ def test_the_statistics_take_from_a_gradient_its_mean_and_what_goes_along_with_t
 
 def test_moments_of_given_images_are_means_over_one_and_over_two_of_them() -> None:
     x = normal(5, 3, 2, 2)
-    found = Field.of(x)
+    found = Moments.of(x)
     flat = x.flatten(2)
     same = sum(flat[n].T @ flat[n] for n in range(5)) / (5 * 3)
     pair = sum(flat[n].T @ flat[m] for n in range(5) for m in range(5) if n != m) / (20 * 3)
@@ -134,32 +129,32 @@ def test_average_pooling_and_its_way_back(padding: int) -> None:
     window = Window((6, 4), (2, 2), (2, 2), (padding, padding))
     x, y = normal(1, 1, 6, 4), normal(1, 1, 6, 4, seed=1)
     pooled = [avg_pool2d(image, 2, 2, padding) for image in (x, y)]
-    stage, field = AveragePool(window), Field(products(x, x), products(x, y))
+    stage, field = AveragePool(window), Moments(products(x, x), products(x, y))
     given = stage.forward(field)
-    assert isinstance(given, Field)
+    assert isinstance(given, Moments)
     assert close(given.pair, products(*pooled))
-    g = Field(torch.ones_like(given.same), normal(*given.pair.shape))
+    g = Moments(torch.ones_like(given.same), normal(*given.pair.shape))
     back = stage.backward(field, g, "batch")
-    assert isinstance(back, Field)
+    assert isinstance(back, Moments)
     assert float((back.pair * field.pair).sum()) == pytest.approx(float((g.pair * given.pair).sum()), rel=1e-12)
 
 
 def test_heads_see_all_positions_or_their_mean() -> None:
-    field = Field(normal(6, 6), normal(6, 6, seed=1))
-    flat, pooled = Flatten().forward(field), GlobalPool().forward(field)
+    field = Moments(normal(6, 6), normal(6, 6, seed=1))
+    flat, pooled = Flatten().forward(field), GlobalPool(6).forward(field)
     assert isinstance(flat, Moments)
     assert isinstance(pooled, Moments)
     assert float(flat.pair) == pytest.approx(float(field.pair.trace()) / 6, rel=1e-12)
     assert float(pooled.pair) == pytest.approx(float(field.pair.mean()), rel=1e-12)
     assert float(pooled.same) == pytest.approx(float(field.same.mean()), rel=1e-12)
-    g = Moments(torch.tensor(3.0), torch.tensor(2.0))
-    for head in (Flatten(), GlobalPool()):  # either way the position sum of the gradient is that of the head
+    g = Moments(torch.tensor([[3.0]]), torch.tensor([[2.0]]))
+    for head in (Flatten(), GlobalPool(6)):  # either way the position sum of the gradient is that of the head
         back = head.backward(field, g, "batch")
-        assert isinstance(back, Field)
+        assert isinstance(back, Moments)
         assert float(back.pair.sum()) == pytest.approx(2.0, rel=1e-12)
         assert float(back.same.sum()) == pytest.approx(3.0, rel=1e-12)
     back = Flatten().backward(field, g, "batch")
-    assert isinstance(back, Field)
+    assert isinstance(back, Moments)
     assert float(back.pair.trace()) == pytest.approx(2.0, rel=1e-12)
 
 
@@ -172,7 +167,7 @@ def test_without_padding_positions_are_alike(head: str, norm: str, activation: s
     net = Architecture.parse(f"conv 2x15x17 5-6-7 k3 s2 10 {head} {activation}")
     stages = replace(net, norm=norm).stages("all")  # type: ignore[arg-type]
     total, uniform = contributions(stages, Moments.independent(), variant)
-    by_position, layers = contributions(stages, Field.independent(15 * 17), variant)
+    by_position, layers = contributions(stages, Moments.independent(15 * 17), variant)
     assert float(by_position) == pytest.approx(float(total), rel=1e-12)
     for a, b in zip(uniform, layers, strict=True):
         assert float(b.term) == pytest.approx(float(a.term), abs=1e-12 * float(total))
@@ -187,15 +182,15 @@ def test_what_two_positions_of_one_example_share_is_followed() -> None:
     unit = torch.eye(9, dtype=torch.float64).view(9, 1, 3, 3)
     z = conv2d(image, unit, padding=1).flatten(2)[0] * math.sqrt(float(SCALE) / 9)  # (weights, P)
     stage = Convolution("conv", torch.tensor(9.0), SCALE, OFFSET, window=window)
-    given = stage.forward(Field(products(image, image), products(image, image)))
-    assert isinstance(given, Field)
+    given = stage.forward(Moments(products(image, image), products(image, image)))
+    assert isinstance(given, Moments)
     assert close(given.same, z.T @ z + OFFSET)
 
 
 def test_activations_act_on_positions_of_unlike_variance() -> None:
     a = normal(3, 8)
     k = a @ a.T / 8
-    found = Field(k, 0.5 * k).through(PiecewiseLinear(0.0))
+    found = Moments(k, 0.5 * k).expected(PiecewiseLinear(0.0).product)
     v = k.diagonal()
     c = 0.5 * k[0, 1] / (v[0] * v[1]).sqrt()
     expected = (v[0] * v[1]).sqrt() / (2 * math.pi) * ((1 - c**2).sqrt() + c * (math.pi / 2 + c.asin()))
@@ -205,6 +200,6 @@ def test_activations_act_on_positions_of_unlike_variance() -> None:
 
 def test_large_maps_are_refused_before_they_fill_memory() -> None:
     with pytest.raises(TooLarge, match=r"50176 positions.*limit is 4096.*without padding"):
-        Field.independent(224 * 224)
-    assert Field.independent(4).positions == 4
+        Moments.independent(224 * 224)
+    assert Moments.independent(4).positions == 4
     assert MOST_POSITIONS == 64 * 64

@@ -65,9 +65,9 @@ def test_a_wide_random_layer_has_the_moments_of_the_algebra(activation: Piecewis
     k = Gram.of(x).affine(float64(1.5), float64(0.3))
     for got, units_of in (
         (k, z),
-        (k.through(activation), function(z)),
-        (k.slopes(activation), slope),
-        (k.weighted_slopes(activation), z * slope),
+        (k.expected(activation.product), function(z)),
+        (k.expected(activation.slopes), slope),
+        (k.expected(activation.weighted_slopes), z * slope),
     ):
         measured = units_of @ units_of.mT / units
         # 400 000 units: a standard error of some 0.3 % of the largest entry
@@ -123,10 +123,10 @@ def test_the_mixing_of_examples_is_that_of_gaussian_units(activation: PiecewiseL
     assert (step(theta) - expected).abs().max() < 0.01 * expected.abs().max()
 
 
-def test_own_size_is_the_product_of_two_norms() -> None:
+def test_the_inverse_size_is_that_of_two_norms() -> None:
     x = unlike_examples()
     norms = x.square().mean(1).sqrt()
-    torch.testing.assert_close(Gram.of(x).own_size().matrix, torch.outer(norms, norms), rtol=1e-12, atol=1e-12)
+    torch.testing.assert_close(Gram.of(x).inverse_size().matrix, 1 / torch.outer(norms, norms), rtol=1e-12, atol=1e-12)
 
 
 def test_top_is_the_largest_eigenvalue_over_the_number_of_examples() -> None:
@@ -192,6 +192,6 @@ def test_lambda_max_of_unlike_examples_is_that_of_their_gradients(norm: str, var
 def test_two_numbers_miss_what_strong_directions_add_under_a_batch_norm() -> None:
     x, net = unlike_examples(24, 60), Architecture.parse("fc 60-300-300-300-1")
     k = Gram.of(x).matrix
-    start = Moments(k.diagonal().mean(), (k.sum() - k.trace()) / (24 * 23))
+    start = Moments(k.diagonal().mean().view(1, 1), ((k.sum() - k.trace()) / (24 * 23)).view(1, 1))
     scalars = sum(term.top() for term in terms(net.stages(), start))
     assert scalars < 0.7 * sample(net, "batch", x).lambda_max

@@ -15,7 +15,7 @@ from torch import Tensor, nn
 from torch.nn.utils import parametrizations, prune
 
 from wellcond.errors import InvalidProblem, NonFinite, Unsupported
-from wellcond.meanfield.feature_maps import AveragePool, Convolution, Field, Flatten, GlobalPool, Window
+from wellcond.meanfield.feature_maps import AveragePool, Convolution, Flatten, GlobalPool, Window
 from wellcond.meanfield.gaussian import PiecewiseLinear, Smooth
 from wellcond.meanfield.gram import Gram
 from wellcond.meanfield.moments import Moments, float64
@@ -203,7 +203,8 @@ def test_convolutions_keep_their_geometry() -> None:
     assert float(conv2.sigma_w2) == pytest.approx(12 * float(model.conv2.weight.double().pow(2).mean()), rel=1e-6)
     assert isinstance(flat, Flatten)
     assert isinstance(fc, Affine)
-    assert isinstance(reading.input_moments, Field)
+    assert isinstance(reading.input_moments, Moments)
+    assert reading.input_moments.positions == 256
 
 
 def test_sequences_are_maps_of_height_one() -> None:

@@ -108,6 +108,6 @@ def test_two_numbers_of_the_inputs_are_not_enough_for_cifar10() -> None:
     measured = largest(model, x)
     reading = read(model)
     products = x @ x.mT / x.shape[1]
-    same = products.diagonal().mean()
-    start = Moments(same, (products.sum() - products.trace()) / (EXAMPLES * (EXAMPLES - 1)))
+    pair = (products.sum() - products.trace()) / (EXAMPLES * (EXAMPLES - 1))
+    start = Moments(products.diagonal().mean().view(1, 1), pair.view(1, 1))
     assert float(contributions(reading.stages, start, "batch")[0]) < 0.6 * measured

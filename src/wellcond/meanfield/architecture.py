@@ -214,7 +214,7 @@ class Architecture:
             stages.append(Nonlinearity(f"norm{k + 1}", activation, self.norm, gamma, trains_all, positions))
         positions = 1
         if self.is_convolutional:
-            stages.append(Flatten() if self.head == "flatten" else GlobalPool())
+            stages.append(Flatten() if self.head == "flatten" else GlobalPool(math.prod(self.sizes[-1])))
             positions = math.prod(self.sizes[-1]) if self.head == "flatten" else 1
         return [*stages, Affine("head", self._inputs_of(-1) * positions, *self._variances, trains_bias=trains_all)]
 

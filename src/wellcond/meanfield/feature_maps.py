@@ -1,13 +1,10 @@
-"""Feature maps: moments that differ from position to position, and the layers between maps.
+"""Feature maps: the layers that see more than one position of them.
 
-    same(α, β) = E_x[h_α(x) h_β(x)]              pair(α, β) = E_{x≠y}[h_α(x) h_β(y)]
-
-over the P positions of a map. A convolution averages them over its kernel sites δ, with zeros outside,
+Over the positions of a map, a convolution averages moments over its kernel sites δ, with zeros outside,
 
     K(α, β) → (1/|F|) Σ_δ K(sα + δ, sβ + δ),
 
-and the gradient goes back by the adjoint of that. Without padding and for independent inputs all positions are alike,
-and `Moments` says the same in two numbers: `pair` of a gradient is then the sum over pairs of positions.
+and the gradient goes back by the adjoint of that.
 """
 
 from __future__ import annotations
@@ -17,19 +14,14 @@ import itertools
 import math
 from abc import abstractmethod
 from collections.abc import Iterator
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 import torch
 from torch import Tensor
 from torch.nn.functional import avg_pool2d, pad
 
-from wellcond.errors import TooLarge
-from wellcond.meanfield.gaussian import Expectation
-from wellcond.meanfield.moments import Kernel, Moments, PairKernel, diagonal, float64
+from wellcond.meanfield.moments import Kernel, Moments, float64
 from wellcond.meanfield.stages import Affine, Stage, Variant
-
-MOST_POSITIONS = 4096
-"""Of a feature map: its moments are matrices of positions, 128 MiB each at this size."""
 
 
 @dataclass(frozen=True)
@@ -65,101 +57,27 @@ class Window:
             )
             yield rows, columns
 
+    def patches(self, k: Tensor) -> Tensor:
+        """(..., P, P) → (..., P', P'): the moments of what a convolution multiplies its kernel with."""
+        (above, left), (h, w) = self.padding, self.size
+        padded = pad(k.reshape(*k.shape[:-2], h, w, h, w), [left, left, above, above] * 2)
+        shifted = (padded[..., rows, columns, rows, columns] for rows, columns in self.shifts())
+        return functools.reduce(torch.add, shifted).flatten(-4, -3).flatten(-2) / self.sites
 
-class Field(PairKernel):
-    """Moments of all pairs of positions: `same` and `pair` are (..., P, P)."""
-
-    @classmethod
-    def independent(cls, positions: int) -> Field:
-        """Independent normalised inputs, whose pixels are independent too."""
-        if positions > MOST_POSITIONS:
-            raise TooLarge(
-                f"a feature map of {positions} positions needs moments of {positions}×{positions} pairs of them; "
-                f"the limit is {MOST_POSITIONS}, a map of 64×64. Predict for a smaller image, or without padding."
-            )
-        one = torch.eye(positions, dtype=torch.float64)
-        return cls(one, torch.zeros_like(one))
-
-    @classmethod
-    def of(cls, images: Tensor) -> Field:
-        """Given examples (N, channels, height, width), N > 1: means over channels and over one or two examples."""
-        x = images.detach().double().flatten(2)
-        examples, channels, _ = x.shape
-        same = torch.einsum("nca,ncb->ab", x, x) / (examples * channels)
-        mean = x.sum(0)
-        every = mean.T @ mean / (examples * channels)
-        return cls(same, (every - same) / (examples - 1), examples)
-
-    @property
-    def positions(self) -> int:
-        """P."""
-        return self.same.shape[-1]
-
-    def average(self) -> Moments:
-        """q and q_xy of wei2019: means over positions."""
-        return Moments(diagonal(self.same).mean(-1), diagonal(self.pair).mean(-1), self.examples)
-
-    def total(self) -> Moments:
-        return Moments(self.same.sum((-1, -2)), self.pair.sum((-1, -2)), self.examples)
-
-    def patches(self, window: Window) -> Field:
-        """(1/|F|) Σ_δ K(sα + δ, sβ + δ): the moments of what a convolution multiplies its kernel with."""
-        (above, left), (h, w) = window.padding, window.size
-
-        def gathered(k: Tensor) -> Tensor:
-            padded = pad(k.reshape(*k.shape[:-2], h, w, h, w), [left, left, above, above] * 2)
-            shifted = (padded[..., rows, columns, rows, columns] for rows, columns in window.shifts())
-            return functools.reduce(torch.add, shifted).flatten(-4, -3).flatten(-2) / window.sites
-
-        return self.each(gathered)
-
-    def spread(self, window: Window) -> Field:
+    def spread(self, k: Tensor) -> Tensor:
         """The adjoint of `patches`: the moments of the gradient at what a convolution received."""
-        (above, left), (h, w), outputs = window.padding, window.size, window.outputs
-
-        def scattered(k: Tensor) -> Tensor:
-            k = k.reshape(*k.shape[:-2], *outputs, *outputs)
-            padded = k.new_zeros(*k.shape[:-4], *(h + 2 * above, w + 2 * left) * 2)
-            for rows, columns in window.shifts():
-                padded[..., rows, columns, rows, columns] += k
-            rows, columns = slice(above, above + h), slice(left, left + w)
-            return padded[..., rows, columns, rows, columns].flatten(-4, -3).flatten(-2) / window.sites
-
-        return self.each(scattered)
-
-    def as_entry(self, number: Tensor) -> Tensor:
-        return number[..., None, None]
-
-    def overall(self) -> Tensor:
-        return self.mean().mean((-1, -2))
-
-    def centred(self) -> tuple[Field, Tensor]:
-        # K(α, β) − r(α) − r(β) + E r: the mean over examples and positions is what they share on average
-        r = self.mean().mean(-1)
-        shared = r.unsqueeze(-1) + r.unsqueeze(-2) - r.mean(-1)[..., None, None]
-        u = self.each(lambda k: k - shared)
-        return u, u.mean_square()
-
-    def expected(self, expectation: Expectation) -> Field:
-        variance = diagonal(self.same)
-        return self.each(lambda k: expectation(variance.unsqueeze(-1), variance.unsqueeze(-2), k))
-
-    def mean_square(self) -> Tensor:
-        return diagonal(self.same).mean(-1)
-
-    def top(self) -> Tensor:
-        return self.total().top()
-
-    def same_and_pair(self) -> tuple[Tensor, Tensor]:
-        return self.average().same_and_pair()
-
-
-# layers between feature maps
+        (above, left), (h, w) = self.padding, self.size
+        k = k.reshape(*k.shape[:-2], *self.outputs, *self.outputs)
+        padded = k.new_zeros(*k.shape[:-4], *(h + 2 * above, w + 2 * left) * 2)
+        for rows, columns in self.shifts():
+            padded[..., rows, columns, rows, columns] += k
+        rows, columns = slice(above, above + h), slice(left, left + w)
+        return padded[..., rows, columns, rows, columns].flatten(-4, -3).flatten(-2) / self.sites
 
 
 @dataclass(frozen=True, kw_only=True)
 class Convolution(Affine):
-    """A convolution, whose fan_in is channels × kernel sites. On `Moments` it is taken to have no padding."""
+    """A convolution, whose fan_in is channels × kernel sites. Positions that are alike stay so: it pads none."""
 
     window: Window
 
@@ -168,13 +86,17 @@ class Convolution(Affine):
 
     def backward(self, h: Kernel, g: Kernel, variant: Variant) -> Kernel:
         back = super().backward(h, g, variant)
-        return back.spread(self.window) if isinstance(back, Field) else back
+        return back if self._are_alike(h) else back.each(self.window.spread)
 
     def terms(self, h: Kernel, g: Kernel) -> Iterator[Kernel]:
         return super().terms(self._patches(h), g)
 
     def _patches(self, h: Kernel) -> Kernel:
-        return h.patches(self.window) if isinstance(h, Field) else h
+        return h if self._are_alike(h) else h.each(self.window.patches)
+
+    def _are_alike(self, h: Kernel) -> bool:
+        assert isinstance(h, Moments)
+        return h.positions == 1 < math.prod(self.window.size)
 
 
 class _Head(Stage):
@@ -185,10 +107,9 @@ class _Head(Stage):
         """(P, P): how the gradient of the vector is spread over pairs of positions; they add up to 1."""
 
     def backward(self, h: Kernel, g: Kernel, variant: Variant) -> Kernel:
-        if not (isinstance(h, Field) and isinstance(g, Moments)):
-            return g
+        assert isinstance(h, Moments)
         shares = self.gradient_shares(h.positions)
-        return Field(g.same[..., None, None] * shares, g.pair[..., None, None] * shares, g.examples)
+        return g.each(lambda k: k * shares)
 
 
 @dataclass(frozen=True)
@@ -198,7 +119,8 @@ class Flatten(_Head):
     name = "flatten"
 
     def forward(self, h: Kernel) -> Kernel:
-        return h.average() if isinstance(h, Field) else h
+        assert isinstance(h, Moments)
+        return h.average()
 
     def gradient_shares(self, positions: int) -> Tensor:
         return torch.eye(positions, dtype=torch.float64) / positions
@@ -208,14 +130,16 @@ class Flatten(_Head):
 class GlobalPool(_Head):
     """The mean over all positions."""
 
+    positions: int
     name = "global pooling"
 
     def forward(self, h: Kernel) -> Kernel:
-        if isinstance(h, Field):
-            return h.total().scaled(float64(1 / h.positions**2))
         assert isinstance(h, Moments)
-        # positions of one example share pixels, which two numbers do not say
-        return Moments(torch.full_like(h.same, math.nan), h.pair, h.examples)
+        pooled = h.total().scaled(float64(1 / h.positions**2))
+        if h.positions == self.positions:
+            return pooled
+        # alike positions of one example share pixels, and their moments do not say how many
+        return replace(pooled, same=torch.full_like(h.same, math.nan))
 
     def gradient_shares(self, positions: int) -> Tensor:
         return torch.ones(positions, positions, dtype=torch.float64) / positions**2
@@ -229,15 +153,12 @@ class AveragePool(Stage):
     name = "average pooling"
 
     def forward(self, h: Kernel) -> Kernel:
-        assert isinstance(h, Field)
-        m = self._matrix()
-        return h.each(lambda k: m @ k @ m.T)
+        return h.each(lambda k: self._matrix @ k @ self._matrix.T)
 
     def backward(self, h: Kernel, g: Kernel, variant: Variant) -> Kernel:
-        assert isinstance(g, Field)
-        m = self._matrix()
-        return g.each(lambda k: m.T @ k @ m)
+        return g.each(lambda k: self._matrix.T @ k @ self._matrix)
 
+    @functools.cached_property
     def _matrix(self) -> Tensor:
         """(P', P): the weight of every position in every mean."""
         w, positions = self.window, math.prod(self.window.size)

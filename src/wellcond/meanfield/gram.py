@@ -28,7 +28,7 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from wellcond.meanfield.gaussian import Activation, Expectation
+from wellcond.meanfield.gaussian import Activation
 from wellcond.meanfield.moments import Kernel, diagonal
 
 NODES = 200
@@ -76,27 +76,22 @@ class Gram(Kernel):
         """(..., N, N): the Gram matrix itself."""
         return _walked(self.matrix, self.path, None)
 
-    # a signal
+    def each(self, change: Callable[[Tensor], Tensor]) -> Gram:
+        return Gram(change(self.matrix), self.path)
 
-    def affine(self, scale: Tensor, offset: Tensor) -> Gram:
-        return Gram(scale[..., None, None] * self.matrix + offset[..., None, None])
+    def squares(self) -> Tensor:
+        return diagonal(self.matrix)
 
     def centred(self) -> tuple[Gram, Tensor]:
         inverse, u = _standardised(_centred(self.matrix))
         return Gram(u / inverse[..., None, None]), 1 / inverse
 
-    def own_size(self) -> Gram:
-        root = diagonal(self.matrix).sqrt()
-        return Gram(root.unsqueeze(-1) * root.unsqueeze(-2))
-
-    def expected(self, expectation: Expectation) -> Gram:
-        variance = diagonal(self.matrix)
-        return Gram(expectation(variance.unsqueeze(-1), variance.unsqueeze(-2), self.matrix))
+    def inverse_size(self) -> Gram:
+        root = self.squares().sqrt()
+        return Gram(1 / (root.unsqueeze(-1) * root.unsqueeze(-2)))
 
     def of_output(self) -> Gram:
         return Gram(torch.ones_like(self.matrix))
-
-    # a signal or a gradient
 
     def __mul__(self, other: Gram) -> Gram:
         assert self.path is None or other.path is None
@@ -112,15 +107,6 @@ class Gram(Kernel):
             return one + two
 
         return Gram(torch.ones_like(self.matrix), Path(to_meeting, meeting))
-
-    def scaled(self, scale: Tensor) -> Gram:
-        return Gram(scale[..., None, None] * self.matrix, self.path)
-
-    def reciprocal(self) -> Gram:
-        return Gram(1 / self.matrix)
-
-    def mean_square(self) -> Tensor:
-        return diagonal(self.matrix).mean(-1)
 
     def without_statistics(self, a: Gram, activation: Activation, gamma2: Tensor) -> Gram:
         step = StatisticsStep(a.matrix, activation, gamma2)
@@ -142,8 +128,7 @@ class Gram(Kernel):
     def _spectrum(self) -> tuple[Tensor, Tensor]:
         if not bool(self.value.isfinite().all()):  # eigh would only say that it did not converge
             return torch.full_like(self.value[..., 0], torch.nan), torch.full_like(self.value, torch.nan)
-        eigenvalues, eigenvectors = torch.linalg.eigh(self.value)
-        return eigenvalues, eigenvectors
+        return tuple(torch.linalg.eigh(self.value))
 
 
 class StatisticsStep:

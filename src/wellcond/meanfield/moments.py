@@ -4,8 +4,7 @@
     pair = E_{x≠y}[h(x) h(y)]      q̂_xy
 
 For the gradient of one output they are sums over units (and, for convolutions, over pairs of positions): q̃, q̃_xy. There
-are three kinds, which layers treat alike: `Moments`, two numbers for examples that are alike but independent; `Field`,
-moments that differ from position to position; and `Gram`, those of given examples.
+are two kinds, which layers treat alike: `Moments` of any two examples, and `Gram`, those of given examples.
 """
 
 from __future__ import annotations
@@ -21,6 +20,7 @@ import numpy as np
 import torch
 from torch import Tensor
 
+from wellcond.errors import TooLarge
 from wellcond.meanfield.gaussian import Activation, Expectation
 
 Number = float | Tensor
@@ -31,6 +31,8 @@ BOUNDS: dict[str, tuple[str, Callable[[float], bool]]] = {
     "sigma_b2": ("0 or above", lambda x: x >= 0),
     "padding": ("0 or above", lambda x: x >= 0),
 }
+MOST_POSITIONS = 4096
+"""Of a feature map: its moments are matrices of positions, 128 MiB each at this size."""
 
 
 class Kernel(ABC):
@@ -39,37 +41,26 @@ class Kernel(ABC):
     # must define
 
     @abstractmethod
-    def affine(self, scale: Tensor, offset: Tensor) -> Self:
-        """The moments of W h + b: scale·K + offset."""
+    def each(self, change: Callable[[Tensor], Tensor]) -> Self:
+        """The same change made to all its matrices."""
+
+    @abstractmethod
+    def squares(self) -> Tensor:
+        """The diagonal E h², by example or by position."""
 
     @abstractmethod
     def centred(self) -> tuple[Self, Tensor]:
         """The moments of z − E z, and the variance s² = E (z − E z)², over examples (and positions)."""
 
     @abstractmethod
-    def own_size(self) -> Self:
-        """The product of the sizes of the two examples, √(E h(x)² E h(y)²): what LayerNorm divides by."""
-
-    @abstractmethod
-    def expected(self, expectation: Expectation) -> Self:
-        """The expectation over pairs of Gaussians that have these moments."""
+    def inverse_size(self) -> Self:
+        """1/√(E h(x)² E h(y)²): what LayerNorm multiplies two examples with."""
 
     @abstractmethod
     def __mul__(self, other: Self) -> Self: ...
 
     @abstractmethod
     def __add__(self, other: Self) -> Self: ...
-
-    @abstractmethod
-    def scaled(self, scale: Tensor) -> Self:
-        """K times a number."""
-
-    @abstractmethod
-    def reciprocal(self) -> Self: ...
-
-    @abstractmethod
-    def mean_square(self) -> Tensor:
-        """E h²."""
 
     @abstractmethod
     def without_statistics(self, a: Self, activation: Activation, gamma2: Tensor) -> Self:
@@ -90,16 +81,16 @@ class Kernel(ABC):
         """The means over one example, and over two different ones."""
 
     @abstractmethod
-    def of_output(self) -> Kernel:
+    def of_output(self) -> Self:
         """For a signal at the inputs, the moments of the gradient of one output at that output itself."""
 
     # may override
 
-    def total(self) -> Kernel:
+    def total(self) -> Self:
         """Sums over pairs of positions, where there are positions: what shared parameters see of a gradient."""
         return self
 
-    def among(self, examples: int) -> Kernel:
+    def among(self, examples: int) -> Self:
         """The moments of N examples instead of very many; given ones are as many as they are."""
         return self
 
@@ -107,116 +98,124 @@ class Kernel(ABC):
         """What this term of a sum adds to its `top`: the shares of all terms add up to it."""
         return self.top()
 
-    # common to all
+    # common to both
 
-    def through(self, activation: Activation) -> Self:
-        """E[φ(a) φ(b)]."""
-        return self.expected(activation.product)
+    def affine(self, scale: Tensor, offset: Tensor) -> Self:
+        """The moments of W h + b: scale·K + offset."""
+        return self.each(lambda k: scale[..., None, None] * k + offset[..., None, None])
 
-    def slopes(self, activation: Activation) -> Self:
-        """E[φ'(a) φ'(b)]."""
-        return self.expected(activation.slopes)
+    def scaled(self, scale: Tensor) -> Self:
+        """K times a number."""
+        return self.each(lambda k: scale[..., None, None] * k)
 
-    def weighted_slopes(self, activation: Activation) -> Self:
-        """E[aφ'(a) bφ'(b)]."""
-        return self.expected(activation.weighted_slopes)
+    def expected(self, expectation: Expectation) -> Self:
+        """The expectation over pairs of Gaussians that have these moments."""
+        squares = self.squares()
+        return self.each(lambda k: expectation(squares.unsqueeze(-1), squares.unsqueeze(-2), k))
+
+    def mean_square(self) -> Tensor:
+        """E h²."""
+        return self.squares().mean(-1)
 
 
 @dataclass(frozen=True)
-class PairKernel(Kernel):
-    """Moments of one example (`same`) and of two different ones (`pair`), which stand for all N examples."""
+class Moments(Kernel):
+    """Moments of one example and of two different ones, which stand for all examples.
+
+    Over the positions α, β of a feature map they are E_x[h_α(x) h_β(x)] and E_{x≠y}[h_α(x) h_β(y)]. A vector has one
+    position. So has a map whose positions are all alike, as they are without padding and for independent inputs: `pair`
+    of a gradient is then the sum over pairs of positions.
+
+    The Gram matrix of N such examples is constant on and off its diagonal. Its largest eigenvalue is N times the mean
+    of all its entries: N · pair for very many.
+
+    Attributes:
+        same: (..., P, P) for P positions, after the dimensions of a grid of networks.
+        pair: Likewise.
+        examples: N.
+    """
 
     same: Tensor
     pair: Tensor
     examples: float = math.inf
 
-    # must define
+    @classmethod
+    def independent(cls, positions: int = 1) -> Moments:
+        """Very many independent normalised inputs, whose pixels are independent too."""
+        if positions > MOST_POSITIONS:
+            raise TooLarge(
+                f"a feature map of {positions} positions needs moments of {positions}×{positions} pairs of them; "
+                f"the limit is {MOST_POSITIONS}, a map of 64×64. Predict for a smaller image, or without padding."
+            )
+        one = torch.eye(positions, dtype=torch.float64)
+        return cls(one, torch.zeros_like(one))
 
-    @abstractmethod
-    def as_entry(self, number: Tensor) -> Tensor:
-        """A number per network, shaped to be combined with `same` and `pair`."""
+    @classmethod
+    def of(cls, images: Tensor) -> Moments:
+        """Given examples (N, channels, ...), N > 1: means over channels and over one or two examples."""
+        x = images.detach().double().flatten(2)
+        examples, channels, _ = x.shape
+        same = torch.einsum("nca,ncb->ab", x, x) / (examples * channels)
+        mean = x.sum(0)
+        every = mean.T @ mean / (examples * channels)
+        return cls(same, (every - same) / (examples - 1), examples)
 
-    @abstractmethod
-    def overall(self) -> Tensor:
-        """The mean over all pairs of examples, and of positions where there are some."""
-
-    # common to both
-
-    def each(self, change: Callable[[Tensor], Tensor]) -> Self:
-        """The same change made to both."""
-        return replace(self, same=change(self.same), pair=change(self.pair))
-
-    def among(self, examples: int) -> Self:
-        return replace(self, examples=float(examples))
+    @property
+    def positions(self) -> int:
+        """P."""
+        return self.same.shape[-1]
 
     def mean(self) -> Tensor:
         """Over all pairs of examples, of which a share 1/N are pairs of one with itself."""
         return self.pair if math.isinf(self.examples) else self.pair + (self.same - self.pair) / self.examples
 
-    def affine(self, scale: Tensor, offset: Tensor) -> Self:
-        return self.each(lambda k: self.as_entry(scale) * k + self.as_entry(offset))
+    def average(self) -> Moments:
+        """q and q_xy of wei2019: means over positions."""
+        return self.each(lambda k: diagonal(k).mean(-1)[..., None, None])
 
-    def scaled(self, scale: Tensor) -> Self:
-        return self.each(lambda k: self.as_entry(scale) * k)
+    def total(self) -> Moments:
+        return self.each(lambda k: k.sum((-1, -2), keepdim=True))
 
-    def own_size(self) -> Self:
-        return self.each(lambda k: self.as_entry(self.mean_square()) * torch.ones_like(k))
+    def each(self, change: Callable[[Tensor], Tensor]) -> Moments:
+        return replace(self, same=change(self.same), pair=change(self.pair))
 
-    def __mul__(self, other: Self) -> Self:
-        return replace(self, same=self.same * other.same, pair=self.pair * other.pair)
+    def among(self, examples: int) -> Moments:
+        return replace(self, examples=float(examples))
 
-    def __add__(self, other: Self) -> Self:
-        return replace(self, same=self.same + other.same, pair=self.pair + other.pair)
-
-    def reciprocal(self) -> Self:
-        return self.each(torch.reciprocal)
-
-    def without_statistics(self, a: Self, activation: Activation, gamma2: Tensor) -> Self:
-        along = (self * a.weighted_slopes(activation)).scaled(1 / gamma2)
-        # the part of g along u is taken to be one number times u at all positions
-        u = a.scaled(1 / gamma2)
-        return (self * a.slopes(activation)).centred()[0] + u.scaled(-along.overall())
-
-    def of_output(self) -> Moments:
-        one = torch.ones_like(self.mean_square())
-        return Moments(one, one, self.examples)
-
-
-class Moments(PairKernel):
-    """Two numbers E h(x)² and E h(x) h(y), or two tensors that broadcast: a whole grid of networks at once.
-
-    The Gram matrix of N such examples is constant on and off its diagonal. Its largest eigenvalue is N times the mean
-    of all its entries: N · pair for very many.
-    """
-
-    @classmethod
-    def independent(cls) -> Moments:
-        """Very many independent normalised inputs."""
-        return cls(float64(1.0), float64(0.0))
-
-    def as_entry(self, number: Tensor) -> Tensor:
-        return number
-
-    def overall(self) -> Tensor:
-        return self.mean()
+    def squares(self) -> Tensor:
+        return diagonal(self.same)
 
     def centred(self) -> tuple[Moments, Tensor]:
-        # the mean over examples is what they share on average
-        shared = self.mean()
+        # K(α, β) − r(α) − r(β) + E r: the mean over examples and positions is what they share on average
+        r = self.mean().mean(-1)
+        shared = r.unsqueeze(-1) + r.unsqueeze(-2) - r.mean(-1)[..., None, None]
         u = self.each(lambda k: k - shared)
-        return u, u.same
+        return u, u.mean_square()
 
-    def expected(self, expectation: Expectation) -> Moments:
-        return self.each(lambda k: expectation(self.same, self.same, k))
+    def inverse_size(self) -> Moments:
+        return self.each(lambda k: (self.mean_square()[..., None, None] * torch.ones_like(k)).reciprocal())
 
-    def mean_square(self) -> Tensor:
-        return self.same
+    def __mul__(self, other: Moments) -> Moments:
+        return replace(self, same=self.same * other.same, pair=self.pair * other.pair)
+
+    def __add__(self, other: Moments) -> Moments:
+        return replace(self, same=self.same + other.same, pair=self.pair + other.pair)
+
+    def without_statistics(self, a: Moments, activation: Activation, gamma2: Tensor) -> Moments:
+        along = (self * a.expected(activation.weighted_slopes)).scaled(1 / gamma2)
+        # the part of g along u is taken to be one number times u at all positions
+        u = a.scaled(1 / gamma2)
+        return (self * a.expected(activation.slopes)).centred()[0] + u.scaled(-along.mean().mean((-1, -2)))
 
     def top(self) -> Tensor:
-        return self.mean()
+        return self.total().mean()[..., 0, 0]
 
     def same_and_pair(self) -> tuple[Tensor, Tensor]:
-        return self.same, self.pair
+        return diagonal(self.same).mean(-1), diagonal(self.pair).mean(-1)
+
+    def of_output(self) -> Moments:
+        one = torch.ones_like(self.mean_square())[..., None, None]
+        return Moments(one, one, self.examples)
 
 
 # numbers, of one network or of a grid

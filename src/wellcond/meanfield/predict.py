@@ -13,7 +13,7 @@ from torch import Tensor, nn
 
 from wellcond.errors import NonFinite, Unsupported
 from wellcond.meanfield.architecture import Architecture, Parameters
-from wellcond.meanfield.feature_maps import Convolution, Field
+from wellcond.meanfield.feature_maps import Convolution
 from wellcond.meanfield.gram import Gram
 from wellcond.meanfield.moments import Kernel, Moments, Number, check_number, float64, grid_of
 from wellcond.meanfield.prediction import (
@@ -221,7 +221,7 @@ def _subject(
     start = _start(architecture, inputs, examples)
     start = start if examples is None else start.among(examples)
     # moments of positions are large: one network of a grid at a time
-    networks = architecture.each() if isinstance(start, Field) else [architecture]
+    networks = architecture.each() if isinstance(start, Moments) and start.positions > 1 else [architecture]
     stages = [one.stages(parameters or "weights") for one in networks]
     return _Subject(str(architecture), stages, start, architecture.outputs, architecture.grid)
 
@@ -236,10 +236,10 @@ def _start(architecture: Architecture, inputs: Any, examples: int | None) -> Ker
         if inputs.shape[1:] != architecture.input or len(inputs) < 2:
             raise ValueError(f"inputs is {'×'.join(map(str, inputs.shape))}; it must be {shape} with N > 1.")
         check_finite(inputs)
-        return Field.of(inputs) if architecture.is_convolutional else Gram.of(inputs)
+        return Moments.of(inputs) if architecture.is_convolutional else Gram.of(inputs)
     # what positions of one example share counts where examples are few, and is not in two numbers
     if architecture.is_convolutional and (architecture.padding > 0 or examples is not None):
-        return Field.independent(math.prod(architecture.input[1:]))
+        return Moments.independent(math.prod(architecture.input[1:]))
     return Moments.independent()
 
 
@@ -253,8 +253,12 @@ def _of_module(
     start = reading.input_moments
     numbers = {name: float64(value) for name, value in changes.items()}
     stages = with_means(mapped(reading.stages, lambda stage: _changed(stage, numbers, parameters)), start)
-    if examples is not None and isinstance(start, Moments) and any(isinstance(s, Convolution) for s in every(stages)):
-        start = Field.independent(math.prod(inputs[1:]))  # as in `_start`
+    if (
+        examples is not None
+        and not isinstance(inputs, Tensor)
+        and any(isinstance(s, Convolution) for s in every(stages))
+    ):
+        start = Moments.independent(math.prod(inputs[1:]))  # as in `_start`
     start = start if examples is None else start.among(examples)
     return _Subject(type(module).__name__, [stages], start, reading.outputs, grid, reading.notes)
 

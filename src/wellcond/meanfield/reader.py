@@ -13,7 +13,7 @@ from torch.nn.parameter import is_lazy
 
 from wellcond.errors import InvalidProblem, NonFinite, Unsupported
 from wellcond.meanfield import layer_rules, signals
-from wellcond.meanfield.feature_maps import AveragePool, Convolution, Field, GlobalPool
+from wellcond.meanfield.feature_maps import AveragePool, Convolution, GlobalPool
 from wellcond.meanfield.gram import Gram
 from wellcond.meanfield.moments import Kernel, Moments
 from wellcond.meanfield.signals import CURE, Rule, Signal, Step, refusal, two
@@ -282,7 +282,7 @@ def _input_moments(stages: Sequence[Stage], shape: torch.Size, inputs: Any) -> K
         batch = inputs[:MOST_EXAMPLES].detach().double().cpu()
         if not windows:
             return Gram.of(batch)
-        return Field.of(batch if batch.dim() == 4 else batch.unsqueeze(2))
+        return Moments.of(batch if batch.dim() == 4 else batch.unsqueeze(2))
     if any(any(stage.window.padding) or isinstance(stage, AveragePool) for stage in windows):
-        return Field.independent(math.prod(shape[2:]))
+        return Moments.independent(math.prod(shape[2:]))
     return Moments.independent()

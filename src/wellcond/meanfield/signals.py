@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Callable
 from dataclasses import dataclass, field, replace
 from typing import Any, Literal
@@ -179,7 +180,7 @@ def adaptive_pool(step: Step, x: Signal) -> Signal:
     """The mean over all positions, or over windows of them."""
     (h, w), (new_h, new_w) = step.sizes
     if (new_h, new_w) == (1, 1):
-        return x.moved(GlobalPool(), None)
+        return x.moved(GlobalPool(h * w), None)
     if h % new_h or w % new_w:
         raise step.refused(f"its windows differ: {h}×{w} positions become {new_h}×{new_w}")
     window = (h // new_h, w // new_w)
@@ -192,7 +193,7 @@ def mean(step: Step, x: Signal) -> Signal:
     axes = {axis % rank for axis in ([dims] if isinstance(dims, int) else dims or [])}
     if x.size is None or axes != set(range(2, rank)):
         raise step.refused("it averages over something other than the positions of a feature map")
-    return x.moved(GlobalPool(), None)
+    return x.moved(GlobalPool(math.prod(x.size)), None)
 
 
 def average_pool(step: Step, x: Signal) -> Signal:

@@ -93,31 +93,31 @@ class Nonlinearity(Stage):
     mean: Tensor | None = None
 
     def forward(self, h: Kernel) -> Kernel:
-        return self.pre_activation(h).through(self._function)
+        return self.pre_activation(h).expected(self._function.product)
 
     def backward(self, h: Kernel, g: Kernel, variant: Variant) -> Kernel:
         a = self.pre_activation(h)
         if self.norm == "none":
-            return g * a.slopes(self._function)
+            return g * a.expected(self._function.slopes)
         if self.norm == "layer":
-            return (g * a.slopes(self._function) * h.own_size().reciprocal()).scaled(self.gamma2)
+            return (g * a.expected(self._function.slopes) * h.inverse_size()).scaled(self.gamma2)
         if variant == "batch":
             # (γ/s)(g − E g − u E[u g]): the last is what the derivative of the variance takes away
             at_a = g.without_statistics(a, self._function, self.gamma2)
         else:
-            at_a = g * a.slopes(self._function)
+            at_a = g * a.expected(self._function.slopes)
         return at_a.scaled(self.gamma2 / h.centred()[1])
 
     def terms(self, h: Kernel, g: Kernel) -> Iterator[Kernel]:
         if self.norm != "none" and self.trains_affine:
             a = self.pre_activation(h)
-            yield (g * a.weighted_slopes(self.activation)).scaled(1 / self.gamma2)
-            yield g * a.slopes(self.activation)
+            yield (g * a.expected(self.activation.weighted_slopes)).scaled(1 / self.gamma2)
+            yield g * a.expected(self.activation.slopes)
 
     def pre_activation(self, h: Kernel) -> Kernel:
         """The moments of what φ receives, about the mean."""
         if self.norm == "layer":
-            return (h * h.own_size().reciprocal()).scaled(self.gamma2)
+            return (h * h.inverse_size()).scaled(self.gamma2)
         if self.norm == "batch":
             u, variance = h.centred()
             return u.scaled(self.gamma2 / variance)
