@@ -4,11 +4,7 @@ from __future__ import annotations
 
 from dataclasses import replace
 
-from rich.console import Console
-from rich.text import Text
-
 from wellcond.cli.output import AsJson, Out, Output, Target
-from wellcond.cli.target import built
 from wellcond.diagnosis.diagnose import diagnose as measure
 from wellcond.report.terminal import show
 
@@ -36,12 +32,7 @@ def diagnose(target: Target, out: Out = None, as_json: AsJson = False) -> None:
     [cyan]wellcond diagnose train.py:build --json[/cyan]
     """
     output = Output(out, as_json)
-    with built(target) as (problem, optimizer), output.progress() as progress:
+    with output.problem(target) as (problem, optimizer, progress):
         diagnosis = measure(problem, optimizer, progress=progress)
     about = diagnosis.about | {"model": f"{diagnosis.about['model']} of {target}"}
-
-    def print_all(console: Console) -> None:
-        console.print(Text(f"{target}: {problem!r}", style="bold"))
-        show(diagnosis, console)
-
-    output.finish(replace(diagnosis, about=about), print_all)
+    output.finish(replace(diagnosis, about=about), lambda console: show(diagnosis, console))

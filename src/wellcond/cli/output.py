@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import contextlib
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Annotated
 
@@ -12,8 +12,11 @@ from rich.console import Console
 from rich.progress import BarColumn, TaskProgressColumn, TextColumn, TimeRemainingColumn
 from rich.progress import Progress as ProgressBar
 from rich.text import Text
+from torch.optim import Optimizer
 
+from wellcond.cli.target import built
 from wellcond.errors import OutputError, WellcondError
+from wellcond.problem.problem import Problem
 from wellcond.report.style import new_figure
 from wellcond.report.terminal import new_console
 from wellcond.results import Progress, Result
@@ -22,9 +25,13 @@ from wellcond.results.result import PICTURES
 
 FORMS = ("html", *PICTURES, "csv", "json")
 
-Target = Annotated[
-    str,
-    typer.Argument(metavar="FILE.py:FUNCTION", help="A function that returns a Problem, or (Problem, optimizer)."),
+TARGET = typer.Argument(metavar="FILE.py:FUNCTION", help="A function that returns a Problem, or (Problem, optimizer).")
+Target = Annotated[str, TARGET]
+Momentum = Annotated[
+    float | None,
+    typer.Option(
+        help="Of SGD, in place of the optimizer that FUNCTION returns.", show_default="the optimizer's, or 0.9"
+    ),
 ]
 Out = Annotated[
     list[Path] | None,
@@ -42,11 +49,13 @@ class Output:
 
     Attributes:
         console: Where the command prints.
+        title: What is printed first.
     """
 
     def __init__(self, out: Sequence[Path] | None, as_json: bool) -> None:
         self.paths = list(out or ())
         self.as_json = as_json
+        self.title = ""
         self.console = new_console(stderr=as_json)
         for path in self.paths:
             check_writable(path)
@@ -66,12 +75,26 @@ class Output:
             task = bar.add_task("starting", total=1.0)
             yield lambda what, share: bar.update(task, description=what, completed=share)
 
+    @contextlib.contextmanager
+    def problem(
+        self, target: str, momentum: float | None = None
+    ) -> Iterator[tuple[Problem, Optimizer | None, Progress]]:
+        """What a user's function builds, and a progress bar; the problem is the title of what is printed.
+
+        Args:
+            target: `file.py:function`.
+            momentum: Of SGD; the optimizer is then left out.
+        """
+        with built(target) as (problem, optimizer), self.progress() as progress, as_usage_errors():
+            self.title = f"{target}: {problem!r}"
+            yield problem, optimizer if momentum is None else None, progress
+
     def finish(self, result: Result, show: Callable[[Console], None]) -> list[Path]:
         """Print the result, write the files, and say where they are.
 
         Args:
             result: What the command measured.
-            show: Prints it for a person.
+            show: Prints it for a person, below the title.
 
         Returns:
             The files.
@@ -79,6 +102,8 @@ class Output:
         if self.as_json:
             typer.echo(result.to_json(), nl=False)
         else:
+            if self.title:
+                self.console.print(Text(self.title, style="bold"))
             show(self.console)
         written = []
         for path in self.paths:
@@ -87,10 +112,11 @@ class Output:
         return written
 
 
-def print_section(console: Console, title: str, text: str) -> None:
-    """Print a heading and the text of a result."""
-    console.print(Text(f"\n{title}", style="bold cyan"))
-    console.print(Text(text), soft_wrap=True)
+def print_sections(console: Console, sections: Mapping[str, object]) -> None:
+    """Print results, or their text, each below its heading."""
+    for title, content in sections.items():
+        console.print(Text(f"\n{title}", style="bold cyan"))
+        console.print(Text(str(content)), soft_wrap=True)
 
 
 @contextlib.contextmanager

@@ -9,11 +9,10 @@ import torch
 import typer
 from rich.text import Text
 from torch import Tensor
-from torch.optim import SGD
+from torch.optim import SGD, Optimizer
 
-from wellcond.cli.output import AsJson, Out, Output, as_usage_errors
+from wellcond.cli.output import TARGET, AsJson, Momentum, Out, Output, as_usage_errors
 from wellcond.cli.suggest_lr import print_suggestion
-from wellcond.cli.target import built
 from wellcond.errors import WellcondError
 from wellcond.meanfield import Architecture, Prediction, predict
 from wellcond.results import Result, Row, number, text_table
@@ -82,18 +81,13 @@ class RatesByGamma(Result):
 
 
 def predict_lr(
-    target: Annotated[
-        str | None,
-        typer.Argument(metavar="FILE.py:FUNCTION", help="A function that returns a Problem, or (Problem, optimizer)."),
-    ] = None,
+    target: Annotated[str | None, TARGET] = None,
     arch: Annotated[str | None, typer.Option(help="An architecture in place of a file: only theory.")] = None,
     gamma: Annotated[
         str | None,
         typer.Option(help="With --arch: γ of BatchNorm, a number or a range LOW:HIGH.", show_default="0.1:3"),
     ] = None,
-    momentum: Annotated[
-        float | None, typer.Option(help="Heavy-ball momentum.", show_default="the optimizer's, or 0.9")
-    ] = None,
+    momentum: Momentum = None,
     out: Out = None,
     as_json: AsJson = False,
 ) -> None:
@@ -123,19 +117,22 @@ def predict_lr(
             found = _of_architecture(arch, _gammas(gamma or "0.1:3"), momentum)
         output.finish(found, lambda console: console.print(Text(str(found)), soft_wrap=True))
         return
-    with built(target) as (problem, optimizer), output.progress() as progress, as_usage_errors():
-        own = optimizer if momentum is None else None
+    with output.problem(target, momentum) as (problem, optimizer, progress):
         before = problem.cost
-        limit = max_lr(problem, momentum, optimizer=own, progress=progress)
+        limit = max_lr(problem, momentum, optimizer=optimizer, progress=progress)
         predicted, notes = None, []
         try:
             predicted = predict(problem, momentum=limit.momentum)
         except (WellcondError, ValueError) as error:
             notes.append(f"no prediction from the architecture: {error}")
-        if predicted is not None and own is not None and (type(own) is not SGD or len(own.param_groups) > 1):
+        if predicted is not None and optimizer is not None and not _is_plain(optimizer):
             notes.append(f"the prediction is of SGD with momentum {limit.momentum:g} and one learning rate")
         suggested = SuggestedRate(limit, predicted, None, problem.cost - before, tuple(notes))
-    output.finish(suggested, lambda console: print_suggestion(console, f"{target}: {problem!r}", suggested))
+    output.finish(suggested, lambda console: print_suggestion(suggested, console))
+
+
+def _is_plain(optimizer: Optimizer) -> bool:
+    return type(optimizer) is SGD and len(optimizer.param_groups) == 1
 
 
 def _of_architecture(line: str, gammas: Tensor, momentum: float | None) -> Prediction | RatesByGamma:

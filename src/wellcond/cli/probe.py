@@ -9,14 +9,10 @@ from typing import TYPE_CHECKING, Annotated, TypeVar
 
 import torch
 import typer
-from rich.console import Console
-from rich.text import Text
 
-from wellcond.cli.output import AsJson, Out, Output, Target, as_usage_errors, print_section
-from wellcond.cli.target import built
+from wellcond.cli.output import AsJson, Out, Output, Target, print_sections
 from wellcond.errors import WellcondError
 from wellcond.layerwise.covariate_shift import CovariateShift, covariate_shift
-from wellcond.local.curvature import LocalCurvature
 from wellcond.local.local_hessian import LocalHessian, local_hessian
 from wellcond.results import Result, Row, text_table
 from wellcond.spectral.eigenvalues import Eigenvalues, eigenvalues
@@ -102,28 +98,21 @@ def probe(
     [cyan]wellcond probe train.py:build --no-shift --layer 0 --layer 'body[2:5]'[/cyan]
     """
     output = Output(out, as_json)
-    with built(target) as (problem, optimizer), as_usage_errors():
+    with output.problem(target) as (problem, optimizer, progress):
         rate = _rate(lr, optimizer)
         blocks = [local_hessian(problem, name) for name in layer or ()]  # an unknown name is refused before the work
-        with output.progress() as progress:
-            walk = landscape(problem, rate, span, steps, direction=direction, progress=progress)
-            sections = {f"Along the {walk.direction}, from {span[0]:g} to {span[1]:g} times lr {rate:g}": str(walk)}
-            shifted = None
-            if shift:
-                step = optimizer or torch.optim.SGD(problem.params.values(), lr=rate)
-                shifted, text = _attempted(lambda: covariate_shift(problem, step, progress=progress))
-                sections[f"Covariate shift by a step of {type(step).__name__}"] = text
-            found: dict[str, dict[str, Eigenvalues]] = {}
-            for block in blocks:
-                found[block.name], sections[str(block).partition("\n")[0]] = _eigenvalues(block)
+        walk = landscape(problem, rate, span, steps, direction=direction, progress=progress)
+        sections = {f"Along the {walk.direction}, from {span[0]:g} to {span[1]:g} times lr {rate:g}": str(walk)}
+        shifted = None
+        if shift:
+            step = optimizer or torch.optim.SGD(problem.params.values(), lr=rate)
+            shifted, text = _attempted(lambda: covariate_shift(problem, step, progress=progress))
+            sections[f"Covariate shift by a step of {type(step).__name__}"] = text
+        found: dict[str, dict[str, Eigenvalues]] = {}
+        for block in blocks:
+            found[block.name], sections[str(block).partition("\n")[0]] = _eigenvalues(block)
     result = Probe(walk, shifted, tuple(blocks), found, sections)
-
-    def print_all(console: Console) -> None:
-        console.print(Text(f"{target}: {problem!r}", style="bold"))
-        for title, text in sections.items():
-            print_section(console, title, text)
-
-    output.finish(result, print_all)
+    output.finish(result, lambda console: print_sections(console, sections))
 
 
 def _rate(lr: float | None, optimizer: torch.optim.Optimizer | None) -> float:
@@ -154,13 +143,10 @@ def _eigenvalues(block: LocalHessian) -> tuple[dict[str, Eigenvalues], str]:
     for symbol, part in parts.items():
         for kind in ("exact", "gauss_newton"):
             name = f"{symbol}, {kind}"
-            top, text = _attempted(functools.partial(_largest, part, kind))
+            operator = getattr(part, kind)
+            top, text = _attempted(functools.partial(eigenvalues, operator, tol=TOLERANCE))
             if top is not None:
                 found[name], text = top, f"{top.values[-1]:.4g} ± {top.errors[-1]:.1g}"
             body.append([name, f"{part.shape[0]:,}", text])
     table = text_table(["", "side", "largest eigenvalue"], body)
     return found, f"{table}\na step of size 1 in z suits eigenvalues of about 1"
-
-
-def _largest(part: LocalCurvature, kind: str) -> Eigenvalues:
-    return eigenvalues(getattr(part, kind), tol=TOLERANCE)

@@ -8,8 +8,7 @@ import typer
 from rich.console import Console
 from rich.text import Text
 
-from wellcond.cli.output import AsJson, Out, Output, Target, as_usage_errors, print_section
-from wellcond.cli.target import built
+from wellcond.cli.output import AsJson, Momentum, Out, Output, Target, print_sections
 from wellcond.verify.suggest_lr import suggest_lr as measure
 from wellcond.verify.suggested_rate import SuggestedRate
 
@@ -20,10 +19,7 @@ def suggest_lr(
         int | None,
         typer.Option(min=1, help="Steps of each trial run.", show_default="a pass over the batches, 20 to 200"),
     ] = None,
-    momentum: Annotated[
-        float | None,
-        typer.Option(help="Of SGD, in place of the optimizer that FUNCTION returns.", show_default="its own, or 0.9"),
-    ] = None,
+    momentum: Momentum = None,
     out: Out = None,
     as_json: AsJson = False,
 ) -> None:
@@ -41,22 +37,14 @@ def suggest_lr(
     [cyan]wellcond suggest-lr train.py:build --momentum 0 --json[/cyan]
     """
     output = Output(out, as_json)
-    with built(target) as (problem, optimizer), output.progress() as progress, as_usage_errors():
-        own = optimizer if momentum is None else None
-        found = measure(problem, own, steps, momentum=momentum, progress=progress)
-    output.finish(found, lambda console: print_suggestion(console, f"{target}: {problem!r}", found))
+    with output.problem(target, momentum) as (problem, optimizer, progress):
+        found = measure(problem, optimizer, steps, momentum=momentum, progress=progress)
+    output.finish(found, lambda console: print_suggestion(found, console))
 
 
-def print_suggestion(console: Console, title: str, found: SuggestedRate) -> None:
+def print_suggestion(found: SuggestedRate, console: Console) -> None:
     """Print the answers that there are, and what follows from them."""
-    console.print(Text(title, style="bold"))
-    for heading, part in (
-        ("Measured, from the curvature at these weights", found.limit),
-        ("Predicted, from the architecture", found.predicted),
-        ("Tried, from these weights", found.trial),
-    ):
-        if part is not None:
-            print_section(console, heading, str(part))
+    print_sections(console, found.parts)
     for note in found.notes:
         console.print(Text(f"note: {note}", style="dim"), soft_wrap=True)
     console.print(Text(f"\n{found.verdict()}", style="bold"), soft_wrap=True)

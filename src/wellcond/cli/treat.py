@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import warnings
-from typing import Annotated
+from typing import Annotated, Any
 
 import typer
 from rich import box
@@ -12,8 +12,6 @@ from rich.table import Table
 from rich.text import Text
 
 from wellcond.cli.output import AsJson, Out, Output, Target, as_usage_errors
-from wellcond.cli.target import built
-from wellcond.training.run import averaged_steps
 from wellcond.verify.treat import LEARNING_RATES, REMEDIES, check_settings
 from wellcond.verify.treat import treat as compare
 from wellcond.verify.treatment import Arm, Treatment
@@ -62,38 +60,24 @@ def treat(
     [cyan]wellcond treat train.py:build --steps 600 --lr 0.03 --lr 0.1 --out curves.png[/cyan]
     [cyan]wellcond treat train.py:build --remedy bnp --seeds 1 --momentum 0.9[/cyan]
     """
-    remedies, repetitions = list(REMEDIES) if remedy is None else remedy, range(seeds)
+    settings: dict[str, Any] = {"steps": steps, "seeds": range(seeds), "learning_rates": lr, "momentum": momentum}
+    settings["remedies"] = list(REMEDIES) if remedy is None else remedy
     with as_usage_errors():
-        check_settings(remedies=remedies, learning_rates=lr, steps=steps, seeds=repetitions, momentum=momentum)
+        check_settings(**settings)
     output = Output(out, as_json)
     latest: list[Treatment] = []
     is_complete = True
-    with built(target) as (problem, optimizer), warnings.catch_warnings(record=True) as caught:
+    with (
+        output.problem(target, momentum) as (problem, optimizer, progress),
+        warnings.catch_warnings(record=True) as caught,
+    ):
         try:
-            with output.progress() as progress, as_usage_errors():
-                latest.append(
-                    compare(
-                        problem,
-                        optimizer if momentum is None else None,
-                        steps=steps,
-                        seeds=repetitions,
-                        learning_rates=lr,
-                        remedies=remedies,
-                        momentum=momentum,
-                        progress=progress,
-                        on_run=latest.append,
-                    )
-                )
+            latest.append(compare(problem, optimizer, **settings, progress=progress, on_run=latest.append))
         except KeyboardInterrupt:
             is_complete = False
     if latest:
         messages = list(dict.fromkeys(str(warning.message) for warning in caught))
-
-        def print_all(console: Console) -> None:
-            console.print(Text(f"{target}: {problem!r}", style="bold"))
-            _show(latest[-1], messages, console)
-
-        output.finish(latest[-1], print_all)
+        output.finish(latest[-1], lambda console: _show(latest[-1], messages, console))
     if not is_complete:
         finished = f"{latest[-1].finished} of {latest[-1].planned}" if latest else "no"
         typer.secho(f"interrupted: {finished} runs are finished", err=True, fg="red", bold=True)
@@ -101,9 +85,7 @@ def treat(
 
 
 def _show(treatment: Treatment, messages: list[str], console: Console) -> None:
-    over = f", median (least to greatest) of {len(treatment.seeds)} seeds" if len(treatment.seeds) > 1 else ""
-    window = f"mean of the last {averaged_steps(treatment.steps)}{over}"
-    console.print(f"Loss after {treatment.steps} steps ({window}), by learning rate.")
+    console.print(f"{treatment.title}.")
     console.print(_table(treatment))
     for name, reason in treatment.refused.items():
         console.print(Text(f"{name} refused: {reason}", style="dim"))

@@ -192,11 +192,16 @@ class SuggestedRate(Result):
             limits["largest rate, predicted"] = float(self.predicted.max_lr)
         return rates_figure(self.trial, limits)
 
-    def __str__(self) -> str:
+    @property
+    def parts(self) -> dict[str, object]:
+        """The answers that there are, by what they come from."""
         parts: dict[str, object] = {
             "Measured, from the curvature at these weights": self.limit,
             "Predicted, from the architecture": self.predicted,
             "Tried, from these weights": self.trial,
         }
-        lines = [f"{title}\n{part}\n" for title, part in parts.items() if part is not None]
+        return {title: part for title, part in parts.items() if part is not None}
+
+    def __str__(self) -> str:
+        lines = [f"{title}\n{part}\n" for title, part in self.parts.items()]
         return "\n".join([*lines, *(f"note: {note}" for note in self.notes), self.verdict(), str(self.cost)])

@@ -211,11 +211,15 @@ class Treatment(Result):
         window = averaged_steps(self.steps)
         return training_figure(curves, y_label=f"training loss, mean of the last {window} steps")
 
-    def __str__(self) -> str:
+    @property
+    def title(self) -> str:
+        """What the table shows."""
         over = f", median (least to greatest) of {len(self.seeds)} seeds" if len(self.seeds) > 1 else ""
-        title = f"Loss after {self.steps} steps (mean of the last {averaged_steps(self.steps)}{over}), by learning rate"
+        return f"Loss after {self.steps} steps (mean of the last {averaged_steps(self.steps)}{over}), by learning rate"
+
+    def __str__(self) -> str:
         body = [[f"{lr:g}", *(arm.cell(lr) for arm in self.arms.values())] for lr in self.learning_rates]
-        lines = [title, text_table(["lr", *self.arms], body)]
+        lines = [self.title, text_table(["lr", *self.arms], body)]
         lines += [f"{name} refused: {reason}" for name, reason in self.refused.items()]
         lines += [f"note: {note}" for note in self.notes]
         return "\n".join([*lines, self.verdict(), str(self.cost)])
