@@ -66,18 +66,18 @@ def test_the_plain_residual_criterion_would_break_its_promise() -> None:
     assert broken > 0
 
 
-def test_all_copies_of_a_multiple_eigenvalue_are_found() -> None:
-    matrix = rotated(np.array([5.0, 5, 5, 2, 2, 1, 0.5, *np.zeros(40)]), 0)
-    found = wc.eigenvalues(matrix, k=5, tol=1e-8)
-    assert torch.allclose(found.values, torch.tensor([2.0, 2, 5, 5, 5], dtype=torch.float64), rtol=1e-8)
-
-
-def test_negative_eigenvalues_keep_their_sign_and_their_place() -> None:
-    matrix = rotated(np.array([-10.0, -1, *np.linspace(0.1, 2, 30)]), 1)
-    largest = wc.eigenvalues(matrix, which="largest", tol=1e-8)
-    both = wc.eigenvalues(matrix, which="both", tol=1e-8)
-    assert float(largest.values[0]) == pytest.approx(2, rel=1e-8)
-    assert both.values.tolist() == pytest.approx([-10, 2], rel=1e-8)
+@pytest.mark.parametrize(
+    ("values", "options", "expected"),
+    [
+        ([5.0, 5, 5, 2, 2, 1, 0.5, *np.zeros(40)], {"k": 5}, [2, 2, 5, 5, 5]),
+        ([-10.0, -1, *np.linspace(0.1, 2, 30)], {"which": "largest"}, [2]),
+        ([-10.0, -1, *np.linspace(0.1, 2, 30)], {"which": "both"}, [-10, 2]),
+    ],
+    ids=["multiple", "largest_is_not_largest_in_magnitude", "both_signs"],
+)
+def test_copies_and_signs_are_kept(values: list[float], options: dict, expected: list[float]) -> None:
+    found = wc.eigenvalues(rotated(np.array(values), 0), tol=1e-8, **options)
+    assert found.values.tolist() == pytest.approx(expected, rel=1e-8)
 
 
 def test_vectors_are_eigenvectors_to_the_stated_error() -> None:
@@ -157,19 +157,15 @@ def test_the_basis_stays_orthonormal_on_a_rank_deficient_matrix() -> None:
 
 
 @pytest.mark.parametrize(
-    ("arguments", "message"),
+    ("matrix", "arguments", "message"),
     [
-        ({"k": 0}, "k is 0"),
-        ({"k": 4}, "3 eigenvalues"),
-        ({"which": "LM"}, "largest"),
-        ({"tol": 0.0}, "positive"),
+        (torch.eye(3), {"k": 0}, "k is 0"),
+        (torch.eye(3), {"k": 4}, "3 eigenvalues"),
+        (torch.eye(3), {"which": "LM"}, "largest"),
+        (torch.eye(3), {"tol": 0.0}, "positive"),
+        (torch.ones(2, 3), {}, "square"),
     ],
 )
-def test_bad_arguments_are_named(arguments: dict, message: str) -> None:
+def test_bad_arguments_are_named(matrix: torch.Tensor, arguments: dict, message: str) -> None:
     with pytest.raises(ValueError, match=message):
-        wc.eigenvalues(torch.eye(3), **arguments)
-
-
-def test_a_matrix_that_is_not_square_is_refused() -> None:
-    with pytest.raises(ValueError, match="square"):
-        wc.eigenvalues(torch.ones(2, 3))
+        wc.eigenvalues(matrix, **arguments)
