@@ -59,9 +59,9 @@ def suggest_lr(
         Unsupported: The step of the optimizer is not known.
 
     Example:
-        >>> layer = nn.Linear(1, 1, bias=False)
-        >>> _ = nn.init.ones_(layer.weight)
-        >>> problem = Problem(layer, nn.MSELoss(), (torch.ones(2, 1), torch.zeros(2, 1)))    # the loss is w², H = 2
+        >>> layer = torch.nn.Linear(1, 1, bias=False)
+        >>> _ = torch.nn.init.ones_(layer.weight)
+        >>> problem = Problem(layer, torch.nn.MSELoss(), (torch.ones(2, 1), torch.zeros(2, 1)))    # the loss is w², H = 2
         >>> suggested = suggest_lr(problem, momentum=0.0)
         >>> round(suggested.limit.value, 3), round(suggested.lr, 3)
         (1.0, 0.5)

@@ -51,8 +51,7 @@ def treat(
 
     All runs start from the present weights, in training mode, and those of one seed see the same batches in the same
     order and the same dropout masks. A run's final loss is the mean of the last tenth of its steps. A remedy that the
-    network does not allow is in `.refused` with the reason, and the others go on. Neither the model nor the optimizer
-    is changed. Before the runs, one forward pass over the batches to come tells bad data from bad training.
+    network does not allow is in `.refused` with the reason. Neither the model nor the optimizer is changed.
 
     Args:
         problem: A loader may shuffle or augment if it draws from the global random generators or its own.
@@ -60,8 +59,8 @@ def treat(
             untreated network and those under BNP. None: plain SGD. The other remedies are for SGD with one group.
         steps: The length of every run.
         seeds: One run per seed, remedy and learning rate. A seed decides dropout, the order of a loader that shuffles
-            or augments, and the batch that training begins with: that of index `seed`, modulo their number. Where the
-            data are one batch and nothing is random, all seeds give the same run, and one is made.
+            or augments, and the batch that training begins with: that of index `seed`, modulo their number. Where
+            all seeds give the same run, one is made.
         learning_rates: None: 0.01, 0.03, 0.1, 0.3 and 1; with an optimizer 0.1, 0.3, 1, 3 and 10 times its own (the
             largest of its groups, the others in proportion).
         remedies: Some of `"bnp"` (BNP over the same optimizer), `"last-bn"` (a BatchNorm before the last layer) and
@@ -110,7 +109,9 @@ def treat(
     for i, (seed, lr, name) in enumerate(planned):
         if treatment.arms[name].refused is None:
             report = _part(progress, f"{name} at lr {lr:g}, seed {seed}", i, len(planned))
-            treatment = _with_run(treatment, copies, name, lr, seed, report)
+            report("", 0.0)
+            arm = _with_run(treatment.arms[name], copies, lr, seed, report, may_refuse=name != untreated)
+            treatment = replace(treatment, arms=treatment.arms | {name: arm}, cost=copies.cost)
             if on_run is not None:
                 on_run(treatment)
     return treatment
@@ -141,18 +142,15 @@ def check_settings(
         raise ValueError(f"momentum must be ≥ 0 and < 1, not {momentum:g}")
 
 
-def _with_run(treatment: Treatment, copies: Copies, name: str, lr: float, seed: int, progress: Progress) -> Treatment:
-    """The treatment with one more run, or one more refusal."""
-    arm = treatment.arms[name]
-    progress("", 0.0)
+def _with_run(arm: Arm, copies: Copies, lr: float, seed: int, progress: Progress, may_refuse: bool) -> Arm:
+    """The arm with one more run, or as refused."""
     try:
-        run = copies.run(*_start(copies, name, lr), seed, progress)
-        arm = Arm(name, arm.runs | {lr: arm.runs.get(lr, {}) | {seed: run}})
+        run = copies.run(*_start(copies, arm.name, lr), seed, progress)
     except WellcondError as error:
-        if arm is treatment.untreated:
-            raise
-        arm = Arm(name, refused=str(error))
-    return replace(treatment, arms=treatment.arms | {name: arm}, cost=copies.cost)
+        if may_refuse:
+            return Arm(arm.name, refused=str(error))
+        raise
+    return Arm(arm.name, arm.runs | {lr: arm.runs.get(lr, {}) | {seed: run}})
 
 
 def _part(progress: Progress | None, what: str, i: int, parts: int) -> Progress:

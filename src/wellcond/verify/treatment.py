@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass, field
 from statistics import median
-from typing import TYPE_CHECKING, Literal
+from typing import TYPE_CHECKING, Literal, NamedTuple
 
 from wellcond.errors import OutputError
 from wellcond.results import Cost, Result, Row, number, text_table
@@ -18,15 +18,8 @@ WORTHWHILE = 0.01
 """A loss that is lower by less than this share of the untreated network's is no help."""
 
 
-@dataclass(frozen=True)
-class Spread:
-    """Over seeds.
-
-    Attributes:
-        median: Of the values.
-        least: The smallest.
-        greatest: The largest.
-    """
+class Spread(NamedTuple):
+    """The median, the smallest and the largest of some values."""
 
     median: float
     least: float
