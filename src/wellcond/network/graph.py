@@ -78,14 +78,23 @@ class Separators:
     """
 
     def __init__(self, end: Node) -> None:
-        order = _consumers_first(end)
+        operations = upstream([end], None)
         consumers: dict[Node, list[Node]] = defaultdict(list)
         self._used_outputs: dict[Node, set[int]] = defaultdict(set)
-        for node in order:
+        for node in operations:
             for above, output in node.next_functions:
-                if above is not None and above.next_functions:
+                if above in operations:
                     consumers[above].append(node)
                     self._used_outputs[above].add(output)
+
+        # each operation comes after all that use its result
+        order, unseen = [end], {node: len(users) for node, users in consumers.items()}
+        for node in order:
+            for above in inputs_of(node):
+                if above in operations:
+                    unseen[above] -= 1
+                    if unseen[above] == 0:
+                        order.append(above)
 
         # the dominator tree: a node's parent is the last operation that all paths to it have in common
         parent: dict[Node, Node] = {}
@@ -129,21 +138,3 @@ class Separators:
     def leads(self, first: Node, second: Node) -> bool:
         """Whether the second operation, a separator, uses what the first one computes."""
         return 0 <= self._number[first] - self._number[second] < self._size[second]
-
-
-def _consumers_first(end: Node) -> list[Node]:
-    """All operations that lead to the end, without leaves; each comes after those that use its result."""
-    finished: list[Node] = []
-    seen = {end}
-    waiting = [(end, iter(inputs_of(end)))]
-    while waiting:
-        node, above = waiting[-1]
-        for candidate in above:
-            if candidate not in seen and candidate.next_functions:
-                seen.add(candidate)
-                waiting.append((candidate, iter(inputs_of(candidate))))
-                break
-        else:
-            waiting.pop()
-            finished.append(node)
-    return finished[::-1]
