@@ -146,6 +146,19 @@ class Mean(nn.Module):
         return x.mean(self.dims)
 
 
+class Written(nn.Module):
+    """Layers and other attributes by name, and a forward pass that puts them together."""
+
+    def __init__(self, written: Callable[..., Any], **attributes: Any) -> None:
+        super().__init__()
+        self.written = written
+        for name, value in attributes.items():
+            setattr(self, name, value)
+
+    def forward(self, *args: Any, **kwargs: Any) -> Any:
+        return self.written(self, *args, **kwargs)
+
+
 def classifier(model: Callable[[], nn.Module], inputs: Any, examples: int, batchnorm: str = "batch") -> Case:
     return Case(seeded(model), nn.CrossEntropyLoss(), (inputs, integers(CLASSES, examples)), categorical(), batchnorm)
 

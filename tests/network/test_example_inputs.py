@@ -3,11 +3,12 @@
 from __future__ import annotations
 
 from collections.abc import Callable
+from typing import Any
 
 import pytest
 import torch
 from torch import Tensor, nn
-from zoo import Recurrent, SelfAttention, Transformer, seeded
+from zoo import Recurrent, SelfAttention, Transformer, Written, seeded
 
 from wellcond.errors import Unsupported
 from wellcond.network.example_inputs import example_inputs
@@ -35,15 +36,11 @@ def test_inputs_are_made_from_the_first_weighted_layer(build: Callable[[], nn.Mo
 
 
 def test_few_positions_get_few_tokens() -> None:
-    class Positions(nn.Module):
-        def __init__(self) -> None:
-            super().__init__()
-            self.words, self.places = nn.Embedding(5, 4), nn.Embedding(3, 4)
+    def forward(net: Any, tokens: Tensor) -> Tensor:
+        return net.words(tokens) + net.places(torch.arange(tokens.shape[1]))
 
-        def forward(self, tokens: Tensor) -> Tensor:
-            return self.words(tokens) + self.places(torch.arange(tokens.shape[1]))
-
-    assert tuple(example_inputs(Positions()).shape) == (2, 2)
+    model = Written(forward, words=nn.Embedding(5, 4), places=nn.Embedding(3, 4))
+    assert tuple(example_inputs(model).shape) == (2, 2)
 
 
 def test_made_up_tokens_are_in_the_vocabulary() -> None:

@@ -8,21 +8,17 @@ from typing import Any
 import pytest
 import torch
 from torch import Tensor, nn
+from zoo import Written
 
 from wellcond.network.recording import Call, Recording, record
 
 
-class Written(nn.Module):
-    def __init__(self, forward: Callable[[Any, Tensor], Any]) -> None:
-        super().__init__()
-        self.a, self.inner, self.written = nn.Linear(3, 3), nn.Sequential(nn.Linear(3, 3), nn.Tanh()), forward
-
-    def forward(self, x: Tensor) -> Any:
-        return self.written(self, x)
+def model_of(forward: Callable[[Any, Tensor], Any]) -> nn.Module:
+    return Written(forward, a=nn.Linear(3, 3), inner=nn.Sequential(nn.Linear(3, 3), nn.Tanh()))
 
 
 def recorded(forward: Callable[[Any, Tensor], Any], features: int = 3) -> Recording:
-    return record(Written(forward), torch.ones(2, features), lambda module: isinstance(module, nn.Linear))
+    return record(model_of(forward), torch.ones(2, features), lambda module: isinstance(module, nn.Linear))
 
 
 def written(call: Call) -> str:
@@ -83,7 +79,7 @@ def test_a_pass_that_fails_is_recorded_up_to_the_call_that_raised() -> None:
 
 
 def test_the_model_and_its_inputs_stay_as_they_are() -> None:
-    model, x = Written(lambda m, x: m.a(x.mul_(2))), torch.ones(2, 3)
+    model, x = model_of(lambda m, x: m.a(x.mul_(2))), torch.ones(2, 3)
     record(model, x, lambda module: isinstance(module, nn.Linear))
     assert torch.equal(x, torch.ones(2, 3))
     assert all(not module._forward_hooks and not module._forward_pre_hooks for module in model.modules())

@@ -9,7 +9,7 @@ import pytest
 import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
-from zoo import Recurrent, SelfAttention, Transformer, encoder, normal, seeded
+from zoo import Recurrent, SelfAttention, Transformer, Written, encoder, normal, seeded
 
 import wellcond as wc
 from wellcond.errors import UnknownLayer, Unsupported
@@ -62,19 +62,6 @@ def test_hooks_on_the_linear_layer_see_the_normalised_features() -> None:
     assert list(table) == ["0", "2.linear"]
 
 
-class Net(nn.Module):
-    """Layers by name, in the order of their registration, and a forward pass that puts them together."""
-
-    def __init__(self, forward: Callable[..., Any], **layers: nn.Module) -> None:
-        super().__init__()
-        self.how = forward
-        for name, layer in layers.items():
-            setattr(self, name, layer)
-
-    def forward(self, *args: Tensor, **kwargs: Tensor) -> Any:
-        return self.how(self, *args, **kwargs)
-
-
 def linears(*names: str) -> dict[str, nn.Module]:
     return {name: nn.Linear(4, 4) for name in names}
 
@@ -84,12 +71,12 @@ def two_heads() -> nn.Module:
         h = net.body(x).relu()
         return {"mean": net.mean(h), "spread": [net.spread(h)]}
 
-    return Net(forward, **linears("body", "mean", "spread"))
+    return Written(forward, **linears("body", "mean", "spread"))
 
 
 def head_first() -> nn.Module:
     """The last layer is registered first, another is not used at all, and its name says something else."""
-    return Net(lambda net, x: net.stem(net.body(x).relu_()).log_softmax(-1), **linears("stem", "body", "fc_unused"))
+    return Written(lambda net, x: net.stem(net.body(x).relu_()).log_softmax(-1), **linears("stem", "body", "fc_unused"))
 
 
 def skip() -> nn.Module:
@@ -99,17 +86,17 @@ def skip() -> nn.Module:
         h = net.one(x)
         return h, h + net.two(h.relu())
 
-    return Net(forward, **linears("one", "two"))
+    return Written(forward, **linears("one", "two"))
 
 
 def each_before_the_other() -> nn.Module:
-    return Net(lambda net, x: net.one(net.two(net.stem(x))) + net.two(net.one(x)), **linears("stem", "one", "two"))
+    return Written(lambda net, x: net.one(net.two(net.stem(x))) + net.two(net.one(x)), **linears("stem", "one", "two"))
 
 
 def called_twice() -> nn.Module:
     """The last layer is called twice, once on its own output."""
     layers = linears("body", "head")
-    return Net(lambda net, x: net.alias(net.head(net.body(x)).relu()), **layers, alias=layers["head"])
+    return Written(lambda net, x: net.alias(net.head(net.body(x)).relu()), **layers, alias=layers["head"])
 
 
 class Adapted(nn.Linear):
@@ -129,7 +116,7 @@ class Output:
 
 
 def pair() -> nn.Module:
-    return Net(lambda net, x, y: net.head(net.body(x) + y), **linears("body", "head"))
+    return Written(lambda net, x, y: net.head(net.body(x) + y), **linears("body", "head"))
 
 
 PLACES: dict[str, tuple[Callable[[], nn.Module], Any, str]] = {
@@ -147,8 +134,8 @@ PLACES: dict[str, tuple[Callable[[], nn.Module], Any, str]] = {
     "registered_first": (head_first, normal(3, 4), "stem"),
     "skip_connection": (skip, None, "two"),
     "called_twice": (called_twice, None, "head"),
-    "one_inside_another": (lambda: Net(lambda net, x: net.head(x), head=Adapted()), None, "head"),
-    "output_object": (lambda: Net(lambda net, x: Output(net.head(x)), **linears("head")), None, "head"),
+    "one_inside_another": (lambda: Written(lambda net, x: net.head(x), head=Adapted()), None, "head"),
+    "output_object": (lambda: Written(lambda net, x: Output(net.head(x)), **linears("head")), None, "head"),
     "tuple_inputs": (pair, (normal(3, 4), normal(3, 4)), "head"),
     "dict_inputs": (pair, {"x": normal(3, 4), "y": normal(3, 4)}, "head"),
 }  # fmt: skip
@@ -219,7 +206,7 @@ def test_old_and_new_checkpoints_load_into_the_new_model() -> None:
 def needs_other_inputs() -> nn.Module:
     """No side of an image that is tried gives the head its four features."""
     layers = {"conv": nn.Conv2d(5, 5, 3), "head": nn.Linear(4, 2)}
-    return Net(lambda net, x: net.head(F.adaptive_avg_pool1d(net.conv(x).flatten(1), 7)), **layers)
+    return Written(lambda net, x: net.head(F.adaptive_avg_pool1d(net.conv(x).flatten(1), 7)), **layers)
 
 
 def not_copied() -> nn.Module:
@@ -236,7 +223,7 @@ def not_copied() -> nn.Module:
         (nn.Conv2d(2, 2, 3), {}, "Conv2d has no linear layer"),
         (nn.MultiheadAttention(4, 2), {}, "MultiheadAttention has no linear layer"),
         (
-            Net(lambda net, x: net.head(x).argmax(-1), **linears("head")),
+            Written(lambda net, x: net.head(x).argmax(-1), **linears("head")),
             {},
             "depend on no linear layer: is there .* an argmax",
         ),

@@ -4,13 +4,14 @@ from __future__ import annotations
 
 import copy
 from collections.abc import Callable
+from typing import Any
 
 import pytest
 import torch
 import torch.nn.functional as F
 from surgery_references import assert_same_function, merged_without_rest, norms, used
 from torch import Tensor, nn
-from zoo import Block, Mean, integers, normal
+from zoo import Block, Mean, Written, integers, normal
 
 import wellcond.nn
 from wellcond.models import mlp, resnet
@@ -59,38 +60,31 @@ def test_merging_is_done_in_float64_and_rounded_once() -> None:
 # networks
 
 
-class Functional(nn.Module):
+def functional() -> nn.Module:
     """Layers called between functions, and a branch that nobody can trace symbolically."""
 
-    def __init__(self) -> None:
-        super().__init__()
-        self.conv, self.norm = nn.Conv2d(2, 4, 3, padding=1), nn.BatchNorm2d(4)
-        self.head, self.last = nn.Linear(4, 6), nn.Linear(6, 3)
-        self.features = nn.BatchNorm1d(6)
-
-    def forward(self, x: Tensor) -> Tensor:
-        h = F.dropout(self.conv(x), 0.2, self.training)
-        h = F.relu_(self.norm(h))
+    def forward(net: Any, x: Tensor) -> Tensor:
+        h = F.dropout(net.conv(x), 0.2, net.training)
+        h = F.relu_(net.norm(h))
         if float(h.sum()) > 0:
             h = h.mean((2, 3))
-        return self.last(self.features(F.gelu(self.head(h))))
+        return net.last(net.features(F.gelu(net.head(h))))
+
+    convolution = {"conv": nn.Conv2d(2, 4, 3, padding=1), "norm": nn.BatchNorm2d(4)}
+    return Written(forward, **convolution, head=nn.Linear(4, 6), last=nn.Linear(6, 3), features=nn.BatchNorm1d(6))
 
 
-class Tokens(nn.Module):
+def tokens() -> nn.Module:
     """(N, T, d) tokens, normalised over all examples and positions by the usual transposes and views."""
 
-    def __init__(self) -> None:
-        super().__init__()
-        self.embed = nn.Embedding(7, 4)
-        self.fc1, self.bn1 = nn.Linear(4, 6), nn.BatchNorm1d(6)
-        self.fc2, self.bn2 = nn.Linear(6, 5), nn.BatchNorm1d(5)
-        self.bn3, self.fc3 = nn.BatchNorm1d(5), nn.Linear(5, 3)
-
-    def forward(self, tokens: Tensor) -> Tensor:
-        h = self.bn1(self.fc1(self.embed(tokens)).transpose(1, 2)).mT.relu()
+    def forward(net: Any, tokens: Tensor) -> Tensor:
+        h = net.bn1(net.fc1(net.embed(tokens)).transpose(1, 2)).mT.relu()
         n, t, _ = h.shape
-        h = self.bn2(self.fc2(h).view(n * t, -1)).view(n, t, -1).tanh()
-        return self.fc3(self.bn3(h.flatten(0, 1)).unflatten(0, (n, t)))
+        h = net.bn2(net.fc2(h).view(n * t, -1)).view(n, t, -1).tanh()
+        return net.fc3(net.bn3(h.flatten(0, 1)).unflatten(0, (n, t)))
+
+    linear = {"embed": nn.Embedding(7, 4), "fc1": nn.Linear(4, 6), "fc2": nn.Linear(6, 5), "fc3": nn.Linear(5, 3)}
+    return Written(forward, **linear, bn1=nn.BatchNorm1d(6), bn2=nn.BatchNorm1d(5), bn3=nn.BatchNorm1d(5))
 
 
 def vgg() -> nn.Module:
@@ -118,8 +112,8 @@ NETWORKS: dict[str, tuple[Callable[[], nn.Module], Callable[[], Tensor]]] = {
     "vgg": (vgg, lambda: normal(4, 3, 32, 32)),
     "pre_activation_mlp": (lambda: mlp([4, 6, 5, 3], norm="batch", seed=0), lambda: normal(8, 4)),
     "post_activation_mlp": (post_activation_mlp, lambda: normal(8, 4)),
-    "functional": (Functional, lambda: normal(4, 2, 8, 8)),
-    "tokens": (Tokens, lambda: integers(7, 5, 3)),
+    "functional": (functional, lambda: normal(4, 2, 8, 8)),
+    "tokens": (tokens, lambda: integers(7, 5, 3)),
     "last_batchnorm": (
         lambda: with_last_batchnorm(mlp([4, 6, 5, 3], norm="batch", seed=0)), lambda: normal(8, 4)
     ),

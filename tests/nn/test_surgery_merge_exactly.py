@@ -12,7 +12,7 @@ import torch.nn.functional as F
 from surgery_references import merged_without_rest, norms, used
 from torch import Tensor, nn
 from torch.nn.utils import parametrizations, prune
-from zoo import normal
+from zoo import Written, normal
 
 from wellcond.errors import Unsupported
 from wellcond.nn.four_things import FourThingsBatchNorm2d
@@ -20,33 +20,20 @@ from wellcond.nn.ghost import GhostBatchNorm2d
 from wellcond.nn.merge import merge_batchnorm
 
 
-class Shared(nn.Module):
-    """One convolution or one norm, called twice."""
-
-    def __init__(self, twice: str) -> None:
-        super().__init__()
-        self.conv1 = nn.Conv2d(2, 2, 1)
-        self.conv2 = self.conv1 if twice == "conv" else nn.Conv2d(2, 2, 1)
-        self.bn1 = nn.BatchNorm2d(2)
-        self.bn2 = self.bn1 if twice == "bn" else nn.BatchNorm2d(2)
-        if twice == "weight":
-            self.conv2.weight = self.conv1.weight
-
-    def forward(self, x: Tensor) -> Tensor:
-        return self.bn2(self.conv2(self.bn1(self.conv1(x)).relu())).relu()
+def shared(twice: str) -> nn.Module:
+    """One convolution, one norm or one weight in two places."""
+    conv1, conv2, bn1, bn2 = nn.Conv2d(2, 2, 1), nn.Conv2d(2, 2, 1), nn.BatchNorm2d(2), nn.BatchNorm2d(2)
+    conv2, bn2 = conv1 if twice == "conv" else conv2, bn1 if twice == "bn" else bn2
+    if twice == "weight":
+        conv2.weight = conv1.weight
+    layers = {"conv1": conv1, "bn1": bn1, "conv2": conv2, "bn2": bn2}
+    return Written(lambda net, x: net.bn2(net.conv2(net.bn1(net.conv1(x)).relu())).relu(), **layers)
 
 
-class Uses(nn.Module):
+def uses(happens: Callable[[Any, Tensor], Any], **unused: nn.Module) -> nn.Module:
     """A convolution and a norm, and what happens between them."""
-
-    def __init__(self, happens: Callable[[Any, Tensor], Any], **unused: nn.Module) -> None:
-        super().__init__()
-        self.conv, self.bn, self.happens = nn.Conv2d(2, 2, 1), nn.BatchNorm2d(2), happens
-        for name, module in unused.items():
-            setattr(self, name, module)
-
-    def forward(self, x: Tensor) -> Any:
-        return self.happens(self, self.conv(x))
+    layers = {"conv": nn.Conv2d(2, 2, 1), "bn": nn.BatchNorm2d(2)}
+    return Written(lambda net, x: happens(net, net.conv(x)), **layers, **unused)
 
 
 def view_changed(net: Any, h: Tensor) -> Tensor:
@@ -95,27 +82,27 @@ def broken() -> nn.Module:
 
 
 def tied() -> nn.Module:
-    model = Uses(lambda net, h: net.bn(h), spare=nn.Conv2d(2, 2, 1))
+    model = uses(lambda net, h: net.bn(h), spare=nn.Conv2d(2, 2, 1))
     model.spare.weight = model.conv.weight
     return model
 
 
 STAYS: dict[str, tuple[Callable[[], nn.Module], str]] = {
-    "module_called_twice": (lambda: Shared("conv"), "2 of 2 .*'conv1' is called 2 times"),
-    "norm_called_twice": (lambda: Shared("bn"), "1 of 1 .*'bn1': it is called 2 times"),
-    "weight_of_two_layers": (lambda: Shared("weight"), "2 of 2 .*a parameter of 'conv2' is used elsewhere too"),
+    "module_called_twice": (lambda: shared("conv"), "2 of 2 .*'conv1' is called 2 times"),
+    "norm_called_twice": (lambda: shared("bn"), "1 of 1 .*'bn1': it is called 2 times"),
+    "weight_of_two_layers": (lambda: shared("weight"), "2 of 2 .*a parameter of 'conv2' is used elsewhere too"),
     "weight_used_by_a_function": (
-        lambda: Uses(lambda net, h: net.bn(h) + net.conv.weight.sum()), "a parameter of 'conv' is used elsewhere too"
+        lambda: uses(lambda net, h: net.bn(h) + net.conv.weight.sum()), "a parameter of 'conv' is used elsewhere too"
     ),
-    "residual": (lambda: Uses(lambda net, h: net.bn(h) + h), "between it and 'conv' is used elsewhere too"),
+    "residual": (lambda: uses(lambda net, h: net.bn(h) + h), "between it and 'conv' is used elsewhere too"),
     "returned": (
-        lambda: Uses(lambda net, h: {"bn": net.bn(h), "conv": [h]}), "between it and 'conv' is used elsewhere too"
+        lambda: uses(lambda net, h: {"bn": net.bn(h), "conv": [h]}), "between it and 'conv' is used elsewhere too"
     ),
-    "changed_in_place": (lambda: Uses(lambda net, h: net.bn(h.add_(1))), "between it and 'conv' is used elsewhere"),
-    "changed_in_place_afterwards": (lambda: Uses(lambda net, h: net.bn(h) + h.relu_()), "is used elsewhere too"),
-    "changed_through_a_view": (lambda: Uses(view_changed), "is used elsewhere too"),
-    "read_as_a_number": (lambda: Uses(lambda net, h: net.bn(h) * h.tolist()[0][0][0][0]), "is used elsewhere too"),
-    "other_axis": (lambda: Uses(lambda net, h: net.bn(h.transpose(1, 2))), "its channels are not those of 'conv'"),
+    "changed_in_place": (lambda: uses(lambda net, h: net.bn(h.add_(1))), "between it and 'conv' is used elsewhere"),
+    "changed_in_place_afterwards": (lambda: uses(lambda net, h: net.bn(h) + h.relu_()), "is used elsewhere too"),
+    "changed_through_a_view": (lambda: uses(view_changed), "is used elsewhere too"),
+    "read_as_a_number": (lambda: uses(lambda net, h: net.bn(h) * h.tolist()[0][0][0][0]), "is used elsewhere too"),
+    "other_axis": (lambda: uses(lambda net, h: net.bn(h.transpose(1, 2))), "its channels are not those of 'conv'"),
     "own_forward": (lambda: after(OwnConv(2, 2, 1)), "'0' has a forward pass of its own"),
     "own_norm": (lambda: after(nn.Conv2d(2, 2, 1), OwnNorm(2)), "'1': it has a forward pass of its own"),
     "patched_forward": (patched, "'0' has a forward pass of its own"),
@@ -142,7 +129,7 @@ STAYS: dict[str, tuple[Callable[[], nn.Module], str]] = {
     ),
     "tied_to_a_layer_that_is_not_called": (tied, "a parameter of 'conv' is used elsewhere too"),
     "not_called": (
-        lambda: Uses(lambda net, h: net.bn(h), other=nn.BatchNorm2d(2)),
+        lambda: uses(lambda net, h: net.bn(h), other=nn.BatchNorm2d(2)),
         "1 of 2 .*'other': it is not called on these inputs",
     ),
 }  # fmt: skip
@@ -170,7 +157,7 @@ def test_a_norm_with_nan_stays_and_is_listed() -> None:
 
 def test_a_use_that_cannot_be_watched_is_found_in_the_outputs() -> None:
     x = normal(4, 2, 2, 2)
-    model = used(Uses(unseen), x)
+    model = used(uses(unseen), x)
     with pytest.raises(Unsupported, match=r"merging would change the outputs by .* scripted function"):
         merge_batchnorm(model, x)
 

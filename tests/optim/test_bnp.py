@@ -24,38 +24,27 @@ from bnp_reference import (
 from layer_zoo import CONVOLUTIONS, Sandwich
 from torch import Tensor, nn, optim
 from torch.nn.functional import tanh
-from zoo import CLASSES, integers, normal, seeded
+from zoo import CLASSES, Written, integers, normal, seeded
 
 import wellcond as wc
 
 
-class Tokens(nn.Module):
+def tokens() -> nn.Module:
     """(N, T, d) → class scores, with a dense layer on every token."""
-
-    def __init__(self) -> None:
-        super().__init__()
-        self.first, self.second, self.head = nn.Linear(4, 5), nn.Linear(5, 3, bias=False), nn.Linear(3, CLASSES)
-
-    def forward(self, x: Tensor) -> Tensor:
-        return self.head(tanh(self.second(tanh(self.first(x)))).mean(1))
+    layers = {"first": nn.Linear(4, 5), "second": nn.Linear(5, 3, bias=False), "head": nn.Linear(3, CLASSES)}
+    return Written(lambda net, x: net.head(tanh(net.second(tanh(net.first(x)))).mean(1)), **layers)
 
 
-class Twice(nn.Module):
-    """One layer called twice in a pass."""
-
-    def __init__(self) -> None:
-        super().__init__()
-        self.fc, self.head = nn.Linear(6, 6), nn.Linear(6, CLASSES)
-
-    def forward(self, x: Tensor) -> Tensor:
-        return self.head(tanh(self.fc(tanh(self.fc(x)))))
+def called_twice() -> nn.Module:
+    layers = {"fc": nn.Linear(6, 6), "head": nn.Linear(6, CLASSES)}
+    return Written(lambda net, x: net.head(tanh(net.fc(tanh(net.fc(x))))), **layers)
 
 
 NETWORKS: dict[str, tuple[Callable[[], nn.Module], tuple[int, ...]]] = {
     "dense": (dense, (6,)),
     "dense_wide": (lambda: nn.Sequential(nn.Linear(70, 5), nn.ReLU(), nn.Linear(5, CLASSES)), (70,)),
-    "tokens": (Tokens, (3, 4)),
-    "called_twice": (Twice, (6,)),
+    "tokens": (tokens, (3, 4)),
+    "called_twice": (called_twice, (6,)),
     "groupnorm": (
         lambda: nn.Sequential(nn.Conv2d(2, 4, 3), nn.GroupNorm(2, 4), nn.ReLU(), nn.Flatten(), nn.Linear(36, CLASSES)),
         (2, 5, 5),
@@ -94,14 +83,7 @@ class Sign(optim.Optimizer):
 
 @pytest.mark.parametrize(
     "make",
-    [
-        partial(SGD, weight_decay=0.5),
-        torch.optim.Adam,
-        torch.optim.AdamW,
-        torch.optim.Adagrad,
-        torch.optim.RMSprop,
-        Sign,
-    ],
+    [partial(optim.SGD, weight_decay=0.5), optim.Adam, optim.AdamW, optim.Adagrad, optim.RMSprop, Sign],
     ids=["SGD with weight decay", "Adam", "AdamW", "Adagrad", "RMSprop", "a user's own"],
 )
 def test_any_optimizer_gets_the_preconditioned_gradient(make: Any) -> None:
@@ -170,23 +152,21 @@ def test_a_layer_that_is_unfrozen_is_taken_up() -> None:
     assert_close(model[0].weight, reference.model[0].weight)
 
 
-class Branches(nn.Module):
+def branches() -> nn.Module:
     """A layer that some batches do not use."""
 
-    def __init__(self) -> None:
-        super().__init__()
-        self.always, self.sometimes, self.head = nn.Linear(6, 5), nn.Linear(5, 5), nn.Linear(5, CLASSES)
-        self.use = True
+    def forward(net: Any, x: Tensor) -> Tensor:
+        h = tanh(net.always(x))
+        return net.head(tanh(net.sometimes(h)) if net.use else h)
 
-    def forward(self, x: Tensor) -> Tensor:
-        h = tanh(self.always(x))
-        return self.head(tanh(self.sometimes(h)) if self.use else h)
+    layers = {"always": nn.Linear(6, 5), "sometimes": nn.Linear(5, 5), "head": nn.Linear(5, CLASSES)}
+    return Written(forward, **layers, use=True)
 
 
 @pytest.mark.filterwarnings("ignore:'sometimes' has a gradient")
 @pytest.mark.parametrize("to_none", [True, False])
 def test_a_layer_unused_in_a_step_keeps_its_weights_and_statistics(to_none: bool) -> None:
-    model = seeded(Branches)
+    model = seeded(branches)
     reference = ReferenceBNP(model, LR)
     optimizer, bnp = preconditioned(model)
     for step, (x, y) in enumerate(batches_of()):
@@ -200,21 +180,16 @@ def test_a_layer_unused_in_a_step_keeps_its_weights_and_statistics(to_none: bool
     assert_same(model, reference.model)
 
 
-class Tied(nn.Module):
+def tied() -> nn.Module:
     """Two layers share a weight and have biases of their own."""
-
-    def __init__(self) -> None:
-        super().__init__()
-        self.a, self.b, self.head = nn.Linear(6, 6), nn.Linear(6, 6), nn.Linear(6, CLASSES)
-        self.b.weight = self.a.weight
-
-    def forward(self, x: Tensor) -> Tensor:
-        return self.head(tanh(self.b(tanh(self.a(x)))))
+    layers = {"a": nn.Linear(6, 6), "b": nn.Linear(6, 6), "head": nn.Linear(6, CLASSES)}
+    layers["b"].weight = layers["a"].weight
+    return Written(lambda net, x: net.head(tanh(net.b(tanh(net.a(x))))), **layers)
 
 
 def test_tied_weights_are_preconditioned_once_with_the_rows_of_both() -> None:
     """[b₁; b₂; W] ← (1/q²) P Pᵀ [·], where both biases carry μ."""
-    model = seeded(Tied)
+    model = seeded(tied)
     twin = copy.deepcopy(model)
     (x, _), *_ = batches_of()
     y = integers(CLASSES, 5)

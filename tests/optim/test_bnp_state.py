@@ -244,13 +244,6 @@ def test_a_second_bnp_on_the_same_layers_is_refused_until_the_first_is_removed()
 # what is refused, and what is said
 
 
-def test_copies_and_pickles_of_bnp_itself_are_refused_with_the_way_to_do_it() -> None:
-    _, bnp = preconditioned(dense())
-    for make in (copy.deepcopy, pickle.dumps):
-        with pytest.raises(TypeError, match=r"bnp\.state_dict\(\)"):
-            make(bnp)
-
-
 def test_a_gradient_without_a_training_pass_is_reported_once() -> None:
     model = seeded(dense).eval()
     optimizer, _ = preconditioned(model)
@@ -274,6 +267,8 @@ REFUSED: dict[str, tuple[Callable[[nn.Module, SGD], Any], type[Exception], str]]
     "complex": (lambda m, o: wc.BNP(nn.Linear(2, 3, dtype=torch.complex64), o), ValueError, "complex64"),
     "lazy": (lambda m, o: wc.BNP(nn.Sequential(nn.LazyLinear(3)), o), ValueError, "one batch"),
     "no_state": (lambda m, o: wc.BNP(m, o).load_state_dict({}), ValueError, "no state of a BNP"),
+    "copied": (lambda m, o: copy.deepcopy(wc.BNP(m, o)), TypeError, r"bnp\.state_dict\(\)"),
+    "pickled": (lambda m, o: pickle.dumps(wc.BNP(m, o)), TypeError, r"bnp\.state_dict\(\)"),
     "no_optimizer": (lambda m, o: wc.BNP(m, "sgd"), TypeError, r"torch\.optim\.Optimizer"),
     "no_model": (lambda m, o: wc.BNP("model", o), TypeError, r"torch\.nn\.Module"),
 }

@@ -11,7 +11,7 @@ import pytest
 import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
-from zoo import Mean, SelfAttention
+from zoo import Mean, SelfAttention, Written
 
 from wellcond.errors import UnknownLayer, Unsupported
 from wellcond.models import mlp, resnet, vgg
@@ -119,22 +119,14 @@ def test_a_network_that_ends_in_a_pooling_counts_its_pooled_outputs() -> None:
 
 
 def test_a_model_that_returns_its_loss_ends_at_its_last_layer() -> None:
-    class WithLoss(nn.Module):
-        def __init__(self, logits: bool) -> None:
-            super().__init__()
-            self.net, self.logits = mlp([4, 6, 3], norm="batch"), logits
-
-        def forward(self, x: Tensor) -> Any:
-            logits = self.net(x)
-            loss = F.cross_entropy(logits, torch.zeros(len(x), dtype=torch.long))
-            return {"loss": loss, "logits": logits} if self.logits else loss
+    def forward(net: Any, x: Tensor) -> Any:
+        logits = net.mlp(x)
+        loss = F.cross_entropy(logits, torch.zeros(len(x), dtype=torch.long))
+        return {"loss": loss, "logits": logits} if net.logits else loss
 
     for logits in (True, False):
-        found = factors(WithLoss(logits), 4)
-        assert (found["net.fc2"].m, found["net.fc2"].m_z, found["net.fc1"].m) == (1, 3 / 6, 3 / 6)
-
-
-# parameters that are no weights
+        found = factors(Written(forward, mlp=mlp([4, 6, 3], norm="batch"), logits=logits), 4)
+        assert (found["mlp.fc2"].m, found["mlp.fc2"].m_z, found["mlp.fc1"].m) == (1, 3 / 6, 3 / 6)
 
 
 def test_a_norm_has_the_backward_factor_of_the_layer_before_it_and_its_own_positions() -> None:
@@ -179,15 +171,8 @@ def test_a_given_factor_is_that_of_the_norms_behind_a_layer() -> None:
 
 
 def test_a_layer_that_is_called_twice_has_the_positions_of_both_calls() -> None:
-    class Twice(nn.Module):
-        def __init__(self) -> None:
-            super().__init__()
-            self.conv = nn.Conv1d(3, 3, 3, padding=1)
-
-        def forward(self, x: Tensor) -> Tensor:
-            return self.conv(F.max_pool1d(self.conv(x), 2))
-
-    assert factors(Twice(), 3, 8, factors={"conv": 1.0})["conv"].q == 8 + 4
+    model = Written(lambda net, x: net.conv(F.max_pool1d(net.conv(x), 2)), conv=nn.Conv1d(3, 3, 3, padding=1))
+    assert factors(model, 3, 8, factors={"conv": 1.0})["conv"].q == 8 + 4
 
 
 def test_parts_that_are_never_called_have_the_factor_of_what_holds_them() -> None:
