@@ -15,7 +15,7 @@ from torch import Tensor, nn
 from zoo import normal, white
 
 import wellcond as wc
-from wellcond.local.local_hessian import LocalHessian, local_hessian
+from wellcond.local.local_hessian import local_hessian
 from wellcond.local.marchenko_pastur import MarchenkoPastur, marchenko_pastur, zeros_of_rounding
 from wellcond.spectral.exact import Spectrum
 
@@ -151,55 +151,36 @@ def test_unit_rows_have_the_density_of_equation_19() -> None:
         torch.testing.assert_close(law.density(x), expected, rtol=1e-12, atol=0)
 
 
-def block_of(weight: Tensor, inputs: Tensor, *, norm: bool, batchnorm: str = "batch") -> LocalHessian:
-    """The first block of a network: a linear layer with this weight, and BatchNorm behind it if asked.
-
-    The running variance is that of wᵀz over the inputs; with running statistics one example is measured.
-    """
+def spectrum_of_h_z(weight: Tensor, inputs: Tensor, *, norm: bool) -> wc.Spectrum:
+    """Of one example, for a linear layer with this weight, or for it and BatchNorm with the statistics of the inputs."""
     rows, columns = weight.shape
-    layer, head = nn.Linear(columns, rows, bias=False), nn.Linear(rows, 1)
+    layer = nn.Linear(columns, rows, bias=False)
     layer.weight.data = weight
     after = nn.BatchNorm1d(rows, eps=1e-30, affine=False) if norm else nn.Identity()
     if norm:
         after.running_var = (inputs @ weight.T).var(0, correction=0)
-    model = nn.Sequential(nn.Sequential(layer, after), head).double()
-    inputs = inputs[:1] if batchnorm == "running" else inputs
-    targets = torch.zeros(len(inputs), 1, dtype=torch.float64)
-    return local_hessian(wc.Problem(model, nn.MSELoss(), (inputs, targets), batchnorm=batchnorm), "0")
+    model = nn.Sequential(nn.Sequential(layer, after), nn.Linear(rows, 1)).double()
+    batch = (inputs[:1], torch.zeros(1, 1, dtype=torch.float64))
+    block = local_hessian(wc.Problem(model, nn.MSELoss(), batch, batchnorm="running"), "0")
+    return wc.spectrum(block.z.gauss_newton.dense())
 
 
 @pytest.mark.parametrize("c", [0.25, 1.0, 4.0])
-class TestLocalHessiansOfGaussianWeights:
+def test_h_z_of_gaussian_weights_has_the_law_and_with_batchnorm_that_of_unit_rows(c: float) -> None:
     columns = 200
-
-    def weight(self, c: float) -> Tensor:
-        return 0.3 * normal(int(c * self.columns), self.columns, seed=5)
-
-    def test_the_plain_spectrum_has_the_law_and_scales_with_the_variance(self, c: float) -> None:
-        w, x = self.weight(c), normal(1, self.columns, seed=6)
-        law = marchenko_pastur(c, 0.3).scaled(len(w))
-        for factor in (1, 3):
-            block = block_of(factor * w, x, norm=False)
-            for operator in (block.z.exact, block.z.gauss_newton):
-                values = wc.spectrum(operator.dense()).values
-                assert law.scaled(factor**2).distance(values) < law.critical_value(self.columns) / 3
-
-    def test_the_spectrum_with_batchnorm_has_the_law_of_unit_rows_whatever_the_scale(self, c: float) -> None:
-        w, x = self.weight(c), white(300, self.columns)
-        law = MarchenkoPastur.of_unit_rows(c)
-        spectra = []
-        for factor in (1, 3):
-            block = block_of(factor * w, x, norm=True, batchnorm="running")
-            spectra.append(wc.spectrum(block.z.gauss_newton.dense()))
-            assert law.distance(spectra[-1]) < law.critical_value(self.columns) / 3
-        torch.testing.assert_close(spectra[0].values, spectra[1].values, rtol=0, atol=1e-11)
-
-    def test_the_law_with_batchnorm_needs_white_inputs(self, c: float) -> None:
-        """Inputs of variances 0.01 to 100: the rows are no longer divided by their lengths, but by what varies."""
-        stretch = torch.logspace(-1, 1, self.columns, dtype=torch.float64)
-        block = block_of(self.weight(c), white(300, self.columns) * stretch, norm=True, batchnorm="running")
-        law = MarchenkoPastur.of_unit_rows(c)
-        assert law.distance(wc.spectrum(block.z.gauss_newton.dense())) > 1.5 * law.critical_value(self.columns)
+    w, inputs = 0.3 * normal(int(c * columns), columns, seed=5), white(300, columns)
+    law, unit_rows = marchenko_pastur(c, 0.3).scaled(len(w)), MarchenkoPastur.of_unit_rows(c)
+    critical = law.critical_value(columns)
+    normalized = []
+    for factor in (1, 3):  # BatchNorm takes the scale of the weights away
+        plain = spectrum_of_h_z(factor * w, inputs, norm=False)
+        assert law.scaled(factor**2).distance(plain) < critical / 3
+        normalized.append(spectrum_of_h_z(factor * w, inputs, norm=True))
+        assert unit_rows.distance(normalized[-1]) < critical / 3
+    torch.testing.assert_close(normalized[0].values, normalized[1].values, rtol=0, atol=1e-11)
+    # inputs of variances 0.01 to 100: the rows are no longer divided by their lengths, but by what varies
+    stretch = torch.logspace(-1, 1, columns, dtype=torch.float64)
+    assert unit_rows.distance(spectrum_of_h_z(w, inputs * stretch, norm=True)) > 1.5 * critical
 
 
 def test_the_distance_is_the_largest_difference_beside_a_step() -> None:
