@@ -33,42 +33,34 @@ def assert_mean(values: Tensor, mean: float, sd: float) -> None:
     assert abs(float(values.mean()) - mean) <= 5 * sd / math.sqrt(values.numel())
 
 
-def test_the_mean_of_a_unit_is_uniform_and_shared_by_its_examples() -> None:
-    mu = noise_on(0.0, **SILENT | {"n_mu": 0.5})
-    assert (mu == mu[0]).all()
-    assert mu.abs().max() <= 0.5
-    assert mu.abs().max() > 0.49
-    assert_mean(mu[0], 0.0, 0.5 / math.sqrt(3))
-    assert_mean(mu[0] ** 2, 0.5**2 / 3, 0.5**2 * math.sqrt(1 / 5 - 1 / 9))
-    assert_mean(mu[0] ** 4, 0.5**4 / 5, 0.5**4 * math.sqrt(1 / 9 - 1 / 25))
+Moments = dict[int, tuple[float, float]]
+"""Mean and standard deviation of powers of a random number."""
+UNIFORM: Moments = {
+    1: (0, math.sqrt(1 / 3)), 2: (1 / 3, math.sqrt(1 / 5 - 1 / 9)), 4: (1 / 5, math.sqrt(1 / 9 - 1 / 25)),
+}  # fmt: skip
+"""On [−1, 1]."""
+NORMAL: Moments = {1: (0, 1), 2: (1, math.sqrt(2)), 3: (0, math.sqrt(15)), 4: (3, math.sqrt(96))}
+DRAWS: dict[str, tuple[float, dict[str, float], dict[str, float], float, float, Moments]] = {
+    # activations; other settings, and the one drawn with; centre and half-width of the draw, and its law
+    "mean_of_a_unit": (0.0, {}, {"n_mu": 0.5}, 0.0, 0.5, UNIFORM),
+    "scale_of_a_unit": (1.0, {}, {"n_sigma": 1.25}, 0.125, 0.125, UNIFORM),
+    "move_of_a_value": (0.0, {"n_mu": 0.5}, {"r_mu": 0.1}, 0.0, 0.1, UNIFORM),
+    "stretch_of_a_value": (1.0, {"n_sigma": 1.25}, {"r_sigma": 0.1}, 0.0, 0.1, NORMAL),
+}
 
 
-def test_the_scale_of_a_unit_is_uniform_and_shared_by_its_examples() -> None:
-    sigma = noise_on(1.0, **SILENT | {"n_sigma": 1.25})
-    assert_same(sigma, sigma[:1].expand_as(sigma), 1e-15)
-    assert sigma.min() >= 1
-    assert sigma.max() <= 1.25
-    u = (sigma[0] - 1) / 0.25
-    assert_mean(u, 1 / 2, math.sqrt(1 / 12))
-    assert_mean(u**2, 1 / 3, math.sqrt(1 / 5 - 1 / 9))
-
-
-def test_each_value_is_moved_uniformly_around_the_mean_of_its_unit() -> None:
-    m = noise_on(0.0, **SILENT | {"n_mu": 0.5, "r_mu": 0.1})
-    mu = noise_on(0.0, **SILENT | {"n_mu": 0.5})[0]
-    moved = m - mu
-    assert moved.abs().max() <= 0.1 + 1e-12
-    assert moved.abs().max() > 0.0999
-    assert_mean(moved, 0.0, 0.1 / math.sqrt(3))
-    assert_mean(moved**2, 0.1**2 / 3, 0.1**2 * math.sqrt(1 / 5 - 1 / 9))
-
-
-def test_each_value_is_stretched_normally_with_standard_deviation_r_sigma() -> None:
-    s = noise_on(1.0, **SILENT | {"n_sigma": 1.25, "r_sigma": 0.1})
-    sigma = noise_on(1.0, **SILENT | {"n_sigma": 1.25})[0]
-    z = (s - sigma) / 0.1
-    for power, mean, sd in ((1, 0, 1), (2, 1, math.sqrt(2)), (3, 0, math.sqrt(15)), (4, 3, math.sqrt(96))):
-        assert_mean(z**power, mean, sd)
+@pytest.mark.parametrize("name", DRAWS)
+def test_every_draw_has_its_law_and_units_share_theirs(name: str) -> None:
+    value, others, own, centre, size, law = DRAWS[name]
+    noise = noise_on(value, **SILENT | others | own)
+    drawn = (noise - noise_on(value, **SILENT | others)[0] - centre) / size
+    if "unit" in name:
+        assert (noise == noise[0]).all()
+        drawn = drawn[0]
+    if law is UNIFORM:
+        assert 1 - 30 / drawn.numel() < drawn.abs().max() <= 1 + 1e-12
+    for power, (mean, sd) in law.items():
+        assert_mean(drawn**power, mean, sd)
 
 
 def test_the_defaults_are_those_of_the_source() -> None:
