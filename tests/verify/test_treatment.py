@@ -21,17 +21,17 @@ from wellcond.verify.treatment import Arm, Spread, Treatment
 DIVERGED = Run([2.0, 9.0], diverged_at=3)
 
 
-def stairs(*levels: float, steps: int = 20) -> Run:
-    """A run whose loss goes down in stairs of equal length."""
-    return Run([level for level in levels for _ in range(steps // len(levels))])
+def stairs(*levels: float) -> Run:
+    """20 steps whose loss goes down in stairs of equal length."""
+    return Run([level for level in levels for _ in range(20 // len(levels))])
 
 
 def arm(name: str, runs: Mapping[float, Any], refused: str | None = None) -> Arm:
-    """By learning rate: one run, or the final losses of several seeds."""
-    by_seed = {
-        lr: {0: each} if isinstance(each, Run) else {seed: stairs(loss) for seed, loss in enumerate(each)}
-        for lr, each in runs.items()
-    }
+    """By learning rate: one run, the final loss of one, or those of several seeds."""
+    by_seed: dict[float, dict[int, Run]] = {}
+    for lr, each in runs.items():
+        finals = each if isinstance(each, list) else [each]
+        by_seed[lr] = {seed: run if isinstance(run, Run) else stairs(run) for seed, run in enumerate(finals)}
     return Arm(name, by_seed, refused)
 
 
@@ -42,50 +42,44 @@ def treatment(*arms: Arm) -> Treatment:
     return Treatment({each.name: each for each in arms}, rates, seeds, 20, lines, planned=9)
 
 
-SGD = arm("sgd", {0.01: stairs(2.0), 0.1: stairs(0.41), 1.0: DIVERGED})
+SGD = arm("sgd", {0.01: 2.0, 0.1: 0.41, 1.0: DIVERGED})
 REFUSED = arm("bnp", {}, refused="no")
-
-
 CASES: dict[str, tuple[list[Arm], str, str | None]] = {
     "a remedy helps": (
-        [
-            SGD,
-            arm("bnp", {0.1: stairs(0.5), 0.3: stairs(1.0, 0.4, 0.2, 0.125)}),
-            arm("last-bn", {0.1: stairs(0.3)}),
-        ],
+        [SGD, arm("bnp", {0.1: 0.5, 0.3: stairs(1.0, 0.4, 0.2, 0.125)}), arm("last-bn", {0.1: 0.3})],
         "bnp helps: sgd ends at 0.41 at lr 0.1, bnp at 0.125 at lr 0.3. "
         "It reaches the loss of sgd after 7 of 20 steps.",
         "bnp",
     ),
     "none helps": (
-        [SGD, arm("bnp", {0.1: stairs(0.5)}), arm("last-bn", {0.3: stairs(0.6)})],
+        [SGD, arm("bnp", {0.1: 0.5}), arm("last-bn", {0.3: 0.6})],
         "No remedy helps: sgd ends at 0.41 at lr 0.1, bnp at 0.5 at lr 0.1.",
         "sgd",
     ),
     "less than a hundredth is no help": (
-        [SGD, arm("bnp", {0.1: stairs(0.4069)})],
+        [SGD, arm("bnp", {0.1: 0.4069})],
         "No remedy helps: sgd ends at 0.41 at lr 0.1, bnp at 0.407 at lr 0.1.",
         "sgd",
     ),
     "losses may be negative": (
-        [arm("sgd", {0.1: stairs(-1.0)}), arm("bnp", {0.1: stairs(-2.0)})],
+        [arm("sgd", {0.1: -1.0}), arm("bnp", {0.1: -2.0})],
         "bnp helps: sgd ends at -1 at lr 0.1, bnp at -2 at lr 0.1. It reaches the loss of sgd after 2 of 20 steps.",
         "bnp",
     ),
     "the untreated network wants other rates": (
-        [arm("sgd", {0.1: stairs(3.0), 1.0: stairs(2.0)}), arm("bnp", {0.1: stairs(1.0)})],
+        [arm("sgd", {0.1: 3.0, 1.0: 2.0}), arm("bnp", {0.1: 1.0})],
         "bnp helps: sgd ends at 2 at lr 1, bnp at 1 at lr 0.1. It reaches the loss of sgd after 2 of 20 steps. "
         "sgd does best at the largest rate tried: try larger ones too.",
         "bnp",
     ),
     "the remedy wants other rates": (
-        [arm("sgd", {0.1: stairs(1.0), 1.0: stairs(2.0)}), arm("bnp", {0.1: stairs(3.0)})],
+        [arm("sgd", {0.1: 1.0, 1.0: 2.0}), arm("bnp", {0.1: 3.0})],
         "No remedy helps: sgd ends at 1 at lr 0.1, bnp at 3 at lr 0.1. "
         "bnp does best at the smallest rate tried: try smaller ones too.",
         "sgd",
     ),
     "the untreated network diverges": (
-        [arm("sgd", {1.0: DIVERGED}), arm("bnp", {0.1: stairs(0.5)})],
+        [arm("sgd", {1.0: DIVERGED}), arm("bnp", {0.1: 0.5})],
         "bnp ends lowest, at 0.5 at lr 0.1; sgd diverges at every rate.",
         "bnp",
     ),
@@ -115,14 +109,14 @@ def test_the_verdict_and_the_best_arm(arms: list[Arm], said: str, best: str | No
 
 
 def test_a_rate_at_which_a_seed_diverges_is_never_the_best() -> None:
-    mixed = Arm("sgd", {0.1: {0: stairs(2.0), 1: stairs(3.0)}, 0.3: {0: stairs(0.1), 1: DIVERGED}})
+    mixed = arm("sgd", {0.1: [2.0, 3.0], 0.3: [0.1, DIVERGED]})
     assert (mixed.best_lr, mixed.best_final) == (0.1, Spread(2.5, 2.0, 3.0))
     assert mixed.final(0.3) is None
     assert [mixed.cell(lr) for lr in (0.1, 0.3, 1.0)] == ["2.5 (2 to 3)", "1 of 2 diverged", ""]
 
 
 def test_it_prints_as_a_table_with_its_verdict() -> None:
-    result = treatment(arm("sgd", {0.1: stairs(0.41), 1.0: DIVERGED}), REFUSED)
+    result = treatment(arm("sgd", {0.1: 0.41, 1.0: DIVERGED}), REFUSED)
     printed = str(result).splitlines()
     assert printed[0] == "Loss after 20 steps (mean of the last 2), by learning rate"
     assert [line.split() for line in printed[1:4]] == [
@@ -136,7 +130,7 @@ def test_it_prints_as_a_table_with_its_verdict() -> None:
     assert "2 (1 to 4)" in several
 
 
-def test_rows_hold_the_best_arm_and_json_holds_every_run(tmp_path: Path) -> None:
+def test_rows_hold_the_best_arm_json_every_run_and_the_picture_needs_one(tmp_path: Path) -> None:
     result = treatment(SGD, arm("bnp", {0.1: [0.2, 0.1, 0.3]}))
     values = {row.quantity: row.value for row in result.rows(step=7)}
     assert values == {TRAINED_LR: 0.1, FINAL_LOSS: 0.2, STEPS: 20, COST: 0}
@@ -144,13 +138,11 @@ def test_rows_hold_the_best_arm_and_json_holds_every_run(tmp_path: Path) -> None
     saved = json.loads(result.save(tmp_path / "t.json").read_text())["values"]["arms"]
     assert saved["bnp"]["runs"]["0.1"]["2"]["losses"] == [0.3] * 20
     assert saved["sgd"]["runs"]["1.0"]["0"]["diverged_at"] == 3
-
-
-def test_the_picture_needs_a_finished_run(tmp_path: Path) -> None:
-    path = treatment(SGD, arm("bnp", {0.1: [0.2, 0.1, 0.3]})).save(tmp_path / "curves.png")
-    assert path.read_bytes().startswith(b"\x89PNG")
+    assert len(result.figure().axes[0].lines) >= 2
+    none = treatment(arm("sgd", {1.0: DIVERGED}))
+    assert {row.quantity for row in none.rows()} == {STEPS, COST}
     with pytest.raises(OutputError, match="nothing to draw"):
-        treatment(arm("sgd", {1.0: DIVERGED})).save(tmp_path / "none.png")
+        none.figure()
 
 
 # the lines to write

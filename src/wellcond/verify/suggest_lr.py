@@ -61,7 +61,7 @@ def suggest_lr(
     Example:
         >>> layer = torch.nn.Linear(1, 1, bias=False)
         >>> _ = torch.nn.init.ones_(layer.weight)
-        >>> problem = Problem(layer, torch.nn.MSELoss(), (torch.ones(2, 1), torch.zeros(2, 1)))    # the loss is w², H = 2
+        >>> problem = Problem(layer, torch.nn.MSELoss(), (torch.ones(2, 1), torch.zeros(2, 1)))  # the loss is w², H = 2
         >>> suggested = suggest_lr(problem, momentum=0.0)
         >>> round(suggested.limit.value, 3), round(suggested.lr, 3)
         (1.0, 0.5)
