@@ -7,6 +7,7 @@ A *detached* BN takes its statistics for constants; a *batch* one is differentia
 
 from __future__ import annotations
 
+import functools
 import math
 from collections.abc import Callable
 from dataclasses import dataclass
@@ -33,8 +34,8 @@ import wellcond as wc
 from wellcond.experiments.wei2019_as_printed import printed_contributions
 from wellcond.meanfield.prediction import LayerContribution
 
-WIDE = [784, 1000, 1000, 1000, 1]
-NARROW = [100, 200, 200, 200, 1]
+WIDE = (784, 1000, 1000, 1000, 1)
+NARROW = (100, 200, 200, 200, 1)
 HIDDEN = range(1, 4)
 """The hidden layers of both networks."""
 
@@ -59,7 +60,8 @@ class Passes:
         return self.delta[k - 1] @ self.delta[k - 1].T / len(self.h[0])
 
 
-def passes(widths: list[int], gamma: float | None, seed: int = 0, examples: int = 400) -> Passes:
+@functools.cache
+def passes(widths: tuple[int, ...], gamma: float | None, seed: int = 0, examples: int = 400) -> Passes:
     """γ = None: without BN; else with a detached one, where f(x) depends on x alone."""
     h = [normal(examples, widths[0], seed=seed + 100).requires_grad_()]
     z: list[Tensor] = []
@@ -74,7 +76,7 @@ def passes(widths: list[int], gamma: float | None, seed: int = 0, examples: int 
     return Passes([x.detach() for x in h[:-1]], [x.detach() for x in z], list(delta))
 
 
-def network(widths: list[int], gamma: float, seed: int = 0) -> nn.Sequential:
+def network(widths: tuple[int, ...], gamma: float, seed: int = 0) -> nn.Sequential:
     modules: list[nn.Module] = []
     for k, (n_in, n_out) in enumerate(pairwise(widths), start=1):
         linear = nn.Linear(n_in, n_out).double()
@@ -102,7 +104,7 @@ def lambda_max(model: nn.Sequential, x: Tensor, statistics: str) -> float:
     return float(wc.eigenvalues(wc.GGN(problem, layers=weights), k=1, tol=1e-10).values[-1]) / 2
 
 
-def printed(widths: list[int], gamma: float) -> tuple[float, list[LayerContribution]]:
+def printed(widths: tuple[int, ...], gamma: float) -> tuple[float, list[LayerContribution]]:
     """λ_max as printed, and what each layer adds."""
     lambda_max, layers = printed_contributions(f"fc {'-'.join(map(str, widths))}", gamma)
     return float(lambda_max), layers
@@ -242,7 +244,7 @@ def test_equation_25_holds_with_the_variance_and_not_as_printed(gamma: float) ->
 @pytest.mark.parametrize("gamma", [0.1, 3.0])
 def test_below_every_batchnorm_the_output_gradients_sum_to_zero(gamma: float) -> None:
     """Exactly, through the statistics: adding a constant to z changes nothing. With detached ones they do not."""
-    model, x = network([20, 30, 30, 1], gamma).train(), normal(25, 20)
+    model, x = network((20, 30, 30, 1), gamma).train(), normal(25, 20)
     h, z = x, []
     for module in model:
         if isinstance(module, nn.BatchNorm1d):
@@ -251,7 +253,7 @@ def test_below_every_batchnorm_the_output_gradients_sum_to_zero(gamma: float) ->
     probe = normal(25, 1, seed=9)
     for gradient in torch.autograd.grad((probe * h).sum(), z):
         assert float(gradient.sum(0).abs().max()) < 1e-12 * float(gradient.abs().max())
-    detached = passes([20, 30, 30, 1], gamma, examples=25)
+    detached = passes((20, 30, 30, 1), gamma, examples=25)
     for delta in detached.delta[:-1]:
         assert float(delta.sum(0).norm()) > 0.1 * float(delta.norm())
 
