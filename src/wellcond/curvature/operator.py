@@ -76,10 +76,10 @@ class LinearOperator(ABC):
             return NotImplemented
         if other.shape != self.shape:
             raise ValueError(f"operators of shape {self.shape} and {other.shape} cannot be added.")
-        return _Sum(self, other)
+        return _Combination((1.0, self), (1.0, other))
 
     def __mul__(self, factor: float) -> LinearOperator:
-        return _Scaled(self, float(factor)) if isinstance(factor, (int, float)) else NotImplemented
+        return _Combination((float(factor), self)) if isinstance(factor, (int, float)) else NotImplemented
 
     __rmul__ = __mul__
 
@@ -123,51 +123,36 @@ class LinearOperator(ABC):
         return ScipyOperator(self.shape, matvec=product, rmatvec=product, matmat=product, rmatmat=product, dtype=dtype)
 
 
-class _Combined(LinearOperator):
-    """Made of others, whose size, dtype and device it has."""
+class _Combination(LinearOperator):
+    """Σ factor · operator, of the size, dtype and device of the first."""
 
-    def __init__(self, *parts: LinearOperator) -> None:
-        self.parts = parts
+    def __init__(self, *terms: tuple[float, LinearOperator]) -> None:
+        self.terms = terms
+        self._first = terms[0][1]
+
+    def __repr__(self) -> str:
+        return " + ".join(repr(part) if factor == 1 else f"{factor:g} * {part!r}" for factor, part in self.terms)
 
     @property
     def shape(self) -> tuple[int, int]:
-        return self.parts[0].shape
+        return self._first.shape
 
     @property
     def dtype(self) -> torch.dtype:
-        return self.parts[0].dtype
+        return self._first.dtype
 
     @property
     def device(self) -> torch.device:
-        return self.parts[0].device
-
-
-class _Sum(_Combined):
-    def __repr__(self) -> str:
-        return " + ".join(map(repr, self.parts))
+        return self._first.device
 
     def _multiply(self, columns: Tensor) -> Tensor:
-        first, second = (part @ columns for part in self.parts)
-        return first + second.to(first)
+        total = torch.zeros_like(columns)
+        for factor, part in self.terms:
+            total += factor * (part @ columns).to(total)
+        return total
 
     def layer(self, *names: str) -> LinearOperator:
-        first, second = (part.layer(*names) for part in self.parts)
-        return first + second
-
-
-class _Scaled(_Combined):
-    def __init__(self, operator: LinearOperator, factor: float) -> None:
-        super().__init__(operator)
-        self.factor = factor
-
-    def __repr__(self) -> str:
-        return f"{self.factor:g} * {self.parts[0]!r}"
-
-    def _multiply(self, columns: Tensor) -> Tensor:
-        return self.factor * (self.parts[0] @ columns)
-
-    def layer(self, *names: str) -> LinearOperator:
-        return self.factor * self.parts[0].layer(*names)
+        return _Combination(*((factor, part.layer(*names)) for factor, part in self.terms))
 
 
 class TensorOperator(LinearOperator):

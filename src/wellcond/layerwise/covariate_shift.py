@@ -15,7 +15,7 @@ from wellcond.errors import NonFinite, UnknownLayer
 from wellcond.layerwise.updated import updated_parameters
 from wellcond.network import isolation
 from wellcond.network.order import Layer, layers_in_order
-from wellcond.network.taps import starts_tapped
+from wellcond.network.taps import bracketed
 from wellcond.problem.arguments import check_problem
 from wellcond.problem.problem import Gradients, Problem
 from wellcond.results import ByLayer, Cost, Progress, Row, number, quantities, text_table
@@ -158,7 +158,8 @@ def covariate_shift(
     found = _Found(problem)
     before = problem.cost
     with problem.measuring():
-        watched = starts_tapped(dict(problem.model.named_modules()), lambda name: started.setdefault(name))
+        names = {module: name for name, module in problem.model.named_modules()}
+        watched = bracketed(names, lambda module, _args, _kwargs: started.setdefault(names[module]), lambda *_: None)
         with problem.checked_if_in_doubt(), watched:
             loss, gradients = problem.loss_and_gradients()
         used = {name for name, gradient in gradients.items() if gradient is not None}

@@ -5,7 +5,7 @@ from __future__ import annotations
 import contextlib
 import random
 import sys
-from collections.abc import Iterable, Iterator
+from collections.abc import Callable, Iterable, Iterator
 from typing import Any
 
 import numpy as np
@@ -57,13 +57,16 @@ def isolated(model: nn.Module, device: torch.device, *, batch_statistics: bool, 
         if torch.is_autocast_enabled(device.type):
             stack.enter_context(torch.autocast(device.type, enabled=False))  # half precision has no second derivative
         stack.enter_context(sdpa_kernel(SDPBackend.MATH))  # the only attention kernel with a double backward
-        stack.enter_context(_attention_fast_path_off())  # it computes layers without calling them
+        # the fast path of attention computes layers without calling them
+        attention = torch.backends.mha
+        stack.enter_context(_switched(attention.set_fastpath_enabled, attention.get_fastpath_enabled(), False))
         if device.type == "cuda":
             # cuDNN's RNNs have no double backward; TF32 keeps ten bits, which no error bound here allows for
             use_cudnn = not any(isinstance(module, nn.RNNBase) for module in modules)
             kept = {name: getattr(torch.backends.cudnn, name) for name in ("benchmark", "deterministic")}
             stack.enter_context(torch.backends.cudnn.flags(enabled=use_cudnn, allow_tf32=False, **kept))
-            stack.enter_context(_full_precision_products())
+            precision = torch.get_float32_matmul_precision()
+            stack.enter_context(_switched(torch.set_float32_matmul_precision, precision, "highest"))
         if "torch._dynamo" in sys.modules:  # something may be compiled, and compiled graphs have no double backward
             stack.enter_context(torch.compiler.set_stance("force_eager"))
         for module, held in buffers:
@@ -189,23 +192,13 @@ def _attributes_kept(modules: Iterable[nn.Module]) -> Iterator[None]:
 
 
 @contextlib.contextmanager
-def _full_precision_products() -> Iterator[None]:
-    before = torch.get_float32_matmul_precision()
-    torch.set_float32_matmul_precision("highest")
+def _switched(switch: Callable[[Any], None], before: Any, inside: Any) -> Iterator[None]:
+    """A setting of torch's, put back afterwards."""
+    switch(inside)
     try:
         yield
     finally:
-        torch.set_float32_matmul_precision(before)
-
-
-@contextlib.contextmanager
-def _attention_fast_path_off() -> Iterator[None]:
-    before = torch.backends.mha.get_fastpath_enabled()
-    torch.backends.mha.set_fastpath_enabled(False)
-    try:
-        yield
-    finally:
-        torch.backends.mha.set_fastpath_enabled(before)
+        switch(before)
 
 
 def random_state_and_buffers(model: nn.Module, device: torch.device) -> list[object]:

@@ -57,19 +57,6 @@ def tapped(modules: Mapping[str, nn.Module], on_call: OnCall, on_gradient: OnGra
 
 
 @contextlib.contextmanager
-def starts_tapped(modules: Mapping[str, nn.Module], on_start: Callable[[str], None]) -> Iterator[None]:
-    """Watch modules start while the block runs. A container starts before what is inside it, and ends after it."""
-
-    def hook(name: str) -> Callable[..., None]:
-        return lambda _module, _args: on_start(name)
-
-    with contextlib.ExitStack() as stack:
-        for name, module in modules.items():
-            stack.callback(module.register_forward_pre_hook(hook(name)).remove)
-        yield
-
-
-@contextlib.contextmanager
 def bracketed(modules: Iterable[nn.Module], on_entry: OnEntry, on_exit: OnExit) -> Iterator[None]:
     """See calls as the caller does: the arguments before all other hooks, and the output after them."""
     with contextlib.ExitStack() as stack:
