@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import sys
 from pathlib import Path
 from typing import Any
@@ -9,31 +10,34 @@ from typing import Any
 import pytest
 from command import one_line, parsed, run, script
 
-COMMANDS: dict[str, tuple[str, ...]] = {
-    "diagnose": (),
-    "probe": ("--steps", "2", "--layer", "0"),
-    "suggest-lr": ("--steps", "2"),
-    "treat": ("--steps", "2", "--lr", "0.1", "--seeds", "1"),
-    "predict-lr": (),
+COMMANDS = {
+    "diagnose": ("Diagnosis", ()),
+    "probe": ("Probe", ("--steps", "2", "--layer", "0")),
+    "suggest-lr": ("SuggestedRate", ("--steps", "2")),
+    "treat": ("Treatment", ("--steps", "2", "--lr", "0.1", "--seeds", "1")),
+    "predict-lr": ("SuggestedRate", ()),
 }
-RESULTS = {
-    "diagnose": "Diagnosis",
-    "probe": "Probe",
-    "suggest-lr": "SuggestedRate",
-    "treat": "Treatment",
-    "predict-lr": "SuggestedRate",
-}
+"""The result of each command, and options that make it quick."""
+RAISES = "raise SystemError('ran')"
+BEGINS = {"html": b"<!doctype html>", "png": b"\x89PNG", "json": b"{", "csv": b"step,layer,quantity,value,unit\n"}
 
 
 @pytest.mark.parametrize("command", COMMANDS)
-def test_json_is_all_there_is_on_standard_output(command: str, tmp_path: Path) -> None:
-    rows = tmp_path / "rows.csv"
-    content = parsed(run(command, f"{script(tmp_path)}:build", *COMMANDS[command], "--json", "--out", rows))
-    assert content["result"] == RESULTS[command]
+def test_json_is_all_on_standard_output_and_files_have_the_form_of_their_suffix(command: str, tmp_path: Path) -> None:
+    kind, options = COMMANDS[command]
+    paths = {form: tmp_path / f"a.{form}" for form in BEGINS}
+    out = [each for path in paths.values() for each in ("--out", path)]
+    result = run(command, f"{script(tmp_path)}:build", *options, "--json", *out, width=300)
+    content = parsed(result)
+    assert content["result"] == kind
     assert {"step", "layer", "quantity", "value", "unit"} == set(content["rows"][0])
     assert content["values"]
-    lines = rows.read_text(encoding="utf-8").splitlines()
-    assert len(lines) == 1 + len(content["rows"])
+    assert json.loads(paths["json"].read_text(encoding="utf-8")) == content
+    assert len(paths["csv"].read_text(encoding="utf-8").splitlines()) == 1 + len(content["rows"])
+    for form, path in paths.items():
+        assert path.read_bytes().startswith(BEGINS[form])
+        assert f"written: {path}\n" in result.stderr
+    assert set(tmp_path.iterdir()) == {*paths.values(), tmp_path / "train.py"}
 
 
 def test_json_of_an_architecture() -> None:
@@ -42,20 +46,7 @@ def test_json_of_an_architecture() -> None:
     assert len(content["values"]["as_trained"]["max_lr"]) == 61
 
 
-@pytest.mark.parametrize("command", COMMANDS)
-def test_files_are_written_in_the_form_of_their_suffix(command: str, tmp_path: Path) -> None:
-    begins: dict[str, bytes] = {"html": b"<!doctype html>", "png": b"\x89PNG", "json": b"{", "csv": b"step,layer"}
-    paths = {tmp_path / f"a.{form}": begin for form, begin in begins.items()}
-    options = [each for path in paths for each in ("--out", path)]
-    result = run(command, f"{script(tmp_path)}:build", *COMMANDS[command], *options, width=300)
-    assert result.exit_code == 0, result.output
-    for path, begin in paths.items():
-        assert path.read_bytes().startswith(begin)
-        assert f"written: {path}\n" in result.output
-    assert set(tmp_path.iterdir()) == {*paths, tmp_path / "train.py"}
-
-
-@pytest.mark.parametrize("command", COMMANDS)
+@pytest.mark.parametrize("command", [*COMMANDS, "demo"])
 @pytest.mark.parametrize(
     ("name", "said"),
     [("no/a.html", "does not exist"), ("a.txt", "a.txt has no known form; end it in one of .html, .png")],
@@ -63,16 +54,15 @@ def test_files_are_written_in_the_form_of_their_suffix(command: str, tmp_path: P
 def test_a_file_that_cannot_be_written_is_refused_before_the_users_code_runs(
     command: str, name: str, said: str, tmp_path: Path
 ) -> None:
-    path = script(tmp_path, "raise SystemError('ran')")
-    assert said in one_line(run(command, f"{path}:build", "--out", tmp_path / name))
+    target = [] if command == "demo" else [f"{script(tmp_path, RAISES)}:build"]
+    assert said in one_line(run(command, *target, "--out", tmp_path / name))
 
 
 def test_without_matplotlib_a_picture_is_refused_before_the_users_code_runs(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setitem(sys.modules, "matplotlib.figure", None)
-    path = script(tmp_path, "raise SystemError('ran')")
-    message = one_line(run("treat", f"{path}:build", "--out", tmp_path / "curves.png"))
+    message = one_line(run("treat", f"{script(tmp_path, RAISES)}:build", "--out", tmp_path / "curves.png"))
     assert message == 'matplotlib is not installed. Run:  pip install "wellcond[plots]"'
 
 

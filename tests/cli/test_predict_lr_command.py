@@ -16,19 +16,16 @@ def test_the_limit_is_predicted_and_measured(tmp_path: Path) -> None:
     assert str(wc.meanfield.predict(built(), momentum=0.5)) in result.output
 
 
-def test_the_optimizers_own_momentum_is_taken(tmp_path: Path) -> None:
-    result = run("predict-lr", f"{script(tmp_path)}:with_optimizer")
+@pytest.mark.parametrize(
+    ("function", "said"), [("with_optimizer", "SGD has lr 0.25"), ("with_adam", "Adam has lr 0.001")]
+)
+def test_the_optimizers_own_momentum_is_taken(function: str, said: str, tmp_path: Path) -> None:
+    result = run("predict-lr", f"{script(tmp_path)}:{function}")
     assert result.exit_code == 0, result.output
-    assert "SGD has lr 0.25" in result.output
+    assert said in result.output
     assert "with momentum μ = 0.9" in result.output
-    assert "note:" not in result.output
-
-
-def test_beside_another_optimizer_the_prediction_says_what_it_is_of(tmp_path: Path) -> None:
-    result = run("predict-lr", f"{script(tmp_path)}:with_adam")
-    assert result.exit_code == 0, result.output
-    assert "the prediction is of SGD with momentum 0.9 and one learning rate" in words(result.output)
-    assert "Adam has lr 0.001" in result.output
+    note = "note: the prediction is of SGD with momentum 0.9 and one learning rate"
+    assert (note in words(result.output)) == ("note:" in result.output) == (function == "with_adam")
 
 
 @pytest.mark.parametrize(

@@ -28,13 +28,7 @@ def test_an_optimizer_beside_the_problem_gives_the_learning_rate_and_the_step(ta
     assert "a step of SGD" in result.output
 
 
-def test_without_shift_only_the_walk_is_made(target: str) -> None:
-    result = run("probe", f"{target}:build", "--no-shift")
-    assert result.exit_code == 0, result.output
-    assert "Covariate" not in result.output
-
-
-def test_local_hessians_of_the_layers_asked_for(target: str) -> None:
+def test_local_hessians_of_the_layers_asked_for_and_no_covariate_shift(target: str) -> None:
     result = run("probe", f"{target}:build", "--no-shift", "--layer", "0", "--layer", "[1:3]")
     assert result.exit_code == 0, result.output
     weight = built().model[0].weight.detach()
@@ -42,6 +36,7 @@ def test_local_hessians_of_the_layers_asked_for(target: str) -> None:
     line = next(line for line in result.output.splitlines() if line.startswith("H_z, gauss_newton"))
     assert float(line.split()[3]) == pytest.approx(largest, rel=1e-2)
     assert "ReLU → Linear" in result.output
+    assert "Covariate" not in result.output
 
 
 def test_a_layer_that_is_not_there_is_said_before_the_work(target: str) -> None:

@@ -202,7 +202,7 @@ class Treatment(Result):
         if not curves:
             raise OutputError("no run finished, so there is nothing to draw.")
         window = averaged_steps(self.steps)
-        return training_figure(curves, y_label=f"training loss, mean of the last {window} steps")
+        return training_figure(curves, y_label=f"training loss, running mean over {window} steps")
 
     @property
     def title(self) -> str:
