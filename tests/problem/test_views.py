@@ -29,11 +29,8 @@ class Attention(nn.Module):
 
     def __init__(self, inplace: bool) -> None:
         super().__init__()
-        self.attention, self.head, self.inplace = (
-            nn.MultiheadAttention(4, 2, batch_first=True),
-            nn.Linear(4, CLASSES),
-            inplace,
-        )
+        self.attention, self.inplace = nn.MultiheadAttention(4, 2, batch_first=True), inplace
+        self.head = nn.Linear(4, CLASSES)
 
     def forward(self, x: Tensor) -> Tensor:
         y = self.attention(x, x, x, need_weights=False)[0]
@@ -55,21 +52,11 @@ class Recurrent(nn.Module):
         return self.head(self.act(self.cell(x)[0]).mean(1))
 
 
-NETWORKS = pytest.mark.parametrize("network", [Tokens, Attention, Recurrent])
-
-
-def made(network: Callable[[bool], nn.Module], inplace: bool) -> nn.Module:
-    return seeded(lambda: network(inplace))
-
-
-@NETWORKS
+@pytest.mark.parametrize("network", [Tokens, Attention, Recurrent])
 def test_conditioning_sees_the_gradient_of_a_view_that_is_written_over(network: Callable[[bool], nn.Module]) -> None:
-    tables = [
-        wc.conditioning(
-            wc.Problem(made(network, inplace), nn.CrossEntropyLoss(), (normal(6, 3, 4), integers(CLASSES, 6)))
-        )
-        for inplace in (False, True)
-    ]
+    batch = (normal(6, 3, 4), integers(CLASSES, 6))
+    models = [seeded(lambda inplace=inplace: network(inplace)) for inplace in (False, True)]
+    tables = [wc.conditioning(wc.Problem(model, nn.CrossEntropyLoss(), batch)) for model in models]
     for name in tables[0]:
         assert_same(tables[1][name].g.values, tables[0][name].g.values, 1e-10)
         assert_same(tables[1][name].x.values, tables[0][name].x.values, 1e-12)
@@ -78,7 +65,7 @@ def test_conditioning_sees_the_gradient_of_a_view_that_is_written_over(network: 
 def test_bnp_preconditions_a_layer_whose_output_is_written_over() -> None:
     after = []
     for inplace in (False, True):
-        model = made(Tokens, inplace).train()
+        model = seeded(lambda inplace=inplace: Tokens(inplace)).train()
         optimizer = torch.optim.SGD(model.parameters(), lr=0.1)
         wc.BNP(model, optimizer)
         nn.functional.cross_entropy(model(normal(6, 3, 4)), integers(CLASSES, 6)).backward()

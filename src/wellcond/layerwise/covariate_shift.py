@@ -155,7 +155,8 @@ def covariate_shift(
     check_problem(problem)
     wanted = set(problem.params if layers is None else problem.select(layers))
     started: dict[str, None] = {}
-    found = _Found(problem)
+    found: dict[str, Shift] = {}
+    parameters: dict[str, Shift] = {}
     before = problem.cost
     with problem.measuring():
         names = {module: name for name, module in problem.model.named_modules()}
@@ -174,10 +175,11 @@ def covariate_shift(
                         progress(f"covariate shift of {chosen[0].name or 'the model'}", i / len(groups))
                     changed = _gradients_of(problem, chosen) if i else gradients
                     for layer in chosen:
-                        found.add(layer, gradients, changed)
+                        found[layer.name], own = _layer_shifts(problem, layer, gradients, changed)
+                        parameters |= own
                 for name, p in group[-1].params.items():
                     p.data = updated[name]
-    return CovariateShift(found.layers, found.parameters, problem.cost - before)
+    return CovariateShift(found, parameters, problem.cost - before)
 
 
 def _alike_before(order: Sequence[Layer], updated: Mapping[str, Tensor]) -> list[list[Layer]]:
@@ -202,20 +204,15 @@ def _gradients_of(problem: Problem, layers: Sequence[Layer]) -> Gradients:
         return {name: torch.full_like(p, math.nan) for name, p in params.items()}
 
 
-class _Found:
-    """The shifts so far: of layers, and of their parameters under all of their names."""
-
-    def __init__(self, problem: Problem) -> None:
-        self.every = list(problem.model.named_parameters(remove_duplicate=False))
-        self.layers: dict[str, Shift] = {}
-        self.parameters: dict[str, Shift] = {}
-
-    def add(self, layer: Layer, gradients: Gradients, changed: Gradients) -> None:
-        products = {name: _products(p, gradients[name], changed[name]) for name, p in layer.params.items()}
-        self.layers[layer.name] = _shift(layer.name, torch.stack(list(products.values())).sum(0), layer.notes)
-        for name, p in layer.params.items():
-            shift = _shift(name, products[name])
-            self.parameters |= {alias: shift for alias, tied in self.every if tied is p}
+def _layer_shifts(
+    problem: Problem, layer: Layer, gradients: Gradients, changed: Gradients
+) -> tuple[Shift, dict[str, Shift]]:
+    """The shift of a layer, and those of its parameters under all of their names."""
+    products = {name: _products(p, gradients[name], changed[name]) for name, p in layer.params.items()}
+    own = {p: _shift(name, products[name]) for name, p in layer.params.items()}
+    every = problem.model.named_parameters(remove_duplicate=False)
+    whole = _shift(layer.name, torch.stack(list(products.values())).sum(0), layer.notes)
+    return whole, {full: own[p] for full, p in every if p in own}
 
 
 def _products(p: Tensor, gradient: Tensor | None, changed: Tensor | None) -> Tensor:

@@ -147,13 +147,9 @@ class _Ritz:
         self.residuals = process.residuals(self.coordinates) + rounding
 
     @property
-    def largest_relative_residual(self) -> float:
-        return float((self.residuals / np.maximum(np.abs(self.values), 1e-300)).max())
-
-    @property
     def converged(self) -> bool:
         """Residuals first: they cost nothing. Then: could an eigenvalue hide beyond the innermost wanted one?"""
-        if not self.largest_relative_residual <= self.tol:
+        if not float((self.residuals / np.maximum(np.abs(self.values), 1e-300)).max()) <= self.tol:
             return False
         return not any(self._may_hide(i, sign, self.tol * abs(self.all[i])) for i, sign in self.innermost)
 
