@@ -262,9 +262,12 @@ def test_the_suffix_decides_the_form(found: Diagnosis, tmp_path: Path) -> None:
     lines = found.save(tmp_path / "d.csv").read_text(encoding="utf-8").splitlines()
     assert lines[0] == "step,layer,quantity,value,unit"
     assert len(lines) == 1 + len(found.rows())
-    assert found.save(tmp_path / "d.html").read_text(encoding="utf-8").startswith("<!doctype html>")
-    assert found.save(tmp_path / "d.png").read_bytes().startswith(b"\x89PNG")
+    begins = {"html": b"<!doctype html>", "png": b"\x89PNG", "svg": b"<?xml", "pdf": b"%PDF"}
+    for form, begin in begins.items():
+        assert found.save(tmp_path / f"d.{form}").read_bytes().startswith(begin)
     for name in ("d.txt", "d", "d.pkl"):
-        with pytest.raises(OutputError, match=r"has no known form; end it in one of \.csv, \.json, \.html, \.png"):
+        with pytest.raises(
+            OutputError, match=r"has no known form; end it in one of \.html, \.png, \.svg, \.pdf, \.csv, \.json"
+        ):
             found.save(tmp_path / name)
-    assert {path.name for path in tmp_path.iterdir()} == {"d.json", "d.csv", "d.html", "d.png"}
+    assert {path.name for path in tmp_path.iterdir()} == {"d.json", "d.csv", *(f"d.{form}" for form in begins)}

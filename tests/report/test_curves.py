@@ -1,11 +1,10 @@
-"""Curves against the layer and of training, the files that pictures are written to, and what cannot be drawn."""
+"""Curves against the layer and of training, and what cannot be drawn."""
 
 from __future__ import annotations
 
 import math
 import re
 import sys
-from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
 
@@ -14,13 +13,13 @@ import torch
 from subjects import AWKWARD, AWKWARD_NAME, SOUND, column, drawn, legend, losses
 
 import wellcond as wc
-from wellcond.errors import MissingExtra, OutputError
+from wellcond.errors import MissingExtra
 from wellcond.layerwise.activations import activations
 from wellcond.report.activations import covariate_shift_figure, histograms_figure, moment_changes_figure
 from wellcond.report.curves import layers_figure, training_figure
 from wellcond.report.landscape import ribbons_figure, slice_figure, walk_figure
 from wellcond.report.spectra import density_figure
-from wellcond.report.style import LogScale, new_figure, save_figure
+from wellcond.report.style import LogScale
 from wellcond.results import quantities as q
 
 pytest.importorskip("matplotlib")
@@ -57,22 +56,6 @@ def test_training_is_the_mean_of_its_repetitions_and_ends_where_one_diverged() -
     assert drawn(axes) == {"sgd": ([1, 2], [3.0, 3.0]), "bnp": ([1, 2, 3], [3.0, 1.0, 0.5])}
     assert [list(line.get_xdata()) for line in axes.get_lines() if line.get_marker() == "x"] == [[2]]
     assert (axes.get_yscale(), axes.get_ylabel()) == ("log", "mean of 5 steps")
-
-
-@pytest.mark.parametrize(("form", "begins"), [("png", b"\x89PNG"), ("svg", b"<?xml"), ("pdf", b"%PDF")])
-def test_a_figure_is_written_in_the_form_of_its_suffix(form: str, begins: bytes, tmp_path: Path) -> None:
-    path = save_figure(layers_figure({"": SOUND.rows()}), tmp_path / f"figure.{form}")
-    assert path.read_bytes().startswith(begins)
-    assert list(tmp_path.iterdir()) == [path]
-
-
-def test_a_place_or_a_suffix_that_is_no_picture_is_refused(tmp_path: Path) -> None:
-    figure = new_figure(1, 1)
-    with pytest.raises(OutputError, match=r"not the name of a picture; end it in one of \.png, \.svg, \.pdf"):
-        save_figure(figure, tmp_path / "figure.txt")
-    with pytest.raises(OutputError, match="does not exist"):
-        save_figure(figure, tmp_path / "missing" / "figure.png")
-    assert list(tmp_path.iterdir()) == []
 
 
 def test_without_matplotlib_the_error_says_what_to_install(monkeypatch: pytest.MonkeyPatch) -> None:

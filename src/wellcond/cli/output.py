@@ -15,15 +15,13 @@ from rich.text import Text
 from torch.optim import Optimizer
 
 from wellcond.cli.target import built
-from wellcond.errors import OutputError, WellcondError
+from wellcond.errors import WellcondError
 from wellcond.problem.problem import Problem
 from wellcond.report.style import new_figure
 from wellcond.report.terminal import new_console
 from wellcond.results import Progress, Result
 from wellcond.results.files import check_writable
-from wellcond.results.result import PICTURES
-
-FORMS = ("html", *PICTURES, "csv", "json")
+from wellcond.results.result import FORMS, PICTURES, form_of
 
 TARGET = typer.Argument(metavar="FILE.py:FUNCTION", help="A function that returns a Problem, or (Problem, optimizer).")
 Target = Annotated[str, TARGET]
@@ -59,10 +57,7 @@ class Output:
         self.console = new_console(stderr=as_json)
         for path in self.paths:
             check_writable(path)
-            form = path.suffix.removeprefix(".").lower()
-            if form not in FORMS:
-                raise OutputError(f"{path} has no known form; end it in one of .{', .'.join(FORMS)}.")
-            if form in PICTURES:
+            if form_of(path) in PICTURES:
                 new_figure(1, 1)  # a missing matplotlib is said before the work
 
     @contextlib.contextmanager

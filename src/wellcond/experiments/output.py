@@ -7,9 +7,8 @@ import json
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from wellcond.report.style import save_figure
 from wellcond.results.files import check_writable, write_atomically
-from wellcond.results.result import as_json
+from wellcond.results.result import as_json, picture
 
 if TYPE_CHECKING:
     from matplotlib.figure import Figure
@@ -32,7 +31,7 @@ def output_files(folder: Path, name: str) -> tuple[Path, Path]:
 
 def write(files: tuple[Path, Path], figure: Figure, numbers: Any) -> None:
     """Write the picture, and the numbers as JSON."""
-    save_figure(figure, files[0])
+    write_atomically(files[0], picture(figure))
     write_atomically(files[1], (json_by_line(as_json(numbers)) + "\n").encode())
 
 

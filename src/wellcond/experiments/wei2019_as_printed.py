@@ -23,7 +23,8 @@ from wellcond.meanfield.moments import Kernel, Moments, Number, float64
 from wellcond.meanfield.prediction import LayerContribution, contributions
 from wellcond.meanfield.stages import Nonlinearity, Stage, Variant, mapped
 from wellcond.report.rates import gamma_figure
-from wellcond.report.style import save_figure
+from wellcond.results.files import write_atomically
+from wellcond.results.result import picture
 from wellcond.stability.limits import DEFAULT_MOMENTUM, heavy_ball_limit
 
 if TYPE_CHECKING:
@@ -115,7 +116,7 @@ def main() -> None:
     """Draw the figure."""
     options = parser(__doc__).parse_args()
     figure = figure_1(torch.linspace(0.1, 4.0, 79, dtype=torch.float64))
-    print(save_figure(figure, options.out / "wei2019_figure_1.png"))
+    print(write_atomically(options.out / "wei2019_figure_1.png", picture(figure)))
 
 
 if __name__ == "__main__":

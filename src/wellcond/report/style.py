@@ -5,15 +5,12 @@ from __future__ import annotations
 import math
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
-from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
-from wellcond.errors import MissingExtra, OutputError
+from wellcond.errors import MissingExtra
 from wellcond.results import Row
-from wellcond.results.files import check_writable, write_atomically
-from wellcond.results.result import PICTURES, picture
 
 if TYPE_CHECKING:
     from matplotlib.axes import Axes
@@ -53,26 +50,6 @@ def new_figure(width: float, height: float) -> Figure:
     except ImportError as error:
         raise MissingExtra("matplotlib", "plots") from error
     return Figure(figsize=(width, height), layout="constrained")
-
-
-def save_figure(figure: Figure, path: str | Path) -> Path:
-    """Write a figure in the form that the suffix names, whole or not at all.
-
-    Args:
-        figure: What one of the functions in this room returns.
-        path: Ends in `.png`, `.svg` or `.pdf`.
-
-    Returns:
-        The file that was written.
-
-    Raises:
-        OutputError: The suffix names no picture, or the file cannot be written.
-    """
-    target = check_writable(path)
-    form = target.suffix.removeprefix(".").lower()
-    if form not in PICTURES:
-        raise OutputError(f"{path} is not the name of a picture; end it in one of .{', .'.join(PICTURES)}.")
-    return write_atomically(target, picture(figure, form))
 
 
 def bare_axes(axes: Axes, *, title: str = "", x: str = "", y: str = "") -> None:

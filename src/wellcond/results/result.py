@@ -29,6 +29,8 @@ Progress = Callable[[str, float], None]
 """Called as (what is being done, share of all work done)."""
 
 PICTURES = ("png", "svg", "pdf")
+FORMS = ("html", *PICTURES, "csv", "json")
+"""In which a result is saved."""
 
 
 class Row(NamedTuple):
@@ -121,13 +123,8 @@ class Result(ABC):
 
     def to_json(self) -> str:
         """Rows and arrays as JSON, as `save("x.json")` writes them."""
-        content = {
-            "result": type(self).__name__,
-            "rows": [as_json(row._asdict()) for row in self.rows()],
-            "values": {f.name: as_json(getattr(self, f.name)) for f in fields(self) if f.repr}
-            if is_dataclass(self)
-            else {},
-        }
+        rows = [as_json(row._asdict()) for row in self.rows()]
+        content = {"result": type(self).__name__, "rows": rows, "values": as_json(self)}
         return json.dumps(content, indent=1, ensure_ascii=False, allow_nan=False) + "\n"
 
     def save(self, path: str | Path) -> Path:
@@ -144,26 +141,21 @@ class Result(ABC):
             OutputError: The result has no such form, or the file cannot be written.
         """
         target = check_writable(path)
-        suffix = target.suffix.removeprefix(".").lower()
-        forms: dict[str, Callable[[], bytes]] = {
-            "csv": self._csv,
-            "json": lambda: self.to_json().encode(),
-            "html": lambda: self.page().encode(),
-            **{kind: lambda: picture(self.figure(), suffix) for kind in PICTURES},
-        }
-        if suffix not in forms:
-            raise OutputError(f"{path} has no known form; end it in one of .{', .'.join(forms)}.")
-        return write_atomically(target, forms[suffix]())
+        form = form_of(target)
+        if form in PICTURES:
+            return write_atomically(target, picture(self.figure(), form))
+        text = {"csv": self._csv, "json": self.to_json, "html": self.page}[form]()
+        return write_atomically(target, text.encode())
 
     def _repr_html_(self) -> str:
         return f"<pre>{html.escape(str(self))}</pre>"
 
-    def _csv(self) -> bytes:
+    def _csv(self) -> str:
         text = io.StringIO()
         writer = csv.writer(text, lineterminator="\n")
         writer.writerow(Row._fields)
         writer.writerows(self.rows())
-        return text.getvalue().encode()
+        return text.getvalue()
 
 
 class ByLayer(Result, Mapping[str, Entry]):
@@ -181,6 +173,14 @@ class ByLayer(Result, Mapping[str, Entry]):
 
     def __len__(self) -> int:
         return len(self.layers)
+
+
+def form_of(path: Path) -> str:
+    """The form that the suffix of a file names; raises `OutputError` for any other."""
+    form = path.suffix.removeprefix(".").lower()
+    if form not in FORMS:
+        raise OutputError(f"{path} has no known form; end it in one of .{', .'.join(FORMS)}.")
+    return form
 
 
 def picture(figure: Figure, form: str = "png", dpi: int = 160) -> bytes:
