@@ -70,9 +70,8 @@ def back_matching(problem: Problem, lr: float = 1.0, *, layers: str | Sequence[s
 
     By Proposition 1 this is back-propagation: z_b^{k+½} = z_b − ∂J/∂z_b and δW = −μ ∂J/∂W.
 
-    The first batch is used. Every operation runs forward once and backward once, and memory is needed for a copy of
-    every module's output. The backward pass runs block by block, and each run takes some tenths of a millisecond
-    more: a deep network of small layers takes the time of several forward+backward passes.
+    The first batch is used. It takes one forward pass and one backward pass, run block by block, and memory for a copy
+    of every module's output.
 
     Args:
         problem: The problem.

@@ -101,9 +101,8 @@ class LocalHessian(Result):
 
         Args:
             variant: For BatchNorm with batch statistics, whether the gradient goes through them: `"batch"` as in
-                training and in `gauss_newton`, or `"detached"`, which holds them fixed as eqs. 17 and 18 do. In one
-                example's block of H_z they differ by terms of order 1/batch. In H_w the difference is not small,
-                however large the batch: a row of W is a null vector of its own H_w.
+                training and in `gauss_newton`, or `"detached"`, which holds them fixed as eqs. 17 and 18 do. The
+                difference vanishes with the size of the batch in one example's block of H_z, but not in H_w.
 
         Returns:
             The matrices as blocks along a diagonal.
@@ -179,8 +178,8 @@ def local_hessian(problem: Problem, layer: str, *, last: Literal["loss", "square
     an `.exact` and a `.gauss_newton` operator, for `wc.eigenvalues`, `wc.spectrum`, `wc.density` and `wc.trace`;
     `.layer(name)` of an operator is the diagonal block of one parameter.
 
-    The first batch is used, since a back-matching loss belongs to one batch; `.z` has its examples × n_{b−1} entries.
-    It costs at most one forward and backward pass of the model, and a forward pass of the block.
+    The first batch is used, since a back-matching loss belongs to one. It costs at most a forward and a backward pass
+    of the model, and a forward pass of the block.
 
     Args:
         problem: The problem.
