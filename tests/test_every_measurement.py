@@ -182,36 +182,36 @@ def test_a_weight_that_every_pass_computes_anew_is_the_same_tensor_with_the_same
     loss.backward()
 
 
+def assert_raises_without_a_trace(measure: Any, model: nn.Module, loss: Any, batches: Any) -> None:
+    before = snapshot(model, *generator_of(batches))
+    with pytest.raises(Boom) as held:  # the exception, and with it every frame, is still alive below
+        measure(wc.Problem(model, loss, batches))
+    assert held.tb is not None
+    assert_unchanged(before, snapshot(model, *generator_of(batches)))
+
+
+def generator_of(batches: Any) -> list[torch.Generator]:
+    return [batches.generator] if isinstance(batches, DataLoader) else []
+
+
 @measurements(*OF_THE_FIRST_BATCH, *WITHOUT_A_LOSS)
 def test_a_loss_that_raises_half_way_leaves_nothing_changed(measure: Any) -> None:
     model, loader = build()
     batches = list(loader)
-    marked = id(batches[1][1])
-    calls = []
 
     def loss(outputs: Tensor, targets: Tensor) -> Tensor:
-        calls.append(targets)
-        if id(targets) == marked:
+        if targets is batches[1][1]:
             raise Boom
         return nn.functional.cross_entropy(outputs, targets)
 
-    before = snapshot(model, loader.generator)
-    with pytest.raises(Boom) as held:  # the exception, and with it every frame, is still alive below
-        measure(wc.Problem(model, loss, batches))
-    assert held.tb is not None
-    assert calls
-    assert_unchanged(before, snapshot(model, loader.generator))
+    assert_raises_without_a_trace(measure, model, loss, batches)
 
 
 @measurements(*OF_THE_FIRST_BATCH)
 def test_a_model_that_raises_half_way_leaves_nothing_changed(measure: Any) -> None:
     model, loader = build()
     loader.dataset.tensors[0][2:].fill_(FAIL)
-    before = snapshot(model, loader.generator)
-    with pytest.raises(Boom) as held:
-        measure(wc.Problem(model, nn.CrossEntropyLoss(), loader))
-    assert held.tb is not None
-    assert_unchanged(before, snapshot(model, loader.generator))
+    assert_raises_without_a_trace(measure, model, nn.CrossEntropyLoss(), loader)
 
 
 class OnceOnly(torch.autograd.Function):
@@ -242,11 +242,7 @@ def test_a_product_that_raises_leaves_nothing_changed(name: str, as_list: bool) 
     model, loader = build()
     model.head.register_forward_hook(lambda _m, _x, output: OnceOnly.apply(output))
     batches = [(normal(3, 2, 4), integers(3, 3))] if as_list else loader
-    before = snapshot(model, loader.generator)
-    with pytest.raises(Boom) as held:
-        MEASUREMENTS[name](wc.Problem(model, nn.CrossEntropyLoss(), batches))
-    assert held.tb is not None
-    assert_unchanged(before, snapshot(model, loader.generator))
+    assert_raises_without_a_trace(MEASUREMENTS[name], model, nn.CrossEntropyLoss(), batches)
 
 
 def test_a_plain_loader_does_not_advance_the_global_generators() -> None:

@@ -13,7 +13,7 @@ from loss_zoo import LOSSES
 from references import assert_same, dense_fisher, gaussian
 from torch import Tensor, nn
 from torch.nn.utils.rnn import pack_padded_sequence
-from zoo import ARCHITECTURES, CLASSES, Case, classifier, integers, mlp, normal, seeded, split
+from zoo import ARCHITECTURES, CLASSES, Case, classifier, integers, normal, seeded, split
 
 import wellcond as wc
 from wellcond.errors import InvalidProblem
@@ -73,27 +73,19 @@ def test_factors_of_a_convolution(name: str, form: Any, labels: Any) -> None:
 
 @every_labels
 @pytest.mark.parametrize(
-    ("name", "layer"),
+    ("cases", "name", "layer"),
     [
-        ("mlp_relu", "0"), ("mlp_relu", "2"), ("mlp_relu", "4"),
-        ("transformer", "blocks.0.qkv"), ("transformer", "blocks.1.fc"), ("transformer", "head"),
-        ("lstm", "cell"), ("lstm", "head"), ("multihead_attention", "attention"), ("encoder_layer", "0.linear1"),
+        *((ARCHITECTURES, "mlp_relu", layer) for layer in ("0", "2", "4")),
+        *((ARCHITECTURES, "transformer", layer) for layer in ("blocks.0.qkv", "blocks.1.fc", "head")),
+        *((ARCHITECTURES, "lstm", layer) for layer in ("cell", "head")),
+        (ARCHITECTURES, "multihead_attention", "attention"), (ARCHITECTURES, "encoder_layer", "0.linear1"),
+        (LAYERS, "tokens", "0"), (LAYERS, "gru", "cell"), (LAYERS, "rnn", "cell"), (LAYERS, "checkpointed", "fc"),
+        # ignored tokens have no gradient of their own
+        (LOSSES, "positions_ignored", "blocks.0.proj"), (LOSSES, "tokens_ignored", "blocks.0.proj"),
     ],
 )  # fmt: skip
-def test_factors_of_rows_of_features(name: str, layer: str, labels: Any) -> None:
-    assert_factors(ARCHITECTURES[name](), layer, labels)
-
-
-@every_labels
-@pytest.mark.parametrize(("name", "layer"), [("tokens", "0"), ("gru", "cell"), ("rnn", "cell"), ("checkpointed", "fc")])
-def test_factors_of_other_layers(name: str, layer: str, labels: Any) -> None:
-    assert_factors(LAYERS[name](), layer, labels)
-
-
-@every_labels
-@pytest.mark.parametrize("name", ["positions_ignored", "tokens_ignored"])
-def test_ignored_tokens_have_no_gradient_of_their_own(name: str, labels: Any) -> None:
-    assert_factors(LOSSES[name](), "blocks.0.proj", labels)
+def test_factors_of_rows_of_features(cases: Any, name: str, layer: str, labels: Any) -> None:
+    assert_factors(cases[name](), layer, labels)
 
 
 @pytest.mark.parametrize("name", ["cnn_batch", "resnet_batch"])
@@ -105,11 +97,6 @@ def test_with_batch_statistics_the_gradient_includes_the_effect_on_the_others(na
     module = case.model.get_submodule(layer)
     assert_same(found.x.mean, input_moment(module, x.detach(), h.detach(), "position"))
     assert_same(found.g.mean, gradient_moment(module, x, gradients, "position"))
-
-
-def test_exact_labels_are_refused_where_batch_statistics_couple_the_examples() -> None:
-    with pytest.raises(InvalidProblem, match='batchnorm="running"'):
-        wc.kronecker_factors(ARCHITECTURES["cnn_batch"]().problem(), labels="model")
 
 
 @pytest.mark.parametrize("name", ["embedding", "embedding_padding"])
@@ -200,17 +187,11 @@ def test_what_has_no_factors_is_listed_with_the_reason() -> None:
     norms = wc.kronecker_factors(ARCHITECTURES["transformer"]().problem()).not_covered
     assert list(norms) == [f"blocks.{i}.norm{j}" for i in (0, 1) for j in (1, 2)]
     assert all("LayerNorm" in reason for reason in norms.values())
-
-
-def test_layers_come_in_the_order_of_the_forward_pass() -> None:
-    found = wc.kronecker_factors(ARCHITECTURES["resnet_batch"]().problem())
-    assert list(found) == ["0.conv1", "0.shortcut", "0.conv2", "2"]
-
-
-def test_a_frozen_layer_behind_trainable_ones_has_both_factors() -> None:
-    case = ARCHITECTURES["mlp_tanh"]()
-    case.model[2].requires_grad_(False)
-    assert_factors(case, "2", "data")
+    in_order = wc.kronecker_factors(ARCHITECTURES["resnet_batch"]().problem())
+    assert list(in_order) == ["0.conv1", "0.shortcut", "0.conv2", "2"]
+    frozen_at_the_end = ARCHITECTURES["mlp_tanh"]()  # behind trainable layers it has both factors
+    frozen_at_the_end.model[2].requires_grad_(False)
+    assert_factors(frozen_at_the_end, "2", "data")
 
 
 def test_a_layer_called_twice_counts_both_calls() -> None:
@@ -258,7 +239,9 @@ def test_keyword_arguments_reach_the_layer_as_its_input() -> None:
     assert_same(factors["attention"].x.mean, row_moment(x))
 
 
-def test_labels_that_do_not_exist_are_refused() -> None:
-    problem = wc.Problem(mlp(), nn.CrossEntropyLoss(), (normal(2, 4), integers(3, 2)))
+def test_labels_that_cannot_be_had_are_refused() -> None:
+    case = ARCHITECTURES["cnn_batch"]()
+    with pytest.raises(InvalidProblem, match='batchnorm="running"'):  # batch statistics couple the examples
+        wc.kronecker_factors(case.problem(), labels="model")
     with pytest.raises(ValueError, match='"data", "sample" or "model"'):
-        wc.kronecker_factors(problem, labels="truth")
+        wc.kronecker_factors(case.problem(), labels="truth")

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import random
+from dataclasses import replace
 from typing import Any
 
 import numpy as np
@@ -13,17 +14,10 @@ from measuring import BATCH, loader, measure
 from references import assert_same, dense_hessian
 from torch import Tensor, nn
 from torch.utils.data import DataLoader, Dataset
-from zoo import ARCHITECTURES, Case, mlp, normal, seeded
+from zoo import ARCHITECTURES, mlp, normal, seeded
 
 import wellcond as wc
 from wellcond.errors import NotDeterministic
-
-# what changes from pass to pass
-
-
-def test_a_shuffling_loader() -> None:
-    with pytest.raises(NotDeterministic, match=r"shuffle=True.*list\(loader\)"):
-        measure(mlp(), nn.CrossEntropyLoss(), loader(shuffle=True))
 
 
 class Augmented(Dataset[Any]):
@@ -43,18 +37,6 @@ class Augmented(Dataset[Any]):
         return x + noise[self.source](), BATCH[1][index]
 
 
-@pytest.mark.parametrize("source", ["torch", "numpy", "python", "flip"])
-def test_a_random_augmentation(source: str) -> None:
-    with pytest.raises(NotDeterministic, match="other data on its second pass, first in batch 0: a random aug"):
-        measure(mlp(), nn.CrossEntropyLoss(), DataLoader(Augmented(source), batch_size=3))
-
-
-def test_a_fixed_draw_of_an_augmented_loader_is_measured() -> None:
-    assert torch.isfinite(
-        measure(mlp(), nn.CrossEntropyLoss(), list(DataLoader(Augmented("torch"), batch_size=3)))
-    ).all()
-
-
 class FunctionalDropout(nn.Module):
     def __init__(self) -> None:
         super().__init__()
@@ -64,26 +46,32 @@ class FunctionalDropout(nn.Module):
         return self.fc2(F.dropout(self.fc1(x), 0.5))  # training=True is the default
 
 
-def test_functional_dropout_that_never_stops() -> None:
-    with pytest.raises(
-        NotDeterministic, match=r"layer 'fc2', or the code just before it, draws random numbers.*training=True"
-    ):
-        measure(seeded(FunctionalDropout), nn.CrossEntropyLoss(), BATCH)
+OTHER_DATA = "other data on its second pass, first in batch 0: a random aug"
+MOVING: dict[str, tuple[Any, Any, str]] = {
+    "shuffled": (mlp, loader(shuffle=True), r"shuffle=True.*list\(loader\)"),
+    **{
+        source: (mlp, DataLoader(Augmented(source), batch_size=3), OTHER_DATA)
+        for source in ("torch", "numpy", "python", "flip")
+    },
+    "dropout": (
+        lambda: seeded(FunctionalDropout), BATCH,
+        r"layer 'fc2', or the code just before it, draws random numbers.*training=True",
+    ),
+}  # fmt: skip
+
+
+@pytest.mark.parametrize(("model", "batches", "message"), MOVING.values(), ids=MOVING)
+def test_what_changes_from_pass_to_pass_is_named(model: Any, batches: Any, message: str) -> None:
+    with pytest.raises(NotDeterministic, match=message):
+        measure(model(), nn.CrossEntropyLoss(), batches)
 
 
 # what looks odd and is right
 
 
-def test_integer_inputs_work() -> None:
-    case = ARCHITECTURES["transformer"]()
-    assert case.batch[0].dtype == torch.int64
-    assert torch.isfinite(wc.GGN(case.problem()) @ torch.ones(case.problem().size)).all()
-
-
-def dropout_case() -> Case:
-    case = ARCHITECTURES["mlp_tanh"]()
-    model = nn.Sequential(case.model[0], nn.Dropout(0.5), case.model[1], case.model[2])
-    return Case(model, case.loss, case.batch, case.terms)
+def test_a_fixed_draw_of_an_augmented_loader_is_measured() -> None:
+    drawn = list(DataLoader(Augmented("torch"), batch_size=3))
+    assert torch.isfinite(measure(mlp(), nn.CrossEntropyLoss(), drawn)).all()
 
 
 def test_float64_targets_of_a_float32_model_work() -> None:
@@ -94,7 +82,9 @@ def test_float64_targets_of_a_float32_model_work() -> None:
 
 
 def test_dropout_with_a_seed_keeps_its_masks() -> None:
-    case = dropout_case()
+    case = ARCHITECTURES["mlp_tanh"]()
+    model = nn.Sequential(case.model[0], nn.Dropout(0.5), case.model[1], case.model[2])
+    case = replace(case, model=model)
     first, again, other, off = (wc.Hessian(case.problem(dropout=seed)).dense() for seed in (3, 3, 4, None))
     assert torch.equal(first, again)
     assert not torch.equal(first, other)
@@ -110,9 +100,5 @@ def test_dropout_with_a_seed_keeps_its_masks() -> None:
 
     masked = nn.Sequential(case.model[0], Masked(), case.model[2], case.model[3])
     assert_same(first, dense_hessian(masked, case.loss, case.batch))
-
-
-def test_dropout_is_on_in_the_same_way_in_every_product_over_batches() -> None:
-    case = dropout_case()
-    operator = wc.Hessian(case.problem(batches=loader(), dropout=3))
+    operator = wc.Hessian(case.problem(batches=loader(), dropout=3))  # and the same in every product over batches
     assert_same(operator.dense(), operator.dense(), 1e-15)
