@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import copy
 import math
+from dataclasses import replace
 from typing import Any
 
 import pytest
@@ -91,6 +92,11 @@ def test_a_rate_that_diverges_with_another_seed_has_diverged(monkeypatch: pytest
     assert other.runs[usual.best].diverged_at == 1
     assert other.best != usual.best
     assert len(other.repeats) == 2
+    monkeypatch.setattr(Copies, "run", lambda *_: Run([], diverged_at=1))
+    none = suggest_lr(dense(), steps=5).trial
+    assert none is not None
+    assert math.isnan(none.best)
+    assert none.repeats == ()
 
 
 @pytest.mark.parametrize(("count", "steps"), [(1, 20), (30, 30)])
@@ -236,7 +242,7 @@ def test_progress_and_passes_are_those_of_the_limit_the_prediction_and_the_runs(
     assert sum(what.startswith("trying lr") for what, _ in heard) == 15 * 6
 
 
-def test_rows_and_text_hold_the_rate_and_what_it_comes_from() -> None:
+def test_rows_text_and_picture_hold_the_rate_and_what_it_comes_from() -> None:
     found = suggest_lr(dense(), steps=5)
     rows = {row.quantity: row.value for row in found.rows(step=3)}
     assert {row.step for row in found.rows(step=3)} == {3}
@@ -250,6 +256,10 @@ def test_rows_and_text_hold_the_rate_and_what_it_comes_from() -> None:
     text = str(found)
     for part in (found.limit, found.predicted, found.trial, found.verdict(), "loss after 5 steps"):
         assert str(part) in text
+    names = {text.get_text().partition(":")[0] for text in found.figure().legends[0].get_texts()}
+    assert names >= {"largest rate, measured", "start with", "largest rate, predicted"}
+    untried, predicted = replace(found, trial=None).figure(), found.predicted.figure()
+    assert [axes.get_title() for axes in untried.axes] == [axes.get_title() for axes in predicted.axes]
 
 
 # nothing changes, and what is refused

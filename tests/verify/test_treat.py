@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import copy
 import math
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from typing import Any
 
 import pytest
@@ -306,11 +306,22 @@ def test_bad_data_are_no_divergence() -> None:
     assert len(losses(problem(batches=[(x, y), (bad, y)]), "sgd", 0.1, 1)) == 1
 
 
+class Shrinking(list[Any]):
+    """Batches that are cut to one example once they have been looked at."""
+
+    def __iter__(self) -> Iterator[Any]:
+        found = [(x.clone(), y.clone()) for x, y in super().__iter__()]
+        self[:] = [(x[:1], y[:1]) for x, y in found]
+        return iter(found)
+
+
 def test_a_network_that_cannot_be_trained_untreated_is_an_error() -> None:
     model = network()
     optimizer = SGD(model.parameters(), 0.1)
     with pytest.raises(InvalidProblem, match="batch 1 does not go through layer '1'"):
         short(problem(model, [BATCHES[0], (normal(1, 4), integers(CLASSES, 1))]), ["last-bn"])
+    with pytest.raises(InvalidProblem, match="does not go through layer '1'"):
+        short(problem(model, Shrinking(BATCHES)))
     with pytest.raises(InvalidProblem, match="the loss reads the weights of the model itself"):
         short(problem(model, loss=lambda h, y: F.cross_entropy(h, y) + model[0].weight.square().mean()))
     with pytest.raises(InvalidProblem, match="holds none of the model's trainable parameters"):
