@@ -1,3 +1,5 @@
+"""`wellcond suggest-lr` and `wellcond predict-lr`."""
+
 from __future__ import annotations
 
 from pathlib import Path
@@ -7,6 +9,40 @@ import torch
 from command import built, run, script, words
 
 import wellcond as wc
+
+
+def test_the_parts_printed_are_those_of_the_suggestion(tmp_path: Path) -> None:
+    result = run("suggest-lr", f"{script(tmp_path)}:build", "--momentum", 0.5, "--steps", 3)
+    assert result.exit_code == 0, result.output
+    found = wc.suggest_lr(built(), steps=3, momentum=0.5)
+    for part in (found.limit, found.predicted, found.trial):
+        assert str(part) in result.output
+    assert found.verdict() in words(result.output)
+
+
+def test_the_rate_to_start_with_lowers_the_loss(tmp_path: Path) -> None:
+    result = run("suggest-lr", f"{script(tmp_path)}:build", "--momentum", 0)
+    line = next(line for line in result.output.splitlines() if line.startswith("Start with lr = "))
+    problem = built()
+    x, y = problem.batches[0]
+    optimizer = torch.optim.SGD(problem.model.parameters(), lr=float(line.split("=")[1].split(":")[0]))
+    losses = []
+    for _ in range(20):
+        optimizer.zero_grad()
+        loss = torch.nn.functional.cross_entropy(problem.model(x), y)
+        loss.backward()
+        losses.append(loss.item())
+        optimizer.step()
+    assert losses[-1] < 0.9 * losses[0]
+
+
+@pytest.mark.parametrize("function", ["with_optimizer", "with_adam"])
+def test_an_optimizer_beside_the_problem_takes_the_steps(function: str, tmp_path: Path) -> None:
+    result = run("suggest-lr", f"{script(tmp_path)}:{function}", "--steps", 2)
+    assert result.exit_code == 0, result.output
+    assert "loss after 2 steps" in result.output
+    assert ("no prediction" in result.output) == (function == "with_adam")
+    assert "Start with lr = " in result.output
 
 
 def test_the_limit_is_predicted_and_measured(tmp_path: Path) -> None:
@@ -50,11 +86,13 @@ def test_what_theory_cannot_use_leaves_the_measurement(code: str, said: str, tmp
     assert "largest stable learning rate" in result.output
 
 
-@pytest.mark.parametrize("line", ["vanilla", "ln"])
-def test_without_batchnorm_there_are_no_columns_of_it(line: str, tmp_path: Path) -> None:
-    result = run("predict-lr", "--arch", f"fc 784-100-10 {line}", "--out", tmp_path / "layers.png")
+@pytest.mark.parametrize("options", [["fc 784-100-10 vanilla"], ["fc 784-100-10 ln"], ["fc 784-100-10", "--gamma", 1]])
+def test_without_batchnorm_or_with_one_gamma_the_layers_are_shown(options: list[object], tmp_path: Path) -> None:
+    result = run("predict-lr", "--arch", *options, "--out", tmp_path / "layers.png")
     assert result.exit_code == 0, result.output
     assert "as trained" not in result.output
+    assert "λ_max" in result.output
+    assert "fc1" in result.output
     assert (tmp_path / "layers.png").exists()
 
 
@@ -67,10 +105,3 @@ def test_an_architecture_needs_no_network(tmp_path: Path) -> None:
         expected = 2 * 1.9 / (1000 * gamma**2 / (2 * torch.pi))  # of the last layer's term, N γ²/2π
         assert any(line.split()[:2] == [f"{gamma:g}", f"{expected:.3g}"] for line in result.output.splitlines())
     assert picture.read_bytes().startswith(b"\x89PNG")
-
-
-def test_one_gamma_is_told_layer_by_layer() -> None:
-    result = run("predict-lr", "--arch", "fc 784-100-10", "--gamma", 1)
-    assert result.exit_code == 0, result.output
-    assert "λ_max" in result.output
-    assert "fc1" in result.output
