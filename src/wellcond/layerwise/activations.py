@@ -5,7 +5,7 @@ from __future__ import annotations
 import contextlib
 import math
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import astuple, dataclass
 from typing import TYPE_CHECKING, Any
 
 import torch
@@ -25,6 +25,13 @@ from wellcond.results.text import WHOLE_MODEL
 if TYPE_CHECKING:
     from matplotlib.figure import Figure
 
+CHANGES = (
+    quantities.MEAN_CHANGE,
+    quantities.VARIANCE_CHANGE,
+    quantities.RELATIVE_MEAN_CHANGE,
+    quantities.RELATIVE_VARIANCE_CHANGE,
+)
+"""In the order of the attributes of `MomentChange`."""
 UNKNOWN = (
     "nothing says which dimension of a {kind}'s output counts units; name it in layers=[…] to place them as those of "
     "the last layer before it"
@@ -59,16 +66,11 @@ class MomentChanges(ByLayer[MomentChange]):
     layers: dict[str, MomentChange]
 
     def rows(self, step: int | None = None) -> list[Row]:
-        rows = []
-        for name, change in self.layers.items():
-            values = {
-                quantities.MEAN_CHANGE: change.mean,
-                quantities.VARIANCE_CHANGE: change.variance,
-                quantities.RELATIVE_MEAN_CHANGE: change.relative_mean,
-                quantities.RELATIVE_VARIANCE_CHANGE: change.relative_variance,
-            }
-            rows += [Row(step, name, quantity, value, "") for quantity, value in values.items()]
-        return rows
+        return [
+            Row(step, name, quantity, value, "")
+            for name, change in self.layers.items()
+            for quantity, value in zip(CHANGES, astuple(change), strict=True)
+        ]
 
     def figure(self) -> Figure:
         """The changes against the layer."""
@@ -78,10 +80,7 @@ class MomentChanges(ByLayer[MomentChange]):
 
     def __str__(self) -> str:
         header = ["layer", "‖Δμ‖", "‖Δσ²‖", "‖Δμ‖/‖μ‖", "‖Δσ²‖/‖σ²‖"]
-        body = [
-            [name or WHOLE_MODEL, *map(number, (c.mean, c.variance, c.relative_mean, c.relative_variance))]
-            for name, c in self.layers.items()
-        ]
+        body = [[name or WHOLE_MODEL, *map(number, astuple(change))] for name, change in self.layers.items()]
         return text_table(header, body)
 
 
@@ -134,18 +133,15 @@ class Activations(ByLayer[LayerActivations]):
         return histograms_figure({"": {0: self}})
 
     def __str__(self) -> str:
-        body = []
+        body, notes = [], {}
         for name, layer in self.layers.items():
             moments = number(float(layer.mean.mean())), number(float(layer.variance.mean()))
             body.append([name or WHOLE_MODEL, str(layer.units), str(layer.samples), *moments])
-        notes = [
-            f"{name or WHOLE_MODEL}: {layer.not_finite} values are NaN or inf"
-            for name, layer in self.layers.items()
-            if layer.not_finite
-        ]
-        notes += [f"{name or WHOLE_MODEL}: {why}" for name, why in self.not_covered.items()]
+            if layer.not_finite:
+                notes[name] = f"{layer.not_finite} values are NaN or inf"
+        said = [f"{name or WHOLE_MODEL}: {note}" for name, note in (notes | self.not_covered).items()]
         table = text_table(["layer", "units", "samples", "mean", "variance"], body)
-        return "\n".join([table, *notes, f"{self.cost}; counting the outputs takes about half a u more"])
+        return "\n".join([table, *said, f"{self.cost}; counting the outputs takes about half a u more"])
 
 
 def activations(
@@ -200,7 +196,10 @@ def activations(
         raise ValueError("bounds and like both say where the edges are; pass one of them")
     known = _layers_with_units(problem.model)
     names = list(like or known) if layers is None else [layers] if isinstance(layers, str) else layers
-    wanted = _chosen(problem.model, names)
+    every = dict(problem.model.named_modules(remove_duplicate=False))
+    if unknown := [name for name in names if name not in every]:
+        raise UnknownLayer(unknown[0], every)
+    wanted = {name: every[name] for name in names}
     found: dict[str, UnitStatistics] = {}
     last: list[nn.Module] = []
 
@@ -231,10 +230,8 @@ def activations(
     measured = {name: statistics.of_layer(name) for name, statistics in found.items() if statistics.samples}
     missing = {name: "it was not called, or gave no numbers" for name in wanted if name not in measured}
     if layers is None and like is None:
-        types = {name: type(module).__name__ for name, module in problem.model.named_modules()}
-        for name, _ in uncovered(problem.model):
-            if name not in known:
-                missing[name] = UNKNOWN.format(kind=types[name])
+        others = [name for name, _ in uncovered(problem.model) if name not in known]
+        missing |= {name: UNKNOWN.format(kind=type(every[name]).__name__) for name in others}
     return Activations(measured, missing, problem.cost - before)
 
 
@@ -251,14 +248,6 @@ def _layers_with_units(model: nn.Module) -> dict[str, nn.Module]:
     inside = tuple(f"{name}." for name in weighted)
     others = {name: m for name, m in model.named_modules() if not (inside and name.startswith(inside))}
     return weighted | {name: module for name, module in others.items() if is_norm(module)}
-
-
-def _chosen(model: nn.Module, names: Sequence[str]) -> dict[str, nn.Module]:
-    every = dict(model.named_modules(remove_duplicate=False))
-    for name in names:
-        if name not in every:
-            raise UnknownLayer(name, every)
-    return {name: every[name] for name in names}
 
 
 def _by_unit(layer: nn.Module | None, output: Tensor) -> Tensor:
