@@ -158,21 +158,14 @@ def test_a_layer_with_a_hook_that_changes_what_it_computes_is_refused(build: Cal
         local_hessian(case.problem(), "0").closed_form()
 
 
-def test_the_last_block_has_a_closed_form_under_the_squared_loss() -> None:
+def test_the_last_block_under_the_squared_loss_and_a_range_have_a_closed_form_in_two_variants() -> None:
     found = local_hessian(ARCHITECTURES["mlp_tanh"]().problem(), "2", last="squared")
     assert_matrices(found.closed_form(), found, "exact", 1e-12)
-
-
-def test_a_range_of_a_linear_layer_and_its_norm_has_a_closed_form_and_a_frozen_weight_none() -> None:
     case = ARCHITECTURES["cnn_batch"]()
     found = local_hessian(case.problem(), "[0:2]")
     assert found.closed_form().name == "0.weight"
     assert_matrices(found.closed_form(), found, "gauss_newton", 1e-10)
-    case.model[0].weight.requires_grad_(False)
-    assert local_hessian(case.problem(), "[0:2]").closed_form().weight is None
-
-
-def test_only_two_variants_are_known() -> None:
-    found = local_hessian(ARCHITECTURES["cnn_batch"]().problem(), "1")
     with pytest.raises(ValueError, match="variant is 'frozen'"):
         found.closed_form("frozen")
+    case.model[0].weight.requires_grad_(False)
+    assert local_hessian(case.problem(), "[0:2]").closed_form().weight is None
