@@ -8,7 +8,7 @@ from typing import Any
 
 import pytest
 import torch
-import torch.nn.functional as F
+from layer_zoo import Standardised
 from surgery_references import merged_without_rest, norms, used
 from torch import Tensor, nn
 from torch.nn.utils import parametrizations, prune
@@ -44,13 +44,6 @@ def view_changed(net: Any, h: Tensor) -> Tensor:
 def unseen(net: Any, h: Tensor) -> Tensor:
     with torch._C.DisableTorchFunction():  # as in a scripted function
         return net.bn(h) + 2 * h
-
-
-class OwnConv(nn.Conv2d):
-    """Standardises its weight, so a factor on it would be lost."""
-
-    def forward(self, x: Tensor) -> Tensor:
-        return F.conv2d(x, F.layer_norm(self.weight, self.weight.shape[1:]), self.bias)
 
 
 class OwnNorm(nn.BatchNorm2d):
@@ -103,7 +96,7 @@ STAYS: dict[str, tuple[Callable[[], nn.Module], str]] = {
     "changed_through_a_view": (lambda: uses(view_changed), "is used elsewhere too"),
     "read_as_a_number": (lambda: uses(lambda net, h: net.bn(h) * h.tolist()[0][0][0][0]), "is used elsewhere too"),
     "other_axis": (lambda: uses(lambda net, h: net.bn(h.transpose(1, 2))), "its channels are not those of 'conv'"),
-    "own_forward": (lambda: after(OwnConv(2, 2, 1)), "'0' has a forward pass of its own"),
+    "own_forward": (lambda: after(Standardised(2, 2, 1)), "'0' has a forward pass of its own"),
     "own_norm": (lambda: after(nn.Conv2d(2, 2, 1), OwnNorm(2)), "'1': it has a forward pass of its own"),
     "patched_forward": (patched, "'0' has a forward pass of its own"),
     "hook_on_the_layer": (lambda: hooked(0), "'0' has forward hooks"),
