@@ -141,7 +141,8 @@ def test_a_network_of_one_layer_can_be_drawn_against_the_layer() -> None:
     model = seeded(lambda: nn.Linear(4, CLASSES))
     problem = wc.Problem(model, nn.CrossEntropyLoss(), (normal(6, 4), integers(CLASSES, 6)))
     shift = covariate_shift(problem, torch.optim.SGD(model.parameters(), lr=0.1))
-    assert [label.get_text() for label in shift.figure().axes[0].get_xticklabels()] == ["(model)"]
+    for result in (shift, wc.conditioning(problem)):
+        assert [label.get_text() for label in result.figure().axes[0].get_xticklabels()] == ["(model)"]
 
 
 @pytest.mark.parametrize(("top", "is_plain"), [(0.031, True), (0.5, False)], ids=["narrow", "wide"])

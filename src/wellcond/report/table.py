@@ -106,20 +106,17 @@ class Column:
             return f"{line[self.quantity]:.0f}/{line[self.maximum]:.0f}"
         return number(line[self.quantity])
 
-    def badness(self, line: Line) -> float:
-        """A number to compare layers by, larger is worse; −inf where there is nothing to compare."""
-        if not self.worst or self.quantity not in line:
-            return float("-inf")
-        share = line[self.quantity] / max(line[self.maximum], 1.0) if self.maximum else line[self.quantity]
-        return share if self.worst == "highest" else -share
-
     def worst_layers(self, layers: Mapping[str, Line]) -> set[str]:
         """The layers at the bad end; none where all are alike."""
-        badness = {name: self.badness(line) for name, line in layers.items()}
-        known = [value for value in badness.values() if value > float("-inf")]
-        if not known or min(known) == max(known):
+        found = {name: line for name, line in layers.items() if not math.isnan(line.get(self.quantity, math.nan))}
+        shares = {
+            name: line[self.quantity] / (max(line[self.maximum], 1.0) if self.maximum else 1.0)
+            for name, line in found.items()
+        }
+        if not self.worst or len(set(shares.values())) < 2:
             return set()
-        return {name for name, value in badness.items() if value == max(known)}
+        extreme = max(shares.values()) if self.worst == "highest" else min(shares.values())
+        return {name for name, share in shares.items() if share == extreme}
 
 
 def _columns(shares: Sequence[float], rank: str) -> list[Column]:

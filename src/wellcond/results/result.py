@@ -183,10 +183,10 @@ def form_of(path: Path) -> str:
     return form
 
 
-def picture(figure: Figure, form: str = "png", dpi: int = 160) -> bytes:
+def picture(figure: Figure, form: str = "png") -> bytes:
     """A matplotlib figure as the content of a file."""
     content = io.BytesIO()
-    figure.savefig(content, format=form, dpi=dpi)
+    figure.savefig(content, format=form, dpi=160)
     return content.getvalue()
 
 
