@@ -70,17 +70,7 @@ class Outputs:
 
 
 def find_cuts(outputs: Outputs, loss: Tensor, names: Sequence[str] | None) -> tuple[list[Cut], str]:
-    """The cuts from first to last, without the model's own output, and the name of the last block.
-
-    Args:
-        outputs: The outputs of all modules.
-        loss: What was computed from them.
-        names: The modules at whose outputs to cut; None for all that separate the network.
-
-    Raises:
-        UnknownLayer: There is no module of that name.
-        InvalidProblem: The network cannot be cut there.
-    """
+    """All cuts from first to last, or those at the named modules, and the name of the last block."""
     assert loss.grad_fn is not None  # `Problem.evaluate` refuses a loss without a graph
     separators = Separators(loss.grad_fn)
     cuts = _all_cuts(outputs, separators) if names is None else _chosen_cuts(outputs, separators, names)
