@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import inspect
 from abc import ABC, abstractmethod
 from typing import ClassVar, NamedTuple
 
@@ -43,8 +44,6 @@ class BatchNormVariant(_BatchNorm, ABC):
 
     # may override
 
-    own_settings: ClassVar[tuple[str, ...]] = ()
-    """Names of the settings that plain batch normalisation does not have."""
     cure_for_one_value: ClassVar[str] = "Use larger batches (drop_last=True leaves out a last batch of one)"
 
     def batch_statistics(self, x: Tensor) -> BatchStatistics:
@@ -125,7 +124,8 @@ class BatchNormVariant(_BatchNorm, ABC):
         return buffer
 
     def extra_repr(self) -> str:
-        own = [f"{name}={getattr(self, name)}" for name in self.own_settings]
+        named = inspect.signature(type(self)).parameters.values()
+        own = [f"{p.name}={getattr(self, p.name, '…')}" for p in named if p.kind is p.KEYWORD_ONLY]
         return ", ".join([super().extra_repr(), *own])  # type: ignore[no-untyped-call]
 
     def _gain(self, scale: Tensor) -> Tensor:

@@ -50,8 +50,6 @@ class FourThingsBatchNorm(GhostBatchNorm):
         tensor([[[1., 3.]]])
     """
 
-    own_settings = ("ghost_size", "channels_per_group", "alpha")
-
     def __init__(
         self,
         num_features: int,

@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-from typing import ClassVar
-
 import torch
 from torch import Tensor
 from torch.types import Device
@@ -40,7 +38,6 @@ class GhostBatchNorm(BatchNormVariant):
     cure_for_one_value = (
         "Use larger batches (drop_last=True leaves out a last batch of one) and a ghost_size of 2 or more"
     )
-    own_settings: ClassVar[tuple[str, ...]] = ("ghost_size",)
 
     def __init__(
         self,

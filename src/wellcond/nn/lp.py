@@ -39,8 +39,6 @@ class LpBatchNorm(BatchNormVariant):
         tensor([[-1.1250, -0.3750, 1.5000]])
     """
 
-    own_settings = ("p",)
-
     def __init__(
         self,
         num_features: int,

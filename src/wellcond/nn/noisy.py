@@ -43,8 +43,6 @@ class NoisyBatchNorm(BatchNormVariant):
         True
     """
 
-    own_settings = ("n_mu", "n_sigma", "r_mu", "r_sigma")
-
     def __init__(
         self,
         num_features: int,

@@ -47,8 +47,6 @@ class BatchRenorm(BatchNormVariant):
         True
     """
 
-    own_settings = ("r_max", "d_max", "r_ramp", "d_ramp")
-
     def __init__(
         self,
         num_features: int,
