@@ -194,7 +194,9 @@ def test_old_and_new_checkpoints_load_into_the_new_model() -> None:
     assert (found.missing_keys, found.unexpected_keys) == (norm, [])
     assert torch.equal(new.fc2.linear.weight, old.fc2.weight)
     assert torch.equal(new.fc2.linear.bias, old.fc2.bias)
-    with_last_batchnorm(old).load_state_dict(new.state_dict())
+    again = with_last_batchnorm(mlp([4, 6, 3], seed=3))
+    again.load_state_dict(new.state_dict())
+    assert all(torch.equal(a, b) for a, b in zip(again.parameters(), new.parameters(), strict=True))
     assert "fc2.weight" in checkpoint  # which is the user's
     with pytest.raises(RuntimeError, match=r"Missing key.*fc2\.norm\.weight"):
         new.load_state_dict(checkpoint)
