@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 import platform
+from collections.abc import Callable
 from importlib.metadata import version
+from typing import TypeVar
 
 import torch
 from torch.nn.modules.batchnorm import _BatchNorm
@@ -12,8 +14,7 @@ from torch.nn.modules.conv import _ConvNd
 from wellcond.curvature.hessian import Hessian
 from wellcond.diagnosis.diagnosis import Diagnosis
 from wellcond.diagnosis.magnitudes import gradients, weight_norms
-from wellcond.diagnosis.parts import Parts
-from wellcond.errors import NonFinite
+from wellcond.errors import InvalidProblem, NonFinite, NotDeterministic, WellcondError
 from wellcond.layerwise.conditioning import ConditioningTable, conditioning
 from wellcond.layerwise.neurons import neurons
 from wellcond.network.calling import dtype_name
@@ -23,6 +24,8 @@ from wellcond.spectral.eigenvalues import Eigenvalues, eigenvalues
 from wellcond.spectral.trace import Trace, trace
 from wellcond.stability.max_lr import max_lr
 from wellcond.stability.step_model import groups_of
+
+T = TypeVar("T")
 
 EIGENVALUE_MATVECS = 100
 """Most products for the Hessian's eigenvalues, each about two forward+backward passes; usually 10 to 30 are enough."""
@@ -79,7 +82,7 @@ def diagnose(
     problem.check()
     # an optimizer of another model is refused before the work
     lr = None if optimizer is None else max(float(group["lr"]) for group in groups_of(problem, optimizer))
-    parts = Parts(progress)
+    parts = _Parts(progress)
     gradient = parts.measure("gradients", 0.05, lambda _: gradients(problem), catch=NonFinite)
     table = parts.measure("conditioning", 0.05, lambda report: conditioning(problem, progress=report))
     units = parts.measure("neurons", 0.03, lambda _: neurons(problem))
@@ -117,6 +120,45 @@ def diagnose(
         failed=parts.failed,
         cost=cost,
     )
+
+
+class _Parts:
+    """Measures one part after another: each may fail without the others, and each reports how far it is."""
+
+    def __init__(self, progress: Progress | None) -> None:
+        self.progress = progress
+        self.failed: dict[str, str] = {}
+        self._done = 0.0
+
+    def measure(
+        self, name: str, share: float, function: Callable[[Progress], T], catch: type[Exception] = Exception
+    ) -> T | None:
+        """What the function returns, or None after a failure, whose reason is then in `failed`.
+
+        Args:
+            name: What it measures.
+            share: Its share of all work.
+            function: Called with the `progress` to pass on.
+            catch: The failures that end only this part.
+        """
+        begin = self._done
+        self._done = begin + share
+
+        def report(_what: str, share_of_part: float) -> None:
+            if self.progress is not None:
+                self.progress(name, min(begin + share * share_of_part, begin + share, 1.0))
+
+        report(name, 0.0)
+        try:
+            return function(report)
+        except (InvalidProblem, NotDeterministic):
+            raise
+        except catch as error:
+            first_line, *_ = f"{type(error).__name__}: {error}".strip().removesuffix(":").splitlines()
+            self.failed[name] = str(error) if isinstance(error, WellcondError) else first_line
+            return None
+        finally:
+            report(name, 1.0)
 
 
 def _about(
