@@ -43,33 +43,22 @@ def positions(window: Window) -> int:
 
 
 @pytest.mark.parametrize("window", WINDOWS, ids=str)
-def test_patches_are_the_mean_products_of_what_a_kernel_sees(window: Window) -> None:
+def test_patches_are_the_mean_products_of_what_a_kernel_sees_and_gradients_go_back_by_the_adjoint(
+    window: Window,
+) -> None:
     x, y = normal(1, 1, *window.size), normal(1, 1, *window.size, seed=1)
     seen = [
         unfold(image, window.kernel, window.dilation, window.padding, window.stride)[0] / math.sqrt(window.sites)
         for image in (x, y)
     ]
-    found = Moments(products(x, x), products(x, y)).each(window.patches)
-    assert close(found.same, seen[0].T @ seen[0])
-    assert close(found.pair, seen[0].T @ seen[1])
-
-
-@pytest.mark.parametrize("window", WINDOWS, ids=str)
-def test_a_window_gives_as_many_positions_as_a_convolution(window: Window) -> None:
-    image, kernel = normal(1, 1, *window.size), normal(1, 1, *window.kernel)
-    given = conv2d(image, kernel, None, window.stride, window.padding, window.dilation)
+    k = products(x, y)
+    assert close(window.patches(k), seen[0].T @ seen[1])
+    given = conv2d(x, normal(1, 1, *window.kernel), None, window.stride, window.padding, window.dilation)
     assert tuple(given.shape[2:]) == window.outputs
-
-
-@pytest.mark.parametrize("window", WINDOWS, ids=str)
-def test_the_gradient_goes_back_by_the_adjoint(window: Window) -> None:
-    """⟨patches(A), B⟩ = ⟨A, spread(B)⟩ for any A, B."""
-    inside, outside = positions(window), math.prod(window.outputs)
-    a = Moments(normal(inside, inside), normal(inside, inside, seed=1))
-    b = Moments(normal(outside, outside, seed=2), normal(outside, outside, seed=3))
-    there, back = a.each(window.patches), b.each(window.spread)
-    for one, two, three, four in ((there.same, b.same, a.same, back.same), (there.pair, b.pair, a.pair, back.pair)):
-        assert float((one * two).sum()) == pytest.approx(float((three * four).sum()), rel=1e-12)
+    # ⟨patches(A), B⟩ = ⟨A, spread(B)⟩
+    a, b = normal(*k.shape, seed=2), normal(*window.patches(k).shape, seed=3)
+    adjoint = float((a * window.spread(b)).sum())
+    assert float((window.patches(a) * b).sum()) == pytest.approx(adjoint, rel=1e-12)
 
 
 def test_a_grid_of_fields_is_each_of_them() -> None:

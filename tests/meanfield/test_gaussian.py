@@ -101,18 +101,16 @@ def test_piecewise_linear_activations_agree_with_integrals_over_half_lines(
     assert float(phi.slopes(*arguments)) == pytest.approx(slopes, rel=1e-9)
 
 
-def test_odd_functions_of_independent_gaussians_have_nothing_in_common() -> None:
-    tanh = Smooth("tanh", torch.tanh)
-    assert float(tanh.product(number(2.0), number(1.0), number(0.0))) == 0.0
-
-
-def test_without_variance_an_activation_is_its_value_at_zero() -> None:
-    sigmoid, zero = Smooth("sigmoid", torch.sigmoid), number(0.0)
+def test_limits_of_pairs() -> None:
+    """Odd functions of independent Gaussians; no variance; a correlation that rounding takes beyond 1."""
+    zero, one, two = map(number, (0.0, 1.0, 2.0))
+    relu, sigmoid = PiecewiseLinear(0.0), Smooth("sigmoid", torch.sigmoid)
+    slope = reference(lambda x: torch.sigmoid(x) * (1 - torch.sigmoid(x)), 1.0, 1.0, 0.0) ** 0.5
+    assert float(Smooth("tanh", torch.tanh).product(two, one, zero)) == 0.0
     assert float(sigmoid.product(zero, zero, zero)) == pytest.approx(0.25, rel=1e-12)
-    assert float(sigmoid.slopes(zero, number(1.0), zero)) == pytest.approx(
-        0.25 * reference(lambda x: torch.sigmoid(x) * (1 - torch.sigmoid(x)), 1.0, 1.0, 0.0) ** 0.5, rel=1e-9
-    )
-    assert float(PiecewiseLinear(0.0).product(zero, zero, zero)) == 0.0
+    assert float(sigmoid.slopes(zero, one, zero)) == pytest.approx(0.25 * slope, rel=1e-9)
+    assert float(relu.product(zero, zero, zero)) == 0.0
+    assert float(relu.product(one, one, number(1 + 1e-12))) == pytest.approx(0.5, rel=1e-9)
 
 
 @pytest.mark.parametrize("phi", [PiecewiseLinear(0.1), Smooth("gelu", F.gelu)], ids=lambda phi: phi.name)
@@ -121,14 +119,8 @@ def test_a_matrix_of_pairs_is_that_of_single_pairs(phi: PiecewiseLinear | Smooth
     k = x @ x.T / 9
     variance = k.diagonal()
     found = phi.product(variance[:, None], variance[None, :], k)
-    for i in range(4):
-        for j in range(4):
-            assert float(found[i, j]) == pytest.approx(float(phi.product(k[i, i], k[j, j], k[i, j])), rel=1e-12)
-
-
-def test_a_correlation_beyond_one_by_rounding_is_one() -> None:
-    relu = PiecewiseLinear(0.0)
-    assert float(relu.product(number(1.0), number(1.0), number(1 + 1e-12))) == pytest.approx(0.5, rel=1e-9)
+    single = [[float(phi.product(k[i, i], k[j, j], k[i, j])) for j in range(4)] for i in range(4)]
+    assert found.tolist() == [pytest.approx(row, rel=1e-12) for row in single]
 
 
 def test_names_tell_the_slope() -> None:

@@ -5,6 +5,7 @@ from __future__ import annotations
 import functools
 import operator
 from collections.abc import Sequence
+from dataclasses import replace
 from typing import Any
 
 import pytest
@@ -33,9 +34,13 @@ def terms(stages: Sequence[Stage], start: Kernel, variant: Variant = "batch") ->
     return [term for visit in found for term in visit.stage.terms(visit.received, visit.gradient)]
 
 
-def total_of(stages: Sequence[Stage], start: Gram, variant: Variant = "batch") -> tuple[Gram, list[Gram]]:
-    every = terms(stages, start, variant)
-    return functools.reduce(operator.add, every), every
+def top(stages: Sequence[Stage], start: Kernel, variant: Variant = "batch") -> Tensor:
+    return functools.reduce(operator.add, terms(stages, start, variant)).top()
+
+
+def slopes_of(activation: PiecewiseLinear | Smooth, z: Tensor) -> Tensor:
+    """φ' by automatic differentiation."""
+    return torch.func.vmap(torch.func.grad(activation))(z.flatten()).view_as(z)
 
 
 def dense(widths: Sequence[int], norm: str, gamma: float = 1.0) -> list[Stage]:
@@ -50,22 +55,27 @@ def dense(widths: Sequence[int], norm: str, gamma: float = 1.0) -> list[Stage]:
 # the algebra
 
 
-def test_the_products_of_examples_are_means_over_features() -> None:
-    x = normal(3, 2, 5)
-    expected = torch.tensor([[float((a * b).sum() / 10) for b in x] for a in x], dtype=torch.float64)
-    torch.testing.assert_close(Gram.of(x).matrix, expected, rtol=1e-12, atol=1e-12)
+def test_products_inverse_sizes_and_top_are_those_of_the_examples() -> None:
+    x = unlike_examples()
+    products = torch.tensor([[float((a * b).sum() / 20) for b in x] for a in x], dtype=torch.float64)
+    root = products.diagonal().sqrt()
+    for found, expected in (
+        (Gram.of(x.view(12, 4, 5)).matrix, products),
+        (Gram.of(x).inverse_size().matrix, 1 / torch.outer(root, root)),
+        (Gram.of(x).top(), torch.linalg.matrix_norm(x, 2) ** 2 / (20 * 12)),
+    ):
+        torch.testing.assert_close(found, expected, rtol=1e-12, atol=0)
 
 
 @pytest.mark.parametrize("activation", [RELU, PiecewiseLinear(0.2), Smooth("tanh", torch.tanh)])
 def test_a_wide_random_layer_has_the_moments_of_the_algebra(activation: PiecewiseLinear | Smooth) -> None:
     x, units = unlike_examples(5), 400_000
     z = x @ normal(20, units, seed=3) * (1.5 / 20) ** 0.5 + 0.3**0.5 * normal(1, units, seed=4)
-    function = (lambda a: torch.where(a > 0, a, activation.slope * a)) if hasattr(activation, "slope") else torch.tanh
-    slope = torch.func.vmap(torch.func.grad(function))(z.flatten()).view_as(z)
+    slope = slopes_of(activation, z)
     k = Gram.of(x).affine(float64(1.5), float64(0.3))
     for got, units_of in (
         (k, z),
-        (k.expected(activation.product), function(z)),
+        (k.expected(activation.product), activation(z)),
         (k.expected(activation.slopes), slope),
         (k.expected(activation.weighted_slopes), z * slope),
     ):
@@ -111,8 +121,7 @@ def test_the_mixing_of_examples_is_that_of_gaussian_units(activation: PiecewiseL
     u_moments = u_moments / u_moments.diagonal().mean()
     theta = Gram.of(unlike_examples(12, 7)).matrix
     u = unit_samples(u_moments)
-    function = (lambda a: torch.where(a > 0, a, activation.slope * a)) if hasattr(activation, "slope") else torch.tanh
-    slope = torch.func.vmap(torch.func.grad(function))((gamma * u).flatten()).view_as(u)
+    slope = slopes_of(activation, gamma * u)
     # P Θ P = HΘH − u (HΘu)ᵀ/N − (HΘu) uᵀ/N + (uᵀΘu) u uᵀ/N², unit by unit
     v = centred @ theta @ u / 12
     share = (u * (theta @ u)).sum(0) / 144
@@ -123,20 +132,10 @@ def test_the_mixing_of_examples_is_that_of_gaussian_units(activation: PiecewiseL
     assert (step(theta) - expected).abs().max() < 0.01 * expected.abs().max()
 
 
-def test_the_inverse_size_is_that_of_two_norms() -> None:
-    x = unlike_examples()
-    norms = x.square().mean(1).sqrt()
-    torch.testing.assert_close(Gram.of(x).inverse_size().matrix, 1 / torch.outer(norms, norms), rtol=1e-12, atol=1e-12)
-
-
-def test_top_is_the_largest_eigenvalue_over_the_number_of_examples() -> None:
-    x = unlike_examples()
-    torch.testing.assert_close(Gram.of(x).top(), torch.linalg.matrix_norm(x, 2) ** 2 / (20 * 12), rtol=1e-10, atol=0)
-
-
 @pytest.mark.parametrize("norm", ["none", "batch", "layer"])
 def test_shares_of_layers_add_up_to_the_top(norm: str) -> None:
-    total, every = total_of(dense([20, 50, 50, 1], norm), Gram.of(unlike_examples()))
+    every = terms(dense([20, 50, 50, 1], norm), Gram.of(unlike_examples()))
+    total = functools.reduce(operator.add, every)
     torch.testing.assert_close(sum(term.share_of(total) for term in every), total.top(), rtol=1e-10, atol=0)
     assert total.top() < sum(term.top() for term in every) + 1e-9
 
@@ -145,17 +144,17 @@ def test_a_grid_of_networks_is_each_of_its_networks() -> None:
     start, gammas = Gram.of(unlike_examples()), torch.tensor([0.3, 1.0, 2.0], dtype=torch.float64)
     stages = dense([20, 50, 50, 1], "batch")
     grid = [Nonlinearity(s.name, RELU, "batch", gammas) if isinstance(s, Nonlinearity) else s for s in stages]
-    single = [total_of(dense([20, 50, 50, 1], "batch", float(gamma)), start)[0].top() for gamma in gammas]
-    torch.testing.assert_close(total_of(grid, start)[0].top(), torch.stack(single), rtol=1e-10, atol=0)
+    single = [top(dense([20, 50, 50, 1], "batch", float(gamma)), start) for gamma in gammas]
+    torch.testing.assert_close(top(grid, start), torch.stack(single), rtol=1e-10, atol=0)
 
 
 def test_of_independent_inputs_it_approaches_two_numbers() -> None:
     start = Gram.of(normal(400, 20_000))
     for norm in ("none", "batch", "layer"):
         stages = dense([784, 1000, 1000, 1], norm)
-        scalars = sum(term.top() for term in terms(stages, Moments.independent(), "detached"))
         # what 400 examples have in common with themselves adds some (same − pair)/400
-        torch.testing.assert_close(total_of(stages, start, "detached")[0].top(), scalars, rtol=0.03, atol=0)
+        scalars = top(stages, Moments.independent(), "detached")
+        torch.testing.assert_close(top(stages, start, "detached"), scalars, rtol=0.03, atol=0)
 
 
 # a norm that is differentiated through its statistics
@@ -163,19 +162,15 @@ def test_of_independent_inputs_it_approaches_two_numbers() -> None:
 
 def test_below_a_batch_norm_the_sum_over_examples_has_no_gradient_from_a_linear_layer() -> None:
     """Of γ u alone the sum over the batch is constant, whatever the weights below."""
-    linear = Nonlinearity("norm", PiecewiseLinear(1.0), "batch", float64(1.5))
-    below = Affine("fc", float64(20.0), float64(2.0), float64(0.5))
-    _, [term, *_] = total_of([below, linear, Affine("head", float64(50.0), float64(1.0), float64(0.0))],
-                             Gram.of(unlike_examples()))  # fmt: skip
+    below, norm, head = dense([20, 50, 1], "batch", 1.5)
+    term, _ = terms([below, replace(norm, activation=PiecewiseLinear(1.0)), head], Gram.of(unlike_examples()))
     assert term.value.sum((-1, -2)).abs() < 1e-10 * term.value.abs().sum()
 
 
 def test_ways_that_part_and_meet_again_are_walked_once() -> None:
     """40 blocks: walked one by one they would be 2⁴⁰ ways."""
     block = [Nonlinearity("norm", RELU, "batch", float64(1.0)), Affine("fc", float64(50.0), float64(0.1), float64(0.0))]
-    stages = [Residual(block) for _ in range(40)]
-    total, _ = total_of(stages, Gram.of(unlike_examples()))
-    assert total.top().isfinite()
+    assert top([Residual(block) for _ in range(40)], Gram.of(unlike_examples())).isfinite()
 
 
 @pytest.mark.parametrize("words", ["", "residual"])
@@ -185,13 +180,10 @@ def test_ways_that_part_and_meet_again_are_walked_once() -> None:
 def test_lambda_max_of_unlike_examples_is_that_of_their_gradients(norm: str, variant: Variant, words: str) -> None:
     """Within 15 % at width 300, much of it of one draw of the weights."""
     x, net = unlike_examples(24, 60), Architecture.parse(f"fc 60-300-300-300-1 {norm} {words}")
-    predicted, _ = total_of(net.stages(), Gram.of(x), variant)
-    assert float(predicted.top()) == pytest.approx(sample(net, variant, x).lambda_max, rel=0.15)
+    assert float(top(net.stages(), Gram.of(x), variant)) == pytest.approx(sample(net, variant, x).lambda_max, rel=0.15)
 
 
 def test_two_numbers_miss_what_strong_directions_add_under_a_batch_norm() -> None:
     x, net = unlike_examples(24, 60), Architecture.parse("fc 60-300-300-300-1")
-    k = Gram.of(x).matrix
-    start = Moments(k.diagonal().mean().view(1, 1), ((k.sum() - k.trace()) / (24 * 23)).view(1, 1))
-    scalars = sum(term.top() for term in terms(net.stages(), start))
-    assert scalars < 0.7 * sample(net, "batch", x).lambda_max
+    start = Moments(*(k.view(1, 1) for k in Gram.of(x).same_and_pair()))
+    assert top(net.stages(), start) < 0.7 * sample(net, "batch", x).lambda_max

@@ -16,6 +16,7 @@ import wellcond as wc
 from wellcond.errors import InvalidProblem, NonFinite, Unsupported
 from wellcond.meanfield import predict
 from wellcond.meanfield.stages import Variant
+from wellcond.results import Row
 
 FC = "fc 784-1000-1000-1000-10"
 CONV = "conv 1x28x28 30-60-90 k3 s2 10"
@@ -32,18 +33,20 @@ def seeded_network() -> nn.Sequential:
 
 
 @pytest.mark.parametrize("variant", ["detached", "batch"])
-def test_a_module_is_predicted_as_its_architecture(variant: Variant) -> None:
-    module = predict(seeded_network(), variant=variant, parameters="weights", gamma=0.5)
-    line = predict("fc 50-400-400-10 gamma=0.5", variant=variant)
+@pytest.mark.parametrize(
+    ("options", "names"),
+    [
+        ({"parameters": "weights", "gamma": 0.5}, ["0", "3", "6"]),
+        ({"parameters": "all"}, ["0", "1", "3", "4", "6"]),
+        ({}, ["0", "1", "3", "4", "6"]),
+    ],
+)
+def test_a_module_is_predicted_as_its_architecture(variant: Variant, options: dict[str, Any], names: list[str]) -> None:
+    """All parameters of a module count by default."""
+    module = predict(seeded_network(), variant=variant, **options)
+    line = predict("fc 50-400-400-10", variant=variant, **{"parameters": "all"} | options)
     assert module.lambda_max == pytest.approx(line.lambda_max, rel=0.03)  # σ² of the weights drawn
-    assert [layer.name for layer in module.layers] == ["0", "3", "6"]
-
-
-def test_all_parameters_of_a_module_count_by_default() -> None:
-    names = [layer.name for layer in predict(seeded_network()).layers]
-    assert names == ["0", "1", "3", "4", "6"]
-    line = predict("fc 50-400-400-10", parameters="all")
-    assert predict(seeded_network()).lambda_max == pytest.approx(line.lambda_max, rel=0.03)
+    assert [layer.name for layer in module.layers] == names
 
 
 def test_a_module_takes_other_numbers() -> None:
@@ -51,16 +54,13 @@ def test_a_module_takes_other_numbers() -> None:
     assert grid.lambda_max.tolist() == pytest.approx([400 * 0.25 / (2 * math.pi), 400 / (2 * math.pi)], rel=1e-5)
 
 
-def test_rows_hold_lambda_max_the_rate_and_the_terms() -> None:
+def test_rows_hold_lambda_max_the_rate_and_the_terms_and_of_a_grid_its_ends() -> None:
     prediction = predict(FC, variant="detached")
-    rows = {(row.layer, row.quantity): row for row in prediction.rows(step=7)}
-    assert rows["", "lambda_max"].value == prediction.lambda_max
-    assert (rows["", "max_lr"].value, rows["", "max_lr"].unit) == (prediction.max_lr, "lr")
-    assert all(rows[layer.name, "term"].value == layer.term for layer in prediction.layers)
-    assert {row.step for row in rows.values()} == {7}
-
-
-def test_rows_of_a_grid_are_its_ends() -> None:
+    assert prediction.rows(step=7) == [
+        Row(7, "", "lambda_max", prediction.lambda_max, ""),
+        Row(7, "", "max_lr", prediction.max_lr, "lr"),
+        *(Row(7, layer.name, "term", layer.term, "") for layer in prediction.layers),
+    ]
     grid = predict(FC, torch.tensor([[1.0, 3.0, 2.0]]))
     values = {row.quantity: row.value for row in grid.rows()}
     assert values["lambda_max_greatest"] == pytest.approx(9 * values["lambda_max_least"], rel=1e-12)
@@ -149,21 +149,28 @@ def test_what_cannot_be_predicted_is_refused_by_name(
         predict(network, **options)
 
 
-def test_few_values_at_a_batchnorm_between_convolutions_are_noted() -> None:
-    """Maps of 6×6, 4×4 and 2×2 positions: the second norm sees fewest, 4 × 100 values."""
-    line, few = "conv 1x6x6 8-8 k3 10", "BatchNorm norm2 sees only 400 values per channel"
-    assert few in str(predict(line, examples=100))
-    assert few in str(predict(line, inputs=normal(100, 1, 6, 6, seed=0)))
-    assert "values per channel" not in str(predict(line, examples=250))
-    assert "values per channel" not in str(predict(f"{line} vanilla", examples=100))
-
-
-def test_few_examples_behind_a_norm_and_an_odd_activation_are_noted() -> None:
-    x = normal(20, 6, seed=0)
-    assert "a lower bound" in str(predict(normed(nn.Tanh()), inputs=x))
-    assert "a lower bound" not in str(predict(normed(), inputs=x))
-    assert "a lower bound" in str(predict("fc 6-8-2 tanh", examples=999))
-    assert "a lower bound" not in str(predict("fc 6-8-2 tanh", examples=1000))
+@pytest.mark.parametrize(
+    ("network", "options", "caution"),
+    [
+        # maps of 6×6, 4×4 and 2×2 positions: the second norm sees fewest, 4 × 100 values
+        ("conv 1x6x6 8-8 k3 10", {"examples": 100}, "BatchNorm norm2 sees only 400 values per channel"),
+        ("conv 1x6x6 8-8 k3 10", {"inputs": normal(100, 1, 6, 6)}, "BatchNorm norm2 sees only 400 values per channel"),
+        ("conv 1x6x6 8-8 k3 10", {"examples": 250}, None),
+        ("conv 1x6x6 8-8 k3 10 vanilla", {"examples": 100}, None),
+        # behind a norm and an odd activation two examples share little
+        (normed(nn.Tanh()), {"inputs": normal(20, 6)}, "a lower bound"),
+        (normed(), {"inputs": normal(20, 6)}, None),
+        ("fc 6-8-2 tanh", {"examples": 999}, "a lower bound"),
+        ("fc 6-8-2 tanh", {"examples": 1000}, None),
+    ],
+)
+def test_too_few_examples_are_noted(network: Any, options: dict[str, Any], caution: str | None) -> None:
+    text = str(predict(network, **options))
+    assert caution is None or caution in text
+    assert ("values per channel" in text, "a lower bound" in text) == (
+        "values per channel" in (caution or ""),
+        caution == "a lower bound",
+    )
 
 
 def test_a_norm_that_limits_the_rate_is_called_by_its_name() -> None:
@@ -198,14 +205,17 @@ def classification(batchnorm: str = "batch", batches: int = 1) -> wc.Problem:
     return wc.Problem(normed(), nn.CrossEntropyLoss(), data, batchnorm=batchnorm)
 
 
+@pytest.mark.parametrize("batches", [1, 3])
 @pytest.mark.parametrize(("batchnorm", "variant"), [("batch", "batch"), ("running", "detached")])
-def test_a_problem_says_its_inputs_loss_and_variant(batchnorm: str, variant: Variant) -> None:
-    problem = classification(batchnorm)
+def test_a_problem_says_its_inputs_loss_and_variant(batchnorm: str, variant: Variant, batches: int) -> None:
+    """Of several batches the first one counts."""
+    problem = classification(batchnorm, batches)
     found = predict(problem, momentum=0.5)
     by_hand = predict(problem.model, None, 0.5, variant, inputs=problem.batches[0][0], loss="cross-entropy")
     assert (found.variant, found.loss) == (variant, "cross-entropy")
     assert found.rows() == by_hand.rows()
-    assert (found.cost.forwards, found.cost.backwards) == (1.0, 0.0)
+    assert (found.cost.forwards, found.cost.backwards) == (pytest.approx(1 / batches), 0.0)
+    assert ("of the batches the first one counts" in found.notes) == (batches > 1)
 
 
 def test_what_is_given_with_a_problem_counts() -> None:
@@ -214,14 +224,6 @@ def test_what_is_given_with_a_problem_counts() -> None:
     assert found.rows() == predict(problem.model, 0.5, variant="detached", inputs=x, loss="mse").rows()
     assert found.cost.forwards == 0
     assert predict(problem, inputs=x).rows() == predict(problem.model, inputs=x, loss="cross-entropy").rows()
-
-
-def test_of_several_batches_the_first_counts() -> None:
-    problem = classification(batches=3)
-    found = predict(problem)
-    first = predict(problem.model, inputs=problem.batches[0][0], loss="cross-entropy")
-    assert found.lambda_max == first.lambda_max
-    assert "of the batches the first one counts" in found.notes
 
 
 @pytest.mark.parametrize(

@@ -13,6 +13,7 @@ import torch.nn.functional as F
 from measured import largest
 from torch import Tensor, nn
 from torch.nn.utils import parametrizations, prune
+from zoo import Written
 
 from wellcond.errors import InvalidProblem, NonFinite, Unsupported
 from wellcond.meanfield.feature_maps import AveragePool, Convolution, Flatten, GlobalPool, Window
@@ -20,7 +21,7 @@ from wellcond.meanfield.gaussian import PiecewiseLinear, Smooth
 from wellcond.meanfield.gram import Gram
 from wellcond.meanfield.moments import Moments, float64
 from wellcond.meanfield.prediction import contributions
-from wellcond.meanfield.reader import read
+from wellcond.meanfield.reader import Reading, read
 from wellcond.meanfield.stages import Affine, Nonlinearity, Residual, Scaling, Stage, has_batchnorm
 from wellcond.models import mlp, resnet, vgg
 from wellcond.nn.ghost import GhostBatchNorm2d
@@ -48,6 +49,10 @@ def lambda_max(stages: Sequence[Stage], start: Any, variant: Any = "batch") -> f
     return float(contributions(stages, start, variant)[0])
 
 
+def lambda_max_of(reading: Reading, variant: Any = "batch") -> float:
+    return lambda_max(reading.stages, reading.input_moments, variant)
+
+
 # what is read
 
 
@@ -71,8 +76,7 @@ def test_a_perceptron_is_what_one_writes_by_hand(norm: Any, inputs: Tensor | Non
     start = Moments.independent() if inputs is None else Gram.of(inputs)
     assert type(reading.input_moments) is type(start)
     for variant in ("detached", "batch"):
-        expected = lambda_max(by_hand, start, variant)
-        assert lambda_max(reading.stages, reading.input_moments, variant) == pytest.approx(expected, rel=1e-12)
+        assert lambda_max_of(reading, variant) == pytest.approx(lambda_max(by_hand, start, variant), rel=1e-12)
 
 
 def test_gamma_is_a_root_mean_square_and_frozen_parameters_have_no_term() -> None:
@@ -109,63 +113,34 @@ ACTIVATIONS: dict[str, tuple[nn.Module, Callable[[Tensor], Tensor]]] = {
 }
 
 
-class Functional(nn.Module):
-    """Written with functions, as much of the world's code is."""
-
-    def __init__(self, activation: Callable[[Tensor], Tensor], layers: Sequence[nn.Module]) -> None:
-        super().__init__()
-        self.activation = activation
-        self.first, self.norm, self.last = layers
-
-    def forward(self, x: Tensor) -> Tensor:
-        x = x.view(x.size(0), -1)
-        x = F.dropout(self.activation(self.norm(self.first(x))), 0.5, self.training)
-        return self.last(x)
-
-
 @pytest.mark.parametrize("name", ACTIVATIONS)
 def test_functions_are_read_as_their_modules_are(name: str) -> None:
     module, function = ACTIVATIONS[name]
-    layers = nn.Linear(6, 40), nn.BatchNorm1d(40), nn.Linear(40, 2)
+    first, norm, last = nn.Linear(6, 40), nn.BatchNorm1d(40), nn.Linear(40, 2)
+
+    def forward(m: Any, x: Tensor) -> Tensor:
+        return m.last(F.dropout(function(m.norm(m.first(x.view(x.size(0), -1)))), 0.5, m.training))
+
     x = torch.randn(9, 2, 3)
-    nested = nn.Sequential(nn.Flatten(), nn.Sequential(layers[0], nn.Sequential(layers[1], module)), layers[2])
-    of_modules, of_functions = read(nested, x), read(Functional(function, layers), x)
-    expected = lambda_max(of_modules.stages, of_modules.input_moments)
-    assert lambda_max(of_functions.stages, of_functions.input_moments) == pytest.approx(expected, rel=1e-12)
+    of_modules = read(nn.Sequential(nn.Flatten(), nn.Sequential(first, nn.Sequential(norm, module)), last), x)
+    of_functions = read(Written(forward, first=first, norm=norm, last=last), x)
+    assert lambda_max_of(of_functions) == pytest.approx(lambda_max_of(of_modules), rel=1e-12)
     assert any("dropout" in note for note in of_functions.notes)
     assert isinstance(of_modules.stages[1], Nonlinearity)
     wanted = PiecewiseLinear if "relu" in name else Smooth
     assert isinstance(of_modules.stages[1].activation, wanted)
 
 
-def test_an_activation_joins_the_norm_before_it() -> None:
-    """γ, mean and variance act on what the activation's slope depends on: two stages would take them as independent."""
-    reading = read(mlp([5, 8, 8, 2], norm="batch", seed=0))
-    norms = [stage for stage in reading.stages if isinstance(stage, Nonlinearity)]
-    assert [(norm.name, norm.norm, norm.activation) for norm in norms] == [
-        ("bn1", "batch", RELU),
-        ("bn2", "batch", RELU),
-    ]
-
-
-class PreActivation(nn.Module):
+def test_sums_are_read_as_residual_stages() -> None:
     """x + W₂ φ(W₁ LN x), and a projected shortcut."""
 
-    def __init__(self, width: int) -> None:
-        super().__init__()
-        self.stem, self.norm = nn.Linear(6, width), nn.LayerNorm(width)
-        self.up, self.down = nn.Linear(width, 2 * width), nn.Linear(2 * width, width)
-        self.side, self.inner, self.head = nn.Linear(width, 9), nn.Linear(width, 9), nn.Linear(9, 2)
+    def forward(m: Any, x: Tensor) -> Tensor:
+        x = m.stem(x)
+        x = x + 0.5 * m.down(torch.tanh(m.up(m.norm(x))))
+        return m.head(F.gelu(torch.add(m.inner(x.tanh()), m.side(x))))
 
-    def forward(self, x: Tensor) -> Tensor:
-        x = self.stem(x)
-        x = x + 0.5 * self.down(torch.tanh(self.up(self.norm(x))))
-        x = torch.add(self.inner(x.tanh()), self.side(x))
-        return self.head(F.gelu(x))
-
-
-def test_sums_are_read_as_residual_stages() -> None:
-    model = PreActivation(8)
+    sizes = {"stem": (6, 8), "up": (8, 16), "down": (16, 8), "side": (8, 9), "inner": (8, 9), "head": (9, 2)}
+    model = Written(forward, norm=nn.LayerNorm(8), **{name: nn.Linear(*size) for name, size in sizes.items()})
     stem, block, projected, gelu, head = read(model).stages
     assert isinstance(block, Residual)
     assert isinstance(projected, Residual)
@@ -219,23 +194,23 @@ def test_sequences_are_maps_of_height_one() -> None:
     flat = nn.Sequential(nn.Conv2d(3, 8, (1, 3), padding=(0, 1)), *model[1:2], nn.AdaptiveAvgPool2d(1), *model[3:])
     flat[0].weight = nn.Parameter(model[0].weight.detach().unsqueeze(2))
     flat[0].bias = model[0].bias
-    first, second = read(model, x), read(flat, x.unsqueeze(2))
-    expected = lambda_max(second.stages, second.input_moments)
-    assert lambda_max(first.stages, first.input_moments) == pytest.approx(expected, rel=1e-12)
+    assert lambda_max_of(read(model, x)) == pytest.approx(lambda_max_of(read(flat, x.unsqueeze(2))), rel=1e-12)
 
 
 @pytest.mark.parametrize("pool", [lambda x: x.mean((2, 3)), lambda x: x.mean(dim=[-1, -2]),
                                   lambda x: F.adaptive_avg_pool2d(x, 1).flatten(1)])  # fmt: skip
 def test_a_mean_over_positions_is_a_global_pooling(pool: Callable[[Tensor], Tensor]) -> None:
-    class Net(nn.Module):
-        def __init__(self) -> None:
-            super().__init__()
-            self.conv, self.fc = nn.Conv2d(3, 8, 3), nn.Linear(8, 2)
+    model = Written(lambda m, x: m.fc(pool(F.relu(m.conv(x)))), conv=nn.Conv2d(3, 8, 3), fc=nn.Linear(8, 2))
+    assert [type(stage) for stage in read(model, (3, 8, 8)).stages] == [Convolution, Nonlinearity, GlobalPool, Affine]
 
-        def forward(self, x: Tensor) -> Tensor:
-            return self.fc(pool(F.relu(self.conv(x))))
 
-    assert [type(stage) for stage in read(Net(), (3, 8, 8)).stages] == [Convolution, Nonlinearity, GlobalPool, Affine]
+def test_images_may_be_pooled_before_the_first_layer() -> None:
+    """The mean over the positions of every channel: inputs of two features."""
+    x = torch.randn(7, 2, 6, 6, dtype=torch.float64)
+    layer = nn.Linear(2, 3).double()
+    pooled = read(nn.Sequential(nn.AdaptiveAvgPool2d(1), nn.Flatten(), layer), x)
+    scalars = Moments(*(k.view(1, 1) for k in Gram.of(x.mean((2, 3))).same_and_pair()), examples=7)
+    assert lambda_max_of(pooled) == pytest.approx(lambda_max(read(layer).stages, scalars), rel=1e-12)
 
 
 def test_a_residual_network_is_read_with_its_shortcuts() -> None:
@@ -258,8 +233,7 @@ def test_lambda_max_of_a_residual_network_is_predicted() -> None:
     """ResNet-8 of 16 to 64 channels, 24 inputs: within 15 % of the mean over two draws of its weights."""
     x = torch.randn(24, 3, 12, 12)
     measured = [largest(resnet(8, seed=seed).train(), x) for seed in (0, 1)]
-    reading = read(resnet(8, seed=0), x)
-    assert lambda_max(reading.stages, reading.input_moments) == pytest.approx(sum(measured) / 2, rel=0.15)
+    assert lambda_max_of(read(resnet(8, seed=0), x)) == pytest.approx(sum(measured) / 2, rel=0.15)
 
 
 # what is remarked on
@@ -291,18 +265,12 @@ def test_more_inputs_than_can_be_followed_are_cut() -> None:
     assert reading.notes == ("of 1200 inputs the first 1000 count",)
 
 
-def test_a_zero_gamma_leaves_finite_terms_without_a_kink_behind_it() -> None:
-    model = nn.Sequential(nn.Linear(8, 16), nn.BatchNorm1d(16), nn.Tanh(), nn.Linear(16, 2))
-    nn.init.zeros_(model[1].weight)
-    reading = read(model, torch.randn(10, 8))
-    assert 0 < lambda_max(reading.stages, reading.input_moments) < float("inf")
-
-
-def test_a_zero_gamma_before_a_kink_is_refused_by_name() -> None:
-    model = mlp([8, 16, 16, 2], norm="batch", seed=0)
-    nn.init.zeros_(model.bn2.weight)
-    with pytest.raises(Unsupported, match="γ of 'bn2' is 0"):
-        read(model)
+def test_a_zero_gamma_is_refused_by_name_before_a_kink_and_leaves_finite_terms_elsewhere() -> None:
+    norm = nn.BatchNorm1d(8)
+    nn.init.zeros_(norm.weight)
+    with pytest.raises(Unsupported, match=r"γ of 'odd\.0' is 0"):
+        read(between(norm, nn.ReLU()))
+    assert 0 < lambda_max_of(read(between(norm, nn.Tanh()), torch.randn(10, 8))) < float("inf")
 
 
 @pytest.mark.parametrize("norm", [nn.BatchNorm1d(8), nn.LayerNorm(8)])
@@ -334,14 +302,10 @@ class Doubled(nn.Linear):
         return 2 * super().forward(x)
 
 
-class Written(nn.Module):
-    def __init__(self, forward: Callable[[Any, Tensor], Any]) -> None:
-        super().__init__()
-        self.a, self.b, self.c = nn.Linear(8, 8), nn.Linear(8, 8), nn.Linear(8, 2)
-        self.scale, self.written = nn.Parameter(torch.ones(8)), forward
-
-    def forward(self, x: Tensor) -> Any:
-        return self.written(self, x)
+def of_three(forward: Callable[[Any, Tensor], Any]) -> Written:
+    """With linear layers a and b of 8 units, c of 2 units, and a parameter."""
+    layers = {"a": nn.Linear(8, 8), "b": nn.Linear(8, 8), "c": nn.Linear(8, 2)}
+    return Written(forward, scale=nn.Parameter(torch.ones(8)), **layers)
 
 
 def zeroed(x: Tensor) -> Tensor:
@@ -447,7 +411,7 @@ OTHERS: list[tuple[nn.Module, Any, type[Exception], str]] = [
 @pytest.mark.parametrize(("model", "inputs", "error", "message"), [
     *((around(module), (3, 8, 8), Unsupported, message) for module, message in MAPS),
     *((between(*modules), None, Unsupported, message) for modules, message in VECTORS),
-    *((Written(forward), None, Unsupported, message) for forward, message in FORWARDS),
+    *((of_three(forward), None, Unsupported, message) for forward, message in FORWARDS),
     *OTHERS,
 ])  # fmt: skip
 def test_what_cannot_be_read_is_refused_by_name(
@@ -460,18 +424,20 @@ def test_what_cannot_be_read_is_refused_by_name(
 # what is read of a forward pass
 
 
-def test_a_path_that_depends_on_data_is_read_as_it_is_taken() -> None:
-    model = Written(lambda m, x: m.c(m.a(x).relu() if x.sum() > 0 else m.b(x).tanh()))
-    taken = [[stage.name for stage in read(model, x).stages] for x in (torch.ones(3, 8), -torch.ones(3, 8))]
-    assert taken == [["a", "relu", "c"], ["b", "tanh", "c"]]
+def unused_softmax(m: Any, x: Tensor) -> Tensor:
+    m.b(x).softmax(1).norm().item()
+    return m.c(m.a(x).relu())
 
 
-def test_calls_that_the_output_does_not_depend_on_are_not_read() -> None:
-    def forward(m: Any, x: Tensor) -> Tensor:
-        m.b(x).softmax(1).norm().item()
-        return m.c(m.a(x).relu())
-
-    assert [stage.name for stage in read(Written(forward)).stages] == ["a", "relu", "c"]
+@pytest.mark.parametrize(("forward", "sign", "stages"), [
+    (lambda m, x: m.c(m.a(x).relu() if x.sum() > 0 else m.b(x).tanh()), 1, ["a", "relu", "c"]),
+    (lambda m, x: m.c(m.a(x).relu() if x.sum() > 0 else m.b(x).tanh()), -1, ["b", "tanh", "c"]),
+    (unused_softmax, 1, ["a", "relu", "c"]),
+])  # fmt: skip
+def test_the_path_that_is_taken_is_read_and_what_the_output_does_not_need_is_not(
+    forward: Any, sign: int, stages: list[str]
+) -> None:
+    assert [stage.name for stage in read(of_three(forward), sign * torch.ones(3, 8)).stages] == stages
 
 
 def test_whole_numbers_are_read_as_the_networks_own_type() -> None:

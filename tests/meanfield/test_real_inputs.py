@@ -12,6 +12,7 @@ from torch import Tensor, nn
 from torch.func import functional_call, jvp, vjp
 
 from wellcond.data import cifar10, mnist
+from wellcond.meanfield.gram import Gram
 from wellcond.meanfield.moments import Moments
 from wellcond.meanfield.prediction import contributions
 from wellcond.meanfield.reader import read
@@ -107,7 +108,5 @@ def test_two_numbers_of_the_inputs_are_not_enough_for_cifar10() -> None:
     model = network(x.shape[1], "batch", 0)
     measured = largest(model, x)
     reading = read(model)
-    products = x @ x.mT / x.shape[1]
-    pair = (products.sum() - products.trace()) / (EXAMPLES * (EXAMPLES - 1))
-    start = Moments(products.diagonal().mean().view(1, 1), pair.view(1, 1))
+    start = Moments(*(k.view(1, 1) for k in Gram.of(x).same_and_pair()))
     assert float(contributions(reading.stages, start, "batch")[0]) < 0.6 * measured

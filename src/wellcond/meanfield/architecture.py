@@ -13,13 +13,14 @@ import math
 import re
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass, replace
+from itertools import pairwise
 from typing import Any, Literal
 
 import torch
 from torch import Tensor
 from torch.nn import functional as F
 
-from wellcond.meanfield.feature_maps import Convolution, Flatten, GlobalPool, Window
+from wellcond.meanfield.feature_maps import Convolution, Flatten, GlobalPool, Window, two
 from wellcond.meanfield.gaussian import Activation, PiecewiseLinear, Smooth
 from wellcond.meanfield.moments import Number, check_number, float64, grid_of
 from wellcond.meanfield.stages import Affine, Nonlinearity, Norm, Residual, Stage
@@ -193,47 +194,30 @@ class Architecture:
             yield replace(self, gamma=gamma, sigma_w2=sigma_w2, sigma_b2=sigma_b2, hidden=tuple(hidden))
 
     def stages(self, parameters: Parameters = "weights") -> list[Stage]:
-        """The layers as mean-field theory sees them.
-
-        Args:
-            parameters: Which ones are trained: "weights" only, or "all", with biases, γ and β.
-
-        Returns:
-            The stages from the input to the output.
-        """
+        """The layers as mean-field theory sees them; weights only are trained, or "all", with biases, γ and β."""
         trains_all = parameters == "all"
         activation, gamma = activation_named(self.activation), float64(self.gamma)
+        variances = float64(self.sigma_w2), float64(self.sigma_b2)
+        widths = [float64(n) for n in (self.input[0], *self.hidden)]
         stages: list[Stage] = []
-        for k in range(len(self.hidden)):
-            layer = self._layer(k, trains_all)
+        for k, (before, after) in enumerate(pairwise(self.sizes)):
+            if self.is_convolutional:
+                window = Window(two(before), *map(two, (self.kernel, self.stride, self.padding)))
+                fan_in = widths[k] * window.sites
+                layer: Affine = Convolution(f"conv{k + 1}", fan_in, *variances, trains_bias=trains_all, window=window)
+            else:
+                layer = Affine(f"fc{k + 1}", widths[k], *variances, trains_bias=trains_all)
             if self.residual and k > 0:
                 stages[-1:] = [Residual([stages[-1], layer])]
             else:
                 stages.append(layer)
-            positions = math.prod(self.sizes[k + 1])
-            stages.append(Nonlinearity(f"norm{k + 1}", activation, self.norm, gamma, trains_all, positions))
-        positions = 1
+            stages.append(Nonlinearity(f"norm{k + 1}", activation, self.norm, gamma, trains_all, math.prod(after)))
+        features = widths[-1]
         if self.is_convolutional:
-            stages.append(Flatten() if self.head == "flatten" else GlobalPool(math.prod(self.sizes[-1])))
-            positions = math.prod(self.sizes[-1]) if self.head == "flatten" else 1
-        return [*stages, Affine("head", self._inputs_of(-1) * positions, *self._variances, trains_bias=trains_all)]
-
-    def _layer(self, k: int, trains_bias: bool) -> Affine:
-        fan_in = self._inputs_of(k)
-        if not self.is_convolutional:
-            return Affine(f"fc{k + 1}", fan_in, *self._variances, trains_bias=trains_bias)
-        height, width = self.sizes[k]
-        window = Window((height, width), *((n, n) for n in (self.kernel, self.stride, self.padding)))
-        name, fan_in = f"conv{k + 1}", fan_in * window.sites
-        return Convolution(name, fan_in, *self._variances, trains_bias=trains_bias, window=window)
-
-    def _inputs_of(self, k: int) -> Tensor:
-        """Features or channels that layer k receives."""
-        return float64((self.input[:1] + self.hidden)[k])
-
-    @property
-    def _variances(self) -> tuple[Tensor, Tensor]:
-        return float64(self.sigma_w2), float64(self.sigma_b2)
+            positions = math.prod(self.sizes[-1])
+            stages.append(Flatten() if self.head == "flatten" else GlobalPool(positions))
+            features = features * (positions if self.head == "flatten" else 1)
+        return [*stages, Affine("head", features, *variances, trains_bias=trains_all)]
 
 
 def activation_named(name: str | Activation) -> Activation:

@@ -13,15 +13,17 @@ import functools
 import itertools
 import math
 from abc import abstractmethod
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, replace
+from typing import Any
 
 import torch
 from torch import Tensor
 from torch.nn.functional import avg_pool2d, pad
 
-from wellcond.meanfield.moments import Kernel, Moments, float64
-from wellcond.meanfield.stages import Affine, Stage, Variant
+from wellcond.meanfield.gram import Gram
+from wellcond.meanfield.moments import Kernel, Moments, diagonal, float64
+from wellcond.meanfield.stages import Affine, Stage, Variant, every
 
 
 @dataclass(frozen=True)
@@ -75,6 +77,12 @@ class Window:
         return padded[..., rows, columns, rows, columns].flatten(-4, -3).flatten(-2) / self.sites
 
 
+def two(values: Any, fill: int = 1) -> tuple[int, int]:
+    """An option along height and width; a layer of sequences has no height, for which `fill` stands."""
+    first, second = (values, values) if isinstance(values, int) else (fill, fill, *values)[-2:]
+    return first, second
+
+
 @dataclass(frozen=True, kw_only=True)
 class Convolution(Affine):
     """A convolution, whose fan_in is channels × kernel sites. Positions that are alike stay so: it pads none."""
@@ -119,8 +127,7 @@ class Flatten(_Head):
     name = "flatten"
 
     def forward(self, h: Kernel) -> Kernel:
-        assert isinstance(h, Moments)
-        return h.average()
+        return h.each(lambda k: diagonal(k).mean(-1)[..., None, None])
 
     def gradient_shares(self, positions: int) -> Tensor:
         return torch.eye(positions, dtype=torch.float64) / positions
@@ -164,3 +171,18 @@ class AveragePool(Stage):
         w, positions = self.window, math.prod(self.window.size)
         unit = torch.eye(positions, dtype=torch.float64).view(positions, 1, *w.size)
         return avg_pool2d(unit, w.kernel, w.stride, w.padding).flatten(1).T
+
+
+def input_moments(
+    stages: Sequence[Stage], inputs: Tensor | Sequence[int] | None, examples: int | None = None
+) -> Kernel:
+    """Of given inputs, or of independent ones of a shape: by position where positions differ, or by example."""
+    maps = [stage for stage in every(stages) if isinstance(stage, (Convolution, AveragePool, Flatten, GlobalPool))]
+    padded = any(any(stage.window.padding) for stage in maps if isinstance(stage, Convolution))
+    start: Kernel = Moments.independent()
+    if isinstance(inputs, Tensor):
+        start = Moments.of(inputs.cpu()) if maps else Gram.of(inputs.cpu())
+    # what positions of one example share counts where examples are few, and is not in two numbers
+    elif inputs and (padded or any(isinstance(stage, AveragePool) for stage in maps) or (maps and examples)):
+        start = Moments.independent(math.prod(inputs[1:]))
+    return start if examples is None else start.among(examples)

@@ -13,10 +13,10 @@ from torch.nn import functional as F
 from torch.nn.utils import parametrize
 
 from wellcond.errors import NonFinite
-from wellcond.meanfield.feature_maps import Convolution, Window
+from wellcond.meanfield.feature_maps import Convolution, Window, two
 from wellcond.meanfield.gaussian import Activation, PiecewiseLinear, Smooth
 from wellcond.meanfield.moments import float64
-from wellcond.meanfield.signals import LINEAR, Signal, Step, two
+from wellcond.meanfield.signals import LINEAR, Signal, Step
 from wellcond.meanfield.stages import Affine, Nonlinearity
 
 MOST_BETA = 0.1
@@ -47,7 +47,7 @@ def linear(step: Step, x: Signal) -> Signal:
             f"it acts on each of the positions of {tuple(step.shape)}",
             "Flatten what it receives, or use a convolution.",
         )
-    return x.affine(Affine(step.name, *_measured(step)))
+    return x.then(Affine(step.name, *_measured(step)), None, "gaussian")
 
 
 def convolution(step: Step, x: Signal) -> Signal:
@@ -57,33 +57,22 @@ def convolution(step: Step, x: Signal) -> Signal:
         raise step.refused(f"it receives {tuple(step.shape)}, which is no batch of images", "Pass inputs=a batch.")
     if layer.padding_mode != "zeros":
         raise step.refused(f"its padding has the mode {layer.padding_mode!r}", "Pad with zeros.")
+    sides = layer._reversed_padding_repeated_twice[::-1]
+    if sides[::2] != sides[1::2]:
+        raise step.refused("its padding differs from side to side", "Use an odd kernel.")
     before, after = step.sizes
-    padding = _padding(step)
-    window = Window(before, two(layer.kernel_size), two(layer.stride), two(padding, 0), two(layer.dilation))
+    window = Window(before, two(layer.kernel_size), two(layer.stride), two(sides[::2], 0), two(layer.dilation))
     assert window.outputs == after
     if layer.in_channels // layer.groups < 8 < layer.in_channels:
         step.remarks.append(f"each of its groups sees {layer.in_channels // layer.groups} channels, which is not many")
-    return x.affine(Convolution(step.name, *_measured(step), window=window), after)
-
-
-def _padding(step: Step) -> tuple[int, ...]:
-    layer = step.what
-    if not isinstance(layer.padding, str):
-        return tuple(layer.padding)
-    if layer.padding == "valid":
-        return (0,) * len(layer.kernel_size)
-    reach = [(k - 1) * d for k, d in zip(layer.kernel_size, layer.dilation, strict=True)]
-    if any(r % 2 for r in reach):
-        raise step.refused("its padding differs from side to side", "Use an odd kernel.")
-    return tuple(r // 2 for r in reach)
+    return x.then(Convolution(step.name, *_measured(step), window=window), after, "gaussian")
 
 
 def _measured(step: Step) -> tuple[Tensor, Tensor, Tensor, bool, bool]:
     """fan_in, σ_w² = fan_in · mean(w²), σ_b² = mean(b²), and whether weight and bias are trained."""
-    layer = step.what
     _check_parameters(step)
-    step.remarks.extend(_remarks_on_weight(layer.weight))
-    weight, bias = layer.weight, layer.bias
+    weight, bias = step.what.weight, step.what.bias
+    step.remarks.extend(_remarks_on_weight(weight))
     fan_in = float64(weight[0].numel())
     sigma_b2 = float64(0.0) if bias is None else _mean_square(bias)
     return fan_in, fan_in * _mean_square(weight), sigma_b2, _is_trained(weight), _is_trained(bias)
@@ -184,7 +173,8 @@ def _norm(step: Step, x: Signal, kind: Literal["batch", "layer"]) -> Signal:
     if beta > 0:
         step.remarks.append(f"its β are {float(beta):.2g}, which is taken as 0")
     trains, positions = _is_trained(weight) or _is_trained(bias), math.prod(x.size or (1,))
-    return x.normed(Nonlinearity(step.name, LINEAR, kind, gamma, trains, positions))
+    stage = Nonlinearity(step.name, LINEAR, kind, gamma, trains, positions)
+    return x.then(stage, x.size, "gaussian" if x.units == "gaussian" else "other")
 
 
 # activations

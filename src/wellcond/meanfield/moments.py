@@ -169,10 +169,6 @@ class Moments(Kernel):
         """Over all pairs of examples, of which a share 1/N are pairs of one with itself."""
         return self.pair if math.isinf(self.examples) else self.pair + (self.same - self.pair) / self.examples
 
-    def average(self) -> Moments:
-        """q and q_xy of wei2019: means over positions."""
-        return self.each(lambda k: diagonal(k).mean(-1)[..., None, None])
-
     def total(self) -> Moments:
         return self.each(lambda k: k.sum((-1, -2), keepdim=True))
 
@@ -211,10 +207,10 @@ class Moments(Kernel):
         return self.total().mean()[..., 0, 0]
 
     def same_and_pair(self) -> tuple[Tensor, Tensor]:
-        return diagonal(self.same).mean(-1), diagonal(self.pair).mean(-1)
+        return self.mean_square(), diagonal(self.pair).mean(-1)
 
     def of_output(self) -> Moments:
-        one = torch.ones_like(self.mean_square())[..., None, None]
+        one = torch.ones_like(self.same[..., :1, :1])
         return Moments(one, one, self.examples)
 
 

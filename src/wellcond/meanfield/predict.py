@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import contextlib
 import math
-from collections.abc import Iterator, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass, fields, replace
 from typing import Any, get_args
 
@@ -13,38 +13,18 @@ from torch import Tensor, nn
 
 from wellcond.errors import NonFinite, Unsupported
 from wellcond.meanfield.architecture import Architecture, Parameters
-from wellcond.meanfield.feature_maps import Convolution
-from wellcond.meanfield.gram import Gram
+from wellcond.meanfield.feature_maps import input_moments
 from wellcond.meanfield.moments import Kernel, Moments, Number, check_number, float64, grid_of
-from wellcond.meanfield.prediction import (
-    LayerContribution,
-    Loss,
-    Prediction,
-    cautions,
-    check_inputs_differ,
-    contributions,
-    why_not_finite,
-)
+from wellcond.meanfield.prediction import LayerContribution, Loss, Prediction, cautions, contributions
 from wellcond.meanfield.reader import check_finite, read
-from wellcond.meanfield.stages import (
-    Affine,
-    Nonlinearity,
-    Stage,
-    Variant,
-    every,
-    has_batchnorm,
-    mapped,
-    with_means,
-)
+from wellcond.meanfield.stages import Affine, Nonlinearity, Stage, Variant, has_batchnorm, mapped, with_means
 from wellcond.network.calling import tensors_in, unwrapped
 from wellcond.network.isolation import isolated
+from wellcond.problem.arguments import as_whole
 from wellcond.problem.likelihoods import CrossEntropy, Gaussian
 from wellcond.problem.problem import Problem
 from wellcond.results import Cost
 from wellcond.stability.limits import DEFAULT_MOMENTUM, heavy_ball_limit
-
-MEANING: dict[Variant, str] = {"detached": "constants", "batch": "differentiated, as in training"}
-"""What BatchNorm's statistics are to the gradient."""
 
 
 def predict(
@@ -99,10 +79,10 @@ def predict(
         >>> prediction = predict("fc 784-1000-1000-1000-10", variant="detached")
         >>> round(prediction.lambda_max, 1), round(prediction.max_lr, 4)
         (361.5, 0.0105)
-        >>> {layer.name: round(layer.term, 1) for layer in prediction.layers}
-        {'fc1': 0.0, 'fc2': 85.6, 'fc3': 116.7, 'head': 159.2}
+        >>> [round(layer.term, 1) for layer in prediction.layers]
+        [0.0, 85.6, 116.7, 159.2]
     """
-    _check_options(momentum, variant, loss, parameters, examples)
+    _check_options(momentum, examples, variant=variant, loss=loss, parameters=parameters)
     logits, cost, notes = None, Cost(), list[str]()
     if isinstance(network, Problem):
         before = network.cost
@@ -116,56 +96,46 @@ def predict(
         cost = network.cost - before
         network = network.model
     variant, loss = variant or "batch", loss or "half-squared"
-    numbers = {"gamma": gamma, "sigma_w2": sigma_w2, "sigma_b2": sigma_b2}
-    changes: dict[str, Any] = {name: value for name, value in numbers.items() if value is not None}
-    subject = _subject(network, changes, width, inputs, examples, parameters)
+    given = {"gamma": gamma, "width": width, "sigma_w2": sigma_w2, "sigma_b2": sigma_b2}
+    numbers = {name: value for name, value in given.items() if value is not None}
+    if isinstance(network, nn.Module):
+        subject = _of_module(network, numbers, inputs, examples, parameters or "all")
+    else:
+        subject = _of_architecture(network, numbers, inputs, examples, parameters or "weights")
     stages, start = subject.networks[0], subject.start
     if examples == 1 and has_batchnorm(stages):
         raise ValueError("examples is 1, and BatchNorm needs 2 or more to have a variance.")
-    check_inputs_differ(stages, start)
     if loss == "cross-entropy" and subject.outputs == 1:
         raise ValueError("loss is 'cross-entropy', which is constant for one output; it needs two or more.")
     found = [contributions(stages, start, variant) for stages in subject.networks]
-    if not all(bool(largest.isfinite().all()) for largest, _ in found):
-        raise NonFinite(f"no finite λ_max: {why_not_finite(stages, start)}.")
     factor = {"half-squared": 1.0, "mse": 2 / subject.outputs, "cross-entropy": 1 / subject.outputs}[loss]
     if loss == "cross-entropy" and isinstance(network, nn.Module) and isinstance(inputs, Tensor):
         if logits is None:
             logits, cost = _logits(network, inputs, batch_statistics=variant == "batch"), cost + Cost(forwards=1)
-        factor = softmax_curvature(logits)
+        factor = _softmax_curvature(logits)
         notes.append("the curvature of the cross-entropy is that of the network's own outputs")
     elif loss == "cross-entropy":
         notes.append("all classes are taken to be equally likely, as they are at first where outputs are small")
     if has_batchnorm(stages):
-        notes.insert(0, f"BatchNorm's statistics are {MEANING[variant]} (variant {variant!r})")
+        meaning = "differentiated, as in training" if variant == "batch" else "constants"
+        notes.insert(0, f"BatchNorm's statistics are {meaning} (variant {variant!r})")
     lambda_max = subject.joined([factor * largest for largest, _ in found])
-    return Prediction(
-        subject.name,
-        lambda_max,
-        heavy_ball_limit(lambda_max, momentum),
-        tuple(subject.layers([layers for _, layers in found], factor)),
-        variant,
-        momentum,
-        loss,
-        (*subject.notes, *notes, *cautions(stages, start)),
-        cost,
-    )
+    max_lr = heavy_ball_limit(lambda_max, momentum)
+    layers = (subject.joined_layer(same, factor) for same in zip(*(layers for _, layers in found), strict=True))
+    all_notes = (*subject.notes, *notes, *cautions(stages, start))
+    return Prediction(subject.name, lambda_max, max_lr, tuple(layers), variant, momentum, loss, all_notes, cost)
 
 
-def _check_options(momentum: Any, variant: Any, loss: Any, parameters: Any, examples: Any) -> None:
-    for name, value, allowed in (
-        ("variant", variant, get_args(Variant)),
-        ("loss", loss, get_args(Loss)),
-        ("parameters", parameters, get_args(Parameters)),
-    ):
+def _check_options(momentum: Any, examples: Any, **words: Any) -> None:
+    for (name, value), allowed in zip(words.items(), map(get_args, (Variant, Loss, Parameters)), strict=True):
         if value is not None and value not in allowed:
             raise ValueError(f"{name} is {value!r}; it must be one of {', '.join(map(repr, allowed))}.")
     if not isinstance(momentum, (int, float)):
         raise TypeError(f"momentum is of type {type(momentum).__name__}; it must be a number.")
     if not 0 <= momentum < 1:
         raise ValueError(f"momentum is {momentum}; it must be 0 or above, and below 1.")
-    if examples is not None and (not isinstance(examples, int) or examples < 1):
-        raise ValueError(f"examples is {examples!r}; it must be a whole number, 1 or above.")
+    if examples is not None:
+        as_whole("examples", examples, 1)
 
 
 # what is predicted for
@@ -189,45 +159,23 @@ class _Subject:
             return float(tensors[0])
         return tensors[0].expand(self.grid) if len(tensors) == 1 else torch.stack(tensors).view(self.grid)
 
-    def layers(self, found: Sequence[Sequence[LayerContribution]], factor: float) -> Iterator[LayerContribution]:
-        """The layers of all networks joined; `factor` is that of the loss."""
+    def joined_layer(self, same_layer: Sequence[LayerContribution], factor: float) -> LayerContribution:
+        """One layer of all networks; `factor` is that of the loss."""
         quantities = [f.name for f in fields(LayerContribution)[1:]]
-        for same_layer in zip(*found, strict=True):
-            columns = {name: self.joined([getattr(layer, name) for layer in same_layer]) for name in quantities}
-            columns["term"] = factor * columns["term"]
-            yield LayerContribution(same_layer[0].name, **columns)
+        joined = {name: self.joined([getattr(layer, name) for layer in same_layer]) for name in quantities}
+        return LayerContribution(same_layer[0].name, **joined | {"term": factor * joined["term"]})
 
 
-def _subject(
-    network: Any,
-    changes: dict[str, Any],
-    width: Number | None,
-    inputs: Any,
-    examples: int | None,
-    parameters: Parameters | None,
+def _of_architecture(
+    network: Any, numbers: dict[str, Any], inputs: Any, examples: int | None, parameters: Parameters
 ) -> _Subject:
-    if isinstance(network, nn.Module):
-        if width is not None:
-            raise ValueError(f"width is {width}, but that of a module cannot be changed; give an architecture.")
-        return _of_module(network, changes, inputs, examples, parameters or "all")
     if not isinstance(network, str | Architecture):
-        raise TypeError(
-            f"network is of type {type(network).__name__}; pass an nn.Module, a Problem, a line such as "
-            "'fc 784-1000-10', or an Architecture."
-        )
+        kind, line = type(network).__name__, "a line such as 'fc 784-1000-10'"
+        raise TypeError(f"network is of type {kind}; pass an nn.Module, a Problem, {line}, or an Architecture.")
     architecture = Architecture.parse(network) if isinstance(network, str) else network
-    changed: dict[str, Any] = {} if width is None else {"hidden": (width,) * len(architecture.hidden)}
-    architecture = replace(architecture, **changes, **changed)
-    start = _start(architecture, inputs, examples)
-    start = start if examples is None else start.among(examples)
-    # moments of positions are large: one network of a grid at a time
-    networks = architecture.each() if isinstance(start, Moments) and start.positions > 1 else [architecture]
-    stages = [one.stages(parameters or "weights") for one in networks]
-    return _Subject(str(architecture), stages, start, architecture.outputs, architecture.grid)
-
-
-def _start(architecture: Architecture, inputs: Any, examples: int | None) -> Kernel:
-    """The moments of the inputs: by position where positions differ, by example where examples are given."""
+    if "width" in numbers:
+        numbers["hidden"] = (numbers.pop("width"),) * len(architecture.hidden)
+    architecture = replace(architecture, **numbers)
     if inputs is not None:
         shape = "×".join(map(str, ("N", *architecture.input)))
         if not isinstance(inputs, Tensor):
@@ -236,42 +184,38 @@ def _start(architecture: Architecture, inputs: Any, examples: int | None) -> Ker
         if inputs.shape[1:] != architecture.input or len(inputs) < 2:
             raise ValueError(f"inputs is {'×'.join(map(str, inputs.shape))}; it must be {shape} with N > 1.")
         check_finite(inputs)
-        return Moments.of(inputs) if architecture.is_convolutional else Gram.of(inputs)
-    # what positions of one example share counts where examples are few, and is not in two numbers
-    if architecture.is_convolutional and (architecture.padding > 0 or examples is not None):
-        return Moments.independent(math.prod(architecture.input[1:]))
-    return Moments.independent()
+    start = input_moments(architecture.stages(), architecture.input if inputs is None else inputs, examples)
+    # moments of positions are large: one network of a grid at a time
+    networks = architecture.each() if isinstance(start, Moments) and start.positions > 1 else [architecture]
+    stages = [one.stages(parameters) for one in networks]
+    return _Subject(str(architecture), stages, start, architecture.outputs, architecture.grid)
 
 
 def _of_module(
-    module: nn.Module, changes: dict[str, Number], inputs: Any, examples: int | None, parameters: Parameters
+    module: nn.Module, numbers: dict[str, Any], inputs: Any, examples: int | None, parameters: Parameters
 ) -> _Subject:
-    for name, value in changes.items():
+    if "width" in numbers:
+        raise ValueError(f"width is {numbers['width']}, but that of a module cannot be changed; give an architecture.")
+    for name, value in numbers.items():
         check_number(name, value)
-    grid = grid_of(changes)
+    grid = grid_of(numbers)
+    variances: dict[str, Any] = {name: float64(value) for name, value in numbers.items()}
+    gamma: dict[str, Any] = {"gamma": variances.pop("gamma")} if "gamma" in numbers else {}
+
+    def changed(stage: Stage) -> Stage:
+        """With other numbers, and perhaps with only weights among the parameters."""
+        if isinstance(stage, Affine):
+            return replace(stage, trains_bias=stage.trains_bias and parameters == "all", **variances)
+        if isinstance(stage, Nonlinearity) and stage.norm != "none":
+            return replace(stage, trains_affine=stage.trains_affine and parameters == "all", **gamma)
+        return stage
+
     reading = read(module, inputs)
     start = reading.input_moments
-    numbers = {name: float64(value) for name, value in changes.items()}
-    stages = with_means(mapped(reading.stages, lambda stage: _changed(stage, numbers, parameters)), start)
-    if (
-        examples is not None
-        and not isinstance(inputs, Tensor)
-        and any(isinstance(s, Convolution) for s in every(stages))
-    ):
-        start = Moments.independent(math.prod(inputs[1:]))  # as in `_start`
-    start = start if examples is None else start.among(examples)
+    stages = with_means(mapped(reading.stages, changed), start)
+    if examples is not None:
+        start = start.among(examples) if isinstance(inputs, Tensor) else input_moments(stages, inputs, examples)
     return _Subject(type(module).__name__, [stages], start, reading.outputs, grid, reading.notes)
-
-
-def _changed(stage: Stage, numbers: dict[str, Any], parameters: Parameters) -> Stage:
-    """A stage with other numbers, or with only weights among the parameters."""
-    if isinstance(stage, Affine):
-        trains = stage.trains_bias and parameters == "all"
-        return replace(stage, trains_bias=trains, **{k: v for k, v in numbers.items() if k != "gamma"})
-    if isinstance(stage, Nonlinearity) and stage.norm != "none":
-        trains = stage.trains_affine and parameters == "all"
-        return replace(stage, trains_affine=trains, gamma=numbers.get("gamma", stage.gamma))
-    return stage
 
 
 # problems and losses
@@ -306,17 +250,9 @@ def _logits(module: nn.Module, inputs: Tensor, *, batch_statistics: bool) -> Ten
         return tensors_in(module(inputs.to(first.device, first.dtype)))[0]
 
 
-def softmax_curvature(logits: Tensor) -> float:
-    """λ_max of E_x[diag(p) − p pᵀ] with the probabilities p(x) of logits (N, C); 1/C where all are equal.
-
-    The gradients of all examples have one direction in common, and in it the Gauss-Newton matrix is F ⊗ this mean.
-
-    Example:
-        >>> softmax_curvature(torch.zeros(3, 2))
-        0.5
-    """
+def _softmax_curvature(logits: Tensor) -> float:
+    """λ_max of E_x[diag(p) − p pᵀ]: times F, the Gauss-Newton matrix in the direction that all gradients share."""
     p = logits.double().softmax(1)
     if not bool(p.isfinite().all()):
         raise NonFinite("the network's outputs on these inputs are NaN or inf; look at their scale and at the weights.")
-    mean = p.mean(0).diag() - p.T @ p / len(p)
-    return float(torch.linalg.eigvalsh(mean)[-1])
+    return float(torch.linalg.eigvalsh(p.mean(0).diag() - p.T @ p / len(p))[-1])

@@ -12,28 +12,11 @@ from typing import TYPE_CHECKING, Literal
 import torch
 from torch import Tensor
 
-from wellcond.errors import InvalidProblem, OutputError
+from wellcond.errors import InvalidProblem, NonFinite, OutputError
 from wellcond.meanfield.gram import Gram
 from wellcond.meanfield.moments import Kernel, Moments, Number, float64
-from wellcond.meanfield.stages import (
-    Affine,
-    Nonlinearity,
-    Stage,
-    Variant,
-    every,
-    has_batchnorm,
-    visits,
-)
-from wellcond.results import Cost, Result, Row, number, text_table
-from wellcond.results.quantities import (
-    LAMBDA_MAX,
-    LAMBDA_MAX_GREATEST,
-    LAMBDA_MAX_LEAST,
-    MAX_LR,
-    MAX_LR_GREATEST,
-    MAX_LR_LEAST,
-    TERM,
-)
+from wellcond.meanfield.stages import Affine, Nonlinearity, Stage, Variant, every, has_batchnorm, visits
+from wellcond.results import Cost, Result, Row, number, quantities, text_table
 
 if TYPE_CHECKING:
     from matplotlib.figure import Figure
@@ -85,15 +68,15 @@ class Prediction(Result):
         if isinstance(self.lambda_max, Tensor) or isinstance(self.max_lr, Tensor):
             lambdas, rates = torch.as_tensor(self.lambda_max), torch.as_tensor(self.max_lr)
             return [
-                Row(step, "", LAMBDA_MAX_LEAST, float(lambdas.min()), ""),
-                Row(step, "", LAMBDA_MAX_GREATEST, float(lambdas.max()), ""),
-                Row(step, "", MAX_LR_LEAST, float(rates.min()), "lr"),
-                Row(step, "", MAX_LR_GREATEST, float(rates.max()), "lr"),
+                Row(step, "", quantities.LAMBDA_MAX_LEAST, float(lambdas.min()), ""),
+                Row(step, "", quantities.LAMBDA_MAX_GREATEST, float(lambdas.max()), ""),
+                Row(step, "", quantities.MAX_LR_LEAST, float(rates.min()), "lr"),
+                Row(step, "", quantities.MAX_LR_GREATEST, float(rates.max()), "lr"),
             ]
         return [
-            Row(step, "", LAMBDA_MAX, self.lambda_max, ""),
-            Row(step, "", MAX_LR, self.max_lr, "lr"),
-            *(Row(step, layer.name, TERM, float(layer.term), "") for layer in self.layers),
+            Row(step, "", quantities.LAMBDA_MAX, self.lambda_max, ""),
+            Row(step, "", quantities.MAX_LR, self.max_lr, "lr"),
+            *(Row(step, layer.name, quantities.TERM, float(layer.term), "") for layer in self.layers),
         ]
 
     def figure(self) -> Figure:
@@ -195,8 +178,11 @@ def contributions(stages: Sequence[Stage], start: Kernel, variant: Variant) -> t
         λ_max, and one entry per layer with trained parameters.
 
     Raises:
-        InvalidProblem: No parameter is trained.
+        InvalidProblem: No parameter is trained, or a BatchNorm has no variance because all examples are one.
+        NonFinite: λ_max is not a number; the message says why, where it is cheap to know.
     """
+    if isinstance(start, Gram) and has_batchnorm(stages) and bool((start.matrix == start.matrix[0, 0]).all()):
+        raise InvalidProblem("inputs: all examples are alike, so that BatchNorm has no variance to divide by.")
     terms: dict[str, Kernel] = {}
     order_parameters: dict[str, tuple[Tensor, ...]] = {}
     for stage, received, given, gradient in visits(stages, start, start.of_output(), variant)[0]:
@@ -209,25 +195,18 @@ def contributions(stages: Sequence[Stage], start: Kernel, variant: Variant) -> t
     if not terms:
         raise InvalidProblem("no parameter is trained: all are frozen. Unfreeze one, parameter.requires_grad_(True).")
     total = functools.reduce(operator.add, terms.values())
-    layers = [
+    lambda_max = total.top()
+    if not bool(lambda_max.isfinite().all()):
+        raise NonFinite(f"no finite λ_max: {_why_not_finite(stages, start)}.")
+    return lambda_max, [
         LayerContribution(name, term.share_of(total), *order_parameters.get(name, ())) for name, term in terms.items()
     ]
-    return total.top(), layers
 
 
 # where a prediction cannot be trusted
 
 
-def check_inputs_differ(stages: Sequence[Stage], start: Kernel) -> None:
-    """Raise if a BatchNorm has no variance because all examples are one."""
-    if isinstance(start, Gram) and has_batchnorm(stages):
-        products = start.matrix
-        if torch.equal(products, products[:1, :1].expand_as(products)):
-            raise InvalidProblem("inputs: all examples are alike, so that BatchNorm has no variance to divide by.")
-
-
-def why_not_finite(stages: Sequence[Stage], start: Kernel) -> str:
-    """The likely cause of a λ_max that is not a number, where it is cheap to know."""
+def _why_not_finite(stages: Sequence[Stage], start: Kernel) -> str:
     for stage in every(stages):
         if isinstance(stage, Affine) and bool((stage.sigma_w2 == 0).any()):
             return f"the weights of layer {stage.name!r} are all 0, and a norm behind it has nothing to divide by"
@@ -238,14 +217,13 @@ def why_not_finite(stages: Sequence[Stage], start: Kernel) -> str:
 
 def cautions(stages: Sequence[Stage], start: Kernel) -> Iterator[str]:
     """What to know about few examples, given the moments of the inputs."""
-    examples = start.matrix.shape[-1] if isinstance(start, Gram) else math.inf
-    examples = start.examples if isinstance(start, Moments) else examples
+    examples = start.examples if isinstance(start, Moments) else start.squares().shape[-1]
+    nonlinearities = [stage for stage in every(stages) if isinstance(stage, Nonlinearity)]
     if isinstance(start, Moments) and start.positions > 1:
-        norms = [s for s in every(stages) if isinstance(s, Nonlinearity) and s.norm == "batch"]
-        values, name = min(((norm.positions * examples, norm.name) for norm in norms), default=(FEW, ""))
+        norms = ((stage.positions * examples, stage.name) for stage in nonlinearities if stage.norm == "batch")
+        values, name = min(norms, default=(FEW, ""))
         if values < FEW:
             yield f"BatchNorm {name} sees only {values:.0f} values per channel: with so few the prediction is too low"
-    nonlinearities = [stage for stage in every(stages) if isinstance(stage, Nonlinearity)]
     if examples < FEW and has_batchnorm(stages) and _mean_share(nonlinearities[-1]) < SHARED:
         yield "a lower bound: with few examples other directions may be as large"
 

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import math
 from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Any
@@ -13,10 +12,9 @@ from torch.nn.parameter import is_lazy
 
 from wellcond.errors import InvalidProblem, NonFinite, Unsupported
 from wellcond.meanfield import layer_rules, signals
-from wellcond.meanfield.feature_maps import AveragePool, Convolution, GlobalPool
-from wellcond.meanfield.gram import Gram
-from wellcond.meanfield.moments import Kernel, Moments
-from wellcond.meanfield.signals import CURE, Rule, Signal, Step, refusal, two
+from wellcond.meanfield.feature_maps import GlobalPool, input_moments, two
+from wellcond.meanfield.moments import Kernel
+from wellcond.meanfield.signals import CURE, Rule, Signal, Step, refusal
 from wellcond.meanfield.stages import Affine, Residual, Stage, every, with_means
 from wellcond.network.calling import unwrapped
 from wellcond.network.norms import is_norm
@@ -30,22 +28,17 @@ SMOOTH = (
 )  # fmt: skip
 MODULES: dict[type[nn.Module], Rule] = {
     nn.Linear: layer_rules.linear,
-    nn.Conv1d: layer_rules.convolution,
-    nn.Conv2d: layer_rules.convolution,
+    **dict.fromkeys((nn.Conv1d, nn.Conv2d), layer_rules.convolution),
     **dict.fromkeys((nn.BatchNorm1d, nn.BatchNorm2d, nn.BatchNorm3d, nn.SyncBatchNorm), layer_rules.batchnorm),
-    nn.LayerNorm: layer_rules.layernorm,
-    nn.RMSNorm: layer_rules.layernorm,
+    **dict.fromkeys((nn.LayerNorm, nn.RMSNorm), layer_rules.layernorm),
     nn.ReLU: layer_rules.relu,
     nn.LeakyReLU: layer_rules.leaky_relu,
     **dict.fromkeys(SMOOTH, layer_rules.smooth_module),
     nn.Identity: signals.same,
     **dict.fromkeys((nn.Dropout, nn.Dropout1d, nn.Dropout2d, nn.Dropout3d, nn.AlphaDropout), signals.dropout),
-    nn.Flatten: signals.reshape,
-    nn.Unflatten: signals.reshape,
-    nn.AdaptiveAvgPool1d: signals.adaptive_pool,
-    nn.AdaptiveAvgPool2d: signals.adaptive_pool,
-    nn.AvgPool1d: signals.average_pool,
-    nn.AvgPool2d: signals.average_pool,
+    **dict.fromkeys((nn.Flatten, nn.Unflatten), signals.reshape),
+    **dict.fromkeys((nn.AdaptiveAvgPool1d, nn.AdaptiveAvgPool2d), signals.adaptive_pool),
+    **dict.fromkeys((nn.AvgPool1d, nn.AvgPool2d), signals.average_pool),
 }
 FUNCTIONS: dict[str, Rule] = {
     "relu": layer_rules.relu,
@@ -68,7 +61,6 @@ CURES = {
     "softmax": "Predict for the network up to its logits.",
 }
 """By a part of a type's or a function's name; the last that is found counts."""
-INPUTS_WANTED = "Pass inputs=a batch of examples, or inputs=the shape of one, such as (3, 32, 32)."
 
 
 @dataclass(frozen=True)
@@ -79,8 +71,7 @@ class Reading:
         stages: Its layers, with σ_w² = fan_in · mean(w²), σ_b² = mean(b²) and γ = √mean(γ²) of its own parameters;
             frozen ones have no term.
         outputs: C.
-        input_moments: Of the given inputs, as a matrix of examples for dense networks and of positions for
-            convolutional ones; without inputs, those of independent normalised ones.
+        input_moments: Of the given inputs, or of independent normalised ones.
         notes: Where theory and network do not agree.
     """
 
@@ -94,9 +85,7 @@ def read(module: nn.Module, inputs: Tensor | Sequence[int] | None = None) -> Rea
     """Read the layers of a network, their order and variances, from the module itself.
 
     The module is run once on two examples, and the calls it makes are read. A forward pass that depends on its data is
-    read on the path that it takes with these. Understood are linear layers, 1d and 2d convolutions, batch, layer and
-    RMS norms, activations, flattening, average pooling, and sums of two paths through the network, written as modules
-    or as functions. Nothing of the module is changed.
+    read on the path that it takes with these. Nothing of the module is changed.
 
     Args:
         module: The network.
@@ -110,13 +99,6 @@ def read(module: nn.Module, inputs: Tensor | Sequence[int] | None = None) -> Rea
         Unsupported: A part of the network has no rule, which the message names; or inputs are needed.
         InvalidProblem: The network has no weights, or they have no values yet.
         NonFinite: Inputs or weights hold NaN or inf.
-
-    Example:
-        >>> layer = nn.Linear(4, 3, bias=False)
-        >>> _ = nn.init.constant_(layer.weight, 0.5)
-        >>> reading = read(nn.Sequential(layer, nn.ReLU(), nn.Linear(3, 2)))
-        >>> float(reading.stages[0].sigma_w2), reading.outputs, reading.notes
-        (1.0, 2, ('0: its weights have a mean of 0.5, which is taken as 0',))
     """
     module = unwrapped(module)
     if isinstance(module, tuple(MODULES)):
@@ -128,17 +110,15 @@ def read(module: nn.Module, inputs: Tensor | Sequence[int] | None = None) -> Rea
     walk = _Walk(recording)
     if recording.error is not None:
         shape = tuple(recording.inputs[0].shape[1:])
-        what = f"made-up inputs of shape {shape}" if inputs is None else f"inputs of shape {shape}"
-        cure = f" {INPUTS_WANTED}" if inputs is None else ""
-        raise Unsupported(f"{what}: {recording.error}{cure}") from recording.error
-    signal = walk.end(recording)
-    start = _input_moments(signal.stages, recording.inputs[0].shape, inputs)
-    notes = walk.notes()
+        if inputs is not None:
+            raise Unsupported(f"inputs of shape {shape}: {recording.error}") from recording.error
+        cure = "Pass inputs=a batch of examples, or inputs=the shape of one, such as (3, 32, 32)."
+        raise Unsupported(f"made-up inputs of shape {shape}: {recording.error} {cure}") from recording.error
+    stages, notes = walk.end(recording).stages, walk.notes()
+    start = input_moments(stages, inputs[:MOST_EXAMPLES] if isinstance(inputs, Tensor) else inputs)
     if isinstance(inputs, Tensor) and len(inputs) > MOST_EXAMPLES:
         notes.append(f"of {len(inputs)} inputs the first {MOST_EXAMPLES} count")
-    last: Any = module.get_submodule([stage for stage in every(signal.stages) if isinstance(stage, Affine)][-1].name)
-    outputs = int(last.weight.shape[0])
-    return Reading(with_means(signal.stages, start), outputs, start, tuple(notes))
+    return Reading(with_means(stages, start), recording.outputs[0].shape[1], start, tuple(notes))
 
 
 # the recording
@@ -271,18 +251,3 @@ def _rule_of(step: Step) -> Rule:
     if rule is None:
         raise step.refused(cure=[CURE, *(cure for part, cure in CURES.items() if part in step.kind.lower())][-1])
     return rule
-
-
-# its inputs
-
-
-def _input_moments(stages: Sequence[Stage], shape: torch.Size, inputs: Any) -> Kernel:
-    windows = [stage for stage in every(stages) if isinstance(stage, (Convolution, AveragePool))]
-    if isinstance(inputs, Tensor):
-        batch = inputs[:MOST_EXAMPLES].detach().double().cpu()
-        if not windows:
-            return Gram.of(batch)
-        return Moments.of(batch if batch.dim() == 4 else batch.unsqueeze(2))
-    if any(any(stage.window.padding) or isinstance(stage, AveragePool) for stage in windows):
-        return Moments.independent(math.prod(shape[2:]))
-    return Moments.independent()

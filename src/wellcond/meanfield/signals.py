@@ -10,12 +10,13 @@ from typing import Any, Literal
 import torch
 
 from wellcond.errors import Unsupported
-from wellcond.meanfield.feature_maps import AveragePool, Flatten, GlobalPool, Window
+from wellcond.meanfield.feature_maps import AveragePool, Flatten, GlobalPool, Window, two
 from wellcond.meanfield.gaussian import Activation, PiecewiseLinear
 from wellcond.meanfield.moments import float64
 from wellcond.meanfield.stages import Affine, Nonlinearity, Residual, Scaling, Stage, every
 from wellcond.network.recording import Call, Value
 
+Units = Literal["gaussian", "activated", "other"]
 LINEAR = PiecewiseLinear(1.0)
 SPELLINGS = {
     "iadd": "add", "imul": "mul", "multiply": "mul", "itruediv": "div", "truediv": "div", "true_divide": "div",
@@ -82,12 +83,6 @@ def refusal(name: str, what: str, why: str, cure: str = CURE) -> Unsupported:
     return Unsupported(f"layer {name!r} is {what}: {why}. {cure}")
 
 
-def two(values: Any, fill: int = 1) -> tuple[int, int]:
-    """An option along height and width; a layer of sequences has no height, for which `fill` stands."""
-    first, second = (values, values) if isinstance(values, int) else (fill, fill, *values)[-2:]
-    return first, second
-
-
 @dataclass(frozen=True)
 class Signal:
     """A value in the forward pass that depends on the network's input.
@@ -101,19 +96,11 @@ class Signal:
 
     stages: tuple[Stage, ...] = ()
     size: tuple[int, int] | None = None
-    units: Literal["gaussian", "activated", "other"] = "other"
+    units: Units = "other"
 
-    def affine(self, stage: Affine, size: tuple[int, int] | None = None) -> Signal:
-        """After weights."""
-        return Signal((*self.stages, stage), size, "gaussian")
-
-    def moved(self, stage: Stage, size: tuple[int, int] | None) -> Signal:
-        """After something linear without weights: a pooling, a factor."""
-        return replace(self, stages=(*self.stages, stage), size=size)
-
-    def normed(self, stage: Nonlinearity) -> Signal:
-        """After a norm."""
-        return replace(self, stages=(*self.stages, stage), units="gaussian" if self.units == "gaussian" else "other")
+    def then(self, stage: Stage, size: tuple[int, int] | None, units: Units | None = None) -> Signal:
+        """After one more stage; what is linear and has no weights leaves the units as they are."""
+        return Signal((*self.stages, stage), size, units or self.units)
 
     def activated(self, name: str, activation: Activation) -> Signal:
         """After an activation, which joins a norm directly before it: their derivatives are not independent."""
@@ -122,7 +109,7 @@ class Signal:
             return replace(self, stages=(*self.stages[:-1], replace(last, activation=activation)), units="activated")
         # the mean of a sum is known only when all stages are: `with_means` fills it in
         stage = Nonlinearity(name, activation, mean=float64(0.0) if self.units == "other" else None)
-        return replace(self, stages=(*self.stages, stage), units="activated")
+        return self.then(stage, self.size, "activated")
 
     def plus(self, other: Signal, step: Step) -> Signal:
         """The sum of two paths from where they parted."""
@@ -137,7 +124,7 @@ class Signal:
             raise step.refused("its two parts use the same layer")
         if first.units != "gaussian" or not _has_weights(branch):
             raise step.refused("neither of its parts ends in weights of its own, so they are correlated")
-        units: Literal["gaussian", "other"] = "gaussian" if second.units == "gaussian" else "other"
+        units: Units = "gaussian" if second.units == "gaussian" else "other"
         return Signal((*self.stages[:parted], Residual(branch, shortcut)), self.size, units)
 
 
@@ -172,7 +159,7 @@ def reshape(step: Step, x: Signal) -> Signal:
     if x.size is None or step.output == step.shape:
         return x
     if len(step.output) == 2 and step.output[0] == step.shape[0]:
-        return x.moved(Flatten(), None)
+        return x.then(Flatten(), None)
     raise step.refused(f"it takes {tuple(step.shape)} to {tuple(step.output)}", "Flatten to (N, features).")
 
 
@@ -180,11 +167,11 @@ def adaptive_pool(step: Step, x: Signal) -> Signal:
     """The mean over all positions, or over windows of them."""
     (h, w), (new_h, new_w) = step.sizes
     if (new_h, new_w) == (1, 1):
-        return x.moved(GlobalPool(h * w), None)
+        return x.then(GlobalPool(h * w), None)
     if h % new_h or w % new_w:
         raise step.refused(f"its windows differ: {h}×{w} positions become {new_h}×{new_w}")
     window = (h // new_h, w // new_w)
-    return x.moved(AveragePool(Window((h, w), window, window)), (new_h, new_w))
+    return x.then(AveragePool(Window((h, w), window, window)), (new_h, new_w))
 
 
 def mean(step: Step, x: Signal) -> Signal:
@@ -193,7 +180,7 @@ def mean(step: Step, x: Signal) -> Signal:
     axes = {axis % rank for axis in ([dims] if isinstance(dims, int) else dims or [])}
     if x.size is None or axes != set(range(2, rank)):
         raise step.refused("it averages over something other than the positions of a feature map")
-    return x.moved(GlobalPool(math.prod(x.size)), None)
+    return x.then(GlobalPool(math.prod(x.size)), None)
 
 
 def average_pool(step: Step, x: Signal) -> Signal:
@@ -203,7 +190,7 @@ def average_pool(step: Step, x: Signal) -> Signal:
         raise step.refused("windows at the border have another divisor", "Leave its options at their defaults.")
     before, after = step.sizes
     window = Window(before, two(pool.kernel_size), two(pool.stride), two(pool.padding, 0))
-    return x.moved(AveragePool(window), after)
+    return x.then(AveragePool(window), after)
 
 
 def strided(step: Step, x: Signal) -> Signal:
@@ -217,7 +204,7 @@ def strided(step: Step, x: Signal) -> Signal:
     if set(steps) == {1}:
         return x
     before, after = step.sizes
-    return x.moved(AveragePool(Window(before, (1, 1), two(steps[2:]))), after)
+    return x.then(AveragePool(Window(before, (1, 1), two(steps[2:]))), after)
 
 
 def pad(step: Step, x: Signal) -> Signal:
@@ -229,7 +216,7 @@ def pad(step: Step, x: Signal) -> Signal:
         raise step.refused("it pads with something other than channels of zeros")
     share = step.shape[1] / step.output[1]
     step.remarks.append("appended channels of zeros count as a part of all channels alike")
-    return x.moved(Scaling(float64(share), share), x.size)
+    return x.then(Scaling(float64(share), share), x.size)
 
 
 def scaled(step: Step, x: Signal) -> Signal:
@@ -238,4 +225,4 @@ def scaled(step: Step, x: Signal) -> Signal:
     if not isinstance(factor, (int, float)):
         raise step.refused("it multiplies signals, or by a parameter")
     factor = 1 / factor if step.kind == "div" else float(factor)
-    return x.moved(Scaling(float64(factor**2), factor), x.size)
+    return x.then(Scaling(float64(factor**2), factor), x.size)

@@ -79,9 +79,8 @@ class Nonlinearity(Stage):
         gamma: γ; None without a norm.
         trains_affine: Whether γ and β count among the parameters.
         positions: Of the feature map that the norm sees; 1 for a vector.
-        mean: Of what an activation without a norm receives; None for 0, as after weights. What comes from an activation
-            has another, and so has the sum in ReLU(h + W φ(…)) of a residual network. The sum is taken as Gaussian,
-            with one mean for all examples and positions.
+        mean: Of what an activation without a norm receives; None for 0, as after weights. The sum in ReLU(h + W φ(…))
+            of a residual network has another; it is taken as Gaussian, with one mean for all examples and positions.
     """
 
     name: str
