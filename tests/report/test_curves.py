@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import math
 import re
-import sys
 from types import SimpleNamespace
 from typing import Any
 
@@ -13,7 +12,6 @@ import torch
 from subjects import AWKWARD, AWKWARD_NAME, SOUND, column, drawn, legend, losses
 
 import wellcond as wc
-from wellcond.errors import MissingExtra
 from wellcond.layerwise.activations import activations
 from wellcond.report.activations import covariate_shift_figure, histograms_figure, moment_changes_figure
 from wellcond.report.curves import layers_figure, training_figure
@@ -56,12 +54,6 @@ def test_training_is_the_mean_of_its_repetitions_and_ends_where_one_diverged() -
     assert drawn(axes) == {"sgd": ([1, 2], [3.0, 3.0]), "bnp": ([1, 2, 3], [3.0, 1.0, 0.5])}
     assert [list(line.get_xdata()) for line in axes.get_lines() if line.get_marker() == "x"] == [[2]]
     assert (axes.get_yscale(), axes.get_ylabel()) == ("log", "mean of 5 steps")
-
-
-def test_without_matplotlib_the_error_says_what_to_install(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setitem(sys.modules, "matplotlib.figure", None)
-    with pytest.raises(MissingExtra, match=r'pip install "wellcond\[plots\]"'):
-        layers_figure({"": SOUND.rows()})
 
 
 MODEL = torch.nn.Sequential(torch.nn.Linear(1, 2), torch.nn.Linear(2, 1))
