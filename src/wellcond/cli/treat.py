@@ -6,12 +6,12 @@ import warnings
 from typing import Annotated, Any
 
 import typer
-from rich import box
 from rich.console import Console
 from rich.table import Table
 from rich.text import Text
 
 from wellcond.cli.output import AsJson, Out, Output, Target, as_usage_errors
+from wellcond.report.terminal import new_table
 from wellcond.verify.treat import LEARNING_RATES, REMEDIES, check_settings
 from wellcond.verify.treat import treat as compare
 from wellcond.verify.treatment import Arm, Treatment
@@ -101,7 +101,7 @@ def _show(treatment: Treatment, messages: list[str], console: Console) -> None:
 
 def _table(treatment: Treatment) -> Table:
     """One column per arm, so that several fit a terminal; its best loss bold, what diverged red."""
-    table = Table(box=box.SIMPLE_HEAD, pad_edge=False, collapse_padding=True)
+    table = new_table()
     table.add_column("lr", style="bold", no_wrap=True)
     for name in treatment.arms:
         table.add_column(Text(name), justify="right")

@@ -36,6 +36,15 @@ def new_console(**options: Any) -> Console:
     return Console(emoji=False, markup=False, highlight=False, **options)
 
 
+def new_table(**options: Any) -> Table:
+    """A table with a line below its head, and no frame.
+
+    Args:
+        **options: Those of `rich.table.Table`.
+    """
+    return Table(box=box.SIMPLE_HEAD, pad_edge=False, collapse_padding=True, **options)
+
+
 def show(subject: Subject, console: Console) -> None:
     """Print headlines, layers, and what is missing from them."""
     rows = subject.rows()
@@ -54,7 +63,7 @@ def show_failures(subject: Subject, console: Console, network: str = "") -> None
 
 def facts_table(series: Mapping[str, Sequence[Row]]) -> Table:
     """The headlines, one column per network."""
-    table = Table(box=box.SIMPLE_HEAD, show_header=len(series) > 1, pad_edge=False, collapse_padding=True)
+    table = new_table(show_header=len(series) > 1)
     table.add_column("", style="bold", no_wrap=True)
     for name in series:
         table.add_column(Text(name), ratio=1)
@@ -69,7 +78,7 @@ def layer_table(rows: Sequence[Row], width: int) -> Table:
     columns, layers = shown_columns(pivot)
     worst = {c: c.worst_layers(layers) for c in columns}
     bars = {q: _bars(pivot.column(q)) for q in BAR_COLUMNS if width >= ROOM_FOR_BARS}
-    table = Table(box=box.SIMPLE_HEAD, pad_edge=False, collapse_padding=True)
+    table = new_table()
     table.add_column("layer", overflow="fold")  # names give way before numbers do
     for column in columns:
         table.add_column(column.title, justify="right", no_wrap=True)
