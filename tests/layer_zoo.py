@@ -10,7 +10,7 @@ import torch.nn.functional as F
 from references import categorical
 from torch import Tensor, nn
 from torch.utils.checkpoint import checkpoint
-from zoo import CLASSES, Case, Mean, Recurrent, integers, normal, seeded
+from zoo import CLASSES, Case, Mean, Recurrent, Written, integers, normal, seeded
 
 CONVOLUTIONS: dict[str, tuple[Callable[[], nn.Module], tuple[int, ...]]] = {
     "conv1d": (lambda: nn.Conv1d(2, 3, 3, stride=2, padding=1), (2, 6)),
@@ -51,15 +51,13 @@ class Sandwich(nn.Module):
         return self.after(self.layer(self.before(x)))
 
 
-class TiedFunctionally(nn.Module):
+def tied_functionally() -> nn.Module:
     """The embedding's weight is the head's too, without a module for it, as small language models write it."""
-
-    def __init__(self) -> None:
-        super().__init__()
-        self.embed, self.fc = nn.Embedding(CLASSES, 4), nn.Linear(4, 4)
-
-    def forward(self, tokens: Tensor) -> Tensor:
-        return self.fc(self.embed(tokens)).tanh().mean(1) @ self.embed.weight.T
+    return Written(
+        lambda m, tokens: m.fc(m.embed(tokens)).tanh().mean(1) @ m.embed.weight.T,
+        embed=nn.Embedding(CLASSES, 4),
+        fc=nn.Linear(4, 4),
+    )
 
 
 class TiedModules(nn.Module):
@@ -72,13 +70,8 @@ class TiedModules(nn.Module):
         return self.head(self.fc(self.embed(tokens)).tanh().mean(1))
 
 
-class CalledTwice(nn.Module):
-    def __init__(self) -> None:
-        super().__init__()
-        self.fc, self.head = nn.Linear(4, 4), nn.Linear(4, CLASSES)
-
-    def forward(self, x: Tensor) -> Tensor:
-        return self.head(self.fc(self.fc(x).tanh()).tanh())
+def called_twice() -> nn.Module:
+    return Written(lambda m, x: m.head(m.fc(m.fc(x).tanh()).tanh()), fc=nn.Linear(4, 4), head=nn.Linear(4, CLASSES))
 
 
 class Standardised(nn.Conv2d):
@@ -88,15 +81,13 @@ class Standardised(nn.Conv2d):
         return F.conv2d(x, self.weight - self.weight.mean((1, 2, 3), keepdim=True), self.bias)
 
 
-class TimeFirst(nn.Module):
+def time_first() -> nn.Module:
     """(T, N, d) inside, with T equal to N."""
-
-    def __init__(self) -> None:
-        super().__init__()
-        self.fc, self.head = nn.Linear(2, 3), nn.Linear(3, CLASSES)
-
-    def forward(self, x: Tensor) -> Tensor:
-        return self.head(self.fc(x.transpose(0, 1)).tanh().transpose(0, 1).mean(1))
+    return Written(
+        lambda m, x: m.head(m.fc(x.transpose(0, 1)).tanh().transpose(0, 1).mean(1)),
+        fc=nn.Linear(2, 3),
+        head=nn.Linear(3, CLASSES),
+    )
 
 
 class OwnParameter(nn.Module):
@@ -160,8 +151,8 @@ LAYERS: dict[str, Callable[[], Case]] = {
     "embedding_padding": lambda: classified(with_embedding(padding_idx=0), TOKENS),
     "embedding_sparse": lambda: classified(with_embedding(sparse=True), TOKENS),
     "tied_modules": lambda: classified(TiedModules, integers(CLASSES, EXAMPLES, 3)),
-    "tied_functionally": lambda: classified(TiedFunctionally, integers(CLASSES, EXAMPLES, 3)),
-    "called_twice": lambda: classified(CalledTwice, normal(EXAMPLES, 4)),
+    "tied_functionally": lambda: classified(tied_functionally, integers(CLASSES, EXAMPLES, 3)),
+    "called_twice": lambda: classified(called_twice, normal(EXAMPLES, 4)),
     "overridden_forward": lambda: classified(
         lambda: Sandwich(Standardised(2, 2, 2), (2, 3, 3)), normal(EXAMPLES, 2, 3, 3)
     ),
@@ -176,7 +167,7 @@ LAYERS: dict[str, Callable[[], Case]] = {
     ),
     "gru": lambda: classified(lambda: Recurrent(nn.GRU), normal(EXAMPLES, 3, 2)),
     "rnn": lambda: classified(lambda: Recurrent(nn.RNN), normal(EXAMPLES, 3, 2)),
-    "time_first": lambda: classified(TimeFirst, normal(EXAMPLES, EXAMPLES, 2)),
+    "time_first": lambda: classified(time_first, normal(EXAMPLES, EXAMPLES, 2)),
     "own_parameter": lambda: classified(OwnParameter, normal(EXAMPLES, 4)),
     "checkpointed": lambda: classified(Checkpointed, normal(EXAMPLES, 4)),
     "coupled_by_hand": lambda: classified(CoupledByHand, normal(EXAMPLES, 4)),

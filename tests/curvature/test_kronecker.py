@@ -13,7 +13,7 @@ from loss_zoo import LOSSES
 from references import assert_same, dense_fisher, gaussian
 from torch import Tensor, nn
 from torch.nn.utils.rnn import pack_padded_sequence
-from zoo import ARCHITECTURES, CLASSES, Case, classifier, integers, normal, seeded, split
+from zoo import ARCHITECTURES, CLASSES, Case, Written, classifier, integers, normal, seeded, split
 
 import wellcond as wc
 from wellcond.errors import InvalidProblem
@@ -225,17 +225,13 @@ def test_a_packed_sequence_counts_its_real_steps() -> None:
 
 
 def test_keyword_arguments_reach_the_layer_as_its_input() -> None:
-    class Keyword(nn.Module):
-        def __init__(self) -> None:
-            super().__init__()
-            self.attention, self.head = nn.MultiheadAttention(4, 2, batch_first=True), nn.Linear(4, CLASSES)
-
-        def forward(self, x: Tensor) -> Tensor:
-            mixed, _ = self.attention(key=2 * x, value=3 * x, query=x)
-            return self.head(input=mixed.mean(1))
-
+    model = lambda: Written(  # noqa: E731
+        lambda m, x: m.head(input=m.attention(key=2 * x, value=3 * x, query=x)[0].mean(1)),
+        attention=nn.MultiheadAttention(4, 2, batch_first=True),
+        head=nn.Linear(4, CLASSES),
+    )
     x = normal(3, 2, 4)
-    factors = wc.kronecker_factors(wc.Problem(seeded(Keyword), nn.CrossEntropyLoss(), (x, integers(3, 3))))
+    factors = wc.kronecker_factors(wc.Problem(seeded(model), nn.CrossEntropyLoss(), (x, integers(3, 3))))
     assert_same(factors["attention"].x.mean, row_moment(x))
 
 

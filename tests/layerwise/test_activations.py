@@ -11,7 +11,7 @@ import torch
 from references import in_state
 from torch import Tensor, nn
 from torch.nn.utils.rnn import pack_sequence
-from zoo import ARCHITECTURES, CLASSES, Mean, integers, normal, seeded, split
+from zoo import ARCHITECTURES, CLASSES, Mean, Written, integers, normal, seeded, split
 
 import wellcond as wc
 from wellcond.errors import InvalidProblem, UnknownLayer
@@ -302,20 +302,12 @@ def test_units_of_what_is_called_a_norm_are_channels(layer: nn.Module) -> None:
     assert found.mean.numpy() == pytest.approx(values.mean(1), rel=TOLERANCE, abs=TOLERANCE)
 
 
-class Grows(nn.Module):
-    def __init__(self) -> None:
-        super().__init__()
-        self.inner = nn.Identity()
-        self.scale = nn.Parameter(torch.ones(()))
-
-    def forward(self, x: Tensor) -> Tensor:
-        return self.inner(x * self.scale).mean(1)
-
-
 def test_units_that_change_in_number_are_refused() -> None:
+    scale = nn.Parameter(torch.ones(()))
+    model = Written(lambda m, x: m.inner(x * m.scale).mean(1), inner=nn.Identity(), scale=scale)
     batches = [(torch.ones(2, 3), torch.ones(2)), (torch.ones(2, 4), torch.ones(2))]
     with pytest.raises(InvalidProblem, match="'inner' gave 3 units and then 4"):
-        activations(wc.Problem(Grows(), nn.MSELoss(), batches), ["inner"])
+        activations(wc.Problem(model, nn.MSELoss(), batches), ["inner"])
 
 
 # what is not a number, and what is refused

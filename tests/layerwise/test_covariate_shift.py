@@ -24,7 +24,7 @@ from torch import Tensor, nn
 from torch.nn.utils.parametrizations import weight_norm
 from torch.optim import SGD
 from torch.utils.data import DataLoader, TensorDataset
-from zoo import CLASSES, integers, normal, seeded, split
+from zoo import CLASSES, Written, integers, normal, seeded, split
 
 import wellcond as wc
 from wellcond.errors import UnknownLayer
@@ -164,38 +164,21 @@ def test_containers_lists_tied_parametrized_frozen_and_unused_layers() -> None:
         found["frozen"]
 
 
-class Idle(nn.Module):
-    """Holds attention that it never calls."""
-
-    def __init__(self) -> None:
-        super().__init__()
-        self.idle, self.head = nn.MultiheadAttention(4, 2), nn.Linear(4, CLASSES)
-
-    def forward(self, x: Tensor) -> Tensor:
-        return self.head(x)
-
-
 def test_attention_that_is_never_called_is_one_layer_too() -> None:
-    problem = wc.Problem(model := seeded(Idle), nn.CrossEntropyLoss(), BATCH)
+    model = seeded(
+        lambda: Written(lambda m, x: m.head(x), idle=nn.MultiheadAttention(4, 2), head=nn.Linear(4, CLASSES))
+    )
+    problem = wc.Problem(model, nn.CrossEntropyLoss(), BATCH)
     found = covariate_shift(problem, SGD(model.parameters(), lr=0.1))
     assert list(found) == ["head", "idle"]
     assert found["idle.out_proj.weight"].difference == 0.0
 
 
-class Detached(nn.Module):
-    """Its first layer is used, but no gradient reaches it."""
-
-    def __init__(self) -> None:
-        super().__init__()
-        self.first, self.second = nn.Linear(4, 4), nn.Linear(4, CLASSES)
-
-    def forward(self, x: Tensor) -> Tensor:
-        return self.second(self.first(x).detach())
-
-
 def test_a_layer_without_a_gradient_does_not_move_though_there_is_weight_decay() -> None:
     """Its gradient is None, as in training, and not zero, of which an optimizer would make a step."""
-    problem = wc.Problem(model := seeded(Detached), nn.CrossEntropyLoss(), BATCH)
+    forward = lambda m, x: m.second(m.first(x).detach())  # noqa: E731
+    model = seeded(lambda: Written(forward, first=nn.Linear(4, 4), second=nn.Linear(4, CLASSES)))
+    problem = wc.Problem(model, nn.CrossEntropyLoss(), BATCH)
     found = covariate_shift(problem, SGD(model.parameters(), lr=0.1, weight_decay=1.0))
     assert found["first"].note == "no gradient reaches it; its gradient is zero"
     assert (found["second"].difference, found["second"].cosine, found.cost.u) == (0.0, 1.0, 1)

@@ -11,8 +11,8 @@ import torch
 from layer_references import gradient_moment, input_moment, layer_gradients, row_moment
 from layer_zoo import LAYERS
 from references import assert_same, dense_fisher
-from torch import Tensor, nn
-from zoo import ARCHITECTURES, Case, classifier, integers, mlp, normal, seeded, split
+from torch import nn
+from zoo import ARCHITECTURES, Case, Written, classifier, integers, mlp, normal, seeded, split
 
 import wellcond as wc
 from wellcond.errors import NonFinite, UnknownLayer
@@ -161,11 +161,8 @@ def test_rows_hold_every_number_of_the_table() -> None:
 
 
 def test_an_infinite_gradient_names_the_layer() -> None:
-    class Root(nn.Module):
-        def forward(self, x: Tensor) -> Tensor:
-            return x.clamp_min(0).sqrt()
-
-    model: Any = seeded(lambda: nn.Sequential(nn.Linear(4, 3), Root()))
+    root = Written(lambda _m, x: x.clamp_min(0).sqrt())
+    model: Any = seeded(lambda: nn.Sequential(nn.Linear(4, 3), root))
     model[0].weight.data.zero_()
     model[0].bias.data.zero_()
     with pytest.raises(NonFinite, match="layer '0'"):

@@ -10,7 +10,7 @@ import torch.nn.functional as F
 from references import in_state
 from torch import Tensor, nn
 from torch.utils.data import DataLoader, TensorDataset
-from zoo import ARCHITECTURES, Case, classifier, normal, split
+from zoo import ARCHITECTURES, Case, Written, classifier, normal, split
 
 import wellcond as wc
 from wellcond.errors import NonFinite, UnknownLayer
@@ -28,19 +28,12 @@ RELUS: dict[str, Any] = {
 }
 
 
-class OneHidden(nn.Module):
-    """Six units, of which biases make the first dead and the second never off."""
-
-    def __init__(self, relu: Any) -> None:
-        super().__init__()
-        self.fc, self.head, self.relu = nn.Linear(4, 6), nn.Linear(6, 3), relu
-
-    def forward(self, x: Tensor) -> Tensor:
-        return self.head(self.relu(self.fc(x)))
-
-
 def one_hidden(relu: Any, examples: int = 8) -> Case:
-    case = classifier(lambda: OneHidden(relu), normal(examples, 4), examples)
+    """Six units, of which biases make the first dead and the second never off."""
+    model = lambda: Written(  # noqa: E731
+        lambda m, x: m.head(m.relu(m.fc(x))), fc=nn.Linear(4, 6), head=nn.Linear(6, 3), relu=relu
+    )
+    case = classifier(model, normal(examples, 4), examples)
     case.model.fc.bias.data[0], case.model.fc.bias.data[1] = -100.0, 100.0
     return case
 
@@ -106,16 +99,11 @@ def test_tokens_are_positions_of_a_linear_layers_units() -> None:
 
 
 def test_a_second_relu_behind_the_same_layer_has_its_own_entry() -> None:
-    class Two(nn.Module):
-        def __init__(self) -> None:
-            super().__init__()
-            self.fc = nn.Linear(4, 3)
+    def forward(m: Any, x: Tensor) -> Tensor:
+        h = m.fc(F.relu(x))
+        return F.relu(h) - F.relu(-h)
 
-        def forward(self, x: Tensor) -> Tensor:
-            h = self.fc(F.relu(x))
-            return F.relu(h) - F.relu(-h)
-
-    case = classifier(Two, normal(5, 4), 5)
+    case = classifier(lambda: Written(forward, fc=nn.Linear(4, 3)), normal(5, 4), 5)
     found = wc.neurons(case.problem(batches=split(case.batch, [3, 2])))
     h = case.model.fc(case.batch[0].clamp_min(0)).detach()
     assert list(found) == ["input", "fc", "fc[1]"]

@@ -13,7 +13,7 @@ from layer_zoo import LAYERS
 from references import assert_same, categorical, dense_ggn, dense_hessian
 from torch import Tensor, nn
 from torch.utils.checkpoint import checkpoint
-from zoo import ARCHITECTURES, CLASSES, Case, integers, normal, seeded
+from zoo import ARCHITECTURES, CLASSES, Case, Written, integers, normal, seeded
 
 import wellcond as wc
 from wellcond.errors import InvalidProblem
@@ -149,40 +149,25 @@ def test_tied_weights_are_one_set_of_parameters() -> None:
 # given
 
 
-class Several(nn.Module):
-    """Two inputs, by position or by name."""
-
-    def __init__(self) -> None:
-        super().__init__()
-        self.fc1, self.fc2 = nn.Linear(4, CLASSES), nn.Linear(2, CLASSES)
-
-    def forward(self, image: Tensor, extra: Tensor) -> Tensor:
-        return self.fc1(image).tanh() * self.fc2(extra).tanh()
-
-
 @pytest.mark.parametrize("kind", ["tuple", "list", "dict", "mapping"])
 def test_several_inputs_go_into_a_tuple_or_a_dict(kind: str) -> None:
     image, extra, targets = normal(5, 4), normal(5, 2), integers(CLASSES, 5)
     named = {"image": image, "extra": extra}
     inputs = {"tuple": (image, extra), "list": [image, extra], "dict": named, "mapping": UserDict(named)}[kind]
-    model = seeded(Several)
+    model = seeded(
+        lambda: Written(
+            lambda m, image, extra: m.fc1(image).tanh() * m.fc2(extra).tanh(),
+            fc1=nn.Linear(4, CLASSES),
+            fc2=nn.Linear(2, CLASSES),
+        )
+    )
     found = wc.Hessian(wc.Problem(model, nn.CrossEntropyLoss(), [(inputs, targets)])).dense()
     assert_same(found, dense_hessian(model, nn.CrossEntropyLoss(), (named, targets)))
 
 
-class Pair(nn.Module):
-    """Returns a tuple, as networks with two heads do."""
-
-    def __init__(self) -> None:
-        super().__init__()
-        self.fc1, self.fc2 = nn.Linear(4, 2), nn.Linear(4, 3)
-
-    def forward(self, x: Tensor) -> tuple[Tensor, Tensor]:
-        return self.fc1(x).tanh(), self.fc2(x).tanh()
-
-
 def test_a_model_with_several_outputs_has_a_hessian_but_no_ggn() -> None:
-    model = seeded(Pair)
+    heads = lambda m, x: (m.fc1(x).tanh(), m.fc2(x).tanh())  # noqa: E731
+    model = seeded(lambda: Written(heads, fc1=nn.Linear(4, 2), fc2=nn.Linear(4, 3)))
     batch = (normal(5, 4), (normal(5, 2), integers(3, 5)))
     loss = lambda f, y: F.mse_loss(f[0], y[0]) + F.cross_entropy(f[1], y[1])  # noqa: E731
     problem = wc.Problem(model, loss, [batch])

@@ -14,7 +14,7 @@ from measuring import BATCH, loader, measure
 from references import assert_same, dense_hessian
 from torch import Tensor, nn
 from torch.utils.data import DataLoader, Dataset
-from zoo import ARCHITECTURES, mlp, normal, seeded
+from zoo import ARCHITECTURES, Written, mlp, normal, seeded
 
 import wellcond as wc
 from wellcond.errors import NotDeterministic
@@ -37,13 +37,10 @@ class Augmented(Dataset[Any]):
         return x + noise[self.source](), BATCH[1][index]
 
 
-class FunctionalDropout(nn.Module):
-    def __init__(self) -> None:
-        super().__init__()
-        self.fc1, self.fc2 = nn.Linear(4, 5), nn.Linear(5, 3)
-
-    def forward(self, x: Tensor) -> Tensor:
-        return self.fc2(F.dropout(self.fc1(x), 0.5))  # training=True is the default
+def functional_dropout() -> nn.Module:
+    """`training=True` is the default."""
+    forward = lambda m, x: m.fc2(F.dropout(m.fc1(x), 0.5))  # noqa: E731
+    return seeded(lambda: Written(forward, fc1=nn.Linear(4, 5), fc2=nn.Linear(5, 3)))
 
 
 OTHER_DATA = "other data on its second pass, first in batch 0: a random aug"
@@ -54,7 +51,7 @@ MOVING: dict[str, tuple[Any, Any, str]] = {
         for source in ("torch", "numpy", "python", "flip")
     },
     "dropout": (
-        lambda: seeded(FunctionalDropout), BATCH,
+        functional_dropout, BATCH,
         r"layer 'fc2', or the code just before it, draws random numbers.*training=True",
     ),
 }  # fmt: skip
@@ -93,12 +90,7 @@ def test_dropout_with_a_seed_keeps_its_masks() -> None:
     with torch.random.fork_rng():
         torch.manual_seed(3)
         mask = F.dropout(torch.ones(6, 5, dtype=torch.float64), 0.5)
-
-    class Masked(nn.Module):
-        def forward(self, x: Tensor) -> Tensor:
-            return x * mask
-
-    masked = nn.Sequential(case.model[0], Masked(), case.model[2], case.model[3])
+    masked = nn.Sequential(case.model[0], Written(lambda _m, x: x * mask), case.model[2], case.model[3])
     assert_same(first, dense_hessian(masked, case.loss, case.batch))
     operator = wc.Hessian(case.problem(batches=loader(), dropout=3))  # and the same in every product over batches
     assert_same(operator.dense(), operator.dense(), 1e-15)

@@ -15,7 +15,7 @@ from measuring import BATCH, loader, measure
 from references import assert_same, dense_hessian
 from torch import Tensor, nn
 from torch.utils.data import DataLoader, IterableDataset
-from zoo import ARCHITECTURES, Transformer, flattened_cross_entropy, integers, mlp, normal, seeded
+from zoo import ARCHITECTURES, Transformer, Written, flattened_cross_entropy, integers, mlp, normal, seeded
 
 import wellcond as wc
 from wellcond.errors import InvalidProblem, NonFinite, UnknownLayer
@@ -178,18 +178,9 @@ def test_a_frozen_layer_is_named_as_frozen() -> None:
 # numbers that are not
 
 
-class Logarithm(nn.Module):
-    def forward(self, x: Tensor) -> Tensor:
-        return x.log()
-
-
-class Functional(nn.Module):
-    def __init__(self, at_the_end: bool) -> None:
-        super().__init__()
-        self.fc1, self.fc2, self.at_the_end = nn.Linear(4, 3), nn.Linear(3, 3), at_the_end
-
-    def forward(self, x: Tensor) -> Tensor:
-        return self.fc2(self.fc1(x)).log() if self.at_the_end else self.fc2(self.fc1(x).log())
+def logarithm(at_the_end: bool) -> nn.Module:
+    forward = (lambda m, x: m.fc2(m.fc1(x)).log()) if at_the_end else (lambda m, x: m.fc2(m.fc1(x).log()))
+    return seeded(lambda: Written(forward, fc1=nn.Linear(4, 3), fc2=nn.Linear(3, 3)))
 
 
 def spoiled(tensor: Tensor, place: tuple[int, ...], value: float) -> Tensor:
@@ -213,11 +204,12 @@ NOT_FINITE: dict[str, tuple[dict[str, Any], str]] = {
         "parameter '2.bias' holds NaN or inf",
     ),
     "layer": (
-        {"model": seeded(lambda: nn.Sequential(nn.Linear(4, 3), Logarithm(), nn.Linear(3, 3)))}, f"layer '1'{FIRST}"
+        {"model": seeded(lambda: nn.Sequential(nn.Linear(4, 3), Written(lambda _m, x: x.log()), nn.Linear(3, 3)))},
+        f"layer '1'{FIRST}",
     ),
-    "before_a_layer": ({"model": seeded(lambda: Functional(False))}, f"the code just before layer 'fc2'{FIRST}"),
+    "before_a_layer": ({"model": logarithm(at_the_end=False)}, f"the code just before layer 'fc2'{FIRST}"),
     "after_all": (
-        {"model": seeded(lambda: Functional(True))}, f"the code after the last layer of Functional{FIRST}"
+        {"model": logarithm(at_the_end=True)}, f"the code after the last layer of Written{FIRST}"
     ),
     "all_ignored": (
         {"loss": LOSSES["ignore_index"]().loss, "batches": loader(targets=IGNORED)}, r"loss of batch 2 .*all ignored\?"

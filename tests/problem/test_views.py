@@ -8,20 +8,15 @@ import pytest
 import torch
 from references import assert_same
 from torch import Tensor, nn
-from zoo import CLASSES, integers, normal, seeded
+from zoo import CLASSES, Written, integers, normal, seeded
 
 import wellcond as wc
 
 
-class Tokens(nn.Module):
+def tokens(inplace: bool) -> nn.Module:
     """A linear layer on (N, T, d), which gives a view, and an activation over it."""
-
-    def __init__(self, inplace: bool) -> None:
-        super().__init__()
-        self.first, self.act, self.head = nn.Linear(4, 5), nn.ReLU(inplace), nn.Linear(5, CLASSES)
-
-    def forward(self, x: Tensor) -> Tensor:
-        return self.head(self.act(self.first(x))).mean(1)
+    layers = {"first": nn.Linear(4, 5), "act": nn.ReLU(inplace), "head": nn.Linear(5, CLASSES)}
+    return Written(lambda m, x: m.head(m.act(m.first(x))).mean(1), **layers)
 
 
 class Attention(nn.Module):
@@ -41,18 +36,13 @@ class Attention(nn.Module):
         return self.head(y.mean(1))
 
 
-class Recurrent(nn.Module):
+def recurrent(inplace: bool) -> nn.Module:
     """A recurrent layer with the batch first, whose output is a transposed view."""
-
-    def __init__(self, inplace: bool) -> None:
-        super().__init__()
-        self.cell, self.act, self.head = nn.GRU(4, 5, batch_first=True), nn.ReLU(inplace), nn.Linear(5, CLASSES)
-
-    def forward(self, x: Tensor) -> Tensor:
-        return self.head(self.act(self.cell(x)[0]).mean(1))
+    layers = {"cell": nn.GRU(4, 5, batch_first=True), "act": nn.ReLU(inplace), "head": nn.Linear(5, CLASSES)}
+    return Written(lambda m, x: m.head(m.act(m.cell(x)[0]).mean(1)), **layers)
 
 
-@pytest.mark.parametrize("network", [Tokens, Attention, Recurrent])
+@pytest.mark.parametrize("network", [tokens, Attention, recurrent])
 def test_conditioning_sees_the_gradient_of_a_view_that_is_written_over(network: Callable[[bool], nn.Module]) -> None:
     batch = (normal(6, 3, 4), integers(CLASSES, 6))
     models = [seeded(lambda inplace=inplace: network(inplace)) for inplace in (False, True)]
@@ -65,7 +55,7 @@ def test_conditioning_sees_the_gradient_of_a_view_that_is_written_over(network: 
 def test_bnp_preconditions_a_layer_whose_output_is_written_over() -> None:
     after = []
     for inplace in (False, True):
-        model = seeded(lambda inplace=inplace: Tokens(inplace)).train()
+        model = seeded(lambda inplace=inplace: tokens(inplace)).train()
         optimizer = torch.optim.SGD(model.parameters(), lr=0.1)
         wc.BNP(model, optimizer)
         nn.functional.cross_entropy(model(normal(6, 3, 4)), integers(CLASSES, 6)).backward()

@@ -13,7 +13,7 @@ from by_hand import Capped, capped, draws, gradient_of, loss_of
 from references import assert_same, dense_hessian, flat_parameters
 from torch import Tensor, nn
 from torch.utils.data import DataLoader, TensorDataset
-from zoo import ARCHITECTURES, CLASSES, Case, integers, normal, seeded, split
+from zoo import ARCHITECTURES, CLASSES, Case, Written, integers, normal, seeded, split
 
 import wellcond as wc
 from wellcond.errors import NonFinite, NotDeterministic
@@ -99,21 +99,11 @@ def test_the_eigenvector_is_that_of_the_largest_eigenvalue_and_points_uphill() -
 # closed forms
 
 
-class Theta(nn.Module):
-    """Parameters and nothing else."""
-
-    def __init__(self, values: Tensor) -> None:
-        super().__init__()
-        self.theta = nn.Parameter(values)
-
-    def forward(self, _inputs: Tensor) -> Tensor:
-        return self.theta.unsqueeze(0)
-
-
 def quadratic(a: Tensor, theta: Tensor) -> wc.Problem:
     """½ θᵀAθ."""
     batch = (torch.zeros(1, dtype=a.dtype), torch.zeros(1, dtype=a.dtype))
-    return wc.Problem(Theta(theta), lambda f, _y: 0.5 * (f @ a * f).sum(), batch)
+    model = Written(lambda m, _x: m.theta.unsqueeze(0), theta=nn.Parameter(theta))
+    return wc.Problem(model, lambda f, _y: 0.5 * (f @ a * f).sum(), batch)
 
 
 def symmetric(n: int) -> Tensor:
@@ -220,15 +210,10 @@ def test_tied_frozen_and_unused_layers_and_dict_inputs() -> None:
 def test_gradients_that_share_memory_are_left_alone() -> None:
     """The gradients of a + b with respect to a and to b are one tensor, expanded from one number."""
 
-    class Sum(nn.Module):
-        def __init__(self) -> None:
-            super().__init__()
-            self.a, self.b = nn.Parameter(normal(3)), nn.Parameter(normal(3, seed=1))
-
-        def forward(self, _x: Tensor) -> Tensor:
-            return (self.a + self.b).sum().reshape(1, 1)
-
-    walk = landscape(wc.Problem(Sum(), lambda f, _y: f.mean(), (torch.zeros(1), torch.zeros(1))))
+    model = Written(
+        lambda m, _x: (m.a + m.b).sum().reshape(1, 1), a=nn.Parameter(normal(3)), b=nn.Parameter(normal(3, seed=1))
+    )
+    walk = landscape(wc.Problem(model, lambda f, _y: f.mean(), (torch.zeros(1), torch.zeros(1))))
     assert walk.gradient_changes.tolist() == [0.0] * 8
     assert walk.gradient_norm == pytest.approx(math.sqrt(6), rel=1e-12)
     assert walk.beta == 0.0
@@ -275,16 +260,8 @@ def test_the_checks_of_a_loader_are_counted_once() -> None:
 
 def root(w: float) -> wc.Problem:
     """L = √w, which ends at 0: there the gradient is infinite, and beyond it the loss is NaN."""
-
-    class Root(nn.Module):
-        def __init__(self) -> None:
-            super().__init__()
-            self.w = nn.Parameter(torch.tensor([w], dtype=torch.float64))
-
-        def forward(self, x: Tensor) -> Tensor:
-            return x * self.w.sqrt()
-
-    return wc.Problem(Root(), lambda f, _y: f.mean(), (torch.ones(2, 1).double(), torch.zeros(2, 1)))
+    model = Written(lambda m, x: x * m.w.sqrt(), w=nn.Parameter(torch.tensor([w], dtype=torch.float64)))
+    return wc.Problem(model, lambda f, _y: f.mean(), (torch.ones(2, 1).double(), torch.zeros(2, 1)))
 
 
 def test_what_is_not_finite_at_a_far_step_is_recorded_and_named() -> None:
