@@ -50,9 +50,6 @@ class Conditioning:
             values: The eigenvalues, in any order.
             p: The shares for which κ_p is wanted.
             rounding: The dtype whose rounding counts as zero beside the largest eigenvalue; None for that of `values`.
-
-        Returns:
-            Magnitude, condition numbers, rank and trace.
         """
         values = values.sort().values
         largest = float(values[-1])

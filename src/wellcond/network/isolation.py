@@ -26,7 +26,7 @@ def isolated(model: nn.Module, device: torch.device, *, batch_statistics: bool, 
 
     Args:
         model: The model to measure.
-        device: Where it computes.
+        device: Its device.
         batch_statistics: Whether BatchNorm uses the statistics of each batch instead of its running ones.
         dropout: Whether dropout is on.
     """

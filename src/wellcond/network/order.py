@@ -47,9 +47,6 @@ def layers_in_order(
         started: Names of modules in the order in which they first started.
         used: Names of parameters that have a gradient.
         notes: On parameters, by name; each becomes a note on its layer.
-
-    Returns:
-        The layers.
     """
     names: dict[nn.Module, str] = {module: name for name, module in model.named_modules()}
     modules: dict[str, nn.Module] = dict(model.named_modules(remove_duplicate=False))

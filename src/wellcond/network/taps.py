@@ -33,11 +33,6 @@ def tapped(modules: Mapping[str, nn.Module], on_call: OnCall, on_gradient: OnGra
 
     Gradients come from a hook on the output *tensor*. Unlike a module's backward hook, it survives an in-place
     activation behind the layer, and a module that is called twice reports each call.
-
-    Args:
-        modules: The modules to watch, by name.
-        on_call: Called after each forward call.
-        on_gradient: Called during the backward pass.
     """
 
     def hook(name: str) -> Callable[..., None]:

@@ -20,9 +20,6 @@ def buffers_lent(params: Iterable[nn.Parameter]) -> Iterator[tuple[list[Tensor],
 
     One set of buffers serves a whole walk: write a point into them, evaluate, write the next.
 
-    Args:
-        params: The parameters.
-
     Yields:
         The parameters' own values, and the buffers, whose content is undefined at first.
     """
