@@ -11,7 +11,8 @@ import torch
 from wellcond.meanfield import Architecture
 from wellcond.meanfield.feature_maps import Convolution, Flatten, GlobalPool
 from wellcond.meanfield.gaussian import PiecewiseLinear, Smooth
-from wellcond.meanfield.stages import Affine, Nonlinearity, Residual
+from wellcond.meanfield.moments import float64
+from wellcond.meanfield.stages import Affine, Nonlinearity, Residual, Stage
 
 LINES = [
     "fc 784-1000-1000-1000-10",
@@ -30,15 +31,11 @@ def test_a_line_is_given_back(line: str) -> None:
     assert str(Architecture.parse(line)) == line
 
 
-def test_words_may_stand_in_any_order() -> None:
+def test_words_may_stand_in_any_order_and_the_defaults_are_those_of_the_source() -> None:
     one = Architecture.parse("conv 1x28x28 30-60 k3 s2 p1 10 pool vanilla tanh gamma=2")
     assert Architecture.parse("conv  1x28x28 30-60  gamma=2 10 tanh s2 vanilla pool p1 k3 ") == one
-    assert one == Architecture(
-        (1, 28, 28), (30, 60), 10, "none", "tanh", kernel=3, stride=2, padding=1, head="pool", gamma=2.0
-    )
-
-
-def test_the_defaults_are_those_of_the_source() -> None:
+    options: dict[str, Any] = {"kernel": 3, "stride": 2, "padding": 1, "head": "pool", "gamma": 2.0}
+    assert one == Architecture((1, 28, 28), (30, 60), 10, "none", "tanh", **options)
     net = Architecture.parse("fc 784-1000-10")
     assert (net.norm, net.activation, net.gamma, net.sigma_w2, net.sigma_b2) == ("batch", "relu", 1.0, 2.0, 0.5)
     assert Architecture.parse("fc 784-1000-10 bn relu") == net
@@ -97,27 +94,14 @@ def test_numbers_out_of_range_are_refused_by_name(argument: str, value: Any) -> 
 
 
 def test_the_stages_of_a_dense_network() -> None:
+    """A residual network adds from the second layer on."""
     first, nonlinearity, head = Architecture.parse("fc 7-5-3 tanh gamma=2").stages()
-    assert isinstance(first, Affine)
+    assert (first, head) == tuple(
+        Affine(name, float64(fan_in), float64(2.0), float64(0.5)) for name, fan_in in (("fc1", 7), ("head", 5))
+    )
     assert isinstance(nonlinearity, Nonlinearity)
-    assert isinstance(head, Affine)
-    assert (first.name, float(first.fan_in), head.name, float(head.fan_in)) == ("fc1", 7.0, "head", 5.0)
-    assert not first.trains_bias
     assert isinstance(nonlinearity.activation, Smooth)
-    assert (nonlinearity.norm, float(nonlinearity.gamma or 0)) == ("batch", 2.0)
-
-
-@pytest.mark.parametrize(("word", "fan_in", "kind"), [("flatten", 4 * 4 * 3, Flatten), ("pool", 4, GlobalPool)])
-def test_the_stages_of_a_convolutional_network(word: str, fan_in: int, kind: type) -> None:
-    conv, _, reduction, head = Architecture.parse(f"conv 2x10x8 4 k3 s2 10 {word}").stages("all")
-    assert isinstance(conv, Convolution)
-    assert isinstance(head, Affine)
-    assert isinstance(reduction, kind)
-    assert (float(conv.fan_in), conv.window.outputs, float(head.fan_in)) == (2 * 9, (4, 3), fan_in)
-    assert conv.trains_bias
-
-
-def test_a_residual_network_adds_from_the_second_layer_on() -> None:
+    assert (nonlinearity.norm, nonlinearity.gamma) == ("batch", 2.0)
     first, block, last, head = Architecture.parse("fc 7-5-5-3 residual").stages()
     assert isinstance(block, Residual)
     assert [type(stage) for stage in block.branch] == [Nonlinearity, Affine]
@@ -125,7 +109,16 @@ def test_a_residual_network_adds_from_the_second_layer_on() -> None:
     assert block.shortcut == ()
 
 
-def test_a_grid_is_all_of_its_networks() -> None:
+@pytest.mark.parametrize(("word", "fan_in", "reduction"), [("flatten", 48, Flatten()), ("pool", 4, GlobalPool(12))])
+def test_the_stages_of_a_convolutional_network(word: str, fan_in: int, reduction: Stage) -> None:
+    conv, _, reduced, head = Architecture.parse(f"conv 2x10x8 4 k3 s2 10 {word}").stages("all")
+    assert isinstance(conv, Convolution)
+    assert isinstance(head, Affine)
+    assert (conv.fan_in, conv.window.outputs, reduced, head.fan_in) == (2 * 9, (4, 3), reduction, fan_in)
+    assert conv.trains_bias
+
+
+def test_a_grid_is_all_of_its_networks_and_an_activation_may_be_ones_own() -> None:
     gamma, width = torch.tensor([[0.5], [1.0]]), torch.tensor([10.0, 20.0, 30.0])
     net = Architecture((4,), (width, width), 2, gamma=gamma)
     assert net.grid == (2, 3)
@@ -133,8 +126,5 @@ def test_a_grid_is_all_of_its_networks() -> None:
     assert [(n.gamma, n.hidden[0]) for n in networks] == [(g, w) for g in (0.5, 1.0) for w in (10.0, 20.0, 30.0)]
     assert str(net) == "fc 4-10…30-10…30-2 gamma=0.5…1"
     assert Architecture.parse("fc 4-10-2").grid == ()
-
-
-def test_an_activation_of_ones_own() -> None:
-    net = Architecture((4,), (8,), 2, activation=PiecewiseLinear(0.3))
-    assert str(net) == "fc 4-8-2 leaky_relu(0.3)"
+    own = Architecture((4,), (8,), 2, activation=PiecewiseLinear(0.3))
+    assert str(own) == "fc 4-8-2 leaky_relu(0.3)"

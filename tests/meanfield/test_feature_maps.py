@@ -9,6 +9,7 @@ import pytest
 import torch
 from torch import Tensor
 from torch.nn.functional import avg_pool2d, conv2d, unfold
+from wei2019_recursions import rectified_product
 from zoo import normal
 
 from wellcond.errors import TooLarge
@@ -38,10 +39,6 @@ def products(x: Tensor, y: Tensor) -> Tensor:
     return torch.outer(x.flatten(), y.flatten())
 
 
-def positions(window: Window) -> int:
-    return math.prod(window.size)
-
-
 @pytest.mark.parametrize("window", WINDOWS, ids=str)
 def test_patches_are_the_mean_products_of_what_a_kernel_sees_and_gradients_go_back_by_the_adjoint(
     window: Window,
@@ -62,17 +59,10 @@ def test_patches_are_the_mean_products_of_what_a_kernel_sees_and_gradients_go_ba
 
 
 def test_a_grid_of_fields_is_each_of_them() -> None:
-    window = WINDOWS[2]
     k = normal(2, 3, 30, 30)
-    grid = Moments(k, 2 * k)
-    for i in range(2):
-        for j in range(3):
-            one = Moments(k[i, j], 2 * k[i, j])
-            assert close(grid.each(window.patches).pair[i, j], one.each(window.patches).pair)
-            assert close(
-                grid.each(window.patches).each(window.spread).same[i, j],
-                one.each(window.patches).each(window.spread).same,
-            )
+    for change in (WINDOWS[2].patches, lambda k: WINDOWS[2].spread(WINDOWS[2].patches(k))):
+        single = [[change(k[i, j]) for j in range(3)] for i in range(2)]
+        assert close(change(k), torch.stack([torch.stack(row) for row in single]))
 
 
 def test_without_the_mean_over_examples_and_positions() -> None:
@@ -129,22 +119,16 @@ def test_average_pooling_and_its_way_back(padding: int) -> None:
 
 
 def test_heads_see_all_positions_or_their_mean() -> None:
+    """Either way the position sum of the gradient is that of the head."""
     field = Moments(normal(6, 6), normal(6, 6, seed=1))
-    flat, pooled = Flatten().forward(field), GlobalPool(6).forward(field)
-    assert isinstance(flat, Moments)
-    assert isinstance(pooled, Moments)
-    assert float(flat.pair) == pytest.approx(float(field.pair.trace()) / 6, rel=1e-12)
-    assert float(pooled.pair) == pytest.approx(float(field.pair.mean()), rel=1e-12)
-    assert float(pooled.same) == pytest.approx(float(field.same.mean()), rel=1e-12)
-    g = Moments(torch.tensor([[3.0]]), torch.tensor([[2.0]]))
-    for head in (Flatten(), GlobalPool(6)):  # either way the position sum of the gradient is that of the head
-        back = head.backward(field, g, "batch")
+    for head, expected in ((Flatten(), lambda k: k.trace() / 6), (GlobalPool(6), torch.mean)):
+        for found, k in zip(head.forward(field).same_and_pair(), (field.same, field.pair), strict=True):
+            assert float(found) == pytest.approx(float(expected(k)), rel=1e-12)
+        back = head.backward(field, Moments(torch.tensor([[3.0]]), torch.tensor([[2.0]])), "batch")
         assert isinstance(back, Moments)
-        assert float(back.pair.sum()) == pytest.approx(2.0, rel=1e-12)
-        assert float(back.same.sum()) == pytest.approx(3.0, rel=1e-12)
-    back = Flatten().backward(field, g, "batch")
-    assert isinstance(back, Moments)
-    assert float(back.pair.trace()) == pytest.approx(2.0, rel=1e-12)
+        assert (float(back.same.sum()), float(back.pair.sum())) == pytest.approx((3, 2), rel=1e-12)
+        if isinstance(head, Flatten):
+            assert float(back.pair.trace()) == pytest.approx(2.0, rel=1e-12)
 
 
 @pytest.mark.parametrize("head", ["flatten", "pool"])
@@ -166,11 +150,9 @@ def test_without_padding_positions_are_alike(head: str, norm: str, activation: s
 
 def test_what_two_positions_of_one_example_share_is_followed() -> None:
     """E z_α z_β of a wide random convolution of one image, over weights: exact by summing unit weights."""
-    window = Window((5, 5), (3, 3), (1, 1), (1, 1))
-    image = normal(1, 1, 5, 5)
-    unit = torch.eye(9, dtype=torch.float64).view(9, 1, 3, 3)
+    image, unit = normal(1, 1, 5, 5), torch.eye(9, dtype=torch.float64).view(9, 1, 3, 3)
     z = conv2d(image, unit, padding=1).flatten(2)[0] * math.sqrt(float(SCALE) / 9)  # (weights, P)
-    stage = Convolution("conv", torch.tensor(9.0), SCALE, OFFSET, window=window)
+    stage = Convolution("conv", torch.tensor(9.0), SCALE, OFFSET, window=Window((5, 5), (3, 3), (1, 1), (1, 1)))
     given = stage.forward(Moments(products(image, image), products(image, image)))
     assert isinstance(given, Moments)
     assert close(given.same, z.T @ z + OFFSET)
@@ -179,11 +161,9 @@ def test_what_two_positions_of_one_example_share_is_followed() -> None:
 def test_activations_act_on_positions_of_unlike_variance() -> None:
     a = normal(3, 8)
     k = a @ a.T / 8
-    found = Moments(k, 0.5 * k).expected(PiecewiseLinear(0.0).product)
-    v = k.diagonal()
+    found, v = Moments(k, 0.5 * k).expected(PiecewiseLinear(0.0).product), k.diagonal()
     c = 0.5 * k[0, 1] / (v[0] * v[1]).sqrt()
-    expected = (v[0] * v[1]).sqrt() / (2 * math.pi) * ((1 - c**2).sqrt() + c * (math.pi / 2 + c.asin()))
-    assert float(found.pair[0, 1]) == pytest.approx(float(expected), rel=1e-12)
+    assert float(found.pair[0, 1]) == pytest.approx(rectified_product(float((v[0] * v[1]).sqrt()), float(c)), rel=1e-12)
     assert float(found.same[2, 2]) == pytest.approx(float(v[2] / 2), rel=1e-12)
 
 

@@ -12,9 +12,10 @@ from typing import Any
 import pytest
 import torch
 from measured import mean_of_samples
+from torch import Tensor
 from wei2019_recursions import SIGMA_B2 as B2
 from wei2019_recursions import SIGMA_W2 as W2
-from wei2019_recursions import batchnorm, convolution_terms, vanilla
+from wei2019_recursions import batchnorm, convolution_terms, rectified_product, vanilla
 from zoo import normal
 
 from wellcond.meanfield import Architecture, predict
@@ -27,7 +28,6 @@ FC = "fc 784-1000-1000-1000-10"
 WIDTHS = [784, 1000, 1000, 1000]
 CONV = "conv 1x28x28 {} k3 s2 10"
 SIDES = [28, 13, 6, 2]
-GAMMAS = [0.1, 1.0, 3.0]
 
 
 # the formulas of wei2019, for ReLU
@@ -35,18 +35,14 @@ GAMMAS = [0.1, 1.0, 3.0]
 
 @pytest.mark.parametrize(("gamma", "expected"), [(0.1, 3.62), (1.0, 361.5), (3.0, 3254)])
 def test_a_dense_network_with_batchnorm_is_the_formula(gamma: float, expected: float) -> None:
+    """Differentiated statistics leave only the last term."""
     prediction, terms = predict(FC, gamma, variant="detached"), batchnorm(4, gamma).terms(WIDTHS)
     assert [layer.term for layer in prediction.layers] == pytest.approx(terms, rel=1e-12)
     assert prediction.lambda_max == pytest.approx(sum(terms), rel=1e-12)
     assert prediction.lambda_max == pytest.approx(expected, rel=2e-3)
-
-
-@pytest.mark.parametrize("gamma", GAMMAS)
-def test_differentiated_statistics_leave_only_the_last_term(gamma: float) -> None:
-    prediction = predict(FC, gamma)
-    assert prediction.variant == "batch"
-    assert prediction.lambda_max == pytest.approx(1000 * gamma**2 / (2 * math.pi), rel=1e-12)
-    assert [layer.term for layer in prediction.layers[:-1]] == [0.0] * 3
+    trained = predict(FC, gamma)
+    assert (trained.variant, [layer.term for layer in trained.layers[:-1]]) == ("batch", [0.0] * 3)
+    assert trained.lambda_max == pytest.approx(1000 * gamma**2 / (2 * math.pi), rel=1e-12)
 
 
 @pytest.mark.parametrize("variant", VARIANTS)
@@ -83,12 +79,9 @@ def test_order_parameters() -> None:
     assert second.q_tilde_xy == pytest.approx(batchnorm(4, 0.7).q_tilde_xy[2], rel=1e-12)
     assert (head.q_tilde, head.q_tilde_xy) == (1.0, 1.0)
     assert second.term == pytest.approx(1000 * second.q_hat_xy * second.q_tilde_xy, rel=1e-12)
-
-
-def test_differentiated_statistics_take_from_a_gradient_its_mean_and_what_goes_along_with_the_signal() -> None:
-    """q̃ = (γ²σ_w²/s²)(1/2 − 1/4 − 1/2π) below the last norm: E φ'², less (E φ')², less (E uφ')²."""
-    s2 = W2 * (1 / 2 - 1 / (2 * math.pi))
-    assert predict(FC).layers[2].q_tilde == pytest.approx(W2 / s2 * (1 / 2 - 1 / 4 - 1 / (2 * math.pi)), rel=1e-12)
+    # below the last norm, through its statistics: E φ'², less (E φ')², less (E uφ')²
+    s2, left = W2 * (1 / 2 - 1 / (2 * math.pi)), 1 / 2 - 1 / 4 - 1 / (2 * math.pi)
+    assert predict(FC).layers[2].q_tilde == pytest.approx(W2 / s2 * left, rel=1e-12)
 
 
 def test_biases_gamma_and_beta_count_where_all_parameters_do() -> None:
@@ -136,50 +129,28 @@ def test_widths_may_be_a_grid_too() -> None:
 # random networks
 
 
-@pytest.mark.parametrize("variant", VARIANTS)
-@pytest.mark.parametrize(
-    "line",
-    [
-        "fc 100-250-250-250-1",
-        "fc 100-250-250-250-1 gamma=0.3",
-        "fc 100-250-250-250-1 gamma=3",
-        "fc 100-250-250-250-1 gelu",
-        "fc 100-250-250-250-1 silu gamma=2",
-        "fc 100-250-250-250-1 sigmoid",
-        "fc 100-250-250-250-1 leaky_relu(0.3)",
-        "fc 100-250-250-250-250-1 residual",
-        "fc 100-250-250-250-1 residual gelu",
-    ],
-)
-def test_dense_networks_with_batchnorm_measure_as_predicted(line: str, variant: Variant) -> None:
-    """Within 15 %, and each layer's term within 10 % of λ_max."""
-    found = mean_of_samples(line, variant, seeds=2, examples=100)
-    prediction = predict(line, variant=variant, examples=100)
+DENSE = "fc 100-250-250-250-1"
+WITH_BATCHNORM = ["", "gamma=0.3", "gamma=3", "gelu", "silu gamma=2", "sigmoid", "leaky_relu(0.3)", "residual gelu"]
+WITHOUT = ["vanilla", "vanilla tanh", "vanilla erf", "vanilla gelu", "vanilla residual", "ln", "ln tanh"]
+
+
+@pytest.mark.parametrize(("line", "variant", "seeds", "examples", "share"), [
+    *((f"{DENSE} {words}", variant, 2, 100, 0.1) for words in WITH_BATCHNORM for variant in VARIANTS),
+    *(("fc 100-250-250-250-250-1 residual", variant, 2, 100, 0.1) for variant in VARIANTS),
+    *((f"{DENSE} {words}", "batch", 4, 60, None) for words in WITHOUT),
+    *((f"conv 2x15x15 120-120 k3 s2 p{padding} 1 {head}", variant, 2, 40, 0.15)
+      for padding in (0, 1) for head in ("flatten", "pool") for variant in VARIANTS),
+])  # fmt: skip
+def test_random_networks_measure_as_predicted(
+    line: str, variant: Variant, seeds: int, examples: int, share: float | None
+) -> None:
+    """Within 15 %, and each layer's term within a share of λ_max."""
+    found = mean_of_samples(line, variant, seeds, examples)
+    prediction = predict(line, variant=variant, examples=examples)
     assert found.lambda_max == pytest.approx(prediction.lambda_max, rel=0.15)
-    for term, layer in zip(found.terms, prediction.layers, strict=True):
-        assert term == pytest.approx(layer.term, abs=0.1 * prediction.lambda_max)
-
-
-@pytest.mark.parametrize(
-    "words", ["vanilla", "vanilla tanh", "vanilla erf", "vanilla gelu", "vanilla residual", "ln", "ln tanh"]
-)
-def test_dense_networks_without_batchnorm_measure_as_predicted(words: str) -> None:
-    line = f"fc 100-250-250-250-1 {words}"
-    found = mean_of_samples(line, "batch", seeds=4, examples=60)
-    assert found.lambda_max == pytest.approx(predict(line, examples=60).lambda_max, rel=0.15)
-
-
-@pytest.mark.parametrize("head", ["flatten", "pool"])
-@pytest.mark.parametrize("variant", VARIANTS)
-@pytest.mark.parametrize("padding", [0, 1])
-def test_convolutions_measure_as_predicted(head: str, variant: Variant, padding: int) -> None:
-    """Within 15 %, and each layer's term within 15 % of λ_max."""
-    line = f"conv 2x15x15 120-120 k3 s2 p{padding} 1 {head}"
-    found = mean_of_samples(line, variant, seeds=2, examples=40)
-    prediction = predict(line, variant=variant, examples=40)
-    assert found.lambda_max == pytest.approx(prediction.lambda_max, rel=0.15)
-    for term, layer in zip(found.terms, prediction.layers, strict=True):
-        assert term == pytest.approx(layer.term, abs=0.15 * prediction.lambda_max)
+    if share is not None:
+        terms = [layer.term for layer in prediction.layers]
+        assert found.terms == pytest.approx(terms, abs=share * prediction.lambda_max)
 
 
 def test_padding_that_is_ignored_is_far_off() -> None:
@@ -190,20 +161,14 @@ def test_padding_that_is_ignored_is_far_off() -> None:
     assert float(ignored) < 0.75 * found.lambda_max
 
 
-def test_finitely_many_examples_add_what_one_shares_with_itself() -> None:
+def test_finitely_many_examples() -> None:
+    """One adds what it shares with itself; N without their mean have a correlation of −1/(N−1), by eq. 21."""
     line = f"{FC} vanilla"
-    few, many = (predict(line, examples=n) for n in (1, 10**9))
-    order = predict(line).layers
-    own = sum(n * layer.q_hat * layer.q_tilde for n, layer in zip(WIDTHS, order, strict=True))
+    few, many, order = predict(line, examples=1), predict(line, examples=10**9), predict(line)
+    own = sum(n * layer.q_hat * layer.q_tilde for n, layer in zip(WIDTHS, order.layers, strict=True))
     assert few.lambda_max == pytest.approx(own, rel=1e-12)
-    assert many.lambda_max == pytest.approx(predict(line).lambda_max, rel=1e-6)
-
-
-def test_few_normalised_examples_are_correlated_negatively() -> None:
-    """Of N examples whose mean is taken away, two have a correlation of −1/(N−1), and E relu relu follows eq. 21."""
-    c = -1 / 9
-    rectified = (math.sqrt(1 - c**2) + c * math.pi / 2 + c * math.asin(c)) / (2 * math.pi)
-    assert predict(FC, examples=10).layers[-1].q_hat_xy == pytest.approx(rectified, rel=1e-12)
+    assert many.lambda_max == pytest.approx(order.lambda_max, rel=1e-6)
+    assert predict(FC, examples=10).layers[-1].q_hat_xy == pytest.approx(rectified_product(1, -1 / 9), rel=1e-12)
 
 
 @pytest.mark.parametrize("examples", [5, 50])
@@ -218,19 +183,18 @@ def test_below_every_batchnorm_the_gradients_of_the_batch_sum_to_zero(line: str,
     assert max(map(abs, biases)) < 1e-12 * hidden[-1].term
 
 
-def test_given_inputs_that_are_alike_raise_the_first_term() -> None:
+@pytest.mark.parametrize(
+    ("line", "x"),
+    [
+        ("fc 100-300-10 vanilla", (normal(80, 100) + normal(100, seed=1)) * math.sqrt(0.5)),
+        ("conv 2x6x6 8-8 k3 3", normal(40, 2, 6, 6) + 3 * normal(2, 6, 6, seed=1)),
+    ],
+)
+def test_given_inputs_that_are_alike_raise_the_first_term(line: str, x: Tensor) -> None:
     """x = m + noise: q̂⁰_xy is the mean square of what they share, and the first layer has a term."""
-    x = normal(80, 100) * math.sqrt(0.5) + normal(100, seed=1) * math.sqrt(0.5)
-    prediction = predict("fc 100-300-10 vanilla", inputs=x)
-    shared = float((x @ x.T).sum() - (x @ x.T).trace()) / (80 * 79 * 100)
-    first, _ = prediction.layers
+    products = x.flatten(1) @ x.flatten(1).T
+    shared = float(products.sum() - products.trace()) / (len(x) * (len(x) - 1) * x[0].numel())
+    first, *_ = predict(line, inputs=x).layers
     assert first.q_hat_xy == pytest.approx(shared, rel=1e-12)
-    assert first.term == pytest.approx(100 * shared * first.q_tilde_xy, rel=0.05)
-
-
-def test_given_images_are_followed_by_position() -> None:
-    images = normal(40, 2, 6, 6) + 3 * normal(2, 6, 6, seed=1)
-    first = predict("conv 2x6x6 8-8 k3 3", inputs=images).layers[0]
-    flat = images.flatten(2)
-    total = torch.einsum("nca,mca->nm", flat, flat)
-    assert first.q_hat_xy == pytest.approx(float(total.sum() - total.trace()) / (40 * 39 * 2 * 36), rel=1e-12)
+    if line.startswith("fc"):
+        assert first.term == pytest.approx(100 * shared * first.q_tilde_xy, rel=0.05)

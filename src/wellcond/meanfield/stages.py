@@ -96,16 +96,14 @@ class Nonlinearity(Stage):
 
     def backward(self, h: Kernel, g: Kernel, variant: Variant) -> Kernel:
         a = self.pre_activation(h)
-        if self.norm == "none":
-            return g * a.expected(self._function.slopes)
-        if self.norm == "layer":
-            return (g * a.expected(self._function.slopes) * h.inverse_size()).scaled(self.gamma2)
-        if variant == "batch":
+        if self.norm == "batch" and variant == "batch":
             # (γ/s)(g − E g − u E[u g]): the last is what the derivative of the variance takes away
             at_a = g.without_statistics(a, self._function, self.gamma2)
         else:
             at_a = g * a.expected(self._function.slopes)
-        return at_a.scaled(self.gamma2 / h.centred()[1])
+        if self.norm == "batch":
+            return at_a.scaled(self.gamma2 / h.centred()[1])
+        return at_a if self.norm == "none" else (at_a * h.inverse_size()).scaled(self.gamma2)
 
     def terms(self, h: Kernel, g: Kernel) -> Iterator[Kernel]:
         if self.norm != "none" and self.trains_affine:
