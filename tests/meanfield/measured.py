@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Callable
 from dataclasses import dataclass
 
 import torch
@@ -12,18 +11,8 @@ from torch.nn import functional as F
 from wei2019_recursions import SIGMA_B2, SIGMA_W2
 from zoo import normal
 
-from wellcond.meanfield import Architecture
+from wellcond.meanfield.architecture import Architecture, activation_named
 from wellcond.meanfield.stages import Variant
-
-ACTIVATIONS: dict[str, Callable[[Tensor], Tensor]] = {
-    "relu": torch.relu,
-    "leaky_relu(0.3)": lambda z: F.leaky_relu(z, 0.3),
-    "tanh": torch.tanh,
-    "gelu": F.gelu,
-    "silu": F.silu,
-    "sigmoid": torch.sigmoid,
-    "erf": torch.erf,
-}
 
 
 def largest(model: nn.Module, x: Tensor) -> float:
@@ -56,7 +45,7 @@ def sample(net: Architecture, variant: Variant, x: Tensor, seed: int = 0) -> Sam
         variance, mean = torch.var_mean(constant, dims, correction=0, keepdim=True)
         return float(net.gamma) * (z - mean) / variance.sqrt()
 
-    phi = ACTIVATIONS[str(net.activation)]
+    phi = activation_named(net.activation)
     x, weights = x.float(), []
     z = x
     for k, units in enumerate((*net.hidden, 1)):

@@ -1,4 +1,4 @@
-"""Networks as mean-field theory reads them: what is understood, measured, remarked on, and refused by name."""
+"""Networks as mean-field theory reads them, from their modules, functions and parameters."""
 
 from __future__ import annotations
 
@@ -197,35 +197,6 @@ def test_lambda_max_of_a_residual_network_is_predicted() -> None:
     x = torch.randn(24, 3, 12, 12)
     measured = [largest(resnet(8, seed=seed).train(), x) for seed in (0, 1)]
     assert lambda_max_of(read(resnet(8, seed=0), x)) == pytest.approx(sum(measured) / 2, rel=0.15)
-
-
-# what is remarked on
-
-
-def test_random_weights_are_not_remarked_on() -> None:
-    for init in ("lecun", "he", "glorot", "default"):
-        assert read(mlp([64, 64, 64, 10], norm="batch", init=init, seed=0)).notes == ()  # type: ignore[arg-type]
-
-
-@pytest.mark.parametrize(("change", "note"), [
-    (lambda m: m.fc2.weight.add_(0.1), "fc2: its weights have a mean"),
-    (lambda m: nn.init.orthogonal_(m.fc2.weight), "fc2: its units are not independent"),
-    (lambda m: m.fc2.weight.mul_(torch.linspace(0.2, 2, 64).unsqueeze(1)), "fc2: the sizes of its units differ"),
-    (lambda m: m.bn1.bias.fill_(0.05), "bn1: its β are 0.05"),
-    (lambda m: m.bn1.weight.uniform_(0, 2), "bn1: its γ differ"),
-])  # fmt: skip
-def test_weights_that_are_not_random_are_remarked_on(change: Callable[[Any], None], note: str) -> None:
-    model = mlp([64, 64, 64, 4], norm="batch", seed=0)
-    with torch.no_grad():
-        change(model)
-    assert note in "\n".join(read(model).notes)
-
-
-def test_more_inputs_than_can_be_followed_are_cut() -> None:
-    reading = read(mlp([4, 6, 2], seed=0), torch.randn(1200, 4))
-    assert isinstance(reading.input_moments, Gram)
-    assert reading.input_moments.matrix.shape == (1000, 1000)
-    assert reading.notes == ("of 1200 inputs the first 1000 count",)
 
 
 # what is read of a forward pass

@@ -1,4 +1,4 @@
-"""Networks that mean-field theory cannot read are refused, by the name of the layer and with a cure."""
+"""Where network and theory do not agree: what is remarked on, and what is refused with its name and a cure."""
 
 from __future__ import annotations
 
@@ -18,6 +18,36 @@ from wellcond.meanfield.prediction import contributions
 from wellcond.meanfield.reader import read
 from wellcond.models import mlp, resnet, vgg
 from wellcond.nn.ghost import GhostBatchNorm2d
+
+# what is remarked on
+
+
+def test_random_weights_are_not_remarked_on() -> None:
+    for init in ("lecun", "he", "glorot", "default"):
+        assert read(mlp([64, 64, 64, 10], norm="batch", init=init, seed=0)).notes == ()  # type: ignore[arg-type]
+
+
+@pytest.mark.parametrize(("change", "note"), [
+    (lambda m: m.fc2.weight.add_(0.1), "fc2: its weights have a mean"),
+    (lambda m: nn.init.orthogonal_(m.fc2.weight), "fc2: its units are not independent"),
+    (lambda m: m.fc2.weight.mul_(torch.linspace(0.2, 2, 64).unsqueeze(1)), "fc2: the sizes of its units differ"),
+    (lambda m: m.bn1.bias.fill_(0.05), "bn1: its β are 0.05"),
+    (lambda m: m.bn1.weight.uniform_(0, 2), "bn1: its γ differ"),
+])  # fmt: skip
+def test_weights_that_are_not_random_are_remarked_on(change: Callable[[Any], None], note: str) -> None:
+    model = mlp([64, 64, 64, 4], norm="batch", seed=0)
+    with torch.no_grad():
+        change(model)
+    assert note in "\n".join(read(model).notes)
+
+
+def test_more_inputs_than_can_be_followed_are_cut() -> None:
+    reading = read(mlp([4, 6, 2], seed=0), torch.randn(1200, 4))
+    assert reading.input_moments.matrix.shape == (1000, 1000)
+    assert reading.notes == ("of 1200 inputs the first 1000 count",)
+
+
+# what is refused
 
 
 def between(*modules: nn.Module) -> nn.Sequential:
