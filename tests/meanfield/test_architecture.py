@@ -20,6 +20,7 @@ LINES = [
     "fc 784-300-300-10 vanilla tanh",
     "fc 64-64-64-10 ln residual gamma=0.5 sigma_w2=1.5 sigma_b2=0",
     "fc 8-4-2 leaky_relu(0.2)",
+    "fc 8-4-2 linear",
     "conv 1x28x28 30-60-90 k3 s2 10",
     "conv 3x32x32 64-64-64 k3 p1 10 pool residual",
     "conv 3x32x32 16 k5 s2 p2 10 vanilla gelu sigma_b2=1e-05",

@@ -121,7 +121,3 @@ def test_a_matrix_of_pairs_is_that_of_single_pairs(phi: PiecewiseLinear | Smooth
     found = phi.product(variance[:, None], variance[None, :], k)
     single = [[float(phi.product(k[i, i], k[j, j], k[i, j])) for j in range(4)] for i in range(4)]
     assert found.tolist() == [pytest.approx(row, rel=1e-12) for row in single]
-
-
-def test_names_tell_the_slope() -> None:
-    assert [PiecewiseLinear(s).name for s in (0.0, 1.0, 0.2)] == ["relu", "linear", "leaky_relu(0.2)"]

@@ -119,11 +119,8 @@ def test_a_grid_is_its_networks_one_by_one(line: str, variant: Variant) -> None:
             for layers in zip(grid.layers, one.layers, strict=True):
                 assert float(layers[0].term[i, j]) == pytest.approx(layers[1].term, rel=1e-10, abs=1e-14)
                 assert float(layers[0].q_tilde[i, j]) == pytest.approx(layers[1].q_tilde, rel=1e-10)
-
-
-def test_widths_may_be_a_grid_too() -> None:
-    found = predict(FC, width=torch.tensor([100.0, 1000.0])).lambda_max
-    assert found.tolist() == pytest.approx([100 / (2 * math.pi), 1000 / (2 * math.pi)], rel=1e-12)
+    widths = predict(FC, width=torch.tensor([100.0, 1000.0])).lambda_max
+    assert widths.tolist() == pytest.approx([100 / (2 * math.pi), 1000 / (2 * math.pi)], rel=1e-12)
 
 
 # random networks

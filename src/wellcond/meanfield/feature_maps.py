@@ -85,7 +85,7 @@ def two(values: Any, fill: int = 1) -> tuple[int, int]:
 
 @dataclass(frozen=True, kw_only=True)
 class Convolution(Affine):
-    """A convolution, whose fan_in is channels × kernel sites. Positions that are alike stay so: it pads none."""
+    """A convolution, whose fan_in is channels × kernel sites. On moments of alike positions it counts as unpadded."""
 
     window: Window
 
