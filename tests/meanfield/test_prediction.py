@@ -39,6 +39,7 @@ def seeded_network() -> nn.Sequential:
         ({"parameters": "weights", "gamma": 0.5}, ["0", "3", "6"]),
         ({"parameters": "all"}, ["0", "1", "3", "4", "6"]),
         ({}, ["0", "1", "3", "4", "6"]),
+        ({"examples": 50}, ["0", "1", "3", "4", "6"]),
     ],
 )
 def test_a_module_is_predicted_as_its_architecture(variant: Variant, options: dict[str, Any], names: list[str]) -> None:

@@ -41,6 +41,14 @@ def test_weights_that_are_not_random_are_remarked_on(change: Callable[[Any], Non
     assert note in "\n".join(read(model).notes)
 
 
+@pytest.mark.parametrize(("layers", "inputs", "note"), [
+    ([nn.Linear(8, 8), nn.ReLU(), nn.BatchNorm1d(8)], None, "2: what it receives is not Gaussian"),
+    ([nn.Conv2d(16, 8, 3, groups=4), nn.AdaptiveAvgPool2d(1), nn.Flatten()], (16, 8, 8), "its groups sees 4 channels"),
+])  # fmt: skip
+def test_networks_that_are_not_those_of_the_theory_are_remarked_on(layers: Any, inputs: Any, note: str) -> None:
+    assert note in "\n".join(read(nn.Sequential(*layers, nn.Linear(8, 2)), inputs).notes)
+
+
 def test_more_inputs_than_can_be_followed_are_cut() -> None:
     reading = read(mlp([4, 6, 2], seed=0), torch.randn(1200, 4))
     assert reading.input_moments.matrix.shape == (1000, 1000)
@@ -75,6 +83,11 @@ def of_three(forward: Callable[[Any, Tensor], Any]) -> Written:
 def zeroed(x: Tensor) -> Tensor:
     x[:, 0] = 0
     return x
+
+
+def added_twice(h: Tensor, layer: nn.Module) -> Tensor:
+    branch = layer(h.relu())
+    return h + branch + branch
 
 
 def unwatched(x: Tensor) -> Tensor:
@@ -116,6 +129,12 @@ MAPS: list[tuple[nn.Module, str]] = [
     (nn.AdaptiveAvgPool2d(4), "'odd'.*windows differ"),
     (nn.Upsample(scale_factor=2), "'odd' is an Upsample"),
     (GhostBatchNorm2d(8), "'odd' is a GhostBatchNorm2d"),
+    (nn.LayerNorm(6), "'odd'.*part of an example's features"),
+    (nn.LayerNorm((8, 6, 6)), "'odd'.*channels and positions"),
+    (nn.Unflatten(1, (2, 4)), r"'odd'.*takes \(2, 8, 6, 6\) to \(2, 2, 4, 6, 6\)"),
+    (Written(lambda m, x: x.mean(1, keepdim=True)), r"mean\(\) in the forward pass of layer 'odd'.*the positions"),
+    (Written(lambda m, x: x[:, ::2]), r"getitem\(\).*'odd'.*examples or channels"),
+    (Written(lambda m, x: F.pad(x, (1, 1))), r"pad\(\).*'odd'.*channels of zeros"),
 ]
 VECTORS: list[tuple[list[nn.Module], str]] = [
     ([nn.ReLU(), nn.ReLU()], "'odd.1'.*not Gaussian"),
@@ -140,6 +159,7 @@ FORWARDS: list[tuple[Callable[[Any, Tensor], Any], str]] = [
     (lambda m, x: m.c(m.a(x) + 1.0), "add.*two different signals"),
     (lambda m, x: m.c(m.a(x).relu() + m.b(x).relu()), "add.*correlate"),
     (lambda m, x: m.c(torch.cat([m.a(x)[:, :4], m.b(x)[:, :4]], 1)), "getitem"),
+    (lambda m, x: m.c(added_twice(m.a(x), m.b)), "add.*the same layer"),
     (lambda m, x: m.c(m.a(x).softmax(1)), "softmax.*logits"),
     (lambda m, x: m.c(1 / m.a(x)), "div.*first argument"),
     (lambda m, x: m.c(m.a(x)).sigmoid(), "end.*logits"),
