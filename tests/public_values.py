@@ -34,7 +34,9 @@ IN_ONE_FILE_ONLY: dict[str, str] = {}  # the start of a name, and the reason why
 Values = dict[str, Any]
 MEASUREMENTS: dict[Callable[[Any], Values], Callable[[], Iterable[tuple[str, Any]]]] = {}
 """Functions from a subject, such as a problem, to named values; and what lists the subjects with their names."""
-RATE = "value low high lambda_max matvecs groups.proportional groups.separate.value batches.value batches.low batches.high"
+RATE = (
+    "value low high lambda_max matvecs groups.proportional groups.separate.value batches.value batches.low batches.high"
+)
 OPTIMIZERS: dict[str, Callable[[nn.Module], Any]] = {
     "sgd": lambda m: SGD(m.parameters(), lr=0.1, momentum=0.9, nesterov=True, weight_decay=1e-2),
     "adam": lambda m: Adam(m.parameters(), lr=1e-2),

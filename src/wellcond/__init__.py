@@ -1,7 +1,5 @@
 """wellcond: why a network trains badly, in which layer, and what to do about it."""
 
-from importlib.metadata import PackageNotFoundError, version
-
 # the one input
 from wellcond.problem.problem import Problem
 
@@ -53,11 +51,7 @@ from wellcond.optim.scaled_sgd import LARS, LSALR
 # what every measurement returns, takes and raises
 from wellcond.results import Cost, Progress, Result, Row
 from wellcond.errors import WellcondError
-
-try:
-    __version__ = version("wellcond")
-except PackageNotFoundError:  # run from a source tree that is not installed
-    __version__ = "0+unknown"
+from wellcond.version import __version__ as __version__
 
 __all__ = [
     "BNP",

@@ -15,7 +15,7 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
-import by_hand
+import made_results
 import pytest
 from command import run, script
 
@@ -31,11 +31,11 @@ def ok():
 """
 """The loss is w²: its Hessian is 2, and all numbers are exact. The target `train.py:ok` looks like an emoji."""
 FROM_HAND: dict[str, tuple[str, Callable[..., Any]]] = {
-    "diagnose": ("measure", lambda *_, **__: by_hand.diagnosis()),
-    "treat": ("compare", lambda *_, **__: by_hand.treatment()),
+    "diagnose": ("measure", lambda *_, **__: made_results.diagnosis()),
+    "treat": ("compare", lambda *_, **__: made_results.treatment()),
     "demo": (
         "compare",
-        lambda *_, **__: {"plain": by_hand.compared(1.0, 2.3), "batchnorm": by_hand.compared(100.0, 0.15)},
+        lambda *_, **__: {"plain": made_results.compared(1.0, 2.3), "batchnorm": made_results.compared(100.0, 0.15)},
     ),
 }
 """What stands in for the measurement, by the name it has in the file of the command."""

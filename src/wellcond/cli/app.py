@@ -4,8 +4,8 @@ from __future__ import annotations
 
 from typing import Annotated, Any
 
-import wellcond
 from wellcond.errors import MissingExtra, WellcondError
+from wellcond.version import __version__
 
 try:
     import typer
@@ -49,7 +49,7 @@ app = typer.Typer(
 
 def _print_version(wanted: bool) -> None:
     if wanted:
-        typer.echo(f"wellcond {wellcond.__version__}")
+        typer.echo(f"wellcond {__version__}")
         raise typer.Exit
 
 

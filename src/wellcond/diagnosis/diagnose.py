@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import platform
 from collections.abc import Callable
-from importlib.metadata import version
 from typing import TypeVar
 
 import torch
@@ -24,6 +23,7 @@ from wellcond.spectral.eigenvalues import Eigenvalues, eigenvalues
 from wellcond.spectral.trace import Trace, trace
 from wellcond.stability.max_lr import max_lr
 from wellcond.stability.step_model import groups_of
+from wellcond.version import __version__
 
 T = TypeVar("T")
 
@@ -184,5 +184,5 @@ def _about(
         met = "" if mass.converged else "; the asked 10 % was not reached"
         out["Hessian trace"] = f"{mass.matvecs} products; standard error {mass.error:.2g} on {mass.value:.4g}{met}"
     out["cost"] = str(cost).removeprefix("cost: ")
-    libraries = f"wellcond {version('wellcond')}, torch {torch.__version__}, Python {platform.python_version()}"
+    libraries = f"wellcond {__version__}, torch {torch.__version__}, Python {platform.python_version()}"
     return out | {"versions": libraries}
