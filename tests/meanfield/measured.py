@@ -66,9 +66,9 @@ def sample(net: Architecture, variant: Variant, x: Tensor, seed: int = 0) -> Sam
         )
         z = z + layer if net.residual and k and not is_head else layer
     rows = torch.autograd.grad(z[:, 0], weights, torch.eye(len(x)), is_grads_batched=True)
-    jacobians = [row.flatten(1).double() for row in rows]
-    gram = sum((j @ j.T for j in jacobians), torch.zeros(len(x), len(x), dtype=torch.float64)) / len(x)
-    return Sample(float(torch.linalg.eigvalsh(gram)[-1]), [float(j.mean(0).square().sum()) for j in jacobians])
+    products = [row.flatten(1) @ row.flatten(1).T for row in rows]
+    gram = torch.stack(products).double().sum(0) / len(x)
+    return Sample(float(torch.linalg.eigvalsh(gram)[-1]), [float(product.double().mean()) for product in products])
 
 
 def mean_of_samples(line: str, variant: Variant, seeds: int, examples: int) -> Sample:
