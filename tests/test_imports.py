@@ -10,6 +10,8 @@ from collections import Counter
 from collections.abc import Iterator
 from pathlib import Path
 
+import pytest
+
 import wellcond
 
 ROOT = Path(wellcond.__file__).parent
@@ -109,6 +111,7 @@ def run(code: str) -> str:
     return done.stdout.strip()
 
 
+@pytest.mark.slow
 def test_importing_wellcond_needs_torch_numpy_and_the_standard_library_alone() -> None:
     code = """
 import sys
@@ -121,6 +124,7 @@ print(sorted(new))
     assert run(code) == "[]"
 
 
+@pytest.mark.slow
 def test_importing_wellcond_takes_no_time_beside_importing_torch() -> None:
     """0.3 s is promised; CPU time is measured, since the machine may be busy, and a slower one is allowed for."""
     code = "import time, torch, numpy; t = time.process_time(); import wellcond; print(time.process_time() - t)"

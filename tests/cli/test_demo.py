@@ -19,6 +19,7 @@ def short(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(demo_networks, "STEPS", 5)
 
 
+@pytest.mark.slow
 def test_the_demo_prints_both_networks_with_the_numbers_of_their_rows_and_writes_one_page(tmp_path: Path) -> None:
     out = tmp_path / "demo.html"
     result = run("demo", "--depth", 4, "--width", 16, "--out", out)

@@ -32,6 +32,7 @@ def test_the_layers_blocks_share_out_the_full_matrix(norm: Norm) -> None:
 
 
 @needs_mnist
+@pytest.mark.slow
 def test_the_picture_has_three_panels_per_figure() -> None:
     networks = {name: fisher_conditioning(4, norm, data=DATA, examples=20, units=4) for name, norm in NORMS.items()}
     assert len(draw({"I": networks, "III": networks}).axes) == 6

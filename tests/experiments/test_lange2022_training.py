@@ -157,6 +157,7 @@ def test_the_picture_is_drawn_also_of_diverged_runs() -> None:
 
 
 @pytest.mark.skipif(DATA is None or not (Path(DATA) / "MNIST").exists(), reason="WELLCOND_DATA names no MNIST")
+@pytest.mark.slow
 def test_a_worker_process_gives_what_this_one_gives() -> None:
     short = Setting("MNIST", 60, 20, 10, {"BNP": 0.5})
     found = records_of([short], DATA, workers=1)

@@ -176,6 +176,7 @@ def test_a_mapping_of_values_equals_the_optimizer() -> None:
 
 
 @pytest.mark.parametrize("wrap", [torch.compile, nn.DataParallel, lambda m: torch.compile(nn.DataParallel(m))])
+@pytest.mark.slow
 def test_a_mapping_may_be_that_of_a_wrapped_model(wrap: Callable[[nn.Module], Any]) -> None:
     case = case_of("cnn_batch")
     updated = copy.deepcopy(case.model)

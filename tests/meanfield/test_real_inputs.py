@@ -45,6 +45,7 @@ def images(name: str, scale: str) -> Tensor:
         ("cifar10", "in [0, 1]", "bn", "detached"),
     ],
 )
+@pytest.mark.slow
 def test_lambda_max_of_real_images_is_predicted(data: str, scale: str, norm: str, variant: Variant) -> None:
     """The mean over six draws agrees within 12 %; single draws differ by 20 %."""
     x = images(data, scale)

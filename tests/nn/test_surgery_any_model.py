@@ -77,6 +77,7 @@ def test_inputs_made_under_inference_mode_will_do() -> None:
     with_last_batchnorm(model, x)
 
 
+@pytest.mark.slow
 def test_compiled_parts_are_merged_inside() -> None:
     x = normal(4, 3, 8, 8)
     model = used(nn.Sequential(cnn()[:2], cnn()[2:]), x)

@@ -33,6 +33,7 @@ def token_loss(outputs: Any, targets: Tensor) -> Tensor:
 
 
 @pytest.mark.parametrize("loss", [token_loss, flattened_cross_entropy], ids=["of_the_output_object", "of_the_logits"])
+@pytest.mark.slow
 def test_a_language_model_takes_a_loss_of_its_output_or_of_its_logits(transformers: Any, loss: Any) -> None:
     model = gpt2(transformers)
     problem = wc.Problem(model, loss, [({"input_ids": TOKENS}, NEXT)])

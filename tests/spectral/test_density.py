@@ -10,6 +10,7 @@ from matrices import network_like, rotated
 import wellcond as wc
 
 
+@pytest.mark.slow
 def test_the_quadrature_is_exact_when_lanczos_runs_to_the_end() -> None:
     """With n steps a probe's moments are zᵀAᵏz/‖z‖²; their mean over many probes is tr(Aᵏ)/n to a few per cent."""
     values = np.array([1.0, 2.0, 3.0, -1.0])

@@ -117,6 +117,7 @@ def test_a_zero_eigenvalue_is_never_called_converged() -> None:
     assert "rounding" in found.status
 
 
+@pytest.mark.slow
 def test_a_matrix_of_zeros_is_zero_to_a_vanishing_error() -> None:
     found = wc.eigenvalues(torch.zeros(5000, 5000), k=2, which="both")
     assert found.values.tolist() == [0.0] * 4

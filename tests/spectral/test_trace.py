@@ -34,6 +34,7 @@ def check_error_bars(exact: float, results: list) -> None:
 
 
 @pytest.mark.parametrize("kind", [wc.Hessian, wc.GGN, wc.Fisher, "plain"])
+@pytest.mark.slow
 def test_the_trace_is_unbiased_and_its_error_bar_honest(problem: wc.Problem, kind) -> None:
     if kind == "plain":
         matrix, tol = rotated(uniform(np.random.default_rng(0), 120) + 1.2, 0), 0.02

@@ -44,6 +44,9 @@ def numerical_rank(values: Tensor) -> int:
     Args:
         values: Eigenvalues, (d,) in any order.
 
+    Returns:
+        The rank.
+
     Example:
         >>> numerical_rank(torch.tensor([1.0, 1e-3, 1e-12]))
         2

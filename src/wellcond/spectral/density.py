@@ -87,6 +87,9 @@ def density(
         seed: Of the starts.
         progress: Called as (what is being done, share of all work done).
 
+    Returns:
+        The density on a grid with its standard error, and the nodes and weights that it is made of.
+
     Example:
         >>> d = density(torch.diag(torch.tensor([1.0, 3.0])), probes=64, iterations=2)
         >>> round(d.moment(2))                               # (1 + 9) / 2

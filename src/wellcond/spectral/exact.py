@@ -82,6 +82,9 @@ def spectrum(operator: DenseOperator | Tensor, *, limit: int = DENSE_LIMIT) -> S
         operator: Any operator of this library, or a symmetric tensor.
         limit: Largest side that is decomposed.
 
+    Returns:
+        All eigenvalues, ascending, and which side they come from.
+
     Raises:
         TooLarge: Both sides are above `limit`.
 

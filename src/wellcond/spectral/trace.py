@@ -77,6 +77,9 @@ def trace(
         seed: Of the probes.
         progress: Called as (what is being done, share of all work done).
 
+    Returns:
+        The estimate and its standard error, also if `tol` was not reached.
+
     Example:
         >>> trace(torch.diag(torch.tensor([4.0, 2.0, 1.0]))).value
         7.0
