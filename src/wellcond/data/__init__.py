@@ -1,4 +1,4 @@
-"""The data sets of the papers, read from the files their authors publish."""
+"""The data sets of the papers: the files their authors publish in, a `Dataset` of tensors out."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Mean-field theory: how large the learning rate may be, predicted from the architecture (wei2019)."""
+"""Mean-field theory (wei2019): an architecture, a module or a problem in; λ_max and the largest learning rate out."""
 
 from wellcond.meanfield.architecture import Architecture
 from wellcond.meanfield.predict import predict

@@ -1,4 +1,4 @@
-"""The networks of the papers."""
+"""The networks of the papers: sizes and a seed in, an `nn.Module` out."""
 
 from __future__ import annotations
 

@@ -1,1 +1,1 @@
-"""What training itself says: a rate, and what the remedies buy."""
+"""What training itself says: a problem and an optimizer in; a learning rate, and what each remedy gains, out."""
