@@ -6,7 +6,7 @@ import contextlib
 import math
 from collections.abc import Sequence
 from dataclasses import dataclass, fields, replace
-from typing import Any, get_args
+from typing import Any, Literal, get_args
 
 import torch
 from torch import Tensor, nn
@@ -111,7 +111,7 @@ def predict(
     factor = {"half-squared": 1.0, "mse": 2 / subject.outputs, "cross-entropy": 1 / subject.outputs}[loss]
     if loss == "cross-entropy" and isinstance(network, nn.Module) and isinstance(inputs, Tensor):
         if logits is None:
-            logits, cost = _logits(network, inputs, batch_statistics=variant == "batch"), cost + Cost(forwards=1)
+            logits, cost = _logits(network, inputs, variant), cost + Cost(forwards=1)
         factor = _softmax_curvature(logits)
         notes.append("the curvature of the cross-entropy is that of the network's own outputs")
     elif loss == "cross-entropy":
@@ -243,10 +243,11 @@ def _loss_name(problem: Problem, outputs: int) -> Loss:
     raise Unsupported("a prediction is for cross-entropy or squared error, and the loss is neither. Pass loss=.")
 
 
-def _logits(module: nn.Module, inputs: Tensor, *, batch_statistics: bool) -> Tensor:
+def _logits(module: nn.Module, inputs: Tensor, variant: Variant) -> Tensor:
     module = unwrapped(module)
     first = next(module.parameters())
-    with isolated(module, first.device, batch_statistics=batch_statistics, dropout=False), torch.no_grad():
+    batchnorm: Literal["batch", "running"] = "batch" if variant == "batch" else "running"
+    with isolated(module, first.device, batchnorm=batchnorm, dropout=False), torch.no_grad():
         return tensors_in(module(inputs.to(first.device, first.dtype)))[0]
 
 

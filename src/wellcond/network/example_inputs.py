@@ -69,7 +69,7 @@ def example_inputs(model: nn.Module) -> Any:
 @contextlib.contextmanager
 def evaluating(model: nn.Module) -> Iterator[None]:
     """Evaluation mode without gradients; on leaving, modes, buffers and random numbers are as they were."""
-    with isolated(model, _home(model)[0], batch_statistics=False, dropout=False), torch.no_grad():
+    with isolated(model, _home(model)[0], batchnorm="running", dropout=False), torch.no_grad():
         yield
 
 

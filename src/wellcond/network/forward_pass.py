@@ -145,7 +145,7 @@ def read_forward_pass(model: nn.Module, inputs: Any, *, training: bool = True) -
     model = unwrapped(model)
     device = next(model.parameters()).device
     with (
-        isolated(model, device, batch_statistics=False, dropout=training),
+        isolated(model, device, batchnorm="running", dropout=training),
         _all_trainable(model),
         _recorded(model) as calls,
     ):

@@ -6,7 +6,7 @@ import contextlib
 import random
 import sys
 from collections.abc import Callable, Iterable, Iterator
-from typing import Any
+from typing import Any, Literal
 
 import numpy as np
 import torch
@@ -18,7 +18,9 @@ OF_EVERY_MODULE = vars(nn.Module()).keys()
 
 
 @contextlib.contextmanager
-def isolated(model: nn.Module, device: torch.device, *, batch_statistics: bool, dropout: bool) -> Iterator[None]:
+def isolated(
+    model: nn.Module, device: torch.device, *, batchnorm: Literal["batch", "running"], dropout: bool
+) -> Iterator[None]:
     """Put a model into the measured state; on leaving, modes, buffers, generators and kernel choices are as they were.
 
     Buffers, and tensors that are plain attributes, are exchanged for copies. So the user's own tensors are never
@@ -27,12 +29,12 @@ def isolated(model: nn.Module, device: torch.device, *, batch_statistics: bool, 
     Args:
         model: The model to measure.
         device: Its device.
-        batch_statistics: Whether BatchNorm uses the statistics of each batch instead of its running ones.
+        batchnorm: Whether BatchNorm uses the statistics of each batch or its running ones.
         dropout: Whether dropout is on.
     """
     modules = list(model.modules())
     modes = [(module, module.training) for module in modules]
-    tracking = [m for m in modules if batch_statistics and isinstance(m, _BatchNorm) and m.track_running_stats]
+    tracking = [m for m in modules if batchnorm == "batch" and isinstance(m, _BatchNorm) and m.track_running_stats]
     sparse = [m for m in modules if isinstance(m, (nn.Embedding, nn.EmbeddingBag)) and m.sparse]
     buffers = [(module, dict(module._buffers)) for module in modules if module._buffers]
 
@@ -77,7 +79,7 @@ def isolated(model: nn.Module, device: torch.device, *, batch_statistics: bool, 
         for norm in tracking:
             norm.track_running_stats = False  # batch renorm's output depends on statistics that a pass would move
         for module in modules:
-            module.training = batch_statistics if isinstance(module, _BatchNorm) else dropout
+            module.training = batchnorm == "batch" if isinstance(module, _BatchNorm) else dropout
         yield
 
 

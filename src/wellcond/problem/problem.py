@@ -153,7 +153,7 @@ class Problem:
         return isolation.isolated(
             self.model,
             self.device,
-            batch_statistics=self.batchnorm == "batch",
+            batchnorm=self.batchnorm,
             dropout=self.dropout is not None,
         )
 
