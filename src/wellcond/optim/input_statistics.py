@@ -168,8 +168,11 @@ class StatisticsCollector:
 
 
 def _of_rows(x: Tensor, output: Tensor) -> InputStatistics:
-    rows = _precise(x).reshape(-1, x.shape[-1])
-    return InputStatistics(*_column_moments(rows), len(rows), len(rows), len(rows))
+    rows = _precise(x)
+    if rows.dim() != 2:  # a view that changes nothing would cost a small layer as much as its statistics
+        rows = rows.reshape(-1, rows.shape[-1])
+    count = rows.shape[0]
+    return InputStatistics(*_column_moments(rows), count, count, count)
 
 
 def _of_channels(module: nn.Module, x: Tensor, output: Tensor) -> InputStatistics:
