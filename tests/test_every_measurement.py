@@ -315,6 +315,14 @@ def test_a_stale_problem_is_refused_by_every_measurement(measure: Any, how: str)
         measure(problem)
 
 
+@measurements("suggest_lr", "covariate_shift", "max_lr_of_adam")  # whose optimizer is made from the problem
+def test_what_is_no_problem_is_refused_with_what_to_pass(measure: Any) -> None:
+    model, _ = build()
+    model.size = 1  # for the lambdas of this table
+    with pytest.raises(TypeError, match=r"pass a wc\.Problem\(model, loss, batches\)"):
+        measure(model)
+
+
 # what every result can do
 
 

@@ -36,8 +36,8 @@ class Hessian(CurvatureOperator):
     product_passes = 2.0
 
     def __init__(self, problem: Problem, *, layers: str | Sequence[str] | None = None) -> None:
-        refuse_weight_norm(problem.model)
         super().__init__(problem, layers=layers)
+        refuse_weight_norm(problem.model)
 
     def _linearize(self, evaluation: Evaluation, params: Sequence[Tensor]) -> Product:
         return hessian_product(evaluation.loss, params)

@@ -15,6 +15,7 @@ from wellcond.curvature.ggn import tensor_outputs
 from wellcond.errors import InvalidProblem
 from wellcond.network.layers import ConvolutionRows, Rule, rule_for, uncovered, weighted_layers
 from wellcond.network.taps import tapped
+from wellcond.problem.arguments import check_problem
 from wellcond.problem.evaluation import Evaluation
 from wellcond.problem.problem import Problem
 from wellcond.results import ByLayer, Cost, Row, quantities, text_table
@@ -123,6 +124,7 @@ def kronecker_factors(
         tensor([[0.5000, 0.0000],
                 [0.0000, 2.0000]], dtype=torch.float64)
     """
+    check_problem(problem)
     before = problem.cost
     modules = weighted_layers(problem.model)
     rules = {name: rule for name, module in modules.items() if (rule := rule_for(module)) is not None}

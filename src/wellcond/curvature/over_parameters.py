@@ -13,6 +13,7 @@ from torch.utils._pytree import tree_leaves
 
 from wellcond.curvature.operator import TensorOperator, naming_missing_derivatives
 from wellcond.errors import UnknownLayer
+from wellcond.problem.arguments import check_problem
 from wellcond.problem.evaluation import Evaluation
 from wellcond.problem.problem import Problem
 
@@ -41,6 +42,7 @@ class CurvatureOperator(TensorOperator):
     params: dict[str, nn.Parameter]
 
     def __init__(self, problem: Problem, *, layers: str | Sequence[str] | None = None) -> None:
+        check_problem(problem)
         problem.check()
         self.problem = problem
         self.params = dict(problem.params) if layers is None else problem.select(layers)

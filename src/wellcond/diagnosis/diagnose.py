@@ -17,6 +17,7 @@ from wellcond.errors import InvalidProblem, NonFinite, NotDeterministic, Wellcon
 from wellcond.layerwise.conditioning import ConditioningTable, conditioning
 from wellcond.layerwise.neurons import neurons
 from wellcond.network.calling import dtype_name
+from wellcond.problem.arguments import check_problem
 from wellcond.problem.problem import Problem
 from wellcond.results import Cost, Progress
 from wellcond.spectral.eigenvalues import Eigenvalues, eigenvalues
@@ -78,6 +79,7 @@ def diagnose(
         >>> round(diagnose(problem).max_lr.value, 4)         # H is 2 · mean x² = 5, and 2 (1 + 0.9) / 5
         0.76
     """
+    check_problem(problem)
     before = problem.cost
     problem.check()
     # an optimizer of another model is refused before the work

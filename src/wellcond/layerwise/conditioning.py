@@ -14,6 +14,7 @@ from wellcond.curvature.fisher import Fisher
 from wellcond.curvature.kronecker import Labels, SecondMoment, kronecker_factors
 from wellcond.errors import NonFinite
 from wellcond.network.layers import ConvolutionRows
+from wellcond.problem.arguments import check_problem
 from wellcond.problem.problem import Problem
 from wellcond.results import ByLayer, Cost, Progress, Row, number, text_table
 from wellcond.results.quantities import FISHER, GRADIENT, INPUT, KRONECKER, MatrixQuantities
@@ -200,6 +201,7 @@ def conditioning(
         >>> wc.conditioning(problem)["0"].x.kappa[1.0]       # eigenvalues 1/2 and 2
         4.0
     """
+    check_problem(problem)
     before = problem.cost
     if progress is not None:
         progress("passing over the data", 0.0)

@@ -11,6 +11,7 @@ from torch import Tensor, nn
 
 from wellcond.network.layers import rule_for, weighted_layers
 from wellcond.network.taps import WatchedRelu, tapped
+from wellcond.problem.arguments import check_problem
 from wellcond.problem.problem import Problem
 from wellcond.results import ByLayer, Cost, Row, quantities, text_table
 
@@ -94,6 +95,7 @@ def neurons(problem: Problem) -> NeuronTable:
         >>> found.dying, found.full
         (1, 1)
     """
+    check_problem(problem)
     before = problem.cost
     modules = weighted_layers(problem.model)
     dying: dict[str, Tensor] = {}

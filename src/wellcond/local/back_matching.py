@@ -16,6 +16,7 @@ from wellcond.local.block import input_tensor
 from wellcond.local.cuts import Cut, Outputs, find_cuts
 from wellcond.network.graph import inputs_of, refuse_reentrant_checkpoints, upstream
 from wellcond.network.taps import bracketed
+from wellcond.problem.arguments import check_problem
 from wellcond.problem.problem import Problem
 from wellcond.results import Cost, Result, Row, number, text_table
 from wellcond.results.quantities import BACK_MATCHING_LOSS, TARGET_CHANGE
@@ -99,6 +100,7 @@ def back_matching(problem: Problem, lr: float = 1.0, *, layers: str | Sequence[s
         >>> found.targets["0"].item(), found.losses, round(found.updates["0.weight"].item(), 4)
         (-34.0, {'0': 648.0, '1': 36.0}, -3.6)
     """
+    check_problem(problem)
     if not math.isfinite(lr):
         raise ValueError(f"lr is {lr}; the step on the parameters is a finite number.")
     names = [layers] if isinstance(layers, str) else layers

@@ -13,6 +13,7 @@ from wellcond.local.block import find_block
 from wellcond.local.block_call import BlockCall, record
 from wellcond.local.closed_forms import ClosedForm, closed_form_of, formula_of
 from wellcond.local.curvature import LocalCurvature
+from wellcond.problem.arguments import check_problem
 from wellcond.problem.problem import Problem
 from wellcond.results import Cost, Result, Row, number
 from wellcond.results.quantities import BACK_MATCHING_LOSS, INPUT_ENTRIES, PARAMETERS, TARGET_CHANGE
@@ -211,6 +212,7 @@ def local_hessian(problem: Problem, layer: str, *, last: Literal["loss", "square
         >>> wc.spectrum(local.z.gauss_newton).values.tolist()     # WᵀW for each of two examples
         [0.0, 0.0, 25.0, 25.0]
     """
+    check_problem(problem)
     if last not in ("loss", "squared"):
         raise ValueError(f'last is {last!r}; write "loss" or "squared".')
     block, before = find_block(problem.model, layer), problem.cost

@@ -11,6 +11,7 @@ from torch import Tensor
 from torch.optim import Optimizer
 
 from wellcond.curvature.hessian import Hessian
+from wellcond.problem.arguments import check_problem
 from wellcond.problem.problem import Problem
 from wellcond.results import Progress
 from wellcond.spectral.eigenvalues import Eigenvalues, eigenvalues
@@ -87,6 +88,7 @@ def max_lr(
         >>> round(limit.value, 4), round(limit.lambda_max, 4)
         (0.76, 5.0)
     """
+    check_problem(problem)
     if optimizer is not None and momentum is not None:
         raise ValueError(f"momentum is {momentum}, but the optimizer has its own: pass one of the two.")
     momentum = DEFAULT_MOMENTUM if momentum is None else momentum

@@ -17,6 +17,7 @@ from wellcond.nn.last_batchnorm import with_last_batchnorm
 from wellcond.nn.replace import copied
 from wellcond.optim.bnp import BNP
 from wellcond.optim.scale_amended import ScaleAmendedSGD
+from wellcond.problem.arguments import check_problem
 from wellcond.problem.problem import Problem
 from wellcond.results import Progress
 from wellcond.verify.copies import Copies, largest_lr
@@ -88,6 +89,7 @@ def treat(
         >>> print(treatment.code)
         optimizer = torch.optim.SGD(model.parameters(), lr=0.25)
     """
+    check_problem(problem)
     remedies, seeds = list(dict.fromkeys(remedies)), tuple(dict.fromkeys(seeds))
     if learning_rates is None:
         own = None if optimizer is None else largest_lr(optimizer)
