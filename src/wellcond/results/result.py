@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import base64
 import csv
 import html
 import io
@@ -148,7 +149,13 @@ class Result(ABC):
         return write_atomically(target, text.encode())
 
     def _repr_html_(self) -> str:
-        return f"<pre>{html.escape(str(self))}</pre>"
+        """For notebooks: the text, and the picture where there is one and matplotlib is installed."""
+        text = f"<pre>{html.escape(str(self))}</pre>"
+        try:
+            image = base64.b64encode(picture(self.figure(), dpi=90)).decode()
+        except (OutputError, MissingExtra):
+            return text
+        return f'{text}\n<img alt="{type(self).__name__}" src="data:image/png;base64,{image}">'
 
     def _csv(self) -> str:
         text = io.StringIO()
@@ -183,10 +190,10 @@ def form_of(path: Path) -> str:
     return form
 
 
-def picture(figure: Figure, form: str = "png") -> bytes:
+def picture(figure: Figure, form: str = "png", *, dpi: int = 160) -> bytes:
     """A matplotlib figure as the content of a file."""
     content = io.BytesIO()
-    figure.savefig(content, format=form, dpi=160)
+    figure.savefig(content, format=form, dpi=dpi)
     return content.getvalue()
 
 
