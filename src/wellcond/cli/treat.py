@@ -60,8 +60,8 @@ def treat(
     [cyan]wellcond treat train.py:build --steps 600 --lr 0.03 --lr 0.1 --out curves.png[/cyan]
     [cyan]wellcond treat train.py:build --remedy bnp --seeds 1 --momentum 0.9[/cyan]
     """
-    settings: dict[str, Any] = {"steps": steps, "seeds": range(seeds), "learning_rates": lr, "momentum": momentum}
-    settings["remedies"] = list(REMEDIES) if remedy is None else remedy
+    settings: dict[str, Any] = {"steps": steps, "seeds": range(seeds), "learning_rates": lr}
+    settings |= {"remedies": list(REMEDIES) if remedy is None else remedy, "momentum": momentum or 0.0}
     with as_usage_errors():
         check_settings(**settings)
     output = Output(out, as_json)

@@ -44,7 +44,7 @@ def treat(
     seeds: Iterable[int] = (0, 1, 2),
     learning_rates: Iterable[float] | None = None,
     remedies: Iterable[str] = tuple(REMEDIES),
-    momentum: float | None = None,
+    momentum: float = 0.0,
     progress: Progress | None = None,
     on_run: Callable[[Treatment], None] | None = None,
 ) -> Treatment:
@@ -66,7 +66,7 @@ def treat(
             largest of its groups, the others in proportion).
         remedies: Some of `"bnp"` (BNP over the same optimizer), `"last-bn"` (a BatchNorm before the last layer) and
             `"scale-amended"` (ScaleAmendedSGD, where the network is a chain of layers).
-        momentum: Of SGD where no optimizer is given; None is 0.
+        momentum: Of SGD, where no optimizer is given.
         progress: Called as (what is being done, share of all work done).
         on_run: Called after every run with the treatment so far, so that an interrupted one is not lost.
 
@@ -96,9 +96,9 @@ def treat(
         learning_rates = LEARNING_RATES if own is None else [factor * own for factor in FACTORS]
     rates = tuple(sorted(set(learning_rates)))
     check_settings(remedies=remedies, learning_rates=rates, steps=steps, seeds=seeds, momentum=momentum)
-    if optimizer is not None and momentum is not None:
+    if optimizer is not None and momentum:
         raise ValueError(f"momentum is {momentum:g}, but the optimizer has its own: pass one of the two.")
-    copies = Copies(problem, optimizer, momentum or 0.0, steps, seeds)
+    copies = Copies(problem, optimizer, momentum, steps, seeds)
     notes: tuple[str, ...] = ()
     if len(seeds) > 1 and not copies.depend_on_seed():
         seeds, notes = seeds[:1], (ONE_SEED,)
@@ -125,7 +125,7 @@ def check_settings(
     learning_rates: Collection[float] | None,
     steps: int,
     seeds: Collection[int],
-    momentum: float | None,
+    momentum: float,
 ) -> None:
     """Raise `ValueError` for settings with which nothing could be trained."""
     for remedy in remedies:
@@ -140,7 +140,7 @@ def check_settings(
         raise ValueError(f"a seed must be ≥ 0, not {min(seeds)}")
     if steps < 1:
         raise ValueError(f"steps must be ≥ 1, not {steps}")
-    if momentum is not None and not 0 <= momentum < 1:
+    if not 0 <= momentum < 1:
         raise ValueError(f"momentum must be ≥ 0 and < 1, not {momentum:g}")
 
 
