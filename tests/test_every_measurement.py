@@ -3,11 +3,9 @@ progress rises; passes are counted; and the result has all forms. A new measurem
 
 from __future__ import annotations
 
-import contextlib
 import csv
 import inspect
 import json
-import math
 import random
 import re
 from collections.abc import Callable
@@ -112,10 +110,12 @@ MEASUREMENTS: dict[str, Callable[..., Any]] = {
     "local_hessian": lambda p: wc.local_hessian(p, "conv"),
     "local_product": lambda p: wc.local_hessian(p, "conv").z.exact @ torch.ones(16, dtype=torch.float64),
     "back_matching": lambda p: wc.back_matching(p),
+    "diagnose": lambda p, **kw: wc.diagnose(p, adam(p), **kw),
     "suggest_lr": lambda p, **kw: wc.suggest_lr(p, adam(p), 2, **kw),
     "treat": lambda p, **kw: wc.treat(p, remedies=["bnp"], learning_rates=[0.01], steps=4, seeds=[0], **kw),
 }
 """Every public measurement of a problem, as a user would call it."""
+TRAIN_COPIES = (wc.SuggestedRate, wc.Treatment)
 OF_THE_FIRST_BATCH = ("local_hessian", "local_product", "back_matching")
 WITHOUT_A_LOSS = ("activations",)
 NUMBERS = ("product", "dense", "scipy")
@@ -315,7 +315,7 @@ def test_a_stale_problem_is_refused_by_every_measurement(measure: Any, how: str)
         measure(problem)
 
 
-@measurements("suggest_lr", "covariate_shift", "max_lr_of_adam")  # whose optimizer is made from the problem
+@measurements("suggest_lr", "covariate_shift", "max_lr_of_adam", "diagnose")  # whose optimizer is made from the problem
 def test_what_is_no_problem_is_refused_with_what_to_pass(measure: Any) -> None:
     model, _ = build()
     model.size = 1  # for the lambdas of this table
@@ -337,18 +337,18 @@ def test_progress_rises(name: str) -> None:
 
 @measurements()
 def test_every_pass_is_counted(measure: Any) -> None:
+    """Those of the model; a measurement that trains copies counts theirs in its result."""
     model, loader = build()
     calls = []
-    model.conv.register_forward_hook(lambda *_: calls.append(1))
+    model.fuse.register_forward_hook(lambda *_: calls.append(1))
     batches = list(loader)
     problem = wc.Problem(model, nn.CrossEntropyLoss(), batches)
     result = measure(problem)
+    copies = getattr(result, "cost", wc.Cost()) - problem.cost if isinstance(result, TRAIN_COPIES) else wc.Cost()
     assert calls
-    assert problem.cost.forwards * len(batches) <= len(calls) + 1e-9  # runs of copies and parts are their own
-    cost = getattr(result, "cost", None)
-    if cost is not None:
-        assert 0 < cost.u < math.inf
-        assert "u" in str(cost)
+    assert (problem.cost + copies).forwards * len(batches) == pytest.approx(len(calls))
+    if isinstance(result, Result) and hasattr(result, "cost"):
+        assert result.cost.forwards == pytest.approx((problem.cost + copies).forwards)
 
 
 @pytest.mark.parametrize("name", RESULTS)
@@ -379,16 +379,15 @@ def test_a_result_has_every_form(name: str, tmp_path: Path) -> None:
             result.save(tmp_path / "x.png")
         assert "<img" not in result._repr_html_()
     else:
-        with contextlib.suppress(OutputError):  # and some only of a part of what they measure
-            assert result.save(tmp_path / "x.png").read_bytes().startswith(b"\x89PNG")
-            assert "<img" in result._repr_html_()
+        assert result.save(tmp_path / "x.png").read_bytes().startswith(b"\x89PNG")
+        assert "<img" in result._repr_html_()
 
 
 def quantity_names() -> set[str]:
     """The constants of the one place that names quantities."""
     names: set[str] = set()
-    for value in vars(quantities).values():
-        if isinstance(value, str):
+    for name, value in vars(quantities).items():
+        if isinstance(value, str) and name.isupper():
             names.add(value)
         elif isinstance(value, quantities.MatrixQuantities):
             names |= {v for v in vars(value).values() if isinstance(v, str)} | set(value.kappa.values())
@@ -396,6 +395,6 @@ def quantity_names() -> set[str]:
 
 
 def test_a_quantity_is_a_word_without_numbers_or_keys() -> None:
-    words = [name for name in quantity_names() if not name.startswith("_") and "\n" not in name and " " not in name]
-    assert len(words) > 80
-    assert all(re.fullmatch(r"[a-z]+(_[a-z]+)*", word) for word in words if "." not in word and "/" not in word)
+    names = quantity_names()
+    assert len(names) > 80
+    assert [name for name in names if not re.fullmatch(r"[a-z]+(_[a-z]+)*", name)] == []
