@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import math
 
+import numpy as np
 import pytest
 import torch
 
@@ -33,6 +34,43 @@ def test_a_zero_eigenvalue_gives_infinity_never_a_number() -> None:
 
 
 @pytest.mark.parametrize(
+    "values",
+    [
+        [4, 2, 1],
+        (4.0, 2, 1),
+        range(1, 5),
+        [4, 2, np.float32(1)],
+        np.array([1, 4, 2], dtype=np.uint8),
+        np.array([1, 2, 4], dtype=">f8"),
+        np.array([4.0, 2.0, 1.0], dtype=np.longdouble)[::-1],
+        torch.tensor([4, 2, 1]),
+        torch.tensor([4.0, 2.0, 1.0]).half(),
+        torch.tensor([4.0, 2.0, 1.0], dtype=torch.bfloat16),
+        torch.tensor([4.0, 2.0, 1.0], requires_grad=True),
+    ],
+    ids=str,
+)
+def test_eigenvalues_come_as_any_sequence_of_numbers(values) -> None:
+    assert wc.condition_number(values, 1.0) == 4.0
+    assert wc.numerical_rank(values) == len(values)
+
+
+def test_what_counts_as_zero_is_the_rounding_of_the_given_dtype() -> None:
+    values = [1.0, 1e-5, 1e-9]
+    assert wc.numerical_rank(values) == wc.numerical_rank(np.array(values)) == 3
+    assert wc.numerical_rank(np.float32(values)) == wc.numerical_rank(torch.tensor(values)) == 2
+    assert wc.numerical_rank(np.float16(values)) == wc.numerical_rank(torch.tensor(values).half()) == 1
+
+
+@pytest.mark.parametrize(("largest", "dtype"), [(1e-44, torch.float32), (3e38, torch.float32), (6e4, torch.float16)])
+def test_the_ends_of_a_dtypes_range_neither_overflow_nor_vanish(largest: float, dtype: torch.dtype) -> None:
+    values = torch.full((100,), largest, dtype=dtype)
+    values[0] /= 2
+    assert wc.numerical_rank(values) == 100
+    assert wc.condition_number(values, 1.0) == float(values[1].double() / values[0].double())
+
+
+@pytest.mark.parametrize(
     ("values", "p", "message"),
     [
         (torch.tensor([1.0, -0.5]), 0.5, "indefinite"),
@@ -42,8 +80,11 @@ def test_a_zero_eigenvalue_gives_infinity_never_a_number() -> None:
         (torch.ones(2, 2), 0.5, "eigenvalues"),
         (torch.tensor([]), 0.5, "eigenvalues"),
         (torch.tensor([1.0, math.nan]), 0.5, "eigenvalues"),
+        ([1.0, 2j], 0.5, "complex"),
+        (["a", "b"], 0.5, "must be numbers"),
+        ([[1.0], [1.0, 2.0]], 0.5, "must be numbers"),
     ],
 )
-def test_what_has_no_condition_number_is_refused(values: torch.Tensor, p: float, message: str) -> None:
+def test_what_has_no_condition_number_is_refused(values, p: float, message: str) -> None:
     with pytest.raises(ValueError, match=message):
         wc.condition_number(values, p)

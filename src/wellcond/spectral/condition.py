@@ -3,18 +3,23 @@
 from __future__ import annotations
 
 import math
+from collections.abc import Sequence
 
+import numpy as np
 import torch
 from torch import Tensor
 
+Values = Tensor | np.ndarray | Sequence[float]
+COARSE = (np.float16, np.float32)
 
-def condition_number(values: Tensor, p: float = 0.5) -> float:
+
+def condition_number(values: Values, p: float = 0.5) -> float:
     """κ_p = λ_max / λ_⌈p·d⌉ of a positive semi-definite matrix with eigenvalues `values`, counted from the largest.
 
     κ_1 is the usual condition number; smaller p leave out the smallest eigenvalues (huang2020).
 
     Args:
-        values: Eigenvalues, (d,) in any order.
+        values: Eigenvalues, (d,) in any order: a tensor, an array or a list.
         p: A share of the eigenvalues, above 0 and at most 1.
 
     Returns:
@@ -24,6 +29,8 @@ def condition_number(values: Tensor, p: float = 0.5) -> float:
         ValueError: An eigenvalue is negative, as a Hessian's can be: such a matrix has no κ_p.
 
     Example:
+        >>> condition_number([4, 2, 1], p=1.0)
+        4.0
         >>> condition_number(torch.tensor([4.0, 2.0, 1.0, 0.0]), p=0.5)
         2.0
         >>> condition_number(torch.tensor([1.0, 0.0]), p=1.0)
@@ -31,18 +38,18 @@ def condition_number(values: Tensor, p: float = 0.5) -> float:
     """
     if not 0 < p <= 1:
         raise ValueError(f"p is {p}; it is a share of the eigenvalues, above 0 and at most 1.")
-    descending = _checked(values)
+    descending, zero_level = _checked(values)
     # ⌈p·d⌉, safe from p·d = 7.000000000000001
     index = max(1, math.ceil(p * len(descending) - 1e-9))
     largest, chosen = float(descending[0]), float(descending[index - 1])
-    return largest / chosen if chosen > _zero_level(descending) else math.inf
+    return largest / chosen if chosen > zero_level else math.inf
 
 
-def numerical_rank(values: Tensor) -> int:
+def numerical_rank(values: Values) -> int:
     """How many eigenvalues of a positive semi-definite matrix are above d·ε·λ_max, ε of their dtype's rounding.
 
     Args:
-        values: Eigenvalues, (d,) in any order.
+        values: Eigenvalues, (d,) in any order: a tensor, an array or a list; Python's numbers have float64's rounding.
 
     Returns:
         The rank.
@@ -50,26 +57,39 @@ def numerical_rank(values: Tensor) -> int:
     Example:
         >>> numerical_rank(torch.tensor([1.0, 1e-3, 1e-12]))
         2
+        >>> numerical_rank([1.0, 1e-3, 1e-12])
+        3
     """
-    descending = _checked(values)
-    return int((descending > _zero_level(descending)).sum())
+    descending, zero_level = _checked(values)
+    return int((descending > zero_level).sum())
 
 
-def _checked(values: Tensor) -> Tensor:
-    values = torch.as_tensor(values)
-    if values.dim() != 1 or values.numel() == 0:
-        raise ValueError(f"eigenvalues must be a non-empty vector, not of shape {tuple(values.shape)}.")
-    if not bool(torch.isfinite(values).all()):
+def _checked(values: Values) -> tuple[Tensor, float]:
+    """The eigenvalues, descending and in float64, and the level below which one is zero to its own dtype's rounding."""
+    given = values.detach().cpu() if isinstance(values, Tensor) else _as_tensor(values)
+    if given.dim() != 1 or given.numel() == 0:
+        raise ValueError(f"eigenvalues must be a non-empty vector, not of shape {tuple(given.shape)}.")
+    if given.is_complex():
+        raise ValueError("eigenvalues are complex; those of a symmetric matrix are real: pass values.real.")
+    if not bool(torch.isfinite(given).all()):
         raise ValueError("eigenvalues hold NaN or inf.")
-    descending = values.sort(descending=True).values
+    rounding = torch.finfo(given.dtype if given.is_floating_point() else torch.float64).eps
+    descending = given.double().sort(descending=True).values
     # rounding leaves eigenvalues a little below zero; the square root of ε is far above that
-    if float(descending[-1]) < -(torch.finfo(values.dtype).eps ** 0.5) * float(descending[0].abs()):
+    if float(descending[-1]) < -(rounding**0.5) * abs(float(descending[0])):
         raise ValueError(
             f"the smallest eigenvalue is {float(descending[-1]):.3g}: an indefinite matrix has no κ_p. "
             "For a Hessian report λ_max, or take the GGN or Fisher matrix."
         )
-    return descending
+    return descending, len(descending) * rounding * max(float(descending[0]), 0.0)
 
 
-def _zero_level(descending: Tensor) -> float:
-    return len(descending) * torch.finfo(descending.dtype).eps * max(float(descending[0]), 0.0)
+def _as_tensor(values: np.ndarray | Sequence[float]) -> Tensor:
+    """In its own dtype where that rounds more coarsely than float64, as which NumPy reads Python's numbers."""
+    try:
+        array = np.asarray(values)
+        if array.dtype.kind == "c":
+            return torch.from_numpy(array)
+        return torch.from_numpy(array.astype(array.dtype.type if array.dtype.type in COARSE else np.float64))
+    except (TypeError, ValueError) as error:
+        raise ValueError(f"eigenvalues must be numbers, one after the other ({error}).") from None
