@@ -13,6 +13,7 @@ from torch import Tensor, nn
 from wellcond.curvature.fisher import likelihood_of
 from wellcond.curvature.ggn import tensor_outputs
 from wellcond.errors import InvalidProblem
+from wellcond.network.arithmetic import own_arithmetic
 from wellcond.network.layers import ConvolutionRows, Rule, rule_for, uncovered, weighted_layers
 from wellcond.network.taps import tapped
 from wellcond.problem.arguments import check_problem
@@ -96,6 +97,7 @@ def _trace(mean: Tensor) -> float:
     return float((mean if mean.dim() == 2 else mean.diagonal(dim1=-2, dim2=-1)).sum())
 
 
+@own_arithmetic()
 def kronecker_factors(
     problem: Problem, *, convolution: ConvolutionRows = "position", labels: Labels = "data", seed: int = 0
 ) -> KroneckerFactors:

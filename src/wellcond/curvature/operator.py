@@ -13,6 +13,7 @@ import torch
 from torch import Tensor
 
 from wellcond.errors import InvalidProblem, MissingExtra, NonFinite, TooLarge
+from wellcond.network.arithmetic import own_arithmetic
 
 if TYPE_CHECKING:
     from scipy.sparse.linalg import LinearOperator as ScipyOperator
@@ -63,6 +64,7 @@ class LinearOperator(ABC):
 
     # common to all
 
+    @own_arithmetic()
     def __matmul__(self, v: Tensor) -> Tensor:
         n = self.shape[1]
         if v.dim() not in (1, 2) or v.shape[0] != n:
@@ -83,6 +85,7 @@ class LinearOperator(ABC):
 
     __rmul__ = __mul__
 
+    @own_arithmetic()
     def dense(self, limit: int = DENSE_LIMIT) -> Tensor:
         """The matrix itself, (n, n), by n products.
 

@@ -16,6 +16,7 @@ from wellcond.diagnosis.magnitudes import gradients, weight_norms
 from wellcond.errors import InvalidProblem, NonFinite, NotDeterministic, WellcondError
 from wellcond.layerwise.conditioning import ConditioningTable, conditioning
 from wellcond.layerwise.neurons import neurons
+from wellcond.network.arithmetic import own_arithmetic
 from wellcond.network.calling import dtype_name
 from wellcond.problem.arguments import check_problem
 from wellcond.problem.problem import Problem
@@ -47,6 +48,7 @@ LABELS = {
 CONVOLUTION = {"position": "every position is one example", "patch": "every patch (im2col) is one example"}
 
 
+@own_arithmetic()
 def diagnose(
     problem: Problem, optimizer: torch.optim.Optimizer | None = None, *, progress: Progress | None = None
 ) -> Diagnosis:

@@ -14,6 +14,7 @@ from torch.utils._pytree import tree_leaves
 
 from wellcond.errors import InvalidProblem, UnknownLayer
 from wellcond.layerwise.unit_statistics import LayerActivations, UnitStatistics
+from wellcond.network.arithmetic import own_arithmetic
 from wellcond.network.layers import ConvRule, rule_for, uncovered, weighted_layers, with_batch
 from wellcond.network.norms import is_norm, unit_dim
 from wellcond.network.taps import tapped
@@ -144,6 +145,7 @@ class Activations(ByLayer[LayerActivations]):
         return "\n".join([table, *said, f"{self.cost}; counting the outputs takes about half a u more"])
 
 
+@own_arithmetic()
 def activations(
     problem: Problem,
     layers: str | Sequence[str] | None = None,

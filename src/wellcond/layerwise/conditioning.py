@@ -13,6 +13,7 @@ from torch import Tensor
 from wellcond.curvature.fisher import Fisher
 from wellcond.curvature.kronecker import Labels, SecondMoment, kronecker_factors
 from wellcond.errors import NonFinite
+from wellcond.network.arithmetic import own_arithmetic
 from wellcond.network.layers import ConvolutionRows
 from wellcond.problem.arguments import check_problem
 from wellcond.problem.problem import Problem
@@ -164,6 +165,7 @@ class ConditioningTable(ByLayer[LayerConditioning]):
         return "\n".join([text_table(header, body), footer, *skipped])
 
 
+@own_arithmetic()
 def conditioning(
     problem: Problem,
     p: Sequence[float] = (0.2, 0.5, 0.8, 1.0),

@@ -14,6 +14,7 @@ from torch.optim import Optimizer
 from wellcond.errors import NonFinite, UnknownLayer
 from wellcond.layerwise.updated import updated_parameters
 from wellcond.network import isolation
+from wellcond.network.arithmetic import own_arithmetic
 from wellcond.network.order import Layer, layers_in_order
 from wellcond.network.taps import bracketed
 from wellcond.problem.arguments import check_problem
@@ -94,6 +95,7 @@ class CovariateShift(ByLayer[Shift]):
         return "\n".join([table, *notes, str(self.cost)])
 
 
+@own_arithmetic()
 def covariate_shift(
     problem: Problem,
     optimizer: Optimizer | Mapping[str, Tensor],

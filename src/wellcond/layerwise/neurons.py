@@ -9,6 +9,7 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 
+from wellcond.network.arithmetic import own_arithmetic
 from wellcond.network.layers import rule_for, weighted_layers
 from wellcond.network.taps import WatchedRelu, tapped
 from wellcond.problem.arguments import check_problem
@@ -74,6 +75,7 @@ class NeuronTable(ByLayer[LayerNeurons]):
         return text_table(["layer", "units", "dying", "full"], body) + f"\non {self.examples} examples; {self.cost}"
 
 
+@own_arithmetic()
 def neurons(problem: Problem) -> NeuronTable:
     """Which ReLU units are dead or never off, by layer, in one forward pass over the data.
 

@@ -14,6 +14,7 @@ from torch.utils._pytree import tree_map
 
 from wellcond.local.block import input_tensor
 from wellcond.local.cuts import Cut, Outputs, find_cuts
+from wellcond.network.arithmetic import own_arithmetic
 from wellcond.network.graph import inputs_of, refuse_reentrant_checkpoints, upstream
 from wellcond.network.taps import bracketed
 from wellcond.problem.arguments import check_problem
@@ -62,6 +63,7 @@ class BackMatching(Result):
         return f"{table}\nstep {self.lr:g} on the parameters, 1 on every z; first batch\n{self.cost}"
 
 
+@own_arithmetic()
 def back_matching(problem: Problem, lr: float = 1.0, *, layers: str | Sequence[str] | None = None) -> BackMatching:
     """Procedure 1 with one gradient step in each subproblem: of size 1 in every z and of size μ = `lr` in every W.
 

@@ -13,6 +13,7 @@ from wellcond.local.block import find_block
 from wellcond.local.block_call import BlockCall, record
 from wellcond.local.closed_forms import ClosedForm, closed_form_of, formula_of
 from wellcond.local.curvature import LocalCurvature
+from wellcond.network.arithmetic import own_arithmetic
 from wellcond.problem.arguments import check_problem
 from wellcond.problem.problem import Problem
 from wellcond.results import Cost, Result, Row, number
@@ -167,6 +168,7 @@ class LocalHessian(Result):
         return sum(p.numel() for p in self.call.params.values())
 
 
+@own_arithmetic()
 def local_hessian(problem: Problem, layer: str, *, last: Literal["loss", "squared"] = "loss") -> LocalHessian:
     """The second derivatives of a block's back-matching loss with respect to its input z and its parameters W.
 

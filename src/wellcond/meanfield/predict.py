@@ -18,6 +18,7 @@ from wellcond.meanfield.moments import Kernel, Moments, Number, check_number, fl
 from wellcond.meanfield.prediction import LayerContribution, Loss, Prediction, cautions, contributions
 from wellcond.meanfield.reader import check_finite, read
 from wellcond.meanfield.stages import Affine, Nonlinearity, Stage, Variant, has_batchnorm, mapped, with_means
+from wellcond.network.arithmetic import own_arithmetic
 from wellcond.network.calling import tensors_in, unwrapped
 from wellcond.network.isolation import isolated
 from wellcond.problem.arguments import as_whole
@@ -27,6 +28,7 @@ from wellcond.results import Cost
 from wellcond.stability.limits import DEFAULT_MOMENTUM, heavy_ball_limit
 
 
+@own_arithmetic()
 def predict(
     network: nn.Module | Architecture | str | Problem,
     gamma: Number | None = None,

@@ -5,59 +5,57 @@ from __future__ import annotations
 import contextlib
 import random
 import sys
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Callable, Collection, Iterable, Iterator
 from typing import Any, Literal
 
 import numpy as np
 import torch
 from torch import Tensor, nn
 from torch.nn.attention import SDPBackend, sdpa_kernel
-from torch.nn.modules.batchnorm import _BatchNorm
+from torch.nn.modules import module as of_all_modules
+from torch.nn.modules.batchnorm import _BatchNorm, _NormBase
+from torch.nn.utils import parametrize
 
-OF_EVERY_MODULE = vars(nn.Module()).keys()
+from wellcond.network.arithmetic import own_arithmetic
+from wellcond.network.kept_state import Snapshot, contents, have_same_contents, kept
 
 
 @contextlib.contextmanager
 def isolated(
-    model: nn.Module, device: torch.device, *, batchnorm: Literal["batch", "running"], dropout: bool
-) -> Iterator[None]:
+    model: nn.Module,
+    device: torch.device,
+    *,
+    batchnorm: Literal["batch", "running"],
+    dropout: bool,
+    norms: Collection[nn.Module] = (),
+) -> Iterator[Snapshot]:
     """Put a model into the measured state; on leaving, modes, buffers, generators and kernel choices are as they were.
 
-    Buffers, and tensors that are plain attributes, are exchanged for copies. So the user's own tensors are never
-    written to, not even by a BatchNorm that updates its running statistics.
+    Buffers, and other tensors that its modules hold, are exchanged for copies. So the user's own tensors are never
+    written to, not even by a BatchNorm that updates its running statistics. Counters and containers are put back.
+    Gradient hooks are off.
 
     Args:
         model: The model to measure.
         device: Its device.
         batchnorm: Whether BatchNorm uses the statistics of each batch or its running ones.
         dropout: Whether dropout is on.
+        norms: Modules that are to be treated as BatchNorm, beside torch's own.
+
+    Yields:
+        What the modules held on entering.
     """
-    modules = list(model.modules())
-    modes = [(module, module.training) for module in modules]
-    tracking = [m for m in modules if batchnorm == "batch" and isinstance(m, _BatchNorm) and m.track_running_stats]
-    sparse = [m for m in modules if isinstance(m, (nn.Embedding, nn.EmbeddingBag)) and m.sparse]
-    buffers = [(module, dict(module._buffers)) for module in modules if module._buffers]
-
-    def put_back() -> None:
-        for module, mode in modes:
-            module.training = mode
-        for norm in tracking:
-            norm.track_running_stats = True
-        for embedding in sparse:
-            embedding.sparse = True
-        for module, held in buffers:
-            module._buffers.clear()
-            module._buffers.update(held)
-
     with contextlib.ExitStack() as stack:
-        stack.callback(put_back)
-        stack.enter_context(_attributes_kept(modules))
-        stack.enter_context(_generators_kept(generators_of(model)))
+        stack.enter_context(own_arithmetic())  # also another thread's measurement of this model is over
+        modules = list(model.modules())
+        snapshot = Snapshot(modules)
+        tracking = [m for m in modules if batchnorm == "batch" and isinstance(m, _BatchNorm) and m.track_running_stats]
+        sparse = [m for m in modules if isinstance(m, (nn.Embedding, nn.EmbeddingBag)) and m.sparse]
+        stack.enter_context(kept(snapshot))
         stack.enter_context(rng_kept(device))
-        stack.enter_context(torch.inference_mode(False))
+        stack.enter_context(_gradient_hooks_off(modules))
+        stack.enter_context(_parametrizations_computed_anew())
         stack.enter_context(torch.enable_grad())
-        if torch.is_autocast_enabled(device.type):
-            stack.enter_context(torch.autocast(device.type, enabled=False))  # half precision has no second derivative
         stack.enter_context(sdpa_kernel(SDPBackend.MATH))  # the only attention kernel with a double backward
         # the fast path of attention computes layers without calling them
         attention = torch.backends.mha
@@ -65,22 +63,50 @@ def isolated(
         if device.type == "cuda":
             # cuDNN's RNNs have no double backward; TF32 keeps ten bits, which no error bound here allows for
             use_cudnn = not any(isinstance(module, nn.RNNBase) for module in modules)
-            kept = {name: getattr(torch.backends.cudnn, name) for name in ("benchmark", "deterministic")}
-            stack.enter_context(torch.backends.cudnn.flags(enabled=use_cudnn, allow_tf32=False, **kept))
-            precision = torch.get_float32_matmul_precision()
-            stack.enter_context(_switched(torch.set_float32_matmul_precision, precision, "highest"))
+            own = {name: getattr(torch.backends.cudnn, name) for name in ("benchmark", "deterministic")}
+            stack.enter_context(torch.backends.cudnn.flags(enabled=use_cudnn, allow_tf32=False, **own))
         if "torch._dynamo" in sys.modules:  # something may be compiled, and compiled graphs have no double backward
             stack.enter_context(torch.compiler.set_stance("force_eager"))
-        for module, held in buffers:
-            for name, value in held.items():
-                module._buffers[name] = None if value is None else value.clone()
         for embedding in sparse:
             embedding.sparse = False  # sparse gradients have no double backward
         for norm in tracking:
             norm.track_running_stats = False  # batch renorm's output depends on statistics that a pass would move
         for module in modules:
-            module.training = batchnorm == "batch" if isinstance(module, _BatchNorm) else dropout
+            module.training = batchnorm == "batch" if isinstance(module, _NormBase) or module in norms else dropout
+        yield snapshot
+
+
+@contextlib.contextmanager
+def _gradient_hooks_off(modules: Iterable[nn.Module]) -> Iterator[None]:
+    """Take off the hooks through which gradients pass: they are part of training, not of the loss.
+
+    The dicts stay where they are: torch and the handles of the hooks refer to them.
+    """
+    hooks: list[dict[Any, Any]] = [of_all_modules._global_backward_hooks, of_all_modules._global_backward_pre_hooks]
+    for module in modules:
+        hooks += [module._backward_hooks, module._backward_pre_hooks]
+        tensors = (*module._parameters.values(), *module._buffers.values())
+        hooks += [t._backward_hooks for t in tensors if t is not None and t._backward_hooks]
+    taken_off = [(of_one, dict(of_one)) for of_one in hooks if of_one]
+    try:
+        for of_one, _ in taken_off:
+            of_one.clear()
         yield
+    finally:
+        for of_one, own in taken_off:
+            of_one.clear()
+            of_one.update(own)
+
+
+@contextlib.contextmanager
+def _parametrizations_computed_anew() -> Iterator[None]:
+    """Pause `parametrize.cached()`, in which a pass with other weights, or another graph, would find the old ones."""
+    before = parametrize._cache_enabled, parametrize._cache
+    parametrize._cache_enabled, parametrize._cache = 0, {}
+    try:
+        yield
+    finally:
+        parametrize._cache_enabled, parametrize._cache = before
 
 
 @contextlib.contextmanager
@@ -100,15 +126,19 @@ def parameters_kept(params: Iterable[nn.Parameter]) -> Iterator[None]:
 
 @contextlib.contextmanager
 def rng_kept(device: torch.device) -> Iterator[None]:
-    """Put the random number generators of Python, NumPy, the CPU and the model's device back afterwards."""
-    devices = [device] if device.type == "cuda" else []
-    of_python, of_numpy = random.getstate(), np.random.get_state()
-    try:
-        with torch.random.fork_rng(devices=devices):
-            yield
-    finally:
-        random.setstate(of_python)
-        np.random.set_state(of_numpy)
+    """Put the random number generators of Python, NumPy, the CPU and the model's device back afterwards.
+
+    The default device's too: a loader draws its seeds there.
+    """
+    devices = {d for d in (device, torch.get_default_device()) if d.type == "cuda"}
+    with own_arithmetic():
+        of_python, of_numpy = random.getstate(), np.random.get_state()
+        try:
+            with torch.random.fork_rng(devices=devices):
+                yield
+        finally:
+            random.setstate(of_python)
+            np.random.set_state(of_numpy)
 
 
 def seed_generators(seed: int, device: torch.device) -> None:
@@ -130,18 +160,6 @@ def loader_generators_kept(batches: Any) -> Iterator[None]:
         yield
 
 
-def generators_of(model: nn.Module) -> list[torch.Generator]:
-    """The generators that a model's modules hold as attributes."""
-    values = (value for module in model.modules() for value in _own_attributes(module).values())
-    return [value for value in values if isinstance(value, torch.Generator)]
-
-
-def _own_attributes(module: nn.Module) -> dict[str, Any]:
-    """A module's own attributes. Those that every module has are left out, which saves most of the time."""
-    attributes = vars(module)
-    return {key: attributes[key] for key in attributes.keys() - OF_EVERY_MODULE}
-
-
 @contextlib.contextmanager
 def _generators_kept(generators: Iterable[torch.Generator]) -> Iterator[None]:
     states = [(generator, generator.get_state()) for generator in generators]
@@ -150,47 +168,6 @@ def _generators_kept(generators: Iterable[torch.Generator]) -> Iterator[None]:
     finally:
         for generator, state in states:
             generator.set_state(state)
-
-
-@contextlib.contextmanager
-def _attributes_kept(modules: Iterable[nn.Module]) -> Iterator[None]:
-    """Put back tensors that are plain attributes of modules, or in lists that are; inside they may be written to.
-
-    Pruning, and the old weight and spectral norm, keep the weight they compute on every pass there, with its graph.
-    Tensors without a graph are exchanged for copies, as buffers are.
-    """
-    before = [(module, _own_attributes(module)) for module in modules]
-    lists = {
-        id(value): (value, list(value))
-        for _, held in before
-        for value in held.values()
-        if isinstance(value, list) and any(isinstance(item, Tensor) for item in value)
-    }
-    copies: dict[int, Tensor] = {}
-
-    def lent(value: Any) -> Any:
-        if not isinstance(value, Tensor) or value.requires_grad or isinstance(value, nn.Parameter):
-            return value
-        if id(value) not in copies:
-            copies[id(value)] = value.clone()
-        return copies[id(value)]
-
-    try:
-        for module, held in before:
-            vars(module).update({key: lent(value) for key, value in held.items() if isinstance(value, Tensor)})
-        for own, items in lists.values():
-            own[:] = map(lent, items)
-        yield
-    finally:
-        for module, held in before:
-            for key, value in {**_own_attributes(module), **held}.items():
-                now = vars(module).get(key)
-                if key not in held and isinstance(value, Tensor):
-                    del vars(module)[key]
-                elif value is not now and any(isinstance(either, (Tensor, list)) for either in (value, now)):
-                    vars(module)[key] = value  # past __setattr__, which does more than that for a recurrent layer
-        for own, items in lists.values():
-            own[:] = items
 
 
 @contextlib.contextmanager
@@ -203,11 +180,28 @@ def _switched(switch: Callable[[Any], None], before: Any, inside: Any) -> Iterat
         switch(before)
 
 
-def random_state_and_buffers(model: nn.Module, device: torch.device) -> list[object]:
-    """All that a forward pass may move: generators, global and the model's own, and which buffers were written to."""
-    states = [torch.get_rng_state(), *(generator.get_state() for generator in generators_of(model))]
-    if device.type == "cuda":
-        states.append(torch.cuda.get_rng_state(device))
-    buffers = [(id(buffer), buffer._version) for buffer in model.buffers()]
-    of_numpy = [part.tobytes() if isinstance(part, np.ndarray) else part for part in np.random.get_state()]
-    return [random.getstate(), of_numpy, buffers, *(state.numpy().tobytes() for state in states)]
+class Movable:
+    """All that a pass may move: generators, and what modules and a loss hold.
+
+    Args:
+        model: Its modules.
+        loss: A callable.
+        device: Its generator is looked at too.
+    """
+
+    def __init__(self, model: nn.Module, loss: Callable[..., Any], device: torch.device) -> None:
+        self._held = Snapshot([*model.modules(), loss])
+        self._contents = contents(self._held.tensors)
+        states = [torch.get_rng_state(), *(generator.get_state() for generator in self._held.generators)]
+        if device.type == "cuda":
+            states.append(torch.cuda.get_rng_state(device))
+        of_numpy = [part.tobytes() if isinstance(part, np.ndarray) else part for part in np.random.get_state()]
+        self._random = [random.getstate(), of_numpy, *(state.numpy().tobytes() for state in states)]
+
+    def is_same_as(self, other: Movable) -> bool:
+        """Whether nothing has moved between the two."""
+        return (
+            self._random == other._random
+            and self._held.is_same_as(other._held)
+            and have_same_contents(self._contents, other._contents)
+        )

@@ -8,6 +8,7 @@ import torch
 from torch import Tensor, nn
 
 from wellcond.errors import UnknownLayer, Unsupported
+from wellcond.network.arithmetic import own_arithmetic
 from wellcond.network.example_inputs import example_inputs
 from wellcond.network.forward_pass import read_forward_pass
 from wellcond.network.layers import LinearRule, by_site, is_affine, rule_for, weighted_layers
@@ -42,6 +43,7 @@ class NormalisedLinear(nn.Module):
 
 
 @torch.inference_mode(False)  # what is made in inference mode cannot be trained
+@own_arithmetic()
 def with_last_batchnorm(model: nn.Module, inputs: Any = None, *, layer: str | None = None) -> nn.Module:
     """Return a copy of the model with one batch normalisation directly before its last linear layer.
 

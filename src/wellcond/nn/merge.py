@@ -11,6 +11,7 @@ from torch import Tensor, nn
 from torch.nn.modules.batchnorm import _BatchNorm
 
 from wellcond.errors import Unsupported
+from wellcond.network.arithmetic import own_arithmetic
 from wellcond.network.calling import tensors_in
 from wellcond.network.example_inputs import evaluating, example_inputs, run
 from wellcond.network.layers import LinearRule, TransposedConvRule, as_stored, by_site, rule_for
@@ -24,6 +25,7 @@ KNOWN_FORWARDS = ("torch.nn.modules.", "transformers.pytorch_utils")
 
 
 @torch.inference_mode(False)  # what is made in inference mode cannot be trained
+@own_arithmetic()
 def merge_batchnorm(model: nn.Module, inputs: Any = None) -> nn.Module:
     """Return a copy of the model with its batch normalisations merged into the layers beside them.
 

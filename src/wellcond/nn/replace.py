@@ -14,6 +14,7 @@ from torch.nn.modules.batchnorm import _NormBase
 from torch.nn.parameter import is_lazy
 
 from wellcond.errors import Unsupported
+from wellcond.network.arithmetic import own_arithmetic
 from wellcond.network.calling import unwrapped
 
 NORMS: tuple[type[nn.Module], ...] = (_NormBase, nn.GroupNorm, nn.LayerNorm, nn.RMSNorm)
@@ -23,6 +24,7 @@ Factory = Callable[[Any], nn.Module | None]
 
 
 @torch.inference_mode(False)  # what is made in inference mode cannot be trained
+@own_arithmetic()
 def replace_norm(
     model: nn.Module, factory: Factory, *, of: type[nn.Module] | tuple[type[nn.Module], ...] = NORMS
 ) -> nn.Module:

@@ -13,6 +13,7 @@ from torch.nn.modules.batchnorm import _BatchNorm
 
 from wellcond.errors import InvalidProblem, UnknownLayer
 from wellcond.network import isolation
+from wellcond.network.arithmetic import own_arithmetic
 from wellcond.network.calling import call, to_device, unwrapped, why_call_failed
 from wellcond.problem import checks, failures
 from wellcond.problem.evaluation import Evaluation, RecognisedLoss, explained
@@ -143,6 +144,7 @@ class Problem:
 
     # evaluation
 
+    @own_arithmetic()
     def measuring(self) -> contextlib.AbstractContextManager[None]:
         """The model in the state that is measured; on leaving, everything is as it was.
 
@@ -247,6 +249,7 @@ class Problem:
 
     # the same on every pass
 
+    @own_arithmetic()
     def check(self) -> None:
         """Raise `NotDeterministic`, naming the cause, if two passes would not see the same problem.
 

@@ -9,6 +9,7 @@ import numpy as np
 import torch
 from torch import Tensor
 
+from wellcond.network.arithmetic import own_arithmetic
 from wellcond.results import Progress, Result, Row, quantities
 from wellcond.spectral.lanczos import Lanczos, Operator
 
@@ -61,6 +62,7 @@ class Density(Result):
         return f"spectral density over [{low:.4g}, {high:.4g}], {len(self.nodes)} probes, {self.matvecs} products"
 
 
+@own_arithmetic()
 def density(
     operator: Operator,
     *,

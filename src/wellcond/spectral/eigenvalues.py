@@ -9,6 +9,7 @@ import numpy as np
 import torch
 from torch import Tensor
 
+from wellcond.network.arithmetic import own_arithmetic
 from wellcond.results import Progress, Result, Row, quantities
 from wellcond.spectral.lanczos import Lanczos, Operator
 
@@ -61,6 +62,7 @@ class Eigenvalues(Result):
         return "\n".join([*lines, f"{self.matvecs} matrix-vector products; {self.status}"])
 
 
+@own_arithmetic()
 def eigenvalues(
     operator: Operator,
     k: int = 1,

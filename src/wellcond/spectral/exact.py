@@ -12,6 +12,7 @@ from wellcond.curvature.ggn import OutputCurvature
 from wellcond.curvature.gram import Factor
 from wellcond.curvature.operator import DENSE_LIMIT
 from wellcond.errors import InvalidProblem, TooLarge
+from wellcond.network.arithmetic import own_arithmetic
 from wellcond.results import Result, Row, quantities
 from wellcond.spectral.condition import condition_number, numerical_rank
 from wellcond.spectral.lanczos import Operator
@@ -71,6 +72,7 @@ class Spectrum(Result):
         return f"{len(self.values)} eigenvalues from {self.values[0]:.4g} to {self.lambda_max:.4g} ({self.side} side)"
 
 
+@own_arithmetic()
 def spectrum(operator: DenseOperator | Tensor, *, limit: int = DENSE_LIMIT) -> Spectrum:
     """Every eigenvalue of a curvature matrix, exactly.
 

@@ -10,6 +10,7 @@ import torch
 from torch import Tensor
 
 from wellcond.curvature.over_parameters import CurvatureOperator
+from wellcond.network.arithmetic import own_arithmetic
 from wellcond.results import Progress, Result, Row, quantities
 from wellcond.spectral.lanczos import Operator
 
@@ -50,6 +51,7 @@ class Trace(Result):
         return f"trace {self.value:.6g} ± {self.error:.2g} (standard error), {self.matvecs} products{word}"
 
 
+@own_arithmetic()
 def trace(
     operator: Operator,
     tol: float = 0.05,

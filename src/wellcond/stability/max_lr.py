@@ -11,6 +11,7 @@ from torch import Tensor
 from torch.optim import Optimizer
 
 from wellcond.curvature.hessian import Hessian
+from wellcond.network.arithmetic import own_arithmetic
 from wellcond.problem.arguments import check_problem
 from wellcond.problem.problem import Problem
 from wellcond.results import Progress
@@ -33,6 +34,7 @@ MAYBE_NO_LIMIT = (
 )
 
 
+@own_arithmetic()
 def max_lr(
     problem: Problem,
     momentum: float | None = None,

@@ -11,6 +11,7 @@ import torch
 from torch import Tensor
 
 from wellcond.errors import NonFinite
+from wellcond.network.arithmetic import own_arithmetic
 from wellcond.network.calling import dtype_name
 from wellcond.problem.arguments import as_pair, as_positive, as_whole, check_problem
 from wellcond.problem.problem import Problem
@@ -114,6 +115,7 @@ class Landscape(Result):
         )
 
 
+@own_arithmetic()
 def landscape(
     problem: Problem,
     lr: float = 0.1,

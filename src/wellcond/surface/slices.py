@@ -13,6 +13,7 @@ import torch
 from torch import Tensor
 
 from wellcond.errors import NonFinite
+from wellcond.network.arithmetic import own_arithmetic
 from wellcond.problem.arguments import as_positive, as_whole, check_problem
 from wellcond.problem.problem import Problem
 from wellcond.results import Cost, Progress, Result, Row, number, quantities, text_table
@@ -83,6 +84,7 @@ class LossSlice(Result):
         )
 
 
+@own_arithmetic()
 def loss_slice(
     problem: Problem,
     directions: Sequence[DirectionChoice] = ("random",),

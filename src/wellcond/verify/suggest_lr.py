@@ -12,6 +12,7 @@ from torch.optim import SGD, Optimizer
 
 from wellcond.errors import WellcondError
 from wellcond.meanfield.predict import predict
+from wellcond.network.arithmetic import own_arithmetic
 from wellcond.problem.arguments import check_problem
 from wellcond.problem.problem import Problem
 from wellcond.results import Cost, Progress
@@ -29,6 +30,7 @@ REPEATS = (1, 2)
 
 
 @torch.inference_mode(False)  # what is copied in inference mode cannot be trained
+@own_arithmetic()
 def suggest_lr(
     problem: Problem,
     optimizer: Optimizer | None = None,

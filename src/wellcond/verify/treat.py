@@ -13,6 +13,7 @@ from torch import nn
 from torch.optim import SGD, Optimizer
 
 from wellcond.errors import Unsupported, WellcondError
+from wellcond.network.arithmetic import own_arithmetic
 from wellcond.nn.last_batchnorm import with_last_batchnorm
 from wellcond.nn.replace import copied
 from wellcond.optim.bnp import BNP
@@ -36,6 +37,7 @@ NEEDS_SGD = "it is for SGD with one parameter group, and the optimizer is {found
 
 
 @torch.inference_mode(False)  # what is copied in inference mode cannot be trained
+@own_arithmetic()
 def treat(
     problem: Problem,
     optimizer: Optimizer | None = None,

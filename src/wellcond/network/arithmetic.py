@@ -1,0 +1,110 @@
+"""How the library computes: in full precision, whatever the user has switched on, and in one thread at a time.
+
+Kernel choices, precision and random number generators belong to the whole process. Two measurements that interleave
+would compute under each other's settings and put back the wrong ones, so the second waits for the first.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import os
+import threading
+from collections.abc import Iterator
+
+import torch
+
+DEVICE_TYPES = ("cpu", "cuda", "mps", "xpu")
+FULL_PRECISION = ("none", "ieee")
+LOOK_AGAIN = 0.5
+"""Seconds. The garbage collector may give a turn back in the waiting thread itself, just before it begins to wait."""
+
+
+class _Turn:
+    """A lock that a thread may take again while it has it, and that any thread may give back.
+
+    A generator that took it may be closed by the garbage collector, in whichever thread that runs.
+    """
+
+    def __init__(self) -> None:
+        self.reset()
+
+    def reset(self) -> None:
+        self._changed = threading.Condition()
+        self._owner: int | None = None
+        self._depth = 0
+
+    def __enter__(self) -> None:
+        me = threading.get_ident()
+        with self._changed:
+            while self._owner not in (None, me) and not _is_worker_of_autograd():
+                self._changed.wait(LOOK_AGAIN)
+            if self._owner is None:
+                self._owner = me
+            self._depth += 1
+
+    def __exit__(self, *_: object) -> None:
+        with self._changed:
+            self._depth -= 1
+            if self._depth == 0:
+                self._owner = None
+                self._changed.notify()
+
+
+def _is_worker_of_autograd() -> bool:
+    """Whether this thread runs a backward pass that another one waits for: it would wait for a turn for ever."""
+    in_backward = torch._C._current_graph_task_id() != -1
+    return in_backward and isinstance(threading.current_thread(), threading._DummyThread)
+
+
+_TURN = _Turn()
+if hasattr(os, "register_at_fork"):
+    os.register_at_fork(after_in_child=_TURN.reset)  # the thread that has the turn is not in the child
+
+
+@contextlib.contextmanager
+def own_arithmetic() -> Iterator[None]:
+    """No autocast, no inference mode and float32 without shortcuts inside, which no other thread may enter.
+
+    Every public function that computes is decorated with it. What users compute themselves is not touched.
+    """
+    with contextlib.ExitStack() as stack:
+        stack.enter_context(_TURN)
+        if torch.is_inference_mode_enabled():
+            stack.enter_context(torch.inference_mode(False))
+        for kind in DEVICE_TYPES:
+            if torch.is_autocast_enabled(kind):
+                # without its cache too, in which a model's own autocast would find weights of an earlier pass
+                stack.enter_context(torch.autocast(kind, enabled=False, cache_enabled=False))
+        if not _is_precise():
+            stack.enter_context(_precise())
+        yield
+
+
+def _is_precise() -> bool:
+    if not BY_BACKEND:
+        return torch.get_float32_matmul_precision() == "highest"
+    return all(matmul.fp32_precision in FULL_PRECISION for matmul in BY_BACKEND)
+
+
+@contextlib.contextmanager
+def _precise() -> Iterator[None]:
+    """Products of float32 matrices without TF32, which keeps ten bits, and on a CPU without bfloat16."""
+    own = [matmul.fp32_precision for matmul in BY_BACKEND]
+    for matmul in BY_BACKEND:
+        matmul.fp32_precision = "ieee"  # torch will not read out the common setting where these contradict it
+    common = torch.get_float32_matmul_precision()
+    torch.set_float32_matmul_precision("highest")
+    try:
+        yield
+    finally:
+        torch.set_float32_matmul_precision(common)
+        for matmul, precision in zip(BY_BACKEND, own, strict=True):
+            matmul.fp32_precision = precision
+
+
+BY_BACKEND = [
+    backend.matmul
+    for backend in (torch.backends.cuda, torch.backends.mkldnn)
+    if hasattr(getattr(backend, "matmul", None), "fp32_precision")
+]
+"""The settings of a backend of its own, which torch 2.9 brought."""
