@@ -1,15 +1,18 @@
-"""BNP under DistributedDataParallel: two processes are one process on the joined batch."""
+"""BNP under DistributedDataParallel: two processes are one process on the joined batch, also with uneven inputs."""
 
 from __future__ import annotations
 
 import copy
+from datetime import timedelta
 from pathlib import Path
+from typing import Any
 
 import pytest
 import torch
 import torch.multiprocessing as mp
-from bnp_reference import LR, assert_close, assert_same, batches_of, loss, train
-from torch import nn
+from bnp_reference import LR, ReferenceBNP, assert_close, assert_same, batches_of, loss, train
+from torch import Tensor, nn
+from torch.distributed.algorithms.join import Join
 from zoo import CLASSES, seeded
 
 import wellcond as wc
@@ -61,3 +64,89 @@ def test_two_processes_are_one_on_the_joined_batch(tmp_path: Path) -> None:
         for name, layer in saved["bnp"]["layers"].items():
             for moment, value in layer.items():
                 assert_close(value, statistics[name][moment])
+
+
+# processes that run out of inputs at different times, or skip a step
+
+UNEVEN = {0: 2, 1: 4}
+"""Steps of each process."""
+
+
+def mine(rank: int) -> list[tuple[Tensor, Tensor]]:
+    return [(x.chunk(WORLD)[rank], y.chunk(WORLD)[rank]) for x, y in batches_of((2, 4, 4), 8, max(UNEVEN.values()))]
+
+
+def joined_worker(rank: int, folder: str) -> None:
+    torch.set_num_threads(1)
+    store = f"file://{folder}/store"
+    torch.distributed.init_process_group("gloo", store, timedelta(seconds=60), rank=rank, world_size=WORLD)
+    for case in ("steps", "accumulated", "nothing", "refused", "ddp.join", "wrong order", "late", "skipped"):
+        model = seeded(convolutional)
+        optimizer = torch.optim.SGD(model.parameters(), lr=LR)
+        early = wc.BNP(model, optimizer) if case == "late" else None
+        ddp = nn.parallel.DistributedDataParallel(model)
+        bnp = early or wc.BNP(ddp, optimizer)
+        said = []
+        if case in ("refused", "ddp.join", "wrong order"):
+            joins: dict[str, Any] = {
+                "refused": lambda ddp=ddp: Join([ddp]),
+                "ddp.join": ddp.join,
+                "wrong order": lambda ddp=ddp, bnp=bnp: Join([bnp, ddp]),
+            }
+            try:
+                with joins[case]():
+                    loss(ddp, *mine(rank)[0]).backward()
+            except wc.WellcondError as error:
+                said.append(str(error))
+        elif case in ("late", "skipped"):
+            for step, batch in enumerate(mine(rank)):
+                optimizer.zero_grad()
+                loss(ddp, *batch).backward()
+                if case == "late" or (rank, step) != (1, 1):
+                    optimizer.step()
+        else:
+            parts = 2 if case == "accumulated" else 1
+            with Join([ddp, bnp]):
+                for x, y in mine(rank)[: 0 if case == "nothing" and rank == 0 else UNEVEN[rank]]:
+                    optimizer.zero_grad()
+                    if parts == 2:
+                        with ddp.no_sync():
+                            (loss(ddp, x[:2], y[:2]) / 2).backward()
+                    (loss(ddp, x[-4 // parts :], y[-4 // parts :]) / parts).backward()
+                    optimizer.step()
+        file = {"model": model.state_dict(), "bnp": bnp.state_dict(), "said": said}
+        torch.save(file, f"{folder}/{case}{rank}.pt")
+    torch.distributed.destroy_process_group()
+
+
+def averaged(model: nn.Module, *parts: tuple[Tensor, Tensor]) -> Tensor:
+    """What DDP makes of the losses of some processes: it divides by the number of all."""
+    return sum((loss(model, x, y) for x, y in parts), torch.zeros(())) / WORLD
+
+
+@pytest.mark.slow
+def test_processes_without_inputs_leave_nobody_waiting(tmp_path: Path) -> None:
+    mp.spawn(joined_worker, (str(tmp_path),), nprocs=WORLD)
+    batches = [mine(rank) for rank in range(WORLD)]
+    steps_of = {
+        "steps": UNEVEN,
+        "accumulated": UNEVEN,
+        "nothing": {0: 0, 1: 4},
+        "late": {0: 4, 1: 4},
+    }
+    for case, steps in steps_of.items():
+        reference = ReferenceBNP(seeded(convolutional), LR)
+        for step in range(4):
+            reference.step(averaged, *(batches[rank][step] for rank in range(WORLD) if step < steps[rank]))
+        for rank in range(WORLD):
+            saved = torch.load(tmp_path / f"{case}{rank}.pt", weights_only=True)
+            model = seeded(convolutional)
+            model.load_state_dict(saved["model"])
+            assert_same(model, reference.model)
+            for name, layer in saved["bnp"]["layers"].items():
+                mean, variance = (torch.cat(part) for part in zip(*reference.statistics[name], strict=True))
+                assert_close(layer["mean"], mean)
+                assert_close(layer["variance"], variance)
+    for case in ("refused", "ddp.join", "wrong order"):
+        (said,) = torch.load(tmp_path / f"{case}0.pt", weights_only=True)["said"]
+        assert "with Join([ddp, bnp])" in said

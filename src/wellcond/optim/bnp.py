@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+import functools
 import itertools
 import math
+import operator
 import warnings
 from collections.abc import Callable, Collection
 from typing import Any, get_args
@@ -14,8 +16,9 @@ from torch import Tensor, nn
 from wellcond.errors import Unsupported
 from wellcond.network.calling import unwrapped
 from wellcond.network.taps import watched
-from wellcond.optim.input_statistics import Means, gathered, measure_for
+from wellcond.optim.input_statistics import Means, measure_for
 from wellcond.optim.preconditioned_layer import PreconditionedLayer, find_layers, not_preconditioned
+from wellcond.optim.processes import SharedStatistics
 from wellcond.optim.running_statistics import RunningStatistics
 
 NOTHING_TO_DO = """\
@@ -26,6 +29,12 @@ UNWATCHED = """\
 {name!r} has a gradient, but no forward pass in training mode since the last step led to it: it is not preconditioned.
 Is the model in eval mode (call model.train()), is the gradient an old one (call optimizer.zero_grad()), or did you set
 it yourself? To exclude the layer: BNP(…, exclude=[{name!r}])."""
+OUT_OF_PLACE = """\
+{name!r} is not preconditioned any more: {why}. Let the optimizer hold the parameters that the model has now; after a
+layer was exchanged or got a parametrization, also call bnp.remove() and write BNP(model, optimizer) again."""
+CAME_LATER = """\
+{names} came into the model after BNP was made, and is not preconditioned. Call bnp.remove() and write
+BNP(model, optimizer) again; bnp.load_state_dict() takes the statistics over where the layers are the same."""
 ALREADY = """\
 {name!r} is preconditioned already, by another BNP over this optimizer. Call that one's remove() first."""
 NOT_COPIED = """\
@@ -33,7 +42,7 @@ BNP hooks one model and one optimizer, so it cannot be copied or pickled. Save b
 BNP(model, optimizer).load_state_dict(state)."""
 
 
-class BNP:
+class BNP(SharedStatistics):
     """Precondition the gradients of Linear and convolution layers just before an optimizer steps.
 
     With μ and σ² the running mean and variance of what a layer receives, its gradient becomes (1/q²) P Pᵀ ∇:
@@ -45,7 +54,9 @@ class BNP:
     a convolution with r·s output positions.
 
     Write the training loop as usual: accumulation, GradScaler, autocast, checkpointing, DDP and `torch.compile` are
-    understood. Clip gradients before `step()`; weight decay is the optimizer's and is not preconditioned. Start from a
+    understood; where processes run out of inputs at different times, `with Join([ddp, bnp])`. Parameters that are
+    exchanged, as by `load_state_dict(assign=True)`, are followed once the optimizer holds the new ones. A copy of the
+    model and the optimizer is not preconditioned: give it a BNP of its own. Clip gradients before `step()`; weight decay is the optimizer's and is not preconditioned. Start from a
     learning rate 5 to 10 times the plain one.
 
     Args:
@@ -96,12 +107,14 @@ class BNP:
         _check(model, optimizer, rho, eps1, eps2, means)
         self.rho, self.eps1, self.eps2, self.means = rho, eps1, eps2, means
         self.optimizer = optimizer
-        self.process_group = process_group or _process_group(model)
-        self.layers = find_layers(unwrapped(model), means, layers, exclude)
+        self._model = unwrapped(model)
+        self._find_layers = functools.partial(find_layers, self._model, means, layers, exclude)
+        super().__init__(model, process_group, self._find_layers())
         self._running = _running(list(self.layers.values()))
-        self._others = not_preconditioned(unwrapped(model), self.layers.values())
+        self._others = not_preconditioned(self._model, self.layers.values())
         self._held: set[str] = set()
-        self._groups: list[tuple[int, int]] = []
+        self._parameters: list[Tensor] = []
+        self._warned: set[str] = set()
         self._find_held()
         if not self._held:
             others = ", ".join(self._others) or "none"
@@ -110,7 +123,6 @@ class BNP:
             other = getattr(hook, "__self__", None)
             if isinstance(other, BNP) and (twice := self._held & other._held):
                 raise Unsupported(ALREADY.format(name=min(twice)))
-        self._warned: set[str] = set()
 
         modules = {name: module for layer in self.layers.values() for name, module in layer.modules.items()}
         measures = {name: measure_for(module, means) for name, module in modules.items()}
@@ -118,12 +130,22 @@ class BNP:
         calls = itertools.count()
 
         def on_call(name: str, module: nn.Module, x: Tensor, output: Tensor) -> Callable[[Tensor], None] | None:
-            layer = layer_of[name]
+            layer, are_summed = layer_of[name], self.are_summed()
             # torch.func calls modules with other weights than their own
-            if module.weight is not layer.weight or x.numel() == 0 or not layer.collected.is_trained():
+            if not layer.is_used_by(name) and not self._follow(layer):
+                return None
+            if x.numel() == 0 or not layer.collected.is_trained():
                 return None
             call, statistics = next(calls), measures[name](x, output)
-            return lambda _gradient: layer.collected.add(call, statistics)
+
+            def on_gradient(_gradient: Tensor) -> None:
+                is_new = layer.collected.add(call, statistics)
+                if are_summed:
+                    self.exchange_after_backward()
+                elif is_new:
+                    self.forget_exchange()
+
+            return on_gradient
 
         if _is_compiled(model):
             torch.compiler.reset()  # graphs that exist already would not call the hooks
@@ -143,19 +165,17 @@ class BNP:
     def precondition(self) -> None:
         """Take up the statistics since the last step and precondition `.grad`; the optimizer's step calls it itself."""
         self._find_held()
-        taken = [layer.collected.take() for layer in self.layers.values()]
+        taken = self.take()
         found_inf = getattr(self.optimizer, "found_inf", None)
         if found_inf is not None and found_inf.item():  # a fused optimizer will skip this step for GradScaler
             return
-        if self.process_group is not None:
-            taken = gathered(taken, [layer.columns for layer in self.layers.values()], self.process_group)
         batches = [batch if name in self._held else None for name, batch in zip(self.layers, taken, strict=True)]
         for (name, layer), batch in zip(self.layers.items(), batches, strict=True):
             if batch is not None:
                 layer.q2 = max(layer.fan_in / batch.examples, math.sqrt(batch.positions / batch.examples))
-            elif name in self._held and name not in self._warned and layer.has_gradient():
+            elif name not in self._warned and (text := self._why_unseen(name)):
                 self._warned.add(name)
-                warnings.warn(UNWATCHED.format(name=name), stacklevel=2)
+                warnings.warn(text, stacklevel=2)
         for running, indices in self._running:
             running.precondition([batches[index] for index in indices], self.rho, self.eps1, self.eps2)
 
@@ -207,14 +227,39 @@ class BNP:
 
         return (args[0], preconditioned, *args[2:]), {k: v for k, v in kwargs.items() if k != "closure"}
 
+    # parameters and layers may be exchanged, and groups added, at any time
+
     def _find_held(self) -> None:
-        """The layers that the optimizer holds; parameter groups may be added at any time."""
-        groups = [group["params"] for group in self.optimizer.param_groups]
-        lists = [(id(group), len(group)) for group in groups]
-        if lists != self._groups:
-            held = {id(parameter) for group in groups for parameter in group}
-            self._held = {name for name, layer in self.layers.items() if layer.is_held(held)}
-            self._groups = lists
+        """The layers that the optimizer holds."""
+        now = [parameter for group in self.optimizer.param_groups for parameter in group["params"]]
+        if len(now) == len(self._parameters) and all(map(operator.is_, now, self._parameters)):
+            return
+        is_first, self._parameters, held = not self._parameters, now, set(map(id, now))
+        self._held = {name for name, layer in self.layers.items() if layer.follow(held) or layer.is_held(held)}
+        if not is_first:
+            known = {id(layer.weight) for layer in self.layers.values()}
+            weights = {name: id(layer.weight) for name, layer in self._find_layers().items()}
+            if new := [name for name, weight in weights.items() if weight in held - known]:
+                warnings.warn(CAME_LATER.format(names=", ".join(map(repr, new))), stacklevel=4)
+
+    def _follow(self, layer: PreconditionedLayer) -> bool:
+        self._find_held()
+        return layer.follow(set(map(id, self._parameters)))
+
+    def _why_unseen(self, name: str) -> str | None:
+        """Why a layer has no statistics, where that is no matter of course as with one that was not called."""
+        layer = self.layers[name]
+        modules = dict(self._model.named_modules())
+        for path, module in layer.modules.items():
+            if modules.get(path) is not module:
+                return OUT_OF_PLACE.format(name=path, why="the model has another module in its place")
+            if not isinstance(module.weight, nn.Parameter):
+                return OUT_OF_PLACE.format(name=path, why="its weight is computed from others now")
+            if not layer.is_used_by(path):
+                return OUT_OF_PLACE.format(
+                    name=path, why="its parameters were exchanged, and the optimizer has the old ones"
+                )
+        return UNWATCHED.format(name=name) if name in self._held and layer.has_gradient() else None
 
 
 def _running(layers: list[PreconditionedLayer]) -> list[tuple[RunningStatistics, list[int]]]:
@@ -227,11 +272,6 @@ def _running(layers: list[PreconditionedLayer]) -> list[tuple[RunningStatistics,
 
 def _is_compiled(model: nn.Module) -> bool:
     return any("_orig_mod" in m._modules or m._compiled_call_impl is not None for m in model.modules())
-
-
-def _process_group(model: nn.Module) -> Any:
-    inner = getattr(model, "_orig_mod", model)
-    return inner.process_group if isinstance(inner, nn.parallel.DistributedDataParallel) else None
 
 
 def _check(model: Any, optimizer: Any, rho: float, eps1: float, eps2: float, means: str) -> None:

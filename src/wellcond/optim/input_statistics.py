@@ -58,34 +58,42 @@ def merged(parts: Sequence[InputStatistics]) -> InputStatistics:
     if len(parts) == 1:
         return parts[0]
     rows = sum(part.rows for part in parts)
-    mean = sum((part.mean * (part.rows / rows) for part in parts), torch.zeros(()))
-    variance = sum(((part.variance + (part.mean - mean) ** 2) * (part.rows / rows) for part in parts), torch.zeros(()))
+    zero = torch.zeros_like(parts[0].mean)
+    mean = sum((part.mean * (part.rows / rows) for part in parts), zero)
+    variance = sum(((part.variance + (part.mean - mean) ** 2) * (part.rows / rows) for part in parts), zero)
     examples, positions = sum(part.examples for part in parts), sum(part.positions for part in parts)
     return InputStatistics(mean, variance, rows, examples, positions)
 
 
 def gathered(
-    parts: Sequence[InputStatistics | None], columns: Sequence[int], group: Any
+    parts: Sequence[InputStatistics | None], like: Sequence[Tensor], group: Any
 ) -> list[InputStatistics | None]:
-    """The parts of all processes of a group, merged per layer in one exchange; some processes may have no part."""
-    present = next((part.mean for part in parts if part is not None), torch.zeros(()))
+    """The parts of all processes of a group, merged per layer in one exchange; some processes may have no part.
+
+    Args:
+        parts: This process's part of every layer.
+        like: A tensor of every layer, of the length, dtype and device that its statistics have in all processes.
+        group: The processes.
+    """
+    device = like[0].device
 
     def packed(part: InputStatistics | None, width: int) -> Tensor:
         if part is None:
-            return torch.zeros(3 + 2 * width, dtype=torch.float64, device=present.device)
-        counts = torch.tensor([part.rows, part.examples, part.positions], dtype=torch.float64, device=present.device)
-        return torch.cat([counts, part.mean.double(), part.variance.double()])
+            return torch.zeros(3 + 2 * width, dtype=torch.float64, device=device)
+        counts = torch.tensor([part.rows, part.examples, part.positions], dtype=torch.float64, device=device)
+        return torch.cat([counts, part.mean.to(counts), part.variance.to(counts)])
 
-    mine = torch.cat([packed(part, width) for part, width in zip(parts, columns, strict=True)])
+    mine = torch.cat([packed(part, len(own)) for part, own in zip(parts, like, strict=True)])
     everyone = [torch.empty_like(mine) for _ in range(torch.distributed.get_world_size(group))]
     torch.distributed.all_gather(everyone, mine, group)
 
-    found: list[list[InputStatistics]] = [[] for _ in columns]
+    found: list[list[InputStatistics]] = [[] for _ in like]
     for flat in everyone:
-        for layer, piece in zip(found, torch.split(flat, [3 + 2 * width for width in columns]), strict=True):
+        pieces = torch.split(flat, [3 + 2 * len(own) for own in like])
+        for layer, piece, own in zip(found, pieces, like, strict=True):
             rows, examples, positions = map(int, piece[:3].tolist())
             if rows:
-                mean, variance = piece[3:].to(present.dtype).chunk(2)
+                mean, variance = piece[3:].to(own).chunk(2)
                 layer.append(InputStatistics(mean, variance, rows, examples, positions))
     return [merged(layer) if layer else None for layer in found]
 
@@ -125,8 +133,8 @@ class StatisticsCollector:
             self._anchor, self._kind, self._accumulator = anchor, kind, get_gradient_edge(anchor).node
         return True
 
-    def add(self, call: int, statistics: InputStatistics) -> None:
-        """Add the statistics of a call, when the gradient of its output has come back."""
+    def add(self, call: int, statistics: InputStatistics) -> bool:
+        """Add the statistics of a call, when the gradient of its output has come back; returns whether they count."""
         backward = torch._C._current_graph_task_id()
         if backward != self._backward:
             self._backward = backward
@@ -134,12 +142,18 @@ class StatisticsCollector:
         if self._accumulates and call not in self._counted:  # two losses may send two gradients through one call
             self._counted.add(call)
             self._statistics = statistics if self._statistics is None else merged([self._statistics, statistics])
-        elif self._is_autograd_grad:
+            return True
+        if self._is_autograd_grad:
             self._differentiated = statistics
+        return False
+
+    def statistics(self) -> InputStatistics | None:
+        """Those behind the gradient in `.grad`."""
+        return self._differentiated if self._statistics is None else self._statistics
 
     def take(self) -> InputStatistics | None:
-        """The statistics behind the gradient in `.grad`; the next gradient starts anew."""
-        taken = self._differentiated if self._statistics is None else self._statistics
+        """The same, and the next gradient starts anew."""
+        taken = self.statistics()
         self._clear()
         return taken
 

@@ -3,12 +3,17 @@
 from __future__ import annotations
 
 from collections.abc import Collection, Sequence
+from typing import Any
 
 from torch import Tensor, nn
 
 from wellcond.errors import UnknownLayer, Unsupported
 from wellcond.network.layers import as_stored, by_site, is_affine, weighted_layers
 from wellcond.optim.input_statistics import Means, StatisticsCollector
+
+NOT_THE_SAME = """\
+the weight of {name} was exchanged for another one, of another shape or no longer shared. Call bnp.remove() and write
+BNP(model, optimizer) again."""
 
 
 def precondition_(weight: Tensor, biases: Sequence[Tensor], mean: Tensor, scale: Tensor, q2: float) -> None:
@@ -64,7 +69,7 @@ class PreconditionedLayer:
         self.modules: dict[str, nn.Module] = {}
         self.weight: nn.Parameter = module.weight  # type: ignore[assignment]
         self.biases: list[nn.Parameter] = []
-        self._all_biases: list[nn.Parameter] = []
+        self._biases_of: dict[str, Any] = {}
         self._module = module
         rows = by_site(module, self.weight)
         self._is_stored_by_rows = rows.is_contiguous()
@@ -78,12 +83,38 @@ class PreconditionedLayer:
     def add(self, name: str, module: nn.Module) -> None:
         """Add a module that uses the same weight; its bias may be its own."""
         self.modules[name] = module
-        if isinstance(module.bias, nn.Parameter) and not any(bias is module.bias for bias in self._all_biases):
-            self._all_biases.append(module.bias)
+        self._biases_of[name] = module.bias
+
+    def is_used_by(self, name: str) -> bool:
+        """Whether a module computes with the parameters that the layer knows, and not with others in their place."""
+        module = self.modules[name]
+        return module.weight is self.weight and module.bias is self._biases_of[name]
+
+    def follow(self, held: Collection[int]) -> bool:
+        """Take the parameters that are in the modules now, if an optimizer that holds those with these ids trains them.
+
+        Returns:
+            Whether it does.
+
+        Raises:
+            Unsupported: Modules that shared a weight do not any more, or the weight has another shape.
+        """
+        weights = {name: module.weight for name, module in self.modules.items()}
+        biases = {name: module.bias for name, module in self.modules.items()}
+        are_parameters = all(isinstance(weight, nn.Parameter) for weight in weights.values())
+        if not are_parameters or not any(id(p) in held for p in (*weights.values(), *biases.values())):
+            return False
+        weight = next(iter(weights.values()))
+        if any(other is not weight for other in weights.values()) or weight.shape != self.weight.shape:
+            raise Unsupported(NOT_THE_SAME.format(name=" = ".join(weights)))
+        self.weight = weight  # type: ignore[assignment]
+        self._biases_of = biases
+        return self.is_held(held)
 
     def is_held(self, held: Collection[int]) -> bool:
         """Whether an optimizer that holds the parameters with these ids trains the layer."""
-        self.biases = [bias for bias in self._all_biases if id(bias) in held]
+        biases = {id(bias): bias for bias in self._biases_of.values() if isinstance(bias, nn.Parameter)}
+        self.biases = [bias for key, bias in biases.items() if key in held]
         return id(self.weight) in held or (not self.weight.requires_grad and bool(self.biases))
 
     def __repr__(self) -> str:

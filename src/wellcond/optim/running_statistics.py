@@ -25,7 +25,7 @@ class RunningStatistics:
         self.layers = layers
         self._columns = [layer.columns for layer in layers]
         dtype = torch.promote_types(layers[0].weight.dtype, torch.float32)
-        start = torch.tensor([[0.0], [1.0]], dtype=dtype).repeat(1, sum(self._columns))
+        start = torch.tensor([[0.0], [1.0]], dtype=dtype, device="cpu").repeat(1, sum(self._columns))
         self._place(start, layers[0].weight.device)
 
     def _place(self, moments: Tensor, device: torch.device) -> None:
@@ -37,13 +37,15 @@ class RunningStatistics:
         ):
             layer.mean, layer.variance = mean, variance
         # the group that each column belongs to, counted over all layers, and space for the largest σ² of each group
-        sizes = torch.tensor([layer.columns // layer.groups for layer in self.layers for _ in range(layer.groups)])
-        self._group = torch.arange(len(sizes)).repeat_interleave(sizes).to(device)
+        groups = [layer.columns // layer.groups for layer in self.layers for _ in range(layer.groups)]
+        sizes = torch.tensor(groups, device=device)
+        self._group = torch.arange(len(sizes), device=device).repeat_interleave(sizes)
         self._largest = self._moments.new_empty(len(sizes))
         self._settings: list[float] = []  # ε₂ and the layers' q²
         # the column of each entry of the rows of all weights, an input channel's; None if every entry is a column
-        repeats = torch.tensor([layer.repeats for layer in self.layers]).repeat_interleave(torch.tensor(self._columns))
-        entries = torch.arange(len(repeats)).repeat_interleave(repeats).to(device)
+        columns = torch.tensor(self._columns, device=device)
+        repeats = torch.tensor([layer.repeats for layer in self.layers], device=device).repeat_interleave(columns)
+        entries = torch.arange(len(repeats), device=device).repeat_interleave(repeats)
         self._column = entries if len(entries) > len(repeats) else None
         # μ and 1/(q² σ̃²) of each entry, and of each layer
         self._scales = self._moments.new_empty(len(entries))
@@ -94,7 +96,8 @@ class RunningStatistics:
 
     def _of_columns(self, values: Sequence[float]) -> Tensor:
         """One value per layer, given to each of its columns."""
-        vector = torch.tensor(values, dtype=self._moments.dtype).repeat_interleave(torch.tensor(self._columns))
+        columns = torch.tensor(self._columns, device="cpu")
+        vector = torch.tensor(values, dtype=self._moments.dtype, device="cpu").repeat_interleave(columns)
         return vector.to(self._moments.device)
 
 

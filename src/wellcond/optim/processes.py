@@ -1,0 +1,126 @@
+"""Several processes that train one model on batches of their own: when they exchange the statistics of their layers."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import torch
+from torch import nn
+from torch.distributed.algorithms.join import Joinable, JoinHook
+from torch.nn.parallel import DistributedDataParallel
+
+from wellcond.errors import Unsupported
+from wellcond.optim.input_statistics import InputStatistics, gathered
+from wellcond.optim.preconditioned_layer import PreconditionedLayer
+
+NOT_JOINED = """\
+the processes may run out of inputs at different times, and BNP does not take part: those that go on would wait for the
+statistics of the others. Instead of  with Join([ddp]):  or  with ddp.join():  write
+
+    bnp = BNP(ddp, optimizer)
+    with Join([ddp, bnp]):"""
+
+
+class SharedStatistics(Joinable):
+    """The statistics of all processes together.
+
+    They are exchanged at the end of the backward passes in which DDP sums gradients. So a process may skip a step and
+    leave no other waiting, and what DDP asks of the processes is all that is asked. Without DDP a step exchanges them.
+
+    Args:
+        model: The model, perhaps wrapped.
+        process_group: The processes, if not those of a DDP-wrapped model.
+        layers: The layers by name.
+    """
+
+    def __init__(self, model: nn.Module, process_group: Any, layers: dict[str, PreconditionedLayer]) -> None:
+        super().__init__()
+        inner = getattr(model, "_orig_mod", model)
+        self.ddp = inner if isinstance(inner, DistributedDataParallel) else None
+        self.process_group = process_group or (self.ddp and self.ddp.process_group)
+        self.layers = layers
+        self._exchanged: list[InputStatistics | None] | None = None
+        self._backward = -1
+
+    def are_summed(self) -> bool:
+        """In a forward pass: whether DDP sums the gradients of its backward pass over all processes."""
+        ddp = DistributedDataParallel._get_active_ddp_module()
+        if ddp is None:
+            return False
+        if self.ddp is None:  # the model was wrapped after BNP was made
+            self.ddp, self.process_group = ddp, self.process_group or ddp.process_group
+        if ddp._join_config.enable and (not self._join_config.enable or self._join_config.is_first_joinable):
+            raise Unsupported(NOT_JOINED)
+        return bool(ddp.require_backward_grad_sync)
+
+    def exchange_after_backward(self) -> None:
+        """In a backward pass: exchange when it is over, once."""
+        backward = torch._C._current_graph_task_id()
+        if backward != self._backward:
+            self._backward = backward
+            torch.autograd.Variable._execution_engine.queue_callback(self.exchange)
+
+    @torch.no_grad()
+    def exchange(self) -> None:
+        """Gather what all processes have, now."""
+        layers = self.layers.values()
+        dtypes = [torch.promote_types(layer.weight.dtype, torch.float32) for layer in layers]
+        like = [layer.weight.new_empty(layer.columns, dtype=dtype) for layer, dtype in zip(layers, dtypes, strict=True)]
+        self._exchanged = gathered([layer.collected.statistics() for layer in layers], like, self.process_group)
+
+    def forget_exchange(self) -> None:
+        """There are statistics that it does not have."""
+        self._exchanged = None
+
+    def take(self) -> list[InputStatistics | None]:
+        """The statistics behind the gradients of every layer; the next gradients start anew."""
+        if self.process_group is not None and self._exchanged is None:
+            self.exchange()
+        taken = [layer.collected.take() for layer in self.layers.values()]
+        exchanged, self._exchanged = self._exchanged, None
+        return taken if exchanged is None else exchanged
+
+    # what torch's Join asks for
+
+    def join_hook(self, **_options: Any) -> JoinHook:
+        """What a process does for the others when it has run out of inputs."""
+        return ShadowedExchange(self)
+
+    @property
+    def join_device(self) -> torch.device:
+        """Where statistics are exchanged."""
+        return next(iter(self.layers.values())).weight.device
+
+    @property
+    def join_process_group(self) -> Any:
+        """The processes."""
+        return self.process_group
+
+
+class ShadowedExchange(JoinHook):
+    """A process without inputs takes part in the exchanges of the others, and has nothing to add."""
+
+    def __init__(self, shared: SharedStatistics) -> None:
+        if shared.ddp is None:
+            raise Unsupported(NOT_JOINED)
+        self.shared, self.ddp = shared, shared.ddp
+
+    def main_hook(self) -> None:
+        """Once for every forward pass of the others, after that of DDP, which finds out whether they sum gradients."""
+        if self.ddp.require_forward_param_sync:
+            for layer in self.shared.layers.values():
+                layer.collected.take()
+            self.shared.exchange()
+            self.shared.forget_exchange()
+
+    def post_hook(self, is_last_joiner: bool) -> None:
+        """Take over the running statistics of a process that went on to the end, as DDP does with the weights."""
+        group = self.shared.process_group
+        moments = [moment for layer in self.shared.layers.values() for moment in (layer.mean, layer.variance)]
+        device = moments[0].device
+        last = torch.tensor(torch.distributed.get_rank(group) if is_last_joiner else -1, device=device)
+        torch.distributed.all_reduce(last, torch.distributed.ReduceOp.MAX, group)
+        flat = torch.cat([moment.to(device, torch.float64) for moment in moments])
+        torch.distributed.broadcast(flat, torch.distributed.get_global_rank(group, int(last)), group)
+        for moment, piece in zip(moments, torch.split(flat, [len(moment) for moment in moments]), strict=True):
+            moment.copy_(piece)
