@@ -1,0 +1,85 @@
+"""Random cases over several processes, and the table of what came of them."""
+
+from __future__ import annotations
+
+import collections
+import multiprocessing
+import random
+import re
+import time
+from collections.abc import Iterator
+from dataclasses import dataclass, field
+
+import torch
+
+from .case import Outcome, random_case
+from .checks import random_checks
+
+SEEDS_APART = 1_000_000
+"""Case i of seed s has the seed s · SEEDS_APART + i."""
+PART = 20
+"""Cases that a process takes at once."""
+
+
+def run_case(seed: int, device: str) -> tuple[str, list[Outcome]]:
+    """What is the case of this seed, and what came of each of its checks."""
+    case = random_case(seed, device)
+    return case.describe(), list(case.run(random_checks(case, random.Random(seed + 1))))
+
+
+def run_part(job: tuple[list[int], str]) -> list[tuple[int, str, list[Outcome]]]:
+    torch.set_num_threads(1)
+    seeds, device = job
+    return [(seed, *run_case(seed, device)) for seed in seeds]
+
+
+@dataclass
+class Report:
+    """What came of all checks so far, by kind; refusals by their reason."""
+
+    kinds: collections.Counter[str] = field(default_factory=collections.Counter)
+    reasons: collections.Counter[str] = field(default_factory=collections.Counter)
+    failures: list[str] = field(default_factory=list)
+    bounds: list[bool] = field(default_factory=list)
+
+    def add(self, outcome: Outcome, case: str, command: str) -> None:
+        self.kinds[outcome.kind] += 1
+        if outcome.held is not None:
+            self.bounds.append(outcome.held)
+        if outcome.kind == "refused":
+            self.reasons[re.sub(r"'[^']*'|[\d,.]+", "…", outcome.text)[:110]] += 1
+        if outcome.is_failure:
+            text = f"{outcome.kind.upper()} {outcome.check}, {case}\n    {outcome.text[:500]}\n    {command}"
+            self.failures.append(text)
+            print(text, flush=True)
+
+    def __str__(self) -> str:
+        total = sum(self.kinds.values())
+        lines = [f"{total} checks: " + ", ".join(f"{n} {kind}" for kind, n in self.kinds.most_common())]
+        missed = len(self.bounds) - sum(self.bounds)
+        lines.append(f"{len(self.bounds)} stated bounds in random cases, {missed} missed")
+        lines += [f"{n:7} refused: {reason}" for reason, n in self.reasons.most_common(25)]
+        return "\n".join(lines)
+
+
+def run_random(seeds: list[int], device: str, jobs: int, report: Report) -> None:
+    """All cases, in parts; progress is printed about every ten seconds."""
+    started = said = time.time()
+    parts = [(seeds[i : i + PART], device) for i in range(0, len(seeds), PART)]
+    done = 0
+    for part in _results(parts, jobs):
+        for seed, case, outcomes in part:
+            for outcome in outcomes:
+                report.add(outcome, case, f"python -m tests.stress --case {seed} --device {device}")
+        done += len(part)
+        if time.time() - said > 10:
+            said = time.time()
+            print(f"… {done} of {len(seeds)} random cases, {said - started:.0f} s", flush=True)
+
+
+def _results(parts: list[tuple[list[int], str]], jobs: int) -> Iterator[list[tuple[int, str, list[Outcome]]]]:
+    if jobs == 1:
+        yield from map(run_part, parts)
+        return
+    with multiprocessing.get_context("spawn").Pool(jobs) as pool:
+        yield from pool.imap_unordered(run_part, parts)
