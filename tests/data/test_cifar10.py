@@ -3,6 +3,7 @@ from __future__ import annotations
 import os
 import pickle
 import struct
+import tracemalloc
 from pathlib import Path
 from typing import Any
 
@@ -183,6 +184,17 @@ def test_a_pickle_cannot_change_the_reader(tmp_path: Path, name: bytes) -> None:
     with pytest.raises(CorruptData, match="damaged"):
         cifar10(batch_file(tmp_path, write_attribute), train=False)
     check_small_set(batch_file(tmp_path, written_by_python_2(PIXELS, LABELS)))
+
+
+def test_a_pickle_that_says_it_has_millions_of_objects_takes_no_memory_for_them(tmp_path: Path) -> None:
+    batch_file(tmp_path, b"\x80\x02}r" + struct.pack("<I", 2**24) + b".")
+    tracemalloc.start()
+    try:
+        with pytest.raises(CorruptData, match="expected the keys"):
+            cifar10(tmp_path, train=False)
+        assert tracemalloc.get_traced_memory()[1] < 2**20
+    finally:
+        tracemalloc.stop()
 
 
 def test_real_cifar10_has_the_published_counts_and_moments(real_data: Path) -> None:

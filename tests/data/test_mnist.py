@@ -2,6 +2,7 @@ from __future__ import annotations
 
 import gzip
 import struct
+import tracemalloc
 from collections.abc import Callable
 from pathlib import Path
 
@@ -161,6 +162,29 @@ def test_a_gzip_file_cut_anywhere_is_reported(root: Path) -> None:
         (root / f"{LABELS}.gz").write_bytes(whole[:size])
         with pytest.raises(CorruptData, match=LABELS):
             mnist(root)
+
+
+@pytest.mark.parametrize("promised", [COUNT, 2**32 - 1])
+def test_a_gzip_bomb_is_refused_without_being_unpacked(root: Path, promised: int) -> None:
+    header = struct.pack(">4I", 0x803, promised, 28, 28)
+    (root / IMAGES).unlink()
+    with gzip.open(root / f"{IMAGES}.gz", "wb") as file:
+        file.write(header)
+        for _ in range(64):
+            file.write(bytes(2**20))
+    tracemalloc.start()
+    try:
+        with pytest.raises(CorruptData, match=IMAGES):
+            mnist(root)
+        assert tracemalloc.get_traced_memory()[1] < 2**20
+    finally:
+        tracemalloc.stop()
+
+
+def test_a_header_that_promises_more_than_the_file_holds_is_refused(root: Path, pixels: Tensor) -> None:
+    (root / IMAGES).write_bytes(struct.pack(">4I", 0x803, 60_000, 28, 28) + pixels.numpy().tobytes())
+    with pytest.raises(CorruptData, match=f"expected {60_000 * 784} bytes .* found {BYTES}"):
+        mnist(root)
 
 
 def test_real_mnist_has_the_published_counts_and_moments(real_data: Path) -> None:

@@ -63,7 +63,9 @@ _STAND_INS = {
 }
 
 
-class _InertUnpickler(pickle.Unpickler):
+class _InertUnpickler(pickle._Unpickler):
+    """Python's own: the one in C takes memory for as many objects as a pickle of a few bytes says that it has."""
+
     def find_class(self, module_name: str, global_name: str, /) -> Any:
         try:
             return _STAND_INS[module_name, global_name]

@@ -2,12 +2,15 @@
 
 from __future__ import annotations
 
+import contextlib
 import gzip
 import math
 import os
 import struct
 import zlib
+from collections.abc import Iterator
 from pathlib import Path
+from typing import BinaryIO
 
 import torch
 from torch import Tensor
@@ -20,6 +23,8 @@ SIDE = 28
 CLASSES = tuple("0123456789")
 GZIP_MAGIC = b"\x1f\x8b"
 UNSIGNED_BYTE = 0x08
+MOST_ITEMS = 1_000_000
+"""The largest set of this kind, EMNIST, has 814 255: a file that promises more would only fill the memory."""
 
 
 def mnist(root: str | os.PathLike[str] | None = None, *, train: bool = True, size: int | None = None) -> Dataset:
@@ -76,37 +81,46 @@ def _files(root: Path, train: bool) -> list[Path]:
 
 
 def _read_idx(path: Path, item: tuple[int, ...]) -> Tensor:
-    """The bytes of an idx file as (N, *item), gzipped or not: a big-endian header (type, rank, sizes), then data."""
-    raw = _content(path)
+    """The bytes of an idx file as (N, *item), gzipped or not: a big-endian header (type, rank, sizes), then data.
+
+    Never more is unpacked than the header promises, and one byte to see that the file ends there.
+    """
     rank = 1 + len(item)
-    start = 4 + 4 * rank
-    if len(raw) < start:
-        raise CorruptData(f"{path}: expected an idx header of {start} bytes, found {len(raw)} bytes in all.")
-    magic, count, *shape = struct.unpack(f">{1 + rank}I", raw[:start])
-    expected_magic = UNSIGNED_BYTE << 8 | rank
-    if magic != expected_magic:
-        raise CorruptData(f"{path}: expected the magic number {expected_magic:#010x}, found {magic:#010x}.")
-    if tuple(shape) != item:
-        raise CorruptData(f"{path}: expected items of shape {item}, found {tuple(shape)}.")
-    if count == 0:
-        raise CorruptData(f"{path}: expected at least one item, found a header that promises 0.")
-    expected_bytes = count * math.prod(item)
-    if len(raw) - start != expected_bytes:
+    with _opened(path) as file:
+        header = file.read(4 + 4 * rank)
+        if len(header) < 4 + 4 * rank:
+            raise CorruptData(
+                f"{path}: expected an idx header of {4 + 4 * rank} bytes, found {len(header)} bytes in all."
+            )
+        magic, count, *shape = struct.unpack(f">{1 + rank}I", header)
+        expected_magic = UNSIGNED_BYTE << 8 | rank
+        if magic != expected_magic:
+            raise CorruptData(f"{path}: expected the magic number {expected_magic:#010x}, found {magic:#010x}.")
+        if tuple(shape) != item:
+            raise CorruptData(f"{path}: expected items of shape {item}, found {tuple(shape)}.")
+        if not 0 < count <= MOST_ITEMS:
+            raise CorruptData(f"{path}: expected at least one item and at most {MOST_ITEMS}, found {count}.")
+        expected_bytes = count * math.prod(item)
+        content = bytearray(file.read(expected_bytes + 1))
+    if len(content) != expected_bytes:
+        or_more = " or more" if len(content) > expected_bytes else ""
         raise CorruptData(
             f"{path}: expected {expected_bytes} bytes after the header (it promises {count} items), "
-            f"found {len(raw) - start}."
+            f"found {len(content)}{or_more}."
         )
-    return torch.frombuffer(bytearray(raw), dtype=torch.uint8, offset=start).reshape(count, *item)
+    return torch.frombuffer(content, dtype=torch.uint8).reshape(count, *item)
 
 
-def _content(path: Path) -> bytes:
-    raw = path.read_bytes()
-    if not raw.startswith(GZIP_MAGIC):
-        return raw
-    try:
-        return gzip.decompress(raw)
-    except (EOFError, OSError, zlib.error) as error:
-        raise CorruptData(f"{path}: expected a complete gzip file, found a damaged one ({error}).") from error
+@contextlib.contextmanager
+def _opened(path: Path) -> Iterator[BinaryIO]:
+    with path.open("rb") as raw:
+        is_gzip = raw.read(len(GZIP_MAGIC)) == GZIP_MAGIC
+        raw.seek(0)
+        try:
+            with gzip.GzipFile(fileobj=raw) if is_gzip else raw as file:
+                yield file
+        except (EOFError, gzip.BadGzipFile, zlib.error) as error:
+            raise CorruptData(f"{path}: expected a complete gzip file, found a damaged one ({error}).") from error
 
 
 def _shrink(images: Tensor, size: int) -> Tensor:
