@@ -2,33 +2,84 @@
 
 from __future__ import annotations
 
+import contextlib
 import os
+import secrets
+import stat
+from collections.abc import Iterator
 from pathlib import Path
 
 from wellcond.errors import OutputError
 
 
 def check_writable(path: str | Path) -> Path:
-    """The path, resolved; raises `OutputError` before the work rather than after it."""
-    target = Path(path).expanduser().resolve()
-    if target.is_dir():
-        raise OutputError(f"{path} is a folder; name a file in it, such as {Path(path) / 'report.html'}.")
-    if not target.parent.is_dir():
-        raise OutputError(f"the folder {target.parent} does not exist; make it first, or name another file.")
-    if not os.access(target.parent, os.W_OK):
-        raise OutputError(f"the folder {target.parent} cannot be written to; name another file.")
+    """The file to write, links followed; raises `OutputError` before the work rather than after it."""
+    with _naming(path):
+        given = Path(path).expanduser()
+        old = _status(given)
+        target = given if _is_special(old) else given.resolve()
+        if old is not None and stat.S_ISDIR(old.st_mode):
+            raise OutputError(f"{path} is a folder; name a file in it, such as {Path(path) / 'report.html'}.")
+        if old is not None and stat.S_ISSOCK(old.st_mode):
+            raise OutputError(f"{path} is a socket, which holds no file; name another one.")
+        if not target.parent.is_dir():
+            raise OutputError(f"the folder {target.parent} does not exist; make it first, or name another file.")
+        if not _is_special(old) and not os.access(target.parent, os.W_OK):
+            raise OutputError(f"the folder {target.parent} cannot be written to; name another file.")
+        if old is not None and not os.access(target, os.W_OK):
+            raise OutputError(f"{path} is read-only; name another file.")
     return target
 
 
 def write_atomically(path: str | Path, content: bytes) -> Path:
-    """Write a file beside its place and move it there; after a failure an older file is as it was."""
+    """Write a file beside its place and move it there; after a failure an older file is as it was.
+
+    An older file passes its mode and owner on; a new one has what the umask leaves. A pipe or a device, such as
+    /dev/null, is written to and stays what it is.
+    """
     target = check_writable(path)
-    temporary = target.with_name(f".{target.name}.{os.getpid()}.tmp")
-    try:
-        temporary.write_bytes(content)
-        os.replace(temporary, target)
-    except OSError as error:
-        raise OutputError(f"{target} could not be written: {error.strerror or error}.") from error
-    finally:
-        temporary.unlink(missing_ok=True)
+    with _naming(path):
+        old = _status(target)
+        if _is_special(old):
+            # without waiting: a pipe that nobody reads from would hold the caller up for ever
+            with os.fdopen(os.open(target, os.O_WRONLY | os.O_NONBLOCK), "wb") as device:
+                os.set_blocking(device.fileno(), True)
+                device.write(content)
+            return target
+        temporary = target.with_name(f".wellcond-{secrets.token_hex(8)}.tmp")
+        mode = 0o666 if old is None else 0o600  # what replaces a private file is private from its first byte
+        try:
+            with os.fdopen(os.open(temporary, os.O_WRONLY | os.O_CREAT | os.O_EXCL, mode), "wb") as file:
+                file.write(content)
+            if old is not None:
+                with contextlib.suppress(PermissionError):  # only root may give a file away
+                    os.chown(temporary, old.st_uid, old.st_gid)
+                temporary.chmod(stat.S_IMODE(old.st_mode))
+            os.replace(temporary, target)
+        finally:
+            temporary.unlink(missing_ok=True)
     return target
+
+
+def _status(path: Path) -> os.stat_result | None:
+    try:
+        return path.stat()
+    except FileNotFoundError:
+        return None
+
+
+def _is_special(status: os.stat_result | None) -> bool:
+    """Whether something is there that is neither a regular file nor a folder."""
+    return status is not None and not stat.S_ISREG(status.st_mode) and not stat.S_ISDIR(status.st_mode)
+
+
+@contextlib.contextmanager
+def _naming(path: str | Path) -> Iterator[None]:
+    """Turn what the system says, such as that a name is too long, into an `OutputError` that names the file."""
+    try:
+        yield
+    except OutputError:
+        raise
+    except (OSError, RuntimeError, ValueError) as error:  # also an unknown ~user, or a NUL in the name
+        reason = error.strerror if isinstance(error, OSError) and error.strerror else error
+        raise OutputError(f"{path} could not be written: {reason}.") from error

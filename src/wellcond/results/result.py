@@ -142,7 +142,7 @@ class Result(ABC):
             OutputError: The result has no such form, or the file cannot be written.
         """
         target = check_writable(path)
-        form = form_of(target)
+        form = form_of(Path(path))  # a link's own name counts, not that of the file behind it
         if form in PICTURES:
             return write_atomically(target, picture(self.figure(), form))
         text = {"csv": self._csv, "json": self.to_json, "html": self.page}[form]()
