@@ -15,6 +15,7 @@ from wellcond.cli.output import TARGET, AsJson, Momentum, Out, Output, as_usage_
 from wellcond.cli.suggest_lr import print_suggestion
 from wellcond.errors import WellcondError
 from wellcond.meanfield import Architecture, Prediction, predict
+from wellcond.meanfield.moments import float64
 from wellcond.results import Result, Row, number, text_table
 from wellcond.results.quantities import MOMENTUM, PREDICTED_MAX_LR
 from wellcond.stability.limits import DEFAULT_MOMENTUM
@@ -64,7 +65,7 @@ class RatesByGamma(Result):
 
     def _over_gamma(self, value: float | Tensor) -> list[float]:
         """A number at every γ; that of a network without one is the same at all."""
-        values: list[float] = torch.as_tensor(value).expand(self.gammas.shape).tolist()
+        values: list[float] = float64(value).expand(self.gammas.shape).tolist()
         return values
 
     def __str__(self) -> str:
@@ -160,4 +161,4 @@ def _gammas(text: str) -> Tensor:
         ends = []
     if len(ends) not in (1, 2):
         raise typer.BadParameter(f"gamma is {text!r}; write a number or a range, as 0.1:3.")
-    return torch.linspace(ends[0], ends[-1], 61 if len(ends) == 2 else 1, dtype=torch.float64)
+    return torch.linspace(ends[0], ends[-1], 61 if len(ends) == 2 else 1, dtype=torch.float64, device="cpu")

@@ -120,9 +120,9 @@ class LinearOperator(ABC):
             raise MissingExtra("scipy", "scipy") from error
 
         def product(v: Any) -> Any:
-            return (self @ torch.as_tensor(v, dtype=self.dtype)).cpu().numpy()
+            return (self @ torch.as_tensor(v, dtype=self.dtype, device="cpu")).cpu().numpy()
 
-        dtype = torch.empty(0, dtype=self.dtype).numpy().dtype
+        dtype = torch.empty(0, dtype=self.dtype, device="cpu").numpy().dtype
         return ScipyOperator(self.shape, matvec=product, rmatvec=product, matmat=product, rmatmat=product, dtype=dtype)
 
 

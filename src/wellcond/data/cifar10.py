@@ -57,7 +57,7 @@ def _read_batch(path: Path) -> tuple[Tensor, Tensor]:
     pixels, labels = _read_records(path) if path.suffix == ".bin" else read_pickle(path, PIXELS)
     if min(labels) < 0 or max(labels) >= len(CLASSES):
         raise CorruptData(f"{path}: expected labels in 0 to 9, found {min(labels)} to {max(labels)}.")
-    return pixels.reshape(-1, *SHAPE), torch.tensor(list(labels))
+    return pixels.reshape(-1, *SHAPE), torch.tensor(list(labels), device="cpu")
 
 
 def _read_records(path: Path) -> tuple[Tensor, Sequence[int]]:

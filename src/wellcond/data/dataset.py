@@ -65,7 +65,7 @@ class Dataset:
         """
         histogram = torch.stack([torch.bincount(c.reshape(-1), minlength=256) for c in self.images.unbind(1)])
         share = histogram.double() / histogram.sum(1, keepdim=True)
-        level = torch.arange(256, dtype=torch.float64) / self.peak
+        level = torch.arange(256, dtype=torch.float64, device="cpu") / self.peak
         mean = share @ level
         variance = (share * (level - mean[:, None]) ** 2).sum(1)
         return mean, variance.sqrt()

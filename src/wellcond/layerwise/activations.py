@@ -193,7 +193,7 @@ def activations(
     """
     check_problem(problem)
     bins = as_whole("bins", bins, 1)
-    edges = None if bounds is None else torch.linspace(*_checked(bounds), bins + 1, dtype=torch.float64)
+    edges = None if bounds is None else torch.linspace(*_checked(bounds), bins + 1, dtype=torch.float64, device="cpu")
     if bounds is not None and like is not None:
         raise ValueError("bounds and like both say where the edges are; pass one of them")
     known = _layers_with_units(problem.model)

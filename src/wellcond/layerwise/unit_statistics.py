@@ -109,8 +109,8 @@ class UnitStatistics:
         self.bins = bins
         self.edges = edges
         self.samples = self.not_finite = 0
-        self.mean = self._squares = torch.empty(0)
-        self.counts = torch.empty(0, dtype=torch.long)
+        self.mean = self._squares = torch.empty(0, device="cpu")
+        self.counts = torch.empty(0, dtype=torch.long, device="cpu")
 
     @property
     def variance(self) -> Tensor:
@@ -183,4 +183,4 @@ def _edges_around(values: Tensor, bins: int) -> Tensor:
         known = values[values.isfinite()]
         low, high = map(float, known.aminmax()) if known.numel() else (0.0, 0.0)
     margin = WIDENED * (high - low) or max(0.5, 1e-6 * abs(low))
-    return torch.linspace(low - margin, high + margin, bins + 1, dtype=torch.float64)
+    return torch.linspace(low - margin, high + margin, bins + 1, dtype=torch.float64, device="cpu")

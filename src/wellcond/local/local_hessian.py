@@ -95,6 +95,7 @@ class LocalHessian(Result):
             raise Unsupported(f"block {self.name!r} has no trainable parameters. Its .z can be measured.")
         return LocalCurvature("H_W", self.call, self.call.params, self.is_loss)
 
+    @own_arithmetic()
     def closed_form(self, variant: Literal["batch", "detached"] = "batch") -> ClosedForm:
         """The Gauss-Newton matrices from a formula: for linear, convolutional and batch normalization layers.
 

@@ -95,7 +95,7 @@ class MarchenkoPastur(Result):
     def density(self, x: Value) -> Value:
         """c √((c₊ − x)(x − c₋)) / (2πσ²x) on the support, 0 outside; its integral is 1 − `mass_at_zero`."""
         low, high = self.support
-        t = torch.as_tensor(x, dtype=torch.float64)
+        t = _float64(x)
         inside = self.c / (2 * math.pi * self.sigma**2) * ((high - t) / t).sqrt() * ((t - low) / t).sqrt()
         found = torch.where((t <= low) | (t >= high), 0.0, inside)
         return _as_given(x, torch.where((t == 0) & (self.c == 1), math.inf, found))  # it ends in 1/√x there
@@ -108,14 +108,14 @@ class MarchenkoPastur(Result):
             F = max(0, 1 − c) + (1/π) [ min(1, c) θ + √c sin θ − |1 − c| arctan(sin θ / (ρ − cos θ)) ].
         """
         low, high = self.support
-        t = torch.as_tensor(x, dtype=torch.float64)
+        t = _float64(x)
         theta = 2 * torch.atan2((t - low).clamp(min=0).sqrt(), (high - t).clamp(min=0).sqrt())
         return _as_given(x, torch.where(t < 0, 0.0, self._share_below(theta)))
 
     def quantile(self, q: Value) -> Value:
         """The eigenvalue below which a share q of them lies: the inverse of `cdf`, by bisection in θ."""
         low, high = self.support
-        t = torch.as_tensor(q, dtype=torch.float64)
+        t = _float64(q)
         if not bool(((t >= 0) & (t <= 1)).all()):
             raise ValueError(f"q is {q}; it is a share of the eigenvalues, from 0 to 1.")
         below, above = torch.zeros_like(t), torch.full_like(t, math.pi)
@@ -197,7 +197,7 @@ class MarchenkoPastur(Result):
 
         low, high = self.support
         # even steps of an angle are close at the edges of the support, where the density ends as a square root
-        grid = low + (high - low) * torch.linspace(0, math.pi / 2, POINTS, dtype=torch.float64).sin() ** 2
+        grid = low + (high - low) * torch.linspace(0, math.pi / 2, POINTS, dtype=torch.float64, device="cpu").sin() ** 2
         law = grid[1:].tolist(), self.density(grid[1:]).tolist()  # at the edge the density of c = 1 is infinite
         title = f"Marchenko-Pastur, c = {self.c:.4g}, σ = {self.sigma:.4g}"
         if values is None:
@@ -205,7 +205,8 @@ class MarchenkoPastur(Result):
         measured = zeros_of_rounding(values)
         others = measured[measured != 0]
         ends = [*self.support, *others.tolist()]
-        edges = torch.linspace(min(ends), max(ends), 1 + max(12, math.isqrt(4 * len(others))), dtype=torch.float64)
+        bins = max(12, math.isqrt(4 * len(others)))
+        edges = torch.linspace(min(ends), max(ends), 1 + bins, dtype=torch.float64, device="cpu")
         heights = torch.histogram(others, edges).hist / (len(measured) * (edges[1] - edges[0]))
         distance, critical = self.distance(values), self.critical_value(len(measured))
         title += f"\nKolmogorov distance {distance:.2g}; critical at 1 %: {critical:.2g}"
@@ -267,11 +268,19 @@ def zeros_of_rounding(values: Eigenvalues) -> Tensor:
     These are all of size up to n·ε·max|λ|, ε of the dtype of `values`: the level of `numerical_rank`.
     """
     given = values.values if isinstance(values, Spectrum) else values
-    found = given.detach() if isinstance(given, Tensor) else torch.tensor(given, dtype=torch.float64)
+    found = given.detach() if isinstance(given, Tensor) else torch.tensor(given, dtype=torch.float64, device="cpu")
     if found.dim() != 1 or not len(found) or not bool(torch.isfinite(found).all()):
         raise ValueError(f"values must be a vector of finite eigenvalues, not {tuple(found.shape)} with {found}.")
     noise = len(found) * torch.finfo(found.dtype).eps * found.abs().max()
     return torch.where(found.abs() <= noise, 0.0, found).double().sort().values
+
+
+def _float64(given: Value) -> Tensor:
+    return given.double() if isinstance(given, Tensor) else torch.tensor(given, dtype=torch.float64, device="cpu")
+
+
+def _float64(given: Value) -> Tensor:
+    return given.double() if isinstance(given, Tensor) else torch.tensor(given, dtype=torch.float64, device="cpu")
 
 
 def _as_given(given: Value, found: Tensor) -> Value:

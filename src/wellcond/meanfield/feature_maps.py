@@ -130,7 +130,7 @@ class Flatten(_Head):
         return h.each(lambda k: diagonal(k).mean(-1)[..., None, None])
 
     def gradient_shares(self, positions: int) -> Tensor:
-        return torch.eye(positions, dtype=torch.float64) / positions
+        return torch.eye(positions, dtype=torch.float64, device="cpu") / positions
 
 
 @dataclass(frozen=True)
@@ -149,7 +149,7 @@ class GlobalPool(_Head):
         return replace(pooled, same=torch.full_like(h.same, math.nan))
 
     def gradient_shares(self, positions: int) -> Tensor:
-        return torch.ones(positions, positions, dtype=torch.float64) / positions**2
+        return torch.ones(positions, positions, dtype=torch.float64, device="cpu") / positions**2
 
 
 @dataclass(frozen=True)
@@ -169,7 +169,7 @@ class AveragePool(Stage):
     def _matrix(self) -> Tensor:
         """(P', P): the weight of every position in every mean."""
         w, positions = self.window, math.prod(self.window.size)
-        unit = torch.eye(positions, dtype=torch.float64).view(positions, 1, *w.size)
+        unit = torch.eye(positions, dtype=torch.float64, device="cpu").view(positions, 1, *w.size)
         return avg_pool2d(unit, w.kernel, w.stride, w.padding).flatten(1).T
 
 

@@ -188,7 +188,7 @@ def _hermite_coefficients(function: Function, v: Tensor) -> tuple[Tensor, Tensor
 @functools.cache
 def _hermite(device: torch.device) -> tuple[Tensor, Tensor, Tensor]:
     """Nodes u_j, weights of the trapezoidal rule under a standard normal, and p_n(u_j), (n, j)."""
-    nodes = torch.linspace(-REACH, REACH, NODES, dtype=torch.float64)
+    nodes = torch.linspace(-REACH, REACH, NODES, dtype=torch.float64, device="cpu")
     weights = torch.exp(-nodes.square() / 2)
     polynomials = [torch.ones_like(nodes), nodes]
     for n in range(1, ORDERS - 1):

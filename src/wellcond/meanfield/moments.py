@@ -147,7 +147,7 @@ class Moments(Kernel):
                 f"a feature map of {positions} positions needs moments of {positions}×{positions} pairs of them; "
                 f"the limit is {MOST_POSITIONS}, a map of 64×64. Predict for a smaller image, or without padding."
             )
-        one = torch.eye(positions, dtype=torch.float64)
+        one = torch.eye(positions, dtype=torch.float64, device="cpu")
         return cls(one, torch.zeros_like(one))
 
     @classmethod
@@ -219,7 +219,7 @@ class Moments(Kernel):
 
 def float64(value: Number) -> Tensor:
     """A number, or a grid of numbers, in double precision."""
-    return torch.as_tensor(value, dtype=torch.float64)
+    return value.double() if isinstance(value, Tensor) else torch.tensor(value, dtype=torch.float64, device="cpu")
 
 
 def diagonal(matrix: Tensor) -> Tensor:

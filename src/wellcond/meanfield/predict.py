@@ -156,7 +156,7 @@ class _Subject:
 
     def joined(self, values: Sequence[Number]) -> Number:
         """One quantity of all networks: a float, or a tensor for a grid."""
-        tensors = [torch.as_tensor(value) for value in values]
+        tensors = [float64(value) for value in values]
         if not self.grid:
             return float(tensors[0])
         return tensors[0].expand(self.grid) if len(tensors) == 1 else torch.stack(tensors).view(self.grid)

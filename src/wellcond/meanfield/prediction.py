@@ -66,7 +66,7 @@ class Prediction(Result):
             One row per quantity.
         """
         if isinstance(self.lambda_max, Tensor) or isinstance(self.max_lr, Tensor):
-            lambdas, rates = torch.as_tensor(self.lambda_max), torch.as_tensor(self.max_lr)
+            lambdas, rates = float64(self.lambda_max), float64(self.max_lr)
             return [
                 Row(step, "", quantities.LAMBDA_MAX_LEAST, float(lambdas.min()), ""),
                 Row(step, "", quantities.LAMBDA_MAX_GREATEST, float(lambdas.max()), ""),

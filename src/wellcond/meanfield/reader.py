@@ -128,7 +128,7 @@ def _examples(module: nn.Module, inputs: Any) -> list[Tensor]:
     """Two of the inputs; without inputs several guesses, vectors that one of the linear layers takes."""
     if inputs is None:
         widths = dict.fromkeys(layer.in_features for layer in module.modules() if isinstance(layer, nn.Linear))
-        return [torch.zeros(2, width) for width in widths or (1,)]
+        return [torch.zeros(2, width, device="cpu") for width in widths or (1,)]
     if isinstance(inputs, Tensor):
         if inputs.dim() < 2 or len(inputs) < 2:
             raise ValueError(f"inputs is {tuple(inputs.shape)}; it must be a batch (N, ...) of two examples or more.")
@@ -139,7 +139,7 @@ def _examples(module: nn.Module, inputs: Any) -> list[Tensor]:
         raise TypeError(f"inputs is of type {kind}; it must be a tensor (N, ...), or the shape of one example.")
     if not inputs or not all(isinstance(n, int) and n > 0 for n in inputs):
         raise ValueError(f"inputs is {inputs!r:.80}; it must be a tensor (N, ...), or the shape of one example.")
-    return [torch.zeros(2, *inputs)]
+    return [torch.zeros(2, *inputs, device="cpu")]
 
 
 def check_finite(inputs: Tensor) -> None:

@@ -121,7 +121,7 @@ def _guessed(model: nn.Module) -> Iterator[Tensor]:
 def _numbers(model: nn.Module, *shape: int) -> Tensor:
     device, dtype = _home(model)
     generator = torch.Generator().manual_seed(0)  # torch's own generator is the user's
-    return torch.randn(EXAMPLES, *shape, generator=generator, device="cpu").to(device, dtype)
+    return torch.randn(EXAMPLES, *shape, generator=generator, dtype=torch.float32, device="cpu").to(device, dtype)
 
 
 def _tokens(model: nn.Module, vocabulary: int) -> Iterator[Tensor]:

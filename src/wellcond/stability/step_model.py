@@ -105,7 +105,9 @@ def gradient_descent(problem: Problem, momentum: float) -> StepModel:
     """The step of gradient descent with heavy-ball momentum: F(−1) = 1/(1+μ)."""
     names = tuple(problem.params)
     group = GroupStep(0, 1.0, 1.0, momentum, 2 * (1 + momentum), names)
-    return StepModel("H", (group,), dict.fromkeys(names, torch.ones(())), dict.fromkeys(names, torch.zeros(())))
+    one = torch.ones((), device="cpu")
+    one = torch.ones((), device="cpu")
+    return StepModel("H", (group,), dict.fromkeys(names, one), dict.fromkeys(names, one - 1))
 
 
 def groups_of(problem: Problem, optimizer: Optimizer) -> list[dict[str, Any]]:
@@ -229,7 +231,7 @@ def _moved(problem: Problem, optimizer: Optimizer, gradients: Gradients) -> Iter
         decay, shrinkage = (0.0, weight_decay) if decay_is_decoupled(optimizer, group) else (weight_decay, 0.0)
         state = optimizer.state.get(p, {})
         response, divisor = rule(group, state, sign * gradient.double() + decay * p.detach().double())
-        diagonal = torch.as_tensor(divisor, dtype=torch.float64)
+        diagonal = torch.as_tensor(divisor, dtype=torch.float64, device=p.device)
         if not bool((torch.isfinite(diagonal) & (diagonal > 0)).all()):
             raise NonFinite(NO_PRECONDITIONER.format(optimizer=type(optimizer).__name__, name=name))
         has_stepped = float(state.get("step", 0)) > 0

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from typing import Literal, get_args
+from typing import Any, Literal, get_args
 
 import torch
 from torch import Tensor
@@ -48,7 +48,8 @@ def find_directions(
         elif choice == "gradient":
             directions.append(loss_and_gradient(problem)[1])
         else:
-            drawn = [torch.randn(p.shape, generator=generator, dtype=p.dtype) for p in problem.params.values()]
+            options: Any = {"generator": generator, "dtype": problem.dtype, "device": "cpu"}
+            drawn = [torch.randn(p.shape, **options) for p in problem.params.values()]
             directions.append([part.to(problem.device) for part in drawn])
     return directions, notes
 

@@ -170,7 +170,7 @@ def landscape(
     check_problem(problem)
     lr, span, steps = as_positive("lr", lr), _checked(span), as_whole("steps", steps, 1)
     check_direction(problem, direction)
-    lengths = lr * torch.linspace(*span, steps, dtype=torch.float64)
+    lengths = lr * torch.linspace(*span, steps, dtype=torch.float64, device="cpu")
     before = problem.cost
     with problem.measuring():
         with problem.checked_if_in_doubt():
@@ -205,7 +205,7 @@ def _walk(
 
     One set of buffers holds the point, then the change of the gradient.
     """
-    losses, changes, distances = torch.full((3, len(lengths)), math.nan, dtype=torch.float64)
+    losses, changes, distances = torch.full((3, len(lengths)), math.nan, dtype=torch.float64, device="cpu")
     failures = []
     smallest = torch.finfo(problem.dtype).eps / ROUNDED_STEP * norm([p.data for p in problem.params.values()])
     with buffers_lent(problem.params.values()) as (theta, here):

@@ -138,7 +138,7 @@ def loss_slice(
         check_direction(problem, direction)
     extent, points = as_positive("extent", extent), as_whole("points", points, 2)
     # from whole numbers, so that the middle is exactly zero
-    coordinates = extent * (2 * torch.arange(points, dtype=torch.float64) - (points - 1)) / (points - 1)
+    coordinates = extent * (2 * torch.arange(points, dtype=torch.float64, device="cpu") - (points - 1)) / (points - 1)
     before = problem.cost
     with problem.measuring():
         vectors, notes = find_directions(problem, directions, seed)
@@ -160,7 +160,7 @@ def _grid(
     problem: Problem, vectors: Sequence[Direction], coordinates: Sequence[float], progress: Progress | None
 ) -> tuple[Tensor, list[str]]:
     """The losses, and the first reason why one is not finite."""
-    losses = torch.full((len(coordinates),) * len(vectors), math.nan, dtype=torch.float64)
+    losses = torch.full((len(coordinates),) * len(vectors), math.nan, dtype=torch.float64, device="cpu")
     failures: list[str] = []
     with contextlib.ExitStack() as first_pass, buffers_lent(problem.params.values()) as (theta, here):
         first_pass.enter_context(problem.checked_if_in_doubt())

@@ -44,13 +44,13 @@ class RateTrial:
     @property
     def rates(self) -> Tensor:
         """(R,), float64."""
-        return torch.tensor(list(self.runs), dtype=torch.float64)
+        return torch.tensor(list(self.runs), dtype=torch.float64, device="cpu")
 
     @property
     def final(self) -> Tensor:
         """(R,), float64: the mean loss of the last tenth of the steps; nan where it is not finite."""
         finals = [math.nan if run.final is None else run.final for run in self.runs.values()]
-        return torch.tensor(finals, dtype=torch.float64)
+        return torch.tensor(finals, dtype=torch.float64, device="cpu")
 
     @property
     def diverged(self) -> Tensor:
