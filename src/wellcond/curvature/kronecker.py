@@ -4,43 +4,38 @@ from __future__ import annotations
 
 import contextlib
 import math
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from typing import Any, Literal
 
 import torch
 from torch import Tensor, nn
 
+from wellcond.curvature import coupling
 from wellcond.curvature.fisher import likelihood_of
 from wellcond.curvature.ggn import tensor_outputs
-from wellcond.errors import InvalidProblem
+from wellcond.curvature.second_moment import SecondMoment
+from wellcond.errors import InvalidProblem, TooLarge
 from wellcond.network.arithmetic import own_arithmetic
-from wellcond.network.layers import ConvolutionRows, Rule, rule_for, uncovered, weighted_layers
+from wellcond.network.layers import (
+    ConvolutionRows,
+    EmbeddingRule,
+    described_forward,
+    has_own_forward,
+    rule_for,
+    uncovered,
+    weighted_layers,
+)
 from wellcond.network.taps import tapped
 from wellcond.problem.arguments import check_problem
 from wellcond.problem.evaluation import Evaluation
-from wellcond.problem.problem import Problem
+from wellcond.problem.likelihoods import Fields
+from wellcond.problem.problem import Gradients, Problem
 from wellcond.results import ByLayer, Cost, Row, quantities, text_table
 from wellcond.results.text import WHOLE_MODEL, grouped
 
 Labels = Literal["data", "sample", "model"]
-
-
-@dataclass
-class SecondMoment:
-    """A sum of outer products and how many there were. Sums of two parts of the data add up to that of both."""
-
-    total: Tensor | None = None
-    count: int = 0
-
-    def add(self, total: Tensor, count: int) -> None:
-        total = total.double()
-        self.total = total if self.total is None else self.total + total
-        self.count += count
-
-    @property
-    def mean(self) -> Tensor | None:
-        """E[rows rowsᵀ]: (groups, d, d), or (groups, d) where it is diagonal."""
-        return None if self.total is None else self.total / self.count
+MOST_PASSES = 10_000
+"""Most backward passes of a batch that an expectation over labels takes."""
 
 
 @dataclass
@@ -56,8 +51,8 @@ class LayerFactors:
 
     kind: str
     note: str
-    x: SecondMoment = field(default_factory=SecondMoment)
-    g: SecondMoment = field(default_factory=SecondMoment)
+    x: SecondMoment
+    g: SecondMoment
 
 
 @dataclass(frozen=True)
@@ -80,21 +75,17 @@ class KroneckerFactors(ByLayer[LayerFactors]):
             Row(step, name, quantity, value, "")
             for name, layer in self.layers.items()
             for names, moment in ((quantities.INPUT, layer.x), (quantities.GRADIENT, layer.g))
-            if (mean := moment.mean) is not None
-            for quantity, value in ((names.dimension, float(mean.shape[-1])), (names.trace, _trace(mean)))
+            if moment.count
+            for quantity, value in ((names.dimension, float(moment.dimension)), (names.trace, moment.trace))
         ]
 
     def __str__(self) -> str:
         body = []
         for name, layer in self.layers.items():
-            shapes = ["–" if m.mean is None else str(tuple(m.mean.shape)) for m in (layer.x, layer.g)]
+            shapes = [str(m.shape) if m.count else "–" for m in (layer.x, layer.g)]
             body.append([name or WHOLE_MODEL, layer.kind, *shapes])
         skipped = [f"not covered: {names}: {why}" for why, names in grouped(self.not_covered).items()]
         return "\n".join([text_table(["layer", "kind", "Σx", "Σ∇h"], body), *skipped, str(self.cost)])
-
-
-def _trace(mean: Tensor) -> float:
-    return float((mean if mean.dim() == 2 else mean.diagonal(dim1=-2, dim2=-1)).sum())
 
 
 @own_arithmetic()
@@ -130,17 +121,34 @@ def kronecker_factors(
     before = problem.cost
     modules = weighted_layers(problem.model)
     rules = {name: rule for name, module in modules.items() if (rule := rule_for(module)) is not None}
+    checks = {name: _RuleCheck(problem, module) for name, module in modules.items() if has_own_forward(module)}
     layers: dict[str, LayerFactors] = {}
     gradient_scale = 1.0
+    terms = weight = 0.0
+    probed: dict[str, list[Tensor]] | None = None  # gradients of a pass that looks for coupled examples
 
-    def on_call(name: str, module: nn.Module, x: Any, _output: Any) -> None:
+    @own_arithmetic()  # which a model's own autocast does not enter
+    def on_call(name: str, module: nn.Module, x: Any, output: Any) -> None:
+        if name in checks and not checks[name].can_read(x, output):
+            return
         rule = rules[name]
-        layer = layers.setdefault(name, LayerFactors(type(module).__name__, rule.note))
-        layer.x.add(*rule.input_moment(module, x.detach(), convolution))
+        if name not in layers:
+            x_moment, g_moment = (SecondMoment(f"{matrix} of layer {name!r}") for matrix in ("Σx", "Σ∇h"))
+            layers[name] = LayerFactors(type(module).__name__, rule.note, x_moment, g_moment)
+        if isinstance(rule, EmbeddingRule):
+            layers[name].x.add_diagonal(rule.token_counts(module, x), x.numel())
+        else:
+            layers[name].x.add(rule.input_blocks(module, x.detach(), convolution))
 
-    def on_gradient(name: str, module: nn.Module, gradient: Tensor) -> None:
-        total, count = _gradient_moment(rules[name], module, gradient.detach(), convolution)
-        layers[name].g.add(total * gradient_scale, count)
+    @own_arithmetic()
+    def on_gradient(name: str, module: nn.Module, x: Any, gradient: Tensor) -> None:
+        if probed is not None:
+            probed.setdefault(name, []).append(gradient.detach())
+            return
+        if name in layers:
+            layers[name].g.add(rules[name].gradient_blocks(module, gradient.detach(), convolution), gradient_scale)
+        if name in checks:
+            checks[name].met(x, gradient)
 
     params = list(problem.params.values())
     with problem.measuring(), contextlib.closing(problem.data()) as data:
@@ -149,55 +157,145 @@ def kronecker_factors(
             with tapped(modules, on_call, on_gradient):
                 evaluation = problem.evaluate(index, batch)
             roots, cotangents, gradient_scale = _backward_passes(problem, evaluation, labels, seed)
+            terms += evaluation.terms
+            weight += evaluation.weight
+            if labels == "model":
+                passes = []
+                for cotangent in coupling.probe_pair(roots):
+                    passes.append(probed := {})
+                    problem.gradient(roots, params, cotangent, retain_graph=True, allow_unused=True)
+                probed = None
+                coupling.refuse_coupled(*passes)
             for i, cotangent in enumerate(cotangents):
                 keep = i + 1 < len(cotangents)
-                problem.gradient(roots, params, cotangent, retain_graph=keep, allow_unused=True)
-    return KroneckerFactors(layers, _not_covered(problem.model, modules, layers), problem.cost - before)
-
-
-def _gradient_moment(
-    rule: Rule, module: nn.Module, gradient: Tensor, convolution: ConvolutionRows
-) -> tuple[Tensor, int]:
-    """Σ g gᵀ in float64; once more with g brought to order one where its squares leave the range of float32."""
-    total, count = rule.gradient_moment(module, gradient, convolution)
-    largest = float(total.diagonal(dim1=-2, dim2=-1).max())
-    scale = 1.0 if 1e-25 < largest < 1e25 else float(gradient.abs().max())
-    if scale not in (0.0, 1.0) and math.isfinite(scale):
-        total, count = rule.gradient_moment(module, gradient / scale, convolution)
-    return total.double() * scale**2, count
+                gradients = problem.gradient(roots, params, cotangent, retain_graph=keep, allow_unused=True)
+                for check in checks.values():
+                    check.compare(dict(zip(problem.params, gradients, strict=True)))
+    if labels == "data" and terms != weight:  # a weighted mean Σ aℓ / Σa: its terms are aℓ, where the mean of a is 1
+        for layer in layers.values():
+            layer.g.scale((terms / weight) ** 2)
+    refused = {name: why for name, check in checks.items() if (why := check.why_not_believed)}
+    believed = {name: layer for name, layer in layers.items() if name not in refused}
+    missing = _not_covered(problem.model, modules, believed) | refused
+    return KroneckerFactors(believed, missing, problem.cost - before)
 
 
 def _backward_passes(
     problem: Problem, evaluation: Evaluation, labels: Labels, seed: int
-) -> tuple[Tensor, list[Tensor | None], float]:
+) -> tuple[Tensor, list[None] | Fields, float]:
     """What to differentiate, with which cotangents, and what turns the squared result into per-term gradients'."""
     if labels == "data":
-        return evaluation.loss, [None], evaluation.terms**2
+        return evaluation.loss, [None], evaluation.weight**2
     outputs = tensor_outputs(evaluation)
     if labels == "sample":
         generator = torch.Generator().manual_seed(seed * 1_000_003 + evaluation.index)
         targets = likelihood_of(problem).sample(outputs.detach(), evaluation.targets, generator)
-        return evaluation.loss_at(outputs, targets), [None], evaluation.terms**2
+        return evaluation.loss_at(outputs, targets), [None], evaluation.weight**2
     if labels != "model":
         raise ValueError(f'labels is {labels!r}; write "data", "sample" or "model".')
     if problem.couples_examples:
-        raise InvalidProblem(
-            'labels="model" needs a backward pass for every example here, since batch statistics couple them. '
-            'Use labels="sample", or Problem(..., batchnorm="running").'
-        )
+        raise InvalidProblem(coupling.COUPLED.format("batch statistics couple them"))
     factor = likelihood_of(problem).fisher_factor(outputs, evaluation.targets)
+    if len(factor) > MOST_PASSES:
+        raise TooLarge(
+            f'labels="model" takes a backward pass for every label of every position, {len(factor):,} a batch, above '
+            f'{MOST_PASSES:,}. Use labels="sample".'
+        )
     # the factors' squares add up, but each pass counts the rows once more
-    return outputs, list(factor), float(len(factor))
+    return outputs, factor, float(len(factor))
 
 
 def _not_covered(model: nn.Module, modules: dict[str, nn.Module], layers: dict[str, LayerFactors]) -> dict[str, str]:
     missing = dict(uncovered(model))
     for name in modules:
         if name not in layers:
-            missing[name] = "was not called in the forward pass"
-        elif layers[name].g.count == 0:
-            missing[name] = (
-                "no gradient reaches its output: nothing before or in it is trainable, or its output is not used; "
-                "Σx alone is given"
-            )
+            missing[name] = "was not called in the forward pass, or only under no_grad"
+        elif reasons := _what_lacks(layers[name]):
+            missing[name] = "; ".join(reasons)
     return missing
+
+
+def _what_lacks(layer: LayerFactors) -> list[str]:
+    x, g = layer.x, layer.g
+    reasons = [moment.why_unknown for moment in (x, g) if moment.count and not moment.is_known]
+    if not x.count:
+        reasons.append("it received no rows" if x.dimension else "it has no inputs")
+    if not g.count and g.groups:
+        reasons.append("no rows came back" if g.dimension else "it has no outputs")
+    elif not g.count:
+        reasons.append(
+            "no gradient reaches its output: nothing before or in it is trainable, or its output is not used; "
+            "Σx alone is given"
+        )
+    return reasons
+
+
+class _RuleCheck:
+    """Compares autograd's gradient of a layer's weight with Σ_t g_t x_tᵀ, which the rule implies.
+
+    Args:
+        problem: What is measured.
+        module: The layer.
+    """
+
+    def __init__(self, problem: Problem, module: nn.Module) -> None:
+        self._module: Any = module
+        self._weight = next((name for name, p in problem.params.items() if p is getattr(module, "weight", None)), None)
+        self._calls: list[tuple[Tensor, Tensor]] = []  # since the last comparison
+        self._is_confirmed = self._is_refuted = False
+
+    def can_read(self, x: Any, output: Any) -> bool:
+        """Whether torch's layer of this type takes the same input, and returns an output of the same shape."""
+        try:
+            with torch.no_grad():
+                expected = self._as_described(x)
+        except (RuntimeError, TypeError, ValueError, AttributeError, IndexError):
+            expected = None
+        fits = isinstance(expected, Tensor) and isinstance(output, Tensor) and expected.shape == output.shape
+        self._is_refuted |= not fits
+        return fits
+
+    def met(self, x: Any, gradient: Tensor) -> None:
+        """The input of one call, and the gradient of its output."""
+        if self._weight is not None and not self._is_refuted:
+            self._calls.append((x.detach(), gradient.detach()))
+
+    def compare(self, gradients: Gradients) -> None:
+        """After a backward pass: do the calls explain the gradient of the weight that it gave?"""
+        calls, self._calls = self._calls, []
+        if self._weight is None or not calls or self._is_refuted:
+            return
+        weight, found = self._module.weight, gradients[self._weight]
+        missing = torch.zeros_like(weight, dtype=torch.float64) if found is None else found.double()
+        size = rounding = 0.0
+        for x, g in calls:
+            with torch.enable_grad():
+                h = self._as_described(x)
+            (implied,) = torch.autograd.grad(h, weight, g.to(h.dtype))
+            missing = missing - implied
+            size += float(implied.double().norm())
+            # rows that cancel leave the rounding of their products
+            rounding += torch.finfo(g.dtype).eps * float(g.double().norm()) * float(x.double().norm())
+        eps = max(torch.finfo(t.dtype).eps for t in (weight, calls[0][1]))
+        self._is_refuted = not float(missing.norm()) <= math.sqrt(eps) * size + 10 * rounding
+        self._is_confirmed = True
+
+    @property
+    def why_not_believed(self) -> str:
+        """Empty where all comparisons agree."""
+        kind = type(self._module).__name__
+        if self._is_refuted:
+            return (
+                f"{kind} has a forward of its own, and the gradient of its weight is not what its input and the "
+                "gradient of its output make of it: it has no Σx ⊗ Σ∇h"
+            )
+        if self._is_confirmed:
+            return ""
+        return (
+            f"{kind} has a forward of its own, which only a gradient of its weight can confirm, and there is none: it "
+            "is frozen, parametrized or not used"
+        )
+
+    def _as_described(self, x: Tensor) -> Any:
+        x = x.detach().to(self._module.weight.dtype) if x.is_floating_point() else x
+        return described_forward(self._module)(self._module, x)

@@ -8,8 +8,9 @@ meets on the output side is a patch of g.
 
 from __future__ import annotations
 
+import math
 from abc import ABC, abstractmethod
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from typing import Any, Literal
 
 import torch
@@ -21,7 +22,11 @@ ConvolutionRows = Literal["position", "patch"]
 
 
 class Rule(ABC):
-    """How to read one type of layer. Rows come as (groups, rows, features)."""
+    """How to read one type of layer.
+
+    Rows come as (groups, rows, features), or without a copy in blocks, (groups, blocks, rows of a block, features): a
+    convolution's blocks are its examples.
+    """
 
     note: str = ""
     """What a reader of the numbers must know, if anything."""
@@ -31,40 +36,38 @@ class Rule(ABC):
     # must define
 
     @abstractmethod
-    def input_rows(self, module: Any, x: Tensor, convolution: ConvolutionRows) -> Tensor:
-        """What the weight is multiplied with."""
+    def input_blocks(self, module: Any, x: Tensor, convolution: ConvolutionRows) -> Tensor:
+        """What the weight is multiplied with, in blocks."""
 
     @abstractmethod
+    def gradient_blocks(self, module: Any, g: Tensor, convolution: ConvolutionRows) -> Tensor:
+        """The gradient of what the weight produces, in blocks."""
+
+    # provided
+
+    def input_rows(self, module: Any, x: Tensor, convolution: ConvolutionRows) -> Tensor:
+        """What the weight is multiplied with, as (groups, rows, features)."""
+        return self.input_blocks(module, x, convolution).flatten(1, 2)
+
     def gradient_rows(self, module: Any, g: Tensor, convolution: ConvolutionRows) -> Tensor:
-        """The gradient of what the weight produces."""
+        """The gradient of what the weight produces, as (groups, rows, features)."""
+        return self.gradient_blocks(module, g, convolution).flatten(1, 2)
 
     # may override
-
-    def input_moment(self, module: Any, x: Tensor, convolution: ConvolutionRows) -> tuple[Tensor, int]:
-        """Σ_rows x xᵀ as (groups, i, i), or its diagonal as (groups, i) where it is diagonal; and the row count."""
-        return _moment(self.input_rows(module, x, convolution))
-
-    def gradient_moment(self, module: Any, g: Tensor, convolution: ConvolutionRows) -> tuple[Tensor, int]:
-        """Σ_rows g gᵀ as (groups, o, o), and the row count."""
-        return _moment(self.gradient_rows(module, g, convolution))
 
     def unit_dim(self, output: Tensor) -> int:
         """The dimension of the output that counts units."""
         return output.dim() - 1
 
 
-def _moment(rows: Tensor) -> tuple[Tensor, int]:
-    return rows.mT @ rows, rows.shape[1]
-
-
 class LinearRule(Rule):
     """(…, i) → (…, o): every token is a row."""
 
-    def input_rows(self, module: Any, x: Tensor, convolution: ConvolutionRows) -> Tensor:
-        return x.reshape(1, -1, x.shape[-1])
+    def input_blocks(self, module: Any, x: Tensor, convolution: ConvolutionRows) -> Tensor:
+        return _features_last(x)
 
-    def gradient_rows(self, module: Any, g: Tensor, convolution: ConvolutionRows) -> Tensor:
-        return g.reshape(1, -1, g.shape[-1])
+    def gradient_blocks(self, module: Any, g: Tensor, convolution: ConvolutionRows) -> Tensor:
+        return _features_last(g)
 
 
 class InputMajorLinearRule(LinearRule):
@@ -76,24 +79,14 @@ class InputMajorLinearRule(LinearRule):
 class ConvRule(Rule):
     """Conv1d, 2d, 3d with any stride, padding, padding mode, dilation and groups."""
 
-    def input_rows(self, module: Any, x: Tensor, convolution: ConvolutionRows) -> Tensor:
+    def input_blocks(self, module: Any, x: Tensor, convolution: ConvolutionRows) -> Tensor:
         if convolution == "position":
-            return self.gradient_rows(module, x, convolution)
+            return self.gradient_blocks(module, x, convolution)
         return _grouped(patches(module, with_batch(module, x)), module.groups)
 
-    def gradient_rows(self, module: Any, g: Tensor, convolution: ConvolutionRows) -> Tensor:
+    def gradient_blocks(self, module: Any, g: Tensor, convolution: ConvolutionRows) -> Tensor:
         groups = 1 if convolution == "position" else module.groups
         return _grouped(with_batch(module, g).flatten(2).unsqueeze(2), groups)
-
-    def input_moment(self, module: Any, x: Tensor, convolution: ConvolutionRows) -> tuple[Tensor, int]:
-        if convolution == "position":
-            return _channel_moment(with_batch(module, x))
-        return super().input_moment(module, x, convolution)
-
-    def gradient_moment(self, module: Any, g: Tensor, convolution: ConvolutionRows) -> tuple[Tensor, int]:
-        if convolution == "position" or module.groups == 1:
-            return _channel_moment(with_batch(module, g))
-        return super().gradient_moment(module, g, convolution)
 
     def unit_dim(self, output: Tensor) -> int:
         return 1
@@ -104,17 +97,11 @@ class TransposedConvRule(ConvRule):
 
     weight_is_input_major = True
 
-    def input_rows(self, module: Any, x: Tensor, convolution: ConvolutionRows) -> Tensor:
-        return CONV.gradient_rows(module, x, convolution)
+    def input_blocks(self, module: Any, x: Tensor, convolution: ConvolutionRows) -> Tensor:
+        return CONV.gradient_blocks(module, x, convolution)
 
-    def gradient_rows(self, module: Any, g: Tensor, convolution: ConvolutionRows) -> Tensor:
-        return CONV.input_rows(module, g, convolution)
-
-    def input_moment(self, module: Any, x: Tensor, convolution: ConvolutionRows) -> tuple[Tensor, int]:
-        return CONV.gradient_moment(module, x, convolution)
-
-    def gradient_moment(self, module: Any, g: Tensor, convolution: ConvolutionRows) -> tuple[Tensor, int]:
-        return CONV.input_moment(module, g, convolution)
+    def gradient_blocks(self, module: Any, g: Tensor, convolution: ConvolutionRows) -> Tensor:
+        return CONV.input_blocks(module, g, convolution)
 
 
 CONV = ConvRule()
@@ -128,17 +115,18 @@ class EmbeddingRule(LinearRule):
 
     weight_is_input_major = True
 
-    def input_rows(self, module: Any, x: Tensor, convolution: ConvolutionRows) -> Tensor:
-        rows = F.one_hot(x.reshape(1, -1), module.num_embeddings).to(module.weight.dtype)
+    def input_blocks(self, module: Any, x: Tensor, convolution: ConvolutionRows) -> Tensor:
+        rows = F.one_hot(x.reshape(1, 1, -1), module.num_embeddings).to(module.weight.dtype)
         if module.padding_idx is not None:
             rows[..., module.padding_idx] = 0
         return rows
 
-    def input_moment(self, module: Any, x: Tensor, convolution: ConvolutionRows) -> tuple[Tensor, int]:
+    def token_counts(self, module: Any, x: Tensor) -> Tensor:
+        """Σ_rows x xᵀ, whose diagonal it is, (1, tokens)."""
         counts = torch.bincount(x.reshape(-1), minlength=module.num_embeddings)
         if module.padding_idx is not None:
             counts[module.padding_idx] = 0
-        return counts.to(module.weight.dtype).unsqueeze(0), x.numel()
+        return counts.unsqueeze(0)
 
 
 class BlockRule(LinearRule):
@@ -167,16 +155,14 @@ def patches(module: Any, x: Tensor) -> Tensor:
 
 
 def _grouped(x: Tensor, groups: int) -> Tensor:
-    """(n, channels, sites, positions) → (groups, n·positions, channels/groups · sites)."""
+    """(n, channels, sites, positions) → (groups, n, positions, channels/groups · sites)."""
     n, channels, sites, positions = x.shape
-    x = x.reshape(n, groups, channels // groups * sites, positions)
-    return x.permute(1, 0, 3, 2).reshape(groups, n * positions, -1)
+    return x.reshape(n, groups, channels // groups * sites, positions).permute(1, 0, 3, 2)
 
 
-def _channel_moment(x: Tensor) -> tuple[Tensor, int]:
-    """Σ over examples and positions of x xᵀ, (1, channels, channels), without a transposed copy of x."""
-    flat = x.flatten(2)
-    return torch.bmm(flat, flat.mT).sum(0, keepdim=True), flat.shape[0] * flat.shape[2]
+def _features_last(x: Tensor) -> Tensor:
+    """(…, features) → (1, 1, rows, features)."""
+    return x.reshape(1, 1, math.prod(x.shape[:-1]), x.shape[-1])
 
 
 def by_site(module: Any, weight: Tensor) -> Tensor:
@@ -219,6 +205,33 @@ def rule_for(module: nn.Module) -> Rule | None:
         if rule is not None:
             return rule
     return None
+
+
+def described_forward(module: nn.Module) -> Callable[..., Any]:
+    """The `forward` that a layer's rule was written for, whatever a subclass or the layer itself puts in its place."""
+    described = (
+        cls.forward
+        for cls in type(module).__mro__
+        if "forward" in vars(cls)
+        and (cls.__module__.startswith("torch.nn.modules.") or f"{cls.__module__}.{cls.__name__}" in RULES_BY_NAME)
+    )
+    return next(described)
+
+
+def has_own_forward(module: nn.Module) -> bool:
+    """Whether a layer with a rule may compute something else than the rule says.
+
+    A block is seen from outside, and so by what it receives and returns whatever it computes.
+
+    >>> class Scaled(nn.Linear):
+    ...     def forward(self, x):
+    ...         return 2 * super().forward(x)
+    >>> has_own_forward(Scaled(2, 2)), has_own_forward(nn.Linear(2, 2))
+    (True, False)
+    """
+    if isinstance(rule_for(module), BlockRule):
+        return False
+    return "forward" in vars(module) or type(module).forward is not described_forward(module)
 
 
 def is_affine(module: nn.Module) -> bool:

@@ -17,8 +17,8 @@ from torch.overrides import TorchFunctionMode
 
 OnCall = Callable[[str, nn.Module, Any, Any], None]
 """Called as (name, module, first input, output) after each forward call of a tapped module."""
-OnGradient = Callable[[str, nn.Module, Tensor], None]
-"""Called as (name, module, gradient of the output) during the backward pass."""
+OnGradient = Callable[[str, nn.Module, Any, Tensor], None]
+"""Called as (name, module, first input, gradient of the output of that call) during the backward pass."""
 OnTrainingCall = Callable[[str, nn.Module, Any, Tensor], Callable[[Tensor], None] | None]
 """Called as (name, module, first input, output); what it returns is called with the gradient of that output."""
 OnEntry = Callable[[nn.Module, tuple[Any, ...], dict[str, Any]], None]
@@ -32,22 +32,30 @@ def tapped(modules: Mapping[str, nn.Module], on_call: OnCall, on_gradient: OnGra
     """Watch modules while the block runs; the hooks come off in any case.
 
     Gradients come from a hook on the output *tensor*. Unlike a module's backward hook, it survives an in-place
-    activation behind the layer, and a module that is called twice reports each call.
+    activation behind the layer, and a module that is called twice reports each call. They are those of what the module
+    itself has computed, before forward hooks of others change it.
+
+    Calls that the model makes under `no_grad`, as of a momentum encoder or a target network, are not seen, unless the
+    block was entered in that mode.
     """
+    with_grad = torch.is_grad_enabled()
 
     def hook(name: str) -> Callable[..., None]:
         def after_forward(module: nn.Module, args: tuple[Any, ...], kwargs: dict[str, Any], output: Any) -> None:
+            if with_grad and not torch.is_grad_enabled():
+                return
             x = _first(args or kwargs.get("query", tuple(kwargs.values())))
             on_call(name, module, x, output)
             tensor = _first(output)
             if on_gradient is not None and isinstance(tensor, Tensor) and tensor.requires_grad:
-                _watch_gradient(tensor, lambda gradient: on_gradient(name, module, gradient))
+                _watch_gradient(tensor, lambda gradient: on_gradient(name, module, x, gradient))
 
         return after_forward
 
     with contextlib.ExitStack() as stack:
         for name, module in modules.items():
-            stack.callback(module.register_forward_hook(hook(name), with_kwargs=True).remove)
+            first = on_gradient is not None
+            stack.callback(module.register_forward_hook(hook(name), with_kwargs=True, prepend=first).remove)
         yield
 
 
