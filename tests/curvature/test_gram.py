@@ -25,15 +25,21 @@ KINDS: dict[str, Any] = {
 }
 
 
+def check_sides(operator: Any) -> torch.Tensor:
+    factor = Factor(operator)
+    (matrix, unit), (gram, unit_of_gram) = factor.matrix(), factor.gram()
+    a = unit * matrix
+    assert_same(a.T @ a, operator.dense())
+    assert_same(unit_of_gram * gram, a @ a.T)
+    return a
+
+
 @pytest.mark.parametrize("kind", KINDS.values(), ids=KINDS)
 @pytest.mark.parametrize("case", CASES)
 def test_factor_squares_to_the_operator_on_both_sides(case: Case, kind: Any) -> None:
     operator = kind(case.problem())
-    factor = Factor(operator)
-    a = factor.matrix()
-    assert a.shape == (factor.row_count, operator.shape[0])
-    assert_same(a.T @ a, operator.dense())
-    assert_same(factor.gram(), a @ a.T)
+    a = check_sides(operator)
+    assert a.shape == (Factor(operator).row_count, operator.shape[0])
 
 
 @pytest.mark.parametrize("case", CASES)
@@ -63,16 +69,14 @@ def test_layers_with_a_rule_need_no_backward_pass_a_row(name: str, monkeypatch: 
 
     monkeypatch.setattr(gram, "_pulled_back", refuse)
     operator = wc.GGN((ARCHITECTURES | LAYERS)[name]().problem())
-    a = Factor(operator).matrix()
-    assert_same(a.T @ a, operator.dense())
+    check_sides(operator)
 
 
 @pytest.mark.parametrize("params", [["0"], ["2.weight"], ["0.bias", "2.weight"]])
 def test_factor_of_some_parameters_is_its_columns(params: list[str]) -> None:
     case = ARCHITECTURES["mlp_tanh"]()
     operator = wc.GGN(case.problem(), layers=params)
-    a = Factor(operator).matrix()
-    assert_same(a.T @ a, operator.dense())
+    check_sides(operator)
 
 
 def test_sequences_of_different_lengths_have_different_numbers_of_rows() -> None:
@@ -81,9 +85,7 @@ def test_sequences_of_different_lengths_have_different_numbers_of_rows() -> None
     operator = wc.GGN(case.problem(batches=batches))
     factor = Factor(operator)
     assert factor.row_count == 2 * 3 * (2 + 4)
-    a = factor.matrix()
-    assert_same(a.T @ a, operator.dense())
-    assert_same(factor.gram(), a @ a.T)
+    check_sides(operator)
 
 
 @pytest.mark.parametrize("name", ["mlp_relu", "lstm", "cnn_running"])

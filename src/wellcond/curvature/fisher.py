@@ -12,7 +12,7 @@ from torch import Tensor
 from wellcond.curvature.ggn import OutputCurvature, OutputProduct, loss_hessian, output_gradient
 from wellcond.errors import InvalidProblem
 from wellcond.problem.evaluation import Evaluation
-from wellcond.problem.likelihoods import Likelihood
+from wellcond.problem.likelihoods import Fields, Likelihood, one_term_each
 from wellcond.problem.problem import Problem
 
 Labels = Literal["model", "sample", "data"]
@@ -58,6 +58,10 @@ class Fisher(OutputCurvature):
         self.labels, self.seed = labels, seed
         self.samples = samples if labels == "sample" else 1
 
+    def divisor(self, weight: float, terms: float) -> float:
+        # the terms of a weighted mean Σ aℓ / Σa are aℓ, in units in which the mean of a is 1
+        return weight if self.labels == "model" else weight * weight / terms
+
     def _restricted(self, names: Sequence[str]) -> Self:
         return type(self)(self.problem, self.labels, layers=names, samples=self.samples, seed=self.seed)
 
@@ -67,22 +71,22 @@ class Fisher(OutputCurvature):
             hessian = loss_hessian(evaluation, outputs)
             return lambda u: scale * hessian(u)
         gradients = self.output_gradients(evaluation, outputs)
-        dims = term_dims(self.problem, outputs)
+        dims = evaluation.term_dims
 
         def product(u: Tensor) -> Tensor:
-            # Σ_terms s (sᵀ u) / terms, averaged over the draws
+            # Σ_terms s (sᵀ u) / weight, averaged over the draws
             total = torch.zeros_like(u)
             for s in gradients:
                 total += s * ((s * u).sum(dims, keepdim=True) if dims else s * u)
-            return total / (evaluation.terms * len(gradients))
+            return total / (evaluation.weight * len(gradients))
 
         return product
 
-    def output_factor(self, evaluation: Evaluation, outputs: Tensor) -> Tensor:
+    def output_factor(self, evaluation: Evaluation, outputs: Tensor) -> Fields:
         if self.labels == "model":
             return likelihood_of(self.problem).fisher_factor(outputs, evaluation.targets)
-        fields = torch.stack(self.output_gradients(evaluation, outputs)) / math.sqrt(self.samples)
-        return self.problem.likelihood.one_term_each(fields) if self.problem.likelihood else fields
+        fields = Fields(self.samples, self.output_gradients(evaluation, outputs).__getitem__) / math.sqrt(self.samples)
+        return one_term_each(fields, evaluation.term_dims)
 
     def output_gradients(self, evaluation: Evaluation, outputs: Tensor) -> list[Tensor]:
         """∂ℓ/∂outputs of every term, one tensor per draw of the labels."""
@@ -91,15 +95,8 @@ class Fisher(OutputCurvature):
             likelihood = likelihood_of(self.problem)
             generator = torch.Generator().manual_seed(self.seed * 1_000_003 + evaluation.index)
             targets = [likelihood.sample(outputs, evaluation.targets, generator) for _ in range(self.samples)]
-        # the loss is a mean over the terms, so autograd gives 1/terms of a term's gradient
-        return [evaluation.terms * output_gradient(evaluation, outputs, y) for y in targets]
-
-
-def term_dims(problem: Problem, outputs: Tensor) -> tuple[int, ...]:
-    """The dimensions of the outputs that belong to one term."""
-    if problem.likelihood is not None:
-        return problem.likelihood.term_dims(outputs)
-    return tuple(range(1, outputs.dim()))
+        # the loss is a mean over the terms, so autograd gives 1/weight of a term's gradient
+        return [evaluation.weight * output_gradient(evaluation, outputs, y) for y in targets]
 
 
 def likelihood_of(problem: Problem) -> Likelihood:

@@ -13,6 +13,7 @@ from torch import Tensor
 from wellcond.curvature.over_parameters import Block, CurvatureOperator, Product
 from wellcond.errors import InvalidProblem
 from wellcond.problem.evaluation import Evaluation
+from wellcond.problem.likelihoods import Fields
 
 OutputProduct = Callable[[Tensor], Tensor]
 """u ↦ B u in the space of a batch's outputs."""
@@ -35,8 +36,8 @@ class OutputCurvature(CurvatureOperator):
 
     # may override
 
-    def output_factor(self, evaluation: Evaluation, outputs: Tensor) -> Tensor | None:
-        """(R, *outputs.shape) with B = Σ_r f[r, n] f[r, n]ᵀ / terms for each example n, or None where none is known."""
+    def output_factor(self, evaluation: Evaluation, outputs: Tensor) -> Fields | None:
+        """R fields with B = Σ_r f[r][n] f[r][n]ᵀ / weight for each example n, or None where none is known."""
         return None
 
     def _linearize(self, evaluation: Evaluation, params: Sequence[Tensor]) -> Product:
@@ -82,7 +83,7 @@ class GGN(OutputCurvature):
     def _output_product(self, evaluation: Evaluation, outputs: Tensor) -> OutputProduct:
         return loss_hessian(evaluation, outputs)
 
-    def output_factor(self, evaluation: Evaluation, outputs: Tensor) -> Tensor | None:
+    def output_factor(self, evaluation: Evaluation, outputs: Tensor) -> Fields | None:
         likelihood = self.problem.likelihood
         if likelihood is None:
             return None
@@ -117,7 +118,7 @@ def tensor_outputs(evaluation: Evaluation) -> Tensor:
     """The outputs as the one tensor that the loss curves in."""
     if evaluation.outputs is None:
         raise InvalidProblem(
-            "the model returns neither a tensor nor an object with .logits, so there is no Jacobian of its outputs. "
-            "Wrap it in a module that returns the tensor the loss compares; the Hessian works as it is."
+            f"{evaluation.why_no_outputs}, so there is no Jacobian of its outputs. "
+            "Wrap the model in a module that returns the tensor the loss compares; the Hessian works as it is."
         )
     return evaluation.outputs

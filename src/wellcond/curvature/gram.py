@@ -6,135 +6,224 @@ everything; with one position (a linear layer on vectors) the rows are never for
 
     (A_l A_lᵀ)[(n,r),(m,s)] = ⟨x_n, x_m⟩ ⟨g_nr, g_ms⟩.
 
-Other parameters (norm scales, shared weights), and all of them where batch statistics couple the examples, take one
+Other parameters (norm scales, shared weights), and all of them where the examples of a batch are coupled, take one
 backward pass per row.
 """
 
 from __future__ import annotations
 
 import contextlib
+import copy
 import functools
 import math
-from collections import Counter
-from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import dataclass, field
-from typing import Any
+from collections.abc import Sequence
 
 import torch
 from torch import Tensor, nn
 
+from wellcond.curvature import coupling
 from wellcond.curvature.ggn import OutputCurvature, tensor_outputs
-from wellcond.errors import InvalidProblem
-from wellcond.network.layers import BlockRule, Rule, rule_for, weighted_layers
+from wellcond.curvature.operator import DENSE_LIMIT
+from wellcond.curvature.read_layer import Passing, ReadLayer, power_of_two, readable_layers
+from wellcond.errors import InvalidProblem, TooLarge
 from wellcond.network.taps import tapped
+from wellcond.problem.likelihoods import Fields
 from wellcond.problem.problem import Batch
 
 CHUNK = 64
 """Rows differentiated together by one vectorised backward pass."""
+CHUNK_ENTRIES = 2**25
+"""Most entries of the outputs that their cotangents have together."""
+
+CURE = (
+    'Take fewer examples, .layer(name), wc.Fisher(problem, labels="sample"), which has fewer rows, '
+    "wc.eigenvalues(...) for the largest alone, or raise spectrum(limit=...)."
+)
 
 
 class Factor:
     """A with Jᵀ B J = AᵀA, by parameters. Neither side is formed before it is asked for.
 
+    Args:
+        operator: The matrix.
+        limit: Largest side that may be decomposed.
+        size: How many columns are decomposed at once; None for all.
+
     Attributes:
         row_count: How many rows it has.
+        names: The parameters whose columns it has.
 
-    Raises `InvalidProblem` where B has no known square root (an unknown loss).
+    Raises:
+        InvalidProblem: B has no known square root (an unknown loss).
+        TooLarge: Both sides are above the limit, A does not fit into memory, or it takes more passes than F itself.
+            No backward pass has been made then.
     """
 
-    def __init__(self, operator: OutputCurvature) -> None:
+    def __init__(self, operator: OutputCurvature, limit: int = DENSE_LIMIT, size: int | None = None) -> None:
         self.operator = operator
+        self.names = operator.names
         self.row_count = 0
-        self._terms = 0.0
-        self._layers = _readable_layers(operator)
-        self._one_by_one: list[Tensor] = []
+        self._limit, self._size = limit, operator.shape[0] if size is None else size
+        self._entries = 0
+        self._weight = self._terms = 0.0
+        self._layers = readable_layers(operator)
+        self._one_by_one: dict[str, list[Tensor]] = {name: [] for name in operator.names if name not in self._read}
         with operator.problem.measuring(), contextlib.closing(operator.problem.data()) as data:
             for index, batch in data:
                 self._add(index, batch)
 
-    def gram(self) -> Tensor:
-        """A Aᵀ, (rows, rows)."""
-        rest = torch.cat(self._one_by_one)
+    def of(self, names: Sequence[str]) -> Factor:
+        """The same factor, with the columns of these parameters alone."""
+        part = copy.copy(self)
+        part.names = tuple(names)
+        return part
+
+    def gram(self) -> tuple[Tensor, float]:
+        """(G, unit) with A Aᵀ = unit · G, (rows, rows)."""
+        unit = max(map(self._unit, self.names))
+        rest = self._rows([name for name in self.names if name in self._one_by_one], unit)
         total = rest @ rest.T
-        for layer in self._layers.values():
-            for part in layer.names:
-                total += layer.gram(part)
-        return total.div_(self._terms)
+        for name, (layer, part) in self._read.items():
+            if name in self.names:
+                total += layer.gram(part).mul_((layer.unit(part) / unit) ** 2)
+        return total, unit**2 / self._divisor
 
-    def matrix(self) -> Tensor:
-        """A, (rows, P), its columns in the order of the operator's parameters."""
-        read = {name: layer.rows(part) for layer in self._layers.values() for part, name in layer.names.items()}
-        names = self._other_names()
-        rest = torch.split(torch.cat(self._one_by_one), [self.operator.params[name].numel() for name in names], 1)
-        read |= dict(zip(names, rest, strict=True))
-        return torch.cat([read[name] for name in self.operator.names], 1).div_(math.sqrt(self._terms))
+    def matrix(self) -> tuple[Tensor, float]:
+        """(M, unit) with A = unit · M, (rows, P), its columns in the order of the parameters."""
+        unit = max(map(self._unit, self.names))
+        return self._rows(self.names, unit), unit / math.sqrt(self._divisor)
 
-    def _other_names(self) -> list[str]:
-        read = {name for layer in self._layers.values() for name in layer.names.values()}
-        return [name for name in self.operator.names if name not in read]
+    def _unit(self, name: str) -> float:
+        """About the largest entry of a parameter's columns."""
+        if name in self._one_by_one:
+            return power_of_two(self._one_by_one[name], name)
+        layer, part = self._read[name]
+        return layer.unit(part)
+
+    def _rows(self, names: Sequence[str], unit: float) -> Tensor:
+        """These parameters' columns, in a unit."""
+        columns = [torch.zeros(self.row_count, 0, dtype=self.operator.dtype, device=self.operator.device)]
+        for name in names:
+            if name in self._one_by_one:
+                columns.append(torch.cat(self._one_by_one[name]) / unit)
+            else:
+                layer, part = self._read[name]
+                columns.append(layer.rows(part).mul_(layer.unit(part) / unit))
+        return torch.cat(columns, 1)
+
+    @property
+    def _divisor(self) -> float:
+        return self.operator.divisor(self._weight, self._terms)
+
+    @property
+    def _read(self) -> dict[str, tuple[ReadLayer, str]]:
+        """The layer and the part of each parameter that is read by a rule."""
+        return {name: (layer, part) for layer in self._layers.values() for part, name in layer.names.items()}
+
+    # one batch
 
     def _add(self, index: int, batch: Batch) -> None:
-        passing = _Passing(self._layers)
+        passing = Passing(self._layers)
         with tapped({name: layer.module for name, layer in self._layers.items()}, passing.on_call, passing.on_gradient):
             evaluation = self.operator.problem.evaluate(index, batch)
         outputs = tensor_outputs(evaluation)
         factor = self.operator.output_factor(evaluation, outputs.detach().requires_grad_())
         if factor is None:
             raise InvalidProblem("the loss was not recognised, so its curvature has no known square root.")
-        count, examples = factor.shape[:2]
-        if self.row_count == 0:
-            self._keep_readable(outputs, passing)
+        self._check_sides(len(factor), len(outputs))
         if self._layers:
-            weights = [self.operator.params[name] for layer in self._layers.values() for name in layer.names.values()]
+            self._keep_readable(outputs, passing)
+        self._check_memory(len(factor), len(outputs), passing)
+        if self._layers:
+            weights = [self.operator.params[name] for name in self._read]
             for cotangent in factor:
                 self.operator.problem.gradient(outputs, weights, cotangent, retain_graph=True, allow_unused=True)
+        gradients = passing.take_gradients()
         for name, layer in self._layers.items():
-            layer.add(passing.inputs[name][0], torch.stack(passing.gradients[name]))
+            layer.add(passing.inputs[name][0], torch.stack(gradients[name]))
         passing.is_over = True
-        self._one_by_one.append(self._rows_one_by_one(outputs, factor))
-        self.row_count += count * examples
+        for name, rows in self._rows_one_by_one(outputs, factor).items():
+            self._one_by_one[name].append(rows)
+        self.row_count += len(factor) * len(outputs)
+        self._weight += evaluation.weight
         self._terms += evaluation.terms
 
-    def _keep_readable(self, outputs: Tensor, passing: _Passing) -> None:
-        """Drop the layers whose gradients are not what their rule says; drop all if examples are coupled.
+    def _check_sides(self, count: int, examples: int) -> None:
+        size, rows = self._size, self.row_count + count * examples
+        if min(size, rows) > self._limit:
+            raise TooLarge(f"{self._about(rows)}; both are above the limit of {self._limit:,}. {CURE}")
+        if count > 2 * size:
+            raise TooLarge(f"{self._about(rows)}: more backward passes than products with the matrix itself. {CURE}")
 
-        Told by two backward passes. From the first example's outputs: nothing may reach the others. From all of them:
-        the rows must add up to autograd's gradient. They do not for a layer that was called twice or never, that
-        overrides `forward`, or whose weight is used elsewhere too.
+    def _check_memory(self, count: int, examples: int, passing: Passing) -> None:
+        size, rows = self._size, self.row_count + count * examples
+        formed = sum(self.operator.params[name].numel() for name in self._one_by_one)
+        self._entries += count * examples * formed
+        widest = 0
+        for name, layer in self._layers.items():
+            outputs = passing.entries[name]
+            self._entries += count * outputs + layer.input_entries(outputs)
+            if outputs > examples * layer.width:  # several positions
+                widest = max(widest, *(self.operator.params[full].numel() for full in layer.names.values()))
+        largest = rows * (size if size <= rows else max(rows, widest))
+        gigabytes = (self._entries + largest) * self.operator.dtype.itemsize / 1e9
+        allowed = 32 * max(self._limit, DENSE_LIMIT) ** 2 / 1e9
+        if gigabytes > allowed:
+            raise TooLarge(f"{self._about(rows)}, which take {gigabytes:.1f} GB, above {allowed:.1f} GB. {CURE}")
+
+    def _about(self, rows: int) -> str:
+        return f"{self.operator!r} has {self._size:,} columns and its factor {rows:,} rows or more, of examples × labels"
+
+    def _keep_readable(self, outputs: Tensor, passing: Passing) -> None:
+        """Drop the layers whose gradients are not what their rule says, and those behind which examples are coupled.
+
+        Told by two backward passes. They must differ in every example by its own factor, or something of the others
+        has reached it. And the rows must add up to autograd's gradient. They do not for a layer that was called
+        twice or never, that overrides `forward`, or whose weight is used elsewhere too.
         """
-        wave = torch.arange(1.0, outputs.numel() + 1, device=outputs.device).sin().view_as(outputs).to(outputs)
-        only_first = torch.zeros_like(wave)
-        only_first[0] = wave[0]
         params = list(self.operator.params.values())
-        self.operator.problem.gradient(outputs, params, only_first, retain_graph=True, allow_unused=True)
+        wave, scales = coupling.probes(outputs)
+        differentiate = functools.partial(self.operator.problem.gradient, retain_graph=True, allow_unused=True)
+        totals = differentiate(outputs, params, wave)
         once = {name for name in self._layers if passing.is_once(name, len(outputs))}
-        is_coupled = any(bool(passing.gradients[name][0][1:].any()) for name in once)
-        passing.forget_gradients()
-        totals = self.operator.problem.gradient(outputs, params, wave, retain_graph=True, allow_unused=True)
+        first = passing.take_gradients()
+        differentiate(outputs, params, coupling.scaled(wave, scales))
+        second = passing.take_gradients()
         total_of = dict(zip(self.operator.names, totals, strict=True))
         for name, layer in list(self._layers.items()):
-            if is_coupled or name not in once or not layer.explains(total_of, passing, name):
+            if (
+                name not in once
+                or not coupling.is_scaled(first[name][0], second[name][0], scales)
+                or not layer.explains(total_of, passing.inputs[name][0], first[name][0])
+            ):
+                for part, full in layer.names.items():
+                    self._one_by_one[full] = [layer.rows(part).mul_(layer.unit(part))] if self.row_count else []
                 del self._layers[name]
-        passing.forget_gradients()
 
-    def _rows_one_by_one(self, outputs: Tensor, factor: Tensor) -> Tensor:
-        params = [self.operator.params[name] for name in self._other_names()]
-        count, examples = factor.shape[:2]
+    def _rows_one_by_one(self, outputs: Tensor, factor: Fields) -> dict[str, Tensor]:
+        """(n·r, entries) for every parameter that no rule reads."""
+        params = {name: self.operator.params[name] for name in self._one_by_one}
+        count, examples = len(factor), len(outputs)
+        found = {name: outputs.new_zeros(examples, count, p.numel()) for name, p in params.items()}
         if not params or not outputs.requires_grad:
-            return outputs.new_zeros(count * examples, sum(p.numel() for p in params))
-        blocks = []
-        for index in torch.split(torch.arange(count * examples, device=outputs.device), CHUNK):
-            n, r = index // count, index % count
+            return {name: rows.flatten(0, 1) for name, rows in found.items()}
+        together = max(1, min(CHUNK, CHUNK_ENTRIES // outputs.numel()))
+        for index in torch.split(torch.arange(count * examples, device=outputs.device), together):
+            r, n = index // examples, index % examples
             cotangents = outputs.new_zeros(len(index), *outputs.shape)
-            cotangents[torch.arange(len(index), device=outputs.device), n] = factor[r, n]
+            for label in range(int(r[0]), int(r[-1]) + 1):
+                of_label = torch.nonzero(r == label)[:, 0]
+                cotangents[of_label, n[of_label]] = factor[label][n[of_label]]
             for _ in index:
                 self.operator.problem.count_backward()
-            blocks.append(_pulled_back(outputs, params, cotangents))
-        return torch.cat(blocks)
+            for name, rows in zip(params, _pulled_back(outputs, list(params.values()), cotangents), strict=True):
+                if rows is not None:
+                    found[name][n, r] = rows.flatten(1)
+        return {name: rows.flatten(0, 1) for name, rows in found.items()}
 
 
-def _pulled_back(outputs: Tensor, params: list[nn.Parameter], cotangents: Tensor) -> Tensor:
-    """Jᵀu for every cotangent u, as rows."""
+def _pulled_back(outputs: Tensor, params: list[nn.Parameter], cotangents: Tensor) -> Sequence[Tensor | None]:
+    """Jᵀu for every cotangent u, by parameters."""
     pull = functools.partial(torch.autograd.grad, outputs, params, retain_graph=True, allow_unused=True)
     gradients: Sequence[Tensor | None]
     try:
@@ -142,109 +231,4 @@ def _pulled_back(outputs: Tensor, params: list[nn.Parameter], cotangents: Tensor
     except RuntimeError:  # an operation that cannot be batched, as gradient checkpointing
         each = zip(*(pull(u) for u in cotangents), strict=True)
         gradients = [torch.stack(g) if g[0] is not None else None for g in each]
-    return torch.cat(
-        [
-            g.flatten(1) if g is not None else outputs.new_zeros(len(cotangents), p.numel())
-            for g, p in zip(gradients, params, strict=True)
-        ],
-        1,
-    )
-
-
-class _Passing:
-    """What passes the tapped layers of one batch: inputs, and output gradients, one for each call and backward pass."""
-
-    def __init__(self, names: Iterable[str]) -> None:
-        self.inputs: dict[str, list[Tensor]] = {name: [] for name in names}
-        self.gradients: dict[str, list[Tensor]] = {name: [] for name in names}
-        self.is_over = False
-
-    def on_call(self, name: str, _module: nn.Module, x: Any, _output: Any) -> None:
-        self.inputs[name].append(x.detach())
-
-    def on_gradient(self, name: str, _module: nn.Module, gradient: Tensor) -> None:
-        if not self.is_over:
-            self.gradients[name].append(gradient.detach())
-
-    def is_once(self, name: str, examples: int) -> bool:
-        """Whether there was one call, with one gradient, both with a row for every example."""
-        calls, gradients = self.inputs[name], self.gradients[name]
-        return len(calls) == len(gradients) == 1 and len(calls[0]) == len(gradients[0]) == examples
-
-    def forget_gradients(self) -> None:
-        for gradients in self.gradients.values():
-            gradients.clear()
-
-
-@dataclass
-class _ReadLayer:
-    """One layer's inputs, and the gradients at its output for every factor, gathered over the batches.
-
-    c group, n example, r factor, t position, i and o the two sides of the weight.
-    """
-
-    module: nn.Module
-    rule: Rule
-    names: dict[str, str]  # "weight", "bias" → the parameter's name
-    x: list[Tensor] = field(default_factory=list)  # (c, n, t, i)
-    g: list[Tensor] = field(default_factory=list)  # (c, n, r, t, o)
-    g_bias: list[Tensor] = field(default_factory=list)  # (n·r, o)
-
-    def add(self, x: Tensor, gradients: Tensor) -> None:
-        """x: what the layer received; gradients: (r, n, *output)."""
-        count, examples = gradients.shape[:2]
-        rows = self.rule.input_rows(self.module, x, "patch")
-        self.x.append(rows.reshape(len(rows), examples, -1, rows.shape[-1]))
-        flat = gradients.flatten(0, 1)
-        g = self.rule.gradient_rows(self.module, flat, "patch")
-        self.g.append(g.reshape(len(g), count, examples, -1, g.shape[-1]).transpose(1, 2))
-        bias = self.rule.gradient_rows(self.module, flat, "position")[0]
-        bias = bias.reshape(count, examples, -1, bias.shape[-1]).sum(2).transpose(0, 1)
-        self.g_bias.append(bias.reshape(examples * count, -1))
-
-    def rows(self, part: str) -> Tensor:
-        """(n·r, entries), in the order of the parameter's own entries."""
-        if part == "bias":
-            return torch.cat(self.g_bias)
-        order = "cnti,cnrto->nrcio" if self.rule.weight_is_input_major else "cnti,cnrto->nrcoi"
-        batches = [torch.einsum(order, x, g) for x, g in zip(self.x, self.g, strict=True)]
-        return torch.cat([rows.flatten(0, 1).flatten(1) for rows in batches])
-
-    def gram(self, part: str) -> Tensor:
-        """The rows' inner products."""
-        if part == "bias" or any(x.shape[0] > 1 or x.shape[2] > 1 for x in self.x):
-            rows = self.rows(part)
-            return rows @ rows.T
-        x = torch.cat([x[0, :, 0] for x in self.x])
-        g = torch.cat([g[0, :, :, 0].flatten(0, 1) for g in self.g])
-        factors = torch.cat([torch.full((g.shape[1],), g.shape[2]) for g in self.g]).to(x.device)
-        example = torch.arange(len(x), device=x.device).repeat_interleave(factors)
-        return (g @ g.T).mul_((x @ x.T)[example[:, None], example])
-
-    def explains(self, totals: Mapping[str, Tensor | None], passing: _Passing, name: str) -> bool:
-        """Whether the rows add up to autograd's gradients of the same cotangent."""
-        trial = _ReadLayer(self.module, self.rule, self.names)
-        trial.add(passing.inputs[name][0], torch.stack(passing.gradients[name]))
-        for part, full in self.names.items():
-            rows, total = trial.rows(part), totals[full]
-            tolerance = math.sqrt(torch.finfo(rows.dtype).eps) * rows.norm()
-            if total is None or total.numel() != rows.shape[1] or (rows.sum(0) - total.flatten()).norm() > tolerance:
-                return False
-        return True
-
-
-def _readable_layers(operator: OutputCurvature) -> dict[str, _ReadLayer]:
-    """Layers with a rule whose trainable parameters belong to them alone."""
-    problem = operator.problem
-    if problem.couples_examples:
-        return {}
-    owners = Counter(id(p) for m in problem.model.modules() for p in m.parameters(recurse=False))
-    layers = {}
-    for name, module in weighted_layers(problem.model).items():
-        rule = rule_for(module)
-        own = {part: f"{name}.{part}" if name else part for part in ("weight", "bias")}
-        own = {part: full for part, full in own.items() if full in operator.params}
-        shared = any(owners[id(operator.params[full])] > 1 for full in own.values())
-        if rule is not None and own and not shared and not isinstance(rule, BlockRule):
-            layers[name] = _ReadLayer(module, rule, own)
-    return layers
+    return gradients

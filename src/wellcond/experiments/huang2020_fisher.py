@@ -42,8 +42,8 @@ def fisher_conditioning(depth: int, norm: Norm, *, data: str | None, examples: i
     model = mlp([144, *[units] * (depth - 1), 10], norm=norm, init="lecun", bias=False, seed=0).double()
     problem = Problem(model, nn.CrossEntropyLoss(), (x, y), batchnorm="batch")
     weights = [name for name in problem.params if name.startswith("fc")]
-    whole, blocks = block_spectra(Fisher(problem, "model", layers=weights))
-    spectra = {"": whole} | {name.removesuffix(".weight"): block for name, block in blocks.items()}
+    blocks = {"": weights} | {name.removesuffix(".weight"): [name] for name in weights}
+    spectra = block_spectra(Fisher(problem, "model", layers=weights), blocks)
     return [
         row
         for layer, spectrum in spectra.items()

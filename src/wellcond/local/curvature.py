@@ -14,6 +14,7 @@ from torch import Tensor
 from wellcond.curvature.ggn import loss_hessian
 from wellcond.curvature.hessian import hessian_product, refuse_weight_norm
 from wellcond.curvature.operator import TensorOperator, naming_missing_derivatives
+from wellcond.curvature.read_layer import power_of_two
 from wellcond.errors import UnknownLayer
 from wellcond.local.block_call import BlockCall
 
@@ -183,17 +184,26 @@ class SquaredJacobian(JacobianOperator):
         """Rows of J: the entries of the block's output."""
         return self.call.output.numel()
 
-    def matrix(self) -> Tensor:
-        """J, (row_count, n), by one product per column."""
+    def matrix(self) -> tuple[Tensor, float]:
+        """(M, unit) with J = unit · M, (row_count, n), by one product per column."""
         self._count(self.shape[0], self.passes / 2)
         with self.call.measuring():
             units = torch.eye(self.shape[0], dtype=self.dtype, device=self.device)
-            return torch.stack([self._push(self.split(unit)).flatten() for unit in units], 1)
+            jacobian = torch.stack([self._push(self.split(unit)).flatten() for unit in units], 1)
+        unit = power_of_two([jacobian], self.call.block.name)
+        return jacobian.div_(unit), unit
 
-    def gram(self) -> Tensor:
-        """JJᵀ, (row_count, row_count), by two products per column."""
+    def gram(self) -> tuple[Tensor, float]:
+        """(G, unit) with JJᵀ = unit · G, (row_count, row_count), by two products per column."""
         self._count(self.row_count, self.passes)
+        name = self.call.block.name
+        pulled_units, columns = [], []
         with self.call.measuring():
-            units = torch.eye(self.row_count, dtype=self.dtype, device=self.device)
-            columns = [self._push(self._pull(unit.view_as(self.call.output))) for unit in units]
-        return torch.stack([column.flatten() for column in columns], 1)
+            for direction in torch.eye(self.row_count, dtype=self.dtype, device=self.device):
+                row = self._pull(direction.view_as(self.call.output))
+                unit = power_of_two([t for t in row if t is not None], name)
+                pulled_units.append(unit)
+                columns.append(self._push([None if t is None else t / unit for t in row]).flatten())
+        largest, unit = max(pulled_units), power_of_two(columns, name)
+        gram = torch.stack(columns, 1).div_(unit)
+        return gram.mul_(gram.new_tensor([u / largest for u in pulled_units])), largest * unit

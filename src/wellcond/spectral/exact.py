@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Literal, Protocol, runtime_checkable
 
@@ -11,6 +12,7 @@ from torch import Tensor
 from wellcond.curvature.ggn import OutputCurvature
 from wellcond.curvature.gram import Factor
 from wellcond.curvature.operator import DENSE_LIMIT
+from wellcond.curvature.read_layer import power_of_two
 from wellcond.errors import InvalidProblem, TooLarge
 from wellcond.network.arithmetic import own_arithmetic
 from wellcond.results import Result, Row, quantities
@@ -26,12 +28,12 @@ class DenseOperator(Operator, Protocol):
 
 @runtime_checkable
 class AsFactor(Protocol):
-    """A with F = AᵀA: what is decomposed is AᵀA or AAᵀ."""
+    """A with F = AᵀA: what is decomposed is AᵀA or AAᵀ. Each comes in a unit, so that squares stay within range."""
 
     @property
     def row_count(self) -> int: ...
-    def matrix(self) -> Tensor: ...
-    def gram(self) -> Tensor: ...
+    def matrix(self) -> tuple[Tensor, float]: ...
+    def gram(self) -> tuple[Tensor, float]: ...
 
 
 @dataclass(frozen=True)
@@ -39,12 +41,14 @@ class Spectrum(Result):
     """All eigenvalues, ascending.
 
     Attributes:
-        values: (n,), ascending.
+        values: (n,), ascending, in the dtype of the matrix; in float64 where they leave the range of that.
         side: The matrix they were computed from, `"dense"` (P × P) or `"gram"` (N·R × N·R).
+        rounding: The dtype whose rounding they have; None for their own.
     """
 
     values: Tensor
     side: Literal["dense", "gram"]
+    rounding: torch.dtype | None = None
 
     @property
     def lambda_max(self) -> float:
@@ -53,11 +57,18 @@ class Spectrum(Result):
     @property
     def rank(self) -> int:
         """Numerical rank, for positive semi-definite matrices."""
-        return numerical_rank(self.values)
+        return numerical_rank(self._relative)
 
     def condition_number(self, p: float = 0.5) -> float:
         """κ_p, for positive semi-definite matrices."""
-        return condition_number(self.values, p)
+        return condition_number(self._relative, p)
+
+    @property
+    def _relative(self) -> Tensor:
+        """The eigenvalues in a dtype whose rounding is theirs, where need be relative to the largest."""
+        if self.rounding in (None, self.values.dtype):
+            return self.values
+        return (self.values / self.values.abs().max().clamp(min=torch.finfo(self.values.dtype).tiny)).to(self.rounding)
 
     def rows(self, step: int | None = None) -> list[Row]:
         named = {
@@ -88,57 +99,112 @@ def spectrum(operator: DenseOperator | Tensor, *, limit: int = DENSE_LIMIT) -> S
         All eigenvalues, ascending, and which side they come from.
 
     Raises:
-        TooLarge: Both sides are above `limit`.
+        TooLarge: Both sides are above `limit`, or the smaller one takes more memory than that allows.
+        NonFinite: An entry is NaN or inf.
+        ValueError: A tensor is not a symmetric matrix.
 
     Example:
         >>> spectrum(torch.tensor([[2.0, 1.0], [1.0, 2.0]])).values.round(decimals=4).tolist()
         [1.0, 3.0]
     """
     if isinstance(operator, Tensor):
-        return Spectrum(torch.linalg.eigvalsh(operator), "dense")
-    factor = _factor(operator)
-    if factor is None:
-        return Spectrum(torch.linalg.eigvalsh(operator.dense(limit)), "dense")
+        return _of_matrix(_symmetric(operator, limit))
     size = operator.shape[0]
-    if min(size, factor.row_count) > limit:
-        raise TooLarge(
-            f"{type(operator).__name__} has {size:,} columns and its factor {factor.row_count:,} rows of examples and "
-            f"outputs; both are above the limit of {limit:,}. Take fewer examples, .layer(name), or raise "
-            "spectrum(limit=...)."
-        )
-    if size <= factor.row_count:
-        return _of_factor(factor.matrix())
-    return _padded(torch.linalg.eigvalsh(factor.gram()), size)
-
-
-def block_spectra(operator: OutputCurvature) -> tuple[Spectrum, dict[str, Spectrum]]:
-    """The whole spectrum, and that of every parameter's own diagonal block, from one factor A.
-
-    A is formed, rows × P: use it for matrices whose smaller side is decomposed anyway.
-    """
-    a = Factor(operator).matrix()
-    blocks = torch.split(a, [p.numel() for p in operator.params.values()], dim=1)
-    return _of_factor(a), {name: _of_factor(block) for name, block in zip(operator.names, blocks, strict=True)}
-
-
-def _of_factor(a: Tensor) -> Spectrum:
-    rows, size = a.shape
-    if size <= rows:
-        return Spectrum(torch.linalg.eigvalsh(a.T @ a), "dense")
-    return _padded(torch.linalg.eigvalsh(a @ a.T), size)
-
-
-def _padded(values: Tensor, size: int) -> Spectrum:
-    """Of the Gram matrix's eigenvalues, those of the matrix itself: the same ones and zeros."""
-    return Spectrum(torch.cat([values.new_zeros(size - len(values)), values]).sort().values, "gram")
-
-
-def _factor(operator: DenseOperator) -> AsFactor | None:
-    if not isinstance(operator, OutputCurvature):
-        return operator if isinstance(operator, AsFactor) else None
     try:
-        return Factor(operator)
-    except InvalidProblem:
-        if operator.problem.likelihood is not None:
+        factor = _factor(operator, limit)
+    except TooLarge:
+        if size > limit:
             raise
+        factor = None
+    if factor is None:
+        return _of_matrix(operator.dense(limit))
+    return _of_factor(factor, size)
+
+
+def block_spectra(
+    operator: OutputCurvature, blocks: Mapping[str, Sequence[str]], *, limit: int = DENSE_LIMIT
+) -> dict[str, Spectrum]:
+    """The spectra of diagonal blocks, all from one factor A.
+
+    Args:
+        operator: The whole matrix.
+        blocks: The names of each block's parameters.
+        limit: Largest side that is decomposed.
+
+    Raises:
+        TooLarge: Both sides of a block are above `limit`.
+    """
+    sizes = {key: sum(operator.params[name].numel() for name in names) for key, names in blocks.items()}
+    try:
+        factor = Factor(operator, limit, max(sizes.values()))
+    except TooLarge:  # one at a time may fit
+        return {key: spectrum(operator.layer(*names), limit=limit) for key, names in blocks.items()}
+    return {key: _of_factor(factor.of(names), sizes[key]) for key, names in blocks.items()}
+
+
+def _of_factor(factor: AsFactor, size: int) -> Spectrum:
+    if size <= factor.row_count:
+        a, unit = factor.matrix()
+        return _eigenvalues(a.T @ a, unit**2)
+    return _padded(_eigenvalues(*factor.gram()), size)
+
+
+def _of_matrix(matrix: Tensor) -> Spectrum:
+    unit = power_of_two([matrix], "the matrix")
+    return _eigenvalues(matrix / unit, unit)
+
+
+def _eigenvalues(matrix: Tensor, unit: float) -> Spectrum:
+    """Of unit · matrix, whose entries are of order one."""
+    values = torch.linalg.eigvalsh(matrix).double() * unit
+    info = torch.finfo(matrix.dtype)
+    largest = float(values.abs().max())
+    fits = largest == 0 or info.tiny / info.eps <= largest <= info.max
+    return Spectrum(values.to(matrix.dtype) if fits else values, "dense", matrix.dtype)
+
+
+def _padded(found: Spectrum, size: int) -> Spectrum:
+    """Of the Gram matrix's eigenvalues, those of the matrix itself: the same ones and zeros."""
+    zeros = found.values.new_zeros(size - len(found.values))
+    return Spectrum(torch.cat([zeros, found.values]).sort().values, "gram", found.rounding)
+
+
+def _symmetric(matrix: Tensor, limit: int) -> Tensor:
+    """A user's matrix, checked, in a dtype that can be decomposed."""
+    if matrix.dim() != 2 or matrix.shape[0] != matrix.shape[1] or not matrix.numel() or matrix.is_complex():
+        raise ValueError(f"spectrum wants a real square matrix, not {matrix.dtype} of shape {tuple(matrix.shape)}.")
+    if len(matrix) > limit:
+        raise TooLarge(
+            f"the matrix has {len(matrix):,} rows, above the limit of {limit:,}. Use wc.eigenvalues(matrix) for its "
+            "ends, or raise spectrum(limit=...)."
+        )
+    eps = torch.finfo(matrix.dtype).eps if matrix.is_floating_point() else 0.0
+    if matrix.dtype not in (torch.float32, torch.float64):
+        matrix = matrix.double()
+    off = (matrix - matrix.T).abs().max() / 2
+    if float(off) > eps**0.75 * float(matrix.abs().max()):
+        raise ValueError(
+            f"the matrix is not symmetric: entries differ by up to {2 * float(off):.3g} from those of its transpose. "
+            "Take (A + A.T) / 2 if that is what you mean, or torch.linalg.eigvals(A)."
+        )
+    return matrix / 2 + matrix.T / 2
+
+
+def _factor(operator: DenseOperator, limit: int) -> AsFactor | None:
+    """None where the dense side is the only one."""
+    if isinstance(operator, OutputCurvature):
+        try:
+            return Factor(operator, limit)
+        except InvalidProblem:
+            if operator.problem.likelihood is not None:
+                raise
+            return None
+    if not isinstance(operator, AsFactor):
         return None
+    size = operator.shape[0]
+    if min(size, operator.row_count) > limit:
+        raise TooLarge(
+            f"{operator!r} has {size:,} columns and its factor {operator.row_count:,} rows, the entries of the block's "
+            f"output; both are above the limit of {limit:,}. Take fewer examples, .layer(name), or raise spectrum(limit=...)."
+        )
+    return operator
