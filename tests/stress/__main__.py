@@ -12,7 +12,11 @@ os.environ.setdefault("CUBLAS_WORKSPACE_CONFIG", ":4096:8")  # without it determ
 
 import torch
 
-from .suite import SEEDS_APART, Report, run_case, run_random
+from .bounds import rates, run_bound
+from .named import NAMED, run_named
+from .suite import SEEDS_APART, Report, run_case, run_random, run_rates
+
+COMMAND = "python -m tests.stress"
 
 
 def main() -> int:
@@ -24,22 +28,35 @@ def main() -> int:
         for outcome in outcomes:
             print(f"  {outcome.kind:9}{outcome.check}  {outcome.text}")
         return int(any(o.is_failure for o in outcomes))
+    if options.bound is not None:
+        print(*map(str, rates(run_bound(options.bound, options.device))), sep="\n")
+        return 0
     started, report = time.time(), Report()
-    first = range(options.seed, options.seed + options.seeds)
-    seeds = [s * SEEDS_APART + i for s in first for i in range(options.cases)]
-    run_random(seeds, options.device, options.jobs, report)
+    for name in options.only or NAMED:
+        for outcome in run_named(name, options.device):
+            report.add(outcome, f"named case {name}", f"{COMMAND} --only {name} --device {options.device}")
+    if not options.only:
+        first = range(options.seed, options.seed + options.seeds)
+        for count, run in ((options.cases, run_random), (options.bounds, run_rates)):
+            run([s * SEEDS_APART + i for s in first for i in range(count)], options.device, options.jobs, report)
     print(report)
+    for refusing in report.refusing():
+        report.failures.append(refusing)
+        print(refusing)
     print(f"{len(report.failures)} failures, {time.time() - started:.0f} s")
     return int(bool(report.failures))
 
 
 def arguments() -> argparse.Namespace:
-    parser = argparse.ArgumentParser(prog="python -m tests.stress", description=__doc__)
+    parser = argparse.ArgumentParser(prog=COMMAND, description=__doc__)
     parser.add_argument("--cases", type=int, default=2000, help="random cases for each seed")
     parser.add_argument("--seed", type=int, default=0, help="the first seed")
     parser.add_argument("--seeds", type=int, default=1, help="how many")
     parser.add_argument("--device", default="cpu")
     parser.add_argument("--jobs", type=int, default=2, help="processes")
+    parser.add_argument("--bounds", type=int, default=1000, help="runs of stated bounds for each seed")
+    parser.add_argument("--only", nargs="+", choices=list(NAMED), metavar="NAME", help="named cases alone")
+    parser.add_argument("--bound", type=int, help="repeat the one run of this seed")
     parser.add_argument("--case", type=int, help="repeat the one random case of this seed")
     return parser.parse_args()
 

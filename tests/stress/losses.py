@@ -207,14 +207,14 @@ def stateful(draw: Draw) -> Loss:
 class Whole:
     """A loss that takes the whole batch only."""
 
-    def __init__(self, examples: int) -> None:
-        self.examples = examples
+    def __init__(self, examples: int, smoothing: float) -> None:
+        self.examples, self.smoothing = examples, smoothing
 
     def __call__(self, outputs: Any, y: Tensor) -> Tensor:
         o = logits_of(outputs)
         if len(o) != self.examples:
             raise KeyError(f"{len(o)} examples")
-        return F.cross_entropy(rows(o), y.reshape(-1), label_smoothing=0.2)
+        return F.cross_entropy(rows(o), y.reshape(-1), label_smoothing=self.smoothing)
 
 
 LOSSES: tuple[Callable[[Draw], Loss], ...] = (

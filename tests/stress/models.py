@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import collections
 import dataclasses
+import itertools
 import random
 from collections.abc import Callable
 from dataclasses import dataclass, field
@@ -140,7 +141,7 @@ def mlp(draw: Draw) -> Network:
     widths = [draw.randint(1, 6) for _ in range(draw.randint(1, 4))]
     classes, bias = draw.randint(2, 4), draw.random() < 0.8
     layers: list[nn.Module] = []
-    for i, o in zip(widths, widths[1:], strict=False):
+    for i, o in itertools.pairwise(widths):
         norm = vector_norm(draw, o)
         layers += [nn.Linear(i, o, bias=bias), *([norm] if norm is not None else []), draw.choice(ACTIVATIONS)()]
         layers += [nn.Dropout(0.5)] if draw.random() < 0.2 else []
@@ -159,8 +160,8 @@ def convolution(draw: Draw) -> Network:
     head = [nn.AdaptiveAvgPool2d(draw.randint(1, 2)), nn.Flatten()]
     middle = [*([norm] if norm is not None else []), draw.choice(ACTIVATIONS)()]
     model = nn.Sequential(first, *middle, *head)
-    features = model.double().eval()(torch.zeros(2, channels, 4, 4, dtype=torch.float64)).shape[1]
-    return Network(model.append(nn.Linear(features, classes)), lambda n: torch.randn(n, channels, 4, 4) + 1, classes)
+    features = model.double()(torch.zeros(2, channels, 5, 5, dtype=torch.float64)).shape[1]
+    return Network(model.append(nn.Linear(features, classes)), lambda n: torch.randn(n, channels, 5, 5) + 1, classes)
 
 
 def transposed(draw: Draw) -> Network:

@@ -78,6 +78,10 @@ def deterministic() -> contextlib.AbstractContextManager[None]:
     return flag(torch.are_deterministic_algorithms_enabled, torch.use_deterministic_algorithms, True)
 
 
+def default_dtype(dtype: torch.dtype) -> contextlib.AbstractContextManager[None]:
+    return flag(torch.get_default_dtype, torch.set_default_dtype, dtype)
+
+
 @contextlib.contextmanager
 def default_device(device: str) -> Iterator[None]:
     torch.set_default_device(device)
@@ -170,8 +174,8 @@ def states(device: str) -> list[State]:
         State("no_grad", ignoring_model(torch.no_grad)),
         State("inference mode", ignoring_model(torch.inference_mode)),
         State("default device", ignoring_model(lambda: default_device("cuda" if device == "cuda" else "meta"))),
-        State("default float64", ignoring_model(lambda: flag(torch.get_default_dtype, torch.set_default_dtype, torch.float64))),
-        State("default bfloat16", ignoring_model(lambda: flag(torch.get_default_dtype, torch.set_default_dtype, torch.bfloat16))),
+        State("default float64", ignoring_model(lambda: default_dtype(torch.float64))),
+        State("default bfloat16", ignoring_model(lambda: default_dtype(torch.bfloat16))),
         State("deterministic", ignoring_model(deterministic)),
         State("matmul precision medium", ignoring_model(lambda: precision("medium")), lambda: precision("medium")),
         State("second thread", second_thread),
