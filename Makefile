@@ -4,7 +4,7 @@ VENV   ?= .venv
 BIN    := $(VENV)/bin
 PIP    := $(BIN)/python -m pip install --quiet --disable-pip-version-check --constraint constraints.txt
 
-.PHONY: demo test quick lint bench figures docs clean
+.PHONY: demo test quick lint stress bench figures docs clean
 
 demo: $(VENV)/demo
 	$(BIN)/wellcond demo
@@ -21,6 +21,10 @@ lint: $(VENV)/test
 	$(BIN)/ruff check src tests benchmarks examples docs/scripts
 	$(BIN)/ruff format --check src tests benchmarks examples docs/scripts
 	$(BIN)/mypy
+
+# random problems against dense float64 references, and whether stated bounds hold as often as is said
+stress: $(VENV)/test
+	OMP_NUM_THREADS=1 $(BIN)/python -m tests.stress --cases 2000 --seeds 3 --jobs 2
 
 bench: $(VENV)/bench
 	$(BIN)/python -m benchmarks

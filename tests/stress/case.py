@@ -96,7 +96,7 @@ class Case:
 
     @cached_property
     def rounded(self) -> Reference:
-        return Reference(self.model, self.loss, self.batches, self.batchnorm, self.dtype, self.state.arithmetic)
+        return Reference(self.model, self.loss, self.batches, self.batchnorm, self.dtype)
 
     def describe(self) -> str:
         sizes = "+".join(str(len(y)) for _, y in self.batches)

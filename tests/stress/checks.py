@@ -76,9 +76,8 @@ def operators(case: Case) -> list[tuple[str, Callable[[wc.Problem], Any], Quanti
     found: list[tuple[str, Callable[[wc.Problem], Any], Quantity]] = [
         ("Hessian", wc.Hessian, lambda r: r.hessian),
         ("GGN", wc.GGN, lambda r: r.ggn),
+        ("Fisher data", lambda p: wc.Fisher(p, "data"), lambda r: r.fisher_data),
     ]
-    if case.loss.has_terms:
-        found.append(("Fisher data", lambda p: wc.Fisher(p, "data"), lambda r: r.fisher_data))
     if case.loss.likelihood is not None:
         found.append(("Fisher model", lambda p: wc.Fisher(p, "model"), lambda r: r.fisher_model))
     return found
@@ -285,8 +284,6 @@ def judge_layers(case: Case, got: Any, read: Callable[[Any], Tensor]) -> Verdict
             continue
         for side, symbol in enumerate(("Σx", "Σ∇h")):
             found = (got.layers[name].x, got.layers[name].g)[side]
-            if side and not case.loss.has_terms:
-                continue
             expected = reference[name][side]
             missing = found is None or getattr(found, "mean", 0) is None
             if missing or expected is None:

@@ -25,8 +25,6 @@ class Loss:
         targets: Logits ↦ targets of one batch.
         terms: (logits, targets) ↦ ℓ of every term, and its weight in the mean.
         likelihood: The distribution that ℓ is the negative logarithm of, if it is of one of the known ones.
-        scale: Of a squared error or a binary cross-entropy, ℓ = scale · Σ.
-        has_terms: Whether per-term gradients are defined; otherwise the terms give the batch's weight alone.
     """
 
     name: str
@@ -34,8 +32,6 @@ class Loss:
     targets: Callable[[Tensor], Any]
     terms: Callable[[Tensor, Any], tuple[Tensor, Tensor]]
     likelihood: Likelihood | None = None
-    scale: float = 1.0
-    has_terms: bool = True
 
 
 def rows(logits: Tensor) -> Tensor:
@@ -106,7 +102,7 @@ def weighted(draw: Draw) -> Loss:
     def terms(o: Tensor, y: Tensor) -> tuple[Tensor, Tensor]:
         return F.cross_entropy(rows(o), y.reshape(-1), reduction="none"), weights(o)[y.reshape(-1)]
 
-    return Loss("class weights", call, indices(draw), terms, has_terms=False)
+    return Loss("class weights", call, indices(draw), terms)
 
 
 def focal(draw: Draw) -> Loss:

@@ -1,8 +1,7 @@
-"""Dense references by plain autograd on a copy of the model, in float64, and once more in the user's own arithmetic.
+"""Dense references by plain autograd on a copy of the model, in float64, and once more in the user's own dtype.
 
 Nothing of wellcond is used. The copy says what is promised: dropout off, batch or running statistics by `batchnorm`,
-no gradient hooks. The second copy, in the dtype (and under the autocast) of the user's model, tells how much rounding a
-right answer may have.
+no gradient hooks, no autocast around the model. The second copy tells how much rounding a right answer may have.
 """
 
 from __future__ import annotations
@@ -21,8 +20,6 @@ from torch.utils._pytree import tree_map
 
 from .losses import Loss, rows
 from .models import is_batchnorm, logits_of
-
-Arithmetic = Callable[[], contextlib.AbstractContextManager[Any]]
 
 
 def converted(batch: Any, dtype: torch.dtype, device: torch.device | str) -> Any:
@@ -52,14 +49,13 @@ class Reference:
         batches: list[Any],
         batchnorm: str,
         dtype: torch.dtype = torch.float64,
-        arithmetic: Arithmetic = contextlib.nullcontext,
     ) -> None:
         self.model = copy.deepcopy(model).to(dtype).eval()
         for module in self.model.modules():
             if is_batchnorm(module):
                 module.training = batchnorm == "batch"
         device = next(self.model.parameters()).device
-        self.loss, self.dtype, self.arithmetic = loss, dtype, arithmetic
+        self.loss, self.dtype = loss, dtype
         self.batches = [converted(batch, dtype, device) for batch in batches]
         self.named = {name: p for name, p in self.model.named_parameters() if p.requires_grad}
         self.params = list(self.named.values())
@@ -69,11 +65,20 @@ class Reference:
 
     def _evaluated(self, batch: Any) -> tuple[Tensor, Tensor, float]:
         """Logits, mean loss and weight of a batch."""
-        with sdpa_kernel(SDPBackend.MATH), torch.enable_grad(), self.arithmetic():
+        with sdpa_kernel(SDPBackend.MATH), torch.enable_grad():
             outputs = call(self.model, batch[0])
             loss = copy.deepcopy(self.loss.call)(outputs, batch[1])
         _, weights = self.loss.terms(logits_of(outputs).detach(), batch[1])
         return logits_of(outputs), loss, float(weights.sum())
+
+    @cached_property
+    def _mean_weight(self) -> float:
+        """Of a term. The loss is Σ aℓ / Σ a; the terms that it is the mean of are aℓ, with a brought to mean one."""
+        weights = []
+        for batch in self.batches:
+            with torch.no_grad():
+                weights.append(self.loss.terms(logits_of(call(self.model, batch[0])), batch[1])[1])
+        return float(torch.cat(weights).mean())
 
     def _mean(self, of_batch: Callable[[Any], tuple[Tensor, float]]) -> Tensor:
         """Σ_b w_b q_b / Σ_b w_b."""
@@ -138,10 +143,10 @@ class Reference:
         """(1/terms) Σ ∇ℓ ∇ℓᵀ, one backward pass for each term."""
 
         def of_batch(batch: Any) -> tuple[Tensor, float]:
-            outputs, _, weight = self._evaluated(batch)
-            losses, _ = self.loss.terms(outputs, batch[1])
-            gradients = self._rows(losses)
-            return gradients.T @ gradients / len(losses), weight
+            outputs, *_ = self._evaluated(batch)
+            losses, weights = self.loss.terms(outputs, batch[1])
+            gradients = self._rows(losses) * (weights.double().cpu() / self._mean_weight).unsqueeze(1)
+            return gradients.T @ gradients / len(losses), len(losses)
 
         return self._mean(of_batch)
 
@@ -219,10 +224,10 @@ class Reference:
                 return on_call
 
             handles = [m.register_forward_hook(hook(name)) for name, m in modules.items()]
-            outputs, loss, _ = self._evaluated(batch)
+            _, loss, weight = self._evaluated(batch)
             for handle in handles:
                 handle.remove()
-            terms = len(self.loss.terms(outputs.detach(), batch[1])[0])
+            terms = weight / self._mean_weight
             for name, calls in seen.items():
                 for x, h in calls:
                     inputs[name].append(rows_of(modules[name], x))

@@ -14,7 +14,6 @@ from torch import nn
 import wellcond as wc
 
 from .models import Draw
-from .references import Arithmetic
 
 
 @dataclass(frozen=True)
@@ -24,13 +23,11 @@ class State:
     Attributes:
         name: For the report.
         around: The model ↦ a context in which the measurement is called.
-        arithmetic: The part of it that may round the user's own forward pass.
         on_cuda: Whether it says anything on a CPU.
     """
 
     name: str
     around: Callable[[nn.Module], contextlib.AbstractContextManager[Any]]
-    arithmetic: Arithmetic = contextlib.nullcontext
     on_cuda: bool = False
 
 
@@ -159,16 +156,11 @@ def ignoring_model(context: Callable[[], Any]) -> Callable[[nn.Module], contextl
     return lambda _model: context()
 
 
-def autocast(device: str, dtype: torch.dtype) -> Arithmetic:
-    return lambda: torch.autocast(device, dtype)
-
-
 def states(device: str) -> list[State]:
     """All that this device knows."""
-    bf16, fp16 = autocast(device, torch.bfloat16), autocast(device, torch.float16)
     found = [
-        State("autocast bf16", ignoring_model(bf16), bf16),
-        State("autocast fp16", ignoring_model(fp16), fp16),
+        State("autocast bf16", ignoring_model(lambda: torch.autocast(device, torch.bfloat16))),
+        State("autocast fp16", ignoring_model(lambda: torch.autocast(device, torch.float16))),
         State("parameter hooks", parameter_hooks),
         State("backward hooks", backward_hooks),
         State("no_grad", ignoring_model(torch.no_grad)),
@@ -177,7 +169,7 @@ def states(device: str) -> list[State]:
         State("default float64", ignoring_model(lambda: default_dtype(torch.float64))),
         State("default bfloat16", ignoring_model(lambda: default_dtype(torch.bfloat16))),
         State("deterministic", ignoring_model(deterministic)),
-        State("matmul precision medium", ignoring_model(lambda: precision("medium")), lambda: precision("medium")),
+        State("matmul precision medium", ignoring_model(lambda: precision("medium"))),
         State("second thread", second_thread),
         State("model in eval", evaluating),
         State("gradients present", gradients_present),

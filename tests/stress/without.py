@@ -1,0 +1,137 @@
+"""Takes mends out, one at a time, and demands that the suite finds each: `python -m tests.stress.without [NAME …]`."""
+
+from __future__ import annotations
+
+import argparse
+import os
+import shutil
+import subprocess
+import sys
+import tempfile
+from dataclasses import dataclass
+from pathlib import Path
+
+from .named import NAMED
+
+ROOT = Path(__file__).parents[2]
+TIME = 300
+"""Seconds that a named case may take without its mend; one that takes longer has found something too."""
+
+
+@dataclass(frozen=True)
+class Mend:
+    """A mend and how to take it out.
+
+    Attributes:
+        file: In src/wellcond.
+        text: A part of it that occurs once.
+        replacement: What brings the defect back.
+        found_by: The named case that must fail.
+    """
+
+    file: str
+    text: str
+    replacement: str
+    found_by: str
+
+    def take_out_of(self, source: Path) -> None:
+        path = source / "wellcond" / self.file
+        before = path.read_text()
+        if before.count(self.text) != 1:
+            raise SystemExit(f"{self.file} has {before.count(self.text)} times, not once: {self.text!r}")
+        path.write_text(before.replace(self.text, self.replacement))
+
+
+MENDS: dict[str, Mend] = {
+    "no autocast": Mend(
+        "network/arithmetic.py", "if torch.is_autocast_enabled(kind):", "if False:", "autocast"
+    ),
+    "no inference mode": Mend(
+        "network/arithmetic.py", "if torch.is_inference_mode_enabled():", "if False:", "inference_and_default_device"
+    ),
+    "one thread at a time": Mend(
+        "network/arithmetic.py", "        stack.enter_context(_TURN)\n", "", "two_threads"
+    ),
+    "no gradient hooks": Mend(
+        "network/isolation.py", "        stack.enter_context(_gradient_hooks_off(modules))\n", "", "gradient_hooks"
+    ),
+    "norms by hand": Mend(
+        "network/isolation.py", "isinstance(module, _NormBase) or module in norms", "isinstance(module, _BatchNorm)",
+        "norms_by_hand",
+    ),
+    "calls under no_grad": Mend(
+        "network/taps.py", "if torch.is_grad_enabled() < with_grad:", "if False:", "layers_that_are_not_what_they_seem"
+    ),
+    "own forward": Mend(
+        "curvature/kronecker.py", "for name, module in modules.items() if has_own_forward(module)}",
+        "for name, module in modules.items() if False}", "layers_that_are_not_what_they_seem",
+    ),
+    "squares in float64": Mend(
+        "curvature/second_moment.py", "not bool(((largest > 1e-25) & (largest < 1e25)).all())", "False",
+        "signals_of_any_size",
+    ),
+    "smaller side": Mend(
+        "curvature/second_moment.py", "if kept < self.dimension and self._fits(kept * self.dimension):", "if False:",
+        "wide_layer",
+    ),
+    "coupled examples": Mend(
+        "curvature/coupling.py", "return bool((off <= _tolerance(first) * size + torch.finfo(first.dtype).tiny).all())",
+        "return bool((off[:1] <= _tolerance(first) * size[:1]).all())", "coupling_of_later_examples",
+    ),
+    "coupled labels": Mend(
+        "curvature/kronecker.py", "                coupling.refuse_coupled(*passes)\n", "", "coupled_labels"
+    ),
+    "lists of eigenvalues": Mend(
+        "spectral/condition.py", "values.detach().cpu() if isinstance(values, Tensor) else _as_tensor(values)",
+        "torch.tensor(values)", "eigenvalues_as_numbers",
+    ),
+    "special files": Mend(
+        "results/files.py", "return status is not None and not stat.S_ISREG(status.st_mode) and not",
+        "return False and not", "files_keep_what_they_are",
+    ),
+}  # fmt: skip
+
+
+def run(source: Path, name: str) -> tuple[int, str]:
+    """The exit status and the output of one named case on a copy of the sources."""
+    command = [sys.executable, "-m", "tests.stress", "--only", name]
+    environment = os.environ | {"PYTHONPATH": str(source), "OMP_NUM_THREADS": "1"}
+    try:
+        done = subprocess.run(
+            command, cwd=ROOT, env=environment, capture_output=True, text=True, timeout=TIME, check=False
+        )
+    except subprocess.TimeoutExpired:
+        return 1, f"named case {name} takes more than {TIME} s"
+    return done.returncode, done.stdout + done.stderr
+
+
+def is_found(name: str) -> bool:
+    """Whether the suite passes with the mend, and fails without it with the case that is meant to find it."""
+    mend = MENDS[name]
+    with tempfile.TemporaryDirectory() as folder:
+        source = Path(folder) / "src"
+        shutil.copytree(ROOT / "src", source, ignore=shutil.ignore_patterns("__pycache__"))
+        status, output = run(source, mend.found_by)
+        if status:
+            print(f"{name}: {mend.found_by} fails with the mend too\n{output}")
+            return False
+        mend.take_out_of(source)
+        status, output = run(source, mend.found_by)
+    found = status != 0 and f"named case {mend.found_by}" in output
+    first = next((line for line in output.splitlines() if "named case" in line), "nothing failed")
+    print(f"{'found' if found else 'NOT FOUND'}: without {name!r}, {first}", flush=True)
+    return found
+
+
+def main() -> int:
+    parser = argparse.ArgumentParser(prog="python -m tests.stress.without", description=__doc__)
+    parser.add_argument("names", nargs="*", choices=[*MENDS, []], help="; ".join(MENDS))
+    names = parser.parse_args().names or list(MENDS)
+    assert all(mend.found_by in NAMED for mend in MENDS.values())
+    results = [is_found(name) for name in names]
+    print(f"{sum(results)} of {len(results)} mends are missed when they are out")
+    return int(not all(results))
+
+
+if __name__ == "__main__":
+    sys.exit(main())
