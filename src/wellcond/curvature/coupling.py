@@ -63,7 +63,7 @@ def refuse_coupled(first: Mapping[str, Sequence[Tensor]], second: Mapping[str, S
     """Raise `InvalidProblem` if the layers' gradients in the passes of a `probe_pair` show coupled examples."""
     for name, gradients in first.items():
         pairs = zip(gradients, second[name], strict=True)
-        if not all(is_scaled_by_entries(g, h) for g, h in pairs if g.numel()):
+        if not all(is_scaled_by_entries(g, h) for g, h in pairs if g.numel() and torch.isfinite(g).all()):
             raise InvalidProblem(COUPLED.format(f"what lies behind layer {name!r} couples the examples of a batch"))
 
 

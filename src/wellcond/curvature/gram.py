@@ -172,7 +172,7 @@ class Factor:
             raise TooLarge(f"{self._about(rows)}, which take {gigabytes:.1f} GB, above {allowed:.1f} GB. {CURE}")
 
     def _about(self, rows: int) -> str:
-        return f"{self.operator!r} has {self._size:,} columns and its factor {rows:,} rows or more, of examples × labels"
+        return f"{self.operator!r} has {self._size:,} columns and its factor {rows:,} rows or more (examples × labels)"
 
     def _keep_readable(self, outputs: Tensor, passing: Passing) -> None:
         """Drop the layers whose gradients are not what their rule says, and those behind which examples are coupled.

@@ -118,14 +118,15 @@ class ReadLayer:
         trial.add(x, gradient.unsqueeze(0))
         x_unit, g_unit = power_of_two(trial.x, self.name), power_of_two(trial.g, self.name)
         x, g = trial.x[0].flatten(1, 2) / x_unit, trial.g[0].flatten(1, 3) / g_unit
-        ours = {"bias": trial.rows("bias").sum(0), "weight": (x.mT @ g if self.rule.weight_is_input_major else g.mT @ x)}
-        sizes = {"bias": trial.rows("bias").norm(), "weight": (x.norm(dim=-1) * g.norm(dim=-1)).norm()}
+        bias, weight = trial.rows("bias"), x.mT @ g if self.rule.weight_is_input_major else g.mT @ x
+        ours = {"bias": bias.sum(0), "weight": weight}
+        sizes = {"bias": bias.norm(), "weight": (x.norm(dim=-1) * g.norm(dim=-1)).norm()}
         for part, full in self.names.items():
             total = totals[full]
             if total is None or total.numel() != ours[part].numel():
                 return False
             off = ours[part].flatten() - total.flatten() / trial.unit(part)
-            if off.norm() > math.sqrt(torch.finfo(off.dtype).eps) * sizes[part]:
+            if not off.norm() <= math.sqrt(torch.finfo(off.dtype).eps) * sizes[part]:  # nor for NaN
                 return False
         return True
 

@@ -156,10 +156,11 @@ def _of_matrix(matrix: Tensor) -> Spectrum:
 
 def _eigenvalues(matrix: Tensor, unit: float) -> Spectrum:
     """Of unit · matrix, whose entries are of order one."""
-    values = torch.linalg.eigvalsh(matrix).double() * unit
     info = torch.finfo(matrix.dtype)
+    # coarser numbers have no decomposition; as float64 they are what they were
+    values = torch.linalg.eigvalsh(matrix if info.bits >= 32 else matrix.double()).double() * unit
     largest = float(values.abs().max())
-    fits = largest == 0 or info.tiny / info.eps <= largest <= info.max
+    fits = info.bits >= 32 and (largest == 0 or info.tiny / info.eps <= largest <= info.max)
     return Spectrum(values.to(matrix.dtype) if fits else values, "dense", matrix.dtype)
 
 
@@ -170,7 +171,7 @@ def _padded(found: Spectrum, size: int) -> Spectrum:
 
 
 def _symmetric(matrix: Tensor, limit: int) -> Tensor:
-    """A user's matrix, checked, in a dtype that can be decomposed."""
+    """A user's matrix, checked; of integers in float64."""
     if matrix.dim() != 2 or matrix.shape[0] != matrix.shape[1] or not matrix.numel() or matrix.is_complex():
         raise ValueError(f"spectrum wants a real square matrix, not {matrix.dtype} of shape {tuple(matrix.shape)}.")
     if len(matrix) > limit:
@@ -178,13 +179,11 @@ def _symmetric(matrix: Tensor, limit: int) -> Tensor:
             f"the matrix has {len(matrix):,} rows, above the limit of {limit:,}. Use wc.eigenvalues(matrix) for its "
             "ends, or raise spectrum(limit=...)."
         )
-    eps = torch.finfo(matrix.dtype).eps if matrix.is_floating_point() else 0.0
-    if matrix.dtype not in (torch.float32, torch.float64):
-        matrix = matrix.double()
-    off = (matrix - matrix.T).abs().max() / 2
-    if float(off) > eps**0.75 * float(matrix.abs().max()):
+    matrix = matrix.detach() if matrix.is_floating_point() else matrix.double()
+    off = float((matrix - matrix.T).abs().max())
+    if off > torch.finfo(matrix.dtype).eps ** 0.75 * float(matrix.abs().max()):
         raise ValueError(
-            f"the matrix is not symmetric: entries differ by up to {2 * float(off):.3g} from those of its transpose. "
+            f"the matrix is not symmetric: entries differ by up to {off:.3g} from those of its transpose. "
             "Take (A + A.T) / 2 if that is what you mean, or torch.linalg.eigvals(A)."
         )
     return matrix / 2 + matrix.T / 2
@@ -204,7 +203,8 @@ def _factor(operator: DenseOperator, limit: int) -> AsFactor | None:
     size = operator.shape[0]
     if min(size, operator.row_count) > limit:
         raise TooLarge(
-            f"{operator!r} has {size:,} columns and its factor {operator.row_count:,} rows, the entries of the block's "
-            f"output; both are above the limit of {limit:,}. Take fewer examples, .layer(name), or raise spectrum(limit=...)."
+            f"{operator!r} has {size:,} columns and its factor {operator.row_count:,} rows (entries of the block's "
+            f"output); both are above the limit of {limit:,}. Take fewer examples, .layer(name), or raise "
+            "spectrum(limit=...)."
         )
     return operator
