@@ -102,6 +102,27 @@ def test_a_factor_of_any_scale(scale: float, examples: int, kind: str) -> None:
     assert float(found.values[0]) >= -1e-6 * found.lambda_max
 
 
+@pytest.mark.parametrize("operator", [wc.Hessian, wc.GGN])
+@pytest.mark.parametrize("scale", [1e-30, 1e-22, 1e-10, 1.0, 1e10])
+def test_products_of_any_scale(scale: float, operator: Any) -> None:
+    def log_cosh(outputs: Tensor, targets: Tensor) -> Tensor:  # no likelihood, so there is no factor
+        return (outputs - targets).cosh().log().mean()
+
+    model, x, y = scaled_network(scale, 30, "linear")
+    problem = wc.Problem(model, log_cosh, (x, y))
+    found = wc.spectrum(operator(problem))
+    start = model.double()[0].weight.detach().flatten()
+    expected = torch.autograd.functional.hessian(
+        lambda w: log_cosh(x.double() @ w.view(3, 4).T, y.double()), start
+    )  # fmt: skip
+    assert_same(found.values.double() / scale**2, torch.linalg.eigvalsh(expected / scale**2), 1e-4)
+
+
+def test_a_matrix_of_zeros_is_one() -> None:
+    problem = wc.Problem(nn.Linear(2, 1), lambda o, _: o.mean(), (torch.ones(3, 2), torch.zeros(3)))
+    assert wc.spectrum(wc.Hessian(problem)).values.tolist() == [0.0, 0.0, 0.0]
+
+
 @pytest.mark.parametrize("shape", [(2, 6), (6, 2)], ids=["gram", "dense"])
 @pytest.mark.parametrize("scale", [1e-30, 1.0, 1e25])
 def test_a_local_factor_of_any_scale(scale: float, shape: tuple[int, int]) -> None:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Literal, Protocol, runtime_checkable
@@ -117,7 +118,7 @@ def spectrum(operator: DenseOperator | Tensor, *, limit: int = DENSE_LIMIT) -> S
             raise
         factor = None
     if factor is None:
-        return _of_matrix(operator.dense(limit))
+        return _of_products(operator, limit)
     return _of_factor(factor, size)
 
 
@@ -149,9 +150,20 @@ def _of_factor(factor: AsFactor, size: int) -> Spectrum:
     return _padded(_eigenvalues(*factor.gram()), size)
 
 
-def _of_matrix(matrix: Tensor) -> Spectrum:
+def _of_products(operator: DenseOperator, limit: int) -> Spectrum:
+    matrix = operator.dense(limit)
+    info = torch.finfo(matrix.dtype)
+    if float(matrix.abs().max()) >= info.tiny / info.eps:
+        return _of_matrix(matrix)
+    # the products of a vanished network underflow: once more, with longer vectors
+    length = 2.0 ** (int(math.log2(info.max)) * 3 // 4)
+    matrix = operator @ (length * torch.eye(len(matrix), dtype=matrix.dtype, device=matrix.device))
+    return _of_matrix((matrix + matrix.T) / 2, length)
+
+
+def _of_matrix(matrix: Tensor, over: float = 1.0) -> Spectrum:
     unit = power_of_two([matrix], "the matrix")
-    return _eigenvalues(matrix / unit, unit)
+    return _eigenvalues(matrix / unit, unit / over)
 
 
 def _eigenvalues(matrix: Tensor, unit: float) -> Spectrum:
