@@ -42,13 +42,13 @@ def tapped(modules: Mapping[str, nn.Module], on_call: OnCall, on_gradient: OnGra
 
     def hook(name: str) -> Callable[..., None]:
         def after_forward(module: nn.Module, args: tuple[Any, ...], kwargs: dict[str, Any], output: Any) -> None:
-            if with_grad and not torch.is_grad_enabled():
+            if torch.is_grad_enabled() < with_grad:
                 return
             x = _first(args or kwargs.get("query", tuple(kwargs.values())))
             on_call(name, module, x, output)
             tensor = _first(output)
             if on_gradient is not None and isinstance(tensor, Tensor) and tensor.requires_grad:
-                _watch_gradient(tensor, lambda gradient: on_gradient(name, module, x, gradient))
+                _watch_gradient(tensor, lambda gradient: None if _closed else on_gradient(name, module, x, gradient))
 
         return after_forward
 
@@ -59,13 +59,34 @@ def tapped(modules: Mapping[str, nn.Module], on_call: OnCall, on_gradient: OnGra
         yield
 
 
+_closed = False
+
+
 @contextlib.contextmanager
-def bracketed(modules: Iterable[nn.Module], on_entry: OnEntry, on_exit: OnExit) -> Iterator[None]:
-    """See calls as the caller does: the arguments before all other hooks, and the output after them."""
+def closed() -> Iterator[None]:
+    """A backward pass inside goes by all taps: it is there to find something out, and is not what is measured."""
+    global _closed
+    before, _closed = _closed, True
+    try:
+        yield
+    finally:
+        _closed = before
+
+
+@contextlib.contextmanager
+def bracketed(
+    modules: Iterable[nn.Module], on_entry: OnEntry, on_exit: OnExit, *, within_hooks: bool = False
+) -> Iterator[None]:
+    """See calls as the caller does: the arguments before all other hooks, and the output after them.
+
+    Within hooks, see them as `forward` does.
+    """
     with contextlib.ExitStack() as stack:
         for module in modules:
-            stack.callback(module.register_forward_pre_hook(on_entry, prepend=True, with_kwargs=True).remove)
-            stack.callback(module.register_forward_hook(lambda m, _args, output: on_exit(m, output)).remove)
+            before = module.register_forward_pre_hook(on_entry, prepend=not within_hooks, with_kwargs=True)
+            stack.callback(before.remove)
+            after = module.register_forward_hook(lambda m, _args, output: on_exit(m, output), prepend=within_hooks)
+            stack.callback(after.remove)
         yield
 
 
@@ -149,8 +170,24 @@ def _first(value: Any) -> Any:
     return value
 
 
+@contextlib.contextmanager
+def without_graph(model: nn.Module) -> Iterator[None]:
+    """No graph is built inside, as under `no_grad`, but the calls that the model makes under `no_grad` can be told."""
+    trainable = [p for p in model.parameters() if p.requires_grad]
+    for p in trainable:
+        p.requires_grad_(False)
+    try:
+        with torch.enable_grad():
+            yield
+    finally:
+        for p in trainable:
+            p.requires_grad_(True)
+
+
 class WatchedRelu(TorchFunctionMode):
     """Calls back with the output of every ReLU, whether a module or a function in someone's forward.
+
+    As with `tapped`, what the model calls under `no_grad` is not seen.
 
     >>> seen = []
     >>> with WatchedRelu(seen.append):
@@ -164,11 +201,12 @@ class WatchedRelu(TorchFunctionMode):
     def __init__(self, on_output: Callable[[Tensor], None]) -> None:
         super().__init__()
         self.on_output = on_output
+        self.with_grad = torch.is_grad_enabled()
 
     def __torch_function__(
         self, func: Any, types: Any, args: tuple[Any, ...] = (), kwargs: dict[str, Any] | None = None
     ) -> Any:
         output = func(*args, **(kwargs or {}))
-        if func in self.FUNCTIONS:
+        if func in self.FUNCTIONS and torch.is_grad_enabled() >= self.with_grad:
             self.on_output(output.detach())
         return output

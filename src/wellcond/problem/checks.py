@@ -9,6 +9,7 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 from torch.nn.parameter import UninitializedParameter
+from torch.utils._pytree import tree_leaves
 
 from wellcond.errors import InvalidProblem
 from wellcond.network.calling import dtype_name
@@ -20,12 +21,21 @@ Make a new one:  wc.Problem(model, loss, batches)"""
 
 
 def as_batches(batches: Any) -> Iterable[Any]:
-    """A re-iterable of batches; one pair of tensors becomes a list of one."""
-    if isinstance(batches, tuple) and len(batches) == 2 and isinstance(batches[1], Tensor):
+    """A re-iterable of batches; a tuple (inputs, targets) becomes a list of one, a list is one already.
+
+    Raises:
+        InvalidProblem: There are none, they are an iterator, or a tuple of two pairs that may be one batch or two.
+    """
+    if isinstance(batches, tuple) and len(batches) == 2 and _is_one_batch(*batches):
         return [batches]
-    if isinstance(batches, Tensor) or not isinstance(batches, Iterable):
+    if isinstance(batches, (Tensor, Mapping)) or not isinstance(batches, Iterable):
         raise InvalidProblem(
             f"batches is a {type(batches).__name__}; write batches=[(inputs, targets), …] or pass a DataLoader."
+        )
+    if isinstance(batches, list) and batches and all(isinstance(part, Tensor) for part in batches):
+        raise InvalidProblem(
+            "batches is a list of tensors, and a list holds batches. "
+            "Write (inputs, targets), a tuple, for one batch, or [(inputs, targets), …]."
         )
     if isinstance(batches, Iterator):  # without iter(batches), which draws a seed from a loader's generator
         raise InvalidProblem("batches is an iterator and ends after one pass; write list(batches).")
@@ -34,8 +44,30 @@ def as_batches(batches: Any) -> Iterable[Any]:
     return batches
 
 
+def _is_one_batch(first: Any, second: Any) -> bool:
+    """Whether (first, second) are inputs and targets, and not two batches."""
+    is_pair = [isinstance(part, (tuple, list)) and len(part) == 2 for part in (first, second)]
+    if not all(is_pair):
+        return True  # two batches would be two pairs
+    sizes = [{len(t) for t in tree_leaves(part) if isinstance(t, Tensor) and t.dim()} for part in (first, second)]
+    if len(sizes[0] | sizes[1]) > 1 and len(sizes[0]) == len(sizes[1]) == 1:
+        return False  # each has a size of its own, which inputs and targets of one batch have not
+    raise InvalidProblem(
+        "batches is a tuple of two pairs, which may be one batch or two. Write [((x1, x2), (y1, y2))] for one batch "
+        "of two inputs and two targets, or [(x1, y1), (x2, y2)] for two batches."
+    )
+
+
 def trainable(model: nn.Module) -> dict[str, nn.Parameter]:
     """The parameters to measure, all of one dtype that can carry second derivatives, on one device."""
+    for name, module in model.named_modules():
+        if isinstance(module, torch.jit.ScriptModule):
+            what = f"layer {name!r} is" if name else "the model is"
+            raise InvalidProblem(
+                f"{what} TorchScript, whose modes are compiled in and whose buffers cannot be lent. "
+                "Measure the module that was given to torch.jit.script or torch.jit.trace; its weights can be loaded "
+                "by module.load_state_dict(scripted.state_dict())."
+            )
     params = {name: p for name, p in model.named_parameters() if p.requires_grad}
     if not params:
         raise InvalidProblem(
@@ -49,6 +81,12 @@ def trainable(model: nn.Module) -> dict[str, nn.Parameter]:
             raise InvalidProblem(
                 f"{name!r} is {kind}: second derivatives lose all their digits there. "
                 "Measure a copy: copy.deepcopy(model).float(), or .double() for reference results."
+            )
+    for name, p in model.named_parameters():
+        if not isinstance(p, UninitializedParameter) and p.is_inference():
+            raise InvalidProblem(
+                f"{name!r} was made in inference mode, so nothing can be differentiated through it. "
+                "Measure a copy, made outside of torch.inference_mode(): copy.deepcopy(model)."
             )
     kinds = sorted({f"{p.dtype} on {p.device}".removeprefix("torch.") for p in params.values()})
     if len(kinds) > 1:

@@ -3,20 +3,25 @@
 from __future__ import annotations
 
 import contextlib
-import copy
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from typing import Any
 
 import torch
-from torch import Tensor
+from torch import Tensor, nn
 from torch.utils._pytree import tree_leaves
 
 from wellcond.errors import InvalidProblem, NonFinite
 from wellcond.network.calling import logits_of
+from wellcond.network.isolation import gradient_hooks_off
 from wellcond.problem.failures import why_loss_failed
-from wellcond.problem.likelihoods import Likelihood
-from wellcond.problem.losses import Loss, check_is_mean, check_targets, explains, recognise
+from wellcond.problem.likelihoods import CrossEntropy, Likelihood
+from wellcond.problem.losses import Loss, check_is_mean, check_reduction, check_targets, explains, recognise
+from wellcond.problem.output_batches import OutputBatch, with_gradients
+from wellcond.problem.outputs import SeenOutputs, named_tensors, picked, seen_outputs
+from wellcond.problem.terms import TermCounter, Terms, of_logits
+from wellcond.state.fingerprint import Fingerprint
+from wellcond.state.snapshot import Snapshot, kept
 
 PLAIN_ERRORS = (RuntimeError, IndexError, ValueError)
 """What torch raises when shapes, dtypes or indices do not fit; subclasses of these mean something else."""
@@ -32,8 +37,11 @@ class Evaluation:
         targets: The batch's targets.
         loss: The mean loss.
         examples: The size of the batch.
-        terms: The number of summands in the mean, which is the batch's weight beside others.
+        terms: The number of summands in the mean: with it autograd's gradients become those of single terms.
+        weight: What the batch weighs beside others. It is `terms` unless the mean is a weighted one.
+        term_dims: The dimensions of the outputs that belong to one term.
         loss_at: The loss as a function of other outputs or labels of the same batch.
+        why_no_outputs: What the model returned instead of one tensor.
     """
 
     index: int
@@ -42,71 +50,148 @@ class Evaluation:
     loss: Tensor
     examples: int
     terms: float
+    weight: float
+    term_dims: tuple[int, ...]
     loss_at: Loss
+    why_no_outputs: str = ""
 
 
 class RecognisedLoss:
-    """A user's loss, and the likelihood that its values have shown it to be the logarithm of.
+    """A user's loss, what its values have shown it to be the mean over, and the likelihood it is the logarithm of.
 
     Attributes:
         likelihood: None before the first batch, and for a loss that is none of the known ones.
         is_known: Whether a batch has been looked at.
     """
 
-    def __init__(self, loss: Loss) -> None:
+    def __init__(self, loss: Loss, model: nn.Module) -> None:
         self.loss = loss
+        self._model = model
+        self._looked_at: Fingerprint | None = None
         self.likelihood: Likelihood | None = None
         self.is_known = False
+        self._terms = TermCounter()
+        self._names: list[str] | None = None
 
-    def evaluate(self, index: int, raw: Any, targets: Any, why_not_finite: Callable[[], str]) -> Evaluation:
+    def evaluate(
+        self, index: int, raw: Any, targets: Any, why_not_finite: Callable[[], str], *, is_one_batch: bool = True
+    ) -> Evaluation:
         """The loss of one batch whose model returned `raw`; the first batch shows which likelihood it is."""
-        outputs = logits_of(raw)
-        check_targets(self.loss, outputs, targets)
-        with explained(lambda error: why_loss_failed(index, outputs, targets, error)):
-            loss, loss_at = self._called(raw, outputs, targets)
+        self._look_again_if_changed()
+        check_targets(self.loss, logits_of(raw), targets)
+        with explained(lambda error: why_loss_failed(index, raw, targets, error)):
+            loss, takes_logits = self._called(index, raw, targets)
             _check(loss, why_not_finite)
-            if outputs is not None and outputs.dim():
-                self._recognise(loss_at, outputs, targets, loss)
+            seen = self._seen(raw, targets, takes_logits)
+            if seen.only is not None:
+                self._recognise(seen.loss_at, seen.only, targets, loss)
+            terms = self._count(index, seen, raw, targets, loss, is_one_batch)
+        self.is_known = True
+        loss_at: Loss = seen.loss_at
+        outputs = seen.only
+        if self.likelihood is not None:
+            loss_at = self.likelihood.mean
+        elif outputs is None and (outputs := logits_of(raw)) is not None:
+            loss_at = picked(self._call, raw, [name for name, t in named_tensors(raw).items() if t is outputs]).loss_at
         examples = _batch_size(outputs, targets)
-        terms = float(examples)
-        if self.likelihood is not None and outputs is not None:
-            terms, loss_at = self.likelihood.terms(outputs, targets), self.likelihood.mean
-        return Evaluation(index, outputs, targets, loss.reshape(()), examples, terms, loss_at)
+        return Evaluation(
+            index,
+            outputs,
+            targets,
+            loss.reshape(()),
+            examples,
+            terms.count,
+            terms.weight,
+            terms.dims,
+            loss_at,
+            _why_no_outputs(raw, seen) if outputs is None else "",
+        )
 
     def value(self, raw: Any, targets: Any, why_not_finite: Callable[[], str]) -> Tensor:
         """The loss (), of a batch that has been evaluated before."""
-        loss, _ = self._called(raw, logits_of(raw), targets)
+        if not self.is_known:
+            check_targets(self.loss, logits_of(raw), targets)
+        with explained(lambda error: why_loss_failed(0, raw, targets, error)):
+            loss, _ = self._called(0, raw, targets)
         _check(loss, why_not_finite)
         one_number: Tensor = loss.reshape(())
         return one_number
 
-    def _called(self, raw: Any, outputs: Tensor | None, targets: Any) -> tuple[Any, Loss]:
-        """The loss of one batch, and the loss as a function of other outputs or labels.
+    def _call(self, outputs: Any, targets: Any) -> Any:
+        """The loss itself. What it holds, running statistics say, is the same before every call and afterwards."""
+        modules = self.loss.modules() if isinstance(self.loss, nn.Module) else ()
+        with kept(self._held()), gradient_hooks_off(modules):
+            return self.loss(outputs, targets)
 
-        Hugging Face models return an object with `.logits`; a loss may want either the object or the tensor.
-        """
-        if isinstance(raw, Tensor) or outputs is None:
-            return self.loss(raw, targets), self.loss
+    def _held(self) -> Snapshot:
+        return Snapshot([self.loss], known=self._model.modules())
+
+    def _look_again_if_changed(self) -> None:
+        """With another class weight, say, the loss may be another likelihood, or none."""
+        held = self._held()
+        now = Fingerprint(held.values, [*held.parameters, *held.tensors])
+        if self._looked_at is not None and not now.is_same_as(self._looked_at):
+            self.is_known, self.likelihood = False, None
+            self._terms, self._names = TermCounter(), None
+        self._looked_at = now
+
+    def _called(self, index: int, raw: Any, targets: Any) -> tuple[Any, bool]:
+        """The loss of one batch, and whether it takes the `.logits` of what a Hugging Face model returned."""
+        if isinstance(raw, Tensor):
+            return self._call(raw, targets), False
         try:
-            loss = self.loss(raw, targets)
-        except (TypeError, AttributeError):
-            return self.loss(outputs, targets), self.loss
+            return self._call(raw, targets), False
+        except (TypeError, AttributeError) as error:
+            if (logits := logits_of(raw)) is not None:
+                return self._call(logits, targets), True
+            raise InvalidProblem(
+                f"{why_loss_failed(index, raw, targets, error)} The model returns a {type(raw).__name__}; let the loss "
+                "pick what it compares: loss=lambda outputs, targets: …"
+            ) from error
 
-        def at(logits: Tensor, labels: Any) -> Tensor:
-            changed = copy.copy(raw)
-            changed.logits = logits
-            return self.loss(changed, labels)
-
-        return loss, at
+    def _seen(self, raw: Any, targets: Any, takes_logits: bool) -> SeenOutputs:
+        """What the loss looks at; found on the first batch, and again where a later one has another form."""
+        if takes_logits:
+            return SeenOutputs(["logits"], [raw.logits], lambda tensors, labels: self._call(tensors[0], labels))
+        if isinstance(raw, Tensor):
+            return seen_outputs(self._call, raw, targets)
+        if self._names is None or not set(self._names) <= named_tensors(raw).keys():
+            try:
+                self._names = seen_outputs(self._call, raw, targets).names
+            except Exception:  # a loss may not take a copy of the outputs
+                self._names = []
+        return picked(self._call, raw, self._names)
 
     def _recognise(self, loss_at: Loss, outputs: Tensor, targets: Any, loss: Tensor) -> None:
         """Find the likelihood by the first batch, and again if a later one shows that it is another."""
         if not self.is_known:
-            check_is_mean(self.loss, loss_at, outputs, targets, loss)
+            check_reduction(self.loss)
         elif self.likelihood is None or explains(self.likelihood, loss, outputs, targets):
             return
         self.likelihood = recognise(self.loss, loss_at, outputs, targets)
-        self.is_known = True
+
+    def _count(self, index: int, seen: SeenOutputs, raw: Any, targets: Any, loss: Tensor, is_one_batch: bool) -> Terms:
+        if not any(t.dim() for t in seen.tensors):  # the model computed its loss itself
+            inside = [] if isinstance(raw, Tensor) else [t for t in named_tensors(raw).values() if t.dim() > 1]
+            tokens = next((n for t in inside if (n := of_logits(loss, t)) is not None), None)
+            count = float(_batch_size(next(iter(inside), None), targets)) if tokens is None else tokens
+            return Terms(count, count, ())
+        batch = OutputBatch(seen.loss_of, [t.detach() for t in seen.tensors], targets)
+        if self.likelihood is not None:
+            if not self.is_known and not isinstance(self.likelihood, CrossEntropy):
+                check_is_mean(*with_gradients(batch))
+            terms = self._terms.of_likelihood(self.likelihood, batch, is_one_batch)
+            if terms is not None:
+                return terms
+            self.likelihood = None
+        return self._terms.of(index, batch, is_one_batch)
+
+
+def _why_no_outputs(raw: Any, seen: SeenOutputs) -> str:
+    if len(seen.names) > 1:
+        names = ", ".join(f"outputs{name}" for name in seen.names)
+        return f"the loss looks at several tensors of the model's output ({names})"
+    return f"the model returns a {type(raw).__name__} and the loss looks at no tensor with examples in it"
 
 
 @contextlib.contextmanager

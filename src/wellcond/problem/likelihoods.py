@@ -8,12 +8,37 @@ from __future__ import annotations
 
 import math
 from abc import ABC, abstractmethod
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
 from typing import Any
 
 import torch
 import torch.nn.functional as F
 from torch import Tensor
+
+
+class Fields:
+    """Fields over a batch's outputs, each made when it is asked for: all at once may not fit into memory.
+
+    >>> fields = Fields(3, lambda r: torch.full((2,), float(r)))
+    >>> len(fields), fields[2]
+    (3, tensor([2., 2.]))
+    """
+
+    def __init__(self, count: int, at: Callable[[int], Tensor]) -> None:
+        self._count, self._at = count, at
+
+    def __len__(self) -> int:
+        return self._count
+
+    def __getitem__(self, r: int) -> Tensor:
+        return self._at(r)
+
+    def __iter__(self) -> Iterator[Tensor]:
+        return map(self._at, range(self._count))
+
+    def __truediv__(self, number: float) -> Fields:
+        return Fields(self._count, lambda r: self._at(r) / number)
 
 
 class Likelihood(ABC):
@@ -36,8 +61,8 @@ class Likelihood(ABC):
         """Targets drawn from the model's own prediction, in the form the loss takes them."""
 
     @abstractmethod
-    def fisher_factor(self, outputs: Tensor, targets: Any) -> Tensor:
-        """(R, *outputs.shape): for each example n, Σ_r f[r, n] f[r, n]ᵀ = Σ_terms E_y[∇ℓ ∇ℓᵀ]."""
+    def fisher_factor(self, outputs: Tensor, targets: Any) -> Fields:
+        """R fields of the outputs' shape: for each example n, Σ_r f[r][n] f[r][n]ᵀ = Σ_terms E_y[∇ℓ ∇ℓᵀ]."""
 
     # may override
 
@@ -49,9 +74,28 @@ class Likelihood(ABC):
         """The dimensions of the outputs that belong to one term."""
         return tuple(range(1, outputs.dim()))
 
-    def one_term_each(self, fields: Tensor) -> Tensor:
-        """(R, *outputs.shape) → (R · terms per example, *outputs.shape), with one term left in every example."""
+
+def one_term_each(fields: Fields, term_dims: Sequence[int]) -> Fields:
+    """R fields of the outputs' shape → R · terms per example of them, with one term left in every example.
+
+    An example's positions share its parameters but not their labels.
+    """
+    shape = fields[0].shape
+    positions = [dim for dim in range(1, len(shape)) if dim not in {d % len(shape) for d in term_dims}]
+    sizes = [shape[dim] for dim in positions]
+    if math.prod(sizes) == 1:
         return fields
+
+    def term(index: int) -> Tensor:
+        place, r = divmod(index, len(fields))
+        field, keep = fields[r], torch.ones((), dtype=torch.bool, device=fields[r].device)
+        for dim, size in zip(reversed(positions), reversed(sizes), strict=True):
+            place, here = divmod(place, size)
+            is_here = torch.arange(size, device=field.device) == here
+            keep = keep.to(field.device) & is_here.view(-1, *[1] * (field.dim() - dim - 1))
+        return torch.where(keep, field, 0.0)
+
+    return Fields(math.prod(sizes) * len(fields), term)
 
 
 @dataclass(frozen=True)
@@ -82,10 +126,14 @@ class CrossEntropy(Likelihood):
         return -log_p.gather(-1, index.unsqueeze(-1)).squeeze(-1)[valid].mean()
 
     def term_dims(self, outputs: Tensor) -> tuple[int, ...]:
-        return (self.class_dim,)
+        return (self.class_dim % outputs.dim(),)
 
     def terms(self, outputs: Tensor, targets: Tensor) -> float:
-        return float(self._valid(outputs.movedim(self.class_dim, -1), targets).sum())
+        return float(self.counts(outputs, targets).sum())
+
+    def counts(self, outputs: Tensor, targets: Tensor) -> Tensor:
+        """(N,): the positions of each example that count."""
+        return self._valid(outputs.movedim(self.class_dim, -1), targets).reshape(len(outputs), -1).sum(1)
 
     def sample(self, outputs: Tensor, targets: Tensor, generator: torch.Generator) -> Tensor:
         logits = outputs.detach().movedim(self.class_dim, -1)
@@ -97,24 +145,17 @@ class CrossEntropy(Likelihood):
         drawn = drawn.masked_fill(~self._valid(logits, targets), self.ignore_index)
         return drawn.reshape(targets.shape).to(targets.dtype)
 
-    def fisher_factor(self, outputs: Tensor, targets: Tensor) -> Tensor:
+    def fisher_factor(self, outputs: Tensor, targets: Tensor) -> Fields:
         # diag(q) − q qᵀ = Σ_c q_c (e_c − q)(e_c − q)ᵀ at every position
         q = outputs.detach().movedim(self.class_dim, -1).softmax(-1)
-        deviations = torch.eye(q.shape[-1], dtype=q.dtype, device=q.device) - q.unsqueeze(-2)
-        fields = q.sqrt().unsqueeze(-1) * deviations * self._valid(q, targets)[..., None, None]
-        return self.one_term_each(fields.movedim(-2, 0).movedim(-1, self.class_dim % outputs.dim() + 1))
+        valid = self._valid(q, targets)
 
-    def one_term_each(self, fields: Tensor) -> Tensor:
-        # an example's positions share its parameters but not their labels
-        class_dim = self.class_dim % (fields.dim() - 1) + 1
-        f = fields.movedim(class_dim, -1)
-        count, n, c = f.shape[0], f.shape[1], f.shape[-1]
-        flat = f.reshape(count, n, -1, c)
-        positions = flat.shape[2]
-        spread = flat.new_zeros(positions, count, n, positions, c)
-        index = torch.arange(positions, device=flat.device)
-        spread[index, :, :, index] = flat.permute(2, 0, 1, 3)
-        return spread.reshape(positions * count, *f.shape[1:]).movedim(-1, class_dim)
+        def label(c: int) -> Tensor:
+            field = -q
+            field[..., c] += 1
+            return (field * (q[..., c].sqrt() * valid).unsqueeze(-1)).movedim(-1, self.class_dim)
+
+        return one_term_each(Fields(q.shape[-1], label), (self.class_dim,))
 
 
 @dataclass(frozen=True)
@@ -127,10 +168,10 @@ class Gaussian(Likelihood):
         return self.scale * (outputs - targets).square().sum() / len(outputs)
 
     def sample(self, outputs: Tensor, targets: Any, generator: torch.Generator) -> Tensor:
-        noise = torch.randn(outputs.shape, generator=generator, dtype=outputs.dtype).to(outputs.device)
+        noise = torch.randn(outputs.shape, generator=generator, dtype=outputs.dtype, device="cpu").to(outputs.device)
         return outputs.detach() + noise * math.sqrt(0.5 / self.scale)
 
-    def fisher_factor(self, outputs: Tensor, targets: Any) -> Tensor:
+    def fisher_factor(self, outputs: Tensor, targets: Any) -> Fields:
         return _diagonal_factor(torch.full_like(outputs.detach(), math.sqrt(2 * self.scale)))
 
 
@@ -154,12 +195,18 @@ class Bernoulli(Likelihood):
     def sample(self, outputs: Tensor, targets: Tensor, generator: torch.Generator) -> Tensor:
         return torch.bernoulli(outputs.detach().sigmoid().cpu(), generator=generator).to(targets)
 
-    def fisher_factor(self, outputs: Tensor, targets: Any) -> Tensor:
+    def fisher_factor(self, outputs: Tensor, targets: Any) -> Fields:
         p = outputs.detach().sigmoid()
         return _diagonal_factor(self.scale * (p * (1 - p)).sqrt())
 
 
-def _diagonal_factor(root: Tensor) -> Tensor:
-    """(N, *shape) square roots of a diagonal → (R, N, *shape), R = entries per example."""
+def _diagonal_factor(root: Tensor) -> Fields:
+    """(N, *shape) square roots of a diagonal → a field for each entry of an example."""
     flat = root.reshape(len(root), -1)
-    return torch.diag_embed(flat).movedim(1, 0).reshape(flat.shape[1], *root.shape)
+
+    def entry(r: int) -> Tensor:
+        field = torch.zeros_like(flat)
+        field[:, r] = flat[:, r]
+        return field.view_as(root)
+
+    return Fields(flat.shape[1], entry)

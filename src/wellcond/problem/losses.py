@@ -17,8 +17,12 @@ from torch import Tensor
 
 from wellcond.errors import InvalidProblem
 from wellcond.problem.likelihoods import Bernoulli, CrossEntropy, Gaussian, Likelihood
+from wellcond.problem.output_batches import OutputBatch, is_one, scaling
 
 Loss = Callable[[Any, Any], Tensor]
+ADDS_UP = (
+    "the loss adds up over the batch: {how}. wellcond needs the mean over the batch: divide by the number of examples."
+)
 
 
 def recognise(loss: Loss, loss_at: Loss, outputs: Tensor, targets: Any) -> Likelihood | None:
@@ -131,28 +135,53 @@ def check_targets(loss: Loss, outputs: Any, targets: Any) -> None:
         )
 
 
-def check_is_mean(loss: Loss, loss_at: Loss, outputs: Tensor, targets: Any, value: Tensor) -> None:
-    """Refuse a loss that sums over the batch: every number here is per example, so its scale would be wrong."""
+def check_reduction(loss: Loss) -> None:
+    """Refuse a loss that says itself that it is no mean."""
     if option(loss, "reduction", "mean") in ("sum", "none"):
         raise InvalidProblem(
             f'the loss has reduction="{option(loss, "reduction", "")}"; wellcond needs the mean over the batch. '
             'Write reduction="mean".'
         )
-    n = outputs.shape[0] if outputs.dim() else 1
-    if n < 2 or not isinstance(targets, Tensor) or targets.dim() == 0 or targets.shape[0] != n:
+
+
+def check_is_mean(batch: OutputBatch, gradients: list[Tensor], part: OutputBatch | None = None) -> None:
+    """Refuse a loss that sums over the batch: every number here is per term, so its scale would be wrong.
+
+    Args:
+        batch: Of which the gradients are known.
+        gradients: By the outputs.
+        part: Some of the same examples, which are counted twice; the first eighth by default.
+    """
+    part = part or batch.taken(torch.arange(math.ceil(batch.examples / 8), device="cpu"))
+    try:
+        both = batch.joined(part).gradients()
+        alone = part.gradients()
+    except Exception:  # a user's loss that takes no other batch may raise anything
+        if is_plain_sum(batch):
+            raise InvalidProblem(ADDS_UP.format(how="its gradients are those of a sum over the examples")) from None
         return
-    half = n // 2
-    with torch.no_grad():
-        try:
-            first = loss_at(outputs[:half].detach(), targets[:half])
-            second = loss_at(outputs[half:].detach(), targets[half:])
-        except RuntimeError:  # a loss that only takes the whole batch (weights of its examples, say)
-            return
-    parts = torch.stack([first.detach(), second.detach()])
-    as_sum, as_mean = parts.sum(), (parts * parts.new_tensor([half, n - half])).sum() / n
-    tolerance = 1e-3 * float(value.detach().abs())
-    if float((value.detach() - as_sum).abs()) < tolerance < float((value.detach() - as_mean).abs()):
-        raise InvalidProblem(
-            "the loss adds up over the batch: its value on two halves sums to its value on the whole. "
-            "wellcond needs the mean over the batch: divide by the number of examples."
-        )
+    first, second = batch.split(both)
+    if all(is_one(scaling(*pair)) for pair in ((first, gradients), (second, alone))):
+        raise InvalidProblem(ADDS_UP.format(how="with some examples twice, the gradients of the others do not shrink"))
+
+
+def is_plain_sum(batch: OutputBatch) -> bool:
+    """Whether a loss that takes no other batch has the gradients of a sum of cross-entropies or squared errors."""
+    (outputs, *others) = batch.tensors
+    if others or batch.examples < 2:
+        return False
+    try:
+        (at_zero,) = batch.at(torch.zeros_like(outputs)).gradients()
+        (at_one,) = batch.at(torch.ones_like(outputs)).gradients()
+    except Exception:  # as above
+        return False
+    if torch.allclose(at_one - at_zero, torch.full_like(outputs, 2.0)):
+        return True
+    for dim in {1, outputs.dim() - 1} - {0}:
+        rows = at_zero.movedim(dim, -1).reshape(-1, outputs.shape[dim])
+        rows = rows[rows.any(-1)]
+        residuals = 1.0 / outputs.shape[dim] - rows  # p − e_y at equal logits
+        one_hot = residuals.round()
+        if len(rows) > 1 and torch.allclose(residuals, one_hot) and bool((one_hot.sum(-1) == 1).all()):
+            return True
+    return False

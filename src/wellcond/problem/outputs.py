@@ -1,0 +1,144 @@
+"""The tensors in what a model returns, and which of them its loss looks at."""
+
+from __future__ import annotations
+
+import copy
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+import torch
+from torch import Tensor, nn
+
+Loss = Callable[[Any, Any], Tensor]
+LossOfTensors = Callable[[Sequence[Tensor], Any], Tensor]
+"""A loss as a function of the tensors that it looks at and of the targets."""
+
+
+@dataclass(frozen=True)
+class SeenOutputs:
+    """What a loss looks at of one batch's outputs.
+
+    Attributes:
+        names: Of the tensors, as one writes them behind the outputs: `[0]`, `['aux']`, `.logits`.
+        tensors: With their graph.
+        loss_of: The loss as a function of other values of these tensors, and of other targets.
+    """
+
+    names: list[str]
+    tensors: list[Tensor]
+    loss_of: LossOfTensors
+
+    @property
+    def only(self) -> Tensor | None:
+        """The one tensor that the loss looks at, if it is one; a loss that the model computed is not."""
+        is_one = len(self.tensors) == 1 and self.tensors[0].dim() > 0
+        return self.tensors[0] if is_one else None
+
+    def loss_at(self, outputs: Tensor, targets: Any) -> Tensor:
+        """The loss with other values of the one tensor."""
+        return self.loss_of([outputs], targets)
+
+
+def seen_outputs(loss: Loss, raw: Any, targets: Any) -> SeenOutputs:
+    """What `loss` looks at of `raw`: told by its gradients on copies, so that nothing before them has a part in it."""
+    if isinstance(raw, Tensor):
+        return SeenOutputs([""], [raw], lambda tensors, labels: loss(tensors[0], labels))
+    named = {name: tensor for name, tensor in named_tensors(raw).items() if tensor.is_floating_point()}
+    copies = {id(tensor): tensor.detach().requires_grad_() for tensor in named.values()}
+    with torch.enable_grad():
+        value = loss(with_tensors(raw, copies), targets)
+    found = [None] * len(copies)
+    if isinstance(value, Tensor) and value.requires_grad:
+        found = list(torch.autograd.grad(value.sum(), list(copies.values()), allow_unused=True))
+    used = {key for key, gradient in zip(copies, found, strict=True) if gradient is not None}
+    return picked(loss, raw, [name for name, tensor in named.items() if id(tensor) in used])
+
+
+def picked(loss: Loss, raw: Any, names: Sequence[str]) -> SeenOutputs:
+    """The outputs of a batch whose loss is known to look at these tensors."""
+    every = {"": raw} if isinstance(raw, Tensor) else named_tensors(raw)
+    tensors = [every[name] for name in names if name in every]
+
+    def loss_of(others: Sequence[Tensor], labels: Any) -> Tensor:
+        return loss(with_tensors(raw, {id(t): other for t, other in zip(tensors, others, strict=True)}), labels)
+
+    return SeenOutputs(list(names), tensors, loss_of)
+
+
+def named_tensors(value: Any) -> dict[str, Tensor]:
+    """The tensors in a nest of containers and objects, each once, by how one writes them."""
+    found: dict[int, tuple[str, Tensor]] = {}
+    seen: set[int] = set()
+
+    def walk(name: str, value: Any) -> None:
+        if isinstance(value, Tensor):
+            found.setdefault(id(value), (name, value))
+        elif id(value) not in seen:
+            seen.add(id(value))
+            for suffix, part in _parts(value).items():
+                walk(name + suffix, part)
+
+    walk("", value)
+    return dict(found.values())
+
+
+def with_tensors(value: Any, others: Mapping[int, Tensor]) -> Any:
+    """A copy of a nest with other tensors in the place of some, by their ids; the nest itself stays as it is."""
+    known: dict[int, Any] = {}
+
+    def rebuilt(value: Any) -> Any:
+        if isinstance(value, Tensor):
+            return others.get(id(value), value)
+        if id(value) not in known:
+            known[id(value)] = value  # what contains itself keeps its old self inside
+            before = _parts(value)
+            after = {suffix: rebuilt(part) for suffix, part in before.items()}
+            if any(after[suffix] is not before[suffix] for suffix in before):
+                known[id(value)] = _assembled(value, list(after.values()))
+        return known[id(value)]
+
+    return rebuilt(value)
+
+
+def _parts(value: Any) -> dict[str, Any]:
+    if isinstance(value, Mapping):
+        return {f"[{key!r}]": part for key, part in value.items()}
+    if isinstance(value, tuple) and hasattr(value, "_fields"):
+        return {f".{name}": part for name, part in zip(value._fields, value, strict=True)}
+    if isinstance(value, (tuple, list)):
+        return {f"[{i}]": part for i, part in enumerate(value)}
+    return {f".{name}": part for name, part in _attributes(value).items()}
+
+
+def _assembled(value: Any, parts: list[Any]) -> Any:
+    if isinstance(value, tuple):
+        return value._make(parts) if hasattr(value, "_make") else type(value)(parts)
+    if isinstance(value, Mapping):
+        if not hasattr(value, "__setitem__"):
+            return dict(zip(value, parts, strict=True))
+        changed = copy.copy(value)
+        for key, part in zip(value, parts, strict=True):
+            changed[key] = part  # type: ignore[index]  # it has __setitem__
+        return changed
+    changed = copy.copy(value)
+    if isinstance(value, list):
+        changed[:] = parts
+        return changed
+    for name, part in zip(_attributes(value), parts, strict=True):
+        object.__setattr__(changed, name, part)  # also of a frozen dataclass
+    return changed
+
+
+def _attributes(value: Any) -> dict[str, Any]:
+    """What an output object holds, in itself, in slots, or as tensors of its class; modules and classes are none."""
+    if isinstance(value, (nn.Module, type)):
+        return {}
+    held: dict[str, Any] = {}
+    for kind in type(value).__mro__:
+        slots = kind.__dict__.get("__slots__", ())
+        for name in [slots] if isinstance(slots, str) else slots:
+            if hasattr(value, name):
+                held[name] = getattr(value, name)
+        held |= {name: part for name, part in vars(kind).items() if isinstance(part, Tensor)}
+    return held | dict(getattr(value, "__dict__", {}))
