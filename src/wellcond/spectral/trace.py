@@ -1,9 +1,9 @@
-"""The trace with an error bar: layer by layer for curvature matrices, by Hutch++ for any other operator."""
+"""The trace with an error bar: layer by layer for curvature matrices, as one block for any other operator."""
 
 from __future__ import annotations
 
 import math
-import statistics
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 
 import torch
@@ -13,6 +13,7 @@ from wellcond.curvature.over_parameters import CurvatureOperator
 from wellcond.network.arithmetic import own_arithmetic
 from wellcond.results import Progress, Result, Row, quantities
 from wellcond.spectral.lanczos import Operator
+from wellcond.spectral.probing import SKETCH, Block, Request
 
 MIN_PROBES = 8
 """Fewest probes whose spread is worth calling an error bar."""
@@ -28,7 +29,8 @@ class Trace(Result):
 
     Attributes:
         value: The estimate.
-        error: Its standard error.
+        error: Its standard error, 0 where the trace is exact. The truth lies within twice of it in 95 % of all cases:
+            after few probes it is widened as Student's t is.
         matvecs: Products it took.
         converged: Whether the error is at most `tol` · |value|.
     """
@@ -63,14 +65,16 @@ def trace(
     """tr A of a symmetric operator, to a relative standard error of `tol`.
 
     The base is Hutchinson's estimator, tr A = E[zᵀAz] with z uniform on {−1, 1}ⁿ; its noise is the mass of A off the
-    diagonal. Two ways to have less of it, both unbiased and with an error bar from independent probes:
+    diagonal. Three ways to have less of it, all unbiased:
 
     Curvature matrices are summed layer by layer, tr A = Σ_l tr A_ll (stratified sampling). The blocks between layers,
     most of the noise and none of the trace, never enter; layers with more spread get more probes (Neyman's allocation);
     and the layers that have most of it are the last ones, whose blocks cost next to nothing.
 
-    Other operators are deflated first (Hutch++, Meyer, Musco, Musco and Woodruff 2021): exactly on the range of A times
-    eight random vectors, by probes on the rest.
+    A block in which few directions have most of the spread is deflated (Hutch++, Meyer, Musco, Musco and Woodruff
+    2021): exactly on the range of its first products, by probes on the rest.
+
+    A block with no more parameters than it would take probes is summed exactly.
 
     Args:
         operator: Any operator of this library, or a symmetric tensor.
@@ -82,57 +86,146 @@ def trace(
     Returns:
         The estimate and its standard error, also if `tol` was not reached.
 
+    Raises:
+        NonFinite: A product is NaN or infinite.
+
     Example:
         >>> trace(torch.diag(torch.tensor([4.0, 2.0, 1.0]))).value
         7.0
     """
-    generator = torch.Generator().manual_seed(seed)
-    if isinstance(operator, CurvatureOperator):
-        return _stratified(operator, tol, max_matvecs, generator, progress)
-    return _hutch_plus_plus(operator, tol, max_matvecs, generator, progress)
+    if max_matvecs < 1:
+        raise ValueError(f"max_matvecs is {max_matvecs}; a trace takes at least one product.")
+    generator = torch.Generator("cpu").manual_seed(seed)
+    if not isinstance(operator, CurvatureOperator):
+        whole = Block(operator.shape[0], 1.0, operator, generator)
+        return _estimate(
+            [whole], lambda asked: [operator @ columns for _, columns in asked], tol, max_matvecs, progress
+        )
+    names, sizes = operator.names, [parameter.numel() for parameter in operator.params.values()]
+    strata = _strata(names, most=max(1, max_matvecs // PILOT))
+    blocks = [
+        # a block's product differentiates through what lies behind its first parameter
+        Block(sum(sizes[i] for i in stratum), 1 - stratum[0] / len(names), operator, generator)
+        for stratum in strata
+    ]
+    return _estimate(
+        blocks,
+        lambda asked: operator.block_products([(strata[i], columns) for i, columns in asked]),
+        tol,
+        max_matvecs,
+        progress,
+    )
 
 
-def _stratified(
-    operator: CurvatureOperator, tol: float, max_matvecs: int, generator: torch.Generator, progress: Progress | None
+def _estimate(
+    blocks: Sequence[Block],
+    multiply: Callable[[Sequence[tuple[int, Tensor]]], Sequence[Tensor]],
+    tol: float,
+    max_matvecs: int,
+    progress: Progress | None,
 ) -> Trace:
-    """Σ_l mean(z_lᵀ A_ll z_l), with variance Σ_l s_l²/m_l for m_l probes of spread s_l.
+    """Σ_l tr A_ll.
 
-    At a cost of c_l per probe, the least total cost has m_l ∝ s_l/√c_l.
+    Args:
+        blocks: What is known of each A_ll, so far nothing.
+        multiply: Products of blocks, each given by its position, with columns.
+        tol: Relative standard error.
+        max_matvecs: Most products.
+        progress: Called after every round.
     """
-    strata = _strata(operator.names)
-    # a block's product differentiates through what lies behind its first parameter
-    roots = [math.sqrt(1 - stratum[0] / len(operator.names)) for stratum in strata]
-    sizes = [sum(operator.params[operator.names[i]].numel() for i in stratum) for stratum in strata]
-    samples: list[list[float]] = [[] for _ in strata]
-    wanted = [max(PILOT, MIN_PROBES // len(strata))] * len(strata)
+    pilot = min(max(PILOT, MIN_PROBES // len(blocks)), max_matvecs // len(blocks))
+    few = 2 * pilot  # parameters, whose diagonal costs no more than an estimate that is worth having
+    if sum(block.size if block.size <= few else pilot for block in blocks) > max_matvecs:
+        few = pilot
+    requests: dict[int, Request] = {
+        i: block.unit_vectors() if block.size <= few else block.probes(pilot) for i, block in enumerate(blocks)
+    }
+    spent = 0
     while True:
-        chosen = [i for i, count in enumerate(wanted) if count > 0]
-        probes = [_random_signs(sizes[i], wanted[i], operator, generator) for i in chosen]
-        products = operator.block_products([(strata[i], z) for i, z in zip(chosen, probes, strict=True)])
-        for i, z, az in zip(chosen, probes, products, strict=True):
-            samples[i] += (z * az).sum(0, dtype=torch.float64).tolist()
-        value = sum(map(statistics.fmean, samples))
-        spreads = [statistics.stdev(s) for s in samples]
-        error = math.sqrt(sum(s**2 / len(drawn) for s, drawn in zip(spreads, samples, strict=True)))
-        spent = sum(map(len, samples))
-        converged = error <= tol * abs(value)
+        products = multiply([(i, columns) for i, (columns, _) in requests.items()])
+        for (columns, receive), product in zip(requests.values(), products, strict=True):
+            spent += columns.shape[1]
+            receive(product)
+        value = sum(block.value for block in blocks)
+        noise, error = _standard_error(blocks)
+        converged = error <= tol * abs(value) and not any(block.may_be_luck for block in blocks)
         if progress is not None:
             progress("trace", min(spent / max_matvecs, 1.0))
         if converged or spent >= max_matvecs:
             return Trace(value, error, spent, converged)
-        target = max(tol * abs(value), 1e-300)
-        budget = sum(s * root for s, root in zip(spreads, roots, strict=True)) / target**2
-        shares = [s / root * budget for s, root in zip(spreads, roots, strict=True)]
-        wanted = [
-            min(max(0, math.ceil(share) - len(drawn)), len(drawn), max_matvecs - spent)  # at most doubled at a time
-            for share, drawn in zip(shares, samples, strict=True)
-        ]
-        if not any(wanted):
-            wanted = [int(s == max(spreads)) for s in spreads]
+        # the noise that probes may leave, so that the error is the one that was asked for
+        aim = tol * abs(value) * (noise / error if 0 < error < math.inf else 1.0)
+        requests = _next_round(blocks, aim, pilot, max_matvecs - spent)
 
 
-def _strata(names: tuple[str, ...]) -> list[list[int]]:
-    """Positions of the parameters, by the module that owns them, the early ones of a deep network merged."""
+def _standard_error(blocks: Sequence[Block]) -> tuple[float, float]:
+    """√(Σ_l s_l²/m_l) for m_l probes of spread s_l; and that, made so much larger that two of it cover 95 %.
+
+    The s_l are estimates, at worst as noisy as those of m_l normal numbers: Student's t with the degrees of freedom of
+    Welch and Satterthwaite.
+    """
+    parts = [(block.spread / math.sqrt(max(1, block.count)), block.count - 1) for block in blocks if block.spread]
+    largest = max((noise for noise, _ in parts), default=0.0)
+    if largest in (0.0, math.inf):
+        return largest, largest
+    squares = [((noise / largest) ** 2, freedom) for noise, freedom in parts]
+    total = sum(square for square, _ in squares)
+    noise = largest * math.sqrt(total)
+    return noise, noise * _widening(total**2 / sum(square**2 / freedom for square, freedom in squares))
+
+
+def _widening(freedom: float) -> float:
+    """How much further out the 97.5 % quantile of Student's t lies than that of the normal distribution.
+
+    By Fisher's expansion in 1/freedom, to 0.1 % from three degrees of freedom on.
+    """
+    z = 1.959964
+    terms = (
+        (z**2 + 1) / 4,
+        (5 * z**4 + 16 * z**2 + 3) / 96,
+        (3 * z**6 + 19 * z**4 + 17 * z**2 - 15) / 384,
+        (79 * z**8 + 776 * z**6 + 1482 * z**4 - 1920 * z**2 - 945) / 92160,
+    )
+    return 1 + sum(term / freedom**power for power, term in enumerate(terms, 1))
+
+
+def _next_round(blocks: Sequence[Block], aim: float, pilot: int, left: int) -> dict[int, Request]:
+    """What to multiply next, for noise `aim` at the least cost, with at most `left` columns.
+
+    At a cost of c_l per probe, the least total cost has m_l ∝ s_l/√c_l.
+    """
+    roots = [math.sqrt(block.cost) for block in blocks]
+    spreads = [block.spread / aim if block.spread and aim else block.spread and math.inf for block in blocks]
+    budget = sum(spread * root for spread, root in zip(spreads, roots, strict=True))
+    requests: dict[int, Request] = {}
+    for i, (block, spread, root) in enumerate(zip(blocks, spreads, roots, strict=True)):
+        more = spread * budget / root - block.count if spread else 0.0
+        if block.may_be_luck:
+            more = max(more, block.count)
+        more = min(more, left)
+        if more <= 0:
+            continue
+        deflated = 2 * SKETCH + (1 - block.captured) * more  # what it would take then, about
+        if block.size <= min(more, deflated):
+            requests[i] = block.unit_vectors()
+        elif deflated < more and SKETCH + pilot <= left:
+            requests[i] = block.deflation(pilot)
+        else:
+            requests[i] = block.probes(math.ceil(min(more, block.count)))  # at most doubled at a time
+        left -= requests[i][0].shape[1]
+    if not requests:
+        widest = max(range(len(blocks)), key=lambda i: blocks[i].spread)
+        requests[widest] = blocks[widest].probes(1)
+    return requests
+
+
+def _strata(names: Sequence[str], most: int) -> list[list[int]]:
+    """Positions of the parameters, by the module that owns them, the early ones of a deep network merged.
+
+    Args:
+        names: Of the parameters, in their order.
+        most: So many strata at most.
+    """
     modules: dict[str, list[int]] = {}
     for i, name in enumerate(names):
         modules.setdefault(name.rpartition(".")[0], []).append(i)
@@ -143,34 +236,7 @@ def _strata(names: tuple[str, ...]) -> list[list[int]]:
                 strata.append([i for module in left[-size:] for i in module])
                 del left[-size:]
         size *= 2
-    return strata[::-1]
-
-
-def _hutch_plus_plus(
-    operator: Operator, tol: float, max_matvecs: int, generator: torch.Generator, progress: Progress | None
-) -> Trace:
-    """tr A = tr(QᵀAQ) + E[ωᵀ(I − QQᵀ) A (I − QQᵀ)ω]; the basis Q never sees the probes ω."""
-    n, sketch = operator.shape[0], 8
-    if n <= 2 * sketch + MIN_PROBES:  # no dearer than an estimate
-        products = operator @ torch.eye(n, dtype=operator.dtype, device=operator.device)
-        return Trace(float(products.diagonal().double().sum()), 0.0, n, True)
-    q = torch.linalg.qr(operator @ _random_signs(n, sketch, operator, generator)).Q
-    inside = float((q * (operator @ q)).sum(dtype=torch.float64))
-    estimates: list[float] = []
-    while True:
-        probes = _random_signs(n, MIN_PROBES, operator, generator)
-        probes = probes - q @ (q.T @ probes)
-        estimates += (probes * (operator @ probes)).sum(0, dtype=torch.float64).tolist()
-        value = inside + statistics.fmean(estimates)
-        error = statistics.stdev(estimates) / len(estimates) ** 0.5
-        spent = 2 * sketch + len(estimates)
-        converged = error <= tol * abs(value)
-        if progress is not None:
-            progress("trace", min(spent / max_matvecs, 1.0))
-        if converged or spent >= max_matvecs:
-            return Trace(value, error, spent, converged)
-
-
-def _random_signs(n: int, count: int, operator: Operator, generator: torch.Generator) -> Tensor:
-    signs = torch.randint(0, 2, (n, count), generator=generator, dtype=torch.int8) * 2 - 1
-    return signs.to(operator.device, operator.dtype)
+    strata.reverse()
+    while len(strata) > most:
+        strata = [[i for stratum in strata[j : j + 2] for i in stratum] for j in range(0, len(strata), 2)]
+    return strata
