@@ -9,13 +9,14 @@ from typing import ClassVar, Self
 
 import torch
 from torch import Tensor, nn
-from torch.utils._pytree import tree_leaves
 
 from wellcond.curvature.operator import TensorOperator, naming_missing_derivatives
 from wellcond.errors import UnknownLayer
 from wellcond.problem.arguments import check_problem
 from wellcond.problem.evaluation import Evaluation
 from wellcond.problem.problem import Problem
+from wellcond.state.fingerprint import Fingerprint
+from wellcond.state.snapshot import Snapshot
 
 Block = Sequence[int]
 """Some parameters, by their position in the operator."""
@@ -23,7 +24,8 @@ Block = Sequence[int]
 Product = Callable[[Block, Sequence[Tensor]], Sequence[Tensor | None]]
 """The product of a diagonal block with one tensor for each of its parameters; None stands for zero."""
 
-State = dict[tuple[torch.dtype, torch.device], Tensor]
+Weighted = tuple[Product, float, float]
+"""The product with one batch's curvature, the batch's weight beside others, and how many terms it has."""
 
 
 class CurvatureOperator(TensorOperator):
@@ -47,7 +49,7 @@ class CurvatureOperator(TensorOperator):
         self.problem = problem
         self.params = dict(problem.params) if layers is None else problem.select(layers)
         self.tensors = self.params
-        self._kept: tuple[State, list[tuple[Product, float]]] | None = None
+        self._kept: tuple[Fingerprint, list[Weighted]] | None = None
 
     # must define
 
@@ -56,6 +58,10 @@ class CurvatureOperator(TensorOperator):
         """The product with the curvature of one batch's mean loss, reusing that batch's graph."""
 
     # may override
+
+    def divisor(self, weight: float, terms: float) -> float:
+        """What makes a mean of the sum over batches, each times its weight, by the totals of both."""
+        return weight
 
     def _restricted(self, names: Sequence[str]) -> Self:
         return type(self)(self.problem, layers=names)
@@ -88,55 +94,54 @@ class CurvatureOperator(TensorOperator):
         return self._products_of(jobs)
 
     def _products_of(self, jobs: Sequence[tuple[Block, Tensor]]) -> list[Tensor]:
-        weight = 0.0
+        weight = terms = 0.0
         names = self.names
         # a kept graph needs the measured state too: gradient checkpointing runs the model again in the backward pass
-        with naming_missing_derivatives(), self.problem.measuring(), contextlib.closing(self._by_batch()) as products:
+        with (
+            naming_missing_derivatives(),
+            self.problem.measuring() as held,
+            contextlib.closing(self._by_batch(held)) as products,
+        ):
             named = [[names[i] for i in block] for block, _ in jobs]
             totals = [torch.zeros_like(columns.T) for _, columns in jobs]
-            for product, terms in products:
+            for product, share, count in products:
                 for total, chosen, (block, columns) in zip(totals, named, jobs, strict=True):
                     for row, column in zip(total, columns.T, strict=True):
                         parts = product(block, self.split(column, chosen))
                         for place, part in zip(self.split(row, chosen), parts, strict=True):
                             if part is not None:
-                                place.add_(part, alpha=terms)
-                weight += terms
+                                place.add_(part, alpha=share)
+                weight += share
+                terms += count
         for total, chosen, (block, _) in zip(totals, named, jobs, strict=True):
             share = 1 - block[0] / len(names)  # a block's product ends at its first parameter
             self.problem.count_products(len(total), len(total) * share * self.product_passes)
-            self.check_finite(total.div_(weight), chosen)
+            self.check_finite(total.div_(self.divisor(weight, terms)), chosen)
         return [total.T for total in totals]
 
     # graphs
 
-    def _by_batch(self) -> Generator[tuple[Product, float], None, None]:
+    def _by_batch(self, held: Snapshot) -> Generator[Weighted, None, None]:
         if self.problem.is_one_batch:
-            state = self._state()
-            if self._kept is None or not _is_same(self._kept[0], state):
+            state = self._state(held)
+            if self._kept is None or not state.is_same_as(self._kept[0]):
                 self._kept = None  # free the old graph before building the new one
                 self._kept = state, list(self._linearized())
             yield from self._kept[1]
         else:
             yield from self._linearized()
 
-    def _linearized(self) -> Generator[tuple[Product, float], None, None]:
+    def _linearized(self) -> Generator[Weighted, None, None]:
         params = list(self.params.values())
         with contextlib.closing(self.problem.data()) as data:
             for index, batch in data:
                 evaluation = self.problem.evaluate(index, batch)
                 self.problem.count_backward()
-                yield self._linearize(evaluation, params), evaluation.terms
+                yield self._linearize(evaluation, params), evaluation.weight, evaluation.terms
 
-    def _state(self) -> State:
-        """A copy of all that a kept graph depends on: version counters do not see what is written to `.data`."""
-        model = self.problem.model
-        parts: dict[tuple[torch.dtype, torch.device], list[Tensor]] = {}
-        for t in (*model.parameters(), *model.buffers(), *tree_leaves(list(self.problem.batches))):
-            if isinstance(t, Tensor):
-                parts.setdefault((t.dtype, t.device), []).append(t.detach().reshape(-1))
-        return {kind: torch.cat(tensors) for kind, tensors in parts.items()}
-
-
-def _is_same(first: State, second: State) -> bool:
-    return first.keys() == second.keys() and all(torch.equal(first[kind], second[kind]) for kind in first)
+    def _state(self, held: Snapshot) -> Fingerprint:
+        """All that a kept graph depends on."""
+        p = self.problem
+        others = Snapshot([p.loss, p.batches, p.batchnorm, p.dropout], known=p.model.modules())
+        tensors = dict.fromkeys(t for each in (held, others) for t in (*each.parameters, *each.tensors))
+        return Fingerprint([*held.values, *others.values], tensors)

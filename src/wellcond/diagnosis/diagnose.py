@@ -7,7 +7,6 @@ from collections.abc import Callable
 from typing import TypeVar
 
 import torch
-from torch.nn.modules.batchnorm import _BatchNorm
 from torch.nn.modules.conv import _ConvNd
 
 from wellcond.curvature.hessian import Hessian
@@ -169,13 +168,18 @@ def _about(
     problem: Problem, table: ConditioningTable | None, ends: Eigenvalues | None, mass: Trace | None, cost: Cost
 ) -> dict[str, str]:
     """What the numbers hold for: title → sentence, in the order in which they are read."""
-    has_norm = any(isinstance(module, _BatchNorm) for module in problem.model.modules())
+    norms, left_alone = problem.norms()
+    batchnorm = BATCHNORM[problem.batchnorm] if norms else "the model has none"
+    if left_alone:
+        batchnorm += (
+            f"; {', '.join(left_alone)}: in evaluation mode, since its outputs in training change on every pass"
+        )
     has_conv = any(isinstance(module, _ConvNd) for module in problem.model.modules())
     out = {
         "model": type(problem.model).__name__,
         "parameters": f"{problem.size:,} trainable, {dtype_name(problem.dtype)}, on {problem.device}",
         "loss": getattr(problem.loss, "__name__", type(problem.loss).__name__),
-        "batchnorm": BATCHNORM[problem.batchnorm] if has_norm else "the model has none",
+        "batchnorm": batchnorm,
         "dropout": "off" if problem.dropout is None else f"on, with seed {problem.dropout}",
     }
     if table is not None:

@@ -10,14 +10,16 @@ from typing import Any, Literal
 
 import numpy as np
 import torch
-from torch import Tensor, nn
+from torch import nn
 from torch.nn.attention import SDPBackend, sdpa_kernel
 from torch.nn.modules import module as of_all_modules
 from torch.nn.modules.batchnorm import _BatchNorm, _NormBase
 from torch.nn.utils import parametrize
 
 from wellcond.network.arithmetic import own_arithmetic
-from wellcond.network.kept_state import Snapshot, contents, have_same_contents, kept
+from wellcond.network.norms import dropout_off_in
+from wellcond.state.fingerprint import Fingerprint
+from wellcond.state.snapshot import Snapshot, kept
 
 
 @contextlib.contextmanager
@@ -48,12 +50,13 @@ def isolated(
     with contextlib.ExitStack() as stack:
         stack.enter_context(own_arithmetic())  # also another thread's measurement of this model is over
         modules = list(model.modules())
-        snapshot = Snapshot(modules)
+        snapshot = Snapshot([model])
         tracking = [m for m in modules if batchnorm == "batch" and isinstance(m, _BatchNorm) and m.track_running_stats]
         sparse = [m for m in modules if isinstance(m, (nn.Embedding, nn.EmbeddingBag)) and m.sparse]
         stack.enter_context(kept(snapshot))
+        stack.enter_context(_frozen_lent(norms))
         stack.enter_context(rng_kept(device))
-        stack.enter_context(_gradient_hooks_off(modules))
+        stack.enter_context(gradient_hooks_off(modules))
         stack.enter_context(_parametrizations_computed_anew())
         stack.enter_context(torch.enable_grad())
         stack.enter_context(sdpa_kernel(SDPBackend.MATH))  # the only attention kernel with a double backward
@@ -71,13 +74,15 @@ def isolated(
             embedding.sparse = False  # sparse gradients have no double backward
         for norm in tracking:
             norm.track_running_stats = False  # batch renorm's output depends on statistics that a pass would move
+        if not dropout:
+            stack.enter_context(dropout_off_in(norms))
         for module in modules:
             module.training = batchnorm == "batch" if isinstance(module, _NormBase) or module in norms else dropout
         yield snapshot
 
 
 @contextlib.contextmanager
-def _gradient_hooks_off(modules: Iterable[nn.Module]) -> Iterator[None]:
+def gradient_hooks_off(modules: Iterable[nn.Module]) -> Iterator[None]:
     """Take off the hooks through which gradients pass: they are part of training, not of the loss.
 
     The dicts stay where they are: torch and the handles of the hooks refer to them.
@@ -85,8 +90,7 @@ def _gradient_hooks_off(modules: Iterable[nn.Module]) -> Iterator[None]:
     hooks: list[dict[Any, Any]] = [of_all_modules._global_backward_hooks, of_all_modules._global_backward_pre_hooks]
     for module in modules:
         hooks += [module._backward_hooks, module._backward_pre_hooks]
-        tensors = (*module._parameters.values(), *module._buffers.values())
-        hooks += [t._backward_hooks for t in tensors if t is not None and t._backward_hooks]
+        hooks += [p._backward_hooks for p in module._parameters.values() if p is not None and p._backward_hooks]
     taken_off = [(of_one, dict(of_one)) for of_one in hooks if of_one]
     try:
         for of_one, _ in taken_off:
@@ -122,6 +126,16 @@ def parameters_kept(params: Iterable[nn.Parameter]) -> Iterator[None]:
     finally:
         for p, data in own:
             p.data = data
+
+
+@contextlib.contextmanager
+def _frozen_lent(norms: Iterable[nn.Module]) -> Iterator[None]:
+    """Lend frozen parameters, in which some norms keep their running statistics."""
+    frozen = [p for norm in norms for p in norm.parameters() if not p.requires_grad]
+    with parameters_kept(frozen):
+        for p in frozen:
+            p.data = p.data.clone()
+        yield
 
 
 @contextlib.contextmanager
@@ -180,28 +194,11 @@ def _switched(switch: Callable[[Any], None], before: Any, inside: Any) -> Iterat
         switch(before)
 
 
-class Movable:
-    """All that a pass may move: generators, and what modules and a loss hold.
-
-    Args:
-        model: Its modules.
-        loss: A callable.
-        device: Its generator is looked at too.
-    """
-
-    def __init__(self, model: nn.Module, loss: Callable[..., Any], device: torch.device) -> None:
-        self._held = Snapshot([*model.modules(), loss])
-        self._contents = contents(self._held.tensors)
-        states = [torch.get_rng_state(), *(generator.get_state() for generator in self._held.generators)]
-        if device.type == "cuda":
-            states.append(torch.cuda.get_rng_state(device))
-        of_numpy = [part.tobytes() if isinstance(part, np.ndarray) else part for part in np.random.get_state()]
-        self._random = [random.getstate(), of_numpy, *(state.numpy().tobytes() for state in states)]
-
-    def is_same_as(self, other: Movable) -> bool:
-        """Whether nothing has moved between the two."""
-        return (
-            self._random == other._random
-            and self._held.is_same_as(other._held)
-            and have_same_contents(self._contents, other._contents)
-        )
+def movable(model: nn.Module, loss: Callable[..., Any], device: torch.device) -> Fingerprint:
+    """All that a pass may move: generators, and what the model's modules and the loss hold."""
+    held = Snapshot([model, loss])
+    states = [torch.get_rng_state(), *(generator.get_state() for generator in held.generators)]
+    if device.type == "cuda":
+        states.append(torch.cuda.get_rng_state(device))
+    of_numpy = [part.tobytes() if isinstance(part, np.ndarray) else part for part in np.random.get_state()]
+    return Fingerprint([*held.values, str(random.getstate()), *of_numpy], [*held.tensors, *states])

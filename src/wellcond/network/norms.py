@@ -2,8 +2,20 @@
 
 from __future__ import annotations
 
+import contextlib
+import functools
+import sys
+import types
+from collections.abc import Callable, Collection, Iterator
+from typing import Any
+
+import torch
+import torch.nn.functional as F
 from torch import Tensor, nn
-from torch.nn.modules.batchnorm import _NormBase
+from torch.nn.modules.batchnorm import _BatchNorm, _NormBase
+from torch.overrides import TorchFunctionMode
+
+from wellcond.network.calling import tensors_in
 
 OVER_CHANNELS = (_NormBase, nn.GroupNorm, nn.LocalResponseNorm)
 """Their outputs are (n, channels, …)."""
@@ -33,3 +45,163 @@ def unit_dim(norm: nn.Module, output: Tensor) -> int:
     while len(shape) > 1 and shape[0] == 1:
         shape = shape[1:]
     return max(output.dim() - max(len(shape), 1), 0)
+
+
+# norms that are not torch's, which nothing but their behaviour shows
+
+Found = tuple[list[nn.Module], list[nn.Module]]
+DROPOUTS = {F.dropout, F.alpha_dropout, F.feature_alpha_dropout, F.dropout1d, F.dropout2d, F.dropout3d, torch.dropout}
+
+
+def may_keep_statistics(model: nn.Module) -> list[nn.Module]:
+    """Modules, not torch's, that look at their mode and hold numbers, or modules that do: they may be BatchNorms."""
+    own = {module for module in model.modules() if not _is_torchs(type(module))}
+    holders = {module for module in own if _holds_numbers(module)}
+    return [m for m in model.modules() if m in own and reads_mode(type(m)) and not holders.isdisjoint(m.modules())]
+
+
+class OwnNorms:
+    """The norms of a model that are not torch's; one pass finds them, if there is anything to look for."""
+
+    def __init__(self) -> None:
+        self._searched: tuple[list[nn.Module], Found] | None = None
+
+    def of(self, model: nn.Module, run: Callable[[Collection[nn.Module]], Any]) -> Found:
+        """As `find_own_norms` has them; looked for again if a module has been exchanged.
+
+        Args:
+            model: The model.
+            run: A pass of it in evaluation mode, with the state of these modules lent.
+        """
+        modules = list(model.modules())
+        if self._searched is None or self._searched[0] != modules:
+            candidates = may_keep_statistics(model)
+            found = find_own_norms(candidates, lambda: run(candidates)) if candidates else ([], [])
+            self._searched = modules, found
+        return self._searched[1]
+
+
+def names_of_norms(model: nn.Module, own: Found) -> tuple[list[str], list[str]]:
+    """Names of the layers with batch and running statistics, and of the unsteady ones."""
+    norms, unsteady = own
+
+    def has_both(module: nn.Module) -> bool:
+        return module in norms or isinstance(module, _BatchNorm) or getattr(module, "track_running_stats", False)
+
+    names = [name for name, module in model.named_modules() if has_both(module)]
+    return names, [name for name, module in model.named_modules() if module in unsteady]
+
+
+def find_own_norms(candidates: Collection[nn.Module], run: Callable[[], Any]) -> Found:
+    """Modules that normalise by the batch in training: they write to their statistics, and their outputs differ.
+
+    Each is called again, also in training mode, on its inputs of one pass in evaluation mode.
+
+    Args:
+        candidates: Of `may_keep_statistics`.
+        run: A pass of the model in evaluation mode, with its state lent.
+
+    Returns:
+        The norms, and modules that also write and differ, but whose outputs are others on every pass.
+    """
+    norms: list[nn.Module] = []
+    unsteady: list[nn.Module] = []
+    looked_at: set[nn.Module] = set()
+
+    def look(module: nn.Module, args: Any, kwargs: Any, output: Any) -> None:
+        if module in looked_at:
+            return
+        looked_at.add(module)
+        written: list[set[str]] = []
+        outputs = [tensors_in(output)]
+        for module.training in (False, True, True):
+            before = _statistics(module)
+            with dropout_off_in([module]):
+                outputs.append(tensors_in(module.forward(*args, **kwargs)))
+            written.append({name for name, now in _statistics(module).items() if now != before.get(name)})
+        module.training = False
+        _, in_evaluation, first, second = outputs
+        if written[1] - written[0] and not _are_close(first, in_evaluation):
+            is_steady = len(first) == len(in_evaluation) and _are_close(first, second)
+            (norms if is_steady else unsteady).append(module)
+
+    with contextlib.ExitStack() as hooks:
+        for module in candidates:
+            hooks.callback(module.register_forward_hook(look, with_kwargs=True).remove)
+        with torch.no_grad():
+            run()
+    return norms, unsteady
+
+
+@contextlib.contextmanager
+def dropout_off_in(modules: Collection[nn.Module]) -> Iterator[None]:
+    """Turn off the functions of dropout that these modules call themselves; their mode says that they train."""
+    with _DropoutOff(set(map(id, modules))) if modules else contextlib.nullcontext():
+        yield
+
+
+class _DropoutOff(TorchFunctionMode):
+    def __init__(self, modules: set[int]) -> None:
+        super().__init__()
+        self._modules = modules
+
+    def __torch_function__(self, function: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
+        if function in DROPOUTS and self._is_called_by_one():
+            return args[0] if args else kwargs["input"]
+        return function(*args, **(kwargs or {}))
+
+    def _is_called_by_one(self) -> bool:
+        """Whether the innermost module that is running is one of them."""
+        frame = sys._getframe(2)
+        while frame is not None:
+            owner = frame.f_locals.get("self")
+            if isinstance(owner, nn.Module):
+                return id(owner) in self._modules
+            frame = frame.f_back  # type: ignore[assignment]
+        return False
+
+
+def _is_torchs(kind: type) -> bool:
+    return kind.__module__.startswith("torch.")
+
+
+def _holds_numbers(module: nn.Module) -> bool:
+    """Whether a module holds floating-point tensors that it does not train, as statistics are."""
+    if isinstance(module, _NormBase):
+        return False
+    held = [*module._parameters.values(), *module._buffers.values(), *vars(module).values()]
+    return any(t.is_floating_point() and not t.requires_grad for t in tensors_in(held))
+
+
+@functools.cache
+def reads_mode(kind: type) -> bool:
+    """Whether a class's own code, or a function that it calls, names `training`."""
+    methods = [f for cls in kind.__mro__ if not _is_torchs(cls) for f in vars(cls).values()]
+    functions = [f for f in methods if isinstance(f, types.FunctionType)]
+    called = [f.__globals__.get(name) for f in functions for name in f.__code__.co_names]
+    functions += [f for f in called if isinstance(f, types.FunctionType) and not _is_torchs(f)]
+    return any("training" in _words(f.__code__) for f in functions)
+
+
+def _words(code: types.CodeType) -> set[Any]:
+    inner = [word for const in code.co_consts if isinstance(const, types.CodeType) for word in _words(const)]
+    return {*code.co_names, *(c for c in code.co_consts if isinstance(c, str)), *inner}
+
+
+def _statistics(module: nn.Module) -> dict[str, Any]:
+    """The numbers that a module and those in it hold, and how often they were written to, by name."""
+    found: dict[str, Any] = {}
+    for name, inner in module.named_modules():
+        held = {**inner._parameters, **inner._buffers, **vars(inner)}
+        for key, value in held.items():
+            numbers = [t for t in tensors_in(value) if t.is_floating_point() and not t.requires_grad]
+            if numbers and key not in ("_parameters", "_buffers"):
+                found[f"{name}.{key}"] = [(t._version, t.detach().cpu().numpy().tobytes()) for t in numbers]
+    return found
+
+
+def _are_close(first: list[Tensor], second: list[Tensor]) -> bool:
+    return len(first) == len(second) and all(
+        a.shape == b.shape and torch.allclose(a, b, rtol=1e-4, atol=1e-6, equal_nan=True)
+        for a, b in zip(first, second, strict=True)
+    )

@@ -41,15 +41,16 @@ def check_loader(batches: Any, data: Callable[[], Iterator[Any]], device: torch.
         )
 
 
-def check_model(model: nn.Module, forward: Forward, device: torch.device, keep_seed: bool) -> None:
-    """Raise if the same batch gives other outputs when only the random numbers differ."""
+def check_model(model: nn.Module, forward: Forward, device: torch.device) -> Any:
+    """The model's outputs; raise if the same batch gives others when only the random numbers differ."""
 
-    def outputs(seed: int) -> list[Tensor]:
+    def outputs(seed: int) -> Any:
         seed_generators(seed, device)
-        return tensors_in(forward())
+        return forward()
 
-    if keep_seed or _all_equal(outputs(1), outputs(2)):
-        return
+    first = outputs(1)
+    if _all_equal(tensors_in(first), tensors_in(outputs(2))):
+        return first
     passes: list[list[tuple[str, list[Tensor]]]] = []
     for seed in (1, 2):
         passes.append([])
@@ -60,9 +61,22 @@ def check_model(model: nn.Module, forward: Forward, device: torch.device, keep_s
     culprit = f"layer {name!r}, or the code just before it," if name else f"{type(model).__name__}.forward"
     raise NotDeterministic(
         f"the model gives other outputs on the same batch: {culprit} draws random numbers in evaluation mode "
-        "(dropout called with training=True, or noise in forward), or uses a buffer that it changes. "
+        "(dropout called with training=True, or noise in forward), or uses a buffer or an attribute that it changes. "
         "Let it depend on self.training."
     )
+
+
+def check_loss(loss: Callable[[], Tensor], device: torch.device) -> None:
+    """Raise if the loss of the same outputs is another one when only the random numbers differ."""
+    values = []
+    for seed in (1, 2):
+        seed_generators(seed, device)
+        values.append(loss())
+    if not _all_equal(values[:1], values[1:]):
+        raise NotDeterministic(
+            f"the loss is random: of the same outputs it was {float(values[0]):.6g}, then {float(values[1]):.6g}. "
+            "Draw its random numbers once, outside it; if it is a module with dropout, call its eval()."
+        )
 
 
 def why_not_finite(model: nn.Module, index: int, batch: Any, forward: Forward) -> str:
@@ -79,7 +93,7 @@ def why_not_finite(model: nn.Module, index: int, batch: Any, forward: Forward) -
         if not first and not _is_finite(output):
             first.append(f"layer {name!r}" if _is_finite(x) else f"the code just before layer {name!r}")
 
-    with tapped(_leaves(model), look), torch.no_grad():
+    with torch.no_grad(), tapped(_leaves(model), look):
         outputs = forward()
     if not first and not _is_finite(outputs):
         first.append(f"the code after the last layer of {type(model).__name__}")

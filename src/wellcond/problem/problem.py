@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 import contextlib
-from collections.abc import Callable, Generator, Iterable, Iterator, Mapping, Sequence, Sized
+import functools
+from collections.abc import Callable, Collection, Generator, Iterable, Iterator, Mapping, Sequence, Sized
 from operator import length_hint
 from typing import Any, Literal
 
@@ -15,11 +16,13 @@ from wellcond.errors import InvalidProblem, UnknownLayer
 from wellcond.network import isolation
 from wellcond.network.arithmetic import own_arithmetic
 from wellcond.network.calling import call, to_device, unwrapped, why_call_failed
+from wellcond.network.norms import Found, OwnNorms, names_of_norms
 from wellcond.problem import checks, failures
 from wellcond.problem.evaluation import Evaluation, RecognisedLoss, explained
 from wellcond.problem.likelihoods import Likelihood
 from wellcond.problem.losses import Loss
 from wellcond.results import Cost
+from wellcond.state.snapshot import Snapshot
 
 Batch = tuple[Any, Any]
 Gradients = dict[str, Tensor | None]
@@ -50,6 +53,7 @@ class Problem:
         8
     """
 
+    @own_arithmetic()  # while another thread measures the model, it is not as its user knows it
     def __init__(
         self,
         model: nn.Module,
@@ -62,7 +66,6 @@ class Problem:
         if batchnorm not in ("batch", "running"):
             raise InvalidProblem(f'batchnorm is {batchnorm!r}; write "batch" or "running".')
         self.model = unwrapped(model)
-        self.loss = loss
         self.batches = checks.as_batches(batches)
         self.batchnorm = batchnorm
         self.dropout = dropout
@@ -71,7 +74,8 @@ class Problem:
         self.dtype, self.device = first.dtype, first.device
         self.size = sum(p.numel() for p in self.params.values())
         self.is_checked = False
-        self._loss = RecognisedLoss(loss)
+        self.loss = loss
+        self._norms = OwnNorms()
         self._batches_seen = 1
         self._forward_batches = self._backward_batches = 0
         self._products = Cost()
@@ -82,15 +86,42 @@ class Problem:
     # what it is
 
     @property
+    def loss(self) -> Loss:
+        """The loss; another one may be assigned."""
+        return self._loss.loss
+
+    @loss.setter
+    def loss(self, loss: Loss) -> None:
+        self._loss = RecognisedLoss(loss, self.model)
+        self.is_checked = False
+
+    @property
     def likelihood(self) -> Likelihood | None:
         """The likelihood whose mean negative logarithm the loss is, once a batch has been evaluated."""
         return self._loss.likelihood
 
     @property
     def couples_examples(self) -> bool:
-        """Whether a BatchNorm makes an example's output depend on the others of its batch."""
+        """Whether a BatchNorm, torch's or another, makes an example's output depend on the others of its batch."""
         norms = [m for m in self.model.modules() if isinstance(m, _BatchNorm)]
-        return any(self.batchnorm == "batch" or not m.track_running_stats for m in norms)
+        of_batch = any(self.batchnorm == "batch" or not m.track_running_stats for m in norms)
+        return of_batch or (self.batchnorm == "batch" and bool(self._own_norms()[0]))
+
+    def norms(self) -> tuple[list[str], list[str]]:
+        """Names of the layers that `batchnorm` decides on, and of layers that keep statistics but are left alone.
+
+        The latter are measured in evaluation mode: in training mode their outputs are others on every pass.
+        """
+        return names_of_norms(self.model, self._own_norms())
+
+    def _own_norms(self) -> Found:
+        def run(modules: Collection[nn.Module]) -> None:
+            evaluated = isolation.isolated(self.model, self.device, batchnorm="running", dropout=False, norms=modules)
+            with evaluated, contextlib.closing(self.data()) as data:
+                index, batch = next(data)
+                self.forward(index, batch[0])
+
+        return self._norms.of(self.model, run)
 
     @property
     def is_one_batch(self) -> bool:
@@ -145,18 +176,20 @@ class Problem:
     # evaluation
 
     @own_arithmetic()
-    def measuring(self) -> contextlib.AbstractContextManager[None]:
+    def measuring(self) -> contextlib.AbstractContextManager[Snapshot]:
         """The model in the state that is measured; on leaving, everything is as it was.
 
         Raises:
             InvalidProblem: The model's parameters are not those that the problem was made with.
         """
         checks.check_not_stale(self.model, self.params, self.dtype, self.device)
+        is_evaluated = self.batchnorm == "running" and self.dropout is None
         return isolation.isolated(
             self.model,
             self.device,
             batchnorm=self.batchnorm,
             dropout=self.dropout is not None,
+            norms=() if is_evaluated else self._own_norms()[0],
         )
 
     def data(self) -> Generator[tuple[int, Batch], None, None]:
@@ -195,7 +228,8 @@ class Problem:
 
     def evaluate_outputs(self, index: int, batch: Batch, outputs: Any) -> Evaluation:
         """The loss of one batch whose outputs are known."""
-        return self._loss.evaluate(index, outputs, batch[1], lambda: self._why_not_finite(index, batch))
+        why_not_finite = functools.partial(self._why_not_finite, index, batch)
+        return self._loss.evaluate(index, outputs, batch[1], why_not_finite, is_one_batch=self.is_one_batch)
 
     def loss_of(self, index: int, batch: Batch) -> Tensor:
         """The loss of one batch; call it inside `measuring()`.
@@ -205,6 +239,9 @@ class Problem:
         outputs = self.forward(index, batch[0])
         if not self._loss.is_known:
             return self.evaluate_outputs(index, batch, outputs).loss
+        return self._loss_value(index, batch, outputs)
+
+    def _loss_value(self, index: int, batch: Batch, outputs: Any) -> Tensor:
         return self._loss.value(outputs, batch[1], lambda: self._why_not_finite(index, batch))
 
     def _why_not_finite(self, index: int, batch: Batch) -> str:
@@ -219,7 +256,7 @@ class Problem:
     def loss_and_gradients(self, params: Mapping[str, nn.Parameter] | None = None) -> tuple[Tensor, Gradients]:
         """L (), and its gradient with respect to some parameters; call it inside `measuring()`.
 
-        Batches count by their terms. `.grad` is neither read nor written.
+        Batches count by their weight. `.grad` is neither read nor written.
 
         Args:
             params: By name; None for all that are trainable. Autograd leaves out what lies before them.
@@ -242,9 +279,9 @@ class Problem:
                 if self.is_one_batch:
                     return values_of(self.loss_of(index, batch))
                 evaluation = self.evaluate(index, batch)
-                weight += evaluation.terms
+                weight += evaluation.weight
                 values = values_of(evaluation.loss)
-                mean = _merged(mean, values, evaluation.terms / weight) if mean else values
+                mean = _merged(mean, values, evaluation.weight / weight) if mean else values
         return mean
 
     # the same on every pass
@@ -259,23 +296,24 @@ class Problem:
         if not self.is_checked:
             failures.check_loader(self.batches, self.data, self.device)
             with self.measuring(), torch.no_grad(), contextlib.closing(self.data()) as data:
-                index, (inputs, _) = next(data)
-                keep_seed = self.dropout is not None
-                failures.check_model(self.model, lambda: self.forward(index, inputs), self.device, keep_seed)
+                index, batch = next(data)
+                if self.dropout is None:  # else every pass is given the same random numbers
+                    outputs = failures.check_model(self.model, lambda: self.forward(index, batch[0]), self.device)
+                    failures.check_loss(lambda: self._loss_value(index, batch, outputs), self.device)
             self.is_checked = True
 
     @contextlib.contextmanager
     def checked_if_in_doubt(self) -> Iterator[None]:
         """Call `check()` only if the first pass, run inside, leaves a doubt that the next sees the same problem.
 
-        A list of batches cannot change, and a model whose pass draws no random numbers and writes to no buffer gives
-        the same outputs again: then the passes of a check are saved. What a model counts in plain Python is not seen.
+        A list of batches cannot change, and a model whose pass draws no random numbers and changes nothing that it
+        holds gives the same outputs again: then the passes of a check are saved.
         """
         if not isinstance(self.batches, (list, tuple)):
             self.check()
-        before = isolation.random_state_and_buffers(self.model, self.device)
+        before = isolation.movable(self.model, self.loss, self.device)
         yield
-        if isolation.random_state_and_buffers(self.model, self.device) != before:
+        if not isolation.movable(self.model, self.loss, self.device).is_same_as(before):
             self.check()
 
     def shared_memory_notes(self) -> dict[str, str]:

@@ -1,0 +1,1 @@
+"""What the user's objects hold: remembered, lent, put back and compared."""

@@ -1,0 +1,82 @@
+"""Copies of tensors and of other things that are exchanged for a while."""
+
+from __future__ import annotations
+
+import copy
+import itertools
+import random
+from collections.abc import Iterable, Iterator
+from typing import Any
+
+import numpy as np
+import torch
+from torch import Tensor, nn
+
+COPIED = (np.ndarray, random.Random, itertools.count, itertools.cycle)
+
+
+class Copies:
+    """Copies of tensors, and of tuples that hold some, which share their memory where the originals do."""
+
+    def __init__(self, values: Iterable[Any]) -> None:
+        self._of: dict[int, Any] = {}
+        self._storages: dict[int, torch.UntypedStorage] = {}
+        in_storage: dict[int, set[int]] = {}
+        for tensor in _tensors(values):
+            if where := _storage(tensor):
+                in_storage.setdefault(where, set()).add(id(tensor))
+        self._shared = {where for where, tensors in in_storage.items() if len(tensors) > 1}
+
+    def of(self, value: Any) -> Any:
+        """The copy of a value, always the same one; what holds no tensor is itself."""
+        if isinstance(value, tuple):
+            items = [self.of(item) for item in value]
+            return type(value)._make(items) if hasattr(value, "_make") else tuple(items)  # type: ignore[attr-defined]
+        if isinstance(value, nn.Parameter) or not (isinstance(value, Tensor) or is_copied(value)):
+            return value
+        if id(value) not in self._of:
+            self._of[id(value)] = self._copied(value)
+        return self._of[id(value)]
+
+    def _copied(self, value: Any) -> Any:
+        if not isinstance(value, Tensor):
+            return copy.deepcopy(value)
+        if value.requires_grad:
+            return value
+        where = _storage(value)
+        if where not in self._shared:
+            return value.clone()
+        if where not in self._storages:
+            self._storages[where] = value.untyped_storage().clone()
+        empty = torch.empty(0, dtype=value.dtype, device=value.device)
+        return empty.set_(self._storages[where], value.storage_offset(), value.shape, value.stride())
+
+
+def is_copied(value: Any) -> bool:
+    """Whether something is exchanged for a copy, as tensors are."""
+    # NumPy loads its generators when they are first asked for; a value of theirs has been
+    return isinstance(value, COPIED) or type(value).__module__.startswith("numpy.random")
+
+
+def content(value: Any) -> Any:
+    """What tells whether a copied object has changed."""
+    if isinstance(value, np.ndarray):
+        return value.tobytes() if value.dtype != object else None
+    if hasattr(value, "bit_generator"):
+        return str(value.bit_generator.state)
+    if hasattr(value, "get_state"):
+        return str(value.get_state())
+    return str(value.getstate()) if isinstance(value, random.Random) else repr(value)
+
+
+def _tensors(values: Iterable[Any]) -> Iterator[Tensor]:
+    for value in values:
+        if isinstance(value, Tensor):
+            yield value
+        elif isinstance(value, tuple):
+            yield from _tensors(value)
+
+
+def _storage(tensor: Tensor) -> int:
+    """Where a tensor's memory begins; 0 if it has none of its own."""
+    return tensor.untyped_storage().data_ptr() if type(tensor) is Tensor and tensor.layout is torch.strided else 0

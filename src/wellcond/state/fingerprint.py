@@ -1,0 +1,46 @@
+"""Whether something is still what it was."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from operator import is_
+from typing import Any
+
+import torch
+from torch import Tensor
+
+NUMBERS = frozenset({int, float, bool, complex, str, bytes})
+IMMUTABLE = NUMBERS | {type(None), type(...), type(NotImplemented), torch.dtype, torch.device, torch.Size, range, slice}
+
+
+class Fingerprint:
+    """Something to be compared with itself at another time: numbers by a copy of them, other things by identity.
+
+    Args:
+        values: As `Snapshot.values` has them.
+        tensors: Of which a copy is made: version counters do not see what is written to `.data`.
+    """
+
+    def __init__(self, values: list[Any], tensors: Iterable[Tensor]) -> None:
+        self._values = values
+        self._kinds = []
+        parts: dict[tuple[torch.dtype, torch.device], list[Tensor]] = {}
+        for t in tensors:
+            self._kinds.append(t.shape)
+            parts.setdefault((t.dtype, t.device), []).append(t.detach().reshape(-1))
+        self._contents = {kind: torch.cat(flat) for kind, flat in parts.items()}
+
+    def is_same_as(self, other: Fingerprint) -> bool:
+        """Whether nothing has changed between the two."""
+        mine, its = self._contents, other._contents
+        return (
+            len(self._values) == len(other._values)
+            and (all(map(is_, self._values, other._values)) or all(map(_is_same, self._values, other._values)))
+            and self._kinds == other._kinds
+            and mine.keys() == its.keys()
+            and all(torch.equal(mine[kind], its[kind]) for kind in mine)
+        )
+
+
+def _is_same(first: Any, second: Any) -> bool:
+    return first is second or (type(first) is type(second) and type(first) in IMMUTABLE and bool(first == second))
