@@ -85,11 +85,11 @@ class Everything(nn.Module):
 
 
 MEASUREMENTS: dict[str, Callable[..., Any]] = {
-    "hessian_product": lambda p: wc.Hessian(p) @ torch.ones(p.size),
-    "ggn_product": lambda p: wc.GGN(p) @ torch.ones(p.size),
-    "fisher_product": lambda p: wc.Fisher(p) @ torch.ones(p.size),
-    "fisher_sample_product": lambda p: wc.Fisher(p, "sample") @ torch.ones(p.size),
-    "fisher_data_product": lambda p: wc.Fisher(p, "data") @ torch.ones(p.size),
+    "hessian_product": lambda p: wc.Hessian(p) @ torch.ones(p.size, device="cpu"),
+    "ggn_product": lambda p: wc.GGN(p) @ torch.ones(p.size, device="cpu"),
+    "fisher_product": lambda p: wc.Fisher(p) @ torch.ones(p.size, device="cpu"),
+    "fisher_sample_product": lambda p: wc.Fisher(p, "sample") @ torch.ones(p.size, device="cpu"),
+    "fisher_data_product": lambda p: wc.Fisher(p, "data") @ torch.ones(p.size, device="cpu"),
     "dense": lambda p: wc.Hessian(p).layer("head").dense(),
     "scipy": lambda p: wc.Hessian(p, layers="head").to_scipy() @ np.ones(12),
     "eigenvalues": lambda p, **kw: wc.eigenvalues(wc.Hessian(p), tol=0.1, max_matvecs=5, **kw),
@@ -108,7 +108,7 @@ MEASUREMENTS: dict[str, Callable[..., Any]] = {
     "max_lr_of_adam": lambda p, **kw: wc.max_lr(p, optimizer=adam(p), tol=0.5, max_matvecs=5, **kw),
     "activations": lambda p: wc.activations(p),
     "local_hessian": lambda p: wc.local_hessian(p, "conv"),
-    "local_product": lambda p: wc.local_hessian(p, "conv").z.exact @ torch.ones(16, dtype=torch.float64),
+    "local_product": lambda p: wc.local_hessian(p, "conv").z.exact @ torch.ones(16, dtype=torch.float64, device="cpu"),
     "back_matching": lambda p: wc.back_matching(p),
     "diagnose": lambda p, **kw: wc.diagnose(p, adam(p), **kw),
     "suggest_lr": lambda p, **kw: wc.suggest_lr(p, adam(p), 2, **kw),
