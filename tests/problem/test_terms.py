@@ -432,3 +432,22 @@ def test_one_batch_or_several(batches: Any, count: int) -> None:
 def test_what_may_be_one_batch_or_two_is_refused(batches: Any, message: str) -> None:
     with pytest.raises(InvalidProblem, match=message):
         wc.Problem(nn.Linear(5, 3), nn.CrossEntropyLoss(), batches)
+
+
+@pytest.mark.parametrize("options", [{}, SMOOTH, {"weight": WEIGHTS}], ids=["plain", "smoothing", "weights"])
+def test_sequences_of_other_lengths_weigh_what_they_count(options: dict[str, Any]) -> None:
+    model = seeded(lambda: Model(ZOO["focal"]))
+    loss = lambda f, y: F.cross_entropy(rows(f), y.flatten(), **options)  # noqa: E731
+    batches = [(normal(3, 4, 5), TOKENS[:3]), (normal(2, 7, 5, seed=1), integers(CLASSES, 2, 7, seed=2))]
+    joined = [torch.cat([t.flatten(0, 1) for t in parts]) for parts in zip(*batches, strict=True)]
+    one, two = wc.Problem(model, loss, tuple(joined)), wc.Problem(model, loss, batches)
+    assert_same(wc.Hessian(two).dense(), wc.Hessian(one).dense())
+    assert_same(wc.Fisher(two, "data").dense(), wc.Fisher(one, "data").dense())
+
+
+def test_class_weights_are_no_likelihood_though_every_batch_has_one_class() -> None:
+    problem = Setup(zoo := ZOO["weights_of_classes_in_batches_of_one"], seeded(lambda: Model(zoo))).problem(
+        slice(0, 3), slice(3, 8)
+    )
+    with pytest.raises(InvalidProblem, match="class weights"):
+        wc.Fisher(problem).dense()

@@ -21,7 +21,8 @@ Labels = Literal["model", "sample", "data"]
 class Fisher(OutputCurvature):
     """E_x E_y [∇ℓ ∇ℓᵀ], the second moment of per-term gradients, by where the labels y come from.
 
-    A term is one summand of the mean: an example, or a token where the cross-entropy averages over tokens.
+    A term is one summand of the mean: an example, or a token (a pixel) where a loss that compares classes averages over
+    them. Of a weighted mean Σ aℓ / Σa the terms are aℓ, in units in which the mean of a is 1.
     With `batchnorm="batch"` an example's gradient includes its effect through the statistics of its batch.
 
     Args:

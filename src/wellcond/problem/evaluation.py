@@ -72,6 +72,7 @@ class RecognisedLoss:
         self.is_known = False
         self._terms = TermCounter()
         self._names: list[str] | None = None
+        self._inside: dict[int, float] = {}
 
     def evaluate(
         self, index: int, raw: Any, targets: Any, why_not_finite: Callable[[], str], *, is_one_batch: bool = True
@@ -173,9 +174,10 @@ class RecognisedLoss:
     def _count(self, index: int, seen: SeenOutputs, raw: Any, targets: Any, loss: Tensor, is_one_batch: bool) -> Terms:
         if not any(t.dim() for t in seen.tensors):  # the model computed its loss itself
             inside = [] if isinstance(raw, Tensor) else [t for t in named_tensors(raw).values() if t.dim() > 1]
-            tokens = next((n for t in inside if (n := of_logits(loss, t)) is not None), None)
-            count = float(_batch_size(next(iter(inside), None), targets)) if tokens is None else tokens
-            return Terms(count, count, ())
+            if loss.requires_grad or index not in self._inside:  # without a graph, what it was with one
+                tokens = next((n for t in inside if (n := of_logits(loss, t)) is not None), None)
+                self._inside[index] = tokens or float(_batch_size(next(iter(inside), None), targets))
+            return Terms(self._inside[index], self._inside[index], ())
         batch = OutputBatch(seen.loss_of, [t.detach() for t in seen.tensors], targets)
         if self.likelihood is not None:
             if not self.is_known and not isinstance(self.likelihood, CrossEntropy):

@@ -58,7 +58,7 @@ class OutputBatch:
         def take(t: Tensor) -> Tensor:
             if not self._is_by_example(t):
                 return t
-            return t.unflatten(0, (n, -1))[index].flatten(0, 1)
+            return t.reshape(n, len(t) // n, *t.shape[1:])[index].flatten(0, 1)
 
         return OutputBatch(self.loss_of, [take(t) for t in self.tensors], _mapped(take, self.targets))
 
@@ -101,7 +101,8 @@ class OutputBatch:
             if t.dim() > place and t.shape[place] == outputs.shape[dim]:
                 return t.narrow(place, 0, count)
             if t.dim() and len(t) == len(outputs) * math.prod(sizes) != len(outputs):  # tokens in one row
-                return t.unflatten(0, (len(outputs), *sizes)).narrow(place, 0, count).flatten(0, len(sizes))
+                by_place = t.reshape(len(outputs), *sizes, *t.shape[1:])
+                return by_place.narrow(place, 0, count).flatten(0, len(sizes))
             return t
 
         return OutputBatch(self.loss_of, [shorten(outputs)], _mapped(shorten, self.targets))

@@ -48,9 +48,9 @@ def seen_outputs(loss: Loss, raw: Any, targets: Any) -> SeenOutputs:
     copies = {id(tensor): tensor.detach().requires_grad_() for tensor in named.values()}
     with torch.enable_grad():
         value = loss(with_tensors(raw, copies), targets)
-    found = [None] * len(copies)
+    found: Sequence[Tensor | None] = [None] * len(copies)
     if isinstance(value, Tensor) and value.requires_grad:
-        found = list(torch.autograd.grad(value.sum(), list(copies.values()), allow_unused=True))
+        found = torch.autograd.grad(value.sum(), list(copies.values()), allow_unused=True)
     used = {key for key, gradient in zip(copies, found, strict=True) if gradient is not None}
     return picked(loss, raw, [name for name, tensor in named.items() if id(tensor) in used])
 
@@ -119,7 +119,7 @@ def _assembled(value: Any, parts: list[Any]) -> Any:
             return dict(zip(value, parts, strict=True))
         changed = copy.copy(value)
         for key, part in zip(value, parts, strict=True):
-            changed[key] = part  # type: ignore[index]  # it has __setitem__
+            changed[key] = part
         return changed
     changed = copy.copy(value)
     if isinstance(value, list):

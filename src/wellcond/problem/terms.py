@@ -92,7 +92,7 @@ class TermCounter:
             self._reference = None if share is None else (part, count * share)
         elif self._reference is not None:
             part, unit = self._reference
-            share = _relative_weight(part, batch, gradients)
+            share = _relative_weight_of_lengths(part, batch, gradients, self._positions)
             if share is not None and abs(unit / share - count) > tolerance(gradients[0]) * count:
                 weight = unit / share
         terms = Terms(count, weight, _other_dims(batch, self._positions))
@@ -179,6 +179,24 @@ def _relative_weight(part: OutputBatch, batch: OutputBatch, gradients: list[Tens
     if share is None or share_of_part is None or not math.isclose(share + share_of_part, 1, rel_tol=1e-3):
         return None
     return share_of_part / share if share > 0 and share_of_part > 0 else None
+
+
+def _relative_weight_of_lengths(
+    part: OutputBatch, batch: OutputBatch, gradients: list[Tensor], positions: tuple[int, ...]
+) -> float | None:
+    """The same where sequences may differ in length: of as much of them as both have, times what both are more."""
+    longer = 1.0
+    for dim in positions:
+        size = min(part.tensors[0].shape[dim], batch.tensors[0].shape[dim])
+        if part.tensors[0].shape[dim] > size:
+            longer *= growth_along(part, part.gradients(), dim, size, positions) or math.nan
+            part = part.shortened(dim, size, positions)
+        elif batch.tensors[0].shape[dim] > size:
+            longer /= growth_along(batch, gradients, dim, size, positions) or math.nan
+            batch = batch.shortened(dim, size, positions)
+            gradients = batch.gradients()
+    share = _relative_weight(part, batch, gradients)
+    return None if share is None or math.isnan(longer) else share * longer
 
 
 def _other_dims(batch: OutputBatch, positions: tuple[int, ...]) -> tuple[int, ...]:
