@@ -22,7 +22,7 @@ from unchanged import assert_unchanged, snapshot
 
 import wellcond as wc
 from wellcond.errors import InvalidProblem
-from wellcond.network.arithmetic import own_arithmetic
+from wellcond.network.arithmetic import cudnn_settings_readable, own_arithmetic
 from wellcond.results import Result
 
 State = Callable[[nn.Module], contextlib.AbstractContextManager[Any]]
@@ -217,10 +217,22 @@ def test_precision_set_for_one_backend_is_set_aside_and_put_back() -> None:
     with setting(partial(setattr, matmul, "fp32_precision"), "tf32", "none"), own_arithmetic():
         assert matmul.fp32_precision == "ieee"
         assert torch.get_float32_matmul_precision() == "highest"
-        torch.get_float32_matmul_precision()
     with setting(partial(setattr, matmul, "fp32_precision"), "tf32", "none"):
         wc.eigenvalues(symmetric())
         assert matmul.fp32_precision == "tf32"
+
+
+@pytest.mark.skipif(not hasattr(torch.backends.cudnn, "conv"), reason="since torch 2.9")
+def test_precision_set_for_convolutions_alone_is_set_aside_and_put_back() -> None:
+    cudnn = torch.backends.cudnn
+    with setting(partial(setattr, cudnn.conv, "fp32_precision"), "ieee", "tf32"):
+        with cudnn_settings_readable(), cudnn.flags(allow_tf32=False):
+            assert cudnn.conv.fp32_precision == "ieee"
+            assert not cudnn.allow_tf32
+        assert cudnn.conv.fp32_precision == "ieee"
+        with pytest.raises(RuntimeError):
+            _ = cudnn.allow_tf32
+    assert cudnn.allow_tf32
 
 
 # hooks, caches, inference mode, default device

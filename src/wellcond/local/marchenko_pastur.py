@@ -279,9 +279,5 @@ def _float64(given: Value) -> Tensor:
     return given.double() if isinstance(given, Tensor) else torch.tensor(given, dtype=torch.float64, device="cpu")
 
 
-def _float64(given: Value) -> Tensor:
-    return given.double() if isinstance(given, Tensor) else torch.tensor(given, dtype=torch.float64, device="cpu")
-
-
 def _as_given(given: Value, found: Tensor) -> Value:
     return found if isinstance(given, Tensor) else float(found)

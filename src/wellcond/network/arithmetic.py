@@ -102,6 +102,23 @@ def _precise() -> Iterator[None]:
             matmul.fp32_precision = precision
 
 
+@contextlib.contextmanager
+def cudnn_settings_readable() -> Iterator[None]:
+    """Inside, `torch.backends.cudnn.flags` works, which raises where TF32 is set otherwise for a single operation."""
+    try:
+        _ = torch.backends.cudnn.allow_tf32
+    except RuntimeError:
+        own = {op: torch._C._get_fp32_precision_getter("cuda", op) for op in ("conv", "rnn")}
+        torch.backends.cudnn.allow_tf32 = own["conv"] != "tf32"  # the contradicted setting; this sets both operations
+        try:
+            yield
+        finally:
+            for op, precision in own.items():
+                torch._C._set_fp32_precision_setter("cuda", op, precision)
+    else:
+        yield
+
+
 BY_BACKEND = [
     backend.matmul
     for backend in (torch.backends.cuda, torch.backends.mkldnn)
