@@ -164,7 +164,7 @@ def test_a_weight_of_another_shape_and_a_broken_tie_are_refused() -> None:
     optimizer, _ = preconditioned(tied)
     tied[1].weight = nn.Parameter(tied[0].weight.detach().clone())
     repoint(tied, optimizer)
-    with pytest.raises(wc.WellcondError, match="0 = 1.*no longer shared"):
+    with pytest.raises(wc.WellcondError, match=r"0 = 1.*no longer shared"):
         steps(tied, optimizer, batches_of(steps=1))
 
 

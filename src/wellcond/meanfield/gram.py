@@ -29,7 +29,7 @@ import torch
 from torch import Tensor
 
 from wellcond.meanfield.gaussian import Activation
-from wellcond.meanfield.moments import Kernel, diagonal
+from wellcond.meanfield.moments import ALIKE, LIFT, Kernel, diagonal
 
 NODES = 200
 """Of the integrals over t."""
@@ -118,6 +118,24 @@ class Gram(Kernel):
     def share_of(self, total: Gram) -> Tensor:
         v = total._spectrum[1][..., -1:]
         return (v.mT @ self.value @ v)[..., 0, 0] / v.shape[-2]
+
+    def does_not_stand_out(self, units: int) -> bool:
+        *_, second, top = (eigenvalues := self._spectrum[0]).unbind(-1)
+        lift = (eigenvalues[..., :-1] / (top.unsqueeze(-1) - eigenvalues[..., :-1])).sum(-1) / units
+        return bool(((second > ALIKE * top) & (lift > LIFT)).any())
+
+    def drawn(self, units: int, seed: int) -> Gram:
+        # a Wishart matrix: the units are taken as Gaussian, with the moments that they have
+        n, random = self.matrix.shape[-1], np.random.default_rng(seed)
+        if units < n:
+            factor = random.standard_normal((n, units))
+        else:  # Bartlett's triangular factor of the same distribution
+            factor = np.tril(random.standard_normal((n, n)), -1)
+            np.fill_diagonal(factor, np.sqrt(random.chisquare(units - np.arange(n))))
+        values, vectors = torch.linalg.eigh(self.matrix)
+        root = vectors * values.clamp(min=0).sqrt().unsqueeze(-2)
+        h = root @ torch.from_numpy(factor).to(root) / units**0.5
+        return Gram(h @ h.mT, self.path)
 
     def same_and_pair(self) -> tuple[Tensor, Tensor]:
         n = self.value.shape[-1]

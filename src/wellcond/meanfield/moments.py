@@ -35,6 +35,10 @@ MOST_POSITIONS = 4096
 """Of a feature map: its moments are matrices of positions, 128 MiB each at this size."""
 
 
+ALIKE, LIFT = 0.3, 0.05
+"""An eigenvalue of this share of the largest is like it; by this share a finite width may lift it unsaid."""
+
+
 class Kernel(ABC):
     """Second moments K(x, y) of a signal or of a gradient, closed under what layers do to them."""
 
@@ -84,7 +88,19 @@ class Kernel(ABC):
     def of_output(self) -> Self:
         """For a signal at the inputs, the moments of the gradient of one output at that output itself."""
 
+    @abstractmethod
+    def does_not_stand_out(self, units: int) -> bool:
+        """Whether the top direction of the Gram matrix is one of many alike, which layers of so many units tell apart.
+
+        With λ_1 the largest of its eigenvalues, a mean over n units instead of very many lifts it by the share
+        (1/n) Σ_j λ_j/(λ_1 − λ_j), as long as that is small.
+        """
+
     # may override
+
+    def drawn(self, units: int, seed: int) -> Self:
+        """The mean over so many units instead of very many, where examples are given."""
+        return self
 
     def total(self) -> Self:
         """Sums over pairs of positions, where there are positions: what shared parameters see of a gradient."""
@@ -205,6 +221,11 @@ class Moments(Kernel):
 
     def top(self) -> Tensor:
         return self.total().mean()[..., 0, 0]
+
+    def does_not_stand_out(self, units: int) -> bool:
+        # the others are (same − pair)/units, of very many examples
+        total = self.total()
+        return bool((total.same - total.pair > ALIKE * units * total.pair).any())
 
     def same_and_pair(self) -> tuple[Tensor, Tensor]:
         return self.mean_square(), diagonal(self.pair).mean(-1)

@@ -15,7 +15,7 @@ from wellcond.errors import NonFinite, Unsupported
 from wellcond.meanfield.architecture import Architecture, Parameters
 from wellcond.meanfield.feature_maps import input_moments
 from wellcond.meanfield.moments import Kernel, Moments, Number, check_number, float64, grid_of
-from wellcond.meanfield.prediction import LayerContribution, Loss, Prediction, cautions, contributions
+from wellcond.meanfield.prediction import LayerContribution, Loss, Prediction, cautions, contributions_at_width
 from wellcond.meanfield.reader import check_finite, read
 from wellcond.meanfield.stages import Affine, Nonlinearity, Stage, Variant, has_batchnorm, mapped, with_means
 from wellcond.network.arithmetic import own_arithmetic
@@ -48,8 +48,10 @@ def predict(
         λ_max = Σ_l f_l        f_l = fan_in · q̂_xy · q̃_xy        (wei2019, claim 3.1)
 
     for ½‖f − y‖² and any number C of outputs, whose F has that eigenvalue C times. It is a lower bound, from the
-    direction that the gradients of all examples share. Where they share little, as after an odd activation and with few
-    examples, other directions may be as large. It takes milliseconds; with padding, tenths of a second per network.
+    direction that the gradients of all examples share. Where they share little, as after an odd activation without
+    bias, many directions are alike. For dense layers without BatchNorm and given inputs, λ_max is then that of layers
+    of finite width, and a note says so; elsewhere a note says that it is a lower bound. It takes milliseconds; with
+    padding, or where widths count, tenths of a second per network.
 
     Args:
         network: A module, a line such as "fc 784-1000-10", an `Architecture`, or a `Problem`, whose first batch, loss
@@ -109,7 +111,7 @@ def predict(
         raise ValueError("examples is 1, and BatchNorm needs 2 or more to have a variance.")
     if loss == "cross-entropy" and subject.outputs == 1:
         raise ValueError("loss is 'cross-entropy', which is constant for one output; it needs two or more.")
-    found = [contributions(stages, start, variant) for stages in subject.networks]
+    found = [contributions_at_width(stages, start, variant) for stages in subject.networks]
     factor = {"half-squared": 1.0, "mse": 2 / subject.outputs, "cross-entropy": 1 / subject.outputs}[loss]
     if loss == "cross-entropy" and isinstance(network, nn.Module) and isinstance(inputs, Tensor):
         if logits is None:
@@ -121,10 +123,11 @@ def predict(
     if has_batchnorm(stages):
         meaning = "differentiated, as in training" if variant == "batch" else "constants"
         notes.insert(0, f"BatchNorm's statistics are {meaning} (variant {variant!r})")
-    lambda_max = subject.joined([factor * largest for largest, _ in found])
+    lambda_max = subject.joined([factor * largest for largest, *_ in found])
     max_lr = heavy_ball_limit(lambda_max, momentum)
-    layers = (subject.joined_layer(same, factor) for same in zip(*(layers for _, layers in found), strict=True))
-    all_notes = (*subject.notes, *notes, *cautions(stages, start))
+    layers = (subject.joined_layer(same, factor) for same in zip(*(layers for _, layers, _ in found), strict=True))
+    of_widths = dict.fromkeys(note for *_, note in found if note is not None)
+    all_notes = (*subject.notes, *notes, *of_widths, *cautions(stages, start))
     return Prediction(subject.name, lambda_max, max_lr, tuple(layers), variant, momentum, loss, all_notes, cost)
 
 

@@ -6,7 +6,7 @@ import functools
 import math
 import operator
 from collections.abc import Iterator, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from typing import TYPE_CHECKING, Literal
 
 import torch
@@ -15,7 +15,17 @@ from torch import Tensor
 from wellcond.errors import InvalidProblem, NonFinite, OutputError
 from wellcond.meanfield.gram import Gram
 from wellcond.meanfield.moments import Kernel, Moments, Number, float64
-from wellcond.meanfield.stages import Affine, Nonlinearity, Stage, Variant, every, has_batchnorm, visits
+from wellcond.meanfield.stages import (
+    Affine,
+    FiniteWidth,
+    Nonlinearity,
+    Stage,
+    Variant,
+    every,
+    has_batchnorm,
+    visits,
+    with_finite_widths,
+)
 from wellcond.results import Cost, Result, Row, number, quantities, text_table
 
 if TYPE_CHECKING:
@@ -24,6 +34,8 @@ if TYPE_CHECKING:
 Loss = Literal["half-squared", "mse", "cross-entropy"]
 FEW = 1000
 """Values of a channel, or examples, below which the theory of very many is off."""
+DRAWN_EXAMPLES = 1000
+"""In all draws together: of many examples one draw says as much as several of few."""
 SHARED = 0.05
 """Of an activation's mean square, its squared mean: below, the gradients of two examples share little."""
 
@@ -181,6 +193,38 @@ def contributions(stages: Sequence[Stage], start: Kernel, variant: Variant) -> t
         InvalidProblem: No parameter is trained, or a BatchNorm has no variance because all examples are one.
         NonFinite: λ_max is not a number; the message says why, where it is cheap to know.
     """
+    return _contributions(stages, start, variant)[1:]
+
+
+def contributions_at_width(
+    stages: Sequence[Stage], start: Kernel, variant: Variant
+) -> tuple[Tensor, list[LayerContribution], str | None]:
+    """The same for layers as wide as they are, where that matters: where many directions are alike.
+
+    Then the largest eigenvalue of the mean is not the mean of the largest: what the units of a layer add by chance
+    decides among the directions. The moments are followed through draws of the layers' units, and the mean over the
+    draws is returned, with a note.
+    """
+    total, lambda_max, layers = _contributions(stages, start, variant)
+    widths = [stage.units for stage in every(with_finite_widths(stages, 0)) if isinstance(stage, FiniteWidth)]
+    if not widths or has_batchnorm(stages) or not total.does_not_stand_out(min(widths)):
+        return lambda_max, layers, None
+    if isinstance(start, Moments):
+        return lambda_max, layers, "a lower bound: the examples share little, and other directions may be larger by far"
+    draws = max(1, math.ceil(DRAWN_EXAMPLES / start.squares().shape[-1]))
+    found = [contributions(with_finite_widths(stages, 1000 * k), start, variant) for k in range(draws)]
+    tops = torch.stack([top for top, _ in found])
+    share = 100 * float((tops.mean(0) / lambda_max - 1).max())
+    note = f"many directions are alike, and at these widths the largest is {share:.0f} % above that of very wide layers"
+    same_layer = zip(*(drawn for _, drawn in found), strict=True)
+    terms = (torch.stack([float64(layer.term) for layer in same]).mean(0) for same in same_layer)
+    return tops.mean(0), [replace(layer, term=term) for layer, term in zip(layers, terms, strict=True)], note
+
+
+def _contributions(
+    stages: Sequence[Stage], start: Kernel, variant: Variant
+) -> tuple[Kernel, Tensor, list[LayerContribution]]:
+    """The Gram matrix of gradients, its largest eigenvalue, and what each layer adds to that."""
     if isinstance(start, Gram) and has_batchnorm(stages) and bool((start.matrix == start.matrix[0, 0]).all()):
         raise InvalidProblem("inputs: all examples are alike, so that BatchNorm has no variance to divide by.")
     terms: dict[str, Kernel] = {}
@@ -198,9 +242,9 @@ def contributions(stages: Sequence[Stage], start: Kernel, variant: Variant) -> t
     lambda_max = total.top()
     if not bool(lambda_max.isfinite().all()):
         raise NonFinite(f"no finite λ_max: {_why_not_finite(stages, start)}.")
-    return lambda_max, [
-        LayerContribution(name, term.share_of(total), *order_parameters.get(name, ())) for name, term in terms.items()
-    ]
+    shares = {name: term.share_of(total) for name, term in terms.items()}
+    layers = [LayerContribution(name, share, *order_parameters.get(name, ())) for name, share in shares.items()]
+    return total, lambda_max, layers
 
 
 # where a prediction cannot be trusted

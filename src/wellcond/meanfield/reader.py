@@ -247,6 +247,8 @@ def _rule_of(step: Step) -> Rule:
         rule = FUNCTIONS.get(step.kind)
     else:
         kind = type(step.what)
+        if "forward" in vars(step.what):
+            raise step.refused("its forward was replaced by another function")
         rule = next((MODULES[base] for base in kind.__mro__ if base in MODULES and kind.forward is base.forward), None)
     if rule is None:
         raise step.refused(cure=[CURE, *(cure for part, cure in CURES.items() if part in step.kind.lower())][-1])

@@ -10,6 +10,7 @@ K of what the layer receives, K̃ of the gradient at what it gives.
 
 from __future__ import annotations
 
+import itertools
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, replace
@@ -151,6 +152,21 @@ class Scaling(Stage):
 
 
 @dataclass(frozen=True)
+class FiniteWidth(Stage):
+    """What the next layer receives is the mean over so many units, not over very many: one draw of it."""
+
+    units: int
+    seed: int
+    name = "width"
+
+    def forward(self, h: Kernel) -> Kernel:
+        return h.drawn(self.units, self.seed)
+
+    def backward(self, h: Kernel, g: Kernel, variant: Variant) -> Kernel:
+        return g
+
+
+@dataclass(frozen=True)
 class Residual(Stage):
     """branch(h) + shortcut(h). The branch ends in independent weights of mean 0, so that moments add."""
 
@@ -186,6 +202,25 @@ def mapped(stages: Sequence[Stage], change: Callable[[Stage], Stage]) -> list[St
         else change(stage)
         for stage in stages
     ]
+
+
+def with_finite_widths(stages: Sequence[Stage], seed: int) -> list[Stage]:
+    """The stages, with a draw before every weighted layer that does not receive the input itself."""
+    return _with_finite_widths(stages, itertools.count(seed), is_input=True)[0]
+
+
+def _with_finite_widths(stages: Sequence[Stage], seeds: Iterator[int], *, is_input: bool) -> tuple[list[Stage], bool]:
+    found: list[Stage] = []
+    for stage in stages:
+        if isinstance(stage, Residual):
+            branch, _ = _with_finite_widths(stage.branch, seeds, is_input=is_input)
+            shortcut, is_input = _with_finite_widths(stage.shortcut, seeds, is_input=is_input)
+            stage = Residual(branch, shortcut)
+        elif isinstance(stage, Affine):
+            found += [] if is_input else [FiniteWidth(int(stage.fan_in.min()), next(seeds))]
+            is_input = False
+        found.append(stage)
+    return found, is_input
 
 
 def has_batchnorm(stages: Sequence[Stage]) -> bool:

@@ -128,8 +128,11 @@ def record(model: nn.Module, inputs: Any, is_leaf: Callable[[nn.Module], bool]) 
         >>> [(call.name, call.inside, tuple(call.gives[0].shape)) for call in recording.calls]
         [('0', '', (4, 3)), ('relu', '1', (4, 3))]
     """
-    recorder = _Recorder(model, is_leaf)
-    with evaluating(model), bracketed(model.modules(), recorder.enter, recorder.leave), recorder:
+    recorder = _Recorder(model)
+    outside = bracketed(model.modules(), recorder.enter, recorder.leave)
+    # what hooks of the model's own do to a value is none of the leaf's doing
+    inside = bracketed(filter(is_leaf, model.modules()), recorder.begin, recorder.end, within_hooks=True)
+    with evaluating(model), outside, inside, recorder:
         try:
             outputs = [Value.of(tensor) for tensor in tensors_in(run(model, inputs))]
         except Unsupported as error:
@@ -140,10 +143,9 @@ def record(model: nn.Module, inputs: Any, is_leaf: Callable[[nn.Module], bool]) 
 
 
 class _Recorder(TorchFunctionMode):
-    def __init__(self, model: nn.Module, is_leaf: Callable[[nn.Module], bool]) -> None:
+    def __init__(self, model: nn.Module) -> None:
         super().__init__()
         self.names = {module: name for name, module in model.named_modules()}
-        self.is_leaf = is_leaf
         self.calls: list[Call] = []
         self.inputs: list[Value] = []
         self.running: list[nn.Module] = []
@@ -154,13 +156,17 @@ class _Recorder(TorchFunctionMode):
         args, kwargs = _with_values((args, kwargs))
         if not self.running:
             self.inputs = [value for value in tree_leaves((args, kwargs)) if isinstance(value, Value)]
-        if self.leaf is None and self.is_leaf(module):
-            self.leaf = Call(self.names[module], module, self._inside(), args, kwargs)
         self.running.append(module)
 
     def leave(self, module: nn.Module, output: Any) -> None:
         while self.running.pop() is not module:
             pass  # a module that raised, and someone caught it
+
+    def begin(self, module: nn.Module, args: tuple[Any, ...], kwargs: dict[str, Any]) -> None:
+        if self.leaf is None:
+            self.leaf = Call(self.names[module], module, self._inside(-2), *_with_values((args, kwargs)))
+
+    def end(self, module: nn.Module, output: Any) -> None:
         if self.leaf is not None and self.leaf.module is module:
             self._note(self.leaf, output)
             self.leaf = None
@@ -183,8 +189,8 @@ class _Recorder(TorchFunctionMode):
         now += [value for value in (Value.of(taken.tensor) for taken in call.takes) if value not in call.takes]
         self.calls.append(replace(call, gives=tuple(dict.fromkeys(now))))
 
-    def _inside(self) -> str:
-        return self.names[self.running[-1]] if self.running else ""
+    def _inside(self, level: int = -1) -> str:
+        return self.names[self.running[level]] if len(self.running) >= -level else ""
 
 
 def _with_values(tree: Any) -> Any:

@@ -54,10 +54,12 @@ class BNP(SharedStatistics):
     a convolution with r·s output positions.
 
     Write the training loop as usual: accumulation, GradScaler, autocast, checkpointing, DDP and `torch.compile` are
-    understood; where processes run out of inputs at different times, `with Join([ddp, bnp])`. Parameters that are
-    exchanged, as by `load_state_dict(assign=True)`, are followed once the optimizer holds the new ones. A copy of the
-    model and the optimizer is not preconditioned: give it a BNP of its own. Clip gradients before `step()`; weight decay is the optimizer's and is not preconditioned. Start from a
-    learning rate 5 to 10 times the plain one.
+    understood, and `with Join([ddp, bnp])` where processes run out of inputs at different times. Parameters that are
+    exchanged, as by `load_state_dict(assign=True)`, are followed once the optimizer holds the new ones. A copy of model
+    and optimizer is not preconditioned: give it a BNP of its own.
+
+    Clip gradients before `step()`; weight decay is the optimizer's and is not preconditioned. Start from a learning
+    rate 5 to 10 times the plain one.
 
     Args:
         model: The model.

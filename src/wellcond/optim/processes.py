@@ -37,14 +37,14 @@ class SharedStatistics(Joinable):
         super().__init__()
         inner = getattr(model, "_orig_mod", model)
         self.ddp = inner if isinstance(inner, DistributedDataParallel) else None
-        self.process_group = process_group or (self.ddp and self.ddp.process_group)
+        self.process_group: Any = process_group or (None if self.ddp is None else self.ddp.process_group)
         self.layers = layers
         self._exchanged: list[InputStatistics | None] | None = None
         self._backward = -1
 
     def are_summed(self) -> bool:
         """In a forward pass: whether DDP sums the gradients of its backward pass over all processes."""
-        ddp = DistributedDataParallel._get_active_ddp_module()
+        ddp = DistributedDataParallel._active_ddp_module
         if ddp is None:
             return False
         if self.ddp is None:  # the model was wrapped after BNP was made
