@@ -22,7 +22,7 @@ from unchanged import assert_unchanged, snapshot
 
 import wellcond as wc
 from wellcond.errors import InvalidProblem
-from wellcond.network.arithmetic import cudnn_settings_readable, own_arithmetic
+from wellcond.network.arithmetic import cudnn_without_tf32, own_arithmetic
 from wellcond.results import Result
 
 State = Callable[[nn.Module], contextlib.AbstractContextManager[Any]]
@@ -226,13 +226,15 @@ def test_precision_set_for_one_backend_is_set_aside_and_put_back() -> None:
 def test_precision_set_for_convolutions_alone_is_set_aside_and_put_back() -> None:
     cudnn = torch.backends.cudnn
     with setting(partial(setattr, cudnn.conv, "fp32_precision"), "ieee", "tf32"):
-        with cudnn_settings_readable(), cudnn.flags(allow_tf32=False):
+        with cudnn_without_tf32(enabled=False):
             assert cudnn.conv.fp32_precision == "ieee"
             assert not cudnn.allow_tf32
+            assert not cudnn.enabled
         assert cudnn.conv.fp32_precision == "ieee"
         with pytest.raises(RuntimeError):
             _ = cudnn.allow_tf32
     assert cudnn.allow_tf32
+    assert cudnn.enabled
 
 
 # hooks, caches, inference mode, default device

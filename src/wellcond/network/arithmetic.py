@@ -103,20 +103,23 @@ def _precise() -> Iterator[None]:
 
 
 @contextlib.contextmanager
-def cudnn_settings_readable() -> Iterator[None]:
-    """Inside, `torch.backends.cudnn.flags` works, which raises where TF32 is set otherwise for a single operation."""
+def cudnn_without_tf32(*, enabled: bool) -> Iterator[None]:
+    """cuDNN on or off, and without TF32, which can be set for all its operations and for single ones."""
+    cudnn = torch.backends.cudnn
+    own = {op: torch._C._get_fp32_precision_getter("cuda", op) for op in ("conv", "rnn") if hasattr(cudnn, "conv")}
     try:
-        _ = torch.backends.cudnn.allow_tf32
-    except RuntimeError:
-        own = {op: torch._C._get_fp32_precision_getter("cuda", op) for op in ("conv", "rnn")}
-        torch.backends.cudnn.allow_tf32 = own["conv"] != "tf32"  # the contradicted setting; this sets both operations
-        try:
+        _ = cudnn.allow_tf32
+    except RuntimeError:  # the common setting and those of single operations contradict each other; this sets all
+        cudnn.allow_tf32 = own["conv"] != "tf32"
+    kept = {name: getattr(cudnn, name) for name in ("benchmark", "deterministic")}
+    try:
+        with cudnn.flags(enabled=enabled, allow_tf32=False, **kept):
+            for op in own:
+                torch._C._set_fp32_precision_setter("cuda", op, "ieee")
             yield
-        finally:
-            for op, precision in own.items():
-                torch._C._set_fp32_precision_setter("cuda", op, precision)
-    else:
-        yield
+    finally:
+        for op, precision in own.items():
+            torch._C._set_fp32_precision_setter("cuda", op, precision)
 
 
 BY_BACKEND = [

@@ -16,7 +16,7 @@ from torch.nn.modules import module as of_all_modules
 from torch.nn.modules.batchnorm import _BatchNorm, _NormBase
 from torch.nn.utils import parametrize
 
-from wellcond.network.arithmetic import own_arithmetic
+from wellcond.network.arithmetic import cudnn_without_tf32, own_arithmetic
 from wellcond.network.norms import dropout_off_in
 from wellcond.state.fingerprint import Fingerprint
 from wellcond.state.snapshot import Snapshot, kept
@@ -65,9 +65,7 @@ def isolated(
         stack.enter_context(_switched(attention.set_fastpath_enabled, attention.get_fastpath_enabled(), False))
         if device.type == "cuda":
             # cuDNN's RNNs have no double backward; TF32 keeps ten bits, which no error bound here allows for
-            use_cudnn = not any(isinstance(module, nn.RNNBase) for module in modules)
-            own = {name: getattr(torch.backends.cudnn, name) for name in ("benchmark", "deterministic")}
-            stack.enter_context(torch.backends.cudnn.flags(enabled=use_cudnn, allow_tf32=False, **own))
+            stack.enter_context(cudnn_without_tf32(enabled=not any(isinstance(m, nn.RNNBase) for m in modules)))
         if "torch._dynamo" in sys.modules:  # something may be compiled, and compiled graphs have no double backward
             stack.enter_context(torch.compiler.set_stance("force_eager"))
         for embedding in sparse:
