@@ -14,15 +14,17 @@ from torch import Tensor, nn
 
 import wellcond as wc
 
-from .losses import Loss, random_loss
+from .losses import Loss, random_loss, squared
 from .models import Draw, Network, logits_of, random_network
-from .references import Reference, call, converted
+from .references import Reference, call, converted, in_measured_state
 from .states import PLAIN, State, random_state
 from .unchanged import changes, snapshot
 
 Kind = Literal["right", "unclear", "refused", "silent", "crash", "changed"]
 FAILURES = ("silent", "crash", "changed")
 """A number that is wrong without a word, an exception that is not wellcond's own, and a change of the user's state."""
+SATURATED = 20.0
+"""Logits at which a softmax is 0 or 1 to rounding, and its curvature is nothing else; they get a squared error."""
 OTHER_SEEDS = 5
 """Runs that tell a bound which failed by its own chance from one that does not hold."""
 
@@ -162,7 +164,11 @@ def random_case(seed: int, device: str) -> Case:
         if draw.random() < 0.3:
             network.model.eval()
         sizes = [network.examples or draw.randint(3, 9) for _ in range(count)]
-        batches = [random_batch(network, loss, size, batchnorm, dtype, device) for size in sizes]
+        inputs = [converted(network.inputs(size), dtype, device) for size in sizes]
+        logits = [reference_logits(network, x, batchnorm, device) for x in inputs]
+        if max(float(o.abs().max()) for o in logits) > SATURATED:
+            loss = squared(draw)
+        batches = [(x, converted(loss.targets(o), dtype, device)) for x, o in zip(inputs, logits, strict=True)]
         return Case(f"{family} (seed {seed})", network, loss, batches, batchnorm, dtype, random_state(draw, device))
 
 
@@ -170,10 +176,14 @@ def random_batch(
     network: Network, loss: Loss, examples: int, batchnorm: str, dtype: torch.dtype, device: str
 ) -> tuple[Any, Any]:
     inputs = converted(network.inputs(examples), dtype, device)
-    model = Reference(network.model, loss, [], batchnorm).model
+    return inputs, converted(loss.targets(reference_logits(network, inputs, batchnorm, device)), dtype, device)
+
+
+def reference_logits(network: Network, inputs: Any, batchnorm: str, device: str) -> Tensor:
+    """In float64, on the CPU."""
+    model = in_measured_state(network.model, batchnorm, torch.float64)
     with torch.no_grad():
-        logits: Tensor = logits_of(call(model, converted(inputs, torch.float64, device))).cpu()
-    return inputs, converted(loss.targets(logits), dtype, device)
+        return logits_of(call(model, converted(inputs, torch.float64, device))).cpu()
 
 
 def chosen(draw: Draw, items: list[Any], count: int) -> list[Any]:

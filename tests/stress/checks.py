@@ -46,12 +46,14 @@ def tolerance(case: Case, quantity: Quantity) -> tuple[Tensor, float] | None:
     return truth, ROUNDINGS * noise + FLOOR[case.dtype] * whole
 
 
-def same(case: Case, got: Any, quantity: Quantity) -> Verdict:
-    """A result that states no error of its own."""
+def same(case: Case, got: Any, quantity: Quantity, difference_of: Quantity | None = None) -> Verdict:
+    """A result that states no error of its own. One that is a difference may have the rounding of what it is one of."""
     expected = tolerance(case, quantity)
     if expected is None:
         return UNCLEAR
     truth, allowed = expected
+    if difference_of is not None:
+        allowed += 1e4 * torch.finfo(case.dtype).eps * size(difference_of(case.truth))
     got = torch.as_tensor(got).detach().double().cpu()
     if got.shape != truth.shape:
         return Verdict("silent", f"shape {tuple(got.shape)} instead of {tuple(truth.shape)}")
@@ -308,7 +310,12 @@ def activations(case: Case, draw: Draw) -> Check:
     def moments(r: Reference, name: str) -> Tensor:
         outputs: list[Tensor] = []
         module = r.model.get_submodule(name)
-        handle = module.register_forward_hook(lambda m, _a, o: outputs.append(rows_of(m, o.detach(), of_output=True)))
+
+        def on_call(m: nn.Module, _args: Any, o: Tensor) -> None:
+            if torch.is_grad_enabled():  # what a model calls under no_grad does not count
+                outputs.append(rows_of(m, o.detach(), of_output=True))
+
+        handle = module.register_forward_hook(on_call)
         _ = r._fresh("value")
         handle.remove()
         everything = torch.cat(outputs)
@@ -409,7 +416,8 @@ def landscape(case: Case, draw: Draw) -> Check:
 
     def judge(got: Any) -> Verdict:
         for i in range(2):  # losses and changes have sizes of their own
-            verdict = same(case, (got.losses, got.gradient_changes)[i], lambda r, i=i: walk(r)[i])
+            part = (got.losses, got.gradient_changes)[i]
+            verdict = same(case, part, lambda r, i=i: walk(r)[i], (lambda r: r.gradient) if i else None)
             if verdict.kind == "silent" and not got.notes:
                 return verdict
         return RIGHT

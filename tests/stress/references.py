@@ -39,6 +39,15 @@ def flat(tensors: Any) -> Tensor:
     return torch.cat([t.reshape(-1) for t in tensors])
 
 
+def in_measured_state(model: nn.Module, batchnorm: str, dtype: torch.dtype) -> nn.Module:
+    """A copy without dropout, whose norms use the statistics that were asked for."""
+    model = copy.deepcopy(model).to(dtype).eval()
+    for module in model.modules():
+        if is_batchnorm(module):
+            module.training = batchnorm == "batch"
+    return model
+
+
 class Reference:
     """Every quantity of one problem. Matrices are float64, on the CPU, whatever they were computed in."""
 
@@ -50,10 +59,7 @@ class Reference:
         batchnorm: str,
         dtype: torch.dtype = torch.float64,
     ) -> None:
-        self.model = copy.deepcopy(model).to(dtype).eval()
-        for module in self.model.modules():
-            if is_batchnorm(module):
-                module.training = batchnorm == "batch"
+        self.model = in_measured_state(model, batchnorm, dtype)
         device = next(self.model.parameters()).device
         self.loss, self.dtype = loss, dtype
         self.batches = [converted(batch, dtype, device) for batch in batches]
@@ -132,9 +138,10 @@ class Reference:
             with torch.enable_grad():
                 loss = copy.deepcopy(self.loss.call)(leaf, batch[1])
                 (gradient,) = torch.autograd.grad(loss, leaf, create_graph=True)
-            curvature = [torch.autograd.grad(g, leaf, retain_graph=True)[0] for g in gradient.reshape(-1)]
-            b = torch.stack([c.reshape(-1) for c in curvature]).double().cpu()
-            return jacobian.T @ b @ jacobian, weight
+            # B J, column by column: in the user's dtype it rounds as it does for any product
+            columns = [u.reshape(leaf.shape).to(leaf) for u in jacobian.T]
+            curved = [torch.autograd.grad(gradient, leaf, u, retain_graph=True)[0].reshape(-1) for u in columns]
+            return jacobian.T @ torch.stack(curved, 1).double().cpu(), weight
 
         return self._mean(of_batch)
 
