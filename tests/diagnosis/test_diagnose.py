@@ -5,6 +5,7 @@ from __future__ import annotations
 import copy
 import json
 import math
+import re
 from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
@@ -163,6 +164,63 @@ def test_a_hessian_that_does_not_exist_is_said_and_the_rest_is_there() -> None:
     assert "the optimizer is at 0.1" in str(d)
 
 
+class Pairwise(nn.Module):
+    """`cdist` has no second derivative where it does not use a matrix product."""
+
+    def forward(self, outputs: Tensor, targets: Tensor) -> Tensor:
+        distances = torch.cdist(outputs, outputs, compute_mode="donot_use_mm_for_euclid_dist")
+        return distances.mean() + 0 * targets.double().sum()
+
+
+class Ctc(nn.Module):
+    def forward(self, outputs: Tensor, targets: Tensor) -> Tensor:
+        count = len(outputs)
+        logs = outputs.reshape(count, 4, -1).log_softmax(-1).transpose(0, 1)
+        return nn.functional.ctc_loss(logs, targets[:, None] + 1, [4] * count, [1] * count)
+
+
+WITHOUT_SECOND_DERIVATIVE = {
+    "weight_norm": (
+        lambda: nn.Sequential(nn.utils.parametrizations.weight_norm(nn.Linear(4, 6)), nn.ReLU(), nn.Linear(6, 3)),
+        nn.CrossEntropyLoss(), r"'0' uses weight_norm.* Use wc\.GGN",
+    ),
+    "embedding_bag": (
+        lambda: nn.Sequential(nn.EmbeddingBag(9, 4), nn.ReLU(), nn.Linear(4, 3)),
+        nn.CrossEntropyLoss(), "no second derivative of 'embedding_bag'.* Measure a copy",
+    ),
+    "ctc_loss": (lambda: nn.Linear(4, 16), Ctc(), "no second derivative of 'ctc_loss'"),
+    "cdist": (lambda: nn.Sequential(nn.Linear(4, 5), nn.Linear(5, 3)), Pairwise(), "no second derivative of 'cdist'"),
+}  # fmt: skip
+
+
+@pytest.mark.parametrize(("model", "loss", "why"), WITHOUT_SECOND_DERIVATIVE.values(), ids=WITHOUT_SECOND_DERIVATIVE)
+@pytest.mark.parametrize("in_inference_mode", [False, True])
+def test_what_needs_no_second_derivative_is_there_without_one(
+    model: Any, loss: nn.Module, why: str, in_inference_mode: bool, tmp_path: Path
+) -> None:
+    x, y = data()
+    network = model().double()
+    indices = x.abs().long().clamp(max=8)
+    broken = wc.Problem(network, loss, (indices if "EmbeddingBag" in repr(network) else x, y))
+    with torch.inference_mode(in_inference_mode):
+        d = diagnose(broken, torch.optim.SGD(network.parameters(), lr=0.1))
+    assert set(d.failed) == {"Hessian eigenvalues", "Hessian trace"}
+    assert re.search(why, d.failed["Hessian trace"])
+    assert d.hessian is d.trace is d.max_lr is None
+    assert d.conditioning is not None
+    assert d.neurons is not None
+    assert d.gradients is not None
+    assert all(norm > 0 for norm in d.weights.values())
+    reason = " ".join(d.failed["Hessian trace"].split())
+    assert reason in " ".join(str(d).split())
+    assert json.loads(d.to_json())["values"]["failed"] == d.failed
+    assert "Could not be measured" in d.save(tmp_path / "d.html").read_text(encoding="utf-8")
+    with pytest.raises(InvalidProblem, match=why):
+        wc.max_lr(broken)
+    with pytest.raises(InvalidProblem, match=why):
+        wc.suggest_lr(broken)
+
+
 def test_an_optimizer_whose_step_is_not_known_is_named_and_the_rest_is_there() -> None:
     class Unknown(torch.optim.Optimizer):
         pass
@@ -194,6 +252,7 @@ def test_nan_weights_are_named_and_nothing_is_made_up() -> None:
     assert "'0.weight' holds NaN" in d.failed["gradients"]
     assert math.isnan(d.weights["0"])
     assert q.LOSS not in Pivot.of(d.rows()).network
+    assert d.hessian is d.trace is d.max_lr is None
     assert "'0.weight' holds NaN" in " ".join(str(d).split())
 
 

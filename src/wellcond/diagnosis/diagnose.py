@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import contextlib
+import functools
 import platform
 from collections.abc import Callable
 from typing import TypeVar
@@ -12,7 +14,7 @@ from torch.nn.modules.conv import _ConvNd
 from wellcond.curvature.hessian import Hessian
 from wellcond.diagnosis.diagnosis import Diagnosis
 from wellcond.diagnosis.magnitudes import gradients, weight_norms
-from wellcond.errors import InvalidProblem, NonFinite, NotDeterministic, WellcondError
+from wellcond.errors import NonFinite, NotDeterministic, WellcondError
 from wellcond.layerwise.conditioning import ConditioningTable, conditioning
 from wellcond.layerwise.neurons import neurons
 from wellcond.network.arithmetic import own_arithmetic
@@ -82,24 +84,29 @@ def diagnose(
     """
     check_problem(problem)
     before = problem.cost
-    problem.check()
+    with contextlib.suppress(NonFinite):  # the parts that need the loss say so
+        problem.check()
     # an optimizer of another model is refused before the work
     lr = None if optimizer is None else max(float(group["lr"]) for group in groups_of(problem, optimizer))
     parts = _Parts(progress)
+    # a problem without a gradient, but for NaN or inf, cannot be measured at all; of the rest each part may fail alone
     gradient = parts.measure("gradients", 0.05, lambda _: gradients(problem), catch=NonFinite)
     table = parts.measure("conditioning", 0.05, lambda report: conditioning(problem, progress=report))
     units = parts.measure("neurons", 0.03, lambda _: neurons(problem))
 
-    hessian = Hessian(problem)  # shared, so that the graph of one fixed batch is built once
+    @functools.cache
+    def hessian() -> Hessian:  # shared, so that the graph of one fixed batch is built once; a model may have none
+        return Hessian(problem)
+
     # as many products as the memory for their vectors allows
-    budget = max(10, min(EIGENVALUE_MATVECS, BASIS_BYTES // (hessian.shape[0] * hessian.dtype.itemsize)))
+    budget = max(10, min(EIGENVALUE_MATVECS, BASIS_BYTES // (problem.size * problem.dtype.itemsize)))
     ends = parts.measure(
         "Hessian eigenvalues",
         0.37,
-        lambda report: eigenvalues(hessian, which="both", tol=1e-2, max_matvecs=budget, progress=report),
+        lambda report: eigenvalues(hessian(), which="both", tol=1e-2, max_matvecs=budget, progress=report),
     )
     mass = parts.measure(
-        "Hessian trace", 0.4, lambda report: trace(hessian, tol=0.1, max_matvecs=TRACE_MATVECS, progress=report)
+        "Hessian trace", 0.4, lambda report: trace(hessian(), tol=0.1, max_matvecs=TRACE_MATVECS, progress=report)
     )
     limit = None
     if ends is not None:
@@ -154,7 +161,7 @@ class _Parts:
         report(name, 0.0)
         try:
             return function(report)
-        except (InvalidProblem, NotDeterministic):
+        except NotDeterministic:
             raise
         except catch as error:
             first_line, *_ = f"{type(error).__name__}: {error}".strip().removesuffix(":").splitlines()
