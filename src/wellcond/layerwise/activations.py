@@ -17,7 +17,7 @@ from wellcond.layerwise.unit_statistics import LayerActivations, UnitStatistics
 from wellcond.network.arithmetic import own_arithmetic
 from wellcond.network.layers import ConvRule, rule_for, uncovered, weighted_layers, with_batch
 from wellcond.network.norms import is_norm, unit_dim
-from wellcond.network.taps import tapped
+from wellcond.network.taps import tapped, without_graph
 from wellcond.problem.arguments import as_pair, as_whole, check_problem
 from wellcond.problem.problem import Problem
 from wellcond.results import ByLayer, Cost, Row, number, quantities, text_table
@@ -158,7 +158,8 @@ def activations(
 
     A unit is a feature of a linear layer or a channel of a convolution; its values are those of all examples, and of
     all positions or tokens. The variance is divided by their number. A module that is called several times in a pass
-    is seen each time. What is NaN or infinite is counted in `not_finite`, and makes the moments of its unit nan.
+    is seen each time, but not where the model calls it under `no_grad`. What is NaN or infinite is counted in
+    `not_finite`, and makes the moments of its unit nan.
     The pass is a third of a u or more; moments and counts take another half where layers are wide, and some 0.2 ms per
     layer however small it is.
 
@@ -227,10 +228,11 @@ def activations(
     with problem.measuring(), torch.no_grad(), contextlib.closing(problem.data()) as data:
         for index, (inputs, _) in data:
             last.clear()
-            with tapped(known | wanted, on_call):
+            with without_graph(problem.model), tapped(known | wanted, on_call):
                 problem.forward(index, inputs)
     measured = {name: statistics.of_layer(name) for name, statistics in found.items() if statistics.samples}
-    missing = {name: "it was not called, or gave no numbers" for name in wanted if name not in measured}
+    unseen = "it was not called, or only under no_grad, or gave no numbers"
+    missing = {name: unseen for name in wanted if name not in measured}
     if layers is None and like is None:
         others = [name for name, _ in uncovered(problem.model) if name not in known]
         missing |= {name: UNKNOWN.format(kind=type(every[name]).__name__) for name in others}

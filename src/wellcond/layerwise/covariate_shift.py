@@ -5,10 +5,10 @@ from __future__ import annotations
 import math
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 import torch
-from torch import Tensor
+from torch import Tensor, nn
 from torch.optim import Optimizer
 
 from wellcond.errors import NonFinite, UnknownLayer
@@ -162,8 +162,12 @@ def covariate_shift(
     before = problem.cost
     with problem.measuring():
         names = {module: name for name, module in problem.model.named_modules()}
-        watched = bracketed(names, lambda module, _args, _kwargs: started.setdefault(names[module]), lambda *_: None)
-        with problem.checked_if_in_doubt(), watched:
+
+        def on_entry(module: nn.Module, _args: Any, _kwargs: Any) -> None:
+            if torch.is_grad_enabled():  # a call under no_grad, as of a target network, has no part in the gradients
+                started.setdefault(names[module])
+
+        with problem.checked_if_in_doubt(), bracketed(names, on_entry, lambda *_: None):
             loss, gradients = problem.loss_and_gradients()
         used = {name for name, gradient in gradients.items() if gradient is not None}
         notes = problem.shared_memory_notes()

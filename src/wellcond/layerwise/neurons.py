@@ -11,7 +11,7 @@ from torch import Tensor, nn
 
 from wellcond.network.arithmetic import own_arithmetic
 from wellcond.network.layers import rule_for, weighted_layers
-from wellcond.network.taps import WatchedRelu, tapped
+from wellcond.network.taps import WatchedRelu, tapped, without_graph
 from wellcond.problem.arguments import check_problem
 from wellcond.problem.problem import Problem
 from wellcond.results import ByLayer, Cost, Row, quantities, text_table
@@ -80,7 +80,8 @@ def neurons(problem: Problem) -> NeuronTable:
     """Which ReLU units are dead or never off, by layer, in one forward pass over the data.
 
     A unit is a feature of a linear layer or a channel of a convolution. Modules and functional calls are both seen. A
-    ReLU is named after the last weighted layer before it; a second one behind the same layer gets `name[1]`.
+    ReLU is named after the last weighted layer before it; a second one behind the same layer gets `name[1]`. What the
+    model calls under `no_grad`, such as a momentum encoder, is left out.
 
     Args:
         problem: What is measured.
@@ -126,7 +127,8 @@ def neurons(problem: Problem) -> NeuronTable:
         for index, batch in data:
             last.clear()
             calls.clear()
-            with tapped(modules, on_call), WatchedRelu(on_relu):  # and not those of the loss
+            # and not those of the loss
+            with without_graph(problem.model), tapped(modules, on_call), WatchedRelu(on_relu):
                 outputs = problem.forward(index, batch[0])
             examples += problem.evaluate_outputs(index, batch, outputs).examples
     layers = {name: LayerNeurons(name, dying[name].cpu(), full[name].cpu()) for name in dying}

@@ -159,7 +159,7 @@ def _propagated(
         updates=updates,
         losses=losses | {last: float(loss.detach())},
         parameters={name: parameters[name] for name in (*z, last)},
-        changes={name: float(gradients[name].norm() / z[name].norm()) for name in z},
+        changes={name: float(gradients[name].double().norm() / z[name].double().norm()) for name in z},
         lr=lr,
         cost=problem.cost - cost_before,
     )

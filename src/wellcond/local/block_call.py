@@ -251,5 +251,5 @@ def _generators(device: torch.device) -> Callable[[], None]:
 
 def is_same(first: Tensor, second: Tensor) -> bool:
     """Whether two results agree up to what kernels that sum in any order leave open."""
-    tolerance = torch.finfo(second.dtype).eps ** 0.5 * float(second.norm())
-    return first.shape == second.shape and float((first.detach() - second).norm()) <= tolerance
+    tolerance = torch.finfo(second.dtype).eps ** 0.5 * float(second.double().norm())
+    return first.shape == second.shape and float((first.detach() - second).double().norm()) <= tolerance

@@ -125,7 +125,7 @@ class LocalHessian(Result):
         return closed_form_of(self.call, self._formula, is_detached=variant == "detached")
 
     def rows(self, step: int | None = None) -> list[Row]:
-        change = float(self.output_gradient.norm() / self.call.output.detach().norm())
+        change = float(self.output_gradient.double().norm() / self.call.output.detach().double().norm())
         inputs = 0 if self.call.z is None else self.call.z.numel()
         numbers = [
             (BACK_MATCHING_LOSS, self.loss, "loss"),

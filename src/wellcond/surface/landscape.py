@@ -274,4 +274,4 @@ def _checked(span: Any) -> tuple[float, float]:
 
 
 def _inner(first: Direction, second: Direction) -> float:
-    return sum(float(torch.dot(a.reshape(-1), b.reshape(-1))) for a, b in zip(first, second, strict=True))
+    return sum(float((a.double() * b.double()).sum()) for a, b in zip(first, second, strict=True))
