@@ -72,6 +72,11 @@ class Block:
         return self._scale * math.sqrt(2 * self._squares / (self.count - 1)) if self.count > 1 else math.inf
 
     @property
+    def freedom(self) -> float:
+        """Degrees of freedom of the spread, half where few directions have it: a small sum then has a small spread."""
+        return (self.count - 1) * (1 - self.captured / 2)
+
+    @property
     def may_be_luck(self) -> bool:
         """Whether a few probes agree so well that they may do so by chance."""
         if self.is_exact or self._basis.shape[1] or self.count >= ENOUGH_ALIKE:

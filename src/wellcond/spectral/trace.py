@@ -164,7 +164,7 @@ def _standard_error(blocks: Sequence[Block]) -> tuple[float, float]:
     The s_l are estimates, at worst as noisy as those of m_l normal numbers: Student's t with the degrees of freedom of
     Welch and Satterthwaite.
     """
-    parts = [(block.spread / math.sqrt(max(1, block.count)), block.count - 1) for block in blocks if block.spread]
+    parts = [(block.spread / math.sqrt(max(1, block.count)), block.freedom) for block in blocks if block.spread]
     largest = max((noise for noise, _ in parts), default=0.0)
     if largest in (0.0, math.inf):
         return largest, largest
