@@ -31,7 +31,13 @@ def call(model: nn.Module, inputs: Any) -> Any:
 
 def to_device(tree: Any, device: torch.device) -> Any:
     """Tensors, and what else can be moved such as a tokenizer's encoding, on a device."""
-    return tree_map(lambda leaf: leaf.to(device) if hasattr(leaf, "to") else leaf, tree)
+
+    def moved(leaf: Any) -> Any:
+        leaf = leaf.to(device) if hasattr(leaf, "to") else leaf
+        # what was made in inference mode cannot be differentiated through, but a copy of it can
+        return leaf.clone() if isinstance(leaf, Tensor) and leaf.is_inference() else leaf
+
+    return tree_map(moved, tree)
 
 
 def tensors_in(value: Any) -> list[Tensor]:
