@@ -112,3 +112,14 @@ def test_weights_that_are_not_independent_are_noted(fill: Callable[[Tensor], Ten
     model: Any = network()
     fill(model.block[0].weight)
     assert any("block.0" in note and "independent" in note for note in predict(model, inputs=X).notes)
+
+
+def test_hooks_on_all_modules_are_noted() -> None:
+    handle = nn.modules.module.register_module_forward_hook(
+        lambda m, _a, output: 10 * output if isinstance(m, nn.Linear) else None
+    )
+    try:
+        assert any("register_module_forward_hook" in note for note in predict(network(), inputs=X).notes)
+    finally:
+        handle.remove()
+    assert not predict(network(), inputs=X).notes

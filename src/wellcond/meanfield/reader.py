@@ -118,6 +118,8 @@ def read(module: nn.Module, inputs: Tensor | Sequence[int] | None = None) -> Rea
     start = input_moments(stages, inputs[:MOST_EXAMPLES] if isinstance(inputs, Tensor) else inputs)
     if isinstance(inputs, Tensor) and len(inputs) > MOST_EXAMPLES:
         notes.append(f"of {len(inputs)} inputs the first {MOST_EXAMPLES} count")
+    if nn.modules.module._global_forward_hooks or nn.modules.module._global_forward_pre_hooks:
+        notes.append("hooks on all modules, as of register_module_forward_hook, are taken to change nothing")
     return Reading(with_means(stages, start), recording.outputs[0].shape[1], start, tuple(notes))
 
 
