@@ -59,12 +59,25 @@ def is_scaled_by_entries(first: Tensor, second: Tensor) -> bool:
     return bool((off * size).max() <= _tolerance(first) * size.max() + torch.finfo(first.dtype).tiny)
 
 
-def refuse_coupled(first: Mapping[str, Sequence[Tensor]], second: Mapping[str, Sequence[Tensor]]) -> None:
-    """Raise `InvalidProblem` if the layers' gradients in the passes of a `probe_pair` show coupled examples."""
+def shared_outputs(passes: Sequence[Mapping[str, Sequence[Tensor]]], examples: int) -> dict[str, str]:
+    """By the layers' gradients in the passes of a `probe_pair`: those whose output all examples share, and why not.
+
+    Raises:
+        InvalidProblem: What lies behind a layer couples the examples.
+    """
+    first, second = passes
+    shared = {}
     for name, gradients in first.items():
         pairs = zip(gradients, second[name], strict=True)
-        if not all(is_scaled_by_entries(g, h) for g, h in pairs if g.numel() and torch.isfinite(g).all()):
+        if all(is_scaled_by_entries(g, h) for g, h in pairs if g.numel() and torch.isfinite(g).all()):
+            continue
+        if all(len(g) % examples for g in gradients):  # as the places of tokens, (1, T, d)
+            shared[name] = (
+                'all examples share its output, so that Σ∇h needs labels="sample" or "data"; Σx alone is given'
+            )
+        else:
             raise InvalidProblem(COUPLED.format(f"what lies behind layer {name!r} couples the examples of a batch"))
+    return shared
 
 
 COUPLED = (

@@ -126,6 +126,7 @@ def kronecker_factors(
     gradient_scale = 1.0
     terms = weight = 0.0
     probed: dict[str, list[Tensor]] | None = None  # gradients of a pass that looks for coupled examples
+    shared: dict[str, str] = {}
 
     @own_arithmetic()  # which a model's own autocast does not enter
     def on_call(name: str, module: nn.Module, x: Any, output: Any) -> None:
@@ -145,7 +146,7 @@ def kronecker_factors(
         if probed is not None:
             probed.setdefault(name, []).append(gradient.detach())
             return
-        if name in layers:
+        if name in layers and name not in shared:
             layers[name].g.add(rules[name].gradient_blocks(module, gradient.detach(), convolution), gradient_scale)
         if name in checks:
             checks[name].met(x, gradient)
@@ -160,12 +161,12 @@ def kronecker_factors(
             terms += evaluation.terms
             weight += evaluation.weight
             if labels == "model":
-                passes = []
-                for cotangent in coupling.probe_pair(roots):
+                passes: list[dict[str, list[Tensor]]] = []
+                for probe in coupling.probe_pair(roots):
                     passes.append(probed := {})
-                    problem.gradient(roots, params, cotangent, retain_graph=True, allow_unused=True)
+                    problem.gradient(roots, params, probe, retain_graph=True, allow_unused=True)
                 probed = None
-                coupling.refuse_coupled(*passes)
+                shared |= coupling.shared_outputs(passes, len(roots))
             for i, cotangent in enumerate(cotangents):
                 keep = i + 1 < len(cotangents)
                 gradients = problem.gradient(roots, params, cotangent, retain_graph=keep, allow_unused=True)
@@ -176,7 +177,7 @@ def kronecker_factors(
             layer.g.scale((terms / weight) ** 2)
     refused = {name: why for name, check in checks.items() if (why := check.why_not_believed)}
     believed = {name: layer for name, layer in layers.items() if name not in refused}
-    missing = _not_covered(problem.model, modules, believed) | refused
+    missing = _not_covered(problem.model, modules, believed) | shared | refused
     return KroneckerFactors(believed, missing, problem.cost - before)
 
 

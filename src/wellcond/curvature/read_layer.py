@@ -100,12 +100,12 @@ class ReadLayer:
     @property
     def width(self) -> int:
         """How many outputs it has at one position, if its weight is shaped like that of its type."""
-        shape = getattr(self.module.weight, "shape", (1, 1))
+        shape = getattr(getattr(self.module, "weight", None), "shape", (1, 1))
         return int(shape[1] if self.rule.weight_is_input_major else shape[0])
 
     def input_entries(self, outputs: int) -> int:
         """How many entries its patches have, for so many entries of its outputs."""
-        return outputs * self.module.weight.numel() // self.width**2
+        return outputs * sum(p.numel() for p in self.module.parameters(recurse=False)) // self.width**2
 
     @property
     def has_one_position(self) -> bool:
