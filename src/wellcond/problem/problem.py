@@ -35,6 +35,9 @@ class Problem:
     Evaluating a problem changes nothing of yours: modes, buffers, random number generators, hooks and `.grad` are as
     before, also after an exception.
 
+    Autocast, inference mode, TF32, and gradient hooks of parameters and modules take no part; a hook that `forward` sets
+    on a tensor of its own does, like any custom backward. One thread measures at a time; others wait.
+
     Args:
         model: Any `nn.Module`; `torch.compile`d and DDP-wrapped ones are measured through the module inside.
         loss: `loss(outputs, targets)` → scalar, the *mean* over the batch.
