@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import functools
 import math
+from collections.abc import Iterable
 from dataclasses import dataclass, field
 from typing import Literal
 
@@ -74,7 +76,7 @@ class SecondMoment:
         if not self._fits(self.dimension**2):
             self._trace_alone = sum(weight * _sum_of_squares(some) for weight, some in rows)
         elif rows:
-            self._total = sum(_sum_of_products(some.unsqueeze(1)).mul_(weight) for weight, some in rows)
+            self._total = _added(_sum_of_products(some.unsqueeze(1)).mul_(weight) for weight, some in rows)
 
     def scale(self, factor: float) -> None:
         """Multiply what has been added."""
@@ -142,7 +144,7 @@ class SecondMoment:
                 f"{self.what} is {self.dimension:,} × {self.dimension:,}, above the limit of {LIMIT >> 30} GiB. "
                 "wellcond.conditioning gives its eigenvalues where there are fewer rows."
             )
-        return sum(weight * (rows.double().mT @ rows.double()) for weight, rows in self._rows) / self.count
+        return _added(_sum_of_products(rows.double().unsqueeze(1)) * weight for weight, rows in self._rows) / self.count
 
     def eigenvalues(self) -> Tensor:
         """(groups, k) with k ≤ d, on the CPU; the others are zero.
@@ -156,7 +158,8 @@ class SecondMoment:
             raise NonFinite(f"{self.what} cannot be had: its rows hold NaN or inf.")
         if matrix.dim() == 2 or largest == 0:
             return (_diagonal(matrix) / self.count).cpu()
-        return (torch.linalg.eigvalsh(matrix / largest) * (largest / self.count)).cpu()
+        relative: Tensor = torch.linalg.eigvalsh(matrix / largest)
+        return (relative * (largest / self.count)).cpu()
 
     def _inner_products(self) -> Tensor:
         """⟨r, s⟩ of all rows, (groups, n, n)."""
@@ -180,6 +183,10 @@ def _sum_of_products(rows: Tensor) -> Tensor:
     if rows.dtype != torch.float64 and not bool(((largest > 1e-25) & (largest < 1e25)).all()):
         return _sum_of_products(rows.double())
     return total.double()
+
+
+def _added(sums: Iterable[Tensor]) -> Tensor:
+    return functools.reduce(Tensor.add_, sums)
 
 
 def _sum_of_squares(rows: Tensor) -> float:

@@ -209,8 +209,8 @@ def rule_for(module: nn.Module) -> Rule | None:
 
 def described_forward(module: nn.Module) -> Callable[..., Any]:
     """The `forward` that a layer's rule was written for, whatever a subclass or the layer itself puts in its place."""
-    described = (
-        cls.forward
+    described: Iterator[Callable[..., Any]] = (
+        vars(cls)["forward"]
         for cls in type(module).__mro__
         if "forward" in vars(cls)
         and (cls.__module__.startswith("torch.nn.modules.") or f"{cls.__module__}.{cls.__name__}" in RULES_BY_NAME)
