@@ -4,13 +4,13 @@ from __future__ import annotations
 
 import contextlib
 import gzip
+import io
 import math
 import os
 import struct
 import zlib
 from collections.abc import Iterator
 from pathlib import Path
-from typing import BinaryIO
 
 import torch
 from torch import Tensor
@@ -112,7 +112,7 @@ def _read_idx(path: Path, item: tuple[int, ...]) -> Tensor:
 
 
 @contextlib.contextmanager
-def _opened(path: Path) -> Iterator[BinaryIO]:
+def _opened(path: Path) -> Iterator[io.BufferedIOBase]:
     with path.open("rb") as raw:
         is_gzip = raw.read(len(GZIP_MAGIC)) == GZIP_MAGIC
         raw.seek(0)

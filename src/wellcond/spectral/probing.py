@@ -81,7 +81,7 @@ class Block:
         """Whether a few probes agree so well that they may do so by chance."""
         if self.is_exact or self._basis.shape[1] or self.count >= ENOUGH_ALIKE:
             return False
-        return self.spread <= torch.finfo(self.dtype).eps ** 0.5 * abs(self.value)
+        return self.spread <= math.sqrt(torch.finfo(self.dtype).eps) * abs(self.value)
 
     @property
     def captured(self) -> float:
