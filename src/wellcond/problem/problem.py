@@ -35,7 +35,7 @@ class Problem:
     Evaluating a problem changes nothing of yours: modes, buffers, random number generators, hooks and `.grad` are as
     before, also after an exception.
 
-    Autocast, inference mode, TF32, and gradient hooks of parameters and modules take no part; a hook that `forward` sets
+    Autocast, inference mode, TF32 and gradient hooks of parameters and modules take no part; a hook that `forward` sets
     on a tensor of its own does, like any custom backward. One thread measures at a time; others wait.
 
     Args:
