@@ -88,17 +88,18 @@ def test_vectors_are_eigenvectors_to_the_stated_error() -> None:
     assert torch.allclose(found.vectors.T @ found.vectors, torch.eye(3, dtype=torch.float64), atol=1e-12)
 
 
-def test_a_warm_start_costs_fewer_products() -> None:
-    cold = warm = 0
+def test_a_warm_start_knows_more_after_the_same_products() -> None:
+    """It saves what sharpens a value. What shows that nothing larger hides takes as long."""
     for seed in range(5):
         values = network_like(np.random.default_rng(seed), 2000)
         matrix = torch.diag(torch.from_numpy(values))
         known = wc.eigenvalues(matrix, k=3, tol=1e-9, seed=100).vectors
-        runs = [wc.eigenvalues(matrix, k=3, tol=1e-3, seed=seed, start=start) for start in (None, known)]
-        for run in runs:
-            assert torch.allclose(run.values, torch.from_numpy(np.sort(values)[-3:]), rtol=1e-3)
-        cold, warm = cold + runs[0].matvecs, warm + runs[1].matvecs
-    assert warm < cold
+        cold, warm = (
+            wc.eigenvalues(matrix, k=3, seed=seed, start=start, max_matvecs=9).values.numpy() for start in (None, known)
+        )
+        true = np.sort(values)[-3:]
+        assert np.abs(warm - true).max() < 0.1 * np.abs(cold - true).max()
+        assert wc.eigenvalues(matrix, k=3, tol=1e-3, seed=seed, start=known).converged
 
 
 def test_without_enough_products_it_says_so_and_returns_what_it_has() -> None:

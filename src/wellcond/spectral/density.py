@@ -105,7 +105,8 @@ def density(
     for probe in range(probes):
         if progress is not None:
             progress("spectral density", probe / probes)
-        process = Lanczos(operator, torch.randn(n, 1, generator=generator, dtype=torch.float64), generator)
+        start = torch.randn(n, 1, generator=generator, dtype=torch.float64, device="cpu")
+        process = Lanczos(operator, start, generator)
         for _ in range(iterations):
             process.step()
         values, vectors = np.linalg.eigh(process.projected())
@@ -113,7 +114,7 @@ def density(
         matvecs += process.matvecs
     spread = float(nodes.max() - nodes.min())
     if width is None:
-        width = 0.01 * spread if spread > 0 else 1e-3 * max(abs(float(nodes.max())), 1.0)
+        width = 0.01 * spread if spread > 0 else 1e-3 * (abs(float(nodes.max())) or 1.0)
     grid = np.linspace(nodes.min() - 5 * width, nodes.max() + 5 * width, points)
     bumps = np.exp(-0.5 * ((grid[:, None, None] - nodes) / width) ** 2) / (width * np.sqrt(2 * np.pi))
     per_probe = (bumps * weights).sum(-1)

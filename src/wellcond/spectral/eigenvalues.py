@@ -11,7 +11,8 @@ from torch import Tensor
 
 from wellcond.network.arithmetic import own_arithmetic
 from wellcond.results import Progress, Result, Row, quantities
-from wellcond.spectral.lanczos import Lanczos, Operator
+from wellcond.spectral.certificate import Certificate
+from wellcond.spectral.lanczos import Lanczos, Matrix, Operator
 
 CONFIDENCE = 0.99
 """Probability, over the random start, with which the bounds hold for the worst possible matrix."""
@@ -25,8 +26,8 @@ class Eigenvalues(Result):
 
     Attributes:
         values: (k,), ascending.
-        errors: (k,). |value − eigenvalue| is at most this: the residual ‖Av − λv‖, and the distance at which an
-            eigenvalue further out could still hide from the random start, with a probability below 1 %.
+        errors: (k,). |value − eigenvalue| is at most this, for all k at once with a probability of 99 % over the random
+            start: the residual ‖Av − λv‖, and the distance within which an eigenvalue further out could still hide.
         vectors: (n, k), the eigenvectors as columns; too large for JSON, which leaves them out.
         matvecs: Products it took.
         converged: Whether every error is within `tol` times its eigenvalue.
@@ -111,19 +112,19 @@ def eigenvalues(
         raise ValueError(f"tol is {tol}; it is a relative error and must be positive.")
     if which == "both":
         k = min(k, (n + 1) // 2)
+    wanted = min(2 * k, n) if which == "both" else k
     budget = max_matvecs if max_matvecs is not None else (n if n <= 2000 else max(300, 20 * k))
 
     generator = torch.Generator().manual_seed(seed)
-    block, variance = _start(n, k, start, generator)
-    process = Lanczos(operator, block, generator)
+    process = Lanczos(operator, _start(n, k, start, generator), generator)
     while True:
         process.step()
         m = sum(len(a) for a in process.diagonal)
         exhausted = process.is_complete or process.matvecs + process.next_width > budget
         # a look costs O(m³): look at every step while that is nothing beside a product
-        if m < k or (m > 64 and (m // k) % (m // 64 + 1) and not exhausted):
+        if m < wanted or (m > 64 and (m // k) % (m // 64 + 1) and not exhausted):
             continue
-        ritz = _Ritz(process, k, which, tol, variance)
+        ritz = _Ritz(process, k, which, tol, is_warm=start is not None)
         if progress is not None:
             progress("eigenvalues", min(process.matvecs / budget, 1.0))
         if ritz.converged or exhausted:
@@ -133,46 +134,65 @@ def eigenvalues(
 class _Ritz:
     """The wanted Ritz pairs of a Lanczos process, and whether they have converged."""
 
-    def __init__(self, process: Lanczos, k: int, which: Which, tol: float, variance: float) -> None:
-        self.process, self.which, self.tol, self.variance = process, which, tol, variance
+    def __init__(self, process: Lanczos, k: int, which: Which, tol: float, *, is_warm: bool) -> None:
+        self.process, self.which, self.tol = process, which, tol
         self.all, vectors = np.linalg.eigh(process.projected())
         m = len(self.all)
-        low = list(range(min(k, m))) if which in ("smallest", "both") else []
-        high = list(range(max(m - k, 0), m)) if which in ("largest", "both") else []
-        self.innermost = [(i, -1.0) for i in low[-1:]] + [(i, 1.0) for i in high[:1]]
-        self.outward = dict.fromkeys(low, -1.0) | dict.fromkeys(high, 1.0)
-        self.chosen = sorted(self.outward)
+        low = [(i, -1, i + 1) for i in range(k)] if which in ("smallest", "both") else []
+        high = [(m - 1 - i, 1, i + 1) for i in range(k)] if which in ("largest", "both") else []
+        # index → (outwards, how many are at least as far out); the middle one of an odd few is at both ends
+        self.ends = {i: (outward, rank) for i, outward, rank in low + high}
+        self.chosen = sorted(self.ends)
         self.values = self.all[self.chosen]
         self.coordinates = vectors[:, self.chosen]
         # what rounding in the operator's dtype leaves of the largest eigenvalue
-        rounding = 10 * torch.finfo(process.operator.dtype).eps * float(np.abs(self.all).max())
+        rounding = 20 * torch.finfo(process.operator.dtype).eps * float(np.abs(self.all).max())
         self.residuals = process.residuals(self.coordinates) + rounding
+        self.certificate = Certificate(process, self.all, vectors, is_shifted=is_warm)
 
     @property
     def converged(self) -> bool:
-        """Residuals first: they cost nothing. Then: could an eigenvalue hide beyond the innermost wanted one?"""
+        """Residuals first: they cost nothing. Then: could an eigenvalue hide further out?"""
         if not float((self.residuals / np.maximum(np.abs(self.values), 1e-300)).max()) <= self.tol:
             return False
-        return not any(self._may_hide(i, sign, self.tol * abs(self.all[i])) for i, sign in self.innermost)
+        return float(self._odds_within_tol().sum()) <= 1 - CONFIDENCE
 
-    def _may_hide(self, i: int, outward: float, distance: float) -> bool:
-        beyond = float(self.all[i]) + outward * float(distance)
-        return self.process.hidden_probability(beyond, self.variance) > 1 - CONFIDENCE
+    def _odds_within_tol(self) -> Matrix:
+        """Of every value that was asked for. Only for the outermost do all places further out have to be looked at."""
+        odds = []
+        for i in self.chosen:
+            places = self._distances(self.tol * abs(self.all[i]))
+            odds.append(self._odds(i, places if self.ends[i][1] == 1 else places[:1])[0])
+        return np.array(odds)
 
-    def hiding_distance(self, i: int, at_least: float) -> float:
-        """How far beyond Ritz value i an unseen eigenvalue could be; found to a factor of 1.5."""
-        scale = max(float(np.abs(self.all).max()), 1e-140)  # a matrix of zeros has no scale of its own
-        distance = max(at_least, 1e-16 * scale)
-        while self._may_hide(i, self.outward[i], distance):
-            distance *= 1.5
-            if distance > 1e3 * scale:
-                return float("inf")
-        return distance
+    def _distances(self, nearest: float) -> Matrix:
+        scale = self.certificate.scale
+        return np.geomspace(max(nearest, 1e-16 * scale), max(1e3 * scale, nearest), 100)
+
+    def _odds(self, i: int, distances: Matrix) -> Matrix:
+        """How probable it is that the eigenvalue in the place of Ritz value i lies further out than each distance.
+
+        The outermost one may be wherever the certificate allows it; the next ones lie before the first place where
+        the certificate excludes that so many are there.
+        """
+        outward, rank = self.ends[i]
+        odds = self.certificate.probability(self.all[i] + outward * distances, rank)
+        return np.maximum.accumulate(odds[::-1])[::-1] if rank == 1 else np.minimum.accumulate(odds)
+
+    def _hiding_distance(self, i: int, nearest: float, share: float) -> float:
+        """Beyond which the odds of a hidden eigenvalue are below their share; found to a half."""
+        distances = self._distances(nearest)
+        odds = self._odds(i, distances)
+        return float(distances[np.argmax(odds <= share)]) if odds[-1] <= share else float("inf")
 
     def result(self) -> Eigenvalues:
         converged = self.converged
-        pairs = zip(self.chosen, self.residuals.tolist(), strict=True)
-        errors = np.array([self.hiding_distance(i, residual) for i, residual in pairs])
+        shares = np.full(len(self.chosen), (1 - CONFIDENCE) / len(self.chosen))
+        if converged:  # what it took to converge, and an equal part of the rest
+            odds = self._odds_within_tol()
+            shares = odds + (1 - CONFIDENCE - odds.sum()) / len(self.chosen)
+        each = zip(self.chosen, self.residuals.tolist(), shares.tolist(), strict=True)
+        errors = np.array([self._hiding_distance(*one) for one in each])
         if converged:  # the search is coarser than the test that was passed
             errors = np.minimum(errors, self.tol * np.abs(self.values))
         basis = self.process.basis
@@ -201,14 +221,10 @@ class _Ritz:
         )
 
 
-def _start(n: int, k: int, start: Tensor | None, generator: torch.Generator) -> tuple[Tensor, float]:
-    """(n, k) starting vectors and the variance of the random part of each entry.
-
-    Warm directions are mixed half and half with noise: the bound needs an honest chance of seeing everything.
-    """
-    noise = torch.randn(n, k, generator=generator, dtype=torch.float64) / n**0.5
-    if start is None:
-        return noise, 1 / n
-    warm = start.detach().double().cpu().reshape(n, -1)[:, -k:]
-    noise[:, : warm.shape[1]] += warm / warm.norm(dim=0).clamp_min(1e-300)
-    return noise, 1 / (2 * n)
+def _start(n: int, k: int, start: Tensor | None, generator: torch.Generator) -> Tensor:
+    """(n, k) starting vectors. Warm ones are mixed with as much noise: everything needs an honest chance to be seen."""
+    block: Tensor = torch.randn(n, k, generator=generator, dtype=torch.float64, device="cpu") / n**0.5
+    if start is not None:
+        warm = start.detach().double().cpu().reshape(n, -1)[:, -k:]
+        block[:, : warm.shape[1]] += warm / warm.norm(dim=0).clamp_min(1e-300)
+    return block

@@ -47,7 +47,8 @@ class Lanczos:
         self._basis = torch.empty(0, self.size, dtype=operator.dtype, device=operator.device)
         self._count = 0
         self._scale = 0.0
-        self._append(start.T.to(operator.device, operator.dtype))
+        self._gain = 1.0
+        self.start = self._append(start.T.to(operator.device, operator.dtype))  # R of start = Q_1 R
 
     @property
     def basis(self) -> Tensor:
@@ -69,18 +70,18 @@ class Lanczos:
         """Multiply the last block and orthogonalise the result into the next one."""
         begin, end = self.blocks[-1]
         q = self._basis[begin:end]
-        w = (self.operator @ q.T).T
-        self.matvecs += end - begin
+        w = self._multiplied(q) if self.diagonal else self._first_product(q)
         a = (w @ q.T).double().cpu().numpy()
         if not np.isfinite(a).all():
             raise NonFinite(
                 f"the matrix is NaN or inf, or too large for {str(w.dtype).removeprefix('torch.')}; "
                 "measure a copy: copy.deepcopy(model).double()."
             )
-        self.diagonal.append((a + a.T) / 2)
         self._scale = max(self._scale, float(np.linalg.norm(a)))
-        self.below.append(self._append(self._orthogonal(w)))
-        self._scale = max(self._scale, float(np.linalg.norm(self.below[-1])))
+        b = self._append(self._orthogonal(w))
+        self._scale = max(self._scale, float(np.linalg.norm(b)))
+        self.diagonal.append((a + a.T) / (2 * self._gain))
+        self.below.append(b / self._gain)
 
     def projected(self) -> Matrix:
         """T, (m, m)."""
@@ -102,39 +103,26 @@ class Lanczos:
         b = self.below[-1]
         return np.asarray(np.linalg.norm(b @ vectors[-b.shape[1] :], axis=0))
 
-    def hidden_probability(self, value: float, start_variance: float) -> float:
-        """Bound on the probability that an eigenvalue `value` is there and the process has not seen it.
+    def _multiplied(self, q: Tensor) -> Tensor:
+        """A q times the gain."""
+        self.matvecs += len(q)
+        return (self.operator @ (q.T * self._gain if self._gain != 1 else q.T)).T
 
-        If A e = λe then the row x_i = eᵀQ_i obeys the block recurrence, so x_i = c X_i(λ) with c = eᵀQ_1, and
-        Σ‖x_i‖² ≤ 1 says c M(λ) cᵀ ≤ 1 with M = Σ X_i X_iᵀ. Outside the Ritz values M grows exponentially with the
-        steps, while the start is random: c has independent Gaussian entries of variance `start_variance`, for
-        which P(c M cᵀ ≤ 1) ≤ (2s)^{−b/2} / (Γ(b/2 + 1) √det M). (Block form of the bound of van Dorsselaer,
-        Hochstenbach and van der Vorst, 2000.)
+    def _first_product(self, q: Tensor) -> Tensor:
+        """A q with the gain, a power of two, that brings it to order one.
+
+        In float32 the squares of 1e-23 are zero, those of 1e20 infinite, and what is below 1e-38 has lost its digits.
         """
-        if self.is_complete:
-            return 0.0
-        width = len(self.diagonal[0])
-        before: Matrix = np.zeros((width, width))
-        x: Matrix = np.eye(width)
-        m: Matrix = np.eye(width)
-        constant = -width / 2 * math.log(2 * start_variance) - math.lgamma(width / 2 + 1)
-        floor = np.finfo(np.float64).eps * self._scale + 1e-150
-        probability = 1.0
-        for i, (a, b) in enumerate(zip(self.diagonal, self.below, strict=True)):
-            if len(b) < width:
-                break  # the space is nearly exhausted: the recurrence cannot be continued
-            y = value * x - x @ a - (before @ self.below[i - 1].T if i else 0.0)
-            solvable = b + np.diag((np.abs(np.diagonal(b)) < floor) * floor)
-            before, x = x, np.asarray(np.linalg.solve(solvable.T, y.T).T, dtype=np.float64)
-            m = m + x @ x.T
-            if not np.isfinite(m).all():
-                return 0.0  # grown beyond all bounds: no start could have hidden it
-            sign, log_det = np.linalg.slogdet(m)
-            if sign > 0:
-                probability = min(probability, math.exp(min(0.0, constant - log_det / 2)))
-            if probability < 1e-30:
-                break
-        return probability
+        w = self._multiplied(q)
+        largest = float(w.abs().max())
+        if largest in (0.0, math.inf):  # it may have left the range of its dtype
+            self._gain = 2.0**60 if largest == 0 else 2.0**-60
+            w = self._multiplied(q)
+            largest = float(w.abs().max())
+        if 0 < largest <= 1e-8 or 1e8 <= largest < math.inf:
+            self._gain = min(max(self._gain / 2.0 ** round(math.log2(largest)), 2.0**-100), 2.0**100)
+            w = self._multiplied(q)
+        return w
 
     def _orthogonal(self, w: Tensor) -> Tensor:
         """`w` minus its part in the basis.
@@ -170,8 +158,6 @@ class Lanczos:
                 row = row - coefficients @ new
                 b[: len(new), j] += coefficients.double().cpu().numpy()
             norm = float(row.norm())
-            if norm == math.inf:  # the squares left the range of float32, the row did not
-                norm = float(row.double().norm())
             if norm > tiny and len(new) < width:
                 b[len(new), j] = norm
                 # what cancellation left of a small row must be made orthogonal once more
@@ -189,7 +175,8 @@ class Lanczos:
         self._count += 1
 
     def _random_direction(self) -> Tensor:
-        return self._orthonormal(torch.randn(self.size, generator=self.generator, dtype=torch.float64).to(self._basis))
+        drawn = torch.randn(self.size, generator=self.generator, dtype=torch.float64, device="cpu")
+        return self._orthonormal(drawn.to(self._basis))
 
     def _orthonormal(self, row: Tensor) -> Tensor:
         known = self._basis[: self._count]
