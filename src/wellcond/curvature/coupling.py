@@ -88,4 +88,4 @@ COUPLED = (
 
 def _tolerance(gradient: Tensor) -> float:
     """For kernels that add in no fixed order, as some of a GPU's."""
-    return torch.finfo(gradient.dtype).eps ** 0.75
+    return math.pow(torch.finfo(gradient.dtype).eps, 0.75)
