@@ -126,7 +126,8 @@ class CurvatureOperator(TensorOperator):
             state = self._state(held)
             if self._kept is None or not state.is_same_as(self._kept[0]):
                 self._kept = None  # free the old graph before building the new one
-                self._kept = state, list(self._linearized())
+                graphs = list(self._linearized())
+                self._kept = self._state(held), graphs  # functions may count their calls in what they close over
             yield from self._kept[1]
         else:
             yield from self._linearized()
@@ -142,6 +143,8 @@ class CurvatureOperator(TensorOperator):
     def _state(self, held: Snapshot) -> Fingerprint:
         """All that a kept graph depends on."""
         p = self.problem
-        others = Snapshot([p.loss, p.batches, p.batchnorm, p.dropout], known=p.model.modules())
+        modules = list(p.model.modules())
+        roots = [*map(type, modules), p.loss, p.batches, p.batchnorm, p.dropout]
+        others = Snapshot(roots, known=modules, code=True)
         tensors = dict.fromkeys(t for each in (held, others) for t in (*each.parameters, *each.tensors))
         return Fingerprint([*held.values, *others.values], tensors)

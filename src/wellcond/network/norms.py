@@ -16,6 +16,7 @@ from torch.nn.modules.batchnorm import _BatchNorm, _NormBase
 from torch.overrides import TorchFunctionMode
 
 from wellcond.network.calling import tensors_in
+from wellcond.state.snapshot import OF_EVERY_MODULE, Snapshot
 
 OVER_CHANNELS = (_NormBase, nn.GroupNorm, nn.LocalResponseNorm)
 """Their outputs are (n, channels, …)."""
@@ -169,8 +170,7 @@ def _holds_numbers(module: nn.Module) -> bool:
     """Whether a module holds floating-point tensors that it does not train, as statistics are."""
     if isinstance(module, _NormBase):
         return False
-    held = [*module._parameters.values(), *module._buffers.values(), *vars(module).values()]
-    return any(t.is_floating_point() and not t.requires_grad for t in tensors_in(held))
+    return any(_numbers_in(value) for value in _held(module).values())
 
 
 @functools.cache
@@ -192,12 +192,20 @@ def _statistics(module: nn.Module) -> dict[str, Any]:
     """The numbers that a module and those in it hold, and how often they were written to, by name."""
     found: dict[str, Any] = {}
     for name, inner in module.named_modules():
-        held = {**inner._parameters, **inner._buffers, **vars(inner)}
-        for key, value in held.items():
-            numbers = [t for t in tensors_in(value) if t.is_floating_point() and not t.requires_grad]
-            if numbers and key not in ("_parameters", "_buffers"):
+        for key, value in _held(inner).items():
+            if numbers := _numbers_in(value):
                 found[f"{name}.{key}"] = [(t._version, t.detach().cpu().numpy().tobytes()) for t in numbers]
     return found
+
+
+def _held(module: nn.Module) -> dict[str, Any]:
+    own = {key: value for key, value in vars(module).items() if key not in OF_EVERY_MODULE}
+    return {**module._parameters, **module._buffers, **own}
+
+
+def _numbers_in(value: Any) -> list[Tensor]:
+    held = Snapshot([value])
+    return [t for t in (*held.parameters, *held.tensors) if t.is_floating_point() and not t.requires_grad]
 
 
 def _are_close(first: list[Tensor], second: list[Tensor]) -> bool:

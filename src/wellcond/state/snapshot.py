@@ -43,13 +43,16 @@ class Snapshot:
         generators: Generators of torch, which advance.
     """
 
-    def __init__(self, roots: Iterable[Any], *, known: Iterable[nn.Module] = ()) -> None:
+    def __init__(self, roots: Iterable[Any], *, known: Iterable[nn.Module] = (), code: bool = False) -> None:
         """Look at all that can be reached.
 
         Args:
-            roots: Modules, callables and containers.
+            roots: Modules, callables, containers and classes.
             known: Modules that are not looked into.
+            code: Whether to look at all that functions use. If not, only at modules and callables there: a list in a
+                closure may be there to record what a measurement does.
         """
+        self._code = code
         self.values: list[Any] = []
         self.tensors: list[Tensor] = []
         self.parameters: list[nn.Parameter] = []
@@ -59,7 +62,6 @@ class Snapshot:
         self._sequences: list[tuple[Any, list[Any]]] = []
         self._sets: list[tuple[set[Any], set[Any]]] = []
         self._attributes: list[tuple[Any, str, Any]] = []
-        self._globals: list[tuple[dict[str, Any], str, Any]] = []
         self._lent: list[tuple[Callable[[Any], None], Any]] = []
         for root in roots:
             self._look_at(root, 0)
@@ -77,9 +79,6 @@ class Snapshot:
         for owner, name, value in self._attributes:
             if getattr(owner, name, None) is not value:
                 (setattr if isinstance(owner, type) else object.__setattr__)(owner, name, value)
-        for names, name, value in self._globals:
-            if names.get(name) is not value:
-                names[name] = value
         for live, before in self._dicts:
             if live or before:
                 _put_back(live, before)
@@ -132,6 +131,9 @@ class Snapshot:
                     self._look_at_module(module)
         elif isinstance(value, CONTAINERS):
             self._look_into_container(value, depth)
+        elif isinstance(value, type):
+            self._seen.discard(id(value))
+            self._look_at_class(value, depth)
         elif isinstance(value, types.FunctionType):
             self._look_into_function(value, depth)
         elif isinstance(value, types.MethodType):
@@ -187,8 +189,7 @@ class Snapshot:
         of_buffers = attributes["_non_persistent_buffers_set"]
         self._sets.append((of_buffers, set(of_buffers)))
         for kind in HOOKS:
-            for hook in attributes[kind].values():
-                self._look_at(hook, 0)
+            self.values.extend(attributes[kind].values())
         self._look_at_class(type(module), 0)
 
     def _look_at_class(self, kind: type, depth: int) -> None:
@@ -200,27 +201,22 @@ class Snapshot:
                 continue
             for name, value in list(vars(cls).items()):
                 if isinstance(value, types.FunctionType):
-                    self._look_at(value, depth)
+                    if self._code:
+                        self._look_at(value, depth)
                 elif not name.startswith("__") and isinstance(value, (*NUMBERS, *CONTAINERS, Tensor, tuple)):
                     self._remember_attribute(cls, name, value, depth)
 
     def _look_into_function(self, function: types.FunctionType, depth: int) -> None:
         if _is_installed(function.__module__):
             return
+        used = [function.__globals__.get(name) for name in _names(function.__code__)]
         for cell in function.__closure__ or ():
             with contextlib.suppress(ValueError):  # a cell that is still empty
-                self._remember_attribute(cell, "cell_contents", cell.cell_contents, depth)
-        for part in (function.__defaults__, function.__kwdefaults__, vars(function)):
-            if part:
-                self._look_at(part, depth)
-        names = function.__globals__
-        for name in _names(function.__code__):
-            if name not in names or isinstance(names[name], (types.ModuleType, type)):
-                continue
-            value = names[name]
-            self._globals.append((names, name, value))
-            if self._look_at(value, depth):
-                self._lent.append((functools.partial(names.__setitem__, name), value))
+                used.append(cell.cell_contents)
+        used += [*(function.__defaults__ or ()), *(function.__kwdefaults__ or {}).values(), *vars(function).values()]
+        for value in used:
+            if not isinstance(value, (types.ModuleType, type)) and (self._code or callable(value)):
+                self._look_at(value, depth)
 
     def _remember_attribute(self, owner: Any, name: str, value: Any, depth: int) -> None:
         self._attributes.append((owner, name, value))
