@@ -147,11 +147,15 @@ def check_reduction(loss: Loss) -> None:
 def check_is_mean(batch: OutputBatch, gradients: list[Tensor], part: OutputBatch | None = None) -> None:
     """Refuse a loss that sums over the batch: every number here is per term, so its scale would be wrong.
 
+    The sum over one example is the mean over it too.
+
     Args:
         batch: Of which the gradients are known.
         gradients: By the outputs.
         part: Some of the same examples, which are counted twice; the first eighth by default.
     """
+    if batch.examples == 1:
+        return
     part = part or batch.taken(torch.arange(math.ceil(batch.examples / 8), device="cpu"))
     try:
         both = batch.joined(part).gradients()
