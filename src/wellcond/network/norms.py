@@ -58,7 +58,8 @@ def may_keep_statistics(model: nn.Module) -> list[nn.Module]:
     """Modules, not torch's, that look at their mode and hold numbers, or modules that do: they may be BatchNorms."""
     own = {module for module in model.modules() if not _is_torchs(type(module))}
     holders = {module for module in own if _holds_numbers(module)}
-    return [m for m in model.modules() if m in own and reads_mode(type(m)) and not holders.isdisjoint(m.modules())]
+    readers = {module for module in own if reads_mode(type(module))}  # type: ignore[arg-type]
+    return [m for m in model.modules() if m in readers and not holders.isdisjoint(m.modules())]
 
 
 class OwnNorms:
@@ -162,8 +163,8 @@ class _DropoutOff(TorchFunctionMode):
         return False
 
 
-def _is_torchs(kind: type) -> bool:
-    return kind.__module__.startswith("torch.")
+def _is_torchs(kind: Any) -> bool:
+    return str(kind.__module__).startswith("torch.")
 
 
 def _holds_numbers(module: nn.Module) -> bool:
@@ -174,7 +175,7 @@ def _holds_numbers(module: nn.Module) -> bool:
 
 
 @functools.cache
-def reads_mode(kind: type) -> bool:
+def reads_mode(kind: Any) -> bool:
     """Whether a class's own code, or a function that it calls, names `training`."""
     methods = [f for cls in kind.__mro__ if not _is_torchs(cls) for f in vars(cls).values()]
     functions = [f for f in methods if isinstance(f, types.FunctionType)]

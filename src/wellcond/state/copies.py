@@ -31,7 +31,7 @@ class Copies:
         """The copy of a value, always the same one; what holds no tensor is itself."""
         if isinstance(value, tuple):
             items = [self.of(item) for item in value]
-            return type(value)._make(items) if hasattr(value, "_make") else tuple(items)  # type: ignore[attr-defined]
+            return type(value)._make(items) if hasattr(value, "_make") else tuple(items)
         if isinstance(value, nn.Parameter) or not (isinstance(value, Tensor) or is_copied(value)):
             return value
         if id(value) not in self._of:
@@ -47,7 +47,7 @@ class Copies:
         if where not in self._shared:
             return value.clone()
         if where not in self._storages:
-            self._storages[where] = value.untyped_storage().clone()
+            self._storages[where] = value.untyped_storage().clone()  # type: ignore[no-untyped-call]
         empty = torch.empty(0, dtype=value.dtype, device=value.device)
         return empty.set_(self._storages[where], value.storage_offset(), value.shape, value.stride())
 

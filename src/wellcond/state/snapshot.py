@@ -145,7 +145,7 @@ class Snapshot:
         elif _is_simple(value):
             if hasattr(value, "__dict__"):
                 self._look_into_container(vars(value), depth)
-            for name in _slots(type(value)):
+            for name in _slots(type(value)):  # type: ignore[arg-type]
                 if hasattr(value, name):
                     self._remember_attribute(value, name, getattr(value, name), depth)
             self._look_at_class(type(value), depth)
@@ -261,7 +261,7 @@ def _is_simple(value: Any) -> bool:
 
 
 @functools.cache
-def _slots(kind: type) -> tuple[str, ...]:
+def _slots(kind: Any) -> tuple[str, ...]:
     found = (vars(cls).get("__slots__", ()) for cls in kind.__mro__)
     names = itertools.chain.from_iterable([each] if isinstance(each, str) else each for each in found)
     return tuple(name for name in names if name not in ("__dict__", "__weakref__"))
