@@ -32,8 +32,8 @@ Gradients = dict[str, Tensor | None]
 class Problem:
     """A model, its loss and its batches: the one input of every measurement.
 
-    Evaluating a problem changes nothing of yours: modes, buffers, random number generators, hooks and `.grad` are as
-    before, also after an exception.
+    Evaluating a problem changes nothing of yours: modes, buffers, counters, lists and dicts of modules and of the loss,
+    random number generators, hooks and `.grad` are as before, also after an exception.
 
     Autocast, inference mode, TF32 and gradient hooks of parameters and modules take no part; a hook that `forward` sets
     on a tensor of its own does, like any custom backward. One thread measures at a time; others wait.
@@ -45,6 +45,7 @@ class Problem:
             tuple (`model(*inputs)`) or a dict (`model(**inputs)`), and are moved to the model's device.
         batchnorm: `"batch"`, the statistics of each batch with gradients through them, as in training; or
             `"running"`, the running statistics, as in evaluation. The same weights can differ 25-fold between the two.
+            It holds for every norm that has both, also your own; what the loss holds stays in its own mode.
         dropout: None turns dropout off; a seed keeps it on, with the same masks on every pass.
 
     Raises:
