@@ -10,6 +10,7 @@ import torch
 from matrices import rotated
 
 import wellcond as wc
+from wellcond.errors import NonFinite
 from wellcond.spectral.certificate import Certificate
 from wellcond.spectral.lanczos import Lanczos
 
@@ -143,3 +144,16 @@ def test_both_ends_are_both_there(size: int, k: int) -> None:
         true = torch.diagonal(matrix)
         expected = true if size < 2 * k else torch.cat([true[:k], true[-k:]])
         assert torch.allclose(found.values, expected)
+
+
+@pytest.mark.parametrize("measure", [wc.eigenvalues, wc.density, wc.trace, wc.spectrum])
+def test_only_symmetric_matrices_are_taken(measure) -> None:
+    with pytest.raises(ValueError, match="not symmetric"):
+        measure(torch.tensor([[1.0, 5.0], [0.0, 1.0]]))
+    with pytest.raises(ValueError, match="square matrix"):
+        measure(torch.ones(2, 3))
+    with pytest.raises(NonFinite):
+        measure(torch.full((3, 3), math.nan))
+    for dtype in (torch.int64, torch.float16, torch.bfloat16):
+        measure(torch.eye(3, dtype=dtype))
+    measure(torch.eye(3, requires_grad=True))

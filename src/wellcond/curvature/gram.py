@@ -218,7 +218,7 @@ class Factor:
                 self.operator.problem.count_backward()
             for name, rows in zip(params, _pulled_back(outputs, list(params.values()), cotangents), strict=True):
                 if rows is not None:
-                    found[name][n, r] = rows.flatten(1)
+                    found[name][n, r] = rows.reshape(len(rows), -1)
         return {name: rows.flatten(0, 1) for name, rows in found.items()}
 
 

@@ -93,7 +93,7 @@ class ReadLayer:
             return rows @ rows.T
         x = torch.cat([x[0, :, 0] for x in self.x]) / power_of_two(self.x, self.name)
         g = torch.cat([g[0, :, :, 0].flatten(0, 1) for g in self.g]) / power_of_two(self.g, self.name)
-        factors = torch.cat([torch.full((g.shape[1],), g.shape[2]) for g in self.g]).to(x.device)
+        factors = torch.cat([torch.full((g.shape[1],), g.shape[2], device=x.device) for g in self.g])
         example = torch.arange(len(x), device=x.device).repeat_interleave(factors)
         return (g @ g.T).mul_((x @ x.T)[example[:, None], example])
 

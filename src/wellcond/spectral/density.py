@@ -11,7 +11,7 @@ from torch import Tensor
 
 from wellcond.network.arithmetic import own_arithmetic
 from wellcond.results import Progress, Result, Row, quantities
-from wellcond.spectral.lanczos import Lanczos, Operator
+from wellcond.spectral.lanczos import Lanczos, Operator, as_operator
 
 if TYPE_CHECKING:
     from matplotlib.figure import Figure
@@ -97,6 +97,7 @@ def density(
         >>> round(d.moment(2))                               # (1 + 9) / 2
         5
     """
+    operator = as_operator(operator)
     n = operator.shape[0]
     iterations = min(iterations, n)
     generator = torch.Generator().manual_seed(seed)

@@ -12,7 +12,7 @@ from torch import Tensor
 from wellcond.network.arithmetic import own_arithmetic
 from wellcond.results import Progress, Result, Row, quantities
 from wellcond.spectral.certificate import Certificate
-from wellcond.spectral.lanczos import Lanczos, Matrix, Operator
+from wellcond.spectral.lanczos import Lanczos, Matrix, Operator, as_operator
 
 CONFIDENCE = 0.99
 """Probability, over the random start, with which the bounds hold for the worst possible matrix."""
@@ -101,6 +101,7 @@ def eigenvalues(
         >>> s.values.round(decimals=4).tolist(), s.converged
         ([-3.0, 2.0], True)
     """
+    operator = as_operator(operator)
     n = operator.shape[0]
     if operator.shape != (n, n):
         raise ValueError(f"a square matrix is needed, not {tuple(operator.shape)}.")

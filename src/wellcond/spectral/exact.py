@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Literal, Protocol, runtime_checkable
 
 import torch
@@ -18,7 +18,7 @@ from wellcond.errors import InvalidProblem, TooLarge
 from wellcond.network.arithmetic import own_arithmetic
 from wellcond.results import Result, Row, quantities
 from wellcond.spectral.condition import condition_number, numerical_rank
-from wellcond.spectral.lanczos import Operator
+from wellcond.spectral.lanczos import Operator, as_symmetric
 
 
 class DenseOperator(Operator, Protocol):
@@ -109,7 +109,13 @@ def spectrum(operator: DenseOperator | Tensor, *, limit: int = DENSE_LIMIT) -> S
         [1.0, 3.0]
     """
     if isinstance(operator, Tensor):
-        return _of_matrix(_symmetric(operator, limit))
+        if len(operator) > limit:
+            raise TooLarge(
+                f"the matrix has {len(operator):,} rows, above the limit of {limit:,}. "
+                "Use wc.eigenvalues(matrix) for its ends, or raise spectrum(limit=...)."
+            )
+        found = _of_matrix(as_symmetric(operator))
+        return replace(found, rounding=operator.dtype) if operator.is_floating_point() else found
     size = operator.shape[0]
     try:
         factor = _factor(operator, limit)
@@ -169,10 +175,9 @@ def _of_matrix(matrix: Tensor, over: float = 1.0) -> Spectrum:
 def _eigenvalues(matrix: Tensor, unit: float) -> Spectrum:
     """Of unit · matrix, whose entries are of order one."""
     info = torch.finfo(matrix.dtype)
-    # coarser numbers have no decomposition; as float64 they are what they were
-    values = torch.linalg.eigvalsh(matrix if info.bits >= 32 else matrix.double()).double() * unit
+    values = torch.linalg.eigvalsh(matrix).double() * unit
     largest = float(values.abs().max())
-    fits = info.bits >= 32 and (largest == 0 or info.tiny / info.eps <= largest <= info.max)
+    fits = largest == 0 or info.tiny / info.eps <= largest <= info.max
     return Spectrum(values.to(matrix.dtype) if fits else values, "dense", matrix.dtype)
 
 
@@ -180,25 +185,6 @@ def _padded(found: Spectrum, size: int) -> Spectrum:
     """Of the Gram matrix's eigenvalues, those of the matrix itself: the same ones and zeros."""
     zeros = found.values.new_zeros(size - len(found.values))
     return Spectrum(torch.cat([zeros, found.values]).sort().values, "gram", found.rounding)
-
-
-def _symmetric(matrix: Tensor, limit: int) -> Tensor:
-    """A user's matrix, checked; of integers in float64."""
-    if matrix.dim() != 2 or matrix.shape[0] != matrix.shape[1] or not matrix.numel() or matrix.is_complex():
-        raise ValueError(f"spectrum wants a real square matrix, not {matrix.dtype} of shape {tuple(matrix.shape)}.")
-    if len(matrix) > limit:
-        raise TooLarge(
-            f"the matrix has {len(matrix):,} rows, above the limit of {limit:,}. Use wc.eigenvalues(matrix) for its "
-            "ends, or raise spectrum(limit=...)."
-        )
-    matrix = matrix.detach() if matrix.is_floating_point() else matrix.double()
-    off = float((matrix - matrix.T).abs().max())
-    if off > torch.finfo(matrix.dtype).eps ** 0.75 * float(matrix.abs().max()):
-        raise ValueError(
-            f"the matrix is not symmetric: entries differ by up to {off:.3g} from those of its transpose. "
-            "Take (A + A.T) / 2 if that is what you mean, or torch.linalg.eigvals(A)."
-        )
-    return matrix / 2 + matrix.T / 2
 
 
 def _factor(operator: DenseOperator, limit: int) -> AsFactor | None:

@@ -12,7 +12,7 @@ from torch import Tensor
 from wellcond.curvature.over_parameters import CurvatureOperator
 from wellcond.network.arithmetic import own_arithmetic
 from wellcond.results import Progress, Result, Row, quantities
-from wellcond.spectral.lanczos import Operator
+from wellcond.spectral.lanczos import Operator, as_operator
 from wellcond.spectral.probing import SKETCH, Block, Request
 
 MIN_PROBES = 8
@@ -96,6 +96,7 @@ def trace(
     if max_matvecs < 1:
         raise ValueError(f"max_matvecs is {max_matvecs}; a trace takes at least one product.")
     generator = torch.Generator("cpu").manual_seed(seed)
+    operator = as_operator(operator)
     if not isinstance(operator, CurvatureOperator):
         whole = Block(operator.shape[0], 1.0, operator, generator)
         return _estimate(
