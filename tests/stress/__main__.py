@@ -54,7 +54,7 @@ def arguments() -> argparse.Namespace:
     parser.add_argument("--seeds", type=int, default=1, help="how many")
     parser.add_argument("--device", default="cpu")
     parser.add_argument("--jobs", type=int, default=2, help="processes")
-    parser.add_argument("--bounds", type=int, default=1000, help="runs of stated bounds for each seed")
+    parser.add_argument("--bounds", type=int, default=2000, help="runs of stated bounds for each seed")
     parser.add_argument("--only", nargs="+", choices=list(NAMED), metavar="NAME", help="named cases alone")
     parser.add_argument("--bound", type=int, help="repeat the one run of this seed")
     parser.add_argument("--case", type=int, help="repeat the one random case of this seed")

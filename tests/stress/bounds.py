@@ -154,9 +154,9 @@ SPECTRA: dict[str, Callable[[int, torch.Generator], Tensor]] = {
 }
 
 
-def random_matrix(draw: Draw) -> tuple[str, Tensor, float]:
+def random_matrix(draw: Draw, sizes: tuple[int, ...]) -> tuple[str, Tensor, float]:
     """Its spectrum's name, a symmetric matrix, and the factor that it was brought to."""
-    name, n = draw.choice(list(SPECTRA)), draw.choice([30, 60, 120])
+    name, n = draw.choice(list(SPECTRA)), draw.choice(sizes)
     g = torch.Generator().manual_seed(draw.randrange(2**31))
     basis = torch.linalg.qr(torch.randn(n, n, generator=g, dtype=torch.float64)).Q
     factor = 1.0 if draw.random() < 0.5 else 10.0 ** draw.uniform(-30, 30)
@@ -166,7 +166,7 @@ def random_matrix(draw: Draw) -> tuple[str, Tensor, float]:
 
 def eigenvalue_run(seed: int, device: str) -> Iterator[Run]:
     draw = random.Random(seed)
-    name, a, factor = random_matrix(draw)
+    name, a, factor = random_matrix(draw, (30, 60, 120))
     k, which = draw.randint(1, 8), draw.choice(["largest", "largest", "smallest", "both"])
     tol, products = draw.choice([0.3, 0.1, 0.02, 1e-2, 1e-3, 1e-9]), draw.choice(BUDGETS)
     most = None if products is None else products * k
@@ -200,7 +200,7 @@ def trace_run(seed: int, device: str) -> Iterator[Run]:
     draw = random.Random(seed)
     tol = draw.choice([0.1, 0.05, 0.02])
     if draw.random() < 0.6:
-        name, a, factor = random_matrix(draw)
+        name, a, factor = random_matrix(draw, (30, 120, 250))
         operator: Any = a.to(device)
         group = f"trace of {name}"
         truth, allowed = float(a.double().trace()), torch.finfo(a.dtype).eps * len(a) * float(a.double().norm())
@@ -211,7 +211,7 @@ def trace_run(seed: int, device: str) -> Iterator[Run]:
         dense = operator.dense()
         truth, allowed, factor = float(dense.trace()), 1e-10 * float(dense.norm()), 1.0
         group = f"trace of a {kind.__name__}, {group}"
-    found = wc.trace(operator, tol, max_matvecs=200, seed=seed)
+    found = wc.trace(operator, tol, max_matvecs=draw.choice([12, 25, 50, 100, 200]), seed=seed)
     missed = not abs(found.value - truth) <= 2 * found.error + allowed
     command = f"python -m tests.stress --bound {seed} --device {device}"
     state = "converged" if found.converged else "not converged"

@@ -157,7 +157,7 @@ def random_case(seed: int, device: str) -> Case:
         torch.manual_seed(seed)
         family, network = random_network(draw)
         loss = random_loss(draw)
-        dtype = draw.choices([torch.float64, torch.float32, torch.bfloat16], [0.35, 0.6, 0.05])[0]
+        dtype = draw.choices([torch.float64, torch.float32, torch.bfloat16], [0.35, 0.63, 0.02])[0]
         batchnorm = draw.choice(["batch", "batch", "running"])
         count = 1 if loss.name == "stateful" else draw.choice([1, 1, 2])
         network.model.to(device, dtype)

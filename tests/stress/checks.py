@@ -17,8 +17,8 @@ from .references import Reference, is_readable, rows_of
 
 FLOOR = {torch.float64: 1e-8, torch.float32: 1e-5, torch.bfloat16: 3e-2, torch.float16: 3e-3}
 """Relative errors that rounding in another order can make, whatever the reference's own rounding shows."""
-RANGE = {torch.float64: (1e-250, 1e250), torch.float16: (1e-3, 1e3)}
-"""Sizes that a dtype can hold together with what it takes to compute them."""
+WIDE, NARROW = (1e-250, 1e250), (1e-32, 1e32)
+"""Sizes that float64, and float32, can hold together with what it takes to compute them."""
 ROUNDINGS = 30
 """So many times the rounding of plain autograd may a right answer be off."""
 
@@ -31,13 +31,19 @@ def size(t: Tensor) -> float:
     return largest * float((t / largest).norm()) if 0 < largest < math.inf else largest
 
 
-def tolerance(case: Case, quantity: Quantity) -> tuple[Tensor, float] | None:
-    """The truth and how far from it rounding may lead; None where rounding leaves nothing."""
+def tolerance(case: Case, quantity: Quantity, *, is_float64: bool = False) -> tuple[Tensor, float] | None:
+    """The truth and how far from it rounding may lead; None where rounding leaves nothing.
+
+    Args:
+        case: Where it is measured.
+        quantity: What is measured.
+        is_float64: Whether the result is in float64 whatever the model is.
+    """
     try:
         truth, rounded = quantity(case.truth), quantity(case.rounded)
     except RuntimeError:  # torch has no such derivative, or no such kernel in this dtype
         return None
-    low, high = RANGE.get(case.dtype, (1e-32, 1e32))
+    low, high = WIDE if is_float64 or case.dtype == torch.float64 else NARROW
     if not (bool(torch.isfinite(truth).all()) and bool(torch.isfinite(rounded).all())):
         return None
     whole, noise = size(truth), size(rounded - truth)
@@ -46,9 +52,11 @@ def tolerance(case: Case, quantity: Quantity) -> tuple[Tensor, float] | None:
     return truth, ROUNDINGS * noise + FLOOR[case.dtype] * whole
 
 
-def same(case: Case, got: Any, quantity: Quantity, difference_of: Quantity | None = None) -> Verdict:
+def same(
+    case: Case, got: Any, quantity: Quantity, *, difference_of: Quantity | None = None, is_float64: bool = False
+) -> Verdict:
     """A result that states no error of its own. One that is a difference may have the rounding of what it is one of."""
-    expected = tolerance(case, quantity)
+    expected = tolerance(case, quantity, is_float64=is_float64)
     if expected is None:
         return UNCLEAR
     truth, allowed = expected
@@ -196,7 +204,7 @@ def density(case: Case, draw: Draw) -> Check:
         expected = tolerance(case, quantity)
         return UNCLEAR if expected is None else judge_density(found, *expected)
 
-    return Check(f"density({name})", lambda p, seed: wc.density(make(p), probes=5, iterations=12, seed=seed), judge)
+    return Check(f"density({name})", lambda p, seed: wc.density(make(p), probes=8, iterations=5, seed=seed), judge)
 
 
 def matrix(case: Case, draw: Draw) -> Check:
@@ -234,7 +242,7 @@ def matrix(case: Case, draw: Draw) -> Check:
         unit = truth / factor
         return Check(
             f"density {title}",
-            lambda _, seed: wc.density(own, probes=5, iterations=12, seed=seed),
+            lambda _, seed: wc.density(own, probes=8, iterations=5, seed=seed),
             lambda found: judge_density(in_units(found, factor), unit, 10 * allowed / factor),
         )
 
@@ -300,7 +308,7 @@ def judge_layers(case: Case, got: Any, read: Callable[[Any], Tensor]) -> Verdict
                     return matrix
                 return torch.stack([torch.linalg.eigvalsh(matrix)[-1], matrix.trace()])
 
-            verdict = same(case, read(found), quantity)
+            verdict = same(case, read(found), quantity, is_float64=True)
             if verdict.kind == "silent":
                 return Verdict("silent", f"{symbol} of {name!r}: {verdict.text}")
     return RIGHT
@@ -417,7 +425,7 @@ def landscape(case: Case, draw: Draw) -> Check:
     def judge(got: Any) -> Verdict:
         for i in range(2):  # losses and changes have sizes of their own
             part = (got.losses, got.gradient_changes)[i]
-            verdict = same(case, part, lambda r, i=i: walk(r)[i], (lambda r: r.gradient) if i else None)
+            verdict = same(case, part, lambda r, i=i: walk(r)[i], difference_of=(lambda r: r.gradient) if i else None)
             if verdict.kind == "silent" and not got.notes:
                 return verdict
         return RIGHT

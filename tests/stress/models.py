@@ -193,7 +193,7 @@ class Tokens(nn.Module):
 
 
 def tokens(draw: Draw) -> Network:
-    width, classes, each, embeds = draw.choice([2, 4]), draw.randint(2, 3), draw.random() < 0.7, draw.random() < 0.6
+    width, classes, each, embeds = draw.choice([2, 2, 4]), draw.randint(2, 3), draw.random() < 0.7, draw.random() < 0.6
     mixers: list[Callable[[], nn.Module | None]] = [
         lambda: None,
         lambda: nn.RNN(width, width, batch_first=True),

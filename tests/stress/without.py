@@ -46,9 +46,6 @@ class Mend:
 MENDS: dict[str, Mend] = {
     # of the user's state
     "no autocast": Mend("network/arithmetic.py", "if torch.is_autocast_enabled(kind):", "if False:", "autocast"),
-    "no inference mode": Mend(
-        "network/arithmetic.py", "if torch.is_inference_mode_enabled():", "if False:", "inference_and_default_device"
-    ),
     "one thread at a time": Mend(
         "network/arithmetic.py", "        stack.enter_context(_TURN)\n", "", "two_threads"
     ),
@@ -99,15 +96,16 @@ MENDS: dict[str, Mend] = {
         "spectral/lanczos.py", "self._multiplied(q) if self.diagonal else self._first_product(q)",
         "self._multiplied(q)", "sizes_of_float32",
     ),
-    "inner eigenvalues": Mend(
-        "spectral/eigenvalues.py", "self.certificate.probability(self.all[i] + outward * distances, rank)",
-        "self.certificate.probability(self.all[i] + outward * distances, 1)", "several_eigenvalues",
+    "hidden eigenvalues": Mend(
+        "spectral/eigenvalues.py", "errors = np.array([self._hiding_distance(*one) for one in each])",
+        "errors = self.residuals", "several_eigenvalues",
     ),
     "all that both ends have": Mend(
         "spectral/eigenvalues.py", "if m < wanted or", "if m < k or", "both_ends_of_the_identity"
     ),
-    "error of the trace": Mend(
-        "spectral/trace.py", "few = 2 * pilot", "few = 0", "trace_of_tiny_layers"
+    "spread of all entries": Mend(  # of the sums of the probes instead, as it was
+        "spectral/probing.py", "float(change @ (entries - self._mean))",
+        "float(change.sum() * (entries - self._mean).sum()) / 2", "trace_of_small_layers",
     ),
     # of the rest
     "lists of eigenvalues": Mend(
