@@ -141,7 +141,9 @@ class Case:
             except wc.WellcondError as error:
                 kind, result = "refused", str(error) or "no message"
             except Exception as error:
-                kind, result = "crash", f"{type(error).__name__}: {error}"
+                # the user's model does not train in this mode either
+                kind = "refused" if "does not have a deterministic implementation" in str(error) else "crash"
+                result = f"{type(error).__name__}: {error}"
             after = None if is_shared else self._snapshot()
         changed = changes(before, after or self._snapshot())
         return ("changed", ", ".join(changed)) if changed else (kind, result)
@@ -161,6 +163,7 @@ def random_case(seed: int, device: str) -> Case:
         batchnorm = draw.choice(["batch", "batch", "running"])
         count = 1 if loss.name == "stateful" else draw.choice([1, 1, 2])
         network.model.to(device, dtype)
+        loss.to(device)
         if draw.random() < 0.3:
             network.model.eval()
         sizes = [network.examples or draw.randint(3, 9) for _ in range(count)]

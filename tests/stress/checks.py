@@ -53,13 +53,29 @@ def tolerance(case: Case, quantity: Quantity, *, is_float64: bool = False) -> tu
 
 
 def same(
-    case: Case, got: Any, quantity: Quantity, *, difference_of: Quantity | None = None, is_float64: bool = False
+    case: Case,
+    got: Any,
+    quantity: Quantity,
+    *,
+    difference_of: Quantity | None = None,
+    is_float64: bool = False,
+    roundings: float = 0.0,
 ) -> Verdict:
-    """A result that states no error of its own. One that is a difference may have the rounding of what it is one of."""
+    """A result that states no error of its own.
+
+    Args:
+        case: Where it was measured.
+        got: The result.
+        quantity: The truth of it.
+        difference_of: What it is a small difference of, whose rounding it may have.
+        is_float64: Whether it is in float64 whatever the model is.
+        roundings: So many roundings more may be in it, as in a decomposition.
+    """
     expected = tolerance(case, quantity, is_float64=is_float64)
     if expected is None:
         return UNCLEAR
     truth, allowed = expected
+    allowed += roundings * torch.finfo(case.dtype).eps * size(truth)
     if difference_of is not None:
         allowed += 1e4 * torch.finfo(case.dtype).eps * size(difference_of(case.truth))
     got = torch.as_tensor(got).detach().double().cpu()
@@ -126,7 +142,7 @@ def spectrum(case: Case, draw: Draw) -> Check:
     return Check(
         f"spectrum({name})",
         lambda p, _: wc.spectrum(make(p)).values,
-        lambda got: same(case, got, lambda r: torch.linalg.eigvalsh(quantity(r))),
+        lambda got: same(case, got, lambda r: torch.linalg.eigvalsh(quantity(r)), roundings=4 * case.truth.size),
     )
 
 

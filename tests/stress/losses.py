@@ -33,6 +33,10 @@ class Loss:
     terms: Callable[[Tensor, Any], tuple[Tensor, Tensor]]
     likelihood: Likelihood | None = None
 
+    def to(self, device: str) -> None:
+        if isinstance(self.call, nn.Module):
+            self.call.to(device)
+
 
 def rows(logits: Tensor) -> Tensor:
     """(terms, C) of (N, C) or (N, T, C)."""

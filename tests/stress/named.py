@@ -71,6 +71,7 @@ def problem_case(
     def build() -> Case:
         network, chosen = make(), loss(random.Random(0))
         network.model.to(device, dtype)
+        chosen.to(device)
         batches = [random_batch(network, chosen, n, "batch", dtype, device) for n in sizes]
         return Case("named", network, chosen, batches, "batch", dtype, state)
 

@@ -71,7 +71,8 @@ class Reference:
 
     def _evaluated(self, batch: Any) -> tuple[Tensor, Tensor, float]:
         """Logits, mean loss and weight of a batch."""
-        with sdpa_kernel(SDPBackend.MATH), torch.enable_grad():
+        # kernels that have second derivatives, in every mode
+        with sdpa_kernel(SDPBackend.MATH), torch.backends.cudnn.flags(enabled=False), torch.enable_grad():
             outputs = call(self.model, batch[0])
             loss = copy.deepcopy(self.loss.call)(outputs, batch[1])
         _, weights = self.loss.terms(logits_of(outputs).detach(), batch[1])
