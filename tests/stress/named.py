@@ -266,6 +266,24 @@ def batches_add_up(device: str) -> Iterator[Outcome]:
 
 
 @named
+def ignored_labels_at_equal_outputs(device: str) -> Iterator[Outcome]:
+    """Seed 1851. Only the second batch has ignored labels, and at a head of zeros every label costs the same."""
+
+    def build() -> tuple[Tensor, Tensor, nn.Module]:
+        model = nn.Linear(3, 2, bias=False).double().to(device)
+        model.weight.data *= 1e-12
+        y = torch.tensor([0, 1, 0, 1, -1, -1, -1, 0], device=device)
+        return torch.randn(8, 3).double().to(device), y, model
+
+    x, y, model = seeded(build)
+    loss = lambda o, t: F.cross_entropy(o, t, ignore_index=-1)  # noqa: E731
+    split = wc.Problem(model, loss, [(x[:3], y[:3]), (x[3:], y[3:])])
+    joined = wc.Problem(model, loss, (x[y >= 0], y[y >= 0]))
+    for name, make in (("Fisher", lambda p: wc.Fisher(p, "data")), ("Hessian", wc.Hessian)):
+        yield attempt(f"{name} of two batches", lambda make=make: make(split).dense(), make(joined).dense())
+
+
+@named
 def several_eigenvalues(device: str) -> Iterator[Outcome]:
     """Rates of missed bounds, converged or not, where eigenvalues come in groups."""
     bulk = torch.rand(95, generator=torch.Generator().manual_seed(1), dtype=torch.float64)

@@ -47,7 +47,8 @@ MENDS: dict[str, Mend] = {
     # of the user's state
     "no autocast": Mend("network/arithmetic.py", "if torch.is_autocast_enabled(kind):", "if False:", "autocast"),
     "one thread at a time": Mend(
-        "network/arithmetic.py", "        stack.enter_context(_TURN)\n", "", "two_threads"
+        "network/arithmetic.py", "while self._owner not in (None, me) and not _is_worker_of_autograd():",
+        "while False:", "two_threads",
     ),
     "no gradient hooks": Mend(
         "network/isolation.py", "        stack.enter_context(gradient_hooks_off(modules))\n", "", "gradient_hooks"
