@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import copy
+from collections import Counter
 from collections.abc import Callable, Iterator
 from typing import Any
 
@@ -159,17 +160,18 @@ def assert_by_hand(
     assert largest > 1e-6  # zero against zero proves nothing
 
 
+PASSES: Counter[tuple[int, str]] = Counter()
+"""By module: what a module counts itself is put back after a measurement."""
+
+
 class Counting(nn.Module):
     """Counts the passes through it, and fails at one of them if asked."""
 
-    def __init__(self) -> None:
-        super().__init__()
-        self.forwards = self.backwards = 0
-        self.fail_at: int | None = None
+    fail_at: int | None = None
 
     def forward(self, x: Tensor) -> Tensor:
-        self.forwards += 1
-        if self.forwards == self.fail_at:
+        PASSES[id(self), "forward"] += 1
+        if PASSES[id(self), "forward"] == self.fail_at:
             raise KeyboardInterrupt
         x = x.clone()
         if x.requires_grad:
@@ -177,10 +179,24 @@ class Counting(nn.Module):
         return x
 
     def count(self, _gradient: Tensor) -> None:
-        self.backwards += 1
+        PASSES[id(self), "backward"] += 1
+
+    @property
+    def forwards(self) -> int:
+        return PASSES[id(self), "forward"]
+
+    @property
+    def backwards(self) -> int:
+        return PASSES[id(self), "backward"]
+
+    def start_again(self, fail_at: int | None) -> None:
+        self.fail_at = fail_at
+        PASSES.clear()
 
 
 def counted() -> nn.Sequential:
+    counting = Counting()
+    counting.start_again(None)
     return seeded(
         lambda: nn.Sequential(nn.Linear(4, 5), nn.Tanh(), nn.Linear(5, 4), nn.BatchNorm1d(4), nn.Linear(4, CLASSES))
-    ).append(Counting())
+    ).append(counting)

@@ -139,7 +139,7 @@ def test_nothing_of_the_models_or_the_optimizers_changes(kind: str, name: str, f
     problem.check()
     take_step(model[:-1], optimizer, nn.CrossEntropyLoss(), [batch], "batch")
     model.train()
-    model[-1].forwards, model[-1].fail_at = 0, fail_at
+    model[-1].start_again(fail_at)
     before = everything_of(model, optimizer)
     if fail_at is None:
         MEASUREMENTS[kind](problem, optimizer)

@@ -34,17 +34,20 @@ def draws(model: nn.Module, seed: int, count: int = 1) -> list[Tensor]:
     ]
 
 
+CALLS: list[bool] = []
+"""Of a capped model, and whether they built a graph: what a module counts itself is put back after a measurement."""
+
+
 class Capped(nn.Linear):
-    """Gives NaN for weights beyond 10; counts its calls, and those that build a graph."""
+    """Gives NaN for weights beyond 10, and has its calls counted."""
 
     def __init__(self) -> None:
         super().__init__(4, CLASSES)
-        self.calls = self.graphs = 0
+        CALLS.clear()
 
     def forward(self, x: Tensor) -> Tensor:
-        self.calls += 1
         outputs = super().forward(x)
-        self.graphs += outputs.requires_grad
+        CALLS.append(outputs.requires_grad)
         return outputs + (10 - self.weight.abs().max()).log().detach() * 0
 
 

@@ -199,10 +199,11 @@ def test_names_rates_and_seeds_that_are_given_twice_are_tried_once() -> None:
 
 def test_it_trains_whatever_mode_of_gradients_the_caller_is_in() -> None:
     expected = losses(problem(), "last-bn", 0.1, 4)
+    given = problem()
     with torch.inference_mode():
-        assert losses(problem(), "last-bn", 0.1, 4) == expected
+        assert losses(given, "last-bn", 0.1, 4) == expected
     with torch.no_grad():
-        assert losses(problem(), "last-bn", 0.1, 4) == expected
+        assert losses(given, "last-bn", 0.1, 4) == expected
 
 
 # nothing changed

@@ -62,6 +62,12 @@ class LinearOperator(ABC):
             UnknownLayer: A name is not among the operator's parameters.
         """
 
+    # may override
+
+    def in_a_row(self) -> contextlib.AbstractContextManager[Any]:
+        """What several products in a row share: inside, what each of them would set up is set up once."""
+        return contextlib.nullcontext()
+
     # common to all
 
     @own_arithmetic()
@@ -153,6 +159,12 @@ class _Combination(LinearOperator):
         for factor, part in self.terms:
             total += factor * (part @ columns).to(total)
         return total
+
+    def in_a_row(self) -> contextlib.AbstractContextManager[Any]:
+        stack = contextlib.ExitStack()
+        for _, part in self.terms:
+            stack.enter_context(part.in_a_row())
+        return stack
 
     def layer(self, *names: str) -> LinearOperator:
         return _Combination(*((factor, part.layer(*names)) for factor, part in self.terms))

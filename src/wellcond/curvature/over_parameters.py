@@ -5,7 +5,7 @@ from __future__ import annotations
 import contextlib
 from abc import abstractmethod
 from collections.abc import Callable, Generator, Sequence
-from typing import ClassVar, Self
+from typing import Any, ClassVar, Self
 
 import torch
 from torch import Tensor, nn
@@ -77,6 +77,9 @@ class CurvatureOperator(TensorOperator):
         if not within:
             raise UnknownLayer(names[0], self.names)
         return self._restricted(within)
+
+    def in_a_row(self) -> contextlib.AbstractContextManager[Any]:
+        return self.problem.measuring()
 
     def _multiply(self, columns: Tensor) -> Tensor:
         return self._products_of([(range(len(self.params)), columns)])[0]

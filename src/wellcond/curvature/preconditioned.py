@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import contextlib
 from collections.abc import Mapping, Sequence
+from typing import Any
 
 import torch
 from torch import Tensor
@@ -52,6 +54,9 @@ class Preconditioned(TensorOperator):
         chosen = self.curvature.layer(*names).names
         scale = {name: part for name, part in self.scale.items() if name in chosen}
         return Preconditioned(self.curvature, scale, self.shift, sign=self.sign)
+
+    def in_a_row(self) -> contextlib.AbstractContextManager[Any]:
+        return self.curvature.in_a_row()
 
     def _multiply(self, columns: Tensor) -> Tensor:
         (product,) = self.curvature.block_products([(self._block, self._root * columns)])

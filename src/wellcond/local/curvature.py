@@ -2,11 +2,12 @@
 
 from __future__ import annotations
 
+import contextlib
 from abc import abstractmethod
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 from functools import cached_property
-from typing import ClassVar, Self
+from typing import Any, ClassVar, Self
 
 import torch
 from torch import Tensor
@@ -96,6 +97,9 @@ class LocalOperator(TensorOperator):
         if not within:
             raise UnknownLayer(names[0], self.names)
         return type(self)(replace(self.curvature, tensors=within))
+
+    def in_a_row(self) -> contextlib.AbstractContextManager[Any]:
+        return self.problem.measuring()
 
     def _multiply(self, columns: Tensor) -> Tensor:
         with naming_missing_derivatives(), self.call.measuring():

@@ -61,23 +61,36 @@ if hasattr(os, "register_at_fork"):
     os.register_at_fork(after_in_child=_TURN.reset)  # the thread that has the turn is not in the child
 
 
-@contextlib.contextmanager
-def own_arithmetic() -> Iterator[None]:
+class own_arithmetic(contextlib.ContextDecorator):  # noqa: N801, it is used like a function
     """No autocast, no inference mode and float32 without shortcuts inside, which no other thread may enter.
 
     Every public function that computes is decorated with it. What users compute themselves is not touched.
     """
-    with contextlib.ExitStack() as stack:
-        stack.enter_context(_TURN)
-        if torch.is_inference_mode_enabled():
-            stack.enter_context(torch.inference_mode(False))
-        for kind in DEVICE_TYPES:
-            if torch.is_autocast_enabled(kind):
-                # without its cache too, in which a model's own autocast would find weights of an earlier pass
-                stack.enter_context(torch.autocast(kind, enabled=False, cache_enabled=False))
-        if not _is_precise():
-            stack.enter_context(_precise())
-        yield
+
+    def __enter__(self) -> None:
+        _TURN.__enter__()
+        self._settings = contextlib.ExitStack()
+        try:
+            if torch.is_inference_mode_enabled():
+                self._settings.enter_context(torch.inference_mode(False))
+            for kind in DEVICE_TYPES:
+                if torch.is_autocast_enabled(kind):
+                    # without its cache too, in which a model's own autocast would find weights of an earlier pass
+                    self._settings.enter_context(torch.autocast(kind, enabled=False, cache_enabled=False))
+            if not _is_precise():
+                self._settings.enter_context(_precise())
+        except BaseException:
+            self.__exit__(None, None, None)
+            raise
+
+    def __exit__(self, *error: object) -> None:
+        try:
+            self._settings.close()
+        finally:
+            _TURN.__exit__()
+
+    def _recreate_cm(self) -> own_arithmetic:
+        return own_arithmetic()  # a decorated function may call itself
 
 
 def _is_precise() -> bool:

@@ -98,7 +98,7 @@ def merge_batchnorm(model: nn.Module, inputs: Any = None) -> nn.Module:
     _check_outputs(flow.outputs, merged, inputs)
     if reasons:
         listed = "; ".join(f"{name!r}: {', '.join(why)}" for name, why in reasons.items())
-        warnings.warn(f"{len(reasons)} of {len(norms)} batch normalisations are not merged. {listed}.", stacklevel=3)
+        warnings.warn(f"{len(reasons)} of {len(norms)} batch normalisations are not merged. {listed}.", stacklevel=4)
     return merged
 
 

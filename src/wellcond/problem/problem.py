@@ -80,6 +80,7 @@ class Problem:
         self.is_checked = False
         self.loss = loss
         self._norms = OwnNorms()
+        self._held: Snapshot | None = None
         self._batches_seen = 1
         self._forward_batches = self._backward_batches = 0
         self._products = Cost()
@@ -179,22 +180,35 @@ class Problem:
 
     # evaluation
 
-    @own_arithmetic()
-    def measuring(self) -> contextlib.AbstractContextManager[Snapshot]:
+    @contextlib.contextmanager
+    def measuring(self) -> Iterator[Snapshot]:
         """The model in the state that is measured; on leaving, everything is as it was.
+
+        Yields:
+            What the model held on entering. Inside another `measuring()` of the problem it is that one's.
 
         Raises:
             InvalidProblem: The model's parameters are not those that the problem was made with.
         """
-        checks.check_not_stale(self.model, self.params, self.dtype, self.device)
-        is_evaluated = self.batchnorm == "running" and self.dropout is None
-        return isolation.isolated(
-            self.model,
-            self.device,
-            batchnorm=self.batchnorm,
-            dropout=self.dropout is not None,
-            norms=() if is_evaluated else self._own_norms()[0],
-        )
+        with own_arithmetic():
+            if self._held is not None:
+                with torch.enable_grad():
+                    yield self._held
+                return
+            checks.check_not_stale(self.model, self.params, self.dtype, self.device)
+            is_evaluated = self.batchnorm == "running" and self.dropout is None
+            state = isolation.isolated(
+                self.model,
+                self.device,
+                batchnorm=self.batchnorm,
+                dropout=self.dropout is not None,
+                norms=() if is_evaluated else self._own_norms()[0],
+            )
+            with state as self._held:
+                try:
+                    yield self._held
+                finally:
+                    self._held = None
 
     def data(self) -> Generator[tuple[int, Batch], None, None]:
         """The batches in their order, on the model's device. Close it if you may leave it before its end."""

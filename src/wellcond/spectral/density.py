@@ -11,7 +11,7 @@ from torch import Tensor
 
 from wellcond.network.arithmetic import own_arithmetic
 from wellcond.results import Progress, Result, Row, quantities
-from wellcond.spectral.lanczos import Lanczos, Operator, as_operator
+from wellcond.spectral.lanczos import Lanczos, Operator, as_operator, in_a_row
 
 if TYPE_CHECKING:
     from matplotlib.figure import Figure
@@ -108,8 +108,9 @@ def density(
             progress("spectral density", probe / probes)
         start = torch.randn(n, 1, generator=generator, dtype=torch.float64, device="cpu")
         process = Lanczos(operator, start, generator)
-        for _ in range(iterations):
-            process.step()
+        with in_a_row(operator):
+            for _ in range(iterations):
+                process.step()
         values, vectors = np.linalg.eigh(process.projected())
         nodes[probe], weights[probe] = values, vectors[0] ** 2
         matvecs += process.matvecs

@@ -12,7 +12,7 @@ from torch import Tensor
 from wellcond.network.arithmetic import own_arithmetic
 from wellcond.results import Progress, Result, Row, quantities
 from wellcond.spectral.certificate import Certificate
-from wellcond.spectral.lanczos import Lanczos, Matrix, Operator, as_operator
+from wellcond.spectral.lanczos import Lanczos, Matrix, Operator, as_operator, in_a_row
 
 CONFIDENCE = 0.99
 """Probability, over the random start, with which the bounds hold for the worst possible matrix."""
@@ -118,18 +118,19 @@ def eigenvalues(
 
     generator = torch.Generator().manual_seed(seed)
     process = Lanczos(operator, _start(n, k, start, generator), generator)
-    while True:
-        process.step()
-        m = sum(len(a) for a in process.diagonal)
-        exhausted = process.is_complete or process.matvecs + process.next_width > budget
-        # a look costs O(m³): look at every step while that is nothing beside a product
-        if m < wanted or (m > 64 and (m // k) % (m // 64 + 1) and not exhausted):
-            continue
-        ritz = _Ritz(process, k, which, tol, is_warm=start is not None)
-        if progress is not None:
-            progress("eigenvalues", min(process.matvecs / budget, 1.0))
-        if ritz.converged or exhausted:
-            return ritz.result()
+    with in_a_row(operator):
+        while True:
+            process.step()
+            m = sum(len(a) for a in process.diagonal)
+            exhausted = process.is_complete or process.matvecs + process.next_width > budget
+            # a look costs O(m³): look at every step while that is nothing beside a product
+            if m < wanted or (m > 64 and (m // k) % (m // 64 + 1) and not exhausted):
+                continue
+            ritz = _Ritz(process, k, which, tol, is_warm=start is not None)
+            if progress is not None:
+                progress("eigenvalues", min(process.matvecs / budget, 1.0))
+            if ritz.converged or exhausted:
+                return ritz.result()
 
 
 class _Ritz:

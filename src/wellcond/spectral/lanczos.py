@@ -8,14 +8,16 @@ the operator does, in its dtype. Reorthogonalising twice against the whole basis
 
 from __future__ import annotations
 
+import contextlib
 import math
-from typing import Protocol
+from typing import Any, Protocol
 
 import numpy as np
 import torch
 from numpy.typing import NDArray
 from torch import Tensor
 
+from wellcond.curvature.operator import LinearOperator
 from wellcond.errors import NonFinite
 from wellcond.network.calling import dtype_name
 
@@ -37,6 +39,11 @@ class Operator(Protocol):
 def as_operator(operator: Operator) -> Operator:
     """The operator; a tensor is checked to be a symmetric matrix first."""
     return as_symmetric(operator) if isinstance(operator, Tensor) else operator
+
+
+def in_a_row(operator: Operator) -> contextlib.AbstractContextManager[Any]:
+    """For many products one after the other; see `LinearOperator.in_a_row`."""
+    return operator.in_a_row() if isinstance(operator, LinearOperator) else contextlib.nullcontext()
 
 
 def as_symmetric(given: Tensor) -> Tensor:

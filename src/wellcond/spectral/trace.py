@@ -12,7 +12,7 @@ from torch import Tensor
 from wellcond.curvature.over_parameters import CurvatureOperator
 from wellcond.network.arithmetic import own_arithmetic
 from wellcond.results import Progress, Result, Row, quantities
-from wellcond.spectral.lanczos import Operator, as_operator
+from wellcond.spectral.lanczos import Operator, as_operator, in_a_row
 from wellcond.spectral.probing import SKETCH, Block, Request
 
 MIN_PROBES = 8
@@ -97,25 +97,24 @@ def trace(
         raise ValueError(f"max_matvecs is {max_matvecs}; a trace takes at least one product.")
     generator = torch.Generator("cpu").manual_seed(seed)
     operator = as_operator(operator)
-    if not isinstance(operator, CurvatureOperator):
-        whole = Block(operator.shape[0], 1.0, operator, generator)
-        return _estimate(
-            [whole], lambda asked: [operator @ columns for _, columns in asked], tol, max_matvecs, progress
-        )
-    names, sizes = operator.names, [parameter.numel() for parameter in operator.params.values()]
-    strata = _strata(names, most=max(1, max_matvecs // PILOT))
-    blocks = [
-        # a block's product differentiates through what lies behind its first parameter
-        Block(sum(sizes[i] for i in stratum), 1 - stratum[0] / len(names), operator, generator)
-        for stratum in strata
-    ]
-    return _estimate(
-        blocks,
-        lambda asked: operator.block_products([(strata[i], columns) for i, columns in asked]),
-        tol,
-        max_matvecs,
-        progress,
-    )
+    if isinstance(operator, CurvatureOperator):
+        names, sizes = operator.names, [parameter.numel() for parameter in operator.params.values()]
+        strata = _strata(names, most=max(1, max_matvecs // PILOT))
+        blocks = [
+            # a block's product differentiates through what lies behind its first parameter
+            Block(sum(sizes[i] for i in stratum), 1 - stratum[0] / len(names), operator, generator)
+            for stratum in strata
+        ]
+    else:
+        strata, blocks = [], [Block(operator.shape[0], 1.0, operator, generator)]
+
+    def multiply(asked: Sequence[tuple[int, Tensor]]) -> Sequence[Tensor]:
+        if isinstance(operator, CurvatureOperator):
+            return operator.block_products([(strata[i], columns) for i, columns in asked])
+        return [operator @ columns for _, columns in asked]
+
+    with in_a_row(operator):
+        return _estimate(blocks, multiply, tol, max_matvecs, progress)
 
 
 def _estimate(

@@ -21,11 +21,11 @@ def buffers_lent(params: Iterable[nn.Parameter]) -> Iterator[tuple[list[Tensor],
     One set of buffers serves a whole walk: write a point into them, evaluate, write the next.
 
     Yields:
-        The parameters' own values, and the buffers, whose content is undefined at first.
+        The parameters' own values, and the buffers, which begin with the same.
     """
     params = list(params)
     own = [p.data for p in params]
-    buffers = [torch.empty_like(values) for values in own]
+    buffers = [values.clone() for values in own]
     with parameters_kept(params):
         for p, buffer in zip(params, buffers, strict=True):
             p.data = buffer
