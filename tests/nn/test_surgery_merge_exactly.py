@@ -102,7 +102,7 @@ STAYS: dict[str, tuple[Callable[[], nn.Module], str]] = {
     "hook_on_the_layer": (lambda: hooked(0), "no layer to merge it into stands directly before"),
     "hook_on_the_norm": (lambda: hooked(1), "'1': it has forward hooks"),
     "weight_norm": (lambda: after(parametrizations.weight_norm(nn.Conv2d(2, 2, 1))), "computed from other parameters"),
-    "pruned": (lambda: after(prune.l1_unstructured(nn.Conv2d(2, 2, 1), "weight", 1)), "a parameter of '0' is used elsewhere too"),
+    "pruned": (lambda: after(prune.l1_unstructured(nn.Conv2d(2, 2, 1), "weight", 1)), "of '0' is used elsewhere too"),
     "batch_statistics": (
         lambda: after(nn.Conv2d(2, 2, 1), nn.BatchNorm2d(2, track_running_stats=False)), "keeps no running statistics"
     ),
