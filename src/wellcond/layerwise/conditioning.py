@@ -23,7 +23,7 @@ from wellcond.problem.arguments import check_problem
 from wellcond.problem.problem import Problem
 from wellcond.results import ByLayer, Cost, Progress, Row, number, text_table
 from wellcond.results.quantities import FISHER, GRADIENT, INPUT, KRONECKER, MatrixQuantities
-from wellcond.spectral.condition import condition_number, numerical_rank
+from wellcond.spectral.condition import condition_numbers_and_rank
 from wellcond.spectral.exact import block_spectra
 
 if TYPE_CHECKING:
@@ -82,9 +82,8 @@ class Conditioning:
         largest = float(values[-1])
         # a vanished gradient's eigenvalues have no digits left in float32, their ratios have all
         relative = (values / largest if largest > 0 else values).to(rounding or values.dtype)
-        kappa = {share: condition_number(relative, share) for share in p}
-        rank, trace = numerical_rank(relative), float(values.double().sum())
-        return cls((values.unsqueeze(0),), len(values), largest, kappa, rank, trace, side)
+        kappa, rank = condition_numbers_and_rank(relative, p)
+        return cls((values.unsqueeze(0),), len(values), largest, kappa, rank, float(values.double().sum()), side)
 
     @classmethod
     def of_product(cls, x: Tensor, g: Tensor, ranks: tuple[int, int], p: Sequence[float]) -> Conditioning:

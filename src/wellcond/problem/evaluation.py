@@ -16,7 +16,7 @@ from wellcond.network.calling import logits_of
 from wellcond.network.isolation import gradient_hooks_off
 from wellcond.problem.failures import why_loss_failed
 from wellcond.problem.likelihoods import CrossEntropy, Likelihood
-from wellcond.problem.losses import Loss, check_is_mean, check_reduction, check_targets, explains, recognise
+from wellcond.problem.losses import Loss, agrees, check_is_mean, check_reduction, check_targets, explains, recognise
 from wellcond.problem.output_batches import OutputBatch, with_gradients
 from wellcond.problem.outputs import SeenOutputs, named_tensors, picked, seen_outputs
 from wellcond.problem.terms import TermCounter, Terms, of_logits
@@ -71,6 +71,7 @@ class RecognisedLoss:
         self.likelihood: Likelihood | None = None
         self.is_known = False
         self._terms = TermCounter()
+        self._recognised_on: set[int] = set()
         self._names: list[str] | None = None
         self._inside: dict[int, float] = {}
 
@@ -85,7 +86,7 @@ class RecognisedLoss:
             _check(loss, why_not_finite)
             seen = self._seen(raw, targets, takes_logits)
             if seen.only is not None:
-                self._recognise(seen.loss_at, seen.only, targets, loss)
+                self._recognise(index, seen.loss_at, seen.only, targets, loss)
             terms = self._count(index, seen, raw, targets, loss, is_one_batch)
         self.is_known = True
         loss_at: Loss = seen.loss_at
@@ -133,7 +134,7 @@ class RecognisedLoss:
         now = Fingerprint(held.values, [*held.parameters, *held.tensors])
         if self._looked_at is not None and not now.is_same_as(self._looked_at):
             self.is_known, self.likelihood = False, None
-            self._terms, self._names = TermCounter(), None
+            self._terms, self._names, self._recognised_on = TermCounter(), None, set()
         self._looked_at = now
 
     def _called(self, index: int, raw: Any, targets: Any) -> tuple[Any, bool]:
@@ -163,11 +164,16 @@ class RecognisedLoss:
                 self._names = []
         return picked(self._call, raw, self._names)
 
-    def _recognise(self, loss_at: Loss, outputs: Tensor, targets: Any, loss: Tensor) -> None:
+    def _recognise(self, index: int, loss_at: Loss, outputs: Tensor, targets: Any, loss: Tensor) -> None:
         """Find the likelihood by the first batch, and again if a later one shows that it is another."""
+        is_new = index not in self._recognised_on
+        self._recognised_on.add(index)
         if not self.is_known:
             check_reduction(self.loss)
-        elif self.likelihood is None or explains(self.likelihood, loss, outputs, targets):
+        elif self.likelihood is None or (
+            explains(self.likelihood, loss, outputs, targets)
+            and (not is_new or agrees(self.likelihood, loss_at, outputs, targets))
+        ):
             return
         self.likelihood = recognise(self.loss, loss_at, outputs, targets)
 

@@ -47,14 +47,23 @@ def recognise(loss: Loss, loss_at: Loss, outputs: Tensor, targets: Any) -> Likel
         except RuntimeError:  # a loss of probabilities refuses other numbers
             return None
     for candidate in _candidates(loss, value, gradient, outputs, targets):
-        own_value, own_gradient = _value_and_gradient(candidate.mean, outputs, targets)
-        difference = gradient - own_gradient
-        if isinstance(candidate, CrossEntropy):
-            difference = _seen_by_the_model(difference, outputs, candidate.class_dim)
-        is_same_gradient = difference.norm() <= _tolerance(value) * gradient.norm() and gradient.any()
-        if is_same_gradient and _is_close(value, own_value):
+        if gradient.any() and _has(candidate, value, gradient, outputs, targets):
             return candidate
     return None
+
+
+def agrees(likelihood: Likelihood, loss_at: Loss, outputs: Tensor, targets: Any) -> bool:
+    """Whether a loss is the likelihood's on this batch too. Its gradient tells: equal outputs cost all labels alike."""
+    return _has(likelihood, *_value_and_gradient(loss_at, outputs, targets), outputs, targets)
+
+
+def _has(candidate: Likelihood, value: Tensor, gradient: Tensor, outputs: Tensor, targets: Any) -> bool:
+    """Whether a likelihood has this value and gradient."""
+    own_value, own_gradient = _value_and_gradient(candidate.mean, outputs, targets)
+    difference = gradient - own_gradient
+    if isinstance(candidate, CrossEntropy):
+        difference = _seen_by_the_model(difference, outputs, candidate.class_dim)
+    return bool(difference.norm() <= _tolerance(value) * gradient.norm()) and _is_close(value, own_value)
 
 
 def _seen_by_the_model(gradient: Tensor, outputs: Tensor, class_dim: int) -> Tensor:

@@ -36,13 +36,8 @@ def condition_number(values: Values, p: float = 0.5) -> float:
         >>> condition_number(torch.tensor([1.0, 0.0]), p=1.0)
         inf
     """
-    if not 0 < p <= 1:
-        raise ValueError(f"p is {p}; it is a share of the eigenvalues, above 0 and at most 1.")
-    descending, zero_level = _checked(values)
-    # ⌈p·d⌉, safe from p·d = 7.000000000000001
-    index = max(1, math.ceil(p * len(descending) - 1e-9))
-    largest, chosen = float(descending[0]), float(descending[index - 1])
-    return largest / chosen if chosen > zero_level else math.inf
+    kappa, _ = condition_numbers_and_rank(values, [p])
+    return kappa[p]
 
 
 def numerical_rank(values: Values) -> int:
@@ -60,8 +55,21 @@ def numerical_rank(values: Values) -> int:
         >>> numerical_rank([1.0, 1e-3, 1e-12])
         3
     """
+    return condition_numbers_and_rank(values, [])[1]
+
+
+def condition_numbers_and_rank(values: Values, shares: Sequence[float]) -> tuple[dict[float, float], int]:
+    """κ_p for each share p, and the rank, of one matrix."""
     descending, zero_level = _checked(values)
-    return int((descending > zero_level).sum())
+    rank = int((descending > zero_level).sum())
+    kappa = {}
+    for p in shares:
+        if not 0 < p <= 1:
+            raise ValueError(f"p is {p}; it is a share of the eigenvalues, above 0 and at most 1.")
+        # ⌈p·d⌉, safe from p·d = 7.000000000000001
+        index = max(1, math.ceil(p * len(descending) - 1e-9))
+        kappa[p] = float(descending[0] / descending[index - 1]) if index <= rank else math.inf
+    return kappa, rank
 
 
 def _checked(values: Values) -> tuple[Tensor, float]:
