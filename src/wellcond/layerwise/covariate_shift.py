@@ -18,6 +18,7 @@ from wellcond.network.arithmetic import own_arithmetic
 from wellcond.network.order import Layer, layers_in_order
 from wellcond.network.taps import bracketed
 from wellcond.problem.arguments import check_problem
+from wellcond.problem.checks import shared_memory_notes
 from wellcond.problem.problem import Gradients, Problem
 from wellcond.results import ByLayer, Cost, Progress, Row, number, quantities, text_table
 from wellcond.results.text import WHOLE_MODEL
@@ -170,7 +171,7 @@ def covariate_shift(
         with problem.checked_if_in_doubt(), bracketed(names, on_entry, lambda *_: None):
             loss, gradients = problem.loss_and_gradients()
         used = {name for name, gradient in gradients.items() if gradient is not None}
-        notes = problem.shared_memory_notes()
+        notes = shared_memory_notes(problem.params)
         order = layers_in_order(problem.model, problem.params, list(started), used, notes)
         updated = updated_parameters(problem, optimizer, (loss, gradients))
         groups = _alike_before(order, updated)

@@ -114,3 +114,17 @@ def check_not_stale(
             raise InvalidProblem(STALE.format(what=f"{name!r} was {was} and is {now_is}"))
     if added := now.keys() - params.keys():
         raise InvalidProblem(STALE.format(what=f"{min(added)!r} is new, or was frozen"))
+
+
+def shared_memory_notes(params: Mapping[str, nn.Parameter]) -> dict[str, str]:
+    """A note on every parameter, by its name, that lies in the memory of another, which torch takes for two."""
+    notes: dict[str, str] = {}
+    first: dict[int, str] = {}
+    for name, p in params.items():
+        other = first.setdefault(p.data_ptr(), name)
+        if other != name and p.numel():
+            notes[name] = (
+                f"{other!r} and {name!r} share their memory, but are two parameters: they are moved independently. "
+                "To tie them, let both modules hold one nn.Parameter."
+            )
+    return notes

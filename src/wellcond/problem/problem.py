@@ -315,8 +315,8 @@ class Problem:
             failures.check_loader(self.batches, self.data, self.device)
             with self.measuring(), torch.no_grad(), contextlib.closing(self.data()) as data:
                 index, batch = next(data)
+                outputs = failures.check_model(self.model, lambda: self.forward(index, batch[0]), self.device)
                 if self.dropout is None:  # else every pass is given the same random numbers
-                    outputs = failures.check_model(self.model, lambda: self.forward(index, batch[0]), self.device)
                     failures.check_loss(lambda: self._loss_value(index, batch, outputs), self.device)
             self.is_checked = True
 
@@ -333,19 +333,6 @@ class Problem:
         yield
         if not isolation.movable(self.model, self.loss, self.device).is_same_as(before):
             self.check()
-
-    def shared_memory_notes(self) -> dict[str, str]:
-        """A note on every parameter, by its name, that lies in the memory of another, which torch takes for two."""
-        notes: dict[str, str] = {}
-        first: dict[int, str] = {}
-        for name, p in self.params.items():
-            other = first.setdefault(p.data_ptr(), name)
-            if other != name and p.numel():
-                notes[name] = (
-                    f"{other!r} and {name!r} share their memory, but are two parameters: they are moved independently. "
-                    "To tie them, let both modules hold one nn.Parameter."
-                )
-        return notes
 
 
 def _merged(mean: Sequence[Tensor | None], new: Sequence[Tensor | None], share: float) -> list[Tensor | None]:

@@ -10,6 +10,7 @@ import torch
 from torch import Tensor
 
 from wellcond.network.arithmetic import own_arithmetic
+from wellcond.problem.arguments import as_whole
 from wellcond.results import Progress, Result, Row, quantities
 from wellcond.spectral.lanczos import Lanczos, Operator, as_operator, in_a_row
 
@@ -99,7 +100,8 @@ def density(
     """
     operator = as_operator(operator)
     n = operator.shape[0]
-    iterations = min(iterations, n)
+    probes, points = as_whole("probes", probes, 1), as_whole("points", points, 2)
+    iterations = min(as_whole("iterations", iterations, 1), n)
     generator = torch.Generator().manual_seed(seed)
     nodes, weights = np.zeros((probes, iterations)), np.zeros((probes, iterations))
     matvecs = 0

@@ -14,6 +14,7 @@ from wellcond.errors import NonFinite
 from wellcond.network.arithmetic import own_arithmetic
 from wellcond.network.calling import dtype_name
 from wellcond.problem.arguments import as_pair, as_positive, as_whole, check_problem
+from wellcond.problem.checks import shared_memory_notes
 from wellcond.problem.problem import Problem
 from wellcond.results import Cost, Progress, Result, Row, number, quantities, text_table
 from wellcond.surface.directions import Direction, DirectionChoice, check_direction, find_directions, name_of
@@ -186,7 +187,7 @@ def landscape(
             torch._foreach_neg_(d)
         length = norm(d)
         losses, changes, distances, failures = _walk(problem, gradient, d, length, lengths.tolist(), progress)
-    notes += [*problem.shared_memory_notes().values(), *_failure_notes(lengths, losses, changes, failures)]
+    notes += [*shared_memory_notes(problem.params).values(), *_failure_notes(lengths, losses, changes, failures)]
     notes += _caveats(lengths, changes, distances, gradient_norm, length, problem.dtype)
     cost = problem.cost - before
     found = lengths, losses, changes, distances, float(loss), gradient_norm

@@ -15,6 +15,7 @@ from torch import Tensor
 from wellcond.errors import NonFinite
 from wellcond.network.arithmetic import own_arithmetic
 from wellcond.problem.arguments import as_positive, as_whole, check_problem
+from wellcond.problem.checks import shared_memory_notes
 from wellcond.problem.problem import Problem
 from wellcond.results import Cost, Progress, Result, Row, number, quantities, text_table
 from wellcond.surface.directions import (
@@ -152,7 +153,7 @@ def loss_slice(
         filter_normalised,
         problem.batchnorm,
         problem.cost - before,
-        (*notes, *problem.shared_memory_notes().values(), *failures),
+        (*notes, *shared_memory_notes(problem.params).values(), *failures),
     )
 
 
