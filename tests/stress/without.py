@@ -92,6 +92,10 @@ MENDS: dict[str, Mend] = {
         "tokens_are_terms",
     ),
     "weights of batches": Mend("problem/terms.py", "weight = unit / share", "weight = count", "batches_add_up"),
+    "ignored labels": Mend(
+        "problem/evaluation.py", "and (not is_new or agrees(self.likelihood, loss_at, outputs, targets))", "",
+        "ignored_labels_at_equal_outputs",
+    ),
     # of bounds
     "sizes of float32": Mend(
         "spectral/lanczos.py", "self._multiplied(q) if self.diagonal else self._first_product(q)",
@@ -100,6 +104,10 @@ MENDS: dict[str, Mend] = {
     "hidden eigenvalues": Mend(
         "spectral/eigenvalues.py", "errors = np.array([self._hiding_distance(*one) for one in each])",
         "errors = self.residuals", "several_eigenvalues",
+    ),
+    "unseen copies": Mend(
+        "spectral/eigenvalues.py", "return float(self._odds_within_tol().sum()) <= 1 - CONFIDENCE", "return True",
+        "several_eigenvalues",
     ),
     "all that both ends have": Mend(
         "spectral/eigenvalues.py", "if m < wanted or", "if m < k or", "both_ends_of_the_identity"

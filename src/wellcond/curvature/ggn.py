@@ -37,7 +37,7 @@ class OutputCurvature(CurvatureOperator):
     # may override
 
     def output_factor(self, evaluation: Evaluation, outputs: Tensor) -> Fields | None:
-        """R fields with B = Σ_r f[r][n] f[r][n]ᵀ / weight for each example n, or None where none is known."""
+        """R fields f with B = Σ_r f_rn f_rnᵀ / weight for each example n, or None where none is known."""
         return None
 
     def _linearize(self, evaluation: Evaluation, params: Sequence[Tensor]) -> Product:

@@ -62,7 +62,7 @@ class Likelihood(ABC):
 
     @abstractmethod
     def fisher_factor(self, outputs: Tensor, targets: Any) -> Fields:
-        """R fields of the outputs' shape: for each example n, Σ_r f[r][n] f[r][n]ᵀ = Σ_terms E_y[∇ℓ ∇ℓᵀ]."""
+        """R fields f of the outputs' shape: for each example n, Σ_r f_rn f_rnᵀ = Σ_terms E_y[∇ℓ ∇ℓᵀ]."""
 
     # may override
 
