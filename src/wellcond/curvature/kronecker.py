@@ -129,9 +129,9 @@ def kronecker_factors(
     shared: dict[str, str] = {}
 
     @own_arithmetic()  # which a model's own autocast does not enter
-    def on_call(name: str, module: nn.Module, x: Any, output: Any) -> None:
+    def on_call(name: str, module: nn.Module, x: Any, output: Any) -> Any:
         if name in checks and not checks[name].can_read(x, output):
-            return
+            return None
         rule = rules[name]
         if name not in layers:
             x_moment, g_moment = (SecondMoment(f"{matrix} of layer {name!r}") for matrix in ("Σx", "Σ∇h"))
@@ -140,6 +140,7 @@ def kronecker_factors(
             layers[name].x.add_diagonal(rule.token_counts(module, x), x.numel())
         else:
             layers[name].x.add(rule.input_blocks(module, x.detach(), convolution))
+        return x if name in checks else None
 
     @own_arithmetic()
     def on_gradient(name: str, module: nn.Module, x: Any, gradient: Tensor) -> None:
@@ -148,7 +149,7 @@ def kronecker_factors(
             return
         if name in layers and name not in shared:
             layers[name].g.add(rules[name].gradient_blocks(module, gradient.detach(), convolution), gradient_scale)
-        if name in checks:
+        if x is not None:
             checks[name].met(x, gradient)
 
     params = list(problem.params.values())

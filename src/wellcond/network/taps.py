@@ -15,10 +15,10 @@ import torch.nn.functional as F
 from torch import Tensor, nn
 from torch.overrides import TorchFunctionMode
 
-OnCall = Callable[[str, nn.Module, Any, Any], None]
+OnCall = Callable[[str, nn.Module, Any, Any], Any]
 """Called as (name, module, first input, output) after each forward call of a tapped module."""
 OnGradient = Callable[[str, nn.Module, Any, Tensor], None]
-"""Called as (name, module, first input, gradient of the output of that call) during the backward pass."""
+"""Called as (name, module, what `OnCall` returned, gradient of the output of that call) during the backward pass."""
 OnTrainingCall = Callable[[str, nn.Module, Any, Tensor], Callable[[Tensor], None] | None]
 """Called as (name, module, first input, output); what it returns is called with the gradient of that output."""
 OnEntry = Callable[[nn.Module, tuple[Any, ...], dict[str, Any]], None]
@@ -45,10 +45,10 @@ def tapped(modules: Mapping[str, nn.Module], on_call: OnCall, on_gradient: OnGra
             if torch.is_grad_enabled() < with_grad:
                 return
             x = _first(args or kwargs.get("query", tuple(kwargs.values())))
-            on_call(name, module, x, output)
+            kept = on_call(name, module, x, output)
             tensor = _first(output)
             if on_gradient is not None and isinstance(tensor, Tensor) and tensor.requires_grad:
-                _watch_gradient(tensor, lambda gradient: None if _closed else on_gradient(name, module, x, gradient))
+                _watch_gradient(tensor, lambda gradient: None if _closed else on_gradient(name, module, kept, gradient))
 
         return after_forward
 
