@@ -284,6 +284,27 @@ def ignored_labels_at_equal_outputs(device: str) -> Iterator[Outcome]:
 
 
 @named
+def nearly_a_likelihood(device: str) -> Iterator[Outcome]:
+    """Seed 2000547. At small outputs a loss of one's own is a cross-entropy to float32's rounding, and no more."""
+
+    def build() -> tuple[Tensor, Tensor, nn.Module]:
+        model = nn.Linear(3, 2, bias=False).to(device)
+        model.weight.data.mul_(5e-4)
+        return torch.randn(8, 3).to(device), torch.arange(8, device=device) % 2, model
+
+    def loss(o: Tensor, t: Tensor) -> Tensor:
+        return F.cross_entropy(o - 0.3 * o.detach().square(), t)
+
+    def recognised() -> Any:
+        problem = wc.Problem(model, loss, (x, y))
+        wc.conditioning(problem)
+        return problem.likelihood
+
+    x, y, model = seeded(build)
+    yield attempt("the likelihood", recognised, lambda found: "" if found is None else f"taken for {found}")
+
+
+@named
 def several_eigenvalues(device: str) -> Iterator[Outcome]:
     """Rates of missed bounds, converged or not, where eigenvalues come in groups."""
     bulk = torch.rand(95, generator=torch.Generator().manual_seed(1), dtype=torch.float64)

@@ -96,6 +96,10 @@ MENDS: dict[str, Mend] = {
         "problem/evaluation.py", "and (not is_new or agrees(self.likelihood, loss_at, outputs, targets))", "",
         "ignored_labels_at_equal_outputs",
     ),
+    "likelihoods in float64": Mend(
+        "problem/losses.py", "wide = outputs.detach().double(), targets.double() if targets.is_floating_point() else targets",
+        "wide = outputs.detach(), targets", "nearly_a_likelihood",
+    ),
     # of bounds
     "sizes of float32": Mend(
         "spectral/lanczos.py", "self._multiplied(q) if self.diagonal else self._first_product(q)",

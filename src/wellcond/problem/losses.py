@@ -39,7 +39,7 @@ def recognise(loss: Loss, loss_at: Loss, outputs: Tensor, targets: Any) -> Likel
     """
     if not isinstance(targets, Tensor) or outputs.dim() == 0:
         return None
-    value, gradient = _value_and_gradient(loss_at, outputs, targets)
+    outputs, targets, value, gradient = _as_precisely_as_it_goes(loss_at, outputs, targets)
     if not gradient.any():  # a perfect fit, or saturated outputs: everything agrees there, so look elsewhere
         outputs = torch.arange(outputs.numel(), device=outputs.device).sin().view_as(outputs).to(outputs.dtype)
         try:
@@ -54,7 +54,20 @@ def recognise(loss: Loss, loss_at: Loss, outputs: Tensor, targets: Any) -> Likel
 
 def agrees(likelihood: Likelihood, loss_at: Loss, outputs: Tensor, targets: Any) -> bool:
     """Whether a loss is the likelihood's on this batch too. Its gradient tells: equal outputs cost all labels alike."""
-    return _has(likelihood, *_value_and_gradient(loss_at, outputs, targets), outputs, targets)
+    outputs, targets, value, gradient = _as_precisely_as_it_goes(loss_at, outputs, targets)
+    return _has(likelihood, value, gradient, outputs, targets)
+
+
+def _as_precisely_as_it_goes(loss_at: Loss, outputs: Tensor, targets: Tensor) -> tuple[Tensor, Tensor, Tensor, Tensor]:
+    """Outputs and targets in float64 if the loss takes them, and its value and gradient there.
+
+    Small outputs make losses alike: in float32 one that is nearly a cross-entropy could not be told from it.
+    """
+    wide = outputs.detach().double(), targets.double() if targets.is_floating_point() else targets
+    try:
+        return *wide, *_value_and_gradient(loss_at, *wide)
+    except Exception:  # a user's loss with a float32 weight, say, may raise anything
+        return outputs, targets, *_value_and_gradient(loss_at, outputs, targets)
 
 
 def _has(candidate: Likelihood, value: Tensor, gradient: Tensor, outputs: Tensor, targets: Any) -> bool:
