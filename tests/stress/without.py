@@ -97,8 +97,7 @@ MENDS: dict[str, Mend] = {
         "ignored_labels_at_equal_outputs",
     ),
     "likelihoods in float64": Mend(
-        "problem/losses.py", "wide = outputs.detach().double(), targets.double() if targets.is_floating_point() else targets",
-        "wide = outputs.detach(), targets", "nearly_a_likelihood",
+        "problem/losses.py", "wide = outputs.detach().double(),", "wide = outputs.detach(),", "nearly_a_likelihood"
     ),
     # of bounds
     "sizes of float32": Mend(
