@@ -46,7 +46,7 @@ class Block:
         self.dtype, self.device = operator.dtype, operator.device
         self.generator = generator
         self.is_exact = False
-        self._inside = 0.0
+        self._inside = self._inside_size = 0.0
         self._basis = torch.empty(size, 0, dtype=self.dtype, device=self.device)
         self._forget()
 
@@ -63,6 +63,11 @@ class Block:
     def value(self) -> float:
         """The trace."""
         return self._inside + self._scale * float(self._mean.sum())
+
+    @property
+    def rounding(self) -> float:
+        """What the rounding of its products may have done to the trace."""
+        return 10 * torch.finfo(self.dtype).eps * (self._inside_size + self._scale * float(self._mean.abs().sum()))
 
     @property
     def spread(self) -> float:
@@ -107,6 +112,7 @@ class Block:
             self._check_finite(products)
             self._forget()
             self._inside = float(products.diagonal().double().sum())
+            self._inside_size = float(products.diagonal().double().abs().sum())
             self.is_exact = True
 
         return torch.eye(self.size, dtype=self.dtype, device=self.device), receive
@@ -130,6 +136,7 @@ class Block:
             inside, outside = products.tensor_split([new.shape[1]], 1)
             self._check_finite(products)
             self._inside += float((new * inside).sum(dtype=torch.float64))
+            self._inside_size += float((new * inside).abs().sum(dtype=torch.float64))
             receive_probes(outside)
 
         return torch.cat([new, columns], 1), receive

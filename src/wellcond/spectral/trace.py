@@ -29,8 +29,8 @@ class Trace(Result):
 
     Attributes:
         value: The estimate.
-        error: Its standard error, 0 where the trace is exact. The truth lies within twice of it in 95 % of all cases:
-            after few probes it is widened as Student's t is.
+        error: Its standard error; where the trace is exact, its rounding. The truth lies within twice of it in 95 % of
+            all cases: after few probes it is widened as Student's t is.
         matvecs: Products it took.
         converged: Whether the error is at most `tol` · |value|.
     """
@@ -152,7 +152,7 @@ def _estimate(
         if progress is not None:
             progress("trace", min(spent / max_matvecs, 1.0))
         if converged or spent >= max_matvecs:
-            return Trace(value, error, spent, converged)
+            return Trace(value, error + sum(block.rounding for block in blocks), spent, converged)
         # the noise that probes may leave, so that the error is the one that was asked for
         aim = tol * abs(value) * (noise / error if 0 < error < math.inf else 1.0)
         requests = _next_round(blocks, aim, pilot, max_matvecs - spent)
