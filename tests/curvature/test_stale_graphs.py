@@ -154,3 +154,16 @@ def test_the_likelihood_is_found_again() -> None:
         wc.Fisher(problem).dense()
     problem.loss.weight = None  # type: ignore[attr-defined]
     torch.testing.assert_close(wc.Fisher(problem).dense(), plain)
+
+
+def test_products_in_a_row_over_several_batches_begin_with_the_same_buffers() -> None:
+    """With dropout on, spectral norm is in training mode, in which every pass moves its vectors."""
+    torch.manual_seed(0)
+    model = nn.Sequential(nn.utils.parametrizations.spectral_norm(nn.Linear(4, 6)), nn.Tanh(), nn.Linear(6, 3)).double()
+    x, y = torch.randn(12, 4, dtype=torch.float64), torch.arange(12) % 3
+    problem = wc.Problem(model, nn.CrossEntropyLoss(), [(x[:5], y[:5]), (x[5:], y[5:])], dropout=0)
+    hessian = wc.Hessian(problem)
+    true = torch.linalg.eigvalsh(hessian.dense())
+    found = wc.eigenvalues(hessian, k=3, tol=1e-9)
+    assert found.converged
+    assert torch.allclose(found.values, true[-3:], rtol=1e-9)

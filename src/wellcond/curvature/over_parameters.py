@@ -79,7 +79,8 @@ class CurvatureOperator(TensorOperator):
         return self._restricted(within)
 
     def in_a_row(self) -> contextlib.AbstractContextManager[Any]:
-        return self.problem.measuring()
+        # over several batches every product passes the data anew, and each has to begin with the same buffers
+        return self.problem.measuring() if self.problem.is_one_batch else contextlib.nullcontext()
 
     def _multiply(self, columns: Tensor) -> Tensor:
         return self._products_of([(range(len(self.params)), columns)])[0]

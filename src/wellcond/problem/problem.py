@@ -315,8 +315,8 @@ class Problem:
             failures.check_loader(self.batches, self.data, self.device)
             with self.measuring(), torch.no_grad(), contextlib.closing(self.data()) as data:
                 index, batch = next(data)
-                outputs = failures.check_model(self.model, lambda: self.forward(index, batch[0]), self.device)
                 if self.dropout is None:  # else every pass is given the same random numbers
+                    outputs = failures.check_model(self.model, lambda: self.forward(index, batch[0]), self.device)
                     failures.check_loss(lambda: self._loss_value(index, batch, outputs), self.device)
             self.is_checked = True
 
