@@ -154,12 +154,12 @@ class _DropoutOff(TorchFunctionMode):
 
     def _is_called_by_one(self) -> bool:
         """Whether the innermost module that is running is one of them."""
-        frame = sys._getframe(2)
+        frame: types.FrameType | None = sys._getframe(2)
         while frame is not None:
             owner = frame.f_locals.get("self")
             if isinstance(owner, nn.Module):
                 return id(owner) in self._modules
-            frame = frame.f_back  # type: ignore[assignment]
+            frame = frame.f_back
         return False
 
 
