@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import difflib
 from collections.abc import Iterable
+from typing import Any
 
 
 class WellcondError(Exception):
@@ -73,3 +74,15 @@ class DataNotFound(WellcondError, FileNotFoundError):
 
 class CorruptData(WellcondError, ValueError):
     """A data file does not hold what its format promises."""
+
+
+class Interrupted(KeyboardInterrupt):
+    """Ctrl-C during a measurement that already knew something. Nothing else changes: `except KeyboardInterrupt` works.
+
+    Attributes:
+        result: What was known, of the kind that the measurement returns; its status says that it was interrupted.
+    """
+
+    def __init__(self, result: Any) -> None:
+        super().__init__(f"{getattr(result, 'status', 'interrupted')}; see .result of this exception")
+        self.result = result

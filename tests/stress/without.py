@@ -109,7 +109,7 @@ MENDS: dict[str, Mend] = {
         "errors = self.residuals", "several_eigenvalues",
     ),
     "unseen copies": Mend(
-        "spectral/eigenvalues.py", "return float(self._odds_within_tol().sum()) <= 1 - CONFIDENCE", "return True",
+        "spectral/eigenvalues.py", "or float(self._odds_within_tol().sum()) <= 1 - self.confidence", "or True",
         "several_eigenvalues",
     ),
     "all that both ends have": Mend(

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
@@ -9,10 +10,12 @@ import numpy as np
 import torch
 from torch import Tensor
 
+from wellcond.errors import Interrupted
 from wellcond.network.arithmetic import own_arithmetic
 from wellcond.problem.arguments import as_whole
 from wellcond.results import Progress, Result, Row, quantities
-from wellcond.spectral.lanczos import Lanczos, Operator, as_operator, in_a_row
+from wellcond.spectral.allowance import Allowance
+from wellcond.spectral.lanczos import Lanczos, Matrix, Operator, as_operator, in_a_row
 
 if TYPE_CHECKING:
     from matplotlib.figure import Figure
@@ -30,6 +33,7 @@ class Density(Result):
         weights: (probes, iterations); the weights of a probe add up to 1.
         width: Standard deviation of the Gaussian that smooths it.
         matvecs: Products it took.
+        status: Whether it has all the probes that were asked for.
     """
 
     grid: Tensor
@@ -39,6 +43,7 @@ class Density(Result):
     weights: Tensor
     width: float
     matvecs: int
+    status: str = "complete"
 
     def moment(self, order: int) -> float:
         """Mean of λ^order over the spectrum; `moment(1) * n` estimates the trace."""
@@ -60,7 +65,8 @@ class Density(Result):
 
     def __str__(self) -> str:
         low, high = float(self.nodes.min()), float(self.nodes.max())
-        return f"spectral density over [{low:.4g}, {high:.4g}], {len(self.nodes)} probes, {self.matvecs} products"
+        word = "" if self.status == "complete" else f"; {self.status}"
+        return f"spectral density over [{low:.4g}, {high:.4g}], {len(self.nodes)} probes, {self.matvecs} products{word}"
 
 
 @own_arithmetic()
@@ -71,6 +77,7 @@ def density(
     iterations: int = 40,
     points: int = 400,
     width: float | None = None,
+    budget: float | None = None,
     seed: int = 0,
     progress: Progress | None = None,
 ) -> Density:
@@ -87,11 +94,16 @@ def density(
         iterations: Lanczos iterations from each.
         points: Of the grid.
         width: Standard deviation of the Gaussian; by default 1 % of the spread of the nodes.
+        budget: Seconds. A product that would end later is not begun, the first one excepted: there are then fewer
+            probes, or one of fewer iterations, and the status says so.
         seed: Of the starts.
         progress: Called as (what is being done, share of all work done).
 
     Returns:
         The density on a grid with its standard error, and the nodes and weights that it is made of.
+
+    Raises:
+        Interrupted: On Ctrl-C, with what was known as `.result`.
 
     Example:
         >>> d = density(torch.diag(torch.tensor([1.0, 3.0])), probes=64, iterations=2)
@@ -103,25 +115,50 @@ def density(
     probes, points = as_whole("probes", probes, 1), as_whole("points", points, 2)
     iterations = min(as_whole("iterations", iterations, 1), n)
     generator = torch.Generator().manual_seed(seed)
-    nodes, weights = np.zeros((probes, iterations)), np.zeros((probes, iterations))
-    matvecs = 0
-    for probe in range(probes):
-        if progress is not None:
-            progress("spectral density", probe / probes)
-        start = torch.randn(n, 1, generator=generator, dtype=torch.float64, device="cpu")
-        process = Lanczos(operator, start, generator)
+    allowance = Allowance(probes * (iterations + 2), budget)  # a first product may be made thrice
+    rules: list[tuple[Matrix, Matrix]] = []
+    part: Lanczos | None = None
+
+    def found(status: str) -> Density:
+        begun = [_rule(part)] if part and part.diagonal else []  # shorter than asked for, for want of a whole one
+        return _smoothed(rules or begun, points, width, allowance.spent, status)
+
+    try:
         with in_a_row(operator):
-            for _ in range(iterations):
-                process.step()
-        values, vectors = np.linalg.eigh(process.projected())
-        nodes[probe], weights[probe] = values, vectors[0] ** 2
-        matvecs += process.matvecs
+            while len(rules) < probes and allowance.affordable:
+                start = torch.randn(n, 1, generator=generator, dtype=torch.float64, device="cpu")
+                part = Lanczos(operator, start, generator)
+                before = allowance.spent
+                while len(part.diagonal) < iterations and allowance.affordable:
+                    if progress is not None:
+                        progress("spectral density", (len(rules) + len(part.diagonal) / iterations) / probes)
+                    part.step()
+                    allowance.charge(before + part.matvecs - allowance.spent)
+                if len(part.diagonal) == iterations:
+                    rules.append(_rule(part))
+    except KeyboardInterrupt as interrupt:
+        if not rules and not (part and part.diagonal):
+            raise
+        raise Interrupted(found(f"interrupted after {allowance.spent} products")) from interrupt
+    return found("complete" if len(rules) == probes else allowance.why_stopped)
+
+
+def _rule(process: Lanczos) -> tuple[Matrix, Matrix]:
+    """The nodes and weights of the quadrature that a process gives."""
+    nodes, vectors = np.linalg.eigh(process.projected())
+    return nodes, vectors[0] ** 2
+
+
+def _smoothed(
+    rules: Sequence[tuple[Matrix, Matrix]], points: int, width: float | None, matvecs: int, status: str
+) -> Density:
+    nodes, weights = (np.stack(each) for each in zip(*rules, strict=True))
     spread = float(nodes.max() - nodes.min())
     if width is None:
         width = 0.01 * spread if spread > 0 else 1e-3 * (abs(float(nodes.max())) or 1.0)
     grid = np.linspace(nodes.min() - 5 * width, nodes.max() + 5 * width, points)
     bumps = np.exp(-0.5 * ((grid[:, None, None] - nodes) / width) ** 2) / (width * np.sqrt(2 * np.pi))
     per_probe = (bumps * weights).sum(-1)
-    error = per_probe.std(1, ddof=1) / np.sqrt(probes) if probes > 1 else np.full(points, np.nan)
+    error = per_probe.std(1, ddof=1) / np.sqrt(len(rules)) if len(rules) > 1 else np.full(points, np.nan)
     t = torch.from_numpy
-    return Density(t(grid), t(per_probe.mean(1)), t(error), t(nodes), t(weights), width, matvecs)
+    return Density(t(grid), t(per_probe.mean(1)), t(error), t(nodes), t(weights), width, matvecs, status)

@@ -9,13 +9,12 @@ import numpy as np
 import torch
 from torch import Tensor
 
+from wellcond.errors import Interrupted
 from wellcond.network.arithmetic import own_arithmetic
 from wellcond.results import Progress, Result, Row, quantities
+from wellcond.spectral.allowance import Allowance
 from wellcond.spectral.certificate import Certificate
 from wellcond.spectral.lanczos import Lanczos, Matrix, Operator, as_operator, in_a_row
-
-CONFIDENCE = 0.99
-"""Probability, over the random start, with which the bounds hold for the worst possible matrix."""
 
 Which = Literal["largest", "smallest", "both"]
 
@@ -69,8 +68,10 @@ def eigenvalues(
     k: int = 1,
     which: Which = "largest",
     tol: float = 1e-3,
+    confidence: float | None = 0.99,
     *,
     max_matvecs: int | None = None,
+    budget: float | None = None,
     start: Tensor | None = None,
     seed: int = 0,
     progress: Progress | None = None,
@@ -87,7 +88,11 @@ def eigenvalues(
         k: How many, at each end that is asked for.
         which: `"largest"`, `"smallest"` or `"both"`.
         tol: Relative error.
+        confidence: Probability, over the random start, with which the errors hold for the worst possible matrix. None
+            asks for no such certificate: it stops when the estimated error, residual²/gap, is within `tol`, and the
+            status says that larger eigenvalues may hide.
         max_matvecs: Give up after so many products and return what there is; by default n, at most 300 (or 20 k).
+        budget: Seconds. A product that would end later is not begun, the first one excepted.
         start: (n,) or (n, j) approximate eigenvectors to start from, such as `.vectors` of an earlier call. They save
             the products that sharpen what is known already, not those that make sure nothing larger is hidden.
         seed: Of the random start.
@@ -95,6 +100,9 @@ def eigenvalues(
 
     Returns:
         Values and error bounds, also if they have not converged.
+
+    Raises:
+        Interrupted: On Ctrl-C, with what was known as `.result`.
 
     Example:
         >>> s = eigenvalues(torch.diag(torch.tensor([-3.0, 0.0, 1.0, 2.0])), which="both")
@@ -114,30 +122,43 @@ def eigenvalues(
     if which == "both":
         k = min(k, (n + 1) // 2)
     wanted = min(2 * k, n) if which == "both" else k
-    budget = max_matvecs if max_matvecs is not None else (n if n <= 2000 else max(300, 20 * k))
+    if confidence is not None and not 0 < confidence < 1:
+        raise ValueError(f"confidence is {confidence}; it is a probability between 0 and 1, or None.")
+    products = max_matvecs if max_matvecs is not None else (n if n <= 2000 else max(300, 20 * k))
+    allowance = Allowance(products, budget)
 
     generator = torch.Generator().manual_seed(seed)
     process = Lanczos(operator, _start(n, k, start, generator), generator)
-    with in_a_row(operator):
-        while True:
-            process.step()
-            m = sum(len(a) for a in process.diagonal)
-            exhausted = process.is_complete or process.matvecs + process.next_width > budget
-            # a look costs O(m³): look at every step while that is nothing beside a product
-            if m < wanted or (m > 64 and (m // k) % (m // 64 + 1) and not exhausted):
-                continue
-            ritz = _Ritz(process, k, which, tol, is_warm=start is not None)
-            if progress is not None:
-                progress("eigenvalues", min(process.matvecs / budget, 1.0))
-            if ritz.converged or exhausted:
-                return ritz.result()
+    known: _Ritz | None = None
+    try:
+        with in_a_row(operator):
+            while True:
+                process.step()
+                allowance.charge(process.matvecs - allowance.spent)
+                m = sum(len(a) for a in process.diagonal)
+                exhausted = process.is_complete or process.next_width > allowance.affordable
+                # a look costs O(m³): look at every step while that is nothing beside a product
+                if m < wanted or (m > 64 and (m // k) % (m // 64 + 1) and not exhausted):
+                    continue
+                known = _Ritz(process, k, which, tol, confidence, is_warm=start is not None)
+                if progress is not None:
+                    progress("eigenvalues", allowance.share)
+                if known.converged or exhausted:
+                    return known.result(allowance.why_stopped)
+    except KeyboardInterrupt as interrupt:
+        if known is None:
+            raise
+        raise Interrupted(known.result(f"interrupted after {known.matvecs} products")) from interrupt
 
 
 class _Ritz:
     """The wanted Ritz pairs of a Lanczos process, and whether they have converged."""
 
-    def __init__(self, process: Lanczos, k: int, which: Which, tol: float, *, is_warm: bool) -> None:
-        self.process, self.which, self.tol = process, which, tol
+    def __init__(
+        self, process: Lanczos, k: int, which: Which, tol: float, confidence: float | None, *, is_warm: bool
+    ) -> None:
+        self.process, self.which, self.tol, self.confidence = process, which, tol, confidence
+        self.matvecs = process.matvecs
         self.all, vectors = np.linalg.eigh(process.projected())
         m = len(self.all)
         low = [(i, -1, i + 1) for i in range(k)] if which in ("smallest", "both") else []
@@ -155,9 +176,17 @@ class _Ritz:
     @property
     def converged(self) -> bool:
         """Residuals first: they cost nothing. Then: could an eigenvalue hide further out?"""
-        if not float((self.residuals / np.maximum(np.abs(self.values), 1e-300)).max()) <= self.tol:
+        likely = self.residuals if self.confidence is not None else self._likely_errors()
+        if not float((likely / np.maximum(np.abs(self.values), 1e-300)).max()) <= self.tol:
             return False
-        return float(self._odds_within_tol().sum()) <= 1 - CONFIDENCE
+        return self.confidence is None or float(self._odds_within_tol().sum()) <= 1 - self.confidence
+
+    def _likely_errors(self) -> Matrix:
+        """residual²/gap (Kato 1949), with the distance to the nearest other Ritz value as the gap."""
+        apart = np.abs(self.values[:, None] - self.all)
+        apart[np.arange(len(self.chosen)), self.chosen] = np.inf
+        gaps = apart.min(1)
+        return self.residuals * np.minimum(1.0, self.residuals / gaps) if len(self.all) > 1 else self.residuals
 
     def _odds_within_tol(self) -> Matrix:
         """Of every value that was asked for. Only for the outermost do all places further out have to be looked at."""
@@ -187,29 +216,39 @@ class _Ritz:
         odds = self._odds(i, distances)
         return float(distances[np.argmax(odds <= share)]) if odds[-1] <= share else float("inf")
 
-    def result(self) -> Eigenvalues:
+    def result(self, why_stopped: str) -> Eigenvalues:
         converged = self.converged
-        shares = np.full(len(self.chosen), (1 - CONFIDENCE) / len(self.chosen))
-        if converged:  # what it took to converge, and an equal part of the rest
-            odds = self._odds_within_tol()
-            shares = odds + (1 - CONFIDENCE - odds.sum()) / len(self.chosen)
-        each = zip(self.chosen, self.residuals.tolist(), shares.tolist(), strict=True)
-        errors = np.array([self._hiding_distance(*one) for one in each])
-        if converged:  # the search is coarser than the test that was passed
-            errors = np.minimum(errors, self.tol * np.abs(self.values))
-        basis = self.process.basis
+        errors = self.residuals if self.confidence is None else self._certified(1 - self.confidence, converged)
+        basis = self.process.basis[: len(self.all)]
         return Eigenvalues(
             torch.from_numpy(self.values.copy()),
             torch.from_numpy(errors),
             basis.T @ torch.from_numpy(self.coordinates).to(basis),
-            self.process.matvecs,
+            self.matvecs,
             converged,
-            self._status(converged),
+            self._status(converged, why_stopped),
             self.tol,
             self.which,
         )
 
-    def _status(self, converged: bool) -> str:
+    def _certified(self, odds_to_fail: float, converged: bool) -> Matrix:
+        """Distances that all eigenvalues are within, except with these odds."""
+        shares = np.full(len(self.chosen), odds_to_fail / len(self.chosen))
+        if converged:  # what it took to converge, and an equal part of the rest
+            odds = self._odds_within_tol()
+            shares = odds + (odds_to_fail - odds.sum()) / len(self.chosen)
+        each = zip(self.chosen, self.residuals.tolist(), shares.tolist(), strict=True)
+        errors = np.array([self._hiding_distance(*one) for one in each])
+        if converged:  # the search is coarser than the test that was passed
+            errors = np.minimum(errors, self.tol * np.abs(self.values))
+        return errors
+
+    def _status(self, converged: bool, why_stopped: str) -> str:
+        if converged and self.confidence is None:
+            return (
+                f"stopped on the residual, at an estimated relative error of {self.tol:g}; the errors are residuals, "
+                "within which some eigenvalue lies: larger ones may hide"
+            )
         if converged:
             return f"converged to a relative error of {self.tol:g}"
         if self.process.is_complete:
@@ -218,8 +257,8 @@ class _Ritz:
                 f"{self.tol:g}; the eigenvalue is zero or nearly so beside the largest"
             )
         return (
-            f"not converged to {self.tol:g} after {self.process.matvecs} products; "
-            "the errors say what is known so far. Raise max_matvecs or tol"
+            f"{why_stopped}: not converged to {self.tol:g}. The errors say what is known so far; "
+            "raise max_matvecs, budget or tol"
         )
 
 

@@ -4,14 +4,16 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 import torch
 from torch import Tensor
 
 from wellcond.curvature.over_parameters import CurvatureOperator
+from wellcond.errors import Interrupted
 from wellcond.network.arithmetic import own_arithmetic
 from wellcond.results import Progress, Result, Row, quantities
+from wellcond.spectral.allowance import Allowance
 from wellcond.spectral.lanczos import Operator, as_operator, in_a_row
 from wellcond.spectral.probing import SKETCH, Block, Request
 
@@ -33,12 +35,14 @@ class Trace(Result):
             all cases: after few probes it is widened as Student's t is.
         matvecs: Products it took.
         converged: Whether the error is at most `tol` · |value|.
+        status: The same in words.
     """
 
     value: float
     error: float
     matvecs: int
     converged: bool
+    status: str = ""
 
     def rows(self, step: int | None = None) -> list[Row]:
         return [
@@ -49,7 +53,7 @@ class Trace(Result):
         ]
 
     def __str__(self) -> str:
-        word = "" if self.converged else "; the asked tolerance was not reached"
+        word = "" if self.converged else f"; {self.status}"
         return f"trace {self.value:.6g} ± {self.error:.2g} (standard error), {self.matvecs} products{word}"
 
 
@@ -59,6 +63,7 @@ def trace(
     tol: float = 0.05,
     *,
     max_matvecs: int = 2000,
+    budget: float | None = None,
     seed: int = 0,
     progress: Progress | None = None,
 ) -> Trace:
@@ -80,6 +85,7 @@ def trace(
         operator: Any operator of this library, or a symmetric tensor.
         tol: Relative standard error.
         max_matvecs: Give up after so many products and return what there is.
+        budget: Seconds. A product that would end later is not begun, the first round of probes excepted.
         seed: Of the probes.
         progress: Called as (what is being done, share of all work done).
 
@@ -88,6 +94,7 @@ def trace(
 
     Raises:
         NonFinite: A product is NaN or infinite.
+        Interrupted: On Ctrl-C, with what was known as `.result`.
 
     Example:
         >>> trace(torch.diag(torch.tensor([4.0, 2.0, 1.0]))).value
@@ -114,14 +121,14 @@ def trace(
         return [operator @ columns for _, columns in asked]
 
     with in_a_row(operator):
-        return _estimate(blocks, multiply, tol, max_matvecs, progress)
+        return _estimate(blocks, multiply, tol, Allowance(max_matvecs, budget), progress)
 
 
 def _estimate(
     blocks: Sequence[Block],
     multiply: Callable[[Sequence[tuple[int, Tensor]]], Sequence[Tensor]],
     tol: float,
-    max_matvecs: int,
+    allowance: Allowance,
     progress: Progress | None,
 ) -> Trace:
     """Σ_l tr A_ll.
@@ -130,32 +137,40 @@ def _estimate(
         blocks: What is known of each A_ll, so far nothing.
         multiply: Products of blocks, each given by its position, with columns.
         tol: Relative standard error.
-        max_matvecs: Most products.
+        allowance: What it may spend.
         progress: Called after every round.
     """
-    pilot = min(max(PILOT, MIN_PROBES // len(blocks)), max_matvecs // len(blocks))
+    pilot = min(max(PILOT, MIN_PROBES // len(blocks)), allowance.products // len(blocks))
     few = 2 * pilot  # parameters, whose diagonal costs no more than an estimate that is worth having
-    if sum(block.size if block.size <= few else pilot for block in blocks) > max_matvecs:
+    if sum(block.size if block.size <= few else pilot for block in blocks) > allowance.products:
         few = pilot
     requests: dict[int, Request] = {
         i: block.unit_vectors() if block.size <= few else block.probes(pilot) for i, block in enumerate(blocks)
     }
-    spent = 0
-    while True:
-        products = multiply([(i, columns) for i, (columns, _) in requests.items()])
-        for (columns, receive), product in zip(requests.values(), products, strict=True):
-            spent += columns.shape[1]
-            receive(product)
-        value = sum(block.value for block in blocks)
-        noise, error = _standard_error(blocks)
-        converged = error <= tol * abs(value) and not any(block.may_be_luck for block in blocks)
-        if progress is not None:
-            progress("trace", min(spent / max_matvecs, 1.0))
-        if converged or spent >= max_matvecs:
-            return Trace(value, error + sum(block.rounding for block in blocks), spent, converged)
-        # the noise that probes may leave, so that the error is the one that was asked for
-        aim = tol * abs(value) * (noise / error if 0 < error < math.inf else 1.0)
-        requests = _next_round(blocks, aim, pilot, max_matvecs - spent)
+    known: Trace | None = None
+    try:
+        while True:
+            products = multiply([(i, columns) for i, (columns, _) in requests.items()])
+            for (_, receive), product in zip(requests.values(), products, strict=True):
+                receive(product)
+            allowance.charge(sum(columns.shape[1] for columns, _ in requests.values()))
+            value = sum(block.value for block in blocks)
+            noise, error = _standard_error(blocks)
+            converged = error <= tol * abs(value) and not any(block.may_be_luck for block in blocks)
+            if progress is not None:
+                progress("trace", allowance.share)
+            status = f"the relative error of {tol:g} was {'' if converged else 'not '}reached"
+            known = Trace(value, error + sum(block.rounding for block in blocks), allowance.spent, converged, status)
+            if converged or not allowance.affordable:
+                return known if converged else replace(known, status=f"{allowance.why_stopped}: {status}")
+            # the noise that probes may leave, so that the error is the one that was asked for
+            aim = tol * abs(value) * (noise / error if 0 < error < math.inf else 1.0)
+            requests = _next_round(blocks, aim, pilot, allowance.affordable)
+    except KeyboardInterrupt as interrupt:
+        if known is None:
+            raise
+        status = f"interrupted after {known.matvecs} products: {known.status}"
+        raise Interrupted(replace(known, status=status)) from interrupt
 
 
 def _standard_error(blocks: Sequence[Block]) -> tuple[float, float]:

@@ -128,6 +128,7 @@ class MaxLearningRate(Limit, Result):
         batchnorm: The statistics that BatchNorm used.
         cost: What it took.
         notes: What to know about the numbers.
+        status: How well λ_max is known, in words.
     """
 
     matrix: str
@@ -139,6 +140,7 @@ class MaxLearningRate(Limit, Result):
     batchnorm: str
     cost: Cost
     notes: tuple[str, ...]
+    status: str = ""
 
     def __float__(self) -> float:
         return self.value

@@ -4,13 +4,16 @@ from __future__ import annotations
 
 import contextlib
 import math
+import time
 from collections.abc import Iterator, Mapping, Sequence, Sized
-from dataclasses import dataclass
+from dataclasses import dataclass, field, replace
+from typing import Any
 
 from torch import Tensor
 from torch.optim import Optimizer
 
 from wellcond.curvature.hessian import Hessian
+from wellcond.errors import Interrupted
 from wellcond.network.arithmetic import own_arithmetic
 from wellcond.problem.arguments import check_problem
 from wellcond.problem.problem import Problem
@@ -44,6 +47,7 @@ def max_lr(
     each_group: bool = False,
     each_batch: bool = False,
     max_matvecs: int | None = None,
+    budget: float | None = None,
     seed: int = 0,
     known: Eigenvalues | None = None,
     progress: Progress | None = None,
@@ -68,6 +72,8 @@ def max_lr(
         each_batch: Also measure the limit on the loss of every single batch. SGD steps on one batch at a time; a rate
             above the smallest of them overshoots on some batch.
         max_matvecs: Most products per limit; by default 300, and fewer where their vectors would take more than 2 GiB.
+        budget: Seconds, for all limits together. A product that would end later is not begun, the first one of each
+            limit excepted; groups and batches that no time is left for are not measured.
         seed: Of the random start.
         known: `eigenvalues(Hessian(problem))` of the same weights, if at hand. Its largest value is used where it
             decides: without an optimizer, and for SGD whose groups all step alike.
@@ -80,6 +86,7 @@ def max_lr(
         Unsupported: The optimizer's step is not known, is changed by hooks, or is stable at no rate.
         InvalidProblem: The optimizer holds none of the problem's parameters.
         NonFinite: The optimizer divides by zero, NaN or infinity.
+        Interrupted: On Ctrl-C, with what was known as `.result`.
 
     Example:
         >>> import torch
@@ -109,19 +116,31 @@ def max_lr(
     separate = model.groups if each_group and len(model.groups) > 1 else ()
     batches = len(problem.batches) if each_batch and isinstance(problem.batches, Sized) else int(each_batch)
     shift = None if known is None else model.constant_shift(len(problem.params))
-    search = _Search(model, tol, max_matvecs, seed, progress, (shift is None) + len(separate) + batches)
-
+    search = _Search(model, tol, max_matvecs, budget, seed, progress, (shift is None) + len(separate) + batches)
     hessian = Hessian(problem)
-    if known is None or shift is None:
-        top = search.largest(hessian, model.groups, "largest stable learning rate")
-        limit = _limit(top, model.leading)
-    else:
-        top = known
-        largest, error = float(known.values[-1]) + shift, float(known.errors[-1])
-        limit = Limit(model.leading.numerator, largest, error, known.converged, matvecs=0)
-    of_groups = {g.index: _limit(search.largest(hessian, [g], f"group {g.index} by itself"), g) for g in separate}
-    of_batches = _of_batches(problem, search, top.vectors) if each_batch else []
-    return MaxLearningRate(
+    top: Eigenvalues | None = None if shift is None else known
+    of_groups: dict[int, Limit] = {}
+    of_batches: list[Limit] = []
+    interrupt: KeyboardInterrupt | None = None
+    try:
+        top = top or search.largest(hessian, model.groups, "largest stable learning rate")
+        for g in separate:
+            if search.has_time:
+                of_groups[g.index] = _limit(search.largest(hessian, [g], f"group {g.index} by itself"), g)
+        if each_batch:
+            _add_batches(problem, search, top.vectors, of_batches)
+    except KeyboardInterrupt as stop:
+        interrupt = stop
+        if top is None:
+            if not isinstance(stop, Interrupted):
+                raise
+            top = stop.result
+    limit = _limit(top, model.leading)
+    if shift is not None:
+        limit = replace(limit, lambda_max=limit.lambda_max + shift, matvecs=0)
+    status = top.status if interrupt is None else f"interrupted after {search.matvecs} products"
+    unmeasured = len(separate) - len(of_groups) + max(0, batches - len(of_batches))
+    result = MaxLearningRate(
         limit.numerator,
         limit.lambda_max,
         limit.lambda_error,
@@ -135,8 +154,12 @@ def max_lr(
         tuple(of_batches),
         problem.batchnorm,
         problem.cost - before,
-        (*model.notes, *_caveats(limit, top.status, [*of_groups.values(), *of_batches])),
+        (*model.notes, *_caveats(limit, status, [*of_groups.values(), *of_batches], unmeasured)),
+        status,
     )
+    if interrupt is not None:
+        raise Interrupted(result) from interrupt
+    return result
 
 
 @dataclass
@@ -146,25 +169,46 @@ class _Search:
     model: StepModel
     tol: float
     max_matvecs: int | None
+    budget: float | None
     seed: int
     progress: Progress | None
     parts: int
     done: int = 0
+    matvecs: int = 0
+    seconds_each: float = 0.0
+    began: float = field(default_factory=time.perf_counter)
 
     def largest(
         self, hessian: Hessian, groups: Sequence[GroupStep], what: str, start: Tensor | None = None
     ) -> Eigenvalues:
         operator = self.model.operator(hessian, groups)
         affordable = max(FEWEST_PRODUCTS, BASIS_BYTES // (operator.shape[0] * operator.dtype.itemsize))
-        budget = min(MOST_PRODUCTS, affordable) if self.max_matvecs is None else self.max_matvecs
+        products = min(MOST_PRODUCTS, affordable) if self.max_matvecs is None else self.max_matvecs
 
         def report(_what: str, share: float) -> None:
             if self.progress is not None:
                 self.progress(what, min((self.done + share) / self.parts, 1.0))
 
-        found = eigenvalues(operator, tol=self.tol, max_matvecs=budget, start=start, seed=self.seed, progress=report)
+        left, began = self._seconds_left, time.perf_counter()
+        asked: dict[str, Any] = {"max_matvecs": products, "budget": None if left == math.inf else max(left, 1e-9)}
+        try:
+            found = eigenvalues(operator, tol=self.tol, start=start, seed=self.seed, progress=report, **asked)
+        except Interrupted as interrupt:
+            self.matvecs += interrupt.result.matvecs
+            raise
         self.done += 1
+        self.matvecs += found.matvecs
+        self.seconds_each = (time.perf_counter() - began) / found.matvecs
         return found
+
+    @property
+    def has_time(self) -> bool:
+        """For another product like the last ones."""
+        return self._seconds_left >= self.seconds_each
+
+    @property
+    def _seconds_left(self) -> float:
+        return math.inf if self.budget is None else self.budget - (time.perf_counter() - self.began)
 
 
 def _limit(found: Eigenvalues, group: GroupStep) -> Limit:
@@ -180,24 +224,26 @@ def _groups(problem: Problem, model: StepModel, limit: Limit, separate: Mapping[
         yield GroupLimit(g.index, g.lr, g.momentum, size, proportional, separate.get(g.index))
 
 
-def _of_batches(problem: Problem, search: _Search, start: Tensor) -> list[Limit]:
+def _add_batches(problem: Problem, search: _Search, start: Tensor, limits: list[Limit]) -> None:
     """Every batch as a problem of its own, with the dropout masks that it has among the others."""
     model = search.model
-    limits, costs = [], []
+    costs = []
     with problem.measuring(), contextlib.closing(problem.data()) as data:
         for index, batch in data:
+            if not search.has_time:
+                break
             dropout = None if problem.dropout is None else problem.dropout + index
             single = Problem(problem.model, problem.loss, [batch], problem.batchnorm, dropout=dropout)
             single.is_checked = problem.is_checked
             found = search.largest(Hessian(single), model.groups, f"batch {index} by itself", start)
             limits.append(_limit(found, model.leading))
             costs.append(single.cost)
+    count = len(problem.batches) if isinstance(problem.batches, Sized) else len(costs)
     for cost in costs:  # a pass of one batch is its share of a pass over all
-        problem.count_products(cost.matvecs, cost.u / len(costs))
-    return limits
+        problem.count_products(cost.matvecs, cost.u / count)
 
 
-def _caveats(limit: Limit, status: str, others: Sequence[Limit]) -> Iterator[str]:
+def _caveats(limit: Limit, status: str, others: Sequence[Limit], unmeasured: int) -> Iterator[str]:
     if not limit.converged:
         yield f"λ_max: {status}"
     if limit.lambda_max <= 0:
@@ -206,3 +252,5 @@ def _caveats(limit: Limit, status: str, others: Sequence[Limit]) -> Iterator[str
         yield MAYBE_NO_LIMIT
     if rough := sum(not other.converged for other in others):
         yield f"{rough} of {len(others)} limits of single groups or batches have not converged: see their low and high."
+    if unmeasured:
+        yield f"there was no time for {unmeasured} limits of single groups or batches."
