@@ -44,6 +44,7 @@ def max_lr(
     *,
     optimizer: Optimizer | None = None,
     tol: float = 1e-2,
+    confidence: float | None = 0.99,
     each_group: bool = False,
     each_batch: bool = False,
     max_matvecs: int | None = None,
@@ -68,6 +69,7 @@ def max_lr(
             proportions of the groups' lrs; and for Adam, AdamW, NAdam, Adamax, RMSprop and Adagrad the preconditioner P
             as it is now, which gives 2(1+β₁)/((1−β₁) λ_max(P^{−½}HP^{−½})) for Adam.
         tol: Relative error of λ_max, and so about that of the rate; P counts as exact.
+        confidence: As in `eigenvalues`; None stops on the residual.
         each_group: Also measure every group's limit if only that group moved, from its diagonal block of H.
         each_batch: Also measure the limit on the loss of every single batch. SGD steps on one batch at a time; a rate
             above the smallest of them overshoots on some batch.
@@ -116,7 +118,9 @@ def max_lr(
     separate = model.groups if each_group and len(model.groups) > 1 else ()
     batches = len(problem.batches) if each_batch and isinstance(problem.batches, Sized) else int(each_batch)
     shift = None if known is None else model.constant_shift(len(problem.params))
-    search = _Search(model, tol, max_matvecs, budget, seed, progress, (shift is None) + len(separate) + batches)
+    search = _Search(
+        model, tol, confidence, max_matvecs, budget, seed, progress, (shift is None) + len(separate) + batches
+    )
     hessian = Hessian(problem)
     top: Eigenvalues | None = None if shift is None else known
     of_groups: dict[int, Limit] = {}
@@ -168,6 +172,7 @@ class _Search:
 
     model: StepModel
     tol: float
+    confidence: float | None
     max_matvecs: int | None
     budget: float | None
     seed: int
@@ -190,7 +195,11 @@ class _Search:
                 self.progress(what, min((self.done + share) / self.parts, 1.0))
 
         left, began = self._seconds_left, time.perf_counter()
-        asked: dict[str, Any] = {"max_matvecs": products, "budget": None if left == math.inf else max(left, 1e-9)}
+        asked: dict[str, Any] = {
+            "confidence": self.confidence,
+            "max_matvecs": products,
+            "budget": None if left == math.inf else max(left, 1e-9),
+        }
         try:
             found = eigenvalues(operator, tol=self.tol, start=start, seed=self.seed, progress=report, **asked)
         except Interrupted as interrupt:
