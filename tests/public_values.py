@@ -112,7 +112,7 @@ def spectrum_of(operator: Any) -> Values:
 @measurement(problems)
 def network_and_layers(problem: wc.Problem) -> Values:
     diagnosis = "gradients.loss gradients.norms weights hessian.values trace.value conditioning.x.lambda_max"
-    found = pick(wc.diagnose(problem), diagnosis) | pick(wc.neurons(problem), "is_dying is_full")
+    found = pick(wc.diagnose(problem, budget="full"), diagnosis) | pick(wc.neurons(problem), "is_dying is_full")
     found |= {mu: pick(wc.max_lr(problem, momentum=mu, each_batch=True), RATE) for mu in (0.0, 0.9)}
     for direction in ("gradient", "random", "eigenvector", normal(problem.size, seed=3)):
         walk = wc.landscape(problem, lr=0.1, span=(0.5, 4.0), steps=4, direction=direction)

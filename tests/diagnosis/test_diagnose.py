@@ -18,6 +18,7 @@ from torch.utils.data import DataLoader, TensorDataset
 from unchanged import assert_unchanged, snapshot
 
 import wellcond as wc
+from wellcond.diagnosis import budget
 from wellcond.diagnosis import diagnose as module
 from wellcond.diagnosis.diagnose import diagnose
 from wellcond.diagnosis.diagnosis import Diagnosis
@@ -59,7 +60,7 @@ def without_hessian() -> wc.Problem:
 
 @pytest.fixture(scope="module")
 def found() -> Diagnosis:
-    return diagnose(problem())
+    return diagnose(problem(), budget="full")
 
 
 # numbers
@@ -132,7 +133,7 @@ def test_the_limit_is_that_of_the_optimizer_and_costs_no_further_product(options
 def test_adam_is_bounded_like_any_other_optimizer() -> None:
     model = network()
     optimizer = torch.optim.Adam(model.parameters(), lr=0.01)
-    d = diagnose(problem(model), optimizer)
+    d = diagnose(problem(model), optimizer, budget="full")
     assert d.max_lr is not None
     assert d.max_lr.value == pytest.approx(wc.max_lr(problem(model), optimizer=optimizer).value, rel=1e-2)
     assert f"{d.max_lr.value:.3g} with momentum 0.9; the optimizer is at 0.01" in " ".join(str(d).split())
@@ -143,8 +144,8 @@ def test_the_cost_is_that_of_all_parts_and_memory_bounds_it(found: Diagnosis, mo
     assert found.trace is not None
     assert found.cost.matvecs == found.hessian.matvecs + found.trace.matvecs
     assert found.about["cost"] in str(found.cost)
-    monkeypatch.setattr(module, "BASIS_BYTES", 1)
-    bounded = diagnose(problem()).hessian
+    monkeypatch.setattr(budget, "BASIS_BYTES", 1)
+    bounded = diagnose(problem(), budget="full").hessian
     assert bounded is not None
     assert bounded.matvecs <= 10
 
@@ -154,7 +155,7 @@ def test_the_cost_is_that_of_all_parts_and_memory_bounds_it(found: Diagnosis, mo
 
 def test_a_hessian_that_does_not_exist_is_said_and_the_rest_is_there() -> None:
     broken = without_hessian()
-    d = diagnose(broken, torch.optim.SGD(broken.model.parameters(), lr=0.1))
+    d = diagnose(broken, torch.optim.SGD(broken.model.parameters(), lr=0.1), budget="full")
     assert set(d.failed) == {"Hessian eigenvalues", "Hessian trace"}
     assert "NaN" in d.failed["Hessian trace"]
     assert d.hessian is None
@@ -203,7 +204,7 @@ def test_what_needs_no_second_derivative_is_there_without_one(
     indices = x.abs().long().clamp(max=8)
     broken = wc.Problem(network, loss, (indices if "EmbeddingBag" in repr(network) else x, y))
     with torch.inference_mode(in_inference_mode):
-        d = diagnose(broken, torch.optim.SGD(network.parameters(), lr=0.1))
+        d = diagnose(broken, torch.optim.SGD(network.parameters(), lr=0.1), budget="full")
     assert set(d.failed) == {"Hessian eigenvalues", "Hessian trace"}
     assert re.search(why, d.failed["Hessian trace"])
     assert d.hessian is d.trace is d.max_lr is None
@@ -286,12 +287,12 @@ def test_nothing_of_the_users_is_changed() -> None:
 
 def test_progress_rises_from_zero_to_one_and_names_every_part() -> None:
     calls: list[tuple[str, float]] = []
-    diagnose(problem(), progress=lambda what, share: calls.append((what, share)))
+    diagnose(problem(), budget="full", progress=lambda what, share: calls.append((what, share)))
     assert_progress_rises(calls)
     assert calls[0][1] == 0
     assert calls[-1][1] == pytest.approx(1.0)
     assert list(dict.fromkeys(what for what, _ in calls)) == [
-        "gradients", "conditioning", "neurons", "Hessian eigenvalues", "Hessian trace", "largest stable lr",
+        "gradients", "conditioning", "neurons", "Hessian eigenvalues", "largest stable lr", "Hessian trace",
     ]  # fmt: skip
 
 

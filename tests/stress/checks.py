@@ -429,7 +429,7 @@ def diagnose(case: Case, draw: Draw) -> Check:
         matrix, allowed = expected
         return judge_eigenvalues(got.hessian, ends(torch.linalg.eigvalsh(matrix), 1, "both"), allowed, got.hessian.tol)
 
-    return Check("diagnose", lambda p, seed: wc.diagnose(p), judge, misses=6)
+    return Check("diagnose", lambda p, seed: wc.diagnose(p, budget="full"), judge, misses=6)
 
 
 def landscape(case: Case, draw: Draw) -> Check:

@@ -6,6 +6,7 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
 from wellcond.diagnosis.magnitudes import Gradients
+from wellcond.diagnosis.parts import Part
 from wellcond.layerwise.conditioning import ConditioningTable
 from wellcond.layerwise.neurons import NeuronTable
 from wellcond.report.facts import plain_text
@@ -23,6 +24,9 @@ from wellcond.results.quantities import (
     MAX_LR_LOW,
     MOMENTUM,
     PARAMETERS,
+    PART_COST,
+    PART_ESTIMATE,
+    PART_SECONDS,
     WEIGHT_NORM,
 )
 from wellcond.results.text import WHOLE_MODEL
@@ -51,6 +55,7 @@ class Diagnosis(Result):
         about: What the numbers hold for, in words, by title.
         failed: Why a part could not be measured, by its name.
         cost: What it took.
+        parts: What each part was to cost, what it took, and how it ended, in the order in which they were measured.
     """
 
     parameters: int
@@ -65,11 +70,22 @@ class Diagnosis(Result):
     about: dict[str, str]
     failed: dict[str, str]
     cost: Cost
+    parts: tuple[Part, ...] = ()
 
     @property
     def not_covered(self) -> dict[str, str]:
         """Layers without conditioning numbers, and why."""
         return {} if self.conditioning is None else self.conditioning.not_covered
+
+    @property
+    def left_out(self) -> dict[str, str]:
+        """What the budget did not reach, and how it is measured."""
+        return {part.name: part.note for part in self.parts if part.outcome == "left out"}
+
+    @property
+    def is_interrupted(self) -> bool:
+        """Whether Ctrl-C ended the work."""
+        return any(part.outcome in ("cut short", "interrupted") for part in self.parts)
 
     def rows(self, step: int | None = None) -> list[Row]:
         """The numbers of the network, then those of its layers; a model that is itself a layer is "(model)".
@@ -89,8 +105,9 @@ class Diagnosis(Result):
         if self.neurons is not None:
             values[EXAMPLES] = float(self.neurons.examples), "examples"
         if self.hessian is not None:
-            values[HESSIAN.lambda_min] = float(self.hessian.values[0]), ""
-            values[HESSIAN.lambda_min_error] = float(self.hessian.errors[0]), ""
+            if self.hessian.which == "both":
+                values[HESSIAN.lambda_min] = float(self.hessian.values[0]), ""
+                values[HESSIAN.lambda_min_error] = float(self.hessian.errors[0]), ""
             values[HESSIAN.lambda_max] = float(self.hessian.values[-1]), ""
             values[HESSIAN.lambda_max_error] = float(self.hessian.errors[-1]), ""
         if self.trace is not None:
@@ -107,6 +124,11 @@ class Diagnosis(Result):
             count = sum(layer.kind.startswith("Conv") for layer in self.conditioning.values())
             values |= {CONVOLUTIONS: (float(count), "layers")} if count else {}
         values[COST] = self.cost.u, "u"
+        for part in self.parts:
+            if part.outcome != "left out":
+                values[PART_ESTIMATE[part.name]] = part.estimate, "u"
+                values[PART_COST[part.name]] = part.cost.u, "u"
+                values[PART_SECONDS[part.name]] = part.seconds, "s"
         return [Row(step, "", quantity, *value) for quantity, value in values.items()]
 
     def figure(self) -> Figure:

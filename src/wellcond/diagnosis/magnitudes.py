@@ -2,9 +2,10 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Collection, Mapping
 from dataclasses import dataclass
 
+import torch
 from torch import Tensor
 
 from wellcond.errors import NonFinite
@@ -47,10 +48,27 @@ def weight_norms(problem: Problem) -> dict[str, float]:
 
 def _norms_by_layer(problem: Problem, tensors: Mapping[str, Tensor | None]) -> dict[str, float]:
     """Parameters belong to the measured layer around them, else to the module that owns them; None counts as zero."""
-    layers = sorted(weighted_layers(problem.model), key=len, reverse=True)
-    squares: dict[str, float] = {}
-    for name, tensor in tensors.items():
-        layer = next((each for each in layers if name.startswith(f"{each}.")), name.rpartition(".")[0])
-        square = 0.0 if tensor is None else float(tensor.detach().double().square().sum())
-        squares[layer] = squares.get(layer, 0.0) + square
+    layers = weighted_layers(problem.model)
+    owners = [_layer_of(name, layers) for name in tensors]
+    norms = [_norm(tensor, problem.device) for tensor in tensors.values()]
+    squares = dict.fromkeys(owners, 0.0)
+    for owner, norm in zip(owners, torch.stack(norms).tolist(), strict=True):  # one transfer for all
+        squares[owner] += norm**2
     return {layer: square**0.5 for layer, square in squares.items()}
+
+
+def _layer_of(parameter: str, layers: Collection[str]) -> str:
+    """The innermost layer around a parameter, or the module that owns it."""
+    owner = module = parameter.rpartition(".")[0]
+    while module and module not in layers:
+        module = module.rpartition(".")[0]
+    return module if module in layers else owner
+
+
+def _norm(tensor: Tensor | None, device: torch.device) -> Tensor:
+    """In float64, where the squares of large numbers are finite."""
+    if tensor is None:
+        return torch.zeros((), dtype=torch.float64, device=device)
+    values = tensor.detach().coalesce().values() if tensor.is_sparse else tensor.detach()
+    norm: Tensor = torch.linalg.vector_norm(values, dtype=torch.float64)
+    return norm

@@ -131,3 +131,15 @@ TRAINED_MAX_LR: Final = "trained_max_lr"
 MATVECS: Final = "matvecs"
 CONVERGED: Final = "converged"
 COST: Final = "cost"
+PARTS: Final = {
+    "gradients": "gradients",
+    "conditioning": "conditioning",
+    "neurons": "neurons",
+    "Hessian eigenvalues": "hessian_eigenvalues",
+    "largest stable lr": "max_lr",
+    "Hessian trace": "hessian_trace",
+}
+"""The parts of a diagnosis, by the names they are shown under."""
+PART_ESTIMATE: Final = {part: f"{name}_estimate" for part, name in PARTS.items()}
+PART_COST: Final = {part: f"{name}_cost" for part, name in PARTS.items()}
+PART_SECONDS: Final = {part: f"{name}_seconds" for part, name in PARTS.items()}

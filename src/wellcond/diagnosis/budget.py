@@ -1,0 +1,115 @@
+"""What a diagnosis may cost: which parts it has, how many products each may take, and until when."""
+
+from __future__ import annotations
+
+import math
+import time
+from typing import Literal
+
+from torch import nn
+from torch.optim import SGD, Optimizer
+
+from wellcond.problem.problem import Problem
+from wellcond.stability.step_model import groups_of
+
+FAST_U = 40.0
+"""Most that a fast diagnosis takes, in forward+backward passes of the same problem."""
+LAYERS_U = {"gradients": 2.0, "conditioning": 5.0, "neurons": 1.0}
+"""Of them for the layer table, with its passes over the data and the spectra of all layers."""
+GRAPH_U = 2.0
+"""For the graph of the gradient, which the first product of a spectrum builds."""
+PRODUCT_U = 3.5
+"""A Hessian product takes 2 to 3 u with perceptrons, convolutional networks and transformers, and Lanczos the rest."""
+RECURRENT_PRODUCT_U = 4.7
+"""What it takes where an LSTM, a GRU or an RNN is differentiated twice."""
+SHARE_OF_RATE = 0.6
+"""Of products and seconds, where the rate needs a spectrum of its own: it matters more than the Hessian's."""
+
+MOST_PRODUCTS = 100
+"""For one spectrum that no budget bounds; usually 10 to 30 are enough."""
+TRACE_PRODUCTS = 400
+"""For the trace; they are of single layers, most of them of the last ones, which cost next to nothing."""
+BASIS_BYTES = 2**31
+"""Most memory for the Lanczos vectors, one per product: a network of 25 million parameters gets 21 of them."""
+FEWEST_IN_MEMORY = 10
+"""However large the network is."""
+
+
+class Budget:
+    """What is left to spend. A fast budget counts products, so that a seed fixes the numbers; another one the seconds.
+
+    Args:
+        asked: `"fast"`, `"full"` or seconds.
+        problem: What is diagnosed.
+        optimizer: The one that trains it.
+
+    Attributes:
+        is_fast: Whether only the largest eigenvalues are wanted, without a certificate, and no trace.
+        rate_is_apart: Whether the rate is that of another matrix than the Hessian, as with Adam.
+        prices: What each part is estimated to cost at most, in u, in the order in which they are measured.
+
+    Raises:
+        ValueError: It is no budget.
+    """
+
+    def __init__(self, asked: Literal["fast", "full"] | float, problem: Problem, optimizer: Optimizer | None) -> None:
+        is_seconds = isinstance(asked, (int, float)) and not isinstance(asked, bool) and asked > 0
+        if not is_seconds and asked not in ("fast", "full"):
+            raise ValueError(f'budget is {asked!r}; write "fast", "full" or a number of seconds.')
+        self.is_fast = asked == "fast"
+        self.seconds = float(asked) if is_seconds else math.inf
+        self._deadline = time.perf_counter() + self.seconds
+        self.rate_is_apart = optimizer is not None and not _follows_the_gradient(problem, optimizer)
+        self._product = product_price(problem.model)
+        graphs = GRAPH_U * (1 + self.rate_is_apart) + (optimizer is not None)  # whose step needs the gradient
+        in_memory = BASIS_BYTES // (problem.size * problem.dtype.itemsize)
+        self._products = (
+            int((FAST_U - sum(LAYERS_U.values()) - graphs) / self._product)
+            if self.is_fast
+            else min(MOST_PRODUCTS, max(FEWEST_IN_MEMORY, in_memory))
+        )
+        self.prices = LAYERS_U | self._curvature_prices(optimizer)
+
+    def _curvature_prices(self, optimizer: Optimizer | None) -> dict[str, float]:
+        gradient = float(optimizer is not None)
+        if self.rate_is_apart:
+            rate = self.products(SHARE_OF_RATE)
+            rest = self._products - rate if self.is_fast else self._products
+            prices = {"largest stable lr": gradient + self._price_of(rate), "Hessian eigenvalues": self._price_of(rest)}
+        else:
+            prices = {"Hessian eigenvalues": self._price_of(self._products), "largest stable lr": gradient}
+        return prices if self.is_fast else prices | {"Hessian trace": self._price_of(TRACE_PRODUCTS) / 2}
+
+    def _price_of(self, products: int) -> float:
+        return GRAPH_U + products * self._product
+
+    def products(self, share: float = 1.0) -> int:
+        """Most products that the next spectrum may take, at this share of what is left."""
+        return max(1, int(share * self._products)) if self.is_fast else self._products
+
+    def spend(self, products: int) -> None:
+        """So many have been made."""
+        if self.is_fast:
+            self._products -= products
+
+    def seconds_left(self, share: float = 1.0) -> float | None:
+        """A share of the seconds that are left; None where they do not count."""
+        return None if self.seconds == math.inf else max(share * (self._deadline - time.perf_counter()), 1e-9)
+
+    @property
+    def is_spent(self) -> bool:
+        """Whether no time is left to begin another part."""
+        return time.perf_counter() >= self._deadline
+
+
+def product_price(model: nn.Module) -> float:
+    """What a Hessian product takes at most, in u, with its share of Lanczos."""
+    is_recurrent = any(isinstance(module, nn.RNNBase) for module in model.modules())
+    return RECURRENT_PRODUCT_U if is_recurrent else PRODUCT_U
+
+
+def _follows_the_gradient(problem: Problem, optimizer: Optimizer) -> bool:
+    """Whether the optimizer's limit is that of the Hessian's largest eigenvalue: SGD whose groups all step alike."""
+    settings = [{k: v for k, v in group.items() if k != "params"} for group in groups_of(problem, optimizer)]
+    is_alike = all(each == settings[0] for each in settings)
+    return isinstance(optimizer, SGD) and is_alike and not settings[0]["maximize"]
