@@ -1,71 +1,109 @@
-"""Run the benchmarks and write them to benchmarks/results/ (about 15 minutes on a CPU).
+"""Run the benchmarks and write them to benchmarks/results/ (`make bench`; under 15 minutes on two cores).
 
-python -m benchmarks                       # against the peers, CPU, one thread
-python -m benchmarks --device cuda         # the same table in seconds
-python -m benchmarks --only growth         # cost against depth, width and number of examples
-python -m benchmarks --only training       # a training step with BNP, beside BatchNorm and plain SGD
-python -m benchmarks --only probes         # walks, covariate shift, local Hessians
+python -m benchmarks                            # everything, beside the peers, CPU, one thread
+python -m benchmarks --quick                    # two minutes: fewer rounds, one seed, nothing large
+python -m benchmarks --only growth products     # some parts
+python -m benchmarks --device cuda --out out    # needs torch and numpy alone
 """
 
 from __future__ import annotations
 
 import argparse
 import json
+import threading
+import time
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
 import torch
 
-from benchmarks.diagnostics import diagnostics
+from benchmarks.diagnoses import cases, diagnoses
+from benchmarks.eigenvalues import false_stops, top_eigenvalue
 from benchmarks.growth import growth
+from benchmarks.large import large
+from benchmarks.layer_tables import layer_tables
 from benchmarks.networks import networks
 from benchmarks.probes import probes
+from benchmarks.products import products
 from benchmarks.timing import environment
 from benchmarks.training_steps import training_steps
+
+RESULTS = Path(__file__).parent / "results"
 
 
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--device", default="cpu")
-    parser.add_argument("--only", choices=("diagnostics", "growth", "probes", "training"))
-    parser.add_argument("--rounds", type=int, default=9)
-    parser.add_argument("--out", type=Path, default=Path("benchmarks/results"))
+    parser.add_argument("--only", nargs="+", choices=PARTS, metavar="PART", help=f"some of {', '.join(PARTS)}")
+    parser.add_argument("--quick", action="store_true", help="fewer rounds, one seed, nothing large")
+    parser.add_argument("--out", type=Path, default=RESULTS)
     options = parser.parse_args()
     torch.set_num_threads(1)
     options.out.mkdir(parents=True, exist_ok=True)
-    if options.only in (None, "training"):
-        steps = training_steps(options.device, 5 * options.rounds)
-        _write(options.out / f"training_steps_{options.device}.json", steps, options.device)
-    if options.only in (None, "probes"):
-        costs = [probes(network, options.device, options.rounds) for network in networks(options.device)]
-        _write(options.out / f"probes_{options.device}.json", costs, options.device)
-    if options.only in (None, "diagnostics"):
-        tables = []
-        deep, residual = zip(*(networks(options.device, seed) for seed in range(3)), strict=True)
-        for instances in (list(deep), list(residual[:1])):
-            tables.append(diagnostics(instances, options.device, options.rounds))
-            _show(tables[-1])
-        _write(options.out / f"diagnostics_{options.device}.json", tables, options.device)
-    if options.only in (None, "growth"):
-        _write(options.out / f"growth_{options.device}.json", growth(options.device), options.device)
+    chosen = [
+        part for part in PARTS if (part in options.only if options.only else part != "large" or not options.quick)
+    ]
+
+    def run(part: str) -> None:
+        print(f"[{chosen.index(part) + 1}/{len(chosen)}] {part}", flush=True)
+        begin = time.perf_counter()
+        results = PARTS[part](options.device, options.quick)
+        path = options.out / f"{part}_{options.device}.json"
+        path.write_text(json.dumps({"environment": environment(options.device), "results": results}, indent=1) + "\n")
+        print(f"{part}: {time.perf_counter() - begin:.0f} s, in {path}", flush=True)
+
+    # large networks have processes of their own: on a second core they take no time from this one
+    beside = [part for part in chosen if part == "large" and options.device == "cpu"]
+    threads = [threading.Thread(target=run, args=(part,)) for part in beside]
+    for part in chosen:
+        if part in beside:
+            threads[beside.index(part)].start()
+        else:
+            run(part)
+    for thread in threads:
+        thread.join()
 
 
-def _write(path: Path, results: Any, device: str) -> None:
-    path.write_text(json.dumps({"environment": environment(device), "results": results}, indent=1) + "\n")
-    print(f"wrote {path}")
+def _training_steps(device: str, quick: bool) -> Any:
+    return training_steps(device, 9 if quick else 45)
 
 
-def _show(table: dict[str, Any]) -> None:
-    print(f"\n{table['network']}: {table['parameters']:,} parameters, u = {1e3 * table['u_seconds']:.1f} ms")
-    for name, cost in table["cost_u"].items():
-        print(f"  {name:34s} {cost:7.2f} u  {1e3 * cost * table['u_seconds']:10.1f} ms")
-    for row in table["top_eigenvalue"]:
-        asked = f"top eigenvalue {row['instance']}, {row['tool']} asked {row['asked']:g}"
-        print(f"  {asked:48s} {row['cost_u']:7.1f} u  true error {row['true_error']:.1e}")
-    for row in table["trace"]:
-        asked = f"trace to 5 % standard error, {row['tool']}"
-        print(f"  {asked:48s} {row['cost_u']:7.1f} u")
-    print(f"  peak memory, GiB: {table['peak_memory_GiB']}")
+def _products(device: str, quick: bool) -> Any:
+    chosen = networks(device)[:2] if quick else networks(device)
+    return [products(network, device, rounds=3 if quick else 9) for network in chosen]
+
+
+def _eigenvalues(device: str, quick: bool) -> Any:
+    seeds = 1 if quick else 3
+    instances = list(zip(*(networks(device, seed)[: 2 if quick else None] for seed in range(seeds)), strict=True))
+    return {
+        "networks": [
+            {
+                "network": same[0].name,
+                "runs": [row for seed, one in enumerate(same) for row in top_eigenvalue(one, seed, device)],
+            }
+            for same in instances
+        ],
+        "false_stops": false_stops(30 if quick else 300),
+    }
+
+
+def _probes(device: str, quick: bool) -> Any:
+    deep, _, residual, _ = networks(device)
+    return [probes(network, device, 3 if quick else 5) for network in ([deep] if quick else [deep, residual])]
+
+
+PARTS: dict[str, Callable[[str, bool], Any]] = {
+    "training_steps": _training_steps,  # alone: its ratios are the closest
+    "large": lambda device, quick: large(device),
+    "layer_tables": lambda device, quick: layer_tables(device, 3 if quick else 9),
+    "products": _products,
+    "eigenvalues": _eigenvalues,
+    "diagnoses": lambda device, quick: diagnoses(cases(device, 200 if quick else 1000), device),
+    "growth": lambda device, quick: growth(device, 1 if quick else 5),
+    "probes": _probes,
+}
 
 
 if __name__ == "__main__":

@@ -17,9 +17,11 @@ BASE = {"depth": 8, "width": 128, "examples": 512}
 RANGES = {"depth": (4, 8, 16, 32), "width": (64, 128, 256, 512), "examples": (256, 512, 1024, 2048)}
 SPECTRUM_EXAMPLES = {"depth": 64, "width": 64}
 SPECTRUM_RANGES = {"examples": (32, 64, 128, 256)}
+LIMIT_S = 1.0
+"""For all rounds of one measurement at one size."""
 
 
-def growth(device: str) -> dict[str, Any]:
+def growth(device: str, rounds: int = 5) -> dict[str, Any]:
     """Seconds of each measurement along each axis, with the slope of log time against log size."""
     clock = Clock(device)
     results: dict[str, Any] = {"base": BASE, "axes": {}}
@@ -29,9 +31,10 @@ def growth(device: str) -> dict[str, Any]:
             exact = name == "spectrum(Fisher)"
             chosen = SPECTRUM_RANGES.get(axis, sizes) if exact else sizes
             examples = SPECTRUM_EXAMPLES.get(axis) if exact else None
-            seconds = [_seconds(clock, task, device, axis, size, examples) for size in chosen]
+            seconds = [_seconds(clock, task, device, axis, size, examples, rounds) for size in chosen]
             measured[name] = {"sizes": chosen, "seconds": seconds, "slope": slope(chosen, seconds)}
-            print(f"{name:22s} against {axis:9s} slope {measured[name]['slope']:.2f}  {seconds}", flush=True)
+            said = ", ".join(f"{1e3 * s:.1f}" for s in seconds)
+            print(f"  {name:17s} against {axis:9s} slope {measured[name]['slope']:5.2f}  ({said} ms)", flush=True)
         results["axes"][axis] = measured
     million = _problem([784, 700, 500, 300, 10], 200, device)
     results["million parameters, exact Fisher spectrum"] = {"examples": 200} | _large(
@@ -62,14 +65,15 @@ def _measurements() -> dict[str, Callable[[wc.Problem], Callable[[], object]]]:
     return {
         "conditioning": lambda problem: lambda: wc.conditioning(problem),
         "Hessian @ v": product,
+        "diagnose": lambda problem: lambda: wc.diagnose(problem),
         "spectrum(Fisher)": lambda problem: lambda: wc.spectrum(wc.Fisher(problem)),
     }
 
 
-def _seconds(clock: Clock, task: Any, device: str, axis: str, size: int, examples: int | None) -> float:
+def _seconds(clock: Clock, task: Any, device: str, axis: str, size: int, examples: int | None, rounds: int) -> float:
     setting = BASE | ({"examples": examples} if examples else {}) | {axis: size}
     problem = _problem([784, *[setting["width"]] * (setting["depth"] - 1), 10], setting["examples"], device)
-    return interleaved(clock, {"task": task(problem)}, rounds=5)["task"]
+    return interleaved(clock, {"task": task(problem)}, rounds, LIMIT_S)["task"]
 
 
 def _problem(sizes: list[int], examples: int, device: str) -> wc.Problem:
@@ -90,5 +94,5 @@ def _large(
         found.update(seconds=seconds, **facts(result))
 
     memory = peak_memory(run, str(problem.device))
-    print(f"{problem.size:,} parameters: {found}, {memory} GiB", flush=True)
+    print(f"  {problem.size:,} parameters: {found}, {memory or 0:.2f} GiB", flush=True)
     return {"parameters": problem.size, "peak_GiB": memory, **found}

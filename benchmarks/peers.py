@@ -1,12 +1,19 @@
-"""The peers, each behind the same three calls. One that is not installed is left out and named in the results."""
+"""The peers, each behind the same calls. One that is not installed is left out and named in the results."""
 
 from __future__ import annotations
 
-from collections.abc import Callable
+import contextlib
+import copy
+import importlib
+import importlib.util
+import io
+import sys
+from collections.abc import Callable, Iterable
 from typing import Protocol
 
+import numpy as np
 import torch
-from torch import Tensor
+from torch import Tensor, nn
 
 from benchmarks.networks import Network
 
@@ -14,21 +21,20 @@ from benchmarks.networks import Network
 class Peer(Protocol):
     """A tool.
 
-    `settings` are tolerances to try, loosest first; `hvp` returns a product with a flat vector, set up beforehand;
-    `top` is the largest eigenvalue at a setting of the tool's own; `trace` takes `probes` of Hutchinson's estimator.
+    `settings` are tolerances or numbers of vectors to try, loosest first; `hvp` returns a product with a flat vector,
+    set up beforehand; `top` is the largest eigenvalue at a setting.
     """
 
     name: str
     settings: tuple[float, ...]
 
     def hvp(self, network: Network) -> Callable[[Tensor], object]: ...
-    def top(self, network: Network, tol: float) -> float: ...
-    def trace(self, network: Network, probes: int) -> float: ...
+    def top(self, network: Network, setting: float) -> float: ...
 
 
 class PyHessian:
     name = "PyHessian"
-    settings = (1e-3, 1e-4, 1e-5)
+    settings = (1e-2, 1e-3, 1e-4, 1e-5)
 
     def __init__(self) -> None:
         import pyhessian
@@ -43,25 +49,16 @@ class PyHessian:
         from pyhessian.utils import hessian_vector_product
 
         computer = self._computer(network)
-        sizes = [p.numel() for p in computer.params]
-        return lambda v: hessian_vector_product(
-            computer.gradsH,
-            computer.params,
-            [part.view_as(p) for part, p in zip(v.split(sizes), computer.params, strict=True)],
-        )
+        return lambda v: hessian_vector_product(computer.gradsH, computer.params, _parts(v, computer.params))
 
-    def top(self, network: Network, tol: float) -> float:
+    def top(self, network: Network, setting: float) -> float:
         torch.manual_seed(0)
-        return float(self._computer(network).eigenvalues(maxIter=1000, tol=tol)[0][0])
-
-    def trace(self, network: Network, probes: int) -> float:
-        torch.manual_seed(0)
-        return float(sum(self._computer(network).trace(maxIter=probes, tol=0.0)) / probes)
+        return float(self._computer(network).eigenvalues(maxIter=1000, tol=setting)[0][0])
 
 
 class HessianEigenthings:
     name = "hessian-eigenthings"
-    settings = (10, 20, 30)  # Lanczos steps: its tolerance is checked only after all of them
+    settings = (7, 10, 14, 20, 28, 40)  # Lanczos steps: its tolerance is checked only after all of them
 
     def __init__(self) -> None:
         import hessian_eigenthings
@@ -75,17 +72,14 @@ class HessianEigenthings:
     def hvp(self, network: Network) -> Callable[[Tensor], object]:
         return self._operator(network).matvec
 
-    def top(self, network: Network, tol: float) -> float:
-        result = self.module.lanczos(self._operator(network), k=1, max_iter=int(tol), which="LA", seed=0)
+    def top(self, network: Network, setting: float) -> float:
+        result = self.module.lanczos(self._operator(network), k=1, max_iter=int(setting), which="LA", seed=0)
         return float(result.eigenvalues[0])
-
-    def trace(self, network: Network, probes: int) -> float:
-        return float(self.module.hutchinson(self._operator(network), num_samples=probes, seed=0).estimate)
 
 
 class Curvlinops:
     name = "curvlinops"
-    settings = (1e-1, 1e-3)
+    settings = (7, 10, 14, 20, 40)  # vectors of scipy's eigsh, whose default of 20 is often more than needed
 
     def __init__(self) -> None:
         import curvlinops
@@ -102,15 +96,39 @@ class Curvlinops:
         operator = self._operator(network)
         return lambda v: operator @ v
 
-    def top(self, network: Network, tol: float) -> float:
+    def top(self, network: Network, setting: float) -> float:
         from scipy.sparse.linalg import eigsh
 
         operator = self._operator(network).to_scipy()
-        return float(eigsh(operator, k=1, which="LA", tol=tol, return_eigenvectors=False)[0])
+        start = np.random.default_rng(0).standard_normal(operator.shape[0])
+        return float(
+            eigsh(operator, k=1, which="LA", tol=0.3, ncv=int(setting), v0=start, return_eigenvectors=False)[0]
+        )
 
-    def trace(self, network: Network, probes: int) -> float:
+
+class Landscaper:
+    name = "landscaper"
+    settings = (1e-2, 1e-3, 1e-4, 1e-5)
+
+    def __init__(self) -> None:
+        # its Hessians need numpy and tqdm alone; the package imports libraries for topology that ask for an older numpy
+        spec = importlib.util.find_spec("landscaper")
+        if spec is None:
+            raise ImportError("not installed")
+        sys.modules["landscaper"] = importlib.util.module_from_spec(spec)
+        self.module = importlib.import_module("landscaper.hessian")
+
+    def _computer(self, network: Network) -> object:
+        return self.module.PyHessian(network.model, network.loss, [(network.x, network.y)], "cpu", try_cache=True)
+
+    def hvp(self, network: Network) -> Callable[[Tensor], object]:
+        computer = self._computer(network)
+        return lambda v: computer.hv_product(_parts(v, computer.params))
+
+    def top(self, network: Network, setting: float) -> float:
         torch.manual_seed(0)
-        return float(self.module.hutchinson_trace(self._operator(network), num_matvecs=probes))
+        with contextlib.redirect_stderr(io.StringIO()):  # its progress bars
+            return float(self._computer(network).eigenvalues(maxIter=1000, tol=setting)[0][0])
 
 
 class BackPACK:
@@ -124,21 +142,81 @@ class BackPACK:
 
     def hvp(self, network: Network) -> Callable[[Tensor], object]:
         params = list(network.model.parameters())
-        sizes = [p.numel() for p in params]
-
-        def product(v: Tensor) -> object:
-            parts = [part.view_as(p) for part, p in zip(v.split(sizes), params, strict=True)]
-            return self.product(network.loss(network.model(network.x), network.y), params, parts)
-
-        return product
+        return lambda v: self.product(network.loss(network.model(network.x), network.y), params, _parts(v, params))
 
 
-def installed() -> tuple[list[Peer], dict[str, str]]:
+def _parts(v: Tensor, params: Iterable[Tensor]) -> list[Tensor]:
+    params = list(params)
+    return [part.view_as(p) for part, p in zip(v.split([p.numel() for p in params]), params, strict=True)]
+
+
+def on(device: str) -> tuple[list[Peer], dict[str, str]]:
     """The peers that can be imported, and why the others cannot."""
-    found, missing = [], {}
-    for cls in (PyHessian, HessianEigenthings, Curvlinops, BackPACK):
+    if device != "cpu":
+        return [], {"all peers": "timed on the CPU"}
+    found: list[Peer] = []
+    missing = {}
+    for cls in (PyHessian, HessianEigenthings, Curvlinops, Landscaper, BackPACK):
         try:
             found.append(cls())
         except Exception as error:  # a peer may break in any way of its own while it is imported
             missing[cls.name] = f"{type(error).__name__}: {error}"
     return found, missing
+
+
+def kronecker_factors(network: Network) -> tuple[dict[str, Callable[[], object]], dict[str, str]]:
+    """Σx and Σ∇h of all layers by the peers, with one sampled label per example; and why some cannot."""
+    found, missing = {}, {}
+    for name, set_up in (("curvlinops", _curvlinops), ("nngeometry", _nngeometry), ("BackPACK", _backpack)):
+        try:
+            task = set_up(network)
+            task()
+        except Exception as error:  # a peer may break in any way of its own on a network it does not know
+            missing[f"{name} KFAC"] = f"{type(error).__name__}: {error}".splitlines()[0]
+        else:
+            found[f"{name} KFAC"] = task
+    return found, missing
+
+
+def _layers(network: Network) -> list[nn.Module]:
+    return [m for m in network.model.modules() if isinstance(m, (nn.Linear, nn.Conv2d))]
+
+
+def _curvlinops(network: Network) -> Callable[[], object]:
+    from curvlinops import FisherType, KFACLinearOperator
+
+    weights = [p for layer in _layers(network) for p in layer.parameters()]
+
+    def factors() -> object:
+        operator = KFACLinearOperator(
+            network.model, network.loss, weights, [(network.x, network.y)],
+            fisher_type=FisherType.MC, mc_samples=1, check_deterministic=False,
+        )  # fmt: skip
+        return operator @ torch.ones(sum(p.numel() for p in weights))
+
+    return factors
+
+
+def _nngeometry(network: Network) -> Callable[[], object]:
+    from nngeometry.layercollection import LayerCollection
+    from nngeometry.metrics import FIM_MonteCarlo
+    from nngeometry.object import PMatKFAC
+
+    collection = LayerCollection()
+    for layer in _layers(network):
+        collection.add_layer_from_model(network.model, layer)
+    loader = torch.utils.data.DataLoader(torch.utils.data.TensorDataset(network.x, network.y), len(network.x))
+    return lambda: FIM_MonteCarlo(network.model, loader, PMatKFAC, trials=1, layer_collection=collection)
+
+
+def _backpack(network: Network) -> Callable[[], object]:
+    from backpack import backpack, extend
+    from backpack.extensions import KFAC
+
+    model, loss = extend(copy.deepcopy(network.model)), extend(network.loss)
+
+    def factors() -> None:
+        with backpack(KFAC(mc_samples=1)):
+            loss(model(network.x), network.y).backward()
+
+    return factors

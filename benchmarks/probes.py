@@ -35,10 +35,10 @@ def probes(network: Network, device: str, rounds: int) -> dict[str, Any]:
         "  its H_W @ v, exact": lambda: local.weight.exact @ vectors["weight"],
         "  its H_W @ v, Gauss-Newton": lambda: local.weight.gauss_newton @ vectors["weight"],
     }
-    seconds = interleaved(Clock(device), tasks, rounds)
+    seconds = interleaved(Clock(device), tasks, rounds, limit_s=20)
     unit = seconds.pop("u")
     costs = {name: value / unit for name, value in seconds.items()}
-    print(f"\n{network.name}: u = {1e3 * unit:.1f} ms")
+    print(f"  {network.name}: u = {1e3 * unit:.1f} ms")
     for name, cost in costs.items():
-        print(f"  {name:34s} {cost:7.2f} u", flush=True)
+        print(f"    {name:34s} {cost:7.2f} u", flush=True)
     return {"network": network.name, "u_seconds": unit, "cost_u": costs}

@@ -14,6 +14,8 @@ from typing import Any
 
 import torch
 
+import wellcond
+
 
 class Clock:
     """CPU seconds of this process on the CPU (one thread), wall seconds between synchronisations on a GPU."""
@@ -33,12 +35,24 @@ class Clock:
         return time.process_time() - begin, result
 
 
-def interleaved(clock: Clock, tasks: Mapping[str, Callable[[], Any]], rounds: int) -> dict[str, float]:
-    """Median seconds of each task; every round runs each once, so that a slow minute hits all alike."""
+def interleaved(
+    clock: Clock, tasks: Mapping[str, Callable[[], Any]], rounds: int, limit_s: float = float("inf")
+) -> dict[str, float]:
+    """Median seconds of each task; every round runs each once, so that a slow minute hits all alike.
+
+    Args:
+        clock: Of the device.
+        tasks: By name.
+        rounds: How often each is timed, after it has run once.
+        limit_s: Begin no further round after so long.
+    """
     seconds: dict[str, list[float]] = {name: [] for name in tasks}
+    end = time.perf_counter() + limit_s
     for task in tasks.values():
         task()  # warm up
-    for _ in range(rounds):
+    for done in range(rounds):
+        if done and time.perf_counter() > end:
+            break
         for name, task in tasks.items():
             seconds[name].append(clock(task)[0])
     return {name: statistics.median(values) for name, values in seconds.items()}
@@ -69,9 +83,9 @@ def _status(field: str) -> int:
 
 def environment(device: str) -> dict[str, Any]:
     """Versions and hardware, for the record."""
-    names = ("torch", "numpy", "scipy", "curvlinops-for-pytorch", "PyHessian", "hessian-eigenthings",
-             "backpack-for-pytorch")  # fmt: skip
-    versions = {}
+    names = ("torch", "numpy", "scipy", "transformers", "curvlinops-for-pytorch", "PyHessian", "hessian-eigenthings",
+             "Landscaper", "nngeometry", "backpack-for-pytorch")  # fmt: skip
+    versions: dict[str, str | None] = {"wellcond": wellcond.__version__}
     for name in names:
         try:
             versions[name] = metadata.version(name)
