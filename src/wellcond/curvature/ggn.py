@@ -10,7 +10,7 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from wellcond.curvature.over_parameters import Block, CurvatureOperator, Product
+from wellcond.curvature.over_parameters import Block, CurvatureOperator, Gradients, Product
 from wellcond.errors import InvalidProblem
 from wellcond.problem.evaluation import Evaluation
 from wellcond.problem.likelihoods import Fields
@@ -40,11 +40,14 @@ class OutputCurvature(CurvatureOperator):
         """R fields f with B = Σ_r f_rn f_rnᵀ / weight for each example n, or None where none is known."""
         return None
 
-    def _linearize(self, evaluation: Evaluation, params: Sequence[Tensor]) -> Product:
+    def _linearize(self, evaluation: Evaluation, params: Sequence[Tensor]) -> tuple[Product, Callable[[], Gradients]]:
+        def gradients() -> Gradients:
+            return self.problem.gradient(evaluation.loss, params, retain_graph=True, allow_unused=True)
+
         outputs = tensor_outputs(evaluation)
         curvature = self._output_product(evaluation, outputs.detach().requires_grad_())
         if not outputs.requires_grad:
-            return lambda block, v: [None] * len(block)
+            return lambda block, v: [None] * len(block), lambda: [None] * len(params)
         cotangent = torch.zeros_like(outputs, requires_grad=True)
         pulled_back = torch.autograd.grad(outputs, params, cotangent, create_graph=True, allow_unused=True)
 
@@ -60,7 +63,7 @@ class OutputCurvature(CurvatureOperator):
             inputs = [params[i] for i in block]
             return torch.autograd.grad(outputs, inputs, curvature(jv), retain_graph=True, allow_unused=True)
 
-        return product
+        return product, gradients
 
 
 class GGN(OutputCurvature):

@@ -7,7 +7,7 @@ from collections.abc import Callable, Sequence
 import torch
 from torch import Tensor, nn
 
-from wellcond.curvature.over_parameters import Block, CurvatureOperator, Product
+from wellcond.curvature.over_parameters import Block, CurvatureOperator, Gradients, Product
 from wellcond.errors import InvalidProblem
 from wellcond.problem.evaluation import Evaluation
 from wellcond.problem.problem import Problem
@@ -39,13 +39,13 @@ class Hessian(CurvatureOperator):
         super().__init__(problem, layers=layers)
         refuse_weight_norm(problem.model)
 
-    def _linearize(self, evaluation: Evaluation, params: Sequence[Tensor]) -> Product:
-        return hessian_product(evaluation.loss, params)
+    def _linearize(self, evaluation: Evaluation, params: Sequence[Tensor]) -> tuple[Product, Callable[[], Gradients]]:
+        gradients = torch.autograd.grad(evaluation.loss, params, create_graph=True, allow_unused=True)
+        return hessian_product(gradients, params), lambda: gradients
 
 
-def hessian_product(loss: Tensor, params: Sequence[Tensor]) -> Product:
-    """v ↦ ∇²loss · v through the graph of the gradient, which is built here, once."""
-    gradients = torch.autograd.grad(loss, params, create_graph=True, allow_unused=True)
+def hessian_product(gradients: Gradients, params: Sequence[Tensor]) -> Product:
+    """v ↦ ∇²loss · v through the graph of the gradient."""
 
     def product(block: Block, v: Sequence[Tensor]) -> Sequence[Tensor | None]:
         pairs = [(gradients[i], vector) for i, vector in zip(block, v, strict=True)]

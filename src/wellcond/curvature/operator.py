@@ -68,6 +68,10 @@ class LinearOperator(ABC):
         """What several products in a row share: inside, what each of them would set up is set up once."""
         return contextlib.nullcontext()
 
+    def likely_start(self) -> Tensor | None:
+        """A vector (n,) with much of the largest eigenvectors in it, where one is at hand for less than a product."""
+        return None
+
     # common to all
 
     @own_arithmetic()
@@ -165,6 +169,10 @@ class _Combination(LinearOperator):
         for _, part in self.terms:
             stack.enter_context(part.in_a_row())
         return stack
+
+    def likely_start(self) -> Tensor | None:
+        starts = [factor * start for factor, part in self.terms if (start := part.likely_start()) is not None]
+        return torch.stack([start.to(starts[0]) for start in starts]).sum(0) if starts else None
 
     def layer(self, *names: str) -> LinearOperator:
         return _Combination(*((factor, part.layer(*names)) for factor, part in self.terms))

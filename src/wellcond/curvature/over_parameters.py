@@ -5,6 +5,7 @@ from __future__ import annotations
 import contextlib
 from abc import abstractmethod
 from collections.abc import Callable, Generator, Sequence
+from dataclasses import dataclass
 from typing import Any, ClassVar, Self
 
 import torch
@@ -24,8 +25,25 @@ Block = Sequence[int]
 Product = Callable[[Block, Sequence[Tensor]], Sequence[Tensor | None]]
 """The product of a diagonal block with one tensor for each of its parameters; None stands for zero."""
 
-Weighted = tuple[Product, float, float]
-"""The product with one batch's curvature, the batch's weight beside others, and how many terms it has."""
+Gradients = Sequence[Tensor | None]
+"""Of a batch's mean loss, by parameter; None stands for zero."""
+
+
+@dataclass(frozen=True)
+class Linearized:
+    """The curvature of one batch's mean loss, on that batch's graph.
+
+    Attributes:
+        product: With the curvature.
+        gradients: Those of the mean loss.
+        weight: What the batch weighs beside others.
+        terms: How many terms its mean has.
+    """
+
+    product: Product
+    gradients: Callable[[], Gradients]
+    weight: float
+    terms: float
 
 
 class CurvatureOperator(TensorOperator):
@@ -49,13 +67,13 @@ class CurvatureOperator(TensorOperator):
         self.problem = problem
         self.params = dict(problem.params) if layers is None else problem.select(layers)
         self.tensors = self.params
-        self._kept: tuple[Fingerprint, list[Weighted]] | None = None
+        self._kept: tuple[Fingerprint, list[Linearized]] | None = None
 
     # must define
 
     @abstractmethod
-    def _linearize(self, evaluation: Evaluation, params: Sequence[Tensor]) -> Product:
-        """The product with the curvature of one batch's mean loss, reusing that batch's graph."""
+    def _linearize(self, evaluation: Evaluation, params: Sequence[Tensor]) -> tuple[Product, Callable[[], Gradients]]:
+        """The product with the curvature of one batch's mean loss, and its gradients, reusing that batch's graph."""
 
     # may override
 
@@ -82,6 +100,22 @@ class CurvatureOperator(TensorOperator):
         # over several batches every product passes the data anew, and each has to begin with the same buffers
         return self.problem.measuring() if self.problem.is_one_batch else contextlib.nullcontext()
 
+    def likely_start(self) -> Tensor | None:
+        """The gradient, most of which lies in the span of the first few eigenvectors (Gur-Ari, Roberts and Dyer 2018).
+
+        On one fixed batch it comes with the graph that the products need, otherwise it is a pass over the data. None
+        where it does not exist.
+        """
+        with naming_missing_derivatives(), self.problem.measuring() as held:
+            if self.problem.is_one_batch:
+                (batch,) = self._by_batch(held)
+                gradients = batch.gradients()
+            else:
+                gradients = list(self.problem.loss_and_gradients(self.params)[1].values())
+        each = zip(self.params.values(), gradients, strict=True)
+        flat = torch.cat([(torch.zeros_like(p) if g is None else g).detach().reshape(-1) for p, g in each])
+        return flat if bool(torch.isfinite(flat).all()) else None
+
     def _multiply(self, columns: Tensor) -> Tensor:
         return self._products_of([(range(len(self.params)), columns)])[0]
 
@@ -104,19 +138,19 @@ class CurvatureOperator(TensorOperator):
         with (
             naming_missing_derivatives(),
             self.problem.measuring() as held,
-            contextlib.closing(self._by_batch(held)) as products,
+            contextlib.closing(self._by_batch(held)) as batches,
         ):
             named = [[names[i] for i in block] for block, _ in jobs]
             totals = [torch.zeros_like(columns.T) for _, columns in jobs]
-            for product, share, count in products:
+            for batch in batches:
                 for total, chosen, (block, columns) in zip(totals, named, jobs, strict=True):
                     for row, column in zip(total, columns.T, strict=True):
-                        parts = product(block, self.split(column, chosen))
+                        parts = batch.product(block, self.split(column, chosen))
                         for place, part in zip(self.split(row, chosen), parts, strict=True):
                             if part is not None:
-                                place.add_(part, alpha=share)
-                weight += share
-                terms += count
+                                place.add_(part, alpha=batch.weight)
+                weight += batch.weight
+                terms += batch.terms
         for total, chosen, (block, _) in zip(totals, named, jobs, strict=True):
             share = 1 - block[0] / len(names)  # a block's product ends at its first parameter
             self.problem.count_products(len(total), len(total) * share * self.product_passes)
@@ -125,7 +159,7 @@ class CurvatureOperator(TensorOperator):
 
     # graphs
 
-    def _by_batch(self, held: Snapshot) -> Generator[Weighted, None, None]:
+    def _by_batch(self, held: Snapshot) -> Generator[Linearized, None, None]:
         if self.problem.is_one_batch:
             state = self._state(held)
             if self._kept is None or not state.is_same_as(self._kept[0]):
@@ -136,13 +170,13 @@ class CurvatureOperator(TensorOperator):
         else:
             yield from self._linearized()
 
-    def _linearized(self) -> Generator[Weighted, None, None]:
+    def _linearized(self) -> Generator[Linearized, None, None]:
         params = list(self.params.values())
         with contextlib.closing(self.problem.data()) as data:
             for index, batch in data:
                 evaluation = self.problem.evaluate(index, batch)
                 self.problem.count_backward()
-                yield self._linearize(evaluation, params), evaluation.weight, evaluation.terms
+                yield Linearized(*self._linearize(evaluation, params), evaluation.weight, evaluation.terms)
 
     def _state(self, held: Snapshot) -> Fingerprint:
         """All that a kept graph depends on."""

@@ -58,6 +58,13 @@ class Preconditioned(TensorOperator):
     def in_a_row(self) -> contextlib.AbstractContextManager[Any]:
         return self.curvature.in_a_row()
 
+    def likely_start(self) -> Tensor | None:
+        gradient = self.curvature.likely_start()
+        if gradient is None:
+            return None
+        parts = self.curvature.split(gradient)
+        return self._root[:, 0] * torch.cat([parts[i].reshape(-1) for i in self._block])
+
     def _multiply(self, columns: Tensor) -> Tensor:
         (product,) = self.curvature.block_products([(self._block, self._root * columns)])
         return self.sign * self._root * product + self._shift * columns

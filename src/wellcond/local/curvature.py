@@ -129,7 +129,10 @@ class SecondDerivative(LocalOperator):
             # ½‖F − (z_b − ∂J/∂z_b)‖² multiplied out, so that a small gradient is not lost in the rounding of z_b
             change = output - output.detach()
             loss = change.square().sum() / 2 + (self.call.gradient * change).sum()
-        self._hessian = hessian_product(loss, tensors) if output.requires_grad else None
+        self._hessian = None
+        if output.requires_grad:
+            gradients = torch.autograd.grad(loss, tensors, create_graph=True, allow_unused=True)
+            self._hessian = hessian_product(gradients, tensors)
 
     def _product(self, v: Sequence[Tensor]) -> Sequence[Tensor | None]:
         return [None] * len(v) if self._hessian is None else self._hessian(range(len(v)), v)

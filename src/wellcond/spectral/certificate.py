@@ -42,6 +42,8 @@ class Certificate:
         self._ritz = ritz / self.scale
         self._first = process.start.T @ vectors[: len(process.start)]
         self._last = vectors[-below.shape[1] :].T @ below.T / self.scale
+        # ‖y‖² + ‖z‖² ≤ 1 for an orthonormal basis, and at most the number of unit vectors for any other
+        self._norm = 1.0 if process.is_whole else math.sqrt(len(ritz) + 1)
         self._size = process.size
         self._is_shifted = is_shifted
 
@@ -59,7 +61,7 @@ class Certificate:
         else:
             log_k = math.log(math.pi) / 2 + (1 - d / 2) * math.log(2) + math.lgamma((starts + 1) / 2) - math.log(d)
             log_k -= math.lgamma(rank / 2) + math.lgamma(d / 2) + math.lgamma((d + 1) / 2)
-        sigma = np.maximum(self._seen_at_most(values), 1e-150) * math.sqrt(self._size)
+        sigma = np.maximum(self._seen_at_most(values), 1e-150) * math.sqrt(self._size) * self._norm
         return np.asarray(np.exp(np.minimum(0.0, log_k + d * np.log(sigma))))
 
     def _seen_at_most(self, values: Matrix) -> Matrix:

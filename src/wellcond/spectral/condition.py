@@ -60,20 +60,6 @@ def numerical_rank(values: Values) -> int:
 
 def condition_numbers_and_rank(values: Values, shares: Sequence[float]) -> tuple[dict[float, float], int]:
     """κ_p for each share p, and the rank, of one matrix."""
-    descending, zero_level = _checked(values)
-    rank = int((descending > zero_level).sum())
-    kappa = {}
-    for p in shares:
-        if not 0 < p <= 1:
-            raise ValueError(f"p is {p}; it is a share of the eigenvalues, above 0 and at most 1.")
-        # ⌈p·d⌉, safe from p·d = 7.000000000000001
-        index = max(1, math.ceil(p * len(descending) - 1e-9))
-        kappa[p] = float(descending[0] / descending[index - 1]) if index <= rank else math.inf
-    return kappa, rank
-
-
-def _checked(values: Values) -> tuple[Tensor, float]:
-    """The eigenvalues, descending and in float64, and the level below which one is zero to its own dtype's rounding."""
     given = values.detach().cpu() if isinstance(values, Tensor) else _as_tensor(values)
     if given.dim() != 1 or given.numel() == 0:
         raise ValueError(f"eigenvalues must be a non-empty vector, not of shape {tuple(given.shape)}.")
@@ -81,15 +67,33 @@ def _checked(values: Values) -> tuple[Tensor, float]:
         raise ValueError("eigenvalues are complex; those of a symmetric matrix are real: pass values.real.")
     if not bool(torch.isfinite(given).all()):
         raise ValueError("eigenvalues hold NaN or inf.")
-    rounding = torch.finfo(given.dtype if given.is_floating_point() else torch.float64).eps
-    descending = given.double().sort(descending=True).values
+    return condition_numbers_and_ranks(given.unsqueeze(0), shares)[0]
+
+
+def condition_numbers_and_ranks(values: Tensor, shares: Sequence[float]) -> list[tuple[dict[float, float], int]]:
+    """κ_p for each share p, and the rank, of several matrices of one size, whose eigenvalues are (matrices, d)."""
+    count, d = values.shape
+    rounding = torch.finfo(values.dtype if values.is_floating_point() else torch.float64).eps
+    descending = values.double().sort(descending=True).values
+    largest, smallest = descending[:, :1], descending[:, -1:]
     # rounding leaves eigenvalues a little below zero; the square root of ε is far above that
-    if float(descending[-1]) < -(rounding**0.5) * abs(float(descending[0])):
+    if bool((smallest < -(rounding**0.5) * largest.abs()).any()):
         raise ValueError(
-            f"the smallest eigenvalue is {float(descending[-1]):.3g}: an indefinite matrix has no κ_p. "
+            f"the smallest eigenvalue is {float(smallest.min()):.3g}: an indefinite matrix has no κ_p. "
             "For a Hessian report λ_max, or take the GGN or Fisher matrix."
         )
-    return descending, len(descending) * rounding * max(float(descending[0]), 0.0)
+    places = {}
+    for p in shares:
+        if not 0 < p <= 1:
+            raise ValueError(f"p is {p}; it is a share of the eigenvalues, above 0 and at most 1.")
+        # ⌈p·d⌉, safe from p·d = 7.000000000000001
+        places[p] = max(1, math.ceil(p * d - 1e-9))
+    ranks = (descending > d * rounding * largest.clamp(min=0)).sum(1).tolist()
+    ratios = (largest / descending[:, [place - 1 for place in places.values()]]).tolist()
+    return [
+        ({p: ratios[i][j] if places[p] <= ranks[i] else math.inf for j, p in enumerate(places)}, ranks[i])
+        for i in range(count)
+    ]
 
 
 def _as_tensor(values: np.ndarray | Sequence[float]) -> Tensor:

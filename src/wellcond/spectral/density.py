@@ -15,7 +15,7 @@ from wellcond.network.arithmetic import own_arithmetic
 from wellcond.problem.arguments import as_whole
 from wellcond.results import Progress, Result, Row, quantities
 from wellcond.spectral.allowance import Allowance
-from wellcond.spectral.lanczos import Lanczos, Matrix, Operator, as_operator, in_a_row
+from wellcond.spectral.lanczos import MEMORY, Lanczos, Matrix, Operator, as_operator, in_a_row, noise, vectors_within
 
 if TYPE_CHECKING:
     from matplotlib.figure import Figure
@@ -78,6 +78,7 @@ def density(
     points: int = 400,
     width: float | None = None,
     budget: float | None = None,
+    memory: float = MEMORY,
     seed: int = 0,
     progress: Progress | None = None,
 ) -> Density:
@@ -96,6 +97,8 @@ def density(
         width: Standard deviation of the Gaussian; by default 1 % of the spread of the nodes.
         budget: Seconds. A product that would end later is not begun, the first one excepted: there are then fewer
             probes, or one of fewer iterations, and the status says so.
+        memory: GiB for the vectors of one probe, beside what a product takes. Where they do not fit the oldest are given
+            up: nodes may then come twice, with the weight shared between them, and the density stays what it is.
         seed: Of the starts.
         progress: Called as (what is being done, share of all work done).
 
@@ -115,6 +118,7 @@ def density(
     probes, points = as_whole("probes", probes, 1), as_whole("points", points, 2)
     iterations = min(as_whole("iterations", iterations, 1), n)
     generator = torch.Generator().manual_seed(seed)
+    most = vectors_within(memory, operator, 1)
     allowance = Allowance(probes * (iterations + 2), budget)  # a first product may be made thrice
     rules: list[tuple[Matrix, Matrix]] = []
     part: Lanczos | None = None
@@ -126,8 +130,7 @@ def density(
     try:
         with in_a_row(operator):
             while len(rules) < probes and allowance.affordable:
-                start = torch.randn(n, 1, generator=generator, dtype=torch.float64, device="cpu")
-                part = Lanczos(operator, start, generator)
+                part = Lanczos(operator, noise(n, 1, generator, operator), generator, most)
                 before = allowance.spent
                 while len(part.diagonal) < iterations and allowance.affordable:
                     if progress is not None:

@@ -9,12 +9,13 @@ import numpy as np
 import torch
 from torch import Tensor
 
+from wellcond.curvature.operator import LinearOperator
 from wellcond.errors import Interrupted
 from wellcond.network.arithmetic import own_arithmetic
 from wellcond.results import Progress, Result, Row, quantities
 from wellcond.spectral.allowance import Allowance
 from wellcond.spectral.certificate import Certificate
-from wellcond.spectral.lanczos import Lanczos, Matrix, Operator, as_operator, in_a_row
+from wellcond.spectral.lanczos import MEMORY, Lanczos, Matrix, Operator, as_operator, in_a_row, noise, vectors_within
 
 Which = Literal["largest", "smallest", "both"]
 
@@ -27,7 +28,8 @@ class Eigenvalues(Result):
         values: (k,), ascending.
         errors: (k,). |value − eigenvalue| is at most this, for all k at once with a probability of 99 % over the random
             start: the residual ‖Av − λv‖, and the distance within which an eigenvalue further out could still hide.
-        vectors: (n, k), the eigenvectors as columns; too large for JSON, which leaves them out.
+        vectors: (n, k), the eigenvectors as columns; too large for JSON, which leaves them out. (n, 0) where they would
+            have taken more than `memory`.
         matvecs: Products it took.
         converged: Whether every error is within `tol` times its eigenvalue.
         status: The same in words, with the cure if it has not.
@@ -72,6 +74,7 @@ def eigenvalues(
     *,
     max_matvecs: int | None = None,
     budget: float | None = None,
+    memory: float = MEMORY,
     start: Tensor | None = None,
     seed: int = 0,
     progress: Progress | None = None,
@@ -93,6 +96,8 @@ def eigenvalues(
             status says that larger eigenvalues may hide.
         max_matvecs: Give up after so many products and return what there is; by default n, at most 300 (or 20 k).
         budget: Seconds. A product that would end later is not begun, the first one excepted.
+        memory: GiB for its vectors, beside what a product takes. Of a network so large that they do not fit, a single
+            eigenvalue is found from the last few of them, without an eigenvector; several stop when it is full.
         start: (n,) or (n, j) approximate eigenvectors to start from, such as `.vectors` of an earlier call. They save
             the products that sharpen what is known already, not those that make sure nothing larger is hidden.
         seed: Of the random start.
@@ -125,10 +130,15 @@ def eigenvalues(
     if confidence is not None and not 0 < confidence < 1:
         raise ValueError(f"confidence is {confidence}; it is a probability between 0 and 1, or None.")
     products = max_matvecs if max_matvecs is not None else (n if n <= 2000 else max(300, 20 * k))
+    most = vectors_within(memory, operator, k)
+    if k > 1 and most is not None:  # copies of Ritz values would pass for eigenvalues
+        products = min(products, most)
     allowance = Allowance(products, budget)
 
     generator = torch.Generator().manual_seed(seed)
-    process = Lanczos(operator, _start(n, k, start, generator), generator)
+    if start is None and confidence is None and which != "smallest" and isinstance(operator, LinearOperator):
+        start = operator.likely_start()
+    process = Lanczos(operator, _start(operator, k, start, generator), generator, most)
     known: _Ritz | None = None
     try:
         with in_a_row(operator):
@@ -219,11 +229,10 @@ class _Ritz:
     def result(self, why_stopped: str) -> Eigenvalues:
         converged = self.converged
         errors = self.residuals if self.confidence is None else self._certified(1 - self.confidence, converged)
-        basis = self.process.basis[: len(self.all)]
         return Eigenvalues(
             torch.from_numpy(self.values.copy()),
             torch.from_numpy(errors),
-            basis.T @ torch.from_numpy(self.coordinates).to(basis),
+            self.process.combined(self.coordinates if self.process.is_whole else self.coordinates[:, :0]),
             self.matvecs,
             converged,
             self._status(converged, why_stopped),
@@ -262,10 +271,10 @@ class _Ritz:
         )
 
 
-def _start(n: int, k: int, start: Tensor | None, generator: torch.Generator) -> Tensor:
-    """(n, k) starting vectors. Warm ones are mixed with as much noise: everything needs an honest chance to be seen."""
-    block: Tensor = torch.randn(n, k, generator=generator, dtype=torch.float64, device="cpu") / n**0.5
-    if start is not None:
-        warm = start.detach().double().cpu().reshape(n, -1)[:, -k:]
-        block[:, : warm.shape[1]] += warm / warm.norm(dim=0).clamp_min(1e-300)
+def _start(operator: Operator, k: int, given: Tensor | None, generator: torch.Generator) -> Tensor:
+    """(n, k) starting vectors: what is given, with as much noise, since everything needs an honest chance to be seen."""
+    block = noise(operator.shape[0], k, generator, operator)
+    if given is not None:
+        warm = given.detach().to(block).reshape(len(block), -1)[:, -k:]
+        block[:, : warm.shape[1]] += warm / warm.norm(dim=0).clamp_min(1e-30)
     return block

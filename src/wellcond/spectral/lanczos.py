@@ -1,15 +1,17 @@
-"""The block Lanczos process with full reorthogonalisation, and what it proves about the spectrum.
+"""The block Lanczos process, within a memory that is set.
 
     A Q_i = Q_{i+1} B_{i+1} + Q_i A_i + Q_{i−1} B_iᵀ
 
 T, the block tridiagonal matrix of the A_i and B_i, is small and lives on the CPU in float64; the basis Q lives where
-the operator does, in its dtype. Reorthogonalising twice against the whole basis keeps it orthogonal to rounding.
+the operator does, in its dtype. Reorthogonalising twice against all of it keeps it orthogonal to rounding. The
+recurrence itself takes its last two blocks alone, so that the oldest vectors can be given up where there is no room.
 """
 
 from __future__ import annotations
 
 import contextlib
 import math
+from collections.abc import Iterator
 from typing import Any, Protocol
 
 import numpy as np
@@ -71,10 +73,41 @@ def as_symmetric(given: Tensor) -> Tensor:
     return matrix / 2 + matrix.T / 2
 
 
-class Lanczos:
-    """A growing orthonormal basis of the Krylov space of `operator` from the columns of `start` (n, b)."""
+MEMORY = 2.0
+"""GiB for the vectors of a process, unless the caller says otherwise."""
+CHUNK_BYTES = 2**24
+"""The basis grows by so much at a time, or by a block."""
 
-    def __init__(self, operator: Operator, start: Tensor, generator: torch.Generator) -> None:
+
+def vectors_within(gibibytes: float, operator: Operator, width: int) -> int | None:
+    """How many vectors a process may keep beside the block of so many that it works on; None for all."""
+    row = operator.shape[0] * operator.dtype.itemsize
+    if gibibytes * 2**30 >= (operator.shape[0] + width) * row:
+        return None
+    return max(3 * width, int(gibibytes * 2**30 // row) - width)
+
+
+def noise(size: int, width: int, generator: torch.Generator, like: Operator) -> Tensor:
+    """(size, width) normal numbers of variance 1/size, the same in every dtype and on every device."""
+    drawn = torch.empty(width, size, dtype=like.dtype, device=like.device).T
+    for part in drawn.split(2**20):  # in float64 the whole would take twice the memory
+        rows = torch.randn(*part.shape, generator=generator, dtype=torch.float64, device="cpu")
+        part.copy_(rows / size**0.5)
+    return drawn
+
+
+class Lanczos:
+    """A growing orthonormal basis of the Krylov space of `operator` from the columns of `start` (n, b).
+
+    Args:
+        operator: The matrix.
+        start: Independent vectors.
+        generator: For new directions where the space ends early.
+        most: Vectors that are kept, three blocks at the least; None for all. Orthogonality to those that were given up
+            fades: then a Ritz value that has converged comes again, as a copy of itself.
+    """
+
+    def __init__(self, operator: Operator, start: Tensor, generator: torch.Generator, most: int | None = None) -> None:
         self.operator = operator
         self.size = operator.shape[0]
         self.generator = generator
@@ -82,16 +115,27 @@ class Lanczos:
         self.blocks: list[tuple[int, int]] = []  # rows of the basis that each Q_i takes
         self.diagonal: list[Matrix] = []  # A_i
         self.below: list[Matrix] = []  # B_{i+1}
-        self._basis = torch.empty(0, self.size, dtype=operator.dtype, device=operator.device)
+        self._most = self.size if most is None else most
+        self._chunk_rows = start.shape[1] * max(1, CHUNK_BYTES // (start.numel() * operator.dtype.itemsize))
+        self._chunks: list[Tensor] = []  # of the basis, all full but the last
+        self._given_up = 0
         self._count = 0
         self._scale = 0.0
         self._gain = 1.0
-        self.start = self._append(start.T.to(operator.device, operator.dtype))  # R of start = Q_1 R
+        self.start = self._append(start.T.to(operator.device, operator.dtype, copy=True))  # R of start = Q_1 R
 
     @property
-    def basis(self) -> Tensor:
-        """(m, n), orthonormal rows, without the block that has not been multiplied yet."""
-        return self._basis[: self.blocks[len(self.diagonal) - 1][1]]
+    def is_whole(self) -> bool:
+        """Whether all vectors of the basis are there."""
+        return not self._given_up
+
+    def combined(self, coordinates: Matrix) -> Tensor:
+        """(n, j) vectors with these coordinates (m, j) in the first m vectors of the basis."""
+        total = torch.zeros(coordinates.shape[1], self.size, dtype=self.operator.dtype, device=self.operator.device)
+        for begin, rows in self._rows(0, len(coordinates)):
+            part = torch.from_numpy(coordinates[begin : begin + len(rows)]).to(rows)
+            total.addmm_(part.T, rows)
+        return total.T
 
     @property
     def is_complete(self) -> bool:
@@ -107,7 +151,8 @@ class Lanczos:
     def step(self) -> None:
         """Multiply the last block and orthogonalise the result into the next one."""
         begin, end = self.blocks[-1]
-        q = self._basis[begin:end]
+        parts = [rows for _, rows in self._rows(begin, end)]
+        q = parts[0] if len(parts) == 1 else torch.cat(parts)
         w = self._multiplied(q) if self.diagonal else self._first_product(q)
         a = (w @ q.T).double().cpu().numpy()
         if not np.isfinite(a).all():
@@ -116,7 +161,8 @@ class Lanczos:
                 "measure a copy: copy.deepcopy(model).double()."
             )
         self._scale = max(self._scale, float(np.linalg.norm(a)))
-        b = self._append(self._orthogonal(w))
+        w = self._orthogonal(w)
+        b = self._append(w)
         self._scale = max(self._scale, float(np.linalg.norm(b)))
         self.diagonal.append((a + a.T) / (2 * self._gain))
         self.below.append(b / self._gain)
@@ -168,14 +214,18 @@ class Lanczos:
         In exact arithmetic that part lies in the last two blocks; once it is gone, one pass over the whole basis, which
         is as long as the memory it reads, removes what rounding left. A row that still shrinks needs another.
         """
-        recent = self._basis[self.blocks[-2:][0][0] : self._count]
-        w = w - (w @ recent.T) @ recent
+        w = w.clone()  # a user's operator may give what it keeps
+        self._remove_basis_from(w, self.blocks[-2:][0][0])
         for _ in range(3):
             before = w.norm(dim=1)
-            w = w - (w @ self._basis[: self._count].T) @ self._basis[: self._count]
+            self._remove_basis_from(w)
             if bool((w.norm(dim=1) > 0.7 * before).all()):
                 break
         return w
+
+    def _remove_basis_from(self, w: Tensor, begin: int = 0) -> None:
+        for _, rows in self._rows(begin, self._count):
+            w.addmm_(w @ rows.T, rows, alpha=-1)
 
     def _append(self, w: Tensor) -> Matrix:
         """Orthonormalise the rows of `w` into the next block; returns B with w = Bᵀ Q_next.
@@ -185,46 +235,68 @@ class Lanczos:
         runs out, the block is narrower, and real rows go before random ones.
         """
         width = min(len(w), self.size - self._count)
-        self._reserve(self._count + width)
         begin = self._count
+        self._give_up_for(width)
         b = np.zeros((width, len(w)))
         tiny = 100 * torch.finfo(w.dtype).eps * self._scale
-        for j, row in enumerate(w):
-            new = self._basis[begin : self._count]
-            for _ in range(2 if len(new) else 0):
-                coefficients = new @ row
-                row = row - coefficients @ new
-                b[: len(new), j] += coefficients.double().cpu().numpy()
+        for j in range(len(w)):
+            row, new = w[j : j + 1], self._count - begin
+            for _ in range(2 if new else 0):
+                for at, rows in self._rows(begin, self._count):
+                    coefficients = row @ rows.T
+                    row.addmm_(coefficients, rows, alpha=-1)
+                    b[at - begin : at - begin + len(rows), j] += coefficients[0].double().cpu().numpy()
             norm = float(row.norm())
-            if norm > tiny and len(new) < width:
-                b[len(new), j] = norm
-                # what cancellation left of a small row must be made orthogonal once more
-                self._push(row / norm if norm > 1e-3 * self._scale else self._orthonormal(row / norm))
+            if norm > tiny and new < width:
+                b[new, j] = norm
+                place = self._next_row()
+                torch.div(row, norm, out=place)
+                if norm <= 1e-3 * self._scale:  # what cancellation left of a small row must be made orthogonal again
+                    self._orthonormalise(place)
             elif width == len(w):
-                self._push(self._random_direction())
+                self._add_random_direction()
         while self._count < begin + width:
-            self._push(self._random_direction())
+            self._add_random_direction()
         if width:
             self.blocks.append((begin, self._count))
         return b
 
-    def _push(self, row: Tensor) -> None:
-        self._basis[self._count] = row
-        self._count += 1
+    def _add_random_direction(self) -> None:
+        place = self._next_row()
+        place.copy_(noise(self.size, 1, self.generator, self.operator).T)
+        self._orthonormalise(place)
 
-    def _random_direction(self) -> Tensor:
-        drawn = torch.randn(self.size, generator=self.generator, dtype=torch.float64, device="cpu")
-        return self._orthonormal(drawn.to(self._basis))
-
-    def _orthonormal(self, row: Tensor) -> Tensor:
-        known = self._basis[: self._count]
+    def _orthonormalise(self, last: Tensor) -> None:
+        """Make the last row of the basis, (1, n), a unit vector orthogonal to all others."""
         for _ in range(3):
-            row = row - (known @ row) @ known
-            row = row / row.norm()
+            for _, rows in self._rows(0, self._count - 1):
+                last.addmm_(last @ rows.T, rows, alpha=-1)
+            last /= last.norm()
+
+    # the rows of the basis
+
+    def _rows(self, begin: int, end: int) -> Iterator[tuple[int, Tensor]]:
+        """Those of the rows that are still there, chunk by chunk, each with the number of its first."""
+        first = self._given_up
+        for chunk in self._chunks:
+            low, high = max(begin, first), min(end, first + len(chunk))
+            if low < high:
+                yield low, chunk[low - first : high - first]
+            first += len(chunk)
+
+    def _next_row(self) -> Tensor:
+        """A new row, (1, n), not filled yet."""
+        if self._count == self._given_up + sum(map(len, self._chunks)):
+            rows = min(self._chunk_rows, self.size - self._count)
+            kind = {"dtype": self.operator.dtype, "device": self.operator.device}
+            self._chunks.append(torch.empty(rows, self.size, **kind))
+        self._count += 1
+        ((_, row),) = self._rows(self._count - 1, self._count)
         return row
 
-    def _reserve(self, rows: int) -> None:
-        if rows > len(self._basis):
-            grown = self._basis.new_empty(min(self.size, max(rows, 2 * len(self._basis), 16)), self.size)
-            grown[: self._count] = self._basis[: self._count]
-            self._basis = grown
+    def _give_up_for(self, width: int) -> None:
+        """Make room for a block; the last one stays."""
+        while self._chunks and self._count + width - self._given_up > self._most:
+            if self._given_up + len(self._chunks[0]) > self.blocks[-1][0]:
+                return
+            self._given_up += len(self._chunks.pop(0))

@@ -19,15 +19,12 @@ from wellcond.problem.arguments import check_problem
 from wellcond.problem.problem import Problem
 from wellcond.results import Progress
 from wellcond.spectral.eigenvalues import Eigenvalues, eigenvalues
+from wellcond.spectral.lanczos import MEMORY
 from wellcond.stability.limits import DEFAULT_MOMENTUM, GroupLimit, Limit, MaxLearningRate
 from wellcond.stability.step_model import GroupStep, StepModel, check_optimizer, gradient_descent, optimizer_step
 
 MOST_PRODUCTS = 300
 """For one eigenvalue, unless the caller says otherwise; usually 10 to 30 are enough."""
-BASIS_BYTES = 2**31
-"""Most memory for the Lanczos vectors, one per product: a network of 25 million parameters gets 21 of them."""
-FEWEST_PRODUCTS = 10
-"""However large the network is."""
 
 NO_LIMIT = (
     "λ_max is not positive: the quadratic model sets no limit, and how far a step can go depends on more than it."
@@ -49,6 +46,7 @@ def max_lr(
     each_batch: bool = False,
     max_matvecs: int | None = None,
     budget: float | None = None,
+    memory: float = MEMORY,
     seed: int = 0,
     known: Eigenvalues | None = None,
     progress: Progress | None = None,
@@ -73,9 +71,10 @@ def max_lr(
         each_group: Also measure every group's limit if only that group moved, from its diagonal block of H.
         each_batch: Also measure the limit on the loss of every single batch. SGD steps on one batch at a time; a rate
             above the smallest of them overshoots on some batch.
-        max_matvecs: Most products per limit; by default 300, and fewer where their vectors would take more than 2 GiB.
+        max_matvecs: Most products per limit; by default 300.
         budget: Seconds, for all limits together. A product that would end later is not begun, the first one of each
             limit excepted; groups and batches that no time is left for are not measured.
+        memory: GiB for the vectors that are kept, four at the least, beside what a product with the Hessian takes.
         seed: Of the random start.
         known: `eigenvalues(Hessian(problem))` of the same weights, if at hand. Its largest value is used where it
             decides: without an optimizer, and for SGD whose groups all step alike.
@@ -119,7 +118,7 @@ def max_lr(
     batches = len(problem.batches) if each_batch and isinstance(problem.batches, Sized) else int(each_batch)
     shift = None if known is None else model.constant_shift(len(problem.params))
     search = _Search(
-        model, tol, confidence, max_matvecs, budget, seed, progress, (shift is None) + len(separate) + batches
+        model, tol, confidence, max_matvecs, budget, memory, seed, progress, (shift is None) + len(separate) + batches
     )
     hessian = Hessian(problem)
     top: Eigenvalues | None = None if shift is None else known
@@ -132,7 +131,7 @@ def max_lr(
             if search.has_time:
                 of_groups[g.index] = _limit(search.largest(hessian, [g], f"group {g.index} by itself"), g)
         if each_batch:
-            _add_batches(problem, search, top.vectors, of_batches)
+            _add_batches(problem, search, top.vectors if top.vectors.numel() else None, of_batches)
     except KeyboardInterrupt as stop:
         interrupt = stop
         if top is None:
@@ -175,6 +174,7 @@ class _Search:
     confidence: float | None
     max_matvecs: int | None
     budget: float | None
+    memory: float
     seed: int
     progress: Progress | None
     parts: int
@@ -187,8 +187,7 @@ class _Search:
         self, hessian: Hessian, groups: Sequence[GroupStep], what: str, start: Tensor | None = None
     ) -> Eigenvalues:
         operator = self.model.operator(hessian, groups)
-        affordable = max(FEWEST_PRODUCTS, BASIS_BYTES // (operator.shape[0] * operator.dtype.itemsize))
-        products = min(MOST_PRODUCTS, affordable) if self.max_matvecs is None else self.max_matvecs
+        products = MOST_PRODUCTS if self.max_matvecs is None else self.max_matvecs
 
         def report(_what: str, share: float) -> None:
             if self.progress is not None:
@@ -199,6 +198,7 @@ class _Search:
             "confidence": self.confidence,
             "max_matvecs": products,
             "budget": None if left == math.inf else max(left, 1e-9),
+            "memory": self.memory,
         }
         try:
             found = eigenvalues(operator, tol=self.tol, start=start, seed=self.seed, progress=report, **asked)
@@ -233,7 +233,7 @@ def _groups(problem: Problem, model: StepModel, limit: Limit, separate: Mapping[
         yield GroupLimit(g.index, g.lr, g.momentum, size, proportional, separate.get(g.index))
 
 
-def _add_batches(problem: Problem, search: _Search, start: Tensor, limits: list[Limit]) -> None:
+def _add_batches(problem: Problem, search: _Search, start: Tensor | None, limits: list[Limit]) -> None:
     """Every batch as a problem of its own, with the dropout masks that it has among the others."""
     model = search.model
     costs = []
