@@ -9,8 +9,10 @@ from torch import Tensor
 
 from wellcond.diagnosis.diagnosis import Diagnosis
 from wellcond.diagnosis.magnitudes import Gradients
+from wellcond.diagnosis.parts import Part
 from wellcond.experiments.demo_networks import Compared
-from wellcond.layerwise.conditioning import Conditioning, ConditioningTable, LayerConditioning
+from wellcond.layerwise.conditioning import ConditioningTable, LayerConditioning
+from wellcond.layerwise.matrix_conditioning import Conditioning
 from wellcond.layerwise.neurons import LayerNeurons, NeuronTable
 from wellcond.results import Cost, Row
 from wellcond.results import quantities as q
@@ -21,6 +23,13 @@ from wellcond.training.run import Run
 from wellcond.verify.treatment import Arm, Treatment
 
 COST = Cost(forwards=6, backwards=3, matvecs=20, product_passes=40)
+
+PARTS = (
+    Part("gradients", "measured", 2.0, Cost(forwards=3, backwards=1), 0.0123),
+    Part("conditioning", "measured", 5.0, Cost(forwards=1, backwards=1), 1.5),
+    Part("Hessian eigenvalues", "measured", 30.0, Cost(1, 1, 8, 16.0), 200.0),
+    Part("smallest Hessian eigenvalue", "left out", 0.0, Cost(), 0.0, 'budget="full" measures it'),
+)
 
 
 def _layer(name: str, inputs: Sequence[float], gradients: Sequence[float]) -> LayerConditioning:
@@ -66,6 +75,7 @@ def diagnosis(scale: float = 1.0, lr: float | None = 0.05) -> Diagnosis:
         about={"model": "Sequential", "batchnorm": "the model has none"},
         failed={"Hessian trace": "the product with [the] Hessian is NaN"},
         cost=COST,
+        parts=PARTS,
     )
 
 

@@ -2,13 +2,17 @@
 
 from __future__ import annotations
 
+import json
 from pathlib import Path
+from typing import Any
 
 import pytest
 import torch
-from command import built, run, script, words
+from command import built, parsed, run, script, words
 
 import wellcond as wc
+from wellcond.diagnosis import diagnose as diagnosing
+from wellcond.spectral.eigenvalues import eigenvalues
 
 
 def test_a_problem_is_diagnosed_with_the_optimizer_beside_it(tmp_path: Path) -> None:
@@ -83,3 +87,64 @@ def test_which_of_an_optimizers_rates_is_walked_must_be_said(tmp_path: Path, rat
     assert refused.exit_code == 2
     assert "--lr" in refused.output
     assert run("probe", f"{path}:with_groups", "--lr", 0.1).exit_code == 0
+
+
+# diagnose
+
+
+def test_the_layers_are_printed_before_the_rest_is_measured_and_only_once(
+    target: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def announced(*arguments: Any, **options: Any) -> Any:
+        print("now the Hessian")
+        return eigenvalues(*arguments, **options)
+
+    monkeypatch.setattr(diagnosing, "eigenvalues", announced)
+    result = run("diagnose", f"{target}:build")
+    assert result.exit_code == 0, result.output
+    before, after = result.stdout.split("now the Hessian")
+    assert "Problem(" in before
+    assert "κ50 Σx" in before
+    assert "largest stable lr" in after
+    assert result.stdout.count("κ50 Σx ") == 1
+    assert result.stdout.count("Problem(") == 1
+
+
+def test_json_is_all_that_is_printed(target: str) -> None:
+    content = parsed(run("diagnose", f"{target}:build", "--json"))
+    assert [part["name"] for part in content["values"]["parts"]][:3] == ["gradients", "conditioning", "neurons"]
+
+
+@pytest.mark.parametrize("as_json", [False, True])
+def test_ctrl_c_prints_and_saves_what_is_known_and_exits_with_130(
+    target: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, as_json: bool
+) -> None:
+    def interrupt(*_: Any, **__: Any) -> Any:
+        raise KeyboardInterrupt
+
+    monkeypatch.setattr(diagnosing, "eigenvalues", interrupt)
+    files = tmp_path / "rows.csv", tmp_path / "page.html"
+    out = [argument for file in files for argument in ("--out", file)]
+    result = run("diagnose", f"{target}:build", *out, *(["--json"] if as_json else []))
+    assert result.exit_code == 130
+    assert "interrupted" in result.stderr
+    assert "gradient_norm" in files[0].read_text(encoding="utf-8")
+    assert "Could not be measured" in files[1].read_text(encoding="utf-8")
+    if as_json:
+        assert json.loads(result.stdout)["values"]["failed"]["Hessian eigenvalues"] == "interrupted"
+    else:
+        assert result.stdout.count("κ50 Σx ") == 1
+        assert "Hessian eigenvalues, largest stable lr failed: interrupted" in words(result.stdout)
+
+
+@pytest.mark.parametrize(("budget", "has_trace"), [("fast", False), ("full", True), ("30", True)])
+def test_the_budget_is_fast_full_or_seconds(target: str, budget: str, has_trace: bool) -> None:
+    content = parsed(run("diagnose", f"{target}:build", "--budget", budget, "--json"))
+    assert (content["values"]["trace"] is not None) == has_trace
+
+
+@pytest.mark.parametrize("budget", ["slow", "0", "-3", "nan"])
+def test_another_budget_is_a_usage_error(target: str, budget: str) -> None:
+    result = run("diagnose", f"{target}:build", "--budget", budget)
+    assert result.exit_code == 2
+    assert "seconds" in words(result.stderr)

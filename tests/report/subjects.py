@@ -24,6 +24,8 @@ class Subject:
     given: list[Row]
     not_covered: dict[str, str] = field(default_factory=dict)
     failed: dict[str, str] = field(default_factory=dict)
+    left_out: dict[str, str] = field(default_factory=dict)
+    parts: tuple[Any, ...] = ()
     about: dict[str, str] = field(default_factory=lambda: {"model": "Net", "batchnorm": "the model has none"})
 
     def rows(self) -> list[Row]:

@@ -5,12 +5,14 @@ import re
 import sys
 from dataclasses import replace
 from html.parser import HTMLParser
+from types import SimpleNamespace
 
 import pytest
-from subjects import AWKWARD, AWKWARD_NAME, SOUND, density, losses
+from subjects import AWKWARD, AWKWARD_NAME, SOUND, density, layer, losses
 
 from wellcond.errors import WellcondError
 from wellcond.report.page import page
+from wellcond.results import Cost
 
 VOID = {"meta", "br", "link", "img", "input", "hr"}
 
@@ -104,6 +106,25 @@ def test_what_is_missing_is_said_of_each_network_and_what_all_share_once() -> No
     assert "b: Hessian trace, Hessian eigenvalues it is NaN" in words
     assert words.count("the model has none") == 1
     assert "a: Net; b: Other" in words
+
+
+def test_what_was_left_out_and_what_the_parts_took_are_said_of_each_network() -> None:
+    part = SimpleNamespace(name="gradients <b>", estimate=2.0, cost=Cost(3, 3), seconds=0.5)
+    skipped = SimpleNamespace(name="Hessian trace", estimate=0.0, cost=Cost(), seconds=0.0)
+    priced = replace(SOUND, left_out={"Hessian trace": 'budget="full" measures it'}, parts=(part, skipped))
+    words = Document(page({"a": priced})).words
+    assert 'Left out Hessian trace budget="full" measures it' in words
+    assert "gradients <b> 2 3 0.5 s" in words
+    assert "a: Hessian trace" in Document(page({"a": priced, "b": SOUND})).words
+    assert "What it took" not in Document(page({"b": SOUND})).words
+
+
+@pytest.mark.parametrize(("count", "is_tall"), [(40, False), (41, True)])
+def test_a_table_of_many_layers_has_every_row_and_scrolls(count: int, is_tall: bool) -> None:
+    many = replace(SOUND, given=[row for i in range(count) for row in layer(f"fc{i}")])
+    document = Document(page({"a": many}))
+    assert sum(attributes.get("data-value") is not None for tag, attributes in document.tags if tag == "th") == count
+    assert ("scroll tall" in [attributes.get("class") for _, attributes in document.tags]) == is_tall
 
 
 def test_density_and_training_appear_when_given() -> None:

@@ -8,9 +8,10 @@ import sys
 from dataclasses import replace
 
 import pytest
-from subjects import AWKWARD, AWKWARD_NAME, SOUND, Subject
+from subjects import AWKWARD, AWKWARD_NAME, SOUND, Subject, layer
 
 from wellcond.errors import MissingExtra
+from wellcond.report.facts import plain_text
 from wellcond.report.terminal import new_console, show
 
 BARS = str.maketrans("", "", "▏▎▍▌▋▊▉█")
@@ -43,6 +44,20 @@ def test_a_long_name_gives_way_before_a_number_does() -> None:
 def test_the_worst_cells_are_red_and_only_they() -> None:
     red = [part.split("\x1b")[0] for part in printed(AWKWARD, 120, colour=True).split("\x1b[1;31m")[1:]]
     assert [cell.strip() for cell in red] == ["∞", "∞", "5/8"]
+
+
+@pytest.mark.parametrize(("count", "lines"), [(40, 40), (1000, 39)])
+def test_of_many_layers_the_telling_ones_are_printed_and_the_rest_counted(count: int, lines: int) -> None:
+    worst = count // 2 + 1
+    rows = [row for i in range(count) for row in layer(f"fc{i}", kappa=50.0 if i == worst else 10.0)]
+    for text in (printed(replace(SOUND, given=rows), 100), plain_text(replace(SOUND, given=rows))):
+        shown = [line.split()[0] for line in text.splitlines() if line.strip().startswith("fc")]
+        assert shown[0] == "fc0"
+        assert shown[-1] == f"fc{count - 1}"
+        assert f"fc{worst}" in shown
+        assert shown == sorted(shown, key=lambda name: int(name[2:]))
+        assert len(shown) <= lines
+        assert (f"{len(shown)} of 1,000 layers" in text) == (count == 1000)
 
 
 def test_without_rich_the_error_says_what_to_install(monkeypatch: pytest.MonkeyPatch) -> None:

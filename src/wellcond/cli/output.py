@@ -37,6 +37,9 @@ Out = Annotated[
 ]
 AsJson = Annotated[bool, typer.Option("--json", help="Print the result as JSON to standard output, and nothing else.")]
 
+INTERRUPTED = 130
+"""The exit code of a command that Ctrl-C ended."""
+
 
 class Output:
     """The way out of a command; a file that cannot be written is refused before the work.
@@ -84,6 +87,12 @@ class Output:
             self.title = f"{target}: {problem!r}"
             yield problem, optimizer if momentum is None else None, progress
 
+    def print_title(self) -> None:
+        """Print the title, once."""
+        if self.title:
+            self.console.print(Text(self.title, style="bold"))
+        self.title = ""
+
     def finish(self, result: Result, show: Callable[[Console], None]) -> list[Path]:
         """Print the result, write the files, and say where they are.
 
@@ -97,8 +106,7 @@ class Output:
         if self.as_json:
             typer.echo(result.to_json(), nl=False)
         else:
-            if self.title:
-                self.console.print(Text(self.title, style="bold"))
+            self.print_title()
             show(self.console)
         written = []
         for path in self.paths:

@@ -10,14 +10,11 @@ from rich.console import Console
 from rich.table import Table
 from rich.text import Text
 
-from wellcond.cli.output import AsJson, Out, Output, Target, as_usage_errors
+from wellcond.cli.output import INTERRUPTED, AsJson, Out, Output, Target, as_usage_errors
 from wellcond.report.terminal import new_table
 from wellcond.verify.treat import LEARNING_RATES, REMEDIES, check_settings
 from wellcond.verify.treat import treat as compare
 from wellcond.verify.treatment import Arm, Treatment
-
-INTERRUPTED = 130
-"""The exit code of a command that ctrl-C ended."""
 
 
 def treat(

@@ -13,7 +13,7 @@ from wellcond.curvature.hessian import Hessian
 from wellcond.diagnosis.about import about
 from wellcond.diagnosis.budget import SHARE_OF_RATE, TRACE_PRODUCTS, Budget
 from wellcond.diagnosis.diagnosis import Diagnosis
-from wellcond.diagnosis.magnitudes import gradients, weight_norms
+from wellcond.diagnosis.magnitudes import Gradients, gradients, weight_norms
 from wellcond.diagnosis.parts import Parts
 from wellcond.errors import NonFinite
 from wellcond.layerwise.conditioning import conditioning
@@ -88,8 +88,6 @@ def diagnose(
     lr = None if optimizer is None else max(float(group["lr"]) for group in groups_of(problem, optimizer))
     allowed = Budget(budget, problem, optimizer)
     before = problem.cost
-    with contextlib.suppress(NonFinite):  # the parts that need the loss say so
-        problem.check()
     weights = weight_norms(problem)
 
     def so_far() -> Diagnosis:
@@ -112,9 +110,14 @@ def diagnose(
             parts=tuple(parts.done),
         )
 
+    def checked_gradients(_: Progress) -> Gradients:
+        with contextlib.suppress(NonFinite):  # the parts that need the loss say so
+            problem.check()
+        return gradients(problem)
+
     parts = Parts(problem, allowed, progress, lambda: on_part and on_part(so_far()))
     # a problem without a gradient, but for NaN or inf, cannot be measured at all; of the rest each part may fail alone
-    parts.measure("gradients", lambda _: gradients(problem), catch=NonFinite)
+    parts.measure("gradients", checked_gradients, catch=NonFinite)
     parts.measure("conditioning", lambda report: conditioning(problem, progress=report))
     parts.measure("neurons", lambda _: neurons(problem))
     _measure_curvature(problem, optimizer, allowed, parts)

@@ -3,11 +3,11 @@
 from __future__ import annotations
 
 import textwrap
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from typing import NamedTuple, Protocol
 
 from wellcond.report.table import MATRICES, Pivot, layer_text
-from wellcond.results import Row, number
+from wellcond.results import Cost, Row, number
 from wellcond.results.quantities import (
     CONVOLUTIONS,
     DYING,
@@ -26,11 +26,24 @@ from wellcond.results.quantities import (
     TRAINED_MAX_LR,
     UNITS,
 )
-from wellcond.results.text import grouped
+from wellcond.results.text import duration, grouped
 
 WIDTH = 80
 """Characters per line of plain text; the table of layers is as wide as its numbers."""
 INDENT = 22
+
+
+class Priced(Protocol):
+    """One part, with what it was to cost and what it took. A `wellcond.diagnosis.parts.Part` is one."""
+
+    @property
+    def name(self) -> str: ...
+    @property
+    def estimate(self) -> float: ...
+    @property
+    def cost(self) -> Cost: ...
+    @property
+    def seconds(self) -> float: ...
 
 
 class Subject(Protocol):
@@ -41,6 +54,10 @@ class Subject(Protocol):
     def not_covered(self) -> dict[str, str]: ...
     @property
     def failed(self) -> dict[str, str]: ...
+    @property
+    def left_out(self) -> dict[str, str]: ...
+    @property
+    def parts(self) -> Sequence[Priced]: ...
     @property
     def about(self) -> dict[str, str]: ...
 
@@ -76,13 +93,33 @@ def facts(series: Mapping[str, Iterable[Row]]) -> list[Fact]:
 
 
 def plain_text(subject: Subject) -> str:
-    """Headlines, the table of layers, and what is missing from them."""
+    """Headlines, the table of layers, what is missing from them, and what they took."""
     rows = subject.rows()
     missing = [_entry("not covered", f"{names}: {why}") for why, names in grouped(subject.not_covered).items()]
     missing += [_entry("failed", f"{part}: {why}") for why, part in grouped(subject.failed).items()]
+    missing += [_entry("left out", f"{part}: {why}") for why, part in grouped(subject.left_out).items()]
+    missing += [_entry("took", text) for text in [took(subject.parts)] if text]
     headlines = [_entry(title, texts[""]) for title, _, texts in facts({"": rows})]
     parts = ["\n".join(headlines), layer_text(rows), "\n".join(missing)]
     return "\n\n".join(part for part in parts if part)
+
+
+def took(parts: Sequence[Priced]) -> str:
+    """What all parts took together and each by itself; empty where there are none.
+
+    Example:
+        >>> from types import SimpleNamespace
+        >>> took([SimpleNamespace(name="gradients", cost=Cost(3, 3), estimate=5.0, seconds=0.012)])
+        '3 u and 12 ms, of an estimated 5 u at most: gradients 3 u, 12 ms'
+    """
+    done = [part for part in parts if part.seconds]
+    if not done:
+        return ""
+    each = "; ".join(f"{part.name} {number(part.cost.u)} u, {duration(part.seconds)}" for part in done)
+    u, seconds, estimate = (
+        sum(column) for column in zip(*((p.cost.u, p.seconds, p.estimate) for p in done), strict=True)
+    )
+    return f"{number(u)} u and {duration(seconds)}, of an estimated {number(estimate)} u at most: {each}"
 
 
 def fold(factor: float) -> str:

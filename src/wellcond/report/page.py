@@ -15,9 +15,9 @@ from wellcond.errors import MissingExtra
 from wellcond.report.facts import Subject, facts
 from wellcond.report.plots import SERIES_COLOURS, Plot, panels
 from wellcond.report.spectra import DensityCurve
-from wellcond.report.table import ALL_COLUMNS, Pivot
-from wellcond.results import Row
-from wellcond.results.text import grouped
+from wellcond.report.table import ALL_COLUMNS, MOST_LINES, Pivot
+from wellcond.results import Row, number
+from wellcond.results.text import duration, grouped
 
 KEY = (
     "Σx is the second moment of what a layer receives, Σ∇h that of the gradient at its output. λmax, the largest "
@@ -63,7 +63,10 @@ def page(
     missing = _reasons({name: subject.not_covered for name, subject in subjects.items()})
     if missing:
         body += ["<h2>Not covered</h2>", _definitions(missing)]
-    body += ["<h2>What the numbers hold for</h2>", _about(subjects)]
+    left_out = _reasons({name: subject.left_out for name, subject in subjects.items()})
+    if left_out:
+        body += ["<h2>Left out</h2>", _definitions(left_out)]
+    body += ["<h2>What the numbers hold for</h2>", _about(subjects), _prices(subjects)]
     return _document(title, "\n".join(body), plots)
 
 
@@ -119,7 +122,7 @@ def _layers(pivots: Mapping[str, Pivot]) -> str:
                 cells.append(f'<td{mark} data-value="{_sort_key(line.get(c.quantity))}">{c.text(line)}</td>')
             body.append(f"<tr>{''.join(cells)}</tr>")
     table = f'<table class="layers"><thead><tr>{head}</tr></thead><tbody>{"".join(body)}</tbody></table>'
-    return f'<div class="scroll">{table}</div>'
+    return f'<div class="scroll{" tall" if len(body) > MOST_LINES else ""}">{table}</div>'
 
 
 def _about(subjects: Mapping[str, Subject]) -> str:
@@ -131,6 +134,26 @@ def _about(subjects: Mapping[str, Subject]) -> str:
         alike = len(set(said.values())) == 1
         entries[title] = next(iter(said.values())) if alike else "; ".join(f"{n}: {text}" for n, text in said.items())
     return _definitions(entries)
+
+
+def _prices(subjects: Mapping[str, Subject]) -> str:
+    """What every part was to cost, and what it took."""
+    many = len(subjects) > 1
+    body = [
+        f'<tr><th scope="row" class="text">{html.escape(part.name)}</th>'
+        + (f'<td class="text">{_dotted(name, i)}</td>' if many else "")
+        + f"<td>{number(part.estimate)}</td><td>{number(part.cost.u)}</td><td>{duration(part.seconds)}</td></tr>"
+        for i, (name, subject) in enumerate(subjects.items())
+        for part in subject.parts
+        if part.seconds
+    ]
+    if not body:
+        return ""
+    titles = ["part", *(["network"] if many else []), "estimated at most, u", "took, u", "time"]
+    head = "".join(f'<th scope="col"{" class=text" if t in titles[: 1 + many] else ""}>{t}</th>' for t in titles)
+    table = f'<table class="prices"><thead><tr>{head}</tr></thead><tbody>{"".join(body)}</tbody></table>'
+    note = "u is one forward and backward pass over the same batches; passes are counted, and the time is measured."
+    return f'<h2>What it took</h2><p class="note">{note}</p>{table}'
 
 
 def _reasons(networks: Mapping[str, dict[str, str]]) -> dict[str, str]:

@@ -24,6 +24,8 @@ Line = Mapping[str, float]
 """The quantities of one layer."""
 MATRICES = {"Σx": INPUT, "Σ∇h": GRADIENT}
 """The names of the quantities of each matrix, by its symbol."""
+MOST_LINES = 40
+"""Of a table of layers in a terminal."""
 
 
 @dataclass(frozen=True)
@@ -153,8 +155,32 @@ def shown_columns(pivot: Pivot) -> tuple[list[Column], dict[str, dict[str, float
     return columns, {name: line for name, line in pivot.layers.items() if any(c.quantity in line for c in columns)}
 
 
+def excerpt(columns: Sequence[Column], layers: Mapping[str, Line]) -> tuple[list[str], str]:
+    """Which layers a table lists, and what it says of the others: of many, those that tell most.
+
+    Example:
+        >>> layers = {f"fc{i}": {"dying": float(i == 50), "units": 8.0} for i in range(200)}
+        >>> names, rest = excerpt([Column("dead", "dying", "", maximum="units", worst="highest")], layers)
+        >>> names[:2], "fc50" in names, rest
+        (['fc0', 'fc5'], True, '40 of 200 layers: the worst of every column, and others evenly over the depth')
+    """
+    names = list(layers)
+    if len(names) <= MOST_LINES:
+        return names, ""
+    evenly = MOST_LINES - len(columns) - 1
+    kept = {names[round(i * (len(names) - 1) / evenly)] for i in range(evenly + 1)}
+    for column in columns:
+        worst = column.worst_layers(layers)
+        kept |= {next(name for name in names if name in worst)} if worst else set()
+    shown = [name for name in names if name in kept]
+    rest = f"{len(shown)} of {len(names):,} layers: the worst of every column, and others evenly over the depth"
+    return shown, rest
+
+
 def layer_text(rows: Iterable[Row]) -> str:
     """The table of layers as plain text; empty where no layer was measured."""
     columns, layers = shown_columns(Pivot.of(rows))
-    body = [[shortened(name), *(c.text(line) for c in columns)] for name, line in layers.items()]
-    return text_table(["layer", *(c.title for c in columns)], body) if body else ""
+    names, rest = excerpt(columns, layers)
+    body = [[shortened(name), *(c.text(layers[name]) for c in columns)] for name in names]
+    table = text_table(["layer", *(c.title for c in columns)], body) if body else ""
+    return f"{table}\n{rest}; .rows() and the page have all" if rest else table

@@ -7,8 +7,8 @@ from math import log10
 from typing import Any
 
 from wellcond.errors import MissingExtra
-from wellcond.report.facts import Subject, facts
-from wellcond.report.table import Pivot, shown_columns
+from wellcond.report.facts import Subject, facts, took
+from wellcond.report.table import Pivot, excerpt, shown_columns
 from wellcond.results import Row
 from wellcond.results.quantities import GRADIENT, INPUT
 from wellcond.results.text import grouped, shortened
@@ -46,13 +46,26 @@ def new_table(**options: Any) -> Table:
 
 
 def show(subject: Subject, console: Console) -> None:
-    """Print headlines, layers, and what is missing from them."""
-    rows = subject.rows()
-    console.print(facts_table({"": rows}))
-    console.print(layer_table(rows, console.width))
+    """Print layers, headlines, what is missing from them, and what they took."""
+    show_layers(subject, console)
+    show_verdict(subject, console)
+
+
+def show_layers(subject: Subject, console: Console) -> None:
+    """Print the table of layers, and which it does not have."""
+    console.print(layer_table(subject.rows(), console.width))
     for reason, names in grouped(subject.not_covered).items():
         console.print(Text(f"not covered: {names}: {reason}", style="dim"))
+
+
+def show_verdict(subject: Subject, console: Console) -> None:
+    """Print headlines, what is missing from them, and what it all took."""
+    console.print(facts_table({"": subject.rows()}))
     show_failures(subject, console)
+    for reason, parts in grouped(subject.left_out).items():
+        console.print(Text(f"left out: {parts}: {reason}", style="dim"))
+    if text := took(subject.parts):
+        console.print(Text(f"took {text}", style="dim"))
 
 
 def show_failures(subject: Subject, console: Console, network: str = "") -> None:
@@ -76,18 +89,19 @@ def layer_table(rows: Sequence[Row], width: int) -> Table:
     """One line per layer, the worst cell of each column in red; magnitudes with a bar on a logarithmic scale."""
     pivot = Pivot.of(rows)
     columns, layers = shown_columns(pivot)
+    names, rest = excerpt(columns, layers)
     worst = {c: c.worst_layers(layers) for c in columns}
     bars = {q: _bars(pivot.column(q)) for q in BAR_COLUMNS if width >= ROOM_FOR_BARS}
-    table = new_table()
+    table = new_table(caption=rest and f"{rest}; --out has all", caption_justify="left")
     table.add_column("layer", overflow="fold")  # names give way before numbers do
     for column in columns:
         table.add_column(column.title, justify="right", no_wrap=True)
         if column.quantity in bars:
             table.add_column("", width=BAR_WIDTH, style="cyan")
-    for name, line in layers.items():
+    for name in names:
         cells = [Text(shortened(name))]
         for column in columns:
-            cells.append(Text(column.text(line), "bold red" if name in worst[column] else ""))
+            cells.append(Text(column.text(layers[name]), "bold red" if name in worst[column] else ""))
             if column.quantity in bars:
                 cells.append(Text(bars[column.quantity].get(name, "")))
         table.add_row(*cells)

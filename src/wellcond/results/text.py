@@ -23,6 +23,20 @@ def number(value: float) -> str:
     return f"{value:.3g}"
 
 
+def duration(seconds: float) -> str:
+    """A time to two or three digits.
+
+    Example:
+        >>> duration(0.0042), duration(1.234), duration(200)
+        ('4.2 ms', '1.2 s', '3 min 20 s')
+    """
+    if seconds < 0.1:
+        return f"{1000 * seconds:.2g} ms"
+    if seconds < 10:
+        return f"{seconds:.2g} s"
+    return f"{seconds:.0f} s" if seconds < 120 else f"{seconds // 60:.0f} min {seconds % 60:.0f} s"
+
+
 def text_table(header: Sequence[str], body: Iterable[Sequence[str]]) -> str:
     """Columns aligned for a fixed-width font: the first to the left, the others to the right.
 

@@ -1,0 +1,314 @@
+"""What a diagnosis may take, in which order it is measured, and what Ctrl-C leaves of it."""
+
+from __future__ import annotations
+
+import copy
+import time
+from collections.abc import Callable
+from typing import Any
+
+import pytest
+import torch
+from torch import nn
+from unchanged import assert_unchanged, snapshot
+from zoo import ARCHITECTURES, integers, normal, seeded
+
+import wellcond as wc
+from wellcond.curvature.hessian import Hessian
+from wellcond.diagnosis.budget import FAST_U, Budget
+from wellcond.diagnosis.diagnosis import Diagnosis
+from wellcond.diagnosis.parts import Part
+from wellcond.report.table import Pivot
+from wellcond.results import quantities as q
+
+LAYER_PARTS = ["gradients", "conditioning", "neurons"]
+PARTS = [*LAYER_PARTS, "Hessian eigenvalues", "largest stable lr", "Hessian trace"]
+LEFT_OUT = ["smallest Hessian eigenvalue", "Hessian trace"]
+
+
+class Recurrent(nn.Module):
+    def __init__(self) -> None:
+        super().__init__()
+        self.lstm = nn.LSTM(4, 5, batch_first=True)
+        self.head = nn.Linear(5, 3)
+
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
+        return self.head(self.lstm(x)[0][:, -1])
+
+
+def perceptron() -> nn.Module:
+    return nn.Sequential(
+        nn.Linear(4, 30), nn.BatchNorm1d(30), nn.ReLU(), nn.Linear(30, 30), nn.ReLU(), nn.Linear(30, 3)
+    )
+
+
+def problem(model: nn.Module | None = None) -> wc.Problem:
+    return wc.Problem(model or seeded(perceptron).double(), nn.CrossEntropyLoss(), (normal(32, 4), integers(3, 32)))
+
+
+def recurrent() -> wc.Problem:
+    return wc.Problem(seeded(Recurrent).double(), nn.CrossEntropyLoss(), (normal(8, 6, 4), integers(3, 8)))
+
+
+def in_batches() -> wc.Problem:
+    batches = [(normal(9, 4, seed=i), integers(3, 9, seed=i)) for i in range(4)]
+    return wc.Problem(seeded(perceptron).double(), nn.CrossEntropyLoss(), batches)
+
+
+ZOO: dict[str, Callable[[], wc.Problem]] = {
+    "perceptron": problem,
+    "recurrent": recurrent,
+    "in_batches": in_batches,
+    **{name: lambda build=build: build().problem() for name, build in ARCHITECTURES.items()},
+}
+OPTIMIZERS: dict[str, Any] = {
+    "none": None,
+    "sgd": lambda p: torch.optim.SGD(p, lr=0.1, momentum=0.9),
+    "adam": lambda p: torch.optim.Adam(p, lr=0.01),
+}
+
+
+def optimizer_of(name: str, of: wc.Problem) -> Any:
+    return None if name == "none" else OPTIMIZERS[name](list(of.params.values()))
+
+
+def names(diagnosis: Diagnosis, outcome: str = "measured") -> list[str]:
+    return [part.name for part in diagnosis.parts if part.outcome == outcome]
+
+
+# the price
+
+
+@pytest.mark.parametrize("optimizer", OPTIMIZERS)
+@pytest.mark.parametrize("build", ZOO.values(), ids=ZOO)
+def test_a_fast_diagnosis_takes_at_most_forty_passes_whatever_the_network(build: Any, optimizer: str) -> None:
+    of = build()
+    before = of.cost
+    found = wc.diagnose(of, optimizer_of(optimizer, of))
+    assert not found.failed
+    spent = of.cost - before
+    assert spent.u == pytest.approx(found.cost.u)
+    assert found.cost.u == pytest.approx(sum(part.cost.u for part in found.parts))
+    # products are counted as 2 u; at what they can really take the price holds as well
+    price = 4.7 if any(isinstance(m, nn.RNNBase) for m in of.model.modules()) else 3.5
+    assert spent.matvecs >= 2
+    assert spent.forwards / 3 + 2 * spent.backwards / 3 + price * spent.matvecs <= FAST_U
+    assert all(part.cost.u <= part.estimate for part in found.parts)
+
+
+def test_a_seed_fixes_the_numbers_of_a_fast_diagnosis() -> None:
+    first, second = (wc.diagnose(in_batches()) for _ in range(2))
+    numbers = [[row for row in each.rows() if row.unit != "s"] for each in (first, second)]
+    assert numbers[0] == numbers[1]
+
+
+@pytest.mark.parametrize("budget", ["fast", "full", 60.0])
+def test_the_largest_eigenvalue_and_the_rate_are_those_of_the_dense_hessian(budget: Any) -> None:
+    largest = float(torch.linalg.eigvalsh(wc.Hessian(problem()).dense())[-1])
+    found = wc.diagnose(problem(), budget=budget)
+    assert found.hessian is not None
+    assert found.max_lr is not None
+    assert found.hessian.values[-1] == pytest.approx(largest, rel=1e-2)
+    assert found.max_lr.value == pytest.approx(2 * 1.9 / largest, rel=1e-2)
+
+
+def test_what_fast_leaves_out_is_said_with_the_line_that_gets_it() -> None:
+    fast, full = (wc.diagnose(problem(), budget=budget) for budget in ("fast", "full"))
+    assert names(fast) == PARTS[:-1]
+    assert list(fast.left_out) == LEFT_OUT
+    assert not fast.failed
+    assert 'smallest Hessian eigenvalue, Hessian trace: budget="full" measures it' in " ".join(str(fast).split())
+    assert q.HESSIAN.lambda_min not in Pivot.of(fast.rows()).network
+    assert names(full) == PARTS
+    assert not full.left_out
+    assert {q.HESSIAN.lambda_min, q.HESSIAN.trace} <= set(Pivot.of(full.rows()).network)
+    assert full.hessian is not None
+    assert full.hessian.converged
+
+
+def test_the_price_of_every_part_is_a_row_and_in_the_text_and_on_the_page() -> None:
+    found = wc.diagnose(problem())
+    numbers = Pivot.of(found.rows()).network
+    for part in found.parts:
+        if part.outcome == "measured":
+            assert numbers[q.PART_COST[part.name]] == part.cost.u
+            assert numbers[q.PART_ESTIMATE[part.name]] == part.estimate
+            assert numbers[q.PART_SECONDS[part.name]] == part.seconds > 0
+            assert f"{part.name} {part.cost.u:.3g} u" in " ".join(str(found).split())
+    page = found.page()
+    assert "What it took" in page
+    assert "Left out" in page
+
+
+def test_adam_has_its_rate_first_and_keeps_products_for_the_hessian() -> None:
+    of = problem()
+    found = wc.diagnose(of, optimizer_of("adam", of))
+    assert names(found) == [*LAYER_PARTS, "largest stable lr", "Hessian eigenvalues"]
+    rate, ends = found.parts[3:5]
+    assert rate.cost.matvecs + ends.cost.matvecs <= Budget("fast", of, optimizer_of("adam", of)).products()
+    assert min(rate.cost.matvecs, ends.cost.matvecs) >= 2
+
+
+@pytest.mark.parametrize(
+    "groups",
+    [{"lr": 0.1}, {"momentum": 0.5}, {"weight_decay": 0.1}, {}],
+    ids=["lr", "momentum", "weight_decay", "alike"],
+)
+def test_sgd_whose_groups_step_alike_needs_no_spectrum_of_its_own(groups: dict[str, float]) -> None:
+    of = problem()
+    first, *others = of.params.values()
+    found = wc.diagnose(of, torch.optim.SGD([{"params": [first], **groups}, {"params": others}], lr=0.2))
+    assert found.max_lr is not None
+    assert (found.max_lr.cost.matvecs == 0) == (not groups)
+    assert found.cost.matvecs <= 8
+
+
+@pytest.mark.parametrize("budget", ["slow", 0, -1.0, float("nan"), None, True])
+def test_what_is_no_budget_is_refused_before_the_work(budget: Any) -> None:
+    of = problem()
+    with pytest.raises(ValueError, match='write "fast", "full" or a number of seconds'):
+        wc.diagnose(of, budget=budget)
+    assert of.cost.u == 0
+
+
+# seconds
+
+
+def slow_down(monkeypatch: pytest.MonkeyPatch, seconds: float) -> None:
+    """Let every pass with Hessian products take so long."""
+    products = Hessian._products_of
+
+    def slow(self: Hessian, jobs: Any) -> Any:
+        time.sleep(seconds)
+        return products(self, jobs)
+
+    monkeypatch.setattr(Hessian, "_products_of", slow)
+
+
+@pytest.mark.parametrize("optimizer", ["none", "adam"])
+def test_seconds_are_kept_to_within_a_product(monkeypatch: pytest.MonkeyPatch, optimizer: str) -> None:
+    of = problem()
+    given = optimizer_of(optimizer, of)
+    wc.diagnose(of, given)  # what is done once per process is done
+    slow_down(monkeypatch, 0.1)
+    began = time.perf_counter()
+    found = wc.diagnose(of, given, budget=0.8)
+    assert time.perf_counter() - began < 0.8 + 0.1 + 0.3  # a product, and a machine that has other work
+    assert not found.failed
+    assert found.hessian is not None
+    assert found.hessian.matvecs >= 2
+
+
+def test_seconds_that_are_spent_leave_the_rest_out() -> None:
+    found = wc.diagnose(problem(), budget=1e-6)
+    assert not names(found)
+    assert list(found.left_out) == PARTS
+    assert "of the budget were spent" in found.left_out["Hessian trace"]
+    assert str(found)
+    assert found.page()
+
+
+# as it goes
+
+
+def test_every_part_is_handed_over_as_soon_as_it_is_there() -> None:
+    seen: list[Diagnosis] = []
+    final = wc.diagnose(problem(), budget="full", on_part=seen.append)
+    assert [each.parts[-1].name for each in seen] == PARTS
+    assert [len(each.parts) for each in seen] == list(range(1, 1 + len(PARTS)))
+    assert [each.gradients is not None for each in seen] == [True] * 6
+    assert [each.conditioning is not None for each in seen] == [False] + [True] * 5
+    assert [each.max_lr is not None for each in seen] == [False] * 4 + [True] * 2
+    counts = [len(each.rows()) for each in seen]
+    assert counts == sorted(counts)
+    assert seen[-1].rows() == final.rows()
+    assert all(str(each) for each in seen)
+
+
+# Ctrl-C
+
+
+def interrupted_at(monkeypatch: pytest.MonkeyPatch, product: int) -> None:
+    count = iter(range(1, 1000))
+    multiply = Hessian._multiply
+
+    def interrupted(self: Hessian, columns: torch.Tensor) -> torch.Tensor:
+        if next(count) == product:
+            raise KeyboardInterrupt
+        return multiply(self, columns)
+
+    monkeypatch.setattr(Hessian, "_multiply", interrupted)
+
+
+@pytest.mark.parametrize("part", PARTS)
+@pytest.mark.parametrize("optimizer", ["none", "adam"])
+def test_an_interrupted_part_leaves_all_that_was_measured_before(part: str, optimizer: str) -> None:
+    of = problem()
+    whole = wc.diagnose(of, optimizer_of(optimizer, of), budget="full")
+    before = snapshot(of.model)
+    state = copy.deepcopy(of.model.state_dict())
+
+    def progress(what: str, share: float) -> None:
+        if what == part:
+            raise KeyboardInterrupt
+
+    found = wc.diagnose(of, optimizer_of(optimizer, of), budget="full", progress=progress)
+    order = names(whole)
+    assert found.is_interrupted
+    assert names(found) == order[: order.index(part)]
+    assert found.failed == dict.fromkeys(order[order.index(part) :], "interrupted")
+    measured = {row for row in found.rows() if row.unit not in ("s", "u")}
+    assert measured <= {row for row in whole.rows() if row.unit not in ("s", "u")}
+    assert str(found)
+    assert found.page()
+    assert_unchanged(before, snapshot(of.model))
+    assert all(torch.equal(value, state[name]) for name, value in of.model.state_dict().items())
+
+
+@pytest.mark.parametrize("product", range(1, 7))
+def test_an_interrupted_spectrum_is_kept_with_the_rate_that_follows_from_it(
+    monkeypatch: pytest.MonkeyPatch, product: int
+) -> None:
+    of = problem()
+    before = snapshot(of.model)
+    interrupted_at(monkeypatch, product)
+    found = wc.diagnose(of, budget="full")
+    assert found.is_interrupted
+    assert_unchanged(before, snapshot(of.model))
+    if found.hessian is None:
+        assert product <= 3
+        assert list(found.failed) == PARTS[3:]
+    else:
+        assert found.hessian.matvecs == product - 1
+        assert names(found, "cut short") == ["Hessian eigenvalues"]
+        assert "interrupted after" in found.about["Hessian eigenvalues"]
+        assert found.max_lr is not None
+        assert list(found.failed) == ["Hessian trace"]
+
+
+def test_a_second_ctrl_c_is_heeded_too(monkeypatch: pytest.MonkeyPatch) -> None:
+    interrupted_at(monkeypatch, 6)
+
+    def progress(what: str, share: float) -> None:
+        if what == "largest stable lr":
+            raise KeyboardInterrupt
+
+    found = wc.diagnose(problem(), budget="full", progress=progress)
+    assert found.hessian is not None
+    assert found.failed == {"largest stable lr": "interrupted", "Hessian trace": "interrupted"}
+
+
+def test_ctrl_c_while_a_part_is_handed_over_ends_the_work() -> None:
+    def hand_over(diagnosis: Diagnosis) -> None:
+        if diagnosis.parts[-1].name == "neurons":
+            raise KeyboardInterrupt
+
+    found = wc.diagnose(problem(), on_part=hand_over)
+    assert names(found) == LAYER_PARTS
+    assert list(found.failed) == ["Hessian eigenvalues", "largest stable lr"]
+
+
+def test_parts_are_values() -> None:
+    part = wc.diagnose(problem()).parts[0]
+    assert isinstance(part, Part)
+    assert (part.name, part.outcome, part.note) == ("gradients", "measured", "")
