@@ -8,7 +8,6 @@ from wellcond.curvature.operator import LinearOperator
 from wellcond.curvature.hessian import Hessian
 from wellcond.curvature.ggn import GGN
 from wellcond.curvature.fisher import Fisher
-from wellcond.curvature.kronecker import KroneckerFactors, kronecker_factors
 
 # spectra
 from wellcond.spectral.eigenvalues import Eigenvalues, eigenvalues
@@ -18,6 +17,7 @@ from wellcond.spectral.trace import Trace, trace
 from wellcond.spectral.condition import condition_number, numerical_rank
 
 # layers
+from wellcond.layerwise.kronecker import KroneckerFactors, kronecker_factors
 from wellcond.layerwise.conditioning import ConditioningTable, conditioning
 from wellcond.layerwise.neurons import NeuronTable, neurons
 from wellcond.layerwise.activations import Activations, MomentChanges, activations

@@ -16,7 +16,7 @@ import wellcond as wc
 from wellcond.curvature import second_moment
 from wellcond.curvature.second_moment import SecondMoment
 from wellcond.errors import NonFinite, TooLarge
-from wellcond.layerwise.products import largest_product
+from wellcond.layerwise.matrix_conditioning import largest_product
 from wellcond.models import mlp
 
 SCALES = [1e-42, 1e-40, 1e-30, 1e-24, 1e-19, 1.0, 1e18, 1e30, 1e37]
@@ -103,24 +103,32 @@ def test_what_is_not_finite_is_named(n: int, bad: float) -> None:
         gathered([(1.0, rows)]).eigenvalues()
 
 
-def test_a_matrix_too_large_on_both_sides_is_listed_and_the_others_are_given(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(second_moment, "LIMIT", 8 * 50**2)
+def test_a_matrix_large_on_both_sides_has_its_largest_eigenvalue_and_trace(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(second_moment, "EXACT", 50)
     model = seeded(lambda: nn.Sequential(nn.Linear(60, 4), nn.Linear(4, 3)))
     data = [(normal(30, 60, seed=i), integers(3, 30)) for i in range(3)]
     problem = wc.Problem(model, nn.CrossEntropyLoss(), data)
     table = wc.conditioning(problem)
-    assert list(table) == ["0", "1"]
-    assert table["0"].x is None
-    assert table["0"].kronecker is None
-    assert table["0"].g.rank == 3 or table["0"].g.rank == 2
-    assert list(table.not_covered) == ["0"]
-    for words in ("Σx of layer '0'", "60 × 60", "90 rows", "fewer examples"):
-        assert words in table.not_covered["0"]
-    factors = wc.kronecker_factors(problem)["0"]
     x = torch.cat([x for x, _ in data])
-    assert factors.x.trace == pytest.approx(float(x.square().sum()) / 90)
+    largest = float(torch.linalg.eigvalsh(x.T @ x / 90)[-1])
+    found = table["0"].x
+    assert found.lambda_max == pytest.approx(largest, rel=1e-3)
+    assert found.trace == pytest.approx(float(x.square().sum()) / 90)
+    assert (found.rank, found.dimension, table["0"].kronecker) == (None, 60, None)
+    assert all(map(math.isnan, found.kappa.values()))
+    assert "by Lanczos on all rows" in found.note
+    assert found.note in str(table)
+    with pytest.raises(TooLarge, match="Lanczos"):
+        found.values  # noqa: B018
+    written = {row.quantity for row in table.rows() if row.layer == "0"}
+    assert {"input_lambda_max", "input_trace", "gradient_rank"} <= written
+    assert not written & {"input_rank", "input_kappa_50", "kronecker_lambda_max"}
+    assert table["0"].g.rank == 2
+    assert list(table.not_covered) == ["0"]
+    for words in ("Σx of layer '0'", "60 × 60", "90 rows", "above 50", "fewer examples"):
+        assert words in table.not_covered["0"]
     with pytest.raises(TooLarge, match="Σx of layer '0'"):
-        factors.x.mean  # noqa: B018
+        wc.kronecker_factors(problem)["0"].x.mean  # noqa: B018
     few = wc.conditioning(wc.Problem(model, nn.CrossEntropyLoss(), [(x[:40], integers(3, 40))]))
     assert (few["0"].x.rank, few["0"].x.side, few.not_covered) == (40, "rows", {})
 
@@ -128,7 +136,7 @@ def test_a_matrix_too_large_on_both_sides_is_listed_and_the_others_are_given(mon
 @pytest.mark.parametrize("groups", [1, 3])
 @pytest.mark.parametrize("at_once", [2**20, 0])
 def test_the_place_of_a_product_is_that_among_all(groups: int, at_once: int, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("wellcond.layerwise.products.AT_ONCE", at_once)
+    monkeypatch.setattr("wellcond.layerwise.matrix_conditioning.AT_ONCE", at_once)
     x, g = normal(groups, 7).exp() ** 8, normal(groups, 5, seed=1).exp() ** 8
     x[0, 2] = g[-1, 3] = 0.0
     g[0, 0] = g[0, 1]  # a tie

@@ -68,23 +68,24 @@ MENDS: dict[str, Mend] = {
         "network/taps.py", "if torch.is_grad_enabled() < with_grad:", "if False:", "layers_that_are_not_what_they_seem"
     ),
     "own forward": Mend(
-        "curvature/kronecker.py", "for name, module in modules.items() if has_own_forward(module)}",
-        "for name, module in modules.items() if False}", "layers_that_are_not_what_they_seem",
+        "layerwise/factor_pass.py", "for name, module in self.modules.items() if has_own_forward(module)",
+        "for name, module in self.modules.items() if False", "layers_that_are_not_what_they_seem",
     ),
     "squares in float64": Mend(
-        "curvature/second_moment.py", "not bool(((largest > 1e-25) & (largest < 1e25)).all())", "False",
+        "curvature/rows.py", "not bool(((largest > 1e-25) & (largest < 1e25)).all())", "False",
         "signals_of_any_size",
     ),
     "smaller side": Mend(
-        "curvature/second_moment.py", "if kept < self.dimension and self._fits(kept * self.dimension):", "if False:",
-        "wide_layer",
+        "curvature/second_moment.py", "if self._total is None and (kept < self.dimension or not self._matrix_fits):",
+        "if False:", "wide_layer",
     ),
     "coupled examples": Mend(
         "curvature/coupling.py", "return bool((off <= _tolerance(first) * size + torch.finfo(first.dtype).tiny).all())",
         "return bool((off[:1] <= _tolerance(first) * size[:1]).all())", "coupling_of_later_examples",
     ),
     "coupled labels": Mend(
-        "curvature/kronecker.py", "shared |= coupling.shared_outputs(passes, len(roots))", "pass", "coupled_labels"
+        "layerwise/factor_pass.py", "self._shared |= coupling.shared_outputs(passes, len(outputs))", "pass",
+        "coupled_labels",
     ),
     # of losses
     "tokens are terms": Mend(

@@ -2,22 +2,30 @@
 
 from __future__ import annotations
 
-import functools
 import math
-from collections.abc import Iterable
+from collections import defaultdict
+from collections.abc import Callable, Iterable
 from dataclasses import dataclass, field
 from typing import Literal
 
 import torch
 from torch import Tensor
 
+from wellcond.curvature.rows import (
+    LIMIT,
+    SMALL,
+    TOGETHER,
+    KeptRows,
+    SumOfProducts,
+    Workspace,
+    sum_of_products,
+    sum_of_squares,
+)
 from wellcond.errors import NonFinite, TooLarge
 
 Side = Literal["features", "rows"]
-LIMIT = 2**30
-"""Bytes that a matrix, or the rows that it is made of, may take."""
-AT_ONCE = 2**25
-"""Entries of the rows that are turned into float64 at a time."""
+EXACT = 4096
+"""Longest side of a matrix whose eigenvalues are all computed, which takes some ten seconds on one core."""
 
 
 @dataclass
@@ -25,21 +33,29 @@ class SecondMoment:
     """E[r rᵀ] of rows of d features, in groups, uncentred and in float64.
 
     n < d rows have n inner products with each other, whose matrix has the non-zero eigenvalues of the d × d one.
+    Where both are above `EXACT`, rows are kept, or a uniform sample of as many as fit, for the largest eigenvalue.
 
     Attributes:
         what: Its name in messages.
+        layer: The layer it belongs to.
+        workspace: What it shares with the moments of other layers.
         groups: How many matrices there are.
         dimension: d, of each.
         count: How many rows were seen.
     """
 
     what: str
+    layer: str = ""
+    workspace: Workspace = field(default_factory=Workspace, repr=False)
     groups: int = 0
     dimension: int = 0
     count: int = 0
-    _rows: list[tuple[float, Tensor]] = field(default_factory=list, repr=False)  # weight, (groups, n, d)
+    _rows: KeptRows = field(default_factory=KeptRows, repr=False)
     _total: Tensor | None = field(default=None, repr=False)  # (groups, d, d), or (groups, d) if it is diagonal
-    _trace_alone: float | None = None  # where neither side fits
+    _values: Tensor | None = field(default=None, repr=False)  # what is left of the others, once it is computed
+    _side: Side = field(default="features", repr=False)
+    _squares: float | None = field(default=None, repr=False)  # Σ w‖r‖², once rows are left out
+    _is_refused: bool = field(default=False, repr=False)
 
     # gathering
 
@@ -56,33 +72,56 @@ class SecondMoment:
         if rows.dtype in (torch.float16, torch.bfloat16):
             rows = rows.float()
         new = rows.shape[1] * rows.shape[2]
+        kept = self._rows.count + new
         self.count += new
-        if self._total is None and self._trace_alone is None:
-            kept = new + sum(old.shape[1] for _, old in self._rows)
-            if kept < self.dimension and self._fits(kept * self.dimension):
-                # a copy: the network may write over its activations
-                self._rows.append((weight, rows.clone(memory_format=torch.contiguous_format).flatten(1, 2)))
-                return
-            self._leave_rows()
-        if self._trace_alone is not None:
-            self._trace_alone += weight * _sum_of_squares(rows)
+        if self._squares is not None:
+            self._squares += weight * sum_of_squares(rows)
+        if self._is_refused:
+            return
+        if self._total is None and (kept < self.dimension or not self._matrix_fits):
+            self._keep(rows, weight)
+        elif rows.numel() <= SMALL:
+            self.workspace.multiply_later(self, rows, weight)
         else:
-            total = _sum_of_products(rows).mul_(weight)
-            self._total = total if self._total is None else self._total.add_(total)
+            self.add_product(sum_of_products(rows).mul_(weight))
 
-    def _leave_rows(self) -> None:
-        """From now on the matrix is summed up; where that is too large as well, its trace alone."""
-        rows, self._rows = self._rows, []
-        if not self._fits(self.dimension**2):
-            self._trace_alone = sum(weight * _sum_of_squares(some) for weight, some in rows)
-        elif rows:
-            self._total = _added(_sum_of_products(some.unsqueeze(1)).mul_(weight) for weight, some in rows)
+    def _keep(self, rows: Tensor, weight: float) -> None:
+        size_of_one = self.groups * self.dimension * rows.element_size()
+        most = max(LIMIT // size_of_one, 1)
+        new = min(rows.shape[1] * rows.shape[2], most - self._rows.count)
+        fits = self.workspace.take(new * size_of_one)
+        if self._squares is None and (not fits or self.count > most):
+            self._squares = self._sum_of_squares + weight * sum_of_squares(rows)
+        if fits:
+            self._rows.add(rows, weight, most)
+        else:
+            self._refuse()
+
+    def add_product(self, product: Tensor) -> None:
+        """Add Σ r rᵀ, (groups, d, d); rows that were kept become part of the matrix."""
+        if self._total is not None:
+            self._total += product
+        elif self._is_refused or not self.workspace.take(8 * product.numel() - self._rows.itemsize):
+            self._squares = self._sum_of_squares + float(_diagonal(product).sum())
+            self._refuse()
+        else:
+            self._total = product
+            for weight, rows in self._rows.parts:
+                self._total += sum_of_products(rows.unsqueeze(1)).mul_(weight)
+            self._rows = KeptRows()
+
+    def _refuse(self) -> None:
+        """From now on only the trace is summed up."""
+        self._is_refused = True
+        self.workspace.take(-self._rows.itemsize)
+        self._rows = KeptRows()
 
     def scale(self, factor: float) -> None:
         """Multiply what has been added."""
-        self._rows = [(weight * factor, rows) for weight, rows in self._rows]
+        self.workspace.multiply()
+        self._rows.scale(factor)
         self._total = None if self._total is None else self._total * factor
-        self._trace_alone = None if self._trace_alone is None else self._trace_alone * factor
+        self._squares = None if self._squares is None else self._squares * factor
 
     def add_diagonal(self, total: Tensor, count: int) -> None:
         """Add Σ r rᵀ of `count` rows that is known to be diagonal, (groups, d)."""
@@ -90,8 +129,9 @@ class SecondMoment:
         self.count += count
         self._total = total.double() if self._total is None else self._total + total
 
-    def _fits(self, entries: int) -> bool:
-        return 8 * self.groups * entries <= LIMIT
+    @property
+    def _matrix_fits(self) -> bool:
+        return self.dimension <= EXACT and 8 * self.groups * self.dimension**2 <= LIMIT
 
     # what it holds
 
@@ -103,30 +143,51 @@ class SecondMoment:
 
     @property
     def is_known(self) -> bool:
-        """Whether rows were seen and one of the sides fits."""
-        return self.count > 0 and self._trace_alone is None
+        """Whether rows were seen and all eigenvalues can be had."""
+        self.workspace.multiply()
+        has_few_rows = not self._rows.is_sample and self._rows.count <= EXACT
+        return self.count > 0 and not self._is_refused and has_few_rows
+
+    @property
+    def has_rows(self) -> bool:
+        """Whether rows are kept."""
+        return self._rows.count > 0
 
     @property
     def why_unknown(self) -> str:
-        """Why there are no eigenvalues although rows were seen."""
+        """Why not all eigenvalues can be had although rows were seen."""
+        sizes = f"{self.what} is {self.dimension:,} × {self.dimension:,}, of {self.count:,} rows"
+        if self._is_refused:
+            return (
+                f"{sizes}: beside the layers before it, it is above the limit of {TOGETHER / 2**30:.3g} GiB for all "
+                f"together. Measure fewer layers at a time: layers={self.layer!r}"
+            )
         return (
-            f"{self.what} is {self.dimension:,} × {self.dimension:,}, of {self.count:,} rows: both sides are above the "
-            f"limit of {LIMIT >> 30} GiB. Measure fewer examples."
+            f"{sizes}: both sides are above {EXACT:,}, so that λ_max and the trace are given and κ and the rank are "
+            "not. Measure fewer examples for all of them"
         )
 
     @property
     def side(self) -> Side:
         """What the matrix is made of whose eigenvalues are computed."""
-        return "rows" if self._rows else "features"
+        self.workspace.multiply()
+        return "rows" if self._rows.count else self._side
 
     @property
     def trace(self) -> float:
         """The sum of all groups' traces."""
-        if self._trace_alone is not None:
-            return self._trace_alone / self.count
-        if self._total is None:
-            return sum(weight * _sum_of_squares(rows) for weight, rows in self._rows) / max(self.count, 1)
-        return float(_diagonal(self._total).sum()) / self.count
+        return self._sum_of_squares / max(self.count, 1)
+
+    @property
+    def _sum_of_squares(self) -> float:
+        if self._squares is not None:
+            return self._squares
+        self.workspace.multiply()
+        if self._values is not None:
+            return float(self._values.sum()) * self.count
+        if self._total is not None:
+            return float(_diagonal(self._total).sum())
+        return sum(weight * sum_of_squares(rows) for weight, rows in self._rows.parts)
 
     @property
     def mean(self) -> Tensor | None:
@@ -135,16 +196,18 @@ class SecondMoment:
         Raises:
             TooLarge: It takes more memory than `LIMIT`.
         """
+        self.workspace.multiply()
         if not self.count:
             return None
         if self._total is not None:
             return self._total / self.count
-        if not self.is_known or not self._fits(self.dimension**2):
+        if not self.is_known or 8 * self.groups * self.dimension**2 > LIMIT:
             raise TooLarge(
-                f"{self.what} is {self.dimension:,} × {self.dimension:,}, above the limit of {LIMIT >> 30} GiB. "
+                f"{self.what} is {self.dimension:,} × {self.dimension:,}, above the limit of {LIMIT / 2**30:.3g} GiB. "
                 "wellcond.conditioning gives its eigenvalues where there are fewer rows."
             )
-        return _added(_sum_of_products(rows.double().unsqueeze(1)) * weight for weight, rows in self._rows) / self.count
+        parts = [sum_of_products(rows.double().unsqueeze(1)) * weight for weight, rows in self._rows.parts]
+        return torch.stack(parts).sum(0) / self.count
 
     def eigenvalues(self) -> Tensor:
         """(groups, k) with k ≤ d, on the CPU; the others are zero.
@@ -152,45 +215,67 @@ class SecondMoment:
         Raises:
             NonFinite: A row is NaN or infinite.
         """
-        matrix = self._total if self._total is not None else self._inner_products()
-        largest = float(_diagonal(matrix).abs().max())
-        if not math.isfinite(largest):
+        compute_eigenvalues([self])
+        assert self._values is not None
+        return self._values
+
+    def rows_as_operator(self) -> tuple[SumOfProducts, float, str]:
+        """A matrix that is not written down, what its eigenvalues are to be multiplied with, and of which rows it is.
+
+        Raises:
+            NonFinite: A row is NaN or infinite.
+        """
+        if not all(bool(torch.isfinite(rows).all()) for _, rows in self._rows.parts):
             raise NonFinite(f"{self.what} cannot be had: its rows hold NaN or inf.")
-        if matrix.dim() == 2 or largest == 0:
-            return (_diagonal(matrix) / self.count).cpu()
-        relative: Tensor = torch.linalg.eigvalsh(matrix / largest)
-        return (relative * (largest / self.count)).cpu()
+        operator = SumOfProducts(self._rows.parts)
+        kept, seen = self._rows.count, self.count
+        return operator, operator.unit / kept, f"a sample of {kept:,} of {seen:,} rows" if kept < seen else "all rows"
 
-    def _inner_products(self) -> Tensor:
-        """⟨r, s⟩ of all rows, (groups, n, n)."""
-        groups, _, d = self._rows[0][1].shape
-        count = sum(rows.shape[1] for _, rows in self._rows)
-        products = torch.zeros(groups, count, count, dtype=torch.float64, device=self._rows[0][1].device)
-        width = max(AT_ONCE // (groups * count), 1)
-        for start in range(0, d, width):
-            parts = [rows[..., start : start + width].double() * math.sqrt(w) for w, rows in self._rows]
-            rows = torch.cat(parts, 1)
-            products += rows @ rows.mT
-        return products
+    def _matrix(self) -> Tensor:
+        """The smaller one of Σ r rᵀ and ⟨r, s⟩, (groups, n, n), or the diagonal, (groups, d)."""
+        return self._rows.inner_products() if self._total is None else self._total
+
+    def _reduce_to(self, values: Tensor) -> None:
+        self._values, self._side = values, self.side
+        is_matrix = self._total is not None and self._total.dim() == 3
+        self.workspace.take(-(8 * self.groups * self.dimension**2 if is_matrix else self._rows.itemsize))
+        self._rows, self._total = KeptRows(), None
 
 
-def _sum_of_products(rows: Tensor) -> Tensor:
-    """Σ r rᵀ of (groups, blocks, n, d) in float64; computed there too where squares leave the range of float32."""
-    if rows.shape[2] < rows.shape[3]:  # a sum of every block's products would be larger than the rows
-        rows = rows.flatten(1, 2).unsqueeze(1)
-    total = (rows.mT @ rows).sum(1)
-    largest = total.diagonal(dim1=-2, dim2=-1).amax(-1)
-    if rows.dtype != torch.float64 and not bool(((largest > 1e-25) & (largest < 1e25)).all()):
-        return _sum_of_products(rows.double())
-    return total.double()
+def compute_eigenvalues(moments: Iterable[SecondMoment], report: Callable[[str], None] = lambda what: None) -> None:
+    """Reduce several moments to their eigenvalues, those of equal sizes together; `report` is told each one's name.
+
+    Raises:
+        NonFinite: A row is NaN or infinite.
+    """
+    alike: dict[object, list[tuple[SecondMoment, Tensor]]] = defaultdict(list)
+    for moment in moments:
+        if not moment.is_known or moment._values is not None:
+            continue
+        report(moment.what)
+        matrix = moment._matrix()
+        if matrix.dim() == 3 and matrix.numel() <= SMALL:
+            alike[matrix.shape, matrix.device].append((moment, matrix))
+        else:
+            _reduce([moment], matrix.unsqueeze(0))
+    for group in alike.values():
+        _reduce([moment for moment, _ in group], torch.stack([matrix for _, matrix in group]))
 
 
-def _added(sums: Iterable[Tensor]) -> Tensor:
-    return functools.reduce(Tensor.add_, sums)
-
-
-def _sum_of_squares(rows: Tensor) -> float:
-    return float(torch.linalg.vector_norm(rows, dtype=torch.float64)) ** 2
+def _reduce(moments: list[SecondMoment], matrices: Tensor) -> None:
+    """Eigenvalues of (moments, groups, n, n), or of diagonals, (moments, groups, d)."""
+    diagonals = matrices if matrices.dim() == 3 else matrices.diagonal(dim1=-2, dim2=-1)
+    largest = diagonals.abs().amax((1, 2))
+    for moment, size in zip(moments, largest.tolist(), strict=True):
+        if not math.isfinite(size):
+            raise NonFinite(f"{moment.what} cannot be had: its rows hold NaN or inf.")
+    values = matrices
+    if matrices.dim() == 4:
+        unit = torch.where(largest == 0, 1.0, largest)[:, None, None]
+        values = torch.linalg.eigvalsh(matrices / unit[..., None]) * unit
+    counts = torch.tensor([[[float(moment.count)]] for moment in moments], dtype=torch.float64, device="cpu")
+    for moment, own in zip(moments, values.cpu() / counts, strict=True):
+        moment._reduce_to(own)
 
 
 def _diagonal(matrix: Tensor) -> Tensor:

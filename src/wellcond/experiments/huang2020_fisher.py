@@ -17,7 +17,7 @@ from torch import nn
 from wellcond.curvature.fisher import Fisher
 from wellcond.data import mnist
 from wellcond.experiments.output import output_files, parser, write
-from wellcond.layerwise.conditioning import Conditioning
+from wellcond.layerwise.matrix_conditioning import Conditioning
 from wellcond.models import mlp
 from wellcond.models.mlp import Norm
 from wellcond.problem.problem import Problem

@@ -6,6 +6,7 @@ import contextlib
 import math
 from collections.abc import Sequence
 from dataclasses import astuple, dataclass
+from operator import length_hint
 from typing import TYPE_CHECKING, Any
 
 import torch
@@ -20,7 +21,7 @@ from wellcond.network.norms import is_norm, unit_dim
 from wellcond.network.taps import tapped, without_graph
 from wellcond.problem.arguments import as_pair, as_whole, check_problem
 from wellcond.problem.problem import Problem
-from wellcond.results import ByLayer, Cost, Row, number, quantities, text_table
+from wellcond.results import ByLayer, Cost, Progress, Row, number, quantities, text_table
 from wellcond.results.text import WHOLE_MODEL
 
 if TYPE_CHECKING:
@@ -153,6 +154,7 @@ def activations(
     bins: int = 50,
     bounds: tuple[float, float] | None = None,
     like: Activations | None = None,
+    progress: Progress | None = None,
 ) -> Activations:
     """Mean and variance of every unit and histograms of layers' outputs, in one forward pass that stores none of them.
 
@@ -175,6 +177,7 @@ def activations(
         bounds: (lowest, highest) edge for all layers, to compare networks.
         like: An earlier result whose layers and edges are used, for histograms over training; `bins` then has no
             meaning.
+        progress: Called as (what is being measured, share of all work done).
 
     Returns:
         One entry per layer.
@@ -225,8 +228,11 @@ def activations(
         found[name].add(units)
 
     before = problem.cost
+    batches = length_hint(problem.batches, 0)
     with problem.measuring(), torch.no_grad(), contextlib.closing(problem.data()) as data:
         for index, (inputs, _) in data:
+            if progress is not None:
+                progress(f"passing over batch {index + 1}", (index + 1) / max(batches, index + 1))
             last.clear()
             with without_graph(problem.model), tapped(known | wanted, on_call):
                 problem.forward(index, inputs)

@@ -3,18 +3,20 @@
 from __future__ import annotations
 
 import contextlib
+from collections.abc import Collection, Iterator
 from dataclasses import dataclass
+from operator import length_hint
 from typing import Any
 
 import torch
 from torch import Tensor, nn
 
 from wellcond.network.arithmetic import own_arithmetic
-from wellcond.network.layers import rule_for, weighted_layers
+from wellcond.network.layers import chosen_layers, rule_for, weighted_layers
 from wellcond.network.taps import WatchedRelu, tapped, without_graph
 from wellcond.problem.arguments import check_problem
 from wellcond.problem.problem import Problem
-from wellcond.results import ByLayer, Cost, Row, quantities, text_table
+from wellcond.results import ByLayer, Cost, Progress, Row, quantities, text_table
 
 
 @dataclass(frozen=True)
@@ -76,7 +78,9 @@ class NeuronTable(ByLayer[LayerNeurons]):
 
 
 @own_arithmetic()
-def neurons(problem: Problem) -> NeuronTable:
+def neurons(
+    problem: Problem, *, layers: str | Collection[str] | None = None, progress: Progress | None = None
+) -> NeuronTable:
     """Which ReLU units are dead or never off, by layer, in one forward pass over the data.
 
     A unit is a feature of a linear layer or a channel of a convolution. Modules and functional calls are both seen. A
@@ -85,9 +89,14 @@ def neurons(problem: Problem) -> NeuronTable:
 
     Args:
         problem: What is measured.
+        layers: Names of layers to restrict to, or of modules that hold them: only the ReLUs behind them are counted.
+        progress: Called as (what is being measured, share of all work done).
 
     Returns:
         One entry per ReLU.
+
+    Raises:
+        UnknownLayer: A name is neither that of a layer nor of a module that holds one.
 
     Example:
         >>> import wellcond as wc
@@ -100,36 +109,64 @@ def neurons(problem: Problem) -> NeuronTable:
     """
     check_problem(problem)
     before = problem.cost
-    modules = weighted_layers(problem.model)
-    dying: dict[str, Tensor] = {}
-    full: dict[str, Tensor] = {}
-    last: list[str] = []
-    calls: dict[str, int] = {}
-
-    def on_call(name: str, _module: nn.Module, _x: Any, _output: Any) -> None:
-        last.append(name)
-        calls[name] = 0
-
-    def on_relu(output: Tensor) -> None:
-        layer = last[-1] if last else "input"
-        nth = calls.get(layer, 0)
-        calls[layer] = nth + 1
-        name = f"{layer}[{nth}]" if nth else layer
-        rule = rule_for(modules[layer]) if layer in modules else None
-        unit_dim = rule.unit_dim(output) if rule is not None and output.dim() > 1 else min(1, output.dim() - 1)
-        units = output.movedim(unit_dim, 0).flatten(1)
-        zero, positive = (units == 0).all(1), (units > 0).all(1)
-        dying[name] = dying[name] & zero if name in dying else zero
-        full[name] = full[name] & positive if name in full else positive
-
+    units = ReluUnits(problem.model, layers)
+    batches = length_hint(problem.batches, 0)
     examples = 0
     with problem.measuring(), torch.no_grad(), contextlib.closing(problem.data()) as data:
         for index, batch in data:
-            last.clear()
-            calls.clear()
-            # and not those of the loss
-            with without_graph(problem.model), tapped(modules, on_call), WatchedRelu(on_relu):
+            if progress is not None:
+                progress(f"passing over batch {index + 1}", (index + 1) / max(batches, index + 1))
+            with without_graph(problem.model), units.watched():  # and not those of the loss
                 outputs = problem.forward(index, batch[0])
             examples += problem.evaluate_outputs(index, batch, outputs).examples
-    layers = {name: LayerNeurons(name, dying[name].cpu(), full[name].cpu()) for name in dying}
-    return NeuronTable(layers, examples, problem.cost - before)
+    return NeuronTable(units.by_layer(), examples, problem.cost - before)
+
+
+class ReluUnits:
+    """Which ReLU units are off, or on, in all forward passes that are watched.
+
+    Args:
+        model: Whose.
+        layers: Names of layers, or of modules that hold them, to restrict to.
+    """
+
+    def __init__(self, model: nn.Module, layers: str | Collection[str] | None) -> None:
+        self._modules = weighted_layers(model)
+        self._wanted = {*chosen_layers(model, layers), *(["input"] if layers is None else [])}
+        self._is_dying: dict[str, Tensor] = {}
+        self._is_full: dict[str, Tensor] = {}
+        self._last = "input"
+        self._calls: dict[str, int] = {}
+
+    @contextlib.contextmanager
+    def watched(self) -> Iterator[None]:
+        """Around a forward pass of one batch."""
+        self._last = "input"
+        self._calls.clear()
+        with tapped(self._modules, self._on_call), WatchedRelu(self._on_relu):
+            yield
+
+    def by_layer(self) -> dict[str, LayerNeurons]:
+        """What has been seen."""
+        return {
+            name: LayerNeurons(name, is_dying.cpu(), self._is_full[name].cpu())
+            for name, is_dying in self._is_dying.items()
+        }
+
+    def _on_call(self, name: str, _module: nn.Module, _x: Any, _output: Any) -> None:
+        self._last = name
+        self._calls[name] = 0
+
+    def _on_relu(self, output: Tensor) -> None:
+        layer = self._last
+        nth = self._calls.get(layer, 0)
+        self._calls[layer] = nth + 1
+        if layer not in self._wanted:
+            return
+        name = f"{layer}[{nth}]" if nth else layer
+        rule = rule_for(self._modules[layer]) if layer in self._modules else None
+        unit_dim = rule.unit_dim(output) if rule is not None and output.dim() > 1 else min(1, output.dim() - 1)
+        units = output.movedim(unit_dim, 0).flatten(1)
+        zero, positive = (units == 0).all(1), (units > 0).all(1)
+        self._is_dying[name] = self._is_dying[name] & zero if name in self._is_dying else zero
+        self._is_full[name] = self._is_full[name] & positive if name in self._is_full else positive

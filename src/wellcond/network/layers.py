@@ -8,14 +8,17 @@ meets on the output side is a patch of g.
 
 from __future__ import annotations
 
+import functools
 import math
 from abc import ABC, abstractmethod
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Collection, Iterator
 from typing import Any, Literal
 
 import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
+
+from wellcond.errors import UnknownLayer
 
 ConvolutionRows = Literal["position", "patch"]
 """What counts as one row of a convolution: each spatial position (huang2020), or each patch (im2col)."""
@@ -200,11 +203,13 @@ RULES_BY_NAME: dict[str, Rule] = {"transformers.pytorch_utils.Conv1D": InputMajo
 
 def rule_for(module: nn.Module) -> Rule | None:
     """The rule of a layer's type or of the closest of its base classes."""
-    for cls in type(module).__mro__:
-        rule = RULES.get(cls) or RULES_BY_NAME.get(f"{cls.__module__}.{cls.__name__}")
-        if rule is not None:
-            return rule
-    return None
+    return _rule_of(type(module))
+
+
+@functools.lru_cache(maxsize=1024)
+def _rule_of(kind: type[nn.Module]) -> Rule | None:
+    rules = (RULES.get(cls) or RULES_BY_NAME.get(f"{cls.__module__}.{cls.__name__}") for cls in kind.__mro__)
+    return next((rule for rule in rules if rule is not None), None)
 
 
 def described_forward(module: nn.Module) -> Callable[..., Any]:
@@ -246,21 +251,43 @@ def is_affine(module: nn.Module) -> bool:
 
 def weighted_layers(model: nn.Module) -> dict[str, nn.Module]:
     """The layers that have a rule, by name; parts of a block with a rule of its own are left out."""
-    blocks = [name for name, m in model.named_modules() if isinstance(rule_for(m), BlockRule)]
-    inside = tuple(f"{name}." if name else "" for name in blocks)
-    return {
-        name: module
-        for name, module in model.named_modules()
-        if rule_for(module) is not None and not (inside and name not in blocks and name.startswith(inside))
-    }
+    ruled = {name: module for name, module in model.named_modules() if rule_for(module) is not None}
+    blocks = {name for name, module in ruled.items() if isinstance(rule_for(module), BlockRule)}
+    return {name: module for name, module in ruled.items() if name in blocks or not _is_inside(name, blocks)}
+
+
+def chosen_layers(model: nn.Module, names: str | Collection[str] | None) -> dict[str, nn.Module]:
+    """The weighted layers of these names, and those inside modules of these names; None for all.
+
+    Raises:
+        UnknownLayer: A name is neither that of a layer nor of a module that holds one.
+    """
+    every = weighted_layers(model)
+    if names is None:
+        return every
+    modules = dict(model.named_modules(remove_duplicate=False))
+    chosen: set[nn.Module] = set()
+    for name in [names] if isinstance(names, str) else names:
+        inside = set() if name not in modules else set(modules[name].modules()).intersection(every.values())
+        if not inside:
+            holders = [name for name in modules if any(layer.startswith(f"{name}.") for layer in every)]
+            raise UnknownLayer(name, [*every, *holders])
+        chosen |= inside
+    return {name: module for name, module in every.items() if module in chosen}
 
 
 def uncovered(model: nn.Module) -> Iterator[tuple[str, str]]:
     """(name, reason) of every module that owns parameters and has no rule."""
-    covered = tuple(f"{name}." if name else "" for name in weighted_layers(model))
+    covered = {name for name, module in model.named_modules() if rule_for(module) is not None}
     for name, module in model.named_modules():
         owns = any(True for _ in module.parameters(recurse=False))
-        if owns and rule_for(module) is None and not (covered and name.startswith(covered)):
+        if owns and rule_for(module) is None and not _is_inside(name, covered):
             kind = type(module).__name__
             norm = f"{kind} scales each feature by itself; it has no Σx ⊗ Σ∇h"
             yield name, norm if "Norm" in kind else f"no rule for {kind}"
+
+
+def _is_inside(name: str, modules: Collection[str]) -> bool:
+    """Whether a module that holds it is among these; "", the model, holds all."""
+    parts = name.split(".")
+    return any(".".join(parts[:depth]) in modules for depth in range(len(parts)))

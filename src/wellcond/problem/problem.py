@@ -299,7 +299,7 @@ class Problem:
                 evaluation = self.evaluate(index, batch)
                 weight += evaluation.weight
                 values = values_of(evaluation.loss)
-                mean = _merged(mean, values, evaluation.weight / weight) if mean else values
+                mean = merged(mean, values, evaluation.weight / weight) if mean else values
         return mean
 
     # the same on every pass
@@ -335,7 +335,7 @@ class Problem:
             self.check()
 
 
-def _merged(mean: Sequence[Tensor | None], new: Sequence[Tensor | None], share: float) -> list[Tensor | None]:
+def merged(mean: Sequence[Tensor | None], new: Sequence[Tensor | None], share: float) -> list[Tensor | None]:
     """The running mean with a batch of this share of all terms so far."""
     merged: list[Tensor | None] = []
     for b, n in zip(mean, new, strict=True):

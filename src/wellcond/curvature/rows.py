@@ -1,0 +1,164 @@
+"""Rows r of many layers: kept, all or a sample of them, and multiplied, together or as a matrix that is not written."""
+
+from __future__ import annotations
+
+import math
+from collections import defaultdict
+from collections.abc import Sequence
+from typing import TYPE_CHECKING
+
+import torch
+from torch import Tensor
+
+if TYPE_CHECKING:
+    from wellcond.curvature.second_moment import SecondMoment
+
+LIMIT = 2**30
+"""Bytes that one matrix, or the rows that it is made of, may take."""
+TOGETHER = 2**32
+"""Bytes that those of all layers may take."""
+SMALL = 2**14
+"""Entries of rows that wait for those of other layers, to be multiplied together."""
+MOST_WAITING = 2**24
+"""Entries of all rows that wait."""
+AT_ONCE = 2**25
+"""Entries of the rows that are turned into float64 at a time."""
+
+Part = tuple[float, Tensor]
+"""The weight of each row's outer product, and the rows, (groups, n, d)."""
+
+
+class KeptRows:
+    """Rows of d features, in groups.
+
+    Attributes:
+        parts: They and their weights.
+        count: How many there are.
+        is_sample: Whether others were left out.
+    """
+
+    def __init__(self) -> None:
+        self.parts: list[Part] = []
+        self.count = 0
+        self.is_sample = False
+        self._keys: list[Tensor] = []  # of a sample: a random number for every row; those with the smallest are kept
+        self._generator = torch.Generator().manual_seed(0)
+
+    @property
+    def itemsize(self) -> int:
+        """Bytes that they take."""
+        return sum(rows.numel() * rows.element_size() for _, rows in self.parts)
+
+    def add(self, rows: Tensor, weight: float, most: int) -> None:
+        """Keep more rows, (groups, blocks, rows of a block, d); of more than `most`, a uniform sample of all so far."""
+        new = rows.shape[1] * rows.shape[2]
+        self.is_sample |= self.count + new > most
+        self.count = min(self.count + new, most)
+        if not self.is_sample:
+            # a copy: the network may write over its activations
+            self.parts.append((weight, rows.clone(memory_format=torch.contiguous_format).flatten(1, 2)))
+            return
+        self.parts.append((weight, rows.flatten(1, 2)))
+        for _, part in self.parts[len(self._keys) :]:
+            self._keys.append(torch.rand(part.shape[1], generator=self._generator, dtype=torch.float64, device="cpu"))
+        last = torch.cat(self._keys).kthvalue(most).values
+        for i, (keys, (own_weight, part)) in enumerate(zip(self._keys, self.parts, strict=True)):
+            chosen = (keys <= last).nonzero().flatten()
+            self._keys[i] = keys[chosen]
+            self.parts[i] = own_weight, part.index_select(1, chosen.to(part.device))
+
+    def scale(self, factor: float) -> None:
+        """Multiply all weights."""
+        self.parts = [(weight * factor, rows) for weight, rows in self.parts]
+
+    def inner_products(self) -> Tensor:
+        """√w √v ⟨r, s⟩ of all pairs of rows, (groups, n, n), in float64."""
+        groups, _, d = self.parts[0][1].shape
+        device = self.parts[0][1].device
+        products = torch.zeros(groups, self.count, self.count, dtype=torch.float64, device=device)
+        width = max(AT_ONCE // (groups * self.count), 1)
+        for start in range(0, d, width):
+            parts = [rows[..., start : start + width].double() * math.sqrt(weight) for weight, rows in self.parts]
+            rows = torch.cat(parts, 1)
+            products += rows @ rows.mT
+        return products
+
+
+class SumOfProducts:
+    """v → Σ w r (rᵀv) / `unit`: a matrix of order one that is not written down; groups lie one after the other.
+
+    Attributes:
+        unit: What its eigenvalues are to be multiplied with. Squares of the rows may leave the range of their dtype.
+    """
+
+    def __init__(self, parts: Sequence[Part]) -> None:
+        self._parts = parts
+        self._heaviest = max(weight for weight, _ in parts)
+        largest = max(abs(float(end)) for _, rows in parts for end in rows.aminmax())
+        self._size = 2.0 ** math.frexp(largest)[1]
+        self.unit = self._heaviest * self._size**2
+        self.dtype, self.device = parts[0][1].dtype, parts[0][1].device
+        self._groups, _, self._features = parts[0][1].shape
+        self.shape = (self._groups * self._features,) * 2
+
+    def __matmul__(self, v: Tensor) -> Tensor:
+        columns = v.reshape(self._groups, self._features, -1)
+        total = torch.zeros_like(columns)
+        for weight, rows in self._parts:
+            total += rows.mT @ ((rows @ columns) * (weight / self._heaviest / self._size)) / self._size
+        return total.reshape(v.shape)
+
+
+class Workspace:
+    """What the moments of one pass share: an allowance of memory, and small products, which are formed together.
+
+    Attributes:
+        held: Bytes of rows and matrices that are kept.
+    """
+
+    def __init__(self) -> None:
+        self.held = 0
+        self._waiting: list[tuple[SecondMoment, Tensor, float]] = []
+        self._entries = 0
+
+    def take(self, size: int) -> bool:
+        """Whether so many more bytes may be held, which are then counted; a negative number gives them back."""
+        fits = self.held + size <= TOGETHER
+        self.held += size if fits else 0
+        return fits
+
+    def multiply_later(self, moment: SecondMoment, rows: Tensor, weight: float) -> None:
+        """Add weight · Σ r rᵀ to a moment before anything is read from it."""
+        self._waiting.append((moment, rows.clone(), weight))  # a copy: the network may write over its activations
+        self._entries += rows.numel()
+        if self._entries > MOST_WAITING:
+            self.multiply()
+
+    def multiply(self) -> None:
+        """Form the products that wait."""
+        if not self._waiting:
+            return
+        waiting, self._waiting, self._entries = self._waiting, [], 0
+        alike: dict[object, list[tuple[SecondMoment, Tensor, float]]] = defaultdict(list)
+        for moment, rows, weight in waiting:
+            alike[rows.shape, rows.dtype, rows.device].append((moment, rows, weight))
+        for group in alike.values():
+            products = sum_of_products(torch.cat([rows for _, rows, _ in group]))
+            for (moment, _, weight), product in zip(group, products.split(len(group[0][1])), strict=True):
+                moment.add_product(product if weight == 1 else product * weight)
+
+
+def sum_of_products(rows: Tensor) -> Tensor:
+    """Σ r rᵀ of (groups, blocks, n, d) in float64; computed there too where squares leave the range of float32."""
+    if rows.shape[2] < rows.shape[3]:  # a sum of every block's products would be larger than the rows
+        rows = rows.flatten(1, 2).unsqueeze(1)
+    total = (rows.mT @ rows).sum(1)
+    largest = total.diagonal(dim1=-2, dim2=-1).amax(-1)
+    if rows.dtype != torch.float64 and not bool(((largest > 1e-25) & (largest < 1e25)).all()):
+        return sum_of_products(rows.double())
+    return total.double()
+
+
+def sum_of_squares(rows: Tensor) -> float:
+    """Σ ‖r‖², in float64."""
+    return float(torch.linalg.vector_norm(rows, dtype=torch.float64)) ** 2
