@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import contextlib
 from collections.abc import Callable, Iterable, Iterator, Mapping
-from typing import Any
+from typing import Any, Protocol
 
 import torch
 import torch.nn.functional as F
@@ -19,8 +19,18 @@ OnCall = Callable[[str, nn.Module, Any, Any], Any]
 """Called as (name, module, first input, output) after each forward call of a tapped module."""
 OnGradient = Callable[[str, nn.Module, Any, Tensor], None]
 """Called as (name, module, what `OnCall` returned, gradient of the output of that call) during the backward pass."""
-OnTrainingCall = Callable[[str, nn.Module, Any, Tensor], Callable[[Tensor], None] | None]
-"""Called as (name, module, first input, output); what it returns is called with the gradient of that output."""
+
+
+class Watcher(Protocol):
+    """What `watched` tells about the calls of one module."""
+
+    def on_call(self, x: Any, output: Tensor) -> Callable[[Tensor], None] | None:
+        """After a call, with its first input; what it returns is called with the gradient of the output."""
+
+    def on_traced_call(self, x: Tensor, output: Tensor) -> Tensor:
+        """The same inside a graph of `torch.compile`: returns the output, whose backward pass does the rest."""
+
+
 OnEntry = Callable[[nn.Module, tuple[Any, ...], dict[str, Any]], None]
 """Called as (module, args, kwargs) before a forward call."""
 OnExit = Callable[[nn.Module, Any], Any]
@@ -90,20 +100,23 @@ def bracketed(
         yield
 
 
-def watched(modules: Mapping[str, nn.Module], on_call: OnTrainingCall) -> Callable[[], None]:
+def watched(modules: Mapping[str, nn.Module], watchers: Mapping[str, Watcher]) -> Callable[[], None]:
     """Watch modules over a whole training run.
 
     Calls that build no graph, and calls in eval mode, are not seen. A copy of the model, deep or pickled, is not
-    watched. Inside `torch.compile` the hooks run eagerly, which breaks the graph at every watched layer.
+    watched.
 
     Returns:
         The function that ends it.
     """
-    hooks = {name: TrainingHook(name, module, on_call) for name, module in modules.items()}
-    handles = [modules[name].register_forward_hook(hook, with_kwargs=True) for name, hook in hooks.items()]
+    hooks = [TrainingHook(module, watchers[name]) for name, module in modules.items()]
+    handles = [
+        module.register_forward_hook(hook, with_kwargs=True)
+        for module, hook in zip(modules.values(), hooks, strict=True)
+    ]
 
     def stop() -> None:
-        for handle, hook in zip(handles, hooks.values(), strict=True):
+        for handle, hook in zip(handles, hooks, strict=True):
             handle.remove()
             hook.module = None  # a compiled graph goes on calling it
 
@@ -111,31 +124,36 @@ def watched(modules: Mapping[str, nn.Module], on_call: OnTrainingCall) -> Callab
 
 
 class TrainingHook:
-    """Sees the calls of one module and changes nothing; a copy of it, made with the model, does nothing."""
+    """Sees the calls of one module and changes no value; a copy of it, made with the model, does nothing."""
 
-    def __init__(self, name: str, module: nn.Module | None, on_call: OnTrainingCall | None) -> None:
-        self.name, self.module, self.on_call = name, module, on_call
+    def __init__(self, module: nn.Module | None = None, watcher: Watcher | None = None) -> None:
+        self.module, self.watcher = module, watcher
 
-    def __call__(self, module: nn.Module, args: tuple[Any, ...], kwargs: dict[str, Any], output: Tensor) -> None:
+    def __call__(
+        self, module: nn.Module, args: tuple[Any, ...], kwargs: dict[str, Any], output: Tensor
+    ) -> Tensor | None:
         if module is not self.module or not module.training or not output.requires_grad:
-            return
-        x = _first(args or tuple(kwargs.values()))
+            return None
+        x = args[0] if args else next(iter(kwargs.values()))
         if torch.compiler.is_dynamo_compiling():
+            if torch._C._functorch.maybe_current_level() is None and not x.is_nested:
+                return self.watcher.on_traced_call(x, output)  # type: ignore[union-attr]
             torch.compiler.disable(self._see)(x, output)  # type: ignore[no-untyped-call]
         else:
             self._see(x, output)
+        return None
 
     def _see(self, x: Any, output: Tensor) -> None:
-        if self.module is None or self.on_call is None:
+        if self.watcher is None or self.module is None:
             return
         if torch._C._functorch.is_functorch_wrapped_tensor(output):  # torch.func has gradients of its own
             return
-        on_gradient = self.on_call(self.name, self.module, x, output)
+        on_gradient = self.watcher.on_call(x, output)
         if on_gradient is not None:
             _watch_gradient(output, on_gradient)
 
     def __reduce__(self) -> tuple[Any, ...]:  # what deepcopy and pickle make of it: a hook that does nothing
-        return TrainingHook, (self.name, None, None)
+        return TrainingHook, ()
 
 
 def _watch_gradient(output: Tensor, on_gradient: Callable[[Tensor], None]) -> None:

@@ -3,11 +3,10 @@
 from __future__ import annotations
 
 import functools
-import itertools
 import math
 import operator
 import warnings
-from collections.abc import Callable, Collection
+from collections.abc import Collection
 from typing import Any, get_args
 
 import torch
@@ -16,7 +15,8 @@ from torch import Tensor, nn
 from wellcond.errors import Unsupported
 from wellcond.network.calling import unwrapped
 from wellcond.network.taps import watched
-from wellcond.optim.input_statistics import Means, measure_for
+from wellcond.optim.input_statistics import Means, is_capturing
+from wellcond.optim.layer_calls import LayerCalls
 from wellcond.optim.preconditioned_layer import PreconditionedLayer, find_layers, not_preconditioned
 from wellcond.optim.processes import SharedStatistics
 from wellcond.optim.running_statistics import RunningStatistics
@@ -72,6 +72,8 @@ class BNP(SharedStatistics):
         layers: Names of layers, or of modules that hold them; all by default.
         exclude: Names of layers, or of modules that hold them, that are not preconditioned.
         process_group: The processes whose batches belong together; that of a DDP-wrapped model by default.
+        fused: Whether few kernels precondition all layers, with the same numbers. By default Triton's do on a GPU. True
+            compiles some for the CPU too, at the first step, which takes a while; False uses plain operations.
 
     Attributes:
         layers: The preconditioned layers by name, each with its running `mean` and `variance` and the `q2` of the last
@@ -105,6 +107,7 @@ class BNP(SharedStatistics):
         layers: str | Collection[str] | None = None,
         exclude: str | Collection[str] = (),
         process_group: Any = None,
+        fused: bool | None = None,
     ) -> None:
         _check(model, optimizer, rho, eps1, eps2, means)
         self.rho, self.eps1, self.eps2, self.means = rho, eps1, eps2, means
@@ -112,7 +115,7 @@ class BNP(SharedStatistics):
         self._model = unwrapped(model)
         self._find_layers = functools.partial(find_layers, self._model, means, layers, exclude)
         super().__init__(model, process_group, self._find_layers())
-        self._running = _running(list(self.layers.values()))
+        self._running = _running(list(self.layers.values()), fused)
         self._others = not_preconditioned(self._model, self.layers.values())
         self._held: set[str] = set()
         self._parameters: list[Tensor] = []
@@ -127,32 +130,15 @@ class BNP(SharedStatistics):
                 raise Unsupported(ALREADY.format(name=min(twice)))
 
         modules = {name: module for layer in self.layers.values() for name, module in layer.modules.items()}
-        measures = {name: measure_for(module, means) for name, module in modules.items()}
-        layer_of = {name: layer for layer in self.layers.values() for name in layer.modules}
-        calls = itertools.count()
-
-        def on_call(name: str, module: nn.Module, x: Tensor, output: Tensor) -> Callable[[Tensor], None] | None:
-            layer, are_summed = layer_of[name], self.are_summed()
-            # torch.func calls modules with other weights than their own
-            if not layer.is_used_by(name) and not self._follow(layer):
-                return None
-            if x.numel() == 0 or not layer.collected.is_trained():
-                return None
-            call, statistics = next(calls), measures[name](x, output)
-
-            def on_gradient(_gradient: Tensor) -> None:
-                is_new = layer.collected.add(call, statistics)
-                if are_summed:
-                    self.exchange_after_backward()
-                elif is_new:
-                    self.forget_exchange()
-
-            return on_gradient
-
+        calls = {
+            name: LayerCalls(name, module, layer, means, self, self._follow)
+            for layer in self.layers.values()
+            for name, module in layer.modules.items()
+        }
         if _is_compiled(model):
             torch.compiler.reset()  # graphs that exist already would not call the hooks
         step_hook = optimizer.register_step_pre_hook(self._before_step)
-        self._removals = [watched(modules, on_call), step_hook.remove]
+        self._removals = [watched(modules, calls), step_hook.remove]
 
     def __repr__(self) -> str:
         settings = f"rho={self.rho}, eps1={self.eps1}, eps2={self.eps2}, means={self.means!r}"
@@ -168,9 +154,11 @@ class BNP(SharedStatistics):
         """Take up the statistics since the last step and precondition `.grad`; the optimizer's step calls it itself."""
         self._find_held()
         taken = self.take()
-        found_inf = getattr(self.optimizer, "found_inf", None)
-        if found_inf is not None and found_inf.item():  # a fused optimizer will skip this step for GradScaler
-            return
+        found_inf = getattr(self.optimizer, "found_inf", None)  # a fused optimizer will skip this step for GradScaler
+        if found_inf is not None and not is_capturing(found_inf):
+            if found_inf.item():
+                return
+            found_inf = None
         batches = [batch if name in self._held else None for name, batch in zip(self.layers, taken, strict=True)]
         for (name, layer), batch in zip(self.layers.items(), batches, strict=True):
             if batch is not None:
@@ -179,7 +167,7 @@ class BNP(SharedStatistics):
                 self._warned.add(name)
                 warnings.warn(text, stacklevel=2)
         for running, indices in self._running:
-            running.precondition([batches[index] for index in indices], self.rho, self.eps1, self.eps2)
+            running.precondition([batches[index] for index in indices], self.rho, self.eps1, self.eps2, found_inf)
 
     def state_dict(self) -> dict[str, Any]:
         """The running statistics and settings, as tensors, numbers and strings for `torch.load(weights_only=True)`."""
@@ -264,12 +252,12 @@ class BNP(SharedStatistics):
         return UNWATCHED.format(name=name) if name in self._held and layer.has_gradient() else None
 
 
-def _running(layers: list[PreconditionedLayer]) -> list[tuple[RunningStatistics, list[int]]]:
+def _running(layers: list[PreconditionedLayer], fused: bool | None) -> list[tuple[RunningStatistics, list[int]]]:
     """One set of statistics per device and dtype, and the indices of its layers."""
     places: dict[Any, list[int]] = {}
     for index, layer in enumerate(layers):
         places.setdefault((layer.weight.device, layer.weight.dtype), []).append(index)
-    return [(RunningStatistics([layers[index] for index in indices]), indices) for indices in places.values()]
+    return [(RunningStatistics([layers[index] for index in indices], fused), indices) for indices in places.values()]
 
 
 def _is_compiled(model: nn.Module) -> bool:

@@ -11,7 +11,16 @@ import torch
 from torch import Tensor, nn
 from torch.autograd.graph import get_gradient_edge
 
+from wellcond.errors import Unsupported
 from wellcond.network.layers import ConvRule, TransposedConvRule, patches, rule_for, with_batch
+
+NOT_CAPTURED = """\
+the backward pass was captured in a CUDA graph, and the optimizer's step was not: the statistics of what the layers
+received are inside the graph. Capture both together:
+
+    with torch.cuda.graph(graph):
+        loss(model(x), y).backward()
+        optimizer.step()"""
 
 Means = Literal["channel", "kernel"]
 """Of a convolution: one mean per input channel (eqs. 21, 22), or one per kernel entry (eqs. 19, 20)."""
@@ -117,24 +126,31 @@ class StatisticsCollector:
         # of the last call that torch.autograd.grad() differentiated: a user may put its result into `.grad`
         self._differentiated: InputStatistics | None = None
         self._anchor: Tensor | None = None
-        self._kind: tuple[torch.device, torch.dtype] | None = None
+        self._kind: tuple[torch.device, torch.dtype, int] | None = None
         self._accumulator: Any = None
         self._backward = -1
         self._accumulates = self._is_autograd_grad = False
         self._expected_version = 0
+        self._is_captured = False
 
     def is_trained(self) -> bool:
         """Before a call: whether the layer has anything to train. Follows layers that are unfrozen or moved."""
         anchor = self._find_anchor()
         if anchor is None:
             return False
-        kind = anchor.device, anchor.dtype
-        if anchor is not self._anchor or kind != self._kind:  # autograd makes a new accumulator for a moved parameter
-            self._anchor, self._kind, self._accumulator = anchor, kind, get_gradient_edge(anchor).node
+        # autograd makes a new accumulator for a moved parameter, and one for every stream, unless the old one is held
+        kind = anchor.device, anchor.dtype, _stream(anchor)
+        if anchor is not self._anchor or kind != self._kind:
+            self._accumulator = None
+            self._anchor, self._kind, self._accumulator = anchor, kind, _accumulator(anchor)
         return True
 
     def add(self, call: int, statistics: InputStatistics) -> bool:
         """Add the statistics of a call, when the gradient of its output has come back; returns whether they count."""
+        captured = is_capturing(statistics.mean)
+        if captured is not self._is_captured:  # a graph that is captured has no part in what was computed before
+            self._is_captured = captured
+            self._clear()
         backward = torch._C._current_graph_task_id()
         if backward != self._backward:
             self._backward = backward
@@ -152,8 +168,14 @@ class StatisticsCollector:
         return self._differentiated if self._statistics is None else self._statistics
 
     def take(self) -> InputStatistics | None:
-        """The same, and the next gradient starts anew."""
+        """The same, and the next gradient starts anew.
+
+        Raises:
+            Unsupported: The backward pass was captured in a CUDA graph, and what takes its statistics is not.
+        """
         taken = self.statistics()
+        if taken is not None and self._is_captured and not is_capturing(taken.mean):
+            raise Unsupported(NOT_CAPTURED)
         self._clear()
         return taken
 
@@ -172,13 +194,29 @@ class StatisticsCollector:
             self._expected_version = 0
             return
         version = gradient._version
-        if self._counted and version != self._expected_version and not gradient.any():
+        if self._counted and version != self._expected_version and not self._is_captured and not gradient.any():
             self._clear()  # it was written to since the last backward pass: zeroed
         self._expected_version = version + 1  # accumulation writes once
 
     def _clear(self) -> None:
         self._counted.clear()
         self._statistics = self._differentiated = None
+
+
+def is_capturing(tensor: Tensor) -> bool:
+    """Whether a CUDA graph is being captured, on the stream that works on this tensor's device."""
+    return tensor.is_cuda and torch.cuda.is_current_stream_capturing()
+
+
+def _stream(tensor: Tensor) -> int:
+    return torch._C._cuda_getCurrentRawStream(tensor.get_device()) if tensor.is_cuda else 0
+
+
+def _accumulator(parameter: nn.Parameter) -> Any:
+    """The node that writes `.grad`, also for an operator, which runs where autograd is switched off."""
+    included, nothing = torch._C._dispatch_tls_local_include_set(), torch._C.DispatchKeySet.from_raw_repr(0)
+    with torch._C._ForceDispatchKeyGuard(included, nothing):
+        return get_gradient_edge(parameter).node
 
 
 def _of_rows(x: Tensor, output: Tensor) -> InputStatistics:
@@ -207,7 +245,7 @@ def _of_kernel_entries(module: nn.Module, x: Tensor, output: Tensor) -> InputSta
     second = torch.linalg.vector_norm(x, dim=0, keepdim=True, dtype=torch.float64).square()
     if isinstance(rule_for(module), TransposedConvRule):
         # kernel site k carries input position t to an output position that may lie in the cropped border
-        lands = patches(module, torch.ones_like(output[:1, :1], dtype=torch.float64))[0, 0]
+        lands = patches(module, first.new_ones(1, 1, *output.shape[2:]))[0, 0]
         mean, square = (torch.einsum("ct,kt->ck", total[0].flatten(1), lands) / positions for total in (first, second))
     else:
         mean, square = (patches(module, total)[0].sum(-1) / positions for total in (first, second))

@@ -21,19 +21,20 @@ def precondition_(weight: Tensor, biases: Sequence[Tensor], mean: Tensor, scale:
 
         G_w ← (G_w − G_b μᵀ) · scale,   G_b ← G_b/q² − G_w μ
 
-    With g groups, o outputs and c columns per group:
+    With o outputs and c columns, in each of g groups if there are groups:
 
     Args:
-        weight: G_w, (g, o, c).
-        biases: G_b, each (g, o, 1). Without a bias G_w is scaled and not centred; several biases share a tied weight.
-        mean: μ, (g, 1, c).
-        scale: 1/(q² σ̃²), (g, 1, c).
+        weight: G_w, (o, c) or (g, o, c).
+        biases: G_b, each (o, 1) or (g, o, 1). Without a bias G_w is scaled and not centred; several biases share a
+            tied weight.
+        mean: μ, (1, c) or (g, 1, c).
+        scale: 1/(q² σ̃²), of the same shape.
         q2: q².
 
     Example:
         >>> import torch
-        >>> weight, bias = torch.tensor([[[2.0]]]), torch.tensor([[[1.0]]])
-        >>> precondition_(weight, [bias], mean=torch.tensor([[[0.5]]]), scale=torch.tensor([[[0.25]]]), q2=1.0)
+        >>> weight, bias = torch.tensor([[2.0]]), torch.tensor([[1.0]])
+        >>> precondition_(weight, [bias], mean=torch.tensor([[0.5]]), scale=torch.tensor([[0.25]]), q2=1.0)
         >>> weight.item(), bias.item()         # (2 − 1·½)/4 and 1 − ⅜·½
         (0.375, 0.8125)
     """
@@ -41,7 +42,8 @@ def precondition_(weight: Tensor, biases: Sequence[Tensor], mean: Tensor, scale:
         weight.addcmul_(bias, mean, value=-1)
     weight.mul_(scale)
     for bias in biases:
-        bias.baddbmm_(weight, mean.mT, beta=1 / q2, alpha=-1)
+        add_product = bias.addmm_ if bias.dim() == 2 else bias.baddbmm_
+        add_product(weight, mean.mT, beta=1 / q2, alpha=-1)
 
 
 class PreconditionedLayer:
@@ -57,6 +59,7 @@ class PreconditionedLayer:
         groups: Groups of a grouped convolution.
         fan_in: Entries of a row of the weight.
         repeats: How many entries of a row share the statistics of one column.
+        row_shape: (1, fan-in), or with groups (groups, 1, fan-in).
         columns: Columns of Ĥ, over all groups.
         collected: The statistics behind the gradient in `.grad`.
     """
@@ -76,6 +79,7 @@ class PreconditionedLayer:
         self.groups, self.outputs, inputs, sites = rows.shape
         self.fan_in = inputs * sites
         self.repeats = sites if means == "channel" else 1
+        self.row_shape = (1, self.fan_in) if self.groups == 1 else (self.groups, 1, self.fan_in)
         self.columns = self.groups * self.fan_in // self.repeats
         self.collected = StatisticsCollector(self.anchor)
         self.add(name, module)
@@ -87,8 +91,8 @@ class PreconditionedLayer:
 
     def is_used_by(self, name: str) -> bool:
         """Whether a module computes with the parameters that the layer knows, and not with others in their place."""
-        module = self.modules[name]
-        return module.weight is self.weight and module.bias is self._biases_of[name]
+        parameters = self.modules[name]._parameters  # a module's own lookup would cost as much as the statistics
+        return parameters.get("weight") is self.weight and parameters.get("bias") is self._biases_of[name]
 
     def follow(self, held: Collection[int]) -> bool:
         """Take the parameters that are in the modules now, if an optimizer that holds those with these ids trains them.
@@ -133,20 +137,33 @@ class PreconditionedLayer:
         anchor = self.anchor()
         return anchor is not None and anchor.grad is not None
 
+    def gradient_rows(self) -> tuple[Tensor, Tensor | None] | None:
+        """G_w and G_b, if they are stored as rows and numbers of the statistics' dtype, for a kernel to write over."""
+        gradient = self.weight.grad if self.weight.requires_grad else None
+        biases = [bias.grad for bias in self.biases if bias.requires_grad and bias.grad is not None]
+        if gradient is None or len(biases) > 1 or not self._is_stored_by_rows:
+            return None
+        if not all(g.dtype == self.mean.dtype and g.is_contiguous() for g in (gradient, *biases)):
+            return None
+        return gradient, biases[0] if biases else None
+
     def precondition_gradients(self, mean: Tensor, scale: Tensor) -> None:
-        """Steps 4 and 5 on the gradients that are there, with μ and 1/(q² σ̃²) as (groups, 1, fan-in)."""
+        """Steps 4 and 5 on the gradients that are there, with μ and 1/(q² σ̃²) in the shape of a row."""
         gradients = [bias.grad for bias in self.biases if bias.requires_grad and bias.grad is not None]
-        biases = [gradient.to(mean.dtype).view(self.groups, -1, 1) for gradient in gradients]
+        biases = [gradient.to(mean.dtype).view(*self.row_shape[:-2], -1, 1) for gradient in gradients]
         gradient = self.weight.grad if self.weight.requires_grad else None
         if gradient is None:  # P is the identity on the biases of a frozen weight
             for bias in biases:
                 bias.div_(self.q2)
         elif self._is_stored_by_rows and gradient.is_contiguous() and gradient.dtype == mean.dtype:
-            precondition_(gradient.view(self.groups, -1, self.fan_in), biases, mean, scale, self.q2)
+            if gradient.dim() != mean.dim():
+                gradient = gradient.view(*self.row_shape[:-2], -1, self.fan_in)
+            precondition_(gradient, biases, mean, scale, self.q2)
         else:
             sites = by_site(self._module, gradient)
             weight = sites.to(mean.dtype).flatten(2)
-            precondition_(weight, biases, mean, scale, self.q2)
+            shaped = weight if mean.dim() == 3 else weight[0]
+            precondition_(shaped, biases, mean, scale, self.q2)
             if weight.data_ptr() != gradient.data_ptr():  # it is a copy, in another dtype or layout
                 gradient.copy_(as_stored(self._module, weight.view(sites.shape)))
         for bias, gradient in zip(biases, gradients, strict=True):

@@ -2,13 +2,23 @@
 
 from __future__ import annotations
 
+import itertools
 from collections.abc import Sequence
+from typing import Any
 
 import torch
 from torch import Tensor
 
-from wellcond.optim.input_statistics import InputStatistics
+from wellcond.errors import Unsupported
+from wellcond.optim.fused_update import Columns, Constants, Rows, compiled_update, triton_update
+from wellcond.optim.input_statistics import InputStatistics, is_capturing
 from wellcond.optim.preconditioned_layer import PreconditionedLayer
+
+NOT_WARM = """\
+a step on batches of these sizes is captured in a CUDA graph before it was ever run, so what it needs is not on the
+device. Run a few steps on batches of the same sizes first, on a side stream, as torch.cuda.graph asks for anyway."""
+KEPT = 8
+"""Batches of so many sizes have their constants on the device."""
 
 
 class RunningStatistics:
@@ -19,86 +29,138 @@ class RunningStatistics:
 
     Args:
         layers: Layers of one device and dtype; they get their `mean` and `variance` from here.
+        fused: Whether few kernels do all; None for where they are ready at once.
     """
 
-    def __init__(self, layers: Sequence[PreconditionedLayer]) -> None:
-        self.layers = layers
-        self._columns = [layer.columns for layer in layers]
+    def __init__(self, layers: Sequence[PreconditionedLayer], fused: bool | None = None) -> None:
+        self.layers, self._fused = layers, fused
+        self._lengths = [layer.columns for layer in layers]
         dtype = torch.promote_types(layers[0].weight.dtype, torch.float32)
-        start = torch.tensor([[0.0], [1.0]], dtype=dtype, device="cpu").repeat(1, sum(self._columns))
+        start = torch.tensor([[0.0], [1.0]], dtype=dtype, device="cpu").repeat(1, sum(self._lengths))
         self._place(start, layers[0].weight.device)
 
     def _place(self, moments: Tensor, device: torch.device) -> None:
         """Keep everything on a device: the moments, which column belongs to which layer, and space for the scales."""
-        self._moments = moments.to(device)  # (2, columns)
-        self._mean, self._variance = self._moments
-        for layer, mean, variance in zip(
-            self.layers, *(torch.split(m, self._columns) for m in self._moments), strict=True
-        ):
+        moments = moments.to(device)
+        self._mean, self._variance = moments
+        for layer, mean, variance in zip(self.layers, *(torch.split(m, self._lengths) for m in moments), strict=True):
             layer.mean, layer.variance = mean, variance
-        # the group that each column belongs to, counted over all layers, and space for the largest σ² of each group
-        groups = [layer.columns // layer.groups for layer in self.layers for _ in range(layer.groups)]
-        sizes = torch.tensor(groups, device=device)
-        self._group = torch.arange(len(sizes), device=device).repeat_interleave(sizes)
-        self._largest = self._moments.new_empty(len(sizes))
-        self._settings: list[float] = []  # ε₂ and the layers' q²
+        sizes = [layer.columns // layer.groups for layer in self.layers for _ in range(layer.groups)]
+        counts = torch.tensor(sizes, device=device)
+        group = torch.arange(len(sizes), device=device).repeat_interleave(counts)
+        starts = torch.tensor([0, *itertools.accumulate(sizes)], dtype=torch.int32, device=device)
+        shapes = tuple((layer.groups, layer.columns // layer.groups, layer.repeats) for layer in self.layers)
+        self._columns = Columns(moments, torch.empty_like(self._mean), group, starts, shapes)
+        self._zeros = moments.new_zeros(len(sizes))
+        self._batch = torch.empty_like(moments)  # μ_H and σ_H²
+        self._constants: dict[Any, Constants] = {}
+        self._captured: list[Constants] = []  # what graphs read stays where it is
+        self._update: Any = None
+        if self._fused is not False and device.type == "cuda":
+            self._update = triton_update(device)
+        elif self._fused:
+            self._update = compiled_update()
         # the column of each entry of the rows of all weights, an input channel's; None if every entry is a column
-        columns = torch.tensor(self._columns, device=device)
+        columns = torch.tensor(self._lengths, device=device)
         repeats = torch.tensor([layer.repeats for layer in self.layers], device=device).repeat_interleave(columns)
         entries = torch.arange(len(repeats), device=device).repeat_interleave(repeats)
         self._column = entries if len(entries) > len(repeats) else None
         # μ and 1/(q² σ̃²) of each entry, and of each layer
-        self._scales = self._moments.new_empty(len(entries))
-        self._means = self._moments[0] if self._column is None else torch.empty_like(self._scales)
-        shapes = [(layer.groups, 1, layer.fan_in) for layer in self.layers]
-        lengths = [groups * fan_in for groups, _, fan_in in shapes]
-        means, scales = torch.split(self._means, lengths), torch.split(self._scales, lengths)
-        self._views = [(m.view(shape), s.view(shape)) for m, s, shape in zip(means, scales, shapes, strict=True)]
+        self._means, self._scales = self._mean, self._columns.scale
+        if self._column is not None:
+            self._means, self._scales = moments.new_empty(2, len(entries))
+        self._views = [
+            (mean.view(layer.row_shape), scale.view(layer.row_shape))
+            for layer, mean, scale in zip(
+                self.layers,
+                *(torch.split(e, [la.groups * la.fan_in for la in self.layers]) for e in (self._means, self._scales)),
+                strict=True,
+            )
+        ]
 
-    def precondition(self, batches: Sequence[InputStatistics | None], rho: float, eps1: float, eps2: float) -> None:
-        """All steps, for the layers that have a batch; the others keep their statistics and their gradients."""
+    def precondition(
+        self,
+        batches: Sequence[InputStatistics | None],
+        rho: float,
+        eps1: float,
+        eps2: float,
+        skipped: Tensor | None = None,
+    ) -> None:
+        """All steps, for the layers that have a batch; the others keep their statistics and their gradients.
+
+        Args:
+            batches: What each layer received.
+            rho: ρ.
+            eps1: ε₁.
+            eps2: ε₂.
+            skipped: A number that is not 0 if the optimizer is going to skip this step: the statistics stay.
+        """
         if all(batch is None for batch in batches):
             return
-        self._update(batches, rho)
-        self._rescale(eps1, eps2)
-        for layer, batch, (mean, scale) in zip(self.layers, batches, self._views, strict=True):
-            if batch is not None:
-                layer.precondition_gradients(mean, scale)
+        self._join(batches)
+        constants = self._constants_of(batches, rho, eps1, eps2)
+        used = [(index, layer) for index, layer in enumerate(self.layers) if batches[index] is not None]
+        if self._update is not None:
+            rows = {index: gradients for index, layer in used if (gradients := layer.gradient_rows())}
+            known = [Rows(index, *gradients) for index, gradients in rows.items()]
+            self._update(self._columns, self._batch, constants, known, skipped)
+            used = [(index, layer) for index, layer in used if index not in rows]
+        else:
+            self._take_up(constants.weight if None in batches else 1 - rho, skipped)
+            self._rescale(constants, eps1)
+        if used and self._column is not None:
+            torch.index_select(self._mean, 0, self._column, out=self._means)
+            torch.index_select(self._columns.scale, 0, self._column, out=self._scales)
+        for index, layer in used:
+            layer.precondition_gradients(*self._views[index])
 
-    def _update(self, batches: Sequence[InputStatistics | None], rho: float) -> None:
-        """Steps 1 and 2: μ ← ρμ + (1−ρ)μ_H and σ² likewise."""
+    def _join(self, batches: Sequence[InputStatistics | None]) -> None:
+        """Step 1: μ_H and σ_H² of all columns; layers without a batch have their running ones."""
         like = next(batch.mean for batch in batches if batch is not None)
-        if like.device != self._moments.device or like.dtype != self._moments.dtype:  # the model has moved
-            self._place(self._moments.to(torch.promote_types(like.dtype, self._moments.dtype)), like.device)
+        moments = self._columns.moments
+        if like.device != moments.device or like.dtype != moments.dtype:  # the model has moved
+            self._place(moments.to(torch.promote_types(like.dtype, moments.dtype)), like.device)
         paired = list(zip(self.layers, batches, strict=True))
         means = [layer.mean if batch is None else batch.mean for layer, batch in paired]
         variances = [_variance(layer, batch) for layer, batch in paired]
-        batch_moments = torch.cat(means + variances).view(2, -1).to(self._moments.dtype)
-        if None in batches:
-            used = self._of_columns([float(batch is not None) for batch in batches])
-            self._moments.lerp_(batch_moments, used.mul_(1 - rho))
+        torch.cat(means + variances, out=self._batch.view(-1))
+
+    def _constants_of(
+        self, batches: Sequence[InputStatistics | None], rho: float, eps1: float, eps2: float
+    ) -> Constants:
+        q2 = [layer.q2 for layer in self.layers]
+        weights = [0.0 if batch is None else 1 - rho for batch in batches]
+        key = (eps1, eps2, *q2, *weights)
+        found, capturing = self._constants.get(key), is_capturing(self._mean)
+        if found is None:
+            if capturing:
+                raise Unsupported(NOT_WARM)
+            rows = [row for layer, *row in zip(self.layers, q2, weights, strict=True) for _ in range(layer.groups)]
+            of_groups = self._mean.new_tensor([[*row, eps1, eps2] for row in rows])
+            of_layers = torch.split(of_groups, [layer.groups for layer in self.layers])
+            of_columns = of_groups.index_select(0, self._columns.group).T.contiguous()
+            found = Constants(of_columns[1], of_columns[0], of_columns[0] * eps2, of_groups, of_layers)
+            while len(self._constants) >= KEPT:
+                del self._constants[next(iter(self._constants))]
+            self._constants[key] = found
+        if capturing:
+            self._captured.append(found)
+        return found
+
+    def _take_up(self, weight: Tensor | float, skipped: Tensor | None) -> None:
+        """Step 2: μ ← ρμ + (1−ρ)μ_H and σ² likewise, where 1 − ρ is the weight."""
+        moments = self._columns.moments
+        if skipped is None:
+            moments.lerp_(self._batch, weight)
         else:
-            self._moments.lerp_(batch_moments, 1 - rho)
+            moments.copy_(torch.where(skipped == 0, torch.lerp(moments, self._batch, weight), moments))
 
-    def _rescale(self, eps1: float, eps2: float) -> None:
-        """Step 3: 1/(q² σ̃²) with σ̃² = σ² + ε₁ max σ² + ε₂, and μ, of every entry of the weights' rows."""
-        settings = [eps2, *(layer.q2 for layer in self.layers)]
-        if settings != self._settings:  # batches of equal size share these vectors
-            self._settings, self._q2 = settings, self._of_columns(settings[1:])
-            self._q2_eps2 = self._q2 * eps2
-        largest = self._largest.zero_().scatter_reduce_(0, self._group, self._variance, "amax")
-        damped = torch.add(self._variance, largest.index_select(0, self._group), alpha=eps1)
-        scale = torch.addcmul(self._q2_eps2, damped, self._q2, out=self._scales if self._column is None else damped)
-        scale.reciprocal_()
-        if self._column is not None:
-            torch.index_select(self._mean, 0, self._column, out=self._means)
-            torch.index_select(scale, 0, self._column, out=self._scales)
-
-    def _of_columns(self, values: Sequence[float]) -> Tensor:
-        """One value per layer, given to each of its columns."""
-        columns = torch.tensor(self._columns, device="cpu")
-        vector = torch.tensor(values, dtype=self._moments.dtype, device="cpu").repeat_interleave(columns)
-        return vector.to(self._moments.device)
+    def _rescale(self, constants: Constants, eps1: float) -> None:
+        """Step 3: 1/(q² σ̃²) with σ̃² = σ² + ε₁ max σ² + ε₂."""
+        _, scale, group, *_ = self._columns
+        largest = torch.scatter_reduce(self._zeros, 0, group, self._variance, "amax").index_select(0, group)
+        torch.add(self._variance, largest, alpha=eps1, out=scale)
+        torch.addcmul(constants.q2_eps2, scale, constants.q2, out=scale).reciprocal_()
 
 
 def _variance(layer: PreconditionedLayer, batch: InputStatistics | None) -> Tensor:

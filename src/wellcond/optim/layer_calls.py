@@ -1,0 +1,135 @@
+"""The calls of a layer that BNP preconditions, eager or inside a graph of `torch.compile`."""
+
+from __future__ import annotations
+
+import itertools
+from collections.abc import Callable, Sequence
+from functools import partial
+from typing import Any
+from weakref import WeakValueDictionary
+
+import torch
+from torch import Tensor, nn
+
+from wellcond.optim.input_statistics import InputStatistics, Means, measure_for
+from wellcond.optim.preconditioned_layer import PreconditionedLayer
+from wellcond.optim.processes import SharedStatistics
+
+_numbers = itertools.count()
+_traced: WeakValueDictionary[str, LayerCalls] = WeakValueDictionary()
+
+
+class LayerCalls:
+    """Measures what one module receives in each call, and counts it when the gradient of the output comes back.
+
+    Inside `torch.compile` two operators do the same, which Dynamo sees as one node each: the first measures, and the
+    second, in the backward pass, counts. What is measured travels between them as tensors that autograd saves.
+
+    Args:
+        name: The name of the module.
+        module: The module.
+        layer: The layer that it belongs to.
+        means: Statistics of a convolution.
+        shared: The processes that train together.
+        follow: Takes up exchanged parameters of a layer, and returns whether the optimizer has them.
+    """
+
+    def __init__(
+        self,
+        name: str,
+        module: nn.Module,
+        layer: PreconditionedLayer,
+        means: Means,
+        shared: SharedStatistics,
+        follow: Callable[[PreconditionedLayer], bool],
+    ) -> None:
+        self.name, self.module, self.layer = name, module, layer
+        self.measure = measure_for(module, means)
+        self.shared, self.follow = shared, follow
+        self.key = str(next(_numbers))
+        # each is written by an operator, so that no compiler drops it or runs it in the other pass
+        self.measured, self.counted = (torch.zeros((), dtype=torch.int64, device="cpu") for _ in range(2))
+        _traced[self.key] = self
+
+    def on_call(self, x: Tensor, output: Tensor) -> Callable[[Tensor], None] | None:
+        """Measure a call; what is returned counts it."""
+        layer = self.layer
+        # torch.func calls modules with other weights than their own
+        if not layer.is_used_by(self.name) and not self.follow(layer):
+            return None
+        if x.numel() == 0 or not layer.collected.is_trained():
+            return None
+        return partial(self.count, next(_numbers), self.measure(x, output), self.shared.are_summed())
+
+    def count(self, call: int, statistics: InputStatistics, are_summed: bool, _gradient: Tensor | None = None) -> None:
+        """In the backward pass that brought the gradient of the call's output."""
+        is_new = self.layer.collected.add(call, statistics)
+        if are_summed:
+            self.shared.exchange_after_backward()
+        elif is_new:
+            self.shared.forget_exchange()
+
+    def on_traced_call(self, x: Tensor, output: Tensor) -> Tensor:
+        """Put both operators into the graph that is being traced."""
+        weight: Any = self.module.weight
+        moments, counts = torch.ops.wellcond.measure_input(
+            self.measured, x.detach(), weight.detach(), output.shape, self.key
+        )
+        return Counted.apply(output, self.counted, moments, counts, self.key)
+
+
+class Counted(torch.autograd.Function):
+    """The identity, whose backward pass counts a call. A copy, since a view could not be written over in place."""
+
+    @staticmethod
+    def forward(ctx: Any, output: Tensor, counted: Tensor, moments: Tensor, counts: Tensor, key: str) -> Tensor:
+        ctx.save_for_backward(counted, moments, counts)
+        ctx.key = key
+        return output.clone()
+
+    @staticmethod
+    def backward(ctx: Any, gradient: Tensor) -> tuple[Tensor, None, None, None, None]:
+        torch.ops.wellcond.count_input(*ctx.saved_tensors, gradient, ctx.key)
+        return gradient, None, None, None, None
+
+
+@torch.library.custom_op("wellcond::measure_input", mutates_args=("measured",))
+def measure_input(
+    measured: Tensor, x: Tensor, weight: Tensor, output_shape: Sequence[int], key: str
+) -> tuple[Tensor, Tensor]:
+    """Mean and variance of what the module with this key received, and the numbers that belong to them."""
+    calls = _traced.get(key)
+    counted = None
+    # torch.func calls modules with other weights than their own
+    if calls is not None and weight.data_ptr() == calls.module.weight.data_ptr():  # type: ignore[operator, union-attr]
+        counted = calls.on_call(x, torch.empty(output_shape, device="meta"))
+    if counted is None:
+        return measured_shapes(measured, x, weight, output_shape, key)
+    call, (mean, variance, *counts), are_summed = counted.args  # type: ignore[attr-defined]
+    return torch.stack([mean, variance]), torch.tensor([call, are_summed, *counts], device="cpu")
+
+
+@measure_input.register_fake
+def measured_shapes(
+    measured: Tensor, x: Tensor, weight: Tensor, output_shape: Sequence[int], key: str
+) -> tuple[Tensor, Tensor]:
+    """Without a call to count there are no rows: the numbers are zero."""
+    calls = _traced.get(key)
+    columns = 0 if calls is None else calls.layer.columns
+    dtype = torch.promote_types(x.dtype, torch.float32)
+    return x.new_zeros(2, columns, dtype=dtype), torch.zeros(5, dtype=torch.int64, device="cpu")
+
+
+@torch.library.custom_op("wellcond::count_input", mutates_args=("counted",))
+def count_input(counted: Tensor, moments: Tensor, counts: Tensor, gradient: Tensor, key: str) -> None:
+    """Count a call whose output has a gradient."""
+    calls = _traced.get(key)
+    call, are_summed, rows, examples, positions = counts.tolist()
+    if calls is not None and rows:
+        mean, variance = moments.clone()  # the compiler may use the memory again
+        calls.count(call, InputStatistics(mean, variance, rows, examples, positions), bool(are_summed))
+
+
+@count_input.register_fake
+def counted_nothing(counted: Tensor, moments: Tensor, counts: Tensor, gradient: Tensor, key: str) -> None:
+    """It returns nothing."""
