@@ -4,7 +4,7 @@ VENV   ?= .venv
 BIN    := $(VENV)/bin
 PIP    := $(BIN)/python -m pip install --quiet --disable-pip-version-check --constraint constraints.txt
 
-.PHONY: demo test quick lint stress bench figures docs clean
+.PHONY: demo test quick lint stress bench bench-quick figures docs clean
 
 demo: $(VENV)/demo
 	$(BIN)/wellcond demo
@@ -26,8 +26,15 @@ lint: $(VENV)/test
 stress: $(VENV)/test
 	OMP_NUM_THREADS=1 $(BIN)/python -m tests.stress --cases 2000 --seeds 3 --jobs 2
 
+# all results beside the peers, the tables of docs/benchmarks.md and its picture; under 15 minutes on two cores
 bench: $(VENV)/bench
 	$(BIN)/python -m benchmarks
+	$(BIN)/python docs/scripts/tables.py
+	$(BIN)/python -m benchmarks.picture
+
+# the inner loop: two minutes, nothing that is committed changes
+bench-quick: $(VENV)/bench
+	$(BIN)/python -m benchmarks --quick --out $(VENV)/bench-quick
 
 figures: $(VENV)/test
 	$(BIN)/python -m wellcond.experiments.huang2020_fisher
@@ -63,5 +70,5 @@ $(VENV)/docs: pyproject.toml constraints.txt | $(BIN)/python
 # peers that ask for libraries they never import come without their dependencies
 $(VENV)/bench: $(VENV)/test
 	$(PIP) --editable ".[bench]"
-	$(PIP) --no-deps pyhessian hessian-eigenthings
+	$(PIP) --no-deps pyhessian hessian-eigenthings nngeometry landscaper
 	@touch $@

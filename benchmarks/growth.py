@@ -21,10 +21,15 @@ LIMIT_S = 1.0
 """For all rounds of one measurement at one size."""
 
 
-def growth(device: str, rounds: int = 5) -> dict[str, Any]:
-    """Seconds of each measurement along each axis, with the slope of log time against log size."""
+def growth(device: str, rounds: int) -> dict[str, Any]:
+    """Seconds of each measurement along each axis, with the slope of log time against log size; and the large cases."""
+    return {"base": BASE, "axes": slopes(device, rounds), **large_cases(device)}
+
+
+def slopes(device: str, rounds: int) -> dict[str, Any]:
+    """By axis and measurement: sizes, seconds and the slope."""
     clock = Clock(device)
-    results: dict[str, Any] = {"base": BASE, "axes": {}}
+    axes = {}
     for axis, sizes in RANGES.items():
         measured = {}
         for name, task in _measurements().items():
@@ -35,19 +40,23 @@ def growth(device: str, rounds: int = 5) -> dict[str, Any]:
             measured[name] = {"sizes": chosen, "seconds": seconds, "slope": slope(chosen, seconds)}
             said = ", ".join(f"{1e3 * s:.1f}" for s in seconds)
             print(f"  {name:17s} against {axis:9s} slope {measured[name]['slope']:5.2f}  ({said} ms)", flush=True)
-        results["axes"][axis] = measured
+        axes[axis] = measured
+    return axes
+
+
+def large_cases(device: str) -> dict[str, Any]:
+    """The exact Fisher spectrum of a million parameters, and the layer table of ResNet-1202."""
+    clock = Clock(device)
     million = _problem([784, 700, 500, 300, 10], 200, device)
-    results["million parameters, exact Fisher spectrum"] = {"examples": 200} | _large(
+    spectrum = {"examples": 200} | _large(
         clock, million, lambda: wc.spectrum(wc.Fisher(million)),
         lambda found: {"side": found.side, "eigenvalues": len(found.values), "lambda_max": found.lambda_max},
     )  # fmt: skip
     generator = torch.Generator().manual_seed(0)
     batch = torch.randn(16, 3, 32, 32, generator=generator), torch.randint(0, 10, (16,), generator=generator)
     deep = wc.Problem(resnet(1202, seed=0).to(device), nn.CrossEntropyLoss(), batch)
-    results["ResNet-1202, layer table"] = {"batch": 16} | _large(
-        clock, deep, lambda: wc.conditioning(deep), lambda found: {"layers": len(found)}
-    )
-    return results
+    layers = {"batch": 16} | _large(clock, deep, lambda: wc.conditioning(deep), lambda found: {"layers": len(found)})
+    return {"million parameters, exact Fisher spectrum": spectrum, "ResNet-1202, layer table": layers}
 
 
 def slope(sizes: tuple[int, ...], seconds: list[float]) -> float:

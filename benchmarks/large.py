@@ -43,18 +43,12 @@ def measured(name: str, examples: int, device: str) -> dict[str, Any]:
                            "parameters": problem.size, "u_seconds": unit, "measurements": {}}  # fmt: skip
     memory = peak_memory(lambda: unit_seconds(problem, device, rounds=1), device)
     row["measurements"]["forward+backward"] = {"seconds": unit, "u": 1.0, "peak_GiB": memory}
-    clock = Clock(device)
-    tasks: dict[str, Callable[[], dict[str, Any]]] = {
-        "conditioning": lambda: _priced(clock, unit, lambda: wc.conditioning(problem)),
-        "diagnose": lambda: diagnosed(problem, unit, device),
-        "max_lr": lambda: _priced(clock, unit, lambda: wc.max_lr(problem)),
-    }
-    for task, measure in tasks.items():
+    for task, measure in MEASUREMENTS.items():
         found: dict[str, Any] = {}
 
-        def run(measure: Callable[[], dict[str, Any]] = measure, found: dict[str, Any] = found) -> None:
+        def run(measure: Measurement = measure, found: dict[str, Any] = found) -> None:
             try:
-                found |= measure()
+                found |= measure(problem, unit, device)
             except Exception as error:
                 found["error"] = f"{type(error).__name__}: {error}".splitlines()[0]
 
@@ -65,10 +59,18 @@ def measured(name: str, examples: int, device: str) -> dict[str, Any]:
     return row
 
 
-def _priced(clock: Clock, unit: float, run: Callable[[], Any]) -> dict[str, Any]:
-    seconds, result = clock(run)
-    status = {"status": str(result.status)} if hasattr(result, "status") else {}
-    return {"seconds": seconds, "u": seconds / unit, **status}
+def _conditioning(problem: wc.Problem, unit: float, device: str) -> dict[str, Any]:
+    seconds, result = Clock(device)(lambda: wc.conditioning(problem))
+    return {"seconds": seconds, "u": seconds / unit, "not_covered": result.not_covered}
+
+
+def _max_lr(problem: wc.Problem, unit: float, device: str) -> dict[str, Any]:
+    seconds, result = Clock(device)(lambda: wc.max_lr(problem))
+    return {"seconds": seconds, "u": seconds / unit, "limit": str(result)}
+
+
+Measurement = Callable[[wc.Problem, float, str], dict[str, Any]]
+MEASUREMENTS: dict[str, Measurement] = {"conditioning": _conditioning, "diagnose": diagnosed, "max_lr": _max_lr}
 
 
 def main() -> None:

@@ -56,7 +56,7 @@ def on_files(files: Files, config: MkDocsConfig) -> None:
 
 def on_page_markdown(markdown: str, page: SitePage, **kwargs: Any) -> str:
     """Fill in tables, the room map and what code prints, and link every `wc.name` to its entry."""
-    markdown = re.sub(r"<!-- table: (\S+) -->", lambda found: tables.TABLES[found[1]](), markdown)
+    markdown = tables.filled(markdown).replace(f"]({tables.FOLDER}/", "](results/")
     if "<!-- rooms:" in markdown:
         house = rooms.read(ROOT / "src" / "wellcond")
         markdown = markdown.replace("<!-- rooms: map -->", rooms.svg(house))

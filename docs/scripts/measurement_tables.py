@@ -1,0 +1,127 @@
+"""Tables of what measurements cost, beside other libraries and on large networks."""
+
+from __future__ import annotations
+
+import statistics
+from typing import Any
+
+from committed import devices, gib, read, seconds, table, u
+
+CERTIFICATE, RESIDUAL = "wellcond, error certified", "wellcond"
+TRUE_ERROR = 1e-3
+
+
+def products() -> str:
+    """Cost of products, traces, factors and the layer table, beside the peers."""
+    networks = read("products_cpu")["results"]
+    tools = list(dict.fromkeys(key.split()[0] for network in networks for key in network["cost_u"]))
+    parts = []
+    for network in networks:
+        costs = network["cost_u"]
+        factors = {tool: costs.get(f"{tool} KFAC") for tool in tools} | {
+            "wellcond": costs["wellcond kronecker_factors"]
+        }
+        traces = network.get("trace", {}).get("cost_u", {})
+        rows = [
+            ["Hessian-vector product", *(u(costs.get(f"{tool} Hessian @ v")) for tool in tools)],
+            ["Σx and Σ∇h of all layers", *(u(factors[tool]) for tool in tools)],
+        ]
+        if traces:
+            rows.append(["trace to 5 % standard error", *(u(traces.get(tool)) for tool in tools)])
+        rows += [[f"`{key}`", u(costs[f"wellcond {key}"])] for key in ("GGN @ v", "conditioning", "neurons")]
+        title = f"**{network['network']}**, u = {1e3 * network['u_seconds']:.0f} ms"
+        parts += [title, table(["cost in u", *tools], rows)]
+    return "\n\n".join(parts)
+
+
+def top_eigenvalue() -> str:
+    """Cost of the largest eigenvalue at a true error of 1e-3: every seed, and the median over all networks."""
+    networks = read("eigenvalues_cpu")["results"]["networks"]
+    tools = list(dict.fromkeys(row["tool"] for network in networks for row in network["runs"] if "cost_u" in row))
+    rows = []
+    for tool in sorted(tools, key=lambda tool: (tool not in (RESIDUAL, CERTIFICATE), tool != RESIDUAL)):
+        costs = [cheapest(network, tool) for network in networks]
+        reached = [cost for per_network in costs for cost in per_network if cost is not None]
+        middle = statistics.median(reached) if reached else None
+        rows.append([tool, *(", ".join(map(u, per_network)) for per_network in costs), u(middle)])
+    return table(["u", *(network["network"] for network in networks), "median"], rows)
+
+
+def cheapest(network: dict[str, Any], tool: str) -> list[float | None]:
+    """Per seed, the lowest cost at which a tool got below 1e-3, of all the settings it was tried at.
+
+    With the certificate it is the cost of *knowing* so.
+    """
+    error = "stated_error" if tool == CERTIFICATE else "true_error"
+    tried = [row for row in network["runs"] if row["tool"] == tool]
+    costs = [
+        min((row["cost_u"] for row in tried if row["instance"] == i and row[error] < 1.001 * TRUE_ERROR), default=None)
+        for i in sorted({row["instance"] for row in tried})
+    ]
+    return sorted(costs, key=lambda cost: (cost is None, cost))
+
+
+def products_of_eigenvalue() -> str:
+    """Products that were taken when asked for 1e-3, beside those that an oracle takes from the same start."""
+    networks = read("eigenvalues_cpu")["results"]["networks"]
+
+    def counts(network: dict[str, Any], tool: str) -> str:
+        rows = [r for r in network["runs"] if r["tool"] == tool and r.get("asked", TRUE_ERROR) == TRUE_ERROR]
+        return ", ".join(str(row["products"]) for row in rows)
+
+    names = {"oracle": "an oracle, which knows the answer", RESIDUAL: "`confidence=None`", CERTIFICATE: "certificate"}
+    rows = [[names[tool], *(counts(network, tool) for network in networks)] for tool in names]
+    return table(["products, by seed", *(network["network"] for network in networks)], rows)
+
+
+def false_stops() -> str:
+    """How often `converged` was said too early."""
+    rows = [
+        ["none" if r["confidence"] is None else f"{r['confidence']:g}", f"{r['asked']:g}", str(r["runs"]),
+         str(r["false_stops"]), f"{r['median_products']:g}"]
+        for r in read("eigenvalues_cpu")["results"]["false_stops"]
+    ]  # fmt: skip
+    return table(["`confidence`", "`tol`", "runs", "false `converged`", "products (median)"], rows)
+
+
+def layer_tables() -> str:
+    """Cost of `conditioning` where a layer has more inputs than rows."""
+    results = devices("layer_tables")
+    by_network: dict[str, list[str]] = {}
+    for rows in results.values():
+        for row in rows:
+            cells = [seconds(row["seconds"]), u(row["u"]), gib(row["peak_GiB"])]
+            by_network.setdefault(row["network"], []).extend(cells)
+    head = [f"{what}, {device}" for device in results for what in ("time", "u", "memory")]
+    return table(["`conditioning`", *head], [[name, *cells] for name, cells in by_network.items()])
+
+
+def large_networks() -> str:
+    """Seconds, u and peak memory on large networks."""
+    rows = []
+    for device, networks in devices("large").items():
+        for network in networks:
+            tokens = len(network["shape"]) == 1
+            batch = (
+                f"{network['examples']} × {network['shape'][0]} tokens" if tokens else f"{network['examples']} images"
+            )
+            for task, cost in network["measurements"].items():
+                name = task if task == "forward+backward" else f"`{task}`"
+                first = [network["network"], f"{device}, {batch}", name]
+                if "error" in cost:
+                    rows.append([*first, cost["error"]])
+                    continue
+                early = cost.get("first_rows_u")
+                rows.append([*first, seconds(cost["seconds"]), u(cost["u"]), gib(cost["peak_GiB"]), u(early)])
+    return table(["network", "where", "measurement", "time", "u", "peak memory", "first rows after, u"], rows)
+
+
+def diagnoses() -> str:
+    """Price of `diagnose` by default, and of its parts."""
+    rows = []
+    for device, networks in devices("diagnoses").items():
+        for row in networks:
+            parts = ", ".join(f"{part['part'].replace('_', ' ')} {u(part['u'])}" for part in row["parts"])
+            cells = [seconds(row["seconds"]), u(row["u"]), u(row["first_rows_u"]), parts]
+            rows.append([row["network"], device, *cells])
+    return table(["`diagnose`", "where", "time", "u", "first rows after, u", "its parts, u"], rows)

@@ -1,0 +1,157 @@
+"""The benchmarks run, their numbers mean what they say, and the page is made from the committed results."""
+
+from __future__ import annotations
+
+import importlib
+import json
+from pathlib import Path
+from types import ModuleType
+from typing import Any
+
+import pytest
+import torch
+
+import wellcond as wc
+from benchmarks import diagnoses, eigenvalues, large, large_networks, layer_tables, peers, products
+from benchmarks.networks import Network
+from wellcond.models import mlp, resnet
+
+ROOT = Path(__file__).resolve().parents[1]
+
+
+@pytest.fixture
+def tables(monkeypatch: pytest.MonkeyPatch) -> ModuleType:
+    monkeypatch.syspath_prepend(str(ROOT / "docs" / "scripts"))
+    return importlib.import_module("tables")
+
+
+@pytest.fixture
+def small() -> Network:
+    generator = torch.Generator().manual_seed(0)
+    x, y = torch.randn(16, 6, generator=generator), torch.randint(0, 3, (16,), generator=generator)
+    return Network("MLP 6-8-3", mlp([6, 8, 3], init="default", seed=0).eval(), x, y)
+
+
+def hessian_product(network: Network, v: torch.Tensor) -> torch.Tensor:
+    """By differentiating twice, without any library."""
+    params = list(network.model.parameters())
+    gradients = torch.autograd.grad(network.loss(network.model(network.x), network.y), params, create_graph=True)
+    flat = torch.cat([g.flatten() for g in gradients])
+    return torch.cat([g.flatten() for g in torch.autograd.grad(flat @ v, params)])
+
+
+def random_vector(network: Network) -> torch.Tensor:
+    return torch.randn(network.problem().size, generator=torch.Generator().manual_seed(1))
+
+
+@pytest.mark.parametrize("tool", peers.on("cpu")[0], ids=lambda tool: tool.name)
+def test_every_peer_multiplies_with_the_same_hessian(tool: peers.Peer, small: Network) -> None:
+    v = random_vector(small)
+    product: Any = tool.hvp(small)(v)
+    if tool.name == "landscaper":  # its first is vᵀHv
+        product = product[1]
+    parts = [product] if isinstance(product, torch.Tensor) else list(product)
+    assert torch.allclose(torch.cat([part.flatten() for part in parts]), hessian_product(small, v), atol=1e-5)
+
+
+def test_peers_are_given_the_same_function_of_a_batch(small: Network) -> None:
+    x = torch.randn(4, 3, 32, 32, generator=torch.Generator().manual_seed(0))
+    network = Network("ResNet-8", resnet(8, seed=0).double().eval(), x.double(), torch.arange(4), "batch")
+    v = random_vector(network).double()
+    assert torch.allclose(hessian_product(network.for_peers(), v), wc.Hessian(network.problem()) @ v, rtol=1e-6)
+
+
+def test_every_tool_finds_the_largest_eigenvalue_and_the_oracle_is_never_later(small: Network) -> None:
+    rows = eigenvalues.top_eigenvalue(small, 0, "cpu")
+    *tried, oracle = rows
+    for tool in {row["tool"] for row in tried}:
+        assert min(row["true_error"] for row in tried if row["tool"] == tool) < eigenvalues.TRUE_ERROR, tool
+    asked = [row for row in tried if row["tool"] == eigenvalues.RESIDUAL and row["asked"] == eigenvalues.TRUE_ERROR]
+    assert oracle["products"] <= asked[0]["products"]
+
+
+def test_a_stop_is_false_only_if_it_says_converged() -> None:
+    rows = eigenvalues.false_stops(2)
+    assert [row["runs"] for row in rows] == [2] * 6
+    assert all(row["false_stops"] == 0 for row in rows if row["confidence"] == 0.99)
+
+
+def test_costs_of_products_and_wide_layers_are_positive(small: Network) -> None:
+    found = products.products(small, "cpu", rounds=1)
+    assert all(cost > 0 for cost in found["cost_u"].values())
+    assert found["trace"]["value"] == pytest.approx(_trace(small), rel=0.3)
+    rows = layer_tables.layer_tables("cpu", 1, inputs=(100,))
+    assert [row["u"] > 0 for row in rows] == [True, True]
+
+
+def _trace(network: Network) -> float:
+    problem = network.to(torch.float64).problem()
+    return float(eigenvalues.dense_hessian(problem).trace())
+
+
+def test_the_parts_of_a_diagnosis_add_up_to_no_more_than_the_whole(small: Network) -> None:
+    problem = small.problem()
+    found = diagnoses.diagnosed(problem, diagnoses.unit_seconds(problem, "cpu"), "cpu")
+    assert 0 < found["first_rows_u"] <= sum(part["u"] for part in found["parts"]) <= found["u"]
+    assert not found["failed"]
+
+
+@pytest.mark.parametrize("name", large_networks.LARGE)
+def test_large_networks_have_the_published_sizes(name: str) -> None:
+    with torch.device("meta"):
+        model = large_networks.LARGE[name].plain()
+    assert sum(p.numel() for p in model.parameters()) == large_networks.LARGE[name].parameters
+
+
+TINY = {
+    "GPT-2": lambda: large_networks.GPT2(
+        large_networks.GPT2Config(width=8, depth=1, heads=2, vocabulary=11, positions=6)
+    ),
+    "ViT-B": lambda: large_networks.ViT(
+        large_networks.ViTConfig(width=8, depth=1, heads=2, image=8, patch=4, classes=3)
+    ),
+    "ResNet-50": lambda: large_networks.resnet50(large_networks.ResNetConfig(blocks=(1, 1), width=4, classes=3)),
+}
+SHAPES = {"GPT-2": ((6,), 11), "ViT-B": ((3, 8, 8), 3), "ResNet-50": ((3, 16, 16), 3)}
+
+
+@pytest.mark.parametrize("name", TINY)
+def test_a_large_network_is_measured_whole(name: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    shape, vocabulary = SHAPES[name]
+    size = sum(p.numel() for p in TINY[name]().parameters())
+    tiny = large_networks.Large(size, TINY[name], ("", "", {}), shape, vocabulary)
+    monkeypatch.setitem(large_networks.LARGE, name, tiny)
+    monkeypatch.setattr(large_networks, "transformers", lambda: None)
+    found = large.measured(name, 2, "cpu")
+    assert json.loads(json.dumps(found))["measurements"].keys() == {"forward+backward", *large.MEASUREMENTS}
+    assert not [task for task, cost in found["measurements"].items() if "error" in cost or cost["u"] <= 0]
+    assert not found["measurements"]["diagnose"]["failed"]
+
+
+def test_the_gpt_2_of_plain_torch_is_causal() -> None:
+    torch.manual_seed(0)
+    model = TINY["GPT-2"]().eval()
+    tokens = torch.arange(6)[None]
+    changed = tokens.clone()
+    changed[0, -1] = 9
+    assert torch.equal(model(tokens)[:, :-1], model(changed)[:, :-1])
+
+
+def test_the_pages_hold_the_tables_of_the_committed_results(tables: ModuleType) -> None:
+    for page in tables.PAGES:
+        text = page.read_text(encoding="utf-8")
+        assert "<!-- table: " in text
+        assert text == tables.filled(text), f"run `python docs/scripts/tables.py`: {page.name} is stale"
+
+
+def test_the_picture_is_drawn_from_the_committed_results(tmp_path: Path) -> None:
+    pytest.importorskip("matplotlib")
+    from benchmarks.picture import picture
+
+    figure = picture(ROOT / "benchmarks" / "results")
+    figure.savefig(tmp_path / "picture.png")
+    titles = [axes.get_title(loc="left") for axes in figure.axes]
+    assert titles == ["Largest Hessian eigenvalue, true error < 0.001", "A training step with BNP",
+                      "diagnose, by default, part by part"]  # fmt: skip
+    names = [text.get_text() for text in figure.axes[0].texts]
+    assert any("PyHessian" in name for name in names)
