@@ -8,7 +8,7 @@ from typing import Any
 
 import pytest
 import torch
-from command import built, parsed, run, script, words
+from command import built, one_line, parsed, run, script, words
 
 import wellcond as wc
 from wellcond.diagnosis import diagnose as diagnosing
@@ -112,7 +112,7 @@ def test_the_layers_are_printed_before_the_rest_is_measured_and_only_once(
 
 def test_json_is_all_that_is_printed(target: str) -> None:
     content = parsed(run("diagnose", f"{target}:build", "--json"))
-    assert [part["name"] for part in content["values"]["parts"]][:3] == ["gradients", "conditioning", "neurons"]
+    assert [part["name"] for part in content["values"]["parts"]][:2] == ["gradients", "layers"]
 
 
 @pytest.mark.parametrize("as_json", [False, True])
@@ -141,6 +141,12 @@ def test_ctrl_c_prints_and_saves_what_is_known_and_exits_with_130(
 def test_the_budget_is_fast_full_or_seconds(target: str, budget: str, has_trace: bool) -> None:
     content = parsed(run("diagnose", f"{target}:build", "--budget", budget, "--json"))
     assert (content["values"]["trace"] is not None) == has_trace
+
+
+def test_layers_are_listed_by_name_or_refused_with_those_that_are_near(target: str) -> None:
+    content = parsed(run("diagnose", f"{target}:build", "--layers", "2", "--json"))
+    assert {row["layer"] for row in content["rows"]} == {"", "2"}
+    assert "'fc2'" in one_line(run("diagnose", f"{target}:build", "--layers", "fc2"))
 
 
 @pytest.mark.parametrize("budget", ["slow", "0", "-3", "nan"])

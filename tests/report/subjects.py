@@ -23,6 +23,7 @@ class Subject:
 
     given: list[Row]
     not_covered: dict[str, str] = field(default_factory=dict)
+    notes: dict[str, str] = field(default_factory=dict)
     failed: dict[str, str] = field(default_factory=dict)
     left_out: dict[str, str] = field(default_factory=dict)
     parts: tuple[Any, ...] = ()

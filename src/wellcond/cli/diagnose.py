@@ -13,8 +13,8 @@ from wellcond.diagnosis.diagnose import diagnose as measure
 from wellcond.diagnosis.diagnosis import Diagnosis
 from wellcond.report.terminal import show_layers, show_verdict
 
-LAST_OF_LAYERS = "neurons"
-"""The part with which the table of layers is complete."""
+LAST_OF_LAYERS = ("layers", "neurons")
+"""With which part the table of layers is complete: all in one, or the last by itself."""
 
 
 def diagnose(
@@ -57,7 +57,7 @@ def diagnose(
 
     def show_first(diagnosis: Diagnosis) -> None:
         nonlocal has_layers
-        if not as_json and diagnosis.parts[-1].name == LAST_OF_LAYERS:
+        if not as_json and diagnosis.parts[-1].name in LAST_OF_LAYERS:
             output.print_title()
             show_layers(diagnosis, output.console)
             has_layers = True

@@ -14,13 +14,13 @@ from wellcond.stability.step_model import groups_of
 
 FAST_U = 40.0
 """Most that a fast diagnosis takes, in forward+backward passes of the same problem."""
-LAYERS_U = {"gradients": 2.0, "conditioning": 5.0, "neurons": 1.0}
-"""Of them for the layer table, with its passes over the data and the spectra of all layers."""
+LAYERS_U = {"gradients": 2.0, "layers": 6.0}
+"""Of them for the layers: two passes over the data, and the spectra of what each layer receives and gets back."""
 GRAPH_U = 2.0
 """For the graph of the gradient, which the first product of a spectrum builds."""
 PRODUCT_U = 3.5
 """A Hessian product takes 2 to 3 u with perceptrons, convolutional networks and transformers, and Lanczos the rest."""
-RECURRENT_PRODUCT_U = 4.7
+RECURRENT_PRODUCT_U = 6.0
 """What it takes where an LSTM, a GRU or an RNN is differentiated twice."""
 SHARE_OF_RATE = 0.6
 """Of products and seconds, where the rate needs a spectrum of its own: it matters more than the Hessian's."""
@@ -29,10 +29,6 @@ MOST_PRODUCTS = 100
 """For one spectrum that no budget bounds; usually 10 to 30 are enough."""
 TRACE_PRODUCTS = 400
 """For the trace; they are of single layers, most of them of the last ones, which cost next to nothing."""
-BASIS_BYTES = 2**31
-"""Most memory for the Lanczos vectors, one per product: a network of 25 million parameters gets 21 of them."""
-FEWEST_IN_MEMORY = 10
-"""However large the network is."""
 
 
 class Budget:
@@ -62,11 +58,8 @@ class Budget:
         self.rate_is_apart = optimizer is not None and not _follows_the_gradient(problem, optimizer)
         self._product = product_price(problem.model)
         graphs = GRAPH_U * (1 + self.rate_is_apart) + (optimizer is not None)  # whose step needs the gradient
-        in_memory = BASIS_BYTES // (problem.size * problem.dtype.itemsize)
         self._products = (
-            int((FAST_U - sum(LAYERS_U.values()) - graphs) / self._product)
-            if self.is_fast
-            else min(MOST_PRODUCTS, max(FEWEST_IN_MEMORY, in_memory))
+            int((FAST_U - sum(LAYERS_U.values()) - graphs) / self._product) if self.is_fast else MOST_PRODUCTS
         )
         self.prices = LAYERS_U | self._curvature_prices(optimizer)
 

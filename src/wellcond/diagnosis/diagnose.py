@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import contextlib
 import functools
 from collections.abc import Callable, Collection
 from typing import Any, Literal, TypedDict
@@ -17,8 +16,10 @@ from wellcond.diagnosis.magnitudes import Gradients, gradients, weight_norms
 from wellcond.diagnosis.parts import Parts
 from wellcond.errors import NonFinite
 from wellcond.layerwise.conditioning import conditioning
+from wellcond.layerwise.layer_pass import LayerPass, layer_pass
 from wellcond.layerwise.neurons import neurons
 from wellcond.network.arithmetic import own_arithmetic
+from wellcond.network.layers import chosen_layers
 from wellcond.problem.arguments import check_problem
 from wellcond.problem.problem import Problem
 from wellcond.results import Progress
@@ -84,8 +85,9 @@ def diagnose(
         0.76
     """
     check_problem(problem)
-    # an optimizer of another model is refused before the work
+    # what does not fit the model is refused before the work
     lr = None if optimizer is None else max(float(group["lr"]) for group in groups_of(problem, optimizer))
+    chosen = chosen_layers(problem.model, layers)
     allowed = Budget(budget, problem, optimizer)
     before = problem.cost
     weights = weight_norms(problem)
@@ -108,20 +110,35 @@ def diagnose(
             failed=parts.failed,
             cost=cost,
             parts=tuple(parts.done),
+            only=None if layers is None else tuple(chosen),
         )
 
-    def checked_gradients(_: Progress) -> Gradients:
-        with contextlib.suppress(NonFinite):  # the parts that need the loss say so
-            problem.check()
-        return gradients(problem)
-
     parts = Parts(problem, allowed, progress, lambda: on_part and on_part(so_far()))
-    # a problem without a gradient, but for NaN or inf, cannot be measured at all; of the rest each part may fail alone
-    parts.measure("gradients", checked_gradients, catch=NonFinite)
-    parts.measure("conditioning", lambda report: conditioning(problem, progress=report))
-    parts.measure("neurons", lambda _: neurons(problem))
+    _measure_layers(problem, layers, parts)
     _measure_curvature(problem, optimizer, allowed, parts)
     return so_far()
+
+
+def _measure_layers(problem: Problem, layers: str | Collection[str] | None, parts: Parts) -> None:
+    """The gradients, which are the first to be had; then all that one more pass tells of the layers."""
+
+    def checked_gradients(_: Progress) -> Gradients:
+        if not isinstance(problem.batches, (list, tuple)):
+            problem.check()  # that another pass over a loader sees the same
+        return gradients(problem)
+
+    def in_one_pass(report: Progress) -> LayerPass:
+        found = layer_pass(problem, layers=layers, progress=report)
+        parts.found |= {"conditioning": found.conditioning, "neurons": found.neurons}
+        return found
+
+    # a problem without a gradient, but for NaN or inf, cannot be measured at all
+    parts.measure("gradients", checked_gradients, catch=NonFinite)
+    try:
+        parts.measure("layers", in_one_pass, catch=())
+    except Exception:  # by itself each may fail alone
+        parts.measure("conditioning", lambda report: conditioning(problem, layers=layers, progress=report))
+        parts.measure("neurons", lambda report: neurons(problem, layers=layers, progress=report))
 
 
 def _measure_curvature(problem: Problem, optimizer: torch.optim.Optimizer | None, budget: Budget, parts: Parts) -> None:

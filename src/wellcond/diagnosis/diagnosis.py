@@ -37,6 +37,8 @@ from wellcond.stability.limits import MaxLearningRate
 if TYPE_CHECKING:
     from matplotlib.figure import Figure
 
+FROM_ROWS = "from the products of its rows, which are fewer than its features"
+
 
 @dataclass(frozen=True)
 class Diagnosis(Result):
@@ -56,6 +58,7 @@ class Diagnosis(Result):
         failed: Why a part could not be measured, by its name.
         cost: What it took.
         parts: What each part was to cost, what it took, and how it ended, in the order in which they were measured.
+        only: The layers that are listed; None for all.
     """
 
     parameters: int
@@ -71,11 +74,25 @@ class Diagnosis(Result):
     failed: dict[str, str]
     cost: Cost
     parts: tuple[Part, ...] = ()
+    only: tuple[str, ...] | None = None
 
     @property
     def not_covered(self) -> dict[str, str]:
         """Layers without conditioning numbers, and why."""
         return {} if self.conditioning is None else self.conditioning.not_covered
+
+    @property
+    def notes(self) -> dict[str, str]:
+        """What to know about the numbers of a layer: what its matrices were computed from, where that is not all."""
+        notes = {}
+        for name, layer in ({} if self.conditioning is None else self.conditioning).items():
+            said = [layer.note] if layer.note else []
+            for symbol, matrix in (("Σx", layer.x), ("Σ∇h", layer.g)):
+                if matrix is not None and (matrix.note or matrix.side == "rows"):
+                    said.append(f"{symbol} {matrix.note or FROM_ROWS}")
+            if said:
+                notes[name] = "; ".join(said)
+        return notes
 
     @property
     def left_out(self) -> dict[str, str]:
@@ -95,7 +112,12 @@ class Diagnosis(Result):
         """
         layers = [row for part in (self.conditioning, self.neurons) if part is not None for row in part.rows(step)]
         norms = {WEIGHT_NORM: self.weights} | ({GRADIENT_NORM: self.gradients.norms} if self.gradients else {})
-        layers += [Row(step, layer, name, norm, "") for name, by in norms.items() for layer, norm in by.items()]
+        layers += [
+            Row(step, layer, name, norm, "")
+            for name, by in norms.items()
+            for layer, norm in by.items()
+            if self.only is None or layer in self.only
+        ]
         return [*self._network_rows(step), *(row._replace(layer=row.layer or WHOLE_MODEL) for row in layers)]
 
     def _network_rows(self, step: int | None) -> list[Row]:

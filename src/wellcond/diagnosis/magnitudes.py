@@ -25,6 +25,19 @@ class Gradients:
     loss: float
     norms: dict[str, float]
 
+    @classmethod
+    def of(cls, problem: Problem, loss: float, gradients: Mapping[str, Tensor | None]) -> Gradients:
+        """The norms of gradients that are at hand.
+
+        Raises:
+            NonFinite: One is NaN or infinite.
+        """
+        norms = norms_by_layer(problem, gradients)
+        broken = [layer for layer, norm in norms.items() if not norm < float("inf")]
+        if broken:
+            raise NonFinite(f"the gradient of layer {broken[-1]!r} is NaN or inf although the loss is finite.")
+        return cls(loss, norms)
+
 
 def gradients(problem: Problem) -> Gradients:
     """The loss and its gradient norms, in one forward and backward pass over the data.
@@ -34,19 +47,15 @@ def gradients(problem: Problem) -> Gradients:
     """
     with problem.measuring():
         loss, found = problem.loss_and_gradients()
-    norms = _norms_by_layer(problem, found)
-    broken = [layer for layer, norm in norms.items() if not norm < float("inf")]
-    if broken:
-        raise NonFinite(f"the gradient of layer {broken[-1]!r} is NaN or inf although the loss is finite.")
-    return Gradients(float(loss), norms)
+    return Gradients.of(problem, float(loss), found)
 
 
 def weight_norms(problem: Problem) -> dict[str, float]:
     """‖θ‖ of each layer's trainable parameters."""
-    return _norms_by_layer(problem, problem.params)
+    return norms_by_layer(problem, problem.params)
 
 
-def _norms_by_layer(problem: Problem, tensors: Mapping[str, Tensor | None]) -> dict[str, float]:
+def norms_by_layer(problem: Problem, tensors: Mapping[str, Tensor | None]) -> dict[str, float]:
     """Parameters belong to the measured layer around them, else to the module that owns them; None counts as zero."""
     layers = weighted_layers(problem.model)
     owners = [_layer_of(name, layers) for name in tensors]

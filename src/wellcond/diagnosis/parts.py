@@ -68,7 +68,7 @@ class Parts:
         self,
         name: str,
         function: Callable[[Progress], Any],
-        catch: type[Exception] = Exception,
+        catch: type[Exception] | tuple[()] = Exception,
         *,
         is_free: bool = False,
     ) -> None:
@@ -116,21 +116,20 @@ class Parts:
     def _end(self, name: str, outcome: Any, note: str, cost: Cost = Cost(), seconds: float = 0.0) -> None:  # noqa: B008
         self.done.append(Part(name, outcome, self.budget.prices.get(name, 0.0), cost, seconds, note))
         try:
-            if name in self.budget.prices:
-                self._report(name)(name, 1.0)
+            self._report(name)(name, 1.0)
             self.on_part()
         except KeyboardInterrupt:
             self.is_interrupted = True
 
     def _report(self, name: str) -> Progress:
-        """The progress of one part as that of all of them."""
+        """The progress of one part as that of all of them; a part that was not planned has none."""
         prices, total = self.budget.prices, sum(self.budget.prices.values())
         names = list(prices)
-        begin = sum(prices[each] for each in names[: names.index(name)]) / total
-        share = prices[name] / total
+        before = names[: names.index(name)] if name in names else names
+        begin, share = sum(prices[each] for each in before) / total, prices.get(name, 0.0) / total
 
         def report(_what: str, share_of_part: float) -> None:
-            if self.progress is not None:
+            if self.progress is not None and name in prices:
                 self.progress(name, min(begin + share * share_of_part, 1.0))
 
         return report

@@ -53,6 +53,8 @@ class Subject(Protocol):
     @property
     def not_covered(self) -> dict[str, str]: ...
     @property
+    def notes(self) -> dict[str, str]: ...
+    @property
     def failed(self) -> dict[str, str]: ...
     @property
     def left_out(self) -> dict[str, str]: ...
@@ -95,7 +97,8 @@ def facts(series: Mapping[str, Iterable[Row]]) -> list[Fact]:
 def plain_text(subject: Subject) -> str:
     """Headlines, the table of layers, what is missing from them, and what they took."""
     rows = subject.rows()
-    missing = [_entry("not covered", f"{names}: {why}") for why, names in grouped(subject.not_covered).items()]
+    missing = [_entry("note", f"{names}: {what}") for what, names in grouped(subject.notes).items()]
+    missing += [_entry("not covered", f"{names}: {why}") for why, names in grouped(subject.not_covered).items()]
     missing += [_entry("failed", f"{part}: {why}") for why, part in grouped(subject.failed).items()]
     missing += [_entry("left out", f"{part}: {why}") for why, part in grouped(subject.left_out).items()]
     missing += [_entry("took", text) for text in [took(subject.parts)] if text]

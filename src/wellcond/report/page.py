@@ -60,6 +60,9 @@ def page(
         '<p class="note">Click a heading to sort. Red is the worst of its column and network; – was not measured.</p>',
         _layers({name: Pivot.of(each) for name, each in series.items()}),
     ]
+    notes = _reasons({name: subject.notes for name, subject in subjects.items()})
+    if notes:
+        body += ["<h2>Notes on layers</h2>", _definitions(notes)]
     missing = _reasons({name: subject.not_covered for name, subject in subjects.items()})
     if missing:
         body += ["<h2>Not covered</h2>", _definitions(missing)]

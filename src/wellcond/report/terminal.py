@@ -54,6 +54,8 @@ def show(subject: Subject, console: Console) -> None:
 def show_layers(subject: Subject, console: Console) -> None:
     """Print the table of layers, and which it does not have."""
     console.print(layer_table(subject.rows(), console.width))
+    for note, names in grouped(subject.notes).items():
+        console.print(Text(f"note: {names}: {note}", style="dim"))
     for reason, names in grouped(subject.not_covered).items():
         console.print(Text(f"not covered: {names}: {reason}", style="dim"))
 

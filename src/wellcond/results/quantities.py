@@ -133,13 +133,14 @@ CONVERGED: Final = "converged"
 COST: Final = "cost"
 PARTS: Final = {
     "gradients": "gradients",
+    "layers": "layers",
     "conditioning": "conditioning",
     "neurons": "neurons",
     "Hessian eigenvalues": "hessian_eigenvalues",
     "largest stable lr": "max_lr",
     "Hessian trace": "hessian_trace",
 }
-"""The parts of a diagnosis, by the names they are shown under."""
+"""The parts of a diagnosis, by the names they are shown under; `layers` are the next two in one pass."""
 PART_ESTIMATE: Final = {part: f"{name}_estimate" for part, name in PARTS.items()}
 PART_COST: Final = {part: f"{name}_cost" for part, name in PARTS.items()}
 PART_SECONDS: Final = {part: f"{name}_seconds" for part, name in PARTS.items()}
