@@ -106,11 +106,11 @@ MENDS: dict[str, Mend] = {
         "self._multiplied(q)", "sizes_of_float32",
     ),
     "hidden eigenvalues": Mend(
-        "spectral/eigenvalues.py", "errors = np.array([self._hiding_distance(*one) for one in each])",
+        "spectral/ritz.py", "errors = np.array([self._hiding_distance(*one) for one in each])",
         "errors = self.residuals", "several_eigenvalues",
     ),
     "unseen copies": Mend(
-        "spectral/eigenvalues.py", "or float(self._odds_within_tol().sum()) <= 1 - self.confidence", "or True",
+        "spectral/ritz.py", "or float(self._odds_within_tol().sum()) <= 1 - self.confidence", "or True",
         "several_eigenvalues",
     ),
     "all that both ends have": Mend(

@@ -15,7 +15,8 @@ from wellcond.network.arithmetic import own_arithmetic
 from wellcond.problem.arguments import as_whole
 from wellcond.results import Progress, Result, Row, quantities
 from wellcond.spectral.allowance import Allowance
-from wellcond.spectral.lanczos import MEMORY, Lanczos, Matrix, Operator, as_operator, in_a_row, noise, vectors_within
+from wellcond.spectral.lanczos import MEMORY, Lanczos, Matrix, noise, vectors_within
+from wellcond.spectral.operators import Operator, as_operator, in_a_row
 
 if TYPE_CHECKING:
     from matplotlib.figure import Figure
@@ -97,8 +98,8 @@ def density(
         width: Standard deviation of the Gaussian; by default 1 % of the spread of the nodes.
         budget: Seconds. A product that would end later is not begun, the first one excepted: there are then fewer
             probes, or one of fewer iterations, and the status says so.
-        memory: GiB for the vectors of one probe, beside what a product takes. Where they do not fit the oldest are given
-            up: nodes may then come twice, with the weight shared between them, and the density stays what it is.
+        memory: GiB for the vectors of one probe, beside what a product takes. Where they do not fit, the oldest are
+            given up: nodes may then come twice, with the weight shared between them, and the density stays what it is.
         seed: Of the starts.
         progress: Called as (what is being done, share of all work done).
 

@@ -18,7 +18,7 @@ from wellcond.errors import InvalidProblem, TooLarge
 from wellcond.network.arithmetic import own_arithmetic
 from wellcond.results import Result, Row, quantities
 from wellcond.spectral.condition import condition_number, numerical_rank
-from wellcond.spectral.lanczos import Operator, as_symmetric
+from wellcond.spectral.operators import Operator, as_symmetric
 
 
 class DenseOperator(Operator, Protocol):

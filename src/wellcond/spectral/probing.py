@@ -9,7 +9,7 @@ import torch
 from torch import Tensor
 
 from wellcond.errors import NonFinite
-from wellcond.spectral.lanczos import Operator
+from wellcond.spectral.operators import Operator
 
 SKETCH = 8
 """Most products of random vectors that a basis is made from at once."""

@@ -14,7 +14,7 @@ from wellcond.errors import Interrupted
 from wellcond.network.arithmetic import own_arithmetic
 from wellcond.results import Progress, Result, Row, quantities
 from wellcond.spectral.allowance import Allowance
-from wellcond.spectral.lanczos import Operator, as_operator, in_a_row
+from wellcond.spectral.operators import Operator, as_operator, in_a_row
 from wellcond.spectral.probing import SKETCH, Block, Request
 
 MIN_PROBES = 8
