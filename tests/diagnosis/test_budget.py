@@ -98,9 +98,7 @@ def test_a_fast_diagnosis_takes_at_most_forty_passes_whatever_the_network(build:
 
 
 def test_a_seed_fixes_the_numbers_of_a_fast_diagnosis() -> None:
-    first, second = (wc.diagnose(in_batches()) for _ in range(2))
-    numbers = [[row for row in each.rows() if row.unit != "s"] for each in (first, second)]
-    assert numbers[0] == numbers[1]
+    assert wc.diagnose(in_batches()).rows() == wc.diagnose(in_batches()).rows()
 
 
 @pytest.mark.parametrize("budget", ["fast", "full", 60.0])
@@ -134,7 +132,7 @@ def test_the_price_of_every_part_is_a_row_and_in_the_text_and_on_the_page() -> N
         if part.outcome == "measured":
             assert numbers[q.PART_COST[part.name]] == part.cost.u
             assert numbers[q.PART_ESTIMATE[part.name]] == part.estimate
-            assert numbers[q.PART_SECONDS[part.name]] == part.seconds > 0
+            assert part.seconds > 0
             assert f"{part.name} {part.cost.u:.3g} u" in " ".join(str(found).split())
     page = found.page()
     assert "What it took" in page
@@ -290,8 +288,8 @@ def test_an_interrupted_part_leaves_all_that_was_measured_before(part: str, opti
     assert found.is_interrupted
     assert names(found) == order[: order.index(part)]
     assert found.failed == dict.fromkeys(order[order.index(part) :], "interrupted")
-    measured = {row for row in found.rows() if row.unit not in ("s", "u")}
-    assert measured <= {row for row in whole.rows() if row.unit not in ("s", "u")}
+    measured = {row for row in found.rows() if row.unit != "u"}
+    assert measured <= {row for row in whole.rows() if row.unit != "u"}
     assert str(found)
     assert found.page()
     assert_unchanged(before, snapshot(of.model))

@@ -26,7 +26,6 @@ from wellcond.results.quantities import (
     PARAMETERS,
     PART_COST,
     PART_ESTIMATE,
-    PART_SECONDS,
     WEIGHT_NORM,
 )
 from wellcond.results.text import WHOLE_MODEL
@@ -146,11 +145,10 @@ class Diagnosis(Result):
             count = sum(layer.kind.startswith("Conv") for layer in self.conditioning.values())
             values |= {CONVOLUTIONS: (float(count), "layers")} if count else {}
         values[COST] = self.cost.u, "u"
-        for part in self.parts:
+        for part in self.parts:  # their seconds are in `parts` alone: a seed fixes every row
             if part.outcome != "left out":
                 values[PART_ESTIMATE[part.name]] = part.estimate, "u"
                 values[PART_COST[part.name]] = part.cost.u, "u"
-                values[PART_SECONDS[part.name]] = part.seconds, "s"
         return [Row(step, "", quantity, *value) for quantity, value in values.items()]
 
     def figure(self) -> Figure:

@@ -125,11 +125,11 @@ class Parts:
         """The progress of one part as that of all of them; a part that was not planned has none."""
         prices, total = self.budget.prices, sum(self.budget.prices.values())
         names = list(prices)
-        before = names[: names.index(name)] if name in names else names
-        begin, share = sum(prices[each] for each in before) / total, prices.get(name, 0.0) / total
+        planned = names.index(name) if name in names else len(names)
+        begin, end = (sum(list(prices.values())[:count]) / total for count in (planned, planned + 1))
 
-        def report(_what: str, share_of_part: float) -> None:
+        def report(_what: str, share: float) -> None:
             if self.progress is not None and name in prices:
-                self.progress(name, min(begin + share * share_of_part, 1.0))
+                self.progress(name, min(begin + (end - begin) * share, end))
 
         return report

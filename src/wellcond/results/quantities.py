@@ -131,16 +131,37 @@ TRAINED_MAX_LR: Final = "trained_max_lr"
 MATVECS: Final = "matvecs"
 CONVERGED: Final = "converged"
 COST: Final = "cost"
-PARTS: Final = {
-    "gradients": "gradients",
-    "layers": "layers",
-    "conditioning": "conditioning",
-    "neurons": "neurons",
-    "Hessian eigenvalues": "hessian_eigenvalues",
-    "largest stable lr": "max_lr",
-    "Hessian trace": "hessian_trace",
+GRADIENTS_COST: Final = "gradients_cost"
+LAYERS_COST: Final = "layers_cost"
+CONDITIONING_COST: Final = "conditioning_cost"
+NEURONS_COST: Final = "neurons_cost"
+HESSIAN_EIGENVALUES_COST: Final = "hessian_eigenvalues_cost"
+MAX_LR_COST: Final = "max_lr_cost"
+HESSIAN_TRACE_COST: Final = "hessian_trace_cost"
+PART_COST: Final = {
+    "gradients": GRADIENTS_COST,
+    "layers": LAYERS_COST,
+    "conditioning": CONDITIONING_COST,
+    "neurons": NEURONS_COST,
+    "Hessian eigenvalues": HESSIAN_EIGENVALUES_COST,
+    "largest stable lr": MAX_LR_COST,
+    "Hessian trace": HESSIAN_TRACE_COST,
 }
-"""The parts of a diagnosis, by the names they are shown under; `layers` are the next two in one pass."""
-PART_ESTIMATE: Final = {part: f"{name}_estimate" for part, name in PARTS.items()}
-PART_COST: Final = {part: f"{name}_cost" for part, name in PARTS.items()}
-PART_SECONDS: Final = {part: f"{name}_seconds" for part, name in PARTS.items()}
+"""What each part of a diagnosis took; `layers` are the next two in one pass."""
+GRADIENTS_ESTIMATE: Final = "gradients_estimate"
+LAYERS_ESTIMATE: Final = "layers_estimate"
+CONDITIONING_ESTIMATE: Final = "conditioning_estimate"
+NEURONS_ESTIMATE: Final = "neurons_estimate"
+HESSIAN_EIGENVALUES_ESTIMATE: Final = "hessian_eigenvalues_estimate"
+MAX_LR_ESTIMATE: Final = "max_lr_estimate"
+HESSIAN_TRACE_ESTIMATE: Final = "hessian_trace_estimate"
+PART_ESTIMATE: Final = {
+    "gradients": GRADIENTS_ESTIMATE,
+    "layers": LAYERS_ESTIMATE,
+    "conditioning": CONDITIONING_ESTIMATE,
+    "neurons": NEURONS_ESTIMATE,
+    "Hessian eigenvalues": HESSIAN_EIGENVALUES_ESTIMATE,
+    "largest stable lr": MAX_LR_ESTIMATE,
+    "Hessian trace": HESSIAN_TRACE_ESTIMATE,
+}
+"""What each was to take at most."""
