@@ -26,11 +26,16 @@ class Allowance:
         self._began = self._last = time.perf_counter()
         self._recent: deque[float] = deque(maxlen=3)
 
-    def charge(self, products: int) -> None:
-        """So many products have been made, in the time since the last charge."""
+    def charge(self, products: int, worth: float | None = None) -> None:
+        """So many products have been made, in the time since the last charge.
+
+        Args:
+            products: How many.
+            worth: As many whole ones; None where each is one.
+        """
         now = time.perf_counter()
         self.spent += products
-        self._recent.append((now - self._last) / products)
+        self._recent.append((now - self._last) / (products if worth is None else worth))
         self._last = now
 
     @property

@@ -137,7 +137,7 @@ def eigenvalues(
     products = max_matvecs if max_matvecs is not None else (n if n <= 2000 else max(300, 20 * k))
     most = vectors_within(memory, operator, k)
     if k > 1 and most is not None:  # copies of Ritz values would pass for eigenvalues
-        products = min(products, most)
+        products = min(products, most - k)
     allowance = Allowance(products, budget)
 
     generator = torch.Generator().manual_seed(seed)

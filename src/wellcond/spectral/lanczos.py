@@ -67,7 +67,8 @@ class Lanczos:
         self.diagonal: list[Matrix] = []  # A_i
         self.below: list[Matrix] = []  # B_{i+1}
         self._most = self.size if most is None else most
-        self._chunk_rows = start.shape[1] * max(1, CHUNK_BYTES // (start.numel() * operator.dtype.itemsize))
+        width, row = start.shape[1], self.size * operator.dtype.itemsize
+        self._chunk_rows = width * (max(1, CHUNK_BYTES // (width * row)) if most is None else 1)
         self._chunks: list[Tensor] = []  # of the basis, all full but the last
         self._given_up = 0
         self._count = 0

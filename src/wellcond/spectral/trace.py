@@ -85,7 +85,7 @@ def trace(
         operator: Any operator of this library, or a symmetric tensor.
         tol: Relative standard error.
         max_matvecs: Give up after so many products and return what there is.
-        budget: Seconds. A product that would end later is not begun, the first round of probes excepted.
+        budget: Seconds. Products that would end later are not begun, the first one excepted.
         seed: Of the probes.
         progress: Called as (what is being done, share of all work done).
 
@@ -104,24 +104,33 @@ def trace(
         raise ValueError(f"max_matvecs is {max_matvecs}; a trace takes at least one product.")
     generator = torch.Generator("cpu").manual_seed(seed)
     operator = as_operator(operator)
-    if isinstance(operator, CurvatureOperator):
-        names, sizes = operator.names, [parameter.numel() for parameter in operator.params.values()]
-        strata = _strata(names, most=max(1, max_matvecs // PILOT))
-        blocks = [
-            # a block's product differentiates through what lies behind its first parameter
-            Block(sum(sizes[i] for i in stratum), 1 - stratum[0] / len(names), operator, generator)
-            for stratum in strata
-        ]
-    else:
-        strata, blocks = [], [Block(operator.shape[0], 1.0, operator, generator)]
-
-    def multiply(asked: Sequence[tuple[int, Tensor]]) -> Sequence[Tensor]:
-        if isinstance(operator, CurvatureOperator):
-            return operator.block_products([(strata[i], columns) for i, columns in asked])
-        return [operator @ columns for _, columns in asked]
-
+    allowance = Allowance(max_matvecs, budget)
     with in_a_row(operator):
-        return _estimate(blocks, multiply, tol, Allowance(max_matvecs, budget), progress)
+        if budget is not None:  # one probe of the whole matrix, by whose time the rest is planned
+            whole = Block(operator.shape[0], 1.0, operator, generator)
+            probe, receive = whole.probes(1)
+            receive(operator @ probe)
+            allowance.charge(1)
+            if not allowance.affordable:
+                return Trace(whole.value, math.inf, 1, False, f"{allowance.why_stopped}: one probe has no error bar")
+        return _estimate(*_divided(operator, generator, allowance.affordable), tol, allowance, progress)
+
+
+def _divided(
+    operator: Operator, generator: torch.Generator, most: int
+) -> tuple[list[Block], Callable[[Sequence[tuple[int, Tensor]]], Sequence[Tensor]]]:
+    """The blocks that it is summed by, with at most so many products, and what multiplies them."""
+    if not isinstance(operator, CurvatureOperator):
+        whole = Block(operator.shape[0], 1.0, operator, generator)
+        return [whole], lambda asked: [operator @ columns for _, columns in asked]
+    names, sizes = operator.names, [parameter.numel() for parameter in operator.params.values()]
+    strata = _strata(names, most=max(1, most // PILOT))
+    blocks = [
+        # a block's product differentiates through what lies behind its first parameter
+        Block(sum(sizes[i] for i in stratum), 1 - stratum[0] / len(names), operator, generator)
+        for stratum in strata
+    ]
+    return blocks, lambda asked: operator.block_products([(strata[i], columns) for i, columns in asked])
 
 
 def _estimate(
@@ -140,9 +149,9 @@ def _estimate(
         allowance: What it may spend.
         progress: Called after every round.
     """
-    pilot = min(max(PILOT, MIN_PROBES // len(blocks)), allowance.products // len(blocks))
+    pilot = min(max(PILOT, MIN_PROBES // len(blocks)), allowance.affordable // len(blocks))
     few = 2 * pilot  # parameters, whose diagonal costs no more than an estimate that is worth having
-    if sum(block.size if block.size <= few else pilot for block in blocks) > allowance.products:
+    if sum(block.size if block.size <= few else pilot for block in blocks) > allowance.affordable:
         few = pilot
     requests: dict[int, Request] = {
         i: block.unit_vectors() if block.size <= few else block.probes(pilot) for i, block in enumerate(blocks)
@@ -153,7 +162,8 @@ def _estimate(
             products = multiply([(i, columns) for i, (columns, _) in requests.items()])
             for (_, receive), product in zip(requests.values(), products, strict=True):
                 receive(product)
-            allowance.charge(sum(columns.shape[1] for columns, _ in requests.values()))
+            made = {i: columns.shape[1] for i, (columns, _) in requests.items()}
+            allowance.charge(sum(made.values()), sum(blocks[i].cost * count for i, count in made.items()))
             value = sum(block.value for block in blocks)
             noise, error = _standard_error(blocks)
             converged = error <= tol * abs(value) and not any(block.may_be_luck for block in blocks)
