@@ -36,7 +36,7 @@ from wellcond.stability.limits import MaxLearningRate
 if TYPE_CHECKING:
     from matplotlib.figure import Figure
 
-FROM_ROWS = "from the products of its rows, which are fewer than its features"
+FROM_ROWS = "from the products of rows, which are fewer than features"
 
 
 @dataclass(frozen=True)
@@ -82,15 +82,14 @@ class Diagnosis(Result):
 
     @property
     def notes(self) -> dict[str, str]:
-        """What to know about the numbers of a layer: what its matrices were computed from, where that is not all."""
+        """What to know about a layer, or about one of its matrices, such as what its spectrum was computed from."""
         notes = {}
         for name, layer in ({} if self.conditioning is None else self.conditioning).items():
-            said = [layer.note] if layer.note else []
+            shown = name or WHOLE_MODEL
+            notes |= {shown: layer.note} if layer.note else {}
             for symbol, matrix in (("Σx", layer.x), ("Σ∇h", layer.g)):
                 if matrix is not None and (matrix.note or matrix.side == "rows"):
-                    said.append(f"{symbol} {matrix.note or FROM_ROWS}")
-            if said:
-                notes[name] = "; ".join(said)
+                    notes[f"{symbol} of {shown}"] = matrix.note or FROM_ROWS
         return notes
 
     @property
