@@ -21,8 +21,10 @@ SMALL = 2**14
 """Entries of rows that wait for those of other layers, to be multiplied together."""
 MOST_WAITING = 2**24
 """Entries of all rows that wait."""
-AT_ONCE = 2**25
-"""Entries of the rows that are turned into float64 at a time."""
+AT_ONCE = 2**18
+"""Entries of the rows that are turned into float64 at a time: they fit a cache."""
+LEAST_COLUMNS = 512
+"""But no fewer columns, so that their products outweigh the adding up."""
 
 Part = tuple[float, Tensor]
 """The weight of each row's outer product, and the rows, (groups, n, d)."""
@@ -42,7 +44,7 @@ class KeptRows:
         self.count = 0
         self.is_sample = False
         self._keys: list[Tensor] = []  # of a sample: a random number for every row; those with the smallest are kept
-        self._generator = torch.Generator().manual_seed(0)
+        self._generator: torch.Generator | None = None
 
     @property
     def itemsize(self) -> int:
@@ -59,6 +61,7 @@ class KeptRows:
             self.parts.append((weight, rows.clone(memory_format=torch.contiguous_format).flatten(1, 2)))
             return
         self.parts.append((weight, rows.flatten(1, 2)))
+        self._generator = self._generator or torch.Generator().manual_seed(0)
         for _, part in self.parts[len(self._keys) :]:
             self._keys.append(torch.rand(part.shape[1], generator=self._generator, dtype=torch.float64, device="cpu"))
         last = torch.cat(self._keys).kthvalue(most).values
@@ -76,12 +79,13 @@ class KeptRows:
         groups, _, d = self.parts[0][1].shape
         device = self.parts[0][1].device
         products = torch.zeros(groups, self.count, self.count, dtype=torch.float64, device=device)
-        width = max(AT_ONCE // (groups * self.count), 1)
+        width = max(AT_ONCE // (groups * self.count), LEAST_COLUMNS)
         for start in range(0, d, width):
-            parts = [rows[..., start : start + width].double() * math.sqrt(weight) for weight, rows in self.parts]
-            rows = torch.cat(parts, 1)
-            products += rows @ rows.mT
-        return products
+            parts = [rows[..., start : start + width].double() for _, rows in self.parts]
+            rows = parts[0] if len(parts) == 1 else torch.cat(parts, 1)
+            products.baddbmm_(rows, rows.mT)
+        factors = torch.cat([rows.new_full((some.shape[1],), math.sqrt(weight)) for weight, some in self.parts])
+        return products.mul_(factors).mul_(factors[:, None])
 
 
 class SumOfProducts:
@@ -144,7 +148,7 @@ class Workspace:
             alike[rows.shape, rows.dtype, rows.device].append((moment, rows, weight))
         for group in alike.values():
             products = sum_of_products(torch.cat([rows for _, rows, _ in group]))
-            for (moment, _, weight), product in zip(group, products.split(len(group[0][1])), strict=True):
+            for (moment, _, weight), product in zip(group, products.unflatten(0, (len(group), -1)), strict=True):
                 moment.add_product(product if weight == 1 else product * weight)
 
 

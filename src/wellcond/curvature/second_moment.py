@@ -215,7 +215,8 @@ class SecondMoment:
         Raises:
             NonFinite: A row is NaN or infinite.
         """
-        compute_eigenvalues([self])
+        if self._values is None:
+            compute_eigenvalues([self])
         assert self._values is not None
         return self._values
 

@@ -97,9 +97,7 @@ class Conditioning:
             else:
                 found[i] = cls._of_rows(moment, p) if moment.has_rows else None, None
         for (_, dimension), places in sizes.items():
-            values = torch.stack(
-                [F.pad(v, (dimension - v.shape[1], 0)) for v in (moments[i].eigenvalues() for i in places)]
-            )
+            values = torch.stack([_padded(moments[i].eigenvalues(), dimension) for i in places])
             several = cls._of_several(values.flatten(1), p, rounding, [moments[i].side for i in places])
             found |= dict(zip(places, zip(several, values, strict=True), strict=True))
         return [found[i] for i in range(len(moments))]
@@ -199,6 +197,11 @@ def largest_product(x: Tensor, g: Tensor, place: int) -> float:
         middle = (low + high) / 2
         low, high = (middle, high) if count_from(math.exp(middle)) >= place else (low, middle)
     return math.exp(low)
+
+
+def _padded(values: Tensor, dimension: int) -> Tensor:
+    """(groups, d) of the eigenvalues that are not known to be zero."""
+    return values if values.shape[1] == dimension else F.pad(values, (dimension - values.shape[1], 0))
 
 
 def _above_rounding(values: Tensor, rank: int) -> Tensor:
