@@ -30,7 +30,15 @@ CONVOLUTION = {"position": "every position is one example", "patch": "every patc
 def about(
     problem: Problem, table: ConditioningTable | None, ends: Eigenvalues | None, mass: Trace | None, cost: Cost
 ) -> dict[str, str]:
-    """What the numbers hold for: title → sentence, in the order in which they are read."""
+    """What the numbers hold for: title → sentence, in the order in which they are read.
+
+    Args:
+        problem: What was measured.
+        table: Its layers.
+        ends: Of the Hessian's spectrum.
+        mass: The Hessian's trace.
+        cost: What it took.
+    """
     norms, left_alone = problem.norms()
     batchnorm = BATCHNORM[problem.batchnorm] if norms else "the model has none"
     if left_alone:
@@ -50,7 +58,8 @@ def about(
         if has_conv:
             out["convolutions"] = CONVOLUTION[table.convolution]
     if ends is not None:
-        out["Hessian eigenvalues"] = f"{ends.matvecs} products; {ends.status}"
+        far = ends.status if ends.converged else f"not known to {ends.tol:.0%} yet; the errors say how far"
+        out["Hessian eigenvalues"] = f"{ends.matvecs} products; {far}"
     if mass is not None:
         met = "" if mass.converged else "; the asked 10 % was not reached"
         out["Hessian trace"] = f"{mass.matvecs} products; standard error {mass.error:.2g} on {mass.value:.4g}{met}"
