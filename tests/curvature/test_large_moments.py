@@ -109,6 +109,43 @@ def test_rows_of_zeros_and_rows_that_are_not_finite(monkeypatch: pytest.MonkeyPa
         Conditioning.of_moments([moment], [0.5], torch.float32)
 
 
+def one_hot(n: int, d: int, seed: int = 0) -> Tensor:
+    return nn.functional.one_hot(integers(d, n, seed=seed), d).double() * (1 + normal(n, 1, seed=seed).abs())
+
+
+@pytest.mark.parametrize("sizes", [[30], [30, 25], [4]])
+def test_one_hot_rows_have_all_eigenvalues_however_many_they_are(
+    sizes: list[int], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(second_moment, "EXACT", 20)
+    model = seeded(lambda: nn.Sequential(nn.Linear(24, 3)))
+    batches = [(one_hot(n, 24, seed=n), integers(3, n)) for n in sizes]
+    table = wc.conditioning(wc.Problem(model, nn.CrossEntropyLoss(), batches))
+    x = torch.cat([x for x, _ in batches])
+    assert table.not_covered == {}
+    assert_same(table["0"].x.values, torch.linalg.eigvalsh(x.T @ x / len(x)), 1e-14)
+    assert table["0"].x.rank == int((x != 0).any(0).sum())
+
+
+@pytest.mark.parametrize("first", [0, 1])
+def test_one_hot_rows_among_others(first: int, monkeypatch: pytest.MonkeyPatch) -> None:
+    """After dense rows they are rows like them; before them, what is diagonal cannot become rows again."""
+    monkeypatch.setattr(second_moment, "EXACT", 20)
+    batches = [one_hot(30, 24), normal(30, 24)]
+    moment = SecondMoment("Σx of layer 'fc'")
+    for x in (batches[first], batches[1 - first]):
+        moment.add(x[None, None], 2.0)
+    total = sum(2 * x.T @ x for x in batches) / 60
+    assert moment.trace == pytest.approx(float(total.trace()))
+    ((found, _),) = Conditioning.of_moments([moment], [0.5], torch.float64)
+    if first:
+        assert found is not None
+        assert found.lambda_max == pytest.approx(float(torch.linalg.eigvalsh(total)[-1]), rel=1e-3)
+    else:
+        assert found is None
+        assert "one entry" in moment.why_unknown
+
+
 # many layers
 
 

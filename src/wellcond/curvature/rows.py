@@ -148,7 +148,9 @@ class Workspace:
             alike[rows.shape, rows.dtype, rows.device].append((moment, rows, weight))
         for group in alike.values():
             products = sum_of_products(torch.cat([rows for _, rows, _ in group]))
-            for (moment, _, weight), product in zip(group, products.unflatten(0, (len(group), -1)), strict=True):
+            for (moment, _, weight), product in zip(
+                group, products.view(len(group), -1, *products.shape[1:]), strict=True
+            ):
                 moment.add_product(product if weight == 1 else product * weight)
 
 

@@ -33,7 +33,8 @@ class SecondMoment:
     """E[r rᵀ] of rows of d features, in groups, uncentred and in float64.
 
     n < d rows have n inner products with each other, whose matrix has the non-zero eigenvalues of the d × d one.
-    Where both are above `EXACT`, rows are kept, or a uniform sample of as many as fit, for the largest eigenvalue.
+    Where both are above `EXACT`, rows are kept, or a uniform sample of as many as fit, for the largest eigenvalue;
+    but of one-hot rows the matrix is diagonal.
 
     Attributes:
         what: Its name in messages.
@@ -55,7 +56,7 @@ class SecondMoment:
     _values: Tensor | None = field(default=None, repr=False)  # what is left of the others, once it is computed
     _side: Side = field(default="features", repr=False)
     _squares: float | None = field(default=None, repr=False)  # Σ w‖r‖², once rows are left out
-    _is_refused: bool = field(default=False, repr=False)
+    _refusal: str = field(default="", repr=False)  # why the trace alone is summed up, if it is
 
     # gathering
 
@@ -76,9 +77,16 @@ class SecondMoment:
         self.count += new
         if self._squares is not None:
             self._squares += weight * sum_of_squares(rows)
-        if self._is_refused:
+        if self._refusal:
             return
-        if self._total is None and (kept < self.dimension or not self._matrix_fits):
+        is_diagonal = self._total is not None and self._total.dim() == 2
+        if not self._matrix_fits and (is_diagonal or not self._rows.count) and _is_one_hot(rows):
+            squares = torch.linalg.vector_norm(rows, dim=(1, 2), dtype=torch.float64).square_().mul_(weight)
+            self._total = squares if self._total is None else self._total + squares
+        elif is_diagonal:
+            self._squares = self._sum_of_squares + weight * sum_of_squares(rows)
+            self._refuse("some of its rows have one entry and others more. Measure batches of one kind")
+        elif self._total is None and (kept < self.dimension or not self._matrix_fits):
             self._keep(rows, weight)
         elif rows.numel() <= SMALL:
             self.workspace.multiply_later(self, rows, weight)
@@ -95,26 +103,33 @@ class SecondMoment:
         if fits:
             self._rows.add(rows, weight, most)
         else:
-            self._refuse()
+            self._refuse(self._beside_others)
 
     def add_product(self, product: Tensor) -> None:
         """Add Σ r rᵀ, (groups, d, d); rows that were kept become part of the matrix."""
         if self._total is not None:
             self._total += product
-        elif self._is_refused or not self.workspace.take(8 * product.numel() - self._rows.itemsize):
+        elif self._refusal or not self.workspace.take(8 * product.numel() - self._rows.itemsize):
             self._squares = self._sum_of_squares + float(_diagonal(product).sum())
-            self._refuse()
+            self._refuse(self._beside_others)
         else:
             self._total = product
             for weight, rows in self._rows.parts:
                 self._total += sum_of_products(rows.unsqueeze(1)).mul_(weight)
             self._rows = KeptRows()
 
-    def _refuse(self) -> None:
+    def _refuse(self, why: str) -> None:
         """From now on only the trace is summed up."""
-        self._is_refused = True
+        self._refusal = why
         self.workspace.take(-self._rows.itemsize)
-        self._rows = KeptRows()
+        self._rows, self._total = KeptRows(), None
+
+    @property
+    def _beside_others(self) -> str:
+        return (
+            f"beside the layers before it, it is above the limit of {TOGETHER / 2**30:.3g} GiB for all together. "
+            f"Measure fewer layers at a time: layers={self.layer!r}"
+        )
 
     def scale(self, factor: float) -> None:
         """Multiply what has been added."""
@@ -146,7 +161,7 @@ class SecondMoment:
         """Whether rows were seen and all eigenvalues can be had."""
         self.workspace.multiply()
         has_few_rows = not self._rows.is_sample and self._rows.count <= EXACT
-        return self.count > 0 and not self._is_refused and has_few_rows
+        return self.count > 0 and not self._refusal and has_few_rows
 
     @property
     def has_rows(self) -> bool:
@@ -157,11 +172,8 @@ class SecondMoment:
     def why_unknown(self) -> str:
         """Why not all eigenvalues can be had although rows were seen."""
         sizes = f"{self.what} is {self.dimension:,} × {self.dimension:,}, of {self.count:,} rows"
-        if self._is_refused:
-            return (
-                f"{sizes}: beside the layers before it, it is above the limit of {TOGETHER / 2**30:.3g} GiB for all "
-                f"together. Measure fewer layers at a time: layers={self.layer!r}"
-            )
+        if self._refusal:
+            return f"{sizes}: {self._refusal}"
         return (
             f"{sizes}: both sides are above {EXACT:,}, so that λ_max and the trace are given and κ and the rank are "
             "not. Measure fewer examples for all of them"
@@ -281,3 +293,8 @@ def _reduce(moments: list[SecondMoment], matrices: Tensor) -> None:
 
 def _diagonal(matrix: Tensor) -> Tensor:
     return matrix if matrix.dim() == 2 else matrix.diagonal(dim1=-2, dim2=-1)
+
+
+def _is_one_hot(rows: Tensor) -> bool:
+    """Whether every row has one entry that is not zero; of most layers the first one tells that it has not."""
+    return int(rows[0, 0, 0].count_nonzero()) == 1 and bool((rows.count_nonzero(-1) == 1).all())

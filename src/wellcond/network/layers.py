@@ -203,7 +203,8 @@ RULES_BY_NAME: dict[str, Rule] = {"transformers.pytorch_utils.Conv1D": InputMajo
 
 def rule_for(module: nn.Module) -> Rule | None:
     """The rule of a layer's type or of the closest of its base classes."""
-    return _rule_of(type(module))
+    kind: Any = type(module)
+    return _rule_of(kind)
 
 
 @functools.lru_cache(maxsize=1024)
