@@ -161,8 +161,7 @@ class CurvatureOperator(TensorOperator):
 
     def _by_batch(self, held: Snapshot) -> Generator[Linearized, None, None]:
         if self.problem.is_one_batch:
-            state = self._state(held)
-            if self._kept is None or not state.is_same_as(self._kept[0]):
+            if self._kept is None or not self._kept[0].is_same_as(self._state(held, is_passing=True)):
                 self._kept = None  # free the old graph before building the new one
                 graphs = list(self._linearized())
                 self._kept = self._state(held), graphs  # functions may count their calls in what they close over
@@ -178,11 +177,11 @@ class CurvatureOperator(TensorOperator):
                 self.problem.count_backward()
                 yield Linearized(*self._linearize(evaluation, params), evaluation.weight, evaluation.terms)
 
-    def _state(self, held: Snapshot) -> Fingerprint:
+    def _state(self, held: Snapshot, *, is_passing: bool = False) -> Fingerprint:
         """All that a kept graph depends on."""
         p = self.problem
         modules = list(p.model.modules())
         roots = [*map(type, modules), p.loss, p.batches, p.batchnorm, p.dropout]
         others = Snapshot(roots, known=modules, code=True)
         tensors = dict.fromkeys(t for each in (held, others) for t in (*each.parameters, *each.tensors))
-        return Fingerprint([*held.values, *others.values], tensors)
+        return Fingerprint([*held.values, *others.values], tensors, is_passing=is_passing)

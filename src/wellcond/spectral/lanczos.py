@@ -38,11 +38,14 @@ def vectors_within(gibibytes: float, operator: Operator, width: int) -> int | No
 
 
 def noise(size: int, width: int, generator: torch.Generator, like: Operator) -> Tensor:
-    """(size, width) normal numbers of variance 1/size, the same in every dtype and on every device."""
+    """(size, width) normal numbers of variance 1/size, the same in every dtype and on every device.
+
+    Drawn in float32, which is five times as fast as float64.
+    """
     drawn = torch.empty(width, size, dtype=like.dtype, device=like.device).T
-    for begin in range(0, size, 2**20):  # in float64 the whole would take twice the memory
+    for begin in range(0, size, 2**20):  # no second copy of the whole
         part = drawn[begin : begin + 2**20]
-        rows = torch.randn(*part.shape, generator=generator, dtype=torch.float64, device="cpu")
+        rows = torch.randn(*part.shape, generator=generator, dtype=torch.float32, device="cpu")
         part.copy_(rows / size**0.5)
     return drawn
 
@@ -69,6 +72,8 @@ class Lanczos:
         self._most = self.size if most is None else most
         width, row = start.shape[1], self.size * operator.dtype.itemsize
         self._chunk_rows = width * (max(1, CHUNK_BYTES // (width * row)) if most is None else 1)
+        # T keeps its full precision while the basis is orthogonal to √ε (Simon 1984): long vectors are not read twice
+        self._negligible = 0.1 * torch.finfo(operator.dtype).eps ** 0.5 if self.size > 2**16 else 0.0
         self._chunks: list[Tensor] = []  # of the basis, all full but the last
         self._given_up = 0
         self._count = 0
@@ -167,17 +172,20 @@ class Lanczos:
         is as long as the memory it reads, removes what rounding left. A row that still shrinks needs another.
         """
         w = w.clone()  # a user's operator may give what it keeps
-        self._remove_basis_from(w, self.blocks[-2:][0][0])
+        self._remove(w, self.blocks[-2:][0][0], 0.0)
         for _ in range(3):
             before = w.norm(dim=1)
-            self._remove_basis_from(w)
+            self._remove(w, 0, self._negligible * float(before.min()))
             if bool((w.norm(dim=1) > 0.7 * before).all()):
                 break
         return w
 
-    def _remove_basis_from(self, w: Tensor, begin: int = 0) -> None:
+    def _remove(self, w: Tensor, begin: int, negligible: float) -> None:
+        """From `w` what it has of the rows from `begin` on, where that is not negligible."""
         for _, rows in self._rows(begin, self._count):
-            w.addmm_(w @ rows.T, rows, alpha=-1)
+            coefficients = w @ rows.T
+            if not negligible or float(coefficients.abs().max()) > negligible:
+                w.addmm_(coefficients, rows, alpha=-1)
 
     def _append(self, w: Tensor) -> Matrix:
         """Orthonormalise the rows of `w` into the next block; returns B with w = Bᵀ Q_next.

@@ -10,6 +10,8 @@ import torch
 from torch import Tensor
 
 NUMBERS = frozenset({int, float, bool, complex, str, bytes})
+LARGE = 2**14
+"""Tensors of more entries are compared one by one, smaller ones all at once."""
 IMMUTABLE = NUMBERS | {type(None), type(...), type(NotImplemented), torch.dtype, torch.device, torch.Size, range, slice}
 
 
@@ -19,15 +21,20 @@ class Fingerprint:
     Args:
         values: As `Snapshot.values` has them.
         tensors: Of which a copy is made: version counters do not see what is written to `.data`.
+        is_passing: Whether it is compared at once and then forgotten: large tensors need no copy then.
     """
 
-    def __init__(self, values: list[Any], tensors: Iterable[Tensor]) -> None:
+    def __init__(self, values: list[Any], tensors: Iterable[Tensor], *, is_passing: bool = False) -> None:
         self._values = values
         self._kinds = []
+        self._large: list[Tensor] = []
         parts: dict[tuple[torch.dtype, torch.device], list[Tensor]] = {}
-        for t in tensors:
+        for t in map(Tensor.detach, tensors):
             self._kinds.append(t.shape)
-            parts.setdefault((t.dtype, t.device), []).append(t.detach().reshape(-1))
+            if t.numel() > LARGE:
+                self._large.append(t if is_passing else t.clone())
+            else:
+                parts.setdefault((t.dtype, t.device), []).append(t.reshape(-1))
         self._contents = {kind: torch.cat(flat) for kind, flat in parts.items()}
 
     def is_same_as(self, other: Fingerprint) -> bool:
@@ -39,7 +46,13 @@ class Fingerprint:
             and self._kinds == other._kinds
             and mine.keys() == its.keys()
             and all(torch.equal(mine[kind], its[kind]) for kind in mine)
+            and len(self._large) == len(other._large)
+            and all(map(_is_equal, self._large, other._large))
         )
+
+
+def _is_equal(first: Tensor, second: Tensor) -> bool:
+    return first.dtype == second.dtype and first.device == second.device and torch.equal(first, second)
 
 
 def _is_same(first: Any, second: Any) -> bool:
