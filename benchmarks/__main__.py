@@ -10,7 +10,8 @@ from __future__ import annotations
 
 import argparse
 import json
-import threading
+import subprocess
+import sys
 import time
 from collections.abc import Callable
 from pathlib import Path
@@ -53,30 +54,34 @@ def main() -> None:
         path.write_text(json.dumps({"environment": environment(options.device), "results": results}, indent=1) + "\n")
         print(f"{part}: {time.perf_counter() - begin:.0f} s, in {path}", flush=True)
 
-    # large networks have processes of their own: on a second core they take no time from this one
-    beside = [part for part in chosen if part == "large" and options.device == "cpu"]
-    threads = [threading.Thread(target=run, args=(part,)) for part in beside]
-    for part in chosen:
-        if part in beside:
-            threads[beside.index(part)].start()
-        else:
+    is_whole = not options.only and not options.quick and options.device == "cpu"
+    if not is_whole:
+        for part in chosen:
             run(part)
-    for thread in threads:
-        thread.join()
+        return
+    run("training_steps")  # alone: its ratios are the closest
+    here = ("layer_tables", "eigenvalues")
+    there = [part for part in chosen if part not in ("training_steps", *here)]
+    command = [sys.executable, "-m", "benchmarks", "--out", str(options.out), "--only", *there]
+    with subprocess.Popen(command) as beside:  # on the second core
+        for part in here:
+            run(part)
+    if beside.returncode:
+        raise SystemExit(beside.returncode)
 
 
 def _training_steps(device: str, quick: bool) -> Any:
-    return training_steps(device, 5 if quick else 45)
+    return training_steps(device, 5 if quick else 30)
 
 
 def _products(device: str, quick: bool) -> Any:
-    chosen = networks(device)[:2] if quick else networks(device)
+    chosen = networks(device)[:1] if quick else networks(device)
     return [products(network, device, rounds=3 if quick else 9) for network in chosen]
 
 
 def _eigenvalues(device: str, quick: bool) -> Any:
     seeds = 1 if quick else 3
-    instances = list(zip(*(networks(device, seed)[: 2 if quick else None] for seed in range(seeds)), strict=True))
+    instances = list(zip(*(networks(device, seed)[: 1 if quick else None] for seed in range(seeds)), strict=True))
     return {
         "networks": [
             {
@@ -95,7 +100,7 @@ def _probes(device: str, quick: bool) -> Any:
 
 
 PARTS: dict[str, Callable[[str, bool], Any]] = {
-    "training_steps": _training_steps,  # alone: its ratios are the closest
+    "training_steps": _training_steps,
     "large": lambda device, quick: large(device),
     "layer_tables": lambda device, quick: layer_tables(device, 3 if quick else 9),
     "products": _products,

@@ -62,8 +62,8 @@ def _top_eigenvalue(axes: Axes, networks: list[dict[str, Any]]) -> None:
 
 def _reached(runs: list[dict[str, Any]], tool: str) -> list[float]:
     """Per seed, the cheapest run that came close enough; with the certificate, that is known to."""
-    error = "stated_error" if tool == CERTIFICATE else "true_error"
-    close = [r for r in runs if r["tool"] == tool and r.get(error, 1) < 1.001 * TRUE_ERROR]
+    error, limit = ("stated_error", 1.001 * TRUE_ERROR) if tool == CERTIFICATE else ("true_error", TRUE_ERROR)
+    close = [r for r in runs if r["tool"] == tool and r.get(error, 1) < limit]
     return [min(r["cost_u"] for r in close if r["instance"] == i) for i in {r["instance"] for r in close}]
 
 

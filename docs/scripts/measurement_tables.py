@@ -52,10 +52,10 @@ def cheapest(network: dict[str, Any], tool: str) -> list[float | None]:
 
     With the certificate it is the cost of *knowing* so.
     """
-    error = "stated_error" if tool == CERTIFICATE else "true_error"
+    error, limit = ("stated_error", 1.001 * TRUE_ERROR) if tool == CERTIFICATE else ("true_error", TRUE_ERROR)
     tried = [row for row in network["runs"] if row["tool"] == tool]
     costs = [
-        min((row["cost_u"] for row in tried if row["instance"] == i and row[error] < 1.001 * TRUE_ERROR), default=None)
+        min((row["cost_u"] for row in tried if row["instance"] == i and row[error] < limit), default=None)
         for i in sorted({row["instance"] for row in tried})
     ]
     return sorted(costs, key=lambda cost: (cost is None, cost))
