@@ -95,6 +95,7 @@ def test_a_fast_diagnosis_takes_at_most_forty_passes_whatever_the_network(build:
     assert spent.matvecs >= 2
     assert spent.forwards / 3 + 2 * spent.backwards / 3 + price * spent.matvecs <= FAST_U
     assert all(part.cost.u <= part.estimate for part in found.parts)
+    assert sum(part.estimate for part in found.parts) <= FAST_U
 
 
 def test_a_seed_fixes_the_numbers_of_a_fast_diagnosis() -> None:

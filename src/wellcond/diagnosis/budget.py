@@ -16,8 +16,10 @@ FAST_U = 40.0
 """Most that a fast diagnosis takes, in forward+backward passes of the same problem."""
 LAYERS_U = {"gradients": 2.0, "layers": 6.0}
 """Of them for the layers: two passes over the data, and the spectra of what each layer receives and gets back."""
-GRAPH_U = 2.0
+GRAPH_U = 2.5
 """For the graph of the gradient, which the first product of a spectrum builds."""
+STEP_U = 3.0
+"""For the gradient that an optimizer's step depends on, and what it divides by."""
 PRODUCT_U = 3.5
 """A Hessian product takes 2 to 3 u with perceptrons, convolutional networks and transformers, and Lanczos the rest."""
 RECURRENT_PRODUCT_U = 6.0
@@ -57,20 +59,18 @@ class Budget:
         self._deadline = time.perf_counter() + self.seconds
         self.rate_is_apart = optimizer is not None and not _follows_the_gradient(problem, optimizer)
         self._product = product_price(problem.model)
-        graphs = GRAPH_U * (1 + self.rate_is_apart) + (optimizer is not None)  # whose step needs the gradient
-        self._products = (
-            int((FAST_U - sum(LAYERS_U.values()) - graphs) / self._product) if self.is_fast else MOST_PRODUCTS
-        )
+        fixed = sum(LAYERS_U.values()) + GRAPH_U * (1 + self.rate_is_apart) + STEP_U * (optimizer is not None)
+        self._products = int((FAST_U - fixed) / self._product) if self.is_fast else MOST_PRODUCTS
         self.prices = LAYERS_U | self._curvature_prices(optimizer)
 
     def _curvature_prices(self, optimizer: Optimizer | None) -> dict[str, float]:
-        gradient = float(optimizer is not None)
+        step = STEP_U if optimizer is not None else 0.0
         if self.rate_is_apart:
             rate = self.products(SHARE_OF_RATE)
             rest = self._products - rate if self.is_fast else self._products
-            prices = {"largest stable lr": gradient + self._price_of(rate), "Hessian eigenvalues": self._price_of(rest)}
+            prices = {"largest stable lr": step + self._price_of(rate), "Hessian eigenvalues": self._price_of(rest)}
         else:
-            prices = {"Hessian eigenvalues": self._price_of(self._products), "largest stable lr": gradient}
+            prices = {"Hessian eigenvalues": self._price_of(self._products), "largest stable lr": step}
         return prices if self.is_fast else prices | {"Hessian trace": self._price_of(TRACE_PRODUCTS) / 2}
 
     def _price_of(self, products: int) -> float:
@@ -78,7 +78,7 @@ class Budget:
 
     def products(self, share: float = 1.0) -> int:
         """Most products that the next spectrum may take, at this share of what is left."""
-        return max(1, int(share * self._products)) if self.is_fast else self._products
+        return max(1, round(share * self._products)) if self.is_fast else self._products
 
     def spend(self, products: int) -> None:
         """So many have been made."""
