@@ -419,3 +419,15 @@ def test_a_large_network_is_measured_with_the_vectors_that_its_memory_allows(vec
     assert found.converged
     assert found.matvecs >= whole.matvecs  # what is not known to be orthogonal may hide more
     assert found.lambda_max == pytest.approx(whole.lambda_max, rel=1e-6)
+
+
+def test_a_large_network_gets_few_products_and_an_interval_that_holds(monkeypatch: pytest.MonkeyPatch) -> None:
+    case = ARCHITECTURES["mlp_tanh"]()
+    whole = wc.max_lr(case.problem(), tol=1e-9)
+    monkeypatch.setattr("wellcond.stability.max_lr.LARGE", 10)
+    found = wc.max_lr(case.problem(), tol=1e-9)
+    assert found.matvecs == 12
+    assert not found.converged
+    assert found.low <= whole.value <= found.high
+    assert "stopped after 12 products" in found.status
+    assert wc.max_lr(case.problem(), tol=1e-9, max_matvecs=20).matvecs == 20

@@ -25,6 +25,8 @@ from wellcond.stability.step_model import GroupStep, StepModel, check_optimizer,
 
 MOST_PRODUCTS = 300
 """For one eigenvalue, unless the caller says otherwise; usually 10 to 30 are enough."""
+LARGE, MOST_OF_LARGE = 10_000_000, 12
+"""A network of more parameters gets so many, which take about 40 forward+backward passes: its interval is wider."""
 
 NO_LIMIT = (
     "λ_max is not positive: the quadratic model sets no limit, and how far a step can go depends on more than it."
@@ -71,7 +73,8 @@ def max_lr(
         each_group: Also measure every group's limit if only that group moved, from its diagonal block of H.
         each_batch: Also measure the limit on the loss of every single batch. SGD steps on one batch at a time; a rate
             above the smallest of them overshoots on some batch.
-        max_matvecs: Most products per limit; by default 300.
+        max_matvecs: Most products per limit; by default 300, and 12 for more than ten million parameters, which take
+            about 40 forward+backward passes. What they leave open is in the interval.
         budget: Seconds, for all limits together. A product that would end later is not begun, the first one of each
             limit excepted; groups and batches that no time is left for are not measured.
         memory: GiB for the vectors that are kept, four at the least, beside what a product with the Hessian takes.
@@ -187,7 +190,8 @@ class _Search:
         self, hessian: Hessian, groups: Sequence[GroupStep], what: str, start: Tensor | None = None
     ) -> Eigenvalues:
         operator = self.model.operator(hessian, groups)
-        products = MOST_PRODUCTS if self.max_matvecs is None else self.max_matvecs
+        default = MOST_OF_LARGE if operator.shape[0] > LARGE else MOST_PRODUCTS
+        products = default if self.max_matvecs is None else self.max_matvecs
 
         def report(_what: str, share: float) -> None:
             if self.progress is not None:
