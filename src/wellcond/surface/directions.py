@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Sequence
 from typing import Any, Literal, get_args
 
@@ -110,7 +111,7 @@ def _input_major_weights(problem: Problem) -> dict[int, int]:
 def _top_eigenvectors(problem: Problem, k: int, seed: int) -> tuple[list[Direction], list[str]]:
     if k == 0:
         return [], []
-    top = eigenvalues(Hessian(problem), k, seed=seed)
+    top = eigenvalues(Hessian(problem), k, memory=math.inf, seed=seed)  # the vectors are what is wanted
     pairs = reversed([f"{v:.4g} ± {number(e)}" for v, e in zip(top.values.tolist(), top.errors.tolist(), strict=True)])
     named = "the Hessian's largest eigenvalue is" if k == 1 else f"the Hessian's {k} largest eigenvalues are"
     note = f"{named} {', '.join(pairs)}{'' if top.converged else f'; {top.status}'}."
