@@ -135,12 +135,12 @@ class TrainingHook:
         if module is not self.module or not module.training or not output.requires_grad:
             return None
         x = args[0] if args else next(iter(kwargs.values()))
-        if torch.compiler.is_dynamo_compiling():
-            if torch._C._functorch.maybe_current_level() is None and not x.is_nested:
-                return self.watcher.on_traced_call(x, output)  # type: ignore[union-attr]
+        if not torch.compiler.is_dynamo_compiling():
+            self._see(x, output)
+        elif x.is_nested or torch._C._functorch.maybe_current_level() is not None:
             torch.compiler.disable(self._see)(x, output)  # type: ignore[no-untyped-call]
         else:
-            self._see(x, output)
+            return self.watcher.on_traced_call(x, output)  # type: ignore[union-attr]
         return None
 
     def _see(self, x: Any, output: Tensor) -> None:

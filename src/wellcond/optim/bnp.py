@@ -15,7 +15,7 @@ from torch import Tensor, nn
 from wellcond.errors import Unsupported
 from wellcond.network.calling import unwrapped
 from wellcond.network.taps import watched
-from wellcond.optim.input_statistics import Means, is_capturing
+from wellcond.optim.input_statistics import Means, is_capturing, measure_for
 from wellcond.optim.layer_calls import LayerCalls
 from wellcond.optim.preconditioned_layer import PreconditionedLayer, find_layers, not_preconditioned
 from wellcond.optim.processes import SharedStatistics
@@ -72,8 +72,8 @@ class BNP(SharedStatistics):
         layers: Names of layers, or of modules that hold them; all by default.
         exclude: Names of layers, or of modules that hold them, that are not preconditioned.
         process_group: The processes whose batches belong together; that of a DDP-wrapped model by default.
-        fused: Whether few kernels precondition all layers, with the same numbers. By default Triton's do on a GPU. True
-            compiles some for the CPU too, at the first step, which takes a while; False uses plain operations.
+        fused: Whether few kernels do everything, to the same numbers. By default Triton's do on a GPU. True compiles
+            some in C for the CPU too, which takes a second; False uses plain operations.
 
     Attributes:
         layers: The preconditioned layers by name, each with its running `mean` and `variance` and the `q2` of the last
@@ -131,7 +131,7 @@ class BNP(SharedStatistics):
 
         modules = {name: module for layer in self.layers.values() for name, module in layer.modules.items()}
         calls = {
-            name: LayerCalls(name, module, layer, means, self, self._follow)
+            name: LayerCalls(name, module, layer, measure_for(module, means, fused), self, self._follow)
             for layer in self.layers.values()
             for name, module in layer.modules.items()
         }

@@ -11,10 +11,12 @@ from weakref import WeakValueDictionary
 import torch
 from torch import Tensor, nn
 
-from wellcond.optim.input_statistics import InputStatistics, Means, measure_for
+from wellcond.optim.input_statistics import InputStatistics
 from wellcond.optim.preconditioned_layer import PreconditionedLayer
 from wellcond.optim.processes import SharedStatistics
 
+NOT_IN_A_CUDA_GRAPH = (torch.Tag.cudagraph_unsafe,) if hasattr(torch.Tag, "cudagraph_unsafe") else ()
+"""Tells `torch.compile(mode="reduce-overhead")` that the operators must run in every step."""
 _numbers = itertools.count()
 _traced: WeakValueDictionary[str, LayerCalls] = WeakValueDictionary()
 
@@ -29,7 +31,7 @@ class LayerCalls:
         name: The name of the module.
         module: The module.
         layer: The layer that it belongs to.
-        means: Statistics of a convolution.
+        measure: Returns the statistics of a call, from its input and output.
         shared: The processes that train together.
         follow: Takes up exchanged parameters of a layer, and returns whether the optimizer has them.
     """
@@ -39,16 +41,15 @@ class LayerCalls:
         name: str,
         module: nn.Module,
         layer: PreconditionedLayer,
-        means: Means,
+        measure: Callable[[Tensor, Tensor], InputStatistics],
         shared: SharedStatistics,
         follow: Callable[[PreconditionedLayer], bool],
     ) -> None:
         self.name, self.module, self.layer = name, module, layer
-        self.measure = measure_for(module, means)
-        self.shared, self.follow = shared, follow
+        self.measure, self.shared, self.follow = measure, shared, follow
         self.key = str(next(_numbers))
-        # each is written by an operator, so that no compiler drops it or runs it in the other pass
-        self.measured, self.counted = (torch.zeros((), dtype=torch.int64, device="cpu") for _ in range(2))
+        # that it were written keeps a compiler from measuring in the backward pass, which may run twice
+        self.measured = torch.zeros((), dtype=torch.int64, device="cpu")
         _traced[self.key] = self
 
     def on_call(self, x: Tensor, output: Tensor) -> Callable[[Tensor], None] | None:
@@ -75,25 +76,25 @@ class LayerCalls:
         moments, counts = torch.ops.wellcond.measure_input(
             self.measured, x.detach(), weight.detach(), output.shape, self.key
         )
-        return Counted.apply(output, self.counted, moments, counts, self.key)
+        return Counted.apply(output, moments, counts, self.key)
 
 
 class Counted(torch.autograd.Function):
     """The identity, whose backward pass counts a call. A copy, since a view could not be written over in place."""
 
     @staticmethod
-    def forward(ctx: Any, output: Tensor, counted: Tensor, moments: Tensor, counts: Tensor, key: str) -> Tensor:
-        ctx.save_for_backward(counted, moments, counts)
+    def forward(ctx: Any, output: Tensor, moments: Tensor, counts: Tensor, key: str) -> Tensor:
+        ctx.save_for_backward(moments, counts)
         ctx.key = key
         return output.clone()
 
     @staticmethod
-    def backward(ctx: Any, gradient: Tensor) -> tuple[Tensor, None, None, None, None]:
-        torch.ops.wellcond.count_input(*ctx.saved_tensors, gradient, ctx.key)
-        return gradient, None, None, None, None
+    def backward(ctx: Any, gradient: Tensor) -> tuple[Tensor, None, None, None]:
+        torch.ops.wellcond.count_input(gradient, *ctx.saved_tensors, ctx.key)
+        return gradient, None, None, None
 
 
-@torch.library.custom_op("wellcond::measure_input", mutates_args=("measured",))
+@torch.library.custom_op("wellcond::measure_input", mutates_args=("measured",), tags=NOT_IN_A_CUDA_GRAPH)
 def measure_input(
     measured: Tensor, x: Tensor, weight: Tensor, output_shape: Sequence[int], key: str
 ) -> tuple[Tensor, Tensor]:
@@ -120,9 +121,10 @@ def measured_shapes(
     return x.new_zeros(2, columns, dtype=dtype), torch.zeros(5, dtype=torch.int64, device="cpu")
 
 
-@torch.library.custom_op("wellcond::count_input", mutates_args=("counted",))
-def count_input(counted: Tensor, moments: Tensor, counts: Tensor, gradient: Tensor, key: str) -> None:
-    """Count a call whose output has a gradient."""
+# that the gradient were written keeps a compiler from dropping an operator whose result nobody reads
+@torch.library.custom_op("wellcond::count_input", mutates_args=("gradient",), tags=NOT_IN_A_CUDA_GRAPH)
+def count_input(gradient: Tensor, moments: Tensor, counts: Tensor, key: str) -> None:
+    """Count a call whose output has this gradient."""
     calls = _traced.get(key)
     call, are_summed, rows, examples, positions = counts.tolist()
     if calls is not None and rows:
@@ -131,5 +133,5 @@ def count_input(counted: Tensor, moments: Tensor, counts: Tensor, gradient: Tens
 
 
 @count_input.register_fake
-def counted_nothing(counted: Tensor, moments: Tensor, counts: Tensor, gradient: Tensor, key: str) -> None:
+def counted_nothing(gradient: Tensor, moments: Tensor, counts: Tensor, key: str) -> None:
     """It returns nothing."""

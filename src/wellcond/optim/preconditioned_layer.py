@@ -139,13 +139,12 @@ class PreconditionedLayer:
 
     def gradient_rows(self) -> tuple[Tensor, Tensor | None] | None:
         """G_w and G_b, if they are stored as rows and numbers of the statistics' dtype, for a kernel to write over."""
-        gradient = self.weight.grad if self.weight.requires_grad else None
-        biases = [bias.grad for bias in self.biases if bias.requires_grad and bias.grad is not None]
-        if gradient is None or len(biases) > 1 or not self._is_stored_by_rows:
+        gradient, dtype = self.weight.grad, self.mean.dtype
+        if gradient is None or not self._is_stored_by_rows or len(self.biases) > 1 or not self.weight.requires_grad:
             return None
-        if not all(g.dtype == self.mean.dtype and g.is_contiguous() for g in (gradient, *biases)):
-            return None
-        return gradient, biases[0] if biases else None
+        bias = self.biases[0].grad if self.biases and self.biases[0].requires_grad else None
+        fits = gradient.dtype == dtype and gradient.is_contiguous()
+        return (gradient, bias) if fits and (bias is None or bias.dtype == dtype) else None
 
     def precondition_gradients(self, mean: Tensor, scale: Tensor) -> None:
         """Steps 4 and 5 on the gradients that are there, with μ and 1/(q² σ̃²) in the shape of a row."""

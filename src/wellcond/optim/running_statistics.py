@@ -10,9 +10,10 @@ import torch
 from torch import Tensor
 
 from wellcond.errors import Unsupported
-from wellcond.optim.fused_update import Columns, Constants, Rows, compiled_update, triton_update
+from wellcond.optim.c_kernels import c_kernels
 from wellcond.optim.input_statistics import InputStatistics, is_capturing
 from wellcond.optim.preconditioned_layer import PreconditionedLayer
+from wellcond.optim.triton_update import Columns, Constants, Rows, triton_update
 
 NOT_WARM = """\
 a step on batches of these sizes is captured in a CUDA graph before it was ever run, so what it needs is not on the
@@ -50,16 +51,16 @@ class RunningStatistics:
         group = torch.arange(len(sizes), device=device).repeat_interleave(counts)
         starts = torch.tensor([0, *itertools.accumulate(sizes)], dtype=torch.int32, device=device)
         shapes = tuple((layer.groups, layer.columns // layer.groups, layer.repeats) for layer in self.layers)
-        self._columns = Columns(moments, torch.empty_like(self._mean), group, starts, shapes)
+        scale = torch.empty_like(self._mean)
+        of_layers = tuple(zip(*(torch.split(vector, self._lengths) for vector in (self._mean, scale)), strict=True))
+        self._columns = Columns(moments, scale, group, starts, shapes, of_layers, max(sizes))
         self._zeros = moments.new_zeros(len(sizes))
         self._batch = torch.empty_like(moments)  # μ_H and σ_H²
+        self._flat_batch = self._batch.view(-1)
         self._constants: dict[Any, Constants] = {}
         self._captured: list[Constants] = []  # what graphs read stays where it is
-        self._update: Any = None
-        if self._fused is not False and device.type == "cuda":
-            self._update = triton_update(device)
-        elif self._fused:
-            self._update = compiled_update()
+        self._triton = triton_update(device) if self._fused is not False and device.type == "cuda" else None
+        self._c = c_kernels(moments.dtype) if self._fused and device.type == "cpu" else None
         # the column of each entry of the rows of all weights, an input channel's; None if every entry is a column
         columns = torch.tensor(self._lengths, device=device)
         repeats = torch.tensor([layer.repeats for layer in self.layers], device=device).repeat_interleave(columns)
@@ -97,33 +98,50 @@ class RunningStatistics:
         """
         if all(batch is None for batch in batches):
             return
-        self._join(batches)
-        constants = self._constants_of(batches, rho, eps1, eps2)
-        used = [(index, layer) for index, layer in enumerate(self.layers) if batches[index] is not None]
-        if self._update is not None:
-            rows = {index: gradients for index, layer in used if (gradients := layer.gradient_rows())}
-            known = [Rows(index, *gradients) for index, gradients in rows.items()]
-            self._update(self._columns, self._batch, constants, known, skipped)
-            used = [(index, layer) for index, layer in used if index not in rows]
+        self._follow(next(batch.mean for batch in batches if batch is not None))
+        used = [index for index, batch in enumerate(batches) if batch is not None]
+        rows = {}
+        if self._triton is not None or self._c is not None:
+            rows = {index: found for index in used if (found := self.layers[index].gradient_rows())}
+        if self._c is not None:
+            for index in used:
+                self._step_in_c(index, batches[index], rows.get(index), 1 - rho, eps1, eps2)
         else:
-            self._take_up(constants.weight if None in batches else 1 - rho, skipped)
-            self._rescale(constants, eps1)
-        if used and self._column is not None:
+            self._join(batches)
+            constants = self._constants_of(batches, rho, eps1, eps2)
+            if self._triton is not None:
+                known = [Rows(index, *found) for index, found in rows.items()]
+                self._triton(self._columns, self._batch, constants, known, skipped)
+            else:
+                self._take_up(constants.weight if None in batches else 1 - rho, skipped)
+                self._rescale(constants, eps1)
+        if len(rows) == len(used):
+            return
+        if self._column is not None:
             torch.index_select(self._mean, 0, self._column, out=self._means)
             torch.index_select(self._columns.scale, 0, self._column, out=self._scales)
-        for index, layer in used:
-            layer.precondition_gradients(*self._views[index])
+        for index in used:
+            if index not in rows:
+                self.layers[index].precondition_gradients(*self._views[index])
+
+    def _follow(self, like: Tensor) -> None:
+        """Be where the statistics of batches are, if the model has moved."""
+        moments = self._columns.moments
+        if like.device != moments.device or like.dtype != moments.dtype:
+            self._place(moments.to(torch.promote_types(like.dtype, moments.dtype)), like.device)
+
+    def _step_in_c(self, index: int, batch: Any, gradients: Any, weight: float, eps1: float, eps2: float) -> None:
+        layer, (groups, size, repeats) = self.layers[index], self._columns.layers[index]
+        found = [moment.to(self._mean.dtype) for moment in (batch.mean, _variance(layer, batch))]
+        sizes, settings = (groups, size, repeats, layer.outputs), (weight, layer.q2, eps1, eps2)
+        self._c.step((layer.mean, layer.variance), found, self._columns.of_layers[index][1], gradients, sizes, settings)
 
     def _join(self, batches: Sequence[InputStatistics | None]) -> None:
         """Step 1: μ_H and σ_H² of all columns; layers without a batch have their running ones."""
-        like = next(batch.mean for batch in batches if batch is not None)
-        moments = self._columns.moments
-        if like.device != moments.device or like.dtype != moments.dtype:  # the model has moved
-            self._place(moments.to(torch.promote_types(like.dtype, moments.dtype)), like.device)
         paired = list(zip(self.layers, batches, strict=True))
         means = [layer.mean if batch is None else batch.mean for layer, batch in paired]
         variances = [_variance(layer, batch) for layer, batch in paired]
-        torch.cat(means + variances, out=self._batch.view(-1))
+        torch.cat(means + variances, out=self._flat_batch)
 
     def _constants_of(
         self, batches: Sequence[InputStatistics | None], rho: float, eps1: float, eps2: float

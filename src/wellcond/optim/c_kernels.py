@@ -1,0 +1,115 @@
+"""`kernels.c`, compiled when it is asked for, and called with the memory of tensors."""
+
+from __future__ import annotations
+
+import ctypes
+import functools
+import os
+import shutil
+import subprocess
+import tempfile
+import warnings
+from pathlib import Path
+from typing import Any
+
+import torch
+from torch import Tensor
+
+NO_COMPILER = """\
+fused=True needs a C compiler on the CPU, so BNP preconditions with plain operations: the same numbers, in more time.
+{reason} To be without this warning: BNP(…, fused=None)."""
+NAMES = {torch.float32: "float", torch.float64: "double"}
+# a compiler may add in any order, as for vectors; infinities and NaNs stay what they are
+OPTIONS = [
+    "-O3",
+    "-shared",
+    "-fPIC",
+    "-fno-math-errno",
+    "-fassociative-math",
+    "-fno-signed-zeros",
+    "-fno-trapping-math",
+]
+EXTRAS = [["-march=native", "-fopenmp"], ["-march=native"], []]
+"""Not every compiler has them."""
+
+
+class Kernels:
+    """The functions of `kernels.c` for one dtype."""
+
+    def __init__(self, library: ctypes.CDLL) -> None:
+        pointer, long, double = ctypes.c_void_p, ctypes.c_long, ctypes.c_double
+        self._moments, self._step = library.moments, library.step
+        self._moments.argtypes = [pointer, *3 * [long], *2 * [pointer], ctypes.c_int]
+        self._step.argtypes = [*7 * [pointer], *4 * [long], *4 * [double], ctypes.c_int]
+        self._moments.restype = self._step.restype = None
+
+    def moments(self, x: Tensor) -> tuple[Tensor, Tensor]:
+        """Mean and variance of dimension 1 over all others, of a contiguous tensor."""
+        examples, columns = x.shape[:2]
+        mean, variance = x.new_empty(columns), x.new_empty(columns)
+        self._moments(
+            x.data_ptr(), examples, columns, x.numel() // (examples * columns),
+            mean.data_ptr(), variance.data_ptr(), _threads(x.numel()),
+        )  # fmt: skip
+        return mean, variance
+
+    def step(
+        self,
+        running: tuple[Tensor, Tensor],
+        batch: tuple[Tensor, Tensor],
+        scale: Tensor,
+        gradients: tuple[Tensor, Tensor | None] | None,
+        sizes: tuple[int, int, int, int],
+        settings: tuple[float, float, float, float],
+    ) -> None:
+        """Steps 2 to 5 for one layer; all tensors are contiguous.
+
+        Args:
+            running: μ and σ²; written.
+            batch: μ_H and σ_H².
+            scale: Space for 1/(q² σ̃²).
+            gradients: G_w and G_b, if any; written.
+            sizes: Groups, columns of a group, entries of a row that share a column, outputs of a group.
+            settings: 1 − ρ, q², ε₁ and ε₂.
+        """
+        weight, bias = (None, None) if gradients is None else gradients
+        tensors = (*running, *batch, scale, weight, bias)
+        threads = _threads(0 if weight is None else weight.numel())
+        self._step(*(None if t is None else t.data_ptr() for t in tensors), *sizes, *settings, threads)
+
+
+def _threads(numbers: int) -> int:
+    return min(torch.get_num_threads(), 1 + numbers // 2**15)  # a thread that has less to do costs more to wake
+
+
+@functools.cache
+def c_kernels(dtype: torch.dtype) -> Kernels | None:
+    """Compile them, which takes about a second; None without a compiler that can."""
+    compiler = os.environ.get("CC") or shutil.which("cc") or shutil.which("gcc") or shutil.which("clang")
+    if dtype not in NAMES or compiler is None:
+        _warn("There is none on the path, and $CC is not set." if compiler is None else f"It has no {dtype}.")
+        return None
+    source, failed = Path(__file__).with_name("kernels.c"), ""
+    with tempfile.TemporaryDirectory(ignore_cleanup_errors=True) as folder:
+        library = Path(folder) / "kernels.so"
+        for extras in EXTRAS:
+            command = [*compiler.split(), *OPTIONS, *extras, f"-DT={NAMES[dtype]}", str(source), "-o", str(library)]
+            try:
+                subprocess.run(command, check=True, capture_output=True, text=True)
+                return Kernels(ctypes.CDLL(str(library)))
+            except (OSError, subprocess.CalledProcessError) as error:
+                failed = str(getattr(error, "stderr", "") or error)
+    _warn(f"{compiler} failed: {failed.strip()}.")
+    return None
+
+
+def _warn(reason: str) -> None:
+    warnings.warn(NO_COMPILER.format(reason=reason), stacklevel=3)
+
+
+def column_moments(x: Tensor) -> tuple[Tensor, Tensor] | None:
+    """As `Kernels.moments`; None for a tensor that the kernels cannot read."""
+    if x.device.type != "cpu" or x.dtype not in NAMES or not x.is_contiguous():
+        return None
+    kernels: Any = c_kernels(x.dtype)
+    return None if kernels is None else kernels.moments(x)
