@@ -15,8 +15,10 @@ from benchmarks.eigenvalues import CERTIFICATE, RESIDUAL, TRUE_ERROR
 
 ROOT = Path(__file__).resolve().parents[1]
 OURS, OURS_LIGHT, PEERS, INK = "#3949ab", "#9fa8da", "#cfd3d8", "#37474f"
-PARTS = {"gradients": "#b0bec5", "conditioning": "#3949ab", "neurons": "#80cbc4", "hessian": "#7986cb",
+PARTS = {"conditioning": "#3949ab", "gradients": "#b0bec5", "neurons": "#80cbc4", "hessian": "#7986cb",
          "max_lr": "#ffb74d", "trace": "#e57373"}  # fmt: skip
+LABELS = {"conditioning, neurons": "layer table", "hessian": "ends of the Hessian's spectrum"}
+"""A part that brings several fields of a diagnosis at once has the first one's colour."""
 
 
 def picture(results: Path) -> Figure:
@@ -98,10 +100,13 @@ def _diagnose(axes: Axes, by_device: dict[str, list[dict[str, Any]]]) -> None:
     for y, (_, cost) in enumerate(rows):
         begin = 0.0
         for part in cost["parts"]:
-            what = part["part"].split(", ")[0]
-            label = None if what in named else what.replace("_", " ")
+            what = part["part"]
+            color = next(color for name, color in PARTS.items() if name in what.split(", "))
+            if part["u"] < 0.01 * cost["u"]:
+                continue  # such as a limit that is read off the spectrum
+            label = None if what in named else LABELS.get(what, what)
             named.add(what)
-            axes.barh(y, part["u"], left=begin, height=0.7, color=PARTS[what], label=label)
+            axes.barh(y, part["u"], left=begin, height=0.7, color=color, label=label)
             begin += part["u"]
         axes.text(cost["u"], y, f" {cost['u']:.0f} u, {cost['seconds']:.2g} s", va="center", fontsize=8.5, color=INK)
     axes.set_yticks(range(len(rows)), [name for name, _ in rows])
