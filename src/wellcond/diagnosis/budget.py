@@ -24,8 +24,10 @@ PRODUCT_U = 3.5
 """A Hessian product takes 2 to 3 u with perceptrons, convolutional networks and transformers, and Lanczos the rest."""
 RECURRENT_PRODUCT_U = 6.0
 """What it takes where an LSTM, a GRU or an RNN is differentiated twice."""
+FEWEST_PRODUCTS = 3
+"""For a largest eigenvalue that is worth stating."""
 SHARE_OF_RATE = 0.6
-"""Of products and seconds, where the rate needs a spectrum of its own: it matters more than the Hessian's."""
+"""Of the seconds, where the rate needs a spectrum of its own: it matters more than the Hessian's."""
 
 MOST_PRODUCTS = 100
 """For one spectrum that no budget bounds; usually 10 to 30 are enough."""
@@ -59,16 +61,16 @@ class Budget:
         self._deadline = time.perf_counter() + self.seconds
         self.rate_is_apart = optimizer is not None and not _follows_the_gradient(problem, optimizer)
         self._product = product_price(problem.model)
-        fixed = sum(LAYERS_U.values()) + GRAPH_U * (1 + self.rate_is_apart) + STEP_U * (optimizer is not None)
+        fixed = sum(LAYERS_U.values()) + GRAPH_U + STEP_U * (optimizer is not None)
         self._products = int((FAST_U - fixed) / self._product) if self.is_fast else MOST_PRODUCTS
         self.prices = LAYERS_U | self._curvature_prices(optimizer)
 
     def _curvature_prices(self, optimizer: Optimizer | None) -> dict[str, float]:
         step = STEP_U if optimizer is not None else 0.0
         if self.rate_is_apart:
-            rate = self.products(SHARE_OF_RATE)
-            rest = self._products - rate if self.is_fast else self._products
-            prices = {"largest stable lr": step + self._price_of(rate), "Hessian eigenvalues": self._price_of(rest)}
+            rest = self._products - 2 if self.is_fast else self._products  # after a rate of one product, and its graph
+            rate = step + self._price_of(self._products)
+            prices = {"largest stable lr": rate, "Hessian eigenvalues": self._price_of(rest)}
         else:
             prices = {"Hessian eigenvalues": self._price_of(self._products), "largest stable lr": step}
         return prices if self.is_fast else prices | {"Hessian trace": self._price_of(TRACE_PRODUCTS) / 2}
@@ -76,14 +78,20 @@ class Budget:
     def _price_of(self, products: int) -> float:
         return GRAPH_U + products * self._product
 
-    def products(self, share: float = 1.0) -> int:
-        """Most products that the next spectrum may take, at this share of what is left."""
-        return max(1, round(share * self._products)) if self.is_fast else self._products
+    @property
+    def products(self) -> int:
+        """Most products that the next spectrum may take."""
+        return self._products
+
+    @property
+    def has_spectrum_left(self) -> bool:
+        """Whether enough products are left for another spectrum: fewer would give a number that says little."""
+        return self._products >= FEWEST_PRODUCTS
 
     def spend(self, products: int) -> None:
-        """So many have been made."""
-        if self.is_fast:
-            self._products -= products
+        """So many have been made, and a graph for them, which costs about as much as one."""
+        if self.is_fast and products:
+            self._products -= products + 1
 
     def seconds_left(self, share: float = 1.0) -> float | None:
         """A share of the seconds that are left; None where they do not count."""

@@ -152,13 +152,13 @@ def _measure_curvature(problem: Problem, optimizer: torch.optim.Optimizer | None
 
     def ends(report: Progress) -> Eigenvalues:
         which: Literal["largest", "both"] = "largest" if budget.is_fast else "both"
-        limits: Limits = {"max_matvecs": budget.products(), "budget": budget.seconds_left()}
+        limits: Limits = {"max_matvecs": budget.products, "budget": budget.seconds_left()}
         return eigenvalues(hessian(), 1, which, 1e-2, confidence, **limits, progress=report)
 
     def rate(report: Progress) -> MaxLearningRate:
         known = parts.found.get("Hessian eigenvalues")
         share = 1.0 if known else SHARE_OF_RATE
-        limits: Limits = {"max_matvecs": budget.products(share), "budget": budget.seconds_left(share)}
+        limits: Limits = {"max_matvecs": max(1, budget.products), "budget": budget.seconds_left(share)}
         return max_lr(problem, optimizer=optimizer, confidence=confidence, known=known, **limits, progress=report)
 
     def mass(report: Progress) -> Trace:
@@ -167,7 +167,10 @@ def _measure_curvature(problem: Problem, optimizer: torch.optim.Optimizer | None
 
     if budget.rate_is_apart:
         parts.measure("largest stable lr", rate)
-        parts.measure("Hessian eigenvalues", ends)
+        if budget.has_spectrum_left:
+            parts.measure("Hessian eigenvalues", ends)
+        else:
+            parts.leave_out("Hessian eigenvalues")
         has_hessian = parts.done[-1].outcome != "failed"
     else:
         parts.measure("Hessian eigenvalues", ends)

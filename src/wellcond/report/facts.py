@@ -113,16 +113,16 @@ def took(parts: Sequence[Priced]) -> str:
     Example:
         >>> from types import SimpleNamespace
         >>> took([SimpleNamespace(name="gradients", cost=Cost(3, 3), estimate=5.0, seconds=0.012)])
-        '3 u and 12 ms, of an estimated 5 u at most: gradients 3 u, 12 ms'
+        '3 u and 12 ms; of what was estimated at most: gradients 3 of 5 u, 12 ms'
     """
     done = [part for part in parts if part.seconds]
     if not done:
         return ""
-    each = "; ".join(f"{part.name} {number(part.cost.u)} u, {duration(part.seconds)}" for part in done)
-    u, seconds, estimate = (
-        sum(column) for column in zip(*((p.cost.u, p.seconds, p.estimate) for p in done), strict=True)
+    each = "; ".join(
+        f"{part.name} {number(part.cost.u)} of {number(part.estimate)} u, {duration(part.seconds)}" for part in done
     )
-    return f"{number(u)} u and {duration(seconds)}, of an estimated {number(estimate)} u at most: {each}"
+    u, seconds = sum(part.cost.u for part in done), sum(part.seconds for part in done)
+    return f"{number(u)} u and {duration(seconds)}; of what was estimated at most: {each}"
 
 
 def fold(factor: float) -> str:
