@@ -119,7 +119,7 @@ def test_what_was_left_out_and_what_the_parts_took_are_said_of_each_network() ->
     assert "What it took" not in Document(page({"b": SOUND})).words
 
 
-@pytest.mark.parametrize(("count", "is_tall"), [(40, False), (41, True)])
+@pytest.mark.parametrize(("count", "is_tall"), [(64, False), (65, True)])
 def test_a_table_of_many_layers_has_every_row_and_scrolls(count: int, is_tall: bool) -> None:
     many = replace(SOUND, given=[row for i in range(count) for row in layer(f"fc{i}")])
     document = Document(page({"a": many}))

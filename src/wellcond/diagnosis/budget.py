@@ -24,6 +24,8 @@ PRODUCT_U = 3.5
 """A Hessian product takes 2 to 3 u with perceptrons, convolutional networks and transformers, and Lanczos the rest."""
 RECURRENT_PRODUCT_U = 6.0
 """What it takes where an LSTM, a GRU or an RNN is differentiated twice."""
+PRECONDITIONED_U = 1.0
+"""More for a product with the matrix of an optimizer, between two scalings."""
 FEWEST_PRODUCTS = 3
 """For a largest eigenvalue that is worth stating."""
 SHARE_OF_RATE = 0.6
@@ -60,7 +62,7 @@ class Budget:
         self.seconds = float(asked) if is_seconds else math.inf
         self._deadline = time.perf_counter() + self.seconds
         self.rate_is_apart = optimizer is not None and not _follows_the_gradient(problem, optimizer)
-        self._product = product_price(problem.model)
+        self._product = product_price(problem.model) + PRECONDITIONED_U * self.rate_is_apart
         fixed = sum(LAYERS_U.values()) + GRAPH_U + STEP_U * (optimizer is not None)
         self._products = int((FAST_U - fixed) / self._product) if self.is_fast else MOST_PRODUCTS
         self.prices = LAYERS_U | self._curvature_prices(optimizer)
