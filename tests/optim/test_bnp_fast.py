@@ -291,17 +291,17 @@ def test_a_captured_step_gives_the_numbers_of_the_plain_one(network: str, fused:
 
 
 INTERPRETED = """
-import sys, importlib, copy
+import sys
 sys.path[:0] = {paths!r}
 from wellcond.optim import running_statistics as rs
-from wellcond.optim.triton_update import TritonUpdate
 from bnp_reference import *
 from test_bnp import NETWORKS
 from zoo import seeded
-triton, place = TritonUpdate(importlib.import_module("wellcond.optim.triton_kernels")), rs.RunningStatistics._place
+from wellcond.optim.triton_kernels import update
+place = rs.RunningStatistics._place
 def placed(self, *where):
     place(self, *where)
-    self._triton = triton
+    self._triton = update
 rs.RunningStatistics._place = placed
 for build, shape in NETWORKS.values():
     for size in (1, 5):

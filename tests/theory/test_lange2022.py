@@ -169,9 +169,9 @@ class Operations(TorchDispatchMode):
     def __torch_dispatch__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
         result = func(*args, **(kwargs or {}))
         name = func.overloadpacket.__name__
-        if name == "baddbmm_":
+        if name == "addmm_":
             self.count += result.numel() * (2 * args[1].shape[-1] + 2)
-        elif name == "scatter_reduce_":
+        elif name == "scatter_reduce":
             self.count += args[3].numel()
         elif name not in FREE:
             self.count += A_COLUMN[name] * args[0].numel()

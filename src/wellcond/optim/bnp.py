@@ -53,10 +53,10 @@ class BNP(SharedStatistics):
     network does not change, and any batch size works: q² = max(n_in/N, 1) for a dense layer, max(c_in k²/N, √(rs)) for
     a convolution with r·s output positions.
 
-    Write the training loop as usual: accumulation, GradScaler, autocast, checkpointing, DDP and `torch.compile` are
-    understood, and `with Join([ddp, bnp])` where processes run out of inputs at different times. Parameters that are
-    exchanged, as by `load_state_dict(assign=True)`, are followed once the optimizer holds the new ones. A copy of model
-    and optimizer is not preconditioned: give it a BNP of its own.
+    Write the training loop as usual: accumulation, GradScaler, autocast, checkpointing, DDP, `torch.compile` with
+    `fullgraph=True` and CUDA graphs of whole steps are understood, and `with Join([ddp, bnp])` where processes run out
+    of inputs at different times. Parameters that are exchanged, as by `load_state_dict(assign=True)`, are followed once
+    the optimizer holds the new ones. A copy of model and optimizer is not preconditioned: give it a BNP of its own.
 
     Clip gradients before `step()`; weight decay is the optimizer's and is not preconditioned. Start from a learning
     rate 5 to 10 times the plain one.

@@ -91,39 +91,6 @@ def merged(parts: Sequence[InputStatistics]) -> InputStatistics:
     return InputStatistics(mean, variance, rows, examples, positions)
 
 
-def gathered(
-    parts: Sequence[InputStatistics | None], like: Sequence[Tensor], group: Any
-) -> list[InputStatistics | None]:
-    """The parts of all processes of a group, merged per layer in one exchange; some processes may have no part.
-
-    Args:
-        parts: This process's part of every layer.
-        like: A tensor of every layer, of the length, dtype and device that its statistics have in all processes.
-        group: The processes.
-    """
-    device = like[0].device
-
-    def packed(part: InputStatistics | None, width: int) -> Tensor:
-        if part is None:
-            return torch.zeros(3 + 2 * width, dtype=torch.float64, device=device)
-        counts = torch.tensor([part.rows, part.examples, part.positions], dtype=torch.float64, device=device)
-        return torch.cat([counts, part.mean.to(counts), part.variance.to(counts)])
-
-    mine = torch.cat([packed(part, len(own)) for part, own in zip(parts, like, strict=True)])
-    everyone = [torch.empty_like(mine) for _ in range(torch.distributed.get_world_size(group))]
-    torch.distributed.all_gather(everyone, mine, group)
-
-    found: list[list[InputStatistics]] = [[] for _ in like]
-    for flat in everyone:
-        pieces = torch.split(flat, [3 + 2 * len(own) for own in like])
-        for layer, piece, own in zip(found, pieces, like, strict=True):
-            rows, examples, positions = map(int, piece[:3].tolist())
-            if rows:
-                mean, variance = piece[3:].to(own).chunk(2)
-                layer.append(InputStatistics(mean, variance, rows, examples, positions))
-    return [merged(layer) if layer else None for layer in found]
-
-
 class StatisticsCollector:
     """Collects the statistics behind the gradient now in `.grad` of a layer, whichever way that gradient came about.
 
@@ -296,11 +263,10 @@ def _channel_moments(x: Tensor) -> tuple[Tensor, Tensor]:
     """
     examples, channels = x.shape[:2]
     count = x.numel() // channels
-    sums = x.view(examples * channels, -1) @ x.new_ones(count // examples)
-    mean = sums.view(examples, channels).sum(0) / count
+    mean = x.flatten(2).sum(2).sum(0) / count
     centre, zeros, ones = mean.view(-1, *(x.dim() - 2) * [1]), torch.zeros_like(mean), torch.ones_like(mean)
     squares = torch.zeros_like(mean)
-    for part in x.split(max(1, IN_CACHE * examples // x.numel())):
+    for part in torch.split(x, max(1, IN_CACHE * examples // x.numel())):
         centred = part - centre
         squares += torch.ops.aten.native_batch_norm_backward(
             centred, centred, None, None, None, zeros, ones, True, 0.0, [False, True, False]

@@ -76,7 +76,7 @@ class LayerCalls:
         moments, counts = torch.ops.wellcond.measure_input(
             self.measured, x.detach(), weight.detach(), output.shape, self.key
         )
-        return Counted.apply(output, moments, counts, self.key)
+        return Counted.apply(output, moments, counts, self.key)  # type: ignore[no-any-return, no-untyped-call]
 
 
 class Counted(torch.autograd.Function):
@@ -102,10 +102,10 @@ def measure_input(
     calls = _traced.get(key)
     counted = None
     # torch.func calls modules with other weights than their own
-    if calls is not None and weight.data_ptr() == calls.module.weight.data_ptr():  # type: ignore[operator, union-attr]
+    if calls is not None and weight.data_ptr() == calls.module.weight.data_ptr():  # type: ignore[operator]
         counted = calls.on_call(x, torch.empty(output_shape, device="meta"))
     if counted is None:
-        return measured_shapes(measured, x, weight, output_shape, key)
+        return _nothing(x, key)
     call, (mean, variance, *counts), are_summed = counted.args  # type: ignore[attr-defined]
     return torch.stack([mean, variance]), torch.tensor([call, are_summed, *counts], device="cpu")
 
@@ -114,10 +114,14 @@ def measure_input(
 def measured_shapes(
     measured: Tensor, x: Tensor, weight: Tensor, output_shape: Sequence[int], key: str
 ) -> tuple[Tensor, Tensor]:
-    """Without a call to count there are no rows: the numbers are zero."""
+    """Of what the operator returns."""
+    return _nothing(x, key)
+
+
+def _nothing(x: Tensor, key: str) -> tuple[Tensor, Tensor]:
+    """What there is without a call to count: no rows."""
     calls = _traced.get(key)
-    columns = 0 if calls is None else calls.layer.columns
-    dtype = torch.promote_types(x.dtype, torch.float32)
+    columns, dtype = 0 if calls is None else calls.layer.columns, torch.promote_types(x.dtype, torch.float32)
     return x.new_zeros(2, columns, dtype=dtype), torch.zeros(5, dtype=torch.int64, device="cpu")
 
 

@@ -2,15 +2,16 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from typing import Any
 
 import torch
-from torch import nn
+from torch import Tensor, nn
 from torch.distributed.algorithms.join import Joinable, JoinHook
 from torch.nn.parallel import DistributedDataParallel
 
 from wellcond.errors import Unsupported
-from wellcond.optim.input_statistics import InputStatistics, gathered
+from wellcond.optim.input_statistics import InputStatistics, is_capturing, merged
 from wellcond.optim.preconditioned_layer import PreconditionedLayer
 
 NOT_JOINED = """\
@@ -19,6 +20,10 @@ statistics of the others. Instead of  with Join([ddp]):  or  with ddp.join():  w
 
     bnp = BNP(ddp, optimizer)
     with Join([ddp, bnp]):"""
+
+ALONE = """\
+a step of several processes cannot be captured in a CUDA graph, since BNP exchanges their statistics by way of the CPU.
+Run it uncaptured, or capture the step of one process."""
 
 
 class SharedStatistics(Joinable):
@@ -62,7 +67,13 @@ class SharedStatistics(Joinable):
 
     @torch.no_grad()
     def exchange(self) -> None:
-        """Gather what all processes have, now."""
+        """Gather what all processes have, now.
+
+        Raises:
+            Unsupported: A CUDA graph is being captured, in which no process can know what the others have.
+        """
+        if is_capturing(next(iter(self.layers.values())).weight):
+            raise Unsupported(ALONE)
         layers = self.layers.values()
         dtypes = [torch.promote_types(layer.weight.dtype, torch.float32) for layer in layers]
         like = [layer.weight.new_empty(layer.columns, dtype=dtype) for layer, dtype in zip(layers, dtypes, strict=True)]
@@ -95,6 +106,39 @@ class SharedStatistics(Joinable):
     def join_process_group(self) -> Any:
         """The processes."""
         return self.process_group
+
+
+def gathered(
+    parts: Sequence[InputStatistics | None], like: Sequence[Tensor], group: Any
+) -> list[InputStatistics | None]:
+    """The parts of all processes of a group, merged per layer in one exchange; some processes may have no part.
+
+    Args:
+        parts: This process's part of every layer.
+        like: A tensor of every layer, of the length, dtype and device that its statistics have in all processes.
+        group: The processes.
+    """
+    device = like[0].device
+
+    def packed(part: InputStatistics | None, width: int) -> Tensor:
+        if part is None:
+            return torch.zeros(3 + 2 * width, dtype=torch.float64, device=device)
+        counts = torch.tensor([part.rows, part.examples, part.positions], dtype=torch.float64, device=device)
+        return torch.cat([counts, part.mean.to(counts), part.variance.to(counts)])
+
+    mine = torch.cat([packed(part, len(own)) for part, own in zip(parts, like, strict=True)])
+    everyone = [torch.empty_like(mine) for _ in range(torch.distributed.get_world_size(group))]
+    torch.distributed.all_gather(everyone, mine, group)
+
+    found: list[list[InputStatistics]] = [[] for _ in like]
+    for flat in everyone:
+        pieces = torch.split(flat, [3 + 2 * len(own) for own in like])
+        for layer, piece, own in zip(found, pieces, like, strict=True):
+            rows, examples, positions = map(int, piece[:3].tolist())
+            if rows:
+                mean, variance = piece[3:].to(own).chunk(2)
+                layer.append(InputStatistics(mean, variance, rows, examples, positions))
+    return [merged(layer) if layer else None for layer in found]
 
 
 class ShadowedExchange(JoinHook):

@@ -2,24 +2,77 @@
 
 from __future__ import annotations
 
+import functools
+import importlib.util
 import itertools
+import warnings
 from collections.abc import Sequence
-from typing import Any
+from typing import Any, NamedTuple
 
 import torch
 from torch import Tensor
 
 from wellcond.errors import Unsupported
-from wellcond.optim.c_kernels import c_kernels
+from wellcond.optim.c_kernels import Kernels, c_kernels
 from wellcond.optim.input_statistics import InputStatistics, is_capturing
 from wellcond.optim.preconditioned_layer import PreconditionedLayer
-from wellcond.optim.triton_update import Columns, Constants, Rows, triton_update
 
 NOT_WARM = """\
 a step on batches of these sizes is captured in a CUDA graph before it was ever run, so what it needs is not on the
 device. Run a few steps on batches of the same sizes first, on a side stream, as torch.cuda.graph asks for anyway."""
+NO_TRITON = """\
+Triton does not work here, so BNP preconditions with plain operations: the same numbers, in more time on a GPU. It
+failed with {error}. To be without this warning: BNP(…, fused=False)."""
 KEPT = 8
 """Batches of so many sizes have their constants on the device."""
+
+
+class Columns(NamedTuple):
+    """The columns of Ĥ of all layers on one device.
+
+    Attributes:
+        moments: Running μ and σ², (2, columns).
+        scale: 1/(q² σ̃²), (columns,).
+        group: The group that each column belongs to, counted over all layers.
+        starts: The first column of every group, and behind them the number of columns.
+        layers: (groups, columns of a group, entries of a weight's row that share a column) of every layer.
+        of_layers: Running μ and the scale of every layer: its part of the vectors above.
+        largest: The columns of the largest group.
+    """
+
+    moments: Tensor
+    scale: Tensor
+    group: Tensor
+    starts: Tensor
+    layers: tuple[tuple[int, int, int], ...]
+    of_layers: tuple[tuple[Tensor, Tensor], ...]
+    largest: int
+
+
+class Constants(NamedTuple):
+    """What steps on batches of equal size have in common, on the device.
+
+    Attributes:
+        weight: 1 − ρ of every column; 0 in layers without a batch, whose statistics stay.
+        q2: q² of every column.
+        q2_eps2: q² ε₂ of every column.
+        of_groups: q², 1 − ρ, ε₁ and ε₂ of every group, as (groups, 4).
+        of_layers: The same for the groups of each layer.
+    """
+
+    weight: Tensor
+    q2: Tensor
+    q2_eps2: Tensor
+    of_groups: Tensor
+    of_layers: tuple[Tensor, ...]
+
+
+class Rows(NamedTuple):
+    """Gradients that are stored row by row, of the layer with an index: G_w, and G_b if there is one."""
+
+    layer: int
+    weight: Tensor
+    bias: Tensor | None
 
 
 class RunningStatistics:
@@ -99,13 +152,13 @@ class RunningStatistics:
         if all(batch is None for batch in batches):
             return
         self._follow(next(batch.mean for batch in batches if batch is not None))
-        used = [index for index, batch in enumerate(batches) if batch is not None]
+        used = {index: batch for index, batch in enumerate(batches) if batch is not None}
         rows = {}
         if self._triton is not None or self._c is not None:
             rows = {index: found for index in used if (found := self.layers[index].gradient_rows())}
         if self._c is not None:
-            for index in used:
-                self._step_in_c(index, batches[index], rows.get(index), 1 - rho, eps1, eps2)
+            for index, batch in used.items():
+                self._step_in_c(self._c, index, batch, rows.get(index), (1 - rho, self.layers[index].q2, eps1, eps2))
         else:
             self._join(batches)
             constants = self._constants_of(batches, rho, eps1, eps2)
@@ -127,14 +180,15 @@ class RunningStatistics:
     def _follow(self, like: Tensor) -> None:
         """Be where the statistics of batches are, if the model has moved."""
         moments = self._columns.moments
-        if like.device != moments.device or like.dtype != moments.dtype:
+        if like.device != moments.device or like.dtype.itemsize > moments.dtype.itemsize:
             self._place(moments.to(torch.promote_types(like.dtype, moments.dtype)), like.device)
 
-    def _step_in_c(self, index: int, batch: Any, gradients: Any, weight: float, eps1: float, eps2: float) -> None:
-        layer, (groups, size, repeats) = self.layers[index], self._columns.layers[index]
-        found = [moment.to(self._mean.dtype) for moment in (batch.mean, _variance(layer, batch))]
-        sizes, settings = (groups, size, repeats, layer.outputs), (weight, layer.q2, eps1, eps2)
-        self._c.step((layer.mean, layer.variance), found, self._columns.of_layers[index][1], gradients, sizes, settings)
+    def _step_in_c(self, kernels: Kernels, index: int, batch: InputStatistics, gradients: Any, settings: Any) -> None:
+        layer, dtype = self.layers[index], self._mean.dtype
+        found = batch.mean.to(dtype), _variance(layer, batch).to(dtype)
+        sizes = (*self._columns.layers[index], layer.outputs)
+        scale = self._columns.of_layers[index][1]
+        kernels.step((layer.mean, layer.variance), found, scale, gradients, sizes, settings)
 
     def _join(self, batches: Sequence[InputStatistics | None]) -> None:
         """Step 1: μ_H and σ_H² of all columns; layers without a batch have their running ones."""
@@ -186,3 +240,21 @@ def _variance(layer: PreconditionedLayer, batch: InputStatistics | None) -> Tens
     if batch is None:
         return layer.variance
     return (batch.mean - layer.mean) ** 2 if batch.rows == 1 else batch.variance
+
+
+@functools.cache
+def triton_update(device: torch.device) -> Any:
+    """`update` of `triton_kernels`, if they can be compiled for a device; or None."""
+    if importlib.util.find_spec("triton") is None:
+        return None
+    try:
+        triton = importlib.import_module("wellcond.optim.triton_kernels").update
+        ones, starts = torch.ones(2, 1, device=device), torch.tensor([0, 1], dtype=torch.int32, device=device)
+        columns = Columns(ones, ones[1], starts[:1], starts, ((1, 1, 1),), ((ones[0], ones[1]),), 1)
+        settings = ones.new_ones(1, 4)
+        constants = Constants(ones, ones, ones, settings, (settings,))
+        triton(columns, ones.clone(), constants, [Rows(0, ones[:1].clone(), ones[0].clone())], None)
+    except Exception as error:  # no compiler, no driver, a device that is too old: Triton has no common exception
+        warnings.warn(NO_TRITON.format(error=f"{type(error).__name__}: {error}"), stacklevel=2)
+        return None
+    return triton

@@ -1,3 +1,4 @@
+# mypy: ignore-errors
 """Algorithms 2 and 3 of lange2022 in two Triton kernels, each of which reads and writes everything once.
 
 Numbers come in tensors, never as arguments, which Triton would round to single precision.
@@ -68,3 +69,29 @@ def precondition_row(
     if HAS_BIAS:
         q2 = tl.load(constants + 4 * group)
         tl.store(bias + row, (bias_gradient / q2 - tl.sum(total, 0)).to(bias.dtype.element_ty))
+
+
+def update(columns, batch, constants, rows, skipped):
+    """Steps 2 and 3 for all layers in one kernel, steps 4 and 5 in one per layer.
+
+    Args:
+        columns: Statistics and scales; written.
+        batch: μ_H and σ_H², (2, columns).
+        constants: Those of the step.
+        rows: Gradients; written.
+        skipped: A number that is not 0 if the optimizer is going to skip the step: the statistics stay.
+    """
+    moments, scale, _, starts, layers, of_layers, largest = columns
+    take_up[(len(starts) - 1,)](
+        moments, batch, starts, constants.of_groups, moments if skipped is None else skipped, scale, len(scale),
+        CAN_SKIP=skipped is not None, BLOCK=min(4096, triton.next_power_of_2(largest)),
+        num_warps=16,
+    )  # fmt: skip
+    for layer, weight, bias in rows:
+        groups, size, repeats = layers[layer]
+        outputs = weight.numel() // (groups * size * repeats)
+        precondition_row[(groups * outputs,)](
+            weight, weight if bias is None else bias, *of_layers[layer], constants.of_layers[layer],
+            outputs, size * repeats, repeats,
+            HAS_BIAS=bias is not None, BLOCK=min(1024, triton.next_power_of_2(size * repeats)),
+        )  # fmt: skip
