@@ -49,34 +49,44 @@ def _measure(name: str, build: Any, shape: tuple[int, ...], device: str, rounds:
     generator = torch.Generator().manual_seed(0)
     x = torch.randn(shape, generator=generator).to(device)
     y = torch.randint(0, 10, shape[:1], generator=generator).to(device)
-    tasks = {
-        "SGD": _step(build(False).to(device), x, y),
-        "BN": _step(build(True).to(device), x, y),
-        "BNP": _step(build(False).to(device), x, y, preconditioned=True),
-    }
-    repeats = max(1, int(0.05 / Clock(device)(tasks["SGD"])[0]))
-    batches = {method: _repeated(step, repeats) for method, step in tasks.items()}
-    seconds = {method: s / repeats for method, s in interleaved(Clock(device), batches, rounds).items()}
+    is_cuda = device.startswith("cuda")
+    # whether there is BatchNorm, and the options of BNP; on a GPU it is fused by itself
+    other: dict[str, Any] = (
+        {"BNP plain": (False, {"fused": False})} if is_cuda else {"BNP fused": (False, {"fused": True})}
+    )
+    methods = {"SGD": (False, None), "BN": (True, None), "BNP": (False, {})} | other
+    tasks = {method: _step(build(norm).to(device), x, y, options) for method, (norm, options) in methods.items()}
+    if is_cuda:
+        tasks |= {f"{method} captured": _captured(step) for method, step in tasks.items()}
+    repeats = {method: max(1, int(0.05 / Clock(device)(step)[0])) for method, step in tasks.items()}
+    batches = {method: _repeated(step, repeats[method]) for method, step in tasks.items()}
+    seconds = {method: s / repeats[method] for method, s in interleaved(Clock(device), batches, rounds).items()}
     memory = {method: peak_memory(step, device) for method, step in tasks.items()}
     row = {
         "network": name,
-        "steps_timed": repeats * rounds,
+        "steps_timed": repeats["SGD"] * rounds,
         "milliseconds": {method: 1e3 * s for method, s in seconds.items()},
         "BNP/BN": seconds["BNP"] / seconds["BN"],
         "BNP/SGD": seconds["BNP"] / seconds["SGD"],
         "BN/SGD": seconds["BN"] / seconds["SGD"],
         "peak_memory_GiB": memory,
     }
-    times = "  ".join(f"{method} {1e3 * s:8.3f} ms" for method, s in seconds.items())
-    print(f"{name:48s} {times}  BNP/BN {row['BNP/BN']:.3f}  BNP/SGD {row['BNP/SGD']:.3f}", flush=True)
+    if is_cuda:
+        row["BNP/BN captured"] = seconds["BNP captured"] / seconds["BN captured"]
+    else:
+        row["BNP/BN fused"] = seconds["BNP fused"] / seconds["BN"]
+        row["BNP/SGD fused"] = seconds["BNP fused"] / seconds["SGD"]
+    times = "  ".join(f"{method} {1e3 * s:.3f} ms" for method, s in seconds.items())
+    ratios = "  ".join(f"{what} {value:.3f}" for what, value in row.items() if "/" in what)
+    print(f"{name:48s} {times}  {ratios}", flush=True)
     return row
 
 
-def _step(model: nn.Module, x: Tensor, y: Tensor, preconditioned: bool = False) -> Step:
+def _step(model: nn.Module, x: Tensor, y: Tensor, options: dict[str, Any] | None) -> Step:
     # a rate of zero: every step is the first one, and no method is timed on gradients that have died out
     optimizer, loss = torch.optim.SGD(model.parameters(), lr=0.0), nn.CrossEntropyLoss()
-    if preconditioned:
-        wc.BNP(model, optimizer)
+    if options is not None:
+        wc.BNP(model, optimizer, **options)
 
     def step() -> None:
         optimizer.zero_grad()
@@ -84,6 +94,19 @@ def _step(model: nn.Module, x: Tensor, y: Tensor, preconditioned: bool = False) 
         optimizer.step()
 
     return step
+
+
+def _captured(step: Step) -> Step:
+    """The same step as a CUDA graph."""
+    side, graph = torch.cuda.Stream(), torch.cuda.CUDAGraph()
+    side.wait_stream(torch.cuda.current_stream())
+    with torch.cuda.stream(side):
+        for _ in range(3):
+            step()
+    torch.cuda.current_stream().wait_stream(side)
+    with torch.cuda.graph(graph):
+        step()
+    return graph.replay
 
 
 def _repeated(step: Step, repeats: int) -> Step:
