@@ -72,14 +72,18 @@ class Kernels:
             sizes: Groups, columns of a group, entries of a row that share a column, outputs of a group.
             settings: 1 − ρ, q², ε₁ and ε₂.
         """
+        (mean, variance), (batch_mean, batch_variance) = running, batch
         weight, bias = (None, None) if gradients is None else gradients
-        tensors = (*running, *batch, scale, weight, bias)
-        threads = _threads(0 if weight is None else weight.numel())
-        self._step(*(None if t is None else t.data_ptr() for t in tensors), *sizes, *settings, threads)
+        self._step(
+            mean.data_ptr(), variance.data_ptr(), batch_mean.data_ptr(), batch_variance.data_ptr(), scale.data_ptr(),
+            None if weight is None else weight.data_ptr(), None if bias is None else bias.data_ptr(),
+            *sizes, *settings, 1 if weight is None else _threads(weight.numel()),
+        )  # fmt: skip
 
 
 def _threads(numbers: int) -> int:
-    return min(torch.get_num_threads(), 1 + numbers // 2**15)  # a thread that has less to do costs more to wake
+    # a thread that has less to do costs more to wake
+    return 1 if numbers < 2**15 else min(torch.get_num_threads(), 1 + numbers // 2**15)
 
 
 @functools.cache

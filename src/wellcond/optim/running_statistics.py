@@ -185,7 +185,9 @@ class RunningStatistics:
 
     def _step_in_c(self, kernels: Kernels, index: int, batch: InputStatistics, gradients: Any, settings: Any) -> None:
         layer, dtype = self.layers[index], self._mean.dtype
-        found = batch.mean.to(dtype), _variance(layer, batch).to(dtype)
+        found = batch.mean, _variance(layer, batch)
+        if batch.mean.dtype != dtype:
+            found = found[0].to(dtype), found[1].to(dtype)
         sizes = (*self._columns.layers[index], layer.outputs)
         scale = self._columns.of_layers[index][1]
         kernels.step((layer.mean, layer.variance), found, scale, gradients, sizes, settings)
