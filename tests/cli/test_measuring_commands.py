@@ -112,7 +112,7 @@ def test_the_layers_are_printed_before_the_rest_is_measured_and_only_once(
 
 def test_json_is_all_that_is_printed(target: str) -> None:
     content = parsed(run("diagnose", f"{target}:build", "--json"))
-    assert [part["name"] for part in content["values"]["parts"]][:2] == ["gradients", "layers"]
+    assert [part["name"] for part in content["values"]["parts"]][:2] == ["layers", "Hessian eigenvalues"]
 
 
 @pytest.mark.parametrize("as_json", [False, True])

@@ -14,8 +14,8 @@ from wellcond.stability.step_model import groups_of
 
 FAST_U = 40.0
 """Most that a fast diagnosis takes, in forward+backward passes of the same problem."""
-LAYERS_U = {"gradients": 2.0, "layers": 6.0}
-"""Of them for the layers: two passes over the data, and the spectra of what each layer receives and gets back."""
+LAYERS_U = {"layers": 7.0}
+"""Of them for the layers: a pass over the data, and the spectra of what each layer receives and gets back."""
 GRAPH_U = 2.5
 """For the graph of the gradient, which the first product of a spectrum builds."""
 STEP_U = 3.0

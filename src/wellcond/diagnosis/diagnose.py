@@ -120,23 +120,21 @@ def diagnose(
 
 
 def _measure_layers(problem: Problem, layers: str | Collection[str] | None, parts: Parts) -> None:
-    """The gradients, which are the first to be had; then all that one more pass tells of the layers."""
-
-    def checked_gradients(_: Progress) -> Gradients:
-        if not isinstance(problem.batches, (list, tuple)):
-            problem.check()  # that another pass over a loader sees the same
-        return gradients(problem)
+    """All that one pass tells of the layers; where it fails, what there is of it."""
 
     def in_one_pass(report: Progress) -> LayerPass:
+        if not isinstance(problem.batches, (list, tuple)):
+            problem.check()  # that another pass over a loader sees the same
         found = layer_pass(problem, layers=layers, progress=report)
+        parts.found["gradients"] = Gradients.of(problem, found.loss, found.gradients)
         parts.found |= {"conditioning": found.conditioning, "neurons": found.neurons}
         return found
 
-    # a problem without a gradient, but for NaN or inf, cannot be measured at all
-    parts.measure("gradients", checked_gradients, catch=NonFinite)
     try:
         parts.measure("layers", in_one_pass, catch=())
     except Exception:  # by itself each may fail alone
+        # but a problem without a gradient, unless it is NaN or inf, cannot be measured at all
+        parts.measure("gradients", lambda _: gradients(problem), catch=NonFinite)
         parts.measure("conditioning", lambda report: conditioning(problem, layers=layers, progress=report))
         parts.measure("neurons", lambda report: neurons(problem, layers=layers, progress=report))
 

@@ -73,10 +73,12 @@ def _as_precisely_as_it_goes(loss_at: Loss, outputs: Tensor, targets: Tensor) ->
 def _has(candidate: Likelihood, value: Tensor, gradient: Tensor, outputs: Tensor, targets: Any) -> bool:
     """Whether a likelihood has this value and gradient."""
     own_value, own_gradient = _value_and_gradient(candidate.mean, outputs, targets)
-    difference = gradient - own_gradient
-    if isinstance(candidate, CrossEntropy):
+    if not _is_close(value, own_value):
+        return False
+    difference, negligible = gradient - own_gradient, _tolerance(value) * gradient.norm()
+    if isinstance(candidate, CrossEntropy) and not difference.norm() <= negligible:
         difference = _seen_by_the_model(difference, outputs, candidate.class_dim)
-    return bool(difference.norm() <= _tolerance(value) * gradient.norm()) and _is_close(value, own_value)
+    return bool(difference.norm() <= negligible)
 
 
 def _seen_by_the_model(gradient: Tensor, outputs: Tensor, class_dim: int) -> Tensor:

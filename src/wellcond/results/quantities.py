@@ -147,7 +147,7 @@ PART_COST: Final = {
     "largest stable lr": MAX_LR_COST,
     "Hessian trace": HESSIAN_TRACE_COST,
 }
-"""What each part of a diagnosis took; `layers` are the next two in one pass."""
+"""What each part of a diagnosis took; `layers` are gradients, conditioning and neurons in one pass."""
 GRADIENTS_ESTIMATE: Final = "gradients_estimate"
 LAYERS_ESTIMATE: Final = "layers_estimate"
 CONDITIONING_ESTIMATE: Final = "conditioning_estimate"
