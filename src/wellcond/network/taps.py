@@ -7,6 +7,7 @@ no more memory than its own forward and backward.
 from __future__ import annotations
 
 import contextlib
+from collections import OrderedDict
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from typing import Any, Protocol
 
@@ -164,7 +165,13 @@ def _watch_gradient(output: Tensor, on_gradient: Callable[[Tensor], None]) -> No
     """
     base = output._base
     if base is None or base.grad_fn is None:
-        output.register_hook(on_gradient)  # type: ignore[no-untyped-call]
+        # as `register_hook` does, without the handle, which costs a small layer as much as its statistics
+        if output._backward_hooks is None and output.grad_fn is not None:
+            output._backward_hooks = OrderedDict()
+            output.grad_fn._register_hook_dict(output)
+            output._backward_hooks[on_gradient] = on_gradient
+        else:
+            output.register_hook(on_gradient)  # type: ignore[no-untyped-call]
         return
     index, size, stride = base.output_nr, base.size(), base.stride()
     offset = output.storage_offset() - base.storage_offset()

@@ -2,51 +2,46 @@
    `c_kernels.py` compiles this file twice, with T as float and as double. */
 #include <stddef.h>
 
-#define STRIP 256 /* columns, and */
-#define ROWS 32   /* rows that stay in the first cache */
 #define PLANE 4096
 
 /* Merge a part of `count` values with mean m and sum of squared distances s into one of `before` values. */
-static inline void merge(T *mean, T *squares, double before, T m, T s, double count) {
+static inline void merge(T *mean, T *squares, T m, T s, T part, T spread) {
     T delta = m - *mean;
-    *mean += delta * (T)(count / (before + count));
-    *squares += s + delta * delta * (T)(before * count / (before + count));
+    *mean += delta * part;
+    *squares += s + delta * delta * spread;
+}
+
+/* Columns `left` to `right` of 8 rows, merged into those of the `before` rows above. */
+static void add_8_rows(const T *x, long stride, double before, long left, long right, T *restrict mean,
+                       T *restrict squares) {
+    const T *x0 = x, *x1 = x0 + stride, *x2 = x1 + stride, *x3 = x2 + stride;
+    const T *x4 = x3 + stride, *x5 = x4 + stride, *x6 = x5 + stride, *x7 = x6 + stride;
+    T part = (T)(8 / (before + 8)), spread = (T)(8 * before / (before + 8));
+    for (long c = left; c < right; c++) {
+        T m = ((x0[c] + x1[c]) + (x2[c] + x3[c]) + ((x4[c] + x5[c]) + (x6[c] + x7[c]))) * (T)0.125;
+        T d0 = x0[c] - m, d1 = x1[c] - m, d2 = x2[c] - m, d3 = x3[c] - m;
+        T d4 = x4[c] - m, d5 = x5[c] - m, d6 = x6[c] - m, d7 = x7[c] - m;
+        T s = (d0 * d0 + d1 * d1) + (d2 * d2 + d3 * d3) + ((d4 * d4 + d5 * d5) + (d6 * d6 + d7 * d7));
+        merge(mean + c, squares + c, m, s, part, spread);
+    }
+}
+
+static void add_row(const T *x, double before, long left, long right, T *restrict mean, T *restrict squares) {
+    T part = (T)(1 / (before + 1)), spread = (T)(before / (before + 1));
+    for (long c = left; c < right; c++) merge(mean + c, squares + c, x[c], 0, part, spread);
 }
 
 /* Mean and biased variance of each column of x, (rows, columns). */
 static void of_columns(const T *x, long rows, long columns, T *mean, T *variance, int threads) {
+    long width = (columns + threads - 1) / threads;
 #pragma omp parallel for num_threads(threads) if (threads > 1)
-    for (long left = 0; left < columns; left += STRIP) {
-        long width = columns - left < STRIP ? columns - left : STRIP;
-        T total[STRIP], squares[STRIP], m[STRIP], s[STRIP];
-        for (long c = 0; c < width; c++) m[c] = s[c] = 0;
-        for (long top = 0; top < rows; top += ROWS) {
-            long height = rows - top < ROWS ? rows - top : ROWS;
-            const T *block = x + top * columns + left;
-            /* about the mean of the rows above: so close that no digits cancel */
-            if (top == 0)
-                for (long c = 0; c < width; c++) m[c] = block[c];
-            for (long c = 0; c < width; c++) total[c] = squares[c] = 0;
-            for (long r = 0; r < height; r++) {
-                for (long c = 0; c < width; c += 64 / (long)sizeof(T))
-                    __builtin_prefetch(block + (r + ROWS) * columns + c);
-                for (long c = 0; c < width; c++) {
-                    T d = block[r * columns + c] - m[c];
-                    total[c] += d;
-                    squares[c] += d * d;
-                }
-            }
-            T all = (T)(top + height);
-            for (long c = 0; c < width; c++) {
-                T shift = total[c] / all;
-                s[c] += squares[c] - total[c] * shift;
-                m[c] += shift;
-            }
-        }
-        for (long c = 0; c < width; c++) {
-            mean[left + c] = m[c];
-            variance[left + c] = s[c] / (T)rows;
-        }
+    for (long left = 0; left < columns; left += width) {
+        long right = columns - left < width ? columns : left + width, top = 0;
+        for (long c = left; c < right; c++) mean[c] = variance[c] = 0;
+        for (; top + 8 <= rows; top += 8)
+            add_8_rows(x + top * columns, columns, (double)top, left, right, mean, variance);
+        for (; top < rows; top++) add_row(x + top * columns, (double)top, left, right, mean, variance);
+        for (long c = left; c < right; c++) variance[c] /= (T)rows;
     }
 }
 
@@ -64,7 +59,8 @@ static void of_channels(const T *x, long examples, long columns, long positions,
                 for (long p = 0; p < count; p++) total += plane[p];
                 total /= (T)count;
                 for (long p = 0; p < count; p++) squares += (plane[p] - total) * (plane[p] - total);
-                merge(&m, &s, before, total, squares, (double)count);
+                double part = (double)count / (before + (double)count);
+                merge(&m, &s, total, squares, (T)part, (T)(before * part));
                 before += (double)count;
             }
         mean[c] = m;
