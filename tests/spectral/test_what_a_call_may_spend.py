@@ -198,3 +198,43 @@ def test_a_density_from_few_vectors_is_the_same() -> None:
     assert few.moment(1) == pytest.approx(whole.moment(1), abs=1e-10)
     assert few.moment(2) == pytest.approx(whole.moment(2), rel=1e-10)
     assert torch.allclose(few.density, whole.density, atol=0.02 * float(whole.density.max()))
+
+
+class Watched:
+    """A matrix that remembers how many columns it was multiplied with at a time."""
+
+    def __init__(self, matrix: Tensor) -> None:
+        self.matrix, self.shape, self.dtype, self.device = matrix, matrix.shape, matrix.dtype, matrix.device
+        self.columns: list[int] = []
+
+    def __matmul__(self, v: Tensor) -> Tensor:
+        self.columns.append(v.shape[1])
+        return self.matrix @ v
+
+
+@pytest.mark.parametrize("at_once", [1, 3, 14])
+def test_a_trace_multiplies_no_more_probes_than_fit_and_its_error_holds(at_once: int) -> None:
+    values = np.concatenate([[20.0, 15.0], np.random.default_rng(0).uniform(0, 1, 198)])
+    matrix = Watched(rotated(values, 1))
+    memory = (1 + 5 * at_once) * 200 * 8 / 2**30  # means, and five vectors of every column
+    inside = []
+    for seed in range(60):
+        found = wc.trace(matrix, tol=0.1, seed=seed, memory=memory)
+        assert found.converged
+        inside.append(abs(found.value - values.sum()) <= 2 * found.error)
+    assert max(matrix.columns) <= at_once
+    assert np.mean(inside) >= 0.9
+
+
+def test_a_layerwise_trace_of_one_probe_at_a_time_is_right() -> None:
+    x, y = torch.randn(16, 6, generator=torch.Generator().manual_seed(0)).double(), torch.arange(16) % 3
+    hessian = wc.Hessian(wc.Problem(mlp([6, 12, 12, 3], seed=0).double(), nn.CrossEntropyLoss(), (x, y)))
+    true = float(hessian.dense().trace())
+    found = [wc.trace(hessian, tol=0.05, seed=seed, memory=1e-9) for seed in range(20)]
+    assert all(each.converged for each in found)
+    assert np.mean([abs(each.value - true) <= 2 * each.error for each in found]) >= 0.9
+
+
+def test_the_numbers_of_a_trace_are_the_same_wherever_it_fits() -> None:
+    matrix = rotated(np.linspace(0, 2, 200), 1)
+    assert wc.trace(matrix, memory=0.1) == wc.trace(matrix) == wc.trace(matrix, memory=10)

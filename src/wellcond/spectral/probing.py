@@ -16,6 +16,9 @@ SKETCH = 8
 ENOUGH_ALIKE = 16
 """So many probes that all say the same are believed; two coupled parameters say the same to four of them by luck."""
 
+AT_ONCE = 2**22
+"""Entries of a vector that are turned into float64 at a time."""
+
 Request = tuple[Tensor, Callable[[Tensor], None]]
 """Columns to multiply the block with, and what takes the products."""
 
@@ -53,11 +56,16 @@ class Block:
     def _forget(self) -> None:
         self.count = 0
         self._scale = 0.0  # squares are taken of numbers near one, which neither vanish nor overflow
-        self._mean = torch.zeros((), dtype=torch.float64, device=self.device)
+        self._mean = torch.zeros(self.size, dtype=torch.float64, device=self.device)
         self._squares = 0.0
         self._products = self._basis[:, :0]
 
     # what is known
+
+    @property
+    def basis_width(self) -> int:
+        """How many directions are summed exactly."""
+        return self._basis.shape[1]
 
     @property
     def value(self) -> float:
@@ -149,14 +157,16 @@ class Block:
         self._scale = self._scale or largest
         for sign, product in zip(signs.T, products.T, strict=True):
             self.count += 1
-            entries = (sign * product).double() / (self._scale or 1.0)
-            change = entries - self._mean
-            self._mean = self._mean + change / self.count
-            self._squares += float(change @ (entries - self._mean))
+            for own, mean in zip(*(torch.split(t, AT_ONCE) for t in (sign * product, self._mean)), strict=True):
+                entries = own.double() / (self._scale or 1.0)
+                change = entries - mean
+                mean += change / self.count
+                self._squares += float(change @ (entries - mean))
         self._products = products[:, :SKETCH]
 
     def _check_finite(self, products: Tensor) -> float:
-        largest = float(products.abs().max())
+        low, high = products.aminmax()
+        largest = max(-float(low), float(high))
         if not math.isfinite(largest):
             raise NonFinite(
                 f"the matrix is NaN or inf, or too large for {self.dtype}; "

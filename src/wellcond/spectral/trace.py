@@ -14,6 +14,7 @@ from wellcond.errors import Interrupted
 from wellcond.network.arithmetic import own_arithmetic
 from wellcond.results import Progress, Result, Row, quantities
 from wellcond.spectral.allowance import Allowance
+from wellcond.spectral.lanczos import MEMORY
 from wellcond.spectral.operators import Operator, as_operator, in_a_row
 from wellcond.spectral.probing import SKETCH, Block, Request
 
@@ -64,6 +65,7 @@ def trace(
     *,
     max_matvecs: int = 2000,
     budget: float | None = None,
+    memory: float = MEMORY,
     seed: int = 0,
     progress: Progress | None = None,
 ) -> Trace:
@@ -86,6 +88,8 @@ def trace(
         tol: Relative standard error.
         max_matvecs: Give up after so many products and return what there is.
         budget: Seconds. Products that would end later are not begun, the first one excepted.
+        memory: GiB for its vectors, four at the least, beside what a product takes. Where fewer fit than are wanted at
+            a time, probes are multiplied in turn, each time in a pass over the batches, and nothing is deflated.
         seed: Of the probes.
         progress: Called as (what is being done, share of all work done).
 
@@ -105,15 +109,24 @@ def trace(
     generator = torch.Generator("cpu").manual_seed(seed)
     operator = as_operator(operator)
     allowance = Allowance(max_matvecs, budget)
+    # means in float64; and of every column itself, its product, that of the last round, a copy and a basis
+    means = 8 * operator.shape[0]
+    at_once = max(1, int((memory * 2**30 - means) // (5 * operator.shape[0] * operator.dtype.itemsize)))
     with in_a_row(operator):
-        if budget is not None:  # one probe of the whole matrix, by whose time the rest is planned
-            whole = Block(operator.shape[0], 1.0, operator, generator)
-            probe, receive = whole.probes(1)
-            receive(operator @ probe)
+        if budget is not None:  # by whose time the rest is planned
+            value = _one_probe(operator, generator)
             allowance.charge(1)
             if not allowance.affordable:
-                return Trace(whole.value, math.inf, 1, False, f"{allowance.why_stopped}: one probe has no error bar")
-        return _estimate(*_divided(operator, generator, allowance.affordable), tol, allowance, progress)
+                return Trace(value, math.inf, 1, False, f"{allowance.why_stopped}: one probe has no error bar")
+        return _estimate(*_divided(operator, generator, allowance.affordable), tol, allowance, at_once, progress)
+
+
+def _one_probe(operator: Operator, generator: torch.Generator) -> float:
+    """What one probe of the whole matrix says."""
+    whole = Block(operator.shape[0], 1.0, operator, generator)
+    probe, receive = whole.probes(1)
+    receive(operator @ probe)
+    return whole.value
 
 
 def _divided(
@@ -138,6 +151,7 @@ def _estimate(
     multiply: Callable[[Sequence[tuple[int, Tensor]]], Sequence[Tensor]],
     tol: float,
     allowance: Allowance,
+    at_once: int,
     progress: Progress | None,
 ) -> Trace:
     """Σ_l tr A_ll.
@@ -147,6 +161,7 @@ def _estimate(
         multiply: Products of blocks, each given by its position, with columns.
         tol: Relative standard error.
         allowance: What it may spend.
+        at_once: Most columns of each block.
         progress: Called after every round.
     """
     pilot = min(max(PILOT, MIN_PROBES // len(blocks)), allowance.affordable // len(blocks))
@@ -154,7 +169,8 @@ def _estimate(
     if sum(block.size if block.size <= few else pilot for block in blocks) > allowance.affordable:
         few = pilot
     requests: dict[int, Request] = {
-        i: block.unit_vectors() if block.size <= few else block.probes(pilot) for i, block in enumerate(blocks)
+        i: block.unit_vectors() if block.size <= few else block.probes(min(pilot, at_once))
+        for i, block in enumerate(blocks)
     }
     known: Trace | None = None
     try:
@@ -166,7 +182,8 @@ def _estimate(
             allowance.charge(sum(made.values()), sum(blocks[i].cost * count for i, count in made.items()))
             value = sum(block.value for block in blocks)
             noise, error = _standard_error(blocks)
-            converged = error <= tol * abs(value) and not any(block.may_be_luck for block in blocks)
+            doubtful = any(block.may_be_luck or (block.count < pilot and not block.is_exact) for block in blocks)
+            converged = error <= tol * abs(value) and not doubtful
             if progress is not None:
                 progress("trace", allowance.share)
             status = f"the relative error of {tol:g} was {'' if converged else 'not '}reached"
@@ -175,7 +192,8 @@ def _estimate(
                 return known if converged else replace(known, status=f"{allowance.why_stopped}: {status}")
             # the noise that probes may leave, so that the error is the one that was asked for
             aim = tol * abs(value) * (noise / error if 0 < error < math.inf else 1.0)
-            requests = _next_round(blocks, aim, pilot, allowance.affordable)
+            del products  # room for the next ones
+            requests = _next_round(blocks, aim, pilot, at_once, allowance.affordable)
     except KeyboardInterrupt as interrupt:
         if known is None:
             raise
@@ -214,15 +232,21 @@ def _widening(freedom: float) -> float:
     return 1 + sum(term / freedom**power for power, term in enumerate(terms, 1))
 
 
-def _next_round(blocks: Sequence[Block], aim: float, pilot: int, left: int) -> dict[int, Request]:
-    """What to multiply next, for noise `aim` at the least cost, with at most `left` columns.
+def _next_round(blocks: Sequence[Block], aim: float, pilot: int, at_once: int, left: int) -> dict[int, Request]:
+    """What to multiply next, for noise `aim` at the least cost, with at most `left` columns, `at_once` of a block.
 
     At a cost of c_l per probe, the least total cost has m_l ∝ s_l/√c_l.
     """
+    requests: dict[int, Request] = {}
+    for i, block in enumerate(blocks):  # where not all of the first ones fitted, no spread is known yet
+        if block.count < pilot and not block.is_exact and left:
+            requests[i] = block.probes(min(pilot - block.count, at_once, left))
+            left -= requests[i][0].shape[1]
+    if requests:
+        return requests
     roots = [math.sqrt(block.cost) for block in blocks]
     spreads = [block.spread / aim if block.spread and aim else block.spread and math.inf for block in blocks]
     budget = sum(spread * root for spread, root in zip(spreads, roots, strict=True))
-    requests: dict[int, Request] = {}
     for i, (block, spread, root) in enumerate(zip(blocks, spreads, roots, strict=True)):
         more = spread * budget / root - block.count if spread else 0.0
         if block.may_be_luck:
@@ -233,10 +257,10 @@ def _next_round(blocks: Sequence[Block], aim: float, pilot: int, left: int) -> d
         deflated = 2 * SKETCH + (1 - block.captured) * more  # what it would take then, about
         if block.size <= min(more, deflated):
             requests[i] = block.unit_vectors()
-        elif deflated < more and SKETCH + pilot <= left:
+        elif deflated < more and SKETCH + pilot <= left and block.basis_width + SKETCH + pilot <= at_once:
             requests[i] = block.deflation(pilot)
         else:
-            requests[i] = block.probes(math.ceil(min(more, block.count)))  # at most doubled at a time
+            requests[i] = block.probes(math.ceil(min(more, block.count, at_once)))  # at most doubled at a time
         left -= requests[i][0].shape[1]
     if not requests:
         widest = max(range(len(blocks)), key=lambda i: blocks[i].spread)
