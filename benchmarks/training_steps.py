@@ -50,11 +50,10 @@ def _measure(name: str, build: Any, shape: tuple[int, ...], device: str, rounds:
     x = torch.randn(shape, generator=generator).to(device)
     y = torch.randint(0, 10, shape[:1], generator=generator).to(device)
     is_cuda = device.startswith("cuda")
-    # whether there is BatchNorm, and the options of BNP; on a GPU it is fused by itself
-    other: dict[str, Any] = (
-        {"BNP plain": (False, {"fused": False})} if is_cuda else {"BNP fused": (False, {"fused": True})}
-    )
-    methods = {"SGD": (False, None), "BN": (True, None), "BNP": (False, {})} | other
+    # whether there is BatchNorm, and the options of BNP, which is fused by itself
+    methods: dict[str, tuple[bool, dict[str, Any] | None]] = {
+        "SGD": (False, None), "BN": (True, None), "BNP": (False, {}), "BNP plain": (False, {"fused": False}),
+    }  # fmt: skip
     tasks = {method: _step(build(norm).to(device), x, y, options) for method, (norm, options) in methods.items()}
     if is_cuda:
         tasks |= {f"{method} captured": _captured(step) for method, step in tasks.items()}
@@ -69,13 +68,12 @@ def _measure(name: str, build: Any, shape: tuple[int, ...], device: str, rounds:
         "BNP/BN": seconds["BNP"] / seconds["BN"],
         "BNP/SGD": seconds["BNP"] / seconds["SGD"],
         "BN/SGD": seconds["BN"] / seconds["SGD"],
+        "BNP plain/BN": seconds["BNP plain"] / seconds["BN"],
+        "BNP plain/SGD": seconds["BNP plain"] / seconds["SGD"],
         "peak_memory_GiB": memory,
     }
     if is_cuda:
         row["BNP/BN captured"] = seconds["BNP captured"] / seconds["BN captured"]
-    else:
-        row["BNP/BN fused"] = seconds["BNP fused"] / seconds["BN"]
-        row["BNP/SGD fused"] = seconds["BNP fused"] / seconds["SGD"]
     times = "  ".join(f"{method} {1e3 * s:.3f} ms" for method, s in seconds.items())
     ratios = "  ".join(f"{what} {value:.3f}" for what, value in row.items() if "/" in what)
     print(f"{name:48s} {times}  {ratios}", flush=True)

@@ -183,7 +183,7 @@ def test_proposition_6_counts_the_operations(n_in: int, n_out: int, examples: in
     """4 n N + 6 n_in n_out + 2 n_out + 8 n_in; ours takes one less a weight and seven more a column."""
     layer = nn.Linear(n_in, n_out)
     optimizer = torch.optim.SGD(layer.parameters(), lr=LR)
-    bnp = wc.BNP(layer, optimizer)
+    bnp = wc.BNP(layer, optimizer, fused=False)
     x = torch.randn(examples, n_in)
     layer(x).square().mean().backward()
     bnp.precondition()  # the vectors that stay the same from step to step are made

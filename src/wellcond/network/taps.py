@@ -167,9 +167,8 @@ def _watch_gradient(output: Tensor, on_gradient: Callable[[Tensor], None]) -> No
     if base is None or base.grad_fn is None:
         # as `register_hook` does, without the handle, which costs a small layer as much as its statistics
         if output._backward_hooks is None and output.grad_fn is not None:
-            output._backward_hooks = OrderedDict()
+            output._backward_hooks = OrderedDict({-1: on_gradient})  # handles count from 0
             output.grad_fn._register_hook_dict(output)
-            output._backward_hooks[on_gradient] = on_gradient
         else:
             output.register_hook(on_gradient)  # type: ignore[no-untyped-call]
         return

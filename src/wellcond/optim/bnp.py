@@ -72,8 +72,9 @@ class BNP(SharedStatistics):
         layers: Names of layers, or of modules that hold them; all by default.
         exclude: Names of layers, or of modules that hold them, that are not preconditioned.
         process_group: The processes whose batches belong together; that of a DDP-wrapped model by default.
-        fused: Whether few kernels do everything, to the same numbers. By default Triton's do on a GPU. True compiles
-            some in C for the CPU too, which takes a second; False uses plain operations.
+        fused: Whether few kernels do everything, to the same numbers: Triton's on a GPU, and on a CPU some in C, which
+            take a fraction of a second to compile. By default where they can be had, on a CPU under Linux; True warns
+            if they cannot, and False uses plain operations.
 
     Attributes:
         layers: The preconditioned layers by name, each with its running `mean` and `variance` and the `q2` of the last

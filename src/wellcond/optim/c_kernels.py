@@ -1,4 +1,4 @@
-"""`kernels.c`, compiled when it is asked for, and called with the memory of tensors."""
+"""`kernels.c`, compiled where there is a compiler, and called with the memory of tensors."""
 
 from __future__ import annotations
 
@@ -7,17 +7,17 @@ import functools
 import os
 import shutil
 import subprocess
+import sys
 import tempfile
 import warnings
 from pathlib import Path
-from typing import Any
 
 import torch
 from torch import Tensor
 
 NO_COMPILER = """\
 fused=True needs a C compiler on the CPU, so BNP preconditions with plain operations: the same numbers, in more time.
-{reason} To be without this warning: BNP(…, fused=None)."""
+{reason} To be without this warning: BNP(…), without fused."""
 NAMES = {torch.float32: "float", torch.float64: "double"}
 # a compiler may add in any order, as for vectors; infinities and NaNs stay what they are
 OPTIONS = [
@@ -87,12 +87,32 @@ def _threads(numbers: int) -> int:
 
 
 @functools.cache
-def c_kernels(dtype: torch.dtype) -> Kernels | None:
-    """Compile them, which takes about a second; None without a compiler that can."""
-    compiler = os.environ.get("CC") or shutil.which("cc") or shutil.which("gcc") or shutil.which("clang")
-    if dtype not in NAMES or compiler is None:
-        _warn("There is none on the path, and $CC is not set." if compiler is None else f"It has no {dtype}.")
+def c_kernels(dtype: torch.dtype, is_asked_for: bool) -> Kernels | None:
+    """Compile them, which takes a fraction of a second; None without a compiler that can.
+
+    Args:
+        dtype: Of the numbers.
+        is_asked_for: Whether to warn if they cannot be had. If not, they are compiled on Linux alone: elsewhere the
+            call of a compiler that is not installed may open a window.
+    """
+    if not is_asked_for and sys.platform != "linux":
         return None
+    found = _compiled(dtype)
+    if isinstance(found, Kernels):
+        return found
+    if is_asked_for:
+        warnings.warn(NO_COMPILER.format(reason=found), stacklevel=2)
+    return None
+
+
+@functools.cache
+def _compiled(dtype: torch.dtype) -> Kernels | str:
+    """The kernels, or why there are none."""
+    compiler = os.environ.get("CC") or shutil.which("cc") or shutil.which("gcc") or shutil.which("clang")
+    if compiler is None:
+        return "There is none on the path, and $CC is not set."
+    if dtype not in NAMES:
+        return f"It has no {dtype}."
     source, failed = Path(__file__).with_name("kernels.c"), ""
     with tempfile.TemporaryDirectory(ignore_cleanup_errors=True) as folder:
         library = Path(folder) / "kernels.so"
@@ -103,17 +123,12 @@ def c_kernels(dtype: torch.dtype) -> Kernels | None:
                 return Kernels(ctypes.CDLL(str(library)))
             except (OSError, subprocess.CalledProcessError) as error:
                 failed = str(getattr(error, "stderr", "") or error)
-    _warn(f"{compiler} failed: {failed.strip()}.")
-    return None
+    return f"{compiler} failed: {failed.strip()}."
 
 
-def _warn(reason: str) -> None:
-    warnings.warn(NO_COMPILER.format(reason=reason), stacklevel=3)
-
-
-def column_moments(x: Tensor) -> tuple[Tensor, Tensor] | None:
+def column_moments(x: Tensor, is_asked_for: bool) -> tuple[Tensor, Tensor] | None:
     """As `Kernels.moments`; None for a tensor that the kernels cannot read."""
-    if x.device.type != "cpu" or x.dtype not in NAMES or not x.is_contiguous():
+    if not x.is_cpu or x.dtype not in NAMES or not x.is_contiguous():
         return None
-    kernels: Any = c_kernels(x.dtype)
+    kernels = c_kernels(x.dtype, is_asked_for)
     return None if kernels is None else kernels.moments(x)

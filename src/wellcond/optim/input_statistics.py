@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import functools
 import math
 from collections.abc import Callable, Sequence
 from functools import partial
@@ -60,9 +61,9 @@ def measure_for(
     Args:
         module: The layer.
         means: Which statistics of a convolution.
-        fused: Whether a kernel that was compiled for it reads the input, where there is one.
+        fused: Whether a kernel that was compiled for it reads the input; None for where there is one.
     """
-    moments = _moments_in_one_sweep if fused else _column_moments
+    moments = _column_moments if fused is False else partial(_moments_in_one_sweep, bool(fused))
     if not isinstance(rule_for(module), ConvRule):
         return partial(_of_rows, moments)
     return partial(_of_channels, moments, module) if means == "channel" else partial(_of_kernel_entries, module)
@@ -131,13 +132,13 @@ class StatisticsCollector:
 
     def add(self, call: int, statistics: InputStatistics) -> bool:
         """Add the statistics of a call, when the gradient of its output has come back; returns whether they count."""
-        captured = is_capturing(statistics.mean)
-        if captured is not self._is_captured:  # a graph that is captured has no part in what was computed before
-            self._is_captured = captured
-            self._clear()
         backward = torch._C._current_graph_task_id()
         if backward != self._backward:
             self._backward = backward
+            captured = _is_captured(backward, statistics.mean.is_cuda)
+            if captured is not self._is_captured:  # a graph that is captured has no part in what was computed before
+                self._is_captured = captured
+                self._clear()
             self._begin_backward()
         if self._accumulates and call not in self._counted:  # two losses may send two gradients through one call
             self._counted.add(call)
@@ -190,6 +191,12 @@ class StatisticsCollector:
 def is_capturing(tensor: Tensor) -> bool:
     """Whether a CUDA graph is being captured, on the stream that works on this tensor's device."""
     return tensor.is_cuda and torch.cuda.is_current_stream_capturing()
+
+
+@functools.lru_cache(maxsize=1)
+def _is_captured(backward: int, on_gpu: bool) -> bool:
+    """Whether a backward pass is captured: asking costs as much as a kernel, so one layer asks for all."""
+    return on_gpu and torch.cuda.is_current_stream_capturing()
 
 
 def _stream(tensor: Tensor) -> int:
@@ -246,7 +253,7 @@ def _precise(x: Tensor) -> Tensor:
 
 def _column_moments(x: Tensor) -> tuple[Tensor, Tensor]:
     """Mean and variance of dimension 1 over all others."""
-    is_cpu = x.device.type == "cpu"
+    is_cpu = x.is_cpu
     if is_cpu and x.dim() > 2 and x.is_contiguous():
         return _channel_moments(x)
     if is_cpu or (x.is_cuda and x.dim() == 2):
@@ -274,5 +281,5 @@ def _channel_moments(x: Tensor) -> tuple[Tensor, Tensor]:
     return mean, squares / count
 
 
-def _moments_in_one_sweep(x: Tensor) -> tuple[Tensor, Tensor]:
-    return column_moments(x) or _column_moments(x)
+def _moments_in_one_sweep(is_asked_for: bool, x: Tensor) -> tuple[Tensor, Tensor]:
+    return column_moments(x, is_asked_for) or _column_moments(x)

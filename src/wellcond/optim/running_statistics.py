@@ -83,7 +83,7 @@ class RunningStatistics:
 
     Args:
         layers: Layers of one device and dtype; they get their `mean` and `variance` from here.
-        fused: Whether few kernels do all; None for where they are ready at once.
+        fused: Whether few kernels do all; None for where they can be had.
     """
 
     def __init__(self, layers: Sequence[PreconditionedLayer], fused: bool | None = None) -> None:
@@ -116,8 +116,9 @@ class RunningStatistics:
         self._flat_batch = self._batch.view(-1)
         self._constants: dict[Any, Constants] = {}
         self._captured: list[Constants] = []  # what graphs read stays where it is
-        self._triton = triton_update(device) if self._fused is not False and device.type == "cuda" else None
-        self._c = c_kernels(moments.dtype) if self._fused and device.type == "cpu" else None
+        is_fused = self._fused is not False
+        self._triton = triton_update(device) if is_fused and device.type == "cuda" else None
+        self._c = c_kernels(moments.dtype, bool(self._fused)) if is_fused and device.type == "cpu" else None
         # the column of each entry of the rows of all weights, an input channel's; None if every entry is a column
         columns = torch.tensor(self._lengths, device=device)
         repeats = torch.tensor([layer.repeats for layer in self.layers], device=device).repeat_interleave(columns)
