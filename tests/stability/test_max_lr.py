@@ -350,13 +350,13 @@ def test_bad_arguments_are_named(arguments: dict[str, Any], message: str) -> Non
 
 def test_products_and_passes_are_counted_as_they_are_made(monkeypatch: pytest.MonkeyPatch) -> None:
     counted: list[int] = []
-    products = Hessian.block_products
+    products = Hessian._products_of
 
     def counting(self: Hessian, jobs: Any) -> list[Tensor]:
         counted.extend(columns.shape[1] for _, columns in jobs)
         return products(self, jobs)
 
-    monkeypatch.setattr(Hessian, "block_products", counting)
+    monkeypatch.setattr(Hessian, "_products_of", counting)
     case = ARCHITECTURES["mlp_tanh"]()
     calls: list[Any] = []
     case.model.register_forward_hook(lambda *args: calls.append(args))

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import math
 from collections import defaultdict
 from collections.abc import Callable, Iterable
 from dataclasses import dataclass, field
@@ -18,6 +17,8 @@ from wellcond.curvature.rows import (
     KeptRows,
     SumOfProducts,
     Workspace,
+    eigenvalues_of,
+    in_streams,
     sum_of_products,
     sum_of_squares,
 )
@@ -244,51 +245,49 @@ class SecondMoment:
         kept, seen = self._rows.count, self.count
         return operator, operator.unit / kept, f"a sample of {kept:,} of {seen:,} rows" if kept < seen else "all rows"
 
+    @property
+    def _device(self) -> torch.device:
+        return self._rows.parts[0][1].device if self._total is None else self._total.device
+
+    @property
+    def _matrix_size(self) -> int:
+        return self.groups * self._rows.count**2 if self._total is None else self._total.numel()
+
     def _matrix(self) -> Tensor:
         """The smaller one of Σ r rᵀ and ⟨r, s⟩, (groups, n, n), or the diagonal, (groups, d)."""
         return self._rows.inner_products() if self._total is None else self._total
 
     def _reduce_to(self, values: Tensor) -> None:
-        self._values, self._side = values, self.side
+        self._values, self._side = values / self.count, self.side
         is_matrix = self._total is not None and self._total.dim() == 3
         self.workspace.take(-(8 * self.groups * self.dimension**2 if is_matrix else self._rows.itemsize))
         self._rows, self._total = KeptRows(), None
 
 
 def compute_eigenvalues(moments: Iterable[SecondMoment], report: Callable[[str], None] = lambda what: None) -> None:
-    """Reduce several moments to their eigenvalues, those of equal sizes together; `report` is told each one's name.
+    """Reduce moments to their eigenvalues, small ones of equal sizes together; `report` is told each one's name.
 
     Raises:
         NonFinite: A row is NaN or infinite.
     """
     alike: dict[object, list[tuple[SecondMoment, Tensor]]] = defaultdict(list)
-    for moment in moments:
-        if not moment.is_known or moment._values is not None:
-            continue
+    on_gpu: dict[torch.device, list[SecondMoment]] = defaultdict(list)
+    for moment in (moment for moment in moments if moment.is_known and moment._values is None):
         report(moment.what)
-        matrix = moment._matrix()
-        if matrix.dim() == 3 and matrix.numel() <= SMALL:
+        if moment._matrix_size <= SMALL and (matrix := moment._matrix()).dim() == 3:
             alike[matrix.shape, matrix.device].append((moment, matrix))
+        elif moment._device.type == "cuda":
+            on_gpu[moment._device].append(moment)
         else:
-            _reduce([moment], matrix.unsqueeze(0))
+            moment._reduce_to(eigenvalues_of(moment._matrix().unsqueeze(0), [moment.what])[0])
     for group in alike.values():
-        _reduce([moment for moment, _ in group], torch.stack([matrix for _, matrix in group]))
-
-
-def _reduce(moments: list[SecondMoment], matrices: Tensor) -> None:
-    """Eigenvalues of (moments, groups, n, n), or of diagonals, (moments, groups, d)."""
-    diagonals = matrices if matrices.dim() == 3 else matrices.diagonal(dim1=-2, dim2=-1)
-    largest = diagonals.abs().amax((1, 2))
-    for moment, size in zip(moments, largest.tolist(), strict=True):
-        if not math.isfinite(size):
-            raise NonFinite(f"{moment.what} cannot be had: its rows hold NaN or inf.")
-    values = matrices
-    if matrices.dim() == 4:
-        unit = torch.where(largest == 0, 1.0, largest)[:, None, None]
-        values = torch.linalg.eigvalsh(matrices / unit[..., None]) * unit
-    counts = torch.tensor([[[float(moment.count)]] for moment in moments], dtype=torch.float64, device="cpu")
-    for moment, own in zip(moments, values.cpu() / counts, strict=True):
-        moment._reduce_to(own)
+        found = eigenvalues_of(torch.stack([matrix for _, matrix in group]), [moment.what for moment, _ in group])
+        for (moment, _), values in zip(group, found, strict=True):
+            moment._reduce_to(values)
+    for device, large in on_gpu.items():
+        each = in_streams(lambda m: eigenvalues_of(m._matrix().unsqueeze(0), [m.what])[0], large, device)
+        for moment, values in zip(large, each, strict=True):
+            moment._reduce_to(values)
 
 
 def _diagonal(matrix: Tensor) -> Tensor:

@@ -38,14 +38,18 @@ def vectors_within(gibibytes: float, operator: Operator, width: int) -> int | No
 
 
 def noise(size: int, width: int, generator: torch.Generator, like: Operator) -> Tensor:
-    """(size, width) normal numbers of variance 1/size, the same in every dtype and on every device.
+    """(size, width) normal numbers of variance 1/size, the same in every dtype.
 
-    Drawn in float32, which is five times as fast as float64.
+    Drawn in float32, which is five times as fast as float64. On every device they are the same too, but for more than
+    a million on a GPU: a CPU draws those of GPT-2 in 0.7 s, a GPU in no time.
     """
     drawn = torch.empty(width, size, dtype=like.dtype, device=like.device).T
+    if like.device.type == "cuda" and size > 2**20:
+        seed = int(torch.randint(2**62, (), generator=generator, device="cpu"))
+        generator = torch.Generator(like.device).manual_seed(seed)
     for begin in range(0, size, 2**20):  # no second copy of the whole
         part = drawn[begin : begin + 2**20]
-        rows = torch.randn(*part.shape, generator=generator, dtype=torch.float32, device="cpu")
+        rows = torch.randn(*part.shape, generator=generator, dtype=torch.float32, device=generator.device)
         part.copy_(rows / size**0.5)
     return drawn
 

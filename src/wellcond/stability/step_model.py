@@ -87,8 +87,10 @@ class StepModel:
         """The group of the largest lr."""
         return max(self.groups, key=lambda group: group.relative_lr)
 
-    def operator(self, hessian: Hessian, groups: Sequence[GroupStep]) -> Preconditioned:
+    def operator(self, hessian: Hessian, groups: Sequence[GroupStep]) -> Hessian | Preconditioned:
         """The diagonal block of A that belongs to some groups."""
+        if len(groups) == len(self.groups) and self.constant_shift(len(hessian.params)) == 0:
+            return hessian
         scale = {name: self.scale[name] for group in groups for name in group.parameters}
         return Preconditioned(hessian, scale, self.shift, sign=self.sign)
 
@@ -105,7 +107,6 @@ def gradient_descent(problem: Problem, momentum: float) -> StepModel:
     """The step of gradient descent with heavy-ball momentum: F(−1) = 1/(1+μ)."""
     names = tuple(problem.params)
     group = GroupStep(0, 1.0, 1.0, momentum, 2 * (1 + momentum), names)
-    one = torch.ones((), device="cpu")
     one = torch.ones((), device="cpu")
     return StepModel("H", (group,), dict.fromkeys(names, one), dict.fromkeys(names, one - 1))
 
