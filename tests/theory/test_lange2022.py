@@ -171,8 +171,8 @@ class Operations(TorchDispatchMode):
         name = func.overloadpacket.__name__
         if name == "addmm_":
             self.count += result.numel() * (2 * args[1].shape[-1] + 2)
-        elif name == "scatter_reduce":
-            self.count += args[3].numel()
+        elif name == "amax":
+            self.count += args[0].numel()
         elif name not in FREE:
             self.count += A_COLUMN[name] * args[0].numel()
         return result
