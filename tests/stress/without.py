@@ -118,8 +118,8 @@ MENDS: dict[str, Mend] = {
         "spectral/eigenvalues.py", "if m < wanted or", "if m < k or", "both_ends_of_the_identity"
     ),
     "spread of all entries": Mend(  # of the sums of the probes instead, as it was
-        "spectral/probing.py", "float(change @ (entries - self._mean))",
-        "float(change.sum() * (entries - self._mean).sum()) / 2", "trace_of_small_layers",
+        "spectral/probing.py", "float(change @ (entries - mean))",
+        "float(change.sum() * (entries - mean).sum()) / 2", "trace_of_small_layers",
     ),
     # of the rest
     "lists of eigenvalues": Mend(
