@@ -16,8 +16,8 @@ from torch.utils.data import DataLoader, TensorDataset
 from zoo import ARCHITECTURES, Case, integers, mlp, normal, seeded, split
 
 import wellcond as wc
-from wellcond.curvature.preconditioned import Preconditioned
 from wellcond.errors import InvalidProblem, NonFinite, UnknownLayer
+from wellcond.stability.preconditioned import Preconditioned
 
 OPERATORS: dict[str, Any] = {
     "hessian": wc.Hessian,

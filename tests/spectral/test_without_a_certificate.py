@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import statistics
+
 import numpy as np
 import pytest
 import torch
@@ -9,9 +11,10 @@ from matrices import rotated
 from torch import Tensor, nn
 
 import wellcond as wc
+from wellcond.curvature import outliers
 from wellcond.curvature.operator import LinearOperator
-from wellcond.curvature.preconditioned import Preconditioned
 from wellcond.models import mlp
+from wellcond.stability.preconditioned import Preconditioned
 
 
 def small(seed: int, batches: int = 1) -> wc.Problem:
@@ -126,12 +129,105 @@ def test_a_confidence_is_a_probability(confidence: float) -> None:
 # the start
 
 
+class WholeBatch(nn.Module):
+    """Refuses a part of its batch."""
+
+    def __init__(self, model: nn.Module, size: int) -> None:
+        super().__init__()
+        self.model, self.size = model, size
+
+    def forward(self, x: Tensor) -> Tensor:
+        if len(x) != self.size:
+            raise RuntimeError("another batch size")
+        return self.model(x)
+
+
+def without_a_part(seed: int, batches: int = 1) -> wc.Problem:
+    problem = small(seed, batches)
+    return wc.Problem(WholeBatch(problem.model, 64 // batches), problem.loss, problem.batches)
+
+
+def direction_by_definition(problem: wc.Problem, root: Tensor) -> Tensor:
+    """The first eigenvector of D Jᵀ M J D, with J and M the means over the first 16 examples; everything dense."""
+    x = problem.batches[0][0][:16]
+    params = list(problem.model.parameters())
+    shapes = [p.shape for p in params]
+
+    def outputs(flat: Tensor) -> Tensor:
+        parts = flat.split([shape.numel() for shape in shapes])
+        named = {name: part.view(shape) for (name, _), part, shape in zip(named_parameters, parts, shapes, strict=True)}
+        return torch.func.functional_call(problem.model, named, (x,))
+
+    named_parameters = list(problem.model.named_parameters())
+    flat = torch.cat([p.detach().reshape(-1) for p in params])
+    jacobian = torch.func.jacrev(outputs)(flat).mean(0) * root
+    p = outputs(flat).softmax(-1).detach()
+    curvature = (torch.diag_embed(p) - p[:, :, None] * p[:, None, :]).mean(0)
+    return torch.linalg.eigh(jacobian.T @ curvature @ jacobian).eigenvectors[:, -1]
+
+
+@pytest.mark.parametrize("kind", [wc.Hessian, wc.GGN, wc.Fisher])
+def test_the_start_moves_all_outputs_together(kind: type) -> None:
+    problem = small(0)
+    found = kind(problem).likely_start()
+    expected = direction_by_definition(problem, torch.ones(problem.size).double())
+    assert abs(float(found @ expected)) == pytest.approx(float(found.norm()), rel=1e-9)
+
+
+def test_the_start_is_nearly_the_first_eigenvector_where_the_gradient_is_not() -> None:
+    starts, gradients = [], []
+    for seed in range(6):
+        generator = torch.Generator().manual_seed(seed)
+        x, y = torch.randn(256, 50, generator=generator), torch.randint(0, 10, (256,), generator=generator)
+        problem = wc.Problem(mlp([50, 64, 64, 10], init="default", seed=seed), nn.CrossEntropyLoss(), (x, y))
+        hessian, gradient = wc.Hessian(problem), flat_gradient(problem)
+        vector = wc.eigenvalues(hessian, tol=1e-5).vectors[:, 0]
+        start = hessian.likely_start()
+        starts.append(abs(float(start @ vector / start.norm())))
+        gradients.append(abs(float(gradient @ vector / gradient.norm())))
+
+    assert statistics.median(starts) > 0.8
+    assert statistics.median(gradients) < 0.6
+
+
+def test_the_start_of_a_preconditioned_matrix_is_that_matrix_s() -> None:
+    problem = small(2)
+    hessian = wc.Hessian(problem)
+    scale = {
+        name: torch.rand(p.shape, generator=torch.Generator().manual_seed(3)).double()
+        for name, p in problem.params.items()
+    }
+    zero = dict.fromkeys(scale, torch.zeros(()))
+    found = Preconditioned(hessian, scale, zero).likely_start()
+    expected = direction_by_definition(problem, torch.cat([part.reshape(-1) for part in scale.values()]).sqrt())
+    assert abs(float(found @ expected)) == pytest.approx(float(found.norm()), rel=1e-9)
+    name = hessian.names[2]
+    alone = Preconditioned(hessian, {name: scale[name]}, {name: torch.zeros(())}).likely_start()
+    assert alone.shape == (problem.params[name].numel(),)
+
+
+def test_the_start_costs_a_part_of_a_pass_for_every_output() -> None:
+    problem = small(0)
+    hessian = wc.Hessian(problem)
+    hessian @ torch.ones(problem.size).double()
+    before = problem.cost
+    hessian.likely_start()
+    cost = problem.cost - before
+    assert cost.matvecs == 0
+    assert cost.u == pytest.approx(16 / 64 * (1 + 2 * 4) / 3)
+
+
 @pytest.mark.parametrize("batches", [1, 4])
 @pytest.mark.parametrize("kind", [wc.Hessian, wc.GGN, wc.Fisher])
-def test_the_start_is_the_gradient(kind: type, batches: int) -> None:
-    problem = small(1, batches)
+def test_where_no_part_can_be_had_the_start_is_the_gradient(kind: type, batches: int) -> None:
+    problem = without_a_part(1, batches)
+    if batches == 4:  # a part of 16 examples is a whole batch
+        problem.model.size = 16
+        problem = wc.Problem(
+            Tokens(problem.model), lambda out, y: nn.functional.cross_entropy(out[:, 0], y), problem.batches
+        )
     expected = flat_gradient(problem)
-    operator = kind(problem)
+    operator = kind(problem) if kind is not wc.Fisher or batches == 1 else wc.Fisher(problem, labels="data")
     assert torch.allclose(operator.likely_start(), expected, atol=1e-12)
     block = operator.layer(operator.names[2])
     size = block.shape[0]
@@ -140,26 +236,38 @@ def test_the_start_is_the_gradient(kind: type, batches: int) -> None:
     assert torch.allclose((2 * operator + operator).likely_start(), 3 * expected, atol=1e-12)
 
 
-def test_the_start_of_a_preconditioned_matrix_is_scaled() -> None:
-    problem = small(2)
-    hessian = wc.Hessian(problem)
-    name = hessian.names[0]
-    scale = {name: torch.full((), 4.0)}
-    rows = problem.params[name].numel()
-    expected = 2 * flat_gradient(problem)[:rows]
-    found = Preconditioned(hessian, scale, {name: torch.zeros(())}).likely_start()
-    assert torch.allclose(found, expected, atol=1e-12)
+class Tokens(nn.Module):
+    """Outputs (N, 1, C), which are not those of single examples."""
+
+    def __init__(self, model: nn.Module) -> None:
+        super().__init__()
+        self.model = model
+
+    def forward(self, x: Tensor) -> Tensor:
+        return self.model(x)[:, None]
 
 
-def test_on_one_batch_the_start_costs_no_pass() -> None:
+def test_many_outputs_or_much_memory_give_the_gradient(monkeypatch: pytest.MonkeyPatch) -> None:
     problem = small(0)
+    expected = flat_gradient(problem)
+    for name, value in (("MOST_OUTPUTS", 3), ("MOST_BYTES", 4 * 8 * problem.size - 1)):
+        with monkeypatch.context() as patch:
+            patch.setattr(outliers, name, value)
+            assert torch.allclose(wc.Hessian(problem).likely_start(), expected, atol=1e-12)
+    hessian = wc.Hessian(without_a_part(0))
+    name = hessian.names[0]
+    scaled = Preconditioned(hessian, {name: torch.full((), 4.0)}, {name: torch.zeros(())}).likely_start()
+    assert torch.allclose(scaled, 2 * expected[: len(scaled)], atol=1e-12)
+
+
+def test_a_gradient_start_on_one_batch_costs_no_pass() -> None:
+    problem = without_a_part(0)
     wc.Hessian(problem) @ torch.ones(problem.size).double()
     one = problem.cost.u
-    before = problem.cost.u
     hessian = wc.Hessian(problem)
     hessian.likely_start()
     hessian @ torch.ones(problem.size).double()
-    assert problem.cost.u - before <= one
+    assert problem.cost.u - one <= one
 
 
 def test_a_gradient_of_zero_or_nan_is_no_start() -> None:
@@ -188,7 +296,7 @@ def test_a_seed_fixes_the_numbers() -> None:
 
 
 def test_warm_starts_save_products() -> None:
-    hessian = wc.Hessian(small(1))
+    hessian = wc.Hessian(small(1)).dense()
     cold = wc.eigenvalues(hessian, confidence=None)
     warm = wc.eigenvalues(hessian, confidence=None, start=cold.vectors)
     assert warm.matvecs < cold.matvecs

@@ -12,6 +12,7 @@ import torch
 from torch import Tensor, nn
 
 from wellcond.curvature.operator import TensorOperator, naming_missing_derivatives
+from wellcond.curvature.outliers import flattened, outlier_direction
 from wellcond.errors import UnknownLayer
 from wellcond.problem.arguments import check_problem
 from wellcond.problem.evaluation import Evaluation
@@ -100,21 +101,27 @@ class CurvatureOperator(TensorOperator):
         # over several batches every product passes the data anew, and each has to begin with the same buffers
         return self.problem.measuring() if self.problem.is_one_batch else contextlib.nullcontext()
 
-    def likely_start(self) -> Tensor | None:
-        """The gradient, most of which lies in the span of the first few eigenvectors (Gur-Ari, Roberts and Dyer 2018).
+    def likely_start(self, root: Tensor | None = None) -> Tensor | None:
+        """The direction of the outliers; where it is not to be had, the gradient.
 
-        On one fixed batch it comes with the graph that the products need, otherwise it is a pass over the data. None
-        where it does not exist.
+        Most of the gradient lies in the span of the first few eigenvectors too (Gur-Ari, Roberts and Dyer 2018). On one
+        fixed batch it comes with the graph that the products need, otherwise it is a pass over the data.
+
+        Args:
+            root: (n,), the diagonal of D, for a start with D A D; None for A itself.
         """
+        params = list(self.params.values())
         with naming_missing_derivatives(), self.problem.measuring() as held:
-            if self.problem.is_one_batch:
-                (batch,) = self._by_batch(held)
-                gradients = batch.gradients()
-            else:
-                gradients = list(self.problem.loss_and_gradients(self.params)[1].values())
-        each = zip(self.params.values(), gradients, strict=True)
-        flat = torch.cat([(torch.zeros_like(p) if g is None else g).detach().reshape(-1) for p, g in each])
-        return flat if bool(torch.isfinite(flat).all()) else None
+            start = outlier_direction(self.problem, params, root)
+            if start is None:
+                if self.problem.is_one_batch:
+                    (batch,) = self._by_batch(held)
+                    gradients = batch.gradients()
+                else:
+                    gradients = list(self.problem.loss_and_gradients(self.params)[1].values())
+                start = flattened(gradients, params)
+                start = start if root is None else start * root
+        return start if bool(torch.isfinite(start).all()) else None
 
     def _multiply(self, columns: Tensor) -> Tensor:
         return self._products_of([(range(len(self.params)), columns)])[0]

@@ -259,6 +259,10 @@ class Problem:
             return self.evaluate_outputs(index, batch, outputs).loss
         return self._loss_value(index, batch, outputs)
 
+    def loss_of_outputs(self, outputs: Tensor, targets: Any) -> Tensor:
+        """The loss () as a function of any outputs and targets."""
+        return self._loss.value(outputs, targets, lambda: "the loss is NaN or inf")
+
     def _loss_value(self, index: int, batch: Batch, outputs: Any) -> Tensor:
         return self._loss.value(outputs, batch[1], lambda: self._why_not_finite(index, batch))
 

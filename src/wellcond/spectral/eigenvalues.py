@@ -86,12 +86,13 @@ def eigenvalues(
     (`confidence`).
     It never stops because two estimates agree.
 
-    With `confidence=None` it starts from the gradient mixed with as much noise, where the operator has one, and stops
-    when its estimate of the error is within `tol`: residual²/gap, and no less than what the last two products changed.
-    On networks this was up to three products after the value was that good. The stop was false, with a true error above
-    `tol`, for 2, 1 and 0 % of the 160 small networks by which this rule was chosen, at a `tol` of 0.1, 0.01 and 0.001,
-    and for 2 to 20 % of matrices with close eigenvalues at the end: then a larger one hides, and `errors`, which are
-    residuals, do not show it.
+    With `confidence=None` it starts from where the operator expects its largest eigenvectors, mixed with as much noise:
+    for a network with few outputs that is the direction that moves the outputs of all examples together, which an
+    eighth of the batch tells; for others the gradient. It stops when its estimate of the error is within `tol`:
+    residual²/gap, and no less than what the last two products changed. On the networks of the benchmark that was two or
+    three products after the value was that good. Of 500 small networks, trained and not, the true error was above `tol`
+    in 1, 1.2 and 0.6 % at a `tol` of 0.1, 0.01 and 0.001, and of matrices with close eigenvalues at the end in 2 to
+    20 %: then a larger one hides, and `errors`, which are residuals, do not show it.
 
     Args:
         operator: Any operator of this library, or a symmetric tensor.

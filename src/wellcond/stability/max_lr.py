@@ -25,7 +25,7 @@ from wellcond.stability.step_model import GroupStep, StepModel, check_optimizer,
 
 MOST_PRODUCTS = 300
 """For one eigenvalue, unless the caller says otherwise; usually 10 to 30 are enough."""
-LARGE, MOST_OF_LARGE = 10_000_000, 12
+LARGE, MOST_OF_LARGE = 10_000_000, 11
 """A network of more parameters gets so many, which take about 40 forward+backward passes: its interval is wider."""
 
 NO_LIMIT = (

@@ -11,9 +11,9 @@ from torch import Tensor
 from torch.optim import Optimizer
 
 from wellcond.curvature.hessian import Hessian
-from wellcond.curvature.preconditioned import Preconditioned
 from wellcond.errors import InvalidProblem, NonFinite, Unsupported
 from wellcond.problem.problem import Gradients, Problem
+from wellcond.stability.preconditioned import Preconditioned
 from wellcond.stability.step_rules import decay_is_decoupled, momentum_of, rule_of
 
 HOLDS_NOTHING = """\

@@ -44,8 +44,8 @@ class Preconditioned(TensorOperator):
         self.curvature, self.scale, self.shift, self.sign = curvature, scale, shift, sign
         self.tensors = {name: p for name, p in curvature.params.items() if name in scale}
         self._block = [i for i, name in enumerate(curvature.names) if name in scale]
-        self._root = self._flat(scale).sqrt().to(curvature.dtype)[:, None]
-        self._shift = self._flat(shift).to(curvature.dtype)[:, None]
+        self._root = self._flat({name: part.double().sqrt() for name, part in scale.items()})[:, None]
+        self._shift = self._flat(shift)[:, None]
 
     def __repr__(self) -> str:
         return f"Preconditioned({self.curvature!r})"
@@ -59,16 +59,18 @@ class Preconditioned(TensorOperator):
         return self.curvature.in_a_row()
 
     def likely_start(self) -> Tensor | None:
-        gradient = self.curvature.likely_start()
-        if gradient is None:
+        roots = dict(zip(self.tensors, self.split(self._root[:, 0]), strict=True))
+        whole = [roots.get(name, torch.zeros_like(p)).reshape(-1) for name, p in self.curvature.params.items()]
+        start = self.curvature.likely_start(torch.cat(whole))
+        if start is None:
             return None
-        parts = self.curvature.split(gradient)
-        return self._root[:, 0] * torch.cat([parts[i].reshape(-1) for i in self._block])
+        parts = self.curvature.split(start)
+        return torch.cat([parts[i].reshape(-1) for i in self._block])
 
     def _multiply(self, columns: Tensor) -> Tensor:
         (product,) = self.curvature.block_products([(self._block, self._root * columns)])
-        return self.sign * self._root * product + self._shift * columns
+        return product.mul_(self._root).mul_(self.sign).add_(self._shift * columns)
 
     def _flat(self, parts: Mapping[str, Tensor]) -> Tensor:
-        whole: Sequence[Tensor] = [parts[name].expand(p.shape) for name, p in self.tensors.items()]
-        return torch.cat([part.to(self.device, torch.float64).reshape(-1) for part in whole])
+        whole: Sequence[Tensor] = [parts[name].to(p).expand(p.shape) for name, p in self.tensors.items()]
+        return torch.cat([part.reshape(-1) for part in whole])

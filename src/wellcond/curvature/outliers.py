@@ -1,0 +1,95 @@
+"""Where the largest eigenvalues are to be looked for: the directions that shift a network's outputs as a whole."""
+
+from __future__ import annotations
+
+import contextlib
+from collections.abc import Callable, Sequence
+from typing import Any
+
+import torch
+from torch import Tensor
+from torch.utils._pytree import tree_leaves, tree_map
+
+from wellcond.network.calling import call, logits_of
+from wellcond.problem.problem import Problem
+
+MOST_OUTPUTS = 32
+"""A backward pass for each of them, of an eighth of the batch: together at most those of two or three products."""
+SHARE = 8
+"""One example in so many is looked at. On the networks of the benchmark 1 in 16 still gives the same direction."""
+FEWEST_EXAMPLES = 16
+MOST_BYTES = 2**29
+"""For one vector per output."""
+
+
+def outlier_direction(problem: Problem, params: Sequence[Tensor], root: Tensor | None = None) -> Tensor | None:
+    """About the first eigenvector of the Gauss-Newton matrix, (n,), for the price of less than a product.
+
+    The few eigenvalues far beyond all others belong to directions that move the outputs of all examples together
+    (Papyan 2019): to the span of j_c, the mean gradient of output c over the examples. With M the mean curvature of
+    the loss in the outputs, the matrix is about Σ M_cd j_c j_dᵀ there, whose first eigenvector follows from the
+    outputs × outputs matrix of the products of the j_c. At initialisation these eigenvalues lie close together, so that
+    the gradient, which is some mixture of their vectors, takes many products to be resolved into them.
+
+    Call it inside `measuring()`.
+
+    Args:
+        problem: A model with outputs (N, C), C small.
+        params: Of the vector, in its order.
+        root: (n,), the diagonal of D, for the first eigenvector of D G D; None for that of G.
+
+    Returns:
+        None where the outputs have another form, or the model takes no part of its batch.
+    """
+    with contextlib.closing(problem.data()) as data:
+        _, batch = next(data)
+    try:  # not every model or loss takes a part of its batch
+        (inputs, targets), share = _first_examples(batch)
+        outputs = logits_of(call(problem.model, inputs))
+        if outputs is None or outputs.dim() != 2 or not outputs.requires_grad:
+            return None
+        count = outputs.shape[1]
+        if count > MOST_OUTPUTS or count * sum(p.numel() * p.element_size() for p in params) > MOST_BYTES:
+            return None
+        detached = outputs.detach()
+        curvature = _curvature(lambda shift: problem.loss_of_outputs(detached + shift, targets), count, detached)
+    except Exception:
+        return None
+    gradients = (torch.autograd.grad(m, params, retain_graph=True, allow_unused=True) for m in outputs.mean(0))
+    directions = torch.stack([flattened(each, params) for each in gradients])
+    problem.count_products(0, share * (1 + 2 * count) / 3)
+    if root is not None:
+        directions *= root
+    # G = JᵀMJ has the eigenvectors JᵀM R y of RᵀMR y = λy, where R Rᵀ = J Jᵀ
+    squares, basis = torch.linalg.eigh((directions @ directions.T).double())
+    factor = basis * squares.clamp_min(0).sqrt()
+    first = torch.linalg.eigh(factor.T @ curvature @ factor).eigenvectors[:, -1]
+    start: Tensor = (curvature @ factor @ first).to(directions.dtype) @ directions
+    return start
+
+
+def _curvature(loss: Callable[[Tensor], Tensor], count: int, like: Tensor) -> Tensor:
+    """∇²loss at zero, (count, count), in float64."""
+    shift = like.new_zeros(count, requires_grad=True)
+    (gradient,) = torch.autograd.grad(loss(shift), shift, create_graph=True)
+    rows = [torch.autograd.grad(entry, shift, retain_graph=True, materialize_grads=True)[0] for entry in gradient]
+    return torch.stack(rows).double()
+
+
+def flattened(gradients: Sequence[Tensor | None], params: Sequence[Tensor]) -> Tensor:
+    """One vector of all; None stands for zero."""
+    each = zip(gradients, params, strict=True)
+    return torch.cat([(torch.zeros_like(p) if g is None else g).detach().reshape(-1) for g, p in each])
+
+
+def _first_examples(batch: Any) -> tuple[Any, float]:
+    """The first examples of a batch, and their share of it."""
+    sizes = [leaf.shape[0] for leaf in tree_leaves(batch) if isinstance(leaf, Tensor) and leaf.dim()]
+    size = sizes[0]  # that of the inputs
+    part = min(size, max(size // SHARE, FEWEST_EXAMPLES))
+
+    def first(leaf: Any) -> Any:
+        is_of_examples = isinstance(leaf, Tensor) and leaf.dim() and leaf.shape[0] == size
+        return leaf[:part] if is_of_examples else leaf
+
+    return tree_map(first, batch), part / size
