@@ -10,7 +10,7 @@ import torch
 from torch import Tensor
 from torch.utils._pytree import tree_leaves, tree_map
 
-from wellcond.network.calling import call, logits_of
+from wellcond.network.calling import logits_of
 from wellcond.problem.problem import Problem
 
 MOST_OUTPUTS = 32
@@ -42,10 +42,10 @@ def outlier_direction(problem: Problem, params: Sequence[Tensor], root: Tensor |
         None where the outputs have another form, or the model takes no part of its batch.
     """
     with contextlib.closing(problem.data()) as data:
-        _, batch = next(data)
+        index, batch = next(data)
     try:  # not every model or loss takes a part of its batch
         (inputs, targets), share = _first_examples(batch)
-        outputs = logits_of(call(problem.model, inputs))
+        outputs = logits_of(problem.forward(index, inputs))
         if outputs is None or outputs.dim() != 2 or not outputs.requires_grad:
             return None
         count = outputs.shape[1]
@@ -57,7 +57,7 @@ def outlier_direction(problem: Problem, params: Sequence[Tensor], root: Tensor |
         return None
     gradients = (torch.autograd.grad(m, params, retain_graph=True, allow_unused=True) for m in outputs.mean(0))
     directions = torch.stack([flattened(each, params) for each in gradients])
-    problem.count_products(0, share * (1 + 2 * count) / 3)
+    problem.count_products(0, share * 2 / 3 * count)
     if root is not None:
         directions *= root
     # G = JᵀMJ has the eigenvectors JᵀM R y of RᵀMR y = λy, where R Rᵀ = J Jᵀ

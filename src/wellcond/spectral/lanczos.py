@@ -175,7 +175,8 @@ class Lanczos:
         In exact arithmetic that part lies in the last two blocks; once it is gone, one pass over the whole basis, which
         is as long as the memory it reads, removes what rounding left. A row that still shrinks needs another.
         """
-        w = w.clone()  # a user's operator may give what it keeps
+        # a copy, since a user's operator may give what it keeps; row by row, or cublasLt fails on a single row
+        w = w.clone(memory_format=torch.contiguous_format)
         self._remove(w, self.blocks[-2:][0][0], 0.0)
         for _ in range(3):
             before = w.norm(dim=1)
