@@ -13,11 +13,10 @@ from torch.utils._pytree import tree_leaves, tree_map
 from wellcond.network.calling import logits_of
 from wellcond.problem.problem import Problem
 
-MOST_OUTPUTS = 32
-"""A backward pass for each of them, of an eighth of the batch: together at most those of two or three products."""
-SHARE = 8
+SHARE, FEWEST_EXAMPLES = 8, 4
 """One example in so many is looked at. On the networks of the benchmark 1 in 16 still gives the same direction."""
-FEWEST_EXAMPLES = 16
+MOST_PASSES = 5
+"""Backward passes, one per output, in those of a whole batch: less than two products. An eighth buys 40 outputs."""
 MOST_BYTES = 2**29
 """For one vector per output."""
 
@@ -34,38 +33,49 @@ def outlier_direction(problem: Problem, params: Sequence[Tensor], root: Tensor |
     Call it inside `measuring()`.
 
     Args:
-        problem: A model with outputs (N, C), C small.
+        problem: A model with outputs (N, C), where C is small.
         params: Of the vector, in its order.
         root: (n,), the diagonal of D, for the first eigenvector of D G D; None for that of G.
 
     Returns:
         None where the outputs have another form, or the model takes no part of its batch.
     """
-    with contextlib.closing(problem.data()) as data:
-        index, batch = next(data)
-    try:  # not every model or loss takes a part of its batch
-        (inputs, targets), share = _first_examples(batch)
-        outputs = logits_of(problem.forward(index, inputs))
-        if outputs is None or outputs.dim() != 2 or not outputs.requires_grad:
-            return None
-        count = outputs.shape[1]
-        if count > MOST_OUTPUTS or count * sum(p.numel() * p.element_size() for p in params) > MOST_BYTES:
-            return None
-        detached = outputs.detach()
-        curvature = _curvature(lambda shift: problem.loss_of_outputs(detached + shift, targets), count, detached)
-    except Exception:
+    try:
+        found = _mean_gradients(problem, params)
+    except Exception:  # not every model or loss takes a part of its batch
         return None
-    gradients = (torch.autograd.grad(m, params, retain_graph=True, allow_unused=True) for m in outputs.mean(0))
-    directions = torch.stack([flattened(each, params) for each in gradients])
-    problem.count_products(0, share * 2 / 3 * count)
-    if root is not None:
-        directions *= root
-    # G = JᵀMJ has the eigenvectors JᵀM R y of RᵀMR y = λy, where R Rᵀ = J Jᵀ
+    if found is None:
+        return None
+    directions, curvature = found if root is None else (found[0] * root, found[1])
+    largest = directions.abs().max()
+    if not bool(torch.isfinite(largest)) or not bool(torch.isfinite(curvature).all()):
+        return None
+    directions = directions / largest.clamp_min(torch.finfo(directions.dtype).tiny)  # whose squares do not vanish
+    # JᵀMJ has the eigenvectors JᵀM R y of RᵀMR y = λy, where R Rᵀ = J Jᵀ
     squares, basis = torch.linalg.eigh((directions @ directions.T).double())
     factor = basis * squares.clamp_min(0).sqrt()
     first = torch.linalg.eigh(factor.T @ curvature @ factor).eigenvectors[:, -1]
     start: Tensor = (curvature @ factor @ first).to(directions.dtype) @ directions
     return start
+
+
+def _mean_gradients(problem: Problem, params: Sequence[Tensor]) -> tuple[Tensor, Tensor] | None:
+    """J (C, n) and M (C, C), of the first examples of the first batch; None where they are too many or too large."""
+    with contextlib.closing(problem.data()) as data:
+        index, batch = next(data)
+    (inputs, targets), share = _first_examples(batch)
+    outputs = logits_of(problem.forward(index, inputs))
+    if outputs is None or outputs.dim() != 2 or not outputs.requires_grad:
+        return None
+    count = outputs.shape[1]
+    if share * count > MOST_PASSES or count * sum(p.numel() * p.element_size() for p in params) > MOST_BYTES:
+        return None
+    detached = outputs.detach()
+    curvature = _curvature(lambda shift: problem.loss_of_outputs(detached + shift, targets), count, detached)
+    gradients = (torch.autograd.grad(m, params, retain_graph=True, allow_unused=True) for m in outputs.mean(0))
+    directions = torch.stack([flattened(each, params) for each in gradients])
+    problem.count_products(0, share * 2 / 3 * count)
+    return directions, curvature
 
 
 def _curvature(loss: Callable[[Tensor], Tensor], count: int, like: Tensor) -> Tensor:
