@@ -60,7 +60,7 @@ def diagnose(
     Args:
         problem: What to measure.
         optimizer: The one that trains the model, if there is one.
-        budget: `"fast"` takes at most 40 u, where u is one forward and backward pass (networks whose pass takes less
+        budget: `"fast"` is planned for 40 u, where u is one forward and backward pass (networks whose pass takes less
             than a few milliseconds take as many milliseconds per product): some 8 Hessian products, which stop at an
             estimated error of 1 % and have no certificate. `"full"` goes on until 1 % is certain and measures the trace
             too, in some 40 to 500 products. A number is seconds: as much of `"full"` as they buy.
