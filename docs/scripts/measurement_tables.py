@@ -103,7 +103,7 @@ def large_networks() -> str:
         for network in networks:
             tokens = len(network["shape"]) == 1
             batch = (
-                f"{network['examples']} × {network['shape'][0]} tokens" if tokens else f"{network['examples']} images"
+                f"{network['examples']} × {network['shape'][0]} tokens" if tokens else f"batch of {network['examples']}"
             )
             for task, cost in network["measurements"].items():
                 name = task if task == "forward+backward" else f"`{task}`"
