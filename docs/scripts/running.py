@@ -46,7 +46,8 @@ def filled_in(markdown: str, page: str) -> str:
 def _visited(files: list[Path]) -> Iterator[None]:
     """Collect the package's files whose functions are called, in the order of their first call."""
     for module in pkgutil.walk_packages(wellcond.__path__, "wellcond."):
-        importlib.import_module(module.name)  # what a call imports on its way is none of its files
+        with contextlib.suppress(ModuleNotFoundError):  # Triton is only there with a GPU
+            importlib.import_module(module.name)  # what a call imports on its way is none of its files
     seen: set[str] = set()
 
     def on_call(frame: FrameType, event: str, arg: object) -> None:

@@ -50,7 +50,7 @@ from wellcond.optim.scaled_sgd import LARS, LSALR
 
 # what every measurement returns, takes and raises
 from wellcond.results import Cost, Progress, Result, Row
-from wellcond.errors import WellcondError
+from wellcond.errors import Interrupted, WellcondError
 from wellcond.version import __version__ as __version__
 
 __all__ = [
@@ -68,6 +68,7 @@ __all__ = [
     "Eigenvalues",
     "Fisher",
     "Hessian",
+    "Interrupted",
     "KroneckerFactors",
     "Landscape",
     "LinearOperator",
