@@ -14,7 +14,7 @@ from wellcond.diagnosis.budget import SHARE_OF_RATE, TRACE_PRODUCTS, Budget
 from wellcond.diagnosis.diagnosis import Diagnosis
 from wellcond.diagnosis.magnitudes import Gradients, gradients, weight_norms
 from wellcond.diagnosis.parts import Parts
-from wellcond.errors import NonFinite
+from wellcond.errors import NonFinite, NotDeterministic
 from wellcond.layerwise.conditioning import conditioning
 from wellcond.layerwise.layer_pass import LayerPass, layer_pass
 from wellcond.layerwise.neurons import neurons
@@ -132,6 +132,8 @@ def _measure_layers(problem: Problem, layers: str | Collection[str] | None, part
 
     try:
         parts.measure("layers", in_one_pass, catch=())
+    except NotDeterministic:
+        raise
     except Exception:  # by itself each may fail alone
         # but a problem without a gradient, unless it is NaN or inf, cannot be measured at all
         parts.measure("gradients", lambda _: gradients(problem), catch=NonFinite)
