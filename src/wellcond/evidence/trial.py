@@ -1,0 +1,19 @@
+"""A few steps of copies of a model: with its own optimizer and rate, with others, and on a handful of examples."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+from torch.optim import Optimizer
+
+from wellcond.problem.problem import Problem
+
+
+@dataclass(frozen=True)
+class Trial:
+    """What short runs do."""
+
+
+def trial(problem: Problem, optimizer: Optimizer | None = None) -> Trial:
+    """Train copies for a few steps."""
+    return Trial()

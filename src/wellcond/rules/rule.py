@@ -1,0 +1,66 @@
+"""`rule`: the decorator that makes a function a rule, and the table of all rules."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable, Iterator
+from dataclasses import dataclass
+
+from wellcond.evidence.evidence import Evidence
+from wellcond.results.finding import Finding
+
+Judge = Callable[[Evidence], Iterable[Finding]]
+
+
+@dataclass(frozen=True)
+class Rule:
+    """One rule.
+
+    Attributes:
+        name: Stable; it is what users select, ignore and search for.
+        judge: Called with the evidence so far, more than once as it grows; yields findings, or nothing.
+        explains: Rules whose findings are consequences of this one's.
+    """
+
+    name: str
+    judge: Judge
+    explains: tuple[str, ...] = ()
+
+    @property
+    def explanation(self) -> str:
+        """What the rule looks for, why, and its threshold: the docstring of its function."""
+        return (self.judge.__doc__ or "").strip()
+
+
+RULES: dict[str, list[Rule]] = {}
+"""By name; one name may have several functions."""
+
+
+def rule(name: str, *, explains: Iterable[str] = ()) -> Callable[[Judge], Judge]:
+    """Make a function a rule that `diagnose` applies.
+
+    Args:
+        name: Of the rule.
+        explains: Rules whose findings are consequences of this one's.
+
+    Example:
+        >>> @rule("too-many-parameters")
+        ... def too_many_parameters(evidence: Evidence) -> Iterator[Finding]:
+        ...     '''More than a billion parameters do not fit this laptop.'''
+        ...     if evidence.problem.size > 1e9:
+        ...         yield Finding("too-many-parameters", "", "note", 1.0, "too many.", {}, "", "")
+        >>> RULES.pop("too-many-parameters")[0].explanation
+        'More than a billion parameters do not fit this laptop.'
+    """
+
+    def register(judge: Judge) -> Judge:
+        RULES.setdefault(name, []).append(Rule(name, judge, tuple(explains)))
+        return judge
+
+    return register
+
+
+def judged(evidence: Evidence) -> Iterator[Finding]:
+    """What all rules find."""
+    for rules in RULES.values():
+        for each in rules:
+            yield from each.judge(evidence)
