@@ -12,10 +12,11 @@ from torch.optim import SGD, Optimizer
 from wellcond.problem.problem import Problem
 from wellcond.stability.step_model import groups_of
 
-FAST_U = 40.0
+FAST_U = 60.0
 """Most that a fast diagnosis takes, in forward+backward passes of the same problem."""
-LAYERS_U = {"layers": 7.0}
-"""Of them for the layers: a pass over the data, and the spectra of what each layer receives and gets back."""
+PASSES_U = {"look": 4.0, "layers": 7.0, "trial": 20.0}
+"""Of them for a look, for the layers (a pass over the data, and the spectra of what each layer receives and gets back)
+and for short runs of copies."""
 GRAPH_U = 2.5
 """For the graph of the gradient, which the first product of a spectrum builds."""
 STEP_U = 3.0
@@ -63,9 +64,9 @@ class Budget:
         self._deadline = time.perf_counter() + self.seconds
         self.rate_is_apart = optimizer is not None and not _follows_the_gradient(problem, optimizer)
         self._product = product_price(problem.model) + PRECONDITIONED_U * self.rate_is_apart
-        fixed = sum(LAYERS_U.values()) + GRAPH_U + STEP_U * (optimizer is not None)
+        fixed = sum(PASSES_U.values()) + GRAPH_U + STEP_U * (optimizer is not None)
         self._products = int((FAST_U - fixed) / self._product) if self.is_fast else MOST_PRODUCTS
-        self.prices = LAYERS_U | self._curvature_prices(optimizer)
+        self.prices = PASSES_U | self._curvature_prices(optimizer)
 
     def _curvature_prices(self, optimizer: Optimizer | None) -> dict[str, float]:
         step = STEP_U if optimizer is not None else 0.0

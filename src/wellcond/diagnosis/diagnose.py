@@ -15,6 +15,9 @@ from wellcond.diagnosis.diagnosis import Diagnosis
 from wellcond.diagnosis.magnitudes import Gradients, gradients, weight_norms
 from wellcond.diagnosis.parts import Parts
 from wellcond.errors import NonFinite, NotDeterministic
+from wellcond.evidence.evidence import Evidence
+from wellcond.evidence.look import look
+from wellcond.evidence.trial import trial
 from wellcond.layerwise.conditioning import conditioning
 from wellcond.layerwise.layer_pass import LayerPass, layer_pass
 from wellcond.layerwise.neurons import neurons
@@ -23,6 +26,7 @@ from wellcond.network.layers import chosen_layers
 from wellcond.problem.arguments import check_problem
 from wellcond.problem.problem import Problem
 from wellcond.results import Progress
+from wellcond.rules.judge import check_known, judged
 from wellcond.spectral.eigenvalues import Eigenvalues, eigenvalues
 from wellcond.spectral.trace import Trace, trace
 from wellcond.stability.limits import MaxLearningRate
@@ -44,15 +48,19 @@ def diagnose(
     *,
     budget: Literal["fast", "full"] | float = "fast",
     layers: str | Collection[str] | None = None,
+    ignore: Collection[str] = (),
     on_part: Callable[[Diagnosis], None] | None = None,
     progress: Progress | None = None,
 ) -> Diagnosis:
-    """Measure a problem layer by layer and as a whole, for a price that is known before.
+    """Say what is wrong with a network, in which layer, and what to write instead; for a price that is known before.
 
-    First the layers: the loss, gradient and weight norms; conditioning of every layer's input and output gradient; dead
-    and always-on ReLUs. Then the largest eigenvalue of the Hessian and the largest stable learning rate on these
+    First a look: data, outputs against the loss, signals, gradients and weights, which is there after a few passes even
+    where the loss is NaN. Then the layers: the loss, gradient and weight norms; conditioning of every layer's input and output gradient; dead
+    and always-on ReLUs. Then a trial: a few steps of copies with the optimizer as it is, with other rates, and on a
+    handful of examples. Then the largest eigenvalue of the Hessian and the largest stable learning rate on these
     batches, for momentum 0.9 or for the optimizer as it is. Then, with more than a fast budget, both ends of the
-    Hessian's spectrum to 1 % with error bounds, and its trace to 10 % with an error bar.
+    Hessian's spectrum to 1 % with error bounds, and its trace to 10 % with an error bar. After each part all rules are
+    applied to what is known so far.
 
     A part that fails is named in `.failed`, and the rest is there. Ctrl-C ends the work and returns what there is.
     Neither the model nor the optimizer is changed.
@@ -60,12 +68,13 @@ def diagnose(
     Args:
         problem: What to measure.
         optimizer: The one that trains the model, if there is one.
-        budget: `"fast"` is planned for 40 u, where u is one forward and backward pass (networks whose pass takes less
+        budget: `"fast"` is planned for 60 u, where u is one forward and backward pass (networks whose pass takes less
             than a few milliseconds take as many milliseconds per product): some 8 Hessian products, which stop at an
             estimated error of 1 % and have no certificate. `"full"` goes on until 1 % is certain and measures the trace
             too, in some 40 to 500 products. A number is seconds: as much of `"full"` as they buy.
         layers: Names of the layers, or of modules that hold them, to list; None for all. The curvature is always that
             of the whole network.
+        ignore: Names of rules that are not applied.
         on_part: Called after every part with what there is so far.
         progress: Called as (what is being measured, share of all work done).
 
@@ -73,6 +82,7 @@ def diagnose(
         All numbers, with what they hold for, what each part took, and what is missing.
 
     Raises:
+        ValueError: There is no such rule or budget.
         InvalidProblem: The problem cannot be measured at all, or the optimizer belongs to another model.
         NotDeterministic: Two passes over the problem do not see the same.
         UnknownLayer: There is no such layer.
@@ -88,6 +98,7 @@ def diagnose(
     # what does not fit the model is refused before the work
     lr = None if optimizer is None else max(float(group["lr"]) for group in groups_of(problem, optimizer))
     chosen = chosen_layers(problem.model, layers)
+    check_known(ignore)
     allowed = Budget(budget, problem, optimizer)
     before = problem.cost
     weights = weight_norms(problem)
@@ -96,12 +107,24 @@ def diagnose(
         found: dict[str, Any] = parts.found
         table, ends, mass = (found.get(name) for name in ("conditioning", "Hessian eigenvalues", "Hessian trace"))
         cost = problem.cost - before
+        evidence = Evidence(
+            problem,
+            optimizer,
+            found.get("look"),
+            table,
+            found.get("neurons"),
+            found.get("trial"),
+            ends,
+            found.get("largest stable lr"),
+        )
         return Diagnosis(
+            findings=judged(evidence, ignore),
             parameters=problem.size,
             conditioning=table,
             neurons=found.get("neurons"),
             hessian=ends,
             trace=mass,
+            trial=found.get("trial"),
             gradients=found.get("gradients"),
             weights=weights,
             max_lr=found.get("largest stable lr"),
@@ -114,13 +137,24 @@ def diagnose(
         )
 
     parts = Parts(problem, allowed, progress, lambda: on_part and on_part(so_far()))
-    _measure_layers(problem, layers, parts)
+    parts.measure("look", lambda _: look(problem, optimizer), is_free=True)
+    _measure_layers(problem, layers, parts, lambda: any(f.severity == "severe" for f in so_far().findings))
+    parts.measure("trial", lambda report: trial(problem, optimizer, progress=report))
     _measure_curvature(problem, optimizer, allowed, parts)
     return so_far()
 
 
-def _measure_layers(problem: Problem, layers: str | Collection[str] | None, parts: Parts) -> None:
-    """All that one pass tells of the layers; where it fails, what there is of it."""
+def _measure_layers(
+    problem: Problem, layers: str | Collection[str] | None, parts: Parts, is_explained: Callable[[], bool]
+) -> None:
+    """All that one pass tells of the layers; where it fails, what there is of it.
+
+    Args:
+        problem: What is measured.
+        layers: Those to list.
+        parts: Where it goes.
+        is_explained: Whether a finding says already why the problem cannot be measured.
+    """
 
     def in_one_pass(report: Progress) -> LayerPass:
         if not isinstance(problem.batches, (list, tuple)):
@@ -136,7 +170,7 @@ def _measure_layers(problem: Problem, layers: str | Collection[str] | None, part
         raise
     except Exception:  # by itself each may fail alone
         # but a problem without a gradient, unless it is NaN or inf, cannot be measured at all
-        parts.measure("gradients", lambda _: gradients(problem), catch=NonFinite)
+        parts.measure("gradients", lambda _: gradients(problem), catch=Exception if is_explained() else NonFinite)
         parts.measure("conditioning", lambda report: conditioning(problem, layers=layers, progress=report))
         parts.measure("neurons", lambda report: neurons(problem, layers=layers, progress=report))
 

@@ -7,10 +7,13 @@ from typing import TYPE_CHECKING
 
 from wellcond.diagnosis.magnitudes import Gradients
 from wellcond.diagnosis.parts import Part
+from wellcond.diagnosis.verdict import verdict
+from wellcond.evidence.trial import Trial
 from wellcond.layerwise.conditioning import ConditioningTable
 from wellcond.layerwise.neurons import NeuronTable
 from wellcond.report.facts import plain_text
 from wellcond.results import Cost, Result, Row
+from wellcond.results.finding import Finding
 from wellcond.results.quantities import (
     CONVOLUTIONS,
     COST,
@@ -44,11 +47,13 @@ class Diagnosis(Result):
     """What was measured. A part is None if it failed, and `failed` says why.
 
     Attributes:
+        findings: What is wrong: worst first, causes before what they cause, which is below them.
         parameters: How many numbers are trained.
         conditioning: Σx and Σ∇h of every layer.
         neurons: Dead and always-on ReLUs of every layer.
         hessian: Both ends of its spectrum.
         trace: The trace of the Hessian.
+        trial: What short runs of copies do.
         gradients: The loss, and ‖∂L/∂θ‖ by layer.
         weights: ‖θ‖ by layer.
         max_lr: The largest stable learning rate.
@@ -60,11 +65,13 @@ class Diagnosis(Result):
         only: The layers that are listed; None for all.
     """
 
+    findings: tuple[Finding, ...]
     parameters: int
     conditioning: ConditioningTable | None
     neurons: NeuronTable | None
     hessian: Eigenvalues | None
     trace: Trace | None
+    trial: Trial | None
     gradients: Gradients | None
     weights: dict[str, float]
     max_lr: MaxLearningRate | None
@@ -74,6 +81,15 @@ class Diagnosis(Result):
     cost: Cost
     parts: tuple[Part, ...] = ()
     only: tuple[str, ...] | None = None
+
+    def verdict(self) -> str:
+        """In one or two sentences: the worst thing, where it is and what to write; or a clean bill."""
+        return verdict(self)
+
+    @property
+    def measured(self) -> tuple[str, ...]:
+        """The parts that gave a result."""
+        return tuple(part.name for part in self.parts if part.outcome in ("measured", "cut short"))
 
     @property
     def not_covered(self) -> dict[str, str]:

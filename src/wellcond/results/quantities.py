@@ -131,6 +131,8 @@ TRAINED_MAX_LR: Final = "trained_max_lr"
 MATVECS: Final = "matvecs"
 CONVERGED: Final = "converged"
 COST: Final = "cost"
+LOOK_COST: Final = "look_cost"
+TRIAL_COST: Final = "trial_cost"
 GRADIENTS_COST: Final = "gradients_cost"
 LAYERS_COST: Final = "layers_cost"
 CONDITIONING_COST: Final = "conditioning_cost"
@@ -139,6 +141,8 @@ HESSIAN_EIGENVALUES_COST: Final = "hessian_eigenvalues_cost"
 MAX_LR_COST: Final = "max_lr_cost"
 HESSIAN_TRACE_COST: Final = "hessian_trace_cost"
 PART_COST: Final = {
+    "look": LOOK_COST,
+    "trial": TRIAL_COST,
     "gradients": GRADIENTS_COST,
     "layers": LAYERS_COST,
     "conditioning": CONDITIONING_COST,
@@ -148,6 +152,8 @@ PART_COST: Final = {
     "Hessian trace": HESSIAN_TRACE_COST,
 }
 """What each part of a diagnosis took; `layers` are gradients, conditioning and neurons in one pass."""
+LOOK_ESTIMATE: Final = "look_estimate"
+TRIAL_ESTIMATE: Final = "trial_estimate"
 GRADIENTS_ESTIMATE: Final = "gradients_estimate"
 LAYERS_ESTIMATE: Final = "layers_estimate"
 CONDITIONING_ESTIMATE: Final = "conditioning_estimate"
@@ -156,6 +162,8 @@ HESSIAN_EIGENVALUES_ESTIMATE: Final = "hessian_eigenvalues_estimate"
 MAX_LR_ESTIMATE: Final = "max_lr_estimate"
 HESSIAN_TRACE_ESTIMATE: Final = "hessian_trace_estimate"
 PART_ESTIMATE: Final = {
+    "look": LOOK_ESTIMATE,
+    "trial": TRIAL_ESTIMATE,
     "gradients": GRADIENTS_ESTIMATE,
     "layers": LAYERS_ESTIMATE,
     "conditioning": CONDITIONING_ESTIMATE,

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Callable, Iterable
 from dataclasses import dataclass
 
 from wellcond.evidence.evidence import Evidence
@@ -44,7 +44,7 @@ def rule(name: str, *, explains: Iterable[str] = ()) -> Callable[[Judge], Judge]
 
     Example:
         >>> @rule("too-many-parameters")
-        ... def too_many_parameters(evidence: Evidence) -> Iterator[Finding]:
+        ... def too_many_parameters(evidence):
         ...     '''More than a billion parameters do not fit this laptop.'''
         ...     if evidence.problem.size > 1e9:
         ...         yield Finding("too-many-parameters", "", "note", 1.0, "too many.", {}, "", "")
@@ -57,10 +57,3 @@ def rule(name: str, *, explains: Iterable[str] = ()) -> Callable[[Judge], Judge]
         return judge
 
     return register
-
-
-def judged(evidence: Evidence) -> Iterator[Finding]:
-    """What all rules find."""
-    for rules in RULES.values():
-        for each in rules:
-            yield from each.judge(evidence)
