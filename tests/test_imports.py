@@ -17,8 +17,8 @@ import wellcond
 ROOT = Path(wellcond.__file__).parent
 
 ORDER = [
-    "version", "errors", "results", "report", "state", "network", "problem", "curvature", "spectral", "stability",
-    "layerwise", "surface", "local", "meanfield", "nn", "optim", "models", "data", "training", "verify",
+    "version", "errors", "results", "explain", "report", "state", "network", "problem", "curvature", "spectral",
+    "stability", "layerwise", "surface", "local", "meanfield", "nn", "optim", "models", "data", "training", "verify",
     "evidence", "rules", "diagnosis", "experiments", "cli",
 ]  # fmt: skip
 """The rooms from the ground floor up. A room imports from rooms before it, and from itself."""

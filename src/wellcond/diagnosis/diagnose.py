@@ -134,6 +134,7 @@ def diagnose(
             cost=cost,
             parts=tuple(parts.done),
             only=None if layers is None else tuple(chosen),
+            modules={name: type(module).__name__ for name, module in problem.model.named_modules()},
         )
 
     parts = Parts(problem, allowed, progress, lambda: on_part and on_part(so_far()))

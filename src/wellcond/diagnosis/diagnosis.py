@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import TYPE_CHECKING
 
 from wellcond.diagnosis.magnitudes import Gradients
@@ -63,6 +63,7 @@ class Diagnosis(Result):
         cost: What it took.
         parts: What each part was to cost, what it took, and how it ended, in the order in which they were measured.
         only: The layers that are listed; None for all.
+        modules: The class of every module of the model, by name.
     """
 
     findings: tuple[Finding, ...]
@@ -81,6 +82,7 @@ class Diagnosis(Result):
     cost: Cost
     parts: tuple[Part, ...] = ()
     only: tuple[str, ...] | None = None
+    modules: dict[str, str] = field(default_factory=dict)
 
     def verdict(self) -> str:
         """In one or two sentences: the worst thing, where it is and what to write; or a clean bill."""
