@@ -39,7 +39,12 @@ OnExit = Callable[[nn.Module, Any], Any]
 
 
 @contextlib.contextmanager
-def tapped(modules: Mapping[str, nn.Module], on_call: OnCall, on_gradient: OnGradient | None = None) -> Iterator[None]:
+def tapped(
+    modules: Mapping[str, nn.Module],
+    on_call: OnCall,
+    on_gradient: OnGradient | None = None,
+    on_input_gradient: OnGradient | None = None,
+) -> Iterator[None]:
     """Watch modules while the block runs; the hooks come off in any case.
 
     Gradients come from a hook on the output *tensor*. Unlike a module's backward hook, it survives an in-place
@@ -60,6 +65,8 @@ def tapped(modules: Mapping[str, nn.Module], on_call: OnCall, on_gradient: OnGra
             tensor = _first(output)
             if on_gradient is not None and isinstance(tensor, Tensor) and tensor.requires_grad:
                 _watch_gradient(tensor, lambda gradient: None if _closed else on_gradient(name, module, kept, gradient))
+            if on_input_gradient is not None and isinstance(x, Tensor) and x.requires_grad:
+                x.register_hook(lambda gradient: None if _closed else on_input_gradient(name, module, kept, gradient))  # type: ignore[no-untyped-call]
 
         return after_forward
 
@@ -208,10 +215,42 @@ def without_graph(model: nn.Module) -> Iterator[None]:
             p.requires_grad_(True)
 
 
-class WatchedRelu(TorchFunctionMode):
-    """Calls back with the output of every ReLU, whether a module or a function in someone's forward.
+class WatchedFunctions(TorchFunctionMode):
+    """Calls back after every call of some functions, whether by a module or by a function in someone's forward.
 
-    As with `tapped`, what the model calls under `no_grad` is not seen.
+    As with `tapped`, what the model calls under `no_grad` is not seen, nor what a watched function calls itself.
+
+    Args:
+        functions: What to watch, and under which name.
+        on_call: Called as (name, args, kwargs, output).
+
+    >>> seen = []
+    >>> with WatchedFunctions({torch.tanh: "tanh"}, lambda name, args, kwargs, output: seen.append((name, output))):
+    ...     _ = nn.Tanh()(torch.zeros(1))
+    >>> seen
+    [('tanh', tensor([0.]))]
+    """
+
+    def __init__(
+        self, functions: Mapping[Any, str], on_call: Callable[[str, tuple[Any, ...], dict[str, Any], Any], None]
+    ) -> None:
+        super().__init__()
+        self.functions = functions
+        self.on_call = on_call
+        self.with_grad = torch.is_grad_enabled()
+
+    def __torch_function__(
+        self, func: Any, types: Any, args: tuple[Any, ...] = (), kwargs: dict[str, Any] | None = None
+    ) -> Any:
+        kwargs = kwargs or {}
+        output = func(*args, **kwargs)
+        if func in self.functions and torch.is_grad_enabled() >= self.with_grad:
+            self.on_call(self.functions[func], args, kwargs, output)
+        return output
+
+
+class WatchedRelu(WatchedFunctions):
+    """Calls back with the output of every ReLU.
 
     >>> seen = []
     >>> with WatchedRelu(seen.append):
@@ -220,17 +259,7 @@ class WatchedRelu(TorchFunctionMode):
     [tensor([0., 2.])]
     """
 
-    FUNCTIONS = frozenset({F.relu, F.relu_, torch.relu, torch.relu_, Tensor.relu, Tensor.relu_})
+    FUNCTIONS = dict.fromkeys((F.relu, F.relu_, torch.relu, torch.relu_, Tensor.relu, Tensor.relu_), "relu")
 
     def __init__(self, on_output: Callable[[Tensor], None]) -> None:
-        super().__init__()
-        self.on_output = on_output
-        self.with_grad = torch.is_grad_enabled()
-
-    def __torch_function__(
-        self, func: Any, types: Any, args: tuple[Any, ...] = (), kwargs: dict[str, Any] | None = None
-    ) -> Any:
-        output = func(*args, **(kwargs or {}))
-        if func in self.FUNCTIONS and torch.is_grad_enabled() >= self.with_grad:
-            self.on_output(output.detach())
-        return output
+        super().__init__(self.FUNCTIONS, lambda _name, _args, _kwargs, output: on_output(output.detach()))
