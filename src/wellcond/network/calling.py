@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+import inspect
 import traceback
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass
 from typing import Any
 
 import torch
@@ -27,6 +29,55 @@ def call(model: nn.Module, inputs: Any) -> Any:
     if isinstance(inputs, Mapping):
         return model(**inputs)
     return model(*inputs) if isinstance(inputs, (tuple, list)) else model(inputs)
+
+
+@dataclass(frozen=True)
+class Arguments:
+    """The parameters of a function.
+
+    Attributes:
+        required: How many it must be given by position.
+        most: How many it can be given by position; None for any number.
+        names: Those it can be given by name; None for any.
+    """
+
+    required: int
+    most: int | None
+    names: frozenset[str] | None
+
+    def takes(self, count: int) -> bool:
+        """Whether it must be given so many, or takes any number."""
+        return self.required == count or self.most is None
+
+
+def arguments_of(function: Callable[..., Any]) -> Arguments:
+    """Those of a function, or of a module's `forward`; where Python cannot tell, one or any."""
+    try:
+        known = inspect.signature(function.forward if isinstance(function, nn.Module) else function).parameters.values()
+    except (TypeError, ValueError):
+        return Arguments(1, None, None)
+    places = [p for p in known if p.kind in (p.POSITIONAL_ONLY, p.POSITIONAL_OR_KEYWORD)]
+    names = frozenset(p.name for p in known if p.kind in (p.POSITIONAL_OR_KEYWORD, p.KEYWORD_ONLY))
+    return Arguments(
+        sum(p.default is p.empty for p in places),
+        None if any(p.kind is p.VAR_POSITIONAL for p in known) else len(places),
+        None if any(p.kind is p.VAR_KEYWORD for p in known) else names,
+    )
+
+
+def why_unfit(model: nn.Module, inputs: Any) -> str:
+    """What is wrong with the number or the names of a model's arguments; empty if nothing is."""
+    known = arguments_of(model)
+    if isinstance(inputs, Mapping):
+        unknown = [] if known.names is None else [str(name) for name in inputs if name not in known.names]
+        given, wrong = f"{type(model).__name__}({', '.join(map(str, inputs))})", bool(unknown)
+    elif isinstance(inputs, (tuple, list)):
+        given = f"{type(model).__name__} with {len(inputs)} inputs"
+        wrong = len(inputs) < known.required or (known.most is not None and len(inputs) > known.most)
+    else:
+        return ""
+    takes = f"takes {known.most}" if known.names is None else f"takes {', '.join(sorted(known.names))}"
+    return f"would be given to {given}, but its forward {takes}." if wrong else ""
 
 
 def to_device(tree: Any, device: torch.device) -> Any:

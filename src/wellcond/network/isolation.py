@@ -21,6 +21,9 @@ from wellcond.network.norms import dropout_off_in
 from wellcond.state.fingerprint import Fingerprint
 from wellcond.state.snapshot import Snapshot, kept
 
+DEEPEST, FEW = 6, 64
+"""A loader is looked into so deep for generators, and lists there if they are so short: longer ones hold data."""
+
 
 @contextlib.contextmanager
 def isolated(
@@ -163,23 +166,55 @@ def seed_generators(seed: int, device: torch.device) -> None:
 
 
 @contextlib.contextmanager
-def loader_generators_kept(batches: Any) -> Iterator[None]:
-    """Keep a loader's own generators, and those of its samplers, from advancing."""
-    batch_sampler = getattr(batches, "batch_sampler", None)
-    owners = [batches, getattr(batches, "sampler", None), batch_sampler, getattr(batch_sampler, "sampler", None)]
-    generators = [getattr(owner, "generator", None) for owner in owners]
-    with _generators_kept(g for g in generators if isinstance(g, torch.Generator)):
-        yield
+def loader_generators_kept(loader: Any, seed: int | None = None) -> Iterator[None]:
+    """Keep the generators of a loader, of its samplers, its data set and their transforms, from advancing.
 
-
-@contextlib.contextmanager
-def _generators_kept(generators: Iterable[torch.Generator]) -> Iterator[None]:
-    states = [(generator, generator.get_state()) for generator in generators]
+    Args:
+        loader: Anything that is read from.
+        seed: Torch's are given it inside; None leaves them as they are.
+    """
+    found = list(_generators_in(loader))
+    states = [_state_of(generator) for generator in found]
     try:
+        for generator in found:
+            if seed is not None and isinstance(generator, torch.Generator):
+                generator.manual_seed(seed)
         yield
     finally:
-        for generator, state in states:
-            generator.set_state(state)
+        for generator, state in zip(found, states, strict=True):
+            _set_state_of(generator, state)
+
+
+def _generators_in(value: Any) -> Iterator[Any]:
+    """Generators that an object holds, in its attributes and in short lists, and in those of the objects there."""
+    seen: set[int] = set()
+    waiting = [(value, 0)]
+    while waiting:
+        value, depth = waiting.pop()
+        if id(value) in seen or depth > DEEPEST or isinstance(value, (torch.Tensor, np.ndarray, type, nn.Module)):
+            continue
+        seen.add(id(value))
+        if isinstance(value, (torch.Generator, random.Random, np.random.Generator, np.random.RandomState)):
+            yield value
+        elif isinstance(value, (list, tuple)):
+            waiting += [(item, depth + 1) for item in value] if len(value) <= FEW else []
+        else:
+            waiting += [(item, depth + 1) for item in getattr(value, "__dict__", {}).values()]
+
+
+def _state_of(generator: Any) -> Any:
+    if isinstance(generator, np.random.Generator):
+        return generator.bit_generator.state
+    return generator.getstate() if isinstance(generator, random.Random) else generator.get_state()
+
+
+def _set_state_of(generator: Any, state: Any) -> None:
+    if isinstance(generator, np.random.Generator):
+        generator.bit_generator.state = state
+    elif isinstance(generator, random.Random):
+        generator.setstate(state)
+    else:
+        generator.set_state(state)
 
 
 @contextlib.contextmanager
@@ -192,11 +227,16 @@ def _switched(switch: Callable[[Any], None], before: Any, inside: Any) -> Iterat
         switch(before)
 
 
-def movable(model: nn.Module, loss: Callable[..., Any], device: torch.device) -> Fingerprint:
-    """All that a pass may move: generators, and what the model's modules and the loss hold."""
+def movable(model: nn.Module, loss: Callable[..., Any]) -> Fingerprint:
+    """All that a pass may move beside generators: what the model's modules and the loss hold."""
     held = Snapshot([model, loss])
-    states = [torch.get_rng_state(), *(generator.get_state() for generator in held.generators)]
+    return Fingerprint(held.values, held.tensors)
+
+
+def generator_states(device: torch.device) -> Fingerprint:
+    """The random number generators that `seed_generators` seeds, to see whether something draws from them."""
+    states = [torch.get_rng_state()]
     if device.type == "cuda":
         states.append(torch.cuda.get_rng_state(device))
     of_numpy = [part.tobytes() if isinstance(part, np.ndarray) else part for part in np.random.get_state()]
-    return Fingerprint([*held.values, str(random.getstate()), *of_numpy], [*held.tensors, *states])
+    return Fingerprint([str(random.getstate()), *of_numpy], states)

@@ -9,11 +9,18 @@ from typing import Any
 
 import torch
 
+from wellcond.problem.checks import check_precision
 from wellcond.problem.problem import Problem
 
 
 def check_problem(problem: Any) -> None:
-    """Raise `TypeError` for what is no `Problem`."""
+    """Refuse what cannot be measured: what is no `Problem`, and parameters in half precision."""
+    check_is_problem(problem)
+    check_precision(problem.params)
+
+
+def check_is_problem(problem: Any) -> None:
+    """Raise `TypeError` for what is no `Problem`; one in half precision can be looked at and trained."""
     if not isinstance(problem, Problem):
         raise TypeError(f"a {type(problem).__name__} cannot be measured; pass a wc.Problem(model, loss, batches).")
 

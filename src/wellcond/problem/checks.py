@@ -1,65 +1,27 @@
-"""What a model and its batches must be before anything is measured."""
+"""What a model must be before anything is measured, and what went wrong and why: changing outputs, NaN, a bad loss."""
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator, Mapping
-from operator import length_hint
+from collections.abc import Callable, Mapping
 from typing import Any
 
 import torch
 from torch import Tensor, nn
 from torch.nn.parameter import UninitializedParameter
-from torch.utils._pytree import tree_leaves
 
-from wellcond.errors import InvalidProblem
-from wellcond.network.calling import dtype_name
+from wellcond.errors import InvalidProblem, NotDeterministic
+from wellcond.network.calling import dtype_name, one_line, tensors_in
+from wellcond.network.taps import tapped
 
-NO_BATCHES = "there are no batches: the loader is empty (drop_last with too few examples?)."
+Forward = Callable[[], Any]
+Kind = tuple[torch.dtype, torch.device]
 STALE = """\
 the model's trainable parameters are not those it had when the Problem was made ({what}).
 Make a new one:  wc.Problem(model, loss, batches)"""
 
 
-def as_batches(batches: Any) -> Iterable[Any]:
-    """A re-iterable of batches; a tuple (inputs, targets) becomes a list of one, a list is one already.
-
-    Raises:
-        InvalidProblem: There are none, they are an iterator, or a tuple of two pairs that may be one batch or two.
-    """
-    if isinstance(batches, tuple) and len(batches) == 2 and _is_one_batch(*batches):
-        return [batches]
-    if isinstance(batches, (Tensor, Mapping)) or not isinstance(batches, Iterable):
-        raise InvalidProblem(
-            f"batches is a {type(batches).__name__}; write batches=[(inputs, targets), …] or pass a DataLoader."
-        )
-    if isinstance(batches, list) and batches and all(isinstance(part, Tensor) for part in batches):
-        raise InvalidProblem(
-            "batches is a list of tensors, and a list holds batches. "
-            "Write (inputs, targets), a tuple, for one batch, or [(inputs, targets), …]."
-        )
-    if isinstance(batches, Iterator):  # without iter(batches), which draws a seed from a loader's generator
-        raise InvalidProblem("batches is an iterator and ends after one pass; write list(batches).")
-    if length_hint(batches, 1) == 0:
-        raise InvalidProblem(NO_BATCHES)
-    return batches
-
-
-def _is_one_batch(first: Any, second: Any) -> bool:
-    """Whether (first, second) are inputs and targets, and not two batches."""
-    is_pair = [isinstance(part, (tuple, list)) and len(part) == 2 for part in (first, second)]
-    if not all(is_pair):
-        return True  # two batches would be two pairs
-    sizes = [{len(t) for t in tree_leaves(part) if isinstance(t, Tensor) and t.dim()} for part in (first, second)]
-    if len(sizes[0] | sizes[1]) > 1 and len(sizes[0]) == len(sizes[1]) == 1:
-        return False  # each has a size of its own, which inputs and targets of one batch have not
-    raise InvalidProblem(
-        "batches is a tuple of two pairs, which may be one batch or two. Write [((x1, x2), (y1, y2))] for one batch "
-        "of two inputs and two targets, or [(x1, y1), (x2, y2)] for two batches."
-    )
-
-
 def trainable(model: nn.Module) -> dict[str, nn.Parameter]:
-    """The parameters to measure, all of one dtype that can carry second derivatives, on one device."""
+    """The parameters to measure, all on one device."""
     for name, module in model.named_modules():
         if isinstance(module, torch.jit.ScriptModule):
             what = f"layer {name!r} is" if name else "the model is"
@@ -76,21 +38,15 @@ def trainable(model: nn.Module) -> dict[str, nn.Parameter]:
     for name, p in params.items():
         if isinstance(p, UninitializedParameter):
             raise InvalidProblem(f"{name!r} has no shape yet (a lazy layer); run one forward pass first.")
-        if p.dtype not in (torch.float32, torch.float64):
-            kind = str(p.dtype).removeprefix("torch.")
-            raise InvalidProblem(
-                f"{name!r} is {kind}: second derivatives lose all their digits there. "
-                "Measure a copy: copy.deepcopy(model).float(), or .double() for reference results."
-            )
     for name, p in model.named_parameters():
         if not isinstance(p, UninitializedParameter) and p.is_inference():
             raise InvalidProblem(
                 f"{name!r} was made in inference mode, so nothing can be differentiated through it. "
                 "Measure a copy, made outside of torch.inference_mode(): copy.deepcopy(model)."
             )
-    kinds = sorted({f"{p.dtype} on {p.device}".removeprefix("torch.") for p in params.values()})
-    if len(kinds) > 1:
-        raise InvalidProblem(f"parameters are {' and '.join(kinds)}; use one dtype and one device.")
+    devices = sorted({str(p.device) for p in params.values()})
+    if len(devices) > 1:
+        raise InvalidProblem(f"parameters are on {' and '.join(devices)}; use one device.")
     for name, module in model.named_modules():
         if isinstance(module, (nn.Embedding, nn.EmbeddingBag)) and module.max_norm is not None:
             raise InvalidProblem(
@@ -100,20 +56,37 @@ def trainable(model: nn.Module) -> dict[str, nn.Parameter]:
     return params
 
 
-def check_not_stale(
-    model: nn.Module, params: Mapping[str, nn.Parameter], dtype: torch.dtype, device: torch.device
-) -> None:
+def check_precision(params: Mapping[str, nn.Parameter]) -> None:
+    """Refuse parameters that cannot carry second derivatives and spectra, or that have several dtypes."""
+    for name, p in params.items():
+        if p.dtype not in (torch.float32, torch.float64):
+            kind = str(p.dtype).removeprefix("torch.")
+            raise InvalidProblem(
+                f"{name!r} is {kind}: second derivatives lose all their digits there. "
+                "Measure a copy: copy.deepcopy(model).float(), or .double() for reference results."
+            )
+    kinds = sorted({dtype_name(p.dtype) for p in params.values()})
+    if len(kinds) > 1:
+        raise InvalidProblem(f"parameters are {' and '.join(kinds)}; use one dtype.")
+
+
+def check_not_stale(model: nn.Module, params: Mapping[str, nn.Parameter], kinds: Mapping[str, Kind]) -> None:
     """Refuse a model whose parameters have been exchanged, frozen, thawed, cast or moved; it costs no pass."""
     now = {name: p for name, p in model.named_parameters() if p.requires_grad}
     for name, p in params.items():
         if now.get(name) is not p:
             what = f"{name!r} is frozen" if not p.requires_grad else f"{name!r} is gone or another tensor"
             raise InvalidProblem(STALE.format(what=what))
-        if (p.dtype, p.device) != (dtype, device):
-            was, now_is = (f"{dtype_name(d)} on {place}" for d, place in ((dtype, device), (p.dtype, p.device)))
+        if kind_of(p) != kinds[name]:
+            was, now_is = (f"{dtype_name(dtype)} on {place}" for dtype, place in (kinds[name], kind_of(p)))
             raise InvalidProblem(STALE.format(what=f"{name!r} was {was} and is {now_is}"))
     if added := now.keys() - params.keys():
         raise InvalidProblem(STALE.format(what=f"{min(added)!r} is new, or was frozen"))
+
+
+def kind_of(tensor: Tensor) -> Kind:
+    """Its dtype and device."""
+    return tensor.dtype, tensor.device
 
 
 def shared_memory_notes(params: Mapping[str, nn.Parameter]) -> dict[str, str]:
@@ -128,3 +101,90 @@ def shared_memory_notes(params: Mapping[str, nn.Parameter]) -> dict[str, str]:
                 "To tie them, let both modules hold one nn.Parameter."
             )
     return notes
+
+
+# what went wrong
+
+
+def check_model(model: nn.Module, forward: Forward) -> Any:
+    """The model's outputs; raise if the same batch, with the same random numbers, gives others."""
+    first = forward()
+    if _all_equal(tensors_in(first), tensors_in(forward())):
+        return first
+    passes: list[list[tuple[str, list[Tensor]]]] = []
+    for _ in range(2):
+        passes.append([])
+        with tapped(_leaves(model), lambda name, _m, _x, output: passes[-1].append((name, tensors_in(output)))):
+            forward()
+    different = (name for (name, a), (_, b) in zip(*passes, strict=False) if not _all_equal(a, b))
+    name = next(different, None)
+    culprit = f"layer {name!r}, or the code just before it," if name else f"{type(model).__name__}.forward"
+    raise NotDeterministic(
+        f"the model gives other outputs on the same batch: {culprit} uses a buffer or an attribute that it changes, "
+        "or draws from a random number generator of its own. Let it depend on self.training, or draw from torch's."
+    )
+
+
+def check_loss(loss: Callable[[], Tensor]) -> None:
+    """Raise if the loss of the same outputs, with the same random numbers, is another one."""
+    values = [loss(), loss()]
+    if not _all_equal(values[:1], values[1:]):
+        raise NotDeterministic(
+            f"the loss is random: of the same outputs it was {float(values[0]):.6g}, then {float(values[1]):.6g}. "
+            "Draw its random numbers from torch's generator, or once, outside it."
+        )
+
+
+def why_not_finite(model: nn.Module, index: int, batch: Any, forward: Forward) -> str:
+    """One sentence naming the weights, the data or the layer from which a non-finite loss comes."""
+    for name, p in model.named_parameters():
+        if not _is_finite(p):
+            return f"parameter {name!r} holds NaN or inf; the run that made these weights has diverged."
+    for part, value in zip(("inputs", "targets"), batch, strict=True):
+        if not _is_finite(value):
+            return f"the {part} of batch {index} hold NaN or inf; clean the data or drop that batch."
+    first: list[str] = []
+
+    def look(name: str, _module: nn.Module, x: Any, output: Any) -> None:
+        if not first and not _is_finite(output):
+            first.append(f"layer {name!r}" if _is_finite(x) else f"the code just before layer {name!r}")
+
+    with torch.no_grad(), tapped(_leaves(model), look):
+        outputs = forward()
+    if not first and not _is_finite(outputs):
+        first.append(f"the code after the last layer of {type(model).__name__}")
+    if first:
+        return f"{first[0]} is the first to give NaN or inf, on batch {index}, although its own input is finite."
+    return (
+        f"the loss of batch {index} is NaN or inf although all outputs are finite; look at the loss itself "
+        "(a mean over targets that are all ignored?)."
+    )
+
+
+def why_loss_failed(index: int, outputs: Any, targets: Any, error: Exception) -> str:
+    """One sentence saying what the loss was given when it failed."""
+    found = "; ".join(
+        f"{dtype_name(t.dtype)} of shape {tuple(t.shape)}{_range(t)}" for t in tensors_in([outputs, targets])
+    )
+    return f"the loss fails on batch {index}: {one_line(error)}. Outputs and targets: {found}."
+
+
+def _leaves(model: nn.Module) -> dict[str, nn.Module]:
+    return {name: module for name, module in model.named_modules() if not any(module.children())}
+
+
+def _all_equal(first: list[Tensor], second: list[Tensor]) -> bool:
+    """Equal up to the rounding of kernels that add in varying order."""
+    return len(first) == len(second) and all(
+        a.shape == b.shape and torch.allclose(a, b, rtol=1e-4, atol=1e-6, equal_nan=True)
+        for a, b in zip(first, second, strict=True)
+    )
+
+
+def _is_finite(value: Any) -> bool:
+    return all(bool(torch.isfinite(t).all()) for t in tensors_in(value))
+
+
+def _range(tensor: Tensor) -> str:
+    is_index = not tensor.is_floating_point() and tensor.numel()
+    return f" from {int(tensor.min())} to {int(tensor.max())}" if is_index else ""

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import contextlib
+import functools
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from typing import Any
@@ -13,18 +14,22 @@ from torch.utils._pytree import tree_leaves
 
 from wellcond.errors import InvalidProblem, NonFinite
 from wellcond.network.calling import logits_of
-from wellcond.network.isolation import gradient_hooks_off
-from wellcond.problem.failures import why_loss_failed
+from wellcond.network.isolation import generator_states, gradient_hooks_off, rng_kept, seed_generators
+from wellcond.problem.batches import Several, examples_in
+from wellcond.problem.checks import why_loss_failed
 from wellcond.problem.likelihoods import CrossEntropy, Likelihood
-from wellcond.problem.losses import Loss, agrees, check_is_mean, check_reduction, check_targets, explains, recognise
+from wellcond.problem.losses import agrees, check_is_mean, check_reduction, check_targets, explains, recognise
 from wellcond.problem.output_batches import OutputBatch, with_gradients
-from wellcond.problem.outputs import SeenOutputs, named_tensors, picked, seen_outputs
+from wellcond.problem.outputs import Loss, SeenOutputs, named_tensors, picked, seen_outputs, terms_in
 from wellcond.problem.terms import TermCounter, Terms, of_logits
 from wellcond.state.fingerprint import Fingerprint
 from wellcond.state.snapshot import Snapshot, kept
 
 PLAIN_ERRORS = (RuntimeError, IndexError, ValueError)
 """What torch raises when shapes, dtypes or indices do not fit; subclasses of these mean something else."""
+APART = 1_000_003
+"""Between the seeds of a model and of its loss, so that both do not draw the same."""
+LAMBDA = "loss=lambda outputs, targets: …"
 
 
 @dataclass(frozen=True)
@@ -62,11 +67,17 @@ class RecognisedLoss:
     Attributes:
         likelihood: None before the first batch, and for a loss that is none of the known ones.
         is_known: Whether a batch has been looked at.
+        draws: Whether it draws random numbers; every call of a batch's loss is given the same.
+        summed: The terms that it returns and that are summed, by how one writes them; none if it returns one number.
     """
 
-    def __init__(self, loss: Loss, model: nn.Module) -> None:
+    def __init__(self, loss: Loss, model: nn.Module, seed: int = 0) -> None:
         self.loss = loss
         self._model = model
+        self._seed = seed
+        self._device = next(model.parameters()).device
+        self.draws: bool | None = None
+        self.summed: list[str] = []
         self._looked_at: Fingerprint | None = None
         self.likelihood: Likelihood | None = None
         self.is_known = False
@@ -76,32 +87,33 @@ class RecognisedLoss:
         self._inside: dict[int, float] = {}
 
     def evaluate(
-        self, index: int, raw: Any, targets: Any, why_not_finite: Callable[[], str], *, is_one_batch: bool = True
+        self, index: int, raw: Any, batch: Any, why_not_finite: Callable[[], str], *, is_one_batch: bool = True
     ) -> Evaluation:
-        """The loss of one batch whose model returned `raw`; the first batch shows which likelihood it is."""
+        """The loss of a batch (inputs, targets) that the model returned `raw` for; the first one shows what it is."""
         self._look_again_if_changed()
+        targets = batch[1]
         check_targets(self.loss, logits_of(raw), targets)
+        call = functools.partial(self._call, index)
         with explained(lambda error: why_loss_failed(index, raw, targets, error)):
             loss, takes_logits = self._called(index, raw, targets)
             _check(loss, why_not_finite)
-            seen = self._seen(raw, targets, takes_logits)
+            seen = self._seen(call, raw, targets, takes_logits)
             if seen.only is not None:
                 self._recognise(index, seen.loss_at, seen.only, targets, loss)
-            terms = self._count(index, seen, raw, targets, loss, is_one_batch)
+            terms = self._count(index, seen, raw, batch, loss, is_one_batch)
         self.is_known = True
         loss_at: Loss = seen.loss_at
         outputs = seen.only
         if self.likelihood is not None:
             loss_at = self.likelihood.mean
         elif outputs is None and (outputs := logits_of(raw)) is not None:
-            loss_at = picked(self._call, raw, [name for name, t in named_tensors(raw).items() if t is outputs]).loss_at
-        examples = _batch_size(outputs, targets)
+            loss_at = picked(call, raw, [name for name, t in named_tensors(raw).items() if t is outputs]).loss_at
         return Evaluation(
             index,
             outputs,
             targets,
             loss.reshape(()),
-            examples,
+            _batch_size(outputs, batch),
             terms.count,
             terms.weight,
             terms.dims,
@@ -109,21 +121,47 @@ class RecognisedLoss:
             _why_no_outputs(raw, seen) if outputs is None else "",
         )
 
-    def value(self, raw: Any, targets: Any, why_not_finite: Callable[[], str]) -> Tensor:
+    def value(self, index: int, raw: Any, targets: Any, why_not_finite: Callable[[], str]) -> Tensor:
         """The loss (), of a batch that has been evaluated before."""
         if not self.is_known:
             check_targets(self.loss, logits_of(raw), targets)
-        with explained(lambda error: why_loss_failed(0, raw, targets, error)):
-            loss, _ = self._called(0, raw, targets)
+        loss = self.raw(index, raw, targets)
         _check(loss, why_not_finite)
         one_number: Tensor = loss.reshape(())
         return one_number
 
-    def _call(self, outputs: Any, targets: Any) -> Any:
-        """The loss itself. What it holds, running statistics say, is the same before every call and afterwards."""
+    def raw(self, index: int, raw: Any, targets: Any) -> Any:
+        """What the loss returns, or its terms in all, without a judgement."""
+        with explained(lambda error: why_loss_failed(index, raw, targets, error)):
+            return self._called(index, raw, targets)[0]
+
+    def _call(self, index: int, outputs: Any, targets: Any) -> Any:
+        """The loss itself. What it holds and draws from is the same before every call and afterwards."""
         modules = self.loss.modules() if isinstance(self.loss, nn.Module) else ()
-        with kept(self._held()), gradient_hooks_off(modules):
-            return self.loss(outputs, targets)
+        with kept(self._held()), gradient_hooks_off(modules), self._same_draws(index):
+            found = self.loss(outputs, *targets) if isinstance(targets, Several) else self.loss(outputs, targets)
+        return found if isinstance(found, Tensor) else self._sum(found)
+
+    @contextlib.contextmanager
+    def _same_draws(self, index: int) -> Iterator[None]:
+        if self.draws is False:
+            yield
+            return
+        with rng_kept(self._device):
+            seed_generators(self._seed + APART + index, self._device)
+            before = None if self.draws else generator_states(self._device)
+            yield
+            self.draws = before is None or not generator_states(self._device).is_same_as(before)
+
+    def _sum(self, returned: Any) -> Any:
+        """The sum of the terms that a loss returned; those that nothing can be trained by are there to be printed."""
+        terms = terms_in(returned)
+        if any(t.requires_grad for t in terms.values()):
+            terms = {name: t for name, t in terms.items() if t.requires_grad}
+            self.summed = list(terms)
+        elif self.summed:
+            terms = {name: t for name, t in terms.items() if name in self.summed}
+        return sum(t.reshape(()) for t in terms.values()) if terms else returned
 
     def _held(self) -> Snapshot:
         return Snapshot([self.loss], known=self._model.modules())
@@ -139,30 +177,31 @@ class RecognisedLoss:
 
     def _called(self, index: int, raw: Any, targets: Any) -> tuple[Any, bool]:
         """The loss of one batch, and whether it takes the `.logits` of what a Hugging Face model returned."""
-        if isinstance(raw, Tensor):
-            return self._call(raw, targets), False
         try:
-            return self._call(raw, targets), False
+            return self._call(index, raw, targets), False
         except (TypeError, AttributeError) as error:
-            if (logits := logits_of(raw)) is not None:
-                return self._call(logits, targets), True
-            raise InvalidProblem(
-                f"{why_loss_failed(index, raw, targets, error)} The model returns a {type(raw).__name__}; let the loss "
-                "pick what it compares: loss=lambda outputs, targets: …"
-            ) from error
+            if not isinstance(raw, Tensor):
+                if (logits := logits_of(raw)) is not None:
+                    return self._call(index, logits, targets), True
+                hint = f"The model returns a {type(raw).__name__}; let the loss pick what it compares: {LAMBDA}"
+            elif isinstance(targets, (tuple, dict)):
+                hint = f"The targets are a {type(targets).__name__}; let the loss pick what it needs: {LAMBDA}"
+            else:
+                raise
+            raise InvalidProblem(f"{why_loss_failed(index, raw, targets, error)} {hint}") from error
 
-    def _seen(self, raw: Any, targets: Any, takes_logits: bool) -> SeenOutputs:
+    def _seen(self, call: Loss, raw: Any, targets: Any, takes_logits: bool) -> SeenOutputs:
         """What the loss looks at; found on the first batch, and again where a later one has another form."""
         if takes_logits:
-            return SeenOutputs(["logits"], [raw.logits], lambda tensors, labels: self._call(tensors[0], labels))
+            return SeenOutputs(["logits"], [raw.logits], lambda tensors, labels: call(tensors[0], labels))
         if isinstance(raw, Tensor):
-            return seen_outputs(self._call, raw, targets)
+            return seen_outputs(call, raw, targets)
         if self._names is None or not set(self._names) <= named_tensors(raw).keys():
             try:
-                self._names = seen_outputs(self._call, raw, targets).names
+                self._names = seen_outputs(call, raw, targets).names
             except Exception:  # a loss may not take a copy of the outputs
                 self._names = []
-        return picked(self._call, raw, self._names)
+        return picked(call, raw, self._names)
 
     def _recognise(self, index: int, loss_at: Loss, outputs: Tensor, targets: Any, loss: Tensor) -> None:
         """Find the likelihood by the first batch, and again if a later one shows that it is another."""
@@ -177,14 +216,14 @@ class RecognisedLoss:
             return
         self.likelihood = recognise(self.loss, loss_at, outputs, targets)
 
-    def _count(self, index: int, seen: SeenOutputs, raw: Any, targets: Any, loss: Tensor, is_one_batch: bool) -> Terms:
+    def _count(self, index: int, seen: SeenOutputs, raw: Any, pair: Any, loss: Tensor, is_one_batch: bool) -> Terms:
         if not any(t.dim() for t in seen.tensors):  # the model computed its loss itself
             inside = [] if isinstance(raw, Tensor) else [t for t in named_tensors(raw).values() if t.dim() > 1]
             if loss.requires_grad or index not in self._inside:  # without a graph, what it was with one
                 tokens = next((n for t in inside if (n := of_logits(loss, t)) is not None), None)
-                self._inside[index] = tokens or float(_batch_size(next(iter(inside), None), targets))
+                self._inside[index] = tokens or float(_batch_size(next(iter(inside), None), pair))
             return Terms(self._inside[index], self._inside[index], ())
-        batch = OutputBatch(seen.loss_of, [t.detach() for t in seen.tensors], targets)
+        batch = OutputBatch(seen.loss_of, [t.detach() for t in seen.tensors], pair[1])
         if self.likelihood is not None:
             if not self.is_known and not isinstance(self.likelihood, CrossEntropy):
                 check_is_mean(*with_gradients(batch))
@@ -228,8 +267,8 @@ def _check(loss: Any, why_not_finite: Callable[[], str]) -> None:
         )
 
 
-def _batch_size(outputs: Tensor | None, targets: Any) -> int:
-    for tensor in (outputs, *tree_leaves(targets)):
-        if isinstance(tensor, Tensor) and tensor.dim():
-            return tensor.shape[0]
-    return 1
+def _batch_size(outputs: Tensor | None, batch: Any) -> int:
+    """By the outputs; where they have no examples, by the targets or else the inputs."""
+    inputs, targets = batch
+    found = (t for t in (outputs, *tree_leaves(targets)) if isinstance(t, Tensor) and t.dim())
+    return next((len(t) for t in found), examples_in(inputs))

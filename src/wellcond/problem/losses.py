@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import functools
 import math
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from typing import Any
 
 import torch
@@ -18,8 +18,8 @@ from torch import Tensor
 from wellcond.errors import InvalidProblem
 from wellcond.problem.likelihoods import Bernoulli, CrossEntropy, Gaussian, Likelihood
 from wellcond.problem.output_batches import OutputBatch, is_one, scaling
+from wellcond.problem.outputs import Loss as Loss
 
-Loss = Callable[[Any, Any], Tensor]
 ADDS_UP = (
     "the loss adds up over the batch: {how}. wellcond needs the mean over the batch: divide by the number of examples."
 )

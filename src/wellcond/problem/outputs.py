@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import copy
+import math
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
@@ -10,9 +11,54 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 
-Loss = Callable[[Any, Any], Tensor]
+from wellcond.errors import InvalidProblem
+
+Loss = Callable[..., Any]
+"""`loss(outputs, targets)`, or with several targets; a tensor, or several terms."""
 LossOfTensors = Callable[[Sequence[Tensor], Any], Tensor]
 """A loss as a function of the tensors that it looks at and of the targets."""
+
+
+TOTALS = ("loss", "total_loss", "total")
+"""The names under which a dict of terms has their sum."""
+
+
+def own_loss(outputs: Any, targets: Any = None) -> Any:
+    """The loss that a model computes itself: `.loss`, `["loss"]`, the first number of a tuple, or the output itself.
+
+    Raises:
+        InvalidProblem: There is none.
+    """
+    found = getattr(outputs, "loss", None)
+    if isinstance(outputs, Mapping) and found is None:
+        found = terms_in(outputs) or None
+    elif isinstance(outputs, (tuple, list)) and found is None:
+        found = next((part for part in outputs if _is_number(part)), None)
+    elif isinstance(outputs, Tensor):
+        found = outputs
+    if found is None or (isinstance(found, Tensor) and found.dim() and found.numel() != 1):
+        shape = f" of shape {tuple(outputs.shape)}" if isinstance(outputs, Tensor) else ""
+        raise InvalidProblem(
+            f"the loss is None, so the model has to return it, but returns a {type(outputs).__name__}{shape} in which "
+            'none is found. Pass loss=…, or batches that hold what the model makes a loss of ("labels").'
+        )
+    return found
+
+
+def terms_in(value: Any) -> dict[str, Tensor]:
+    """The terms of a loss that returns several, by how one writes them; of those that say their sum, that alone."""
+    parts = _parts(value) if isinstance(value, (Mapping, tuple, list)) else {}
+    terms = {name: part for name, part in parts.items() if _is_number(part)}
+    if isinstance(value, Mapping):
+        total = next((f"[{name!r}]" for name in TOTALS if f"[{name!r}]" in terms), None)
+        return {total: terms[total]} if total else terms
+    first, *others = map(float, terms.values()) if terms else [0.0]
+    is_sum = bool(others) and math.isclose(first, sum(others), rel_tol=1e-4)
+    return dict([*terms.items()][:1]) if is_sum else terms
+
+
+def _is_number(value: Any) -> bool:
+    return isinstance(value, Tensor) and value.numel() == 1 and value.is_floating_point()
 
 
 @dataclass(frozen=True)

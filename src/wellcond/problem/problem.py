@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import contextlib
 import functools
-from collections.abc import Callable, Collection, Generator, Iterable, Iterator, Mapping, Sequence, Sized
+from collections.abc import Callable, Collection, Generator, Iterator, Mapping, Sequence
 from operator import length_hint
 from typing import Any, Literal
 
@@ -15,12 +15,13 @@ from torch.nn.modules.batchnorm import _BatchNorm
 from wellcond.errors import InvalidProblem, UnknownLayer
 from wellcond.network import isolation
 from wellcond.network.arithmetic import own_arithmetic
-from wellcond.network.calling import call, to_device, unwrapped, why_call_failed
+from wellcond.network.calling import call, to_device, unwrapped, why_call_failed, why_unfit
 from wellcond.network.norms import Found, OwnNorms, names_of_norms
-from wellcond.problem import checks, failures
+from wellcond.problem import checks
+from wellcond.problem.batches import NO_BATCHES, Source, as_pair, readable
 from wellcond.problem.evaluation import Evaluation, RecognisedLoss, explained
 from wellcond.problem.likelihoods import Likelihood
-from wellcond.problem.losses import Loss
+from wellcond.problem.outputs import Loss, own_loss
 from wellcond.results import Cost
 from wellcond.state.snapshot import Snapshot
 
@@ -40,13 +41,20 @@ class Problem:
 
     Args:
         model: Any `nn.Module`; `torch.compile`d and DDP-wrapped ones are measured through the module inside.
-        loss: `loss(outputs, targets)` → scalar, the *mean* over the batch.
-        batches: A re-iterable of `(inputs, targets)` (list, `DataLoader`, …), or one such pair. Inputs are a tensor, a
-            tuple (`model(*inputs)`) or a dict (`model(**inputs)`), and are moved to the model's device.
+        loss: `loss(outputs, targets)` → scalar, the *mean* over the batch; several terms are summed. None: the model
+            returns its loss, as `.loss`, `["loss"]`, a number in a tuple, or its only output.
+        batches: A `DataLoader`, a list of batches, or one batch. A loader that shuffles or augments, or has no length,
+            is taken as it is: a few batches of it are held, and `held` says how many. A batch is `(inputs, targets)`,
+            `(inputs, targets, weights)`, a dict with labels, or one tensor, its own target: see `as_pair`. Inputs are a
+            tensor, a tuple (`model(*inputs)`) or a dict (`model(**inputs)`), and are moved to the model's device.
         batchnorm: `"batch"`, the statistics of each batch with gradients through them, as in training; or
             `"running"`, the running statistics, as in evaluation. The same weights can differ 25-fold between the two.
             It holds for every norm that has both, also your own; what the loss holds stays in its own mode.
-        dropout: None turns dropout off; a seed keeps it on, with the same masks on every pass.
+        dropout: None turns dropout off; a seed keeps it on, with the same masks on every pass. Whatever else the model
+            or the loss draws is the same on every pass too.
+
+    Attributes:
+        loader: What was given as batches; training on copies draws from it.
 
     Raises:
         InvalidProblem: The model has nothing to train, or the batches cannot be read more than once.
@@ -61,8 +69,8 @@ class Problem:
     def __init__(
         self,
         model: nn.Module,
-        loss: Loss,
-        batches: Iterable[Any],
+        loss: Loss | None,
+        batches: Any,
         batchnorm: Literal["batch", "running"] = "batch",
         *,
         dropout: int | None = None,
@@ -70,15 +78,17 @@ class Problem:
         if batchnorm not in ("batch", "running"):
             raise InvalidProblem(f'batchnorm is {batchnorm!r}; write "batch" or "running".')
         self.model = unwrapped(model)
-        self.batches = checks.as_batches(batches)
         self.batchnorm = batchnorm
         self.dropout = dropout
         self.params = checks.trainable(self.model)
-        first = next(iter(self.params.values()))
-        self.dtype, self.device = first.dtype, first.device
+        self._kinds = {name: checks.kind_of(p) for name, p in self.params.items()}
+        self.dtype, self.device = next(iter(self._kinds.values()))
         self.size = sum(p.numel() for p in self.params.values())
+        self._source = Source(batches, self.device)
+        self.loader = self._source.loader
         self.is_checked = False
         self.loss = loss
+        self._draws: bool | None = None
         self._norms = OwnNorms()
         self._held: Snapshot | None = None
         self._batches_seen = 1
@@ -92,13 +102,36 @@ class Problem:
 
     @property
     def loss(self) -> Loss:
-        """The loss; another one may be assigned."""
+        """The loss, `own_loss` where the model returns it; another one may be assigned."""
         return self._loss.loss
 
     @loss.setter
-    def loss(self, loss: Loss) -> None:
-        self._loss = RecognisedLoss(loss, self.model)
+    def loss(self, loss: Loss | None) -> None:
+        self._loss = RecognisedLoss(own_loss if loss is None else loss, self.model, self.dropout or 0)
         self.is_checked = False
+
+    @property
+    def batches(self) -> Any:
+        """The batches that are measured: the list or the loader that was given, or a list of those that are held."""
+        return self._source.fixed[0]
+
+    @property
+    def held(self) -> str:
+        """Which batches of the loader are held, and why; empty if all data are measured."""
+        return self._source.fixed[1]
+
+    @property
+    def notes(self) -> list[str]:
+        """What was chosen for the problem: batches that are held, and, once evaluated, draws that are fixed."""
+        found = [self.held] if self.held else []
+        drawing = [name for name, draws in (("model", self._draws), ("loss", self._loss.draws)) if draws]
+        if drawing:
+            found.append(
+                f"random numbers of the {' and the '.join(drawing)} are fixed: every pass of a batch draws the same"
+            )
+        if len(self._loss.summed) > 1:
+            found.append(f"the loss returns {len(self._loss.summed)} terms, of which the sum is measured")
+        return found
 
     @property
     def likelihood(self) -> Likelihood | None:
@@ -131,7 +164,8 @@ class Problem:
     @property
     def is_one_batch(self) -> bool:
         """Whether the data are one fixed batch, whose graph can be kept."""
-        return isinstance(self.batches, (list, tuple)) and len(self.batches) == 1
+        batches = self.batches
+        return isinstance(batches, (list, tuple)) and len(batches) == 1
 
     def select(self, names: str | Sequence[str]) -> dict[str, nn.Parameter]:
         """Trainable parameters by their own names or by those of modules that hold them, in the model's order.
@@ -161,7 +195,7 @@ class Problem:
     @property
     def cost(self) -> Cost:
         """All passes so far. The cost of a measurement is the difference between after and before."""
-        count = length_hint(self.batches, 0) or self._batches_seen
+        count = (length_hint(self.batches, 0) if self._source.is_read else 0) or self._batches_seen
         return self._products + Cost(self._forward_batches / count, self._backward_batches / count)
 
     def count_products(self, matvecs: int, passes: float) -> None:
@@ -195,7 +229,7 @@ class Problem:
                 with torch.enable_grad():
                     yield self._held
                 return
-            checks.check_not_stale(self.model, self.params, self.dtype, self.device)
+            checks.check_not_stale(self.model, self.params, self._kinds)
             is_evaluated = self.batchnorm == "running" and self.dropout is None
             state = isolation.isolated(
                 self.model,
@@ -211,20 +245,31 @@ class Problem:
                     self._held = None
 
     def data(self) -> Generator[tuple[int, Batch], None, None]:
-        """The batches in their order, on the model's device. Close it if you may leave it before its end."""
+        """The measured batches in their order, on the model's device. Close it if you may leave it before its end."""
         index = -1
-        with isolation.loader_generators_kept(self.batches):
-            for index, batch in enumerate(self.batches):
-                if not isinstance(batch, (tuple, list)) or len(batch) != 2:
-                    parts = f" of {len(batch)}" if isinstance(batch, Sized) else ""
-                    raise InvalidProblem(
-                        f"batch {index} is a {type(batch).__name__}{parts}, not a pair (inputs, targets). "
-                        "Write batches=[(inputs, targets), …]; several inputs go into a tuple or a dict."
-                    )
+        batches = self.batches
+        with isolation.loader_generators_kept(batches):
+            for index, batch in enumerate(readable(batches)):
                 self._batches_seen = max(self._batches_seen, index + 1)
-                yield index, to_device(tuple(batch), self.device)
+                yield index, self._pair(index, batch)
         if index < 0:
-            raise InvalidProblem(checks.NO_BATCHES)
+            raise InvalidProblem(NO_BATCHES)
+
+    def draws(self, seed: int) -> Generator[Batch, None, None]:
+        """Batches from the loader over and over, as training sees them: all of it, shuffled and augmented anew.
+
+        Call it inside `measuring()`, and close it.
+
+        Args:
+            seed: It fixes what is drawn; the next epoch has the next seed.
+        """
+        with contextlib.closing(self._source.draws(seed)) as batches:
+            for index, batch in enumerate(batches):
+                yield self._pair(index, batch)
+
+    def _pair(self, index: int, batch: Any) -> Batch:
+        pair: Batch = to_device(as_pair(index, batch, self.model, self.loss), self.device)
+        return pair
 
     def evaluations(self) -> Generator[Evaluation, None, None]:
         """Forward passes over all batches, each with its graph, one at a time."""
@@ -233,12 +278,21 @@ class Problem:
                 yield self.evaluate(index, batch)
 
     def forward(self, index: int, inputs: Any) -> Any:
-        """The model's outputs on one batch; call it inside `measuring()`."""
-        if self.dropout is not None:
-            isolation.seed_generators(self.dropout + index, self.device)
+        """The model's outputs on one batch, whose index fixes what the model draws; call it inside `measuring()`."""
+        seed = (self.dropout or 0) + index
+        isolation.seed_generators(seed, self.device)
+        for generator in self._held.generators if self._held is not None else ():
+            generator.manual_seed(seed)
+        is_first = self._held is not None and self._draws is None
+        before = isolation.generator_states(self.device) if is_first else None
         self._forward_batches += 1
         with explained(lambda error: why_call_failed(self.model, index, inputs, error)):
-            return call(self.model, inputs)
+            if why := why_unfit(self.model, inputs):
+                raise InvalidProblem(f"batch {index} {why}")
+            outputs = call(self.model, inputs)
+        if before is not None:
+            self._draws = not isolation.generator_states(self.device).is_same_as(before)
+        return outputs
 
     def evaluate(self, index: int, batch: Batch) -> Evaluation:
         """Outputs and loss of one batch; call it inside `measuring()`."""
@@ -247,7 +301,7 @@ class Problem:
     def evaluate_outputs(self, index: int, batch: Batch, outputs: Any) -> Evaluation:
         """The loss of one batch whose outputs are known."""
         why_not_finite = functools.partial(self._why_not_finite, index, batch)
-        return self._loss.evaluate(index, outputs, batch[1], why_not_finite, is_one_batch=self.is_one_batch)
+        return self._loss.evaluate(index, outputs, batch, why_not_finite, is_one_batch=self.is_one_batch)
 
     def loss_of(self, index: int, batch: Batch) -> Tensor:
         """The loss of one batch; call it inside `measuring()`.
@@ -259,15 +313,23 @@ class Problem:
             return self.evaluate_outputs(index, batch, outputs).loss
         return self._loss_value(index, batch, outputs)
 
+    def raw_loss(self, index: int, batch: Batch, outputs: Any) -> Any:
+        """What the loss returns, be it NaN, a sum or no number at all; call it inside `measuring()`.
+
+        Raises:
+            InvalidProblem: The loss fails on these outputs and targets; it says how.
+        """
+        return self._loss.raw(index, outputs, batch[1])
+
     def loss_of_outputs(self, outputs: Tensor, targets: Any) -> Tensor:
         """The loss () as a function of any outputs and targets."""
-        return self._loss.value(outputs, targets, lambda: "the loss is NaN or inf")
+        return self._loss.value(0, outputs, targets, lambda: "the loss is NaN or inf")
 
     def _loss_value(self, index: int, batch: Batch, outputs: Any) -> Tensor:
-        return self._loss.value(outputs, batch[1], lambda: self._why_not_finite(index, batch))
+        return self._loss.value(index, outputs, batch[1], lambda: self._why_not_finite(index, batch))
 
     def _why_not_finite(self, index: int, batch: Batch) -> str:
-        return failures.why_not_finite(self.model, index, batch, lambda: self.forward(index, batch[0]))
+        return checks.why_not_finite(self.model, index, batch, lambda: self.forward(index, batch[0]))
 
     def mean_loss(self) -> Tensor:
         """L (), by a forward pass alone, which builds no graph; call it inside `measuring()`."""
@@ -312,30 +374,26 @@ class Problem:
     def check(self) -> None:
         """Raise `NotDeterministic`, naming the cause, if two passes would not see the same problem.
 
-        Operators, which pass over the data many times, call it once. It costs two forward passes of the first
-        batch and, unless the batches are a list, two readings of the data.
+        Operators, which pass over the data many times, call it once. It costs two forward passes of the first batch.
         """
         if not self.is_checked:
-            failures.check_loader(self.batches, self.data, self.device)
             with self.measuring(), torch.no_grad(), contextlib.closing(self.data()) as data:
                 index, batch = next(data)
-                if self.dropout is None:  # else every pass is given the same random numbers
-                    outputs = failures.check_model(self.model, lambda: self.forward(index, batch[0]), self.device)
-                    failures.check_loss(lambda: self._loss_value(index, batch, outputs), self.device)
+                if self.dropout is None:  # what trains may well change
+                    outputs = checks.check_model(self.model, lambda: self.forward(index, batch[0]))
+                    checks.check_loss(lambda: self._loss_value(index, batch, outputs))
             self.is_checked = True
 
     @contextlib.contextmanager
     def checked_if_in_doubt(self) -> Iterator[None]:
         """Call `check()` only if the first pass, run inside, leaves a doubt that the next sees the same problem.
 
-        A list of batches cannot change, and a model whose pass draws no random numbers and changes nothing that it
-        holds gives the same outputs again: then the passes of a check are saved.
+        A model whose pass changes nothing that it holds gives the same outputs again: then the passes of a check are
+        saved.
         """
-        if not isinstance(self.batches, (list, tuple)):
-            self.check()
-        before = isolation.movable(self.model, self.loss, self.device)
+        before = isolation.movable(self.model, self.loss)
         yield
-        if not isolation.movable(self.model, self.loss, self.device).is_same_as(before):
+        if not isolation.movable(self.model, self.loss).is_same_as(before):
             self.check()
 
 

@@ -1,0 +1,289 @@
+"""Batches as scripts have them: which of a loader's are measured, and what in one goes to the model and to the loss."""
+
+from __future__ import annotations
+
+import contextlib
+import copy
+from collections.abc import Generator, Iterable, Iterator, Mapping, Sequence
+from dataclasses import fields, is_dataclass
+from itertools import count
+from operator import length_hint
+from typing import Any
+
+import torch
+from torch import Tensor, nn
+from torch.utils._pytree import register_pytree_node, tree_leaves, tree_map
+from torch.utils.data import DataLoader, Dataset, RandomSampler, SubsetRandomSampler, WeightedRandomSampler
+
+from wellcond.errors import InvalidProblem
+from wellcond.network.calling import arguments_of, tensors_in
+from wellcond.network.isolation import loader_generators_kept, rng_kept, seed_generators
+from wellcond.problem.outputs import Loss, own_loss
+
+NO_BATCHES = "there are no batches: the loader is empty (drop_last with too few examples?)."
+ENOUGH_EXAMPLES = 512
+"""So many examples are held: ranks of layers are told apart up to it, and means are known to 1/√512 = 4 %."""
+MOST_BATCHES = 16
+"""Of the commonest size, 32, they are enough examples; every pass over more small ones would cost more calls."""
+MOST_BYTES = 2**28
+COMPARED_EXAMPLES = 64
+"""So many are read twice to see whether a loader augments: a flip with p = 1/2 escapes once in 2⁶⁴."""
+LABELS = ("labels", "label", "targets", "target", "y")
+"""The names under which batches that are dicts or objects hold their targets, in this order."""
+
+
+class Several(tuple[Any, ...]):
+    """Targets that the loss takes one by one: `loss(outputs, *targets)`."""
+
+    __slots__ = ()
+
+
+register_pytree_node(Several, lambda targets: (list(targets), None), lambda items, _: Several(items))
+
+
+class Source:
+    """What a user gave as batches, and the fixed ones of it that are measured.
+
+    Args:
+        given: A re-iterable of batches, or one batch.
+        device: The model's.
+
+    Attributes:
+        loader: The re-iterable; one batch is a list of one.
+
+    Raises:
+        InvalidProblem: There are none, or they can be read only once.
+    """
+
+    def __init__(self, given: Any, device: torch.device) -> None:
+        self.loader = as_batches(given)
+        self._device = device
+        self._fixed: tuple[Iterable[Any], str] | None = None
+
+    @property
+    def is_read(self) -> bool:
+        """Whether it is known which batches are measured."""
+        return self._fixed is not None or isinstance(self.loader, (list, tuple))
+
+    @property
+    def fixed(self) -> tuple[Iterable[Any], str]:
+        """The batches that are measured, the same on every pass; and why and which they are if some are held."""
+        if isinstance(self.loader, (list, tuple)):
+            return self.loader, ""
+        if self._fixed is None:
+            self._fixed = self._found()
+        return self._fixed
+
+    def _found(self) -> tuple[Iterable[Any], str]:
+        length = length_hint(self.loader, 0)
+        why = "shuffles" if _shuffles(self.loader) else ""
+        if not why:
+            first, second = (self._drawn(seed, COMPARED_EXAMPLES)[0] for seed in (1, 2))
+            if [*map(_fingerprint, first)] != [*map(_fingerprint, second)]:
+                why = "gives other data on every pass (a random augmentation, or a sampler that shuffles)"
+            elif length:
+                return self.loader, ""
+        held, is_all = self._drawn(0, ENOUGH_EXAMPLES)
+        if not held:
+            raise InvalidProblem(NO_BATCHES)
+        examples = sum(map(examples_in, held))
+        if is_all:
+            which = f"one draw of its {len(held)} batches ({examples} examples) is held" if why else ""
+        else:
+            of = f"first {len(held)} of its {length}" if length else f"first {len(held)}"
+            which = f"the {of} batches ({examples} examples) are held"
+        return held, f"the loader {why or 'has no length'}, so {which}; every number is of these" if which else ""
+
+    def _drawn(self, seed: int, examples: int) -> tuple[list[Any], bool]:
+        """The first batches with so many examples, and whether they are all."""
+        drawn: list[Any] = []
+        seen = size = 0
+        with rng_kept(self._device), contextlib.closing(_read(self.loader, seed, self._device)) as batches:
+            for batch in batches:
+                if drawn and (seen >= examples or len(drawn) == MOST_BATCHES or size >= MOST_BYTES):
+                    return drawn, False
+                # a loader may fill the same memory again
+                drawn.append(tree_map(lambda leaf: leaf.clone() if isinstance(leaf, Tensor) else leaf, batch))
+                seen += examples_in(batch)
+                size += sum(t.numel() * t.element_size() for t in tensors_in(batch))
+        return drawn, True
+
+    def draws(self, seed: int) -> Generator[Any, None, None]:
+        """The loader's own batches over and over, each epoch shuffled and augmented anew; the caller keeps generators.
+
+        Raises:
+            InvalidProblem: There are none.
+        """
+        for epoch in count():
+            is_empty = True
+            with contextlib.closing(_read(self.loader, seed + epoch, self._device)) as batches:
+                for batch in batches:
+                    is_empty = False
+                    yield batch
+            if is_empty:
+                raise InvalidProblem(NO_BATCHES)
+
+
+def _read(loader: Iterable[Any], seed: int, device: torch.device) -> Generator[Any, None, None]:
+    """The batches of one pass with random numbers of a seed; the loader's own generators are as before afterwards."""
+    with loader_generators_kept(loader, seed):
+        seed_generators(seed, device)
+        yield from readable(loader)
+
+
+def readable(loader: Iterable[Any]) -> Iterable[Any]:
+    """A loader to read from while the user may be reading from it too: persistent workers have one iterator for all."""
+    if not isinstance(loader, DataLoader) or not loader.persistent_workers:
+        return loader
+    twin = copy.copy(loader)
+    vars(twin).update(_iterator=None, persistent_workers=False)
+    return twin
+
+
+def _shuffles(loader: Any) -> bool:
+    samplers = [getattr(loader, "sampler", None), getattr(getattr(loader, "batch_sampler", None), "sampler", None)]
+    return any(isinstance(s, (RandomSampler, SubsetRandomSampler, WeightedRandomSampler)) for s in samplers)
+
+
+def _fingerprint(batch: Any) -> list[float]:
+    """Numbers that change with the values and with their order (a flipped image has the same sum)."""
+    found = []
+    for tensor in tensors_in(batch):
+        flat = tensor.detach().reshape(-1).double().nan_to_num()
+        found.append(float(flat @ torch.arange(1, len(flat) + 1, dtype=flat.dtype, device=flat.device)))
+    return found
+
+
+def examples_in(batch: Any) -> int:
+    """The size of a batch: of its first tensor that has one."""
+    return next((len(t) for t in tensors_in(batch) if t.dim()), 1)
+
+
+# what was given
+
+
+def as_batches(given: Any) -> Iterable[Any]:
+    """A re-iterable of batches; one batch, as `next(iter(loader))` gives it, becomes a list of one.
+
+    Raises:
+        InvalidProblem: There are none, they are an iterator, or a tuple of two pairs that may be one batch or two.
+    """
+    if isinstance(given, (Tensor, Mapping)) or (is_dataclass(given) and not isinstance(given, Iterable)):
+        return [given]
+    if isinstance(given, (tuple, list)) and given and _is_one_batch(given):
+        return [given]
+    if isinstance(given, Dataset) and not isinstance(given, Iterable):
+        raise InvalidProblem(
+            f"batches is a {type(given).__name__}, which holds examples; write DataLoader(dataset, batch_size=64)."
+        )
+    if not isinstance(given, Iterable) or isinstance(given, str):
+        raise InvalidProblem(
+            f"batches is a {type(given).__name__}; write batches=[(inputs, targets), …] or pass a DataLoader."
+        )
+    if isinstance(given, Iterator):  # without iter(given), which draws a seed from a loader's generator
+        raise InvalidProblem(
+            "batches is an iterator and ends after one pass; write list(batches), or pass the loader itself."
+        )
+    if length_hint(given, 1) == 0:
+        raise InvalidProblem(NO_BATCHES)
+    return given
+
+
+def _is_one_batch(parts: Sequence[Any]) -> bool:
+    """Whether a list or tuple is one batch, of inputs and targets, and not several."""
+    kinds = {Tensor if isinstance(p, Tensor) else Mapping if isinstance(p, Mapping) else type(p) for p in parts}
+    kinds = {Sequence if kind in (tuple, list) else kind for kind in kinds}
+    if kinds == {Mapping}:
+        return isinstance(parts, tuple) and len(parts) == 2 and parts[0].keys() != parts[1].keys()
+    if kinds != {Sequence}:
+        return Tensor in kinds or len(kinds) > 1
+    if isinstance(parts, list) or len(parts) != 2:
+        return False
+    if any(len(part) != 2 for part in parts):
+        return True  # two batches would be two pairs
+    sizes = [{len(t) for t in tree_leaves(part) if isinstance(t, Tensor) and t.dim()} for part in parts]
+    if len(sizes[0] | sizes[1]) > 1 and len(sizes[0]) == len(sizes[1]) == 1:
+        return False  # each has a size of its own, which inputs and targets of one batch have not
+    raise InvalidProblem(
+        "batches is a tuple of two pairs, which may be one batch or two. Write [((x1, x2), (y1, y2))] for one batch "
+        "of two inputs and two targets, or [(x1, y1), (x2, y2)] for two batches."
+    )
+
+
+# what of a batch goes where
+
+
+def as_pair(index: int, batch: Any, model: nn.Module, loss: Loss) -> tuple[Any, Any]:
+    """What of a batch goes to the model, and what to the loss; a pair that is one already stays as it is.
+
+    A pair is (inputs, targets). Of (x, y, weight) the model takes as many parts as its `forward` needs, and the loss
+    the others: as `loss(outputs, y, weight)` if it has three parameters, else as `loss(outputs, (y, weight))`. Of
+    names, `LABELS` are the targets and the model takes those that its `forward` has. One tensor is its own target.
+    Where the model computes its loss itself, everything goes to the model.
+
+    Raises:
+        InvalidProblem: It is none of these.
+    """
+    if loss is own_loss:
+        return _all_to_the_model(batch, model)
+    if hasattr(batch, "_asdict") and len(batch) > 2 and _label_in(batch._asdict()):
+        batch = batch._asdict()
+    if isinstance(batch, (tuple, list)) and len(batch) == 1:
+        batch = batch[0]
+    if isinstance(batch, Tensor):
+        return batch, batch
+    if isinstance(batch, (tuple, list)) and len(batch) >= 2:
+        return _by_place(batch, model, loss)
+    named = batch if isinstance(batch, Mapping) else _attributes(batch)
+    label = _label_in(named)
+    if label is None:
+        found = f" of {', '.join(map(str, named))}" if named else ""
+        raise InvalidProblem(
+            f"batch {index} is a {type(batch).__name__}{found}, in which no targets are found. Write "
+            f"batches=[(inputs, targets), …], or name the targets {LABELS[0]!r}; or loss=None if the model returns it."
+        )
+    others = {name: part for name, part in named.items() if name != label}
+    taken = _taken_by_name(others, model)
+    if not isinstance(batch, Mapping) and taken.keys() != others.keys():
+        return batch, named[label]  # a model of one argument, the object itself
+    return (next(iter(others.values())) if len(others) == 1 and not taken else taken), named[label]
+
+
+def _by_place(batch: Sequence[Any], model: nn.Module, loss: Loss) -> tuple[Any, Any]:
+    if len(batch) == 2:
+        return batch[0], batch[1]
+    to_model = min(max(arguments_of(model).required, 1), len(batch) - 1)
+    inputs, targets = batch[:to_model], batch[to_model:]
+    if len(targets) > 1:
+        targets = (Several if arguments_of(loss).takes(1 + len(targets)) else tuple)(targets)
+    return (tuple(inputs) if to_model > 1 else inputs[0]), (targets if len(targets) > 1 else targets[0])
+
+
+def _all_to_the_model(batch: Any, model: nn.Module) -> tuple[Any, Any]:
+    if isinstance(batch, Mapping):
+        return _taken_by_name(batch, model), batch.get(_label_in(batch))
+    if not isinstance(batch, (tuple, list)):
+        named = _attributes(batch)
+        return batch, named.get(_label_in(named) or "")
+    if len(batch) == 2 and (batch[1] is None or isinstance(batch[0], (tuple, list, Mapping))):
+        return batch[0], batch[1]
+    taken = tuple(batch[: arguments_of(model).most])
+    return (taken if len(taken) > 1 else taken[0]), (batch[-1] if len(batch) > 1 else None)
+
+
+def _taken_by_name(named: Mapping[str, Any], model: nn.Module) -> dict[str, Any]:
+    """What a model's `forward` has parameters for, as Hugging Face's `Trainer` chooses columns."""
+    names = arguments_of(model).names
+    return {name: part for name, part in named.items() if names is None or name in names}
+
+
+def _label_in(named: Mapping[str, Any]) -> str | None:
+    return next((name for name in LABELS if name in named), None)
+
+
+def _attributes(batch: Any) -> dict[str, Any]:
+    """What an object holds by name: a dataclass, or an object with a known name of targets, as graphs have."""
+    if is_dataclass(batch):
+        return {field.name: getattr(batch, field.name) for field in fields(batch)}
+    is_plain = batch is None or isinstance(batch, (Tensor, tuple, list, str, int, float))
+    return {} if is_plain else {name: getattr(batch, name) for name in LABELS if hasattr(batch, name)}
