@@ -1,0 +1,166 @@
+"""What softmaxes inside a network do: how sharp they are, and over which dimension they go."""
+
+from __future__ import annotations
+
+import math
+from dataclasses import dataclass, replace
+from typing import Any, ClassVar
+
+import torch
+import torch.nn.functional as F
+from torch import Tensor
+
+EXAMPLES = 8
+"""Whose attention is looked at."""
+MASKED = -1e4
+"""Logits below it have been masked: half precision's −65504, −1e9 and −inf are all meant so."""
+
+
+@dataclass(frozen=True)
+class Attention:
+    """One softmax, or attention kernel, inside a network.
+
+    Attributes:
+        name: The last weighted layer or norm before it.
+        choices: How many entries it chooses among.
+        dim: The dimension it goes over, from the front.
+        ndim: How many dimensions its output has.
+        shape: Of its output.
+        entropy: Mean over the rows of entropy / log(entries that are not masked): 1 is even, 0 is one entry.
+        largest: Mean over the rows of the largest probability.
+        saturated: The share of rows whose largest probability exceeds 0.99.
+        logit_std: RMS over the rows of the standard deviation of the logits that are not masked.
+        is_summed_elsewhere: Whether its output is multiplied along another dimension than it goes over.
+    """
+
+    name: str
+    choices: int
+    dim: int
+    ndim: int
+    shape: tuple[int, ...]
+    entropy: float
+    largest: float
+    saturated: float
+    logit_std: float
+    is_summed_elsewhere: bool = False
+
+
+class SeenAttention:
+    """Gathers what softmaxes and attention kernels were given."""
+
+    FUNCTIONS: ClassVar[dict[Any, str]] = {
+        F.softmax: "softmax", torch.softmax: "softmax", Tensor.softmax: "softmax",
+        F.scaled_dot_product_attention: "sdpa",
+        F.multi_head_attention_forward: "mha",
+        torch.matmul: "matmul", Tensor.matmul: "matmul", Tensor.__matmul__: "matmul",
+        torch.bmm: "matmul", Tensor.bmm: "matmul",
+    }  # fmt: skip
+
+    def __init__(self) -> None:
+        self._found: dict[tuple[str, int], Attention] = {}
+        self._outputs: dict[int, tuple[tuple[str, int], int]] = {}
+        self._elsewhere: set[tuple[str, int]] = set()
+
+    def begin(self) -> None:
+        """Before a pass: the memory of another's outputs may hold something else now."""
+        self._outputs.clear()
+
+    def rename(self, before: str, name: str) -> None:
+        """What was called inside a module, after another one, belongs to the module."""
+        for key in [key for key in self._found if key[0] == before]:
+            self._found[name, key[1]] = replace(self._found.pop(key), name=name)
+
+    def found(self) -> list[Attention]:
+        """In the order of the forward pass."""
+        return [replace(seen, is_summed_elsewhere=key in self._elsewhere) for key, seen in self._found.items()]
+
+    def add(self, name: str, kind: str, args: tuple[Any, ...], kwargs: dict[str, Any], output: Any) -> None:
+        """Count one call; attention in a form that is not known is passed over."""
+        if kind == "matmul":
+            self._multiplied(args)
+        elif kind == "softmax":
+            self._softmax(name, args, kwargs, output)
+        else:
+            logits = _kernel_logits(args, kwargs) if kind == "sdpa" else _module_logits(args, kwargs)
+            if logits is not None and logits.shape[-1] > 1:
+                self._note(name, logits, logits.dim() - 1, tuple(logits.shape))
+
+    def _softmax(self, name: str, args: tuple[Any, ...], kwargs: dict[str, Any], output: Tensor) -> None:
+        dim = kwargs.get("dim", args[1] if len(args) > 1 else None)
+        if not isinstance(dim, int) or not output.dim():
+            return
+        dim %= output.dim()
+        logits = args[0] if args else kwargs["input"]
+        key = self._note(name, logits.detach().float(), dim, tuple(output.shape))
+        self._outputs[output.data_ptr()] = key, dim
+
+    def _note(self, name: str, logits: Tensor, dim: int, shape: tuple[int, ...]) -> tuple[str, int]:
+        nth = sum(known == name for known, _ in self._found)
+        key = (name, nth)
+        kept = logits[:EXAMPLES] if dim else logits
+        rows = kept.movedim(dim, -1).reshape(-1, kept.shape[dim])[:4096]
+        is_open = rows > MASKED
+        several = is_open.sum(1) > 1
+        if not bool(several.any()) or not bool(rows[is_open].isfinite().all()):
+            return key
+        rows, is_open = rows[several], is_open[several]
+        count = is_open.sum(1)
+        p = rows.masked_fill(~is_open, -math.inf).softmax(1)
+        entropy = torch.special.entr(p).sum(1) / count.float().log()
+        mean = rows.masked_fill(~is_open, 0).sum(1) / count
+        spread = (rows - mean[:, None]).masked_fill(~is_open, 0).square().sum(1) / count
+        largest = p.amax(1)
+        self._found[key] = Attention(
+            name, shape[dim], dim, len(shape), shape, float(entropy.mean()), float(largest.mean()),
+            float((largest > 0.99).float().mean()), float(spread.mean().sqrt()),
+        )  # fmt: skip
+        return key
+
+    def _multiplied(self, args: tuple[Any, ...]) -> None:
+        """A product a @ b sums over the last dimension of a, and over the last but one of b."""
+        for place, tensor in enumerate(args[:2]):
+            if isinstance(tensor, Tensor) and (known := self._outputs.get(tensor.data_ptr())) is not None:
+                key, dim = known
+                seen = self._found.get(key)
+                if seen is not None and seen.shape == tuple(tensor.shape):
+                    summed = tensor.dim() - 1 if place == 0 else max(tensor.dim() - 2, 0)
+                    if dim != summed:
+                        self._elsewhere.add(key)
+
+
+def _kernel_logits(args: tuple[Any, ...], kwargs: dict[str, Any]) -> Tensor | None:
+    """q kᵀ/√d of some examples, as `scaled_dot_product_attention` computes it."""
+    named = dict(zip(("query", "key", "value", "attn_mask", "dropout_p", "is_causal"), args, strict=False)) | kwargs
+    q, k = (named[name].detach()[:EXAMPLES].float() for name in ("query", "key"))
+    if q.shape[:-2] != k.shape[:-2]:
+        return None
+    scale = named.get("scale") or 1 / math.sqrt(q.shape[-1])
+    logits: Tensor = q @ k.transpose(-1, -2) * scale
+    mask = named.get("attn_mask")
+    if mask is not None:
+        mask = mask[:EXAMPLES] if mask.dim() == logits.dim() and len(mask) > 1 else mask
+        logits = logits.masked_fill(~mask, -math.inf) if mask.dtype == torch.bool else logits + mask
+    if named.get("is_causal"):
+        future = torch.ones(logits.shape[-2:], dtype=torch.bool, device=logits.device).triu(1)
+        logits = logits.masked_fill(future, -math.inf)
+    return logits
+
+
+def _module_logits(args: tuple[Any, ...], kwargs: dict[str, Any]) -> Tensor | None:
+    """Log-probabilities of some examples, which `nn.MultiheadAttention` gives when asked: logits but for a constant."""
+    if len(args) < 3 or any(t.dim() != 3 for t in args[:3]):
+        return None
+    mask, padding = kwargs.get("attn_mask"), kwargs.get("key_padding_mask")
+    if mask is not None and mask.dim() == 3:
+        return None
+    few = [t.detach()[:, :EXAMPLES] for t in args[:3]]
+    padding = None if padding is None else padding[:EXAMPLES]
+    asked = {"need_weights": True, "average_attn_weights": False, "training": False, "key_padding_mask": padding}
+    _, weights = F.multi_head_attention_forward(*few, *args[3:], **(kwargs | asked))
+    if weights is None:
+        return None
+    logits = weights.float().clamp_min(torch.finfo(torch.float32).tiny).log()  # what underflows was not masked
+    for hidden in (mask, None if padding is None else padding[:, None, None]):
+        if hidden is not None:
+            logits = logits.masked_fill(hidden if hidden.dtype == torch.bool else hidden < MASKED, -math.inf)
+    return logits

@@ -1,0 +1,368 @@
+"""What a model's outputs are, told by their values and their graph, and what its loss takes them for."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable, Iterable
+from dataclasses import dataclass
+from typing import Any, Literal
+
+import torch
+from torch import Tensor
+from torch.autograd.graph import Node
+from torch.utils._pytree import tree_leaves
+
+from wellcond.network.graph import inputs_of, upstream
+
+LossKind = Literal["cross-entropy", "nll", "bce", "bce-logits", "squared", "other"]
+"""`cross-entropy` and `bce-logits` take logits, `nll` log-probabilities, `bce` probabilities."""
+MOVES = (
+    "View", "UnsafeView", "ReshapeAlias", "Squeeze", "Unsqueeze", "T", "Transpose", "Permute", "Alias", "ToCopy",
+    "Clone", "Expand", "Slice", "Select", "Split", "Unbind", "Detach", "AsStrided", "Cat", "Stack", "NanToNum",
+)  # fmt: skip
+"""Operations that move values and change none."""
+AFFINE = (
+    *MOVES, "Addmm", "Mm", "Bmm", "Mv", "Dot", "Linear", "MkldnnLinear", "Convolution", "MkldnnConvolution",
+    "CudnnConvolution", "ConvolutionOverrideable", "Baddbmm", "Addbmm", "Add", "Sub", "Rsub", "Neg", "Sum", "Mean",
+    "AvgPool1D", "AvgPool2D", "AvgPool3D", "AdaptiveAvgPool2D", "AdaptiveAvgPool3D", "ConstantPadNd",
+    "Embedding", "EmbeddingBag", "Upsample", "UpsampleNearest2D", "UpsampleBilinear2D", "NativeBatchNorm",
+    "CudnnBatchNorm", "MiopenBatchNorm", "Index", "IndexSelect", "Gather", "Repeat", "Flip",
+)  # fmt: skip
+"""Operations that are linear in what they receive, as long as only one of their inputs depends on the data. A BatchNorm
+is one by its running statistics."""
+
+
+@dataclass(frozen=True)
+class OutputFacts:
+    """One batch's outputs against their targets and their loss.
+
+    Attributes:
+        shape: Of the tensor that the loss compares.
+        target_shape: Of the targets, if they are one tensor.
+        tail: The last operations that made the outputs, last first, up to a product with a weight: `("Softmax",)`.
+        tail_dim: The dimension of the last one, where it has one, from the front.
+        loss_kind: What the loss takes outputs for.
+        loss_operations: All operations of the loss.
+        low: The smallest output.
+        high: The largest.
+        rms: √(mean f²).
+        std: Of all outputs.
+        variation: E‖f − E f‖² / E‖f‖² over the examples; 0 if the inputs do not matter.
+        class_dim: The dimension of the classes, for cross-entropy and negative log-likelihoods.
+        classes: How many.
+        loss: Its value, which may be NaN; None if it could not be computed.
+        best_constant: The loss of the best outputs that are the same for all examples, where it is known.
+        reshaped_loss: The loss of the outputs in the shape of the targets, where both shapes differ but hold as many.
+        perfect_loss: The loss of outputs that are right: the targets, or logits far on their side.
+        saturated: The share of examples whose probabilities are all within 1e-3 of 0 or 1, of a classifier.
+        accuracy: The share of examples that a classifier gets right.
+        is_affine: Whether the outputs are an affine function of the inputs but for the tail, told by the graph.
+        strays: Shapes of trainable tensors in the graph that are no parameters of the model or of the loss.
+        low_target: The smallest target.
+        high_target: The largest.
+        share_outside: The share of targets outside of what the tail can give.
+    """
+
+    shape: tuple[int, ...]
+    target_shape: tuple[int, ...] | None
+    tail: tuple[str, ...]
+    tail_dim: int | None
+    loss_kind: LossKind
+    loss_operations: frozenset[str]
+    low: float
+    high: float
+    rms: float
+    std: float
+    variation: float | None
+    class_dim: int | None
+    classes: int | None
+    loss: float | None
+    best_constant: float | None
+    reshaped_loss: float | None
+    perfect_loss: float | None
+    saturated: float | None
+    accuracy: float | None
+    is_affine: bool
+    strays: tuple[tuple[int, ...], ...]
+    low_target: float
+    high_target: float
+    share_outside: float
+
+
+RANGES = {"Sigmoid": (0.0, 1.0), "Softmax": (0.0, 1.0), "Tanh": (-1.0, 1.0), "Relu": (0.0, math.inf),
+          "LogSoftmax": (-math.inf, 0.0)}  # fmt: skip
+"""What an operation can give."""
+MARGIN = 0.02
+"""Targets that are beyond the range by less than this share of 1 are rounding, or smoothing of labels."""
+
+
+def output_facts(
+    outputs: Tensor,
+    targets: Any,
+    loss: Tensor | None,
+    loss_of: Callable[[Tensor, Any], Tensor],
+    known: Iterable[Tensor],
+    likelihood: str | None,
+) -> OutputFacts:
+    """Read what one batch shows.
+
+    Args:
+        outputs: What the loss compares, with its graph.
+        targets: Of the same batch.
+        loss: Its value, with its graph; None if the loss raised.
+        loss_of: The loss as a function of other outputs and targets; it may raise.
+        known: The parameters of the model and of the loss, frozen ones too.
+        likelihood: The name of the likelihood that the loss was recognised as, if it was.
+    """
+    tail, dim = _tail(outputs.grad_fn)
+    values = outputs.detach().double()
+    finite = values[values.isfinite()]
+    finite = finite if finite.numel() else values.new_zeros(1)
+    target = next((t for t in tree_leaves(targets) if isinstance(t, Tensor)), None)
+    operations = _names(upstream([None if loss is None else loss.grad_fn], outputs.grad_fn))
+    kind = _loss_kind(operations, likelihood, loss_of)
+    class_dim = _class_dim(outputs, target) if kind in ("cross-entropy", "nll") else None
+    at = _Values(loss_of, outputs.detach(), targets, target, kind, class_dim)
+    by_example = values.flatten(1) if values.dim() else values.reshape(1, 1)
+    total = float(by_example.square().sum())
+    number = None if loss is None else float(loss.detach())
+    given = None if target is None else target.detach().double()
+    low, high = RANGES.get(tail[0], (-math.inf, math.inf)) if tail else (-math.inf, math.inf)
+    is_paired = given is not None and target is not None and (target.is_floating_point() or given.shape == values.shape)
+    outside = 0.0
+    if is_paired and given is not None and given.numel():
+        outside = float(((given < low - MARGIN) | (given > high + MARGIN)).double().mean())
+    dim = None if dim is None else dim if dim >= 0 else dim + outputs.dim()
+    return OutputFacts(
+        shape=tuple(outputs.shape),
+        target_shape=None if target is None else tuple(target.shape),
+        tail=tail,
+        tail_dim=dim,
+        loss_kind=kind,
+        loss_operations=operations,
+        low=float(finite.min()),
+        high=float(finite.max()),
+        rms=float(finite.square().mean().sqrt()),
+        std=float(finite.std(correction=0)),
+        variation=float((by_example - by_example.mean(0)).square().sum()) / total
+        if len(by_example) > 1 and 0 < total < math.inf
+        else None,
+        class_dim=class_dim,
+        classes=None if class_dim is None else outputs.shape[class_dim],
+        loss=number,
+        best_constant=at.best_constant(),
+        reshaped_loss=at.reshaped(),
+        perfect_loss=at.perfect(),
+        saturated=at.saturated(),
+        accuracy=at.accuracy(),
+        is_affine=_is_affine(outputs.grad_fn),
+        strays=_strays(outputs if loss is None else loss, known),
+        low_target=float(given.min()) if given is not None and given.numel() else math.nan,
+        high_target=float(given.max()) if given is not None and given.numel() else math.nan,
+        share_outside=outside,
+    )
+
+
+def plain(node: Node) -> str:
+    """`Softmax` for SoftmaxBackward0."""
+    return node.name().partition("Backward")[0]
+
+
+def _names(nodes: Iterable[Node]) -> frozenset[str]:
+    return frozenset(map(plain, nodes))
+
+
+def _tail(node: Node | None) -> tuple[tuple[str, ...], int | None]:
+    """The last operations that change values, up to a product, and the dimension of the last one."""
+    found: list[str] = []
+    dim: int | None = None
+    while node is not None and len(found) < 4:
+        name = plain(node)
+        if name not in MOVES:
+            if name in AFFINE or name in ("AccumulateGrad", "Mul", "Div"):
+                break
+            found.append(name)
+            if len(found) == 1 and hasattr(node, "_saved_dim"):
+                dim = int(node._saved_dim)
+                dim = dim - 2**64 if dim >= 2**63 else dim
+        above = inputs_of(node)
+        node = above[0] if above else None
+    return tuple(found), dim
+
+
+def _loss_kind(operations: frozenset[str], likelihood: str | None, loss: Any) -> LossKind:
+    if "BinaryCrossEntropyWithLogits" in operations:
+        return "bce-logits"
+    if "BinaryCrossEntropy" in operations:
+        return "bce"
+    if operations & {"NllLoss", "NllLoss2D", "NllLossNd"}:
+        return "cross-entropy" if "LogSoftmax" in operations else "nll"
+    if "LogSoftmax" in operations:
+        return "cross-entropy"
+    if operations & {"MseLoss", "SmoothL1Loss", "HuberLoss"}:
+        return "squared"
+    by_likelihood: dict[str | None, LossKind] = {
+        "CrossEntropy": "cross-entropy", "Bernoulli": "bce-logits", "Gaussian": "squared",
+    }  # fmt: skip
+    return by_likelihood.get(likelihood, "other")
+
+
+def _class_dim(outputs: Tensor, target: Tensor | None) -> int | None:
+    """1, or the last where a loss has flattened (N, T, C)."""
+    if target is None or outputs.dim() < 2:
+        return None
+    if target.shape == outputs.shape or outputs.dim() == 2:
+        return 1
+    by_class = outputs.select(1, 0)
+    return 1 if target.shape == by_class.shape else outputs.dim() - 1
+
+
+def _is_affine(end: Node | None) -> bool:
+    """Whether everything before the tail is affine in the data. What torch cannot tell is not."""
+    tail, _ = _tail(end)
+    node = end
+    while node is not None and (plain(node) in tail or plain(node) in MOVES):
+        above = inputs_of(node)
+        node = above[0] if above else None
+    if node is None:
+        return False
+    for operation in upstream([node], None):
+        name = plain(operation)
+        sides = [above for above in inputs_of(operation) if plain(above) != "AccumulateGrad"]
+        is_scaling = name in ("Mul", "Div") and len(sides) < 2
+        is_product_of_data = name in ("Mm", "Bmm", "Baddbmm", "Addbmm", "Dot") and len(_of_data(operation)) > 1
+        if (name not in AFFINE and not is_scaling) or is_product_of_data:
+            return False
+    return True
+
+
+def _of_data(product: Node) -> list[Node]:
+    """Inputs of a product that are more than a weight that was moved."""
+    found = []
+    for node in inputs_of(product):
+        behind: Node | None = node
+        while behind is not None and plain(behind) in MOVES:
+            above = inputs_of(behind)
+            behind = above[0] if above else None
+        if behind is not None and plain(behind) != "AccumulateGrad":
+            found.append(node)
+    return found
+
+
+def _strays(end: Tensor, known: Iterable[Tensor]) -> tuple[tuple[int, ...], ...]:
+    """Shapes of trainable tensors in a graph that are none of these."""
+    ids = {id(p) for p in known}
+    leaves: dict[int, tuple[int, ...]] = {}
+    for node in upstream([end.grad_fn], None):
+        for above in inputs_of(node):
+            variable = getattr(above, "variable", None)
+            if isinstance(variable, Tensor) and id(variable) not in ids:
+                leaves[id(variable)] = tuple(variable.shape)
+    return tuple(leaves.values())
+
+
+@dataclass(frozen=True)
+class _Values:
+    """The loss at other outputs; what it refuses is None."""
+
+    loss_of: Callable[[Tensor, Any], Tensor]
+    outputs: Tensor
+    targets: Any
+    target: Tensor | None
+    kind: LossKind
+    class_dim: int | None
+
+    def at(self, outputs: Tensor) -> float | None:
+        try:
+            with torch.no_grad():
+                value = float(self.loss_of(outputs, self.targets))
+        except Exception:  # a user's loss may refuse other outputs in any way
+            return None
+        return value if math.isfinite(value) else None
+
+    def best_constant(self) -> float | None:
+        """Class frequencies as logits, or the mean of the targets; of these examples."""
+        p = self._frequencies()
+        if p is not None and self.class_dim is not None:
+            shape = [1] * self.outputs.dim()
+            shape[self.class_dim] = len(p)
+            logits = p.clamp_min(1e-12).log().to(self.outputs.dtype).view(shape)
+            return self.at(logits.expand_as(self.outputs))
+        target = self._paired()
+        if target is None:
+            return None
+        mean = target.mean(0, keepdim=True)
+        if self.kind == "bce-logits":
+            mean = torch.logit(mean.clamp(1e-6, 1 - 1e-6))
+        return self.at(mean.expand_as(self.outputs).to(self.outputs.dtype).contiguous())
+
+    def perfect(self) -> float | None:
+        """The loss of the right answer."""
+        hot = self._one_hot()
+        if hot is not None:
+            right = hot * 20 if self.kind == "cross-entropy" else (hot.clamp_min(1e-9)).log()
+            return self.at(right.to(self.outputs.dtype))
+        target = self._paired()
+        if target is None:
+            return None
+        right = (target - 0.5) * 40 if self.kind == "bce-logits" else target
+        return self.at(right.to(self.outputs.dtype))
+
+    def reshaped(self) -> float | None:
+        """The loss of [N, 1] outputs as [N], as the targets are: another one than it is, if it was broadcast."""
+        target = self.target
+        if target is None or target.shape == self.outputs.shape or target.numel() != self.outputs.numel():
+            return None
+        return self.at(self.outputs.reshape(target.shape))
+
+    def probabilities(self) -> Tensor | None:
+        """(…, classes) of a classifier."""
+        if self.class_dim is not None:
+            rows = self.outputs.movedim(self.class_dim, -1).double()
+            return rows.softmax(-1)  # of log-probabilities, these are they
+        if self.kind in ("bce", "bce-logits"):
+            p = self.outputs.double().sigmoid() if self.kind == "bce-logits" else self.outputs.double()
+            return p.flatten(1) if p.dim() > 1 else p[:, None]
+        return None
+
+    def saturated(self) -> float | None:
+        p = self.probabilities()
+        return None if p is None else float(((p < 1e-3) | (p > 1 - 1e-3)).all(-1).double().mean())
+
+    def accuracy(self) -> float | None:
+        p, hot = self.probabilities(), self._one_hot()
+        if p is not None and hot is not None and self.class_dim is not None:
+            counts = hot.sum(self.class_dim) > 0
+            right = p.argmax(-1) == hot.movedim(self.class_dim, -1).argmax(-1)
+            return float(right[counts].double().mean())
+        target = self._paired()
+        if p is not None and target is not None and self.class_dim is None:
+            return float(((p > 0.5) == (target.reshape(p.shape) > 0.5)).double().mean())
+        return None
+
+    def _one_hot(self) -> Tensor | None:
+        """Of the outputs' shape; zero where a label counts nowhere."""
+        if self.class_dim is None or self.target is None:
+            return None
+        if self.target.shape == self.outputs.shape:
+            return self.target.double()
+        shape = self.outputs.movedim(self.class_dim, -1).shape
+        if self.target.is_floating_point() or self.target.numel() != math.prod(shape[:-1]):
+            return None
+        index = self.target.reshape(shape[:-1]).long()
+        valid = (index >= 0) & (index < shape[-1])
+        hot = torch.nn.functional.one_hot(index.clamp(0, shape[-1] - 1), shape[-1]).double() * valid[..., None]
+        return hot.movedim(-1, self.class_dim)
+
+    def _frequencies(self) -> Tensor | None:
+        hot = self._one_hot()
+        if hot is None or self.class_dim is None:
+            return None
+        counts = hot.movedim(self.class_dim, -1).flatten(0, -2).sum(0)
+        return counts / counts.sum() if float(counts.sum()) > 0 else None
+
+    def _paired(self) -> Tensor | None:
+        """The targets in the shape of the outputs, where they hold as many."""
+        if self.class_dim is not None or self.target is None or self.target.numel() != self.outputs.numel():
+            return None
+        return self.target.detach().reshape(self.outputs.shape).double()

@@ -1,0 +1,348 @@
+"""Signals: what every module and every nonlinearity makes of the data, and the gradient that comes back to it.
+
+Legend: N examples, a *row* is one example at one position (pixel, token), a unit is a feature or channel.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import math
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass
+from typing import Any
+
+import torch
+import torch.nn.functional as F
+from torch import Tensor, nn
+
+from wellcond.evidence.attention import Attention, SeenAttention
+from wellcond.network.calling import tensors_in
+from wellcond.network.layers import rule_for, weighted_layers
+from wellcond.network.norms import is_norm, unit_dim
+from wellcond.network.taps import WatchedFunctions, WatchedRelu, tapped
+
+MOST_ROWS = 2048
+"""Of a module's output that are looked at."""
+FEW_ROWS = 64
+"""From which its effective number of dimensions is told."""
+FLAT = 0.1
+"""A nonlinearity is saturated where its slope is below this share of its largest one."""
+
+
+@dataclass(frozen=True)
+class Signal:
+    """What one module, or the nonlinearity behind it, gives and gets back.
+
+    Attributes:
+        name: Of the module; of a nonlinearity, that of the last weighted layer before it.
+        kind: The module's type, or the function's name.
+        is_weighted: Whether it is a layer with a weight: linear, convolutional, recurrent, attention or embedding.
+        is_nonlinearity: Whether it is a function such as ReLU.
+        units: How many units its output has.
+        rows: How many rows were seen.
+        calls: How often it is called in a pass.
+        input_rms: √(mean x²) of its first input; None if that is none of numbers.
+        rms: √(mean h²) of its output.
+        mean_over_std: RMS over the units of their means, over that of their standard deviations.
+        variation: E‖h − E h‖² / E‖h‖² over examples: 0 if all are mapped alike.
+        dimensions: (tr Σ)²/tr Σ² of the centred rows, at most the number of rows less one; None if there are few.
+        zeros: The share of values that are exactly 0.
+        dead: (units,) whose output is 0, or whose slope is, in every row; empty for what has no such units.
+        full: (units,) of a ReLU that are positive in every row.
+        saturated: The share of values at which a bounded nonlinearity is flat; None for others.
+        not_finite: The share of values that are NaN or infinite.
+        has_finite_input: Whether its input was finite.
+        gradient: RMS over the examples of ‖∂ℓ/∂h‖, ℓ the mean loss; None if none came back.
+        sensitivity: RMS over the examples of ‖∂ℓ/∂h‖·‖h‖: what a relative change of h does to the loss. A norm or a
+            pooling behind the layer leaves it as it is.
+        gradient_over_time: (steps,) of a recurrent layer, ‖∂ℓ/∂x_t‖ for every step t; None for others.
+    """
+
+    name: str
+    kind: str
+    is_weighted: bool
+    is_nonlinearity: bool
+    units: int
+    rows: int
+    calls: int
+    input_rms: float | None
+    rms: float
+    mean_over_std: float
+    variation: float | None
+    dimensions: float | None
+    zeros: float
+    dead: Tensor
+    full: Tensor
+    saturated: float | None
+    not_finite: float
+    has_finite_input: bool
+    gradient: float | None = None
+    sensitivity: float | None = None
+    gradient_over_time: Tensor | None = None
+
+
+FUNCTIONS: dict[Any, str] = WatchedRelu.FUNCTIONS | {
+    function: name
+    for name, functions in {
+        "tanh": (torch.tanh, torch.tanh_, F.tanh, Tensor.tanh, Tensor.tanh_),
+        "sigmoid": (torch.sigmoid, torch.sigmoid_, F.sigmoid, Tensor.sigmoid, Tensor.sigmoid_, torch.special.expit),
+        "hardtanh": (F.hardtanh,),
+        "relu6": (F.relu6,),
+        "gelu": (F.gelu,),
+        "silu": (F.silu,),
+        "elu": (F.elu,),
+        "selu": (F.selu, torch.selu),
+        "leaky_relu": (F.leaky_relu,),
+        "softplus": (F.softplus,),
+    }.items()
+    for function in functions
+}
+SLOPES: dict[str, Callable[[Tensor], Tensor]] = {
+    "tanh": lambda y: 1 - y.square(),
+    "sigmoid": lambda y: 4 * y * (1 - y),
+}
+"""Of bounded functions as a function of their output, relative to the largest."""
+RECTIFIERS = ("relu", "relu6")
+
+
+class Signals:
+    """Gathers signals of forward passes that are watched, and of the backward passes through their graphs."""
+
+    def __init__(self, model: nn.Module) -> None:
+        weighted = weighted_layers(model)
+        inside = tuple(f"{name}." for name, module in weighted.items() if name and any(module.children()))
+        leaves = {
+            name: module
+            for name, module in model.named_modules()
+            if not any(module.children()) and not (inside and name.startswith(inside))
+        }
+        self.modules = leaves | weighted
+        self._weighted = weighted
+        self._owners = {
+            name: module
+            for name, module in model.named_modules()
+            if name not in self.modules and any(True for _ in module.parameters(recurse=False))
+        }
+        self.started: dict[str, int] = {}
+        """The place of every module that is called, by name."""
+        self._seen: dict[tuple[str, str], _Seen] = {}
+        self._attention = SeenAttention()
+        self._last: str = ""
+        self._calls: dict[tuple[str, str], int] = {}
+        self._examples = 1
+
+    @contextlib.contextmanager
+    def watched(self, examples: int) -> Iterator[None]:
+        """Around a forward pass of one batch."""
+        self._last, self._examples = "", examples
+        self._calls.clear()
+        self._attention.begin()
+        recurrent = {name: m for name, m in self.modules.items() if isinstance(m, nn.RNNBase)}
+        with contextlib.ExitStack() as stack:
+            stack.enter_context(tapped(self.modules, self._on_call, self._on_gradient))
+            stack.enter_context(tapped(self._owners, self._note_start))
+            if recurrent:
+                stack.enter_context(tapped(recurrent, _nothing, None, self._on_input_gradient))
+            stack.enter_context(WatchedFunctions(FUNCTIONS | SeenAttention.FUNCTIONS, self._on_function))
+            yield
+
+    def found(self) -> list[Signal]:
+        """In the order of the forward pass."""
+        return [seen.signal() for seen in self._seen.values() if seen.rows]
+
+    def attention(self) -> list[Attention]:
+        """What was seen of softmaxes."""
+        return self._attention.found()
+
+    def _note_start(self, name: str, _module: nn.Module, _x: Any, _output: Any) -> None:
+        self.started.setdefault(name, len(self.started))
+
+    def _on_call(self, name: str, module: nn.Module, x: Any, output: Any) -> _Seen | None:
+        self._note_start(name, module, x, output)
+        if name in self._weighted or is_norm(module):
+            if isinstance(module, nn.MultiheadAttention):
+                self._attention.rename(self._last, name)
+            self._last = name
+        tensor = next((t for t in tensors_in(output) if t.is_floating_point()), None)
+        if tensor is None or not tensor.numel():
+            return None
+        rule = rule_for(module)
+        is_batch_second = isinstance(module, (nn.RNNBase, nn.MultiheadAttention)) and not module.batch_first
+        if is_batch_second and tensor.dim() == 3:
+            tensor = tensor.transpose(0, 1)
+        dim = rule.unit_dim(tensor) if rule is not None else unit_dim(module, tensor) if is_norm(module) else None
+        dim = self._default_dim(tensor) if dim is None else dim
+        seen = self._of(name, type(module).__name__, name in self._weighted, None)
+        seen.add(tensor, dim, x if isinstance(x, Tensor) else None, self._examples)
+        return seen
+
+    def _default_dim(self, tensor: Tensor) -> int:
+        return 1 if tensor.dim() in (2, 4, 5) else tensor.dim() - 1
+
+    def _on_function(self, kind: str, args: tuple[Any, ...], kwargs: dict[str, Any], output: Any) -> None:
+        if kind not in FUNCTIONS.values():
+            with torch.no_grad():
+                self._attention.add(self._last, kind, args, kwargs, output)
+            return
+        if not isinstance(output, Tensor) or not output.numel() or not output.dim():
+            return
+        layer = self._weighted.get(self._last)
+        rule = None if layer is None else rule_for(layer)
+        dim = min(rule.unit_dim(output) if rule is not None else self._default_dim(output), output.dim() - 1)
+        self._of(self._last, kind, False, kind).add(output, dim, None, self._examples)
+
+    def _of(self, name: str, kind: str, is_weighted: bool, function: str | None) -> _Seen:
+        nth = self._calls.get((name, kind), 0)
+        self._calls[name, kind] = nth + 1
+        # a second ReLU behind the same layer is another one; a module that is called again is the same
+        key = (name, f"{kind}[{nth}]" if function and nth else kind)
+        if key not in self._seen:
+            self._seen[key] = _Seen(name, kind, is_weighted, function)
+        return self._seen[key]
+
+    def _on_gradient(self, _name: str, _module: nn.Module, seen: _Seen | None, gradient: Tensor) -> None:
+        if seen is not None:
+            seen.add_gradient(gradient, self._examples)
+
+    def _on_input_gradient(self, name: str, module: nn.Module, _seen: Any, gradient: Tensor) -> None:
+        if gradient.dim() == 3:
+            steps = gradient.detach().transpose(0, 1) if module.batch_first else gradient.detach()
+            for (key, _), seen in self._seen.items():
+                if key == name:
+                    seen.over_time = steps.double().flatten(1).norm(dim=1).cpu()
+
+
+def _nothing(_name: str, _module: nn.Module, _x: Any, _output: Any) -> None:
+    """Only the gradient of the input is wanted."""
+
+
+class _Seen:
+    """Sums over the calls of one module or function."""
+
+    def __init__(self, name: str, kind: str, is_weighted: bool, function: str | None) -> None:
+        self.name, self.kind, self.is_weighted, self.function = name, kind, is_weighted, function
+        self.rows = self.calls = self.batches = 0
+        self.values = self.zeros = self.flat = self.not_finite = 0.0
+        self.squares = self.inputs = self.input_values = 0.0
+        self.sums: Tensor | None = None
+        self.unit_squares: Tensor | None = None
+        self.dead: Tensor | None = None
+        self.full: Tensor | None = None
+        self.variations: list[float] = []
+        self.dimensions: float | None = None
+        self.has_finite_input = True
+        self.gradients: list[Tensor] = []
+        self.norms: Tensor | None = None
+        self.sensitivities: list[Tensor] = []
+        self.over_time: Tensor | None = None
+
+    def add(self, output: Tensor, dim: int, x: Tensor | None, examples: int) -> None:
+        """Count one call."""
+        output = output.detach()
+        self.calls += 1
+        rows = output.movedim(dim, -1).reshape(-1, output.shape[dim])
+        if len(rows) > MOST_ROWS:
+            rows = rows[:: len(rows) // MOST_ROWS][:MOST_ROWS]
+        rows = rows.float() if rows.dtype != torch.float64 else rows
+        bad = rows.numel() - int(rows.isfinite().sum())
+        if x is not None and x.is_floating_point():
+            given = x.detach().flatten()[: MOST_ROWS * 256].float()
+            size = float(given.square().sum(dtype=torch.float64))
+            self.has_finite_input &= math.isfinite(size)
+            self.inputs += size
+            self.input_values += given.numel()
+        self.not_finite += bad
+        self.values += rows.numel()
+        if bad:
+            rows = rows.nan_to_num(0.0, 0.0, 0.0)
+        sums, squares = rows.sum(0, dtype=torch.float64), rows.double().square().sum(0)
+        zero = rows == 0
+        self.zeros += float(zero.sum())
+        if self.sums is None or len(self.sums) != len(sums):
+            self.sums, self.unit_squares, self.rows = sums, squares, len(rows)
+        else:
+            assert self.unit_squares is not None
+            self.sums, self.unit_squares, self.rows = (
+                self.sums + sums,
+                self.unit_squares + squares,
+                self.rows + len(rows),
+            )
+        if self.function in RECTIFIERS:
+            self._and("dead", zero.all(0))
+            self._and("full", (rows > 0).all(0))
+        elif self.function in SLOPES:
+            flat = SLOPES[self.function](rows) < FLAT
+            self.flat += float(flat.sum())
+            self._and("dead", flat.all(0))
+        self.norms = None
+        if len(output) == examples and examples > 1:
+            by_example = output.flatten(1)[:, : MOST_ROWS * 16].float()
+            self.norms = by_example.norm(dim=1)
+            total = float(by_example.square().sum(dtype=torch.float64))
+            if 0 < total < math.inf:
+                self.variations.append(
+                    float((by_example - by_example.mean(0)).square().sum(dtype=torch.float64)) / total
+                )
+        if self.dimensions is None and len(rows) >= FEW_ROWS and not bad:
+            self.dimensions = effective_dimensions(rows[:: len(rows) // FEW_ROWS][:FEW_ROWS])
+
+    def _and(self, what: str, found: Tensor) -> None:
+        known: Tensor | None = getattr(self, what)
+        setattr(self, what, found if known is None or len(known) != len(found) else known & found)
+
+    def add_gradient(self, gradient: Tensor, examples: int) -> None:
+        """Count the gradient of one call's output, in the order in which they come back."""
+        gradient = gradient.detach()
+        if len(gradient) != examples:
+            return
+        norms = gradient.flatten(1).float().norm(dim=1)
+        self.gradients.append(norms)
+        if self.norms is not None and len(self.norms) == len(norms):
+            self.sensitivities.append(norms * self.norms)
+
+    def signal(self) -> Signal:
+        assert self.sums is not None
+        assert self.unit_squares is not None
+        mean, square = self.sums / self.rows, self.unit_squares / self.rows
+        std = (square - mean.square()).clamp_min(0).mean().sqrt()
+        none = torch.empty(0, dtype=torch.bool)
+        has_slope = self.function in SLOPES
+        return Signal(
+            self.name,
+            self.function or self.kind,
+            self.is_weighted,
+            self.function is not None,
+            len(mean),
+            self.rows,
+            self.calls,
+            math.sqrt(self.inputs / self.input_values) if self.input_values else None,
+            float(square.mean().sqrt()),
+            float(mean.square().mean().sqrt() / std) if float(std) else math.inf,
+            sum(self.variations) / len(self.variations) if self.variations else None,
+            self.dimensions,
+            self.zeros / self.values,
+            none if self.dead is None else self.dead.cpu(),
+            none if self.full is None else self.full.cpu(),
+            self.flat / self.values if has_slope else None,
+            self.not_finite / self.values,
+            self.has_finite_input,
+            _rms(self.gradients),
+            _rms(self.sensitivities),
+            self.over_time,
+        )
+
+
+def effective_dimensions(rows: Tensor) -> float | None:
+    """(tr Σ)²/tr Σ² of the covariance of some rows: in how many directions they vary.
+
+    >>> effective_dimensions(torch.tensor([[1.0, 0.0], [-1.0, 0.0], [0.0, 1.0], [0.0, -1.0]]))
+    2.0
+    """
+    centred = rows.double() - rows.double().mean(0)
+    gram = centred @ centred.T
+    square = float(gram.square().sum())
+    return float(gram.trace()) ** 2 / square if square > 0 else None
+
+
+def _rms(norms: list[Tensor]) -> float | None:
+    return float(torch.cat(norms).double().square().mean().sqrt()) if norms else None

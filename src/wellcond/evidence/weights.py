@@ -1,0 +1,216 @@
+"""What every parameter is: its scale, its gradient, whether its units differ, and who moves it."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Mapping
+from dataclasses import dataclass
+from typing import Any, Literal
+
+import torch
+from torch import Tensor, nn
+from torch.optim import Optimizer
+
+from wellcond.network.layers import BlockRule, ConvRule, rule_for, weighted_layers
+from wellcond.network.norms import is_norm
+
+Role = Literal["weight", "bias", "norm", "embedding", "recurrent", "other"]
+"""What a parameter is to its layer; like is compared with like."""
+
+
+@dataclass(frozen=True)
+class Weight:
+    """One parameter.
+
+    Attributes:
+        name: Its name.
+        layer: The module that holds it, or the weighted layer around that.
+        kind: The layer's type.
+        role: What it is to its layer.
+        shape: Of the tensor.
+        fan_in: How many inputs a unit adds up, of weights and recurrent weights; 0 for others.
+        units: How many units its rows are; 0 for what has no rows.
+        rms: √(mean θ²).
+        mean: Of its entries.
+        gradient: √(mean g²); None if no gradient reaches it.
+        distinct: How many of its rows, with their gradients, differ from all others; None for what has no rows.
+        distinct_rows: How many of its rows differ, whatever their gradients.
+        order: The place of its layer in the forward pass; None if it is never called.
+        is_trainable: Whether it requires a gradient.
+        is_held: Whether an optimizer holds it; None without an optimizer.
+        lr: With this rate.
+        weight_decay: And this weight decay.
+        not_finite: How many entries are NaN or infinite.
+        gradient_not_finite: How many entries of its gradient are.
+        also: Other names of it, in other modules, that are called too.
+        shares_memory_with: Another parameter in whose memory it lies.
+        dtype: Of the tensor.
+    """
+
+    name: str
+    layer: str
+    kind: str
+    role: Role
+    shape: tuple[int, ...]
+    fan_in: int
+    units: int
+    rms: float
+    mean: float
+    gradient: float | None
+    distinct: int | None
+    distinct_rows: int | None
+    order: int | None
+    is_trainable: bool
+    is_held: bool | None
+    lr: float | None
+    weight_decay: float | None
+    not_finite: int
+    gradient_not_finite: int
+    also: tuple[str, ...]
+    shares_memory_with: str | None
+    dtype: torch.dtype
+
+    @property
+    def numel(self) -> int:
+        """How many entries it has."""
+        return math.prod(self.shape)
+
+    @property
+    def gain(self) -> float | None:
+        """rms·√fan_in, by which a unit scales independent inputs. He is √2, LeCun 1, torch's own 0.58."""
+        return self.rms * math.sqrt(self.fan_in) if self.fan_in else None
+
+
+def weights_of(
+    model: nn.Module,
+    gradients: Mapping[str, Tensor | None],
+    started: Mapping[str, int],
+    optimizer: Optimizer | None,
+) -> list[Weight]:
+    """Every parameter, frozen ones too, in the model's order.
+
+    Args:
+        model: Whose.
+        gradients: By name; None for those that none reaches. What is missing was not differentiated.
+        started: The place of every module that is called, by name.
+        optimizer: The one that trains it, if there is one.
+    """
+    held = {p: group for group in ([] if optimizer is None else optimizer.param_groups) for p in group["params"]}
+    modules = dict(model.named_modules(remove_duplicate=False))
+    every: dict[Tensor, list[str]] = {}
+    for name, p in model.named_parameters(remove_duplicate=False):
+        every.setdefault(p, []).append(name)
+    layers = weighted_layers(model)
+    in_memory: dict[int, str] = {}
+    found = []
+    for p, names in every.items():
+        name = names[0]
+        owner = name.rpartition(".")[0]
+        layer = next((part for part in _around(owner) if part in layers), owner)
+        other = in_memory.setdefault(p.data_ptr(), name) if p.numel() else name
+        group = held.get(p)
+        found.append(
+            _weight(
+                p,
+                gradients.get(name),
+                name=name,
+                layer=layer,
+                module=modules[layer],
+                owner=modules[owner],
+                order=started.get(layer, started.get(owner)),
+                is_held=None if optimizer is None else group is not None,
+                lr=None if group is None else float(group.get("lr", math.nan)),
+                weight_decay=None if group is None else float(group.get("weight_decay", 0.0)),
+                also=tuple(n for n in names[1:] if modules[n.rpartition(".")[0]] is not modules[owner]),
+                shares_memory_with=None if other == name else other,
+            )
+        )
+    return found
+
+
+def _around(owner: str) -> list[str]:
+    """A module's name and those of the modules around it, innermost first."""
+    parts = owner.split(".")
+    return [".".join(parts[:i]) for i in range(len(parts), 0, -1)]
+
+
+def _weight(
+    p: Tensor, gradient: Tensor | None, *, module: nn.Module, owner: nn.Module, name: str, **facts: Any
+) -> Weight:
+    values = p.detach()
+    role = _role(module, owner, name, values)
+    g = None if gradient is None else _dense(gradient.detach())
+    by_unit = _by_unit(module, owner, values) if role in ("weight", "recurrent") else None
+    distinct = distinct_rows = None
+    fan_in = 0
+    if by_unit is not None and by_unit.shape[0] > 1:
+        fan_in = by_unit.shape[1]
+        g_by_unit = None if g is None else _by_unit(module, owner, g)
+        distinct_rows = _distinct(by_unit)
+        both = [by_unit] if g_by_unit is None else [by_unit, g_by_unit]
+        distinct = _distinct(*both) if distinct_rows < len(by_unit) else distinct_rows
+    elif by_unit is not None:
+        fan_in = by_unit.shape[1]
+    double = values.double()
+    finite = double.isfinite()
+    bad = double.numel() - int(finite.sum())
+    known = double[finite] if bad else double
+    return Weight(
+        name=name,
+        kind=type(module).__name__,
+        role=role,
+        shape=tuple(p.shape),
+        fan_in=fan_in,
+        units=0 if by_unit is None else len(by_unit),
+        rms=float(known.square().mean().sqrt()) if known.numel() else 0.0,
+        mean=float(known.mean()) if known.numel() else 0.0,
+        gradient=None if g is None else float(g.double().square().mean().sqrt()) if g.numel() else 0.0,
+        distinct=distinct,
+        distinct_rows=distinct_rows,
+        is_trainable=p.requires_grad,
+        not_finite=bad,
+        gradient_not_finite=0 if g is None else g.numel() - int(g.isfinite().sum()),
+        dtype=p.dtype,
+        **facts,
+    )
+
+
+def _dense(gradient: Tensor) -> Tensor:
+    return gradient.to_dense() if gradient.is_sparse else gradient
+
+
+def _role(module: nn.Module, owner: nn.Module, name: str, p: Tensor) -> Role:
+    if is_norm(owner) or is_norm(module):
+        return "norm"
+    if p.dim() < 2:
+        return "bias" if "bias" in name.rpartition(".")[2] else "other"
+    if isinstance(module, (nn.Embedding, nn.EmbeddingBag)):
+        return "embedding"
+    if isinstance(module, nn.RNNBase) or isinstance(owner, nn.RNNCellBase):
+        return "recurrent"
+    return "weight" if rule_for(module) is not None else "other"
+
+
+def _by_unit(module: nn.Module, owner: nn.Module, p: Tensor) -> Tensor:
+    """(units, inputs of a unit)."""
+    rule = rule_for(owner) or rule_for(module)
+    is_turned = rule is not None and rule.weight_is_input_major and not isinstance(rule, BlockRule)
+    if is_turned and isinstance(rule, ConvRule):
+        return p.transpose(0, 1).flatten(1)  # of groups of a transposed convolution, one after the other
+    return p.T if is_turned else p.flatten(1)
+
+
+def _distinct(*matrices: Tensor) -> int:
+    """How many rows differ, up to rounding, told by their products with two fixed vectors."""
+    keys = []
+    for matrix in matrices:
+        rows = matrix.double()
+        scale = rows.abs().max()
+        if not bool(scale > 0) or not bool(scale.isfinite()):
+            keys.append(rows.new_zeros(len(rows), 2))
+            continue
+        index = torch.arange(rows.shape[1], dtype=torch.float64, device=rows.device)
+        fixed = torch.stack([(index * 12.9898 + 1).sin(), (index * 78.233 + 2).cos()], 1)
+        keys.append((rows / scale) @ fixed / math.sqrt(rows.shape[1]))
+    rounded = (torch.cat(keys, 1) * 1e5).round()
+    return len(rounded.unique(dim=0))
