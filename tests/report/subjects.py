@@ -8,13 +8,12 @@ from types import SimpleNamespace
 from typing import Any
 
 import torch
+from made_findings import AWKWARD_NAME, DEAD, MODULES, NOTE, VANISHING
 
 from wellcond.report.table import MATRICES
 from wellcond.results import Row
 from wellcond.results import quantities as q
-
-AWKWARD_NAME = ":ok:[red]<b>&2"
-"""An emoji code, a style of rich and a tag of HTML, none of which a layer's name may become."""
+from wellcond.results.finding import Finding
 
 
 @dataclass(frozen=True)
@@ -22,6 +21,8 @@ class Subject:
     """A subject made by hand."""
 
     given: list[Row]
+    findings: tuple[Finding, ...] = ()
+    modules: dict[str, str] = field(default_factory=lambda: dict(MODULES))
     not_covered: dict[str, str] = field(default_factory=dict)
     notes: dict[str, str] = field(default_factory=dict)
     failed: dict[str, str] = field(default_factory=dict)
@@ -31,6 +32,9 @@ class Subject:
 
     def rows(self) -> list[Row]:
         return self.given
+
+    def verdict(self) -> str:
+        return f"Verdict: {len(self.findings)} <found>."
 
 
 def network(**values: float) -> list[Row]:
@@ -64,9 +68,10 @@ NETWORK = network(
 
 AWKWARD = Subject(
     [*NETWORK, *layer("fc1"), *layer(AWKWARD_NAME, kappa=math.inf, lambda_max=0.0, dying=5)],
+    (VANISHING, DEAD, NOTE),
     not_covered={"bn1": "has no Σx"},
 )
-"""Two layers, one of them with an infinite condition number, no gradient and a name that means something elsewhere."""
+"""Two layers with findings, one of them with an infinite condition number and a name that means something elsewhere."""
 
 SOUND = Subject([*NETWORK, *layer("fc1"), *layer("fc2", kappa=3.0, dying=0)])
 

@@ -14,9 +14,8 @@ from subjects import AWKWARD, AWKWARD_NAME, SOUND, column, drawn, legend, losses
 import wellcond as wc
 from wellcond.layerwise.activations import activations
 from wellcond.report.activations import covariate_shift_figure, histograms_figure, moment_changes_figure
-from wellcond.report.curves import layers_figure, training_figure
+from wellcond.report.curves import density_figure, layers_figure, training_figure
 from wellcond.report.landscape import ribbons_figure, slice_figure, walk_figure
-from wellcond.report.spectra import density_figure
 from wellcond.report.style import LogScale
 from wellcond.results import quantities as q
 

@@ -24,7 +24,7 @@ def with_colours(node: Any, key: str = "") -> Any:
     return "#123456" if key.endswith("color") and isinstance(node, str) and not node.startswith("rgba") else node
 
 
-def test_plotly_accepts_every_figure_and_every_panel_says_which_way_is_good() -> None:
+def test_plotly_accepts_every_figure_and_every_panel_says_how_to_read_it() -> None:
     found = panels({"a": AWKWARD.rows() + losses(1.0, math.nan), "b": SOUND.rows()}, {"a": density(1.0, 0.5)})
     drawn = [plot for panel in found for plot in panel.plots.values()]
     # training; two magnitudes; κ of two matrices and two networks; units of two networks; one density
@@ -32,7 +32,7 @@ def test_plotly_accepts_every_figure_and_every_panel_says_which_way_is_good() ->
     for figure in drawn:
         go.Figure(with_colours(figure))
         assert all(figure["layout"][axis]["title"]["text"] for axis in ("xaxis", "yaxis"))
-    assert all("good" in panel.note or "better" in panel.note for panel in found)
+    assert len({panel.note for panel in found}) == len(found) - 1  # the condition numbers of both matrices read alike
 
 
 def test_a_zero_is_drawn_at_the_bottom() -> None:

@@ -14,7 +14,7 @@ from torch import Tensor
 from zoo import normal
 
 from wellcond.local.marchenko_pastur import marchenko_pastur
-from wellcond.report.spectra import density_figure
+from wellcond.report.curves import density_figure
 from wellcond.spectral.exact import Spectrum
 
 pytest.importorskip("matplotlib")

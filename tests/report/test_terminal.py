@@ -4,11 +4,13 @@ from __future__ import annotations
 
 import importlib
 import io
+import re
 import sys
 from dataclasses import replace
 
 import pytest
-from subjects import AWKWARD, AWKWARD_NAME, SOUND, Subject, layer
+from made_findings import AWKWARD_NAME
+from subjects import AWKWARD, SOUND, Subject, layer
 
 from wellcond.errors import MissingExtra
 from wellcond.report.facts import plain_text
@@ -36,17 +38,33 @@ def test_a_long_name_gives_way_before_a_number_does() -> None:
     long = "encoder.layers.11.attention.output.dense"
     rows = [row._replace(layer=long) if row.layer == "fc2" else row for row in SOUND.rows()]
     text = printed(replace(SOUND, given=rows), 70)
-    assert "attention.output.dense" in "".join(text.split())
+    names = [line.split()[0] for line in text[text.index(" layer ") :].splitlines() if line.strip()]
+    assert "attention.output.dense" in "".join(names)
     assert "3/4" in text
     assert "λmax Σ∇h" in text
 
 
-def test_the_worst_cells_are_red_and_only_they() -> None:
-    red = [part.split("\x1b")[0] for part in printed(AWKWARD, 120, colour=True).split("\x1b[1;31m")[1:]]
-    assert [cell.strip() for cell in red] == ["∞", "∞", "5/8"]
+def test_a_layer_with_a_finding_has_its_colour_in_the_table_and_no_number_has_one() -> None:
+    numbers = printed(AWKWARD, 120, colour=True).split("Numbers")[1]
+    coloured = re.findall("\x1b\\[1;3[13]m(.*?)\x1b", numbers)
+    assert [cell.strip() for cell in coloured] == ["fc1", AWKWARD_NAME]
 
 
-@pytest.mark.parametrize(("count", "lines"), [(64, 64), (1000, 64)])
+def test_the_verdict_comes_first_then_findings_tree_and_numbers() -> None:
+    text = printed(AWKWARD, 100)
+    order = ["Verdict: 3", "SEVERE", "vanishing-gradient at fc1", "WARNING", "NOTE", "fc2  Linear  ● full", "Numbers"]
+    places = [text.index(part) for part in [*order, "λmax Σx", "Σx: second moment", "loss "]]
+    assert places == sorted(places)
+
+
+def test_a_sound_network_is_green_and_has_no_tree() -> None:
+    text = printed(SOUND, 100, colour=True)
+    assert "\x1b[1;32m✓ Verdict: 0 <found>." in text
+    assert "\x1b[1;31m" not in text
+    assert "Net" not in text
+
+
+@pytest.mark.parametrize(("count", "lines"), [(24, 24), (1000, 24)])
 def test_of_many_layers_the_telling_ones_are_printed_and_the_rest_counted(count: int, lines: int) -> None:
     worst = count // 2 + 1
     rows = [row for i in range(count) for row in layer(f"fc{i}", kappa=50.0 if i == worst else 10.0)]

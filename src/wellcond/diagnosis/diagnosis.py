@@ -180,5 +180,10 @@ class Diagnosis(Result):
 
         return page({self.about["model"]: self})
 
+    def _repr_html_(self) -> str:
+        from wellcond.report.page import fragment
+
+        return fragment(self)
+
     def __str__(self) -> str:
         return plain_text(self)

@@ -193,7 +193,7 @@ class MarchenkoPastur(Result):
         Args:
             values: All eigenvalues, as for `distance`.
         """
-        from wellcond.report.spectra import law_figure
+        from wellcond.report.curves import law_figure
 
         low, high = self.support
         # even steps of an angle are close at the edges of the support, where the density ends as a square root

@@ -1,4 +1,4 @@
-"""What the rows say, in sentences with numbers and names of layers. No thresholds: only extremes and where they are."""
+"""What the rows say, in numbers and names of layers: extremes and where they are. To judge them is for findings."""
 
 from __future__ import annotations
 
@@ -6,8 +6,10 @@ import textwrap
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from typing import NamedTuple, Protocol
 
-from wellcond.report.table import MATRICES, Pivot, layer_text
+from wellcond.explain.words import findings_text
+from wellcond.report.table import MATRICES, READING, Pivot, layer_text
 from wellcond.results import Cost, Row, number
+from wellcond.results.finding import Finding
 from wellcond.results.quantities import (
     CONVOLUTIONS,
     DYING,
@@ -15,7 +17,6 @@ from wellcond.results.quantities import (
     FINAL_LOSS,
     FULL,
     HESSIAN,
-    INPUT,
     LOSS,
     LR,
     MAX_LR,
@@ -49,7 +50,12 @@ class Priced(Protocol):
 class Subject(Protocol):
     """What a report describes: the rows of one network, and what numbers cannot say. A `Diagnosis` is one."""
 
+    def verdict(self) -> str: ...
+    @property
+    def findings(self) -> Sequence[Finding]: ...
     def rows(self) -> list[Row]: ...
+    @property
+    def modules(self) -> Mapping[str, str]: ...
     @property
     def not_covered(self) -> dict[str, str]: ...
     @property
@@ -82,9 +88,9 @@ def facts(series: Mapping[str, Iterable[Row]]) -> list[Fact]:
     """The headlines of networks side by side; what was measured of none of them is left out.
 
     Example:
-        >>> rows = [Row(None, "a", INPUT.lambda_max, 8.0, ""), Row(None, "b", INPUT.lambda_max, 0.5, "")]
-        >>> facts({"net": rows})[0].texts
-        {'net': 'λmax of Σx falls 16-fold: 8 at a, 0.5 at b'}
+        >>> size = MATRICES["Σx"].lambda_max
+        >>> facts({"net": [Row(None, "a", size, 8.0, ""), Row(None, "b", size, 0.5, "")]})[0].texts
+        {'net': 'λmax of Σx from 8 at a to 0.5 at b'}
     """
     pivots = {name: Pivot.of(rows) for name, rows in series.items()}
     answered = [
@@ -95,7 +101,13 @@ def facts(series: Mapping[str, Iterable[Row]]) -> list[Fact]:
 
 
 def plain_text(subject: Subject) -> str:
-    """Headlines, the table of layers, what is missing from them, and what they took."""
+    """The verdict, the findings, and the numbers."""
+    parts = [textwrap.fill(subject.verdict(), WIDTH), findings_text(subject.findings), numbers_text(subject)]
+    return "\n\n".join(part for part in parts if part)
+
+
+def numbers_text(subject: Subject) -> str:
+    """The table of layers, headlines, what is missing from them, and what they took."""
     rows = subject.rows()
     missing = [_entry("note", f"{names}: {what}") for what, names in grouped(subject.notes).items()]
     missing += [_entry("not covered", f"{names}: {why}") for why, names in grouped(subject.not_covered).items()]
@@ -103,7 +115,8 @@ def plain_text(subject: Subject) -> str:
     missing += [_entry("left out", f"{part}: {why}") for why, part in grouped(subject.left_out).items()]
     missing += [_entry("took", text) for text in [took(subject.parts)] if text]
     headlines = [_entry(title, texts[""]) for title, _, texts in facts({"": rows})]
-    parts = ["\n".join(headlines), layer_text(rows), "\n".join(missing)]
+    table = layer_text(rows)
+    parts = [f"{table}\n{textwrap.fill(READING, WIDTH)}" if table else "", "\n".join(headlines), "\n".join(missing)]
     return "\n\n".join(part for part in parts if part)
 
 
@@ -157,24 +170,20 @@ def _loss(pivot: Pivot) -> str:
 
 
 def _range(pivot: Pivot, matrix: str, forward: bool) -> str:
-    """How λ_max changes over the layers, in the direction in which the signal or the gradient travels."""
+    """The extremes of λ_max, in the direction in which the signal or the gradient travels."""
     column = pivot.column(MATRICES[matrix].lambda_max)
     if not column:
         return ""
     layers = list(column) if forward else list(reversed(column))
     low, high = min(layers, key=column.__getitem__), max(layers, key=column.__getitem__)
-    if low == high:
-        return f"λmax of {matrix} is {number(column[low])} at {_named(low)}"
-    falls = layers.index(high) < layers.index(low)
-    start, end = (high, low) if falls else (low, high)
-    ends = f"{number(column[start])} at {_named(start)}, {number(column[end])} at {_named(end)}"
-    if column[low] <= 0:
-        return f"λmax of {matrix} {'falls to' if falls else 'rises from'} 0: {ends}"
-    factor = f"{'falls' if falls else 'rises'} {fold(column[high] / column[low])}-fold"
-    text = f"λmax of {matrix} {factor}{'' if forward else ' going back'}: {ends}"
+    start, end = sorted((low, high), key=layers.index)
+    if column[low] == column[high]:
+        where = _named(low) if len(layers) == 1 else f"all {len(layers)} layers"
+        return f"λmax of {matrix} is {number(column[low])} at {where}"
+    ends = f"from {number(column[start])} at {_named(start)} to {number(column[end])} at {_named(end)}"
     # an averaging head leaves each of P positions 1/P of the gradient, which is no illness
     positions = "" if forward or CONVOLUTIONS not in pivot.network else " (convolutions: per position)"
-    return text + positions
+    return f"λmax of {matrix} {ends}{positions}"
 
 
 def _worst_kappa(pivot: Pivot, matrix: str) -> str:
@@ -184,30 +193,18 @@ def _worst_kappa(pivot: Pivot, matrix: str) -> str:
     layer = max(column, key=column.__getitem__)
     infinite = sum(value == float("inf") for value in column.values())
     also = f", and at {infinite - 1} more" if infinite > 1 else ""
-    return f"κ50 of {matrix} is {'∞' if infinite else fold(column[layer])} at {_named(layer)}{also}"
+    return f"κ50 of {matrix} up to {'∞' if infinite else fold(column[layer])}, at {_named(layer)}{also}"
 
 
-def _lowest_rank(pivot: Pivot) -> str:
-    ranks, sizes = pivot.column(INPUT.rank), pivot.column(INPUT.dimension)
-    share = {layer: ranks[layer] / sizes[layer] for layer in ranks if layer in sizes}
-    if not share:
+def _units(pivot: Pivot) -> str:
+    sizes = pivot.column(UNITS)
+    if not sizes:
         return ""
-    layer = min(share, key=share.__getitem__)
-    if share[layer] == 1:
-        return "full at every layer"
-    return f"{ranks[layer]:.0f} of {sizes[layer]:.0f} directions at {_named(layer)}"
-
-
-def _units(pivot: Pivot, state: str) -> str:
-    counts, sizes = pivot.column(state), pivot.column(UNITS)
-    total = sum(counts.values())
-    if not counts:
-        return ""
-    if not total:
-        return f"none of {sum(sizes.values()):,.0f}"
-    layer = max(counts, key=lambda name: counts[name] / max(sizes[name], 1))
-    there = f"{counts[layer]:.0f} of {sizes[layer]:.0f} at {_named(layer)}"
-    return f"{there}; {total:,.0f} of {sum(sizes.values()):,.0f} in all"
+    total = f"{sum(sizes.values()):,.0f}"
+    counted = [(word, pivot.column(state)) for word, state in (("dead", DYING), ("always on", FULL))]
+    if not any(sum(counts.values()) for _, counts in counted):
+        return f"none of {total} dead or always on"
+    return ", ".join(f"{sum(counts.values()):,.0f} {word}" for word, counts in counted) + f", of {total}"
 
 
 def _sharpness(pivot: Pivot) -> str:
@@ -242,32 +239,29 @@ _QUESTIONS: tuple[tuple[str, str, Callable[[Pivot], str]], ...] = (
     ("loss", "the mean over the examples measured", _loss),
     (
         "signal, forward",
-        "how the size of the layers' inputs changes from first to last; little is good",
+        "how large the layers' inputs are, from the first to the last",
         lambda pivot: _range(pivot, "Σx", forward=True),
     ),
     (
         "gradient, backward",
-        "how the size of the gradients changes from last to first; little is good",
+        "how large the gradients are, from the last layer to the first",
         lambda pivot: _range(pivot, "Σ∇h", forward=False),
     ),
     (
         "most uneven input",
-        "its strongest direction over its median one; 1 is ideal",
+        "its strongest direction over its median one; 1 is even",
         lambda pivot: _worst_kappa(pivot, "Σx"),
     ),
     (
-        "most uneven gradient",
-        "its strongest direction over its median one; 1 is ideal",
-        lambda pivot: _worst_kappa(pivot, "Σ∇h"),
+        "ReLUs",
+        "dead: zero on every example, so that they pass no gradient; always on: positive on every one, so linear",
+        _units,
     ),
-    ("lowest input rank", "directions of a layer's input that carry anything at all", _lowest_rank),
-    ("dead ReLUs", "zero on every example: they pass no gradient", lambda pivot: _units(pivot, DYING)),
-    ("always-on ReLUs", "positive on every example: they are linear", lambda pivot: _units(pivot, FULL)),
     ("sharpest direction", "the largest curvature of the loss", _sharpness),
     (
         "largest stable lr",
-        "a longer step overshoots the sharpest direction of the loss at these weights, and moves to weights with "
-        "another limit",
+        "a longer step overshoots the sharpest direction of the loss at these weights; many networks train well above "
+        "it, at weights with another limit",
         _max_lr,
     ),
     ("training", "where it got, at the best of the learning rates tried", _training),

@@ -1,4 +1,4 @@
-"""One HTML file that opens offline: headlines, interactive plots, all layers, and what the numbers hold for.
+"""One HTML file that opens offline: verdict, findings, model tree; then plots, all layers, what the numbers hold for.
 
 Every name that comes from a user is escaped here.
 """
@@ -6,23 +6,53 @@ Every name that comes from a user is escaped here.
 from __future__ import annotations
 
 import html
-import json
 import math
-from collections.abc import Mapping, Sequence
-from importlib.resources import files
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass
 
-from wellcond.errors import MissingExtra
-from wellcond.report.facts import Subject, facts
-from wellcond.report.plots import SERIES_COLOURS, Plot, panels
-from wellcond.report.spectra import DensityCurve
-from wellcond.report.table import ALL_COLUMNS, MOST_LINES, Pivot
+from wellcond.explain import cards
+from wellcond.explain.listing import by_layer, worst_of
+from wellcond.explain.tree import model_tree
+from wellcond.report.curves import DensityCurve
+from wellcond.report.document import document, placed
+from wellcond.report.facts import Subject, facts, numbers_text
+from wellcond.report.plots import SERIES_COLOURS, Plot, panels, training_plot
+from wellcond.report.style import Curve
+from wellcond.report.table import ALL_COLUMNS, READING, Pivot
 from wellcond.results import Row, number
 from wellcond.results.text import duration, grouped
 
-KEY = (
-    "Σx is the second moment of what a layer receives, Σ∇h that of the gradient at its output. λmax, the largest "
-    "eigenvalue, says how large they are; κ50, the largest over the median one, how uneven."
-)
+TALL = 40
+"""Layers of a table from which on it scrolls."""
+
+
+@dataclass(frozen=True)
+class Treated:
+    """What remedies did, as a page shows it.
+
+    Attributes:
+        title: What was compared.
+        verdict: In words.
+        helps: Whether one of them does.
+        code: The lines to write.
+        curves: Steps and losses, by what was trained; the untreated network first.
+        table: Lines of cells, the head first.
+        notes: What else to know.
+    """
+
+    title: str
+    verdict: str
+    helps: bool
+    code: str
+    curves: Mapping[str, Curve]
+    table: Sequence[Sequence[str]] = ()
+    notes: Sequence[str] = ()
+
+
+def treatment_page(treated: Treated) -> str:
+    """The page of remedies alone; needs plotly."""
+    plots: dict[str, Plot] = {}
+    return document(treated.title, f"<h1>{html.escape(treated.title)}</h1>{_treated(treated, plots)}", plots)
 
 
 def page(
@@ -31,6 +61,7 @@ def page(
     title: str = "",
     rows: Mapping[str, Sequence[Row]] | None = None,
     densities: Mapping[str, DensityCurve] | None = None,
+    treated: Treated | None = None,
 ) -> str:
     """The page of one or several networks side by side.
 
@@ -39,6 +70,7 @@ def page(
         title: The heading; by default it names the networks.
         rows: Further rows by the same names, such as `training_loss` with steps, whose curves then appear.
         densities: Spectral densities of the Hessian by the same names.
+        treated: What remedies did, shown after the findings.
 
     Returns:
         The text of the file.
@@ -49,16 +81,16 @@ def page(
     series = {name: [*subject.rows(), *(rows or {}).get(name, ())] for name, subject in subjects.items()}
     title = title or f"Diagnosis of {' and '.join(subjects)}"
     plots: dict[str, Plot] = {}
-    body = [f"<h1>{html.escape(title)}</h1>", f'<p class="note">{KEY}</p>']
-    body += [_failed(subjects), _facts(series)]
+    body = [f"<h1>{html.escape(title)}</h1>", *_explained(subjects)]
+    if treated is not None:
+        body.append(_treated(treated, plots))
+    body += ["<h2>Numbers</h2>", f'<p class="note">{READING}</p>', _failed(subjects), _facts(series)]
     for panel in panels(series, densities):
-        body.append(f"<h2>{panel.heading}</h2>")
-        body.append(_plots(panel.plots, plots))
-        body.append(f'<p class="note">{panel.note}</p>')
+        body += [f"<h2>{panel.heading}</h2>", placed(panel.plots, plots), f'<p class="note">{panel.note}</p>']
     body += [
         "<h2>All layers</h2>",
-        '<p class="note">Click a heading to sort. Red is the worst of its column and network; – was not measured.</p>',
-        _layers({name: Pivot.of(each) for name, each in series.items()}),
+        '<p class="note">Click a heading to sort; point at it for what it means. – was not measured.</p>',
+        _layers({name: Pivot.of(each) for name, each in series.items()}, subjects),
     ]
     notes = _reasons({name: subject.notes for name, subject in subjects.items()})
     if notes:
@@ -70,7 +102,61 @@ def page(
     if left_out:
         body += ["<h2>Left out</h2>", _definitions(left_out)]
     body += ["<h2>What the numbers hold for</h2>", _about(subjects), _prices(subjects)]
-    return _document(title, "\n".join(body), plots)
+    return document(title, "\n".join(body), plots)
+
+
+def fragment(subject: Subject) -> str:
+    """What a notebook shows: the same order, with the numbers folded away and no script."""
+    key = subject.verdict()
+    parts = [cards.verdict_card(key, subject.findings, key=key), cards.finding_cards(subject.findings, key)]
+    if subject.findings:
+        parts.append(_tree(subject, key))
+    parts.append(f"<details><summary>Numbers</summary><pre>{html.escape(numbers_text(subject))}</pre></details>")
+    # nested, so that nothing else in the notebook looks different
+    style = f"<style>.wellcond {{ .copy {{ display: none; }} {cards.style()} }}</style>"
+    return f'{style}<div class="wellcond">{"".join(parts)}</div>'
+
+
+def _explained(subjects: Mapping[str, Subject]) -> Iterator[str]:
+    """Verdicts first; then the findings of each network, and where they are in it."""
+    many = len(subjects) > 1
+    for name, subject in subjects.items():
+        key = name if many else ""
+        yield cards.verdict_card(subject.verdict(), subject.findings, title=key, key=key)
+    for name, subject in subjects.items():
+        of, key = f" in {html.escape(name)}" if many else "", name if many else ""
+        if subject.findings:
+            yield f"<h2>What was found{of}</h2>"
+            yield cards.finding_cards(subject.findings, key)
+        if subject.modules:
+            yield f"<h2>The model{of and f': {html.escape(name)}'}</h2>"
+            yield '<p class="note">Each module in the colour of what was found in it; green is sound.</p>'
+            yield _tree(subject, key)
+
+
+def _tree(subject: Subject, key: str) -> str:
+    return cards.tree_list(model_tree(subject.modules, subject.findings), subject.findings, key)
+
+
+def _treated(treated: Treated, plots: dict[str, Plot]) -> str:
+    """What came of the remedies: in words, the code, the curves before and after, and every arm."""
+    kind = "sound" if treated.helps else "warning"
+    drawn = {"the loss, before and after": training_plot(treated.curves)} if treated.curves else {}
+    head, *body = treated.table or [[]]
+    lines = "".join(f"<tr>{''.join(f'<td>{html.escape(cell)}</td>' for cell in line)}</tr>" for line in body)
+    heads = "".join(f'<th scope="col">{html.escape(cell)}</th>' for cell in head)
+    table = (
+        f'<div class="scroll"><table class="arms"><thead><tr>{heads}</tr></thead><tbody>{lines}</tbody></table></div>'
+    )
+    parts = [
+        "<h2>What helps</h2>",
+        cards.verdict_card(treated.verdict, kind=kind),
+        cards.code_block(treated.code),
+        placed(drawn, plots),
+        f'<div class="scroll">{table}</div>' if body else "",
+        *(f'<p class="note">{html.escape(note)}</p>' for note in treated.notes),
+    ]
+    return "\n".join(part for part in parts if part)
 
 
 def _failed(subjects: Mapping[str, Subject]) -> str:
@@ -84,7 +170,7 @@ def _facts(series: Mapping[str, Sequence[Row]]) -> str:
     body = []
     for line in facts(series):
         cells = "".join(
-            f'<td data-network="{html.escape(name)}">{html.escape(text or "–")}</td>'
+            f'<td data-network="{html.escape(name) if len(series) > 1 else ""}">{html.escape(text or "–")}</td>'
             for name, text in line.texts.items()
         )
         body.append(f'<tr><th scope="row">{line.title}<small>{html.escape(line.meaning)}</small></th>{cells}</tr>')
@@ -93,18 +179,8 @@ def _facts(series: Mapping[str, Sequence[Row]]) -> str:
     return f'<table class="facts">{thead}<tbody>{"".join(body)}</tbody></table>'
 
 
-def _plots(drawn: Mapping[str, Plot], plots: dict[str, Plot]) -> str:
-    """Places for some plots; the plots themselves are collected for the script at the end of the page."""
-    places = []
-    for caption, plot in drawn.items():
-        name = f"figure-{len(plots)}"
-        plots[name] = plot
-        places.append(f'<div class="plot"><h3>{html.escape(caption)}</h3><div id="{name}"></div></div>')
-    return f'<div class="plots">{"".join(places)}</div>'
-
-
-def _layers(pivots: Mapping[str, Pivot]) -> str:
-    """All layers of all networks, with the worst cell of each column and network marked."""
+def _layers(pivots: Mapping[str, Pivot], subjects: Mapping[str, Subject]) -> str:
+    """All layers of all networks, each in the colour of what was found there."""
     columns = [c for c in ALL_COLUMNS if any(pivot.column(c.quantity) for pivot in pivots.values())]
     many = len(pivots) > 1
     heads = [("layer", "name, in the order of the network", "text")] + ([("network", "", "text")] if many else [])
@@ -115,17 +191,16 @@ def _layers(pivots: Mapping[str, Pivot]) -> str:
     )
     body = []
     for i, (name, pivot) in enumerate(pivots.items()):
-        worst = {c: c.worst_layers(pivot.layers) for c in columns}
+        found = by_layer(subjects[name].findings)
         for position, (layer, line) in enumerate(pivot.layers.items()):
-            cells = [f'<th scope="row" class="text" data-value="{position}">{html.escape(layer)}</th>']
+            severity = worst_of(finding.severity for finding in found.get(layer, ())) or ""
+            cells = [f'<th scope="row" class="text {severity}" data-value="{position}">{html.escape(layer)}</th>']
             if many:
                 cells.append(f'<td class="text" data-value="{i}">{_dotted(name, i)}</td>')
-            for c in columns:
-                mark = ' class="worst"' if layer in worst[c] else ""
-                cells.append(f'<td{mark} data-value="{_sort_key(line.get(c.quantity))}">{c.text(line)}</td>')
+            cells += [f'<td data-value="{_sort_key(line.get(c.quantity))}">{c.text(line)}</td>' for c in columns]
             body.append(f"<tr>{''.join(cells)}</tr>")
     table = f'<table class="layers"><thead><tr>{head}</tr></thead><tbody>{"".join(body)}</tbody></table>'
-    return f'<div class="scroll{" tall" if len(body) > MOST_LINES else ""}">{table}</div>'
+    return f'<div class="scroll{" tall" if len(body) > TALL else ""}">{table}</div>'
 
 
 def _about(subjects: Mapping[str, Subject]) -> str:
@@ -185,30 +260,3 @@ def _sort_key(value: float | None) -> str:
     if value is None or math.isnan(value):
         return ""
     return repr(value).replace("inf", "Infinity")
-
-
-def _document(title: str, body: str, plots: Mapping[str, Plot]) -> str:
-    try:
-        from plotly.offline import get_plotlyjs
-    except ImportError as error:
-        raise MissingExtra("plotly", "report") from error
-    here = files("wellcond.report")
-    # "<" could end the script that holds the plots
-    data = json.dumps(plots, ensure_ascii=False, allow_nan=False).replace("<", "\\u003c")
-    return f"""<!doctype html>
-<html lang="en">
-<head>
-<meta charset="utf-8">
-<meta name="viewport" content="width=device-width, initial-scale=1">
-<title>{html.escape(title)}</title>
-<style>{(here / "page.css").read_text(encoding="utf-8")}</style>
-</head>
-<body>
-{body}
-<footer>Made by wellcond. This file is complete: it loads nothing from anywhere.</footer>
-<script>{get_plotlyjs()}</script>
-<script type="application/json" id="figures">{data}</script>
-<script>{(here / "page.js").read_text(encoding="utf-8")}</script>
-</body>
-</html>
-"""

@@ -11,8 +11,8 @@ from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
-from wellcond.report.spectra import DensityCurve
-from wellcond.report.style import LogScale
+from wellcond.report.curves import DensityCurve
+from wellcond.report.style import Curve, LogScale
 from wellcond.report.table import MATRICES, Pivot, over_training
 from wellcond.results import Row, number
 from wellcond.results.quantities import DYING, FULL, TRAINING_LOSS, UNITS
@@ -58,8 +58,8 @@ def panels(series: Mapping[str, Sequence[Row]], densities: Mapping[str, DensityC
         ),
         Panel(
             "Signal and gradient, layer by layer",
-            "The largest eigenvalue of each layer's second moment, on a logarithmic scale. Level lines are good: a "
-            "line that falls or climbs over many decades is a signal, or a gradient, that vanishes or explodes.",
+            "The largest eigenvalue of each layer's second moment, on a logarithmic scale. Healthy networks move over "
+            "a few decades, where channels, positions or residual branches change; findings say where it matters.",
             {
                 f"λmax of {matrix}: {DESCRIPTIONS[matrix]}": magnitude_plot(pivots, matrix)
                 for matrix, names in measured.items()
@@ -69,8 +69,8 @@ def panels(series: Mapping[str, Sequence[Row]], densities: Mapping[str, DensityC
         *(_kappa_panel({name: pivots[name] for name in names}, matrix) for matrix, names in measured.items()),
         Panel(
             "Dead and always-on units",
-            "ReLU units that are zero, or positive, on every example. Few is good: a dead unit passes no gradient, "
-            "and one that is always on is linear.",
+            "ReLU units that are zero, or positive, on every example: a dead unit passes no gradient, and one that is "
+            "always on is linear.",
             {name: neurons_plot(pivot) for name, pivot in pivots.items() if pivot.column(UNITS)},
         ),
         Panel(
@@ -87,8 +87,8 @@ def _kappa_panel(pivots: Mapping[str, Pivot], matrix: str) -> Panel:
     scale = kappa_scale(pivots.values(), matrix)
     return Panel(
         f"Condition numbers of {matrix}, {DESCRIPTIONS[matrix]}",
-        "The largest eigenvalue over the one at 20, 50, 80 and 100 % of all, counted from the largest. Low is good: a "
-        "step that suits the strongest direction also moves the weaker ones. ▲ at ∞: directions that carry nothing.",
+        "The largest eigenvalue over the one at 20, 50, 80 and 100 % of all, counted from the largest. The lower, the "
+        "more evenly a step moves all directions. ▲ at ∞: directions that carry nothing, as with few examples.",
         {name: kappa_plot(pivot, matrix, scale) for name, pivot in pivots.items()},
     )
 
@@ -161,13 +161,13 @@ def density_plot(density: DensityCurve, colour: int) -> Plot:
     return {"data": [line], "layout": layout | {"hovermode": "closest"}}
 
 
-def training_plot(curves: Mapping[str, tuple[list[int], list[float]]]) -> Plot:
+def training_plot(curves: Mapping[str, Curve]) -> Plot:
     """The loss against the training step, one line per network."""
     data = []
     for i, (name, (steps, losses)) in enumerate(curves.items()):
         heights = [None if math.isnan(loss) else loss for loss in losses]
         data.append(_curve(name, steps, heights, i) | {"hovertemplate": "loss %{y:.4g}"})
-    layout = _layout({"title": {"text": "SGD step"}}, "training loss", None, len(curves) > 1)
+    layout = _layout({"title": {"text": "training step"}}, "training loss", None, len(curves) > 1)
     layout["yaxis"] |= {"rangemode": "tozero"}
     return {"data": data, "layout": layout}
 

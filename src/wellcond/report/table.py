@@ -24,8 +24,13 @@ Line = Mapping[str, float]
 """The quantities of one layer."""
 MATRICES = {"Σx": INPUT, "Σ∇h": GRADIENT}
 """The names of the quantities of each matrix, by its symbol."""
-MOST_LINES = 64
-"""Of a table of layers in a terminal: GPT-2 and ResNet-50 have fewer."""
+MOST_LINES = 24
+"""Of a table of layers in a terminal: ResNet-20 has fewer."""
+READING = (
+    "Σx: second moment of what a layer receives; Σ∇h: that of the gradient at its output. λmax: how large it is. "
+    "κ50: how uneven, the strongest direction over the median one (1 is even). rank: directions that carry anything."
+)
+"""How to read the table of layers."""
 
 
 @dataclass(frozen=True)
@@ -162,7 +167,7 @@ def excerpt(columns: Sequence[Column], layers: Mapping[str, Line]) -> tuple[list
         >>> layers = {f"fc{i}": {"dying": float(i == 50), "units": 8.0} for i in range(200)}
         >>> names, rest = excerpt([Column("dead", "dying", "", maximum="units", worst="highest")], layers)
         >>> names[:2], "fc50" in names, rest
-        (['fc0', 'fc3'], True, '64 of 200 layers: the worst of every column, and others evenly over the depth')
+        (['fc0', 'fc9'], True, '24 of 200 layers: the extremes of every column, and others evenly over the depth')
     """
     names = list(layers)
     if len(names) <= MOST_LINES:
@@ -173,7 +178,7 @@ def excerpt(columns: Sequence[Column], layers: Mapping[str, Line]) -> tuple[list
         worst = column.worst_layers(layers)
         kept |= {next(name for name in names if name in worst)} if worst else set()
     shown = [name for name in names if name in kept]
-    rest = f"{len(shown)} of {len(names):,} layers: the worst of every column, and others evenly over the depth"
+    rest = f"{len(shown)} of {len(names):,} layers: the extremes of every column, and others evenly over the depth"
     return shown, rest
 
 

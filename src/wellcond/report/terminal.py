@@ -1,4 +1,4 @@
-"""A diagnosis in colour, as wide as the terminal allows."""
+"""A diagnosis in colour: the verdict, the findings, the model tree, and then the numbers."""
 
 from __future__ import annotations
 
@@ -7,9 +7,13 @@ from math import log10
 from typing import Any
 
 from wellcond.errors import MissingExtra
+from wellcond.explain.listing import by_layer, worst_of
+from wellcond.explain.terminal import COLOURS, show_findings, show_tree, show_verdict
+from wellcond.explain.tree import model_tree
 from wellcond.report.facts import Subject, facts, took
-from wellcond.report.table import Pivot, excerpt, shown_columns
+from wellcond.report.table import READING, Pivot, excerpt, shown_columns
 from wellcond.results import Row
+from wellcond.results.finding import Finding
 from wellcond.results.quantities import GRADIENT, INPUT
 from wellcond.results.text import grouped, shortened
 
@@ -46,26 +50,30 @@ def new_table(**options: Any) -> Table:
 
 
 def show(subject: Subject, console: Console) -> None:
-    """Print layers, headlines, what is missing from them, and what they took."""
-    show_layers(subject, console)
-    show_verdict(subject, console)
+    """Print the verdict, the findings, where they are in the model, and then the numbers."""
+    show_verdict(subject.verdict(), subject.findings, console)
+    show_findings(subject.findings, console)
+    if any(by_layer(subject.findings).keys() - {""}):
+        show_tree(model_tree(subject.modules, subject.findings), console)
+    show_numbers(subject, console)
 
 
-def show_layers(subject: Subject, console: Console) -> None:
-    """Print the table of layers, and which it does not have."""
-    console.print(layer_table(subject.rows(), console.width))
-    for note, names in grouped(subject.notes).items():
-        console.print(Text(f"note: {names}: {note}", style="dim"))
-    for reason, names in grouped(subject.not_covered).items():
-        console.print(Text(f"not covered: {names}: {reason}", style="dim"))
-
-
-def show_verdict(subject: Subject, console: Console) -> None:
-    """Print headlines, what is missing from them, and what it all took."""
+def show_numbers(subject: Subject, console: Console) -> None:
+    """Print the table of layers, headlines, what is missing from them, and what it all took."""
+    console.print(Text("\nNumbers", style="bold"))
+    table = layer_table(subject.rows(), console.width, subject.findings)
+    if table.row_count:
+        console.print(table)
+        console.print(Text(READING, style="dim"))
     console.print(facts_table({"": subject.rows()}))
     show_failures(subject, console)
-    for reason, parts in grouped(subject.left_out).items():
-        console.print(Text(f"left out: {parts}: {reason}", style="dim"))
+    for title, reasons in (
+        ("note", subject.notes),
+        ("not covered", subject.not_covered),
+        ("left out", subject.left_out),
+    ):
+        for reason, names in grouped(reasons).items():
+            console.print(Text(f"{title}: {names}: {reason}", style="dim"))
     if text := took(subject.parts):
         console.print(Text(f"took {text}", style="dim"))
 
@@ -87,12 +95,12 @@ def facts_table(series: Mapping[str, Sequence[Row]]) -> Table:
     return table
 
 
-def layer_table(rows: Sequence[Row], width: int) -> Table:
-    """One line per layer, the worst cell of each column in red; magnitudes with a bar on a logarithmic scale."""
+def layer_table(rows: Sequence[Row], width: int, findings: Sequence[Finding] = ()) -> Table:
+    """One line per layer, in the colour of what was found there; magnitudes with a bar on a logarithmic scale."""
     pivot = Pivot.of(rows)
     columns, layers = shown_columns(pivot)
     names, rest = excerpt(columns, layers)
-    worst = {c: c.worst_layers(layers) for c in columns}
+    found = by_layer(findings)
     bars = {q: _bars(pivot.column(q)) for q in BAR_COLUMNS if width >= ROOM_FOR_BARS}
     table = new_table(caption=rest and f"{rest}; --out has all", caption_justify="left")
     table.add_column("layer", overflow="fold")  # names give way before numbers do
@@ -101,9 +109,10 @@ def layer_table(rows: Sequence[Row], width: int) -> Table:
         if column.quantity in bars:
             table.add_column("", width=BAR_WIDTH, style="cyan")
     for name in names:
-        cells = [Text(shortened(name))]
+        severity = worst_of(finding.severity for finding in found.get(name, ()))
+        cells = [Text(shortened(name), f"bold {COLOURS[severity]}" if severity else "")]
         for column in columns:
-            cells.append(Text(column.text(layers[name]), "bold red" if name in worst[column] else ""))
+            cells.append(Text(column.text(layers[name])))
             if column.quantity in bars:
                 cells.append(Text(bars[column.quantity].get(name, "")))
         table.add_row(*cells)

@@ -60,7 +60,7 @@ class Density(Result):
         return [*rows, Row(step, "", quantities.MATVECS, float(self.matvecs), "products")]
 
     def figure(self) -> Figure:
-        from wellcond.report.spectra import density_figure
+        from wellcond.report.curves import density_figure
 
         return density_figure({"": self})
 

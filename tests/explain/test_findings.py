@@ -1,0 +1,121 @@
+"""Findings as text, as small plots and as a tree."""
+
+from __future__ import annotations
+
+import json
+import math
+from dataclasses import replace
+from pathlib import Path
+
+import pytest
+from made_findings import AWKWARD_NAME, DEAD, DIVERGED, MODULES, NOTE, UNSCALED, VANISHING, norms
+
+from wellcond.errors import OutputError
+from wellcond.explain.listing import by_layer, flat, read_baseline, worst
+from wellcond.explain.strips import MOST_BLOCKS, Strip, strips
+from wellcond.explain.tree import folded, is_short, model_tree
+from wellcond.explain.words import findings_text
+from wellcond.results.result import as_json
+
+
+def test_consequences_come_after_their_cause_and_count_for_the_worst() -> None:
+    assert [each.rule for each in flat([NOTE, UNSCALED])] == [
+        "full-neurons",
+        "unscaled-input",
+        "vanishing-gradient",
+        "dying-neurons",
+    ]
+    assert worst([replace(NOTE, consequences=(DEAD,))]) == "warning"
+    assert worst([]) is None
+    assert {layer: len(found) for layer, found in by_layer([UNSCALED]).items()} == {"": 1, "fc1": 1, AWKWARD_NAME: 1}
+
+
+def test_a_baseline_has_the_places_of_all_findings(tmp_path: Path) -> None:
+    path = tmp_path / "old.json"
+    path.write_text(json.dumps({"values": {"findings": as_json([UNSCALED, NOTE])}}), encoding="utf-8")
+    assert read_baseline(path) == {(each.rule, each.layer) for each in flat([UNSCALED, NOTE])}
+
+
+@pytest.mark.parametrize("content", [None, "no json", "[1]", '{"values": {}}', '{"values": {"findings": [3]}}'])
+def test_another_file_is_no_baseline(content: str | None, tmp_path: Path) -> None:
+    path = tmp_path / "old.json"
+    if content is not None:
+        path.write_text(content, encoding="utf-8")
+    with pytest.raises(OutputError, match="is no diagnosis as JSON; write one with: wellcond diagnose"):
+        read_baseline(path)
+
+
+def test_text_has_all_that_a_finding_has() -> None:
+    text = findings_text([UNSCALED, VANISHING])
+    for part in ("unscaled-input (98 % sure)", "largest ∞", "why: One rate", "→ dying-neurons at", "‖∂L/∂θ‖  ▁"):
+        assert part in text
+    assert VANISHING.remedy.splitlines()[-1] in text
+
+
+def test_many_consequences_are_counted() -> None:
+    text = findings_text([replace(UNSCALED, consequences=(VANISHING,) * 9)])
+    assert text.count("→ vanishing-gradient at fc1") == 6
+    assert text.endswith("and 3 more")
+
+
+def test_heights_are_logarithmic_where_values_span_much_and_else_proportional() -> None:
+    wide = Strip("", ("a", "b", "c"), (1e-6, 1e-3, 1.0))
+    assert wide.is_log
+    middle = (wide.height(1e-6) + wide.height(1.0)) / 2
+    assert wide.height(1e-3) == pytest.approx(middle)
+    narrow = Strip("", ("a", "b"), (1.0, 2.0))
+    assert not narrow.is_log
+    assert narrow.height(2.0) == 1.0
+    assert narrow.height(1.0) == pytest.approx((narrow.height(2.0) + narrow.height(0.0)) / 2)
+
+
+@pytest.mark.parametrize(
+    "values", [(0.0, 0.0), (math.nan, math.inf), (0.0, 5.0), (-1.0, 3.0), (1.0, 1.0), (-math.inf, 1e-300)]
+)
+def test_every_value_has_a_height_between_0_and_1(values: tuple[float, ...]) -> None:
+    strip = Strip("", tuple("ab"), values, frozenset([0]))
+    assert all(0 <= strip.height(value) <= 1 for value in values)
+    assert len(strip.sparkline()) == 2
+    assert strip.caption()
+
+
+def test_of_many_layers_the_blamed_one_stays_in_the_sparkline() -> None:
+    values = [1.0] * 500
+    values[333] = 1e-4
+    strip = strips(replace(VANISHING, layer="fc334", rows=norms(*values)))[0]
+    blocks = strip.sparkline()
+    assert len(blocks) <= MOST_BLOCKS
+    assert [block for block, is_marked in blocks if is_marked] == ["▁"]
+
+
+def test_a_limit_sets_the_scale_and_a_parameter_marks_its_layer() -> None:
+    strip = strips(replace(VANISHING, layer="fc2.weight"))[0]
+    assert (strip.limits, strip.marked) == ((("healthy from", 1e-3),), {1})
+    assert strip.height(2e-7) < strip.height(1e-3) < strip.height(1.0)
+
+
+def test_rows_with_steps_are_a_curve_and_a_single_number_is_no_plot() -> None:
+    curve = strips(DIVERGED)[0]
+    assert curve.is_curve
+    assert curve.caption() == "1 at first, 8 after 4 steps"
+    assert strips(DEAD) == []
+
+
+def test_the_tree_has_every_module_and_every_blamed_parameter() -> None:
+    blamed = replace(VANISHING, layer="body.0.weight")
+    tree = model_tree({"": "Net", "body": "Sequential", "body.0": "Linear", "body.1": "ReLU"}, [blamed, UNSCALED])
+    assert [node.path for node in tree.walk()][:5] == ["", "body", "body.0", "body.0.weight", "body.1"]
+    assert tree.severity == "severe"
+    assert tree.children["body"].severity is None
+    assert tree.children["body"].worst_inside == "severe"
+    assert tree.children["body"].children["1"].worst_inside is None
+
+
+def test_a_long_tree_is_folded_where_nothing_was_found() -> None:
+    modules = {"": "Net"} | {f"fc{i}": "Linear" for i in range(100)}
+    tree = model_tree(modules, [replace(DEAD, layer="fc50"), replace(DEAD, layer="fc52")])
+    assert not is_short(tree)
+    shown = folded(tree, whole=False)
+    assert [len(each) if isinstance(each, list) else each.name for each in shown] == [50, "fc50", "fc51", "fc52", 47]
+    assert len(folded(tree, whole=True)) == 100
+    assert is_short(model_tree(MODULES, []))

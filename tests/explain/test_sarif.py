@@ -1,0 +1,69 @@
+"""SARIF 2.1.0: what the schema requires, and that every finding is in it."""
+
+from __future__ import annotations
+
+import json
+from typing import Any
+
+import pytest
+from made_findings import AWKWARD_NAME, NOTE, UNSCALED
+
+from wellcond.explain.listing import flat, place
+from wellcond.explain.sarif import sarif
+
+RULES = {"unscaled-input": "Inputs of very different scales.\n\nOne rate suits one scale.", "non-finite": "NaN."}
+LEVELS = {"none", "note", "warning", "error"}
+
+
+def written(**options: Any) -> dict[str, Any]:
+    content: dict[str, Any] = json.loads(sarif([UNSCALED, NOTE], RULES, "src\\train.py", line=7, **options))
+    return content
+
+
+def test_it_has_what_the_schema_requires() -> None:
+    content = written()
+    assert content["version"] == "2.1.0"
+    assert content["$schema"].endswith("sarif-2.1.0.json")
+    (run,) = content["runs"]
+    driver = run["tool"]["driver"]
+    assert driver["name"] == "wellcond"
+    assert len({rule["id"] for rule in driver["rules"]}) == len(driver["rules"])
+    for rule in driver["rules"]:
+        assert all(rule[field]["text"] for field in ("shortDescription", "fullDescription", "help"))
+    for result in run["results"]:
+        assert result["message"]["text"]
+        assert result["level"] in LEVELS
+        assert driver["rules"][result["ruleIndex"]]["id"] == result["ruleId"]
+        assert 0 <= result["rank"] <= 100
+        for location in result["locations"]:
+            assert location["physicalLocation"]["artifactLocation"]["uri"] == "src/train.py"
+            assert location["physicalLocation"]["region"]["startLine"] == 7
+
+
+def test_every_finding_is_a_result_with_its_layer() -> None:
+    results = written()["runs"][0]["results"]
+    assert [(each["ruleId"], each["level"]) for each in results] == [
+        ("unscaled-input", "error"),
+        ("vanishing-gradient", "error"),
+        ("dying-neurons", "warning"),
+        ("full-neurons", "note"),
+    ]
+    layers = [each["locations"][0].get("logicalLocations", [{}])[0].get("fullyQualifiedName") for each in results]
+    assert layers == [None, "fc1", AWKWARD_NAME, "fc2"]
+    assert len({each["partialFingerprints"]["ruleAndLayer/v1"] for each in results}) == 4
+
+
+def test_a_rule_is_explained_by_its_first_sentence_and_in_full() -> None:
+    rules = {rule["id"]: rule for rule in written()["runs"][0]["tool"]["driver"]["rules"]}
+    assert rules["unscaled-input"]["shortDescription"]["text"] == "Inputs of very different scales."
+    assert rules["unscaled-input"]["help"]["text"] == RULES["unscaled-input"]
+    assert rules["non-finite"]["help"]["text"] == "NaN."
+
+
+@pytest.mark.parametrize("known", [None, {place(UNSCALED)}])
+def test_with_a_baseline_each_result_says_whether_it_is_new(known: set[tuple[str, str]] | None) -> None:
+    states = [each.get("baselineState") for each in written(known=known)["runs"][0]["results"]]
+    if known is None:
+        assert states == [None] * len(list(flat([UNSCALED, NOTE])))
+    else:
+        assert states == ["unchanged", "new", "new", "new"]
