@@ -54,7 +54,7 @@ class Problem:
             or the loss draws is the same on every pass too.
 
     Attributes:
-        loader: What was given as batches; training on copies draws from it.
+        source: The batches as given and as measured; another problem made with it shares those that are held.
 
     Raises:
         InvalidProblem: The model has nothing to train, or the batches cannot be read more than once.
@@ -84,8 +84,7 @@ class Problem:
         self._kinds = {name: checks.kind_of(p) for name, p in self.params.items()}
         self.dtype, self.device = next(iter(self._kinds.values()))
         self.size = sum(p.numel() for p in self.params.values())
-        self._source = Source(batches, self.device)
-        self.loader = self._source.loader
+        self.batches = batches
         self.is_checked = False
         self.loss = loss
         self._draws: bool | None = None
@@ -112,13 +111,25 @@ class Problem:
 
     @property
     def batches(self) -> Any:
-        """The batches that are measured: the list or the loader that was given, or a list of those that are held."""
-        return self._source.fixed[0]
+        """The batches that are measured: the list or the loader that was given, or a list of those that are held.
+
+        Others may be assigned.
+        """
+        return self.source.fixed[0]
+
+    @batches.setter
+    def batches(self, batches: Any) -> None:
+        self.source = batches if isinstance(batches, Source) else Source(batches, self.device)
+
+    @property
+    def loader(self) -> Any:
+        """What was given as batches, one batch as a list of one: all that training on copies draws from."""
+        return self.source.loader
 
     @property
     def held(self) -> str:
         """Which batches of the loader are held, and why; empty if all data are measured."""
-        return self._source.fixed[1]
+        return self.source.fixed[1]
 
     @property
     def notes(self) -> list[str]:
@@ -195,7 +206,7 @@ class Problem:
     @property
     def cost(self) -> Cost:
         """All passes so far. The cost of a measurement is the difference between after and before."""
-        count = (length_hint(self.batches, 0) if self._source.is_read else 0) or self._batches_seen
+        count = (length_hint(self.batches, 0) if self.source.is_read else 0) or self._batches_seen
         return self._products + Cost(self._forward_batches / count, self._backward_batches / count)
 
     def count_products(self, matvecs: int, passes: float) -> None:
@@ -263,7 +274,7 @@ class Problem:
         Args:
             seed: It fixes what is drawn; the next epoch has the next seed.
         """
-        with contextlib.closing(self._source.draws(seed)) as batches:
+        with contextlib.closing(self.source.draws(seed)) as batches:
             for index, batch in enumerate(batches):
                 yield self._pair(index, batch)
 
@@ -313,13 +324,13 @@ class Problem:
             return self.evaluate_outputs(index, batch, outputs).loss
         return self._loss_value(index, batch, outputs)
 
-    def raw_loss(self, index: int, batch: Batch, outputs: Any) -> Any:
+    def raw_loss(self, outputs: Any, targets: Any, index: int = 0) -> Any:
         """What the loss returns, be it NaN, a sum or no number at all; call it inside `measuring()`.
 
         Raises:
             InvalidProblem: The loss fails on these outputs and targets; it says how.
         """
-        return self._loss.raw(index, outputs, batch[1])
+        return self._loss.raw(index, outputs, targets)
 
     def loss_of_outputs(self, outputs: Tensor, targets: Any) -> Tensor:
         """The loss () as a function of any outputs and targets."""
