@@ -3,8 +3,10 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from dataclasses import replace
 
 import torch
+from made_findings import DEAD, NOTE, UNSCALED, VANISHING
 from torch import Tensor
 
 from wellcond.diagnosis.diagnosis import Diagnosis
@@ -25,6 +27,7 @@ from wellcond.verify.treatment import Arm, Treatment
 COST = Cost(forwards=6, backwards=3, matvecs=20, product_passes=40)
 
 PARTS = (
+    Part("look", "measured", 4.0, Cost(forwards=3, backwards=3), 0.0123),
     Part("gradients", "measured", 2.0, Cost(forwards=3, backwards=1), 0.0123),
     Part("conditioning", "measured", 5.0, Cost(forwards=1, backwards=1), 1.5),
     Part("Hessian eigenvalues", "measured", 30.0, Cost(1, 1, 8, 16.0), 200.0),
@@ -47,6 +50,14 @@ def _values(*numbers: float) -> Tensor:
     return torch.tensor(numbers, dtype=torch.float64)
 
 
+FINDINGS = (
+    replace(UNSCALED, consequences=(VANISHING,)),
+    replace(DEAD, layer=":ok:[red]"),
+    replace(NOTE, layer="head"),
+)
+"""A cause with a consequence, a warning and a note."""
+
+
 def diagnosis(scale: float = 1.0, lr: float | None = 0.05) -> Diagnosis:
     """Three layers, one with a name that means something to a terminal, and a norm that is not covered."""
     layers = {
@@ -63,11 +74,13 @@ def diagnosis(scale: float = 1.0, lr: float | None = 0.05) -> Diagnosis:
     ends = Eigenvalues(_values(-0.5, largest), _values(0.01, 0.02), _values(), 20, True, "converged", 0.01, "both")
     limit = numerator, largest, 0.02, True, 0
     return Diagnosis(
+        findings=FINDINGS,
         parameters=50,
         conditioning=ConditioningTable(layers, missing, "batch", "position", "data", Cost()),
         neurons=NeuronTable(neurons, 512, Cost()),
         hessian=ends,
         trace=None,
+        trial=None,
         gradients=Gradients(2.302585, {"fc1": 1e-4, ":ok:[red]": 1e-2, "head": 0.5}),
         weights={"fc1": 2.0, ":ok:[red]": 2.0, "head": 1.0},
         max_lr=MaxLearningRate(*limit, "H", 0.9, None if lr is None else "SGD", lr, (), (), "batch", COST, ()),
@@ -76,6 +89,7 @@ def diagnosis(scale: float = 1.0, lr: float | None = 0.05) -> Diagnosis:
         failed={"Hessian trace": "the product with [the] Hessian is NaN"},
         cost=COST,
         parts=PARTS,
+        modules={"": "Sequential", "fc1": "Linear", ":ok:[red]": "ReLU", "bn": "BatchNorm1d", "head": "Linear"},
     )
 
 

@@ -15,7 +15,11 @@ PAGES = [ROOT / "README.md", *ROOT.glob("docs/**/*.md"), *ROOT.glob("examples/*.
 SHOWN = {
     found for page in PAGES for found in re.findall(r"wellcond (\S+) (examples/[\w./:]+)", page.read_text("utf-8"))
 }
-QUICK = {"treat": ("--steps", 1, "--lr", 0.03, "--remedy", "bnp", "--seeds", 1), "suggest-lr": ("--steps", 1)}
+QUICK = {
+    "diagnose": ("--fail-on", "never"),
+    "treat": ("--steps", 1, "--lr", 0.03, "--remedy", "bnp", "--seeds", 1),
+    "suggest-lr": ("--steps", 1),
+}
 
 
 @pytest.mark.parametrize(("command", "target"), sorted(SHOWN))

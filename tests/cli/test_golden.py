@@ -12,12 +12,15 @@ import importlib
 import os
 import re
 from collections.abc import Callable
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
 import made_results
 import pytest
 from command import run, script
+
+from wellcond.diagnosis.diagnosis import Diagnosis
 
 GOLDEN = Path(__file__).parent / "golden"
 QUADRATIC = """
@@ -32,6 +35,7 @@ def ok():
 """The loss is w²: its Hessian is 2, and all numbers are exact. The target `train.py:ok` looks like an emoji."""
 FROM_HAND: dict[str, tuple[str, Callable[..., Any]]] = {
     "diagnose": ("measure", lambda *_, **__: made_results.diagnosis()),
+    "diagnose-healthy": ("measure", lambda *_, **__: replace(made_results.diagnosis(), findings=(), failed={})),
     "treat": ("compare", lambda *_, **__: made_results.treatment()),
     "demo": (
         "compare",
@@ -44,7 +48,8 @@ FROM_HAND: dict[str, tuple[str, Callable[..., Any]]] = {
 @pytest.mark.parametrize(
     ("name", "arguments"),
     [
-        ("diagnose", ["diagnose", "train.py:ok"]),
+        ("diagnose", ["diagnose", "train.py:ok", "--fail-on", "never"]),
+        ("diagnose-healthy", ["diagnose", "train.py:ok"]),
         ("treat", ["treat", "train.py:ok"]),
         ("demo", ["demo", "--out", "demo.json"]),
         ("probe", ["probe", "train.py:ok", "--steps", "3", "--span", "1", "3", "--layer", "0"]),
@@ -59,8 +64,9 @@ def test_what_a_command_prints(
 ) -> None:
     script(tmp_path, header=QUADRATIC)
     monkeypatch.chdir(tmp_path)
+    monkeypatch.setattr(Diagnosis, "verdict", lambda self: f"A verdict on {len(self.findings)} findings.")
     if name in FROM_HAND:
-        monkeypatch.setattr(importlib.import_module(f"wellcond.cli.{name}"), *FROM_HAND[name])
+        monkeypatch.setattr(importlib.import_module(f"wellcond.cli.{arguments[0]}"), *FROM_HAND[name])
     result = run(*arguments, width=100)
     assert result.exit_code == 0, result.output
     text = result.stdout.replace(str(tmp_path.resolve()), "…")

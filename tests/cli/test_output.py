@@ -11,7 +11,7 @@ import pytest
 from command import one_line, parsed, run, script
 
 COMMANDS = {
-    "diagnose": ("Diagnosis", ()),
+    "diagnose": ("Diagnosis", ("--fail-on", "never")),
     "probe": ("Probe", ("--steps", "2", "--layer", "0")),
     "suggest-lr": ("SuggestedRate", ("--steps", "2")),
     "treat": ("Treatment", ("--steps", "2", "--lr", "0.1", "--seeds", "1")),

@@ -2,39 +2,68 @@
 
 from __future__ import annotations
 
+import functools
 from dataclasses import replace
+from pathlib import Path
 from typing import Annotated, Literal
 
 import typer
-from rich.console import Console
+from rich.text import Text
 
-from wellcond.cli.output import INTERRUPTED, AsJson, Out, Output, Target
+from wellcond.cli.output import INTERRUPTED, TARGET, AsJson, Out, Output, as_usage_errors
+from wellcond.cli.rules import FailOn, exit_code, explanations, show_rule, show_rules
+from wellcond.cli.target import source_of
 from wellcond.diagnosis.diagnose import diagnose as measure
 from wellcond.diagnosis.diagnosis import Diagnosis
-from wellcond.report.terminal import show_layers, show_verdict
+from wellcond.explain.listing import flat, place, read_baseline
+from wellcond.explain.sarif import sarif
+from wellcond.explain.terminal import COLOURS
+from wellcond.explain.words import headline
+from wellcond.report.terminal import new_console, show
+from wellcond.rules.judge import check_known
+from wellcond.rules.rule import RULES
 
-LAST_OF_LAYERS = ("layers", "neurons")
-"""With which part the table of layers is complete: all in one, or the last by itself."""
+FIRST = "look"
+"""The part after which the first findings are there."""
 
 
 def diagnose(
-    target: Target,
+    target: Annotated[str | None, TARGET] = None,
     budget: Annotated[
-        str, typer.Option(metavar="fast|full|SECONDS", help="What it may take: fast is 40 passes at most.")
+        str, typer.Option(metavar="fast|full|SECONDS", help="What it may take: fast is 60 passes at most.")
     ] = "fast",
     layers: Annotated[
         list[str] | None,
         typer.Option(metavar="NAME", help="List this layer, or those of this module; repeat it.", show_default="all"),
     ] = None,
+    select: Annotated[
+        list[str] | None,
+        typer.Option(metavar="RULE", help="Apply this rule alone; repeat it for several.", show_default="all"),
+    ] = None,
+    ignore: Annotated[
+        list[str] | None, typer.Option(metavar="RULE", help="Leave this rule out; repeat it for several.")
+    ] = None,
+    fail_on: Annotated[
+        FailOn, typer.Option(help="The mildest finding that is no success: severe exits with 4, a warning with 3.")
+    ] = "severe",
+    baseline: Annotated[
+        Path | None,
+        typer.Option(metavar="OLD.json", help="An earlier result: what it found does not count for the exit code."),
+    ] = None,
+    explain: Annotated[
+        str | None, typer.Option(metavar="RULE", help="Print what a rule looks for and why, and stop.")
+    ] = None,
+    list_rules: Annotated[bool, typer.Option("--list-rules", help="Print all rules, and stop.")] = False,
     out: Out = None,
     as_json: AsJson = False,
 ) -> None:
-    """Measure your own network and print what is where.
+    """What is wrong with your network, in which layer, and what to write instead.
 
     FUNCTION takes no arguments and returns a [bold]wellcond.Problem[/bold], or a pair
-    (problem, optimizer): the optimizer's learning rate is then shown beside
-    the largest stable one. Nothing of yours is changed. The layers are printed
-    first; Ctrl-C ends the rest and prints and saves what is known by then.
+    (problem, optimizer): only with the optimizer can its learning rate be
+    judged. Nothing of yours is changed. First findings are printed as soon as
+    they are there; Ctrl-C ends the rest and prints and saves what is known.
+    --out takes .sarif too.
 
     [bold]Example[/bold], in train.py:
 
@@ -49,32 +78,49 @@ def diagnose(
 
     [cyan]wellcond diagnose train.py:build[/cyan]
     [cyan]wellcond diagnose train.py:build --out report.html --out rows.csv[/cyan]
-    [cyan]wellcond diagnose train.py:build --budget full --json[/cyan]
+    [cyan]wellcond diagnose train.py:build --fail-on warning --out findings.sarif[/cyan]
+    [cyan]wellcond diagnose --explain vanishing-gradient[/cyan]
     """
+    if list_rules:
+        show_rules(new_console())
+        return
+    with as_usage_errors():
+        if explain is not None:
+            show_rule(explain, new_console())
+            return
+        check_known([*(select or ()), *(ignore or ())])
+    if target is None:
+        raise typer.BadParameter("name FILE.py:FUNCTION, as in train.py:build; --list-rules and --explain need none.")
     asked = _budget(budget)
-    output = Output(out, as_json)
-    has_layers = False
-
-    def show_first(diagnosis: Diagnosis) -> None:
-        nonlocal has_layers
-        if not as_json and diagnosis.parts[-1].name in LAST_OF_LAYERS:
-            output.print_title()
-            show_layers(diagnosis, output.console)
-            has_layers = True
-
+    known = None if baseline is None else read_baseline(baseline)
+    left_out = [name for name in RULES if name in (ignore or ()) or (select and name not in select)]
+    output = Output(out, as_json, has_findings=True)
     with output.problem(target) as (problem, optimizer, progress):
-        diagnosis = measure(problem, optimizer, budget=asked, layers=layers, on_part=show_first, progress=progress)
-
-    def show_rest(console: Console) -> None:
-        if not has_layers:
-            show_layers(diagnosis, console)
-        show_verdict(diagnosis, console)
-
+        settings = {"budget": asked, "layers": layers, "ignore": left_out}
+        diagnosis = measure(problem, optimizer, **settings, on_part=_show_first, progress=progress)
     about = diagnosis.about | {"model": f"{diagnosis.about['model']} of {target}"}
-    output.finish(replace(diagnosis, about=about), show_rest)
+    diagnosis = replace(diagnosis, about=about)
+    rules = {name: text for name, text in explanations().items() if name not in left_out}
+    file, line = source_of(target)
+    as_sarif = functools.partial(sarif, diagnosis.findings, rules, file, line=line, known=known)
+    output.finish(diagnosis, lambda console: show(diagnosis, console), as_sarif)
+    if known is not None:
+        new = [headline(each) for each in flat(diagnosis.findings) if place(each) not in known]
+        output.console.print(Text(f"new since {baseline}: {', '.join(new) or 'nothing'}"), soft_wrap=True)
     if diagnosis.is_interrupted:
         typer.secho("interrupted: this is what was known by then", err=True, fg="red", bold=True)
         raise typer.Exit(INTERRUPTED)
+    raise typer.Exit(exit_code(diagnosis.findings, fail_on, known or ()))
+
+
+def _show_first(diagnosis: Diagnosis) -> None:
+    """Print the first findings in short, beside the result: on standard error."""
+    if diagnosis.parts[-1].name == FIRST:
+        console = new_console(stderr=True)
+        for finding in diagnosis.findings:
+            if finding.severity != "note":
+                text = (f"{headline(finding)}: {finding.summary}", COLOURS[finding.severity])
+                console.print(Text.assemble(("first look  ", "dim"), text))
 
 
 def _budget(text: str) -> Literal["fast", "full"] | float:

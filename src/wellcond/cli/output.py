@@ -20,7 +20,7 @@ from wellcond.problem.problem import Problem
 from wellcond.report.style import new_figure
 from wellcond.report.terminal import new_console
 from wellcond.results import Progress, Result
-from wellcond.results.files import check_writable
+from wellcond.results.files import check_writable, write_atomically
 from wellcond.results.result import FORMS, PICTURES, form_of
 
 TARGET = typer.Argument(metavar="FILE.py:FUNCTION", help="A function that returns a Problem, or (Problem, optimizer).")
@@ -35,6 +35,8 @@ Out = Annotated[
     list[Path] | None,
     typer.Option(metavar="FILE", help=f"Also write the result here, as .{', .'.join(FORMS)}; repeat it for several."),
 ]
+SARIF = ".sarif"
+"""The suffix of a further form, of what has findings."""
 AsJson = Annotated[bool, typer.Option("--json", help="Print the result as JSON to standard output, and nothing else.")]
 
 INTERRUPTED = 130
@@ -47,20 +49,22 @@ class Output:
     Args:
         out: The files to write.
         as_json: Print JSON in place of text; all else then goes to standard error.
+        has_findings: Whether a file may be SARIF.
 
     Attributes:
         console: Where the command prints.
         title: What is printed first.
     """
 
-    def __init__(self, out: Sequence[Path] | None, as_json: bool) -> None:
+    def __init__(self, out: Sequence[Path] | None, as_json: bool, *, has_findings: bool = False) -> None:
         self.paths = list(out or ())
         self.as_json = as_json
         self.title = ""
         self.console = new_console(stderr=as_json)
         for path in self.paths:
             check_writable(path)
-            if form_of(path) in PICTURES:
+            is_sarif = has_findings and path.suffix == SARIF
+            if not is_sarif and form_of(path) in PICTURES:
                 new_figure(1, 1)  # a missing matplotlib is said before the work
 
     @contextlib.contextmanager
@@ -93,12 +97,15 @@ class Output:
             self.console.print(Text(self.title, style="bold"))
         self.title = ""
 
-    def finish(self, result: Result, show: Callable[[Console], None]) -> list[Path]:
+    def finish(
+        self, result: Result, show: Callable[[Console], None], sarif: Callable[[], str] | None = None
+    ) -> list[Path]:
         """Print the result, write the files, and say where they are.
 
         Args:
             result: What the command measured.
             show: Prints it for a person, below the title.
+            sarif: Its findings as SARIF.
 
         Returns:
             The files.
@@ -110,7 +117,10 @@ class Output:
             show(self.console)
         written = []
         for path in self.paths:
-            written.append(result.save(path))
+            if sarif is not None and path.suffix == SARIF:
+                written.append(write_atomically(path, sarif().encode()))
+            else:
+                written.append(result.save(path))
             self.console.print(f"written: {written[-1]}", soft_wrap=True)
         return written
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import ast
 import contextlib
 import difflib
 import importlib.machinery
@@ -40,6 +41,23 @@ def built(target: str) -> Iterator[tuple[Problem, torch.optim.Optimizer | None]]
         module = _in_user_code(path, f"importing {path.name}", lambda: _imported(path))
         function = _function(module, name, path)
         yield _checked(_in_user_code(path, f"{name}()", function), name)
+
+
+def source_of(target: str) -> tuple[str, int]:
+    """The file of a target, relative to the working directory where it is below it, and the line of its function.
+
+    Args:
+        target: `file.py:function`, as it was built from.
+    """
+    path, name = _parsed(target)
+    lines = {
+        node.name: node.lineno
+        for node in ast.walk(ast.parse(path.read_text(encoding="utf-8")))
+        if isinstance(node, (ast.FunctionDef, ast.ClassDef))
+    }
+    here = Path.cwd().resolve()
+    shown = path.relative_to(here) if path.is_relative_to(here) else path
+    return shown.as_posix(), lines.get(name, 1)
 
 
 def _parsed(target: str) -> tuple[Path, str]:

@@ -121,21 +121,19 @@ def numbers_text(subject: Subject) -> str:
 
 
 def took(parts: Sequence[Priced]) -> str:
-    """What all parts took together and each by itself; empty where there are none.
+    """What all parts took together; empty where there are none.
 
     Example:
         >>> from types import SimpleNamespace
         >>> took([SimpleNamespace(name="gradients", cost=Cost(3, 3), estimate=5.0, seconds=0.012)])
-        '3 u and 12 ms; of what was estimated at most: gradients 3 of 5 u, 12 ms'
+        '3 u and 12 ms, where u is one forward and backward pass; planned for 5 u at most'
     """
     done = [part for part in parts if part.seconds]
     if not done:
         return ""
-    each = "; ".join(
-        f"{part.name} {number(part.cost.u)} of {number(part.estimate)} u, {duration(part.seconds)}" for part in done
-    )
-    u, seconds = sum(part.cost.u for part in done), sum(part.seconds for part in done)
-    return f"{number(u)} u and {duration(seconds)}; of what was estimated at most: {each}"
+    u, estimate, seconds = (sum(each) for each in zip(*((p.cost.u, p.estimate, p.seconds) for p in done), strict=True))
+    spent = f"{number(u)} u and {duration(seconds)}, where u is one forward and backward pass"
+    return f"{spent}; planned for {number(estimate)} u at most"
 
 
 def fold(factor: float) -> str:

@@ -1,0 +1,69 @@
+"""What the rules look for, printed; and the exit code of what they found."""
+
+from __future__ import annotations
+
+import inspect
+from collections.abc import Collection, Sequence
+from typing import Literal
+
+from rich.console import Console
+from rich.text import Text
+
+from wellcond.explain.listing import Place, flat, place, worst_of
+from wellcond.report.terminal import new_table
+from wellcond.results.finding import Finding
+from wellcond.rules.judge import check_known
+from wellcond.rules.rule import RULES
+
+FailOn = Literal["severe", "warning", "never"]
+EXIT_CODES = {"severe": 4, "warning": 3}
+"""Of a diagnosis whose worst finding is one of these."""
+
+
+def explanation(name: str) -> str:
+    """What a rule looks for, why, and its threshold: the docstrings of its functions.
+
+    Raises:
+        ValueError: There is no such rule.
+    """
+    check_known([name])
+    return "\n\n".join(inspect.cleandoc(each.judge.__doc__ or name) for each in RULES[name])
+
+
+def explanations() -> dict[str, str]:
+    """Those of all rules, by name."""
+    return {name: explanation(name) for name in sorted(RULES)}
+
+
+def show_rule(name: str, console: Console) -> None:
+    """Print what a rule looks for, and what it explains."""
+    text = explanation(name)
+    console.print(Text(name, style="bold"))
+    console.print(Text(text))
+    explains = sorted({other for each in RULES[name] for other in each.explains})
+    if explains:
+        console.print(Text(f"\nIt explains {', '.join(explains)}.", style="dim"))
+
+
+def show_rules(console: Console) -> None:
+    """Print all rules with a sentence each."""
+    table = new_table(show_header=False)
+    table.add_column("", style="bold", no_wrap=True)
+    table.add_column("", ratio=1)
+    for name, text in explanations().items():
+        table.add_row(name, Text(text.partition("\n\n")[0].replace("\n", " ")))
+    console.print(table)
+
+
+def exit_code(findings: Sequence[Finding], fail_on: FailOn, known: Collection[Place] = ()) -> int:
+    """4 where something severe was found, 3 for a warning if it is to fail on those, and else 0.
+
+    Args:
+        findings: What was found.
+        fail_on: The mildest that counts.
+        known: What an earlier diagnosis had found, which does not count.
+    """
+    worst = worst_of(each.severity for each in flat(findings) if place(each) not in known)
+    if fail_on == "never" or worst is None or worst == "note" or (worst == "warning" and fail_on == "severe"):
+        return 0
+    return EXIT_CODES[worst]

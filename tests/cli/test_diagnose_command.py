@@ -1,0 +1,243 @@
+"""`wellcond diagnose`."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Callable
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+import made_results
+import pytest
+from command import one_line, parsed, run, script, words
+from made_findings import DEAD, NOTE, UNSCALED
+
+from wellcond.cli import diagnose as command
+from wellcond.diagnosis import diagnose as diagnosing
+from wellcond.diagnosis.diagnosis import Diagnosis
+from wellcond.results.finding import Finding
+from wellcond.rules.rule import RULES, Rule
+
+ANY = ("--fail-on", "never")
+"""Whatever is found, the exit code is that of success."""
+
+
+@pytest.fixture
+def target(tmp_path: Path) -> str:
+    return f"{script(tmp_path)}"
+
+
+@pytest.fixture
+def finds(monkeypatch: pytest.MonkeyPatch) -> Callable[..., dict[str, Any]]:
+    """Let the command find what is given; the settings it asked for are in what is returned."""
+
+    def find(*findings: Finding) -> dict[str, Any]:
+        asked: dict[str, Any] = {}
+
+        def measure(_problem: Any, _optimizer: Any, **settings: Any) -> Diagnosis:
+            asked.update(settings)
+            first = replace(made_results.diagnosis(), findings=findings)
+            settings["on_part"](replace(first, parts=first.parts[:1]))
+            return first
+
+        monkeypatch.setattr(command, "measure", measure)
+        return asked
+
+    return find
+
+
+def test_a_problem_is_diagnosed_with_the_optimizer_beside_it(tmp_path: Path) -> None:
+    result = run("diagnose", f"{script(tmp_path)}:with_optimizer", *ANY)
+    assert result.exit_code == 0, result.output
+    text = words(result.output)
+    for part in ("26 parameters", "on 8 examples", "κ50 Σx", "with momentum 0.9; the optimizer is at 0.25"):
+        assert part in text
+
+
+# what the findings decide
+
+
+@pytest.mark.parametrize(
+    ("findings", "options", "code"),
+    [
+        ((), (), 0),
+        ((NOTE,), ("--fail-on", "warning"), 0),
+        ((DEAD, NOTE), (), 0),
+        ((DEAD, NOTE), ("--fail-on", "warning"), 3),
+        ((UNSCALED,), (), 4),
+        ((UNSCALED,), ("--fail-on", "warning"), 4),
+        ((UNSCALED,), ANY, 0),
+        ((replace(NOTE, consequences=(UNSCALED,)),), (), 4),
+    ],
+)
+def test_the_exit_code_is_that_of_the_worst_finding(
+    findings: tuple[Finding, ...], options: tuple[str, ...], code: int, target: str, finds: Callable[..., Any]
+) -> None:
+    finds(*findings)
+    assert run("diagnose", f"{target}:build", *options).exit_code == code
+    assert run("diagnose", f"{target}:build", *options, "--json").exit_code == code
+
+
+def test_what_a_baseline_has_does_not_count(target: str, tmp_path: Path, finds: Callable[..., Any]) -> None:
+    old = tmp_path / "old.json"
+    finds(UNSCALED)
+    assert run("diagnose", f"{target}:build", "--out", old).exit_code == 4
+    same = run("diagnose", f"{target}:build", "--baseline", old)
+    assert same.exit_code == 0
+    assert f"new since {old}: nothing" in words(same.stdout)
+    finds(UNSCALED, replace(DEAD, layer="other"))
+    more = run("diagnose", f"{target}:build", "--baseline", old, "--fail-on", "warning", "--out", tmp_path / "a.sarif")
+    assert more.exit_code == 3
+    assert "dying-neurons at other" in words(more.stdout).split("new since")[1]
+    states = [
+        each["baselineState"] for each in json.loads((tmp_path / "a.sarif").read_text("utf-8"))["runs"][0]["results"]
+    ]
+    assert states == ["unchanged", "unchanged", "unchanged", "new"]
+    assert "is no diagnosis as JSON" in one_line(run("diagnose", f"{target}:build", "--baseline", tmp_path / "no.json"))
+
+
+def test_sarif_names_the_file_and_the_line_of_the_function(
+    target: str, tmp_path: Path, finds: Callable[..., Any], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    finds(UNSCALED)
+    monkeypatch.chdir(tmp_path)
+    run("diagnose", "train.py:with_optimizer", "--out", "a.sarif")
+    (run_,) = json.loads((tmp_path / "a.sarif").read_text("utf-8"))["runs"]
+    place = run_["results"][0]["locations"][0]["physicalLocation"]
+    assert place["artifactLocation"]["uri"] == "train.py"
+    lines = (tmp_path / "train.py").read_text("utf-8").splitlines()
+    assert lines[place["region"]["startLine"] - 1].startswith("def with_optimizer")
+    assert {rule["id"] for rule in run_["tool"]["driver"]["rules"]} >= RULES.keys()
+
+
+def test_first_findings_are_told_beside_the_result(target: str, finds: Callable[..., Any]) -> None:
+    finds(UNSCALED, NOTE)
+    result = run("diagnose", f"{target}:build", *ANY, width=200)
+    assert result.stderr == f"first look  unscaled-input: {UNSCALED.summary}\n"
+    assert result.stdout.splitlines()[1].startswith("╭")
+
+
+def test_findings_are_in_the_json_with_all_they_say(target: str, finds: Callable[..., Any]) -> None:
+    finds(UNSCALED)
+    (found,) = parsed(run("diagnose", f"{target}:build", *ANY, "--json"))["values"]["findings"]
+    assert found["rule"] == "unscaled-input"
+    assert found["evidence"] == {"largest": "inf", "feature": "<3>"}
+    assert [each["rule"] for each in found["consequences"]] == ["vanishing-gradient", "dying-neurons"]
+    assert found["consequences"][0]["rows"][0] == [None, "fc1", "gradient_norm", 2e-7, ""]
+
+
+# rules
+
+
+@pytest.fixture
+def rules(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Two rules in place of all."""
+
+    def first(_evidence: Any) -> list[Finding]:
+        """First things.
+
+        Above [3] they count.
+        """
+        return []
+
+    def second(_evidence: Any) -> list[Finding]:
+        """Second things."""
+        return []
+
+    for name in list(RULES):
+        monkeypatch.delitem(RULES, name)
+    monkeypatch.setitem(RULES, "first-rule", [Rule("first-rule", first, ("second-rule",))])
+    monkeypatch.setitem(RULES, "second-rule", [Rule("second-rule", second)])
+
+
+@pytest.mark.usefixtures("rules")
+def test_rules_are_listed_and_explained_without_a_target() -> None:
+    listed = run("diagnose", "--list-rules")
+    assert listed.exit_code == 0
+    assert [line.split()[0] for line in listed.stdout.splitlines() if line.strip()] == ["first-rule", "second-rule"]
+    told = run("diagnose", "--explain", "first-rule")
+    assert told.exit_code == 0
+    assert told.stdout == "first-rule\nFirst things.\n\nAbove [3] they count.\n\nIt explains second-rule.\n"
+
+
+@pytest.mark.usefixtures("rules")
+@pytest.mark.parametrize(
+    ("options", "ignored"),
+    [
+        ((), []),
+        (("--ignore", "first-rule"), ["first-rule"]),
+        (("--select", "first-rule"), ["second-rule"]),
+        (("--select", "first-rule", "--ignore", "first-rule"), ["first-rule", "second-rule"]),
+    ],
+)
+def test_rules_are_selected_and_ignored(
+    options: tuple[str, ...], ignored: list[str], target: str, finds: Callable[..., dict[str, Any]]
+) -> None:
+    asked = finds()
+    assert run("diagnose", f"{target}:build", *options).exit_code == 0
+    assert asked["ignore"] == ignored
+
+
+@pytest.mark.usefixtures("rules")
+@pytest.mark.parametrize("option", ["--select", "--ignore", "--explain"])
+def test_a_rule_that_is_not_there_is_refused_with_those_that_are_near(option: str, target: str) -> None:
+    result = run("diagnose", f"{target}:build", option, "frist-rule", width=200)
+    assert result.exit_code == 2
+    assert "'first-rule'" in words(result.stderr)
+
+
+def test_without_a_target_it_says_what_to_name() -> None:
+    result = run("diagnose")
+    assert result.exit_code == 2
+    assert "FILE.py:FUNCTION" in words(result.stderr)
+
+
+# what it measures
+
+
+def test_json_is_all_that_is_printed(target: str) -> None:
+    content = parsed(run("diagnose", f"{target}:build", *ANY, "--json"))
+    assert [part["name"] for part in content["values"]["parts"]][:2] == ["look", "layers"]
+    assert isinstance(content["values"]["findings"], list)
+
+
+@pytest.mark.parametrize("as_json", [False, True])
+def test_ctrl_c_prints_and_saves_what_is_known_and_exits_with_130(
+    target: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, as_json: bool
+) -> None:
+    def interrupt(*_: Any, **__: Any) -> Any:
+        raise KeyboardInterrupt
+
+    monkeypatch.setattr(diagnosing, "eigenvalues", interrupt)
+    files = tmp_path / "rows.csv", tmp_path / "page.html"
+    out = [argument for file in files for argument in ("--out", file)]
+    result = run("diagnose", f"{target}:build", *ANY, *out, *(["--json"] if as_json else []))
+    assert result.exit_code == 130
+    assert "interrupted" in result.stderr
+    assert "gradient_norm" in files[0].read_text(encoding="utf-8")
+    assert "Could not be measured" in files[1].read_text(encoding="utf-8")
+    if as_json:
+        assert json.loads(result.stdout)["values"]["failed"]["Hessian eigenvalues"] == "interrupted"
+    else:
+        assert result.stdout.count("κ50 Σx ") == 1
+        assert "Hessian eigenvalues, largest stable lr failed: interrupted" in words(result.stdout)
+
+
+@pytest.mark.parametrize(("budget", "has_trace"), [("fast", False), ("full", True), ("30", True)])
+def test_the_budget_is_fast_full_or_seconds(target: str, budget: str, has_trace: bool) -> None:
+    content = parsed(run("diagnose", f"{target}:build", *ANY, "--budget", budget, "--json"))
+    assert (content["values"]["trace"] is not None) == has_trace
+
+
+def test_layers_are_listed_by_name_or_refused_with_those_that_are_near(target: str) -> None:
+    content = parsed(run("diagnose", f"{target}:build", *ANY, "--layers", "2", "--json"))
+    assert {row["layer"] for row in content["rows"]} == {"", "2"}
+    assert "'fc2'" in one_line(run("diagnose", f"{target}:build", "--layers", "fc2"))
+
+
+@pytest.mark.parametrize("budget", ["slow", "0", "-3", "nan"])
+def test_another_budget_is_a_usage_error(target: str, budget: str) -> None:
+    result = run("diagnose", f"{target}:build", *ANY, "--budget", budget)
+    assert result.exit_code == 2
+    assert "seconds" in words(result.stderr)
