@@ -63,7 +63,7 @@ def test_readme_tour_and_guides_have_code() -> None:
 
 @pytest.mark.parametrize("page", PAGES, ids=_name)
 def test_links_and_pictures_exist(page: Path, reference: ModuleType) -> None:
-    built = {DOCS / "reference" / "index.md", DOCS / "changelog.md", DOCS / "contributing.md"}
+    built = {DOCS / "reference" / "index.md", DOCS / "rules.md", DOCS / "changelog.md", DOCS / "contributing.md"}
     built |= {DOCS / entry.path for entry in reference.pages()}
     targets = [
         target for target in re.findall(r"\]\(([^)#\s]+)", page.read_text(encoding="utf-8")) if "://" not in target

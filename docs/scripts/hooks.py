@@ -18,6 +18,7 @@ from mkdocs.structure.pages import Page as SitePage
 sys.path.insert(0, str(Path(__file__).parent))
 import reference
 import rooms
+import rules
 import running
 import tables
 
@@ -46,6 +47,7 @@ def on_files(files: Files, config: MkDocsConfig) -> None:
     """Add pages that are written elsewhere: by the reference, at the root of the repository, by the benchmarks."""
     contents = {page.path: page.markdown() for page in reference.pages()}
     contents["reference/index.md"] = reference.index()
+    contents["rules.md"] = rules.page()
     for name in ("CHANGELOG", "CONTRIBUTING"):
         contents[f"{name.lower()}.md"] = (ROOT / f"{name}.md").read_text(encoding="utf-8").replace("](docs/", "](")
     for path, content in contents.items():

@@ -28,6 +28,7 @@ class Subject:
     failed: dict[str, str] = field(default_factory=dict)
     left_out: dict[str, str] = field(default_factory=dict)
     parts: tuple[Any, ...] = ()
+    trial: Any = None
     about: dict[str, str] = field(default_factory=lambda: {"model": "Net", "batchnorm": "the model has none"})
 
     def rows(self) -> list[Row]:

@@ -1,6 +1,7 @@
 from __future__ import annotations
 
 import json
+import math
 import re
 import sys
 from dataclasses import replace
@@ -12,7 +13,7 @@ from made_findings import AWKWARD_NAME
 from subjects import AWKWARD, SOUND, density, layer, losses
 
 from wellcond.errors import WellcondError
-from wellcond.report.page import Treated, fragment, page, treatment_page
+from wellcond.report.page import fragment, page, treatment_page
 from wellcond.results import Cost
 
 VOID = {"meta", "br", "link", "img", "input", "hr"}
@@ -112,18 +113,46 @@ def test_a_notebook_shows_the_same_order_without_scripts_and_leaves_other_output
     assert "<b>" not in text
 
 
-def test_what_remedies_did_is_shown_with_curves_and_code() -> None:
-    curves = {"sgd": ([1, 2], [2.0, 1.9]), "<he>": ([1, 2], [2.0, 0.3])}
-    treated = Treated(
-        "Remedies", "he helps.", True, "x < 1", curves, [["arm", "loss"], ["<he>", "0.3"]], ["<few> seeds"]
+def run(*losses: float) -> SimpleNamespace:
+    """A training run of these losses, whose curve they are."""
+    return SimpleNamespace(losses=list(losses), curve=lambda: (list(range(1, len(losses) + 1)), list(losses)))
+
+
+def treated() -> SimpleNamespace:
+    untreated = SimpleNamespace(name="untreated", best_lr=None, runs={0.1: {0: run(2.0, 1.9, 9.0), 1: run(2.0, 1.7)}})
+    best = SimpleNamespace(name="<he>", best_lr=0.3, runs={0.3: {0: run(2.0, 0.3)}, 1.0: {0: run(2.0)}})
+    other = SimpleNamespace(name="screened", best_lr=None, runs={})
+    return SimpleNamespace(
+        title="Loss after 2 steps",
+        code="x < 1",
+        notes=("<few> seeds",),
+        arms={arm.name: arm for arm in (untreated, best, other)},
+        untreated=untreated,
+        best=best,
+        verdict=lambda: "he helps.",
+        table=lambda: (["arm", "loss"], [["<he>", "0.3"]]),
     )
-    for text in (treatment_page(treated), page({"a": SOUND}, treated=treated)):
+
+
+def test_what_remedies_did_is_shown_with_curves_and_code() -> None:
+    for text in (treatment_page(treated()), page({"a": SOUND}, treated=treated())):
         document = Document(text)
-        assert "he helps. copy x < 1" in document.words
+        assert "What helps ✓ he helps. copy x < 1" in document.words
         assert "arm loss <he> 0.3 <few> seeds" in document.words
-        drawn = [(trace["name"], trace["y"]) for figure in document.figures.values() for trace in figure["data"]][:2]
-        assert drawn == [("sgd", [2.0, 1.9]), ("&lt;he&gt;", [2.0, 0.3])]
+        drawn = {trace["name"]: trace["y"] for figure in document.figures.values() for trace in figure["data"]}
+        assert drawn["untreated, lr 0.1"] == [2.0, pytest.approx(1.8)]  # the mean, as far as both seeds go
+        assert drawn["&lt;he&gt;, lr 0.3"] == [2.0, 0.3]
         assert "<he>" not in text
+
+
+def test_short_runs_are_curves_with_gaps_where_the_loss_is_not_finite() -> None:
+    own = SimpleNamespace(lr=0.5, run=run(1.0, math.nan, math.inf))
+    lower = SimpleNamespace(lr=0.05, run=run(1.0, 0.5))
+    trial = SimpleNamespace(own=own, others=(lower,), variants={"no dropout": lower}, few=None)
+    figures = Document(page({"a": replace(SOUND, trial=trial)})).figures
+    drawn = {trace["name"]: trace["y"] for figure in figures.values() for trace in figure["data"]}
+    assert drawn["as it is, lr 0.5"] == [1.0, None, None]
+    assert drawn["lr 0.05"] == drawn["no dropout"] == [1.0, 0.5]
 
 
 def test_names_of_layers_and_networks_are_escaped() -> None:

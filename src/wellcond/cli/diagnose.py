@@ -96,8 +96,15 @@ def diagnose(
     left_out = [name for name in RULES if name in (ignore or ()) or (select and name not in select)]
     output = Output(out, as_json, has_findings=True)
     with output.problem(target) as (problem, optimizer, progress):
-        settings = {"budget": asked, "layers": layers, "ignore": left_out}
-        diagnosis = measure(problem, optimizer, **settings, on_part=_show_first, progress=progress)
+        diagnosis = measure(
+            problem,
+            optimizer,
+            budget=asked,
+            layers=layers,
+            ignore=left_out,
+            on_part=_show_first,
+            progress=progress,
+        )
     about = diagnosis.about | {"model": f"{diagnosis.about['model']} of {target}"}
     diagnosis = replace(diagnosis, about=about)
     rules = {name: text for name, text in explanations().items() if name not in left_out}

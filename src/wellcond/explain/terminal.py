@@ -6,6 +6,7 @@ from collections.abc import Sequence
 
 from wellcond.errors import MissingExtra
 from wellcond.explain.listing import worst
+from wellcond.explain.runs import Treated, helps, sparklines, treated_curves
 from wellcond.explain.strips import strips
 from wellcond.explain.tree import Node, folded, is_short, run_text
 from wellcond.explain.words import evidence_text, headline, listed, sureness
@@ -22,17 +23,15 @@ except ImportError as error:
     raise MissingExtra("rich", "report") from error
 
 COLOURS: dict[Severity | None, str] = {"severe": "red", "warning": "yellow", "note": "cyan", None: "green"}
-MARKS: dict[Severity | None, str] = {"severe": "✗", "warning": "!", "note": "✓", None: "✓"}
-"""Before the verdict; a network with notes alone is healthy."""
+MARKS: dict[Severity | None, str] = {"severe": "✗", "warning": "!", None: "✓"}
+"""Before a verdict; a network with notes alone is healthy."""
 INDENT = 4
 
 
 def show_verdict(verdict: str, findings: Sequence[Finding], console: Console) -> None:
     """Print the verdict in a frame of its colour."""
     severity = worst(findings)
-    colour = COLOURS[None if severity == "note" else severity]
-    text = Text(f"{MARKS[severity]} {verdict}", style=f"bold {colour}")
-    console.print(Panel(text, box=box.ROUNDED, border_style=colour, padding=(0, 1)))
+    _framed(verdict, None if severity == "note" else severity, console)
 
 
 def show_findings(findings: Sequence[Finding], console: Console) -> None:
@@ -69,8 +68,26 @@ def _show_finding(finding: Finding, console: Console) -> None:
         _indented(Text(f"↳ {more}", style="dim"), console)
 
 
+def _framed(text: str, severity: Severity | None, console: Console) -> None:
+    colour = COLOURS[severity]
+    marked = Text(f"{MARKS[severity]} {text}", style=f"bold {colour}")
+    console.print(Panel(marked, box=box.ROUNDED, border_style=colour, padding=(0, 1)))
+
+
 def _indented(text: Text, console: Console, indent: int = INDENT) -> None:
     console.print(Padding(text, (0, 0, 0, indent)))
+
+
+def show_treatment(treated: Treated, console: Console) -> None:
+    """Print what remedies did: the verdict, the loss before and after, and the lines to write."""
+    _framed(treated.verdict(), None if helps(treated) else "warning", console)
+    lines = sparklines(treated_curves(treated, only_best=True))
+    width = max(map(len, lines), default=0)
+    for i, (name, line) in enumerate(lines.items()):
+        _indented(Text.assemble(f"{name:<{width}}  ", (line, "red" if i == 0 else "green")), console)
+    if treated.code:
+        console.print()
+        _indented(Text(treated.code, style="cyan"), console, 2 * INDENT)
 
 
 def show_tree(tree: Node, console: Console) -> None:

@@ -6,6 +6,7 @@ import textwrap
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from typing import NamedTuple, Protocol
 
+from wellcond.explain.runs import ShortRuns
 from wellcond.explain.words import findings_text
 from wellcond.report.table import MATRICES, READING, Pivot, layer_text
 from wellcond.results import Cost, Row, number
@@ -56,6 +57,8 @@ class Subject(Protocol):
     def rows(self) -> list[Row]: ...
     @property
     def modules(self) -> Mapping[str, str]: ...
+    @property
+    def trial(self) -> ShortRuns | None: ...
     @property
     def not_covered(self) -> dict[str, str]: ...
     @property

@@ -8,45 +8,21 @@ from __future__ import annotations
 import html
 import math
 from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import dataclass
 
 from wellcond.explain import cards
 from wellcond.explain.listing import by_layer, worst_of
+from wellcond.explain.runs import Treated, helps, treated_curves, trial_curves
 from wellcond.explain.tree import model_tree
 from wellcond.report.curves import DensityCurve
 from wellcond.report.document import document, placed
 from wellcond.report.facts import Subject, facts, numbers_text
 from wellcond.report.plots import SERIES_COLOURS, Plot, panels, training_plot
-from wellcond.report.style import Curve
 from wellcond.report.table import ALL_COLUMNS, READING, Pivot
 from wellcond.results import Row, number
 from wellcond.results.text import duration, grouped
 
 TALL = 40
 """Layers of a table from which on it scrolls."""
-
-
-@dataclass(frozen=True)
-class Treated:
-    """What remedies did, as a page shows it.
-
-    Attributes:
-        title: What was compared.
-        verdict: In words.
-        helps: Whether one of them does.
-        code: The lines to write.
-        curves: Steps and losses, by what was trained; the untreated network first.
-        table: Lines of cells, the head first.
-        notes: What else to know.
-    """
-
-    title: str
-    verdict: str
-    helps: bool
-    code: str
-    curves: Mapping[str, Curve]
-    table: Sequence[Sequence[str]] = ()
-    notes: Sequence[str] = ()
 
 
 def treatment_page(treated: Treated) -> str:
@@ -84,6 +60,7 @@ def page(
     body = [f"<h1>{html.escape(title)}</h1>", *_explained(subjects)]
     if treated is not None:
         body.append(_treated(treated, plots))
+    body.append(_trials(subjects, plots))
     body += ["<h2>Numbers</h2>", f'<p class="note">{READING}</p>', _failed(subjects), _facts(series)]
     for panel in panels(series, densities):
         body += [f"<h2>{panel.heading}</h2>", placed(panel.plots, plots), f'<p class="note">{panel.note}</p>']
@@ -140,23 +117,30 @@ def _tree(subject: Subject, key: str) -> str:
 
 def _treated(treated: Treated, plots: dict[str, Plot]) -> str:
     """What came of the remedies: in words, the code, the curves before and after, and every arm."""
-    kind = "sound" if treated.helps else "warning"
-    drawn = {"the loss, before and after": training_plot(treated.curves)} if treated.curves else {}
-    head, *body = treated.table or [[]]
+    curves = treated_curves(treated)
+    drawn = {"The loss before and after, by running mean": training_plot(curves)} if curves else {}
+    head, body = treated.table()
     lines = "".join(f"<tr>{''.join(f'<td>{html.escape(cell)}</td>' for cell in line)}</tr>" for line in body)
     heads = "".join(f'<th scope="col">{html.escape(cell)}</th>' for cell in head)
-    table = (
-        f'<div class="scroll"><table class="arms"><thead><tr>{heads}</tr></thead><tbody>{lines}</tbody></table></div>'
-    )
+    table = f'<table class="arms"><thead><tr>{heads}</tr></thead><tbody>{lines}</tbody></table>'
     parts = [
         "<h2>What helps</h2>",
-        cards.verdict_card(treated.verdict, kind=kind),
+        cards.verdict_card(treated.verdict(), kind="sound" if helps(treated) else "warning"),
         cards.code_block(treated.code),
         placed(drawn, plots),
-        f'<div class="scroll">{table}</div>' if body else "",
+        f'<p class="note">{html.escape(treated.title)}</p>',
+        f'<div class="scroll">{table}</div>',
         *(f'<p class="note">{html.escape(note)}</p>' for note in treated.notes),
     ]
     return "\n".join(part for part in parts if part)
+
+
+def _trials(subjects: Mapping[str, Subject], plots: dict[str, Plot]) -> str:
+    """What short runs of copies did."""
+    curves = {name: trial_curves(subject.trial) for name, subject in subjects.items() if subject.trial is not None}
+    drawn = {f"{name}: short runs of copies": training_plot(each) for name, each in curves.items() if each}
+    note = "The loss of every step of copies of the network; where several rates were tried, each is a curve."
+    return f'<h2>Short runs</h2>{placed(drawn, plots)}<p class="note">{note}</p>' if drawn else ""
 
 
 def _failed(subjects: Mapping[str, Subject]) -> str:

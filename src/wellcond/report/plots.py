@@ -9,6 +9,7 @@ import html
 import math
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
+from statistics import median
 from typing import Any
 
 from wellcond.report.curves import DensityCurve
@@ -22,6 +23,8 @@ Plot = dict[str, Any]
 
 SERIES_COLOURS = 6
 MOST_LAYER_TICKS = 24
+WIDE = 30.0
+"""How far above the median a loss may be on a linear axis."""
 DESCRIPTIONS = {"Σx": "what the layers receive", "Σ∇h": "the gradients at their outputs"}
 
 
@@ -168,7 +171,10 @@ def training_plot(curves: Mapping[str, Curve]) -> Plot:
         heights = [None if math.isnan(loss) else loss for loss in losses]
         data.append(_curve(name, steps, heights, i) | {"hovertemplate": "loss %{y:.4g}"})
     layout = _layout({"title": {"text": "training step"}}, "training loss", None, len(curves) > 1)
-    layout["yaxis"] |= {"rangemode": "tozero"}
+    known = [loss for _, losses in curves.values() for loss in losses if not math.isnan(loss)]
+    # beside a run that diverges nothing else would be seen
+    is_wide = bool(known) and min(known) > 0 and max(known) > WIDE * median(known)
+    layout["yaxis"] |= {"type": "log"} if is_wide else {"rangemode": "tozero"}
     return {"data": data, "layout": layout}
 
 
