@@ -1,40 +1,17 @@
-"""What changes from pass to pass is named; what only looks odd is measured."""
+"""Random numbers are the same on every pass; what only looks odd is measured."""
 
 from __future__ import annotations
 
-import random
 from dataclasses import replace
-from typing import Any
 
-import numpy as np
-import pytest
 import torch
 import torch.nn.functional as F
 from measuring import BATCH, loader, measure
 from references import assert_same, dense_hessian
 from torch import Tensor, nn
-from torch.utils.data import DataLoader, Dataset
 from zoo import ARCHITECTURES, Written, mlp, normal, seeded
 
 import wellcond as wc
-from wellcond.errors import NotDeterministic
-
-
-class Augmented(Dataset[Any]):
-    """Examples that differ from pass to pass, by one of three sources of chance."""
-
-    def __init__(self, source: str) -> None:
-        self.source = source
-
-    def __len__(self) -> int:
-        return 6
-
-    def __getitem__(self, index: int) -> tuple[Tensor, Tensor]:
-        x = BATCH[0][index]
-        if self.source == "flip":
-            return (x.flip(0) if torch.rand(()) < 0.5 else x), BATCH[1][index]
-        noise = {"torch": lambda: torch.rand(()).item(), "numpy": np.random.rand, "python": random.random}
-        return x + noise[self.source](), BATCH[1][index]
 
 
 def functional_dropout() -> nn.Module:
@@ -43,32 +20,64 @@ def functional_dropout() -> nn.Module:
     return seeded(lambda: Written(forward, fc1=nn.Linear(4, 5), fc2=nn.Linear(5, 3)))
 
 
-OTHER_DATA = "other data on its second pass, first in batch 0: a random aug"
-MOVING: dict[str, tuple[Any, Any, str]] = {
-    "shuffled": (mlp, loader(shuffle=True), r"shuffle=True.*list\(loader\)"),
-    **{
-        source: (mlp, DataLoader(Augmented(source), batch_size=3), OTHER_DATA)
-        for source in ("torch", "numpy", "python", "flip")
-    },
-    "dropout": (
-        functional_dropout, BATCH,
-        r"layer 'fc2', or the code just before it, draws random numbers.*training=True",
-    ),
-}  # fmt: skip
+def drawn_loss(outputs: Tensor, targets: Tensor) -> Tensor:
+    return F.cross_entropy(outputs * torch.rand(3, dtype=outputs.dtype), targets)
 
 
-@pytest.mark.parametrize(("model", "batches", "message"), MOVING.values(), ids=MOVING)
-def test_what_changes_from_pass_to_pass_is_named(model: Any, batches: Any, message: str) -> None:
-    with pytest.raises(NotDeterministic, match=message):
-        measure(model(), nn.CrossEntropyLoss(), batches)
+# random numbers are fixed
+
+
+def test_what_a_model_draws_is_fixed_and_said() -> None:
+    problem = wc.Problem(functional_dropout(), nn.CrossEntropyLoss(), BATCH)
+    hessian = wc.Hessian(problem).dense()
+    with torch.random.fork_rng():
+        torch.manual_seed(0)  # the seed of batch 0
+        mask = F.dropout(torch.ones(6, 5, dtype=torch.float64), 0.5)
+    masked = seeded(lambda: Written(lambda m, x: m.fc2(m.fc1(x) * mask), fc1=nn.Linear(4, 5), fc2=nn.Linear(5, 3)))
+    assert_same(hessian, dense_hessian(masked, nn.CrossEntropyLoss(), BATCH))
+    assert problem.notes == ["random numbers of the model are fixed: every pass of a batch draws the same"]
+
+
+def test_batches_draw_apart() -> None:
+    noise = seeded(lambda: Written(lambda m, x: m.fc(x) + torch.rand(len(x), 3), fc=nn.Linear(4, 3)))
+    problem = wc.Problem(noise, nn.CrossEntropyLoss(), [BATCH, BATCH])
+    first, second = [e.outputs for e in problem.evaluations()]
+    again, _ = [e.outputs for e in problem.evaluations()]
+    assert torch.equal(first, again)
+    assert not torch.equal(first, second)
+
+
+class OwnGenerator(nn.Linear):
+    def __init__(self) -> None:
+        super().__init__(4, 3, dtype=torch.float64)
+        self.generator = torch.Generator().manual_seed(7)
+
+    def forward(self, x: Tensor) -> Tensor:
+        return super().forward(x) + torch.rand(3, generator=self.generator)
+
+
+def test_a_generator_of_the_models_own_is_fixed_too_and_left_where_it_was() -> None:
+    model = OwnGenerator()
+    before = model.generator.get_state()
+    operator = wc.Hessian(wc.Problem(model, nn.CrossEntropyLoss(), [BATCH, BATCH]))
+    v = normal(operator.shape[0])
+    assert torch.equal(operator @ v, operator @ v)
+    assert torch.equal(model.generator.get_state(), before)
+
+
+def test_what_a_loss_draws_is_fixed_and_said() -> None:
+    problem = wc.Problem(mlp(), drawn_loss, [BATCH, BATCH])
+    state = torch.get_rng_state()
+    operator = wc.Hessian(problem)
+    v = normal(problem.size)
+    assert torch.equal(operator @ v, operator @ v)
+    losses = [float(e.loss) for e in problem.evaluations()]
+    assert losses[0] != losses[1]  # the same batch twice, with other draws
+    assert problem.notes == ["random numbers of the loss are fixed: every pass of a batch draws the same"]
+    assert torch.equal(torch.get_rng_state(), state)
 
 
 # what looks odd and is right
-
-
-def test_a_fixed_draw_of_an_augmented_loader_is_measured() -> None:
-    drawn = list(DataLoader(Augmented("torch"), batch_size=3))
-    assert torch.isfinite(measure(mlp(), nn.CrossEntropyLoss(), drawn)).all()
 
 
 def test_float64_targets_of_a_float32_model_work() -> None:

@@ -14,7 +14,7 @@ from loss_zoo import LOSSES
 from measuring import BATCH, loader, measure
 from references import assert_same, dense_hessian
 from torch import Tensor, nn
-from torch.utils.data import DataLoader, IterableDataset
+from torch.utils.data import DataLoader, IterableDataset, TensorDataset
 from zoo import ARCHITECTURES, Transformer, Written, flattened_cross_entropy, integers, mlp, normal, seeded
 
 import wellcond as wc
@@ -65,13 +65,15 @@ INVALID: dict[str, tuple[dict[str, Any], str]] = {
     "iterator": ({"batches": iter([BATCH])}, ONE_PASS),
     "generator": ({"batches": (b for b in [BATCH])}, ONE_PASS),
     "zip": ({"batches": zip([X], [Y], strict=True)}, ONE_PASS),
-    "tensor": ({"batches": X}, NO_COLLECTION),
     "none": ({"batches": None}, NO_COLLECTION),
     "number": ({"batches": 3}, NO_COLLECTION),
-    "batch_of_a_tensor": ({"batches": [BATCH, X]}, "batch 1 is a Tensor of 6, not a pair"),
-    "batch_of_three": ({"batches": [BATCH, (X, Y, Y)]}, "batch 1 is a tuple of 3, not a pair"),
-    "batch_of_names": ({"batches": [BATCH, {"x": X, "y": Y}]}, "batch 1 is a dict of 2, not a pair"),
-    "batch_of_nothing": ({"batches": [BATCH, None]}, "batch 1 is a NoneType, not a pair"),
+    "dataset": ({"batches": TensorDataset(X, Y)}, r"holds examples; write DataLoader"),
+    "inputs_too_many": ({"batches": [((X, X), Y)]}, "batch 0 would be given to Sequential with 2 inputs.*takes input"),
+    "inputs_unknown": ({"batches": [({"images": X}, Y)]}, r"Sequential\(images\), but its forward takes input"),
+    "batch_of_three": ({"batches": [BATCH, (X, Y, Y)]}, "fails on batch 1: .*The targets are a tuple; let the loss"),
+    "batch_of_names": ({"batches": [{"x": X, "z": Y}]}, "batch 0 is a dict of x, z, in which no targets are found"),
+    "batch_of_nothing": ({"batches": [BATCH, None]}, "batch 1 is a NoneType, in which no targets"),
+    "no_loss_inside": ({"loss": None}, r"has to return it, but returns a Tensor of shape \(6, 3\)"),
     "batchnorm": ({"batchnorm": "train"}, '"batch" or "running"'),
     # losses
     "not_reduced": ({"loss": nn.CrossEntropyLoss(reduction="none")}, NOT_ONE_NUMBER),
@@ -103,7 +105,7 @@ INVALID: dict[str, tuple[dict[str, Any], str]] = {
     "frozen": ({"model": mlp().requires_grad_(False)}, r"no trainable parameters; call model\.requires_grad_\(\)"),
     "float16": ({"model": mlp().to(torch.float16)}, HALF),
     "bfloat16": ({"model": mlp().to(torch.bfloat16)}, HALF),
-    "two_dtypes": ({"model": changed(lambda m: m[2].float())}, "float32 on cpu and float64 on cpu; use one"),
+    "two_dtypes": ({"model": changed(lambda m: m[2].float())}, "parameters are float32 and float64; use one dtype"),
     "lazy": ({"model": nn.Sequential(nn.LazyLinear(3))}, r"'0.weight' has no shape yet.*one forward pass"),
     "max_norm": (
         {"model": nn.Sequential(nn.Embedding(3, 2, max_norm=1.0))}, r"'0' has max_norm.*max_norm = None"

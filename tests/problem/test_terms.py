@@ -415,6 +415,13 @@ X, Y = INPUTS[()], LABELS
         ([[X, Y], [X, Y]], 2),
         (((X[:3], Y[:3]), (X[3:], Y[3:])), 2),
         (((X, Y), (X, Y), (X, Y)), 3),
+        ([X, Y], 1),  # as next(iter(loader)) gives it
+        ([X, Y, Y], 1),
+        ([{"x": X}, Y], 1),
+        ({"x": X, "y": Y}, 1),
+        ([{"x": X, "y": Y}, {"x": X, "y": Y}], 2),
+        (({"x": X}, {"y": Y}), 1),
+        (X, 1),
     ],
 )
 def test_one_batch_or_several(batches: Any, count: int) -> None:
@@ -425,8 +432,6 @@ def test_one_batch_or_several(batches: Any, count: int) -> None:
     ("batches", "message"),
     [
         (((X, X), (Y, Y)), r"\[\(\(x1, x2\), \(y1, y2\)\)\] for one batch.*\[\(x1, y1\), \(x2, y2\)\] for two"),
-        ([X, Y], r"list of tensors.*\(inputs, targets\), a tuple"),
-        ({"x": X, "y": Y}, r"batches is a dict; write batches=\[\(inputs, targets\), …\]"),
     ],
 )
 def test_what_may_be_one_batch_or_two_is_refused(batches: Any, message: str) -> None:

@@ -88,7 +88,8 @@ class Source:
             raise InvalidProblem(NO_BATCHES)
         examples = sum(map(examples_in, held))
         if is_all:
-            which = f"one draw of its {len(held)} batches ({examples} examples) is held" if why else ""
+            batches = f"{len(held)} batches" if len(held) > 1 else "only batch"
+            which = f"one draw of its {batches} ({examples} examples) is held" if why else ""
         else:
             of = f"first {len(held)} of its {length}" if length else f"first {len(held)}"
             which = f"the {of} batches ({examples} examples) are held"
@@ -196,7 +197,7 @@ def _is_one_batch(parts: Sequence[Any]) -> bool:
     if kinds == {Mapping}:
         return isinstance(parts, tuple) and len(parts) == 2 and parts[0].keys() != parts[1].keys()
     if kinds != {Sequence}:
-        return Tensor in kinds or len(kinds) > 1
+        return bool(kinds & {Tensor, Mapping}) or (isinstance(parts, tuple) and len(kinds) > 1)
     if isinstance(parts, list) or len(parts) != 2:
         return False
     if any(len(part) != 2 for part in parts):
