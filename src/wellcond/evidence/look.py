@@ -81,6 +81,7 @@ class Look:
         gradient_over_time: (steps,), ‖∂ℓ/∂x_t‖ of sequences that recurrent layers or cells read; None for others.
         mixing: Whether an example's output depends on others of its batch; None where a BatchNorm makes it so.
         standardised: What scaled inputs would change; None where the inputs are of ordinary size.
+        returned: How many tensors of numbers the model returns.
         held_elsewhere: Parameters in the optimizer that are none of the model's.
     """
 
@@ -100,6 +101,7 @@ class Look:
     gradient_over_time: Tensor | None = None
     mixing: Mixing | None = None
     standardised: Standardised | None = None
+    returned: int = 1
     held_elsewhere: int = 0
 
     def weighted(self) -> list[Signal]:
@@ -133,6 +135,7 @@ class _Looking:
         self.gradients: list[Tensor | None] = []
         self.leaves: list[Tensor] = []
         self.over_time: Tensor | None = None
+        self.returned = 1
         self.output: OutputFacts | None = None
         self.depends: bool | None = None
         self.errors = {"forward": "", "loss": "", "gradient": ""}
@@ -141,7 +144,7 @@ class _Looking:
 
     def found(self) -> Look:
         """What has been seen so far."""
-        model, optimizer = self.problem.model, self.optimizer
+        model, optimizer, signals = self.problem.model, self.optimizer, self.signals
         own = {id(p) for p in model.parameters()}
         held = [p for group in ([] if optimizer is None else optimizer.param_groups) for p in group["params"]]
         gradients = dict(zip(self.problem.params, self.gradients, strict=False))
@@ -153,7 +156,9 @@ class _Looking:
             output=self.output,
             signals=tuple(_tried(self.signals.found) or ()),
             attention=tuple(_tried(self.signals.attention) or ()),
-            weights=tuple(_tried(lambda: weights_of(model, gradients, self.signals.started, optimizer)) or ()),
+            weights=tuple(
+                _tried(lambda: weights_of(model, gradients, signals.started, signals.without_graph, optimizer)) or ()
+            ),
             loss=sum(self.losses) / len(self.losses) if self.losses else None,
             loss_depends=self.depends,
             forward_error=self.errors["forward"],
@@ -162,6 +167,7 @@ class _Looking:
             gradient_over_time=self.over_time,
             mixing=self.mixing,
             standardised=self.standardised,
+            returned=self.returned,
             held_elsewhere=sum(id(p) not in own for p in held),
         )
 
@@ -239,8 +245,9 @@ class _Looking:
     def _outputs(self, raw: Any, batch: Any, loss: Tensor | None) -> OutputFacts | None:
         problem = self.problem
         outputs = logits_of(raw)
+        floating = [t for t in tensors_in(raw) if t.is_floating_point() and t.dim()]
+        self.returned = len(floating)
         if outputs is None:
-            floating = [t for t in tensors_in(raw) if t.is_floating_point() and t.dim()]
             outputs = floating[0] if len(floating) == 1 else None
         if outputs is None or not outputs.dim():
             return None

@@ -54,10 +54,12 @@ class OutputFacts:
         best_constant: The loss of the best outputs that are the same for all examples, where it is known.
         reshaped_loss: The loss of the outputs in the shape of the targets, where both shapes differ but hold as many.
         perfect_loss: The loss of outputs that are right: the targets, or logits far on their side.
+        log_low: The smallest number whose logarithm the loss takes; None if it takes none.
+        clamped: The share of numbers that the loss clamps before it takes their logarithm; None if it clamps none.
         saturated: The share of examples whose probabilities are all within 1e-3 of 0 or 1, of a classifier.
         accuracy: The share of examples that a classifier gets right.
         is_affine: Whether the outputs are an affine function of the inputs but for the tail, told by the graph.
-        strays: Shapes of trainable tensors in the graph that are no parameters of the model or of the loss.
+        strays: Shapes of trainable tensors in the model's graph that are no parameters of it.
         low_target: The smallest target.
         high_target: The largest.
         share_outside: The share of targets outside of what the tail can give.
@@ -80,6 +82,8 @@ class OutputFacts:
     best_constant: float | None
     reshaped_loss: float | None
     perfect_loss: float | None
+    log_low: float | None
+    clamped: float | None
     saturated: float | None
     accuracy: float | None
     is_affine: bool
@@ -111,7 +115,7 @@ def output_facts(
         targets: Of the same batch.
         loss: Its value, with its graph; None if the loss raised.
         loss_of: The loss as a function of other outputs and targets; it may raise.
-        known: The parameters of the model and of the loss, frozen ones too.
+        known: The parameters of the model, frozen ones too, and other tensors that are known to be differentiated.
         likelihood: The name of the likelihood that the loss was recognised as, if it was.
     """
     tail, dim = _tail(outputs.grad_fn)
@@ -119,10 +123,11 @@ def output_facts(
     finite = values[values.isfinite()]
     finite = finite if finite.numel() else values.new_zeros(1)
     target = next((t for t in tree_leaves(targets) if isinstance(t, Tensor)), None)
-    operations = _names(upstream([None if loss is None else loss.grad_fn], outputs.grad_fn))
+    nodes = upstream([None if loss is None else loss.grad_fn], outputs.grad_fn)
+    operations = _names(nodes)
     kind = _loss_kind(operations, likelihood, loss_of)
     class_dim = _class_dim(outputs, target) if kind in ("cross-entropy", "nll") else None
-    at = _Values(loss_of, outputs.detach(), targets, target, kind, class_dim)
+    at = _Values(loss_of, outputs.detach(), targets, target, kind, class_dim, tail)
     by_example = values.flatten(1) if values.dim() else values.reshape(1, 1)
     total = float(by_example.square().sum())
     number = None if loss is None else float(loss.detach())
@@ -153,10 +158,12 @@ def output_facts(
         best_constant=at.best_constant(),
         reshaped_loss=at.reshaped(),
         perfect_loss=at.perfect(),
+        log_low=_log_low(nodes),
+        clamped=_clamped(nodes),
         saturated=at.saturated(),
         accuracy=at.accuracy(),
         is_affine=_is_affine(outputs.grad_fn),
-        strays=_strays(outputs if loss is None else loss, known),
+        strays=_strays(outputs, known),
         low_target=float(given.min()) if given is not None and given.numel() else math.nan,
         high_target=float(given.max()) if given is not None and given.numel() else math.nan,
         share_outside=outside,
@@ -205,6 +212,37 @@ def _loss_kind(operations: frozenset[str], likelihood: str | None, loss: Any) ->
         "CrossEntropy": "cross-entropy", "Bernoulli": "bce-logits", "Gaussian": "squared",
     }  # fmt: skip
     return by_likelihood.get(likelihood, "other")
+
+
+def _log_low(nodes: Iterable[Node]) -> float | None:
+    """The smallest argument of a logarithm, which autograd keeps for the backward pass."""
+    kept = [_kept(node) for node in nodes if plain(node) in ("Log", "Log2", "Log10")]
+    return min((float(t.min()) for t in kept if t is not None and t.numel()), default=None)
+
+
+def _clamped(nodes: set[Node]) -> float | None:
+    """The share of values that are clamped, where a logarithm is taken as well."""
+    if not any(plain(node) in ("Log", "Log2", "Log10") for node in nodes):
+        return None
+    shares = []
+    for node in nodes:
+        values = _kept(node) if plain(node) in ("Clamp", "ClampMin", "ClampMax") else None
+        if values is not None and values.numel():
+            low, high = (getattr(node, f"_saved_{end}", None) for end in ("min", "max"))
+            outside = torch.zeros_like(values, dtype=torch.bool)
+            outside = outside if low is None else outside | (values < low)
+            outside = outside if high is None else outside | (values > high)
+            shares.append(float(outside.double().mean()))
+    return max(shares, default=None)
+
+
+def _kept(node: Node) -> Tensor | None:
+    """What an operation has kept of its input."""
+    try:
+        kept = node._saved_self  # type: ignore[attr-defined]
+    except (AttributeError, RuntimeError):  # it keeps none, or has been freed
+        return None
+    return kept.detach() if isinstance(kept, Tensor) else None
 
 
 def _class_dim(outputs: Tensor, target: Tensor | None) -> int | None:
@@ -271,6 +309,7 @@ class _Values:
     target: Tensor | None
     kind: LossKind
     class_dim: int | None
+    tail: tuple[str, ...]
 
     def at(self, outputs: Tensor) -> float | None:
         try:
@@ -327,6 +366,8 @@ class _Values:
 
     def saturated(self) -> float | None:
         p = self.probabilities()
+        if self.tail[:1] in (("Sigmoid",), ("Softmax",)):
+            p = self.outputs.double().flatten(1) if self.outputs.dim() > 1 else self.outputs.double()[:, None]
         return None if p is None else float(((p < 1e-3) | (p > 1 - 1e-3)).all(-1).double().mean())
 
     def accuracy(self) -> float | None:

@@ -19,7 +19,7 @@ from wellcond.evidence.attention import Attention, SeenAttention
 from wellcond.network.calling import tensors_in
 from wellcond.network.layers import rule_for, weighted_layers
 from wellcond.network.norms import is_norm, unit_dim
-from wellcond.network.taps import WatchedFunctions, WatchedRelu, tapped
+from wellcond.network.taps import WatchedFunctions, WatchedRelu, bracketed, tapped
 
 MOST_ROWS = 2048
 """Of a module's output that are looked at."""
@@ -52,7 +52,7 @@ class Signal:
         saturated: The share of values at which a bounded nonlinearity is flat; None for others.
         not_finite: The share of values that are NaN or infinite.
         has_finite_input: Whether its input was finite.
-        gradient: RMS over the examples of ‖∂ℓ/∂h‖, ℓ the mean loss; None if none came back.
+        gradient: RMS over the examples of ‖∂ℓ/∂h‖, ℓ the example's own loss; None if none came back.
         sensitivity: RMS over the examples of ‖∂ℓ/∂h‖·‖h‖: what a relative change of h does to the loss. A norm or a
             pooling behind the layer leaves it as it is.
         gradient_over_time: (steps,) of a recurrent layer, ‖∂ℓ/∂x_t‖ for every step t; None for others.
@@ -123,6 +123,9 @@ class Signals:
             for name, module in model.named_modules()
             if name not in self.modules and any(True for _ in module.parameters(recurse=False))
         }
+        self._names = {module: name for name, module in model.named_modules()}
+        self.without_graph: set[str] = set()
+        """Modules that are called under `no_grad`."""
         self.started: dict[str, int] = {}
         """The place of every module that is called, by name."""
         self._seen: dict[tuple[str, str], _Seen] = {}
@@ -141,6 +144,7 @@ class Signals:
         with contextlib.ExitStack() as stack:
             stack.enter_context(tapped(self.modules, self._on_call, self._on_gradient))
             stack.enter_context(tapped(self._owners, self._note_start))
+            stack.enter_context(bracketed(self._names, self._note_mode, lambda _module, _output: None))
             if recurrent:
                 stack.enter_context(tapped(recurrent, _nothing, None, self._on_input_gradient))
             stack.enter_context(WatchedFunctions(FUNCTIONS | SeenAttention.FUNCTIONS, self._on_function))
@@ -153,6 +157,10 @@ class Signals:
     def attention(self) -> list[Attention]:
         """What was seen of softmaxes."""
         return self._attention.found()
+
+    def _note_mode(self, module: nn.Module, _args: Any, _kwargs: Any) -> None:
+        if not torch.is_grad_enabled():
+            self.without_graph.add(self._names[module])
 
     def _note_start(self, name: str, _module: nn.Module, _x: Any, _output: Any) -> None:
         self.started.setdefault(name, len(self.started))
@@ -173,6 +181,7 @@ class Signals:
         dim = rule.unit_dim(tensor) if rule is not None else unit_dim(module, tensor) if is_norm(module) else None
         dim = self._default_dim(tensor) if dim is None else dim
         seen = self._of(name, type(module).__name__, name in self._weighted, None)
+        seen.calls = max(seen.calls, self._calls[name, type(module).__name__])
         seen.add(tensor, dim, x if isinstance(x, Tensor) else None, self._examples)
         return seen
 
@@ -239,7 +248,6 @@ class _Seen:
     def add(self, output: Tensor, dim: int, x: Tensor | None, examples: int) -> None:
         """Count one call."""
         output = output.detach()
-        self.calls += 1
         rows = output.movedim(dim, -1).reshape(-1, output.shape[dim])
         if len(rows) > MOST_ROWS:
             rows = rows[:: len(rows) // MOST_ROWS][:MOST_ROWS]
@@ -295,7 +303,7 @@ class _Seen:
         gradient = gradient.detach()
         if len(gradient) != examples:
             return
-        norms = gradient.flatten(1).float().norm(dim=1)
+        norms = gradient.flatten(1).float().norm(dim=1) * examples  # the loss is a mean over them
         self.gradients.append(norms)
         if self.norms is not None and len(self.norms) == len(norms):
             self.sensitivities.append(norms * self.norms)

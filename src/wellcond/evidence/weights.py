@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Mapping
+from collections.abc import Collection, Mapping
 from dataclasses import dataclass
 from typing import Any, Literal
 
@@ -36,6 +36,7 @@ class Weight:
         distinct: How many of its rows, with their gradients, differ from all others; None for what has no rows.
         distinct_rows: How many of its rows differ, whatever their gradients.
         order: The place of its layer in the forward pass; None if it is never called.
+        is_called_without_graph: Whether its layer is called, but only under `no_grad`.
         is_trainable: Whether it requires a gradient.
         is_held: Whether an optimizer holds it; None without an optimizer.
         lr: With this rate.
@@ -60,6 +61,7 @@ class Weight:
     distinct: int | None
     distinct_rows: int | None
     order: int | None
+    is_called_without_graph: bool
     is_trainable: bool
     is_held: bool | None
     lr: float | None
@@ -85,6 +87,7 @@ def weights_of(
     model: nn.Module,
     gradients: Mapping[str, Tensor | None],
     started: Mapping[str, int],
+    without_graph: Collection[str],
     optimizer: Optimizer | None,
 ) -> list[Weight]:
     """Every parameter, frozen ones too, in the model's order.
@@ -93,6 +96,7 @@ def weights_of(
         model: Whose.
         gradients: By name; None for those that none reaches. What is missing was not differentiated.
         started: The place of every module that is called, by name.
+        without_graph: Names of modules that are called under `no_grad`.
         optimizer: The one that trains it, if there is one.
     """
     held = {p: group for group in ([] if optimizer is None else optimizer.param_groups) for p in group["params"]}
@@ -118,6 +122,7 @@ def weights_of(
                 module=modules[layer],
                 owner=modules[owner],
                 order=started.get(layer, started.get(owner)),
+                is_called_without_graph=owner in without_graph or layer in without_graph,
                 is_held=None if optimizer is None else group is not None,
                 lr=None if group is None else float(group.get("lr", math.nan)),
                 weight_decay=None if group is None else float(group.get("weight_decay", 0.0)),

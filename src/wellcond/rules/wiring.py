@@ -1,0 +1,339 @@
+"""Rules about wiring: what a gradient reaches, who moves it, what is shared, and what mixes examples."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+
+from torch import nn
+
+from wellcond.evidence.evidence import Evidence
+from wellcond.evidence.look import Look
+from wellcond.evidence.weights import Weight
+from wellcond.results.finding import Finding
+from wellcond.rules.rule import rule
+
+NAME = "no-gradient"
+FROM_WIRING = (
+    "loss-not-decreasing", "labels-unrelated", "learning-rate-too-low", "vanishing-gradient", "rank-collapse",
+    "weight-domination", "batchnorm-mode-gap", "last-layer-drift",
+)  # fmt: skip
+"""What layers that are not trained make."""
+UNUSED_SHARE = 0.1
+"""Of all weights that a pass computes with and the loss never sees. One spare layer, as BERT's pooler behind a head of
+one's own, is less; a branch that is never added is more."""
+NEVER_CALLED_SHARE = 0.5
+"""Of all weights in layers that are never called: spare heads are ordinary, half of a network is not."""
+
+
+def _weights(look: Look) -> list[Weight]:
+    """Those that carry a network: no biases, norms or single parameters."""
+    return [w for w in look.weights if w.role in ("weight", "recurrent", "embedding")]
+
+
+def _layers(weights: list[Weight]) -> list[str]:
+    return list(dict.fromkeys(w.layer for w in weights))
+
+
+def _listed(names: list[str]) -> str:
+    return ", ".join(names) if len(names) < 5 else f"{names[0]}, {names[1]} … {names[-1]} ({len(names)})"
+
+
+@rule(NAME, explains=FROM_WIRING)
+def loss_without_graph(evidence: Evidence) -> Iterator[Finding]:
+    """A loss that depends on no trainable parameter: a detach, an argmax, a no_grad or a round trip through NumPy."""
+    look = evidence.look
+    if look is None or look.loss_depends is not False or look.gradient_error or look.loss is None:
+        return
+    if look.loss != look.loss or abs(look.loss) == float("inf"):
+        return
+    yield Finding(
+        NAME,
+        "",
+        "severe",
+        0.98,
+        "the loss depends on none of the trainable parameters, so no step changes anything.",
+        {"loss": look.loss},
+        "Between the weights and the loss the graph is cut: by detach(), .data, no_grad(), argmax, round or NumPy.",
+        "print(outputs.requires_grad, loss.requires_grad)  # the first that is False comes after the cut",
+    )
+
+
+@rule(NAME, explains=FROM_WIRING)
+def reached_by_none(evidence: Evidence) -> Iterator[Finding]:
+    """Trainable weights that no gradient reaches although the loss has one.
+
+    Severe where layers that are called hold a tenth of all weights or are two or more: their outputs are computed and
+    thrown away, as a residual branch that is never added, or cut off by a detach. One layer alone may be spare. Layers
+    that are never called are a note unless they hold half of all weights.
+    """
+    look = evidence.look
+    if look is None or not look.loss_depends:
+        return
+    weights = _weights(look)
+    total = sum(w.numel for w in weights) or 1
+    unreached = [w for w in weights if w.is_trainable and w.gradient is None]
+    called = [w for w in unreached if w.order is not None]
+    cut = [w for w in unreached if w.order is None and w.is_called_without_graph]
+    idle = [w for w in unreached if w.order is None and not w.is_called_without_graph]
+    if called:
+        share, layers = sum(w.numel for w in called) / total, _layers(_by_order(called))
+        # what the model returns beside what the loss looks at may be meant for something else
+        is_much = share >= NEVER_CALLED_SHARE or (look.returned < 2 and (share >= UNUSED_SHARE or len(layers) > 1))
+        yield Finding(
+            NAME,
+            layers[0],
+            "severe" if is_much else "warning",
+            0.95 if is_much else 0.7,
+            f"no gradient reaches {_listed(layers)}, {share:.0%} of all weights, although a pass calls "
+            f"{'them' if len(layers) > 1 else 'it'}: what is computed there is not used, or cut off.",
+            {"share of weights": share, "layers without a gradient": float(len(layers))},
+            "A weight without a gradient stays as it was initialised: its output is never added, or detached.",
+            f"x = x + {layers[0].rpartition('.')[0] or 'self.branch'}(x)  # use what it returns, without detach()",
+        )
+    if cut:
+        share, layers = sum(w.numel for w in cut) / total, _layers(cut)
+        yield Finding(
+            NAME,
+            layers[0],
+            "warning" if any(w.is_held for w in cut) else "note",
+            0.7,
+            f"{_listed(layers)}, {share:.0%} of all weights, run under no_grad and are not trained.",
+            {"share of weights": share},
+            "Nothing that is computed under no_grad gets a gradient, though the optimizer may hold it.",
+            f"model.{layers[0]}.requires_grad_(False)  # if it is meant so; else take the no_grad() away",
+        )
+    if idle:
+        share, layers = sum(w.numel for w in idle) / total, _layers(idle)
+        is_routed = any("expert" in layer.lower() for layer in layers)
+        yield Finding(
+            NAME,
+            layers[0],
+            "severe" if share >= NEVER_CALLED_SHARE and not is_routed else "note",
+            0.8,
+            f"{_listed(layers)}, {share:.0%} of all weights, {'are' if len(layers) > 1 else 'is'} never called.",
+            {"share of weights": share, "layers never called": float(len(layers))},
+            "A layer that forward() leaves out is not trained.",
+            f"x = self.{layers[0]}(x)  # in forward(), or delete it",
+        )
+
+
+def _by_order(weights: list[Weight]) -> list[Weight]:
+    return sorted(weights, key=lambda w: (w.order is None, w.order or 0))
+
+
+@rule(NAME, explains=FROM_WIRING)
+def not_registered(evidence: Evidence) -> Iterator[Finding]:
+    """Trainable tensors in the model's graph that are no parameters of it.
+
+    They are layers in a plain list or dict, which `parameters()` does not find, and no optimizer, `.to()` or checkpoint
+    knows.
+    """
+    look = evidence.look
+    if look is None or look.output is None or not look.output.strays:
+        return
+    shapes = look.output.strays
+    is_much = any(len(shape) > 1 for shape in shapes)
+    yield Finding(
+        NAME,
+        "",
+        "severe" if is_much else "warning",
+        0.9,
+        f"{len(shapes)} trainable tensors take part that are no parameters of the model, the first of shape "
+        f"{list(shapes[0])}: no optimizer made from model.parameters() moves them.",
+        {"tensors": float(len(shapes)), "shape of the first": str(list(shapes[0]))},
+        "Modules in a plain list or dict are not registered.",
+        "self.layers = nn.ModuleList(layers)  # instead of a list; nn.Parameter(t) for a tensor",
+    )
+
+
+@rule(NAME, explains=FROM_WIRING)
+def not_held(evidence: Evidence) -> Iterator[Finding]:
+    """Trainable parameters with a gradient that the optimizer does not hold, so that no step moves them.
+
+    Severe where they hold a tenth of all weights, or where the optimizer holds others instead: it was made before the
+    model, or one of its layers, was exchanged. Deliberately fixed layers are to be frozen by requires_grad_(False).
+    """
+    look = evidence.look
+    if look is None or evidence.optimizer is None:
+        return
+    every = [w for w in look.weights if w.is_trainable and w.gradient is not None]
+    missing = [w for w in every if w.is_held is False]
+    if not missing:
+        return
+    total = sum(w.numel for w in every) or 1
+    share, layers = sum(w.numel for w in missing) / total, _layers(_by_order(missing))
+    is_much = share >= UNUSED_SHARE or look.held_elsewhere > 0 or any(w.role == "weight" for w in missing)
+    instead = f", but {look.held_elsewhere} that are none of the model's" if look.held_elsewhere else ""
+    yield Finding(
+        NAME,
+        layers[0],
+        "severe" if is_much else "warning",
+        0.95,
+        f"the optimizer does not hold the parameters of {_listed(layers)}, {share:.0%} of all{instead}: no step moves "
+        "them.",
+        {"share of parameters": share, "held but not the model's": float(look.held_elsewhere)},
+        "An optimizer moves what it was given when it was made, and nothing that was added or exchanged since.",
+        f"optimizer = torch.optim.{type(evidence.optimizer).__name__}(model.parameters(), "
+        f"lr={evidence.optimizer.param_groups[0]['lr']:g})  # after the model is complete",
+    )
+
+
+@rule(NAME, explains=FROM_WIRING)
+def frozen(evidence: Evidence) -> Iterator[Finding]:
+    """Everything but norms and biases frozen, or the last layer frozen while that before it is trained.
+
+    A frozen backbone under a head that is trained is ordinary fine-tuning, and a frozen network behind one that is
+    trained judges it, as a discriminator.
+    """
+    look = evidence.look
+    if look is None:
+        return
+    weights = _by_order([w for w in _weights(look) if w.order is not None])
+    fixed = [w for w in weights if not w.is_trainable]
+    if not weights or not fixed:
+        return
+    layers = _layers(fixed)
+    if len(fixed) == len(weights):
+        left = sorted({w.role for w in look.weights if w.is_trainable})
+        yield Finding(
+            NAME,
+            layers[-1],
+            "note" if "other" in left else "severe",
+            0.95,
+            f"all {len(weights)} weights are frozen, {_listed(layers)}; only parameters of the kind "
+            f"{' and '.join(left) or 'none'} are trained.",
+            {"frozen weights": float(len(fixed))},
+            "Scales and shifts alone cannot fit what random features do not hold.",
+            "model.requires_grad_(True)  # or at least the last layer's",
+        )
+    elif len(weights) > 1 and weights[-2].is_trainable and not (last := weights[-1]).is_trainable:
+        yield Finding(
+            NAME,
+            last.layer,
+            "severe",
+            0.75,
+            f"the last layer, {last.layer or 'the model'}, is frozen while layers before it are trained.",
+            {"frozen weights": float(len(fixed))},
+            "The outputs stay a fixed combination of the features, which the new task did not choose.",
+            f"model.{last.layer}.requires_grad_(True)",
+        )
+
+
+@rule(NAME, explains=FROM_WIRING)
+def zero_gradient(evidence: Evidence) -> Iterator[Finding]:
+    """A gradient of exactly zero in every weight, while the loss is not at its best.
+
+    A step function, round() or sign() passes zeros on. A network that fits its data, or whose margins are all kept, has
+    none to pass.
+    """
+    look = evidence.look
+    if look is None or look.output is None or not look.loss:
+        return
+    moved = [w for w in look.weights if w.is_trainable and w.gradient is not None]
+    right = look.output.perfect_loss
+    is_fitted = right is not None and look.loss <= right + 1e-6 * abs(right) + 1e-9
+    if not moved or any(w.gradient for w in moved) or is_fitted or right is None:
+        return
+    yield Finding(
+        NAME,
+        "",
+        "severe",
+        0.9,
+        f"the gradient is exactly zero in all {len(moved)} parameters, though the loss is {look.loss:.3g}.",
+        {"loss": look.loss, "loss of right outputs": right},
+        "A step, round(), sign() or a comparison has slope zero everywhere, and so has a ReLU that is always off.",
+        "print(torch.autograd.grad(loss, outputs))  # zero: it is the loss; else an operation of the model",
+    )
+
+
+@rule("shared-weight", explains=("loss-not-decreasing", "symmetric-initialisation"))
+def shared_weight(evidence: Evidence) -> Iterator[Finding]:
+    """One weight in two layers that are both called, or two weights in the same memory.
+
+    An embedding and a decoder may share theirs, and one module may be called again and again; two layers of one kind
+    that hold the same tensor are one layer that was assigned or listed twice.
+    """
+    look = evidence.look
+    if look is None:
+        return
+    modules: dict[str, nn.Module] = dict(evidence.problem.model.named_modules(remove_duplicate=False))
+    again = {s.name for s in look.weighted() if s.calls > 1}
+    listed = {one: names for one in again if (names := [n for n in modules if modules[n] is modules[one] and n != one])}
+    for w in look.weights:
+        if w.role not in ("weight", "recurrent"):
+            continue
+        others = [name.rpartition(".")[0] for name in w.also]
+        kinds = {type(modules[name]) for name in others if name in modules}
+        if w.shares_memory_with is not None:
+            others = [w.shares_memory_with.rpartition(".")[0]]
+        elif w.layer in listed:
+            others = listed[w.layer]
+        elif not others or any(issubclass(kind, (nn.Embedding, nn.EmbeddingBag)) for kind in kinds):
+            continue
+        yield Finding(
+            "shared-weight",
+            w.layer,
+            "severe",
+            0.8,
+            f"{w.layer} and {_listed(others)} hold the same weight, of shape {list(w.shape)}: what one learns, the "
+            "other has to do as well.",
+            {"shape": str(list(w.shape)), "shared with": _listed(others)},
+            "Their gradients add up in one tensor. Only an embedding and its decoder are usually meant so.",
+            f"{others[0]} = copy.deepcopy({w.layer})  # a layer of its own; [make() for _ in …], not [layer] * n",
+        )
+
+
+@rule(
+    "no-nonlinearity",
+    explains=("loss-not-decreasing", "labels-unrelated", "ill-conditioned-input", "learning-rate-too-low"),
+)
+def no_nonlinearity(evidence: Evidence) -> Iterator[Finding]:
+    """Two or more layers with nothing nonlinear between them: the network is one affine map, told by its graph.
+
+    The last operation may be a softmax or a sigmoid. A BatchNorm is affine in use.
+    """
+    look = evidence.look
+    if look is None or look.output is None or not look.output.is_affine:
+        return
+    layers = [s for s in look.weighted() if s.kind not in ("Embedding", "EmbeddingBag")]
+    if len(layers) < 2 or any(s.is_nonlinearity for s in look.signals[: look.signals.index(layers[-1])]):
+        return
+    yield Finding(
+        "no-nonlinearity",
+        layers[0].name,
+        "severe",
+        0.9,
+        f"there is no nonlinearity between {_listed([s.name for s in layers])}: together they are one linear layer.",
+        {"layers": float(len(layers))},
+        "A product of matrices is a matrix: depth without a nonlinearity adds nothing that can be represented.",
+        f"x = torch.relu({layers[0].name}(x))  # after every layer but the last",
+    )
+
+
+@rule("mixed-examples", explains=("labels-unrelated", "batchnorm-mode-gap", "loss-not-decreasing"))
+def mixed_examples(evidence: Evidence) -> Iterator[Finding]:
+    """Outputs of an example that depend on the others of its batch, without a BatchNorm.
+
+    The last few examples are passed through once more, alone. Severe behind a recurrent or attention layer that is not
+    `batch_first`, which has taken the examples for steps of a sequence; else a warning, since statistics over a batch
+    may be meant.
+    """
+    look = evidence.look
+    if look is None or look.mixing is None or look.mixing.difference < 1e-3:
+        return
+    mixing = look.mixing
+    module = dict(evidence.problem.model.named_modules()).get(mixing.layer)
+    is_turned = getattr(module, "batch_first", True) is False
+    call = f"nn.{type(module).__name__}(…, batch_first=True)" if is_turned else "print(x.shape)"
+    yield Finding(
+        "mixed-examples",
+        mixing.layer,
+        "severe" if is_turned else "warning",
+        0.9 if is_turned else 0.6,
+        f"the outputs of an example change by {mixing.difference:.0%} with the others of its batch, first at "
+        f"{mixing.layer or 'the model'}"
+        + (", which takes the batch for the steps of a sequence (batch_first=False)." if is_turned else "."),
+        {"relative change": mixing.difference},
+        "The loss of example i has to depend on input i alone: a dimension has been taken for another.",
+        f"{call}  # which dimension counts the examples?",
+    )
