@@ -9,7 +9,7 @@ from wellcond.explain.listing import worst
 from wellcond.explain.runs import Treated, helps, sparklines, treated_curves
 from wellcond.explain.strips import strips
 from wellcond.explain.tree import Node, folded, is_short, run_text
-from wellcond.explain.words import evidence_text, headline, listed, sureness
+from wellcond.explain.words import clipped, evidence_text, headline, listed, sureness
 from wellcond.results.finding import Finding, Severity
 
 try:
@@ -47,7 +47,7 @@ def _show_finding(finding: Finding, console: Console) -> None:
     if finding.layer:
         head.append(" at ").append(finding.layer, style=f"bold {colour}")
     console.print(head.append(f"  {sureness(finding)}", style="dim"))
-    _indented(Text(finding.summary), console)
+    _indented(Text(clipped(finding.summary)), console)
     if finding.severity != "note":
         if finding.evidence:
             _indented(Text(evidence_text(finding), style="dim"), console)
@@ -63,14 +63,14 @@ def _show_finding(finding: Finding, console: Console) -> None:
     shown, more = listed(finding.consequences)
     for each in shown:
         mark = (f"↳ {headline(each)}", COLOURS[each.severity])
-        _indented(Text.assemble(mark, (f"  {each.summary}", "dim")), console)
+        _indented(Text.assemble(mark, (f"  {clipped(each.summary)}", "dim")), console)
     if more:
         _indented(Text(f"↳ {more}", style="dim"), console)
 
 
 def _framed(text: str, severity: Severity | None, console: Console) -> None:
     colour = COLOURS[severity]
-    marked = Text(f"{MARKS[severity]} {text}", style=f"bold {colour}")
+    marked = Text(f"{MARKS[severity]} {clipped(text)}", style=f"bold {colour}")
     console.print(Panel(marked, box=box.ROUNDED, border_style=colour, padding=(0, 1)))
 
 

@@ -13,7 +13,8 @@ WIDTH = 80
 """Characters per line."""
 MOST_CONSEQUENCES = 6
 """Of one finding in a text; a page has all."""
-NOTHING = "nothing found"
+LONGEST = 600
+"""Characters of a sentence in a text, so that what a model says of itself cannot fill the screen."""
 
 
 def headline(finding: Finding) -> str:
@@ -47,6 +48,16 @@ def evidence_text(finding: Finding) -> str:
     return " · ".join(f"{name} {value}" for name, value in numbers(finding).items())
 
 
+def clipped(text: str) -> str:
+    """A sentence on one line, cut where it is far too long.
+
+    Example:
+        >>> clipped("too  long " * 100)[-10:], len(clipped("too long " * 100)) <= LONGEST
+        ('long [...]', True)
+    """
+    return textwrap.shorten(text, LONGEST)
+
+
 def listed(consequences: Sequence[Finding]) -> tuple[Sequence[Finding], str]:
     """The consequences that a text lists, and what it says of the others."""
     left = len(consequences) - MOST_CONSEQUENCES
@@ -69,7 +80,7 @@ def findings_text(findings: Sequence[Finding]) -> str:
 
 
 def _finding_text(finding: Finding) -> str:
-    lines = [f"{finding.severity}: {headline(finding)} ({sureness(finding)})", _filled(finding.summary)]
+    lines = [f"{finding.severity}: {headline(finding)} ({sureness(finding)})", _filled(clipped(finding.summary))]
     if finding.severity != "note":
         lines += [_filled(evidence_text(finding))] if finding.evidence else []
         for strip in strips(finding):
@@ -79,7 +90,7 @@ def _finding_text(finding: Finding) -> str:
     if finding.remedy:
         lines.append(textwrap.indent(finding.remedy.strip("\n"), "      "))
     shown, more = listed(finding.consequences)
-    lines += [_filled(f"→ {headline(each)} ({each.severity}): {each.summary}", "    ") for each in shown]
+    lines += [_filled(f"→ {headline(each)} ({each.severity}): {clipped(each.summary)}", "    ") for each in shown]
     return "\n".join([*lines, *([f"    {more}"] if more else [])])
 
 

@@ -7,7 +7,7 @@ from collections.abc import Callable, Iterable, Mapping, Sequence
 from typing import NamedTuple, Protocol
 
 from wellcond.explain.runs import ShortRuns
-from wellcond.explain.words import findings_text
+from wellcond.explain.words import clipped, findings_text
 from wellcond.report.table import MATRICES, READING, Pivot, layer_text
 from wellcond.results import Cost, Row, number
 from wellcond.results.finding import Finding
@@ -105,7 +105,7 @@ def facts(series: Mapping[str, Iterable[Row]]) -> list[Fact]:
 
 def plain_text(subject: Subject) -> str:
     """The verdict, the findings, and the numbers."""
-    parts = [textwrap.fill(subject.verdict(), WIDTH), findings_text(subject.findings), numbers_text(subject)]
+    parts = [textwrap.fill(clipped(subject.verdict()), WIDTH), findings_text(subject.findings), numbers_text(subject)]
     return "\n\n".join(part for part in parts if part)
 
 
