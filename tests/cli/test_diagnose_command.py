@@ -120,7 +120,9 @@ def test_first_findings_are_told_beside_the_result(target: str, finds: Callable[
 
 def test_findings_are_in_the_json_with_all_they_say(target: str, finds: Callable[..., Any]) -> None:
     finds(UNSCALED)
-    (found,) = parsed(run("diagnose", f"{target}:build", *ANY, "--json"))["values"]["findings"]
+    content = parsed(run("diagnose", f"{target}:build", *ANY, "--json"))
+    assert content["verdict"].startswith("Unscaled-input: the inputs reach 1e5.")
+    (found,) = content["values"]["findings"]
     assert found["rule"] == "unscaled-input"
     assert found["evidence"] == {"largest": "inf", "feature": "<3>"}
     assert [each["rule"] for each in found["consequences"]] == ["vanishing-gradient", "dying-neurons"]

@@ -112,7 +112,8 @@ def _grow(branch: Tree, node: Node, whole: bool) -> None:
 def _label(node: Node) -> Text:
     severity = node.severity
     is_sound = node.worst_inside is None
-    name = Text(node.name or node.kind, style=f"bold {COLOURS[severity]}" if severity else "green" if is_sound else "")
+    style = f"bold {COLOURS[severity]}" if severity else "green" if is_sound else ""
+    name = Text.assemble((node.name or node.kind, style))
     if node.name and node.kind:
         name.append(f"  {node.kind}", style="dim")
     for finding in {finding.rule: finding for finding in node.findings}.values():

@@ -101,6 +101,10 @@ class Result(ABC):
 
     # may override
 
+    def verdict(self) -> str:
+        """What follows from it, in a sentence or two; empty for what only measures."""
+        return ""
+
     def figure(self) -> Figure:
         """The result as a matplotlib figure."""
         raise OutputError(f"a {type(self).__name__} has no picture; save it as .csv or .json.")
@@ -123,9 +127,10 @@ class Result(ABC):
         return pandas.DataFrame(self.rows(), columns=list(Row._fields))
 
     def to_json(self) -> str:
-        """Rows and arrays as JSON, as `save("x.json")` writes them."""
+        """The verdict, rows and arrays as JSON, as `save("x.json")` writes them."""
         rows = [as_json(row._asdict()) for row in self.rows()]
-        content = {"result": type(self).__name__, "rows": rows, "values": as_json(self)}
+        verdict = {"verdict": self.verdict()} if self.verdict() else {}
+        content = {"result": type(self).__name__, **verdict, "rows": rows, "values": as_json(self)}
         return json.dumps(content, indent=1, ensure_ascii=False, allow_nan=False) + "\n"
 
     def save(self, path: str | Path) -> Path:
