@@ -72,6 +72,9 @@ INVALID: dict[str, tuple[dict[str, Any], str]] = {
     "inputs_unknown": ({"batches": [({"images": X}, Y)]}, r"Sequential\(images\), but its forward takes input"),
     "batch_of_three": ({"batches": [BATCH, (X, Y, Y)]}, "fails on batch 1: .*The targets are a tuple; let the loss"),
     "batch_of_names": ({"batches": [{"x": X, "z": Y}]}, "batch 0 is a dict of x, z, in which no targets are found"),
+    "inputs_of_other_names": (
+        {"batches": [{"a": X, "b": X, "labels": Y}]}, "batch 0 holds a, b, and Sequential.forward takes none of them"
+    ),
     "batch_of_nothing": ({"batches": [BATCH, None]}, "batch 1 is a NoneType, in which no targets"),
     "no_loss_inside": ({"loss": None}, r"has to return it, but returns a Tensor of shape \(6, 3\)"),
     "batchnorm": ({"batchnorm": "train"}, '"batch" or "running"'),

@@ -245,9 +245,14 @@ def as_pair(index: int, batch: Any, model: nn.Module, loss: Loss) -> tuple[Any, 
         )
     others = {name: part for name, part in named.items() if name != label}
     taken = _taken_by_name(others, model)
-    if not isinstance(batch, Mapping) and taken.keys() != others.keys():
+    if not isinstance(batch, Mapping) and (not taken or taken.keys() != others.keys()):
         return batch, named[label]  # a model of one argument, the object itself
-    return (next(iter(others.values())) if len(others) == 1 and not taken else taken), named[label]
+    if not taken and len(others) != 1:
+        raise InvalidProblem(
+            f"batch {index} holds {', '.join(map(str, others))}, and {type(model).__name__}.forward takes none of "
+            f"them: it takes {', '.join(sorted(arguments_of(model).names or ()))}."
+        )
+    return taken or next(iter(others.values())), named[label]
 
 
 def _by_place(batch: Sequence[Any], model: nn.Module, loss: Loss) -> tuple[Any, Any]:
