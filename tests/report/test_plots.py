@@ -6,6 +6,7 @@ import math
 from typing import Any
 
 import plotly.graph_objects as go
+import pytest
 from subjects import AWKWARD, SOUND, column, density, losses
 
 from wellcond.report import plots
@@ -71,3 +72,13 @@ def test_many_layers_keep_few_labels_and_all_points() -> None:
     figure = plots.magnitude_plot({"net": Pivot.of(rows)}, "Σx")
     assert len(figure["data"][0]["x"]) == 200
     assert len(figure["layout"]["xaxis"]["tickvals"]) <= plots.MOST_LAYER_TICKS
+
+
+@pytest.mark.parametrize(
+    ("losses", "is_log"),
+    [([2.0, 1.0, 1e-6], False), ([2.0, 1e9, math.nan], True), ([2.0, -1.0, 1e9], False), ([], False)],
+)
+def test_the_axis_of_losses_is_logarithmic_beside_a_run_that_diverges(losses: list[float], is_log: bool) -> None:
+    figure = plots.training_plot({"a": (list(range(len(losses))), losses), "b": ([0, 1], [2.0, 1.0])})
+    assert (figure["layout"]["yaxis"].get("type") == "log") == is_log
+    go.Figure(with_colours(figure))

@@ -138,7 +138,8 @@ def _treated(treated: Treated, plots: dict[str, Plot]) -> str:
 def _trials(subjects: Mapping[str, Subject], plots: dict[str, Plot]) -> str:
     """What short runs of copies did."""
     curves = {name: trial_curves(subject.trial) for name, subject in subjects.items() if subject.trial is not None}
-    drawn = {f"{name}: short runs of copies": training_plot(each) for name, each in curves.items() if each}
+    before = "" if len(subjects) == 1 else "{}: "
+    drawn = {f"{before.format(name)}the loss": training_plot(each) for name, each in curves.items() if each}
     note = "The loss of every step of copies of the network; where several rates were tried, each is a curve."
     return f'<h2>Short runs</h2>{placed(drawn, plots)}<p class="note">{note}</p>' if drawn else ""
 

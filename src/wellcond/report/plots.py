@@ -9,7 +9,7 @@ import html
 import math
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
-from statistics import median
+from operator import itemgetter
 from typing import Any
 
 from wellcond.report.curves import DensityCurve
@@ -24,7 +24,7 @@ Plot = dict[str, Any]
 SERIES_COLOURS = 6
 MOST_LAYER_TICKS = 24
 WIDE = 30.0
-"""How far above the median a loss may be on a linear axis."""
+"""How far a loss may rise on a linear axis."""
 DESCRIPTIONS = {"Σx": "what the layers receive", "Σ∇h": "the gradients at their outputs"}
 
 
