@@ -207,12 +207,15 @@ def test_parameters_of_norms_stay_where_they_are_whatever_their_shape(norm: nn.M
     assert flat.losses.tolist() == [float(flat.losses[1])] * 3
 
 
-def test_a_model_that_draws_is_refused_at_once() -> None:
-    class Noisy(Capped):
-        def forward(self, x: Tensor) -> Tensor:
-            return super().forward(x) * torch.rand(())
+def test_a_model_that_changes_is_refused_at_once() -> None:
+    class Cooling(Capped):
+        scale = 1.0
 
-    problem = wc.Problem(seeded(Noisy), nn.CrossEntropyLoss(), (normal(6, 4), integers(CLASSES, 6)))
+        def forward(self, x: Tensor) -> Tensor:
+            self.scale *= 0.5
+            return super().forward(x) * self.scale
+
+    problem = wc.Problem(seeded(Cooling), nn.CrossEntropyLoss(), (normal(6, 4), integers(CLASSES, 6)))
     with pytest.raises(NotDeterministic):
         loss_slice(problem, points=101)
     assert len(CALLS) < 10

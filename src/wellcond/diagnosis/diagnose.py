@@ -23,7 +23,7 @@ from wellcond.layerwise.layer_pass import LayerPass, layer_pass
 from wellcond.layerwise.neurons import neurons
 from wellcond.network.arithmetic import own_arithmetic
 from wellcond.network.layers import chosen_layers
-from wellcond.problem.arguments import check_problem
+from wellcond.problem.arguments import check_is_problem
 from wellcond.problem.problem import Problem
 from wellcond.results import Progress
 from wellcond.rules.judge import check_known, judged
@@ -94,7 +94,7 @@ def diagnose(
         >>> round(diagnose(problem).max_lr.value, 4)         # H is 2 · mean x² = 5, and 2 (1 + 0.9) / 5
         0.76
     """
-    check_problem(problem)
+    check_is_problem(problem)
     # what does not fit the model is refused before the work
     lr = None if optimizer is None else max(float(group["lr"]) for group in groups_of(problem, optimizer))
     chosen = chosen_layers(problem.model, layers)

@@ -107,7 +107,9 @@ def picked(loss: Loss, raw: Any, names: Sequence[str]) -> SeenOutputs:
     tensors = [every[name] for name in names if name in every]
 
     def loss_of(others: Sequence[Tensor], labels: Any) -> Tensor:
-        return loss(with_tensors(raw, {id(t): other for t, other in zip(tensors, others, strict=True)}), labels)
+        changed = with_tensors(raw, {id(t): other for t, other in zip(tensors, others, strict=True)})
+        value: Tensor = loss(changed, labels)
+        return value
 
     return SeenOutputs(list(names), tensors, loss_of)
 

@@ -13,7 +13,7 @@ from torch.optim import SGD, Optimizer
 from wellcond.errors import WellcondError
 from wellcond.meanfield.predict import predict
 from wellcond.network.arithmetic import own_arithmetic
-from wellcond.problem.arguments import check_problem
+from wellcond.problem.arguments import check_is_problem
 from wellcond.problem.problem import Problem
 from wellcond.results import Cost, Progress
 from wellcond.stability.limits import DEFAULT_MOMENTUM
@@ -74,7 +74,7 @@ def suggest_lr(
     if steps < 1:
         raise ValueError(f"steps is {steps}; it must be at least 1.")
     report = progress or (lambda _what, _share: None)
-    check_problem(problem)
+    check_is_problem(problem)
     before = problem.cost
     limit = max_lr(problem, momentum, optimizer=optimizer, progress=lambda what, share: report(what, 0.2 * share))
     mu = _heavy_ball_momentum(optimizer, momentum)
