@@ -171,9 +171,10 @@ def training_plot(curves: Mapping[str, Curve]) -> Plot:
         heights = [None if math.isnan(loss) else loss for loss in losses]
         data.append(_curve(name, steps, heights, i) | {"hovertemplate": "loss %{y:.4g}"})
     layout = _layout({"title": {"text": "training step"}}, "training loss", None, len(curves) > 1)
-    known = [loss for _, losses in curves.values() for loss in losses if not math.isnan(loss)]
+    known = [[loss for loss in losses if not math.isnan(loss)] for _, losses in curves.values()]
+    begin, top = (max((pick(losses) for losses in known if losses), default=0.0) for pick in (itemgetter(0), max))
     # beside a run that diverges nothing else would be seen
-    is_wide = bool(known) and min(known) > 0 and max(known) > WIDE * median(known)
+    is_wide = top > WIDE * begin and all(loss > 0 for losses in known for loss in losses)
     layout["yaxis"] |= {"type": "log"} if is_wide else {"rangemode": "tozero"}
     return {"data": data, "layout": layout}
 
