@@ -22,7 +22,8 @@ class Finding:
         severity: `"severe"`, `"warning"` or `"note"`.
         confidence: From 0 to 1, how sure the rule is.
         summary: One sentence with the numbers: what is wrong, and where.
-        evidence: The numbers behind it, by what they are in words.
+        evidence: The numbers behind it, by what they are in words. One whose name has "healthy", "limit" or
+            "threshold" in it is drawn as a line across the rows.
         reason: Why it matters, in one sentence, and the theorem, section or measurement behind the threshold.
         remedy: Lines of code that can be pasted.
         rows: The measured rows behind the evidence, of every layer that it is compared with.
