@@ -97,16 +97,19 @@ def test_what_a_baseline_has_does_not_count(target: str, tmp_path: Path, finds: 
     assert "is no diagnosis as JSON" in one_line(run("diagnose", f"{target}:build", "--baseline", tmp_path / "no.json"))
 
 
+@pytest.mark.parametrize("is_below", [True, False])
 def test_sarif_names_the_file_and_the_line_of_the_function(
-    target: str, tmp_path: Path, finds: Callable[..., Any], monkeypatch: pytest.MonkeyPatch
+    is_below: bool, tmp_path: Path, finds: Callable[..., Any], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     finds(UNSCALED)
-    monkeypatch.chdir(tmp_path)
-    run("diagnose", "train.py:with_optimizer", "--out", "a.sarif")
-    (run_,) = json.loads((tmp_path / "a.sarif").read_text("utf-8"))["runs"]
+    path, sarif = script(tmp_path, name="my train.py"), tmp_path / "a.sarif"
+    (tmp_path / "elsewhere").mkdir()
+    monkeypatch.chdir(tmp_path if is_below else tmp_path / "elsewhere")
+    run("diagnose", f"{path}:with_optimizer", "--out", sarif)
+    (run_,) = json.loads(sarif.read_text("utf-8"))["runs"]
     place = run_["results"][0]["locations"][0]["physicalLocation"]
-    assert place["artifactLocation"]["uri"] == "train.py"
-    lines = (tmp_path / "train.py").read_text("utf-8").splitlines()
+    assert place["artifactLocation"]["uri"] == ("my%20train.py" if is_below else path.resolve().as_uri())
+    lines = path.read_text("utf-8").splitlines()
     assert lines[place["region"]["startLine"] - 1].startswith("def with_optimizer")
     assert {rule["id"] for rule in run_["tool"]["driver"]["rules"]} >= RULES.keys()
 

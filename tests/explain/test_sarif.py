@@ -16,7 +16,7 @@ LEVELS = {"none", "note", "warning", "error"}
 
 
 def written(**options: Any) -> dict[str, Any]:
-    content: dict[str, Any] = json.loads(sarif([UNSCALED, NOTE], RULES, "src\\train.py", line=7, **options))
+    content: dict[str, Any] = json.loads(sarif([UNSCALED, NOTE], RULES, "src/train.py", line=7, **options))
     return content
 
 

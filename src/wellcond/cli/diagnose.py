@@ -108,8 +108,8 @@ def diagnose(
     about = diagnosis.about | {"model": f"{diagnosis.about['model']} of {target}"}
     diagnosis = replace(diagnosis, about=about)
     rules = {name: text for name, text in explanations().items() if name not in left_out}
-    file, line = source_of(target)
-    as_sarif = functools.partial(sarif, diagnosis.findings, rules, file, line=line, known=known)
+    uri, line = source_of(target)
+    as_sarif = functools.partial(sarif, diagnosis.findings, rules, uri, line=line, known=known)
     output.finish(diagnosis, lambda console: show(diagnosis, console), as_sarif)
     if known is not None:
         new = [headline(each) for each in flat(diagnosis.findings) if place(each) not in known]

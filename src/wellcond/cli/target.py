@@ -14,6 +14,7 @@ from collections.abc import Callable, Iterator
 from pathlib import Path
 from types import ModuleType
 from typing import Any, TypeVar
+from urllib.parse import quote
 
 import torch
 
@@ -44,7 +45,7 @@ def built(target: str) -> Iterator[tuple[Problem, torch.optim.Optimizer | None]]
 
 
 def source_of(target: str) -> tuple[str, int]:
-    """The file of a target, relative to the working directory where it is below it, and the line of its function.
+    """The URI of a target's file, relative to the working directory if it is below it, and the line of its function.
 
     Args:
         target: `file.py:function`, as it was built from.
@@ -56,8 +57,8 @@ def source_of(target: str) -> tuple[str, int]:
         if isinstance(node, (ast.FunctionDef, ast.ClassDef))
     }
     here = Path.cwd().resolve()
-    shown = path.relative_to(here) if path.is_relative_to(here) else path
-    return shown.as_posix(), lines.get(name, 1)
+    uri = quote(path.relative_to(here).as_posix()) if path.is_relative_to(here) else path.as_uri()
+    return uri, lines.get(name, 1)
 
 
 def _parsed(target: str) -> tuple[Path, str]:

@@ -19,7 +19,7 @@ LEVELS = {"severe": "error", "warning": "warning", "note": "note"}
 def sarif(
     findings: Sequence[Finding],
     rules: Mapping[str, str],
-    file: str,
+    uri: str,
     *,
     line: int = 1,
     known: Collection[Place] | None = None,
@@ -29,7 +29,7 @@ def sarif(
     Args:
         findings: What was found; what a finding explains is a result of its own.
         rules: Every rule that was applied, and what it looks for.
-        file: That which builds the problem, as a path relative to the repository.
+        uri: Of the file that builds the problem; relative to the repository, so that it is found there.
         line: Of the function in it.
         known: Findings of an earlier diagnosis: each result then says whether it is new.
 
@@ -37,15 +37,15 @@ def sarif(
         The text of the file.
     """
     names = list(dict.fromkeys([*rules, *(each.rule for each in flat(findings))]))
-    uri = {"uri": file.replace("\\", "/")}
-    where = {"physicalLocation": {"artifactLocation": uri, "region": {"startLine": line}}}
+    file = {"uri": uri}
+    where = {"physicalLocation": {"artifactLocation": file, "region": {"startLine": line}}}
     driver = {
         "name": "wellcond",
         "version": __version__,
         "rules": [_described(name, rules.get(name, "")) for name in names],
     }
     results = [_result(each, names.index(each.rule), where, known) for each in flat(findings)]
-    run = {"tool": {"driver": driver}, "artifacts": [{"location": uri}], "results": results}
+    run = {"tool": {"driver": driver}, "artifacts": [{"location": file}], "results": results}
     content = {"$schema": SCHEMA, "version": "2.1.0", "runs": [run]}
     return json.dumps(content, indent=1, ensure_ascii=False, allow_nan=False) + "\n"
 
