@@ -75,7 +75,11 @@ def with_last_batchnorm(model: nn.Module, inputs: Any = None, *, layer: str | No
         >>> model[2].norm.num_features
         8
     """
-    operated = copied(model)
+    return put_last_batchnorm(copied(model), inputs, layer)
+
+
+def put_last_batchnorm(operated: nn.Module, inputs: Any, layer: str | None = None) -> nn.Module:
+    """The model itself, changed as `with_last_batchnorm` does it."""
     # not the parts of an attention block, which it never calls
     linears = {name: module for name, module in weighted_layers(operated).items() if _is_linear(module)}
     if not linears:
@@ -83,7 +87,7 @@ def with_last_batchnorm(model: nn.Module, inputs: Any = None, *, layer: str | No
             f"{type(operated).__name__} has no linear layer that a last batch normalisation could be put before."
         )
     if layer is None:
-        layer = _last_linear(copied(model), inputs)
+        layer = _last_linear(copied(operated), inputs)
     if layer not in linears:
         named = dict(operated.named_modules()).get(layer)
         if named is None:
