@@ -84,7 +84,7 @@ def _status(field: str) -> int:
 def environment(device: str) -> dict[str, Any]:
     """Versions and hardware, for the record."""
     names = ("torch", "numpy", "scipy", "transformers", "curvlinops-for-pytorch", "PyHessian", "hessian-eigenthings",
-             "Landscaper", "nngeometry", "backpack-for-pytorch")  # fmt: skip
+             "Landscaper", "nngeometry", "backpack-for-pytorch", "torchmortem", "torch-audit")  # fmt: skip
     versions: dict[str, str | None] = {"wellcond": wellcond.__version__}
     for name in names:
         try:

@@ -1,0 +1,1 @@
+"""Thirty real faults and their repairs, healthy networks, and what `diagnose` and its peers say of each."""

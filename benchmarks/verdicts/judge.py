@@ -1,0 +1,57 @@
+"""Whether what a tool says of a case is right, and the shares over all cases."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import asdict
+from typing import Any
+
+from benchmarks.verdicts.case import Case
+from benchmarks.verdicts.tools import Heard, Said
+
+GOALS = {"severe": 0.95, "first": 0.85, "three": 0.95, "layer": 0.9}
+"""Least shares of the cases: something severe is found, the right rule is first, it is in the first three, the right
+layer is named."""
+
+
+def on_case(case: Case, heard: Heard) -> dict[str, Any]:
+    """A tool on a faulty form: strictly by its names, and as a generous reader takes them."""
+    severe = any(said.severity == "severe" for said in heard.findings)
+    return {"severe": severe, **_rights(case, heard.findings, False), "generous": _rights(case, heard.findings, True),
+            **_record(heard)}  # fmt: skip
+
+
+def _rights(case: Case, findings: Sequence[Said], generous: bool) -> dict[str, bool]:
+    right = [bool(set(case.rules) & {*said.means, *(said.nearly if generous else ())}) for said in findings[:3]]
+    layer = next(
+        (_is_right_layer(case, said) for said, is_right in zip(findings, right, strict=False) if is_right), False
+    )
+    return {"first": right[:1] == [True], "three": any(right), "layer": layer}
+
+
+def _is_right_layer(case: Case, said: Said) -> bool:
+    """A parameter counts as its module."""
+    named = {name for layer in said.layers for name in (layer, layer.rpartition(".")[0])} - {""}
+    return bool(named & set(case.layers)) if named else "" in case.layers
+
+
+def on_control(heard: Heard) -> dict[str, Any]:
+    """A tool on a healthy network: nothing is to be severe."""
+    return {"severe": sum(said.severity == "severe" for said in heard.findings), **_record(heard)}
+
+
+def _record(heard: Heard) -> dict[str, Any]:
+    findings = [{"rule": s.rule, "severity": s.severity, "layers": list(s.layers[:5])} for s in heard.findings[:5]]
+    kept = {key: value for key, value in asdict(heard).items() if key in ("verdict", "error") and value}
+    return {"findings": findings, "count": len(heard.findings), "seconds": round(heard.seconds, 3),
+            "u": round(heard.u, 1), **kept}  # fmt: skip
+
+
+def shares(cases: Sequence[dict[str, Any]], controls: Sequence[dict[str, Any]], tool: str) -> dict[str, Any]:
+    """The shares of one tool over the cases that count, and how many controls it calls severely ill."""
+    counted = [row[tool] for row in cases if row["counts"]]
+    healthy = [row[tool] for row in controls] + [row[tool] for row in cases if row["is_control"]]
+    found: dict[str, Any] = {key: sum(bool(row[key]) for row in counted) for key in GOALS}
+    found["generous"] = {key: sum(row["generous"][key] for row in counted) for key in ("first", "three", "layer")}
+    return {"cases": len(counted), **found, "controls": len(healthy),
+            "controls_severe": sum(bool(row["severe"]) for row in healthy)}  # fmt: skip
