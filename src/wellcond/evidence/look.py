@@ -202,7 +202,7 @@ class _Looking:
             return None
         loss = None
         try:
-            loss = problem.raw_loss(index, batch, raw)
+            loss = problem.raw_loss(raw, batch[1], index)
             loss = loss if loss.numel() == 1 else loss.mean()
             self.losses.append(float(loss.detach()))
         except Exception as error:  # and so may the loss
@@ -253,16 +253,15 @@ class _Looking:
             return None
         with contextlib.suppress(Exception):  # a loss that is no mean, or that is not finite
             problem.evaluate_outputs(0, batch, raw)
-        of_loss = problem.loss.parameters() if isinstance(problem.loss, nn.Module) else ()
         likelihood = None if problem.likelihood is None else type(problem.likelihood).__name__
 
         def loss_of(other: Tensor, targets: Any) -> Tensor:
             if not isinstance(raw, Tensor):
                 raise TypeError("only a tensor can be exchanged for another")
-            value: Tensor = problem.raw_loss(0, (batch[0], targets), other)
+            value: Tensor = problem.raw_loss(other, targets)
             return value
 
-        known = [*problem.model.parameters(), *of_loss, *self.leaves]
+        known = [*problem.model.parameters(), *self.leaves]
         return output_facts(outputs, batch[1], loss, loss_of, known, likelihood)
 
     # other passes
@@ -322,7 +321,7 @@ class _Looking:
             return (t - mean) / std
 
         problem = self.problem
-        loss = problem.raw_loss(0, batch, problem.forward(0, tree_map(scaled, batch[0])))
+        loss = problem.raw_loss(problem.forward(0, tree_map(scaled, batch[0])), batch[1])
         found = problem.gradient(loss, list(problem.params.values()), allow_unused=True)
         return Standardised(float(loss.detach()), _norm(found), _norm(self.gradients))
 
