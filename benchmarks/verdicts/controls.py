@@ -13,7 +13,7 @@ from torch.optim import SGD, Adagrad, Adam, AdamW, Optimizer, RMSprop
 
 from benchmarks.large_networks import GPT2, GPT2Config, ViT, ViTConfig
 from benchmarks.verdicts import data, networks
-from benchmarks.verdicts.case import Control, Program, accuracy, binary_accuracy, named, program, r2
+from benchmarks.verdicts.case import Control, Program, accuracy, binary_accuracy, program, r2
 from benchmarks.verdicts.cases import CASES
 from wellcond.models import mlp, resnet
 
@@ -96,6 +96,10 @@ def _discriminator(optimizer: str) -> Program:
     return _made(optimizer, networks.discriminator(), nn.BCEWithLogitsLoss(), both, 64, score)
 
 
+def _mlp() -> nn.Module:
+    return mlp([64, 64, 64, 10], init="default")
+
+
 def _vit() -> nn.Module:
     return ViT(ViTConfig(width=32, depth=3, heads=4, image=16, patch=4, classes=10))
 
@@ -105,15 +109,16 @@ def _gpt() -> nn.Module:
 
 
 _pictures = functools.partial(data.pictures, 16)
+_digits = functools.partial(data.digit_images, 16)
 _FAMILIES: dict[str, tuple[Made, tuple[str, str, str], int, float]] = {
-    # family: (how it is made, an optimizer for each stage, steps until it is trained, the score that it then has)
-    "MLP": (_classifier(lambda: mlp([64, 64, 64, 10], init="default"), _rows), ("SGD", "Adagrad", "momentum"), 400, 0.9),
-    "CNN": (_classifier(networks.cnn, functools.partial(data.digit_images, 16)), ("Adam", "RMSprop", "Nesterov"), 300, 0.9),
+    # how it is made, an optimizer for each stage, steps until it is trained, and the score that it then has
+    "MLP": (_classifier(_mlp, _rows), ("SGD", "Adagrad", "momentum"), 400, 0.9),
+    "CNN": (_classifier(networks.cnn, _digits), ("Adam", "RMSprop", "Nesterov"), 300, 0.9),
     "ResNet-20": (_classifier(lambda: resnet(20), _pictures), ("Nesterov", "momentum", "AdamW"), 120, 0.8),
     "VGG-BN": (_classifier(networks.vgg_bn, _pictures), ("momentum", "Adam", "SGD"), 200, 0.8),
     "ViT": (_classifier(_vit, _pictures), ("AdamW", "Adam", "AdamW"), 300, 0.8),
     "GPT": (_language(_gpt), ("AdamW", "RMSprop", "Adam"), 300, 0.6),
-    "BERT": (_classifier(lambda: networks.bert() or nn.Identity(), data.marked_tokens), ("AdamW", "Adam", "AdamW"), 300, 0.8),
+    "BERT": (_classifier(networks.bert, data.marked_tokens), ("AdamW", "Adam", "AdamW"), 300, 0.8),
     "LSTM": (_language(lambda: networks.Recurrent(nn.LSTM)), ("Adam", "AdamW", "RMSprop"), 300, 0.6),
     "GRU": (_language(lambda: networks.Recurrent(nn.GRU)), ("RMSprop", "Adam", "AdamW"), 300, 0.6),
     "autoencoder": (_autoencoder, ("Adam", "AdamW", "RMSprop"), 600, 0.3),
@@ -122,7 +127,9 @@ _FAMILIES: dict[str, tuple[Made, tuple[str, str, str], int, float]] = {
     "regression": (_regression, ("momentum", "SGD", "Adam"), 400, 0.9),
     "embedding bag": (_classifier(networks.Words, data.words), ("Adagrad", "Adam", "RMSprop"), 500, 0.8),
     "DCGAN discriminator": (_discriminator, ("Adam", "RMSprop", "Adam"), 150, 0.95),
-}  # fmt: skip
+}
+if networks.transformers() is None:
+    del _FAMILIES["BERT"]
 
 
 def _staged(family: str, stage: int) -> Control:

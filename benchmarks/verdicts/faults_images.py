@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-
 from torch import Tensor, nn
 from torch.nn import functional as F
 from torch.optim import SGD, Adam
@@ -115,7 +114,7 @@ class DeepNorms(nn.Sequential):
 
     def __init__(self) -> None:
         blocks: list[nn.Module] = [nn.Flatten()]
-        for k in range(10):
+        for _ in range(10):
             blocks += [nn.Linear(64, 64), nn.BatchNorm1d(64), nn.ReLU()]
         super().__init__(*blocks, nn.Linear(64, 10))
 
@@ -135,9 +134,8 @@ def eval_mode(faulty: bool) -> Program:
 def batch_of_one(faulty: bool) -> Program:
     images = data.digit_images(8)
     model = batchnorm_cnn(inputs=1)
-    made = program(model, nn.CrossEntropyLoss(), images, 1 if faulty else 32, SGD, accuracy(images),
+    return program(model, nn.CrossEntropyLoss(), images, 1 if faulty else 32, SGD, accuracy(images),
                    lr=0.01 if faulty else 0.05, momentum=0.9)  # fmt: skip
-    return made
 
 
 @case(27, "a softmax over the wrong dimension",

@@ -2,12 +2,11 @@
 
 from __future__ import annotations
 
-from typing import Any
-
 import torch
 from torch import Tensor, nn
 from torch.nn import functional as F
 
+from benchmarks.large_networks import transformers
 from benchmarks.verdicts.case import named
 
 
@@ -113,13 +112,9 @@ class LogitsOf(nn.Module):
         return logits
 
 
-def bert(classes: int = 8) -> nn.Module | None:
-    """A BERT of two layers with its own initialisation, if transformers is installed."""
-    from benchmarks.large_networks import transformers
-
-    library: Any = transformers()
-    if library is None:
-        return None
+def bert(classes: int = 8) -> nn.Module:
+    """A BERT of two layers with its own initialisation; it needs transformers."""
+    library = transformers()
     config = library.BertConfig(vocab_size=16, hidden_size=32, num_hidden_layers=2, num_attention_heads=4,
                                 intermediate_size=128, max_position_embeddings=16, num_labels=classes)  # fmt: skip
     return LogitsOf(library.BertForSequenceClassification(config))
