@@ -11,7 +11,7 @@ from importlib.resources import files
 from wellcond.explain.listing import flat, worst
 from wellcond.explain.strips import Strip, strips
 from wellcond.explain.tree import Node, folded, is_short, run_text
-from wellcond.explain.words import headline, numbers, sureness
+from wellcond.explain.words import headline, named, numbers, sureness
 from wellcond.results import number
 from wellcond.results.finding import SEVERITIES, Finding, Severity
 
@@ -65,7 +65,7 @@ def anchor(index: int, key: str = "") -> str:
 
 
 def _card(finding: Finding, identity: str) -> str:
-    layer = f" <code>{escape(finding.layer)}</code>" if finding.layer else ""
+    layer = f" <code>{escape(named(finding.layer))}</code>" if finding.layer else ""
     parts = [
         f'<header><span class="pill {finding.severity}">{finding.severity}</span>'
         f"<h3>{escape(finding.rule)}{layer}</h3><small>{sureness(finding)}</small></header>",

@@ -9,7 +9,7 @@ from wellcond.explain.listing import worst
 from wellcond.explain.runs import Treated, helps, sparklines, treated_curves
 from wellcond.explain.strips import strips
 from wellcond.explain.tree import Node, folded, is_short, run_text
-from wellcond.explain.words import clipped, evidence_text, headline, listed, sureness
+from wellcond.explain.words import clipped, evidence_text, headline, listed, named, sureness
 from wellcond.results.finding import Finding, Severity
 
 try:
@@ -45,7 +45,7 @@ def _show_finding(finding: Finding, console: Console) -> None:
     colour = COLOURS[finding.severity]
     head = Text.assemble((f" {finding.severity.upper()} ", f"bold reverse {colour}"), " ", (finding.rule, "bold"))
     if finding.layer:
-        head.append(" at ").append(finding.layer, style=f"bold {colour}")
+        head.append(" at ").append(named(finding.layer), style=f"bold {colour}")
     console.print(head.append(f"  {sureness(finding)}", style="dim"))
     _indented(Text(clipped(finding.summary)), console)
     if finding.severity != "note":

@@ -24,7 +24,12 @@ def headline(finding: Finding) -> str:
         >>> headline(Finding("dying-neurons", "fc1", "warning", 0.9, "", {}, "", ""))
         'dying-neurons at fc1'
     """
-    return f"{finding.rule} at {finding.layer}" if finding.layer else finding.rule
+    return f"{finding.rule} at {named(finding.layer)}" if finding.layer else finding.rule
+
+
+def named(layer: str) -> str:
+    """A layer's name; one of a `Sequential` is only a number and needs the word."""
+    return f"layer {layer}" if layer.isdecimal() else layer
 
 
 def sureness(finding: Finding) -> str:

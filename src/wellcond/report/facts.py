@@ -7,7 +7,7 @@ from collections.abc import Callable, Iterable, Mapping, Sequence
 from typing import NamedTuple, Protocol
 
 from wellcond.explain.runs import ShortRuns
-from wellcond.explain.words import clipped, findings_text
+from wellcond.explain.words import clipped, findings_text, named
 from wellcond.report.table import MATRICES, READING, Pivot, layer_text
 from wellcond.results import Cost, Row, number
 from wellcond.results.finding import Finding
@@ -158,11 +158,6 @@ def _entry(title: str, text: str) -> str:
     return textwrap.fill(text, WIDTH, initial_indent=f"{title:<{INDENT}}", subsequent_indent=" " * INDENT)
 
 
-def _named(layer: str) -> str:
-    """A layer's name; one of a `Sequential` is only a number and needs the word."""
-    return f"layer {layer}" if layer.isdecimal() else layer
-
-
 def _loss(pivot: Pivot) -> str:
     loss, examples = pivot.network.get(LOSS), pivot.network.get(EXAMPLES)
     if loss is None:
@@ -179,9 +174,9 @@ def _range(pivot: Pivot, matrix: str, forward: bool) -> str:
     low, high = min(layers, key=column.__getitem__), max(layers, key=column.__getitem__)
     start, end = sorted((low, high), key=layers.index)
     if column[low] == column[high]:
-        where = _named(low) if len(layers) == 1 else f"all {len(layers)} layers"
+        where = named(low) if len(layers) == 1 else f"all {len(layers)} layers"
         return f"λmax of {matrix} is {number(column[low])} at {where}"
-    ends = f"from {number(column[start])} at {_named(start)} to {number(column[end])} at {_named(end)}"
+    ends = f"from {number(column[start])} at {named(start)} to {number(column[end])} at {named(end)}"
     # an averaging head leaves each of P positions 1/P of the gradient, which is no illness
     positions = "" if forward or CONVOLUTIONS not in pivot.network else " (convolutions: per position)"
     return f"λmax of {matrix} {ends}{positions}"
@@ -194,7 +189,7 @@ def _worst_kappa(pivot: Pivot, matrix: str) -> str:
     layer = max(column, key=column.__getitem__)
     infinite = sum(value == float("inf") for value in column.values())
     also = f", and at {infinite - 1} more" if infinite > 1 else ""
-    return f"κ50 of {matrix} up to {'∞' if infinite else fold(column[layer])}, at {_named(layer)}{also}"
+    return f"κ50 of {matrix} up to {'∞' if infinite else fold(column[layer])}, at {named(layer)}{also}"
 
 
 def _units(pivot: Pivot) -> str:
