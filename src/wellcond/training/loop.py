@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import functools
+import inspect
 import math
 from collections.abc import Callable, Generator, Iterable
 from itertools import islice
@@ -81,21 +83,36 @@ def train(
         if before_step is not None:
             before_step(step, batch)
         try:
-            loss = loss_at(step, batch)
+            value = _step(optimizer, functools.partial(loss_at, step, batch))
         except NonFinite as error:
             return ended(step + 1, str(error))
-        value = float(loss.detach())
         if not math.isfinite(value):
             return ended(step + 1)
-        optimizer.zero_grad()
-        loss.backward()  # type: ignore[no-untyped-call]
-        optimizer.step()
         losses.append(value)
         if progress is not None:
             progress("training", len(losses) / steps)
         if not is_finite_now():
             return ended(len(losses))
     return ended()
+
+
+def _step(optimizer: Optimizer, loss_now: Callable[[], Tensor]) -> float:
+    """One step, unless the loss is not finite; the loss before it."""
+
+    def closure() -> Tensor:
+        loss = loss_now()
+        optimizer.zero_grad()
+        if math.isfinite(float(loss.detach())):
+            loss.backward()  # type: ignore[no-untyped-call]
+        return loss
+
+    takes = inspect.signature(optimizer.step).parameters.get("closure")
+    if takes is not None and takes.default is takes.empty:
+        return float(optimizer.step(closure))  # LBFGS, which evaluates the loss several times
+    value = float(closure().detach())
+    if math.isfinite(value):
+        optimizer.step()
+    return value
 
 
 def _cycled(batches: Iterable[Batch]) -> Generator[Batch, None, None]:

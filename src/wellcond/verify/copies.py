@@ -4,18 +4,19 @@ from __future__ import annotations
 
 import contextlib
 import copy
-from collections.abc import Generator, Iterable, Iterator, Sequence
-from itertools import count, islice
+from collections.abc import Collection, Iterable, Iterator, Sequence
+from dataclasses import dataclass, field
+from itertools import islice
 from operator import length_hint
 from typing import Any
 
+import torch
 from torch import Tensor, nn
 from torch.nn.modules.batchnorm import _BatchNorm
 from torch.optim import SGD, Optimizer
 
 from wellcond.errors import InvalidProblem, Unsupported
 from wellcond.network.graph import inputs_of, upstream
-from wellcond.network.isolation import seed_generators
 from wellcond.nn.replace import copied
 from wellcond.problem.problem import Batch, Problem
 from wellcond.results import Cost, Progress
@@ -31,24 +32,133 @@ HOOKED = """\
 {optimizer} has hooks on its step ({hooks}), which a copy of it would not run. Remove them (BNP: bnp.remove()), or pass
 no optimizer."""
 
+Start = tuple[nn.Module, Optimizer]
+"""A copy of the model, and an optimizer that holds the copy's parameters."""
+
+
+@dataclass
+class Racer:
+    """A run that can go on: what has happened so far.
+
+    Attributes:
+        problem: The user's, with a copy of the model that this run trains.
+        optimizer: It holds the copy's parameters.
+        losses: Of every step so far, on its batch and before its update.
+        diverged_at: The step, counted from 1, whose loss was not finite; it is the run's last.
+        cause: What was not finite, where that is known.
+        passes: Evaluations of the loss with their backward passes, of which LBFGS takes several per step.
+    """
+
+    problem: Problem
+    optimizer: Optimizer
+    losses: list[float] = field(default_factory=list)
+    diverged_at: int | None = None
+    cause: str = ""
+    passes: int = 0
+
+    @property
+    def run(self) -> Run:
+        """The run so far."""
+        return Run(self.losses, self.diverged_at, self.cause)
+
+    def step(self, batch: Batch) -> None:
+        """Train on one batch."""
+        taken = len(self.losses)
+
+        def loss_now(_step: int, batch: Batch) -> Tensor:
+            self.passes += 1
+            return self.problem.evaluate(taken, batch).loss
+
+        run = train(self.optimizer, loss_now, [batch], 1)
+        self.losses += run.losses
+        if run.diverged_at is not None:
+            self.diverged_at, self.cause = taken + 1, run.cause
+
+    def end(self) -> None:
+        """Give back what only further steps would need."""
+        self.optimizer.state.clear()
+        self.optimizer.zero_grad(set_to_none=True)
+
+
+class Field:
+    """Runs in step with each other: each batch is read once, and all are trained on it.
+
+    Until runs are left behind, the batches are kept, so that another run can still join.
+
+    Attributes:
+        racers: The runs that have not been left behind.
+    """
+
+    def __init__(self, copies: Copies, seed: int, stack: contextlib.ExitStack) -> None:
+        self.racers: list[Racer] = []
+        self._copies, self._seed, self._stack = copies, seed, stack
+        self._kept: list[Batch] | None = []
+        self._batches = copies._drawn(seed, stack)
+
+    def join(self, model: nn.Module, optimizer: Optimizer) -> Racer:
+        """A further run, which is trained on the batches that the others have seen."""
+        assert self._kept is not None
+        problem = self._copies.in_training(model, self._seed)
+        sparse = [m for m in model.modules() if isinstance(m, (nn.Embedding, nn.EmbeddingBag)) and m.sparse]
+        self._stack.enter_context(problem.measuring())
+        for norm in (m for m in model.modules() if isinstance(m, _BatchNorm)):
+            norm.track_running_stats = norm.running_mean is not None  # a measurement holds them still
+        for embedding in sparse:
+            embedding.sparse = True  # a measurement needs second derivatives; SparseAdam, sparse gradients
+        racer = Racer(problem, optimizer)
+        self.racers.append(racer)
+        for batch in self._kept:
+            self._step(racer, batch)
+        return racer
+
+    def advance(self, steps: int, racers: Collection[Racer] | None = None, progress: Progress | None = None) -> None:
+        """Train on.
+
+        Args:
+            steps: How many.
+            racers: Which runs go on; the others are left behind. None for all.
+            progress: Called as (what is being done, share done) after every step.
+        """
+        if racers is not None:
+            for racer in self.racers:
+                if racer not in racers:
+                    racer.end()
+            self._kept = None if len(racers) < len(self.racers) else self._kept
+            self.racers = list(racers)
+        for done in range(steps):
+            if all(racer.diverged_at is not None for racer in self.racers):
+                break
+            batch = next(self._batches)
+            if self._kept is not None:
+                self._kept.append(batch)
+            for racer in self.racers:
+                self._step(racer, batch)
+            if progress is not None:
+                progress("training", (done + 1) / steps)
+
+    def _step(self, racer: Racer, batch: Batch) -> None:
+        if racer.diverged_at is None:
+            before = racer.passes
+            racer.step(batch)
+            self._copies.cost += Cost(racer.passes - before, racer.passes - before)
+
 
 class Copies:
     """Trains copies of a problem's model on its batches, in training mode: batch statistics, and dropout by a seed.
 
-    Making one takes a forward pass over the batches that will be used, which tells bad data from bad training.
+    Making one takes a forward pass of the first batch, which tells bad data from bad training.
 
     Args:
         problem: Its model is copied; it is not changed.
         optimizer: Copied with its settings and state; None: SGD.
         momentum: Of SGD where no optimizer is given.
-        steps: The length of every run.
-        seeds: Those that runs will be made with.
 
     Attributes:
-        inputs: Those of the first batch.
-        batch_count: Batches in one pass; of a loader without a length, at most those that the runs begin with.
-        first_losses: The loss of each of these batches before training.
-        cost: Of all runs so far.
+        optimizer: The one that takes the steps: that inside a wrapper such as Accelerate's.
+        batch: The first one, as (inputs, targets).
+        first_loss: Its loss before training.
+        batch_count: Batches in one pass; 1 if a loader has no length.
+        cost: Of all runs so far. One u is here a forward and backward pass of one mini-batch: a training step.
 
     Raises:
         InvalidProblem: The plain network cannot be trained on the batches, its loss reads the user's own weights, or
@@ -57,85 +167,105 @@ class Copies:
         Unsupported: The model cannot be copied, or hooks change the optimizer's step.
     """
 
-    def __init__(
-        self, problem: Problem, optimizer: Optimizer | None, momentum: float, steps: int, seeds: Sequence[int]
-    ) -> None:
-        self.problem, self.optimizer, self.momentum, self.steps = problem, optimizer, momentum, steps
+    def __init__(self, problem: Problem, optimizer: Optimizer | None = None, momentum: float = 0.0) -> None:
+        self.problem, self.momentum = problem, momentum
+        self.optimizer = None if optimizer is None else inner(optimizer)
         self.cost = Cost()
-        self.inputs: Any = None
         self._outsiders: set[Tensor] = set()
         """Tensors outside the model to which the loss gives gradients: its own parameters, or inputs."""
         with problem.measuring():
             pass  # a stale problem is refused here: copies would not show that it is
-        if optimizer is not None:
-            _check_optimizer(problem, optimizer)
-        plain = self._in_training(copied(problem.model), seed=0)
-        self.first_losses: list[float] = []
-        with plain.measuring(), contextlib.closing(plain.data()) as data:
-            for index, batch in islice(data, steps + max(seeds)):
-                evaluation = plain.evaluate(index, batch)
-                self.first_losses.append(float(evaluation.loss.detach()))
-                if index == 0:
-                    self.inputs = batch[0]
-                    self._outsiders = _leaves(evaluation.loss) - set(plain.params.values())
+        if self.optimizer is not None:
+            _check_optimizer(problem, self.optimizer)
+        self.batch_count = length_hint(problem.loader, 0) or 1
+        plain = self.in_training(copied(problem.model), seed=0)
+        with plain.measuring(), contextlib.closing(plain.draws(0)) as batches:
+            self.batch = next(batches)
+            evaluation = plain.evaluate(0, self.batch)
+            self.first_loss = float(evaluation.loss.detach())
+            self._outsiders = _leaves(evaluation.loss) - set(plain.params.values())
         if not set(problem.params.values()).isdisjoint(self._outsiders):
             raise InvalidProblem(READS_THE_MODEL)
-        self.batch_count = length_hint(problem.batches, 0) or len(self.first_losses)
-        self.cost += plain.cost
+        self.cost += Cost(forwards=1)
 
     def depend_on_seed(self) -> bool:
         """Whether two seeds give two runs. With one batch, no dropout and nothing else random they do not."""
         if self.batch_count > 1:
             return True
-        other = self._in_training(copied(self.problem.model), seed=1)
-        with other.measuring(), contextlib.closing(_cycled(other, seed=1)) as batches:
+        other = self.in_training(copied(self.problem.model), seed=1)
+        with other.measuring(), contextlib.closing(other.draws(1)) as batches:
             loss = float(other.evaluate(0, next(batches)).loss.detach())
-        self.cost += other.cost
-        return loss != self.first_losses[0]
+        self.cost += Cost(forwards=1)
+        return loss != self.first_loss
 
-    def start(self, lr: float) -> tuple[nn.Module, Optimizer]:
+    @property
+    def inputs(self) -> Any:
+        """Those of the first batch."""
+        return self.batch[0]
+
+    def start(self, lr: float) -> Start:
         """A copy of the model and of the optimizer, whose largest rate is `lr`; other rates stay in proportion."""
         model = copied(self.problem.model)
         if self.optimizer is None:
             return model, SGD(model.parameters(), lr, self.momentum)
-        pairs = zip(self.problem.model.parameters(), model.parameters(), strict=True)
-        twin = copy.deepcopy(self.optimizer, {id(own): other for own, other in pairs})
+        twin = _twin(self.optimizer, self.problem.model, model)
         largest = largest_lr(self.optimizer)
-        for group in twin.param_groups:
-            group["lr"] = lr * group["lr"] / largest if largest else lr
+        for group, own in zip(twin.param_groups, self.optimizer.param_groups, strict=True):
+            rate = lr * _lr(own) / largest if largest else lr
+            group["lr"] = torch.full_like(group["lr"], rate) if isinstance(group["lr"], Tensor) else rate
         return model, twin
 
-    def run(self, model: nn.Module, optimizer: Optimizer, seed: int, progress: Progress | None = None) -> Run:
-        """Train a copy of the problem's model.
+    @contextlib.contextmanager
+    def racing(self, starts: Sequence[Start], seed: int = 0) -> Iterator[Field]:
+        """Runs in step with each other, from these starts and with the same batches and the same dropout masks.
+
+        Args:
+            starts: Copies of the model and their optimizers.
+            seed: Decides dropout, the order of a loader that shuffles, and with which batch to begin: with that of
+                index `seed` (modulo their number), so that seeds differ also where nothing is random.
+        """
+        with contextlib.ExitStack() as stack:
+            stack.enter_context(_gradients_kept(self._outsiders))
+            field = Field(self, seed, stack)
+            for start in starts:
+                field.join(*start)
+            yield field
+
+    def run(
+        self, model: nn.Module, optimizer: Optimizer, steps: int, seed: int = 0, progress: Progress | None = None
+    ) -> Run:
+        """Train one copy of the problem's model.
 
         Args:
             model: The copy.
             optimizer: It holds the copy's parameters.
-            seed: Decides dropout, the order of a loader that shuffles, and with which batch to begin: with that of
-                index `seed` (modulo their number), so that seeds differ also where nothing is random.
+            steps: The length of the run.
+            seed: As in `racing`.
             progress: Called as (what is being done, share of all work done).
 
         Raises:
             WellcondError: The model cannot be trained so.
         """
-        problem = self._in_training(model, seed)
-        norms = [m for m in model.modules() if isinstance(m, _BatchNorm) and m.track_running_stats]
-        with (
-            problem.measuring(),
-            _gradients_kept(self._outsiders),
-            contextlib.closing(_cycled(problem, seed)) as batches,
-        ):
-            for norm in norms:
-                norm.track_running_stats = True  # a measurement holds running statistics still; training does not
-            begun = islice(batches, seed % self.batch_count, None)
-            run = train(optimizer, lambda step, batch: problem.evaluate(step, batch).loss, begun, self.steps,
-                        progress=progress)  # fmt: skip
-        self.cost += problem.cost + Cost(backwards=len(run.losses) / self.batch_count)
-        return run
+        with self.racing([], seed) as field:
+            racer = field.join(model, optimizer)
+            field.advance(steps, progress=progress)
+        return racer.run
 
-    def _in_training(self, model: nn.Module, seed: int) -> Problem:
+    def in_training(self, model: nn.Module, seed: int) -> Problem:
         """The problem with a copy of its model, which `measuring()` puts into training mode."""
-        return Problem(model, self.problem.loss, self.problem.batches, batchnorm="batch", dropout=seed)
+        return Problem(model, self.problem.loss, self.problem.source, batchnorm="batch", dropout=seed)
+
+    def _drawn(self, seed: int, stack: contextlib.ExitStack) -> Iterator[Batch]:
+        """The loader's batches over and over, from that of index `seed` on."""
+        batches = stack.enter_context(contextlib.closing(self.in_training(self.problem.model, seed).draws(seed)))
+        return islice(batches, seed % self.batch_count, None)
+
+
+def inner(optimizer: Optimizer) -> Optimizer:
+    """The optimizer inside a wrapper that holds it as `.optimizer`, as Accelerate's and Lightning's do."""
+    while isinstance(within := getattr(optimizer, "optimizer", None), Optimizer):
+        optimizer = within
+    return optimizer
 
 
 def _check_optimizer(problem: Problem, optimizer: Optimizer) -> None:
@@ -146,9 +276,27 @@ def _check_optimizer(problem: Problem, optimizer: Optimizer) -> None:
         raise Unsupported(HOOKED.format(optimizer=type(optimizer).__name__, hooks=names))
 
 
+def _twin(optimizer: Optimizer, own: nn.Module, model: nn.Module) -> Optimizer:
+    """A copy of the optimizer that holds the parameters of a copy of the model.
+
+    More than torch's own deep copy keeps: LBFGS holds its parameters beside its groups. What a scheduler has put over
+    methods of the instance is left out.
+    """
+    pairs = [*zip(own.modules(), model.modules(), strict=True), *zip(own.parameters(), model.parameters(), strict=True)]
+    held = {name: value for name, value in vars(optimizer).items() if not callable(getattr(type(optimizer), name, 0))}
+    twin: Optimizer = object.__new__(type(optimizer))
+    vars(twin).update(copy.deepcopy(held, {id(mine): other for mine, other in pairs}))
+    return twin
+
+
+def _lr(group: dict[str, Any]) -> float:
+    """That which its user has set: under a scheduler the rate now is another."""
+    return float(group.get("initial_lr", group["lr"]))
+
+
 def largest_lr(optimizer: Optimizer) -> float:
     """Of all its groups."""
-    return max(float(group["lr"]) for group in optimizer.param_groups)
+    return max(map(_lr, optimizer.param_groups))
 
 
 def _leaves(loss: Tensor) -> set[Tensor]:
@@ -168,12 +316,3 @@ def _gradients_kept(tensors: Iterable[Tensor]) -> Iterator[None]:
     finally:
         for tensor, gradient in kept:
             tensor.grad = gradient
-
-
-def _cycled(problem: Problem, seed: int) -> Generator[Batch, None, None]:
-    """The batches, over and over. A loader that shuffles draws the order of an epoch from the seed."""
-    for epoch in count():
-        seed_generators(seed + epoch, problem.device)
-        with contextlib.closing(problem.data()) as data:
-            for _, batch in data:
-                yield batch

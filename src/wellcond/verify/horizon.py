@@ -1,0 +1,144 @@
+"""Which learning rate is best after many steps, from runs of a few.
+
+Short runs prefer larger rates. Of gradient descent with noise, the loss after t steps at a rate η is about
+
+    L(η, t) = A (ηt)^−β + C η + L∞
+
+What is left to learn falls with the distance ηt that training can go; the floor that the noise of mini-batches leaves
+grows with η (Bottou, Curtis & Nocedal 2018, theorem 4.6). So the best rate falls as t grows.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Sequence
+from dataclasses import dataclass
+from itertools import product
+
+import numpy as np
+from numpy.typing import NDArray
+
+Array = NDArray[np.float64]
+
+LAST_SHARE = 0.35
+"""Of a run, over which its loss is averaged."""
+DRIFT = 0.25
+"""The best rate falls about as t^−0.25 from 100 steps on: measured on `benchmarks.rates`."""
+TRUST = 0.6
+"""In what the fitted law says of a longer run; the rest is in DRIFT. Either alone does worse on `benchmarks.rates`."""
+EXPONENTS, FLOORS = (0.1, 0.2, 0.35, 0.5, 0.75, 1.0, 1.5), (0.0, 0.25, 0.5, 0.7, 0.85, 0.95)
+"""Of β, and of L∞ as a share of the lowest loss, that are tried; A and C follow by least squares."""
+TIMES = (0.25, 0.4, 0.6, 0.8, 1.0)
+"""Shares of the runs at which the law is fitted."""
+CAP = 0.7
+"""Log-losses further above the lowest count as this far: how badly a rate fails says nothing of where the best is."""
+LEAST_NOISE = 0.01
+
+
+@dataclass(frozen=True)
+class Choice:
+    """A learning rate, and the range around it that is as good within the noise of the runs."""
+
+    lr: float
+    low: float
+    high: float
+
+
+def raised(losses: Sequence[Sequence[float]]) -> Sequence[Sequence[float]]:
+    """The same losses if all are > 0; else raised by a constant so that they are, and a logarithm can be taken."""
+    finite = [loss for each in losses for loss in each if math.isfinite(loss)]
+    low, high = min(finite, default=1.0), max(finite, default=1.0)
+    if low > 0:
+        return losses
+    lift = 0.1 * (high - low) - low + 1e-12
+    return [[loss + lift for loss in each] for each in losses]
+
+
+def last_loss(losses: Sequence[float], steps: int | None = None) -> float:
+    """The mean over the last third of the first `steps` losses; infinity if there are fewer, as of a run that ended."""
+    steps = len(losses) if steps is None else steps
+    if len(losses) < steps or not losses:
+        return math.inf
+    return float(np.mean(losses[steps - min(steps, max(3, round(LAST_SHARE * steps))) : steps]))
+
+
+def choose(rates: Sequence[float], losses: Sequence[Sequence[float]], steps: int, *, shrinks: bool = False) -> Choice:
+    """The best rate for a run of so many steps.
+
+    Args:
+        rates: Ascending, in a constant ratio.
+        losses: Of runs at these rates on the same batches; those that are shorter than others have diverged.
+        steps: The length of the run that is planned.
+        shrinks: Whether the optimizer makes its steps smaller by itself, so that there is no floor to avoid.
+
+    Returns:
+        The rate, between the rates or beside them.
+    """
+    losses = raised(losses)
+    taken = max(map(len, losses))
+    x = np.log(rates)
+    y = np.array([math.log(last_loss(each, taken)) for each in losses])
+    y = np.minimum(y, y.min() + CAP)
+    gap = float(x[1] - x[0]) if len(x) > 1 else math.log(2)
+    best, curvature = _vertex(x, y, gap)
+    if steps > taken and not shrinks:
+        drifted = best - DRIFT * math.log(steps / taken)
+        best = TRUST * _by_law(x, losses, taken, steps, gap) + (1 - TRUST) * drifted
+    width = gap / 2
+    if curvature > 0:
+        width = min(max(width, math.sqrt(_noise(y, losses) / curvature)), 2 * gap)
+    return Choice(math.exp(best), math.exp(best - width), math.exp(best + width))
+
+
+def _vertex(x: Array, y: Array, gap: float) -> tuple[float, float]:
+    """Where the parabola through the log-losses is lowest, at most half a gap outside; and its curvature, 0 if none."""
+    if len(x) >= 3:
+        a, b, _ = np.polyfit(x, y, 2)
+        if a > 1e-9:
+            return float(np.clip(-b / (2 * a), x[0] - gap / 2, x[-1] + gap / 4)), float(a)
+    return float(x[y.argmin()]), 0.0
+
+
+def _noise(y: Array, losses: Sequence[Sequence[float]]) -> float:
+    """The standard error of the difference of the two best runs' log-losses, whose batches are the same."""
+    first, second = (np.array(losses[i]) for i in np.argsort(y)[:2])
+    if len(first) != len(second):
+        return LEAST_NOISE
+    last = max(3, round(LAST_SHARE * len(first)))
+    difference = (first - second)[-last:]
+    mean = max(float(np.mean(first[-last:])), 1e-300)
+    return max(LEAST_NOISE, float(np.std(difference)) / math.sqrt(len(difference)) / mean)
+
+
+def _by_law(x: Array, losses: Sequence[Sequence[float]], taken: int, steps: int, gap: float) -> float:
+    """The best log-rate after so many steps by the law above, as the mean over all fits that are about as good."""
+    times = sorted({max(3, round(share * taken)) for share in TIMES})
+    pairs = [(rate, each) for rate, each in zip(x, losses, strict=True) if len(each) == taken]
+    rate, time, loss = np.array([(r, t, last_loss(each, t)) for r, each in pairs for t in times if t <= taken]).T
+    middle, lowest = float(x.mean()), float(loss.min())
+    eta, weight = np.exp(rate - middle), 1 / loss
+    found = []
+    for exponent, floor in product(EXPONENTS, FLOORS):
+        terms = np.stack([(eta * time / taken) ** -exponent, eta], 1) * weight[:, None]
+        wanted = (loss - floor * lowest) * weight
+        parts = _least_squares(terms, wanted)
+        found.append((float(np.mean((terms @ parts - wanted) ** 2)), exponent, floor, parts))
+    least = max(min(error for error, *_ in found), 1e-12)
+    grid = np.linspace(x[0] - 2.5 * gap, x[-1] + 0.9 * gap, 81)
+    total = np.zeros_like(grid)
+    for error, exponent, floor, (learned, noise) in found:
+        share = math.exp(-(error / least - 1) * len(loss) / 2) if error < 2 * least else 0.0
+        expected = learned * (np.exp(grid - middle) * steps / taken) ** -exponent + noise * np.exp(grid - middle)
+        total += share * np.log(np.maximum(expected + floor * lowest, 1e-300))
+    return float(grid[total.argmin()])
+
+
+def _least_squares(terms: Array, wanted: Array) -> Array:
+    """Two coefficients ≥ 0."""
+    parts = np.linalg.lstsq(terms, wanted, rcond=None)[0]
+    for i in (0, 1):
+        if parts[i] < 0:
+            parts = np.zeros(2)
+            parts[1 - i] = max(0.0, float(terms[:, 1 - i] @ wanted / (terms[:, 1 - i] @ terms[:, 1 - i])))
+            return parts
+    return parts
