@@ -1,0 +1,255 @@
+"""Rules about signals: units that are off, on or flat, and examples that a layer cannot tell apart."""
+
+from __future__ import annotations
+
+import itertools
+import math
+from collections.abc import Iterator
+
+from wellcond.evidence.evidence import Evidence
+from wellcond.results import number
+from wellcond.results.finding import Finding
+from wellcond.rules.rule import rule
+from wellcond.rules.severity import of_symptom
+
+ENOUGH_ROWS = 64
+"""Rows from which a unit that never varies is not chance."""
+DEAD, DYING = 0.95, 0.7
+"""Shares of a layer's units that are always off. Healthy networks that we measured have up to 0.55."""
+FULL = 0.95
+"""Share that is always on; up to 0.59."""
+FLAT, FLATTENING = 0.95, 0.8
+"""Shares of values where a tanh or sigmoid is flat; up to 0.49."""
+ALIKE, SIMILAR = 1e-9, 1e-6
+"""E‖h − E h‖²/E‖h‖² over examples; down to 1e-5, after eight plain layers as torch starts them."""
+DRIFTED, DRIFTING = 1e6, 1e3
+"""The largest RMS of a layer's outputs over the smallest; up to 17."""
+SHARP, SHARPENING = 0.9, 0.5
+"""Shares of attention rows with one probability above 0.99; up to 0.02."""
+ONE_DIRECTION = 0.999
+"""λ_max of Σx over its trace, of the first layer: what is not along the mean is a thousandth."""
+
+
+@rule(
+    "dying-neurons",
+    explains=(
+        "vanishing-gradient",
+        "no-gradient",
+        "rank-collapse",
+        "loss-not-decreasing",
+        "learning-rate-too-low",
+        "labels-unrelated",
+    ),
+)
+def dying_neurons(evidence: Evidence) -> Iterator[Finding]:
+    """ReLUs that are off on every example: no gradient passes them, so they stay off.
+
+    Severe from 95 % of a layer's units, a warning from 70 %.
+    """
+    look = evidence.look
+    if look is None:
+        return
+    last = look.signals[-1] if look.signals else None
+    for signal in look.signals:
+        if not signal.is_nonlinearity or signal.kind not in ("relu", "relu6") or signal.rows < ENOUGH_ROWS:
+            continue
+        share = float(signal.dead.double().mean()) if len(signal.dead) else 0.0
+        if share < DYING or (signal.units < 4 and share < 1):
+            continue
+        yield Finding(
+            "dying-neurons",
+            signal.name,
+            of_symptom(evidence, is_far=share >= DEAD),
+            0.9,
+            f"{int(signal.dead.sum())} of the {signal.units} ReLUs behind {signal.name or 'the input'} are off on all "
+            f"{look.examples} examples.",
+            {"dead units": float(signal.dead.sum()), "units": float(signal.units), "share": share},
+            "Where a ReLU is off its slope is 0, so the weights before it get no gradient (huang2020, figure XIII).",
+            f"nn.LeakyReLU(0.01)  # behind {signal.name}; with a smaller rate and inputs of mean 0"
+            + ("" if signal is not last else ", and none on the outputs"),
+        )
+
+
+@rule("full-neurons")
+def full_neurons(evidence: Evidence) -> Iterator[Finding]:
+    """ReLUs that are on for every example: on these data the layer is linear. A warning where all layers are."""
+    look = evidence.look
+    if look is None:
+        return
+    layers = [
+        s for s in look.signals if s.is_nonlinearity and s.kind == "relu" and s.rows >= ENOUGH_ROWS and len(s.full)
+    ]
+    shares = {s.name: float(s.full.double().mean()) for s in layers}
+    for signal in layers:
+        if shares[signal.name] >= FULL and signal.units >= 4:
+            yield Finding(
+                "full-neurons",
+                signal.name,
+                "warning" if min(shares.values()) >= FULL else "note",
+                0.8,
+                f"{int(signal.full.sum())} of the {signal.units} ReLUs behind {signal.name or 'the input'} are on for "
+                f"all {look.examples} examples: the layer is linear there.",
+                {"full units": float(signal.full.sum()), "units": float(signal.units)},
+                "A ReLU that is always on is the identity (huang2020, figure XIII).",
+                f"nn.Sequential(model.{signal.name}, nn.BatchNorm1d({signal.units}), nn.ReLU())",
+            )
+
+
+@rule("saturated-activation", explains=("vanishing-gradient", "loss-not-decreasing", "learning-rate-too-low"))
+def saturated_activation(evidence: Evidence) -> Iterator[Finding]:
+    """Hidden tanhs and sigmoids that are flat nearly everywhere: their slope is below a tenth of the largest one.
+
+    Severe from 95 % of all values, a warning from 80 %. The last operation of a model is judged by its loss.
+    """
+    look = evidence.look
+    if look is None:
+        return
+    hidden = [s for s in look.signals if s.saturated is not None]
+    if hidden and look.output is not None and look.output.tail[:1] in (("Sigmoid",), ("Tanh",)):
+        hidden = hidden[:-1]
+    for signal in hidden:
+        share = signal.saturated or 0.0
+        if share < FLATTENING:
+            continue
+        yield Finding(
+            "saturated-activation",
+            signal.name,
+            of_symptom(evidence, is_far=share >= FLAT),
+            0.85,
+            f"{share:.0%} of the values of the {signal.kind} behind {signal.name or 'the input'} are where its slope "
+            "is below a tenth of its largest.",
+            {"saturated share": share, "RMS of its output": signal.rms},
+            "A gradient is multiplied by the slope, so little of it gets past.",
+            f"nn.Sequential(model.{signal.name}, nn.BatchNorm1d({signal.units}), nn.{signal.kind.capitalize()}())"
+            "  # or smaller weights, or scaled inputs",
+        )
+
+
+@rule(
+    "rank-collapse", explains=("loss-not-decreasing", "labels-unrelated", "vanishing-gradient", "learning-rate-too-low")
+)
+def rank_collapse(evidence: Evidence) -> Iterator[Finding]:
+    """A layer that maps all examples to nearly the same, although the inputs differ.
+
+    The variation E‖h − E h‖²/E‖h‖² over at least 32 examples: severe below 1e-9, a warning below 1e-6.
+    """
+    look = evidence.look
+    if look is None or look.examples < 32:
+        return
+    layers = [s for s in look.weighted() if s.variation is not None and s.not_finite == 0]
+    for before, signal in itertools.pairwise(layers):
+        if (signal.variation or 0.0) < SIMILAR and signal.rms > 0:
+            yield Finding(
+                "rank-collapse",
+                signal.name,
+                of_symptom(evidence, is_far=(signal.variation or 0.0) < ALIKE),
+                0.8,
+                f"the outputs of {signal.name} vary by {number(signal.variation or 0.0)} of their size over "
+                f"{look.examples} examples; those of {before.name} by {number(before.variation or 0.0)}.",
+                {"variation": signal.variation or 0.0, "variation before": before.variation or 0.0},
+                "What a layer maps to one point no later layer can tell apart (mean-field theory's ordered phase).",
+                f"torch.nn.init.kaiming_normal_(model.get_submodule({signal.name!r}).weight)  # or norms between",
+            )
+            return
+
+
+@rule(
+    "activation-drift",
+    explains=("exploding-gradient", "vanishing-gradient", "ill-conditioned-input", "learning-rate-too-high"),
+)
+def activation_drift(evidence: Evidence) -> Iterator[Finding]:
+    """Signals whose scale drifts with depth: the RMS of one layer's outputs is a thousand times another's."""
+    look = evidence.look
+    if look is None:
+        return
+    layers = [s for s in look.weighted() if s.rms > 0 and math.isfinite(s.rms) and not s.kind.startswith("Embedding")]
+    if len(layers) < 2:
+        return
+    low, high = min(layers, key=lambda s: s.rms), max(layers, key=lambda s: s.rms)
+    ratio = high.rms / low.rms
+    if ratio > DRIFTING:
+        grows = layers.index(high) > layers.index(low)
+        yield Finding(
+            "activation-drift",
+            high.name if grows else low.name,
+            of_symptom(evidence, is_far=ratio > DRIFTED),
+            0.75,
+            f"outputs have an RMS of {number(low.rms)} at {low.name} and {number(high.rms)} at {high.name}, "
+            f"{number(ratio)} times as much.",
+            {"smallest RMS": low.rms, "largest RMS": high.rms},
+            "λ_max of Σx, and with it the next layer's curvature, grows with its square (huang2020, section 3).",
+            "nn.LayerNorm(features)  # between the layers; or torch.nn.init.kaiming_normal_(layer.weight)",
+        )
+
+
+@rule("attention-saturation", explains=("vanishing-gradient", "learning-rate-too-low", "loss-not-decreasing"))
+def attention_saturation(evidence: Evidence) -> Iterator[Finding]:
+    """Attention in which every position looks at one other: one probability above 0.99 in nine of ten rows."""
+    look = evidence.look
+    if look is None:
+        return
+    for seen in look.attention:
+        if seen.ndim < 3 or seen.choices < 3 or seen.saturated < SHARPENING:
+            continue
+        yield Finding(
+            "attention-saturation",
+            seen.name,
+            of_symptom(evidence, is_far=seen.saturated >= SHARP),
+            0.9,
+            f"{seen.saturated:.0%} of the attention rows at {seen.name} give one of {seen.choices} entries more than "
+            f"0.99; their logits have a standard deviation of {number(seen.logit_std)}.",
+            {
+                "saturated rows": seen.saturated,
+                "entropy over that of even weights": seen.entropy,
+                "std of logits": seen.logit_std,
+            },
+            "The slope of a softmax is p(1 − p), which is gone there. Queries and keys of variance 1 need 1/√d.",
+            "q, k = F.layer_norm(q, q.shape[-1:]), F.layer_norm(k, k.shape[-1:])\n"
+            "scores = q @ k.transpose(-1, -2) / q.shape[-1] ** 0.5",
+        )
+
+
+@rule("wrong-softmax-dimension", explains=("attention-saturation", "loss-not-decreasing", "labels-unrelated"))
+def wrong_softmax_dimension(evidence: Evidence) -> Iterator[Finding]:
+    """Attention weights that add up to one along another dimension than the one they are summed over."""
+    look = evidence.look
+    if look is None:
+        return
+    for seen in look.attention:
+        if seen.is_summed_elsewhere and seen.ndim >= 3:
+            yield Finding(
+                "wrong-softmax-dimension",
+                seen.name,
+                "severe",
+                0.9,
+                f"the softmax behind {seen.name} goes over dimension {seen.dim} of {list(seen.shape)}, and the product "
+                "that uses it adds up another one.",
+                {"dimension": float(seen.dim), "shape": str(list(seen.shape))},
+                "The weights of what is added up then do not sum to one.",
+                "weights = scores.softmax(dim=-1)",
+            )
+
+
+@rule("ill-conditioned-input", explains=("learning-rate-too-low",))
+def ill_conditioned_input(evidence: Evidence) -> Iterator[Finding]:
+    """Inputs of the first layer that lie almost along one direction: λ_max of Σx is 0.999 of its trace.
+
+    Gradient descent moves along the others a thousand times more slowly. Of hidden layers of ReLU networks much less is
+    ordinary, so only the first layer is judged.
+    """
+    table = evidence.conditioning
+    first = None if table is None or not len(table) else next(iter(table.values()))
+    if first is None or first.x is None or first.x.dimension < 4 or not first.x.trace:
+        return
+    share = first.x.lambda_max / first.x.trace
+    if share > ONE_DIRECTION:
+        yield Finding(
+            "ill-conditioned-input",
+            first.name,
+            "warning",
+            0.8,
+            f"{share:.2%} of what {first.name} receives lies along one direction.",
+            {"λ_max(Σx)": first.x.lambda_max, "trace": first.x.trace, "dimension": float(first.x.dimension)},
+            "The rate is limited by the largest eigenvalue of Σx and progress by the others (huang2020, section 3.1).",
+            "inputs = inputs - mean  # of the training set, by feature",
+        )

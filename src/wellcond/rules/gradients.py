@@ -1,0 +1,204 @@
+"""Rules about gradients: how they change on their way back, through layers and through time."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Iterator
+
+from torch import Tensor
+
+from wellcond.evidence.evidence import Evidence
+from wellcond.evidence.look import Look
+from wellcond.evidence.signals import Signal
+from wellcond.results import number
+from wellcond.results.finding import Finding
+from wellcond.rules.rule import rule
+from wellcond.rules.severity import of_symptom
+
+VANISHED = 1e-5
+"""‖∂ℓ/∂h‖·‖h‖ of the first layer over that of the last hidden one. Healthy networks that we measured have 0.008 (eight
+plain layers as torch starts them, which SGD trains slowly) to 120."""
+FADING = 1e-3
+"""From which it is worth a warning."""
+FADING_UNTRAINED = 0.1
+"""And if the network is seen not to train."""
+EXPLODED, GROWING = 1e6, 1e4
+"""The same upwards."""
+SHORT_MEMORY = 0.05
+"""The share of a sequence's steps from which a thousandth of the largest gradient comes back. A fresh LSTM forgets by
+half per step, so it sees ten steps: of 28 enough, of 500 not."""
+LONG = 100
+"""Steps from which a sequence is long."""
+NEGLIGIBLE = 1e-3
+"""Of the median layer's relative update."""
+GROWN = 10.0
+"""rms·√fan_in of a weight, 7 times what He gives, that has outgrown its updates."""
+
+FROM_GRADIENTS = (
+    "learning-rate-too-low",
+    "learning-rate-too-high",
+    "loss-not-decreasing",
+    "diverging",
+    "last-layer-drift",
+)
+
+
+def _hidden(look: Look) -> list[Signal]:
+    """Layers with weights that a gradient comes back to, without embeddings and the last one."""
+    layers = [s for s in look.weighted() if s.sensitivity is not None and not s.kind.startswith("Embedding")]
+    return layers[:-1]
+
+
+def _is_blocked(look: Look) -> bool:
+    """Whether a weight of zeros, as in a zero-initialised last layer, keeps gradients from passing for now."""
+    return any(w.role == "weight" and w.rms == 0 for w in look.weights)
+
+
+@rule(
+    "vanishing-gradient",
+    explains=("learning-rate-too-low", "loss-not-decreasing", "last-layer-drift", "labels-unrelated"),
+)
+def vanishing_gradient(evidence: Evidence) -> Iterator[Finding]:
+    """Gradients that shrink on their way back from the last hidden layer to the first.
+
+    Compared is ‖∂ℓ/∂h‖·‖h‖, what a relative change of a layer's output does to the loss, which norms and poolings leave
+    alone. Severe below 1e-5, a warning below 1e-3; where the network is seen not to train, from 0.1. A weight of zeros
+    in between stops all gradients until its first step, and is meant so.
+    """
+    look = evidence.look
+    if look is None:
+        return
+    layers = _hidden(look)
+    if len(layers) < 2 or _is_blocked(look):
+        return
+    last = layers[-1].sensitivity or 0.0
+    if not last or not math.isfinite(last):
+        return
+    least = min(layers, key=lambda s: s.sensitivity or 0.0)
+    ratio = (least.sensitivity or 0.0) / last
+    untrained = evidence.trial is not None and evidence.trial.trains is False
+    if not ratio < (FADING_UNTRAINED if untrained else FADING):
+        return
+    squashing = [s for s in look.signals if s.is_nonlinearity and s.kind in ("sigmoid", "tanh")]
+    per_layer = ratio ** (1 / max(1, layers.index(layers[-1]) - layers.index(least)))
+    yield Finding(
+        "vanishing-gradient",
+        least.name,
+        of_symptom(evidence, is_far=ratio < VANISHED),
+        0.85 if ratio < FADING else 0.6,
+        f"the gradient falls to {number(ratio)} of the last hidden layer's at {least.name}, {number(per_layer)} a layer"
+        + (f", through {len(squashing)} {squashing[0].kind}s." if len(squashing) > 1 else "."),
+        {"ratio": ratio, "a layer": per_layer, "sensitivity there": least.sensitivity or 0.0, "of the last": last},
+        "Every layer multiplies a gradient by its mean-field χ; a product of factors below 1 is lost after a few "
+        "(a sigmoid's slope is 1/4 at most).",
+        _remedy(bool(squashing)),
+    )
+
+
+def _remedy(squashes: bool) -> str:
+    if squashes:
+        return "nn.ReLU()  # for hidden sigmoids and tanhs, with\ntorch.nn.init.kaiming_normal_(layer.weight)"
+    return "x = x + layer(norm(x))  # a residual path with a norm, or\ntorch.nn.init.kaiming_normal_(layer.weight)"
+
+
+@rule("vanishing-gradient", explains=("learning-rate-too-low", "loss-not-decreasing", "labels-unrelated"))
+def forgetting(evidence: Evidence) -> Iterator[Finding]:
+    """A recurrent layer to whose early steps no gradient comes back.
+
+    Over 100 steps or more, severe where less than a twentieth of them gets a thousandth of the largest gradient.
+    """
+    for name, over_time in _recurrent(evidence):
+        steps = len(over_time)
+        largest = float(over_time.max())
+        if steps < LONG or not largest > 0:
+            continue
+        heard = int((over_time > 1e-3 * largest).sum())
+        if heard > 5 * SHORT_MEMORY * steps:
+            continue
+        early = float(over_time[: steps // 10].max()) / largest
+        yield Finding(
+            "vanishing-gradient",
+            name,
+            of_symptom(evidence, is_far=heard <= SHORT_MEMORY * steps),
+            0.9,
+            f"of {steps} steps of {name or 'the sequence'}, {heard} get a thousandth of the largest gradient; the "
+            f"first tenth gets {number(early)} of it.",
+            {"steps": float(steps), "steps with a gradient": float(heard), "first tenth": early},
+            "A gradient is multiplied by the forget gate, 1/2 in a fresh LSTM, in every step back (Hochreiter 1997).",
+            f"hidden = model.{name}.hidden_size\n"
+            f"with torch.no_grad():\n    model.{name}.bias_ih_l0[hidden:2 * hidden] = 3  # open forget gates",
+        )
+
+
+@rule("exploding-gradient", explains=(*FROM_GRADIENTS, "non-finite"))
+def exploding_gradient(evidence: Evidence) -> Iterator[Finding]:
+    """Gradients that grow on their way back, through layers or through time: severe from a million-fold."""
+    look = evidence.look
+    if look is None:
+        return
+    layers = _hidden(look)
+    last = (layers[-1].sensitivity or 0.0) if layers else 0.0
+    if len(layers) > 1 and last > 0:
+        most = max(layers, key=lambda s: s.sensitivity or 0.0)
+        ratio = (most.sensitivity or 0.0) / last
+        if ratio > GROWING:
+            yield _exploding(evidence, most.name, ratio, "that of the last hidden layer", len(layers))
+    for name, over_time in _recurrent(evidence):
+        late = float(over_time[-max(1, len(over_time) // 10) :].max())
+        ratio = float(over_time.max()) / late if late > 0 else 0.0
+        if ratio > GROWING:
+            yield _exploding(evidence, name, ratio, "that of the last steps", len(over_time))
+
+
+def _exploding(evidence: Evidence, name: str, ratio: float, than: str, count: int) -> Finding:
+    return Finding(
+        "exploding-gradient",
+        name,
+        of_symptom(evidence, is_far=ratio > EXPLODED),
+        0.85,
+        f"the gradient grows to {number(ratio)} times {than} at {name or 'the first step'}, over {count} of them.",
+        {"ratio": ratio},
+        "Every layer or step multiplies a gradient by its mean-field χ; a product of factors above 1 explodes.",
+        "torch.nn.utils.clip_grad_norm_(model.parameters(), 1.0)  # before optimizer.step(); or smaller weights",
+    )
+
+
+def _recurrent(evidence: Evidence) -> Iterator[tuple[str, Tensor]]:
+    look = evidence.look
+    if look is None:
+        return
+    layers = [(s.name, s.gradient_over_time) for s in look.signals if s.gradient_over_time is not None]
+    yield from ((name, over_time) for name, over_time in layers if over_time is not None)
+    if not layers and look.gradient_over_time is not None:
+        yield "", look.gradient_over_time
+
+
+@rule("weight-domination")
+def weight_domination(evidence: Evidence) -> Iterator[Finding]:
+    """A layer whose weight has grown until its updates are nothing beside it (huang2020, section 4.1).
+
+    Told by lr·‖∂L/∂W‖/‖W‖, a thousandth of the median layer's or less, in a weight with rms·√fan_in above 10. Of plain
+    SGD, whose updates are proportional to gradients.
+    """
+    look, optimizer = evidence.look, evidence.optimizer
+    if look is None or optimizer is None or type(optimizer).__name__ != "SGD":
+        return
+    weights = [w for w in look.weights if w.role == "weight" and w.gradient and w.rms and w.lr]
+    relative = {w.name: (w.lr or 0.0) * (w.gradient or 0.0) / w.rms for w in weights}
+    if len(relative) < 3:
+        return
+    median = sorted(relative.values())[len(relative) // 2]
+    for w in weights:
+        if (w.gain or 0.0) > GROWN and relative[w.name] < NEGLIGIBLE * median:
+            yield Finding(
+                "weight-domination",
+                w.layer,
+                "warning",
+                0.7,
+                f"a step changes the weight of {w.layer} by {number(relative[w.name])} of itself, where other layers "
+                f"move by {number(median)}: it has grown to {number(w.gain or 0.0)} times its inputs' scale.",
+                {"relative update": relative[w.name], "median of all layers": median, "gain": w.gain or 0.0},
+                "Behind a norm a gradient is proportional to 1/‖W‖: the larger a weight, the less it moves (huang2020, "
+                "theorem 2).",
+                "optimizer = torch.optim.SGD(model.parameters(), lr=lr, weight_decay=5e-4)  # keeps them small",
+            )

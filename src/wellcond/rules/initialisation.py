@@ -1,0 +1,159 @@
+"""Rules about weights as they start: units that are the same, and scales that no signal survives."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Iterator
+
+from wellcond.evidence.evidence import Evidence
+from wellcond.evidence.look import Look
+from wellcond.evidence.weights import Weight
+from wellcond.network.norms import is_norm
+from wellcond.results import number
+from wellcond.results.finding import Finding
+from wellcond.rules.rule import rule
+from wellcond.rules.severity import of_symptom
+
+FROM_WEIGHTS = (
+    "exploding-gradient", "vanishing-gradient", "saturated-activation", "saturated-output", "dying-neurons",
+    "full-neurons", "activation-drift", "rank-collapse", "attention-saturation", "learning-rate-too-high",
+    "learning-rate-too-low", "loss-not-decreasing", "non-finite", "diverging", "ill-conditioned-input",
+    "weight-domination", "last-layer-drift", "labels-unrelated",
+)  # fmt: skip
+"""What weights of a wrong scale make."""
+LARGE_GAIN = 6.0
+"""rms·√fan_in. He starts at 1.4; trained networks that we measured reach 3.1 (benchmarks/verdicts)."""
+SMALL_GAIN = 0.05
+"""Of rms·√fan_in. torch starts at 0.58, N(0, 0.02²) at 0.14 for 48 inputs; trained ones keep what they had."""
+LARGE_LOSS = 3.0
+"""The loss over that of the best constant, at which outputs are too large to be a start: logits of standard deviation s
+cost s²/2 more than log C. Fresh networks that we measured have at most 1.5."""
+EXCESS = 3.0
+"""Nats above the best constant, beside it: s = 2.4."""
+
+
+@rule("symmetric-initialisation", explains=(*FROM_WEIGHTS, "no-gradient", "bad-initialisation", "constant-feature"))
+def symmetric_initialisation(evidence: Evidence) -> Iterator[Finding]:
+    """Units of a hidden layer that have the same weights and get the same gradient, and so stay the same for ever.
+
+    Told by the rows of the weight and of its gradient together, so a zero-initialised last layer, residual branch or
+    adapter, whose gradients differ, is none. Where all gradients are zero, so that nothing breaks the tie, zeros count.
+    """
+    look = evidence.look
+    if look is None:
+        return
+    weights = [w for w in look.weights if w.role in ("weight", "recurrent") and w.order is not None]
+    last = max((w.order for w in weights if w.order is not None), default=0)
+    is_stuck = bool(weights) and not any(w.gradient for w in weights)
+    for w in weights:
+        if w.units < 2 or w.distinct is None or w.distinct_rows is None or (w.order == last and len(weights) > 1):
+            continue
+        if w.gradient is None and w.is_trainable:
+            is_same = w.distinct_rows == 1 and w.rms > 0  # without a gradient, as under a NaN, only the weights tell
+        else:
+            is_same = w.distinct <= w.units // 2 and (bool(w.gradient) or w.rms > 0 or is_stuck)
+        if is_same:
+            yield Finding(
+                "symmetric-initialisation",
+                w.layer,
+                "severe",
+                0.97,
+                f"the {w.units} units of {w.layer} have {w.distinct} different weights and gradients, so they stay the "
+                "same for ever.",
+                {"units": float(w.units), "different ones": float(w.distinct), "RMS of the weight": w.rms},
+                "Units that start alike and get the same gradient are one unit: the layer is as wide as the number of "
+                "different ones.",
+                _initialise(w),
+            )
+
+
+def _initialise(w: Weight) -> str:
+    where = (
+        f"model.{w.name}"
+        if not any(part.isdigit() for part in w.name.split("."))
+        else f'model.get_parameter("{w.name}")'
+    )
+    return f"torch.nn.init.kaiming_normal_({where}, nonlinearity='relu')"
+
+
+@rule("bad-initialisation", explains=FROM_WEIGHTS)
+def large_start(evidence: Evidence) -> Iterator[Finding]:
+    """A loss far above that of the best constant prediction: log C for C classes.
+
+    Severe from three times it and three nats above it: the logits are large and wrong, where a fresh network should say
+    that it does not know. The layer is that with the largest weights for its width, or the last one.
+    """
+    look = evidence.look
+    output = None if look is None else look.output
+    if look is None or output is None or output.loss_kind not in ("cross-entropy", "nll", "bce-logits"):
+        return
+    loss, constant = look.loss, output.best_constant
+    if loss is None or constant is None or not loss < math.inf:
+        return
+    if not (loss > LARGE_LOSS * constant and loss > constant + EXCESS):
+        return
+    gains = {w.layer: w.gain for w in look.weights if w.gain is not None and w.order is not None}
+    weighted = [s.name for s in look.weighted()]
+    layer = max(gains, key=lambda name: gains[name]) if gains and max(gains.values()) > LARGE_GAIN else weighted[-1:]
+    name = layer if isinstance(layer, str) else (layer[0] if layer else "")
+    classes = output.classes or 2
+    yield Finding(
+        "bad-initialisation",
+        name,
+        "severe",
+        0.85,
+        f"the loss is {number(loss)}, where a constant has {number(constant)} (log {classes} is "
+        f"{number(math.log(classes))}): the outputs, with an RMS of {number(output.rms)}, are too large and wrong.",
+        {"loss": loss, "loss of the best constant": constant, "RMS of outputs": output.rms},
+        "A network that knows nothing yet should give every class the same, at a loss of log C.",
+        f"with torch.no_grad():\n    model.get_submodule({name!r}).weight *= {1 / max(output.rms, 1):.2g}",
+    )
+
+
+@rule("bad-initialisation", explains=FROM_WEIGHTS)
+def wrong_gain(evidence: Evidence) -> Iterator[Finding]:
+    """Weights whose scale blows signals up, or lets them die, where no norm behind them puts it right.
+
+    With independent inputs a unit scales them by rms·√fan_in: √2 keeps a ReLU network's signals as they are (He), 1 a
+    linear or tanh one's (LeCun, Glorot). Outside of 0.05 to 6 no healthy network that we measured lies, trained or not.
+    Weights that are all zero are meant so, in a last layer, a residual branch or an adapter.
+    """
+    look = evidence.look
+    if look is None:
+        return
+    normalised = _normalised(evidence, look)
+    for w in look.weights:
+        gain = w.gain
+        if w.role != "weight" or gain is None or w.order is None or w.layer in normalised or w.rms == 0:
+            continue
+        if SMALL_GAIN < gain < LARGE_GAIN or w.kind == "MultiheadAttention":
+            continue
+        wanted = math.sqrt(2 / w.fan_in)
+        is_far = gain > 2 * LARGE_GAIN or gain < SMALL_GAIN / 5
+        yield Finding(
+            "bad-initialisation",
+            w.layer,
+            of_symptom(evidence, is_far=is_far),
+            0.8,
+            f"the weights of {w.layer or 'the model'} have an RMS of {number(w.rms)}, which scales signals by "
+            f"{number(gain)}; for {w.fan_in} inputs {number(wanted)} keeps them as they are.",
+            {"RMS of the weight": w.rms, "gain": gain, "RMS that keeps the scale": wanted},
+            "A signal is multiplied by rms·√fan_in in every layer, and a gradient on its way back by as much (He et "
+            "al. 2015; huang2020, theorem 1).",
+            _initialise(w),
+        )
+
+
+def _normalised(evidence: Evidence, look: Look) -> set[str]:
+    """Layers whose output goes straight into a norm, which takes their scale away."""
+    modules = dict(evidence.problem.model.named_modules())
+    found, last = set(), None
+    for signal in look.signals:
+        module = modules.get(signal.name)
+        if signal.is_weighted:
+            last = signal.name
+        elif last is not None and module is not None and not signal.is_nonlinearity:
+            if is_norm(module):
+                found.add(last)
+            last = None
+    return found
