@@ -19,13 +19,13 @@ ROOT = Path(wellcond.__file__).parent
 ORDER = [
     "version", "errors", "results", "explain", "report", "state", "network", "problem", "curvature", "spectral",
     "stability", "layerwise", "surface", "local", "meanfield", "nn", "optim", "models", "data", "training", "verify",
-    "evidence", "rules", "diagnosis", "experiments", "cli",
+    "evidence", "rules", "diagnosis", "treatment", "experiments", "cli",
 ]  # fmt: skip
 """The rooms from the ground floor up. A room imports from rooms before it, and from itself."""
 MOST_FILES = 12
 """Of a room, its `__init__.py` included."""
 FLOOR = {room: floor for floor, room in enumerate(ORDER)}
-FLOOR[""] = FLOOR["diagnosis"]  # the package itself, which imports all that is public
+FLOOR[""] = FLOOR["treatment"]  # the package itself, which imports all that is public
 FILES = sorted(path for path in ROOT.rglob("*.py") if path != ROOT / "__init__.py")
 
 

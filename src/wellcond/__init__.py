@@ -39,8 +39,8 @@ from wellcond.diagnosis.diagnose import diagnose
 from wellcond.diagnosis.diagnosis import Diagnosis
 from wellcond.verify.suggest_lr import suggest_lr
 from wellcond.verify.suggested_rate import SuggestedRate
-from wellcond.verify.treat import treat
-from wellcond.verify.treatment import Treatment
+from wellcond.treatment.treat import treat
+from wellcond.treatment.treatment import Treatment
 
 # remedies
 from wellcond import nn

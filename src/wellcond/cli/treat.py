@@ -11,27 +11,25 @@ from rich.table import Table
 from rich.text import Text
 
 from wellcond.cli.output import INTERRUPTED, AsJson, Out, Output, Target, as_usage_errors
+from wellcond.errors import Interrupted
 from wellcond.report.terminal import new_table
-from wellcond.verify.treat import LEARNING_RATES, REMEDIES, check_settings
-from wellcond.verify.treat import treat as compare
-from wellcond.verify.treatment import Arm, Treatment
+from wellcond.treatment.arm import Arm
+from wellcond.treatment.remedy import REMEDIES
+from wellcond.treatment.treat import check_settings
+from wellcond.treatment.treat import treat as compare
+from wellcond.treatment.treatment import Treatment
 
 
 def treat(
     target: Target,
     steps: Annotated[int, typer.Option(help="Training steps of each run.")] = 200,
-    lr: Annotated[
-        list[float] | None,
+    seeds: Annotated[int, typer.Option(min=1, help="How often each run is repeated, with other random numbers.")] = 3,
+    remedies: Annotated[
+        str | None,
         typer.Option(
-            help="A learning rate; repeat it for several.",
-            show_default=f"{', '.join(map(str, LEARNING_RATES))}; 0.1 to 10 times the optimizer's",
+            metavar="NAME,NAME,…", help=f"Try these alone, of {', '.join(REMEDIES)}.", show_default="all that apply"
         ),
     ] = None,
-    remedy: Annotated[
-        list[str] | None,
-        typer.Option(help=f"One of {', '.join(REMEDIES)}; repeat it for several.", show_default="all of them"),
-    ] = None,
-    seeds: Annotated[int, typer.Option(min=1, help="How often each run is repeated, with other random numbers.")] = 3,
     momentum: Annotated[
         float | None,
         typer.Option(help="Of SGD, in place of the optimizer that FUNCTION returns.", show_default="its own, or 0"),
@@ -39,75 +37,76 @@ def treat(
     out: Out = None,
     as_json: AsJson = False,
 ) -> None:
-    """Train copies of your network with and without the remedies, and see what each buys.
+    """Try remedies on copies of your network, and see what each buys.
 
-    All runs start from your weights; those of one seed see your batches in the
-    same order. Nothing of yours is changed.
+    First it is diagnosed. Then every remedy that applies is screened by a short
+    race of learning rates; the best, a better rate alone and one remedy drawn at
+    random are trained in full beside the untreated network, from your weights,
+    with your optimizer, on the same batches. At the end stand the lines to
+    write. Nothing of yours is changed; Ctrl-C prints what is finished so far.
 
-    [bold]bnp[/bold]            the gradient preconditioned as if each layer's input were normalised
-    [bold]last-bn[/bold]        one BatchNorm before the last layer
-    [bold]scale-amended[/bold]  SGD with every layer's gradient in its own scale
-
-    FUNCTION is that of [bold]wellcond diagnose[/bold]; with an optimizer, copies of it take the
-    steps, and without one plain SGD. Ctrl-C prints what is finished so far.
+    FUNCTION is that of [bold]wellcond diagnose[/bold].
 
     [bold]Examples[/bold]
 
     [cyan]wellcond treat train.py:build[/cyan]
-    [cyan]wellcond treat train.py:build --steps 600 --lr 0.03 --lr 0.1 --out curves.png[/cyan]
-    [cyan]wellcond treat train.py:build --remedy bnp --seeds 1 --momentum 0.9[/cyan]
+    [cyan]wellcond treat train.py:build --steps 600 --seeds 5 --out curves.png[/cyan]
+    [cyan]wellcond treat train.py:build --remedies bnp,last-bn --json[/cyan]
     """
-    settings: dict[str, Any] = {"steps": steps, "seeds": range(seeds), "learning_rates": lr}
-    settings |= {"remedies": list(REMEDIES) if remedy is None else remedy, "momentum": momentum or 0.0}
+    chosen = None if remedies is None else [name.strip() for name in remedies.split(",") if name.strip()]
+    settings: dict[str, Any] = {"steps": steps, "seeds": range(seeds), "momentum": momentum or 0.0}
     with as_usage_errors():
-        check_settings(**settings)
+        check_settings(**settings, remedies=chosen or ())
     output = Output(out, as_json)
-    latest: list[Treatment] = []
-    is_complete = True
     with (
         output.problem(target, momentum) as (problem, optimizer, progress),
         warnings.catch_warnings(record=True) as caught,
     ):
         try:
-            latest.append(compare(problem, optimizer, **settings, progress=progress, on_run=latest.append))
-        except KeyboardInterrupt:
-            is_complete = False
-    if latest:
-        messages = list(dict.fromkeys(str(warning.message) for warning in caught))
-        output.finish(latest[-1], lambda console: _show(latest[-1], messages, console))
-    if not is_complete:
-        finished = f"{latest[-1].finished} of {latest[-1].planned}" if latest else "no"
-        typer.secho(f"interrupted: {finished} runs are finished", err=True, fg="red", bold=True)
+            found = compare(problem, optimizer, **settings, remedies=chosen, progress=progress)
+        except Interrupted as interrupt:
+            found = interrupt.result
+    messages = list(dict.fromkeys(str(warning.message) for warning in caught))
+    output.finish(found, lambda console: _show(found, messages, console))
+    if not found.is_complete:
+        typer.secho(found.status, err=True, fg="red", bold=True)
         raise typer.Exit(INTERRUPTED)
 
 
 def _show(treatment: Treatment, messages: list[str], console: Console) -> None:
-    console.print(f"{treatment.title}.")
+    console.print(Text(treatment.verdict(), style="bold"))
+    console.print(f"\n{treatment.title}, and what it changes beside the untreated network:")
     console.print(_table(treatment))
+    screened = [f"{arm.name} {arm.outcome.removeprefix('screened: ')}" for arm in _not_run(treatment)]
+    if screened:
+        text = f"screened out after {treatment.screening_steps} steps: {', '.join(screened)}"
+        console.print(Text(text, style="dim"))
     for name, reason in treatment.refused.items():
         console.print(Text(f"{name} refused: {reason}", style="dim"))
     for text in messages:
         console.print(Text(f"warning: {text}", style="yellow"))
     for note in treatment.notes:
         console.print(Text(f"note: {note}", style="dim"))
-    console.print(Text(treatment.verdict(), style="bold"))
-    if treatment.code:
-        console.print(Text(f"\n{treatment.code}", style="cyan"), soft_wrap=True)
-    console.print(Text(str(treatment.cost), style="dim"), soft_wrap=True)
+    console.print(Text(treatment.price, style="dim"), soft_wrap=True)
+    best = treatment.best
+    if best is not None and best is not treatment.untreated:
+        console.print(Text(f"\n{best.why.splitlines()[0]} Write:" if best.why else "\nWrite:", style="bold"))
+        console.print(Text(treatment.code, style="cyan"), soft_wrap=True)
+
+
+def _not_run(treatment: Treatment) -> list[Arm]:
+    return [arm for arm in treatment.arms.values() if not arm.runs and arm.refused is None]
 
 
 def _table(treatment: Treatment) -> Table:
-    """One column per arm, so that several fit a terminal; its best loss bold, what diverged red."""
+    """One line per arm that was run; the best bold, what diverged red."""
+    headings, body = treatment.table()
     table = new_table()
-    table.add_column("lr", style="bold", no_wrap=True)
-    for name in treatment.arms:
-        table.add_column(Text(name), justify="right")
-    for rate in treatment.learning_rates:
-        table.add_row(f"{rate:g}", *(Text(arm.cell(rate), _style(arm, rate)) for arm in treatment.arms.values()))
+    for heading in headings:
+        table.add_column(heading, justify="left" if heading in ("", headings[-1]) else "right")
+    for name, *cells in body:
+        arm = treatment.arms[name]
+        if arm.runs:
+            style = "red" if arm.best_lr is None else "bold" if arm is treatment.best else ""
+            table.add_row(*(Text(cell, style) for cell in (name, *cells)))
     return table
-
-
-def _style(arm: Arm, rate: float) -> str:
-    if rate in arm.runs and arm.final(rate) is None:
-        return "red"
-    return "bold" if rate == arm.best_lr else ""

@@ -112,7 +112,7 @@ def _noise(y: Array, losses: Sequence[Sequence[float]]) -> float:
 
 def _by_law(x: Array, losses: Sequence[Sequence[float]], taken: int, steps: int, gap: float) -> float:
     """The best log-rate after so many steps by the law above, as the mean over all fits that are about as good."""
-    times = sorted({max(3, round(share * taken)) for share in TIMES})
+    times = sorted({min(taken, max(3, round(share * taken))) for share in TIMES})
     pairs = [(rate, each) for rate, each in zip(x, losses, strict=True) if len(each) == taken]
     rate, time, loss = np.array([(r, t, last_loss(each, t)) for r, each in pairs for t in times if t <= taken]).T
     middle, lowest = float(x.mean()), float(loss.min())

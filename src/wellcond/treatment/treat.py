@@ -1,0 +1,135 @@
+"""`treat`: the remedies that findings propose, and the others that apply, tried beside the untreated network."""
+
+from __future__ import annotations
+
+from collections.abc import Collection, Iterable, Sequence
+
+import torch
+from torch.optim import Optimizer
+
+from wellcond.diagnosis.diagnose import diagnose
+from wellcond.errors import Interrupted, WellcondError
+from wellcond.network.arithmetic import own_arithmetic
+from wellcond.problem.arguments import check_is_problem
+from wellcond.problem.problem import Problem
+from wellcond.results import Progress
+from wellcond.results.finding import Finding
+from wellcond.treatment import functions, initialisation, layers, optimizers, scaling
+from wellcond.treatment.comparison import TOGETHER, Comparison
+from wellcond.treatment.remedy import REMEDIES
+from wellcond.treatment.treatment import Treatment
+
+SOURCES = (scaling, functions, initialisation, layers, optimizers)
+"""The files of remedies, which register themselves."""
+SHARE_OF_DIAGNOSIS = 0.1
+"""Of the progress bar."""
+
+
+@torch.inference_mode(False)  # what is copied in inference mode cannot be trained
+@own_arithmetic()
+def treat(
+    problem: Problem,
+    optimizer: Optimizer | None = None,
+    *,
+    steps: int = 200,
+    seeds: Iterable[int] = (0, 1, 2),
+    remedies: Iterable[str] | None = None,
+    findings: Sequence[Finding] | None = None,
+    momentum: float = 0.0,
+    progress: Progress | None = None,
+) -> Treatment:
+    """Try remedies on copies of a network, each with a learning rate of its own, and compare where training ends.
+
+    First a screening: every remedy that applies, by a short race of learning rates, and the best of them together. Then
+    the untreated network, a better rate alone, the best three and one remedy *drawn at random* are trained for all
+    steps with every seed, after another race. All of these have the same number of steps; those of one seed see the
+    same batches in the same order and the same dropout masks. Losses are those of training, in the user's own units. A
+    remedy that the network does not allow, or that does not fit into memory, is in `.refused` with the reason. Neither
+    the model nor the optimizer is changed. Ctrl-C raises `Interrupted` with what there is as its `.result`.
+
+    Args:
+        problem: A loader may shuffle or augment if it draws from the global random generators or its own.
+        optimizer: What the network is trained with. Copies of it, with its settings and state, take the steps; the
+            untreated network keeps its learning rate too. None: SGD, at the rate that a race finds.
+        steps: The length of every run.
+        seeds: One run per seed and arm. A seed decides dropout, the order of a loader that shuffles or augments,
+            weights that are drawn anew, and the batch that training begins with.
+        remedies: Names of those to try, `"a + b"` for two together, without screening and control; None: all that
+            apply.
+        findings: Of `diagnose`; the remedies that they propose are named as such. None: they are looked for first,
+            unless remedies are named.
+        momentum: Of SGD, where no optimizer is given.
+        progress: Called as (what is being done, share of all work done).
+
+    Returns:
+        The runs, differences to the untreated network with 95 % intervals, a verdict, and the lines to write.
+
+    Raises:
+        ValueError: A setting with which nothing could be trained.
+        InvalidProblem: The plain network cannot be trained on the batches, or the loss reads the model's own weights.
+        Unsupported: The model or the optimizer cannot be copied.
+
+    Example:
+        >>> _ = torch.manual_seed(0)
+        >>> model = torch.nn.Linear(2, 1)
+        >>> x = torch.randn(64, 2) * torch.tensor([1.0, 100.0])
+        >>> problem = Problem(model, torch.nn.MSELoss(), (x, x.sum(1, keepdim=True)))
+        >>> treatment = treat(problem, steps=50, seeds=[0], remedies=["scale-inputs"])
+        >>> treatment.best.name
+        'scale-inputs'
+        >>> print(treatment.code.splitlines()[0])
+        model = wc.nn.with_standardised_inputs(model, batches)
+    """
+    check_is_problem(problem)
+    chosen = None if remedies is None else tuple(dict.fromkeys(remedies))
+    seeds = tuple(dict.fromkeys(seeds))
+    check_settings(remedies=chosen or (), steps=steps, seeds=seeds, momentum=momentum)
+    if optimizer is not None and momentum:
+        raise ValueError(f"momentum is {momentum:g}, but the optimizer has its own: pass one of the two.")
+    report = progress or (lambda _what, _share: None)
+    begin = SHARE_OF_DIAGNOSIS if findings is None and chosen is None else 0.0
+    named = None if chosen is None else len(chosen)
+    later: Progress = lambda what, share: report(what, begin + (1 - begin) * share)  # noqa: E731
+    comparison = Comparison(problem, optimizer, momentum, steps, seeds, named, later)
+    try:
+        if begin:
+            findings = _found(problem, optimizer, comparison, lambda what, share: report(what, begin * share))
+        comparison.train_untreated()
+        if chosen is None:
+            comparison.screen(findings or ())
+            comparison.train_finalists()
+        else:
+            comparison.train_named(chosen, findings or ())
+    except KeyboardInterrupt:
+        if not comparison.arms:
+            raise
+        raise Interrupted(comparison.treatment(is_complete=False)) from None
+    return comparison.treatment()
+
+
+def check_settings(*, remedies: Collection[str], steps: int, seeds: Collection[int], momentum: float) -> None:
+    """Raise `ValueError` for settings with which nothing could be trained."""
+    for remedy in (part for name in remedies for part in name.split(TOGETHER)):
+        if remedy not in REMEDIES:
+            raise ValueError(f"a remedy must be one of {', '.join(REMEDIES)}, not {remedy!r}")
+    if not seeds:
+        raise ValueError("there must be at least one seed")
+    if min(seeds) < 0:
+        raise ValueError(f"a seed must be ≥ 0, not {min(seeds)}")
+    if steps < 1:
+        raise ValueError(f"steps must be ≥ 1, not {steps}")
+    if not 0 <= momentum < 1:
+        raise ValueError(f"momentum must be ≥ 0 and < 1, not {momentum:g}")
+
+
+def _found(
+    problem: Problem, optimizer: Optimizer | None, comparison: Comparison, progress: Progress
+) -> Sequence[Finding]:
+    """What a diagnosis finds; where there is none, remedies are tried all the same."""
+    try:
+        diagnosis = diagnose(problem, optimizer, progress=progress)
+    except WellcondError as error:
+        comparison.notes.append(f"no findings: {error}")
+        return ()
+    comparison.count(diagnosis.cost, passes=True)
+    return diagnosis.findings

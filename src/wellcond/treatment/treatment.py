@@ -1,0 +1,197 @@
+"""`Treatment`: what each remedy came to beside the untreated network, and what follows from it."""
+
+from __future__ import annotations
+
+import math
+from dataclasses import dataclass, field
+from typing import TYPE_CHECKING
+
+from wellcond.errors import OutputError
+from wellcond.results import Cost, Result, Row, text_table
+from wellcond.results.quantities import COST, FINAL_LOSS, STEPS, TRAINED_LR, TRAINING_LOSS
+from wellcond.training.run import averaged_steps
+from wellcond.treatment.arm import Arm, Change
+
+if TYPE_CHECKING:
+    from matplotlib.figure import Figure
+
+UNTREATED = "untreated"
+RATE = "rate"
+WORTHWHILE = 0.01
+"""A loss that is lower by less than this share of the untreated network's is no help."""
+
+
+@dataclass(frozen=True)
+class Treatment(Result):
+    """Every remedy beside the untreated network; prints as a table, with a verdict.
+
+    Attributes:
+        arms: By name: the untreated network first, then those that were run, best first, then the others.
+        seeds: Those that runs were made with.
+        steps: The length of every run.
+        screening_steps: The length of the runs of the screening.
+        cost: Of everything. One u is a training step: forward and backward pass of one mini-batch.
+        cost_per_arm: Steps that each arm which was run has had, its race of learning rates included.
+        notes: What else there is to know.
+        is_complete: False after an interrupt.
+    """
+
+    arms: dict[str, Arm]
+    seeds: tuple[int, ...]
+    steps: int
+    screening_steps: int = 0
+    cost: Cost = field(default_factory=Cost)
+    cost_per_arm: int = 0
+    notes: tuple[str, ...] = ()
+    is_complete: bool = True
+
+    @property
+    def untreated(self) -> Arm:
+        """The network as it is."""
+        return self.arms[UNTREATED]
+
+    @property
+    def best(self) -> Arm | None:
+        """The remedy that helps most, the untreated network if none does; None if no run finished.
+
+        Of remedies that are as good within noise it is the simplest: a better rate alone, or the fewest together.
+        """
+        lowest = self._lowest
+        if lowest is None or not self.helps(lowest):
+            return self.untreated if self.untreated.best_final is not None else None
+        as_good = [arm for arm in self.arms.values() if self.helps(arm) and not self._beats(lowest, arm)]
+        return min(as_good, key=lambda arm: (arm.name != RATE, arm.name.count("+"), arm is not lowest))
+
+    @property
+    def random(self) -> Arm | None:
+        """The remedy that was drawn at random, if one was."""
+        return next((arm for arm in self.arms.values() if arm.is_random), None)
+
+    @property
+    def refused(self) -> dict[str, str]:
+        """The remedies that the network does not allow, and why."""
+        return {name: arm.refused for name, arm in self.arms.items() if arm.refused is not None}
+
+    @property
+    def status(self) -> str:
+        """Whether all was done."""
+        finished = sum(len(runs) for arm in self.arms.values() for runs in arm.runs.values())
+        return "complete" if self.is_complete else f"interrupted after {finished} runs"
+
+    @property
+    def code(self) -> str:
+        """The lines to write for the best arm at its learning rate; "" if no run finished."""
+        return "" if self.best is None else self.best.code.replace("{lr}", f"{self.best.best_lr:.3g}")
+
+    def change(self, arm: Arm) -> Change | None:
+        """An arm's final loss less that of the untreated network, over seeds; None if either diverged."""
+        return arm.change_from(self.untreated)
+
+    def helps(self, arm: Arm) -> bool:
+        """Whether an arm ends clearly lower than the untreated network, or ends where that diverges."""
+        return self._beats(arm, self.untreated)
+
+    def _beats(self, arm: Arm, other: Arm) -> bool:
+        if arm.best_final is None or arm is other:
+            return False
+        if other.best_final is None:
+            return True
+        change = arm.change_from(other)
+        if change is None:
+            return False
+        return change.high < 0 and change.mean < -WORTHWHILE * abs(other.best_final.median)
+
+    @property
+    def _lowest(self) -> Arm | None:
+        """The remedy with the lowest median; None if none finished."""
+        medians = {name: arm.best_final.median for name, arm in self.arms.items() if arm.best_final is not None}
+        medians.pop(UNTREATED, None)
+        return self.arms[min(medians, key=medians.__getitem__)] if medians else None
+
+    def rows(self, step: int | None = None) -> list[Row]:
+        # of the best arm; every run has rows of its own
+        rows = [Row(step, "", STEPS, float(self.steps), "steps"), Row(step, "", COST, self.cost.u, "u")]
+        if self.best is None or self.best.best_final is None or self.best.best_lr is None:
+            return rows
+        found = {TRAINED_LR: (self.best.best_lr, "lr"), FINAL_LOSS: (self.best.best_final.median, "")}
+        return [*(Row(step, "", quantity, value, unit) for quantity, (value, unit) in found.items()), *rows]
+
+    def verdict(self) -> str:
+        """What the remedies bought; no more than the differences over seeds support."""
+        plain, best, lowest = self.untreated, self.best, self._lowest
+        if best is None and lowest is None:
+            return "No run finished: nothing that was tried trains this network. See what wellcond diagnose says."
+        if best is None or best is plain:
+            ends = f"untreated it ends at {plain}"
+            if lowest is None:
+                return f"None of these helps: {ends}, and no remedy finished."
+            verdict = f"None of these helps: {ends}, with {lowest.name} at {lowest}"
+            change = self.change(lowest)
+            if change is not None and change.mean < 0 <= change.high:
+                return f"{verdict}, which is within the noise of {len(self.seeds)} seeds; more steps or seeds may tell."
+            return f"{verdict}."
+        ends = f"{best.name} helps: it ends at {best}"
+        if plain.best_final is None:
+            verdict = f"{ends}, where the untreated network {plain.outcome if plain.runs else 'is not finite'}."
+        else:
+            verdict = f"{ends}, the untreated network at {plain}."
+            if (reached := best.steps_to(plain.best_final.median)) is not None:
+                verdict += f" It is there after {reached} of {self.steps} steps."
+        return verdict + self._beside_controls(best)
+
+    def _beside_controls(self, best: Arm) -> str:
+        """What the rate alone, and a remedy drawn at random, came to."""
+        text, rate, drawn = "", self.arms.get(RATE), self.random
+        if rate is not None and rate is not best and rate.runs:
+            text += f" A better rate alone ends at {rate}."
+        if drawn is not None and drawn is not best and drawn.runs:
+            text += f" A remedy drawn at random, {drawn.name}, ends at {drawn}."
+        if not math.isnan(ratio := best.seconds / self.untreated.seconds) and abs(ratio - 1) > 0.2:
+            text += f" A step takes {ratio:.1f} times as long."
+        return text
+
+    def figure(self) -> Figure:
+        """The training loss of every arm at its learning rate: the mean over seeds, and their range."""
+        from wellcond.report.curves import training_figure
+
+        shown = [arm for arm in self.arms.values() if arm.best_lr is not None]
+        curves = {
+            f"{arm.name}{' (random)' if arm.is_random else ''}, lr {arm.best_lr:.3g}": [
+                [Row(step, "", TRAINING_LOSS, loss, "") for step, loss in zip(*run.curve(), strict=True)]
+                for run in arm.runs[arm.best_lr].values()
+            ]
+            for arm in shown
+            if arm.best_lr is not None
+        }
+        if not curves:
+            raise OutputError("no run finished, so there is nothing to draw.")
+        window = averaged_steps(self.steps)
+        return training_figure(curves, y_label=f"training loss, running mean over {window} steps")
+
+    @property
+    def title(self) -> str:
+        """What the table shows."""
+        over = f", median (least to greatest) of {len(self.seeds)} seeds" if len(self.seeds) > 1 else ""
+        return f"Loss after {self.steps} steps (mean of the last {averaged_steps(self.steps)}{over})"
+
+    def table(self) -> tuple[list[str], list[list[str]]]:
+        """Headings, and one line per arm that was not refused."""
+        body = []
+        for arm in self.arms.values():
+            if arm.refused is None:
+                change = self.change(arm) if arm is not self.untreated else None
+                rate = "" if arm.best_lr is None else f"{arm.best_lr:.3g}"
+                role = "a random remedy" if arm.is_random else ", ".join(arm.found_by)
+                body.append([arm.name, rate, arm.outcome, "" if change is None else str(change), role])
+        return ["", "lr", "loss", "change (95 %)", "proposed by"], body
+
+    def __str__(self) -> str:
+        lines = [self.verdict(), "", self.title, text_table(*self.table())]
+        lines += [f"{name} refused: {reason}" for name, reason in self.refused.items()]
+        lines += [f"note: {note}" for note in self.notes]
+        return "\n".join([*lines, "", self.code, "", self.price])
+
+    @property
+    def price(self) -> str:
+        """What it took."""
+        return f"cost: {self.cost.u:.4g} training steps; each arm that was run had {self.cost_per_arm} of them"

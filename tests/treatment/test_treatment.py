@@ -1,0 +1,164 @@
+"""What a treatment says of runs made by hand."""
+
+from __future__ import annotations
+
+import json
+import math
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from wellcond.errors import OutputError
+from wellcond.results import Cost
+from wellcond.results.quantities import COST, FINAL_LOSS, STEPS, TRAINED_LR
+from wellcond.training.run import Run
+from wellcond.treatment.arm import Arm, Change, Spread
+from wellcond.treatment.treatment import Treatment
+
+DIVERGED = Run([2.0, 9.0], diverged_at=3)
+
+
+def stairs(*levels: float) -> Run:
+    """20 steps whose loss goes down in stairs of equal length."""
+    return Run([level for level in levels for _ in range(20 // len(levels))])
+
+
+def arm(name: str, *finals: float | Run, lr: float = 0.1, **options: Any) -> Arm:
+    """One run per seed, of which the final loss is given or the run itself."""
+    runs = {seed: run if isinstance(run, Run) else stairs(run) for seed, run in enumerate(finals)}
+    return Arm(name, {lr: runs} if runs else {}, code=f"{name} with lr={{lr}}", **options)
+
+
+def treatment(*arms: Arm) -> Treatment:
+    seeds = max(len(runs) for each in arms for runs in each.runs.values())
+    return Treatment({each.name: each for each in arms}, tuple(range(seeds)), 20, 10, Cost(8, 8), 60)
+
+
+PLAIN = arm("untreated", 1.0, 1.1, 1.2)
+CASES: dict[str, tuple[list[Arm], str, str | None]] = {
+    "a remedy helps": (
+        [PLAIN, arm("bnp", 0.5, 0.6, 0.7), arm("rate", 0.9, 1.0, 1.1, lr=0.3)],
+        "bnp helps: it ends at 0.6 (0.5 to 0.7) at lr 0.1, the untreated network at 1.1 (1 to 1.2) at lr 0.1. It is "
+        "there after 2 of 20 steps. A better rate alone ends at 1 (0.9 to 1.1) at lr 0.3.",
+        "bnp",
+    ),
+    "seeds that are paired tell what ranges that overlap do not": (
+        [arm("untreated", 1.0, 2.0, 3.0), arm("bnp", 0.5, 1.49, 2.5)],
+        "bnp helps: it ends at 1.49 (0.5 to 2.5) at lr 0.1, the untreated network at 2 (1 to 3) at lr 0.1.",
+        "bnp",
+    ),
+    "within noise": (
+        [PLAIN, arm("bnp", 0.4, 1.3, 0.9)],
+        "None of these helps: untreated it ends at 1.1 (1 to 1.2) at lr 0.1, with bnp at 0.9 (0.4 to 1.3) at lr 0.1, "
+        "which is within the noise of 3 seeds; more steps or seeds may tell.",
+        "untreated",
+    ),
+    "higher": (
+        [PLAIN, arm("bnp", 1.4, 1.3, 1.9)],
+        "None of these helps: untreated it ends at 1.1 (1 to 1.2) at lr 0.1, with bnp at 1.4 (1.3 to 1.9) at lr 0.1.",
+        "untreated",
+    ),
+    "less than a hundredth is no help": (
+        [arm("untreated", 0.41), arm("bnp", 0.4069)],
+        "None of these helps: untreated it ends at 0.41 at lr 0.1, with bnp at 0.407 at lr 0.1.",
+        "untreated",
+    ),
+    "losses may be negative": (
+        [arm("untreated", -1.0), arm("bnp", -2.0)],
+        "bnp helps: it ends at -2 at lr 0.1, the untreated network at -1 at lr 0.1. It is there after 2 of 20 steps.",
+        "bnp",
+    ),
+    "the untreated network diverges": (
+        [arm("untreated", DIVERGED), arm("bnp", 0.5)],
+        "bnp helps: it ends at 0.5 at lr 0.1, where the untreated network diverged @ 3.",
+        "bnp",
+    ),
+    "alone": ([PLAIN, Arm("bnp", refused="no")], "None of these helps: untreated it ends at 1.1 (1 to 1.2) at lr 0.1, "
+              "and no remedy finished.", "untreated"),
+    "all diverged": (
+        [arm("untreated", DIVERGED), arm("bnp", DIVERGED)],
+        "No run finished: nothing that was tried trains this network. See what wellcond diagnose says.",
+        None,
+    ),
+    "the rate alone is as good": (
+        [PLAIN, arm("bnp", 0.5, 0.6, 0.7), arm("rate", 0.55, 0.58, 0.73, lr=0.3)],
+        "rate helps: it ends at 0.58 (0.55 to 0.73) at lr 0.3, the untreated network at 1.1 (1 to 1.2) at lr 0.1. It is "
+        "there after 2 of 20 steps.",
+        "rate",
+    ),
+    "one remedy is as good as two": (
+        [PLAIN, arm("bnp + adam", 0.5, 0.6, 0.7), arm("bnp", 0.55, 0.61, 0.69), arm("clip", 0.9, 0.9, 0.9, is_random=True)],
+        "bnp helps: it ends at 0.61 (0.55 to 0.69) at lr 0.1, the untreated network at 1.1 (1 to 1.2) at lr 0.1. It is "
+        "there after 2 of 20 steps. A remedy drawn at random, clip, ends at 0.9 at lr 0.1.",
+        "bnp",
+    ),
+}  # fmt: skip
+
+
+@pytest.mark.parametrize(("arms", "said", "best"), CASES.values(), ids=CASES)
+def test_the_verdict_and_the_best_arm(arms: list[Arm], said: str, best: str | None) -> None:
+    result = treatment(*arms)
+    assert result.verdict() == said
+    assert (result.best.name if result.best else None) == best
+    assert result.code == (f"{best} with lr={result.best.best_lr:g}" if result.best else "")
+
+
+def test_an_interval_is_students() -> None:
+    change = Change.of([1.0, 2.0, 3.0])  # scipy.stats.t.interval(0.95, 2, 2, 1/√3) is (−0.484, 4.484)
+    assert change.mean == 2.0
+    assert change.low == pytest.approx(-0.484, abs=0.002)
+    assert change.high == pytest.approx(4.484, abs=0.002)
+    assert Change.of([0.5]) == (0.5, 0.5, 0.5)
+    many = Change.of([0.0, 1.0] * 20)  # t.ppf(0.975, 39) is 2.0227
+    assert many.high - many.mean == pytest.approx(2.0227 * 0.50637 / math.sqrt(40), rel=2e-3)
+
+
+def test_an_arm_in_which_a_seed_diverged_has_no_final_loss() -> None:
+    mixed = arm("bnp", 0.1, DIVERGED)
+    assert (mixed.best_lr, mixed.best_final, mixed.outcome) == (None, None, "1 of 2 diverged")
+    assert arm("bnp", 2.0, 3.0).best_final == Spread(2.5, 2.0, 3.0)
+    assert treatment(arm("untreated", 5.0, 5.0), mixed).best is not mixed
+
+
+def test_a_slower_step_is_said() -> None:
+    said = treatment(arm("untreated", 1.0, seconds=0.01), arm("bnp", 0.5, seconds=0.03)).verdict()
+    assert said.endswith("A step takes 3.0 times as long.")
+
+
+def test_it_prints_as_a_table_with_its_verdict() -> None:
+    result = treatment(
+        PLAIN,
+        arm("bnp", 0.5, 0.6, 0.7, found_by=("unscaled-input",)),
+        Arm("adam", screened=0.25),
+        Arm("clip", screened=math.inf),
+        Arm("last-bn", refused="no"),
+    )
+    printed = str(result).splitlines()
+    assert printed[:3] == [
+        result.verdict(),
+        "",
+        "Loss after 20 steps (mean of the last 2, median (least to greatest) of 3 seeds)",
+    ]
+    lines = {line.split()[0]: line for line in printed[4:8]}
+    assert lines.keys() == {"untreated", "bnp", "adam", "clip"}
+    assert "  -0.5  " in lines["bnp"]
+    assert lines["bnp"].endswith("unscaled-input")
+    assert "screened: 0.25" in lines["adam"]
+    assert "diverged" in lines["clip"]
+    assert "last-bn refused: no" in printed
+    assert printed[-1] == "cost: 8 training steps; each arm that was run had 60 of them"
+
+
+def test_rows_hold_the_best_arm_json_every_run_and_the_picture_needs_one(tmp_path: Path) -> None:
+    result = treatment(PLAIN, arm("bnp", 0.2, 0.1, 0.3))
+    values = {row.quantity: row.value for row in result.rows(step=7)}
+    assert values == {TRAINED_LR: 0.1, FINAL_LOSS: 0.2, STEPS: 20, COST: 8}
+    assert {row.step for row in result.rows(step=7)} == {7}
+    saved = json.loads(result.save(tmp_path / "t.json").read_text())["values"]["arms"]
+    assert saved["bnp"]["runs"]["0.1"]["2"]["losses"] == [0.3] * 20
+    assert len(result.figure().axes[0].lines) == 2
+    none = treatment(arm("untreated", DIVERGED))
+    assert {row.quantity for row in none.rows()} == {STEPS, COST}
+    with pytest.raises(OutputError, match="nothing to draw"):
+        none.figure()
