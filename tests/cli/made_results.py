@@ -12,17 +12,15 @@ from torch import Tensor
 from wellcond.diagnosis.diagnosis import Diagnosis
 from wellcond.diagnosis.magnitudes import Gradients
 from wellcond.diagnosis.parts import Part
-from wellcond.experiments.demo_networks import Compared
 from wellcond.layerwise.conditioning import ConditioningTable, LayerConditioning
 from wellcond.layerwise.matrix_conditioning import Conditioning
 from wellcond.layerwise.neurons import LayerNeurons, NeuronTable
-from wellcond.results import Cost, Row
-from wellcond.results import quantities as q
-from wellcond.spectral.density import Density
+from wellcond.results import Cost
 from wellcond.spectral.eigenvalues import Eigenvalues
 from wellcond.stability.limits import MaxLearningRate
 from wellcond.training.run import Run
-from wellcond.verify.treatment import Arm, Treatment
+from wellcond.treatment.arm import Arm
+from wellcond.treatment.treatment import Treatment
 
 COST = Cost(forwards=6, backwards=3, matvecs=20, product_passes=40)
 
@@ -93,31 +91,19 @@ def diagnosis(scale: float = 1.0, lr: float | None = 0.05) -> Diagnosis:
     )
 
 
-def compared(scale: float, final: float) -> Compared:
-    """A network of the demo."""
-    training = [Row(step, "", q.TRAINING_LOSS, 2.0, "") for step in (1, 2)]
-    ends = {q.FINAL_LOSS: final, q.STEPS: 100.0, q.TRAINED_LR: 0.3, q.TEST_ACCURACY: 89.0, q.TRAINED_MAX_LR: 0.7}
-    training += [Row(None, "", quantity, value, "") for quantity, value in ends.items()]
-    grid = _values(0.0, 1.0)
-    return Compared(diagnosis(scale), Density(grid, grid, grid, grid[None], grid[None], 0.1, 4), training)
-
-
 def treatment() -> Treatment:
-    """A remedy that helps, one that diverges for some seed, and one that is refused."""
+    """A remedy that helps, one that only went through the screening, and one that is refused."""
 
-    def arm(name: str, finals: dict[float, tuple[float | None, ...]]) -> Arm:
-        runs = {
-            lr: {
-                seed: Run([2.0], diverged_at=4) if loss is None else Run([loss] * 20) for seed, loss in enumerate(each)
-            }
-            for lr, each in finals.items()
-        }
-        return Arm(name, runs)
+    def runs(lr: float, finals: Sequence[float], begin: float = 2.3) -> dict[float, dict[int, Run]]:
+        """Twenty steps of each seed: the first half at the start, the second at the end."""
+        return {lr: {seed: Run([begin] * 10 + [final] * 10) for seed, final in enumerate(finals)}}
 
+    code = 'nn.init.kaiming_normal_(model[0].weight)\noptimizer.param_groups[0]["lr"] = {lr}'
     arms = {
-        "sgd": arm("sgd", {0.01: (2.3, 2.31, 2.3), 0.1: (1.5, 1.6, 1.4), 1.0: (None, None, None)}),
-        "bnp": arm("bnp", {0.01: (1.9, 1.8, 2.0), 0.1: (0.41, 0.39, 0.47), 1.0: (0.5, None, 0.6)}),
+        "untreated": Arm("untreated", runs(0.1, (2.30, 2.31, 2.29)), code='optimizer.param_groups[0]["lr"] = {lr}'),
+        "he": Arm("he", runs(0.3, (0.41, 0.39, 0.47)), code=code, found_by=("vanishing-gradient",)),
+        "bnp": Arm("bnp", runs(0.1, (1.9, 1.8, 2.0)), code="wc.BNP(model, optimizer)", is_random=True),
+        "clipping": Arm("clipping", screened=2.3),
         "last-bn": Arm("last-bn", refused="the model has several last linear layers: ':ok:', '[red]'."),
     }
-    lines = {"bnp": "optimizer = torch.optim.SGD(model.parameters(), lr={lr})\nwc.BNP(model, optimizer)"}
-    return Treatment(arms, (0.01, 0.1, 1.0), (0, 1, 2), 20, lines, 27, COST, ("three seeds are few.",))
+    return Treatment(arms, (0, 1, 2), 20, 5, COST, 40, ("three seeds are few.",))
