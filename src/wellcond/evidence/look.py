@@ -27,7 +27,11 @@ from wellcond.problem.problem import Problem, merged
 T = TypeVar("T")
 
 EXAMPLES = 512
-"""Batches are looked at until there are as many examples."""
+"""Batches are read until there are as many examples."""
+PASSED, MOST_PASSES = 128, 4
+"""And passed through the model until there are as many, or as many batches."""
+MOST_SAID = 400
+"""Letters of what an exception says."""
 FEW = 8
 """Examples that are passed through alone, to see whether they depend on the others of their batch."""
 
@@ -65,7 +69,7 @@ class Look:
     """What one or two passes show. What could not be seen is None or empty.
 
     Attributes:
-        examples: How many were looked at.
+        examples: How many were passed through the model; `inputs` and `targets` may be of more.
         batch_size: Of the first batch.
         inputs: Facts about every tensor of the inputs.
         targets: Facts about every tensor of the targets.
@@ -130,7 +134,7 @@ class _Looking:
         self.problem, self.optimizer = problem, optimizer
         self.signals = Signals(problem.model)
         self.batches: list[tuple[Any, Any]] = []
-        self.examples = 0
+        self.read = self.examples = 0
         self.losses: list[float] = []
         self.gradients: list[Tensor | None] = []
         self.leaves: list[Tensor] = []
@@ -176,12 +180,14 @@ class _Looking:
         with problem.measuring(), contextlib.closing(problem.data()) as data:
             for index, batch in data:
                 self.batches.append(batch)
-                self.examples += examples_in(batch)
-                outputs = self._pass(index, batch)
+                is_passed = self.examples < PASSED and index < MOST_PASSES
+                self.read += examples_in(batch)
+                self.examples += examples_in(batch) if is_passed else 0
+                outputs = self._pass(index, batch) if is_passed else None
                 if index == 0 and outputs is not None:
                     self.mixing = _tried(lambda batch=batch, outputs=outputs: self._mixing(batch, outputs))
                     self.standardised = _tried(lambda batch=batch: self._standardised(batch))
-                if self.examples >= EXAMPLES or self.errors["forward"]:
+                if self.read >= EXAMPLES:
                     return
 
     def _facts(self, part: int) -> list[TensorFacts]:
@@ -198,7 +204,7 @@ class _Looking:
             with self.signals.watched(examples_in(batch)):
                 raw = problem.forward(index, self._differentiable(batch[0]))
         except Exception as error:  # the user's model may raise anything
-            self.errors["forward"] = self.errors["forward"] or one_line(error)
+            self.errors["forward"] = self.errors["forward"] or one_line(error)[:MOST_SAID]
             return None
         loss = None
         try:
@@ -206,7 +212,7 @@ class _Looking:
             loss = loss if loss.numel() == 1 else loss.mean()
             self.losses.append(float(loss.detach()))
         except Exception as error:  # and so may the loss
-            self.errors["loss"] = self.errors["loss"] or one_line(error)
+            self.errors["loss"] = self.errors["loss"] or one_line(error)[:MOST_SAID]
         if index == 0:
             self.output = _tried(lambda: self._outputs(raw, batch, loss))
         if loss is not None:
@@ -233,7 +239,7 @@ class _Looking:
         try:
             found = self.problem.gradient(loss, [*params, *self.leaves], allow_unused=True)
         except Exception as error:  # a custom backward may raise anything
-            self.errors["gradient"] = self.errors["gradient"] or one_line(error)
+            self.errors["gradient"] = self.errors["gradient"] or one_line(error)[:MOST_SAID]
             return
         gradients, of_inputs = found[: len(params)], found[len(params) :]
         self.depends = self.depends or any(g is not None for g in gradients)

@@ -21,10 +21,8 @@ from wellcond.network.layers import rule_for, weighted_layers
 from wellcond.network.norms import is_norm, unit_dim
 from wellcond.network.taps import WatchedFunctions, WatchedRelu, bracketed, tapped
 
-MOST_ROWS = 2048
-"""Of a module's output that are looked at."""
-FEW_ROWS = 64
-"""From which its effective number of dimensions is told."""
+MOST_ROWS, MOST_FEATURES = 256, 4096
+"""Examples, and entries of each, from which their variation is told."""
 FLAT = 0.1
 """A nonlinearity is saturated where its slope is below this share of its largest one."""
 
@@ -41,13 +39,9 @@ class Signal:
         units: How many units its output has.
         rows: How many rows were seen.
         calls: How often it is called in a pass.
-        input_rms: √(mean x²) of its first input; None if that is none of numbers.
         rms: √(mean h²) of its output.
-        mean_over_std: RMS over the units of their means, over that of their standard deviations.
-        variation: E‖h − E h‖² / E‖h‖² over examples: 0 if all are mapped alike.
-        dimensions: (tr Σ)²/tr Σ² of the centred rows, at most the number of rows less one; None if there are few.
-        zeros: The share of values that are exactly 0.
-        dead: (units,) whose output is 0, or whose slope is, in every row; empty for what has no such units.
+        variation: E‖h − E h‖² / E‖h‖² over examples, of a layer with a weight: 0 if all are mapped alike.
+        dead: (units,) of a ReLU whose output is 0 in every row; empty for others.
         full: (units,) of a ReLU that are positive in every row.
         saturated: The share of values at which a bounded nonlinearity is flat; None for others.
         not_finite: The share of values that are NaN or infinite.
@@ -65,12 +59,8 @@ class Signal:
     units: int
     rows: int
     calls: int
-    input_rms: float | None
     rms: float
-    mean_over_std: float
     variation: float | None
-    dimensions: float | None
-    zeros: float
     dead: Tensor
     full: Tensor
     saturated: float | None
@@ -166,6 +156,10 @@ class Signals:
         self.started.setdefault(name, len(self.started))
 
     def _on_call(self, name: str, module: nn.Module, x: Any, output: Any) -> _Seen | None:
+        with torch._C.DisableTorchFunction():  # what is looked at here is no call of the model
+            return self._see(name, module, x, output)
+
+    def _see(self, name: str, module: nn.Module, x: Any, output: Any) -> _Seen | None:
         self._note_start(name, module, x, output)
         if name in self._weighted or is_norm(module):
             if isinstance(module, nn.MultiheadAttention):
@@ -230,15 +224,11 @@ class _Seen:
 
     def __init__(self, name: str, kind: str, is_weighted: bool, function: str | None) -> None:
         self.name, self.kind, self.is_weighted, self.function = name, kind, is_weighted, function
-        self.rows = self.calls = self.batches = 0
-        self.values = self.zeros = self.flat = self.not_finite = 0.0
-        self.squares = self.inputs = self.input_values = 0.0
-        self.sums: Tensor | None = None
-        self.unit_squares: Tensor | None = None
+        self.units = self.rows = self.calls = 0
+        self.values = self.squares = self.flat = self.not_finite = 0.0
         self.dead: Tensor | None = None
         self.full: Tensor | None = None
         self.variations: list[float] = []
-        self.dimensions: float | None = None
         self.has_finite_input = True
         self.gradients: list[Tensor] = []
         self.norms: Tensor | None = None
@@ -248,108 +238,72 @@ class _Seen:
     def add(self, output: Tensor, dim: int, x: Tensor | None, examples: int) -> None:
         """Count one call."""
         output = output.detach()
-        rows = output.movedim(dim, -1).reshape(-1, output.shape[dim])
-        if len(rows) > MOST_ROWS:
-            rows = rows[:: len(rows) // MOST_ROWS][:MOST_ROWS]
-        rows = rows.float() if rows.dtype != torch.float64 else rows
-        bad = rows.numel() - int(rows.isfinite().sum())
-        if x is not None and x.is_floating_point():
-            given = x.detach().flatten()[: MOST_ROWS * 256].float()
-            size = float(given.square().sum(dtype=torch.float64))
-            self.has_finite_input &= math.isfinite(size)
-            self.inputs += size
-            self.input_values += given.numel()
-        self.not_finite += bad
-        self.values += rows.numel()
-        if bad:
-            rows = rows.nan_to_num(0.0, 0.0, 0.0)
-        sums, squares = rows.sum(0, dtype=torch.float64), rows.double().square().sum(0)
-        zero = rows == 0
-        self.zeros += float(zero.sum())
-        if self.sums is None or len(self.sums) != len(sums):
-            self.sums, self.unit_squares, self.rows = sums, squares, len(rows)
-        else:
-            assert self.unit_squares is not None
-            self.sums, self.unit_squares, self.rows = (
-                self.sums + sums,
-                self.unit_squares + squares,
-                self.rows + len(rows),
-            )
+        size = float(torch.linalg.vector_norm(output, dtype=_wide(output))) ** 2
+        if not math.isfinite(size):
+            bad = output.numel() - int(output.isfinite().sum())
+            self.not_finite += bad
+            self.has_finite_input &= x is None or bool(x.isfinite().all())
+            output = output.nan_to_num(0.0, 0.0, 0.0)
+            size = float(torch.linalg.vector_norm(output, dtype=torch.float64)) ** 2
+        self.units, self.values, self.squares = output.shape[dim], self.values + output.numel(), self.squares + size
+        self.rows += output.numel() // output.shape[dim]
+        if self.function in RECTIFIERS or self.function in SLOPES:
+            self._add_units(output.movedim(dim, -1).reshape(-1, output.shape[dim]))
+        self.norms = None
+        if self.is_weighted and len(output) == examples and examples > 1:
+            by_example = output.flatten(1)
+            self.norms = torch.linalg.vector_norm(by_example, dim=1, dtype=_wide(output))
+            some = by_example[:MOST_ROWS, :MOST_FEATURES].float()
+            total = float(some.square().sum())
+            if 0 < total < math.inf:
+                self.variations.append(float((some - some.mean(0)).square().sum()) / total)
+
+    def _add_units(self, rows: Tensor) -> None:
         if self.function in RECTIFIERS:
-            self._and("dead", zero.all(0))
+            self._and("dead", (rows == 0).all(0))
             self._and("full", (rows > 0).all(0))
         elif self.function in SLOPES:
-            flat = SLOPES[self.function](rows) < FLAT
-            self.flat += float(flat.sum())
-            self._and("dead", flat.all(0))
-        self.norms = None
-        if len(output) == examples and examples > 1:
-            by_example = output.flatten(1)[:, : MOST_ROWS * 16].float()
-            self.norms = by_example.norm(dim=1)
-            total = float(by_example.square().sum(dtype=torch.float64))
-            if 0 < total < math.inf:
-                self.variations.append(
-                    float((by_example - by_example.mean(0)).square().sum(dtype=torch.float64)) / total
-                )
-        if self.dimensions is None and len(rows) >= FEW_ROWS and not bad:
-            self.dimensions = effective_dimensions(rows[:: len(rows) // FEW_ROWS][:FEW_ROWS])
+            self.flat += float((SLOPES[self.function](rows) < FLAT).sum())
 
     def _and(self, what: str, found: Tensor) -> None:
         known: Tensor | None = getattr(self, what)
         setattr(self, what, found if known is None or len(known) != len(found) else known & found)
 
     def add_gradient(self, gradient: Tensor, examples: int) -> None:
-        """Count the gradient of one call's output, in the order in which they come back."""
-        gradient = gradient.detach()
-        if len(gradient) != examples:
-            return
-        norms = gradient.flatten(1).float().norm(dim=1) * examples  # the loss is a mean over them
-        self.gradients.append(norms)
-        if self.norms is not None and len(self.norms) == len(norms):
-            self.sensitivities.append(norms * self.norms)
+        """Count the gradient of one call's output."""
+        if self.is_weighted and len(gradient) == examples:
+            # the loss is a mean over the examples
+            norms = torch.linalg.vector_norm(gradient.detach().flatten(1), dim=1, dtype=_wide(gradient)) * examples
+            self.gradients.append(norms)
+            if self.norms is not None and len(self.norms) == len(norms):
+                self.sensitivities.append(norms * self.norms)
 
     def signal(self) -> Signal:
-        assert self.sums is not None
-        assert self.unit_squares is not None
-        mean, square = self.sums / self.rows, self.unit_squares / self.rows
-        std = (square - mean.square()).clamp_min(0).mean().sqrt()
         none = torch.empty(0, dtype=torch.bool)
-        has_slope = self.function in SLOPES
         return Signal(
-            self.name,
-            self.function or self.kind,
-            self.is_weighted,
-            self.function is not None,
-            len(mean),
-            self.rows,
-            self.calls,
-            math.sqrt(self.inputs / self.input_values) if self.input_values else None,
-            float(square.mean().sqrt()),
-            float(mean.square().mean().sqrt() / std) if float(std) else math.inf,
-            sum(self.variations) / len(self.variations) if self.variations else None,
-            self.dimensions,
-            self.zeros / self.values,
-            none if self.dead is None else self.dead.cpu(),
-            none if self.full is None else self.full.cpu(),
-            self.flat / self.values if has_slope else None,
-            self.not_finite / self.values,
-            self.has_finite_input,
-            _rms(self.gradients),
-            _rms(self.sensitivities),
-            self.over_time,
+            name=self.name,
+            kind=self.function or self.kind,
+            is_weighted=self.is_weighted,
+            is_nonlinearity=self.function is not None,
+            units=self.units,
+            rows=self.rows,
+            calls=self.calls,
+            rms=math.sqrt(self.squares / self.values),
+            variation=sum(self.variations) / len(self.variations) if self.variations else None,
+            dead=none if self.dead is None else self.dead.cpu(),
+            full=none if self.full is None else self.full.cpu(),
+            saturated=self.flat / self.values if self.function in SLOPES else None,
+            not_finite=self.not_finite / self.values,
+            has_finite_input=self.has_finite_input,
+            gradient=_rms(self.gradients),
+            sensitivity=_rms(self.sensitivities),
+            gradient_over_time=self.over_time,
         )
 
 
-def effective_dimensions(rows: Tensor) -> float | None:
-    """(tr Σ)²/tr Σ² of the covariance of some rows: in how many directions they vary.
-
-    >>> effective_dimensions(torch.tensor([[1.0, 0.0], [-1.0, 0.0], [0.0, 1.0], [0.0, -1.0]]))
-    2.0
-    """
-    centred = rows.double() - rows.double().mean(0)
-    gram = centred @ centred.T
-    square = float(gram.square().sum())
-    return float(gram.trace()) ** 2 / square if square > 0 else None
+def _wide(t: Tensor) -> torch.dtype:
+    """In which a norm of half-precision numbers does not overflow."""
+    return torch.float64 if t.dtype == torch.float64 else torch.float32
 
 
 def _rms(norms: list[Tensor]) -> float | None:

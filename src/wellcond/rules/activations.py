@@ -26,6 +26,8 @@ DRIFTED, DRIFTING = 1e6, 1e3
 """The largest RMS of a layer's outputs over the smallest; up to 17."""
 SHARP, SHARPENING = 0.9, 0.5
 """Shares of attention rows with one probability above 0.99; up to 0.02."""
+LARGE_LOGITS = 10.0
+"""Standard deviation of a row's logits; up to 3."""
 ONE_DIRECTION = 0.999
 """λ_max of Σx over its trace, of the first layer: what is not along the mean is a thousandth."""
 
@@ -50,10 +52,12 @@ def dying_neurons(evidence: Evidence) -> Iterator[Finding]:
     if look is None:
         return
     last = look.signals[-1] if look.signals else None
+    table = evidence.neurons
     for signal in look.signals:
         if not signal.is_nonlinearity or signal.kind not in ("relu", "relu6") or signal.rows < ENOUGH_ROWS:
             continue
-        share = float(signal.dead.double().mean()) if len(signal.dead) else 0.0
+        dead = table[signal.name].is_dying if table is not None and signal.name in table else signal.dead
+        share = float(dead.double().mean()) if len(dead) else 0.0
         if share < DYING or (signal.units < 4 and share < 1):
             continue
         yield Finding(
@@ -61,9 +65,9 @@ def dying_neurons(evidence: Evidence) -> Iterator[Finding]:
             signal.name,
             of_symptom(evidence, is_far=share >= DEAD),
             0.9,
-            f"{int(signal.dead.sum())} of the {signal.units} ReLUs behind {signal.name or 'the input'} are off on all "
-            f"{look.examples} examples.",
-            {"dead units": float(signal.dead.sum()), "units": float(signal.units), "share": share},
+            f"{int(dead.sum())} of the {len(dead)} ReLUs behind {signal.name or 'the input'} are off on all "
+            f"{look.examples if table is None else table.examples} examples.",
+            {"dead units": float(dead.sum()), "units": float(len(dead)), "share": share},
             "Where a ReLU is off its slope is 0, so the weights before it get no gradient (huang2020, figure XIII).",
             f"nn.LeakyReLU(0.01)  # behind {signal.name}; with a smaller rate and inputs of mean 0"
             + ("" if signal is not last else ", and none on the outputs"),
@@ -184,7 +188,10 @@ def activation_drift(evidence: Evidence) -> Iterator[Finding]:
 
 @rule("attention-saturation", explains=("vanishing-gradient", "learning-rate-too-low", "loss-not-decreasing"))
 def attention_saturation(evidence: Evidence) -> Iterator[Finding]:
-    """Attention in which every position looks at one other: one probability above 0.99 in nine of ten rows."""
+    """Attention in which positions look at one other only: one probability above 0.99 in half of the rows.
+
+    Severe in nine of ten rows, or where the logits have a standard deviation above 10.
+    """
     look = evidence.look
     if look is None:
         return
@@ -194,7 +201,7 @@ def attention_saturation(evidence: Evidence) -> Iterator[Finding]:
         yield Finding(
             "attention-saturation",
             seen.name,
-            of_symptom(evidence, is_far=seen.saturated >= SHARP),
+            of_symptom(evidence, is_far=seen.saturated >= SHARP or seen.logit_std > LARGE_LOGITS),
             0.9,
             f"{seen.saturated:.0%} of the attention rows at {seen.name} give one of {seen.choices} entries more than "
             f"0.99; their logits have a standard deviation of {number(seen.logit_std)}.",

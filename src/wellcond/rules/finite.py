@@ -58,9 +58,7 @@ def _first(look: Look) -> Found | None:
     for signal in look.signals:
         if signal.not_finite and not signal.is_nonlinearity:
             source = f"{signal.name} ({signal.kind})" if signal.has_finite_input else f"the code before {signal.name}"
-            summary = f"{source} is the first to give NaN or infinity, in {signal.not_finite:.0%} of its values" + (
-                f", from inputs with an RMS of {number(signal.input_rms)}." if signal.input_rms is not None else "."
-            )
+            summary = f"{source} is the first to give NaN or infinity, in {signal.not_finite:.0%} of its values."
             return signal.name, summary, {"share": signal.not_finite}, _of_layer(look)
     return _in_loss(look) or _in_gradient(look)
 

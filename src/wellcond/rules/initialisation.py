@@ -28,6 +28,8 @@ SMALL_GAIN = 0.05
 LARGE_LOSS = 3.0
 """The loss over that of the best constant, at which outputs are too large to be a start: logits of standard deviation s
 cost s²/2 more than log C. Fresh networks that we measured have at most 1.5."""
+SOME_SURPRISE = 0.1
+"""Nats of the best constant, below which the labels hardly vary, as those of a generator's judge: it says nothing."""
 EXCESS = 3.0
 """Nats above the best constant, beside it: s = 2.4."""
 
@@ -90,7 +92,7 @@ def large_start(evidence: Evidence) -> Iterator[Finding]:
     loss, constant = look.loss, output.best_constant
     if loss is None or constant is None or not loss < math.inf:
         return
-    if not (loss > LARGE_LOSS * constant and loss > constant + EXCESS):
+    if constant < SOME_SURPRISE or not (loss > LARGE_LOSS * constant and loss > constant + EXCESS):
         return
     gains = {w.layer: w.gain for w in look.weights if w.gain is not None and w.order is not None}
     weighted = [s.name for s in look.weighted()]

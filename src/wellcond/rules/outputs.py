@@ -309,7 +309,7 @@ def saturated_output(evidence: Evidence) -> Iterator[Finding]:
         return
     reference, right = output.best_constant, output.perfect_loss
     if output.loss_kind != "other" and reference is not None:
-        is_wrong = output.loss > CONFIDENTLY_WRONG * reference + 0.1
+        is_wrong = reference > 0.1 and output.loss > CONFIDENTLY_WRONG * reference + 0.1
     else:
         is_wrong = right is not None and output.saturated > 0.9 and abs(output.loss - right) > 1.0
     if is_wrong:
