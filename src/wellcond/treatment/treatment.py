@@ -168,6 +168,12 @@ class Treatment(Result):
         window = averaged_steps(self.steps)
         return training_figure(curves, y_label=f"training loss, running mean over {window} steps")
 
+    def page(self) -> str:
+        """One HTML page that opens offline: the verdict, the lines to write, the curves and every arm."""
+        from wellcond.report.page import treatment_page
+
+        return treatment_page(self)
+
     @property
     def title(self) -> str:
         """What the table shows."""
