@@ -259,7 +259,6 @@ class _Looking:
             return None
         with contextlib.suppress(Exception):  # a loss that is no mean, or that is not finite
             problem.evaluate_outputs(0, batch, raw)
-        likelihood = None if problem.likelihood is None else type(problem.likelihood).__name__
 
         def loss_of(other: Tensor, targets: Any) -> Tensor:
             if not isinstance(raw, Tensor):
@@ -268,7 +267,7 @@ class _Looking:
             return value
 
         known = [*problem.model.parameters(), *self.leaves]
-        return output_facts(outputs, batch[1], loss, loss_of, known, likelihood)
+        return output_facts(outputs, batch[1], loss, loss_of, known, problem.likelihood)
 
     # other passes
 

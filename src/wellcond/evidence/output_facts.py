@@ -13,6 +13,7 @@ from torch.autograd.graph import Node
 from torch.utils._pytree import tree_leaves
 
 from wellcond.network.graph import inputs_of, upstream
+from wellcond.problem.likelihoods import Bernoulli, CrossEntropy, Gaussian, Likelihood
 
 LossKind = Literal["cross-entropy", "nll", "bce", "bce-logits", "squared", "other"]
 """`cross-entropy` and `bce-logits` take logits, `nll` log-probabilities, `bce` probabilities."""
@@ -106,7 +107,7 @@ def output_facts(
     loss: Tensor | None,
     loss_of: Callable[[Tensor, Any], Tensor],
     known: Iterable[Tensor],
-    likelihood: str | None,
+    likelihood: Likelihood | None,
 ) -> OutputFacts:
     """Read what one batch shows.
 
@@ -116,7 +117,7 @@ def output_facts(
         loss: Its value, with its graph; None if the loss raised.
         loss_of: The loss as a function of other outputs and targets; it may raise.
         known: The parameters of the model, frozen ones too, and other tensors that are known to be differentiated.
-        likelihood: The name of the likelihood that the loss was recognised as, if it was.
+        likelihood: What the loss was recognised as, if it was.
     """
     tail, dim = _tail(outputs.grad_fn)
     values = outputs.detach().double()
@@ -125,8 +126,8 @@ def output_facts(
     target = next((t for t in tree_leaves(targets) if isinstance(t, Tensor)), None)
     nodes = upstream([None if loss is None else loss.grad_fn], outputs.grad_fn)
     operations = _names(nodes)
-    kind = _loss_kind(operations, likelihood, loss_of)
-    class_dim = _class_dim(outputs, target) if kind in ("cross-entropy", "nll") else None
+    kind = _loss_kind(operations, likelihood)
+    class_dim = _class_dim(outputs, target, likelihood) if kind in ("cross-entropy", "nll") else None
     at = _Values(loss_of, outputs.detach(), targets, target, kind, class_dim, tail)
     by_example = values.flatten(1) if values.dim() else values.reshape(1, 1)
     total = float(by_example.square().sum())
@@ -197,7 +198,7 @@ def _tail(node: Node | None) -> tuple[tuple[str, ...], int | None]:
     return tuple(found), dim
 
 
-def _loss_kind(operations: frozenset[str], likelihood: str | None, loss: Any) -> LossKind:
+def _loss_kind(operations: frozenset[str], likelihood: Likelihood | None) -> LossKind:
     if "BinaryCrossEntropyWithLogits" in operations:
         return "bce-logits"
     if "BinaryCrossEntropy" in operations:
@@ -208,10 +209,8 @@ def _loss_kind(operations: frozenset[str], likelihood: str | None, loss: Any) ->
         return "cross-entropy"
     if operations & {"MseLoss", "SmoothL1Loss", "HuberLoss"}:
         return "squared"
-    by_likelihood: dict[str | None, LossKind] = {
-        "CrossEntropy": "cross-entropy", "Bernoulli": "bce-logits", "Gaussian": "squared",
-    }  # fmt: skip
-    return by_likelihood.get(likelihood, "other")
+    kinds: dict[type, LossKind] = {CrossEntropy: "cross-entropy", Bernoulli: "bce-logits", Gaussian: "squared"}
+    return kinds.get(type(likelihood), "other")
 
 
 def _log_low(nodes: Iterable[Node]) -> float | None:
@@ -245,10 +244,12 @@ def _kept(node: Node) -> Tensor | None:
     return kept.detach() if isinstance(kept, Tensor) else None
 
 
-def _class_dim(outputs: Tensor, target: Tensor | None) -> int | None:
+def _class_dim(outputs: Tensor, target: Tensor | None, likelihood: Likelihood | None) -> int | None:
     """1, or the last where a loss has flattened (N, T, C)."""
     if target is None or outputs.dim() < 2:
         return None
+    if isinstance(likelihood, CrossEntropy):
+        return likelihood.class_dim % outputs.dim()
     if target.shape == outputs.shape or outputs.dim() == 2:
         return 1
     by_class = outputs.select(1, 0)

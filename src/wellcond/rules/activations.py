@@ -140,7 +140,7 @@ def rank_collapse(evidence: Evidence) -> Iterator[Finding]:
     look = evidence.look
     if look is None or look.examples < 32:
         return
-    layers = [s for s in look.weighted() if s.variation is not None and s.not_finite == 0]
+    layers = [s for s in look.weighted() if s.variation is not None and not s.kind.startswith("Embedding")]
     for before, signal in itertools.pairwise(layers):
         if (signal.variation or 0.0) < SIMILAR and signal.rms > 0:
             yield Finding(

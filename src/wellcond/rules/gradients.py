@@ -22,6 +22,8 @@ FADING = 1e-3
 """From which it is worth a warning."""
 FADING_UNTRAINED = 0.1
 """And if the network is seen not to train."""
+MANY = 6
+"""Hidden layers from which the first half stands for the first one."""
 EXPLODED, GROWING = 1e6, 1e4
 """The same upwards."""
 SHORT_MEMORY = 0.05
@@ -71,24 +73,26 @@ def vanishing_gradient(evidence: Evidence) -> Iterator[Finding]:
     layers = _hidden(look)
     if len(layers) < 2 or _is_blocked(look):
         return
-    last = layers[-1].sensitivity or 0.0
-    if not last or not math.isfinite(last):
+    # queries and keys of a fresh attention get next to nothing: the largest of some layers counts
+    early = layers[: len(layers) // 2 if len(layers) >= MANY else 1]
+    first, last = (max(s.sensitivity or 0.0 for s in part) for part in (early, layers[len(early) :]))
+    if not 0 < last < math.inf:
         return
-    least = min(layers, key=lambda s: s.sensitivity or 0.0)
-    ratio = (least.sensitivity or 0.0) / last
+    per_layer = (first / last) ** (1 / (len(layers) - len(early)))
+    ratio = per_layer ** (len(layers) - 1)
     untrained = evidence.trial is not None and evidence.trial.trains is False
     if not ratio < (FADING_UNTRAINED if untrained else FADING):
         return
     squashing = [s for s in look.signals if s.is_nonlinearity and s.kind in ("sigmoid", "tanh")]
-    per_layer = ratio ** (1 / max(1, layers.index(layers[-1]) - layers.index(least)))
     yield Finding(
         "vanishing-gradient",
-        least.name,
+        layers[0].name,
         of_symptom(evidence, is_far=ratio < VANISHED),
         0.85 if ratio < FADING else 0.6,
-        f"the gradient falls to {number(ratio)} of the last hidden layer's at {least.name}, {number(per_layer)} a layer"
+        f"the gradient falls to {number(ratio)} of the last hidden layer's on its way back to {layers[0].name}, "
+        f"{number(per_layer)} a layer"
         + (f", through {len(squashing)} {squashing[0].kind}s." if len(squashing) > 1 else "."),
-        {"ratio": ratio, "a layer": per_layer, "sensitivity there": least.sensitivity or 0.0, "of the last": last},
+        {"ratio": ratio, "a layer": per_layer, "layers": float(len(layers))},
         "Every layer multiplies a gradient by its mean-field χ; a product of factors below 1 is lost after a few "
         "(a sigmoid's slope is 1/4 at most).",
         _remedy(bool(squashing)),
