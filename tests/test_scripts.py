@@ -1,0 +1,72 @@
+"""The scripts of the guide: a planted fault is found by its name, and the same script as it should be is clean."""
+
+from __future__ import annotations
+
+import importlib.util
+import math
+import re
+from pathlib import Path
+from types import ModuleType
+
+import pytest
+
+ROOT = Path(__file__).resolve().parent.parent
+SCRIPTS = ROOT / "examples" / "scripts"
+GUIDE = ROOT / "docs" / "guides" / "your-script.md"
+
+PLANTED: dict[str, tuple[tuple[str, ...], str]] = {
+    "image_classifier": (("output-loss-mismatch",), "out"),
+    "char_lstm": (("learning-rate-too-low",), ""),
+    "small_gpt": (("bad-initialisation",), "blocks.0.qkv"),
+    "vae": (("unscaled-input",), ""),
+    "gan_discriminator": (("output-loss-mismatch",), "7"),
+    "hugging_face": (("learning-rate-too-high",), ""),
+    "house_prices": (("unscaled-input", "unscaled-target"), ""),
+}
+"""What is to be found first in each, and where."""
+
+
+def script(name: str) -> ModuleType:
+    spec = importlib.util.spec_from_file_location(name, SCRIPTS / f"{name}.py")
+    assert spec is not None
+    assert spec.loader is not None
+    module = importlib.util.module_from_spec(spec)
+    spec.loader.exec_module(module)
+    return module
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("name", PLANTED)
+def test_the_fault_is_found_and_the_script_without_it_is_clean(name: str, request: pytest.FixtureRequest) -> None:
+    if name == "hugging_face":
+        request.getfixturevalue("transformers")
+    module = script(name)
+    rules, layer = PLANTED[name]
+    faulty, worse = module.main(planted=True)
+    healthy, better = module.main(planted=False)
+    assert math.isnan(worse) or better < 0.8 * worse  # the fault is one
+    assert tuple(f.rule for f in faulty.findings[: len(rules)]) == rules
+    assert faulty.findings[0].layer == layer
+    assert [f.rule for f in healthy.findings if f.severity != "note"] == []
+
+
+def test_raw_house_prices_are_to_be_standardised() -> None:
+    diagnosis, loss = script("house_prices").main(planted=True)
+    assert math.isnan(loss)
+    inputs, targets = diagnosis.findings[:2]
+    assert (inputs.severity, targets.severity) == ("severe", "severe")
+    assert all(re.search("mean.*std", finding.remedy, re.DOTALL) for finding in (inputs, targets))
+    assert not re.search(r"lr\W+=? ?\d", diagnosis.verdict())  # not a rate of 1e-12
+
+
+def test_the_guide_shows_what_the_scripts_hold() -> None:
+    guide = GUIDE.read_text(encoding="utf-8")
+    for name in PLANTED:
+        text = (SCRIPTS / f"{name}.py").read_text(encoding="utf-8")
+        added = [line.strip() for line in text.splitlines() if "wc." in line and "def " not in line]
+        shown = re.search(rf"\n{name}\.py.*?```py\n(.*?)```", guide, re.DOTALL)
+        assert shown is not None
+        assert [line for line in shown[1].strip().splitlines() if "wc." in line] == added
+        assert all(line in text for line in shown[1].strip().splitlines())
+        assert len(shown[1].strip().splitlines()) <= 2  # and the import is the third
+        assert all(f"`{rule}`" in guide for rule in PLANTED[name][0])
