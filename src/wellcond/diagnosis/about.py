@@ -53,6 +53,8 @@ def about(
         "batchnorm": batchnorm,
         "dropout": "off" if problem.dropout is None else f"on, with seed {problem.dropout}",
     }
+    if problem.notes:
+        out["held fixed"] = "; ".join(problem.notes)
     if table is not None:
         out["labels of Σ∇h"] = LABELS[table.labels]
         if has_conv:

@@ -101,7 +101,7 @@ class Diagnosis(Result):
     @property
     def notes(self) -> dict[str, str]:
         """What to know about a layer, or about one of its matrices, such as what its spectrum was computed from."""
-        notes: dict[str, str] = {}
+        notes = {"data": self.about["held fixed"]} if "held fixed" in self.about else {}
         for name, layer in ({} if self.conditioning is None else self.conditioning).items():
             shown = name or WHOLE_MODEL
             notes |= {shown: layer.note} if layer.note else {}
