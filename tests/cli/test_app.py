@@ -18,11 +18,15 @@ def test_version() -> None:
 HELP = {
     (): ["demo", "diagnose", "predict-lr", "probe", "suggest-lr", "treat"],
     ("demo",): ["wellcond demo --open", "--depth"],
-    ("diagnose",): ["wellcond diagnose train.py:build --out report.html", "return wc.Problem(model"],
+    ("diagnose",): [
+        "wellcond diagnose train.py:build --out report.html",
+        "return wc.Problem(model",
+        *("--fail-on", "--baseline", "--select", "--ignore", "--explain", "--list-rules"),
+    ],
     ("predict-lr",): ["wellcond predict-lr train.py:build", "--arch", "--gamma 0.1:3"],
     ("probe",): ["wellcond probe train.py:build", "--layer", "--span"],
     ("suggest-lr",): ["wellcond suggest-lr train.py:build", "--steps", "--momentum"],
-    ("treat",): ["wellcond treat train.py:build", "--remedy", "--lr", "--seeds"],
+    ("treat",): ["wellcond treat train.py:build", "--remedies", "--steps", "--seeds"],
 }
 
 

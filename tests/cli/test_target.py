@@ -6,7 +6,7 @@ import sys
 from pathlib import Path
 
 import pytest
-from command import one_line, run, script
+from command import one_line, run, script, words
 
 
 def test_a_file_may_import_its_neighbours_and_leaves_nothing_behind(tmp_path: Path) -> None:
@@ -116,7 +116,19 @@ def test_a_function_that_returns_something_else(returned: str, named: str, tmp_p
     assert message == f"other() returned a {named}; return a wellcond.Problem, or (problem, optimizer)."
 
 
-@pytest.mark.parametrize("command", ["diagnose", "treat"])
-def test_a_problem_that_cannot_be_measured(command: str, tmp_path: Path) -> None:
-    path = script(tmp_path, "\ndef wrong():\n    return problem(network(), (torch.randn(8, 3), torch.arange(8)))\n")
-    assert one_line(run(command, f"{path}:wrong")).startswith("targets run from 0 to 7")
+WRONG = """
+def wrong():
+    return problem(network(), (torch.randn(8, 3), torch.arange(8)))
+"""
+"""Eight classes for two outputs."""
+
+
+def test_a_problem_that_cannot_be_trained_is_refused(tmp_path: Path) -> None:
+    message = one_line(run("treat", f"{script(tmp_path, WRONG)}:wrong"))
+    assert message.startswith("targets run from 0 to 7")
+
+
+def test_a_problem_that_cannot_be_measured_is_still_diagnosed(tmp_path: Path) -> None:
+    result = run("diagnose", f"{script(tmp_path, WRONG)}:wrong")
+    assert result.exit_code == 4
+    assert "from 0 to 7" in words(result.stdout).split("Numbers")[0]

@@ -28,7 +28,7 @@ TALL = 40
 def treatment_page(treated: Treated) -> str:
     """The page of remedies alone; needs plotly."""
     plots: dict[str, Plot] = {}
-    return document(treated.title, f"<h1>{html.escape(treated.title)}</h1>{_treated(treated, plots)}", plots)
+    return document("What helps", f"<h1>What helps</h1>{_treated(treated, plots)}", plots)
 
 
 def page(
@@ -59,7 +59,7 @@ def page(
     plots: dict[str, Plot] = {}
     body = [f"<h1>{html.escape(title)}</h1>", *_explained(subjects)]
     if treated is not None:
-        body.append(_treated(treated, plots))
+        body += ["<h2>What helps</h2>", _treated(treated, plots)]
     body.append(_trials(subjects, plots))
     body += ["<h2>Numbers</h2>", f'<p class="note">{READING}</p>', _failed(subjects), _facts(series)]
     for panel in panels(series, densities):
@@ -124,7 +124,6 @@ def _treated(treated: Treated, plots: dict[str, Plot]) -> str:
     heads = "".join(f'<th scope="col">{html.escape(cell)}</th>' for cell in head)
     table = f'<table class="arms"><thead><tr>{heads}</tr></thead><tbody>{lines}</tbody></table>'
     parts = [
-        "<h2>What helps</h2>",
         cards.verdict_card(treated.verdict(), kind="sound" if helps(treated) else "warning"),
         cards.code_block(treated.code),
         placed(drawn, plots),

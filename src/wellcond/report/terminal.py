@@ -65,7 +65,9 @@ def show_numbers(subject: Subject, console: Console) -> None:
     if table.row_count:
         console.print(table)
         console.print(Text(READING, style="dim"))
-    console.print(facts_table({"": subject.rows()}))
+    known = facts_table({"": subject.rows()})
+    if known.row_count:
+        console.print(known)
     show_failures(subject, console)
     for title, reasons in (
         ("note", subject.notes),
