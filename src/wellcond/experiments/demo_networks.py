@@ -38,7 +38,7 @@ def patient(depth: int, width: int) -> tuple[Problem, SGD]:
     """
     inputs, labels = digits(train=True).tensors(flatten=True)
     model = mlp([inputs.shape[1], *[width] * (depth - 1), 10], norm="none", init="lecun", seed=0)
-    batches = list(zip(inputs[:EXAMPLES].split(BATCH), labels[:EXAMPLES].split(BATCH), strict=True))
+    batches = [(inputs[i : i + BATCH], labels[i : i + BATCH]) for i in range(0, EXAMPLES, BATCH)]
     return Problem(model, nn.CrossEntropyLoss(), batches), SGD(model.parameters(), lr=LR)
 
 

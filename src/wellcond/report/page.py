@@ -90,7 +90,8 @@ def fragment(subject: Subject) -> str:
         parts.append(_tree(subject, key))
     parts.append(f"<details><summary>Numbers</summary><pre>{html.escape(numbers_text(subject))}</pre></details>")
     # nested, so that nothing else in the notebook looks different
-    style = f"<style>.wellcond {{ .copy {{ display: none; }} {cards.style()} }}</style>"
+    own = "color-scheme: light dark; background: Canvas; color: CanvasText; padding: .5rem; .copy { display: none; }"
+    style = f"<style>.wellcond {{ {own} {cards.style()} }}</style>"
     return f'{style}<div class="wellcond">{"".join(parts)}</div>'
 
 
