@@ -4,11 +4,14 @@ from __future__ import annotations
 
 import math
 import time
+from operator import length_hint
 from typing import Literal
 
 from torch import nn
 from torch.optim import SGD, Optimizer
 
+from wellcond.evidence.trial import trial_price
+from wellcond.problem.batches import examples_in
 from wellcond.problem.problem import Problem
 from wellcond.stability.step_model import groups_of
 
@@ -16,7 +19,7 @@ FAST_U = 60.0
 """Most that a fast diagnosis takes, in forward+backward passes of the same problem."""
 PASSES_U = {"look": 4.0, "layers": 7.0, "trial": 20.0}
 """Of them for a look, for the layers (a pass over the data, and the spectra of what each layer receives and gets back)
-and for short runs of copies."""
+and for short runs of copies. These take at least some 60 steps, which are more where a small batch is all there is."""
 GRAPH_U = 2.5
 """For the graph of the gradient, which the first product of a spectrum builds."""
 STEP_U = 3.0
@@ -66,7 +69,8 @@ class Budget:
         self._product = product_price(problem.model) + PRECONDITIONED_U * self.rate_is_apart
         fixed = sum(PASSES_U.values()) + GRAPH_U + STEP_U * (optimizer is not None)
         self._products = int((FAST_U - fixed) / self._product) if self.is_fast else MOST_PRODUCTS
-        self.prices = PASSES_U | self._curvature_prices(optimizer)
+        steps = trial_price(examples_in(next(iter(problem.batches))), length_hint(problem.batches, 1))
+        self.prices = PASSES_U | {"trial": max(PASSES_U["trial"], steps)} | self._curvature_prices(optimizer)
 
     def _curvature_prices(self, optimizer: Optimizer | None) -> dict[str, float]:
         step = STEP_U if optimizer is not None else 0.0

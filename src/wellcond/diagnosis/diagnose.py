@@ -54,13 +54,13 @@ def diagnose(
 ) -> Diagnosis:
     """Say what is wrong with a network, in which layer, and what to write instead; for a price that is known before.
 
-    First a look: data, outputs against the loss, signals, gradients and weights, which is there after a few passes even
-    where the loss is NaN. Then the layers: the loss, gradient and weight norms; conditioning of every layer's input and output gradient; dead
-    and always-on ReLUs. Then a trial: a few steps of copies with the optimizer as it is, with other rates, and on a
-    handful of examples. Then the largest eigenvalue of the Hessian and the largest stable learning rate on these
-    batches, for momentum 0.9 or for the optimizer as it is. Then, with more than a fast budget, both ends of the
-    Hessian's spectrum to 1 % with error bounds, and its trace to 10 % with an error bar. After each part all rules are
-    applied to what is known so far.
+    First a look: data, outputs against the loss, signals, gradients and weights, which is there after a few passes
+    even where the loss is NaN. Then the layers: the loss, gradient and weight norms; conditioning of every layer's
+    input and output gradient; dead and always-on ReLUs. Then a trial: a few steps of copies with the optimizer as
+    it is, with other rates, and on a handful of examples. Then the largest eigenvalue of the Hessian and the
+    largest stable learning rate on these batches, for momentum 0.9 or for the optimizer as it is. Then, with more
+    than a fast budget, both ends of the Hessian's spectrum to 1 % with error bounds, and its trace to 10 % with an
+    error bar. After each part all rules are applied to what is known so far.
 
     A part that fails is named in `.failed`, and the rest is there. Ctrl-C ends the work and returns what there is.
     Neither the model nor the optimizer is changed.

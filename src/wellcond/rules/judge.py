@@ -14,10 +14,12 @@ from wellcond.results.finding import SEVERITIES, Finding
 from wellcond.rules.rule import RULES, Rule
 
 SYMPTOMS = frozenset(
-    """vanishing-gradient exploding-gradient dying-neurons full-neurons saturated-activation activation-drift
-    ill-conditioned-input rank-collapse attention-saturation weight-domination bad-initialisation constant-feature
-    unscaled-input unscaled-target last-layer-drift""".split()
-)
+    {
+        "vanishing-gradient", "exploding-gradient", "dying-neurons", "full-neurons", "saturated-activation",
+        "activation-drift", "ill-conditioned-input", "rank-collapse", "attention-saturation", "weight-domination",
+        "bad-initialisation", "unscaled-input", "unscaled-target", "last-layer-drift",
+    }
+)  # fmt: skip
 """Measured properties that networks which train well have as well: severe only where a trial does not contradict it."""
 
 for _module in pkgutil.iter_modules(rules.__path__):  # every file of this folder holds rules
@@ -73,7 +75,7 @@ def _applied(each: Rule, evidence: Evidence) -> list[Finding]:
 
 
 def _of_one_rule(by_function: list[list[Finding]]) -> Iterable[Finding]:
-    """One finding: that at the worst layer, which counts the others; what other functions of the rule found is below."""
+    """One finding: that at the worst layer, which counts the others; what the rule's other functions found is below."""
     merged = sorted((_over_layers(found) for found in by_function if found), key=_rank)
     if merged:
         worst, *others = merged
@@ -102,7 +104,7 @@ def _calibrated(finding: Finding, evidence: Evidence) -> Finding:
 
 
 def _rooted(found: list[Finding]) -> Iterable[Finding]:
-    """The first causes, each with all that it explains below it. Where two explain each other, the worse is the cause."""
+    """The first causes, each with all that it explains below. Where two explain each other, the worse is the cause."""
     ordered = sorted(found, key=_rank)
     cause_of: dict[str, str] = {}
 

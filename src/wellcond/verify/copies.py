@@ -83,7 +83,7 @@ class Racer:
 class Field:
     """Runs in step with each other: each batch is read once, and all are trained on it.
 
-    Until runs are left behind, the batches are kept, so that another run can still join.
+    Batches are kept, so that another run can still join, until the field is closed.
 
     Attributes:
         racers: The runs that have not been left behind.
@@ -123,7 +123,6 @@ class Field:
             for racer in self.racers:
                 if racer not in racers:
                     racer.end()
-            self._kept = None if len(racers) < len(self.racers) else self._kept
             self.racers = list(racers)
         for done in range(steps):
             if all(racer.diverged_at is not None for racer in self.racers):
@@ -135,6 +134,10 @@ class Field:
                 self._step(racer, batch)
             if progress is not None:
                 progress("training", (done + 1) / steps)
+
+    def close(self) -> None:
+        """No further run joins."""
+        self._kept = None
 
     def _step(self, racer: Racer, batch: Batch) -> None:
         if racer.diverged_at is None:
@@ -176,14 +179,14 @@ class Copies:
         with problem.measuring():
             pass  # a stale problem is refused here: copies would not show that it is
         if self.optimizer is not None:
-            _check_optimizer(problem, self.optimizer)
+            check_optimizer(problem, self.optimizer)
         self.batch_count = length_hint(problem.loader, 0) or 1
         plain = self.in_training(copied(problem.model), seed=0)
         with plain.measuring(), contextlib.closing(plain.draws(0)) as batches:
             self.batch = next(batches)
             evaluation = plain.evaluate(0, self.batch)
             self.first_loss = float(evaluation.loss.detach())
-            self._outsiders = _leaves(evaluation.loss) - set(plain.params.values())
+            self._outsiders = leaves_of(evaluation.loss) - set(plain.params.values())
         if not set(problem.params.values()).isdisjoint(self._outsiders):
             raise InvalidProblem(READS_THE_MODEL)
         self.cost += Cost(forwards=1)
@@ -208,7 +211,7 @@ class Copies:
         model = copied(self.problem.model)
         if self.optimizer is None:
             return model, SGD(model.parameters(), lr, self.momentum)
-        twin = _twin(self.optimizer, self.problem.model, model)
+        twin = twin_of(self.optimizer, self.problem.model, model)
         largest = largest_lr(self.optimizer)
         for group, own in zip(twin.param_groups, self.optimizer.param_groups, strict=True):
             rate = lr * _lr(own) / largest if largest else lr
@@ -225,7 +228,7 @@ class Copies:
                 index `seed` (modulo their number), so that seeds differ also where nothing is random.
         """
         with contextlib.ExitStack() as stack:
-            stack.enter_context(_gradients_kept(self._outsiders))
+            stack.enter_context(gradients_kept(self._outsiders))
             field = Field(self, seed, stack)
             for start in starts:
                 field.join(*start)
@@ -248,6 +251,7 @@ class Copies:
         """
         with self.racing([], seed) as field:
             racer = field.join(model, optimizer)
+            field.close()
             field.advance(steps, progress=progress)
         return racer.run
 
@@ -268,7 +272,8 @@ def inner(optimizer: Optimizer) -> Optimizer:
     return optimizer
 
 
-def _check_optimizer(problem: Problem, optimizer: Optimizer) -> None:
+def check_optimizer(problem: Problem, optimizer: Optimizer) -> None:
+    """Refuse an optimizer of another model, and one with hooks, which a copy would not run."""
     groups_of(problem, optimizer)
     kinds = ("_optimizer_step_pre_hooks", "_optimizer_step_post_hooks")
     if hooks := [hook for kind in kinds for hook in getattr(optimizer, kind, {}).values()]:
@@ -276,7 +281,7 @@ def _check_optimizer(problem: Problem, optimizer: Optimizer) -> None:
         raise Unsupported(HOOKED.format(optimizer=type(optimizer).__name__, hooks=names))
 
 
-def _twin(optimizer: Optimizer, own: nn.Module, model: nn.Module) -> Optimizer:
+def twin_of(optimizer: Optimizer, own: nn.Module, model: nn.Module) -> Optimizer:
     """A copy of the optimizer that holds the parameters of a copy of the model.
 
     More than torch's own deep copy keeps: LBFGS holds its parameters beside its groups. What a scheduler has put over
@@ -299,14 +304,14 @@ def largest_lr(optimizer: Optimizer) -> float:
     return max(map(_lr, optimizer.param_groups))
 
 
-def _leaves(loss: Tensor) -> set[Tensor]:
+def leaves_of(loss: Tensor) -> set[Tensor]:
     """The tensors that a backward pass from the loss gives gradients to."""
     nodes = {node for operation in upstream([loss.grad_fn], None) for node in inputs_of(operation)}
     return {node.variable for node in nodes if node.name() == "torch::autograd::AccumulateGrad"}  # type: ignore[attr-defined]
 
 
 @contextlib.contextmanager
-def _gradients_kept(tensors: Iterable[Tensor]) -> Iterator[None]:
+def gradients_kept(tensors: Iterable[Tensor]) -> Iterator[None]:
     """The `.grad` of parameters of the loss, or of inputs, is as before afterwards."""
     kept = [(tensor, tensor.grad) for tensor in tensors]
     for tensor, _ in kept:

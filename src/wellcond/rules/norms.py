@@ -1,0 +1,214 @@
+"""Rules about BatchNorm: its modes, its batch; and about labels that inputs do not tell, and the last layer's input."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+
+from torch import nn
+from torch.nn.modules.batchnorm import _BatchNorm
+
+from wellcond.evidence.evidence import Evidence
+from wellcond.results import Row, number
+from wellcond.results.finding import Finding, Severity
+from wellcond.results.quantities import KRONECKER
+from wellcond.rules.rule import rule
+
+SMALL_BATCH = 4
+"""Examples. The variance of n values is known to √(2/(n−1)): to 80 % from four, to 140 % from two, not from one."""
+MODE_GAP = 1.5
+"""Times the loss with batch statistics: what running ones may cost after training. They are averages of the same."""
+ENOUGH_UPDATES = 20
+"""Of running statistics with momentum 0.1, which have then forgotten 88 % of where they started."""
+UNRELATED = 4.0
+"""Standard deviations of shuffled targets. Data sets of ours have 5 to 230 in the better of the two probes."""
+ENOUGH_EXAMPLES = 128
+STRUCTURE = 1.5
+"""Times the Marchenko-Pastur edge: inputs with as little in common as noise give probes nothing to go by."""
+DRIFT = 30.0
+"""Times the next largest λ_max(Σx)·λ_max(Σ∇h): the last layer alone then decides on the rate of all."""
+
+
+@rule("batchnorm-mode-gap", explains=("vanishing-gradient", "loss-not-decreasing", "activation-drift", "rank-collapse",
+                                      "learning-rate-too-low", "dying-neurons"))  # fmt: skip
+def evaluating_norms(evidence: Evidence) -> Iterator[Finding]:
+    """BatchNorm in evaluation mode that has never seen a batch: by mean 0 and variance 1 it normalises nothing.
+
+    Severe if the trial learns with batch statistics and ends more than twice as high with these; else a warning, and a
+    note if the whole model is in evaluation mode and it makes no difference. Statistics that have been updated are
+    frozen on purpose in fine-tuning.
+    """
+    norms = _norms(evidence.problem.model)
+    stale = [name for name, m in norms.items() if not m.training and _updates(m) == 0]
+    if not stale:
+        return
+    trial = evidence.trial
+    numbers: dict[str, float | str] = {"norms": float(len(stale))}
+    severity: Severity = "warning" if evidence.problem.model.training else "note"
+    costs = ""
+    if trial is not None and trial.own is not None and "running statistics" in trial.variants:
+        own, running = trial.own, trial.variants["running statistics"]
+        numbers |= {"loss with batch statistics": own.loss, "loss with running statistics": running.loss}
+        costs = (
+            f": after {len(own.run.losses)} steps the loss is {number(running.loss)} so, {number(own.loss)} with the "
+            "statistics of each batch"
+        )
+        if trial.learns(own) and (trial.rises(running) or running.loss > 2 * own.loss):
+            severity = "severe"
+    yield Finding(
+        "batchnorm-mode-gap",
+        stale[0],
+        severity,
+        0.9,
+        f"{stale[0]} is in evaluation mode and has never seen a batch"
+        f"{f', as are {len(stale) - 1} more' if len(stale) > 1 else ''}, so it normalises nothing{costs}.",
+        numbers,
+        "Running statistics start at mean 0 and variance 1 and move only in training mode.",
+        "model.train()  # before every epoch of training",
+    )
+
+
+@rule("batchnorm-mode-gap")
+def modes_differ(evidence: Evidence) -> Iterator[Finding]:
+    """A network with updated running statistics whose loss in evaluation mode is far above that in training mode.
+
+    More than 1.5 times, and by more than a tenth of a constant's loss, after at least 20 updates: running statistics
+    are averages of the batches' own, so that they differ only where batches are small or the weights outran them.
+    """
+    trial = evidence.trial
+    if trial is None or trial.modes is None:
+        return
+    norms = _norms(evidence.problem.model)
+    if not norms or min(_updates(m) for m in norms.values()) < ENOUGH_UPDATES:
+        return
+    batch, running = trial.modes
+    margin = 0.1 * abs(trial.constant) if trial.constant is not None else 0.0
+    if not running > MODE_GAP * batch + margin:
+        return
+    name = next(iter(norms))
+    yield Finding(
+        "batchnorm-mode-gap",
+        name,
+        "warning",
+        0.8,
+        f"the loss is {number(batch)} with the statistics of each batch and {number(running)} with the running ones, "
+        "by which the network is evaluated.",
+        {"loss with batch statistics": batch, "loss with running statistics": running, "norms": float(len(norms))},
+        "Running statistics are averages of the batches' own; a gap means small batches, a momentum that is too low, "
+        "or weights that changed faster than they do.",
+        "for m in model.modules():\n"
+        "    if isinstance(m, torch.nn.modules.batchnorm._BatchNorm): m.reset_running_stats()\n"
+        "model.train()\nwith torch.no_grad():\n    for inputs, _ in loader: model(inputs)",
+    )
+
+
+@rule("small-batch-batchnorm", explains=("batchnorm-mode-gap", "loss-not-decreasing", "learning-rate-too-high"))
+def small_batch(evidence: Evidence) -> Iterator[Finding]:
+    """BatchNorm over at most four examples.
+
+    The variance of n values is known to √(2/(n−1)). Severe for one example, whose statistics are its own: training
+    normalises every example by itself and evaluation by others (lange2022, figures 4 and 5: BN does not train there).
+    """
+    look = evidence.look
+    couples = evidence.problem.couples_examples
+    norms = [name for name, m in _norms(evidence.problem.model).items() if m.training or couples]
+    if look is None or not look.batch_size or look.batch_size > SMALL_BATCH or not norms:
+        return
+    size = look.batch_size
+    if size > 1 and look.examples <= size:
+        return  # one small batch that was given to look at says little of those that are trained on
+    error = "" if size == 1 else f", so that a variance is known to {100 * (2 / (size - 1)) ** 0.5:.0f} %"
+    more = f" and {len(norms) - 1} more" if len(norms) > 1 else ""
+    yield Finding(
+        "small-batch-batchnorm",
+        norms[0],
+        "severe" if size == 1 else "warning",
+        0.95 if size == 1 else 0.85,
+        f"BatchNorm ({norms[0]}{more}) sees batches of {size}{error}.",
+        {"batch size": float(size), "norms": float(len(norms))},
+        "The noise of statistics, √(2/(n−1)) of the variance, is noise in every activation, and evaluation "
+        "uses others (lange2022, figures 4 and 5).",
+        "model = wc.nn.replace_norm(model, lambda channels: torch.nn.GroupNorm(math.gcd(8, channels), channels))",
+    )
+
+
+@rule("labels-unrelated", explains=("loss-not-decreasing", "learning-rate-too-low", "learning-rate-too-high"))
+def labels_unrelated(evidence: Evidence) -> Iterator[Finding]:
+    """Inputs that tell nothing of the targets: neither neighbours nor a linear fit predict better than chance.
+
+    Both leave-one-out probes lie within four standard deviations of shuffled targets, for at least 128 examples
+    (256: severe) whose inputs have structure beyond the Marchenko-Pastur edge, on which data sets of ours have 5 to
+    230. It is silent for tokens, for inputs like noise, and where the network has learned something.
+    """
+    trial = evidence.trial
+    if trial is None or trial.relation is None or trial.is_learned:
+        return
+    found = trial.relation
+    if (
+        found.examples < ENOUGH_EXAMPLES
+        or max(found.neighbour, found.linear) > UNRELATED
+        or found.structure < STRUCTURE
+    ):
+        return
+    if trial.own is not None and trial.learns(trial.own):
+        return
+    yield Finding(
+        "labels-unrelated",
+        "",
+        "severe" if found.examples >= 2 * ENOUGH_EXAMPLES else "warning",
+        0.85,
+        f"over {found.examples} examples the inputs tell nothing of the targets: the nearest neighbour's target is "
+        f"{number(found.neighbour)} and a linear fit {number(found.linear)} standard deviations better than chance.",
+        {
+            "examples": float(found.examples),
+            "nearest neighbour, in σ": found.neighbour,
+            "linear fit, in σ": found.linear,
+            "structure of the inputs, in noise edges": found.structure,
+        },
+        "Targets that can be learned from inputs are alike for neighbours; shuffled ones are not. The usual cause is "
+        "an index that shuffles one of the two.",
+        "order = torch.randperm(len(x)); x, y = x[order], y[order]  # one order for both",
+    )
+
+
+@rule("last-layer-drift")
+def last_layer_drift(evidence: Evidence) -> Iterator[Finding]:
+    """The last layer's curvature outweighs every other layer's thirtyfold, by the size of what it receives.
+
+    λ_max(Σx)·λ_max(Σ∇h) is that of the layer's block of the Fisher matrix (huang2020, Proposition 1). In residual
+    networks without a last norm the input of the last layer grows with depth (huang2020, figure XV).
+    """
+    table = evidence.conditioning
+    if table is None or len(table) < 4:
+        return
+    *others, last = [name for name, layer in table.items() if layer.x is not None and layer.g is not None]
+    if len(others) < 3:
+        return
+    size = {name: table[name].x.lambda_max * table[name].g.lambda_max for name in (*others, last)}
+    received = {name: table[name].x.lambda_max for name in (*others, last)}
+    rest = max(size[name] for name in others)
+    if not (rest > 0 and size[last] > DRIFT * rest and received[last] > DRIFT * max(received[n] for n in others)):
+        return
+    yield Finding(
+        "last-layer-drift",
+        last,
+        "warning",
+        0.7,
+        f"the input of {last} has λ_max {number(received[last])}, and the layer's curvature is "
+        f"{number(size[last] / rest)} times that of any other.",
+        {"λmax of Σx": received[last], "curvature over the next": size[last] / rest},
+        "One layer then sets the stable rate of all (huang2020, section 5: a BatchNorm before the last layer).",
+        "model = wc.nn.with_last_batchnorm(model)",
+        tuple(Row(None, name, KRONECKER.lambda_max, value, "") for name, value in size.items()),
+    )
+
+
+def _norms(model: nn.Module) -> dict[str, _BatchNorm]:
+    return {
+        name: module
+        for name, module in model.named_modules()
+        if isinstance(module, _BatchNorm) and module.track_running_stats and module.running_mean is not None
+    }
+
+
+def _updates(norm: _BatchNorm) -> int:
+    return int(norm.num_batches_tracked) if norm.num_batches_tracked is not None else ENOUGH_UPDATES
