@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+import warnings
 from collections.abc import Callable, Iterable
 from dataclasses import dataclass
 from typing import Any, Literal
@@ -314,7 +315,8 @@ class _Values:
 
     def at(self, outputs: Tensor) -> float | None:
         try:
-            with torch.no_grad():
+            with torch.no_grad(), warnings.catch_warnings():
+                warnings.simplefilter("ignore")  # the loss has warned of its own outputs before
                 value = float(self.loss_of(outputs, self.targets))
         except Exception:  # a user's loss may refuse other outputs in any way
             return None

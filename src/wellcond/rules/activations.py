@@ -140,7 +140,12 @@ def rank_collapse(evidence: Evidence) -> Iterator[Finding]:
     look = evidence.look
     if look is None or look.examples < 32:
         return
-    layers = [s for s in look.weighted() if s.variation is not None and not s.kind.startswith("Embedding")]
+    zero = {w.layer for w in look.weights if w.role == "weight" and w.rms == 0}  # which give their bias, for now
+    layers = [
+        s
+        for s in look.weighted()
+        if s.variation is not None and not s.kind.startswith("Embedding") and s.name not in zero
+    ]
     for before, signal in itertools.pairwise(layers):
         if (signal.variation or 0.0) < SIMILAR and signal.rms > 0:
             yield Finding(

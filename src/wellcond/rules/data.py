@@ -173,7 +173,7 @@ def unscaled_target(evidence: Evidence) -> Iterator[Finding]:
         )
 
 
-@rule("constant-feature")
+@rule("constant-feature", explains=("rank-collapse", "labels-unrelated", "loss-not-decreasing"))
 def constant_feature(evidence: Evidence) -> Iterator[Finding]:
     """Inputs, or some of their features, that never vary.
 

@@ -25,6 +25,8 @@ LARGE_GAIN = 6.0
 """rms·√fan_in. He starts at 1.4; trained networks that we measured reach 3.1 (benchmarks/verdicts)."""
 SMALL_GAIN = 0.05
 """Of rms·√fan_in. torch starts at 0.58, N(0, 0.02²) at 0.14 for 48 inputs; trained ones keep what they had."""
+SMALL_SIGNAL, LARGE_SIGNAL = 0.05, 5.0
+"""RMS of a layer's outputs, between which its weights fit its inputs, whatever their own scale is."""
 LARGE_LOSS = 3.0
 """The loss over that of the best constant, at which outputs are too large to be a start: logits of standard deviation s
 cost s²/2 more than log C. Fresh networks that we measured have at most 1.5."""
@@ -118,17 +120,20 @@ def wrong_gain(evidence: Evidence) -> Iterator[Finding]:
 
     With independent inputs a unit scales them by rms·√fan_in: √2 keeps a ReLU network's signals as they are (He), 1 a
     linear or tanh one's (LeCun, Glorot). Outside of 0.05 to 6 no healthy network that we measured lies, trained or not.
-    Weights that are all zero are meant so, in a last layer, a residual branch or an adapter.
+    Weights that are all zero are meant so, in a last layer, a residual branch or an adapter; and weights whose outputs
+    have an RMS of 0.05 to 5 are made for their inputs.
     """
     look = evidence.look
     if look is None:
         return
     normalised = _normalised(evidence, look)
+    sizes = {s.name: s.rms for s in look.weighted() if s.kind != "MultiheadAttention"}
     for w in look.weights:
         gain = w.gain
         if w.role != "weight" or gain is None or w.order is None or w.layer in normalised or w.rms == 0:
             continue
-        if SMALL_GAIN < gain < LARGE_GAIN or w.kind == "MultiheadAttention":
+        size = sizes.get(w.layer)
+        if SMALL_GAIN < gain < LARGE_GAIN or size is None or SMALL_SIGNAL < size < LARGE_SIGNAL:
             continue
         wanted = math.sqrt(2 / w.fan_in)
         is_far = gain > 2 * LARGE_GAIN or gain < SMALL_GAIN / 5

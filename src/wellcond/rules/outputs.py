@@ -98,7 +98,7 @@ def raw_outputs(evidence: Evidence) -> Iterator[Finding]:
         return
     look, output = both
     tail = output.tail[0] if output.tail else ""
-    is_log_probability = tail in ("LogSoftmax", "LogSigmoid", "Log", "Logsumexp")
+    is_log_probability = tail in ("LogSoftmax", "LogSigmoid", "Log") or "Log" in output.loss_operations
     if output.loss_kind == "nll" and not is_log_probability and not output.low <= output.high <= 1e-3:
         what = "probabilities" if tail == "Softmax" else f"the outputs of a {CALLS.get(tail, 'linear layer')}"
         yield _finding(

@@ -1,0 +1,61 @@
+"""Small networks in a faulty and a healthy form, and what the rules find in one look at them."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any
+
+import torch
+from torch import Tensor, nn
+from torch.optim import Optimizer
+
+from wellcond import Problem
+from wellcond.evidence.evidence import Evidence
+from wellcond.evidence.look import Look, look
+from wellcond.results.finding import Finding
+from wellcond.rules.judge import judged
+
+N, FEATURES, CLASSES = 128, 10, 4
+
+
+def table(*, scale: float = 1.0, seed: int = 0) -> tuple[Tensor, Tensor]:
+    """Standard normal features and labels that depend on them."""
+    draw = torch.Generator().manual_seed(seed)
+    x = torch.randn(N, FEATURES, generator=draw)
+    y = (x @ torch.randn(FEATURES, CLASSES, generator=draw)).argmax(1)
+    return scale * x, y
+
+
+def perceptron(
+    *tail: nn.Module, depth: int = 2, width: int = 16, outputs: int = CLASSES, seed: int = 0
+) -> nn.Sequential:
+    """Linear layers and ReLUs, with named modules behind the last."""
+    torch.manual_seed(seed)
+    layers: list[nn.Module] = []
+    for k in range(depth):
+        layers += [nn.Linear(FEATURES if k == 0 else width, width), nn.ReLU()]
+    return nn.Sequential(*layers, nn.Linear(width, outputs), *tail)
+
+
+def seen(
+    model: nn.Module, loss: Callable[..., Any], batches: Any, optimizer: Optimizer | None = None
+) -> tuple[Look, tuple[Finding, ...]]:
+    """One look, and what the rules find in it, with the consequences of each finding behind it."""
+    problem = Problem(model, loss, batches)
+    found = look(problem, optimizer)
+    return found, judged(Evidence(problem, optimizer, found))
+
+
+def findings(*args: Any) -> dict[str, Finding]:
+    """By rule, those that other findings explain too."""
+    waiting, every = list(seen(*args)[1]), dict[str, Finding]()
+    while waiting:
+        finding = waiting.pop(0)
+        every.setdefault(finding.rule, finding)
+        waiting += finding.consequences
+    return every
+
+
+def severe(*args: Any) -> list[str]:
+    """Rules of the severe root causes."""
+    return [finding.rule for finding in seen(*args)[1] if finding.severity == "severe"]

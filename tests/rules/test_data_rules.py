@@ -1,0 +1,82 @@
+"""Scales of inputs and targets, and whether they vary."""
+
+from __future__ import annotations
+
+import pytest
+import torch
+from rule_cases import FEATURES, N, findings, perceptron, severe, table
+from torch import nn
+
+
+@pytest.mark.parametrize("scale", [0.3, 1.0, 2.0])
+def test_inputs_of_ordinary_scale_are_silent(scale: float) -> None:
+    assert "unscaled-input" not in findings(perceptron(), nn.CrossEntropyLoss(), table(scale=scale))
+
+
+def test_raw_pixels_are_divided_by_255() -> None:
+    x = torch.randint(0, 256, (N, 1, 8, 8), generator=torch.Generator().manual_seed(0)).float()
+    model = nn.Sequential(nn.Conv2d(1, 4, 3), nn.ReLU(), nn.Flatten(), nn.Linear(144, 4))
+    found = findings(model, nn.CrossEntropyLoss(), (x, table()[1]))["unscaled-input"]
+    assert found.severity == "severe"
+    assert found.remedy == "inputs = inputs / 255"
+    assert severe(model, nn.CrossEntropyLoss(), (x / 255, table()[1])) == []
+
+
+def test_one_feature_that_outweighs_all_others() -> None:
+    x, y = table()
+    x = x * torch.tensor([1000.0] + [1.0] * (FEATURES - 1))
+    found = findings(perceptron(), nn.CrossEntropyLoss(), (x, y))["unscaled-input"]
+    assert found.severity == "severe"
+
+
+def test_a_norm_in_front_scales_the_inputs() -> None:
+    model = nn.Sequential(nn.BatchNorm1d(FEATURES), *perceptron())
+    assert "unscaled-input" not in findings(model, nn.CrossEntropyLoss(), table(scale=1000.0))
+
+
+def test_weights_that_are_made_for_large_inputs() -> None:
+    model = perceptron()
+    with torch.no_grad():
+        model[0].weight /= 1000
+    assert severe(model, nn.CrossEntropyLoss(), table(scale=1000.0)) == []
+
+
+def test_standardised_inputs_are_tried_and_the_loss_is_told() -> None:
+    found = findings(perceptron(), nn.CrossEntropyLoss(), table(scale=1000.0))["unscaled-input"]
+    assert float(found.evidence["loss with standardised inputs"]) < 0.1 * float(found.evidence["loss as it is"])
+
+
+def test_house_prices_are_one_finding_each_for_inputs_and_targets() -> None:
+    x, _ = table()
+    prices = 2e5 + 1e5 * x.sum(1, keepdim=True)
+    assert set(severe(perceptron(outputs=1), nn.MSELoss(), (1e4 * x, prices))) == {"unscaled-input", "unscaled-target"}
+    assert severe(perceptron(outputs=1), nn.MSELoss(), (x, (prices - prices.mean()) / prices.std())) == []
+
+
+def test_a_network_that_gives_large_values_may_have_large_targets() -> None:
+    x, _ = table()
+    model = perceptron(outputs=1)
+    with torch.no_grad():
+        model[-1].weight *= 500
+        y = model(x)
+    assert "unscaled-target" not in findings(model, nn.MSELoss(), (x, y + 1))
+
+
+def test_inputs_that_are_all_the_same() -> None:
+    x, y = table()
+    assert severe(perceptron(), nn.CrossEntropyLoss(), (x[:1].expand(N, -1).clone(), y))[0] == "constant-feature"
+
+
+def test_pixels_that_are_always_zero_are_a_note() -> None:
+    x, y = table()
+    x[:, :7] = 0
+    assert findings(perceptron(), nn.CrossEntropyLoss(), (x, y))["constant-feature"].severity == "note"
+
+
+def test_sorted_batches() -> None:
+    x, y = table()
+    order = y.argsort()
+    batches = [(x[order[k : k + 16]], torch.full((16,), k // 32)) for k in range(0, N, 16)]
+    assert severe(perceptron(), nn.CrossEntropyLoss(), batches) == ["sorted-batches"]
+    mixed = [(x[k : k + 16], y[k : k + 16]) for k in range(0, N, 16)]
+    assert severe(perceptron(), nn.CrossEntropyLoss(), mixed) == []

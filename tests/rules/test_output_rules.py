@@ -1,0 +1,135 @@
+"""Outputs against the loss: every mismatch is found at its layer, and its healthy twin is silent."""
+
+from __future__ import annotations
+
+import math
+
+import pytest
+import torch
+from rule_cases import CLASSES, N, findings, perceptron, severe, table
+from torch import Tensor, nn
+from torch.nn import functional as F
+
+MISMATCH = "output-loss-mismatch"
+
+
+@pytest.mark.parametrize("tail", [nn.Softmax(1), nn.Sigmoid(), nn.Tanh(), nn.ReLU()])
+def test_a_squashed_logit_is_found_at_the_module_that_squashes(tail: nn.Module) -> None:
+    found = findings(perceptron(tail), nn.CrossEntropyLoss(), table())[MISMATCH]
+    assert (found.severity, found.layer) == ("severe", "5")
+
+
+def test_the_least_loss_behind_a_softmax_is_that_of_a_sure_and_right_one() -> None:
+    """Probabilities 1 and 0 as logits; the bound is reached there."""
+    found = findings(perceptron(nn.Softmax(1)), nn.CrossEntropyLoss(), table())[MISMATCH]
+    sure = F.cross_entropy(F.one_hot(torch.arange(CLASSES)).float(), torch.arange(CLASSES))
+    assert found.evidence["least possible loss"] == pytest.approx(float(sure), rel=1e-5)
+
+
+def test_a_softmax_in_forward_is_seen_without_a_module() -> None:
+    class Model(nn.Module):
+        def __init__(self) -> None:
+            super().__init__()
+            self.body = perceptron()
+
+        def forward(self, x: Tensor) -> Tensor:
+            return self.body(x).softmax(-1).view(N, CLASSES)
+
+    assert findings(Model(), F.cross_entropy, table())[MISMATCH].layer == "body.4"
+
+
+@pytest.mark.parametrize(
+    ("tail", "loss"),
+    [
+        (nn.LogSoftmax(1), nn.NLLLoss()),
+        (nn.Identity(), nn.CrossEntropyLoss()),
+        (nn.LogSoftmax(1), nn.CrossEntropyLoss()),
+        (nn.Softmax(1), lambda p, y: F.nll_loss(p.log(), y)),
+    ],
+)
+def test_fitting_outputs_are_silent(tail: nn.Module, loss: nn.Module) -> None:
+    assert severe(perceptron(tail), loss, table()) == []
+
+
+@pytest.mark.parametrize("tail", [nn.Identity(), nn.Softmax(1)])
+def test_nll_of_what_is_no_log_probability(tail: nn.Module) -> None:
+    assert severe(perceptron(tail), nn.NLLLoss(), table())[0] == MISMATCH
+
+
+def test_a_softmax_over_the_examples() -> None:
+    found = findings(perceptron(nn.LogSoftmax(0)), nn.NLLLoss(), table())[MISMATCH]
+    assert found.severity == "severe"
+    assert "dimension 0" in found.summary
+
+
+def test_a_softmax_over_one_unit() -> None:
+    x, y = table()
+    target = (y > 1).float()[:, None]
+    found = findings(perceptron(nn.Softmax(1), outputs=1), nn.BCELoss(), (x, target))
+    assert "one unit" in found[MISMATCH].summary
+    assert severe(perceptron(nn.Sigmoid(), outputs=1), nn.BCELoss(), (x, target)) == []
+
+
+def test_broadcast_targets_are_proven_by_the_loss_itself() -> None:
+    x, _ = table()
+    y = x.sum(1)
+    model = perceptron(outputs=1)
+    found = findings(model, nn.MSELoss(), (x, y))[MISMATCH]
+    right = float(F.mse_loss(model(x)[:, 0], y))
+    assert found.evidence["loss in one shape"] == pytest.approx(right, rel=1e-5)
+    assert severe(model, nn.MSELoss(), (x, y[:, None])) == []
+    assert severe(model, lambda f, t: F.mse_loss(f.squeeze(1), t), (x, y)) == []
+
+
+@pytest.mark.parametrize(("tail", "low", "high"), [(nn.Sigmoid(), 0, 1), (nn.Tanh(), -1, 1), (nn.ReLU(), 0, 5)])
+def test_targets_out_of_reach(tail: nn.Module, low: float, high: float) -> None:
+    x, _ = table()
+    y = torch.linspace(low, high, N)[:, None]
+    assert severe(perceptron(tail, outputs=1), nn.MSELoss(), (x, y)) == []
+    assert severe(perceptron(tail, outputs=1), nn.MSELoss(), (x, y - 2)) == [MISMATCH]
+
+
+def test_labels_of_minus_one_under_a_binary_cross_entropy() -> None:
+    x, y = table()
+    labels = torch.where(y > 1, 1.0, -1.0)[:, None]
+    assert severe(perceptron(outputs=1), nn.BCEWithLogitsLoss(), (x, labels)) == [MISMATCH]
+    assert severe(perceptron(outputs=1), nn.BCEWithLogitsLoss(), (x, labels.clamp_min(0))) == []
+
+
+def test_a_loss_with_the_wrong_sign() -> None:
+    assert severe(perceptron(), lambda f, y: -F.cross_entropy(f, y), table()) == [MISMATCH]
+
+
+def test_a_loss_that_raises_is_a_finding() -> None:
+    x, y = table()
+    target = (y > 1).float()[:, None]
+    found = findings(perceptron(outputs=1), nn.BCELoss(), (3 * x, target))[MISMATCH]
+    assert found.severity == "severe"
+    assert "between 0 and 1" in found.summary
+
+
+def test_a_logarithm_of_raw_outputs() -> None:
+    found = findings(perceptron(), lambda f, y: F.nll_loss(f.log(), y), table())
+    assert found[MISMATCH].severity == "severe"
+    assert found["non-finite"].severity == "severe"
+
+
+def test_saturated_and_wrong_is_found_and_saturated_and_right_is_not() -> None:
+    x, _ = table()
+    wrong = perceptron(outputs=2)
+    with torch.no_grad():
+        wrong[-1].weight *= 300
+    y = wrong(x).argmin(1)
+    assert "saturated-output" in findings(wrong, nn.CrossEntropyLoss(), (x, y))
+    assert "saturated-output" not in findings(wrong, nn.CrossEntropyLoss(), (x, 1 - y))
+
+
+def test_the_best_constant_of_a_classifier_is_the_entropy_of_its_labels() -> None:
+    from rule_cases import seen
+
+    x, y = table()
+    look, _ = seen(perceptron(), nn.CrossEntropyLoss(), (x, y))
+    p = torch.bincount(y) / len(y)
+    assert look.output is not None
+    assert look.output.best_constant == pytest.approx(-float((p * p.log()).sum()), rel=1e-5)
+    assert math.isclose(look.output.perfect_loss or 0.0, 0.0, abs_tol=1e-6)
