@@ -189,12 +189,16 @@ def r2(data: Data) -> Score:
 
 
 def r2_of_probabilities(data: Data) -> Score:
-    """The same of the probabilities of 0/1 targets, from logits: a classifier has to be sure where it can be."""
+    """The same of the probabilities that logits mean: a classifier has to be sure where it can be."""
     x, y = data
 
     def score(model: nn.Module) -> float:
-        residual = (y - _outputs(model, x).view(y.shape).sigmoid()).square().sum()
-        return float(1 - residual / (y - y.mean(0)).square().sum())
+        outputs = _outputs(model, x)
+        if y.is_floating_point():
+            p, t = outputs.view(y.shape).sigmoid(), y
+        else:
+            p, t = outputs.softmax(-1), nn.functional.one_hot(y, outputs.shape[-1]).float()
+        return float(1 - (t - p).square().sum() / (t - t.mean(0)).square().sum())
 
     return score
 

@@ -134,7 +134,7 @@ def closed_gates(faulty: bool) -> Program:
     model = LastState()
     if not faulty:
         model.open_forget_gates()
-    return program(model, nn.CrossEntropyLoss(), sequences, 32, Adam, accuracy(sequences), lr=1e-2)
+    return program(model, nn.CrossEntropyLoss(), sequences, 32, Adam, accuracy(sequences), lr=3e-3)
 
 
 class Residual(nn.Module):

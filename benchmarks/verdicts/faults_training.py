@@ -25,9 +25,9 @@ def _on_digits(optimizer: Callable[..., Optimizer], batch: int = 32, **options: 
 
 
 @case(14, "a learning rate of −1000, a sign error",
-      rules=["learning-rate-too-high", "diverging"], steps=300)  # fmt: skip
+      rules=["learning-rate-too-high", "diverging"], steps=600)  # fmt: skip
 def negative_rate(faulty: bool) -> Program:
-    made = _on_digits(SGD, lr=0.1)
+    made = _on_digits(SGD, lr=0.2)
     if faulty:
         for group in made.optimizer.param_groups:  # torch refuses it in the constructor, but not from a schedule
             group["lr"] = -1000.0
@@ -69,6 +69,6 @@ class HandWritten(Optimizer):
                     p += group["sign"] * group["lr"] * p.grad
 
 
-@case(20, "a sign flip in a hand-written gradient step", rules=["diverging", "loss-not-decreasing"], steps=400)
+@case(20, "a sign flip in a hand-written gradient step", rules=["diverging", "loss-not-decreasing"], steps=600)
 def sign_flip(faulty: bool) -> Program:
-    return _on_digits(HandWritten, lr=0.1, sign=1.0 if faulty else -1.0)
+    return _on_digits(HandWritten, lr=0.2, sign=1.0 if faulty else -1.0)

@@ -1,0 +1,149 @@
+"""What one look sees in healthy networks: percentiles over families, stages and optimizers, for rules to read.
+
+python -m benchmarks.verdicts.healthy_zoo            # writes src/wellcond/rules/healthy.json
+"""
+
+from __future__ import annotations
+
+import argparse
+import json
+import math
+from collections import defaultdict
+from collections.abc import Iterable, Iterator
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import torch
+
+import wellcond as wc
+from benchmarks.verdicts.cases import CASES
+from benchmarks.verdicts.controls import CONTROLS, FAMILIES
+from wellcond.evidence.look import Look, look
+
+PATH = Path(__file__).resolve().parents[2] / "src" / "wellcond" / "rules" / "healthy.json"
+PERCENTILES = (1, 5, 50, 95, 99)
+SEEDS = 2
+Value = tuple[str, float | None]
+
+
+def quantities(seen: Look) -> Iterator[Value]:
+    """Every number of a look that says how healthy a network is, by name; a layer's with its kind."""
+    for values in (_of_output(seen), _of_signals(seen), _across_layers(seen), _of_weights(seen), _of_data(seen)):
+        for name, value in values:
+            if value is not None and math.isfinite(value):
+                yield name, float(value)
+
+
+def _of_output(seen: Look) -> Iterator[Value]:
+    output = seen.output
+    if output is None:
+        return
+    if seen.loss is not None and output.best_constant:
+        yield "loss / loss of the best constant", seen.loss / output.best_constant
+    yield "output: RMS", output.rms
+    yield "output: variation", output.variation
+    yield "output: saturated examples", output.saturated
+
+
+def _of_signals(seen: Look) -> Iterator[Value]:
+    first = next((signal for signal in seen.signals if signal.is_weighted), None)
+    for signal in seen.signals:
+        kind = signal.kind
+        if signal.is_weighted:
+            yield f"RMS, {kind}", signal.rms
+            if signal is not first:
+                yield f"variation, {kind}", signal.variation
+        if signal.is_nonlinearity and len(signal.dead):
+            yield f"dead units, {kind}", signal.dead.float().mean().item()
+        if signal.is_nonlinearity and len(signal.full):
+            yield f"full units, {kind}", signal.full.float().mean().item()
+        yield f"saturated, {kind}", signal.saturated
+    for attention in seen.attention:
+        yield "attention: entropy", attention.entropy
+        yield "attention: largest probability", attention.largest
+        yield "attention: saturated rows", attention.saturated
+        yield "attention: standard deviation of logits", attention.logit_std
+    time = seen.gradient_over_time
+    if time is not None and len(time) > 1 and time.max() > 0:
+        yield "gradient over time: first / largest", float(time[0] / time.max())
+        yield "gradient over time: share of steps above 1 %", float((time > 0.01 * time.max()).float().mean())
+
+
+def _across_layers(seen: Look) -> Iterator[Value]:
+    layers = [signal for signal in seen.weighted() if "Embedding" not in signal.kind and signal.rms > 0]
+    if len(layers) < 2:
+        return
+    sizes = [signal.rms for signal in layers]
+    yield "RMS: last / first layer", sizes[-1] / sizes[0]
+    yield "RMS: largest / smallest layer", max(sizes) / min(sizes)
+    felt = [signal.sensitivity for signal in layers if signal.sensitivity]
+    if len(felt) > 1:
+        yield "sensitivity: first / last layer", felt[0] / felt[-1]
+        yield "sensitivity: smallest / largest layer", min(felt) / max(felt)
+
+
+def _of_weights(seen: Look) -> Iterator[Value]:
+    for weight in seen.weights:
+        yield f"gain, {weight.role}", weight.gain
+        if weight.role in ("weight", "recurrent") and weight.gradient is not None and weight.lr and weight.rms:
+            yield f"lr · gradient / weight, {weight.role}", weight.lr * weight.gradient / weight.rms
+
+
+def _of_data(seen: Look) -> Iterator[Value]:
+    for facts in seen.inputs:
+        if facts.features:
+            yield "inputs: RMS", facts.rms
+            sizes = facts.feature_rms
+            if len(sizes) > 1 and sizes.median() > 0:
+                yield "inputs: largest / median feature", float(sizes.max() / sizes.median())
+
+
+def seen_in(name: str, seed: int) -> list[tuple[str, float]]:
+    """The quantities of one healthy network; a repaired form is looked at when it is trained, too."""
+    torch.set_num_threads(1)
+    control = CONTROLS[name]
+    found: list[Any] = []
+    for more in (0,) if name in FAMILIES else (0, control.more):
+        made = control.build(seed)
+        made.train(more)
+        found += quantities(look(wc.Problem(made.model, made.loss, made.loader), made.optimizer))
+    return found
+
+
+def percentiles(networks: Iterable[list[tuple[str, float]]]) -> dict[str, Any]:
+    """Over all networks and layers, by quantity."""
+    values: dict[str, list[float]] = defaultdict(list)
+    count = 0
+    for network in networks:
+        count += 1
+        for name, value in network:
+            values[name].append(value)
+    table = {
+        name: {"count": len(of), "min": _rounded(min(of))}
+        | {str(p): _rounded(np.percentile(of, p)) for p in PERCENTILES}
+        | {"max": _rounded(max(of))}
+        for name, of in sorted(values.items())
+    }
+    return {"made by": "python -m benchmarks.verdicts.healthy_zoo", "networks": count, "quantities": table}
+
+
+def _rounded(value: float) -> float:
+    return float(f"{value:.4g}")
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("--out", type=Path, default=PATH)
+    options = parser.parse_args()
+    names = [(name, seed) for name in CONTROLS for seed in range(SEEDS)]
+    found = []
+    for name, seed in names:
+        found.append(seen_in(name, seed))
+        print(f"[{len(found)}/{len(names)}] {name}", flush=True)
+    options.out.write_text(json.dumps(percentiles(found), indent=1, ensure_ascii=False) + "\n", encoding="utf-8")
+    print(f"in {options.out}: {len(CASES)} repaired forms, {len(FAMILIES)} stages of families, {SEEDS} seeds")
+
+
+if __name__ == "__main__":
+    main()
