@@ -9,17 +9,17 @@ import torch
 import typer
 from rich.text import Text
 from torch import Tensor
-from torch.optim import SGD, Optimizer
 
-from wellcond.cli.output import TARGET, AsJson, Momentum, Out, Output, as_usage_errors
+from wellcond.cli.output import INTERRUPTED, TARGET, AsJson, Momentum, Out, Output, as_usage_errors
 from wellcond.cli.suggest_lr import print_suggestion
-from wellcond.errors import WellcondError
+from wellcond.errors import Interrupted, WellcondError
 from wellcond.meanfield import Architecture, Prediction, predict
 from wellcond.meanfield.moments import float64
+from wellcond.problem.problem import Problem
 from wellcond.results import Result, Row, number, text_table
 from wellcond.results.quantities import MOMENTUM, PREDICTED_MAX_LR
 from wellcond.stability.limits import DEFAULT_MOMENTUM
-from wellcond.stability.max_lr import max_lr
+from wellcond.verify.suggest_lr import heavy_ball_momentum, suggest_lr
 from wellcond.verify.suggested_rate import SuggestedRate
 
 if TYPE_CHECKING:
@@ -94,9 +94,9 @@ def predict_lr(
 ) -> None:
     """How far can the learning rate go?
 
-    For your network: what theory predicts from its architecture, and what the
-    curvature of the loss says at its weights. Nothing of yours is changed.
-    FUNCTION is that of [bold]wellcond diagnose[/bold]; [bold]wellcond suggest-lr[/bold] also tries some rates.
+    For your network: what theory predicts from its architecture, what the
+    curvature of the loss says at its weights, and what a race of rates says.
+    Nothing of yours is changed. FUNCTION is that of [bold]wellcond diagnose[/bold].
 
     For an architecture: the largest rate against γ, before there is any network.
 
@@ -119,21 +119,26 @@ def predict_lr(
         output.finish(found, lambda console: console.print(Text(str(found)), soft_wrap=True))
         return
     with output.problem(target, momentum) as (problem, optimizer, progress):
-        before = problem.cost
-        limit = max_lr(problem, momentum, optimizer=optimizer, progress=progress)
-        predicted, notes = None, []
         try:
-            predicted = predict(problem, momentum=limit.momentum)
-        except (WellcondError, ValueError) as error:
-            notes.append(f"no prediction from the architecture: {error}")
-        if predicted is not None and optimizer is not None and not _is_plain(optimizer):
-            notes.append(f"the prediction is of SGD with momentum {limit.momentum:g} and one learning rate")
-        suggested = SuggestedRate(limit, predicted, None, problem.cost - before, tuple(notes))
-    output.finish(suggested, lambda console: print_suggestion(suggested, console))
+            found = suggest_lr(problem, optimizer, momentum=momentum, progress=progress)
+        except Interrupted as interrupt:
+            known: SuggestedRate = interrupt.result
+            output.finish(known, lambda console: print_suggestion(known, console))
+            raise typer.Exit(INTERRUPTED) from None
+        if optimizer is not None and heavy_ball_momentum(optimizer) is None:
+            found = _with_prediction_of_sgd(found, problem)
+    output.finish(found, lambda console: print_suggestion(found, console))
 
 
-def _is_plain(optimizer: Optimizer) -> bool:
-    return type(optimizer) is SGD and len(optimizer.param_groups) == 1
+def _with_prediction_of_sgd(found: SuggestedRate, problem: Problem) -> SuggestedRate:
+    """Theory knows no other optimizer: what it says of SGD, and a note that it is of SGD."""
+    momentum = DEFAULT_MOMENTUM if found.limit is None else found.limit.momentum
+    try:
+        predicted = predict(problem, momentum=momentum)
+    except (WellcondError, ValueError) as error:
+        return replace(found, notes=(*found.notes, f"no prediction from the architecture: {error}"))
+    note = f"the prediction is of SGD with momentum {momentum:g} and one learning rate"
+    return replace(found, predicted=predicted, notes=(*found.notes, note))
 
 
 def _of_architecture(line: str, gammas: Tensor, momentum: float | None) -> Prediction | RatesByGamma:

@@ -8,7 +8,8 @@ import typer
 from rich.console import Console
 from rich.text import Text
 
-from wellcond.cli.output import AsJson, Momentum, Out, Output, Target, print_sections
+from wellcond.cli.output import INTERRUPTED, AsJson, Momentum, Out, Output, Target, print_sections
+from wellcond.errors import Interrupted
 from wellcond.verify.suggest_lr import suggest_lr as measure
 from wellcond.verify.suggested_rate import SuggestedRate
 
@@ -17,7 +18,7 @@ def suggest_lr(
     target: Target,
     steps: Annotated[
         int | None,
-        typer.Option(min=1, help="Steps of each trial run.", show_default="a pass over the batches, 20 to 200"),
+        typer.Option(min=1, help="Length of the run that the rate is for.", show_default="1000"),
     ] = None,
     momentum: Momentum = None,
     out: Out = None,
@@ -25,20 +26,25 @@ def suggest_lr(
 ) -> None:
     """With which learning rate to start?
 
-    Measures how large a rate the curvature of the loss allows, predicts it from
-    the architecture, then trains copies of your network for a few steps at rates
-    around it, with your optimizer. Nothing of yours is changed. FUNCTION is that
-    of [bold]wellcond diagnose[/bold].
+    Races rates: copies of your network, your optimizer, your mini-batches, most
+    rates left behind early. About 500 training steps in all. The curvature of the
+    loss says where to begin. Nothing of yours is changed. FUNCTION is that of
+    [bold]wellcond diagnose[/bold].
 
     [bold]Examples[/bold]
 
     [cyan]wellcond suggest-lr train.py:build[/cyan]
-    [cyan]wellcond suggest-lr train.py:build --steps 50 --out rates.png[/cyan]
+    [cyan]wellcond suggest-lr train.py:build --steps 5000 --out rates.png[/cyan]
     [cyan]wellcond suggest-lr train.py:build --momentum 0 --json[/cyan]
     """
     output = Output(out, as_json)
     with output.problem(target, momentum) as (problem, optimizer, progress):
-        found = measure(problem, optimizer, steps, momentum=momentum, progress=progress)
+        try:
+            found = measure(problem, optimizer, steps, momentum=momentum, progress=progress)
+        except Interrupted as interrupt:
+            known: SuggestedRate = interrupt.result
+            output.finish(known, lambda console: print_suggestion(known, console))
+            raise typer.Exit(INTERRUPTED) from None
     output.finish(found, lambda console: print_suggestion(found, console))
 
 
@@ -48,4 +54,4 @@ def print_suggestion(found: SuggestedRate, console: Console) -> None:
     for note in found.notes:
         console.print(Text(f"note: {note}", style="dim"), soft_wrap=True)
     console.print(Text(f"\n{found.verdict()}", style="bold"), soft_wrap=True)
-    console.print(Text(str(found.cost), style="dim"), soft_wrap=True)
+    console.print(Text(found.cost_line, style="dim"), soft_wrap=True)

@@ -1,12 +1,11 @@
-"""Pictures of learning rates: tried ones, what each layer adds to the predicted λ_max, and λ_max against γ."""
+"""Pictures of learning rates: a race of some, what each layer adds to the predicted λ_max, and λ_max against γ."""
 
 from __future__ import annotations
 
 import math
 from collections.abc import Mapping, Sequence
+from statistics import fmean
 from typing import TYPE_CHECKING, Protocol
-
-from torch import Tensor
 
 from wellcond.report.curves import label_layers
 from wellcond.report.style import COLOURS, GREY, bare_axes, draw_curves, legend_below, new_figure
@@ -15,51 +14,87 @@ if TYPE_CHECKING:
     from matplotlib.figure import Figure
 
 
-class RateTrial(Protocol):
-    """Short runs at several learning rates: the loss before them and after their last step, and which diverged."""
+class Run(Protocol):
+    """The losses of a run, and where it diverged."""
 
     @property
-    def rates(self) -> Tensor: ...
+    def losses(self) -> Sequence[float]: ...
     @property
-    def final(self) -> Tensor: ...
+    def diverged_at(self) -> int | None: ...
+
+
+class Race(Protocol):
+    """Runs at several learning rates, most of which ended early, and the rate that they give."""
+
     @property
-    def diverged(self) -> Tensor: ...
+    def runs(self) -> Mapping[float, Run]: ...
     @property
-    def loss(self) -> float: ...
+    def lr(self) -> float: ...
+    @property
+    def low(self) -> float: ...
+    @property
+    def high(self) -> float: ...
     @property
     def steps(self) -> int: ...
 
 
-def rates_figure(trial: RateTrial, limits: Mapping[str, float]) -> Figure:
-    """The loss after a few steps against the learning rate, with rates as vertical lines.
+def race_figure(race: Race, limits: Mapping[str, float]) -> Figure:
+    """The loss of every run over its steps, and where each ended over the learning rate.
 
     Runs that diverged are crosses at the upper edge.
 
     Args:
-        trial: The runs.
-        limits: Learning rates by what they are; one that is not finite is left out.
+        race: The runs.
+        limits: Learning rates by what they are, as vertical lines; one that is not finite is left out.
 
     Returns:
         The figure.
     """
-    figure = new_figure(7, 4.2)
-    axes = figure.subplots()
-    rates, losses, diverged = trial.rates[~trial.diverged], trial.final[~trial.diverged], trial.rates[trial.diverged]
-    axes.plot(rates.tolist(), losses.tolist(), "o-", color=COLOURS[1], linewidth=1.6)
-    axes.axhline(trial.loss, color=GREY, linewidth=1, linestyle=(0, (1, 2)), label="before the first step")
-    if len(diverged):
-        upper_edge = axes.get_xaxis_transform()
-        heights = [0.97] * len(diverged)
-        axes.plot(diverged.tolist(), heights, "x", color=COLOURS[0], transform=upper_edge, label="diverged")
-    for (name, rate), colour in zip(limits.items(), (COLOURS[0], COLOURS[2], COLOURS[3]), strict=False):
+    figure = new_figure(10.5, 4.4)
+    over_steps, over_rates = figure.subplots(1, 2)
+    longest = max(len(run.losses) for run in race.runs.values())
+    begin = max((max(run.losses[:3]) for run in race.runs.values() if run.losses), default=1.0)
+    ends: dict[int, list[tuple[float, float]]] = {}
+    for place, (lr, run) in enumerate(race.runs.items()):
+        window = max(1, longest // 12)
+        smooth = [fmean(run.losses[max(0, k - window) : k]) for k in range(1, len(run.losses) + 1)]
+        colour = _between(COLOURS[2], COLOURS[0], place / max(len(race.runs) - 1, 1))
+        shown = [loss if loss <= 2 * abs(begin) + begin else math.nan for loss in smooth]
+        is_final = len(run.losses) == longest
+        label = f"lr {lr:.2g}" if is_final else None
+        over_steps.plot(range(1, len(shown) + 1), shown, color=colour, linewidth=1.8 if is_final else 0.9, label=label)
+        if run.diverged_at is None and smooth:
+            ends.setdefault(len(run.losses), []).append((lr, smooth[-1]))
+        else:
+            over_rates.plot(lr, 0.97, "x", color=COLOURS[0], transform=over_rates.get_xaxis_transform())
+    for steps, points in sorted(ends.items()):
+        final = steps == longest
+        over_rates.plot(
+            *zip(*points, strict=True), "o-", color=COLOURS[1] if final else GREY, linewidth=1.6 if final else 0.8,
+            markersize=5 if final else 3, label=f"after {steps} steps",
+        )  # fmt: skip
+    for (name, rate), colour in zip(limits.items(), (COLOURS[0], COLOURS[3]), strict=False):
         if math.isfinite(rate):
-            axes.axvline(rate, color=colour, linestyle="--", linewidth=1.4, label=f"{name}: {rate:.3g}")
-    axes.set_xscale("log")
-    if len(losses) and float(losses.min()) > 0 and trial.loss / float(losses.min()) > 10:
-        axes.set_yscale("log")
-    bare_axes(axes, x="learning rate", y=f"loss after {trial.steps} steps")
-    legend_below(figure, axes, columns=2)
+            over_rates.axvline(rate, color=colour, linestyle="--", linewidth=1.2, label=f"{name}: {rate:.3g}")
+    if math.isfinite(race.lr):
+        over_rates.axvspan(race.low, race.high, color=COLOURS[2], alpha=0.15, linewidth=0)
+        label = f"for {race.steps} steps: {race.lr:.3g}"
+        over_rates.axvline(race.lr, color=COLOURS[2], linewidth=1.8, label=label)
+    over_rates.set_xscale("log")
+    values = [loss for points in ends.values() for _, loss in points]
+    over_rates.set_ylim(min(values, default=0.0) - 0.05 * abs(begin), 1.3 * abs(begin))
+    over_steps.set_ylim(*over_rates.get_ylim())
+    bare_axes(over_steps, x="step", y="loss, running mean")
+    bare_axes(over_rates, x="learning rate")
+    legend_below(figure, over_rates, columns=4)
+    over_steps.legend(frameon=False, fontsize=8, loc="upper right")
     return figure
+
+
+def _between(first: str, second: str, share: float) -> tuple[float, ...]:
+    from matplotlib.colors import to_rgb
+
+    return tuple((1 - share) * a + share * b for a, b in zip(to_rgb(first), to_rgb(second), strict=True))
 
 
 def terms_figure(title: str, terms: Sequence[tuple[str, float]]) -> Figure:

@@ -22,10 +22,14 @@ Array = NDArray[np.float64]
 
 LAST_SHARE = 0.35
 """Of a run, over which its loss is averaged."""
-DRIFT = 0.25
-"""The best rate falls about as t^−0.25 from 100 steps on: measured on `benchmarks.rates`."""
-TRUST = 0.6
-"""In what the fitted law says of a longer run; the rest is in DRIFT. Either alone does worse on `benchmarks.rates`."""
+DRIFT = 0.3
+"""The best rate falls about as t^−0.3 from 100 steps on: measured on `benchmarks.rates`."""
+TRUST, MOST_DRIFT = 0.6, 0.6
+"""In what the fitted law says of a longer run, but for a steeper fall than t^−0.6; the rest is in DRIFT. Either alone
+does worse on `benchmarks.rates`."""
+FLAT = 0.06
+"""Log-losses that differ by less do not tell where the best is. Then the law is not asked: on a plateau the runs show
+neither how fast the loss falls nor its floor."""
 EXPONENTS, FLOORS = (0.1, 0.2, 0.35, 0.5, 0.75, 1.0, 1.5), (0.0, 0.25, 0.5, 0.7, 0.85, 0.95)
 """Of β, and of L∞ as a share of the lowest loss, that are tried; A and C follow by least squares."""
 TIMES = (0.25, 0.4, 0.6, 0.8, 1.0)
@@ -62,14 +66,14 @@ def last_loss(losses: Sequence[float], steps: int | None = None) -> float:
     return float(np.mean(losses[steps - min(steps, max(3, round(LAST_SHARE * steps))) : steps]))
 
 
-def choose(rates: Sequence[float], losses: Sequence[Sequence[float]], steps: int, *, shrinks: bool = False) -> Choice:
+def choose(rates: Sequence[float], losses: Sequence[Sequence[float]], steps: int) -> Choice:
     """The best rate for a run of so many steps.
 
     Args:
         rates: Ascending, in a constant ratio.
         losses: Of runs at these rates on the same batches; those that are shorter than others have diverged.
-        steps: The length of the run that is planned.
-        shrinks: Whether the optimizer makes its steps smaller by itself, so that there is no floor to avoid.
+        steps: The length of the run that is planned; where there is no noise, or the optimizer makes its steps smaller
+            by itself as Adagrad does, there is no floor to avoid: pass the length of these runs.
 
     Returns:
         The rate, between the rates or beside them.
@@ -81,9 +85,15 @@ def choose(rates: Sequence[float], losses: Sequence[Sequence[float]], steps: int
     y = np.minimum(y, y.min() + CAP)
     gap = float(x[1] - x[0]) if len(x) > 1 else math.log(2)
     best, curvature = _vertex(x, y, gap)
-    if steps > taken and not shrinks:
-        drifted = best - DRIFT * math.log(steps / taken)
-        best = TRUST * _by_law(x, losses, taken, steps, gap) + (1 - TRUST) * drifted
+    lowest, largest = x[y.argmin()], x[y <= y.min() + FLAT].max()
+    is_flat = largest > lowest or np.ptp(y) < FLAT
+    if is_flat:  # as in the race: between the lowest loss and the largest rate that is as good
+        best = max(best, float(lowest + largest) / 2)
+    if steps > taken:
+        time = math.log(steps / taken)
+        drifted = best - DRIFT * time
+        law = drifted if is_flat else max(_by_law(x, losses, taken, steps, gap), best - MOST_DRIFT * time)
+        best = TRUST * law + (1 - TRUST) * drifted
     width = gap / 2
     if curvature > 0:
         width = min(max(width, math.sqrt(_noise(y, losses) / curvature)), 2 * gap)

@@ -6,26 +6,27 @@ import math
 from collections.abc import Callable
 from dataclasses import dataclass
 
-import numpy as np
 from torch.optim import Adagrad
 
 from wellcond.errors import Interrupted
 from wellcond.results import Progress, number, text_table
 from wellcond.training.run import Run
 from wellcond.verify.copies import Copies, Field, Racer, Start, largest_lr
-from wellcond.verify.horizon import Choice, choose, last_loss, raised
+from wellcond.verify.horizon import Choice, choose, last_loss
 
 RATIO = 2.4
 """Of neighbouring rates. The loss stays within 10 % of the best over a factor of 2 to 5 on most of `benchmarks.rates`,
 and a parabola through three rates finds what lies between them."""
-LENGTHS, KEPT = (15, 40, 100), (5, 3)
-"""Steps after which runs are compared within a budget of BUDGET, and how many neighbours go on each time."""
-BUDGET = 450
+BUDGET = 470
 """Steps, of all runs together."""
+LENGTHS, KEPT = (15, 40), (5, 3)
+"""Steps after which runs are compared within such a budget, and how many neighbours go on then. The last ones take what
+is left of it, 100 steps and more."""
+TIE = 0.02
+"""Losses that differ by less are as good. Of rates as good so early, the larger ones leave a plateau first, the
+smaller ones reach a lower floor: the race goes on in between."""
 MOST_RATES, FAR = 14, 3
 """Rates that are tried at most; and by how many ratios to go down where every one so far has diverged."""
-MOST_APART = 2.0
-"""Log-losses further above the lowest count as this far when neighbours are chosen."""
 FALLBACK = 0.01
 """A rate to begin with where neither the optimizer nor the curvature says one."""
 UP = 1.5
@@ -41,6 +42,7 @@ class Race:
         choice: The rate for `steps` steps, and the range that is as good; None if no rate trains.
         steps: The length of the run that the rate is for.
         steps_taken: By all runs together.
+        is_corrected: Whether the rate is for a longer run than these; without noise there is nothing to correct.
         status: "" or why the race ended early.
     """
 
@@ -48,6 +50,7 @@ class Race:
     choice: Choice | None
     steps: int
     steps_taken: int
+    is_corrected: bool = False
     status: str = ""
 
     @property
@@ -78,8 +81,8 @@ class Race:
 
     @property
     def largest_trained(self) -> float:
-        """The largest rate whose run stayed finite and did not go up; nan if there is none."""
-        return max((lr for lr, run in self.runs.items() if not went_up(run)), default=math.nan)
+        """The largest rate below which none has diverged; nan if there is none."""
+        return max((lr for lr in self.runs if lr < self.smallest_diverged), default=math.nan)
 
     @property
     def smallest_diverged(self) -> float:
@@ -120,9 +123,9 @@ def race(
 ) -> Race:
     """Find a learning rate for a run of so many steps.
 
-    Five rates around the centre take 15 steps; others join below or above them while the best is at an end. The five
-    around the best go on to 40 steps, and three of them to 100. A parabola through their log-losses, and the law of
-    `horizon`, give the rate.
+    Five rates around the centre take 15 steps; others join below or above while the best is at an end. The five around
+    the best go on to 40 steps, and three of them share what is left. What they came to, and how the best rate moves as
+    training goes on (`horizon`), give the rate.
 
     Args:
         copies: What is trained.
@@ -153,47 +156,70 @@ class _Race:
         self.centre = FALLBACK
         self.racers: dict[int, Racer] = {}
         self.before = copies.cost
+        self.is_noisy = copies.depend_on_seed()
 
     def run(self, centre: float | None) -> Race:
         own = 0.0 if self.copies.optimizer is None else largest_lr(self.copies.optimizer)
         self.centre = centre or own or FALLBACK
         try:
             with self.copies.racing([]) as field:
-                best = self._first_heat(field)
+                chosen = self._bracket(field, self._around(0), self.lengths[0], MOST_RATES)
+                if (best := self._best(chosen)) is not None:
+                    chosen = self._bracket(field, self._around(best), self.lengths[1], KEPT[0] + 1)
+                    best = self._best(chosen)
                 if best is not None:
-                    chosen = [best + k for k in range(-(KEPT[0] // 2), KEPT[0] // 2 + 1)]
-                    self._join(field, *chosen)
-                    self._advance(field, chosen, self.lengths[1] - self.lengths[0])
-                    self._advance(field, self._best_block(chosen, KEPT[1]), self.lengths[2] - self.lengths[1])
+                    first = min(max(chosen.index(best) - KEPT[1] // 2, 0), len(chosen) - KEPT[1])
+                    field.close()
+                    self._advance(field, chosen[first : first + KEPT[1]], self._last_length())
         except KeyboardInterrupt as interrupt:
             raise Interrupted(self._result("interrupted")) from interrupt
         return self._result()
 
-    def _first_heat(self, field: Field) -> int | None:
-        """Bracket the best rate; None if every one diverges."""
-        around = range(-(KEPT[0] // 2), KEPT[0] // 2 + 1)
-        self._join(field, *around)
-        self._advance(field, list(around), self.lengths[0])
-        while True:
-            order = sorted(self.racers)
-            best = min(order, key=self._loss)
-            diverged = math.isinf(self._loss(best))
-            if order[0] < best < order[-1] or len(order) >= MOST_RATES:
-                return None if diverged else best
-            if diverged:
-                self._join(field, order[0] - FAR)
+    def _around(self, k: int) -> list[int]:
+        return list(range(k - KEPT[0] // 2, k + KEPT[0] // 2 + 1))
+
+    def _bracket(self, field: Field, chosen: list[int], length: int, most: int) -> list[int]:
+        """Runs of one length at these rates, and at others beyond them while the best is at an end; ascending."""
+        self._join(field, *chosen)
+        self._advance(field, chosen, length)
+        while len(chosen) < most:
+            best = self._best(chosen)
+            if best is None:
+                chosen = [chosen[0] - FAR, *chosen]
+            elif best == chosen[0]:
+                chosen = [best - 1, *chosen]
+            elif best == chosen[-1]:
+                chosen = [*chosen, best + 1]
             else:
-                self._join(field, order[0] - 1 if best == order[0] else order[-1] + 1)
+                break
+            self._join(field, chosen[0], chosen[-1])
+        return chosen
+
+    def _best(self, chosen: list[int]) -> int | None:
+        """Half way from the lowest loss to the largest rate that is as good; None if every run has diverged."""
+        low = min(chosen, key=self._loss)
+        lowest, high = self._loss(low), low
+        if math.isinf(lowest):
+            return None
+        while high + 1 in chosen and self._loss(high + 1) <= lowest + TIE * abs(lowest):
+            high += 1
+        return (low + high + 1) // 2
+
+    def _last_length(self) -> int:
+        left = self.budget - (self.copies.cost - self.before).backwards
+        return min(self.lengths[1] + max(self.lengths[0], int(left / KEPT[1])), self.steps)
 
     def _join(self, field: Field, *rates: int) -> None:
         for k in rates:
             if k not in self.racers:
-                self.racers[k] = field.join(*self.start(self._lr(k)))
                 self._tell(f"lr {self._lr(k):.3g}")
+                self.racers[k] = field.join(*self.start(self._lr(k)))
 
-    def _advance(self, field: Field, chosen: list[int], steps: int) -> None:
-        for _ in range(steps):
-            field.advance(1, [self.racers[k] for k in chosen])
+    def _advance(self, field: Field, chosen: list[int], length: int) -> None:
+        """Up to a length; the runs at other rates are left behind."""
+        racers = [self.racers[k] for k in chosen]
+        for _ in range(length - max(len(racer.losses) for racer in racers)):
+            field.advance(1, racers)
             self._tell(f"{len(chosen)} rates from {self._lr(chosen[0]):.3g} to {self._lr(chosen[-1]):.3g}")
 
     def _tell(self, what: str) -> None:
@@ -206,25 +232,17 @@ class _Race:
         racer = self.racers[k]
         return math.inf if racer.diverged_at is not None else last_loss(racer.losses)
 
-    def _best_block(self, chosen: list[int], count: int) -> list[int]:
-        """The neighbours among the chosen whose losses are lowest together."""
-        losses = raised([[self._loss(k)] for k in chosen])
-        logs = np.array([math.log(each[0]) if math.isfinite(each[0]) else math.inf for each in losses])
-        logs = np.minimum(logs, logs.min() + MOST_APART) if math.isfinite(logs.min()) else np.zeros(len(chosen))
-        first = min(range(len(chosen) - count + 1), key=lambda i: float(logs[i : i + count].sum()))
-        return chosen[first : first + count]
-
     def _result(self, status: str = "") -> Race:
         runs = {self._lr(k): self.racers[k].run for k in sorted(self.racers)}
         taken = (self.copies.cost - self.before).backwards
         finite = {k: len(r.losses) for k, r in self.racers.items() if r.diverged_at is None and r.losses}
         if not finite:
-            return Race(runs, None, self.steps, round(taken), status)
+            return Race(runs, None, self.steps, round(taken), status=status)
         length = max(1, max(finite.values()) - bool(status))  # some may be a step behind when interrupted
         ended = [k for k, racer in self.racers.items() if racer.diverged_at is not None]
         finalists = sorted(k for k, steps in finite.items() if steps >= length)
         finalists += [k for k in ended if k == finalists[-1] + 1]
         losses = [self.racers[k].losses[:length] for k in finalists]
-        shrinks = isinstance(self.racers[finalists[0]].optimizer, Adagrad)
-        choice = choose([self._lr(k) for k in finalists], losses, self.steps, shrinks=shrinks)
-        return Race(runs, choice, self.steps, round(taken), status)
+        has_floor = self.is_noisy and not isinstance(self.racers[finalists[0]].optimizer, Adagrad)
+        choice = choose([self._lr(k) for k in finalists], losses, self.steps if has_floor else length)
+        return Race(runs, choice, self.steps, round(taken), has_floor and self.steps > length, status)
