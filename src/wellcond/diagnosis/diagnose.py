@@ -12,6 +12,7 @@ from wellcond.curvature.hessian import Hessian
 from wellcond.diagnosis.about import about
 from wellcond.diagnosis.budget import SHARE_OF_RATE, TRACE_PRODUCTS, Budget
 from wellcond.diagnosis.diagnosis import Diagnosis
+from wellcond.diagnosis.illustrate import illustrated
 from wellcond.diagnosis.magnitudes import Gradients, gradients, weight_norms
 from wellcond.diagnosis.parts import Parts
 from wellcond.errors import NonFinite, NotDeterministic
@@ -118,7 +119,7 @@ def diagnose(
             found.get("largest stable lr"),
         )
         return Diagnosis(
-            findings=judged(evidence, ignore),
+            findings=illustrated(judged(evidence, ignore), evidence),
             parameters=problem.size,
             conditioning=table,
             neurons=found.get("neurons"),

@@ -8,7 +8,21 @@ from dataclasses import dataclass
 
 from wellcond.results import number
 from wellcond.results.finding import Finding
-from wellcond.results.quantities import DYING, FULL, GRADIENT, GRADIENT_NORM, INPUT, TRAINING_LOSS, WEIGHT_NORM
+from wellcond.results.quantities import (
+    DEAD_SHARE,
+    DYING,
+    FULL,
+    FULL_SHARE,
+    GRADIENT,
+    GRADIENT_NORM,
+    INPUT,
+    SATURATED_SHARE,
+    SENSITIVITY,
+    SIGNAL_RMS,
+    TRAINING_LOSS,
+    VARIATION,
+    WEIGHT_NORM,
+)
 
 TITLES = {
     INPUT.lambda_max: "λmax of Σx",
@@ -22,6 +36,12 @@ TITLES = {
     DYING: "dead units",
     FULL: "always-on units",
     TRAINING_LOSS: "loss",
+    SIGNAL_RMS: "RMS of outputs",
+    SENSITIVITY: "‖∂ℓ/∂h‖·‖h‖",
+    VARIATION: "variation over examples",
+    DEAD_SHARE: "share of dead units",
+    FULL_SHARE: "share of always-on units",
+    SATURATED_SHARE: "share of saturated values",
 }
 """How some quantities are written; the others by their names."""
 LIMIT_WORDS = ("threshold", "limit", "healthy", "at most", "at least", "expected")
