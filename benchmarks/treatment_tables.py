@@ -1,0 +1,160 @@
+"""Judges the long runs of `benchmarks.treatments`: the tables of the guide, and its picture.
+
+The winner of a treatment is right if it ends no higher than the best arm of the long runs by more than the 95 %
+interval of their paired differences, or by more than a hundredth of the loss before training.
+"""
+
+from __future__ import annotations
+
+import json
+import math
+from dataclasses import dataclass
+from pathlib import Path
+from statistics import median
+from typing import Any
+
+from benchmarks.treatments import RESULTS, SEEDS
+from wellcond.report.style import COLOURS, GREY, bare_axes, new_figure
+from wellcond.results import number
+from wellcond.treatment.arm import Change
+
+NEGLIGIBLE = 0.01
+"""Of the loss before training."""
+PICTURE = Path(__file__).parents[1] / "docs" / "figures" / "treatments.png"
+
+
+@dataclass(frozen=True)
+class Judged:
+    """What the long runs say of one fault.
+
+    Attributes:
+        case: Its name.
+        winner: What `treat` chose.
+        best: The best arm of the long runs.
+        losses: Final losses after the long runs, medians, by arm; infinite where it diverged.
+        is_winner: Whether the winner ends as low as the best, within noise.
+        beats_random: Whether the winner ended lower than the remedy drawn at random, with equal steps.
+        beaten_share: Of all single remedies, the share that ends clearly higher than the winner in the long runs.
+    """
+
+    case: str
+    winner: str
+    best: str
+    losses: dict[str, float]
+    is_winner: bool
+    beats_random: bool
+    beaten_share: float
+
+
+def judged(case: str, found: dict[str, Any]) -> Judged:
+    """Compare the winner with all other arms."""
+    long = {name: each.get("finals", []) for name, each in found["long"].items()}
+    losses = {name: _median(finals) for name, finals in long.items()}
+    best, winner, random = min(losses, key=losses.__getitem__), found["winner"], found["random"]
+    short = {name: _median(arm["finals"]) for name, arm in found["arms"].items()}
+    single = [name for name in losses if "+" not in name and name not in (winner, "untreated")]
+    worse = [name for name in single if not _is_as_low(long[name], long[winner], found["first"])]
+    return Judged(
+        case, winner, best, losses,
+        is_winner=_is_as_low(long[winner], long[best], found["first"]),
+        beats_random=random is not None and random != winner and short[winner] < short[random],
+        beaten_share=len(worse) / max(len(single), 1),
+    )  # fmt: skip
+
+
+def _is_as_low(ours: list[float | None], best: list[float | None], first: float) -> bool:
+    """Whether an arm ends as low as another, within the noise of seeds or a hundredth of the loss before training."""
+    pairs = [(a, b) for a, b in zip(ours, best, strict=False) if a is not None and b is not None]
+    if len(pairs) < len(SEEDS):
+        return False
+    change = Change.of([a - b for a, b in pairs])
+    return change.low <= 0 or change.mean <= NEGLIGIBLE * abs(first)
+
+
+def faults_table(results: dict[str, Any]) -> str:
+    """One line per fault, as the guide shows it; and how often the choice is right, and better than the random one."""
+    steps, longer = results["steps"], results["steps"] * results["longer"]
+    lines = [
+        f"| fault | untreated | what treat chose, {steps} steps | random remedy, {steps} steps | untreated, {longer} "
+        f"steps | its choice, {longer} steps | best arm, {longer} steps | right | beats random |",
+        "|---|---|---|---|---|---|---|---|---|",
+    ]
+    every = [judged(case, found) for case, found in results["faults"].items()]
+    for each, found in zip(every, results["faults"].values(), strict=True):
+        short = {name: _text(_median(arm["finals"])) for name, arm in found["arms"].items()}
+        long = {name: _text(loss) for name, loss in each.losses.items()}
+        cells = [
+            each.case,
+            short["untreated"],
+            f"**{each.winner}** {short[each.winner]}",
+            f"{found['random']} {short[found['random']]}",
+            long["untreated"],
+            long[each.winner],
+            f"{each.best} {long[each.best]}",
+            "yes" if each.is_winner else "no",
+            "yes" if each.beats_random else "no",
+        ]
+        lines.append(f"| {' | '.join(cells)} |")
+    right, better = sum(each.is_winner for each in every), sum(each.beats_random for each in every)
+    share = 100 * sum(each.beaten_share for each in every) / len(every)
+    lines += [
+        "",
+        f"Right in {right} of {len(every)}; better than the random remedy in {better} of {len(every)}; after {longer} "
+        f"steps its choice ends clearly below {share:.0f} % of the single remedies.",
+    ]
+    return "\n".join(lines)
+
+
+def bnp_table(results: dict[str, Any]) -> str:
+    """One line per network: the optimizer alone, and with BNP over it."""
+    lines = ["| network | optimizer alone | with BNP | change (95 %) |", "|---|---|---|---|"]
+    for task, found in results["bnp"].items():
+        finals, rates = found["finals"], found["lr"]
+        cells = [f"{_text(_median(finals[name]))} at lr {_text(rates[name])}" for name in ("rate", "bnp")]
+        change = "" if found["change"] is None else str(Change(*found["change"]))
+        lines.append(f"| {task} | {' | '.join(cells)} | {change} |")
+    return "\n".join(lines)
+
+
+def picture(results: dict[str, Any]) -> None:
+    """The final losses of all arms after the long runs, as shares of the untreated network's or of the first loss."""
+    figure = new_figure(9, 0.42 * len(results["faults"]) + 1.4)
+    axes = figure.subplots()
+    for place, (case, found) in enumerate(results["faults"].items()):
+        each = judged(case, found)
+        own = each.losses["untreated"]
+        scale = abs(own) if math.isfinite(own) else abs(found["first"])
+        shares = {name: max(loss / scale, 1e-4) for name, loss in each.losses.items() if math.isfinite(loss)}
+        others = [share for name, share in shares.items() if name not in (each.winner, found["random"])]
+        axes.plot(others, [place] * len(others), "|", color=GREY, markersize=9)
+        if found["random"] in shares:
+            axes.plot(shares[found["random"]], place, "x", color=COLOURS[0], markersize=7)
+        axes.plot(shares[each.winner], place, "o", color=COLOURS[1], markersize=7)
+    axes.plot([], [], "o", color=COLOURS[1], label="what treat chose")
+    axes.plot([], [], "x", color=COLOURS[0], label="the remedy drawn at random")
+    axes.plot([], [], "|", color=GREY, label="every other arm")
+    axes.axvline(1.0, color=GREY, linewidth=0.8)
+    axes.set_xscale("log")
+    axes.set_yticks(range(len(results["faults"])), list(results["faults"]))
+    axes.invert_yaxis()
+    steps = results["steps"] * results["longer"]
+    bare_axes(
+        axes, x=f"loss after {steps} steps, as a share of the untreated network's (of the first loss if that diverged)"
+    )
+    axes.legend(frameon=False, loc="best")
+    figure.savefig(PICTURE, dpi=130)
+
+
+def _median(finals: list[float | None]) -> float:
+    finished = [final for final in finals if final is not None]
+    return median(finished) if finished and len(finished) == len(finals) else math.inf
+
+
+def _text(value: float | None) -> str:
+    return "diverged" if value is None or not math.isfinite(value) else number(value)
+
+
+if __name__ == "__main__":
+    measured = json.loads(RESULTS.read_text(encoding="utf-8"))["results"]
+    print(faults_table(measured), "", bnp_table(measured), sep="\n")
+    picture(measured)
