@@ -49,12 +49,14 @@ def loss_of(outputs: tuple[Tensor, tuple[Tensor, Tensor]], targets: Tensor) -> T
 
 
 def main(planted: bool = False) -> tuple[wc.Diagnosis, float]:
-    """Train it; `planted`: with plain SGD in the place of Adam, and Adam's rate."""
+    """Train it; `planted`: with plain SGD at a rate that is one for Adam."""
     torch.manual_seed(0)
     data = Characters()
     loader = DataLoader(data, batch_size=BATCH, shuffle=True)
     model = CharLSTM(len(data.vocabulary))
-    optimizer = (torch.optim.SGD if planted else torch.optim.Adam)(model.parameters(), lr=5e-3)
+    optimizer = torch.optim.Adam(model.parameters(), lr=5e-3)
+    if planted:
+        optimizer = torch.optim.SGD(model.parameters(), lr=1e-4)
 
     diagnosis = wc.diagnose(wc.Problem(model, loss_of, loader), optimizer)
     print(diagnosis.verdict())

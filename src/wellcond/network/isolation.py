@@ -239,4 +239,4 @@ def generator_states(device: torch.device) -> Fingerprint:
     if device.type == "cuda":
         states.append(torch.cuda.get_rng_state(device))
     of_numpy = [part.tobytes() if isinstance(part, np.ndarray) else part for part in np.random.get_state()]
-    return Fingerprint([str(random.getstate()), *of_numpy], states)
+    return Fingerprint([hash(random.getstate()), *of_numpy], states)
