@@ -4,7 +4,7 @@ VENV   ?= .venv
 BIN    := $(VENV)/bin
 PIP    := $(BIN)/python -m pip install --quiet --disable-pip-version-check --constraint constraints.txt
 
-.PHONY: demo test quick lint stress bench bench-quick figures docs clean
+.PHONY: demo test quick lint stress bench bench-quick verdicts figures docs clean
 
 demo: $(VENV)/demo
 	$(BIN)/wellcond demo
@@ -35,6 +35,13 @@ bench: $(VENV)/bench
 # the inner loop: two minutes, nothing that is committed changes
 bench-quick: $(VENV)/bench
 	$(BIN)/python -m benchmarks --quick --out $(VENV)/bench-quick
+
+# real faults and healthy networks beside the peers, both forms trained; the tables of docs/verdicts.md and its picture
+verdicts: $(VENV)/bench
+	$(BIN)/python -m benchmarks.verdicts --verify --jobs 2
+	$(BIN)/python -m benchmarks.verdicts --jobs 2
+	$(BIN)/python docs/scripts/tables.py
+	$(BIN)/python -m benchmarks.verdicts.picture
 
 figures: $(VENV)/test
 	$(BIN)/python -m wellcond.experiments.huang2020_fisher

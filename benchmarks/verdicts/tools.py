@@ -92,9 +92,9 @@ def wellcond(program: Program) -> tuple[str, Iterator[Said]]:
     return diagnosis.verdict(), said
 
 
-# torchmortem
+# torchmortem: its findings by the beginning of their titles; what they mean, and what they nearly mean
 
-_MORTEM: dict[str, tuple[tuple[str, ...], tuple[str, ...]]] = {
+MORTEM: dict[str, tuple[tuple[str, ...], tuple[str, ...]]] = {
     "Vanishing gradients": (("vanishing-gradient",), ("saturated-activation", "saturated-output", "bad-initialisation",
                             "no-gradient")),
     "Exploding gradients": (("exploding-gradient",), ("learning-rate-too-high", "unscaled-input", "unscaled-target",
@@ -133,7 +133,7 @@ def torchmortem(program: Program) -> tuple[str, Iterator[Said]]:
     def said() -> Iterator[Said]:
         for finding in report.findings:
             means, nearly = next(
-                (words for title, words in _MORTEM.items() if finding.title.startswith(title)), ((), ())
+                (words for title, words in MORTEM.items() if finding.title.startswith(title)), ((), ())
             )
             severity = severities[finding.severity.name]
             yield Said(finding.title, severity, tuple(finding.affected_layers), means, nearly)
@@ -141,9 +141,9 @@ def torchmortem(program: Program) -> tuple[str, Iterator[Said]]:
     return report.executive_summary, said()
 
 
-# torch-audit
+# torch-audit: its rules by number
 
-_AUDIT: dict[str, tuple[tuple[str, ...], tuple[str, ...]]] = {
+AUDIT: dict[str, tuple[tuple[str, ...], tuple[str, ...]]] = {
     "TA100": (("non-finite",), ("diverging", "learning-rate-too-high", "output-loss-mismatch")),
     "TA102": (("exploding-gradient",), ("learning-rate-too-high", "unscaled-input", "unscaled-target", "diverging",
               "bad-initialisation")),
@@ -180,7 +180,7 @@ def torch_audit(program: Program) -> tuple[str, Iterator[Said]]:
 
     def said() -> Iterator[Said]:
         for finding in worst_first:
-            means, nearly = _AUDIT.get(finding.rule_id, ((), ()))
+            means, nearly = AUDIT.get(finding.rule_id, ((), ()))
             where = (finding.module_path,) if finding.module_path else ()
             yield Said(finding.rule_id, ranks[finding.severity.value], where, means, nearly)
 

@@ -13,9 +13,10 @@ from typing import Any
 
 sys.path.insert(0, str(Path(__file__).parent))
 import measurement_tables
+import verdict_tables
 from committed import RESULTS, devices, percent, read, table, u
 
-PAGES = [Path(__file__).resolve().parents[1] / name for name in ("benchmarks.md", "meanfield.md")]
+PAGES = [Path(__file__).resolve().parents[1] / name for name in ("benchmarks.md", "meanfield.md", "verdicts.md")]
 FOLDER = "../benchmarks/results"
 """Of the committed results, from a page."""
 
@@ -121,6 +122,9 @@ TABLES: dict[str, Callable[[], str]] = {
         measurement_tables.layer_tables,
         measurement_tables.large_networks,
         measurement_tables.diagnoses,
+        verdict_tables.verdict_shares,
+        verdict_tables.verdict_cases,
+        verdict_tables.verdict_controls,
         probes,
         training_steps,
         growth,

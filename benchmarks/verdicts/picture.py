@@ -1,0 +1,82 @@
+"""The picture of the page of verdicts, drawn from results: `python -m benchmarks.verdicts.picture`."""
+
+from __future__ import annotations
+
+import argparse
+import json
+from pathlib import Path
+from typing import Any
+
+from matplotlib.axes import Axes
+from matplotlib.figure import Figure
+from matplotlib.patches import Patch
+
+ROOT = Path(__file__).resolve().parents[2]
+INK = "#37474f"
+COLOURS = {"right rule first": "#3949ab", "in the first three": "#9fa8da", "something else": "#ffcc80",
+           "nothing": "#eceff1", "a healthy network called severely ill": "#e57373",
+           "clean, or warnings only": "#a5d6a7"}  # fmt: skip
+
+
+def picture(results: Path) -> Figure:
+    """A field for every case and tool; then one for every healthy network and tool."""
+    found = json.loads((results / "verdicts_cpu.json").read_text(encoding="utf-8"))["results"]
+    tools = list(found["shares"])
+    figure = Figure(figsize=(13, 9), layout="constrained")
+    left, right = figure.subplots(1, 2, width_ratios=(1.6, 1))
+    counted = [row for row in found["cases"] if row["counts"]]
+    _field(left, [[_of_case(row[tool]) for tool in tools] for row in counted], tools)
+    left.set_yticks(range(len(counted)), [f"{row['number']}  {_short(row['title'])}" for row in counted])
+    _dress(left, f"{len(counted)} real faults")
+    healthy = found["controls"] + [row for row in found["cases"] if row["is_control"]]
+    _field(right, [[_of_control(row[tool]) for tool in tools] for row in healthy], tools)
+    right.set_yticks([])
+    _dress(right, f"{len(healthy)} healthy networks")
+    figure.legend(handles=[Patch(color=colour, label=name) for name, colour in COLOURS.items()], ncols=6,
+                  loc="outside lower center", frameon=False, fontsize=8.5)  # fmt: skip
+    return figure
+
+
+def _of_case(found: dict[str, Any]) -> str:
+    if found["first"]:
+        return COLOURS["right rule first"]
+    if found["three"]:
+        return COLOURS["in the first three"]
+    return COLOURS["something else" if found["findings"] else "nothing"]
+
+
+def _of_control(found: dict[str, Any]) -> str:
+    return COLOURS["a healthy network called severely ill" if found["severe"] else "clean, or warnings only"]
+
+
+def _field(axes: Axes, colours: list[list[str]], tools: list[str]) -> None:
+    for y, row in enumerate(colours):
+        for x, colour in enumerate(row):
+            axes.barh(y, 0.94, left=x, height=0.86, color=colour)
+    axes.set_xticks([x + 0.47 for x in range(len(tools))], tools)
+    axes.xaxis.tick_top()
+    axes.set_xlim(0, len(tools))
+    axes.set_ylim(len(colours) - 0.4, -0.6)
+
+
+def _short(title: str) -> str:
+    return title if len(title) <= 62 else title[:60].rsplit(" ", 1)[0] + " …"
+
+
+def _dress(axes: Axes, title: str) -> None:
+    axes.set_title(title, loc="left", fontsize=11, weight="bold", color=INK)
+    axes.tick_params(length=0, labelsize=8.5, colors=INK)
+    axes.spines[:].set_visible(False)
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(description=__doc__)
+    parser.add_argument("--results", type=Path, default=ROOT / "benchmarks" / "results")
+    parser.add_argument("--out", type=Path, default=ROOT / "docs" / "figures" / "verdicts.png")
+    options = parser.parse_args()
+    picture(options.results).savefig(options.out, dpi=120)
+    print(f"wrote {options.out}")
+
+
+if __name__ == "__main__":
+    main()
