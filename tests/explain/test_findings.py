@@ -15,6 +15,8 @@ from wellcond.explain.listing import by_layer, flat, read_baseline, worst
 from wellcond.explain.strips import MOST_BLOCKS, Strip, strips
 from wellcond.explain.tree import folded, is_short, model_tree
 from wellcond.explain.words import findings_text
+from wellcond.results import Row
+from wellcond.results import quantities as q
 from wellcond.results.result import as_json
 
 
@@ -99,6 +101,20 @@ def test_rows_with_steps_are_a_curve_and_a_single_number_is_no_plot() -> None:
     assert curve.is_curve
     assert curve.caption() == "1 at first, 8 after 4 steps"
     assert strips(DEAD) == []
+
+
+def test_several_runs_are_several_curves_each_with_its_rate() -> None:
+    def of(lr: float, *losses: float) -> list[Row]:
+        points = [Row(step, "", q.TRAINING_LOSS, loss, "") for step, loss in enumerate(losses, start=1)]
+        return [Row(0, "", q.TRAINED_LR, lr, "lr"), *points]
+
+    rows = (Row(0, "", q.TRAINING_LOSS, 2.0, ""), *of(10.0, 3.0, math.nan), *of(0.1, 1.5, 1.0))
+    drawn = strips(replace(DIVERGED, rows=rows))
+    assert [(strip.title, strip.labels) for strip in drawn] == [
+        ("loss at lr 10", ("0", "1", "2")),
+        ("loss at lr 0.1", ("1", "2")),
+    ]
+    assert drawn[1].values == (1.5, 1.0)
 
 
 def test_the_tree_has_every_module_and_every_blamed_parameter() -> None:

@@ -11,12 +11,15 @@ from importlib.resources import files
 from wellcond.explain.listing import flat, worst
 from wellcond.explain.strips import Strip, strips
 from wellcond.explain.tree import Node, folded, is_short, run_text
-from wellcond.explain.words import headline, named, numbers, sureness
+from wellcond.explain.words import headline, numbers, sureness
 from wellcond.results import number
 from wellcond.results.finding import SEVERITIES, Finding, Severity
+from wellcond.results.text import named
 
 SOUND = "sound"
 """The class of what nothing was found in."""
+BAR, NARROWEST = 46, 180
+"""Most pixels of a bar with its gap, and fewest of a plot."""
 MARKS = {"severe": "✗", "warning": "!", "note": "i", SOUND: "✓"}
 
 
@@ -109,10 +112,11 @@ def strip_plot(strip: Strip) -> str:
     )
     scale = ", logarithmic" if strip.is_log else ""
     where = "steps" if strip.is_curve else "layers"
+    width = "" if strip.is_curve else f' style="max-width:{max(len(strip.values) * BAR, NARROWEST)}px"'
     ends = f"<span>{escape(strip.labels[0])}</span><span>{escape(strip.labels[-1])}</span>"
     return (
         f'<figure class="strip"><figcaption>{escape(strip.title)} by {where}{scale}: {escape(strip.caption())}'
-        f'</figcaption><div class="field">{drawn}{lines}</div><div class="ends">{ends}</div></figure>'
+        f'</figcaption><div{width}><div class="field">{drawn}{lines}</div><div class="ends">{ends}</div></div></figure>'
     )
 
 
@@ -120,7 +124,7 @@ def _bars(strip: Strip) -> str:
     bars = []
     for i, (label, value) in enumerate(zip(strip.labels, strip.values, strict=True)):
         kind = " ".join(["blamed"] * (i in strip.marked) + ["infinite"] * (not math.isfinite(value)))
-        title = f"{escape(label)}: {number(value)}"
+        title = f"{escape(named(label))}: {number(value)}"
         bars.append(f'<i class="{kind}" style="height:{100 * strip.height(value):.1f}%" title="{title}"></i>')
     return f'<div class="bars">{"".join(bars)}</div>'
 

@@ -6,7 +6,7 @@ import math
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 
-from wellcond.results import number
+from wellcond.results import Row, number
 from wellcond.results.finding import Finding
 from wellcond.results.quantities import (
     DEAD_SHARE,
@@ -19,10 +19,12 @@ from wellcond.results.quantities import (
     SATURATED_SHARE,
     SENSITIVITY,
     SIGNAL_RMS,
+    TRAINED_LR,
     TRAINING_LOSS,
     VARIATION,
     WEIGHT_NORM,
 )
+from wellcond.results.text import named
 
 TITLES = {
     INPUT.lambda_max: "λmax of Σx",
@@ -117,7 +119,7 @@ class Strip:
     def caption(self) -> str:
         """The blamed value, and the range of the others."""
         values = dict(enumerate(self.values))
-        blamed = [f"{self.labels[i]} {number(values.pop(i))}" for i in sorted(self.marked)][:3]
+        blamed = [f"{named(self.labels[i])}: {number(values.pop(i))}" for i in sorted(self.marked)][:3]
         if self.is_curve:
             return f"{number(self.values[0])} at first, {number(self.values[-1])} after {self.labels[-1]} steps"
         others = _range(values.values())
@@ -133,29 +135,44 @@ def strips(finding: Finding) -> list[Strip]:
     """The plots of a finding: a quantity of two layers or more, or of two steps or more.
 
     Example:
-        >>> from wellcond.results import Row
         >>> rows = tuple(Row(None, f"fc{i}", GRADIENT_NORM, value, "") for i, value in enumerate([1e-6, 1e-3, 1.0]))
         >>> found = Finding("vanishing-gradient", "fc0", "severe", 0.9, "", {"healthy from": 1e-3}, "", "", rows)
         >>> strip, = strips(found)
         >>> "".join(block for block, _ in strip.sparkline()), strip.caption()
-        ('▁▅█', 'fc0 1e-06; others 0.001 to 1; healthy from 0.001')
+        ('▁▅█', 'fc0: 1e-06; others 0.001 to 1; healthy from 0.001')
     """
-    quantities = dict.fromkeys(row.quantity for row in finding.rows)
+    quantities = dict.fromkeys(row.quantity for row in finding.rows if row.quantity != TRAINED_LR)
     limits = tuple((name, float(v)) for name, v in finding.evidence.items() if not isinstance(v, str) and _limits(name))
     drawn = []
     for quantity in quantities:
-        rows = [row for row in finding.rows if row.quantity == quantity]
         title = TITLES.get(quantity, quantity.replace("_", " "))
-        steps = sorted({row.step: row.value for row in rows if row.step is not None and not row.layer}.items())
-        by_layer = {row.layer: row.value for row in rows if row.step is None and row.layer}
-        if len(steps) > 1:
-            labels, values = tuple(str(step) for step, _ in steps), tuple(value for _, value in steps)
-            drawn.append(Strip(title, labels, values, is_curve=True))
-        elif len(by_layer) > 1:
+        for rate, points in _runs(finding.rows, quantity):
+            labels, values = tuple(str(step) for step, _ in points), tuple(value for _, value in points)
+            drawn.append(Strip(f"{title} at lr {rate:g}" if rate else title, labels, values, is_curve=True))
+        by_layer = {r.layer: r.value for r in finding.rows if r.quantity == quantity and r.step is None and r.layer}
+        if len(by_layer) > 1:
             marked = frozenset(i for i, layer in enumerate(by_layer) if _is_of(layer, finding.layer))
             # a limit is that of the first quantity, which is the one that the rule judges
             drawn.append(Strip(title, tuple(by_layer), tuple(by_layer.values()), marked, () if drawn else limits))
     return drawn
+
+
+def _runs(rows: Iterable[Row], quantity: str) -> list[tuple[float, list[tuple[int, float]]]]:
+    """A quantity over training, one list of points per run: where steps begin again, another run does.
+
+    Returns:
+        The learning rate of each run of two points or more, 0 where it is not told, and its points.
+    """
+    runs: list[tuple[float, list[tuple[int, float]]]] = []
+    rate = 0.0
+    for row in rows:
+        if row.quantity == TRAINED_LR:
+            rate = row.value
+        elif row.quantity == quantity and row.step is not None and not row.layer:
+            is_next = bool(runs) and row.step > runs[-1][1][-1][0]
+            points = runs.pop()[1] if is_next else []
+            runs.append((rate, [*points, (row.step, row.value)]))
+    return [(rate, points) for rate, points in runs if len(points) > 1]
 
 
 def _limits(name: str) -> bool:

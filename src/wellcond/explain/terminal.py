@@ -9,8 +9,9 @@ from wellcond.explain.listing import worst
 from wellcond.explain.runs import Treated, helps, sparklines, treated_curves
 from wellcond.explain.strips import strips
 from wellcond.explain.tree import Node, folded, is_short, run_text
-from wellcond.explain.words import clipped, evidence_text, headline, listed, named, sureness
+from wellcond.explain.words import clipped, evidence_text, headline, listed, sureness
 from wellcond.results.finding import Finding, Severity
+from wellcond.results.text import named
 
 try:
     from rich import box

@@ -8,6 +8,7 @@ from collections.abc import Sequence
 from wellcond.explain.strips import strips
 from wellcond.results import number
 from wellcond.results.finding import Finding
+from wellcond.results.text import named
 
 WIDTH = 80
 """Characters per line."""
@@ -25,11 +26,6 @@ def headline(finding: Finding) -> str:
         'dying-neurons at fc1'
     """
     return f"{finding.rule} at {named(finding.layer)}" if finding.layer else finding.rule
-
-
-def named(layer: str) -> str:
-    """A layer's name; one of a `Sequential` is only a number and needs the word."""
-    return f"layer {layer}" if layer.isdecimal() else layer
 
 
 def sureness(finding: Finding) -> str:

@@ -7,7 +7,7 @@ from collections.abc import Callable, Iterable, Mapping, Sequence
 from typing import NamedTuple, Protocol
 
 from wellcond.explain.runs import ShortRuns
-from wellcond.explain.words import clipped, findings_text, named
+from wellcond.explain.words import clipped, findings_text
 from wellcond.report.table import MATRICES, READING, Pivot, layer_text
 from wellcond.results import Cost, Row, number
 from wellcond.results.finding import Finding
@@ -28,7 +28,7 @@ from wellcond.results.quantities import (
     TRAINED_MAX_LR,
     UNITS,
 )
-from wellcond.results.text import duration, grouped
+from wellcond.results.text import duration, grouped, named
 
 WIDTH = 80
 """Characters per line of plain text; the table of layers is as wide as its numbers."""

@@ -53,6 +53,16 @@ def text_table(header: Sequence[str], body: Iterable[Sequence[str]]) -> str:
     )
 
 
+def named(layer: str) -> str:
+    """A layer's name; one of a `Sequential` is only a number and needs the word.
+
+    Example:
+        >>> named("3"), named("fc3")
+        ('layer 3', 'fc3')
+    """
+    return f"layer {layer}" if layer.isdecimal() else layer
+
+
 def shortened(name: str, width: int = 24) -> str:
     """The end of a long layer name, which is what tells it from its neighbours.
 
