@@ -267,7 +267,8 @@ class _Looking:
             return value
 
         known = [*problem.model.parameters(), *self.leaves]
-        return output_facts(outputs, batch[1], loss, loss_of, known, problem.likelihood)
+        is_divergence = isinstance(problem.loss, nn.KLDivLoss)
+        return output_facts(outputs, batch[1], loss, loss_of, known, problem.likelihood, is_divergence=is_divergence)
 
     # other passes
 
@@ -297,7 +298,9 @@ class _Looking:
         size = float(among.norm())
         difference = float((alone.double() - among).norm()) / size if size else 0.0
         tolerance = 1e3 * torch.finfo(outputs.dtype).eps
-        if not difference > tolerance:
+        if not math.isfinite(difference):
+            return None
+        if difference <= tolerance:
             return Mixing(difference, "")
         seen: list[dict[str, Tensor]] = []
         for count in (2 * few, few):

@@ -13,25 +13,11 @@ from torch import Tensor
 from torch.autograd.graph import Node
 from torch.utils._pytree import tree_leaves
 
-from wellcond.network.graph import inputs_of, upstream
+from wellcond.network.graph import is_affine, plain, strays_in, tail_of, upstream
 from wellcond.problem.likelihoods import Bernoulli, CrossEntropy, Gaussian, Likelihood
 
-LossKind = Literal["cross-entropy", "nll", "bce", "bce-logits", "squared", "other"]
-"""`cross-entropy` and `bce-logits` take logits, `nll` log-probabilities, `bce` probabilities."""
-MOVES = (
-    "View", "UnsafeView", "ReshapeAlias", "Squeeze", "Unsqueeze", "T", "Transpose", "Permute", "Alias", "ToCopy",
-    "Clone", "Expand", "Slice", "Select", "Split", "Unbind", "Detach", "AsStrided", "Cat", "Stack", "NanToNum",
-)  # fmt: skip
-"""Operations that move values and change none."""
-AFFINE = (
-    *MOVES, "Addmm", "Mm", "Bmm", "Mv", "Dot", "Linear", "MkldnnLinear", "Convolution", "MkldnnConvolution",
-    "CudnnConvolution", "ConvolutionOverrideable", "Baddbmm", "Addbmm", "Add", "Sub", "Rsub", "Neg", "Sum", "Mean",
-    "AvgPool1D", "AvgPool2D", "AvgPool3D", "AdaptiveAvgPool2D", "AdaptiveAvgPool3D", "ConstantPadNd",
-    "Embedding", "EmbeddingBag", "Upsample", "UpsampleNearest2D", "UpsampleBilinear2D", "NativeBatchNorm",
-    "CudnnBatchNorm", "MiopenBatchNorm", "Index", "IndexSelect", "Gather", "Repeat", "Flip",
-)  # fmt: skip
-"""Operations that are linear in what they receive, as long as only one of their inputs depends on the data. A BatchNorm
-is one by its running statistics."""
+LossKind = Literal["cross-entropy", "nll", "kl", "bce", "bce-logits", "squared", "other"]
+"""`cross-entropy` and `bce-logits` take logits, `nll` and `kl` log-probabilities, `bce` probabilities."""
 
 
 @dataclass(frozen=True)
@@ -55,6 +41,7 @@ class OutputFacts:
         loss: Its value, which may be NaN; None if it could not be computed.
         best_constant: The loss of the best outputs that are the same for all examples, where it is known.
         reshaped_loss: The loss of the outputs in the shape of the targets, where both shapes differ but hold as many.
+        reshaped_perfect_loss: The loss of right outputs in the shape of the targets.
         perfect_loss: The loss of outputs that are right: the targets, or logits far on their side.
         log_low: The smallest number whose logarithm the loss takes; None if it takes none.
         clamped: The share of numbers that the loss clamps before it takes their logarithm; None if it clamps none.
@@ -83,6 +70,7 @@ class OutputFacts:
     loss: float | None
     best_constant: float | None
     reshaped_loss: float | None
+    reshaped_perfect_loss: float | None
     perfect_loss: float | None
     log_low: float | None
     clamped: float | None
@@ -96,7 +84,7 @@ class OutputFacts:
 
 
 RANGES = {"Sigmoid": (0.0, 1.0), "Softmax": (0.0, 1.0), "Tanh": (-1.0, 1.0), "Relu": (0.0, math.inf),
-          "LogSoftmax": (-math.inf, 0.0)}  # fmt: skip
+          "HardSigmoid": (0.0, 1.0)}  # fmt: skip
 """What an operation can give."""
 MARGIN = 0.02
 """Targets that are beyond the range by less than this share of 1 are rounding, or smoothing of labels."""
@@ -109,6 +97,8 @@ def output_facts(
     loss_of: Callable[[Tensor, Any], Tensor],
     known: Iterable[Tensor],
     likelihood: Likelihood | None,
+    *,
+    is_divergence: bool = False,
 ) -> OutputFacts:
     """Read what one batch shows.
 
@@ -119,18 +109,19 @@ def output_facts(
         loss_of: The loss as a function of other outputs and targets; it may raise.
         known: The parameters of the model, frozen ones too, and other tensors that are known to be differentiated.
         likelihood: What the loss was recognised as, if it was.
+        is_divergence: Whether the loss is torch's Kullback-Leibler divergence, which takes log-probabilities.
     """
-    tail, dim = _tail(outputs.grad_fn)
+    tail, dim = tail_of(outputs.grad_fn)
     values = outputs.detach().double()
     finite = values[values.isfinite()]
     finite = finite if finite.numel() else values.new_zeros(1)
     target = next((t for t in tree_leaves(targets) if isinstance(t, Tensor)), None)
     nodes = upstream([None if loss is None else loss.grad_fn], outputs.grad_fn)
     operations = _names(nodes)
-    kind = _loss_kind(operations, likelihood)
+    kind = "kl" if is_divergence else _loss_kind(operations, likelihood)
     class_dim = _class_dim(outputs, target, likelihood) if kind in ("cross-entropy", "nll") else None
     at = _Values(loss_of, outputs.detach(), targets, target, kind, class_dim, tail)
-    by_example = values.flatten(1) if values.dim() else values.reshape(1, 1)
+    by_example = values.reshape(len(values), -1)
     total = float(by_example.square().sum())
     number = None if loss is None else float(loss.detach())
     given = None if target is None else target.detach().double()
@@ -159,44 +150,22 @@ def output_facts(
         loss=number,
         best_constant=at.best_constant(),
         reshaped_loss=at.reshaped(),
+        reshaped_perfect_loss=at.reshaped_perfect(),
         perfect_loss=at.perfect(),
         log_low=_log_low(nodes),
         clamped=_clamped(nodes),
         saturated=at.saturated(),
         accuracy=at.accuracy(),
-        is_affine=_is_affine(outputs.grad_fn),
-        strays=_strays(outputs, known),
+        is_affine=is_affine(outputs.grad_fn),
+        strays=strays_in(outputs, known),
         low_target=float(given.min()) if given is not None and given.numel() else math.nan,
         high_target=float(given.max()) if given is not None and given.numel() else math.nan,
         share_outside=outside,
     )
 
 
-def plain(node: Node) -> str:
-    """`Softmax` for SoftmaxBackward0."""
-    return node.name().partition("Backward")[0]
-
-
 def _names(nodes: Iterable[Node]) -> frozenset[str]:
     return frozenset(map(plain, nodes))
-
-
-def _tail(node: Node | None) -> tuple[tuple[str, ...], int | None]:
-    """The last operations that change values, up to a product, and the dimension of the last one."""
-    found: list[str] = []
-    dim: int | None = None
-    while node is not None and len(found) < 4:
-        name = plain(node)
-        if name not in MOVES:
-            if name in AFFINE or name in ("AccumulateGrad", "Mul", "Div"):
-                break
-            found.append(name)
-            if len(found) == 1 and hasattr(node, "_saved_dim"):
-                dim = int(node._saved_dim)
-                dim = dim - 2**64 if dim >= 2**63 else dim
-        above = inputs_of(node)
-        node = above[0] if above else None
-    return tuple(found), dim
 
 
 def _loss_kind(operations: frozenset[str], likelihood: Likelihood | None) -> LossKind:
@@ -257,50 +226,6 @@ def _class_dim(outputs: Tensor, target: Tensor | None, likelihood: Likelihood | 
     return 1 if target.shape == by_class.shape else outputs.dim() - 1
 
 
-def _is_affine(end: Node | None) -> bool:
-    """Whether everything before the tail is affine in the data. What torch cannot tell is not."""
-    tail, _ = _tail(end)
-    node = end
-    while node is not None and (plain(node) in tail or plain(node) in MOVES):
-        above = inputs_of(node)
-        node = above[0] if above else None
-    if node is None:
-        return False
-    for operation in upstream([node], None):
-        name = plain(operation)
-        sides = [above for above in inputs_of(operation) if plain(above) != "AccumulateGrad"]
-        is_scaling = name in ("Mul", "Div") and len(sides) < 2
-        is_product_of_data = name in ("Mm", "Bmm", "Baddbmm", "Addbmm", "Dot") and len(_of_data(operation)) > 1
-        if (name not in AFFINE and not is_scaling) or is_product_of_data:
-            return False
-    return True
-
-
-def _of_data(product: Node) -> list[Node]:
-    """Inputs of a product that are more than a weight that was moved."""
-    found = []
-    for node in inputs_of(product):
-        behind: Node | None = node
-        while behind is not None and plain(behind) in MOVES:
-            above = inputs_of(behind)
-            behind = above[0] if above else None
-        if behind is not None and plain(behind) != "AccumulateGrad":
-            found.append(node)
-    return found
-
-
-def _strays(end: Tensor, known: Iterable[Tensor]) -> tuple[tuple[int, ...], ...]:
-    """Shapes of trainable tensors in a graph that are none of these."""
-    ids = {id(p) for p in known}
-    leaves: dict[int, tuple[int, ...]] = {}
-    for node in upstream([end.grad_fn], None):
-        for above in inputs_of(node):
-            variable = getattr(above, "variable", None)
-            if isinstance(variable, Tensor) and id(variable) not in ids:
-                leaves[id(variable)] = tuple(variable.shape)
-    return tuple(leaves.values())
-
-
 @dataclass(frozen=True)
 class _Values:
     """The loss at other outputs; what it refuses is None."""
@@ -345,17 +270,26 @@ class _Values:
             right = hot * 20 if self.kind == "cross-entropy" else (hot.clamp_min(1e-9)).log()
             return self.at(right.to(self.outputs.dtype))
         target = self._paired()
-        if target is None:
-            return None
-        right = (target - 0.5) * 40 if self.kind == "bce-logits" else target
-        return self.at(right.to(self.outputs.dtype))
+        return None if target is None else self.at(self._right(target))
+
+    def _right(self, target: Tensor) -> Tensor:
+        return ((target - 0.5) * 40 if self.kind == "bce-logits" else target).to(self.outputs.dtype)
 
     def reshaped(self) -> float | None:
         """The loss of [N, 1] outputs as [N], as the targets are: another one than it is, if it was broadcast."""
+        target = self._of_other_shape()
+        return None if target is None else self.at(self.outputs.reshape(target.shape))
+
+    def reshaped_perfect(self) -> float | None:
+        """And of right ones: no larger than in the outputs' own shape, if it was broadcast there."""
+        target = self._of_other_shape()
+        return None if target is None else self.at(self._right(target.double()))
+
+    def _of_other_shape(self) -> Tensor | None:
         target = self.target
         if target is None or target.shape == self.outputs.shape or target.numel() != self.outputs.numel():
             return None
-        return self.at(self.outputs.reshape(target.shape))
+        return target.detach()
 
     def probabilities(self) -> Tensor | None:
         """(…, classes) of a classifier."""

@@ -1,4 +1,4 @@
-"""The autograd graph, walked backward: which operations lead to a result, and which of them separate it."""
+"""The autograd graph, walked backward: which operations lead to a result, what they are, and which separate it."""
 
 from __future__ import annotations
 
@@ -6,12 +6,27 @@ from collections import Counter, defaultdict
 from collections.abc import Iterable
 from functools import reduce
 
+from torch import Tensor
 from torch.autograd.graph import Node
 
 from wellcond.errors import InvalidProblem
 
 Place = tuple[Node, int]
 """A tensor's place in the graph: the operation that made it, and which of its outputs it is."""
+MOVES = (
+    "View", "UnsafeView", "ReshapeAlias", "Squeeze", "Unsqueeze", "T", "Transpose", "Permute", "Alias", "ToCopy",
+    "Clone", "Expand", "Slice", "Select", "Split", "Unbind", "Detach", "AsStrided", "Cat", "Stack", "NanToNum",
+)  # fmt: skip
+"""Operations that move values and change none."""
+AFFINE = (
+    *MOVES, "Addmm", "Mm", "Bmm", "Mv", "Dot", "Linear", "MkldnnLinear", "Convolution", "MkldnnConvolution",
+    "CudnnConvolution", "ConvolutionOverrideable", "Baddbmm", "Addbmm", "Add", "Sub", "Rsub", "Neg", "Sum", "Mean",
+    "AvgPool1D", "AvgPool2D", "AvgPool3D", "AdaptiveAvgPool2D", "AdaptiveAvgPool3D", "ConstantPadNd",
+    "Embedding", "EmbeddingBag", "Upsample", "UpsampleNearest2D", "UpsampleBilinear2D", "NativeBatchNorm",
+    "CudnnBatchNorm", "MiopenBatchNorm", "Index", "IndexSelect", "Gather", "Repeat", "Flip",
+)  # fmt: skip
+"""Operations that are linear in what they receive, as long as only one of their inputs depends on the data. A BatchNorm
+is one by its running statistics."""
 
 
 def inputs_of(node: Node) -> list[Node]:
@@ -54,6 +69,73 @@ def refuse_reentrant_checkpoints(operations: Iterable[Node]) -> None:
             "the model uses torch.utils.checkpoint with use_reentrant=True, which has no derivatives with respect to "
             "single tensors and no second derivatives. Write checkpoint(..., use_reentrant=False)."
         )
+
+
+def plain(node: Node) -> str:
+    """`Softmax` for SoftmaxBackward0."""
+    return node.name().partition("Backward")[0]
+
+
+def tail_of(node: Node | None) -> tuple[tuple[str, ...], int | None]:
+    """The last operations that change values, up to a product, and the dimension of the last one."""
+    found: list[str] = []
+    dim: int | None = None
+    while node is not None and len(found) < 4:
+        name = plain(node)
+        if name not in MOVES:
+            if name in AFFINE or name in ("AccumulateGrad", "Mul", "Div"):
+                break
+            found.append(name)
+            if len(found) == 1 and hasattr(node, "_saved_dim"):
+                dim = int(node._saved_dim)
+                dim = dim - 2**64 if dim >= 2**63 else dim
+        above = inputs_of(node)
+        node = above[0] if above else None
+    return tuple(found), dim
+
+
+def is_affine(end: Node | None) -> bool:
+    """Whether everything before the tail is affine in the data. What torch cannot tell is not."""
+    tail, _ = tail_of(end)
+    node = end
+    while node is not None and (plain(node) in tail or plain(node) in MOVES):
+        above = inputs_of(node)
+        node = above[0] if above else None
+    if node is None:
+        return False
+    for operation in upstream([node], None):
+        name = plain(operation)
+        sides = [above for above in inputs_of(operation) if plain(above) != "AccumulateGrad"]
+        is_scaling = name in ("Mul", "Div") and len(sides) < 2
+        is_product_of_data = name in ("Mm", "Bmm", "Baddbmm", "Addbmm", "Dot") and len(_of_data(operation)) > 1
+        if (name not in AFFINE and not is_scaling) or is_product_of_data:
+            return False
+    return True
+
+
+def _of_data(product: Node) -> list[Node]:
+    """Inputs of a product that are more than a weight that was moved."""
+    found = []
+    for node in inputs_of(product):
+        behind: Node | None = node
+        while behind is not None and plain(behind) in MOVES:
+            above = inputs_of(behind)
+            behind = above[0] if above else None
+        if behind is not None and plain(behind) != "AccumulateGrad":
+            found.append(node)
+    return found
+
+
+def strays_in(end: Tensor, known: Iterable[Tensor]) -> tuple[tuple[int, ...], ...]:
+    """Shapes of trainable tensors in a graph that are none of these."""
+    ids = {id(p) for p in known}
+    leaves: dict[int, tuple[int, ...]] = {}
+    for node in upstream([end.grad_fn], None):
+        for above in inputs_of(node):
+            variable = getattr(above, "variable", None)
+            if isinstance(variable, Tensor) and id(variable) not in ids:
+                leaves[id(variable)] = tuple(variable.shape)
+    return tuple(leaves.values())
 
 
 class Separators:

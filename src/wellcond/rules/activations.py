@@ -3,14 +3,12 @@
 from __future__ import annotations
 
 import itertools
-import math
 from collections.abc import Iterator
 
 from wellcond.evidence.evidence import Evidence
 from wellcond.results import number
 from wellcond.results.finding import Finding
-from wellcond.rules.rule import rule
-from wellcond.rules.severity import of_symptom
+from wellcond.rules.rule import of_symptom, rule
 
 ENOUGH_ROWS = 64
 """Rows from which a unit that never varies is not chance."""
@@ -22,8 +20,6 @@ FLAT, FLATTENING = 0.95, 0.8
 """Shares of values where a tanh or sigmoid is flat; up to 0.49."""
 ALIKE, SIMILAR = 1e-9, 1e-6
 """E‖h − E h‖²/E‖h‖² over examples; down to 1e-5, after eight plain layers as torch starts them."""
-DRIFTED, DRIFTING = 1e6, 1e3
-"""The largest RMS of a layer's outputs over the smallest; up to 17."""
 SHARP, SHARPENING = 0.9, 0.5
 """Shares of attention rows with one probability above 0.99; up to 0.02."""
 LARGE_LOGITS = 10.0
@@ -54,7 +50,7 @@ def dying_neurons(evidence: Evidence) -> Iterator[Finding]:
     last = look.signals[-1] if look.signals else None
     table = evidence.neurons
     for signal in look.signals:
-        if not signal.is_nonlinearity or signal.kind not in ("relu", "relu6") or signal.rows < ENOUGH_ROWS:
+        if signal.kind not in ("relu", "relu6") or signal.rows < ENOUGH_ROWS or signal.not_finite:
             continue
         dead = table[signal.name].is_dying if table is not None and signal.name in table else signal.dead
         share = float(dead.double().mean()) if len(dead) else 0.0
@@ -162,35 +158,6 @@ def rank_collapse(evidence: Evidence) -> Iterator[Finding]:
             return
 
 
-@rule(
-    "activation-drift",
-    explains=("exploding-gradient", "vanishing-gradient", "ill-conditioned-input", "learning-rate-too-high"),
-)
-def activation_drift(evidence: Evidence) -> Iterator[Finding]:
-    """Signals whose scale drifts with depth: the RMS of one layer's outputs is a thousand times another's."""
-    look = evidence.look
-    if look is None:
-        return
-    layers = [s for s in look.weighted() if s.rms > 0 and math.isfinite(s.rms) and not s.kind.startswith("Embedding")]
-    if len(layers) < 2:
-        return
-    low, high = min(layers, key=lambda s: s.rms), max(layers, key=lambda s: s.rms)
-    ratio = high.rms / low.rms
-    if ratio > DRIFTING:
-        grows = layers.index(high) > layers.index(low)
-        yield Finding(
-            "activation-drift",
-            high.name if grows else low.name,
-            of_symptom(evidence, is_far=ratio > DRIFTED),
-            0.75,
-            f"outputs have an RMS of {number(low.rms)} at {low.name} and {number(high.rms)} at {high.name}, "
-            f"{number(ratio)} times as much.",
-            {"smallest RMS": low.rms, "largest RMS": high.rms},
-            "λ_max of Σx, and with it the next layer's curvature, grows with its square (huang2020, section 3).",
-            "nn.LayerNorm(features)  # between the layers; or torch.nn.init.kaiming_normal_(layer.weight)",
-        )
-
-
 @rule("attention-saturation", explains=("vanishing-gradient", "learning-rate-too-low", "loss-not-decreasing"))
 def attention_saturation(evidence: Evidence) -> Iterator[Finding]:
     """Attention in which positions look at one other only: one probability above 0.99 in half of the rows.
@@ -223,19 +190,21 @@ def attention_saturation(evidence: Evidence) -> Iterator[Finding]:
 
 @rule("wrong-softmax-dimension", explains=("attention-saturation", "loss-not-decreasing", "labels-unrelated"))
 def wrong_softmax_dimension(evidence: Evidence) -> Iterator[Finding]:
-    """Attention weights that add up to one along another dimension than the one they are summed over."""
+    """A softmax over the examples of the batch, or attention weights that are summed over another dimension."""
     look = evidence.look
     if look is None:
         return
     for seen in look.attention:
-        if seen.is_summed_elsewhere and seen.ndim >= 3:
+        is_last = look.output is not None and look.output.shape == seen.shape
+        over_examples = seen.dim == 0 and seen.ndim > 1 and seen.shape[0] == look.batch_size and not is_last
+        if over_examples or (seen.is_summed_elsewhere and seen.ndim >= 3):
             yield Finding(
                 "wrong-softmax-dimension",
                 seen.name,
                 "severe",
                 0.9,
-                f"the softmax behind {seen.name} goes over dimension {seen.dim} of {list(seen.shape)}, and the product "
-                "that uses it adds up another one.",
+                f"the softmax behind {seen.name} goes over dimension {seen.dim} of {list(seen.shape)}, "
+                + ("the examples of the batch." if over_examples else "and the product behind it sums over another."),
                 {"dimension": float(seen.dim), "shape": str(list(seen.shape))},
                 "The weights of what is added up then do not sum to one.",
                 "weights = scores.softmax(dim=-1)",

@@ -11,8 +11,7 @@ from wellcond.evidence.look import Look
 from wellcond.network.norms import is_norm
 from wellcond.results import number
 from wellcond.results.finding import Finding
-from wellcond.rules.rule import rule
-from wellcond.rules.severity import of_symptom
+from wellcond.rules.rule import of_symptom, rule
 
 LARGE_INPUT = 10.0
 """RMS of inputs. Initialisations are made for E x² = 1; at 10 the curvature of the first layer is 100 times as large

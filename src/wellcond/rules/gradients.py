@@ -12,8 +12,7 @@ from wellcond.evidence.look import Look
 from wellcond.evidence.signals import Signal
 from wellcond.results import number
 from wellcond.results.finding import Finding
-from wellcond.rules.rule import rule
-from wellcond.rules.severity import of_symptom
+from wellcond.rules.rule import has_learned, of_symptom, rule
 
 VANISHED = 1e-5
 """‖∂ℓ/∂h‖·‖h‖ of the first layer over that of the last hidden one. Healthy networks that we measured have 0.008 (eight
@@ -26,6 +25,8 @@ MANY = 6
 """Hidden layers from which the first half stands for the first one."""
 EXPLODED, GROWING = 1e6, 1e4
 """The same upwards."""
+FLAT_OUTPUT = 1e-4
+"""E‖f − E f‖²/E‖f‖² of outputs that hardly depend on inputs."""
 SHORT_MEMORY = 0.05
 """The share of a sequence's steps from which a thousandth of the largest gradient comes back. A fresh LSTM forgets by
 half per step, so it sees ten steps: of 28 enough, of 500 not."""
@@ -95,14 +96,46 @@ def vanishing_gradient(evidence: Evidence) -> Iterator[Finding]:
         {"ratio": ratio, "a layer": per_layer, "layers": float(len(layers))},
         "Every layer multiplies a gradient by its mean-field χ; a product of factors below 1 is lost after a few "
         "(a sigmoid's slope is 1/4 at most).",
-        _remedy(bool(squashing)),
+        _remedy(squashes=bool(squashing)),
     )
 
 
-def _remedy(squashes: bool) -> str:
+def _remedy(*, squashes: bool) -> str:
     if squashes:
         return "nn.ReLU()  # for hidden sigmoids and tanhs, with\ntorch.nn.init.kaiming_normal_(layer.weight)"
     return "x = x + layer(norm(x))  # a residual path with a norm, or\ntorch.nn.init.kaiming_normal_(layer.weight)"
+
+
+@rule("vanishing-gradient", explains=("learning-rate-too-low", "loss-not-decreasing", "labels-unrelated"))
+def fading_sigmoids(evidence: Evidence) -> Iterator[Finding]:
+    """Two or more hidden sigmoids behind which the outputs hardly depend on the inputs any more.
+
+    Each passes a quarter at most of what varies, forwards and backwards. A warning where the outputs vary by less than
+    1e-4 of their size; severe where a trial does not show that the network trains all the same, as at a high rate.
+    """
+    look = evidence.look
+    output = None if look is None else look.output
+    if look is None or output is None or output.variation is None or has_learned(evidence):
+        return
+    sigmoids = [s for s in look.signals if s.kind == "sigmoid" and s.is_nonlinearity]
+    sigmoids = sigmoids[:-1] if output.tail[:1] == ("Sigmoid",) else sigmoids
+    layers = look.weighted()
+    if len(sigmoids) < 2 or output.variation > FLAT_OUTPUT or not layers or _is_blocked(look):
+        return
+    first, last = layers[0].sensitivity or 0.0, layers[-1].sensitivity or 0.0
+    ratio = first / last if last else 0.0
+    is_doubtful = evidence.trial is not None and not evidence.trial.trains
+    yield Finding(
+        "vanishing-gradient",
+        layers[0].name,
+        "severe" if is_doubtful else "warning",
+        0.7,
+        f"behind {len(sigmoids)} hidden sigmoids the outputs vary by {number(output.variation)} of their size, and "
+        f"{layers[0].name} gets {number(ratio)} of the last layer's gradient.",
+        {"variation of outputs": output.variation, "ratio of gradients": ratio, "sigmoids": float(len(sigmoids))},
+        "A sigmoid's slope is 1/4 at most, so a stack of them passes little on, either way.",
+        _remedy(squashes=True),
+    )
 
 
 @rule("vanishing-gradient", explains=("learning-rate-too-low", "loss-not-decreasing", "labels-unrelated"))

@@ -23,6 +23,8 @@ FROM_OUTPUTS = (
 CALLS = {"Softmax": "softmax", "LogSoftmax": "log_softmax", "Sigmoid": "sigmoid", "Relu": "ReLU", "Tanh": "tanh",
          "LogSigmoid": "logsigmoid"}  # fmt: skip
 LOGIT_LOSSES = {"cross-entropy": "cross_entropy", "bce-logits": "binary_cross_entropy_with_logits"}
+PROBABILITIES = (("Softmax",), ("LogSoftmax",), ("Sigmoid",), ("LogSigmoid",))
+SQUASHERS = (("Relu",), ("Sigmoid",), ("Tanh",), ("Softmax",))
 CONFIDENTLY_WRONG = 2.0
 """The loss over that of the best constant, above which saturated outputs are wrong: a right one is near 0."""
 
@@ -66,6 +68,9 @@ def squashed_logits(evidence: Evidence) -> Iterator[Finding]:
     if (both := _both(evidence)) is None:
         return
     look, output = both
+    if output.tail[:1] in PROBABILITIES and output.tail[1:2] in SQUASHERS:
+        yield _twice(look, output)
+        return
     loss = LOGIT_LOSSES.get(output.loss_kind)
     if loss is None or not output.tail or output.tail[0] not in ("Softmax", "Sigmoid", "Relu", "Tanh"):
         return
@@ -87,6 +92,19 @@ def squashed_logits(evidence: Evidence) -> Iterator[Finding]:
     )
 
 
+def _twice(look: Look, output: OutputFacts) -> Finding:
+    last, before = (CALLS[name] for name in output.tail[:2])
+    return _finding(
+        look,
+        output,
+        f"the {last} that the model ends in gets the outputs of a {before}, so its logits are "
+        + ("never below zero." if before == "ReLU" else "bounded."),
+        "A probability below that of equal logits cannot be given, and where a ReLU is off nothing is learned.",
+        f"x = F.{last}(self.out(x)) if you need probabilities  # without the {before}",
+        layer=next((s.name for s in reversed(look.signals) if s.is_weighted), ""),
+    )
+
+
 @rule(NAME, explains=FROM_OUTPUTS)
 def raw_outputs(evidence: Evidence) -> Iterator[Finding]:
     """Raw outputs, or ones of another kind, in front of a loss that takes probabilities or their logarithms.
@@ -99,12 +117,13 @@ def raw_outputs(evidence: Evidence) -> Iterator[Finding]:
     look, output = both
     tail = output.tail[0] if output.tail else ""
     is_log_probability = tail in ("LogSoftmax", "LogSigmoid", "Log") or "Log" in output.loss_operations
-    if output.loss_kind == "nll" and not is_log_probability and not output.low <= output.high <= 1e-3:
+    if output.loss_kind in ("nll", "kl") and not is_log_probability and output.high > 1e-3:
         what = "probabilities" if tail == "Softmax" else f"the outputs of a {CALLS.get(tail, 'linear layer')}"
         yield _finding(
             look,
             output,
-            f"nll_loss takes log-probabilities and gets {what}, from {number(output.low)} to {number(output.high)}.",
+            f"{'nll_loss' if output.loss_kind == 'nll' else 'kl_div'} takes log-probabilities and gets {what}, from "
+            f"{number(output.low)} to {number(output.high)}.",
             "It is minus the output of the right class: without a log_softmax nothing keeps it from falling for ever, "
             "or makes the other classes less likely.",
             "loss = torch.nn.CrossEntropyLoss()  # on the raw outputs, or: return F.log_softmax(x, dim=1)",
@@ -195,14 +214,17 @@ def wrong_dimension(evidence: Evidence) -> Iterator[Finding]:
 def broadcast(evidence: Evidence) -> Iterator[Finding]:
     """Outputs [N, 1] against targets [N], or the reverse, which a loss broadcasts to [N, N].
 
-    Proven by the loss itself: with the outputs in the shape of the targets it has another value.
+    Proven by the loss itself: with the outputs in the shape of the targets it has another value, and right outputs are
+    right only there.
     """
     if (both := _both(evidence)) is None:
         return
     look, output = both
     if output.reshaped_loss is None or output.loss is None or output.loss_kind in ("cross-entropy", "nll"):
         return
-    if math.isclose(output.loss, output.reshaped_loss, rel_tol=1e-4, abs_tol=1e-12):
+    own, other = output.perfect_loss, output.reshaped_perfect_loss
+    is_same = math.isclose(output.loss, output.reshaped_loss, rel_tol=1e-4, abs_tol=1e-12)
+    if is_same or own is None or other is None or not own > other + 1e-3 * abs(output.loss):
         return
     yield _finding(
         look,

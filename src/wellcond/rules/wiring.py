@@ -221,26 +221,31 @@ def frozen(evidence: Evidence) -> Iterator[Finding]:
 
 @rule(NAME, explains=FROM_WIRING)
 def zero_gradient(evidence: Evidence) -> Iterator[Finding]:
-    """A gradient of exactly zero in every weight, while the loss is not at its best.
+    """Gradients of exactly zero, in all weights or in those before some operation, while the loss is not at its best.
 
     A step function, round() or sign() passes zeros on. A network that fits its data, or whose margins are all kept, has
-    none to pass.
+    none to pass; and parameters of zeros, as in zero-initialised branches, stop gradients until their first step.
     """
     look = evidence.look
     if look is None or look.output is None or not look.loss:
         return
-    moved = [w for w in look.weights if w.is_trainable and w.gradient is not None]
+    moved = [w for w in look.weights if w.is_trainable and w.gradient is not None and w.order is not None]
+    still = _by_order([w for w in moved if w.gradient == 0 and w.role in ("weight", "recurrent")])
     right = look.output.perfect_loss
     is_fitted = right is not None and look.loss <= right + 1e-6 * abs(right) + 1e-9
-    if not moved or any(w.gradient for w in moved) or is_fitted or right is None:
+    is_blocked = any(w.role != "bias" and w.rms == 0 for w in look.weights)
+    if not still or is_fitted or is_blocked or (right is None and not any(w.gradient for w in moved)):
         return
+    share = sum(w.numel for w in still) / sum(w.numel for w in moved)
+    layers = _layers(still)
     yield Finding(
         NAME,
-        "",
-        "severe",
-        0.9,
-        f"the gradient is exactly zero in all {len(moved)} parameters, though the loss is {look.loss:.3g}.",
-        {"loss": look.loss, "loss of right outputs": right},
+        layers[-1] if len(layers) < len(_layers(moved)) else "",
+        "severe" if share >= UNUSED_SHARE else "warning",
+        0.85,
+        f"the gradient is exactly zero in {_listed(layers)}, {share:.0%} of all parameters, though the loss is "
+        f"{look.loss:.3g}.",
+        {"loss": look.loss, "share of parameters": share},
         "A step, round(), sign() or a comparison has slope zero everywhere, and so has a ReLU that is always off.",
         "print(torch.autograd.grad(loss, outputs))  # zero: it is the loss; else an operation of the model",
     )

@@ -1,4 +1,4 @@
-"""Rules about weights as they start: units that are the same, and scales that no signal survives."""
+"""Rules about scales: weights as they start, signals that grow or die with depth, and numbers that are not finite."""
 
 from __future__ import annotations
 
@@ -11,8 +11,7 @@ from wellcond.evidence.weights import Weight
 from wellcond.network.norms import is_norm
 from wellcond.results import number
 from wellcond.results.finding import Finding
-from wellcond.rules.rule import rule
-from wellcond.rules.severity import of_symptom
+from wellcond.rules.rule import of_symptom, rule
 
 FROM_WEIGHTS = (
     "exploding-gradient", "vanishing-gradient", "saturated-activation", "saturated-output", "dying-neurons",
@@ -34,6 +33,10 @@ SOME_SURPRISE = 0.1
 """Nats of the best constant, below which the labels hardly vary, as those of a generator's judge: it says nothing."""
 EXCESS = 3.0
 """Nats above the best constant, beside it: s = 2.4."""
+
+
+DRIFTED, DRIFTING = 1e6, 1e3
+"""The largest RMS of a layer's outputs over the smallest; up to 17."""
 
 
 @rule("symmetric-initialisation", explains=(*FROM_WEIGHTS, "no-gradient", "bad-initialisation", "constant-feature"))
@@ -85,7 +88,7 @@ def large_start(evidence: Evidence) -> Iterator[Finding]:
     """A loss far above that of the best constant prediction: log C for C classes.
 
     Severe from three times it and three nats above it: the logits are large and wrong, where a fresh network should say
-    that it does not know. The layer is that with the largest weights for its width, or the last one.
+    that it does not know. The layer is the first whose outputs have an RMS above 5, or the last one.
     """
     look = evidence.look
     output = None if look is None else look.output
@@ -96,10 +99,9 @@ def large_start(evidence: Evidence) -> Iterator[Finding]:
         return
     if constant < SOME_SURPRISE or not (loss > LARGE_LOSS * constant and loss > constant + EXCESS):
         return
-    gains = {w.layer: w.gain for w in look.weights if w.gain is not None and w.order is not None}
-    weighted = [s.name for s in look.weighted()]
-    layer = max(gains, key=lambda name: gains[name]) if gains and max(gains.values()) > LARGE_GAIN else weighted[-1:]
-    name = layer if isinstance(layer, str) else (layer[0] if layer else "")
+    weighted = look.weighted()
+    large = next((s.name for s in weighted if s.rms > LARGE_SIGNAL and not s.kind.startswith("Embedding")), None)
+    name = large if large is not None else weighted[-1].name if weighted else ""
     classes = output.classes or 2
     yield Finding(
         "bad-initialisation",
@@ -164,3 +166,118 @@ def _normalised(evidence: Evidence, look: Look) -> set[str]:
                 found.add(last)
             last = None
     return found
+
+
+@rule(
+    "activation-drift",
+    explains=("exploding-gradient", "vanishing-gradient", "ill-conditioned-input", "learning-rate-too-high"),
+)
+def activation_drift(evidence: Evidence) -> Iterator[Finding]:
+    """Signals whose scale drifts with depth: the RMS of one layer's outputs is a thousand times another's."""
+    look = evidence.look
+    if look is None:
+        return
+    layers = [s for s in look.weighted() if s.rms > 0 and math.isfinite(s.rms) and not s.kind.startswith("Embedding")]
+    if len(layers) < 2:
+        return
+    low, high = min(layers, key=lambda s: s.rms), max(layers, key=lambda s: s.rms)
+    ratio = high.rms / low.rms
+    if ratio > DRIFTING:
+        grows = layers.index(high) > layers.index(low)
+        yield Finding(
+            "activation-drift",
+            high.name if grows else low.name,
+            of_symptom(evidence, is_far=ratio > DRIFTED),
+            0.75,
+            f"outputs have an RMS of {number(low.rms)} at {low.name} and {number(high.rms)} at {high.name}, "
+            f"{number(ratio)} times as much.",
+            {"smallest RMS": low.rms, "largest RMS": high.rms},
+            "λ_max of Σx, and with it the next layer's curvature, grows with its square (huang2020, section 3).",
+            "nn.LayerNorm(features)  # between the layers; or torch.nn.init.kaiming_normal_(layer.weight)",
+        )
+
+
+FROM_NOT_FINITE = (
+    "loss-not-decreasing", "diverging", "learning-rate-too-high", "labels-unrelated", "vanishing-gradient",
+    "exploding-gradient", "saturated-output", "activation-drift", "no-gradient",
+)  # fmt: skip
+
+
+@rule("non-finite", explains=FROM_NOT_FINITE)
+def non_finite(evidence: Evidence) -> Iterator[Finding]:
+    """NaN or infinity as the network stands, named where it comes first: data, weights, a layer, the loss, a gradient.
+
+    No threshold: one is enough.
+    """
+    look = evidence.look
+    if look is not None and (found := _first(look)) is not None:
+        layer, summary, numbers, remedy = found
+        reason = "One NaN in the loss makes every gradient NaN, and after the next step every weight."
+        yield Finding("non-finite", layer, "severe", 0.97, summary, numbers, reason, remedy)
+
+
+Found = tuple[str, str, dict[str, float | str], str]
+
+
+def _first(look: Look) -> Found | None:
+    """Layer, summary, numbers and remedy of the first place; the loss has all that comes before it in its graph."""
+    for fact in (*look.inputs, *look.targets):
+        if fact.not_finite:
+            summary = f"the {fact.name} hold {fact.not_finite} values that are NaN or infinite."
+            return (
+                "",
+                summary,
+                {"values": float(fact.not_finite)},
+                f"{fact.name} = torch.nan_to_num({fact.name})  # or drop those rows",
+            )
+    for w in look.weights:
+        if w.not_finite:
+            summary = (
+                f"{w.name} holds {w.not_finite} values that are NaN or infinite: the run that made it has diverged."
+            )
+            return (
+                w.layer,
+                summary,
+                {"values": float(w.not_finite)},
+                "# start again from the last checkpoint, at a smaller rate",
+            )
+    for signal in look.signals:
+        if signal.not_finite and not signal.is_nonlinearity:
+            source = f"{signal.name} ({signal.kind})" if signal.has_finite_input else f"the code before {signal.name}"
+            summary = f"{source} is the first to give NaN or infinity, in {signal.not_finite:.0%} of its values."
+            return signal.name, summary, {"share": signal.not_finite}, _of_layer(look)
+    return _in_loss(look) or _in_gradient(look)
+
+
+def _of_layer(look: Look) -> str:
+    is_half = any(w.dtype.itemsize == 2 for w in look.weights)
+    if is_half:
+        return "model.float()  # or torch.autocast, which keeps what overflows half precision (65504) in float32"
+    return "# add eps inside the root, the division or the logarithm, or scale what it receives"
+
+
+def _in_loss(look: Look) -> Found | None:
+    if look.loss is None or math.isfinite(look.loss):
+        return None
+    output = look.output
+    numbers: dict[str, float | str] = {"loss": str(look.loss)}
+    if output is not None and output.log_low is not None and output.log_low <= 0:
+        numbers["smallest argument"] = output.log_low
+        what = "0" if output.log_low == 0 else f"{number(output.log_low)}, which is negative"
+        summary = f"the loss is {look.loss}: it takes the logarithm of {what}, while all outputs are finite."
+        return "", summary, numbers, "loss = torch.nn.CrossEntropyLoss()  # on logits; or torch.log(p.clamp_min(1e-8))"
+    summary = f"the loss is {look.loss} although all outputs are finite: it is made in the loss itself."
+    return "", summary, numbers, "# look for a logarithm, a root, a division by 0, or a mean over nothing in the loss"
+
+
+def _in_gradient(look: Look) -> Found | None:
+    broken = [w for w in look.weights if w.gradient_not_finite]
+    if not broken:
+        return None
+    last = max(broken, key=lambda w: -1 if w.order is None else w.order)
+    summary = (
+        f"the gradient of {last.name} is NaN or infinite although the loss is finite, and so are {len(broken) - 1} "
+        "others."
+    )
+    remedy = "# sqrt(x) and x ** p have an infinite slope at 0, and where() passes NaN on: torch.sqrt(x + 1e-8)"
+    return last.layer, summary, {"parameters": float(len(broken))}, remedy
