@@ -163,7 +163,11 @@ def test_tokens_and_masks_pass_as_they_are() -> None:
         def forward(self, tokens: Tensor, mask: Tensor, x: Tensor) -> list[Tensor]:
             return [tokens, mask, x]
 
-    inputs = {"tokens": torch.tensor([[3], [5]]), "mask": torch.tensor([[1.0], [0.0]]), "x": torch.tensor([[4.0], [8.0]])}
+    inputs = {
+        "tokens": torch.tensor([[3], [5]]),
+        "mask": torch.tensor([[1.0], [0.0]]),
+        "x": torch.tensor([[4.0], [8.0]]),
+    }
     tokens, mask, x = wc.nn.with_standardised_inputs(Sum(), [(inputs, None)])(**inputs)
     assert tokens.tolist() == [[3], [5]]
     assert mask.tolist() == [[1.0], [0.0]]
@@ -393,10 +397,14 @@ def test_the_rate_rises_over_a_tenth_of_the_steps() -> None:
 
 def test_unfrozen_parameters_are_held() -> None:
     model = network()
-    given = Patient(wc.Problem(model, F.cross_entropy, table()), SGD(model[2].parameters(), RATE), 0.0, table()[0][0], 3)
+    given = Patient(
+        wc.Problem(model, F.cross_entropy, table()), SGD(model[2].parameters(), RATE), 0.0, table()[0][0], 3
+    )
     found = treated("unfreeze", given)
     assert found.optimizer is not None
-    assert {p for group in found.optimizer.param_groups for p in group["params"]} == set(found.problem.model.parameters())
+    assert {p for group in found.optimizer.param_groups for p in group["params"]} == set(
+        found.problem.model.parameters()
+    )
     assert REMEDIES["unfreeze"].apply(patient(network())) is None
 
 

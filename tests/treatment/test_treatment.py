@@ -83,12 +83,12 @@ CASES: dict[str, tuple[list[Arm], str, str | None]] = {
     ),
     "the rate alone is as good": (
         [PLAIN, arm("bnp", 0.5, 0.6, 0.7), arm("rate", 0.55, 0.58, 0.73, lr=0.3)],
-        "rate helps: it ends at 0.58 (0.55 to 0.73) at lr 0.3, the untreated network at 1.1 (1 to 1.2) at lr 0.1. It is "
-        "there after 2 of 20 steps.",
+        "rate helps: it ends at 0.58 (0.55 to 0.73) at lr 0.3, the untreated network at 1.1 (1 to 1.2) at lr 0.1. It "
+        "is there after 2 of 20 steps.",
         "rate",
     ),
     "one remedy is as good as two": (
-        [PLAIN, arm("bnp + adam", 0.5, 0.6, 0.7), arm("bnp", 0.55, 0.61, 0.69), arm("clip", 0.9, 0.9, 0.9, is_random=True)],
+        [PLAIN, arm("bnp + adam", 0.5, 0.6, 0.7), arm("bnp", 0.55, 0.61, 0.69), arm("clip", 0.9, is_random=True)],
         "bnp helps: it ends at 0.61 (0.55 to 0.69) at lr 0.1, the untreated network at 1.1 (1 to 1.2) at lr 0.1. It is "
         "there after 2 of 20 steps. A remedy drawn at random, clip, ends at 0.9 at lr 0.1.",
         "bnp",

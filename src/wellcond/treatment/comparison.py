@@ -15,6 +15,7 @@ from torch import nn
 from torch.optim import Optimizer
 
 from wellcond.errors import NonFinite, Unsupported, WellcondError
+from wellcond.network.calling import one_line
 from wellcond.problem.problem import Problem
 from wellcond.results import Cost, Progress
 from wellcond.results.finding import Finding
@@ -34,6 +35,8 @@ FINALISTS, PARTNERS, ROUNDS = 3, 3, 2
 """Arms that are trained in full; remedies that the best one is combined with, and how often more are added."""
 TRIES, SAFER = 3, 4.0
 """A race is shorter than the run: a rate that then diverges is lowered by this factor, so often at most."""
+PLAIN_ERRORS = (RuntimeError, NotImplementedError)
+"""Torch's own, as of an optimizer that takes no sparse gradients."""
 TOGETHER = " + "
 DATA = ("scale-inputs", "scale-targets")
 """Where both are unscaled neither may help alone: they are tried together, whatever each came to."""
@@ -122,6 +125,9 @@ class Comparison:
         """A better rate alone, the best of the screening and a remedy drawn at random: all steps, every seed."""
         ranked = self._ranked()
         chosen = ranked[:FINALISTS]
+        alone = next((name for name in ranked if TOGETHER not in name), None)
+        if alone is not None and alone not in chosen:  # if it is as good as several together, it is to be preferred
+            chosen[-1] = alone
         if RATE in self.arms and self.arms[RATE].refused is None and RATE not in chosen:
             chosen.append(RATE)
         drawn = self._drawn()
@@ -262,6 +268,10 @@ class Comparison:
             self.arms[arm.name] = replace(arm, runs={}, refused=f"it does not fit into memory: {error}")
             if torch.cuda.is_available():
                 torch.cuda.empty_cache()
+        except RuntimeError as error:
+            if type(error) not in PLAIN_ERRORS:
+                raise  # the user's own
+            self.arms[arm.name] = replace(arm, runs={}, refused=one_line(error))
 
     # which arms
 

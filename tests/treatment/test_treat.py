@@ -1,0 +1,334 @@
+"""`treat`: what all runs have in common, which arms there are, and what it does with those that fail."""
+
+from __future__ import annotations
+
+import copy
+import math
+from typing import Any
+
+import pytest
+import torch
+import torch.nn.functional as F
+from suites import assert_progress_rises
+from test_every_measurement import Boom, build
+from torch import Tensor, nn
+from torch.optim import SGD, Adam
+from torch.utils.data import DataLoader, TensorDataset
+from unchanged import assert_unchanged, snapshot
+from zoo import CLASSES, integers, normal, seeded, split
+
+import wellcond as wc
+from wellcond.errors import InvalidProblem, Unsupported
+from wellcond.results.finding import Finding
+from wellcond.training.run import Run
+from wellcond.treatment.comparison import TOGETHER, Comparison
+from wellcond.treatment.remedy import REMEDIES, Patient, remedy
+from wellcond.treatment.treat import treat
+from wellcond.treatment.treatment import Treatment
+
+BATCHES = split((normal(14, 4), integers(CLASSES, 14)), [5, 5, 4])
+
+
+def network() -> nn.Module:
+    return seeded(lambda: nn.Sequential(nn.Linear(4, 5), nn.BatchNorm1d(5), nn.Tanh(), nn.Linear(5, CLASSES)))
+
+
+def given(model: nn.Module | None = None, batches: Any = BATCHES, loss: Any = None) -> wc.Problem:
+    return wc.Problem(model or network(), loss or nn.CrossEntropyLoss(), batches)
+
+
+def short(problem: wc.Problem, *remedies: str, steps: int = 3, **options: Any) -> Treatment:
+    """With one seed, unless others are asked for."""
+    return treat(problem, steps=steps, remedies=remedies, **{"seeds": [0]} | options)
+
+
+def runs_of(treatment: Treatment, name: str = "untreated") -> dict[int, Run]:
+    (runs,) = treatment.arms[name].runs.values()
+    return runs
+
+
+# the untreated network
+
+
+def test_the_untreated_network_is_the_users_optimizer_as_it_is() -> None:
+    model = network().train()
+    optimizer = Adam(model.parameters(), lr=0.02)
+    for x, y in BATCHES:  # so that it has a state
+        optimizer.zero_grad()
+        F.cross_entropy(model(x), y).backward()
+        optimizer.step()
+    optimizer.zero_grad()
+    found = runs_of(short(given(model), optimizer=optimizer, steps=5))
+    pairs = dict(zip(map(id, model.parameters()), (own := copy.deepcopy(model)).parameters(), strict=True))
+    twin = copy.deepcopy(optimizer, pairs)
+    expected = []
+    for step in range(5):
+        x, y = BATCHES[step % 3]
+        loss = F.cross_entropy(own(x), y)
+        expected.append(float(loss.detach()))
+        twin.zero_grad()
+        loss.backward()
+        twin.step()
+    torch.testing.assert_close(torch.tensor(found[0].losses), torch.tensor(expected), rtol=1e-12, atol=0.0)
+
+
+def test_without_an_optimizer_it_is_sgd_at_the_rate_of_a_race() -> None:
+    result = short(given(), steps=10)
+    assert result.untreated.best_lr is not None
+    assert result.code == f"optimizer = torch.optim.SGD(model.parameters(), lr={result.untreated.best_lr:.3g})"
+    assert "rate" not in result.arms
+
+
+# the same for all
+
+
+def dropping() -> nn.Module:
+    return seeded(lambda: nn.Sequential(nn.Linear(4, 8), nn.Dropout(0.5), nn.ReLU(), nn.Linear(8, CLASSES)))
+
+
+def test_arms_see_the_same_batches_and_the_same_dropout() -> None:
+    loader = DataLoader(TensorDataset(normal(14, 4), integers(CLASSES, 14)), batch_size=4, shuffle=True)
+    model = dropping()
+    options = {"optimizer": SGD(model.parameters(), 1e-300), "steps": 9, "seeds": [0, 1]}
+    result = short(given(model, loader), "adam", "bnp", **options)
+    by_seed = [runs_of(result)[seed].losses for seed in (0, 1)]
+    assert by_seed[0] != by_seed[1]
+    assert len(set(by_seed[0])) == 9  # a batch that comes again meets other masks
+    assert [runs_of(short(given(model, loader), **options))[seed].losses for seed in (0, 1)] == by_seed
+    for name in ("adam", "bnp"):  # before their first steps the networks are the same
+        assert [runs_of(result, name)[seed].losses[0] for seed in (0, 1)] == [losses[0] for losses in by_seed]
+
+
+def test_all_arms_have_the_same_number_of_steps_and_cost_is_what_was_made() -> None:
+    model = network()
+    forwards: list[int] = []
+    model.register_forward_hook(lambda *_: forwards.append(1))
+    result = short(given(model), "rate", "adam", optimizer=SGD(model.parameters(), 0.1), steps=6, seeds=[0, 1])
+    for name in ("untreated", "rate", "adam"):
+        assert {len(run.losses) for run in runs_of(result, name).values()} == {6}
+    assert result.cost.backwards <= len(forwards)
+    assert result.cost.backwards >= 3 * 2 * 6
+
+
+def test_of_one_batch_without_anything_random_one_seed_says_it_all() -> None:
+    result = short(given(seeded(lambda: nn.Sequential(nn.Linear(4, CLASSES))), BATCHES[0]), seeds=[4, 5, 6])
+    assert result.seeds == (4,)
+    assert "every seed gives the same run" in result.notes[0]
+
+
+# which arms
+
+
+def sigmoid_before_cross_entropy() -> tuple[wc.Problem, Any]:
+    model = seeded(lambda: nn.Sequential(nn.Linear(4, 8), nn.ReLU(), nn.Linear(8, CLASSES), nn.Softmax(-1)))
+    x = normal(60, 4)
+    batches = split((x, x[:, :CLASSES].argmax(1)), [20, 20, 20])
+    return given(model, batches), Adam(model.parameters(), lr=1e-3)
+
+
+@pytest.fixture(scope="module")
+def screened() -> Treatment:
+    problem, optimizer = sigmoid_before_cross_entropy()
+    finding = Finding("output-loss-mismatch", "3", "severe", 1.0, "", {}, "", "")
+    heard: list[tuple[str, float]] = []
+    result = treat(problem, optimizer, steps=40, seeds=[0, 1], findings=[finding], progress=lambda *s: heard.append(s))
+    assert_progress_rises(heard)
+    assert any(what.startswith("logits: race") for what, _ in heard)
+    return result
+
+
+def test_the_right_remedy_wins_and_says_who_proposed_it(screened: Treatment) -> None:
+    assert screened.best is not None
+    assert "logits" in screened.best.name.split(TOGETHER)
+    assert "output-loss-mismatch" in screened.best.found_by
+    assert 'model.set_submodule("3", nn.Identity())' in screened.code
+    assert screened.helps(screened.best)
+
+
+def test_a_random_remedy_is_among_the_arms_and_the_rate_alone_too(screened: Treatment) -> None:
+    assert screened.random is not None
+    assert screened.random.runs
+    assert screened.random.found_by == ()
+    assert screened.arms["rate"].runs
+    trained = [arm for arm in screened.arms.values() if arm.runs]
+    assert 4 <= len(trained) <= 6
+    assert all(sorted(seeds) == [0, 1] for arm in trained for seeds in [arm.runs[arm.best_lr]] if arm.best_lr)
+    assert trained[0] is screened.untreated
+    assert len(screened.figure().axes[0].lines) >= len(trained) - 1
+
+
+def test_what_went_no_further_has_its_screening(screened: Treatment) -> None:
+    others = [arm for arm in screened.arms.values() if not arm.runs and arm.refused is None]
+    assert {"he-init", "bnp"} & {arm.name for arm in others}
+    assert all(arm.screened is not None and arm.screened > 0 for arm in others)
+    assert any(TOGETHER in name for name in screened.arms)
+
+
+def test_findings_are_looked_for_where_none_are_given(monkeypatch: pytest.MonkeyPatch) -> None:
+    seen: list[Any] = []
+    monkeypatch.setattr(Comparison, "screen", lambda _self, findings: seen.append(findings))
+    monkeypatch.setattr(Comparison, "train_finalists", lambda _self: None)
+    problem, optimizer = sigmoid_before_cross_entropy()
+    result = treat(problem, optimizer, steps=3, seeds=[0])
+    assert "output-loss-mismatch" in {finding.rule for finding in seen[0]}
+    assert result.cost.u > 3
+
+
+def test_where_nothing_helps_it_says_so() -> None:
+    """A least-squares fit that is at its minimum."""
+    model = nn.Linear(4, 1).double()
+    x = normal(40, 4)
+    y = x.sum(1, keepdim=True) + normal(40, 1, seed=1)
+    whole = torch.cat([x, torch.ones(40, 1, dtype=torch.float64)], 1)
+    solution = torch.linalg.lstsq(whole, y).solution
+    model.weight.data, model.bias.data = solution[:4].T.contiguous(), solution[4]
+    problem = wc.Problem(model, nn.MSELoss(), (x, y))
+    result = short(problem, "rate", "adam", "bnp", optimizer=SGD(model.parameters(), 1e-3), steps=20)
+    assert result.best is result.untreated
+    assert result.verdict().startswith("None of these helps")
+
+
+def test_two_remedies_can_be_named_together() -> None:
+    model = dropping()
+    result = short(given(model), "adam + batchnorm", optimizer=SGD(model.parameters(), 0.1))
+    assert result.arms["adam + batchnorm"].code.startswith("model = wc.nn.with_norms")
+    assert "torch.optim.Adam" in result.arms["adam + batchnorm"].code
+
+
+# what fails
+
+
+def test_a_network_whose_loss_is_not_finite_is_treated_all_the_same() -> None:
+    def log_loss(p: Tensor, y: Tensor) -> Tensor:
+        return -p.log().gather(1, y[:, None]).mean()
+
+    model = seeded(lambda: nn.Sequential(nn.Linear(4, CLASSES), nn.Softmax(-1)))
+    model[0].weight.data *= 1e4
+    result = short(given(model, loss=log_loss), "cross-entropy", optimizer=Adam(model.parameters(), 0.1), steps=20)
+    assert result.untreated.best_lr is None
+    assert result.best is not None
+    assert result.best.name == "cross-entropy"
+    assert "where the untreated network diverged @ 1" in result.verdict()
+
+
+class Skip(nn.Module):
+    def __init__(self) -> None:
+        super().__init__()
+        self.first, self.second, self.head = nn.Linear(4, 4), nn.Linear(4, 4), nn.Linear(4, CLASSES)
+
+    def forward(self, x: Tensor) -> Tensor:
+        h = self.first(x)
+        return self.head(h + self.second(h).relu())
+
+
+def test_a_remedy_that_the_network_does_not_allow_is_refused_with_its_reason() -> None:
+    model = seeded(Skip)
+    result = short(given(model), "scale-amended", "less-dropout", "bnp", optimizer=SGD(model.parameters(), 0.1))
+    assert result.refused.keys() == {"scale-amended", "less-dropout"}
+    assert "'first'" in result.refused["scale-amended"]
+    assert "there is nothing to treat" in result.refused["less-dropout"]
+    assert result.arms["bnp"].runs
+
+
+@pytest.mark.parametrize("error", [torch.OutOfMemoryError("no room"), MemoryError("no room")])
+def test_an_arm_that_does_not_fit_into_memory_is_refused_and_the_others_go_on(error: Exception) -> None:
+    @remedy("huge", "nothing")
+    def huge(patient: Patient) -> Patient | None:
+        """Needs more memory than there is."""
+
+        def prepare(*_: Any) -> None:
+            raise error
+
+        return patient.prepared(prepare)
+
+    model, loader = build()
+    before = snapshot(model, loader.generator)
+    optimizer = SGD(model.parameters(), 0.01)
+    try:
+        result = short(wc.Problem(model, nn.CrossEntropyLoss(), loader), "huge", "rate", "adam", optimizer=optimizer)
+    finally:
+        del REMEDIES["huge"]
+    assert result.refused == {
+        "huge": "it does not fit into memory: no room",
+        "adam": "Adam does not support sparse gradients, please consider SparseAdam instead",
+    }
+    assert result.arms["rate"].runs
+    assert_unchanged(before, snapshot(model, loader.generator))
+
+
+def test_a_network_that_cannot_be_trained_untreated_is_an_error() -> None:
+    model = network()
+    with pytest.raises(InvalidProblem, match="does not go through layer '1'"):
+        short(given(model, [(normal(1, 4), integers(CLASSES, 1))]))
+    with pytest.raises(InvalidProblem, match="the loss reads the weights of the model itself"):
+        short(given(model, loss=lambda h, y: F.cross_entropy(h, y) + model[0].weight.square().mean()))
+    optimizer = SGD(model.parameters(), 0.1)
+    wc.BNP(model, optimizer)
+    with pytest.raises(Unsupported, match="SGD has hooks on its step"):
+        short(given(model), optimizer=optimizer)
+
+
+@pytest.mark.parametrize(
+    ("settings", "said"),
+    [
+        ({"remedies": ["bnp", "prayer"]}, "a remedy must be one of .*, not 'prayer'"),
+        ({"seeds": []}, "at least one seed"),
+        ({"seeds": [1, -2]}, "a seed must be ≥ 0, not -2"),
+        ({"steps": 0}, "steps must be ≥ 1, not 0"),
+        ({"momentum": 1.0}, "momentum must be ≥ 0 and < 1, not 1"),
+        ({"momentum": 0.9, "optimizer": SGD([torch.zeros(1)], 0.1)}, "the optimizer has its own"),
+    ],
+)
+def test_settings_that_make_no_training_are_refused(settings: dict[str, Any], said: str) -> None:
+    with pytest.raises(ValueError, match=said):
+        treat(given(), **settings)
+
+
+# nothing changed
+
+
+@pytest.mark.parametrize("error", [None, Boom, KeyboardInterrupt])
+@pytest.mark.filterwarnings("ignore:no normalization follows")
+def test_nothing_of_the_users_changes_whatever_happens(error: type[BaseException] | None) -> None:
+    model, loader = build()
+    optimizer = SGD(model.parameters(), lr=0.01, momentum=0.9)
+    before, settings = snapshot(model, loader.generator), copy.deepcopy(optimizer.state_dict())
+    heard: list[str] = []
+
+    def loss(outputs: Tensor, targets: Tensor) -> Tensor:
+        if error is not None and len(heard) > 12:
+            raise error
+        return F.cross_entropy(outputs, targets)
+
+    problem = wc.Problem(model, loss, loader)
+
+    def run() -> Treatment:
+        return treat(problem, optimizer, steps=3, seeds=[0], findings=(), progress=lambda what, _: heard.append(what))
+
+    if error is None:
+        result = run()
+        assert result.is_complete
+        assert sum(arm.refused is None for arm in result.arms.values()) > 10
+    else:
+        with pytest.raises(error):
+            run()
+    assert_unchanged(before, snapshot(model, loader.generator))
+    assert optimizer.state_dict() == settings
+
+
+def test_an_interrupt_gives_what_there_is() -> None:
+    model = network()
+
+    def stop(what: str, _share: float) -> None:
+        if what.startswith("adam at lr"):
+            raise KeyboardInterrupt
+
+    with pytest.raises(wc.Interrupted) as held:
+        short(given(model), "rate", "adam", optimizer=SGD(model.parameters(), 0.1), progress=stop)
+    result = held.value.result
+    assert not result.is_complete
+    assert result.status == "interrupted after 2 runs"
+    assert result.untreated.best_lr == 0.1
+    assert result.arms["rate"].runs
+    assert not result.arms["adam"].runs
+    assert math.isfinite(result.cost.u)
