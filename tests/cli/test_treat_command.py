@@ -75,12 +75,13 @@ def test_what_is_printed_is_the_treatment(tmp_path: Path) -> None:
 
 def test_json_holds_every_arm_and_its_runs(tmp_path: Path) -> None:
     values = parsed(run("treat", target(tmp_path, "with_adam"), "--remedies", "sgd", *QUICK, "--json"))["values"]
-    assert list(values["arms"])[0] == "untreated"
+    assert next(iter(values["arms"])) == "untreated"
     (losses,) = (run["losses"] for run in values["arms"]["untreated"]["runs"]["0.02"].values())
     assert len(losses) == 4
     assert "torch.optim.SGD" in values["arms"]["sgd"]["code"]
 
 
+@pytest.mark.slow
 def test_without_options_all_that_applies_is_screened(tmp_path: Path) -> None:
     result = run("treat", target(tmp_path, "with_adam"), *QUICK, width=200)
     assert result.exit_code == 0, result.output

@@ -137,6 +137,7 @@ def screened() -> Treatment:
     return result
 
 
+@pytest.mark.slow
 def test_the_right_remedy_wins_and_says_who_proposed_it(screened: Treatment) -> None:
     assert screened.best is not None
     assert "logits" in screened.best.name.split(TOGETHER)
@@ -145,6 +146,7 @@ def test_the_right_remedy_wins_and_says_who_proposed_it(screened: Treatment) -> 
     assert screened.helps(screened.best)
 
 
+@pytest.mark.slow
 def test_a_random_remedy_is_among_the_arms_and_the_rate_alone_too(screened: Treatment) -> None:
     assert screened.random is not None
     assert screened.random.runs
@@ -157,6 +159,7 @@ def test_a_random_remedy_is_among_the_arms_and_the_rate_alone_too(screened: Trea
     assert len(screened.figure().axes[0].lines) >= len(trained) - 1
 
 
+@pytest.mark.slow
 def test_what_went_no_further_has_its_screening(screened: Treatment) -> None:
     others = [arm for arm in screened.arms.values() if not arm.runs and arm.refused is None]
     assert {"he-init", "bnp"} & {arm.name for arm in others}
@@ -164,6 +167,7 @@ def test_what_went_no_further_has_its_screening(screened: Treatment) -> None:
     assert any(TOGETHER in name for name in screened.arms)
 
 
+@pytest.mark.slow
 def test_findings_are_looked_for_where_none_are_given(monkeypatch: pytest.MonkeyPatch) -> None:
     seen: list[Any] = []
     monkeypatch.setattr(Comparison, "screen", lambda _self, findings: seen.append(findings))
@@ -174,6 +178,7 @@ def test_findings_are_looked_for_where_none_are_given(monkeypatch: pytest.Monkey
     assert result.cost.u > 3
 
 
+@pytest.mark.slow
 def test_where_nothing_helps_it_says_so() -> None:
     """A least-squares fit that is at its minimum."""
     model = nn.Linear(4, 1).double()
@@ -287,6 +292,7 @@ def test_settings_that_make_no_training_are_refused(settings: dict[str, Any], sa
 # nothing changed
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("error", [None, Boom, KeyboardInterrupt])
 @pytest.mark.filterwarnings("ignore:no normalization follows")
 def test_nothing_of_the_users_changes_whatever_happens(error: type[BaseException] | None) -> None:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import contextlib
 from collections.abc import Callable, Iterator
+from typing import Any
 
 import torch
 from torch import Tensor, nn
@@ -135,7 +136,7 @@ def _changed(patient: Patient, change: Callable[[nn.Module, int], None], line: s
     return patient.with_model(at_once, line, is_new=False).prepared(again)
 
 
-def _layers(model: nn.Module) -> list[nn.Module]:
+def _layers(model: nn.Module) -> list[Any]:
     """Linear and convolutional layers that own their weight."""
     layers = [module for module in weighted_layers(model).values() if is_affine(module)]
     return [module for module in layers if isinstance(module._parameters.get("weight"), Tensor)]

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from typing import Literal
+
 from torch import nn
 from torch.nn.modules.batchnorm import _BatchNorm
 from torch.optim import Optimizer
@@ -137,7 +139,7 @@ def unfreeze(patient: Patient) -> Patient | None:
     return treated
 
 
-def _with_norms(patient: Patient, kind: str) -> Patient | None:
+def _with_norms(patient: Patient, kind: Literal["batch", "layer"]) -> Patient | None:
     if any(isinstance(module, NORMS) or "Norm" in type(module).__name__ for module in patient.problem.model.modules()):
         return None
     return patient.with_model(

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import contextlib
 import math
-from collections.abc import Iterator
+from collections.abc import Generator, Iterator
 from typing import Any
 
 import torch
@@ -108,7 +108,8 @@ def in_old_units(loss: Loss, mean: Tensor, std: Tensor) -> Loss:
         trained = loss(outputs, (targets - m) / s)
         with torch.no_grad():
             told = loss(outputs * s + m, targets)
-        return trained + (told - trained).detach()
+        value: Tensor = trained + (told - trained).detach()
+        return value
 
     return scaled
 
@@ -117,7 +118,7 @@ def _is_far(mean: Tensor, std: Tensor) -> bool:
     return bool(((mean.abs() > FAR * std) | (std.log().abs() > -math.log(FAR))).any())
 
 
-def _batches(problem: Problem) -> Iterator[Any]:
+def _batches(problem: Problem) -> Generator[Any, None, None]:
     """One pass over the data, in which nothing of the user's advances."""
     with problem.measuring(), contextlib.closing(problem.data()) as data:
         for _, batch in data:
