@@ -31,13 +31,21 @@ def steps_of(name: str, seed: int) -> int:
     return STEPS // 4 if seed and name.startswith(HEAVY) else STEPS
 
 
-def trained(task: Task, lr: float, seed: int, steps: int) -> NDArray[np.float32]:
-    """The loss of every step, on its batch and before its update; nan from where it is not finite."""
+def trained(task: Task, lr: float, seed: int, steps: int, other: int = 0) -> NDArray[np.float32]:
+    """The loss of every step, on its batch and before its update; nan from where it is not finite.
+
+    Args:
+        task: What is trained.
+        lr: The learning rate.
+        seed: Of the weights and of the batches.
+        steps: How many.
+        other: Added to the seed of the batches.
+    """
     losses = np.full(steps, np.nan, dtype=np.float32)
     model = task.start(seed)
     optimizer = task.optimizer(model.parameters(), lr=lr)
-    torch.manual_seed(seed)
-    for step, (inputs, targets) in enumerate(islice(_batches(task), steps)):
+    torch.manual_seed(seed + other)
+    for step, (inputs, targets) in enumerate(islice(batches(task), steps)):
         loss = task.loss(model(inputs), targets)
         losses[step] = loss.item()
         if not math.isfinite(losses[step]):
@@ -48,7 +56,8 @@ def trained(task: Task, lr: float, seed: int, steps: int) -> NDArray[np.float32]
     return losses
 
 
-def _batches(task: Task) -> Iterator[tuple[torch.Tensor, ...]]:
+def batches(task: Task) -> Iterator[tuple[torch.Tensor, ...]]:
+    """Epoch after epoch."""
     loader = task.loader()
     while True:
         yield from loader
@@ -62,16 +71,21 @@ def _run(job: tuple[str, int, int, int, float]) -> tuple[str, int, int, NDArray[
     return name, seed, index, trained(ALL[name], ALL[name].rates[index], seed, steps)
 
 
-def sweep(processes: int, seconds: float, steps: int = STEPS) -> dict[str, NDArray[np.float32]]:
-    """Curves, (rates, steps), by "task/seed". Runs that would begin after so many seconds are left out, as nan."""
-    until = time.time() + seconds
+Curves = dict[str, NDArray[np.float32]]
+"""(rates, steps), by "task/seed"."""
+
+
+def sweep(processes: int, seconds: float, steps: int = STEPS, known: Curves | None = None) -> Curves:
+    """All curves. Runs that would begin after so many seconds are left out, as nan; those that are known, as they are."""
+    until, known = time.time() + seconds, known or {}
     jobs = [
         (name, seed, index, min(steps, steps_of(name, seed)), until)
         for seed in SEEDS
         for name in sorted(ALL, key=lambda name: not name.startswith(HEAVY))
         for index in reversed(range(RATES))
+        if not (f"{name}/{seed}" in known and np.isfinite(known[f"{name}/{seed}"][index, 0]))
     ]
-    curves = {f"{name}/{seed}": np.full((RATES, steps), np.nan, np.float32) for name, seed, _, steps, _ in jobs}
+    curves = {f"{name}/{seed}": np.full((RATES, steps), np.nan, np.float32) for name, seed, _, steps, _ in jobs} | known
     begin, left_out = time.time(), 0
     with multiprocessing.get_context("fork").Pool(processes) as pool:
         for done, (name, seed, index, losses) in enumerate(pool.imap_unordered(_run, jobs), start=1):
@@ -91,6 +105,8 @@ if __name__ == "__main__":
     parser.add_argument("--processes", type=int, default=os.cpu_count() or 1)
     parser.add_argument("--seconds", type=float, default=math.inf)
     parser.add_argument("--steps", type=int, default=STEPS)
+    parser.add_argument("--known", type=Path, help="curves of an earlier sweep, which are not trained again")
     options = parser.parse_args()
     torch.set_num_threads(1)
-    np.savez_compressed(options.out, **sweep(options.processes, options.seconds, options.steps))
+    known = dict(np.load(options.known)) if options.known else None
+    np.savez_compressed(options.out, **sweep(options.processes, options.seconds, options.steps, known))

@@ -5,33 +5,39 @@ from __future__ import annotations
 import copy
 import math
 from dataclasses import replace
+from itertools import count
 from typing import Any
 
 import pytest
 import torch
 from small_problems import losses_by_torch, problem, quadratic
 from test_every_measurement import Boom, build
-from torch import nn
-from torch.optim import SGD, Adam
+from torch import nn, optim
+from torch.optim import SGD, Adam, Optimizer
 from torch.utils.data import DataLoader, TensorDataset
 from unchanged import assert_unchanged, snapshot
 from zoo import ARCHITECTURES, normal, seeded, split
 
 import wellcond as wc
-from wellcond.errors import InvalidProblem, NonFinite, NotDeterministic, OutputError
-from wellcond.results import Cost
+from wellcond.errors import InvalidProblem, NonFinite, OutputError
 from wellcond.results.quantities import COST, MAX_LR, PREDICTED_MAX_LR, SUGGESTED_LR, SUGGESTED_LR_HIGH
 from wellcond.training.run import Run
-from wellcond.verify.copies import Copies
-from wellcond.verify.suggest_lr import SHARES, suggest_lr
-from wellcond.verify.suggested_rate import RateTrial, SuggestedRate
+from wellcond.verify.copies import Copies, Racer
+from wellcond.verify.race import BUDGET, Race, race
+from wellcond.verify.suggest_lr import suggest_lr
+from wellcond.verify.suggested_rate import SuggestedRate
 
 
 def dense() -> wc.Problem:
     return problem(seeded(lambda: nn.Sequential(nn.Linear(4, 6), nn.Tanh(), nn.Linear(6, 3))))
 
 
-# the trial
+def raced(found: SuggestedRate) -> Race:
+    assert found.race is not None
+    return found.race
+
+
+# runs on copies
 
 
 @pytest.mark.parametrize("name", ["mlp_tanh", "cnn_batch", "transformer"])
@@ -47,238 +53,298 @@ def test_runs_are_those_of_the_optimizer_on_the_batches_in_turn(
     case = ARCHITECTURES[name]()
     batches = split(case.batch, [len(case.batch[1]) - 2, 2]) if several else [case.batch]
     optimizer = make(case.model.parameters(), lr=0.1, **settings) if is_given else None
-    trial = suggest_lr(case.problem(batches=batches), optimizer, 4).trial
-    assert trial is not None
-    for rate in list(trial.runs)[3:9:5]:
+    copies = Copies(case.problem(batches=batches), optimizer, 0.9)
+    with copies.racing([copies.start(lr) for lr in (0.01, 0.1)]) as field:
+        first, second = field.racers
+        field.advance(3)
+        late = field.join(*copies.start(0.03))
+        field.close()
+        field.advance(2, [second, late])
+    for lr, racer, steps in ((0.01, first, 3), (0.1, second, 5), (0.03, late, 5)):
         model = copy.deepcopy(case.model)
-        expected = losses_by_torch(model, make(model.parameters(), lr=rate, **settings), 4, batches, case.loss)
-        assert trial.runs[rate].losses == pytest.approx(expected, rel=1e-10)
+        expected = losses_by_torch(model, make(model.parameters(), lr=lr, **settings), steps, batches, case.loss)
+        assert racer.losses == pytest.approx(expected, rel=1e-10)
+    assert copies.cost.backwards == 3 * 3 + 2 * 2
 
 
-@pytest.mark.parametrize("momentum", [0.0, 0.5])
-def test_rates_around_the_measured_limit_lie_on_their_sides_of_it(momentum: float) -> None:
-    found = suggest_lr(quadratic(3.0), steps=60, momentum=momentum)
-    assert found.limit.value == pytest.approx(2 * (1 + momentum) / 3, rel=1e-6)
-    assert found.trial is not None
-    shares = found.trial.rates / found.limit.value
-    assert shares.tolist() == pytest.approx(SHARES)
-    assert torch.equal(found.trial.diverged, shares > 1)
-    assert found.trial.loss == pytest.approx(6)
+def test_groups_stay_in_proportion_and_a_rate_of_zero_stays_zero() -> None:
+    given = dense()
+    first, second, third, _ = given.model.parameters()
+    groups = [{"params": [first], "lr": 0.2}, {"params": [second], "lr": 0.05}, {"params": [third], "lr": 0.0}]
+    model, twin = Copies(given, SGD(groups, lr=1.0, momentum=0.3)).start(2.0)
+    assert [group["lr"] for group in twin.param_groups] == pytest.approx([2.0, 0.5, 0.0])
+    assert {group["momentum"] for group in twin.param_groups} == {0.3}
+    assert twin.param_groups[0]["params"][0] is next(model.parameters())
 
 
-def test_whether_the_loss_rose_is_told_on_the_same_batches() -> None:
-    """A batch that is harder than the others is no divergence."""
-    x, y = torch.ones(4, 1).double(), torch.tensor([[0.0], [0.1], [0.2], [5.0]]).double()
+@pytest.mark.parametrize("kind", ["scheduler", "tensor", "wrapper", "stepped"])
+def test_a_copy_has_the_rate_whatever_is_around_the_optimizer(kind: str) -> None:
+    given = dense()
+    lr = torch.tensor(0.1) if kind == "tensor" else 0.1
+    optimizer: Any = Adam(given.model.parameters(), lr=lr, betas=(0.8, 0.9))
+    if kind == "scheduler":
+        optim.lr_scheduler.LambdaLR(optimizer, lambda step: 0.0)  # warm-up: the rate now is 0
+    if kind == "stepped":
+        given.model(given.batches[0][0]).sum().backward()
+        optimizer.step()
+    passed: Any = optimizer
+    if kind == "wrapper":
+        passed = Optimizer.__new__(Wrapper)
+        vars(passed)["optimizer"] = optimizer
+    model, twin = Copies(given, passed).start(0.25)
+    assert float(twin.param_groups[0]["lr"]) == pytest.approx(0.25)
+    assert twin.param_groups[0]["betas"] == (0.8, 0.9)
+    own, other = next(given.model.parameters()), next(model.parameters())
+    if kind == "stepped":
+        assert torch.equal(twin.state[other]["exp_avg"], optimizer.state[own]["exp_avg"])
+        assert twin.state[other]["exp_avg"] is not optimizer.state[own]["exp_avg"]
+    other.sum().backward()
+    before = other.detach().clone()
+    twin.step()
+    assert not torch.equal(other, before)
+
+
+class Wrapper(Optimizer):
+    """As Accelerate's: an optimizer that holds another one."""
+
+
+# closed forms
+
+
+@pytest.mark.parametrize("curvature", [1e-4, 1.0, 1e4])
+def test_on_a_quadratic_the_rate_is_about_one_over_the_curvature(curvature: float) -> None:
+    """w ← (1 − ηh) w: the loss is 0 after one step with η = 1/h, and falls at all up to 2/h."""
+    found = suggest_lr(quadratic(curvature), steps=50, momentum=0.0)
+    assert 0.6 < found.lr * curvature < 1.6
+    assert found.limit is not None
+    assert found.limit.value == pytest.approx(2 / curvature, rel=1e-6)
+    assert found.largest_trained <= 2.0001 / curvature < found.smallest_diverged  # 2/h itself stays where it is
+    assert found.low <= found.lr <= found.high
+
+
+def noisy(count: int = 512) -> wc.Problem:
+    """½ (w − ξ)² from w = 3, one ξ of variance 1 at a time."""
     model = nn.Linear(1, 1, bias=False).double()
-    nn.init.zeros_(model.weight)
-    trial = suggest_lr(wc.Problem(model, nn.MSELoss(), split((x, y), [1] * 4)), steps=4, momentum=0.0).trial
-    assert trial is not None
-    assert trial.loss == pytest.approx(25.0)
-    assert not trial.diverged[:8].any()
+    nn.init.constant_(model.weight, 3.0)
+    xi = normal(count, 1)
+    loader = DataLoader(TensorDataset(torch.ones(count, 1).double(), (xi - xi.mean()) / xi.std()), 1, shuffle=True)
+    return wc.Problem(model, lambda f, y: 0.5 * (f - y).square().mean(), loader)
 
 
-def test_a_rate_that_diverges_with_another_seed_has_diverged(monkeypatch: pytest.MonkeyPatch) -> None:
-    usual = suggest_lr(dense(), steps=5).trial
-    assert usual is not None
-    train = Copies.run
+@pytest.mark.parametrize("steps", [400, 2000])
+def test_with_noise_the_rate_is_as_good_as_the_best_of_its_closed_form(steps: int) -> None:
+    """E w² ← (1 − η)² E w² + η² σ², and the loss is ½ (E w² + σ²); here the mean of the last tenth."""
 
-    def run(copies: Copies, model: Any, optimizer: Any, seed: int, progress: Any) -> Run:
-        is_best = optimizer.param_groups[0]["lr"] == usual.best
-        return Run([], diverged_at=1) if seed == 2 and is_best else train(copies, model, optimizer, seed, progress)
+    def final(lr: float) -> float:
+        square, losses = 9.0, []
+        for _ in range(steps):
+            losses.append(0.5 * (square + 1))
+            square = (1 - lr) ** 2 * square + lr**2
+        return sum(losses[-steps // 10 :]) / (steps // 10)
 
-    monkeypatch.setattr(Copies, "run", run)
-    other = suggest_lr(dense(), steps=5).trial
-    assert other is not None
-    assert other.runs[usual.best].diverged_at == 1
-    assert other.best != usual.best
-    assert len(other.repeats) == 2
-    monkeypatch.setattr(Copies, "run", lambda *_: Run([], diverged_at=1))
-    none = suggest_lr(dense(), steps=5).trial
-    assert none is not None
-    assert math.isnan(none.best)
-    assert none.repeats == ()
+    found = suggest_lr(noisy(), steps=steps, momentum=0.0)
+    best = min(final(10 ** (k / 20)) for k in range(-80, 5))
+    assert final(found.lr) < 1.05 * best
+    assert raced(found).is_corrected
 
 
-@pytest.mark.parametrize(("count", "steps"), [(1, 20), (30, 30)])
-def test_the_length_is_one_pass_within_limits(count: int, steps: int) -> None:
-    batches = split((normal(30, 1), normal(30, 1, seed=1)), [30 // count] * count)
-    trial = suggest_lr(wc.Problem(nn.Linear(1, 1).double(), nn.MSELoss(), batches)).trial
-    assert trial is not None
-    assert trial.steps == steps
+def test_a_longer_run_gets_a_smaller_rate() -> None:
+    rates = [suggest_lr(noisy(), steps=steps, momentum=0.0).lr for steps in (150, 1000, 5000)]
+    assert rates[0] > rates[1] > rates[2]
 
 
-# what follows from a trial
+# every optimizer, and the same again
 
-
-def trial_of(finals: dict[float, float | None], repeats: tuple[float, ...] = (), loss: float = 10.0) -> RateTrial:
-    runs = {lr: Run([0.0], diverged_at=2) if final is None else Run([final]) for lr, final in finals.items()}
-    return RateTrial(runs, tuple(Run([final]) for final in repeats), loss, 1)
-
-
-def suggested(trial: RateTrial | None, curvature: float = 1.0) -> SuggestedRate:
-    """Beside a measured limit of 2/h."""
-    return SuggestedRate(wc.max_lr(quadratic(curvature), 0.0), None, trial)
-
-
-def test_the_best_rate_is_that_of_the_lowest_loss_that_is_not_above_the_start() -> None:
-    trial = trial_of({0.1: 9.0, 1.0: 4.0, 3.0: 11.0, 9.0: None})
-    assert trial.best == 1.0
-    assert trial.diverged.tolist() == [False, False, True, True]
-    none = trial_of({0.1: 11.0, 1.0: None})
-    assert math.isnan(none.best)
-    assert math.isnan(none.low)
-
-
-def test_rates_are_as_good_within_the_range_over_seeds_and_next_to_the_best() -> None:
-    finals = {0.1: 4.3, 0.2: 5.0, 0.5: 4.4, 1.0: 4.0, 2.0: 4.5, 4.0: 4.6, 8.0: None}
-    noisy = trial_of(finals, repeats=(3.9, 4.4))
-    assert noisy.noise == pytest.approx(0.5)
-    assert (noisy.low, noisy.high) == (0.5, 2.0)
-    assert [line.split()[2:] for line in str(noisy).splitlines()[1:8]] == [
-        [], [], ["as", "good"], ["lowest"], ["as", "good"], [], ["not", "finite", "at", "step", "2"],
-    ]  # fmt: skip
-    exact = trial_of(finals)
-    assert exact.noise == pytest.approx(0.06)  # a hundredth of the decrease
-    assert (exact.low, exact.high) == (1.0, 1.0)
-
-
-HALF = "Start with lr = 1: half of 2, above which the sharpest direction of the loss diverges."
-VERDICTS: dict[str, tuple[dict[float, float | None] | None, float, str]] = {
-    "half of the limit": ({0.5: 4.0, 1.0: 4.0, 2.0: 5.0}, 1.0, f"{HALF} From 0.5 to 1 it does as well."),
-    "lower than that": (
-        {0.1: 5.0, 0.2: 4.0, 0.5: 5.0},
-        0.2,
-        "Start with lr = 0.2: after 1 steps the loss is lowest with it; half of what the curvature allows would be 1.",
-    ),
-    "higher": (
-        {1.0: 5.0, 4.0: 4.0, 8.0: 4.0},
-        4.0,
-        "Start with lr = 4: after 1 steps the loss is lowest with it; half of what the curvature allows would be 1. "
-        "From 4 to 8 it does as well.",
-    ),
-    "the lower end": (
-        {1.0: 5.0, 4.0: 4.01, 8.0: 4.0},
-        4.0,
-        "Start with lr = 4: the smallest rate with a loss as low as any after 1 steps; half of what the curvature "
-        "allows would be 1. From 4 to 8 it does as well.",
-    ),
-    "none": (
-        {0.5: 11.0, 1.0: None},
-        1.0,
-        "No rate to start with: every rate tried, from 0.5 up, sends the loss up within 1 steps.",
-    ),
-    "no trial": (None, 1.0, HALF),
+OPTIMIZERS = {
+    name: kind
+    for name, kind in vars(optim).items()
+    if isinstance(kind, type) and issubclass(kind, Optimizer) and kind is not Optimizer
 }
 
 
-@pytest.mark.parametrize(("finals", "lr", "said"), VERDICTS.values(), ids=VERDICTS)
-def test_the_rate_and_its_reason(finals: dict[float, float | None] | None, lr: float, said: str) -> None:
-    found = suggested(None if finals is None else trial_of(finals))
-    assert found.lr == pytest.approx(lr)
-    assert found.verdict() == said
+@pytest.mark.parametrize("name", OPTIMIZERS)
+def test_every_optimizer_of_torch_gets_a_rate_that_lowers_the_loss(name: str) -> None:
+    x, y = normal(24, 4), normal(24, 2, seed=1)
+    model: nn.Module = seeded(lambda: nn.Linear(4, 2, bias=False))
+    if name == "SparseAdam":
+        model = seeded(lambda: nn.Embedding(5, 2, sparse=True).double())
+        x = torch.arange(24) % 5
+    given = wc.Problem(model, nn.MSELoss(), [(x, y)])
+    optimizer = OPTIMIZERS[name](model.parameters())
+    before = str(optimizer.state_dict())
+    found = suggest_lr(given, optimizer, 30)
+    assert 0 < found.lr < math.inf
+    assert str(optimizer.state_dict()) == before
+    run = Copies(given, optimizer)
+    losses = run.run(*run.start(found.lr), 30).losses
+    assert losses[-1] < losses[0]
 
 
-def test_without_a_limit_the_best_rate_tried_is_taken() -> None:
-    found = suggest_lr(quadratic(-1.0), steps=3, momentum=0.0)
-    assert math.isinf(found.limit.value)
-    assert found.lr == max(SHARES)
-    untried = suggested(None, curvature=-1.0)
-    assert "sets no limit" in untried.verdict()
-    assert math.isnan(untried.low)
-    with pytest.raises(OutputError, match="no trial"):
-        untried.figure()
+def test_a_seed_fixes_the_rate_whatever_the_state_of_the_generators() -> None:
+    found = []
+    for seed in (1, 2):
+        torch.manual_seed(seed)
+        data = TensorDataset(normal(40, 4), normal(40, 2, seed=1))
+        loader = DataLoader(data, 8, shuffle=True, generator=torch.Generator().manual_seed(seed))
+        model = nn.Sequential(seeded(lambda: nn.Linear(4, 8).double()), nn.Dropout(0.2), nn.Linear(8, 2).double())
+        for p in model.parameters():
+            nn.init.constant_(p, 0.1)
+        found.append(suggest_lr(wc.Problem(model, nn.MSELoss(), loader), SGD(model.parameters(), 0.1), 60))
+    assert found[0].lr == found[1].lr
+    assert raced(found[0]).runs == raced(found[1]).runs
 
 
-# prediction, notes, cost
+def test_losses_below_zero_are_raced_too() -> None:
+    """The mean negative log-density of a narrow Gaussian, whose mean is learned."""
+    model = nn.Linear(1, 1, bias=False).double()
+    nn.init.constant_(model.weight, 0.5)
+    x = torch.ones(4, 1).double()
+    found = suggest_lr(wc.Problem(model, lambda f, y: 50 * (f - y).square().mean() - 3, (x, 0 * x)), momentum=0.0)
+    assert 0.004 < found.lr < 0.02  # H = 100
 
 
-def test_theory_predicts_where_it_applies_and_a_note_says_where_it_does_not() -> None:
-    given = dense()
-    found = suggest_lr(given, SGD(given.model.parameters(), lr=0.1, momentum=0.9), 2)
+# what it says
+
+
+def test_the_budget_holds_and_is_counted_in_mini_batches() -> None:
+    x, y = normal(256, 4), normal(256, 2, seed=1)
+    loader = DataLoader(TensorDataset(x, y), 16, shuffle=True)
+    model = seeded(lambda: nn.Linear(4, 2).double())
+    found = suggest_lr(wc.Problem(model, nn.MSELoss(), loader), Adam(model.parameters()))
+    assert BUDGET - 10 < raced(found).steps_taken <= BUDGET
+    assert raced(found).steps_taken == sum(len(run.losses) for run in raced(found).runs.values())
+    assert found.cost.u < 500
+    assert found.cost.backwards >= raced(found).steps_taken
+    assert "of one mini-batch" in str(found)
+    small = suggest_lr(wc.Problem(model, nn.MSELoss(), loader), Adam(model.parameters()), budget=100)
+    assert raced(small).steps_taken <= 110
+
+
+def test_rows_text_and_picture_hold_the_rate_and_what_it_comes_from() -> None:
+    found = suggest_lr(dense(), steps=30)
+    rows = {row.quantity: row.value for row in found.rows(step=3)}
+    assert {row.step for row in found.rows(step=3)} == {3}
     assert found.predicted is not None
-    assert found.predicted.momentum == 0.9
-    assert found.notes == ()
-    params = list(given.model.parameters())
-    others = [
-        Adam(params), SGD(params, 0.1, weight_decay=0.1), SGD(params, 0.1, momentum=0.5, nesterov=True),
-        SGD([{"params": params[:2], "lr": 0.01}, {"params": params[2:]}], lr=0.1),
-    ]  # fmt: skip
-    for other in others:
-        found = suggest_lr(given, other, 2)
-        assert found.predicted is None
-        assert f"not this {type(other).__name__}" in found.notes[0]
-        assert found.trial is not None
+    assert found.limit is not None
+    expected = {
+        SUGGESTED_LR: found.lr, SUGGESTED_LR_HIGH: found.high, MAX_LR: found.limit.value,
+        PREDICTED_MAX_LR: found.predicted.max_lr, COST: found.cost.u,
+    }  # fmt: skip
+    assert rows.items() >= expected.items()
+    for part in (found.limit, found.predicted, found.race, found.verdict()):
+        assert str(part) in str(found)
+    assert f"lr = {found.lr:.3g}" in found.verdict()
+    labels = [text.get_text() for text in found.figure().legends[0].get_texts()]
+    assert any(label.startswith("largest rate, measured") for label in labels)
+    untried = replace(found, race=None)
+    assert untried.lr == 0.5 * found.limit.value
+    assert [axes.get_title() for axes in untried.figure().axes] == [
+        axes.get_title() for axes in found.predicted.figure().axes
+    ]
+    with pytest.raises(OutputError, match="nothing to draw"):
+        replace(untried, predicted=None).figure()
+
+
+def test_progress_goes_up_to_one() -> None:
+    heard: list[float] = []
+    suggest_lr(dense(), steps=60, progress=lambda _what, share: heard.append(share))
+    assert heard == sorted(heard)
+    assert heard[0] == 0
+    assert 0.9 < heard[-1] <= 1
+
+
+def test_where_curvature_cannot_be_had_the_race_begins_at_the_optimizers_own_rate() -> None:
+    x, y = torch.arange(40).reshape(10, 4) % 7, normal(10, 2)
+    model = seeded(lambda: nn.EmbeddingBag(7, 2).double())  # it has no second derivative
+    found = suggest_lr(wc.Problem(model, nn.MSELoss(), [(x, y)]), SGD(model.parameters(), lr=1e-3), 40)
+    assert found.limit is None
+    assert "no limit from the curvature" in found.notes[0]
+    assert min(raced(found).runs) < 1e-3 < found.lr
+
+
+# what goes wrong
 
 
 def test_a_model_that_cannot_be_copied_still_has_its_limit() -> None:
     given = dense()
     given.model.kept = given.model[0].weight * 2
     found = suggest_lr(given, steps=2)
-    assert found.trial is None
-    assert "no trial" in found.notes[-1]
+    assert found.race is None
+    assert "no race" in found.notes[-1]
+    assert found.limit is not None
     assert found.lr == 0.5 * found.limit.value
 
 
-def test_a_loss_that_overflows_says_at_which_layer() -> None:
-    trial = suggest_lr(quadratic(1e30, dtype=torch.float32), steps=20, momentum=0.0).trial
-    assert trial is not None
-    last = trial.runs[max(trial.runs)]
-    assert last.final is None
-    assert last.cause
-    assert f"not finite at step {last.diverged_at}" in str(trial)
+def test_a_loss_that_is_not_finite_before_any_step_says_that_no_rate_trains() -> None:
+    given = quadratic()
+    given.model.weight.data.fill_(math.nan)
+    with pytest.raises(NonFinite, match="no rate trains"):
+        suggest_lr(given)
 
 
-def test_progress_and_passes_are_those_of_the_limit_the_prediction_and_the_runs() -> None:
-    heard: list[tuple[str, float]] = []
-    cost = suggest_lr(dense(), steps=6, progress=lambda *said: heard.append(said)).cost
-    limit = wc.max_lr(dense()).cost
-    # beside those of the limit and of the prediction: a look at 3 batches, 13 rates and two repeats of two passes each
-    trial = Cost(1 + 15 * 2, 15 * 2)
-    assert cost.backwards == pytest.approx(limit.backwards + trial.backwards)
-    assert limit.forwards + trial.forwards <= cost.forwards <= limit.forwards + trial.forwards + 1
-    assert cost.matvecs == limit.matvecs
-    assert heard[0][1] < 0.2
-    assert heard[-1][1] == pytest.approx(1)
-    assert sum(what.startswith("trying lr") for what, _ in heard) == 15 * 6
+def test_a_loss_that_every_step_makes_infinite_says_that_no_rate_trains() -> None:
+    copies = Copies(quadratic())
+
+    def ends(racer: Racer, _batch: Any) -> None:
+        racer.diverged_at, racer.cause = 1, "the loss is inf"
+
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(Racer, "step", ends)
+        found = race(copies, copies.start, steps=20)
+    assert math.isnan(found.lr)
+    assert found.smallest_diverged == min(found.runs)
+    assert SuggestedRate(None, None, found).verdict().startswith("No rate trains: every rate raced")
+    assert "the loss is inf" in SuggestedRate(None, None, found).verdict()
 
 
-def test_rows_text_and_picture_hold_the_rate_and_what_it_comes_from() -> None:
-    found = suggest_lr(dense(), steps=5)
-    rows = {row.quantity: row.value for row in found.rows(step=3)}
-    assert {row.step for row in found.rows(step=3)} == {3}
-    assert len(rows) == len(found.rows())
-    assert found.predicted is not None
-    expected = {
-        SUGGESTED_LR: found.lr, SUGGESTED_LR_HIGH: found.high, MAX_LR: found.limit.value,
-        PREDICTED_MAX_LR: found.predicted.max_lr, COST: found.cost.u,
-    }  # fmt: skip
-    assert rows.items() >= expected.items()
-    text = str(found)
-    for part in (found.limit, found.predicted, found.trial, found.verdict(), "loss after 5 steps"):
-        assert str(part) in text
-    names = {text.get_text().partition(":")[0] for text in found.figure().legends[0].get_texts()}
-    assert names >= {"largest rate, measured", "start with", "largest rate, predicted"}
-    untried, predicted = replace(found, trial=None).figure(), found.predicted.figure()
-    assert [axes.get_title() for axes in untried.axes] == [axes.get_title() for axes in predicted.axes]
-
-
-# nothing changes, and what is refused
-
-
-def test_a_failure_in_the_trial_leaves_nothing_changed() -> None:
+@pytest.mark.parametrize("error", [Boom, torch.OutOfMemoryError])
+def test_a_failure_in_the_race_leaves_nothing_changed(error: Any, monkeypatch: pytest.MonkeyPatch) -> None:
     model, loader = build()
     optimizer = Adam(model.parameters(), lr=0.1)
     before = snapshot(model, loader.generator)
+    step, calls = Racer.step, count()
 
-    def progress(what: str, share: float) -> None:
-        if what.startswith("trying") and share > 0.5:
-            raise Boom
+    def failing(racer: Racer, batch: Any) -> None:
+        if next(calls) > 30:
+            raise error
+        step(racer, batch)
 
-    with pytest.raises(Boom) as held:
-        suggest_lr(wc.Problem(model, nn.CrossEntropyLoss(), loader), optimizer, 3, progress=progress)
-    assert held.tb is not None
+    monkeypatch.setattr(Racer, "step", failing)
+    with pytest.raises(error):
+        suggest_lr(wc.Problem(model, nn.CrossEntropyLoss(), loader), optimizer)
     assert_unchanged(before, snapshot(model, loader.generator))
     assert optimizer.state_dict() == Adam(model.parameters(), lr=0.1).state_dict()
+
+
+@pytest.mark.parametrize("after", [3, 60, 200])
+def test_an_interrupt_gives_what_is_known(after: int, monkeypatch: pytest.MonkeyPatch) -> None:
+    model, loader = build()
+    before = snapshot(model, loader.generator)
+    step, calls = Racer.step, count()
+
+    def interrupted(racer: Racer, batch: Any) -> None:
+        if next(calls) >= after:
+            raise KeyboardInterrupt
+        step(racer, batch)
+
+    monkeypatch.setattr(Racer, "step", interrupted)
+    with pytest.raises(wc.Interrupted) as held:
+        suggest_lr(wc.Problem(model, nn.CrossEntropyLoss(), loader), Adam(model.parameters()))
+    known = held.value.result
+    assert isinstance(known, SuggestedRate)
+    assert known.status == "interrupted"
+    assert 0 < known.lr < math.inf
+    assert sum(len(run.losses) for run in raced(known).runs.values()) == after
+    assert known.verdict()
+    assert_unchanged(before, snapshot(model, loader.generator))
+
+
+def test_what_went_up_is_told_from_harder_batches() -> None:
+    found = Race({0.1: Run([4.0, 3.0, 5.0]), 1.0: Run([4.0, 9.0, 90.0]), 2.0: Run([4.0], diverged_at=2)}, None, 9, 7)
+    assert found.largest_trained == 0.1
+    assert found.smallest_diverged == 1.0
+    assert "went up" in str(found)
+    assert "not finite at step 2" in str(found)
 
 
 @pytest.mark.parametrize(
@@ -287,6 +353,7 @@ def test_a_failure_in_the_trial_leaves_nothing_changed() -> None:
         ({"momentum": 1.0}, "momentum is 1.0"),
         ({"momentum": -0.1}, "momentum is -0.1"),
         ({"steps": 0}, "steps is 0"),
+        ({"budget": 3}, "budget is 3"),
         ({"momentum": 0.9, "optimizer": SGD([torch.zeros(1)], 0.1)}, "momentum"),
     ],
 )
@@ -295,13 +362,6 @@ def test_arguments_out_of_range_are_refused(arguments: dict[str, Any], message: 
         suggest_lr(quadratic(), **arguments)
 
 
-def test_what_cannot_be_measured_is_refused() -> None:
-    given = quadratic()
+def test_an_optimizer_of_another_model_is_refused() -> None:
     with pytest.raises(InvalidProblem, match="holds none of the model's trainable parameters"):
-        suggest_lr(given, SGD(dense().model.parameters(), lr=0.1))
-    given.model.weight.data.fill_(math.nan)
-    with pytest.raises(NonFinite):
-        suggest_lr(given)
-    loader = DataLoader(TensorDataset(normal(6, 1), normal(6, 1, seed=1)), batch_size=2, shuffle=True)
-    with pytest.raises(NotDeterministic, match="shuffle"):
-        suggest_lr(wc.Problem(nn.Linear(1, 1).double(), nn.MSELoss(), loader))
+        suggest_lr(quadratic(), SGD(dense().model.parameters(), lr=0.1))

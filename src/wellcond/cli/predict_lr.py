@@ -19,6 +19,7 @@ from wellcond.problem.problem import Problem
 from wellcond.results import Result, Row, number, text_table
 from wellcond.results.quantities import MOMENTUM, PREDICTED_MAX_LR
 from wellcond.stability.limits import DEFAULT_MOMENTUM
+from wellcond.stability.max_lr import max_lr
 from wellcond.verify.suggest_lr import heavy_ball_momentum, suggest_lr
 from wellcond.verify.suggested_rate import SuggestedRate
 
@@ -125,6 +126,8 @@ def predict_lr(
             known: SuggestedRate = interrupt.result
             output.finish(known, lambda console: print_suggestion(known, console))
             raise typer.Exit(INTERRUPTED) from None
+        if found.limit is not None:  # as exact as it goes, on all batches, beside the theory
+            found = replace(found, limit=max_lr(problem, momentum, optimizer=optimizer, progress=progress))
         if optimizer is not None and heavy_ball_momentum(optimizer) is None:
             found = _with_prediction_of_sgd(found, problem)
     output.finish(found, lambda console: print_suggestion(found, console))

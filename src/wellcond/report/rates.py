@@ -53,26 +53,24 @@ def race_figure(race: Race, limits: Mapping[str, float]) -> Figure:
     figure = new_figure(10.5, 4.4)
     over_steps, over_rates = figure.subplots(1, 2)
     longest = max(len(run.losses) for run in race.runs.values())
-    begin = max((max(run.losses[:3]) for run in race.runs.values() if run.losses), default=1.0)
-    ends: dict[int, list[tuple[float, float]]] = {}
-    for place, (lr, run) in enumerate(race.runs.items()):
-        window = max(1, longest // 12)
-        smooth = [fmean(run.losses[max(0, k - window) : k]) for k in range(1, len(run.losses) + 1)]
-        colour = _between(COLOURS[2], COLOURS[0], place / max(len(race.runs) - 1, 1))
-        shown = [loss if loss <= 2 * abs(begin) + begin else math.nan for loss in smooth]
-        is_final = len(run.losses) == longest
-        label = f"lr {lr:.2g}" if is_final else None
-        over_steps.plot(range(1, len(shown) + 1), shown, color=colour, linewidth=1.8 if is_final else 0.9, label=label)
-        if run.diverged_at is None and smooth:
-            ends.setdefault(len(run.losses), []).append((lr, smooth[-1]))
-        else:
-            over_rates.plot(lr, 0.97, "x", color=COLOURS[0], transform=over_rates.get_xaxis_transform())
-    for steps, points in sorted(ends.items()):
-        final = steps == longest
-        over_rates.plot(
-            *zip(*points, strict=True), "o-", color=COLOURS[1] if final else GREY, linewidth=1.6 if final else 0.8,
-            markersize=5 if final else 3, label=f"after {steps} steps",
-        )  # fmt: skip
+    window = max(1, longest // 12)
+    smooth = {
+        lr: [fmean(run.losses[max(0, k - window) : k]) for k in range(1, len(run.losses) + 1)]
+        for lr, run in race.runs.items()
+    }
+    begin = max((means[0] for means in smooth.values() if means), default=1.0)
+    top = begin + 0.3 * abs(begin)
+    for place, (lr, means) in enumerate(smooth.items()):
+        colour = _between(COLOURS[2], COLOURS[0], place / max(len(smooth) - 1, 1))
+        shown = [loss if loss <= top else math.nan for loss in means]
+        label, width = (f"lr {lr:.2g}", 1.8) if len(means) == longest else (None, 0.9)
+        over_steps.plot(range(1, len(shown) + 1), shown, color=colour, linewidth=width, label=label)
+    for steps in sorted({len(run.losses) for run in race.runs.values() if run.diverged_at is None}):
+        points = [(lr, min(means[steps - 1], top)) for lr, means in smooth.items() if len(means) >= steps > 0]
+        colour, width = (COLOURS[1], 1.8) if steps == longest else (GREY, 0.9)
+        over_rates.plot(*zip(*points, strict=True), "o-", color=colour, linewidth=width, label=f"after {steps} steps")
+    diverged = [lr for lr, run in race.runs.items() if run.diverged_at is not None]
+    over_rates.plot(diverged, [0.97] * len(diverged), "x", color=COLOURS[0], transform=over_rates.get_xaxis_transform())
     for (name, rate), colour in zip(limits.items(), (COLOURS[0], COLOURS[3]), strict=False):
         if math.isfinite(rate):
             over_rates.axvline(rate, color=colour, linestyle="--", linewidth=1.2, label=f"{name}: {rate:.3g}")
@@ -81,8 +79,8 @@ def race_figure(race: Race, limits: Mapping[str, float]) -> Figure:
         label = f"for {race.steps} steps: {race.lr:.3g}"
         over_rates.axvline(race.lr, color=COLOURS[2], linewidth=1.8, label=label)
     over_rates.set_xscale("log")
-    values = [loss for points in ends.values() for _, loss in points]
-    over_rates.set_ylim(min(values, default=0.0) - 0.05 * abs(begin), 1.3 * abs(begin))
+    low = min((min(means) for means in smooth.values() if means), default=0.0)
+    over_rates.set_ylim(low - 0.03 * abs(begin), top)
     over_steps.set_ylim(*over_rates.get_ylim())
     bare_axes(over_steps, x="step", y="loss, running mean")
     bare_axes(over_rates, x="learning rate")

@@ -9,6 +9,7 @@ from collections.abc import Callable, Generator, Iterable
 from itertools import islice
 from typing import TypeVar
 
+import torch
 from torch import Tensor
 from torch.optim import Optimizer
 
@@ -108,7 +109,7 @@ def _step(optimizer: Optimizer, loss_now: Callable[[], Tensor]) -> float:
 
     takes = inspect.signature(optimizer.step).parameters.get("closure")
     if takes is not None and takes.default is takes.empty:
-        return float(optimizer.step(closure))  # LBFGS, which evaluates the loss several times
+        return float(torch.as_tensor(optimizer.step(closure)).detach())  # LBFGS, which evaluates the loss several times
     value = float(closure().detach())
     if math.isfinite(value):
         optimizer.step()

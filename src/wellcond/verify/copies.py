@@ -13,7 +13,7 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 from torch.nn.modules.batchnorm import _BatchNorm
-from torch.optim import SGD, Optimizer
+from torch.optim import SGD, Optimizer, SparseAdam
 
 from wellcond.errors import InvalidProblem, Unsupported
 from wellcond.network.graph import inputs_of, upstream
@@ -67,7 +67,7 @@ class Racer:
 
         def loss_now(_step: int, batch: Batch) -> Tensor:
             self.passes += 1
-            return self.problem.evaluate(taken, batch).loss
+            return self.problem.loss_of(taken, batch)
 
         run = train(self.optimizer, loss_now, [batch], 1)
         self.losses += run.losses
@@ -99,12 +99,13 @@ class Field:
         """A further run, which is trained on the batches that the others have seen."""
         assert self._kept is not None
         problem = self._copies.in_training(model, self._seed)
-        sparse = [m for m in model.modules() if isinstance(m, (nn.Embedding, nn.EmbeddingBag)) and m.sparse]
+        embeddings = (m for m in model.modules() if isinstance(m, (nn.Embedding, nn.EmbeddingBag)))
+        sparse = [m for m in embeddings if m.sparse and isinstance(optimizer, SparseAdam)]
         self._stack.enter_context(problem.measuring())
         for norm in (m for m in model.modules() if isinstance(m, _BatchNorm)):
             norm.track_running_stats = norm.running_mean is not None  # a measurement holds them still
         for embedding in sparse:
-            embedding.sparse = True  # a measurement needs second derivatives; SparseAdam, sparse gradients
+            embedding.sparse = True  # a measurement makes gradients dense, which this optimizer refuses
         racer = Racer(problem, optimizer)
         self.racers.append(racer)
         for batch in self._kept:

@@ -108,8 +108,7 @@ def went_up(run: Run) -> bool:
     """Whether a run's loss stopped being finite, or ended clearly above where it began."""
     if run.diverged_at is not None or not run.losses:
         return True
-    begin = max(run.losses[:3])
-    return last_loss(run.losses) > begin + (UP - 1) * abs(begin)
+    return last_loss(run.losses) > run.losses[0] + (UP - 1) * abs(run.losses[0])
 
 
 def race(

@@ -109,6 +109,7 @@ def suggest_lr(
     except Interrupted as interrupt:
         known = replace(found, race=interrupt.result, cost=found.cost + copies.cost, status="interrupted")
         raise Interrupted(known) from interrupt
+    report("racing", 1.0)
     return replace(found, race=raced, cost=found.cost + copies.cost)
 
 

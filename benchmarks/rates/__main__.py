@@ -1,0 +1,129 @@
+"""Learning rates against a sweep: `suggest_lr`, successive halving, a range test, half of the measured limit.
+
+python -m benchmarks.rates.sweep --out curves.npz      # once: every task at thirty rates, 2000 steps
+python -m benchmarks.rates --curves curves.npz         # the methods, and training at what they say; to benchmarks/results
+"""
+
+from __future__ import annotations
+
+import argparse
+import json
+import math
+import multiprocessing
+import os
+import time
+import warnings
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import torch
+
+from benchmarks.rates.methods import METHODS
+from benchmarks.rates.sweep import ALL, HEAVY, SEEDS, STEPS, steps_of, trained
+from benchmarks.rates.tasks import OTHERS, TASKS
+from benchmarks.timing import environment
+
+HORIZONS = (400, STEPS)
+FLOOR = 0.01
+"""Of the first loss: two networks that have fitted all their data to below it are as good."""
+Found = tuple[str, int, str, int, float, float, float]
+
+
+def final(losses: Any, steps: int) -> Any:
+    """The mean over the last tenth of so many steps; infinity where a run diverged."""
+    mean = losses[..., steps - steps // 10 : steps].mean(-1)
+    return np.where(np.isfinite(mean), mean, np.inf)
+
+
+def _judge(job: tuple[str, int, str, int]) -> Found:
+    name, seed, method, steps = job
+    torch.set_num_threads(1)
+    warnings.simplefilter("ignore")
+    lr, cost = METHODS[method](ALL[name], seed, steps)
+    loss = math.inf if math.isnan(lr) else float(final(trained(ALL[name], lr, seed, steps), steps))
+    return name, seed, method, steps, lr, cost, loss
+
+
+def judged(processes: int) -> list[Found]:
+    """Every method on every task, seed and horizon."""
+    jobs = [
+        (name, seed, method, steps)
+        for name in sorted(ALL, key=lambda name: not name.startswith(HEAVY))
+        for seed in SEEDS
+        for steps in reversed(HORIZONS)
+        for method in METHODS
+        if steps <= steps_of(name, seed)
+    ]
+    begin, found = time.time(), []
+    with multiprocessing.get_context("fork").Pool(processes) as pool:
+        for result in pool.imap_unordered(_judge, jobs):
+            found.append(result)
+            if not len(found) % 40:
+                print(f"{len(found)} of {len(jobs)}, {time.time() - begin:.0f} s", flush=True)
+    return found
+
+
+def compared(found: list[Found], curves: dict[str, Any]) -> list[dict[str, Any]]:
+    """A row per task and horizon: the sweep's best mean over seeds, and of each method that mean over it."""
+    rows = []
+    for name in ALL:
+        for steps in HORIZONS:
+            seeds = [s for s in SEEDS if curves[f"{name}/{s}"].shape[1] >= steps]
+            seeds = [s for s in seeds if np.isfinite(curves[f"{name}/{s}"][:, 0]).all()]
+            first = float(np.mean([curves[f"{name}/{s}"][0, :3].mean() for s in seeds]))
+            sweep = np.mean([final(curves[f"{name}/{s}"], steps) for s in seeds], 0)
+            best = int(sweep.argmin())
+            row: dict[str, Any] = {
+                "task": name, "tuned on": name in TASKS, "steps": steps, "seeds": len(seeds),
+                "first loss": first, "best loss": float(sweep[best]), "best lr": ALL[name].rates[best], "methods": {},
+            }  # fmt: skip
+            for method in METHODS:
+                mine = [f for f in found if f[0] == name and f[1] in seeds and f[2] == method and f[3] == steps]
+                loss = float(np.mean([f[6] for f in mine]))
+                row["methods"][method] = {
+                    "lr": [f[4] for f in mine], "u": float(np.mean([f[5] for f in mine])), "loss": loss,
+                    "ratio": max(loss, FLOOR * first) / max(float(sweep[best]), FLOOR * first),
+                    "ratio without floor": loss / float(sweep[best]),
+                }  # fmt: skip
+            rows.append(row)
+    return rows
+
+
+def second_sweep(curves: dict[str, Any]) -> list[dict[str, float]]:
+    """How well the best rate of a sweep with one seed does with the other: what no method can be asked to beat."""
+    rows = []
+    for name in ALL:
+        for steps in HORIZONS:
+            both = [curves[f"{name}/{s}"] for s in SEEDS]
+            if any(c.shape[1] < steps or not np.isfinite(c[:, 0]).all() for c in both):
+                continue
+            finals = [np.maximum(final(c, steps), FLOOR * float(c[0, :3].mean())) for c in both]
+            rows += [
+                {"steps": steps, "ratio": float(finals[s][finals[1 - s].argmin()] / finals[s].min())} for s in SEEDS
+            ]
+    return rows
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("--curves", type=Path, required=True)
+    parser.add_argument("--processes", type=int, default=os.cpu_count() or 1)
+    parser.add_argument("--out", type=Path, default=Path(__file__).parents[1] / "results")
+    options = parser.parse_args()
+    curves = dict(np.load(options.curves))
+    rows = compared(judged(options.processes), curves)
+    results = {"rows": rows, "second sweep": second_sweep(curves), "floor": FLOOR}
+    text = json.dumps({"environment": environment("cpu"), "results": results}, indent=1)
+    (options.out / "rates_cpu.json").write_text(text.replace("NaN", "null").replace("Infinity", "1e999") + "\n")
+    for group, names in (("tuned on", TASKS), ("for validation", OTHERS)):
+        for steps in HORIZONS:
+            for method in METHODS:
+                some = [r["methods"][method] for r in rows if r["steps"] == steps and r["task"] in names]
+                ratios = np.array([r["ratio"] for r in some])
+                print(f"{group}, {steps} steps, {method}: within 10 % on {(ratios <= 1.1).sum()} of {len(some)}, "
+                      f"worst {ratios.max():.2f}, {np.mean([r['u'] for r in some]):.0f} u")  # fmt: skip
+
+
+if __name__ == "__main__":
+    main()
