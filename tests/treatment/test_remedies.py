@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+import contextlib
 import copy
 from collections.abc import Callable
+from pathlib import Path
 from typing import Any
 
 import pytest
@@ -11,9 +13,10 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
 from torch.optim import SGD, Adam, AdamW, Optimizer
+from zoo import ARCHITECTURES, Case
 
 import wellcond as wc
-from wellcond.errors import Unsupported
+from wellcond.errors import Unsupported, WellcondError
 from wellcond.treatment.comparison import _started
 from wellcond.treatment.remedy import REMEDIES, Patient
 from wellcond.treatment.treat import SOURCES
@@ -420,3 +423,36 @@ def test_remedies_together_are_one_after_the_other() -> None:
         "model.set_submodule",
         "optimizer",
     ]
+
+
+# any network
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("case", ARCHITECTURES.values(), ids=ARCHITECTURES)
+@pytest.mark.filterwarnings("ignore:no normalization follows")
+def test_every_architecture_is_treated_or_refused_in_words(case: Callable[[], Case]) -> None:
+    problem = case().problem()
+    with problem.measuring(), contextlib.closing(problem.data()) as data:
+        inputs = next(data)[1][0]
+    own = copy.deepcopy(problem.model.state_dict())
+    tried, refused = [], {}
+    for name, each in REMEDIES.items():
+        given = Patient(problem, SGD(problem.params.values(), lr=1e-3), 0.0, inputs, steps=20)
+        try:
+            found = each.apply(given)
+            if found is not None:
+                copies = Copies(found.problem, found.optimizer)
+                assert copies.run(*_started(copies, found, 0)(1e-3), 2, 0).final is not None
+                assert found.code.replace("{lr}", "0.1")
+                tried.append(name)
+        except WellcondError as error:
+            refused[name] = str(error)
+    assert all(refused.values())
+    assert set(tried) >= {"rate", "adam", "clip", "bnp"}
+    assert all(torch.equal(value, own[key]) for key, value in problem.model.state_dict().items())
+
+
+def test_the_guide_names_every_remedy() -> None:
+    guide = (Path(__file__).parents[2] / "docs" / "guides" / "fixing.md").read_text(encoding="utf-8")
+    assert [name for name in REMEDIES if f"`{name}`" not in guide] == []

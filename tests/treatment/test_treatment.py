@@ -87,6 +87,12 @@ CASES: dict[str, tuple[list[Arm], str, str | None]] = {
         "is there after 2 of 20 steps.",
         "rate",
     ),
+    "the lowest is within noise, another is not": (
+        [PLAIN, arm("bnp", 0.1, 1.3, 0.7), arm("adam", 0.8, 0.9, 1.0)],
+        "adam helps: it ends at 0.9 (0.8 to 1) at lr 0.1, the untreated network at 1.1 (1 to 1.2) at lr 0.1. It is there "
+        "after 2 of 20 steps.",
+        "adam",
+    ),
     "one remedy is as good as two": (
         [PLAIN, arm("bnp + adam", 0.5, 0.6, 0.7), arm("bnp", 0.55, 0.61, 0.69), arm("clip", 0.9, is_random=True)],
         "bnp helps: it ends at 0.61 (0.55 to 0.69) at lr 0.1, the untreated network at 1.1 (1 to 1.2) at lr 0.1. It is "

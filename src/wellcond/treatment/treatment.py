@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+from collections.abc import Mapping
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING
 
@@ -56,10 +57,11 @@ class Treatment(Result):
 
         Of remedies that are as good within noise it is the simplest: a better rate alone, or the fewest together.
         """
-        lowest = self._lowest
-        if lowest is None or not self.helps(lowest):
+        helping = {arm.name: arm for arm in self.arms.values() if self.helps(arm)}
+        lowest = _lowest(helping)
+        if lowest is None:
             return self.untreated if self.untreated.best_final is not None else None
-        as_good = [arm for arm in self.arms.values() if self.helps(arm) and not self._beats(lowest, arm)]
+        as_good = [arm for arm in helping.values() if not self._beats(lowest, arm)]
         return min(as_good, key=lambda arm: (arm.name != RATE, arm.name.count("+"), arm is not lowest))
 
     @property
@@ -101,13 +103,6 @@ class Treatment(Result):
             return False
         return change.high < 0 and change.mean < -WORTHWHILE * abs(other.best_final.median)
 
-    @property
-    def _lowest(self) -> Arm | None:
-        """The remedy with the lowest median; None if none finished."""
-        medians = {name: arm.best_final.median for name, arm in self.arms.items() if arm.best_final is not None}
-        medians.pop(UNTREATED, None)
-        return self.arms[min(medians, key=medians.__getitem__)] if medians else None
-
     def rows(self, step: int | None = None) -> list[Row]:
         # of the best arm; every run has rows of its own
         rows = [Row(step, "", STEPS, float(self.steps), "steps"), Row(step, "", COST, self.cost.u, "u")]
@@ -118,7 +113,8 @@ class Treatment(Result):
 
     def verdict(self) -> str:
         """What the remedies bought; no more than the differences over seeds support."""
-        plain, best, lowest = self.untreated, self.best, self._lowest
+        plain, best = self.untreated, self.best
+        lowest = _lowest({name: arm for name, arm in self.arms.items() if arm is not plain})
         if best is None and lowest is None:
             return "No run finished: nothing that was tried trains this network. See what wellcond diagnose says."
         if best is None or best is plain:
@@ -201,3 +197,9 @@ class Treatment(Result):
     def price(self) -> str:
         """What it took."""
         return f"cost: {self.cost.u:.4g} training steps; each arm that was run had {self.cost_per_arm} of them"
+
+
+def _lowest(arms: Mapping[str, Arm]) -> Arm | None:
+    """The arm with the lowest median; None if none finished."""
+    medians = {name: arm.best_final.median for name, arm in arms.items() if arm.best_final is not None}
+    return arms[min(medians, key=medians.__getitem__)] if medians else None
