@@ -112,13 +112,28 @@ def _facts(tensors: list[Tensor], name: str, channels_first: bool) -> TensorFact
     is_binary = is_whole and float(low.min()) >= 0 and float(high.max()) <= 1
     one_hot = is_binary and rows.shape[1] > 1 and bool((known.sum(1) == 1).all())
     none = torch.empty(0, dtype=torch.float64)
-    per_feature = (mean, std, low, high) if not is_index else (none,) * 4
     return TensorFacts(
-        name, tuple(first.shape), first.dtype, examples, dim,
-        float(known.square().mean().sqrt()), float(known.mean()), float(known.std(correction=0)),
-        float(low.min()), float(high.max()), *(t.cpu() for t in per_feature),
-        not_finite, is_index, is_whole, is_binary, one_hot, same,
-    )  # fmt: skip
+        name=name,
+        shape=tuple(first.shape),
+        dtype=first.dtype,
+        examples=examples,
+        feature_dim=dim,
+        rms=float(known.square().mean().sqrt()),
+        mean=float(known.mean()),
+        std=float(known.std(correction=0)),
+        low=float(low.min()),
+        high=float(high.max()),
+        feature_mean=none if is_index else mean.cpu(),
+        feature_std=none if is_index else std.cpu(),
+        feature_low=none if is_index else low.cpu(),
+        feature_high=none if is_index else high.cpu(),
+        not_finite=not_finite,
+        is_index=is_index,
+        is_whole=is_whole,
+        is_binary=is_binary,
+        is_one_hot=one_hot,
+        is_same_within_batches=same,
+    )
 
 
 def _rows(tensor: Tensor, dim: int) -> Tensor:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import contextlib
+import functools
 import math
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
@@ -18,6 +19,7 @@ from wellcond.evidence.data_facts import TensorFacts, facts_of
 from wellcond.evidence.output_facts import OutputFacts, output_facts
 from wellcond.evidence.signals import Signal, Signals
 from wellcond.evidence.weights import Weight, weights_of
+from wellcond.network import isolation
 from wellcond.network.arithmetic import own_arithmetic
 from wellcond.network.calling import logits_of, one_line, tensors_in
 from wellcond.network.taps import tapped
@@ -185,8 +187,8 @@ class _Looking:
                 self.examples += examples_in(batch) if is_passed else 0
                 outputs = self._pass(index, batch) if is_passed else None
                 if index == 0 and outputs is not None:
-                    self.mixing = _tried(lambda batch=batch, outputs=outputs: self._mixing(batch, outputs))
-                    self.standardised = _tried(lambda batch=batch: self._standardised(batch))
+                    self.mixing = _tried(functools.partial(self._mixing, batch, outputs))
+                    self.standardised = _tried(functools.partial(self._standardised, batch))
                 if self.read >= EXAMPLES:
                     return
 
@@ -282,18 +284,21 @@ class _Looking:
         outputs = logits_of(raw)
         given = tensors_in(batch[0])
         labels = tensors_in(batch[1])
-        is_by_example = all(t.dim() and len(t) == n for t in given) and outputs is not None and len(outputs) == n
         few = min(FEW, n // 2)
-        if not is_by_example or not few or problem.couples_examples or not labels:
+        if outputs is None or not few or not labels or problem.couples_examples:
             return None
-        if labels[0].shape[0] != n or math.prod(labels[0].shape[1:]) > outputs[0].numel():
+        if not all(t.dim() and len(t) == n for t in (*given, outputs, labels[0])):
+            return None
+        if math.prod(labels[0].shape[1:]) > outputs[0].numel():
             return None
         if any(isinstance(m, nn.RNNBase) for m in problem.model.modules()) and labels[0].dim() > 1:
             return None
         with torch.no_grad():
             alone = logits_of(problem.forward(0, tree_map(lambda t: _last(t, few), batch[0])))
-        assert outputs is not None
-        assert alone is not None
+        after = isolation.generator_states(problem.device)
+        isolation.seed_generators(problem.dropout or 0, problem.device)
+        if alone is None or not after.is_same_as(isolation.generator_states(problem.device)):
+            return None  # fewer examples draw other numbers
         among = outputs.detach()[-few:].double()
         size = float(among.norm())
         difference = float((alone.double() - among).norm()) / size if size else 0.0

@@ -13,7 +13,7 @@ from torch import Tensor
 from torch.autograd.graph import Node
 from torch.utils._pytree import tree_leaves
 
-from wellcond.network.graph import is_affine, plain, strays_in, tail_of, upstream
+from wellcond.network.graph import is_affine, norms_of_sums, plain, strays_in, tail_of, upstream
 from wellcond.problem.likelihoods import Bernoulli, CrossEntropy, Gaussian, Likelihood
 
 LossKind = Literal["cross-entropy", "nll", "kl", "bce", "bce-logits", "squared", "other"]
@@ -48,6 +48,7 @@ class OutputFacts:
         saturated: The share of examples whose probabilities are all within 1e-3 of 0 or 1, of a classifier.
         accuracy: The share of examples that a classifier gets right.
         is_affine: Whether the outputs are an affine function of the inputs but for the tail, told by the graph.
+        post_norms: LayerNorms on the residual stream itself, as in a post-norm transformer.
         strays: Shapes of trainable tensors in the model's graph that are no parameters of it.
         low_target: The smallest target.
         high_target: The largest.
@@ -77,6 +78,7 @@ class OutputFacts:
     saturated: float | None
     accuracy: float | None
     is_affine: bool
+    post_norms: int
     strays: tuple[tuple[int, ...], ...]
     low_target: float
     high_target: float
@@ -157,6 +159,7 @@ def output_facts(
         saturated=at.saturated(),
         accuracy=at.accuracy(),
         is_affine=is_affine(outputs.grad_fn),
+        post_norms=norms_of_sums(outputs.grad_fn),
         strays=strays_in(outputs, known),
         low_target=float(given.min()) if given is not None and given.numel() else math.nan,
         high_target=float(given.max()) if given is not None and given.numel() else math.nan,

@@ -101,7 +101,7 @@ def weights_of(
     """
     held = {p: group for group in ([] if optimizer is None else optimizer.param_groups) for p in group["params"]}
     modules = dict(model.named_modules(remove_duplicate=False))
-    every: dict[Tensor, list[str]] = {}
+    every: dict[nn.Parameter, list[str]] = {}
     for name, p in model.named_parameters(remove_duplicate=False):
         every.setdefault(p, []).append(name)
     layers = weighted_layers(model)
@@ -218,4 +218,4 @@ def _distinct(*matrices: Tensor) -> int:
         fixed = torch.stack([(index * 12.9898 + 1).sin(), (index * 78.233 + 2).cos()], 1)
         keys.append((rows / scale) @ fixed / math.sqrt(rows.shape[1]))
     rounded = (torch.cat(keys, 1) * 1e5).round()
-    return len(rounded.unique(dim=0))
+    return len(torch.unique(rounded, dim=0))

@@ -126,6 +126,21 @@ def _of_data(product: Node) -> list[Node]:
     return found
 
 
+def norms_of_sums(end: Node | None) -> int:
+    """How many LayerNorms lie on a residual stream: a sum of two signals that goes nowhere but into the norm.
+
+    In a pre-norm network only the last one does, since the sum also goes on to the next one.
+    """
+    operations = upstream([end], None)
+    users = Counter(above for node in operations for above in inputs_of(node))
+    found = 0
+    for node in operations:
+        above = inputs_of(node)
+        if plain(node) == "NativeLayerNorm" and above and plain(above[0]) == "Add" and users[above[0]] == 1:
+            found += len([side for side in inputs_of(above[0]) if side.next_functions]) == 2
+    return found
+
+
 def strays_in(end: Tensor, known: Iterable[Tensor]) -> tuple[tuple[int, ...], ...]:
     """Shapes of trainable tensors in a graph that are none of these."""
     ids = {id(p) for p in known}

@@ -188,7 +188,10 @@ def attention_saturation(evidence: Evidence) -> Iterator[Finding]:
         )
 
 
-@rule("wrong-softmax-dimension", explains=("attention-saturation", "loss-not-decreasing", "labels-unrelated"))
+@rule(
+    "wrong-softmax-dimension",
+    explains=("attention-saturation", "mixed-examples", "loss-not-decreasing", "labels-unrelated"),
+)
 def wrong_softmax_dimension(evidence: Evidence) -> Iterator[Finding]:
     """A softmax over the examples of the batch, or attention weights that are summed over another dimension."""
     look = evidence.look

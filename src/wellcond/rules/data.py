@@ -80,19 +80,15 @@ def unscaled_input(evidence: Evidence) -> Iterator[Finding]:
             summary = f"the {fact.name} are no larger than {number(reach)}, so biases outweigh them"
         else:
             continue
+        numbers: dict[str, float | str] = {"RMS": fact.rms, "largest": reach}
+        numbers |= {"RMS of the largest feature": largest, "RMS of the median feature": median}
         yield Finding(
             "unscaled-input",
             "",
             severity,
             0.95 if fact.rms > LARGE_INPUT else 0.85,
             f"{summary}.",
-            {
-                "RMS": fact.rms,
-                "largest": reach,
-                "RMS of the largest feature": largest,
-                "RMS of the median feature": median,
-            }
-            | _counterfactual(look),
+            numbers | _counterfactual(look),
             "The curvature of the first layer grows with the square of the inputs' scale (Σx of huang2020, section 3), "
             "so one rate cannot suit both it and the other layers.",
             _scaling(fact),

@@ -32,6 +32,9 @@ SHORT_MEMORY = 0.05
 half per step, so it sees ten steps: of 28 enough, of 500 not."""
 LONG = 100
 """Steps from which a sequence is long."""
+FEW_NORMS = 4
+"""LayerNorms on the residual stream; a pre-norm transformer has one, and one behind its embeddings."""
+SMALL_CHANGE, LARGE_CHANGE = 0.1, 0.2
 NEGLIGIBLE = 1e-3
 """Of the median layer's relative update."""
 GROWN = 10.0
@@ -208,6 +211,45 @@ def _recurrent(evidence: Evidence) -> Iterator[tuple[str, Tensor]]:
     yield from ((name, over_time) for name, over_time in layers if over_time is not None)
     if not layers and look.gradient_over_time is not None:
         yield "", look.gradient_over_time
+
+
+@rule("learning-rate-too-high", explains=("loss-not-decreasing", "diverging", "vanishing-gradient", "labels-unrelated"))
+def without_warm_up(evidence: Evidence) -> Iterator[Finding]:
+    """A deep post-norm transformer that Adam trains at its full rate from the first step.
+
+    Adam's first steps change every entry by lr, and so what a unit adds to a stream of size 1 by lr·√fan_in. On a
+    residual stream that is normalised after every sum these changes add up over the layers, N·lr·√fan_in, where
+    pre-norm adds up their logarithm (Xiong et al. 2020; Wang et al. 2022). At 0.27 (6 layers of width 512, or 24 of
+    width 32, at 1e-3) training fails without a warm-up, and at 0.06 it does not; severe from 0.2, a warning from 0.1,
+    nothing where a trial goes down.
+    """
+    look, optimizer = evidence.look, evidence.optimizer
+    if look is None or look.output is None or optimizer is None or look.output.post_norms < FEW_NORMS:
+        return
+    if not type(optimizer).__name__.startswith(("Adam", "NAdam", "Adamax", "RMSprop")):
+        return
+    weights = [w for w in look.weights if w.role == "weight" and w.lr and w.rms]
+    changes = sorted((w.lr or 0.0) * math.sqrt(w.fan_in) for w in weights)
+    if not changes or (evidence.trial is not None and evidence.trial.trains) or has_learned(evidence):
+        return
+    count = look.output.post_norms
+    change = count * changes[len(changes) // 2]
+    if change < SMALL_CHANGE:
+        return
+    lr = max(w.lr or 0.0 for w in weights)
+    yield Finding(
+        "learning-rate-too-high",
+        "",
+        "severe" if change > LARGE_CHANGE else "warning",
+        0.75,
+        f"at a rate of {number(lr)} Adam's first steps change {count} post-norm layers by {number(change)} of their "
+        "stream in all: this needs a warm-up, or norms before the layers.",
+        {"lr": lr, "post-norm layers": float(count), "change in all": change},
+        "Behind every sum a LayerNorm passes all of a layer's change on, so those of Adam's first steps add up (Xiong "
+        "et al. 2020).",
+        "nn.TransformerEncoderLayer(…, norm_first=True)  # or a warm-up:\n"
+        "scheduler = torch.optim.lr_scheduler.LinearLR(optimizer, start_factor=0.01, total_iters=1000)",
+    )
 
 
 @rule("weight-domination")

@@ -17,7 +17,7 @@ FROM_OUTPUTS = (
     "saturated-output", "saturated-activation", "vanishing-gradient", "exploding-gradient", "bad-initialisation",
     "non-finite", "dying-neurons", "rank-collapse", "learning-rate-too-low", "learning-rate-too-high", "diverging",
     "loss-not-decreasing", "labels-unrelated", "no-gradient", "activation-drift", "last-layer-drift",
-    "unscaled-target", "batchnorm-mode-gap",
+    "unscaled-target", "batchnorm-mode-gap", "mixed-examples",
 )  # fmt: skip
 """What outputs that do not fit their loss make."""
 CALLS = {"Softmax": "softmax", "LogSoftmax": "log_softmax", "Sigmoid": "sigmoid", "Relu": "ReLU", "Tanh": "tanh",
