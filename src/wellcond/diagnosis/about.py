@@ -55,6 +55,8 @@ def about(
     }
     if problem.notes:
         out["held fixed"] = "; ".join(problem.notes)
+    if problem.notes:
+        out["batches"] = "; ".join(problem.notes)
     if table is not None:
         out["labels of Σ∇h"] = LABELS[table.labels]
         if has_conv:

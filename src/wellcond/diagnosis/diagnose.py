@@ -140,7 +140,12 @@ def diagnose(
 
     parts = Parts(problem, allowed, progress, lambda: on_part and on_part(so_far()))
     parts.measure("look", lambda _: look(problem, optimizer), is_free=True)
-    _measure_layers(problem, layers, parts, lambda: any(f.severity == "severe" for f in so_far().findings))
+
+    def is_explained() -> bool:
+        has_loss = getattr(parts.found.get("look"), "loss", None) is not None
+        return has_loss or any(finding.severity == "severe" for finding in so_far().findings)
+
+    _measure_layers(problem, layers, parts, is_explained)
     parts.measure("trial", lambda report: trial(problem, optimizer, progress=report))
     _measure_curvature(problem, optimizer, allowed, parts)
     return so_far()
@@ -155,7 +160,7 @@ def _measure_layers(
         problem: What is measured.
         layers: Those to list.
         parts: Where it goes.
-        is_explained: Whether a finding says already why the problem cannot be measured.
+        is_explained: Whether there is something to say of a problem that cannot be measured so.
     """
 
     def in_one_pass(report: Progress) -> LayerPass:

@@ -42,7 +42,7 @@ def constant_loss(
     shared = [0]
     if isinstance(likelihood, CrossEntropy):
         shared = [dim for dim in range(outputs[0].dim()) if dim != likelihood.class_dim % outputs[0].dim()]
-    form = _form_of(outputs, likelihood)
+    form = _form_of(loss, outputs[0], targets[0])
     weights = [len(each) / sum(map(len, outputs)) for each in outputs]
     free = torch.zeros_like(outputs[0].double().mean(shared, keepdim=True))
     if form is _as_it_is and len({each.shape[1:] for each in outputs}) == 1:
@@ -76,19 +76,21 @@ def constant_loss(
     return least if abs(least) < UNBOUNDED else None
 
 
-def _form_of(outputs: Sequence[Tensor], likelihood: Likelihood | None) -> Callable[[Tensor], Tensor]:
-    """What keeps a constant where the network's outputs are: probabilities of classes, numbers from 0 to 1, or any."""
-    if likelihood is None and all(bool(((each >= 0) & (each <= 1)).all()) for each in outputs):
-        is_softmax = all(
-            each.dim() > 1 and each.shape[1] > 1 and torch.allclose(each.sum(1), each.new_ones(()), atol=1e-3)
-            for each in outputs
-        )
-        return _softmax if is_softmax else torch.sigmoid
-    if likelihood is None and all(
-        each.dim() > 1 and torch.allclose(each.logsumexp(1), each.new_zeros(()), atol=1e-3) for each in outputs
-    ):
+def _form_of(loss: Loss, outputs: Tensor, targets: Any) -> Callable[[Tensor], Tensor]:
+    """What keeps a constant where the network's outputs are: log-probabilities, probabilities, or any numbers.
+
+    A loss of probabilities refuses negative ones, or is NaN there.
+    """
+    if outputs.dim() > 1 and torch.allclose(outputs.logsumexp(1), outputs.new_zeros(()), atol=1e-3):
         return _log_softmax
-    return _as_it_is
+    try:
+        takes_any = bool(loss(torch.full_like(outputs, -1.0), targets).isfinite())
+    except Exception:  # the user's loss may refuse them in any way
+        takes_any = False
+    if takes_any:
+        return _as_it_is
+    is_softmax = outputs.dim() > 1 and torch.allclose(outputs.sum(1), outputs.new_ones(()), atol=1e-3)
+    return _softmax if is_softmax else torch.sigmoid
 
 
 def _as_it_is(free: Tensor) -> Tensor:

@@ -49,6 +49,8 @@ HIGHER = (10.0, 100.0)
 """Times the rate, tried where the loss moves little."""
 SIGNIFICANT = 1.5
 """Standard errors of a mean over batches. The batches are those that are trained on, so that any fall is one."""
+RISE = 0.02
+"""Of the loss: a rise from which lower rates are tried. Around a minimum, steps go up and down by less."""
 FLAT = 0.005
 """Of the loss: what moves less in some fifty steps stands still."""
 LEARNED = 0.9
@@ -200,9 +202,11 @@ class Trial:
     @property
     def uphill(self) -> tuple[Attempt, Attempt] | None:
         """Two runs at low rates that rose in proportion to their rates, as steps up the gradient make it."""
-        gentle = [each for each in self.others if -0.1 < self.fall(each)[0] < -1e-8]
-        for fast, slow in pairwise(gentle):
-            rose = self.fall(fast)[0] / self.fall(slow)[0]
+        if self.is_learned and self.own is not None and self.fall(self.own)[0] > -0.1:
+            return None  # around a minimum steps go up and down
+        gentle = [each for each in self.attempts if -0.1 < self.fall(each, early=True)[0] < -1e-7]
+        for slow, fast in pairwise(gentle):
+            rose = self.fall(fast, early=True)[0] / self.fall(slow, early=True)[0]
             if 0.5 < rose / (fast.factor / slow.factor) < 2.0:
                 return fast, slow
         return None
@@ -292,7 +296,8 @@ class _Runs:
         own = self.attempt(1.0, self.long)
         known = replace(known, own=own)
         others: list[Attempt] = []
-        if known.rises(own) or known.rises(own, early=True) or known.spike > SPIKE:
+        lowest = min(known.fall(own)[0], known.fall(own, early=True)[0])
+        if not lowest > -RISE or not math.isfinite(known.spike) or known.spike > SPIKE:
             others = self.lower(known, own)
         elif not known.is_learned and not known.fall(own)[0] > 0.5:
             others = self.higher(known)
@@ -322,7 +327,7 @@ class _Runs:
         for factor in HIGHER:
             self.report(f"{factor:g} times its rate", 0.4)
             found.append(self.attempt(factor, self.short))
-            if not known.falls(found[-1]):
+            if not known.falls(found[-1]) or replace(known, others=tuple(found)).uphill:
                 break
         return found
 
