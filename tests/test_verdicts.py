@@ -12,7 +12,8 @@ from benchmarks.verdicts import __main__ as verdicts
 from benchmarks.verdicts import tools
 from benchmarks.verdicts.cases import CASES
 from benchmarks.verdicts.controls import CONTROLS, FAMILIES, OPTIMIZERS, STAGES
-from benchmarks.verdicts.judge import GOALS, on_case, shares
+from benchmarks.verdicts.judge import GOALS, judge_case, judge_control, on_case, shares
+from benchmarks.verdicts.verify import verify_case
 from wellcond.rules.rule import RULES
 
 RESULTS = Path(__file__).resolve().parents[1] / "benchmarks" / "results"
@@ -52,7 +53,7 @@ def test_controls_cover_families_stages_and_optimizers() -> None:
 @pytest.mark.slow
 @pytest.mark.parametrize("name", verdicts.QUICK_CASES)
 def test_the_fault_is_named_first_where_it_is(name: str) -> None:
-    found = verdicts.judge_case(name, ["wellcond"])["wellcond"]
+    found = judge_case(name, ["wellcond"])["wellcond"]
     assert found["severe"], found["findings"]
     assert found["first"], found["findings"]
     assert found["layer"], found["findings"]
@@ -61,14 +62,14 @@ def test_the_fault_is_named_first_where_it_is(name: str) -> None:
 @pytest.mark.slow
 @pytest.mark.parametrize("name", verdicts.QUICK_CONTROLS)
 def test_nothing_is_severe_on_a_healthy_network(name: str) -> None:
-    found = verdicts.judge_control(name, ["wellcond"])["wellcond"]
+    found = judge_control(name, ["wellcond"])["wellcond"]
     assert not found.get("error")
     assert found["severe"] == 0, found["findings"]
 
 
 @pytest.mark.slow
 def test_a_fault_that_hurts_scores_clearly_less_than_its_repair() -> None:
-    found = verdicts.verify_case("linear-stack")
+    found = verify_case("linear-stack")
     assert found["hurts"]
     assert max(found["faulty"]) < 0.7 < min(found["repaired"])  # no line divides two rings
 

@@ -4,16 +4,17 @@ python -m benchmarks.verdicts                        # all cases and controls, a
 python -m benchmarks.verdicts --quick                # some of each, `diagnose` alone
 python -m benchmarks.verdicts --only relu-logit GPT  # those whose names begin so
 python -m benchmarks.verdicts --show relu-logit      # the whole verdict on one
+python -m benchmarks.verdicts --tools wellcond       # one tool anew; what the others said stays
 python -m benchmarks.verdicts --verify               # train both forms of every case, and every control
 """
 
 from __future__ import annotations
 
 import argparse
+import functools
 import json
 import multiprocessing
 import time
-import warnings
 from collections.abc import Callable, Iterator, Sequence
 from concurrent.futures import ProcessPoolExecutor, as_completed
 from pathlib import Path
@@ -26,10 +27,11 @@ from benchmarks.timing import environment
 from benchmarks.verdicts.case import Program
 from benchmarks.verdicts.cases import CASES
 from benchmarks.verdicts.controls import CONTROLS, FAMILIES
-from benchmarks.verdicts.judge import GOALS, on_case, on_control, shares
-from benchmarks.verdicts.tools import TOOLS, heard
-from benchmarks.verdicts.verify import trains, verified
+from benchmarks.verdicts.judge import GOALS, judge_case, judge_control, shares
+from benchmarks.verdicts.tools import TOOLS
+from benchmarks.verdicts.verify import verify_case, verify_control
 
+Task = Callable[[str], dict[str, Any]]
 RESULTS = Path(__file__).parents[1] / "results"
 QUICK_CASES = ("iris-sigmoid", "houses-raw", "log-of-logits", "broadcast-targets", "constant-weights", "strong-decay",
                "branch-not-added")  # fmt: skip
@@ -58,46 +60,57 @@ def main(arguments: Sequence[str] | None = None) -> None:
         parser.error(
             f"no case or control begins with {' or '.join(wanted)}; there are {', '.join([*CASES, *CONTROLS])}."
         )
+    path = _path(options.out, is_whole=not wanted, stem="verdicts_verified" if options.verify else "verdicts_cpu")
     if options.verify:
         families = [name for name in controls if name in FAMILIES]
-        done = run(
-            options.jobs, [(verify_case, (name,)) for name in cases] + [(verify_control, (name,)) for name in families]
-        )
-        results: dict[str, Any] = {
-            "cases": [done[name] for name in cases],
-            "controls": [done[name] for name in families],
-        }
+        results = run(options.jobs, cases, verify_case, families, verify_control)
     else:
         tools = ["wellcond"] if options.quick else options.tools
-        done = run(options.jobs, [(judge_case, (name, tools)) for name in cases]
-                   + [(judge_control, (name, tools)) for name in controls])  # fmt: skip
-        results = {"cases": [done[name] for name in cases], "controls": [done[name] for name in controls]}
-        results["shares"] = {tool: shares(results["cases"], results["controls"], tool) for tool in tools}
-        for tool, share in results["shares"].items():
-            print(f"{tool:12s} {summary(share)}", flush=True)
-    is_whole = not wanted and set(options.tools) == set(TOOLS)
-    folder = options.out or (RESULTS if is_whole else None)
-    if folder is not None:
-        folder.mkdir(parents=True, exist_ok=True)
-        path = folder / ("verdicts_verified.json" if options.verify else "verdicts_cpu.json")
+        judges = (functools.partial(judge, tools=tools) for judge in (judge_case, judge_control))
+        results = _with_shares(run(options.jobs, cases, next(judges), controls, next(judges)), path)
+    if path is not None:
         path.write_text(json.dumps({"environment": environment("cpu"), "results": results}, indent=1) + "\n")
         print(f"in {path}", flush=True)
+
+
+def _path(out: Path | None, is_whole: bool, stem: str) -> Path | None:
+    folder = out or (RESULTS if is_whole else None)
+    if folder is None:
+        return None
+    folder.mkdir(parents=True, exist_ok=True)
+    return folder / f"{stem}.json"
+
+
+def _with_shares(results: dict[str, Any], path: Path | None) -> dict[str, Any]:
+    """The shares of every tool; what tools that were not run this time have said before stays."""
+    if path is not None and path.exists():
+        before = json.loads(path.read_text(encoding="utf-8"))["results"]
+        for kind in ("cases", "controls"):
+            known = {row["name"]: row for row in before[kind]}
+            results[kind] = [known.get(row["name"], {}) | row for row in results[kind]]
+    rows = results["cases"] + results["controls"]
+    tools = [tool for tool in TOOLS if all(tool in row for row in rows)]
+    results["shares"] = {tool: shares(results["cases"], results["controls"], tool) for tool in tools}
+    for tool, share in results["shares"].items():
+        print(f"{tool:12s} {summary(share)}", flush=True)
+    return results
 
 
 def _chosen(names: dict[str, Any], wanted: Sequence[str] | None) -> list[str]:
     return [name for name in names if wanted is None or name in wanted or name.startswith(tuple(wanted))]
 
 
-def run(jobs: int, tasks: Sequence[tuple[Callable[..., dict[str, Any]], tuple[Any, ...]]]) -> dict[str, dict[str, Any]]:
-    """Results by name, printed as they come."""
+def run(jobs: int, cases: Sequence[str], on_case: Task, controls: Sequence[str], on_control: Task) -> dict[str, Any]:
+    """Rows of all cases and controls, in their order, printed as they come."""
+    tasks = [(on_case, name) for name in cases] + [(on_control, name) for name in controls]
 
     def finished() -> Iterator[dict[str, Any]]:
         if jobs == 1:
-            for task, arguments in tasks:
-                yield task(*arguments)
+            for task, name in tasks:
+                yield task(name)
             return
         with ProcessPoolExecutor(jobs, multiprocessing.get_context("spawn")) as pool:
-            for future in as_completed([pool.submit(task, *arguments) for task, arguments in tasks]):
+            for future in as_completed([pool.submit(task, name) for task, name in tasks]):
                 yield future.result()
 
     begin, found = time.perf_counter(), {}
@@ -106,34 +119,7 @@ def run(jobs: int, tasks: Sequence[tuple[Callable[..., dict[str, Any]], tuple[An
         print(
             f"[{len(found)}/{len(tasks)}, {time.perf_counter() - begin:.0f} s] {row['name']}: {line(row)}", flush=True
         )
-    return found
-
-
-def judge_case(name: str, tools: Sequence[str]) -> dict[str, Any]:
-    """What each tool says of the faulty form."""
-    torch.set_num_threads(1)
-    case = CASES[name]
-    row: dict[str, Any] = {"name": name, "number": case.number, "title": case.title, "rules": list(case.rules),
-                           "layers": list(case.layers[:8]), "counts": case.is_shown and bool(case.rules),
-                           "is_control": not case.rules}  # fmt: skip
-    return row | {tool: on_case(case, heard(tool, case.build(True))) for tool in tools}
-
-
-def judge_control(name: str, tools: Sequence[str]) -> dict[str, Any]:
-    """What each tool says of a healthy network."""
-    torch.set_num_threads(1)
-    return {"name": name} | {tool: on_control(heard(tool, CONTROLS[name].build())) for tool in tools}
-
-
-def verify_case(name: str) -> dict[str, Any]:
-    torch.set_num_threads(1)
-    warnings.simplefilter("ignore")
-    return {"name": name, **verified(CASES[name])}
-
-
-def verify_control(name: str) -> dict[str, Any]:
-    torch.set_num_threads(1)
-    return {"name": name, **trains(CONTROLS[name])}
+    return {"cases": [found[name] for name in cases], "controls": [found[name] for name in controls]}
 
 
 def line(row: dict[str, Any]) -> str:

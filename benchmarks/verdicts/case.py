@@ -5,7 +5,7 @@ from __future__ import annotations
 import math
 from collections import OrderedDict
 from collections.abc import Callable, Iterable
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from typing import Any
 
 import torch
@@ -128,7 +128,6 @@ class Control:
     steps: int
     more: int
     least: float
-    tags: tuple[str, ...] = field(default=())
 
     def build(self, seed: int = 0) -> Program:
         """The program at its stage."""

@@ -1,4 +1,4 @@
-"""What one look sees in healthy networks: percentiles over families, stages and optimizers, for rules to read.
+"""What one look sees in healthy networks: percentiles over families and stages, for rules to read.
 
 python -m benchmarks.verdicts.healthy_zoo            # writes src/wellcond/rules/healthy.json
 """
@@ -17,13 +17,11 @@ import numpy as np
 import torch
 
 import wellcond as wc
-from benchmarks.verdicts.cases import CASES
-from benchmarks.verdicts.controls import CONTROLS, FAMILIES
+from benchmarks.verdicts.controls import CONTROLS
 from wellcond.evidence.look import Look, look
 
 PATH = Path(__file__).resolve().parents[2] / "src" / "wellcond" / "rules" / "healthy.json"
 PERCENTILES = (1, 5, 50, 95, 99)
-SEEDS = 2
 Value = tuple[str, float | None]
 
 
@@ -99,14 +97,13 @@ def _of_data(seen: Look) -> Iterator[Value]:
                 yield "inputs: largest / median feature", float(sizes.max() / sizes.median())
 
 
-def seen_in(name: str, seed: int) -> list[tuple[str, float]]:
-    """The quantities of one healthy network; a repaired form is looked at when it is trained, too."""
-    torch.set_num_threads(1)
+def seen_in(name: str) -> list[tuple[str, float]]:
+    """The quantities of one healthy network at its initialisation, half-trained and trained."""
     control = CONTROLS[name]
+    made = control.build()
     found: list[Any] = []
-    for more in (0,) if name in FAMILIES else (0, control.more):
-        made = control.build(seed)
-        made.train(more)
+    for steps in (0, control.more // 2, control.more - control.more // 2):
+        made.train(steps)
         found += quantities(look(wc.Problem(made.model, made.loss, made.loader), made.optimizer))
     return found
 
@@ -136,13 +133,14 @@ def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--out", type=Path, default=PATH)
     options = parser.parse_args()
-    names = [(name, seed) for name in CONTROLS for seed in range(SEEDS)]
+    torch.set_num_threads(1)
+    names = [name for name, control in CONTROLS.items() if not control.steps]
     found = []
-    for name, seed in names:
-        found.append(seen_in(name, seed))
+    for name in names:
+        found.append(seen_in(name))
         print(f"[{len(found)}/{len(names)}] {name}", flush=True)
     options.out.write_text(json.dumps(percentiles(found), indent=1, ensure_ascii=False) + "\n", encoding="utf-8")
-    print(f"in {options.out}: {len(CASES)} repaired forms, {len(FAMILIES)} stages of families, {SEEDS} seeds")
+    print(f"in {options.out}")
 
 
 if __name__ == "__main__":

@@ -2,16 +2,38 @@
 
 from __future__ import annotations
 
+import copy
 from collections.abc import Sequence
 from dataclasses import asdict
 from typing import Any
 
+import torch
+
 from benchmarks.verdicts.case import Case
-from benchmarks.verdicts.tools import Heard, Said
+from benchmarks.verdicts.cases import CASES
+from benchmarks.verdicts.controls import CONTROLS
+from benchmarks.verdicts.tools import STEPS, STEPS_OF_HEALTHY, Heard, Said, heard
 
 GOALS = {"severe": 0.95, "first": 0.85, "three": 0.95, "layer": 0.9}
 """Least shares of the cases: something severe is found, the right rule is first, it is in the first three, the right
 layer is named."""
+
+
+def judge_case(name: str, tools: Sequence[str]) -> dict[str, Any]:
+    """What each tool says of the faulty form, and whether that is right."""
+    torch.set_num_threads(1)
+    case = CASES[name]
+    row: dict[str, Any] = {"name": name, "number": case.number, "title": case.title, "rules": list(case.rules),
+                           "layers": list(case.layers[:8]), "counts": case.is_shown and bool(case.rules),
+                           "is_control": not case.rules}  # fmt: skip
+    return row | {tool: on_case(case, heard(tool, case.build(True), STEPS)) for tool in tools}
+
+
+def judge_control(name: str, tools: Sequence[str]) -> dict[str, Any]:
+    """What each tool says of a healthy network."""
+    torch.set_num_threads(1)
+    program = CONTROLS[name].build()
+    return {"name": name} | {tool: on_control(heard(tool, copy.deepcopy(program), STEPS_OF_HEALTHY)) for tool in tools}
 
 
 def on_case(case: Case, heard: Heard) -> dict[str, Any]:

@@ -15,8 +15,8 @@ import torch
 import wellcond as wc
 from benchmarks.verdicts.case import Program
 
-STEPS = 200
-"""Training steps that the peers, which watch a training, are given."""
+STEPS, STEPS_OF_HEALTHY = 100, 40
+"""Training steps that the peers, which watch a training, are given; the longest window of theirs takes 40."""
 EVERY = 10
 """torch-audit looks at every so many of them."""
 
@@ -51,14 +51,14 @@ class Heard:
     error: str = ""
 
 
-def heard(tool: str, program: Program) -> Heard:
-    """Let a tool judge a program; one that fails says nothing, and why."""
+def heard(tool: str, program: Program, steps: int) -> Heard:
+    """Let a tool judge a program, or `steps` of its training; one that fails says nothing, and why."""
     u = _unit_seconds(program)
     begin = time.perf_counter()
     try:
         with warnings.catch_warnings():
             warnings.simplefilter("ignore")
-            verdict, findings = TOOLS[tool](program)
+            verdict, findings = TOOLS[tool](program, steps)
     except Exception as failure:
         return Heard((), time.perf_counter() - begin, 0.0, error=f"{type(failure).__name__}: {failure}"[:300])
     seconds = time.perf_counter() - begin
@@ -85,7 +85,7 @@ def _unit_seconds(program: Program, rounds: int = 5) -> float:
     return statistics.median(times)
 
 
-def wellcond(program: Program) -> tuple[str, Iterator[Said]]:
+def wellcond(program: Program, _steps: int) -> tuple[str, Iterator[Said]]:
     """`diagnose`, as it is by default."""
     diagnosis = wc.diagnose(wc.Problem(program.model, program.loss, program.loader), program.optimizer)
     said = (Said(f.rule, f.severity, (f.layer,) if f.layer else (), (f.rule,)) for f in diagnosis.findings)
@@ -118,14 +118,14 @@ MORTEM: dict[str, tuple[tuple[str, ...], tuple[str, ...]]] = {
 }  # fmt: skip
 
 
-def torchmortem(program: Program) -> tuple[str, Iterator[Said]]:
+def torchmortem(program: Program, steps: int) -> tuple[str, Iterator[Said]]:
     """An autopsy of a short training, with every measurement as often as it can be had."""
     from torchmortem import Autopsy
 
     logging.getLogger("torchmortem").setLevel(logging.CRITICAL)
     autopsy = Autopsy(program.model, optimizer=program.optimizer, sampling="thorough")
     with autopsy:
-        for _ in _steps(program, torch.Tensor.backward, lambda loss: autopsy.step(loss=loss)):
+        for _ in _trained(program, steps, torch.Tensor.backward, lambda loss: autopsy.step(loss=loss)):
             pass
     report: Any = autopsy.get_report()
     severities = {"CRITICAL": "severe", "WARNING": "warning", "INFO": "note"}
@@ -162,7 +162,7 @@ AUDIT: dict[str, tuple[tuple[str, ...], tuple[str, ...]]] = {
 }  # fmt: skip
 
 
-def torch_audit(program: Program) -> tuple[str, Iterator[Said]]:
+def torch_audit(program: Program, steps: int) -> tuple[str, Iterator[Said]]:
     """Its static and initial checks, and an audit of a short training."""
     from torch_audit import Auditor
 
@@ -170,7 +170,7 @@ def torch_audit(program: Program) -> tuple[str, Iterator[Said]]:
     with auditor:
         auditor.audit_static()
         auditor.audit_init()
-        for _ in _steps(program, auditor.backward, lambda loss: None, auditor.forward, auditor.optimizer_step):
+        for _ in _trained(program, steps, auditor.backward, lambda loss: None, auditor.forward, auditor.optimizer_step):
             pass
     ranks = {"FATAL": "severe", "ERROR": "severe", "WARN": "warning", "INFO": "note"}
     once: dict[tuple[str, str | None], Any] = {}
@@ -187,8 +187,9 @@ def torch_audit(program: Program) -> tuple[str, Iterator[Said]]:
     return "", said()
 
 
-def _steps(
+def _trained(
     program: Program,
+    steps: int,
     backward: Callable[[torch.Tensor], Any],
     after: Callable[[float], Any],
     forward: Callable[..., Any] | None = None,
@@ -196,7 +197,7 @@ def _steps(
 ) -> Iterator[None]:
     """A training loop as a script has it, with a tool's calls in it."""
     taken = 0
-    while taken < STEPS:
+    while taken < steps:
         for x, y in program.loader:
             program.optimizer.zero_grad()
             loss = program.loss((forward or program.model)(x), y)
@@ -205,11 +206,11 @@ def _steps(
             after(loss.item())
             taken += 1
             yield
-            if taken == STEPS:
+            if taken == steps:
                 return
 
 
-TOOLS: dict[str, Callable[[Program], tuple[str, Iterator[Said]]]] = {
+TOOLS: dict[str, Callable[[Program, int], tuple[str, Iterator[Said]]]] = {
     "wellcond": wellcond,
     "torchmortem": torchmortem,
     "torch-audit": torch_audit,
