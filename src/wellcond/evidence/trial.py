@@ -200,6 +200,13 @@ class Trial:
         return None if fall > min(max(error, 1e-6), FLAT) else False
 
     @property
+    def is_flat(self) -> bool:
+        """Whether a network that has not learned stays where it is, at its own rate and at every other one tried."""
+        if self.own is None or self.trains:
+            return False
+        return all(not self.fall(each)[0] > FLAT for each in (self.own, *self.others))
+
+    @property
     def uphill(self) -> tuple[Attempt, Attempt] | None:
         """Two runs at low rates that rose in proportion to their rates, as steps up the gradient make it."""
         if self.is_learned and self.own is not None and self.fall(self.own)[0] > -0.1:

@@ -35,7 +35,7 @@ EXCESS = 3.0
 """Nats above the best constant, beside it: s = 2.4."""
 
 
-DRIFTED, DRIFTING = 1e6, 1e3
+DRIFTED, DRIFTING = 1e6, 1e2
 """The largest RMS of a layer's outputs over the smallest; up to 17."""
 
 
@@ -173,7 +173,11 @@ def _normalised(evidence: Evidence, look: Look) -> set[str]:
     explains=("exploding-gradient", "vanishing-gradient", "ill-conditioned-input", "learning-rate-too-high"),
 )
 def activation_drift(evidence: Evidence) -> Iterator[Finding]:
-    """Signals whose scale drifts with depth: the RMS of one layer's outputs is a thousand times another's."""
+    """Signals whose scale drifts with depth: the RMS of one layer's outputs is a hundred times another's.
+
+    Severe from a million-fold, or where the loss stays where it is at every rate that was tried. Healthy networks have
+    up to 17.
+    """
     look = evidence.look
     if look is None:
         return
@@ -187,7 +191,7 @@ def activation_drift(evidence: Evidence) -> Iterator[Finding]:
         yield Finding(
             "activation-drift",
             high.name if grows else low.name,
-            of_symptom(evidence, is_far=ratio > DRIFTED),
+            of_symptom(evidence, is_far=ratio > DRIFTED or (evidence.trial is not None and evidence.trial.is_flat)),
             0.75,
             f"outputs have an RMS of {number(low.rms)} at {low.name} and {number(high.rms)} at {high.name}, "
             f"{number(ratio)} times as much.",
