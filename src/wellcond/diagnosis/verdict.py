@@ -43,11 +43,10 @@ def verdict(known: Known) -> str:
         worst = (severe or warnings)[0]
         where = f" at {worst.layer}" if worst.layer and worst.layer not in worst.summary else ""
         more = len(severe or warnings) - 1
-        also = f", and {more} more {'severe finding' if severe else 'warning'}{'s' * (more > 1)}" if more else ""
+        also = f", and {more} more" if more else ""
         follows = f" It explains {_listed([f.rule for f in worst.consequences])}." if worst.consequences else ""
-        begin = "" if severe else "nothing severe. "
         write = f" Write: {line}" if (line := _line(worst.remedy)) else ""
-        return _sentence(f"{begin}{worst.rule}{where}{also}: {worst.summary}") + follows + write
+        return _sentence(f"{worst.severity} ({worst.rule}{where}{also}): {worst.summary}") + follows + write
     checked = [text for part, text in CHECKED.items() if part in known.measured]
     if not checked:
         return _sentence(f"nothing could be checked: {'; '.join(known.failed.values()) or 'no time was left'}")
