@@ -132,4 +132,40 @@ def test_the_best_constant_of_a_classifier_is_the_entropy_of_its_labels() -> Non
     p = torch.bincount(y) / len(y)
     assert look.output is not None
     assert look.output.best_constant == pytest.approx(-float((p * p.log()).sum()), rel=1e-5)
-    assert math.isclose(look.output.perfect_loss or 0.0, 0.0, abs_tol=1e-6)
+    assert look.output.perfect_loss == pytest.approx(math.log1p((CLASSES - 1) * 0.01), rel=1e-4)  # odds of 100 to 1
+
+
+def test_a_relu_before_the_last_softmax() -> None:
+    found = findings(perceptron(nn.ReLU(), nn.LogSoftmax(1)), nn.NLLLoss(), table())[MISMATCH]
+    assert (found.severity, found.layer) == ("severe", "4")
+
+
+def test_a_divergence_of_probabilities() -> None:
+    x, y = table()
+    target = 0.9 * F.one_hot(y, CLASSES).float() + 0.025
+    loss = nn.KLDivLoss(reduction="batchmean")
+    assert severe(perceptron(nn.Softmax(1)), loss, (x, target)) == [MISMATCH]
+    assert severe(perceptron(nn.LogSoftmax(1)), loss, (x, target)) == []
+
+
+def test_targets_that_the_loss_reshapes_itself_are_not_broadcast() -> None:
+    assert severe(perceptron(outputs=1), lambda f, y: F.mse_loss(f, y.float()[:, None]), table()) == []
+
+
+@pytest.mark.parametrize(
+    "loss",
+    [
+        nn.PoissonNLLLoss(),
+        lambda f, y: (f * (y - 3)).mean(),
+        lambda f, y: F.gaussian_nll_loss(f, y, F.softplus(f) + 1e-3),
+    ],
+)
+def test_losses_of_other_kinds_are_silent(loss: nn.Module) -> None:
+    x, _ = table()
+    counts = torch.poisson(torch.full((N, 1), 3.0), generator=torch.Generator().manual_seed(0))
+    assert severe(perceptron(outputs=1), loss, (x, counts)) == []
+
+
+def test_labels_that_are_probabilities() -> None:
+    x, _ = table()
+    assert severe(perceptron(), nn.CrossEntropyLoss(), (x, x[:, :CLASSES].softmax(1))) == []

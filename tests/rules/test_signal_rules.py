@@ -230,3 +230,28 @@ def test_half_precision_is_looked_at() -> None:
     look, _ = seen(perceptron().half(), LOSS, (x.half(), y))
     assert look.loss is not None
     assert all(w.gradient is not None for w in look.weights)
+
+
+class PostNorm(nn.Module):
+    def __init__(self, depth: int, prenorm: bool) -> None:
+        super().__init__()
+        torch.manual_seed(0)
+        layer = nn.TransformerEncoderLayer(8, 2, 16, 0.0, batch_first=True, norm_first=prenorm)
+        self.body = nn.TransformerEncoder(layer, depth, nn.LayerNorm(8) if prenorm else None)
+        self.out = nn.Linear(8, CLASSES)
+
+    def forward(self, x: Tensor) -> Tensor:
+        return self.out(self.body(x)[:, 0])
+
+
+@pytest.mark.parametrize(("prenorm", "norms"), [(False, 2 * 6 - 1), (True, 1)])
+def test_norms_on_the_residual_stream_are_counted(prenorm: bool, norms: int) -> None:
+    """Two sums per layer, each normalised, but for the first, of the data; in a pre-norm network only the last one is."""
+    batch = torch.randn(N, 4, 8, generator=torch.Generator().manual_seed(0)), table()[1]
+    model = PostNorm(6, prenorm)
+    look, _ = seen(model, LOSS, batch)
+    assert look.output is not None
+    assert look.output.post_norms == norms
+    is_high = "learning-rate-too-high" in findings(model, LOSS, batch, Adam(model.parameters(), lr=0.02))
+    assert is_high is not prenorm
+    assert "learning-rate-too-high" not in findings(model, LOSS, batch, Adam(model.parameters(), lr=1e-4))

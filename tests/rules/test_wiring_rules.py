@@ -171,3 +171,56 @@ def test_a_recurrent_layer_that_takes_examples_for_steps() -> None:
     found = findings(LastState(batch_first=False), LOSS, batch)["mixed-examples"]
     assert (found.severity, found.layer) == ("severe", "rnn")
     assert severe(LastState(batch_first=True), LOSS, batch) == []
+
+
+def test_a_product_of_low_rank_is_no_single_layer() -> None:
+    x, _ = table()
+    narrow = nn.Sequential(nn.Linear(FEATURES, 3), nn.Linear(3, FEATURES))
+    assert severe(narrow, nn.MSELoss(), (x, x)) == []
+
+
+def test_a_rectifier_written_by_hand_is_a_nonlinearity() -> None:
+    class ByHand(nn.Module):
+        def forward(self, x: Tensor) -> Tensor:
+            return x * (x > 0)
+
+    model = nn.Sequential(nn.Linear(FEATURES, 16), ByHand(), nn.Linear(16, CLASSES))
+    assert "no-nonlinearity" not in findings(model, LOSS, table())
+
+
+def test_a_step_function_passes_zeros_on() -> None:
+    class Sign(nn.Module):
+        def forward(self, x: Tensor) -> Tensor:
+            return x.sign()
+
+    found = findings(nn.Sequential(nn.Linear(FEATURES, 16), Sign(), nn.Linear(16, CLASSES)), LOSS, table())
+    assert (found["no-gradient"].severity, found["no-gradient"].layer) == ("severe", "0")
+
+
+def test_what_runs_under_no_grad_is_told_from_what_is_never_called() -> None:
+    class Probe(nn.Module):
+        def __init__(self) -> None:
+            super().__init__()
+            self.body, self.out = perceptron(outputs=16), nn.Linear(16, CLASSES)
+
+        def forward(self, x: Tensor) -> Tensor:
+            with torch.no_grad():
+                x = self.body(x)
+            return self.out(x)
+
+    model = Probe()
+    found = findings(model, LOSS, table(), SGD(model.parameters(), lr=0.1))["no-gradient"]
+    assert found.severity == "warning"
+    assert "no_grad" in found.summary
+
+
+def test_a_model_that_draws_does_not_mix_its_examples() -> None:
+    class Noisy(nn.Module):
+        def __init__(self) -> None:
+            super().__init__()
+            self.body = perceptron()
+
+        def forward(self, x: Tensor) -> Tensor:
+            return self.body(x + 0.1 * torch.randn_like(x))
+
+    assert "mixed-examples" not in findings(Noisy(), LOSS, table())

@@ -88,6 +88,8 @@ class OutputFacts:
 RANGES = {"Sigmoid": (0.0, 1.0), "Softmax": (0.0, 1.0), "Tanh": (-1.0, 1.0), "Relu": (0.0, math.inf),
           "HardSigmoid": (0.0, 1.0)}  # fmt: skip
 """What an operation can give."""
+SURE = 0.01
+"""Odds that right logits give to every wrong class; smoothed labels punish smaller ones."""
 MARGIN = 0.02
 """Targets that are beyond the range by less than this share of 1 are rounding, or smoothing of labels."""
 
@@ -270,8 +272,7 @@ class _Values:
         """The loss of the right answer."""
         hot = self._one_hot()
         if hot is not None:
-            right = hot * 20 if self.kind == "cross-entropy" else (hot.clamp_min(1e-9)).log()
-            return self.at(right.to(self.outputs.dtype))
+            return self.at(hot.clamp_min(SURE).log().to(self.outputs.dtype))
         target = self._paired()
         return None if target is None else self.at(self._right(target))
 

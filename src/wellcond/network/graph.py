@@ -106,11 +106,17 @@ def is_affine(end: Node | None) -> bool:
     for operation in upstream([node], None):
         name = plain(operation)
         sides = [above for above in inputs_of(operation) if plain(above) != "AccumulateGrad"]
-        is_scaling = name in ("Mul", "Div") and len(sides) < 2
+        is_scaling = name in ("Mul", "Div") and len(sides) < 2 and not _is_masked(operation)
         is_product_of_data = name in ("Mm", "Bmm", "Baddbmm", "Addbmm", "Dot") and len(_of_data(operation)) > 1
         if (name not in AFFINE and not is_scaling) or is_product_of_data:
             return False
     return True
+
+
+def _is_masked(product: Node) -> bool:
+    """Whether a signal is multiplied by numbers of many dimensions: `x * (x > 0)` is a ReLU."""
+    kept = [getattr(product, f"_saved_{side}", None) for side in ("self", "other")]
+    return any(isinstance(t, Tensor) and t.dim() > 1 and t.numel() > 1 for t in kept)
 
 
 def _of_data(product: Node) -> list[Node]:

@@ -285,7 +285,9 @@ def rewards_errors(evidence: Evidence) -> Iterator[Finding]:
         return
     look, output = both
     right, constant = output.perfect_loss, output.best_constant
-    if right is None or constant is None or output.reshaped_loss is not None or output.loss_kind == "nll":
+    if right is None or constant is None or output.reshaped_loss is not None:
+        return
+    if output.loss_kind not in ("cross-entropy", "bce-logits", "squared"):  # of others the right outputs are not known
         return
     if right > constant + 0.1 * abs(constant) + 1e-6:
         yield _finding(

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Iterator
 
 from torch import nn
@@ -295,24 +296,31 @@ def shared_weight(evidence: Evidence) -> Iterator[Finding]:
 def no_nonlinearity(evidence: Evidence) -> Iterator[Finding]:
     """Two or more layers with nothing nonlinear between them: the network is one affine map, told by its graph.
 
-    The last operation may be a softmax or a sigmoid. A BatchNorm is affine in use.
+    The last operation may be a softmax or a sigmoid. A BatchNorm is affine in use. Layers narrower than both ends, as
+    of a linear autoencoder, are a product of low rank, which one layer is not.
     """
     look = evidence.look
     if look is None or look.output is None or not look.output.is_affine:
         return
     layers = [s for s in look.weighted() if s.kind not in ("Embedding", "EmbeddingBag")]
+    is_bottleneck = len(layers) > 1 and min(s.units for s in layers[:-1]) < min(layers[-1].units, _features(look))
     if len(layers) < 2 or any(s.is_nonlinearity for s in look.signals[: look.signals.index(layers[-1])]):
         return
     yield Finding(
         "no-nonlinearity",
         layers[0].name,
-        "severe",
+        "note" if is_bottleneck else "severe",
         0.9,
         f"there is no nonlinearity between {_listed([s.name for s in layers])}: together they are one linear layer.",
         {"layers": float(len(layers))},
         "A product of matrices is a matrix: depth without a nonlinearity adds nothing that can be represented.",
         f"x = torch.relu({layers[0].name}(x))  # after every layer but the last",
     )
+
+
+def _features(look: Look) -> int:
+    """How many numbers an example has."""
+    return sum(math.prod(fact.shape[1:]) for fact in look.inputs)
 
 
 @rule("mixed-examples", explains=("labels-unrelated", "batchnorm-mode-gap", "loss-not-decreasing"))
