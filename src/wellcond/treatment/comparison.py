@@ -73,8 +73,9 @@ class Comparison:
         self._rates: dict[str, float] = {}
         """Those that the screening found."""
         self._proposals: dict[str, tuple[str, ...]] = {}
+        self._advice = ""
         self._progress, self._done = progress, 0
-        self._planned = (FINALISTS + 3 if named is None else named + 1) * (self._race_budget + len(seeds) * steps)
+        self._planned = (FINALISTS + 4 if named is None else named + 1) * (self._race_budget + len(seeds) * steps)
         if named is None:
             self._planned += (len(REMEDIES) + 1 + PARTNERS * ROUNDS) * self._screening_budget
 
@@ -106,8 +107,10 @@ class Comparison:
         self._propose(findings)
         for name in REMEDIES:
             self._screen(name)
-        if all(name in self.arms for name in DATA):
-            self._screen(TOGETHER.join(DATA))
+        self._advice = self._advised(findings)
+        for name in (TOGETHER.join(DATA), self._advice):
+            if name and name not in self.arms and all(part in self.arms for part in name.split(TOGETHER)):
+                self._screen(name)
         for _ in range(ROUNDS):
             ranked = self._ranked()
             if not ranked:
@@ -128,8 +131,7 @@ class Comparison:
         alone = next((name for name in ranked if TOGETHER not in name), None)
         if alone is not None and alone not in chosen:  # if it is as good as several together, it is to be preferred
             chosen[-1] = alone
-        if RATE in self.arms and self.arms[RATE].refused is None and RATE not in chosen:
-            chosen.append(RATE)
+        chosen += [name for name in (self._advice, RATE) if name not in chosen and self._is_screened(name)]
         drawn = self._drawn()
         if drawn is not None:
             self.arms[drawn] = replace(self.arms[drawn], is_random=True)
@@ -276,10 +278,23 @@ class Comparison:
     # which arms
 
     def _propose(self, findings: Sequence[Finding]) -> None:
-        rules = list(dict.fromkeys(finding.rule for finding in findings))
+        rules = list(dict.fromkeys(finding.rule for finding in findings if finding.severity != "note"))
         for name, remedy in REMEDIES.items():
             if found := tuple(rule for rule in rules if rule in remedy.rules):
                 self._proposals[name] = found
+
+    def _advised(self, findings: Sequence[Finding]) -> str:
+        """For each severe finding the remedy that did best in the screening, together; "" if there is none."""
+        chosen: list[str] = []
+        for finding in findings:
+            remedies = [name for name in self._ranked() if finding.rule in self._proposals.get(name, ())]
+            fitting = [name for name in remedies if not chosen or self._fit(TOGETHER.join(chosen), name)]
+            if finding.severity == "severe" and fitting and not set(remedies) & set(chosen):
+                chosen.append(fitting[0])
+        return TOGETHER.join(chosen)
+
+    def _is_screened(self, name: str) -> bool:
+        return name in self.arms and self.arms[name].screened is not None
 
     def _ranked(self) -> list[str]:
         """What went through the screening, the lowest loss first; without the rate alone, which is always trained.

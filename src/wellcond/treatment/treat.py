@@ -41,11 +41,12 @@ def treat(
     """Try remedies on copies of a network, each with a learning rate of its own, and compare where training ends.
 
     First a screening: every remedy that applies, by a short race of learning rates, and the best of them together. Then
-    the untreated network, a better rate alone, the best three and one remedy *drawn at random* are trained for all
-    steps with every seed, after another race. All of these have the same number of steps; those of one seed see the
-    same batches in the same order and the same dropout masks. Losses are those of training, in the user's own units. A
-    remedy that the network does not allow, or that does not fit into memory, is in `.refused` with the reason. Neither
-    the model nor the optimizer is changed. Ctrl-C raises `Interrupted` with what there is as its `.result`.
+    the untreated network, a better rate alone, the best three, what the severe findings propose together, and one
+    remedy *drawn at random* are trained for all steps with every seed, after another race. All of these have the same
+    number of steps; those of one seed see the same batches in the same order and the same dropout masks. Losses are
+    those of training, in the user's own units. A remedy that the network does not allow, or that does not fit into
+    memory, is in `.refused` with the reason. Neither the model nor the optimizer is changed. Ctrl-C raises
+    `Interrupted` with what there is as its `.result`.
 
     Args:
         problem: A loader may shuffle or augment if it draws from the global random generators or its own.

@@ -55,14 +55,15 @@ class Treatment(Result):
     def best(self) -> Arm | None:
         """The remedy that helps most, the untreated network if none does; None if no run finished.
 
-        Of remedies that are as good within noise it is the simplest: a better rate alone, or the fewest together.
+        Of remedies that are as good, within noise or a hundredth of the untreated loss, it is the one that answers most
+        findings, and then the simplest: a better rate alone, or the fewest together.
         """
         helping = {arm.name: arm for arm in self.arms.values() if self.helps(arm)}
         lowest = _lowest(helping)
         if lowest is None:
             return self.untreated if self.untreated.best_final is not None else None
-        as_good = [arm for arm in helping.values() if not self._beats(lowest, arm)]
-        return min(as_good, key=lambda arm: (arm.name != RATE, arm.name.count("+"), arm is not lowest))
+        as_good = [arm for arm in helping.values() if self._is_as_good(arm, lowest)]
+        return min(as_good, key=lambda a: (-len(a.found_by), a.name != RATE, a.name.count("+"), a is not lowest))
 
     @property
     def random(self) -> Arm | None:
@@ -102,6 +103,19 @@ class Treatment(Result):
         if change is None:
             return False
         return change.high < 0 and change.mean < -WORTHWHILE * abs(other.best_final.median)
+
+    def _is_as_good(self, arm: Arm, lowest: Arm) -> bool:
+        """Whether an arm ends no clearly higher than the lowest, or higher by less than is worth a change."""
+        change = arm.change_from(lowest)
+        return arm is lowest or change is None or change.low <= 0 or change.mean < WORTHWHILE * self._scale
+
+    @property
+    def _scale(self) -> float:
+        """The untreated network's loss: the last one, or the first of any run where it diverges."""
+        if self.untreated.best_final is not None:
+            return abs(self.untreated.best_final.median)
+        runs = [run for arm in self.arms.values() for by_seed in arm.runs.values() for run in by_seed.values()]
+        return next((abs(run.losses[0]) for run in runs if run.losses), 0.0)
 
     def rows(self, step: int | None = None) -> list[Row]:
         # of the best arm; every run has rows of its own
