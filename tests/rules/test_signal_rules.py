@@ -246,7 +246,7 @@ class PostNorm(nn.Module):
 
 @pytest.mark.parametrize(("prenorm", "norms"), [(False, 2 * 6 - 1), (True, 1)])
 def test_norms_on_the_residual_stream_are_counted(prenorm: bool, norms: int) -> None:
-    """Two sums per layer, each normalised, but for the first, of the data; in a pre-norm network only the last one is."""
+    """Two sums per layer are normalised, but for the first, of data; in a pre-norm network only the last one is."""
     batch = torch.randn(N, 4, 8, generator=torch.Generator().manual_seed(0)), table()[1]
     model = PostNorm(6, prenorm)
     look, _ = seen(model, LOSS, batch)

@@ -25,6 +25,8 @@ CALLS = {"Softmax": "softmax", "LogSoftmax": "log_softmax", "Sigmoid": "sigmoid"
 LOGIT_LOSSES = {"cross-entropy": "cross_entropy", "bce-logits": "binary_cross_entropy_with_logits"}
 PROBABILITIES = (("Softmax",), ("LogSoftmax",), ("Sigmoid",), ("LogSigmoid",))
 SQUASHERS = (("Relu",), ("Sigmoid",), ("Tanh",), ("Softmax",))
+SOME_NATS = 0.3
+"""What sure logits may cost beyond the best constant where the labels hardly vary."""
 CONFIDENTLY_WRONG = 2.0
 """The loss over that of the best constant, above which saturated outputs are wrong: a right one is near 0."""
 
@@ -289,7 +291,8 @@ def rewards_errors(evidence: Evidence) -> Iterator[Finding]:
         return
     if output.loss_kind not in ("cross-entropy", "bce-logits", "squared"):  # of others the right outputs are not known
         return
-    if right > constant + 0.1 * abs(constant) + 1e-6:
+    margin = 0.1 * abs(constant) + (1e-6 if output.loss_kind == "squared" else SOME_NATS)
+    if right > constant + margin:
         yield _finding(
             look,
             output,
