@@ -13,6 +13,10 @@ Curve = tuple[Sequence[float], Sequence[float]]
 """Training steps (n,), and losses (n,)."""
 
 
+MOST_CURVES = 6
+"""Of remedies in one plot: there are as many colours."""
+
+
 class Trained(Protocol):
     """A training run. A `wellcond.training.run.Run` is one."""
 
@@ -92,7 +96,7 @@ def trial_curves(trial: ShortRuns) -> dict[str, Curve]:
 
 
 def treated_curves(treated: Treated, *, only_best: bool = False) -> dict[str, Curve]:
-    """The loss of every arm at its rate, the mean over seeds: the untreated network, the best remedy, then the others.
+    """The loss of arms at their rates, the mean over seeds: the untreated network, the best remedy, then other good ones.
 
     Args:
         treated: What remedies did.
@@ -108,7 +112,7 @@ def treated_curves(treated: Treated, *, only_best: bool = False) -> dict[str, Cu
             steps = min((steps for steps, _ in found), key=len)
             mean = [sum(losses[i] for _, losses in found) / len(found) for i in range(len(steps))]
             curves |= {f"{arm.name}, lr {rate:.3g}": (list(steps), _gaps(mean))} if steps else {}
-    return curves
+    return dict(list(curves.items())[:MOST_CURVES])
 
 
 def sparklines(curves: Mapping[str, Curve]) -> dict[str, str]:
