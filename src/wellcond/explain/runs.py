@@ -96,7 +96,7 @@ def trial_curves(trial: ShortRuns) -> dict[str, Curve]:
 
 
 def treated_curves(treated: Treated, *, only_best: bool = False) -> dict[str, Curve]:
-    """The loss of arms at their rates, the mean over seeds: the untreated network, the best remedy, then other good ones.
+    """The loss of arms at their rates, the mean over seeds: the untreated network, the best remedy, then the others.
 
     Args:
         treated: What remedies did.
