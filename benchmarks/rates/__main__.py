@@ -1,7 +1,7 @@
 """Learning rates against a sweep: `suggest_lr`, successive halving, a range test, half of the measured limit.
 
 python -m benchmarks.rates.sweep --out curves.npz      # once: every task at thirty rates, 2000 steps
-python -m benchmarks.rates --curves curves.npz         # the methods, and training at what they say; to benchmarks/results
+python -m benchmarks.rates --curves curves.npz         # the methods; to benchmarks/results
 """
 
 from __future__ import annotations
@@ -13,6 +13,7 @@ import multiprocessing
 import os
 import time
 import warnings
+from collections.abc import Collection
 from pathlib import Path
 from typing import Any
 
@@ -27,6 +28,8 @@ from benchmarks.timing import environment
 HORIZONS = (400, STEPS)
 FLOOR = 0.01
 """Of the first loss: two networks that have fitted all their data to below it are as good."""
+MOST = 20
+"""Of the first loss: what a run that diverged counts where losses are averaged over neighbouring rates."""
 Found = tuple[str, int, str, int, float, float, float]
 
 
@@ -45,14 +48,14 @@ def _judge(job: tuple[str, int, str, int]) -> Found:
     return name, seed, method, steps, lr, cost, loss
 
 
-def judged(processes: int) -> list[Found]:
-    """Every method on every task, seed and horizon."""
+def judged(processes: int, methods: Collection[str]) -> list[Found]:
+    """Methods on every task, seed and horizon."""
     jobs = [
         (name, seed, method, steps)
         for name in sorted(ALL, key=lambda name: not name.startswith(HEAVY))
         for seed in SEEDS
         for steps in reversed(HORIZONS)
-        for method in METHODS
+        for method in methods
         if steps <= steps_of(name, seed)
     ]
     begin, found = time.time(), []
@@ -62,6 +65,13 @@ def judged(processes: int) -> list[Found]:
             if not len(found) % 40:
                 print(f"{len(found)} of {len(jobs)}, {time.time() - begin:.0f} s", flush=True)
     return found
+
+
+def smoothed(losses: Any) -> Any:
+    """Log-losses over the rates, averaged over neighbours with weights ¼, ½, ¼: the best of thirty noisy runs is not as
+    good as it looks, and its neighbours tell."""
+    padded = np.pad(np.log(losses), 1, mode="edge")
+    return 0.25 * padded[:-2] + 0.5 * padded[1:-1] + 0.25 * padded[2:]
 
 
 def compared(found: list[Found], curves: dict[str, Any]) -> list[dict[str, Any]]:
@@ -74,6 +84,8 @@ def compared(found: list[Found], curves: dict[str, Any]) -> list[dict[str, Any]]
             first = float(np.mean([curves[f"{name}/{s}"][0, :3].mean() for s in seeds]))
             sweep = np.mean([final(curves[f"{name}/{s}"], steps) for s in seeds], 0)
             best = int(sweep.argmin())
+            smooth = smoothed(np.clip(sweep, FLOOR * first, MOST * first))
+            places = np.log(ALL[name].rates)
             row: dict[str, Any] = {
                 "task": name, "tuned on": name in TASKS, "steps": steps, "seeds": len(seeds),
                 "first loss": first, "best loss": float(sweep[best]), "best lr": ALL[name].rates[best], "methods": {},
@@ -85,9 +97,17 @@ def compared(found: list[Found], curves: dict[str, Any]) -> list[dict[str, Any]]
                     "lr": [f[4] for f in mine], "u": float(np.mean([f[5] for f in mine])), "loss": loss,
                     "ratio": max(loss, FLOOR * first) / max(float(sweep[best]), FLOOR * first),
                     "ratio without floor": loss / float(sweep[best]),
+                    "smooth ratio": _read_off(places, smooth, [f[4] for f in mine]),
                 }  # fmt: skip
             rows.append(row)
     return rows
+
+
+def _read_off(places: Any, smooth: Any, rates: list[float]) -> float:
+    """The loss at some rates over the lowest, both read off the smoothed sweep."""
+    if any(math.isnan(lr) for lr in rates):
+        return math.inf
+    return float(np.mean(np.exp(np.interp(np.log(rates), places, smooth) - smooth.min())))
 
 
 def second_sweep(curves: dict[str, Any]) -> list[dict[str, float]]:
@@ -105,24 +125,37 @@ def second_sweep(curves: dict[str, Any]) -> list[dict[str, float]]:
     return rows
 
 
+def _found_in(earlier: dict[str, Any]) -> list[Found]:
+    return [
+        (f[0], f[1], f[2], f[3], math.nan if f[4] is None else f[4], f[5], f[6]) for f in earlier["results"]["found"]
+    ]
+
+
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--curves", type=Path, required=True)
     parser.add_argument("--processes", type=int, default=os.cpu_count() or 1)
     parser.add_argument("--out", type=Path, default=Path(__file__).parents[1] / "results")
+    parser.add_argument("--only", nargs="+", choices=METHODS, default=list(METHODS), metavar="METHOD")
+    parser.add_argument("--known", type=Path, help="earlier results, from which the other methods are taken")
     options = parser.parse_args()
     curves = dict(np.load(options.curves))
-    rows = compared(judged(options.processes), curves)
-    results = {"rows": rows, "second sweep": second_sweep(curves), "floor": FLOOR}
+    found = judged(options.processes, options.only)
+    if options.known:
+        found += [f for f in _found_in(json.loads(options.known.read_text())) if f[2] not in options.only]
+    rows = compared(found, curves)
+    results = {"found": found, "rows": rows, "second sweep": second_sweep(curves), "floor": FLOOR}
     text = json.dumps({"environment": environment("cpu"), "results": results}, indent=1)
     (options.out / "rates_cpu.json").write_text(text.replace("NaN", "null").replace("Infinity", "1e999") + "\n")
     for group, names in (("tuned on", TASKS), ("for validation", OTHERS)):
         for steps in HORIZONS:
             for method in METHODS:
                 some = [r["methods"][method] for r in rows if r["steps"] == steps and r["task"] in names]
-                ratios = np.array([r["ratio"] for r in some])
-                print(f"{group}, {steps} steps, {method}: within 10 % on {(ratios <= 1.1).sum()} of {len(some)}, "
-                      f"worst {ratios.max():.2f}, {np.mean([r['u'] for r in some]):.0f} u")  # fmt: skip
+                for kind in ("ratio", "smooth ratio"):
+                    ratios = np.array([r[kind] for r in some])
+                    within = f"within 10 % on {(ratios <= 1.1).sum()} of {len(some)}, worst {ratios.max():.2f}"
+                    mean = np.mean([r["u"] for r in some])
+                    print(f"{group}, {steps} steps, {method}, {kind}: {within}, {mean:.0f} u")
 
 
 if __name__ == "__main__":

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from itertools import pairwise
+
 import torch
 from torch import Tensor, nn
 from torch.nn import functional as F
@@ -9,9 +11,12 @@ from torch.nn import functional as F
 from benchmarks.rates.data import LENGTH, SYMBOLS
 
 
-def mlp(sizes: list[int], act: type[nn.Module] = nn.ReLU, norm: type[nn.Module] | None = None, dropout: float = 0.0):
+def mlp(
+    sizes: list[int], act: type[nn.Module] = nn.ReLU, norm: type[nn.Module] | None = None, dropout: float = 0.0
+) -> nn.Sequential:
+    """Linear layers, each but the last with a norm, an activation and dropout."""
     layers: list[nn.Module] = []
-    for fan_in, fan_out in zip(sizes[:-2], sizes[1:-1], strict=True):
+    for fan_in, fan_out in pairwise(sizes[:-1]):
         layers += [nn.Linear(fan_in, fan_out), *([norm(fan_out)] if norm else []), act()]
         layers += [nn.Dropout(dropout)] if dropout else []
     return nn.Sequential(*layers, nn.Linear(sizes[-2], sizes[-1]))

@@ -76,7 +76,7 @@ Curves = dict[str, NDArray[np.float32]]
 
 
 def sweep(processes: int, seconds: float, steps: int = STEPS, known: Curves | None = None) -> Curves:
-    """All curves. Runs that would begin after so many seconds are left out, as nan; those that are known, as they are."""
+    """All curves but those that are known. Runs that would begin after so many seconds are left out, as nan."""
     until, known = time.time() + seconds, known or {}
     jobs = [
         (name, seed, index, min(steps, steps_of(name, seed)), until)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from itertools import count
 from pathlib import Path
 
 import pytest
@@ -9,13 +10,14 @@ import torch
 from command import built, run, script, words
 
 import wellcond as wc
+from wellcond.verify.copies import Racer
 
 
 def test_the_parts_printed_are_those_of_the_suggestion(tmp_path: Path) -> None:
     result = run("suggest-lr", f"{script(tmp_path)}:build", "--momentum", 0.5, "--steps", 3)
     assert result.exit_code == 0, result.output
     found = wc.suggest_lr(built(), steps=3, momentum=0.5)
-    for part in (found.limit, found.predicted, found.trial):
+    for part in (found.limit, found.predicted, found.race):
         assert str(part) in result.output
     assert found.verdict() in words(result.output)
 
@@ -40,8 +42,8 @@ def test_the_rate_to_start_with_lowers_the_loss(tmp_path: Path) -> None:
 def test_an_optimizer_beside_the_problem_takes_the_steps(function: str, tmp_path: Path) -> None:
     result = run("suggest-lr", f"{script(tmp_path)}:{function}", "--steps", 2)
     assert result.exit_code == 0, result.output
-    assert "loss after 2 steps" in result.output
-    assert ("no prediction" in result.output) == (function == "with_adam")
+    assert "Raced, from these weights" in result.output
+    assert ("Predicted, from the architecture" in result.output) == (function == "with_optimizer")
     assert "Start with lr = " in result.output
 
 
@@ -50,6 +52,7 @@ def test_the_limit_is_predicted_and_measured(tmp_path: Path) -> None:
     assert result.exit_code == 0, result.output
     assert str(wc.max_lr(built(), 0.5)) in result.output
     assert str(wc.meanfield.predict(built(), momentum=0.5)) in result.output
+    assert "Start with lr = " in result.output
 
 
 @pytest.mark.parametrize(
@@ -105,3 +108,18 @@ def test_an_architecture_needs_no_network(tmp_path: Path) -> None:
         expected = 2 * 1.9 / (1000 * gamma**2 / (2 * torch.pi))  # of the last layer's term, N γ²/2π
         assert any(line.split()[:2] == [f"{gamma:g}", f"{expected:.3g}"] for line in result.output.splitlines())
     assert picture.read_bytes().startswith(b"\x89PNG")
+
+
+@pytest.mark.parametrize("command", ["suggest-lr", "predict-lr"])
+def test_ctrl_c_prints_what_is_known(command: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    step, calls = Racer.step, count()
+
+    def interrupted(racer: Racer, batch: object) -> None:
+        if next(calls) == 40:
+            raise KeyboardInterrupt
+        step(racer, batch)  # type: ignore[arg-type]
+
+    monkeypatch.setattr(Racer, "step", interrupted)
+    result = run(command, f"{script(tmp_path)}:build")
+    assert result.exit_code == 130
+    assert "Start with lr = " in result.output

@@ -189,7 +189,7 @@ class MaxLearningRate(Limit, Result):
             verdict = "within" if self.factor > 1 else "beyond"
             lines.append(
                 f"{self.optimizer} has lr {number(self.lr)}, {verdict} the limit, which is {number(self.factor)} "
-                "times as large"
+                f"times as large{'' if self.factor > 1 else '; it may still train, where the loss is not quadratic'}"
             )
         if len(self.groups) > 1:
             lines.append(self._table_of_groups())

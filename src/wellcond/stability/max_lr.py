@@ -1,4 +1,4 @@
-"""How large the learning rate can be before the sharpest direction of the loss diverges, as measured."""
+"""How large the learning rate can be before the quadratic model of the loss is unstable in its sharpest direction."""
 
 from __future__ import annotations
 

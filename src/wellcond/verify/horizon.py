@@ -24,7 +24,7 @@ LAST_SHARE = 0.35
 """Of a run, over which its loss is averaged."""
 DRIFT = 0.3
 """The best rate falls about as t^−0.3 from 100 steps on: measured on `benchmarks.rates`."""
-TRUST, MOST_DRIFT = 0.6, 0.6
+TRUST, MOST_DRIFT = 0.7, 0.6
 """In what the fitted law says of a longer run, but for a steeper fall than t^−0.6; the rest is in DRIFT. Either alone
 does worse on `benchmarks.rates`."""
 FLAT = 0.06
@@ -66,14 +66,15 @@ def last_loss(losses: Sequence[float], steps: int | None = None) -> float:
     return float(np.mean(losses[steps - min(steps, max(3, round(LAST_SHARE * steps))) : steps]))
 
 
-def choose(rates: Sequence[float], losses: Sequence[Sequence[float]], steps: int) -> Choice:
+def choose(rates: Sequence[float], losses: Sequence[Sequence[float]], steps: int, *, slows: float = 0.0) -> Choice:
     """The best rate for a run of so many steps.
 
     Args:
         rates: Ascending, in a constant ratio.
         losses: Of runs at these rates on the same batches; those that are shorter than others have diverged.
-        steps: The length of the run that is planned; where there is no noise, or the optimizer makes its steps smaller
-            by itself as Adagrad does, there is no floor to avoid: pass the length of these runs.
+        steps: The length of the run that is planned; where there is no noise there is no floor to avoid, and it is the
+            length of these runs.
+        slows: The optimizer's own steps fall as t^−slows: ½ for Adagrad.
 
     Returns:
         The rate, between the rates or beside them.
@@ -91,8 +92,9 @@ def choose(rates: Sequence[float], losses: Sequence[Sequence[float]], steps: int
         best = max(best, float(lowest + largest) / 2)
     if steps > taken:
         time = math.log(steps / taken)
-        drifted = best - DRIFT * time
-        law = drifted if is_flat else max(_by_law(x, losses, taken, steps, gap), best - MOST_DRIFT * time)
+        law = drifted = best - (DRIFT - slows) * time
+        if not is_flat and not slows:
+            law = min(max(_by_law(x, losses, taken, steps, gap), best - MOST_DRIFT * time), best)
         best = TRUST * law + (1 - TRUST) * drifted
     width = gap / 2
     if curvature > 0:

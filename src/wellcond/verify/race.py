@@ -22,9 +22,9 @@ BUDGET = 470
 LENGTHS, KEPT = (15, 40), (5, 3)
 """Steps after which runs are compared within such a budget, and how many neighbours go on then. The last ones take what
 is left of it, 100 steps and more."""
-TIE = 0.02
-"""Losses that differ by less are as good. Of rates as good so early, the larger ones leave a plateau first, the
-smaller ones reach a lower floor: the race goes on in between."""
+TIE = 0.05
+"""Losses of so few mini-batches that differ by less are as good. Of rates as good so early, the larger ones leave a
+plateau first, the smaller ones reach a lower floor: the race goes on in between."""
 MOST_RATES, FAR = 14, 3
 """Rates that are tried at most; and by how many ratios to go down where every one so far has diverged."""
 FALLBACK = 0.01
@@ -242,6 +242,7 @@ class _Race:
         finalists = sorted(k for k, steps in finite.items() if steps >= length)
         finalists += [k for k in ended if k == finalists[-1] + 1]
         losses = [self.racers[k].losses[:length] for k in finalists]
-        has_floor = self.is_noisy and not isinstance(self.racers[finalists[0]].optimizer, Adagrad)
-        choice = choose([self._lr(k) for k in finalists], losses, self.steps if has_floor else length)
-        return Race(runs, choice, self.steps, round(taken), has_floor and self.steps > length, status)
+        slows = 0.5 if isinstance(self.racers[finalists[0]].optimizer, Adagrad) else 0.0
+        steps = self.steps if self.is_noisy else length
+        choice = choose([self._lr(k) for k in finalists], losses, steps, slows=slows)
+        return Race(runs, choice, self.steps, round(taken), steps > length, status)
