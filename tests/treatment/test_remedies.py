@@ -17,8 +17,8 @@ from zoo import ARCHITECTURES, Case
 
 import wellcond as wc
 from wellcond.errors import Unsupported, WellcondError
-from wellcond.treatment.comparison import _started
 from wellcond.treatment.remedy import REMEDIES, Patient
+from wellcond.treatment.trainer import started
 from wellcond.treatment.treat import SOURCES
 from wellcond.verify.copies import Copies
 
@@ -62,7 +62,7 @@ def treated(name: str, given: Patient) -> Patient:
 def losses(given: Patient) -> list[float]:
     """Of a run of the treated patient."""
     copies = Copies(given.problem, given.optimizer)
-    return list(copies.run(*_started(copies, given, 0)(RATE), STEPS, 0).losses)
+    return list(copies.run(*started(copies, given, 0)(RATE), STEPS, 0).losses)
 
 
 def losses_by_hand(model: nn.Module, optimizer: Optimizer, batches: Any, loss: Loss) -> list[float]:
@@ -310,7 +310,7 @@ def test_weights_are_drawn_with_the_variance_of_the_name(name: str, variance: fl
 def test_orthogonal_weights_are_and_seeds_draw_others() -> None:
     given = treated("orthogonal-init", patient(network()))
     copies = Copies(given.problem, given.optimizer)
-    weights = [_started(copies, given, seed)(RATE)[0][0].weight for seed in (0, 1, 0)]
+    weights = [started(copies, given, seed)(RATE)[0][0].weight for seed in (0, 1, 0)]
     for weight in weights:  # (6, 4): columns
         torch.testing.assert_close(weight.T @ weight, 2 * torch.eye(4, dtype=torch.float64), rtol=1e-5, atol=1e-5)
     assert torch.equal(weights[0], weights[2])
@@ -389,7 +389,7 @@ def test_the_rate_rises_over_a_tenth_of_the_steps() -> None:
     given = Patient(patient(network()).problem, None, 0.0, table()[0][0], steps=40)
     found = treated("warm-up", given)
     copies = Copies(found.problem, None)
-    _, optimizer = _started(copies, found, 0)(1.0)
+    _, optimizer = started(copies, found, 0)(1.0)
     rates = []
     for _ in range(6):
         optimizer.step()
@@ -443,7 +443,7 @@ def test_every_architecture_is_treated_or_refused_in_words(case: Callable[[], Ca
             found = each.apply(given)
             if found is not None:
                 copies = Copies(found.problem, found.optimizer)
-                assert copies.run(*_started(copies, found, 0)(1e-3), 2, 0).final is not None
+                assert copies.run(*started(copies, found, 0)(1e-3), 2, 0).final is not None
                 assert found.code.replace("{lr}", "0.1")
                 tried.append(name)
         except WellcondError as error:

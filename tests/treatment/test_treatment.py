@@ -89,8 +89,8 @@ CASES: dict[str, tuple[list[Arm], str, str | None]] = {
     ),
     "the lowest is within noise, another is not": (
         [PLAIN, arm("bnp", 0.1, 1.3, 0.7), arm("adam", 0.8, 0.9, 1.0)],
-        "adam helps: it ends at 0.9 (0.8 to 1) at lr 0.1, the untreated network at 1.1 (1 to 1.2) at lr 0.1. It is there "
-        "after 2 of 20 steps.",
+        "adam helps: it ends at 0.9 (0.8 to 1) at lr 0.1, the untreated network at 1.1 (1 to 1.2) at lr 0.1. It is "
+        "there after 2 of 20 steps.",
         "adam",
     ),
     "one remedy is as good as two": (

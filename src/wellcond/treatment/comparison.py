@@ -5,27 +5,23 @@ from __future__ import annotations
 import contextlib
 import math
 import random
-import time
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Sequence
 from dataclasses import replace
 from typing import Any
 
-import torch
-from torch import nn
 from torch.optim import Optimizer
 
-from wellcond.errors import NonFinite, Unsupported, WellcondError
-from wellcond.network.calling import one_line
+from wellcond.errors import NonFinite, Unsupported
 from wellcond.problem.problem import Problem
 from wellcond.results import Cost, Progress
 from wellcond.results.finding import Finding
 from wellcond.training.run import Run
 from wellcond.treatment.arm import Arm
 from wellcond.treatment.remedy import REMEDIES, Patient
+from wellcond.treatment.trainer import Trainer
 from wellcond.treatment.treatment import RATE, UNTREATED, WORTHWHILE, Treatment
 from wellcond.verify.copies import Copies, largest_lr
-from wellcond.verify.horizon import last_loss
-from wellcond.verify.race import BUDGET, LENGTHS, race, went_up
+from wellcond.verify.race import BUDGET, LENGTHS
 
 LEAST_RACE, MOST_SCREENING = 225, 900
 """Steps of all runs of a race together: no fewer, and in the screening no more. The longest run has 2/9 of them."""
@@ -33,10 +29,6 @@ RACE_BUDGET = 3
 """Of the race of an arm that is trained in full, in runs of full length."""
 FINALISTS, PARTNERS, ROUNDS = 3, 3, 2
 """Arms that are trained in full; remedies that the best one is combined with, and how often more are added."""
-TRIES, SAFER = 3, 4.0
-"""A race is shorter than the run: a rate that then diverges is lowered by this factor, so often at most."""
-PLAIN_ERRORS = (RuntimeError, NotImplementedError)
-"""Torch's own, as of an optimizer that takes no sparse gradients."""
 TOGETHER = " + "
 DATA = ("scale-inputs", "scale-targets")
 """Where both are unscaled neither may help alone: they are tried together, whatever each came to."""
@@ -48,7 +40,6 @@ class Comparison:
     """The arms of a treatment as they come to be.
 
     Attributes:
-        arms: So far, by name.
         notes: What else there is to know.
     """
 
@@ -62,22 +53,25 @@ class Comparison:
         named: int | None,
         progress: Progress,
     ) -> None:
-        self.arms: dict[str, Arm] = {}
         self.notes: list[str] = []
-        self._steps, self._seeds = steps, seeds
+        self._steps = steps
         self._screening_budget = min(max(steps, LEAST_RACE), MOST_SCREENING)
         self._race_budget = max(RACE_BUDGET * steps, LEAST_RACE)
         self._screening_steps = min(steps, round(LENGTHS[-1] * self._screening_budget / BUDGET))
         self._patient = Patient(problem, optimizer, momentum, _first_inputs(problem), steps)
-        self._cost = Cost()
         self._rates: dict[str, float] = {}
         """Those that the screening found."""
         self._proposals: dict[str, tuple[str, ...]] = {}
         self._advice = ""
-        self._progress, self._done = progress, 0
-        self._planned = (FINALISTS + 4 if named is None else named + 1) * (self._race_budget + len(seeds) * steps)
+        planned = (FINALISTS + 4 if named is None else named + 1) * (self._race_budget + len(seeds) * steps)
         if named is None:
-            self._planned += (len(REMEDIES) + 1 + PARTNERS * ROUNDS) * self._screening_budget
+            planned += (len(REMEDIES) + 1 + PARTNERS * ROUNDS) * self._screening_budget
+        self._trainer = Trainer(steps, seeds, planned, progress)
+
+    @property
+    def arms(self) -> dict[str, Arm]:
+        """So far, by name."""
+        return self._trainer.arms
 
     # the stages
 
@@ -85,22 +79,22 @@ class Comparison:
         """The network as it is: at the rate of its optimizer, or at one that a race finds where there is none."""
         arm = Arm(UNTREATED, why="The network, its optimizer and its rate as they are.", code=self._patient.code)
         try:
-            copies = self._copies(self._patient)
+            copies = self._trainer.copies(self._patient)
         except NonFinite as error:
-            self.arms[UNTREATED] = replace(arm, runs={math.nan: {self._seeds[0]: Run([], 1, str(error))}})
+            self.arms[UNTREATED] = replace(arm, runs={math.nan: {self._trainer.seeds[0]: Run([], 1, str(error))}})
             return
-        if len(self._seeds) > 1 and not copies.depend_on_seed():
-            self._seeds = self._seeds[:1]
+        if len(self._trainer.seeds) > 1 and not copies.depend_on_seed():
+            self._trainer.seeds = self._trainer.seeds[:1]
             self.notes.append(ONE_SEED)
         self.arms[UNTREATED] = arm
         if copies.optimizer is not None:
             rate = largest_lr(copies.optimizer)
         else:
-            raced, _ = self._raced(copies, self._patient, UNTREATED, self._race_budget, None)
-            rate = self._safe(UNTREATED, copies, self._patient, raced)
-        for seed in self._seeds:
+            raced, _ = self._trainer.race(copies, self._patient, UNTREATED, self._race_budget, None)
+            rate = self._trainer.train_safely(UNTREATED, copies, self._patient, raced)
+        for seed in self._trainer.seeds:
             if seed not in self.arms[UNTREATED].runs.get(rate, ()):
-                self._train(UNTREATED, copies, self._patient, rate, seed)
+                self._trainer.train(UNTREATED, copies, self._patient, rate, seed)
 
     def screen(self, findings: Sequence[Finding]) -> None:
         """Every remedy that applies, by a short race of rates; then the best together with others."""
@@ -154,22 +148,24 @@ class Comparison:
             return arm.name != UNTREATED, not arm.runs, final, screened
 
         arms = {arm.name: arm for arm in sorted(self.arms.values(), key=place)}
-        steps, per_arm = self._steps, self._race_budget + len(self._seeds) * self._steps
+        steps, per_arm = self._steps, self._race_budget + len(self._trainer.seeds) * self._steps
         return Treatment(
             arms,
-            self._seeds,
+            self._trainer.seeds,
             steps,
             self._screening_steps if any(arm.screened is not None for arm in arms.values()) else 0,
-            self._cost,
+            self._trainer.cost,
             per_arm,
             tuple(self.notes),
             is_complete,
         )
 
-    def count(self, cost: Cost, *, passes: bool = False) -> None:
-        """Add what was spent, in training steps; or in passes over all batches, which are so many steps each."""
-        times = max(len(self._patient.problem.batches), 1) if passes else 1
-        self._cost += Cost(cost.forwards * times, cost.backwards * times, cost.matvecs, cost.product_passes * times)
+    def count_passes(self, cost: Cost) -> None:
+        """Add what was spent in passes over all batches."""
+        steps = max(len(self._patient.problem.batches), 1)
+        self._trainer.cost += Cost(
+            cost.forwards * steps, cost.backwards * steps, cost.matvecs, cost.product_passes * steps
+        )
 
     # one arm
 
@@ -179,69 +175,33 @@ class Comparison:
         return Arm(name, why="\n".join(REMEDIES[part].why for part in parts), found_by=found_by)
 
     def _screen(self, name: str) -> None:
-        arm, end = self._new(name), self._done + self._screening_budget
-        with self._refusing(arm):
+        arm, end = self._new(name), self._trainer.done + self._screening_budget
+        with self._trainer.refusing(arm):
             patient = self._treated(name, self._screening_steps)
             if patient is not None:
-                copies = self._copies(patient)
-                rate, loss = self._raced(copies, patient, name, self._screening_budget, None)
+                copies = self._trainer.copies(patient)
+                rate, loss = self._trainer.race(copies, patient, name, self._screening_budget, None)
                 self._rates |= {} if math.isnan(rate) else {name: rate}
                 self.arms[name] = replace(arm, screened=loss, code=patient.code)
-        self._done = end
+        self._trainer.done = end
 
     def _train_all(self, names: Sequence[str]) -> None:
         """A race of rates for each; then all of them with one seed after the other, so that an interrupt is fair."""
         ready: dict[str, tuple[Patient, Copies, float]] = {}
         for name in names:
-            with self._refusing(self.arms[name]):
+            with self._trainer.refusing(self.arms[name]):
                 patient = self._treated(name, self._steps)
                 if patient is None:
                     raise Unsupported(NOTHING_TO_TREAT)
                 self.arms[name] = replace(self.arms[name], code=patient.code)
-                copies = self._copies(patient)
-                rate, _ = self._raced(copies, patient, name, self._race_budget, self._rates.get(name))
-                ready[name] = patient, copies, self._safe(name, copies, patient, rate)
-        for seed in self._seeds[1:]:
+                copies = self._trainer.copies(patient)
+                rate, _ = self._trainer.race(copies, patient, name, self._race_budget, self._rates.get(name))
+                ready[name] = patient, copies, self._trainer.train_safely(name, copies, patient, rate)
+        for seed in self._trainer.seeds[1:]:
             for name, (patient, copies, rate) in ready.items():
                 if self.arms[name].refused is None:
-                    with self._refusing(self.arms[name]):
-                        self._train(name, copies, patient, rate, seed)
-
-    def _safe(self, name: str, copies: Copies, patient: Patient, rate: float) -> float:
-        """The rate at which a run of full length does not diverge, tried with the first seed; that run is kept."""
-        for _ in range(TRIES):
-            self._train(name, copies, patient, rate, self._seeds[0])
-            run = self.arms[name].runs[rate][self._seeds[0]]
-            if math.isnan(rate) or not went_up(run):
-                return rate
-            rate /= SAFER
-        return rate * SAFER
-
-    def _train(self, name: str, copies: Copies, patient: Patient, rate: float, seed: int) -> None:
-        arm = self.arms[name]
-        if math.isnan(rate):  # no rate trains, and the race has shown it
-            self.arms[name] = replace(arm, runs=arm.runs or {rate: {seed: Run([], 1, "no rate trains it")}})
-            return
-        begun, before = time.perf_counter(), copies.cost
-        progress = self._part(f"{name} at lr {rate:.3g}, seed {seed}", self._steps)
-        model, optimizer = _started(copies, patient, seed)(rate)
-        run = copies.run(model, optimizer, self._steps, seed, progress)
-        self.count(copies.cost - before)
-        self._done += self._steps
-        runs = arm.runs | {rate: arm.runs.get(rate, {}) | {seed: run}}
-        seconds = math.nan if run.final is None else (time.perf_counter() - begun) / self._steps
-        self.arms[name] = replace(arm, runs=runs, seconds=min(seconds, arm.seconds, key=lambda s: (math.isnan(s), s)))
-
-    def _raced(
-        self, copies: Copies, patient: Patient, name: str, budget: int, centre: float | None
-    ) -> tuple[float, float]:
-        """The rate that wins a race, and the loss that the best run reached; NaN and infinity if no rate trains."""
-        before, progress = copies.cost, self._part(f"{name}: race of learning rates", budget)
-        start = _started(copies, patient, self._seeds[0])
-        found = race(copies, start, steps=self._steps, budget=budget, centre=centre, progress=progress)
-        self.count(copies.cost - before)
-        self._done += budget
-        return found.lr, math.inf if math.isnan(found.lr) else last_loss(found.runs[found.best].losses)
+                    with self._trainer.refusing(self.arms[name]):
+                        self._trainer.train(name, copies, patient, rate, seed)
 
     def _treated(self, name: str, steps: int) -> Patient | None:
         """The patient with these remedies; None if one of them has nothing to treat."""
@@ -251,29 +211,6 @@ class Comparison:
                 return None
             patient = REMEDIES[part].apply(patient)
         return patient
-
-    def _copies(self, patient: Patient) -> Copies:
-        copies = Copies(patient.problem, patient.optimizer, patient.momentum)
-        self.count(copies.cost)
-        return copies
-
-    @contextlib.contextmanager
-    def _refusing(self, arm: Arm) -> Iterator[None]:
-        """What the network does not allow, or does not fit into memory, refuses the arm; the others go on."""
-        try:
-            yield
-        except NonFinite:  # it diverges before its first step
-            self.arms[arm.name] = replace(arm, screened=math.inf)
-        except WellcondError as error:
-            self.arms[arm.name] = replace(arm, runs={}, refused=str(error))
-        except (MemoryError, torch.OutOfMemoryError) as error:
-            self.arms[arm.name] = replace(arm, runs={}, refused=f"it does not fit into memory: {error}")
-            if torch.cuda.is_available():
-                torch.cuda.empty_cache()
-        except RuntimeError as error:
-            if type(error) not in PLAIN_ERRORS:
-                raise  # the user's own
-            self.arms[arm.name] = replace(arm, runs={}, refused=one_line(error))
 
     # which arms
 
@@ -317,29 +254,11 @@ class Comparison:
 
     def _drawn(self) -> str | None:
         """A remedy drawn at random, of those that no finding proposes if there are such."""
-        applies = [name for name, arm in self.arms.items() if arm.screened is not None and name in REMEDIES]
+        applies = [name for name in REMEDIES if self._is_screened(name) and name != RATE]
         pool = [name for name in applies if name not in self._proposals] or applies
-        return random.Random(self._seeds[0]).choice(pool) if pool else None
-
-    # how far
-
-    def _part(self, what: str, steps: int) -> Progress:
-        begin = self._done
-        return lambda _what, share: self._progress(what, min((begin + share * steps) / self._planned, 1.0))
+        return random.Random(self._trainer.seeds[0]).choice(pool) if pool else None
 
 
 def _first_inputs(problem: Problem) -> Any:
     with problem.measuring(), contextlib.closing(problem.data()) as data:
         return next(data)[1][0]
-
-
-def _started(copies: Copies, patient: Patient, seed: int) -> Callable[[float], tuple[nn.Module, Optimizer]]:
-    """Rate → a copy of the model and its optimizer, ready to train."""
-
-    def start(lr: float) -> tuple[nn.Module, Optimizer]:
-        model, optimizer = copies.start(lr)
-        for prepare in patient.prepare:
-            prepare(model, optimizer, seed)
-        return model, optimizer
-
-    return start

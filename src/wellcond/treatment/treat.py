@@ -132,5 +132,5 @@ def _found(
     except WellcondError as error:
         comparison.notes.append(f"no findings: {error}")
         return ()
-    comparison.count(diagnosis.cost, passes=True)
+    comparison.count_passes(diagnosis.cost)
     return diagnosis.findings
