@@ -37,6 +37,8 @@ from wellcond import local, meanfield
 # verdict
 from wellcond.diagnosis.diagnose import diagnose
 from wellcond.diagnosis.diagnosis import Diagnosis
+from wellcond.results.finding import Finding
+from wellcond.rules.rule import rule
 from wellcond.verify.suggest_lr import suggest_lr
 from wellcond.verify.suggested_rate import SuggestedRate
 from wellcond.treatment.treat import treat
@@ -66,6 +68,7 @@ __all__ = [
     "Density",
     "Diagnosis",
     "Eigenvalues",
+    "Finding",
     "Fisher",
     "Hessian",
     "Interrupted",
@@ -105,6 +108,7 @@ __all__ = [
     "neurons",
     "nn",
     "numerical_rank",
+    "rule",
     "spectrum",
     "suggest_lr",
     "trace",
