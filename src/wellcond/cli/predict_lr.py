@@ -121,16 +121,16 @@ def predict_lr(
         return
     with output.problem(target, momentum) as (problem, optimizer, progress):
         try:
-            found = suggest_lr(problem, optimizer, momentum=momentum, progress=progress)
+            suggested = suggest_lr(problem, optimizer, momentum=momentum, progress=progress)
         except Interrupted as interrupt:
             known: SuggestedRate = interrupt.result
             output.finish(known, lambda console: print_suggestion(known, console))
             raise typer.Exit(INTERRUPTED) from None
-        if found.limit is not None:  # as exact as it goes, on all batches, beside the theory
-            found = replace(found, limit=max_lr(problem, momentum, optimizer=optimizer, progress=progress))
+        if suggested.limit is not None:  # as exact as it goes, on all batches, beside the theory
+            suggested = replace(suggested, limit=max_lr(problem, momentum, optimizer=optimizer, progress=progress))
         if optimizer is not None and heavy_ball_momentum(optimizer) is None:
-            found = _with_prediction_of_sgd(found, problem)
-    output.finish(found, lambda console: print_suggestion(found, console))
+            suggested = _with_prediction_of_sgd(suggested, problem)
+    output.finish(suggested, lambda console: print_suggestion(suggested, console))
 
 
 def _with_prediction_of_sgd(found: SuggestedRate, problem: Problem) -> SuggestedRate:

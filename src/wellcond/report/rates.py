@@ -67,13 +67,13 @@ def race_figure(race: Race, limits: Mapping[str, float]) -> Figure:
         over_steps.plot(range(1, len(shown) + 1), shown, color=colour, linewidth=width, label=label)
     for steps in sorted({len(run.losses) for run in race.runs.values() if run.diverged_at is None}):
         points = [(lr, min(means[steps - 1], top)) for lr, means in smooth.items() if len(means) >= steps > 0]
-        colour, width = (COLOURS[1], 1.8) if steps == longest else (GREY, 0.9)
-        over_rates.plot(*zip(*points, strict=True), "o-", color=colour, linewidth=width, label=f"after {steps} steps")
+        line, width = (COLOURS[1], 1.8) if steps == longest else (GREY, 0.9)
+        over_rates.plot(*zip(*points, strict=True), "o-", color=line, linewidth=width, label=f"after {steps} steps")
     diverged = [lr for lr, run in race.runs.items() if run.diverged_at is not None]
     over_rates.plot(diverged, [0.97] * len(diverged), "x", color=COLOURS[0], transform=over_rates.get_xaxis_transform())
-    for (name, rate), colour in zip(limits.items(), (COLOURS[0], COLOURS[3]), strict=False):
+    for (name, rate), dashes in zip(limits.items(), (COLOURS[0], COLOURS[3]), strict=False):
         if math.isfinite(rate):
-            over_rates.axvline(rate, color=colour, linestyle="--", linewidth=1.2, label=f"{name}: {rate:.3g}")
+            over_rates.axvline(rate, color=dashes, linestyle="--", linewidth=1.2, label=f"{name}: {rate:.3g}")
     if math.isfinite(race.lr):
         over_rates.axvspan(race.low, race.high, color=COLOURS[2], alpha=0.15, linewidth=0)
         label = f"for {race.steps} steps: {race.lr:.3g}"

@@ -109,7 +109,8 @@ def _step(optimizer: Optimizer, loss_now: Callable[[], Tensor]) -> float:
 
     takes = inspect.signature(optimizer.step).parameters.get("closure")
     if takes is not None and takes.default is takes.empty:
-        return float(torch.as_tensor(optimizer.step(closure)).detach())  # LBFGS, which evaluates the loss several times
+        # LBFGS, which evaluates the loss several times
+        return float(torch.as_tensor(optimizer.step(closure)).detach())  # type: ignore[arg-type]
     value = float(closure().detach())
     if math.isfinite(value):
         optimizer.step()

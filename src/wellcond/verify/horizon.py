@@ -98,7 +98,7 @@ def choose(rates: Sequence[float], losses: Sequence[Sequence[float]], steps: int
         best = TRUST * law + (1 - TRUST) * drifted
     width = gap / 2
     if curvature > 0:
-        width = min(max(width, math.sqrt(_noise(y, losses) / curvature)), 2 * gap)
+        width = min(max(width, math.sqrt(_noise(y, losses) / curvature)), gap)
     return Choice(math.exp(best), math.exp(best - width), math.exp(best + width))
 
 
@@ -117,9 +117,9 @@ def _noise(y: Array, losses: Sequence[Sequence[float]]) -> float:
     if len(first) != len(second):
         return LEAST_NOISE
     last = max(3, round(LAST_SHARE * len(first)))
-    difference = (first - second)[-last:]
+    steps = np.diff((first - second)[-last:])  # of which a trend is hardly a part
     mean = max(float(np.mean(first[-last:])), 1e-300)
-    return max(LEAST_NOISE, float(np.std(difference)) / math.sqrt(len(difference)) / mean)
+    return max(LEAST_NOISE, float(np.std(steps)) / math.sqrt(2 * len(steps)) / mean) if len(steps) else LEAST_NOISE
 
 
 def _by_law(x: Array, losses: Sequence[Sequence[float]], taken: int, steps: int, gap: float) -> float:
@@ -147,7 +147,7 @@ def _by_law(x: Array, losses: Sequence[Sequence[float]], taken: int, steps: int,
 
 def _least_squares(terms: Array, wanted: Array) -> Array:
     """Two coefficients ≥ 0."""
-    parts = np.linalg.lstsq(terms, wanted, rcond=None)[0]
+    parts: Array = np.asarray(np.linalg.lstsq(terms, wanted, rcond=None)[0], dtype=np.float64)
     for i in (0, 1):
         if parts[i] < 0:
             parts = np.zeros(2)
