@@ -15,7 +15,6 @@ from torch.overrides import TorchFunctionMode
 from wellcond.network.recording import Call, record
 from wellcond.nn.data_flow import RESHAPING
 from wellcond.nn.replace import copied
-from wellcond.problem.outputs import Loss
 from wellcond.treatment.remedy import Patient, remedy
 
 Exchange = Callable[..., Any]
@@ -110,7 +109,7 @@ def cross_entropy(patient: Patient) -> Patient | None:
     Both are −log p of the label: the loss keeps its meaning and its unit.
     """
     outputs, targets = first_batch(patient)
-    if not _is_log_of_probabilities(patient.problem.loss, outputs, targets):
+    if not _is_log_of_probabilities(patient, outputs, targets):
         return None
     calls = _calls(patient)
     last = _last(calls)
@@ -221,6 +220,15 @@ def first_batch(patient: Patient) -> tuple[Any, Any]:
         return problem.forward(index, inputs), targets
 
 
+def loss_at(patient: Patient, outputs: Any, targets: Any) -> float:
+    """The loss of any outputs; NaN where it refuses them. What it holds stays as it is."""
+    with patient.problem.measuring(), torch.no_grad():
+        try:
+            return float(patient.problem.raw_loss(outputs, targets))
+        except Exception:  # a user's loss may raise anything
+            return math.nan
+
+
 def _dimension(call: Call) -> int | None:
     given = call.kwargs.get("dim", call.args[1] if len(call.args) > 1 else None)
     return given if isinstance(given, int) else None
@@ -233,16 +241,13 @@ def _are_shares(outputs: Any, targets: Any) -> bool:
     return outputs.numel() == targets.numel() and bool(((targets >= 0) & (targets <= 1)).all())
 
 
-def _is_log_of_probabilities(loss: Loss, outputs: Any, targets: Any) -> bool:
+def _is_log_of_probabilities(patient: Patient, outputs: Any, targets: Any) -> bool:
     """Whether a loss is −log p of the label at probabilities."""
     is_index = isinstance(targets, Tensor) and not targets.is_floating_point()
     if not is_index or not isinstance(outputs, Tensor) or outputs.dim() != 2 or targets.dim() != 1:
         return False
     p = (4 * torch.arange(outputs.numel(), dtype=torch.float32).sin()).view(outputs.shape).softmax(-1)
-    try:
-        found = float(loss(p.to(outputs), targets))
-    except Exception:  # a user's loss may raise anything
-        return False
+    found = loss_at(patient, p.to(outputs), targets)
     return math.isclose(found, float(F.nll_loss(p.log(), targets.cpu())), rel_tol=1e-2)
 
 
@@ -257,12 +262,6 @@ def _wants_probabilities(patient: Patient) -> bool:
     if not isinstance(outputs, Tensor) or not isinstance(targets, Tensor):
         return False
     half, below = (torch.full_like(outputs, value, device="cpu") for value in (0.5, -1.0))
-    try:
-        if not math.isfinite(float(patient.problem.loss(half, targets.cpu()))):
-            return False
-    except Exception:  # a user's loss may raise anything
-        return False
-    try:
-        return not math.isfinite(float(patient.problem.loss(below, targets.cpu())))
-    except Exception:  # as above, and here it is the answer
-        return True
+    return math.isfinite(loss_at(patient, half, targets.cpu())) and not math.isfinite(
+        loss_at(patient, below, targets.cpu())
+    )

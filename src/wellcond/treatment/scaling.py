@@ -10,11 +10,11 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 
-from wellcond.errors import Unsupported, WellcondError
+from wellcond.errors import Unsupported
 from wellcond.nn.normalised import standardised
 from wellcond.problem.outputs import Loss
 from wellcond.problem.problem import Problem
-from wellcond.treatment.functions import first_batch
+from wellcond.treatment.functions import first_batch, loss_at
 from wellcond.treatment.remedy import Patient, remedy
 
 FAR = 0.5
@@ -133,19 +133,12 @@ def _targets(problem: Problem) -> Iterator[Tensor]:
 
 
 def _depends_on_differences(patient: Patient) -> bool:
-    """Whether the loss of outputs and targets stays the same if both are moved by the same number, and by scale."""
-    try:
-        outputs, targets = first_batch(patient)
-        if not isinstance(outputs, Tensor) or not targets.is_floating_point():
-            return False
-        if outputs.numel() != targets.numel():
-            return False
-        scale = float(targets.detach().double().std(correction=0)) or 1.0
-        with torch.no_grad():
-            loss = patient.problem.loss(outputs, targets)
-            moved = patient.problem.loss(outputs + scale, targets + scale)
-            other = patient.problem.loss(outputs + scale, targets)
-    except (WellcondError, RuntimeError, TypeError, ValueError):
+    """Whether the loss of outputs and targets stays the same if both are moved by the same number."""
+    outputs, targets = first_batch(patient)
+    if not isinstance(outputs, Tensor) or not isinstance(targets, Tensor) or outputs.numel() != targets.numel():
         return False
-    is_same = math.isclose(float(loss), float(moved), rel_tol=1e-3, abs_tol=1e-6)
-    return is_same and not math.isclose(float(loss), float(other), rel_tol=1e-6)
+    if not targets.is_floating_point():
+        return False
+    by = float(targets.detach().double().std(correction=0)) or 1.0
+    loss, moved, other = (loss_at(patient, outputs + a, targets + b) for a, b in ((0.0, 0.0), (by, by), (by, 0.0)))
+    return math.isclose(loss, moved, rel_tol=1e-3, abs_tol=1e-6) and not math.isclose(loss, other, rel_tol=1e-6)
