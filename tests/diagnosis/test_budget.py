@@ -219,8 +219,8 @@ def test_seconds_are_kept_to_within_a_product(monkeypatch: pytest.MonkeyPatch, o
     wc.diagnose(of, given)  # what is done once per process is done
     slow_down(monkeypatch, 0.1)
     began = time.perf_counter()
-    found = wc.diagnose(of, given, budget=0.8)
-    assert time.perf_counter() - began < 0.8 + 0.1 + 0.3  # a product, and a machine that has other work
+    found = wc.diagnose(of, given, budget=2.0)
+    assert time.perf_counter() - began < 2.0 + 0.1 + 0.5  # a product, and a machine that has other work
     assert not found.failed
     assert found.hessian is not None
     assert found.hessian.matvecs >= 2
@@ -266,6 +266,21 @@ def test_where_the_spectrum_of_a_layer_came_from_is_said() -> None:
 
 
 # as it goes
+
+
+def test_findings_are_there_after_a_look_of_at_most_four_passes() -> None:
+    seen: list[Diagnosis] = []
+    model = nn.Sequential(seeded(perceptron), nn.Softmax(1)).double()
+    found = wc.diagnose(problem(model), on_part=seen.append)
+    assert [part.name for part in seen[0].parts] == ["look"]
+    assert seen[0].cost.u <= 4
+    assert seen[0].findings[0].rule == found.findings[0].rule == "output-loss-mismatch"
+
+
+def test_seconds_bound_the_trial_too() -> None:
+    of = in_batches()
+    found = wc.diagnose(of, optimizer_of("sgd", of), budget=1e-2)
+    assert found.trial is None or not found.trial.others
 
 
 def test_every_part_is_handed_over_as_soon_as_it_is_there() -> None:

@@ -32,6 +32,8 @@ PRECONDITIONED_U = 1.0
 """More for a product with the matrix of an optimizer, between two scalings."""
 FEWEST_PRODUCTS = 3
 """For a largest eigenvalue that is worth stating."""
+SHARE_OF_TRIAL = 0.4
+"""Of the seconds that are left after a look and the layers."""
 SHARE_OF_RATE = 0.6
 """Of the seconds, where the rate needs a spectrum of its own: it matters more than the Hessian's."""
 

@@ -10,7 +10,7 @@ import torch
 
 from wellcond.curvature.hessian import Hessian
 from wellcond.diagnosis.about import about
-from wellcond.diagnosis.budget import SHARE_OF_RATE, TRACE_PRODUCTS, Budget
+from wellcond.diagnosis.budget import SHARE_OF_RATE, SHARE_OF_TRIAL, TRACE_PRODUCTS, Budget
 from wellcond.diagnosis.diagnosis import Diagnosis
 from wellcond.diagnosis.illustrate import illustrated
 from wellcond.diagnosis.magnitudes import Gradients, gradients, weight_norms
@@ -146,7 +146,9 @@ def diagnose(
         return has_loss or any(finding.severity == "severe" for finding in so_far().findings)
 
     _measure_layers(problem, layers, parts, is_explained)
-    parts.measure("trial", lambda report: trial(problem, optimizer, progress=report))
+    parts.measure(
+        "trial", lambda report: trial(problem, optimizer, seconds=allowed.seconds_left(SHARE_OF_TRIAL), progress=report)
+    )
     _measure_curvature(problem, optimizer, allowed, parts)
     return so_far()
 

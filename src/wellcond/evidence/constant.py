@@ -69,7 +69,7 @@ def constant_loss(
     optimizer = torch.optim.LBFGS([free], max_iter=STEPS, line_search_fn="strong_wolfe")
     try:
         with torch.enable_grad():
-            optimizer.step(closure)
+            optimizer.step(closure)  # type: ignore[no-untyped-call]
             least = float(mean_loss().detach())
     except Exception:  # a user's loss may take no other outputs than the model's own
         return None

@@ -92,7 +92,7 @@ def _read(problem: Problem) -> Iterator[tuple[Tensor, Tensor]]:
 def _columns(y: Tensor) -> Tensor:
     """(n, c) of few columns: indicators of classes, or numbers as they are; many are mixed at random."""
     if not y.is_floating_point():
-        _, index = y[:, 0].unique(return_inverse=True)
+        _, index = torch.unique(y[:, 0], return_inverse=True)
         y = torch.nn.functional.one_hot(index)
     y = y.double()
     if y.shape[1] <= MOST_COLUMNS:

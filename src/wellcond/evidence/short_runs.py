@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import contextlib
 import math
+import time
 from collections.abc import Callable, Sequence
 from itertools import islice, pairwise
 from operator import length_hint
@@ -34,6 +35,7 @@ class Stage:
         problem: Its model is copied, and never changed.
         batches: What the runs are on.
         batches_of_pass: How many such batches a whole pass over the problem has, which is u.
+        deadline: By `time.perf_counter`, after which no run is to begin.
 
     Attributes:
         outsiders: Tensors outside of the copies to which the loss gives gradients; their `.grad` stays as it is.
@@ -43,8 +45,11 @@ class Stage:
         NonFinite: The loss is not finite.
     """
 
-    def __init__(self, problem: Problem, batches: Sequence[Batch], batches_of_pass: float) -> None:
+    def __init__(
+        self, problem: Problem, batches: Sequence[Batch], batches_of_pass: float, deadline: float = math.inf
+    ) -> None:
         self.problem, self.batches, self.batches_of_pass = problem, list(batches), batches_of_pass
+        self._deadline = deadline
         self.outsiders = self._outsiders()
 
     def course(
@@ -64,6 +69,11 @@ class Stage:
         model = copied(self.problem.model)
         problem = Problem(model, self.problem.loss, self.batches, batchnorm=batchnorm, dropout=dropout)
         return Course(self, problem, made(model))
+
+    @property
+    def is_late(self) -> bool:
+        """Whether no further run is to begin."""
+        return time.perf_counter() > self._deadline
 
     def _outsiders(self) -> set[Tensor]:
         copy = Problem(copied(self.problem.model), self.problem.loss, self.batches, batchnorm="batch", dropout=0)

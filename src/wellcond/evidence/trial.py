@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+import time
 from collections.abc import Callable
 from dataclasses import dataclass, field, replace
 from itertools import pairwise
@@ -235,7 +236,13 @@ class Trial:
 
 
 @torch.inference_mode(False)  # what is copied in inference mode cannot be trained
-def trial(problem: Problem, optimizer: Optimizer | None = None, *, progress: Progress | None = None) -> Trial:
+def trial(
+    problem: Problem,
+    optimizer: Optimizer | None = None,
+    *,
+    seconds: float | None = None,
+    progress: Progress | None = None,
+) -> Trial:
     """Train copies for a few steps: at the optimizer's own rate, at others as far as they tell more, on few examples.
 
     The user's own optimizer takes the user's own mini-batches; of a large batch, parts. Lower rates are tried where the
@@ -246,6 +253,7 @@ def trial(problem: Problem, optimizer: Optimizer | None = None, *, progress: Pro
     Args:
         problem: What is trained; neither it nor the optimizer is changed.
         optimizer: What trains it; None: only the handful is tried.
+        seconds: No run is begun after so many, except the first; None: they do not count.
         progress: Called as (what is being done, share of all work done).
 
     Raises:
@@ -258,17 +266,20 @@ def trial(problem: Problem, optimizer: Optimizer | None = None, *, progress: Pro
         optimizer = inner(optimizer)
         check_optimizer(problem, optimizer)
     batches, of_pass = mini_batches(problem)
-    stage = Stage(problem, batches, of_pass)
+    deadline = math.inf if seconds is None else time.perf_counter() + seconds
+    stage = Stage(problem, batches, of_pass, deadline)
     start = stage.course(_adam(ROBUST_RATES[-1]))
     before = tuple(start.now())
     if not all(map(math.isfinite, before)):
         raise NonFinite("the loss is NaN or infinite before any step, so there is nothing to try.")
     known = Trial(before, _constant(problem, start, fmean(before)))
-    own, others, variants = None, [], {}
+    own: Attempt | None = None
+    others: list[Attempt] = []
+    variants: dict[str, Attempt] = {}
     if optimizer is not None:
         own, others, variants = _Runs(stage, optimizer, known, report).found()
     report("a handful of examples", 0.8)
-    few = _few(problem, batches[0], of_pass)
+    few = None if stage.is_late else _few(problem, batches[0], of_pass)
     report("what inputs tell of targets", 0.95)
     size = examples_of(batches[0])
     return Trial(before, known.constant, own, tuple(others), variants, few, _modes(stage), relation(problem), size)
@@ -304,6 +315,8 @@ class _Runs:
         known = replace(known, own=own)
         others: list[Attempt] = []
         lowest = min(known.fall(own)[0], known.fall(own, early=True)[0])
+        if self.stage.is_late:
+            return own, others, {}
         if not lowest > -RISE or not math.isfinite(known.spike) or known.spike > SPIKE:
             others = self.lower(known, own)
         elif not known.is_learned and not known.fall(own)[0] > 0.5:
@@ -315,8 +328,9 @@ class _Runs:
         copy = self.stage.course(twin(self.stage.problem, self.optimizer, factor, **settings), **course)
         copy.run(self.short)
         early = tuple(copy.now())
-        copy.run(steps - self.short)
-        after = tuple(copy.now()) if steps > self.short else early
+        is_on = steps > self.short and not self.stage.is_late
+        copy.run(steps - self.short if is_on else 0)
+        after = tuple(copy.now()) if is_on else early
         return Attempt(factor, factor * self.lr, copy.as_run, early, after)
 
     def lower(self, known: Trial, own: Attempt) -> list[Attempt]:
@@ -325,7 +339,7 @@ class _Runs:
         for factor in LOWER:
             self.report(f"{factor:g} of its rate", 0.4)
             found.append(self.attempt(factor, self.short if known.rises(own) else self.long))
-            if known.falls(found[-1]) or replace(known, others=tuple(found)).uphill:
+            if known.falls(found[-1]) or replace(known, others=tuple(found)).uphill or self.stage.is_late:
                 break
         return found
 
@@ -334,13 +348,15 @@ class _Runs:
         for factor in HIGHER:
             self.report(f"{factor:g} times its rate", 0.4)
             found.append(self.attempt(factor, self.short))
-            if not known.falls(found[-1]) or replace(known, others=tuple(found)).uphill:
+            if not known.falls(found[-1]) or replace(known, others=tuple(found)).uphill or self.stage.is_late:
                 break
         return found
 
     def variants(self, known: Trial) -> dict[str, Attempt]:
         """Runs without what may be in the way: strong decay, strong dropout, norms that evaluate."""
         found: dict[str, Attempt] = {}
+        if self.stage.is_late:
+            return found
         model = self.stage.problem.model
         if shrinking_steps(self.optimizer.param_groups) < FAST_DECAY or (
             known.trains is False and _has_decay(self.optimizer)

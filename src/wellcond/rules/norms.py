@@ -180,11 +180,12 @@ def last_layer_drift(evidence: Evidence) -> Iterator[Finding]:
     table = evidence.conditioning
     if table is None or len(table) < 4:
         return
-    *others, last = [name for name, layer in table.items() if layer.x is not None and layer.g is not None]
-    if len(others) < 3:
+    whole = {name: (layer.x, layer.g) for name, layer in table.items() if layer.x is not None}
+    size = {name: x.lambda_max * g.lambda_max for name, (x, g) in whole.items() if g is not None}
+    received = {name: x.lambda_max for name, (x, g) in whole.items() if g is not None}
+    if len(size) < 4:
         return
-    size = {name: table[name].x.lambda_max * table[name].g.lambda_max for name in (*others, last)}
-    received = {name: table[name].x.lambda_max for name in (*others, last)}
+    *others, last = size
     rest = max(size[name] for name in others)
     if not (rest > 0 and size[last] > DRIFT * rest and received[last] > DRIFT * max(received[n] for n in others)):
         return
