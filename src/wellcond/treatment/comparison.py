@@ -256,7 +256,8 @@ class Comparison:
         """A remedy drawn at random, of those that no finding proposes if there are such."""
         applies = [name for name in REMEDIES if self._is_screened(name) and name != RATE]
         pool = [name for name in applies if name not in self._proposals] or applies
-        return random.Random(self._trainer.seeds[0]).choice(pool) if pool else None
+        draw = random.Random(f"{self._trainer.seeds[0]} {self._patient.problem.size}")  # not the same for all networks
+        return draw.choice(pool) if pool else None
 
 
 def _first_inputs(problem: Problem) -> Any:
