@@ -2,6 +2,9 @@
 
 from __future__ import annotations
 
+import math
+
+import pytest
 import torch
 from torch import Tensor, nn
 from unchanged import assert_unchanged, snapshot
@@ -81,3 +84,24 @@ def test_gradients_are_those_of_the_problem() -> None:
         torch.testing.assert_close(
             torch.tensor(found[name]), g.square().mean().sqrt(), rtol=1e-4, atol=1e-9, check_dtype=False
         )
+
+
+def test_a_model_that_computes_its_own_loss_is_compared_with_log_c() -> None:
+    class Outputs:
+        def __init__(self, loss: Tensor, logits: Tensor) -> None:
+            self.loss, self.logits = loss, logits
+
+    class Own(nn.Module):
+        def __init__(self) -> None:
+            super().__init__()
+            self.out = nn.Linear(4, 5)
+
+        def forward(self, x: Tensor, labels: Tensor) -> Outputs:
+            logits = self.out(x)
+            return Outputs(nn.functional.cross_entropy(logits, labels), logits)
+
+    x, labels = torch.randn(15, 4), torch.arange(15) % 5
+    found = look(Problem(Own(), None, [{"x": x, "labels": labels}])).output
+    assert found is not None
+    assert (found.loss_kind, found.classes) == ("cross-entropy", 5)
+    assert found.best_constant == pytest.approx(math.log(5))

@@ -220,9 +220,11 @@ def _kept(node: Node) -> Tensor | None:
 
 
 def _class_dim(outputs: Tensor, target: Tensor | None, likelihood: Likelihood | None) -> int | None:
-    """1, or the last where a loss has flattened (N, T, C)."""
-    if target is None or outputs.dim() < 2:
+    """1, or the last where a loss has flattened (N, T, C), or the model has computed it itself."""
+    if outputs.dim() < 2:
         return None
+    if target is None:
+        return outputs.dim() - 1
     if isinstance(likelihood, CrossEntropy):
         return likelihood.class_dim % outputs.dim()
     if target.shape == outputs.shape or outputs.dim() == 2:
@@ -259,7 +261,9 @@ class _Values:
             shape = [1] * self.outputs.dim()
             shape[self.class_dim] = len(p)
             logits = p.clamp_min(1e-12).log().to(self.outputs.dtype).view(shape)
-            return self.at(logits.expand_as(self.outputs))
+            found = self.at(logits.expand_as(self.outputs))
+            # a model that computes its loss itself takes no other outputs
+            return float(torch.special.entr(p).sum()) if found is None else found
         target = self._paired()
         if target is None:
             return None
