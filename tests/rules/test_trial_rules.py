@@ -225,3 +225,12 @@ def test_unscaled_data_explain_the_rate_that_they_need() -> None:
     assert {each.rule for each in found.findings if each.severity == "severe"} == {"unscaled-input", "unscaled-target"}
     assert found.findings[0].consequences
     assert "std" in found.verdict()
+
+
+def test_a_summed_loss_whose_rate_is_as_many_times_too_high_stays_where_it_is() -> None:
+    x, y = clusters()
+    model = network()
+    problem = wc.Problem(model, nn.CrossEntropyLoss(reduction="sum"), list(zip(x.split(64), y.split(64), strict=True)))
+    found = wc.diagnose(problem, SGD(model.parameters(), lr=0.5))
+    assert found.findings[0].rule == "learning-rate-too-high"
+    assert 'reduction="mean"' in " ".join(found.failed.values())

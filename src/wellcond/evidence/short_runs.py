@@ -182,12 +182,12 @@ def rate_of(group: dict[str, Any]) -> float:
     return float(group["lr"]) or float(group.get("initial_lr", 0.0))
 
 
-def mini_batches(problem: Problem) -> tuple[list[Batch], float]:
+def mini_batches(problem: Problem, most: int = MOST_EXAMPLES) -> tuple[list[Batch], float]:
     """Some of the problem's batches, large ones cut, and how many like them a pass over the problem has."""
     with problem.measuring(), contextlib.closing(problem.data()) as data:
         whole = [batch for _, batch in islice(data, MOST_BATCHES)]
     count = length_hint(problem.batches, 0) or len(whole)
-    pieces = [piece for batch in whole for piece in cut(batch, MOST_EXAMPLES)]
+    pieces = [piece for batch in whole for piece in cut(batch, most)]
     return pieces[:MOST_BATCHES], count * len(pieces) / len(whole)
 
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+import sys
 import time
 from collections.abc import Callable
 from dataclasses import dataclass, field, replace
@@ -14,7 +15,7 @@ import torch
 from torch import Tensor, nn
 from torch.nn.modules.batchnorm import _BatchNorm
 from torch.nn.modules.dropout import _DropoutNd
-from torch.optim import Adam, Optimizer
+from torch.optim import LBFGS, Adam, Optimizer
 
 from wellcond.errors import NonFinite
 from wellcond.evidence.constant import constant_loss
@@ -265,7 +266,8 @@ def trial(
     if optimizer is not None:
         optimizer = inner(optimizer)
         check_optimizer(problem, optimizer)
-    batches, of_pass = mini_batches(problem)
+    # L-BFGS takes the change of a gradient for curvature, which it is only on one and the same batch
+    batches, of_pass = mini_batches(problem, sys.maxsize if isinstance(optimizer, LBFGS) else MOST_EXAMPLES)
     deadline = math.inf if seconds is None else time.perf_counter() + seconds
     stage = Stage(problem, batches, of_pass, deadline)
     start = stage.course(_adam(ROBUST_RATES[-1]))
@@ -321,6 +323,8 @@ class _Runs:
             others = self.lower(known, own)
         elif not known.is_learned and not known.fall(own)[0] > 0.5:
             others = self.higher(known)
+            if known.trains is False and not any(known.falls(each) for each in others):
+                others += self.lower(known, own)
         return own, others, self.variants(known)
 
     def attempt(self, factor: float, steps: int, **course: Any) -> Attempt:

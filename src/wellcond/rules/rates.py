@@ -33,11 +33,12 @@ ITS_EFFECTS = (
 
 @rule("learning-rate-too-high", explains=ITS_EFFECTS)
 def rises_at_its_own_rate(evidence: Evidence) -> Iterator[Finding]:
-    """The loss rises or is NaN within the trial's 24 to 64 steps, and falls at a lower rate.
+    """The loss rises, is NaN or stays where it is in the trial's 24 to 64 steps, and falls at a lower rate.
 
-    Severe if it does not come back. If it comes back, a tenth of the rate is run as long: severe if the loss rose
-    twofold and ends more than three times as high as there, a warning from one and a half times. A catapult that ends
-    as low is no fault; nor is a rate beyond 2(1+μ)/λ_max by itself, at which cross-entropy trains.
+    Severe if it does not come back, or if it stays where it is while a lower rate gains 2 %. If it comes back, a
+    tenth of the rate is run as long: severe if the loss rose twofold and ends more than three times as high as
+    there, a warning from one and a half times. A catapult that ends as low is no fault; nor is a rate beyond
+    2(1+μ)/λ_max by itself, at which cross-entropy trains.
     """
     trial = evidence.trial
     if trial is None or trial.own is None or not trial.own.lr > 0 or trial.uphill:
@@ -52,6 +53,9 @@ def rises_at_its_own_rate(evidence: Evidence) -> Iterator[Finding]:
     elif fall < -0.02 and (not trial.is_learned or fall < -0.3):
         what = f"the loss rises from {number(trial.loss)} to {number(own.loss)} in {len(own.run.losses)} steps"
         severity, confidence = ("severe" if fall < -0.1 else "warning"), 0.9
+    elif trial.trains is False and trial.fall(lower)[0] > max(0.02, 4 * fall):
+        what = f"the loss stays at {number(own.loss)} for {len(own.run.losses)} steps"
+        severity, confidence = "severe", 0.85
     elif trial.spike > WILD and lower.loss < LOWER * own.loss and not trial.is_learned:
         peak, steps = max(own.run.losses), len(own.run.losses)
         what = f"the loss jumps to {number(peak)} and is {number(own.loss)} after {steps} steps"
