@@ -104,6 +104,20 @@ def test_a_copy_has_the_rate_whatever_is_around_the_optimizer(kind: str) -> None
     assert not torch.equal(other, before)
 
 
+def test_a_copy_of_an_optimizer_under_bnp_is_under_bnp() -> None:
+    given = dense()
+    optimizer = SGD(given.model.parameters(), lr=0.1)
+    other = copy.deepcopy(given.model)
+    bnp = wc.BNP(given.model, optimizer, rho=0.5)
+    copies = Copies(given, optimizer)
+    run = copies.run(*copies.start(0.05), 6)
+    by_hand = SGD(other.parameters(), lr=0.05)
+    wc.BNP(other, by_hand, rho=0.5)
+    assert run.losses == pytest.approx(losses_by_torch(other, by_hand, 6, given.batches), rel=1e-10)
+    assert not any(layer.mean.any() for layer in bnp.layers.values())
+    assert 0 < suggest_lr(given, optimizer, 30).lr < math.inf
+
+
 class Wrapper(Optimizer):
     """As Accelerate's: an optimizer that holds another one."""
 

@@ -18,6 +18,7 @@ from torch.optim import SGD, Optimizer, SparseAdam
 from wellcond.errors import InvalidProblem, Unsupported
 from wellcond.network.graph import inputs_of, upstream
 from wellcond.nn.replace import copied
+from wellcond.optim.bnp import BNP
 from wellcond.problem.problem import Batch, Problem
 from wellcond.results import Cost, Progress
 from wellcond.stability.step_model import groups_of
@@ -29,8 +30,7 @@ READS_THE_MODEL = (
     "its arguments (outputs, targets) alone."
 )
 HOOKED = """\
-{optimizer} has hooks on its step ({hooks}), which a copy of it would not run. Remove them (BNP: bnp.remove()), or pass
-no optimizer."""
+{optimizer} has hooks on its step ({hooks}), which a copy of it would not run. Remove them, or pass no optimizer."""
 
 Start = tuple[nn.Module, Optimizer]
 """A copy of the model, and an optimizer that holds the copy's parameters."""
@@ -274,10 +274,11 @@ def inner(optimizer: Optimizer) -> Optimizer:
 
 
 def check_optimizer(problem: Problem, optimizer: Optimizer) -> None:
-    """Refuse an optimizer of another model, and one with hooks, which a copy would not run."""
+    """Refuse an optimizer of another model, and one with hooks other than BNP's, which a copy would not run."""
     groups_of(problem, optimizer)
     kinds = ("_optimizer_step_pre_hooks", "_optimizer_step_post_hooks")
-    if hooks := [hook for kind in kinds for hook in getattr(optimizer, kind, {}).values()]:
+    hooks = [hook for kind in kinds for hook in getattr(optimizer, kind, {}).values()]
+    if hooks := [hook for hook in hooks if not isinstance(getattr(hook, "__self__", None), BNP)]:
         names = ", ".join(getattr(hook, "__qualname__", type(hook).__name__) for hook in hooks)
         raise Unsupported(HOOKED.format(optimizer=type(optimizer).__name__, hooks=names))
 
@@ -286,12 +287,20 @@ def twin_of(optimizer: Optimizer, own: nn.Module, model: nn.Module) -> Optimizer
     """A copy of the optimizer that holds the parameters of a copy of the model.
 
     More than torch's own deep copy keeps: LBFGS holds its parameters beside its groups. What a scheduler has put over
-    methods of the instance is left out.
+    methods of the instance is left out; BNP is put over the copy as it is over the optimizer.
     """
     pairs = [*zip(own.modules(), model.modules(), strict=True), *zip(own.parameters(), model.parameters(), strict=True)]
-    held = {name: value for name, value in vars(optimizer).items() if not callable(getattr(type(optimizer), name, 0))}
+    held = {
+        name: value
+        for name, value in vars(optimizer).items()
+        if not callable(getattr(type(optimizer), name, 0)) and not name.endswith("_hooks")
+    }
     twin: Optimizer = object.__new__(type(optimizer))
-    vars(twin).update(copy.deepcopy(held, {id(mine): other for mine, other in pairs}))
+    twin.__setstate__(copy.deepcopy(held, {id(mine): other for mine, other in pairs}))
+    for hook in getattr(optimizer, "_optimizer_step_pre_hooks", {}).values():
+        if isinstance(bnp := getattr(hook, "__self__", None), BNP):
+            other = BNP(model, twin, bnp.rho, bnp.eps1, bnp.eps2, means=bnp.means, layers=[*bnp.layers])
+            other.load_state_dict(bnp.state_dict())
     return twin
 
 
