@@ -14,12 +14,14 @@ from statistics import median
 from typing import Any
 
 from benchmarks.treatments import RESULTS, SEEDS
-from wellcond.report.style import COLOURS, GREY, bare_axes, new_figure
+from wellcond.report.style import COLOURS, GREY, bare_axes, legend_below, new_figure
 from wellcond.results import number
 from wellcond.treatment.arm import Change
 
 NEGLIGIBLE = 0.01
 """Of the loss before training."""
+SHOWN = (1e-4, 3.0)
+"""Shares beyond these stand at the edge."""
 PICTURE = Path(__file__).parents[1] / "docs" / "figures" / "treatments.png"
 
 
@@ -124,7 +126,8 @@ def picture(results: dict[str, Any]) -> None:
         each = judged(case, found)
         own = each.losses["untreated"]
         scale = abs(own) if math.isfinite(own) else abs(found["first"])
-        shares = {name: max(loss / scale, 1e-4) for name, loss in each.losses.items() if math.isfinite(loss)}
+        finite = {name: loss / scale for name, loss in each.losses.items() if math.isfinite(loss)}
+        shares = {name: min(max(share, SHOWN[0]), SHOWN[1]) for name, share in finite.items()}
         others = [share for name, share in shares.items() if name not in (each.winner, found["random"])]
         axes.plot(others, [place] * len(others), "|", color=GREY, markersize=9)
         if found["random"] in shares:
@@ -141,7 +144,7 @@ def picture(results: dict[str, Any]) -> None:
     bare_axes(
         axes, x=f"loss after {steps} steps, as a share of the untreated network's (of the first loss if that diverged)"
     )
-    axes.legend(frameon=False, loc="best")
+    legend_below(figure, axes)
     figure.savefig(PICTURE, dpi=130)
 
 
