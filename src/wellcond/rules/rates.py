@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Iterator
+from statistics import fmean
 
 from wellcond.evidence.evidence import Evidence
 from wellcond.evidence.short_runs import rate_of
@@ -186,6 +187,7 @@ def goes_uphill(evidence: Evidence) -> Iterator[Finding]:
     if trial is None or trial.own is None or (pair := trial.uphill) is None:
         return
     fast, slow = pair
+    rise = [number(-100 * trial.fall(each, early=True)[0]) for each in pair]
     maximizes = any(group.get("maximize") for group in (evidence.optimizer.param_groups if evidence.optimizer else ()))
     flag = "; the optimizer has maximize=True" if maximizes else ""
     yield Finding(
@@ -193,10 +195,13 @@ def goes_uphill(evidence: Evidence) -> Iterator[Finding]:
         "",
         "severe",
         0.97,
-        f"the loss rises at every rate, in proportion to it: by {number(-100 * trial.fall(fast)[0])} % in "
-        f"{len(fast.run.losses)} steps at lr {number(fast.lr)}, by {number(-100 * trial.fall(slow)[0])} % at "
-        f"{number(slow.lr)}{flag}.",
-        _numbers(trial, fast, slow),
+        f"the loss rises at every rate, in proportion to it: in the first steps by {rise[0]} % at lr {number(fast.lr)} "
+        f"and by {rise[1]} % at {number(slow.lr)}{flag}.",
+        {
+            "loss before": trial.loss,
+            f"early loss at lr {number(fast.lr)}": fmean(fast.early),
+            f"early loss at lr {number(slow.lr)}": fmean(slow.early),
+        },
         "Along −∇L the loss falls at every rate that is low enough; a rise in proportion to it is a step along +∇L.",
         "optimizer = type(optimizer)(model.parameters(), lr=lr)  # without maximize=True"
         if maximizes
