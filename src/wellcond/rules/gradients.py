@@ -15,8 +15,8 @@ from wellcond.results.finding import Finding
 from wellcond.rules.rule import has_learned, of_symptom, rule
 
 VANISHED = 1e-5
-"""‖∂ℓ/∂h‖·‖h‖ of the first layer over that of the last hidden one. Healthy networks that we measured have 0.008 (eight
-plain layers as torch starts them, which SGD trains slowly) to 120."""
+"""‖∂ℓ/∂h‖·‖h‖ of the first layer over that of the last hidden one. Eight plain layers, as torch
+starts them, have 0.008; of the first over the last layer, those of `healthy.json` have 1.6e-4 to 47."""
 FADING = 1e-3
 """From which it is worth a warning."""
 FADING_UNTRAINED = 0.1
