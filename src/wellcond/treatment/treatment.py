@@ -18,6 +18,8 @@ if TYPE_CHECKING:
 
 UNTREATED = "untreated"
 RATE = "rate"
+SLOWER = 1.5
+"""A step that takes more than so many times as long is worth a word; less may be the machine."""
 WORTHWHILE = 0.01
 """A loss that is lower by less than this share of the untreated network's is no help."""
 
@@ -156,7 +158,7 @@ class Treatment(Result):
             text += f" A better rate alone ends at {rate}."
         if drawn is not None and drawn is not best and drawn.runs:
             text += f" A remedy drawn at random, {drawn.name}, ends at {drawn}."
-        if not math.isnan(ratio := best.seconds / self.untreated.seconds) and abs(ratio - 1) > 0.2:
+        if not math.isnan(ratio := best.seconds / self.untreated.seconds) and ratio > SLOWER:
             text += f" A step takes {ratio:.1f} times as long."
         return text
 
