@@ -209,6 +209,11 @@ class Trial:
         return all(not self.fall(each)[0] > FLAT for each in (self.own, *self.others))
 
     @property
+    def halves(self) -> bool:
+        """Whether the own run ends below half of the loss that it began with, and of a constant's."""
+        return self.own is not None and self.own.loss < 0.5 * min(self.loss, self.constant or self.loss)
+
+    @property
     def uphill(self) -> tuple[Attempt, Attempt] | None:
         """Two runs at low rates that rose in proportion to their rates, as steps up the gradient make it."""
         if self.is_learned and self.own is not None and self.fall(self.own)[0] > -0.1:

@@ -96,11 +96,16 @@ def _over_layers(found: list[Finding]) -> Finding:
 
 
 def _calibrated(finding: Finding, evidence: Evidence) -> Finding:
-    """A symptom is no more than a warning where the network is seen to train."""
-    trains = evidence.trial is not None and evidence.trial.trains
-    if finding.severity == "severe" and finding.rule in SYMPTOMS and trains:
-        return replace(finding, severity="warning")
-    return finding
+    """A symptom is no more than a warning where the network is seen to train.
+
+    Attention that is sharp on purpose has been learned: a network that has only begun to learn does not excuse it.
+    """
+    trial = evidence.trial
+    if finding.severity != "severe" or finding.rule not in SYMPTOMS or trial is None or not trial.trains:
+        return finding
+    if finding.rule == "attention-saturation" and not trial.is_learned and not trial.halves:
+        return finding
+    return replace(finding, severity="warning")
 
 
 def _rooted(found: list[Finding]) -> Iterable[Finding]:
