@@ -5,7 +5,9 @@ python docs/scripts/tables.py
 
 from __future__ import annotations
 
+import math
 import re
+import statistics
 import sys
 from collections.abc import Callable
 from pathlib import Path
@@ -65,6 +67,28 @@ def growth() -> str:
 def _slope(results: dict[str, Any] | None, axis: str, task: str) -> str:
     found = None if results is None else results["axes"][axis].get(task)
     return "–" if found is None else f"{found['slope']:.1f}"
+
+
+def rates() -> str:
+    """How often each way to find a learning rate is within 10 % of a sweep's best."""
+    rows = read("rates_cpu")["results"]["rows"]
+    horizons = sorted({row["steps"] for row in rows})
+    body = []
+    for is_tuned, group in ((True, "made with"), (False, "others")):
+        some = [row for row in rows if row["tuned on"] is is_tuned]
+        for method in rows[0]["methods"]:
+            found = {steps: [row["methods"][method] for row in some if row["steps"] == steps] for steps in horizons}
+            every = [each for of_one in found.values() for each in of_one]
+            cells = [group, method, f"{statistics.fmean(each['u'] for each in every):.0f}"]
+            for of_one in found.values():
+                smooth, trained = (sum(each[kind] <= 1.1 for each in of_one) for kind in ("smooth ratio", "ratio"))
+                cells.append(f"{smooth} ({trained}) of {len(of_one)}")
+            worst = max((each["ratio"] for each in every if each["ratio"] < math.inf), default=math.inf)
+            cells += [f"{max(each['smooth ratio'] for each in every):.2g}", f"{worst:.2g}"]
+            cells.append(str(sum(each["ratio"] == math.inf for each in every)))
+            body.append(cells)
+    heads = [f"within 10 %, {steps} steps" for steps in horizons]
+    return table(["tasks", "method", "u", *heads, "worst", "worst as trained", "diverged or none"], body)
 
 
 def accuracy() -> str:
@@ -128,6 +152,7 @@ TABLES: dict[str, Callable[[], str]] = {
         probes,
         training_steps,
         growth,
+        rates,
         accuracy,
         accuracy_on_images,
         environments,
