@@ -18,6 +18,8 @@ if TYPE_CHECKING:
 
 UNTREATED = "untreated"
 RATE = "rate"
+LITTLE = 0.05
+"""Few seeds have wide intervals: an arm that ends higher by more than this share of the untreated loss is worse."""
 SLOWER = 1.5
 """A step that takes more than so many times as long is worth a word; less may be the machine."""
 WORTHWHILE = 0.01
@@ -107,9 +109,12 @@ class Treatment(Result):
         return change.high < 0 and change.mean < -WORTHWHILE * abs(other.best_final.median)
 
     def _is_as_good(self, arm: Arm, lowest: Arm) -> bool:
-        """Whether an arm ends no clearly higher than the lowest, or higher by less than is worth a change."""
+        """Whether an arm ends no clearly higher than the lowest, and by little; or by less than is worth a change."""
         change = arm.change_from(lowest)
-        return arm is lowest or change is None or change.low <= 0 or change.mean < WORTHWHILE * self._scale
+        if arm is lowest or change is None:
+            return True
+        most = LITTLE if change.low <= 0 else WORTHWHILE
+        return change.mean < most * self._scale
 
     @property
     def _scale(self) -> float:
