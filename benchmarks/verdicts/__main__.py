@@ -69,7 +69,8 @@ def main(arguments: Sequence[str] | None = None) -> None:
         judges = (functools.partial(judge, tools=tools) for judge in (judge_case, judge_control))
         results = _with_shares(run(options.jobs, cases, next(judges), controls, next(judges)), path)
     if path is not None:
-        path.write_text(json.dumps({"environment": environment("cpu"), "results": results}, indent=1) + "\n")
+        about = environment("cpu") | {"time": "wall seconds of one thread"}
+        path.write_text(json.dumps({"environment": about, "results": results}, indent=1) + "\n")
         print(f"in {path}", flush=True)
 
 
