@@ -272,7 +272,7 @@ def test_a_network_that_cannot_be_trained_untreated_is_an_error() -> None:
     with pytest.raises(InvalidProblem, match="the loss reads the weights of the model itself"):
         short(given(model, loss=lambda h, y: F.cross_entropy(h, y) + model[0].weight.square().mean()))
     optimizer = SGD(model.parameters(), 0.1)
-    wc.BNP(model, optimizer)
+    optimizer.register_step_post_hook(lambda *_: None)
     with pytest.raises(Unsupported, match="SGD has hooks on its step"):
         short(given(model), optimizer=optimizer)
 
@@ -342,3 +342,13 @@ def test_an_interrupt_gives_what_there_is() -> None:
     assert result.arms["rate"].runs
     assert not result.arms["adam"].runs
     assert math.isfinite(result.cost.u)
+
+
+def test_an_optimizer_under_bnp_stays_under_it_and_the_model_is_left_alone() -> None:
+    model = network()
+    optimizer = SGD(model.parameters(), 0.1, weight_decay=0.01)
+    wc.BNP(model, optimizer)
+    hooks = [len(module._forward_hooks) for module in model.modules()]
+    result = short(given(model), "no-weight-decay", optimizer=optimizer)
+    assert result.arms["no-weight-decay"].runs
+    assert [len(module._forward_hooks) for module in model.modules()] == hooks

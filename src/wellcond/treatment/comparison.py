@@ -20,7 +20,7 @@ from wellcond.treatment.arm import Arm
 from wellcond.treatment.remedy import REMEDIES, Patient
 from wellcond.treatment.trainer import Trainer
 from wellcond.treatment.treatment import RATE, UNTREATED, WORTHWHILE, Treatment
-from wellcond.verify.copies import Copies, largest_lr
+from wellcond.verify.copies import Copies, inner, largest_lr
 from wellcond.verify.race import BUDGET, LENGTHS
 
 LEAST_RACE, MOST_SCREENING = 225, 900
@@ -58,7 +58,8 @@ class Comparison:
         self._screening_budget = min(max(steps, LEAST_RACE), MOST_SCREENING)
         self._race_budget = max(RACE_BUDGET * steps, LEAST_RACE)
         self._screening_steps = min(steps, round(LENGTHS[-1] * self._screening_budget / BUDGET))
-        self._patient = Patient(problem, optimizer, momentum, _first_inputs(problem), steps)
+        own = None if optimizer is None else inner(optimizer)
+        self._patient = Patient(problem, own, momentum, _first_inputs(problem), steps)
         self._rates: dict[str, float] = {}
         """Those that the screening found."""
         self._proposals: dict[str, tuple[str, ...]] = {}

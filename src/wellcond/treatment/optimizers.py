@@ -110,14 +110,8 @@ def warm_up(patient: Patient) -> Patient | None:
 @remedy("no-weight-decay", "decay", rules=("weight-decay-dominates",))
 def no_weight_decay(patient: Patient) -> Patient | None:
     """Takes the weight decay off: where λ‖w‖ exceeds the gradient of the loss, the weights shrink and learn nothing."""
-    twin = patient.twin()
-    if twin is None or not any(group.get("weight_decay") for group in twin.param_groups):
-        return None
-    for group in twin.param_groups:
-        group["weight_decay"] = 0.0
-    lines = 'for group in optimizer.param_groups:\n    group["weight_decay"] = 0.0'
-    treated = patient.with_optimizer(twin)
-    return treated.prepared(lambda *_: None, lines) if not patient.optimizer_line else treated
+    groups = [] if patient.optimizer is None else patient.optimizer.param_groups
+    return patient.with_setting("weight_decay", 0.0) if any(group.get("weight_decay") for group in groups) else None
 
 
 @remedy("larger-eps", "eps", rules=("non-finite", "learning-rate-too-high"))
@@ -126,17 +120,9 @@ def larger_eps(patient: Patient) -> Patient | None:
 
     A gradient that underflows leaves 0/(0 + ε): with an ε that is itself 0 in this precision, NaN.
     """
-    twin = patient.twin()
-    if twin is None or not any("eps" in group for group in twin.param_groups):
-        return None
-    is_half = patient.problem.dtype in (torch.float16, torch.bfloat16)
-    if not any(group.get("eps", 1.0) < (1e-6 if is_half else 1e-12) for group in twin.param_groups):
-        return None
-    for group in twin.param_groups:
-        group["eps"] = 1e-4
-    return patient.with_optimizer(twin).prepared(
-        lambda *_: None, 'for group in optimizer.param_groups:\n    group["eps"] = 1e-4'
-    )
+    groups = [] if patient.optimizer is None else patient.optimizer.param_groups
+    least = 1e-6 if patient.problem.dtype in (torch.float16, torch.bfloat16) else 1e-12
+    return patient.with_setting("eps", 1e-4) if any(group.get("eps", 1.0) < least for group in groups) else None
 
 
 @remedy("scale-amended", "optimizer", rules=("vanishing-gradient", "exploding-gradient"))

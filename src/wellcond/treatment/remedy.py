@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import copy
 import inspect
 from collections.abc import Callable, Iterable
 from dataclasses import dataclass, replace
@@ -15,7 +14,7 @@ from torch.optim import Optimizer
 from wellcond.nn.replace import copied
 from wellcond.problem.outputs import Loss
 from wellcond.problem.problem import Problem
-from wellcond.verify.copies import largest_lr
+from wellcond.verify.copies import largest_lr, twin_of
 
 Prepare = Callable[[nn.Module, Optimizer, int], None]
 """Called with a copy of the model, its optimizer and the seed of the run, before its first step."""
@@ -88,9 +87,15 @@ class Patient:
         """With something done to each copy of model and optimizer before a run."""
         return replace(self, prepare=(*self.prepare, prepare), more_lines=(*self.more_lines, *lines))
 
-    def twin(self) -> Optimizer | None:
-        """A copy of the optimizer over the same parameters, to change the settings of."""
-        return None if self.optimizer is None else twin_of(self.optimizer, self.problem.model, self.problem.model)
+    def with_setting(self, name: str, value: Any) -> Patient:
+        """With another value of a setting in every group of the optimizer."""
+        treated = self.with_model(lambda model: model, is_new=False)
+        for group in treated.optimizer.param_groups if treated.optimizer is not None else ():
+            group[name] = value
+        if self.optimizer_line:  # which makes it anew
+            return replace(treated, optimizer_line=made_anew(treated.optimizer))
+        line = f'for group in optimizer.param_groups:\n    group["{name}"] = {value!r}'
+        return replace(treated, more_lines=(*treated.more_lines, line))
 
     def _own_line(self) -> str:
         if self.optimizer is None:
@@ -158,12 +163,6 @@ def remedy(name: str, part: str, *, rules: Iterable[str] = ()) -> Callable[[Appl
 def like(problem: Problem, *, model: nn.Module | None = None, loss: Loss | None = None) -> Problem:
     """The same problem with another model or loss."""
     return Problem(model or problem.model, loss or problem.loss, problem.source, problem.batchnorm)
-
-
-def twin_of(optimizer: Optimizer, own: nn.Module, other: nn.Module) -> Optimizer:
-    """A copy of an optimizer, with its state, over the parameters of another model of the same form."""
-    pairs = zip(own.parameters(), other.parameters(), strict=True)
-    return copy.deepcopy(optimizer, {id(p): q for p, q in pairs})
 
 
 def made_anew(optimizer: Optimizer | None, momentum: float = 0.0) -> str:
