@@ -34,7 +34,7 @@ class Judged:
         winner: What `treat` chose.
         best: The best arm of the long runs.
         losses: Final losses after the long runs, medians, by arm; infinite where it diverged.
-        is_winner: Whether the winner ends as low as the best, within noise.
+        is_winner: Whether the winner ends as low as the best, within noise; None where it was not trained longer.
         beats_random: Whether the winner ended lower than the remedy drawn at random, with equal steps.
         beaten_share: Of all single remedies, the share that ends clearly higher than the winner in the long runs.
     """
@@ -43,7 +43,7 @@ class Judged:
     winner: str
     best: str
     losses: dict[str, float]
-    is_winner: bool
+    is_winner: bool | None
     beats_random: bool
     beaten_share: float
 
@@ -52,13 +52,14 @@ def judged(case: str, found: dict[str, Any]) -> Judged:
     """Compare the winner with all other arms."""
     long = {name: each.get("finals", []) for name, each in found["long"].items()}
     losses = {name: _median(finals) for name, finals in long.items()}
-    best, winner, random = min(losses, key=losses.__getitem__), found["winner"], found["random"]
+    best, winner, random = min(losses, key=losses.__getitem__, default=""), found["winner"], found["random"]
     short = {name: _median(arm["finals"]) for name, arm in found["arms"].items()}
     single = [name for name in losses if "+" not in name and name not in (winner, "untreated")]
-    worse = [name for name in single if not _is_as_low(long[name], long[winner], found["first"])]
+    is_known = winner in long
+    worse = [name for name in single if is_known and not _is_as_low(long[name], long[winner], found["first"])]
     return Judged(
         case, winner, best, losses,
-        is_winner=_is_as_low(long[winner], long[best], found["first"]),
+        is_winner=_is_as_low(long[winner], long[best], found["first"]) if is_known else None,
         beats_random=random is not None and random != winner and short[winner] < short[random],
         beaten_share=len(worse) / max(len(single), 1),
     )  # fmt: skip
@@ -90,18 +91,21 @@ def faults_table(results: dict[str, Any]) -> str:
             short["untreated"],
             f"**{each.winner}** {short[each.winner]}",
             f"{found['random']} {short[found['random']]}",
-            long["untreated"],
-            long[each.winner],
-            f"{each.best} {long[each.best]}",
-            "yes" if each.is_winner else "no",
+            *(
+                [long["untreated"], long[each.winner], f"{each.best} {long[each.best]}"]
+                if each.is_winner is not None
+                else ["", "not measured", ""]
+            ),
+            {True: "yes", False: "no", None: ""}[each.is_winner],
             "yes" if each.beats_random else "no",
         ]
         lines.append(f"| {' | '.join(cells)} |")
-    right, better = sum(each.is_winner for each in every), sum(each.beats_random for each in every)
-    share = 100 * sum(each.beaten_share for each in every) / len(every)
+    known = [each for each in every if each.is_winner is not None]
+    right, better = sum(each.is_winner is True for each in known), sum(each.beats_random for each in every)
+    share = 100 * sum(each.beaten_share for each in known) / len(known)
     lines += [
         "",
-        f"Right in {right} of {len(every)}; better than the random remedy in {better} of {len(every)}; after {longer} "
+        f"Right in {right} of {len(known)}; better than the random remedy in {better} of {len(every)}; after {longer} "
         f"steps its choice ends clearly below {share:.0f} % of the single remedies.",
     ]
     return "\n".join(lines)
@@ -122,7 +126,9 @@ def picture(results: dict[str, Any]) -> None:
     """The final losses of all arms after the long runs, as shares of the untreated network's or of the first loss."""
     figure = new_figure(9, 0.42 * len(results["faults"]) + 1.4)
     axes = figure.subplots()
-    for place, (case, found) in enumerate(results["faults"].items()):
+    shown = [case for case, found in results["faults"].items() if judged(case, found).is_winner is not None]
+    for place, case in enumerate(shown):
+        found = results["faults"][case]
         each = judged(case, found)
         own = each.losses["untreated"]
         scale = abs(own) if math.isfinite(own) else abs(found["first"])
@@ -138,7 +144,7 @@ def picture(results: dict[str, Any]) -> None:
     axes.plot([], [], "|", color=GREY, label="every other arm")
     axes.axvline(1.0, color=GREY, linewidth=0.8)
     axes.set_xscale("log")
-    axes.set_yticks(range(len(results["faults"])), list(results["faults"]))
+    axes.set_yticks(range(len(shown)), shown)
     axes.invert_yaxis()
     steps = results["steps"] * results["longer"]
     bare_axes(
