@@ -161,7 +161,7 @@ def test_falls_are_shares_of_the_loss_with_their_standard_error() -> None:
 )
 def test_in_how_many_steps_decay_shrinks_a_weight(kind: Any, options: dict[str, float], steps: float) -> None:
     optimizer = kind([nn.Parameter(torch.ones(1))], **options)
-    assert shrinking_steps(optimizer.param_groups) == pytest.approx(steps)
+    assert shrinking_steps(optimizer, optimizer.param_groups[0]) == pytest.approx(steps)
 
 
 # batches

@@ -21,7 +21,7 @@ class Attention:
     """One softmax, or attention kernel, inside a network.
 
     Attributes:
-        name: The last weighted layer or norm before it.
+        name: The module whose `forward` calls it; the last weighted layer before it if that is the whole model.
         choices: How many entries it chooses among.
         dim: The dimension it goes over, from the front.
         ndim: How many dimensions its output has.
@@ -50,6 +50,7 @@ class SeenAttention:
 
     FUNCTIONS: ClassVar[dict[Any, str]] = {
         F.softmax: "softmax", torch.softmax: "softmax", Tensor.softmax: "softmax",
+        F.log_softmax: "softmax", torch.log_softmax: "softmax", Tensor.log_softmax: "softmax",
         F.scaled_dot_product_attention: "sdpa",
         F.multi_head_attention_forward: "mha",
         torch.matmul: "matmul", Tensor.matmul: "matmul", Tensor.__matmul__: "matmul",
@@ -57,18 +58,15 @@ class SeenAttention:
     }  # fmt: skip
 
     def __init__(self) -> None:
+        self.is_open = True
         self._found: dict[tuple[str, int], Attention] = {}
         self._outputs: dict[int, tuple[tuple[str, int], int]] = {}
         self._elsewhere: set[tuple[str, int]] = set()
 
     def begin(self) -> None:
-        """Before a pass: the memory of another's outputs may hold something else now."""
+        """Before a pass: the first one tells enough, and the memory of its outputs may hold something else later."""
+        self.is_open = not self._found
         self._outputs.clear()
-
-    def rename(self, before: str, name: str) -> None:
-        """What was called inside a module, after another one, belongs to the module."""
-        for key in [key for key in self._found if key[0] == before]:
-            self._found[name, key[1]] = replace(self._found.pop(key), name=name)
 
     def found(self) -> list[Attention]:
         """In the order of the forward pass."""
@@ -76,6 +74,8 @@ class SeenAttention:
 
     def add(self, name: str, kind: str, args: tuple[Any, ...], kwargs: dict[str, Any], output: Any) -> None:
         """Count one call; attention in a form that is not known is passed over."""
+        if not self.is_open:
+            return
         if kind == "matmul":
             self._multiplied(args)
         elif kind == "softmax":

@@ -121,6 +121,7 @@ class Signals:
         self._seen: dict[tuple[str, str], _Seen] = {}
         self._attention = SeenAttention()
         self._last: str = ""
+        self._inside: list[str] = []
         self._calls: dict[tuple[str, str], int] = {}
         self._examples = 1
 
@@ -129,12 +130,13 @@ class Signals:
         """Around a forward pass of one batch."""
         self._last, self._examples = "", examples
         self._calls.clear()
+        self._inside.clear()
         self._attention.begin()
         recurrent = {name: m for name, m in self.modules.items() if isinstance(m, nn.RNNBase)}
         with contextlib.ExitStack() as stack:
             stack.enter_context(tapped(self.modules, self._on_call, self._on_gradient))
             stack.enter_context(tapped(self._owners, self._note_start))
-            stack.enter_context(bracketed(self._names, self._note_mode, lambda _module, _output: None))
+            stack.enter_context(bracketed(self._names, self._on_entry, self._on_exit))
             if recurrent:
                 stack.enter_context(tapped(recurrent, _nothing, None, self._on_input_gradient))
             stack.enter_context(WatchedFunctions(FUNCTIONS | SeenAttention.FUNCTIONS, self._on_function))
@@ -148,9 +150,18 @@ class Signals:
         """What was seen of softmaxes."""
         return self._attention.found()
 
-    def _note_mode(self, module: nn.Module, _args: Any, _kwargs: Any) -> None:
+    def _on_entry(self, module: nn.Module, _args: Any, _kwargs: Any) -> None:
+        self._inside.append(self._names[module])
         if not torch.is_grad_enabled():
             self.without_graph.add(self._names[module])
+
+    def _on_exit(self, _module: nn.Module, _output: Any) -> None:
+        self._inside.pop()
+
+    def _caller(self) -> str:
+        """The module whose forward is running, unless it is a mere function; the last layer if it is the whole model."""
+        names = [name for name in self._inside if name not in self.modules or name in self._weighted]
+        return names[-1] if names and names[-1] else self._last
 
     def _note_start(self, name: str, _module: nn.Module, _x: Any, _output: Any) -> None:
         self.started.setdefault(name, len(self.started))
@@ -162,8 +173,6 @@ class Signals:
     def _see(self, name: str, module: nn.Module, x: Any, output: Any) -> _Seen | None:
         self._note_start(name, module, x, output)
         if name in self._weighted or is_norm(module):
-            if isinstance(module, nn.MultiheadAttention):
-                self._attention.rename(self._last, name)
             self._last = name
         tensor = next((t for t in tensors_in(output) if t.is_floating_point()), None)
         if tensor is None or not tensor.numel():
@@ -185,7 +194,7 @@ class Signals:
     def _on_function(self, kind: str, args: tuple[Any, ...], kwargs: dict[str, Any], output: Any) -> None:
         if kind not in FUNCTIONS.values():
             with torch.no_grad():
-                self._attention.add(self._last, kind, args, kwargs, output)
+                self._attention.add(self._caller(), kind, args, kwargs, output)
             return
         if not isinstance(output, Tensor) or not output.numel() or not output.dim():
             return

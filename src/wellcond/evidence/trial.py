@@ -15,7 +15,7 @@ import torch
 from torch import Tensor, nn
 from torch.nn.modules.batchnorm import _BatchNorm
 from torch.nn.modules.dropout import _DropoutNd
-from torch.optim import LBFGS, Adam, Optimizer
+from torch.optim import LBFGS, Adadelta, Adagrad, Adam, Adamax, NAdam, Optimizer, RAdam, RMSprop
 
 from wellcond.errors import NonFinite
 from wellcond.evidence.constant import constant_loss
@@ -59,8 +59,12 @@ LEARNED = 0.9
 """Of the constant's loss: a network below has learned from its inputs."""
 SPIKE = 1.3
 """Times the loss at the start: how far it may rise on the way without a question."""
-FAST_DECAY = 500.0
-"""Steps. Weight decay that would shrink weights to 1/e in fewer is questioned; ordinary ones take 2,000 to 100,000."""
+FAST_DECAY = 1000.0
+"""Steps. Weight decay that shrinks weights to 1/e in as many or fewer is questioned; ordinary ones take 2,000 to
+100,000."""
+STRONG_PENALTY = 1e-3
+"""L2 that adaptive optimizers add to the gradient before they divide by its size: beside weights of 0.1 and gradients
+of 1e-4 it is as large as these. Above it is questioned; 1e-5 to 5e-4 are ordinary."""
 STRONG_DROPOUT = 0.6
 """Above it dropout is questioned; 0.5 is the largest in ordinary use."""
 
@@ -361,15 +365,21 @@ class _Runs:
                 break
         return found
 
+    def is_decay_in_question(self, known: Trial) -> bool:
+        for group in self.optimizer.param_groups:
+            decay = float(group.get("weight_decay") or 0.0)
+            is_strong = is_penalty(self.optimizer, group) and decay > STRONG_PENALTY
+            if is_strong or shrinking_steps(self.optimizer, group) <= FAST_DECAY or (decay and known.trains is False):
+                return True
+        return False
+
     def variants(self, known: Trial) -> dict[str, Attempt]:
         """Runs without what may be in the way: strong decay, strong dropout, norms that evaluate."""
         found: dict[str, Attempt] = {}
         if self.stage.is_late:
             return found
         model = self.stage.problem.model
-        if shrinking_steps(self.optimizer.param_groups) < FAST_DECAY or (
-            known.trains is False and _has_decay(self.optimizer)
-        ):
+        if self.is_decay_in_question(known):
             self.report("no weight decay", 0.6)
             found["no weight decay"] = self.attempt(1.0, self.long, settings={"weight_decay": 0.0})
         if any(isinstance(m, _DropoutNd) and m.p > STRONG_DROPOUT for m in model.modules()):
@@ -382,24 +392,21 @@ class _Runs:
         return found
 
 
-def shrinking_steps(groups: list[dict[str, Any]]) -> float:
-    """In how many steps the strongest weight decay shrinks a weight to 1/e if nothing else moves it; may be infinite.
+def shrinking_steps(optimizer: Optimizer, group: dict[str, Any]) -> float:
+    """In how many steps a group's weight decay shrinks a weight to 1/e if nothing else moves it; may be infinite.
 
-    With momentum μ a rate η acts as η/(1−μ); Adam divides L2 by the gradient's size, so that only decoupled decay
-    shrinks at a rate that is known.
+    With momentum μ a rate η acts as η/(1−μ). A penalty that is divided by the gradient's size has no such time.
     """
-    steps = math.inf
-    for group in groups:
-        decay, lr = float(group.get("weight_decay") or 0.0), abs(rate_of(group))
-        is_adaptive = "betas" in group and "decoupled_weight_decay" in group and not group["decoupled_weight_decay"]
-        if decay and lr and not is_adaptive:
-            momentum = float(group.get("momentum") or 0.0)
-            steps = min(steps, (1 - min(momentum, 0.999)) / (lr * decay))
-    return steps
+    decay, lr = float(group.get("weight_decay") or 0.0), abs(rate_of(group))
+    if not decay or not lr or is_penalty(optimizer, group):
+        return math.inf
+    return (1 - min(float(group.get("momentum") or 0.0), 0.999)) / (lr * decay)
 
 
-def _has_decay(optimizer: Optimizer) -> bool:
-    return any(group.get("weight_decay") for group in optimizer.param_groups)
+def is_penalty(optimizer: Optimizer, group: dict[str, Any]) -> bool:
+    """Whether weight decay is added to the gradient before it is divided by its size, as by Adam but not by AdamW."""
+    adds = isinstance(optimizer, (Adam, NAdam, RAdam, Adamax, RMSprop, Adagrad, Adadelta))
+    return adds and bool(group.get("weight_decay")) and not group.get("decoupled_weight_decay")
 
 
 def _few(problem: Problem, batch: tuple[Any, Any], of_pass: float) -> Handful | None:

@@ -24,8 +24,9 @@ ALIKE, SIMILAR = 1e-9, 1e-6
 SHARP, SHARPENING = 0.9, 0.5
 """Shares of attention rows with one probability above 0.99; the median is 0, and a trained BERT that seeks one token
 has 0.93."""
-LARGE_LOGITS = 10.0
-"""Standard deviation of a row's logits; up to 4.6."""
+FAR_LOGITS, LARGE_LOGITS = 10.0, 5.0
+"""Standard deviations of a row's logits; up to 4.6, in a trained one. Fresh ones have 1 or less, and √d times as much
+without the 1/√d: 5.7 for 32 dimensions, 11 for 128."""
 ONE_DIRECTION = 0.999
 """λ_max of Σx over its trace, of the first layer: what is not along the mean is a thousandth."""
 
@@ -164,18 +165,22 @@ def rank_collapse(evidence: Evidence) -> Iterator[Finding]:
 def attention_saturation(evidence: Evidence) -> Iterator[Finding]:
     """Attention in which positions look at one other only: one probability above 0.99 in half of the rows.
 
-    Severe in nine of ten rows, or where the logits have a standard deviation above 10.
+    Also where the logits have a standard deviation above 5. Severe in nine of ten rows, where it is above 10, or where
+    a trial does not show that the network trains; what is learned may be sharp.
     """
-    look = evidence.look
+    look, trial = evidence.look, evidence.trial
     if look is None:
         return
+    output, is_doubtful = look.output, trial is not None and not trial.trains
     for seen in look.attention:
-        if seen.ndim < 3 or seen.choices < 3 or seen.saturated < SHARPENING:
+        if seen.ndim < 3 or seen.choices < 3 or (seen.saturated < SHARPENING and seen.logit_std < LARGE_LOGITS):
             continue
+        if output is not None and output.shape == seen.shape and output.tail[:1] in (("Softmax",), ("LogSoftmax",)):
+            continue  # the model's own probabilities
         yield Finding(
             "attention-saturation",
             seen.name,
-            of_symptom(evidence, is_far=seen.saturated >= SHARP or seen.logit_std > LARGE_LOGITS),
+            of_symptom(evidence, is_far=is_doubtful or seen.saturated >= SHARP or seen.logit_std > FAR_LOGITS),
             0.9,
             f"{seen.saturated:.0%} of the attention rows at {seen.name} give one of {seen.choices} entries more than "
             f"0.99; their logits have a standard deviation of {number(seen.logit_std)}.",

@@ -9,10 +9,11 @@ from typing import Any
 import torch
 from torch import nn
 from torch.nn.modules.dropout import _DropoutNd
+from torch.optim import Optimizer
 
 from wellcond.evidence.evidence import Evidence
 from wellcond.evidence.short_runs import rate_of
-from wellcond.evidence.trial import STRONG_DROPOUT, shrinking_steps
+from wellcond.evidence.trial import STRONG_DROPOUT, is_penalty, shrinking_steps
 from wellcond.network.norms import is_norm
 from wellcond.results import number
 from wellcond.results.finding import Finding, Severity
@@ -36,39 +37,62 @@ DECAY_EFFECTS = (
 def decay_dominates(evidence: Evidence) -> Iterator[Finding]:
     """Weight decay that keeps the network from learning: the same steps without it end far lower.
 
-    Asked where decay alone would shrink a weight to 1/e in fewer than 500 steps, (1−μ)/(lr·wd); ordinary settings take
-    2,000 (SGD 0.1, momentum 0.9, 5e-4) to 100,000 (AdamW 1e-3, 0.01). Severe if the loss without decay ends below half
-    of that with it, a warning from 0.85 of it.
+    Asked where decay alone shrinks a weight to 1/e in 1,000 steps or fewer, (1−μ)/(lr·wd), or where an adaptive
+    optimizer adds a penalty above 1e-3 to its gradient; ordinary settings take 2,000 (SGD 0.1, momentum 0.9, 5e-4) to
+    100,000 (AdamW 1e-3, 0.01). Severe if the loss without decay ends below half of that with it, or if it learns where
+    that with it falls by less than a quarter as much; a warning from 0.85 of it. If the run is too short to show it, a
+    warning where the pull of decay outweighs what pulls against it in most weights of a network that has not learned:
+    wd·|θ| against the gradient where decay is added to it, and against Adam's largest step, 1, where it is decoupled.
     """
-    trial = evidence.trial
-    if trial is None or trial.own is None or evidence.optimizer is None or "no weight decay" not in trial.variants:
+    trial, optimizer = evidence.trial, evidence.optimizer
+    if trial is None or trial.own is None or optimizer is None or "no weight decay" not in trial.variants:
         return
     own, without = trial.own, trial.variants["no weight decay"]
-    if not trial.falls(without) or not without.loss < LOWER * own.loss:
+    if not trial.falls(without):
         return
-    index, group = min(enumerate(evidence.optimizer.param_groups), key=lambda each: _shrinking(each[1]))
-    decay = float(group.get("weight_decay") or 0.0)
-    steps = _shrinking(group)
-    layer = _layer_of(evidence.problem.model, group, is_only=len(evidence.optimizer.param_groups) > 1)
+    pulled = _outweighed(evidence, optimizer)
+    is_seen = without.loss < LOWER * own.loss
+    if not is_seen and not (pulled > 0.5 and not trial.trains and without.loss < own.loss):
+        return
+    learns_without = trial.learns(without) and not trial.learns(own)
+    is_far = without.loss < MUCH_LOWER * own.loss or (
+        learns_without and trial.fall(own)[0] < trial.fall(without)[0] / 4
+    )
+    groups = [group for group in optimizer.param_groups if group.get("weight_decay")]
+    group = min(groups, key=lambda each: (shrinking_steps(optimizer, each), -float(each["weight_decay"])))
+    decay, steps = float(group["weight_decay"]), shrinking_steps(optimizer, group)
+    index = next(i for i, each in enumerate(optimizer.param_groups) if each is group)
+    layer = _layer_of(evidence.problem.model, group, is_only=len(optimizer.param_groups) > 1)
     in_steps = f", which alone shrinks weights to 1/e in {number(steps)} steps," if steps < math.inf else ""
+    pull = f", where its pull outweighs the gradient in {pulled:.0%} of all weights" if pulled > 0.5 else ""
     yield Finding(
         "weight-decay-dominates",
         layer,
-        "severe" if without.loss < MUCH_LOWER * own.loss else "warning",
-        0.95,
+        "severe" if is_far else "warning",
+        0.95 if is_seen else 0.7,
         f"with weight decay {number(decay)}{in_steps} the loss is {number(own.loss)} after {len(own.run.losses)} "
-        f"steps; without it {number(without.loss)}.",
+        f"steps; without it {number(without.loss)}{pull}.",
         {
             "weight decay": decay,
             "steps to shrink to 1/e": steps,
+            "share of weights it outweighs": pulled,
             "loss before": trial.loss,
             "loss with decay": own.loss,
             "loss without": without.loss,
         },
         "L + wd/2·‖θ‖² has its least value where ∇L = −wd·θ: a strong decay keeps θ near zero, where a deep network's "
         "gradient vanishes. Both runs saw the same batches.",
-        f'optimizer.param_groups[{index}]["weight_decay"] = {_ordinary(group):g}',
+        f'optimizer.param_groups[{index}]["weight_decay"] = {_ordinary(optimizer, group):g}',
     )
+
+
+def _outweighed(evidence: Evidence, optimizer: Optimizer) -> float:
+    """The share of all weights in which decay pulls harder than what moves them against it."""
+    weights = [] if evidence.look is None else evidence.look.weights
+    moved = [w for w in weights if w.role in ("weight", "recurrent") and w.gradient is not None and w.lr]
+    is_decoupled = type(optimizer).__name__ == "AdamW"
+    lost = [w for w in moved if (w.weight_decay or 0.0) * w.rms > (1.0 if is_decoupled else w.gradient or 0.0)]
+    return sum(w.numel for w in lost) / max(1, sum(w.numel for w in moved))
 
 
 @rule("weight-decay-dominates", explains=DECAY_EFFECTS)
@@ -222,12 +246,8 @@ def dropout_too_strong(evidence: Evidence) -> Iterator[Finding]:
     )
 
 
-def _shrinking(group: dict[str, Any]) -> float:
-    return shrinking_steps([group])
-
-
-def _ordinary(group: dict[str, Any]) -> float:
-    return 1e-2 if "betas" in group else 5e-4
+def _ordinary(optimizer: Optimizer, group: dict[str, Any]) -> float:
+    return 1e-4 if is_penalty(optimizer, group) else 1e-2 if "betas" in group else 5e-4
 
 
 def _layer_of(model: nn.Module, group: dict[str, Any], *, is_only: bool) -> str:
