@@ -23,6 +23,8 @@ DOMINANCE = 100.0
 """RMS of the largest feature over that of the median one; κ of Σx is then 10⁴ or more by the scales alone."""
 ORDINARY_SIGNAL = 3.0
 """RMS of what the first layer makes of the inputs: if it is no larger, the weights have been made for these inputs."""
+BOUNDED = ("LSTM", "GRU", "RNN")
+"""Layers whose outputs are never above 1: that they are small says nothing."""
 SMALL_INPUT = 0.05
 """Largest |x|, below which biases outweigh inputs."""
 LARGE_TARGET = 30.0
@@ -66,7 +68,7 @@ def unscaled_input(evidence: Evidence) -> Iterator[Finding]:
         dominates = is_table and ratio > DOMINANCE and fact.rms > 2
         reach = max(abs(fact.low), abs(fact.high))
         if fact.rms > LARGER_INPUT or dominates:
-            is_adapted = first is not None and first.rms < ORDINARY_SIGNAL
+            is_adapted = first is not None and first.kind not in BOUNDED and first.rms < ORDINARY_SIGNAL
             is_far = fact.rms > LARGE_INPUT or dominates
             severity = "note" if is_adapted else of_symptom(evidence, is_far=is_far)
             spread = f", and its features from {number(float(fact.feature_rms.min()))} to {number(largest)}"
