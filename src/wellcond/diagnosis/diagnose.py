@@ -49,6 +49,7 @@ def diagnose(
     *,
     budget: Literal["fast", "full"] | float = "fast",
     layers: str | Collection[str] | None = None,
+    select: Collection[str] | None = None,
     ignore: Collection[str] = (),
     on_part: Callable[[Diagnosis], None] | None = None,
     progress: Progress | None = None,
@@ -75,7 +76,8 @@ def diagnose(
             too, in some 40 to 500 products. A number is seconds: as much of `"full"` as they buy.
         layers: Names of the layers, or of modules that hold them, to list; None for all. The curvature is always that
             of the whole network.
-        ignore: Names of rules that are not applied.
+        select: Names of the rules that are applied; None: all.
+        ignore: Names of rules that are not.
         on_part: Called after every part with what there is so far.
         progress: Called as (what is being measured, share of all work done).
 
@@ -99,7 +101,7 @@ def diagnose(
     # what does not fit the model is refused before the work
     lr = None if optimizer is None else max(float(group["lr"]) for group in groups_of(problem, optimizer))
     chosen = chosen_layers(problem.model, layers)
-    check_known(ignore)
+    check_known((*ignore, *(select or ())))
     allowed = Budget(budget, problem, optimizer)
     before = problem.cost
     weights = weight_norms(problem)
@@ -119,7 +121,7 @@ def diagnose(
             found.get("largest stable lr"),
         )
         return Diagnosis(
-            findings=illustrated(judged(evidence, ignore), evidence),
+            findings=illustrated(judged(evidence, ignore, select), evidence),
             parameters=problem.size,
             conditioning=table,
             neurons=found.get("neurons"),

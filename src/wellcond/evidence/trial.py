@@ -57,6 +57,8 @@ FLAT = 0.005
 """Of the loss: what moves less in some fifty steps stands still."""
 LEARNED = 0.9
 """Of the constant's loss: a network below has learned from its inputs."""
+POOR_START = 2.0
+"""Times the constant's loss: from where a network begins by unlearning what its weights say."""
 SPIKE = 1.3
 """Times the loss at the start: how far it may rise on the way without a question."""
 FAST_DECAY = 1000.0
@@ -204,6 +206,18 @@ class Trial:
         if self.is_learned and fall > -0.1:
             return True
         return None if fall > min(max(error, 1e-6), FLAT) else False
+
+    @property
+    def fails(self) -> bool:
+        """Whether it is seen not to train, and at no lower rate either: then the rate alone is not to blame."""
+        return self.trains is False and not any(self.learns(each) for each in self.others if each.factor < 1)
+
+    @property
+    def trains_well(self) -> bool:
+        """Whether it trains as it should, and not only down from a start that is far worse than a constant."""
+        if not self.trains or self.is_learned or self.halves:
+            return bool(self.trains)
+        return self.own is None or (self.constant is not None and self.loss < POOR_START * self.constant)
 
     @property
     def is_flat(self) -> bool:
@@ -445,7 +459,7 @@ def _constant(problem: Problem, start: Course, loss: float) -> float | None:
         return None
     least = constant_loss(start.loss_of, problem.likelihood, outputs, start.targets)  # type: ignore[arg-type]
     # targets that are all the same, as a GAN's, are no yardstick: a constant gets them right
-    return None if least is None or abs(least) < 0.01 * abs(loss) else least
+    return None if least is None or abs(least) < 1e-4 * min(abs(loss), 1.0) else least
 
 
 def _adam(lr: float) -> Callable[[nn.Module], Optimizer]:

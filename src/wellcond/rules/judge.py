@@ -21,27 +21,36 @@ SYMPTOMS = frozenset(
     }
 )  # fmt: skip
 """Measured properties that networks which train well have as well: severe only where a trial does not contradict it."""
+SCALES = frozenset({"bad-initialisation", "unscaled-input", "unscaled-target", "summed-loss", "weight-decay-dominates"})
+"""Causes that are as severe as what they make: a scale is wrong by as much as its effects are."""
+EFFECTS = SYMPTOMS - SCALES | {"saturated-output", "loss-not-decreasing"}
+"""What a milder cause among those may explain. A programming fault is none of it, nor is a rate that was tried."""
+SURE = 0.75
+"""Confidence from which a cause may be milder than what it explains."""
 
 for _module in pkgutil.iter_modules(rules.__path__):  # every file of this folder holds rules
     if _module.name != "judge":
         importlib.import_module(f"{rules.__name__}.{_module.name}")
 
 
-def judged(evidence: Evidence, ignore: Collection[str] = ()) -> tuple[Finding, ...]:
+def judged(
+    evidence: Evidence, ignore: Collection[str] = (), select: Collection[str] | None = None
+) -> tuple[Finding, ...]:
     """What all rules find, worst first; what another finding explains is among its consequences.
 
     Args:
         evidence: What is known so far.
         ignore: Names of rules that are not applied.
+        select: Names of those that are; None: all.
 
     Raises:
         ValueError: There is no such rule.
     """
-    check_known(ignore)
+    check_known((*ignore, *(select or ())))
     found = [
         finding
         for name, functions in RULES.items()
-        if name not in ignore
+        if name not in ignore and (select is None or name in select)
         for finding in _of_one_rule([_applied(each, evidence) for each in functions])
     ]
     return tuple(sorted(_rooted([_calibrated(each, evidence) for each in found]), key=_rank))
@@ -101,7 +110,7 @@ def _calibrated(finding: Finding, evidence: Evidence) -> Finding:
     Attention that is sharp on purpose has been learned: a network that has only begun to learn does not excuse it.
     """
     trial = evidence.trial
-    if finding.severity != "severe" or finding.rule not in SYMPTOMS or trial is None or not trial.trains:
+    if finding.severity != "severe" or finding.rule not in SYMPTOMS or trial is None or not trial.trains_well:
         return finding
     if finding.rule == "attention-saturation" and not trial.is_learned and not trial.halves:
         return finding
@@ -123,13 +132,18 @@ def _rooted(found: list[Finding]) -> Iterable[Finding]:
     for each in ordered:
         if each.rule not in cause_of:
             below = [other for other in ordered if other.rule in cause_of and root(other.rule) == each.rule]
-            yield replace(each, consequences=(*each.consequences, *below))
+            worst = min((each, *below), key=lambda one: SEVERITIES.index(one.severity)).severity
+            yield replace(each, severity=worst, consequences=(*each.consequences, *below))
 
 
 def _explains(cause: Finding, effect: Finding) -> bool:
+    """Whether one finding is a consequence of another that is as severe, or of a scale that makes it so."""
     if cause.rule == effect.rule or not any(effect.rule in each.explains for each in RULES[cause.rule]):
         return False
-    return SEVERITIES.index(cause.severity) <= SEVERITIES.index(effect.severity) and cause.confidence > 0
+    if SEVERITIES.index(cause.severity) <= SEVERITIES.index(effect.severity):
+        return cause.confidence > 0
+    takes_over = cause.rule in SCALES and effect.rule in EFFECTS and cause.severity != "note"
+    return takes_over and cause.confidence >= SURE
 
 
 def _rank(finding: Finding) -> tuple[int, bool, float]:

@@ -63,11 +63,11 @@ def rule(name: str, *, explains: Iterable[str] = ()) -> Callable[[Judge], Judge]
 
 
 def of_symptom(evidence: Evidence, *, is_far: bool) -> Severity:
-    """Severe if it is far outside of what healthy networks show, or if the network is seen not to train.
+    """Severe if it is far outside of what healthy networks show, or if the network trains at no rate that was tried.
 
     A network that has learned is as it should be: it may attend to one token, or be sure of its answer.
     """
-    does_not_train = evidence.trial is not None and evidence.trial.trains is False
+    does_not_train = evidence.trial is not None and evidence.trial.fails
     if has_learned(evidence):
         return "note"
     return "severe" if is_far or does_not_train else "warning"
