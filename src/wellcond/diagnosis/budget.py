@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import math
 import time
 from operator import length_hint
@@ -71,7 +72,9 @@ class Budget:
         self._product = product_price(problem.model) + PRECONDITIONED_U * self.rate_is_apart
         fixed = sum(PASSES_U.values()) + GRAPH_U + STEP_U * (optimizer is not None)
         self._products = int((FAST_U - fixed) / self._product) if self.is_fast else MOST_PRODUCTS
-        steps = trial_price(examples_in(next(iter(problem.batches))), length_hint(problem.batches, 1))
+        with contextlib.closing(problem.data()) as data:
+            _, first = next(data)
+        steps = trial_price(examples_in(first), length_hint(problem.batches, 1))
         self.prices = PASSES_U | {"trial": max(PASSES_U["trial"], steps)} | self._curvature_prices(optimizer)
 
     def _curvature_prices(self, optimizer: Optimizer | None) -> dict[str, float]:

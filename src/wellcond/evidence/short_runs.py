@@ -88,8 +88,7 @@ class Stage:
 
     def count(self, forwards: int, backwards: int) -> None:
         """Add passes over single batches to what the problem has cost."""
-        cost = Cost(forwards / self.batches_of_pass, backwards / self.batches_of_pass)
-        self.problem.count_products(0, cost.u)
+        self.problem.count_copies(Cost(forwards / self.batches_of_pass, backwards / self.batches_of_pass))
 
 
 class Course:

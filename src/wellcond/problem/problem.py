@@ -213,6 +213,10 @@ class Problem:
         """Add products with a curvature matrix, and the forward+backward passes that they took."""
         self._products = self._products + Cost(matvecs=matvecs, product_passes=passes)
 
+    def count_copies(self, cost: Cost) -> None:
+        """Add the passes of copies of the model."""
+        self._products = self._products + cost
+
     def count_backward(self) -> None:
         """Count the backward pass of one batch."""
         self._backward_batches += 1
