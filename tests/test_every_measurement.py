@@ -36,7 +36,7 @@ class Boom(Exception):
 
 
 class Burning:
-    """On which pass, of the model or of a copy, what ends it. A measurement puts back what modules count, but not this."""
+    """What ends a measurement, and on which pass. It puts back what modules count, but not this."""
 
     passes = 0
     at: int | None = None
