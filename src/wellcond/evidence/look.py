@@ -45,10 +45,12 @@ class Mixing:
     Attributes:
         difference: ‖f − f'‖/‖f‖ of the outputs.
         layer: The first module whose output differs.
+        is_symmetric: Whether the order of the examples makes no difference, as to statistics over them.
     """
 
     difference: float
     layer: str
+    is_symmetric: bool = False
 
 
 @dataclass(frozen=True)
@@ -313,7 +315,10 @@ class _Looking:
             with torch.no_grad(), tapped(self.signals.modules, _keeper(seen[-1])):
                 problem.forward(0, tree_map(lambda t, count=count: _last(t, count), batch[0]))
         first = next((name for name in seen[1] if _differ(seen[0].get(name), seen[1][name], tolerance)), "")
-        return Mixing(difference, first)
+        with torch.no_grad():
+            turned = logits_of(problem.forward(0, tree_map(lambda t: t.flip(0) if isinstance(t, Tensor) else t, batch[0])))
+        change = math.inf if turned is None else float((turned.double().flip(0) - outputs.detach().double()).norm())
+        return Mixing(difference, first, change <= 0.01 * difference * float(outputs.detach().double().norm()))
 
     def _standardised(self, batch: Any) -> Standardised | None:
         facts = facts_of([batch[0]], "inputs", any(isinstance(m, nn.Conv1d) for m in self.problem.model.modules()))

@@ -211,7 +211,7 @@ def odd_settings(evidence: Evidence) -> Iterator[Finding]:
 
 @rule("dropout-too-strong", explains=("loss-not-decreasing", "learning-rate-too-low"))
 def dropout_too_strong(evidence: Evidence) -> Iterator[Finding]:
-    """Dropout above 0.6: severe if the same steps without it end below half of the loss, and it is above 0.7.
+    """Dropout above 0.6: severe above 0.7, if the same steps without it learn and these do not, or end at half the loss.
 
     Dropping a share p multiplies the variance of what the next layer adds up by 1/(1−p): twofold at 0.5, the most in
     ordinary use (Srivastava et al. 2014), fivefold at 0.8.
@@ -232,7 +232,8 @@ def dropout_too_strong(evidence: Evidence) -> Iterator[Finding]:
         own, without = trial.own, trial.variants["no dropout"]
         numbers |= {"loss with dropout": own.loss, "loss without": without.loss}
         costs = f": after {len(own.run.losses)} steps the loss is {number(own.loss)}, without it {number(without.loss)}"
-        if trial.falls(without) and without.loss < own.loss - (1 - MUCH_LOWER) * abs(own.loss) and p > 0.7:
+        is_much_lower = trial.falls(without) and without.loss < own.loss - (1 - MUCH_LOWER) * abs(own.loss)
+        if p > 0.7 and (is_much_lower or (trial.learns(without) and not trial.learns(own))):
             severity = "severe"
     yield Finding(
         "dropout-too-strong",
