@@ -316,7 +316,8 @@ class _Looking:
                 problem.forward(0, tree_map(lambda t, count=count: _last(t, count), batch[0]))
         first = next((name for name in seen[1] if _differ(seen[0].get(name), seen[1][name], tolerance)), "")
         with torch.no_grad():
-            turned = logits_of(problem.forward(0, tree_map(lambda t: t.flip(0) if isinstance(t, Tensor) else t, batch[0])))
+            flipped = tree_map(lambda t: t.flip(0) if isinstance(t, Tensor) else t, batch[0])
+            turned = logits_of(problem.forward(0, flipped))
         change = math.inf if turned is None else float((turned.double().flip(0) - outputs.detach().double()).norm())
         return Mixing(difference, first, change <= 0.01 * difference * float(outputs.detach().double().norm()))
 

@@ -191,6 +191,10 @@ class Trial:
         reference = self.loss if self.constant is None else min(self.loss, self.constant)
         return attempt.loss < reference - (1 - LEARNED) * abs(reference) and self.falls(attempt)
 
+    def learns_nothing(self, attempt: Attempt) -> bool:
+        """Whether it ends above a constant; where that is not known, no lower than 2 % below the start."""
+        return attempt.loss > (0.98 * self.loss if self.constant is None else self.constant)
+
     @property
     def trains(self) -> bool | None:
         """Whether the network is seen to train with its own optimizer, or has been trained.

@@ -73,9 +73,12 @@ def dying_neurons(evidence: Evidence) -> Iterator[Finding]:
         )
 
 
-@rule("full-neurons")
+@rule("full-neurons", explains=("loss-not-decreasing", "last-layer-drift", "activation-drift", "learning-rate-too-low"))
 def full_neurons(evidence: Evidence) -> Iterator[Finding]:
-    """ReLUs that are on for every example: on these data the layer is linear. A warning where all layers are."""
+    """ReLUs that are on for every example: on these data the layer is linear.
+
+    A warning where all layers are, severe where such a network is seen not to train at any rate.
+    """
     look = evidence.look
     if look is None:
         return
@@ -88,7 +91,7 @@ def full_neurons(evidence: Evidence) -> Iterator[Finding]:
             yield Finding(
                 "full-neurons",
                 signal.name,
-                "warning" if min(shares.values()) >= FULL else "note",
+                "note" if min(shares.values()) < FULL else of_symptom(evidence, is_far=False),
                 0.8,
                 f"{int(signal.full.sum())} of the {signal.units} ReLUs behind {signal.name or 'the input'} are on for "
                 f"all {look.examples} examples: the layer is linear there.",

@@ -5,11 +5,12 @@ from __future__ import annotations
 import math
 from collections.abc import Iterator
 
-from torch import Tensor
+from torch import Tensor, nn
 
 from wellcond.evidence.evidence import Evidence
 from wellcond.evidence.look import Look
 from wellcond.evidence.signals import Signal
+from wellcond.evidence.trial import Trial
 from wellcond.results import number
 from wellcond.results.finding import Finding
 from wellcond.rules.rule import has_learned, of_symptom, rule
@@ -27,11 +28,11 @@ EXPLODED, GROWING = 1e6, 1e4
 """The same upwards."""
 FLAT_OUTPUT = 1e-4
 """E‖f − E f‖²/E‖f‖² of outputs that hardly depend on inputs."""
-SHORT_MEMORY = 0.05
-"""The share of a sequence's steps from which a thousandth of the largest gradient comes back. A fresh LSTM forgets by
-half per step, so it sees ten steps: of 28 enough, of 500 not."""
-LONG = 100
-"""Steps from which a sequence is long."""
+SHORT_MEMORY, SOME_MEMORY = 0.05, 0.25
+"""Shares of a sequence's steps that get a thousandth of the largest gradient. A fresh LSTM, GRU or RNN forgets by half
+in one to two steps, so it sees 12 to 14 steps: of 28 enough, of 500 not."""
+LONG, LONGER = 100, 40
+"""Steps from which a sequence is long, and from which it may be for a network that does not train."""
 FEW_NORMS = 4
 """LayerNorms on the residual stream; a pre-norm transformer has one, and one behind its embeddings."""
 SMALL_CHANGE, LARGE_CHANGE = 0.1, 0.2
@@ -143,31 +144,66 @@ def fading_sigmoids(evidence: Evidence) -> Iterator[Finding]:
 
 @rule("vanishing-gradient", explains=("learning-rate-too-low", "loss-not-decreasing", "labels-unrelated"))
 def forgetting(evidence: Evidence) -> Iterator[Finding]:
-    """A recurrent layer to whose early steps no gradient comes back.
+    """A recurrent layer, or a cell in a loop, to whose early steps no gradient comes back.
 
-    Over 100 steps or more, severe where less than a twentieth of them gets a thousandth of the largest gradient.
+    Over 100 steps or more, a warning where a quarter of them or less gets a thousandth of the largest gradient, severe
+    from a twentieth. Over 40 or more, severe where the trial shows besides that the network gets no further than 5 %
+    below a constant's loss at any rate: what it needs lies where it does not hear. A network that learns all the same,
+    from its last steps, is none of it.
     """
+    trial = evidence.trial
     for name, over_time in _recurrent(evidence):
         steps = len(over_time)
         largest = float(over_time.max())
-        if steps < LONG or not largest > 0:
-            continue
         heard = int((over_time > 1e-3 * largest).sum())
-        if heard > 5 * SHORT_MEMORY * steps:
+        is_stuck = trial is not None and trial.own is not None and not trial.trains and _is_stuck(trial)
+        if not largest > 0 or steps < (LONGER if is_stuck else LONG) or heard > SOME_MEMORY * steps:
             continue
         early = float(over_time[: steps // 10].max()) / largest
+        half = _steps_to_half(over_time)
         yield Finding(
             "vanishing-gradient",
             name,
-            of_symptom(evidence, is_far=heard <= SHORT_MEMORY * steps),
+            of_symptom(evidence, is_far=is_stuck or heard <= SHORT_MEMORY * steps),
             0.9,
-            f"of {steps} steps of {name or 'the sequence'}, {heard} get a thousandth of the largest gradient; the "
-            f"first tenth gets {number(early)} of it.",
-            {"steps": float(steps), "steps with a gradient": float(heard), "first tenth": early},
-            "A gradient is multiplied by the forget gate, 1/2 in a fresh LSTM, in every step back (Hochreiter 1997).",
-            f"hidden = model.{name}.hidden_size\n"
-            f"with torch.no_grad():\n    model.{name}.bias_ih_l0[hidden:2 * hidden] = 3  # open forget gates",
+            f"of {steps} steps of {name or 'the sequence'}, {heard} get a thousandth of the largest gradient, which "
+            f"halves every {number(half)} steps back; the first tenth gets {number(early)} of it.",
+            {"steps": float(steps), "steps with a gradient": float(heard), "steps to half": half, "first tenth": early},
+            "In every step back a gradient is multiplied by the recurrent weight and a slope below 1, or by the forget "
+            "gate, 1/2 in a fresh LSTM (Hochreiter 1997).",
+            _longer_memory(evidence, name),
         )
+
+
+def _is_stuck(trial: Trial) -> bool:
+    """Whether no run ends more than 5 % below a constant's loss."""
+    reference = trial.loss if trial.constant is None else trial.constant
+    return all(not each.loss < 0.95 * reference for each in trial.attempts)
+
+
+def _steps_to_half(over_time: Tensor) -> float:
+    """Steps back in which the gradient halves, by its fall from the largest to a thousandth."""
+    last = int(over_time.argmax())
+    back = over_time[: last + 1].flip(0) / over_time[last]
+    below = (back < 1e-3).nonzero()
+    end = int(below[0]) if len(below) else len(back) - 1
+    fall = float(back[end].clamp_min(1e-30).log2())
+    return -end / fall if fall < 0 else math.inf
+
+
+def _longer_memory(evidence: Evidence, name: str) -> str:
+    module = dict(evidence.problem.model.named_modules()).get(name)
+    if isinstance(module, nn.LSTM):
+        return (
+            f"hidden = model.{name}.hidden_size\n"
+            f"with torch.no_grad():\n    model.{name}.bias_ih_l0[hidden:2 * hidden] = 5  # open forget gates"
+        )
+    if isinstance(module, nn.GRU):
+        return (
+            f"hidden = model.{name}.hidden_size\n"
+            f"with torch.no_grad():\n    model.{name}.bias_ih_l0[hidden:2 * hidden] = 5  # gates that keep the state"
+        )
+    return "self.rnn = nn.LSTM(inputs, hidden, batch_first=True)  # its forget gates open: bias_ih_l0[h:2 * h] = 5"
 
 
 @rule("exploding-gradient", explains=(*FROM_GRADIENTS, "non-finite"))

@@ -11,16 +11,16 @@ from wellcond.evidence.evidence import Evidence
 from wellcond.results import Row, number
 from wellcond.results.finding import Finding, Severity
 from wellcond.results.quantities import KRONECKER
-from wellcond.rules.rule import rule
+from wellcond.rules.rule import UNRELATED, rule
 
 SMALL_BATCH = 4
 """Examples. The variance of n values is known to √(2/(n−1)): to 80 % from four, to 140 % from two, not from one."""
 MODE_GAP = 1.5
 """Times the loss with batch statistics: what running ones may cost after training. They are averages of the same."""
+SLOW_MOMENTUM, SLOWEST_MOMENTUM = 1e-3, 1e-4
+"""Of running statistics, which forget their start in 1,000 and 10,000 steps."""
 ENOUGH_UPDATES = 20
 """Of running statistics with momentum 0.1, which have then forgotten 88 % of where they started."""
-UNRELATED = 4.0
-"""Standard deviations of shuffled targets. Data sets of ours have 5 to 230 in the better of the two probes."""
 ENOUGH_EXAMPLES = 128
 STRUCTURE = 1.5
 """Times the Marchenko-Pastur edge: inputs with as little in common as noise give probes nothing to go by."""
@@ -73,6 +73,7 @@ def modes_differ(evidence: Evidence) -> Iterator[Finding]:
 
     More than 1.5 times, and by more than a tenth of a constant's loss, after at least 20 updates: running statistics
     are averages of the batches' own, so that they differ only where batches are small or the weights outran them.
+    Severe where the network has learned by the one and is no better than a constant by the other.
     """
     trial = evidence.trial
     if trial is None or trial.modes is None:
@@ -85,11 +86,12 @@ def modes_differ(evidence: Evidence) -> Iterator[Finding]:
     if not running > MODE_GAP * batch + margin:
         return
     name = next(iter(norms))
+    is_lost = trial.constant is not None and batch < 0.5 * trial.constant < trial.constant < running
     yield Finding(
         "batchnorm-mode-gap",
         name,
-        "warning",
-        0.8,
+        "severe" if is_lost else "warning",
+        0.9 if is_lost else 0.8,
         f"the loss is {number(batch)} with the statistics of each batch and {number(running)} with the running ones, "
         "by which the network is evaluated.",
         {"loss with batch statistics": batch, "loss with running statistics": running, "norms": float(len(norms))},
@@ -101,12 +103,42 @@ def modes_differ(evidence: Evidence) -> Iterator[Finding]:
     )
 
 
+@rule("batchnorm-mode-gap")
+def slow_statistics(evidence: Evidence) -> Iterator[Finding]:
+    """Running statistics whose momentum is so low that they hardly leave their start: 1/momentum steps to forget it.
+
+    A warning from 1,000 steps, severe from 10,000, which ordinary runs do not have, and for a momentum of 0. torch's
+    own 0.1 takes 10. Statistics that have been updated as often as that are none of it.
+    """
+    norms = _norms(evidence.problem.model)
+    slow = {n: m for n, m in norms.items() if m.momentum is not None and m.momentum < SLOW_MOMENTUM and m.training}
+    slow = {n: m for n, m in slow.items() if _updates(m) * float(m.momentum or 0.0) < 1}
+    if not slow:
+        return
+    name, norm = min(slow.items(), key=lambda each: float(each[1].momentum or 0.0))
+    momentum = float(norm.momentum or 0.0)
+    steps = number(1 / momentum) if momentum else "∞"
+    yield Finding(
+        "batchnorm-mode-gap",
+        name,
+        "severe" if momentum <= SLOWEST_MOMENTUM else "warning",
+        0.85,
+        f"the running statistics of {name}{f' and {len(slow) - 1} more' if len(slow) > 1 else ''} have a momentum of "
+        f"{number(momentum)}: they take {steps} steps to forget where they start, and evaluation uses them.",
+        {"momentum": momentum, "updates so far": float(_updates(norm)), "norms": float(len(slow))},
+        "After k steps (1 − momentum)^k of mean 0 and variance 1 is left in them. torch's momentum is the new batch's "
+        "weight, 1 minus that of other libraries.",
+        "for m in model.modules():\n    if isinstance(m, torch.nn.modules.batchnorm._BatchNorm): m.momentum = 0.1",
+    )
+
+
 @rule("small-batch-batchnorm", explains=("batchnorm-mode-gap", "loss-not-decreasing", "learning-rate-too-high"))
 def small_batch(evidence: Evidence) -> Iterator[Finding]:
     """BatchNorm over at most four examples.
 
     The variance of n values is known to √(2/(n−1)). Severe for one example, whose statistics are its own: training
-    normalises every example by itself and evaluation by others (lange2022, figures 4 and 5: BN does not train there).
+    normalises every example by itself and evaluation by others (lange2022, figures 4 and 5: BN does not train there);
+    and where a unit has two values in a batch, of which a norm leaves −1 and 1: all but their order is lost.
     """
     look = evidence.look
     couples = evidence.problem.couples_examples
@@ -117,14 +149,18 @@ def small_batch(evidence: Evidence) -> Iterator[Finding]:
     if size > 1 and look.examples <= size:
         return  # one small batch that was given to look at says little of those that are trained on
     error = "" if size == 1 else f", so that a variance is known to {100 * (2 / (size - 1)) ** 0.5:.0f} %"
+    values = min((s.rows * size / look.examples for s in look.signals if s.name in norms), default=float(size))
+    if size == 2 and values <= size:
+        error = ": of two values it leaves −1 and 1, which say no more than which one is larger"
     more = f" and {len(norms) - 1} more" if len(norms) > 1 else ""
+    is_lost = size == 1 or values <= 2
     yield Finding(
         "small-batch-batchnorm",
         norms[0],
-        "severe" if size == 1 else "warning",
-        0.95 if size == 1 else 0.85,
+        "severe" if is_lost else "warning",
+        0.95 if is_lost else 0.85,
         f"BatchNorm ({norms[0]}{more}) sees batches of {size}{error}.",
-        {"batch size": float(size), "norms": float(len(norms))},
+        {"batch size": float(size), "values of a unit": values, "norms": float(len(norms))},
         "The noise of statistics, √(2/(n−1)) of the variance, is noise in every activation, and evaluation "
         "uses others (lange2022, figures 4 and 5).",
         "model = wc.nn.replace_norm(model, lambda channels: torch.nn.GroupNorm(math.gcd(8, channels), channels))",

@@ -23,12 +23,17 @@ WILD = 2.0
 FEW_STEPS, MANY_STEPS = 1500.0, 5000.0
 """To fall by a tenth at the speed of the trial. Healthy networks of ours need 1 to 1,000 of them, counted so; a run of
 5,000 that has only begun to fall is no ordinary run."""
+FASTER, MUCH_FASTER = 30.0, 60.0
+"""Times as fast at a hundredfold rate, which is 100 where the rate is far below any that is too high."""
+AS_FAR, MUCH_AS_FAR = 500.0, 800.0
+"""Steps at the own speed to where the higher rate is in ten or twenty."""
 FAR_BELOW_LIMIT = 3e-4
 """Of the stability limit: even along the sharpest direction the error then takes 1,700 steps to shrink by 1/e."""
 CANNOT_FIT = 0.05
 """Of a constant's loss: how far eight examples must get below it."""
 ITS_EFFECTS = (
     "diverging", "loss-not-decreasing", "non-finite", "dying-neurons", "saturated-activation", "exploding-gradient",
+    "vanishing-gradient", "rank-collapse",
 )  # fmt: skip
 
 
@@ -36,10 +41,10 @@ ITS_EFFECTS = (
 def rises_at_its_own_rate(evidence: Evidence) -> Iterator[Finding]:
     """The loss rises, is NaN or stays where it is in the trial's 24 to 64 steps, and falls at a lower rate.
 
-    Severe if it does not come back, or if it stays where it is while a lower rate gains 2 %. If it comes back, a
-    tenth of the rate is run as long: severe if the loss rose twofold and ends more than three times as high as
-    there, a warning from one and a half times. A catapult that ends as low is no fault; nor is a rate beyond
-    2(1+μ)/λ_max by itself, at which cross-entropy trains.
+    Severe if it does not come back, if it stays where it is while a lower rate gains 2 %, or if it has learned nothing
+    where a lower rate has. If it comes back, a tenth of the rate is run as long: severe if the loss rose twofold and
+    ends more than three times as high as there, a warning from one and a half times. A catapult that ends as low is no
+    fault; nor is a rate beyond 2(1+μ)/λ_max by itself, at which cross-entropy trains.
     """
     trial = evidence.trial
     if trial is None or trial.own is None or not trial.own.lr > 0 or trial.uphill:
@@ -48,12 +53,16 @@ def rises_at_its_own_rate(evidence: Evidence) -> Iterator[Finding]:
     if lower is None:
         return
     fall, _ = trial.fall(own)
+    only_lower_learns = trial.learns(lower) and not trial.learns(own) and not trial.is_learned
     if own.run.diverged_at is not None:
         what = f"the loss is NaN or infinite at step {own.run.diverged_at}"
         severity, confidence = "severe", 0.97
     elif fall < -0.02 and (not trial.is_learned or fall < -0.3):
         what = f"the loss rises from {number(trial.loss)} to {number(own.loss)} in {len(own.run.losses)} steps"
-        severity, confidence = ("severe" if fall < -0.1 else "warning"), 0.9
+        severity, confidence = ("severe" if fall < -0.1 or only_lower_learns else "warning"), 0.9
+    elif only_lower_learns and lower.loss < LOWER * own.loss:
+        what = f"the loss is {number(own.loss)} after {len(own.run.losses)} steps, no lower than a constant's"
+        severity, confidence = "severe", 0.9
     elif trial.trains is False and trial.fall(lower)[0] > max(0.02, 4 * fall):
         what = f"the loss stays at {number(own.loss)} for {len(own.run.losses)} steps"
         severity, confidence = "severe", 0.85
@@ -113,7 +122,9 @@ def hardly_falls(evidence: Evidence) -> Iterator[Finding]:
 
     At the speed of the trial a fall by a tenth takes more than 1,500 steps (severe: 5,000, or a rate below 3·10⁻⁴ of
     the stability limit), while ten times the rate is as stable and at least four times as fast, and a hundred times
-    does not rise. Fine-tuning rates, at which a hundredfold rate diverges, are none of it.
+    does not rise. Or a hundred times the rate is at least 30 times as fast (severe: 60), nearly in proportion, and the
+    network stays above a constant while a thousand steps at its own speed would not take it as far as twenty there (a
+    warning: 500). Fine-tuning rates, at which a hundredfold rate diverges, are none of it.
     """
     trial = evidence.trial
     if trial is None or trial.own is None or trial.is_learned or trial.learns(trial.own) or not trial.own.lr > 0:
@@ -128,18 +139,22 @@ def hardly_falls(evidence: Evidence) -> Iterator[Finding]:
     steps = 0.1 * len(own.run.losses) / fall
     limit = evidence.max_lr.value if evidence.max_lr is not None else math.inf
     is_far_below = limit < math.inf and own.lr < FAR_BELOW_LIMIT * limit
-    if steps < FEW_STEPS and not is_far_below:
-        return
     best = max(faster, key=lambda each: trial.fall(each)[0])
+    speed_up = trial.fall(best, early=True)[0] / fall_early
+    as_far = len(own.run.losses) * trial.fall(best)[0] / fall
+    is_behind = speed_up > FASTER and as_far > AS_FAR and trial.learns_nothing(own)
+    if steps < FEW_STEPS and not is_far_below and not is_behind:
+        return
+    is_severe = steps > MANY_STEPS or is_far_below or (is_behind and speed_up > MUCH_FASTER and as_far > MUCH_AS_FAR)
     yield Finding(
         "learning-rate-too-low",
         "",
-        "severe" if steps > MANY_STEPS or is_far_below else "warning",
+        "severe" if is_severe else "warning",
         0.9,
         f"at lr {number(own.lr)} the loss falls by {number(100 * fall)} % in {len(own.run.losses)} steps, at "
         f"{number(best.lr)} by {number(100 * trial.fall(best)[0])} % in {len(best.run.losses)}.",
         _numbers(trial, own, best)
-        | {"steps to fall by a tenth": steps}
+        | {"steps to fall by a tenth": steps, "steps to fall as far as there": as_far}
         | ({"stability limit": limit} if limit < math.inf else {}),
         "The error along a direction of curvature λ shrinks by 1 − lr·λ per step, so that a rate far below the limit "
         "2(1+μ)/λ_max wastes as many steps as it is below; both runs saw the same batches.",

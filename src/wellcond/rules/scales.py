@@ -7,6 +7,7 @@ from collections.abc import Iterator
 
 from wellcond.evidence.evidence import Evidence
 from wellcond.evidence.look import Look
+from wellcond.evidence.signals import Signal
 from wellcond.evidence.weights import Weight
 from wellcond.network.norms import is_norm
 from wellcond.results import number
@@ -24,8 +25,12 @@ LARGE_GAIN = 8.0
 """rms·√fan_in. He starts at 1.4; the networks of `healthy.json`, fresh and trained, have 0.08 to 7.9."""
 SMALL_GAIN = 0.05
 """Of rms·√fan_in. torch starts at 0.58, N(0, 0.02²) at 0.14 for 48 inputs; trained ones keep what they had."""
+ONE_SIGN = 0.5
+"""|mean| over RMS of a weight, which is 0.87 between 0 and 1, and some 0.1 in trained ones."""
 SMALL_SIGNAL, LARGE_SIGNAL = 0.05, 5.0
-"""RMS of a layer's outputs, between which its weights fit its inputs, whatever their own scale is."""
+"""What varies of a layer's outputs, and their RMS, between which its weights fit its inputs, whatever their scale."""
+OUTWEIGHS = 5.0
+"""Standard deviations of what a layer makes of its inputs, by which a bias puts a unit on one side for good."""
 LARGE_LOSS = 3.0
 """The loss over that of the best constant, at which outputs are too large to be a start: logits of standard deviation s
 cost s²/2 more than log C. Of those in `healthy.json` 95 % are below 1.4."""
@@ -88,7 +93,8 @@ def large_start(evidence: Evidence) -> Iterator[Finding]:
     """A loss far above that of the best constant prediction: log C for C classes.
 
     Severe from three times it and three nats above it: the logits are large and wrong, where a fresh network should say
-    that it does not know. The layer is the first whose outputs have an RMS above 5, or the last one.
+    that it does not know; a warning where one layer alone is trained, as a head on fixed features, since its loss is
+    convex. The layer is the first whose outputs have an RMS above 5, or the last one.
     """
     look = evidence.look
     output = None if look is None else look.output
@@ -103,10 +109,11 @@ def large_start(evidence: Evidence) -> Iterator[Finding]:
     large = next((s.name for s in weighted if s.rms > LARGE_SIGNAL and not s.kind.startswith("Embedding")), None)
     name = large if large is not None else weighted[-1].name if weighted else ""
     classes = output.classes or 2
+    trained = {w.layer for w in look.weights if w.role in ("weight", "recurrent", "embedding") and w.gradient}
     yield Finding(
         "bad-initialisation",
         name,
-        "severe",
+        "severe" if len(trained) != 1 else "warning",
         0.85,
         f"the loss is {number(loss)}, where a constant has {number(constant)} (log {classes} is "
         f"{number(math.log(classes))}): the outputs, with an RMS of {number(output.rms)}, are too large and wrong.",
@@ -121,21 +128,26 @@ def wrong_gain(evidence: Evidence) -> Iterator[Finding]:
     """Weights whose scale blows signals up, or lets them die, where no norm behind them puts it right.
 
     With independent inputs a unit scales them by rms·√fan_in: √2 keeps a ReLU network's signals as they are (He), 1 a
-    linear or tanh one's (LeCun, Glorot). Outside of 0.05 to 8 none of `healthy.json` lies, trained or not.
-    Weights that are all zero are meant so, in a last layer, a residual branch or an adapter; and weights whose outputs
-    have an RMS of 0.05 to 5 are made for their inputs.
+    linear or tanh one's (LeCun, Glorot). Outside of 0.05 to 8 none of `healthy.json` lies, trained or not. Weights of
+    one sign scale what their inputs have in common by |mean|·fan_in.
+    Weights that are all zero are meant so, in a last layer, a residual branch or an adapter; and weights are made for
+    their inputs whose outputs have an RMS below 5, or vary between the examples by 0.05 or more.
     """
     look = evidence.look
     if look is None:
         return
     normalised = _normalised(evidence, look)
-    sizes = {s.name: s.rms for s in look.weighted() if s.kind != "MultiheadAttention"}
+    outputs = {s.name: s for s in look.weighted() if s.kind != "MultiheadAttention"}
     for w in look.weights:
         gain = w.gain
         if w.role != "weight" or gain is None or w.order is None or w.layer in normalised or w.rms == 0:
             continue
-        size = sizes.get(w.layer)
-        if SMALL_GAIN < gain < LARGE_GAIN or size is None or SMALL_SIGNAL < size < LARGE_SIGNAL:
+        if abs(w.mean) > ONE_SIGN * w.rms:
+            gain = max(gain, abs(w.mean) * w.fan_in)
+        output = outputs.get(w.layer)
+        if SMALL_GAIN < gain < LARGE_GAIN or output is None:
+            continue
+        if output.rms < LARGE_SIGNAL if gain > 1 else _varying(output) > SMALL_SIGNAL:
             continue
         wanted = math.sqrt(2 / w.fan_in)
         is_far = gain > 2 * LARGE_GAIN or gain < SMALL_GAIN / 5
@@ -151,6 +163,43 @@ def wrong_gain(evidence: Evidence) -> Iterator[Finding]:
             "al. 2015; huang2020, theorem 1).",
             _initialise(w),
         )
+
+
+def _varying(signal: Signal) -> float:
+    """RMS of what differs between examples; of all where that is not known."""
+    return signal.rms * math.sqrt(1.0 if signal.variation is None else signal.variation)
+
+
+@rule("bad-initialisation", explains=FROM_WEIGHTS)
+def large_bias(evidence: Evidence) -> Iterator[Finding]:
+    """Biases that outweigh what a hidden layer makes of its inputs fivefold, and exceed 1.
+
+    Every unit is then on one side of its nonlinearity for all examples: a ReLU is the identity or nothing, a tanh flat.
+    By the normal distribution, one value in 3 million is five standard deviations away.
+    """
+    look = evidence.look
+    if look is None:
+        return
+    normalised = _normalised(evidence, look)
+    bent = {s.name for s in look.signals if s.is_nonlinearity}
+    outputs = {s.name: s for s in look.weighted() if s.variation is not None}
+    for w in look.weights:
+        signal = outputs.get(w.layer)
+        if w.role != "bias" or signal is None or w.layer not in bent or w.layer in normalised:
+            continue
+        varying = _varying(signal)
+        if w.rms > max(1.0, OUTWEIGHS * varying):
+            yield Finding(
+                "bad-initialisation",
+                w.layer,
+                of_symptom(evidence, is_far=True),
+                0.85,
+                f"the biases of {w.layer} have an RMS of {number(w.rms)}, where what it makes of its inputs varies by "
+                f"{number(varying)}: no unit ever changes sides.",
+                {"RMS of the bias": w.rms, "what varies": varying},
+                "Behind such a bias a ReLU is always on or always off, and a tanh or sigmoid is flat.",
+                f"torch.nn.init.zeros_(model.get_parameter({w.name!r}))",
+            )
 
 
 def _normalised(evidence: Evidence, look: Look) -> set[str]:
@@ -196,7 +245,10 @@ def activation_drift(evidence: Evidence) -> Iterator[Finding]:
             f"outputs have an RMS of {number(low.rms)} at {low.name} and {number(high.rms)} at {high.name}, "
             f"{number(ratio)} times as much.",
             {"smallest RMS": low.rms, "largest RMS": high.rms},
-            "λ_max of Σx, and with it the next layer's curvature, grows with its square (huang2020, section 3).",
+            "λ_max of Σx, and with it the next layer's curvature, grows with its square (huang2020, section 3)."
+            if grows
+            else "The gradient of the next layer's weights falls with the signal, and its curvature with the square of it "
+            "(huang2020, section 3).",
             "nn.LayerNorm(features)  # between the layers; or torch.nn.init.kaiming_normal_(layer.weight)",
         )
 

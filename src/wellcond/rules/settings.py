@@ -211,7 +211,7 @@ def odd_settings(evidence: Evidence) -> Iterator[Finding]:
 
 @rule("dropout-too-strong", explains=("loss-not-decreasing", "learning-rate-too-low"))
 def dropout_too_strong(evidence: Evidence) -> Iterator[Finding]:
-    """Dropout above 0.6: severe above 0.7, if the same steps without it learn and these do not, or end at half the loss.
+    """Dropout above 0.6: severe above 0.7, if the same steps without it learn and these do not, or halve the loss.
 
     Dropping a share p multiplies the variance of what the next layer adds up by 1/(1−p): twofold at 0.5, the most in
     ordinary use (Srivastava et al. 2014), fivefold at 0.8.

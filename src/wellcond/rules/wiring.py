@@ -10,8 +10,8 @@ from torch import nn
 from wellcond.evidence.evidence import Evidence
 from wellcond.evidence.look import Look
 from wellcond.evidence.weights import Weight
-from wellcond.results.finding import Finding
-from wellcond.rules.rule import rule
+from wellcond.results.finding import Finding, Severity
+from wellcond.rules.rule import UNRELATED, has_learned, rule
 
 NAME = "no-gradient"
 FROM_WIRING = (
@@ -22,6 +22,10 @@ FROM_WIRING = (
 UNUSED_SHARE = 0.1
 """Of all weights that a pass computes with and the loss never sees. One spare layer, as BERT's pooler behind a head of
 one's own, is less; a branch that is never added is more."""
+MANY_ENTRIES = 64
+"""Of a weight, to tell how they are distributed."""
+FLAT = 0.95
+"""Share of a nonlinearity's values that are where it is flat."""
 NEVER_CALLED_SHARE = 0.5
 """Of all weights in layers that are never called: spare heads are ordinary, half of a network is not."""
 
@@ -65,7 +69,9 @@ def reached_by_none(evidence: Evidence) -> Iterator[Finding]:
 
     Severe where layers that are called hold a tenth of all weights or are two or more: their outputs are computed and
     thrown away, as a residual branch that is never added, or cut off by a detach. One layer alone may be spare. Layers
-    that are never called are a note unless they hold half of all weights.
+    that are never called are a note unless they hold half of all weights. Layers under `no_grad` that the optimizer
+    holds are severe where they hold half of all weights and these are as an initialisation leaves them; what has been
+    trained before may be fixed so.
     """
     look = evidence.look
     if look is None or not look.loss_depends:
@@ -93,12 +99,15 @@ def reached_by_none(evidence: Evidence) -> Iterator[Finding]:
         )
     if cut:
         share, layers = sum(w.numel for w in cut) / total, _layers(cut)
+        is_held = any(w.is_held for w in cut)
+        is_lost = share >= NEVER_CALLED_SHARE and _are_fresh(evidence.problem.model, layers)
+        state = ", still as they were initialised" if is_lost else ""
         yield Finding(
             NAME,
             layers[0],
-            "warning" if any(w.is_held for w in cut) else "note",
-            0.7,
-            f"{_listed(layers)}, {share:.0%} of all weights, run under no_grad and are not trained.",
+            "severe" if is_lost and is_held is not False else "warning" if is_held else "note",
+            0.9 if is_lost else 0.7,
+            f"{_listed(layers)}, {share:.0%} of all weights{state}, run under no_grad and are not trained.",
             {"share of weights": share},
             "Nothing that is computed under no_grad gets a gradient, though the optimizer may hold it.",
             f"model.{layers[0]}.requires_grad_(False)  # if it is meant so; else take the no_grad() away",
@@ -116,6 +125,20 @@ def reached_by_none(evidence: Evidence) -> Iterator[Finding]:
             "A layer that forward() leaves out is not trained.",
             f"x = self.{layers[0]}(x)  # in forward(), or delete it",
         )
+
+
+def _are_fresh(model: nn.Module, layers: list[str]) -> bool:
+    """Whether layers are as they were initialised: weights that fill an interval evenly, or biases that are all zero.
+
+    The largest of many even numbers is √3 times their RMS, of normal ones three times or more, and training leaves
+    neither even weights nor zero biases.
+    """
+    modules = [model.get_submodule(name) for name in layers]
+    params = [(name, p.detach()) for module in modules for name, p in module.named_parameters(recurse=False)]
+    weights = [p for name, p in params if "weight" in name and p.dim() > 1 and p.numel() >= MANY_ENTRIES]
+    biases = [p for name, p in params if "bias" in name]
+    even = [float(p.abs().max()) < 1.1 * math.sqrt(3) * float(p.square().mean().sqrt()) for p in weights]
+    return bool(even and all(even)) or bool(biases and all(not bool(p.any()) for p in biases))
 
 
 def _by_order(weights: list[Weight]) -> list[Weight]:
@@ -226,19 +249,16 @@ def zero_gradient(evidence: Evidence) -> Iterator[Finding]:
 
     A step function, round() or sign() passes zeros on. A network that fits its data, or whose margins are all kept, has
     none to pass; and parameters of zeros, as in zero-initialised branches, stop gradients until their first step.
+    Gates, tanhs and ReLUs that are flat are another matter: they have a slope, but not at these inputs.
     """
     look = evidence.look
-    if look is None or look.output is None or not look.loss:
+    if look is None or (found := _still(look)) is None:
         return
-    moved = [w for w in look.weights if w.is_trainable and w.gradient is not None and w.order is not None]
-    still = _by_order([w for w in moved if w.gradient == 0 and w.role in ("weight", "recurrent")])
-    right = look.output.perfect_loss
-    is_fitted = right is not None and look.loss <= right + 1e-6 * abs(right) + 1e-9
-    is_blocked = any(w.role != "bias" and w.rms == 0 for w in look.weights)
-    if not still or is_fitted or is_blocked or (right is None and not any(w.gradient for w in moved)):
+    still, moved = found
+    layers = _layers(still)
+    if _flat_behind(look, layers[-1]):
         return
     share = sum(w.numel for w in still) / sum(w.numel for w in moved)
-    layers = _layers(still)
     yield Finding(
         NAME,
         layers[-1] if len(layers) < len(_layers(moved)) else "",
@@ -246,10 +266,70 @@ def zero_gradient(evidence: Evidence) -> Iterator[Finding]:
         0.85,
         f"the gradient is exactly zero in {_listed(layers)}, {share:.0%} of all parameters, though the loss is "
         f"{look.loss:.3g}.",
-        {"loss": look.loss, "share of parameters": share},
-        "A step, round(), sign() or a comparison has slope zero everywhere, and so has a ReLU that is always off.",
+        {"loss": look.loss or 0.0, "share of parameters": share},
+        "A step, round(), sign() or a comparison has slope zero everywhere, so nothing passes it.",
         "print(torch.autograd.grad(loss, outputs))  # zero: it is the loss; else an operation of the model",
     )
+
+
+@rule("vanishing-gradient", explains=("learning-rate-too-low", "loss-not-decreasing", "labels-unrelated"))
+def flat_gates(evidence: Evidence) -> Iterator[Finding]:
+    """Gradients of exactly zero before gates, tanhs, sigmoids or ReLUs that are flat on all examples.
+
+    The gates of a recurrent layer are, where a gradient comes back to its output and none to its weights. What has made
+    their arguments so large, or so negative, is to blame: inputs, weights or biases.
+    """
+    look = evidence.look
+    if look is None or (found := _still(look)) is None:
+        return
+    still, moved = found
+    layers = _layers(still)
+    what = _flat_behind(look, layers[-1])
+    if not what:
+        return
+    share = sum(w.numel for w in still) / sum(w.numel for w in moved)
+    yield Finding(
+        "vanishing-gradient",
+        layers[-1],
+        "severe" if share >= UNUSED_SHARE else "warning",
+        0.85,
+        f"the gradient is exactly zero in {_listed(layers)}, {share:.0%} of all parameters: {what} {layers[-1]} are "
+        "flat on all examples.",
+        {"loss": look.loss or 0.0, "share of parameters": share},
+        "A gate, tanh, sigmoid or ReLU whose argument is far from 0, or below it, has slope 0 in float32.",
+        "inputs = (inputs - mean) / std  # of the training set; and weights and biases as torch starts them",
+    )
+
+
+def _still(look: Look) -> tuple[list[Weight], list[Weight]] | None:
+    """Weights with a gradient of zero, in the order of the forward pass, and all that have one; None where it is right.
+
+    It is where the network fits its data, and where weights of zeros stop gradients until their first step.
+    """
+    if look.output is None or not look.loss:
+        return None
+    moved = [w for w in look.weights if w.is_trainable and w.gradient is not None and w.order is not None]
+    still = _by_order([w for w in moved if w.gradient == 0 and w.role in ("weight", "recurrent")])
+    right = look.output.perfect_loss
+    is_fitted = right is not None and look.loss <= right + 1e-6 * abs(right) + 1e-9
+    is_blocked = any(w.role != "bias" and w.rms == 0 for w in look.weights)
+    if not still or is_fitted or is_blocked or (right is None and not any(w.gradient for w in moved)):
+        return None
+    return still, moved
+
+
+def _flat_behind(look: Look, layer: str) -> str:
+    """What is flat in a layer, or right behind it, in words; nothing if that is not seen."""
+    for signal in look.signals:
+        if signal.name != layer:
+            continue
+        if signal.kind in ("LSTM", "GRU", "RNN") and signal.gradient:
+            return "the gates of"
+        if (signal.saturated or 0.0) > FLAT:
+            return f"the {signal.kind}s behind"
+        if len(signal.dead) and bool(signal.dead.all()):
+            return "the ReLUs behind"
+    return ""
 
 
 @rule("shared-weight", explains=("loss-not-decreasing", "symmetric-initialisation"))
@@ -296,8 +376,10 @@ def shared_weight(evidence: Evidence) -> Iterator[Finding]:
 def no_nonlinearity(evidence: Evidence) -> Iterator[Finding]:
     """Two or more layers with nothing nonlinear between them: the network is one affine map, told by its graph.
 
-    The last operation may be a softmax or a sigmoid. A BatchNorm is affine in use. Layers narrower than both ends, as
-    of a linear autoencoder, are a product of low rank, which one layer is not.
+    Severe where a trial does not learn, and where a linear fit tells no more of the targets than chance (or the loss
+    stands still at every rate); a warning where that is not known; a note where an affine map is enough. The last
+    operation may be a softmax or a sigmoid. A BatchNorm is affine in use. Layers narrower than both ends, as of a
+    linear autoencoder, are a product of low rank, which one layer is not.
     """
     look = evidence.look
     if look is None or look.output is None or not look.output.is_affine:
@@ -309,13 +391,33 @@ def no_nonlinearity(evidence: Evidence) -> Iterator[Finding]:
     yield Finding(
         "no-nonlinearity",
         layers[0].name,
-        "note" if is_bottleneck else "severe",
+        "note" if is_bottleneck else _of_affine(evidence),
         0.9,
         f"there is no nonlinearity between {_listed([s.name for s in layers])}: together they are one linear layer.",
-        {"layers": float(len(layers))},
+        {"layers": float(len(layers))} | _probes(evidence),
         "A product of matrices is a matrix: depth without a nonlinearity adds nothing that can be represented.",
         f"x = torch.relu({layers[0].name}(x))  # after every layer but the last",
     )
+
+
+def _of_affine(evidence: Evidence) -> Severity:
+    """How much an affine map lacks."""
+    trial = evidence.trial
+    if has_learned(evidence):
+        return "note"
+    if trial is None:
+        return "warning"
+    if trial.is_learned or any(trial.learns(each) for each in trial.attempts):
+        return "note"
+    if trial.relation is None:
+        return "severe" if trial.fails else "warning"
+    is_linear = trial.relation.linear > max(UNRELATED, trial.relation.neighbour)
+    return "note" if is_linear else "severe" if trial.relation.linear < UNRELATED else "warning"
+
+
+def _probes(evidence: Evidence) -> dict[str, float | str]:
+    found = None if evidence.trial is None else evidence.trial.relation
+    return {} if found is None else {"nearest neighbour, in σ": found.neighbour, "linear fit, in σ": found.linear}
 
 
 def _features(look: Look) -> int:
@@ -328,8 +430,8 @@ def mixed_examples(evidence: Evidence) -> Iterator[Finding]:
     """Outputs of an example that depend on the others of its batch, without a BatchNorm.
 
     The last few examples are passed through once more, alone. Severe behind a recurrent or attention layer that is not
-    `batch_first`, which has taken the examples for steps of a sequence; else a warning, since statistics over a batch
-    may be meant.
+    `batch_first`, which has taken the examples for steps of a sequence; else a warning. Where the order of the examples
+    does not matter it is a note: statistics over a batch, as a BatchNorm's, are meant so.
     """
     look = evidence.look
     if look is None or look.mixing is None or look.mixing.difference < 1e-3:
@@ -341,12 +443,16 @@ def mixed_examples(evidence: Evidence) -> Iterator[Finding]:
     yield Finding(
         "mixed-examples",
         mixing.layer,
-        "severe" if is_turned else "warning",
+        "severe" if is_turned else "note" if mixing.is_symmetric else "warning",
         0.9 if is_turned else 0.6,
         f"the outputs of an example change by {mixing.difference:.0%} with the others of its batch, first at "
         f"{mixing.layer or 'the model'}"
         + (", which takes the batch for the steps of a sequence (batch_first=False)." if is_turned else "."),
         {"relative change": mixing.difference},
-        "The loss of example i has to depend on input i alone: a dimension has been taken for another.",
-        f"{call}  # which dimension counts the examples?",
+        "Statistics over a batch are others in use, one example at a time, unless they are kept as a BatchNorm's are."
+        if mixing.is_symmetric and not is_turned
+        else "The loss of example i has to depend on input i alone: a dimension has been taken for another.",
+        "x = self.norm(x)  # an nn.BatchNorm1d, which keeps running statistics for use"
+        if mixing.is_symmetric and not is_turned
+        else f"{call}  # which dimension counts the examples?",
     )
