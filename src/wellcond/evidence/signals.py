@@ -23,6 +23,9 @@ from wellcond.network.taps import WatchedFunctions, WatchedRelu, bracketed, tapp
 
 MOST_ROWS, MOST_FEATURES = 256, 4096
 """Examples, and entries of each, from which their variation is told."""
+CELLS = ("RNNCell", "LSTMCell", "GRUCell")
+MANY_CALLS = 10
+"""In a pass, from which a layer is one in a loop over steps."""
 FLAT = 0.1
 """A nonlinearity is saturated where its slope is below this share of its largest one."""
 
@@ -49,7 +52,8 @@ class Signal:
         gradient: RMS over the examples of ‖∂ℓ/∂h‖, ℓ the example's own loss; None if none came back.
         sensitivity: RMS over the examples of ‖∂ℓ/∂h‖·‖h‖: what a relative change of h does to the loss. A norm or a
             pooling behind the layer leaves it as it is.
-        gradient_over_time: (steps,) of a recurrent layer, ‖∂ℓ/∂x_t‖ for every step t; None for others.
+        gradient_over_time: (steps,) of a recurrent layer, ‖∂ℓ/∂x_t‖ for every step t, or of a layer that is called
+            again and again, as a cell in a loop, ‖∂ℓ/∂h_t‖ of its outputs; None for others.
     """
 
     name: str
@@ -159,18 +163,18 @@ class Signals:
         self._inside.pop()
 
     def _caller(self) -> str:
-        """The module whose forward is running, unless it is a mere function; the last layer if it is the whole model."""
+        """The module whose forward is running, unless it is a mere function; the last layer if it is the model."""
         names = [name for name in self._inside if name not in self.modules or name in self._weighted]
         return names[-1] if names and names[-1] else self._last
 
     def _note_start(self, name: str, _module: nn.Module, _x: Any, _output: Any) -> None:
         self.started.setdefault(name, len(self.started))
 
-    def _on_call(self, name: str, module: nn.Module, x: Any, output: Any) -> _Seen | None:
+    def _on_call(self, name: str, module: nn.Module, x: Any, output: Any) -> tuple[_Seen, int] | None:
         with torch._C.DisableTorchFunction():  # what is looked at here is no call of the model
             return self._see(name, module, x, output)
 
-    def _see(self, name: str, module: nn.Module, x: Any, output: Any) -> _Seen | None:
+    def _see(self, name: str, module: nn.Module, x: Any, output: Any) -> tuple[_Seen, int] | None:
         self._note_start(name, module, x, output)
         if name in self._weighted or is_norm(module):
             self._last = name
@@ -184,9 +188,10 @@ class Signals:
         dim = rule.unit_dim(tensor) if rule is not None else unit_dim(module, tensor) if is_norm(module) else None
         dim = self._default_dim(tensor) if dim is None else dim
         seen = self._of(name, type(module).__name__, name in self._weighted, None)
-        seen.calls = max(seen.calls, self._calls[name, type(module).__name__])
+        nth = self._calls[name, type(module).__name__] - 1
+        seen.calls = max(seen.calls, nth + 1)
         seen.add(tensor, dim, x if isinstance(x, Tensor) else None, self._examples)
-        return seen
+        return seen, nth
 
     def _default_dim(self, tensor: Tensor) -> int:
         return 1 if tensor.dim() in (2, 4, 5) else tensor.dim() - 1
@@ -212,9 +217,10 @@ class Signals:
             self._seen[key] = _Seen(name, kind, is_weighted, function)
         return self._seen[key]
 
-    def _on_gradient(self, _name: str, _module: nn.Module, seen: _Seen | None, gradient: Tensor) -> None:
-        if seen is not None:
-            seen.add_gradient(gradient, self._examples)
+    def _on_gradient(self, _name: str, _module: nn.Module, call: tuple[_Seen, int] | None, gradient: Tensor) -> None:
+        if call is not None:
+            seen, nth = call
+            seen.add_gradient(gradient, self._examples, nth)
 
     def _on_input_gradient(self, name: str, module: nn.Module, _seen: Any, gradient: Tensor) -> None:
         if gradient.dim() == 3:
@@ -243,6 +249,7 @@ class _Seen:
         self.norms: Tensor | None = None
         self.sensitivities: list[Tensor] = []
         self.over_time: Tensor | None = None
+        self.by_call: dict[int, Tensor] = {}
 
     def add(self, output: Tensor, dim: int, x: Tensor | None, examples: int) -> None:
         """Count one call."""
@@ -278,11 +285,14 @@ class _Seen:
         known: Tensor | None = getattr(self, what)
         setattr(self, what, found if known is None or len(known) != len(found) else known & found)
 
-    def add_gradient(self, gradient: Tensor, examples: int) -> None:
-        """Count the gradient of one call's output."""
-        if self.is_weighted and len(gradient) == examples:
-            # the loss is a mean over the examples
-            norms = torch.linalg.vector_norm(gradient.detach().flatten(1), dim=1, dtype=_wide(gradient)) * examples
+    def add_gradient(self, gradient: Tensor, examples: int, nth: int) -> None:
+        """Count the gradient of the output of the nth call in a pass."""
+        if len(gradient) != examples or not (self.is_weighted or self.kind in CELLS):
+            return
+        # the loss is a mean over the examples
+        norms = torch.linalg.vector_norm(gradient.detach().flatten(1), dim=1, dtype=_wide(gradient)) * examples
+        self.by_call[nth] = norms
+        if self.is_weighted:
             self.gradients.append(norms)
             if self.norms is not None and len(self.norms) == len(norms):
                 self.sensitivities.append(norms * self.norms)
@@ -306,7 +316,16 @@ class _Seen:
             has_finite_input=self.has_finite_input,
             gradient=_rms(self.gradients),
             sensitivity=_rms(self.sensitivities),
-            gradient_over_time=self.over_time,
+            gradient_over_time=self._over_calls() if self.over_time is None else self.over_time,
+        )
+
+    def _over_calls(self) -> Tensor | None:
+        """Of a layer that is called in every step of a loop; a step to which nothing comes back has 0."""
+        if self.calls < MANY_CALLS or not self.by_call:
+            return None
+        none = torch.zeros(())
+        return torch.stack(
+            [self.by_call[k].norm().double().cpu() if k in self.by_call else none.double() for k in range(self.calls)]
         )
 
 

@@ -10,7 +10,6 @@ from torch import Tensor, nn
 from wellcond.evidence.evidence import Evidence
 from wellcond.evidence.look import Look
 from wellcond.evidence.signals import Signal
-from wellcond.evidence.trial import Trial
 from wellcond.results import number
 from wellcond.results.finding import Finding
 from wellcond.rules.rule import has_learned, of_symptom, rule
@@ -147,16 +146,16 @@ def forgetting(evidence: Evidence) -> Iterator[Finding]:
     """A recurrent layer, or a cell in a loop, to whose early steps no gradient comes back.
 
     Over 100 steps or more, a warning where a quarter of them or less gets a thousandth of the largest gradient, severe
-    from a twentieth. Over 40 or more, severe where the trial shows besides that the network gets no further than 5 %
-    below a constant's loss at any rate: what it needs lies where it does not hear. A network that learns all the same,
-    from its last steps, is none of it.
+    from a twentieth. Over 40 or more, severe where the trial shows besides that the network gets no further than a
+    tenth below a constant's loss at any rate: what it needs lies where it does not hear. A network that learns all the
+    same, from its last steps, is none of it.
     """
     trial = evidence.trial
     for name, over_time in _recurrent(evidence):
         steps = len(over_time)
         largest = float(over_time.max())
         heard = int((over_time > 1e-3 * largest).sum())
-        is_stuck = trial is not None and trial.own is not None and not trial.trains and _is_stuck(trial)
+        is_stuck = trial is not None and not trial.trains and not any(map(trial.learns, trial.attempts))
         if not largest > 0 or steps < (LONGER if is_stuck else LONG) or heard > SOME_MEMORY * steps:
             continue
         early = float(over_time[: steps // 10].max()) / largest
@@ -173,12 +172,6 @@ def forgetting(evidence: Evidence) -> Iterator[Finding]:
             "gate, 1/2 in a fresh LSTM (Hochreiter 1997).",
             _longer_memory(evidence, name),
         )
-
-
-def _is_stuck(trial: Trial) -> bool:
-    """Whether no run ends more than 5 % below a constant's loss."""
-    reference = trial.loss if trial.constant is None else trial.constant
-    return all(not each.loss < 0.95 * reference for each in trial.attempts)
 
 
 def _steps_to_half(over_time: Tensor) -> float:
