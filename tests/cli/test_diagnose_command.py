@@ -124,7 +124,7 @@ def test_first_findings_are_told_beside_the_result(target: str, finds: Callable[
 def test_findings_are_in_the_json_with_all_they_say(target: str, finds: Callable[..., Any]) -> None:
     finds(UNSCALED)
     content = parsed(run("diagnose", f"{target}:build", *ANY, "--json"))
-    assert content["verdict"].startswith("Unscaled-input: the inputs reach 1e5.")
+    assert content["verdict"].startswith("Severe (unscaled-input): the inputs reach 1e5.")
     (found,) = content["values"]["findings"]
     assert found["rule"] == "unscaled-input"
     assert found["evidence"] == {"largest": "inf", "feature": "<3>"}

@@ -12,25 +12,25 @@ from subjects import legend
 
 from wellcond.errors import OutputError
 from wellcond.meanfield import predict
-from wellcond.report.rates import rates_figure
+from wellcond.report.rates import race_figure
+from wellcond.training.run import Run
 
 pytest.importorskip("matplotlib")
 
 
-def test_rates_are_drawn_with_their_limits_and_what_diverged_is_crossed() -> None:
-    trial = SimpleNamespace(
-        rates=torch.tensor([0.1, 1.0, 10.0]),
-        final=torch.tensor([2.0, 1.0, math.nan]),
-        diverged=torch.tensor([False, False, True]),
-        loss=3.0,
+def test_runs_of_a_race_are_drawn_with_their_limits_and_what_diverged_is_crossed() -> None:
+    race = SimpleNamespace(
+        runs={0.1: Run([3.0, 2.0]), 1.0: Run([3.0, 2.0, 1.0, 1.0]), 10.0: Run([3.0], diverged_at=2)},
+        lr=1.0,
+        low=0.5,
+        high=2.0,
         steps=20,
     )
-    figure = rates_figure(trial, {"measured": 2.0, "none": math.inf})
-    (axes,) = figure.axes
-    assert list(axes.get_lines()[0].get_ydata()) == [2.0, 1.0]
-    assert [list(line.get_xdata()) for line in axes.get_lines() if line.get_marker() == "x"] == [[10.0]]
-    assert legend(figure) == ["before the first step", "diverged", "measured: 2"]
-    assert axes.get_ylabel() == "loss after 20 steps"
+    figure = race_figure(race, {"measured": 2.0, "none": math.inf})
+    over_steps, over_rates = figure.axes
+    assert [list(line.get_ydata()) for line in over_steps.get_lines()] == [[3, 2], [3, 2, 1, 1], [3]]
+    assert [list(line.get_xdata()) for line in over_rates.get_lines() if line.get_marker() == "x"] == [[10.0]]
+    assert legend(figure) == ["after 2 steps", "after 4 steps", "measured: 2", "for 20 steps: 1"]
 
 
 def test_bars_are_the_terms_of_a_prediction_and_their_shares(tmp_path: Path) -> None:

@@ -105,6 +105,7 @@ def treat(
         if not comparison.arms:
             raise
         raise Interrupted(comparison.treatment(is_complete=False)) from None
+    report("done", 1.0)  # races end early where little is left to try
     return comparison.treatment()
 
 
