@@ -7,6 +7,7 @@ from typing import Any
 
 import torch
 from torch import Tensor
+from torch.utils._pytree import keystr, tree_flatten_with_path
 
 from wellcond.network.calling import tensors_in
 
@@ -88,8 +89,19 @@ def facts_of(batches: list[Any], name: str, channels_first: bool) -> list[Tensor
     """
     by_place = zip(*(tensors_in(batch) for batch in batches), strict=False)
     tensors = [[t for t in at if t.dim()] for at in by_place]
-    several = len(tensors) > 1
-    return [_facts(at, f"{name}[{i}]" if several else name, channels_first) for i, at in enumerate(tensors) if at]
+    return [
+        _facts(at, f"{name}{place}", channels_first)
+        for place, at in zip(_places(batches[0], len(tensors)), tensors, strict=True)
+        if at
+    ]
+
+
+def _places(batch: Any, count: int) -> list[str]:
+    """How one writes each tensor of a batch behind its name: nothing, `[1]` or `['price']`."""
+    if isinstance(batch, Tensor) or count == 1:
+        return [""] * count
+    places = [keystr(path) for path, leaf in tree_flatten_with_path(batch)[0] if isinstance(leaf, Tensor)]
+    return places if len(places) == count else [f"[{i}]" for i in range(count)]
 
 
 def _facts(tensors: list[Tensor], name: str, channels_first: bool) -> TensorFacts:

@@ -89,7 +89,8 @@ class Look:
         gradient_over_time: (steps,), ‖∂ℓ/∂x_t‖ of sequences that recurrent layers or cells read; None for others.
         mixing: Whether an example's output depends on others of its batch; None where a BatchNorm makes it so.
         standardised: What scaled inputs would change; None where the inputs are of ordinary size.
-        returned: How many tensors of numbers the model returns.
+        outputs: Facts about every tensor of numbers that the model returns for the first batch.
+        returned: How many there are.
         held_elsewhere: Parameters in the optimizer that are none of the model's.
     """
 
@@ -109,6 +110,7 @@ class Look:
     gradient_over_time: Tensor | None = None
     mixing: Mixing | None = None
     standardised: Standardised | None = None
+    outputs: tuple[TensorFacts, ...] = ()
     returned: int = 1
     held_elsewhere: int = 0
 
@@ -144,6 +146,7 @@ class _Looking:
         self.leaves: list[Tensor] = []
         self.over_time: Tensor | None = None
         self.returned = 1
+        self.outputs: list[TensorFacts] = []
         self.output: OutputFacts | None = None
         self.depends: bool | None = None
         self.errors = {"forward": "", "loss": "", "gradient": ""}
@@ -175,6 +178,7 @@ class _Looking:
             gradient_over_time=self.over_time,
             mixing=self.mixing,
             standardised=self.standardised,
+            outputs=tuple(self.outputs),
             returned=self.returned,
             held_elsewhere=sum(id(p) not in own for p in held),
         )
@@ -257,6 +261,7 @@ class _Looking:
         outputs = logits_of(raw)
         floating = [t for t in tensors_in(raw) if t.is_floating_point() and t.dim()]
         self.returned = len(floating)
+        self.outputs = facts_of([floating], "outputs", channels_first=False)
         if outputs is None:
             outputs = floating[0] if len(floating) == 1 else None
         if outputs is None or not outputs.dim():

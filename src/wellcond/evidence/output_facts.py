@@ -88,6 +88,8 @@ class OutputFacts:
 RANGES = {"Sigmoid": (0.0, 1.0), "Softmax": (0.0, 1.0), "Tanh": (-1.0, 1.0), "Relu": (0.0, math.inf),
           "HardSigmoid": (0.0, 1.0)}  # fmt: skip
 """What an operation can give."""
+COMPARING = ("BinaryCrossEntropy", "BinaryCrossEntropyWithLogits", "MseLoss", "SmoothL1Loss", "HuberLoss")
+"""Losses that take outputs and targets of one shape."""
 SURE = 0.01
 """Odds that right logits give to every wrong class; smoothed labels punish smaller ones."""
 MARGIN = 0.02
@@ -128,7 +130,7 @@ def output_facts(
     by_example = values.reshape(len(values), -1)
     total = float(by_example.square().sum())
     number = None if loss is None else float(loss.detach())
-    given = None if target is None else target.detach().double()
+    given = None if target is None else _compared(nodes, target).detach().double()
     low, high = RANGES.get(tail[0], (-math.inf, math.inf)) if tail else (-math.inf, math.inf)
     is_paired = given is not None and target is not None and (target.is_floating_point() or given.shape == values.shape)
     outside = 0.0
@@ -208,6 +210,12 @@ def _clamped(nodes: set[Node]) -> float | None:
             outside = outside if high is None else outside | (values > high)
             shares.append(float(outside.double().mean()))
     return max(shares, default=None)
+
+
+def _compared(nodes: Iterable[Node], target: Tensor) -> Tensor:
+    """What the loss compares outputs with, which autograd keeps: it may have been made from the targets."""
+    kept = [getattr(node, "_saved_target", None) for node in nodes if plain(node) in COMPARING]
+    return kept[0] if len(kept) == 1 and isinstance(kept[0], Tensor) else target
 
 
 def _kept(node: Node) -> Tensor | None:

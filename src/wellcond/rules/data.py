@@ -138,22 +138,25 @@ def unscaled_target(evidence: Evidence) -> Iterator[Finding]:
 
     Severe from an RMS of 30 while the outputs are below a fifth of that: the gradient of a squared error is
     proportional to it, and outputs of order 1 have to grow first. A network that gives such values already, trained or
-    with a scale of its own, is none of it.
+    with a scale of its own, is none of it. Where there are several targets, each is compared with the outputs of its
+    size.
     """
     look = evidence.look
     output = None if look is None else look.output
-    if look is None or output is None or output.loss_kind not in ("squared", "other"):
+    if look is None or (output is not None and output.loss_kind not in ("squared", "other")):
         return
     for fact in look.targets:
-        if fact.is_index or fact.is_binary or not fact.features or output.target_shape != fact.shape:
+        alike = [each for each in look.outputs if math.prod(each.shape) == math.prod(fact.shape)]
+        given = min(alike, key=lambda each: each.shape != fact.shape, default=None)  # noqa: B023
+        if fact.is_index or fact.is_binary or not fact.features or given is None:
             continue
-        is_small_beside = not output.rms > 0.2 * fact.rms
+        is_small_beside = not given.rms > 0.2 * fact.rms
         if fact.rms > LARGER_TARGET and is_small_beside:
             severity = of_symptom(evidence, is_far=fact.rms > LARGE_TARGET)
-            summary = f"the {fact.name} have an RMS of {number(fact.rms)}, the outputs {number(output.rms)}"
-        elif 0 < fact.std < 0.01 and output.std > 10 * fact.std and fact.rms < 0.1:
+            summary = f"the {fact.name} have an RMS of {number(fact.rms)}, the outputs {number(given.rms)}"
+        elif 0 < fact.std < 0.01 and given.std > 10 * fact.std and fact.rms < 0.1:
             severity = of_symptom(evidence, is_far=False)
-            summary = f"the {fact.name} vary by {number(fact.std)}, the outputs of the network by {number(output.std)}"
+            summary = f"the {fact.name} vary by {number(fact.std)}, the outputs of the network by {number(given.std)}"
         else:
             continue
         yield Finding(
@@ -162,7 +165,7 @@ def unscaled_target(evidence: Evidence) -> Iterator[Finding]:
             severity,
             0.9,
             f"{summary}: standardise the targets.",
-            {"RMS of targets": fact.rms, "std of targets": fact.std, "RMS of outputs": output.rms},
+            {"RMS of targets": fact.rms, "std of targets": fact.std, "RMS of outputs": given.rms},
             "The gradient of a squared error is proportional to the distance of outputs from targets, which a fresh "
             "network's outputs, of size 1, must first cover.",
             f"mean, std = y.mean(0), y.std(0)  # y: all training {fact.name}\n"

@@ -32,6 +32,8 @@ SHORT_MEMORY, SOME_MEMORY = 0.05, 0.25
 in one to two steps, so it sees 12 to 14 steps: of 28 enough, of 500 not."""
 LONG, LONGER = 100, 40
 """Steps from which a sequence is long, and from which it may be for a network that does not train."""
+NEAR = 10.0
+"""Times the rate, up to which it may be taken for the same training."""
 FEW_NORMS = 4
 """LayerNorms on the residual stream; a pre-norm transformer has one, and one behind its embeddings."""
 SMALL_CHANGE, LARGE_CHANGE = 0.1, 0.2
@@ -147,15 +149,16 @@ def forgetting(evidence: Evidence) -> Iterator[Finding]:
 
     Over 100 steps or more, a warning where a quarter of them or less gets a thousandth of the largest gradient, severe
     from a twentieth. Over 40 or more, severe where the trial shows besides that the network gets no further than a
-    tenth below a constant's loss at any rate: what it needs lies where it does not hear. A network that learns all the
-    same, from its last steps, is none of it.
+    tenth below a constant's loss, at up to ten times its rate: what it needs lies where it does not hear. A network that
+    learns all the same, from its last steps, is none of it.
     """
     trial = evidence.trial
     for name, over_time in _recurrent(evidence):
         steps = len(over_time)
         largest = float(over_time.max())
         heard = int((over_time > 1e-3 * largest).sum())
-        is_stuck = trial is not None and not trial.trains and not any(map(trial.learns, trial.attempts))
+        near = [] if trial is None else [each for each in trial.attempts if each.factor <= NEAR]
+        is_stuck = trial is not None and not trial.trains and bool(near) and not any(map(trial.learns, near))
         if not largest > 0 or steps < (LONGER if is_stuck else LONG) or heard > SOME_MEMORY * steps:
             continue
         early = float(over_time[: steps // 10].max()) / largest
