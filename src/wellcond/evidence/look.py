@@ -22,6 +22,7 @@ from wellcond.evidence.weights import Weight, weights_of
 from wellcond.network import isolation
 from wellcond.network.arithmetic import own_arithmetic
 from wellcond.network.calling import logits_of, one_line, tensors_in
+from wellcond.network.graph import turned_views
 from wellcond.network.taps import tapped
 from wellcond.problem.batches import examples_in
 from wellcond.problem.problem import Problem, merged
@@ -91,6 +92,7 @@ class Look:
         standardised: What scaled inputs would change; None where the inputs are of ordinary size.
         outputs: Facts about every tensor of numbers that the model returns for the first batch.
         returned: How many there are.
+        turned: (before, after) of the views that put dimensions in another order without moving the numbers.
         held_elsewhere: Parameters in the optimizer that are none of the model's.
     """
 
@@ -112,6 +114,7 @@ class Look:
     standardised: Standardised | None = None
     outputs: tuple[TensorFacts, ...] = ()
     returned: int = 1
+    turned: tuple[tuple[tuple[int, ...], tuple[int, ...]], ...] = ()
     held_elsewhere: int = 0
 
     def weighted(self) -> list[Signal]:
@@ -147,6 +150,7 @@ class _Looking:
         self.over_time: Tensor | None = None
         self.returned = 1
         self.outputs: list[TensorFacts] = []
+        self.turned: list[tuple[tuple[int, ...], tuple[int, ...]]] = []
         self.output: OutputFacts | None = None
         self.depends: bool | None = None
         self.errors = {"forward": "", "loss": "", "gradient": ""}
@@ -180,6 +184,7 @@ class _Looking:
             standardised=self.standardised,
             outputs=tuple(self.outputs),
             returned=self.returned,
+            turned=tuple(self.turned),
             held_elsewhere=sum(id(p) not in own for p in held),
         )
 
@@ -223,6 +228,8 @@ class _Looking:
             self.errors["loss"] = self.errors["loss"] or one_line(error)[:MOST_SAID]
         if index == 0:
             self.output = _tried(lambda: self._outputs(raw, batch, loss))
+            ends = [t.grad_fn for t in (loss, *tensors_in(raw)) if t is not None]
+            self.turned = _tried(lambda: turned_views(ends)) or []
         if loss is not None:
             self.depends = bool(self.depends)
             if loss.requires_grad and math.isfinite(self.losses[-1]):

@@ -18,6 +18,8 @@ MOVES = (
     "Clone", "Expand", "Slice", "Select", "Split", "Unbind", "Detach", "AsStrided", "Cat", "Stack", "NanToNum",
 )  # fmt: skip
 """Operations that move values and change none."""
+VIEWS = ("View", "UnsafeView", "ReshapeAlias")
+"""Those that keep the order of the numbers in memory."""
 AFFINE = (
     *MOVES, "Addmm", "Mm", "Bmm", "Mv", "Dot", "Linear", "MkldnnLinear", "Convolution", "MkldnnConvolution",
     "CudnnConvolution", "ConvolutionOverrideable", "Baddbmm", "Addbmm", "Add", "Sub", "Rsub", "Neg", "Sum", "Mean",
@@ -74,6 +76,33 @@ def refuse_reentrant_checkpoints(operations: Iterable[Node]) -> None:
 def plain(node: Node) -> str:
     """`Softmax` for SoftmaxBackward0."""
     return node.name().partition("Backward")[0]
+
+
+def turned_views(ends: Iterable[Node | None]) -> list[tuple[tuple[int, ...], tuple[int, ...]]]:
+    """Views and reshapes whose result has the dimensions of what they read in another order: (before, after).
+
+    They keep the order of the numbers in memory, so that (N, T, C) as (N, C, T) has numbers of several steps in the
+    place of one step's classes; a transposition was meant. Dimensions of size 1 may stand anywhere.
+
+    Example:
+        >>> import torch
+        >>> x = torch.ones(4, 5, 3, requires_grad=True)
+        >>> turned_views([x.view(4, 3, 5).grad_fn]), turned_views([x.transpose(1, 2).grad_fn])
+        ([((4, 5, 3), (4, 3, 5))], [])
+    """
+    found = []
+    for node in upstream(ends, None):
+        if plain(node) not in VIEWS:
+            continue
+        after = tuple(map(int, node._input_metadata[0].shape))  # type: ignore[attr-defined]
+        above: Node | None = node
+        while above is not None and plain(above) in VIEWS:  # one view after another is one
+            before = tuple(map(int, above._saved_self_sym_sizes))  # type: ignore[attr-defined]
+            few, as_few = ([size for size in shape if size != 1] for shape in (before, after))
+            if few != as_few and sorted(few) == sorted(as_few):
+                found.append((before, after))
+            above = next(iter(inputs_of(above)), None)
+    return found
 
 
 def tail_of(node: Node | None) -> tuple[tuple[str, ...], int | None]:

@@ -11,6 +11,7 @@ from wellcond.evidence.look import Look
 from wellcond.network.norms import is_norm
 from wellcond.results import number
 from wellcond.results.finding import Finding
+from wellcond.rules.outputs import FROM_OUTPUTS, NAME
 from wellcond.rules.rule import of_symptom, rule
 
 LARGE_INPUT = 10.0
@@ -147,7 +148,7 @@ def unscaled_target(evidence: Evidence) -> Iterator[Finding]:
         return
     for fact in look.targets:
         alike = [each for each in look.outputs if math.prod(each.shape) == math.prod(fact.shape)]
-        given = min(alike, key=lambda each: each.shape != fact.shape, default=None)  # noqa: B023
+        given = min(alike, key=lambda each: each.shape != fact.shape, default=None)
         if fact.is_index or fact.is_binary or not fact.features or given is None:
             continue
         is_small_beside = not given.rms > 0.2 * fact.rms
@@ -239,3 +240,44 @@ def sorted_batches(evidence: Evidence) -> Iterator[Finding]:
                 "Every step then forgets the other classes: the mini-batch gradient is no estimate of the whole one.",
                 "loader = DataLoader(dataset, batch_size=batch_size, shuffle=True)",
             )
+
+
+@rule(NAME, explains=FROM_OUTPUTS)
+def turned_by_a_view(evidence: Evidence) -> Iterator[Finding]:
+    """A view or reshape where a transposition was meant: (N, T, C) read as (N, C, T).
+
+    Both shapes have the same dimensions in another order, so the numbers of one step are spread over several. Severe if
+    it makes the outputs themselves, whose dimensions the loss reads, or where a trial does not show that the network
+    trains; elsewhere dimensions may be of one size by chance, and a network that trains is left alone.
+    """
+    look, trial = evidence.look, evidence.trial
+    if look is None or not look.turned:
+        return
+    outputs = {fact.shape for fact in look.outputs}
+    at_end = [pair for pair in look.turned if pair[1] in outputs]
+    if not at_end and (trial is None or trial.trains):
+        return
+    before, after = (at_end or look.turned)[0]
+    layers = look.weighted()
+    order = _order(before, after)
+    yield Finding(
+        NAME,
+        layers[-1].name if at_end and layers else "",
+        "severe",
+        0.95 if at_end else 0.75,
+        f"a view reads {list(before)} as {list(after)}, which keeps the numbers where they are in memory: those of one "
+        "position end up in several.",
+        {"shape before": str(list(before)), "shape after": str(list(after))},
+        "view and reshape move no numbers; only transpose and permute put dimensions in another order.",
+        f"x = x.permute({', '.join(map(str, order))})  # instead of x.view({', '.join(map(str, after))})",
+    )
+
+
+def _order(before: tuple[int, ...], after: tuple[int, ...]) -> list[int]:
+    """Which dimension each one of the result is; those of one size stay in their order."""
+    left = list(range(len(before)))
+    found = []
+    for size in after:
+        found.append(next((d for d in left if before[d] == size), left[0] if left else 0))
+        left = [d for d in left if d != found[-1]]
+    return found

@@ -149,8 +149,8 @@ def forgetting(evidence: Evidence) -> Iterator[Finding]:
 
     Over 100 steps or more, a warning where a quarter of them or less gets a thousandth of the largest gradient, severe
     from a twentieth. Over 40 or more, severe where the trial shows besides that the network gets no further than a
-    tenth below a constant's loss, at up to ten times its rate: what it needs lies where it does not hear. A network that
-    learns all the same, from its last steps, is none of it.
+    tenth below a constant's loss, at up to ten times its rate: what it needs lies where it does not hear. A network
+    that learns all the same, from its last steps, is none of it.
     """
     trial = evidence.trial
     for name, over_time in _recurrent(evidence):
