@@ -88,6 +88,8 @@ class OutputFacts:
 RANGES = {"Sigmoid": (0.0, 1.0), "Softmax": (0.0, 1.0), "Tanh": (-1.0, 1.0), "Relu": (0.0, math.inf),
           "HardSigmoid": (0.0, 1.0)}  # fmt: skip
 """What an operation can give."""
+PRODUCTS = frozenset({"Mm", "Bmm", "Addmm", "Baddbmm", "Mv", "Dot", "CdistForward", "EuclideanDist"})
+"""Operations that compare outputs with one another."""
 COMPARING = ("BinaryCrossEntropy", "BinaryCrossEntropyWithLogits", "MseLoss", "SmoothL1Loss", "HuberLoss")
 """Losses that take outputs and targets of one shape."""
 SURE = 0.01
@@ -126,11 +128,13 @@ def output_facts(
     operations = _names(nodes)
     kind = "kl" if is_divergence else _loss_kind(operations, likelihood)
     class_dim = _class_dim(outputs, target, likelihood) if kind in ("cross-entropy", "nll") else None
-    at = _Values(loss_of, outputs.detach(), targets, target, kind, class_dim, tail)
+    compared = None if target is None else _compared(nodes, target).detach()
+    is_own = compared is not None and target is not None and _same_ends(compared, target)
+    at = _Values(loss_of, outputs.detach(), targets, target if is_own else None, kind, class_dim, tail)
     by_example = values.reshape(len(values), -1)
     total = float(by_example.square().sum())
     number = None if loss is None else float(loss.detach())
-    given = None if target is None else _compared(nodes, target).detach().double()
+    given = None if compared is None else compared.double()
     low, high = RANGES.get(tail[0], (-math.inf, math.inf)) if tail else (-math.inf, math.inf)
     is_paired = given is not None and target is not None and (target.is_floating_point() or given.shape == values.shape)
     outside = 0.0
@@ -176,6 +180,8 @@ def _names(nodes: Iterable[Node]) -> frozenset[str]:
 
 
 def _loss_kind(operations: frozenset[str], likelihood: Likelihood | None) -> LossKind:
+    if operations & PRODUCTS:
+        return "other"  # what it takes for logits is made from outputs, as the likeness of two examples
     if "BinaryCrossEntropyWithLogits" in operations:
         return "bce-logits"
     if "BinaryCrossEntropy" in operations:
@@ -216,6 +222,13 @@ def _compared(nodes: Iterable[Node], target: Tensor) -> Tensor:
     """What the loss compares outputs with, which autograd keeps: it may have been made from the targets."""
     kept = [getattr(node, "_saved_target", None) for node in nodes if plain(node) in COMPARING]
     return kept[0] if len(kept) == 1 and isinstance(kept[0], Tensor) else target
+
+
+def _same_ends(compared: Tensor, target: Tensor) -> bool:
+    """Whether targets are compared as they are: those that are broadcast still have the same smallest and largest."""
+    if not target.numel() or not compared.numel():
+        return True
+    return all(float(getattr(compared, end)()) == float(getattr(target, end)()) for end in ("min", "max"))
 
 
 def _kept(node: Node) -> Tensor | None:

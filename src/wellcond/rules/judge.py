@@ -21,7 +21,7 @@ SYMPTOMS = frozenset(
     }
 )  # fmt: skip
 """Measured properties that networks which train well have as well: severe only where a trial does not contradict it."""
-SCALES = frozenset({"bad-initialisation", "unscaled-input", "unscaled-target", "summed-loss", "weight-decay-dominates"})
+SCALES = frozenset({"bad-initialisation", "unscaled-input", "unscaled-target", "weight-decay-dominates"})
 """Causes that are as severe as what they make: a scale is wrong by as much as its effects are."""
 EFFECTS = SYMPTOMS - SCALES | {"saturated-output", "loss-not-decreasing"}
 """What a milder cause among those may explain. A programming fault is none of it, nor is a rate that was tried."""

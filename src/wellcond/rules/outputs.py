@@ -7,7 +7,7 @@ from collections.abc import Iterator
 
 from wellcond.evidence.evidence import Evidence
 from wellcond.evidence.look import Look
-from wellcond.evidence.output_facts import OutputFacts
+from wellcond.evidence.output_facts import PRODUCTS, OutputFacts
 from wellcond.results import number
 from wellcond.results.finding import Finding, Severity
 from wellcond.rules.rule import rule
@@ -248,13 +248,15 @@ def out_of_range(evidence: Evidence) -> Iterator[Finding]:
     """Targets that the last operation cannot give, or that the loss has no meaning for.
 
     A sigmoid and a softmax give (0, 1), a tanh (−1, 1), a ReLU nothing below 0. A binary cross-entropy of targets
-    outside of [0, 1] falls without a bound. Two per cent of the range are left to rounding.
+    outside of [0, 1] falls without a bound. Two per cent of the range are left to rounding. Of a loss that is not known
+    targets are the right outputs if it is least there, and if not it says nothing.
     """
     if (both := _both(evidence)) is None:
         return
     look, output = both
     low, high = output.low_target, output.high_target
-    if output.loss_kind in ("squared", "other") and output.tail and output.share_outside > 0.01:
+    is_compared = output.loss_kind == "squared" or (output.loss_kind == "other" and _is_right_at_targets(output))
+    if is_compared and output.tail and output.share_outside > 0.01:
         call = CALLS.get(output.tail[0], output.tail[0])
         yield _finding(
             look,
@@ -278,6 +280,14 @@ def out_of_range(evidence: Evidence) -> Iterator[Finding]:
             lowest_target=low,
             highest_target=high,
         )
+
+
+def _is_right_at_targets(output: OutputFacts) -> bool:
+    """Whether the loss all but vanishes where outputs are the targets, so that it compares the two."""
+    right, loss = output.perfect_loss, output.loss
+    if right is None or loss is None or output.loss_operations & PRODUCTS:
+        return False
+    return 0 <= right < 0.01 * loss
 
 
 @rule(NAME, explains=FROM_OUTPUTS)
@@ -326,7 +336,7 @@ def saturated_output(evidence: Evidence) -> Iterator[Finding]:
     """Probabilities within 1e-3 of 0 or 1 on most examples, and wrong.
 
     A trained classifier is as sure, but right: its loss is below that of the best constant. Severe where the loss is
-    twice that or, of other losses behind a sigmoid or softmax, not near what right outputs would have. The gradient
+    twice that or, of other losses behind a sigmoid or softmax that vanish at the targets, above 1. The gradient
     passes a sigmoid with p(1 − p), below 1e-3 here.
     """
     if (both := _both(evidence)) is None:
@@ -338,7 +348,8 @@ def saturated_output(evidence: Evidence) -> Iterator[Finding]:
     if output.loss_kind != "other" and reference is not None:
         is_wrong = reference > 0.1 and output.loss > CONFIDENTLY_WRONG * reference + 0.1
     else:
-        is_wrong = right is not None and output.saturated > 0.9 and abs(output.loss - right) > 1.0
+        is_right_known = right is not None and _is_right_at_targets(output)
+        is_wrong = is_right_known and output.saturated > 0.9 and output.loss > 1.0
     if is_wrong:
         yield Finding(
             "saturated-output",
