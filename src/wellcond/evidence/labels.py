@@ -1,4 +1,4 @@
-"""Whether targets have anything to do with inputs: two probes of the data, against shuffled targets."""
+"""Whether targets have anything to do with inputs: three probes of the data, against shuffled targets."""
 
 from __future__ import annotations
 
@@ -7,7 +7,6 @@ import math
 from collections.abc import Iterator
 from dataclasses import dataclass
 from itertools import islice
-from typing import Any
 
 import torch
 from torch import Tensor
@@ -22,6 +21,8 @@ MOST_COLUMNS = 16
 """Of the targets: more classes or outputs are mixed at random to so many."""
 MOST_OUTPUTS = 64
 """Numbers per target; images as targets are a matter of their own."""
+SLOW = 1e-3
+"""Of the largest eigenvalue: what gradient descent learns along such a direction takes it 1,000 times as long."""
 RIDGE = 0.1
 """Of the mean eigenvalue of the features' second moment: enough to keep as many features as examples from fitting."""
 
@@ -34,21 +35,49 @@ class Relation:
         examples: How many were seen.
         neighbour: How far the nearest neighbour's target is better than that of a shuffled set.
         linear: The same of ridge regression.
+        smooth: The same of kernel ridge regression, with a Gaussian as wide as the median distance.
         structure: λ_max of the inputs' correlation over the largest that independent features have by chance
             (Marchenko-Pastur). Above 1 inputs are alike in something, which probes can use; noise is not.
+        features: How many the inputs have that vary.
+        is_regression: Whether the targets are numbers, and not classes or zeros and ones.
+        slow: What gradient descent on these features learns last; None where there are too few examples to tell.
     """
 
     examples: int
     neighbour: float
     linear: float
+    smooth: float
     structure: float
+    features: int
+    is_regression: bool
+    slow: Slow | None
+
+    @property
+    def best(self) -> float:
+        """That of the probe that tells most."""
+        return max(self.neighbour, self.linear, self.smooth)
+
+
+@dataclass(frozen=True)
+class Slow:
+    """What a linear fit tells of the targets, by the directions of the standardised features that it needs.
+
+    Attributes:
+        fast: The share of the targets' variance that directions with at least 1/1000 of the largest eigenvalue tell.
+        rest: What the others tell besides, less what as many tell by chance.
+        condition: λ_max over the eigenvalue of the direction among these that tells most: as many steps more it takes.
+    """
+
+    fast: float
+    rest: float
+    condition: float
 
 
 def relation(problem: Problem) -> Relation | None:
     """Probe a problem's data; None where inputs are no features: tokens, several tensors, or targets of another form.
 
-    Each example's target is predicted from the others: by its nearest neighbour, and by ridge regression. Both are
-    compared with 100 shuffles of the targets. No pass through the model is made.
+    Each example's target is predicted from the others: by its nearest neighbour, by ridge regression and by kernel
+    ridge regression. All are compared with 100 shuffles of the targets. No pass through the model is made.
 
     Args:
         problem: Its loader is read, as far as 1024 examples.
@@ -57,15 +86,30 @@ def relation(problem: Problem) -> Relation | None:
     if not pairs or len({(x.shape[1:], y.shape[1:]) for x, y in pairs}) > 1:
         return None
     x = torch.cat([x for x, _ in pairs])[:MOST_EXAMPLES]
-    y = _columns(torch.cat([y for _, y in pairs])[:MOST_EXAMPLES])
+    labels = torch.cat([y for _, y in pairs])[:MOST_EXAMPLES]
+    y = _columns(labels)
     x = x.flatten(1).double()
     x = x[:, x.std(0) > 0]
     if len(x) < 3 or not x.shape[1] or not bool(x.isfinite().all()) or not bool((y != y[0]).any()):
         return None
     x = (x - x.mean(0)) / x.std(0)
     generator = torch.Generator().manual_seed(0)
-    orders = [torch.randperm(len(x), generator=generator) for _ in range(SHUFFLES)]
-    return Relation(len(x), _neighbour(x, y, orders), _linear(x, y, orders), _structure(x))
+    orders = torch.stack(
+        [torch.arange(len(x)), *(torch.randperm(len(x), generator=generator) for _ in range(SHUFFLES))]
+    )
+    distances = torch.cdist(x, x)
+    kernel = (-0.5 * (distances / distances.median()).square()).exp()
+    nearest = distances.fill_diagonal_(math.inf).argmin(1)
+    return Relation(
+        examples=len(x),
+        neighbour=_deviations((y[orders] - y[orders[:, nearest]]).square().sum((1, 2))),
+        linear=_deviations(_left_out(x @ x.T, min(x.shape), y, orders)),
+        smooth=_deviations(_left_out(_centred(kernel), len(x), y, orders)),
+        structure=_structure(x),
+        features=x.shape[1],
+        is_regression=labels.is_floating_point() and not bool(((labels == 0) | (labels == 1)).all()),
+        slow=_slow(x, y),
+    )
 
 
 def _read(problem: Problem) -> Iterator[tuple[Tensor, Tensor]]:
@@ -101,32 +145,40 @@ def _columns(y: Tensor) -> Tensor:
     return y @ mix
 
 
-def _neighbour(x: Tensor, y: Tensor, orders: list[Tensor]) -> float:
-    distances = torch.cdist(x, x)
-    distances.fill_diagonal_(math.inf)
-    nearest = distances.argmin(1)
-    return _deviations(lambda t: float((t - t[nearest]).square().sum()), y, orders)
+def _left_out(gram: Tensor, rank: int, y: Tensor, orders: Tensor) -> Tensor:
+    """(orders,), the squared error of leave-one-out ridge predictions of the targets in every order."""
+    n = len(gram)
+    ridge = max(RIDGE * float(gram.trace()) / rank, 1e-9)
+    hat = torch.linalg.solve(gram + ridge * torch.eye(n, dtype=gram.dtype), gram).T + 1 / n
+    targets = (y - y.mean(0))[orders].movedim(0, 1).flatten(1)
+    errors = (targets - hat @ targets) / (1 - hat.diagonal()).clamp_min(1e-6)[:, None]
+    return errors.square().sum(0).view(len(orders), -1).sum(1)
 
 
-def _linear(x: Tensor, y: Tensor, orders: list[Tensor]) -> float:
+def _centred(kernel: Tensor) -> Tensor:
+    means = kernel.mean(0)
+    return kernel - means - means[:, None] + means.mean()
+
+
+def _deviations(errors: Tensor) -> float:
+    """By how many standard deviations of shuffled targets the error of the true ones, the first, is smaller."""
+    spread = float(errors[1:].std())
+    return float(errors[1:].mean() - errors[0]) / spread if spread > 0 else 0.0
+
+
+def _slow(x: Tensor, y: Tensor) -> Slow | None:
     n, d = x.shape
-    gram = x @ x.T
-    ridge = max(RIDGE * float(gram.trace()) / min(n, d), 1e-9)
-    hat = torch.linalg.solve(gram + ridge * torch.eye(n, dtype=x.dtype), gram).T + 1 / n
-    left_out = (1 - hat.diagonal()).clamp_min(1e-6)[:, None]
-
-    def error(t: Tensor) -> float:
-        centred = t - t.mean(0)
-        return float(((centred - hat @ centred) / left_out).square().sum())
-
-    return _deviations(error, y, orders)
-
-
-def _deviations(error: Any, y: Tensor, orders: list[Tensor]) -> float:
-    """By how many standard deviations of shuffled targets the error of the true ones is smaller."""
-    shuffled = torch.tensor([error(y[order]) for order in orders])
-    spread = float(shuffled.std())
-    return (float(shuffled.mean()) - error(y)) / spread if spread > 0 else 0.0
+    if d < 2 or n < 8 * d:
+        return None
+    u, s, _ = torch.linalg.svd(x, full_matrices=False)
+    y = y - y.mean(0)
+    told = (u.T @ y).square().sum(1) / y.square().sum()
+    is_slow = s.square() < SLOW * s[0].square()
+    if not bool(is_slow.any()):
+        return Slow(float(told.sum()), 0.0, float((s[0] / s[-1]).square()))
+    most = int(torch.where(is_slow, told, -1.0).argmax())
+    by_chance = float(is_slow.sum()) / n
+    return Slow(float(told[~is_slow].sum()), float(told[is_slow].sum()) - by_chance, float((s[0] / s[most]).square()))
 
 
 def _structure(x: Tensor) -> float:

@@ -27,6 +27,8 @@ has 0.93."""
 FAR_LOGITS, LARGE_LOGITS = 10.0, 5.0
 """Standard deviations of a row's logits; up to 4.6, in a trained one. Fresh ones have 1 or less, and √d times as much
 without the 1/√d: 5.7 for 32 dimensions, 11 for 128."""
+TOLD = 0.1
+"""Of the targets' variance."""
 ONE_DIRECTION = 0.999
 """λ_max of Σx over its trace, of the first layer: what is not along the mean is a thousandth."""
 
@@ -247,3 +249,33 @@ def ill_conditioned_input(evidence: Evidence) -> Iterator[Finding]:
             "The rate is limited by the largest eigenvalue of Σx and progress by the others (huang2020, section 3.1).",
             "inputs = inputs - mean  # of the training set, by feature",
         )
+
+
+@rule("ill-conditioned-input", explains=("learning-rate-too-low", "loss-not-decreasing"))
+def collinear_features(evidence: Evidence) -> Iterator[Finding]:
+    """Features so alike that what tells the targets lies where gradient descent hardly moves.
+
+    Of a table of numbers with at least 8 examples per feature: directions of the standardised features whose eigenvalue
+    is below a thousandth of the largest tell a tenth or more of the targets' variance, beyond chance. Along them
+    gradient descent takes λ_max/λ times as many steps. Silent where the trial learns half of that all the same.
+    """
+    look, trial = evidence.look, evidence.trial
+    slow = None if trial is None or trial.relation is None or not trial.relation.is_regression else trial.relation.slow
+    if look is None or trial is None or slow is None or slow.rest < TOLD or not look.weighted():
+        return
+    left = None if trial.constant is None else (1 - slow.fast - slow.rest / 2) * trial.constant
+    if left is not None and trial.own is not None and trial.own.loss < left:
+        return
+    yield Finding(
+        "ill-conditioned-input",
+        look.weighted()[0].name,
+        "warning",
+        0.85,
+        f"{slow.rest:.0%} of the targets' variance is told by directions of the inputs with less than a thousandth of "
+        f"the largest eigenvalue, along which gradient descent takes {number(slow.condition)} times as many steps.",
+        {"told by fast directions": slow.fast, "told by slow ones": slow.rest, "λ_max / λ": slow.condition},
+        "Features that are nearly multiples of each other, such as powers, have a Σx of large condition number, and "
+        "the error along an eigenvector shrinks by 1 − lr·λ per step (huang2020, section 3.1).",
+        "u, s, v = torch.linalg.svd(x - x.mean(0), full_matrices=False)  # x: all training inputs\n"
+        "inputs = (inputs - x.mean(0)) @ v.T / s * len(x) ** 0.5  # or fewer, orthogonal features",
+    )
