@@ -1,0 +1,130 @@
+"""What a longer race would find: the race of `suggest_lr` on the sweep's own curves, where a step costs nothing.
+
+python -m benchmarks.rates.replay --curves curves.npz      # after `python -m benchmarks.rates`, in a minute
+
+It is placed as on the benchmark, and a ratio of the sweep's rates lower and higher. The rates of the race are within
+1 % of every second of the sweep's. Its runs see the batches on which the rate is judged, so that it does a little
+better than `suggest_lr` does.
+"""
+
+from __future__ import annotations
+
+import argparse
+import json
+import math
+from collections.abc import Collection, Iterator
+from contextlib import contextmanager
+from pathlib import Path
+from typing import Any, cast
+
+import numpy as np
+import torch
+from torch.optim import SGD
+
+from benchmarks.rates.__main__ import FLOOR, HORIZONS, MOST, _read_off, final, smoothed
+from benchmarks.rates.methods import GUESS
+from benchmarks.rates.sweep import ALL, SEEDS
+from wellcond.results import Cost
+from wellcond.verify.copies import Copies, Racer
+from wellcond.verify.race import BUDGET, race
+from wellcond.verify.suggest_lr import ADAPTIVE_SHARE
+
+LONGER = (1, 2, 4, 8)
+"""Times the budget."""
+PLACES = (-1, 0, 1)
+
+
+class Recorded:
+    """In place of `Copies` and of its `Field`: the runs are read off curves, of (rates, steps)."""
+
+    def __init__(self, name: str, curves: Any) -> None:
+        self.task, self.curves = ALL[name], curves
+        self.optimizer = self.task.optimizer([torch.nn.Parameter(torch.zeros(1))], lr=GUESS)
+        self.cost, self.taken = Cost(), 0
+
+    def depend_on_seed(self) -> bool:
+        return True
+
+    @contextmanager
+    def racing(self, _starts: list[Any]) -> Iterator[Recorded]:
+        yield self
+
+    def nearest(self, lr: float) -> int:
+        """The index of the sweep's rate, also beyond both ends."""
+        return round(math.log(lr / self.task.rates[0]) / math.log(self.task.rates[1] / self.task.rates[0]))
+
+    def start(self, lr: float) -> Any:
+        """The curve of the nearest rate; above all of them none is finite."""
+        above, nearest = np.full(self.curves.shape[1], np.nan), self.nearest(lr)
+        return (above if nearest >= len(self.curves) else self.curves[max(nearest, 0)]), self.optimizer
+
+    def join(self, curve: Any, optimizer: Any) -> Racer:
+        racer = Racer(curve, optimizer)
+        for step in range(self.taken):
+            self._step(racer, step)
+        return racer
+
+    def advance(self, steps: int, racers: Collection[Racer]) -> None:
+        for step in range(self.taken, self.taken + steps):
+            for racer in racers:
+                self._step(racer, step)
+        self.taken += steps
+
+    def close(self) -> None:
+        pass
+
+    def _step(self, racer: Racer, step: int) -> None:
+        if racer.diverged_at is None:
+            self.cost += Cost(1, 1)
+            loss = float(cast(Any, racer.problem)[step])
+            if math.isfinite(loss):
+                racer.losses.append(loss)
+            else:
+                racer.diverged_at = step + 1
+
+
+def centre(recorded: Recorded, half: float | None) -> float:
+    """Where `suggest_lr` begins, from half of the measured limit."""
+    if half is None:
+        return GUESS
+    if not isinstance(recorded.optimizer, SGD):
+        return ADAPTIVE_SHARE * 2 * half
+    momentum = recorded.optimizer.param_groups[0]["momentum"]
+    return float(2 * half * (1 - momentum) / (1 + momentum))
+
+
+def ratio(name: str, curves: dict[str, Any], steps: int, budget: int, place: int, halves: dict[Any, Any]) -> float:
+    """The loss at the rates that the race finds over the lowest, read off the smoothed sweep; the mean over seeds."""
+    seeds = [s for s in SEEDS if curves[f"{name}/{s}"].shape[1] >= steps]
+    first = float(np.mean([curves[f"{name}/{s}"][0, :3].mean() for s in seeds]))
+    sweep = np.mean([final(curves[f"{name}/{s}"], steps) for s in seeds], 0)
+    rates, found = ALL[name].rates, []
+    for seed in seeds:
+        recorded = Recorded(name, curves[f"{name}/{seed}"])
+        index = recorded.nearest(centre(recorded, halves[name, seed])) + place
+        begin = rates[0] * (rates[1] / rates[0]) ** index
+        found.append(race(cast(Copies, recorded), recorded.start, steps=steps, budget=budget, centre=begin).lr)
+    return _read_off(np.log(rates), smoothed(np.clip(sweep, FLOOR * first, MOST * first)), found)
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("--curves", type=Path, required=True)
+    results = Path(__file__).parents[1] / "results" / "rates_cpu.json"
+    parser.add_argument("--known", type=Path, default=results, help="results that say where the races begin")
+    options = parser.parse_args()
+    curves = dict(np.load(options.curves))
+    known = json.loads(options.known.read_text())["results"]["found"]
+    halves = {(f[0], f[1]): f[4] for f in known if f[2] == "half of the limit"}
+    for times in LONGER:
+        for steps in HORIZONS:
+            ratios = np.array(
+                [[ratio(name, curves, steps, times * BUDGET, place, halves) for name in ALL] for place in PLACES]
+            )
+            within = (ratios <= 1.1).sum(1)
+            line = f"{steps} steps, {times * BUDGET} u: within 10 % on {within.mean():.1f} of {len(ALL)}"
+            print(f"{line} (from {within.min()} to {within.max()}), worst {ratios.max():.2f}", flush=True)
+
+
+if __name__ == "__main__":
+    main()
