@@ -8,24 +8,22 @@ from wellcond.rules.judge import RULES, SYMPTOMS
 
 INTRO = """# Rules
 
-What `wc.diagnose` looks for. One rule is one function of the evidence, with its threshold and the reason for it beside it; what stands here are
-their own words, as `wellcond diagnose --explain RULE` prints them. A finding is *severe* if the network will not train as it should, a *warning* if it
-costs speed or accuracy, and a *note* if it is worth knowing. A rule marked *symptom* is severe only where short runs of copies do not show that the
-network trains."""
+What `wc.diagnose` looks for. One rule is one function of the evidence, with its threshold and the reason for it beside
+it; what stands here are their own words, as `wellcond diagnose --explain RULE` prints them. A finding is *severe* if the
+network will not train as it should, a *warning* if it costs speed or accuracy, and a *note* if it is worth knowing. A
+rule marked *symptom* is severe only where short runs of copies do not show that the network trains."""
 OWN = """## A rule of your own
 
 ```python
 import wellcond as wc
-from wellcond.results.finding import Finding
-from wellcond.rules.rule import rule
 
 
-@rule("many-parameters")
+@wc.rule("many-parameters")
 def many_parameters(evidence):
     \"\"\"More parameters than fit the device we ship to.\"\"\"
     size = evidence.problem.size
     if size > 5_000_000:
-        yield Finding("many-parameters", "", "warning", 1.0, f"{size:,} parameters.", {"parameters": float(size)},
+        yield wc.Finding("many-parameters", "", "warning", 1.0, f"{size:,} parameters.", {"parameters": float(size)},
                       "The device holds 20 MB.", "model = smaller()")
 ```
 
