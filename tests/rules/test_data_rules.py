@@ -80,3 +80,34 @@ def test_sorted_batches() -> None:
     assert severe(perceptron(), nn.CrossEntropyLoss(), batches) == ["sorted-batches"]
     mixed = [(x[k : k + 16], y[k : k + 16]) for k in range(0, N, 16)]
     assert severe(perceptron(), nn.CrossEntropyLoss(), mixed) == []
+
+
+class TwoHeads(nn.Module):
+    def __init__(self, named: bool) -> None:
+        super().__init__()
+        torch.manual_seed(0)
+        self.body, self.kind, self.price = nn.Linear(10, 16), nn.Linear(16, 4), nn.Linear(16, 1)
+        self.named = named
+
+    def forward(self, x: torch.Tensor) -> object:
+        h = self.body(x).relu()
+        return {"kind": self.kind(h), "price": self.price(h)} if self.named else (self.kind(h), self.price(h))
+
+
+@pytest.mark.parametrize("named", [True, False])
+@pytest.mark.parametrize("scale", [1.0, 2e5])
+def test_every_target_of_several_has_its_scale(named: bool, scale: float) -> None:
+    x, y = table()
+    price = scale * (1 + 0.3 * x[:, :1])
+    keys = ("kind", "price") if named else (0, 1)
+    targets = {"kind": y, "price": price} if named else (y, price)
+
+    def loss(outputs: dict, targets: dict) -> torch.Tensor:
+        parts = nn.functional.cross_entropy, nn.functional.mse_loss
+        return sum(part(outputs[key], targets[key]) for part, key in zip(parts, keys, strict=True))
+
+    found = findings(TwoHeads(named), loss, [(x, targets)])
+    assert ("unscaled-target" in found) == (scale > 1)
+    if scale > 1:
+        assert found["unscaled-target"].severity == "severe"
+        assert ("targets['price']" if named else "targets[1]") in found["unscaled-target"].summary

@@ -234,3 +234,87 @@ def test_a_summed_loss_whose_rate_is_as_many_times_too_high_stays_where_it_is() 
     found = wc.diagnose(problem, SGD(model.parameters(), lr=0.5))
     assert found.findings[0].rule == "learning-rate-too-high"
     assert 'reduction="mean"' in " ".join(found.failed.values())
+
+
+STRONG_DECAY: dict[str, Made] = {
+    "Adam": of(Adam, lr=1e-3, weight_decay=1.0),
+    "RMSprop": of(torch.optim.RMSprop, lr=1e-3, weight_decay=1.0),
+    "Adagrad": of(torch.optim.Adagrad, lr=0.01, weight_decay=1.0),
+    "AdamW": of(AdamW, lr=1e-3, weight_decay=30.0),
+    "SGD": of(SGD, lr=0.05, momentum=0.9, weight_decay=0.3),
+}
+ORDINARY_DECAY: dict[str, Made] = {
+    "Adam": of(Adam, lr=1e-3, weight_decay=1e-3),
+    "RMSprop": of(torch.optim.RMSprop, lr=1e-3, weight_decay=1e-4),
+    "Adagrad": of(torch.optim.Adagrad, lr=0.01, weight_decay=1e-4),
+    "AdamW": of(AdamW, lr=1e-3, weight_decay=1.0),
+    "SGD": of(SGD, lr=0.05, momentum=0.9, weight_decay=5e-4),
+}
+
+
+def trained(made: Made, epochs: int = 20) -> float:
+    x, y = clusters()
+    model = network()
+    optimizer = made(model)
+    for _ in range(epochs):
+        for some, labels in zip(x.split(32), y.split(32), strict=True):
+            optimizer.zero_grad()
+            nn.functional.cross_entropy(model(some), labels).backward()
+            optimizer.step()
+    return float(nn.functional.cross_entropy(model(x), y).detach())
+
+
+@pytest.mark.parametrize("kind", STRONG_DECAY)
+def test_decay_is_weighed_in_the_terms_of_its_optimizer(kind: str) -> None:
+    assert findings(STRONG_DECAY[kind])["weight-decay-dominates"].severity == "severe"
+    assert "weight-decay-dominates" not in findings(ORDINARY_DECAY[kind])
+    assert trained(STRONG_DECAY[kind]) > 10 * trained(ORDINARY_DECAY[kind])
+
+
+def regression(x: Tensor, y: Tensor, model: nn.Module, made: Made, loss: nn.Module | None = None) -> dict[str, Finding]:
+    x, y = (x - x.mean(0)) / x.std(0), (y - y.mean(0)) / y.std(0)
+    problem = wc.Problem(model, loss or nn.MSELoss(), list(zip(x.split(32), y.split(32), strict=True)))
+    optimizer = made(model)
+    roots = judged(Evidence(problem, optimizer, look(problem, optimizer), trial=trial(problem, optimizer)))
+    return {each.rule: each for root in reversed(roots) for each in (*root.consequences, root)}
+
+
+def perceptron(features: int) -> nn.Sequential:
+    torch.manual_seed(0)
+    return nn.Sequential(nn.Linear(features, 32), nn.ReLU(), nn.Linear(32, 1))
+
+
+@pytest.mark.parametrize("correlated", [True, False])
+@pytest.mark.parametrize("order", ["right", "sorted", "shuffled"])
+def test_numbers_that_inputs_do_not_tell(correlated: bool, order: str) -> None:
+    draw = torch.Generator().manual_seed(1)
+    x = torch.randn(512, 10, generator=draw)
+    x = x[:, :3] @ torch.randn(3, 10, generator=draw) + 0.3 * x if correlated else x
+    y = torch.sin(x[:, :1]) + 0.5 * x[:, 1:2] * x[:, 2:3]
+    if order != "right":
+        y = y.sort(0)[0] if order == "sorted" else y[torch.randperm(512, generator=draw)]
+    both = torch.randperm(512, generator=draw)  # as a loader does
+    x, y = x[both], y[both]
+    found = regression(x, y, perceptron(10), of(Adam, lr=1e-3))
+    assert ("labels-unrelated" in found) == (order != "right")
+    assert order == "right" or found["labels-unrelated"].severity == "severe"
+
+
+def powers() -> tuple[Tensor, Tensor]:
+    t = 1.5 + 0.5 * (2 * torch.rand(512, 1, generator=torch.Generator().manual_seed(0)) - 1)
+    return torch.cat([t**k for k in range(1, 11)], 1), torch.sin(6 * t)
+
+
+@pytest.mark.parametrize("made", [of(SGD, lr=0.05), of(Adam, lr=0.01)])
+def test_powers_of_one_feature_are_slow_until_they_are_made_orthogonal(made: Made) -> None:
+    x, y = powers()
+    torch.manual_seed(0)
+    found = regression(x, y, nn.Linear(10, 1), made)["ill-conditioned-input"]
+    assert found.severity == "warning"
+    assert float(found.evidence["λ_max / λ"]) > 1000
+    orthogonal = torch.linalg.svd((x - x.mean(0)) / x.std(0), full_matrices=False)[0]
+    assert "ill-conditioned-input" not in regression(orthogonal, y, nn.Linear(10, 1), made)
+
+
+def test_powers_do_not_matter_to_a_network_that_makes_its_own_features() -> None:
+    assert "ill-conditioned-input" not in regression(*powers(), perceptron(10), of(Adam, lr=0.01))
