@@ -34,6 +34,10 @@ from wellcond.stability.limits import MaxLearningRate
 from wellcond.stability.max_lr import max_lr
 from wellcond.stability.step_model import groups_of
 
+ASSUMED = {"lr": 0.01, "momentum": 0.9}
+"""Of SGD, which the trial takes where no optimizer is given, as `max_lr` and `treat` do. Other rates, a tenth to a
+hundred times it, are tried where it does not learn: what trains at none of them does not train."""
+
 
 class Limits(TypedDict):
     """What a spectrum may take."""
@@ -59,10 +63,10 @@ def diagnose(
     First a look: data, outputs against the loss, signals, gradients and weights, which is there after a few passes
     even where the loss is NaN. Then the layers: the loss, gradient and weight norms; conditioning of every layer's
     input and output gradient; dead and always-on ReLUs. Then a trial: a few steps of copies with the optimizer as
-    it is, with other rates, and on a handful of examples. Then the largest eigenvalue of the Hessian and the
-    largest stable learning rate on these batches, for momentum 0.9 or for the optimizer as it is. Then, with more
-    than a fast budget, both ends of the Hessian's spectrum to 1 % with error bounds, and its trace to 10 % with an
-    error bar. After each part all rules are applied to what is known so far.
+    it is (SGD at 0.01 with momentum 0.9 where none is given), with other rates, and on a handful of examples. Then the
+    largest eigenvalue of the Hessian and the largest stable learning rate on these batches, for momentum 0.9 or for the
+    optimizer as it is. Then, with more than a fast budget, both ends of the Hessian's spectrum to 1 % with error
+    bounds, and its trace to 10 % with an error bar. After each part all rules are applied to what is known so far.
 
     A part that fails is named in `.failed`, and the rest is there. Ctrl-C ends the work and returns what there is.
     Neither the model nor the optimizer is changed.
@@ -148,8 +152,9 @@ def diagnose(
         return has_loss or any(finding.severity == "severe" for finding in so_far().findings)
 
     _measure_layers(problem, layers, parts, is_explained)
+    tried = optimizer if optimizer is not None else torch.optim.SGD(problem.params.values(), **ASSUMED)
     parts.measure(
-        "trial", lambda report: trial(problem, optimizer, seconds=allowed.seconds_left(SHARE_OF_TRIAL), progress=report)
+        "trial", lambda report: trial(problem, tried, seconds=allowed.seconds_left(SHARE_OF_TRIAL), progress=report)
     )
     _measure_curvature(problem, optimizer, allowed, parts)
     return so_far()

@@ -45,7 +45,7 @@ def verdict(known: Known) -> str:
         more = len(severe or warnings) - 1
         also = f", and {more} more" if more else ""
         follows = f" It explains {_listed([f.rule for f in worst.consequences])}." if worst.consequences else ""
-        write = f" Write: {line}" if (line := _line(worst.remedy)) else ""
+        write = f" Write: {code}" if (code := _statement(worst.remedy)) else ""
         return _sentence(f"{worst.severity} ({worst.rule}{where}{also}): {worst.summary}") + follows + write
     checked = [text for part, text in CHECKED.items() if part in known.measured]
     if not checked:
@@ -76,11 +76,25 @@ def _listed(items: Sequence[str]) -> str:
     return f"{', '.join(first)} and {last}" if first else last
 
 
-def _line(remedy: str) -> str:
-    """The first line of code of a remedy."""
-    return next(
-        (line.strip() for line in remedy.splitlines() if line.strip() and not line.lstrip().startswith("#")), ""
-    )
+def _statement(remedy: str) -> str:
+    """The first whole statement of a remedy, in one line and without its comment."""
+    lines = [line for line in map(_without_comment, remedy.splitlines()) if line.strip()]
+    if not lines:
+        return ""
+    ends = (k for k, line in enumerate(lines) if k and line[0] != " " and _is_whole(lines[:k]))
+    first, *rest = (line.strip() for line in lines[: next(ends, len(lines))])
+    return " ".join([first, "; ".join(rest)]).strip()
+
+
+def _without_comment(line: str) -> str:
+    """A comment begins behind two blanks, or the line."""
+    return "" if line.lstrip().startswith("#") else line.partition("  #")[0].rstrip()
+
+
+def _is_whole(lines: Sequence[str]) -> bool:
+    """Whether all brackets are closed."""
+    code = "".join(lines)
+    return all(code.count(opened) <= code.count(closed) for opened, closed in ("()", "[]", "{}"))
 
 
 def _sentence(text: str) -> str:

@@ -92,6 +92,7 @@ class Look:
         standardised: What scaled inputs would change; None where the inputs are of ordinary size.
         outputs: Facts about every tensor of numbers that the model returns for the first batch.
         returned: How many there are.
+        is_summed: Whether the loss of a batch is the sum of those of its halves, and not their mean.
         turned: (before, after) of the views that put dimensions in another order without moving the numbers.
         held_elsewhere: Parameters in the optimizer that are none of the model's.
     """
@@ -114,6 +115,7 @@ class Look:
     standardised: Standardised | None = None
     outputs: tuple[TensorFacts, ...] = ()
     returned: int = 1
+    is_summed: bool = False
     turned: tuple[tuple[tuple[int, ...], tuple[int, ...]], ...] = ()
     held_elsewhere: int = 0
 
@@ -149,6 +151,7 @@ class _Looking:
         self.leaves: list[Tensor] = []
         self.over_time: Tensor | None = None
         self.returned = 1
+        self.is_summed = False
         self.outputs: list[TensorFacts] = []
         self.turned: list[tuple[tuple[int, ...], tuple[int, ...]]] = []
         self.output: OutputFacts | None = None
@@ -184,6 +187,7 @@ class _Looking:
             standardised=self.standardised,
             outputs=tuple(self.outputs),
             returned=self.returned,
+            is_summed=self.is_summed,
             turned=tuple(self.turned),
             held_elsewhere=sum(id(p) not in own for p in held),
         )
@@ -198,6 +202,7 @@ class _Looking:
                 self.examples += examples_in(batch) if is_passed else 0
                 outputs = self._pass(index, batch) if is_passed else None
                 if index == 0 and outputs is not None:
+                    self.is_summed = bool(_tried(functools.partial(self._is_summed, batch, outputs)))
                     self.mixing = _tried(functools.partial(self._mixing, batch, outputs))
                     self.standardised = _tried(functools.partial(self._standardised, batch))
                 if self.read >= EXAMPLES:
@@ -332,6 +337,23 @@ class _Looking:
             turned = logits_of(problem.forward(0, flipped))
         change = math.inf if turned is None else float((turned.double().flip(0) - outputs.detach().double()).norm())
         return Mixing(difference, first, change <= 0.01 * difference * float(outputs.detach().double().norm()))
+
+    def _is_summed(self, batch: Any, raw: Any) -> bool:
+        """Whether losses of two halves of the outputs add up; not where something does not count examples."""
+        n, whole = examples_in(batch), self.losses[0]
+        half = n // 2
+        if not half or not all(t.dim() and len(t) == n for t in (*tensors_in(raw), *tensors_in(batch[1]))):
+            return False
+
+        def loss_of(part: slice) -> float:
+            outputs, targets = (
+                tree_map(lambda t: t[part] if isinstance(t, Tensor) else t, of) for of in (raw, batch[1])
+            )
+            return float(self.problem.raw_loss(outputs, targets).detach())
+
+        with torch.no_grad():
+            both = loss_of(slice(half)) + loss_of(slice(half, None))
+        return abs(whole) > 0 and math.isclose(both, whole, rel_tol=1e-4)
 
     def _standardised(self, batch: Any) -> Standardised | None:
         facts = facts_of([batch[0]], "inputs", any(isinstance(m, nn.Conv1d) for m in self.problem.model.modules()))

@@ -213,8 +213,8 @@ class Trial:
 
     @property
     def fails(self) -> bool:
-        """Whether it is seen not to train, and at no lower rate either: then the rate alone is not to blame."""
-        return self.trains is False and not any(self.learns(each) for each in self.others if each.factor < 1)
+        """Whether it is seen not to train, and at no other rate either: then the rate alone is not to blame."""
+        return self.trains is False and not any(self.learns(each) for each in self.others)
 
     @property
     def trains_well(self) -> bool:

@@ -110,6 +110,9 @@ def _calibrated(finding: Finding, evidence: Evidence) -> Finding:
     Attention that is sharp on purpose has been learned: a network that has only begun to learn does not excuse it.
     """
     trial = evidence.trial
+    if trial is not None and trial.own is not None and evidence.optimizer is None and finding.severity == "severe":
+        tried = f"SGD at {trial.own.lr:g} with momentum, as no optimizer was given"
+        finding = replace(finding, evidence=finding.evidence | {"tried with": tried})
     if finding.severity != "severe" or finding.rule not in SYMPTOMS or trial is None or not trial.trains_well:
         return finding
     if finding.rule == "attention-saturation" and not trial.is_learned and not trial.halves:

@@ -1,4 +1,4 @@
-"""Rules about the learning rate, from what a trial of the optimizer does and from the stability limit."""
+"""Rules about the learning rate, from what a trial of the optimizer does, its limit, and what the loss adds up."""
 
 from __future__ import annotations
 
@@ -47,7 +47,7 @@ def rises_at_its_own_rate(evidence: Evidence) -> Iterator[Finding]:
     fault; nor is a rate beyond 2(1+μ)/λ_max by itself, at which cross-entropy trains.
     """
     trial = evidence.trial
-    if trial is None or trial.own is None or not trial.own.lr > 0 or trial.uphill:
+    if evidence.optimizer is None or trial is None or trial.own is None or not trial.own.lr > 0 or trial.uphill:
         return
     own, lower = trial.own, next((each for each in trial.others if each.factor < 1 and trial.falls(each)), None)
     if lower is None:
@@ -80,6 +80,8 @@ def _too_high(
 ) -> Finding:
     limit = evidence.max_lr.value if evidence.max_lr is not None else None
     beyond = f"; the stability limit is {number(limit)}" if limit is not None and limit < own.lr else ""
+    if count := _summed(evidence):
+        beyond += f"; the loss is a sum over {count} examples, of whose mean this is a rate of {number(own.lr * count)}"
     return Finding(
         "learning-rate-too-high",
         "",
@@ -89,8 +91,40 @@ def _too_high(
         _numbers(trial, own, lower) | ({} if limit is None else {"stability limit": limit}),
         "Beyond 2(1+μ)/λ_max gradient descent overshoots along the sharpest direction, and Adam's first steps, whose "
         "size is the rate itself whatever the gradient, do likewise; both runs saw the same batches.",
-        f"{_set_lr(lower.lr)}  # wc.suggest_lr(problem, optimizer) finds the best one",
+        f"loss = criterion(outputs, targets) / {count}  # the mean over the batch, at the same rate"
+        if count
+        else f"{_set_lr(lower.lr)}  # wc.suggest_lr(problem, optimizer) finds the best one",
         _rows(trial, own, lower),
+    )
+
+
+def _summed(evidence: Evidence) -> int:
+    """The examples that a loss adds up, where steps are proportional to its gradient; else 0."""
+    look, optimizer = evidence.look, evidence.optimizer
+    is_proportional = optimizer is not None and type(optimizer).__name__ in ("SGD", "ASGD")
+    return look.batch_size if look is not None and look.is_summed and is_proportional else 0
+
+
+@rule("summed-loss")
+def summed_loss(evidence: Evidence) -> Iterator[Finding]:
+    """A loss that is the sum over a batch, and not the mean: those of two halves add up to it, to four digits.
+
+    Gradient and curvature are then as many times larger as there are examples, and the rate of SGD has to be as many
+    times smaller; Adam's steps do not depend on it. A note: the rate is judged by what a trial does.
+    """
+    look = evidence.look
+    if look is None or not look.is_summed or look.batch_size < 2:
+        return
+    yield Finding(
+        "summed-loss",
+        "",
+        "note",
+        0.9,
+        f"the loss is a sum over the {look.batch_size} examples of a batch: curvature and the largest stable rate are "
+        "those of the sum, and change with the batch size.",
+        {"batch size": float(look.batch_size), "loss": look.loss if look.loss is not None else math.nan},
+        "The Hessian of a sum of N terms is N times that of their mean, and the stable rate 1/N of it.",
+        f'loss = criterion(outputs, targets) / len(targets)  # or reduction="mean"; here / {look.batch_size}',
     )
 
 
@@ -127,7 +161,9 @@ def hardly_falls(evidence: Evidence) -> Iterator[Finding]:
     warning: 500). Fine-tuning rates, at which a hundredfold rate diverges, are none of it.
     """
     trial = evidence.trial
-    if trial is None or trial.own is None or trial.is_learned or trial.learns(trial.own) or not trial.own.lr > 0:
+    if evidence.optimizer is None or trial is None or trial.own is None or not trial.own.lr > 0:
+        return
+    if trial.is_learned or trial.learns(trial.own):
         return
     own, higher = trial.own, [each for each in trial.others if each.factor > 1]
     fall, fall_early = trial.fall(own)[0], trial.fall(own, early=True)[0]

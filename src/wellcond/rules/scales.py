@@ -247,7 +247,7 @@ def activation_drift(evidence: Evidence) -> Iterator[Finding]:
             {"smallest RMS": low.rms, "largest RMS": high.rms},
             "λ_max of Σx, and with it the next layer's curvature, grows with its square (huang2020, section 3)."
             if grows
-            else "The gradient of the next layer's weights falls with the signal, and its curvature with the square of it "
+            else "The gradient of the next layer's weights falls with the signal, and its curvature with its square "
             "(huang2020, section 3).",
             "nn.LayerNorm(features)  # between the layers; or torch.nn.init.kaiming_normal_(layer.weight)",
         )
