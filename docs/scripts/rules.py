@@ -9,9 +9,9 @@ from wellcond.rules.judge import RULES, SYMPTOMS
 INTRO = """# Rules
 
 What `wc.diagnose` looks for. One rule is one function of the evidence, with its threshold and the reason for it beside
-it; what stands here are their own words, as `wellcond diagnose --explain RULE` prints them. A finding is *severe* if the
-network will not train as it should, a *warning* if it costs speed or accuracy, and a *note* if it is worth knowing. A
-rule marked *symptom* is severe only where short runs of copies do not show that the network trains."""
+it; what stands here are their own words, as `wellcond diagnose --explain RULE` prints them. A finding is *severe* if
+the network will not train as it should, a *warning* if it costs speed or accuracy, and a *note* if it is worth knowing.
+A rule marked *symptom* is severe only where short runs of copies do not show that the network trains."""
 OWN = """## A rule of your own
 
 ```python
