@@ -152,7 +152,8 @@ def _left_out(gram: Tensor, rank: int, y: Tensor, orders: Tensor) -> Tensor:
     hat = torch.linalg.solve(gram + ridge * torch.eye(n, dtype=gram.dtype), gram).T + 1 / n
     targets = (y - y.mean(0))[orders].movedim(0, 1).flatten(1)
     errors = (targets - hat @ targets) / (1 - hat.diagonal()).clamp_min(1e-6)[:, None]
-    return errors.square().sum(0).view(len(orders), -1).sum(1)
+    summed: Tensor = errors.square().sum(0).view(len(orders), -1).sum(1)
+    return summed
 
 
 def _centred(kernel: Tensor) -> Tensor:

@@ -94,7 +94,7 @@ def turned_views(ends: Iterable[Node | None]) -> list[tuple[tuple[int, ...], tup
     for node in upstream(ends, None):
         if plain(node) not in VIEWS:
             continue
-        after = tuple(map(int, node._input_metadata[0].shape))  # type: ignore[attr-defined]
+        after = tuple(map(int, node._input_metadata[0].shape))
         above: Node | None = node
         while above is not None and plain(above) in VIEWS:  # one view after another is one
             before = tuple(map(int, above._saved_self_sym_sizes))  # type: ignore[attr-defined]
