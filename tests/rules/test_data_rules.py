@@ -111,3 +111,42 @@ def test_every_target_of_several_has_its_scale(named: bool, scale: float) -> Non
     if scale > 1:
         assert found["unscaled-target"].severity == "severe"
         assert ("targets['price']" if named else "targets[1]") in found["unscaled-target"].summary
+
+
+def test_a_model_that_fails_on_a_later_batch_is_told() -> None:
+    class Tired(nn.Module):
+        def __init__(self) -> None:
+            super().__init__()
+            self.layer, self.calls = nn.Linear(FEATURES, 4), 0
+
+        def forward(self, x: torch.Tensor) -> torch.Tensor:
+            self.calls += 1
+            if self.calls > 3:
+                raise RuntimeError("enough of it")
+            out: torch.Tensor = self.layer(x)
+            return out
+
+    x, y = table()
+    found = findings(Tired(), nn.CrossEntropyLoss(), list(zip(x.split(16), y.split(16), strict=True)))
+    assert found["model-fails"].severity == "severe"
+    assert "enough of it" in found["model-fails"].summary
+
+
+def test_raw_sensors_into_a_cell_are_unscaled() -> None:
+    class Cells(nn.Module):
+        def __init__(self) -> None:
+            super().__init__()
+            torch.manual_seed(0)
+            self.cell, self.head = nn.LSTMCell(4, 16), nn.Linear(16, 4)
+
+        def forward(self, x: torch.Tensor) -> torch.Tensor:
+            state = None
+            for now in x.unbind(1):
+                state = self.cell(now, state)
+            out: torch.Tensor = self.head(state[0])
+            return out
+
+    x, y = torch.randn(64, 12, 4, generator=torch.Generator().manual_seed(0)), torch.arange(64) % 4
+    loss = nn.CrossEntropyLoss()
+    assert findings(Cells(), loss, [(1013 + 50 * x, y)])["unscaled-input"].severity == "severe"
+    assert "unscaled-input" not in findings(Cells(), loss, [(x, y)])

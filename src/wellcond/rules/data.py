@@ -8,6 +8,7 @@ from collections.abc import Iterator
 from wellcond.evidence.data_facts import TensorFacts
 from wellcond.evidence.evidence import Evidence
 from wellcond.evidence.look import Look
+from wellcond.evidence.signals import CELLS
 from wellcond.network.norms import is_norm
 from wellcond.results import number
 from wellcond.results.finding import Finding
@@ -59,7 +60,7 @@ def unscaled_input(evidence: Evidence) -> Iterator[Finding]:
     look = evidence.look
     if look is None or _starts_with_norm(evidence, look):
         return
-    first = next(iter(look.weighted()), None)
+    first = next((s for s in look.signals if s.is_weighted or s.kind in CELLS), None)
     for fact in look.inputs:
         if fact.is_index or not fact.features or fact.is_binary or fact.is_one_hot:
             continue
@@ -69,7 +70,7 @@ def unscaled_input(evidence: Evidence) -> Iterator[Finding]:
         dominates = is_table and ratio > DOMINANCE and fact.rms > 2
         reach = max(abs(fact.low), abs(fact.high))
         if fact.rms > LARGER_INPUT or dominates:
-            is_adapted = first is not None and first.kind not in BOUNDED and first.rms < ORDINARY_SIGNAL
+            is_adapted = first is not None and first.kind not in (*BOUNDED, *CELLS) and first.rms < ORDINARY_SIGNAL
             is_far = fact.rms > LARGE_INPUT or dominates
             severity = "note" if is_adapted else of_symptom(evidence, is_far=is_far)
             spread = f", and its features from {number(float(fact.feature_rms.min()))} to {number(largest)}"
@@ -281,3 +282,21 @@ def _order(before: tuple[int, ...], after: tuple[int, ...]) -> list[int]:
         found.append(next((d for d in left if before[d] == size), left[0] if left else 0))
         left = [d for d in left if d != found[-1]]
     return found
+
+
+@rule("model-fails", explains=FROM_OUTPUTS)
+def model_fails(evidence: Evidence) -> Iterator[Finding]:
+    """A model that raises on some of its own data: nothing else can be said of it."""
+    look = evidence.look
+    if look is None or not look.forward_error:
+        return
+    yield Finding(
+        "model-fails",
+        "",
+        "severe",
+        0.95,
+        f"the model fails on its data: {look.forward_error.rstrip('.')}.",
+        {"examples that passed": float(sum(fact.shape[0] for fact in look.outputs[:1]))},
+        "A batch does not fit the model in shape, type or range, or forward() raises after some calls.",
+        "for inputs, _ in loader: model(inputs)  # the first that fails; then print(inputs.shape, inputs.dtype)",
+    )
