@@ -166,7 +166,7 @@ def test_norms_that_evaluate_in_training_are_named() -> None:
     assert "batchnorm-mode-gap" not in findings(of(SGD, lr=0.1), model.train())
 
 
-def test_running_statistics_that_are_others_are_a_warning() -> None:
+def test_running_statistics_that_are_others_are_a_warning_and_severe_where_nothing_is_left() -> None:
     model = network(lambda: nn.BatchNorm1d(48)).train()
     optimizer = Adam(model.parameters(), lr=1e-2)
     x, y = clusters()
@@ -175,8 +175,15 @@ def test_running_statistics_that_are_others_are_a_warning() -> None:
         nn.functional.cross_entropy(model(x), y).backward()
         optimizer.step()
     assert "batchnorm-mode-gap" not in findings(of(Adam, lr=1e-3), model)
-    model[1].running_var.mul_(100)
-    assert findings(of(Adam, lr=1e-3), model)["batchnorm-mode-gap"].severity == "warning"
+    scale = model[1].running_var.clone()
+    severities = []
+    for factor in (30, 1000):
+        model[1].running_var.copy_(factor * scale)
+        found = findings(of(Adam, lr=1e-3), model)["batchnorm-mode-gap"]
+        severities.append((found.evidence["loss with running statistics"], found.severity))
+    model.eval()
+    assert severities[0][1] == "warning"
+    assert severities[1][1] == "severe"
 
 
 def test_a_batch_of_one_under_batchnorm_is_severe_and_of_two_a_warning() -> None:

@@ -139,9 +139,9 @@ def test_a_tied_decoder_is_meant_so() -> None:
 
 def test_linear_layers_with_nothing_between() -> None:
     linear = nn.Sequential(nn.Linear(FEATURES, 16), nn.Linear(16, 16), nn.Linear(16, CLASSES))
-    assert severe(linear, LOSS, table()) == ["no-nonlinearity"]
-    assert severe(nn.Sequential(*linear, nn.LogSoftmax(1)), nn.NLLLoss(), table()) == ["no-nonlinearity"]
-    assert severe(nn.Linear(FEATURES, CLASSES), LOSS, table()) == []
+    for model, loss in ((linear, LOSS), (nn.Sequential(*linear, nn.LogSoftmax(1)), nn.NLLLoss())):
+        assert findings(model, loss, table())["no-nonlinearity"].severity == "warning"  # one look does not tell more
+    assert "no-nonlinearity" not in findings(nn.Linear(FEATURES, CLASSES), LOSS, table())
 
 
 def test_a_product_of_two_signals_is_a_nonlinearity() -> None:
@@ -209,9 +209,14 @@ def test_what_runs_under_no_grad_is_told_from_what_is_never_called() -> None:
             return self.out(x)
 
     model = Probe()
-    found = findings(model, LOSS, table(), SGD(model.parameters(), lr=0.1))["no-gradient"]
-    assert found.severity == "warning"
+    optimizer = SGD(model.parameters(), lr=0.1)
+    found = findings(model, LOSS, table(), optimizer)["no-gradient"]
+    assert found.severity == "severe"  # it is as torch initialised it
     assert "no_grad" in found.summary
+    with torch.no_grad():  # what training leaves is neither even nor zero
+        for p in model.body.parameters():
+            p += 0.1 * p.std() * torch.randn(p.shape, generator=torch.Generator().manual_seed(0)) ** 3
+    assert findings(model, LOSS, table(), optimizer)["no-gradient"].severity == "warning"
 
 
 def test_a_model_that_draws_does_not_mix_its_examples() -> None:

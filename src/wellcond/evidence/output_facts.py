@@ -180,8 +180,8 @@ def _names(nodes: Iterable[Node]) -> frozenset[str]:
 
 
 def _loss_kind(operations: frozenset[str], likelihood: Likelihood | None) -> LossKind:
-    if operations & PRODUCTS:
-        return "other"  # what it takes for logits is made from outputs, as the likeness of two examples
+    if operations & PRODUCTS or "CtcLoss" in operations:
+        return "other"  # what it takes for logits is made from outputs, or what it compares them with from targets
     if "BinaryCrossEntropyWithLogits" in operations:
         return "bce-logits"
     if "BinaryCrossEntropy" in operations:
