@@ -209,7 +209,10 @@ def odd_settings(evidence: Evidence) -> Iterator[Finding]:
         )
 
 
-@rule("dropout-too-strong", explains=("loss-not-decreasing", "learning-rate-too-low"))
+@rule(
+    "dropout-too-strong",
+    explains=("loss-not-decreasing", "learning-rate-too-low", "learning-rate-too-high", "diverging"),
+)
 def dropout_too_strong(evidence: Evidence) -> Iterator[Finding]:
     """Dropout above 0.6: severe above 0.7, if the same steps without it learn and these do not, or halve the loss.
 
