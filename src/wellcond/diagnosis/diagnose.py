@@ -34,7 +34,7 @@ from wellcond.stability.limits import MaxLearningRate
 from wellcond.stability.max_lr import max_lr
 from wellcond.stability.step_model import groups_of
 
-ASSUMED = {"lr": 0.01, "momentum": 0.9}
+ASSUMED_LR, ASSUMED_MOMENTUM = 0.01, 0.9
 """Of SGD, which the trial takes where no optimizer is given, as `max_lr` and `treat` do. Other rates, a tenth to a
 hundred times it, are tried where it does not learn: what trains at none of them does not train."""
 
@@ -152,7 +152,9 @@ def diagnose(
         return has_loss or any(finding.severity == "severe" for finding in so_far().findings)
 
     _measure_layers(problem, layers, parts, is_explained)
-    tried = optimizer if optimizer is not None else torch.optim.SGD(problem.params.values(), **ASSUMED)
+    tried = (
+        optimizer if optimizer is not None else torch.optim.SGD(problem.params.values(), ASSUMED_LR, ASSUMED_MOMENTUM)
+    )
     parts.measure(
         "trial", lambda report: trial(problem, tried, seconds=allowed.seconds_left(SHARE_OF_TRIAL), progress=report)
     )

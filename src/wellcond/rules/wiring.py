@@ -394,7 +394,7 @@ def no_nonlinearity(evidence: Evidence) -> Iterator[Finding]:
         "note" if is_bottleneck else _of_affine(evidence),
         0.9,
         f"there is no nonlinearity between {_listed([s.name for s in layers])}: together they are one linear layer.",
-        {"layers": float(len(layers))} | _probes(evidence),
+        _probes(evidence) | {"layers": float(len(layers))},
         "A product of matrices is a matrix: depth without a nonlinearity adds nothing that can be represented.",
         f"x = torch.relu({layers[0].name}(x))  # after every layer but the last",
     )
