@@ -336,8 +336,8 @@ def saturated_output(evidence: Evidence) -> Iterator[Finding]:
     """Probabilities within 1e-3 of 0 or 1 on most examples, and wrong.
 
     A trained classifier is as sure, but right: its loss is below that of the best constant. Severe where the loss is
-    twice that or, of other losses behind a sigmoid or softmax that vanish at the targets, above 1. The gradient
-    passes a sigmoid with p(1 − p), below 1e-3 here.
+    twice that or, of other losses that take a logarithm or vanish at the targets, 1 above that of right outputs.
+    The gradient passes a sigmoid with p(1 − p), below 1e-3 here.
     """
     if (both := _both(evidence)) is None:
         return
@@ -348,8 +348,8 @@ def saturated_output(evidence: Evidence) -> Iterator[Finding]:
     if output.loss_kind != "other" and reference is not None:
         is_wrong = reference > 0.1 and output.loss > CONFIDENTLY_WRONG * reference + 0.1
     else:
-        is_right_known = right is not None and _is_right_at_targets(output)
-        is_wrong = is_right_known and output.saturated > 0.9 and output.loss > 1.0
+        is_right_known = "Log" in output.loss_operations or _is_right_at_targets(output)
+        is_wrong = right is not None and is_right_known and output.saturated > 0.9 and output.loss > right + 1.0
     if is_wrong:
         yield Finding(
             "saturated-output",
