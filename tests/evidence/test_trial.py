@@ -19,6 +19,7 @@ from wellcond.evidence.constant import constant_loss
 from wellcond.evidence.labels import relation
 from wellcond.evidence.short_runs import cut, examples_of, mini_batches
 from wellcond.evidence.trial import Attempt, Trial, shrinking_steps, trial, trial_price
+from wellcond.problem.likelihoods import CrossEntropy
 from wellcond.training.run import Run
 
 
@@ -274,3 +275,10 @@ def test_ctrl_c_leaves_everything_as_it_was() -> None:
     with pytest.raises(KeyboardInterrupt):
         trial(of, torch.optim.SGD(of.model.parameters(), lr=0.1), progress=interrupt)
     assert_unchanged(before, snapshot(of.model))
+
+
+def test_classes_that_do_not_occur_add_nothing_to_the_loss_of_a_constant() -> None:
+    """Its logits of them would be −∞, which no optimizer reaches."""
+    labels = torch.tensor([0, 0, 1, 1, -100])
+    loss = constant_loss(nn.functional.cross_entropy, CrossEntropy(1), [torch.randn(5, 5)], [labels])
+    assert loss == pytest.approx(math.log(2))

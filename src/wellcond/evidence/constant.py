@@ -41,6 +41,8 @@ def constant_loss(
         return None
     shared = [0]
     if isinstance(likelihood, CrossEntropy):
+        if not any(each.is_floating_point() for each in targets):
+            return _entropy(torch.cat([each[each != likelihood.ignore_index].reshape(-1) for each in targets]))
         shared = [dim for dim in range(outputs[0].dim()) if dim != likelihood.class_dim % outputs[0].dim()]
     form = _form_of(loss, outputs[0], targets[0])
     weights = [len(each) / sum(map(len, outputs)) for each in outputs]
@@ -74,6 +76,12 @@ def constant_loss(
     except Exception:  # a user's loss may take no other outputs than the model's own
         return None
     return least if abs(least) < UNBOUNDED else None
+
+
+def _entropy(labels: Tensor) -> float | None:
+    """Of the labels' frequencies. L-BFGS would be long on its way to the logits of classes that do not occur, −∞."""
+    counts = labels.long().bincount().double()
+    return float(torch.special.entr(counts / counts.sum()).sum()) if len(labels) else None
 
 
 def _form_of(loss: Loss, outputs: Tensor, targets: Any) -> Callable[[Tensor], Tensor]:

@@ -26,7 +26,7 @@ LARGE_GAIN = 8.0
 SMALL_GAIN = 0.05
 """Of rms·√fan_in. torch starts at 0.58, N(0, 0.02²) at 0.14 for 48 inputs; trained ones keep what they had."""
 ONE_SIGN = 0.5
-"""|mean| over RMS of a weight, which is 0.87 between 0 and 1, and some 0.1 in trained ones."""
+"""|mean| over RMS of a weight: √3/2 of one drawn from 0 to 1, and 1/√n of n numbers drawn around 0."""
 SMALL_SIGNAL, LARGE_SIGNAL = 0.05, 5.0
 """What varies of a layer's outputs, and their RMS, between which its weights fit its inputs, whatever their scale."""
 OUTWEIGHS = 5.0
@@ -40,6 +40,11 @@ EXCESS = 3.0
 """Nats above the best constant, beside it: s = 2.4."""
 
 
+HE_WEIGHTS = """\
+for layer in model.modules():
+    if isinstance(layer, (torch.nn.Linear, torch.nn.modules.conv._ConvNd)):
+        torch.nn.init.kaiming_normal_(layer.weight)"""
+NORMS = "model = wc.nn.with_norms(model, inputs)  # a BatchNorm behind every hidden layer; make the optimizer anew"
 DRIFTED, DRIFTING = 1e6, 1e2
 """The largest RMS of a layer's outputs over the smallest; up to 194, in a trained one."""
 
@@ -237,19 +242,23 @@ def activation_drift(evidence: Evidence) -> Iterator[Finding]:
     ratio = high.rms / low.rms
     if ratio > DRIFTING:
         grows = layers.index(high) > layers.index(low)
+        first, last = (low, high) if grows else (high, low)
+        is_flat = evidence.trial is not None and evidence.trial.is_flat
+        has_norms = any("Norm" in s.kind for s in look.signals)
+        stays = " The loss stays where it is at every rate that was tried." if is_flat else ""
         yield Finding(
             "activation-drift",
-            high.name if grows else low.name,
-            of_symptom(evidence, is_far=ratio > DRIFTED or (evidence.trial is not None and evidence.trial.is_flat)),
-            0.75,
-            f"outputs have an RMS of {number(low.rms)} at {low.name} and {number(high.rms)} at {high.name}, "
-            f"{number(ratio)} times as much.",
+            last.name,
+            of_symptom(evidence, is_far=ratio > DRIFTED or is_flat),
+            0.9 if is_flat else 0.75,
+            f"the signal {'grows' if grows else 'falls'} {number(ratio)}-fold on its way, from an RMS of "
+            f"{number(first.rms)} at {first.name} to {number(last.rms)} at {last.name}.{stays}",
             {"smallest RMS": low.rms, "largest RMS": high.rms},
             "λ_max of Σx, and with it the next layer's curvature, grows with its square (huang2020, section 3)."
             if grows
             else "The gradient of the next layer's weights falls with the signal, and its curvature with its square "
             "(huang2020, section 3).",
-            "nn.LayerNorm(features)  # between the layers; or torch.nn.init.kaiming_normal_(layer.weight)",
+            HE_WEIGHTS if has_norms else NORMS,
         )
 
 
