@@ -88,9 +88,9 @@ def groups() -> list[tuple[str, str, list[str]]]:
     """Title, sentence and public names of each commented group of imports in `wellcond/__init__.py`."""
     source = inspect.getsource(wellcond)
     lines = source.splitlines()
-    comments = {i + 1: line[1:].strip() for i, line in enumerate(lines) if line.startswith("#")}
+    comments = {i + 1: line.strip()[1:].strip() for i, line in enumerate(lines) if line.lstrip().startswith("#")}
     found: dict[str, list[str]] = {}
-    for node in ast.parse(source).body:
+    for node in ast.walk(ast.parse(source)):
         if isinstance(node, ast.ImportFrom) and (node.module or "").split(".")[0] == "wellcond":
             above = [text for line, text in comments.items() if line < node.lineno]
             names = [alias.asname or alias.name for alias in node.names]
