@@ -66,8 +66,12 @@ def _rate(known: Known) -> str:
     if known.lr is None:
         return f" The largest stable rate is {limit} with momentum {known.max_lr.momentum:g}."
     share = known.lr / known.max_lr.value if known.max_lr.value else float("inf")
-    trains = " and the trial goes down" if known.trial is not None and known.trial.trains else ""
-    return f" The rate {number(known.lr)} is {number(share)} of the stability limit {limit}{trains}."
+    goes_down = known.trial is not None and bool(known.trial.trains)
+    if share > 1:  # edge of stability: common, and no fault of a network that trains
+        excused = ", which is ordinary where the loss goes down, as it does in the trial" if goes_down else ""
+        return f" The rate {number(known.lr)} is {number(share)} times the stability limit at these weights{excused}."
+    trains = ", and the loss goes down in the trial" if goes_down else ""
+    return f" The rate {number(known.lr)} is {100 * share:.2g} % of the stability limit {limit}{trains}."
 
 
 def _listed(items: Sequence[str]) -> str:
