@@ -128,6 +128,7 @@ TERM: Final = "term"
 
 TRAINING_LOSS: Final = "training_loss"
 FINAL_LOSS: Final = "final_loss"
+TEST_LOSS: Final = "test_loss"
 TEST_ACCURACY: Final = "test_accuracy"
 STEPS: Final = "steps"
 DIVERGED_AT: Final = "diverged_at"

@@ -1,0 +1,1 @@
+"""Layer-wise conditioning analysis: one file per figure or table."""

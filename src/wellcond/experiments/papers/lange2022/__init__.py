@@ -1,0 +1,1 @@
+"""Batch normalization preconditioning: one file per figure or table."""

@@ -1,0 +1,1 @@
+"""How batch normalization helps optimization: one file per figure or table."""

@@ -1,0 +1,1 @@
+"""Mean-field theory of batch normalization: one file per figure or table."""

@@ -1,0 +1,1 @@
+"""The local Hessian in back-propagation: one file per figure or table."""
