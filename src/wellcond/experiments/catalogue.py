@@ -12,7 +12,7 @@ from wellcond.errors import InvalidProblem
 from wellcond.experiments.experiment import Experiment
 
 PAPERS = Path(__file__).parent / "papers"
-IS_EXPERIMENT = re.compile(r"(fig|table_)\w+")
+IS_EXPERIMENT = re.compile(r"(fig|table)\w+")
 
 
 @cache
