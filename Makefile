@@ -4,7 +4,7 @@ VENV   ?= .venv
 BIN    := $(VENV)/bin
 PIP    := $(BIN)/python -m pip install --quiet --disable-pip-version-check --constraint constraints.txt
 
-.PHONY: demo test quick lint stress bench bench-quick verdicts figures docs clean
+.PHONY: demo test quick lint stress bench bench-quick verdicts book docs clean
 
 demo: $(VENV)/demo
 	$(BIN)/wellcond demo
@@ -43,11 +43,9 @@ verdicts: $(VENV)/bench
 	$(BIN)/python docs/scripts/tables.py
 	$(BIN)/python -m benchmarks.verdicts.picture
 
-figures: $(VENV)/test
-	$(BIN)/python -m wellcond.experiments.huang2020_fisher
-	$(BIN)/python -m wellcond.experiments.lange2022_training
-	$(BIN)/python -m wellcond.experiments.lange2022_hessian
-	$(BIN)/python -m wellcond.experiments.santurkar2018_deep_linear
+# the pages and pictures of docs/reproduction, from its rows
+book: $(VENV)/test
+	$(BIN)/python docs/scripts/book.py
 
 docs: $(VENV)/docs
 	NO_MKDOCS_2_WARNING=1 $(BIN)/mkdocs build --strict

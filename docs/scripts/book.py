@@ -1,0 +1,179 @@
+"""Writes the reproduction book: its pages and pictures, made from the committed rows of every experiment.
+
+python docs/scripts/book.py [NAME ...]
+
+Rows come from runs: `wellcond reproduce NAME --scale laptop --out runs` leaves them in `runs/NAME/laptop/rows.json`, and
+`python docs/scripts/book.py --take runs` copies those of all finished runs below a folder into the book first.
+"""
+
+from __future__ import annotations
+
+import argparse
+import shutil
+import sys
+from collections.abc import Iterator
+from functools import cache
+from pathlib import Path
+from typing import Any
+
+from wellcond.experiments.catalogue import experiment, names
+from wellcond.experiments.experiment import SCALES, Experiment, Scale
+from wellcond.experiments.reproduce import Reproduction
+from wellcond.experiments.rows import read_rows
+from wellcond.results.files import write_atomically
+from wellcond.results.result import picture
+
+sys.path.insert(0, str(Path(__file__).parent))
+from committed import table
+
+BOOK = Path(__file__).resolve().parents[1] / "reproduction"
+ROWS = BOOK / "rows"
+PICTURES = BOOK / "pictures"
+SOURCES = {
+    "huang2020": "Layer-wise conditioning analysis in exploring the learning dynamics of DNNs",
+    "lange2022": "Batch normalization preconditioning for neural network training",
+    "santurkar2018": "How does batch normalization help optimization?",
+    "wei2019": "Mean-field analysis of batch normalization",
+    "zhang2018": "Local Hessian in back-propagation",
+}
+MARKS = {"holds": "✓ holds", "holds in part": "◐ holds in part", "does not hold": "✗ does not hold"}
+"""How a verdict is written."""
+
+
+@cache
+def runs(name: str) -> dict[Scale, Reproduction]:
+    """What is committed of an experiment, the largest scale first."""
+    found: dict[Scale, Reproduction] = {}
+    for scale in reversed(SCALES):
+        path = ROWS / f"{name}-{scale}.json"
+        if path.exists():
+            found[scale] = read_rows(path)
+    return found
+
+
+def label(name: str) -> str:
+    """Figure 9 or Table A."""
+    figure = name.partition("-")[2]
+    if figure.startswith("fig"):
+        return f"Figure {figure.removeprefix('fig')}"
+    return f"Table {figure.removeprefix('table').removeprefix('-').upper()}"
+
+
+def mark(verdict: str) -> str:
+    """A verdict with its sign."""
+    return MARKS.get(verdict, verdict)
+
+
+def departures(of: Experiment, scale: Scale) -> Iterator[str]:
+    """What differs from the paper: the settings of the scale, then what holds at every scale."""
+    if scale != "paper":
+        own, paper = of.scales[scale], of.scales["paper"]
+        changed = [
+            f"`{key}` {_value(own.get(key))} (paper: {_value(paper.get(key))})"
+            for key in dict.fromkeys([*own, *paper])
+            if own.get(key) != paper.get(key) and key not in ("arms", "seeds")
+        ]
+        seeds = own.get("seeds", 1), paper.get("seeds", 1)
+        if seeds[0] != seeds[1]:
+            changed.append(f"seeds {seeds[0]} (paper: {seeds[1]})")
+        missing = [arm for arm in paper.get("arms", of.arms) if arm not in own.get("arms", of.arms)]
+        if missing:
+            changed.append(f"without {', '.join(missing)}")
+        if changed:
+            yield "; ".join(changed)
+    yield from of.departures
+
+
+def _value(value: Any) -> str:
+    if value is None:
+        return "none"
+    if isinstance(value, (list, tuple)) and len(value) > 6:
+        return f"{len(value)} values"
+    return ", ".join(map(str, value)) if isinstance(value, (list, tuple)) else str(value)
+
+
+def section(name: str) -> str:
+    """One figure or table."""
+    of, found = experiment(name), runs(name)
+    lines = [f"## {label(name)}: {of.title} {{ #{name} }}", of.says]
+    if not found:
+        needs = ", ".join(of.data("paper"))
+        lines.append(f"*Not run{f': it needs {needs}' if needs else ''}.* `wellcond reproduce {name} --scale paper`")
+    for scale, run in found.items():
+        hours = sum(record.seconds for record in run.table) / 60
+        lines.append(
+            f"**{scale} scale: {mark(run.verdict())}** ({len(run.table)} runs, {hours:.1f} minutes in all; "
+            f"`wellcond reproduce {name} --scale {scale}`, [rows](rows/{name}-{scale}.json))"
+        )
+        rows = [
+            [_cell(claim.says), _cell(claim.paper), _cell(outcome.found), mark(outcome.verdict)]
+            for claim, outcome in zip(of.claims, run.outcomes, strict=True)
+        ]
+        lines.append(table(["claim", "the paper", "found", "verdict"], rows))
+        differs = list(departures(of, scale))
+        if differs:
+            lines.append("Differs from the paper: " + ". ".join(text.rstrip(".") for text in differs) + ".")
+        lines.append(f"![{label(name)}, {scale} scale](pictures/{name}-{scale}.png)")
+    return "\n\n".join(lines)
+
+
+def _cell(text: str) -> str:
+    """Text in a table."""
+    return text.replace("|", "\\|").replace("\n", " ")
+
+
+def page(source: str) -> str:
+    """All figures and tables of a source."""
+    own = [name for name in names() if name.startswith(source)]
+    return "\n\n".join([f"# {source}: {SOURCES[source]}", *map(section, own)]) + "\n"
+
+
+def summary() -> str:
+    """The table of all experiments and their verdicts."""
+    rows = []
+    for name in names():
+        of, found = experiment(name), runs(name)
+        source = name.partition("-")[0]
+        verdicts = "<br>".join(f"{scale}: {mark(run.verdict())}" for scale, run in found.items()) or "not run"
+        held = [o.verdict for run in list(found.values())[:1] for o in run.outcomes if o.verdict != "not tested"]
+        claims = f"{held.count('holds')} of {len(held)}" if held else ""
+        rows.append([f"[{source}, {label(name).lower()}]({source}.md#{name})", _cell(of.title), verdicts, claims])
+    return table(["", "what it shows", "verdict", "claims that hold"], rows)
+
+
+def index(old: str) -> str:
+    """The first page, whose table is filled in."""
+    head, begin, rest = old.partition("<!-- summary -->")
+    tail = rest.partition("<!-- end -->")[2]
+    return f"{head}{begin}\n\n{summary()}\n\n<!-- end -->{tail}"
+
+
+def pages() -> dict[Path, str]:
+    """Every page of the book by its file."""
+    first = BOOK / "index.md"
+    written = {BOOK / f"{source}.md": page(source) for source in SOURCES}
+    return {first: index(first.read_text(encoding="utf-8"))} | written
+
+
+def main() -> None:
+    """Take new rows over, draw the pictures, and write the pages."""
+    command = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    command.add_argument("names", nargs="*", help="draw these alone (default: all)")
+    command.add_argument("--take", type=Path, help="a folder with runs, whose rows are copied into the book")
+    options = command.parse_args()
+    for folder in (ROWS, PICTURES):
+        folder.mkdir(parents=True, exist_ok=True)
+    if options.take is not None:
+        for path in sorted(options.take.glob("*/*/rows.json")):
+            name, scale = path.parts[-3:-1]
+            if scale != "smoke":
+                shutil.copy(path, ROWS / f"{name}-{scale}.json")
+    for name in options.names or names():
+        for scale, run in runs(name).items():
+            write_atomically(PICTURES / f"{name}-{scale}.png", picture(run.figure(), dpi=100))
+    for path, text in pages().items():
+        write_atomically(path, text.encode())
+
+
+if __name__ == "__main__":
+    main()

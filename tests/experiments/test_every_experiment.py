@@ -1,0 +1,64 @@
+"""Every experiment: its shape, its smoke run, its picture; and committed rows, whose claims fail when arms are swapped."""
+
+from __future__ import annotations
+
+import re
+from pathlib import Path
+
+import pytest
+
+from wellcond.experiments.catalogue import experiment, names
+from wellcond.experiments.experiment import SCALES
+from wellcond.experiments.reproduce import reproduce
+from wellcond.experiments.table import Record, Table
+from wellcond.results.result import picture
+
+PUBLISHED = {
+    "huang2020": [*(f"fig{k}" for k in range(1, 16)), "table-a", "table-b"],
+    "lange2022": [f"fig{k}" for k in range(3, 10)],
+    "santurkar2018": [f"fig{k}" for k in range(6, 15)],
+    "wei2019": [f"fig{k}" for k in range(1, 5)],
+    "zhang2018": ["fig1", "table1"],
+}
+"""The figures and tables of the sources that rest on experiments."""
+
+
+def test_every_figure_and_table_of_the_sources_is_there() -> None:
+    assert list(names()) == [f"{source}-{figure}" for source, figures in PUBLISHED.items() for figure in figures]
+
+
+@pytest.mark.parametrize("name", names())
+def test_an_experiment_says_what_it_is(name: str) -> None:
+    found = experiment(name)
+    assert found.name == name
+    assert found.title
+    assert found.says
+    assert found.claims
+    assert {"smoke", "paper"} <= set(found.scales) <= set(SCALES)
+    assert set(found.minutes) == set(found.scales)
+    for scale in found.scales:
+        cells = found.cells(scale)
+        assert len({cell.key for cell in cells}) == len(cells) > 0
+    assert set(found.data("smoke")) <= {"digits"}, "a smoke run needs embedded data alone"
+    arms = set(found.arms)
+    assert {arm for pair in found.contrast for arm in pair} <= arms
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("name", names())
+def test_a_smoke_run_gives_rows_outcomes_and_a_picture(name: str, tmp_path: Path) -> None:
+    first = reproduce(name, "smoke", out=tmp_path)
+    assert len(first.table) == len(first.experiment.cells("smoke"))
+    assert all(record.rows for record in first.table)
+    assert all(outcome.found for outcome in first.outcomes)
+    assert picture(first.figure(), dpi=50).startswith(b"\x89PNG")
+    files = {path: path.stat().st_mtime_ns for path in tmp_path.rglob("cells/*.json")}
+    again = reproduce(name, "smoke", out=tmp_path)
+    assert {path: path.stat().st_mtime_ns for path in tmp_path.rglob("cells/*.json")} == files
+    assert [record.rows for record in again.table] == [record.rows for record in first.table]
+
+
+def swapped(table: Table, pairs: list[tuple[str, str]]) -> Table:
+    """The table with the names of arms exchanged."""
+    other = {a: b for pair in pairs for a, b in (pair, pair[::-1])}
+    return Table([Record(dict(r.settings) | {"arm": other.get(r.arm, r.arm)}, r.rows, r.seconds) for r in table])
