@@ -5,15 +5,10 @@ from __future__ import annotations
 from collections import OrderedDict
 from collections.abc import Callable, Sequence
 from itertools import pairwise
-from typing import Literal, get_args
 
-import torch
 from torch import nn
 
-from wellcond.models.initialise import default_linear, empty_linear, fill_normal, fill_uniform, make_generator
-
-Norm = Literal["none", "batch", "layer"]
-Init = Literal["lecun", "he", "glorot", "default"]
+from wellcond.models.layers import Init, Layers, Norm
 
 
 def mlp(
@@ -23,24 +18,26 @@ def mlp(
     activation: Callable[[], nn.Module] = nn.ReLU,
     init: Init = "lecun",
     bias: bool = True,
+    post_activation: bool = False,
     seed: int | None = None,
 ) -> nn.Sequential:
     """Build a multilayer perceptron.
 
-    Hidden layer k consists of `fck`, the norm (`bnk` or `lnk`) and `actk`; the last layer is `fcL` alone. Inputs of any
-    shape (N, ...) are flattened.
+    Hidden layer k consists of `fck`, the norm (`bnk`, `lnk`, `gnk`, or `normk` from a factory) and `actk`; the last
+    layer is `fcL` alone. Inputs of any shape (N, ...) are flattened.
 
     Args:
         sizes: Units of every layer, input and output included.
-        norm: Before each hidden activation.
+        norm: "none", "batch", "layer", "group" or a factory, channels → module.
         activation: Makes the activations.
-        init: How weights and biases are drawn:
+        init: How weights and biases are drawn, by name or from `wellcond.models.initialise`:
 
             - `"lecun"`: weights N(0, 1/fan_in), biases 0
             - `"he"`: weights N(0, 2/fan_in), biases 0
             - `"glorot"`: weights U(−a, a) with a = √(6/(fan_in + fan_out)), biases 0
             - `"default"`: as torch does it, both U(−a, a) with a = 1/√fan_in
         bias: Whether the linear layers have one.
+        post_activation: Whether the norm stands behind the activation instead of before it.
         seed: Fixes the weights and leaves the global generator alone; None draws from it.
 
     Returns:
@@ -50,6 +47,7 @@ def mlp(
         ValueError: Fewer than two sizes, or an unknown norm or init.
 
     Example:
+        >>> import torch
         >>> model = mlp([64, 24, 10], norm="batch", seed=0)
         >>> [name for name, _ in model.named_children()]
         ['flatten', 'fc1', 'bn1', 'act1', 'fc2']
@@ -58,32 +56,10 @@ def mlp(
     """
     if len(sizes) < 2 or min(sizes) < 1:
         raise ValueError(f"sizes must be the input, any hidden and the output size, all positive, not {sizes}")
-    if norm not in get_args(Norm):
-        raise ValueError(f"norm must be one of {get_args(Norm)}, not {norm!r}")
-    if init not in get_args(Init):
-        raise ValueError(f"init must be one of {get_args(Init)}, not {init!r}")
-    generator = make_generator(seed)
+    layers = Layers(norm, init, seed)
     modules: OrderedDict[str, nn.Module] = OrderedDict(flatten=nn.Flatten())
     for k, (inputs, outputs) in enumerate(pairwise(sizes), start=1):
-        modules[f"fc{k}"] = _linear(inputs, outputs, bias, init, generator)
-        if k == len(sizes) - 1:
-            break
-        if norm == "batch":
-            modules[f"bn{k}"] = nn.BatchNorm1d(outputs)
-        elif norm == "layer":
-            modules[f"ln{k}"] = nn.LayerNorm(outputs)
-        modules[f"act{k}"] = activation()
+        modules[f"fc{k}"] = layers.linear(inputs, outputs, bias)
+        if k < len(sizes) - 1:
+            modules |= layers.after(k, layers.norm1d(outputs), activation(), post_activation)
     return nn.Sequential(modules)
-
-
-def _linear(inputs: int, outputs: int, bias: bool, init: Init, generator: torch.Generator) -> nn.Linear:
-    if init == "default":
-        return default_linear(inputs, outputs, bias, generator)
-    layer = empty_linear(inputs, outputs, bias)
-    if init == "glorot":
-        fill_uniform(layer.weight, (6 / (inputs + outputs)) ** 0.5, generator)
-    else:
-        fill_normal(layer.weight, {"lecun": 1, "he": 2}[init] / inputs, generator)
-    if bias:
-        nn.init.zeros_(layer.bias)
-    return layer
