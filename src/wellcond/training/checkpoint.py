@@ -2,10 +2,28 @@
 
 from __future__ import annotations
 
+import hashlib
+import io
+import random
+import warnings
 from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, Protocol
+
+import numpy as np
+import torch
+
+from wellcond.errors import Unsupported
+from wellcond.results import Row
+from wellcond.results.files import write_atomically
+from wellcond.training.distributed import is_writer
+from wellcond.training.run import History
+
+DAMAGED = "{path} is damaged ({why}). The run begins again from its first step."
+ANOTHER_RUN = """\
+{path} belongs to another run: {why}.
+Delete it to begin again, or name another file: Checkpoint("another.pt", …)."""
 
 
 class HasState(Protocol):
@@ -22,12 +40,106 @@ class HasState(Protocol):
 class Checkpoint:
     """Where and how often the state of a run is kept.
 
+    The file holds the parts, the losses and evaluations so far, and the random number generators of torch, NumPy and
+    Python. It is written whole or not at all, begins with a checksum, and is read without running code.
+
     Attributes:
-        path: The file.
+        path: The file. Its folder is made if it is missing.
         parts: What has a state beside the loop itself: `{"model": model, "optimizer": optimizer}`.
-        every: Steps from one to the next.
+        every: Steps from one to the next; the end of the run is kept too.
     """
 
     path: Path
     parts: Mapping[str, HasState]
     every: int = 1000
+
+    def save(self, history: History, settings: Mapping[str, Any]) -> None:
+        """Write the state as it is now; of several processes only the first does.
+
+        Args:
+            history: The run so far.
+            settings: What the run must have in common with the one that continues it.
+        """
+        if not is_writer():
+            return
+        content = io.BytesIO()
+        state = {
+            "settings": dict(settings),
+            "parts": {name: part.state_dict() for name, part in self.parts.items()},
+            "losses": torch.tensor(history.losses, dtype=torch.float64),
+            "evaluations": [list(row) for row in history.evaluations],
+            "diverged_at": history.diverged_at,
+            "cause": history.cause,
+            "generators": _generators(),
+        }
+        torch.save(state, content)
+        self.path.parent.mkdir(parents=True, exist_ok=True)
+        write_atomically(self.path, _checksum(content.getvalue()) + content.getvalue())
+
+    def load(self, settings: Mapping[str, Any]) -> History | None:
+        """Put the parts and the generators into the state of the file, and return the run so far.
+
+        Returns:
+            None if there is no file, or a damaged one, which is warned about.
+
+        Raises:
+            Unsupported: The file belongs to another run.
+        """
+        state = self._read()
+        if state is None:
+            return None
+        if state["parts"].keys() != self.parts.keys():
+            self._refuse(f"it has the parts {', '.join(state['parts'])}, and not {', '.join(self.parts)}")
+        for name, here in settings.items():
+            if (there := state["settings"].get(name)) != here:
+                self._refuse(f"its {name} is {there}, and not {here}")
+        for name, part in self.parts.items():
+            try:
+                part.load_state_dict(state["parts"][name])
+            except (RuntimeError, ValueError, KeyError) as error:
+                self._refuse(f"its {name} does not fit ({error})")
+        _set_generators(state["generators"])
+        rows = [Row(*row) for row in state["evaluations"]]
+        return History(state["losses"].tolist(), rows, state["diverged_at"], state["cause"])
+
+    def _read(self) -> dict[str, Any] | None:
+        try:
+            content = self.path.read_bytes()
+        except FileNotFoundError:
+            return None
+        size = len(_checksum(b""))
+        why = "its checksum is wrong"
+        if content[:size] == _checksum(content[size:]):
+            try:
+                state: dict[str, Any] = torch.load(io.BytesIO(content[size:]), map_location="cpu", weights_only=True)
+                return state
+            except Exception as error:  # torch has no exception of its own for what it cannot read
+                why = str(error)
+        warnings.warn(DAMAGED.format(path=self.path, why=why), stacklevel=4)
+        return None
+
+    def _refuse(self, why: str) -> None:
+        raise Unsupported(ANOTHER_RUN.format(path=self.path, why=why))
+
+
+def _checksum(content: bytes) -> bytes:
+    return b"wellcond checkpoint " + hashlib.sha256(content).hexdigest().encode() + b"\n"
+
+
+def _generators() -> dict[str, Any]:
+    kind, keys, *rest = np.random.get_state()
+    return {
+        "torch": torch.get_rng_state(),
+        "cuda": torch.cuda.get_rng_state_all() if torch.cuda.is_initialized() else [],  # type: ignore[no-untyped-call]
+        "numpy": [kind, torch.from_numpy(np.asarray(keys).astype(np.int64)), *rest],
+        "python": random.getstate(),
+    }
+
+
+def _set_generators(states: dict[str, Any]) -> None:
+    torch.set_rng_state(states["torch"])
+    if states["cuda"] and torch.cuda.is_available():
+        torch.cuda.set_rng_state_all(states["cuda"][: torch.cuda.device_count()])
+    kind, keys, *rest = states["numpy"]
+    np.random.set_state((kind, keys.numpy().astype(np.uint32), *rest))
+    random.setstate(states["python"])

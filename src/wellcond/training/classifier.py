@@ -2,90 +2,175 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Collection, Iterable, Sequence
+import contextlib
+from collections.abc import Callable, Collection, Iterable, Iterator, Sequence
+from dataclasses import replace
+from statistics import fmean
+from typing import Any
 
 import torch
 from torch import Tensor, nn
 from torch.nn import functional
 from torch.optim import Optimizer
 
-from wellcond.data.batches import Batches
+from wellcond.network.isolation import rng_kept
+from wellcond.optim.bnp import BNP
 from wellcond.results import Progress, Row
-from wellcond.results.quantities import TEST_ACCURACY, TEST_LOSS
+from wellcond.results.quantities import TEST_ACCURACY, TEST_LOSS, TRAINING_LOSS
 from wellcond.training.checkpoint import Checkpoint
-from wellcond.training.loop import train
+from wellcond.training.distributed import join_processes, process_count, share_of, shared
+from wellcond.training.loop import Loop, Probe
 from wellcond.training.run import Run
 from wellcond.training.schedules import Schedule
+from wellcond.training.step import CapturedStep, EagerStep, Step, can_capture
 
-Probe = Callable[[int], Iterable[Row]]
-"""Called with the number of steps taken; returns what it measured."""
+Batch = tuple[Tensor, Tensor]
+CHUNK = 1000
+"""Test images at once."""
 
 
 def train_classifier(
     model: nn.Module,
     optimizer: Optimizer,
-    batches: Batches,
+    batches: Callable[[int], Batch],
     steps: int,
     *,
     at: Collection[int],
-    test: tuple[Tensor, Tensor] | None = None,
+    test: Batch | None = None,
     probes: Sequence[Probe] = (),
     schedule: Schedule | None = None,
     half: bool = False,
     compiled: bool = False,
+    bnp: BNP | None = None,
     checkpoint: Checkpoint | None = None,
     progress: Progress | None = None,
 ) -> Run:
     """Train with cross-entropy, and look at the network at chosen steps.
 
-    On a GPU the step is captured as a CUDA graph where it allows that.
+    On a GPU the forward and backward pass are captured as a CUDA graph where they allow that, and nothing waits for
+    the device between looks: a loss that is not finite is found up to 50 steps late, at the right step. Started by
+    `torchrun`, every process takes its share of each batch, and the first one writes the checkpoint.
 
     Args:
-        model: The network, on its device, with its memory format; in training mode during steps.
+        model: The network, on its device; it is put into training mode. If its weights are laid out in channels-last
+            order, so are the batches.
         optimizer: Of its parameters.
-        batches: What it is trained on.
+        batches: Such as `Batches`: the inputs and labels of a step, counted from 0.
         steps: How many steps to take.
         at: The numbers of steps taken at which to evaluate and probe; 0 is before the first.
         test: Test inputs and labels; test loss and accuracy (in evaluation mode) are measured at `at`.
-        probes: Further measurements at `at`, with the network in training mode.
+        probes: Further measurements at `at`, with the network in training mode. What they do to gradients, modes,
+            buffers and random numbers is undone.
         schedule: The factor of the learning rates at each step.
         half: Whether to compute in bfloat16 where autocast does.
         compiled: Whether to run the network through `torch.compile`.
-        checkpoint: Where to keep the state, to continue a run that was killed.
+        bnp: The BNP over this optimizer, if there is one.
+        checkpoint: Where to keep the state, to continue a run that was killed. A `bnp` is kept too.
         progress: Called as (what is being done, share of all work done).
 
     Returns:
-        The loss of every step; `evaluations` holds `TEST_LOSS`, `TEST_ACCURACY` and the rows of the probes.
+        The loss of every step. `evaluations` holds, at each step of `at`, `TRAINING_LOSS` (the mean since the step of
+        `at` before it), `TEST_LOSS`, `TEST_ACCURACY` and the rows of the probes.
+
+    Raises:
+        Unsupported: The checkpoint belongs to another run.
     """
-    looks = set(at)
+    join_processes()
+    model.train()
+    network = model if process_count() == 1 else shared(model)
+    if compiled:
+        network = torch.compile(network)  # type: ignore[assignment]
+    looks = sorted(at)
+    kind = next(model.parameters()).device.type
 
-    def loss_at(step: int, batch: tuple[Tensor, Tensor]) -> Tensor:
-        if schedule is not None:
-            for group, rate in zip(optimizer.param_groups, rates, strict=True):
-                group["lr"] = rate * schedule(step)
-        return functional.cross_entropy(model(batch[0]), batch[1])
+    def batch_at(step: int) -> tuple[Any, ...]:
+        x, y = batches(step)
+        return (laid_out(x, model), y) if process_count() == 1 else share_of(laid_out(x, model), y)
 
-    def evaluate(step: int) -> Iterable[Row]:
-        if step in looks:
-            yield from tested(model, test, step) if test is not None else ()
-            for probe in probes:
-                yield from probe(step)
+    def loss_of(batch: tuple[Any, ...]) -> Tensor:
+        x, y, *weights = batch
+        # the cache of cast weights must not outlive the capture of a graph
+        with torch.autocast(kind, torch.bfloat16, enabled=half, cache_enabled=False):
+            loss = functional.cross_entropy(network(x), y)
+        return loss * weights[0] if weights else loss
 
-    rates = [group["lr"] for group in optimizer.param_groups]
-    stream = map(batches, range(steps))
-    return train(optimizer, loss_at, stream, steps, evaluate=evaluate, progress=progress)
+    def evaluate(taken: int) -> Iterable[Row]:
+        before = max((look for look in looks if look < taken), default=0)
+        if since := loop.history.losses[before:taken]:
+            yield Row(taken, "", TRAINING_LOSS, fmean(since), "")
+        if test is not None:
+            with undisturbed(model):
+                yield from tested(model, test, taken)
+
+    def guarded(probe: Probe, taken: int) -> list[Row]:
+        with undisturbed(model):
+            return list(probe(taken))
+
+    if bnp is not None and checkpoint is not None:
+        checkpoint = replace(checkpoint, parts={**checkpoint.parts, "bnp": bnp})
+    loop = Loop(
+        _step(optimizer, loss_of, kind, bnp, compiled),
+        steps,
+        at=looks,
+        evaluate=evaluate,
+        probes=[lambda taken, probe=probe: guarded(probe, taken) for probe in probes],  # type: ignore[misc]
+        schedule=schedule,
+        checkpoint=checkpoint,
+    )
+    return loop.run(batch_at, progress)
+
+
+def _step(
+    optimizer: Optimizer, loss_of: Callable[[tuple[Any, ...]], Tensor], kind: str, bnp: BNP | None, compiled: bool
+) -> Step[tuple[Any, ...]]:
+    """A CUDA graph on one GPU, if the optimizer allows it; an eager step elsewhere."""
+    is_alone = kind == "cuda" and process_count() == 1
+    # the operators of BNP in a compiled network keep out of graphs
+    if is_alone and can_capture(optimizer, bnp) and not (compiled and bnp is not None):
+        return CapturedStep(optimizer, loss_of, bnp)
+    return EagerStep(optimizer, lambda step, batch: loss_of(batch), is_checked=kind != "cuda")
+
+
+def laid_out(x: Tensor, model: nn.Module) -> Tensor:
+    """Images in the memory format of the model's convolutions."""
+    kernels = (p for p in model.parameters() if p.dim() == 4)
+    format_ = torch.channels_last
+    if x.dim() == 4 and any(p.is_contiguous(memory_format=format_) and not p.is_contiguous() for p in kernels):
+        return x.contiguous(memory_format=format_)
+    return x
+
+
+@contextlib.contextmanager
+def undisturbed(model: nn.Module) -> Iterator[None]:
+    """Gradients, modes, buffers and random number generators are as before afterwards."""
+    gradients = [(parameter, parameter.grad) for parameter in model.parameters()]
+    modes = [(module, module.training) for module in model.modules()]
+    buffers = [(buffer, buffer.clone()) for buffer in model.buffers()]
+    for parameter, _ in gradients:
+        parameter.grad = None
+    try:
+        with rng_kept(next(model.parameters()).device):
+            yield
+    finally:
+        for parameter, gradient in gradients:
+            parameter.grad = gradient
+        for module, mode in modes:
+            module.training = mode
+        with torch.no_grad():
+            for buffer, before in buffers:
+                buffer.copy_(before)
 
 
 @torch.no_grad()
-def tested(model: nn.Module, test: tuple[Tensor, Tensor], step: int, chunk: int = 1000) -> list[Row]:
+def tested(model: nn.Module, test: Batch, step: int) -> list[Row]:
     """Loss and accuracy on test images, in evaluation mode."""
     was_training = model.training
     model.eval()
-    loss = right = 0.0
-    for x, y in zip(torch.split(test[0], chunk), torch.split(test[1], chunk), strict=True):
-        outputs = model(x)
-        loss += float(functional.cross_entropy(outputs, y, reduction="sum"))
-        right += float((outputs.argmax(1) == y).sum())
+    sums = []
+    for x, y in zip(torch.split(test[0], CHUNK), torch.split(test[1], CHUNK), strict=True):
+        outputs = model(laid_out(x, model))
+        right = (outputs.argmax(1) == y).sum()
+        sums.append(torch.stack([functional.cross_entropy(outputs, y, reduction="sum").double(), right.double()]))
     model.train(was_training)
-    count = len(test[1])
-    return [Row(step, "", TEST_LOSS, loss / count, ""), Row(step, "", TEST_ACCURACY, right / count, "")]
+    loss, accuracy = (torch.stack(sums).sum(0) / len(test[1])).tolist()
+    return [Row(step, "", TEST_LOSS, loss, ""), Row(step, "", TEST_ACCURACY, accuracy, "")]

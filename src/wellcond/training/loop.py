@@ -1,13 +1,11 @@
-"""The one mini-batch loop of short trials and experiments."""
+"""The one mini-batch loop of short trials, experiments and long runs."""
 
 from __future__ import annotations
 
-import functools
-import inspect
 import math
-from collections.abc import Callable, Generator, Iterable
-from itertools import islice
-from typing import TypeVar
+from collections.abc import Callable, Collection, Iterable, Iterator, Sequence
+from itertools import count, islice
+from typing import Any, Generic, TypeVar
 
 import torch
 from torch import Tensor
@@ -15,21 +13,28 @@ from torch.optim import Optimizer
 
 from wellcond.errors import InvalidProblem, NonFinite
 from wellcond.results import Progress, Row
-from wellcond.training.run import Run
+from wellcond.training.checkpoint import Checkpoint
+from wellcond.training.run import History, Run
+from wellcond.training.schedules import Schedule, show
+from wellcond.training.step import EagerStep, Step
 
 Batch = TypeVar("Batch")
+Probe = Callable[[int], Iterable[Row]]
+"""Called with the number of steps taken; returns what it measured."""
 
 NO_MORE_BATCHES = "there are no more batches, and they cannot be read again; pass a list, or a generator without end."
+READ_EVERY = 50
+"""Steps after which the losses on a GPU are read, at the latest: reading waits for the device."""
 
 
 def train(
     optimizer: Optimizer,
     loss_at: Callable[[int, Batch], Tensor],
-    batches: Iterable[Batch],
+    batches: Iterable[Batch] | Callable[[int], Batch],
     steps: int,
     *,
     before_step: Callable[[int, Batch], None] | None = None,
-    evaluate: Callable[[int], Iterable[Row]] | None = None,
+    evaluate: Probe | None = None,
     every: int = 1,
     progress: Progress | None = None,
 ) -> Run:
@@ -41,7 +46,8 @@ def train(
         optimizer: It holds the parameters that are trained.
         loss_at: Called as (number of steps taken, batch); returns the mean loss of the batch with its graph. A
             `NonFinite` that it raises counts as divergence.
-        batches: Read over and over in their order; or a generator without end.
+        batches: Read over and over in their order; or a generator without end; or a function of the number of steps
+            taken.
         steps: How many steps to take.
         before_step: Called as (number of steps taken, next batch) before each step.
         evaluate: Called with the number of steps taken, before the first step and after every `every` of them;
@@ -63,61 +69,150 @@ def train(
         >>> train(torch.optim.SGD([w], lr=0.25), lambda step, batch: (batch * w).square().mean(), [1.0], 3).losses
         [1.0, 0.25, 0.0625]
     """
-    losses: list[float] = []
-    evaluations: list[Row] = []
+    at = () if evaluate is None else range(0, steps + 1, every)
+    loop = Loop(EagerStep(optimizer, loss_at), steps, at=at, before_step=before_step, evaluate=evaluate)
+    return loop.run(batches, progress=progress)
 
-    def is_finite_now() -> bool:
-        if evaluate is None or len(losses) % every:
-            return True
-        found = list(evaluate(len(losses)))
-        if all(math.isfinite(row.value) for row in found):
-            evaluations.extend(found)
-            return True
-        return False
 
-    def ended(diverged_at: int | None = None, cause: str = "") -> Run:
-        return Run(losses, diverged_at, cause, tuple(evaluations))
+class Loop(Generic[Batch]):
+    """The loop itself, over steps of any kind.
 
-    if not is_finite_now():
-        return ended(0)
-    for step, batch in enumerate(islice(_cycled(batches), steps)):
-        if before_step is not None:
-            before_step(step, batch)
+    Args:
+        step: Takes one step.
+        steps: How many to take.
+        at: The numbers of steps taken at which to look.
+        before_step: As in `train`.
+        evaluate: Called at looks; a row that is not finite counts as divergence.
+        probes: Called at looks after it; their rows are kept, whatever they are.
+        schedule: The factor of the learning rates at each step; it sees what was evaluated.
+        checkpoint: Where to keep the state; a run that it holds goes on.
+
+    Attributes:
+        history: What has happened so far.
+    """
+
+    def __init__(
+        self,
+        step: Step[Batch],
+        steps: int,
+        *,
+        at: Collection[int] = (),
+        before_step: Callable[[int, Batch], None] | None = None,
+        evaluate: Probe | None = None,
+        probes: Sequence[Probe] = (),
+        schedule: Schedule | None = None,
+        checkpoint: Checkpoint | None = None,
+    ) -> None:
+        self.step, self.steps, self.history = step, steps, History()
+        self._at = at if isinstance(at, range) else frozenset(at)
+        self._before_step, self._evaluate, self._probes = before_step, evaluate, probes
+        self._schedule, self._checkpoint = schedule, checkpoint
+        self._rates: list[Any] = [group.get("lr") for group in step.optimizer.param_groups]
+        self._unread: list[float | Tensor] = []
+
+    def run(self, batches: Iterable[Batch] | Callable[[int], Batch], progress: Progress | None = None) -> Run:
+        """Take the steps, or those that are left."""
+        if not self._resume():
+            self._look(0)
+        begin = len(self.history.losses)
+        left = range(begin, self.steps if self.history.diverged_at is None else begin)
+        for step, batch in zip(left, _stream(batches, begin), strict=False):
+            self._take(step, batch)
+            taken = step + 1
+            is_look, is_saved = taken in self._at, self._is_saved_at(taken)
+            if is_look or is_saved or taken == self.steps or self._is_read_now():
+                self._read()
+                if progress is not None and self.history.diverged_at is None:
+                    progress("training", taken / self.steps)
+            if is_look:
+                self._look(taken)
+            if is_saved or taken == self.steps or self.history.diverged_at is not None:
+                self._save()
+            if self.history.diverged_at is not None:
+                break
+        return self.history.run()
+
+    def _take(self, step: int, batch: Batch) -> None:
+        if self._before_step is not None:
+            self._before_step(step, batch)
+        if self._schedule is not None:
+            for group, rate in zip(self.step.optimizer.param_groups, self._rates, strict=True):
+                group["lr"] = rate * self._schedule(step)
         try:
-            value = _step(optimizer, functools.partial(loss_at, step, batch))
+            self._unread.append(self.step(step, batch))
         except NonFinite as error:
-            return ended(step + 1, str(error))
-        if not math.isfinite(value):
-            return ended(step + 1)
-        losses.append(value)
-        if progress is not None:
-            progress("training", len(losses) / steps)
-        if not is_finite_now():
-            return ended(len(losses))
-    return ended()
+            self._read()
+            self._diverged(step + 1, str(error))
+
+    def _is_read_now(self) -> bool:
+        return len(self._unread) == READ_EVERY or (bool(self._unread) and isinstance(self._unread[-1], float))
+
+    def _read(self) -> None:
+        """Take up the losses since the last time, as far as they are finite."""
+        on_device = [loss for loss in self._unread if isinstance(loss, Tensor)]
+        values: list[Any] = torch.stack(on_device).tolist() if on_device else self._unread
+        self._unread = []
+        for loss in values:
+            if not math.isfinite(loss):
+                self._diverged(len(self.history.losses) + 1)
+                break
+            self.history.losses.append(loss)
+
+    def _look(self, taken: int) -> None:
+        if taken not in self._at or self.history.diverged_at is not None:
+            return
+        before = len(self.history.evaluations)
+        try:
+            found = [] if self._evaluate is None else list(self._evaluate(taken))
+            if not all(math.isfinite(row.value) for row in found):
+                self._diverged(taken)
+                return
+            self.history.evaluations += found
+            for probe in self._probes:
+                self.history.evaluations += probe(taken)
+        except NonFinite as error:
+            self._diverged(taken, str(error))
+        show(self._schedule, self.history.evaluations[before:])
+
+    def _diverged(self, at: int, cause: str = "") -> None:
+        if self.history.diverged_at is None:
+            self.history.diverged_at, self.history.cause = at, cause
+
+    # the checkpoint
+
+    def _is_saved_at(self, taken: int) -> bool:
+        return self._checkpoint is not None and taken > 0 and taken % self._checkpoint.every == 0
+
+    def _settings(self) -> dict[str, Any]:
+        """What tells one run from another."""
+        optimizer = self.step.optimizer
+        options = [{name: group[name] for name in optimizer.defaults} for group in optimizer.param_groups]
+        rates = [{} if rate is None else {"lr": float(rate)} for rate in self._rates]
+        return {"optimizer": f"{type(optimizer).__name__} {[o | r for o, r in zip(options, rates, strict=True)]}"}
+
+    def _save(self) -> None:
+        if self._checkpoint is not None:
+            self._checkpoint.save(self.history, self._settings())
+
+    def _resume(self) -> bool:
+        found = None if self._checkpoint is None else self._checkpoint.load(self._settings())
+        if found is None:
+            return False
+        self.history.losses += found.losses
+        self.history.evaluations += found.evaluations
+        self.history.diverged_at, self.history.cause = found.diverged_at, found.cause
+        show(self._schedule, found.evaluations)
+        return True
 
 
-def _step(optimizer: Optimizer, loss_now: Callable[[], Tensor]) -> float:
-    """One step, unless the loss is not finite; the loss before it."""
-
-    def closure() -> Tensor:
-        loss = loss_now()
-        optimizer.zero_grad()
-        if math.isfinite(float(loss.detach())):
-            loss.backward()  # type: ignore[no-untyped-call]
-        return loss
-
-    takes = inspect.signature(optimizer.step).parameters.get("closure")
-    if takes is not None and takes.default is takes.empty:
-        # LBFGS, which evaluates the loss several times
-        return float(torch.as_tensor(optimizer.step(closure)).detach())  # type: ignore[arg-type]
-    value = float(closure().detach())
-    if math.isfinite(value):
-        optimizer.step()
-    return value
+def _stream(batches: Iterable[Batch] | Callable[[int], Batch], begin: int) -> Iterator[Batch]:
+    """The batches from that of a step on."""
+    if callable(batches):
+        return map(batches, count(begin))
+    return islice(_cycled(batches), begin, None)
 
 
-def _cycled(batches: Iterable[Batch]) -> Generator[Batch, None, None]:
+def _cycled(batches: Iterable[Batch]) -> Iterator[Batch]:
     is_empty = False
     while not is_empty:
         is_empty = True

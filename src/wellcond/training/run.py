@@ -1,9 +1,9 @@
-"""`Run`: what a training run came to."""
+"""`Run`: what a training run came to. `History`: what has happened while it goes on."""
 
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from statistics import fmean
 from typing import TYPE_CHECKING
 
@@ -45,8 +45,8 @@ class Run(Result):
 
     @property
     def final(self) -> float | None:
-        """The mean loss of the last tenth of the steps; None if the run diverged."""
-        if self.diverged_at is not None:
+        """The mean loss of the last tenth of the steps; None if the run diverged, or took no step."""
+        if self.diverged_at is not None or not self.losses:
             return None
         return fmean(self.losses[-averaged_steps(len(self.losses)) :])
 
@@ -73,7 +73,15 @@ class Run(Result):
         """
         begin = step or 0
         rows = [Row(begin + k, "", TRAINING_LOSS, loss, "") for k, loss in enumerate(self.losses, start=1)]
-        rows += [row._replace(step=begin + (row.step or 0)) for row in self.evaluations]
+        return rows + self.summary(step)
+
+    def summary(self, step: int | None = None) -> list[Row]:
+        """What was measured on the way, and how the run ended: few rows, without the losses of the steps.
+
+        Args:
+            step: As in `rows`.
+        """
+        rows = [row._replace(step=(step or 0) + (row.step or 0)) for row in self.evaluations]
         if self.final is not None:
             rows.append(Row(step, "", FINAL_LOSS, self.final, ""))
         elif self.diverged_at is not None:
@@ -87,4 +95,27 @@ class Run(Result):
         return training_figure({"": [self.rows()]})
 
     def __str__(self) -> str:
-        return f"diverged @ {self.diverged_at}" if self.final is None else number(self.final)
+        if self.final is None:
+            return "no steps" if self.diverged_at is None else f"diverged @ {self.diverged_at}"
+        return number(self.final)
+
+
+@dataclass
+class History:
+    """What has happened in a run that goes on; a checkpoint keeps it.
+
+    Attributes:
+        losses: As in `Run`, as far as they have been read from the device.
+        evaluations: As in `Run`.
+        diverged_at: As in `Run`.
+        cause: As in `Run`.
+    """
+
+    losses: list[float] = field(default_factory=list)
+    evaluations: list[Row] = field(default_factory=list)
+    diverged_at: int | None = None
+    cause: str = ""
+
+    def run(self) -> Run:
+        """The run, if it ends here."""
+        return Run(self.losses, self.diverged_at, self.cause, tuple(self.evaluations))

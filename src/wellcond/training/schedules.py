@@ -2,7 +2,12 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+import math
+from collections.abc import Callable, Iterable, Sequence
+from dataclasses import dataclass
+
+from wellcond.results import Row
+from wellcond.results.quantities import TEST_ACCURACY, TEST_LOSS
 
 Schedule = Callable[[int], float]
 """The factor of the optimizer's own learning rates at a step, counted from 0."""
@@ -22,3 +27,93 @@ def steps(at: Sequence[int], factor: float = 0.1) -> Schedule:
         [1.0, 0.1, 0.01]
     """
     return lambda step: factor ** sum(step >= begin for begin in at)
+
+
+def cosine(length: int, end: float = 0.0) -> Schedule:
+    """Go from 1 to `end` along half a cosine, over so many steps.
+
+    Example:
+        >>> [round(cosine(10)(step), 4) for step in (0, 5, 10, 11)]
+        [1.0, 0.5, 0.0, 0.0]
+    """
+    return lambda step: end + (1 - end) * (1 + math.cos(math.pi * min(step / length, 1.0))) / 2
+
+
+@dataclass(frozen=True)
+class WarmUp:
+    """What `warm_up` returns."""
+
+    length: int
+    then: Schedule
+    begin: float
+
+    def __call__(self, step: int) -> float:
+        if step >= self.length:
+            return self.then(step)
+        return (self.begin + (1 - self.begin) * (step + 1) / self.length) * self.then(step)
+
+    def see(self, rows: Iterable[Row]) -> None:
+        """Pass evaluations on."""
+        show(self.then, rows)
+
+
+def warm_up(length: int, then: Schedule = constant, begin: float = 0.0) -> Schedule:
+    """Another schedule, times a factor that grows linearly from `begin` and is 1 at the last of so many steps.
+
+    Example:
+        >>> schedule = warm_up(4, steps([10]))
+        >>> [schedule(step) for step in (0, 1, 3, 4, 10)]
+        [0.25, 0.5, 1.0, 1.0, 0.1]
+    """
+    return WarmUp(length, then, begin)
+
+
+class Plateau:
+    """What `plateau` returns: it remembers one run, so make a new one for the next.
+
+    What it remembers follows from the evaluations of the run alone. A resumed run shows them to it again.
+    """
+
+    def __init__(self, watched: str, patience: int, factor: float, threshold: float) -> None:
+        self.watched, self.patience, self.factor, self.threshold = watched, patience, factor, threshold
+        self._best, self._waited, self._now = math.inf, 0, 1.0
+
+    def __call__(self, step: int) -> float:
+        return self._now
+
+    def see(self, rows: Iterable[Row]) -> None:
+        """Take notice of new evaluations."""
+        sign = -1.0 if self.watched == TEST_ACCURACY else 1.0
+        for value in (sign * row.value for row in rows if row.quantity == self.watched):
+            if value < self._best - self.threshold:
+                self._best, self._waited = value, 0
+                continue
+            self._waited += 1
+            if self._waited == self.patience:
+                self._now, self._waited = self._now * self.factor, 0
+
+
+def plateau(watched: str = TEST_LOSS, patience: int = 1, factor: float = 0.5, threshold: float = 0.0) -> Plateau:
+    """Multiply by `factor` when an evaluation has not improved for a while.
+
+    Args:
+        watched: The quantity of the evaluation, such as `TRAINING_LOSS`. The smaller the better, except for
+            `TEST_ACCURACY`.
+        patience: How many evaluations in a row without a new best there are before each change.
+        factor: What the rates are multiplied by.
+        threshold: A new best is better by more than this.
+
+    Example:
+        >>> schedule = plateau(patience=2)
+        >>> for step, loss in enumerate([3.0, 2.0, 2.0, 2.5]):
+        ...     schedule.see([Row(step, "", TEST_LOSS, loss, "")])
+        >>> schedule(4)
+        0.5
+    """
+    return Plateau(watched, patience, factor, threshold)
+
+
+def show(schedule: Schedule | None, rows: Iterable[Row]) -> None:
+    """Show evaluations to a schedule that takes notice of them."""
+    if isinstance(schedule, (Plateau, WarmUp)):
+        schedule.see(rows)

@@ -1,0 +1,64 @@
+"""Several processes under `torchrun` that train one network, each on its share of every batch."""
+
+from __future__ import annotations
+
+import os
+import warnings
+
+import torch
+from torch import Tensor, distributed, nn
+from torch.nn.modules.batchnorm import _BatchNorm
+from torch.nn.parallel import DistributedDataParallel
+
+BATCH_OF_A_PROCESS = """\
+on a CPU every process normalises by the statistics of its own share of the batch, and running statistics are those of
+the first process: BatchNorm is not what it is in one process. On GPUs it becomes SyncBatchNorm, which is."""
+
+
+def join_processes() -> None:
+    """Join the other processes, if `torchrun` started this one and it has not; each then has its own GPU, if any."""
+    if distributed.is_available() and distributed.is_torchelastic_launched() and not distributed.is_initialized():
+        if torch.cuda.is_available():
+            torch.cuda.set_device(int(os.environ["LOCAL_RANK"]))
+        distributed.init_process_group("nccl" if torch.cuda.is_available() else "gloo")
+
+
+def process_count() -> int:
+    """How many processes train together."""
+    return distributed.get_world_size() if distributed.is_available() and distributed.is_initialized() else 1
+
+
+def is_writer() -> bool:
+    """Whether this is the process that writes files."""
+    return process_count() == 1 or distributed.get_rank() == 0
+
+
+def shared(model: nn.Module) -> nn.Module:
+    """The model with gradients that are averaged over all processes; its BatchNorm layers become SyncBatchNorm."""
+    device = next(model.parameters()).device
+    if any(isinstance(module, _BatchNorm) for module in model.modules()):
+        if device.type == "cuda":
+            nn.SyncBatchNorm.convert_sync_batchnorm(model)  # type: ignore[no-untyped-call]
+        else:
+            warnings.warn(BATCH_OF_A_PROCESS, stacklevel=3)
+    return DistributedDataParallel(model, device_ids=[device] if device.type == "cuda" else None)
+
+
+def share_of(x: Tensor, y: Tensor) -> tuple[Tensor, Tensor, float]:
+    """This process's examples, and the weight of their mean loss.
+
+    The mean over the processes of weight times mean loss is the mean loss of the joined batch, also where the shares
+    are not equally large.
+    """
+    count, rank = process_count(), distributed.get_rank()
+    mine = y[rank::count]
+    return x[rank::count], mine, count * len(mine) / len(y)
+
+
+def mean_over_processes(value: Tensor) -> Tensor:
+    """The mean of a tensor over the processes, without a graph."""
+    total = value.detach().clone()
+    if process_count() > 1:
+        distributed.all_reduce(total)
+        total /= process_count()
+    return total

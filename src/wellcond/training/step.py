@@ -1,0 +1,159 @@
+"""How one training step is taken: eagerly, or as a CUDA graph of its forward and backward pass."""
+
+from __future__ import annotations
+
+import contextlib
+import inspect
+import math
+import warnings
+from collections.abc import Callable, Iterator
+from typing import Any, Generic, Protocol, TypeVar
+
+import torch
+from torch import Tensor
+from torch.optim import Optimizer
+
+from wellcond.errors import Unsupported
+from wellcond.optim.bnp import BNP
+from wellcond.training.distributed import mean_over_processes
+
+Batch = TypeVar("Batch")
+Of = TypeVar("Of", contravariant=True)
+
+WARM_UP = 3
+"""Steps before one is captured: libraries choose their kernels, and `torch.compile` compiles."""
+NOT_CAPTURED = """\
+a training step could not be captured as a CUDA graph, so every step runs eagerly, in more time. The reason was:
+{error}"""
+
+
+class Step(Protocol[Of]):
+    """Takes a step of an optimizer.
+
+    Called as (number of steps taken, batch). Returns the loss before the step: a number, or a tensor on the device
+    that is read later, so that the device need not be waited for.
+    """
+
+    optimizer: Optimizer
+
+    def __call__(self, step: int, batch: Of, /) -> float | Tensor: ...
+
+
+class EagerStep(Generic[Batch]):
+    """The plain step: loss, backward pass, optimizer.
+
+    Args:
+        optimizer: Any; one that needs a closure, such as LBFGS, gets it.
+        loss_at: As in `train`.
+        is_checked: Whether the loss is read at once, and a step without a finite loss is not taken.
+    """
+
+    def __init__(self, optimizer: Optimizer, loss_at: Callable[[int, Batch], Tensor], is_checked: bool = True) -> None:
+        self.optimizer, self._loss_at = optimizer, loss_at
+        takes = inspect.signature(optimizer.step).parameters.get("closure")
+        self._needs_closure = takes is not None and takes.default is takes.empty
+        self._is_checked = is_checked or self._needs_closure
+
+    def __call__(self, step: int, batch: Batch) -> float | Tensor:
+        def closure() -> Tensor:
+            loss = self._loss_at(step, batch)
+            value = mean_over_processes(loss)
+            self.optimizer.zero_grad()
+            if not self._is_checked or math.isfinite(float(value)):
+                loss.backward()  # type: ignore[no-untyped-call]
+            return value
+
+        if self._needs_closure:  # LBFGS, which evaluates the loss several times
+            return float(torch.as_tensor(self.optimizer.step(closure)))  # type: ignore[arg-type]
+        value = closure()
+        if not self._is_checked:
+            self.optimizer.step()
+            return value
+        if math.isfinite(number := float(value)):
+            self.optimizer.step()
+        return number
+
+
+class CapturedStep:
+    """The forward and backward pass as a CUDA graph; the optimizer's step is outside, so any optimizer works.
+
+    The first steps are taken eagerly, on a side stream, as a capture asks for. Then a graph reads batches from buffers
+    of its own, and writes gradients into tensors of its own. A batch of another size is taken eagerly.
+
+    Args:
+        optimizer: Any that needs no closure.
+        loss_of: The mean loss of a batch, with its graph.
+        bnp: It measures and preconditions inside the graph.
+    """
+
+    def __init__(self, optimizer: Optimizer, loss_of: Callable[[tuple[Any, ...]], Tensor], bnp: BNP | None) -> None:
+        self.optimizer, self._loss_of, self._bnp = optimizer, loss_of, bnp
+        self._eager = EagerStep[tuple[Any, ...]](optimizer, lambda step, batch: loss_of(batch), is_checked=False)
+        self._side = torch.cuda.Stream()  # type: ignore[no-untyped-call]
+        self._warm_up = WARM_UP
+        self._graph: torch.cuda.CUDAGraph | None = None
+        self._inputs: tuple[Any, ...] = ()
+        self._loss = torch.empty(())
+        self._gradients: list[tuple[Tensor, Tensor]] = []
+        self._is_refused = False
+
+    def __call__(self, step: int, batch: tuple[Any, ...]) -> float | Tensor:
+        if self._warm_up:
+            self._warm_up -= 1
+            return self._on_side_stream(step, batch)
+        if self._graph is None and not self._is_refused:
+            self._capture(batch)
+        if self._graph is None or [x.shape for x in batch] != [x.shape for x in self._inputs]:
+            return self._eager(step, batch)
+        for static, new in zip(self._inputs, batch, strict=True):
+            static.copy_(new)
+        self._graph.replay()
+        for parameter, gradient in self._gradients:  # a probe, or an eager step, may have put others there
+            parameter.grad = gradient
+        with self._without_hooks():
+            self.optimizer.step()
+        return self._loss.clone()
+
+    def _on_side_stream(self, step: int, batch: tuple[Any, ...]) -> float | Tensor:
+        self._side.wait_stream(torch.cuda.current_stream())
+        with torch.cuda.stream(self._side):
+            loss = self._eager(step, batch)
+        torch.cuda.current_stream().wait_stream(self._side)
+        return loss
+
+    def _capture(self, batch: tuple[Any, ...]) -> None:
+        graph = torch.cuda.CUDAGraph()
+        self._inputs = tuple(x.clone() for x in batch)
+        self.optimizer.zero_grad(set_to_none=True)  # so that the graph has gradients of its own, and does not add
+        try:
+            with torch.cuda.graph(graph):
+                loss = self._loss_of(self._inputs)
+                loss.backward()  # type: ignore[no-untyped-call]
+                if self._bnp is not None:
+                    self._bnp.precondition()
+        except (RuntimeError, Unsupported) as error:  # the network synchronises, or depends on values
+            warnings.warn(NOT_CAPTURED.format(error=error), stacklevel=2)
+            self._is_refused = True
+            return
+        self._graph, self._loss = graph, loss.detach()
+        held = (p for group in self.optimizer.param_groups for p in group["params"])
+        self._gradients = [(p, p.grad) for p in held if p.grad is not None]
+
+    @contextlib.contextmanager
+    def _without_hooks(self) -> Iterator[None]:
+        """The one hook there may be is that of BNP, whose work the graph has done."""
+        hooks = self.optimizer._optimizer_step_pre_hooks
+        kept = dict(hooks)
+        hooks.clear()
+        try:
+            yield
+        finally:
+            hooks.update(kept)
+
+
+def can_capture(optimizer: Optimizer, bnp: BNP | None) -> bool:
+    """Whether an optimizer takes its step by itself: without a closure, and with no hooks but those of this BNP."""
+    takes = inspect.signature(optimizer.step).parameters.get("closure")
+    hooks = [*optimizer._optimizer_step_pre_hooks.values(), *optimizer._optimizer_step_post_hooks.values()]
+    is_alone = all(bnp is not None and getattr(hook, "__self__", None) is bnp for hook in hooks)
+    return is_alone and (takes is None or takes.default is not takes.empty)
