@@ -1,102 +1,195 @@
-"""Run an experiment: its cells, the table of their rows, and what becomes of the paper's claims."""
+"""Run experiments, or what is left of them, and write their rows, pictures and verdicts."""
 
 from __future__ import annotations
 
+import contextlib
+import json
 import os
-import time
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import Literal, TypedDict, Unpack, overload
 
-import torch
+from wellcond.data.load import load
+from wellcond.data.locate import data_root
+from wellcond.errors import DataNotFound, InvalidProblem, MissingExtra
+from wellcond.experiments import catalogue
+from wellcond.experiments.experiment import Experiment, Job, Scale
+from wellcond.experiments.launchers import InProcess, Launcher, Processes, Task, run_all
+from wellcond.experiments.ray_launcher import Ray
+from wellcond.experiments.reproduction import Failure, Reproduction
+from wellcond.experiments.rows import write_parquet, write_rows
+from wellcond.experiments.store import Ended, Store
+from wellcond.experiments.table import Table
+from wellcond.results import Progress, Row
+from wellcond.results.files import write_atomically
 
-from wellcond.experiments.catalogue import experiment as by_name
-from wellcond.experiments.claims import Outcome, Verdict, overall
-from wellcond.experiments.experiment import Cell, Experiment, Job, Scale
-from wellcond.experiments.store import Store
-from wellcond.experiments.table import Record, Table
-from wellcond.results import Progress, Result, Row, text_table
-
-if TYPE_CHECKING:
-    from matplotlib.figure import Figure
+LauncherName = Literal["in-process", "processes", "ray"]
+Folder = str | os.PathLike[str]
+Several = list[str] | list[Experiment] | tuple[str | Experiment, ...]
 
 
 @dataclass(frozen=True)
-class Reproduction(Result):
-    """What came out of an experiment.
+class NamedMeasure:
+    """The measurement of an experiment of the catalogue, found by name wherever it is run.
 
     Attributes:
-        experiment: Which one.
-        scale: At which scale.
-        table: The rows of all cells.
-        outcomes: What became of every claim, in their order.
+        name: Of the experiment.
     """
 
-    experiment: Experiment
-    scale: Scale
-    table: Table
+    name: str
 
-    @property
-    def outcomes(self) -> list[Outcome]:
-        """What became of every claim, in their order."""
-        return [claim.check(self.table) for claim in self.experiment.claims]
-
-    def verdict(self) -> Verdict:
-        """Of all claims together."""
-        return overall(outcome.verdict for outcome in self.outcomes)
-
-    def rows(self, step: int | None = None) -> list[Row]:
-        return [row for record in self.table for row in record.rows]
-
-    def figure(self) -> Figure:
-        return self.experiment.draw(self.table)
-
-    def __str__(self) -> str:
-        body = [
-            [claim.says, claim.paper, outcome.found, outcome.verdict]
-            for claim, outcome in zip(self.experiment.claims, self.outcomes, strict=True)
-        ]
-        return text_table(["claim", "paper", "found", "verdict"], body)
+    def __call__(self, job: Job) -> Iterable[Row]:
+        return catalogue.experiment(self.name).measure(job)
 
 
-def run_cell(cell: Cell, device: str, data: Path | None, folder: Path | None, progress: Progress) -> Record:
-    """Run one cell."""
-    begin = time.perf_counter()
-    job = Job(cell.settings, torch.device(device), data, folder, progress)
-    rows = list(by_name(cell.experiment).measure(job))
-    return Record(cell.settings, rows, time.perf_counter() - begin)
+class Options(TypedDict, total=False):
+    """What `reproduce` takes by name."""
+
+    out: Folder
+    device: str
+    data: Folder | None
+    launcher: LauncherName | Launcher
+    workers: int | None
+    progress: Progress
 
 
+@overload
+def reproduce(names: str | Experiment, scale: Scale = ..., **options: Unpack[Options]) -> Reproduction: ...
+@overload
+def reproduce(names: Several, scale: Scale = ..., **options: Unpack[Options]) -> list[Reproduction]: ...
 def reproduce(
-    name: str,
+    names: str | Experiment | Several,
     scale: Scale = "laptop",
     *,
-    out: str | os.PathLike[str] = "runs",
+    out: Folder = "runs",
     device: str = "cpu",
-    data: str | os.PathLike[str] | None = None,
+    data: Folder | None = None,
+    launcher: LauncherName | Launcher = "in-process",
+    workers: int | None = None,
     progress: Progress = lambda what, share: None,
-) -> Reproduction:
-    """Run an experiment, or what is left of it, in this process.
+) -> Reproduction | list[Reproduction]:
+    """Run experiments, or what is left of them. The cells of all go into one queue, so that no worker waits.
 
     Args:
-        name: Such as "santurkar2018-fig9"; `catalogue.names()` has all.
+        names: Such as "santurkar2018-fig9"; `catalogue.names()` has all. Several in a list, where "wei2019" stands for
+            all of that source and "all" for all. An `Experiment` of your own may stand for a name.
         scale: "smoke", "laptop", "gpu" or "paper".
-        out: Finished cells are kept in `out/name/scale` and never run again.
+        out: Cells, rows, table, picture and verdict go to `out/name/scale`. Finished cells are never run again; those
+            that failed are.
         device: Where to train and measure.
-        data: The folder with the data sets.
+        data: The folder with the data sets; None means $WELLCOND_DATA, else `./data`.
+        launcher: Where cells are run: "in-process", "processes", "ray" or a `Launcher`.
+        workers: How many cells run at once; None for as many as there are cores.
         progress: Called as (what is being done, share of all work done).
+
+    Returns:
+        What came out; a list if a list of names was passed.
+
+    Raises:
+        InvalidProblem: A name is unknown, or an experiment has no such scale.
+        DataNotFound: A data set is missing: nothing has been run.
 
     Example:
         >>> reproduce("santurkar2018-fig9", "smoke")  # doctest: +SKIP
     """
-    chosen = by_name(name)
-    store = Store(Path(out) / name / scale)
-    cells = chosen.cells(scale)
-    done = store.finished(cells)
-    root = None if data is None else Path(data)
-    for place, cell in enumerate(cells):
-        if cell.key not in done:
-            tell = lambda what, share, place=place: progress(what, (place + share) / len(cells))  # noqa: E731
-            done[cell.key] = run_cell(cell, device, root, store.checkpoints(cell), tell)
-            store.put(cell, done[cell.key])
-    return Reproduction(chosen, scale, Table([done[cell.key] for cell in cells]))
+    wanted = [names] if isinstance(names, (str, Experiment)) else list(names)
+    experiments = _experiments(wanted, scale)
+    if isinstance(names, str) and len(experiments) != 1:
+        raise InvalidProblem(f"{names!r} stands for {len(experiments)} experiments; write [{names!r}].")
+    root = data_root(data).absolute()
+    check_data({name for each in experiments for name in each.data(scale)}, root)
+    tasks = {each.name: _tasks(each, scale, Path(out).absolute(), device, root) for each in experiments}
+    used = launcher if isinstance(launcher, Launcher) else launcher_of(launcher, workers)
+    ended = iter(run_all([task for own in tasks.values() for task in own], used, progress))
+    runs = [_reproduction(each, scale, [next(ended) for _ in tasks[each.name]]) for each in experiments]
+    for run, own in zip(runs, tasks.values(), strict=True):
+        write_files(run, own[0].store.folder)
+    return runs[0] if isinstance(names, (str, Experiment)) else runs
+
+
+def check_data(names: Iterable[str], root: Path) -> None:
+    """Look for data sets before the work.
+
+    Raises:
+        DataNotFound: Some are missing: what to fetch for each, and where to put it.
+    """
+    missing = [text for name in sorted(names) if (text := missing_data(name, root))]
+    if missing:
+        raise DataNotFound("\n".join(missing))
+
+
+def missing_data(name: str, root: Path) -> str:
+    """What to fetch of a data set and where to put it; "" if it is there."""
+    try:
+        for is_train in (True, False):
+            load(name, root, train=is_train)
+    except DataNotFound as error:
+        return str(error)
+    return ""
+
+
+def launcher_of(
+    name: LauncherName, workers: int | None = None, *, address: str | None = None, gpus: float = 1.0
+) -> Launcher:
+    """A launcher by its name.
+
+    Args:
+        name: "in-process", "processes" or "ray".
+        workers: How many cells run at once; None for as many as there are cores.
+        address: Of a Ray cluster; None starts one here.
+        gpus: The share of a GPU that a cell gets, with Ray.
+    """
+    if name == "in-process":
+        return InProcess()
+    if name == "processes":
+        return Processes(workers=workers)
+    return Ray(address=address, workers=workers, gpus=gpus)
+
+
+def _experiments(wanted: Sequence[str | Experiment], scale: Scale) -> list[Experiment]:
+    found: dict[str, Experiment] = {}
+    for each in wanted:
+        own = [catalogue.with_scale(each, scale)] if isinstance(each, Experiment) else catalogue.chosen([each], scale)
+        found |= {known.name: known for known in own}
+    return list(found.values())
+
+
+def _tasks(experiment: Experiment, scale: Scale, out: Path, device: str, data: Path) -> list[Task]:
+    store = Store(out / experiment.name / scale)
+    cells = experiment.cells(scale)
+    measure = NamedMeasure(experiment.name) if is_catalogued(experiment) else experiment.measure
+    minutes = experiment.minutes.get(scale, 1.0) / max(len(cells), 1)
+    return [Task(cell, measure, store, device, data, minutes) for cell in cells]
+
+
+def is_catalogued(experiment: Experiment) -> bool:
+    """Whether it is the one that is found by its name."""
+    return experiment.name in catalogue.names() and catalogue.experiment(experiment.name) is experiment
+
+
+def _reproduction(experiment: Experiment, scale: Scale, ended: Sequence[Ended]) -> Reproduction:
+    table = Table([each.record for each in ended if each.record is not None])
+    failures = [Failure(each.cell.settings, each.error) for each in ended if each.record is None]
+    return Reproduction(experiment, scale, table, failures, made_with(ended))
+
+
+def made_with(ended: Iterable[Ended]) -> dict[str, str]:
+    """The device and versions of all cells; several if they differ."""
+    found: dict[str, list[str]] = {}
+    for each in ended:
+        for name, value in each.made_with.items():
+            found.setdefault(name, []).append(value)
+    return {name: ", ".join(dict.fromkeys(values)) for name, values in found.items()}
+
+
+def write_files(run: Reproduction, folder: Path) -> None:
+    """Write rows, verdict, table and picture; the last two where pyarrow and matplotlib are installed."""
+    folder.mkdir(parents=True, exist_ok=True)
+    write_rows(folder / "rows.json", run)
+    verdict = json.dumps(run.judgement(), indent=1, ensure_ascii=False) + "\n"
+    write_atomically(folder / "verdict.json", verdict.encode())
+    with contextlib.suppress(MissingExtra):
+        write_parquet(folder / "table.parquet", run.table, run.failures)
+    with contextlib.suppress(MissingExtra):
+        run.save(folder / "figure.png")

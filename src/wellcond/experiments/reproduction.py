@@ -1,0 +1,106 @@
+"""`Reproduction`: what came out of an experiment, beside what its paper claims."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
+from functools import cached_property
+from typing import TYPE_CHECKING, Any
+
+from wellcond.experiments.claims import Claim, Outcome, Verdict, overall
+from wellcond.experiments.experiment import Experiment, Scale
+from wellcond.experiments.table import Table
+from wellcond.results import Result, Row, text_table
+from wellcond.results.result import as_json
+
+if TYPE_CHECKING:
+    from matplotlib.figure import Figure
+
+
+@dataclass(frozen=True)
+class Failure:
+    """A cell that could not be finished.
+
+    Attributes:
+        settings: Those of the cell.
+        error: Why, in a line.
+    """
+
+    settings: Mapping[str, Any]
+    error: str
+
+
+@dataclass(frozen=True)
+class Reproduction(Result):
+    """What came out of an experiment.
+
+    Attributes:
+        experiment: Which one.
+        scale: At which scale.
+        table: The rows of all cells that finished.
+        failures: The cells that did not.
+        made_with: The device and the versions of the libraries.
+    """
+
+    experiment: Experiment
+    scale: Scale
+    table: Table
+    failures: Sequence[Failure] = ()
+    made_with: Mapping[str, str] = field(default_factory=dict)
+
+    @cached_property
+    def outcomes(self) -> list[Outcome]:
+        """What became of every claim, in their order."""
+        return [self._outcome(claim) for claim in self.experiment.claims]
+
+    def _outcome(self, claim: Claim) -> Outcome:
+        """Where cells failed, a check may miss their rows: the claim is then not tested."""
+        if not self.failures:
+            return claim.check(self.table)
+        try:
+            return claim.check(self.table)
+        except (LookupError, ValueError, ArithmeticError) as error:
+            count = f"{len(self.failures)} cell{'s' if len(self.failures) > 1 else ''}"
+            return Outcome("not tested", f"the rows of {count} that failed are missing ({error})")
+
+    def verdict(self) -> Verdict:
+        """Of all claims together."""
+        return overall(outcome.verdict for outcome in self.outcomes)
+
+    def rows(self, step: int | None = None) -> list[Row]:
+        return [row for record in self.table for row in record.rows]
+
+    def figure(self) -> Figure:
+        return self.experiment.draw(self.table)
+
+    def judgement(self) -> dict[str, Any]:
+        """The verdict, and every claim with what the paper says and what was found."""
+        return {
+            "experiment": self.experiment.name,
+            "scale": self.scale,
+            "verdict": self.verdict(),
+            "claims": [
+                {"says": claim.says, "paper": claim.paper, "found": outcome.found, "verdict": outcome.verdict}
+                for claim, outcome in zip(self.experiment.claims, self.outcomes, strict=True)
+            ],
+            "failed": [{"settings": dict(each.settings), "error": each.error} for each in self.failures],
+            "made_with": dict(self.made_with),
+        }
+
+    def to_json(self) -> str:
+        cells = [{"settings": r.settings, "rows": [row._asdict() for row in r.rows]} for r in self.table]
+        content = as_json(self.judgement() | {"cells": cells})
+        return json.dumps(content, indent=1, ensure_ascii=False, allow_nan=False) + "\n"
+
+    def __str__(self) -> str:
+        judged = self.judgement()
+        body = [[each["says"], each["paper"], each["found"], each["verdict"]] for each in judged["claims"]]
+        lines = [f"{self.experiment.name}, {self.scale} scale: {self.verdict()}"]
+        lines.append(text_table(["claim", "paper", "found", "verdict"], body))
+        lines += [f"failed: {_described(each.settings)}: {each.error}" for each in self.failures]
+        return "\n".join(lines)
+
+
+def _described(settings: Mapping[str, Any]) -> str:
+    return f"{settings.get('arm')}, seed {settings.get('seed')}"
