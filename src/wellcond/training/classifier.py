@@ -80,12 +80,15 @@ def train_classifier(
     network = model if process_count() == 1 else shared(model)
     if compiled:
         network = torch.compile(network)  # type: ignore[assignment]
-    looks = sorted(at)
-    kind = next(model.parameters()).device.type
+    looks, count = sorted(at), process_count()
+    kind, layout = next(model.parameters()).device.type, layout_of(model)
 
     def batch_at(step: int) -> tuple[Any, ...]:
         x, y = batches(step)
-        return (laid_out(x, model), y) if process_count() == 1 else share_of(laid_out(x, model), y)
+        if count > 1:
+            x, y, weight = share_of(x, y)
+            return laid_out(x, layout), y, weight
+        return laid_out(x, layout), y
 
     def loss_of(batch: tuple[Any, ...]) -> Tensor:
         x, y, *weights = batch
@@ -128,16 +131,21 @@ def _step(
     # the operators of BNP in a compiled network keep out of graphs
     if is_alone and can_capture(optimizer, bnp) and not (compiled and bnp is not None):
         return CapturedStep(optimizer, loss_of, bnp)
-    return EagerStep(optimizer, lambda step, batch: loss_of(batch), is_checked=kind != "cuda")
+    return EagerStep(
+        optimizer, lambda step, batch: loss_of(batch), is_checked=kind != "cuda", is_shared=process_count() > 1
+    )
 
 
-def laid_out(x: Tensor, model: nn.Module) -> Tensor:
-    """Images in the memory format of the model's convolutions."""
-    kernels = (p for p in model.parameters() if p.dim() == 4)
-    format_ = torch.channels_last
-    if x.dim() == 4 and any(p.is_contiguous(memory_format=format_) and not p.is_contiguous() for p in kernels):
-        return x.contiguous(memory_format=format_)
-    return x
+def layout_of(model: nn.Module) -> torch.memory_format:
+    """The memory format of the model's convolutions."""
+    kernels = [p for p in model.parameters() if p.dim() == 4 and not p.is_contiguous()]
+    is_last = any(p.is_contiguous(memory_format=torch.channels_last) for p in kernels)
+    return torch.channels_last if is_last else torch.preserve_format
+
+
+def laid_out(x: Tensor, layout: torch.memory_format) -> Tensor:
+    """Images in a memory format; other inputs as they are."""
+    return x.contiguous(memory_format=layout) if layout is torch.channels_last and x.dim() == 4 else x
 
 
 @contextlib.contextmanager
@@ -164,11 +172,11 @@ def undisturbed(model: nn.Module) -> Iterator[None]:
 @torch.no_grad()
 def tested(model: nn.Module, test: Batch, step: int) -> list[Row]:
     """Loss and accuracy on test images, in evaluation mode."""
-    was_training = model.training
+    was_training, layout = model.training, layout_of(model)
     model.eval()
     sums = []
     for x, y in zip(torch.split(test[0], CHUNK), torch.split(test[1], CHUNK), strict=True):
-        outputs = model(laid_out(x, model))
+        outputs = model(laid_out(x, layout))
         right = (outputs.argmax(1) == y).sum()
         sums.append(torch.stack([functional.cross_entropy(outputs, y, reduction="sum").double(), right.double()]))
     model.train(was_training)

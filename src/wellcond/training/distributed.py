@@ -58,7 +58,5 @@ def share_of(x: Tensor, y: Tensor) -> tuple[Tensor, Tensor, float]:
 def mean_over_processes(value: Tensor) -> Tensor:
     """The mean of a tensor over the processes, without a graph."""
     total = value.detach().clone()
-    if process_count() > 1:
-        distributed.all_reduce(total)
-        total /= process_count()
-    return total
+    distributed.all_reduce(total)
+    return total / process_count()

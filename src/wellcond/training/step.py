@@ -46,10 +46,18 @@ class EagerStep(Generic[Batch]):
         optimizer: Any; one that needs a closure, such as LBFGS, gets it.
         loss_at: As in `train`.
         is_checked: Whether the loss is read at once, and a step without a finite loss is not taken.
+        is_shared: Whether several processes take it together; its loss is then the mean of theirs.
     """
 
-    def __init__(self, optimizer: Optimizer, loss_at: Callable[[int, Batch], Tensor], is_checked: bool = True) -> None:
-        self.optimizer, self._loss_at = optimizer, loss_at
+    def __init__(
+        self,
+        optimizer: Optimizer,
+        loss_at: Callable[[int, Batch], Tensor],
+        *,
+        is_checked: bool = True,
+        is_shared: bool = False,
+    ) -> None:
+        self.optimizer, self._loss_at, self._is_shared = optimizer, loss_at, is_shared
         takes = inspect.signature(optimizer.step).parameters.get("closure")
         self._needs_closure = takes is not None and takes.default is takes.empty
         self._is_checked = is_checked or self._needs_closure
@@ -57,7 +65,7 @@ class EagerStep(Generic[Batch]):
     def __call__(self, step: int, batch: Batch) -> float | Tensor:
         def closure() -> Tensor:
             loss = self._loss_at(step, batch)
-            value = mean_over_processes(loss)
+            value = mean_over_processes(loss) if self._is_shared else loss.detach()
             self.optimizer.zero_grad()
             if not self._is_checked or math.isfinite(float(value)):
                 loss.backward()  # type: ignore[no-untyped-call]
@@ -126,7 +134,7 @@ class CapturedStep:
         self._inputs = tuple(x.clone() for x in batch)
         self.optimizer.zero_grad(set_to_none=True)  # so that the graph has gradients of its own, and does not add
         try:
-            with torch.cuda.graph(graph):
+            with torch.cuda.graph(graph, stream=self._side):
                 loss = self._loss_of(self._inputs)
                 loss.backward()  # type: ignore[no-untyped-call]
                 if self._bnp is not None:
