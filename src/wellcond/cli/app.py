@@ -19,6 +19,7 @@ from wellcond.cli.demo import demo
 from wellcond.cli.diagnose import diagnose
 from wellcond.cli.predict_lr import predict_lr
 from wellcond.cli.probe import probe
+from wellcond.cli.reproduce import reproduce
 from wellcond.cli.suggest_lr import suggest_lr
 from wellcond.cli.treat import treat
 from wellcond.report.terminal import new_console
@@ -68,3 +69,4 @@ app.command("suggest-lr")(suggest_lr)
 app.command()(treat)
 app.command("predict-lr")(predict_lr)
 app.command()(probe)
+app.command()(reproduce)
