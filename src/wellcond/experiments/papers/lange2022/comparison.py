@@ -1,0 +1,248 @@
+"""What lange2022's sentences about training curves mean in numbers, and their picture.
+
+An arm is called "panel: method". A run that diverged counts as an accuracy of 0.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Mapping, Sequence
+from statistics import fmean
+from typing import TYPE_CHECKING
+
+from wellcond.experiments.claims import Claim, Outcome, judged
+from wellcond.experiments.experiment import Settings
+from wellcond.experiments.table import Record, Table
+from wellcond.report.style import bare_axes, draw_curves, legend_below, new_figure
+from wellcond.results.quantities import LOSS, TEST_ACCURACY
+
+if TYPE_CHECKING:
+    from matplotlib.axes import Axes
+    from matplotlib.figure import Figure
+
+COMPARABLE = 0.02
+"""Accuracies that differ by no more are comparable."""
+SIGNIFICANT = 0.02
+"""Accuracies that differ by more differ significantly."""
+BEGINNING = 0.2
+"""The share of a run that is its beginning."""
+
+
+def arms(panel: str, methods: Mapping[str, Settings], **common: object) -> dict[str, Settings]:
+    """The arms of a panel.
+
+    Example:
+        >>> arms("MNIST", {"BNP": {"lr": 0.5}}, batch=60)
+        {'MNIST: BNP': {'method': 'BNP', 'batch': 60, 'lr': 0.5}}
+    """
+    return {f"{panel}: {method}": {"method": method, **common, **own} for method, own in methods.items()}
+
+
+def rates(**by_method: float) -> dict[str, Settings]:
+    """Settings of methods that differ in the learning rate alone."""
+    return {method: {"lr": lr} for method, lr in by_method.items()}
+
+
+# what is compared
+
+
+def first_step_at(curve: Mapping[int, float], loss: float) -> float:
+    """The first step with a loss of at most `loss`, on a curve linear between evaluations; inf if there is none.
+
+    Example:
+        >>> first_step_at({0: 3.0, 100: 2.0, 200: 1.0}, 1.75)
+        125.0
+    """
+    before: tuple[int, float] | None = None
+    for step, value in curve.items():
+        if value <= loss:
+            if before is None:
+                return float(step)
+            share = (before[1] - loss) / (before[1] - value)
+            return before[0] + share * (step - before[0])
+        before = step, value
+    return math.inf
+
+
+def steps_to_loss_of(reference: Table, runs: Table) -> list[tuple[float, float]]:
+    """Seed by seed: the share of the reference's steps after which it, and a run, reach the loss it ends with."""
+    pairs = []
+    for own in reference:
+        curve = own.series(LOSS)
+        for run in runs.where(seed=own.settings["seed"]):
+            if curve and not own.has_diverged:
+                end = max(curve)
+                pairs.append(tuple(first_step_at(c, curve[end]) / end for c in (curve, run.series(LOSS))))
+    return [(own, other) for own, other in pairs]
+
+
+def accuracy(runs: Table, begin: float = 1.0, end: float = 1.0) -> float | None:
+    """The mean test accuracy over the seeds, at the end or over a stretch of the run; None without runs."""
+    found = [_accuracy(record, begin, end) for record in runs]
+    return fmean(found) if found else None
+
+
+def _accuracy(record: Record, begin: float, end: float) -> float:
+    series = record.series(TEST_ACCURACY)
+    if record.has_diverged or not series:
+        return 0.0
+    last = max(series)
+    return fmean(value for step, value in series.items() if step and begin * last <= step <= end * last)
+
+
+def accuracies(table: Table, panel: str, methods: Sequence[str], begin: float = 1.0, end: float = 1.0) -> dict[str, float]:
+    """Those of the methods of a panel that were run."""
+    found = {method: accuracy(table.arm(f"{panel}: {method}"), begin, end) for method in methods}
+    return {method: value for method, value in found.items() if value is not None}
+
+
+# claims
+
+
+def reaches_sooner(says: str, paper: str, runs: Sequence[tuple[str, str]]) -> Claim:
+    """An arm reaches the final training loss of another sooner than that one itself.
+
+    Args:
+        says: The claim.
+        paper: The paper's words.
+        runs: Arms: the faster one and the one whose loss it reaches.
+    """
+
+    def check(table: Table) -> Outcome:
+        cases, found = [], []
+        for arm, reference in runs:
+            shares = steps_to_loss_of(table.arm(reference), table.arm(arm))
+            cases += [other < own for own, other in shares]
+            if shares:
+                mean = fmean(other for _, other in shares)
+                when = f"after {mean:.2f} of its steps" if mean < math.inf else "not in every run"
+                found.append(f"{arm} reaches the loss of {reference.split(': ')[-1]} {when}")
+        return judged(cases, "; ".join(found))
+
+    return Claim(says, paper, check)
+
+
+def outperforms(
+    says: str, paper: str, panel: str, better: Sequence[str], worse: Sequence[str], *, by: float = 0.0,
+    begin: float = 1.0, end: float = 1.0,
+) -> Claim:  # fmt: skip
+    """Every one of some methods has a higher test accuracy than every one of others.
+
+    Args:
+        says: The claim.
+        paper: The paper's words.
+        panel: Where.
+        better: Methods.
+        worse: Methods.
+        by: How much higher at least.
+        begin: The share of the run from which the accuracy is averaged.
+        end: The share up to which it is.
+    """
+
+    def check(table: Table) -> Outcome:
+        high, low = (accuracies(table, panel, methods, begin, end) for methods in (better, worse))
+        return judged([a > b + by for a in high.values() for b in low.values()], _listed(high | low))
+
+    return Claim(says, paper, check)
+
+
+def ahead_early(says: str, paper: str, panel: str, faster: Sequence[str], slower: Sequence[str]) -> Claim:
+    """The mean test accuracy over the beginning of the run is higher."""
+    return outperforms(says, paper, panel, faster, slower, begin=0.0, end=BEGINNING)
+
+
+def comparable(
+    says: str, paper: str, panel: str, methods: Sequence[str], within: float = COMPARABLE
+) -> Claim:
+    """The final test accuracies of methods, all against the first, differ by little."""
+
+    def check(table: Table) -> Outcome:
+        found = accuracies(table, panel, methods)
+        values = list(found.values())
+        return judged([abs(value - values[0]) <= within for value in values[1:]], _listed(found))
+
+    return Claim(says, paper, check)
+
+
+def does_not_train(says: str, paper: str, panel: str, method: str, chance: float = 0.1) -> Claim:
+    """The final test accuracy is that of guessing, within two points."""
+
+    def check(table: Table) -> Outcome:
+        found = accuracies(table, panel, [method])
+        return judged([value <= chance + COMPARABLE for value in found.values()], _listed(found))
+
+    return Claim(says, paper, check)
+
+
+def gains_more(says: str, paper: str, panel: str, more: Sequence[str], less: Sequence[str], *, at: float) -> Claim:
+    """The test accuracy of every one of some methods rises more from a share of the run to its end."""
+
+    def gains(table: Table, methods: Sequence[str]) -> dict[str, float]:
+        before, after = accuracies(table, panel, methods, at - 0.1, at), accuracies(table, panel, methods)
+        return {method: after[method] - before[method] for method in before}
+
+    def check(table: Table) -> Outcome:
+        high, low = gains(table, more), gains(table, less)
+        return judged([a > b for a in high.values() for b in low.values()], _listed(high | low))
+
+    return Claim(says, paper, check)
+
+
+def overfits(says: str, paper: str, panel: str, method: str, *, after: int) -> Claim:
+    """The test accuracy is lower in the end than at its best, which comes no sooner than so many steps."""
+
+    def check(table: Table) -> Outcome:
+        mean = table.arm(f"{panel}: {method}").mean_series(TEST_ACCURACY)
+        if not mean or max(mean) <= after:
+            return judged([], f"the runs end before step {after}" if mean else "")
+        best = max(mean, key=mean.__getitem__)
+        found = f"{mean[best]:.1%} at step {best}, {mean[max(mean)]:.1%} in the end"
+        return judged([mean[max(mean)] < mean[best]], found)
+
+    return Claim(says, paper, check)
+
+
+def _listed(found: Mapping[str, float]) -> str:
+    return ", ".join(f"{method} {value:.1%}" for method, value in found.items())
+
+
+# the picture
+
+
+def draw(table: Table) -> Figure:
+    """Training loss above and test accuracy below, a panel beside the other."""
+    split = {arm: arm.split(": ", 1) for arm in table.arms}
+    titles = list(dict.fromkeys(panel for panel, _ in split.values()))
+    methods = list(dict.fromkeys(method for _, method in split.values()))
+    figure = new_figure(max(4.2 * len(titles), 7.0), 6.6)
+    columns = figure.subplots(2, len(titles), squeeze=False, sharex="col").T
+    for title, (above, below) in zip(titles, columns, strict=True):
+        for axes, quantity in ((above, LOSS), (below, TEST_ACCURACY)):
+            curves = {split[arm][1]: _curves(table.arm(arm), quantity) for arm in table.arms if split[arm][0] == title}
+            curves = {method: found for method, found in curves.items() if found}
+            if curves:
+                draw_curves(axes, curves, methods)
+                _zoom(axes, curves, is_loss=quantity == LOSS)
+        bare_axes(above, title=title, y="training loss")
+        bare_axes(below, x="training step", y="test accuracy")
+    handles = {label: h for axes in columns[:, 0] for h, label in zip(*axes.get_legend_handles_labels(), strict=True)}
+    named = [method for method in methods if method in handles]
+    figure.legend([handles[m] for m in named], named, loc="outside lower center", ncols=len(named), frameon=False)
+    return figure
+
+
+def _curves(runs: Table, quantity: str) -> list[tuple[list[int], list[float]]]:
+    found = [record.series(quantity) for record in runs]
+    return [(list(series), list(series.values())) for series in found if series]
+
+
+def _zoom(axes: Axes, curves: Mapping[str, Sequence[tuple[list[int], list[float]]]], *, is_loss: bool) -> None:
+    """A loss that rises far above its beginning leaves the panel; small losses are shown on a logarithmic axis."""
+    if not is_loss:
+        return
+    runs = [heights for found in curves.values() for _, heights in found]
+    least, most = min(min(heights) for heights in runs), max(heights[0] for heights in runs)
+    if 0 < least < 0.1:
+        axes.set_yscale("log")
+    if 0 < least < most:
+        axes.set_ylim(0.9 * least, 1.05 * most)
