@@ -1,0 +1,147 @@
+"""Figure 4 of wei2019: learning curves of VGG-16 and PreAct-ResNet-18 from several γ."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from statistics import fmean
+from typing import TYPE_CHECKING
+
+import torch
+from torch import nn
+from torch.nn.modules.batchnorm import _BatchNorm
+from torch.optim import SGD
+
+from wellcond.data.batches import Batches
+from wellcond.data.load import load
+from wellcond.experiments.claims import Outcome, claim, judged
+from wellcond.experiments.experiment import Experiment, Job
+from wellcond.experiments.pictures import draw_over_training, panels
+from wellcond.experiments.table import Table
+from wellcond.models import preact_resnet18, vgg
+from wellcond.results import Row
+from wellcond.results.quantities import TEST_ACCURACY, TRAINING_LOSS
+from wellcond.training.checkpoint import Checkpoint
+from wellcond.training.classifier import train_classifier
+
+if TYPE_CHECKING:
+    from matplotlib.figure import Figure
+
+NETWORKS = ("VGG-16", "PreAct-ResNet-18")
+GAMMAS = (0.1, 0.5, 1.0)
+SMALLEST, USUAL = "γ 0.1", "γ 1"
+SETTINGS = {"data": "cifar10", "batch": 128, "lr": 0.1, "momentum": 0.9, "weight_decay": 5e-4, "count": None}
+
+
+def network(name: str, gamma: float, width: int, seed: int) -> nn.Module:
+    """The network with every γ at the same value, and every β at 0."""
+    if name == "VGG-16":
+        model = vgg(16, affine=True, bias=True, width=width, seed=seed)
+    else:
+        model = preact_resnet18(width=width, seed=seed)
+    for module in model.modules():
+        if isinstance(module, _BatchNorm):
+            nn.init.constant_(module.weight, gamma)
+    return model
+
+
+def measure(job: Job) -> Iterator[Row]:
+    """Loss and test accuracy at every part of an epoch."""
+    model = network(job["network"], job["gamma"], job["width"], job["seed"])
+    model.to(job.device, memory_format=torch.channels_last)  # type: ignore[call-overload]
+    options = {"augment": ("crop", "flip"), "count": job["count"], "channels_last": True, "device": job.device}
+    images = load(job["data"], job.data, size=32, channels=3)
+    batches = Batches(images, job["batch"], seed=job["seed"], **options)
+    test = load(job["data"], job.data, train=False, size=32, channels=3).tensors(count=job["test_images"])
+    optimizer = SGD(
+        model.parameters(), lr=job["lr"], momentum=job["momentum"], weight_decay=job["weight_decay"], nesterov=False
+    )
+    steps = round(job["epochs"] * batches.per_epoch)
+    looks = [round(steps * k / job["looks"]) for k in range(job["looks"] + 1)]
+    folder = job.folder
+    run = train_classifier(
+        model,
+        optimizer,
+        batches,
+        steps,
+        at=looks,
+        test=tuple(tensor.to(job.device) for tensor in test),  # type: ignore[arg-type]
+        half=job["half"],
+        checkpoint=folder and Checkpoint(folder / "state.pt", {"model": model, "optimizer": optimizer}),
+        progress=job.progress,
+    )
+    yield from run.summary()
+
+
+def curve_mean(table: Table, arm: str, quantity: str) -> float:
+    """A curve's height, the mean over training: the lower a loss, the faster it fell."""
+    return fmean(table.arm(arm).mean_series(quantity).values())
+
+
+def _compared(table: Table, quantity: str, *, higher_is_better: bool) -> Outcome:
+    cases, words = [], []
+    for name in NETWORKS:
+        heights = {
+            g: curve_mean(table, f"{name}, {g}", quantity) for g in (SMALLEST, USUAL) if f"{name}, {g}" in table.arms
+        }
+        if len(heights) == 2:
+            gain = heights[SMALLEST] - heights[USUAL]
+            cases.append(gain > 0 if higher_is_better else gain < 0)
+            words.append(f"{name}: {heights[SMALLEST]:.3g} ({SMALLEST}), {heights[USUAL]:.3g} ({USUAL})")
+    return judged(cases, "mean over training, " + "; ".join(words) if words else "")
+
+
+@claim("the training loss falls faster from small γ", paper="small γ initialisation increases the speed of convergence")
+def _loss(table: Table) -> Outcome:
+    return _compared(table, TRAINING_LOSS, higher_is_better=False)
+
+
+@claim("the test accuracy rises faster from small γ", paper="small γ initialisation increases the speed of convergence")
+def _accuracy(table: Table) -> Outcome:
+    return _compared(table, TEST_ACCURACY, higher_is_better=True)
+
+
+def draw(table: Table) -> Figure:
+    """Training loss and test accuracy of each network, one line per γ."""
+    shown = {"training loss": TRAINING_LOSS, "test accuracy": TEST_ACCURACY}
+    present = [name for name in NETWORKS if any(arm.startswith(name) for arm in table.arms)]
+    figure, axes = panels([f"{name}: {title}" for name in present for title in shown], columns=2)
+    for name in present:
+        own = Table([record for record in table if record.settings["network"] == name])
+        for title, quantity in shown.items():
+            draw_over_training(axes[f"{name}: {title}"], own, quantity)
+    for panel in axes.values():
+        panel.legend(frameon=False, fontsize=8)
+    return figure
+
+
+EXPERIMENT = Experiment(
+    name="wei2019-fig4",
+    title="small γ at the start of VGG-16 and PreAct-ResNet-18",
+    says="Learning curves on CIFAR-10 with the same settings but for the first γ: small γ helps faster convergence.",
+    arms={f"{name}, γ {gamma:g}": {"network": name, "gamma": gamma} for name in NETWORKS for gamma in GAMMAS},
+    scales={
+        "smoke": SETTINGS
+        | {"data": "digits", "width": 4, "count": 256, "test_images": 100, "epochs": 1, "looks": 2, "half": False},
+        "laptop": SETTINGS
+        | {"width": 16, "count": 5120, "test_images": 1000, "epochs": 2, "looks": 8, "half": False}
+        | {"arms": [f"VGG-16, γ {gamma:g}" for gamma in GAMMAS]},
+        "gpu": SETTINGS
+        | {"width": 64, "test_images": None, "looks": 12, "half": True, "seeds": 2}
+        | {
+            "arms": {
+                f"{name}, γ {gamma:g}": {"epochs": epochs}
+                for name, epochs in zip(NETWORKS, (4, 2), strict=True)
+                for gamma in GAMMAS
+            }
+        },
+        "paper": SETTINGS | {"width": 64, "test_images": None, "epochs": 200, "looks": 200, "half": False, "seeds": 5},
+    },
+    measure=measure,
+    claims=[_loss, _accuracy],
+    draw=draw,
+    minutes={"smoke": 0.05, "laptop": 5, "gpu": 2, "paper": 1500},
+    contrast=[(f"{name}, {SMALLEST}", f"{name}, {USUAL}") for name in NETWORKS],
+    departures=(
+        "The source names neither the values of γ, nor the batch size, the number of epochs and the augmentation.",
+    ),
+)
