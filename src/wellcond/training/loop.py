@@ -108,6 +108,7 @@ class Loop(Generic[Batch]):
         self._before_step, self._evaluate, self._probes = before_step, evaluate, probes
         self._schedule, self._checkpoint = schedule, checkpoint
         self._rates: list[Any] = [group.get("lr") for group in step.optimizer.param_groups]
+        self._settings = {"optimizer": _described(step.optimizer)}
         self._unread: list[float | Tensor] = []
 
     def run(self, batches: Iterable[Batch] | Callable[[int], Batch], progress: Progress | None = None) -> Run:
@@ -183,19 +184,12 @@ class Loop(Generic[Batch]):
     def _is_saved_at(self, taken: int) -> bool:
         return self._checkpoint is not None and taken > 0 and taken % self._checkpoint.every == 0
 
-    def _settings(self) -> dict[str, Any]:
-        """What tells one run from another."""
-        optimizer = self.step.optimizer
-        options = [{name: group[name] for name in optimizer.defaults} for group in optimizer.param_groups]
-        rates = [{} if rate is None else {"lr": float(rate)} for rate in self._rates]
-        return {"optimizer": f"{type(optimizer).__name__} {[o | r for o, r in zip(options, rates, strict=True)]}"}
-
     def _save(self) -> None:
         if self._checkpoint is not None:
-            self._checkpoint.save(self.history, self._settings())
+            self._checkpoint.save(self.history, self._settings)
 
     def _resume(self) -> bool:
-        found = None if self._checkpoint is None else self._checkpoint.load(self._settings())
+        found = None if self._checkpoint is None else self._checkpoint.load(self._settings)
         if found is None:
             return False
         self.history.losses += found.losses
@@ -203,6 +197,12 @@ class Loop(Generic[Batch]):
         self.history.diverged_at, self.history.cause = found.diverged_at, found.cause
         show(self._schedule, found.evaluations)
         return True
+
+
+def _described(optimizer: Optimizer) -> str:
+    """Its kind and its options, which tell one run from another."""
+    options = [{name: group[name] for name in optimizer.defaults} for group in optimizer.param_groups]
+    return f"{type(optimizer).__name__} {options}"
 
 
 def _stream(batches: Iterable[Batch] | Callable[[int], Batch], begin: int) -> Iterator[Batch]:

@@ -1,0 +1,78 @@
+"""Trains small networks with checkpoints, and can be killed at any time: `python killed_run.py FOLDER`."""
+
+from __future__ import annotations
+
+import hashlib
+import json
+import sys
+import time
+from pathlib import Path
+from typing import Any
+
+import torch
+from torch import nn
+
+from wellcond.data.batches import Batches
+from wellcond.data.load import load
+from wellcond.optim.bnp import BNP
+from wellcond.optim.scale_amended import ScaleAmendedSGD
+from wellcond.results import Row
+from wellcond.results.quantities import TEST_LOSS
+from wellcond.training import schedules
+from wellcond.training.checkpoint import Checkpoint
+from wellcond.training.classifier import train_classifier
+
+STEPS = 60
+CASES = ("SGD and BNP", "Adam", "scale-amended")
+
+
+def network(seed: int = 0) -> nn.Sequential:
+    """With all that has a state: BatchNorm's running statistics, and dropout's random numbers."""
+    torch.manual_seed(seed)
+    return nn.Sequential(
+        nn.Flatten(), nn.Linear(64, 24), nn.BatchNorm1d(24), nn.ReLU(), nn.Dropout(0.3), nn.Linear(24, 10)
+    )
+
+
+def run(case: str, folder: Path | None, steps: int = STEPS, progress: Any = None, **options: Any) -> Any:
+    """One training; what it came to, and a hash of all weights, moments and buffers."""
+    model = network()
+    if case == "Adam":
+        optimizer: torch.optim.Optimizer = torch.optim.Adam(model.parameters(), 0.01)
+    elif case == "scale-amended":
+        optimizer = ScaleAmendedSGD(model, 0.01, momentum=0.9)
+    else:
+        optimizer = torch.optim.SGD(model.parameters(), 0.3, momentum=0.9, weight_decay=1e-3)
+    bnp = BNP(model, optimizer) if "BNP" in case else None
+    parts = {"model": model, "optimizer": optimizer}
+    checkpoint = None if folder is None else Checkpoint(folder / f"{case}.pt", parts, every=7)
+    test = load("digits", train=False).tensors(torch.float32, count=100)
+    done = train_classifier(
+        model, optimizer, Batches(load("digits"), 32, seed=3, count=500), steps,
+        at=range(0, steps + 1, 5), test=test, bnp=bnp, checkpoint=checkpoint, progress=progress,
+        probes=[lambda step: [Row(step, "", "drawn", float(torch.rand(())), "")]],
+        schedule=schedules.warm_up(4, schedules.plateau(TEST_LOSS, patience=1)), **options,
+    )  # fmt: skip
+    state = [*model.state_dict().values(), *(v for s in optimizer.state.values() for v in s.values())]
+    state += [] if bnp is None else [m for layer in bnp.layers.values() for m in (layer.mean, layer.variance)]
+    weights = hashlib.sha256(b"".join(torch.as_tensor(value).numpy().tobytes() for value in state)).hexdigest()
+    return {"losses": done.losses, "evaluations": [list(row) for row in done.evaluations], "weights": weights}
+
+
+def main() -> None:
+    torch.set_num_threads(1)
+
+    def tell(what: str, share: float) -> None:
+        print(round(share * STEPS), flush=True)
+        time.sleep(0.01)
+
+    folder = Path(sys.argv[1])
+    results = {}
+    for case in CASES[:2]:
+        print(case, flush=True)
+        results[case] = run(case, folder, progress=tell)
+    (folder / "results.json").write_text(json.dumps(results))
+
+
+if __name__ == "__main__":
+    main()
