@@ -1,0 +1,148 @@
+"""What santurkar2018 claims in more than one figure, as checks over rows."""
+
+from __future__ import annotations
+
+import math
+import operator
+from collections.abc import Callable, Iterable, Iterator, Sequence
+from dataclasses import replace
+from statistics import fmean, median
+
+from wellcond.experiments.claims import Claim, Outcome, judged
+from wellcond.experiments.papers.santurkar2018.settings import BASE, NORMALISED, PAPER, name_of
+from wellcond.experiments.table import Record, Table
+from wellcond.results.quantities import (
+    BETA,
+    FINAL_LOSS,
+    GRADIENT_CHANGE_GREATEST,
+    GRADIENT_CHANGE_LEAST,
+    LOSS_GREATEST,
+    LOSS_LEAST,
+    TEST_ACCURACY,
+    TRAINING_LOSS,
+)
+
+Measure = Callable[[Record], dict[int, float]]
+"""A number at every look."""
+COMPARABLE = 0.1
+"""Two runs end alike if their losses differ by less than this share of what training took off."""
+
+
+def loss_variation(record: Record) -> dict[int, float]:
+    """The range of the loss along the walk."""
+    least, greatest = record.series(LOSS_LEAST), record.series(LOSS_GREATEST)
+    return {step: greatest[step] - least[step] for step in greatest if step in least}
+
+
+def gradient_variation(record: Record) -> dict[int, float]:
+    """The range of ‖∇L(θ) − ∇L(θ_a)‖ along the walk."""
+    least, greatest = record.series(GRADIENT_CHANGE_LEAST), record.series(GRADIENT_CHANGE_GREATEST)
+    return {step: greatest[step] - least[step] for step in greatest if step in least}
+
+
+def smoothness(record: Record) -> dict[int, float]:
+    """The effective β-smoothness."""
+    return record.series(BETA)
+
+
+SMOOTHNESS: dict[str, Measure] = {
+    "the loss varies less along the gradient": loss_variation,
+    "the gradient varies less along itself": gradient_variation,
+    "the effective β-smoothness is smaller": smoothness,
+}
+
+
+def pairs(table: Table, norms: Sequence[str], base: str = BASE) -> Iterator[tuple[str, Record, Record]]:
+    """Every network with a norm beside the same without it: the name of the first, and both of one seed."""
+    for network in PAPER:
+        plain = {record.settings["seed"]: record for record in table.arm(name_of(network, base))}
+        for norm in norms:
+            for record in table.arm(name_of(network, norm)):
+                if record.settings["seed"] in plain:
+                    yield record.arm, record, plain[record.settings["seed"]]
+
+
+def compared(cases: Iterable[tuple[str, float, float]], wins: Callable[[float, float], bool], places: str) -> Outcome:
+    """A claim about two numbers, with a norm and without, at many places.
+
+    Args:
+        cases: The name of the arm, its number, and that of the arm it is compared with.
+        wins: Whether a pair of numbers is as claimed.
+        places: What is counted: "looks", "layers".
+
+    Example:
+        >>> compared([("BN", 1.0, 3.0), ("BN", 2.0, 1.0)], lambda ours, theirs: ours < theirs, "looks").found
+        'BN: at 1 of 2 looks, median 1.5 against 2'
+    """
+    by_arm: dict[str, list[tuple[float, float]]] = {}
+    for arm, ours, theirs in cases:
+        by_arm.setdefault(arm, []).append((ours, theirs))
+    found = []
+    for arm, numbers in by_arm.items():
+        count = sum(wins(*pair) for pair in numbers)
+        medians = " against ".join(f"{median(column):.3g}" for column in zip(*numbers, strict=True))
+        found.append(f"{arm}: at {count} of {len(numbers)} {places}, median {medians}")
+    return judged((wins(*pair) for numbers in by_arm.values() for pair in numbers), "; ".join(found))
+
+
+def smoother(norms: Sequence[str]) -> list[Claim]:
+    """With any of these norms the landscape is smoother at every look than without one."""
+
+    def made(says: str, measure: Measure) -> Claim:
+        def cases(table: Table) -> Iterator[tuple[str, float, float]]:
+            for arm, record, plain in pairs(table, norms):
+                ours, theirs = measure(record), measure(plain)
+                yield from ((arm, ours[step], theirs[step]) for step in ours if step in theirs)
+
+        def check(table: Table) -> Outcome:
+            return compared(cases(table), operator.lt, "looks")
+
+        says = f"With {' or '.join(norms)} {says} than without, at every look."
+        return Claim(says, "smaller throughout training", check)
+
+    return [made(says, measure) for says, measure in SMOOTHNESS.items()]
+
+
+def final_loss(record: Record) -> float:
+    """The mean training loss of the last tenth; ∞ if the run diverged."""
+    return math.inf if record.has_diverged else record.last(FINAL_LOSS)
+
+
+def lower_loss(norms: Sequence[str], paper: str = "lower") -> Claim:
+    """With any of these norms training ends at a lower loss than without one."""
+
+    def check(table: Table) -> Outcome:
+        cases = ((arm, final_loss(ours), final_loss(plain)) for arm, ours, plain in pairs(table, norms))
+        return compared(cases, operator.lt, "seeds")
+
+    return Claim(f"With {' or '.join(norms)} training ends at a lower loss than without.", paper, check)
+
+
+def as_low_as(norms: Sequence[str], other: str = NORMALISED) -> Claim:
+    """With any of these norms training gets about as far as with another."""
+
+    def bound(record: Record) -> float:
+        end = final_loss(record)
+        return end + COMPARABLE * (next(iter(record.series(TRAINING_LOSS).values()), end) - end)
+
+    def check(table: Table) -> Outcome:
+        cases = ((arm, final_loss(ours), bound(theirs)) for arm, ours, theirs in pairs(table, norms, base=other))
+        found = compared(cases, operator.le, "seeds")
+        return replace(found, found=f"{found.found}, which is the loss of {other} and a tenth of what it lost")
+
+    says = f"With {' or '.join(norms)} training performs comparably to {other}, or even better."
+    return Claim(says, "comparable or better", check)
+
+
+def accuracies(network: str = "VGG") -> Claim:
+    """BatchNorm makes a better classifier."""
+
+    def check(table: Table) -> Outcome:
+        shares = [table.arm(name_of(network, norm)).lasts(TEST_ACCURACY) for norm in (NORMALISED, BASE)]
+        if not all(shares):
+            return judged([], "")
+        said = " against ".join(f"{fmean(share):.1%}" for share in shares)
+        return judged([ours > plain for ours, plain in zip(*shares, strict=False)], f"{said}, mean of the seeds")
+
+    says = "The VGG has a higher test accuracy with BatchNorm than without."
+    return Claim(says, "83 % against 80 % (92 % against 88 % with augmentation)", check)
