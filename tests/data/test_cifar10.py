@@ -82,7 +82,8 @@ def test_missing_files_are_named_with_the_folders_and_what_to_do(tmp_path: Path)
     missing = ", ".join(f"data_batch_{k}.bin" for k in range(2, 6))
     assert f"{tmp_path} (without {missing})" in text
     assert f"{tmp_path / 'cifar-10-batches-py'} (no such folder)" in text
-    assert "unpack cifar-10-binary.tar.gz or cifar-10-python.tar.gz" in text
+    assert f"https://www.cs.toronto.edu/~kriz/cifar-10-binary.tar.gz\n             and unpack it in {tmp_path}." in text
+    assert f"from wellcond.data import download; download('cifar10', '{tmp_path}')" in text
     assert "WELLCOND_DATA" in text
 
 

@@ -81,7 +81,9 @@ def test_missing_files_are_named_with_the_folders_and_what_to_do(root: Path) -> 
     text = str(caught.value)
     assert f"{root} (without {LABELS})" in text
     assert f"{root / 'MNIST' / 'raw'} (no such folder)" in text
-    assert f"put {IMAGES}.gz and {LABELS}.gz in" in text
+    assert f"https://ossci-datasets.s3.amazonaws.com/mnist/{IMAGES}.gz\n" in text
+    assert f"into {root / 'MNIST' / 'raw'} (no need to unpack)" in text
+    assert f"from wellcond.data import download; download('mnist', '{root}')" in text
     assert "WELLCOND_DATA" in text
 
 

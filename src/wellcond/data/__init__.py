@@ -1,10 +1,12 @@
-"""The data sets of the papers: the files their authors publish in, a `Dataset` of tensors out."""
+"""The data sets of the papers: the files their authors publish in, a `Dataset` of tensors or batches by step out."""
 
 from __future__ import annotations
 
-from wellcond.data.cifar10 import cifar10
+from wellcond.data.batches import Batches
+from wellcond.data.cifar import cifar10, cifar100
 from wellcond.data.dataset import Dataset
 from wellcond.data.digits import digits
-from wellcond.data.mnist import mnist
+from wellcond.data.load import load
+from wellcond.data.mnist import fashion_mnist, mnist
 
-__all__ = ["Dataset", "cifar10", "digits", "mnist"]
+__all__ = ["Batches", "Dataset", "cifar10", "cifar100", "digits", "fashion_mnist", "load", "mnist"]

@@ -1,4 +1,4 @@
-"""CIFAR-10's pickles, read by an unpickler that cannot run code.
+"""CIFAR's pickles, read by an unpickler that cannot run code.
 
 A pickle names the functions that rebuild its objects, so an ordinary load runs whatever a stranger put there.
 Here the few names that a numpy array needs stand for inert classes that only keep their arguments, and any
@@ -75,8 +75,14 @@ class _InertUnpickler(pickle._Unpickler):
             ) from None
 
 
-def read_pickle(path: Path, pixels: int) -> tuple[Tensor, list[int]]:
-    """Return the images (n, pixels) uint8 and the n labels of one batch file, running none of its code."""
+def read_pickle(path: Path, pixels: int, key: str = "labels") -> tuple[Tensor, list[int]]:
+    """Return the images (n, pixels) uint8 and the n labels of one batch file, running none of its code.
+
+    Args:
+        path: The file.
+        pixels: Values of an image.
+        key: What the labels are called: "labels", or "fine_labels" in CIFAR-100.
+    """
     try:
         with path.open("rb") as file:
             # encoding="bytes": the published files come from Python 2, whose str are these bytes.
@@ -87,20 +93,20 @@ def read_pickle(path: Path, pixels: int) -> tuple[Tensor, list[int]]:
         raise CorruptData(f"{path}: expected a complete pickle, found a damaged one ({error}).") from error
     if not isinstance(batch, dict):
         raise CorruptData(f"{path}: expected a dictionary, found {type(batch).__name__}.")
-    images = _images(path, _entry(path, batch, "data"), pixels)
-    labels = _entry(path, batch, "labels")
+    images = _images(path, _entry(path, batch, "data", key), pixels)
+    labels = _entry(path, batch, key, key)
     if not isinstance(labels, list) or not all(type(label) is int for label in labels):
-        raise CorruptData(f"{path}: expected 'labels' to be a list of integers, found another type.")
+        raise CorruptData(f"{path}: expected {key!r} to be a list of integers, found another type.")
     if len(labels) != len(images):
         raise CorruptData(f"{path}: expected {len(images)} labels, one for each image, found {len(labels)}.")
     return images, labels
 
 
-def _entry(path: Path, batch: dict[Any, Any], key: str) -> Any:
-    for spelling in (key.encode(), key):
+def _entry(path: Path, batch: dict[Any, Any], wanted: str, labels: str) -> Any:
+    for spelling in (wanted.encode(), wanted):
         if spelling in batch:
             return batch[spelling]
-    raise CorruptData(f"{path}: expected the keys 'data' and 'labels', found {sorted(map(str, batch))}.")
+    raise CorruptData(f"{path}: expected the keys 'data' and {labels!r}, found {sorted(map(str, batch))}.")
 
 
 def _images(path: Path, array: object, pixels: int) -> Tensor:

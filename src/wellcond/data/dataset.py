@@ -2,11 +2,12 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import cached_property
 
 import torch
 from torch import Tensor
+from torch.nn import functional
 
 
 @dataclass(frozen=True, eq=False, repr=False)
@@ -69,6 +70,33 @@ class Dataset:
         mean = share @ level
         variance = (share * (level - mean[:, None]) ** 2).sum(1)
         return mean, variance.sqrt()
+
+    def resized(self, size: int) -> Dataset:
+        """The images with sides of another length, as bytes.
+
+        Smaller: with f = ⌊side/size⌋, a centre crop to (f·size, f·size) drops the border, and each f×f block becomes
+        its mean, rounded. Larger: bilinear interpolation, rounded.
+
+        Raises:
+            ValueError: size is less than 1.
+        """
+        if size < 1:
+            raise ValueError(f"size must be at least 1, not {size}")
+        shorter = min(self.images.shape[2:])
+        images = _enlarged(self.images, size) if size > shorter else _shrunk(self.images, size, shorter // size)
+        return replace(self, images=images)
+
+    def with_channels(self, channels: int) -> Dataset:
+        """The images with so many channels: grey ones are repeated.
+
+        Raises:
+            ValueError: The images have several channels, and another number of them.
+        """
+        if self.images.shape[1] not in (1, channels):
+            raise ValueError(f"images of {self.images.shape[1]} channels cannot be given {channels}")
+        if self.images.shape[1] == channels:
+            return self
+        return replace(self, images=self.images.repeat(1, channels, 1, 1))
 
     def tensors(
         self,
@@ -135,3 +163,22 @@ class Dataset:
             raise ValueError(f"size must be at least 1, not {size}")
         x, y = self.tensors(dtype=dtype, flatten=flatten, standardize=standardize, count=count)
         return list(zip(torch.split(x, size), torch.split(y, size), strict=True))
+
+
+def _shrunk(images: Tensor, size: int, factor: int) -> Tensor:
+    height, width = images.shape[2:]
+    crop = factor * size
+    top, left = (height - crop) // 2, (width - crop) // 2
+    centre = images[..., top : top + crop, left : left + crop]
+    blocks = centre.reshape(*images.shape[:2], size, factor, size, factor)
+    # Integers until the one division: the mean of a block is exact before it is rounded.
+    total = blocks.sum((3, 5), dtype=torch.int32)
+    return torch.div(total + factor**2 // 2, factor**2, rounding_mode="floor").to(torch.uint8)
+
+
+def _enlarged(images: Tensor, size: int) -> Tensor:
+    parts = [
+        functional.interpolate(part.float(), (size, size), mode="bilinear").round_().to(torch.uint8)
+        for part in torch.split(images, 1000)  # floats of all of them at once could be large
+    ]
+    return torch.cat(parts)
