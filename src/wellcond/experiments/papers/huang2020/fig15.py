@@ -1,0 +1,116 @@
+"""Figure XV of huang2020: what the last linear layer of three 1202-layer residual networks receives, on CIFAR-10."""
+
+from __future__ import annotations
+
+from collections import OrderedDict
+from typing import TYPE_CHECKING
+
+import torch
+from torch import nn
+
+from wellcond.experiments.claims import Outcome, claim, judged
+from wellcond.experiments.experiment import Experiment, Job
+from wellcond.experiments.papers.huang2020.conditioning import LABELS, layer_rows
+from wellcond.experiments.papers.huang2020.networks import CIFAR, SMOKE, build, first_images, trained
+from wellcond.experiments.pictures import draw_over_training, panels
+from wellcond.experiments.table import Table
+from wellcond.report.style import legend_below
+from wellcond.results import Row, number
+from wellcond.results.quantities import INPUT, TRAINING_LOSS
+
+if TYPE_CHECKING:
+    from matplotlib.figure import Figure
+
+LAST = "fc"
+KEPT = (INPUT.lambda_max, INPUT.kappa[0.5], INPUT.kappa[0.8])
+LOOKS = (0.0, 0.01, 0.02, 0.03, 0.05, 0.08, 0.13, 0.2, 0.3, 0.4, 0.5, 0.6, 0.7, 0.8, 0.9, 1.0)
+"""When the layer is measured, as shares of the training."""
+UNNORMALISED = ("ResNet", "PreResNet-v1")
+"""The networks whose last layer receives what no norm has scaled."""
+
+
+def measure(job: Job) -> list[Row]:
+    """Train one network; on the way, take what its last layer receives from a forward pass and measure that layer."""
+    model, (x, y) = build(job), first_images(job, job["measured"])
+
+    def look(step: int) -> list[Row]:
+        with torch.no_grad():
+            features = model[:-1](x)
+        return layer_rows(nn.Sequential(OrderedDict({LAST: model[-1]})), (features, y), step, keep=KEPT)
+
+    return trained(job, model, look, LOOKS)
+
+
+def draw(table: Table) -> Figure:
+    """λ_max and κ₅₀ of Σx of the last layer, and the training loss."""
+    figure, axes = panels([*(LABELS[quantity] for quantity in KEPT), "training loss"])
+    for quantity in KEPT:
+        draw_over_training(axes[LABELS[quantity]], table, quantity, layer=LAST, log=True)
+    draw_over_training(axes["training loss"], table, TRAINING_LOSS)
+    legend_below(figure, axes[LABELS[KEPT[0]]])
+    return figure
+
+
+def looks(table: Table, arm: str, quantity: str) -> list[float]:
+    """The values of the last layer over training."""
+    return list(table.arm(arm).mean_series(quantity, LAST).values())
+
+
+@claim(
+    "without a norm before the last linear layer, the magnitude of its input varies significantly during training",
+    paper="in ResNet and PreResNet-v1; not in PreResNet",
+)
+def magnitude_varies(table: Table) -> Outcome:
+    """The greatest λ_max of Σx over the least, of all looks."""
+    values = {arm: looks(table, arm, INPUT.lambda_max) for arm in ("PreResNet", *UNNORMALISED)}
+    factors = {arm: max(found) / min(found) for arm, found in values.items() if found}
+    if "PreResNet" not in factors:
+        return judged([], "")
+    found = ", ".join(f"{arm}: by a factor of {number(factor)}" for arm, factor in factors.items())
+    return judged([factors[arm] > factors["PreResNet"] for arm in UNNORMALISED if arm in factors], found)
+
+
+@claim("the last layer of PreResNet is better conditioned: κ₅₀ of Σx is smaller", paper="due to the extra BN")
+def better_conditioned(table: Table) -> Outcome:
+    """Look by look, against both others."""
+    own = looks(table, "PreResNet", INPUT.kappa[0.5])
+    others = {arm: looks(table, arm, INPUT.kappa[0.5]) for arm in UNNORMALISED}
+    cases = [theirs > mine for found in others.values() for mine, theirs in zip(own, found, strict=False)]
+    ends = {arm: found[-1] for arm, found in {"PreResNet": own, **others}.items() if found}
+    at_end = ", ".join(f"{arm} {number(value)}" for arm, value in ends.items())
+    return judged(cases, f"smaller at {sum(cases)} of {len(cases)} looks; at the end: {at_end}")
+
+
+@claim("the extra BN benefits the optimization: PreResNet has a lower loss than PreResNet-v1", paper="lower")
+def trains_faster(table: Table) -> Outcome:
+    """The training loss at every look after the first quarter."""
+    own, other = (table.arm(arm).mean_series(TRAINING_LOSS) for arm in ("PreResNet", "PreResNet-v1"))
+    steps = [step for step in own if step in other and step >= max(own) / 4]
+    if not steps:
+        return judged([], "")
+    found = f"at the end {number(own[steps[-1]])} against {number(other[steps[-1]])}"
+    return judged([own[step] < other[step] for step in steps], found)
+
+
+EXPERIMENT = Experiment(
+    name="huang2020-fig15",
+    title="What the last linear layer of 1202-layer residual networks receives",
+    says="The input of the last linear layer varies in magnitude while a ResNet is trained. The extra BN at the end of "
+    "PreResNet prevents that, not its pre-activation: without it (PreResNet-v1) the layer is as ill-conditioned.",
+    arms={
+        "ResNet": {"network": "ResNet"},
+        "PreResNet": {"network": "PreResNet", "final_norm": True},
+        "PreResNet-v1": {"network": "PreResNet", "final_norm": False},
+    },
+    scales={
+        "smoke": SMOKE | {"depth": 20, "weight_decay": 1e-4, "measured": 128, "epochs": 4},
+        "gpu": CIFAR
+        | {"depth": 1202, "weight_decay": 1e-4, "measured": 512, "tested": 512, "epochs": 0.3, "half": True},
+        "paper": CIFAR | {"depth": 1202, "weight_decay": 1e-4, "measured": 512},
+    },
+    measure=measure,
+    claims=[magnitude_varies, better_conditioned, trains_faster],
+    draw=draw,
+    minutes={"smoke": 0.05, "gpu": 2.0, "paper": 6000.0},
+    contrast=[("PreResNet", "PreResNet-v1")],
+)

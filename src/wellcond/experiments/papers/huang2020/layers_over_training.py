@@ -1,0 +1,122 @@
+"""Figures VIII to X of huang2020: the conditioning of every layer of a network with and without BN, over training."""
+
+from __future__ import annotations
+
+import math
+from statistics import median
+from typing import TYPE_CHECKING, Any
+
+from wellcond.experiments.claims import Claim, Outcome, claim, judged
+from wellcond.experiments.experiment import Job
+from wellcond.experiments.papers.huang2020.conditioning import LABELS, is_above, layer_rows
+from wellcond.experiments.papers.huang2020.networks import build, first_images, trained
+from wellcond.experiments.pictures import draw_by_layer, draw_over_training, panels
+from wellcond.experiments.table import Table
+from wellcond.report.style import legend_below
+from wellcond.results import Row, number
+from wellcond.results.quantities import FINAL_LOSS, GRADIENT, INPUT, TRAINING_LOSS
+
+if TYPE_CHECKING:
+    from matplotlib.figure import Figure
+
+ARMS: dict[str, dict[str, Any]] = {
+    "BN": {"norm": "batch", "lr": 0.1},
+    "plain": {"norm": "none", "lr": 0.01},
+    "plain, lr 0.1": {"norm": "none", "lr": 0.1},
+}
+KEPT = (INPUT.kappa[0.5], GRADIENT.kappa[0.5], INPUT.lambda_max, GRADIENT.lambda_max)
+LOOKS = (0.0, 0.1, 0.5, 1.0)
+"""When layers are measured, as shares of the training."""
+DEPARTURES = (
+    "Layers are measured at the start and after a tenth, half and all of the training, with weights in float64.",
+    "Images that layers are measured on are not augmented.",
+)
+
+
+def measure(job: Job) -> list[Row]:
+    """Train one network and measure its layers on the way."""
+    model, batch = build(job), first_images(job, job["measured"])
+    return trained(job, model, lambda step: layer_rows(model, batch, step, keep=KEPT), LOOKS)
+
+
+def draw(table: Table) -> Figure:
+    """Against the layer at the start and at the last look, and the training loss."""
+    names = [f"{LABELS[quantity]}, {when}" for when in ("start", "end") for quantity in KEPT]
+    titles = [*names[:4], "training loss", *names[4:]]
+    figure, axes = panels(titles, columns=5)
+    for when, step in (("start", 0), ("end", None)):
+        for quantity in KEPT:
+            lines = {arm: table.arm(arm).mean_by_layer(quantity, step) for arm in table.arms}
+            draw_by_layer(axes[f"{LABELS[quantity]}, {when}"], {arm: line for arm, line in lines.items() if line})
+    draw_over_training(axes["training loss"], table, TRAINING_LOSS, log=True)
+    legend_below(figure, axes[titles[0]])
+    return figure
+
+
+def during_training(table: Table, arm: str, quantity: str) -> dict[str, float]:
+    """One quantity by layer, the geometric mean over the looks that both networks have after the start.
+
+    The first layer is left out: it receives the images, whatever the network.
+    """
+    shared = set.intersection(*({s for s in table.arm(each).steps(quantity) if s} for each in ("BN", "plain")))
+    looks = [table.arm(arm).mean_by_layer(quantity, step) for step in sorted(shared)]
+    layers = list(looks[0])[1:] if looks else []
+    return {layer: math.exp(sum(math.log(look[layer]) for look in looks) / len(looks)) for layer in layers}
+
+
+def better_conditioned(quantity: str, matrix: str) -> Claim:
+    """BN has the smaller condition number of one matrix, layer by layer."""
+
+    @claim(f"during training the layers with BN are better conditioned: κ₅₀ of {matrix} is smaller", paper="smaller")
+    def check(table: Table) -> Outcome:
+        bn, plain = (during_training(table, arm, quantity) for arm in ("BN", "plain"))
+        cases = is_above(bn, plain)
+        if not cases:
+            return judged([], "")
+        medians = [number(median(values.values())) for values in (bn, plain)]
+        found = f"smaller in {sum(cases)} of {len(cases)} layers; median {medians[0]} with BN, {medians[1]} without"
+        return judged(cases, found)
+
+    return check
+
+
+@claim("with BN the magnitudes of the layers stay closer together", paper="BN stabilises them, as in the MLP")
+def even_magnitudes(table: Table) -> Outcome:
+    """The greatest over the least λ_max among the layers, of Σx and of Σ∇h."""
+    cases, found = [], []
+    for matrix, quantity in (("Σx", INPUT.lambda_max), ("Σ∇h", GRADIENT.lambda_max)):
+        bn, plain = (during_training(table, arm, quantity) for arm in ("BN", "plain"))
+        if bn and plain:
+            spread = [max(values.values()) / min(values.values()) for values in (bn, plain)]
+            cases.append(spread[0] < spread[1])
+            found.append(f"{matrix}: a factor of {number(spread[0])} with BN, {number(spread[1])} without")
+    return judged(cases, "; ".join(found))
+
+
+@claim("the network without BN does not converge with the rate of 0.1", paper="it does not")
+def needs_a_small_rate(table: Table) -> Outcome:
+    """Diverged, or hardly below the loss of guessing."""
+    cases, found = [], []
+    for record in table.arm("plain, lr 0.1"):
+        guessing = math.log(record.settings.get("classes", 10))
+        cases.append(record.has_diverged or record.last(FINAL_LOSS) > 0.95 * guessing)
+        ended = "diverged" if record.has_diverged else f"loss {number(record.last(FINAL_LOSS))}"
+        found.append(f"{ended} (guessing: {number(guessing)})")
+    return judged(cases, "; ".join(found))
+
+
+@claim("BN trains to the lower loss", paper="lower")
+def lower_loss(table: Table) -> Outcome:
+    """The mean training loss of the last tenth."""
+    bn, plain = (table.arm(arm).lasts(FINAL_LOSS) for arm in ("BN", "plain"))
+    found = f"{', '.join(map(number, bn))} with BN; {', '.join(map(number, plain)) or 'diverged'} without"
+    return judged([max(bn) < min(plain, default=math.inf)] if bn else [], found)
+
+
+CLAIMS = (
+    better_conditioned(INPUT.kappa[0.5], "Σx"),
+    better_conditioned(GRADIENT.kappa[0.5], "Σ∇h"),
+    even_magnitudes,
+    needs_a_small_rate,
+    lower_loss,
+)
