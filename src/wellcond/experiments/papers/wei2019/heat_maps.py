@@ -164,11 +164,14 @@ def heat_maps(table: Table, arms: Sequence[str] = ()) -> dict[str, HeatMap]:
 
 
 def spread(values: Sequence[float]) -> str:
-    """The least and the greatest."""
-    if not values:
-        return "none"
-    low, high = min(values), max(values)
-    return f"{low:.2g}" if low == high else f"{low:.2g} to {high:.2g}"
+    """The least and the greatest, to two digits.
+
+    Example:
+        >>> spread([1234.0, 0.0567]), spread([2.0])
+        ('0.057 to 1,200', '2')
+    """
+    ends = dict.fromkeys(f"{float(f'{value:.2g}'):,g}" for value in (min(values), max(values)))
+    return " to ".join(ends)
 
 
 def draw(table: Table, y: str) -> Figure:
