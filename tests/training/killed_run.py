@@ -13,7 +13,7 @@ import torch
 from torch import nn
 
 from wellcond.data.batches import Batches
-from wellcond.data.load import load
+from wellcond.data.dataset import Dataset
 from wellcond.optim.bnp import BNP
 from wellcond.optim.scale_amended import ScaleAmendedSGD
 from wellcond.results import Row
@@ -23,6 +23,10 @@ from wellcond.training.checkpoint import Checkpoint
 from wellcond.training.classifier import train_classifier
 
 STEPS = 60
+GENERATOR = torch.Generator().manual_seed(0)
+IMAGES = torch.randint(0, 256, (500, 1, 8, 8), dtype=torch.uint8, generator=GENERATOR)
+LABELS = IMAGES.flatten(1).float().argmax(1) % 10
+DATA = Dataset(IMAGES, LABELS, classes=tuple("0123456789"), name="noise")
 CASES = ("SGD and BNP", "Adam", "scale-amended")
 
 
@@ -46,9 +50,9 @@ def run(case: str, folder: Path | None, steps: int = STEPS, progress: Any = None
     bnp = BNP(model, optimizer) if "BNP" in case else None
     parts = {"model": model, "optimizer": optimizer}
     checkpoint = None if folder is None else Checkpoint(folder / f"{case}.pt", parts, every=7)
-    test = load("digits", train=False).tensors(torch.float32, count=100)
+    test = DATA.tensors(torch.float32, count=100)
     done = train_classifier(
-        model, optimizer, Batches(load("digits"), 32, seed=3, count=500), steps,
+        model, optimizer, Batches(DATA, 32, seed=3), steps,
         at=range(0, steps + 1, 5), test=test, bnp=bnp, checkpoint=checkpoint, progress=progress,
         probes=[lambda step: [Row(step, "", "drawn", float(torch.rand(())), "")]],
         schedule=schedules.warm_up(4, schedules.plateau(TEST_LOSS, patience=1)), **options,
