@@ -81,12 +81,8 @@ def test_with_adam() -> None:
 def test_a_schedule_changes_the_rate_of_a_captured_step() -> None:
     one, other = network(), network()
     schedule = schedules.warm_up(10, schedules.steps([15], 0.0))
-    runs = (
-        captured(one, SGD(one.parameters()), schedule=schedule),
-        eager(other, SGD(other.parameters()), schedule=schedule),
-    )
-    assert_alike(*runs)
-    assert torch.equal(one[0].head.weight.isfinite(), torch.ones_like(one[0].head.weight, dtype=torch.bool))
+    whole = captured(one, SGD(one.parameters()), schedule=schedule)
+    assert_alike(whole, eager(other, SGD(other.parameters()), schedule=schedule))
 
 
 def test_with_bnp_inside_the_graph() -> None:
@@ -136,7 +132,7 @@ def test_probes_do_not_disturb() -> None:
         model.eval()
         return wc.conditioning(wc.Problem(model, functional.cross_entropy, [(x, y)])).rows(step)[:3]
 
-    model = other = network(dropout=0.2)
+    model = network(dropout=0.2)
     looked = captured(model, SGD(model.parameters()), at=range(0, STEPS, 5), probes=[probe], test=(x, y))
     other = network(dropout=0.2)
     assert_alike(looked, captured(other, SGD(other.parameters())))
