@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING
 from wellcond.experiments.claims import Claim, Outcome, judged
 from wellcond.experiments.experiment import Settings
 from wellcond.experiments.table import Record, Table
-from wellcond.report.style import bare_axes, draw_curves, legend_below, new_figure
+from wellcond.report.style import bare_axes, draw_curves, new_figure
 from wellcond.results.quantities import LOSS, TEST_ACCURACY
 
 if TYPE_CHECKING:
@@ -90,7 +90,9 @@ def _accuracy(record: Record, begin: float, end: float) -> float:
     return fmean(value for step, value in series.items() if step and begin * last <= step <= end * last)
 
 
-def accuracies(table: Table, panel: str, methods: Sequence[str], begin: float = 1.0, end: float = 1.0) -> dict[str, float]:
+def accuracies(
+    table: Table, panel: str, methods: Sequence[str], begin: float = 1.0, end: float = 1.0
+) -> dict[str, float]:
     """Those of the methods of a panel that were run."""
     found = {method: accuracy(table.arm(f"{panel}: {method}"), begin, end) for method in methods}
     return {method: value for method, value in found.items() if value is not None}
@@ -151,9 +153,7 @@ def ahead_early(says: str, paper: str, panel: str, faster: Sequence[str], slower
     return outperforms(says, paper, panel, faster, slower, begin=0.0, end=BEGINNING)
 
 
-def comparable(
-    says: str, paper: str, panel: str, methods: Sequence[str], within: float = COMPARABLE
-) -> Claim:
+def comparable(says: str, paper: str, panel: str, methods: Sequence[str], within: float = COMPARABLE) -> Claim:
     """The final test accuracies of methods, all against the first, differ by little."""
 
     def check(table: Table) -> Outcome:

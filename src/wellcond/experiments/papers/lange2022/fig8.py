@@ -31,7 +31,7 @@ from wellcond.experiments.table import Table
 from wellcond.report.style import COLOURS, GREY, draw_curves
 from wellcond.results import Row
 from wellcond.results.quantities import DYING, HESSIAN, LOSS, TEST_ACCURACY, MatrixQuantities
-from wellcond.training.classifier import Probe
+from wellcond.training.loop import Probe
 
 if TYPE_CHECKING:
     from matplotlib.axes import Axes
@@ -59,7 +59,8 @@ def measure(job: Job) -> list[Row]:
 def unit_probe(trainee: Trainee, images: int) -> Probe:
     """κ of one unit's Hessian before a step, for the mini-batch of that step and for so many training images."""
     model, bnp = trainee.model, trainee.bnp
-    assert isinstance(model, nn.Sequential) and bnp is not None
+    assert isinstance(model, nn.Sequential)
+    assert bnp is not None
     hidden, last = model[:-1], model[-1]
     [name] = [name for name, module in model.named_children() if module is last]
 
@@ -111,6 +112,7 @@ def by_about_scaling(says: str, paper: str, images: str, preconditioner: str) ->
 
 @claim("preconditioning lowers the condition number of the Hessian", paper="significantly")
 def lowers(table: Table) -> Outcome:
+    """At every measured step, for the mini-batch and the source's P."""
     gains = [gain for gain, _ in improvements(table, BATCH, SOURCE)]
     if not gains:
         return judged([], "")
@@ -119,6 +121,7 @@ def lowers(table: Table) -> Outcome:
 
 @claim("κ(D) is large: activations differ in scale", paper="10² to 10⁵")
 def scales_differ(table: Table) -> Outcome:
+    """At every measured step, for the mini-batch."""
     found = [bound / 2 for _, bound in improvements(table, BATCH, SOURCE)]
     return judged([2 <= D <= 5 for D in found], f"10^{min(found):.1f} to 10^{max(found):.1f}" if found else "")
 
@@ -166,7 +169,7 @@ def _draw(axes: Axes, lines: dict[str, list[tuple[list[int], list[float]]]]) -> 
 EXPERIMENT = Experiment(
     name="lange2022-fig8",
     title="the condition number of one output unit's Hessian, plain and preconditioned",
-    says="Preconditioning lowers the condition number by about κ(D)², which is large because activations differ in scale.",
+    says="Preconditioning lowers the condition number by about κ(D)², for activations differ in scale.",
     arms={"vanilla": {"method": "vanilla", "lr": 0.01}, "BNP": {"method": "BNP", "lr": 0.1}},
     scales={
         "smoke": {
@@ -188,10 +191,10 @@ EXPERIMENT = Experiment(
         scales_differ,
         by_about_scaling("it lowers it by about κ(D)²", "roughly κ(D)²", BATCH, SOURCE),
         by_about_scaling(
-            "so it does for 1000 images, where few images do not make the Hessian singular", "roughly κ(D)²", MANY, SOURCE
+            "so it does for 1000 images, which do not make the Hessian singular", "roughly κ(D)²", MANY, SOURCE
         ),
         by_about_scaling("so does the P that BNP applies, with ε in it", "roughly κ(D)²", MANY, OWN),
-        reaches_sooner("BNP converges faster than the vanilla network", "accelerated convergence", [("BNP", "vanilla")]),
+        reaches_sooner("BNP converges faster than the vanilla network", "accelerated", [("BNP", "vanilla")]),
     ],
     draw=draw,
     minutes={"smoke": 0.02, "laptop": 2, "paper": 60},

@@ -11,12 +11,19 @@ from torch import Tensor, nn
 from wellcond.models import cnn, imagenet_resnet, mlp, preresnet, resnet
 from wellcond.models.initialise import he
 from wellcond.models.layers import Norm
-from wellcond.nn import BatchRenorm1d, BatchRenorm2d, FourThingsBatchNorm1d, FourThingsBatchNorm2d
+from wellcond.nn import (
+    BatchRenorm1d,
+    BatchRenorm2d,
+    FourThingsBatchNorm,
+    FourThingsBatchNorm1d,
+    FourThingsBatchNorm2d,
+)
 
 FULLY_CONNECTED, CNN, RESNET, PRERESNET, IMAGENET = "fully connected", "CNN", "ResNet", "PreResNet", "ImageNet ResNet"
 UNLIMITED = 1e6
 # torch has no Batch Renorm: TensorFlow's defaults, which the source took, correct without limits from the start
-RENORM = {"eps": 1e-3, "momentum": 0.01, "r_max": UNLIMITED, "d_max": UNLIMITED, "r_ramp": (0, 1), "d_ramp": (0, 1)}
+RENORM: dict[str, Any] = {"eps": 1e-3, "momentum": 0.01, "r_max": UNLIMITED, "d_max": UNLIMITED}
+RENORM |= {"r_ramp": (0, 1), "d_ramp": (0, 1)}
 GHOST = 16
 """Examples that "4 things" normalises together; smaller batches are normalised in groups of channels."""
 AFFINE_DECAY = 1e-4
@@ -37,7 +44,9 @@ class BatchNormOfOne(nn.BatchNorm1d):
     def forward(self, x: Tensor) -> Tensor:
         if not self.training or len(x) > 1:
             return super().forward(x)
-        assert self.running_mean is not None and self.running_var is not None and self.momentum is not None
+        assert self.running_mean is not None
+        assert self.running_var is not None
+        assert self.momentum is not None
         with torch.no_grad():
             self.running_mean.lerp_(x[0], self.momentum)
             self.running_var.mul_(1 - self.momentum)
@@ -64,8 +73,9 @@ def network(settings: Any, image: tuple[int, int, int], classes: int) -> nn.Modu
     form: dict[str, Any] = {"norm": spatial, "width": settings["width"], "seed": seed}
     if "init_scale" in settings:
         form["init"] = he(settings["init_scale"])
-    make = {RESNET: resnet, PRERESNET: preresnet, IMAGENET: imagenet_resnet}[kind]
-    return make(settings["depth"], classes, **form)
+    makers: dict[str, Any] = {RESNET: resnet, PRERESNET: preresnet, IMAGENET: imagenet_resnet}
+    model: nn.Module = makers[kind](settings["depth"], classes, **form)
+    return model
 
 
 def norms(settings: Any) -> tuple[Norm, Norm]:
@@ -81,11 +91,9 @@ def norms(settings: Any) -> tuple[Norm, Norm]:
         case "Renorm":
             return partial(BatchRenorm1d, **RENORM), partial(BatchRenorm2d, **RENORM)
         case "4 things":
-            batch = settings["batch"]
-            # an example has one value per feature, and so no moments of its own without a group
-            return partial(_four_things, FourThingsBatchNorm1d, batch, 0.0, 2), partial(
-                _four_things, FourThingsBatchNorm2d, batch, settings["alpha"], 1
-            )
+            # an example has one value per feature, and so no moments of its own
+            four_things = partial(_four_things, FourThingsBatchNorm1d, settings["batch"], 0.0, 2)
+            return four_things, partial(_four_things, FourThingsBatchNorm2d, settings["batch"], settings["alpha"], 1)
         case _:
             return "none", "none"
 
@@ -94,13 +102,16 @@ def _groups(size: int, channels: int) -> nn.GroupNorm:
     return nn.GroupNorm(max(1, channels // size), channels)
 
 
-def _four_things(kind: Any, batch: int, alpha: float, least: int, channels: int) -> nn.Module:
+def _four_things(
+    kind: type[FourThingsBatchNorm], batch: int, alpha: float, least: int, channels: int
+) -> FourThingsBatchNorm:
     """Ghosts in large batches, groups of C/32 channels (but `least`) in small ones; γ − 1 and β decay."""
     is_large = batch >= GHOST
     group = 1 if is_large else max(channels // 32, least)
-    norm: nn.Module = kind(channels, alpha=alpha, ghost_size=GHOST if is_large else batch, channels_per_group=group)
+    norm = kind(channels, alpha=alpha, ghost_size=GHOST if is_large else batch, channels_per_group=group)
     for parameter, centre in ((norm.weight, 1.0), (norm.bias, 0.0)):
-        parameter.register_hook(partial(_decayed, parameter, centre))  # the gradient of their penalty
+        # the gradient of their penalty
+        parameter.register_hook(partial(_decayed, parameter, centre))  # type: ignore[no-untyped-call]
     return norm
 
 

@@ -20,7 +20,8 @@ from wellcond.optim.bnp import BNP
 from wellcond.results import Row
 from wellcond.results.quantities import LOSS
 from wellcond.training.checkpoint import Checkpoint
-from wellcond.training.classifier import Probe, train_classifier
+from wellcond.training.classifier import train_classifier
+from wellcond.training.loop import Probe
 from wellcond.training.schedules import Schedule, warm_up
 from wellcond.training.schedules import steps as decay
 
@@ -128,7 +129,7 @@ def loss_probe(trainee: Trainee) -> Probe:
     @torch.no_grad()
     def probe(step: int) -> list[Row]:
         model.eval()
-        pieces = zip(x.split(CHUNK), y.split(CHUNK), strict=True)
+        pieces = zip(torch.split(x, CHUNK), torch.split(y, CHUNK), strict=True)
         total = sum(float(functional.cross_entropy(model(some), labels, reduction="sum")) for some, labels in pieces)
         model.train()
         return [Row(step, "", LOSS, total / len(y), "")]
