@@ -21,6 +21,7 @@ from wellcond.cli.predict_lr import predict_lr
 from wellcond.cli.probe import probe
 from wellcond.cli.reproduce import reproduce
 from wellcond.cli.suggest_lr import suggest_lr
+from wellcond.cli.sweep import sweep
 from wellcond.cli.treat import treat
 from wellcond.report.terminal import new_console
 
@@ -70,3 +71,4 @@ app.command()(treat)
 app.command("predict-lr")(predict_lr)
 app.command()(probe)
 app.command()(reproduce)
+app.command()(sweep)

@@ -5,10 +5,12 @@ from __future__ import annotations
 import contextlib
 import json
 import os
-from collections.abc import Iterable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Literal, TypedDict, Unpack, overload
+
+import torch
 
 from wellcond.data.load import load
 from wellcond.data.locate import data_root
@@ -97,15 +99,30 @@ def reproduce(
     experiments = _experiments(wanted, scale)
     if isinstance(names, str) and len(experiments) != 1:
         raise InvalidProblem(f"{names!r} stands for {len(experiments)} experiments; write [{names!r}].")
+    used = launcher if isinstance(launcher, Launcher) else launcher_of(launcher, workers)
+    check_device(device, used)
     root = data_root(data).absolute()
     check_data({name for each in experiments for name in each.data(scale)}, root)
     tasks = {each.name: _tasks(each, scale, Path(out).absolute(), device, root) for each in experiments}
-    used = launcher if isinstance(launcher, Launcher) else launcher_of(launcher, workers)
     ended = iter(run_all([task for own in tasks.values() for task in own], used, progress))
     runs = [_reproduction(each, scale, [next(ended) for _ in tasks[each.name]]) for each in experiments]
     for run, own in zip(runs, tasks.values(), strict=True):
         write_files(run, own[0].store.folder)
     return runs[0] if isinstance(names, (str, Experiment)) else runs
+
+
+def check_device(device: str, launcher: Launcher) -> None:
+    """Look for the device before the work; the machines of a cluster have their own.
+
+    Raises:
+        InvalidProblem: It is not there.
+    """
+    try:
+        kind = torch.device(device).type
+    except RuntimeError as error:
+        raise InvalidProblem(f"there is no device {device!r}; write cpu, cuda or cuda:1.") from error
+    if kind == "cuda" and not torch.cuda.is_available() and not isinstance(launcher, Ray):
+        raise InvalidProblem("torch finds no CUDA device here; leave device out to use the CPU.")
 
 
 def check_data(names: Iterable[str], root: Path) -> None:
@@ -124,7 +141,7 @@ def missing_data(name: str, root: Path) -> str:
     try:
         for is_train in (True, False):
             load(name, root, train=is_train)
-    except DataNotFound as error:
+    except (DataNotFound, ValueError) as error:
         return str(error)
     return ""
 
@@ -158,20 +175,24 @@ def _experiments(wanted: Sequence[str | Experiment], scale: Scale) -> list[Exper
 def _tasks(experiment: Experiment, scale: Scale, out: Path, device: str, data: Path) -> list[Task]:
     store = Store(out / experiment.name / scale)
     cells = experiment.cells(scale)
-    measure = NamedMeasure(experiment.name) if is_catalogued(experiment) else experiment.measure
     minutes = experiment.minutes.get(scale, 1.0) / max(len(cells), 1)
-    return [Task(cell, measure, store, device, data, minutes) for cell in cells]
+    return [Task(cell, measure_of(experiment), store, device, data, minutes) for cell in cells]
 
 
-def is_catalogued(experiment: Experiment) -> bool:
-    """Whether it is the one that is found by its name."""
-    return experiment.name in catalogue.names() and catalogue.experiment(experiment.name) is experiment
+def measure_of(experiment: Experiment) -> Callable[[Job], Iterable[Row]]:
+    """What runs its cells; one of the catalogue is found by name, since its function may be made in place."""
+    is_catalogued = experiment.name in catalogue.names() and catalogue.experiment(experiment.name) is experiment
+    return NamedMeasure(experiment.name) if is_catalogued else experiment.measure
 
 
 def _reproduction(experiment: Experiment, scale: Scale, ended: Sequence[Ended]) -> Reproduction:
     table = Table([each.record for each in ended if each.record is not None])
-    failures = [Failure(each.cell.settings, each.error) for each in ended if each.record is None]
-    return Reproduction(experiment, scale, table, failures, made_with(ended))
+    return Reproduction(experiment, scale, table, failures_of(ended), made_with(ended))
+
+
+def failures_of(ended: Iterable[Ended]) -> list[Failure]:
+    """The cells that failed."""
+    return [Failure(each.cell.settings, each.error) for each in ended if each.record is None]
 
 
 def made_with(ended: Iterable[Ended]) -> dict[str, str]:
@@ -190,6 +211,6 @@ def write_files(run: Reproduction, folder: Path) -> None:
     verdict = json.dumps(run.judgement(), indent=1, ensure_ascii=False) + "\n"
     write_atomically(folder / "verdict.json", verdict.encode())
     with contextlib.suppress(MissingExtra):
-        write_parquet(folder / "table.parquet", run.table, run.failures)
+        write_parquet(folder / "table.parquet", run)
     with contextlib.suppress(MissingExtra):
         run.save(folder / "figure.png")

@@ -2,12 +2,15 @@
 
 from __future__ import annotations
 
+import csv
+import io
 import json
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from functools import cached_property
 from typing import TYPE_CHECKING, Any
 
+from wellcond.errors import MissingExtra
 from wellcond.experiments.claims import Claim, Outcome, Verdict, overall
 from wellcond.experiments.experiment import Experiment, Scale
 from wellcond.experiments.table import Table
@@ -15,6 +18,7 @@ from wellcond.results import Result, Row, text_table
 from wellcond.results.result import as_json
 
 if TYPE_CHECKING:
+    import pandas
     from matplotlib.figure import Figure
 
 
@@ -31,8 +35,54 @@ class Failure:
     error: str
 
 
+class CellResult(Result):
+    """A result of many cells: every row stands beside the settings of its cell.
+
+    Attributes:
+        table: The rows of all cells that finished.
+        failures: The cells that did not.
+    """
+
+    table: Table
+    failures: Sequence[Failure]
+
+    def rows(self, step: int | None = None) -> list[Row]:
+        return [row for record in self.table for row in record.rows]
+
+    def lines(self) -> Iterator[dict[str, Any]]:
+        """One per row: the settings, the row, and "error", which only the one line of a failed cell has."""
+        for record in self.table:
+            for row in record.rows:
+                yield {**_apart(record.settings), **row._asdict(), "error": None}
+        for failure in self.failures:
+            yield {**_apart(failure.settings), **dict.fromkeys(Row._fields), "error": failure.error}
+
+    def to_pandas(self) -> pandas.DataFrame:
+        """The lines as a data frame."""
+        try:
+            import pandas
+        except ImportError as error:
+            raise MissingExtra("pandas", "pandas") from error
+        return pandas.DataFrame(list(self.lines()))
+
+    def _csv(self) -> str:
+        lines = list(self.lines())
+        names = list(dict.fromkeys(name for line in lines for name in line))
+        text = io.StringIO()
+        writer = csv.DictWriter(text, names, lineterminator="\n")
+        writer.writeheader()
+        writer.writerows(lines)
+        return text.getvalue()
+
+
+def _apart(settings: Mapping[str, Any]) -> dict[str, Any]:
+    """Settings under names that no column of a row has."""
+    taken = (*Row._fields, "error")
+    return {f"{name}_setting" if name in taken else name: value for name, value in settings.items()}
+
+
 @dataclass(frozen=True)
-class Reproduction(Result):
+class Reproduction(CellResult):
     """What came out of an experiment.
 
     Attributes:
@@ -67,9 +117,6 @@ class Reproduction(Result):
     def verdict(self) -> Verdict:
         """Of all claims together."""
         return overall(outcome.verdict for outcome in self.outcomes)
-
-    def rows(self, step: int | None = None) -> list[Row]:
-        return [row for record in self.table for row in record.rows]
 
     def figure(self) -> Figure:
         return self.experiment.draw(self.table)

@@ -11,7 +11,7 @@ from typing import Any
 
 from wellcond.errors import CorruptData, MissingExtra
 from wellcond.experiments.catalogue import experiment
-from wellcond.experiments.reproduction import Failure, Reproduction
+from wellcond.experiments.reproduction import CellResult, Failure, Reproduction
 from wellcond.experiments.table import Record, Table
 from wellcond.results import Row
 from wellcond.results.files import write_atomically
@@ -70,7 +70,7 @@ def read_rows(path: str | os.PathLike[str]) -> Reproduction:
     return Reproduction(experiment(name), scale, Table(records), failures, made_with)
 
 
-def write_parquet(path: Path, records: Iterable[Record], failures: Iterable[Failure]) -> Path:
+def write_parquet(path: Path, result: CellResult) -> Path:
     """Write one table: the settings, step, layer, quantity, value, unit; and error, in the one row of a failed cell.
 
     Raises:
@@ -81,27 +81,12 @@ def write_parquet(path: Path, records: Iterable[Record], failures: Iterable[Fail
         from pyarrow import parquet
     except ImportError as error:
         raise MissingExtra("pyarrow", "sweep") from error
-    lines = list(table_lines(records, failures))
+    lines = list(result.lines())
     names = list(dict.fromkeys(name for line in lines for name in line))
     columns = {name: _column([line.get(name) for line in lines]) for name in names}
     content = io.BytesIO()
     parquet.write_table(pyarrow.table(columns), content)
     return write_atomically(path, content.getvalue())
-
-
-def table_lines(records: Iterable[Record], failures: Iterable[Failure]) -> Iterator[dict[str, Any]]:
-    """One line per row of every cell: its settings, the row, and the error of a cell that failed."""
-    for record in records:
-        for row in record.rows:
-            yield {**_apart(record.settings), **row._asdict(), "error": None}
-    for failure in failures:
-        yield {**_apart(failure.settings), **dict.fromkeys(Row._fields), "error": failure.error}
-
-
-def _apart(settings: Mapping[str, Any]) -> dict[str, Any]:
-    """Settings under names that no other column has."""
-    taken = (*Row._fields, "error")
-    return {f"{name}_setting" if name in taken else name: value for name, value in settings.items()}
 
 
 def _column(values: Sequence[Any]) -> list[Any]:
