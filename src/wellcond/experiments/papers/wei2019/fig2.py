@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import math
 from functools import partial
+from typing import Any
 
 from wellcond.experiments.claims import Outcome, claim, judged
 from wellcond.experiments.experiment import Experiment
@@ -11,7 +12,7 @@ from wellcond.experiments.papers.wei2019.heat_maps import HeatMap, draw, heat_ma
 from wellcond.experiments.papers.wei2019.networks import CONV, FC
 from wellcond.experiments.table import Table
 
-NETWORKS = {
+NETWORKS: dict[str, dict[str, Any]] = {
     "FC, MNIST": {"network": FC.format(inputs=784), "data": "mnist"},
     "conv, MNIST": {"network": CONV.format(image="1x28x28"), "data": "mnist"},
     "FC, CIFAR-10": {"network": FC.format(inputs=3072), "data": "cifar10"},

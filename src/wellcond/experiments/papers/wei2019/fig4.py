@@ -20,7 +20,7 @@ from wellcond.experiments.table import Table
 from wellcond.models import preact_resnet18, vgg
 from wellcond.results import Row
 from wellcond.results.quantities import TEST_ACCURACY, TRAINING_LOSS
-from wellcond.training.checkpoint import Checkpoint
+from wellcond.training.checkpoint import Checkpoint, HasState
 from wellcond.training.classifier import train_classifier
 
 if TYPE_CHECKING:
@@ -57,7 +57,7 @@ def measure(job: Job) -> Iterator[Row]:
     )
     steps = round(job["epochs"] * batches.per_epoch)
     looks = [round(steps * k / job["looks"]) for k in range(job["looks"] + 1)]
-    folder = job.folder
+    parts: dict[str, HasState] = {"model": model, "optimizer": optimizer}
     run = train_classifier(
         model,
         optimizer,
@@ -66,7 +66,7 @@ def measure(job: Job) -> Iterator[Row]:
         at=looks,
         test=tuple(tensor.to(job.device) for tensor in test),  # type: ignore[arg-type]
         half=job["half"],
-        checkpoint=folder and Checkpoint(folder / "state.pt", {"model": model, "optimizer": optimizer}),
+        checkpoint=Checkpoint(job.folder / "state.pt", parts) if job.folder else None,
         progress=job.progress,
     )
     yield from run.summary()

@@ -50,8 +50,8 @@ def square(settings: Settings, value: float, rate: float) -> str:
 
 def varied(job: Job, value: float) -> Architecture:
     """The network of a row of the map."""
-    changed = {"gamma": value} if job["vary"] == "gamma" else {"sigma_w2": value**2}
-    return replace(Architecture.parse(job["network"]), **changed)
+    architecture = Architecture.parse(job["network"])
+    return replace(architecture, gamma=value) if job["vary"] == "gamma" else replace(architecture, sigma_w2=value**2)
 
 
 def measure(job: Job) -> Iterator[Row]:
@@ -78,7 +78,7 @@ def measure(job: Job) -> Iterator[Row]:
     steps = max(1, round(job["epochs"] * batches.per_epoch))
     losses = train_stack(stack, batches, steps, lambda what, share: job.progress(what, 0.3 + 0.7 * share))
     test = images(job, first, train=False).tensors(flatten=flat, count=job["test_images"])
-    final = stack.tested(*(tensor.to(job.device) for tensor in test)).tolist()
+    final = stack.tested(test[0].to(job.device), test[1].to(job.device)).tolist()
     ends = losses[-averaged_steps(steps) :].mean(0)
     stable = (ends <= losses[0]).tolist()
     for (value, rate), loss, is_stable in zip(squares, final, stable, strict=True):

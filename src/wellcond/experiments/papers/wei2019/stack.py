@@ -35,7 +35,7 @@ class Stack:
 
     def __init__(self, networks: Sequence[nn.Module], rates: Sequence[float], loss: Loss, momentum: float) -> None:
         self.shell, self.loss, self.momentum = networks[0], loss, momentum
-        self.parameters, self.buffers = stack_module_state(list(networks))  # type: ignore[arg-type]
+        self.parameters, self.buffers = stack_module_state(list(networks))
         self.velocities = {name: torch.zeros_like(p) for name, p in self.parameters.items()}
         device = next(iter(self.parameters.values())).device
         self.rates = torch.tensor(rates, device=device)
@@ -54,7 +54,7 @@ class Stack:
     @torch.no_grad()
     def tested(self, x: Tensor, y: Tensor, chunk: int = 1000) -> Tensor:
         """The loss of each network on test images, in evaluation mode."""
-        parts = zip(x.split(chunk), y.split(chunk), strict=True)
+        parts = zip(torch.split(x, chunk), torch.split(y, chunk), strict=True)
         return sum((len(b) * self._losses(a, b, training=False) for a, b in parts), torch.tensor(0.0)) / len(y)
 
     def _losses(self, x: Tensor, y: Tensor, *, training: bool) -> Tensor:
@@ -63,7 +63,7 @@ class Stack:
         def of_one(parameters: dict[str, Tensor], buffers: dict[str, Tensor]) -> Tensor:
             return self.loss(functional_call(self.shell, (parameters, buffers), (x,)), y)
 
-        return vmap(of_one)(self.parameters, self.buffers)  # type: ignore[no-any-return]
+        return vmap(of_one)(self.parameters, self.buffers)
 
 
 def train_stack(

@@ -17,7 +17,7 @@ from wellcond.optim.scale_amended import ScaleAmendedSGD
 from wellcond.optim.scaled_sgd import LARS, LSALR
 from wellcond.results import Row
 from wellcond.results.quantities import TEST_ACCURACY
-from wellcond.training.checkpoint import Checkpoint
+from wellcond.training.checkpoint import Checkpoint, HasState
 from wellcond.training.classifier import train_classifier
 from wellcond.training.schedules import Schedule, cosine, plateau
 
@@ -45,6 +45,7 @@ def measure(job: Job) -> Iterator[Row]:
     batches = Batches(images, job["batch"], seed=job["seed"], **options)
     optimizer = optimizer_of(job, model, batches.x[:1])
     steps = job["epochs"] * batches.per_epoch
+    parts: dict[str, HasState] = {"model": model, "optimizer": optimizer}
     run = train_classifier(
         model,
         optimizer,
@@ -54,7 +55,7 @@ def measure(job: Job) -> Iterator[Row]:
         test=tuple(tensor.to(job.device) for tensor in test),  # type: ignore[arg-type]
         schedule=schedule_of(job["schedule"], steps),
         half=job["half"],
-        checkpoint=job.folder and Checkpoint(job.folder / "state.pt", {"model": model, "optimizer": optimizer}),
+        checkpoint=Checkpoint(job.folder / "state.pt", parts) if job.folder else None,
         progress=job.progress,
     )
     yield from run.summary()

@@ -1,4 +1,4 @@
-"""The printed formulas of wei2019, against the recursions written out; and figure 1."""
+"""The printed formulas of wei2019, against the recursions written out."""
 
 from __future__ import annotations
 
@@ -6,7 +6,7 @@ import pytest
 import torch
 from wei2019_recursions import batchnorm, convolution_terms, vanilla
 
-from wellcond.experiments.wei2019_as_printed import LINES, figure_1, printed_contributions
+from wellcond.experiments.papers.wei2019.printed import printed_contributions
 from wellcond.meanfield import predict
 
 FC = "fc 784-1000-1000-1000-10"
@@ -46,17 +46,3 @@ def test_a_grid_is_its_networks_one_by_one(line: str) -> None:
     grid, _ = printed_contributions(line, gammas)
     for gamma, found in zip(gammas.tolist(), grid.expand(3).tolist(), strict=True):
         assert found == pytest.approx(float(printed_contributions(line, gamma)[0]), rel=1e-12)
-
-
-def test_figure_1_has_a_line_for_every_formula_in_every_panel() -> None:
-    figure = figure_1(torch.tensor([0.5, 1.0, 2.0], dtype=torch.float64))
-    dense, rates, convolutional, _ = figure.axes
-    for axes in figure.axes:
-        assert [line.get_label() for line in axes.lines] == list(LINES)
-        assert axes.get_yscale() == "log"
-    trained, constant, printed, without, _ = (line.get_ydata() for line in dense.lines)
-    assert trained[1] == pytest.approx(1000 / 6.283185307179586, rel=1e-9)
-    assert [constant[1], printed[1], without[1]] == pytest.approx([361.5, 230, 2234], rel=1e-2)
-    assert without[0] == without[2]
-    assert rates.lines[0].get_ydata() == pytest.approx(3.8 / trained, rel=1e-12)
-    assert convolutional.lines[2].get_ydata()[1] == pytest.approx(6704, rel=1e-3)

@@ -1,0 +1,56 @@
+"""Figure 1 of wei2019: λ_max by formula and by measurement."""
+
+from __future__ import annotations
+
+import pytest
+
+from wellcond.experiments.experiment import Job
+from wellcond.experiments.papers.wei2019.fig1 import EXPERIMENT, NETWORKS, measure
+from wellcond.experiments.table import Record, Table
+from wellcond.results.quantities import LAMBDA_MAX, MAX_LR
+
+
+def cell(arm: str, **settings: object) -> Record:
+    """One arm at γ 0.5 and 1."""
+    chosen = {**EXPERIMENT.arms[arm], "arm": arm, "seed": 0, "gammas": [0.5, 1.0], "examples": 200, **settings}
+    return Record(chosen, list(measure(Job(chosen))))
+
+
+@pytest.mark.parametrize(
+    ("arm", "expected"),
+    [
+        ("FC: BatchNorm, as printed", 230),
+        ("FC: BatchNorm, statistics constant", 361.5),
+        ("FC: vanilla, as printed", 2234),
+        ("conv: BatchNorm, as printed", 6704),
+        ("conv: BatchNorm, statistics constant", 143.5),
+    ],
+)
+def test_the_formulas_give_what_the_theory_says(arm: str, expected: float) -> None:
+    found = cell(arm)
+    assert found.by_layer(LAMBDA_MAX)["γ 1"] == pytest.approx(expected, rel=2e-3)
+    assert found.by_layer(MAX_LR)["γ 1"] == pytest.approx(3.8 / expected, rel=2e-3)
+
+
+@pytest.mark.parametrize("kind", ["BatchNorm, as trained", "vanilla, corrected"])
+def test_the_corrected_formula_agrees_with_what_is_measured(kind: str) -> None:
+    """One random network of width 300: its λ_max scatters by some tenths around that of the ensemble."""
+    family = kind.partition(",")[0]
+    theory, measured = (
+        cell(f"FC: {line}", network="fc 100-300-300-300-10").by_layer(LAMBDA_MAX)["γ 1"]
+        for line in (kind, f"{family}, measured")
+    )
+    assert measured == pytest.approx(theory, rel=0.5)
+
+
+def test_without_batchnorm_gamma_changes_nothing() -> None:
+    assert len(set(cell("FC: vanilla, corrected").by_layer(LAMBDA_MAX).values())) == 1
+
+
+def test_exchanging_both_kinds_of_network_turns_the_claim_around() -> None:
+    records = [cell(f"{kind}: {line}, as printed") for kind in NETWORKS for line in ("BatchNorm", "vanilla")]
+    claim = EXPERIMENT.claims[0]
+    assert claim.check(Table(records)).verdict == "holds"
+    other = {a: b for pair in EXPERIMENT.contrast for a, b in (pair, pair[::-1])}
+    swapped = [Record({**record.settings, "arm": other[record.arm]}, record.rows) for record in records]
+    assert claim.check(Table(swapped)).verdict == "does not hold"

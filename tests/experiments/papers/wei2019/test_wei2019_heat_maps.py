@@ -1,0 +1,91 @@
+"""What is read from a heat map of wei2019, and what becomes of its claims."""
+
+from __future__ import annotations
+
+import math
+
+import pytest
+import torch
+from torch import nn
+from zoo import normal
+
+from wellcond.experiments.papers.wei2019 import fig2
+from wellcond.experiments.papers.wei2019.heat_maps import LINES, HeatMap, height, square
+from wellcond.experiments.papers.wei2019.networks import half_squared, network
+from wellcond.experiments.table import Record, Table
+from wellcond.meanfield import Architecture
+from wellcond.results import Row
+from wellcond.results.quantities import MAX_LR, PREDICTED_MAX_LR, TEST_LOSS
+
+SETTINGS = {"arm": "", "seed": 0, "vary": "gamma", "values": [0.5, 2.0], "lrs": [0.01, 0.1, 1.0, 10.0]}
+
+
+def record(losses: list[list[float | None]], limits: list[float], arm: str = "", seed: int = 0) -> Record:
+    """A map with these losses, one row per γ, None where it diverged, and these limits by every line."""
+    rows = []
+    for value, row, limit in zip(SETTINGS["values"], losses, limits, strict=True):
+        for line in LINES:
+            quantity = MAX_LR if line == "measured" else PREDICTED_MAX_LR
+            rows.append(Row(0, f"{height(SETTINGS, value)}, {line}", quantity, limit, "lr"))
+        for rate, loss in zip(SETTINGS["lrs"], row, strict=True):
+            if loss is not None:
+                rows.append(Row(9, square(SETTINGS, value, rate), TEST_LOSS, loss, ""))
+    return Record(SETTINGS | {"arm": arm, "seed": seed}, rows)
+
+
+def test_the_boundary_lies_between_the_last_good_rate_and_the_first_bad_one() -> None:
+    found = HeatMap(Table([record([[2.0, 1.0, None, 0.5], [2.0, 1.0, 0.5, 0.4]], [0.5, 3.0])]))
+    assert found.boundary(0.5) == (0.1, 1.0)
+    assert found.boundary(2.0) == (10.0, math.inf)
+    assert found.ratios("measured") == [pytest.approx(math.sqrt(0.1) / 0.5)]
+    assert found.best(2.0) == (0.4, 10.0)
+
+
+def test_a_limit_separates_if_it_lies_between_both_up_to_a_factor_of_two() -> None:
+    losses: list[list[float | None]] = [[2.0, 1.0, None, None], [2.0, 1.0, 0.5, 0.4]]
+
+    def verdicts(limits: list[float]) -> list[bool | None]:
+        found = HeatMap(Table([record(losses, limits)]))
+        return [found.separates("as printed", value) for value in (0.5, 2.0)]
+
+    # the second row never diverges: it speaks only of limits that were passed
+    assert verdicts([0.3, 3.0]) == [True, False]
+    assert verdicts([0.051, 6.0]) == [True, None]
+    assert verdicts([0.049, 4.9]) == [False, False]
+    assert verdicts([2.1, 5.1]) == [False, None]
+
+
+def test_a_square_is_white_if_one_of_the_runs_diverged() -> None:
+    first = record([[2.0, 1.0, 1.0, None], [2.0, 1.0, None, None]], [1.0, 1.0])
+    second = record([[4.0, 1.0, None, None], [2.0, 1.0, None, None]], [3.0, 1.0], seed=1)
+    found = HeatMap(Table([first, second]))
+    assert found.losses[0.01, 0.5] == 3.0
+    assert found.losses[1.0, 0.5] is None
+    assert found.limit("measured", 0.5) == 2.0
+
+
+def test_the_claims_of_figure_2_hold_and_fail_with_the_map() -> None:
+    as_claimed = record([[2.0, 0.3, 0.4, None], [2.0, 1.0, None, None]], [2.0, 0.3], arm="FC, MNIST")
+    other = record([[2.0, 1.9, 1.8, 1.7], [0.1, 1.0, 2.0, 2.0]], [0.02, 0.002], arm="FC, MNIST")
+    verdicts = {
+        claim.says: [claim.check(Table([each])).verdict for each in (as_claimed, other)]
+        for claim in fig2.EXPERIMENT.claims
+    }
+    assert verdicts["the predicted η* is where training begins to diverge"] == ["holds", "does not hold"]
+    assert verdicts["smaller γ ends with a lower test loss"] == ["holds", "does not hold"]
+    assert verdicts["gradient descent on all images diverges at 2(1 + μ)/λ_max"] == ["not tested", "not tested"]
+
+
+def test_the_loss_is_half_the_squared_distance_to_one_hot_targets() -> None:
+    outputs, targets = torch.tensor([[1.0, 2.0], [0.0, 0.0]]), torch.tensor([1, 0])
+    assert float(half_squared(outputs, targets)) == pytest.approx((1 + 1 + 1) / 4)
+
+
+def test_a_network_has_the_widths_and_variances_of_its_architecture() -> None:
+    model = network(Architecture.parse("fc 50-400-400-10 gamma=0.3"), seed=0).requires_grad_(False)
+    assert model(normal(3, 50).float()).shape == (3, 10)
+    assert float(model.fc2.weight.var()) == pytest.approx(2 / 400, rel=0.02)
+    assert bool((model.bn1.weight == 0.3).all())
+    vanilla = network(Architecture.parse("conv 1x16x16 4-6-8 k3 s2 10 vanilla"), seed=0)
+    assert not any(isinstance(module, nn.BatchNorm2d) for module in vanilla.modules())
+    assert [module.out_channels for module in vanilla.modules() if isinstance(module, nn.Conv2d)] == [4, 6, 8]

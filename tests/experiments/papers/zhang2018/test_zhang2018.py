@@ -1,0 +1,73 @@
+"""Table 1 and figure 1 of zhang2018: the compared methods, and what becomes of the claims."""
+
+from __future__ import annotations
+
+import pytest
+import torch
+from torch.optim import SGD
+
+from wellcond.experiments.experiment import Job
+from wellcond.experiments.papers.zhang2018 import fig1, table1
+from wellcond.experiments.papers.zhang2018.training import optimizer_of, schedule_of
+from wellcond.experiments.table import Record, Table
+from wellcond.models import vgg
+from wellcond.optim.scale_amended import ScaleAmendedSGD
+from wellcond.optim.scaled_sgd import LARS, LSALR
+from wellcond.results import Row
+from wellcond.results.quantities import DIVERGED_AT, TEST_ACCURACY
+from wellcond.training.schedules import Plateau
+
+
+def runs(accuracies: dict[str, float | None], prefix: str = "VGG-13, CIFAR-100, ") -> Table:
+    """A run of each method that ends with this accuracy, or diverges."""
+    records = []
+    for method, accuracy in accuracies.items():
+        row = Row(3, "", DIVERGED_AT, 3.0, "") if accuracy is None else Row(9, "", TEST_ACCURACY, accuracy, "")
+        records.append(Record({"arm": prefix + method}, [row]))
+    return Table(records)
+
+
+def test_every_method_steps_with_its_own_settings() -> None:
+    model, image = vgg(11, width=2, seed=0), torch.zeros(1, 3, 32, 32)
+    kinds = {"SGD": SGD, "LARS": LARS, table1.TRUSTED: LARS, "LSALR": LSALR, "scale-amended": ScaleAmendedSGD}
+    for method, kind in kinds.items():
+        settings = table1.ARMS[f"VGG-11, CIFAR-100, {method}"] | table1.SETTINGS
+        found = optimizer_of(Job(settings), model, image)
+        assert type(found) is kind
+        group = found.param_groups[0]
+        assert group["nesterov"]
+        assert group["weight_decay"] == (5e-3 if method == "scale-amended" else 1e-3)
+        assert group["lr"] == (2.0 if kind is LARS else 0.1)
+        assert group.get("trust_coefficient") == {"LARS": 1.0, table1.TRUSTED: 1e-3}.get(method)
+
+
+def test_the_schedule_of_the_source_waits_ten_epochs() -> None:
+    schedule = schedule_of("plateau", 1000)
+    assert isinstance(schedule, Plateau)
+    for epoch in range(11):
+        assert schedule(epoch) == 1.0
+        schedule.see([Row(epoch, "", TEST_ACCURACY, 0.5, "")])
+    assert schedule(11) == 0.5
+    assert schedule_of("cosine", 10)(5) == pytest.approx(0.5)
+
+
+def test_the_best_method_is_ahead_of_all_others() -> None:
+    claim = table1.EXPERIMENT.claims[0]
+    behind = {"SGD": 0.7, "LARS": None, "LSALR": 0.69}
+    assert claim.check(runs(behind | {"scale-amended": 0.75})).verdict == "holds"
+    assert claim.check(runs(behind | {"scale-amended": 0.695})).verdict == "does not hold"
+    assert claim.check(runs(behind | {"scale-amended": None})).verdict == "does not hold"
+    assert "LARS diverged" in claim.check(runs(behind | {"scale-amended": 0.75})).found
+
+
+def test_lars_must_not_diverge() -> None:
+    claim = table1.EXPERIMENT.claims[-1]
+    assert claim.check(runs({"LARS": 0.7})).verdict == "holds"
+    assert claim.check(runs({"LARS": None})).verdict == "does not hold"
+    assert "step 3" in claim.check(runs({"LARS": None})).found
+
+
+def test_figure_1_compares_test_errors_at_the_end() -> None:
+    claim = fig1.EXPERIMENT.claims[1]
+    assert claim.check(runs({"SGD": 0.7, "scale-amended": 0.75}, "CIFAR-100, ")).verdict == "holds"
+    assert claim.check(runs({"SGD": 0.7, "scale-amended": 0.65}, "CIFAR-100, ")).verdict == "does not hold"
