@@ -3,8 +3,11 @@
 from __future__ import annotations
 
 import math
+from collections.abc import Iterable, Sequence
 from statistics import median
 from typing import TYPE_CHECKING, Any
+
+import numpy as np
 
 from wellcond.experiments.claims import Claim, Outcome, claim, judged
 from wellcond.experiments.experiment import Job
@@ -48,7 +51,7 @@ def draw(table: Table) -> Figure:
         for quantity in KEPT:
             lines = {arm: table.arm(arm).mean_by_layer(quantity, step) for arm in table.arms}
             draw_by_layer(axes[f"{LABELS[quantity]}, {when}"], {arm: line for arm, line in lines.items() if line})
-    draw_over_training(axes["training loss"], table, TRAINING_LOSS, log=True)
+    draw_over_training(axes["training loss"], table, TRAINING_LOSS)
     legend_below(figure, axes[titles[0]])
     return figure
 
@@ -61,7 +64,19 @@ def during_training(table: Table, arm: str, quantity: str) -> dict[str, float]:
     shared = set.intersection(*({s for s in table.arm(each).steps(quantity) if s} for each in ("BN", "plain")))
     looks = [table.arm(arm).mean_by_layer(quantity, step) for step in sorted(shared)]
     layers = list(looks[0])[1:] if looks else []
-    return {layer: math.exp(sum(math.log(look[layer]) for look in looks) / len(looks)) for layer in layers}
+    return {layer: geometric_mean([look[layer] for look in looks]) for layer in layers}
+
+
+def geometric_mean(values: Sequence[float]) -> float:
+    """∏ v^(1/n), with zeros and infinities: a layer may be dead, or have a κ that is infinite."""
+    with np.errstate(divide="ignore"):
+        return float(np.exp(np.mean(np.log(values))))
+
+
+def spread(values: Iterable[float]) -> float:
+    """The greatest over the least; infinite if one is 0."""
+    values = list(values)
+    return max(values) / min(values) if min(values) > 0 else math.inf
 
 
 def better_conditioned(quantity: str, matrix: str) -> Claim:
@@ -87,9 +102,9 @@ def even_magnitudes(table: Table) -> Outcome:
     for matrix, quantity in (("Σx", INPUT.lambda_max), ("Σ∇h", GRADIENT.lambda_max)):
         bn, plain = (during_training(table, arm, quantity) for arm in ("BN", "plain"))
         if bn and plain:
-            spread = [max(values.values()) / min(values.values()) for values in (bn, plain)]
-            cases.append(spread[0] < spread[1])
-            found.append(f"{matrix}: a factor of {number(spread[0])} with BN, {number(spread[1])} without")
+            spreads = [spread(values.values()) for values in (bn, plain)]
+            cases.append(spreads[0] < spreads[1])
+            found.append(f"{matrix}: a factor of {number(spreads[0])} with BN, {number(spreads[1])} without")
     return judged(cases, "; ".join(found))
 
 

@@ -1,0 +1,76 @@
+"""The claims about LastBN and about blocked layers hold of the paper's own numbers, and fail where arms are swapped."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+
+import pytest
+
+from wellcond.experiments.papers.huang2020 import fig12, fig15, table_a, table_b
+from wellcond.experiments.table import Record, Table
+from wellcond.results import Row
+from wellcond.results.quantities import FINAL_LOSS, INPUT, TEST_ACCURACY, TRAINING_LOSS
+
+
+def table_of(values: Mapping[str, float], quantity: str = TEST_ACCURACY) -> Table:
+    """One cell per arm with one number each."""
+    return Table([Record({"arm": arm}, [Row(1, "", quantity, value, "")]) for arm, value in values.items()])
+
+
+def swapped(table: Table, a: str, b: str) -> Table:
+    other = {a: b, b: a}
+    return Table([Record({"arm": other.get(r.arm, r.arm)}, r.rows) for r in table])
+
+
+def accuracy(percent_wrong: float) -> float:
+    return 1 - percent_wrong / 100
+
+
+def test_table_b_holds_of_the_papers_errors_in_every_claim() -> None:
+    found = {
+        table_b.arm(name, depth): accuracy(error)
+        for family in table_b.FAMILIES
+        for name in (family, table_b.LAST_BN[family])
+        for depth, error in zip(table_b.DEPTHS, table_b.PAPER[name.removeprefix("small ")], strict=True)
+    }
+    assert {claim.check(table_of(found)).verdict for claim in table_b.EXPERIMENT.claims} == {"holds"}
+    pair = table_b.arm("VGG", 56), table_b.arm("VGG-LastBN", 56)
+    verdicts = [claim.check(swapped(table_of(found), *pair)).verdict for claim in table_b.EXPERIMENT.claims]
+    assert verdicts[0] == "holds in part"
+    assert verdicts[-1] == "does not hold"
+
+
+def test_table_a_holds_of_the_papers_errors_in_every_claim() -> None:
+    found = {
+        table_a.arm(network, depth, column): accuracy(error)
+        for network, depths in table_a.PAPER.items()
+        for depth, errors in depths.items()
+        for column, error in zip(table_a.COLUMNS, errors, strict=True)
+    }
+    assert [claim.check(table_of(found)).verdict for claim in table_a.EXPERIMENT.claims] == ["holds", "holds"]
+    table = table_of(found)
+    assert table_a.gains(table, 18)["WD 2e-4"] == pytest.approx(1.11)
+    for column in table_a.COLUMNS:
+        table = swapped(table, *(table_a.arm(network, 50, column) for network in table_a.NETWORKS))
+    assert table_a.improves.check(table).verdict == "does not hold"
+
+
+def test_blocked_layers_must_cost_something() -> None:
+    losses = {"1111": 0.2, "0111": 0.3, "1011": 0.4, "1101": 0.5, "1110": 0.3, "0000": 1.0}
+    _, costs, _ = fig12.EXPERIMENT.claims
+    assert costs.check(table_of(losses, FINAL_LOSS)).verdict == "holds"
+    assert costs.check(swapped(table_of(losses, FINAL_LOSS), "1111", "0000")).verdict == "does not hold"
+    assert costs.check(table_of({"0111": 0.3}, FINAL_LOSS)).verdict == "not tested"
+
+
+def test_only_the_network_with_a_final_norm_keeps_the_magnitude() -> None:
+    series = {"ResNet": [1.0, 50.0], "PreResNet": [3.0, 4.0], "PreResNet-v1": [20.0, 2.0]}
+    table = Table(
+        [
+            Record({"arm": arm}, [Row(k, "fc", INPUT.lambda_max, value, "") for k, value in enumerate(values)])
+            for arm, values in series.items()
+        ]
+    )
+    assert fig15.magnitude_varies.check(table).verdict == "holds"
+    assert fig15.magnitude_varies.check(swapped(table, "PreResNet", "ResNet")).verdict == "does not hold"
+    assert fig15.trains_faster.check(table_of({"PreResNet": 1.0}, TRAINING_LOSS)).verdict == "not tested"
