@@ -74,19 +74,16 @@ def draw_training(table: Table) -> Figure:
 
 def draw_landscape(table: Table) -> Figure:
     """Training, and the ribbons of the loss, of the gradient and of β, which are those of the first seed."""
-    parts = of_networks(table)
-    figure = new_figure(9.6, 6.8 * len(parts))
-    grid = figure.subplots(2 * len(parts), 2).flat
-    for place, (network, part) in enumerate(parts.items()):
-        training, *ribbons = grid[4 * place : 4 * place + 4]
-        walked = Table([record for record in part if record.series(BETA)])
-        draw_over_training(training, part, TRAINING_LOSS, log=network == "DLN")
-        bare_axes(training, title=f"{network}: training loss")
-        if len(walked):
-            draw_ribbons(ribbons, {arm: walked.arm(arm)[0].rows for arm in walked.arms})
-            edge = 2 / (walked[0].settings["lr"] * walked[0].settings.get("examples", 1))
-            ribbons[2].axhline(edge, color=GREY, linewidth=1, linestyle=(0, (4, 3)), label="2 / lr")
-        legend_below(figure, ribbons[2])
+    figure = new_figure(9.6, 6.8)
+    training, *ribbons = figure.subplots(2, 2).flat
+    draw_over_training(training, table, TRAINING_LOSS, log="DLN" in of_networks(table))
+    bare_axes(training, title="training loss")
+    walked = Table([record for record in table if record.series(BETA)])
+    if len(walked):
+        draw_ribbons(ribbons, {arm: walked.arm(arm)[0].rows for arm in walked.arms})
+        edge = 2 / (walked[0].settings["lr"] * walked[0].settings.get("examples", 1))
+        ribbons[2].axhline(edge, color=GREY, linewidth=1, linestyle=(0, (4, 3)), label="2 / lr")
+    legend_below(figure, ribbons[2], columns=5)
     return figure
 
 
