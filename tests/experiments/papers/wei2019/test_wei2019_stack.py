@@ -47,7 +47,7 @@ def test_every_network_is_trained_as_by_sgd_alone(kind: str) -> None:
             loss.backward()
             optimizer.step()
         # running statistics too: the test is in evaluation mode
-        assert float(found[place]) == pytest.approx(tested(network, (x, y), 0)[0].value, rel=1e-9)
+        assert float(found[place]) == pytest.approx(classifier.tested(network, (x, y), 0)[0].value, rel=1e-9)
 
 
 def test_a_network_that_diverges_leaves_the_others_alone() -> None:
