@@ -6,7 +6,21 @@ from wellcond.data.batches import Batches
 from wellcond.data.cifar import cifar10, cifar100
 from wellcond.data.dataset import Dataset
 from wellcond.data.digits import digits
+from wellcond.data.download import download
+from wellcond.data.image_folder import ImageFolder, imagenet
 from wellcond.data.load import load
 from wellcond.data.mnist import fashion_mnist, mnist
 
-__all__ = ["Batches", "Dataset", "cifar10", "cifar100", "digits", "fashion_mnist", "load", "mnist"]
+__all__ = [
+    "Batches",
+    "Dataset",
+    "ImageFolder",
+    "cifar10",
+    "cifar100",
+    "digits",
+    "download",
+    "fashion_mnist",
+    "imagenet",
+    "load",
+    "mnist",
+]

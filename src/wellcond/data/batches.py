@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from concurrent.futures import Future, ThreadPoolExecutor
+from functools import lru_cache
 from typing import Literal, NamedTuple, get_args
 
 import torch
@@ -10,6 +12,7 @@ from torch import Tensor
 from torch.nn import functional
 
 from wellcond.data.dataset import Dataset
+from wellcond.data.image_folder import ImageFolder
 
 Augmentation = Literal["crop", "flip", "rotation"]
 MARGIN = 4
@@ -38,6 +41,9 @@ class Batches:
     The whole set lies on the device, as the network is fed with it. Every epoch has its own order, drawn on the CPU, so
     that it is the same on every device. The last batch of an epoch is left out if it is smaller than the others. On a
     GPU many batches are augmented at once, and each is a view of them; on a CPU, whose caches are small, one by one.
+
+    The images of an `ImageFolder` stay on disk: while one batch is used, the next is decoded. A crop is then one of 9×9
+    places in the image.
 
     Args:
         dataset: The images and labels.
@@ -86,18 +92,25 @@ class Batches:
     ) -> None:
         if unknown := set(augment) - set(get_args(Augmentation)):
             raise ValueError(f"augment takes {', '.join(get_args(Augmentation))}, not {', '.join(sorted(unknown))}")
-        x, y = dataset.tensors(dtype, standardize=standardize, count=count)
-        if not 1 <= size <= len(y):
-            raise ValueError(f"size must lie in 1 to {len(y)}, the number of images, not {size}")
-        self.x, self.y = x.to(device), y.to(device)
-        if "crop" in augment:
-            self.x = functional.pad(self.x, [MARGIN] * 4)
+        total = len(dataset) if count is None else count
+        if not 1 <= total <= len(dataset):
+            raise ValueError(f"count must lie in 1 to {len(dataset)}, the number of images, not {count}")
+        if not 1 <= size <= total:
+            raise ValueError(f"size must lie in 1 to {total}, the number of images, not {size}")
         self.size, self.seed, self.augment = size, seed, frozenset(augment)
         self.flatten, self.channels_last = flatten, channels_last
-        self.per_epoch = len(y) // size
-        at_once = 1 if self.x.device.type == "cpu" else AT_ONCE // (size * self.x[0].numel())
-        self._batches_at_once = min(max(1, at_once), self.per_epoch)
-        self._epoch: tuple[int, Draws] | None = None
+        self.per_epoch = total // size
+        self.y = dataset.labels[:total].to(device)
+        is_cropped = "crop" in self.augment
+        self._images: InMemory | OnDisk
+        if isinstance(dataset, ImageFolder):
+            self._images = OnDisk(dataset, is_cropped, self.y.device, dtype, standardize)
+            self._batches_at_once = 1
+        else:
+            x, _ = dataset.tensors(dtype, standardize=standardize, count=count)
+            self._images = InMemory(x.to(device), is_cropped)
+            on_gpu = max(1, AT_ONCE // (size * x[0].numel()))
+            self._batches_at_once = 1 if self.y.device.type == "cpu" else min(on_gpu, self.per_epoch)
         self._part: tuple[tuple[int, int], Tensor, Tensor] | None = None
 
     def __call__(self, step: int) -> tuple[Tensor, Tensor]:
@@ -107,18 +120,21 @@ class Batches:
         if self._part is None or self._part[0] != (epoch, part):
             self._part = None  # frees the old one before the new one is made
             self._part = ((epoch, part), *self._make(epoch, part))
+        if isinstance(self._images, OnDisk):
+            self._images.decode_ahead(self._draws(*divmod(step + 1, self.per_epoch)))
         chosen = slice(place * self.size, (place + 1) * self.size)
         return self._part[1][chosen], self._part[2][chosen]
 
-    def _make(self, epoch: int, part: int) -> tuple[Tensor, Tensor]:
-        """Inputs and labels of a part of an epoch: `_batches_at_once` batches, or what the epoch has left."""
-        if self._epoch is None or self._epoch[0] != epoch:
-            draws = draw_epoch(len(self.y), self.seed, epoch)
-            self._epoch = epoch, Draws(*(drawn.to(self.y.device) for drawn in draws))
+    def _draws(self, epoch: int, part: int) -> Draws:
+        """The random numbers of a part of an epoch: of `_batches_at_once` batches, or what the epoch has left."""
         start = part * self._batches_at_once * self.size
         stop = min(start + self._batches_at_once * self.size, self.per_epoch * self.size)
-        draws = Draws(*(drawn[start:stop] for drawn in self._epoch[1]))
-        x = crop(self.x, draws) if "crop" in self.augment else self.x[draws.image]
+        return Draws(*(drawn[start:stop] for drawn in draw_epoch(len(self.y), self.seed, epoch)))
+
+    def _make(self, epoch: int, part: int) -> tuple[Tensor, Tensor]:
+        on_cpu = self._draws(epoch, part)
+        draws = Draws(*(drawn.to(self.y.device) for drawn in on_cpu))
+        x = self._images.cut(on_cpu) if isinstance(self._images, OnDisk) else self._images.cut(draws)
         if "flip" in self.augment:
             x = torch.where(draws.flip[:, None, None, None], x.flip(3), x)
         if "rotation" in self.augment:
@@ -130,6 +146,7 @@ class Batches:
         return x, self.y[draws.image]
 
 
+@lru_cache(4)
 def draw_epoch(count: int, seed: int, epoch: int) -> Draws:
     """The random numbers of an epoch, on the CPU: a function of its arguments alone."""
     generator = torch.Generator("cpu").manual_seed(seed * 1_000_003 + epoch)
@@ -141,11 +158,49 @@ def draw_epoch(count: int, seed: int, epoch: int) -> Draws:
     )
 
 
-def crop(padded: Tensor, draws: Draws) -> Tensor:
-    """The chosen images, each cut out of its padded (C, H + 2·MARGIN, W + 2·MARGIN) at its own corner."""
-    side = 2 * MARGIN
-    windows = padded.unfold(2, padded.shape[2] - side, 1).unfold(3, padded.shape[3] - side, 1)
-    return windows[draws.image, :, draws.shift[:, 0], draws.shift[:, 1]]
+class InMemory:
+    """All images, as inputs, on their device; with margins of zeros if they are to be cropped."""
+
+    def __init__(self, x: Tensor, is_cropped: bool) -> None:
+        self.x = functional.pad(x, [MARGIN] * 4) if is_cropped else x
+        self.is_cropped = is_cropped
+
+    def cut(self, draws: Draws) -> Tensor:
+        """The drawn images, each cut out at its own corner."""
+        if not self.is_cropped:
+            return self.x[draws.image]
+        height, width = self.x.shape[2] - 2 * MARGIN, self.x.shape[3] - 2 * MARGIN
+        windows = self.x.unfold(2, height, 1).unfold(3, width, 1)  # (N, C, top, left, H, W), a view
+        return windows[draws.image, :, draws.shift[:, 0], draws.shift[:, 1]]
+
+
+class OnDisk:
+    """The images of a folder; those of the next batch are decoded in the background."""
+
+    def __init__(
+        self, folder: ImageFolder, is_cropped: bool, device: torch.device, dtype: torch.dtype, standardize: bool
+    ) -> None:
+        self.folder, self.is_cropped, self.device = folder, is_cropped, device
+        self.dtype, self.standardize = dtype, standardize
+        self._thread = ThreadPoolExecutor(1)
+        self._ahead: tuple[Tensor, Future[Tensor]] | None = None
+
+    def cut(self, draws: Draws) -> Tensor:
+        """The drawn images as inputs, on the device."""
+        if self._ahead is not None and torch.equal(self._ahead[0], draws.image):
+            images = self._ahead[1].result()
+        else:
+            images = self._decoded(draws)
+        return self.folder.inputs(images.to(self.device), self.dtype, standardize=self.standardize)
+
+    def decode_ahead(self, draws: Draws) -> None:
+        """Start on the images that will be asked for next."""
+        if self._ahead is None or not torch.equal(self._ahead[0], draws.image):
+            self._ahead = draws.image, self._thread.submit(self._decoded, draws)
+
+    def _decoded(self, draws: Draws) -> Tensor:
+        places = (draws.shift / (2 * MARGIN)).tolist() if self.is_cropped else None
+        return self.folder.decoded(draws.image.tolist(), places)
 
 
 def rotate(x: Tensor, angle: Tensor) -> Tensor:

@@ -52,7 +52,7 @@ class Dataset:
             raise ValueError(f"labels must lie in 0 to {len(self.classes) - 1}, not {labels.min()} to {labels.max()}")
 
     def __len__(self) -> int:
-        return len(self.images)
+        return len(self.labels)
 
     def __repr__(self) -> str:
         size = "x".join(map(str, self.images.shape[1:]))
@@ -118,19 +118,33 @@ class Dataset:
         Returns:
             The inputs, and the labels (n,) int64.
         """
-        if not dtype.is_floating_point:
-            raise ValueError(f"dtype must be a floating-point type, not {dtype}")
         count = len(self) if count is None else count
         if not 1 <= count <= len(self):
             raise ValueError(f"count must lie in 1 to {len(self)}, the number of images, not {count}")
+        x = self.inputs(self.first_images(count), dtype, standardize=standardize)
+        return (x.flatten(1) if flatten else x), self.labels[:count].clone()
+
+    def first_images(self, count: int) -> Tensor:
+        """The first `count` images, uint8."""
+        return self.images[:count]
+
+    def inputs(self, images: Tensor, dtype: torch.dtype = torch.float32, *, standardize: bool = True) -> Tensor:
+        """Some of the images as inputs, on the device that they are on.
+
+        Args:
+            images: (n, C, H, W) uint8.
+            dtype: As in `tensors`.
+            standardize: As in `tensors`.
+        """
+        if not dtype.is_floating_point:
+            raise ValueError(f"dtype must be a floating-point type, not {dtype}")
         # Half precision is reached by one rounding at the end, not by rounding at every step.
-        x = self.images[:count].to(torch.promote_types(dtype, torch.float32)).div_(self.peak)
+        x = images.to(torch.promote_types(dtype, torch.float32)).div_(self.peak)
         if standardize:
-            mean, std = self.moments
+            mean, std = (moment.to(x.device) for moment in self.moments)
             std = torch.where(std > 0, std, 1.0)
             x.sub_(mean.to(x.dtype)[:, None, None]).div_(std.to(x.dtype)[:, None, None])
-        x = x.to(dtype)
-        return (x.flatten(1) if flatten else x), self.labels[:count].clone()
+        return x.to(dtype)
 
     def batches(
         self,

@@ -11,6 +11,7 @@ from pathlib import Path
 from wellcond.data.cifar import cifar10, cifar100
 from wellcond.data.dataset import Dataset
 from wellcond.data.digits import digits
+from wellcond.data.image_folder import imagenet
 from wellcond.data.locate import data_root
 from wellcond.data.mnist import fashion_mnist, mnist
 
@@ -20,6 +21,7 @@ READERS: dict[str, Callable[[Path, bool], Dataset]] = {
     "fashion-mnist": lambda root, train: fashion_mnist(root, train=train),
     "cifar10": lambda root, train: cifar10(root, train=train),
     "cifar100": lambda root, train: cifar100(root, train=train),
+    "imagenet": lambda root, train: imagenet(root, train=train),
 }
 KEPT = 8
 """Data sets that stay in memory for the next call; one of CIFAR's is 154 MB."""
@@ -36,7 +38,7 @@ def load(
     """Read a data set, or give back the one that was read before.
 
     Args:
-        name: "digits", "mnist", "fashion-mnist", "cifar10" or "cifar100".
+        name: "digits", "mnist", "fashion-mnist", "cifar10", "cifar100", or "imagenet", whose images stay on disk.
         root: The folder with the data sets; None means $WELLCOND_DATA, else `./data`.
         train: Whether to read the training or the test images.
         size: Height and width to resize the images to, as `Dataset.resized` does; None keeps them.

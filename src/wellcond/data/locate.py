@@ -21,13 +21,15 @@ class Published:
         title: What they call it.
         address: The folder on the web.
         files: The MD5 of each file there.
-        folder: Where the files belong, under the root; archives are unpacked there.
+        folder: Where the files belong, under the root.
+        unpacked: For archives, which are unpacked there, the folder that comes out.
     """
 
     title: str
     address: str
     files: dict[str, str]
     folder: str = ""
+    unpacked: str = ""
 
 
 PUBLISHED = {
@@ -57,11 +59,13 @@ PUBLISHED = {
         "CIFAR-10",
         "https://www.cs.toronto.edu/~kriz",
         {"cifar-10-binary.tar.gz": "c32a1d4ab5d03f1284b67883e8d87530"},
+        unpacked="cifar-10-batches-bin",
     ),
     "cifar100": Published(
         "CIFAR-100",
         "https://www.cs.toronto.edu/~kriz",
         {"cifar-100-binary.tar.gz": "03b5dce01913d631647c71ecec9e9cb8"},
+        unpacked="cifar-100-binary",
     ),
 }
 
@@ -98,8 +102,7 @@ def locate(name: str, part: str, root: Path, wanted: Sequence[Sequence[str]], fo
     needed = "\n             ".join(" or ".join(spellings) for spellings in wanted)
     published = PUBLISHED[name]
     addresses = "\n             ".join(f"{published.address}/{file}" for file in published.files)
-    is_archive = any(".tar" in file for file in published.files)
-    place = f"and unpack it in {root}" if is_archive else f"into {root / published.folder} (no need to unpack)"
+    place = f"and unpack it in {root}" if published.unpacked else f"into {root / published.folder} (no need to unpack)"
     raise DataNotFound(
         f"the files of {published.title} ({part}) were not found.\n"
         f"  needed:    {needed}\n"
