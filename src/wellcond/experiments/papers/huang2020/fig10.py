@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from wellcond.experiments.experiment import Experiment
 from wellcond.experiments.papers.huang2020.layers_over_training import ARMS, CLAIMS, DEPARTURES, draw, measure
-from wellcond.experiments.papers.huang2020.networks import IMAGENET, SMOKE
+from wellcond.experiments.papers.huang2020.networks import IMAGENET, ONE_SCALE, SMOKE
 
 NETWORK = {"network": "ImageNet ResNet", "depth": 18}
 
@@ -22,5 +22,9 @@ EXPERIMENT = Experiment(
     draw=draw,
     minutes={"smoke": 0.05, "paper": 3000.0},
     contrast=[("BN", "plain")],
-    departures=[*DEPARTURES, "The paper does not say the rates; they are those of its networks for CIFAR-10."],
+    departures=[
+        *DEPARTURES,
+        ONE_SCALE,
+        "The paper does not say the rates; they are those of its networks for CIFAR-10.",
+    ],
 )

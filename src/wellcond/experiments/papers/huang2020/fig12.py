@@ -44,7 +44,7 @@ def measure(job: Job) -> list[Row]:
 def draw(table: Table) -> Figure:
     """Training loss and test accuracy over training."""
     quantities = {"training loss": TRAINING_LOSS, "test accuracy": TEST_ACCURACY}
-    return over_training(table, quantities, log=["training loss"])
+    return over_training(table, quantities)
 
 
 def loss_at_end(record: Record) -> float:

@@ -6,7 +6,7 @@ from typing import TYPE_CHECKING
 
 from wellcond.experiments.claims import Outcome, claim, judged
 from wellcond.experiments.experiment import Experiment, Job
-from wellcond.experiments.papers.huang2020.networks import IMAGENET, SMOKE, build, trained
+from wellcond.experiments.papers.huang2020.networks import IMAGENET, ONE_SCALE, SMOKE, build, trained
 from wellcond.experiments.pictures import draw_over_training, panels
 from wellcond.experiments.table import Table
 from wellcond.results import Row, number
@@ -85,5 +85,5 @@ EXPERIMENT = Experiment(
     draw=draw,
     minutes={"smoke": 0.05, "paper": 4000.0},
     contrast=[("ResNet-18", "ResNet-18-LastBN")],
-    departures=["The training loss stands for the training error."],
+    departures=["The training loss stands for the training error.", ONE_SCALE],
 )

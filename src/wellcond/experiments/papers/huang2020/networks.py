@@ -56,6 +56,8 @@ IMAGENET: dict[str, Any] = CIFAR | {
     "classes": 1000,
 }
 """How it trains on ImageNet."""
+ONE_SCALE = "Images are resized to one scale before they are cropped; the paper follows He et al., who vary it."
+"""A departure of all experiments on ImageNet."""
 SMOKE: dict[str, Any] = CIFAR | {
     "data": "digits",
     "size": 16,

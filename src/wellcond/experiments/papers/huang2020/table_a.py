@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Any
 from wellcond.experiments.claims import Outcome, claim, judged
 from wellcond.experiments.experiment import Experiment
 from wellcond.experiments.papers.huang2020.fig14 import DEPTHS, NETWORK, measure
-from wellcond.experiments.papers.huang2020.networks import IMAGENET, SMOKE, percent_wrong
+from wellcond.experiments.papers.huang2020.networks import IMAGENET, ONE_SCALE, SMOKE, percent_wrong
 from wellcond.experiments.pictures import panels
 from wellcond.experiments.table import Table
 from wellcond.report.style import GREY, legend_below, look_of
@@ -122,4 +122,5 @@ EXPERIMENT = Experiment(
     draw=draw,
     minutes={"smoke": 0.05, "paper": 12000.0},
     contrast=[(arm("ResNet", 18, column), arm("ResNet-LastBN", 18, column)) for column in ("standard", "dropout 0.3")],
+    departures=[ONE_SCALE],
 )
