@@ -1,0 +1,114 @@
+"""Claims about training curves, on curves made by hand."""
+
+from __future__ import annotations
+
+import math
+
+import pytest
+
+from wellcond.experiments.claims import Claim
+from wellcond.experiments.papers.lange2022.comparison import (
+    accuracy,
+    comparable,
+    does_not_train,
+    draw,
+    first_step_at,
+    gains_more,
+    outperforms,
+    overfits,
+    reaches_sooner,
+    steps_to_loss_of,
+)
+from wellcond.experiments.table import Record, Table
+from wellcond.results import Row
+from wellcond.results.quantities import DIVERGED_AT, LOSS, TEST_ACCURACY
+
+
+def run(arm: str, losses: list[float], accuracies: list[float] = (), seed: int = 0, diverged: bool = False) -> Record:
+    """Evaluated every 100 steps."""
+    rows = [Row(100 * k, "", LOSS, value, "") for k, value in enumerate(losses)]
+    rows += [Row(100 * k, "", TEST_ACCURACY, value, "") for k, value in enumerate(accuracies)]
+    rows += [Row(None, "", DIVERGED_AT, 1.0, "steps")] if diverged else []
+    return Record({"arm": arm, "seed": seed}, rows)
+
+
+def verdict(claim: Claim, *records: Record) -> str:
+    return claim.check(Table(records)).verdict
+
+
+def test_a_loss_is_first_reached_between_two_evaluations_or_never() -> None:
+    curve = {0: 3.0, 100: 2.0, 200: 1.0}
+    assert [first_step_at(curve, loss) for loss in (1.25, 2, 5, 0.5)] == [175, 100, 0, math.inf]
+    assert first_step_at({0: 3.0, 100: 1.0, 200: 3.0}, 2) == 50
+
+
+def test_steps_are_compared_seed_by_seed_as_shares_of_the_reference() -> None:
+    plain = Table([run("vanilla", [3, 2.5, 2], seed=0), run("vanilla", [3, 2, 1], seed=1)])
+    fast = Table([run("BNP", [3, 1, 0.5], seed=0), run("BNP", [3, 1, 1], seed=1)])
+    # 3 → 1 passes 2 at step 50 and reaches 1 at step 100, of 200
+    assert steps_to_loss_of(plain, fast) == [(1.0, 0.25), (1.0, 0.5)]
+
+
+def test_a_reference_that_diverged_has_no_loss_to_reach() -> None:
+    assert steps_to_loss_of(Table([run("vanilla", [3, 2], diverged=True)]), Table([run("BNP", [3, 1])])) == []
+
+
+def test_who_reaches_the_loss_sooner() -> None:
+    claim = reaches_sooner("", "", [("BNP", "vanilla")])
+    assert verdict(claim, run("vanilla", [3, 2, 1]), run("BNP", [3, 1, 0.5])) == "holds"
+    assert verdict(claim, run("vanilla", [3, 1, 0.5]), run("BNP", [3, 2, 1])) == "does not hold"
+    assert verdict(claim, run("vanilla", [3, 1, 0.5])) == "not tested"
+    found = claim.check(Table([run("vanilla", [3, 2, 1]), run("BNP", [3, 1, 0.5])])).found
+    assert found == "BNP reaches the loss of vanilla after 0.50 of its steps"
+
+
+def test_the_accuracy_of_a_run_is_its_last_or_the_mean_of_a_stretch_and_0_if_it_diverged() -> None:
+    curve = [0.1, 0.2, 0.4, 0.6, 0.8]
+    assert accuracy(Table([run("x", [], curve)])) == 0.8
+    assert accuracy(Table([run("x", [], curve)]), begin=0.0, end=0.5) == pytest.approx(0.3)  # without step 0
+    assert accuracy(Table([run("x", [], curve), run("x", [], curve, diverged=True)])) == 0.4
+    assert accuracy(Table([])) is None
+
+
+def test_claims_about_final_accuracies() -> None:
+    runs = [
+        run("p: a", [], [0, 0.50]),
+        run("p: b", [], [0, 0.515]),
+        run("p: c", [], [0, 0.60]),
+        run("q: a", [], [0, 1]),
+    ]
+    assert verdict(outperforms("", "", "p", ["c"], ["a", "b"]), *runs) == "holds"
+    assert verdict(outperforms("", "", "p", ["c"], ["a", "b"], by=0.09), *runs) == "does not hold"  # one of two
+    assert verdict(outperforms("", "", "p", ["b", "c"], ["a", "d"]), *runs) == "holds"  # nobody ran d
+    assert verdict(comparable("", "", "p", ["a", "b"]), *runs) == "holds"
+    assert verdict(comparable("", "", "p", ["a", "c"]), *runs) == "does not hold"
+    assert verdict(comparable("", "", "p", ["a"]), *runs) == "not tested"
+
+
+def test_a_network_that_guesses_does_not_train() -> None:
+    claim = does_not_train("", "", "p", "BN")
+    assert verdict(claim, run("p: BN", [], [0.1, 0.11])) == "holds"
+    assert verdict(claim, run("p: BN", [], [0.1, 0.3])) == "does not hold"
+
+
+def test_a_gain_is_counted_from_just_before_the_decay() -> None:
+    claim = gains_more("", "", "p", ["BN"], ["BNP"], at=0.5)
+    steep, flat = [0.1, 0.2, 0.3, 0.4, 0.5, 0.5, 0.9, 0.9, 0.9, 0.9, 0.9], [0.1, *[0.8] * 10]
+    assert verdict(claim, run("p: BN", [], steep), run("p: BNP", [], flat)) == "holds"
+    assert claim.check(Table([run("p: BN", [], steep), run("p: BNP", [], flat)])).found == "BN 40.0%, BNP 0.0%"
+    assert verdict(claim, run("p: BN", [], flat), run("p: BNP", [], steep)) == "does not hold"
+
+
+def test_overfitting_is_asked_of_runs_that_are_long_enough() -> None:
+    claim = overfits("", "", "p", "BNP", after=150)
+    assert verdict(claim, run("p: BNP", [], [0.1, 0.4, 0.5, 0.45])) == "holds"
+    assert verdict(claim, run("p: BNP", [], [0.1, 0.4, 0.45, 0.5])) == "does not hold"
+    assert verdict(claim, run("p: BNP", [], [0.1, 0.4])) == "not tested"
+
+
+def test_the_picture_is_drawn_also_of_diverged_and_empty_runs() -> None:
+    whole = run("left: BNP", [3, 2, 1], [0.1, 0.2, 0.3])
+    short = run("left: BN", [3], [0.1], diverged=True)
+    figure = draw(Table([whole, short, run("right: BNP", [3, 2], [0.1, 0.2]), run("right: LN", [], diverged=True)]))
+    assert [axes.get_title(loc="left") for axes in figure.axes[:2]] == ["left", "right"]
+    assert [text.get_text() for text in figure.legends[0].get_texts()] == ["BNP", "BN"]
