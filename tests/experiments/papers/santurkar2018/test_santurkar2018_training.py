@@ -17,6 +17,7 @@ from wellcond.experiments.papers.santurkar2018.training import trained
 from wellcond.experiments.table import Record
 from wellcond.layerwise.unit_statistics import Histogram
 from wellcond.models import deep_linear
+from wellcond.models.layers import NormName
 from wellcond.results.quantities import MEAN_CHANGE, TRAINING_LOSS, VARIANCE_CHANGE
 
 
@@ -30,7 +31,7 @@ def record(job: Job, rows: Any) -> Record:
 
 
 @pytest.mark.parametrize("norm", ["none", "batch"])
-def test_few_examples_with_the_same_moments_have_the_same_loss_and_gradient(norm: str) -> None:
+def test_few_examples_with_the_same_moments_have_the_same_loss_and_gradient(norm: NormName) -> None:
     x, a = training.gaussian_problem(50, 4, seed=0)
     few = training.same_moments(x)
     assert few.shape == (5, 4)

@@ -28,7 +28,7 @@ EXPERIMENT = Experiment(
     scales={
         "smoke": at_scale("smoke", ARMS),
         "laptop": at_scale("laptop", ARMS, looks=15),
-        "gpu": at_scale("gpu", ARMS, seeds=2),
+        "gpu": at_scale("gpu", ARMS, seeds=2, steps=1200, looks=20),
         "paper": at_scale("paper", ARMS, seeds=2),
     },
     measure=measure,

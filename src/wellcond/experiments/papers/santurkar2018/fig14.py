@@ -16,6 +16,7 @@ from wellcond.experiments.papers.santurkar2018.probes import QUANTILES
 from wellcond.experiments.papers.santurkar2018.settings import (
     BASE,
     LP,
+    ONE_BATCH,
     SAME_AS_BATCHNORM,
     SILENT,
     arms_of,
@@ -61,7 +62,7 @@ EXPERIMENT = Experiment(
     scales={
         "smoke": at_scale("smoke", ARMS),
         "laptop": at_scale("laptop", ARMS, looks=6),
-        "gpu": at_scale("gpu", ARMS, seeds=2, looks=6, steps=1200),
+        "gpu": at_scale("gpu", ARMS, looks=6, steps=1200),
         "paper": at_scale("paper", ARMS, looks=6),
     },
     measure=measure,
@@ -69,5 +70,5 @@ EXPERIMENT = Experiment(
     draw=draw_distributions,
     minutes={"smoke": 0.05, "laptop": 3.0, "gpu": 0.3, "paper": 5.0},
     contrast=[(name_of("VGG", BASE), name_of("VGG", "ℓ1"))],
-    departures=[*SILENT, SAME_AS_BATCHNORM],
+    departures=[*SILENT, SAME_AS_BATCHNORM, ONE_BATCH],
 )

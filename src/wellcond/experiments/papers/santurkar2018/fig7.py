@@ -11,7 +11,15 @@ from wellcond.experiments.experiment import Experiment, Job
 from wellcond.experiments.papers.santurkar2018.drawing import draw_layers, layers_of
 from wellcond.experiments.papers.santurkar2018.judging import as_low_as, compared, lower_loss, pairs
 from wellcond.experiments.papers.santurkar2018.probes import MOMENTS, moment_changes
-from wellcond.experiments.papers.santurkar2018.settings import BASE, NORMALISED, SILENT, arms_of, at_scale, name_of
+from wellcond.experiments.papers.santurkar2018.settings import (
+    BASE,
+    NORMALISED,
+    ONE_BATCH,
+    SILENT,
+    arms_of,
+    at_scale,
+    name_of,
+)
 from wellcond.experiments.papers.santurkar2018.training import trained
 from wellcond.experiments.table import Table
 from wellcond.results import Row
@@ -52,8 +60,8 @@ EXPERIMENT = Experiment(
     arms=ARMS,
     scales={
         "smoke": at_scale("smoke", ARMS),
-        "laptop": at_scale("laptop", ARMS, looks=20),
-        "gpu": at_scale("gpu", ARMS, seeds=2, looks=20),
+        "laptop": at_scale("laptop", ARMS, looks=12),
+        "gpu": at_scale("gpu", ARMS, seeds=2, looks=12),
         "paper": at_scale("paper", ARMS, seeds=2),
     },
     measure=measure,
@@ -61,9 +69,5 @@ EXPERIMENT = Experiment(
     draw=lambda table: draw_layers(table, CHANGES, log=MOMENTS),
     minutes={"smoke": 0.05, "laptop": 3.0, "gpu": 0.4, "paper": 5.0},
     contrast=[(name_of("VGG", BASE), name_of("VGG", NOISY))],
-    departures=[
-        *SILENT,
-        "Both steps are looked at on one batch, the same throughout training, so that nothing but the "
-        "network and its noise changes.",
-    ],
+    departures=[*SILENT, ONE_BATCH],
 )

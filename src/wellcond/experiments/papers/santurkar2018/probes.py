@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from typing import Any
 
 import numpy as np
@@ -81,13 +81,11 @@ def shifts(job: Job) -> Probe:
 
 def moment_changes(job: Job) -> Probe:
     """The change of both moments of some layers from one step to the next, on one batch."""
-    batches: list[Any] = []
+    keep_batch = _first_batch()
     earlier: dict[int, Activations] = {}
 
     def probe(problem: Problem, _optimizer: SGD, step: int) -> Iterable[Row]:
-        if not batches:
-            batches.append(problem.batches)
-        problem.batches = batches[0]
+        keep_batch(problem)
         names = _shown(job, problem)
         now = activations(problem, list(names.values()))
         if step - 1 in earlier:
@@ -100,11 +98,13 @@ def moment_changes(job: Job) -> Probe:
 
 
 def distributions(job: Job) -> Probe:
-    """The distribution of one unit of some layers over the batch, drawn once: quantiles, mean and variance."""
+    """The distribution of one unit of some layers, drawn once, over one batch: quantiles, mean and variance."""
+    keep_batch = _first_batch()
     draw = torch.Generator().manual_seed(job["seed"])
     place = float(torch.rand(1, generator=draw))
 
     def probe(problem: Problem, _optimizer: SGD, step: int) -> Iterable[Row]:
+        keep_batch(problem)
         names = _shown(job, problem)
         found = activations(problem, list(names.values()), bins=BINS)
         for layer, inner in names.items():
@@ -135,3 +135,14 @@ def _shown(job: Job, problem: Problem) -> dict[str, str]:
     """Some hidden layers, and what leaves each."""
     names = activations_of(problem.model)
     return {layer: names[layer] for layer in spread(list(names), job["shown"])}
+
+
+def _first_batch() -> Callable[[Problem], None]:
+    """Lets every look see the batch of the first, so that nothing but the network changes between them."""
+    batches: list[Any] = []
+
+    def keep(problem: Problem) -> None:
+        batches[:] = batches or [problem.batches]
+        problem.batches = batches[0]
+
+    return keep

@@ -41,6 +41,10 @@ SILENT = (
     "BatchNorm follows every layer but the last.",
 )
 """What the source leaves open, and what is done about it."""
+ONE_BATCH = (
+    "Activations are looked at on one batch, the same throughout training, so that nothing but the network and its "
+    "noise changes."
+)
 SAME_AS_BATCHNORM = "Division by the average ℓ2 norm of centred values is BatchNorm: ℓ2 has no arm of its own."
 
 
