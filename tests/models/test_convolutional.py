@@ -10,6 +10,7 @@ import torch
 from torch import nn
 
 from wellcond.models import resnet, vgg
+from wellcond.models.layers import Layers
 from wellcond.models.resnet import Block
 
 built = cache(vgg)
@@ -86,7 +87,7 @@ def test_layers_are_named_by_stage_block_and_position_and_a_resnet_without_norm_
 
 
 def test_the_shortcut_keeps_every_second_pixel_and_appends_zero_channels() -> None:
-    block = Block(16, 32, norm=False, generator=torch.Generator())
+    block = Block(16, 32, Layers("none", None, seed=0))
     for conv in convolutions(block):
         nn.init.zeros_(conv.weight)
     x = torch.randn(2, 16, 8, 8)
@@ -96,9 +97,7 @@ def test_the_shortcut_keeps_every_second_pixel_and_appends_zero_channels() -> No
 
 
 def test_a_block_of_equal_widths_adds_its_input() -> None:
-    block = Block(16, 16, norm=False, generator=torch.Generator())
-    for conv in convolutions(block):
-        nn.init.normal_(conv.weight, std=0.1)
+    block = Block(16, 16, Layers("none", None, seed=0))
     x = torch.randn(2, 16, 8, 8)
     assert torch.equal(block(x), (x + block.conv2(block.conv1(x).relu())).relu())
 
@@ -131,6 +130,14 @@ def test_a_vgg_has_the_published_layers_and_trains_nothing_but_the_weights(depth
     assert all(name.endswith(".weight") and not name.startswith("bn") for name, _ in model.named_parameters())
     if depth == 11:
         assert model(torch.randn(2, 3, 32, 32)).shape == (2, classes)
+
+
+def test_the_width_scales_every_stage() -> None:
+    narrow = vgg(16, width=4, seed=0)
+    assert [conv.out_channels * 16 for conv in convolutions(narrow)] == [
+        conv.out_channels for conv in convolutions(built(16, 10))
+    ]
+    assert narrow(torch.randn(2, 3, 32, 32)).shape == (2, 10)
 
 
 def test_options_add_gains_shifts_and_biases_or_leave_the_norms_out() -> None:
