@@ -5,6 +5,7 @@ from __future__ import annotations
 import contextlib
 from collections.abc import Callable, Collection, Iterable, Iterator, Sequence
 from dataclasses import replace
+from functools import partial
 from statistics import fmean
 from typing import Any
 
@@ -81,7 +82,7 @@ def train_classifier(
     if compiled:
         network = torch.compile(network)  # type: ignore[assignment]
     looks, count = sorted(at), process_count()
-    kind, layout = next(model.parameters()).device.type, layout_of(model)
+    device, layout = next(model.parameters()).device, layout_of(model)
 
     def batch_at(step: int) -> tuple[Any, ...]:
         x, y = batches(step)
@@ -93,7 +94,7 @@ def train_classifier(
     def loss_of(batch: tuple[Any, ...]) -> Tensor:
         x, y, *weights = batch
         # the cache of cast weights must not outlive the capture of a graph
-        with torch.autocast(kind, torch.bfloat16, enabled=half, cache_enabled=False):
+        with torch.autocast(device.type, torch.bfloat16, enabled=half, cache_enabled=False):
             loss = functional.cross_entropy(network(x), y)
         return loss * weights[0] if weights else loss
 
@@ -111,16 +112,17 @@ def train_classifier(
 
     if bnp is not None and checkpoint is not None:
         checkpoint = replace(checkpoint, parts={**checkpoint.parts, "bnp": bnp})
-    loop = Loop(
-        _step(optimizer, loss_of, kind, bnp, compiled),
-        steps,
-        at=looks,
-        evaluate=evaluate,
-        probes=[lambda taken, probe=probe: guarded(probe, taken) for probe in probes],  # type: ignore[misc]
-        schedule=schedule,
-        checkpoint=checkpoint,
-    )
-    return loop.run(batch_at, progress)
+    with torch.cuda.device(device) if device.type == "cuda" else contextlib.nullcontext():
+        loop = Loop(
+            _step(optimizer, loss_of, device.type, bnp, compiled),
+            steps,
+            at=looks,
+            evaluate=evaluate,
+            probes=[partial(guarded, probe) for probe in probes],
+            schedule=schedule,
+            checkpoint=checkpoint,
+        )
+        return loop.run(batch_at, progress)
 
 
 def _step(

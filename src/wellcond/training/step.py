@@ -133,6 +133,8 @@ class CapturedStep:
         graph = torch.cuda.CUDAGraph()
         self._inputs = tuple(x.clone() for x in batch)
         self.optimizer.zero_grad(set_to_none=True)  # so that the graph has gradients of its own, and does not add
+        generator = torch.cuda.default_generators[torch.cuda.current_device()]
+        random_numbers = generator.clone_state()
         try:
             with torch.cuda.graph(graph, stream=self._side):
                 loss = self._loss_of(self._inputs)
@@ -141,6 +143,7 @@ class CapturedStep:
                     self._bnp.precondition()
         except (RuntimeError, Unsupported) as error:  # the network synchronises, or depends on values
             warnings.warn(NOT_CAPTURED.format(error=error), stacklevel=2)
+            generator.graphsafe_set_state(random_numbers)  # or it would wait for the end of the capture for ever
             self._is_refused = True
             return
         self._graph, self._loss = graph, loss.detach()
