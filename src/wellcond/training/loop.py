@@ -190,8 +190,10 @@ class Loop(Generic[Batch]):
 
     def _resume(self) -> bool:
         found = None if self._checkpoint is None else self._checkpoint.load(self._settings)
-        if found is None:
+        if self._checkpoint is None or found is None:
             return False
+        if len(found.losses) > self.steps:
+            raise self._checkpoint.refusal(f"it has taken {len(found.losses)} steps, and not {self.steps} at most")
         self.history.losses += found.losses
         self.history.evaluations += found.evaluations
         self.history.diverged_at, self.history.cause = found.diverged_at, found.cause
