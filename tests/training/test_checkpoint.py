@@ -170,6 +170,12 @@ def test_a_checkpoint_of_another_optimizer_or_rate_is_refused(tmp_path: Path) ->
         run("scale-amended", tmp_path, 20)
 
 
+def test_a_checkpoint_of_a_longer_run_is_refused(tmp_path: Path) -> None:
+    run("Adam", tmp_path, 20)
+    with pytest.raises(Unsupported, match="it has taken 20 steps, and not 10 at most"):
+        run("Adam", tmp_path, 10)
+
+
 def test_all_generators_are_where_they_were(tmp_path: Path) -> None:
     import random
 

@@ -41,7 +41,8 @@ class Checkpoint:
     """Where and how often the state of a run is kept.
 
     The file holds the parts, the losses and evaluations so far, and the random number generators of torch, NumPy and
-    Python. It is written whole or not at all, begins with a checksum, and is read without running code.
+    Python. It is written whole or not at all, begins with a checksum, and is read without running code. Of several
+    processes the first writes it and all read it; their generators continue as those of the first.
 
     Attributes:
         path: The file. Its folder is made if it is missing.
@@ -89,15 +90,15 @@ class Checkpoint:
         if state is None:
             return None
         if state["parts"].keys() != self.parts.keys():
-            self._refuse(f"it has the parts {', '.join(state['parts'])}, and not {', '.join(self.parts)}")
+            raise self.refusal(f"it has the parts {', '.join(state['parts'])}, and not {', '.join(self.parts)}")
         for name, here in settings.items():
             if (there := state["settings"].get(name)) != here:
-                self._refuse(f"its {name} is {there}, and not {here}")
+                raise self.refusal(f"its {name} is {there}, and not {here}")
         for name, part in self.parts.items():
             try:
                 part.load_state_dict(state["parts"][name])
             except (RuntimeError, ValueError, KeyError) as error:
-                self._refuse(f"its {name} does not fit ({error})")
+                raise self.refusal(f"its {name} does not fit ({error})") from error
         _set_generators(state["generators"])
         rows = [Row(*row) for row in state["evaluations"]]
         return History(state["losses"].tolist(), rows, state["diverged_at"], state["cause"])
@@ -118,8 +119,9 @@ class Checkpoint:
         warnings.warn(DAMAGED.format(path=self.path, why=why), stacklevel=4)
         return None
 
-    def _refuse(self, why: str) -> None:
-        raise Unsupported(ANOTHER_RUN.format(path=self.path, why=why))
+    def refusal(self, why: str) -> Unsupported:
+        """What to raise if the file belongs to another run."""
+        return Unsupported(ANOTHER_RUN.format(path=self.path, why=why))
 
 
 def _checksum(content: bytes) -> bytes:
