@@ -83,9 +83,9 @@ EXPERIMENT = Experiment(
     arms=ARMS,
     scales={
         "smoke": at_scale("smoke", ARMS),
-        "laptop": at_scale("laptop", ARMS, looks=4, lengths=12),
+        "laptop": at_scale("laptop", ARMS, looks=4, lengths=12, steps={"DLN": 2000}),
         "gpu": at_scale("gpu", ARMS, looks=4, lengths=12, steps=1200),
-        "paper": at_scale("paper", ARMS, looks=4, lengths=12),
+        "paper": at_scale("paper", ARMS, looks=10, lengths=12),
     },
     measure=measure,
     claims=[

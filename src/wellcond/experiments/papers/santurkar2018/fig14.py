@@ -61,9 +61,9 @@ EXPERIMENT = Experiment(
     arms=ARMS,
     scales={
         "smoke": at_scale("smoke", ARMS),
-        "laptop": at_scale("laptop", ARMS, looks=6),
-        "gpu": at_scale("gpu", ARMS, looks=6, steps=1200),
-        "paper": at_scale("paper", ARMS, looks=6),
+        "laptop": at_scale("laptop", ARMS, looks=5),
+        "gpu": at_scale("gpu", ARMS, looks=5, steps=1200),
+        "paper": at_scale("paper", ARMS, looks=5),
     },
     measure=measure,
     claims=[drifts_more, lower_loss(LP[2:], "improved optimization performance")],

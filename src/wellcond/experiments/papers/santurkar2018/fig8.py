@@ -64,8 +64,8 @@ EXPERIMENT = Experiment(
     arms=ARMS,
     scales={
         "smoke": at_scale("smoke", ARMS),
-        "laptop": at_scale("laptop", ARMS, looks=6),
-        "paper": at_scale("paper", ARMS, looks=6),
+        "laptop": at_scale("laptop", ARMS, looks=5),
+        "paper": at_scale("paper", ARMS, looks=5),
     },
     measure=measure,
     claims=[is_steady, is_centred],

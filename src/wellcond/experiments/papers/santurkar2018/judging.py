@@ -144,7 +144,7 @@ def as_low_as(norms: Sequence[str], other: str = NORMALISED) -> Claim:
     def check(table: Table) -> Outcome:
         cases = ((arm, final_loss(ours), bound(theirs)) for arm, ours, theirs in pairs(table, norms, base=other))
         found = compared(cases, operator.le, "seeds")
-        return replace(found, found=f"{found.found}, which is the loss of {other} and a tenth of what it lost")
+        return replace(found, found=f"{found.found} (that of {other}, plus a tenth of what it lost)")
 
     says = f"With {' or '.join(norms)} training performs comparably to {other}, or even better."
     return Claim(says, "comparable or better", check)
