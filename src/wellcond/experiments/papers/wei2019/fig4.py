@@ -51,7 +51,7 @@ def measure(job: Job) -> Iterator[Row]:
     options = {"augment": ("crop", "flip"), "count": job["count"], "channels_last": True, "device": job.device}
     images = load(job["data"], job.data, size=32, channels=3)
     batches = Batches(images, job["batch"], seed=job["seed"], **options)
-    test = load(job["data"], job.data, train=False, size=32, channels=3).tensors(count=job["test_images"])
+    x, y = load(job["data"], job.data, train=False, size=32, channels=3).tensors(count=job["test_images"])
     optimizer = SGD(
         model.parameters(), lr=job["lr"], momentum=job["momentum"], weight_decay=job["weight_decay"], nesterov=False
     )
@@ -64,7 +64,7 @@ def measure(job: Job) -> Iterator[Row]:
         batches,
         steps,
         at=looks,
-        test=tuple(tensor.to(job.device) for tensor in test),  # type: ignore[arg-type]
+        test=(x.to(job.device), y.to(job.device)),
         half=job["half"],
         checkpoint=Checkpoint(job.folder / "state.pt", parts) if job.folder else None,
         progress=job.progress,

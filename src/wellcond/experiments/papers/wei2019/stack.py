@@ -37,8 +37,8 @@ class Stack:
         self.shell, self.loss, self.momentum = networks[0], loss, momentum
         self.parameters, self.buffers = stack_module_state(list(networks))
         self.velocities = {name: torch.zeros_like(p) for name, p in self.parameters.items()}
-        device = next(iter(self.parameters.values())).device
-        self.rates = torch.tensor(rates, device=device)
+        kind = next(iter(self.parameters.values()))
+        self.rates = torch.tensor(rates, dtype=kind.dtype, device=kind.device)
 
     def step(self, x: Tensor, y: Tensor) -> Tensor:
         """One step of all networks on the same batch; their losses before it."""

@@ -38,12 +38,13 @@ PATIENCE = 10
 def measure(job: Job) -> Iterator[Row]:
     """Training loss, test loss and test accuracy after every epoch."""
     images = load(job["data"], job.data, size=32, channels=3)
-    test = load(job["data"], job.data, train=False, size=32, channels=3).tensors(count=job["test_images"])
+    x, y = load(job["data"], job.data, train=False, size=32, channels=3).tensors(count=job["test_images"])
+    test = x.to(job.device), y.to(job.device)
     model = vgg(job["depth"], len(images.classes), width=job["width"], seed=job["seed"])
     model.to(job.device, memory_format=torch.channels_last)  # type: ignore[call-overload]
     options = {"augment": job["augment"], "count": job["count"], "channels_last": True, "device": job.device}
     batches = Batches(images, job["batch"], seed=job["seed"], **options)
-    optimizer = optimizer_of(job, model, batches.x[:1])
+    optimizer = optimizer_of(job, model, test[0][:1])
     steps = job["epochs"] * batches.per_epoch
     parts: dict[str, HasState] = {"model": model, "optimizer": optimizer}
     run = train_classifier(
@@ -52,7 +53,7 @@ def measure(job: Job) -> Iterator[Row]:
         batches,
         steps,
         at=range(0, steps + 1, batches.per_epoch),
-        test=tuple(tensor.to(job.device) for tensor in test),  # type: ignore[arg-type]
+        test=test,
         schedule=schedule_of(job["schedule"], steps),
         half=job["half"],
         checkpoint=Checkpoint(job.folder / "state.pt", parts) if job.folder else None,
