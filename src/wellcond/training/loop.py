@@ -108,7 +108,7 @@ class Loop(Generic[Batch]):
         self._before_step, self._evaluate, self._probes = before_step, evaluate, probes
         self._schedule, self._checkpoint = schedule, checkpoint
         self._rates: list[Any] = [group.get("lr") for group in step.optimizer.param_groups]
-        self._settings = {"optimizer": _described(step.optimizer)}
+        self._settings = {} if checkpoint is None else {"optimizer": _described(step.optimizer)}
         self._unread: list[float | Tensor] = []
 
     def run(self, batches: Iterable[Batch] | Callable[[int], Batch], progress: Progress | None = None) -> Run:
@@ -203,7 +203,7 @@ class Loop(Generic[Batch]):
 
 def _described(optimizer: Optimizer) -> str:
     """Its kind and its options, which tell one run from another."""
-    options = [{name: group[name] for name in optimizer.defaults} for group in optimizer.param_groups]
+    options = [{name: group.get(name) for name in optimizer.defaults} for group in optimizer.param_groups]
     return f"{type(optimizer).__name__} {options}"
 
 
