@@ -53,7 +53,14 @@ def layer_rows(
     images, labels = batch
     measured = copy.deepcopy(model).double()
     problem = Problem(measured, nn.CrossEntropyLoss(), (images.double(), labels), batchnorm="batch")
-    return [row for row in conditioning(problem, layers=layers).rows(step) if row.quantity in keep]
+    return [
+        row
+        for layer in conditioning(problem, layers=layers).layers.values()
+        for part, names in ((layer.x, INPUT), (layer.g, GRADIENT))
+        if part is not None
+        for row in part.rows(layer.name, names, step)
+        if row.quantity in keep
+    ]
 
 
 def is_above(low: Mapping[str, float], high: Mapping[str, float]) -> list[bool]:
