@@ -102,7 +102,8 @@ def trained(job: Job, model: nn.Module, probe: Probe | None = None, looks: Itera
         looks: When to measure it, as shares of the training.
 
     Returns:
-        Training loss, test loss and test accuracy at equal distances, what was measured, and how it ended.
+        Training loss, test loss and test accuracy at equal distances, what was measured, and how it ended. There is no
+        test with 0 "tested" images.
     """
     batches = Batches(
         images(job),
@@ -116,6 +117,7 @@ def trained(job: Job, model: nn.Module, probe: Probe | None = None, looks: Itera
     learnt = [parameter for parameter in model.parameters() if parameter.requires_grad]
     decay = job["weight_decay"]
     optimizer = SGD(learnt, lr=job["lr"], momentum=job["momentum"], nesterov=True, weight_decay=decay)
+    tested = job.settings.get("tested")
     steps = max(1, round(job["epochs"] * batches.per_epoch))
     seen = {round(share * steps) for share in looks}
 
@@ -130,7 +132,7 @@ def trained(job: Job, model: nn.Module, probe: Probe | None = None, looks: Itera
         batches,
         steps,
         at=sorted(seen | {round(k * steps / job["tests"]) for k in range(job["tests"] + 1)}),
-        test=first_images(job, job.settings.get("tested"), train=False),
+        test=None if tested == 0 else first_images(job, tested, train=False),
         probes=[look],
         schedule=schedules.steps([round(share * steps) for share in job["drops"]]),
         half=job["half"],
