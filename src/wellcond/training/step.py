@@ -58,8 +58,7 @@ class EagerStep(Generic[Batch]):
         is_shared: bool = False,
     ) -> None:
         self.optimizer, self._loss_at, self._is_shared = optimizer, loss_at, is_shared
-        takes = inspect.signature(optimizer.step).parameters.get("closure")
-        self._needs_closure = takes is not None and takes.default is takes.empty
+        self._needs_closure = needs_closure(optimizer)
         self._is_checked = is_checked or self._needs_closure
 
     def __call__(self, step: int, batch: Batch) -> float | Tensor:
@@ -164,7 +163,12 @@ class CapturedStep:
 
 def can_capture(optimizer: Optimizer, bnp: BNP | None) -> bool:
     """Whether an optimizer takes its step by itself: without a closure, and with no hooks but those of this BNP."""
-    takes = inspect.signature(optimizer.step).parameters.get("closure")
     hooks = [*optimizer._optimizer_step_pre_hooks.values(), *optimizer._optimizer_step_post_hooks.values()]
     is_alone = all(bnp is not None and getattr(hook, "__self__", None) is bnp for hook in hooks)
-    return is_alone and (takes is None or takes.default is not takes.empty)
+    return is_alone and not needs_closure(optimizer)
+
+
+def needs_closure(optimizer: Optimizer) -> bool:
+    """Whether an optimizer evaluates the loss itself, as LBFGS does."""
+    takes = inspect.signature(optimizer.step).parameters.get("closure")
+    return takes is not None and takes.default is takes.empty
