@@ -116,8 +116,8 @@ EXPERIMENT = Experiment(
         | {
             "arms": {
                 "FC, MNIST": NARROW_FC,
-                "FC, MNIST" + SQUARED: NARROW_FC,
                 "FC, MNIST, full batch": NARROW_FC | FULL_BATCH | FEW,
+                "FC, MNIST" + SQUARED: NARROW_FC,
                 THEORY: NARROW_FC | FULL_BATCH | FEW,
             },
         },
@@ -133,8 +133,8 @@ EXPERIMENT = Experiment(
         },
         "paper": SETTINGS
         | {
-            "values": [round(0.1 * k, 1) for k in range(1, 31)],
-            "lrs": [round(10 ** (k / 8), 6) for k in range(-32, 9)],
+            "values": [round(0.2 * k, 1) for k in range(1, 16)],
+            "lrs": [round(10 ** (k / 4), 6) for k in range(-16, 5)],
             "epochs": 5,
             "seeds": 5,
             "arms": {name: FULL_BATCH if "full batch" in name else {} for name in ARMS},

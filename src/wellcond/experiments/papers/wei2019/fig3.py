@@ -49,8 +49,8 @@ EXPERIMENT = Experiment(
     says="The baseline: test loss after 5 epochs of a vanilla fully connected network on MNIST, over (log₁₀ η, σ_w).",
     arms={
         PUBLISHED: NETWORK | {"loss": "cross-entropy"},
-        SQUARED: NETWORK | {"loss": "half-squared"},
         "full batch": NETWORK | {"loss": "cross-entropy", "batch": None},
+        SQUARED: NETWORK | {"loss": "half-squared"},
         THEORY: NETWORK | {"loss": "half-squared", "batch": None},
     },
     scales={
@@ -68,21 +68,21 @@ EXPERIMENT = Experiment(
         | {
             "arms": {
                 PUBLISHED: NARROW,
-                SQUARED: NARROW,
                 "full batch": NARROW | FULL_BATCH | FEW,
+                SQUARED: NARROW,
                 THEORY: NARROW | FULL_BATCH | FEW,
             },
         },
         "gpu": SETTINGS
         | {"values": SIGMAS, "lrs": RATES, "epochs": 5, "seeds": 2}
-        | {"arms": {PUBLISHED: {}, SQUARED: {"epochs": 1}, "full batch": FULL_BATCH, THEORY: FULL_BATCH}},
+        | {"arms": {PUBLISHED: {}, "full batch": FULL_BATCH, SQUARED: {"epochs": 1}, THEORY: FULL_BATCH}},
         "paper": SETTINGS
         | {
-            "values": [round(0.1 * k, 1) for k in range(3, 31)],
-            "lrs": [round(10 ** (k / 8), 6) for k in range(-32, 9)],
+            "values": [round(0.2 * k, 1) for k in range(2, 16)],
+            "lrs": [round(10 ** (k / 4), 6) for k in range(-16, 5)],
             "epochs": 5,
             "seeds": 5,
-            "arms": {PUBLISHED: {}, SQUARED: {}, "full batch": FULL_BATCH, THEORY: FULL_BATCH},
+            "arms": {PUBLISHED: {}, "full batch": FULL_BATCH, SQUARED: {}, THEORY: FULL_BATCH},
         },
     },
     measure=measure,

@@ -19,10 +19,11 @@ from wellcond.experiments.experiment import Job, Settings
 from wellcond.experiments.papers.wei2019.networks import LOSSES, MOMENTUM, images, network
 from wellcond.experiments.papers.wei2019.printed import printed_contributions
 from wellcond.experiments.papers.wei2019.stack import Stack, train_stack
-from wellcond.experiments.pictures import heat_map
+from wellcond.experiments.pictures import draw_heat_map, panels
 from wellcond.experiments.table import Table
 from wellcond.meanfield import Architecture, predict
 from wellcond.problem.problem import Problem
+from wellcond.report.style import legend_below
 from wellcond.results import Row
 from wellcond.results.quantities import MAX_LR, PREDICTED_MAX_LR, TEST_LOSS
 from wellcond.stability.limits import heavy_ball_limit
@@ -175,10 +176,12 @@ def spread(values: Sequence[float]) -> str:
 
 
 def draw(table: Table, y: str) -> Figure:
-    """One map per arm, white where a run diverged, with the three largest rates over it."""
+    """One map per arm, white where a run diverged, with the three largest rates over it; one row of maps per loss."""
     maps = heat_maps(table)
-    lines = {
-        arm: {line: [(found.limit(line, value), value) for value in found.values] for line in LINES}
-        for arm, found in maps.items()
-    }
-    return heat_map({arm: found.losses for arm, found in maps.items()}, x="learning rate η", y=y, lines=lines)
+    losses = [found.settings["loss"] for found in maps.values()]
+    figure, axes = panels(list(maps), columns=losses.count(losses[0]))
+    for arm, found in maps.items():
+        lines = {line: [(found.limit(line, value), value) for value in found.values] for line in LINES}
+        draw_heat_map(axes[arm], found.losses, x="learning rate η", y=y, lines=lines)
+    legend_below(figure, next(iter(axes.values())))
+    return figure

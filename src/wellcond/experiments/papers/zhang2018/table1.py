@@ -9,8 +9,9 @@ from typing import TYPE_CHECKING, Any
 from wellcond.experiments.claims import Outcome, claim, judged
 from wellcond.experiments.experiment import Experiment
 from wellcond.experiments.papers.zhang2018.training import DATA, OWN_RATE, SETTINGS, measure
+from wellcond.experiments.pictures import panels
 from wellcond.experiments.table import Table
-from wellcond.report.style import bare_axes, legend_below, look_of, new_figure
+from wellcond.report.style import COLOURS, GREY, bare_axes, legend_below
 from wellcond.results.quantities import DIVERGED_AT, TEST_ACCURACY
 
 if TYPE_CHECKING:
@@ -133,23 +134,23 @@ def _lars(table: Table) -> Outcome:
 
 
 def draw(table: Table) -> Figure:
-    """Accuracy by depth, one panel per data set: points are found, crosses the paper's."""
-    present = [data for data in DATA if any(True for _ in ran(table, data))]
-    figure = new_figure(5 * len(present), 4)
-    for axes, data in zip(figure.subplots(1, len(present), squeeze=False)[0], present, strict=True):
-        shown = dict(ran(table, data))
+    """Accuracy by depth and method, one panel per data set: a point for each run, a cross for the paper's median."""
+    figure, panel = panels([data for data in DATA if any(ran(table, data))])
+    for data, axes in panel.items():
+        depths = [depth for depth, _ in ran(table, data)]
         for place, method in enumerate(METHODS):
-            values = [found.get(method) for found in shown.values()]
-            heights = [float("nan") if value is None else value for value in values]
-            look = look_of(place)
-            axes.plot(range(len(shown)), heights, "o", color=look["color"], label=method)
+            at = [k + (place - len(METHODS) // 2) / (len(METHODS) + 2) for k in range(len(depths))]
+            runs = [table.arm(f"VGG-{depth}, {data}, {method}").lasts(TEST_ACCURACY) for depth in depths]
+            points = [(x, 100 * value) for x, values in zip(at, runs, strict=True) for value in values]
+            if points:
+                axes.plot(*zip(*points, strict=True), "o", color=COLOURS[place], label=method)
             if method in PAPER[data]:
-                paper = [PAPER[data][method][DEPTHS.index(depth)] for depth in shown]
-                axes.plot(range(len(shown)), paper, "x", color=look["color"], label=f"{method}, paper")
-        axes.set_xticks(range(len(shown)), [f"VGG-{depth}" for depth in shown])
-        axes.margins(x=0.3)
-        bare_axes(axes, title=data, y="test accuracy, per cent")
-    legend_below(figure, axes, columns=5)
+                published = [PAPER[data][method][DEPTHS.index(depth)] for depth in depths]
+                axes.plot(at, published, "x", color=COLOURS[place])
+        axes.plot([], [], "x", color=GREY, label="paper")
+        axes.set_xticks(range(len(depths)), [f"VGG-{depth}" for depth in depths])
+        bare_axes(axes, y="test accuracy, per cent")
+    legend_below(figure, next(iter(panel.values())), columns=3)
     return figure
 
 
