@@ -108,7 +108,7 @@ def locate(name: str, part: str, root: Path, wanted: Sequence[Sequence[str]], fo
         f"  needed:    {needed}\n"
         f"  looked in: {'; '.join(reports)}\n"
         f"  fetch:     {addresses}\n"
-        f"             {place}. This does both:\n"
+        f"             {place}. Or run:\n"
         f"             python -c \"from wellcond.data import download; download('{name}', {str(root)!r})\"\n"
         f"  elsewhere: pass root=..., or set {ROOT_VARIABLE} to the folder that holds the data."
     )
