@@ -189,6 +189,13 @@ def test_a_network_that_synchronises_is_trained_eagerly() -> None:
     assert run.losses[-1] < run.losses[0]
 
 
+def test_a_hook_is_called_in_every_step() -> None:
+    model, calls = network(), []
+    model[0].register_forward_hook(lambda *given: calls.append(1))
+    captured(model, SGD(model.parameters()))
+    assert len(calls) == STEPS
+
+
 def test_lbfgs_runs_eagerly() -> None:
     model = nn.Linear(8, 4).cuda()
     batch = torch.randn(16, 8, device="cuda"), torch.zeros(16, dtype=torch.int64, device="cuda")
@@ -200,7 +207,7 @@ def test_a_batch_of_another_size_is_taken_eagerly() -> None:
     model, sizes = network(), [64] * 8 + [32] + [64] * 8
     x, y = batches()(0)
     optimizer = SGD(model.parameters())
-    step = CapturedStep(optimizer, lambda batch: functional.cross_entropy(model(batch[0]), batch[1]), None)
+    step = CapturedStep(model, optimizer, lambda batch: functional.cross_entropy(model(batch[0]), batch[1]))
     run: Run = Loop(step, len(sizes)).run(lambda k: (x[: sizes[k]], y[: sizes[k]]))
     twin = network()
     other: Run = Loop(

@@ -49,8 +49,9 @@ def train_classifier(
     """Train with cross-entropy, and look at the network at chosen steps.
 
     On a GPU the forward and backward pass are captured as a CUDA graph where they allow that, and nothing waits for
-    the device between looks: a loss that is not finite is found up to 50 steps late, at the right step. Started by
-    `torchrun`, every process takes its share of each batch, and the first one writes the checkpoint.
+    the device between looks: a loss that is not finite is found up to 50 steps late, at the right step. What a network
+    decides in Python, it then decides once; one with hooks is not captured. Started by `torchrun`, every process takes
+    its share of each batch, and the first one writes the checkpoint.
 
     Args:
         model: The network, on its device; it is put into training mode. If its weights are laid out in channels-last
@@ -114,7 +115,7 @@ def train_classifier(
         checkpoint = replace(checkpoint, parts={**checkpoint.parts, "bnp": bnp})
     with torch.cuda.device(device) if device.type == "cuda" else contextlib.nullcontext():
         loop = Loop(
-            _step(optimizer, loss_of, device.type, bnp, compiled),
+            _step(model, optimizer, loss_of, bnp, compiled),
             steps,
             at=looks,
             evaluate=evaluate,
@@ -126,16 +127,18 @@ def train_classifier(
 
 
 def _step(
-    optimizer: Optimizer, loss_of: Callable[[tuple[Any, ...]], Tensor], kind: str, bnp: BNP | None, compiled: bool
+    model: nn.Module,
+    optimizer: Optimizer,
+    loss_of: Callable[[tuple[Any, ...]], Tensor],
+    bnp: BNP | None,
+    compiled: bool,
 ) -> Step[tuple[Any, ...]]:
     """A CUDA graph on one GPU, if the optimizer allows it; an eager step elsewhere."""
-    is_alone = kind == "cuda" and process_count() == 1
+    is_cuda, is_shared = next(model.parameters()).is_cuda, process_count() > 1
     # the operators of BNP in a compiled network keep out of graphs
-    if is_alone and can_capture(optimizer, bnp) and not (compiled and bnp is not None):
-        return CapturedStep(optimizer, loss_of, bnp)
-    return EagerStep(
-        optimizer, lambda step, batch: loss_of(batch), is_checked=kind != "cuda", is_shared=process_count() > 1
-    )
+    if is_cuda and not is_shared and can_capture(optimizer, bnp) and not (compiled and bnp is not None):
+        return CapturedStep(model, optimizer, loss_of, bnp)
+    return EagerStep(optimizer, lambda step, batch: loss_of(batch), is_checked=not is_cuda, is_shared=is_shared)
 
 
 def layout_of(model: nn.Module) -> torch.memory_format:

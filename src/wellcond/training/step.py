@@ -10,7 +10,7 @@ from collections.abc import Callable, Iterator
 from typing import Any, Generic, Protocol, TypeVar
 
 import torch
-from torch import Tensor
+from torch import Tensor, nn
 from torch.optim import Optimizer
 
 from wellcond.errors import Unsupported
@@ -85,16 +85,24 @@ class CapturedStep:
     """The forward and backward pass as a CUDA graph; the optimizer's step is outside, so any optimizer works.
 
     The first steps are taken eagerly, on a side stream, as a capture asks for. Then a graph reads batches from buffers
-    of its own, and writes gradients into tensors of its own. A batch of another size is taken eagerly.
+    of its own, and writes gradients into tensors of its own. A batch of another size is taken eagerly; so is every
+    batch of a network with hooks, which a graph would not call.
 
     Args:
+        model: The network.
         optimizer: Any that needs no closure.
         loss_of: The mean loss of a batch, with its graph.
         bnp: It measures and preconditions inside the graph.
     """
 
-    def __init__(self, optimizer: Optimizer, loss_of: Callable[[tuple[Any, ...]], Tensor], bnp: BNP | None) -> None:
-        self.optimizer, self._loss_of, self._bnp = optimizer, loss_of, bnp
+    def __init__(
+        self,
+        model: nn.Module,
+        optimizer: Optimizer,
+        loss_of: Callable[[tuple[Any, ...]], Tensor],
+        bnp: BNP | None = None,
+    ) -> None:
+        self.optimizer, self._model, self._loss_of, self._bnp = optimizer, model, loss_of, bnp
         self._eager = EagerStep[tuple[Any, ...]](optimizer, lambda step, batch: loss_of(batch), is_checked=False)
         self._side = torch.cuda.Stream()  # type: ignore[no-untyped-call]
         self._warm_up = WARM_UP
@@ -129,6 +137,9 @@ class CapturedStep:
         return loss
 
     def _capture(self, batch: tuple[Any, ...]) -> None:
+        if self._bnp is None and _has_hooks(self._model):
+            self._is_refused = True
+            return
         graph = torch.cuda.CUDAGraph()
         self._inputs = tuple(x.clone() for x in batch)
         self.optimizer.zero_grad(set_to_none=True)  # so that the graph has gradients of its own, and does not add
@@ -166,6 +177,11 @@ def can_capture(optimizer: Optimizer, bnp: BNP | None) -> bool:
     hooks = [*optimizer._optimizer_step_pre_hooks.values(), *optimizer._optimizer_step_post_hooks.values()]
     is_alone = all(bnp is not None and getattr(hook, "__self__", None) is bnp for hook in hooks)
     return is_alone and not needs_closure(optimizer)
+
+
+def _has_hooks(model: nn.Module) -> bool:
+    kinds = ("_forward_hooks", "_forward_pre_hooks", "_backward_hooks", "_backward_pre_hooks")
+    return any(getattr(module, kind) for module in model.modules() for kind in kinds)
 
 
 def needs_closure(optimizer: Optimizer) -> bool:
