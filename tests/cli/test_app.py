@@ -16,7 +16,7 @@ def test_version() -> None:
 
 
 HELP = {
-    (): ["demo", "diagnose", "predict-lr", "probe", "suggest-lr", "treat"],
+    (): ["demo", "diagnose", "predict-lr", "probe", "reproduce", "suggest-lr", "sweep", "treat"],
     ("demo",): ["wellcond demo --open", "--depth"],
     ("diagnose",): [
         "wellcond diagnose train.py:build --out report.html",
@@ -25,6 +25,8 @@ HELP = {
     ],
     ("predict-lr",): ["wellcond predict-lr train.py:build", "--arch", "--gamma 0.1:3"],
     ("probe",): ["wellcond probe train.py:build", "--layer", "--span"],
+    ("reproduce",): ["wellcond reproduce santurkar2018-fig9 --scale smoke", "--launcher", "--workers", "--data"],
+    ("sweep",): ["wellcond sweep train.py:train --grid lr=0.1,0.01", "--seeds", "--launcher", "log:FROM:TO:COUNT"],
     ("suggest-lr",): ["wellcond suggest-lr train.py:build", "--steps", "--momentum"],
     ("treat",): ["wellcond treat train.py:build", "--remedies", "--steps", "--seeds"],
 }

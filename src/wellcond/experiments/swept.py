@@ -101,13 +101,7 @@ class Sweep(CellResult):
         return heat_map(maps, x=x, y=y, lines=lines)
 
     def _curves(self, x: str) -> Figure:
-        curves: dict[str, list[tuple[list[float], list[float]]]] = {}
-        for title, table in self.groups(x).items():
-            for seed in dict.fromkeys(record.settings.get("seed") for record in table):
-                found = {r.settings[x]: v for r in table.where(seed=seed) for v in Table([r]).lasts(self.drawn)}
-                places = sorted(place for place, value in found.items() if math.isfinite(value))
-                if places:
-                    curves.setdefault(title, []).append((places, [found[place] for place in places]))
+        curves = {title: found for title, table in self.groups(x).items() if (found := _curves(table, x, self.drawn))}
         figure = new_figure(6.4, 4.2)
         axes = figure.subplots()
         if curves:
@@ -155,6 +149,14 @@ def _cells(table: Table, x: str, y: str, quantity: str) -> dict[tuple[float, flo
         has_diverged = any(record.has_diverged for record in cells) or not all(map(math.isfinite, values))
         found[place] = None if has_diverged or not values else fmean(values)
     return found
+
+
+def _curves(table: Table, x: str, quantity: str) -> list[tuple[list[float], list[float]]]:
+    """One curve per seed, at the places where all of them have a finite value."""
+    seeds = [table.where(seed=seed) for seed in dict.fromkeys(record.settings.get("seed") for record in table)]
+    found = [{r.settings[x]: value for r in cells for value in Table([r]).lasts(quantity)} for cells in seeds]
+    places = [place for place in sorted(found[0]) if all(math.isfinite(own.get(place, math.nan)) for own in found)]
+    return [(places, [own[place] for place in places]) for own in found] if places else []
 
 
 def _limits(table: Table, y: str) -> dict[str, list[tuple[float, float]]]:

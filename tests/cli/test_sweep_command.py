@@ -1,0 +1,86 @@
+"""`wellcond sweep`: values of a grid, and a function of the user's."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+
+import pytest
+from command import one_line, run, script, words
+
+from wellcond.cli.sweep import axis
+
+TRAIN = """
+def train(lr, width=4, seed=0):
+    if lr > 5:
+        raise ValueError("too large")
+    return {"loss": lr * width + seed}
+"""
+
+
+@pytest.mark.parametrize(
+    ("text", "values"),
+    [
+        ("a=0.1,.5,1e-3", [0.1, 0.5, 1e-3]),
+        ("a=1,2", [1, 2]),
+        ("a=0.1:0.5:5", [0.1, 0.2, 0.3, 0.4, 0.5]),
+        ("a=1:3:3", [1, 2, 3]),
+        ("a=0:1:3", [0.0, 0.5, 1.0]),
+        ("a=log:0.001:1:4", [0.001, 0.01, 0.1, 1.0]),
+        ("a=log:1:100:3", [1, 10, 100]),
+        ("a=true,none,batch", [True, "none", "batch"]),
+    ],
+)
+def test_values_of_a_setting(text: str, values: list[object]) -> None:
+    name, found = axis(text)
+    assert name == "a"
+    assert found == values
+    assert [type(each) for each in found] == [type(each) for each in values]
+
+
+@pytest.mark.parametrize("text", ["lr", "lr=", "=1", "lr=1:2", "lr=log:0:1:3", "lr=a:b:c", "lr=1:2:-1"])
+def test_other_values_are_usage_errors(text: str, tmp_path: Path) -> None:
+    result = run("sweep", "train.py:train", "--grid", text, "--out", tmp_path)
+    assert result.exit_code == 2
+    assert "Traceback" not in result.output
+
+
+def test_a_sweep_prints_its_points_and_says_where_the_table_is(tmp_path: Path) -> None:
+    path = script(tmp_path, header=TRAIN)
+    arguments = ["sweep", f"{path}:train", "--grid", "lr=1,2", "--grid", "width=3:5:2", "--seeds", 2, "--out", tmp_path]
+    result = run(*arguments, width=120)
+    assert result.exit_code == 0, result.output
+    assert "8 cells finished, 0 failed" in result.output
+    assert "lr = 2, width = 5 10.5 10 to 11 2" in words(result.output)
+    folder = tmp_path / "sweeps" / "train-train"
+    assert f"table.parquet, figure.png, sweep.json in {folder}" in words(result.output)
+    content = json.loads(run(*arguments, "--json").stdout)
+    assert content == json.loads((folder / "sweep.json").read_text())
+    assert content["grid"] == {"lr": [1, 2], "width": [3, 5]}
+
+
+def test_a_failed_cell_is_printed_and_no_success(tmp_path: Path) -> None:
+    path = script(tmp_path, header=TRAIN)
+    result = run("sweep", f"{path}:train", "--grid", "lr=1,9", "--out", tmp_path, width=120)
+    assert result.exit_code == 1
+    assert "failed: lr = 9, seed = 0: ValueError: too large (train.py, line 4)" in words(result.output)
+    content = json.loads((tmp_path / "sweeps" / "train-train" / "sweep.json").read_text())
+    assert len(content["cells"]) == len(content["failed"]) == 1
+
+
+def test_a_damaged_cell_is_reported(tmp_path: Path) -> None:
+    path = script(tmp_path, header=TRAIN)
+    arguments = ["sweep", f"{path}:train", "--grid", "lr=1,2", "--out", tmp_path]
+    first = run(*arguments)
+    (cell, *_) = (tmp_path / "sweeps" / "train-train" / "cells").iterdir()
+    cell.write_text("{")
+    again = run(*arguments)
+    assert cell.name in again.stderr
+    assert "is run again" in again.stderr
+    assert again.stdout == first.stdout
+
+
+def test_a_wrong_target_is_one_line(tmp_path: Path) -> None:
+    path = script(tmp_path, header=TRAIN)
+    assert "Closest: train" in one_line(run("sweep", f"{path}:trian", "--grid", "lr=1", "--out", tmp_path))
+    assert "Closest: wei2019-fig" in one_line(run("sweep", "wei2019-fig", "--grid", "lr=1", "--out", tmp_path))

@@ -1,0 +1,222 @@
+"""Grids of settings over experiments and functions; a killed sweep ends in the same table."""
+
+from __future__ import annotations
+
+import json
+import math
+import subprocess
+import sys
+import time
+from collections.abc import Callable
+from pathlib import Path
+
+import numpy as np
+import pytest
+import toy
+
+from wellcond.errors import InvalidProblem, OutputError, Unsupported
+from wellcond.experiments.sweep import sweep
+from wellcond.experiments.swept import Sweep
+from wellcond.results import Row
+from wellcond.results.quantities import DIVERGED_AT, TRAINING_LOSS
+
+SLOW = """
+import os, pathlib, time, torch
+
+def train(lr, width, seed=0):
+    with open(pathlib.Path(__file__).with_name("workers"), "a") as file:
+        print(os.getpid(), file=file)
+    time.sleep(0.2)
+    generator = torch.Generator().manual_seed(seed)
+    weights = torch.randn(width, generator=generator)
+    for _ in range(20):
+        weights = weights - lr * torch.sin(weights)
+    return {"loss": weights.square().mean(), "largest": weights.max()}
+"""
+GRID = ["--grid", "lr=0.1:0.5:3", "--grid", "width=10,20", "--seeds", "2"]
+CELLS = 12
+
+
+def bowl(lr: float, gamma: float = 1.0, seed: int = 0) -> list[Row]:
+    """A loss that diverges above a rate of 2/γ, which it knows."""
+    if lr > 2 / gamma:
+        return [Row(3, "", DIVERGED_AT, 3, "")]
+    return [Row(0, "", "loss", 1.0, ""), Row(9, "", "loss", gamma + lr + seed, ""), Row(0, "", "max_lr", 2 / gamma, "")]
+
+
+def test_a_function_is_called_at_every_point_with_every_seed(tmp_path: Path) -> None:
+    found = sweep(bowl, {"lr": [0.1, 0.2], "gamma": [1.0, 2.0]}, 2, out=tmp_path)
+    points = [(r.settings["lr"], r.settings["gamma"], r.settings["seed"]) for r in found.table]
+    assert points == [(lr, gamma, seed) for lr in (0.1, 0.2) for gamma in (1.0, 2.0) for seed in (0, 1)]
+    assert [r.last("loss") for r in found.table] == [gamma + lr + seed for lr, gamma, seed in points]
+    lines = (
+        pytest.importorskip("pyarrow.parquet").read_table(tmp_path / "sweeps" / "bowl" / "table.parquet").to_pylist()
+    )
+    assert len(lines) == len(found.rows())
+    assert list(lines[0]) == ["lr", "gamma", "seed", *Row._fields, "error"]
+    assert json.loads((tmp_path / "sweeps" / "bowl" / "sweep.json").read_text())["grid"] == found.grid
+
+
+def test_finished_cells_of_another_grid_are_used_again(tmp_path: Path) -> None:
+    calls: list[float] = []
+
+    def counted(lr: float) -> dict[str, float]:
+        calls.append(lr)
+        return {"loss": lr}
+
+    sweep(counted, {"lr": [0.1, 0.2]}, out=tmp_path)
+    found = sweep(counted, {"lr": np.array([0.2, 0.3])}, out=tmp_path)
+    assert calls == [0.1, 0.2, 0.3]
+    assert [row.value for row in found.rows()] == [0.2, 0.3]
+
+
+def test_a_changed_function_is_run_anew(tmp_path: Path) -> None:
+    path = tmp_path / "mine.py"
+    for factor in (1, 2):
+        path.write_text(f"def scaled(lr):\n    return {{'loss': {factor} * lr}}\n")
+        found = sweep(f"{path}:scaled", {"lr": [3.0]}, out=tmp_path)
+        assert [row.value for row in found.rows()] == [3.0 * factor]
+
+
+@pytest.mark.parametrize(
+    ("grid", "seeds", "message"),
+    [
+        ({}, None, "the grid is empty"),
+        ({"lr": []}, None, "the grid is empty"),
+        ({"lr": [math.nan]}, None, "cannot be a value"),
+        ({"rate": [1.0]}, None, "cannot be swept over 'rate'; it takes lr, gamma, seed"),
+        ({"lr": [1.0], "seed": [1]}, None, "seeds are a number of their own"),
+        ({"gamma": [1.0]}, None, "wants lr too"),
+    ],
+)
+def test_what_a_function_cannot_be_called_with_is_refused(
+    grid: dict[str, list[float]], seeds: int | None, message: str, tmp_path: Path
+) -> None:
+    with pytest.raises(InvalidProblem, match=message):
+        sweep(bowl, grid, seeds, out=tmp_path)
+    assert not list(tmp_path.iterdir())
+
+
+def test_seeds_of_a_function_without_one_are_refused(tmp_path: Path) -> None:
+    with pytest.raises(InvalidProblem, match="takes no seed"):
+        sweep(lambda lr: {"loss": lr}, {"lr": [1.0]}, 2, out=tmp_path)
+
+
+def test_what_a_function_should_return_is_said(tmp_path: Path) -> None:
+    found = sweep(lambda lr: lr, {"lr": [1.0]}, out=tmp_path)
+    assert 'returned a float; return a mapping of names to numbers, such as {"loss": 0.1}' in found.failures[0].error
+
+
+def test_an_experiment_is_run_arm_by_arm_with_other_settings(tmp_path: Path) -> None:
+    found = sweep(toy.TOY, {"steps": [1, 2]}, 1, scale="smoke", out=tmp_path)
+    assert [(r.arm, r.settings["steps"], len(r.rows)) for r in found.table] == [
+        ("slow", 1, 1), ("slow", 2, 2), ("fast", 1, 1), ("fast", 2, 2),
+    ]  # fmt: skip
+    one = sweep(toy.TOY, {"arm": ["fast"], "lr": [0.5]}, scale="smoke", out=tmp_path)
+    assert [(r.arm, r.settings["seed"], r.settings["lr"]) for r in one.table] == [("fast", 0, 0.5), ("fast", 1, 0.5)]
+    assert one.drawn == TRAINING_LOSS
+
+
+@pytest.mark.parametrize(
+    ("grid", "message"),
+    [
+        ({"stepz": [1]}, "no setting 'stepz' to sweep; closest: steps"),
+        ({"seed": [1]}, "seeds are a number of their own"),
+        ({"arm": ["quick"]}, "no arm 'quick' at this scale; it has slow, fast"),
+    ],
+)
+def test_a_setting_that_an_experiment_has_not_is_refused(
+    grid: dict[str, list[object]], message: str, tmp_path: Path
+) -> None:
+    with pytest.raises(InvalidProblem, match=message):
+        sweep(toy.TOY, grid, scale="smoke", out=tmp_path)
+
+
+def test_a_missing_file_is_said(tmp_path: Path) -> None:
+    with pytest.raises(Unsupported, match="there is no file"):
+        sweep(f"{tmp_path}/train.py:train", {"lr": [0.1]}, out=tmp_path)
+
+
+@pytest.fixture
+def swept(tmp_path: Path) -> Sweep:
+    return sweep(bowl, {"gamma": [0.5, 1.0, 2.0], "lr": [0.5, 1.5, 3.0]}, 2, out=tmp_path)
+
+
+def test_the_heat_map_has_the_rate_along_it_and_the_limit_as_a_line(swept: Sweep, tmp_path: Path) -> None:
+    assert swept.axes == ["lr", "gamma"]
+    assert (tmp_path / "sweeps" / "bowl" / "figure.png").read_bytes().startswith(b"\x89PNG")
+    axes = swept.figure().axes[0]
+    assert (axes.get_xlabel(), axes.get_ylabel()) == ("lr", "gamma")
+    grid = axes.collections[0].get_array()
+    means = {(gamma, lr): gamma + lr + 0.5 for gamma in (0.5, 1.0, 2.0) for lr in (0.5, 1.5, 3.0) if lr <= 2 / gamma}
+    expected = [[means.get((gamma, lr), math.nan) for lr in (0.5, 1.5, 3.0)] for gamma in (0.5, 1.0, 2.0)]
+    np.testing.assert_allclose(np.ma.filled(grid, math.nan).reshape(3, 3), expected)
+    (line,) = axes.lines
+    assert line.get_label() == "limit, measured"
+    assert list(line.get_ydata()) == [0.5, 1.5, 2.5], "at the middle of every row"
+    # limits of 4, 2 and 1 among rates of ½, 1½ and 3: beyond the last, between the last two, between the first two
+    assert list(line.get_xdata()) == sorted(line.get_xdata(), reverse=True)
+    assert 1.5 < line.get_xdata()[1] < 2.5
+
+
+def test_one_setting_makes_curves_and_none_makes_no_picture(tmp_path: Path) -> None:
+    curves = sweep(bowl, {"lr": [0.01, 0.1, 1.0], "gamma": [1.0]}, 2, out=tmp_path)
+    (axes,) = curves.figure().axes
+    assert list(axes.lines[0].get_xdata()) == [0.01, 0.1, 1.0]
+    assert axes.get_xscale() == "log"
+    assert list(axes.lines[0].get_ydata()) == pytest.approx([1.51, 1.6, 2.5])
+    single = sweep(bowl, {"lr": [0.1]}, out=tmp_path / "single")
+    assert not (tmp_path / "single" / "sweeps" / "bowl" / "figure.png").exists()
+    with pytest.raises(OutputError, match="no setting of the grid has several numbers"):
+        single.figure()
+
+
+def test_the_text_counts_seeds_diverged_runs_and_failures(swept: Sweep) -> None:
+    text = str(swept)
+    assert "18 cells finished, 0 failed" in text
+    line = next(line for line in text.splitlines() if line.startswith("gamma = 2, lr = 3"))
+    assert line.split()[-2:] == ["2", "2"]
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("launcher", [["in-process"], ["processes", "--workers", "2"]])
+def test_a_sweep_killed_in_the_middle_ends_in_the_same_table(launcher: list[str], tmp_path: Path) -> None:
+    parquet = pytest.importorskip("pyarrow.parquet")
+    path = tmp_path / "train.py"
+    path.write_text(SLOW)
+    whole = sweep(f"{path}:train", {"lr": [0.1, 0.3, 0.5], "width": [10, 20]}, 2, out=tmp_path / "whole")
+    (tmp_path / "workers").unlink()
+    start = "from wellcond.cli.main import main; main()"
+    arguments = ["sweep", f"{path}:train", *GRID, "--out", str(tmp_path / "killed"), "--launcher", *launcher]
+    command = [sys.executable, "-c", start, *arguments]
+    cells = tmp_path / "killed" / "sweeps" / "train-train" / "cells"
+    process = subprocess.Popen(command, stdout=subprocess.DEVNULL)
+    wait_until(lambda: len(list(cells.glob("*.json"))) >= 3, seconds=120)
+    process.kill()
+    process.wait()
+    kept = {file: file.stat().st_mtime_ns for file in cells.glob("*.json")}
+    assert 3 <= len(kept) < CELLS
+    workers = {int(line) for line in (tmp_path / "workers").read_text().split()}
+    wait_until(lambda: not any(map(is_running, workers)), seconds=20)
+    done = subprocess.run(command, capture_output=True, text=True, check=True)
+    assert f"{CELLS} cells finished, 0 failed" in done.stdout
+    assert all(file.stat().st_mtime_ns == moment for file, moment in kept.items())
+    tables = [parquet.read_table(tmp_path / out / "sweeps/train-train/table.parquet") for out in ("whole", "killed")]
+    assert tables[0].equals(tables[1])
+    assert len(whole.table) == CELLS
+
+
+def wait_until(is_true: Callable[[], bool], seconds: float) -> None:
+    end = time.monotonic() + seconds
+    while not is_true():
+        assert time.monotonic() < end, "it took too long"
+        time.sleep(0.02)
+
+
+def is_running(process: int) -> bool:
+    """Whether it is there, and more than an entry in the list of processes."""
+    try:
+        status = Path(f"/proc/{process}/stat").read_text()
+    except FileNotFoundError:
+        return False
+    return status.rpartition(")")[2].split()[0] != "Z"
