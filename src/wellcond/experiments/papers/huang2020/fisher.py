@@ -55,7 +55,7 @@ def measure(job: Job) -> list[Row]:
     model = mlp(sizes, norm=job["norm"], init="lecun", bias=False, seed=job["seed"]).to(job.device, torch.float64)
     batches = [
         (x.to(job.device), y.to(job.device))
-        for x, y in zip(images.split(job["batch"]), labels.split(job["batch"]), strict=True)
+        for x, y in zip(torch.split(images, job["batch"]), torch.split(labels, job["batch"]), strict=True)
     ]
     problem = Problem(model, nn.CrossEntropyLoss(), batches, batchnorm="batch")
     weights = [name for name in problem.params if name.startswith("fc")]

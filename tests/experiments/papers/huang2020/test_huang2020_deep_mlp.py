@@ -1,0 +1,125 @@
+"""Figures V to VII, XI and XIII of huang2020: deep MLPs over training."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import pytest
+import torch
+
+from wellcond.experiments.experiment import Job
+from wellcond.experiments.papers.huang2020 import fig5, fig7, fig11, fig13
+from wellcond.experiments.papers.huang2020.conditioning import layer_rows
+from wellcond.experiments.papers.huang2020.deep_mlp import at_step, change, trained
+from wellcond.experiments.papers.huang2020.fig6 import better_conditioned
+from wellcond.experiments.table import Record, Table
+from wellcond.models import mlp
+from wellcond.results import Row
+from wellcond.results.quantities import DYING, FINAL_LOSS, GRADIENT, INPUT, KRONECKER, TRAINED_LR
+
+SETTINGS: dict[str, Any] = {
+    "data": "digits", "depth": 3, "units": 8, "batch": 200, "epochs": 1, "measured": 50, "norm": "none", "init": "he",
+    "optimizer": "SGD", "rates": [1e-6, 0.2], "seed": 0,
+}  # fmt: skip
+
+
+def layers(arm: str, quantity: str, looks: dict[int, list[float]]) -> Record:
+    rows = [Row(s, f"fc{k}", quantity, v, "") for s, values in looks.items() for k, v in enumerate(values, start=1)]
+    return Record({"arm": arm}, rows)
+
+
+def test_scaling_all_weights_scales_what_layers_receive_and_not_its_conditioning() -> None:
+    # Theorem 1 of the source: α in every layer makes Σx of layer k α^(2(k−1)) times as large
+    model = mlp([6, 8, 8, 3], init="he", bias=False, seed=0)
+    batch = torch.randn(40, 6, generator=torch.Generator().manual_seed(0)), torch.arange(40) % 3
+    before = {(row.layer, row.quantity): row.value for row in layer_rows(model, batch, 0)}
+    with torch.no_grad():
+        for weight in model.parameters():
+            weight *= 2.0
+    after = {(row.layer, row.quantity): row.value for row in layer_rows(model, batch, 0)}
+    for k in (1, 2, 3):
+        growth = after[f"fc{k}", INPUT.lambda_max] / before[f"fc{k}", INPUT.lambda_max]
+        assert growth == pytest.approx(4.0 ** (k - 1), rel=1e-9)
+        assert after[f"fc{k}", INPUT.kappa[0.5]] == pytest.approx(before[f"fc{k}", INPUT.kappa[0.5]], rel=1e-6)
+
+
+def test_the_probe_leaves_the_network_as_it_is() -> None:
+    model = mlp([6, 8, 3], norm="batch", seed=0)
+    before = {name: value.clone() for name, value in model.state_dict().items()}
+    layer_rows(model, (torch.randn(20, 6), torch.arange(20) % 3), 0)
+    assert all(torch.equal(value, before[name]) for name, value in model.state_dict().items())
+
+
+def test_the_rate_with_the_lowest_loss_is_the_one_that_is_kept() -> None:
+    rows = trained(Job(SETTINGS), lambda model, batch, step: [])
+    finals = {row.layer: row.value for row in rows if row.quantity == FINAL_LOSS}
+    assert finals["lr 0.2"] < finals["lr 1e-06"]
+    assert finals[""] == finals["lr 0.2"]
+    assert [row.value for row in rows if row.quantity == TRAINED_LR] == [0.2]
+
+
+def test_a_rate_that_diverges_is_not_the_best() -> None:
+    rows = trained(Job(SETTINGS | {"rates": [1e30, 0.1]}), lambda model, batch, step: [])
+    assert [row.value for row in rows if row.quantity == TRAINED_LR] == [0.1]
+
+
+def test_magnitudes_that_halve_from_layer_to_layer_vanish() -> None:
+    falling = [2.0**-k for k in range(20)]
+    records = [layers("plain, LeCun", INPUT.lambda_max, {0: falling})]
+    records.append(layers("plain, LeCun", GRADIENT.lambda_max, {0: falling[::-1]}))
+    assert fig5.vanishes.check(Table(records)).verdict == "holds"
+    assert fig5.he_keeps.check(Table([layers("plain, He", INPUT.lambda_max, {0: falling})])).verdict == "does not hold"
+
+
+def test_change_is_over_training_and_layer_by_layer() -> None:
+    table = Table([layers("BN", INPUT.lambda_max, {0: [9.0, 1.0, 4.0], 5: [9.0, 3.0, 2.0]})])
+    assert change(table, "BN", INPUT.lambda_max) == {"fc2": 3.0, "fc3": 2.0}
+    assert at_step(table, "BN", INPUT.lambda_max) == {"fc2": 3.0, "fc3": 2.0}
+
+
+def test_better_conditioned_looks_at_the_start_or_at_what_follows() -> None:
+    quantity = INPUT.kappa[0.5]
+    table = Table(
+        [
+            layers("plain", quantity, {0: [1.0, 9.0], 5: [1.0, 2.0]}),
+            layers("BN", quantity, {0: [1.0, 3.0], 5: [1.0, 4.0]}),
+        ]
+    )
+    start, later = (better_conditioned("Σx", INPUT, [("plain", "BN")], at_start=flag) for flag in (True, False))
+    assert (start.check(table).verdict, later.check(table).verdict) == ("holds", "does not hold")
+
+
+def test_adam_evens_out_if_its_layers_end_closer_together_than_those_of_sgd() -> None:
+    even, uneven = [1.0, 1.0, 2.0], [1.0, 1.0, 50.0]
+    for first, verdict in ((even, "holds"), (uneven, "does not hold")):
+        second = uneven if first is even else even
+        table = Table(
+            [layers("plain", INPUT.lambda_max, {0: first}), layers("plain, SGD", INPUT.lambda_max, {0: second})]
+        )
+        assert fig7.adam_adjusts.check(table).verdict == verdict
+
+
+def test_gradients_that_double_downwards_explode_and_level_ones_do_not() -> None:
+    exploding, level = [2.0**k for k in range(12)][::-1], [1.0] * 12
+    check = fig11.explodes("BN MLP").check
+    assert check(Table([layers("BN MLP", KRONECKER.lambda_max, {0: exploding})])).verdict == "holds"
+    assert check(Table([layers("BN MLP", KRONECKER.lambda_max, {0: level})])).verdict == "does not hold"
+    after = fig11.is_small_after_a_step("BN MLP").check
+    small = {0: exploding} | {step: [value / 100 for value in exploding] for step in range(1, 8)}
+    assert after(Table([layers("BN MLP", KRONECKER.lambda_max, small)])).verdict == "holds"
+    assert (
+        after(Table([layers("BN MLP", KRONECKER.lambda_max, dict.fromkeys(range(8), level))])).verdict
+        == "does not hold"
+    )
+
+
+def test_units_that_no_image_switches_on_are_dying() -> None:
+    model = mlp([4, 3, 3, 2], init="he", seed=0)
+    with torch.no_grad():
+        model.fc2.bias.copy_(torch.tensor([-1e6, 0.0, 1e6]))
+    rows = fig13.count_neurons(model, (torch.randn(30, 4), torch.arange(30) % 2), 7)
+    found = {(row.layer, row.quantity): row.value for row in rows}
+    assert found["fc2", DYING] >= 1
+    assert found["fc2", fig13.FULL] >= 1
+    more_above = Table([layers("plain", DYING, {0: [0.0, 1.0, 3.0, 5.0]})])
+    assert fig13.grow_with_depth("dying").check(more_above).verdict == "holds"
