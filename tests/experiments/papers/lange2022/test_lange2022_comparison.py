@@ -85,6 +85,11 @@ def test_claims_about_final_accuracies() -> None:
     assert verdict(comparable("", "", "p", ["a"]), *runs) == "not tested"
 
 
+def test_what_was_found_says_how_many_runs_diverged() -> None:
+    runs = [run("p: a", [], [0, 0.5]), run("p: b", [], [0, 0.5]), run("p: b", [], [0, 0.5], diverged=True)]
+    assert outperforms("", "", "p", ["a"], ["b"]).check(Table(runs)).found == "a 50.0%, b 25.0% (1 diverged)"
+
+
 def test_a_network_that_guesses_does_not_train() -> None:
     claim = does_not_train("", "", "p", "BN")
     assert verdict(claim, run("p: BN", [], [0.1, 0.11])) == "holds"

@@ -143,7 +143,7 @@ def outperforms(
 
     def check(table: Table) -> Outcome:
         high, low = (accuracies(table, panel, methods, begin, end) for methods in (better, worse))
-        return judged([a > b + by for a in high.values() for b in low.values()], _listed(high | low))
+        return judged([a > b + by for a in high.values() for b in low.values()], _listed(high | low, table, panel))
 
     return Claim(says, paper, check)
 
@@ -159,7 +159,7 @@ def comparable(says: str, paper: str, panel: str, methods: Sequence[str], within
     def check(table: Table) -> Outcome:
         found = accuracies(table, panel, methods)
         values = list(found.values())
-        return judged([abs(value - values[0]) <= within for value in values[1:]], _listed(found))
+        return judged([abs(value - values[0]) <= within for value in values[1:]], _listed(found, table, panel))
 
     return Claim(says, paper, check)
 
@@ -169,7 +169,7 @@ def does_not_train(says: str, paper: str, panel: str, method: str, chance: float
 
     def check(table: Table) -> Outcome:
         found = accuracies(table, panel, [method])
-        return judged([value <= chance + COMPARABLE for value in found.values()], _listed(found))
+        return judged([value <= chance + COMPARABLE for value in found.values()], _listed(found, table, panel))
 
     return Claim(says, paper, check)
 
@@ -183,7 +183,7 @@ def gains_more(says: str, paper: str, panel: str, more: Sequence[str], less: Seq
 
     def check(table: Table) -> Outcome:
         high, low = gains(table, more), gains(table, less)
-        return judged([a > b for a in high.values() for b in low.values()], _listed(high | low))
+        return judged([a > b for a in high.values() for b in low.values()], _listed(high | low, table, panel))
 
     return Claim(says, paper, check)
 
@@ -202,8 +202,13 @@ def overfits(says: str, paper: str, panel: str, method: str, *, after: int) -> C
     return Claim(says, paper, check)
 
 
-def _listed(found: Mapping[str, float]) -> str:
-    return ", ".join(f"{method} {value:.1%}" for method, value in found.items())
+def _listed(found: Mapping[str, float], table: Table, panel: str) -> str:
+    """Accuracies by method, with the number of runs that diverged."""
+    parts = []
+    for method, value in found.items():
+        lost = sum(record.has_diverged for record in table.arm(f"{panel}: {method}"))
+        parts.append(f"{method} {value:.1%}" + (f" ({lost} diverged)" if lost else ""))
+    return ", ".join(parts)
 
 
 # the picture

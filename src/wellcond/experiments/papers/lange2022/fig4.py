@@ -35,7 +35,7 @@ EXPERIMENT = Experiment(
     arms=ARMS,
     scales={
         "smoke": {**SMALL, "arms": {arm: {"data": "digits", "steps": 60} for arm in ARMS}},
-        "laptop": {**NETWORK, "looks": 20, "seeds": 3},
+        "laptop": {**NETWORK, "looks": 20, "seeds": 2},
         "paper": {
             **NETWORK, "looks": 20, "seeds": 5,
             "arms": {arm: {"steps": 20 * 50_000 // own["batch"]} for arm, own in ARMS.items()},

@@ -106,7 +106,7 @@ EXPERIMENT = Experiment(
     ],
     draw=draw,
     minutes={"smoke": 0.05, "gpu": 2, "paper": 600},
-    contrast=[(f"{MANY}: BN", f"{MANY}: BNP")],
+    contrast=[(f"{TWO}: BNP", f"{TWO}: BN"), (f"{ONE}: BNP", f"{ONE}: vanilla")],
     departures=[
         "Inputs are pixels in [0, 1]; the training loss is that of 5000 training images in evaluation mode.",
         "The source's rate of the vanilla network in mini-batches of 128 is 0.1 and its optimizer Adam, which does not "
