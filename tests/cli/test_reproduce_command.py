@@ -49,7 +49,17 @@ def test_missing_data_is_named_with_its_place_and_nothing_is_run(tmp_path: Path)
     assert result.exit_code == 1
     assert result.stderr.startswith("error: the files of ")
     assert str(tmp_path / "data") in result.stderr
+    assert "Nothing was run. --data DIR names another folder; --download fetches" in result.stderr
     assert not list(tmp_path.iterdir())
+
+
+def test_download_fetches_what_is_missing_and_no_more(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    fetched: list[str] = []
+    monkeypatch.setattr("wellcond.cli.reproduce.download", lambda name, root, progress: fetched.append(name))
+    run("reproduce", NAME, "--scale", "laptop", "--data", tmp_path, "--out", tmp_path, "--download")
+    assert fetched == ["cifar10"]
+    run("reproduce", "huang2020-fig10", "--scale", "paper", "--data", tmp_path, "--out", tmp_path, "--download")
+    assert fetched == ["cifar10"], "ImageNet is not for all"
 
 
 def test_a_wrong_name_or_scale_is_answered_with_what_there_is(tmp_path: Path) -> None:

@@ -104,7 +104,17 @@ def test_without_pyarrow_and_matplotlib_the_rest_is_written(tmp_path: Path, monk
         monkeypatch.setitem(sys.modules, library, None)
     reproduce(toy.TOY, "smoke", out=tmp_path)
     written = {path.name for path in (tmp_path / "toy-fig1" / "smoke").iterdir() if path.is_file()}
-    assert written == {"rows.json", "verdict.json"}
+    assert written == {"rows.json", "verdict.json", "verdict.txt"}
+
+
+@pytest.mark.usefixtures("catalogued")
+def test_a_picture_that_fails_takes_no_other_files_with_it(tmp_path: Path) -> None:
+    broken = replace(toy.TOY, name="toy-fig0", draw=lambda table: 1 / 0)
+    with pytest.raises(ZeroDivisionError) as raised:
+        reproduce([broken, toy.TOY], "smoke", out=tmp_path)
+    assert "toy-fig0" in raised.value.__notes__[0]
+    assert (tmp_path / "toy-fig0" / "smoke" / "rows.json").is_file()
+    assert (tmp_path / "toy-fig1" / "smoke" / "figure.png").is_file()
 
 
 @pytest.mark.usefixtures("catalogued")

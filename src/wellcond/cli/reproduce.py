@@ -14,7 +14,9 @@ from rich.console import Console
 from rich.text import Text
 
 from wellcond.cli.output import INTERRUPTED, AsJson, Output
-from wellcond.data.locate import data_root
+from wellcond.data.download import download
+from wellcond.data.locate import PUBLISHED, data_root
+from wellcond.errors import DataNotFound
 from wellcond.experiments import catalogue
 from wellcond.experiments.experiment import SCALES, Scale
 from wellcond.experiments.reproduce import LauncherName, launcher_of, missing_data
@@ -26,6 +28,8 @@ from wellcond.results import Progress
 COLOURS = {"holds": "green", "holds in part": "yellow", "does not hold": "red", "not tested": "dim"}
 EMBEDDED = "digits"
 """The data set that needs no files."""
+
+HOW_TO_GO_ON = """Nothing was run. --data DIR names another folder; --download fetches what can be fetched."""
 
 Device = Annotated[str, typer.Option(help="Where to train and measure: cpu, cuda, cuda:1.")]
 Data = Annotated[
@@ -62,6 +66,7 @@ def reproduce(
     workers: Workers = None,
     address: Address = None,
     gpus: Gpus = 1.0,
+    fetch: Annotated[bool, typer.Option("--download", help="First fetch the data sets that are missing.")] = False,
     as_json: AsJson = False,
 ) -> None:
     """Run figures and tables of the papers, and see which of their claims hold.
@@ -88,9 +93,14 @@ def reproduce(
     if not names:
         _list(output, data)
         return
+    if fetch:
+        _download(names, scale, data, output)
     used = launcher_of(launcher, workers, address=address, gpus=gpus)
-    with running(output) as progress:
-        runs = run(names, scale, out=out, device=device, data=data, launcher=used, progress=progress)
+    try:
+        with running(output) as progress:
+            runs = run(names, scale, out=out, device=device, data=data, launcher=used, progress=progress)
+    except DataNotFound as error:
+        raise DataNotFound(f"{error}\n{HOW_TO_GO_ON}") from error
     folders = [out / each.experiment.name / scale for each in runs]
     if as_json:
         content = [each.judgement() | {"folder": str(folder)} for each, folder in zip(runs, folders, strict=True)]
@@ -121,6 +131,16 @@ def running(output: Output) -> Iterator[Progress]:
         finally:
             for text in dict.fromkeys(str(each.message) for each in caught if each.category is UserWarning):
                 typer.secho(f"warning: {text}", err=True, fg="yellow")
+
+
+def _download(names: list[str], scale: Scale, data: Path | None, output: Output) -> None:
+    """Fetch the data sets that the experiments need, as far as they are published for all."""
+    root = data_root(data).absolute()
+    wanted = sorted({name for each in catalogue.chosen(names, scale) for name in each.data(scale)})
+    with output.progress() as progress:
+        for name in wanted:
+            if name in PUBLISHED and missing_data(name, root):
+                download(name, root, progress)
 
 
 def _list(output: Output, data: Path | None) -> None:

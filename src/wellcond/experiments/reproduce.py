@@ -106,8 +106,12 @@ def reproduce(
     tasks = {each.name: _tasks(each, scale, Path(out).absolute(), device, root) for each in experiments}
     ended = iter(run_all([task for own in tasks.values() for task in own], used, progress))
     runs = [_reproduction(each, scale, [next(ended) for _ in tasks[each.name]]) for each in experiments]
-    for run, own in zip(runs, tasks.values(), strict=True):
-        write_files(run, own[0].store.folder)
+    folders = [own[0].store.folder for own in tasks.values()]
+    for run, folder in zip(runs, folders, strict=True):
+        _write_rows(run, folder)
+    errors = [error for run, folder in zip(runs, folders, strict=True) if (error := _write_verdict(run, folder))]
+    if errors:  # a check or a picture that fails takes no other experiment's files with it
+        raise errors[0]
     return runs[0] if isinstance(names, (str, Experiment)) else runs
 
 
@@ -204,13 +208,25 @@ def made_with(ended: Iterable[Ended]) -> dict[str, str]:
     return {name: ", ".join(dict.fromkeys(values)) for name, values in found.items()}
 
 
-def write_files(run: Reproduction, folder: Path) -> None:
-    """Write rows, verdict, table and picture; the last two where pyarrow and matplotlib are installed."""
+def _write_rows(run: Reproduction, folder: Path) -> None:
     folder.mkdir(parents=True, exist_ok=True)
     write_rows(folder / "rows.json", run)
-    verdict = json.dumps(run.judgement(), indent=1, ensure_ascii=False) + "\n"
-    write_atomically(folder / "verdict.json", verdict.encode())
     with contextlib.suppress(MissingExtra):
         write_parquet(folder / "table.parquet", run)
-    with contextlib.suppress(MissingExtra):
+
+
+def _write_verdict(run: Reproduction, folder: Path) -> Exception | None:
+    """Write the verdict, and the picture where matplotlib is installed; return what one of them raises."""
+    try:
+        verdict = json.dumps(run.judgement(), indent=1, ensure_ascii=False) + "\n"
+        write_atomically(folder / "verdict.json", verdict.encode())
+        write_atomically(folder / "verdict.txt", f"{run}\n".encode())
         run.save(folder / "figure.png")
+    except MissingExtra:
+        return None
+    except Exception as error:
+        error.add_note(
+            f"This happened in the verdict or the picture of {run.experiment.name}; its rows are in {folder}."
+        )
+        return error
+    return None

@@ -14,7 +14,7 @@ from wellcond.errors import MissingExtra
 from wellcond.experiments.claims import Claim, Outcome, Verdict, overall
 from wellcond.experiments.experiment import Experiment, Scale
 from wellcond.experiments.table import Table
-from wellcond.results import Result, Row, text_table
+from wellcond.results import Result, Row
 from wellcond.results.result import as_json
 
 if TYPE_CHECKING:
@@ -141,10 +141,10 @@ class Reproduction(CellResult):
         return json.dumps(content, indent=1, ensure_ascii=False, allow_nan=False) + "\n"
 
     def __str__(self) -> str:
-        judged = self.judgement()
-        body = [[each["says"], each["paper"], each["found"], each["verdict"]] for each in judged["claims"]]
         lines = [f"{self.experiment.name}, {self.scale} scale: {self.verdict()}"]
-        lines.append(text_table(["claim", "paper", "found", "verdict"], body))
+        for claim in self.judgement()["claims"]:
+            lines.append(f"{claim['verdict']}: {claim['says']}")
+            lines.append(f"    paper: {claim['paper']}; found: {claim['found']}")
         lines += [f"failed: {_described(each.settings)}: {each.error}" for each in self.failures]
         return "\n".join(lines)
 
