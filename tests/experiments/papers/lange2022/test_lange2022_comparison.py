@@ -90,10 +90,12 @@ def test_what_was_found_says_how_many_runs_diverged() -> None:
     assert outperforms("", "", "p", ["a"], ["b"]).check(Table(runs)).found == "a 50.0%, b 25.0% (1 diverged)"
 
 
-def test_a_network_that_guesses_does_not_train() -> None:
+def test_a_network_whose_loss_does_not_fall_does_not_train() -> None:
     claim = does_not_train("", "", "p", "BN")
-    assert verdict(claim, run("p: BN", [], [0.1, 0.11])) == "holds"
-    assert verdict(claim, run("p: BN", [], [0.1, 0.3])) == "does not hold"
+    assert verdict(claim, run("p: BN", [2.3, 2.4, 2.35], [0.1, 0.1, 0.11])) == "holds"
+    assert verdict(claim, run("p: BN", [2.3, 2.4, 2.0], [0.1, 0.1, 0.3])) == "does not hold"
+    found = claim.check(Table([run("p: BN", [2, 7, 9], [0.1, 0.1, 0.11])])).found
+    assert found == "loss 2, then 9; BN 11.0%"
 
 
 def test_a_gain_is_counted_from_just_before_the_decay() -> None:
