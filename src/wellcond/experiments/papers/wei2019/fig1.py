@@ -152,6 +152,7 @@ def draw(table: Table) -> Figure:
                     gammas = table[0].settings["gammas"]
                     panel.plot(gammas, list(values.values()), LOOKS[settings["formula"]], color=colour, label=line)
             panel.set_yscale("log")
+            panel.minorticks_off()  # laying them out would take most of the time
             panel.set_xlabel("γ")
     legend_below(figure, next(iter(axes.values())), columns=3)
     return figure
