@@ -23,6 +23,7 @@ from wellcond.training.classifier import train_classifier
 from wellcond.training.run import Run
 
 if TYPE_CHECKING:
+    from matplotlib.axes import Axes
     from matplotlib.figure import Figure
 
 Batch = tuple[Tensor, Tensor]
@@ -121,28 +122,42 @@ def change(table: Table, arm: str, quantity: str) -> dict[str, float]:
     return {layer: spread({str(i): look[layer] for i, look in enumerate(looks)}) for layer in layers}
 
 
-def draw_layers(table: Table, quantities: Sequence[str]) -> Figure:
-    """A column of panels per arm, a line of them per quantity, a curve per look from dark to pale; and the loss."""
+def draw_looks(axes: Axes, looks: Mapping[str, Mapping[str, float]], scale: LogScale | None = None) -> None:
+    """One line per look against the layers, counted from 1, from dark to pale.
+
+    Args:
+        axes: Where to draw.
+        looks: Values by layer, by the name of the look.
+        scale: The logarithmic axis, which several panels may share; None for a linear one.
+    """
     import matplotlib
 
+    shades = matplotlib.colormaps["viridis"]
+    for place, (name, line) in enumerate(looks.items()):
+        heights = [value if scale is None else scale.place(value) for value in line.values()]
+        colour = shades(0.9 * place / max(1, len(looks) - 1))
+        axes.plot(range(1, len(line) + 1), heights, color=colour, label=name, linewidth=1.4)
+    if scale is not None:
+        scale.set_axis(axes)
+    axes.set_xlabel("layer")
+
+
+def draw_layers(table: Table, quantities: Sequence[str]) -> Figure:
+    """A column of panels per arm, a line of them per quantity, in which a line is a look; and the training loss."""
     titles = {(q, arm): f"{LABELS[q]}, {arm}" for q in quantities for arm in table.arms}
     figure, axes = panels([*titles.values(), "training loss"], columns=len(table.arms))
-    shades = matplotlib.colormaps["viridis"]
     for quantity in quantities:
-        looks = {
-            arm: {step: table.arm(arm).mean_by_layer(quantity, step) for step in table.arm(arm).steps(quantity)}
-            for arm in table.arms
-        }
+        looks = {arm: looks_of(table, arm, quantity) for arm in table.arms}
         scale = LogScale.of(v for lines in looks.values() for line in lines.values() for v in line.values())
         for arm, lines in looks.items():
-            panel = axes[titles[quantity, arm]]
-            for place, (step, line) in enumerate(lines.items()):
-                heights = [scale.place(value) for value in line.values()]
-                colour = shades(0.9 * place / max(1, len(lines) - 1))
-                panel.plot(range(1, len(line) + 1), heights, color=colour, label=f"step {step}", linewidth=1.4)
-            scale.set_axis(panel)
-            panel.set_xlabel("layer")
+            draw_looks(axes[titles[quantity, arm]], lines, scale)
     axes[titles[quantities[0], table.arms[0]]].legend(frameon=False, fontsize=8)
     draw_over_training(axes["training loss"], table, TRAINING_LOSS)
     axes["training loss"].legend(frameon=False, fontsize=8)
     return figure
+
+
+def looks_of(table: Table, arm: str, quantity: str) -> dict[str, dict[str, float]]:
+    """One quantity of one network by layer, at every look."""
+    found = table.arm(arm)
+    return {f"step {step}": found.mean_by_layer(quantity, step) for step in found.steps(quantity)}

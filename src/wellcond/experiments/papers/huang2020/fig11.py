@@ -15,9 +15,11 @@ from wellcond.data.load import load
 from wellcond.experiments.claims import Claim, Outcome, claim, judged
 from wellcond.experiments.experiment import Experiment, Job
 from wellcond.experiments.papers.huang2020.conditioning import MAGNITUDES, layer_rows
-from wellcond.experiments.pictures import draw_by_layer, panels
+from wellcond.experiments.papers.huang2020.deep_mlp import draw_looks, looks_of
+from wellcond.experiments.pictures import panels
 from wellcond.experiments.table import Table
 from wellcond.models import mlp, resnet
+from wellcond.report.style import LogScale
 from wellcond.results import Row, number
 from wellcond.results.quantities import KRONECKER, WEIGHT_NORM
 from wellcond.training.classifier import train_classifier
@@ -36,7 +38,7 @@ ARMS: dict[str, dict[str, Any]] = {
 }
 MNIST: dict[str, Any] = {"data": "mnist", "depth": 100, "width": 256, "batch": 1024, "measured": 1024, "lr": 0.1}
 CIFAR: dict[str, Any] = {"data": "cifar10", "depth": 110, "width": 16, "batch": 128, "measured": 256, "lr": 0.1}
-SMALL: dict[str, Any] = {"data": "digits", "depth": 40, "width": 16, "batch": 100, "measured": 100, "lr": 0.1}
+SMALL: dict[str, Any] = {"data": "digits", "depth": 30, "width": 16, "batch": 100, "measured": 64, "lr": 0.1}
 FULL = {"arms": {"BN MLP": MNIST, "plain MLP": MNIST, "BN VGG-style": CIFAR}}
 
 
@@ -152,9 +154,8 @@ def draw(table: Table) -> Figure:
     """λ_max of every layer at each iteration, a panel per network."""
     figure, axes = panels(table.arms)
     for arm, panel in axes.items():
-        found = table.arm(arm)
-        lines = {f"Iter{step}": found.mean_by_layer(KRONECKER.lambda_max, step) for step in ITERATIONS}
-        draw_by_layer(panel, {name: line for name, line in lines.items() if line})
+        looks = looks_of(table, arm, KRONECKER.lambda_max)
+        draw_looks(panel, looks, LogScale.of(value for look in looks.values() for value in look.values()))
         panel.set_ylabel(r"$\lambda_{\max}(F_k)$")
     next(iter(axes.values())).legend(frameon=False, fontsize=7, ncols=2)
     return figure
@@ -167,7 +168,7 @@ EXPERIMENT = Experiment(
     "weights of the lower layers are dominated by it, and their gradients are small.",
     arms=ARMS,
     scales={
-        "smoke": {"arms": {"BN MLP": SMALL, "plain MLP": SMALL, "BN VGG-style": SMALL | {"depth": 38, "width": 4}}},
+        "smoke": {"arms": {"BN MLP": SMALL, "plain MLP": SMALL, "BN VGG-style": SMALL | {"depth": 26, "width": 4}}},
         "laptop": {"arms": {"BN MLP": MNIST, "plain MLP": MNIST}},
         "gpu": FULL,
         "paper": FULL,

@@ -8,7 +8,17 @@ from torch import nn
 
 from wellcond.experiments.claims import Claim, Outcome, claim, judged
 from wellcond.experiments.experiment import Experiment, Job
-from wellcond.experiments.papers.huang2020.deep_mlp import DEPARTURES, LAPTOP, LOOKS, PAPER, SMOKE, Batch, trained
+from wellcond.experiments.papers.huang2020.deep_mlp import (
+    DEPARTURES,
+    LAPTOP,
+    LOOKS,
+    PAPER,
+    SMOKE,
+    Batch,
+    draw_looks,
+    looks_of,
+    trained,
+)
 from wellcond.experiments.pictures import panels
 from wellcond.experiments.table import Table
 from wellcond.layerwise.neurons import neurons
@@ -72,18 +82,10 @@ def bn_has_fewer(table: Table) -> Outcome:
 
 def draw(table: Table) -> Figure:
     """Counts against the layer at every look, dying and full."""
-    import matplotlib
-
     titles = {(arm, kind): f"{kind} neurons, {arm}" for kind in KINDS for arm in table.arms}
     figure, axes = panels(list(titles.values()), columns=len(table.arms))
-    shades = matplotlib.colormaps["viridis"]
     for (arm, kind), title in titles.items():
-        steps = table.arm(arm).steps(KINDS[kind])
-        for place, step in enumerate(steps):
-            counts = list(table.arm(arm).mean_by_layer(KINDS[kind], step).values())
-            colour = shades(0.9 * place / max(1, len(steps) - 1))
-            axes[title].plot(range(1, len(counts) + 1), counts, color=colour, label=f"step {step}")
-        axes[title].set_xlabel("layer")
+        draw_looks(axes[title], looks_of(table, arm, KINDS[kind]))
         axes[title].set_ylim(bottom=-0.5)
     next(iter(axes.values())).legend(frameon=False, fontsize=8)
     return figure
