@@ -95,7 +95,7 @@ EXPERIMENT = Experiment(
         more_predictive(relative, "So is its error relative to its norm: it changes slowly."),
     ],
     draw=draw,
-    minutes={"smoke": 0.05, "laptop": 3.0, "gpu": 0.1, "paper": 4.0},
+    minutes={"smoke": 0.05, "laptop": 1.0, "gpu": 0.1, "paper": 4.0},
     contrast=[(name_of(network, BASE), name_of(network, NORMALISED)) for network in ("DLN", "VGG")],
     departures=SILENT,
 )

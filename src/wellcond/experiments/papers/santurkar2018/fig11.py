@@ -27,7 +27,7 @@ EXPERIMENT = Experiment(
     arms=ARMS,
     scales={
         "smoke": at_scale("smoke", ARMS),
-        "laptop": at_scale("laptop", ARMS, looks=15),
+        "laptop": at_scale("laptop", ARMS, seeds=2, steps=400, looks=16),
         "gpu": at_scale("gpu", ARMS, seeds=2, steps=1200, looks=20),
         "paper": at_scale("paper", ARMS, seeds=2),
     },

@@ -36,7 +36,7 @@ EXPERIMENT = Experiment(
     arms=ARMS,
     scales={
         "smoke": at_scale("smoke", ARMS),
-        "laptop": at_scale("laptop", ARMS, steps={"DLN": 3000}),
+        "laptop": at_scale("laptop", ARMS, seeds=2, steps={"DLN": 2000, "VGG": 400}),
         "gpu": at_scale("gpu", ARMS, seeds=2, steps=2000),
         "paper": at_scale("paper", ARMS, seeds=2),
     },

@@ -61,7 +61,7 @@ EXPERIMENT = Experiment(
     arms=ARMS,
     scales={
         "smoke": at_scale("smoke", ARMS),
-        "laptop": at_scale("laptop", ARMS, looks=20),
+        "laptop": at_scale("laptop", ARMS, seeds=2, looks=20),
         "gpu": at_scale("gpu", ARMS, seeds=2, looks=20, steps=1200),
         "paper": at_scale("paper", ARMS, seeds=2),
     },
@@ -70,7 +70,7 @@ EXPERIMENT = Experiment(
     draw=lambda table: draw_layers(
         table, {SHIFT_DIFFERENCE: "‖G − G'‖", SHIFT_COSINE: "cos(G, G')"}, log=(SHIFT_DIFFERENCE,)
     ),
-    minutes={"smoke": 0.05, "laptop": 3.0, "gpu": 0.3, "paper": 8.0},
+    minutes={"smoke": 0.05, "laptop": 4.0, "gpu": 0.3, "paper": 8.0},
     contrast=[(name_of(network, BASE), name_of(network, NORMALISED)) for network in ("DLN", "VGG")],
     departures=SILENT,
 )
