@@ -99,7 +99,7 @@ def test_no_process_is_left_after_ctrl_c(tmp_path: Path) -> None:
 
     before = children()
     with pytest.raises(KeyboardInterrupt):
-        reproduce(toy.TOY, "smoke", out=tmp_path, launcher=Processes(workers=2), progress=stop)
+        reproduce(toy.TOY, "smoke", out=tmp_path, launcher=Processes(workers=1), progress=stop)
     assert children() <= before
 
 

@@ -33,7 +33,7 @@ def train(lr, width, seed=0):
         weights = weights - lr * torch.sin(weights)
     return {"loss": weights.square().mean(), "largest": weights.max()}
 """
-GRID = ["--grid", "lr=0.1:0.5:3", "--grid", "width=10,20", "--seeds", "2"]
+GRID = {"lr": [0.1, 0.3, 0.5], "width": [10, 20]}
 CELLS = 12
 
 
@@ -179,31 +179,32 @@ def test_the_text_counts_seeds_diverged_runs_and_failures(swept: Sweep) -> None:
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize("launcher", [["in-process"], ["processes", "--workers", "2"]])
-def test_a_sweep_killed_in_the_middle_ends_in_the_same_table(launcher: list[str], tmp_path: Path) -> None:
+def test_a_sweep_killed_in_the_middle_ends_in_the_same_table(tmp_path: Path) -> None:
+    """It is killed with two workers, which end too, and goes on in one process."""
     parquet = pytest.importorskip("pyarrow.parquet")
     path = tmp_path / "train.py"
     path.write_text(SLOW)
-    whole = sweep(f"{path}:train", {"lr": [0.1, 0.3, 0.5], "width": [10, 20]}, 2, out=tmp_path / "whole")
+    target, folder = f"{path}:train", tmp_path / "killed" / "sweeps" / "train-train"
+    sweep(target, GRID, 2, out=tmp_path / "whole")
     (tmp_path / "workers").unlink()
     start = "from wellcond.cli.main import main; main()"
-    arguments = ["sweep", f"{path}:train", *GRID, "--out", str(tmp_path / "killed"), "--launcher", *launcher]
-    command = [sys.executable, "-c", start, *arguments]
-    cells = tmp_path / "killed" / "sweeps" / "train-train" / "cells"
-    process = subprocess.Popen(command, stdout=subprocess.DEVNULL)
-    wait_until(lambda: len(list(cells.glob("*.json"))) >= 3, seconds=120)
+    arguments = [f"--grid={name}={','.join(map(str, values))}" for name, values in GRID.items()]
+    arguments += ["--seeds=2", f"--out={tmp_path / 'killed'}", "--launcher=processes", "--workers=2"]
+    process = subprocess.Popen([sys.executable, "-c", start, "sweep", target, *arguments], stdout=subprocess.DEVNULL)
+    wait_until(lambda: len(list(folder.glob("cells/*.json"))) >= 3, seconds=120)
     process.kill()
     process.wait()
-    kept = {file: file.stat().st_mtime_ns for file in cells.glob("*.json")}
+    kept = {file: file.stat().st_mtime_ns for file in folder.glob("cells/*.json")}
     assert 3 <= len(kept) < CELLS
+    assert not (folder / "table.parquet").exists()
     workers = {int(line) for line in (tmp_path / "workers").read_text().split()}
+    assert len(workers) == 2
     wait_until(lambda: not any(map(is_running, workers)), seconds=20)
-    done = subprocess.run(command, capture_output=True, text=True, check=True)
-    assert f"{CELLS} cells finished, 0 failed" in done.stdout
+    resumed = sweep(target, GRID, 2, out=tmp_path / "killed")
+    assert len(resumed.table) == CELLS
     assert all(file.stat().st_mtime_ns == moment for file, moment in kept.items())
-    tables = [parquet.read_table(tmp_path / out / "sweeps/train-train/table.parquet") for out in ("whole", "killed")]
+    tables = [parquet.read_table(each) for each in tmp_path.glob("*/sweeps/train-train/table.parquet")]
     assert tables[0].equals(tables[1])
-    assert len(whole.table) == CELLS
 
 
 def wait_until(is_true: Callable[[], bool], seconds: float) -> None:

@@ -7,97 +7,31 @@ worker, is tried again.
 from __future__ import annotations
 
 import contextlib
-import json
 import os
-import platform
 import signal
 import threading
 import time
-import traceback
 from abc import ABC, abstractmethod
 from collections import deque
-from collections.abc import Callable, Generator, Iterable, Sequence
+from collections.abc import Callable, Generator, Sequence
 from dataclasses import dataclass, replace
-from functools import cache
+from functools import partial
 from multiprocessing import connection, get_context, parent_process
 from multiprocessing.context import SpawnProcess
-from pathlib import Path
 
-import numpy as np
 import torch
 
 from wellcond.errors import Unsupported
-from wellcond.experiments.experiment import Cell, Job
-from wellcond.experiments.store import Ended, Store
-from wellcond.experiments.table import Record
-from wellcond.results import Progress, Row
-from wellcond.version import __version__
+from wellcond.experiments.store import Ended
+from wellcond.experiments.task import Task
+from wellcond.results import Progress
 
 RETRIES = 2
 """How often a cell that failed is tried again."""
 PROGRESS_SECONDS = 0.2
 """From one message about progress to the next."""
-
-
-@dataclass(frozen=True)
-class Task:
-    """A cell, and all that is needed to run it anywhere.
-
-    Attributes:
-        cell: What to run.
-        measure: Does it. Other processes get it by pickle: a function at the top level of a module, or an object.
-        store: Where it is kept when it has ended, and its checkpoints until then.
-        device: Where to train and measure.
-        data: The folder with the data sets.
-        minutes: About how long it takes.
-        attempt: Which attempt it is, from 1.
-    """
-
-    cell: Cell
-    measure: Callable[[Job], Iterable[Row]]
-    store: Store
-    device: str = "cpu"
-    data: Path | None = None
-    minutes: float = 1.0
-    attempt: int = 1
-
-    def run(self, progress: Progress) -> Ended:
-        """Run it here; what it raises becomes the error of the cell."""
-        folder = self.store.checkpoints(self.cell)
-        job = Job(self.cell.settings, torch.device(self.device), self.data, folder, progress)
-        begin = time.perf_counter()
-        try:
-            folder.mkdir(parents=True, exist_ok=True)
-            rows = [
-                Row(None if step is None else int(step), str(layer), str(quantity), float(value), str(unit))
-                for step, layer, quantity, value, unit in self.measure(job)
-            ]
-        except Exception as error:
-            return self.failed(_in_a_line(error))
-        settings = json.loads(json.dumps(self.cell.settings))  # as the store reads them back: lists for tuples
-        record = Record(settings, rows, time.perf_counter() - begin)
-        return Ended(self.cell, record, "", self.attempt, made_with(self.device))
-
-    def failed(self, error: str) -> Ended:
-        """How it ends with an error."""
-        return Ended(self.cell, None, error, self.attempt, made_with(self.device))
-
-
-@cache
-def made_with(device: str) -> dict[str, str]:
-    """The device by its name, and the versions of what makes the numbers."""
-    is_cuda = device.startswith("cuda") and torch.cuda.is_available()
-    name = torch.cuda.get_device_name(device) if is_cuda else f"{device} ({platform.machine()})"
-    versions = {"wellcond": __version__, "torch": torch.__version__, "numpy": np.__version__}
-    return {"device": name, **versions, "python": platform.python_version()}
-
-
-def _in_a_line(error: Exception) -> str:
-    """What was raised, and the last line of code that was running."""
-    *_, last = traceback.extract_tb(error.__traceback__)
-    text = " ".join(str(error).split())
-    return f"{type(error).__name__}: {text} ({Path(last.filename).name}, line {last.lineno})"
-
+PATIENCE = 10.0
+"""Seconds that a process has to end before it is killed."""
 
 Tell = Callable[[Task, str, float], None]
 """Called as (which task, what it is doing, share of it done)."""
@@ -131,9 +65,8 @@ class InProcess(Launcher):
         for first in tasks:
             task: Task | None = first
             while task is not None:
-                running = task
-                ended = running.run(lambda what, share, running=running: tell(running, what, share))  # type: ignore[misc]
-                task = self.again(running, ended)
+                ended = task.run(partial(tell, task))
+                task = self.again(task, ended)
             yield ended
 
 
@@ -167,6 +100,8 @@ class _Worker:
     def stop(self) -> None:
         self.pipe.close()
         self.process.terminate()
+        self.process.join(PATIENCE)
+        self.process.kill()
         self.process.join()
 
 

@@ -11,8 +11,9 @@ from dataclasses import dataclass, replace
 from typing import Any
 
 from wellcond.errors import MissingExtra, WellcondError
-from wellcond.experiments.launchers import Launcher, Task, Tell
+from wellcond.experiments.launchers import Launcher, Tell
 from wellcond.experiments.store import Ended
+from wellcond.experiments.task import Task
 
 
 class ClusterError(WellcondError, ConnectionError):
