@@ -6,7 +6,7 @@ from collections.abc import Mapping
 
 import pytest
 
-from wellcond.experiments.papers.huang2020 import fig12, fig15, table_a, table_b
+from wellcond.experiments.papers.huang2020 import fig12, fig15, layers_over_training, table_a, table_b
 from wellcond.experiments.table import Record, Table
 from wellcond.results import Row
 from wellcond.results.quantities import FINAL_LOSS, INPUT, TEST_ACCURACY, TRAINING_LOSS
@@ -74,3 +74,16 @@ def test_only_the_network_with_a_final_norm_keeps_the_magnitude() -> None:
     assert fig15.magnitude_varies.check(table).verdict == "holds"
     assert fig15.magnitude_varies.check(swapped(table, "PreResNet", "ResNet")).verdict == "does not hold"
     assert fig15.trains_faster.check(table_of({"PreResNet": 1.0}, TRAINING_LOSS)).verdict == "not tested"
+
+
+def test_layers_are_compared_after_the_start_and_without_the_first() -> None:
+    def record(arm: str, kappas: Mapping[str, float], at_start: float) -> Record:
+        rows = [Row(0, layer, INPUT.kappa[0.5], at_start, "") for layer in kappas]
+        return Record({"arm": arm}, rows + [Row(9, layer, INPUT.kappa[0.5], k, "") for layer, k in kappas.items()])
+
+    bn = record("BN", {"conv": 9.0, "conv1": 2.0, "fc": 3.0}, at_start=100.0)
+    plain = record("plain", {"conv": 1.0, "conv1": 20.0, "fc": float("inf")}, at_start=1.0)
+    better = layers_over_training.CLAIMS[0]
+    assert better.check(Table([bn, plain])).verdict == "holds"
+    assert better.check(swapped(Table([bn, plain]), "BN", "plain")).verdict == "does not hold"
+    assert better.check(Table([bn])).verdict == "not tested"

@@ -112,12 +112,13 @@ EXPERIMENT = Experiment(
     },
     scales={
         "smoke": SMOKE | UNTESTED | {"depth": 20, "measured": 128, "epochs": 4},
+        "laptop": CIFAR | UNTESTED | {"depth": 110, "images": 2048, "batch": 64, "measured": 128, "epochs": 1},
         "gpu": CIFAR | UNTESTED | {"depth": 1202, "measured": 512, "epochs": 0.3, "half": True},
         "paper": CIFAR | UNTESTED | {"depth": 1202, "measured": 512},
     },
     measure=measure,
     claims=[magnitude_varies, better_conditioned, trains_faster],
     draw=draw,
-    minutes={"smoke": 0.05, "gpu": 2.0, "paper": 600.0},
+    minutes={"smoke": 0.05, "laptop": 4.0, "gpu": 2.0, "paper": 600.0},
     contrast=[("PreResNet", "PreResNet-v1")],
 )

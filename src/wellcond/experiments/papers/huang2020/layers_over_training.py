@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Iterable, Sequence
+from collections.abc import Sequence
 from statistics import median
 from typing import TYPE_CHECKING, Any
 
@@ -56,13 +56,17 @@ def draw(table: Table) -> Figure:
     return figure
 
 
+def shared_looks(table: Table, quantity: str) -> list[int]:
+    """The steps at which both networks were measured."""
+    return sorted(set(table.arm("BN").steps(quantity)) & set(table.arm("plain").steps(quantity)))
+
+
 def during_training(table: Table, arm: str, quantity: str) -> dict[str, float]:
     """One quantity by layer, the geometric mean over the looks that both networks have after the start.
 
     The first layer is left out: it receives the images, whatever the network.
     """
-    shared = set.intersection(*({s for s in table.arm(each).steps(quantity) if s} for each in ("BN", "plain")))
-    looks = [table.arm(arm).mean_by_layer(quantity, step) for step in sorted(shared)]
+    looks = [table.arm(arm).mean_by_layer(quantity, step) for step in shared_looks(table, quantity) if step]
     layers = list(looks[0])[1:] if looks else []
     return {layer: geometric_mean([look[layer] for look in looks]) for layer in layers}
 
@@ -73,9 +77,8 @@ def geometric_mean(values: Sequence[float]) -> float:
         return float(np.exp(np.mean(np.log(values))))
 
 
-def spread(values: Iterable[float]) -> float:
+def spread(values: Sequence[float]) -> float:
     """The greatest over the least; infinite if one is 0."""
-    values = list(values)
     return max(values) / min(values) if min(values) > 0 else math.inf
 
 
@@ -95,16 +98,21 @@ def better_conditioned(quantity: str, matrix: str) -> Claim:
     return check
 
 
-@claim("with BN the magnitudes of the layers stay closer together", paper="BN stabilises them, as in the MLP")
+@claim("with BN the magnitudes of the convolutions lie closer together", paper="BN stabilises them, as in the MLP")
 def even_magnitudes(table: Table) -> Outcome:
-    """The greatest over the least λ_max among the layers, of Σx and of Σ∇h."""
+    """The greatest over the least λ_max among the convolutions but the first, of Σx and of Σ∇h, look by look.
+
+    The last layer is left out: what it gets back is not spread over positions.
+    """
     cases, found = [], []
     for matrix, quantity in (("Σx", INPUT.lambda_max), ("Σ∇h", GRADIENT.lambda_max)):
-        bn, plain = (during_training(table, arm, quantity) for arm in ("BN", "plain"))
-        if bn and plain:
-            spreads = [spread(values.values()) for values in (bn, plain)]
-            cases.append(spreads[0] < spreads[1])
-            found.append(f"{matrix}: a factor of {number(spreads[0])} with BN, {number(spreads[1])} without")
+        looks = [
+            [spread(list(table.arm(arm).mean_by_layer(quantity, step).values())[1:-1]) for arm in ("BN", "plain")]
+            for step in shared_looks(table, quantity)
+        ]
+        cases += [bn < plain for bn, plain in looks]
+        for when, (bn, plain) in (("start", looks[0]), ("end", looks[-1])) if looks else ():
+            found.append(f"{matrix} at the {when}: a factor of {number(bn)} with BN, {number(plain)} without")
     return judged(cases, "; ".join(found))
 
 
