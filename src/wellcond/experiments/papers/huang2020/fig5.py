@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from typing import TYPE_CHECKING, Any
 
 from wellcond.experiments.claims import Outcome, claim, judged
@@ -48,7 +49,8 @@ def vanishes(table: Table) -> Outcome:
     for quantity, name in NAMES.items():
         values = list(at_step(table, "plain, LeCun", quantity, 0).values())
         if values:
-            fall = values[0] / values[-1] if quantity == INPUT.lambda_max else values[-1] / values[0]
+            near, far = (values[0], values[-1]) if quantity == INPUT.lambda_max else (values[-1], values[0])
+            fall = near / far if far > 0 else math.inf
             cases.append(fall > EVEN)
             said.append(f"{name}: {number(fall)} times smaller at the far end")
     return judged(cases, "; ".join(said))
@@ -107,7 +109,7 @@ def trains_better(table: Table) -> Outcome:
     for init in INITS:
         plain, bn = (table.arm(f"{norm}, {init}").lasts(FINAL_LOSS) for norm in ("plain", "BN"))
         if bn:
-            cases.append(max(bn) < min(plain, default=float("inf")))
+            cases.append(max(bn) < min(plain, default=math.inf))
             without = ", ".join(map(number, plain)) or "diverged"
             said.append(f"{init}: {', '.join(map(number, bn))} with BN, {without} without")
     return judged(cases, "; ".join(said))
