@@ -91,9 +91,10 @@ def norms(settings: Any) -> tuple[Norm, Norm]:
         case "Renorm":
             return partial(BatchRenorm1d, **RENORM), partial(BatchRenorm2d, **RENORM)
         case "4 things":
-            # an example has one value per feature, and so no moments of its own
-            four_things = partial(_four_things, FourThingsBatchNorm1d, settings["batch"], 0.0, 2)
-            return four_things, partial(_four_things, FourThingsBatchNorm2d, settings["batch"], settings["alpha"], 1)
+            batch, alpha = settings["batch"], settings["alpha"]
+            # without groups an example has one value per feature, and so no moments of its own
+            dense = partial(_four_things, FourThingsBatchNorm1d, batch, alpha if batch < GHOST else 0.0, 2)
+            return dense, partial(_four_things, FourThingsBatchNorm2d, batch, alpha, 1)
         case _:
             return "none", "none"
 
