@@ -80,7 +80,8 @@ class Ray(Launcher):
         except (ConnectionError, ValueError, RuntimeError) as error:
             said = " ".join(str(error).split())
             raise ClusterError(
-                f"there is no Ray cluster at {self.address!r} ({said}). Start one: ray start --head"
+                f"no Ray cluster answers at {self.address!r} ({said}). Start one: ray start --head. If it is there and "
+                "wants a token, set RAY_AUTH_MODE=token and the token as Ray's pages on token authentication say."
             ) from error
         try:
             yield
