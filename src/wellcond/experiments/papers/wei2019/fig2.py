@@ -35,6 +35,7 @@ GAMMAS = [0.1, 0.3, 1.0, 2.0, 3.0]
 RATES = [round(10 ** (k / 2), 5) for k in range(-8, 3)]
 """Half a decade from one to the next, from 1e-4 to 10."""
 NARROW_FC, FEW = {"network": "fc 784-200-200-200-10"}, {"count": 300, "limit_images": 300, "epochs": 60}
+COARSE = {"values": [0.3, 1.0, 3.0], "lrs": RATES[2:10], "epochs": 0.2, "limit_images": 200, "test_images": 1000}
 TINY_FC, TINY_CONV = {"network": "fc 64-20-20-20-10"}, {"network": "conv 1x16x16 4-6-8 k3 s2 10"}
 
 
@@ -116,8 +117,10 @@ EXPERIMENT = Experiment(
         | {
             "arms": {
                 "FC, MNIST": NARROW_FC,
+                "conv, MNIST": COARSE,
                 "FC, MNIST, full batch": NARROW_FC | FULL_BATCH | FEW,
                 "FC, MNIST" + SQUARED: NARROW_FC,
+                "conv, MNIST" + SQUARED: COARSE,
                 THEORY: NARROW_FC | FULL_BATCH | FEW,
             },
         },
@@ -143,7 +146,7 @@ EXPERIMENT = Experiment(
     measure=measure,
     claims=[_printed_line, _printed_line_squared, _full_batch, _best_rate, _small_gamma],
     draw=partial(draw, y="γ"),
-    minutes={"smoke": 0.05, "laptop": 5, "gpu": 2, "paper": 120},
+    minutes={"smoke": 0.05, "laptop": 3, "gpu": 2, "paper": 120},
     contrast=[("FC, MNIST, full batch", THEORY)],
     departures=(
         "The source names neither the loss nor the batch size: both cross-entropy and squared error are shown, with "

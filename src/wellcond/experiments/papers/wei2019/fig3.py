@@ -88,6 +88,6 @@ EXPERIMENT = Experiment(
     measure=measure,
     claims=[_printed_line, _full_batch, _larger_weights],
     draw=partial(draw, y="σ_w"),
-    minutes={"smoke": 0.05, "laptop": 3, "gpu": 1, "paper": 30},
+    minutes={"smoke": 0.02, "laptop": 1.5, "gpu": 1, "paper": 30},
     contrast=[("full batch", THEORY)],
 )

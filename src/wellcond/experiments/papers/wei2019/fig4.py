@@ -123,7 +123,7 @@ EXPERIMENT = Experiment(
         "smoke": SETTINGS
         | {"data": "digits", "width": 4, "count": 256, "test_images": 100, "epochs": 1, "looks": 2, "half": False},
         "laptop": SETTINGS
-        | {"width": 16, "count": 5120, "test_images": 1000, "epochs": 2, "looks": 8, "half": False}
+        | {"width": 16, "count": 5120, "test_images": 1000, "epochs": 4, "looks": 8, "half": False, "seeds": 2}
         | {"arms": [f"VGG-16, γ {gamma:g}" for gamma in GAMMAS]},
         "gpu": SETTINGS
         | {"width": 64, "test_images": None, "looks": 12, "half": True, "seeds": 2}
@@ -139,7 +139,7 @@ EXPERIMENT = Experiment(
     measure=measure,
     claims=[_loss, _accuracy],
     draw=draw,
-    minutes={"smoke": 0.05, "laptop": 5, "gpu": 2, "paper": 1500},
+    minutes={"smoke": 0.05, "laptop": 3, "gpu": 1.5, "paper": 1500},
     contrast=[(f"{name}, {SMALLEST}", f"{name}, {USUAL}") for name in NETWORKS],
     departures=(
         "The source names neither the values of γ, nor the batch size, the number of epochs and the augmentation.",

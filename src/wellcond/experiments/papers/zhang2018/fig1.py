@@ -87,15 +87,25 @@ EXPERIMENT = Experiment(
         "smoke": COMMON
         | {"depth": 11, "width": 4, "count": 512, "test_images": 100, "epochs": 2, "half": False, "schedule": "cosine"}
         | {"arms": {f"CIFAR-10, {method}": {"data": "digits"} for method in ("SGD", AMENDED)}},
-        "gpu": COMMON
-        | {"width": 64, "test_images": None, "epochs": 10, "half": True, "schedule": "cosine", "seeds": 2},
+        "laptop": COMMON
+        | {
+            "width": 16,
+            "count": 5120,
+            "test_images": 1000,
+            "epochs": 5,
+            "half": False,
+            "schedule": "cosine",
+            "seeds": 2,
+        }
+        | {"arms": [f"CIFAR-10, {method}" for method in ("SGD", AMENDED)]},
+        "gpu": COMMON | {"width": 64, "test_images": None, "epochs": 7, "half": True, "schedule": "cosine", "seeds": 2},
         "paper": COMMON
         | {"width": 64, "test_images": None, "epochs": 300, "half": False, "schedule": "plateau", "seeds": 5},
     },
     measure=measure,
     claims=[_lower_loss, _lower_error],
     draw=draw,
-    minutes={"smoke": 0.05, "gpu": 2, "paper": 3000},
+    minutes={"smoke": 0.02, "laptop": 2, "gpu": 1, "paper": 3000},
     contrast=[(f"{data}, SGD", f"{data}, {AMENDED}") for data in DATA],
     departures=(
         "The source names neither the batch size (128 here) nor the angle of the rotations (up to 15 degrees).",

@@ -126,10 +126,10 @@ def _lars(table: Table) -> Outcome:
     for arm in table.arms:
         if arm.endswith(", LARS"):
             runs = table.arm(arm)
-            stopped = runs.lasts(DIVERGED_AT)
-            cases.append(not stopped and min(runs.lasts(TEST_ACCURACY)) > 0.5)
-            end = f"diverged at step {min(stopped):.0f}" if stopped else f"{100 * min(runs.lasts(TEST_ACCURACY)):.1f} %"
-            words.append(f"{arm}: {end}")
+            stopped, worst = runs.lasts(DIVERGED_AT), min(runs.lasts(TEST_ACCURACY), default=0.0)
+            chance = 0.01 if "CIFAR-100" in arm else 0.1
+            cases.append(not stopped and worst > 2 * chance)
+            words.append(f"{arm}: {f'diverged at step {min(stopped):.0f}' if stopped else f'{100 * worst:.1f} %'}")
     return judged(cases, "; ".join(words))
 
 
@@ -164,8 +164,19 @@ EXPERIMENT = Experiment(
         "smoke": SETTINGS
         | {"width": 4, "count": 512, "test_images": 100, "epochs": 1, "half": False, "schedule": "cosine"}
         | {"arms": {f"VGG-11, CIFAR-10, {method}": {"data": "digits"} for method in METHODS}},
+        "laptop": SETTINGS
+        | {
+            "width": 16,
+            "count": 5120,
+            "test_images": 1000,
+            "epochs": 4,
+            "half": False,
+            "schedule": "cosine",
+            "seeds": 2,
+        }
+        | {"arms": [f"VGG-11, CIFAR-10, {method}" for method in METHODS]},
         "gpu": SETTINGS
-        | {"width": 64, "test_images": None, "epochs": 7, "half": True, "schedule": "cosine", "seeds": 2}
+        | {"width": 64, "test_images": None, "epochs": 6, "half": True, "schedule": "cosine", "seeds": 2}
         | {
             "arms": [
                 arm for arm, own in ARMS.items() if own["depth"] <= 13 and (own["depth"] == 11 or TRUSTED not in arm)
@@ -178,7 +189,7 @@ EXPERIMENT = Experiment(
     measure=measure,
     claims=[_best_on_cifar100, _best_on_cifar10, _ahead_of_sgd, _lars],
     draw=draw,
-    minutes={"smoke": 0.05, "gpu": 4, "paper": 12000},
+    minutes={"smoke": 0.02, "laptop": 2, "gpu": 3, "paper": 12000},
     contrast=[(f"VGG-{depth}, {data}, SGD", f"VGG-{depth}, {data}, {AMENDED}") for data in DATA for depth in DEPTHS],
     departures=(
         "The source names neither the batch size (128 here) nor the angle of the rotations (up to 15 degrees).",
