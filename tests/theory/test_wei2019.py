@@ -31,7 +31,7 @@ from wei2019_recursions import (
 from zoo import normal
 
 import wellcond as wc
-from wellcond.experiments.wei2019_as_printed import printed_contributions
+from wellcond.experiments.papers.wei2019.printed import printed_contributions
 from wellcond.meanfield.prediction import LayerContribution
 
 WIDE = (784, 1000, 1000, 1000, 1)
