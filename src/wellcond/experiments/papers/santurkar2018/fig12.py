@@ -27,13 +27,13 @@ EXPERIMENT = Experiment(
     arms=ARMS,
     scales={
         "smoke": at_scale("smoke", ARMS),
-        "laptop": at_scale("laptop", ARMS, steps=5000),
+        "laptop": at_scale("laptop", ARMS),
         "paper": at_scale("paper", ARMS),
     },
     measure=measure,
     claims=[*smoother(LP[1:]), lower_loss(LP[1:], "improved performance")],
     draw=draw_landscape,
-    minutes={"smoke": 0.05, "laptop": 4.0, "paper": 8.0},
+    minutes={"smoke": 0.05, "laptop": 4.0, "paper": 4.0},
     contrast=[(name_of("DLN", BASE), name_of("DLN", NORMALISED))],
     departures=[*SILENT[1:], SAME_AS_BATCHNORM],
 )

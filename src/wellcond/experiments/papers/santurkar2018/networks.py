@@ -14,11 +14,12 @@ from wellcond.models.layers import Norm
 from wellcond.nn import LpBatchNorm1d, LpBatchNorm2d, NoisyBatchNorm2d
 
 VARIANTS: dict[str, tuple[Norm, Norm]] = {
-    "l1": (partial(LpBatchNorm1d, p=1), partial(LpBatchNorm2d, p=1)),
-    "linf": (partial(LpBatchNorm1d, p=math.inf), partial(LpBatchNorm2d, p=math.inf)),
+    "l1": (partial(LpBatchNorm1d, p=1, track_running_stats=False), partial(LpBatchNorm2d, p=1)),
+    "linf": (partial(LpBatchNorm1d, p=math.inf, track_running_stats=False), partial(LpBatchNorm2d, p=math.inf)),
     "noisy": ("none", NoisyBatchNorm2d),
 }
-"""For the features of the linear network and for images; "none" and "batch" are the models' own."""
+"""For the features of the linear network, which always sees its whole batch, and for images; "none" and "batch" are the
+models' own."""
 
 
 def deep_linear_network(job: Job) -> nn.Sequential:
