@@ -92,7 +92,7 @@ EXPERIMENT = Experiment(
     contrast=[("full batch", THEORY)],
     departures=(
         "As in figure 2: both losses, 128 images a batch, and gradient descent on 1000 images beside it.",
-        "At the gpu scale, the map of the squared error shows one epoch. At the laptop scale, layers have 200 units, and "
-        "gradient descent is on 300 images.",
+        "At the gpu scale, the map of the squared error shows one epoch. At the laptop scale, layers have 200 units, "
+        "and gradient descent is on 300 images.",
     ),
 )
