@@ -139,6 +139,8 @@ def draw_looks(axes: Axes, looks: Mapping[str, Mapping[str, float]], scale: LogS
         axes.plot(range(1, len(line) + 1), heights, color=colour, label=name, linewidth=1.4)
     if scale is not None:
         scale.set_axis(axes)
+    if looks:
+        axes.legend(frameon=False, fontsize=7, ncols=2)
     axes.set_xlabel("layer")
 
 
@@ -151,9 +153,9 @@ def draw_layers(table: Table, quantities: Sequence[str]) -> Figure:
         scale = LogScale.of(v for lines in looks.values() for line in lines.values() for v in line.values())
         for arm, lines in looks.items():
             draw_looks(axes[titles[quantity, arm]], lines, scale)
-    axes[titles[quantities[0], table.arms[0]]].legend(frameon=False, fontsize=8)
     draw_over_training(axes["training loss"], table, TRAINING_LOSS)
-    axes["training loss"].legend(frameon=False, fontsize=8)
+    if axes["training loss"].lines:
+        axes["training loss"].legend(frameon=False, fontsize=8)
     return figure
 
 

@@ -165,7 +165,6 @@ def draw(table: Table) -> Figure:
         looks = looks_of(table, arm, KRONECKER.lambda_max)
         draw_looks(panel, looks, LogScale.of(value for look in looks.values() for value in look.values()))
         panel.set_ylabel(r"$\lambda_{\max}(F_k)$")
-    next(iter(axes.values())).legend(frameon=False, fontsize=7, ncols=2)
     return figure
 
 

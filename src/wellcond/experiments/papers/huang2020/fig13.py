@@ -87,7 +87,6 @@ def draw(table: Table) -> Figure:
     for (arm, kind), title in titles.items():
         draw_looks(axes[title], looks_of(table, arm, KINDS[kind]))
         axes[title].set_ylim(bottom=-0.5)
-    next(iter(axes.values())).legend(frameon=False, fontsize=8)
     return figure
 
 
