@@ -84,9 +84,10 @@ def draw(table: Table) -> Figure:
     """Counts against the layer at every look, dying and full."""
     titles = {(arm, kind): f"{kind} neurons, {arm}" for kind in KINDS for arm in table.arms}
     figure, axes = panels(list(titles.values()), columns=len(table.arms))
+    most = max((row.value for record in table for row in record.rows if row.quantity in KINDS.values()), default=1.0)
     for (arm, kind), title in titles.items():
         draw_looks(axes[title], looks_of(table, arm, KINDS[kind]))
-        axes[title].set_ylim(bottom=-0.5)
+        axes[title].set_ylim(-0.05 * (most + 1), 1.05 * (most + 1))
     return figure
 
 
