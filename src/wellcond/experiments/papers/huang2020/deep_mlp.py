@@ -89,9 +89,9 @@ def hidden(values: Mapping[str, float], quantity: str) -> dict[str, float]:
     """The hidden layers: the first receives the images, and the last gets back what the loss gives, whatever the norm.
 
     Example:
-        >>> hidden({"fc1": 1.0, "fc2": 2.0, "fc3": 3.0}, INPUT.lambda_max)
+        >>> hidden({"fc1": 1.0, "fc2": 2.0, "fc3": 3.0}, "input_lambda_max")
         {'fc2': 2.0, 'fc3': 3.0}
-        >>> hidden({"fc1": 1.0, "fc2": 2.0, "fc3": 3.0}, GRADIENT.lambda_max)
+        >>> hidden({"fc1": 1.0, "fc2": 2.0, "fc3": 3.0}, "gradient_lambda_max")
         {'fc1': 1.0, 'fc2': 2.0}
     """
     of_inputs = quantity in (INPUT.lambda_max, *INPUT.kappa.values())
