@@ -37,7 +37,7 @@ EXPERIMENT = Experiment(
     arms=ARMS,
     scales={
         "smoke": {**SMALL, "batch": 60, "steps": 60, "arms": {arm: {"data": "digits"} for arm in ARMS}},
-        "laptop": {**NETWORK, "steps": 3000, "looks": 30, "seeds": 3},
+        "laptop": {**NETWORK, "steps": 3000, "looks": 20, "seeds": 3},
         "paper": {**NETWORK, "epochs": 30, "looks": 30, "seeds": 5},
     },
     measure=measure,

@@ -152,7 +152,7 @@ EXPERIMENT = Experiment(
     arms={f"batch {size}": {"batch": size} for size in (16, 256, 512)},
     scales={
         "smoke": {"network": FULLY_CONNECTED, "data": "digits", "hidden": [20, 20], "lr": 0.1, "epochs": 3},
-        "laptop": {"network": FULLY_CONNECTED, "data": "cifar10", "hidden": [100, 100], "lr": 0.1, "epochs": 20},
+        "laptop": {"network": FULLY_CONNECTED, "data": "cifar10", "hidden": [100, 100], "lr": 0.1, "epochs": 10},
         "gpu": {"network": FULLY_CONNECTED, "data": "cifar10", "hidden": [100, 100], "lr": 0.1, "epochs": 5},
         "paper": {"network": FULLY_CONNECTED, "data": "cifar10", "hidden": [100, 100], "lr": 0.1, "epochs": 20},
     },
