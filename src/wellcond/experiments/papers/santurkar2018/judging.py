@@ -145,8 +145,8 @@ def as_low_as(norms: Sequence[str], other: str = NORMALISED) -> Claim:
         return compared(cases, operator.le, "seeds")
 
     says = (
-        f"With {' or '.join(norms)} training performs comparably to {other}, or even better: it ends no higher than that "
-        f"and a tenth of what it lost."
+        f"With {' or '.join(norms)} training performs comparably to {other}, or even better: it ends no higher than "
+        "that and a tenth of what it lost."
     )
     return Claim(says, "comparable or better", check)
 
