@@ -45,7 +45,7 @@ def found_of(maps: dict[str, HeatMap], lines: tuple[str, ...]) -> str:
     for arm, found in maps.items():
         over = [f"{spread(ratios)} × {line}" for line in lines if (ratios := found.ratios(line))]
         panels.append(f"{arm}: at {', '.join(over)}" if over else f"{arm}: at no rate that was tried")
-    return "training diverges, " + "; ".join(panels)
+    return "training diverges, " + "; ".join(panels) if panels else ""
 
 
 def separated(maps: dict[str, HeatMap], line: str) -> list[bool]:
@@ -81,7 +81,7 @@ def _best_rate(table: Table) -> Outcome:
     words = [f"{arm}: {spread(found)} × η*" for arm, found in ratios.items()]
     # the grid has half decades: a rate is about another if it is its neighbour
     cases = [abs(math.log10(2 * ratio)) <= 0.5 for found in ratios.values() for ratio in found]
-    return judged(cases, "best rate, " + "; ".join(words))
+    return judged(cases, "best rate, " + "; ".join(words) if words else "")
 
 
 @claim("smaller γ ends with a lower test loss", paper="a tendency in every panel")
@@ -92,7 +92,7 @@ def _small_gamma(table: Table) -> Outcome:
         cases.append(losses[0] < losses[-1])
         pairs = zip(found.values, losses, strict=True)
         words.append(f"{arm}: " + ", ".join(f"{loss:.3g} (γ {gamma:g})" for gamma, loss in pairs))
-    return judged(cases, "least test loss, " + "; ".join(words))
+    return judged(cases, "least test loss, " + "; ".join(words) if words else "")
 
 
 EXPERIMENT = Experiment(
