@@ -2,8 +2,8 @@
 
 python docs/scripts/book.py [NAME ...]
 
-Rows come from runs: `wellcond reproduce NAME --scale laptop --out runs` leaves them in `runs/NAME/laptop/rows.json`, and
-`python docs/scripts/book.py --take runs` copies those of all finished runs below a folder into the book first.
+Rows come from runs: `wellcond reproduce NAME --scale laptop --out runs` leaves them in `runs/NAME/laptop/rows.json`.
+`python docs/scripts/book.py --take runs` first copies those of all finished runs into the book.
 """
 
 from __future__ import annotations

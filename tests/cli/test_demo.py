@@ -7,7 +7,7 @@ import made_results
 import pytest
 from command import parsed, run, words
 
-from wellcond.cli import demo
+from wellcond.cli.commands import demo
 from wellcond.experiments import demo_networks
 
 

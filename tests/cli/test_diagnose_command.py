@@ -13,7 +13,7 @@ import pytest
 from command import one_line, parsed, run, script, words
 from made_findings import DEAD, NOTE, UNSCALED
 
-from wellcond.cli import diagnose as command
+from wellcond.cli.commands import diagnose as command
 from wellcond.diagnosis import diagnose as diagnosing
 from wellcond.diagnosis.diagnosis import Diagnosis
 from wellcond.results.finding import Finding

@@ -66,7 +66,7 @@ def test_what_a_command_prints(
     if name == "demo":
         monkeypatch.setattr(Treatment, "verdict", lambda self: "A verdict on remedies.")
     if name in FROM_HAND:
-        monkeypatch.setattr(importlib.import_module(f"wellcond.cli.{arguments[0]}"), *FROM_HAND[name])
+        monkeypatch.setattr(importlib.import_module(f"wellcond.cli.commands.{arguments[0]}"), *FROM_HAND[name])
     result = run(*arguments, width=100)
     assert result.exit_code == 0, result.output
     text = result.stdout.replace(str(tmp_path.resolve()), "…")

@@ -5,7 +5,7 @@ from pathlib import Path
 import pytest
 from command import built, one_line, parsed, run, script, words
 
-from wellcond.cli.treat import _table
+from wellcond.cli.commands.treat import _table
 from wellcond.training.run import Run
 from wellcond.treatment.arm import Arm
 from wellcond.treatment.treat import treat

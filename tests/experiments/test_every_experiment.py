@@ -1,8 +1,7 @@
-"""Every experiment: its shape, its smoke run, its picture; and committed rows, whose claims fail when arms are swapped."""
+"""Every experiment: its shape, its smoke run and picture; and committed rows, whose claims fail when arms are swapped."""
 
 from __future__ import annotations
 
-import re
 from pathlib import Path
 
 import pytest

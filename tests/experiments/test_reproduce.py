@@ -14,12 +14,12 @@ import toy
 
 from wellcond.errors import CorruptData, DataNotFound, InvalidProblem
 from wellcond.experiments import catalogue
-from wellcond.experiments.launchers import InProcess
 from wellcond.experiments.reproduce import reproduce
 from wellcond.experiments.reproduction import Failure, Reproduction
 from wellcond.experiments.rows import read_rows, write_parquet, write_rows
+from wellcond.experiments.running.launchers import InProcess
+from wellcond.experiments.running.task import Task
 from wellcond.experiments.table import Record, Table
-from wellcond.experiments.task import Task
 from wellcond.results import Row
 
 SECOND = replace(toy.TOY, name="toy-fig2", minutes={"smoke": 5.0, "paper": 1.0})

@@ -10,9 +10,9 @@ import pytest
 
 from wellcond.errors import CorruptData
 from wellcond.experiments.experiment import Cell
-from wellcond.experiments.store import Ended, Store
+from wellcond.experiments.running.store import Ended, Store
+from wellcond.experiments.running.task import made_with
 from wellcond.experiments.table import Record
-from wellcond.experiments.task import made_with
 from wellcond.results import Row
 
 CELL = Cell("toy-fig1", {"lr": 0.1, "sizes": [3, 2], "arm": "BN", "seed": 0})

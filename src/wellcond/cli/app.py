@@ -15,14 +15,14 @@ except ImportError as error:
 
 from rich.text import Text
 
-from wellcond.cli.demo import demo
-from wellcond.cli.diagnose import diagnose
-from wellcond.cli.predict_lr import predict_lr
-from wellcond.cli.probe import probe
-from wellcond.cli.reproduce import reproduce
-from wellcond.cli.suggest_lr import suggest_lr
-from wellcond.cli.sweep import sweep
-from wellcond.cli.treat import treat
+from wellcond.cli.commands.demo import demo
+from wellcond.cli.commands.diagnose import diagnose
+from wellcond.cli.commands.predict_lr import predict_lr
+from wellcond.cli.commands.probe import probe
+from wellcond.cli.commands.reproduce import reproduce
+from wellcond.cli.commands.suggest_lr import suggest_lr
+from wellcond.cli.commands.sweep import sweep
+from wellcond.cli.commands.treat import treat
 from wellcond.report.terminal import new_console
 
 

@@ -17,13 +17,13 @@ from wellcond.data.locate import data_root
 from wellcond.errors import DataNotFound, InvalidProblem, MissingExtra
 from wellcond.experiments import catalogue
 from wellcond.experiments.experiment import Experiment, Job, Scale
-from wellcond.experiments.launchers import InProcess, Launcher, Processes, run_all
-from wellcond.experiments.ray_launcher import Ray
 from wellcond.experiments.reproduction import Failure, Reproduction
 from wellcond.experiments.rows import write_parquet, write_rows
-from wellcond.experiments.store import Ended, Store
+from wellcond.experiments.running.launchers import InProcess, Launcher, Processes, run_all
+from wellcond.experiments.running.ray_launcher import Ray
+from wellcond.experiments.running.store import Ended, Store
+from wellcond.experiments.running.task import Task
 from wellcond.experiments.table import Table
-from wellcond.experiments.task import Task
 from wellcond.results import Progress, Row
 from wellcond.results.files import write_atomically
 

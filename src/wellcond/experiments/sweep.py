@@ -18,7 +18,6 @@ from wellcond.data.locate import data_root
 from wellcond.errors import InvalidProblem, MissingExtra
 from wellcond.experiments import catalogue
 from wellcond.experiments.experiment import Cell, Experiment, Scale
-from wellcond.experiments.launchers import Launcher, run_all
 from wellcond.experiments.reproduce import (
     LauncherName,
     check_data,
@@ -29,11 +28,12 @@ from wellcond.experiments.reproduce import (
     measure_of,
 )
 from wellcond.experiments.rows import write_parquet
-from wellcond.experiments.store import Store
+from wellcond.experiments.running.launchers import Launcher, run_all
+from wellcond.experiments.running.store import Store
+from wellcond.experiments.running.task import Task
+from wellcond.experiments.running.user_function import UserFunction
 from wellcond.experiments.swept import Sweep
 from wellcond.experiments.table import Table
-from wellcond.experiments.task import Task
-from wellcond.experiments.user_function import UserFunction
 from wellcond.results import Progress
 
 Grid = Mapping[str, Sequence[Any]]

@@ -10,8 +10,8 @@ import numpy as np
 import typer
 from rich.text import Text
 
+from wellcond.cli.commands.reproduce import Address, Data, Device, Gpus, LauncherOption, Workers, running
 from wellcond.cli.output import AsJson, Output
-from wellcond.cli.reproduce import Address, Data, Device, Gpus, LauncherOption, Workers, running
 from wellcond.experiments.experiment import Scale
 from wellcond.experiments.reproduce import launcher_of
 from wellcond.experiments.sweep import sweep as run

@@ -11,9 +11,9 @@ from dataclasses import dataclass, replace
 from typing import Any
 
 from wellcond.errors import MissingExtra, WellcondError
-from wellcond.experiments.launchers import Launcher, Tell
-from wellcond.experiments.store import Ended
-from wellcond.experiments.task import Task
+from wellcond.experiments.running.launchers import Launcher, Tell
+from wellcond.experiments.running.store import Ended
+from wellcond.experiments.running.task import Task
 
 
 class ClusterError(WellcondError, ConnectionError):

@@ -10,8 +10,8 @@ import typer
 from rich.text import Text
 from torch import Tensor
 
+from wellcond.cli.commands.suggest_lr import print_suggestion
 from wellcond.cli.output import INTERRUPTED, TARGET, AsJson, Momentum, Out, Output, as_usage_errors
-from wellcond.cli.suggest_lr import print_suggestion
 from wellcond.errors import Interrupted, WellcondError
 from wellcond.meanfield import Architecture, Prediction, predict
 from wellcond.meanfield.moments import float64

@@ -15,7 +15,7 @@ import numpy as np
 import torch
 
 from wellcond.experiments.experiment import Cell, Job
-from wellcond.experiments.store import Ended, Store
+from wellcond.experiments.running.store import Ended, Store
 from wellcond.experiments.table import Record
 from wellcond.results import Progress, Row
 from wellcond.version import __version__

@@ -22,8 +22,8 @@ from multiprocessing.context import SpawnProcess
 import torch
 
 from wellcond.errors import Unsupported
-from wellcond.experiments.store import Ended
-from wellcond.experiments.task import Task
+from wellcond.experiments.running.store import Ended
+from wellcond.experiments.running.task import Task
 from wellcond.results import Progress
 
 RETRIES = 2
