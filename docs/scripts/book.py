@@ -76,9 +76,11 @@ def departures(of: Experiment, scale: Scale) -> Iterator[str]:
         seeds = own.get("seeds", 1), paper.get("seeds", 1)
         if seeds[0] != seeds[1]:
             changed.append(f"seeds {seeds[0]} (paper: {seeds[1]})")
-        missing = [arm for arm in paper.get("arms", of.arms) if arm not in own.get("arms", of.arms)]
+        paper_arms = list(paper.get("arms", of.arms))
+        missing = [arm for arm in paper_arms if arm not in own.get("arms", of.arms)]
         if missing:
-            changed.append(f"without {', '.join(missing)}")
+            few = len(missing) <= 4
+            changed.append(f"without {'; '.join(missing) if few else f'{len(missing)} of {len(paper_arms)} arms'}")
         if changed:
             yield "; ".join(changed)
     yield from of.departures
@@ -100,9 +102,9 @@ def section(name: str) -> str:
         needs = ", ".join(of.data("paper"))
         lines.append(f"*Not run{f': it needs {needs}' if needs else ''}.* `wellcond reproduce {name} --scale paper`")
     for scale, run in found.items():
-        hours = sum(record.seconds for record in run.table) / 60
+        minutes = sum(record.seconds for record in run.table) / 60
         lines.append(
-            f"**{scale} scale: {mark(run.verdict())}** ({len(run.table)} runs, {hours:.1f} minutes in all; "
+            f"**{scale} scale: {mark(run.verdict())}** ({len(run.table)} runs, {minutes:.1f} minutes in all; "
             f"`wellcond reproduce {name} --scale {scale}`, [rows](rows/{name}-{scale}.json))"
         )
         rows = [

@@ -1,14 +1,16 @@
-"""Every experiment: its shape, its smoke run and picture; and committed rows, whose claims fail when arms are swapped."""
+"""Every experiment: its shape, its smoke run and picture; and committed rows, whose verdicts depend on the arms."""
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from pathlib import Path
 
 import pytest
 
 from wellcond.experiments.catalogue import experiment, names
-from wellcond.experiments.experiment import SCALES
+from wellcond.experiments.experiment import SCALES, Cell
 from wellcond.experiments.reproduce import reproduce
+from wellcond.experiments.rows import read_rows
 from wellcond.experiments.table import Record, Table
 from wellcond.results.result import picture
 
@@ -20,6 +22,7 @@ PUBLISHED = {
     "zhang2018": ["fig1", "table1"],
 }
 """The figures and tables of the sources that rest on experiments."""
+COMMITTED = sorted((Path(__file__).parents[2] / "docs" / "reproduction" / "rows").glob("*.json"))
 
 
 def test_every_figure_and_table_of_the_sources_is_there() -> None:
@@ -57,7 +60,33 @@ def test_a_smoke_run_gives_rows_outcomes_and_a_picture(name: str, tmp_path: Path
     assert [record.rows for record in again.table] == [record.rows for record in first.table]
 
 
-def swapped(table: Table, pairs: list[tuple[str, str]]) -> Table:
-    """The table with the names of arms exchanged."""
+def exchanged(table: Table, pairs: Sequence[tuple[str, str]]) -> Table:
+    """The table with what was measured in one arm of a pair put into the other, seed by seed."""
+    rows = {(record.arm, record.settings["seed"]): record.rows for record in table}
     other = {a: b for pair in pairs for a, b in (pair, pair[::-1])}
-    return Table([Record(dict(r.settings) | {"arm": other.get(r.arm, r.arm)}, r.rows, r.seconds) for r in table])
+
+    def moved(record: Record) -> Record:
+        place = other.get(record.arm, record.arm), record.settings["seed"]
+        return Record(record.settings, rows.get(place, record.rows), record.seconds)
+
+    return Table([moved(record) for record in table])
+
+
+@pytest.mark.parametrize("path", COMMITTED, ids=lambda path: path.stem)
+def test_committed_rows_are_those_of_the_experiment_as_it_is(path: Path) -> None:
+    run = read_rows(path)
+    found, cells = run.experiment, run.experiment.cells(run.scale)
+    have = {Cell(found.name, record.settings, found.version).key for record in run.table}
+    assert path.stem == f"{found.name}-{run.scale}"
+    assert have == {cell.key for cell in cells}
+    assert not run.failures
+
+
+@pytest.mark.parametrize("path", COMMITTED, ids=lambda path: path.stem)
+def test_a_verdict_changes_when_two_arms_are_exchanged(path: Path) -> None:
+    run = read_rows(path)
+    if not run.experiment.contrast:
+        pytest.skip("there is one arm")
+    other = exchanged(run.table, run.experiment.contrast)
+    before = [outcome.verdict for outcome in run.outcomes]
+    assert [claim.check(other).verdict for claim in run.experiment.claims] != before
