@@ -14,6 +14,7 @@ from pathlib import Path
 from typing import Any
 
 sys.path.insert(0, str(Path(__file__).parent))
+import epoch_tables
 import measurement_tables
 import verdict_tables
 from committed import RESULTS, devices, percent, read, table, u
@@ -146,6 +147,9 @@ TABLES: dict[str, Callable[[], str]] = {
         measurement_tables.layer_tables,
         measurement_tables.large_networks,
         measurement_tables.diagnoses,
+        epoch_tables.epoch_time,
+        epoch_tables.epoch_probes,
+        epoch_tables.epoch_accuracy,
         verdict_tables.verdict_shares,
         verdict_tables.verdict_cases,
         verdict_tables.verdict_controls,
