@@ -144,6 +144,16 @@ def test_the_pages_hold_the_tables_of_the_committed_results(tables: ModuleType) 
         assert text == tables.filled(text), f"run `python docs/scripts/tables.py`: {page.name} is stale"
 
 
+def test_an_epoch_as_a_graph_takes_what_its_kernels_take_as_the_page_says() -> None:
+    found = json.loads((ROOT / "benchmarks" / "results" / "epoch.json").read_text(encoding="utf-8"))["results"]
+    graphs = [arm for name, arm in found["time"]["arms"].items() if name.startswith("graph")]
+    assert len(graphs) == 5
+    for arm in graphs:
+        kernels = arm["profile_forward_backward"]["kernel_ms"]
+        assert 1e3 * arm["s_per_epoch"] / arm["steps_per_epoch"] == pytest.approx(kernels, rel=0.13)
+        assert 1 / 11 < arm["activation_ms_at_that_bandwidth"] / kernels < 1 / 5.5
+
+
 def test_the_picture_is_drawn_from_the_committed_results(tmp_path: Path) -> None:
     pytest.importorskip("matplotlib")
     from benchmarks.picture import picture

@@ -15,6 +15,7 @@ import typer
 
 import wellcond
 from wellcond.cli.app import app
+from wellcond.experiments import catalogue
 from wellcond.results import Result
 
 ROOT = Path(__file__).resolve().parent.parent
@@ -82,6 +83,16 @@ def test_commands_and_paths_exist(page: Path) -> None:
     commands = typer.main.get_group(app).commands
     for command in re.findall(r"wellcond ([a-z-]+) (?:\S+\.py:|--)", text):
         assert command in commands, command
+
+
+@pytest.mark.parametrize("page", PAGES, ids=_name)
+def test_experiments_and_options_in_commands_exist(page: Path) -> None:
+    commands = typer.main.get_group(app).commands
+    known = {*catalogue.names(), *catalogue.sources(), catalogue.ALL}
+    for command, arguments in re.findall(r"wellcond (reproduce|sweep) ([^`\n#]+)", page.read_text(encoding="utf-8")):
+        options = {option for parameter in commands[command].params for option in parameter.opts}
+        assert set(re.findall(r"--[a-z-]+", arguments)) <= options, arguments
+        assert set(re.findall(r"\b[a-z]+20\d\d(?:-\w+)*", arguments)) <= known, arguments
 
 
 def test_what_the_theory_page_says_computes_a_statement_exists() -> None:

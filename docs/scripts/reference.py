@@ -8,13 +8,35 @@ import inspect
 import pkgutil
 import re
 import sys
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, field
 from functools import cache
 from types import ModuleType
 from typing import Any
 
 import wellcond
+
+IN_FILES = {
+    "wellcond.training": (
+        "classifier.train_classifier",
+        "checkpoint.Checkpoint",
+        "schedules.steps",
+        "schedules.cosine",
+        "schedules.warm_up",
+        "schedules.plateau",
+    ),
+    "wellcond.experiments": (
+        "reproduce.reproduce",
+        "sweep.sweep",
+        "experiment.Experiment",
+        "claims.claim",
+        "claims.judged",
+        "pictures.over_training",
+        "pictures.by_layer",
+        "pictures.heat_map",
+    ),
+}
+"""Public names of rooms that are imported file by file."""
 
 
 @dataclass
@@ -58,7 +80,7 @@ def index() -> str:
 
 @cache
 def pages() -> list[Page]:
-    """All pages: one per commented group of `wellcond/__init__.py`, one per module with public names of its own."""
+    """All pages: one per commented group of `wellcond/__init__.py`, one per room with public names of its own."""
     top = {name: getattr(wellcond, name) for name in wellcond.__all__}
     grouped = [
         Page(
@@ -72,7 +94,7 @@ def pages() -> list[Page]:
     modules = [
         Page(f"reference/{module.__name__}.md", f"`{module.__name__}`", _summary(module), names)
         for module in _submodules()
-        if (names := [f"{module.__name__}.{n}" for n in getattr(module, "__all__", ()) if n not in top])
+        if (names := [f"{module.__name__}.{n}" for n in _public(module) if n not in top])
     ]
     found = [page for page in (*grouped, *modules) if page.names]
     missing = {f"wellcond.{name}" for name in top if not inspect.ismodule(top[name])} - {
@@ -103,6 +125,10 @@ def _title(comment: str) -> tuple[str, str]:
     title, _, intro = comment.partition(":")
     intro = intro.strip()
     return title[:1].upper() + title[1:], intro and f"{intro[0].upper()}{intro[1:]}."
+
+
+def _public(module: ModuleType) -> Sequence[str]:
+    return IN_FILES.get(module.__name__) or getattr(module, "__all__", ())
 
 
 def _submodules() -> Iterator[ModuleType]:

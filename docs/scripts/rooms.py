@@ -200,8 +200,9 @@ def tables(rooms: dict[str, Room]) -> str:
         parts += [f'??? abstract "{title}"', "", f"    {room.about} Imports {imports}.", ""]
         if len(room.files) > 1:
             parts += ["    | file | lines | |", "    |---|---|---|"]
+            folder = next(parent for path in room.files for parent in path.parents if parent.name == room.name)
             for path, lines in room.files.items():
                 about = first_paragraph(ast.parse(path.read_text(encoding="utf-8"))).replace("|", "\\|")
-                parts.append(f"    | `{path.name}` | {lines} | {about} |")
+                parts.append(f"    | `{path.relative_to(folder).as_posix()}` | {lines} | {about} |")
         parts.append("")
     return "\n".join(parts)
