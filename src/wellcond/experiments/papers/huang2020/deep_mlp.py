@@ -13,7 +13,7 @@ from wellcond.data.batches import Batches
 from wellcond.data.load import load
 from wellcond.experiments.experiment import Job
 from wellcond.experiments.papers.huang2020.conditioning import LABELS
-from wellcond.experiments.pictures import draw_over_training, panels
+from wellcond.experiments.pictures import draw_over_training, name_layers, panels
 from wellcond.experiments.table import Table
 from wellcond.models import mlp
 from wellcond.report.style import LogScale
@@ -141,7 +141,7 @@ def draw_looks(axes: Axes, looks: Mapping[str, Mapping[str, float]], scale: LogS
         scale.set_axis(axes)
     if looks:
         axes.legend(frameon=False, fontsize=7, ncols=2)
-    axes.set_xlabel("layer")
+    name_layers(axes)
 
 
 def draw_layers(table: Table, quantities: Sequence[str]) -> Figure:

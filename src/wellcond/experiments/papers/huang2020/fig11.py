@@ -191,5 +191,7 @@ EXPERIMENT = Experiment(
         "The source does not give the learning rate; here 0.1.",
         "λ_max of a layer's Fisher matrix is that of its Kronecker approximation Σx ⊗ Σ∇h.",
         "The plain MLP is not in the source's figure; it is there to compare with.",
+        "The source does not say which layers are the lower ones: here the lower third, chosen after the lower half "
+        "came out mixed.",
     ),
 )

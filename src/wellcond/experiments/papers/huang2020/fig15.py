@@ -16,7 +16,7 @@ from wellcond.experiments.pictures import draw_over_training, panels
 from wellcond.experiments.table import Table
 from wellcond.report.style import LogScale, legend_below, look_of
 from wellcond.results import Row, number
-from wellcond.results.quantities import INPUT, TRAINING_LOSS
+from wellcond.results.quantities import DIVERGED_AT, INPUT, TRAINING_LOSS
 
 if TYPE_CHECKING:
     from matplotlib.figure import Figure
@@ -55,6 +55,10 @@ def draw(table: Table) -> Figure:
         scale.set_axis(axes[LABELS[quantity]])
         axes[LABELS[quantity]].set_xlabel("training step")
     draw_over_training(axes["training loss"], table, TRAINING_LOSS, log=True)
+    for panel in axes.values():  # what happens, happens in the first steps
+        panel.set_xscale("symlog", linthresh=1)
+        panel.set_xlim(left=0)
+        panel.xaxis.set_major_formatter(lambda step, _: f"{step:g}")
     legend_below(figure, axes[LABELS[KEPT[0]]])
     return figure
 
@@ -95,7 +99,8 @@ def trains_faster(table: Table) -> Outcome:
     own, other = (table.arm(arm).mean_series(TRAINING_LOSS) for arm in ("PreResNet", "PreResNet-v1"))
     steps = [step for step in own if step in other and step >= max(own) / 4]
     if not steps:
-        return judged([], "")
+        lost = [row.value for record in table.arm("PreResNet-v1") for row in record.rows if row.quantity == DIVERGED_AT]
+        return judged([], f"PreResNet-v1 diverged at step {min(lost):.0f}, and has no loss to compare" if lost else "")
     found = f"at the end {number(own[steps[-1]])} against {number(other[steps[-1]])}"
     return judged([own[step] < other[step] for step in steps], found)
 

@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING, Any
 from wellcond.experiments.claims import Claim, Outcome, claim, judged
 from wellcond.experiments.experiment import Experiment, Job
 from wellcond.experiments.papers.huang2020.networks import CIFAR, SMOKE, build, percent_wrong, trained
+from wellcond.experiments.papers.percentages import percent
 from wellcond.experiments.pictures import panels
 from wellcond.experiments.table import Table
 from wellcond.report.style import GREY, look_of
@@ -66,14 +67,15 @@ def in_words(table: Table, family: str) -> str:
     for depth, values in errors(table, family).items():
         diverged = sum(record.has_diverged for record in table.arm(arm(family, depth)))
         note = f" ({diverged} of {len(values)} diverged)" if diverged else ""
-        parts.append(f"{fmean(values):.1f} % at {depth}{note}")
+        parts.append(f"{percent(values)} at {depth}{note}")
     return f"{family}: {', '.join(parts)}"
 
 
 def in_paper(family: str) -> str:
     """The paper's errors by depth."""
-    pairs = zip(PAPER[family.removeprefix("small ")], DEPTHS, strict=True)
-    return f"{family}: {', '.join(f'{error:.2f} % at {depth}' for error, depth in pairs)}"
+    published = family.removeprefix("small ")
+    pairs = zip(PAPER[published], DEPTHS, strict=True)
+    return f"{published}: {', '.join(f'{error:.2f} % at {depth}' for error, depth in pairs)}"
 
 
 def draw(table: Table) -> Figure:
@@ -86,8 +88,9 @@ def draw(table: Table) -> Figure:
             panel.plot(list(found), [fmean(values) for values in found.values()], **look, label=name)
             for depth, values in found.items():
                 panel.plot([depth] * len(values), values, "o", color=look["color"], markersize=4)
-            theirs = PAPER[name.removeprefix("small ")]
-            panel.plot(DEPTHS, theirs, color=GREY, linestyle=look["linestyle"], linewidth=1, label=f"{name}, paper")
+            published = name.removeprefix("small ")
+            theirs = {"color": GREY, "linestyle": look["linestyle"], "linewidth": 1, "label": f"{published}, paper"}
+            panel.plot(DEPTHS, PAPER[published], **theirs)
         panel.set_ylim(0, 100)
         panel.set_xticks(DEPTHS)
         panel.set_xlabel("layers")

@@ -12,8 +12,10 @@ from typing import TYPE_CHECKING
 
 from wellcond.experiments.claims import Claim, Outcome, judged
 from wellcond.experiments.experiment import Settings
+from wellcond.experiments.papers.percentages import DISAGREE, percent
 from wellcond.experiments.table import Record, Table
-from wellcond.report.style import bare_axes, draw_curves, new_figure
+from wellcond.report.style import GREY, bare_axes, draw_curves, new_figure
+from wellcond.results import number
 from wellcond.results.quantities import LOSS, TEST_ACCURACY
 
 if TYPE_CHECKING:
@@ -79,8 +81,13 @@ def steps_to_loss_of(reference: Table, runs: Table) -> list[tuple[float, float]]
 
 def accuracy(runs: Table, begin: float = 1.0, end: float = 1.0) -> float | None:
     """The mean test accuracy over the seeds, at the end or over a stretch of the run; None without runs."""
-    found = [_accuracy(record, begin, end) for record in runs]
+    found = of_seeds(runs, begin, end)
     return fmean(found) if found else None
+
+
+def of_seeds(runs: Table, begin: float = 1.0, end: float = 1.0) -> list[float]:
+    """The test accuracy of every seed."""
+    return [_accuracy(record, begin, end) for record in runs]
 
 
 def _accuracy(record: Record, begin: float, end: float) -> float:
@@ -94,10 +101,10 @@ def _accuracy(record: Record, begin: float, end: float) -> float:
 
 def accuracies(
     table: Table, panel: str, methods: Sequence[str], begin: float = 1.0, end: float = 1.0
-) -> dict[str, float]:
-    """Those of the methods of a panel that were run."""
-    found = {method: accuracy(table.arm(f"{panel}: {method}"), begin, end) for method in methods}
-    return {method: value for method, value in found.items() if value is not None}
+) -> dict[str, list[float]]:
+    """Those of every seed, of the methods of a panel that were run."""
+    found = {method: of_seeds(table.arm(f"{panel}: {method}"), begin, end) for method in methods}
+    return {method: seeds for method, seeds in found.items() if seeds}
 
 
 # claims
@@ -145,7 +152,8 @@ def outperforms(
 
     def check(table: Table) -> Outcome:
         high, low = (accuracies(table, panel, methods, begin, end) for methods in (better, worse))
-        return judged([a > b + by for a in high.values() for b in low.values()], _listed(high | low, table, panel))
+        cases = [fmean(a) > fmean(b) + by for a in high.values() for b in low.values()]
+        return judged(cases, _listed(high | low, table, panel))
 
     return Claim(says, paper, check)
 
@@ -160,7 +168,7 @@ def comparable(says: str, paper: str, panel: str, methods: Sequence[str], within
 
     def check(table: Table) -> Outcome:
         found = accuracies(table, panel, methods)
-        values = list(found.values())
+        values = [fmean(seeds) for seeds in found.values()]
         return judged([abs(value - values[0]) <= within for value in values[1:]], _listed(found, table, panel))
 
     return Claim(says, paper, check)
@@ -181,13 +189,14 @@ def does_not_train(says: str, paper: str, panel: str, method: str) -> Claim:
 def gains_more(says: str, paper: str, panel: str, more: Sequence[str], less: Sequence[str], *, at: float) -> Claim:
     """The test accuracy of every one of some methods rises more from a share of the run to its end."""
 
-    def gains(table: Table, methods: Sequence[str]) -> dict[str, float]:
+    def gains(table: Table, methods: Sequence[str]) -> dict[str, list[float]]:
         before, after = accuracies(table, panel, methods, at - 0.1, at), accuracies(table, panel, methods)
-        return {method: after[method] - before[method] for method in before}
+        return {m: [b - a for a, b in zip(before[m], after[m], strict=True)] for m in before}
 
     def check(table: Table) -> Outcome:
         high, low = gains(table, more), gains(table, less)
-        return judged([a > b for a in high.values() for b in low.values()], _listed(high | low, table, panel))
+        cases = [fmean(a) > fmean(b) for a in high.values() for b in low.values()]
+        return judged(cases, _listed(high | low, table, panel))
 
     return Claim(says, paper, check)
 
@@ -200,18 +209,19 @@ def overfits(says: str, paper: str, panel: str, method: str, *, after: int) -> C
         if not mean or max(mean) <= after:
             return judged([], f"the runs end before step {after}" if mean else "")
         best = max(mean, key=mean.__getitem__)
-        found = f"{mean[best]:.1%} at step {best}, {mean[max(mean)]:.1%} in the end"
+        found = f"{100 * mean[best]:.1f} % at step {best}, {100 * mean[max(mean)]:.1f} % in the end"
         return judged([mean[max(mean)] < mean[best]], found)
 
     return Claim(says, paper, check)
 
 
-def _listed(found: Mapping[str, float], table: Table, panel: str) -> str:
+def _listed(found: Mapping[str, Sequence[float]], table: Table, panel: str) -> str:
     """Accuracies by method, with the number of runs that diverged."""
     parts = []
-    for method, value in found.items():
+    for method, seeds in found.items():
         lost = sum(record.has_diverged for record in table.arm(f"{panel}: {method}"))
-        parts.append(f"{method} {value:.1%}" + (f" ({lost} diverged)" if lost else ""))
+        told = "diverged" if lost == len(seeds) else percent([100 * share for share in seeds])
+        parts.append(f"{method} {told}" + (f" ({lost} diverged)" if 0 < lost < len(seeds) else ""))
     return ", ".join(parts)
 
 
@@ -226,12 +236,10 @@ def draw(table: Table) -> Figure:
     figure = new_figure(max(4.2 * len(titles), 7.0), 6.6)
     columns = figure.subplots(2, len(titles), squeeze=False, sharex="col").T
     for title, (above, below) in zip(titles, columns, strict=True):
+        runs = {split[arm][1]: table.arm(arm) for arm in table.arms if split[arm][0] == title}
         for axes, quantity in ((above, LOSS), (below, TEST_ACCURACY)):
-            curves = {split[arm][1]: _curves(table.arm(arm), quantity) for arm in table.arms if split[arm][0] == title}
-            curves = {method: found for method, found in curves.items() if found}
-            if curves:
-                draw_curves(axes, curves, methods)
-                _zoom(axes, curves, is_loss=quantity == LOSS)
+            _draw_runs(axes, runs, quantity, methods)
+        _zoom(above, {method: _curves(found, LOSS) for method, found in runs.items()})
         bare_axes(above, title=title, y="training loss")
         bare_axes(below, x="training step", y="test accuracy")
     handles = {label: h for axes in columns[:, 0] for h, label in zip(*axes.get_legend_handles_labels(), strict=True)}
@@ -240,18 +248,32 @@ def draw(table: Table) -> Figure:
     return figure
 
 
+def _draw_runs(axes: Axes, runs: Mapping[str, Table], quantity: str, methods: Sequence[str]) -> None:
+    """One line per method in the band of its seeds; one per seed where the seeds end far apart."""
+    for method, found in runs.items():
+        ends = of_seeds(found)
+        curves = _curves(found, quantity)
+        apart = 100 * (max(ends) - min(ends)) > DISAGREE
+        for group in ([curve] for curve in curves) if apart else [curves] if curves else []:
+            draw_curves(axes, {method: group}, methods)
+
+
 def _curves(runs: Table, quantity: str) -> list[tuple[list[int], list[float]]]:
     found = [record.series(quantity) for record in runs]
     return [(list(series), list(series.values())) for series in found if series]
 
 
-def _zoom(axes: Axes, curves: Mapping[str, Sequence[tuple[list[int], list[float]]]], *, is_loss: bool) -> None:
-    """A loss that rises far above its beginning leaves the panel; small losses are shown on a logarithmic axis."""
-    if not is_loss:
-        return
+def _zoom(axes: Axes, curves: Mapping[str, Sequence[tuple[list[int], list[float]]]]) -> None:
+    """Little above the loss of guessing, with which the steadiest method begins; what lies higher is told in words."""
+    highest = {method: max(max(heights) for _, heights in found) for method, found in curves.items() if found}
     runs = [heights for found in curves.values() for _, heights in found]
-    least, most = min(min(heights) for heights in runs), max(heights[0] for heights in runs)
+    if not runs:
+        return
+    least, top = min(min(heights) for heights in runs), 1.15 * min(heights[0] for heights in runs)
     if 0 < least < 0.1:
         axes.set_yscale("log")
-    if 0 < least < most:
-        axes.set_ylim(0.9 * least, 1.05 * most)
+    if 0 < least < top:
+        axes.set_ylim(0.9 * least, top)
+        above = [f"{method} {number(value)}" for method, value in highest.items() if value > top]
+        note = f"higher at times: {', '.join(above)}" if above else ""
+        axes.text(0.98, 0.98, note, transform=axes.transAxes, ha="right", va="top", fontsize=8, color=GREY)

@@ -12,7 +12,7 @@ from wellcond.experiments.papers.lange2022.comparison import (
     rates,
     reaches_sooner,
 )
-from wellcond.experiments.papers.lange2022.fig3 import INPUTS, NETWORK, SMALL, TUNED
+from wellcond.experiments.papers.lange2022.fig3 import INPUTS, NETWORK, SMALL, TRAINS, TUNED
 from wellcond.experiments.papers.lange2022.training import measure
 
 SIX, ONE, MNIST = "batch 6", "batch 1", "MNIST, batch 6"
@@ -82,5 +82,6 @@ EXPERIMENT = Experiment(
         "BN in mini-batches of one, which torch refuses, gives β, since an image is its own mean; Batch Renorm is left "
         "out there. The source's figure also holds the CNN in mini-batches of one: see figure 5.",
         "The source does not say how many epochs it trains.",
+        TRAINS,
     ],
 )  # fmt: skip

@@ -14,6 +14,7 @@ from wellcond.experiments.papers.lange2022.comparison import (
     rates,
     reaches_sooner,
 )
+from wellcond.experiments.papers.lange2022.fig3 import INPUTS, TRAINS
 from wellcond.experiments.papers.lange2022.networks import CNN
 from wellcond.experiments.papers.lange2022.training import measure
 
@@ -110,12 +111,13 @@ EXPERIMENT = Experiment(
     minutes={"smoke": 0.05, "gpu": 2, "paper": 600},
     contrast=[(f"{TWO}: BNP", f"{TWO}: BN"), (f"{ONE}: BNP", f"{ONE}: vanilla")],
     departures=[
-        "Inputs are pixels in [0, 1]; the training loss is that of 5000 training images in evaluation mode.",
+        INPUTS,
         "The source's rate of the vanilla network in mini-batches of 128 is 0.1 and its optimizer Adam, which does not "
         "train at that rate: here Adam has its default of 0.001, and SGD at 0.1 stands beside it.",
         "The source does not say how much of an example's own moments BN with 4 things mixes in (α is 0.1 here, "
         "and 1 in mini-batches of one, the best of short runs), nor how strongly γ and β decay (1e-4 here), nor how "
         "many epochs it trains.",
         "BN in mini-batches of one gives β behind the dense layer, since an image is its own mean.",
+        TRAINS,
     ],
 )  # fmt: skip

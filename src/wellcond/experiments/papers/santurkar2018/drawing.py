@@ -67,7 +67,7 @@ def draw_training(table: Table) -> Figure:
     titles = [f"{network}:  {quantity.replace('_', ' ')}" for network, quantity in shown]
     figure, axes = panels(titles)
     for title, (network, quantity) in zip(titles, shown, strict=True):
-        draw_over_training(axes[title], parts[network], quantity, log=network == "DLN")
+        draw_over_training(axes[title], parts[network], quantity, log=quantity == TRAINING_LOSS)
         axes[title].legend(frameon=False, fontsize=8)
     return figure
 
@@ -76,7 +76,7 @@ def draw_landscape(table: Table) -> Figure:
     """Training, and the ribbons of the loss, of the gradient and of β, which are those of the first seed."""
     figure = new_figure(9.6, 6.8)
     training, *ribbons = figure.subplots(2, 2).flat
-    draw_over_training(training, table, TRAINING_LOSS, log="DLN" in of_networks(table))
+    draw_over_training(training, table, TRAINING_LOSS, log=True)
     bare_axes(training, title="training loss")
     walked = Table([record for record in table if record.series(BETA)])
     if len(walked):
@@ -99,7 +99,7 @@ def draw_distributions(table: Table) -> Figure:
         for axes, layer in zip(line, layers_of(table.arm(arm)[0], "quantile_50"), strict=False):
             series = [list(record.series(name, layer).values()) for name in QUANTILES]
             _draw_fan(axes, list(record.series("quantile_50", layer)), series, colour)
-            bare_axes(axes, title=f"{arm}: {layer}")
+            bare_axes(axes, title=f"{arm}: {layer}", y="activation" if axes is line[0] else "")
     for axes in grid[-1]:
         axes.set_xlabel("training step")
     return figure

@@ -15,7 +15,7 @@ from wellcond.experiments.papers.santurkar2018.settings import BASE, NORMALISED,
 from wellcond.experiments.papers.santurkar2018.training import trained
 from wellcond.experiments.pictures import panels
 from wellcond.experiments.table import Record, Table
-from wellcond.report.style import look_of
+from wellcond.report.style import LogScale, look_of
 from wellcond.results import Row
 from wellcond.results.quantities import GRADIENT_NORM
 
@@ -64,13 +64,26 @@ def draw(table: Table) -> Figure:
     titles = {look: f"{look[0]} at step {look[1]}" for look in looks}
     columns = max((len(part.steps(GRADIENT_CHANGE)) for part in parts.values()), default=1)
     figure, axes = panels(list(titles.values()), columns)
+    first = {network: part.steps(GRADIENT_CHANGE)[:1] for network, part in parts.items()}  # on a scale of its own
+    scales = {
+        (network, is_first): LogScale.of(
+            row.value
+            for record in part
+            for row in record.rows
+            if row.quantity == GRADIENT_CHANGE and (row.step in first[network]) == is_first
+        )
+        for network, part in parts.items()
+        for is_first in (True, False)
+    }
     for (network, step), title in titles.items():
         for place, arm in enumerate(parts[network].arms):
             errors = absolute(parts[network].arm(arm)[0], step)
             lengths = [float(length) for length in errors]
             axes[title].plot(lengths, list(errors.values()), label=arm, marker="o", markersize=3, **look_of(place))
-        axes[title].set_yscale("log")
-        axes[title].set_xlabel("distance, in learning rates · ‖∇L‖")
+        scales[network, step in first[network]].set_axis(axes[title])
+        axes[title].set_xlabel("distance / (learning rate · ‖∇L‖)")
+        if step in first[network]:
+            axes[title].set_ylabel("ℓ2 error of the gradient")
     legends(figure, axes)
     return figure
 
@@ -89,10 +102,8 @@ EXPERIMENT = Experiment(
     },
     measure=measure,
     claims=[
-        more_predictive(
-            absolute, "The ℓ2 error of the gradient is smaller with BatchNorm, at every distance and look."
-        ),
-        more_predictive(relative, "So is its error relative to its norm: it changes slowly."),
+        more_predictive(absolute, "the ℓ2 error of the gradient is smaller with BatchNorm, at every distance and look"),
+        more_predictive(relative, "so is its error relative to its norm: it changes slowly"),
     ],
     draw=draw,
     minutes={"smoke": 0.05, "laptop": 1.0, "gpu": 0.1, "paper": 4.0},

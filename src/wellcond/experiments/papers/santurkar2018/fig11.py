@@ -8,6 +8,7 @@ from wellcond.experiments.papers.santurkar2018.fig9 import measure
 from wellcond.experiments.papers.santurkar2018.judging import accuracies, lower_loss, smoother
 from wellcond.experiments.papers.santurkar2018.settings import (
     BASE,
+    LARGEST,
     LP,
     NORMALISED,
     SAME_AS_BATCHNORM,
@@ -36,5 +37,5 @@ EXPERIMENT = Experiment(
     draw=draw_landscape,
     minutes={"smoke": 0.05, "laptop": 4.0, "gpu": 0.6, "paper": 10.0},
     contrast=[(name_of("VGG", BASE), name_of("VGG", NORMALISED))],
-    departures=[*SILENT, SAME_AS_BATCHNORM],
+    departures=[*SILENT, SAME_AS_BATCHNORM, LARGEST],
 )

@@ -8,6 +8,7 @@ from wellcond.experiments.papers.santurkar2018.fig9 import measure
 from wellcond.experiments.papers.santurkar2018.judging import lower_loss, smoother
 from wellcond.experiments.papers.santurkar2018.settings import (
     BASE,
+    LARGEST,
     LP,
     NORMALISED,
     SAME_AS_BATCHNORM,
@@ -35,5 +36,5 @@ EXPERIMENT = Experiment(
     draw=draw_landscape,
     minutes={"smoke": 0.05, "laptop": 4.0, "paper": 4.0},
     contrast=[(name_of("DLN", BASE), name_of("DLN", NORMALISED))],
-    departures=[*SILENT[1:], SAME_AS_BATCHNORM],
+    departures=[*SILENT[1:], SAME_AS_BATCHNORM, LARGEST],
 )

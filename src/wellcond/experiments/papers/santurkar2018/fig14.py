@@ -41,7 +41,7 @@ def drift(record: Record, layer: str) -> float:
     return fmean(moves) if moves else math.nan
 
 
-@claim("The distributions of ℓ1 and ℓ∞ networks drift more over training than those of the standard network.",
+@claim("the distributions of ℓ1 and ℓ∞ networks drift more over training than those of the standard network",
        paper="larger distributional covariate shift than normal networks")  # fmt: skip
 def drifts_more(table: Table) -> Outcome:
     """The drift from look to look is larger, in every layer."""

@@ -35,7 +35,7 @@ def over_layers(table: Table, quantity: str) -> Iterator[tuple[str, float, float
                 yield arm, fmean(ours.values()), fmean(theirs.values())
 
 
-@claim("The step of the layers before it turns a layer's gradient as much as without BatchNorm, or more.",
+@claim("the step of the layers before it turns a layer's gradient as much as without BatchNorm, or more",
        paper="cosine similar or lower")  # fmt: skip
 def turns(table: Table) -> Outcome:
     """The cosine is not better than without BatchNorm."""
@@ -44,7 +44,7 @@ def turns(table: Table) -> Outcome:
     )
 
 
-@claim("The step of the layers before it changes a layer's gradient as much as without BatchNorm, or more.",
+@claim("the step of the layers before it changes a layer's gradient as much as without BatchNorm, or more",
        paper="ℓ2-difference similar or larger")  # fmt: skip
 def changes(table: Table) -> Outcome:
     """The difference is not smaller than without BatchNorm."""

@@ -36,7 +36,7 @@ def measure(job: Job) -> Iterable[Row]:
     return trained(job, moment_changes(job), [place + k for place in range(0, job["steps"], every) for k in (0, 1)])
 
 
-@claim("With noisy BatchNorm both moments change more from step to step than in the standard network.",
+@claim("with noisy BatchNorm both moments change more from step to step than in the standard network",
        paper="significantly higher")  # fmt: skip
 def shifts_more(table: Table) -> Outcome:
     """The median change over training is larger, in every layer, of mean and variance."""

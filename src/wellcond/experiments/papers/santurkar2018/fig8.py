@@ -31,7 +31,7 @@ def widest_to_narrowest(record: Record, layer: str) -> float:
     return max(values) / min(values) if min(values) > 0 else math.inf
 
 
-@claim("BatchNorm keeps the variance of an activation steadier over training than it is without.",
+@claim("batchNorm keeps the variance of an activation steadier over training than it is without",
        paper="fixed mean and variance, possibly learnable")  # fmt: skip
 def is_steady(table: Table) -> Outcome:
     """The variance covers a smaller factor, in every layer."""
@@ -43,7 +43,7 @@ def is_steady(table: Table) -> Outcome:
     return compared(cases, operator.lt, "layers and seeds")
 
 
-@claim("With BatchNorm the mean of an activation stays near 0, within its standard deviation.",
+@claim("with BatchNorm the mean of an activation stays near 0, within its standard deviation",
        paper="fixed mean, possibly learnable")  # fmt: skip
 def is_centred(table: Table) -> Outcome:
     """|mean| is less than the standard deviation at every look, in every layer."""
@@ -52,8 +52,8 @@ def is_centred(table: Table) -> Outcome:
         for layer in layers_of(record, ACTIVATION_MEAN):
             means, variances = (record.series(name, layer) for name in (ACTIVATION_MEAN, ACTIVATION_VARIANCE))
             farthest.append(max(abs(means[step]) / math.sqrt(variances[step]) for step in means if variances[step] > 0))
-    said = ", ".join(f"{deviations:.2f}" for deviations in farthest)
-    return judged([deviations < 1 for deviations in farthest], f"at most {said} deviations, layer by layer")
+    said = f"at most {min(farthest):.2f} to {max(farthest):.2f} deviations, layer by layer" if farthest else ""
+    return judged([deviations < 1 for deviations in farthest], said)
 
 
 EXPERIMENT = Experiment(

@@ -15,7 +15,15 @@ from wellcond.experiments.experiment import Experiment, Job
 from wellcond.experiments.papers.santurkar2018.drawing import draw_landscape
 from wellcond.experiments.papers.santurkar2018.judging import lower_loss, smoother
 from wellcond.experiments.papers.santurkar2018.probes import walks
-from wellcond.experiments.papers.santurkar2018.settings import BASE, NORMALISED, SILENT, arms_of, at_scale, name_of
+from wellcond.experiments.papers.santurkar2018.settings import (
+    BASE,
+    LARGEST,
+    NORMALISED,
+    SILENT,
+    arms_of,
+    at_scale,
+    name_of,
+)
 from wellcond.experiments.papers.santurkar2018.training import trained
 from wellcond.results import Row
 
@@ -43,5 +51,5 @@ EXPERIMENT = Experiment(
     draw=draw_landscape,
     minutes={"smoke": 0.05, "laptop": 1.8, "paper": 0.9},
     contrast=[(name_of("DLN", BASE), name_of("DLN", NORMALISED))],
-    departures=SILENT[1:],
+    departures=[*SILENT[1:], LARGEST],
 )

@@ -5,9 +5,10 @@ from __future__ import annotations
 import math
 import operator
 from collections.abc import Callable, Iterable, Iterator, Sequence
-from statistics import fmean, median
+from statistics import median
 
 from wellcond.experiments.claims import Claim, Outcome, judged
+from wellcond.experiments.papers.percentages import percent
 from wellcond.experiments.papers.santurkar2018.settings import BASE, NORMALISED, PAPER, name_of
 from wellcond.experiments.table import Record, Table
 from wellcond.results.quantities import (
@@ -76,12 +77,26 @@ def compared(cases: Iterable[tuple[str, float, float]], wins: Callable[[float, f
     by_arm: dict[str, list[tuple[float, float]]] = {}
     for arm, ours, theirs in cases:
         by_arm.setdefault(arm, []).append((ours, theirs))
+    names = short(by_arm)
     found = []
-    for arm, numbers in by_arm.items():
+    for place, (arm, numbers) in enumerate(by_arm.items()):
         count = sum(wins(*pair) for pair in numbers)
         medians = " against ".join(f"{median(column):.3g}" for column in zip(*numbers, strict=True))
-        found.append(f"{arm}: at {count} of {len(numbers)} {places}, median {medians}")
+        at, of = ("", "") if place else (f" {places}", "median ")  # said once
+        found.append(f"{names[arm]}: at {count} of {len(numbers)}{at}, {of}{medians}")
     return judged((wins(*pair) for numbers in by_arm.values() for pair in numbers), "; ".join(found))
+
+
+def short(arms: Iterable[str]) -> dict[str, str]:
+    """What arms are called in a sentence: by their norms, if they are of one network.
+
+    Example:
+        >>> short(["VGG, BatchNorm", "VGG, ℓ1"])
+        {'VGG, BatchNorm': 'BatchNorm', 'VGG, ℓ1': 'ℓ1'}
+    """
+    arms = list(arms)
+    one = len({arm.partition(", ")[0] for arm in arms}) == 1
+    return {arm: arm.partition(", ")[2] or arm if one else arm for arm in arms}
 
 
 def smoother(norms: Sequence[str]) -> list[Claim]:
@@ -96,7 +111,7 @@ def smoother(norms: Sequence[str]) -> list[Claim]:
         def check(table: Table) -> Outcome:
             return compared(cases(table), operator.lt, "looks")
 
-        says = f"With {' or '.join(norms)} {says} than without, at every look."
+        says = f"with {' or '.join(norms)} {says} than without, at every look"
         return Claim(says, "smaller throughout training", check)
 
     return [*(made(says, measure) for says, measure in SMOOTHNESS.values()), smoother_at_worst(norms)]
@@ -106,16 +121,21 @@ def smoother_at_worst(norms: Sequence[str]) -> Claim:
     """With any of these norms the roughest place on the way of training is smoother than without one."""
 
     def check(table: Table) -> Outcome:
-        cases = [
-            (f"{arm}, {name}", max(ours.values()), max(theirs.values()))
-            for arm, record, plain in pairs(table, norms)
-            for name, (_, measure) in SMOOTHNESS.items()
-            if (ours := measure(record)) and (theirs := measure(plain))
-        ]
-        return compared(cases, operator.lt, "seeds")
+        columns: dict[str, dict[str, list[float]]] = {}
+        cases = []
+        for arm, record, plain in pairs(table, norms):
+            for name, (_, measure) in SMOOTHNESS.items():
+                ours, theirs = measure(record), measure(plain)
+                if ours and theirs:
+                    cases.append(max(ours.values()) < max(theirs.values()))
+                    for who, values in ((plain.arm, theirs), (arm, ours)):
+                        columns.setdefault(who, {}).setdefault(name, []).append(max(values.values()))
+        names = short(columns)
+        said = [f"{names[who]} {', '.join(f'{median(v):.3g}' for v in own.values())}" for who, own in columns.items()]
+        return judged(cases, f"{', '.join(SMOOTHNESS)}: {'; '.join(said)}" if cases else "")
 
-    says = f"With {' or '.join(norms)} the largest of each during training is smaller than without."
-    return Claim(says, "smaller", check)
+    says = f"with {' or '.join(norms)} the largest of each during training is smaller than without"
+    return Claim(says, "the source does not say it", check)
 
 
 def final_loss(record: Record) -> float:
@@ -130,7 +150,7 @@ def lower_loss(norms: Sequence[str], paper: str = "lower") -> Claim:
         cases = ((arm, final_loss(ours), final_loss(plain)) for arm, ours, plain in pairs(table, norms))
         return compared(cases, operator.lt, "seeds")
 
-    return Claim(f"With {' or '.join(norms)} training ends at a lower loss than without.", paper, check)
+    return Claim(f"with {' or '.join(norms)} training ends at a lower loss than without", paper, check)
 
 
 def as_low_as(norms: Sequence[str], other: str = NORMALISED) -> Claim:
@@ -145,8 +165,8 @@ def as_low_as(norms: Sequence[str], other: str = NORMALISED) -> Claim:
         return compared(cases, operator.le, "seeds")
 
     says = (
-        f"With {' or '.join(norms)} training performs comparably to {other}, or even better: it ends no higher than "
-        "that and a tenth of what it lost."
+        f"with {' or '.join(norms)} training performs comparably to {other}, or even better: it ends no higher than "
+        "that and a tenth of what it lost"
     )
     return Claim(says, "comparable or better", check)
 
@@ -158,8 +178,8 @@ def accuracies(network: str = "VGG") -> Claim:
         shares = [table.arm(name_of(network, norm)).lasts(TEST_ACCURACY) for norm in (NORMALISED, BASE)]
         if not all(shares):
             return judged([], "")
-        said = " against ".join(f"{fmean(share):.1%}" for share in shares)
-        return judged([ours > plain for ours, plain in zip(*shares, strict=False)], f"{said}, mean of the seeds")
+        said = " against ".join(percent([100 * seed for seed in seeds]) for seeds in shares)
+        return judged([ours > plain for ours, plain in zip(*shares, strict=False)], said)
 
-    says = "The VGG has a higher test accuracy with BatchNorm than without."
+    says = "the VGG has a higher test accuracy with BatchNorm than without"
     return Claim(says, "83 % against 80 % (92 % against 88 % with augmentation)", check)

@@ -35,15 +35,15 @@ NORMS = {"standard": "none", "BatchNorm": "batch", "noisy BatchNorm": "noisy", "
 BASE, NORMALISED = "standard", "BatchNorm"
 LP = [BASE, NORMALISED, "ℓ1", "ℓ∞"]
 SILENT = (
-    "The source says no more of its VGG than that it is VGG-like: VGG-11 with one linear layer is taken.",
-    "The ℓ₂ loss of the deep linear network is summed over its examples: its learning rate of 1e-6 is that of the sum. "
-    "Losses and β are those of the mean.",
+    "The source calls its network VGG-like: VGG-11 with one linear layer is taken.",
+    "The learning rate of the deep linear network (DLN) is that of the loss summed over examples; losses and β are "
+    "those of the mean.",
     "BatchNorm follows every layer but the last.",
 )
 """What the source leaves open, and what is done about it."""
-ONE_BATCH = (
-    "Activations are looked at on one batch, the same throughout training, so that nothing but the network and its "
-    "noise changes."
+ONE_BATCH = "Activations are looked at on one batch, the same throughout training."
+LARGEST = (
+    "The claim about the largest value during training is ours, added after the claim about every look had failed."
 )
 SAME_AS_BATCHNORM = "Division by the average ℓ2 norm of centred values is BatchNorm: ℓ2 has no arm of its own."
 

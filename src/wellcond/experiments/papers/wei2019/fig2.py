@@ -8,7 +8,7 @@ from typing import Any
 
 from wellcond.experiments.claims import Outcome, claim, judged
 from wellcond.experiments.experiment import Experiment
-from wellcond.experiments.papers.wei2019.heat_maps import HeatMap, draw, heat_maps, measure, spread
+from wellcond.experiments.papers.wei2019.heat_maps import SQUARED, HeatMap, draw, heat_maps, measure, spread
 from wellcond.experiments.papers.wei2019.networks import CONV, FC
 from wellcond.experiments.table import Table
 
@@ -19,7 +19,6 @@ NETWORKS: dict[str, dict[str, Any]] = {
     "conv, CIFAR-10": {"network": CONV.format(image="3x32x32"), "data": "cifar10"},
     "FC, MNIST, full batch": {"network": FC.format(inputs=784), "data": "mnist", "batch": None},
 }
-SQUARED = ", squared error"
 ARMS = {
     **{name: settings | {"loss": "cross-entropy"} for name, settings in NETWORKS.items()},
     **{name + SQUARED: settings | {"loss": "half-squared"} for name, settings in NETWORKS.items()},
@@ -40,12 +39,18 @@ TINY_FC, TINY_CONV = {"network": "fc 64-20-20-20-10"}, {"network": "conv 1x16x16
 
 
 def found_of(maps: dict[str, HeatMap], lines: tuple[str, ...]) -> str:
-    """Where training begins to diverge, over each limit, in every panel."""
-    panels = []
-    for arm, found in maps.items():
-        over = [f"{spread(ratios)} × {line}" for line in lines if (ratios := found.ratios(line))]
-        panels.append(f"{arm}: at {', '.join(over)}" if over else f"{arm}: at no rate that was tried")
-    return "training diverges, " + "; ".join(panels) if panels else ""
+    """Where training begins to diverge: over the first limit in every panel, over the others in all of them."""
+    if not maps:
+        return ""
+    ratios = {line: {arm: found.ratios(line) for arm, found in maps.items()} for line in lines}
+    each = [
+        f"{spread(found) if found else 'no rate that was tried'} ({arm.removesuffix(SQUARED)})"
+        for arm, found in ratios[lines[0]].items()
+    ]
+    together = {line: [ratio for found in ratios[line].values() for ratio in found] for line in lines[1:]}
+    rest = [f"{spread(found)} × {line}" for line, found in together.items() if found]
+    others = f"; in all, {', '.join(rest)}" if rest else ""
+    return f"training diverges at × η* {lines[0]}: {', '.join(each)}{others}"
 
 
 def separated(maps: dict[str, HeatMap], line: str) -> list[bool]:
@@ -78,10 +83,10 @@ def _best_rate(table: Table) -> Outcome:
         arm: [found.best(value)[1] / found.limit("as printed", value) for value in found.values]
         for arm, found in heat_maps(table, PUBLISHED).items()
     }
-    words = [f"{arm}: {spread(found)} × η*" for arm, found in ratios.items()]
+    words = [f"{spread(found)} ({arm})" for arm, found in ratios.items()]
     # the grid has half decades: a rate is about another if it is its neighbour
     cases = [abs(math.log10(2 * ratio)) <= 0.5 for found in ratios.values() for ratio in found]
-    return judged(cases, "best rate, " + "; ".join(words) if words else "")
+    return judged(cases, "best rate at × η*: " + ", ".join(words) if words else "")
 
 
 @claim("smaller γ ends with a lower test loss", paper="a tendency in every panel")
@@ -90,8 +95,8 @@ def _small_gamma(table: Table) -> Outcome:
     for arm, found in heat_maps(table, PUBLISHED).items():
         losses = [found.best(value)[0] for value in found.values]
         cases.append(losses[0] < losses[-1])
-        pairs = zip(found.values, losses, strict=True)
-        words.append(f"{arm}: " + ", ".join(f"{loss:.3g} (γ {gamma:g})" for gamma, loss in pairs))
+        ends = ", ".join(f"{losses[k]:.3g} (γ {found.values[k]:g})" for k in (0, -1))
+        words.append(f"{arm}: {ends}, best γ {found.values[losses.index(min(losses))]:g}")
     return judged(cases, "least test loss, " + "; ".join(words) if words else "")
 
 

@@ -39,7 +39,8 @@ def _larger_weights(table: Table) -> Outcome:
     for arm, found in heat_maps(table).items():
         rates = {value: found.boundary(value)[1] for value in found.values}
         cases.append(rates[found.values[-1]] < rates[found.values[0]])
-        words.append(f"{arm}: " + ", ".join(f"{rate:.2g} (σ_w {value:g})" for value, rate in rates.items()))
+        first, last = found.values[0], found.values[-1]
+        words.append(f"{arm}: {rates[first]:.2g} (σ_w {first:g}), {rates[last]:.2g} (σ_w {last:g})")
     return judged(cases, "first rate that diverges, " + "; ".join(words))
 
 

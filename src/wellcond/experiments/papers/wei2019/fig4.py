@@ -77,6 +77,12 @@ def curve_mean(table: Table, arm: str, quantity: str) -> float:
     return fmean(table.arm(arm).mean_series(quantity).values())
 
 
+def lost(table: Table, arm: str) -> str:
+    """How many runs diverged, if any did."""
+    diverged = sum(record.has_diverged for record in table.arm(arm))
+    return f", {diverged} of {len(table.arm(arm))} diverged" if diverged else ""
+
+
 def _compared(table: Table, quantity: str, *, higher_is_better: bool) -> Outcome:
     cases, words = [], []
     for name in NETWORKS:
@@ -86,7 +92,8 @@ def _compared(table: Table, quantity: str, *, higher_is_better: bool) -> Outcome
         if usual is not None and len(heights) > 1:
             smaller = [height for gamma, height in heights.items() if gamma < USUAL]
             cases += [height > usual if higher_is_better else height < usual for height in smaller]
-            words.append(f"{name}: " + ", ".join(f"{height:.3g} (γ {gamma:g})" for gamma, height in heights.items()))
+            told = {gamma: f"{100 * h:.1f} %" if higher_is_better else f"{h:.3g}" for gamma, h in heights.items()}
+            words.append(f"{name}: " + ", ".join(f"{told[g]} (γ {g:g}{lost(table, arms[g])})" for g in heights))
     return judged(cases, "mean over training, " + "; ".join(words) if words else "")
 
 
@@ -108,7 +115,7 @@ def draw(table: Table) -> Figure:
     for name in present:
         own = Table([record for record in table if record.settings["network"] == name])
         for title, quantity in shown.items():
-            draw_over_training(axes[f"{name}: {title}"], own, quantity)
+            draw_over_training(axes[f"{name}: {title}"], own, quantity, log=quantity == TRAINING_LOSS)
     for panel in axes.values():
         panel.legend(frameon=False, fontsize=8)
     return figure

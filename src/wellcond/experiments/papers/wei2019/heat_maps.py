@@ -35,6 +35,9 @@ if TYPE_CHECKING:
 
 PREDICTED_FROM = 100
 """Images; more change a prediction by a few hundredths and take much longer."""
+SQUARED = ", squared error"
+"""Ends the name of an arm with that loss."""
+LOSS_NAMES = {"cross-entropy": "cross-entropy", "half-squared": "squared error"}
 LINES = ("as printed", "mean field", "measured")
 """Where the largest rate comes from: the formulas of the source, the corrected ones, and λ_max of the Hessian."""
 
@@ -182,6 +185,11 @@ def draw(table: Table, y: str) -> Figure:
     figure, axes = panels(list(maps), columns=losses.count(losses[0]))
     for arm, found in maps.items():
         lines = {line: [(found.limit(line, value), value) for value in found.values] for line in LINES}
-        draw_heat_map(axes[arm], found.losses, x="learning rate η", y=y, lines=lines)
+        axes[arm].set_title(
+            f"{arm.removesuffix(SQUARED)}\n{LOSS_NAMES[found.settings['loss']]}", loc="left", fontsize=10
+        )
+        draw_heat_map(axes[arm], found.losses, x="learning rate η", y=y, lines=lines, colour="test loss")
     legend_below(figure, next(iter(axes.values())))
+    for legend in figure.legends:
+        legend.set_title("dark: low test loss; white: training diverged. Largest rate η*:")
     return figure

@@ -29,6 +29,11 @@ def curves(table: Table, data: str, quantity: str) -> tuple[dict[int, float], di
     return sgd, amended
 
 
+def in_words(errors: list[float]) -> str:
+    """The mean of the seeds and their range, in percent."""
+    return f"{fmean(errors):.1f} % ({min(errors):.1f} to {max(errors):.1f})"
+
+
 @claim("the training loss of scale-amended SGD is almost always the lower one", paper="almost always lower")
 def _lower_loss(table: Table) -> Outcome:
     cases, words = [], []
@@ -51,7 +56,8 @@ def _lower_error(table: Table) -> Outcome:
         if all(ends.values()):
             errors = {method: 100 * (1 - fmean(found)) for method, found in ends.items()}
             cases.append(errors[AMENDED] < errors["SGD"])
-            words.append(f"{data}: {errors[AMENDED]:.1f} %, SGD {errors['SGD']:.1f} %")
+            told = {method: [100 * (1 - share) for share in found] for method, found in ends.items()}
+            words.append(f"{data}: {in_words(told[AMENDED])}, SGD {in_words(told['SGD'])}")
     return judged(cases, "; ".join(words))
 
 

@@ -78,7 +78,7 @@ def told(table: Table, data: str) -> str:
     for depth, found in ran(table, data):
         each = [f"{method} {'diverged' if value is None else f'{value:.1f}'}" for method, value in found.items()]
         parts.append(f"VGG-{depth}: {', '.join(each)}")
-    return "; ".join(parts)
+    return "in percent, " + "; ".join(parts) if parts else ""
 
 
 def best(table: Table, data: str, rivals: tuple[str, ...], depths: tuple[int, ...] = DEPTHS) -> list[bool]:
@@ -95,13 +95,14 @@ def best(table: Table, data: str, rivals: tuple[str, ...], depths: tuple[int, ..
 
 
 @claim(
-    "scale-amended SGD is best on CIFAR-100", paper="73.39, 75.32, 74.68, 72.82 %: ahead of SGD by 1.2 to 1.8 points"
+    "scale-amended SGD is the best of the paper's four methods on CIFAR-100",
+    paper="73.39, 75.32, 74.68, 72.82 %: ahead of SGD by 1.2 to 1.8 points",
 )
 def _best_on_cifar100(table: Table) -> Outcome:
     return judged(best(table, "CIFAR-100", ("SGD", "LARS", "LSALR")), told(table, "CIFAR-100"))
 
 
-@claim("scale-amended SGD is best on CIFAR-10, but for VGG-11", paper="94.11, 93.90, 93.88 %; VGG-11: LSALR 92.58")
+@claim("so it is on CIFAR-10, but for VGG-11", paper="94.11, 93.90, 93.88 %; VGG-11: LSALR 92.58 %")
 def _best_on_cifar10(table: Table) -> Outcome:
     return judged(best(table, "CIFAR-10", ("SGD", "LARS", "LSALR"), DEPTHS[1:]), told(table, "CIFAR-10"))
 
@@ -140,17 +141,20 @@ def draw(table: Table) -> Figure:
         depths = [depth for depth, _ in ran(table, data)]
         for place, method in enumerate(METHODS):
             at = [k + (place - len(METHODS) // 2) / (len(METHODS) + 2) for k in range(len(depths))]
-            runs = [table.arm(f"VGG-{depth}, {data}, {method}").lasts(TEST_ACCURACY) for depth in depths]
-            points = [(x, 100 * value) for x, values in zip(at, runs, strict=True) for value in values]
-            if points:
-                axes.plot(*zip(*points, strict=True), "o", color=COLOURS[place], label=method)
+            axes.plot([], [], "o", color=COLOURS[place], label=method)
+            for x, depth in zip(at, depths, strict=True):
+                for record in table.arm(f"VGG-{depth}, {data}, {method}"):
+                    face = "none" if record.has_diverged else COLOURS[place]
+                    for value in record.series(TEST_ACCURACY) and [record.last(TEST_ACCURACY)]:
+                        axes.plot([x], [100 * value], "o", color=COLOURS[place], markerfacecolor=face)
             if method in PAPER[data]:
                 published = [PAPER[data][method][DEPTHS.index(depth)] for depth in depths]
                 axes.plot(at, published, "x", color=COLOURS[place])
+        axes.plot([], [], "o", color=GREY, markerfacecolor="none", label="diverged")
         axes.plot([], [], "x", color=GREY, label="paper")
         axes.set_xticks(range(len(depths)), [f"VGG-{depth}" for depth in depths])
-        bare_axes(axes, y="test accuracy, per cent")
-    legend_below(figure, next(iter(panel.values())), columns=3)
+        bare_axes(axes, y="test accuracy, %")
+    legend_below(figure, next(iter(panel.values())), columns=4)
     return figure
 
 
@@ -194,5 +198,7 @@ EXPERIMENT = Experiment(
     departures=(
         "The source names neither the batch size (128 here) nor the angle of the rotations (up to 15 degrees).",
         "All methods use Nesterov momentum, which the source names for SGD.",
+        "LARS with a coefficient of 0.001, as its authors use it, is not in the source's table, and is not counted "
+        "when methods are ranked.",
     ),
 )
