@@ -9,6 +9,7 @@ import pytest
 from wellcond.experiments.pictures import by_layer, draw_heat_map, heat_map, over_training, panels
 from wellcond.experiments.table import Record, Table
 from wellcond.results import Row
+from wellcond.results.quantities import DIVERGED_AT
 
 
 def run(arm: str, seed: int, values: list[float]) -> Record:
@@ -24,6 +25,20 @@ def test_a_line_is_the_mean_of_the_seeds_of_its_arm() -> None:
     [axes] = over_training(TABLE, {"loss": "loss"}).axes
     heights = {str(line.get_label()): list(line.get_ydata()) for line in axes.lines if len(line.get_ydata()) > 1}
     assert heights == {"plain": [3.0, 2.0], "BN": [3.0, 1.0, 0.5]}
+
+
+def test_a_diverged_seed_does_not_end_the_line_of_the_others() -> None:
+    lost = run("BN", 1, [9.0, 8.0])
+    table = Table([*TABLE, Record(lost.settings, [*lost.rows, Row(None, "", DIVERGED_AT, 15.0, "steps")])])
+    [axes] = over_training(table, {"loss": "loss"}).axes
+    heights = [list(line.get_ydata()) for line in axes.lines]
+    assert [3.0, 1.0, 0.5] in heights
+    assert [9.0, 8.0] in heights
+
+
+def test_layers_are_whole_numbers() -> None:
+    [axes] = by_layer(TABLE, {"κ": "kappa"}).axes
+    assert all(tick == round(tick) for tick in axes.get_xticks())
 
 
 def test_an_arm_without_rows_is_left_out() -> None:

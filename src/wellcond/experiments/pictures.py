@@ -129,15 +129,15 @@ def draw_by_layer(axes: Axes, lines: Mapping[str, Mapping[str, float]], *, log: 
         axes.plot(range(1, len(heights) + 1), heights, label=name, linewidth=1.5, **look_of(place), **marks)
     if log:
         scale.set_axis(axes)
-    name_layers(axes)
+    count_along(axes)
 
 
-def name_layers(axes: Axes) -> None:
-    """Whole numbers along an axis of layers."""
+def count_along(axes: Axes, name: str = "layer") -> None:
+    """Whole numbers along the axis, of layers or of something else that is counted."""
     from matplotlib.ticker import MaxNLocator
 
     axes.xaxis.set_major_locator(MaxNLocator(nbins=6, steps=[1, 2, 5, 10], integer=True))
-    axes.set_xlabel("layer")
+    axes.set_xlabel(name)
 
 
 def by_layer(table: Table, quantities: Mapping[str, str], *, step: int | None = None, log: bool = True) -> Figure:

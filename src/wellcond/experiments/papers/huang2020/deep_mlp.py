@@ -13,7 +13,7 @@ from wellcond.data.batches import Batches
 from wellcond.data.load import load
 from wellcond.experiments.experiment import Job
 from wellcond.experiments.papers.huang2020.conditioning import LABELS
-from wellcond.experiments.pictures import draw_over_training, name_layers, panels
+from wellcond.experiments.pictures import count_along, draw_over_training, panels
 from wellcond.experiments.table import Table
 from wellcond.models import mlp
 from wellcond.report.style import LogScale
@@ -122,13 +122,16 @@ def change(table: Table, arm: str, quantity: str) -> dict[str, float]:
     return {layer: spread({str(i): look[layer] for i, look in enumerate(looks)}) for layer in layers}
 
 
-def draw_looks(axes: Axes, looks: Mapping[str, Mapping[str, float]], scale: LogScale | None = None) -> None:
+def draw_looks(
+    axes: Axes, looks: Mapping[str, Mapping[str, float]], scale: LogScale | None = None, *, named: bool = True
+) -> None:
     """One line per look against the layers, counted from 1, from dark to pale.
 
     Args:
         axes: Where to draw.
         looks: Values by layer, by the name of the look.
         scale: The logarithmic axis, which several panels may share; None for a linear one.
+        named: Whether the panel has a legend.
     """
     import matplotlib
 
@@ -139,23 +142,27 @@ def draw_looks(axes: Axes, looks: Mapping[str, Mapping[str, float]], scale: LogS
         axes.plot(range(1, len(line) + 1), heights, color=colour, label=name, linewidth=1.4)
     if scale is not None:
         scale.set_axis(axes)
-    if looks:
+    if looks and named:
         axes.legend(frameon=False, fontsize=7, ncols=2)
-    name_layers(axes)
+    count_along(axes)
 
 
 def draw_layers(table: Table, quantities: Sequence[str]) -> Figure:
-    """A column of panels per arm, a line of them per quantity, in which a line is a look; and the training loss."""
+    """A column of panels per arm, a row of them per quantity, in which a line is a look; below, the training loss."""
     titles = {(q, arm): f"{LABELS[q]}, {arm}" for q in quantities for arm in table.arms}
     figure, axes = panels([*titles.values(), "training loss"], columns=len(table.arms))
     for quantity in quantities:
         looks = {arm: looks_of(table, arm, quantity) for arm in table.arms}
         scale = LogScale.of(v for lines in looks.values() for line in lines.values() for v in line.values())
         for arm, lines in looks.items():
-            draw_looks(axes[titles[quantity, arm]], lines, scale)
-    draw_over_training(axes["training loss"], table, TRAINING_LOSS)
-    if axes["training loss"].lines:
-        axes["training loss"].legend(frameon=False, fontsize=8)
+            draw_looks(axes[titles[quantity, arm]], lines, scale, named=arm == table.arms[0])
+    loss = axes["training loss"]
+    grid = loss.get_gridspec()
+    assert grid is not None
+    loss.set_subplotspec(grid[-1, :])  # as wide as the figure
+    draw_over_training(loss, table, TRAINING_LOSS)
+    if loss.lines:
+        loss.legend(frameon=False, fontsize=8)
     return figure
 
 

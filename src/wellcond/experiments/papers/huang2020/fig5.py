@@ -77,11 +77,9 @@ def bn_is_steadier(table: Table) -> Outcome:
             if steadier:
                 cases += steadier
                 middle = [number(sorted(values.values())[len(values) // 2]) for values in (bn, plain)]
-                said.append(
-                    f"{init}, {name}: in {sum(steadier)} of {len(steadier)} layers; median {middle[0]} times with BN, "
-                    f"{middle[1]} without"
-                )
-    return judged(cases, "; ".join(said))
+                counted = f"{init}, {name}: {sum(steadier)} of {len(steadier)} layers"
+                said.append(f"{counted}, {middle[0]} times against {middle[1]}")
+    return judged(cases, f"medians with BN against without, {'; '.join(said)}" if said else "")
 
 
 @claim("with BN the magnitude of what the layers receive is the same at all depths and times", paper="stable")

@@ -55,8 +55,9 @@ def better_conditioned(name: str, matrix: MatrixQuantities, pairs: list[tuple[st
                 smaller = [with_bn < without for without, with_bn in values]
                 cases += smaller
                 medians = [number(median(column)) for column in zip(*values, strict=True)]
+                init = f"{bn.removeprefix('BN, ')}: " if ", " in bn else ""
                 said.append(
-                    f"{bn.removeprefix('BN, ')}: smaller in {sum(smaller)} of {len(smaller)} comparisons; median "
+                    f"{init}smaller in {sum(smaller)} of {len(smaller)} comparisons; median "
                     f"{medians[1]} with BN, {medians[0]} without"
                 )
         return judged(cases, "; ".join(said))

@@ -121,8 +121,8 @@ def even_magnitudes(table: Table) -> Outcome:
         if looks:
             ends = [f"{number(bn)} against {number(plain)}" for bn, plain in (looks[0], looks[-1])]
             found.append(f"{matrix} {ends[0]} at the start, {ends[1]} at the end")
-    told = f"greatest over least, with BN against without: {'; '.join(found)}" if found else ""
-    return judged(cases, told)
+    told = f"closer in {sum(cases)} of {len(cases)} cases; greatest over least, BN against plain: {'; '.join(found)}"
+    return judged(cases, told if cases else "")
 
 
 @claim("the network without BN does not converge with the rate of 0.1", paper="it does not")

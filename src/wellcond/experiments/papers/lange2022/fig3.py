@@ -36,7 +36,7 @@ FIRST_OF_TEN = 10 * 50_000 // 60
 
 EXPERIMENT = Experiment(
     name="lange2022-fig3",
-    title="a fully connected network in mini-batches of 60",
+    title="A fully connected network in mini-batches of 60",
     says="BNP and BN are comparable, and both outperform LN and the vanilla network, on MNIST and on CIFAR-10.",
     arms=ARMS,
     scales={

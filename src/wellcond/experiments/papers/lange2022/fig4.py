@@ -30,7 +30,7 @@ ARMS = {
 
 EXPERIMENT = Experiment(
     name="lange2022-fig4",
-    title="a fully connected network in mini-batches of 6 and of 1",
+    title="A fully connected network in mini-batches of 6 and of 1",
     says="BNP outperforms BN in small mini-batches, and trains in mini-batches of one, where BN cannot.",
     arms=ARMS,
     scales={

@@ -59,7 +59,7 @@ def _steps(many: int, few: int) -> dict[str, dict[str, int]]:
 
 EXPERIMENT = Experiment(
     name="lange2022-fig5",
-    title="a 5-layer CNN in mini-batches of 128, 2 and 1",
+    title="A 5-layer CNN in mini-batches of 128, 2 and 1",
     says="BNP is comparable with BN in mini-batches of 128, outperforms it in mini-batches of 2, and trains in those "
     "of one, where BN cannot.",
     arms=ARMS,

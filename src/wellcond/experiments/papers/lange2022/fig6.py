@@ -64,7 +64,7 @@ def residual_claims(panel: str, decay: float) -> list[Claim]:
 
 EXPERIMENT = Experiment(
     name="lange2022-fig6",
-    title="residual networks on CIFAR-10 and CIFAR-100",
+    title="Residual networks on CIFAR-10 and CIFAR-100",
     says="BNP with GN converges faster than BN until the rate decays, and is comparable after that; GN lags behind.",
     arms=ARMS,
     scales={

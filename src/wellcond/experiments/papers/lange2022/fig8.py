@@ -168,7 +168,7 @@ def _draw(axes: Axes, lines: dict[str, list[tuple[list[int], list[float]]]]) -> 
 
 EXPERIMENT = Experiment(
     name="lange2022-fig8",
-    title="the condition number of one output unit's Hessian, plain and preconditioned",
+    title="The condition number of one output unit's Hessian, plain and preconditioned",
     says="Preconditioning lowers the condition number by about κ(D)², for activations differ in scale.",
     arms={"vanilla": {"method": "vanilla", "lr": 0.01}, "BNP": {"method": "BNP", "lr": 0.1}},
     scales={

@@ -18,7 +18,7 @@ from wellcond.experiments.claims import Outcome, claim, judged
 from wellcond.experiments.experiment import Experiment, Job
 from wellcond.experiments.papers.lange2022.networks import FULLY_CONNECTED, network
 from wellcond.experiments.papers.lange2022.training import optimizer_of
-from wellcond.experiments.pictures import panels
+from wellcond.experiments.pictures import count_along, panels
 from wellcond.experiments.table import Table
 from wellcond.report.style import look_of
 from wellcond.results import Row
@@ -140,14 +140,15 @@ def draw(table: Table) -> Figure:
             seconds = list(table.arm(arm).mean_series(SECONDS, method).values())
             label = f"{method}: {epoch_time(table, arm, method):.3g} s an epoch"
             axes[arm].plot(range(1, len(seconds) + 1), list(accumulate(seconds)), label=label, **look_of(place))
-        axes[arm].set(xlabel="epoch", ylabel="seconds", ylim=(0, None))
+        axes[arm].set(ylabel="seconds", ylim=(0, None))
+        count_along(axes[arm], "epoch")
         axes[arm].legend(frameon=False)
     return figure
 
 
 EXPERIMENT = Experiment(
     name="lange2022-fig9",
-    title="the time of an epoch under BN and BNP (with Table 1)",
+    title="The time of an epoch under BN and BNP (with Table 1)",
     says="BN is faster in small mini-batches and BNP in large ones, but the difference is small.",
     arms={f"batch {size}": {"batch": size} for size in (16, 256, 512)},
     scales={

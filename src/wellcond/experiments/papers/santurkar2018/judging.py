@@ -81,10 +81,21 @@ def compared(cases: Iterable[tuple[str, float, float]], wins: Callable[[float, f
     found = []
     for place, (arm, numbers) in enumerate(by_arm.items()):
         count = sum(wins(*pair) for pair in numbers)
-        medians = " against ".join(f"{median(column):.3g}" for column in zip(*numbers, strict=True))
+        medians = against(*(median(column) for column in zip(*numbers, strict=True)))
         at, of = ("", "") if place else (f" {places}", "median ")  # said once
         found.append(f"{names[arm]}: at {count} of {len(numbers)}{at}, {of}{medians}")
     return judged((wins(*pair) for numbers in by_arm.values() for pair in numbers), "; ".join(found))
+
+
+def against(ours: float, theirs: float) -> str:
+    """Two numbers, with as many digits as it takes to tell them apart, at least 3 and at most 7.
+
+    Example:
+        >>> against(5.271, 10.0), against(9.9999, 10.0)
+        ('5.27 against 10', '9.9999 against 10')
+    """
+    pairs = [(f"{ours:.{digits}g}", f"{theirs:.{digits}g}") for digits in range(3, 8)]
+    return " against ".join(next((pair for pair in pairs if pair[0] != pair[1]), pairs[0]))
 
 
 def short(arms: Iterable[str]) -> dict[str, str]:

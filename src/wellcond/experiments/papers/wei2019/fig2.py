@@ -43,14 +43,14 @@ def found_of(maps: dict[str, HeatMap], lines: tuple[str, ...]) -> str:
     if not maps:
         return ""
     ratios = {line: {arm: found.ratios(line) for arm, found in maps.items()} for line in lines}
+    suffix = SQUARED if all(arm.endswith(SQUARED) for arm in maps) else ""
     each = [
-        f"{spread(found) if found else 'no rate that was tried'} ({arm.removesuffix(SQUARED)})"
+        f"{arm.removesuffix(suffix)} {spread(found) if found else 'not reached'}"
         for arm, found in ratios[lines[0]].items()
     ]
     together = {line: [ratio for found in ratios[line].values() for ratio in found] for line in lines[1:]}
-    rest = [f"{spread(found)} × {line}" for line, found in together.items() if found]
-    others = f"; in all, {', '.join(rest)}" if rest else ""
-    return f"training diverges at × η* {lines[0]}: {', '.join(each)}{others}"
+    rest = [f"over {line} {spread(found)}" for line, found in together.items() if found]
+    return f"first rate that diverges over η* {lines[0]}: {'; '.join([*each, *rest])}"
 
 
 def separated(maps: dict[str, HeatMap], line: str) -> list[bool]:
@@ -83,10 +83,10 @@ def _best_rate(table: Table) -> Outcome:
         arm: [found.best(value)[1] / found.limit("as printed", value) for value in found.values]
         for arm, found in heat_maps(table, PUBLISHED).items()
     }
-    words = [f"{spread(found)} ({arm})" for arm, found in ratios.items()]
+    words = [f"{arm} {spread(found)}" for arm, found in ratios.items()]
     # the grid has half decades: a rate is about another if it is its neighbour
     cases = [abs(math.log10(2 * ratio)) <= 0.5 for found in ratios.values() for ratio in found]
-    return judged(cases, "best rate at × η*: " + ", ".join(words) if words else "")
+    return judged(cases, "best rate over η*: " + "; ".join(words) if words else "")
 
 
 @claim("smaller γ ends with a lower test loss", paper="a tendency in every panel")
@@ -102,7 +102,7 @@ def _small_gamma(table: Table) -> Outcome:
 
 EXPERIMENT = Experiment(
     name="wei2019-fig2",
-    title="where training diverges, over the learning rate and γ",
+    title="Where training diverges, over the learning rate and γ",
     says="Test loss after 5 epochs over (log₁₀ η, γ): the predicted η* parts training from divergence, the best rate "
     "is about η*/2, and small γ ends lower.",
     arms=ARMS,

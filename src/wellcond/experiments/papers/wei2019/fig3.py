@@ -46,7 +46,7 @@ def _larger_weights(table: Table) -> Outcome:
 
 EXPERIMENT = Experiment(
     name="wei2019-fig3",
-    title="where training diverges without BatchNorm, over the learning rate and σ_w",
+    title="Where training diverges without BatchNorm, over the learning rate and σ_w",
     says="The baseline: test loss after 5 epochs of a vanilla fully connected network on MNIST, over (log₁₀ η, σ_w).",
     arms={
         PUBLISHED: NETWORK | {"loss": "cross-entropy"},

@@ -123,7 +123,7 @@ def draw(table: Table) -> Figure:
 
 EXPERIMENT = Experiment(
     name="wei2019-fig4",
-    title="small γ at the start of VGG-16 and PreAct-ResNet-18",
+    title="Small γ at the start of VGG-16 and PreAct-ResNet-18",
     says="Learning curves on CIFAR-10 with the same settings but for the first γ: small γ helps faster convergence.",
     arms={f"{name}, γ {gamma:g}": {"network": name, "gamma": gamma} for name in NETWORKS for gamma in GAMMAS},
     scales={

@@ -77,7 +77,7 @@ def draw(table: Table) -> Figure:
 
 EXPERIMENT = Experiment(
     name="zhang2018-fig1",
-    title="learning curves of SGD and scale-amended SGD",
+    title="Learning curves of SGD and scale-amended SGD",
     says="VGG-13 from the same weights on the same batches: scale-amended SGD has almost always the lower training "
     "loss and ends with a considerably lower test error.",
     arms={

@@ -160,7 +160,7 @@ def draw(table: Table) -> Figure:
 
 EXPERIMENT = Experiment(
     name="zhang2018-table1",
-    title="test accuracy of SGD, LARS, LSALR and scale-amended SGD",
+    title="Test accuracy of SGD, LARS, LSALR and scale-amended SGD",
     says="VGG-11 to 19 on CIFAR-10 and CIFAR-100: scale-amended SGD is best on CIFAR-100 at every depth, and on "
     "CIFAR-10 at every depth but 11.",
     arms=ARMS,
