@@ -31,7 +31,7 @@ PANEL = (4.4, 3.4)
 WIDEST = 18.0
 """Inches of a figure; panels of more columns are smaller, so that their words stay readable on a page."""
 MOST_COLUMNS = 4
-FEWEST_DECADES = 1.5
+FEWEST_DECADES = 2.0
 """A logarithmic axis that spans less has plain numbers, and few of them."""
 LONGEST = 5
 """Letters of a tick that has room beside others."""
@@ -206,7 +206,7 @@ def draw_heat_map(
             look = {"linewidth": 2, **looks[place % len(looks)], "path_effects": outline}
             axes.plot(*zip(*inside, strict=True), label=name, **look)
     for names, set_ticks in ((columns, axes.set_xticks), (heights, axes.set_yticks)):
-        stride = math.ceil(len(names) / 9)
+        stride = math.ceil(len(names) / 7)
         set_ticks([i + 0.5 for i in range(0, len(names), stride)], [_place_name(name) for name in names[::stride]])
     axes.set_xlim(0, len(columns))
     axes.set_ylim(0, len(heights))

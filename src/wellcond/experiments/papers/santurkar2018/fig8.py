@@ -31,7 +31,7 @@ def widest_to_narrowest(record: Record, layer: str) -> float:
     return max(values) / min(values) if min(values) > 0 else math.inf
 
 
-@claim("batchNorm keeps the variance of an activation steadier over training than it is without",
+@claim("BatchNorm keeps the variance of an activation steadier over training than it is without",
        paper="fixed mean and variance, possibly learnable")  # fmt: skip
 def is_steady(table: Table) -> Outcome:
     """The variance covers a smaller factor, in every layer."""

@@ -50,7 +50,7 @@ def found_of(maps: dict[str, HeatMap], lines: tuple[str, ...]) -> str:
     ]
     together = {line: [ratio for found in ratios[line].values() for ratio in found] for line in lines[1:]}
     rest = [f"over {line} {spread(found)}" for line, found in together.items() if found]
-    return f"first rate that diverges over η* {lines[0]}: {'; '.join([*each, *rest])}"
+    return f"where training begins to diverge, over η* {lines[0]}: {'; '.join([*each, *rest])}"
 
 
 def separated(maps: dict[str, HeatMap], line: str) -> list[bool]:
