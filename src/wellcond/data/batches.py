@@ -100,6 +100,10 @@ class Batches:
         self.size, self.seed, self.augment = size, seed, frozenset(augment)
         self.flatten, self.channels_last = flatten, channels_last
         self.per_epoch = total // size
+        self._described = (
+            f"{dataset!r}, {size}, seed={seed}, augment={sorted(self.augment)}, count={total}, flatten={flatten}, "
+            f"standardize={standardize}, dtype={dtype}"
+        )
         self.y = dataset.labels[:total].to(device)
         is_cropped = "crop" in self.augment
         self._images: InMemory | OnDisk
@@ -112,6 +116,10 @@ class Batches:
             on_gpu = max(1, AT_ONCE // (size * x[0].numel()))
             self._batches_at_once = 1 if self.y.device.type == "cpu" else min(on_gpu, self.per_epoch)
         self._part: tuple[tuple[int, int], Tensor, Tensor] | None = None
+
+    def __repr__(self) -> str:
+        """All that decides the batches: a checkpoint compares it."""
+        return f"Batches({self._described})"
 
     def __call__(self, step: int) -> tuple[Tensor, Tensor]:
         """The batch of a step, counted from 0: inputs and labels, not to be changed in place."""

@@ -90,9 +90,9 @@ class Dataset:
         """The images with so many channels: grey ones are repeated.
 
         Raises:
-            ValueError: The images have several channels, and another number of them.
+            ValueError: No channel is asked for; or the images have several, and another number of them.
         """
-        if self.images.shape[1] not in (1, channels):
+        if channels < 1 or self.images.shape[1] not in (1, channels):
             raise ValueError(f"images of {self.images.shape[1]} channels cannot be given {channels}")
         if self.images.shape[1] == channels:
             return self

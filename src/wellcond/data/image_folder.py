@@ -8,6 +8,7 @@ from collections.abc import Iterator, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from functools import cached_property
 from pathlib import Path
+from typing import TYPE_CHECKING
 
 import numpy as np
 import torch
@@ -16,6 +17,9 @@ from torch import Tensor
 from wellcond.data.dataset import Dataset
 from wellcond.data.locate import data_root
 from wellcond.errors import CorruptData, DataNotFound, MissingExtra, TooLarge
+
+if TYPE_CHECKING:
+    from PIL.Image import Image as Picture
 
 ENDINGS = {".jpeg", ".jpg", ".png", ".webp", ".bmp"}
 MEAN, STD = (0.485, 0.456, 0.406), (0.229, 0.224, 0.225)
@@ -154,6 +158,15 @@ def _files_of_images(folder: Path) -> Iterator[Path]:
     return (path for path in sorted(folder.rglob("*")) if path.suffix.lower() in ENDINGS)
 
 
+def _in_8_bits(image: Picture) -> Picture:
+    """The same image; of one with 16 bits, Pillow itself would keep the darkest 256 values and make all else white."""
+    if not image.mode.startswith("I"):
+        return image
+    from PIL import Image
+
+    return Image.fromarray((np.asarray(image) // 257).astype(np.uint8))
+
+
 def _square(path: Path, size: int, place: Sequence[float]) -> Tensor:
     """A square of an image, (3, size, size) uint8."""
     try:
@@ -165,7 +178,7 @@ def _square(path: Path, size: int, place: Sequence[float]) -> Tensor:
             shorter = round(size * SHORTER_SIDE)
             scale = shorter / min(image.size)
             width, height = (max(shorter, round(side * scale)) for side in image.size)
-            resized = image.convert("RGB").resize((width, height), Image.Resampling.BILINEAR)
+            resized = _in_8_bits(image).convert("RGB").resize((width, height), Image.Resampling.BILINEAR)
     except (UnidentifiedImageError, OSError) as error:
         raise CorruptData(f"{path}: expected an image, found something else ({error}).") from error
     top, left = round(place[0] * (height - size)), round(place[1] * (width - size))

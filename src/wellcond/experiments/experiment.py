@@ -11,6 +11,7 @@ from typing import TYPE_CHECKING, Any, Literal, get_args
 
 import torch
 
+from wellcond.errors import InvalidProblem
 from wellcond.experiments.claims import Claim
 from wellcond.experiments.table import Table
 from wellcond.results import Progress, Row
@@ -72,6 +73,8 @@ class Job:
     progress: Progress = lambda what, share: None
 
     def __getitem__(self, name: str) -> Any:
+        if name not in self.settings:
+            raise KeyError(f"there is no setting {name!r}; there are {', '.join(self.settings)}")
         return self.settings[name]
 
 
@@ -113,16 +116,34 @@ class Experiment:
     version: int = 1
 
     def cells(self, scale: Scale) -> list[Cell]:
-        """The cells of a scale, arm by arm and seed by seed."""
+        """The cells of a scale, arm by arm and seed by seed.
+
+        Raises:
+            InvalidProblem: There are none, an arm is unknown, or JSON cannot hold a setting.
+        """
         settings = self.scales[scale]
         chosen = settings.get("arms", list(self.arms))
+        if unknown := [arm for arm in chosen if arm not in self.arms]:
+            raise InvalidProblem(f"{self.name} has no arm {unknown[0]!r}; it has {', '.join(self.arms)}.")
         own: Mapping[str, Settings] = chosen if isinstance(chosen, Mapping) else {}
         common = {name: value for name, value in settings.items() if name not in NOT_OF_A_CELL}
-        return [
+        found = [
             Cell(self.name, {**common, **self.arms[arm], **own.get(arm, {}), "arm": arm, "seed": seed}, self.version)
-            for arm in chosen
+            for arm in dict.fromkeys(chosen)
             for seed in range(settings.get("seeds", 1))
         ]
+        if not found:
+            raise InvalidProblem(f"{self.name} has no cells at scale {scale!r}; it needs an arm and a seed.")
+        for cell in found:
+            for name, value in cell.settings.items():
+                try:
+                    json.dumps(value, allow_nan=False)
+                except (TypeError, ValueError) as error:
+                    raise InvalidProblem(
+                        f"the setting {name!r} of {self.name} cannot be {value!r}, which JSON cannot hold; write "
+                        "finite numbers, text, or lists of them."
+                    ) from error
+        return found
 
     def data(self, scale: Scale) -> list[str]:
         """The data sets that a scale reads."""

@@ -5,16 +5,17 @@ from __future__ import annotations
 import contextlib
 import json
 import os
+import warnings
 from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Literal, TypedDict, Unpack, overload
+from typing import Literal, TypedDict, Unpack, get_args, overload
 
 import torch
 
 from wellcond.data.load import load
 from wellcond.data.locate import data_root
-from wellcond.errors import DataNotFound, InvalidProblem, MissingExtra
+from wellcond.errors import CorruptData, DataNotFound, InvalidProblem, MissingExtra
 from wellcond.experiments import catalogue
 from wellcond.experiments.experiment import Experiment, Job, Scale
 from wellcond.experiments.reproduction import Failure, Reproduction
@@ -146,6 +147,8 @@ def missing_data(name: str, root: Path) -> str:
     try:
         for is_train in (True, False):
             load(name, root, train=is_train)
+    except CorruptData as error:
+        return f"{error} Delete it and fetch it again."
     except (DataNotFound, ValueError) as error:
         return str(error)
     return ""
@@ -166,14 +169,18 @@ def launcher_of(
         return InProcess()
     if name == "processes":
         return Processes(workers=workers)
-    return Ray(address=address, workers=workers, gpus=gpus)
+    if name == "ray":
+        return Ray(address=address, workers=workers, gpus=gpus)
+    raise InvalidProblem(f"there is no launcher {name!r}; there are {', '.join(get_args(LauncherName))}.")
 
 
 def _experiments(wanted: Sequence[str | Experiment], scale: Scale) -> list[Experiment]:
     found: dict[str, Experiment] = {}
     for each in wanted:
         own = [catalogue.with_scale(each, scale)] if isinstance(each, Experiment) else catalogue.chosen([each], scale)
-        found |= {known.name: known for known in own}
+        for known in own:
+            if found.setdefault(known.name, known) is not known:
+                raise InvalidProblem(f"two experiments are called {known.name!r}; each needs a name of its own.")
     return list(found.values())
 
 
@@ -226,6 +233,11 @@ def _write_verdict(run: Reproduction, folder: Path) -> Exception | None:
     except MissingExtra:
         return None
     except Exception as error:
+        if run.failures:  # they are the cause, and are told
+            warnings.warn(
+                f"{run.experiment.name} is not drawn: rows of failed cells are missing ({error}).", stacklevel=3
+            )
+            return None
         error.add_note(
             f"This happened in the verdict or the picture of {run.experiment.name}; its rows are in {folder}."
         )

@@ -32,7 +32,7 @@ from wellcond.experiments.running.launchers import Launcher, run_all
 from wellcond.experiments.running.store import Store
 from wellcond.experiments.running.task import Task
 from wellcond.experiments.running.user_function import UserFunction
-from wellcond.experiments.swept import Sweep
+from wellcond.experiments.swept import Sweep, is_number
 from wellcond.experiments.table import Table
 from wellcond.results import Progress
 
@@ -89,16 +89,20 @@ def sweep(
         >>> [row.value for row in found.rows()]
         [1.0, 4.0]
     """
-    grid = {name: [_plain(value) for value in values] for name, values in grid.items()}
+    grid = {name: _each_once(values) for name, values in grid.items()}
     if not grid or not all(grid.values()):
         raise InvalidProblem("the grid is empty; name a setting and its values, such as {'lr': [0.1, 0.01]}.")
+    numeric = [name for name, values in grid.items() if all(map(is_number, values))]
     for axis in (x, y):
-        if axis is not None and axis not in grid:
-            raise InvalidProblem(f"{axis!r} cannot be an axis of the picture; the grid has {', '.join(grid)}.")
+        if axis is not None and (axis not in numeric or x == y):
+            known = ", ".join(numeric) or "none"
+            raise InvalidProblem(f"{axis!r} cannot be this axis of the picture; settings with numbers: {known}.")
     root = data_root(data).absolute()
     used = launcher if isinstance(launcher, Launcher) else launcher_of(launcher, workers)
     check_device(device, used)
     if isinstance(target, Experiment) or (isinstance(target, str) and ":" not in target):
+        if isinstance(target, str) and target.endswith(".py"):
+            raise InvalidProblem(f"{target!r} names no function; write {target}:FUNCTION.")
         experiment = target if isinstance(target, Experiment) else catalogue.experiment(target)
         cells = _cells(catalogue.with_scale(experiment, scale), scale, grid, seeds)
         measure, name = measure_of(experiment), f"{experiment.name}-{scale}"
@@ -116,20 +120,23 @@ def sweep(
     found.save(folder / "sweep.json")
     with contextlib.suppress(MissingExtra):
         write_parquet(folder / "table.parquet", found)
+    (folder / "figure.png").unlink(missing_ok=True)  # that of another grid
     if found.has_picture:
         with contextlib.suppress(MissingExtra):
             found.save(folder / "figure.png")
     return found
 
 
-def _plain(value: Any) -> Any:
-    """A value as JSON has it, which also numpy's numbers have."""
-    plain = value.item() if isinstance(value, np.generic) else value
-    try:
-        json.dumps(plain, allow_nan=False)
-    except (TypeError, ValueError) as error:
-        raise InvalidProblem(f"{value!r} cannot be a value of the grid; write finite numbers and text.") from error
-    return plain
+def _each_once(values: Sequence[Any]) -> list[Any]:
+    """The values as JSON has them, numpy's numbers too; one that is there twice would count twice in every mean."""
+    found = {}
+    for value in values:
+        plain = value.item() if isinstance(value, np.generic) else value
+        try:
+            found[json.dumps(plain, allow_nan=False)] = plain
+        except (TypeError, ValueError) as error:
+            raise InvalidProblem(f"{value!r} cannot be a value of the grid; write finite numbers and text.") from error
+    return list(found.values())
 
 
 def _points(grid: Grid) -> list[dict[str, Any]]:

@@ -57,7 +57,7 @@ class Sweep(CellResult):
     @property
     def axes(self) -> list[str]:
         """The settings of the picture: those asked for, else the first two with several numbers, a rate first."""
-        several = [name for name, values in self.grid.items() if len(values) > 1 and all(map(_is_number, values))]
+        several = [name for name, values in self.grid.items() if len(values) > 1 and all(map(is_number, values))]
         free = sorted((name for name in several if name not in (self.x, self.y)), key=lambda name: name not in RATES)
         chosen = [name or (free.pop(0) if free else None) for name in (self.x, self.y)]
         return [name for name in chosen if name is not None]
@@ -133,7 +133,8 @@ class Sweep(CellResult):
             diverged = sum(record.has_diverged for record in table)
             body.append([title, mean, spread, str(len(table)), str(diverged) if diverged else ""])
         lines = [f"{self.name}: {len(self.table)} cells finished, {len(self.failures)} failed"]
-        lines.append(text_table(["", self.drawn, "over seeds", "cells", "diverged"], body))
+        if body:
+            lines.append(text_table(["", self.drawn, "over seeds", "cells", "diverged"], body))
         for each in self.failures:
             point = {name: each.settings.get(name) for name in (*self.grid, "seed")}
             lines.append(f"failed: {', '.join(f'{n} = {_shown(v)}' for n, v in point.items())}: {each.error}")
@@ -170,7 +171,8 @@ def _limits(table: Table, y: str) -> dict[str, list[tuple[float, float]]]:
     return lines
 
 
-def _is_number(value: Any) -> bool:
+def is_number(value: Any) -> bool:
+    """Whether a value can be a place on an axis."""
     return isinstance(value, (int, float)) and not isinstance(value, bool)
 
 

@@ -58,6 +58,8 @@ def cnn(
         >>> model(torch.zeros(2, 3, 32, 32)).shape
         torch.Size([2, 10])
     """
+    if not channels:
+        raise ValueError("channels must name at least one convolution")
     layers = Layers(norm, init, seed)
     dense = layers if dense_norm is None else Layers(dense_norm, init, seed)
     modules: OrderedDict[str, nn.Module] = OrderedDict()

@@ -58,6 +58,7 @@ class Layers:
         self, inputs: int, outputs: int, kernel: int = 3, *, stride: int = 1, padding: int = 1, bias: bool = False
     ) -> nn.Conv2d:
         """A convolution, (N, inputs, H, W) → (N, outputs, H', W')."""
+        _check_sizes(inputs, outputs)
         layer = nn.Conv2d(inputs, outputs, kernel, stride, padding, bias=bias, device="meta")
         layer = layer.to_empty(device=torch.get_default_device())
         self.fill_conv(layer, self.generator)
@@ -65,6 +66,7 @@ class Layers:
 
     def linear(self, inputs: int, outputs: int, bias: bool = True) -> nn.Linear:
         """A linear layer, (N, inputs) → (N, outputs)."""
+        _check_sizes(inputs, outputs)
         layer = nn.Linear(inputs, outputs, bias, device="meta").to_empty(device=torch.get_default_device())
         self.fill_linear(layer, self.generator)
         return layer
@@ -81,7 +83,7 @@ class Layers:
             case "group":
                 return _group_norm(channels)
             case factory:
-                return factory(channels)
+                return _made(factory, channels)
 
     def norm2d(self, channels: int, affine: bool = True) -> nn.Module:
         """A norm of (N, channels, H, W); `affine` has no effect on what a factory makes."""
@@ -95,7 +97,7 @@ class Layers:
             case "group":
                 return _group_norm(channels, affine)
             case factory:
-                return factory(channels)
+                return _made(factory, channels)
 
     def after(self, k: int, norm: nn.Module, activation: nn.Module, post_activation: bool) -> dict[str, nn.Module]:
         """What follows weighted layer k, by name: its norm, if there is one, and its activation, in their order."""
@@ -108,6 +110,18 @@ def check_norm(norm: Norm) -> None:
     """Refuse what is neither the name of a norm nor a factory."""
     if not callable(norm) and norm not in get_args(NormName):
         raise ValueError(f"norm must be one of {get_args(NormName)} or a factory, channels → module, not {norm!r}")
+
+
+def _check_sizes(inputs: int, outputs: int) -> None:
+    if min(inputs, outputs) < 1:
+        raise ValueError(f"widths, channels and classes must be at least 1; a layer would have {inputs} → {outputs}")
+
+
+def _made(factory: Callable[[int], nn.Module], channels: int) -> nn.Module:
+    norm = factory(channels)
+    if not isinstance(norm, nn.Module):
+        raise ValueError(f"the norm factory must return a module; for {channels} channels it returned {norm!r}")
+    return norm
 
 
 def _group_norm(channels: int, affine: bool = True) -> nn.GroupNorm:

@@ -54,6 +54,8 @@ def meanfield_mlp(
         >>> model.bn3.weight.unique().tolist()
         [0.10000000149011612]
     """
+    if layers < 1:
+        raise ValueError(f"layers must be at least 1, not {layers}")
     sizes = [inputs, *[width] * (layers - 1), classes]
     return _with_gain(mlp(sizes, norm=norm, init=gaussian(sigma_w2, sigma_b2), seed=seed), gamma)
 

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import hashlib
 import io
+import os
 import random
 import warnings
 from collections.abc import Mapping
@@ -50,9 +51,13 @@ class Checkpoint:
         every: Steps from one to the next; the end of the run is kept too.
     """
 
-    path: Path
+    path: str | os.PathLike[str]
     parts: Mapping[str, HasState]
     every: int = 1000
+
+    def __post_init__(self) -> None:
+        if self.every < 1:
+            raise ValueError(f"every must be at least 1 step, not {self.every}")
 
     def save(self, history: History, settings: Mapping[str, Any]) -> None:
         """Write the state as it is now; of several processes only the first does.
@@ -74,8 +79,9 @@ class Checkpoint:
             "generators": _generators(),
         }
         torch.save(state, content)
-        self.path.parent.mkdir(parents=True, exist_ok=True)
-        write_atomically(self.path, _checksum(content.getvalue()) + content.getvalue())
+        path = Path(self.path)
+        path.parent.mkdir(parents=True, exist_ok=True)
+        write_atomically(path, _checksum(content.getvalue()) + content.getvalue())
 
     def load(self, settings: Mapping[str, Any]) -> History | None:
         """Put the parts and the generators into the state of the file, and return the run so far.
@@ -105,7 +111,7 @@ class Checkpoint:
 
     def _read(self) -> dict[str, Any] | None:
         try:
-            content = self.path.read_bytes()
+            content = Path(self.path).read_bytes()
         except FileNotFoundError:
             return None
         size = len(_checksum(b""))

@@ -14,6 +14,8 @@ from torch import Tensor, nn
 from torch.nn import functional
 from torch.optim import Optimizer
 
+from wellcond.data.batches import Batches
+from wellcond.errors import InvalidProblem
 from wellcond.network.isolation import rng_kept
 from wellcond.optim.bnp import BNP
 from wellcond.results import Progress, Row
@@ -76,7 +78,16 @@ def train_classifier(
 
     Raises:
         Unsupported: The checkpoint belongs to another run.
+        InvalidProblem: The optimizer trains no parameter of the model, or the test set is empty.
     """
+    held = {id(p) for group in optimizer.param_groups for p in group["params"]}
+    if not any(p.requires_grad and id(p) in held for p in model.parameters()):
+        raise InvalidProblem(
+            "the optimizer trains no parameter of this model. Make it of model.parameters(), after the model was moved "
+            "or copied, and leave some of them with requires_grad=True."
+        )
+    if test is not None and not len(test[0]) == len(test[1]) > 0:
+        raise InvalidProblem(f"test has {len(test[0])} inputs and {len(test[1])} labels; it needs as many, and some.")
     join_processes()
     model.train()
     network = model if process_count() == 1 else shared(model)
@@ -122,6 +133,7 @@ def train_classifier(
             probes=[partial(guarded, probe) for probe in probes],
             schedule=schedule,
             checkpoint=checkpoint,
+            settings={"batches": repr(batches)} if isinstance(batches, Batches) else {},
         )
         return loop.run(batch_at, progress)
 

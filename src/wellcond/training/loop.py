@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Collection, Iterable, Iterator, Sequence
+from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
 from itertools import count, islice
 from typing import Any, Generic, TypeVar
 
@@ -15,7 +15,7 @@ from wellcond.errors import InvalidProblem, NonFinite
 from wellcond.results import Progress, Row
 from wellcond.training.checkpoint import Checkpoint
 from wellcond.training.run import History, Run
-from wellcond.training.schedules import Schedule, show
+from wellcond.training.schedules import Schedule, restart, show
 from wellcond.training.step import EagerStep, Step
 
 Batch = TypeVar("Batch")
@@ -86,6 +86,7 @@ class Loop(Generic[Batch]):
         probes: Called at looks after it; their rows are kept, whatever they are.
         schedule: The factor of the learning rates at each step; it sees what was evaluated.
         checkpoint: Where to keep the state; a run that it holds goes on.
+        settings: What a run that goes on must have in common with it, beside the optimizer.
 
     Attributes:
         history: What has happened so far.
@@ -102,13 +103,15 @@ class Loop(Generic[Batch]):
         probes: Sequence[Probe] = (),
         schedule: Schedule | None = None,
         checkpoint: Checkpoint | None = None,
+        settings: Mapping[str, str] | None = None,
     ) -> None:
         self.step, self.steps, self.history = step, steps, History()
         self._at = at if isinstance(at, range) else frozenset(at)
         self._before_step, self._evaluate, self._probes = before_step, evaluate, probes
         self._schedule, self._checkpoint = schedule, checkpoint
         self._rates: list[Any] = [group.get("lr") for group in step.optimizer.param_groups]
-        self._settings = {} if checkpoint is None else {"optimizer": _described(step.optimizer)}
+        self._settings = {} if checkpoint is None else {"optimizer": _described(step.optimizer), **(settings or {})}
+        restart(schedule)
         self._unread: list[float | Tensor] = []
 
     def run(self, batches: Iterable[Batch] | Callable[[int], Batch], progress: Progress | None = None) -> Run:

@@ -56,6 +56,10 @@ class WarmUp:
         """Pass evaluations on."""
         show(self.then, rows)
 
+    def restart(self) -> None:
+        """Pass it on."""
+        restart(self.then)
+
 
 def warm_up(length: int, then: Schedule = constant, begin: float = 0.0) -> Schedule:
     """Another schedule, times a factor that grows linearly from `begin` and is 1 at the last of so many steps.
@@ -69,13 +73,17 @@ def warm_up(length: int, then: Schedule = constant, begin: float = 0.0) -> Sched
 
 
 class Plateau:
-    """What `plateau` returns: it remembers one run, so make a new one for the next.
+    """What `plateau` returns: it remembers one run; the next begins anew.
 
     What it remembers follows from the evaluations of the run alone. A resumed run shows them to it again.
     """
 
     def __init__(self, watched: str, patience: int, factor: float, threshold: float) -> None:
         self.watched, self.patience, self.factor, self.threshold = watched, patience, factor, threshold
+        self.restart()
+
+    def restart(self) -> None:
+        """Forget the run before."""
         self._best, self._waited, self._now = math.inf, 0, 1.0
 
     def __call__(self, step: int) -> float:
@@ -117,3 +125,9 @@ def show(schedule: Schedule | None, rows: Iterable[Row]) -> None:
     """Show evaluations to a schedule that takes notice of them."""
     if isinstance(schedule, (Plateau, WarmUp)):
         schedule.see(rows)
+
+
+def restart(schedule: Schedule | None) -> None:
+    """Tell a schedule that remembers evaluations that a run begins."""
+    if isinstance(schedule, (Plateau, WarmUp)):
+        schedule.restart()

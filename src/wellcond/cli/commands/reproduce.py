@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import contextlib
 import json
+import sys
 import warnings
 from collections.abc import Iterator
 from pathlib import Path
@@ -117,8 +118,9 @@ def running(output: Output) -> Iterator[Progress]:
     """A progress bar; warnings are printed at the end, and Ctrl-C says how to go on."""
     with warnings.catch_warnings(record=True) as caught:
         warnings.simplefilter("always", UserWarning)
+        quiet = contextlib.redirect_stdout(sys.stderr) if output.as_json else contextlib.nullcontext()
         try:
-            with output.progress() as progress:
+            with quiet, output.progress() as progress:  # what cells print is no JSON
                 yield progress
         except KeyboardInterrupt:
             typer.secho(

@@ -73,7 +73,11 @@ def sweep(
     [cyan]wellcond sweep train.py:train --grid lr=0.1,0.01 --launcher ray --address auto[/cyan]
     """
     output = Output(None, as_json)
-    axes = dict(axis(text) for text in grid)
+    axes: dict[str, list[Any]] = {}
+    for name, values in map(axis, grid):
+        if name in axes:
+            raise typer.BadParameter(f"--grid names {name} twice; write all its values in one: {name}=1,2,3.")
+        axes[name] = values
     used = launcher_of(launcher, workers, address=address, gpus=gpus)
     with running(output) as progress:
         found = run(
@@ -99,7 +103,7 @@ def axis(text: str) -> tuple[str, list[Any]]:
         (('lr', [0.1, 0.01]), ('width', [32, 48, 64]), ('lr', [0.01, 0.1, 1.0]), ('norm', ['none', 'batch']))
     """
     name, equals, values = (part.strip() for part in text.partition("="))
-    if not equals or not name or not values:
+    if not equals or not name or not values.strip(","):
         raise typer.BadParameter(f"--grid {text!r}; write NAME=VALUES, as in lr=0.1,0.01 or gamma=0.5:2:4.")
     if ":" not in values:
         return name, [_value(part.strip()) for part in values.split(",") if part.strip()]
@@ -107,11 +111,12 @@ def axis(text: str) -> tuple[str, list[Any]]:
     is_log = parts[0] == "log"
     try:
         low, high, count = (float(part) for part in (parts[1:] if is_log else parts))
-        if is_log and low * high <= 0:
+        if not (np.isfinite([low, high]).all() and count >= 1 and count.is_integer()) or (is_log and low * high <= 0):
             raise ValueError
         found = np.geomspace(low, high, int(count)) if is_log else np.linspace(low, high, int(count))
     except ValueError:
-        raise typer.BadParameter(f"--grid {text!r}; a range is FROM:TO:COUNT or log:FROM:TO:COUNT.") from None
+        hint = "FROM:TO:COUNT or log:FROM:TO:COUNT, with a whole COUNT; log: does not cross 0"
+        raise typer.BadParameter(f"--grid {text!r}; a range is {hint}.") from None
     rounded = [float(f"{value:.{DIGITS}g}") for value in found]
     is_whole = not any(mark in values for mark in ".e") and all(value.is_integer() for value in rounded)
     return name, [int(value) for value in rounded] if is_whole else rounded

@@ -166,6 +166,7 @@ def _received(worker: _Worker, task: Task) -> Ended | tuple[str, float]:
 
 def _serve(pipe: connection.Connection, threads: int) -> None:
     """Run tasks that come through a pipe, until it closes."""
+    os.dup2(2, 1)  # what cells print does not get into the JSON on standard output
     signal.signal(signal.SIGINT, signal.SIG_IGN)  # Ctrl-C is for the process that started this one
     threading.Thread(target=_end_with_parent, daemon=True).start()
     torch.set_num_threads(threads)
@@ -208,6 +209,7 @@ def run_all(tasks: Sequence[Task], launcher: Launcher, progress: Progress) -> li
     """
     ended: dict[str, Ended] = {}
     for store in dict.fromkeys(task.store for task in tasks):
+        store.prepare()
         ended |= store.finished(task.cell for task in tasks if task.store == store)
     left = sorted((t for t in tasks if t.cell.key not in ended), key=lambda t: -t.minutes)
     by_key = {task.cell.key: task for task in left}

@@ -11,11 +11,11 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
-from wellcond.errors import CorruptData
+from wellcond.errors import CorruptData, OutputError
 from wellcond.experiments.experiment import Cell
 from wellcond.experiments.table import Record
 from wellcond.results import Row
-from wellcond.results.files import write_atomically
+from wellcond.results.files import check_writable, write_atomically
 from wellcond.results.result import as_json
 
 
@@ -56,6 +56,19 @@ class Store:
         """The folder for the checkpoints of a cell."""
         return self.folder / "checkpoints" / cell.key
 
+    def prepare(self) -> None:
+        """Make the folder, so that one that cannot be written is refused before the work.
+
+        Raises:
+            OutputError: It cannot be written.
+        """
+        cells = self.folder / "cells"
+        try:
+            cells.mkdir(parents=True, exist_ok=True)
+        except OSError as error:
+            raise OutputError(f"{cells} cannot be made ({error.strerror}); name another folder for results.") from error
+        check_writable(cells / "cell.json")
+
     def put(self, ended: Ended) -> None:
         """Keep a cell; it is written whole or not at all. The checkpoints of a finished one are removed."""
         content: dict[str, Any] = {
@@ -69,9 +82,10 @@ class Store:
         else:
             content["seconds"] = round(ended.record.seconds, 3)
             content["rows"] = [as_json(row) for row in ended.record.rows]
-        path = self.path(ended.cell)
-        path.parent.mkdir(parents=True, exist_ok=True)
-        write_atomically(path, (json.dumps(content | {"checksum": _checksum(content)}) + "\n").encode())
+        self.prepare()
+        write_atomically(
+            self.path(ended.cell), (json.dumps(content | {"checksum": _checksum(content)}) + "\n").encode()
+        )
         if ended.record is not None:
             shutil.rmtree(self.checkpoints(ended.cell), ignore_errors=True)
 

@@ -54,7 +54,7 @@ class Task:
                 Row(None if step is None else int(step), str(layer), str(quantity), float(value), str(unit))
                 for step, layer, quantity, value, unit in self.measure(job)
             ]
-        except Exception as error:
+        except (Exception, SystemExit) as error:  # a script's sys.exit() ends its cell, and not all of them
             return self.failed(_in_a_line(error))
         settings = json.loads(json.dumps(self.cell.settings))  # as the store reads them back: lists for tuples
         record = Record(settings, rows, time.perf_counter() - begin)
@@ -74,7 +74,7 @@ def made_with(device: str) -> dict[str, str]:
     return {"device": name, **versions, "python": platform.python_version()}
 
 
-def _in_a_line(error: Exception) -> str:
+def _in_a_line(error: BaseException) -> str:
     """What was raised, and the last line of code that was running."""
     *_, last = traceback.extract_tb(error.__traceback__)
     text = " ".join(str(error).split())

@@ -56,7 +56,11 @@ def _module(path: Path, source: str) -> ModuleType:
     module.__file__ = str(path)
     sys.modules[module.__name__] = module  # where dataclasses and pickle look a class's module up
     sys.path.insert(0, str(path.parent))
-    exec(compile(source, str(path), "exec"), vars(module))
+    try:
+        exec(compile(source, str(path), "exec"), vars(module))
+    except (Exception, SystemExit) as error:
+        said = " ".join(str(error).split())
+        raise Unsupported(f"{path} cannot be loaded; it raises {type(error).__name__}: {said}.") from error
     return module
 
 
@@ -79,9 +83,12 @@ class UserFunction:
         """From `file.py:function`."""
         file, _, name = target.rpartition(":")
         path = Path(file).expanduser().absolute()
-        if not path.is_file() or not name:
+        if not path.is_file():
             raise Unsupported(f"{target!r} is neither an experiment nor FILE.py:FUNCTION; there is no file {file!r}.")
-        source = path.read_text(encoding="utf-8")
+        try:
+            source = path.read_text(encoding="utf-8")
+        except (OSError, UnicodeDecodeError) as error:
+            raise Unsupported(f"{path} cannot be read ({error}); write Python code in UTF-8.") from error
         return cls(FunctionInFile(path, name, source), f"{path.stem}-{name}", _number(source))
 
     @classmethod
@@ -131,13 +138,21 @@ class UserFunction:
 def _rows(returned: Any, name: str) -> list[Row]:
     if isinstance(returned, Result):
         return returned.rows()
-    if isinstance(returned, Mapping):
-        return [Row(None, "", str(quantity), float(value), "") for quantity, value in returned.items()]
-    if isinstance(returned, Iterable):
+    if isinstance(returned, Mapping) and returned:
+        return [Row(None, "", str(quantity), _float(value, quantity, name), "") for quantity, value in returned.items()]
+    if isinstance(returned, Iterable) and not isinstance(returned, Mapping):
         rows = list(returned)
         if all(isinstance(row, tuple) and len(row) == len(Row._fields) for row in rows):
             return [Row(*row) for row in rows]
-    raise Unsupported(f"{name}() returned a {type(returned).__name__}; {RETURNS}.")
+    what = "an empty mapping" if isinstance(returned, Mapping) else f"a {type(returned).__name__}"
+    raise Unsupported(f"{name}() returned {what}; {RETURNS}.")
+
+
+def _float(value: Any, quantity: Any, name: str) -> float:
+    try:
+        return float(value)
+    except (TypeError, ValueError, RuntimeError) as error:
+        raise Unsupported(f"{name}() returned no number as {quantity!r} ({error}); {RETURNS}.") from error
 
 
 def _number(source: str) -> int:
