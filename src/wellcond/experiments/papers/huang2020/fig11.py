@@ -185,7 +185,7 @@ EXPERIMENT = Experiment(
         make(arm) for arm in ("BN MLP", "BN VGG-style") for make in (explodes, is_small_after_a_step, weights_grow)
     ),
     draw=draw,
-    minutes={"smoke": 0.05, "laptop": 1.5, "gpu": 0.5, "paper": 0.5},
+    minutes={"smoke": 0.05, "laptop": 1.6, "gpu": 0.07, "paper": 0.5},
     contrast=[("BN MLP", "plain MLP")],
     departures=(
         "The source does not give the learning rate; here 0.1.",

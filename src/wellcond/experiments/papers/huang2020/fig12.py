@@ -101,7 +101,7 @@ EXPERIMENT = Experiment(
         degenerates("test error", percent_wrong, percent),
     ],
     draw=draw,
-    minutes={"smoke": 0.05, "gpu": 1.0, "paper": 60.0},
+    minutes={"smoke": 0.05, "gpu": 0.5, "paper": 60.0},
     contrast=[(FREE, "0000")],
     departures=[
         "VGG-16 has 13 convolutions and the paper's digits stand for three each: here the last of four digits stands "

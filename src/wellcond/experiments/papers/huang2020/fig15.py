@@ -124,6 +124,6 @@ EXPERIMENT = Experiment(
     measure=measure,
     claims=[magnitude_varies, better_conditioned, trains_faster],
     draw=draw,
-    minutes={"smoke": 0.05, "laptop": 4.0, "gpu": 2.0, "paper": 600.0},
+    minutes={"smoke": 0.05, "laptop": 4.0, "gpu": 0.9, "paper": 600.0},
     contrast=[("PreResNet", "PreResNet-v1")],
 )

@@ -128,7 +128,7 @@ EXPERIMENT = Experiment(
     measure=measure,
     claims=(vanishes, he_keeps, bn_is_steadier, bn_is_level, trains_better),
     draw=draw,
-    minutes={"smoke": 0.04, "laptop": 3.5, "paper": 240.0},
+    minutes={"smoke": 0.04, "laptop": 3.4, "paper": 240.0},
     contrast=[("plain, LeCun", "BN, LeCun"), ("plain, He", "BN, He")],
     departures=DEPARTURES,
 )

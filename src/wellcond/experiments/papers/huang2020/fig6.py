@@ -96,7 +96,7 @@ EXPERIMENT = Experiment(
         he_does_not_help,
     ),
     draw=draw,
-    minutes={"smoke": 0.04, "laptop": 3.5, "paper": 240.0},
+    minutes={"smoke": 0.04, "laptop": 4.5, "paper": 240.0},
     contrast=PAIRS,
     departures=DEPARTURES,
 )

@@ -89,7 +89,7 @@ EXPERIMENT = Experiment(
         *(better_conditioned(name, matrix, [("plain", "BN")], at_start=False) for name, matrix in NAMES.items()),
     ),
     draw=draw,
-    minutes={"smoke": 0.03, "laptop": 3.0, "paper": 180.0},
+    minutes={"smoke": 0.03, "laptop": 2.5, "paper": 180.0},
     contrast=[("plain", "BN"), ("plain", "plain, SGD")],
     departures=(*DEPARTURES, "The plain network with SGD, of figure V, is trained here again to be compared with."),
 )

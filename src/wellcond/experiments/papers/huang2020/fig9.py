@@ -23,7 +23,7 @@ EXPERIMENT = Experiment(
     measure=measure,
     claims=CLAIMS,
     draw=draw,
-    minutes={"smoke": 0.05, "laptop": 4.0, "gpu": 1.0, "paper": 20.0},
+    minutes={"smoke": 0.05, "laptop": 4.0, "gpu": 0.4, "paper": 20.0},
     contrast=[("BN", "plain")],
     departures=DEPARTURES,
 )

@@ -108,7 +108,7 @@ EXPERIMENT = Experiment(
         ),
     ],
     draw=draw,
-    minutes={"smoke": 0.05, "gpu": 2, "paper": 600},
+    minutes={"smoke": 0.05, "gpu": 2.1, "paper": 600},
     contrast=[(f"{TWO}: BNP", f"{TWO}: BN"), (f"{ONE}: BNP", f"{ONE}: vanilla")],
     departures=[
         INPUTS,

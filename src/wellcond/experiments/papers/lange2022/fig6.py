@@ -102,7 +102,7 @@ EXPERIMENT = Experiment(
         ),
     ],
     draw=draw,
-    minutes={"smoke": 0.05, "gpu": 3, "paper": 3000},
+    minutes={"smoke": 0.05, "gpu": 5.3, "paper": 3000},
     contrast=[(f"{TEN}: BN", f"{TEN}: GN"), (f"{HUNDRED}: BN", f"{HUNDRED}: BNP")],
     departures=[
         "Convolutions have no bias, as in the networks of He et al., so BNP scales their inputs and does not centre "

@@ -106,7 +106,7 @@ EXPERIMENT = Experiment(
         more_predictive(relative, "so is its error relative to its norm: it changes slowly"),
     ],
     draw=draw,
-    minutes={"smoke": 0.05, "laptop": 1.0, "gpu": 0.1, "paper": 4.0},
+    minutes={"smoke": 0.05, "laptop": 1.0, "gpu": 0.02, "paper": 4.0},
     contrast=[(name_of(network, BASE), name_of(network, NORMALISED)) for network in ("DLN", "VGG")],
     departures=SILENT,
 )

@@ -35,7 +35,7 @@ EXPERIMENT = Experiment(
     measure=measure,
     claims=[*smoother(LP[1:]), lower_loss(LP[1:], "improved performance"), accuracies()],
     draw=draw_landscape,
-    minutes={"smoke": 0.05, "laptop": 4.0, "gpu": 0.6, "paper": 10.0},
+    minutes={"smoke": 0.05, "laptop": 4.0, "gpu": 0.3, "paper": 10.0},
     contrast=[(name_of("VGG", BASE), name_of("VGG", NORMALISED))],
     departures=[*SILENT, SAME_AS_BATCHNORM, LARGEST],
 )

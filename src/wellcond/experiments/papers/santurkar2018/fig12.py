@@ -34,7 +34,7 @@ EXPERIMENT = Experiment(
     measure=measure,
     claims=[*smoother(LP[1:]), lower_loss(LP[1:], "improved performance")],
     draw=draw_landscape,
-    minutes={"smoke": 0.05, "laptop": 4.0, "paper": 4.0},
+    minutes={"smoke": 0.05, "laptop": 2.8, "paper": 4.0},
     contrast=[(name_of("DLN", BASE), name_of("DLN", NORMALISED))],
     departures=[*SILENT[1:], SAME_AS_BATCHNORM, LARGEST],
 )

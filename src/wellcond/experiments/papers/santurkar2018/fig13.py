@@ -43,7 +43,7 @@ EXPERIMENT = Experiment(
     measure=measure,
     claims=[as_low_as(LP[2:]), lower_loss(LP[1:], "any normalisation is better than none"), accuracies()],
     draw=draw_training,
-    minutes={"smoke": 0.05, "laptop": 4.5, "gpu": 0.5, "paper": 20.0},
+    minutes={"smoke": 0.05, "laptop": 4.5, "gpu": 0.2, "paper": 20.0},
     contrast=[(name_of(network, BASE), name_of(network, NORMALISED)) for network in ("DLN", "VGG")],
     departures=[*SILENT, SAME_AS_BATCHNORM],
 )

@@ -68,7 +68,7 @@ EXPERIMENT = Experiment(
     measure=measure,
     claims=[drifts_more, lower_loss(LP[2:], "improved optimization performance")],
     draw=draw_distributions,
-    minutes={"smoke": 0.05, "laptop": 2.0, "gpu": 0.3, "paper": 5.0},
+    minutes={"smoke": 0.05, "laptop": 2.0, "gpu": 0.1, "paper": 5.0},
     contrast=[(name_of("VGG", BASE), name_of("VGG", "ℓ1"))],
     departures=[*SILENT, SAME_AS_BATCHNORM, ONE_BATCH],
 )

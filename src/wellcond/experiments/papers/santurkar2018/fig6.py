@@ -70,7 +70,7 @@ EXPERIMENT = Experiment(
     draw=lambda table: draw_layers(
         table, {SHIFT_DIFFERENCE: "‖G − G'‖", SHIFT_COSINE: "cos(G, G')"}, log=(SHIFT_DIFFERENCE,)
     ),
-    minutes={"smoke": 0.05, "laptop": 4.0, "gpu": 0.3, "paper": 8.0},
+    minutes={"smoke": 0.05, "laptop": 4.0, "gpu": 0.09, "paper": 8.0},
     contrast=[(name_of(network, BASE), name_of(network, NORMALISED)) for network in ("DLN", "VGG")],
     departures=SILENT,
 )

@@ -70,7 +70,7 @@ EXPERIMENT = Experiment(
     measure=measure,
     claims=[is_steady, is_centred],
     draw=draw_distributions,
-    minutes={"smoke": 0.05, "laptop": 0.8, "paper": 0.8},
+    minutes={"smoke": 0.05, "laptop": 0.2, "paper": 0.8},
     contrast=[(name_of("DLN", BASE), name_of("DLN", NORMALISED))],
     departures=SILENT[1:],
 )

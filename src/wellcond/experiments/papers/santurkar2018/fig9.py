@@ -49,7 +49,7 @@ EXPERIMENT = Experiment(
     measure=measure,
     claims=[*smoother([NORMALISED]), lower_loss([NORMALISED])],
     draw=draw_landscape,
-    minutes={"smoke": 0.05, "laptop": 1.8, "paper": 0.9},
+    minutes={"smoke": 0.05, "laptop": 0.8, "paper": 0.9},
     contrast=[(name_of("DLN", BASE), name_of("DLN", NORMALISED))],
     departures=[*SILENT[1:], LARGEST],
 )

@@ -151,7 +151,7 @@ EXPERIMENT = Experiment(
     measure=measure,
     claims=[_printed_line, _printed_line_squared, _full_batch, _best_rate, _small_gamma],
     draw=partial(draw, y="γ"),
-    minutes={"smoke": 0.05, "laptop": 3, "gpu": 2, "paper": 120},
+    minutes={"smoke": 0.05, "laptop": 5.6, "gpu": 1.5, "paper": 120},
     contrast=[("FC, MNIST, full batch", THEORY)],
     departures=(
         "The source names neither the loss nor the batch size: both cross-entropy and squared error are shown, with "

@@ -89,7 +89,7 @@ EXPERIMENT = Experiment(
     measure=measure,
     claims=[_printed_line, _full_batch, _larger_weights],
     draw=partial(draw, y="σ_w"),
-    minutes={"smoke": 0.02, "laptop": 1.5, "gpu": 1, "paper": 30},
+    minutes={"smoke": 0.02, "laptop": 1.5, "gpu": 0.3, "paper": 30},
     contrast=[("full batch", THEORY)],
     departures=(
         "As in figure 2: both losses, 128 images a batch, and gradient descent on 1000 images beside it.",

@@ -50,12 +50,12 @@ def _lower_loss(table: Table) -> Outcome:
     paper="VGG-13: 5.9 against 6.1 %, 24.7 against 25.9 %",
 )
 def _lower_error(table: Table) -> Outcome:
+    """For every seed, whose first weights and batches both methods share."""
     cases, words = [], []
     for data in DATA:
         ends = {method: table.arm(f"{data}, {method}").lasts(TEST_ACCURACY) for method in ("SGD", AMENDED)}
         if all(ends.values()):
-            errors = {method: 100 * (1 - fmean(found)) for method, found in ends.items()}
-            cases.append(errors[AMENDED] < errors["SGD"])
+            cases += [amended > plain for amended, plain in zip(ends[AMENDED], ends["SGD"], strict=True)]
             told = {method: [100 * (1 - share) for share in found] for method, found in ends.items()}
             words.append(f"{data}: {in_words(told[AMENDED])}, SGD {in_words(told['SGD'])}")
     return judged(cases, "; ".join(words))
@@ -111,7 +111,7 @@ EXPERIMENT = Experiment(
     measure=measure,
     claims=[_lower_loss, _lower_error],
     draw=draw,
-    minutes={"smoke": 0.02, "laptop": 2, "gpu": 1, "paper": 3000},
+    minutes={"smoke": 0.02, "laptop": 2, "gpu": 0.9, "paper": 3000},
     contrast=[(f"{data}, SGD", f"{data}, {AMENDED}") for data in DATA],
     departures=(
         "The source names neither the batch size (128 here) nor the angle of the rotations (up to 15 degrees).",

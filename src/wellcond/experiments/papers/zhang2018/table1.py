@@ -193,7 +193,7 @@ EXPERIMENT = Experiment(
     measure=measure,
     claims=[_best_on_cifar100, _best_on_cifar10, _ahead_of_sgd, _lars],
     draw=draw,
-    minutes={"smoke": 0.02, "laptop": 2, "gpu": 3, "paper": 12000},
+    minutes={"smoke": 0.02, "laptop": 2, "gpu": 0.7, "paper": 12000},
     contrast=[(f"VGG-{depth}, {data}, SGD", f"VGG-{depth}, {data}, {AMENDED}") for data in DATA for depth in DEPTHS],
     departures=(
         "The source names neither the batch size (128 here) nor the angle of the rotations (up to 15 degrees).",
