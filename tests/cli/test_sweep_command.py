@@ -38,7 +38,9 @@ def test_values_of_a_setting(text: str, values: list[object]) -> None:
     assert [type(each) for each in found] == [type(each) for each in values]
 
 
-@pytest.mark.parametrize("text", ["lr", "lr=", "=1", "lr=1:2", "lr=log:0:1:3", "lr=a:b:c", "lr=1:2:-1"])
+@pytest.mark.parametrize(
+    "text", ["lr", "lr=", "=1", "lr=1:2", "lr=log:0:1:3", "lr=a:b:c", "lr=1:2:-1", "lr=1:2:inf", "lr=1:2:2.5", "lr=,"]
+)
 def test_other_values_are_usage_errors(text: str, tmp_path: Path) -> None:
     result = run("sweep", "train.py:train", "--grid", text, "--out", tmp_path)
     assert result.exit_code == 2
@@ -84,3 +86,41 @@ def test_a_wrong_target_is_one_line(tmp_path: Path) -> None:
     path = script(tmp_path, header=TRAIN)
     assert "Closest: train" in one_line(run("sweep", f"{path}:trian", "--grid", "lr=1", "--out", tmp_path))
     assert "Closest: wei2019-fig" in one_line(run("sweep", "wei2019-fig", "--grid", "lr=1", "--out", tmp_path))
+
+
+def test_what_a_function_prints_is_not_part_of_the_json(tmp_path: Path) -> None:
+    path = script(tmp_path, header='def train(lr):\n    print("hello")\n    return {"loss": lr}\n')
+    result = run("sweep", f"{path}:train", "--grid", "lr=1,2", "--out", tmp_path, "--json")
+    assert json.loads(result.stdout)["name"] == "train-train"
+    assert "hello" in result.stderr
+
+
+@pytest.mark.parametrize(
+    ("code", "said"),
+    [
+        ("def train(lr: return", "SyntaxError"),
+        ("import nowhere", "No module named 'nowhere'"),
+        ("exit(3)", "SystemExit"),
+    ],
+)
+def test_a_file_that_cannot_be_loaded_is_an_error_in_a_line(code: str, said: str, tmp_path: Path) -> None:
+    path = script(tmp_path, header=code)
+    result = run("sweep", f"{path}:train", "--grid", "lr=1", "--out", tmp_path)
+    assert result.exit_code == 1
+    assert f"{path} cannot be loaded" in one_line(result)
+    assert said in one_line(result)
+
+
+def test_a_place_where_nothing_can_be_written_is_refused_before_the_work(tmp_path: Path) -> None:
+    path = script(tmp_path, header='def train(lr):\n    raise AssertionError("it ran")\n')
+    result = run("sweep", f"{path}:train", "--grid", "lr=1", "--out", path)
+    assert result.exit_code == 1
+    assert "name another folder" in one_line(result)
+    assert "it ran" not in result.output
+
+
+def test_a_setting_is_named_once_and_a_file_with_its_function(tmp_path: Path) -> None:
+    result = run("sweep", "train.py:train", "--grid", "lr=1", "--grid", "lr=2", "--out", tmp_path)
+    assert result.exit_code == 2
+    assert "names lr twice" in words(result.output)
+    assert "write train.py:FUNCTION" in one_line(run("sweep", "train.py", "--grid", "lr=1"))

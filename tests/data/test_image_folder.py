@@ -139,3 +139,11 @@ def test_missing_folders_and_damaged_images_are_named(root: Path, tmp_path: Path
     batches = Batches(load("imagenet", root, train=False, size=SIZE), 1)
     with pytest.raises(CorruptData, match=r"0\.png"):
         list(map(batches, range(6)))
+
+
+def test_sixteen_bits_become_eight(tmp_path: Path) -> None:
+    (tmp_path / "a").mkdir()
+    for value in (0, 257, 128 * 257, 65535):
+        Image.fromarray(np.full((SIDE, SIDE), value, dtype=np.uint16)).save(tmp_path / "a" / f"{value}.png")
+    images = ImageFolder(tmp_path, SIZE).images
+    assert sorted(images[:, 0, 0, 0].tolist()) == [0, 1, 128, 255]

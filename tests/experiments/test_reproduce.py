@@ -8,12 +8,14 @@ import sys
 from dataclasses import replace
 from pathlib import Path
 from types import ModuleType
+from typing import NoReturn
 
 import pytest
 import toy
 
 from wellcond.errors import CorruptData, DataNotFound, InvalidProblem
 from wellcond.experiments import catalogue
+from wellcond.experiments.claims import Claim, Outcome
 from wellcond.experiments.reproduce import reproduce
 from wellcond.experiments.reproduction import Failure, Reproduction
 from wellcond.experiments.rows import read_rows, write_parquet, write_rows
@@ -22,6 +24,7 @@ from wellcond.experiments.running.task import Task
 from wellcond.experiments.table import Record, Table
 from wellcond.results import Row
 
+HOLDS = Claim("always", "always", lambda table: Outcome("holds", ""))
 SECOND = replace(toy.TOY, name="toy-fig2", minutes={"smoke": 5.0, "paper": 1.0})
 
 
@@ -160,3 +163,40 @@ def test_settings_of_any_kind_fit_into_a_table(tmp_path: Path) -> None:
     assert [line["lr"] for line in lines] == [1.0, 0.5]
     assert [line["step_setting"] for line in lines] == [3, None]
     assert [line["step"] for line in lines] == [0, 0]
+
+
+@pytest.mark.parametrize(
+    ("settings", "said"),
+    [
+        ({"arms": ["quick"]}, "no arm 'quick'; it has slow, fast"),
+        ({"seeds": 0}, "has no cells at scale 'smoke'"),
+        ({"activation": math.sin}, "the setting 'activation' of toy-fig1"),
+        ({"lr": math.nan}, "the setting 'lr' of toy-fig1 cannot be nan"),
+    ],
+)
+def test_settings_that_make_no_cells_are_named(settings: dict[str, object], said: str, tmp_path: Path) -> None:
+    with pytest.raises(InvalidProblem, match=said):
+        reproduce(replace(toy.TOY, arms={"slow": {}, "fast": {}}, scales={"smoke": settings}), "smoke", out=tmp_path)
+
+
+def test_an_arm_that_is_named_twice_is_run_and_counted_once() -> None:
+    twice = replace(toy.TOY, scales={"smoke": {"steps": 3, "arms": ["slow", "slow"]}})
+    assert len(twice.cells("smoke")) == 1
+
+
+def test_without_a_finished_cell_nothing_holds_and_the_failure_is_told(tmp_path: Path) -> None:
+    def draw(table: Table) -> NoReturn:
+        raise KeyError("no rows")
+
+    broken = replace(toy.TOY, arms={"slow": {"raises": True}}, claims=[HOLDS], draw=draw)
+    with pytest.warns(UserWarning, match="toy-fig1 is not drawn"):
+        run = reproduce(broken, "smoke", out=tmp_path, launcher=InProcess(retries=0))
+    assert run.verdict() == "not tested"
+    assert "this arm always fails" in run.failures[0].error
+
+
+def test_a_launcher_or_a_name_that_cannot_be_is_refused(tmp_path: Path) -> None:
+    with pytest.raises(InvalidProblem, match="there are in-process, processes, ray"):
+        reproduce(toy.TOY, "smoke", out=tmp_path, launcher="rey")  # type: ignore[arg-type]
+    with pytest.raises(InvalidProblem, match="two experiments are called 'toy-fig1'"):
+        reproduce((toy.TOY, replace(toy.TOY, title="another")), "smoke", out=tmp_path)

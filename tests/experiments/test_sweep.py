@@ -8,6 +8,7 @@ import subprocess
 import sys
 import time
 from collections.abc import Callable
+from functools import partial
 from pathlib import Path
 
 import numpy as np
@@ -221,3 +222,50 @@ def is_running(process: int) -> bool:
     except FileNotFoundError:
         return False
     return status.rpartition(")")[2].split()[0] != "Z"
+
+
+def test_a_value_that_is_named_twice_counts_once(tmp_path: Path) -> None:
+    found = sweep(bowl, {"lr": [0.1, 0.1, 1, True]}, out=tmp_path)
+    assert [record.settings["lr"] for record in found.table] == [0.1, 1, True]
+
+
+def test_the_picture_of_another_grid_goes(tmp_path: Path) -> None:
+    picture = tmp_path / "sweeps" / "bowl" / "figure.png"
+    sweep(bowl, {"lr": [0.1, 0.2]}, out=tmp_path)
+    assert picture.is_file()
+    sweep(bowl, {"lr": [0.1]}, out=tmp_path, x=None)
+    assert not picture.exists()
+
+
+def test_an_axis_has_numbers_and_is_one_of_two(tmp_path: Path) -> None:
+    for axes in ({"x": "gamma"}, {"x": "lr", "y": "lr"}):
+        with pytest.raises(InvalidProblem, match="settings with numbers: lr"):
+            sweep(bowl, {"lr": [0.1], "gamma": ["a"]}, out=tmp_path, **axes)  # type: ignore[arg-type]
+
+
+def test_a_function_that_exits_or_returns_no_numbers_fails_in_its_own_cell(tmp_path: Path) -> None:
+    def odd(kind: str) -> dict[str, object]:
+        if kind == "exits":
+            sys.exit("bye")
+        return {} if kind == "empty" else {"loss": "low"}
+
+    found = sweep(odd, {"kind": ["exits", "empty", "text"]}, out=tmp_path)
+    said = [failure.error for failure in found.failures]
+    for error, text in zip(said, ("SystemExit: bye", "an empty mapping", "no number as 'loss'"), strict=True):
+        assert text in error
+
+
+def test_other_values_around_a_function_make_other_cells(tmp_path: Path) -> None:
+    def times(factor: float) -> Callable[..., dict[str, float]]:
+        def product(lr: float) -> dict[str, float]:
+            return {"loss": factor * lr}
+
+        return product
+
+    typed: dict[str, Callable[..., dict[str, float]]] = {}
+    functions = [times(2.0), times(3.0), partial(bowl, gamma=0.5), partial(bowl, gamma=0.25)]
+    for factor in (2, 3):
+        exec(f"def typed(lr): return {{'loss': {factor} * lr}}", typed)
+        functions.append(typed["typed"])
+    found = [sweep(each, {"lr": [1.0]}, out=tmp_path).table[0].last("loss") for each in functions]
+    assert found == [2.0, 3.0, 1.5, 1.25, 2.0, 3.0]

@@ -207,3 +207,16 @@ def test_the_mean_field_networks_have_the_source_s_layers() -> None:
     # the source counts 225 positions behind the first convolution of a 32×32 image
     assert convs[0](torch.zeros(1, 3, 32, 32)).shape[2:].numel() == 225
     assert all(a.out_channels == b.in_channels for a, b in pairwise(convs))
+
+
+@pytest.mark.parametrize(
+    "make", [lambda: resnet(8, width=0), lambda: resnet(8, 0), lambda: vgg(11, width=-1), lambda: cnn(channels=(0,))]
+)
+def test_a_layer_without_channels_is_refused(make: Callable[[], nn.Module]) -> None:
+    with pytest.raises(ValueError, match="must be at least 1; a layer would have"):
+        make()
+
+
+def test_a_norm_factory_returns_a_module() -> None:
+    with pytest.raises(ValueError, match="for 4 channels it returned None"):
+        mlp([3, 4, 2], norm=lambda channels: None)  # type: ignore[arg-type, return-value]

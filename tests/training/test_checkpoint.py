@@ -10,10 +10,12 @@ from typing import Any
 
 import pytest
 import torch
-from killed_run import CASES, STEPS, network, run
+from killed_run import CASES, DATA, STEPS, network, run
 
+from wellcond.data.batches import Batches
 from wellcond.errors import Unsupported
 from wellcond.training.checkpoint import Checkpoint
+from wellcond.training.classifier import train_classifier
 from wellcond.training.run import History
 
 SCRIPT = Path(__file__).parent / "killed_run.py"
@@ -189,3 +191,21 @@ def test_all_generators_are_where_they_were(tmp_path: Path) -> None:
     assert drawn() != expected
     assert checkpoint.load({"optimizer": "SGD"}) == History([1.0])
     assert drawn() == expected
+
+
+def test_a_checkpoint_does_not_go_on_with_other_batches(tmp_path: Path) -> None:
+    def trained(size: int, seed: int) -> None:
+        model = network()
+        optimizer = torch.optim.SGD(model.parameters(), lr=0.1)
+        kept = Checkpoint(str(tmp_path / "state.pt"), {"model": model, "optimizer": optimizer})
+        train_classifier(model, optimizer, Batches(DATA, size, seed=seed), 2, at=(), checkpoint=kept)
+
+    trained(8, 0)
+    for size, seed in ((16, 0), (8, 1)):
+        with pytest.raises(Unsupported, match="its batches is Batches"):
+            trained(size, seed)
+
+
+def test_a_checkpoint_every_no_steps_is_refused(tmp_path: Path) -> None:
+    with pytest.raises(ValueError, match="every must be at least 1"):
+        Checkpoint(tmp_path / "state.pt", {}, every=0)

@@ -16,7 +16,7 @@ from torch.nn import functional
 
 import wellcond as wc
 from wellcond.data.batches import Batches
-from wellcond.errors import NonFinite
+from wellcond.errors import InvalidProblem, NonFinite
 from wellcond.models import resnet
 from wellcond.results import Row
 from wellcond.results.quantities import (
@@ -214,3 +214,17 @@ def test_lbfgs_gets_its_closure() -> None:
     batch = DATA.tensors(torch.float32, count=40)
     run = train_classifier(model, torch.optim.LBFGS(model.parameters()), lambda step: batch, 4, at=[])
     assert run.losses[-1] < 0.05 * run.losses[0]
+
+
+def test_an_optimizer_that_trains_nothing_of_the_model_is_refused() -> None:
+    model, other = network(), network()
+    frozen = network().requires_grad_(False)
+    for trained, optimizer in ((model, sgd(other)), (frozen, sgd(frozen)), (nn.Flatten(), sgd(other))):
+        with pytest.raises(InvalidProblem, match="trains no parameter of this model"):
+            train_classifier(trained, optimizer, Batches(DATA, 8), 1, at=())
+
+
+def test_an_empty_test_set_is_refused_and_is_no_divergence() -> None:
+    model = network()
+    with pytest.raises(InvalidProblem, match="0 inputs and 0 labels"):
+        train_classifier(model, sgd(model), Batches(DATA, 8), 1, at=[0], test=(TEST[0][:0], TEST[1][:0]))

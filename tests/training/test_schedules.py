@@ -5,10 +5,13 @@ from __future__ import annotations
 import math
 
 import pytest
+import torch
 
 from wellcond.results import Row
 from wellcond.results.quantities import TEST_ACCURACY, TEST_LOSS, TRAINING_LOSS
 from wellcond.training import schedules
+from wellcond.training.loop import Loop
+from wellcond.training.step import EagerStep
 
 
 def shown(schedule: schedules.Plateau, values: list[float], quantity: str = TEST_LOSS) -> list[float]:
@@ -71,3 +74,14 @@ def test_what_a_plateau_knows_follows_from_the_evaluations_alone() -> None:
     last = shown(one_by_one, values)[-1]
     schedules.show(at_once, [Row(0, "", TEST_LOSS, value, "") for value in values])
     assert at_once(0) == last == 0.5
+
+
+def test_a_plateau_forgets_the_run_before() -> None:
+    schedule = schedules.warm_up(1, schedules.plateau())
+    for _ in range(2):
+        weight = torch.zeros(1, requires_grad=True)
+        optimizer = torch.optim.SGD([weight], lr=1.0)
+        step = EagerStep[float](optimizer, lambda step, batch, weight=weight: weight.square().sum())  # type: ignore[misc]
+        loop = Loop(step, 4, at=range(5), evaluate=lambda step: [Row(step, "", TEST_LOSS, 1.0, "")], schedule=schedule)
+        loop.run([0.0])
+        assert optimizer.param_groups[0]["lr"] == 0.5**3

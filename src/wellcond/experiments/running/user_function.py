@@ -8,7 +8,7 @@ import inspect
 import sys
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
-from functools import cache
+from functools import cache, partial
 from pathlib import Path
 from types import ModuleType
 from typing import Any
@@ -94,11 +94,8 @@ class UserFunction:
     @classmethod
     def of(cls, function: Callable[..., Any]) -> UserFunction:
         """From a function of this process."""
-        try:
-            source = inspect.getsource(function)
-        except (OSError, TypeError):  # it was typed in, or is not written in Python
-            source = ""
-        return cls(function, getattr(function, "__name__", type(function).__name__), _number(source))
+        plain = function.func if isinstance(function, partial) else function
+        return cls(function, getattr(plain, "__name__", type(plain).__name__), _number(_code(function)))
 
     def check(self, names: Sequence[str], seeds: int | None) -> None:
         """Refuse before the work what it cannot be called with.
@@ -153,6 +150,23 @@ def _float(value: Any, quantity: Any, name: str) -> float:
         return float(value)
     except (TypeError, ValueError, RuntimeError) as error:
         raise Unsupported(f"{name}() returned no number as {quantity!r} ({error}); {RETURNS}.") from error
+
+
+def _code(function: Callable[..., Any]) -> str:
+    """The text of a function, and the plain values around it that it reads: a change of either is another function."""
+    if isinstance(function, partial):
+        return f"{_code(function.func)} {function.args} {function.keywords}"
+    try:
+        text = inspect.getsource(function)
+    except (OSError, TypeError):  # it was typed in, or is not written in Python
+        code = getattr(function, "__code__", None)
+        text = "" if code is None else f"{code.co_code!r} {code.co_consts} {code.co_names}"
+    if not inspect.isfunction(function):
+        return text
+    around = inspect.getclosurevars(function)
+    defaults = {name: each.default for name, each in inspect.signature(function).parameters.items()}
+    read = {**around.globals, **around.nonlocals, **defaults}
+    return f"{text} {[(name, value) for name, value in sorted(read.items()) if isinstance(value, (int, float, str))]}"
 
 
 def _number(source: str) -> int:
