@@ -20,7 +20,7 @@ pytestmark = pytest.mark.slow
 def cluster() -> Iterator[None]:
     ray = pytest.importorskip("ray")
     path = {"env_vars": {"PYTHONPATH": str(Path(__file__).parent)}}
-    ray.init(num_cpus=2, include_dashboard=False, log_to_driver=False, runtime_env=path)
+    ray.init("local", num_cpus=2, include_dashboard=False, log_to_driver=False, runtime_env=path)
     yield
     ray.shutdown()
 
