@@ -75,7 +75,7 @@ EXPERIMENT = Experiment(
         ),
     ],
     draw=draw,
-    minutes={"smoke": 0.03, "laptop": 4, "paper": 60},
+    minutes={"smoke": 0.03, "laptop": 3.6, "paper": 60},
     contrast=[(f"{MNIST}: BNP", f"{MNIST}: vanilla"), (f"{CIFAR}: BNP", f"{CIFAR}: vanilla")],
     departures=[
         INPUTS,

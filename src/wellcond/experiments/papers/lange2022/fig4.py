@@ -73,7 +73,7 @@ EXPERIMENT = Experiment(
         ),
     ],
     draw=draw,
-    minutes={"smoke": 0.03, "laptop": 4, "paper": 300},
+    minutes={"smoke": 0.03, "laptop": 5.2, "paper": 300},
     contrast=[(f"{SIX}: BNP", f"{SIX}: BN"), (f"{ONE}: BNP", f"{ONE}: vanilla")],
     departures=[
         INPUTS,

@@ -178,7 +178,7 @@ EXPERIMENT = Experiment(
     measure=measure,
     claims=[_flatter_as_printed, _flatter_as_trained, _flatter_as_measured, _faster, _right],
     draw=draw,
-    minutes={"smoke": 0.05, "laptop": 0.7, "paper": 30},
+    minutes={"smoke": 0.05, "laptop": 0.2, "paper": 30},
     contrast=[(f"{kind}: BatchNorm, as printed", f"{kind}: vanilla, as printed") for kind in NETWORKS],
     departures=("Beyond the source: the corrected formulas, and λ_max measured with Gaussian inputs.",),
 )
