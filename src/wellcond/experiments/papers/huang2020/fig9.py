@@ -2,28 +2,13 @@
 
 from __future__ import annotations
 
-from wellcond.experiments.experiment import Experiment
-from wellcond.experiments.papers.huang2020.layers_over_training import ARMS, CLAIMS, DEPARTURES, draw, measure
-from wellcond.experiments.papers.huang2020.networks import CIFAR, SMOKE
+from dataclasses import replace
 
-NETWORK = {"network": "ResNet", "depth": 20}
+from wellcond.experiments.papers.huang2020 import fig8
 
-EXPERIMENT = Experiment(
+EXPERIMENT = replace(
+    fig8.EXPERIMENT,
     name="huang2020-fig9",
     title="Conditioning of the layers of a residual network, with and without BN",
-    says="The network with BN is better conditioned in its layers during training, and trains to a lower loss. "
-    "Without BN it does not converge with a rate of 0.1, and is shown with 0.01.",
-    arms=ARMS,
-    scales={
-        "smoke": SMOKE | NETWORK | {"depth": 8, "measured": 32},
-        "laptop": CIFAR | NETWORK | {"images": 4096, "tested": 500, "measured": 256, "epochs": 4},
-        "gpu": CIFAR | NETWORK | {"measured": 1024, "epochs": 10},
-        "paper": CIFAR | NETWORK | {"measured": 1024},
-    },
-    measure=measure,
-    claims=CLAIMS,
-    draw=draw,
-    minutes={"smoke": 0.05, "laptop": 4.0, "gpu": 0.4, "paper": 20.0},
-    contrast=[("BN", "plain")],
-    departures=DEPARTURES,
+    scales={scale: {**settings, "network": "ResNet"} for scale, settings in fig8.EXPERIMENT.scales.items()},
 )
