@@ -97,7 +97,7 @@ def _value(value: Any) -> str:
 def section(name: str) -> str:
     """One figure or table."""
     of, found = experiment(name), runs(name)
-    lines = [f"## {label(name)}: {of.title} {{ #{name} }}", of.says]
+    lines = [f'<a id="{name}"></a>', f"## {label(name)}: {of.title}", of.says]
     if not found:
         needs = ", ".join(of.data("paper"))
         lines.append(f"*Not run{f': it needs {needs}' if needs else ''}.* `wellcond reproduce {name} --scale paper`")
@@ -139,7 +139,7 @@ def summary() -> str:
         verdicts = "<br>".join(f"{scale}: {mark(run.verdict())}" for scale, run in found.items()) or "not run"
         held = [o.verdict for run in list(found.values())[:1] for o in run.outcomes if o.verdict != "not tested"]
         claims = f"{held.count('holds')} of {len(held)}" if held else ""
-        rows.append([f"[{source}, {label(name).lower()}]({source}.md#{name})", _cell(of.title), verdicts, claims])
+        rows.append([f"[{source}, {label(name)[0].lower()}{label(name)[1:]}]({source}.md#{name})", _cell(of.title), verdicts, claims])
     return table(["", "what it shows", "verdict", "claims that hold"], rows)
 
 
