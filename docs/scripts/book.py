@@ -139,7 +139,8 @@ def summary() -> str:
         verdicts = "<br>".join(f"{scale}: {mark(run.verdict())}" for scale, run in found.items()) or "not run"
         held = [o.verdict for run in list(found.values())[:1] for o in run.outcomes if o.verdict != "not tested"]
         claims = f"{held.count('holds')} of {len(held)}" if held else ""
-        rows.append([f"[{source}, {label(name)[0].lower()}{label(name)[1:]}]({source}.md#{name})", _cell(of.title), verdicts, claims])
+        called = label(name).replace("Figure", "figure").replace("Table", "table")
+        rows.append([f"[{source}, {called}]({source}.md#{name})", _cell(of.title), verdicts, claims])
     return table(["", "what it shows", "verdict", "claims that hold"], rows)
 
 
