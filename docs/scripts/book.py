@@ -104,7 +104,8 @@ def section(name: str) -> str:
     for scale, run in found.items():
         minutes = sum(record.seconds for record in run.table) / 60
         lines.append(
-            f"**{scale} scale: {mark(run.verdict())}** ({len(run.table)} runs, {minutes:.1f} minutes in all; "
+            f"**{scale} scale: {mark(run.verdict())}** ({len(run.table)} runs on {run.made_with['device']}, "
+            f"several at once, {minutes:.1f} minutes added up; "
             f"`wellcond reproduce {name} --scale {scale}`, [rows](rows/{name}-{scale}.json))"
         )
         rows = [
@@ -172,6 +173,7 @@ def main() -> None:
             if scale != "smoke":
                 shutil.copy(path, ROWS / f"{name}-{scale}.json")
     for name in options.names or names():
+        experiment(name)  # refuses an unknown one
         for scale, run in runs(name).items():
             write_atomically(PICTURES / f"{name}-{scale}.png", picture(run.figure(), dpi=100))
     for path, text in pages().items():
