@@ -14,7 +14,7 @@ from torch.nn import functional as F
 import wellcond as wc
 from benchmarks.networks import networks
 from benchmarks.timing import Clock
-from wellcond.models import mlp
+from wellcond_papers.models import mlp
 
 PARTS = ("gradients", "conditioning", "neurons", "hessian", "max_lr", "trace")
 """Fields of a Diagnosis that are measured, in the order in which a reader wants them."""

@@ -14,7 +14,7 @@ import wellcond as wc
 from benchmarks import peers
 from benchmarks.networks import Network
 from benchmarks.timing import Clock
-from wellcond.models import mlp
+from wellcond_papers.models import mlp
 
 TRUE_ERROR = 1e-3
 CERTIFICATE, RESIDUAL = "wellcond, error certified", "wellcond"

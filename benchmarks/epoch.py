@@ -25,15 +25,15 @@ from torch.nn import functional
 import wellcond as wc
 from benchmarks.epoch_bounds import bounds, seconds_of
 from benchmarks.timing import environment
-from wellcond.data.batches import Batches
-from wellcond.data.dataset import Dataset
-from wellcond.data.load import load
-from wellcond.models import resnet
 from wellcond.results.quantities import TEST_ACCURACY
 from wellcond.training import schedules
-from wellcond.training.classifier import train_classifier
 from wellcond.training.loop import Loop
 from wellcond.training.step import EagerStep
+from wellcond_papers.data.batches import Batches
+from wellcond_papers.data.dataset import Dataset
+from wellcond_papers.data.load import load
+from wellcond_papers.models import resnet
+from wellcond_papers.training.classifier import train_classifier
 
 RESULTS = Path(__file__).parent / "results" / "epoch.json"
 BATCH = 128

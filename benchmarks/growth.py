@@ -11,7 +11,7 @@ from torch import nn
 
 import wellcond as wc
 from benchmarks.timing import Clock, interleaved, peak_memory
-from wellcond.models import mlp, resnet
+from wellcond_papers.models import mlp, resnet
 
 BASE = {"depth": 8, "width": 128, "examples": 512}
 RANGES = {"depth": (4, 8, 16, 32), "width": (64, 128, 256, 512), "examples": (256, 512, 1024, 2048)}

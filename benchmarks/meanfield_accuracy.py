@@ -28,9 +28,9 @@ from torch.nn import functional as F
 
 import wellcond as wc
 from benchmarks.timing import environment
-from wellcond.data import cifar10, mnist
-from wellcond.meanfield import Architecture, predict
-from wellcond.meanfield.stages import Variant
+from wellcond.learning_rate.meanfield import Architecture, predict
+from wellcond.learning_rate.meanfield.stages import Variant
+from wellcond_papers.data import cifar10, mnist
 
 EXAMPLES = 400
 GAMMAS = (0.1, 0.3, 1.0, 2.0, 3.0)

@@ -11,7 +11,7 @@ from torch import Tensor, nn
 from torch.nn.modules.batchnorm import _BatchNorm
 
 import wellcond as wc
-from wellcond.models import mlp, resnet
+from wellcond_papers.models import mlp, resnet
 
 
 @dataclass(frozen=True)

@@ -11,7 +11,7 @@ from torch import Tensor, nn
 
 import wellcond as wc
 from benchmarks.timing import Clock, interleaved, peak_memory
-from wellcond.models import resnet
+from wellcond_papers.models import resnet
 
 Step = Callable[[], None]
 

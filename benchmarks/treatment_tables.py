@@ -14,7 +14,7 @@ from statistics import median
 from typing import Any
 
 from benchmarks.treatments import RESULTS, SEEDS
-from wellcond.report.style import COLOURS, GREY, bare_axes, legend_below, new_figure
+from wellcond.report.figures.style import COLOURS, GREY, bare_axes, legend_below, new_figure
 from wellcond.results import number
 from wellcond.treatment.arm import Change
 

@@ -7,8 +7,8 @@ from torch import nn
 from torch.utils.data import DataLoader, TensorDataset
 
 import wellcond as wc
-from wellcond.data import digits
-from wellcond.models import mlp
+from wellcond_papers.data import digits
+from wellcond_papers.models import mlp
 
 
 def build() -> wc.Problem:

@@ -4,9 +4,9 @@ from __future__ import annotations
 
 import math
 
+from wellcond.diagnosis.finding import Finding
 from wellcond.results import Row
 from wellcond.results import quantities as q
-from wellcond.results.finding import Finding
 
 AWKWARD_NAME = ":ok:[red]<b>&2"
 """An emoji code, a style of rich and a tag of HTML, none of which a layer's name may become."""

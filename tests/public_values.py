@@ -27,7 +27,7 @@ from torch.optim import SGD, Adam
 from zoo import ARCHITECTURES, Case, mlp, normal, split
 
 import wellcond as wc
-from wellcond import data, models
+from wellcond_papers import data, models
 
 TOLERANCE = 1e-12
 IN_ONE_FILE_ONLY: dict[str, str] = {}  # the start of a name, and the reason why one of the two revisions lacks it

@@ -14,7 +14,7 @@ import torch
 import wellcond as wc
 from benchmarks import diagnoses, eigenvalues, large, large_networks, layer_tables, peers, products
 from benchmarks.networks import Network
-from wellcond.models import mlp, resnet
+from wellcond_papers.models import mlp, resnet
 
 ROOT = Path(__file__).resolve().parents[1]
 

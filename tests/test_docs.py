@@ -15,8 +15,8 @@ import typer
 
 import wellcond
 from wellcond.cli.app import app
-from wellcond.experiments import catalogue
 from wellcond.results import Result
+from wellcond_papers.experiments import catalog as catalogue
 
 ROOT = Path(__file__).resolve().parent.parent
 DOCS = ROOT / "docs"

@@ -22,7 +22,7 @@ from unchanged import assert_unchanged, snapshot
 
 import wellcond as wc
 from wellcond.errors import InvalidProblem
-from wellcond.network.arithmetic import cudnn_without_tf32, own_arithmetic
+from wellcond.network.isolation.arithmetic import cudnn_without_tf32, own_arithmetic
 from wellcond.results import Result
 
 State = Callable[[nn.Module], contextlib.AbstractContextManager[Any]]

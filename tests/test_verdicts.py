@@ -14,7 +14,7 @@ from benchmarks.verdicts.cases import CASES
 from benchmarks.verdicts.controls import CONTROLS, FAMILIES, OPTIMIZERS, STAGES
 from benchmarks.verdicts.judge import GOALS, judge_case, judge_control, on_case, shares
 from benchmarks.verdicts.verify import verify_case
-from wellcond.rules.judge import RULES
+from wellcond.diagnosis.judge import RULES
 
 RESULTS = Path(__file__).resolve().parents[1] / "benchmarks" / "results"
 

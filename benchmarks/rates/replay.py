@@ -24,10 +24,10 @@ from torch.optim import SGD
 from benchmarks.rates.__main__ import FLOOR, HORIZONS, MOST, _read_off, final, smoothed
 from benchmarks.rates.methods import GUESS
 from benchmarks.rates.sweep import ALL, SEEDS
+from wellcond.learning_rate.race.race import BUDGET, race
+from wellcond.learning_rate.race.suggest_lr import ADAPTIVE_SHARE
 from wellcond.results import Cost
-from wellcond.verify.copies import Copies, Racer
-from wellcond.verify.race import BUDGET, race
-from wellcond.verify.suggest_lr import ADAPTIVE_SHARE
+from wellcond.training.copies import Copies, Racer
 
 LONGER = (1, 2, 4, 8)
 """Times the budget."""

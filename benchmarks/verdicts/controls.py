@@ -15,7 +15,7 @@ from benchmarks.large_networks import GPT2, GPT2Config, ViT, ViTConfig
 from benchmarks.verdicts import data, networks
 from benchmarks.verdicts.case import Control, Program, accuracy, binary_accuracy, program, r2
 from benchmarks.verdicts.cases import CASES
-from wellcond.models import mlp, resnet
+from wellcond_papers.models import mlp, resnet
 
 OPTIMIZERS: dict[str, tuple[Callable[..., Optimizer], dict[str, Any]]] = {
     "SGD": (SGD, {"lr": 0.1}),

@@ -1,6 +1,6 @@
 """What one look sees in healthy networks: percentiles over families and stages, for rules to read.
 
-python -m benchmarks.verdicts.healthy_zoo            # writes src/wellcond/rules/healthy.json
+python -m benchmarks.verdicts.healthy_zoo            # writes src/wellcond/diagnosis/rules/healthy.json
 """
 
 from __future__ import annotations
@@ -18,7 +18,7 @@ import torch
 
 import wellcond as wc
 from benchmarks.verdicts.controls import CONTROLS
-from wellcond.evidence.look import Look, look
+from wellcond.diagnosis.inspection.look import Look, look
 
 PATH = Path(__file__).resolve().parents[2] / "src" / "wellcond" / "rules" / "healthy.json"
 PERCENTILES = (1, 5, 50, 95, 99)

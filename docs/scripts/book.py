@@ -16,12 +16,12 @@ from functools import cache
 from pathlib import Path
 from typing import Any
 
-from wellcond.experiments.catalogue import experiment, names
-from wellcond.experiments.experiment import SCALES, Experiment, Scale
-from wellcond.experiments.reproduce import Reproduction
-from wellcond.experiments.rows import read_rows
 from wellcond.results.files import write_atomically
 from wellcond.results.result import picture
+from wellcond_papers.experiments.catalog import experiment, names
+from wellcond_papers.experiments.experiment import SCALES, Experiment, Scale
+from wellcond_papers.experiments.reproduce import Reproduction
+from wellcond_papers.experiments.rows import read_rows
 
 sys.path.insert(0, str(Path(__file__).parent))
 from committed import table

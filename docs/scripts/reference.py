@@ -25,7 +25,7 @@ IN_FILES = {
         "schedules.warm_up",
         "schedules.plateau",
     ),
-    "wellcond.experiments": (
+    "wellcond_papers.experiments": (
         "reproduce.reproduce",
         "sweep.sweep",
         "experiment.Experiment",

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import inspect
 
-from wellcond.rules.judge import RULES, SYMPTOMS
+from wellcond.diagnosis.judge import RULES, SYMPTOMS
 
 INTRO = """# Rules
 

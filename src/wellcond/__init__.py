@@ -12,26 +12,26 @@ from wellcond.curvature.ggn import GGN
 from wellcond.curvature.fisher import Fisher
 
 # spectra
-from wellcond.spectral.eigenvalues import Eigenvalues, eigenvalues
-from wellcond.spectral.exact import Spectrum, spectrum
-from wellcond.spectral.density import Density, density
-from wellcond.spectral.trace import Trace, trace
-from wellcond.spectral.condition import condition_number, numerical_rank
+from wellcond.curvature.spectra.eigenvalues import Eigenvalues, eigenvalues
+from wellcond.curvature.spectra.exact import Spectrum, spectrum
+from wellcond.curvature.spectra.density import Density, density
+from wellcond.curvature.spectra.trace import Trace, trace
+from wellcond.curvature.spectra.condition import condition_number, numerical_rank
 
 # layers
-from wellcond.layerwise.kronecker import KroneckerFactors, kronecker_factors
-from wellcond.layerwise.conditioning import ConditioningTable, conditioning
-from wellcond.layerwise.neurons import NeuronTable, neurons
-from wellcond.layerwise.activations import Activations, MomentChanges, activations
-from wellcond.layerwise.covariate_shift import CovariateShift, covariate_shift
+from wellcond.curvature.kronecker.kronecker import KroneckerFactors, kronecker_factors
+from wellcond.measurements.layers.conditioning import ConditioningTable, conditioning
+from wellcond.measurements.layers.neurons import NeuronTable, neurons
+from wellcond.measurements.layers.activations import Activations, MomentChanges, activations
+from wellcond.measurements.layers.covariate_shift import CovariateShift, covariate_shift
 
 # the loss around the weights
-from wellcond.surface.landscape import Landscape, landscape
-from wellcond.surface.slices import LossSlice, loss_slice
+from wellcond.measurements.landscape.landscape import Landscape, landscape
+from wellcond.measurements.landscape.slices import LossSlice, loss_slice
 
 # how large the learning rate may be
-from wellcond.stability.limits import MaxLearningRate
-from wellcond.stability.max_lr import max_lr
+from wellcond.learning_rate.limits.limits import MaxLearningRate
+from wellcond.learning_rate.limits.max_lr import max_lr
 
 # remedies
 from wellcond import nn
@@ -41,25 +41,26 @@ from wellcond.optim.scaled_sgd import LARS, LSALR
 
 # what every measurement returns, takes and raises
 from wellcond.results import Cost, Progress, Result, Row
-from wellcond.results.finding import Finding
+from wellcond.diagnosis.finding import Finding
 from wellcond.errors import Interrupted, WellcondError
-from wellcond.version import __version__ as __version__
+from wellcond.results.version import __version__ as __version__
 
 # what follows is half of the whole, and imported when it is first asked for
 if TYPE_CHECKING:
     # the loss around the weights
-    from wellcond.local.local_hessian import LocalHessian, local_hessian
-    from wellcond.local.back_matching import BackMatching, back_matching
+    from wellcond.measurements.blocks.local_hessian import LocalHessian, local_hessian
+    from wellcond.measurements.blocks.back_matching import BackMatching, back_matching
 
     # how large the learning rate may be
-    from wellcond import local, meanfield
+    from wellcond.measurements import blocks as local
+    from wellcond.learning_rate import meanfield
 
     # verdict
     from wellcond.diagnosis.diagnose import diagnose
     from wellcond.diagnosis.diagnosis import Diagnosis
-    from wellcond.rules.rule import rule
-    from wellcond.verify.suggest_lr import suggest_lr
-    from wellcond.verify.suggested_rate import SuggestedRate
+    from wellcond.diagnosis.rule import rule
+    from wellcond.learning_rate.race.suggest_lr import suggest_lr
+    from wellcond.learning_rate.race.suggested_rate import SuggestedRate
     from wellcond.treatment.treat import treat
     from wellcond.treatment.treatment import Treatment
 
@@ -124,19 +125,19 @@ __all__ = [
 ]
 
 _ON_DEMAND = {
-    "local": "wellcond.local",
-    "LocalHessian": "wellcond.local.local_hessian",
-    "local_hessian": "wellcond.local.local_hessian",
-    "BackMatching": "wellcond.local.back_matching",
-    "back_matching": "wellcond.local.back_matching",
-    "meanfield": "wellcond.meanfield",
+    "local": "wellcond.measurements.blocks",
+    "LocalHessian": "wellcond.measurements.blocks.local_hessian",
+    "local_hessian": "wellcond.measurements.blocks.local_hessian",
+    "BackMatching": "wellcond.measurements.blocks.back_matching",
+    "back_matching": "wellcond.measurements.blocks.back_matching",
+    "meanfield": "wellcond.learning_rate.meanfield",
     "diagnose": "wellcond.diagnosis.diagnose",
     "Diagnosis": "wellcond.diagnosis.diagnosis",
-    "rule": "wellcond.rules.rule",
+    "rule": "wellcond.diagnosis.rule",
     "treat": "wellcond.treatment.treat",
     "Treatment": "wellcond.treatment.treatment",
-    "suggest_lr": "wellcond.verify.suggest_lr",
-    "SuggestedRate": "wellcond.verify.suggested_rate",
+    "suggest_lr": "wellcond.learning_rate.race.suggest_lr",
+    "SuggestedRate": "wellcond.learning_rate.race.suggested_rate",
 }
 
 

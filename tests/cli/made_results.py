@@ -9,15 +9,15 @@ import torch
 from made_findings import DEAD, NOTE, UNSCALED, VANISHING
 from torch import Tensor
 
+from wellcond.curvature.kronecker.matrix_conditioning import Conditioning
+from wellcond.curvature.spectra.eigenvalues import Eigenvalues
 from wellcond.diagnosis.diagnosis import Diagnosis
 from wellcond.diagnosis.magnitudes import Gradients
 from wellcond.diagnosis.parts import Part
-from wellcond.layerwise.conditioning import ConditioningTable, LayerConditioning
-from wellcond.layerwise.matrix_conditioning import Conditioning
-from wellcond.layerwise.neurons import LayerNeurons, NeuronTable
+from wellcond.learning_rate.limits.limits import MaxLearningRate
+from wellcond.measurements.layers.conditioning import ConditioningTable, LayerConditioning
+from wellcond.measurements.layers.neurons import LayerNeurons, NeuronTable
 from wellcond.results import Cost
-from wellcond.spectral.eigenvalues import Eigenvalues
-from wellcond.stability.limits import MaxLearningRate
 from wellcond.training.run import Run
 from wellcond.treatment.arm import Arm
 from wellcond.treatment.treatment import Treatment

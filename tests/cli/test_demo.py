@@ -8,7 +8,7 @@ import pytest
 from command import parsed, run, words
 
 from wellcond.cli.commands import demo
-from wellcond.experiments import demo_networks
+from wellcond_papers.experiments import demo_networks
 
 
 @pytest.mark.slow

@@ -16,8 +16,8 @@ from made_findings import DEAD, NOTE, UNSCALED
 from wellcond.cli.commands import diagnose as command
 from wellcond.diagnosis import diagnose as diagnosing
 from wellcond.diagnosis.diagnosis import Diagnosis
-from wellcond.results.finding import Finding
-from wellcond.rules.rule import RULES, Rule
+from wellcond.diagnosis.finding import Finding
+from wellcond.diagnosis.rule import RULES, Rule
 
 ANY = ("--fail-on", "never")
 """Whatever is found, the exit code is that of success."""

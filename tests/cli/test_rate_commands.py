@@ -10,7 +10,7 @@ import torch
 from command import built, run, script, words
 
 import wellcond as wc
-from wellcond.verify.copies import Racer
+from wellcond.training.copies import Racer
 
 
 def test_the_parts_printed_are_those_of_the_suggestion(tmp_path: Path) -> None:

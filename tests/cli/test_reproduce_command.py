@@ -8,8 +8,8 @@ from pathlib import Path
 import pytest
 from command import one_line, run, words
 
-from wellcond.experiments.catalogue import names
-from wellcond.experiments.reproduce import Reproduction
+from wellcond_papers.experiments.catalog import names
+from wellcond_papers.experiments.reproduce import Reproduction
 
 NAME = "lange2022-fig8"
 """An experiment that takes a second at the smallest scale."""
@@ -55,7 +55,7 @@ def test_missing_data_is_named_with_its_place_and_nothing_is_run(tmp_path: Path)
 
 def test_download_fetches_what_is_missing_and_no_more(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     fetched: list[str] = []
-    monkeypatch.setattr("wellcond.cli.commands.reproduce.download", lambda name, root, progress: fetched.append(name))
+    monkeypatch.setattr("wellcond_papers.commands.reproduce.download", lambda name, root, progress: fetched.append(name))
     run("reproduce", NAME, "--scale", "laptop", "--data", tmp_path, "--out", tmp_path, "--download")
     assert fetched == ["cifar10"]
     run("reproduce", "huang2020-fig10", "--scale", "paper", "--data", tmp_path, "--out", tmp_path, "--download")
@@ -73,7 +73,7 @@ def test_ctrl_c_says_how_to_go_on(tmp_path: Path, monkeypatch: pytest.MonkeyPatc
     def interrupted(*_: object, **__: object) -> list[Reproduction]:
         raise KeyboardInterrupt
 
-    monkeypatch.setattr("wellcond.cli.commands.reproduce.run", interrupted)
+    monkeypatch.setattr("wellcond_papers.commands.reproduce.run", interrupted)
     result = run("reproduce", NAME, "--scale", "smoke", "--out", tmp_path)
     assert result.exit_code == 130
     assert "the same command goes on from there" in result.stderr

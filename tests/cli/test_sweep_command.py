@@ -8,7 +8,7 @@ from pathlib import Path
 import pytest
 from command import one_line, run, script, words
 
-from wellcond.cli.commands.sweep import axis
+from wellcond_papers.commands.sweep import axis
 
 TRAIN = """
 def train(lr, width=4, seed=0):

@@ -17,7 +17,7 @@ from zoo import ARCHITECTURES, Case, normal
 
 import wellcond as wc
 from wellcond.errors import InvalidProblem
-from wellcond.problem.likelihoods import Bernoulli, CrossEntropy, Gaussian
+from wellcond.problem.loss.likelihoods import Bernoulli, CrossEntropy, Gaussian
 
 EVERYTHING = ARCHITECTURES | OTHER_LOSSES | LOSSES | {f"layer_{name}": build for name, build in LAYERS.items()}
 WITH_LIKELIHOOD = ARCHITECTURES | LOSSES

@@ -17,7 +17,7 @@ from zoo import ARCHITECTURES, CLASSES, Case, Written, classifier, integers, nor
 
 import wellcond as wc
 from wellcond.errors import InvalidProblem
-from wellcond.problem.likelihoods import CrossEntropy
+from wellcond.problem.loss.likelihoods import CrossEntropy
 
 LABELS = ["data", "model"]
 every_labels = pytest.mark.parametrize("labels", LABELS)

@@ -13,11 +13,11 @@ from zoo import integers, normal, seeded
 import wellcond as wc
 from wellcond.curvature import rows as rows_module
 from wellcond.curvature import second_moment
+from wellcond.curvature.kronecker.factor_pass import FactorPass
+from wellcond.curvature.kronecker.matrix_conditioning import Conditioning
 from wellcond.curvature.rows import KeptRows, SumOfProducts, Workspace
 from wellcond.curvature.second_moment import SecondMoment, compute_eigenvalues
 from wellcond.errors import NonFinite
-from wellcond.layerwise.factor_pass import FactorPass
-from wellcond.layerwise.matrix_conditioning import Conditioning
 
 
 def dense(parts: list[tuple[float, Tensor]]) -> Tensor:
@@ -184,7 +184,7 @@ def test_one_batch_is_reduced_as_it_goes(monkeypatch: pytest.MonkeyPatch) -> Non
     problem = measured(1)
     whole = wc.conditioning(problem)
     monkeypatch.setattr(rows_module, "TOGETHER", 8 * 7200)
-    monkeypatch.setattr("wellcond.layerwise.factor_pass.TOGETHER", 8 * 7200)
+    monkeypatch.setattr("wellcond.curvature.kronecker.factor_pass.TOGETHER", 8 * 7200)
     most = 0
     take = Workspace.take
 
@@ -214,7 +214,7 @@ def test_a_layer_that_is_called_twice_is_not_reduced_between_its_gradients(monke
 
     problem = wc.Problem(seeded(Twice).double(), nn.CrossEntropyLoss(), (normal(64, 20), integers(3, 64)))
     expected = wc.conditioning(problem)
-    monkeypatch.setattr("wellcond.layerwise.factor_pass.TOGETHER", 0)
+    monkeypatch.setattr("wellcond.curvature.kronecker.factor_pass.TOGETHER", 0)
     found = wc.conditioning(problem)
     assert found.rows() == expected.rows()
 

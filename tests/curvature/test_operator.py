@@ -17,7 +17,7 @@ from zoo import ARCHITECTURES, Case, integers, mlp, normal, seeded, split
 
 import wellcond as wc
 from wellcond.errors import InvalidProblem, NonFinite, UnknownLayer
-from wellcond.stability.preconditioned import Preconditioned
+from wellcond.learning_rate.limits.preconditioned import Preconditioned
 
 OPERATORS: dict[str, Any] = {
     "hessian": wc.Hessian,

@@ -11,8 +11,8 @@ import numpy as np
 import pytest
 import torch
 
-from wellcond.data import cifar10
 from wellcond.errors import CorruptData, DataNotFound
+from wellcond_papers.data import cifar10
 
 CLASSES = ("airplane", "automobile", "bird", "cat", "deer", "dog", "frog", "horse", "ship", "truck")
 PIXELS = np.random.default_rng(0).integers(0, 256, (3, 3072), dtype=np.uint8)
@@ -83,7 +83,7 @@ def test_missing_files_are_named_with_the_folders_and_what_to_do(tmp_path: Path)
     assert f"{tmp_path} (without {missing})" in text
     assert f"{tmp_path / 'cifar-10-batches-py'} (no such folder)" in text
     assert f"https://www.cs.toronto.edu/~kriz/cifar-10-binary.tar.gz\n             and unpack it in {tmp_path}." in text
-    assert f"from wellcond.data import download; download('cifar10', '{tmp_path}')" in text
+    assert f"from wellcond_papers.data import download; download('cifar10', '{tmp_path}')" in text
     assert "WELLCOND_DATA" in text
 
 

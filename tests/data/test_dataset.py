@@ -8,8 +8,8 @@ import pytest
 import torch
 
 import wellcond
-import wellcond.models
-from wellcond.data import Dataset
+import wellcond_papers.models
+from wellcond_papers.data import Dataset
 
 
 def random_set(count: int = 50, channels: int = 3) -> Dataset:

@@ -5,8 +5,8 @@ import sys
 import pytest
 import torch
 
-from wellcond.data import digits
 from wellcond.errors import WellcondError
+from wellcond_papers.data import digits
 
 
 def test_digits_are_scikit_learns_in_two_parts() -> None:

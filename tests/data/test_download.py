@@ -13,9 +13,9 @@ from pathlib import Path
 
 import pytest
 
-from wellcond.data import cifar10, download, load
-from wellcond.data.locate import PUBLISHED
 from wellcond.errors import CorruptData, DataNotFound
+from wellcond_papers.data import cifar10, download, load
+from wellcond_papers.data.locate import PUBLISHED
 
 RECORD = bytes([7]) + bytes(range(256)) * 12
 FOLDER = "cifar-10-batches-bin"

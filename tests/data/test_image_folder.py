@@ -7,8 +7,8 @@ import pytest
 import torch
 from torch.utils.data import DataLoader
 
-from wellcond.data import Batches, ImageFolder, load
 from wellcond.errors import CorruptData, DataNotFound, TooLarge
+from wellcond_papers.data import Batches, ImageFolder, load
 
 Image = pytest.importorskip("PIL.Image")
 

@@ -7,8 +7,8 @@ import numpy as np
 import pytest
 import torch
 
-from wellcond.data import Dataset, load
 from wellcond.errors import CorruptData, DataNotFound
+from wellcond_papers.data import Dataset, load
 
 
 def test_a_data_set_is_read_once(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

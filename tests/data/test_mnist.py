@@ -10,8 +10,8 @@ import pytest
 import torch
 from torch import Tensor, nn
 
-from wellcond.data import mnist
 from wellcond.errors import CorruptData, DataNotFound
+from wellcond_papers.data import mnist
 
 IMAGES, LABELS = "train-images-idx3-ubyte", "train-labels-idx1-ubyte"
 COUNT = 6
@@ -83,7 +83,7 @@ def test_missing_files_are_named_with_the_folders_and_what_to_do(root: Path) -> 
     assert f"{root / 'MNIST' / 'raw'} (no such folder)" in text
     assert f"https://ossci-datasets.s3.amazonaws.com/mnist/{IMAGES}.gz\n" in text
     assert f"into {root / 'MNIST' / 'raw'} (no need to unpack)" in text
-    assert f"from wellcond.data import download; download('mnist', '{root}')" in text
+    assert f"from wellcond_papers.data import download; download('mnist', '{root}')" in text
     assert "WELLCOND_DATA" in text
 
 

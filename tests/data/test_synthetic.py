@@ -5,7 +5,7 @@ import math
 import pytest
 import torch
 
-from wellcond.data.synthetic import gaussian, linear_teacher
+from wellcond_papers.data.synthetic import gaussian, linear_teacher
 
 
 def test_gaussian_inputs_have_mean_0_and_variance_1_and_a_seed() -> None:

@@ -10,8 +10,8 @@ import pytest
 import torch
 from torch import Tensor
 
-from wellcond.data import Batches, Dataset
-from wellcond.data.batches import MARGIN, draw_epoch, rotate
+from wellcond_papers.data import Batches, Dataset
+from wellcond_papers.data.batches import MARGIN, draw_epoch, rotate
 
 
 def dataset(count: int = 50, channels: int = 3, height: int = 9, width: int = 12) -> Dataset:

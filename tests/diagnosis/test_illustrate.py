@@ -10,12 +10,12 @@ from made_findings import DEAD, NOTE, VANISHING
 from torch import nn
 
 import wellcond as wc
+from wellcond.diagnosis.evidence import Evidence
 from wellcond.diagnosis.illustrate import OF_LAYERS, OF_RUNS, illustrated
-from wellcond.evidence.evidence import Evidence
-from wellcond.evidence.look import look
-from wellcond.evidence.trial import trial
+from wellcond.diagnosis.inspection.look import look
+from wellcond.diagnosis.judge import RULES
+from wellcond.diagnosis.trial import trial
 from wellcond.results import quantities as q
-from wellcond.rules.judge import RULES
 
 
 @pytest.fixture(scope="module")

@@ -10,7 +10,7 @@ from torch import Tensor, nn
 from unchanged import assert_unchanged, snapshot
 
 from wellcond import Problem
-from wellcond.evidence.look import look
+from wellcond.diagnosis.inspection.look import look
 
 
 class Everything(nn.Module):

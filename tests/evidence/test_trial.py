@@ -14,13 +14,13 @@ from torch.nn import functional as F
 from unchanged import assert_unchanged, snapshot
 
 import wellcond as wc
+from wellcond.diagnosis.baseline import constant_loss
+from wellcond.diagnosis.labels import relation
+from wellcond.diagnosis.trial import Attempt, Trial, shrinking_steps, trial, trial_price
 from wellcond.errors import NonFinite, Unsupported
-from wellcond.evidence.constant import constant_loss
-from wellcond.evidence.labels import relation
-from wellcond.evidence.short_runs import cut, examples_of, mini_batches
-from wellcond.evidence.trial import Attempt, Trial, shrinking_steps, trial, trial_price
-from wellcond.problem.likelihoods import CrossEntropy
+from wellcond.problem.loss.likelihoods import CrossEntropy
 from wellcond.training.run import Run
+from wellcond.training.short_runs import cut, examples_of, mini_batches
 
 
 def clusters(count: int = 256, classes: int = 4, features: int = 8) -> tuple[Tensor, Tensor]:

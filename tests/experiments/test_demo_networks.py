@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 from suites import assert_progress_rises
 
-from wellcond.experiments import demo_networks
+from wellcond_papers.experiments import demo_networks
 
 
 def test_the_network_is_diagnosed_and_treated(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -7,12 +7,12 @@ from pathlib import Path
 
 import pytest
 
-from wellcond.experiments.catalogue import experiment, names
-from wellcond.experiments.experiment import SCALES, Cell
-from wellcond.experiments.reproduce import reproduce
-from wellcond.experiments.rows import read_rows
-from wellcond.experiments.table import Record, Table
 from wellcond.results.result import picture
+from wellcond_papers.experiments.catalog import experiment, names
+from wellcond_papers.experiments.experiment import SCALES, Cell
+from wellcond_papers.experiments.reproduce import reproduce
+from wellcond_papers.experiments.rows import read_rows
+from wellcond_papers.experiments.table import Record, Table
 
 PUBLISHED = {
     "huang2020": [*(f"fig{k}" for k in range(1, 16)), "table-a", "table-b"],

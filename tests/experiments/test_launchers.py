@@ -10,9 +10,9 @@ import pytest
 import toy
 
 from wellcond.errors import InvalidProblem, Unsupported
-from wellcond.experiments.reproduce import reproduce
-from wellcond.experiments.reproduction import Reproduction
-from wellcond.experiments.running.launchers import InProcess, Processes
+from wellcond_papers.experiments.reproduce import reproduce
+from wellcond_papers.experiments.reproduction import Reproduction
+from wellcond_papers.experiments.running.launchers import InProcess, Processes
 
 
 def cells_of(run: Reproduction) -> list[object]:

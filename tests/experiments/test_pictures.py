@@ -6,10 +6,10 @@ import math
 
 import pytest
 
-from wellcond.experiments.pictures import by_layer, draw_heat_map, heat_map, over_training, panels
-from wellcond.experiments.table import Record, Table
 from wellcond.results import Row
 from wellcond.results.quantities import DIVERGED_AT
+from wellcond_papers.experiments.pictures import by_layer, draw_heat_map, heat_map, over_training, panels
+from wellcond_papers.experiments.table import Record, Table
 
 
 def run(arm: str, seed: int, values: list[float]) -> Record:

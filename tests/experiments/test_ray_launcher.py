@@ -10,8 +10,8 @@ import pytest
 import toy
 
 from wellcond.errors import MissingExtra
-from wellcond.experiments.reproduce import reproduce
-from wellcond.experiments.running.ray_launcher import ClusterError, Ray
+from wellcond_papers.experiments.reproduce import reproduce
+from wellcond_papers.experiments.running.ray_launcher import ClusterError, Ray
 
 pytestmark = pytest.mark.slow
 

@@ -14,15 +14,15 @@ import pytest
 import toy
 
 from wellcond.errors import CorruptData, DataNotFound, InvalidProblem
-from wellcond.experiments import catalogue
-from wellcond.experiments.claims import Claim, Outcome
-from wellcond.experiments.reproduce import reproduce
-from wellcond.experiments.reproduction import Failure, Reproduction
-from wellcond.experiments.rows import read_rows, write_parquet, write_rows
-from wellcond.experiments.running.launchers import InProcess
-from wellcond.experiments.running.task import Task
-from wellcond.experiments.table import Record, Table
 from wellcond.results import Row
+from wellcond_papers.experiments import catalog as catalogue
+from wellcond_papers.experiments.claims import Claim, Outcome
+from wellcond_papers.experiments.reproduce import reproduce
+from wellcond_papers.experiments.reproduction import Failure, Reproduction
+from wellcond_papers.experiments.rows import read_rows, write_parquet, write_rows
+from wellcond_papers.experiments.running.launchers import InProcess
+from wellcond_papers.experiments.running.task import Task
+from wellcond_papers.experiments.table import Record, Table
 
 HOLDS = Claim("always", "always", lambda table: Outcome("holds", ""))
 SECOND = replace(toy.TOY, name="toy-fig2", minutes={"smoke": 5.0, "paper": 1.0})
@@ -36,7 +36,7 @@ def catalogued(monkeypatch: pytest.MonkeyPatch) -> None:
     for name, each in known.items():
         module = ModuleType(name)
         module.EXPERIMENT = each  # type: ignore[attr-defined]
-        monkeypatch.setitem(sys.modules, f"wellcond.experiments.papers.{name.replace('-', '.')}", module)
+        monkeypatch.setitem(sys.modules, f"wellcond_papers.papers.{name.replace('-', '.')}", module)
 
 
 @pytest.mark.usefixtures("catalogued")

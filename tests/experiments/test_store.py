@@ -9,11 +9,11 @@ from pathlib import Path
 import pytest
 
 from wellcond.errors import CorruptData
-from wellcond.experiments.experiment import Cell
-from wellcond.experiments.running.store import Ended, Store
-from wellcond.experiments.running.task import made_with
-from wellcond.experiments.table import Record
 from wellcond.results import Row
+from wellcond_papers.experiments.experiment import Cell
+from wellcond_papers.experiments.running.store import Ended, Store
+from wellcond_papers.experiments.running.task import made_with
+from wellcond_papers.experiments.table import Record
 
 CELL = Cell("toy-fig1", {"lr": 0.1, "sizes": [3, 2], "arm": "BN", "seed": 0})
 ROWS = [

@@ -16,10 +16,10 @@ import pytest
 import toy
 
 from wellcond.errors import InvalidProblem, OutputError, Unsupported
-from wellcond.experiments.sweep import sweep
-from wellcond.experiments.swept import Sweep
 from wellcond.results import Row
 from wellcond.results.quantities import DIVERGED_AT, TRAINING_LOSS
+from wellcond_papers.experiments.sweep import sweep
+from wellcond_papers.experiments.swept import Sweep
 
 SLOW = """
 import os, pathlib, time, torch

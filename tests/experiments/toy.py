@@ -10,12 +10,12 @@ from pathlib import Path
 
 import torch
 
-from wellcond.experiments.claims import Outcome, claim, judged
-from wellcond.experiments.experiment import Experiment, Job
-from wellcond.experiments.pictures import over_training
-from wellcond.experiments.table import Table
 from wellcond.results import Row
 from wellcond.results.quantities import TRAINING_LOSS
+from wellcond_papers.experiments.claims import Outcome, claim, judged
+from wellcond_papers.experiments.experiment import Experiment, Job
+from wellcond_papers.experiments.pictures import over_training
+from wellcond_papers.experiments.table import Table
 
 
 def descend(job: Job) -> Iterator[Row]:

@@ -11,10 +11,10 @@ import pytest
 from made_findings import AWKWARD_NAME, DEAD, DIVERGED, MODULES, NOTE, UNSCALED, VANISHING, norms
 
 from wellcond.errors import OutputError
-from wellcond.explain.listing import by_layer, flat, read_baseline, worst
-from wellcond.explain.strips import MOST_BLOCKS, Strip, strips
-from wellcond.explain.tree import folded, is_short, model_tree
-from wellcond.explain.words import findings_text
+from wellcond.report.listing import by_layer, flat, read_baseline, worst
+from wellcond.report.strips import MOST_BLOCKS, Strip, strips
+from wellcond.report.tree import folded, is_short, model_tree
+from wellcond.report.words import findings_text
 from wellcond.results import Row
 from wellcond.results import quantities as q
 from wellcond.results.result import as_json

@@ -8,8 +8,8 @@ from typing import Any
 import pytest
 from made_findings import AWKWARD_NAME, NOTE, UNSCALED
 
-from wellcond.explain.listing import flat, place
-from wellcond.explain.sarif import sarif
+from wellcond.report.listing import flat, place
+from wellcond.report.sarif import sarif
 
 RULES = {"unscaled-input": "Inputs of very different scales.\n\nOne rate suits one scale.", "non-finite": "NaN."}
 LEVELS = {"none", "note", "warning", "error"}

@@ -16,7 +16,7 @@ from torch.optim import LBFGS, SGD, Adagrad, Adam, AdamW, Optimizer, RMSprop
 from zoo import ARCHITECTURES, CLASSES, Case, seeded
 
 import wellcond as wc
-from wellcond.layerwise.covariate_shift import CovariateShift, Shift
+from wellcond.measurements.layers.covariate_shift import CovariateShift, Shift
 
 Build = Callable[[Any], Optimizer]
 Gradients = dict[str, Tensor]

@@ -15,8 +15,8 @@ from zoo import ARCHITECTURES, CLASSES, Mean, Written, integers, normal, seeded,
 
 import wellcond as wc
 from wellcond.errors import InvalidProblem, UnknownLayer
-from wellcond.layerwise import unit_statistics
-from wellcond.layerwise.activations import Activations, activations
+from wellcond.measurements.layers import unit_statistics
+from wellcond.measurements.layers.activations import Activations, activations
 
 TOLERANCE = 1e-12
 BATCH = (normal(6, 4), integers(CLASSES, 6))

@@ -28,7 +28,7 @@ from zoo import CLASSES, Written, integers, normal, seeded, split
 
 import wellcond as wc
 from wellcond.errors import UnknownLayer
-from wellcond.layerwise.covariate_shift import covariate_shift
+from wellcond.measurements.layers.covariate_shift import covariate_shift
 
 BATCH = (normal(6, 4), integers(CLASSES, 6))
 

@@ -11,9 +11,9 @@ from torch import Tensor, nn
 from zoo import integers, normal, seeded
 
 import wellcond as wc
+from wellcond.curvature.kronecker.factor_pass import FactorPass
 from wellcond.errors import NonFinite, UnknownLayer
-from wellcond.layerwise.factor_pass import FactorPass
-from wellcond.layerwise.layer_pass import layer_pass
+from wellcond.measurements.layers.layer_pass import layer_pass
 from wellcond.network.layers import chosen_layers
 
 

@@ -31,7 +31,7 @@ from zoo import CLASSES, Case, classifier, integers, mlp, normal, seeded, split
 
 import wellcond as wc
 from wellcond.errors import InvalidProblem, UnknownLayer, Unsupported
-from wellcond.layerwise.covariate_shift import covariate_shift
+from wellcond.measurements.layers.covariate_shift import covariate_shift
 
 
 @pytest.mark.parametrize("build", OPTIMIZERS.values(), ids=OPTIMIZERS)

@@ -22,7 +22,7 @@ from torch.nn.utils.rnn import PackedSequence, pack_padded_sequence
 from torch.utils.checkpoint import checkpoint
 from zoo import ARCHITECTURES, CLASSES, Case, classifier, integers, normal
 
-from wellcond.local.local_hessian import LocalHessian, local_hessian
+from wellcond.measurements.blocks.local_hessian import LocalHessian, local_hessian
 
 # models whose graph or calls are out of the ordinary
 

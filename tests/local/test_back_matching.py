@@ -17,7 +17,7 @@ from torch.nn.attention import SDPBackend, sdpa_kernel
 from zoo import ARCHITECTURES, CLASSES, Case, classifier, integers, split
 
 import wellcond as wc
-from wellcond.local.back_matching import back_matching
+from wellcond.measurements.blocks.back_matching import back_matching
 
 
 def penalised(case: Case) -> Case:

@@ -13,8 +13,8 @@ from torch.nn.utils import prune
 from zoo import ARCHITECTURES, CLASSES, Case, classifier, normal
 
 import wellcond as wc
-from wellcond.local.closed_forms import ClosedForm
-from wellcond.local.local_hessian import LocalHessian, local_hessian
+from wellcond.measurements.blocks.closed_forms import ClosedForm
+from wellcond.measurements.blocks.local_hessian import LocalHessian, local_hessian
 
 CONVOLUTIONS: dict[str, Callable[[], nn.Module]] = {
     "plain": lambda: nn.Conv2d(2, 4, 3),

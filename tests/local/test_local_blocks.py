@@ -18,8 +18,8 @@ from zoo import CLASSES, Case, Recurrent, classifier, normal
 
 import wellcond as wc
 from wellcond.errors import InvalidProblem, NotDeterministic, UnknownLayer
-from wellcond.local.back_matching import back_matching
-from wellcond.local.local_hessian import local_hessian
+from wellcond.measurements.blocks.back_matching import back_matching
+from wellcond.measurements.blocks.local_hessian import local_hessian
 
 
 class Backwards(nn.Sequential):

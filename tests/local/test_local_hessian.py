@@ -32,8 +32,8 @@ from torch.autograd.functional import hessian
 from zoo import ARCHITECTURES, CLASSES, Case, classifier, integers, normal, seeded, split
 
 import wellcond as wc
-from wellcond.local.back_matching import back_matching
-from wellcond.local.local_hessian import LocalHessian, local_hessian
+from wellcond.measurements.blocks.back_matching import back_matching
+from wellcond.measurements.blocks.local_hessian import LocalHessian, local_hessian
 
 MATRICES = [(part, kind) for part in ("z", "weight") for kind in ("exact", "gauss_newton")]
 CURVED = ("range", "residual_batch", "attention_layer", "lstm")

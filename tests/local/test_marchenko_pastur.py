@@ -15,9 +15,9 @@ from torch import Tensor, nn
 from zoo import normal, white
 
 import wellcond as wc
-from wellcond.local.local_hessian import local_hessian
-from wellcond.local.marchenko_pastur import MarchenkoPastur, marchenko_pastur, zeros_of_rounding
-from wellcond.spectral.exact import Spectrum
+from wellcond.curvature.spectra.exact import Spectrum
+from wellcond.measurements.blocks.local_hessian import local_hessian
+from wellcond.measurements.blocks.marchenko_pastur import MarchenkoPastur, marchenko_pastur, zeros_of_rounding
 
 RATIOS = [0.25, 1.0, 4.0, 1 - 1e-6, 1 + 1e-3, 1e-4, 1e4]
 

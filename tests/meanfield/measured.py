@@ -11,8 +11,8 @@ from torch.nn import functional as F
 from wei2019_recursions import SIGMA_B2, SIGMA_W2
 from zoo import normal
 
-from wellcond.meanfield.architecture import Architecture, activation_named
-from wellcond.meanfield.stages import Variant
+from wellcond.learning_rate.meanfield.architecture import Architecture, activation_named
+from wellcond.learning_rate.meanfield.stages import Variant
 
 
 def largest(model: nn.Module, x: Tensor) -> float:

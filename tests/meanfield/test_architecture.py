@@ -8,11 +8,11 @@ from typing import Any
 import pytest
 import torch
 
-from wellcond.meanfield import Architecture
-from wellcond.meanfield.feature_maps import Convolution, Flatten, GlobalPool
-from wellcond.meanfield.gaussian import PiecewiseLinear, Smooth
-from wellcond.meanfield.moments import float64
-from wellcond.meanfield.stages import Affine, Nonlinearity, Residual, Stage
+from wellcond.learning_rate.meanfield import Architecture
+from wellcond.learning_rate.meanfield.feature_maps import Convolution, Flatten, GlobalPool
+from wellcond.learning_rate.meanfield.gaussian import PiecewiseLinear, Smooth
+from wellcond.learning_rate.meanfield.moments import float64
+from wellcond.learning_rate.meanfield.stages import Affine, Nonlinearity, Residual, Stage
 
 LINES = [
     "fc 784-1000-1000-1000-10",

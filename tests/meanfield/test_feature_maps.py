@@ -13,12 +13,12 @@ from wei2019_recursions import rectified_product
 from zoo import normal
 
 from wellcond.errors import TooLarge
-from wellcond.meanfield.architecture import Architecture
-from wellcond.meanfield.feature_maps import AveragePool, Convolution, Flatten, GlobalPool, Window
-from wellcond.meanfield.gaussian import PiecewiseLinear
-from wellcond.meanfield.moments import MOST_POSITIONS, Moments
-from wellcond.meanfield.prediction import contributions
-from wellcond.meanfield.stages import Variant
+from wellcond.learning_rate.meanfield.architecture import Architecture
+from wellcond.learning_rate.meanfield.feature_maps import AveragePool, Convolution, Flatten, GlobalPool, Window
+from wellcond.learning_rate.meanfield.gaussian import PiecewiseLinear
+from wellcond.learning_rate.meanfield.moments import MOST_POSITIONS, Moments
+from wellcond.learning_rate.meanfield.prediction import contributions
+from wellcond.learning_rate.meanfield.stages import Variant
 
 WINDOWS = [
     Window((6, 5), (3, 3)),

@@ -12,8 +12,8 @@ from measured import largest
 from torch import Tensor, nn
 from zoo import normal
 
-from wellcond.meanfield import predict
-from wellcond.meanfield.gram import Gram
+from wellcond.learning_rate.meanfield import predict
+from wellcond.learning_rate.meanfield.gram import Gram
 
 
 class OwnOdd(nn.Module):

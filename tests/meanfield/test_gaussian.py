@@ -12,7 +12,7 @@ import torch
 from torch import Tensor
 from torch.nn import functional as F
 
-from wellcond.meanfield.gaussian import PiecewiseLinear, Smooth
+from wellcond.learning_rate.meanfield.gaussian import PiecewiseLinear, Smooth
 
 SMOOTH: dict[str, Callable[[Tensor], Tensor]] = {
     "tanh": torch.tanh,

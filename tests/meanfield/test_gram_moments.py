@@ -14,11 +14,11 @@ from measured import sample
 from torch import Tensor
 from zoo import normal
 
-from wellcond.meanfield.architecture import Architecture
-from wellcond.meanfield.gaussian import PiecewiseLinear, Smooth
-from wellcond.meanfield.gram import Gram, StatisticsStep
-from wellcond.meanfield.moments import Kernel, Moments, float64
-from wellcond.meanfield.stages import Affine, Nonlinearity, Residual, Stage, Variant, visits
+from wellcond.learning_rate.meanfield.architecture import Architecture
+from wellcond.learning_rate.meanfield.gaussian import PiecewiseLinear, Smooth
+from wellcond.learning_rate.meanfield.gram import Gram, StatisticsStep
+from wellcond.learning_rate.meanfield.moments import Kernel, Moments, float64
+from wellcond.learning_rate.meanfield.stages import Affine, Nonlinearity, Residual, Stage, Variant, visits
 
 RELU = PiecewiseLinear(0.0)
 

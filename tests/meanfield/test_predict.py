@@ -18,10 +18,10 @@ from wei2019_recursions import SIGMA_W2 as W2
 from wei2019_recursions import batchnorm, convolution_terms, rectified_product, vanilla
 from zoo import normal
 
-from wellcond.meanfield import Architecture, predict
-from wellcond.meanfield.moments import Moments
-from wellcond.meanfield.prediction import contributions
-from wellcond.meanfield.stages import Variant
+from wellcond.learning_rate.meanfield import Architecture, predict
+from wellcond.learning_rate.meanfield.moments import Moments
+from wellcond.learning_rate.meanfield.prediction import contributions
+from wellcond.learning_rate.meanfield.stages import Variant
 
 VARIANTS: list[Variant] = ["detached", "batch"]
 FC = "fc 784-1000-1000-1000-10"

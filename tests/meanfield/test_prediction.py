@@ -14,8 +14,8 @@ from zoo import normal
 
 import wellcond as wc
 from wellcond.errors import InvalidProblem, NonFinite, Unsupported
-from wellcond.meanfield import predict
-from wellcond.meanfield.stages import Variant
+from wellcond.learning_rate.meanfield import predict
+from wellcond.learning_rate.meanfield.stages import Variant
 from wellcond.results import Row
 
 FC = "fc 784-1000-1000-1000-10"

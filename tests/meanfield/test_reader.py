@@ -13,14 +13,14 @@ from measured import largest
 from torch import Tensor, nn
 from zoo import Written
 
-from wellcond.meanfield.feature_maps import AveragePool, Convolution, Flatten, GlobalPool, Window
-from wellcond.meanfield.gaussian import PiecewiseLinear, Smooth
-from wellcond.meanfield.gram import Gram
-from wellcond.meanfield.moments import Moments, float64
-from wellcond.meanfield.prediction import contributions
-from wellcond.meanfield.reader import Reading, read
-from wellcond.meanfield.stages import Affine, Nonlinearity, Residual, Scaling, Stage, has_batchnorm
-from wellcond.models import mlp, resnet
+from wellcond.learning_rate.meanfield.feature_maps import AveragePool, Convolution, Flatten, GlobalPool, Window
+from wellcond.learning_rate.meanfield.gaussian import PiecewiseLinear, Smooth
+from wellcond.learning_rate.meanfield.gram import Gram
+from wellcond.learning_rate.meanfield.moments import Moments, float64
+from wellcond.learning_rate.meanfield.prediction import contributions
+from wellcond.learning_rate.meanfield.reader import Reading, read
+from wellcond.learning_rate.meanfield.stages import Affine, Nonlinearity, Residual, Scaling, Stage, has_batchnorm
+from wellcond_papers.models import mlp, resnet
 
 RELU = PiecewiseLinear(0.0)
 

@@ -13,7 +13,7 @@ from torch.nn import functional as F
 from zoo import normal
 
 import wellcond as wc
-from wellcond.meanfield import predict
+from wellcond.learning_rate.meanfield import predict
 
 X = normal(12, 30).float()
 

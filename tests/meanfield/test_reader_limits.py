@@ -14,10 +14,10 @@ from torch.nn.utils import parametrizations, prune
 from zoo import Written, normal
 
 from wellcond.errors import InvalidProblem, NonFinite, Unsupported
-from wellcond.meanfield.prediction import contributions
-from wellcond.meanfield.reader import read
-from wellcond.models import mlp, resnet, vgg
+from wellcond.learning_rate.meanfield.prediction import contributions
+from wellcond.learning_rate.meanfield.reader import read
 from wellcond.nn.ghost import GhostBatchNorm2d
+from wellcond_papers.models import mlp, resnet, vgg
 
 # what is remarked on
 

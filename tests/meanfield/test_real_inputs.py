@@ -10,12 +10,12 @@ import pytest
 from measured import sample
 from torch import Tensor
 
-from wellcond.data import cifar10, mnist
-from wellcond.meanfield import Architecture, predict
-from wellcond.meanfield.gram import Gram
-from wellcond.meanfield.moments import Moments
-from wellcond.meanfield.prediction import contributions
-from wellcond.meanfield.stages import Variant
+from wellcond.learning_rate.meanfield import Architecture, predict
+from wellcond.learning_rate.meanfield.gram import Gram
+from wellcond.learning_rate.meanfield.moments import Moments
+from wellcond.learning_rate.meanfield.prediction import contributions
+from wellcond.learning_rate.meanfield.stages import Variant
+from wellcond_papers.data import cifar10, mnist
 
 DATA = os.environ.get("WELLCOND_DATA")
 pytestmark = pytest.mark.skipif(

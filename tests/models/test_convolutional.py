@@ -9,9 +9,9 @@ import pytest
 import torch
 from torch import nn
 
-from wellcond.models import resnet, vgg
-from wellcond.models.layers import Layers
-from wellcond.models.resnet import Block
+from wellcond_papers.models import resnet, vgg
+from wellcond_papers.models.layers import Layers
+from wellcond_papers.models.resnet import Block
 
 built = cache(vgg)
 """The larger ones take most of a second."""

@@ -10,7 +10,8 @@ import pytest
 import torch
 from torch import nn
 
-from wellcond.models import (
+from wellcond.nn import NoisyBatchNorm1d, NoisyBatchNorm2d
+from wellcond_papers.models import (
     cnn,
     deep_linear,
     imagenet_resnet,
@@ -22,8 +23,7 @@ from wellcond.models import (
     resnet,
     vgg,
 )
-from wellcond.models.initialise import NAMED, gaussian, he
-from wellcond.nn import NoisyBatchNorm1d, NoisyBatchNorm2d
+from wellcond_papers.models.initialize import NAMED, gaussian, he
 
 Build = Callable[..., nn.Sequential]
 FLAT: dict[str, Build] = {

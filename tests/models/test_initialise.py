@@ -8,7 +8,7 @@ import pytest
 import torch
 from torch import nn
 
-from wellcond.models.initialise import Initialisation, default, gaussian, glorot, he, he_out, lecun
+from wellcond_papers.models.initialize import Initialisation, default, gaussian, glorot, he, he_out, lecun
 
 IN, OUT, KERNEL = 60, 90, 3
 FAN_IN, FAN_OUT = IN * KERNEL**2, OUT * KERNEL**2

@@ -7,7 +7,7 @@ import pytest
 import torch
 from torch import nn
 
-from wellcond.models import mlp
+from wellcond_papers.models import mlp
 
 
 def linear_layers(model: nn.Module) -> list[nn.Linear]:

@@ -10,7 +10,7 @@ import pytest
 import torch
 from torch import Tensor, nn
 
-from wellcond.models import (
+from wellcond_papers.models import (
     cnn,
     deep_linear,
     imagenet_resnet,
@@ -22,9 +22,9 @@ from wellcond.models import (
     resnet,
     vgg,
 )
-from wellcond.models.layers import Layers
-from wellcond.models.preact_resnet18 import WidePreBlock
-from wellcond.models.preresnet import PreBlock
+from wellcond_papers.models.layers import Layers
+from wellcond_papers.models.preact_resnet18 import WidePreBlock
+from wellcond_papers.models.preresnet import PreBlock
 
 
 def parameter_count(model: nn.Module) -> int:

@@ -19,8 +19,8 @@ from unchanged import assert_unchanged, snapshot
 from zoo import Mean, Recurrent
 
 from wellcond.errors import Unsupported
-from wellcond.models import mlp, resnet
 from wellcond.optim.scale_amended import ScaleAmendedSGD
+from wellcond_papers.models import mlp, resnet
 
 
 class Net(nn.Module):

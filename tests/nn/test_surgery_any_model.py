@@ -11,11 +11,11 @@ from surgery_references import assert_same_function, merged_without_rest, output
 from torch import nn
 from zoo import integers, normal
 
-from wellcond.models import mlp
 from wellcond.nn.ghost import GhostBatchNorm2d
 from wellcond.nn.last_batchnorm import NormalisedLinear, with_last_batchnorm
 from wellcond.nn.merge import merge_batchnorm
 from wellcond.nn.replace import replace_norm
+from wellcond_papers.models import mlp
 
 
 def cnn() -> nn.Module:

@@ -13,8 +13,8 @@ from zoo import Recurrent, SelfAttention, Transformer, Written, encoder, normal,
 
 import wellcond as wc
 from wellcond.errors import UnknownLayer, Unsupported
-from wellcond.models import mlp, resnet
 from wellcond.nn.last_batchnorm import NormalisedLinear, with_last_batchnorm
+from wellcond_papers.models import mlp, resnet
 
 
 def random_norm(norm: nn.BatchNorm1d) -> nn.BatchNorm1d:

@@ -14,11 +14,11 @@ from torch import Tensor, nn
 from zoo import Block, Mean, Written, integers, normal
 
 import wellcond.nn
-from wellcond.models import mlp, resnet
 from wellcond.nn.ghost import GhostBatchNorm2d
 from wellcond.nn.last_batchnorm import with_last_batchnorm
 from wellcond.nn.merge import merge_batchnorm
 from wellcond.nn.replace import replace_norm
+from wellcond_papers.models import mlp, resnet
 
 VARIANTS = [kind for name, kind in vars(wellcond.nn).items() if name.endswith("2d")]
 

@@ -13,9 +13,9 @@ from zoo import Transformer, encoder, normal, seeded
 
 import wellcond.nn
 from wellcond.errors import Unsupported
-from wellcond.models import mlp, resnet
 from wellcond.nn.ghost import GhostBatchNorm1d, GhostBatchNorm2d
 from wellcond.nn.replace import replace_norm
+from wellcond_papers.models import mlp, resnet
 
 
 class Wrapped(nn.Module):

@@ -16,10 +16,10 @@ from torch.optim import Optimizer
 from torch.utils._pytree import tree_leaves
 from zoo import integers, normal
 
-from wellcond.models import mlp
 from wellcond.optim.bnp import BNP
 from wellcond.optim.scale_amended import ScaleAmendedSGD
 from wellcond.optim.scaled_sgd import LARS, LSALR
+from wellcond_papers.models import mlp
 
 SIZES = (4, 6, 3)
 X, Y = normal(12, 4), integers(3, 12)

@@ -14,9 +14,9 @@ from torch import Tensor, nn
 from zoo import Mean, SelfAttention, Written
 
 from wellcond.errors import UnknownLayer, Unsupported
-from wellcond.models import mlp, resnet, vgg
 from wellcond.optim.factors import LayerScale
 from wellcond.optim.scale_amended import ScaleAmendedSGD
+from wellcond_papers.models import mlp, resnet, vgg
 
 PUBLISHED = {
     11: "64 M 128 M 256 256 M 512 512 M 512 512 M",

@@ -12,8 +12,8 @@ from loss_zoo import LOSSES, OTHER_LOSSES
 from torch import Tensor, nn
 from zoo import flattened_cross_entropy, integers, normal
 
-from wellcond.problem.likelihoods import Bernoulli, CrossEntropy, Gaussian, Likelihood
-from wellcond.problem.losses import explains, recognise
+from wellcond.problem.loss.likelihoods import Bernoulli, CrossEntropy, Gaussian, Likelihood
+from wellcond.problem.loss.losses import explains, recognise
 
 LOGITS, LABELS, VALUES = normal(6, 3), integers(3, 6), normal(6, 3, seed=1)
 SEQUENCE, TOKENS = normal(2, 4, 3), integers(3, 2, 4)

@@ -10,10 +10,10 @@ from typing import Any
 import torch
 from made_findings import AWKWARD_NAME, DEAD, MODULES, NOTE, VANISHING
 
+from wellcond.diagnosis.finding import Finding
 from wellcond.report.table import MATRICES
 from wellcond.results import Row
 from wellcond.results import quantities as q
-from wellcond.results.finding import Finding
 
 
 @dataclass(frozen=True)

@@ -10,14 +10,14 @@ from zoo import ARCHITECTURES, CLASSES, integers, normal, seeded
 
 import wellcond as wc
 from wellcond.errors import UnknownLayer
-from wellcond.layerwise.activations import Activations, activations
-from wellcond.layerwise.covariate_shift import covariate_shift
+from wellcond.measurements.layers.activations import Activations, activations
+from wellcond.measurements.layers.covariate_shift import covariate_shift
 from wellcond.results import Row
 from wellcond.results.quantities import MEAN_CHANGE, SHIFT_COSINE, SHIFT_DIFFERENCE, VARIANCE_CHANGE
 
 pytest.importorskip("matplotlib")
 
-from wellcond.report.activations import (
+from wellcond.report.figures.activations import (
     CHANGE,
     OVERLAP,
     covariate_shift_figure,

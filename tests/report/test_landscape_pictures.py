@@ -8,7 +8,7 @@ from types import SimpleNamespace
 import pytest
 import torch
 
-from wellcond.report.landscape import ribbons_figure, slice_figure, walk_figure
+from wellcond.report.figures.landscape import ribbons_figure, slice_figure, walk_figure
 from wellcond.results import Row
 from wellcond.results import quantities as q
 

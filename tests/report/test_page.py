@@ -13,7 +13,7 @@ from made_findings import AWKWARD_NAME
 from subjects import AWKWARD, SOUND, density, layer, losses
 
 from wellcond.errors import WellcondError
-from wellcond.report.page import fragment, page, treatment_page
+from wellcond.report.html.page import fragment, page, treatment_page
 from wellcond.results import Cost
 
 VOID = {"meta", "br", "link", "img", "input", "hr"}

@@ -9,8 +9,8 @@ import plotly.graph_objects as go
 import pytest
 from subjects import AWKWARD, SOUND, column, density, losses
 
-from wellcond.report import plots
-from wellcond.report.plots import panels
+from wellcond.report.html import plots
+from wellcond.report.html.plots import panels
 from wellcond.report.table import Pivot
 from wellcond.results import Row
 from wellcond.results.quantities import DYING, FULL, INPUT, UNITS

@@ -11,8 +11,8 @@ import torch
 from subjects import legend
 
 from wellcond.errors import OutputError
-from wellcond.meanfield import predict
-from wellcond.report.rates import race_figure
+from wellcond.learning_rate.meanfield import predict
+from wellcond.report.figures.rates import race_figure
 from wellcond.training.run import Run
 
 pytest.importorskip("matplotlib")

@@ -13,9 +13,9 @@ from subjects import drawn
 from torch import Tensor
 from zoo import normal
 
-from wellcond.local.marchenko_pastur import marchenko_pastur
-from wellcond.report.curves import density_figure
-from wellcond.spectral.exact import Spectrum
+from wellcond.curvature.spectra.exact import Spectrum
+from wellcond.measurements.blocks.marchenko_pastur import marchenko_pastur
+from wellcond.report.figures.curves import density_figure
 
 pytest.importorskip("matplotlib")
 

@@ -10,10 +10,10 @@ from torch import Tensor, nn
 from torch.optim import Optimizer
 
 from wellcond import Problem
-from wellcond.evidence.evidence import Evidence
-from wellcond.evidence.look import Look, look
-from wellcond.results.finding import Finding
-from wellcond.rules.judge import judged
+from wellcond.diagnosis.evidence import Evidence
+from wellcond.diagnosis.finding import Finding
+from wellcond.diagnosis.inspection.look import Look, look
+from wellcond.diagnosis.judge import judged
 
 N, FEATURES, CLASSES = 128, 10, 4
 

@@ -10,11 +10,11 @@ import torch
 from torch import nn
 
 import wellcond as wc
-from wellcond.evidence.evidence import Evidence
-from wellcond.evidence.trial import Attempt, Trial
-from wellcond.results.finding import Finding
-from wellcond.rules.judge import judged
-from wellcond.rules.rule import RULES, Rule
+from wellcond.diagnosis.evidence import Evidence
+from wellcond.diagnosis.finding import Finding
+from wellcond.diagnosis.judge import judged
+from wellcond.diagnosis.rule import RULES, Rule
+from wellcond.diagnosis.trial import Attempt, Trial
 from wellcond.training.run import Run
 
 
@@ -36,7 +36,7 @@ def only(monkeypatch: pytest.MonkeyPatch) -> Any:
             name: [Rule(name, lambda _, findings=findings: findings, explains)]
             for name, (findings, explains) in named.items()
         }
-        monkeypatch.setattr("wellcond.rules.judge.RULES", made)
+        monkeypatch.setattr("wellcond.diagnosis.judge.RULES", made)
 
     return set_rules
 
@@ -90,7 +90,7 @@ def test_a_rule_that_fails_is_a_note_and_the_others_stand(monkeypatch: pytest.Mo
         yield
 
     rules = {"burst": [Rule("burst", burst)], "a": [Rule("a", lambda _: [found("a")])]}
-    monkeypatch.setattr("wellcond.rules.judge.RULES", rules)
+    monkeypatch.setattr("wellcond.diagnosis.judge.RULES", rules)
     first, note = judged(evidence())
     assert first.rule == "a"
     assert (note.rule, note.severity) == ("burst", "note")

@@ -11,11 +11,11 @@ from torch import Tensor, nn
 from torch.optim import Adam
 
 import wellcond as wc
-from wellcond.evidence.evidence import Evidence
-from wellcond.evidence.look import look
-from wellcond.evidence.trial import trial
-from wellcond.results.finding import Finding
-from wellcond.rules.judge import judged
+from wellcond.diagnosis.evidence import Evidence
+from wellcond.diagnosis.finding import Finding
+from wellcond.diagnosis.inspection.look import look
+from wellcond.diagnosis.judge import judged
+from wellcond.diagnosis.trial import trial
 
 
 def findings(model: nn.Module, x: Tensor, y: Tensor, lr: float = 1e-3) -> dict[str, Finding]:

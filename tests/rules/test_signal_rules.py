@@ -11,8 +11,8 @@ from torch import Tensor, nn
 from torch.nn import functional as F
 from torch.optim import Adam
 
-from wellcond.evidence.signals import Signals
-from wellcond.models import mlp
+from wellcond.diagnosis.inspection.signals import Signals
+from wellcond_papers.models import mlp
 
 LOSS = nn.CrossEntropyLoss()
 

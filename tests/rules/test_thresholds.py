@@ -7,8 +7,8 @@ from pathlib import Path
 
 import pytest
 
-from wellcond import rules
-from wellcond.rules import activations, data, gradients, scales
+from wellcond.diagnosis import rules
+from wellcond.diagnosis.rules import activations, data, gradients, scales
 
 HEALTHY = json.loads((Path(rules.__file__).parent / "healthy.json").read_text(encoding="utf-8"))["quantities"]
 

@@ -12,11 +12,11 @@ from torch import Tensor, nn
 from torch.optim import SGD, Adam, AdamW, Optimizer
 
 import wellcond as wc
-from wellcond.evidence.evidence import Evidence
-from wellcond.evidence.look import look
-from wellcond.evidence.trial import trial
-from wellcond.results.finding import Finding
-from wellcond.rules.judge import judged
+from wellcond.diagnosis.evidence import Evidence
+from wellcond.diagnosis.finding import Finding
+from wellcond.diagnosis.inspection.look import look
+from wellcond.diagnosis.judge import judged
+from wellcond.diagnosis.trial import trial
 
 Made = Callable[[nn.Module], Optimizer]
 

@@ -10,9 +10,9 @@ import torch
 from matrices import rotated
 
 import wellcond as wc
+from wellcond.curvature.spectra.certificate import Certificate
+from wellcond.curvature.spectra.lanczos import Lanczos
 from wellcond.errors import NonFinite
-from wellcond.spectral.certificate import Certificate
-from wellcond.spectral.lanczos import Lanczos
 
 SIZE = 80
 

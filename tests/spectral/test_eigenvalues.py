@@ -9,8 +9,8 @@ from matrices import SPECTRA, cluster, multiple, network_like, rotated, two_clos
 from torch import nn
 
 import wellcond as wc
-from wellcond.models import mlp
-from wellcond.spectral.lanczos import Lanczos
+from wellcond.curvature.spectra.lanczos import Lanczos
+from wellcond_papers.models import mlp
 
 
 def wanted(values: np.ndarray, k: int, which: str) -> np.ndarray:

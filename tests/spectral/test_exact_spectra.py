@@ -13,9 +13,9 @@ from zoo import ARCHITECTURES, CLASSES, integers, mlp, normal, seeded
 
 import wellcond as wc
 from wellcond.curvature.fisher import Fisher
+from wellcond.curvature.spectra.exact import Spectrum, block_spectra
 from wellcond.errors import NonFinite, TooLarge
-from wellcond.local.local_hessian import local_hessian
-from wellcond.spectral.exact import Spectrum, block_spectra
+from wellcond.measurements.blocks.local_hessian import local_hessian
 
 SCALES = [1e-30, 1e-22, 1e-12, 1.0, 1e12, 1e30]
 

@@ -12,7 +12,7 @@ from matrices import network_like, rotated, uniform
 from torch import nn
 
 import wellcond as wc
-from wellcond.models import mlp
+from wellcond_papers.models import mlp
 
 
 @pytest.fixture(scope="module")

@@ -13,9 +13,9 @@ from matrices import rotated
 from torch import Tensor, nn
 
 import wellcond as wc
+from wellcond.curvature.spectra.lanczos import Lanczos, noise
 from wellcond.errors import Interrupted
-from wellcond.models import mlp
-from wellcond.spectral.lanczos import Lanczos, noise
+from wellcond_papers.models import mlp
 
 MATRIX = rotated(np.linspace(-1, 1, 400), 0)
 TRUE = 1.0

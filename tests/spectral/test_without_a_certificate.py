@@ -13,8 +13,8 @@ from torch import Tensor, nn
 import wellcond as wc
 from wellcond.curvature import outliers
 from wellcond.curvature.operator import LinearOperator
-from wellcond.models import mlp
-from wellcond.stability.preconditioned import Preconditioned
+from wellcond.learning_rate.limits.preconditioned import Preconditioned
+from wellcond_papers.models import mlp
 
 
 def small(seed: int, batches: int = 1) -> wc.Problem:

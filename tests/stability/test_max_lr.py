@@ -18,7 +18,7 @@ from zoo import ARCHITECTURES, Case, split
 import wellcond as wc
 from wellcond.curvature.hessian import Hessian
 from wellcond.errors import InvalidProblem, Unsupported
-from wellcond.stability.limits import Limit
+from wellcond.learning_rate.limits.limits import Limit
 
 
 def dense_mean(case: Case, batches: list[Any]) -> Tensor:
@@ -424,7 +424,7 @@ def test_a_large_network_is_measured_with_the_vectors_that_its_memory_allows(vec
 def test_a_large_network_gets_few_products_and_an_interval_that_holds(monkeypatch: pytest.MonkeyPatch) -> None:
     case = ARCHITECTURES["mlp_tanh"]()
     whole = wc.max_lr(case.problem(), tol=1e-9)
-    monkeypatch.setattr("wellcond.stability.max_lr.LARGE", 10)
+    monkeypatch.setattr("wellcond.learning_rate.limits.max_lr.LARGE", 10)
     found = wc.max_lr(case.problem(), tol=1e-9)
     assert found.matvecs == 11
     assert not found.converged

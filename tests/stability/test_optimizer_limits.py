@@ -16,7 +16,7 @@ from zoo import ARCHITECTURES, normal
 
 import wellcond as wc
 from wellcond.errors import NonFinite
-from wellcond.stability.limits import heavy_ball_limit
+from wellcond.learning_rate.limits.limits import heavy_ball_limit
 
 Build = Callable[[Any], Optimizer]
 

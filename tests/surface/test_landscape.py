@@ -17,7 +17,7 @@ from zoo import ARCHITECTURES, CLASSES, Case, Written, integers, normal, seeded,
 
 import wellcond as wc
 from wellcond.errors import NonFinite, NotDeterministic
-from wellcond.surface.landscape import Landscape, landscape
+from wellcond.measurements.landscape.landscape import Landscape, landscape
 
 LR, SPAN, STEPS = 0.3, (0.5, 4.0), 4
 BATCH = (normal(6, 4), integers(CLASSES, 6))

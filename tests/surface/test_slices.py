@@ -16,7 +16,7 @@ from zoo import ARCHITECTURES, CLASSES, Case, Mean, integers, normal, seeded, sp
 
 import wellcond as wc
 from wellcond.errors import NonFinite, NotDeterministic
-from wellcond.surface.slices import loss_slice
+from wellcond.measurements.landscape.slices import loss_slice
 
 GRID = [-1.0, -0.5, 0.0, 0.5, 1.0]
 

@@ -12,7 +12,7 @@ from torch import Tensor, nn
 from zoo import CLASSES, integers, normal, seeded
 
 import wellcond as wc
-from wellcond.layerwise.conditioning import ConditioningTable
+from wellcond.measurements.layers.conditioning import ConditioningTable
 
 SCALES = [1.5, 0.4, 2.0, 0.7]
 """α_k of the four layers."""

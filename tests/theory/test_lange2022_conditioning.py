@@ -10,7 +10,7 @@ from lange2022_matrices import centring, extended, kappa, matrix, scaling
 from torch import Tensor
 from zoo import normal
 
-from wellcond.experiments.papers.lange2022.unit import Preconditioner, conditioning
+from wellcond_papers.papers.lange2022.unit import Preconditioner, conditioning
 
 SIZES = [(12, 2, 0), (20, 5, 1), (30, 8, 2), (9, 6, 3)]
 """N, n and a seed."""

@@ -24,7 +24,7 @@ from unit_hessians import (
 from zoo import CLASSES, seeded
 
 import wellcond as wc
-from wellcond.experiments.papers.lange2022.unit import Preconditioner, hessian_factor
+from wellcond_papers.papers.lange2022.unit import Preconditioner, hessian_factor
 
 DENSE = [
     pytest.param(activation, layer, unit, seed, id=f"{activation.__name__}-{layer}-{unit}-{seed}")

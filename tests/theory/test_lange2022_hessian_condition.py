@@ -11,7 +11,7 @@ from torch import Tensor, nn
 from zoo import normal, seeded
 
 import wellcond as wc
-from wellcond.experiments.papers.lange2022.unit import conditioning
+from wellcond_papers.papers.lange2022.unit import conditioning
 
 
 def definite(size: int, seed: int) -> Tensor:

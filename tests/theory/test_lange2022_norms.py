@@ -12,7 +12,7 @@ from torch import Tensor, nn
 from zoo import normal
 
 import wellcond as wc
-from wellcond.experiments.papers.lange2022.unit import Preconditioner
+from wellcond_papers.papers.lange2022.unit import Preconditioner
 
 Sampler = Callable[[int, int, int], Tensor]
 

@@ -31,8 +31,8 @@ from wei2019_recursions import (
 from zoo import normal
 
 import wellcond as wc
-from wellcond.experiments.papers.wei2019.printed import printed_contributions
-from wellcond.meanfield.prediction import LayerContribution
+from wellcond.learning_rate.meanfield.prediction import LayerContribution
+from wellcond_papers.papers.wei2019.printed import printed_contributions
 
 WIDE = (784, 1000, 1000, 1000, 1)
 NARROW = (100, 200, 200, 200, 1)

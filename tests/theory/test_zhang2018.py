@@ -17,10 +17,10 @@ from torch.autograd.functional import hessian, jacobian
 from zoo import normal, white
 
 import wellcond as wc
-from wellcond.local.back_matching import back_matching
-from wellcond.local.closed_forms import convolution_matrix
-from wellcond.local.local_hessian import LocalHessian, local_hessian
-from wellcond.local.marchenko_pastur import MarchenkoPastur, marchenko_pastur
+from wellcond.measurements.blocks.back_matching import back_matching
+from wellcond.measurements.blocks.closed_forms import convolution_matrix
+from wellcond.measurements.blocks.local_hessian import LocalHessian, local_hessian
+from wellcond.measurements.blocks.marchenko_pastur import MarchenkoPastur, marchenko_pastur
 
 
 def differ(actual: Tensor, expected: Tensor, by: float = 0.05) -> bool:

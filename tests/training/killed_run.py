@@ -12,15 +12,15 @@ from typing import Any
 import torch
 from torch import nn
 
-from wellcond.data.batches import Batches
-from wellcond.data.dataset import Dataset
 from wellcond.optim.bnp import BNP
 from wellcond.optim.scale_amended import ScaleAmendedSGD
 from wellcond.results import Row
 from wellcond.results.quantities import TEST_LOSS
 from wellcond.training import schedules
 from wellcond.training.checkpoint import Checkpoint
-from wellcond.training.classifier import train_classifier
+from wellcond_papers.data.batches import Batches
+from wellcond_papers.data.dataset import Dataset
+from wellcond_papers.training.classifier import train_classifier
 
 STEPS = 60
 GENERATOR = torch.Generator().manual_seed(0)

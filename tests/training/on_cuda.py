@@ -14,17 +14,17 @@ from torch import nn
 from torch.nn import functional
 
 import wellcond as wc
-from wellcond.data.batches import Batches
-from wellcond.data.dataset import Dataset
-from wellcond.models import resnet
 from wellcond.optim.bnp import BNP
 from wellcond.results import Row
 from wellcond.training import schedules
 from wellcond.training.checkpoint import Checkpoint
-from wellcond.training.classifier import train_classifier
 from wellcond.training.loop import READ_EVERY, Loop
 from wellcond.training.run import Run
 from wellcond.training.step import CapturedStep, EagerStep
+from wellcond_papers.data.batches import Batches
+from wellcond_papers.data.dataset import Dataset
+from wellcond_papers.models import resnet
+from wellcond_papers.training.classifier import train_classifier
 
 STEPS = 24
 GENERATOR = torch.Generator().manual_seed(0)

@@ -12,11 +12,11 @@ import pytest
 import torch
 from killed_run import CASES, DATA, STEPS, network, run
 
-from wellcond.data.batches import Batches
 from wellcond.errors import Unsupported
 from wellcond.training.checkpoint import Checkpoint
-from wellcond.training.classifier import train_classifier
 from wellcond.training.run import History
+from wellcond_papers.data.batches import Batches
+from wellcond_papers.training.classifier import train_classifier
 
 SCRIPT = Path(__file__).parent / "killed_run.py"
 
@@ -78,7 +78,7 @@ def test_a_diverged_run_is_not_tried_again(tmp_path: Path) -> None:
             Nowhere.calls += 1
             return super().forward(x) * (torch.nan if Nowhere.calls == 4 else 1.0)
 
-    from wellcond.training.classifier import train_classifier
+    from wellcond_papers.training.classifier import train_classifier
 
     def trained() -> Any:
         model = Nowhere(2, 2)

@@ -15,9 +15,7 @@ from torch import Tensor, nn
 from torch.nn import functional
 
 import wellcond as wc
-from wellcond.data.batches import Batches
 from wellcond.errors import InvalidProblem, NonFinite
-from wellcond.models import resnet
 from wellcond.results import Row
 from wellcond.results.quantities import (
     DIVERGED_AT,
@@ -28,9 +26,11 @@ from wellcond.results.quantities import (
     TRAINING_LOSS,
 )  # fmt: skip
 from wellcond.training import schedules
-from wellcond.training.classifier import train_classifier
 from wellcond.training.loop import READ_EVERY, Loop
 from wellcond.training.run import Run
+from wellcond_papers.data.batches import Batches
+from wellcond_papers.models import resnet
+from wellcond_papers.training.classifier import train_classifier
 
 TEST = DATA.tensors(torch.float32, count=50)
 

@@ -17,10 +17,10 @@ from zoo import ARCHITECTURES, Case
 
 import wellcond as wc
 from wellcond.errors import Unsupported, WellcondError
-from wellcond.treatment.remedy import REMEDIES, Patient
+from wellcond.remedies.remedy import REMEDIES, Patient
+from wellcond.training.copies import Copies
 from wellcond.treatment.trainer import started
 from wellcond.treatment.treat import SOURCES
-from wellcond.verify.copies import Copies
 
 Loss = Callable[[Any, Any], Tensor]
 CLASSES, RATE, STEPS = 3, 0.05, 6

@@ -18,11 +18,11 @@ from unchanged import assert_unchanged, snapshot
 from zoo import CLASSES, integers, normal, seeded, split
 
 import wellcond as wc
+from wellcond.diagnosis.finding import Finding
 from wellcond.errors import InvalidProblem, Unsupported
-from wellcond.results.finding import Finding
+from wellcond.remedies.remedy import REMEDIES, Patient, remedy
 from wellcond.training.run import Run
 from wellcond.treatment.comparison import TOGETHER, Comparison
-from wellcond.treatment.remedy import REMEDIES, Patient, remedy
 from wellcond.treatment.treat import treat
 from wellcond.treatment.treatment import Treatment
 

@@ -7,7 +7,7 @@ import math
 import numpy as np
 import pytest
 
-from wellcond.verify.horizon import choose, last_loss, raised
+from wellcond.learning_rate.race.horizon import choose, last_loss, raised
 
 RATES = [0.01 * 2.4**k for k in range(3)]
 

@@ -20,12 +20,12 @@ from zoo import ARCHITECTURES, normal, seeded, split
 
 import wellcond as wc
 from wellcond.errors import InvalidProblem, NonFinite, OutputError
+from wellcond.learning_rate.race.race import BUDGET, Race, race
+from wellcond.learning_rate.race.suggest_lr import suggest_lr
+from wellcond.learning_rate.race.suggested_rate import SuggestedRate
 from wellcond.results.quantities import COST, MAX_LR, PREDICTED_MAX_LR, SUGGESTED_LR, SUGGESTED_LR_HIGH
+from wellcond.training.copies import Copies, Racer
 from wellcond.training.run import Run
-from wellcond.verify.copies import Copies, Racer
-from wellcond.verify.race import BUDGET, Race, race
-from wellcond.verify.suggest_lr import suggest_lr
-from wellcond.verify.suggested_rate import SuggestedRate
 
 
 def dense() -> wc.Problem:

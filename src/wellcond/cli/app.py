@@ -2,10 +2,11 @@
 
 from __future__ import annotations
 
+from importlib.metadata import entry_points
 from typing import Annotated, Any
 
 from wellcond.errors import MissingExtra, WellcondError
-from wellcond.version import __version__
+from wellcond.results.version import __version__
 
 try:
     import typer
@@ -19,9 +20,7 @@ from wellcond.cli.commands.demo import demo
 from wellcond.cli.commands.diagnose import diagnose
 from wellcond.cli.commands.predict_lr import predict_lr
 from wellcond.cli.commands.probe import probe
-from wellcond.cli.commands.reproduce import reproduce
 from wellcond.cli.commands.suggest_lr import suggest_lr
-from wellcond.cli.commands.sweep import sweep
 from wellcond.cli.commands.treat import treat
 from wellcond.report.terminal import new_console
 
@@ -70,5 +69,5 @@ app.command("suggest-lr")(suggest_lr)
 app.command()(treat)
 app.command("predict-lr")(predict_lr)
 app.command()(probe)
-app.command()(reproduce)
-app.command()(sweep)
+for _command in entry_points(group="wellcond.commands"):  # those of other packages
+    app.command(_command.name)(_command.load())

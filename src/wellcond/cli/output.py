@@ -17,7 +17,7 @@ from torch.optim import Optimizer
 from wellcond.cli.target import built
 from wellcond.errors import WellcondError
 from wellcond.problem.problem import Problem
-from wellcond.report.style import new_figure
+from wellcond.report.figures.style import new_figure
 from wellcond.report.terminal import new_console
 from wellcond.results import Progress, Result
 from wellcond.results.files import check_writable, write_atomically

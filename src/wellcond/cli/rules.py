@@ -9,11 +9,11 @@ from typing import Literal
 from rich.console import Console
 from rich.text import Text
 
-from wellcond.explain.listing import Place, flat, place, worst_of
+from wellcond.diagnosis.finding import Finding
+from wellcond.diagnosis.judge import check_known
+from wellcond.diagnosis.rule import RULES
+from wellcond.report.listing import Place, flat, place, worst_of
 from wellcond.report.terminal import new_table
-from wellcond.results.finding import Finding
-from wellcond.rules.judge import check_known
-from wellcond.rules.rule import RULES
 
 FailOn = Literal["severe", "warning", "never"]
 EXIT_CODES = {"severe": 4, "warning": 3}

@@ -12,7 +12,7 @@ from torch import Tensor
 from wellcond.curvature.ggn import OutputCurvature, OutputProduct, loss_hessian, output_gradient
 from wellcond.errors import InvalidProblem
 from wellcond.problem.evaluation import Evaluation
-from wellcond.problem.likelihoods import Fields, Likelihood, one_term_each
+from wellcond.problem.loss.likelihoods import Fields, Likelihood, one_term_each
 from wellcond.problem.problem import Problem
 
 Labels = Literal["model", "sample", "data"]

@@ -13,7 +13,7 @@ from torch import Tensor
 from wellcond.curvature.over_parameters import Block, CurvatureOperator, Gradients, Product
 from wellcond.errors import InvalidProblem
 from wellcond.problem.evaluation import Evaluation
-from wellcond.problem.likelihoods import Fields
+from wellcond.problem.loss.likelihoods import Fields
 
 OutputProduct = Callable[[Tensor], Tensor]
 """u ↦ B u in the space of a batch's outputs."""

@@ -13,7 +13,7 @@ import torch
 from torch import Tensor
 
 from wellcond.errors import InvalidProblem, MissingExtra, NonFinite, TooLarge
-from wellcond.network.arithmetic import own_arithmetic
+from wellcond.network.isolation.arithmetic import own_arithmetic
 
 if TYPE_CHECKING:
     from scipy.sparse.linalg import LinearOperator as ScipyOperator

@@ -14,11 +14,11 @@ from torch import Tensor, nn
 from wellcond.curvature.operator import TensorOperator, naming_missing_derivatives
 from wellcond.curvature.outliers import flattened, outlier_direction
 from wellcond.errors import UnknownLayer
+from wellcond.network.isolation.fingerprint import Fingerprint
+from wellcond.network.isolation.snapshot import Snapshot
 from wellcond.problem.arguments import check_problem
 from wellcond.problem.evaluation import Evaluation
 from wellcond.problem.problem import Problem
-from wellcond.state.fingerprint import Fingerprint
-from wellcond.state.snapshot import Snapshot
 
 Block = Sequence[int]
 """Some parameters, by their position in the operator."""

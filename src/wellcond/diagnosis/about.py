@@ -7,13 +7,13 @@ import platform
 import torch
 from torch.nn.modules.conv import _ConvNd
 
-from wellcond.layerwise.conditioning import ConditioningTable
+from wellcond.curvature.spectra.eigenvalues import Eigenvalues
+from wellcond.curvature.spectra.trace import Trace
+from wellcond.measurements.layers.conditioning import ConditioningTable
 from wellcond.network.calling import dtype_name
 from wellcond.problem.problem import Problem
 from wellcond.results import Cost
-from wellcond.spectral.eigenvalues import Eigenvalues
-from wellcond.spectral.trace import Trace
-from wellcond.version import __version__
+from wellcond.results.version import __version__
 
 BATCHNORM = {
     "batch": "statistics of each batch, with gradients through them, as in training",

@@ -9,30 +9,30 @@ from typing import Any, Literal, TypedDict
 import torch
 
 from wellcond.curvature.hessian import Hessian
+from wellcond.curvature.spectra.eigenvalues import Eigenvalues, eigenvalues
+from wellcond.curvature.spectra.trace import Trace, trace
 from wellcond.diagnosis.about import about
 from wellcond.diagnosis.budget import SHARE_OF_RATE, SHARE_OF_TRIAL, TRACE_PRODUCTS, Budget
 from wellcond.diagnosis.diagnosis import Diagnosis
+from wellcond.diagnosis.evidence import Evidence
 from wellcond.diagnosis.illustrate import illustrated
+from wellcond.diagnosis.inspection.look import look
+from wellcond.diagnosis.judge import check_known, judged
 from wellcond.diagnosis.magnitudes import Gradients, gradients, weight_norms
 from wellcond.diagnosis.parts import Parts
+from wellcond.diagnosis.trial import trial
 from wellcond.errors import NonFinite, NotDeterministic
-from wellcond.evidence.evidence import Evidence
-from wellcond.evidence.look import look
-from wellcond.evidence.trial import trial
-from wellcond.layerwise.conditioning import conditioning
-from wellcond.layerwise.layer_pass import LayerPass, layer_pass
-from wellcond.layerwise.neurons import neurons
-from wellcond.network.arithmetic import own_arithmetic
+from wellcond.learning_rate.limits.limits import MaxLearningRate
+from wellcond.learning_rate.limits.max_lr import max_lr
+from wellcond.learning_rate.limits.step_model import groups_of
+from wellcond.measurements.layers.conditioning import conditioning
+from wellcond.measurements.layers.layer_pass import LayerPass, layer_pass
+from wellcond.measurements.layers.neurons import neurons
+from wellcond.network.isolation.arithmetic import own_arithmetic
 from wellcond.network.layers import chosen_layers
 from wellcond.problem.arguments import check_is_problem
 from wellcond.problem.problem import Problem
 from wellcond.results import Progress
-from wellcond.rules.judge import check_known, judged
-from wellcond.spectral.eigenvalues import Eigenvalues, eigenvalues
-from wellcond.spectral.trace import Trace, trace
-from wellcond.stability.limits import MaxLearningRate
-from wellcond.stability.max_lr import max_lr
-from wellcond.stability.step_model import groups_of
 
 ASSUMED_LR, ASSUMED_MOMENTUM = 0.01, 0.9
 """Of SGD, which the trial takes where no optimizer is given, as `max_lr` and `treat` do. Other rates, a tenth to a

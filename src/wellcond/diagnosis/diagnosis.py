@@ -5,15 +5,18 @@ from __future__ import annotations
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING
 
+from wellcond.curvature.spectra.eigenvalues import Eigenvalues
+from wellcond.curvature.spectra.trace import Trace
+from wellcond.diagnosis.finding import Finding
 from wellcond.diagnosis.magnitudes import Gradients
 from wellcond.diagnosis.parts import Part
+from wellcond.diagnosis.trial import Trial
 from wellcond.diagnosis.verdict import verdict
-from wellcond.evidence.trial import Trial
-from wellcond.layerwise.conditioning import ConditioningTable
-from wellcond.layerwise.neurons import NeuronTable
+from wellcond.learning_rate.limits.limits import MaxLearningRate
+from wellcond.measurements.layers.conditioning import ConditioningTable
+from wellcond.measurements.layers.neurons import NeuronTable
 from wellcond.report.facts import plain_text
 from wellcond.results import Cost, Result, Row
-from wellcond.results.finding import Finding
 from wellcond.results.quantities import (
     CONVOLUTIONS,
     COST,
@@ -32,9 +35,6 @@ from wellcond.results.quantities import (
     WEIGHT_NORM,
 )
 from wellcond.results.text import WHOLE_MODEL
-from wellcond.spectral.eigenvalues import Eigenvalues
-from wellcond.spectral.trace import Trace
-from wellcond.stability.limits import MaxLearningRate
 
 if TYPE_CHECKING:
     from matplotlib.figure import Figure
@@ -170,18 +170,18 @@ class Diagnosis(Result):
 
     def figure(self) -> Figure:
         """λ_max and κ_50% of Σx and Σ∇h against the layer; needs `wellcond[plots]`."""
-        from wellcond.report.curves import layers_figure
+        from wellcond.report.figures.curves import layers_figure
 
         return layers_figure({"": self.rows()})
 
     def page(self) -> str:
         """One HTML page that opens offline, with interactive plots and all layers; needs `wellcond[report]`."""
-        from wellcond.report.page import page
+        from wellcond.report.html.page import page
 
         return page({self.about["model"]: self})
 
     def _repr_html_(self) -> str:
-        from wellcond.report.page import fragment
+        from wellcond.report.html.page import fragment
 
         return fragment(self)
 

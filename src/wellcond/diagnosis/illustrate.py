@@ -5,11 +5,11 @@ from __future__ import annotations
 from collections.abc import Callable, Iterable
 from dataclasses import replace
 
-from wellcond.evidence.evidence import Evidence
-from wellcond.evidence.look import Look
-from wellcond.evidence.signals import Signal
+from wellcond.diagnosis.evidence import Evidence
+from wellcond.diagnosis.finding import Finding
+from wellcond.diagnosis.inspection.look import Look
+from wellcond.diagnosis.inspection.signals import Signal
 from wellcond.results import Row
-from wellcond.results.finding import Finding
 from wellcond.results.quantities import (
     DEAD_SHARE,
     FULL_SHARE,

@@ -5,10 +5,10 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import Protocol
 
-from wellcond.evidence.trial import Trial
+from wellcond.diagnosis.finding import Finding
+from wellcond.diagnosis.trial import Trial
+from wellcond.learning_rate.limits.limits import MaxLearningRate
 from wellcond.results import number
-from wellcond.results.finding import Finding
-from wellcond.stability.limits import MaxLearningRate
 
 CHECKED = {
     "look": "the data, the outputs and the gradients of every layer",

@@ -14,7 +14,7 @@ from torch.utils._pytree import tree_map
 
 from wellcond.errors import Unsupported
 from wellcond.network.calling import call, tensors_in, why_call_failed
-from wellcond.network.isolation import isolated
+from wellcond.network.isolation.isolation import isolated
 from wellcond.network.layers import LinearRule, by_site, rule_for, weighted_layers
 
 IMAGE_SIZES = {1: (32, 28, 64, 96, 224), 2: (32, 28, 64, 96, 224), 3: (16, 8, 32, 64)}

@@ -19,7 +19,7 @@ from wellcond.errors import Unsupported
 from wellcond.network.calling import tensors_in, unwrapped
 from wellcond.network.example_inputs import run
 from wellcond.network.graph import inputs_of, upstream
-from wellcond.network.isolation import isolated
+from wellcond.network.isolation.isolation import isolated
 from wellcond.network.layers import is_affine
 from wellcond.network.norms import is_norm
 from wellcond.network.taps import tapped

@@ -16,7 +16,7 @@ from torch.nn.modules.batchnorm import _BatchNorm, _NormBase
 from torch.overrides import TorchFunctionMode
 
 from wellcond.network.calling import tensors_in
-from wellcond.state.snapshot import OF_EVERY_MODULE, Snapshot
+from wellcond.network.isolation.snapshot import OF_EVERY_MODULE, Snapshot
 
 OVER_CHANNELS = (_NormBase, nn.GroupNorm, nn.LocalResponseNorm)
 """Their outputs are (n, channels, …)."""

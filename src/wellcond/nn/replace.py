@@ -14,8 +14,8 @@ from torch.nn.modules.batchnorm import _NormBase
 from torch.nn.parameter import is_lazy
 
 from wellcond.errors import Unsupported
-from wellcond.network.arithmetic import own_arithmetic
 from wellcond.network.calling import unwrapped
+from wellcond.network.isolation.arithmetic import own_arithmetic
 
 NORMS: tuple[type[nn.Module], ...] = (_NormBase, nn.GroupNorm, nn.LayerNorm, nn.RMSNorm)
 """Batch normalisation of every kind, also wellcond's; instance, group, layer and root-mean-square normalisation."""

@@ -17,8 +17,8 @@ from torch.utils.data import DataLoader, Dataset, RandomSampler, SubsetRandomSam
 
 from wellcond.errors import InvalidProblem
 from wellcond.network.calling import arguments_of, tensors_in
-from wellcond.network.isolation import loader_generators_kept, rng_kept, seed_generators
-from wellcond.problem.outputs import Loss, own_loss
+from wellcond.network.isolation.isolation import loader_generators_kept, rng_kept, seed_generators
+from wellcond.problem.loss.outputs import Loss, own_loss
 
 NO_BATCHES = "there are no batches: the loader is empty (drop_last with too few examples?)."
 ENOUGH_EXAMPLES = 512

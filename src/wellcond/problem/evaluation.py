@@ -14,16 +14,16 @@ from torch.utils._pytree import tree_leaves
 
 from wellcond.errors import InvalidProblem, NonFinite
 from wellcond.network.calling import logits_of
-from wellcond.network.isolation import generator_states, gradient_hooks_off, rng_kept, seed_generators
+from wellcond.network.isolation.fingerprint import Fingerprint
+from wellcond.network.isolation.isolation import generator_states, gradient_hooks_off, rng_kept, seed_generators
+from wellcond.network.isolation.snapshot import Snapshot, kept
 from wellcond.problem.batches import Several, examples_in
 from wellcond.problem.checks import why_loss_failed
-from wellcond.problem.likelihoods import CrossEntropy, Likelihood
-from wellcond.problem.losses import agrees, check_is_mean, check_reduction, check_targets, explains, recognise
-from wellcond.problem.output_batches import OutputBatch, with_gradients
-from wellcond.problem.outputs import Loss, SeenOutputs, named_tensors, picked, seen_outputs, terms_in
-from wellcond.problem.terms import TermCounter, Terms, of_logits
-from wellcond.state.fingerprint import Fingerprint
-from wellcond.state.snapshot import Snapshot, kept
+from wellcond.problem.loss.likelihoods import CrossEntropy, Likelihood
+from wellcond.problem.loss.losses import agrees, check_is_mean, check_reduction, check_targets, explains, recognise
+from wellcond.problem.loss.output_batches import OutputBatch, with_gradients
+from wellcond.problem.loss.outputs import Loss, SeenOutputs, named_tensors, picked, seen_outputs, terms_in
+from wellcond.problem.loss.terms import TermCounter, Terms, of_logits
 
 PLAIN_ERRORS = (RuntimeError, IndexError, ValueError)
 """What torch raises when shapes, dtypes or indices do not fit; subclasses of these mean something else."""

@@ -13,17 +13,17 @@ from torch import Tensor, nn
 from torch.nn.modules.batchnorm import _BatchNorm
 
 from wellcond.errors import InvalidProblem, UnknownLayer
-from wellcond.network import isolation
-from wellcond.network.arithmetic import own_arithmetic
 from wellcond.network.calling import call, to_device, unwrapped, why_call_failed, why_unfit
+from wellcond.network.isolation import isolation
+from wellcond.network.isolation.arithmetic import own_arithmetic
+from wellcond.network.isolation.snapshot import Snapshot
 from wellcond.network.norms import Found, OwnNorms, names_of_norms
 from wellcond.problem import checks
 from wellcond.problem.batches import NO_BATCHES, Source, as_pair, readable
 from wellcond.problem.evaluation import Evaluation, RecognisedLoss, explained
-from wellcond.problem.likelihoods import Likelihood
-from wellcond.problem.outputs import Loss, own_loss
+from wellcond.problem.loss.likelihoods import Likelihood
+from wellcond.problem.loss.outputs import Loss, own_loss
 from wellcond.results import Cost
-from wellcond.state.snapshot import Snapshot
 
 Batch = tuple[Any, Any]
 Gradients = dict[str, Tensor | None]

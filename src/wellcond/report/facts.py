@@ -6,11 +6,11 @@ import textwrap
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from typing import NamedTuple, Protocol
 
-from wellcond.explain.runs import ShortRuns
-from wellcond.explain.words import clipped, findings_text
+from wellcond.diagnosis.finding import Finding
+from wellcond.report.runs import ShortRuns
 from wellcond.report.table import MATRICES, READING, Pivot, layer_text
+from wellcond.report.words import clipped, findings_text
 from wellcond.results import Cost, Row, number
-from wellcond.results.finding import Finding
 from wellcond.results.quantities import (
     CONVOLUTIONS,
     DYING,

@@ -6,14 +6,14 @@ from collections.abc import Mapping, Sequence
 from math import log10
 from typing import Any
 
+from wellcond.diagnosis.finding import Finding
 from wellcond.errors import MissingExtra
-from wellcond.explain.listing import by_layer, worst_of
-from wellcond.explain.terminal import COLOURS, show_findings, show_tree, show_verdict
-from wellcond.explain.tree import model_tree
 from wellcond.report.facts import Subject, facts, took
+from wellcond.report.findings_terminal import COLOURS, show_findings, show_tree, show_verdict
+from wellcond.report.listing import by_layer, worst_of
 from wellcond.report.table import READING, Pivot, excerpt, shown_columns
+from wellcond.report.tree import model_tree
 from wellcond.results import Row
-from wellcond.results.finding import Finding
 from wellcond.results.quantities import GRADIENT, INPUT
 from wellcond.results.text import grouped, shortened
 

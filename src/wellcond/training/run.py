@@ -90,7 +90,7 @@ class Run(Result):
 
     def figure(self) -> Figure:
         """The loss over the steps."""
-        from wellcond.report.curves import training_figure
+        from wellcond.report.figures.curves import training_figure
 
         return training_figure({"": [self.rows()]})
 

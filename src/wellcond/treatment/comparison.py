@@ -11,17 +11,17 @@ from typing import Any
 
 from torch.optim import Optimizer
 
+from wellcond.diagnosis.finding import Finding
 from wellcond.errors import NonFinite, Unsupported
+from wellcond.learning_rate.race.race import BUDGET, LENGTHS
 from wellcond.problem.problem import Problem
+from wellcond.remedies.remedy import REMEDIES, Patient
 from wellcond.results import Cost, Progress
-from wellcond.results.finding import Finding
+from wellcond.training.copies import Copies, inner, largest_lr
 from wellcond.training.run import Run
 from wellcond.treatment.arm import Arm
-from wellcond.treatment.remedy import REMEDIES, Patient
 from wellcond.treatment.trainer import Trainer
 from wellcond.treatment.treatment import RATE, UNTREATED, WORTHWHILE, Treatment
-from wellcond.verify.copies import Copies, inner, largest_lr
-from wellcond.verify.race import BUDGET, LENGTHS
 
 LEAST_RACE, MOST_SCREENING = 225, 900
 """Steps of all runs of a race together: no fewer, and in the screening no more. The longest run has 2/9 of them."""

@@ -13,14 +13,14 @@ from torch import nn
 from torch.optim import Optimizer
 
 from wellcond.errors import NonFinite, WellcondError
+from wellcond.learning_rate.race.horizon import last_loss
+from wellcond.learning_rate.race.race import race, went_up
 from wellcond.network.calling import one_line
+from wellcond.remedies.remedy import Patient
 from wellcond.results import Cost, Progress
+from wellcond.training.copies import Copies, largest_lr
 from wellcond.training.run import Run
 from wellcond.treatment.arm import Arm
-from wellcond.treatment.remedy import Patient
-from wellcond.verify.copies import Copies, largest_lr
-from wellcond.verify.horizon import last_loss
-from wellcond.verify.race import race, went_up
 
 TRIES, SAFER = 3, 4.0
 """A race is shorter than the run: a rate that then diverges is lowered by this factor, so often at most."""

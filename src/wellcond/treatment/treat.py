@@ -8,15 +8,16 @@ import torch
 from torch.optim import Optimizer
 
 from wellcond.diagnosis.diagnose import diagnose
+from wellcond.diagnosis.finding import Finding
 from wellcond.errors import Interrupted, WellcondError
-from wellcond.network.arithmetic import own_arithmetic
+from wellcond.network.isolation.arithmetic import own_arithmetic
 from wellcond.problem.arguments import check_is_problem
 from wellcond.problem.problem import Problem
+from wellcond.remedies import functions, layers, optimizers, scaling
+from wellcond.remedies import initialization as initialisation
+from wellcond.remedies.remedy import REMEDIES
 from wellcond.results import Progress
-from wellcond.results.finding import Finding
-from wellcond.treatment import functions, initialisation, layers, optimizers, scaling
 from wellcond.treatment.comparison import TOGETHER, Comparison
-from wellcond.treatment.remedy import REMEDIES
 from wellcond.treatment.treatment import Treatment
 
 SOURCES = (scaling, functions, initialisation, layers, optimizers)

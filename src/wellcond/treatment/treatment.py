@@ -169,7 +169,7 @@ class Treatment(Result):
 
     def figure(self) -> Figure:
         """The training loss of every arm at its learning rate: the mean over seeds, and their range."""
-        from wellcond.report.curves import training_figure
+        from wellcond.report.figures.curves import training_figure
 
         shown = [arm for arm in self.arms.values() if arm.best_lr is not None]
         curves = {
@@ -187,7 +187,7 @@ class Treatment(Result):
 
     def page(self) -> str:
         """One HTML page that opens offline: the verdict, the lines to write, the curves and every arm."""
-        from wellcond.report.page import treatment_page
+        from wellcond.report.html.page import treatment_page
 
         return treatment_page(self)
 

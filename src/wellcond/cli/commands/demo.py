@@ -17,11 +17,11 @@ from rich.text import Text
 
 from wellcond.cli.output import AsJson, Out, Output
 from wellcond.diagnosis.diagnosis import Diagnosis
-from wellcond.experiments.demo_networks import LR, diagnosed_and_treated
-from wellcond.explain.terminal import show_findings, show_treatment, show_verdict
+from wellcond.report.findings_terminal import show_findings, show_treatment, show_verdict
 from wellcond.report.terminal import show_failures
 from wellcond.results import Result, Row
 from wellcond.treatment.treatment import Treatment
+from wellcond_papers.experiments.demo_networks import LR, diagnosed_and_treated
 
 if TYPE_CHECKING:
     from matplotlib.figure import Figure
@@ -53,7 +53,7 @@ class Demo(Result):
 
     def page(self) -> str:
         """The verdict, the findings, what helps, and the numbers."""
-        from wellcond.report.page import page
+        from wellcond.report.html.page import page
 
         return page({self.diagnosis.about["model"]: self.diagnosis}, title=self.title, treated=self.treatment)
 

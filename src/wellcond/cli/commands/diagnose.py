@@ -15,13 +15,13 @@ from wellcond.cli.rules import FailOn, exit_code, explanations, show_rule, show_
 from wellcond.cli.target import source_of
 from wellcond.diagnosis.diagnose import diagnose as measure
 from wellcond.diagnosis.diagnosis import Diagnosis
-from wellcond.explain.listing import flat, place, read_baseline
-from wellcond.explain.sarif import sarif
-from wellcond.explain.terminal import COLOURS
-from wellcond.explain.words import headline
+from wellcond.diagnosis.judge import check_known
+from wellcond.diagnosis.rule import RULES
+from wellcond.report.findings_terminal import COLOURS
+from wellcond.report.listing import flat, place, read_baseline
+from wellcond.report.sarif import sarif
 from wellcond.report.terminal import new_console, show
-from wellcond.rules.judge import check_known
-from wellcond.rules.rule import RULES
+from wellcond.report.words import headline
 
 FIRST = "look"
 """The part after which the first findings are there."""

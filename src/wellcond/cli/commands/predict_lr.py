@@ -13,15 +13,15 @@ from torch import Tensor
 from wellcond.cli.commands.suggest_lr import print_suggestion
 from wellcond.cli.output import INTERRUPTED, TARGET, AsJson, Momentum, Out, Output, as_usage_errors
 from wellcond.errors import Interrupted, WellcondError
-from wellcond.meanfield import Architecture, Prediction, predict
-from wellcond.meanfield.moments import float64
+from wellcond.learning_rate.limits.limits import DEFAULT_MOMENTUM
+from wellcond.learning_rate.limits.max_lr import max_lr
+from wellcond.learning_rate.meanfield import Architecture, Prediction, predict
+from wellcond.learning_rate.meanfield.moments import float64
+from wellcond.learning_rate.race.suggest_lr import heavy_ball_momentum, suggest_lr
+from wellcond.learning_rate.race.suggested_rate import SuggestedRate
 from wellcond.problem.problem import Problem
 from wellcond.results import Result, Row, number, text_table
 from wellcond.results.quantities import MOMENTUM, PREDICTED_MAX_LR
-from wellcond.stability.limits import DEFAULT_MOMENTUM
-from wellcond.stability.max_lr import max_lr
-from wellcond.verify.suggest_lr import heavy_ball_momentum, suggest_lr
-from wellcond.verify.suggested_rate import SuggestedRate
 
 if TYPE_CHECKING:
     from matplotlib.figure import Figure
@@ -54,7 +54,7 @@ class RatesByGamma(Result):
 
     def figure(self) -> Figure:
         """λ_max and the largest rate against γ."""
-        from wellcond.report.rates import gamma_figure
+        from wellcond.report.figures.rates import gamma_figure
 
         named = {
             "BatchNorm, as trained": self.as_trained,

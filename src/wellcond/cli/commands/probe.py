@@ -11,13 +11,13 @@ import torch
 import typer
 
 from wellcond.cli.output import AsJson, Out, Output, Target, print_sections
+from wellcond.curvature.spectra.eigenvalues import Eigenvalues, eigenvalues
 from wellcond.errors import WellcondError
-from wellcond.layerwise.covariate_shift import CovariateShift, covariate_shift
-from wellcond.local.local_hessian import LocalHessian, local_hessian
+from wellcond.measurements.blocks.local_hessian import LocalHessian, local_hessian
+from wellcond.measurements.landscape.directions import DirectionName
+from wellcond.measurements.landscape.landscape import Landscape, landscape
+from wellcond.measurements.layers.covariate_shift import CovariateShift, covariate_shift
 from wellcond.results import Result, Row, text_table
-from wellcond.spectral.eigenvalues import Eigenvalues, eigenvalues
-from wellcond.surface.directions import DirectionName
-from wellcond.surface.landscape import Landscape, landscape
 
 if TYPE_CHECKING:
     from matplotlib.figure import Figure

@@ -10,8 +10,8 @@ from rich.text import Text
 
 from wellcond.cli.output import INTERRUPTED, AsJson, Momentum, Out, Output, Target, print_sections
 from wellcond.errors import Interrupted
-from wellcond.verify.suggest_lr import suggest_lr as measure
-from wellcond.verify.suggested_rate import SuggestedRate
+from wellcond.learning_rate.race.suggest_lr import suggest_lr as measure
+from wellcond.learning_rate.race.suggested_rate import SuggestedRate
 
 
 def suggest_lr(

@@ -12,9 +12,9 @@ from rich.text import Text
 
 from wellcond.cli.output import INTERRUPTED, AsJson, Out, Output, Target, as_usage_errors
 from wellcond.errors import Interrupted
+from wellcond.remedies.remedy import REMEDIES
 from wellcond.report.terminal import new_table
 from wellcond.treatment.arm import Arm
-from wellcond.treatment.remedy import REMEDIES
 from wellcond.treatment.treat import check_settings
 from wellcond.treatment.treat import treat as compare
 from wellcond.treatment.treatment import Treatment

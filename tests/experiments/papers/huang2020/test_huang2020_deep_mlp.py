@@ -7,15 +7,15 @@ from typing import Any
 import pytest
 import torch
 
-from wellcond.experiments.experiment import Job
-from wellcond.experiments.papers.huang2020 import fig5, fig7, fig11, fig13
-from wellcond.experiments.papers.huang2020.conditioning import layer_rows
-from wellcond.experiments.papers.huang2020.deep_mlp import at_step, change, trained
-from wellcond.experiments.papers.huang2020.fig6 import better_conditioned
-from wellcond.experiments.table import Record, Table
-from wellcond.models import mlp
 from wellcond.results import Row
 from wellcond.results.quantities import DYING, FINAL_LOSS, GRADIENT, INPUT, KRONECKER, TRAINED_LR
+from wellcond_papers.experiments.experiment import Job
+from wellcond_papers.experiments.table import Record, Table
+from wellcond_papers.models import mlp
+from wellcond_papers.papers.huang2020 import fig5, fig7, fig11, fig13
+from wellcond_papers.papers.huang2020.conditioning import layer_rows
+from wellcond_papers.papers.huang2020.deep_mlp import at_step, change, trained
+from wellcond_papers.papers.huang2020.fig6 import better_conditioned
 
 SETTINGS: dict[str, Any] = {
     "data": "digits", "depth": 3, "units": 8, "batch": 200, "epochs": 1, "measured": 50, "norm": "none", "init": "he",

@@ -7,17 +7,17 @@ from typing import Any
 
 import pytest
 
-from wellcond.experiments.experiment import Job
-from wellcond.experiments.papers.huang2020.fisher import (
+from wellcond.results import Row
+from wellcond.results.quantities import FISHER
+from wellcond_papers.experiments.experiment import Job
+from wellcond_papers.experiments.table import Record, Table
+from wellcond_papers.papers.huang2020.fisher import (
     layers_agree,
     layers_are_better,
     measure,
     pairs,
     whole_is_better,
 )
-from wellcond.experiments.table import Record, Table
-from wellcond.results import Row
-from wellcond.results.quantities import FISHER
 
 SETTINGS: dict[str, Any] = {
     "data": "digits", "size": None, "depth": 3, "units": 6, "images": 30, "batch": 30, "seed": 0,

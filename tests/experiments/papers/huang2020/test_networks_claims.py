@@ -6,10 +6,10 @@ from collections.abc import Mapping
 
 import pytest
 
-from wellcond.experiments.papers.huang2020 import fig12, fig15, layers_over_training, table_a, table_b
-from wellcond.experiments.table import Record, Table
 from wellcond.results import Row
 from wellcond.results.quantities import FINAL_LOSS, INPUT, TEST_ACCURACY, TRAINING_LOSS
+from wellcond_papers.experiments.table import Record, Table
+from wellcond_papers.papers.huang2020 import fig12, fig15, layers_over_training, table_a, table_b
 
 
 def table_of(values: Mapping[str, float], quantity: str = TEST_ACCURACY) -> Table:

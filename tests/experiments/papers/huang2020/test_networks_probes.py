@@ -8,13 +8,13 @@ import pytest
 import torch
 from torch import nn
 
-from wellcond.experiments.experiment import Job
-from wellcond.experiments.papers.huang2020 import fig12, fig15
-from wellcond.experiments.papers.huang2020.layers_over_training import geometric_mean, spread
-from wellcond.experiments.papers.huang2020.networks import SMOKE, build, first_images, percent_wrong, trained
-from wellcond.experiments.table import Record
 from wellcond.results import Row
 from wellcond.results.quantities import DIVERGED_AT, INPUT, TEST_ACCURACY
+from wellcond_papers.experiments.experiment import Job
+from wellcond_papers.experiments.table import Record
+from wellcond_papers.papers.huang2020 import fig12, fig15
+from wellcond_papers.papers.huang2020.layers_over_training import geometric_mean, spread
+from wellcond_papers.papers.huang2020.networks import SMOKE, build, first_images, percent_wrong, trained
 
 
 def job_of(**settings: object) -> Job:

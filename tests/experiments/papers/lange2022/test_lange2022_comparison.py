@@ -6,8 +6,11 @@ import math
 
 import pytest
 
-from wellcond.experiments.claims import Claim
-from wellcond.experiments.papers.lange2022.comparison import (
+from wellcond.results import Row
+from wellcond.results.quantities import DIVERGED_AT, LOSS, TEST_ACCURACY
+from wellcond_papers.experiments.claims import Claim
+from wellcond_papers.experiments.table import Record, Table
+from wellcond_papers.papers.lange2022.comparison import (
     accuracy,
     comparable,
     does_not_train,
@@ -19,9 +22,6 @@ from wellcond.experiments.papers.lange2022.comparison import (
     reaches_sooner,
     steps_to_loss_of,
 )
-from wellcond.experiments.table import Record, Table
-from wellcond.results import Row
-from wellcond.results.quantities import DIVERGED_AT, LOSS, TEST_ACCURACY
 
 
 def run(arm: str, losses: list[float], accuracies: list[float] = (), seed: int = 0, diverged: bool = False) -> Record:

@@ -8,17 +8,17 @@ import pytest
 import torch
 from torch import nn
 
-from wellcond.data.batches import Batches
-from wellcond.data.load import load
-from wellcond.experiments.experiment import Job
-from wellcond.experiments.papers.lange2022 import fig8, fig9
-from wellcond.experiments.papers.lange2022.fig3 import EXPERIMENT as FIGURE_3
-from wellcond.experiments.papers.lange2022.fig6 import EXPERIMENT as FIGURE_6
-from wellcond.experiments.papers.lange2022.networks import FULLY_CONNECTED, network
-from wellcond.experiments.papers.lange2022.training import measure, trained, trainee_of
-from wellcond.experiments.table import Record, Table
 from wellcond.results import Row
 from wellcond.results.quantities import HESSIAN, LOSS
+from wellcond_papers.data.batches import Batches
+from wellcond_papers.data.load import load
+from wellcond_papers.experiments.experiment import Job
+from wellcond_papers.experiments.table import Record, Table
+from wellcond_papers.papers.lange2022 import fig8, fig9
+from wellcond_papers.papers.lange2022.fig3 import EXPERIMENT as FIGURE_3
+from wellcond_papers.papers.lange2022.fig6 import EXPERIMENT as FIGURE_6
+from wellcond_papers.papers.lange2022.networks import FULLY_CONNECTED, network
+from wellcond_papers.papers.lange2022.training import measure, trained, trainee_of
 
 SETTINGS: dict[str, Any] = {
     "network": FULLY_CONNECTED, "data": "digits", "hidden": [20, 20], "batch": 20, "steps": 20, "looks": 4,

@@ -9,7 +9,7 @@ import torch
 from torch import nn
 from zoo import normal
 
-from wellcond.experiments.papers.lange2022.networks import (
+from wellcond_papers.papers.lange2022.networks import (
     AFFINE_DECAY,
     CNN,
     FULLY_CONNECTED,

@@ -8,9 +8,9 @@ from torch import Tensor, nn
 from torch.nn import functional
 from zoo import integers, normal
 
-from wellcond.experiments.papers.lange2022.unit import Preconditioner, conditioning, hessian_factor
-from wellcond.models import mlp
 from wellcond.optim.bnp import BNP
+from wellcond_papers.models import mlp
+from wellcond_papers.papers.lange2022.unit import Preconditioner, conditioning, hessian_factor
 
 EXACT = {"rtol": 1e-12, "atol": 1e-14}
 

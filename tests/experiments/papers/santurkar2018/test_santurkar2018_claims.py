@@ -7,14 +7,6 @@ from typing import Any
 
 import pytest
 
-from wellcond.experiments.catalogue import experiment
-from wellcond.experiments.claims import Claim
-from wellcond.experiments.papers.santurkar2018 import fig6, fig8, fig14
-from wellcond.experiments.papers.santurkar2018.drawing import draw_distributions, draw_landscape, draw_training
-from wellcond.experiments.papers.santurkar2018.judging import accuracies, as_low_as, compared, lower_loss, smoother
-from wellcond.experiments.papers.santurkar2018.probes import QUANTILES, WALKED
-from wellcond.experiments.papers.santurkar2018.settings import arms_of, at_scale
-from wellcond.experiments.table import Record, Table
 from wellcond.results import Row
 from wellcond.results.quantities import (
     ACTIVATION_MEAN,
@@ -25,6 +17,14 @@ from wellcond.results.quantities import (
     TEST_ACCURACY,
     TRAINING_LOSS,
 )
+from wellcond_papers.experiments.catalog import experiment
+from wellcond_papers.experiments.claims import Claim
+from wellcond_papers.experiments.table import Record, Table
+from wellcond_papers.papers.santurkar2018 import fig6, fig8, fig14
+from wellcond_papers.papers.santurkar2018.drawing import draw_distributions, draw_landscape, draw_training
+from wellcond_papers.papers.santurkar2018.judging import accuracies, as_low_as, compared, lower_loss, smoother
+from wellcond_papers.papers.santurkar2018.probes import QUANTILES, WALKED
+from wellcond_papers.papers.santurkar2018.settings import arms_of, at_scale
 
 
 def run(network: str, norm: str, rows: list[Row], seed: int = 0) -> Record:

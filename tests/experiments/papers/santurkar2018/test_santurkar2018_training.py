@@ -7,18 +7,18 @@ from typing import Any
 import pytest
 import torch
 
-from wellcond.experiments.experiment import Job
-from wellcond.experiments.papers.santurkar2018 import training
-from wellcond.experiments.papers.santurkar2018.fig7 import measure as measure_moments
-from wellcond.experiments.papers.santurkar2018.networks import activations_of, image_network
-from wellcond.experiments.papers.santurkar2018.probes import GRADIENT_CHANGE, QUANTILES, predictiveness, quantiles
-from wellcond.experiments.papers.santurkar2018.settings import arms_of, at_scale
-from wellcond.experiments.papers.santurkar2018.training import trained
-from wellcond.experiments.table import Record
-from wellcond.layerwise.unit_statistics import Histogram
-from wellcond.models import deep_linear
-from wellcond.models.layers import NormName
+from wellcond.measurements.layers.unit_statistics import Histogram
 from wellcond.results.quantities import MEAN_CHANGE, TRAINING_LOSS, VARIANCE_CHANGE
+from wellcond_papers.experiments.experiment import Job
+from wellcond_papers.experiments.table import Record
+from wellcond_papers.models import deep_linear
+from wellcond_papers.models.layers import NormName
+from wellcond_papers.papers.santurkar2018 import training
+from wellcond_papers.papers.santurkar2018.fig7 import measure as measure_moments
+from wellcond_papers.papers.santurkar2018.networks import activations_of, image_network
+from wellcond_papers.papers.santurkar2018.probes import GRADIENT_CHANGE, QUANTILES, predictiveness, quantiles
+from wellcond_papers.papers.santurkar2018.settings import arms_of, at_scale
+from wellcond_papers.papers.santurkar2018.training import trained
 
 
 def smoke(network: str, norm: str, **changes: Any) -> Job:

@@ -4,10 +4,10 @@ from __future__ import annotations
 
 import pytest
 
-from wellcond.experiments.experiment import Job
-from wellcond.experiments.papers.wei2019.fig1 import EXPERIMENT, NETWORKS, measure
-from wellcond.experiments.table import Record, Table
 from wellcond.results.quantities import LAMBDA_MAX, MAX_LR
+from wellcond_papers.experiments.experiment import Job
+from wellcond_papers.experiments.table import Record, Table
+from wellcond_papers.papers.wei2019.fig1 import EXPERIMENT, NETWORKS, measure
 
 
 def cell(arm: str, **settings: object) -> Record:

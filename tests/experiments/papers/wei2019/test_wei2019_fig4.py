@@ -6,10 +6,10 @@ import pytest
 import torch
 from torch.nn.modules.batchnorm import _BatchNorm
 
-from wellcond.experiments.papers.wei2019.fig4 import EXPERIMENT, NETWORKS, network
-from wellcond.experiments.table import Record, Table
 from wellcond.results import Row
 from wellcond.results.quantities import TRAINING_LOSS
+from wellcond_papers.experiments.table import Record, Table
+from wellcond_papers.papers.wei2019.fig4 import EXPERIMENT, NETWORKS, network
 
 
 @pytest.mark.parametrize("name", NETWORKS)

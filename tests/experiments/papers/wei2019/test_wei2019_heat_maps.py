@@ -9,13 +9,13 @@ import torch
 from torch import nn
 from zoo import normal
 
-from wellcond.experiments.papers.wei2019 import fig2
-from wellcond.experiments.papers.wei2019.heat_maps import LINES, HeatMap, height, square
-from wellcond.experiments.papers.wei2019.networks import half_squared, network
-from wellcond.experiments.table import Record, Table
-from wellcond.meanfield import Architecture
+from wellcond.learning_rate.meanfield import Architecture
 from wellcond.results import Row
 from wellcond.results.quantities import MAX_LR, PREDICTED_MAX_LR, TEST_LOSS
+from wellcond_papers.experiments.table import Record, Table
+from wellcond_papers.papers.wei2019 import fig2
+from wellcond_papers.papers.wei2019.heat_maps import LINES, HeatMap, height, square
+from wellcond_papers.papers.wei2019.networks import half_squared, network
 
 SETTINGS = {"arm": "", "seed": 0, "vary": "gamma", "values": [0.5, 2.0], "lrs": [0.01, 0.1, 1.0, 10.0]}
 

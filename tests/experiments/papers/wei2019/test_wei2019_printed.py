@@ -6,8 +6,8 @@ import pytest
 import torch
 from wei2019_recursions import batchnorm, convolution_terms, vanilla
 
-from wellcond.experiments.papers.wei2019.printed import printed_contributions
-from wellcond.meanfield import predict
+from wellcond.learning_rate.meanfield import predict
+from wellcond_papers.papers.wei2019.printed import printed_contributions
 
 FC = "fc 784-1000-1000-1000-10"
 WIDTHS = [784, 1000, 1000, 1000]

@@ -10,9 +10,9 @@ from torch import Tensor, nn
 from torch.nn.functional import cross_entropy
 from torch.optim import SGD
 
-from wellcond.experiments.papers.wei2019.stack import Stack, train_stack
-from wellcond.models import meanfield_cnn, meanfield_mlp
-from wellcond.training import classifier
+from wellcond_papers.models import meanfield_cnn, meanfield_mlp
+from wellcond_papers.papers.wei2019.stack import Stack, train_stack
+from wellcond_papers.training import classifier
 
 STEPS = 5
 

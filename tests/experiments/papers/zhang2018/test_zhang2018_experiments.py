@@ -6,16 +6,16 @@ import pytest
 import torch
 from torch.optim import SGD
 
-from wellcond.experiments.experiment import Job
-from wellcond.experiments.papers.zhang2018 import fig1, table1
-from wellcond.experiments.papers.zhang2018.training import optimizer_of, schedule_of
-from wellcond.experiments.table import Record, Table
-from wellcond.models import vgg
 from wellcond.optim.scale_amended import ScaleAmendedSGD
 from wellcond.optim.scaled_sgd import LARS, LSALR
 from wellcond.results import Row
 from wellcond.results.quantities import DIVERGED_AT, TEST_ACCURACY
 from wellcond.training.schedules import Plateau
+from wellcond_papers.experiments.experiment import Job
+from wellcond_papers.experiments.table import Record, Table
+from wellcond_papers.models import vgg
+from wellcond_papers.papers.zhang2018 import fig1, table1
+from wellcond_papers.papers.zhang2018.training import optimizer_of, schedule_of
 
 
 def runs(accuracies: dict[str, float | None], prefix: str = "VGG-13, CIFAR-100, ") -> Table:

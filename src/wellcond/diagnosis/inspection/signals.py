@@ -1,0 +1,338 @@
+"""Signals: what every module and every nonlinearity makes of the data, and the gradient that comes back to it.
+
+Legend: N examples, a *row* is one example at one position (pixel, token), a unit is a feature or channel.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import math
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass
+from typing import Any
+
+import torch
+import torch.nn.functional as F
+from torch import Tensor, nn
+
+from wellcond.diagnosis.inspection.attention import Attention, SeenAttention
+from wellcond.network.calling import tensors_in
+from wellcond.network.layers import rule_for, weighted_layers
+from wellcond.network.norms import is_norm, unit_dim
+from wellcond.network.taps import WatchedFunctions, WatchedRelu, bracketed, tapped
+
+MOST_ROWS, MOST_FEATURES = 256, 4096
+"""Examples, and entries of each, from which their variation is told."""
+CELLS = ("RNNCell", "LSTMCell", "GRUCell")
+MANY_CALLS = 10
+"""In a pass, from which a layer is one in a loop over steps."""
+FLAT = 0.1
+"""A nonlinearity is saturated where its slope is below this share of its largest one."""
+
+
+@dataclass(frozen=True)
+class Signal:
+    """What one module, or the nonlinearity behind it, gives and gets back.
+
+    Attributes:
+        name: Of the module; of a nonlinearity, that of the last weighted layer before it.
+        kind: The module's type, or the function's name.
+        is_weighted: Whether it is a layer with a weight: linear, convolutional, recurrent, attention or embedding.
+        is_nonlinearity: Whether it is a function such as ReLU.
+        units: How many units its output has.
+        rows: How many rows were seen.
+        calls: How often it is called in a pass.
+        rms: √(mean h²) of its output.
+        variation: E‖h − E h‖² / E‖h‖² over examples, of a layer with a weight: 0 if all are mapped alike.
+        dead: (units,) of a ReLU whose output is 0 in every row; empty for others.
+        full: (units,) of a ReLU that are positive in every row.
+        saturated: The share of values at which a bounded nonlinearity is flat; None for others.
+        not_finite: The share of values that are NaN or infinite.
+        has_finite_input: Whether its input was finite.
+        gradient: RMS over the examples of ‖∂ℓ/∂h‖, ℓ the example's own loss; None if none came back.
+        sensitivity: RMS over the examples of ‖∂ℓ/∂h‖·‖h‖: what a relative change of h does to the loss. A norm or a
+            pooling behind the layer leaves it as it is.
+        gradient_over_time: (steps,) of a recurrent layer, ‖∂ℓ/∂x_t‖ for every step t, or of a layer that is called
+            again and again, as a cell in a loop, ‖∂ℓ/∂h_t‖ of its outputs; None for others.
+    """
+
+    name: str
+    kind: str
+    is_weighted: bool
+    is_nonlinearity: bool
+    units: int
+    rows: int
+    calls: int
+    rms: float
+    variation: float | None
+    dead: Tensor
+    full: Tensor
+    saturated: float | None
+    not_finite: float
+    has_finite_input: bool
+    gradient: float | None = None
+    sensitivity: float | None = None
+    gradient_over_time: Tensor | None = None
+
+
+FUNCTIONS: dict[Any, str] = WatchedRelu.FUNCTIONS | {
+    function: name
+    for name, functions in {
+        "tanh": (torch.tanh, torch.tanh_, F.tanh, Tensor.tanh, Tensor.tanh_),
+        "sigmoid": (torch.sigmoid, torch.sigmoid_, F.sigmoid, Tensor.sigmoid, Tensor.sigmoid_, torch.special.expit),
+        "hardtanh": (F.hardtanh,),
+        "relu6": (F.relu6,),
+        "gelu": (F.gelu,),
+        "silu": (F.silu,),
+        "elu": (F.elu,),
+        "selu": (F.selu, torch.selu),
+        "leaky_relu": (F.leaky_relu,),
+        "softplus": (F.softplus,),
+    }.items()
+    for function in functions
+}
+SLOPES: dict[str, Callable[[Tensor], Tensor]] = {
+    "tanh": lambda y: 1 - y.square(),
+    "sigmoid": lambda y: 4 * y * (1 - y),
+}
+"""Of bounded functions as a function of their output, relative to the largest."""
+RECTIFIERS = ("relu", "relu6")
+
+
+class Signals:
+    """Gathers signals of forward passes that are watched, and of the backward passes through their graphs."""
+
+    def __init__(self, model: nn.Module) -> None:
+        weighted = weighted_layers(model)
+        inside = tuple(f"{name}." for name, module in weighted.items() if name and any(module.children()))
+        leaves = {
+            name: module
+            for name, module in model.named_modules()
+            if not any(module.children()) and not (inside and name.startswith(inside))
+        }
+        self.modules = leaves | weighted
+        self._weighted = weighted
+        self._owners = {
+            name: module
+            for name, module in model.named_modules()
+            if name not in self.modules and any(True for _ in module.parameters(recurse=False))
+        }
+        self._names = {module: name for name, module in model.named_modules()}
+        self.without_graph: set[str] = set()
+        """Modules that are called under `no_grad`."""
+        self.started: dict[str, int] = {}
+        """The place of every module that is called, by name."""
+        self._seen: dict[tuple[str, str], _Seen] = {}
+        self._attention = SeenAttention()
+        self._last: str = ""
+        self._inside: list[str] = []
+        self._calls: dict[tuple[str, str], int] = {}
+        self._examples = 1
+
+    @contextlib.contextmanager
+    def watched(self, examples: int) -> Iterator[None]:
+        """Around a forward pass of one batch."""
+        self._last, self._examples = "", examples
+        self._calls.clear()
+        self._inside.clear()
+        self._attention.begin()
+        recurrent = {name: m for name, m in self.modules.items() if isinstance(m, nn.RNNBase)}
+        with contextlib.ExitStack() as stack:
+            stack.enter_context(tapped(self.modules, self._on_call, self._on_gradient))
+            stack.enter_context(tapped(self._owners, self._note_start))
+            stack.enter_context(bracketed(self._names, self._on_entry, self._on_exit))
+            if recurrent:
+                stack.enter_context(tapped(recurrent, _nothing, None, self._on_input_gradient))
+            stack.enter_context(WatchedFunctions(FUNCTIONS | SeenAttention.FUNCTIONS, self._on_function))
+            yield
+
+    def found(self) -> list[Signal]:
+        """In the order of the forward pass."""
+        return [seen.signal() for seen in self._seen.values() if seen.rows]
+
+    def attention(self) -> list[Attention]:
+        """What was seen of softmaxes."""
+        return self._attention.found()
+
+    def _on_entry(self, module: nn.Module, _args: Any, _kwargs: Any) -> None:
+        self._inside.append(self._names[module])
+        if not torch.is_grad_enabled():
+            self.without_graph.add(self._names[module])
+
+    def _on_exit(self, _module: nn.Module, _output: Any) -> None:
+        self._inside.pop()
+
+    def _caller(self) -> str:
+        """The module whose forward is running, unless it is a mere function; the last layer if it is the model."""
+        names = [name for name in self._inside if name not in self.modules or name in self._weighted]
+        return names[-1] if names and names[-1] else self._last
+
+    def _note_start(self, name: str, _module: nn.Module, _x: Any, _output: Any) -> None:
+        self.started.setdefault(name, len(self.started))
+
+    def _on_call(self, name: str, module: nn.Module, x: Any, output: Any) -> tuple[_Seen, int] | None:
+        with torch._C.DisableTorchFunction():  # what is looked at here is no call of the model
+            return self._see(name, module, x, output)
+
+    def _see(self, name: str, module: nn.Module, x: Any, output: Any) -> tuple[_Seen, int] | None:
+        self._note_start(name, module, x, output)
+        if name in self._weighted or is_norm(module):
+            self._last = name
+        tensor = next((t for t in tensors_in(output) if t.is_floating_point()), None)
+        if tensor is None or not tensor.numel():
+            return None
+        rule = rule_for(module)
+        is_batch_second = isinstance(module, (nn.RNNBase, nn.MultiheadAttention)) and not module.batch_first
+        if is_batch_second and tensor.dim() == 3:
+            tensor = tensor.transpose(0, 1)
+        dim = rule.unit_dim(tensor) if rule is not None else unit_dim(module, tensor) if is_norm(module) else None
+        dim = self._default_dim(tensor) if dim is None else dim
+        seen = self._of(name, type(module).__name__, name in self._weighted, None)
+        nth = self._calls[name, type(module).__name__] - 1
+        seen.calls = max(seen.calls, nth + 1)
+        seen.add(tensor, dim, x if isinstance(x, Tensor) else None, self._examples)
+        return seen, nth
+
+    def _default_dim(self, tensor: Tensor) -> int:
+        return 1 if tensor.dim() in (2, 4, 5) else tensor.dim() - 1
+
+    def _on_function(self, kind: str, args: tuple[Any, ...], kwargs: dict[str, Any], output: Any) -> None:
+        if kind not in FUNCTIONS.values():
+            with torch.no_grad():
+                self._attention.add(self._caller(), kind, args, kwargs, output)
+            return
+        if not isinstance(output, Tensor) or not output.numel() or not output.dim():
+            return
+        layer = self._weighted.get(self._last)
+        rule = None if layer is None else rule_for(layer)
+        dim = min(rule.unit_dim(output) if rule is not None else self._default_dim(output), output.dim() - 1)
+        self._of(self._last, kind, False, kind).add(output, dim, None, self._examples)
+
+    def _of(self, name: str, kind: str, is_weighted: bool, function: str | None) -> _Seen:
+        nth = self._calls.get((name, kind), 0)
+        self._calls[name, kind] = nth + 1
+        # a second ReLU behind the same layer is another one; a module that is called again is the same
+        key = (name, f"{kind}[{nth}]" if function and nth else kind)
+        if key not in self._seen:
+            self._seen[key] = _Seen(name, kind, is_weighted, function)
+        return self._seen[key]
+
+    def _on_gradient(self, _name: str, _module: nn.Module, call: tuple[_Seen, int] | None, gradient: Tensor) -> None:
+        if call is not None:
+            seen, nth = call
+            seen.add_gradient(gradient, self._examples, nth)
+
+    def _on_input_gradient(self, name: str, module: nn.Module, _seen: Any, gradient: Tensor) -> None:
+        if gradient.dim() == 3:
+            steps = gradient.detach().transpose(0, 1) if module.batch_first else gradient.detach()
+            for (key, _), seen in self._seen.items():
+                if key == name:
+                    seen.over_time = steps.double().flatten(1).norm(dim=1).cpu()
+
+
+def _nothing(_name: str, _module: nn.Module, _x: Any, _output: Any) -> None:
+    """Only the gradient of the input is wanted."""
+
+
+class _Seen:
+    """Sums over the calls of one module or function."""
+
+    def __init__(self, name: str, kind: str, is_weighted: bool, function: str | None) -> None:
+        self.name, self.kind, self.is_weighted, self.function = name, kind, is_weighted, function
+        self.units = self.rows = self.calls = 0
+        self.values = self.squares = self.flat = self.not_finite = 0.0
+        self.dead: Tensor | None = None
+        self.full: Tensor | None = None
+        self.variations: list[float] = []
+        self.has_finite_input = True
+        self.gradients: list[Tensor] = []
+        self.norms: Tensor | None = None
+        self.sensitivities: list[Tensor] = []
+        self.over_time: Tensor | None = None
+        self.by_call: dict[int, Tensor] = {}
+
+    def add(self, output: Tensor, dim: int, x: Tensor | None, examples: int) -> None:
+        """Count one call."""
+        output = output.detach()
+        size = float(torch.linalg.vector_norm(output, dtype=_wide(output))) ** 2
+        if not math.isfinite(size):
+            bad = output.numel() - int(output.isfinite().sum())
+            self.not_finite += bad
+            self.has_finite_input &= x is None or bool(x.isfinite().all())
+            output = output.nan_to_num(0.0, 0.0, 0.0)
+            size = float(torch.linalg.vector_norm(output, dtype=torch.float64)) ** 2
+        self.units, self.values, self.squares = output.shape[dim], self.values + output.numel(), self.squares + size
+        self.rows += output.numel() // output.shape[dim]
+        if self.function in RECTIFIERS or self.function in SLOPES:
+            self._add_units(output.movedim(dim, -1).reshape(-1, output.shape[dim]))
+        self.norms = None
+        if self.is_weighted and len(output) == examples and examples > 1:
+            by_example = output.flatten(1)
+            self.norms = torch.linalg.vector_norm(by_example, dim=1, dtype=_wide(output))
+            some = by_example[:MOST_ROWS, :MOST_FEATURES].float()
+            total = float(some.square().sum())
+            if 0 < total < math.inf:
+                self.variations.append(float((some - some.mean(0)).square().sum()) / total)
+
+    def _add_units(self, rows: Tensor) -> None:
+        if self.function in RECTIFIERS:
+            self._and("dead", (rows == 0).all(0))
+            self._and("full", (rows > 0).all(0))
+        elif self.function in SLOPES:
+            self.flat += float((SLOPES[self.function](rows) < FLAT).sum())
+
+    def _and(self, what: str, found: Tensor) -> None:
+        known: Tensor | None = getattr(self, what)
+        setattr(self, what, found if known is None or len(known) != len(found) else known & found)
+
+    def add_gradient(self, gradient: Tensor, examples: int, nth: int) -> None:
+        """Count the gradient of the output of the nth call in a pass."""
+        if len(gradient) != examples or not (self.is_weighted or self.kind in CELLS):
+            return
+        # the loss is a mean over the examples
+        norms = torch.linalg.vector_norm(gradient.detach().flatten(1), dim=1, dtype=_wide(gradient)) * examples
+        self.by_call[nth] = norms
+        if self.is_weighted:
+            self.gradients.append(norms)
+            if self.norms is not None and len(self.norms) == len(norms):
+                self.sensitivities.append(norms * self.norms)
+
+    def signal(self) -> Signal:
+        none = torch.empty(0, dtype=torch.bool)
+        return Signal(
+            name=self.name,
+            kind=self.function or self.kind,
+            is_weighted=self.is_weighted,
+            is_nonlinearity=self.function is not None,
+            units=self.units,
+            rows=self.rows,
+            calls=self.calls,
+            rms=math.sqrt(self.squares / self.values),
+            variation=sum(self.variations) / len(self.variations) if self.variations else None,
+            dead=none if self.dead is None else self.dead.cpu(),
+            full=none if self.full is None else self.full.cpu(),
+            saturated=self.flat / self.values if self.function in SLOPES else None,
+            not_finite=self.not_finite / self.values,
+            has_finite_input=self.has_finite_input,
+            gradient=_rms(self.gradients),
+            sensitivity=_rms(self.sensitivities),
+            gradient_over_time=self._over_calls() if self.over_time is None else self.over_time,
+        )
+
+    def _over_calls(self) -> Tensor | None:
+        """Of a layer that is called in every step of a loop; a step to which nothing comes back has 0."""
+        if self.calls < MANY_CALLS or not self.by_call:
+            return None
+        none = torch.zeros(())
+        return torch.stack(
+            [self.by_call[k].norm().double().cpu() if k in self.by_call else none.double() for k in range(self.calls)]
+        )
+
+
+def _wide(t: Tensor) -> torch.dtype:
+    """In which a norm of half-precision numbers does not overflow."""
+    return torch.float64 if t.dtype == torch.float64 else torch.float32
+
+
+def _rms(norms: list[Tensor]) -> float | None:
+    return float(torch.cat(norms).double().square().mean().sqrt()) if norms else None

@@ -1,0 +1,1 @@
+"""How large the learning rate may be: measured limits, mean-field predictions, and races of copies."""

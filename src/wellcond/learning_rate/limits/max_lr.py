@@ -1,0 +1,275 @@
+"""How large the learning rate can be before the quadratic model of the loss is unstable in its sharpest direction."""
+
+from __future__ import annotations
+
+import contextlib
+import math
+import time
+from collections.abc import Iterator, Mapping, Sequence, Sized
+from dataclasses import dataclass, field, replace
+from typing import Any
+
+from torch import Tensor
+from torch.optim import Optimizer
+
+from wellcond.curvature.hessian import Hessian
+from wellcond.curvature.spectra.eigenvalues import Eigenvalues, eigenvalues
+from wellcond.curvature.spectra.lanczos import MEMORY
+from wellcond.errors import Interrupted
+from wellcond.learning_rate.limits.limits import DEFAULT_MOMENTUM, GroupLimit, Limit, MaxLearningRate
+from wellcond.learning_rate.limits.step_model import (
+    GroupStep,
+    StepModel,
+    check_optimizer,
+    gradient_descent,
+    optimizer_step,
+)
+from wellcond.network.isolation.arithmetic import own_arithmetic
+from wellcond.problem.arguments import check_problem
+from wellcond.problem.problem import Problem
+from wellcond.results import Progress
+
+MOST_PRODUCTS = 300
+"""For one eigenvalue, unless the caller says otherwise; usually 10 to 30 are enough."""
+LARGE, MOST_OF_LARGE = 10_000_000, 11
+"""A network of more parameters gets so many, which take about 40 forward+backward passes: its interval is wider."""
+
+NO_LIMIT = (
+    "λ_max is not positive: the quadratic model sets no limit, and how far a step can go depends on more than it."
+)
+MAYBE_NO_LIMIT = (
+    "λ_max cannot be told from zero, so the limit has no upper bound. Take a smaller tol, or model.double()."
+)
+
+
+@own_arithmetic()
+def max_lr(
+    problem: Problem,
+    momentum: float | None = None,
+    *,
+    optimizer: Optimizer | None = None,
+    tol: float = 1e-2,
+    confidence: float | None = 0.99,
+    each_group: bool = False,
+    each_batch: bool = False,
+    max_matvecs: int | None = None,
+    budget: float | None = None,
+    memory: float = MEMORY,
+    seed: int = 0,
+    known: Eigenvalues | None = None,
+    progress: Progress | None = None,
+) -> MaxLearningRate:
+    """The largest learning rate at which training is stable on the quadratic model of the loss, with its error.
+
+        η = 2(1+μ) / λ_max(H),   H = ∇²L, the mean over all batches, at the present weights
+
+    Beyond it the sharpest direction grows at every step until the loss stops being quadratic; the rate that trains
+    fastest is often about half of it. It takes some 10 to 30 products with the Hessian, about two forward+backward
+    passes each, and with an optimizer one more pass for the gradient. Neither model nor optimizer is changed.
+
+    Args:
+        problem: What is trained.
+        momentum: μ of the heavy ball, v ← μv + g, θ ← θ − ηv, as in `torch.optim.SGD`. None stands for 0.9, or for the
+            optimizer's own.
+        optimizer: Take everything from it: momentum, Nesterov's form, dampening, weight decay, maximize, the
+            proportions of the groups' lrs; and for Adam, AdamW, NAdam, Adamax, RMSprop and Adagrad the preconditioner P
+            as it is now, which gives 2(1+β₁)/((1−β₁) λ_max(P^{−½}HP^{−½})) for Adam.
+        tol: Relative error of λ_max, and so about that of the rate; P counts as exact.
+        confidence: As in `eigenvalues`; None stops on the residual.
+        each_group: Also measure every group's limit if only that group moved, from its diagonal block of H.
+        each_batch: Also measure the limit on the loss of every single batch. SGD steps on one batch at a time; a rate
+            above the smallest of them overshoots on some batch.
+        max_matvecs: Most products per limit; by default 300, and 12 for more than ten million parameters, which take
+            about 40 forward+backward passes. What they leave open is in the interval.
+        budget: Seconds, for all limits together. A product that would end later is not begun, the first one of each
+            limit excepted; groups and batches that no time is left for are not measured.
+        memory: GiB for the vectors that are kept, four at the least, beside what a product with the Hessian takes.
+        seed: Of the random start.
+        known: `eigenvalues(Hessian(problem))` of the same weights, if at hand. Its largest value is used where it
+            decides: without an optimizer, and for SGD whose groups all step alike.
+        progress: Called as (what is being measured, share of all work done).
+
+    Returns:
+        The limit with its interval, the limits of groups and batches, and the cost.
+
+    Raises:
+        Unsupported: The optimizer's step is not known, is changed by hooks, or is stable at no rate.
+        InvalidProblem: The optimizer holds none of the problem's parameters.
+        NonFinite: The optimizer divides by zero, NaN or infinity.
+        Interrupted: On Ctrl-C, with what was known as `.result`.
+
+    Example:
+        >>> import torch
+        >>> import wellcond as wc
+        >>> x = torch.tensor([[1.0], [2.0]])
+        >>> problem = wc.Problem(torch.nn.Linear(1, 1, bias=False), torch.nn.MSELoss(), (x, x))
+        >>> limit = max_lr(problem, momentum=0.9)            # H is 2 · mean x² = 5
+        >>> round(limit.value, 4), round(limit.lambda_max, 4)
+        (0.76, 5.0)
+    """
+    check_problem(problem)
+    if optimizer is not None and momentum is not None:
+        raise ValueError(f"momentum is {momentum}, but the optimizer has its own: pass one of the two.")
+    momentum = DEFAULT_MOMENTUM if momentum is None else momentum
+    if not 0 <= momentum < 1:
+        raise ValueError(f"momentum is {momentum}; it must be at least 0 and below 1.")
+    if known is not None and (known.vectors.shape[0] != problem.size or known.which == "smallest"):
+        raise ValueError("known is not of this problem's largest eigenvalue; pass eigenvalues(Hessian(problem)).")
+    before = problem.cost
+    if optimizer is None:
+        model = gradient_descent(problem, momentum)
+    else:
+        check_optimizer(problem, optimizer)
+        with problem.measuring():
+            _, gradients = problem.loss_and_gradients()
+        model = optimizer_step(problem, optimizer, gradients)
+    separate = model.groups if each_group and len(model.groups) > 1 else ()
+    batches = len(problem.batches) if each_batch and isinstance(problem.batches, Sized) else int(each_batch)
+    shift = None if known is None else model.constant_shift(len(problem.params))
+    search = _Search(
+        model, tol, confidence, max_matvecs, budget, memory, seed, progress, (shift is None) + len(separate) + batches
+    )
+    hessian = Hessian(problem)
+    top: Eigenvalues | None = None if shift is None else known
+    of_groups: dict[int, Limit] = {}
+    of_batches: list[Limit] = []
+    interrupt: KeyboardInterrupt | None = None
+    try:
+        top = top or search.largest(hessian, model.groups, "largest stable learning rate")
+        for g in separate:
+            if search.has_time:
+                of_groups[g.index] = _limit(search.largest(hessian, [g], f"group {g.index} by itself"), g)
+        if each_batch:
+            _add_batches(problem, search, top.vectors if top.vectors.numel() else None, of_batches)
+    except KeyboardInterrupt as stop:
+        interrupt = stop
+        if top is None:
+            if not isinstance(stop, Interrupted):
+                raise
+            top = stop.result
+    limit = _limit(top, model.leading)
+    if shift is not None:
+        limit = replace(limit, lambda_max=limit.lambda_max + shift, matvecs=0)
+    status = top.status if interrupt is None else f"interrupted after {search.matvecs} products"
+    unmeasured = len(separate) - len(of_groups) + max(0, batches - len(of_batches))
+    result = MaxLearningRate(
+        limit.numerator,
+        limit.lambda_max,
+        limit.lambda_error,
+        limit.converged,
+        limit.matvecs + sum(group.matvecs for group in of_groups.values()),
+        model.matrix,
+        model.leading.momentum,
+        None if optimizer is None else type(optimizer).__name__,
+        None if optimizer is None else model.leading.lr,
+        () if optimizer is None else tuple(_groups(problem, model, limit, of_groups)),
+        tuple(of_batches),
+        problem.batchnorm,
+        problem.cost - before,
+        (*model.notes, *_caveats(limit, status, [*of_groups.values(), *of_batches], unmeasured)),
+        status,
+    )
+    if interrupt is not None:
+        raise Interrupted(result) from interrupt
+    return result
+
+
+@dataclass
+class _Search:
+    """Largest eigenvalues of a step's matrix, one part of the work after another."""
+
+    model: StepModel
+    tol: float
+    confidence: float | None
+    max_matvecs: int | None
+    budget: float | None
+    memory: float
+    seed: int
+    progress: Progress | None
+    parts: int
+    done: int = 0
+    matvecs: int = 0
+    seconds_each: float = 0.0
+    began: float = field(default_factory=time.perf_counter)
+
+    def largest(
+        self, hessian: Hessian, groups: Sequence[GroupStep], what: str, start: Tensor | None = None
+    ) -> Eigenvalues:
+        operator = self.model.operator(hessian, groups)
+        default = MOST_OF_LARGE if operator.shape[0] > LARGE else MOST_PRODUCTS
+        products = default if self.max_matvecs is None else self.max_matvecs
+
+        def report(_what: str, share: float) -> None:
+            if self.progress is not None:
+                self.progress(what, min((self.done + share) / self.parts, 1.0))
+
+        left, began = self._seconds_left, time.perf_counter()
+        asked: dict[str, Any] = {
+            "confidence": self.confidence,
+            "max_matvecs": products,
+            "budget": None if left == math.inf else max(left, 1e-9),
+            "memory": self.memory,
+        }
+        try:
+            found = eigenvalues(operator, tol=self.tol, start=start, seed=self.seed, progress=report, **asked)
+        except Interrupted as interrupt:
+            self.matvecs += interrupt.result.matvecs
+            raise
+        self.done += 1
+        self.matvecs += found.matvecs
+        self.seconds_each = (time.perf_counter() - began) / found.matvecs
+        return found
+
+    @property
+    def has_time(self) -> bool:
+        """For another product like the last ones."""
+        return self._seconds_left >= self.seconds_each
+
+    @property
+    def _seconds_left(self) -> float:
+        return math.inf if self.budget is None else self.budget - (time.perf_counter() - self.began)
+
+
+def _limit(found: Eigenvalues, group: GroupStep) -> Limit:
+    """The limit of the group's lr by the largest eigenvalue of A or, if only the group moves, of its block."""
+    value, error = float(found.values[-1]) / group.block_scale, float(found.errors[-1]) / group.block_scale
+    return Limit(group.numerator, value, error, found.converged, found.matvecs)
+
+
+def _groups(problem: Problem, model: StepModel, limit: Limit, separate: Mapping[int, Limit]) -> Iterator[GroupLimit]:
+    for g in model.groups:
+        size = sum(problem.params[name].numel() for name in g.parameters)
+        proportional = limit.value * g.relative_lr / model.leading.relative_lr
+        yield GroupLimit(g.index, g.lr, g.momentum, size, proportional, separate.get(g.index))
+
+
+def _add_batches(problem: Problem, search: _Search, start: Tensor | None, limits: list[Limit]) -> None:
+    """Every batch as a problem of its own, with the dropout masks that it has among the others."""
+    model = search.model
+    costs = []
+    with problem.measuring(), contextlib.closing(problem.data()) as data:
+        for index, batch in data:
+            if not search.has_time:
+                break
+            dropout = None if problem.dropout is None else problem.dropout + index
+            single = Problem(problem.model, problem.loss, [batch], problem.batchnorm, dropout=dropout)
+            single.is_checked = problem.is_checked
+            found = search.largest(Hessian(single), model.groups, f"batch {index} by itself", start)
+            limits.append(_limit(found, model.leading))
+            costs.append(single.cost)
+    count = len(problem.batches) if isinstance(problem.batches, Sized) else len(costs)
+    for cost in costs:  # a pass of one batch is its share of a pass over all
+        problem.count_products(cost.matvecs, cost.u / count)
+
+
+def _caveats(limit: Limit, status: str, others: Sequence[Limit], unmeasured: int) -> Iterator[str]:
+    if not limit.converged:
+        yield f"λ_max: {status}"
+    if limit.lambda_max <= 0:
+        yield NO_LIMIT
+    elif limit.high == math.inf:
+        yield MAYBE_NO_LIMIT
+    if rough := sum(not other.converged for other in others):
+        yield f"{rough} of {len(others)} limits of single groups or batches have not converged: see their low and high."
+    if unmeasured:
+        yield f"there was no time for {unmeasured} limits of single groups or batches."

@@ -1,0 +1,130 @@
+"""`SuggestedRate`: a learning rate, and the race, the measured limit and the prediction that it comes from."""
+
+from __future__ import annotations
+
+import math
+from dataclasses import dataclass, field
+from typing import TYPE_CHECKING
+
+from wellcond.errors import OutputError
+from wellcond.learning_rate.limits.limits import MaxLearningRate
+from wellcond.learning_rate.meanfield.prediction import Prediction
+from wellcond.learning_rate.race.race import Race
+from wellcond.results import Cost, Result, Row, number
+from wellcond.results.quantities import COST, PREDICTED_MAX_LR, SUGGESTED_LR, SUGGESTED_LR_HIGH, SUGGESTED_LR_LOW
+
+if TYPE_CHECKING:
+    from matplotlib.figure import Figure
+
+SAFE_SHARE = 0.5
+"""On a quadratic the sharpest direction converges fastest at half of its limit."""
+
+
+@dataclass(frozen=True)
+class SuggestedRate(Result):
+    """A learning rate to train with, and what it comes from.
+
+    Attributes:
+        limit: The largest stable rate in the quadratic model of the loss, measured on the first mini-batch; None where
+            curvature cannot be had.
+        predicted: What mean-field theory says of it from the architecture; None where it does not apply.
+        race: Short runs of copies; None where no copy can be trained, or none was.
+        cost: Of all three. One u is here a forward and backward pass of one mini-batch: a training step.
+        notes: What is missing, and why.
+        status: "" or why there is less than there could be.
+    """
+
+    limit: MaxLearningRate | None
+    predicted: Prediction | None
+    race: Race | None
+    cost: Cost = field(default_factory=Cost)
+    notes: tuple[str, ...] = ()
+    status: str = ""
+
+    @property
+    def lr(self) -> float:
+        """The rate that the race gives; without one, half of the measured limit. nan if there is neither."""
+        if self.race is not None:
+            return self.race.lr
+        return math.nan if self.limit is None else SAFE_SHARE * self.limit.value
+
+    @property
+    def low(self) -> float:
+        """The lower end of the rates that are as good within noise; nan without a race."""
+        return math.nan if self.race is None else self.race.low
+
+    @property
+    def high(self) -> float:
+        """The upper end of the rates that are as good within noise; nan without a race."""
+        return math.nan if self.race is None else self.race.high
+
+    @property
+    def largest_trained(self) -> float:
+        """The largest rate raced below which none diverged; nan without a race."""
+        return math.nan if self.race is None else self.race.largest_trained
+
+    @property
+    def smallest_diverged(self) -> float:
+        """The smallest rate raced whose loss went up; infinity if none did."""
+        return math.inf if self.race is None else self.race.smallest_diverged
+
+    def rows(self, step: int | None = None) -> list[Row]:
+        rates = {SUGGESTED_LR: self.lr, SUGGESTED_LR_LOW: self.low, SUGGESTED_LR_HIGH: self.high}
+        if self.predicted is not None:
+            rates[PREDICTED_MAX_LR] = float(self.predicted.max_lr)
+        rows = [Row(step, "", quantity, value, "lr") for quantity, value in rates.items() if not math.isnan(value)]
+        of_limit = [] if self.limit is None else [row for row in self.limit.rows(step) if row.quantity != COST]
+        return [*rows, *of_limit, Row(step, "", COST, self.cost.u, "u")]
+
+    def verdict(self) -> str:
+        """Which rate, and why."""
+        if self.race is None:
+            if not math.isfinite(self.lr):
+                return "No rate was raced, and the curvature at these weights sets no limit."
+            assert self.limit is not None
+            return f"Start with lr = {number(self.lr)}: half of {number(self.limit.value)}, which the curvature allows."
+        if self.race.choice is None:
+            causes = [run.cause for run in self.race.runs.values() if run.cause]
+            tried = f"every rate raced, from {number(min(self.race.runs))} to {number(max(self.race.runs))}, diverged"
+            return f"No rate trains: {tried}.{f' {causes[0]}' if causes else ''}" if self.race.runs else "Interrupted."
+        reason = f"the best of {len(self.race.runs)} rates raced"
+        if self.race.is_corrected:
+            reason += f" for up to {self.race.longest} steps, corrected for a run of {self.race.steps}"
+        else:
+            reason += f" for {self.race.longest} steps"
+        span = f" From {number(self.low)} to {number(self.high)} it does as well." if self.low < self.high else ""
+        edge = f" No rate up to {number(self.largest_trained)} diverged"
+        edge += f"; {number(self.smallest_diverged)} did." if math.isfinite(self.smallest_diverged) else "."
+        return f"Start with lr = {number(self.lr)}: {reason}.{span}{edge}"
+
+    def figure(self) -> Figure:
+        """The race: the loss over the steps, and over the learning rate; without one, the prediction's picture."""
+        from wellcond.report.figures.rates import race_figure
+
+        if self.race is None and self.predicted is not None:
+            return self.predicted.figure()
+        if self.race is None or not self.race.longest:
+            raise OutputError("there was no race and no prediction, so there is nothing to draw.")
+        limits = {} if self.limit is None else {"largest rate, measured": self.limit.value}
+        if self.predicted is not None:
+            limits["largest rate, predicted"] = float(self.predicted.max_lr)
+        return race_figure(self.race, limits)
+
+    @property
+    def parts(self) -> dict[str, object]:
+        """The answers that there are, by what they come from."""
+        parts: dict[str, object] = {
+            "Measured, from the curvature at these weights": self.limit,
+            "Predicted, from the architecture": self.predicted,
+            "Raced, from these weights": self.race,
+        }
+        return {title: part for title, part in parts.items() if part is not None}
+
+    @property
+    def cost_line(self) -> str:
+        """What it took, in training steps."""
+        return f"{self.cost}".replace("forward+backward pass)", "forward+backward pass of one mini-batch)")
+
+    def __str__(self) -> str:
+        lines = [f"{title}\n{part}\n" for title, part in self.parts.items()]
+        return "\n".join([*lines, *(f"note: {note}" for note in self.notes), self.verdict(), self.cost_line])

@@ -1,7 +1,0 @@
-"""Mean-field theory (wei2019): an architecture, a module or a problem in; λ_max and the largest learning rate out."""
-
-from wellcond.meanfield.architecture import Architecture
-from wellcond.meanfield.predict import predict
-from wellcond.meanfield.prediction import Prediction
-
-__all__ = ["Architecture", "Prediction", "predict"]

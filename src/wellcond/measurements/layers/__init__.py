@@ -1,0 +1,1 @@
+"""Layer by layer: conditioning, dead units, activations, covariate shift."""

@@ -1,0 +1,1 @@
+"""Nothing of the user's changes: snapshots, copies, random generators, precision, all put back afterwards."""

@@ -1,0 +1,215 @@
+"""Losses: which likelihood one is the logarithm of, and whether it is a mean over the batch.
+
+A loss is recognised by its values, not by its name: `nn.CrossEntropyLoss()`, `F.cross_entropy` and a user's own lambda
+around either are the same function, which one evaluation on the network's outputs shows.
+"""
+
+from __future__ import annotations
+
+import functools
+import math
+from collections.abc import Iterator
+from typing import Any
+
+import torch
+import torch.nn.functional as F
+from torch import Tensor
+
+from wellcond.errors import InvalidProblem
+from wellcond.problem.loss.likelihoods import Bernoulli, CrossEntropy, Gaussian, Likelihood
+from wellcond.problem.loss.output_batches import OutputBatch, is_one, scaling
+from wellcond.problem.loss.outputs import Loss as Loss
+
+ADDS_UP = (
+    "the loss adds up over the batch: {how}. wellcond needs the mean over the batch: divide by the number of examples."
+)
+
+
+def recognise(loss: Loss, loss_at: Loss, outputs: Tensor, targets: Any) -> Likelihood | None:
+    """The likelihood whose mean negative logarithm `loss` computes, or None.
+
+    Value and gradient must both agree with the candidate on these outputs. `NLLLoss` of log-probabilities is
+    cross-entropy too: they are logits that are normalised already.
+
+    Args:
+        loss: The user's loss, whose options are read.
+        loss_at: The same as a function of the output tensor, which is evaluated.
+        outputs: Of one batch.
+        targets: Of the same batch.
+    """
+    if not isinstance(targets, Tensor) or outputs.dim() == 0:
+        return None
+    outputs, targets, value, gradient = _as_precisely_as_it_goes(loss_at, outputs, targets)
+    if not gradient.any():  # a perfect fit, or saturated outputs: everything agrees there, so look elsewhere
+        outputs = torch.arange(outputs.numel(), device=outputs.device).sin().view_as(outputs).to(outputs.dtype)
+        try:
+            value, gradient = _value_and_gradient(loss_at, outputs, targets)
+        except RuntimeError:  # a loss of probabilities refuses other numbers
+            return None
+    for candidate in _candidates(loss, value, gradient, outputs, targets):
+        if gradient.any() and _has(candidate, value, gradient, outputs, targets):
+            return candidate
+    return None
+
+
+def agrees(likelihood: Likelihood, loss_at: Loss, outputs: Tensor, targets: Any) -> bool:
+    """Whether a loss is the likelihood's on this batch too. Its gradient tells: equal outputs cost all labels alike."""
+    outputs, targets, value, gradient = _as_precisely_as_it_goes(loss_at, outputs, targets)
+    return _has(likelihood, value, gradient, outputs, targets)
+
+
+def _as_precisely_as_it_goes(loss_at: Loss, outputs: Tensor, targets: Tensor) -> tuple[Tensor, Tensor, Tensor, Tensor]:
+    """Outputs and targets in float64 if the loss takes them, and its value and gradient there.
+
+    Small outputs make losses alike: in float32 one that is nearly a cross-entropy could not be told from it.
+    """
+    wide = outputs.detach().double(), targets.double() if targets.is_floating_point() else targets
+    try:
+        return *wide, *_value_and_gradient(loss_at, *wide)
+    except Exception:  # a user's loss with a float32 weight, say, may raise anything
+        return outputs, targets, *_value_and_gradient(loss_at, outputs, targets)
+
+
+def _has(candidate: Likelihood, value: Tensor, gradient: Tensor, outputs: Tensor, targets: Any) -> bool:
+    """Whether a likelihood has this value and gradient."""
+    own_value, own_gradient = _value_and_gradient(candidate.mean, outputs, targets)
+    if not _is_close(value, own_value):
+        return False
+    difference, negligible = gradient - own_gradient, _tolerance(value) * gradient.norm()
+    if isinstance(candidate, CrossEntropy) and not difference.norm() <= negligible:
+        difference = _seen_by_the_model(difference, outputs, candidate.class_dim)
+    return bool(difference.norm() <= negligible)
+
+
+def _seen_by_the_model(gradient: Tensor, outputs: Tensor, class_dim: int) -> Tensor:
+    """What a model that gives log-probabilities sees of a gradient: Σ_c p_c = 1 keeps it from moving along p."""
+    if not torch.allclose(outputs.logsumexp(class_dim), outputs.new_zeros(()), atol=1e-4):
+        return gradient
+    p = outputs.softmax(class_dim)
+    return gradient - p * ((gradient * p).sum(class_dim, keepdim=True) / (p * p).sum(class_dim, keepdim=True))
+
+
+def explains(likelihood: Likelihood, value: Tensor, outputs: Tensor, targets: Any) -> bool:
+    """Whether `value` is the likelihood's mean loss of these outputs."""
+    return _is_close(value.detach(), likelihood.mean(outputs.detach(), targets))
+
+
+def _candidates(loss: Loss, value: Tensor, gradient: Tensor, outputs: Tensor, targets: Tensor) -> Iterator[Likelihood]:
+    is_index = not targets.is_floating_point() and targets.dtype != torch.bool
+    is_paired = targets.is_floating_point() and targets.shape == outputs.shape
+    for class_dim in {2: [1]}.get(outputs.dim(), [1, -1] if outputs.dim() > 2 else []):
+        positions = outputs.select(class_dim, 0).shape
+        if is_index and targets.numel() == positions.numel():
+            yield CrossEntropy(class_dim, option(loss, "ignore_index", -100))
+            # an option inside a lambda cannot be read, but ignored positions have no gradient
+            counts = gradient.movedim(class_dim, -1).reshape(targets.numel(), -1).any(1)
+            for ignored in sorted(set(targets.reshape(-1)[~counts].tolist()))[:2]:
+                yield CrossEntropy(class_dim, ignored)
+        elif is_paired and torch.allclose(targets.sum(class_dim), targets.new_ones(()), atol=1e-4):
+            yield CrossEntropy(class_dim)
+    if not is_paired:
+        return
+    kinds: list[type[Gaussian] | type[Bernoulli]] = [Gaussian]
+    if bool((targets >= 0).all() and (targets <= 1).all()):
+        kinds.append(Bernoulli)
+    for kind in kinds:
+        scale = float(value / kind(1.0).mean(outputs.detach(), targets))
+        if 0 < scale < math.inf:
+            yield kind(scale)
+
+
+def _value_and_gradient(loss: Loss, outputs: Tensor, targets: Any) -> tuple[Tensor, Tensor]:
+    """Of the loss at these outputs; a loss that does not look at them has gradient zero."""
+    leaf = outputs.detach().requires_grad_()
+    with torch.enable_grad():
+        value = loss(leaf, targets)
+        found = torch.autograd.grad(value, leaf, allow_unused=True)[0] if value.requires_grad else None
+    return value.detach().reshape(()), torch.zeros_like(leaf) if found is None else found
+
+
+def _tolerance(value: Tensor) -> float:
+    return min(1e3 * torch.finfo(value.dtype).eps, 0.02)
+
+
+def _is_close(value: Tensor, own: Tensor) -> bool:
+    return math.isclose(float(value), float(own), rel_tol=_tolerance(value), abs_tol=_tolerance(value))
+
+
+def option(loss: Loss, name: str, default: Any) -> Any:
+    """An option of a loss given as a module or as a `functools.partial`."""
+    if isinstance(loss, functools.partial):
+        return loss.keywords.get(name, default)
+    return getattr(loss, name, default)
+
+
+def check_targets(loss: Loss, outputs: Any, targets: Any) -> None:
+    """Refuse class indices outside the outputs before a GPU kernel aborts on them."""
+    is_index = isinstance(targets, Tensor) and not targets.is_floating_point() and targets.dtype != torch.bool
+    function = loss.func if isinstance(loss, functools.partial) else loss
+    if not (is_index and isinstance(outputs, Tensor) and outputs.dim() >= 2):
+        return
+    if function is not F.cross_entropy and not isinstance(function, torch.nn.CrossEntropyLoss):
+        return
+    seen = targets[targets != option(loss, "ignore_index", -100)]
+    classes = outputs.shape[1]
+    if seen.numel() and (int(seen.min()) < 0 or int(seen.max()) >= classes):
+        raise InvalidProblem(
+            f"targets run from {int(seen.min())} to {int(seen.max())}, but the model has {classes} outputs "
+            f"(classes 0 to {classes - 1}). Shift the labels, widen the last layer, or set ignore_index."
+        )
+
+
+def check_reduction(loss: Loss) -> None:
+    """Refuse a loss that says itself that it is no mean."""
+    if option(loss, "reduction", "mean") in ("sum", "none"):
+        raise InvalidProblem(
+            f'the loss has reduction="{option(loss, "reduction", "")}"; wellcond needs the mean over the batch. '
+            'Write reduction="mean".'
+        )
+
+
+def check_is_mean(batch: OutputBatch, gradients: list[Tensor], part: OutputBatch | None = None) -> None:
+    """Refuse a loss that sums over the batch: every number here is per term, so its scale would be wrong.
+
+    The sum over one example is the mean over it too.
+
+    Args:
+        batch: Of which the gradients are known.
+        gradients: By the outputs.
+        part: Some of the same examples, which are counted twice; the first eighth by default.
+    """
+    if batch.examples == 1:
+        return
+    part = part or batch.taken(torch.arange(math.ceil(batch.examples / 8), device="cpu"))
+    try:
+        both = batch.joined(part).gradients()
+        alone = part.gradients()
+    except Exception:  # a user's loss that takes no other batch may raise anything
+        if is_plain_sum(batch):
+            raise InvalidProblem(ADDS_UP.format(how="its gradients are those of a sum over the examples")) from None
+        return
+    first, second = batch.split(both)
+    if all(is_one(scaling(*pair)) for pair in ((first, gradients), (second, alone))):
+        raise InvalidProblem(ADDS_UP.format(how="with some examples twice, the gradients of the others do not shrink"))
+
+
+def is_plain_sum(batch: OutputBatch) -> bool:
+    """Whether a loss that takes no other batch has the gradients of a sum of cross-entropies or squared errors."""
+    (outputs, *others) = batch.tensors
+    if others or batch.examples < 2:
+        return False
+    try:
+        (at_zero,) = batch.at(torch.zeros_like(outputs)).gradients()
+        (at_one,) = batch.at(torch.ones_like(outputs)).gradients()
+    except Exception:  # as above
+        return False
+    if torch.allclose(at_one - at_zero, torch.full_like(outputs, 2.0)):
+        return True
+    for dim in {1, outputs.dim() - 1} - {0}:
+        rows = at_zero.movedim(dim, -1).reshape(-1, outputs.shape[dim])
+        rows = rows[rows.any(-1)]
+        residuals = 1.0 / outputs.shape[dim] - rows  # p − e_y at equal logits
+        one_hot = residuals.round()
+        if len(rows) > 1 and torch.allclose(residuals, one_hot) and bool((one_hot.sum(-1) == 1).all()):
+            return True
+    return False

@@ -1,0 +1,142 @@
+"""Pictures of learning rates: a race of some, what each layer adds to the predicted λ_max, and λ_max against γ."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Mapping, Sequence
+from statistics import fmean
+from typing import TYPE_CHECKING, Protocol
+
+from wellcond.report.figures.curves import label_layers
+from wellcond.report.figures.style import COLOURS, GREY, bare_axes, draw_curves, legend_below, new_figure
+
+if TYPE_CHECKING:
+    from matplotlib.figure import Figure
+
+
+class Run(Protocol):
+    """The losses of a run, and where it diverged."""
+
+    @property
+    def losses(self) -> Sequence[float]: ...
+    @property
+    def diverged_at(self) -> int | None: ...
+
+
+class Race(Protocol):
+    """Runs at several learning rates, most of which ended early, and the rate that they give."""
+
+    @property
+    def runs(self) -> Mapping[float, Run]: ...
+    @property
+    def lr(self) -> float: ...
+    @property
+    def low(self) -> float: ...
+    @property
+    def high(self) -> float: ...
+    @property
+    def steps(self) -> int: ...
+
+
+def race_figure(race: Race, limits: Mapping[str, float]) -> Figure:
+    """The loss of every run over its steps, and where each ended over the learning rate.
+
+    Runs that diverged are crosses at the upper edge.
+
+    Args:
+        race: The runs.
+        limits: Learning rates by what they are, as vertical lines; one that is not finite is left out.
+
+    Returns:
+        The figure.
+    """
+    figure = new_figure(10.5, 4.4)
+    over_steps, over_rates = figure.subplots(1, 2)
+    longest = max(len(run.losses) for run in race.runs.values())
+    window = max(1, longest // 12)
+    smooth = {
+        lr: [fmean(run.losses[max(0, k - window) : k]) for k in range(1, len(run.losses) + 1)]
+        for lr, run in race.runs.items()
+    }
+    begin = max((means[0] for means in smooth.values() if means), default=1.0)
+    top = begin + 0.3 * abs(begin)
+    for place, (lr, means) in enumerate(smooth.items()):
+        colour = _between(COLOURS[2], COLOURS[0], place / max(len(smooth) - 1, 1))
+        shown = [loss if loss <= top else math.nan for loss in means]
+        label, width = (f"lr {lr:.2g}", 1.8) if len(means) == longest else (None, 0.9)
+        over_steps.plot(range(1, len(shown) + 1), shown, color=colour, linewidth=width, label=label)
+    for steps in sorted({len(run.losses) for run in race.runs.values() if run.diverged_at is None}):
+        points = [(lr, min(means[steps - 1], top)) for lr, means in smooth.items() if len(means) >= steps > 0]
+        line, width = (COLOURS[1], 1.8) if steps == longest else (GREY, 0.9)
+        over_rates.plot(*zip(*points, strict=True), "o-", color=line, linewidth=width, label=f"after {steps} steps")
+    diverged = [lr for lr, run in race.runs.items() if run.diverged_at is not None]
+    over_rates.plot(diverged, [0.97] * len(diverged), "x", color=COLOURS[0], transform=over_rates.get_xaxis_transform())
+    for (name, rate), dashes in zip(limits.items(), (COLOURS[0], COLOURS[3]), strict=False):
+        if math.isfinite(rate):
+            over_rates.axvline(rate, color=dashes, linestyle="--", linewidth=1.2, label=f"{name}: {rate:.3g}")
+    if math.isfinite(race.lr):
+        over_rates.axvspan(race.low, race.high, color=COLOURS[2], alpha=0.15, linewidth=0)
+        label = f"for {race.steps} steps: {race.lr:.3g}"
+        over_rates.axvline(race.lr, color=COLOURS[2], linewidth=1.8, label=label)
+    over_rates.set_xscale("log")
+    low = min((min(means) for means in smooth.values() if means), default=0.0)
+    over_rates.set_ylim(low - 0.03 * abs(begin), top)
+    over_steps.set_ylim(*over_rates.get_ylim())
+    bare_axes(over_steps, x="step", y="loss, running mean")
+    bare_axes(over_rates, x="learning rate")
+    legend_below(figure, over_rates, columns=4)
+    over_steps.legend(frameon=False, fontsize=8, loc="upper right")
+    return figure
+
+
+def _between(first: str, second: str, share: float) -> tuple[float, ...]:
+    from matplotlib.colors import to_rgb
+
+    return tuple((1 - share) * a + share * b for a, b in zip(to_rgb(first), to_rgb(second), strict=True))
+
+
+def terms_figure(title: str, terms: Sequence[tuple[str, float]]) -> Figure:
+    """What each layer adds to λ_max, as bars with their shares.
+
+    Args:
+        title: Of the figure.
+        terms: The name of each layer and what it adds.
+
+    Returns:
+        The figure.
+    """
+    heights = [term for _, term in terms]
+    total = sum(heights)
+    figure = new_figure(max(4.0, 1.6 + 0.7 * len(terms)), 3.8)
+    axes = figure.subplots()
+    bars = axes.bar(range(len(terms)), heights, color=COLOURS[1], width=0.7)
+    axes.bar_label(bars, [f"{100 * term / total:.0f} %" if total else "" for term in heights], fontsize=8, padding=2)
+    bare_axes(axes, y="part of λmax")
+    label_layers(axes, [name for name, _ in terms])
+    axes.set_title(title, loc="left", fontsize=10)
+    axes.margins(y=0.12)
+    return figure
+
+
+def gamma_figure(
+    gammas: Sequence[float], networks: Mapping[str, Mapping[str, tuple[Sequence[float], Sequence[float]]]]
+) -> Figure:
+    """λ_max and the largest rate against γ, one row of panels per network and one line per way of predicting them.
+
+    Args:
+        gammas: The values of γ.
+        networks: By the network's title and the line's name, λ_max and the largest rate at each γ.
+
+    Returns:
+        The figure.
+    """
+    figure = new_figure(9, 3.4 * len(networks))
+    panels = figure.subplots(len(networks), 2, squeeze=False)
+    for (title, lines), row in zip(networks.items(), panels, strict=True):
+        for axes, quantity, place in zip(row, ("largest eigenvalue λmax", "largest rate η*"), (0, 1), strict=True):
+            draw_curves(axes, {name: [(gammas, values[place])] for name, values in lines.items()})
+            axes.set_yscale("log")
+            axes.minorticks_off()  # laying them out would take most of the time
+            bare_axes(axes, title=f"{title}: {quantity}", x="γ")
+    legend_below(figure, panels[0][0], columns=3)
+    return figure

@@ -1,0 +1,173 @@
+"""The verdict, the findings and the model tree as HTML. Every name and text that comes from a user is escaped."""
+
+from __future__ import annotations
+
+import math
+import zlib
+from collections.abc import Sequence
+from html import escape
+from importlib.resources import files
+
+from wellcond.diagnosis.finding import SEVERITIES, Finding, Severity
+from wellcond.report.listing import flat, worst
+from wellcond.report.strips import Strip, strips
+from wellcond.report.tree import Node, folded, is_short, run_text
+from wellcond.report.words import headline, numbers, sureness
+from wellcond.results import number
+from wellcond.results.text import named
+
+SOUND = "sound"
+"""The class of what nothing was found in."""
+BAR, NARROWEST = 46, 180
+"""Most pixels of a bar with its gap, and fewest of a plot."""
+MARKS = {"severe": "✗", "warning": "!", "note": "i", SOUND: "✓"}
+
+
+def style() -> str:
+    """The style sheet of everything here."""
+    return (files("wellcond.report.html") / "cards.css").read_text(encoding="utf-8")
+
+
+def verdict_card(
+    verdict: str, findings: Sequence[Finding] = (), *, title: str = "", key: str = "", kind: str = ""
+) -> str:
+    """The verdict in its colour, and how many findings there are of each severity.
+
+    Args:
+        verdict: In words.
+        findings: What was found.
+        title: The name of the network, where there are several.
+        key: What tells its findings from those of others on the same page.
+        kind: A severity or "sound"; "" for that of the findings.
+    """
+    if not kind:
+        severity = worst(findings)
+        kind = SOUND if severity in (None, "note") else str(severity)
+    places = {each: [i for i, f in enumerate(findings) if f.severity == each] for each in SEVERITIES}
+    counts = [
+        f'<a class="pill {each}" href="#{anchor(found[0], key)}">{len(found)} {each}</a>'
+        for each, found in places.items()
+        if found
+    ]
+    heading = f"<h2>{escape(title)}</h2>" if title else ""
+    pills = f'<p class="pills">{"".join(counts)}</p>' if counts else ""
+    return (
+        f'<section class="verdict {kind}"><span class="mark" aria-hidden="true">{MARKS[kind]}</span>'
+        f"<div>{heading}<p>{escape(verdict)}</p>{pills}</div></section>"
+    )
+
+
+def finding_cards(findings: Sequence[Finding], key: str = "") -> str:
+    """One card per finding, worst first."""
+    return "\n".join(_card(finding, anchor(i, key)) for i, finding in enumerate(findings))
+
+
+def anchor(index: int, key: str = "") -> str:
+    """The id of a finding on a page."""
+    return f"finding-{zlib.crc32(key.encode()):x}-{index + 1}" if key else f"finding-{index + 1}"
+
+
+def _card(finding: Finding, identity: str) -> str:
+    layer = f" <code>{escape(named(finding.layer))}</code>" if finding.layer else ""
+    parts = [
+        f'<header><span class="pill {finding.severity}">{finding.severity}</span>'
+        f"<h3>{escape(finding.rule)}{layer}</h3><small>{sureness(finding)}</small></header>",
+        f'<p class="summary">{escape(finding.summary)}</p>',
+        "".join(strip_plot(strip) for strip in strips(finding)),
+        _numbers(finding),
+    ]
+    if finding.reason:
+        parts.append(f'<p class="reason"><strong>Why</strong> {escape(finding.reason)}</p>')
+    parts.append(code_block(finding.remedy))
+    if finding.consequences:
+        entries = "".join(
+            f'<li><span class="pill {each.severity}">{each.severity}</span> <strong>{escape(headline(each))}</strong> '
+            f"{escape(each.summary)}</li>"
+            for each in finding.consequences
+        )
+        parts.append(f'<div class="explains"><strong>This explains</strong><ul>{entries}</ul></div>')
+    return f'<article class="finding {finding.severity}" id="{identity}">{"".join(parts)}</article>'
+
+
+def _numbers(finding: Finding) -> str:
+    entries = "".join(f"<div><dt>{escape(t)}</dt><dd>{escape(v)}</dd></div>" for t, v in numbers(finding).items())
+    return f'<dl class="numbers">{entries}</dl>' if entries else ""
+
+
+def code_block(code: str) -> str:
+    """Lines of code with a button that copies them; nothing where there are none."""
+    code = code.strip("\n")
+    if not code.strip():
+        return ""
+    button = '<button type="button" class="copy">copy</button>'
+    return f'<div class="code">{button}<pre><code>{escape(code)}</code></pre></div>'
+
+
+def strip_plot(strip: Strip) -> str:
+    """Bars by layer, or a curve over training, with dashed lines at the limits; the layer to blame in colour."""
+    drawn = _curve(strip) if strip.is_curve else _bars(strip)
+    lines = "".join(
+        f'<span class="limit" style="bottom:{100 * strip.height(value):.1f}%"><em>{escape(name)}</em></span>'
+        for name, value in strip.limits
+    )
+    scale = ", logarithmic" if strip.is_log else ""
+    where = "steps" if strip.is_curve else "layers"
+    width = "" if strip.is_curve else f' style="max-width:{max(len(strip.values) * BAR, NARROWEST)}px"'
+    ends = f"<span>{escape(strip.labels[0])}</span><span>{escape(strip.labels[-1])}</span>"
+    return (
+        f'<figure class="strip"><figcaption>{escape(strip.title)} by {where}{scale}: {escape(strip.caption())}'
+        f'</figcaption><div{width}><div class="field">{drawn}{lines}</div><div class="ends">{ends}</div></div></figure>'
+    )
+
+
+def _bars(strip: Strip) -> str:
+    bars = []
+    for i, (label, value) in enumerate(zip(strip.labels, strip.values, strict=True)):
+        kind = " ".join(["blamed"] * (i in strip.marked) + ["infinite"] * (not math.isfinite(value)))
+        title = f"{escape(named(label))}: {number(value)}"
+        bars.append(f'<i class="{kind}" style="height:{100 * strip.height(value):.1f}%" title="{title}"></i>')
+    return f'<div class="bars">{"".join(bars)}</div>'
+
+
+def _curve(strip: Strip) -> str:
+    last = max(len(strip.values) - 1, 1)
+    places = [
+        f"{100 * i / last:.2f},{100 - 100 * strip.height(value):.2f}"
+        for i, value in enumerate(strip.values)
+        if math.isfinite(value)
+    ]
+    line = f'<polyline points="{" ".join(places)}" fill="none" vector-effect="non-scaling-stroke"/>'
+    return f'<svg viewBox="0 0 100 100" preserveAspectRatio="none" role="img" aria-label="curve">{line}</svg>'
+
+
+def tree_list(tree: Node, findings: Sequence[Finding], key: str = "") -> str:
+    """The model tree as nested lists: a module in the colour of what was found in it, with links to the findings."""
+    places: dict[int, str] = {}
+    for i, finding in enumerate(findings):
+        places |= {id(each): anchor(i, key) for each in flat([finding])}
+    return f'<ul class="tree"><li>{_node(tree, places, whole=is_short(tree))}</li></ul>'
+
+
+def _node(node: Node, places: dict[int, str], *, whole: bool) -> str:
+    links = "".join(
+        f' <a class="pill {each.severity}" href="#{places[id(each)]}">{escape(each.rule)}</a>'
+        for each in node.findings
+        if id(each) in places
+    )
+    severity: Severity | None = node.severity
+    kind = severity or ("inside" if node.worst_inside else SOUND)
+    label = f'<span class="node {kind}">{escape(node.name or node.kind)}</span>'
+    label += f"<small>{escape(node.kind)}</small>" * bool(node.name and node.kind) + links
+    if not node.children:
+        return label
+    entries = []
+    for each in folded(node, whole=whole):
+        if isinstance(each, list):
+            inner = "".join(f"<li>{_node(child, places, whole=False)}</li>" for child in each)
+            entries.append(
+                f'<li><details><summary class="fold">{escape(run_text(each))}</summary><ul>{inner}</ul></details></li>'
+            )
+        else:
+            entries.append(f"<li>{_node(each, places, whole=whole)}</li>")
+    is_open = " open" if whole or node.worst_inside or not node.path else ""
+    return f"<details{is_open}><summary>{label}</summary><ul>{''.join(entries)}</ul></details>"

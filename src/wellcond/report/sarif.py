@@ -1,0 +1,78 @@
+"""Findings as SARIF 2.1.0, which GitHub's code scanning, editors and other tools read."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Collection, Mapping, Sequence
+from typing import Any
+
+from wellcond.diagnosis.finding import Finding
+from wellcond.report.listing import Place, flat, place
+from wellcond.report.words import headline
+from wellcond.results.result import as_json
+from wellcond.results.version import __version__
+
+SCHEMA = "https://json.schemastore.org/sarif-2.1.0.json"
+LEVELS = {"severe": "error", "warning": "warning", "note": "note"}
+
+
+def sarif(
+    findings: Sequence[Finding],
+    rules: Mapping[str, str],
+    uri: str,
+    *,
+    line: int = 1,
+    known: Collection[Place] | None = None,
+) -> str:
+    """The file of one diagnosis.
+
+    Args:
+        findings: What was found; what a finding explains is a result of its own.
+        rules: Every rule that was applied, and what it looks for.
+        uri: Of the file that builds the problem; relative to the repository, so that it is found there.
+        line: Of the function in it.
+        known: Findings of an earlier diagnosis: each result then says whether it is new.
+
+    Returns:
+        The text of the file.
+    """
+    names = list(dict.fromkeys([*rules, *(each.rule for each in flat(findings))]))
+    file = {"uri": uri}
+    where = {"physicalLocation": {"artifactLocation": file, "region": {"startLine": line}}}
+    driver = {
+        "name": "wellcond",
+        "version": __version__,
+        "rules": [_described(name, rules.get(name, "")) for name in names],
+    }
+    results = [_result(each, names.index(each.rule), where, known) for each in flat(findings)]
+    run = {"tool": {"driver": driver}, "artifacts": [{"location": file}], "results": results}
+    content = {"$schema": SCHEMA, "version": "2.1.0", "runs": [run]}
+    return json.dumps(content, indent=1, ensure_ascii=False, allow_nan=False) + "\n"
+
+
+def _described(name: str, explanation: str) -> dict[str, Any]:
+    """A rule; its first sentence is the short text."""
+    text = explanation or name
+    first = text.partition("\n\n")[0].replace("\n", " ")
+    return {"id": name, "shortDescription": {"text": first}, "fullDescription": {"text": text}, "help": {"text": text}}
+
+
+def _result(finding: Finding, rule: int, where: dict[str, Any], known: Collection[Place] | None) -> dict[str, Any]:
+    text = [f"{headline(finding)}: {finding.summary}", finding.reason, finding.remedy]
+    found: dict[str, Any] = {
+        "ruleId": finding.rule,
+        "ruleIndex": rule,
+        "level": LEVELS[finding.severity],
+        "message": {"text": "\n\n".join(part for part in text if part)},
+        "locations": [dict(where)],
+        "partialFingerprints": {"ruleAndLayer/v1": f"{finding.rule}:{finding.layer}"},
+        "rank": 100.0 * min(max(finding.confidence, 0.0), 1.0),
+        "properties": {"evidence": as_json(finding.evidence), "confidence": finding.confidence},
+    }
+    if finding.layer:
+        name = finding.layer.rpartition(".")[2]
+        logical = {"name": name, "fullyQualifiedName": finding.layer, "kind": "member"}
+        found["locations"] = [where | {"logicalLocations": [logical]}]
+    if known is not None:
+        found["baselineState"] = "unchanged" if place(finding) in known else "new"
+    return found

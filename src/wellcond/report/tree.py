@@ -1,0 +1,115 @@
+"""The model as a tree of modules, with what was found in each."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Iterator, Mapping
+from dataclasses import dataclass, field
+
+from wellcond.diagnosis.finding import Finding, Severity
+from wellcond.report.listing import by_layer, worst_of
+
+MOST_LINES = 24
+"""Of a tree that is shown whole; a longer one is folded where nothing was found."""
+SHORT_RUN = 2
+"""Modules side by side without a finding that are not worth folding."""
+
+
+@dataclass
+class Node:
+    """A module, or a parameter that is to blame.
+
+    Attributes:
+        path: Its name in the model; "" for the model itself.
+        kind: The name of its class.
+        findings: What was found there.
+        children: What it holds.
+    """
+
+    path: str
+    kind: str = ""
+    findings: list[Finding] = field(default_factory=list)
+    children: dict[str, Node] = field(default_factory=dict)
+
+    @property
+    def name(self) -> str:
+        """Its own part of the path."""
+        return self.path.rpartition(".")[2]
+
+    @property
+    def severity(self) -> Severity | None:
+        """The worst of its own findings."""
+        return worst_of(finding.severity for finding in self.findings)
+
+    @property
+    def worst_inside(self) -> Severity | None:
+        """The worst of all findings in it."""
+        return worst_of(finding.severity for node in self.walk() for finding in node.findings)
+
+    def walk(self) -> Iterator[Node]:
+        """Itself and all below it."""
+        yield self
+        for child in self.children.values():
+            yield from child.walk()
+
+
+def model_tree(modules: Mapping[str, str], findings: Iterable[Finding]) -> Node:
+    """The tree of a model.
+
+    Args:
+        modules: The class of every module, by name; "" is the model.
+        findings: What was found; a layer that is no module, such as a parameter, gets a place of its own.
+
+    Example:
+        >>> found = Finding("dying-neurons", "body.1", "warning", 0.9, "", {}, "", "")
+        >>> tree = model_tree({"": "Net", "body": "Sequential", "body.0": "Linear", "body.1": "ReLU"}, [found])
+        >>> [(node.path, node.kind, node.severity) for node in tree.walk()][-1], tree.worst_inside
+        (('body.1', 'ReLU', 'warning'), 'warning')
+    """
+    found = by_layer(findings)
+    root = Node("", modules.get("", "model"))
+    for path in dict.fromkeys([*modules, *found]):
+        node, parts = root, path.split(".") if path else []
+        for depth, name in enumerate(parts, start=1):
+            below = ".".join(parts[:depth])
+            node = node.children.setdefault(name, Node(below, modules.get(below, "")))
+        node.findings = found.get(path, [])
+    return root
+
+
+def is_short(tree: Node) -> bool:
+    """Whether a tree is shown whole."""
+    return sum(1 for _ in tree.walk()) <= MOST_LINES
+
+
+def folded(node: Node, *, whole: bool) -> list[Node | list[Node]]:
+    """The children to show: single ones, and lists of neighbours without a finding, to be shown as one line.
+
+    Args:
+        node: Whose children.
+        whole: Fold nothing.
+    """
+    shown: list[Node | list[Node]] = []
+    run: list[Node] = []
+
+    def end_run() -> None:
+        shown.extend(run if len(run) <= SHORT_RUN else [list(run)])
+        run.clear()
+
+    for child in node.children.values():
+        if whole or child.worst_inside is not None:
+            end_run()
+            shown.append(child)
+        else:
+            run.append(child)
+    end_run()
+    return shown
+
+
+def run_text(run: list[Node]) -> str:
+    """Neighbours without a finding in one line.
+
+    Example:
+        >>> run_text([Node("body.0"), Node("body.1"), Node("body.2")])
+        '0 … 2: 3 modules, nothing found'
+    """
+    return f"{run[0].name} … {run[-1].name}: {len(run)} modules, nothing found"

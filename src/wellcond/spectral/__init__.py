@@ -1,1 +1,0 @@
-"""What can be known of a spectrum, and to which error: operators in, eigenvalues, traces and densities out."""

@@ -1,1 +1,0 @@
-"""What the user's objects hold: remembered, lent, put back and compared."""

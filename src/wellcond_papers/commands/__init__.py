@@ -1,0 +1,1 @@
+"""The commands `wellcond reproduce` and `wellcond sweep`, found through the entry-point group `wellcond.commands`."""

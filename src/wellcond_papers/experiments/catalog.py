@@ -1,0 +1,84 @@
+"""All experiments by name, read from the files under `papers/`."""
+
+from __future__ import annotations
+
+import difflib
+import importlib
+import re
+from collections.abc import Iterable
+from functools import cache
+from pathlib import Path
+
+from wellcond.errors import InvalidProblem
+from wellcond_papers.experiments.experiment import Experiment, Scale
+
+PAPERS = Path(__file__).parents[1] / "papers"
+IS_EXPERIMENT = re.compile(r"(fig|table)\w+")
+ALL = "all"
+"""Stands for the name of every experiment."""
+
+
+@cache
+def names() -> tuple[str, ...]:
+    """The names of all experiments, source by source and figure by figure.
+
+    Example:
+        >>> "santurkar2018-fig9" in names()
+        True
+    """
+    files = [path for path in PAPERS.glob("*/*.py") if IS_EXPERIMENT.fullmatch(path.stem)]
+    return tuple(f"{path.parent.name}-{path.stem.replace('_', '-')}" for path in sorted(files, key=_place))
+
+
+def experiment(name: str) -> Experiment:
+    """The experiment of that name.
+
+    Raises:
+        InvalidProblem: There is none.
+    """
+    if name not in names():
+        known = [*names(), *sources(), ALL]
+        close = difflib.get_close_matches(name, known, n=3, cutoff=0.4) or names()[:3]
+        raise InvalidProblem(f"there is no experiment {name!r}. Closest: {', '.join(close)}.")
+    source, _, figure = name.partition("-")
+    module = importlib.import_module(f"wellcond_papers.papers.{source}.{figure.replace('-', '_')}")
+    found: Experiment = module.EXPERIMENT
+    return found
+
+
+def sources() -> tuple[str, ...]:
+    """The papers."""
+    return tuple(dict.fromkeys(name.partition("-")[0] for name in names()))
+
+
+def chosen(wanted: Iterable[str], scale: Scale) -> list[Experiment]:
+    """The experiments with these names; a source, or "all", stands for those of its experiments that have the scale.
+
+    Raises:
+        InvalidProblem: A name is unknown, or an experiment has no such scale.
+    """
+    found: dict[str, Experiment] = {}
+    for name in wanted:
+        if name == ALL or name in sources():
+            own = [experiment(each) for each in names() if name in (ALL, each.partition("-")[0])]
+            found |= {each.name: each for each in own if scale in each.scales}
+        else:
+            found[name] = with_scale(experiment(name), scale)
+    return list(found.values())
+
+
+def with_scale(given: Experiment, scale: Scale) -> Experiment:
+    """The same experiment, if it has the scale.
+
+    Raises:
+        InvalidProblem: It has not.
+    """
+    if scale not in given.scales:
+        raise InvalidProblem(f"{given.name} has no scale {scale!r}; it has {', '.join(given.scales)}.")
+    return given
+
+
+def _place(path: Path) -> tuple[str, str, int]:
+    """Sources by name, figures before tables and by their number."""
+    digits = re.sub(r"\D", "", path.stem)
+    return path.parent.name, re.sub(r"\d", "", path.stem), int(digits or 0)

@@ -1,0 +1,150 @@
+"""`Experiment`: one figure or table of a paper: its settings at every scale, what is measured, claimed and drawn."""
+
+from __future__ import annotations
+
+import hashlib
+import json
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import TYPE_CHECKING, Any, Literal, get_args
+
+import torch
+
+from wellcond.errors import InvalidProblem
+from wellcond.results import Progress, Row
+from wellcond_papers.experiments.claims import Claim
+from wellcond_papers.experiments.table import Table
+
+if TYPE_CHECKING:
+    from matplotlib.figure import Figure
+
+Settings = Mapping[str, Any]
+"""Names and values that JSON can hold."""
+Scale = Literal["smoke", "laptop", "gpu", "paper"]
+SCALES: tuple[Scale, ...] = get_args(Scale)
+"""Seconds on embedded data; minutes on two cores; minutes on one GPU, with fewer epochs; the source's own settings."""
+NOT_OF_A_CELL = ("arms", "seeds")
+"""The settings of a scale that say which cells there are."""
+
+
+@dataclass(frozen=True)
+class Cell:
+    """One run of an experiment: everything that decides its numbers.
+
+    Attributes:
+        experiment: The name of the experiment.
+        settings: Those of the scale and of the arm, with "arm" and "seed".
+        version: That of the experiment's code; numbers of another version are not used again.
+    """
+
+    experiment: str
+    settings: Settings
+    version: int = 1
+
+    @property
+    def key(self) -> str:
+        """A hash of the content: equal cells have equal keys, on every machine.
+
+        Example:
+            >>> Cell("x", {"lr": 0.1, "seed": 0}).key == Cell("x", {"seed": 0, "lr": 0.1}).key
+            True
+        """
+        content = json.dumps([self.experiment, self.version, self.settings], sort_keys=True, allow_nan=False)
+        return hashlib.sha256(content.encode()).hexdigest()[:16]
+
+
+@dataclass(frozen=True)
+class Job:
+    """A cell as it is run: its settings, and where.
+
+    Attributes:
+        settings: Those of the cell; `job["lr"]` reads one.
+        device: Where to train and measure.
+        data: The folder with the data sets; None means $WELLCOND_DATA, else `./data`.
+        folder: Where checkpoints go, so that a killed run continues; None keeps none.
+        progress: Called as (what is being done, share of this cell done).
+    """
+
+    settings: Settings
+    device: torch.device = field(default_factory=lambda: torch.device("cpu"))
+    data: Path | None = None
+    folder: Path | None = None
+    progress: Progress = lambda what, share: None
+
+    def __getitem__(self, name: str) -> Any:
+        if name not in self.settings:
+            raise KeyError(f"there is no setting {name!r}; there are {', '.join(self.settings)}")
+        return self.settings[name]
+
+
+@dataclass(frozen=True)
+class Experiment:
+    """A figure or table of a paper.
+
+    A cell's settings are those of the scale, then those of the arm, then what the scale itself says about that arm,
+    with the arm's name as "arm" and a "seed" counted from 0.
+
+    Attributes:
+        name: The source and its figure, such as "santurkar2018-fig9".
+        title: What it shows, in a few words.
+        says: What the paper says it shows, in a sentence or two.
+        arms: The settings of each network or method that is compared, by its name.
+        scales: The settings of each scale. "seeds" says how many seeds are run (1 if it is left out); "arms" which
+            arms (a list of names), or settings by arm (a mapping); all arms if it is left out. "data" names the data
+            set, or None.
+        measure: Runs one cell; returns its rows.
+        claims: What the paper claims, as checks over the rows.
+        draw: The picture, from the rows of all cells.
+        minutes: What each scale takes, about, on the machine that it is meant for.
+        contrast: Pairs of arms whose exchange must turn a claim that holds into one that does not.
+        departures: What differs from the paper at every scale, and why, in a sentence each.
+        version: Raised when a change of the code changes its numbers.
+    """
+
+    name: str
+    title: str
+    says: str
+    arms: Mapping[str, Settings]
+    scales: Mapping[Scale, Settings]
+    measure: Callable[[Job], Iterable[Row]]
+    claims: Sequence[Claim]
+    draw: Callable[[Table], Figure]
+    minutes: Mapping[Scale, float]
+    contrast: Sequence[tuple[str, str]] = ()
+    departures: Sequence[str] = ()
+    version: int = 1
+
+    def cells(self, scale: Scale) -> list[Cell]:
+        """The cells of a scale, arm by arm and seed by seed.
+
+        Raises:
+            InvalidProblem: There are none, an arm is unknown, or JSON cannot hold a setting.
+        """
+        settings = self.scales[scale]
+        chosen = settings.get("arms", list(self.arms))
+        if unknown := [arm for arm in chosen if arm not in self.arms]:
+            raise InvalidProblem(f"{self.name} has no arm {unknown[0]!r}; it has {', '.join(self.arms)}.")
+        own: Mapping[str, Settings] = chosen if isinstance(chosen, Mapping) else {}
+        common = {name: value for name, value in settings.items() if name not in NOT_OF_A_CELL}
+        found = [
+            Cell(self.name, {**common, **self.arms[arm], **own.get(arm, {}), "arm": arm, "seed": seed}, self.version)
+            for arm in dict.fromkeys(chosen)
+            for seed in range(settings.get("seeds", 1))
+        ]
+        if not found:
+            raise InvalidProblem(f"{self.name} has no cells at scale {scale!r}; it needs an arm and a seed.")
+        for cell in found:
+            for name, value in cell.settings.items():
+                try:
+                    json.dumps(value, allow_nan=False)
+                except (TypeError, ValueError) as error:
+                    raise InvalidProblem(
+                        f"the setting {name!r} of {self.name} cannot be {value!r}, which JSON cannot hold; write "
+                        "finite numbers, text, or lists of them."
+                    ) from error
+        return found
+
+    def data(self, scale: Scale) -> list[str]:
+        """The data sets that a scale reads."""
+        return sorted({cell.settings["data"] for cell in self.cells(scale) if cell.settings.get("data")})

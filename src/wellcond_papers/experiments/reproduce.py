@@ -1,0 +1,245 @@
+"""Run experiments, or what is left of them, and write their rows, pictures and verdicts."""
+
+from __future__ import annotations
+
+import contextlib
+import json
+import os
+import warnings
+from collections.abc import Callable, Iterable, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Literal, TypedDict, Unpack, get_args, overload
+
+import torch
+
+from wellcond.errors import CorruptData, DataNotFound, InvalidProblem, MissingExtra
+from wellcond.results import Progress, Row
+from wellcond.results.files import write_atomically
+from wellcond_papers.data.load import load
+from wellcond_papers.data.locate import data_root
+from wellcond_papers.experiments import catalog as catalogue
+from wellcond_papers.experiments.experiment import Experiment, Job, Scale
+from wellcond_papers.experiments.reproduction import Failure, Reproduction
+from wellcond_papers.experiments.rows import write_parquet, write_rows
+from wellcond_papers.experiments.running.launchers import InProcess, Launcher, Processes, run_all
+from wellcond_papers.experiments.running.ray_launcher import Ray
+from wellcond_papers.experiments.running.store import Ended, Store
+from wellcond_papers.experiments.running.task import Task
+from wellcond_papers.experiments.table import Table
+
+LauncherName = Literal["in-process", "processes", "ray"]
+Folder = str | os.PathLike[str]
+Several = list[str] | list[Experiment] | tuple[str | Experiment, ...]
+
+
+@dataclass(frozen=True)
+class NamedMeasure:
+    """The measurement of an experiment of the catalogue, found by name wherever it is run.
+
+    Attributes:
+        name: Of the experiment.
+    """
+
+    name: str
+
+    def __call__(self, job: Job) -> Iterable[Row]:
+        return catalogue.experiment(self.name).measure(job)
+
+
+class Options(TypedDict, total=False):
+    """What `reproduce` takes by name."""
+
+    out: Folder
+    device: str
+    data: Folder | None
+    launcher: LauncherName | Launcher
+    workers: int | None
+    progress: Progress
+
+
+@overload
+def reproduce(names: str | Experiment, scale: Scale = ..., **options: Unpack[Options]) -> Reproduction: ...
+@overload
+def reproduce(names: Several, scale: Scale = ..., **options: Unpack[Options]) -> list[Reproduction]: ...
+def reproduce(
+    names: str | Experiment | Several,
+    scale: Scale = "laptop",
+    *,
+    out: Folder = "runs",
+    device: str = "cpu",
+    data: Folder | None = None,
+    launcher: LauncherName | Launcher = "in-process",
+    workers: int | None = None,
+    progress: Progress = lambda what, share: None,
+) -> Reproduction | list[Reproduction]:
+    """Run experiments, or what is left of them. The cells of all go into one queue, so that no worker waits.
+
+    Args:
+        names: Such as "santurkar2018-fig9"; `catalogue.names()` has all. Several in a list, where "wei2019" stands for
+            all of that source and "all" for all. An `Experiment` of your own may stand for a name.
+        scale: "smoke", "laptop", "gpu" or "paper".
+        out: Cells, rows, table, picture and verdict go to `out/name/scale`. Finished cells are never run again; those
+            that failed are.
+        device: Where to train and measure.
+        data: The folder with the data sets; None means $WELLCOND_DATA, else `./data`.
+        launcher: Where cells are run: "in-process", "processes", "ray" or a `Launcher`.
+        workers: How many cells run at once; None for as many as there are cores.
+        progress: Called as (what is being done, share of all work done).
+
+    Returns:
+        What came out; a list if a list of names was passed.
+
+    Raises:
+        InvalidProblem: A name is unknown, or an experiment has no such scale.
+        DataNotFound: A data set is missing: nothing has been run.
+
+    Example:
+        >>> reproduce("santurkar2018-fig9", "smoke")  # doctest: +SKIP
+    """
+    wanted = [names] if isinstance(names, (str, Experiment)) else list(names)
+    experiments = _experiments(wanted, scale)
+    if isinstance(names, str) and len(experiments) != 1:
+        raise InvalidProblem(f"{names!r} stands for {len(experiments)} experiments; write [{names!r}].")
+    used = launcher if isinstance(launcher, Launcher) else launcher_of(launcher, workers)
+    check_device(device, used)
+    root = data_root(data).absolute()
+    check_data({name for each in experiments for name in each.data(scale)}, root)
+    tasks = {each.name: _tasks(each, scale, Path(out).absolute(), device, root) for each in experiments}
+    ended = iter(run_all([task for own in tasks.values() for task in own], used, progress))
+    runs = [_reproduction(each, scale, [next(ended) for _ in tasks[each.name]]) for each in experiments]
+    folders = [own[0].store.folder for own in tasks.values()]
+    for run, folder in zip(runs, folders, strict=True):
+        _write_rows(run, folder)
+    errors = [error for run, folder in zip(runs, folders, strict=True) if (error := _write_verdict(run, folder))]
+    if errors:  # a check or a picture that fails takes no other experiment's files with it
+        raise errors[0]
+    return runs[0] if isinstance(names, (str, Experiment)) else runs
+
+
+def check_device(device: str, launcher: Launcher) -> None:
+    """Look for the device before the work; the machines of a cluster have their own.
+
+    Raises:
+        InvalidProblem: It is not there.
+    """
+    try:
+        kind = torch.device(device).type
+    except RuntimeError as error:
+        raise InvalidProblem(f"there is no device {device!r}; write cpu, cuda or cuda:1.") from error
+    if kind == "cuda" and not torch.cuda.is_available() and not isinstance(launcher, Ray):
+        raise InvalidProblem("torch finds no CUDA device here; leave device out to use the CPU.")
+
+
+def check_data(names: Iterable[str], root: Path) -> None:
+    """Look for data sets before the work.
+
+    Raises:
+        DataNotFound: Some are missing: what to fetch for each, and where to put it.
+    """
+    missing = [text for name in sorted(names) if (text := missing_data(name, root))]
+    if missing:
+        raise DataNotFound("\n".join(missing))
+
+
+def missing_data(name: str, root: Path) -> str:
+    """What to fetch of a data set and where to put it; "" if it is there."""
+    try:
+        for is_train in (True, False):
+            load(name, root, train=is_train)
+    except CorruptData as error:
+        return f"{error} Delete it and fetch it again."
+    except (DataNotFound, ValueError) as error:
+        return str(error)
+    return ""
+
+
+def launcher_of(
+    name: LauncherName, workers: int | None = None, *, address: str | None = None, gpus: float = 1.0
+) -> Launcher:
+    """A launcher by its name.
+
+    Args:
+        name: "in-process", "processes" or "ray".
+        workers: How many cells run at once; None for as many as there are cores.
+        address: Of a Ray cluster; None starts one here.
+        gpus: The share of a GPU that a cell gets, with Ray.
+    """
+    if name == "in-process":
+        return InProcess()
+    if name == "processes":
+        return Processes(workers=workers)
+    if name == "ray":
+        return Ray(address=address, workers=workers, gpus=gpus)
+    raise InvalidProblem(f"there is no launcher {name!r}; there are {', '.join(get_args(LauncherName))}.")
+
+
+def _experiments(wanted: Sequence[str | Experiment], scale: Scale) -> list[Experiment]:
+    found: dict[str, Experiment] = {}
+    for each in wanted:
+        own = [catalogue.with_scale(each, scale)] if isinstance(each, Experiment) else catalogue.chosen([each], scale)
+        for known in own:
+            if found.setdefault(known.name, known) is not known:
+                raise InvalidProblem(f"two experiments are called {known.name!r}; each needs a name of its own.")
+    return list(found.values())
+
+
+def _tasks(experiment: Experiment, scale: Scale, out: Path, device: str, data: Path) -> list[Task]:
+    store = Store(out / experiment.name / scale)
+    cells = experiment.cells(scale)
+    minutes = experiment.minutes.get(scale, 1.0) / max(len(cells), 1)
+    return [Task(cell, measure_of(experiment), store, device, data, minutes) for cell in cells]
+
+
+def measure_of(experiment: Experiment) -> Callable[[Job], Iterable[Row]]:
+    """What runs its cells; one of the catalogue is found by name, since its function may be made in place."""
+    is_catalogued = experiment.name in catalogue.names() and catalogue.experiment(experiment.name) is experiment
+    return NamedMeasure(experiment.name) if is_catalogued else experiment.measure
+
+
+def _reproduction(experiment: Experiment, scale: Scale, ended: Sequence[Ended]) -> Reproduction:
+    table = Table([each.record for each in ended if each.record is not None])
+    return Reproduction(experiment, scale, table, failures_of(ended), made_with(ended))
+
+
+def failures_of(ended: Iterable[Ended]) -> list[Failure]:
+    """The cells that failed."""
+    return [Failure(each.cell.settings, each.error) for each in ended if each.record is None]
+
+
+def made_with(ended: Iterable[Ended]) -> dict[str, str]:
+    """The device and versions of all cells; several if they differ."""
+    found: dict[str, list[str]] = {}
+    for each in ended:
+        for name, value in each.made_with.items():
+            found.setdefault(name, []).append(value)
+    return {name: ", ".join(dict.fromkeys(values)) for name, values in found.items()}
+
+
+def _write_rows(run: Reproduction, folder: Path) -> None:
+    folder.mkdir(parents=True, exist_ok=True)
+    write_rows(folder / "rows.json", run)
+    with contextlib.suppress(MissingExtra):
+        write_parquet(folder / "table.parquet", run)
+
+
+def _write_verdict(run: Reproduction, folder: Path) -> Exception | None:
+    """Write the verdict, and the picture where matplotlib is installed; return what one of them raises."""
+    try:
+        verdict = json.dumps(run.judgement(), indent=1, ensure_ascii=False) + "\n"
+        write_atomically(folder / "verdict.json", verdict.encode())
+        write_atomically(folder / "verdict.txt", f"{run}\n".encode())
+        run.save(folder / "figure.png")
+    except MissingExtra:
+        return None
+    except Exception as error:
+        if run.failures:  # they are the cause, and are told
+            warnings.warn(
+                f"{run.experiment.name} is not drawn: rows of failed cells are missing ({error}).", stacklevel=3
+            )
+            return None
+        error.add_note(
+            f"This happened in the verdict or the picture of {run.experiment.name}; its rows are in {folder}."
+        )
+        return error
+    return None

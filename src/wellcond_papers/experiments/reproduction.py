@@ -1,0 +1,155 @@
+"""`Reproduction`: what came out of an experiment, beside what its paper claims."""
+
+from __future__ import annotations
+
+import csv
+import io
+import json
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass, field
+from functools import cached_property
+from typing import TYPE_CHECKING, Any
+
+from wellcond.errors import MissingExtra
+from wellcond.results import Result, Row
+from wellcond.results.result import as_json
+from wellcond_papers.experiments.claims import Claim, Outcome, Verdict, overall
+from wellcond_papers.experiments.experiment import Experiment, Scale
+from wellcond_papers.experiments.table import Table
+
+if TYPE_CHECKING:
+    import pandas
+    from matplotlib.figure import Figure
+
+
+@dataclass(frozen=True)
+class Failure:
+    """A cell that could not be finished.
+
+    Attributes:
+        settings: Those of the cell.
+        error: Why, in a line.
+    """
+
+    settings: Mapping[str, Any]
+    error: str
+
+
+class CellResult(Result):
+    """A result of many cells: every row stands beside the settings of its cell.
+
+    Attributes:
+        table: The rows of all cells that finished.
+        failures: The cells that did not.
+    """
+
+    table: Table
+    failures: Sequence[Failure]
+
+    def rows(self, step: int | None = None) -> list[Row]:
+        return [row for record in self.table for row in record.rows]
+
+    def lines(self) -> Iterator[dict[str, Any]]:
+        """One per row: the settings, the row, and "error", which only the one line of a failed cell has."""
+        for record in self.table:
+            for row in record.rows:
+                yield {**_apart(record.settings), **row._asdict(), "error": None}
+        for failure in self.failures:
+            yield {**_apart(failure.settings), **dict.fromkeys(Row._fields), "error": failure.error}
+
+    def to_pandas(self) -> pandas.DataFrame:
+        """The lines as a data frame."""
+        try:
+            import pandas
+        except ImportError as error:
+            raise MissingExtra("pandas", "pandas") from error
+        return pandas.DataFrame(list(self.lines()))
+
+    def _csv(self) -> str:
+        lines = list(self.lines())
+        names = list(dict.fromkeys(name for line in lines for name in line))
+        text = io.StringIO()
+        writer = csv.DictWriter(text, names, lineterminator="\n")
+        writer.writeheader()
+        writer.writerows(lines)
+        return text.getvalue()
+
+
+def _apart(settings: Mapping[str, Any]) -> dict[str, Any]:
+    """Settings under names that no column of a row has."""
+    taken = (*Row._fields, "error")
+    return {f"{name}_setting" if name in taken else name: value for name, value in settings.items()}
+
+
+@dataclass(frozen=True)
+class Reproduction(CellResult):
+    """What came out of an experiment.
+
+    Attributes:
+        experiment: Which one.
+        scale: At which scale.
+        table: The rows of all cells that finished.
+        failures: The cells that did not.
+        made_with: The device and the versions of the libraries.
+    """
+
+    experiment: Experiment
+    scale: Scale
+    table: Table
+    failures: Sequence[Failure] = ()
+    made_with: Mapping[str, str] = field(default_factory=dict)
+
+    @cached_property
+    def outcomes(self) -> list[Outcome]:
+        """What became of every claim, in their order."""
+        return [self._outcome(claim) for claim in self.experiment.claims]
+
+    def _outcome(self, claim: Claim) -> Outcome:
+        """Where cells failed, a check may miss their rows: the claim is then not tested."""
+        if not self.table:
+            return Outcome("not tested", "no cell finished")
+        if not self.failures:
+            return claim.check(self.table)
+        try:
+            return claim.check(self.table)
+        except (LookupError, ValueError, ArithmeticError) as error:
+            count = f"{len(self.failures)} cell{'s' if len(self.failures) > 1 else ''}"
+            return Outcome("not tested", f"the rows of {count} that failed are missing ({error})")
+
+    def verdict(self) -> Verdict:
+        """Of all claims together."""
+        return overall(outcome.verdict for outcome in self.outcomes)
+
+    def figure(self) -> Figure:
+        return self.experiment.draw(self.table)
+
+    def judgement(self) -> dict[str, Any]:
+        """The verdict, and every claim with what the paper says and what was found."""
+        return {
+            "experiment": self.experiment.name,
+            "scale": self.scale,
+            "verdict": self.verdict(),
+            "claims": [
+                {"says": claim.says, "paper": claim.paper, "found": outcome.found, "verdict": outcome.verdict}
+                for claim, outcome in zip(self.experiment.claims, self.outcomes, strict=True)
+            ],
+            "failed": [{"settings": dict(each.settings), "error": each.error} for each in self.failures],
+            "made_with": dict(self.made_with),
+        }
+
+    def to_json(self) -> str:
+        cells = [{"settings": r.settings, "rows": [row._asdict() for row in r.rows]} for r in self.table]
+        content = as_json(self.judgement() | {"cells": cells})
+        return json.dumps(content, indent=1, ensure_ascii=False, allow_nan=False) + "\n"
+
+    def __str__(self) -> str:
+        lines = [f"{self.experiment.name}, {self.scale} scale: {self.verdict()}"]
+        for claim in self.judgement()["claims"]:
+            lines.append(f"{claim['verdict']}: {claim['says']}")
+            lines.append(f"    paper: {claim['paper']}; found: {claim['found']}")
+        lines += [f"failed: {_described(each.settings)}: {each.error}" for each in self.failures]
+        return "\n".join(lines)
+
+
+def _described(settings: Mapping[str, Any]) -> str:
+    return f"{settings.get('arm')}, seed {settings.get('seed')}"

@@ -1,0 +1,230 @@
+"""Where cells are run: in this process, or in local processes. `ray_launcher.py` has a cluster.
+
+A launcher takes tasks and yields each as it ends, with rows or with an error. What raises, or is killed with its
+worker, is tried again.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import os
+import signal
+import threading
+import time
+from abc import ABC, abstractmethod
+from collections import deque
+from collections.abc import Callable, Generator, Sequence
+from dataclasses import dataclass, replace
+from functools import partial
+from multiprocessing import connection, get_context, parent_process
+from multiprocessing.context import SpawnProcess
+
+import torch
+
+from wellcond.errors import Unsupported
+from wellcond.results import Progress
+from wellcond_papers.experiments.running.store import Ended
+from wellcond_papers.experiments.running.task import Task
+
+RETRIES = 2
+"""How often a cell that failed is tried again."""
+PROGRESS_SECONDS = 0.2
+"""From one message about progress to the next."""
+PATIENCE = 10.0
+"""Seconds that a process has to end before it is killed."""
+
+Tell = Callable[[Task, str, float], None]
+"""Called as (which task, what it is doing, share of it done)."""
+
+
+@dataclass(frozen=True)
+class Launcher(ABC):
+    """Runs tasks.
+
+    Attributes:
+        retries: How often a cell that failed is tried again.
+    """
+
+    retries: int = RETRIES
+
+    @abstractmethod
+    def run(self, tasks: Sequence[Task], tell: Tell) -> Generator[Ended]:
+        """Run all tasks, the first ones first, and yield each as it ends."""
+
+    def again(self, task: Task, ended: Ended) -> Task | None:
+        """The next attempt of a task that ended so; None if there is none."""
+        is_over = ended.record is not None or task.attempt > self.retries
+        return None if is_over else replace(task, attempt=task.attempt + 1)
+
+
+@dataclass(frozen=True)
+class InProcess(Launcher):
+    """One cell after the other, in this process."""
+
+    def run(self, tasks: Sequence[Task], tell: Tell) -> Generator[Ended]:
+        for first in tasks:
+            task: Task | None = first
+            while task is not None:
+                ended = task.run(partial(tell, task))
+                task = self.again(task, ended)
+            yield ended
+
+
+@dataclass(frozen=True)
+class _Worker:
+    """A process, and the pipe to it."""
+
+    process: SpawnProcess
+    pipe: connection.Connection
+
+    @classmethod
+    def start(cls, threads: int) -> _Worker:
+        context = get_context("spawn")
+        ours, theirs = context.Pipe()
+        process = context.Process(target=_serve, args=(theirs, threads))
+        process.start()
+        theirs.close()  # so that our end says so when the worker is gone
+        return cls(process, ours)
+
+    def send(self, task: Task) -> None:
+        try:
+            self.pipe.send(task)
+        except BrokenPipeError:
+            pass  # it is gone, as reading from it will say
+        except Exception as error:
+            raise Unsupported(
+                f"{task.cell.experiment} cannot be sent to another process ({error}). Define its function at the top "
+                "level of a module, or run it in this process."
+            ) from error
+
+    def stop(self) -> None:
+        self.pipe.close()
+        self.process.terminate()
+        self.process.join(PATIENCE)
+        self.process.kill()
+        self.process.join()
+
+
+@dataclass(frozen=True)
+class Processes(Launcher):
+    """So many cells at once, each in a process of its own on this machine. On a GPU all of them share it.
+
+    A process that is killed takes no other cell with it. One whose cell failed on a GPU is replaced: after an error of
+    CUDA it could run nothing more. If this process ends, they do.
+
+    Attributes:
+        workers: How many processes; None for one per core.
+    """
+
+    workers: int | None = None
+
+    def run(self, tasks: Sequence[Task], tell: Tell) -> Generator[Ended]:
+        cores = len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1
+        workers = self.workers or cores
+        threads = max(1, cores // workers)
+        waiting = deque(tasks)
+        idle: list[_Worker] = []
+        busy: dict[connection.Connection, tuple[_Worker, Task]] = {}
+        try:
+            while waiting or busy:
+                while waiting and len(busy) < workers:
+                    worker, task = idle.pop() if idle else _Worker.start(threads), waiting.popleft()
+                    busy[worker.pipe] = worker, task
+                    worker.send(task)
+                for pipe in connection.wait(list(busy)):
+                    worker, task = busy[pipe]  # type: ignore[index]
+                    message = _received(worker, task)
+                    if not isinstance(message, Ended):
+                        tell(task, *message)
+                        continue
+                    del busy[worker.pipe]
+                    if worker.process.is_alive() and (message.record is not None or task.device == "cpu"):
+                        idle.append(worker)
+                    else:
+                        worker.stop()
+                    following = self.again(task, message)
+                    if following is None:
+                        yield message
+                    else:
+                        waiting.appendleft(following)
+        finally:
+            for worker in [*idle, *(worker for worker, _ in busy.values())]:
+                worker.stop()
+
+
+def _received(worker: _Worker, task: Task) -> Ended | tuple[str, float]:
+    """How the task ended, or what it is doing and the share of it that is done."""
+    try:
+        message: Ended | tuple[str, float] | str = worker.pipe.recv()
+    except (EOFError, OSError):
+        worker.process.join()
+        code = worker.process.exitcode or 0
+        how = f"was killed by {signal.Signals(-code).name}" if code < 0 else f"ended with exit code {code}"
+        message = f"its process {how}"
+    return task.failed(message) if isinstance(message, str) else message
+
+
+def _serve(pipe: connection.Connection, threads: int) -> None:
+    """Run tasks that come through a pipe, until it closes."""
+    os.dup2(2, 1)  # what cells print does not get into the JSON on standard output
+    signal.signal(signal.SIGINT, signal.SIG_IGN)  # Ctrl-C is for the process that started this one
+    threading.Thread(target=_end_with_parent, daemon=True).start()
+    torch.set_num_threads(threads)
+    last = 0.0
+
+    def tell(what: str, share: float) -> None:
+        nonlocal last
+        if time.monotonic() - last > PROGRESS_SECONDS:
+            last = time.monotonic()
+            pipe.send((what, share))
+
+    with contextlib.suppress(EOFError, BrokenPipeError):
+        while True:
+            try:
+                task: Task = pipe.recv()
+            except (ImportError, AttributeError) as error:
+                pipe.send(f"its process could not load it: {error}")
+            else:
+                pipe.send(task.run(tell))
+
+
+def _end_with_parent() -> None:
+    """Else a killed run would go on in its workers, and write beside the one that continues it."""
+    parent = parent_process()
+    assert parent is not None
+    parent.join()
+    os._exit(1)
+
+
+def run_all(tasks: Sequence[Task], launcher: Launcher, progress: Progress) -> list[Ended]:
+    """Run what is left of the tasks, the longest first, and keep each cell as it ends.
+
+    Args:
+        tasks: In any order.
+        launcher: Runs them.
+        progress: Called as (what is being done, share of all work done, by the minutes of the tasks).
+
+    Returns:
+        How each task ended, in their order.
+    """
+    ended: dict[str, Ended] = {}
+    for store in dict.fromkeys(task.store for task in tasks):
+        store.prepare()
+        ended |= store.finished(task.cell for task in tasks if task.store == store)
+    left = sorted((t for t in tasks if t.cell.key not in ended), key=lambda t: -t.minutes)
+    by_key = {task.cell.key: task for task in left}
+    shares = {task.cell.key: float(task.cell.key in ended) for task in tasks}
+    minutes = {task.cell.key: max(task.minutes, 1e-6) for task in tasks}
+
+    def tell(task: Task, what: str, share: float) -> None:
+        shares[task.cell.key] = share
+        total = sum(minutes[key] * done for key, done in shares.items()) / sum(minutes.values())
+        progress(f"{len(ended)}/{len(shares)} cells; {task.cell.experiment}: {what}", total)
+
+    with contextlib.closing(launcher.run(list(by_key.values()), tell)) as running:
+        for each in running:
+            task = by_key[each.cell.key]
+            task.store.put(each)
+            ended[each.cell.key] = each
+            tell(task, "finished" if each.record is not None else "failed", 1.0)
+    return [ended[task.cell.key] for task in tasks]

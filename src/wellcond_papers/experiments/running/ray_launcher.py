@@ -1,0 +1,121 @@
+"""`Ray`: cells on the machines of a Ray cluster, or on one that is started here."""
+
+from __future__ import annotations
+
+import contextlib
+import platform
+import shutil
+from collections import deque
+from collections.abc import Generator, Iterator, Sequence
+from dataclasses import dataclass, replace
+from typing import Any
+
+from wellcond.errors import MissingExtra, WellcondError
+from wellcond_papers.experiments.running.launchers import Launcher, Tell
+from wellcond_papers.experiments.running.store import Ended
+from wellcond_papers.experiments.running.task import Task
+
+
+class ClusterError(WellcondError, ConnectionError):
+    """The Ray cluster cannot be reached, or has not what the cells need."""
+
+
+@dataclass(frozen=True)
+class Ray(Launcher):
+    """Cells as tasks of a Ray cluster, which need wellcond on every machine of it, and no shared files.
+
+    Cells that have ended are written here. Data sets must lie in the same folder on every machine. Each cell gets one
+    core, and on CUDA a GPU or a share of it.
+
+    Attributes:
+        address: Of the cluster, such as "auto" on one of its machines; None starts one on this machine.
+        workers: How many cells run at once at most; None for as many as the cluster has room for.
+        gpus: The share of a GPU that a cell gets, if the device is CUDA; ¼ lets four share one.
+    """
+
+    address: str | None = None
+    workers: int | None = None
+    gpus: float = 1.0
+
+    def run(self, tasks: Sequence[Task], tell: Tell) -> Generator[Ended]:
+        ray = _imported()
+        with self._connected(ray):
+            self._check_gpus(ray, tasks)
+            run = ray.remote(max_retries=0)(_run)  # a killed worker is seen, and its cell tried again, below
+            waiting = deque(tasks)
+            running: dict[Any, Task] = {}
+            try:
+                while waiting or running:
+                    while waiting and (self.workers is None or len(running) < self.workers):
+                        task = waiting.popleft()
+                        gpus = self.gpus if _is_cuda(task) else 0
+                        running[run.options(num_cpus=1, num_gpus=gpus).remote(task)] = task
+                    (ready,), _ = ray.wait(list(running), num_returns=1)
+                    task = running.pop(ready)
+                    ended = _ended(ray, ready, task)
+                    following = self.again(task, ended)
+                    if following is None:
+                        yield ended
+                    else:
+                        waiting.appendleft(following)
+            finally:
+                for reference in running:
+                    ray.cancel(reference, force=True)
+
+    def _check_gpus(self, ray: Any, tasks: Sequence[Task]) -> None:
+        """Ray would wait for ever for a machine that has one."""
+        known = ray.cluster_resources().get("GPU", 0)
+        if any(map(_is_cuda, tasks)) and known < self.gpus:
+            raise ClusterError(f"the cells want {self.gpus:g} GPU each, and the Ray cluster has {known:g}.")
+
+    @contextlib.contextmanager
+    def _connected(self, ray: Any) -> Iterator[None]:
+        """A connection that is already there is used, and stays."""
+        if ray.is_initialized():
+            yield
+            return
+        local = {"num_cpus": self.workers, "include_dashboard": False} if self.address is None else {}
+        try:
+            ray.init(address=self.address or "local", log_to_driver=False, configure_logging=False, **local)
+        except (ConnectionError, ValueError, RuntimeError) as error:
+            said = " ".join(str(error).split())
+            raise ClusterError(
+                f"no Ray cluster answers at {self.address!r} ({said}). Start one: ray start --head. If it is there and "
+                "wants a token, set RAY_AUTH_MODE=token and the token as Ray's pages on token authentication say."
+            ) from error
+        try:
+            yield
+        finally:
+            ray.shutdown()
+
+
+def _is_cuda(task: Task) -> bool:
+    return task.device.startswith("cuda")
+
+
+def _run(task: Task) -> Ended:
+    """On a machine of the cluster."""
+    ended = task.run(lambda what, share: None)
+    if "DataNotFound" in ended.error:
+        place = f"{ended.error} This is {platform.node()}: with Ray the data must lie there on every machine."
+        return replace(ended, error=place)
+    if ended.record is not None:
+        shutil.rmtree(task.store.checkpoints(task.cell), ignore_errors=True)
+    return ended
+
+
+def _ended(ray: Any, reference: Any, task: Task) -> Ended:
+    try:
+        ended: Ended = ray.get(reference)
+    except ray.exceptions.RayError as error:
+        text = next(iter(str(error).splitlines()), type(error).__name__)
+        return task.failed(f"{type(error).__name__}: {text}")
+    return ended
+
+
+def _imported() -> Any:
+    try:
+        import ray
+    except ImportError as error:
+        raise MissingExtra("ray", "ray") from error
+    return ray

@@ -1,0 +1,81 @@
+"""`Task`: a cell, and all that is needed to run it anywhere."""
+
+from __future__ import annotations
+
+import json
+import platform
+import time
+import traceback
+from collections.abc import Callable, Iterable
+from dataclasses import dataclass
+from functools import cache
+from pathlib import Path
+
+import numpy as np
+import torch
+
+from wellcond.results import Progress, Row
+from wellcond.results.version import __version__
+from wellcond_papers.experiments.experiment import Cell, Job
+from wellcond_papers.experiments.running.store import Ended, Store
+from wellcond_papers.experiments.table import Record
+
+
+@dataclass(frozen=True)
+class Task:
+    """A cell, and all that is needed to run it anywhere.
+
+    Attributes:
+        cell: What to run.
+        measure: Does it. Other processes get it by pickle: a function at the top level of a module, or an object.
+        store: Where it is kept when it has ended, and its checkpoints until then.
+        device: Where to train and measure.
+        data: The folder with the data sets.
+        minutes: About how long it takes.
+        attempt: Which attempt it is, from 1.
+    """
+
+    cell: Cell
+    measure: Callable[[Job], Iterable[Row]]
+    store: Store
+    device: str = "cpu"
+    data: Path | None = None
+    minutes: float = 1.0
+    attempt: int = 1
+
+    def run(self, progress: Progress) -> Ended:
+        """Run it here; what it raises becomes the error of the cell."""
+        folder = self.store.checkpoints(self.cell)
+        job = Job(self.cell.settings, torch.device(self.device), self.data, folder, progress)
+        begin = time.perf_counter()
+        try:
+            folder.mkdir(parents=True, exist_ok=True)
+            rows = [
+                Row(None if step is None else int(step), str(layer), str(quantity), float(value), str(unit))
+                for step, layer, quantity, value, unit in self.measure(job)
+            ]
+        except (Exception, SystemExit) as error:  # a script's sys.exit() ends its cell, and not all of them
+            return self.failed(_in_a_line(error))
+        settings = json.loads(json.dumps(self.cell.settings))  # as the store reads them back: lists for tuples
+        record = Record(settings, rows, time.perf_counter() - begin)
+        return Ended(self.cell, record, "", self.attempt, made_with(self.device))
+
+    def failed(self, error: str) -> Ended:
+        """How it ends with an error."""
+        return Ended(self.cell, None, error, self.attempt, made_with(self.device))
+
+
+@cache
+def made_with(device: str) -> dict[str, str]:
+    """The device by its name, and the versions of what makes the numbers."""
+    is_cuda = device.startswith("cuda") and torch.cuda.is_available()
+    name = torch.cuda.get_device_name(device) if is_cuda else f"{device} ({platform.machine()})"
+    versions = {"wellcond": __version__, "torch": torch.__version__, "numpy": np.__version__}
+    return {"device": name, **versions, "python": platform.python_version()}
+
+
+def _in_a_line(error: BaseException) -> str:
+    """What was raised, and the last line of code that was running."""
+    *_, last = traceback.extract_tb(error.__traceback__)
+    text = " ".join(str(error).split())
+    return f"{type(error).__name__}: {text} ({Path(last.filename).name}, line {last.lineno})"

@@ -1,0 +1,172 @@
+"""The deep MLPs of huang2020 on MNIST, trained with the best of a few rates, and their layers over training."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from typing import TYPE_CHECKING, Any
+
+from torch import Tensor, nn
+from torch.optim import SGD, Adam
+
+from wellcond.report.figures.style import LogScale
+from wellcond.results import Row
+from wellcond.results.quantities import FINAL_LOSS, INPUT, TRAINED_LR, TRAINING_LOSS
+from wellcond.training.run import Run
+from wellcond_papers.data.batches import Batches
+from wellcond_papers.data.load import load
+from wellcond_papers.experiments.experiment import Job
+from wellcond_papers.experiments.pictures import count_along, draw_over_training, panels
+from wellcond_papers.experiments.table import Table
+from wellcond_papers.models import mlp
+from wellcond_papers.papers.huang2020.conditioning import LABELS
+from wellcond_papers.training.classifier import train_classifier
+
+if TYPE_CHECKING:
+    from matplotlib.axes import Axes
+    from matplotlib.figure import Figure
+
+Batch = tuple[Tensor, Tensor]
+Look = Callable[[nn.Module, Batch, int], Iterable[Row]]
+"""Called as (network, images and labels, steps taken); returns what it measured."""
+LOOKS = (0.0, 0.05, 0.2, 0.5, 1.0)
+"""When layers are measured, as shares of the training."""
+SMOKE: dict[str, Any] = {
+    "data": "digits", "depth": 10, "units": 16, "batch": 200, "epochs": 3, "measured": 200, "rates": [0.1, 0.5],
+}  # fmt: skip
+LAPTOP: dict[str, Any] = {
+    "data": "mnist", "depth": 20, "units": 256, "batch": 1024, "epochs": 4, "measured": 1024, "rates": [0.05, 0.2, 1.0],
+}  # fmt: skip
+PAPER: dict[str, Any] = LAPTOP | {"epochs": 80, "measured": 60_000, "rates": [0.01, 0.05, 0.1, 0.2, 0.5, 1.0]}
+DEPARTURES = (
+    "The source gives neither the learning rates of SGD nor the number of epochs: the rate of the lowest training loss "
+    "is taken, of those in the settings.",
+    "The layers have no biases, as in the source's equations.",
+)
+
+
+def network(job: Job) -> nn.Sequential:
+    """The MLP of a cell."""
+    inputs = load(job["data"], job.data).images[0].numel()
+    sizes = [inputs, *[job["units"]] * (job["depth"] - 1), 10]
+    return mlp(sizes, norm=job["norm"], init=job["init"], bias=False, seed=job["seed"]).to(job.device)
+
+
+def first_images(job: Job) -> Batch:
+    """The images that layers are measured on."""
+    images, labels = load(job["data"], job.data).tensors(flatten=True, count=job["measured"])
+    return images.to(job.device), labels.to(job.device)
+
+
+def trained(job: Job, look: Look, looks: Sequence[float] = LOOKS) -> list[Row]:
+    """Train with every rate; what was measured in the best run, its rate, and the final losses of all.
+
+    A rate stands in the place of the layer, as in "lr 0.1". A run that diverged is the worst.
+    """
+    batches = Batches(load(job["data"], job.data), job["batch"], seed=job["seed"], device=job.device, flatten=True)
+    steps = job["epochs"] * batches.per_epoch
+    at = sorted({round(share * steps) for share in looks})
+    runs: dict[float, Run] = {}
+    for place, rate in enumerate(job["rates"]):
+        model, batch = network(job), first_images(job)
+        kind = {"SGD": SGD, "Adam": Adam}[job["optimizer"]]
+
+        def probe(step: int, model: nn.Module = model, batch: Batch = batch) -> Iterable[Row]:
+            return look(model, batch, step)
+
+        def tell(what: str, share: float, place: int = place) -> None:
+            job.progress(what, (place + share) / len(job["rates"]))
+
+        optimizer = kind(model.parameters(), lr=rate)
+        runs[rate] = train_classifier(model, optimizer, batches, steps, at=at, probes=[probe], progress=tell)
+    finals = {rate: math.inf if run.final is None else run.final for rate, run in runs.items()}
+    best = min(finals, key=finals.__getitem__)
+    tried = [Row(None, f"lr {rate:g}", FINAL_LOSS, loss, "") for rate, loss in finals.items()]
+    return [*runs[best].summary(), Row(None, "", TRAINED_LR, best, ""), *tried]
+
+
+def hidden(values: Mapping[str, float], quantity: str) -> dict[str, float]:
+    """The hidden layers: the first receives the images, and the last gets back what the loss gives, whatever the norm.
+
+    Example:
+        >>> hidden({"fc1": 1.0, "fc2": 2.0, "fc3": 3.0}, "input_lambda_max")
+        {'fc2': 2.0, 'fc3': 3.0}
+        >>> hidden({"fc1": 1.0, "fc2": 2.0, "fc3": 3.0}, "gradient_lambda_max")
+        {'fc1': 1.0, 'fc2': 2.0}
+    """
+    of_inputs = quantity in (INPUT.lambda_max, *INPUT.kappa.values())
+    names = list(values)
+    return {layer: values[layer] for layer in (names[1:] if of_inputs else names[:-1])}
+
+
+def at_step(table: Table, arm: str, quantity: str, step: int | None = None) -> dict[str, float]:
+    """One quantity of the hidden layers at one step; None for the last look."""
+    return hidden(table.arm(arm).mean_by_layer(quantity, step), quantity)
+
+
+def spread(values: Mapping[str, float]) -> float:
+    """How many times the greatest is the least; infinite where a layer has nothing left.
+
+    Example:
+        >>> spread({"fc1": 0.5, "fc2": 2.0}), spread({"fc1": 0.0, "fc2": 1.0})
+        (4.0, inf)
+    """
+    low, high = min(values.values()), max(values.values())
+    return high / low if low > 0 else math.inf
+
+
+def change(table: Table, arm: str, quantity: str) -> dict[str, float]:
+    """By hidden layer, how many times its greatest value over training is its least."""
+    looks = [at_step(table, arm, quantity, step) for step in table.arm(arm).steps(quantity)]
+    layers = looks[0] if looks else {}
+    return {layer: spread({str(i): look[layer] for i, look in enumerate(looks)}) for layer in layers}
+
+
+def draw_looks(
+    axes: Axes, looks: Mapping[str, Mapping[str, float]], scale: LogScale | None = None, *, named: bool = True
+) -> None:
+    """One line per look against the layers, counted from 1, from dark to pale.
+
+    Args:
+        axes: Where to draw.
+        looks: Values by layer, by the name of the look.
+        scale: The logarithmic axis, which several panels may share; None for a linear one.
+        named: Whether the panel has a legend.
+    """
+    import matplotlib
+
+    shades = matplotlib.colormaps["viridis"]
+    for place, (name, line) in enumerate(looks.items()):
+        heights = [value if scale is None else scale.place(value) for value in line.values()]
+        colour = shades(0.9 * place / max(1, len(looks) - 1))
+        axes.plot(range(1, len(line) + 1), heights, color=colour, label=name, linewidth=1.4)
+    if scale is not None:
+        scale.set_axis(axes)
+    if looks and named:
+        axes.legend(frameon=False, fontsize=7, ncols=2)
+    count_along(axes)
+
+
+def draw_layers(table: Table, quantities: Sequence[str]) -> Figure:
+    """A column of panels per arm, a row of them per quantity, in which a line is a look; below, the training loss."""
+    titles = {(q, arm): f"{LABELS[q]}, {arm}" for q in quantities for arm in table.arms}
+    figure, axes = panels([*titles.values(), "training loss"], columns=len(table.arms))
+    for quantity in quantities:
+        looks = {arm: looks_of(table, arm, quantity) for arm in table.arms}
+        scale = LogScale.of(v for lines in looks.values() for line in lines.values() for v in line.values())
+        for arm, lines in looks.items():
+            draw_looks(axes[titles[quantity, arm]], lines, scale, named=arm == table.arms[0])
+    loss = axes["training loss"]
+    grid = loss.get_gridspec()
+    assert grid is not None
+    loss.set_subplotspec(grid[-1, :])  # as wide as the figure
+    draw_over_training(loss, table, TRAINING_LOSS)
+    if loss.lines:
+        loss.legend(frameon=False, fontsize=8)
+    return figure
+
+
+def looks_of(table: Table, arm: str, quantity: str) -> dict[str, dict[str, float]]:
+    """One quantity of one network by layer, at every look."""
+    found = table.arm(arm)
+    return {f"step {step}": found.mean_by_layer(quantity, step) for step in found.steps(quantity)}

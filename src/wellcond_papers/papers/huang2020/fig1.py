@@ -1,0 +1,18 @@
+"""Figure I of huang2020: the Fisher matrix of an 8-layer MLP, whole and layer by layer, plain and with BN."""
+
+from __future__ import annotations
+
+from wellcond_papers.papers.huang2020.fisher import experiment
+
+NETWORK = {"depth": 8, "units": 24}
+
+EXPERIMENT = experiment(
+    "fig1",
+    "Full Fisher matrix and those of the layers, 8-layer MLP, plain and BN",
+    "At random initialisation, the Fisher matrices of the layers show what the full one shows: BN improves the "
+    "conditioning.",
+    ["F"],
+    NETWORK,
+    {"F": 640},
+    minutes={"smoke": 0.02, "laptop": 0.6, "paper": 600.0},
+)

@@ -1,0 +1,30 @@
+"""Figure X of huang2020: the layers of a ResNet-18, with and without BN, on ImageNet."""
+
+from __future__ import annotations
+
+from wellcond_papers.experiments.experiment import Experiment
+from wellcond_papers.papers.huang2020.layers_over_training import ARMS, CLAIMS, DEPARTURES, draw, measure
+from wellcond_papers.papers.huang2020.networks import IMAGENET, ONE_SCALE, SMOKE
+
+NETWORK = {"network": "ImageNet ResNet", "depth": 18}
+
+EXPERIMENT = Experiment(
+    name="huang2020-fig10",
+    title="Conditioning of the layers of a ResNet-18 on ImageNet, with and without BN",
+    says="The network with BN is better conditioned in its layers during training, as in the MLP.",
+    arms=ARMS,
+    scales={
+        "smoke": SMOKE | NETWORK | {"size": 32, "measured": 32},
+        "paper": IMAGENET | NETWORK | {"measured": 256},
+    },
+    measure=measure,
+    claims=CLAIMS,
+    draw=draw,
+    minutes={"smoke": 0.05, "paper": 3000.0},
+    contrast=[("BN", "plain")],
+    departures=[
+        *DEPARTURES,
+        ONE_SCALE,
+        "The paper does not say the rates; they are those of its networks for CIFAR-10.",
+    ],
+)

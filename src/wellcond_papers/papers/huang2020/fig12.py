@@ -1,0 +1,111 @@
+"""Figure XII of huang2020: VGG-16 with BN on CIFAR-10, some of whose layers are kept from changing."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from statistics import fmean
+from typing import TYPE_CHECKING
+
+from torch import nn
+
+from wellcond.results import Row, number
+from wellcond.results.quantities import FINAL_LOSS, TEST_ACCURACY, TRAINING_LOSS
+from wellcond_papers.experiments.claims import Claim, Outcome, claim, judged
+from wellcond_papers.experiments.experiment import Experiment, Job
+from wellcond_papers.experiments.pictures import over_training
+from wellcond_papers.experiments.table import Record, Table
+from wellcond_papers.papers.huang2020.networks import CIFAR, SMOKE, build, percent_wrong, trained
+from wellcond_papers.papers.percentages import percent
+
+if TYPE_CHECKING:
+    from matplotlib.figure import Figure
+
+GROUPS = (range(0, 3), range(3, 6), range(6, 9), range(9, 13))
+"""The convolutions that each digit stands for."""
+FREE = "1111"
+BLOCKED = ("0111", "1011", "1101", "1110", "0000")
+NETWORK = {"network": "VGG", "depth": 16}
+
+
+def block(model: nn.Module, digits: str) -> None:
+    """Keep the weights of convolutions from being trained: a group of them for every 0."""
+    convolutions = [module for module in model.modules() if isinstance(module, nn.Conv2d)]
+    for digit, group in zip(digits, GROUPS, strict=True):
+        for k in group:
+            convolutions[k].weight.requires_grad_(digit == "1")
+
+
+def measure(job: Job) -> list[Row]:
+    """Train the network with its blocked layers."""
+    model = build(job)
+    block(model, job["trained"])
+    return trained(job, model)
+
+
+def draw(table: Table) -> Figure:
+    """Training loss and test accuracy over training."""
+    figure = over_training(table, {"training loss": TRAINING_LOSS, "test accuracy": TEST_ACCURACY}, columns=6)
+    for legend in figure.legends:
+        legend.set_title("convolutions of VGG-16 with BN, from the lowest: 1 trained, 0 blocked")
+    return figure
+
+
+def loss_at_end(record: Record) -> float:
+    """The training loss of the last tenth; infinite if it diverged."""
+    return float("inf") if record.has_diverged else record.last(FINAL_LOSS)
+
+
+@claim("networks with blocked layers still decrease the loss", paper="they do")
+def still_learns(table: Table) -> Outcome:
+    """From the first look to the end, in every run with a blocked layer."""
+    cases, found = [], []
+    for arm in BLOCKED:
+        runs = table.arm(arm)
+        first = [next(iter(record.series(TRAINING_LOSS).values())) for record in runs]
+        last = [loss_at_end(record) for record in runs]
+        cases += [b < a for a, b in zip(first, last, strict=True)]
+        found += [f"{arm} from {number(fmean(first))} to {number(fmean(last))}"] if runs else []
+    return judged(cases, ", ".join(found))
+
+
+def degenerates(what: str, of: Callable[[Record], float], in_words: Callable[[list[float]], str]) -> Claim:
+    """Every blocked network ends with more of something than the free one, by the means over seeds."""
+
+    @claim(f"with blocked layers the {what} is higher than without", paper="higher")
+    def check(table: Table) -> Outcome:
+        seeds = {arm: [of(record) for record in table.arm(arm)] for arm in (FREE, *BLOCKED) if len(table.arm(arm))}
+        if FREE not in seeds:
+            return judged([], "")
+        means = {arm: fmean(values) for arm, values in seeds.items()}
+        found = ", ".join(f"{arm} {in_words(values)}" for arm, values in seeds.items())
+        return judged([value > means[FREE] for arm, value in means.items() if arm != FREE], found)
+
+    return check
+
+
+EXPERIMENT = Experiment(
+    name="huang2020-fig12",
+    title="Weight domination, simulated by layers that are not updated",
+    says="A network with certain layers in the state of weight domination can still decrease the loss, but with "
+    "degenerated performance. A 0 stands for three consecutive convolutions whose updates are blocked.",
+    arms={digits: {"trained": digits} for digits in (FREE, *BLOCKED)},
+    scales={
+        "smoke": SMOKE | NETWORK | {"arms": [FREE, "0000"], "size": 32, "epochs": 2},
+        "gpu": CIFAR | NETWORK | {"seeds": 2, "epochs": 6, "half": True},
+        "paper": CIFAR | NETWORK | {"seeds": 2},
+    },
+    measure=measure,
+    claims=[
+        still_learns,
+        degenerates("training loss", loss_at_end, lambda losses: number(fmean(losses))),
+        degenerates("test error", percent_wrong, percent),
+    ],
+    draw=draw,
+    minutes={"smoke": 0.05, "gpu": 0.5, "paper": 60.0},
+    contrast=[(FREE, "0000")],
+    departures=[
+        "VGG-16 has 13 convolutions and the paper's digits stand for three each: here the last of four digits stands "
+        "for four. The paper does not say which digits it shows.",
+        "Gains and shifts of BN and the last layer are trained in all networks.",
+    ],
+)

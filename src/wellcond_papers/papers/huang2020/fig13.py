@@ -1,0 +1,106 @@
+"""Figure XIII of huang2020: dying and full neurons of a 20-layer plain MLP with He's initialisation, over training."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Any
+
+from torch import nn
+
+from wellcond.measurements.layers.neurons import neurons
+from wellcond.problem.problem import Problem
+from wellcond.results import Row
+from wellcond.results.quantities import DYING, FULL
+from wellcond_papers.experiments.claims import Claim, Outcome, claim, judged
+from wellcond_papers.experiments.experiment import Experiment, Job
+from wellcond_papers.experiments.pictures import panels
+from wellcond_papers.experiments.table import Table
+from wellcond_papers.papers.huang2020.deep_mlp import (
+    DEPARTURES,
+    LAPTOP,
+    LOOKS,
+    PAPER,
+    SMOKE,
+    Batch,
+    draw_looks,
+    looks_of,
+    trained,
+)
+
+if TYPE_CHECKING:
+    from matplotlib.figure import Figure
+
+ARMS: dict[str, dict[str, Any]] = {
+    "plain": {"norm": "none", "init": "he", "optimizer": "SGD"},
+    "BN": {"norm": "batch", "init": "he", "optimizer": "SGD"},
+}
+KINDS = {"dying": DYING, "full": FULL}
+
+
+def count_neurons(model: nn.Module, batch: Batch, step: int) -> list[Row]:
+    """The units of every layer that are 0, or positive, on all images."""
+    counted = neurons(Problem(model, nn.CrossEntropyLoss(), batch, batchnorm="batch")).rows(step)
+    return [row for row in counted if row.quantity in KINDS.values()]
+
+
+def measure(job: Job) -> list[Row]:
+    """Train one network and count on the way."""
+    return trained(job, count_neurons, (*LOOKS, 0.01, 0.1))
+
+
+def halves(table: Table, arm: str, quantity: str, step: int | None = None) -> tuple[float, float] | None:
+    """How many units there are in the first and in the second half of the layers."""
+    counts = list(table.arm(arm).mean_by_layer(quantity, step).values())
+    middle = len(counts) // 2
+    return (sum(counts[:middle]), sum(counts[middle:])) if counts else None
+
+
+def grow_with_depth(kind: str) -> Claim:
+    """More in the second half of the layers than in the first."""
+
+    @claim(f"the plain network has {kind} neurons, and more of them in higher layers", paper="increase with the layer")
+    def check(table: Table) -> Outcome:
+        steps = table.arm("plain").steps(KINDS[kind])
+        found = {step: pair for step in steps if (pair := halves(table, "plain", KINDS[kind], step))}
+        shown = {step: found[step] for step in (*steps[:1], *steps[-1:])}
+        said = (f"step {step}: {low:.0f} in lower layers, {high:.0f} in upper" for step, (low, high) in shown.items())
+        return judged([high > low for low, high in found.values()], "; ".join(said))
+
+    return check
+
+
+@claim("BN has fewer of them than the plain network", paper="implied: it names them as a fault of the plain network")
+def bn_has_fewer(table: Table) -> Outcome:
+    """In all layers, dying and full, at every look."""
+    found = {}
+    for step in table.steps(DYING):
+        sums = [[halves(table, arm, quantity, step) for quantity in KINDS.values()] for arm in ARMS]
+        if all(pair for counts in sums for pair in counts):
+            found[step] = [sum(sum(pair) for pair in counts if pair) for counts in sums]
+    said = [f"step {step}: {bn:.0f} with BN, {plain:.0f} without" for step, (plain, bn) in found.items()]
+    return judged([bn < plain for plain, bn in found.values()], "; ".join(dict.fromkeys((*said[:1], *said[-1:]))))
+
+
+def draw(table: Table) -> Figure:
+    """Counts against the layer at every look, dying and full."""
+    titles = {(arm, kind): f"{kind} neurons, {arm}" for kind in KINDS for arm in table.arms}
+    figure, axes = panels(list(titles.values()), columns=len(table.arms))
+    most = max((row.value for record in table for row in record.rows if row.quantity in KINDS.values()), default=1.0)
+    for (arm, kind), title in titles.items():
+        draw_looks(axes[title], looks_of(table, arm, KINDS[kind]))
+        axes[title].set_ylim(-0.05 * (most + 1), 1.05 * (most + 1))
+    return figure
+
+
+EXPERIMENT = Experiment(
+    name="huang2020-fig13",
+    title="Dying and full neurons of a 20-layer MLP over training",
+    says="The plain network has dying and full neurons, and their number increases with the layer.",
+    arms=ARMS,
+    scales={"smoke": SMOKE, "laptop": LAPTOP | {"measured": 10_000}, "paper": PAPER},
+    measure=measure,
+    claims=(grow_with_depth("dying"), grow_with_depth("full"), bn_has_fewer),
+    draw=draw,
+    minutes={"smoke": 0.02, "laptop": 1.7, "paper": 120.0},
+    contrast=[("plain", "BN")],
+    departures=(*DEPARTURES, "The network with BN is not in the source's figure; it is there to compare with."),
+)

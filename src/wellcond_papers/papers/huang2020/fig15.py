@@ -1,0 +1,129 @@
+"""Figure XV of huang2020: what the last linear layer of three 1202-layer residual networks receives, on CIFAR-10."""
+
+from __future__ import annotations
+
+from collections import OrderedDict
+from typing import TYPE_CHECKING
+
+import torch
+from torch import nn
+
+from wellcond.report.figures.style import LogScale, legend_below, look_of
+from wellcond.results import Row, number
+from wellcond.results.quantities import DIVERGED_AT, INPUT, TRAINING_LOSS
+from wellcond_papers.experiments.claims import Outcome, claim, judged
+from wellcond_papers.experiments.experiment import Experiment, Job
+from wellcond_papers.experiments.pictures import draw_over_training, panels
+from wellcond_papers.experiments.table import Table
+from wellcond_papers.papers.huang2020.conditioning import LABELS, layer_rows
+from wellcond_papers.papers.huang2020.networks import CIFAR, SMOKE, build, first_images, trained
+
+if TYPE_CHECKING:
+    from matplotlib.figure import Figure
+
+LAST = "fc"
+KEPT = (INPUT.lambda_max, INPUT.kappa[0.5], INPUT.kappa[0.8])
+LOOKS = (0.0, 0.01, 0.02, 0.03, 0.05, 0.08, 0.13, 0.2, 0.3, 0.4, 0.5, 0.6, 0.7, 0.8, 0.9, 1.0)
+"""When the layer is measured, as shares of the training."""
+UNTESTED = {"tested": 0, "weight_decay": 1e-4}
+"""Before BN has seen data, in evaluation mode, the signal of 1202 layers is not finite."""
+UNNORMALISED = ("ResNet", "PreResNet-v1")
+"""The networks whose last layer receives what no norm has scaled."""
+
+
+def measure(job: Job) -> list[Row]:
+    """Train one network; on the way, take what its last layer receives from a forward pass and measure that layer."""
+    model, (x, y) = build(job), first_images(job, job["measured"])
+
+    def look(step: int) -> list[Row]:
+        with torch.no_grad():
+            features = model[:-1](x)
+        return layer_rows(nn.Sequential(OrderedDict({LAST: model[-1]})), (features, y), step, keep=KEPT)
+
+    return trained(job, model, look, LOOKS)
+
+
+def draw(table: Table) -> Figure:
+    """λ_max and κ of Σx of the last layer, which may be infinite, and the training loss."""
+    figure, axes = panels([*(LABELS[quantity] for quantity in KEPT), "training loss"])
+    for quantity in KEPT:
+        lines = {arm: table.arm(arm).mean_series(quantity, LAST) for arm in table.arms}
+        scale = LogScale.of(value for line in lines.values() for value in line.values())
+        for place, (arm, line) in enumerate(lines.items()):
+            heights = [scale.place(value, place) for value in line.values()]
+            axes[LABELS[quantity]].plot(list(line), heights, label=arm, **look_of(place))
+        scale.set_axis(axes[LABELS[quantity]])
+        axes[LABELS[quantity]].set_xlabel("training step")
+    draw_over_training(axes["training loss"], table, TRAINING_LOSS, log=True)
+    for panel in axes.values():  # what happens, happens in the first steps
+        panel.set_xscale("symlog", linthresh=1)
+        panel.set_xlim(left=0)
+        panel.xaxis.set_major_formatter(lambda step, _: f"{step:g}")
+    legend_below(figure, axes[LABELS[KEPT[0]]])
+    return figure
+
+
+def looks(table: Table, arm: str, quantity: str) -> list[float]:
+    """The values of the last layer over training."""
+    return list(table.arm(arm).mean_series(quantity, LAST).values())
+
+
+@claim(
+    "without a norm before the last linear layer, the magnitude of its input varies significantly during training",
+    paper="in ResNet and PreResNet-v1; not in PreResNet",
+)
+def magnitude_varies(table: Table) -> Outcome:
+    """The greatest λ_max of Σx over the least, of all looks."""
+    values = {arm: looks(table, arm, INPUT.lambda_max) for arm in ("PreResNet", *UNNORMALISED)}
+    factors = {arm: max(found) / min(found) for arm, found in values.items() if found}
+    if "PreResNet" not in factors:
+        return judged([], "")
+    found = ", ".join(f"{arm}: by a factor of {number(factor)}" for arm, factor in factors.items())
+    return judged([factors[arm] > factors["PreResNet"] for arm in UNNORMALISED if arm in factors], found)
+
+
+@claim("the last layer of PreResNet is better conditioned: κ₅₀ of Σx is smaller", paper="due to the extra BN")
+def better_conditioned(table: Table) -> Outcome:
+    """Look by look, against both others."""
+    own = looks(table, "PreResNet", INPUT.kappa[0.5])
+    others = {arm: looks(table, arm, INPUT.kappa[0.5]) for arm in UNNORMALISED}
+    cases = [theirs > mine for found in others.values() for mine, theirs in zip(own, found, strict=False)]
+    ends = {arm: found[-1] for arm, found in {"PreResNet": own, **others}.items() if found}
+    at_end = ", ".join(f"{arm} {number(value)}" for arm, value in ends.items())
+    return judged(cases, f"smaller at {sum(cases)} of {len(cases)} looks; at the end: {at_end}")
+
+
+@claim("the extra BN benefits the optimization: PreResNet has a lower loss than PreResNet-v1", paper="lower")
+def trains_faster(table: Table) -> Outcome:
+    """The training loss at every look after the first quarter."""
+    own, other = (table.arm(arm).mean_series(TRAINING_LOSS) for arm in ("PreResNet", "PreResNet-v1"))
+    steps = [step for step in own if step in other and step >= max(own) / 4]
+    if not steps:
+        lost = [row.value for record in table.arm("PreResNet-v1") for row in record.rows if row.quantity == DIVERGED_AT]
+        return judged([], f"PreResNet-v1 diverged at step {min(lost):.0f}, and has no loss to compare" if lost else "")
+    found = f"at the end {number(own[steps[-1]])} against {number(other[steps[-1]])}"
+    return judged([own[step] < other[step] for step in steps], found)
+
+
+EXPERIMENT = Experiment(
+    name="huang2020-fig15",
+    title="What the last linear layer of 1202-layer residual networks receives",
+    says="The input of the last linear layer varies in magnitude while a ResNet is trained. The extra BN at the end of "
+    "PreResNet prevents that, not its pre-activation: without it (PreResNet-v1) the layer is as ill-conditioned.",
+    arms={
+        "ResNet": {"network": "ResNet"},
+        "PreResNet": {"network": "PreResNet", "final_norm": True},
+        "PreResNet-v1": {"network": "PreResNet", "final_norm": False},
+    },
+    scales={
+        "smoke": SMOKE | UNTESTED | {"depth": 20, "measured": 128, "epochs": 4},
+        "laptop": CIFAR | UNTESTED | {"depth": 110, "images": 2048, "batch": 64, "measured": 128, "epochs": 1},
+        "gpu": CIFAR | UNTESTED | {"depth": 1202, "measured": 512, "epochs": 0.3, "half": True},
+        "paper": CIFAR | UNTESTED | {"depth": 1202, "measured": 512},
+    },
+    measure=measure,
+    claims=[magnitude_varies, better_conditioned, trains_faster],
+    draw=draw,
+    minutes={"smoke": 0.05, "laptop": 4.0, "gpu": 0.9, "paper": 600.0},
+    contrast=[("PreResNet", "PreResNet-v1")],
+)

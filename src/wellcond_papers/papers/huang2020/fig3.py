@@ -1,0 +1,15 @@
+"""Figure III of huang2020: figures I and II for a 4-layer MLP with 24 units a layer."""
+
+from __future__ import annotations
+
+from wellcond_papers.papers.huang2020.fisher import experiment
+
+EXPERIMENT = experiment(
+    "fig3",
+    "Fisher matrix and second moment of gradients, 4-layer MLP, 24 units",
+    "A 4-layer MLP gives the same observation as the 8-layer one, with both curvature matrices.",
+    ["F", "M"],
+    {"depth": 4, "units": 24},
+    {"F": 540, "M": 2500},
+    minutes={"smoke": 0.02, "laptop": 0.7, "paper": 600.0},
+)

@@ -1,0 +1,15 @@
+"""Figure IV of huang2020: figure III with 36 units a layer."""
+
+from __future__ import annotations
+
+from wellcond_papers.papers.huang2020.fisher import experiment
+
+EXPERIMENT = experiment(
+    "fig4",
+    "Fisher matrix and second moment of gradients, 4-layer MLP, 36 units",
+    "A wider 4-layer MLP gives the same observation as the 8-layer one, with both curvature matrices.",
+    ["F", "M"],
+    {"depth": 4, "units": 36},
+    {"F": 560, "M": 4100},
+    minutes={"smoke": 0.03, "laptop": 1.0, "paper": 1200.0},
+)

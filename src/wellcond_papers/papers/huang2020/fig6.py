@@ -1,0 +1,102 @@
+"""Figure VI of huang2020: the conditioning of what the layers of a 20-layer MLP receive and get back, over training."""
+
+from __future__ import annotations
+
+import math
+from statistics import median
+from typing import TYPE_CHECKING
+
+from wellcond.results import Row, number
+from wellcond.results.quantities import GRADIENT, INPUT, MatrixQuantities
+from wellcond_papers.experiments.claims import Claim, Outcome, claim, judged
+from wellcond_papers.experiments.experiment import Experiment, Job
+from wellcond_papers.experiments.table import Table
+from wellcond_papers.papers.huang2020.conditioning import CONDITION_NUMBERS, layer_rows
+from wellcond_papers.papers.huang2020.deep_mlp import (
+    DEPARTURES,
+    LAPTOP,
+    PAPER,
+    SMOKE,
+    at_step,
+    draw_layers,
+    trained,
+)
+from wellcond_papers.papers.huang2020.fig5 import ARMS, INITS
+
+if TYPE_CHECKING:
+    from matplotlib.figure import Figure
+
+PAIRS = [(f"plain, {init}", f"BN, {init}") for init in INITS]
+NAMES = {"Σx": INPUT, "Σ∇h": GRADIENT}
+
+
+def measure(job: Job) -> list[Row]:
+    """Train one network and measure the condition numbers of its layers on the way."""
+    return trained(job, lambda model, batch, step: layer_rows(model, batch, step, keep=CONDITION_NUMBERS))
+
+
+def better_conditioned(name: str, matrix: MatrixQuantities, pairs: list[tuple[str, str]], *, at_start: bool) -> Claim:
+    """BN has the smaller κ_p, layer by layer, at the start or at every later look; both infinite says nothing."""
+    when = "at the start" if at_start else "during training"
+
+    @claim(f"{when}, BN lowers κ_p of {name} in every hidden layer", paper="better conditioned")
+    def check(table: Table) -> Outcome:
+        cases, said = [], []
+        for plain, bn in pairs:
+            values: list[tuple[float, float]] = []
+            for p in (0.5, 0.8):
+                quantity = matrix.kappa[p]
+                shared = set(table.arm(plain).steps(quantity)) & set(table.arm(bn).steps(quantity))
+                for step in sorted(step for step in shared if (step == 0) == at_start):
+                    without, with_bn = (at_step(table, arm, quantity, step) for arm in (plain, bn))
+                    values += [(without[layer], with_bn[layer]) for layer in without if layer in with_bn]
+            values = [pair for pair in values if min(pair) < math.inf]
+            if values:
+                smaller = [with_bn < without for without, with_bn in values]
+                cases += smaller
+                medians = [number(median(column)) for column in zip(*values, strict=True)]
+                init = f"{bn.removeprefix('BN, ')}: " if ", " in bn else ""
+                said.append(
+                    f"{init}smaller in {sum(smaller)} of {len(smaller)} comparisons; median "
+                    f"{medians[1]} with BN, {medians[0]} without"
+                )
+        return judged(cases, "; ".join(said))
+
+    return check
+
+
+@claim("He's initialisation changes the magnitudes of the plain network, not its conditioning", paper="as ill as LeCun")
+def he_does_not_help(table: Table) -> Outcome:
+    """κ_50% at the start, He against LeCun: within a factor of 2."""
+    cases, said = [], []
+    for name, matrix in NAMES.items():
+        lecun, he = (at_step(table, f"plain, {init}", matrix.kappa[0.5], 0) for init in INITS)
+        ratios = [he[layer] / lecun[layer] for layer in lecun if layer in he and lecun[layer] < math.inf]
+        if ratios:
+            cases += [ratio > 0.5 for ratio in ratios]
+            said.append(f"{name}: κ50 of He is {number(min(ratios))} to {number(max(ratios))} times LeCun's")
+    return judged(cases, "; ".join(said))
+
+
+def draw(table: Table) -> Figure:
+    """κ_50% against the layer at every look."""
+    return draw_layers(table, [matrix.kappa[0.5] for matrix in NAMES.values()])
+
+
+EXPERIMENT = Experiment(
+    name="huang2020-fig6",
+    title="Conditioning of the layers of a 20-layer MLP over training, plain and BN",
+    says="What the layers receive and get back is better conditioned with BN, with either initialisation.",
+    arms=ARMS,
+    scales={"smoke": SMOKE, "laptop": LAPTOP, "paper": PAPER},
+    measure=measure,
+    claims=(
+        *(better_conditioned(name, matrix, PAIRS, at_start=True) for name, matrix in NAMES.items()),
+        *(better_conditioned(name, matrix, PAIRS, at_start=False) for name, matrix in NAMES.items()),
+        he_does_not_help,
+    ),
+    draw=draw,
+    minutes={"smoke": 0.04, "laptop": 4.5, "paper": 240.0},
+    contrast=PAIRS,
+    departures=DEPARTURES,
+)

@@ -1,0 +1,29 @@
+"""Figure VIII of huang2020: the layers of a 20-layer VGG-style network, with and without BN, on CIFAR-10."""
+
+from __future__ import annotations
+
+from wellcond_papers.experiments.experiment import Experiment
+from wellcond_papers.papers.huang2020.layers_over_training import ARMS, CLAIMS, DEPARTURES, draw, measure
+from wellcond_papers.papers.huang2020.networks import CIFAR, SMOKE
+
+NETWORK = {"network": "VGG-style", "depth": 20}
+
+EXPERIMENT = Experiment(
+    name="huang2020-fig8",
+    title="Conditioning of the layers of a VGG-style network, with and without BN",
+    says="The network with BN is better conditioned in its layers during training, and trains to a lower loss. "
+    "Without BN it does not converge with a rate of 0.1, and is shown with 0.01.",
+    arms=ARMS,
+    scales={
+        "smoke": SMOKE | NETWORK | {"depth": 8, "measured": 32},
+        "laptop": CIFAR | NETWORK | {"images": 4096, "tested": 500, "measured": 256, "epochs": 4},
+        "gpu": CIFAR | NETWORK | {"measured": 1024, "epochs": 10},
+        "paper": CIFAR | NETWORK | {"measured": 1024},
+    },
+    measure=measure,
+    claims=CLAIMS,
+    draw=draw,
+    minutes={"smoke": 0.05, "laptop": 4.0, "gpu": 0.4, "paper": 20.0},
+    contrast=[("BN", "plain")],
+    departures=DEPARTURES,
+)

@@ -1,0 +1,154 @@
+"""Figures VIII to X of huang2020: the conditioning of every layer of a network with and without BN, over training."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Sequence
+from statistics import median
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+
+from wellcond.report.figures.style import legend_below
+from wellcond.results import Row, number
+from wellcond.results.quantities import FINAL_LOSS, GRADIENT, INPUT, TEST_ACCURACY, TRAINING_LOSS
+from wellcond_papers.experiments.claims import Claim, Outcome, claim, judged
+from wellcond_papers.experiments.experiment import Job
+from wellcond_papers.experiments.pictures import draw_by_layer, draw_over_training, panels
+from wellcond_papers.experiments.table import Table
+from wellcond_papers.papers.huang2020.conditioning import LABELS, is_above, layer_rows
+from wellcond_papers.papers.huang2020.networks import build, first_images, trained
+
+if TYPE_CHECKING:
+    from matplotlib.figure import Figure
+
+ARMS: dict[str, dict[str, Any]] = {
+    "BN": {"norm": "batch", "lr": 0.1},
+    "plain": {"norm": "none", "lr": 0.01},
+    "plain, lr 0.1": {"norm": "none", "lr": 0.1},
+}
+KEPT = (INPUT.kappa[0.5], GRADIENT.kappa[0.5], INPUT.lambda_max, GRADIENT.lambda_max)
+LOOKS = (0.0, 0.1, 0.5, 1.0)
+"""When layers are measured, as shares of the training."""
+DEPARTURES = (
+    "Layers are measured at the start and after a tenth, half and all of the training, with weights in float64.",
+    "Images that layers are measured on are not augmented.",
+    "The check of the magnitudes leaves out the first and the last layer and compares the networks look by look; it "
+    "was chosen after seeing a small run of the residual network.",
+)
+
+
+def measure(job: Job) -> list[Row]:
+    """Train one network and measure its layers on the way."""
+    model, batch = build(job), first_images(job, job["measured"])
+    return trained(job, model, lambda step: layer_rows(model, batch, step, keep=KEPT), LOOKS)
+
+
+def draw(table: Table) -> Figure:
+    """Against the layer at the start and at the last look; beside it the training loss and the test accuracy.
+
+    The plain network with the large rate, which does not converge, is shown by its curves alone.
+    """
+    names = [f"{LABELS[quantity]}, {when}" for when in ("start", "end") for quantity in KEPT]
+    curves = {"training loss": TRAINING_LOSS, "test accuracy": TEST_ACCURACY}
+    titles = [*names[:4], "training loss", *names[4:], "test accuracy"]
+    figure, axes = panels(titles, columns=5)
+    for when, step in (("start", 0), ("end", None)):
+        for quantity in KEPT:
+            lines = {arm: table.arm(arm).mean_by_layer(quantity, step) for arm in ("BN", "plain")}
+            draw_by_layer(axes[f"{LABELS[quantity]}, {when}"], {arm: line for arm, line in lines.items() if line})
+    for title, quantity in curves.items():
+        draw_over_training(axes[title], table, quantity)
+    legend_below(figure, axes["test accuracy"])
+    return figure
+
+
+def shared_looks(table: Table, quantity: str) -> list[int]:
+    """The steps at which both networks were measured."""
+    return sorted(set(table.arm("BN").steps(quantity)) & set(table.arm("plain").steps(quantity)))
+
+
+def during_training(table: Table, arm: str, quantity: str) -> dict[str, float]:
+    """One quantity by layer, the geometric mean over the looks that both networks have after the start.
+
+    The first layer is left out: it receives the images, whatever the network.
+    """
+    looks = [table.arm(arm).mean_by_layer(quantity, step) for step in shared_looks(table, quantity) if step]
+    layers = list(looks[0])[1:] if looks else []
+    return {layer: geometric_mean([look[layer] for look in looks]) for layer in layers}
+
+
+def geometric_mean(values: Sequence[float]) -> float:
+    """∏ v^(1/n), with zeros and infinities: a layer may be dead, or have a κ that is infinite."""
+    with np.errstate(divide="ignore"):
+        return float(np.exp(np.mean(np.log(values))))
+
+
+def spread(values: Sequence[float]) -> float:
+    """The greatest over the least; infinite if one is 0."""
+    return max(values) / min(values) if min(values) > 0 else math.inf
+
+
+def better_conditioned(quantity: str, matrix: str) -> Claim:
+    """BN has the smaller condition number of one matrix, layer by layer."""
+
+    @claim(f"during training the layers with BN are better conditioned: κ₅₀ of {matrix} is smaller", paper="smaller")
+    def check(table: Table) -> Outcome:
+        bn, plain = (during_training(table, arm, quantity) for arm in ("BN", "plain"))
+        cases = is_above(bn, plain)
+        if not cases:
+            return judged([], "")
+        medians = [number(median(values.values())) for values in (bn, plain)]
+        found = f"smaller in {sum(cases)} of {len(cases)} layers; median {medians[0]} with BN, {medians[1]} without"
+        return judged(cases, found)
+
+    return check
+
+
+@claim("with BN the magnitudes of the convolutions lie closer together", paper="BN stabilises them, as in the MLP")
+def even_magnitudes(table: Table) -> Outcome:
+    """The greatest over the least λ_max among the convolutions but the first, of Σx and of Σ∇h, look by look.
+
+    The last layer is left out: what it gets back is not spread over positions.
+    """
+    cases, found = [], []
+    for matrix, quantity in (("Σx", INPUT.lambda_max), ("Σ∇h", GRADIENT.lambda_max)):
+        looks = [
+            [spread(list(table.arm(arm).mean_by_layer(quantity, step).values())[1:-1]) for arm in ("BN", "plain")]
+            for step in shared_looks(table, quantity)
+        ]
+        cases += [bn < plain for bn, plain in looks]
+        if looks:
+            ends = [f"{number(bn)} against {number(plain)}" for bn, plain in (looks[0], looks[-1])]
+            found.append(f"{matrix} {ends[0]} at the start, {ends[1]} at the end")
+    told = f"closer in {sum(cases)} of {len(cases)} cases; greatest over least, BN against plain: {'; '.join(found)}"
+    return judged(cases, told if cases else "")
+
+
+@claim("the network without BN does not converge with the rate of 0.1", paper="it does not")
+def needs_a_small_rate(table: Table) -> Outcome:
+    """Diverged, or hardly below the loss of guessing."""
+    cases, found = [], []
+    for record in table.arm("plain, lr 0.1"):
+        guessing = math.log(record.settings.get("classes", 10))
+        cases.append(record.has_diverged or record.last(FINAL_LOSS) > 0.95 * guessing)
+        ended = "diverged" if record.has_diverged else f"loss {number(record.last(FINAL_LOSS))}"
+        found.append(f"{ended} (guessing: {number(guessing)})")
+    return judged(cases, "; ".join(found))
+
+
+@claim("BN trains to the lower loss", paper="lower")
+def lower_loss(table: Table) -> Outcome:
+    """The mean training loss of the last tenth."""
+    bn, plain = (table.arm(arm).lasts(FINAL_LOSS) for arm in ("BN", "plain"))
+    found = f"{', '.join(map(number, bn))} with BN; {', '.join(map(number, plain)) or 'diverged'} without"
+    return judged([max(bn) < min(plain, default=math.inf)] if bn else [], found)
+
+
+CLAIMS = (
+    better_conditioned(INPUT.kappa[0.5], "Σx"),
+    better_conditioned(GRADIENT.kappa[0.5], "Σ∇h"),
+    even_magnitudes,
+    needs_a_small_rate,
+    lower_loss,
+)

@@ -1,0 +1,165 @@
+"""Table B of huang2020: networks without BN, and with one BN before the last linear layer, on CIFAR-10."""
+
+from __future__ import annotations
+
+from itertools import pairwise
+from statistics import fmean
+from typing import TYPE_CHECKING, Any
+
+from wellcond.report.figures.style import GREY, look_of
+from wellcond.results import Row
+from wellcond_papers.experiments.claims import Claim, Outcome, claim, judged
+from wellcond_papers.experiments.experiment import Experiment, Job
+from wellcond_papers.experiments.pictures import panels
+from wellcond_papers.experiments.table import Table
+from wellcond_papers.papers.huang2020.networks import CIFAR, SMOKE, build, percent_wrong, trained
+from wellcond_papers.papers.percentages import percent
+
+if TYPE_CHECKING:
+    from matplotlib.figure import Figure
+
+DEPTHS = (20, 44, 56, 110)
+PAPER = {
+    "VGG": (14.88, 33.90, 89.93, 90.0),
+    "VGG-LastBN": (12.89, 18.40, 23.40, 73.99),
+    "ResNet": (11.21, 9.90, 9.48, 8.93),
+    "ResNet-LastBN": (10.31, 8.99, 8.61, 8.37),
+}
+"""Test errors in percent, by depth."""
+FAMILIES: dict[str, dict[str, Any]] = {
+    "VGG": {"network": "VGG-style"},
+    "ResNet": {"network": "ResNet"},
+    "small ResNet": {"network": "ResNet", "init": "default"},
+}
+"""Without LastBN. The convolutions of "small ResNet" start as torch's own do, with a sixth of the variance."""
+LAST_BN = {family: f"{family}-LastBN" for family in FAMILIES}
+
+
+def arm(family: str, depth: int) -> str:
+    """What the network of a depth is called."""
+    return f"{family}, {depth} layers"
+
+
+ARMS = {
+    arm(name, depth): {**settings, "last_norm": name != family, "norm": "none", "depth": depth, "lr": 0.01}
+    for family, settings in FAMILIES.items()
+    for name in (family, LAST_BN[family])
+    for depth in DEPTHS
+}
+OF_GPU = [name for name, settings in ARMS.items() if settings["depth"] <= 56]
+OF_SMOKE = [arm(name, 20) for name in ("VGG", "VGG-LastBN", "ResNet", "ResNet-LastBN")]
+
+
+def measure(job: Job) -> list[Row]:
+    """Train one network."""
+    return trained(job, build(job))
+
+
+def errors(table: Table, family: str) -> dict[int, list[float]]:
+    """The test errors of all seeds in percent, by depth."""
+    found = {depth: [percent_wrong(record) for record in table.arm(arm(family, depth))] for depth in DEPTHS}
+    return {depth: values for depth, values in found.items() if values}
+
+
+def in_words(table: Table, family: str) -> str:
+    """Mean errors by depth, and how many runs diverged."""
+    parts = []
+    for depth, values in errors(table, family).items():
+        diverged = sum(record.has_diverged for record in table.arm(arm(family, depth)))
+        note = f" ({diverged} of {len(values)} diverged)" if diverged else ""
+        parts.append(f"{percent(values)} at {depth}{note}")
+    return f"{family}: {', '.join(parts)}"
+
+
+def in_paper(family: str) -> str:
+    """The paper's errors by depth."""
+    published = family.removeprefix("small ")
+    pairs = zip(PAPER[published], DEPTHS, strict=True)
+    return f"{published}: {', '.join(f'{error:.2f} % at {depth}' for error, depth in pairs)}"
+
+
+def draw(table: Table) -> Figure:
+    """Errors against the depth, every seed a point, with the paper's in grey."""
+    figure, axes = panels(list(FAMILIES))
+    for family, panel in axes.items():
+        for place, name in enumerate((family, LAST_BN[family])):
+            look = look_of(place)
+            found = errors(table, name)
+            panel.plot(list(found), [fmean(values) for values in found.values()], **look, label=name)
+            for depth, values in found.items():
+                panel.plot([depth] * len(values), values, "o", color=look["color"], markersize=4)
+            published = name.removeprefix("small ")
+            theirs = {"color": GREY, "linestyle": look["linestyle"], "linewidth": 1, "label": f"{published}, paper"}
+            panel.plot(DEPTHS, PAPER[published], **theirs)
+        panel.set_ylim(0, 100)
+        panel.set_xticks(DEPTHS)
+        panel.set_xlabel("layers")
+        panel.set_ylabel("test error, %")
+        panel.legend(frameon=False, fontsize=8)
+    return figure
+
+
+def improves(family: str) -> Claim:
+    """LastBN has the smaller mean error at every depth."""
+    both = (family, LAST_BN[family])
+
+    @claim(f"LastBN improves {family} at every depth", paper="; ".join(map(in_paper, both)))
+    def check(table: Table) -> Outcome:
+        without, with_it = (errors(table, name) for name in both)
+        cases = [fmean(with_it[depth]) < fmean(without[depth]) for depth in without if depth in with_it]
+        return judged(cases, "; ".join(in_words(table, name) for name in both) if cases else "")
+
+    return check
+
+
+def changes_with_depth(family: str, direction: str, sign: int) -> Claim:
+    """The mean error rises (sign 1) or falls (−1) from each depth to the next."""
+
+    @claim(f"{family} gets {direction} with depth", paper=in_paper(family))
+    def check(table: Table) -> Outcome:
+        means = [fmean(values) for values in errors(table, family).values()]
+        cases = [sign * (b - a) > 0 for a, b in pairwise(means)]
+        return judged(cases, in_words(table, family) if cases else "")
+
+    return check
+
+
+@claim("VGG with 56 layers learns nothing without LastBN, and learns with it", paper="89.93 % and 23.40 %")
+def learns_at_all(table: Table) -> Outcome:
+    """Within a percent of guessing, and better than that, in every seed."""
+    without, with_it = (errors(table, name).get(56, []) for name in ("VGG", "VGG-LastBN"))
+    found = f"{', '.join(f'{e:.1f} %' for e in without)} without; {', '.join(f'{e:.1f} %' for e in with_it)} with it"
+    if not without or not with_it:
+        return judged([], "")
+    return judged([*(e > 89 for e in without), *(e < 89 for e in with_it)], found)
+
+
+EXPERIMENT = Experiment(
+    name="huang2020-table-b",
+    title="One BN before the last linear layer of networks without BN",
+    says="For all depths, putting a BN before the last linear layer of VGG-style and residual networks without BN "
+    "improves the test error.",
+    arms=ARMS,
+    scales={
+        "smoke": SMOKE | {"arms": OF_SMOKE, "size": 8, "images": 512, "tested": 360, "epochs": 2, "width": 8},
+        "gpu": CIFAR | {"arms": OF_GPU, "seeds": 2, "epochs": 8, "half": True},
+        "paper": CIFAR | {"seeds": 3},
+    },
+    measure=measure,
+    claims=[
+        *map(improves, FAMILIES),
+        changes_with_depth("VGG", "worse", 1),
+        changes_with_depth("ResNet", "better", -1),
+        changes_with_depth("small ResNet", "better", -1),
+        learns_at_all,
+    ],
+    draw=draw,
+    minutes={"smoke": 0.05, "gpu": 4.3, "paper": 700.0},
+    contrast=[(arm(family, 20), arm(LAST_BN[family], 20)) for family in ("VGG", "ResNet")],
+    departures=[
+        "All networks have a rate of 0.01. The paper gives it for networks without BN, and none for LastBN.",
+        "With the initialisation of the authors' published code, every block of a residual network without BN doubles "
+        "the signal or more, and deep ones cannot be trained at this rate. They are therefore also shown with a "
+        "smaller initialisation, as `small ResNet`.",
+    ],
+)

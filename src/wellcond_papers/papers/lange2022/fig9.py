@@ -1,0 +1,170 @@
+"""Figure 9 and Table 1 of lange2022: the time of an epoch under BN and under BNP."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable
+from itertools import accumulate
+from statistics import median
+from typing import TYPE_CHECKING
+
+import torch
+from torch import Tensor
+from torch.nn import functional
+
+from wellcond.report.figures.style import look_of
+from wellcond.results import Row
+from wellcond_papers.data.batches import Batches
+from wellcond_papers.data.load import load
+from wellcond_papers.experiments.claims import Outcome, claim, judged
+from wellcond_papers.experiments.experiment import Experiment, Job
+from wellcond_papers.experiments.pictures import count_along, panels
+from wellcond_papers.experiments.table import Table
+from wellcond_papers.papers.lange2022.networks import FULLY_CONNECTED, network
+from wellcond_papers.papers.lange2022.training import optimizer_of
+
+if TYPE_CHECKING:
+    from matplotlib.figure import Figure
+
+SECONDS = "seconds_per_epoch"
+METHODS = ("BN", "BNP")
+WARM_UP = 10
+"""Steps that are not timed: kernels are chosen and compiled in them."""
+COMPARABLE = 1.25
+"""Times that differ by no more than this factor are comparable."""
+
+
+def measure(job: Job) -> list[Row]:
+    """Train under BN and under BNP, an epoch of each in turn, so that both meet the same load."""
+    images = load(job["data"], job.data)
+    batches = Batches(images, job["batch"], seed=job["seed"], device=job.device, standardize=False)
+    steps = {method: _stepper(job, method, images.images.shape, len(images.classes)) for method in METHODS}
+    for step in steps.values():
+        _timed(step, batches, range(WARM_UP), job.device)
+    rows = []
+    for epoch in range(job["epochs"]):
+        places = range(epoch * batches.per_epoch, (epoch + 1) * batches.per_epoch)
+        rows += [
+            Row(epoch + 1, m, SECONDS, _timed(step, batches, places, job.device), "s") for m, step in steps.items()
+        ]
+        job.progress("timing epochs", (epoch + 1) / job["epochs"])
+    return rows
+
+
+def _stepper(job: Job, method: str, shape: torch.Size, classes: int) -> Callable[[Tensor, Tensor], None]:
+    """One plain step of training."""
+    settings = {**job.settings, "method": method}
+    model = network(settings, (shape[1], shape[2], shape[3]), classes).to(job.device)
+    optimizer, _ = optimizer_of(settings, model)
+
+    def step(x: Tensor, y: Tensor) -> None:
+        optimizer.zero_grad()
+        functional.cross_entropy(model(x), y).backward()  # type: ignore[no-untyped-call]
+        optimizer.step()
+
+    return step
+
+
+def _timed(step: Callable[[Tensor, Tensor], None], batches: Batches, places: range, device: torch.device) -> float:
+    """Seconds that these steps take."""
+    _wait(device)
+    begin = time.perf_counter()
+    for place in places:
+        step(*batches(place))
+    _wait(device)
+    return time.perf_counter() - begin
+
+
+def _wait(device: torch.device) -> None:
+    if device.type == "cuda":
+        torch.cuda.synchronize(device)
+
+
+def epoch_time(table: Table, arm: str, method: str) -> float | None:
+    """The median over epochs and seeds; None if there are none."""
+    found = [seconds for record in table.arm(arm) for seconds in record.series(SECONDS, method).values()]
+    return median(found) if found else None
+
+
+def times(table: Table, arms: tuple[str, ...]) -> dict[str, tuple[float, float]]:
+    """Those of BN and BNP by arm, where there are both."""
+    found = {}
+    for arm in arms:
+        bn, bnp = (epoch_time(table, arm, method) for method in METHODS)
+        if bn is not None and bnp is not None:
+            found[arm] = bn, bnp
+    return found
+
+
+def _listed(found: dict[str, tuple[float, float]]) -> str:
+    return "; ".join(f"{arm}: BN {bn:.3g} s, BNP {bnp:.3g} s" for arm, (bn, bnp) in found.items())
+
+
+SMALL, LARGE = ("batch 16",), ("batch 256", "batch 512")
+
+
+@claim("BN and BNP take comparable time", paper="16.08 and 16.69, 10.81 and 10.70, 10.67 and 10.57 s an epoch")
+def comparable(table: Table) -> Outcome:
+    """Of every size of mini-batch."""
+    found = times(table, SMALL + LARGE)
+    return judged([1 / COMPARABLE <= bnp / bn <= COMPARABLE for bn, bnp in found.values()], _listed(found))
+
+
+@claim("in mini-batches of 16, BN is faster", paper="16.08 against 16.69 s")
+def bn_is_faster(table: Table) -> Outcome:
+    """However little."""
+    found = times(table, SMALL)
+    return judged([bn < bnp for bn, bnp in found.values()], _listed(found))
+
+
+@claim("in mini-batches of 256 and 512, BNP is faster", paper="a tiny improvement: 10.70 against 10.81 s")
+def bnp_is_faster(table: Table) -> Outcome:
+    """However little."""
+    found = times(table, LARGE)
+    return judged([bnp < bn for bn, bnp in found.values()], _listed(found))
+
+
+@claim("an epoch takes longer in small mini-batches", paper="16.08 s against 10.67 s")
+def small_batches_take_longer(table: Table) -> Outcome:
+    """Under either method."""
+    small, large = times(table, SMALL), times(table, LARGE[-1:])
+    pairs = [(a, b) for slow in small.values() for fast in large.values() for a, b in zip(slow, fast, strict=True)]
+    return judged([a > b for a, b in pairs], _listed(small | large))
+
+
+def draw(table: Table) -> Figure:
+    """The time since the beginning of the training after each epoch, a panel per size of the mini-batch."""
+    figure, axes = panels(table.arms)
+    for arm in table.arms:
+        for place, method in enumerate(METHODS):
+            seconds = list(table.arm(arm).mean_series(SECONDS, method).values())
+            label = f"{method}: {epoch_time(table, arm, method):.3g} s an epoch"
+            axes[arm].plot(range(1, len(seconds) + 1), list(accumulate(seconds)), label=label, **look_of(place))
+        axes[arm].set(ylabel="seconds", ylim=(0, None))
+        count_along(axes[arm], "epoch")
+        axes[arm].legend(frameon=False)
+    return figure
+
+
+EXPERIMENT = Experiment(
+    name="lange2022-fig9",
+    title="The time of an epoch under BN and BNP (with Table 1)",
+    says="BN is faster in small mini-batches and BNP in large ones, but the difference is small.",
+    arms={f"batch {size}": {"batch": size} for size in (16, 256, 512)},
+    scales={
+        "smoke": {"network": FULLY_CONNECTED, "data": "digits", "hidden": [20, 20], "lr": 0.1, "epochs": 3},
+        "laptop": {"network": FULLY_CONNECTED, "data": "cifar10", "hidden": [100, 100], "lr": 0.1, "epochs": 10},
+        "gpu": {"network": FULLY_CONNECTED, "data": "cifar10", "hidden": [100, 100], "lr": 0.1, "epochs": 5},
+        "paper": {"network": FULLY_CONNECTED, "data": "cifar10", "hidden": [100, 100], "lr": 0.1, "epochs": 20},
+    },
+    measure=measure,
+    claims=[comparable, bn_is_faster, bnp_is_faster, small_batches_take_longer],
+    draw=draw,
+    minutes={"smoke": 0.02, "laptop": 1.2, "gpu": 1, "paper": 5},
+    contrast=[("batch 16", "batch 512")],
+    departures=[
+        "Times are medians over epochs of both methods in turn, on other hardware than the source's V100, and differ "
+        "from run to run. An epoch of 10 s in mini-batches of 512, 0.1 s a step, must hold more than the training of "
+        "this small network; here the images lie on the device.",
+    ],
+)

@@ -1,0 +1,73 @@
+"""Figure 7: how the moments of activations change from step to step, also under noise that BatchNorm is given."""
+
+from __future__ import annotations
+
+import operator
+from collections.abc import Iterable, Iterator
+from statistics import median
+
+from wellcond.results import Row
+from wellcond.results.quantities import MEAN_CHANGE, VARIANCE_CHANGE
+from wellcond_papers.experiments.claims import Outcome, claim
+from wellcond_papers.experiments.experiment import Experiment, Job
+from wellcond_papers.experiments.table import Table
+from wellcond_papers.papers.santurkar2018.drawing import draw_layers, layers_of
+from wellcond_papers.papers.santurkar2018.judging import as_low_as, compared, lower_loss, pairs
+from wellcond_papers.papers.santurkar2018.probes import MOMENTS, moment_changes
+from wellcond_papers.papers.santurkar2018.settings import (
+    BASE,
+    NORMALISED,
+    ONE_BATCH,
+    SILENT,
+    arms_of,
+    at_scale,
+    name_of,
+)
+from wellcond_papers.papers.santurkar2018.training import trained
+
+NOISY = "noisy BatchNorm"
+ARMS = arms_of(["VGG"], (BASE, NORMALISED, NOISY))
+CHANGES = {MEAN_CHANGE: "‖Δμ‖", VARIANCE_CHANGE: "‖Δσ²‖"}
+
+
+def measure(job: Job) -> Iterable[Row]:
+    """Look twice each time, before and after one step."""
+    every = job["steps"] // job["looks"]
+    return trained(job, moment_changes(job), [place + k for place in range(0, job["steps"], every) for k in (0, 1)])
+
+
+@claim("with noisy BatchNorm both moments change more from step to step than in the standard network",
+       paper="significantly higher")  # fmt: skip
+def shifts_more(table: Table) -> Outcome:
+    """The median change over training is larger, in every layer, of mean and variance."""
+
+    def cases() -> Iterator[tuple[str, float, float]]:
+        for _, noisy, plain in pairs(table, [NOISY]):
+            for quantity, name in CHANGES.items():
+                for layer in layers_of(noisy, quantity):
+                    ours, theirs = noisy.series(quantity, layer), plain.series(quantity, layer)
+                    if theirs:
+                        yield name, median(ours.values()), median(theirs.values())
+
+    return compared(cases(), operator.gt, "layers and seeds")
+
+
+EXPERIMENT = Experiment(
+    name="santurkar2018-fig7",
+    title="Change of activations' mean and variance between successive steps",
+    says="Noisy BatchNorm layers have significantly higher covariate shift than standard networks, yet perform better "
+    "from an optimization perspective.",
+    arms=ARMS,
+    scales={
+        "smoke": at_scale("smoke", ARMS),
+        "laptop": at_scale("laptop", ARMS, seeds=2, looks=12),
+        "gpu": at_scale("gpu", ARMS, seeds=2, looks=12),
+        "paper": at_scale("paper", ARMS, seeds=2),
+    },
+    measure=measure,
+    claims=[shifts_more, lower_loss([NOISY], "better than standard"), as_low_as([NOISY])],
+    draw=lambda table: draw_layers(table, CHANGES, log=MOMENTS),
+    minutes={"smoke": 0.05, "laptop": 3.5, "gpu": 0.1, "paper": 5.0},
+    contrast=[(name_of("VGG", BASE), name_of("VGG", NOISY))],
+    departures=[*SILENT, ONE_BATCH],
+)

@@ -1,0 +1,76 @@
+"""Figure 8: distributions of activations in the deep linear network."""
+
+from __future__ import annotations
+
+import math
+import operator
+from collections.abc import Iterable
+
+from wellcond.results import Row
+from wellcond.results.quantities import ACTIVATION_MEAN, ACTIVATION_VARIANCE
+from wellcond_papers.experiments.claims import Outcome, claim, judged
+from wellcond_papers.experiments.experiment import Experiment, Job
+from wellcond_papers.experiments.table import Record, Table
+from wellcond_papers.papers.santurkar2018.drawing import draw_distributions, layers_of
+from wellcond_papers.papers.santurkar2018.judging import compared, pairs
+from wellcond_papers.papers.santurkar2018.probes import distributions
+from wellcond_papers.papers.santurkar2018.settings import BASE, NORMALISED, SILENT, arms_of, at_scale, name_of
+from wellcond_papers.papers.santurkar2018.training import trained
+
+ARMS = arms_of(["DLN"], (BASE, NORMALISED))
+
+
+def measure(job: Job) -> Iterable[Row]:
+    """The distributions of one unit of some layers, on the way."""
+    return trained(job, distributions(job))
+
+
+def widest_to_narrowest(record: Record, layer: str) -> float:
+    """The largest variance of training over the least."""
+    values = record.series(ACTIVATION_VARIANCE, layer).values()
+    return max(values) / min(values) if min(values) > 0 else math.inf
+
+
+@claim("BatchNorm keeps the variance of an activation steadier over training than it is without",
+       paper="fixed mean and variance, possibly learnable")  # fmt: skip
+def is_steady(table: Table) -> Outcome:
+    """The variance covers a smaller factor, in every layer."""
+    cases = (
+        (arm, widest_to_narrowest(record, layer), widest_to_narrowest(plain, layer))
+        for arm, record, plain in pairs(table, [NORMALISED])
+        for layer in layers_of(record, ACTIVATION_VARIANCE)
+    )
+    return compared(cases, operator.lt, "layers and seeds")
+
+
+@claim("with BatchNorm the mean of an activation stays near 0, within its standard deviation",
+       paper="fixed mean, possibly learnable")  # fmt: skip
+def is_centred(table: Table) -> Outcome:
+    """|mean| is less than the standard deviation at every look, in every layer."""
+    farthest = []
+    for record in table.arm(name_of("DLN", NORMALISED)):
+        for layer in layers_of(record, ACTIVATION_MEAN):
+            means, variances = (record.series(name, layer) for name in (ACTIVATION_MEAN, ACTIVATION_VARIANCE))
+            farthest.append(max(abs(means[step]) / math.sqrt(variances[step]) for step in means if variances[step] > 0))
+    said = f"at most {min(farthest):.2f} to {max(farthest):.2f} deviations, layer by layer" if farthest else ""
+    return judged([deviations < 1 for deviations in farthest], said)
+
+
+EXPERIMENT = Experiment(
+    name="santurkar2018-fig8",
+    title="Distributions of activations in the deep linear network",
+    says="Distributions of activations from different layers of a 25-layer deep linear network over training; a random "
+    "activation of each layer. BatchNorm ensures that each has a fixed mean and variance, possibly learnable.",
+    arms=ARMS,
+    scales={
+        "smoke": at_scale("smoke", ARMS),
+        "laptop": at_scale("laptop", ARMS, looks=5),
+        "paper": at_scale("paper", ARMS, looks=5),
+    },
+    measure=measure,
+    claims=[is_steady, is_centred],
+    draw=draw_distributions,
+    minutes={"smoke": 0.05, "laptop": 0.2, "paper": 0.8},
+    contrast=[(name_of("DLN", BASE), name_of("DLN", NORMALISED))],
+    departures=SILENT[1:],
+)

@@ -1,0 +1,88 @@
+"""The settings of both networks at every scale, and the arms that are made of them."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping
+from typing import Any
+
+from wellcond_papers.experiments.experiment import Scale, Settings
+
+PAPER: Mapping[str, Settings] = {
+    "DLN": {
+        "data": None, "layers": 25, "width": 10, "examples": 1000, "lr": 1e-6, "steps": 10_000, "looks": 40,
+        "span": [0.01, 30.0], "lengths": 8, "shown": 4,
+    },
+    "VGG": {
+        "data": "cifar10", "depth": 11, "width": 64, "batch": 128, "lr": 0.1, "steps": 15_000, "looks": 25,
+        "span": [0.5, 4.0], "lengths": 8, "shown": 4, "augment": [], "tested": 10_000, "half": False,
+    },
+}  # fmt: skip
+"""The source's own, where it has them."""
+CHANGES: Mapping[Scale, Mapping[str, Settings]] = {
+    "smoke": {
+        "DLN": {"layers": 5, "width": 4, "examples": 40, "lr": 1e-4, "steps": 20, "looks": 2, "lengths": 3, "shown": 2},
+        "VGG": {
+            "data": "digits", "width": 2, "batch": 32, "steps": 6, "looks": 2, "lengths": 3, "shown": 2, "tested": 60,
+        },
+    },
+    "laptop": {"DLN": {"steps": 10_000}, "VGG": {"width": 8, "steps": 500, "looks": 20, "tested": 2000}},
+    "gpu": {"VGG": {"steps": 1500, "half": True}},
+    "paper": {"DLN": {}, "VGG": {}},
+}  # fmt: skip
+"""What each scale changes; a network that it does not name is left out."""
+NORMS = {"standard": "none", "BatchNorm": "batch", "noisy BatchNorm": "noisy", "ℓ1": "l1", "ℓ∞": "linf"}
+"""By the names of the arms."""
+BASE, NORMALISED = "standard", "BatchNorm"
+LP = [BASE, NORMALISED, "ℓ1", "ℓ∞"]
+SILENT = (
+    "The source calls its network VGG-like: VGG-11 with one linear layer is taken.",
+    "The learning rate of the deep linear network (DLN) is that of the loss summed over examples; losses and β are "
+    "those of the mean.",
+    "BatchNorm follows every layer but the last.",
+)
+"""What the source leaves open, and what is done about it."""
+ONE_BATCH = "Activations are looked at on one batch, the same throughout training."
+LARGEST = (
+    "The claim about the largest value during training is ours, added after the claim about every look had failed."
+)
+SAME_AS_BATCHNORM = "Division by the average ℓ2 norm of centred values is BatchNorm: ℓ2 has no arm of its own."
+
+
+def name_of(network: str, norm: str) -> str:
+    """The name of an arm.
+
+    Example:
+        >>> name_of("DLN", "BatchNorm")
+        'DLN, BatchNorm'
+    """
+    return f"{network}, {norm}"
+
+
+def arms_of(networks: Iterable[str], norms: Iterable[str]) -> dict[str, Settings]:
+    """One arm for every norm of every network."""
+    norms = list(norms)
+    return {name_of(net, norm): {"network": net, "norm": NORMS[norm]} for net in networks for norm in norms}
+
+
+def at_scale(scale: Scale, arms: Mapping[str, Settings], *, seeds: int = 1, **changes: Any) -> Settings:
+    """The settings of a scale, for those of the arms whose network it has.
+
+    Args:
+        scale: Which.
+        arms: As `arms_of` makes them.
+        seeds: How many.
+        changes: What the figure wants otherwise: a value, or values by network.
+    """
+    of_scale = CHANGES[scale]
+    own: dict[str, Settings] = {}
+    for arm, settings in arms.items():
+        network = settings["network"]
+        if network in of_scale:
+            wanted = {name: _of(network, change) for name, change in changes.items()}
+            known = {name: value for name, value in wanted.items() if value is not None}
+            own[arm] = {**PAPER[network], **of_scale[network], **known}
+    return {"seeds": seeds, "arms": own}
+
+
+def _of(network: str, change: Any) -> Any:
+    return change.get(network) if isinstance(change, Mapping) else change

@@ -1,0 +1,67 @@
+"""The formulas of wei2019 as they are printed, beside which the corrected ones are shown.
+
+As printed, BatchNorm divides the gradient by q instead of the variance q − q_xy, which makes λ_max too low; and a
+convolution counts the positions of its output twice (eq. 45), which makes it far too high.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Iterator
+from dataclasses import fields, replace
+
+from torch import Tensor
+
+from wellcond.learning_rate.meanfield import Architecture
+from wellcond.learning_rate.meanfield.feature_maps import Convolution
+from wellcond.learning_rate.meanfield.moments import Kernel, Moments, Number, float64
+from wellcond.learning_rate.meanfield.prediction import LayerContribution, contributions
+from wellcond.learning_rate.meanfield.stages import Nonlinearity, Stage, Variant, mapped
+
+
+class PrintedNorm(Nonlinearity):
+    """BatchNorm with constant statistics, which divides the gradient by s² = q (eq. 25)."""
+
+    def backward(self, h: Kernel, g: Kernel, variant: Variant) -> Kernel:
+        """γ²/q times the gradient at the activation."""
+        a = self.pre_activation(h)
+        return (g * a.expected(self.activation.slopes)).scaled(self.gamma2 / h.mean_square())
+
+
+class PrintedConvolution(Convolution):
+    """A convolution whose term has |K| once for h and once for δ, of which sums are carried back already (eq. 45)."""
+
+    def terms(self, h: Kernel, g: Kernel) -> Iterator[Kernel]:
+        """The right terms times the squared number of output positions."""
+        return (term.scaled(float64(math.prod(self.window.outputs) ** 2)) for term in super().terms(h, g))
+
+
+def printed_contributions(
+    network: Architecture | str, gamma: Number | None = None
+) -> tuple[Tensor, list[LayerContribution]]:
+    """λ_max by the printed formulas, of the weights and for very many independent normalised inputs.
+
+    Args:
+        network: A line such as "fc 784-1000-10", or an `Architecture`.
+        gamma: γ of all norms; a tensor for a grid.
+
+    Returns:
+        λ_max, and what each layer adds to it.
+
+    Example:
+        >>> lambda_max, layers = printed_contributions("fc 784-1000-1000-1000-10")
+        >>> round(float(lambda_max))
+        230
+    """
+    architecture = Architecture.parse(network) if isinstance(network, str) else network
+    if gamma is not None:
+        architecture = replace(architecture, gamma=gamma)
+    return contributions(mapped(architecture.stages(), _as_printed), Moments.independent(), "detached")
+
+
+def _as_printed(stage: Stage) -> Stage:
+    if isinstance(stage, Nonlinearity) and stage.norm == "batch":
+        return PrintedNorm(**{f.name: getattr(stage, f.name) for f in fields(stage)})
+    if isinstance(stage, Convolution):
+        return PrintedConvolution(**{f.name: getattr(stage, f.name) for f in fields(stage)})
+    return stage

@@ -1,0 +1,119 @@
+"""Figure 1 of zhang2018: learning curves of VGG-13 with SGD and with scale-amended SGD."""
+
+from __future__ import annotations
+
+from statistics import fmean
+from typing import TYPE_CHECKING, Any
+
+from wellcond.results.quantities import TEST_ACCURACY, TRAINING_LOSS
+from wellcond_papers.experiments.claims import Outcome, claim, judged
+from wellcond_papers.experiments.experiment import Experiment
+from wellcond_papers.experiments.pictures import draw_over_training, panels
+from wellcond_papers.experiments.table import Table
+from wellcond_papers.papers.zhang2018.training import DATA, OWN_RATE, SETTINGS, measure
+
+if TYPE_CHECKING:
+    from matplotlib.figure import Figure
+
+AMENDED = "scale-amended"
+COMMON: dict[str, Any] = SETTINGS | {"depth": 13, "weight_decay": 5e-3}
+
+
+def curves(table: Table, data: str, quantity: str) -> tuple[dict[int, float], dict[int, float]] | None:
+    """Those of SGD and of scale-amended SGD, the means of the seeds, at the steps that both reached."""
+    found = [table.arm(f"{data}, {method}").mean_series(quantity) for method in ("SGD", AMENDED)]
+    shared = sorted(found[0].keys() & found[1].keys())
+    if not shared:
+        return None
+    sgd, amended = ({step: curve[step] for step in shared} for curve in found)
+    return sgd, amended
+
+
+def in_words(errors: list[float]) -> str:
+    """The mean of the seeds and their range, in percent."""
+    return f"{fmean(errors):.1f} % ({min(errors):.1f} to {max(errors):.1f})"
+
+
+@claim("the training loss of scale-amended SGD is almost always the lower one", paper="almost always lower")
+def _lower_loss(table: Table) -> Outcome:
+    cases, words = [], []
+    for data in DATA:
+        if pair := curves(table, data, TRAINING_LOSS):
+            lower = [pair[1][step] < pair[0][step] for step in pair[0]]
+            cases += lower
+            words.append(f"{data}: lower in {sum(lower)} of {len(lower)} epochs")
+    return judged(cases, "; ".join(words))
+
+
+@claim(
+    "scale-amended SGD ends with a considerably lower test error",
+    paper="VGG-13: 5.9 against 6.1 %, 24.7 against 25.9 %",
+)
+def _lower_error(table: Table) -> Outcome:
+    """For every seed, whose first weights and batches both methods share."""
+    cases, words = [], []
+    for data in DATA:
+        ends = {method: table.arm(f"{data}, {method}").lasts(TEST_ACCURACY) for method in ("SGD", AMENDED)}
+        if all(ends.values()):
+            cases += [amended > plain for amended, plain in zip(ends[AMENDED], ends["SGD"], strict=True)]
+            told = {method: [100 * (1 - share) for share in found] for method, found in ends.items()}
+            words.append(f"{data}: {in_words(told[AMENDED])}, SGD {in_words(told['SGD'])}")
+    return judged(cases, "; ".join(words))
+
+
+def draw(table: Table) -> Figure:
+    """Training loss and test accuracy of both methods, for each data set."""
+    shown = {"training loss": TRAINING_LOSS, "test accuracy": TEST_ACCURACY}
+    present = [data for data in DATA if any(arm.startswith(f"{data},") for arm in table.arms)]
+    figure, axes = panels([f"{data}: {title}" for data in present for title in shown], columns=2)
+    for data in present:
+        own = Table([record for record in table if record.arm.startswith(f"{data},")])
+        for title, quantity in shown.items():
+            panel = axes[f"{data}: {title}"]
+            draw_over_training(panel, own, quantity)
+            panel.legend(frameon=False, fontsize=8)
+    return figure
+
+
+EXPERIMENT = Experiment(
+    name="zhang2018-fig1",
+    title="Learning curves of SGD and scale-amended SGD",
+    says="VGG-13 from the same weights on the same batches: scale-amended SGD has almost always the lower training "
+    "loss and ends with a considerably lower test error.",
+    arms={
+        f"{data}, {method}": {
+            "data": name,
+            "method": method,
+            "lr": OWN_RATE[data] if method == AMENDED else 0.1,
+        }
+        for data, name in DATA.items()
+        for method in ("SGD", AMENDED)
+    },
+    scales={
+        "smoke": COMMON
+        | {"depth": 11, "width": 4, "count": 512, "test_images": 100, "epochs": 2, "half": False, "schedule": "cosine"}
+        | {"arms": {f"CIFAR-10, {method}": {"data": "digits"} for method in ("SGD", AMENDED)}},
+        "laptop": COMMON
+        | {
+            "width": 16,
+            "count": 5120,
+            "test_images": 1000,
+            "epochs": 5,
+            "half": False,
+            "schedule": "cosine",
+            "seeds": 2,
+        }
+        | {"arms": [f"CIFAR-10, {method}" for method in ("SGD", AMENDED)]},
+        "gpu": COMMON | {"width": 64, "test_images": None, "epochs": 7, "half": True, "schedule": "cosine", "seeds": 2},
+        "paper": COMMON
+        | {"width": 64, "test_images": None, "epochs": 300, "half": False, "schedule": "plateau", "seeds": 5},
+    },
+    measure=measure,
+    claims=[_lower_loss, _lower_error],
+    draw=draw,
+    minutes={"smoke": 0.02, "laptop": 2, "gpu": 0.9, "paper": 3000},
+    contrast=[(f"{data}, SGD", f"{data}, {AMENDED}") for data in DATA],
+    departures=(
+        "The source names neither the batch size (128 here) nor the angle of the rotations (up to 15 degrees).",
+    ),
+)

@@ -1,0 +1,1 @@
+"""Training a classifier to the end: schedules, checkpoints, several processes."""

@@ -1,0 +1,201 @@
+"""Train an image classifier: the one loop, with cross-entropy, a schedule, test accuracy and probes on the way."""
+
+from __future__ import annotations
+
+import contextlib
+from collections.abc import Callable, Collection, Iterable, Iterator, Sequence
+from dataclasses import replace
+from functools import partial
+from statistics import fmean
+from typing import Any
+
+import torch
+from torch import Tensor, nn
+from torch.nn import functional
+from torch.optim import Optimizer
+
+from wellcond.errors import InvalidProblem
+from wellcond.network.isolation.isolation import rng_kept
+from wellcond.optim.bnp import BNP
+from wellcond.results import Progress, Row
+from wellcond.results.quantities import TEST_ACCURACY, TEST_LOSS, TRAINING_LOSS
+from wellcond.training.checkpoint import Checkpoint
+from wellcond.training.distributed import join_processes, process_count, share_of, shared
+from wellcond.training.loop import Loop, Probe
+from wellcond.training.run import Run
+from wellcond.training.schedules import Schedule
+from wellcond.training.step import CapturedStep, EagerStep, Step, can_capture
+from wellcond_papers.data.batches import Batches
+
+Batch = tuple[Tensor, Tensor]
+CHUNK = 1000
+"""Test images at once."""
+
+
+def train_classifier(
+    model: nn.Module,
+    optimizer: Optimizer,
+    batches: Callable[[int], Batch],
+    steps: int,
+    *,
+    at: Collection[int],
+    test: Batch | None = None,
+    probes: Sequence[Probe] = (),
+    schedule: Schedule | None = None,
+    half: bool = False,
+    compiled: bool = False,
+    bnp: BNP | None = None,
+    checkpoint: Checkpoint | None = None,
+    progress: Progress | None = None,
+) -> Run:
+    """Train with cross-entropy, and look at the network at chosen steps.
+
+    On a GPU the forward and backward pass are captured as a CUDA graph where they allow that, and nothing waits for
+    the device between looks: a loss that is not finite is found up to 50 steps late, at the right step. What a network
+    decides in Python, it then decides once; one with hooks is not captured. Started by `torchrun`, every process takes
+    its share of each batch, and the first one writes the checkpoint.
+
+    Args:
+        model: The network, on its device; it is put into training mode. If its weights are laid out in channels-last
+            order, so are the batches.
+        optimizer: Of its parameters.
+        batches: Such as `Batches`: the inputs and labels of a step, counted from 0.
+        steps: How many steps to take.
+        at: The numbers of steps taken at which to evaluate and probe; 0 is before the first.
+        test: Test inputs and labels; test loss and accuracy (in evaluation mode) are measured at `at`.
+        probes: Further measurements at `at`, with the network in training mode. What they do to gradients, modes,
+            buffers and random numbers is undone.
+        schedule: The factor of the learning rates at each step.
+        half: Whether to compute in bfloat16 where autocast does.
+        compiled: Whether to run the network through `torch.compile`.
+        bnp: The BNP over this optimizer, if there is one.
+        checkpoint: Where to keep the state, to continue a run that was killed. A `bnp` is kept too.
+        progress: Called as (what is being done, share of all work done).
+
+    Returns:
+        The loss of every step. `evaluations` holds, at each step of `at`, `TRAINING_LOSS` (the mean since the step of
+        `at` before it), `TEST_LOSS`, `TEST_ACCURACY` and the rows of the probes.
+
+    Raises:
+        Unsupported: The checkpoint belongs to another run.
+        InvalidProblem: The optimizer trains no parameter of the model, or the test set is empty.
+    """
+    held = {id(p) for group in optimizer.param_groups for p in group["params"]}
+    if not any(p.requires_grad and id(p) in held for p in model.parameters()):
+        raise InvalidProblem(
+            "the optimizer trains no parameter of this model. Make it of model.parameters(), after the model was moved "
+            "or copied, and leave some of them with requires_grad=True."
+        )
+    if test is not None and not len(test[0]) == len(test[1]) > 0:
+        raise InvalidProblem(f"test has {len(test[0])} inputs and {len(test[1])} labels; it needs as many, and some.")
+    join_processes()
+    model.train()
+    network = model if process_count() == 1 else shared(model)
+    if compiled:
+        network = torch.compile(network)  # type: ignore[assignment]
+    looks, count = sorted(at), process_count()
+    device, layout = next(model.parameters()).device, layout_of(model)
+
+    def batch_at(step: int) -> tuple[Any, ...]:
+        x, y = batches(step)
+        if count > 1:
+            x, y, weight = share_of(x, y)
+            return laid_out(x, layout), y, weight
+        return laid_out(x, layout), y
+
+    def loss_of(batch: tuple[Any, ...]) -> Tensor:
+        x, y, *weights = batch
+        # the cache of cast weights must not outlive the capture of a graph
+        with torch.autocast(device.type, torch.bfloat16, enabled=half, cache_enabled=False):
+            loss = functional.cross_entropy(network(x), y)
+        return loss * weights[0] if weights else loss
+
+    def evaluate(taken: int) -> Iterable[Row]:
+        before = max((look for look in looks if look < taken), default=0)
+        if since := loop.history.losses[before:taken]:
+            yield Row(taken, "", TRAINING_LOSS, fmean(since), "")
+        if test is not None:
+            with undisturbed(model):
+                yield from tested(model, test, taken)
+
+    def guarded(probe: Probe, taken: int) -> list[Row]:
+        with undisturbed(model):
+            return list(probe(taken))
+
+    if bnp is not None and checkpoint is not None:
+        checkpoint = replace(checkpoint, parts={**checkpoint.parts, "bnp": bnp})
+    with torch.cuda.device(device) if device.type == "cuda" else contextlib.nullcontext():
+        loop = Loop(
+            _step(model, optimizer, loss_of, bnp, compiled),
+            steps,
+            at=looks,
+            evaluate=evaluate,
+            probes=[partial(guarded, probe) for probe in probes],
+            schedule=schedule,
+            checkpoint=checkpoint,
+            settings={"batches": repr(batches)} if isinstance(batches, Batches) else {},
+        )
+        return loop.run(batch_at, progress)
+
+
+def _step(
+    model: nn.Module,
+    optimizer: Optimizer,
+    loss_of: Callable[[tuple[Any, ...]], Tensor],
+    bnp: BNP | None,
+    compiled: bool,
+) -> Step[tuple[Any, ...]]:
+    """A CUDA graph on one GPU, if the optimizer allows it; an eager step elsewhere."""
+    is_cuda, is_shared = next(model.parameters()).is_cuda, process_count() > 1
+    # the operators of BNP in a compiled network keep out of graphs
+    if is_cuda and not is_shared and can_capture(optimizer, bnp) and not (compiled and bnp is not None):
+        return CapturedStep(model, optimizer, loss_of, bnp)
+    return EagerStep(optimizer, lambda step, batch: loss_of(batch), is_checked=not is_cuda, is_shared=is_shared)
+
+
+def layout_of(model: nn.Module) -> torch.memory_format:
+    """The memory format of the model's convolutions."""
+    kernels = [p for p in model.parameters() if p.dim() == 4 and not p.is_contiguous()]
+    is_last = any(p.is_contiguous(memory_format=torch.channels_last) for p in kernels)
+    return torch.channels_last if is_last else torch.preserve_format
+
+
+def laid_out(x: Tensor, layout: torch.memory_format) -> Tensor:
+    """Images in a memory format; other inputs as they are."""
+    return x.contiguous(memory_format=layout) if layout is torch.channels_last and x.dim() == 4 else x
+
+
+@contextlib.contextmanager
+def undisturbed(model: nn.Module) -> Iterator[None]:
+    """Gradients, modes, buffers and random number generators are as before afterwards."""
+    gradients = [(parameter, parameter.grad) for parameter in model.parameters()]
+    modes = [(module, module.training) for module in model.modules()]
+    buffers = [(buffer, buffer.clone()) for buffer in model.buffers()]
+    for parameter, _ in gradients:
+        parameter.grad = None
+    try:
+        with rng_kept(next(model.parameters()).device):
+            yield
+    finally:
+        for parameter, gradient in gradients:
+            parameter.grad = gradient
+        for module, mode in modes:
+            module.training = mode
+        with torch.no_grad():
+            for buffer, before in buffers:
+                buffer.copy_(before)
+
+
+@torch.no_grad()
+def tested(model: nn.Module, test: Batch, step: int) -> list[Row]:
+    """Loss and accuracy on test images, in evaluation mode."""
+    was_training, layout = model.training, layout_of(model)
+    model.eval()
+    sums = []
+    for x, y in zip(torch.split(test[0], CHUNK), torch.split(test[1], CHUNK), strict=True):
+        outputs = model(laid_out(x, layout))
+        right = (outputs.argmax(1) == y).sum()
+        sums.append(torch.stack([functional.cross_entropy(outputs, y, reduction="sum").double(), right.double()]))
+    model.train(was_training)
+    loss, accuracy = (torch.stack(sums).sum(0) / len(test[1])).tolist()
+    return [Row(step, "", TEST_LOSS, loss, ""), Row(step, "", TEST_ACCURACY, accuracy, "")]
