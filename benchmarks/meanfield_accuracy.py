@@ -195,7 +195,7 @@ def real_inputs(data: str, width: int, seeds: int, examples: int, device: str) -
     results = []
     for name, read in {"MNIST": mnist, "CIFAR-10": cifar10}.items():
         pixels = read(data, train=False).images[:examples].flatten(1).float() / 255
-        for scale, x in {"in [0, 1]": pixels, "standardised": (pixels - pixels.mean()) / pixels.std()}.items():
+        for scale, x in {"in [0, 1]": pixels, "standardized": (pixels - pixels.mean()) / pixels.std()}.items():
             for words, variant in (("vanilla", "batch"), ("bn", "detached"), ("bn", "batch")):
                 architecture = Architecture.parse(f"fc {x.shape[1]}-{width}-{width}-{width}-1 {words}")
                 mean = statistics.mean(measured(architecture, variant, s, device, inputs=x)[0] for s in range(seeds))

@@ -18,7 +18,7 @@ OURS, OURS_LIGHT, PEERS, INK = "#3949ab", "#9fa8da", "#cfd3d8", "#37474f"
 PARTS = {"conditioning": "#3949ab", "gradients": "#b0bec5", "neurons": "#80cbc4", "hessian": "#7986cb",
          "max_lr": "#ffb74d", "trace": "#e57373"}  # fmt: skip
 LABELS = {"conditioning, neurons": "layer table", "hessian": "ends of the Hessian's spectrum"}
-"""A part that brings several fields of a diagnosis at once has the first one's colour."""
+"""A part that brings several fields of a diagnosis at once has the first one's color."""
 
 
 def picture(results: Path) -> Figure:

@@ -18,7 +18,7 @@ import wellcond
 
 
 class Clock:
-    """CPU seconds of this process on the CPU (one thread), wall seconds between synchronisations on a GPU."""
+    """CPU seconds of this process on the CPU (one thread), wall seconds between synchronizations on a GPU."""
 
     def __init__(self, device: str) -> None:
         self.is_cuda = device.startswith("cuda")
@@ -98,7 +98,7 @@ def environment(device: str) -> dict[str, Any]:
         "processor": _processor(),
         "device": torch.cuda.get_device_name() if is_cuda else "cpu",
         "threads": torch.get_num_threads(),
-        "time": "wall seconds, synchronised" if is_cuda else "CPU seconds of one thread",
+        "time": "wall seconds, synchronized" if is_cuda else "CPU seconds of one thread",
     }
 
 

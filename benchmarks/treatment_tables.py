@@ -14,7 +14,7 @@ from statistics import median
 from typing import Any
 
 from benchmarks.treatments import RESULTS, SEEDS
-from wellcond.report.figures.style import COLOURS, GREY, bare_axes, legend_below, new_figure
+from wellcond.report.figures.style import COLORS, GRAY, bare_axes, legend_below, new_figure
 from wellcond.results import number
 from wellcond.treatment.arm import Change
 
@@ -135,14 +135,14 @@ def picture(results: dict[str, Any]) -> None:
         finite = {name: loss / scale for name, loss in each.losses.items() if math.isfinite(loss)}
         shares = {name: min(max(share, SHOWN[0]), SHOWN[1]) for name, share in finite.items()}
         others = [share for name, share in shares.items() if name not in (each.winner, found["random"])]
-        axes.plot(others, [place] * len(others), "|", color=GREY, markersize=9)
+        axes.plot(others, [place] * len(others), "|", color=GRAY, markersize=9)
         if found["random"] in shares:
-            axes.plot(shares[found["random"]], place, "x", color=COLOURS[0], markersize=7)
-        axes.plot(shares[each.winner], place, "o", color=COLOURS[1], markersize=7)
-    axes.plot([], [], "o", color=COLOURS[1], label="what treat chose")
-    axes.plot([], [], "x", color=COLOURS[0], label="the remedy drawn at random")
-    axes.plot([], [], "|", color=GREY, label="every other arm")
-    axes.axvline(1.0, color=GREY, linewidth=0.8)
+            axes.plot(shares[found["random"]], place, "x", color=COLORS[0], markersize=7)
+        axes.plot(shares[each.winner], place, "o", color=COLORS[1], markersize=7)
+    axes.plot([], [], "o", color=COLORS[1], label="what treat chose")
+    axes.plot([], [], "x", color=COLORS[0], label="the remedy drawn at random")
+    axes.plot([], [], "|", color=GRAY, label="every other arm")
+    axes.axvline(1.0, color=GRAY, linewidth=0.8)
     axes.set_xscale("log")
     axes.set_yticks(range(len(shown)), shown)
     axes.invert_yaxis()

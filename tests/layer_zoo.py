@@ -74,7 +74,7 @@ def called_twice() -> nn.Module:
     return Written(lambda m, x: m.head(m.fc(m.fc(x).tanh()).tanh()), fc=nn.Linear(4, 4), head=nn.Linear(4, CLASSES))
 
 
-class Standardised(nn.Conv2d):
+class Standardized(nn.Conv2d):
     """A subclass that uses another weight than the one it owns."""
 
     def forward(self, x: Tensor) -> Tensor:
@@ -154,7 +154,7 @@ LAYERS: dict[str, Callable[[], Case]] = {
     "tied_functionally": lambda: classified(tied_functionally, integers(CLASSES, EXAMPLES, 3)),
     "called_twice": lambda: classified(called_twice, normal(EXAMPLES, 4)),
     "overridden_forward": lambda: classified(
-        lambda: Sandwich(Standardised(2, 2, 2), (2, 3, 3)), normal(EXAMPLES, 2, 3, 3)
+        lambda: Sandwich(Standardized(2, 2, 2), (2, 3, 3)), normal(EXAMPLES, 2, 3, 3)
     ),
     "layer_norm": lambda: classified(
         lambda: nn.Sequential(nn.Linear(4, 5), nn.LayerNorm(5), nn.Tanh(), nn.Linear(5, CLASSES)), normal(EXAMPLES, 4)

@@ -118,7 +118,7 @@ def network_and_layers(problem: wc.Problem) -> Values:
         walk = wc.landscape(problem, lr=0.1, span=(0.5, 4.0), steps=4, direction=direction)
         found[walk.direction] = pick(walk, "step_lengths losses gradient_changes distances beta loss gradient_norm")
     found["line"] = pick(wc.loss_slice(problem, ["random"], extent=0.5, points=5), "coordinates losses")
-    found["plane"] = wc.loss_slice(problem, ["gradient", "eigenvector"], points=3, filter_normalised=False).losses
+    found["plane"] = wc.loss_slice(problem, ["gradient", "eigenvector"], points=3, filter_normalized=False).losses
     numbers = [f"{m}.values {m}.lambda_max {m}.kappa {m}.rank {m}.trace" for m in ("x", "g", "kronecker", "fisher")]
     for rows, labels in itertools.product(["position", "patch"], ["data", "sample", "model"]):
         table = unless_refused(wc.conditioning, problem, convolution=rows, labels=labels, fisher_up_to=40)

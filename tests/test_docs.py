@@ -16,7 +16,7 @@ import typer
 import wellcond
 from wellcond.cli.app import app
 from wellcond.results import Result
-from wellcond_papers.experiments import catalog as catalogue
+from wellcond_papers.experiments import catalog as catalog
 
 ROOT = Path(__file__).resolve().parent.parent
 DOCS = ROOT / "docs"
@@ -88,7 +88,7 @@ def test_commands_and_paths_exist(page: Path) -> None:
 @pytest.mark.parametrize("page", PAGES, ids=_name)
 def test_experiments_and_options_in_commands_exist(page: Path) -> None:
     commands = typer.main.get_group(app).commands
-    known = {*catalogue.names(), *catalogue.sources(), catalogue.ALL}
+    known = {*catalog.names(), *catalog.sources(), catalog.ALL}
     for command, arguments in re.findall(r"wellcond (reproduce|sweep) ([^`\n#]+)", page.read_text(encoding="utf-8")):
         options = {option for parameter in commands[command].params for option in parameter.opts}
         assert set(re.findall(r"--[a-z-]+", arguments)) <= options, arguments

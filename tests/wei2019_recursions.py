@@ -1,4 +1,4 @@
-"""The recursions of wei2019 written out, for ReLU and independent normalised inputs.
+"""The recursions of wei2019 written out, for ReLU and independent normalized inputs.
 
 Weights N(0, σ_w²/fan_in), biases N(0, σ_b²). q, q̂, q̃ are the mean squares of pre-activations, activations and
 gradients of one output; `_xy` are the mean products of two different inputs.

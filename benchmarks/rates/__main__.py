@@ -29,7 +29,7 @@ HORIZONS = (400, STEPS)
 FLOOR = 0.01
 """Of the first loss: two networks that have fitted all their data to below it are as good."""
 MOST = 20
-"""Of the first loss: what a run that diverged counts where losses are averaged over neighbouring rates."""
+"""Of the first loss: what a run that diverged counts where losses are averaged over neighboring rates."""
 Found = tuple[str, int, str, int, float, float, float]
 
 
@@ -68,8 +68,8 @@ def judged(processes: int, methods: Collection[str]) -> list[Found]:
 
 
 def smoothed(losses: Any) -> Any:
-    """Log-losses over the rates, averaged over neighbours with weights ¼, ½, ¼: the best of thirty noisy runs is not as
-    good as it looks, and its neighbours tell."""
+    """Log-losses over the rates, averaged over neighbors with weights ¼, ½, ¼: the best of thirty noisy runs is not as
+    good as it looks, and its neighbors tell."""
     padded = np.pad(np.log(losses), 1, mode="edge")
     return 0.25 * padded[:-2] + 0.5 * padded[1:-1] + 0.25 * padded[2:]
 

@@ -43,7 +43,7 @@ class Shuffled:
 
 @cache
 def digits() -> tuple[Tensor, Tensor]:
-    """1797 images, (N, 1, 8, 8), standardised as a whole; and their labels."""
+    """1797 images, (N, 1, 8, 8), standardized as a whole; and their labels."""
     with np.load(Path(__file__).parent / "digits.npz") as stored:
         images, labels = torch.from_numpy(stored["images"]).float(), torch.from_numpy(stored["labels"]).long()
     return ((images - images.mean()) / images.std()).reshape(-1, 1, 8, 8), labels
@@ -99,7 +99,7 @@ def bags(size: int) -> Shuffled:
 
 
 def teacher(size: int, features: int = 20, noise: float = 0.1) -> Shuffled:
-    """A function of two layers with noise on its values, which are standardised."""
+    """A function of two layers with noise on its values, which are standardized."""
     generator = torch.Generator().manual_seed(3)
     x = torch.randn(4096, features, generator=generator)
     hidden = torch.tanh(x @ torch.randn(features, 16, generator=generator) / features**0.5 * 2)

@@ -27,12 +27,12 @@ def picture(rows: list[dict[str, Any]]) -> Figure:
     panels = figure.subplots(1, len(horizons), sharey=True)
     for axes, steps in zip(panels, horizons, strict=True):
         here = [row for row in rows if row["steps"] == steps]
-        for method, (colour, marker, size) in reversed(STYLES.items()):
+        for method, (color, marker, size) in reversed(STYLES.items()):
             ratios = [row["methods"][method]["smooth ratio"] for row in here]
             shown = [min(ratio if math.isfinite(ratio) else TOP, TOP) for ratio in ratios]
             cost = sum(row["methods"][method]["u"] for row in here) / len(here)
             label = f"{method}, {cost:.0f} u"
-            axes.scatter(shown, range(len(here)), s=size, color=colour, marker=marker, label=label, zorder=3)
+            axes.scatter(shown, range(len(here)), s=size, color=color, marker=marker, label=label, zorder=3)
         axes.axvspan(1, 1.1, color="#e8eaf6", zorder=0)
         axes.axvline(1.5, color="#cfd3d8", linewidth=0.8, zorder=1)
         axes.set_xscale("log")

@@ -83,7 +83,7 @@ class Recorded:
                 racer.diverged_at = step + 1
 
 
-def centre(recorded: Recorded, half: float | None) -> float:
+def center(recorded: Recorded, half: float | None) -> float:
     """Where `suggest_lr` begins, from half of the measured limit."""
     if half is None:
         return GUESS
@@ -101,9 +101,9 @@ def ratio(name: str, curves: dict[str, Any], steps: int, budget: int, place: int
     rates, found = ALL[name].rates, []
     for seed in seeds:
         recorded = Recorded(name, curves[f"{name}/{seed}"])
-        index = recorded.nearest(centre(recorded, halves[name, seed])) + place
+        index = recorded.nearest(center(recorded, halves[name, seed])) + place
         begin = rates[0] * (rates[1] / rates[0]) ** index
-        found.append(race(cast(Copies, recorded), recorded.start, steps=steps, budget=budget, centre=begin).lr)
+        found.append(race(cast(Copies, recorded), recorded.start, steps=steps, budget=budget, center=begin).lr)
     return _read_off(np.log(rates), smoothed(np.clip(sweep, FLOOR * first, MOST * first)), found)
 
 

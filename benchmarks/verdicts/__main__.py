@@ -35,8 +35,8 @@ Task = Callable[[str], dict[str, Any]]
 RESULTS = Path(__file__).parents[1] / "results"
 QUICK_CASES = ("iris-sigmoid", "houses-raw", "log-of-logits", "broadcast-targets", "constant-weights", "strong-decay",
                "branch-not-added")  # fmt: skip
-QUICK_CONTROLS = ("MLP, SGD, initialisation", "logistic regression, Nesterov, trained",
-                  "embedding bag, Adagrad, initialisation", "regression, SGD, half-trained",
+QUICK_CONTROLS = ("MLP, SGD, initialization", "logistic regression, Nesterov, trained",
+                  "embedding bag, Adagrad, initialization", "regression, SGD, half-trained",
                   "houses-raw, repaired")  # fmt: skip
 
 

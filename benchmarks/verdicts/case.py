@@ -117,9 +117,9 @@ class Control:
 
     Attributes:
         name: Family, optimizer and stage.
-        make: Makes the program at its initialisation.
+        make: Makes the program at its initialization.
         steps: That have been taken when it is judged.
-        more: Steps after which it must have improved, counted from the initialisation.
+        more: Steps after which it must have improved, counted from the initialization.
         least: The score that it must reach by then.
     """
 

@@ -26,7 +26,7 @@ OPTIMIZERS: dict[str, tuple[Callable[..., Optimizer], dict[str, Any]]] = {
     "RMSprop": (RMSprop, {"lr": 1e-3}),
     "Adagrad": (Adagrad, {"lr": 0.02}),
 }
-STAGES = ("initialisation", "half-trained", "trained")
+STAGES = ("initialization", "half-trained", "trained")
 
 Made = Callable[[str], Program]
 

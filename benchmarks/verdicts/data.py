@@ -25,10 +25,10 @@ def table(name: str, *, scaled: bool) -> Data:
     """Rows of an embedded set in an order of their own, as they are or with columns of mean 0 and variance 1."""
     x, y = embedded(name)
     order = torch.randperm(len(x), generator=torch.Generator().manual_seed(0))
-    return (standardised(x) if scaled else x)[order], y[order]
+    return (standardized(x) if scaled else x)[order], y[order]
 
 
-def standardised(x: Tensor) -> Tensor:
+def standardized(x: Tensor) -> Tensor:
     return (x - x.mean(0)) / x.std(0).clamp_min(1e-6)
 
 
@@ -48,7 +48,7 @@ def mnist(*, scaled: bool) -> Data:
 
 @functools.cache
 def textures(size: int = 32, count: int = 1024, classes: int = 10, noise: float = 1.0) -> Data:
-    """Colour images (N, 3, size, size) with values 0 to 255: a smooth pattern for each class, shifted, and noise."""
+    """Color images (N, 3, size, size) with values 0 to 255: a smooth pattern for each class, shifted, and noise."""
     draw = torch.Generator().manual_seed(7)
     y = torch.randint(0, classes, (count,), generator=draw)
     patterns = F.interpolate(torch.randn(classes, 3, 5, 5, generator=draw), (size, size), mode="bicubic")
@@ -75,17 +75,17 @@ def medical(*, scaled: bool) -> Data:
     x = (mean + spread * z).clamp_min(0)
     signal = 1.3 * z[:, 1] + 0.8 * z[:, 5] + 0.6 * z[:, 7] + 0.8 * z[:, 6] - 0.7
     y = (signal + 0.5 * torch.randn(768, generator=draw) > 0).float()[:, None]
-    return (standardised(x) if scaled else x), y
+    return (standardized(x) if scaled else x), y
 
 
 def houses(*, scaled: bool) -> Data:
-    """Area, rooms and income of 600 houses and their price, in their own units or standardised."""
+    """Area, rooms and income of 600 houses and their price, in their own units or standardized."""
     draw = torch.Generator().manual_seed(4)
     z = torch.randn(600, 3, generator=draw)
     x = torch.stack([1800 + 700 * z[:, 0], (5 + 1.5 * z[:, 1]).round(), 60_000 + 22_000 * z[:, 2]], 1)
     price = 250_000 + 90_000 * torch.tanh(z[:, 0]) + 25_000 * z[:, 1] + 70_000 * z[:, 2] + 30_000 * z[:, 0] * z[:, 2]
     y = (price + 8_000 * torch.randn(600, generator=draw))[:, None]
-    return (standardised(x), standardised(y)) if scaled else (x, y)
+    return (standardized(x), standardized(y)) if scaled else (x, y)
 
 
 def circles(count: int = 512) -> Data:

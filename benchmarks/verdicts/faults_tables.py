@@ -181,5 +181,5 @@ class TwoHeads(nn.Module):
 def shared_weight(faulty: bool) -> Program:
     x, _ = data.table("diabetes", scaled=True)
     mix = torch.randn(10, 2, generator=torch.Generator().manual_seed(1))
-    targets = data.standardised(torch.relu(x) @ mix)
+    targets = data.standardized(torch.relu(x) @ mix)
     return program(TwoHeads(faulty), nn.MSELoss(), (x, targets), 32, Adam, r2((x, targets)), lr=1e-2)

@@ -34,7 +34,7 @@ def negative_rate(faulty: bool) -> Program:
     return made
 
 
-@case(16, "L2 regularisation of 0.1",
+@case(16, "L2 regularization of 0.1",
       rules=["weight-decay-dominates"], layers=["", "fc1", "fc2", "fc3", "fc4", "out"], steps=400)  # fmt: skip
 def strong_decay(faulty: bool) -> Program:
     return _on_digits(SGD, lr=0.1, momentum=0.9, weight_decay=0.1 if faulty else 1e-4)

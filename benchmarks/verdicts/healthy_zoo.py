@@ -20,7 +20,7 @@ import wellcond as wc
 from benchmarks.verdicts.controls import CONTROLS
 from wellcond.diagnosis.inspection.look import Look, look
 
-PATH = Path(__file__).resolve().parents[2] / "src" / "wellcond" / "rules" / "healthy.json"
+PATH = Path(__file__).resolve().parents[2] / "src" / "wellcond" / "diagnosis" / "rules" / "healthy.json"
 PERCENTILES = (1, 5, 50, 95, 99)
 Value = tuple[str, float | None]
 
@@ -98,7 +98,7 @@ def _of_data(seen: Look) -> Iterator[Value]:
 
 
 def seen_in(name: str) -> list[tuple[str, float]]:
-    """The quantities of one healthy network at its initialisation, half-trained and trained."""
+    """The quantities of one healthy network at its initialization, half-trained and trained."""
     control = CONTROLS[name]
     made = control.build()
     found: list[Any] = []

@@ -113,7 +113,7 @@ class LogitsOf(nn.Module):
 
 
 def bert(classes: int = 8) -> nn.Module:
-    """A BERT of two layers with its own initialisation; it needs transformers."""
+    """A BERT of two layers with its own initialization; it needs transformers."""
     library = transformers()
     config = library.BertConfig(vocab_size=16, hidden_size=32, num_hidden_layers=2, num_attention_heads=4,
                                 intermediate_size=128, max_position_embeddings=16, num_labels=classes)  # fmt: skip

@@ -13,7 +13,7 @@ from matplotlib.patches import Patch
 
 ROOT = Path(__file__).resolve().parents[2]
 INK = "#37474f"
-COLOURS = {"right rule first": "#3949ab", "in the first three": "#9fa8da", "something else": "#ffcc80",
+COLORS = {"right rule first": "#3949ab", "in the first three": "#9fa8da", "something else": "#ffcc80",
            "nothing": "#eceff1", "a healthy network called severely ill": "#e57373",
            "clean, or warnings only": "#a5d6a7"}  # fmt: skip
 
@@ -32,31 +32,31 @@ def picture(results: Path) -> Figure:
     _field(right, [[_of_control(row[tool]) for tool in tools] for row in healthy], tools)
     right.set_yticks([])
     _dress(right, f"{len(healthy)} healthy networks")
-    figure.legend(handles=[Patch(color=colour, label=name) for name, colour in COLOURS.items()], ncols=6,
+    figure.legend(handles=[Patch(color=color, label=name) for name, color in COLORS.items()], ncols=6,
                   loc="outside lower center", frameon=False, fontsize=8.5)  # fmt: skip
     return figure
 
 
 def _of_case(found: dict[str, Any]) -> str:
     if found["first"]:
-        return COLOURS["right rule first"]
+        return COLORS["right rule first"]
     if found["three"]:
-        return COLOURS["in the first three"]
-    return COLOURS["something else" if found["findings"] else "nothing"]
+        return COLORS["in the first three"]
+    return COLORS["something else" if found["findings"] else "nothing"]
 
 
 def _of_control(found: dict[str, Any]) -> str:
-    return COLOURS["a healthy network called severely ill" if found["severe"] else "clean, or warnings only"]
+    return COLORS["a healthy network called severely ill" if found["severe"] else "clean, or warnings only"]
 
 
-def _field(axes: Axes, colours: list[list[str]], tools: list[str]) -> None:
-    for y, row in enumerate(colours):
-        for x, colour in enumerate(row):
-            axes.barh(y, 0.94, left=x, height=0.86, color=colour)
+def _field(axes: Axes, colors: list[list[str]], tools: list[str]) -> None:
+    for y, row in enumerate(colors):
+        for x, color in enumerate(row):
+            axes.barh(y, 0.94, left=x, height=0.86, color=color)
     axes.set_xticks([x + 0.47 for x in range(len(tools))], tools)
     axes.xaxis.tick_top()
     axes.set_xlim(0, len(tools))
-    axes.set_ylim(len(colours) - 0.4, -0.6)
+    axes.set_ylim(len(colors) - 0.4, -0.6)
 
 
 def _short(title: str) -> str:

@@ -135,18 +135,18 @@ def svg(rooms: dict[str, Room]) -> str:
 
 
 def _place(rows: list[list[str]], paths: list[list[str]], rooms: dict[str, Room]) -> dict[str, float]:
-    """Order every layer by its neighbours, then pull each node towards them as far as the others leave room."""
-    neighbours: dict[str, list[str]] = defaultdict(list)
+    """Order every layer by its neighbors, then pull each node toward them as far as the others leave room."""
+    neighbors: dict[str, list[str]] = defaultdict(list)
     for path in paths:
         for a, b in pairwise(path):
             pull = 1 if a in rooms or b in rooms else 8  # long arrows run straight
-            neighbours[a] += pull * [b]
-            neighbours[b] += pull * [a]
+            neighbors[a] += pull * [b]
+            neighbors[b] += pull * [a]
     width = {node: BOX + GAP if node in rooms else LANE for row in rows for node in row}
     x = {node: place for row in rows for node, place in zip(row, _spread(row, width), strict=True)}
     for sweep in range(200):
         for row in rows if sweep % 2 else rows[::-1]:
-            wish = {n: sum(x[m] for m in neighbours[n]) / len(neighbours[n]) if neighbours[n] else x[n] for n in row}
+            wish = {n: sum(x[m] for m in neighbors[n]) / len(neighbors[n]) if neighbors[n] else x[n] for n in row}
             if sweep < 40:
                 row.sort(key=wish.__getitem__)
             gaps = [(width[a] + width[b]) / 2 for a, b in pairwise(row)]

@@ -14,7 +14,7 @@ EPOCHS, BATCH, LR = 10, 32, 0.05
 
 
 def houses(count: int = 1024) -> tuple[Tensor, Tensor]:
-    """Rooms, floor area, year, income of the neighbourhood, its people; and the price."""
+    """Rooms, floor area, year, income of the neighborhood, its people; and the price."""
     generator = torch.Generator().manual_seed(0)
     noise = torch.randn(count, 6, generator=generator)
     rooms = (5 + 1.5 * noise[:, 0]).round().clamp(1, 12)
@@ -27,7 +27,7 @@ def houses(count: int = 1024) -> tuple[Tensor, Tensor]:
 
 
 def main(planted: bool = False) -> tuple[wc.Diagnosis, float]:
-    """Train it; `planted`: on the numbers as they are, not standardised."""
+    """Train it; `planted`: on the numbers as they are, not standardized."""
     torch.manual_seed(0)
     x, y = houses()
     if not planted:

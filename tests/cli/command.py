@@ -39,7 +39,7 @@ def with_adam():
 
 
 def run(*arguments: object, width: int = 80) -> Result:
-    """Run `wellcond` with these arguments in a terminal without colour."""
+    """Run `wellcond` with these arguments in a terminal without color."""
     threads = torch.get_num_threads()
     result = CliRunner().invoke(app, [str(each) for each in arguments], env={"COLUMNS": str(width), "NO_COLOR": "1"})
     assert torch.get_num_threads() == threads

@@ -9,11 +9,11 @@ import pytest
 from command import one_line, run, script, words
 
 
-def test_a_file_may_import_its_neighbours_and_leaves_nothing_behind(tmp_path: Path) -> None:
-    script(tmp_path, name="neighbour_of_train.py")
+def test_a_file_may_import_its_neighbors_and_leaves_nothing_behind(tmp_path: Path) -> None:
+    script(tmp_path, name="neighbor_of_train.py")
     code = """
     from dataclasses import dataclass
-    from neighbour_of_train import network, problem
+    from neighbor_of_train import network, problem
 
     @dataclass
     class Settings:

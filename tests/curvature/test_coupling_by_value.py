@@ -19,7 +19,7 @@ EXAMPLES = 7
 
 
 def isolated_first(n: int = EXAMPLES) -> Tensor:
-    """The row-normalised adjacency of a random graph whose first node has no neighbour."""
+    """The row-normalized adjacency of a random graph whose first node has no neighbor."""
     a = normal(n, n, seed=5) > 0.4
     a = (a | a.T).double()
     a[0] = a[:, 0] = 0
@@ -33,7 +33,7 @@ def one_pair(x: Tensor, i: int, j: int, strength: float) -> Tensor:
 
 
 COUPLINGS: dict[str, Callable[[Tensor], Tensor]] = {
-    "standardised": lambda x: (x - x.mean(0)) / x.std(0),
+    "standardized": lambda x: (x - x.mean(0)) / x.std(0),
     "all_but_the_first": lambda x: torch.cat([x[:1], x[1:] - x[1:].mean(0)]),
     "causal": lambda x: x - 0.5 * torch.cat([torch.zeros_like(x[:1]), x[:-1]]),
     "graph": lambda x: isolated_first(len(x)).to(x) @ x,

@@ -101,7 +101,7 @@ def test_a_loss_without_likelihood_takes_the_dense_side() -> None:
     found = wc.spectrum(wc.GGN(case.problem()))
     assert found.side == "dense"
     assert_same(found.values, torch.linalg.eigvalsh(dense_ggn(case.model, case.loss, case.batch)))
-    with pytest.raises(InvalidProblem, match="not recognised"):
+    with pytest.raises(InvalidProblem, match="not recognized"):
         Factor(wc.GGN(case.problem()))
 
 

@@ -46,7 +46,7 @@ class ScaledInput(nn.Linear):
         return super().forward(x / 2)
 
 
-class Standardised(nn.Linear):
+class Standardized(nn.Linear):
     def forward(self, x: Tensor) -> Tensor:
         w = self.weight - self.weight.mean(1, keepdim=True)
         return F.linear(x, w / w.std(1, keepdim=True), self.bias)
@@ -135,7 +135,7 @@ def test_a_layer_whose_weight_gradient_is_the_rules_is_read(build: Any, x: Tenso
     ("build", "x"),
     [
         (lambda: ScaledWeight(4, 5), LINEAR), (lambda: ScaledOutput(4, 5), LINEAR), (lambda: ScaledInput(4, 5), LINEAR),
-        (lambda: Standardised(4, 5), LINEAR), (lambda: Masked(4, 5), LINEAR), (lambda: Widened(4, 5), LINEAR),
+        (lambda: Standardized(4, 5), LINEAR), (lambda: Masked(4, 5), LINEAR), (lambda: Widened(4, 5), LINEAR),
         (lambda: OwnConv(2, 3, 2), SEQUENCES), (lambda: ScaledConv(2, 3, 2), SEQUENCES),
         (lambda: ScaledEmbedding(6, 2), TOKENS),
     ],

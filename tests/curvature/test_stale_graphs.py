@@ -150,7 +150,7 @@ def test_the_likelihood_is_found_again() -> None:
     problem = wc.Problem(Model(), weighted(), [(X, Y)])
     plain = wc.Fisher(problem).dense()
     problem.loss.weight = W  # type: ignore[attr-defined]
-    with pytest.raises(wc.errors.InvalidProblem, match="not recognised"):
+    with pytest.raises(wc.errors.InvalidProblem, match="not recognized"):
         wc.Fisher(problem).dense()
     problem.loss.weight = None  # type: ignore[attr-defined]
     torch.testing.assert_close(wc.Fisher(problem).dense(), plain)

@@ -139,7 +139,7 @@ class Encoding(nn.Module):
 
 
 class Codebook(Encoding):
-    """It moves its numbers towards its inputs before it uses them."""
+    """It moves its numbers toward its inputs before it uses them."""
 
     def forward(self, x: Tensor) -> Tensor:
         if self.training:

@@ -82,7 +82,7 @@ LIKE_PLAIN: dict[str, Variant] = {
     "one_ghost": Variant("GhostBatchNorm", {"ghost_size": 7}),
     "a_ghost_larger_than_the_batch": Variant("GhostBatchNorm", {"ghost_size": 100}),
 }
-"""Settings with which a variant is plain batch normalisation, running statistics included."""
+"""Settings with which a variant is plain batch normalization, running statistics included."""
 
 
 def batch(dims: str, seed: int = 0, **like: Any) -> Tensor:
@@ -101,7 +101,7 @@ def moments(values: Tensor) -> tuple[Tensor, Tensor]:
     return mean, ((values - mean) ** 2).sum() / values.numel()
 
 
-def normalised_by_groups(x: Tensor, ghosts: Sequence[Sequence[int]], eps: float, channels: int = 1) -> Tensor:
+def normalized_by_groups(x: Tensor, ghosts: Sequence[Sequence[int]], eps: float, channels: int = 1) -> Tensor:
     """(x − mean)/√(var + ε) over each ghost (list of examples) times so many consecutive channels."""
     y = torch.zeros_like(x)
     for ghost in ghosts:

@@ -83,7 +83,7 @@ def test_a_family_is_documented_by_its_base_which_cannot_be_built(family: str) -
     assert all(issubclass(getattr(wn, f"{family}{d}d"), base) for d in (1, 2, 3))
 
 
-# plain batch normalisation as a special case
+# plain batch normalization as a special case
 
 
 @pytest.mark.parametrize("variant", LIKE_PLAIN)
@@ -349,7 +349,7 @@ def test_a_copy_goes_on_like_the_original(variant: str, dims: str, how: str) -> 
 def test_inputs_of_other_shapes_and_kinds_are_refused(variant: str, dims: str) -> None:
     layer, x = VARIANTS[variant].layer(dims), batch(dims)
     wrong = {r"expects .D": [x[0, 0].reshape(-1), torch.zeros(2, CHANNELS, 2, 2, 2, 2)],
-             r"normalises 4 channels.* has 1 in its second": [x[:, :1]], "int64 input": [x.long()]}  # fmt: skip
+             r"normalizes 4 channels.* has 1 in its second": [x[:, :1]], "int64 input": [x.long()]}  # fmt: skip
     for message, inputs in wrong.items():
         for given in inputs:
             with state_kept(layer), pytest.raises(Unsupported, match=message):

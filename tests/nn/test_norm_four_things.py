@@ -17,7 +17,7 @@ from norm_references import (
     exponential_average,
     fill_affine,
     fill_running,
-    normalised_by_groups,
+    normalized_by_groups,
     per_channel,
     with_affine,
     with_gradients,
@@ -39,13 +39,13 @@ def four_things(dims: str, **options: Any) -> Any:
 
 @pytest.mark.parametrize("dims", SHAPES)
 @pytest.mark.parametrize("channels", [1, 2, 4])
-def test_groups_of_examples_and_channels_are_normalised_by_themselves(dims: str, channels: int) -> None:
+def test_groups_of_examples_and_channels_are_normalized_by_themselves(dims: str, channels: int) -> None:
     """Seven examples in twos: a seventh that is a single value joins the group before it."""
     alone = dims == "1d" and channels == 1
     ghosts = [[0, 1], [2, 3], [4, 5, 6]] if alone else [[0, 1], [2, 3], [4, 5], [6]]
     layer = four_things(dims, ghost_size=2, channels_per_group=channels, alpha=0.7)  # which training does not feel
     x = batch(dims).requires_grad_()
-    expected = with_affine(layer, normalised_by_groups(x, ghosts, layer.eps, channels))
+    expected = with_affine(layer, normalized_by_groups(x, ghosts, layer.eps, channels))
     assert_all_same(with_gradients(layer(x), [x]), with_gradients(expected, [x]))
 
 
@@ -57,7 +57,7 @@ def test_by_default_it_trains_like_ghosts_of_sixteen_examples() -> None:
 
 @pytest.mark.parametrize("examples", [1, 5])
 @pytest.mark.parametrize("dims", SHAPES)
-def test_one_example_times_channels_is_group_normalisation_also_for_a_batch_of_one(dims: str, examples: int) -> None:
+def test_one_example_times_channels_is_group_normalization_also_for_a_batch_of_one(dims: str, examples: int) -> None:
     layer, x = four_things(dims, ghost_size=1, channels_per_group=2), batch(dims)[:examples]
     assert_same(layer(x), F.group_norm(x, CHANNELS // 2, layer.weight, layer.bias, layer.eps), 1e-12)
     assert layer.running_var.isfinite().all()
@@ -186,7 +186,7 @@ def test_the_penalty_decays_gamma_to_one_and_beta_to_zero() -> None:
         assert_same(p, expected[name], 1e-12)
 
 
-def penalised_gradients(scale: float, parts: int) -> list[Tensor]:
+def penalized_gradients(scale: float, parts: int) -> list[Tensor]:
     """With a loss scaled as a GradScaler does, and over equal micro-batches."""
     net = Net()
     net.eval()  # a loss that is a mean over examples: the micro-batches' mean is the batch's
@@ -203,7 +203,7 @@ def test_the_penalty_is_exact_under_a_grad_scaler_and_with_accumulation() -> Non
         results = []
         for scale, parts in ((1.0, 1), (1024.0, 1), (1024.0, 3)):
             torch.manual_seed(0)
-            results.append(penalised_gradients(scale, parts))
+            results.append(penalized_gradients(scale, parts))
     assert len(results[0]) == 8
     for other in results[1:]:
         assert_all_same(other, results[0])
@@ -218,6 +218,6 @@ def test_under_autocast_the_penalty_is_float32() -> None:
     assert_same(penalty, ((layer.weight.double() - 1) ** 2).sum() / 2 + (layer.bias.double() ** 2).sum() / 2, 1e-6)
 
 
-def test_a_model_with_nothing_to_decay_is_refused_rather_than_penalised_by_zero() -> None:
+def test_a_model_with_nothing_to_decay_is_refused_rather_than_penalized_by_zero() -> None:
     with pytest.raises(WellcondError, match="Sequential has no FourThingsBatchNorm layer"):
         affine_penalty(nn.Sequential(nn.BatchNorm2d(3), FourThingsBatchNorm2d(3, affine=False)))

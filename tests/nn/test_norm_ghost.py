@@ -13,7 +13,7 @@ from norm_references import (
     assert_all_same,
     assert_running_statistics,
     batch,
-    normalised_by_groups,
+    normalized_by_groups,
     unbiased,
     with_affine,
     with_gradients,
@@ -53,10 +53,10 @@ each_case = pytest.mark.parametrize(
 
 
 @each_case
-def test_each_ghost_is_normalised_by_itself(dims: str, ghost_size: int, ghosts: list[list[int]]) -> None:
+def test_each_ghost_is_normalized_by_itself(dims: str, ghost_size: int, ghosts: list[list[int]]) -> None:
     """Outputs and gradients, ragged and lone last chunks included."""
     layer, x = ghost(dims, ghost_size), batch(dims).requires_grad_()
-    expected = with_affine(layer, normalised_by_groups(x, ghosts, layer.eps))
+    expected = with_affine(layer, normalized_by_groups(x, ghosts, layer.eps))
     assert_all_same(with_gradients(layer(x), [x]), with_gradients(expected, [x]))
 
 

@@ -1,4 +1,4 @@
-"""ℓ_p normalisation against its formula, written out channel by channel."""
+"""ℓ_p normalization against its formula, written out channel by channel."""
 
 from __future__ import annotations
 

@@ -41,7 +41,7 @@ UNIFORM: Moments = {
 """On [−1, 1]."""
 NORMAL: Moments = {1: (0, 1), 2: (1, math.sqrt(2)), 3: (0, math.sqrt(15)), 4: (3, math.sqrt(96))}
 DRAWS: dict[str, tuple[float, dict[str, float], dict[str, float], float, float, Moments]] = {
-    # activations; other settings, and the one drawn with; centre and half-width of the draw, and its law
+    # activations; other settings, and the one drawn with; center and half-width of the draw, and its law
     "mean_of_a_unit": (0.0, {}, {"n_mu": 0.5}, 0.0, 0.5, UNIFORM),
     "scale_of_a_unit": (1.0, {}, {"n_sigma": 1.25}, 0.125, 0.125, UNIFORM),
     "move_of_a_value": (0.0, {"n_mu": 0.5}, {"r_mu": 0.1}, 0.0, 0.1, UNIFORM),
@@ -51,9 +51,9 @@ DRAWS: dict[str, tuple[float, dict[str, float], dict[str, float], float, float, 
 
 @pytest.mark.parametrize("name", DRAWS)
 def test_every_draw_has_its_law_and_units_share_theirs(name: str) -> None:
-    value, others, own, centre, size, law = DRAWS[name]
+    value, others, own, center, size, law = DRAWS[name]
     noise = noise_on(value, **SILENT | others | own)
-    drawn = (noise - noise_on(value, **SILENT | others)[0] - centre) / size
+    drawn = (noise - noise_on(value, **SILENT | others)[0] - center) / size
     if "unit" in name:
         assert (noise == noise[0]).all()
         drawn = drawn[0]
@@ -85,8 +85,8 @@ def test_positions_are_part_of_the_batch() -> None:
     assert_mean(means, 0.0, math.sqrt((0.5**2 + 0.1**2 / 36) / 3))
     moved = (m - means[:, None, None]) / (0.1 / math.sqrt(3))
     assert moved.abs().max() < 2 * math.sqrt(3)
-    neighbours = moved[..., 0] * moved[..., 1]  # the mean over 36 values was subtracted: correlation −1/35
-    assert_mean(neighbours, -1 / 35, 1.0)
+    neighbors = moved[..., 0] * moved[..., 1]  # the mean over 36 values was subtracted: correlation −1/35
+    assert_mean(neighbors, -1 / 35, 1.0)
 
 
 def test_the_noise_stretches_and_moves_what_batchnorm_with_its_affine_part_gives() -> None:

@@ -50,7 +50,7 @@ def corrections(layer: Any, x: Tensor, r_max: float, d_max: float) -> tuple[Tens
     return r, d
 
 
-def renormalised(layer: Any, x: Tensor, r: Tensor, d: Tensor) -> Tensor:
+def renormalized(layer: Any, x: Tensor, r: Tensor, d: Tensor) -> Tensor:
     """γ ((x − μ_B)/σ_B · r + d) + β."""
     mean = per_channel(x, lambda v: moments(v)[0])
     sigma = (per_channel(x, lambda v: moments(v)[1]) + layer.eps).sqrt()
@@ -60,7 +60,7 @@ def renormalised(layer: Any, x: Tensor, r: Tensor, d: Tensor) -> Tensor:
 
 @pytest.mark.parametrize("dims", SHAPES)
 @pytest.mark.parametrize(("r_max", "d_max"), [(1.3, 0.4), (3.0, 5.0), (1.0, 5.0), (3.0, 0.0)])
-def test_a_training_batch_is_corrected_towards_statistics_from_before_the_step(
+def test_a_training_batch_is_corrected_toward_statistics_from_before_the_step(
     dims: str, r_max: float, d_max: float
 ) -> None:
     """Outputs and gradients, with r and d as numbers that have no gradient."""
@@ -72,7 +72,7 @@ def test_a_training_batch_is_corrected_towards_statistics_from_before_the_step(
         assert 1 / 1.3 < r[1] < 1.3
         assert -0.4 < d[1] < 0.4
     inputs = [x, layer.weight, layer.bias]
-    expected = with_gradients(renormalised(layer, x, r, d), inputs)
+    expected = with_gradients(renormalized(layer, x, r, d), inputs)
     assert_all_same(with_gradients(layer(x), inputs), expected)
 
 
@@ -105,7 +105,7 @@ def test_the_limits_follow_the_schedule_of_the_source_and_stay_at_its_end(
     assert [float(limit) for limit in found] == pytest.approx([r_max, d_max], rel=1e-12)
     x = batch("2d")
     r, d = corrections(layer, x, r_max, d_max)
-    assert_same(layer(x), renormalised(layer, x, r, d), 1e-12)
+    assert_same(layer(x), renormalized(layer, x, r, d), 1e-12)
 
 
 @pytest.mark.parametrize("mode", ["train", "eval"])

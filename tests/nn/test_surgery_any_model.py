@@ -149,7 +149,7 @@ def test_the_last_layers_of_hugging_face_models(transformers: Any) -> None:
 
 
 @pytest.mark.parametrize("training", [True, False])
-def test_a_language_models_head_normalises_every_token(transformers: Any, training: bool) -> None:
+def test_a_language_models_head_normalizes_every_token(transformers: Any, training: bool) -> None:
     model = gpt2(transformers, "GPT2LMHeadModel").eval()
     tokens = integers(5, 3, 4)
     new = with_last_batchnorm(model, {"input_ids": tokens})

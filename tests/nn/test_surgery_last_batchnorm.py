@@ -50,7 +50,7 @@ def test_it_is_the_network_written_by_hand(shape: tuple[int, ...], training: boo
     torch.testing.assert_close((norm.running_mean, norm.running_var), running, rtol=1e-12, atol=1e-12)
 
 
-def test_hooks_on_the_linear_layer_see_the_normalised_features() -> None:
+def test_hooks_on_the_linear_layer_see_the_normalized_features() -> None:
     x = normal(7, 3, 4)
     new = with_last_batchnorm(seeded(lambda: nn.Sequential(nn.Linear(4, 6), nn.Tanh(), nn.Linear(6, 3))))
     seen: list[Tensor] = []

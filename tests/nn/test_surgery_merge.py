@@ -1,4 +1,4 @@
-"""Merging batch normalisations: the plain network computes what the normalised one computed in evaluation mode."""
+"""Merging batch normalizations: the plain network computes what the normalized one computed in evaluation mode."""
 
 from __future__ import annotations
 
@@ -75,7 +75,7 @@ def functional() -> nn.Module:
 
 
 def tokens() -> nn.Module:
-    """(N, T, d) tokens, normalised over all examples and positions by the usual transposes and views."""
+    """(N, T, d) tokens, normalized over all examples and positions by the usual transposes and views."""
 
     def forward(net: Any, tokens: Tensor) -> Tensor:
         h = net.bn1(net.fc1(net.embed(tokens)).transpose(1, 2)).mT.relu()
@@ -207,7 +207,7 @@ def test_a_norm_without_a_shift_passes_zero_padding() -> None:
 
 @pytest.mark.parametrize("kind", [nn.SyncBatchNorm, *VARIANTS])
 @pytest.mark.parametrize("dtype", [torch.float32, torch.float64])
-def test_every_variant_of_batch_normalisation(kind: type[nn.Module], dtype: torch.dtype) -> None:
+def test_every_variant_of_batch_normalization(kind: type[nn.Module], dtype: torch.dtype) -> None:
     x = normal(6, 2, 5, 5)
     model = nn.Sequential(nn.Conv2d(2, 4, 3), kind(4), nn.ReLU(), nn.MaxPool2d(2), kind(4), nn.Conv2d(4, 3, 1))
     model = used(model, x).to(dtype)

@@ -8,7 +8,7 @@ from typing import Any
 
 import pytest
 import torch
-from layer_zoo import Standardised
+from layer_zoo import Standardized
 from surgery_references import merged_without_rest, norms, used
 from torch import Tensor, nn
 from torch.nn.utils import parametrizations, prune
@@ -96,7 +96,7 @@ STAYS: dict[str, tuple[Callable[[], nn.Module], str]] = {
     "changed_through_a_view": (lambda: uses(view_changed), "is used elsewhere too"),
     "read_as_a_number": (lambda: uses(lambda net, h: net.bn(h) * h.tolist()[0][0][0][0]), "is used elsewhere too"),
     "other_axis": (lambda: uses(lambda net, h: net.bn(h.transpose(1, 2))), "its channels are not those of 'conv'"),
-    "own_forward": (lambda: after(Standardised(2, 2, 1)), "'0' has a forward pass of its own"),
+    "own_forward": (lambda: after(Standardized(2, 2, 1)), "'0' has a forward pass of its own"),
     "own_norm": (lambda: after(nn.Conv2d(2, 2, 1), OwnNorm(2)), "'1': it has a forward pass of its own"),
     "patched_forward": (patched, "'0' has a forward pass of its own"),
     "hook_on_the_layer": (lambda: hooked(0), "no layer to merge it into stands directly before"),
@@ -174,7 +174,7 @@ def test_statistics_too_uneven_for_float32_are_refused() -> None:
 @pytest.mark.parametrize(
     ("model", "inputs", "message"),
     [
-        (nn.Linear(2, 2), None, "Linear has no batch normalisation to merge"),
+        (nn.Linear(2, 2), None, "Linear has no batch normalization to merge"),
         (nn.Sequential(nn.Linear(2, 2), nn.BatchNorm1d(2)), torch.ones(3, 5), "does not go through layer '0'"),
         (nn.Sequential(nn.BatchNorm1d(2)), None, "no inputs could be made up for Sequential .* Pass inputs="),
         (nn.Sequential(nn.LazyBatchNorm1d()), torch.ones(3, 5), "'0.weight' has no shape yet"),

@@ -89,7 +89,7 @@ NORMS: dict[str, Callable[[int], nn.Module]] = {
 
 
 @pytest.mark.parametrize("build", NORMS.values(), ids=NORMS)
-def test_every_normalisation_layer_is_replaced(build: Callable[[int], nn.Module]) -> None:
+def test_every_normalization_layer_is_replaced(build: Callable[[int], nn.Module]) -> None:
     asked: list[Any] = []
 
     def factory(count: Any) -> nn.Module:

@@ -29,8 +29,8 @@ def loss(model: nn.Module, x: Tensor, y: Tensor) -> Tensor:
 
 def batches_of(shape: tuple[int, ...] = (6,), size: int = 5, steps: int = 4) -> list[Batch]:
     """Inputs whose features have means and variances of their own, as real ones do."""
-    centre, scale = normal(*shape, seed=100), 0.2 + normal(*shape, seed=101).abs()
-    return [(centre + scale * normal(size, *shape, seed=s), integers(CLASSES, size, seed=s)) for s in range(steps)]
+    center, scale = normal(*shape, seed=100), 0.2 + normal(*shape, seed=101).abs()
+    return [(center + scale * normal(size, *shape, seed=s), integers(CLASSES, size, seed=s)) for s in range(steps)]
 
 
 def preconditioned(model: nn.Module, lr: float = LR, **options: Any) -> tuple[SGD, wc.BNP]:
@@ -133,8 +133,8 @@ class ReferenceBNP:
         for group in range(getattr(module, "groups", 1)):
             mean, variance = running[group]
             batch_mean = columns[group].mean(0)
-            centre = mean if len(columns[group]) == 1 else batch_mean
-            batch_variance = ((columns[group] - centre) ** 2).mean(0)
+            center = mean if len(columns[group]) == 1 else batch_mean
+            batch_variance = ((columns[group] - center) ** 2).mean(0)
             mean = self.rho * mean + (1 - self.rho) * batch_mean
             variance = self.rho * variance + (1 - self.rho) * batch_variance
             running[group] = mean, variance

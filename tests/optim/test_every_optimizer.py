@@ -1,4 +1,4 @@
-"""What every optimizer honours. A new one needs a line in `OPTIMIZERS`."""
+"""What every optimizer honors. A new one needs a line in `OPTIMIZERS`."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Losses are recognised by what they compute, whatever they are called."""
+"""Losses are recognized by what they compute, whatever they are called."""
 
 from __future__ import annotations
 
@@ -13,14 +13,14 @@ from torch import Tensor, nn
 from zoo import flattened_cross_entropy, integers, normal
 
 from wellcond.problem.loss.likelihoods import Bernoulli, CrossEntropy, Gaussian, Likelihood
-from wellcond.problem.loss.losses import explains, recognise
+from wellcond.problem.loss.losses import explains, recognize
 
 LOGITS, LABELS, VALUES = normal(6, 3), integers(3, 6), normal(6, 3, seed=1)
 SEQUENCE, TOKENS = normal(2, 4, 3), integers(3, 2, 4)
 
 
 def found(loss: Any, outputs: Tensor, targets: Any) -> Likelihood | None:
-    return recognise(loss, loss, outputs, targets)
+    return recognize(loss, loss, outputs, targets)
 
 
 @pytest.mark.parametrize(
@@ -106,7 +106,7 @@ def test_other_losses_are_not_mistaken_for_a_likelihood(loss: Any, outputs: Tens
 
 
 @pytest.mark.parametrize("name", LOSSES)
-def test_a_likelihoods_mean_is_the_loss_it_was_recognised_by(name: str) -> None:
+def test_a_likelihoods_mean_is_the_loss_it_was_recognized_by(name: str) -> None:
     case = LOSSES[name]()
     targets, outputs = case.batch[1], case.model(case.batch[0]).detach()
     likelihood = found(case.loss, outputs, targets)
@@ -125,7 +125,7 @@ def test_losses_without_a_likelihood_have_none(name: str) -> None:
     assert found(case.loss, case.model(case.batch[0]).detach(), case.batch[1]) is None
 
 
-def test_outputs_in_single_precision_are_recognised_too() -> None:
+def test_outputs_in_single_precision_are_recognized_too() -> None:
     assert found(nn.CrossEntropyLoss(), LOGITS.float(), LABELS) == CrossEntropy(1)
     assert isinstance(found(nn.MSELoss(), LOGITS.float(), VALUES.float()), Gaussian)
     assert isinstance(found(nn.BCEWithLogitsLoss(), LOGITS.float(), VALUES.sigmoid().float()), Bernoulli)

@@ -137,8 +137,8 @@ def test_it_is_put_back_after_an_exception() -> None:
     assert is_same(before, everything(model))
 
 
-class Centred(nn.Module):
-    """A loss with a running centre, a BatchNorm and a counter."""
+class Centered(nn.Module):
+    """A loss with a running center, a BatchNorm and a counter."""
 
     def __init__(self) -> None:
         super().__init__()
@@ -156,8 +156,8 @@ class Centred(nn.Module):
 
 
 @pytest.mark.parametrize("wrapped", [lambda own: own, lambda own: own.method, lambda own: lambda o, t: own(o, t)])
-def test_what_a_loss_holds_is_put_back_and_every_call_begins_there(wrapped: Callable[[Centred], Any]) -> None:
-    loss, model = Centred().double(), nn.Linear(4, 3).double()
+def test_what_a_loss_holds_is_put_back_and_every_call_begins_there(wrapped: Callable[[Centered], Any]) -> None:
+    loss, model = Centered().double(), nn.Linear(4, 3).double()
     before = copy.deepcopy(loss.state_dict())
     problem = wc.Problem(model, wrapped(loss), (X.double(), Y))
     measured = wc.Hessian(problem).dense()

@@ -94,7 +94,7 @@ def test_a_line_is_drawn_over_its_coordinates() -> None:
 
 
 @pytest.mark.parametrize("top", [10.0, 1e6], ids=["linear", "logarithmic"])
-def test_a_plane_has_its_colours_from_the_least_loss_to_the_greatest(top: float) -> None:
+def test_a_plane_has_its_colors_from_the_least_loss_to_the_greatest(top: float) -> None:
     losses = torch.full((5, 5), top, dtype=torch.float64)
     losses[1, 3] = 1.0  # α = −1/2, β = 1/2
     losses[4, 4] = math.nan

@@ -16,12 +16,12 @@ from wellcond.results import Row
 from wellcond.results.quantities import DYING, FULL, INPUT, UNITS
 
 
-def with_colours(node: Any, key: str = "") -> Any:
-    """As the page does: names of CSS variables become colours."""
+def with_colors(node: Any, key: str = "") -> Any:
+    """As the page does: names of CSS variables become colors."""
     if isinstance(node, dict):
-        return {name: with_colours(value, name) for name, value in node.items()}
+        return {name: with_colors(value, name) for name, value in node.items()}
     if isinstance(node, list):
-        return [with_colours(each, key) for each in node]
+        return [with_colors(each, key) for each in node]
     return "#123456" if key.endswith("color") and isinstance(node, str) and not node.startswith("rgba") else node
 
 
@@ -31,7 +31,7 @@ def test_plotly_accepts_every_figure_and_every_panel_says_how_to_read_it() -> No
     # training; two magnitudes; κ of two matrices and two networks; units of two networks; one density
     assert len(drawn) == 1 + 2 + 4 + 2 + 1
     for figure in drawn:
-        go.Figure(with_colours(figure))
+        go.Figure(with_colors(figure))
         assert all(figure["layout"][axis]["title"]["text"] for axis in ("xaxis", "yaxis"))
     assert len({panel.note for panel in found}) == len(found) - 1  # the condition numbers of both matrices read alike
 
@@ -81,4 +81,4 @@ def test_many_layers_keep_few_labels_and_all_points() -> None:
 def test_the_axis_of_losses_is_logarithmic_beside_a_run_that_diverges(losses: list[float], is_log: bool) -> None:
     figure = plots.training_plot({"a": (list(range(len(losses))), losses), "b": ([0, 1], [2.0, 1.0])})
     assert (figure["layout"]["yaxis"].get("type") == "log") == is_log
-    go.Figure(with_colours(figure))
+    go.Figure(with_colors(figure))

@@ -1,4 +1,4 @@
-"""What does not show in the files of `tests/cli/golden`: narrow terminals, colours, a missing library."""
+"""What does not show in the files of `tests/cli/golden`: narrow terminals, colors, a missing library."""
 
 from __future__ import annotations
 
@@ -19,9 +19,9 @@ from wellcond.report.terminal import new_console, show
 BARS = str.maketrans("", "", "▏▎▍▌▋▊▉█")
 
 
-def printed(subject: Subject, width: int, colour: bool = False) -> str:
-    system = "standard" if colour else None
-    console = new_console(file=io.StringIO(), width=width, force_terminal=colour, color_system=system)
+def printed(subject: Subject, width: int, color: bool = False) -> str:
+    system = "standard" if color else None
+    console = new_console(file=io.StringIO(), width=width, force_terminal=color, color_system=system)
     show(subject, console)
     return console.file.getvalue()
 
@@ -44,10 +44,10 @@ def test_a_long_name_gives_way_before_a_number_does() -> None:
     assert "λmax Σ∇h" in text
 
 
-def test_a_layer_with_a_finding_has_its_colour_in_the_table_and_no_number_has_one() -> None:
-    numbers = printed(AWKWARD, 120, colour=True).split("Numbers")[1]
-    coloured = re.findall("\x1b\\[1;3[13]m(.*?)\x1b", numbers)
-    assert [cell.strip() for cell in coloured] == ["fc1", AWKWARD_NAME]
+def test_a_layer_with_a_finding_has_its_color_in_the_table_and_no_number_has_one() -> None:
+    numbers = printed(AWKWARD, 120, color=True).split("Numbers")[1]
+    colored = re.findall("\x1b\\[1;3[13]m(.*?)\x1b", numbers)
+    assert [cell.strip() for cell in colored] == ["fc1", AWKWARD_NAME]
 
 
 def test_the_verdict_comes_first_then_findings_tree_and_numbers() -> None:
@@ -58,7 +58,7 @@ def test_the_verdict_comes_first_then_findings_tree_and_numbers() -> None:
 
 
 def test_a_sound_network_is_green_and_has_no_tree() -> None:
-    text = printed(SOUND, 100, colour=True)
+    text = printed(SOUND, 100, color=True)
     assert "\x1b[1;32m✓ Verdict: 0 <found>." in text
     assert "\x1b[1;31m" not in text
     assert "Net" not in text

@@ -60,7 +60,7 @@ def same(
     difference_of: Quantity | None = None,
     is_float64: bool = False,
     roundings: float = 0.0,
-    cancelling: float = 1e4,
+    canceling: float = 1e4,
 ) -> Verdict:
     """A result that states no error of its own.
 
@@ -70,7 +70,7 @@ def same(
         quantity: The truth of it.
         difference_of: What it is a small difference of, whose rounding it may have.
         is_float64: Whether it is in float64 whatever the model is.
-        cancelling: How many of its roundings.
+        canceling: How many of its roundings.
         roundings: So many roundings more may be in it, as in a decomposition.
     """
     expected = tolerance(case, quantity, is_float64=is_float64)
@@ -79,7 +79,7 @@ def same(
     truth, allowed = expected
     allowed += roundings * torch.finfo(case.dtype).eps * size(truth)
     if difference_of is not None:
-        allowed += cancelling * torch.finfo(case.dtype).eps * size(difference_of(case.truth))
+        allowed += canceling * torch.finfo(case.dtype).eps * size(difference_of(case.truth))
     got = torch.as_tensor(got).detach().double().cpu()
     if got.shape != truth.shape:
         return Verdict("silent", f"shape {tuple(got.shape)} instead of {tuple(truth.shape)}")
@@ -136,7 +136,7 @@ def block(case: Case, draw: Draw) -> Check:
         f"{name}.layer({parameter!r}).dense",
         lambda p, _: make(p).layer(parameter).dense(),
         # a gradient that cancels, as of a bias before a norm, leaves the rounding of the others
-        lambda got: same(case, got, lambda r: quantity(r)[part, part], difference_of=quantity, cancelling=1.0),
+        lambda got: same(case, got, lambda r: quantity(r)[part, part], difference_of=quantity, canceling=1.0),
     )
 
 
@@ -457,7 +457,7 @@ def loss_slice(case: Case, draw: Draw) -> Check:
         return torch.stack([r.loss_at(a * r.gradient) for a in (-0.1, 0.0, 0.1)])
 
     def measure(problem: wc.Problem, _seed: int) -> Any:
-        return wc.loss_slice(problem, ["gradient"], extent=0.1, points=3, filter_normalised=False)
+        return wc.loss_slice(problem, ["gradient"], extent=0.1, points=3, filter_normalized=False)
 
     return Check("loss_slice", measure, lambda got: same(case, got.losses, losses))
 

@@ -176,26 +176,26 @@ def custom(draw: Draw) -> Loss:
     )
 
 
-class Centred(nn.Module):
+class Centered(nn.Module):
     """A loss that follows the mean output in a buffer, counts its calls, and uses what it knew before the call."""
 
     def __init__(self) -> None:
         super().__init__()
-        self.register_buffer("centre", torch.full((1,), 0.3))
+        self.register_buffer("center", torch.full((1,), 0.3))
         self.calls, self.history = 0, []
 
     def forward(self, outputs: Any, y: Tensor) -> Tensor:
         o = logits_of(outputs)
-        before = self.centre.clone()
+        before = self.center.clone()
         self.calls += 1
         self.history.append(self.calls)
         with torch.no_grad():
-            self.centre.mul_(0.9).add_(0.1 * o.detach().mean().to(self.centre))
+            self.center.mul_(0.9).add_(0.1 * o.detach().mean().to(self.center))
         return F.cross_entropy(rows(o - before * o.detach().square()), y.reshape(-1))
 
 
 def stateful(draw: Draw) -> Loss:
-    module = Centred()
+    module = Centered()
 
     def terms(o: Tensor, y: Tensor) -> tuple[Tensor, Tensor]:
         shifted = o - torch.tensor(0.3).to(o) * o.detach().square()

@@ -68,7 +68,7 @@ class BranchingBatchNorm(FunctionalBatchNorm):
         return (x - mean) / (variance + 1e-5).sqrt() * self.weight + self.bias
 
 
-class Standardised(nn.Module):
+class Standardized(nn.Module):
     """Couples examples in every mode, and owns nothing."""
 
     def forward(self, x: Tensor) -> Tensor:
@@ -126,7 +126,7 @@ def is_batchnorm(module: nn.Module) -> bool:
 
 
 def couples(model: nn.Module) -> bool:
-    couple = (nn.modules.batchnorm._BatchNorm, FunctionalBatchNorm, Standardised, LaterRows, PreviousRow)
+    couple = (nn.modules.batchnorm._BatchNorm, FunctionalBatchNorm, Standardized, LaterRows, PreviousRow)
     return any(isinstance(m, couple) for m in model.modules())
 
 
@@ -269,7 +269,7 @@ def graph(draw: Draw) -> Network:
 
 
 def coupled(draw: Draw) -> Network:
-    coupling = draw.choice([Standardised, LaterRows, PreviousRow])()
+    coupling = draw.choice([Standardized, LaterRows, PreviousRow])()
     model = nn.Sequential(nn.Linear(3, 4), coupling, nn.Tanh(), nn.Linear(4, 3))
     return Network(model, vectors(3), 3, couples=True)
 

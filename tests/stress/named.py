@@ -212,7 +212,7 @@ def norms_by_hand(device: str) -> Iterator[Outcome]:
 def coupled_labels(device: str) -> Iterator[Outcome]:
     """labels="model" takes a pass per example where examples are coupled by whatever."""
     case = problem_case(
-        device, lambda: small(nn.Sequential(nn.Linear(4, 5), models.Standardised(), nn.ReLU(), nn.Linear(5, 3)))
+        device, lambda: small(nn.Sequential(nn.Linear(4, 5), models.Standardized(), nn.ReLU(), nn.Linear(5, 3)))
     )
     problem = wc.Problem(case.model, case.loss.call, case.batches)
     x = case.batches[0][0]
@@ -233,7 +233,7 @@ def coupled_labels(device: str) -> Iterator[Outcome]:
 
 @named
 def coupling_of_later_examples(device: str) -> Iterator[Outcome]:
-    for coupling in (models.LaterRows, models.PreviousRow, models.Standardised):
+    for coupling in (models.LaterRows, models.PreviousRow, models.Standardized):
         make = lambda c=coupling: small(nn.Sequential(nn.Linear(4, 5), c(), nn.Tanh(), nn.Linear(5, 3)))  # noqa: E731
         yield from with_checks(problem_case(device, make), checks.spectrum, times=6)
     for seed in range(3):
@@ -295,13 +295,13 @@ def nearly_a_likelihood(device: str) -> Iterator[Outcome]:
     def loss(o: Tensor, t: Tensor) -> Tensor:
         return F.cross_entropy(o - 0.3 * o.detach().square(), t)
 
-    def recognised() -> Any:
+    def recognized() -> Any:
         problem = wc.Problem(model, loss, (x, y))
         wc.conditioning(problem)
         return problem.likelihood
 
     x, y, model = seeded(build)
-    yield attempt("the likelihood", recognised, lambda found: "" if found is None else f"taken for {found}")
+    yield attempt("the likelihood", recognized, lambda found: "" if found is None else f"taken for {found}")
 
 
 @named

@@ -175,12 +175,12 @@ def test_a_resumed_run_is_like_the_whole_one() -> None:
         assert_alike(train(STEPS, True), train(STEPS, False))
 
 
-def test_a_network_that_synchronises_is_trained_eagerly() -> None:
-    class Synchronising(nn.Linear):
+def test_a_network_that_synchronizes_is_trained_eagerly() -> None:
+    class Synchronizing(nn.Linear):
         def forward(self, x: torch.Tensor) -> torch.Tensor:
             return functional.dropout(super().forward(x), 0.1) * (1.0 if float(x.sum()) > -1e9 else 0.0)
 
-    model = Synchronising(8, 4).cuda()
+    model = Synchronizing(8, 4).cuda()
     batch = torch.randn(16, 8, device="cuda"), torch.zeros(16, dtype=torch.int64, device="cuda")
     with warnings.catch_warnings(record=True) as caught:
         warnings.simplefilter("always")

@@ -104,7 +104,7 @@ def likelihood_of(problem: Problem) -> Likelihood:
     """The problem's likelihood; raises `InvalidProblem` where its loss is not that of one."""
     if problem.likelihood is None:
         raise InvalidProblem(
-            "the loss was not recognised as cross-entropy, squared error or binary cross-entropy with logits "
+            "the loss was not recognized as cross-entropy, squared error or binary cross-entropy with logits "
             "(class weights and label smoothing count as other losses), so the model defines no distribution of "
             'labels. Use wc.GGN(problem), or wc.Fisher(problem, labels="data").'
         )

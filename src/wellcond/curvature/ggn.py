@@ -1,4 +1,4 @@
-"""The generalised Gauss-Newton matrix."""
+"""The generalized Gauss-Newton matrix."""
 
 from __future__ import annotations
 
@@ -67,7 +67,7 @@ class OutputCurvature(CurvatureOperator):
 
 
 class GGN(OutputCurvature):
-    """Jᵀ (∇²ℓ) J, the generalised Gauss-Newton matrix: the Hessian without the curvature of the network.
+    """Jᵀ (∇²ℓ) J, the generalized Gauss-Newton matrix: the Hessian without the curvature of the network.
 
     Positive semi-definite for a loss that is convex in the outputs. Any loss that can be differentiated twice will do.
 

@@ -31,7 +31,7 @@ from wellcond.problem.loss.likelihoods import Fields
 from wellcond.problem.problem import Batch
 
 CHUNK = 64
-"""Rows differentiated together by one vectorised backward pass."""
+"""Rows differentiated together by one vectorized backward pass."""
 CHUNK_ENTRIES = 2**25
 """Most entries of the outputs that their cotangents have together."""
 
@@ -129,7 +129,7 @@ class Factor:
         outputs = tensor_outputs(evaluation)
         factor = self.operator.output_factor(evaluation, outputs.detach().requires_grad_())
         if factor is None:
-            raise InvalidProblem("the loss was not recognised, so its curvature has no known square root.")
+            raise InvalidProblem("the loss was not recognized, so its curvature has no known square root.")
         self._check_sides(len(factor), len(outputs))
         if self._layers:
             self._keep_readable(outputs, passing)

@@ -27,7 +27,7 @@ def outlier_direction(problem: Problem, params: Sequence[Tensor], root: Tensor |
     The few eigenvalues far beyond all others belong to directions that move the outputs of all examples together
     (Papyan 2019): to the span of j_c, the mean gradient of output c over the examples. With M the mean curvature of
     the loss in the outputs, the matrix is about Σ M_cd j_c j_dᵀ there, whose first eigenvector follows from the
-    outputs × outputs matrix of the products of the j_c. At initialisation these eigenvalues lie close together, so that
+    outputs × outputs matrix of the products of the j_c. At initialization these eigenvalues lie close together, so that
     the gradient, which is some mixture of their vectors, takes many products to be resolved into them.
 
     Call it inside `measuring()`.

@@ -31,7 +31,7 @@ EXACT = 4096
 
 @dataclass
 class SecondMoment:
-    """E[r rᵀ] of rows of d features, in groups, uncentred and in float64.
+    """E[r rᵀ] of rows of d features, in groups, uncentered and in float64.
 
     n < d rows have n inner products with each other, whose matrix has the non-zero eigenvalues of the d × d one.
     Where both are above `EXACT`, rows are kept, or a uniform sample of as many as fit, for the largest eigenvalue;

@@ -23,7 +23,7 @@ def constant_loss(
     """The least mean loss over some batches if every example had the same outputs; None where it cannot be had.
 
     With cross-entropy it is the entropy of the labels' frequencies, with squared error the targets' variance. Other
-    losses are minimised over one example's outputs, which stay probabilities where the network's own are. Classes of
+    losses are minimized over one example's outputs, which stay probabilities where the network's own are. Classes of
     tokens or pixels have the same outputs at every position.
 
     Args:

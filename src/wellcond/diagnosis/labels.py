@@ -33,7 +33,7 @@ class Relation:
 
     Attributes:
         examples: How many were seen.
-        neighbour: How far the nearest neighbour's target is better than that of a shuffled set.
+        neighbor: How far the nearest neighbor's target is better than that of a shuffled set.
         linear: The same of ridge regression.
         smooth: The same of kernel ridge regression, with a Gaussian as wide as the median distance.
         structure: λ_max of the inputs' correlation over the largest that independent features have by chance
@@ -44,7 +44,7 @@ class Relation:
     """
 
     examples: int
-    neighbour: float
+    neighbor: float
     linear: float
     smooth: float
     structure: float
@@ -55,12 +55,12 @@ class Relation:
     @property
     def best(self) -> float:
         """That of the probe that tells most."""
-        return max(self.neighbour, self.linear, self.smooth)
+        return max(self.neighbor, self.linear, self.smooth)
 
 
 @dataclass(frozen=True)
 class Slow:
-    """What a linear fit tells of the targets, by the directions of the standardised features that it needs.
+    """What a linear fit tells of the targets, by the directions of the standardized features that it needs.
 
     Attributes:
         fast: The share of the targets' variance that directions with at least 1/1000 of the largest eigenvalue tell.
@@ -76,7 +76,7 @@ class Slow:
 def relation(problem: Problem) -> Relation | None:
     """Probe a problem's data; None where inputs are no features: tokens, several tensors, or targets of another form.
 
-    Each example's target is predicted from the others: by its nearest neighbour, by ridge regression and by kernel
+    Each example's target is predicted from the others: by its nearest neighbor, by ridge regression and by kernel
     ridge regression. All are compared with 100 shuffles of the targets. No pass through the model is made.
 
     Args:
@@ -102,9 +102,9 @@ def relation(problem: Problem) -> Relation | None:
     nearest = distances.fill_diagonal_(math.inf).argmin(1)
     return Relation(
         examples=len(x),
-        neighbour=_deviations((y[orders] - y[orders[:, nearest]]).square().sum((1, 2))),
+        neighbor=_deviations((y[orders] - y[orders[:, nearest]]).square().sum((1, 2))),
         linear=_deviations(_left_out(x @ x.T, min(x.shape), y, orders)),
-        smooth=_deviations(_left_out(_centred(kernel), len(x), y, orders)),
+        smooth=_deviations(_left_out(_centered(kernel), len(x), y, orders)),
         structure=_structure(x),
         features=x.shape[1],
         is_regression=labels.is_floating_point() and not bool(((labels == 0) | (labels == 1)).all()),
@@ -156,7 +156,7 @@ def _left_out(gram: Tensor, rank: int, y: Tensor, orders: Tensor) -> Tensor:
     return summed
 
 
-def _centred(kernel: Tensor) -> Tensor:
+def _centered(kernel: Tensor) -> Tensor:
     means = kernel.mean(0)
     return kernel - means - means[:, None] + means.mean()
 

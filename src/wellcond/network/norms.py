@@ -1,4 +1,4 @@
-"""Normalisation layers, of torch and of others."""
+"""Normalization layers, of torch and of others."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ OVER_CHANNELS = (_NormBase, nn.GroupNorm, nn.LocalResponseNorm)
 
 
 def is_norm(module: nn.Module) -> bool:
-    """Whether a module is a normalisation layer: one of torch's, or by its name one that scales its input.
+    """Whether a module is a normalization layer: one of torch's, or by its name one that scales its input.
 
     A block that holds a norm is not one itself.
 
@@ -48,7 +48,7 @@ def unit_dim(norm: nn.Module, output: Tensor) -> int:
     return max(output.dim() - max(len(shape), 1), 0)
 
 
-# norms that are not torch's, which nothing but their behaviour shows
+# norms that are not torch's, which nothing but their behavior shows
 
 Found = tuple[list[nn.Module], list[nn.Module]]
 DROPOUTS = {F.dropout, F.alpha_dropout, F.feature_alpha_dropout, F.dropout1d, F.dropout2d, F.dropout3d, torch.dropout}
@@ -95,7 +95,7 @@ def names_of_norms(model: nn.Module, own: Found) -> tuple[list[str], list[str]]:
 
 
 def find_own_norms(candidates: Collection[nn.Module], run: Callable[[], Any]) -> Found:
-    """Modules that normalise by the batch in training: they write to their statistics, and their outputs differ.
+    """Modules that normalize by the batch in training: they write to their statistics, and their outputs differ.
 
     Each is called again, also in training mode, on its inputs of one pass in evaluation mode.
 

@@ -17,7 +17,7 @@ from wellcond.nn.last_batchnorm import with_last_batchnorm
 from wellcond.nn.lp import LpBatchNorm, LpBatchNorm1d, LpBatchNorm2d, LpBatchNorm3d
 from wellcond.nn.merge import merge_batchnorm
 from wellcond.nn.noisy import NoisyBatchNorm, NoisyBatchNorm1d, NoisyBatchNorm2d, NoisyBatchNorm3d
-from wellcond.nn.normalized import Standardised, with_norms, with_standardised_inputs
+from wellcond.nn.normalized import Standardized, with_norms, with_standardized_inputs
 from wellcond.nn.renorm import BatchRenorm, BatchRenorm1d, BatchRenorm2d, BatchRenorm3d
 from wellcond.nn.replace import replace_norm
 
@@ -42,11 +42,11 @@ __all__ = [
     "NoisyBatchNorm1d",
     "NoisyBatchNorm2d",
     "NoisyBatchNorm3d",
-    "Standardised",
+    "Standardized",
     "affine_penalty",
     "merge_batchnorm",
     "replace_norm",
     "with_last_batchnorm",
     "with_norms",
-    "with_standardised_inputs",
+    "with_standardized_inputs",
 ]

@@ -1,4 +1,4 @@
-"""What the variants of batch normalisation share; each defines by which statistics a batch is normalised."""
+"""What the variants of batch normalization share; each defines by which statistics a batch is normalized."""
 
 from __future__ import annotations
 
@@ -14,21 +14,21 @@ from wellcond.errors import Unsupported
 
 
 class BatchStatistics(NamedTuple):
-    """What normalises a training batch, and what the running statistics learn from it.
+    """What normalizes a training batch, and what the running statistics learn from it.
 
     Attributes:
-        centre: (C,), or (N, C) where examples differ.
-        scale: Shaped as the centre.
+        center: (C,), or (N, C) where examples differ.
+        scale: Shaped as the center.
         observed: Name of a running statistic → its value (C,) in this batch.
     """
 
-    centre: Tensor
+    center: Tensor
     scale: Tensor
     observed: dict[str, Tensor]
 
 
 class BatchNormVariant(_BatchNorm, ABC):
-    """Batch normalisation y = γ (x − centre) / scale + β with other statistics than those of `torch.nn.BatchNorm2d`.
+    """Batch normalization y = γ (x − center) / scale + β with other statistics than those of `torch.nn.BatchNorm2d`.
 
     Constructor, parameters, buffers, modes and shapes are those of torch's layers. Statistics are computed in float32
     or better, and the output has the input's dtype. Each process of a distributed run has its own statistics: do not
@@ -47,7 +47,7 @@ class BatchNormVariant(_BatchNorm, ABC):
     cure_for_one_value: ClassVar[str] = "Use larger batches (drop_last=True leaves out a last batch of one)"
 
     def batch_statistics(self, x: Tensor) -> BatchStatistics:
-        """The statistics of a batch (N, C, …) in float32 or better; here those of plain batch normalisation."""
+        """The statistics of a batch (N, C, …) in float32 or better; here those of plain batch normalization."""
         var, mean = torch.var_mean(x, dim=over_channels(x), correction=0)
         values = x.shape[0] * positions(x)
         observed = {"running_mean": mean, "running_var": var * (values / (values - 1))}
@@ -58,11 +58,11 @@ class BatchNormVariant(_BatchNorm, ABC):
         return x.shape[0] * positions(x)
 
     def running_statistics(self) -> tuple[Tensor, Tensor]:
-        """Centre and scale (C,) of evaluation: μ and √(σ² + ε)."""
+        """Center and scale (C,) of evaluation: μ and √(σ² + ε)."""
         return self.running("running_mean"), (self.running("running_var") + self.eps).sqrt()
 
     def evaluation_statistics(self, x: Tensor) -> tuple[Tensor, Tensor]:
-        """Centre and scale by which a batch is normalised in evaluation."""
+        """Center and scale by which a batch is normalized in evaluation."""
         return self.running_statistics()
 
     # common to all
@@ -72,12 +72,12 @@ class BatchNormVariant(_BatchNorm, ABC):
         x = widened(input)
         if self.training or self.running_mean is None:
             self._check_values(input)
-            centre, scale, observed = self.batch_statistics(x)
+            center, scale, observed = self.batch_statistics(x)
             if self.track_running_stats and self.running_mean is not None:
                 self._track(observed)
         else:
-            centre, scale = self.evaluation_statistics(x)
-        y = (x - self._spread(centre, x)) * self._spread(self._gain(scale), x)
+            center, scale = self.evaluation_statistics(x)
+        y = (x - self._spread(center, x)) * self._spread(self._gain(scale), x)
         return (y if self.bias is None else y + self._spread(self.bias, x)).to(input.dtype)
 
     def inference_affine(self) -> tuple[Tensor, Tensor]:
@@ -89,9 +89,9 @@ class BatchNormVariant(_BatchNorm, ABC):
         Raises:
             Unsupported: Evaluation depends on the batch.
         """
-        centre, scale = self.running_statistics()
+        center, scale = self.running_statistics()
         gain = self._gain(scale)
-        shift = -centre * gain
+        shift = -center * gain
         return gain, shift if self.bias is None else shift + self.bias
 
     def running(self, name: str) -> Tensor:
@@ -118,7 +118,7 @@ class BatchNormVariant(_BatchNorm, ABC):
         buffer = self._buffers[name]
         if buffer is None:
             raise Unsupported(
-                f"{self} keeps no running statistics: in evaluation too it normalises by the batch. "
+                f"{self} keeps no running statistics: in evaluation too it normalizes by the batch. "
                 "Build it with track_running_stats=True."
             )
         return buffer
@@ -141,7 +141,7 @@ class BatchNormVariant(_BatchNorm, ABC):
             raise Unsupported(f"{self} expects {wanted} input, got {input.dim()}D input {tuple(input.shape)}.")
         if input.shape[1] != self.num_features:
             raise Unsupported(
-                f"{self} normalises {self.num_features} channels, the input {tuple(input.shape)} has {input.shape[1]} "
+                f"{self} normalizes {self.num_features} channels, the input {tuple(input.shape)} has {input.shape[1]} "
                 "in its second dimension."
             )
         if not input.is_floating_point():

@@ -1,4 +1,4 @@
-"""Which layer stands directly before or after which batch normalisation, seen by running the model."""
+"""Which layer stands directly before or after which batch normalization, seen by running the model."""
 
 from __future__ import annotations
 
@@ -24,9 +24,9 @@ class CannotMerge(Exception):
 
 
 class DataFlow:
-    """One forward pass in evaluation mode, and what stands beside each batch normalisation in it.
+    """One forward pass in evaluation mode, and what stands beside each batch normalization in it.
 
-    Two modules are neighbours if the tensor that one returned is the one that the other received, perhaps in another
+    Two modules are neighbors if the tensor that one returned is the one that the other received, perhaps in another
     shape, and no other call used it.
 
     Args:
@@ -61,14 +61,14 @@ class DataFlow:
     def layer_before(self, norm: str) -> str:
         """The layer whose output is this norm's input."""
         [(x, _)] = self.calls[norm]
-        return self._neighbour(self._made_by.get(id(x)), x, 1, "before")
+        return self._neighbor(self._made_by.get(id(x)), x, 1, "before")
 
     def layer_after(self, norm: str) -> str:
         """The layer whose input is this norm's output."""
         [(_, output)] = self.calls[norm]
         shapes = list(self._shapes(output, 1))
         x, axis = next((shape for shape in shapes if id(shape[0]) in self._taken_by), shapes[-1])
-        return self._neighbour(self._taken_by.get(id(x)), x, axis, "after")
+        return self._neighbor(self._taken_by.get(id(x)), x, axis, "after")
 
     def merged_back(self, norm: str, layer: str) -> None:
         """From now on the layer makes what the norm made."""
@@ -93,7 +93,7 @@ class DataFlow:
         for tensor in self.outputs:
             self._uses[id(tensor)].append(None)
 
-    def _neighbour(self, found: tuple[str, int] | None, between: Tensor, axis: int, side: str) -> str:
+    def _neighbor(self, found: tuple[str, int] | None, between: Tensor, axis: int, side: str) -> str:
         if found is None:
             raise CannotMerge(f"no layer to merge it into stands directly {side} it")
         name, channel_axis = found

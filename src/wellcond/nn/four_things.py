@@ -1,4 +1,4 @@
-"""Batch normalisation with the four improvements of Summers and Dinneen (2020)."""
+"""Batch normalization with the four improvements of Summers and Dinneen (2020)."""
 
 from __future__ import annotations
 
@@ -12,9 +12,9 @@ from wellcond.nn.ghost import GhostBatchNorm, example_moments, ghost_moments, po
 
 
 class FourThingsBatchNorm(GhostBatchNorm):
-    """Batch normalisation with ghosts, groups of channels, the example's own moments, and a decay of γ − 1 and β.
+    """Batch normalization with ghosts, groups of channels, the example's own moments, and a decay of γ − 1 and β.
 
-    *Training* normalises groups of `ghost_size` consecutive examples times `channels_per_group` channels: 16 × 1
+    *Training* normalizes groups of `ghost_size` consecutive examples times `channels_per_group` channels: 16 × 1
     for large batches; for small ones 1 or 2 examples × C/32 channels, which works with a batch of one. A ragged last
     chunk is treated as in `GhostBatchNorm2d`.
 
@@ -79,10 +79,10 @@ class FourThingsBatchNorm(GhostBatchNorm):
 
     def batch_statistics(self, x: Tensor) -> BatchStatistics:
         mean, var = example_moments(x)
-        centre, spread, _ = ghost_moments(
+        center, spread, _ = ghost_moments(
             mean, var, self.ghost_size, self.values_per_example(x), self.channels_per_group
         )
-        return BatchStatistics(centre, (spread + self.eps).sqrt(), self._observed(mean, var))
+        return BatchStatistics(center, (spread + self.eps).sqrt(), self._observed(mean, var))
 
     @torch.no_grad()
     def _observed(self, mean: Tensor, var: Tensor) -> dict[str, Tensor]:
@@ -116,7 +116,7 @@ class FourThingsBatchNorm(GhostBatchNorm):
     def inference_affine(self) -> tuple[Tensor, Tensor]:
         if self.alpha > 0:
             raise Unsupported(
-                f"{self} normalises each example by moments of its own in evaluation. Set alpha=0 for one affine map."
+                f"{self} normalizes each example by moments of its own in evaluation. Set alpha=0 for one affine map."
             )
         return super().inference_affine()
 

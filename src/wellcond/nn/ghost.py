@@ -1,4 +1,4 @@
-"""Ghost batch normalisation: a large batch is normalised as several small ones (Hoffer et al. 2017)."""
+"""Ghost batch normalization: a large batch is normalized as several small ones (Hoffer et al. 2017)."""
 
 from __future__ import annotations
 
@@ -10,14 +10,14 @@ from wellcond.nn.batchnorm import BatchNormVariant, BatchStatistics, positions
 
 
 class GhostBatchNorm(BatchNormVariant):
-    """Batch normalisation of every `ghost_size` consecutive examples by themselves.
+    """Batch normalization of every `ghost_size` consecutive examples by themselves.
 
     With μ_g and σ_g² the mean and variance over the examples and positions of ghost g, for its examples:
 
         y = γ (x − μ_g) / √(σ_g² + ε) + β
 
     A ragged last chunk is a ghost of its own; where it has a single value per channel, which has no variance, it joins
-    the ghost before it. A batch of one ghost is normalised as by `torch.nn.BatchNorm2d`.
+    the ghost before it. A batch of one ghost is normalized as by `torch.nn.BatchNorm2d`.
 
     Running statistics average, over the examples, their ghost's mean and unbiased variance, in one update per step: the
     running variance estimates that of the population, whatever the size of the ghosts. Evaluation knows no ghosts.
@@ -79,10 +79,10 @@ def pooled(mean: Tensor, var: Tensor, examples: int, channels: int = 1) -> tuple
     """Moments (N, C) → those of the group they belong to, (N, C): so many consecutive examples times channels."""
     groups = (mean.shape[0] // examples, examples, mean.shape[1] // channels, channels)
     means = mean.reshape(groups)
-    between, centre = torch.var_mean(means, dim=(1, 3), correction=0, keepdim=True)
+    between, center = torch.var_mean(means, dim=(1, 3), correction=0, keepdim=True)
     # the variance of a union is that inside its parts and that between them
     spread = var.reshape(groups).mean((1, 3), keepdim=True) + between
-    return centre.expand_as(means).reshape_as(mean), spread.expand_as(means).reshape_as(mean)
+    return center.expand_as(means).reshape_as(mean), spread.expand_as(means).reshape_as(mean)
 
 
 def ghost_moments(
@@ -97,11 +97,11 @@ def ghost_moments(
     parts = []
     for rows, size in ((slice(full), ghost_size), (slice(full, examples), rest)):
         if mean[rows].shape[0] > 0:
-            centre, spread = pooled(mean[rows], var[rows], size, channels)
+            center, spread = pooled(mean[rows], var[rows], size, channels)
             values = size * values_per_example
-            parts.append((centre, spread, spread * (values / (values - 1))))
-    centre, spread, unbiased = (torch.cat(moment) for moment in zip(*parts, strict=True))
-    return centre, spread, unbiased
+            parts.append((center, spread, spread * (values / (values - 1))))
+    center, spread, unbiased = (torch.cat(moment) for moment in zip(*parts, strict=True))
+    return center, spread, unbiased
 
 
 class GhostBatchNorm1d(GhostBatchNorm):

@@ -1,4 +1,4 @@
-"""LastBN: one batch normalisation, directly before the last linear layer (huang2020)."""
+"""LastBN: one batch normalization, directly before the last linear layer (huang2020)."""
 
 from __future__ import annotations
 
@@ -16,13 +16,13 @@ from wellcond.nn.replace import copied, exchanged
 
 
 class NormalisedLinear(nn.Module):
-    """A linear layer behind a batch normalisation of its input features, (…, d) → (…, outputs).
+    """A linear layer behind a batch normalization of its input features, (…, d) → (…, outputs).
 
     Every token of an (N, T, d) input is an example. A checkpoint of the linear layer alone, with the keys `weight`
     and `bias`, loads into `linear`; `strict=False` leaves the norm as it is.
 
     Attributes:
-        norm: The batch normalisation.
+        norm: The batch normalization.
         linear: The linear layer.
     """
 
@@ -45,7 +45,7 @@ class NormalisedLinear(nn.Module):
 @torch.inference_mode(False)  # what is made in inference mode cannot be trained
 @own_arithmetic()
 def with_last_batchnorm(model: nn.Module, inputs: Any = None, *, layer: str | None = None) -> nn.Module:
-    """Return a copy of the model with one batch normalisation directly before its last linear layer.
+    """Return a copy of the model with one batch normalization directly before its last linear layer.
 
     The new norm is an affine `nn.BatchNorm1d` over the features that enter the layer, on its device and in its dtype:
 
@@ -84,7 +84,7 @@ def put_last_batchnorm(operated: nn.Module, inputs: Any, layer: str | None = Non
     linears = {name: module for name, module in weighted_layers(operated).items() if _is_linear(module)}
     if not linears:
         raise Unsupported(
-            f"{type(operated).__name__} has no linear layer that a last batch normalisation could be put before."
+            f"{type(operated).__name__} has no linear layer that a last batch normalization could be put before."
         )
     if layer is None:
         layer = _last_linear(copied(operated), inputs)
@@ -92,7 +92,7 @@ def put_last_batchnorm(operated: nn.Module, inputs: Any, layer: str | None = Non
         named = dict(operated.named_modules()).get(layer)
         if named is None:
             raise UnknownLayer(layer, linears)
-        raise Unsupported(f"{layer!r} is a {type(named).__name__}, not a linear layer that can be normalised.")
+        raise Unsupported(f"{layer!r} is a {type(named).__name__}, not a linear layer that can be normalized.")
     linear: Any = linears[layer]
     features = by_site(linear, linear.weight).shape[2]
     norm = nn.BatchNorm1d(features, device=linear.weight.device, dtype=linear.weight.dtype)

@@ -1,4 +1,4 @@
-"""Batch normalisation by the average ℓ_p norm instead of the standard deviation (santurkar2018, section 3.3)."""
+"""Batch normalization by the average ℓ_p norm instead of the standard deviation (santurkar2018, section 3.3)."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ RUNNING_SCALE: Final = {1: "running_abs", 2: "running_var", math.inf: "running_m
 
 
 class LpBatchNorm(BatchNormVariant):
-    """Batch normalisation that divides by the average ℓ_p norm of the centred values, p = 1, 2 or ∞.
+    """Batch normalization that divides by the average ℓ_p norm of the centered values, p = 1, 2 or ∞.
 
     Over batch and space, with μ the mean of each channel:
 

@@ -1,4 +1,4 @@
-"""The plain network that a batch-normalised one is in evaluation mode (lange2022, proposition 7)."""
+"""The plain network that a batch-normalized one is in evaluation mode (lange2022, proposition 7)."""
 
 from __future__ import annotations
 
@@ -27,21 +27,21 @@ KNOWN_FORWARDS = ("torch.nn.modules.", "transformers.pytorch_utils")
 @torch.inference_mode(False)  # what is made in inference mode cannot be trained
 @own_arithmetic()
 def merge_batchnorm(model: nn.Module, inputs: Any = None) -> nn.Module:
-    """Return a copy of the model with its batch normalisations merged into the layers beside them.
+    """Return a copy of the model with its batch normalizations merged into the layers beside them.
 
-    In evaluation mode a batch normalisation is z = s·x + t in every channel, with s = γ/√(σ² + ε) and t = β − s·μ of
+    In evaluation mode a batch normalization is z = s·x + t in every channel, with s = γ/√(σ² + ε) and t = β − s·μ of
     the running statistics. Directly after a linear, convolutional or transposed convolutional layer it is merged back
     into it; otherwise, directly before such a layer, forwards:
 
         s (W x + b) + t = (diag(s) W) x + (s b + t),        W (s x + t) + b = (W diag(s)) x + (b + W t)
 
-    Merged norms become `nn.Identity`, and layers without a bias get one. Neighbours are found by running the model: the
+    Merged norms become `nn.Identity`, and layers without a bias get one. Neighbors are found by running the model: the
     tensor that one module returned is the one that the other received, perhaps in another shape, and nothing else used
     it. A model that takes other paths on other inputs is seen on these only. That the outputs stay the same in
     evaluation mode is checked on the inputs.
 
     A norm that cannot be merged exactly stays, and a `UserWarning` says why: it has no running statistics or no such
-    neighbour; its neighbour is called twice, shares its weight, has hooks or a forward pass of its own; or it stands
+    neighbor; its neighbor is called twice, shares its weight, has hooks or a forward pass of its own; or it stands
     before a convolution that pads with zeros, which the shift t cannot pass.
 
     Args:
@@ -52,7 +52,7 @@ def merge_batchnorm(model: nn.Module, inputs: Any = None) -> nn.Module:
         The merged model. A compiled or DDP-wrapped model comes back as the plain module: wrap it again.
 
     Raises:
-        Unsupported: There is no batch normalisation, the model cannot be run, or merging would change its outputs.
+        Unsupported: There is no batch normalization, the model cannot be run, or merging would change its outputs.
 
     Example:
         >>> model = nn.Sequential(nn.Linear(4, 8, bias=False), nn.BatchNorm1d(8), nn.ReLU())
@@ -66,7 +66,7 @@ def merge_batchnorm(model: nn.Module, inputs: Any = None) -> nn.Module:
     merged, probe = copied(model), copied(model)
     norms = {name: module for name, module in merged.named_modules() if isinstance(module, _BatchNorm)}
     if not norms:
-        raise Unsupported(f"{type(merged).__name__} has no batch normalisation to merge.")
+        raise Unsupported(f"{type(merged).__name__} has no batch normalization to merge.")
     if inputs is None:
         inputs = example_inputs(probe)
     flow = DataFlow(probe, inputs)
@@ -82,11 +82,11 @@ def merge_batchnorm(model: nn.Module, inputs: Any = None) -> nn.Module:
         (in_order, flow.layer_before, _fold_back, flow.merged_back),
         (in_order[::-1], flow.layer_after, _fold_forwards, flow.merged_forwards),
     )
-    for order, neighbour, fold, merged_into in directions:
+    for order, neighbor, fold, merged_into in directions:
         for name in order:
             if name in reasons:
                 try:
-                    fold(layer := neighbour(name), merged.get_submodule(layer), *affine[name])
+                    fold(layer := neighbor(name), merged.get_submodule(layer), *affine[name])
                 except CannotMerge as reason:
                     reasons[name].append(str(reason))
                 else:
@@ -98,7 +98,7 @@ def merge_batchnorm(model: nn.Module, inputs: Any = None) -> nn.Module:
     _check_outputs(flow.outputs, merged, inputs)
     if reasons:
         listed = "; ".join(f"{name!r}: {', '.join(why)}" for name, why in reasons.items())
-        warnings.warn(f"{len(reasons)} of {len(norms)} batch normalisations are not merged. {listed}.", stacklevel=4)
+        warnings.warn(f"{len(reasons)} of {len(norms)} batch normalizations are not merged. {listed}.", stacklevel=4)
     return merged
 
 
@@ -116,7 +116,7 @@ def _affine(norm: _BatchNorm, calls: int) -> tuple[Tensor, Tensor]:
     else:
         _check_forward("it", norm)
         if exact.running_mean is None or exact.running_var is None:
-            raise CannotMerge("it keeps no running statistics and normalises by the batch")
+            raise CannotMerge("it keeps no running statistics and normalizes by the batch")
         s = (exact.running_var + exact.eps).rsqrt() * (1 if exact.weight is None else exact.weight)
         t = (0 if exact.bias is None else exact.bias) - s * exact.running_mean
     if not (s.isfinite().all() and t.isfinite().all()):

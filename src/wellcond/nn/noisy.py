@@ -1,4 +1,4 @@
-"""Batch normalisation followed by noise whose distribution changes at every step (santurkar2018, A.2.1)."""
+"""Batch normalization followed by noise whose distribution changes at every step (santurkar2018, A.2.1)."""
 
 from __future__ import annotations
 
@@ -10,16 +10,16 @@ from wellcond.nn.batchnorm import BatchNormVariant, widened
 
 
 class NoisyBatchNorm(BatchNormVariant):
-    """Batch normalisation with covariate shift put back in: during training every activation is moved and stretched.
+    """Batch normalization with covariate shift put back in: during training every activation is moved and stretched.
 
-    With a the output of plain batch normalisation, γ and β included (Algorithm 1 of santurkar2018):
+    With a the output of plain batch normalization, γ and β included (Algorithm 1 of santurkar2018):
 
         per unit and step      μ ~ U(−n_μ, n_μ),        σ ~ U(1, n_σ)
         per value              m ~ U(μ − r_μ, μ + r_μ), s ~ N(σ, r_σ)     r_σ is a standard deviation
         output                 s · a + m
 
     A value is one example at one position: height and width are part of the batch. The noise comes from torch's global
-    generator, so `torch.manual_seed` fixes it. Evaluation is plain batch normalisation, without noise.
+    generator, so `torch.manual_seed` fixes it. Evaluation is plain batch normalization, without noise.
     `Problem(…, dropout=seed)` measures it with fixed noise.
 
     Arguments that are not listed are those of torch's layers.
@@ -71,14 +71,14 @@ class NoisyBatchNorm(BatchNormVariant):
             return output
         a = widened(output)
         unit = a.new_empty(1, self.num_features, *[1] * (a.dim() - 2))
-        mu = _centred_uniform(unit, self.n_mu)
+        mu = _centered_uniform(unit, self.n_mu)
         sigma = 1 + torch.rand_like(unit) * (self.n_sigma - 1)
-        m = mu + _centred_uniform(a, self.r_mu)
+        m = mu + _centered_uniform(a, self.r_mu)
         s = sigma + torch.randn_like(a) * self.r_sigma
         return (s * a + m).to(output.dtype)
 
 
-def _centred_uniform(like: Tensor, reach: float) -> Tensor:
+def _centered_uniform(like: Tensor, reach: float) -> Tensor:
     """Draws from U(−reach, reach), shaped like a tensor."""
     return (2 * torch.rand_like(like) - 1) * reach
 

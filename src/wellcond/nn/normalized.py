@@ -1,4 +1,4 @@
-"""Normalised signals: inputs standardised by the data, and a norm behind every layer that has none."""
+"""Normalized signals: inputs standardized by the data, and a norm behind every layer that has none."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ BATCH_NORMS: dict[int, type[nn.Module]] = {1: nn.BatchNorm1d, 2: nn.BatchNorm2d,
 """By the number of axes of space."""
 
 
-class Standardised(nn.Module):
+class Standardized(nn.Module):
     """A model behind (x − mean)/std of its inputs.
 
     Tensors of integers, such as tokens, and tensors of zeros and ones, such as masks, pass as they are.
@@ -55,12 +55,12 @@ class Standardised(nn.Module):
 
 @torch.inference_mode(False)  # what is made in inference mode cannot be trained
 @own_arithmetic()
-def with_standardised_inputs(model: nn.Module, batches: Iterable[Any]) -> nn.Module:
-    """Return a copy of the model that first standardises its inputs, (x − mean)/std, by the statistics of batches.
+def with_standardized_inputs(model: nn.Module, batches: Iterable[Any]) -> nn.Module:
+    """Return a copy of the model that first standardizes its inputs, (x − mean)/std, by the statistics of batches.
 
     Each feature has its own mean and standard deviation: a column of (N, d) or (N, T, d), a channel of an image. Where
     most columns share their largest value (pixels do), all share one mean and one standard deviation. What is
-    constant is only centred. The statistics are buffers: they are saved with the model.
+    constant is only centered. The statistics are buffers: they are saved with the model.
 
     Args:
         model: The model, which is not changed.
@@ -70,18 +70,18 @@ def with_standardised_inputs(model: nn.Module, batches: Iterable[Any]) -> nn.Mod
         The new model; the old one is its `.model`.
 
     Raises:
-        Unsupported: There is nothing to standardise, or the model cannot be copied.
+        Unsupported: There is nothing to standardize, or the model cannot be copied.
 
     Example:
-        >>> model = with_standardised_inputs(nn.Identity(), [(torch.tensor([[1.0, 10.0], [3.0, 30.0]]), None)])
+        >>> model = with_standardized_inputs(nn.Identity(), [(torch.tensor([[1.0, 10.0], [3.0, 30.0]]), None)])
         >>> model(torch.tensor([[2.0, 40.0]]))
         tensor([[0., 2.]])
     """
-    return standardised(copied(model), batches)
+    return standardized(copied(model), batches)
 
 
-def standardised(model: nn.Module, batches: Iterable[Any]) -> nn.Module:
-    """The model itself behind a standardisation of its inputs."""
+def standardized(model: nn.Module, batches: Iterable[Any]) -> nn.Module:
+    """The model itself behind a standardization of its inputs."""
     if isinstance(batches, (tuple, list)) and len(batches) == 2 and not isinstance(batches[0], (tuple, list)):
         batches = [batches]
     is_channel_first = any(isinstance(m, (nn.Conv1d, nn.ConvTranspose1d)) for m in model.modules())
@@ -93,9 +93,9 @@ def standardised(model: nn.Module, batches: Iterable[Any]) -> nn.Module:
             if moments is not None:
                 moments.add(leaf)
     if not any(seen):
-        raise Unsupported("there is no tensor of real numbers among the inputs, so nothing to standardise.")
+        raise Unsupported("there is no tensor of real numbers among the inputs, so nothing to standardize.")
     reference = next((p for p in model.parameters() if p.is_floating_point()), torch.zeros(()))
-    return Standardised(model, [None if moments is None else moments.found(reference) for moments in seen])
+    return Standardized(model, [None if moments is None else moments.found(reference) for moments in seen])
 
 
 def _leaves(inputs: Any) -> list[Any]:
@@ -166,10 +166,10 @@ def with_norms(model: nn.Module, inputs: Any, kind: Literal["batch", "layer"] = 
           (1): BatchNorm1d(8, eps=1e-05, momentum=0.1, affine=True, bias=True, track_running_stats=True)
         )
     """
-    return normalised(copied(model), inputs, kind)
+    return normalized(copied(model), inputs, kind)
 
 
-def normalised(model: nn.Module, inputs: Any, kind: Literal["batch", "layer"]) -> nn.Module:
+def normalized(model: nn.Module, inputs: Any, kind: Literal["batch", "layer"]) -> nn.Module:
     """The model itself, changed as `with_norms` does it."""
     for name, module in model.named_modules():
         if isinstance(module, NORMS) or "Norm" in type(module).__name__:

@@ -1,4 +1,4 @@
-"""Batch Renormalisation: a batch is corrected towards the running statistics, more and more (Ioffe 2017)."""
+"""Batch Renormalization: a batch is corrected toward the running statistics, more and more (Ioffe 2017)."""
 
 from __future__ import annotations
 
@@ -10,14 +10,14 @@ from wellcond.nn.batchnorm import BatchNormVariant, BatchStatistics
 
 
 class BatchRenorm(BatchNormVariant):
-    """Batch normalisation whose training output approaches its evaluation output, for small or uneven batches.
+    """Batch normalization whose training output approaches its evaluation output, for small or uneven batches.
 
     With μ_B, σ_B of the batch and μ, σ the running statistics before this step (σ² stands for variance + ε):
 
         y = γ ((x − μ_B)/σ_B · r + d) + β
         r = clip(σ_B/σ, 1/r_max, r_max),    d = clip((μ_B − μ)/σ, −d_max, d_max),    both without gradient
 
-    Unclipped, this is (x − μ)/σ. The limits are 1 and 0 (plain batch normalisation) until the first step of `r_ramp`
+    Unclipped, this is (x − μ)/σ. The limits are 1 and 0 (plain batch normalization) until the first step of `r_ramp`
     and `d_ramp`, then rise linearly to `r_max` and `d_max` at the second, and stay there. Steps are counted by
     `num_batches_tracked`, which a checkpoint keeps and the state of a plain batch norm brings along. Ioffe's
     momentum is 0.01. Without running statistics r = 1 and d = 0.
@@ -37,7 +37,7 @@ class BatchRenorm(BatchNormVariant):
         >>> round(float(r_max), 4), round(float(d_max), 4)  # 1 + 2·10/35 and 5·10/20
         (1.5714, 2.5)
 
-        With wide limits, a training batch is normalised as in evaluation:
+        With wide limits, a training batch is normalized as in evaluation:
 
         >>> wide = BatchRenorm1d(3, r_max=1e6, d_max=1e6, r_ramp=(0, 1), d_ramp=(0, 1))
         >>> _ = wide.num_batches_tracked.fill_(1)
@@ -76,7 +76,7 @@ class BatchRenorm(BatchNormVariant):
         if self.running_mean is None:
             return BatchStatistics(mean, scale, observed)
         r, d = self._correction(mean, scale)
-        # (x − μ_B)/σ_B · r + d, written as one centre and one scale
+        # (x − μ_B)/σ_B · r + d, written as one center and one scale
         return BatchStatistics(mean - d * scale / r, scale / r, observed)
 
     @torch.no_grad()

@@ -18,7 +18,7 @@ from wellcond.network.calling import unwrapped
 from wellcond.network.isolation.arithmetic import own_arithmetic
 
 NORMS: tuple[type[nn.Module], ...] = (_NormBase, nn.GroupNorm, nn.LayerNorm, nn.RMSNorm)
-"""Batch normalisation of every kind, also wellcond's; instance, group, layer and root-mean-square normalisation."""
+"""Batch normalization of every kind, also wellcond's; instance, group, layer and root-mean-square normalization."""
 
 Factory = Callable[[Any], nn.Module | None]
 
@@ -28,7 +28,7 @@ Factory = Callable[[Any], nn.Module | None]
 def replace_norm(
     model: nn.Module, factory: Factory, *, of: type[nn.Module] | tuple[type[nn.Module], ...] = NORMS
 ) -> nn.Module:
-    """Return a copy of the model in which every normalisation layer is replaced by what a factory makes of it.
+    """Return a copy of the model in which every normalization layer is replaced by what a factory makes of it.
 
     Parameters and buffers that the new module has under the same name and in the same shape are carried over, and ε
     where the factory is a bare class. Device, dtype and mode follow the old module; hooks on it go with it. A module
@@ -40,7 +40,7 @@ def replace_norm(
         factory: A class or function that takes the number of channels, or the old module if it cannot take a number,
             and returns the new module, or None to keep the old one. If its parameter is called `old`, it is given the
             old module only; name it so if the factory wraps whatever it is given.
-        of: Which layers, by their class; all normalisation layers by default. Write `of=nn.BatchNorm2d` if a factory
+        of: Which layers, by their class; all normalization layers by default. Write `of=nn.BatchNorm2d` if a factory
             for images must not meet the `nn.BatchNorm1d` or `nn.LayerNorm` of the same model.
 
     Returns:

@@ -1,4 +1,4 @@
-"""Batch normalization preconditioning (lange2022): the plain network, trained as if its inputs were normalised."""
+"""Batch normalization preconditioning (lange2022): the plain network, trained as if its inputs were normalized."""
 
 from __future__ import annotations
 

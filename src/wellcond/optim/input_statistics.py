@@ -271,12 +271,12 @@ def _channel_moments(x: Tensor) -> tuple[Tensor, Tensor]:
     examples, channels = x.shape[:2]
     count = x.numel() // channels
     mean = x.flatten(2).sum(2).sum(0) / count
-    centre, zeros, ones = mean.view(-1, *(x.dim() - 2) * [1]), torch.zeros_like(mean), torch.ones_like(mean)
+    center, zeros, ones = mean.view(-1, *(x.dim() - 2) * [1]), torch.zeros_like(mean), torch.ones_like(mean)
     squares = torch.zeros_like(mean)
     for part in torch.split(x, max(1, IN_CACHE * examples // x.numel())):
-        centred = part - centre
+        centered = part - center
         squares += torch.ops.aten.native_batch_norm_backward(
-            centred, centred, None, None, None, zeros, ones, True, 0.0, [False, True, False]
+            centered, centered, None, None, None, zeros, ones, True, 0.0, [False, True, False]
         )[1]
     return mean, squares / count
 

@@ -25,7 +25,7 @@ def precondition_(weight: Tensor, biases: Sequence[Tensor], mean: Tensor, scale:
 
     Args:
         weight: G_w, (o, c) or (g, o, c).
-        biases: G_b, each (o, 1) or (g, o, 1). Without a bias G_w is scaled and not centred; several biases share a
+        biases: G_b, each (o, 1) or (g, o, 1). Without a bias G_w is scaled and not centered; several biases share a
             tied weight.
         mean: μ, (1, c) or (g, 1, c).
         scale: 1/(q² σ̃²), of the same shape.

@@ -141,7 +141,7 @@ class ScaleAmendedSGD(ScaledSGD):
             group.update(scale._asdict())
             if scale.units and not any(p.any() for p in group["params"] if p.dim() > 1):
                 text = (
-                    f"the weight of {group['layer']!r} is zero and so is its scale ‖W‖²: it never moves; initialise it."
+                    f"the weight of {group['layer']!r} is zero and so is its scale ‖W‖²: it never moves; initialize it."
                 )
                 warnings.warn(text, stacklevel=2)
 

@@ -1,4 +1,4 @@
-"""The loss of one batch with its graph, and the likelihood that the loss is recognised as."""
+"""The loss of one batch with its graph, and the likelihood that the loss is recognized as."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ from wellcond.network.isolation.snapshot import Snapshot, kept
 from wellcond.problem.batches import Several, examples_in
 from wellcond.problem.checks import why_loss_failed
 from wellcond.problem.loss.likelihoods import CrossEntropy, Likelihood
-from wellcond.problem.loss.losses import agrees, check_is_mean, check_reduction, check_targets, explains, recognise
+from wellcond.problem.loss.losses import agrees, check_is_mean, check_reduction, check_targets, explains, recognize
 from wellcond.problem.loss.output_batches import OutputBatch, with_gradients
 from wellcond.problem.loss.outputs import Loss, SeenOutputs, named_tensors, picked, seen_outputs, terms_in
 from wellcond.problem.loss.terms import TermCounter, Terms, of_logits
@@ -82,7 +82,7 @@ class RecognisedLoss:
         self.likelihood: Likelihood | None = None
         self.is_known = False
         self._terms = TermCounter()
-        self._recognised_on: set[int] = set()
+        self._recognized_on: set[int] = set()
         self._names: list[str] | None = None
         self._inside: dict[int, float] = {}
 
@@ -99,7 +99,7 @@ class RecognisedLoss:
             _check(loss, why_not_finite)
             seen = self._seen(call, raw, targets, takes_logits)
             if seen.only is not None:
-                self._recognise(index, seen.loss_at, seen.only, targets, loss)
+                self._recognize(index, seen.loss_at, seen.only, targets, loss)
             terms = self._count(index, seen, raw, batch, loss, is_one_batch)
         self.is_known = True
         loss_at: Loss = seen.loss_at
@@ -131,7 +131,7 @@ class RecognisedLoss:
         return one_number
 
     def raw(self, index: int, raw: Any, targets: Any) -> Any:
-        """What the loss returns, or its terms in all, without a judgement."""
+        """What the loss returns, or its terms in all, without a judgment."""
         with explained(lambda error: why_loss_failed(index, raw, targets, error)):
             return self._called(index, raw, targets)[0]
 
@@ -172,7 +172,7 @@ class RecognisedLoss:
         now = Fingerprint(held.values, [*held.parameters, *held.tensors])
         if self._looked_at is not None and not now.is_same_as(self._looked_at):
             self.is_known, self.likelihood = False, None
-            self._terms, self._names, self._recognised_on = TermCounter(), None, set()
+            self._terms, self._names, self._recognized_on = TermCounter(), None, set()
         self._looked_at = now
 
     def _called(self, index: int, raw: Any, targets: Any) -> tuple[Any, bool]:
@@ -203,10 +203,10 @@ class RecognisedLoss:
                 self._names = []
         return picked(call, raw, self._names)
 
-    def _recognise(self, index: int, loss_at: Loss, outputs: Tensor, targets: Any, loss: Tensor) -> None:
+    def _recognize(self, index: int, loss_at: Loss, outputs: Tensor, targets: Any, loss: Tensor) -> None:
         """Find the likelihood by the first batch, and again if a later one shows that it is another."""
-        is_new = index not in self._recognised_on
-        self._recognised_on.add(index)
+        is_new = index not in self._recognized_on
+        self._recognized_on.add(index)
         if not self.is_known:
             check_reduction(self.loss)
         elif self.likelihood is None or (
@@ -214,7 +214,7 @@ class RecognisedLoss:
             and (not is_new or agrees(self.likelihood, loss_at, outputs, targets))
         ):
             return
-        self.likelihood = recognise(self.loss, loss_at, outputs, targets)
+        self.likelihood = recognize(self.loss, loss_at, outputs, targets)
 
     def _count(self, index: int, seen: SeenOutputs, raw: Any, pair: Any, loss: Tensor, is_one_batch: bool) -> Terms:
         if not any(t.dim() for t in seen.tensors):  # the model computed its loss itself

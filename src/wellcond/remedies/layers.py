@@ -10,7 +10,7 @@ from torch.optim import Optimizer
 
 from wellcond.network.layers import is_affine, weighted_layers
 from wellcond.nn.last_batchnorm import put_last_batchnorm
-from wellcond.nn.normalized import normalised
+from wellcond.nn.normalized import normalized
 from wellcond.nn.replace import NORMS, exchanged
 from wellcond.optim.bnp import BNP
 from wellcond.remedies.functions import nonlinear_calls
@@ -51,7 +51,7 @@ def last_bn(patient: Patient) -> Patient | None:
 
 @remedy("bnp", "gradient", rules=("ill-conditioned-input", "unscaled-input", "activation-drift"))
 def bnp(patient: Patient) -> Patient | None:
-    """Preconditions each layer's gradient as if its inputs were normalised (lange2022); the network stays as it is."""
+    """Preconditions each layer's gradient as if its inputs were normalized (lange2022); the network stays as it is."""
 
     def precondition(model: nn.Module, optimizer: Optimizer, seed: int) -> None:
         BNP(model, optimizer)
@@ -143,5 +143,5 @@ def _with_norms(patient: Patient, kind: Literal["batch", "layer"]) -> Patient | 
     if any(isinstance(module, NORMS) or "Norm" in type(module).__name__ for module in patient.problem.model.modules()):
         return None
     return patient.with_model(
-        lambda model: normalised(model, patient.inputs, kind), f'model = wc.nn.with_norms(model, inputs, "{kind}")'
+        lambda model: normalized(model, patient.inputs, kind), f'model = wc.nn.with_norms(model, inputs, "{kind}")'
     )

@@ -11,7 +11,7 @@ import torch
 from torch import Tensor, nn
 
 from wellcond.errors import Unsupported
-from wellcond.nn.normalized import standardised
+from wellcond.nn.normalized import standardized
 from wellcond.problem.loss.outputs import Loss
 from wellcond.problem.problem import Problem
 from wellcond.remedies.functions import first_batch, loss_at
@@ -19,7 +19,7 @@ from wellcond.remedies.remedy import Patient, remedy
 
 FAR = 0.5
 """Data whose mean is within this many standard deviations of zero, and whose standard deviation is within a factor of
-two of one, are standardised already: there is nothing to try. The race decides on all others."""
+two of one, are standardized already: there is nothing to try. The race decides on all others."""
 
 
 @remedy(
@@ -28,14 +28,14 @@ two of one, are standardised already: there is nothing to try. The race decides 
     rules=("unscaled-input", "ill-conditioned-input", "constant-feature", "saturated-activation"),
 )
 def scale_inputs(patient: Patient) -> Patient | None:
-    """Standardises the inputs by the statistics of the batches.
+    """Standardizes the inputs by the statistics of the batches.
 
     A weight's step is proportional to its input, and the curvature to its square: features of different scales want
     different rates, and one rate must suit all (LeCun et al. 1998, section 4.3).
     """
     try:
         with contextlib.closing(_batches(patient.problem)) as batches:
-            probe = standardised(nn.Identity(), batches)
+            probe = standardized(nn.Identity(), batches)
     except Unsupported:
         return None  # tokens
     means, stds = ([b for name, b in probe.named_buffers() if name.startswith(kind)] for kind in ("mean", "std"))
@@ -44,16 +44,16 @@ def scale_inputs(patient: Patient) -> Patient | None:
 
     def change(model: nn.Module) -> nn.Module:
         with contextlib.closing(_batches(patient.problem)) as batches:
-            return standardised(model, batches)
+            return standardized(model, batches)
 
-    return patient.with_model(change, "model = wc.nn.with_standardised_inputs(model, batches)")
+    return patient.with_model(change, "model = wc.nn.with_standardized_inputs(model, batches)")
 
 
 @remedy("scale-targets", "targets", rules=("unscaled-target", "bad-initialisation"))
 def scale_targets(patient: Patient) -> Patient | None:
-    """Trains on standardised targets; the loss is told in the units of the old ones.
+    """Trains on standardized targets; the loss is told in the units of the old ones.
 
-    A network at its initialisation answers about ±1: targets far from that cost it thousands of steps of the last
+    A network at its initialization answers about ±1: targets far from that cost it thousands of steps of the last
     layer, and gradients as large as the targets. Losses of differences alone (squared, absolute, Huber) allow it.
     """
     targets = torch.cat([y.double().cpu() for y in _targets(patient.problem)] or [torch.zeros(0)])
@@ -92,7 +92,7 @@ def match_shapes(patient: Patient) -> Patient | None:
 
 
 def in_old_units(loss: Loss, mean: Tensor, std: Tensor) -> Loss:
-    """A loss whose gradient is that of standardised targets, and whose value is that of the old ones.
+    """A loss whose gradient is that of standardized targets, and whose value is that of the old ones.
 
     Example:
         >>> scaled = in_old_units(nn.MSELoss(), torch.tensor(5.0), torch.tensor(10.0))

@@ -1,4 +1,4 @@
-"""The verdict, the findings and the model tree in colour."""
+"""The verdict, the findings and the model tree in color."""
 
 from __future__ import annotations
 
@@ -23,14 +23,14 @@ try:
 except ImportError as error:
     raise MissingExtra("rich", "report") from error
 
-COLOURS: dict[Severity | None, str] = {"severe": "red", "warning": "yellow", "note": "cyan", None: "green"}
+COLORS: dict[Severity | None, str] = {"severe": "red", "warning": "yellow", "note": "cyan", None: "green"}
 MARKS: dict[Severity | None, str] = {"severe": "✗", "warning": "!", None: "✓"}
 """Before a verdict; a network with notes alone is healthy."""
 INDENT = 4
 
 
 def show_verdict(verdict: str, findings: Sequence[Finding], console: Console) -> None:
-    """Print the verdict in a frame of its colour."""
+    """Print the verdict in a frame of its color."""
     severity = worst(findings)
     _framed(verdict, None if severity == "note" else severity, console)
 
@@ -43,10 +43,10 @@ def show_findings(findings: Sequence[Finding], console: Console) -> None:
 
 
 def _show_finding(finding: Finding, console: Console) -> None:
-    colour = COLOURS[finding.severity]
-    head = Text.assemble((f" {finding.severity.upper()} ", f"bold reverse {colour}"), " ", (finding.rule, "bold"))
+    color = COLORS[finding.severity]
+    head = Text.assemble((f" {finding.severity.upper()} ", f"bold reverse {color}"), " ", (finding.rule, "bold"))
     if finding.layer:
-        head.append(" at ").append(named(finding.layer), style=f"bold {colour}")
+        head.append(" at ").append(named(finding.layer), style=f"bold {color}")
     console.print(head.append(f"  {sureness(finding)}", style="dim"))
     _indented(Text(clipped(finding.summary)), console)
     if finding.severity != "note":
@@ -55,7 +55,7 @@ def _show_finding(finding: Finding, console: Console) -> None:
         for strip in strips(finding):
             line = Text(f"{strip.title}  ", style="dim")
             for block, is_marked in strip.sparkline():
-                line.append(block, style=f"bold {colour}" if is_marked else "not dim blue")
+                line.append(block, style=f"bold {color}" if is_marked else "not dim blue")
             _indented(line.append(f"  {strip.caption()}"), console)
         if finding.reason:
             _indented(Text.assemble(("why  ", "bold"), finding.reason), console)
@@ -63,16 +63,16 @@ def _show_finding(finding: Finding, console: Console) -> None:
         _indented(Text(finding.remedy.strip("\n"), style="cyan"), console, 2 * INDENT)
     shown, more = listed(finding.consequences)
     for each in shown:
-        mark = (f"↳ {headline(each)}", COLOURS[each.severity])
+        mark = (f"↳ {headline(each)}", COLORS[each.severity])
         _indented(Text.assemble(mark, (f"  {clipped(each.summary)}", "dim")), console)
     if more:
         _indented(Text(f"↳ {more}", style="dim"), console)
 
 
 def _framed(text: str, severity: Severity | None, console: Console) -> None:
-    colour = COLOURS[severity]
-    marked = Text(f"{MARKS[severity]} {clipped(text)}", style=f"bold {colour}")
-    console.print(Panel(marked, box=box.ROUNDED, border_style=colour, padding=(0, 1)))
+    color = COLORS[severity]
+    marked = Text(f"{MARKS[severity]} {clipped(text)}", style=f"bold {color}")
+    console.print(Panel(marked, box=box.ROUNDED, border_style=color, padding=(0, 1)))
 
 
 def _indented(text: Text, console: Console, indent: int = INDENT) -> None:
@@ -92,7 +92,7 @@ def show_treatment(treated: Treated, console: Console) -> None:
 
 
 def show_tree(tree: Node, console: Console) -> None:
-    """Print the model tree: a module in the colour of what was found in it, long runs of sound ones in one line."""
+    """Print the model tree: a module in the color of what was found in it, long runs of sound ones in one line."""
     whole = is_short(tree)
     root = Tree(_label(tree), guide_style="dim")
     _grow(root, tree, whole)
@@ -113,10 +113,10 @@ def _grow(branch: Tree, node: Node, whole: bool) -> None:
 def _label(node: Node) -> Text:
     severity = node.severity
     is_sound = node.worst_inside is None
-    style = f"bold {COLOURS[severity]}" if severity else "green" if is_sound else ""
+    style = f"bold {COLORS[severity]}" if severity else "green" if is_sound else ""
     name = Text.assemble((node.name or node.kind, style))
     if node.name and node.kind:
         name.append(f"  {node.kind}", style="dim")
     for finding in {finding.rule: finding for finding in node.findings}.values():
-        name.append(f"  ● {finding.rule}", style=COLOURS[finding.severity])
+        name.append(f"  ● {finding.rule}", style=COLORS[finding.severity])
     return name

@@ -14,7 +14,7 @@ Curve = tuple[Sequence[float], Sequence[float]]
 
 
 MOST_CURVES = 6
-"""Of remedies in one plot: there are as many colours."""
+"""Of remedies in one plot: there are as many colors."""
 
 
 class Trained(Protocol):

@@ -1,4 +1,4 @@
-"""A diagnosis in colour: the verdict, the findings, the model tree, and then the numbers."""
+"""A diagnosis in color: the verdict, the findings, the model tree, and then the numbers."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ from typing import Any
 from wellcond.diagnosis.finding import Finding
 from wellcond.errors import MissingExtra
 from wellcond.report.facts import Subject, facts, took
-from wellcond.report.findings_terminal import COLOURS, show_findings, show_tree, show_verdict
+from wellcond.report.findings_terminal import COLORS, show_findings, show_tree, show_verdict
 from wellcond.report.listing import by_layer, worst_of
 from wellcond.report.table import READING, Pivot, excerpt, shown_columns
 from wellcond.report.tree import model_tree
@@ -98,7 +98,7 @@ def facts_table(series: Mapping[str, Sequence[Row]]) -> Table:
 
 
 def layer_table(rows: Sequence[Row], width: int, findings: Sequence[Finding] = ()) -> Table:
-    """One line per layer, in the colour of what was found there; magnitudes with a bar on a logarithmic scale."""
+    """One line per layer, in the color of what was found there; magnitudes with a bar on a logarithmic scale."""
     pivot = Pivot.of(rows)
     columns, layers = shown_columns(pivot)
     names, rest = excerpt(columns, layers)
@@ -112,7 +112,7 @@ def layer_table(rows: Sequence[Row], width: int, findings: Sequence[Finding] = (
             table.add_column("", width=BAR_WIDTH, style="cyan")
     for name in names:
         severity = worst_of(finding.severity for finding in found.get(name, ()))
-        cells = [Text(shortened(name), f"bold {COLOURS[severity]}" if severity else "")]
+        cells = [Text(shortened(name), f"bold {COLORS[severity]}" if severity else "")]
         for column in columns:
             cells.append(Text(column.text(layers[name])))
             if column.quantity in bars:

@@ -82,7 +82,7 @@ def is_short(tree: Node) -> bool:
 
 
 def folded(node: Node, *, whole: bool) -> list[Node | list[Node]]:
-    """The children to show: single ones, and lists of neighbours without a finding, to be shown as one line.
+    """The children to show: single ones, and lists of neighbors without a finding, to be shown as one line.
 
     Args:
         node: Whose children.
@@ -106,7 +106,7 @@ def folded(node: Node, *, whole: bool) -> list[Node | list[Node]]:
 
 
 def run_text(run: list[Node]) -> str:
-    """Neighbours without a finding in one line.
+    """Neighbors without a finding in one line.
 
     Example:
         >>> run_text([Node("body.0"), Node("body.1"), Node("body.2")])

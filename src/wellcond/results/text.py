@@ -64,7 +64,7 @@ def named(layer: str) -> str:
 
 
 def shortened(name: str, width: int = 24) -> str:
-    """The end of a long layer name, which is what tells it from its neighbours.
+    """The end of a long layer name, which is what tells it from its neighbors.
 
     Example:
         >>> shortened("encoder.layers.11.attention.query", 20)

@@ -11,7 +11,7 @@ from torch.nn.modules.batchnorm import _BatchNorm
 from torch.nn.parallel import DistributedDataParallel
 
 BATCH_OF_A_PROCESS = """\
-on a CPU every process normalises by the statistics of its own share of the batch, and running statistics are those of
+on a CPU every process normalizes by the statistics of its own share of the batch, and running statistics are those of
 the first process: BatchNorm is not what it is in one process. On GPUs it becomes SyncBatchNorm, which is."""
 
 

@@ -151,7 +151,7 @@ class CapturedStep:
                 loss.backward()  # type: ignore[no-untyped-call]
                 if self._bnp is not None:
                     self._bnp.precondition()
-        except (RuntimeError, Unsupported) as error:  # the network synchronises, or depends on values
+        except (RuntimeError, Unsupported) as error:  # the network synchronizes, or depends on values
             warnings.warn(NOT_CAPTURED.format(error=error), stacklevel=2)
             generator.graphsafe_set_state(random_numbers)  # or it would wait for the end of the capture for ever
             self._is_refused = True

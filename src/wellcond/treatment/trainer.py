@@ -103,14 +103,14 @@ class Trainer:
         self.arms[name] = replace(arm, runs=runs, seconds=min(seconds, arm.seconds, key=lambda s: (math.isnan(s), s)))
 
     def race(
-        self, copies: Copies, patient: Patient, name: str, budget: int, centre: float | None
+        self, copies: Copies, patient: Patient, name: str, budget: int, center: float | None
     ) -> tuple[float, float]:
         """The rate that wins a race, and the loss that the best run reached; NaN and infinity if no rate trains."""
         before, progress = copies.cost, self._part(f"{name}: race of learning rates", budget)
-        if centre is None and copies.optimizer is not None:
-            centre = abs(largest_lr(copies.optimizer)) or None  # a negative rate is a fault, not a place to begin
+        if center is None and copies.optimizer is not None:
+            center = abs(largest_lr(copies.optimizer)) or None  # a negative rate is a fault, not a place to begin
         start = started(copies, patient, self.seeds[0])
-        found = race(copies, start, steps=self.steps, budget=budget, centre=centre, progress=progress)
+        found = race(copies, start, steps=self.steps, budget=budget, center=center, progress=progress)
         self.cost += copies.cost - before
         self.done += budget
         return found.lr, math.inf if math.isnan(found.lr) else last_loss(found.runs[found.best].losses)

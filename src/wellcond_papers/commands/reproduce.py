@@ -20,13 +20,13 @@ from wellcond.report.terminal import new_table
 from wellcond.results import Progress
 from wellcond_papers.data.download import download
 from wellcond_papers.data.locate import PUBLISHED, data_root
-from wellcond_papers.experiments import catalog as catalogue
+from wellcond_papers.experiments import catalog as catalog
 from wellcond_papers.experiments.experiment import SCALES, Scale
 from wellcond_papers.experiments.reproduce import LauncherName, launcher_of, missing_data
 from wellcond_papers.experiments.reproduce import reproduce as run
 from wellcond_papers.experiments.reproduction import Reproduction
 
-COLOURS = {"holds": "green", "holds in part": "yellow", "does not hold": "red", "not tested": "dim"}
+COLORS = {"holds": "green", "holds in part": "yellow", "does not hold": "red", "not tested": "dim"}
 EMBEDDED = "digits"
 """The data set that needs no files."""
 
@@ -104,7 +104,7 @@ def reproduce(
         raise DataNotFound(f"{error}\n{HOW_TO_GO_ON}") from error
     folders = [out / each.experiment.name / scale for each in runs]
     if as_json:
-        content = [each.judgement() | {"folder": str(folder)} for each, folder in zip(runs, folders, strict=True)]
+        content = [each.judgment() | {"folder": str(folder)} for each, folder in zip(runs, folders, strict=True)]
         typer.echo(json.dumps(content, indent=1, ensure_ascii=False))
     else:
         for each, folder in zip(runs, folders, strict=True):
@@ -138,7 +138,7 @@ def running(output: Output) -> Iterator[Progress]:
 def _download(names: list[str], scale: Scale, data: Path | None, output: Output) -> None:
     """Fetch the data sets that the experiments need, as far as they are published for all."""
     root = data_root(data).absolute()
-    wanted = sorted({name for each in catalogue.chosen(names, scale) for name in each.data(scale)})
+    wanted = sorted({name for each in catalog.chosen(names, scale) for name in each.data(scale)})
     with output.progress() as progress:
         for name in wanted:
             if name in PUBLISHED and missing_data(name, root):
@@ -148,7 +148,7 @@ def _download(names: list[str], scale: Scale, data: Path | None, output: Output)
 def _list(output: Output, data: Path | None) -> None:
     """Print all experiments, what they take, and the data that they need."""
     root = data_root(data).absolute()
-    experiments = [catalogue.experiment(name) for name in catalogue.names()]
+    experiments = [catalog.experiment(name) for name in catalog.names()]
     needs = {e.name: sorted({d for s in e.scales for d in e.data(s)} - {EMBEDDED}) for e in experiments}
     missing = {name: missing_data(name, root) for name in sorted({d for found in needs.values() for d in found})}
     if output.as_json:
@@ -196,7 +196,7 @@ def _cost(minutes: float) -> str:
 
 def _show(run: Reproduction, folder: Path, console: Console) -> None:
     """Print the claims and the verdict, and where the files are."""
-    judged = run.judgement()
+    judged = run.judgment()
     title = f"\n{run.experiment.name}: {run.experiment.title} ({run.scale} scale, {judged['made_with'].get('device')})"
     console.print(Text(title, style="bold"))
     console.print(Text(run.experiment.says, style="dim"))
@@ -204,12 +204,12 @@ def _show(run: Reproduction, folder: Path, console: Console) -> None:
     for heading in ("claim", "paper", "found", "verdict"):
         table.add_column(heading, no_wrap=heading == "verdict")
     for claim in judged["claims"]:
-        verdict = Text(claim["verdict"], COLOURS[claim["verdict"]])
+        verdict = Text(claim["verdict"], COLORS[claim["verdict"]])
         table.add_row(Text(claim["says"]), Text(claim["paper"]), Text(claim["found"]), verdict)
     console.print(table)
     for failure in run.failures:
         cell = f"{failure.settings.get('arm')}, seed {failure.settings.get('seed')}"
         console.print(Text(f"failed: {cell}: {failure.error}", style="red"), soft_wrap=True)
-    console.print(Text.assemble("verdict: ", (judged["verdict"], f"bold {COLOURS[judged['verdict']]}")))
+    console.print(Text.assemble("verdict: ", (judged["verdict"], f"bold {COLORS[judged['verdict']]}")))
     files = [name for name in ("rows.json", "table.parquet", "figure.png") if (folder / name).is_file()]
     console.print(f"written: {', '.join(files)} in {folder}", soft_wrap=True)

@@ -53,7 +53,7 @@ class Batches:
         augment: Any of
 
             - "crop": the image is shifted by up to 4 pixels in either direction. What comes in is 0, which is the mean
-              colour if inputs are standardised: He et al. subtract the mean first and pad then.
+              color if inputs are standardized: He et al. subtract the mean first and pad then.
             - "flip": every other image, left to right.
             - "rotation": by up to 15 degrees, bilinear, 0 outside.
         count: How many images, from the first; None for all.
@@ -212,7 +212,7 @@ class OnDisk:
 
 
 def rotate(x: Tensor, angle: Tensor) -> Tensor:
-    """Every image turned about its centre by its angle, counterclockwise, with bilinear interpolation."""
+    """Every image turned about its center by its angle, counterclockwise, with bilinear interpolation."""
     height, width = x.shape[2:]
     cos, sin = angle.cos(), angle.sin()
     zero = torch.zeros_like(cos)

@@ -1,4 +1,4 @@
-"""Labelled images in memory, and how they become the tensors a network is fed."""
+"""Labeled images in memory, and how they become the tensors a network is fed."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from torch.nn import functional
 
 @dataclass(frozen=True, eq=False, repr=False)
 class Dataset:
-    """Labelled images, kept as the bytes of the file.
+    """Labeled images, kept as the bytes of the file.
 
     Attributes:
         images: (N, C, H, W) uint8.
@@ -74,7 +74,7 @@ class Dataset:
     def resized(self, size: int) -> Dataset:
         """The images with sides of another length, as bytes.
 
-        Smaller: with f = ⌊side/size⌋, a centre crop to (f·size, f·size) drops the border, and each f×f block becomes
+        Smaller: with f = ⌊side/size⌋, a center crop to (f·size, f·size) drops the border, and each f×f block becomes
         its mean, rounded. Larger: bilinear interpolation, rounded.
 
         Raises:
@@ -87,7 +87,7 @@ class Dataset:
         return replace(self, images=images)
 
     def with_channels(self, channels: int) -> Dataset:
-        """The images with so many channels: grey ones are repeated.
+        """The images with so many channels: gray ones are repeated.
 
         Raises:
             ValueError: No channel is asked for; or the images have several, and another number of them.
@@ -183,8 +183,8 @@ def _shrunk(images: Tensor, size: int, factor: int) -> Tensor:
     height, width = images.shape[2:]
     crop = factor * size
     top, left = (height - crop) // 2, (width - crop) // 2
-    centre = images[..., top : top + crop, left : left + crop]
-    blocks = centre.reshape(*images.shape[:2], size, factor, size, factor)
+    center = images[..., top : top + crop, left : left + crop]
+    blocks = center.reshape(*images.shape[:2], size, factor, size, factor)
     # Integers until the one division: the mean of a block is exact before it is rounded.
     total = blocks.sum((3, 5), dtype=torch.int32)
     return torch.div(total + factor**2 // 2, factor**2, rounding_mode="floor").to(torch.uint8)

@@ -26,12 +26,12 @@ MEAN, STD = (0.485, 0.456, 0.406), (0.229, 0.224, 0.225)
 """Of ImageNet's training images, by channel, pixels in [0, 1]."""
 SHORTER_SIDE = 8 / 7
 """The shorter side of an image before it is cropped, in sides of the crop: 256 for 224."""
-CENTRE = (0.5, 0.5)
+CENTER = (0.5, 0.5)
 MOST_BYTES = 16 << 30
 
 
 class ImageFolder(Dataset):
-    """Labelled images on disk: all that a `Dataset` has, but no more images are decoded than are asked for.
+    """Labeled images on disk: all that a `Dataset` has, but no more images are decoded than are asked for.
 
     An image becomes RGB, its shorter side is resized to 8/7 of `size` (256 for 224, bilinear), and a square of `size`
     is cut out. Images are in a fixed, shuffled order, so that the first ones are of all classes.
@@ -71,7 +71,7 @@ class ImageFolder(Dataset):
 
     def __getitem__(self, index: int) -> tuple[Tensor, int]:
         """An image, (3, size, size) uint8, and its label: what a `DataLoader` asks for."""
-        return _square(self.paths[index], self.size, CENTRE), int(self.labels[index])
+        return _square(self.paths[index], self.size, CENTER), int(self.labels[index])
 
     @property
     def images(self) -> Tensor:
@@ -93,13 +93,13 @@ class ImageFolder(Dataset):
         Args:
             chosen: Their numbers.
             places: Where each square is cut out, down and across, from 0 at one edge to 1 at the other; None for the
-                centre.
+                center.
 
         Raises:
             CorruptData: A file is no image.
             MissingExtra: Pillow is not installed.
         """
-        squares = ((self.paths[k], self.size, CENTRE if places is None else places[n]) for n, k in enumerate(chosen))
+        squares = ((self.paths[k], self.size, CENTER if places is None else places[n]) for n, k in enumerate(chosen))
         with ThreadPoolExecutor(os.cpu_count()) as threads:
             return torch.stack(list(threads.map(lambda square: _square(*square), squares)))
 

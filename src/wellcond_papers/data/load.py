@@ -42,7 +42,7 @@ def load(
         root: The folder with the data sets; None means $WELLCOND_DATA, else `./data`.
         train: Whether to read the training or the test images.
         size: Height and width to resize the images to, as `Dataset.resized` does; None keeps them.
-        channels: 3 repeats a grey image in three channels; None keeps it.
+        channels: 3 repeats a gray image in three channels; None keeps it.
 
     Returns:
         The images and labels; the same object for the same arguments, so do not change it.

@@ -28,7 +28,7 @@ SHARE_OF_DIAGNOSIS = 0.1
 
 
 def patient(depth: int, width: int) -> tuple[Problem, SGD]:
-    """A plain ReLU network on handwritten digits, from LeCun's initialisation, with SGD.
+    """A plain ReLU network on handwritten digits, from LeCun's initialization, with SGD.
 
     LeCun's weights, N(0, 1/fan_in), halve the square of the signal at every ReLU: 19 of them leave 2⁻¹⁹ of it.
 

@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 
 from wellcond.report.figures.style import (
-    GREY,
+    GRAY,
     SUPERSCRIPTS,
     Curve,
     LogScale,
@@ -36,7 +36,7 @@ FEWEST_DECADES = 2.0
 LONGEST = 5
 """Letters of a tick that has room beside others."""
 MOST_TIMES = 100.0
-"""The greatest colour over the least, of a logarithmic map: one that nearly diverged must not hide the rest."""
+"""The greatest color over the least, of a logarithmic map: one that nearly diverged must not hide the rest."""
 
 
 def panels(titles: Sequence[str], columns: int | None = None) -> tuple[Figure, dict[str, Axes]]:
@@ -159,10 +159,10 @@ def draw_heat_map(
     x: str,
     y: str,
     lines: Mapping[str, Sequence[tuple[float, float]]] | None = None,
-    log_colour: bool = True,
-    colour: str = "",
+    log_color: bool = True,
+    color: str = "",
 ) -> None:
-    """Values over two settings as coloured squares, white with a grey rim where training diverged.
+    """Values over two settings as colored squares, white with a gray rim where training diverged.
 
     Both axes have one place per value, in order. A line, such as the predicted limit of the learning rate, is put
     between these places where its x lies between two values, on a logarithmic axis if all are positive.
@@ -173,8 +173,8 @@ def draw_heat_map(
         x: What lies along the axis.
         y: What lies upwards.
         lines: Points (x, y) of each line, by its name.
-        log_colour: Whether colours follow the logarithm of the value.
-        colour: What the colours stand for.
+        log_color: Whether colors follow the logarithm of the value.
+        color: What the colors stand for.
     """
     from matplotlib.colors import LogNorm, Normalize
     from matplotlib.patheffects import withStroke
@@ -186,11 +186,11 @@ def draw_heat_map(
             grid[heights.index(height), columns.index(column)] = value
     known = grid[np.isfinite(grid)]
     low, high = (float(known.min()), float(known.max())) if len(known) else (1.0, 1.0)
-    is_log = log_colour and low > 0 and high > low
+    is_log = log_color and low > 0 and high > low
     top = min(high, MOST_TIMES * low) if is_log else high
     norm = LogNorm(low, top) if is_log else Normalize(low, high)
     drawn = axes.pcolormesh(grid, norm=norm, cmap="viridis", edgecolors="#e3e6ea", linewidth=0.5)
-    bar = axes.figure.colorbar(drawn, ax=axes, label=colour, extend="max" if top < high else "neither")
+    bar = axes.figure.colorbar(drawn, ax=axes, label=color, extend="max" if top < high else "neither")
     if is_log:
         _plain_if_short(bar.ax.yaxis, low, top)
     looks: tuple[dict[str, Any], ...] = (
@@ -215,7 +215,7 @@ def draw_heat_map(
         axes.tick_params(axis="x", rotation=45)
     axes.set_xlabel(x)
     axes.set_ylabel(y)
-    axes.spines[:].set_color(GREY)
+    axes.spines[:].set_color(GRAY)
 
 
 def _place_name(value: float) -> str:
@@ -250,7 +250,7 @@ def heat_map(
     x: str,
     y: str,
     lines: Mapping[str, Mapping[str, Sequence[tuple[float, float]]]] | None = None,
-    log_colour: bool = True,
+    log_color: bool = True,
 ) -> Figure:
     """One heat map per title, each with its own lines.
 
@@ -259,11 +259,11 @@ def heat_map(
         x: What lies along the axis.
         y: What lies upwards.
         lines: The lines of each map, by title.
-        log_colour: Whether colours follow the logarithm of the value.
+        log_color: Whether colors follow the logarithm of the value.
     """
     figure, axes = panels(list(maps))
     for title, cells in maps.items():
         own = (lines or {}).get(title)
-        draw_heat_map(axes[title], cells, x=x, y=y, lines=own, log_colour=log_colour)
+        draw_heat_map(axes[title], cells, x=x, y=y, lines=own, log_color=log_color)
     legend_below(figure, next(iter(axes.values())))
     return figure

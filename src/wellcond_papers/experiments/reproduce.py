@@ -18,7 +18,7 @@ from wellcond.results import Progress, Row
 from wellcond.results.files import write_atomically
 from wellcond_papers.data.load import load
 from wellcond_papers.data.locate import data_root
-from wellcond_papers.experiments import catalog as catalogue
+from wellcond_papers.experiments import catalog as catalog
 from wellcond_papers.experiments.experiment import Experiment, Job, Scale
 from wellcond_papers.experiments.reproduction import Failure, Reproduction
 from wellcond_papers.experiments.rows import write_parquet, write_rows
@@ -35,7 +35,7 @@ Several = list[str] | list[Experiment] | tuple[str | Experiment, ...]
 
 @dataclass(frozen=True)
 class NamedMeasure:
-    """The measurement of an experiment of the catalogue, found by name wherever it is run.
+    """The measurement of an experiment of the catalog, found by name wherever it is run.
 
     Attributes:
         name: Of the experiment.
@@ -44,7 +44,7 @@ class NamedMeasure:
     name: str
 
     def __call__(self, job: Job) -> Iterable[Row]:
-        return catalogue.experiment(self.name).measure(job)
+        return catalog.experiment(self.name).measure(job)
 
 
 class Options(TypedDict, total=False):
@@ -76,7 +76,7 @@ def reproduce(
     """Run experiments, or what is left of them. The cells of all go into one queue, so that no worker waits.
 
     Args:
-        names: Such as "santurkar2018-fig9"; `catalogue.names()` has all. Several in a list, where "wei2019" stands for
+        names: Such as "santurkar2018-fig9"; `catalog.names()` has all. Several in a list, where "wei2019" stands for
             all of that source and "all" for all. An `Experiment` of your own may stand for a name.
         scale: "smoke", "laptop", "gpu" or "paper".
         out: Cells, rows, table, picture and verdict go to `out/name/scale`. Finished cells are never run again; those
@@ -177,7 +177,7 @@ def launcher_of(
 def _experiments(wanted: Sequence[str | Experiment], scale: Scale) -> list[Experiment]:
     found: dict[str, Experiment] = {}
     for each in wanted:
-        own = [catalogue.with_scale(each, scale)] if isinstance(each, Experiment) else catalogue.chosen([each], scale)
+        own = [catalog.with_scale(each, scale)] if isinstance(each, Experiment) else catalog.chosen([each], scale)
         for known in own:
             if found.setdefault(known.name, known) is not known:
                 raise InvalidProblem(f"two experiments are called {known.name!r}; each needs a name of its own.")
@@ -192,9 +192,9 @@ def _tasks(experiment: Experiment, scale: Scale, out: Path, device: str, data: P
 
 
 def measure_of(experiment: Experiment) -> Callable[[Job], Iterable[Row]]:
-    """What runs its cells; one of the catalogue is found by name, since its function may be made in place."""
-    is_catalogued = experiment.name in catalogue.names() and catalogue.experiment(experiment.name) is experiment
-    return NamedMeasure(experiment.name) if is_catalogued else experiment.measure
+    """What runs its cells; one of the catalog is found by name, since its function may be made in place."""
+    is_catalogd = experiment.name in catalog.names() and catalog.experiment(experiment.name) is experiment
+    return NamedMeasure(experiment.name) if is_catalogd else experiment.measure
 
 
 def _reproduction(experiment: Experiment, scale: Scale, ended: Sequence[Ended]) -> Reproduction:
@@ -226,7 +226,7 @@ def _write_rows(run: Reproduction, folder: Path) -> None:
 def _write_verdict(run: Reproduction, folder: Path) -> Exception | None:
     """Write the verdict, and the picture where matplotlib is installed; return what one of them raises."""
     try:
-        verdict = json.dumps(run.judgement(), indent=1, ensure_ascii=False) + "\n"
+        verdict = json.dumps(run.judgment(), indent=1, ensure_ascii=False) + "\n"
         write_atomically(folder / "verdict.json", verdict.encode())
         write_atomically(folder / "verdict.txt", f"{run}\n".encode())
         run.save(folder / "figure.png")

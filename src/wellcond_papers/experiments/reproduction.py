@@ -123,7 +123,7 @@ class Reproduction(CellResult):
     def figure(self) -> Figure:
         return self.experiment.draw(self.table)
 
-    def judgement(self) -> dict[str, Any]:
+    def judgment(self) -> dict[str, Any]:
         """The verdict, and every claim with what the paper says and what was found."""
         return {
             "experiment": self.experiment.name,
@@ -139,12 +139,12 @@ class Reproduction(CellResult):
 
     def to_json(self) -> str:
         cells = [{"settings": r.settings, "rows": [row._asdict() for row in r.rows]} for r in self.table]
-        content = as_json(self.judgement() | {"cells": cells})
+        content = as_json(self.judgment() | {"cells": cells})
         return json.dumps(content, indent=1, ensure_ascii=False, allow_nan=False) + "\n"
 
     def __str__(self) -> str:
         lines = [f"{self.experiment.name}, {self.scale} scale: {self.verdict()}"]
-        for claim in self.judgement()["claims"]:
+        for claim in self.judgment()["claims"]:
             lines.append(f"{claim['verdict']}: {claim['says']}")
             lines.append(f"    paper: {claim['paper']}; found: {claim['found']}")
         lines += [f"failed: {_described(each.settings)}: {each.error}" for each in self.failures]

@@ -17,7 +17,7 @@ import numpy as np
 from wellcond.errors import InvalidProblem, MissingExtra
 from wellcond.results import Progress
 from wellcond_papers.data.locate import data_root
-from wellcond_papers.experiments import catalog as catalogue
+from wellcond_papers.experiments import catalog as catalog
 from wellcond_papers.experiments.experiment import Cell, Experiment, Scale
 from wellcond_papers.experiments.reproduce import (
     LauncherName,
@@ -103,8 +103,8 @@ def sweep(
     if isinstance(target, Experiment) or (isinstance(target, str) and ":" not in target):
         if isinstance(target, str) and target.endswith(".py"):
             raise InvalidProblem(f"{target!r} names no function; write {target}:FUNCTION.")
-        experiment = target if isinstance(target, Experiment) else catalogue.experiment(target)
-        cells = _cells(catalogue.with_scale(experiment, scale), scale, grid, seeds)
+        experiment = target if isinstance(target, Experiment) else catalog.experiment(target)
+        cells = _cells(catalog.with_scale(experiment, scale), scale, grid, seeds)
         measure, name = measure_of(experiment), f"{experiment.name}-{scale}"
         check_data({cell.settings["data"] for cell in cells if cell.settings.get("data")}, root)
     else:

@@ -1,4 +1,4 @@
-"""The networks of the papers: sizes, a norm, an initialisation and a seed in, an `nn.Module` out."""
+"""The networks of the papers: sizes, a norm, an initialization and a seed in, an `nn.Module` out."""
 
 from __future__ import annotations
 

@@ -60,7 +60,7 @@ def imagenet_resnet(
         depth: 18 (two 3×3 convolutions a block) or 50 (1×1, 3×3, 1×1).
         classes: Outputs.
         norm: "none", "batch", "layer", "group" or a factory, channels → module.
-        last_norm: Whether an affine batch normalisation `last_bn` stands before the linear layer: huang2020's LastBN.
+        last_norm: Whether an affine batch normalization `last_bn` stands before the linear layer: huang2020's LastBN.
         dropout: The probability that a feature is dropped before `last_bn` and the linear layer.
         width: Channels of the first stage.
         init: How weights are drawn, as in `mlp`; None for convolutions N(0, 2/(k² C_out)) and a linear layer as torch

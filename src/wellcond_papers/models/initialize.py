@@ -1,4 +1,4 @@
-"""Initialisations: a rule that fills the weights and biases of a layer from a stated distribution.
+"""Initializations: a rule that fills the weights and biases of a layer from a stated distribution.
 
 Numbers are drawn on the CPU by a stated generator and copied, so a seed gives the same network on every device.
 """
@@ -11,7 +11,7 @@ import torch
 from torch import Tensor, nn
 
 Layer = nn.Linear | nn.Conv2d
-Initialisation = Callable[[Layer, torch.Generator], None]
+Initialization = Callable[[Layer, torch.Generator], None]
 """Fills the weight and the bias of one layer."""
 
 
@@ -20,7 +20,7 @@ def make_generator(seed: int | None) -> torch.Generator:
     return torch.default_generator if seed is None else torch.Generator("cpu").manual_seed(seed)
 
 
-def gaussian(sigma_w2: float, sigma_b2: float = 0.0) -> Initialisation:
+def gaussian(sigma_w2: float, sigma_b2: float = 0.0) -> Initialization:
     """Weights N(0, σ_w²/fan_in) and biases N(0, σ_b²), as in mean-field theory.
 
     Args:
@@ -43,17 +43,17 @@ def gaussian(sigma_w2: float, sigma_b2: float = 0.0) -> Initialisation:
     return fill
 
 
-def lecun() -> Initialisation:
+def lecun() -> Initialization:
     """Weights N(0, 1/fan_in), biases 0."""
     return gaussian(1.0)
 
 
-def he(scale: float = 1.0) -> Initialisation:
+def he(scale: float = 1.0) -> Initialization:
     """Weights `scale` · N(0, 2/fan_in), biases 0."""
     return gaussian(2.0 * scale**2)
 
 
-def he_out(scale: float = 1.0) -> Initialisation:
+def he_out(scale: float = 1.0) -> Initialization:
     """Weights `scale` · N(0, 2/(k² C_out)), biases 0: what He et al. published for residual networks."""
 
     def fill(layer: Layer, generator: torch.Generator) -> None:
@@ -63,7 +63,7 @@ def he_out(scale: float = 1.0) -> Initialisation:
     return fill
 
 
-def glorot() -> Initialisation:
+def glorot() -> Initialization:
     """Weights U(−a, a) with a = √(6/(fan_in + fan_out)), biases 0."""
 
     def fill(layer: Layer, generator: torch.Generator) -> None:
@@ -73,7 +73,7 @@ def glorot() -> Initialisation:
     return fill
 
 
-def default() -> Initialisation:
+def default() -> Initialization:
     """As torch fills its own layers: weights and biases U(−a, a) with a = 1/√fan_in."""
 
     def fill(layer: Layer, generator: torch.Generator) -> None:
@@ -83,10 +83,10 @@ def default() -> Initialisation:
     return fill
 
 
-NAMED: dict[str, Callable[[], Initialisation]] = {"lecun": lecun, "he": he, "glorot": glorot, "default": default}
+NAMED: dict[str, Callable[[], Initialization]] = {"lecun": lecun, "he": he, "glorot": glorot, "default": default}
 
 
-def initialisation(init: str | Initialisation) -> Initialisation:
+def initialization(init: str | Initialization) -> Initialization:
     """The rule of that name; a rule is passed on.
 
     Raises:
@@ -95,7 +95,9 @@ def initialisation(init: str | Initialisation) -> Initialisation:
     if not isinstance(init, str):
         return init
     if init not in NAMED:
-        raise ValueError(f"init must be one of {tuple(NAMED)} or made by wellcond_papers.models.initialize, not {init!r}")
+        raise ValueError(
+            f"init must be one of {tuple(NAMED)} or made by wellcond_papers.models.initialize, not {init!r}"
+        )
     return NAMED[init]()
 
 

@@ -1,6 +1,6 @@
 """The layers of one network: weights by one rule and one generator, norms of one kind.
 
-Layers are made empty and then filled, so that torch's own initialisation takes nothing from the global generator.
+Layers are made empty and then filled, so that torch's own initialization takes nothing from the global generator.
 """
 
 from __future__ import annotations
@@ -12,13 +12,13 @@ from typing import Literal, get_args
 import torch
 from torch import nn
 
-from wellcond_papers.models.initialize import Initialisation, default, he_out, initialisation, make_generator
+from wellcond_papers.models.initialize import Initialization, default, he_out, initialization, make_generator
 
 NormName = Literal["none", "batch", "layer", "group"]
 Norm = NormName | Callable[[int], nn.Module]
 """A name, or a factory: the number of channels in, the module out (`nn.BatchNorm2d`, `partial(nn.GroupNorm, 32)`)."""
 
-Init = str | Initialisation
+Init = str | Initialization
 CHANNELS_PER_GROUP = 4
 PREFIXES = {"none": "", "batch": "bn", "layer": "ln", "group": "gn"}
 
@@ -50,8 +50,8 @@ class Layers:
         check_norm(norm)
         self.kind = norm
         self.prefix = PREFIXES[norm] if isinstance(norm, str) else "norm"
-        self.fill_conv = he_out() if init is None else initialisation(init)
-        self.fill_linear = default() if init is None else initialisation(init)
+        self.fill_conv = he_out() if init is None else initialization(init)
+        self.fill_linear = default() if init is None else initialization(init)
         self.generator = make_generator(seed)
 
     def conv(

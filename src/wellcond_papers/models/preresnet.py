@@ -49,7 +49,7 @@ def preresnet(
         classes: Outputs.
         norm: "none", "batch", "layer", "group" or a factory, channels → module.
         final_norm: False leaves out the norm behind the last block, and only it: huang2020's PreResNet-v1.
-        last_norm: Whether an affine batch normalisation `last_bn` stands before the linear layer: huang2020's LastBN.
+        last_norm: Whether an affine batch normalization `last_bn` stands before the linear layer: huang2020's LastBN.
         width: Channels of the first stage.
         init: How weights are drawn, as in `mlp`; None for convolutions N(0, 2/(k² C_out)) and a linear layer as torch
             fills its own.

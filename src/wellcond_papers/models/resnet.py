@@ -72,7 +72,7 @@ def resnet(
         classes: Outputs.
         norm: "none", "batch", "layer", "group" or a factory, channels → module. True and False are "batch" and "none".
         shortcuts: False leaves them out; what is left is huang2020's "VGG-style" network.
-        last_norm: Whether an affine batch normalisation `last_bn` stands before the linear layer: huang2020's LastBN.
+        last_norm: Whether an affine batch normalization `last_bn` stands before the linear layer: huang2020's LastBN.
         width: Channels of the first stage.
         init: How weights are drawn, as in `mlp`; None for convolutions N(0, 2/(k² C_out)) and a linear layer as torch
             fills its own.

@@ -90,7 +90,7 @@ def demo(
 
     def print_all(console: Console) -> None:
         console.print(Text(result.title, style="bold"))
-        console.print(f"{width} ReLUs per layer, LeCun initialisation, SGD with lr {LR:g}\n")
+        console.print(f"{width} ReLUs per layer, LeCun initialization, SGD with lr {LR:g}\n")
         console.print(Text("What is wrong: wc.diagnose(problem, optimizer)", style="bold"))
         show_verdict(diagnosis.verdict(), diagnosis.findings, console)
         show_findings([each for each in diagnosis.findings if each.severity != "note"], console)

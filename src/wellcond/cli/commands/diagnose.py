@@ -17,7 +17,7 @@ from wellcond.diagnosis.diagnose import diagnose as measure
 from wellcond.diagnosis.diagnosis import Diagnosis
 from wellcond.diagnosis.judge import check_known
 from wellcond.diagnosis.rule import RULES
-from wellcond.report.findings_terminal import COLOURS
+from wellcond.report.findings_terminal import COLORS
 from wellcond.report.listing import flat, place, read_baseline
 from wellcond.report.sarif import sarif
 from wellcond.report.terminal import new_console, show
@@ -126,7 +126,7 @@ def _show_first(diagnosis: Diagnosis) -> None:
         console = new_console(stderr=True)
         for finding in diagnosis.findings:
             if finding.severity != "note":
-                text = (f"{headline(finding)}: {finding.summary}", COLOURS[finding.severity])
+                text = (f"{headline(finding)}: {finding.summary}", COLORS[finding.severity])
                 console.print(Text.assemble(("first look  ", "dim"), text))
 
 

@@ -40,7 +40,7 @@ MOST_PASSES = 10_000
 
 @dataclass
 class LayerFactors:
-    """Σx and Σ∇h of one layer, uncentred.
+    """Σx and Σ∇h of one layer, uncentered.
 
     Attributes:
         kind: The layer's type.

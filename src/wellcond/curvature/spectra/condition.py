@@ -1,4 +1,4 @@
-"""The generalised condition number κ_p and the numerical rank."""
+"""The generalized condition number κ_p and the numerical rank."""
 
 from __future__ import annotations
 

@@ -3,7 +3,7 @@
     A Q_i = Q_{i+1} B_{i+1} + Q_i A_i + Q_{i−1} B_iᵀ
 
 T, the block tridiagonal matrix of the A_i and B_i, is small and lives on the CPU in float64; the basis Q lives where
-the operator does, in its dtype. Reorthogonalising twice against all of it keeps it orthogonal to rounding. The
+the operator does, in its dtype. Reorthogonalizing twice against all of it keeps it orthogonal to rounding. The
 recurrence itself takes its last two blocks alone, so that the oldest vectors can be given up where there is no room.
 """
 
@@ -110,7 +110,7 @@ class Lanczos:
         return end - begin
 
     def step(self) -> None:
-        """Multiply the last block and orthogonalise the result into the next one."""
+        """Multiply the last block and orthogonalize the result into the next one."""
         begin, end = self.blocks[-1]
         parts = [rows for _, rows in self._rows(begin, end)]
         q = parts[0] if len(parts) == 1 else torch.cat(parts)
@@ -193,7 +193,7 @@ class Lanczos:
                 w.addmm_(coefficients, rows, alpha=-1)
 
     def _append(self, w: Tensor) -> Matrix:
-        """Orthonormalise the rows of `w` into the next block; returns B with w = Bᵀ Q_next.
+        """Orthonormalize the rows of `w` into the next block; returns B with w = Bᵀ Q_next.
 
         A row that depends on what is there (an invariant subspace was reached) is replaced by a random direction
         with a zero in B, so that the process goes on and sees other copies of multiple eigenvalues. When the space
@@ -217,7 +217,7 @@ class Lanczos:
                 place = self._next_row()
                 torch.div(row, norm, out=place)
                 if norm <= 1e-3 * self._scale:  # what cancellation left of a small row must be made orthogonal again
-                    self._orthonormalise(place)
+                    self._orthonormalize(place)
             elif width == len(w):
                 self._add_random_direction()
         while self._count < begin + width:
@@ -229,9 +229,9 @@ class Lanczos:
     def _add_random_direction(self) -> None:
         place = self._next_row()
         place.copy_(noise(self.size, 1, self.generator, self.operator).T)
-        self._orthonormalise(place)
+        self._orthonormalize(place)
 
-    def _orthonormalise(self, last: Tensor) -> None:
+    def _orthonormalize(self, last: Tensor) -> None:
         """Make the last row of the basis, (1, n), a unit vector orthogonal to all others."""
         for _ in range(3):
             for _, rows in self._rows(0, self._count - 1):

@@ -55,7 +55,7 @@ class Mixing:
 
 
 @dataclass(frozen=True)
-class Standardised:
+class Standardized:
     """The first batch once more, with every input feature shifted and scaled to mean 0 and standard deviation 1.
 
     Attributes:
@@ -89,7 +89,7 @@ class Look:
         gradient_error: Why there are no gradients, if there are none.
         gradient_over_time: (steps,), ‖∂ℓ/∂x_t‖ of sequences that recurrent layers or cells read; None for others.
         mixing: Whether an example's output depends on others of its batch; None where a BatchNorm makes it so.
-        standardised: What scaled inputs would change; None where the inputs are of ordinary size.
+        standardized: What scaled inputs would change; None where the inputs are of ordinary size.
         outputs: Facts about every tensor of numbers that the model returns for the first batch.
         returned: How many there are.
         is_summed: Whether the loss of a batch is the sum of those of its halves, and not their mean.
@@ -112,7 +112,7 @@ class Look:
     gradient_error: str = ""
     gradient_over_time: Tensor | None = None
     mixing: Mixing | None = None
-    standardised: Standardised | None = None
+    standardized: Standardized | None = None
     outputs: tuple[TensorFacts, ...] = ()
     returned: int = 1
     is_summed: bool = False
@@ -158,7 +158,7 @@ class _Looking:
         self.depends: bool | None = None
         self.errors = {"forward": "", "loss": "", "gradient": ""}
         self.mixing: Mixing | None = None
-        self.standardised: Standardised | None = None
+        self.standardized: Standardized | None = None
 
     def found(self) -> Look:
         """What has been seen so far."""
@@ -184,7 +184,7 @@ class _Looking:
             gradient_error=self.errors["gradient"],
             gradient_over_time=self.over_time,
             mixing=self.mixing,
-            standardised=self.standardised,
+            standardized=self.standardized,
             outputs=tuple(self.outputs),
             returned=self.returned,
             is_summed=self.is_summed,
@@ -204,7 +204,7 @@ class _Looking:
                 if index == 0 and outputs is not None:
                     self.is_summed = bool(_tried(functools.partial(self._is_summed, batch, outputs)))
                     self.mixing = _tried(functools.partial(self._mixing, batch, outputs))
-                    self.standardised = _tried(functools.partial(self._standardised, batch))
+                    self.standardized = _tried(functools.partial(self._standardized, batch))
                 if self.read >= EXAMPLES:
                     return
 
@@ -355,7 +355,7 @@ class _Looking:
             both = loss_of(slice(half)) + loss_of(slice(half, None))
         return abs(whole) > 0 and math.isclose(both, whole, rel_tol=1e-4)
 
-    def _standardised(self, batch: Any) -> Standardised | None:
+    def _standardized(self, batch: Any) -> Standardized | None:
         facts = facts_of([batch[0]], "inputs", any(isinstance(m, nn.Conv1d) for m in self.problem.model.modules()))
         if not any(is_far_from_standard(fact) for fact in facts) or not self.gradients:
             return None
@@ -376,11 +376,11 @@ class _Looking:
         problem = self.problem
         loss = problem.raw_loss(problem.forward(0, tree_map(scaled, batch[0])), batch[1])
         found = problem.gradient(loss, list(problem.params.values()), allow_unused=True)
-        return Standardised(float(loss.detach()), _norm(found), _norm(self.gradients))
+        return Standardized(float(loss.detach()), _norm(found), _norm(self.gradients))
 
 
 def is_far_from_standard(fact: TensorFacts) -> bool:
-    """Whether a tensor of inputs is of another scale than the initialisations of weights are made for, E x² = 1."""
+    """Whether a tensor of inputs is of another scale than the initializations of weights are made for, E x² = 1."""
     if fact.is_index or not fact.features or fact.is_one_hot:
         return False
     largest = float(fact.feature_rms.max())

@@ -116,7 +116,7 @@ def output_facts(
         loss: Its value, with its graph; None if the loss raised.
         loss_of: The loss as a function of other outputs and targets; it may raise.
         known: The parameters of the model, frozen ones too, and other tensors that are known to be differentiated.
-        likelihood: What the loss was recognised as, if it was.
+        likelihood: What the loss was recognized as, if it was.
         is_divergence: Whether the loss is torch's Kullback-Leibler divergence, which takes log-probabilities.
     """
     tail, dim = tail_of(outputs.grad_fn)

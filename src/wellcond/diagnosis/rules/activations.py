@@ -255,7 +255,7 @@ def ill_conditioned_input(evidence: Evidence) -> Iterator[Finding]:
 def collinear_features(evidence: Evidence) -> Iterator[Finding]:
     """Features so alike that what tells the targets lies where gradient descent hardly moves.
 
-    Of a table of numbers with at least 8 examples per feature: directions of the standardised features whose eigenvalue
+    Of a table of numbers with at least 8 examples per feature: directions of the standardized features whose eigenvalue
     is below a thousandth of the largest tell a tenth or more of the targets' variance, beyond chance. Along them
     gradient descent takes λ_max/λ times as many steps. Silent where the trial learns half of that all the same.
     """

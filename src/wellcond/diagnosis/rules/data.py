@@ -16,8 +16,8 @@ from wellcond.network.norms import is_norm
 from wellcond.results import number
 
 LARGE_INPUT = 10.0
-"""RMS of inputs. Initialisations are made for E x² = 1; at 10 the curvature of the first layer is 100 times as large
-and its stable rate a hundredth, since λ_max of Σx grows with the square. Pixels in [0, 1] have 0.1 to 0.6, standardised
+"""RMS of inputs. Initializations are made for E x² = 1; at 10 the curvature of the first layer is 100 times as large
+and its stable rate a hundredth, since λ_max of Σx grows with the square. Pixels in [0, 1] have 0.1 to 0.6, standardized
 data 1, raw pixels some 130."""
 LARGER_INPUT = 4.0
 """RMS from which it costs speed: a sixteenth of the rate."""
@@ -31,7 +31,7 @@ SMALL_INPUT = 0.05
 """Largest |x|, below which biases outweigh inputs."""
 LARGE_TARGET = 30.0
 """RMS of targets that a fresh network's outputs, of size 1, have to grow to. The squared error's gradient is as many
-times larger than that of standardised targets."""
+times larger than that of standardized targets."""
 LARGER_TARGET = 10.0
 """RMS from which it costs speed."""
 CONSTANT_SHARE = 0.5
@@ -100,7 +100,7 @@ def unscaled_input(evidence: Evidence) -> Iterator[Finding]:
 
 
 def _starts_with_norm(evidence: Evidence, look: Look) -> bool:
-    """Whether the first layer that the data meet normalises them."""
+    """Whether the first layer that the data meet normalizes them."""
     modules = dict(evidence.problem.model.named_modules())
     for signal in look.signals:
         module = modules.get(signal.name)
@@ -112,13 +112,13 @@ def _starts_with_norm(evidence: Evidence, look: Look) -> bool:
 
 
 def _counterfactual(look: Look) -> dict[str, float | str]:
-    if look.standardised is None or look.loss is None:
+    if look.standardized is None or look.loss is None:
         return {}
     return {
         "loss as it is": look.loss,
-        "loss with standardised inputs": look.standardised.loss,
-        "gradient norm as it is": look.standardised.gradient_as_is,
-        "gradient norm with standardised inputs": look.standardised.gradient,
+        "loss with standardized inputs": look.standardized.loss,
+        "gradient norm as it is": look.standardized.gradient_as_is,
+        "gradient norm with standardized inputs": look.standardized.gradient,
     }
 
 
@@ -166,7 +166,7 @@ def unscaled_target(evidence: Evidence) -> Iterator[Finding]:
             "",
             severity,
             0.9,
-            f"{summary}: standardise the targets.",
+            f"{summary}: standardize the targets.",
             {"RMS of targets": fact.rms, "std of targets": fact.std, "RMS of outputs": given.rms},
             "The gradient of a squared error is proportional to the distance of outputs from targets, which a fresh "
             "network's outputs, of size 1, must first cover.",

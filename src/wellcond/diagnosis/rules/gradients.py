@@ -58,7 +58,7 @@ def _hidden(look: Look) -> list[Signal]:
 
 
 def _is_blocked(look: Look) -> bool:
-    """Whether a weight of zeros, as in a zero-initialised last layer, keeps gradients from passing for now."""
+    """Whether a weight of zeros, as in a zero-initialized last layer, keeps gradients from passing for now."""
     return any(w.role == "weight" and w.rms == 0 for w in look.weights)
 
 
@@ -250,7 +250,7 @@ def without_warm_up(evidence: Evidence) -> Iterator[Finding]:
     """A deep post-norm transformer that Adam trains at its full rate from the first step.
 
     Adam's first steps change every entry by lr, and so what a unit adds to a stream of size 1 by lr·√fan_in. On a
-    residual stream that is normalised after every sum these changes add up over the layers, N·lr·√fan_in, where
+    residual stream that is normalized after every sum these changes add up over the layers, N·lr·√fan_in, where
     pre-norm adds up their logarithm (Xiong et al. 2020; Wang et al. 2022). At 0.27 (6 layers of width 512, or 24 of
     width 32, at 1e-3) training fails without a warm-up, and at 0.06 it does not; severe from 0.2, a warning from 0.1,
     nothing where a trial goes down.

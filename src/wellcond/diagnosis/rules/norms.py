@@ -31,7 +31,7 @@ DRIFT = 30.0
 @rule("batchnorm-mode-gap", explains=("vanishing-gradient", "loss-not-decreasing", "activation-drift", "rank-collapse",
                                       "learning-rate-too-low", "dying-neurons"))  # fmt: skip
 def evaluating_norms(evidence: Evidence) -> Iterator[Finding]:
-    """BatchNorm in evaluation mode that has never seen a batch: by mean 0 and variance 1 it normalises nothing.
+    """BatchNorm in evaluation mode that has never seen a batch: by mean 0 and variance 1 it normalizes nothing.
 
     Severe if the trial learns with batch statistics and ends more than twice as high with these; else a warning, and a
     note if the whole model is in evaluation mode and it makes no difference. Statistics that have been updated are
@@ -60,7 +60,7 @@ def evaluating_norms(evidence: Evidence) -> Iterator[Finding]:
         severity,
         0.9,
         f"{stale[0]} is in evaluation mode and has never seen a batch"
-        f"{f', as are {len(stale) - 1} more' if len(stale) > 1 else ''}, so it normalises nothing{costs}.",
+        f"{f', as are {len(stale) - 1} more' if len(stale) > 1 else ''}, so it normalizes nothing{costs}.",
         numbers,
         "Running statistics start at mean 0 and variance 1 and move only in training mode.",
         "model.train()  # before every epoch of training",
@@ -137,7 +137,7 @@ def small_batch(evidence: Evidence) -> Iterator[Finding]:
     """BatchNorm over at most four examples.
 
     The variance of n values is known to √(2/(n−1)). Severe for one example, whose statistics are its own: training
-    normalises every example by itself and evaluation by others (lange2022, figures 4 and 5: BN does not train there);
+    normalizes every example by itself and evaluation by others (lange2022, figures 4 and 5: BN does not train there);
     and where a unit has two values in a batch, of which a norm leaves −1 and 1: all but their order is lost.
     """
     look = evidence.look
@@ -169,9 +169,9 @@ def small_batch(evidence: Evidence) -> Iterator[Finding]:
 
 @rule("labels-unrelated", explains=("loss-not-decreasing", "learning-rate-too-low", "learning-rate-too-high"))
 def labels_unrelated(evidence: Evidence) -> Iterator[Finding]:
-    """Inputs that tell nothing of the targets: neither neighbours nor a fit predict them better than chance.
+    """Inputs that tell nothing of the targets: neither neighbors nor a fit predict them better than chance.
 
-    Three leave-one-out probes, by the nearest neighbour, a linear and a smooth fit, lie within four standard deviations
+    Three leave-one-out probes, by the nearest neighbor, a linear and a smooth fit, lie within four standard deviations
     of shuffled targets, for at least 128 examples (256: severe), on which data sets of ours have 5 to 230. The inputs
     must have structure beyond the Marchenko-Pastur edge, or, for targets that are numbers, at least 16 examples per
     feature, with which a smooth fit has power. It is silent for tokens, for classes of noise, and where the network has
@@ -193,17 +193,17 @@ def labels_unrelated(evidence: Evidence) -> Iterator[Finding]:
         "",
         "severe" if found.examples >= 2 * ENOUGH_EXAMPLES else "warning",
         0.85,
-        f"over {found.examples} examples the inputs tell nothing of the targets: the nearest neighbour's target is "
-        f"{number(found.neighbour)}, a linear fit {number(found.linear)} and a smooth one {number(found.smooth)} "
+        f"over {found.examples} examples the inputs tell nothing of the targets: the nearest neighbor's target is "
+        f"{number(found.neighbor)}, a linear fit {number(found.linear)} and a smooth one {number(found.smooth)} "
         "standard deviations better than chance.",
         {
             "examples": float(found.examples),
-            "nearest neighbour, in σ": found.neighbour,
+            "nearest neighbor, in σ": found.neighbor,
             "linear fit, in σ": found.linear,
             "smooth fit, in σ": found.smooth,
             "structure of the inputs, in noise edges": found.structure,
         },
-        "Targets that can be learned from inputs are alike for neighbours; shuffled or sorted ones are not. The usual "
+        "Targets that can be learned from inputs are alike for neighbors; shuffled or sorted ones are not. The usual "
         "cause is an index that shuffles or sorts one of the two.",
         "order = torch.randperm(len(x)); x, y = x[order], y[order]  # one order for both",
     )

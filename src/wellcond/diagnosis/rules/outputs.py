@@ -307,7 +307,7 @@ def rewards_errors(evidence: Evidence) -> Iterator[Finding]:
             look,
             output,
             f"the loss of right outputs, {number(right)}, exceeds that of the best constant, {number(constant)}.",
-            "Whoever minimises it makes the outputs worse: is there a minus sign too many, or one missing?",
+            "Whoever minimizes it makes the outputs worse: is there a minus sign too many, or one missing?",
             "loss = -loss",
             confidence=0.85,
             layer="",

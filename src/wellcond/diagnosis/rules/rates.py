@@ -144,7 +144,7 @@ def negative_rate(evidence: Evidence) -> Iterator[Finding]:
                 1.0,
                 f"{what}.",
                 {"lr": lr},
-                "θ ← θ − lr·g with a negative lr maximises the loss.",
+                "θ ← θ − lr·g with a negative lr maximizes the loss.",
                 f"{_set_lr(min(-lr, 0.1))}  # and look at the schedule that made it negative",
                 (Row(None, "", LR, lr, "lr"),),
             )
@@ -256,7 +256,7 @@ def goes_uphill(evidence: Evidence) -> Iterator[Finding]:
         "Along −∇L the loss falls at every rate that is low enough; a rise in proportion to it is a step along +∇L.",
         "optimizer = type(optimizer)(model.parameters(), lr=lr)  # without maximize=True"
         if maximizes
-        else "p -= lr * p.grad  # minus; and the loss must be one to minimise: print(loss.item()) as the fit improves",
+        else "p -= lr * p.grad  # minus; and the loss must be one to minimize: print(loss.item()) as the fit improves",
         _rows(trial, fast, slow),
     )
 

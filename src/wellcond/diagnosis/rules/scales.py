@@ -50,10 +50,10 @@ DRIFTED, DRIFTING = 1e6, 1e2
 
 
 @rule("symmetric-initialisation", explains=(*FROM_WEIGHTS, "no-gradient", "bad-initialisation", "constant-feature"))
-def symmetric_initialisation(evidence: Evidence) -> Iterator[Finding]:
+def symmetric_initialization(evidence: Evidence) -> Iterator[Finding]:
     """Units of a hidden layer that have the same weights and get the same gradient, and so stay the same for ever.
 
-    Told by the rows of the weight and of its gradient together, so a zero-initialised last layer, residual branch or
+    Told by the rows of the weight and of its gradient together, so a zero-initialized last layer, residual branch or
     adapter, whose gradients differ, is none. Where all gradients are zero, so that nothing breaks the tie, zeros count.
     """
     look = evidence.look
@@ -80,11 +80,11 @@ def symmetric_initialisation(evidence: Evidence) -> Iterator[Finding]:
                 {"units": float(w.units), "different ones": float(w.distinct), "RMS of the weight": w.rms},
                 "Units that start alike and get the same gradient are one unit: the layer is as wide as the number of "
                 "different ones.",
-                _initialise(w),
+                _initialize(w),
             )
 
 
-def _initialise(w: Weight) -> str:
+def _initialize(w: Weight) -> str:
     where = (
         f"model.{w.name}"
         if not any(part.isdigit() for part in w.name.split("."))
@@ -141,11 +141,11 @@ def wrong_gain(evidence: Evidence) -> Iterator[Finding]:
     look = evidence.look
     if look is None:
         return
-    normalised = _normalised(evidence, look)
+    normalized = _normalized(evidence, look)
     outputs = {s.name: s for s in look.weighted() if s.kind != "MultiheadAttention"}
     for w in look.weights:
         gain = w.gain
-        if w.role != "weight" or gain is None or w.order is None or w.layer in normalised or w.rms == 0:
+        if w.role != "weight" or gain is None or w.order is None or w.layer in normalized or w.rms == 0:
             continue
         if abs(w.mean) > ONE_SIGN * w.rms:
             gain = max(gain, abs(w.mean) * w.fan_in)
@@ -166,7 +166,7 @@ def wrong_gain(evidence: Evidence) -> Iterator[Finding]:
             {"RMS of the weight": w.rms, "gain": gain, "RMS that keeps the scale": wanted},
             "A signal is multiplied by rms·√fan_in in every layer, and a gradient on its way back by as much (He et "
             "al. 2015; huang2020, theorem 1).",
-            _initialise(w),
+            _initialize(w),
         )
 
 
@@ -185,12 +185,12 @@ def large_bias(evidence: Evidence) -> Iterator[Finding]:
     look = evidence.look
     if look is None:
         return
-    normalised = _normalised(evidence, look)
+    normalized = _normalized(evidence, look)
     bent = {s.name for s in look.signals if s.is_nonlinearity}
     outputs = {s.name: s for s in look.weighted() if s.variation is not None}
     for w in look.weights:
         signal = outputs.get(w.layer)
-        if w.role != "bias" or signal is None or w.layer not in bent or w.layer in normalised:
+        if w.role != "bias" or signal is None or w.layer not in bent or w.layer in normalized:
             continue
         varying = _varying(signal)
         if w.rms > max(1.0, OUTWEIGHS * varying):
@@ -207,7 +207,7 @@ def large_bias(evidence: Evidence) -> Iterator[Finding]:
             )
 
 
-def _normalised(evidence: Evidence, look: Look) -> set[str]:
+def _normalized(evidence: Evidence, look: Look) -> set[str]:
     """Layers whose output goes straight into a norm, which takes their scale away."""
     modules = dict(evidence.problem.model.named_modules())
     found, last = set(), None

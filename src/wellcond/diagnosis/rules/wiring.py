@@ -70,7 +70,7 @@ def reached_by_none(evidence: Evidence) -> Iterator[Finding]:
     Severe where layers that are called hold a tenth of all weights or are two or more: their outputs are computed and
     thrown away, as a residual branch that is never added, or cut off by a detach. One layer alone may be spare. Layers
     that are never called are a note unless they hold half of all weights. Layers under `no_grad` that the optimizer
-    holds are severe where they hold half of all weights and these are as an initialisation leaves them; what has been
+    holds are severe where they hold half of all weights and these are as an initialization leaves them; what has been
     trained before may be fixed so.
     """
     look = evidence.look
@@ -94,14 +94,14 @@ def reached_by_none(evidence: Evidence) -> Iterator[Finding]:
             f"no gradient reaches {_listed(layers)}, {share:.0%} of all weights, although a pass calls "
             f"{'them' if len(layers) > 1 else 'it'}: what is computed there is not used, or cut off.",
             {"share of weights": share, "layers without a gradient": float(len(layers))},
-            "A weight without a gradient stays as it was initialised: its output is never added, or detached.",
+            "A weight without a gradient stays as it was initialized: its output is never added, or detached.",
             f"x = x + {layers[0].rpartition('.')[0] or 'self.branch'}(x)  # use what it returns, without detach()",
         )
     if cut:
         share, layers = sum(w.numel for w in cut) / total, _layers(cut)
         is_held = any(w.is_held for w in cut)
         is_lost = share >= NEVER_CALLED_SHARE and _are_fresh(evidence.problem.model, layers)
-        state = ", still as they were initialised" if is_lost else ""
+        state = ", still as they were initialized" if is_lost else ""
         yield Finding(
             NAME,
             layers[0],
@@ -128,7 +128,7 @@ def reached_by_none(evidence: Evidence) -> Iterator[Finding]:
 
 
 def _are_fresh(model: nn.Module, layers: list[str]) -> bool:
-    """Whether layers are as they were initialised: weights that fill an interval evenly, or biases that are all zero.
+    """Whether layers are as they were initialized: weights that fill an interval evenly, or biases that are all zero.
 
     The largest of many even numbers is √3 times their RMS, of normal ones three times or more, and training leaves
     neither even weights nor zero biases.
@@ -248,7 +248,7 @@ def zero_gradient(evidence: Evidence) -> Iterator[Finding]:
     """Gradients of exactly zero, in all weights or in those before some operation, while the loss is not at its best.
 
     A step function, round() or sign() passes zeros on. A network that fits its data, or whose margins are all kept, has
-    none to pass; and parameters of zeros, as in zero-initialised branches, stop gradients until their first step.
+    none to pass; and parameters of zeros, as in zero-initialized branches, stop gradients until their first step.
     Gates, tanhs and ReLUs that are flat are another matter: they have a slope, but not at these inputs.
     """
     look = evidence.look
@@ -411,13 +411,13 @@ def _of_affine(evidence: Evidence) -> Severity:
         return "note"
     if trial.relation is None:
         return "severe" if trial.fails else "warning"
-    is_linear = trial.relation.linear > max(UNRELATED, trial.relation.neighbour)
+    is_linear = trial.relation.linear > max(UNRELATED, trial.relation.neighbor)
     return "note" if is_linear else "severe" if trial.relation.linear < UNRELATED else "warning"
 
 
 def _probes(evidence: Evidence) -> dict[str, float | str]:
     found = None if evidence.trial is None else evidence.trial.relation
-    return {} if found is None else {"nearest neighbour, in σ": found.neighbour, "linear fit, in σ": found.linear}
+    return {} if found is None else {"nearest neighbor, in σ": found.neighbor, "linear fit, in σ": found.linear}
 
 
 def _features(look: Look) -> int:

@@ -20,7 +20,7 @@ class Preconditioned(TensorOperator):
         curvature: C, shared by all that is made of it, so that the graph of one fixed batch is built once.
         scale: R, by parameter; entries broadcast. It decides which parameters the operator is over.
         shift: S, likewise.
-        sign: −1 for a loss that is maximised.
+        sign: −1 for a loss that is maximized.
 
     Example:
         >>> import wellcond as wc

@@ -25,7 +25,7 @@ lr. Remove them for the measurement; or, for gradient descent with momentum, wri
     wc.max_lr(problem, momentum=0.9)"""
 NEVER_STABLE = "{optimizer} with {name}={value} is stable at no learning rate: {name} must be below 1."
 BOTH_WAYS = """\
-some groups of {optimizer} minimise the loss and others maximise it: such a game has no largest stable learning rate of
+some groups of {optimizer} minimize the loss and others maximize it: such a game has no largest stable learning rate of
 this kind. Measure the groups one by one, each with an optimizer of its own."""
 NOTHING_MOVES = "the loss depends on none of the parameters that {optimizer} holds, so its step would move nothing."
 NO_PRECONDITIONER = """\
@@ -71,7 +71,7 @@ class StepModel:
         groups: The groups that move.
         scale: R by name of the parameter.
         shift: S by name.
-        sign: −1 where the loss is maximised.
+        sign: −1 where the loss is maximized.
         notes: What to know about the numbers.
     """
 
@@ -125,7 +125,7 @@ def groups_of(problem: Problem, optimizer: Optimizer) -> list[dict[str, Any]]:
 
 
 def check_optimizer(problem: Problem, optimizer: Optimizer) -> None:
-    """Refuse, before any work, an optimizer whose step cannot be modelled.
+    """Refuse, before any work, an optimizer whose step cannot be modeled.
 
     Raises:
         InvalidProblem: It holds none of the problem's parameters.

@@ -30,7 +30,7 @@ State = Mapping[str, Any]
 Rule = Callable[[Group, State, Tensor], tuple[float, Tensor | float]]
 """(group, state of a parameter, its gradient now) → F(−1) and P.
 
-The gradient is the one that the optimizer works with: of a maximised loss its negative, and with weight decay added. It
+The gradient is the one that the optimizer works with: of a maximized loss its negative, and with weight decay added. It
 matters where the parameter has no state yet: P is then what the first step would make of it.
 """
 

@@ -5,11 +5,11 @@ of all layers above. `Gram` follows the whole matrix.
 
 A norm that is differentiated through its statistics mixes examples: the gradient of f(x) reaches all of the batch. What
 is carried back is therefore not a matrix but a linear map: what a tangent kernel Θ(x, y) = ⟨∂z(x)/∂θ, ∂z(y)/∂θ⟩ at a
-layer becomes at the outputs. Almost everywhere that map multiplies element by element. At a batch normalisation it is
+layer becomes at the outputs. Almost everywhere that map multiplies element by element. At a batch normalization it is
 
     Θ → (γ²/s²) E[φ'φ'ᵀ ∘ P Θ P],        P = I − 11ᵀ/N − u uᵀ/N
 
-Every unit has its own variance over the examples. Its pre-activations z, centred, are N(0, K) over them, and u = z/s
+Every unit has its own variance over the examples. Its pre-activations z, centered, are N(0, K) over them, and u = z/s
 with s² = zᵀz/N its own. Over all units
 
     E[1/s²] = ∫₀^∞ det(I + 2tK/N)^(−1/2) dt            E[u uᵀ] = ∫₀^∞ K (I + 2tK/N)⁻¹ det(I + 2tK/N)^(−1/2) dt
@@ -82,8 +82,8 @@ class Gram(Kernel):
     def squares(self) -> Tensor:
         return diagonal(self.matrix)
 
-    def centred(self) -> tuple[Gram, Tensor]:
-        inverse, u = _standardised(_centred(self.matrix))
+    def centered(self) -> tuple[Gram, Tensor]:
+        inverse, u = _standardized(_centered(self.matrix))
         return Gram(u / inverse[..., None, None]), 1 / inverse
 
     def inverse_size(self) -> Gram:
@@ -152,7 +152,7 @@ class Gram(Kernel):
 class StatisticsStep:
     """Θ → E[φ'φ'ᵀ ∘ P Θ P] with P = I − 11ᵀ/N − u uᵀ/N, for Gaussian u.
 
-    P Θ P = Θ_c − u vᵀ − v uᵀ + (uᵀΘu/N²) u uᵀ with Θ centred to Θ_c and v = Θ_c u/N. Of v_y, the part that depends on
+    P Θ P = Θ_c − u vᵀ − v uᵀ + (uᵀΘu/N²) u uᵀ with Θ centered to Θ_c and v = Θ_c u/N. Of v_y, the part that depends on
     u_x and u_y counts; and E[f uᵀΘu] = tr(ΘU) E f + dE f/dε as the covariance U of u moves to U + 2ε UΘU.
 
     Args:
@@ -171,19 +171,19 @@ class StatisticsStep:
         """E[u_x u_y φ'φ']."""
         self.squares = activation.squares(v, w, a) / gamma2
         """E[u_x² φ'φ']."""
-        # towards smaller correlations, since there are none beyond 1
+        # toward smaller correlations, since there are none beyond 1
         self.by_variance = (activation.weighted_slopes(v * (1 + STEP), w, a) - products) / (STEP * v)
         self.by_covariance = (products - activation.weighted_slopes(v, w, a - STEP * size)) / (STEP * size)
 
     def __call__(self, theta: Tensor) -> Tensor:
-        centred = _centred(theta)
-        covariance = centred @ self.u / theta.shape[-1]  # of v_y and u_x, at (y, x)
+        centered = _centered(theta)
+        covariance = centered @ self.u / theta.shape[-1]  # of v_y and u_x, at (y, x)
         mixed = self._products_with_v(covariance)
         moved = 2 * self.u @ covariance / theta.shape[-1]  # 2 UΘU/N²
         own = self.by_variance * diagonal(moved).unsqueeze(-1)
         change = self.by_covariance * moved + own + own.mT
         mean = diagonal(covariance).mean(-1)[..., None, None]
-        return self.slopes * centred - mixed - mixed.mT + mean * self.products + change
+        return self.slopes * centered - mixed - mixed.mT + mean * self.products + change
 
     def _products_with_v(self, covariance: Tensor) -> Tensor:
         """E[φ'φ' u_x v_y] at (x, y), by v_y = α u_x + β u_y + what is independent of both."""
@@ -198,8 +198,8 @@ class StatisticsStep:
         return alpha * self.squares + beta * self.products
 
 
-def _standardised(k: Tensor) -> tuple[Tensor, Tensor]:
-    """E[1/s²] and E[u uᵀ], whose mean diagonal is 1, of centred moments k (..., N, N)."""
+def _standardized(k: Tensor) -> tuple[Tensor, Tensor]:
+    """E[1/s²] and E[u uᵀ], whose mean diagonal is 1, of centered moments k (..., N, N)."""
     examples = k.shape[-1]
     if examples < FEWEST:
         inverse = 1 / diagonal(k).mean(-1)
@@ -222,7 +222,7 @@ def _half_line() -> tuple[Tensor, Tensor]:
     return x / (1 - x), weights / 2 / (1 - x).square()
 
 
-def _centred(matrix: Tensor) -> Tensor:
+def _centered(matrix: Tensor) -> Tensor:
     """H K H with H = I − 11ᵀ/N."""
     rows = matrix - matrix.mean(-1, keepdim=True)
     return rows - rows.mean(-2, keepdim=True)

@@ -142,10 +142,10 @@ def layernorm(step: Step, x: Signal) -> Signal:
     """LayerNorm or RMSNorm over all features of a vector."""
     if math.prod(step.what.normalized_shape) != math.prod(step.shape[1:]):
         raise step.refused(
-            "it normalises over a part of an example's features", "Use a BatchNorm, or flatten before it."
+            "it normalizes over a part of an example's features", "Use a BatchNorm, or flatten before it."
         )
     if x.size is not None:
-        raise step.refused("it normalises over channels and positions", "Use a BatchNorm.")
+        raise step.refused("it normalizes over channels and positions", "Use a BatchNorm.")
     if isinstance(step.what, nn.LayerNorm) and x.units != "gaussian":
         raise step.refused(
             "it subtracts the mean over features of a signal that does not come from weights of mean 0",
@@ -163,7 +163,7 @@ def _norm(step: Step, x: Signal, kind: Literal["batch", "layer"]) -> Signal:
     if beta > MOST_BETA * gamma:
         raise step.refused(
             f"its β are {float(beta):.2g} beside γ of {float(gamma):.2g}, and the theory is of β = 0",
-            "Predict for the network as initialised, or measure instead: wc.eigenvalues(wc.GGN(problem)).",
+            "Predict for the network as initialized, or measure instead: wc.eigenvalues(wc.GGN(problem)).",
         )
     if weight is not None:
         own = weight.detach().double().cpu()

@@ -53,7 +53,7 @@ class Kernel(ABC):
         """The diagonal E h², by example or by position."""
 
     @abstractmethod
-    def centred(self) -> tuple[Self, Tensor]:
+    def centered(self) -> tuple[Self, Tensor]:
         """The moments of z − E z, and the variance s² = E (z − E z)², over examples (and positions)."""
 
     @abstractmethod
@@ -70,7 +70,7 @@ class Kernel(ABC):
     def without_statistics(self, a: Self, activation: Activation, gamma2: Tensor) -> Self:
         """The moments of g − E g − u E[u g] with g φ'(a) for g: the gradient through a batch's mean and variance.
 
-        `a` are the moments of γu, u standardised, and `gamma2` is γ².
+        `a` are the moments of γu, u standardized, and `gamma2` is γ².
         """
 
     @abstractmethod
@@ -157,7 +157,7 @@ class Moments(Kernel):
 
     @classmethod
     def independent(cls, positions: int = 1) -> Moments:
-        """Very many independent normalised inputs, whose pixels are independent too."""
+        """Very many independent normalized inputs, whose pixels are independent too."""
         if positions > MOST_POSITIONS:
             raise TooLarge(
                 f"a feature map of {positions} positions needs moments of {positions}×{positions} pairs of them; "
@@ -197,7 +197,7 @@ class Moments(Kernel):
     def squares(self) -> Tensor:
         return diagonal(self.same)
 
-    def centred(self) -> tuple[Moments, Tensor]:
+    def centered(self) -> tuple[Moments, Tensor]:
         # K(α, β) − r(α) − r(β) + E r: the mean over examples and positions is what they share on average
         r = self.mean().mean(-1)
         shared = r.unsqueeze(-1) + r.unsqueeze(-2) - r.mean(-1)[..., None, None]
@@ -217,7 +217,7 @@ class Moments(Kernel):
         along = (self * a.expected(activation.weighted_slopes)).scaled(1 / gamma2)
         # the part of g along u is taken to be one number times u at all positions
         u = a.scaled(1 / gamma2)
-        return (self * a.expected(activation.slopes)).centred()[0] + u.scaled(-along.mean().mean((-1, -2)))
+        return (self * a.expected(activation.slopes)).centered()[0] + u.scaled(-along.mean().mean((-1, -2)))
 
     def top(self) -> Tensor:
         return self.total().mean()[..., 0, 0]

@@ -1,4 +1,4 @@
-"""How large the learning rate may be, predicted from a network as initialised."""
+"""How large the learning rate may be, predicted from a network as initialized."""
 
 from __future__ import annotations
 
@@ -57,7 +57,7 @@ def predict(
     sigma_w2: Number | None = None,
     sigma_b2: Number | None = None,
 ) -> Prediction:
-    """Predict λ_max of the Fisher matrix F = E ∇f∇fᵀ and the largest rate 2(1 + μ)/λ_max of a network as initialised.
+    """Predict λ_max of the Fisher matrix F = E ∇f∇fᵀ and the largest rate 2(1 + μ)/λ_max of a network as initialized.
 
         λ_max = Σ_l f_l        f_l = fan_in · q̂_xy · q̃_xy        (wei2019, claim 3.1)
 
@@ -75,7 +75,7 @@ def predict(
         momentum: μ.
         variant: What BatchNorm's statistics are to the gradient: "batch", differentiated as in training, or "detached",
             constants. By default "batch", or what the problem says.
-        inputs: Examples (N, ...), or for a module the shape of one. Without, inputs are independent and normalised.
+        inputs: Examples (N, ...), or for a module the shape of one. Without, inputs are independent and normalized.
         examples: Their number, where they are not given; very many by default.
         loss: "half-squared" by default. "mse" is a mean over outputs too and has 2/C of its λ_max. "cross-entropy" has
             1/C of it while all classes are about equally likely; for a module with inputs, what its own outputs say.

@@ -42,7 +42,7 @@ SHARED = 0.05
 
 @dataclass(frozen=True)
 class Prediction(Result):
-    """λ_max of the Fisher matrix at initialisation, and the largest stable rate of a quadratic with that curvature.
+    """λ_max of the Fisher matrix at initialization, and the largest stable rate of a quadratic with that curvature.
 
         λ_max = Σ_l f_l        max_lr = 2(1 + μ)/λ_max
 

@@ -71,7 +71,7 @@ class Reading:
         stages: Its layers, with σ_w² = fan_in · mean(w²), σ_b² = mean(b²) and γ = √mean(γ²) of its own parameters;
             frozen ones have no term.
         outputs: C.
-        input_moments: Of the given inputs, or of independent normalised ones.
+        input_moments: Of the given inputs, or of independent normalized ones.
         notes: Where theory and network do not agree.
     """
 

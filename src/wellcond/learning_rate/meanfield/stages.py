@@ -103,7 +103,7 @@ class Nonlinearity(Stage):
         else:
             at_a = g * a.expected(self._function.slopes)
         if self.norm == "batch":
-            return at_a.scaled(self.gamma2 / h.centred()[1])
+            return at_a.scaled(self.gamma2 / h.centered()[1])
         return at_a if self.norm == "none" else (at_a * h.inverse_size()).scaled(self.gamma2)
 
     def terms(self, h: Kernel, g: Kernel) -> Iterator[Kernel]:
@@ -117,7 +117,7 @@ class Nonlinearity(Stage):
         if self.norm == "layer":
             return (h * h.inverse_size()).scaled(self.gamma2)
         if self.norm == "batch":
-            u, variance = h.centred()
+            u, variance = h.centered()
             return u.scaled(self.gamma2 / variance)
         return h if self.mean is None else h.affine(torch.ones_like(self.mean), -(self.mean**2))
 
@@ -224,7 +224,7 @@ def _with_finite_widths(stages: Sequence[Stage], seeds: Iterator[int], *, is_inp
 
 
 def has_batchnorm(stages: Sequence[Stage]) -> bool:
-    """Whether any layer is batch-normalised."""
+    """Whether any layer is batch-normalized."""
     return any(isinstance(stage, Nonlinearity) and stage.norm == "batch" for stage in every(stages))
 
 

@@ -15,12 +15,12 @@ from wellcond.training.copies import Copies, Field, Racer, Start, largest_lr
 from wellcond.training.run import Run
 
 RATIO = 2.4
-"""Of neighbouring rates. The loss stays within 10 % of the best over a factor of 2 to 5 on most of `benchmarks.rates`,
+"""Of neighboring rates. The loss stays within 10 % of the best over a factor of 2 to 5 on most of `benchmarks.rates`,
 and a parabola through three rates finds what lies between them."""
 BUDGET = 470
 """Steps, of all runs together."""
 LENGTHS, KEPT = (15, 40), (5, 3)
-"""Steps after which runs are compared within such a budget, and how many neighbours go on then. The last ones take what
+"""Steps after which runs are compared within such a budget, and how many neighbors go on then. The last ones take what
 is left of it, 100 steps and more."""
 TIE = 0.05
 """Losses of so few mini-batches that differ by less are as good. Of rates as good so early, the larger ones leave a
@@ -117,12 +117,12 @@ def race(
     *,
     steps: int,
     budget: int = BUDGET,
-    centre: float | None = None,
+    center: float | None = None,
     progress: Progress | None = None,
 ) -> Race:
     """Find a learning rate for a run of so many steps.
 
-    Five rates around the centre take 15 steps; others join below or above while the best is at an end. The five around
+    Five rates around the center take 15 steps; others join below or above while the best is at an end. The five around
     the best go on to 40 steps, and three of them share what is left. What they came to, and how the best rate moves as
     training goes on (`horizon`), give the rate.
 
@@ -131,7 +131,7 @@ def race(
         start: Makes a copy of the model and its optimizer with a learning rate, as `copies.start` does.
         steps: The length of the run that the rate is for.
         budget: The steps of all runs together, about; the runs become shorter with it.
-        centre: Where to begin; None: at the optimizer's own rate.
+        center: Where to begin; None: at the optimizer's own rate.
         progress: Called as (what is being done, share of all work done).
 
     Returns:
@@ -140,11 +140,11 @@ def race(
     Raises:
         Interrupted: On Ctrl-C, with the race so far as `.result`.
     """
-    return _Race(copies, start, steps, budget, progress).run(centre)
+    return _Race(copies, start, steps, budget, progress).run(center)
 
 
 class _Race:
-    """Rates are centre · RATIO^k, and runs are known by k."""
+    """Rates are center · RATIO^k, and runs are known by k."""
 
     def __init__(
         self, copies: Copies, start: Callable[[float], Start], steps: int, budget: int, progress: Progress | None
@@ -152,14 +152,14 @@ class _Race:
         self.copies, self.start, self.steps, self.budget = copies, start, steps, budget
         self.lengths = [max(1, min(round(length * budget / BUDGET), steps)) for length in LENGTHS]
         self.report = progress or (lambda _what, _share: None)
-        self.centre = FALLBACK
+        self.center = FALLBACK
         self.racers: dict[int, Racer] = {}
         self.before = copies.cost
         self.is_noisy = copies.depend_on_seed()
 
-    def run(self, centre: float | None) -> Race:
+    def run(self, center: float | None) -> Race:
         own = 0.0 if self.copies.optimizer is None else largest_lr(self.copies.optimizer)
-        self.centre = centre or own or FALLBACK
+        self.center = center or own or FALLBACK
         try:
             with self.copies.racing([]) as field:
                 chosen = self._bracket(field, self._around(0), self.lengths[0], MOST_RATES)
@@ -225,7 +225,7 @@ class _Race:
         self.report(f"racing {what}", min(0.99, (self.copies.cost - self.before).backwards / self.budget))
 
     def _lr(self, k: int) -> float:
-        return float(self.centre * RATIO**k)
+        return float(self.center * RATIO**k)
 
     def _loss(self, k: int) -> float:
         racer = self.racers[k]

@@ -103,7 +103,7 @@ def suggest_lr(
             copies.start,
             steps=steps,
             budget=budget,
-            centre=_centre(found.limit, optimizer),
+            center=_center(found.limit, optimizer),
             progress=lambda what, share: report(what, 0.1 + 0.9 * share),
         )
     except Interrupted as interrupt:
@@ -156,7 +156,7 @@ def heavy_ball_momentum(optimizer: Optimizer) -> float | None:
     return float(optimizer.param_groups[0]["momentum"])
 
 
-def _centre(limit: MaxLearningRate | None, optimizer: Optimizer | None) -> float | None:
+def _center(limit: MaxLearningRate | None, optimizer: Optimizer | None) -> float | None:
     """Where to begin the race.
 
     With momentum μ a gradient counts 1/(1 − μ) times, so that the fastest rates lie about (1 − μ)/(1 + μ) times below

@@ -1,4 +1,4 @@
-"""The local Hessian of a block (zhang2018): how far one gradient step can bring the block towards its target."""
+"""The local Hessian of a block (zhang2018): how far one gradient step can bring the block toward its target."""
 
 from __future__ import annotations
 
@@ -173,7 +173,7 @@ class LocalHessian(Result):
 def local_hessian(problem: Problem, layer: str, *, last: Literal["loss", "squared"] = "loss") -> LocalHessian:
     """The second derivatives of a block's back-matching loss with respect to its input z and its parameters W.
 
-    A network z_b = F_b(W_b, z_{b−1}) passes back targets z_b^{k+½} = z_b − ∂ℓ_{b+1}/∂z_b, and each block minimises
+    A network z_b = F_b(W_b, z_{b−1}) passes back targets z_b^{k+½} = z_b − ∂ℓ_{b+1}/∂z_b, and each block minimizes
 
         ℓ_b = ½‖z_b^{k+½} − F_b(W_b, z_{b−1})‖²,   for the last block ℓ_B = J, the loss.
 

@@ -22,7 +22,7 @@ Value = TypeVar("Value", float, Tensor)
 Eigenvalues = Spectrum | Tensor | Sequence[float]
 
 BISECTIONS = 100
-"""Enough to halve [0, π] down to neighbouring float64 numbers wherever the answer is above 1e-14."""
+"""Enough to halve [0, π] down to neighboring float64 numbers wherever the answer is above 1e-14."""
 POINTS = 400
 """Of the drawn density."""
 SERIES = 100

@@ -40,7 +40,7 @@ class LossSlice(Result):
         coordinates: (points,), the α of the first direction and the β of the second.
         losses: (points,), or (points, points) with [i, j] at α_i and β_j; nan where the loss is NaN or infinite.
         directions: Their names, or "given".
-        filter_normalised: Whether directions were scaled filter by filter.
+        filter_normalized: Whether directions were scaled filter by filter.
         batchnorm: The statistics that BatchNorm used.
         cost: What it took.
         notes: What to know about the numbers.
@@ -49,7 +49,7 @@ class LossSlice(Result):
     coordinates: Tensor
     losses: Tensor
     directions: tuple[str, ...]
-    filter_normalised: bool
+    filter_normalized: bool
     batchnorm: str
     cost: Cost
     notes: tuple[str, ...]
@@ -75,7 +75,7 @@ class LossSlice(Result):
         else:
             body = [[place, *map(_loss, line)] for place, line in zip(places, self.losses.tolist(), strict=True)]
             table = text_table(["α \\ β", *places], body)
-        scaled = "filter-normalised" if self.filter_normalised else "as they are"
+        scaled = "filter-normalized" if self.filter_normalized else "as they are"
         return "\n".join(
             [
                 table,
@@ -92,7 +92,7 @@ def loss_slice(
     *,
     extent: float = 1.0,
     points: int = 21,
-    filter_normalised: bool = True,
+    filter_normalized: bool = True,
     seed: int = 0,
     progress: Progress | None = None,
 ) -> LossSlice:
@@ -110,7 +110,7 @@ def loss_slice(
             eigenvalue, a second one of the next; or a tensor (P,).
         extent: How far the grid reaches, in units of the directions.
         points: Per direction; an odd number puts θ itself on the grid.
-        filter_normalised: Scale every filter of a direction to the norm of the same filter of θ, and leave biases and
+        filter_normalized: Scale every filter of a direction to the norm of the same filter of θ, and leave biases and
             norm parameters where they are, so that slices of different networks compare (Li et al. 2018). A step of 1
             then is as long as the weights. Otherwise directions are used as they are; eigenvectors have norm 1.
         seed: Of random directions.
@@ -143,14 +143,14 @@ def loss_slice(
     before = problem.cost
     with problem.measuring():
         vectors, notes = find_directions(problem, directions, seed)
-        if filter_normalised:
+        if filter_normalized:
             vectors = [scaled_to_filters(problem, d) for d in vectors]
         losses, failures = _grid(problem, vectors, coordinates.tolist(), progress)
     return LossSlice(
         coordinates,
         losses,
         tuple(map(name_of, directions)),
-        filter_normalised,
+        filter_normalized,
         problem.batchnorm,
         problem.cost - before,
         (*notes, *shared_memory_notes(problem.params).values(), *failures),

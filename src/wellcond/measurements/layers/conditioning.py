@@ -146,7 +146,7 @@ def conditioning(
 ) -> ConditioningTable:
     """Magnitude and conditioning of what every layer receives and gets back, in one pass over the data.
 
-    For each layer: λ_max, κ_p, numerical rank and trace of Σx = E[x xᵀ] and Σ∇h = E[g gᵀ] (uncentred), and of their
+    For each layer: λ_max, κ_p, numerical rank and trace of Σx = E[x xᵀ] and Σ∇h = E[g gᵀ] (uncentered), and of their
     Kronecker product, which approximates the layer's Fisher matrix. It costs one forward and backward pass, the two
     products XᵀX and GᵀG per layer, and their eigenvalues. Where a layer is wider than there are rows of data, these are
     those of XXᵀ and GGᵀ and zeros; the table then says "(rows)".

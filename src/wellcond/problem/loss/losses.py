@@ -1,6 +1,6 @@
 """Losses: which likelihood one is the logarithm of, and whether it is a mean over the batch.
 
-A loss is recognised by its values, not by its name: `nn.CrossEntropyLoss()`, `F.cross_entropy` and a user's own lambda
+A loss is recognized by its values, not by its name: `nn.CrossEntropyLoss()`, `F.cross_entropy` and a user's own lambda
 around either are the same function, which one evaluation on the network's outputs shows.
 """
 
@@ -25,11 +25,11 @@ ADDS_UP = (
 )
 
 
-def recognise(loss: Loss, loss_at: Loss, outputs: Tensor, targets: Any) -> Likelihood | None:
+def recognize(loss: Loss, loss_at: Loss, outputs: Tensor, targets: Any) -> Likelihood | None:
     """The likelihood whose mean negative logarithm `loss` computes, or None.
 
     Value and gradient must both agree with the candidate on these outputs. `NLLLoss` of log-probabilities is
-    cross-entropy too: they are logits that are normalised already.
+    cross-entropy too: they are logits that are normalized already.
 
     Args:
         loss: The user's loss, whose options are read.

@@ -12,7 +12,7 @@ from torch import Tensor
 from wellcond.errors import UnknownLayer
 from wellcond.report.figures.curves import column_of, draw_against_layer
 from wellcond.report.figures.style import (
-    COLOURS,
+    COLORS,
     Series,
     bare_axes,
     check_series,
@@ -89,7 +89,7 @@ def histograms_figure(
             if j >= len(chosen[network]):
                 axes.set_axis_off()
                 continue
-            _ridges(axes, steps, chosen[network][j], unit, COLOURS[i % len(COLOURS)])
+            _ridges(axes, steps, chosen[network][j], unit, COLORS[i % len(COLORS)])
             if len(steps) == 1:
                 axes.set_yticks([])
             if j == 0:
@@ -132,7 +132,7 @@ def covariate_shift_figure(series: Series, layers: str | Sequence[str] | None = 
 
 
 def _ridges(
-    axes: Axes, steps: Mapping[int, Mapping[str, LayerHistograms]], layer: str, unit: int | None, colour: str
+    axes: Axes, steps: Mapping[int, Mapping[str, LayerHistograms]], layer: str, unit: int | None, color: str
 ) -> None:
     found = {step: steps[step][layer] for step in sorted(steps)}
     histograms = [of.histogram if unit is None else of.unit_histogram(unit) for of in found.values()]
@@ -142,7 +142,7 @@ def _ridges(
         edges, density = histogram.edges.numpy(), histogram.density.numpy()
         top = level + OVERLAP / highest * density
         in_front = 3 - level / len(histograms)  # the lower ones
-        axes.stairs(top, edges, baseline=level, fill=True, color=colour, zorder=in_front)
+        axes.stairs(top, edges, baseline=level, fill=True, color=color, zorder=in_front)
         axes.stairs(top, edges, baseline=level, color="white", linewidth=0.8, zorder=in_front)
         inside = np.flatnonzero(density)
         ends += [edges[inside[0]], edges[inside[-1] + 1]] if len(inside) else []

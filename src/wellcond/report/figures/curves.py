@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Any, Protocol, runtime_checkable
 from torch import Tensor
 
 from wellcond.report.figures.style import (
-    COLOURS,
+    COLORS,
     Curve,
     LogScale,
     Series,
@@ -36,7 +36,7 @@ BARS = "#b9d3e6"
 
 
 def layers_figure(series: Series) -> Figure:
-    """Two panels against the layer, one colour per network: λ_max of Σx and Σ∇h, and κ_50 of both.
+    """Two panels against the layer, one color per network: λ_max of Σx and Σ∇h, and κ_50 of both.
 
     Zero and infinity are drawn as triangles at the lower and upper edge.
 
@@ -59,7 +59,7 @@ def layers_figure(series: Series) -> Figure:
         for i, (name, rows) in enumerate(series.items()):
             for matrix, quantity in quantities.items():
                 columns[f"{name}, {matrix}" if name else matrix] = column_of(rows, quantity)
-                looks.append({"color": COLOURS[i % len(COLOURS)], "linestyle": MATRIX_STYLES[matrix]})
+                looks.append({"color": COLORS[i % len(COLORS)], "linestyle": MATRIX_STYLES[matrix]})
         draw_against_layer(axes, columns, looks, title)
     legend_below(figure, left)
     return figure
@@ -86,7 +86,7 @@ def draw_against_layer(
     Args:
         axes: Where to draw.
         columns: Value by layer, by the label of the line.
-        looks: The colour and the style of each line.
+        looks: The color and the style of each line.
         title: Of the panel.
         is_log: Whether the axis of the values is logarithmic.
         by_depth: Draw against the depth, from 0 to 1; for networks whose layers have other names.
@@ -174,9 +174,9 @@ def density_figure(densities: Mapping[str, DensityCurve]) -> Figure:
     top = max(float(each.density.max()) for each in densities.values())
     for i, (name, each) in enumerate(densities.items()):
         grid, middle, band = each.grid.numpy(), each.density.numpy(), 2 * each.error.nan_to_num().numpy()
-        colour = COLOURS[i % len(COLOURS)]
-        axes.plot(grid, middle, color=colour, label=name)
-        axes.fill_between(grid, (middle - band).clip(min=0), middle + band, color=colour, alpha=0.2, linewidth=0)
+        color = COLORS[i % len(COLORS)]
+        axes.plot(grid, middle, color=color, label=name)
+        axes.fill_between(grid, (middle - band).clip(min=0), middle + band, color=color, alpha=0.2, linewidth=0)
     axes.set_yscale("log")
     axes.set_ylim(1e-6 * top, 2 * top)
     bare_axes(axes, x="eigenvalue", y="density")
@@ -210,7 +210,7 @@ def law_figure(
     axes = figure.subplots()
     if measured is not None:
         axes.stairs(*measured, fill=True, color=BARS, label=f"measured{_at_zero(measured_at_zero)}")
-    axes.plot(*law, color=COLOURS[0], label=f"law{_at_zero(law_at_zero)}")
+    axes.plot(*law, color=COLORS[0], label=f"law{_at_zero(law_at_zero)}")
     tallest_bar = 0.0 if measured is None else max(measured[0])
     axes.set_ylim(0, 1.3 * (tallest_bar or median(law[1])))
     axes.set_title(title, loc="left", fontsize=10)

@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Protocol, runtime_checkable
 import numpy as np
 from torch import Tensor
 
-from wellcond.report.figures.style import COLOURS, GREY, Series, bare_axes, check_series, legend_below, new_figure
+from wellcond.report.figures.style import COLORS, GRAY, Series, bare_axes, check_series, legend_below, new_figure
 from wellcond.report.table import finite_or_gap, over_training
 from wellcond.results.quantities import (
     BETA,
@@ -61,7 +61,7 @@ class Slice(Protocol):
 
 
 def ribbons_figure(series: Series) -> Figure:
-    """Three panels over training, one colour per network, from the rows of its walks.
+    """Three panels over training, one color per network, from the rows of its walks.
 
     The range of the loss, with the loss at the parameters as a line; the range of ‖∇L(θ) − ∇L(θ_a)‖; β. A narrow
     ribbon is a gradient that can be trusted.
@@ -84,18 +84,18 @@ def draw_ribbons(panels: Sequence[Axes], series: Series) -> None:
     check_series(series, RUN)
     loss, change, beta = panels
     ranges = ((loss, LOSS_LEAST, LOSS_GREATEST), (change, GRADIENT_CHANGE_LEAST, GRADIENT_CHANGE_GREATEST))
-    for (name, rows), colour in zip(series.items(), itertools.cycle(COLOURS), strict=False):
+    for (name, rows), color in zip(series.items(), itertools.cycle(COLORS), strict=False):
         found = {quantity: over_training(rows, quantity) for quantity in DRAWN}
         for quantity, (steps, _) in found.items():
             if not steps:
                 raise ValueError(f"no row is of {quantity!r}; pass {RUN}.")
         for axes, least, greatest in ranges:
             (steps, low), (_, high) = found[least], found[greatest]
-            axes.fill_between(steps, low, high, color=colour, alpha=0.25, linewidth=0)
+            axes.fill_between(steps, low, high, color=color, alpha=0.25, linewidth=0)
             for edge in (low, high):
-                axes.plot(steps, edge, color=colour, linewidth=0.6, alpha=0.7)
-        loss.plot(*found[LOSS], color=colour, linewidth=1.4)
-        beta.plot(*found[BETA], color=colour, linewidth=1.6, label=name)
+                axes.plot(steps, edge, color=color, linewidth=0.6, alpha=0.7)
+        loss.plot(*found[LOSS], color=color, linewidth=1.4)
+        beta.plot(*found[BETA], color=color, linewidth=1.6, label=name)
     for axes, title, quantities in (
         (loss, "loss along the gradient", (LOSS_LEAST, LOSS_GREATEST)),
         (change, GRADIENT_CHANGE, (GRADIENT_CHANGE_LEAST, GRADIENT_CHANGE_GREATEST)),
@@ -125,9 +125,9 @@ def walk_figure(walks: Mapping[str, Walk]) -> Figure:
     ):
         x: list[float] = []
         y: list[float] = []
-        for (name, walk), colour in zip(walks.items(), itertools.cycle(COLOURS), strict=False):
+        for (name, walk), color in zip(walks.items(), itertools.cycle(COLORS), strict=False):
             curve = finite_or_gap(getattr(walk, places)), finite_or_gap(getattr(walk, heights))
-            axes.plot(*curve, color=colour, marker="o", markersize=3.5, label=name)
+            axes.plot(*curve, color=color, marker="o", markersize=3.5, label=name)
             x, y = x + curve[0], y + curve[1]
         _finish(axes, title, label, y, x)
     legend_below(figure, left)
@@ -150,8 +150,8 @@ def slice_figure(loss_slice: Slice) -> Figure:
     axes = figure.subplots()
     names = [f"{symbol}  ({name})" for symbol, name in zip("αβ", loss_slice.directions, strict=False)]
     if is_line:
-        axes.plot(loss_slice.coordinates, loss_slice.losses, color=COLOURS[1], linewidth=1.8)
-        axes.axvline(0, color=GREY, linewidth=1, linestyle=(0, (4, 3)))
+        axes.plot(loss_slice.coordinates, loss_slice.losses, color=COLORS[1], linewidth=1.8)
+        axes.axvline(0, color=GRAY, linewidth=1, linestyle=(0, (4, 3)))
         _finish(axes, "loss", names[0], loss_slice.losses.tolist())
     else:
         _contours(figure, axes, loss_slice)

@@ -8,7 +8,7 @@ from statistics import fmean
 from typing import TYPE_CHECKING, Protocol
 
 from wellcond.report.figures.curves import label_layers
-from wellcond.report.figures.style import COLOURS, GREY, bare_axes, draw_curves, legend_below, new_figure
+from wellcond.report.figures.style import COLORS, GRAY, bare_axes, draw_curves, legend_below, new_figure
 
 if TYPE_CHECKING:
     from matplotlib.figure import Figure
@@ -61,23 +61,23 @@ def race_figure(race: Race, limits: Mapping[str, float]) -> Figure:
     begin = max((means[0] for means in smooth.values() if means), default=1.0)
     top = begin + 0.3 * abs(begin)
     for place, (lr, means) in enumerate(smooth.items()):
-        colour = _between(COLOURS[2], COLOURS[0], place / max(len(smooth) - 1, 1))
+        color = _between(COLORS[2], COLORS[0], place / max(len(smooth) - 1, 1))
         shown = [loss if loss <= top else math.nan for loss in means]
         label, width = (f"lr {lr:.2g}", 1.8) if len(means) == longest else (None, 0.9)
-        over_steps.plot(range(1, len(shown) + 1), shown, color=colour, linewidth=width, label=label)
+        over_steps.plot(range(1, len(shown) + 1), shown, color=color, linewidth=width, label=label)
     for steps in sorted({len(run.losses) for run in race.runs.values() if run.diverged_at is None}):
         points = [(lr, min(means[steps - 1], top)) for lr, means in smooth.items() if len(means) >= steps > 0]
-        line, width = (COLOURS[1], 1.8) if steps == longest else (GREY, 0.9)
+        line, width = (COLORS[1], 1.8) if steps == longest else (GRAY, 0.9)
         over_rates.plot(*zip(*points, strict=True), "o-", color=line, linewidth=width, label=f"after {steps} steps")
     diverged = [lr for lr, run in race.runs.items() if run.diverged_at is not None]
-    over_rates.plot(diverged, [0.97] * len(diverged), "x", color=COLOURS[0], transform=over_rates.get_xaxis_transform())
-    for (name, rate), dashes in zip(limits.items(), (COLOURS[0], COLOURS[3]), strict=False):
+    over_rates.plot(diverged, [0.97] * len(diverged), "x", color=COLORS[0], transform=over_rates.get_xaxis_transform())
+    for (name, rate), dashes in zip(limits.items(), (COLORS[0], COLORS[3]), strict=False):
         if math.isfinite(rate):
             over_rates.axvline(rate, color=dashes, linestyle="--", linewidth=1.2, label=f"{name}: {rate:.3g}")
     if math.isfinite(race.lr):
-        over_rates.axvspan(race.low, race.high, color=COLOURS[2], alpha=0.15, linewidth=0)
+        over_rates.axvspan(race.low, race.high, color=COLORS[2], alpha=0.15, linewidth=0)
         label = f"for {race.steps} steps: {race.lr:.3g}"
-        over_rates.axvline(race.lr, color=COLOURS[2], linewidth=1.8, label=label)
+        over_rates.axvline(race.lr, color=COLORS[2], linewidth=1.8, label=label)
     over_rates.set_xscale("log")
     low = min((min(means) for means in smooth.values() if means), default=0.0)
     over_rates.set_ylim(low - 0.03 * abs(begin), top)
@@ -109,7 +109,7 @@ def terms_figure(title: str, terms: Sequence[tuple[str, float]]) -> Figure:
     total = sum(heights)
     figure = new_figure(max(4.0, 1.6 + 0.7 * len(terms)), 3.8)
     axes = figure.subplots()
-    bars = axes.bar(range(len(terms)), heights, color=COLOURS[1], width=0.7)
+    bars = axes.bar(range(len(terms)), heights, color=COLORS[1], width=0.7)
     axes.bar_label(bars, [f"{100 * term / total:.0f} %" if total else "" for term in heights], fontsize=8, padding=2)
     bare_axes(axes, y="part of λmax")
     label_layers(axes, [name for name, _ in terms])

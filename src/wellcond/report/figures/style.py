@@ -1,4 +1,4 @@
-"""How pictures look: colours, bare axes, curves with bands, and a logarithmic axis with a place for 0 and for ∞."""
+"""How pictures look: colors, bare axes, curves with bands, and a logarithmic axis with a place for 0 and for ∞."""
 
 from __future__ import annotations
 
@@ -16,11 +16,11 @@ if TYPE_CHECKING:
     from matplotlib.axes import Axes
     from matplotlib.figure import Figure
 
-COLOURS = ("#d55e00", "#0072b2", "#009e73", "#cc79a7", "#a67c00", "#56b4e9")
-"""One per network; colour-blind readers can tell them apart."""
+COLORS = ("#d55e00", "#0072b2", "#009e73", "#cc79a7", "#a67c00", "#56b4e9")
+"""One per network; color-blind readers can tell them apart."""
 LINE_STYLES = ("-", "--", "-.", (0, (1, 1)), (0, (5, 1, 1, 1, 1, 1)), (0, (8, 2)))
-"""One per network, so that lines differ without colour too."""
-GREY = "#8a929c"
+"""One per network, so that lines differ without color too."""
+GRAY = "#8a929c"
 """Of lines that mark a reference."""
 SUPERSCRIPTS = str.maketrans("-0123456789", "⁻⁰¹²³⁴⁵⁶⁷⁸⁹")
 MOST_TICKS = 7
@@ -66,8 +66,8 @@ def bare_axes(axes: Axes, *, title: str = "", x: str = "", y: str = "") -> None:
 
 
 def look_of(index: int) -> dict[str, Any]:
-    """The colour and the style of the line of a network, by its place among the networks."""
-    return {"color": COLOURS[index % len(COLOURS)], "linestyle": LINE_STYLES[index % len(LINE_STYLES)]}
+    """The color and the style of the line of a network, by its place among the networks."""
+    return {"color": COLORS[index % len(COLORS)], "linestyle": LINE_STYLES[index % len(LINE_STYLES)]}
 
 
 def legend_below(figure: Figure, axes: Axes, columns: int = 4) -> None:
@@ -85,7 +85,7 @@ def draw_curves(axes: Axes, lines: Mapping[str, Sequence[Curve]], order: Sequenc
     Args:
         axes: Where to draw.
         lines: Repetitions of one curve, by name.
-        order: The names of all panels, so that a name has the same colour and style in each; by default those of
+        order: The names of all panels, so that a name has the same color and style in each; by default those of
             `lines`.
     """
     names = list(order or lines)

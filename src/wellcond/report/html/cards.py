@@ -31,7 +31,7 @@ def style() -> str:
 def verdict_card(
     verdict: str, findings: Sequence[Finding] = (), *, title: str = "", key: str = "", kind: str = ""
 ) -> str:
-    """The verdict in its colour, and how many findings there are of each severity.
+    """The verdict in its color, and how many findings there are of each severity.
 
     Args:
         verdict: In words.
@@ -104,7 +104,7 @@ def code_block(code: str) -> str:
 
 
 def strip_plot(strip: Strip) -> str:
-    """Bars by layer, or a curve over training, with dashed lines at the limits; the layer to blame in colour."""
+    """Bars by layer, or a curve over training, with dashed lines at the limits; the layer to blame in color."""
     drawn = _curve(strip) if strip.is_curve else _bars(strip)
     lines = "".join(
         f'<span class="limit" style="bottom:{100 * strip.height(value):.1f}%"><em>{escape(name)}</em></span>'
@@ -141,7 +141,7 @@ def _curve(strip: Strip) -> str:
 
 
 def tree_list(tree: Node, findings: Sequence[Finding], key: str = "") -> str:
-    """The model tree as nested lists: a module in the colour of what was found in it, with links to the findings."""
+    """The model tree as nested lists: a module in the color of what was found in it, with links to the findings."""
     places: dict[int, str] = {}
     for i, finding in enumerate(findings):
         places |= {id(each): anchor(i, key) for each in flat([finding])}

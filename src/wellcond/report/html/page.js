@@ -1,13 +1,13 @@
 "use strict";
 
-// Figures name their colours after CSS variables; the theme in force gives them their values.
+// Figures name their colors after CSS variables; the theme in force gives them their values.
 const figures = JSON.parse(document.getElementById("figures").textContent);
 const darkTheme = window.matchMedia("(prefers-color-scheme: dark)");
 
-function coloured(node, key, styles) {
-  if (Array.isArray(node)) return node.map((each) => coloured(each, key, styles));
+function colored(node, key, styles) {
+  if (Array.isArray(node)) return node.map((each) => colored(each, key, styles));
   if (node !== null && typeof node === "object") {
-    return Object.fromEntries(Object.entries(node).map(([name, value]) => [name, coloured(value, name, styles)]));
+    return Object.fromEntries(Object.entries(node).map(([name, value]) => [name, colored(value, name, styles)]));
   }
   if (typeof node === "string" && /color$/.test(key)) return styles.getPropertyValue("--" + node).trim() || node;
   return node;
@@ -16,7 +16,7 @@ function coloured(node, key, styles) {
 function draw() {
   const styles = getComputedStyle(document.documentElement);
   for (const [id, figure] of Object.entries(figures)) {
-    const { data, layout } = coloured(figure, "", styles);
+    const { data, layout } = colored(figure, "", styles);
     Plotly.react(id, data, layout, { responsive: true, displaylogo: false, modeBarButtons: [["toImage"]] });
   }
 }

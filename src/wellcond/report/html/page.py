@@ -13,7 +13,7 @@ from wellcond.report.facts import Subject, facts, numbers_text
 from wellcond.report.figures.curves import DensityCurve
 from wellcond.report.html import cards
 from wellcond.report.html.document import document, placed
-from wellcond.report.html.plots import SERIES_COLOURS, Plot, panels, training_plot
+from wellcond.report.html.plots import SERIES_COLORS, Plot, panels, training_plot
 from wellcond.report.listing import by_layer, worst_of
 from wellcond.report.runs import Treated, helps, treated_curves, trial_curves
 from wellcond.report.table import ALL_COLUMNS, READING, Pivot
@@ -108,7 +108,7 @@ def _explained(subjects: Mapping[str, Subject]) -> Iterator[str]:
             yield cards.finding_cards(subject.findings, key)
         if subject.modules:
             yield f"<h2>The model{of and f': {html.escape(name)}'}</h2>"
-            yield '<p class="note">Each module in the colour of what was found in it; green is sound.</p>'
+            yield '<p class="note">Each module in the color of what was found in it; green is sound.</p>'
             yield _tree(subject, key)
 
 
@@ -165,7 +165,7 @@ def _facts(series: Mapping[str, Sequence[Row]]) -> str:
 
 
 def _layers(pivots: Mapping[str, Pivot], subjects: Mapping[str, Subject]) -> str:
-    """All layers of all networks, each in the colour of what was found there."""
+    """All layers of all networks, each in the color of what was found there."""
     columns = [c for c in ALL_COLUMNS if any(pivot.column(c.quantity) for pivot in pivots.values())]
     many = len(pivots) > 1
     heads = [("layer", "name, in the order of the network", "text")] + ([("network", "", "text")] if many else [])
@@ -235,9 +235,9 @@ def _definitions(entries: Mapping[str, str]) -> str:
 
 
 def _dotted(name: str, index: int) -> str:
-    """A network's name behind a dot of its colour."""
-    colour = f"--dot: var(--series-{index % SERIES_COLOURS})"
-    return f'<span class="dot" style="{colour}"></span>{html.escape(name)}'
+    """A network's name behind a dot of its color."""
+    color = f"--dot: var(--series-{index % SERIES_COLORS})"
+    return f'<span class="dot" style="{color}"></span>{html.escape(name)}'
 
 
 def _sort_key(value: float | None) -> str:

@@ -1,6 +1,6 @@
 """Interactive plots as plain plotly figures (`data` and `layout`), each under a heading that says which way is good.
 
-Colours are names of CSS variables; the page puts in those of its light or dark theme.
+Colors are names of CSS variables; the page puts in those of its light or dark theme.
 """
 
 from __future__ import annotations
@@ -21,7 +21,7 @@ from wellcond.results.text import shortened
 
 Plot = dict[str, Any]
 
-SERIES_COLOURS = 6
+SERIES_COLORS = 6
 MOST_LAYER_TICKS = 24
 WIDE = 30.0
 """How far a loss may rise on a linear axis."""
@@ -103,7 +103,7 @@ def magnitude_plot(pivots: Mapping[str, Pivot], matrix: str) -> Plot:
     scale = LogScale.of(value for column in columns.values() for value in column.values())
     data = []
     for i, (name, column) in enumerate(columns.items()):
-        data += _line(name, column, scale, f"series-{i % SERIES_COLOURS}", f"λmax({matrix})", lane=i)
+        data += _line(name, column, scale, f"series-{i % SERIES_COLORS}", f"λmax({matrix})", lane=i)
     return {"data": data, "layout": _layout(_layer_axis(layers), f"λmax of {matrix}", scale, len(pivots) > 1)}
 
 
@@ -130,7 +130,7 @@ def neurons_plot(pivot: Pivot) -> Plot:
     """Dead and always-on units, stacked, as a share of the layer's units."""
     units = pivot.column(UNITS)
     data: list[Plot] = []
-    for quantity, word, colour in ((DYING, "dead", "dead"), (FULL, "always on", "full")):
+    for quantity, word, color in ((DYING, "dead", "dead"), (FULL, "always on", "full")):
         counts = pivot.column(quantity)
         data.append(
             {
@@ -140,7 +140,7 @@ def neurons_plot(pivot: Pivot) -> Plot:
                 "y": [100 * count / max(units[layer], 1.0) for layer, count in counts.items()],
                 "customdata": [f"{count:.0f} of {units[layer]:.0f} units {word}" for layer, count in counts.items()],
                 "hovertemplate": "%{customdata}<extra></extra>",
-                "marker": {"color": colour},
+                "marker": {"color": color},
             }
         )
     layout = _layout(_layer_axis(list(units)), "% of units", None, True)
@@ -151,14 +151,14 @@ def neurons_plot(pivot: Pivot) -> Plot:
     return {"data": data, "layout": layout}
 
 
-def density_plot(density: DensityCurve, colour: int) -> Plot:
+def density_plot(density: DensityCurve, color: int) -> Plot:
     """The spectral density of the Hessian, six decades deep."""
     layout = _layout({"title": {"text": "eigenvalue λ of the Hessian"}}, "density", None, False)
     places, heights = density.grid.tolist(), density.density.tolist()
     peak = max(heights, default=0.0)
     if not all(map(math.isfinite, [*places, *heights])) or peak <= 0:
         return {"data": [], "layout": layout | {"annotations": [_note("NaN: the Hessian overflows the model's dtype")]}}
-    line = _curve("", places, [max(height, peak * 1e-7) for height in heights], colour)
+    line = _curve("", places, [max(height, peak * 1e-7) for height in heights], color)
     line |= {"hovertemplate": "λ = %{x:.3g}<br>density %{y:.2g} per unit of λ<extra></extra>"}
     layout["yaxis"] |= LogScale.of([peak * 1e-6, peak]).axis()
     return {"data": [line], "layout": layout | {"hovermode": "closest"}}
@@ -179,12 +179,12 @@ def training_plot(curves: Mapping[str, Curve]) -> Plot:
     return {"data": data, "layout": layout}
 
 
-def _curve(name: str, places: Sequence[float], heights: Sequence[float | None], colour: int) -> Plot:
-    line = {"color": f"series-{colour % SERIES_COLOURS}", "width": 2}
+def _curve(name: str, places: Sequence[float], heights: Sequence[float | None], color: int) -> Plot:
+    line = {"color": f"series-{color % SERIES_COLORS}", "width": 2}
     return {"type": "scatter", "mode": "lines", "name": _label(name), "x": places, "y": heights, "line": line}
 
 
-def _line(name: str, column: Mapping[str, float], scale: LogScale, colour: str, quantity: str, lane: int) -> list[Plot]:
+def _line(name: str, column: Mapping[str, float], scale: LogScale, color: str, quantity: str, lane: int) -> list[Plot]:
     """A line through the values, and triangles where they are zero or infinite: never dropped."""
     line = {
         "type": "scatter",
@@ -195,8 +195,8 @@ def _line(name: str, column: Mapping[str, float], scale: LogScale, colour: str, 
         "y": [value if scale.is_finite(value) else None for value in column.values()],
         "customdata": [number(value) for value in column.values()],
         "hovertemplate": quantity + " = %{customdata}",
-        "line": {"color": colour, "width": 2},
-        "marker": {"color": colour, "size": 6},
+        "line": {"color": color, "width": 2},
+        "marker": {"color": color, "size": 6},
     }
     off = {layer: value for layer, value in column.items() if not scale.is_finite(value)}
     if not off:
@@ -208,7 +208,7 @@ def _line(name: str, column: Mapping[str, float], scale: LogScale, colour: str, 
         "x": [_label(layer) for layer in off],
         "y": [scale.place(value, lane) for value in off.values()],
         "customdata": [number(value) for value in off.values()],
-        "marker": {"color": colour, "size": 8, "symbol": symbols},
+        "marker": {"color": color, "size": 8, "symbol": symbols},
     }
     return [line, marks]
 

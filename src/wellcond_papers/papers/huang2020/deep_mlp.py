@@ -138,8 +138,8 @@ def draw_looks(
     shades = matplotlib.colormaps["viridis"]
     for place, (name, line) in enumerate(looks.items()):
         heights = [value if scale is None else scale.place(value) for value in line.values()]
-        colour = shades(0.9 * place / max(1, len(looks) - 1))
-        axes.plot(range(1, len(line) + 1), heights, color=colour, label=name, linewidth=1.4)
+        color = shades(0.9 * place / max(1, len(looks) - 1))
+        axes.plot(range(1, len(line) + 1), heights, color=color, label=name, linewidth=1.4)
     if scale is not None:
         scale.set_axis(axes)
     if looks and named:

@@ -9,7 +9,7 @@ NETWORK = {"depth": 8, "units": 24}
 EXPERIMENT = experiment(
     "fig1",
     "Full Fisher matrix and those of the layers, 8-layer MLP, plain and BN",
-    "At random initialisation, the Fisher matrices of the layers show what the full one shows: BN improves the "
+    "At random initialization, the Fisher matrices of the layers show what the full one shows: BN improves the "
     "conditioning.",
     ["F"],
     NETWORK,

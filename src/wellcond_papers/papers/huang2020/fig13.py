@@ -1,4 +1,4 @@
-"""Figure XIII of huang2020: dying and full neurons of a 20-layer plain MLP with He's initialisation, over training."""
+"""Figure XIII of huang2020: dying and full neurons of a 20-layer plain MLP with He's initialization, over training."""
 
 from __future__ import annotations
 

@@ -58,7 +58,7 @@ def compared(table: Table, title: str, sign: int) -> Outcome:
     return judged([case for cases, _ in each for case in cases], f"{title} at the end: {found}" if found else "")
 
 
-@claim("ResNet-LastBN is optimised more efficiently than ResNet, at both depths", paper="lower training error")
+@claim("ResNet-LastBN is optimized more efficiently than ResNet, at both depths", paper="lower training error")
 def trains_faster(table: Table) -> Outcome:
     """By the training loss, look by look."""
     return compared(table, "training loss", 1)
@@ -73,7 +73,7 @@ def tests_better(table: Table) -> Outcome:
 EXPERIMENT = Experiment(
     name="huang2020-fig14",
     title="ResNet and ResNet-LastBN on ImageNet",
-    says="ResNet-LastBN, with one BN before the last linear layer, is optimised more efficiently than ResNet, with 18 "
+    says="ResNet-LastBN, with one BN before the last linear layer, is optimized more efficiently than ResNet, with 18 "
     "and with 50 layers.",
     arms=ARMS,
     scales={

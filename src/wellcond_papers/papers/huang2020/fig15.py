@@ -27,7 +27,7 @@ LOOKS = (0.0, 0.01, 0.02, 0.03, 0.05, 0.08, 0.13, 0.2, 0.3, 0.4, 0.5, 0.6, 0.7, 
 """When the layer is measured, as shares of the training."""
 UNTESTED = {"tested": 0, "weight_decay": 1e-4}
 """Before BN has seen data, in evaluation mode, the signal of 1202 layers is not finite."""
-UNNORMALISED = ("ResNet", "PreResNet-v1")
+UNNORMALIZED = ("ResNet", "PreResNet-v1")
 """The networks whose last layer receives what no norm has scaled."""
 
 
@@ -74,19 +74,19 @@ def looks(table: Table, arm: str, quantity: str) -> list[float]:
 )
 def magnitude_varies(table: Table) -> Outcome:
     """The greatest λ_max of Σx over the least, of all looks."""
-    values = {arm: looks(table, arm, INPUT.lambda_max) for arm in ("PreResNet", *UNNORMALISED)}
+    values = {arm: looks(table, arm, INPUT.lambda_max) for arm in ("PreResNet", *UNNORMALIZED)}
     factors = {arm: max(found) / min(found) for arm, found in values.items() if found}
     if "PreResNet" not in factors:
         return judged([], "")
     found = ", ".join(f"{arm}: by a factor of {number(factor)}" for arm, factor in factors.items())
-    return judged([factors[arm] > factors["PreResNet"] for arm in UNNORMALISED if arm in factors], found)
+    return judged([factors[arm] > factors["PreResNet"] for arm in UNNORMALIZED if arm in factors], found)
 
 
 @claim("the last layer of PreResNet is better conditioned: κ₅₀ of Σx is smaller", paper="due to the extra BN")
 def better_conditioned(table: Table) -> Outcome:
     """Look by look, against both others."""
     own = looks(table, "PreResNet", INPUT.kappa[0.5])
-    others = {arm: looks(table, arm, INPUT.kappa[0.5]) for arm in UNNORMALISED}
+    others = {arm: looks(table, arm, INPUT.kappa[0.5]) for arm in UNNORMALIZED}
     cases = [theirs > mine for found in others.values() for mine, theirs in zip(own, found, strict=False)]
     ends = {arm: found[-1] for arm, found in {"PreResNet": own, **others}.items() if found}
     at_end = ", ".join(f"{arm} {number(value)}" for arm, value in ends.items())

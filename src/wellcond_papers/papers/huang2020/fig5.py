@@ -42,7 +42,7 @@ def measure(job: Job) -> list[Row]:
     return trained(job, lambda model, batch, step: layer_rows(model, batch, step, keep=MAGNITUDES))
 
 
-@claim("plain with LeCun's initialisation: λ_max of Σx falls with depth, that of Σ∇h on the way back", paper="vanish")
+@claim("plain with LeCun's initialization: λ_max of Σx falls with depth, that of Σ∇h on the way back", paper="vanish")
 def vanishes(table: Table) -> Outcome:
     """From the first to the last hidden layer, at the start."""
     cases, said = [], []
@@ -56,7 +56,7 @@ def vanishes(table: Table) -> Outcome:
     return judged(cases, "; ".join(said))
 
 
-@claim("plain with He's initialisation keeps both magnitudes at the start", paper="kept")
+@claim("plain with He's initialization keeps both magnitudes at the start", paper="kept")
 def he_keeps(table: Table) -> Outcome:
     """The greatest over the least among the layers."""
     found = {name: spread(values) for q, name in NAMES.items() if (values := at_step(table, "plain, He", q, 0))}
@@ -68,7 +68,7 @@ def he_keeps(table: Table) -> Outcome:
 
 @claim("but not during training, when BN changes less: λ_max of a layer, greatest over least in training", paper="less")
 def bn_is_steadier(table: Table) -> Outcome:
-    """Layer by layer, with each initialisation."""
+    """Layer by layer, with each initialization."""
     cases, said = [], []
     for init in INITS:
         for quantity, name in NAMES.items():
@@ -100,7 +100,7 @@ def bn_is_level(table: Table) -> Outcome:
     return judged([each < EVEN for each in found.values()], said)
 
 
-@claim("BN trains to the lower loss, with either initialisation", paper="lower")
+@claim("BN trains to the lower loss, with either initialization", paper="lower")
 def trains_better(table: Table) -> Outcome:
     """The mean training loss of the last tenth, of the best rate."""
     cases, said = [], []

@@ -65,7 +65,7 @@ def better_conditioned(name: str, matrix: MatrixQuantities, pairs: list[tuple[st
     return check
 
 
-@claim("He's initialisation changes the magnitudes of the plain network, not its conditioning", paper="as ill as LeCun")
+@claim("He's initialization changes the magnitudes of the plain network, not its conditioning", paper="as ill as LeCun")
 def he_does_not_help(table: Table) -> Outcome:
     """κ_50% at the start, He against LeCun: within a factor of 2."""
     cases, said = [], []
@@ -86,7 +86,7 @@ def draw(table: Table) -> Figure:
 EXPERIMENT = Experiment(
     name="huang2020-fig6",
     title="Conditioning of the layers of a 20-layer MLP over training, plain and BN",
-    says="What the layers receive and get back is better conditioned with BN, with either initialisation.",
+    says="What the layers receive and get back is better conditioned with BN, with either initialization.",
     arms=ARMS,
     scales={"smoke": SMOKE, "laptop": LAPTOP, "paper": PAPER},
     measure=measure,

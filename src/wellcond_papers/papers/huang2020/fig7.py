@@ -53,7 +53,7 @@ def adam_adjusts(table: Table) -> Outcome:
     return judged(cases, "; ".join(said))
 
 
-@claim("BN stabilises the training better: λ_max of a layer changes less over it", paper="better")
+@claim("BN stabilizes the training better: λ_max of a layer changes less over it", paper="better")
 def bn_is_steadier(table: Table) -> Outcome:
     """The greatest over the least in training, layer by layer."""
     cases, said = [], []
@@ -78,7 +78,7 @@ def draw(table: Table) -> Figure:
 EXPERIMENT = Experiment(
     name="huang2020-fig7",
     title="The layers of a 20-layer MLP over training with Adam, plain and BN",
-    says="Adam can adjust the magnitudes of the plain network's layers, which SGD cannot; BN stabilises the training "
+    says="Adam can adjust the magnitudes of the plain network's layers, which SGD cannot; BN stabilizes the training "
     "better, and is better conditioned.",
     arms=ARMS,
     scales={"smoke": SMOKE, "laptop": LAPTOP, "paper": PAPER},

@@ -17,7 +17,7 @@ from wellcond.curvature.fisher import Fisher
 from wellcond.curvature.kronecker.matrix_conditioning import Conditioning
 from wellcond.curvature.spectra.exact import block_spectra
 from wellcond.problem.problem import Problem
-from wellcond.report.figures.style import COLOURS, LogScale, legend_below
+from wellcond.report.figures.style import COLORS, LogScale, legend_below
 from wellcond.results import Row, number
 from wellcond.results.quantities import FISHER
 from wellcond_papers.data.load import load
@@ -158,8 +158,8 @@ def draw_bars(axes: Axes, lines: dict[str, dict[str, float]], matrix: str) -> No
     foot = axes.get_ylim()[0]
     for place, (network, line) in enumerate(lines.items()):
         for i, value in enumerate(line.values()):
-            look: dict[str, Any] = {"edgecolor": COLOURS[place], "label": network if i == 0 else None}
-            look |= {"color": COLOURS[place]} if math.isfinite(value) else {"facecolor": "none", "hatch": "//"}
+            look: dict[str, Any] = {"edgecolor": COLORS[place], "label": network if i == 0 else None}
+            look |= {"color": COLORS[place]} if math.isfinite(value) else {"facecolor": "none", "hatch": "//"}
             axes.bar(i - 0.2 + 0.4 * place, scale.place(value) - foot, 0.4, bottom=foot, **look)
     layers = max(lines.values(), key=len)
     axes.set_xticks(range(len(layers)), [f"${matrix}_{{{layer[2:]}}}$" if layer else f"${matrix}$" for layer in layers])

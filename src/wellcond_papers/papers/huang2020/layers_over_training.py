@@ -105,7 +105,7 @@ def better_conditioned(quantity: str, matrix: str) -> Claim:
     return check
 
 
-@claim("with BN the magnitudes of the convolutions lie closer together", paper="BN stabilises them, as in the MLP")
+@claim("with BN the magnitudes of the convolutions lie closer together", paper="BN stabilizes them, as in the MLP")
 def even_magnitudes(table: Table) -> Outcome:
     """The greatest over the least λ_max among the convolutions but the first, of Σx and of Σ∇h, look by look.
 

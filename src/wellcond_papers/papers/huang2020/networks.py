@@ -114,9 +114,9 @@ def trained(job: Job, model: nn.Module, probe: Probe | None = None, looks: Itera
         count=job.settings.get("images"),
         channels_last=job.device.type == "cuda",
     )
-    learnt = [parameter for parameter in model.parameters() if parameter.requires_grad]
+    learned = [parameter for parameter in model.parameters() if parameter.requires_grad]
     decay = job["weight_decay"]
-    optimizer = SGD(learnt, lr=job["lr"], momentum=job["momentum"], nesterov=True, weight_decay=decay)
+    optimizer = SGD(learned, lr=job["lr"], momentum=job["momentum"], nesterov=True, weight_decay=decay)
     tested = job.settings.get("tested")
     steps = max(1, round(job["epochs"] * batches.per_epoch))
     seen = {round(share * steps) for share in looks}

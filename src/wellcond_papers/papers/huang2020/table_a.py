@@ -1,11 +1,11 @@
-"""Table A of huang2020: ResNet and ResNet-LastBN on ImageNet, with more regularisation."""
+"""Table A of huang2020: ResNet and ResNet-LastBN on ImageNet, with more regularization."""
 
 from __future__ import annotations
 
 from statistics import fmean
 from typing import TYPE_CHECKING, Any
 
-from wellcond.report.figures.style import GREY, legend_below, look_of
+from wellcond.report.figures.style import GRAY, legend_below, look_of
 from wellcond_papers.experiments.claims import Outcome, claim, judged
 from wellcond_papers.experiments.experiment import Experiment
 from wellcond_papers.experiments.pictures import panels
@@ -56,14 +56,14 @@ def gains(table: Table, depth: int) -> dict[str, float]:
 
 
 def draw(table: Table) -> Figure:
-    """The table as bars, with the paper's numbers as grey marks."""
+    """The table as bars, with the paper's numbers as gray marks."""
     figure, axes = panels([f"{depth} layers" for depth in DEPTHS])
     for depth, panel in zip(DEPTHS, axes.values(), strict=True):
         for place, network in enumerate(NETWORKS):
             places = [k + 0.36 * (place - 0.5) for k in range(len(COLUMNS))]
             found = [error(table, network, depth, column) or 0.0 for column in COLUMNS]
             panel.bar(places, found, 0.34, color=look_of(place)["color"], label=network)
-            panel.plot(places, PAPER[network][depth], "_", color=GREY, markersize=18, label="paper" if place else None)
+            panel.plot(places, PAPER[network][depth], "_", color=GRAY, markersize=18, label="paper" if place else None)
         panel.set_xticks(range(len(COLUMNS)), list(COLUMNS))
         panel.set_ylabel("top-1 error, %")
         panel.grid(visible=False, axis="x")
@@ -77,7 +77,7 @@ def draw(table: Table) -> Figure:
     "50 layers: 23.76, 23.49, 23.47 against 23.97, 24.37, 23.81 %",
 )
 def improves(table: Table) -> Outcome:
-    """Both depths, standard and with more regularisation."""
+    """Both depths, standard and with more regularization."""
     found = {depth: gains(table, depth) for depth in DEPTHS}
     words = [
         f"{depth}, {column}: {error(table, 'ResNet-LastBN', depth, column):.2f} against "
@@ -89,11 +89,11 @@ def improves(table: Table) -> Outcome:
 
 
 @claim(
-    "more regularisation amplifies the advantage of LastBN",
+    "more regularization amplifies the advantage of LastBN",
     paper="18: from 0.40 to 1.11 (WD) and 1.30 (dropout) percent; 50: from 0.21 to 0.88 and 0.34",
 )
 def amplified(table: Table) -> Outcome:
-    """The gain of each regularised column against that of the standard one."""
+    """The gain of each regularized column against that of the standard one."""
     found = {depth: each for depth in DEPTHS if "standard" in (each := gains(table, depth))}
     words = [
         f"{depth}: " + ", ".join(f"{column} {gain:.2f}" for column, gain in each.items())
@@ -107,7 +107,7 @@ def amplified(table: Table) -> Outcome:
 
 EXPERIMENT = Experiment(
     name="huang2020-table-a",
-    title="ResNet and ResNet-LastBN on ImageNet, with more regularisation",
+    title="ResNet and ResNet-LastBN on ImageNet, with more regularization",
     says="ResNet-LastBN is slightly better than ResNet under the standard configuration. The advantage is amplified by "
     "a weight decay of 2e-4 instead of 1e-4, or a dropout of 0.3.",
     arms=ARMS,

@@ -6,7 +6,7 @@ from itertools import pairwise
 from statistics import fmean
 from typing import TYPE_CHECKING, Any
 
-from wellcond.report.figures.style import GREY, look_of
+from wellcond.report.figures.style import GRAY, look_of
 from wellcond.results import Row
 from wellcond_papers.experiments.claims import Claim, Outcome, claim, judged
 from wellcond_papers.experiments.experiment import Experiment, Job
@@ -79,7 +79,7 @@ def in_paper(family: str) -> str:
 
 
 def draw(table: Table) -> Figure:
-    """Errors against the depth, every seed a point, with the paper's in grey."""
+    """Errors against the depth, every seed a point, with the paper's in gray."""
     figure, axes = panels(list(FAMILIES))
     for family, panel in axes.items():
         for place, name in enumerate((family, LAST_BN[family])):
@@ -89,7 +89,7 @@ def draw(table: Table) -> Figure:
             for depth, values in found.items():
                 panel.plot([depth] * len(values), values, "o", color=look["color"], markersize=4)
             published = name.removeprefix("small ")
-            theirs = {"color": GREY, "linestyle": look["linestyle"], "linewidth": 1, "label": f"{published}, paper"}
+            theirs = {"color": GRAY, "linestyle": look["linestyle"], "linewidth": 1, "label": f"{published}, paper"}
             panel.plot(DEPTHS, PAPER[published], **theirs)
         panel.set_ylim(0, 100)
         panel.set_xticks(DEPTHS)
@@ -158,8 +158,8 @@ EXPERIMENT = Experiment(
     contrast=[(arm(family, 20), arm(LAST_BN[family], 20)) for family in ("VGG", "ResNet")],
     departures=[
         "All networks have a rate of 0.01. The paper gives it for networks without BN, and none for LastBN.",
-        "With the initialisation of the authors' published code, every block of a residual network without BN doubles "
+        "With the initialization of the authors' published code, every block of a residual network without BN doubles "
         "the signal or more, and deep ones cannot be trained at this rate. They are therefore also shown with a "
-        "smaller initialisation, as `small ResNet`.",
+        "smaller initialization, as `small ResNet`.",
     ],
 )

@@ -10,7 +10,7 @@ from collections.abc import Mapping, Sequence
 from statistics import fmean
 from typing import TYPE_CHECKING
 
-from wellcond.report.figures.style import GREY, bare_axes, draw_curves, new_figure
+from wellcond.report.figures.style import GRAY, bare_axes, draw_curves, new_figure
 from wellcond.results import number
 from wellcond.results.quantities import LOSS, TEST_ACCURACY
 from wellcond_papers.experiments.claims import Claim, Outcome, judged
@@ -276,4 +276,4 @@ def _zoom(axes: Axes, curves: Mapping[str, Sequence[tuple[list[int], list[float]
         axes.set_ylim(0.9 * least, top)
         above = [f"{method} {number(value)}" for method, value in highest.items() if value > top]
         note = f"higher at times: {', '.join(above)}" if above else ""
-        axes.text(0.98, 0.98, note, transform=axes.transAxes, ha="right", va="top", fontsize=8, color=GREY)
+        axes.text(0.98, 0.98, note, transform=axes.transAxes, ha="right", va="top", fontsize=8, color=GRAY)

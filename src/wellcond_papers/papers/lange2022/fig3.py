@@ -17,11 +17,11 @@ from wellcond_papers.papers.lange2022.networks import FULLY_CONNECTED
 from wellcond_papers.papers.lange2022.training import measure
 
 TUNED = "tuned vanilla"
-MNIST, CIFAR, STANDARDISED = "MNIST", "CIFAR-10", "CIFAR-10 standardised"
+MNIST, CIFAR, STANDARDIZED = "MNIST", "CIFAR-10", "CIFAR-10 standardized"
 ARMS = {
     **arms(MNIST, rates(vanilla=0.1, BN=0.5, BNP=0.5, LN=0.1) | {TUNED: {"lr": 0.3}}, data="mnist"),
     **arms(CIFAR, rates(vanilla=0.01, BN=0.5, BNP=0.1, LN=0.5) | {TUNED: {"lr": 0.03}}, data="cifar10"),
-    **arms(STANDARDISED, rates(BNP=0.3) | {TUNED: {"lr": 0.03}}, data="cifar10", standardize=True),
+    **arms(STANDARDIZED, rates(BNP=0.3) | {TUNED: {"lr": 0.03}}, data="cifar10", standardize=True),
 }
 NETWORK = {"network": FULLY_CONNECTED, "hidden": [100, 100, 100], "batch": 60, "evaluated": 5000}
 SMALL = {"network": FULLY_CONNECTED, "hidden": [20, 20, 20], "evaluated": 200, "looks": 5}
@@ -57,9 +57,9 @@ EXPERIMENT = Experiment(
             [(f"{panel}: BNP", f"{panel}: {TUNED}") for panel in (MNIST, CIFAR)],
         ),
         reaches_sooner(
-            "so it does where the inputs are standardised beforehand and both rates tuned",
+            "so it does where the inputs are standardized beforehand and both rates tuned",
             "the source did not try it",
-            [(f"{STANDARDISED}: BNP", f"{STANDARDISED}: {TUNED}")],
+            [(f"{STANDARDIZED}: BNP", f"{STANDARDIZED}: {TUNED}")],
         ),
         comparable("MNIST: BN and BNP are comparable", "comparable performance", MNIST, ["BN", "BNP"], within=0.01),
         ahead_early("MNIST: BN is faster at the beginning", "slightly faster", MNIST, ["BN"], ["BNP"]),
@@ -80,7 +80,7 @@ EXPERIMENT = Experiment(
     departures=[
         INPUTS,
         "Beside the source's methods stands vanilla SGD at a rate tuned for these runs of 3000 steps, by the loss at "
-        "their end; and a pair with standardised inputs, where both rates were tuned.",
+        "their end; and a pair with standardized inputs, where both rates were tuned.",
         "The source does not say how many epochs it trains, nor where LN stands: before the activation here.",
     ],
 )

@@ -105,10 +105,10 @@ EXPERIMENT = Experiment(
     minutes={"smoke": 0.05, "gpu": 5.3, "paper": 3000},
     contrast=[(f"{TEN}: BN", f"{TEN}: GN"), (f"{HUNDRED}: BN", f"{HUNDRED}: BNP")],
     departures=[
-        "Convolutions have no bias, as in the networks of He et al., so BNP scales their inputs and does not centre "
+        "Convolutions have no bias, as in the networks of He et al., so BNP scales their inputs and does not center "
         "them; the source does not say.",
         "The source tunes the warm-up of GN and BNP+GN to 1 or 2 epochs; here 1 on CIFAR-10 and 2 on CIFAR-100. It "
-        "does not say how BNP alone is initialised: as BN here.",
+        "does not say how BNP alone is initialized: as BN here.",
         "The training loss is that of 5000 training images in evaluation mode, without augmentation.",
     ],
 )  # fmt: skip

@@ -44,7 +44,7 @@ EXPERIMENT = Experiment(
     minutes={"smoke": 0.05, "paper": 12_000},
     contrast=[(f"{PANEL}: BN", f"{PANEL}: BNP+GN")],
     departures=[
-        "Convolutions have no bias, so BNP scales their inputs and does not centre them; the source does not say.",
+        "Convolutions have no bias, so BNP scales their inputs and does not center them; the source does not say.",
         "The accuracy is that of 10 000 validation images. The source decays the rate at epochs 30, 60 and 90; that "
         "it trains for 100 epochs is assumed.",
     ],

@@ -20,7 +20,7 @@ from typing import TYPE_CHECKING
 import torch
 from torch import nn
 
-from wellcond.report.figures.style import COLOURS, GREY, draw_curves
+from wellcond.report.figures.style import COLORS, GRAY, draw_curves
 from wellcond.results import Row
 from wellcond.results.quantities import DYING, HESSIAN, LOSS, TEST_ACCURACY, MatrixQuantities
 from wellcond.training.loop import Probe
@@ -143,10 +143,10 @@ def draw(table: Table) -> Figure:
     scalings = {f"{SOURCE}, {name}": _curves(runs, SCALING, f"{images}, {SOURCE}") for images, name in sets.items()}
     _draw(axes["κ(D)"], scalings | {OWN: _curves(runs, SCALING, f"{BATCH}, {OWN}")})
     gain = axes[titles[-1]]
-    for (images, P), colour in zip(pairs, COLOURS, strict=False):
+    for (images, P), color in zip(pairs, COLORS, strict=False):
         points = improvements(table, images, P)
-        gain.plot([b for _, b in points], [g for g, _ in points], ".", color=colour, label=f"{P}, {sets[images]}")
-    gain.axline((0, 0), slope=1, color=GREY, linewidth=1, label="by κ(D)²")
+        gain.plot([b for _, b in points], [g for g, _ in points], ".", color=color, label=f"{P}, {sets[images]}")
+    gain.axline((0, 0), slope=1, color=GRAY, linewidth=1, label="by κ(D)²")
     gain.set(xlabel="log₁₀ κ(D)²", ylabel="log₁₀ κ(∇²L)/κ(Pᵀ∇²L P)")
     for panel in axes.values():
         panel.legend(frameon=False, fontsize=8)

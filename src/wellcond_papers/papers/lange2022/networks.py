@@ -25,13 +25,13 @@ UNLIMITED = 1e6
 RENORM: dict[str, Any] = {"eps": 1e-3, "momentum": 0.01, "r_max": UNLIMITED, "d_max": UNLIMITED}
 RENORM |= {"r_ramp": (0, 1), "d_ramp": (0, 1)}
 GHOST = 16
-"""Examples that "4 things" normalises together; smaller batches are normalised in groups of channels."""
+"""Examples that "4 things" normalizes together; smaller batches are normalized in groups of channels."""
 AFFINE_DECAY = 1e-4
 """Of γ − 1 and β in "4 things"; the source does not say how much."""
 
 
 class BatchNormOfOne(nn.BatchNorm1d):
-    """Batch normalisation that also takes a batch of one, which is its own mean: x − μ = 0, and β is left.
+    """Batch normalization that also takes a batch of one, which is its own mean: x − μ = 0, and β is left.
 
     torch refuses such a batch. The source says that networks do not train then.
 
@@ -110,11 +110,11 @@ def _four_things(
     is_large = batch >= GHOST
     group = 1 if is_large else max(channels // 32, least)
     norm = kind(channels, alpha=alpha, ghost_size=GHOST if is_large else batch, channels_per_group=group)
-    for parameter, centre in ((norm.weight, 1.0), (norm.bias, 0.0)):
+    for parameter, center in ((norm.weight, 1.0), (norm.bias, 0.0)):
         # the gradient of their penalty
-        parameter.register_hook(partial(_decayed, parameter, centre))  # type: ignore[no-untyped-call]
+        parameter.register_hook(partial(_decayed, parameter, center))  # type: ignore[no-untyped-call]
     return norm
 
 
-def _decayed(parameter: Tensor, centre: float, gradient: Tensor) -> Tensor:
-    return gradient + AFFINE_DECAY * (parameter.detach() - centre)
+def _decayed(parameter: Tensor, center: float, gradient: Tensor) -> Tensor:
+    return gradient + AFFINE_DECAY * (parameter.detach() - center)

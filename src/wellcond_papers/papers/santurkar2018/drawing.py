@@ -6,7 +6,7 @@ from collections.abc import Mapping
 from typing import TYPE_CHECKING
 
 from wellcond.report.figures.landscape import draw_ribbons
-from wellcond.report.figures.style import GREY, bare_axes, legend_below, look_of, new_figure
+from wellcond.report.figures.style import GRAY, bare_axes, legend_below, look_of, new_figure
 from wellcond.results.quantities import BETA, TEST_ACCURACY, TRAINING_LOSS
 from wellcond_papers.experiments.pictures import draw_over_training, panels
 from wellcond_papers.experiments.table import Record, Table
@@ -82,7 +82,7 @@ def draw_landscape(table: Table) -> Figure:
     if len(walked):
         draw_ribbons(ribbons, {arm: walked.arm(arm)[0].rows for arm in walked.arms})
         edge = 2 / (walked[0].settings["lr"] * walked[0].settings.get("examples", 1))
-        ribbons[2].axhline(edge, color=GREY, linewidth=1, linestyle=(0, (4, 3)), label="2 / lr")
+        ribbons[2].axhline(edge, color=GRAY, linewidth=1, linestyle=(0, (4, 3)), label="2 / lr")
     legend_below(figure, ribbons[2], columns=5)
     return figure
 
@@ -95,21 +95,21 @@ def draw_distributions(table: Table) -> Figure:
     grid = figure.subplots(max(len(arms), 1), columns, squeeze=False)
     for place, (line, arm) in enumerate(zip(grid, arms, strict=False)):
         record = table.arm(arm)[0]
-        colour = look_of(place)["color"]
+        color = look_of(place)["color"]
         for axes, layer in zip(line, layers_of(table.arm(arm)[0], "quantile_50"), strict=False):
             series = [list(record.series(name, layer).values()) for name in QUANTILES]
-            _draw_fan(axes, list(record.series("quantile_50", layer)), series, colour)
+            _draw_fan(axes, list(record.series("quantile_50", layer)), series, color)
             bare_axes(axes, title=f"{arm}: {layer}", y="activation" if axes is line[0] else "")
     for axes in grid[-1]:
         axes.set_xlabel("training step")
     return figure
 
 
-def _draw_fan(axes: Axes, steps: list[int], series: list[list[float]], colour: str) -> None:
+def _draw_fan(axes: Axes, steps: list[int], series: list[list[float]], color: str) -> None:
     """The median as a line, in bands that hold 40, 70, 90 and 98 % of the values."""
     for low, high, opacity in FAN:
-        axes.fill_between(steps, series[low], series[high], color=colour, alpha=opacity, linewidth=0)
-    axes.plot(steps, series[len(series) // 2], color=colour, linewidth=1.4)
+        axes.fill_between(steps, series[low], series[high], color=color, alpha=opacity, linewidth=0)
+    axes.plot(steps, series[len(series) // 2], color=color, linewidth=1.4)
 
 
 def legends(figure: Figure, axes: Mapping[str, Axes]) -> None:

@@ -16,13 +16,13 @@ from wellcond_papers.experiments.table import Record, Table
 from wellcond_papers.papers.santurkar2018.drawing import legends, of_networks
 from wellcond_papers.papers.santurkar2018.judging import compared, pairs
 from wellcond_papers.papers.santurkar2018.probes import GRADIENT_CHANGE, predictiveness
-from wellcond_papers.papers.santurkar2018.settings import BASE, NORMALISED, SILENT, arms_of, at_scale, name_of
+from wellcond_papers.papers.santurkar2018.settings import BASE, NORMALIZED, SILENT, arms_of, at_scale, name_of
 from wellcond_papers.papers.santurkar2018.training import trained
 
 if TYPE_CHECKING:
     from matplotlib.figure import Figure
 
-ARMS = arms_of(("DLN", "VGG"), (BASE, NORMALISED))
+ARMS = arms_of(("DLN", "VGG"), (BASE, NORMALIZED))
 Errors = Callable[[Record, int], dict[str, float]]
 """The error of the gradient at a look, by distance."""
 
@@ -47,7 +47,7 @@ def more_predictive(errors: Errors, says: str) -> Claim:
     """The error of the gradient is smaller with BatchNorm at every distance and look."""
 
     def cases(table: Table) -> Iterator[tuple[str, float, float]]:
-        for arm, record, plain in pairs(table, [NORMALISED]):
+        for arm, record, plain in pairs(table, [NORMALIZED]):
             for step in set(record.series(GRADIENT_NORM)) & set(plain.series(GRADIENT_NORM)):
                 ours, theirs = errors(record, step), errors(plain, step)
                 yield from ((arm, ours[place], theirs[place]) for place in ours if place in theirs)
@@ -107,6 +107,6 @@ EXPERIMENT = Experiment(
     ],
     draw=draw,
     minutes={"smoke": 0.05, "laptop": 1.0, "gpu": 0.02, "paper": 4.0},
-    contrast=[(name_of(network, BASE), name_of(network, NORMALISED)) for network in ("DLN", "VGG")],
+    contrast=[(name_of(network, BASE), name_of(network, NORMALIZED)) for network in ("DLN", "VGG")],
     departures=SILENT,
 )

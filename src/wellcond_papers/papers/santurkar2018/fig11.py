@@ -1,4 +1,4 @@
-"""Figure 11: training and the loss landscape of the VGG under ℓ_p normalisations."""
+"""Figure 11: training and the loss landscape of the VGG under ℓ_p normalizations."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ from wellcond_papers.papers.santurkar2018.settings import (
     BASE,
     LARGEST,
     LP,
-    NORMALISED,
+    NORMALIZED,
     SAME_AS_BATCHNORM,
     SILENT,
     arms_of,
@@ -22,7 +22,7 @@ ARMS = arms_of(["VGG"], LP)
 
 EXPERIMENT = Experiment(
     name="santurkar2018-fig11",
-    title="Training and the loss landscape of the VGG under ℓp normalisations",
+    title="Training and the loss landscape of the VGG under ℓp normalizations",
     says="Networks with any normalization strategy have improved performance and smoothness of the loss landscape over "
     "standard training.",
     arms=ARMS,
@@ -36,6 +36,6 @@ EXPERIMENT = Experiment(
     claims=[*smoother(LP[1:]), lower_loss(LP[1:], "improved performance"), accuracies()],
     draw=draw_landscape,
     minutes={"smoke": 0.05, "laptop": 4.0, "gpu": 0.3, "paper": 10.0},
-    contrast=[(name_of("VGG", BASE), name_of("VGG", NORMALISED))],
+    contrast=[(name_of("VGG", BASE), name_of("VGG", NORMALIZED))],
     departures=[*SILENT, SAME_AS_BATCHNORM, LARGEST],
 )

@@ -1,4 +1,4 @@
-"""Figure 12: training and the loss landscape of the deep linear network under ℓ_p normalisations."""
+"""Figure 12: training and the loss landscape of the deep linear network under ℓ_p normalizations."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ from wellcond_papers.papers.santurkar2018.settings import (
     BASE,
     LARGEST,
     LP,
-    NORMALISED,
+    NORMALIZED,
     SAME_AS_BATCHNORM,
     SILENT,
     arms_of,
@@ -22,7 +22,7 @@ ARMS = arms_of(["DLN"], LP)
 
 EXPERIMENT = Experiment(
     name="santurkar2018-fig12",
-    title="Training and the loss landscape of the deep linear network under ℓp normalisations",
+    title="Training and the loss landscape of the deep linear network under ℓp normalizations",
     says="Networks with any normalization strategy have improved performance and smoothness of the loss landscape over "
     "standard training.",
     arms=ARMS,
@@ -35,6 +35,6 @@ EXPERIMENT = Experiment(
     claims=[*smoother(LP[1:]), lower_loss(LP[1:], "improved performance")],
     draw=draw_landscape,
     minutes={"smoke": 0.05, "laptop": 2.8, "paper": 4.0},
-    contrast=[(name_of("DLN", BASE), name_of("DLN", NORMALISED))],
+    contrast=[(name_of("DLN", BASE), name_of("DLN", NORMALIZED))],
     departures=[*SILENT[1:], SAME_AS_BATCHNORM, LARGEST],
 )

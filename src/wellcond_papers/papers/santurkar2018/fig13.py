@@ -1,4 +1,4 @@
-"""Figure 13: training performance of ℓ_p normalisations in both networks."""
+"""Figure 13: training performance of ℓ_p normalizations in both networks."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from wellcond_papers.papers.santurkar2018.judging import accuracies, as_low_as, 
 from wellcond_papers.papers.santurkar2018.settings import (
     BASE,
     LP,
-    NORMALISED,
+    NORMALIZED,
     SAME_AS_BATCHNORM,
     SILENT,
     arms_of,
@@ -30,7 +30,7 @@ def measure(job: Job) -> Iterable[Row]:
 
 EXPERIMENT = Experiment(
     name="santurkar2018-fig13",
-    title="Training performance of ℓp normalisations",
+    title="Training performance of ℓp normalizations",
     says="For both networks, all ℓp normalization strategies perform comparably or even better than BatchNorm. The "
     "gain of BatchNorm is not about distributional stability (controlling mean and variance).",
     arms=ARMS,
@@ -41,9 +41,9 @@ EXPERIMENT = Experiment(
         "paper": at_scale("paper", ARMS, seeds=2),
     },
     measure=measure,
-    claims=[as_low_as(LP[2:]), lower_loss(LP[1:], "any normalisation is better than none"), accuracies()],
+    claims=[as_low_as(LP[2:]), lower_loss(LP[1:], "any normalization is better than none"), accuracies()],
     draw=draw_training,
     minutes={"smoke": 0.05, "laptop": 4.5, "gpu": 0.2, "paper": 20.0},
-    contrast=[(name_of(network, BASE), name_of(network, NORMALISED)) for network in ("DLN", "VGG")],
+    contrast=[(name_of(network, BASE), name_of(network, NORMALIZED)) for network in ("DLN", "VGG")],
     departures=[*SILENT, SAME_AS_BATCHNORM],
 )

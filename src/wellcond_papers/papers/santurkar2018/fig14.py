@@ -1,4 +1,4 @@
-"""Figure 14: distributions of activations in the VGG under different normalisations."""
+"""Figure 14: distributions of activations in the VGG under different normalizations."""
 
 from __future__ import annotations
 
@@ -55,7 +55,7 @@ def drifts_more(table: Table) -> Outcome:
 
 EXPERIMENT = Experiment(
     name="santurkar2018-fig14",
-    title="Distributions of activations in the VGG under different normalisations",
+    title="Distributions of activations in the VGG under different normalizations",
     says="The ℓp-normalization techniques lead to larger distributional covariate shift compared to normal networks, "
     "yet yield improved optimization performance.",
     arms=ARMS,

@@ -13,10 +13,10 @@ from wellcond_papers.experiments.table import Table
 from wellcond_papers.papers.santurkar2018.drawing import draw_layers, layers_of
 from wellcond_papers.papers.santurkar2018.judging import accuracies, compared, lower_loss, pairs
 from wellcond_papers.papers.santurkar2018.probes import shifts
-from wellcond_papers.papers.santurkar2018.settings import BASE, NORMALISED, SILENT, arms_of, at_scale, name_of
+from wellcond_papers.papers.santurkar2018.settings import BASE, NORMALIZED, SILENT, arms_of, at_scale, name_of
 from wellcond_papers.papers.santurkar2018.training import trained
 
-ARMS = arms_of(("DLN", "VGG"), (BASE, NORMALISED))
+ARMS = arms_of(("DLN", "VGG"), (BASE, NORMALIZED))
 SIMILAR_COSINE, SIMILAR_DIFFERENCE = 0.05, 0.8
 """A shift is similar if its cosine is at most so much better, and its difference at least this share."""
 
@@ -28,7 +28,7 @@ def measure(job: Job) -> Iterable[Row]:
 
 def over_layers(table: Table, quantity: str) -> Iterator[tuple[str, float, float]]:
     """Each layer's mean over training, with BatchNorm and without."""
-    for arm, record, plain in pairs(table, [NORMALISED]):
+    for arm, record, plain in pairs(table, [NORMALIZED]):
         for layer in layers_of(record, quantity):
             ours, theirs = record.series(quantity, layer), plain.series(quantity, layer)
             if theirs:
@@ -66,11 +66,11 @@ EXPERIMENT = Experiment(
         "paper": at_scale("paper", ARMS, seeds=2),
     },
     measure=measure,
-    claims=[turns, changes, lower_loss([NORMALISED], "better performance"), accuracies()],
+    claims=[turns, changes, lower_loss([NORMALIZED], "better performance"), accuracies()],
     draw=lambda table: draw_layers(
         table, {SHIFT_DIFFERENCE: "‖G − G'‖", SHIFT_COSINE: "cos(G, G')"}, log=(SHIFT_DIFFERENCE,)
     ),
     minutes={"smoke": 0.05, "laptop": 4.0, "gpu": 0.09, "paper": 8.0},
-    contrast=[(name_of(network, BASE), name_of(network, NORMALISED)) for network in ("DLN", "VGG")],
+    contrast=[(name_of(network, BASE), name_of(network, NORMALIZED)) for network in ("DLN", "VGG")],
     departures=SILENT,
 )

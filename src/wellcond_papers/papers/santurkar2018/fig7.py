@@ -16,7 +16,7 @@ from wellcond_papers.papers.santurkar2018.judging import as_low_as, compared, lo
 from wellcond_papers.papers.santurkar2018.probes import MOMENTS, moment_changes
 from wellcond_papers.papers.santurkar2018.settings import (
     BASE,
-    NORMALISED,
+    NORMALIZED,
     ONE_BATCH,
     SILENT,
     arms_of,
@@ -26,7 +26,7 @@ from wellcond_papers.papers.santurkar2018.settings import (
 from wellcond_papers.papers.santurkar2018.training import trained
 
 NOISY = "noisy BatchNorm"
-ARMS = arms_of(["VGG"], (BASE, NORMALISED, NOISY))
+ARMS = arms_of(["VGG"], (BASE, NORMALIZED, NOISY))
 CHANGES = {MEAN_CHANGE: "‖Δμ‖", VARIANCE_CHANGE: "‖Δσ²‖"}
 
 

@@ -14,10 +14,10 @@ from wellcond_papers.experiments.table import Record, Table
 from wellcond_papers.papers.santurkar2018.drawing import draw_distributions, layers_of
 from wellcond_papers.papers.santurkar2018.judging import compared, pairs
 from wellcond_papers.papers.santurkar2018.probes import distributions
-from wellcond_papers.papers.santurkar2018.settings import BASE, NORMALISED, SILENT, arms_of, at_scale, name_of
+from wellcond_papers.papers.santurkar2018.settings import BASE, NORMALIZED, SILENT, arms_of, at_scale, name_of
 from wellcond_papers.papers.santurkar2018.training import trained
 
-ARMS = arms_of(["DLN"], (BASE, NORMALISED))
+ARMS = arms_of(["DLN"], (BASE, NORMALIZED))
 
 
 def measure(job: Job) -> Iterable[Row]:
@@ -37,7 +37,7 @@ def is_steady(table: Table) -> Outcome:
     """The variance covers a smaller factor, in every layer."""
     cases = (
         (arm, widest_to_narrowest(record, layer), widest_to_narrowest(plain, layer))
-        for arm, record, plain in pairs(table, [NORMALISED])
+        for arm, record, plain in pairs(table, [NORMALIZED])
         for layer in layers_of(record, ACTIVATION_VARIANCE)
     )
     return compared(cases, operator.lt, "layers and seeds")
@@ -45,10 +45,10 @@ def is_steady(table: Table) -> Outcome:
 
 @claim("with BatchNorm the mean of an activation stays near 0, within its standard deviation",
        paper="fixed mean, possibly learnable")  # fmt: skip
-def is_centred(table: Table) -> Outcome:
+def is_centered(table: Table) -> Outcome:
     """|mean| is less than the standard deviation at every look, in every layer."""
     farthest = []
-    for record in table.arm(name_of("DLN", NORMALISED)):
+    for record in table.arm(name_of("DLN", NORMALIZED)):
         for layer in layers_of(record, ACTIVATION_MEAN):
             means, variances = (record.series(name, layer) for name in (ACTIVATION_MEAN, ACTIVATION_VARIANCE))
             farthest.append(max(abs(means[step]) / math.sqrt(variances[step]) for step in means if variances[step] > 0))
@@ -68,9 +68,9 @@ EXPERIMENT = Experiment(
         "paper": at_scale("paper", ARMS, looks=5),
     },
     measure=measure,
-    claims=[is_steady, is_centred],
+    claims=[is_steady, is_centered],
     draw=draw_distributions,
     minutes={"smoke": 0.05, "laptop": 0.2, "paper": 0.8},
-    contrast=[(name_of("DLN", BASE), name_of("DLN", NORMALISED))],
+    contrast=[(name_of("DLN", BASE), name_of("DLN", NORMALIZED))],
     departures=SILENT[1:],
 )

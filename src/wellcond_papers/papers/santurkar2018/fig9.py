@@ -19,7 +19,7 @@ from wellcond_papers.papers.santurkar2018.probes import walks
 from wellcond_papers.papers.santurkar2018.settings import (
     BASE,
     LARGEST,
-    NORMALISED,
+    NORMALIZED,
     SILENT,
     arms_of,
     at_scale,
@@ -27,7 +27,7 @@ from wellcond_papers.papers.santurkar2018.settings import (
 )
 from wellcond_papers.papers.santurkar2018.training import trained
 
-ARMS = arms_of(["DLN"], (BASE, NORMALISED))
+ARMS = arms_of(["DLN"], (BASE, NORMALIZED))
 
 
 def measure(job: Job) -> Iterable[Row]:
@@ -47,9 +47,9 @@ EXPERIMENT = Experiment(
         "paper": at_scale("paper", ARMS),
     },
     measure=measure,
-    claims=[*smoother([NORMALISED]), lower_loss([NORMALISED])],
+    claims=[*smoother([NORMALIZED]), lower_loss([NORMALIZED])],
     draw=draw_landscape,
     minutes={"smoke": 0.05, "laptop": 0.8, "paper": 0.9},
-    contrast=[(name_of("DLN", BASE), name_of("DLN", NORMALISED))],
+    contrast=[(name_of("DLN", BASE), name_of("DLN", NORMALIZED))],
     departures=[*SILENT[1:], LARGEST],
 )

@@ -20,7 +20,7 @@ from wellcond.results.quantities import (
 from wellcond_papers.experiments.claims import Claim, Outcome, judged
 from wellcond_papers.experiments.table import Record, Table
 from wellcond_papers.papers.percentages import percent
-from wellcond_papers.papers.santurkar2018.settings import BASE, NORMALISED, PAPER, name_of
+from wellcond_papers.papers.santurkar2018.settings import BASE, NORMALIZED, PAPER, name_of
 
 Measure = Callable[[Record], dict[int, float]]
 """A number at every look."""
@@ -164,7 +164,7 @@ def lower_loss(norms: Sequence[str], paper: str = "lower") -> Claim:
     return Claim(f"with {' or '.join(norms)} training ends at a lower loss than without", paper, check)
 
 
-def as_low_as(norms: Sequence[str], other: str = NORMALISED) -> Claim:
+def as_low_as(norms: Sequence[str], other: str = NORMALIZED) -> Claim:
     """With any of these norms training gets about as far as with another."""
 
     def bound(record: Record) -> float:
@@ -186,7 +186,7 @@ def accuracies(network: str = "VGG") -> Claim:
     """BatchNorm makes a better classifier."""
 
     def check(table: Table) -> Outcome:
-        shares = [table.arm(name_of(network, norm)).lasts(TEST_ACCURACY) for norm in (NORMALISED, BASE)]
+        shares = [table.arm(name_of(network, norm)).lasts(TEST_ACCURACY) for norm in (NORMALIZED, BASE)]
         if not all(shares):
             return judged([], "")
         said = " against ".join(percent([100 * seed for seed in seeds]) for seeds in shares)

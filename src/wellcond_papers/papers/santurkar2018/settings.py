@@ -32,8 +32,8 @@ CHANGES: Mapping[Scale, Mapping[str, Settings]] = {
 """What each scale changes; a network that it does not name is left out."""
 NORMS = {"standard": "none", "BatchNorm": "batch", "noisy BatchNorm": "noisy", "ℓ1": "l1", "ℓ∞": "linf"}
 """By the names of the arms."""
-BASE, NORMALISED = "standard", "BatchNorm"
-LP = [BASE, NORMALISED, "ℓ1", "ℓ∞"]
+BASE, NORMALIZED = "standard", "BatchNorm"
+LP = [BASE, NORMALIZED, "ℓ1", "ℓ∞"]
 SILENT = (
     "The source calls its network VGG-like: VGG-11 with one linear layer is taken.",
     "The learning rate of the deep linear network (DLN) is that of the loss summed over examples; losses and β are "
@@ -45,7 +45,7 @@ ONE_BATCH = "Activations are looked at on one batch, the same throughout trainin
 LARGEST = (
     "The claim about the largest value during training is ours, added after the claim about every look had failed."
 )
-SAME_AS_BATCHNORM = "Division by the average ℓ2 norm of centred values is BatchNorm: ℓ2 has no arm of its own."
+SAME_AS_BATCHNORM = "Division by the average ℓ2 norm of centered values is BatchNorm: ℓ2 has no arm of its own."
 
 
 def name_of(network: str, norm: str) -> str:

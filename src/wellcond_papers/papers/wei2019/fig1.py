@@ -14,7 +14,7 @@ from wellcond.learning_rate.limits.limits import heavy_ball_limit
 from wellcond.learning_rate.meanfield import Architecture, predict
 from wellcond.learning_rate.meanfield.architecture import Parameters
 from wellcond.problem.problem import Problem
-from wellcond.report.figures.style import COLOURS, legend_below
+from wellcond.report.figures.style import COLORS, legend_below
 from wellcond.results import Row
 from wellcond.results.quantities import LAMBDA_MAX, MAX_LR
 from wellcond_papers.experiments.claims import Outcome, claim, judged
@@ -148,9 +148,9 @@ def draw(table: Table) -> Figure:
             panel = axes[f"{kind}: {title}"]
             for line, settings in LINES.items():
                 if values := table.arm(f"{kind}: {line}").mean_by_layer(quantity):
-                    colour = COLOURS[0 if settings["norm"] == "batch" else 1]
+                    color = COLORS[0 if settings["norm"] == "batch" else 1]
                     gammas = table[0].settings["gammas"]
-                    panel.plot(gammas, list(values.values()), LOOKS[settings["formula"]], color=colour, label=line)
+                    panel.plot(gammas, list(values.values()), LOOKS[settings["formula"]], color=color, label=line)
             panel.set_yscale("log")
             panel.minorticks_off()  # laying them out would take most of the time
             panel.set_xlabel("γ")

@@ -84,7 +84,7 @@ def _best_rate(table: Table) -> Outcome:
         for arm, found in heat_maps(table, PUBLISHED).items()
     }
     words = [f"{arm} {spread(found)}" for arm, found in ratios.items()]
-    # the grid has half decades: a rate is about another if it is its neighbour
+    # the grid has half decades: a rate is about another if it is its neighbor
     cases = [abs(math.log10(2 * ratio)) <= 0.5 for found in ratios.values() for ratio in found]
     return judged(cases, "best rate over η*: " + "; ".join(words) if words else "")
 

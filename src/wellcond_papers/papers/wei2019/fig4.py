@@ -97,12 +97,12 @@ def _compared(table: Table, quantity: str, *, higher_is_better: bool) -> Outcome
     return judged(cases, "mean over training, " + "; ".join(words) if words else "")
 
 
-@claim("the training loss falls faster from small γ", paper="small γ initialisation increases the speed of convergence")
+@claim("the training loss falls faster from small γ", paper="small γ initialization increases the speed of convergence")
 def _loss(table: Table) -> Outcome:
     return _compared(table, TRAINING_LOSS, higher_is_better=False)
 
 
-@claim("the test accuracy rises faster from small γ", paper="small γ initialisation increases the speed of convergence")
+@claim("the test accuracy rises faster from small γ", paper="small γ initialization increases the speed of convergence")
 def _accuracy(table: Table) -> Outcome:
     return _compared(table, TEST_ACCURACY, higher_is_better=True)
 

@@ -188,7 +188,7 @@ def draw(table: Table, y: str) -> Figure:
         axes[arm].set_title(
             f"{arm.removesuffix(SQUARED)}\n{LOSS_NAMES[found.settings['loss']]}", loc="left", fontsize=10
         )
-        draw_heat_map(axes[arm], found.losses, x="learning rate η", y=y, lines=lines, colour="test loss")
+        draw_heat_map(axes[arm], found.losses, x="learning rate η", y=y, lines=lines, color="test loss")
     legend_below(figure, next(iter(axes.values())))
     for legend in figure.legends:
         legend.set_title("dark: low test loss; white: training diverged. Largest rate η*:")

@@ -39,7 +39,7 @@ class PrintedConvolution(Convolution):
 def printed_contributions(
     network: Architecture | str, gamma: Number | None = None
 ) -> tuple[Tensor, list[LayerContribution]]:
-    """λ_max by the printed formulas, of the weights and for very many independent normalised inputs.
+    """λ_max by the printed formulas, of the weights and for very many independent normalized inputs.
 
     Args:
         network: A line such as "fc 784-1000-10", or an `Architecture`.

@@ -6,7 +6,7 @@ from collections.abc import Iterator
 from statistics import median
 from typing import TYPE_CHECKING, Any
 
-from wellcond.report.figures.style import COLOURS, GREY, bare_axes, legend_below
+from wellcond.report.figures.style import COLORS, GRAY, bare_axes, legend_below
 from wellcond.results.quantities import DIVERGED_AT, TEST_ACCURACY
 from wellcond_papers.experiments.claims import Outcome, claim, judged
 from wellcond_papers.experiments.experiment import Experiment
@@ -141,17 +141,17 @@ def draw(table: Table) -> Figure:
         depths = [depth for depth, _ in ran(table, data)]
         for place, method in enumerate(METHODS):
             at = [k + (place - len(METHODS) // 2) / (len(METHODS) + 2) for k in range(len(depths))]
-            axes.plot([], [], "o", color=COLOURS[place], label=method)
+            axes.plot([], [], "o", color=COLORS[place], label=method)
             for x, depth in zip(at, depths, strict=True):
                 for record in table.arm(f"VGG-{depth}, {data}, {method}"):
-                    face = "none" if record.has_diverged else COLOURS[place]
+                    face = "none" if record.has_diverged else COLORS[place]
                     for value in record.series(TEST_ACCURACY) and [record.last(TEST_ACCURACY)]:
-                        axes.plot([x], [100 * value], "o", color=COLOURS[place], markerfacecolor=face)
+                        axes.plot([x], [100 * value], "o", color=COLORS[place], markerfacecolor=face)
             if method in PAPER[data]:
                 published = [PAPER[data][method][DEPTHS.index(depth)] for depth in depths]
-                axes.plot(at, published, "x", color=COLOURS[place])
-        axes.plot([], [], "o", color=GREY, markerfacecolor="none", label="diverged")
-        axes.plot([], [], "x", color=GREY, label="paper")
+                axes.plot(at, published, "x", color=COLORS[place])
+        axes.plot([], [], "o", color=GRAY, markerfacecolor="none", label="diverged")
+        axes.plot([], [], "x", color=GRAY, label="paper")
         axes.set_xticks(range(len(depths)), [f"VGG-{depth}" for depth in depths])
         bare_axes(axes, y="test accuracy, %")
     legend_below(figure, next(iter(panel.values())), columns=4)

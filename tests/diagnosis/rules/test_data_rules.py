@@ -1,0 +1,152 @@
+"""Scales of inputs and targets, and whether they vary."""
+
+from __future__ import annotations
+
+import pytest
+import torch
+from rule_cases import FEATURES, N, findings, perceptron, severe, table
+from torch import nn
+
+
+@pytest.mark.parametrize("scale", [0.3, 1.0, 2.0])
+def test_inputs_of_ordinary_scale_are_silent(scale: float) -> None:
+    assert "unscaled-input" not in findings(perceptron(), nn.CrossEntropyLoss(), table(scale=scale))
+
+
+def test_raw_pixels_are_divided_by_255() -> None:
+    x = torch.randint(0, 256, (N, 1, 8, 8), generator=torch.Generator().manual_seed(0)).float()
+    model = nn.Sequential(nn.Conv2d(1, 4, 3), nn.ReLU(), nn.Flatten(), nn.Linear(144, 4))
+    found = findings(model, nn.CrossEntropyLoss(), (x, table()[1]))["unscaled-input"]
+    assert found.severity == "severe"
+    assert found.remedy == "inputs = inputs / 255"
+    assert severe(model, nn.CrossEntropyLoss(), (x / 255, table()[1])) == []
+
+
+def test_one_feature_that_outweighs_all_others() -> None:
+    x, y = table()
+    x = x * torch.tensor([1000.0] + [1.0] * (FEATURES - 1))
+    found = findings(perceptron(), nn.CrossEntropyLoss(), (x, y))["unscaled-input"]
+    assert found.severity == "severe"
+
+
+def test_a_norm_in_front_scales_the_inputs() -> None:
+    model = nn.Sequential(nn.BatchNorm1d(FEATURES), *perceptron())
+    assert "unscaled-input" not in findings(model, nn.CrossEntropyLoss(), table(scale=1000.0))
+
+
+def test_weights_that_are_made_for_large_inputs() -> None:
+    model = perceptron()
+    with torch.no_grad():
+        model[0].weight /= 1000
+    assert severe(model, nn.CrossEntropyLoss(), table(scale=1000.0)) == []
+
+
+def test_standardized_inputs_are_tried_and_the_loss_is_told() -> None:
+    found = findings(perceptron(), nn.CrossEntropyLoss(), table(scale=1000.0))["unscaled-input"]
+    assert float(found.evidence["loss with standardized inputs"]) < 0.1 * float(found.evidence["loss as it is"])
+
+
+def test_house_prices_are_one_finding_each_for_inputs_and_targets() -> None:
+    x, _ = table()
+    prices = 2e5 + 1e5 * x.sum(1, keepdim=True)
+    assert set(severe(perceptron(outputs=1), nn.MSELoss(), (1e4 * x, prices))) == {"unscaled-input", "unscaled-target"}
+    assert severe(perceptron(outputs=1), nn.MSELoss(), (x, (prices - prices.mean()) / prices.std())) == []
+
+
+def test_a_network_that_gives_large_values_may_have_large_targets() -> None:
+    x, _ = table()
+    model = perceptron(outputs=1)
+    with torch.no_grad():
+        model[-1].weight *= 500
+        y = model(x)
+    assert "unscaled-target" not in findings(model, nn.MSELoss(), (x, y + 1))
+
+
+def test_inputs_that_are_all_the_same() -> None:
+    x, y = table()
+    assert severe(perceptron(), nn.CrossEntropyLoss(), (x[:1].expand(N, -1).clone(), y))[0] == "constant-feature"
+
+
+def test_pixels_that_are_always_zero_are_a_note() -> None:
+    x, y = table()
+    x[:, :7] = 0
+    assert findings(perceptron(), nn.CrossEntropyLoss(), (x, y))["constant-feature"].severity == "note"
+
+
+def test_sorted_batches() -> None:
+    x, y = table()
+    order = y.argsort()
+    batches = [(x[order[k : k + 16]], torch.full((16,), k // 32)) for k in range(0, N, 16)]
+    assert severe(perceptron(), nn.CrossEntropyLoss(), batches) == ["sorted-batches"]
+    mixed = [(x[k : k + 16], y[k : k + 16]) for k in range(0, N, 16)]
+    assert severe(perceptron(), nn.CrossEntropyLoss(), mixed) == []
+
+
+class TwoHeads(nn.Module):
+    def __init__(self, named: bool) -> None:
+        super().__init__()
+        torch.manual_seed(0)
+        self.body, self.kind, self.price = nn.Linear(10, 16), nn.Linear(16, 4), nn.Linear(16, 1)
+        self.named = named
+
+    def forward(self, x: torch.Tensor) -> object:
+        h = self.body(x).relu()
+        return {"kind": self.kind(h), "price": self.price(h)} if self.named else (self.kind(h), self.price(h))
+
+
+@pytest.mark.parametrize("named", [True, False])
+@pytest.mark.parametrize("scale", [1.0, 2e5])
+def test_every_target_of_several_has_its_scale(named: bool, scale: float) -> None:
+    x, y = table()
+    price = scale * (1 + 0.3 * x[:, :1])
+    keys = ("kind", "price") if named else (0, 1)
+    targets = {"kind": y, "price": price} if named else (y, price)
+
+    def loss(outputs: dict, targets: dict) -> torch.Tensor:
+        parts = nn.functional.cross_entropy, nn.functional.mse_loss
+        return sum(part(outputs[key], targets[key]) for part, key in zip(parts, keys, strict=True))
+
+    found = findings(TwoHeads(named), loss, [(x, targets)])
+    assert ("unscaled-target" in found) == (scale > 1)
+    if scale > 1:
+        assert found["unscaled-target"].severity == "severe"
+        assert ("targets['price']" if named else "targets[1]") in found["unscaled-target"].summary
+
+
+def test_a_model_that_fails_on_a_later_batch_is_told() -> None:
+    class Tired(nn.Module):
+        def __init__(self) -> None:
+            super().__init__()
+            self.layer, self.calls = nn.Linear(FEATURES, 4), 0
+
+        def forward(self, x: torch.Tensor) -> torch.Tensor:
+            self.calls += 1
+            if self.calls > 3:
+                raise RuntimeError("enough of it")
+            out: torch.Tensor = self.layer(x)
+            return out
+
+    x, y = table()
+    found = findings(Tired(), nn.CrossEntropyLoss(), list(zip(x.split(16), y.split(16), strict=True)))
+    assert found["model-fails"].severity == "severe"
+    assert "enough of it" in found["model-fails"].summary
+
+
+def test_raw_sensors_into_a_cell_are_unscaled() -> None:
+    class Cells(nn.Module):
+        def __init__(self) -> None:
+            super().__init__()
+            torch.manual_seed(0)
+            self.cell, self.head = nn.LSTMCell(4, 16), nn.Linear(16, 4)
+
+        def forward(self, x: torch.Tensor) -> torch.Tensor:
+            state = None
+            for now in x.unbind(1):
+                state = self.cell(now, state)
+            out: torch.Tensor = self.head(state[0])
+            return out
+
+    x, y = torch.randn(64, 12, 4, generator=torch.Generator().manual_seed(0)), torch.arange(64) % 4
+    loss = nn.CrossEntropyLoss()
+    assert findings(Cells(), loss, [(1013 + 50 * x, y)])["unscaled-input"].severity == "severe"
+    assert "unscaled-input" not in findings(Cells(), loss, [(x, y)])

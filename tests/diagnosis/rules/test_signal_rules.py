@@ -1,0 +1,257 @@
+"""Weights, signals and gradients of a wrong scale; what healthy networks have as well is silent."""
+
+from __future__ import annotations
+
+import math
+
+import pytest
+import torch
+from rule_cases import CLASSES, FEATURES, N, findings, perceptron, seen, severe, table
+from torch import Tensor, nn
+from torch.nn import functional as F
+from torch.optim import Adam
+
+from wellcond.diagnosis.inspection.signals import Signals
+from wellcond_papers.models import mlp
+
+LOSS = nn.CrossEntropyLoss()
+
+
+def test_constant_weights_are_symmetric_and_stay_so() -> None:
+    model = perceptron(depth=3)
+    for p in model.parameters():
+        nn.init.constant_(p, 0.1)
+    found = findings(model, LOSS, table())["symmetric-initialisation"]
+    assert (found.severity, found.layer, found.evidence["different ones"]) == ("severe", "0", 1.0)
+    optimizer = Adam(model.parameters(), lr=1e-2)
+    for _ in range(20):  # training does not tell the units apart
+        optimizer.zero_grad()
+        LOSS(model(table()[0]), table()[1]).backward()
+        optimizer.step()
+    assert "symmetric-initialisation" in findings(model, LOSS, table())
+
+
+def test_all_zero_weights_are_symmetric() -> None:
+    model = perceptron()
+    for p in model.parameters():
+        nn.init.zeros_(p)
+    assert "symmetric-initialisation" in findings(model, LOSS, table())
+
+
+@pytest.mark.parametrize("what", ["last layer", "residual branch", "adapter"])
+def test_zeros_that_are_meant_so(what: str) -> None:
+    class Branch(nn.Module):
+        def __init__(self) -> None:
+            super().__init__()
+            self.a, self.b = nn.Linear(16, 8), nn.Linear(8, 16)
+            nn.init.zeros_(self.b.weight)
+
+        def forward(self, x: Tensor) -> Tensor:
+            h = self.a(x)
+            return x + self.b(h if what == "adapter" else h.relu())
+
+    model = nn.Sequential(nn.Linear(FEATURES, 16), nn.ReLU(), Branch(), nn.Linear(16, CLASSES))
+    if what == "last layer":
+        nn.init.zeros_(model[-1].weight)
+    assert severe(model, LOSS, table()) == []
+
+
+def test_weights_from_a_standard_normal() -> None:
+    model = perceptron(width=256)
+    for layer in model:
+        if isinstance(layer, nn.Linear):
+            nn.init.normal_(layer.weight)
+    found = findings(model, LOSS, table())["bad-initialisation"]
+    assert (found.severity, found.layer) in {("severe", "0"), ("severe", "2")}
+
+
+def test_the_gain_of_he_is_the_root_of_two() -> None:
+    torch.manual_seed(0)
+    layer = nn.Linear(400, 400)
+    nn.init.kaiming_normal_(layer.weight)
+    look, _ = seen(layer, nn.MSELoss(), (torch.randn(N, 400), torch.randn(N, 400)))
+    weight = next(w for w in look.weights if w.role == "weight")
+    # 160,000 entries: the standard error of the RMS is 0.2 %
+    assert weight.gain == pytest.approx(math.sqrt(2), rel=0.01)
+
+
+@pytest.mark.parametrize("init", ["he", "lecun", "default"])
+@pytest.mark.parametrize("depth", [1, 4])
+def test_ordinary_initializations_are_silent(init: str, depth: int) -> None:
+    torch.manual_seed(0)
+    model = mlp([FEATURES, *[64] * depth, CLASSES], init=init)
+    assert severe(model, LOSS, table()) == []
+
+
+def test_a_scale_that_a_norm_takes_away_is_none() -> None:
+    model = nn.Sequential(nn.Linear(FEATURES, 16), nn.BatchNorm1d(16), nn.ReLU(), nn.Linear(16, CLASSES))
+    with torch.no_grad():
+        model[0].weight *= 1000
+    assert severe(model, LOSS, table()) == []
+
+
+def test_a_stack_of_sigmoids_loses_its_gradient() -> None:
+    torch.manual_seed(0)
+    layers = [m for k in range(12) for m in (nn.Linear(FEATURES if k == 0 else 16, 16), nn.Sigmoid())]
+    found = findings(nn.Sequential(*layers, nn.Linear(16, CLASSES)), LOSS, table())["vanishing-gradient"]
+    assert (found.severity, found.layer) == ("severe", "0")
+    assert float(found.evidence["a layer"]) < 0.25  # a sigmoid's slope is 1/4 at most, and torch's weights are below 1
+
+
+def test_sensitivity_is_what_a_relative_change_does_to_the_loss() -> None:
+    """‖∂ℓ/∂h‖·‖h‖ of every example, by hand; ℓ is its own loss and not its share of the mean."""
+    model, (x, y) = perceptron(depth=1), table()
+    look, _ = seen(model, LOSS, (x, y))
+    h = model[0](x).detach().requires_grad_()
+    (g,) = torch.autograd.grad(F.cross_entropy(model[1:](h), y, reduction="sum"), h)
+    by_hand = (g.norm(dim=1) * h.norm(dim=1)).square().mean().sqrt()
+    assert look.weighted()[0].sensitivity == pytest.approx(float(by_hand), rel=1e-4)
+
+
+def test_sensitivity_does_not_depend_on_the_scale_before_a_norm() -> None:
+    """huang2020, theorem 2: with a BatchNorm behind it, ∂L/∂h is proportional to 1/h's scale."""
+    torch.manual_seed(0)
+    model = nn.Sequential(
+        nn.Linear(FEATURES, 16), nn.BatchNorm1d(16, eps=1e-12), nn.ReLU(), nn.Linear(16, CLASSES)
+    ).double()
+    x, y = table()
+    batch = x.double(), y
+
+    def sensitivity() -> float:
+        value = seen(model, LOSS, batch)[0].weighted()[0].sensitivity
+        assert value is not None
+        return value
+
+    before = sensitivity()
+    with torch.no_grad():
+        model[0].weight *= 30
+        model[0].bias *= 30
+    assert sensitivity() == pytest.approx(before, rel=1e-6)
+
+
+class LastState(nn.Module):
+    def __init__(self, forget: float) -> None:
+        super().__init__()
+        torch.manual_seed(0)
+        self.lstm, self.out = nn.LSTM(2, 8, batch_first=True), nn.Linear(8, 2)
+        with torch.no_grad():
+            self.lstm.bias_ih_l0[8:16] = forget
+
+    def forward(self, x: Tensor) -> Tensor:
+        return self.out(self.lstm(x)[0][:, -1])
+
+
+def test_a_long_sequence_is_forgotten_unless_the_gates_are_open() -> None:
+    x = torch.randn(32, 300, 2, generator=torch.Generator().manual_seed(0))
+    batch = x, (x[:, 0, 0] > 0).long()
+    found = findings(LastState(0.0), LOSS, batch)["vanishing-gradient"]
+    assert (found.severity, found.layer) == ("severe", "lstm")
+    assert "vanishing-gradient" not in findings(LastState(6.0), LOSS, batch)
+
+
+def test_a_short_sequence_may_fade() -> None:
+    x = torch.randn(32, 28, 2, generator=torch.Generator().manual_seed(0))
+    assert severe(LastState(0.0), LOSS, (x, (x[:, 0, 0] > 0).long())) == []
+
+
+def test_relus_that_are_always_off() -> None:
+    model = perceptron()
+    with torch.no_grad():
+        model[2].bias -= 100
+    found = findings(model, LOSS, table())["dying-neurons"]
+    assert (found.severity, found.layer, found.evidence["dead units"]) == ("severe", "2", 16.0)
+
+
+def test_flat_tanhs_and_a_softmax_that_is_none() -> None:
+    torch.manual_seed(0)
+    model = nn.Sequential(nn.Linear(FEATURES, 16), nn.Tanh(), nn.Linear(16, CLASSES))
+    assert "saturated-activation" not in findings(model, LOSS, table())
+    with torch.no_grad():
+        model[0].weight *= 300
+        model[2].weight /= 10
+    assert findings(model, LOSS, table())["saturated-activation"].layer == "0"
+
+
+def test_large_outputs_of_a_linear_layer_are_no_saturation() -> None:
+    """What lies beyond ±0.95 saturates a tanh, not a logit."""
+    model = perceptron()
+    with torch.no_grad():
+        model[-1].weight *= 5
+    assert "saturated-activation" not in findings(model, LOSS, table())
+
+
+class Attention(nn.Module):
+    def __init__(self, scale: float, dim: int = -1) -> None:
+        super().__init__()
+        torch.manual_seed(0)
+        self.qkv, self.out, self.scale, self.dim = nn.Linear(8, 24), nn.Linear(8, CLASSES), scale, dim
+
+    def forward(self, x: Tensor) -> Tensor:
+        q, k, v = self.qkv(x).chunk(3, -1)
+        return self.out((self.scale * q @ k.transpose(1, 2)).softmax(self.dim) @ v).mean(1)
+
+
+def test_attention() -> None:
+    batch = torch.randn(N, 6, 8, generator=torch.Generator().manual_seed(0)), table()[1]
+    assert severe(Attention(0.3), LOSS, batch) == []
+    found = findings(Attention(300.0), LOSS, batch)["attention-saturation"]
+    assert (found.severity, found.layer) == ("severe", "qkv")
+    assert findings(Attention(0.3, dim=1), LOSS, batch)["wrong-softmax-dimension"].severity == "severe"
+
+
+def test_the_entropy_of_equal_logits_is_one() -> None:
+    model = Attention(0.0)
+    signals = Signals(model)
+    with signals.watched(N):
+        model(torch.randn(N, 6, 8))
+    (found,) = signals.attention()
+    assert (found.entropy, found.largest) == (pytest.approx(1.0), pytest.approx(1 / 6))
+
+
+def test_not_a_number_is_named_where_it_comes_first() -> None:
+    x, y = table()
+    broken = x.clone()
+    broken[3, 2] = math.nan
+    assert "inputs" in findings(perceptron(), LOSS, (broken, y))["non-finite"].summary
+    model = perceptron()
+    with torch.no_grad():
+        model[2].weight[0, 0] = math.inf
+    assert findings(model, LOSS, (x, y))["non-finite"].layer == "2"
+
+    class Root(nn.Module):
+        def forward(self, x: Tensor) -> Tensor:
+            return x.sqrt()
+
+    assert findings(nn.Sequential(nn.Linear(FEATURES, CLASSES), Root()), LOSS, (x, y))["non-finite"].layer == "1"
+
+
+def test_half_precision_is_looked_at() -> None:
+    x, y = table()
+    look, _ = seen(perceptron().half(), LOSS, (x.half(), y))
+    assert look.loss is not None
+    assert all(w.gradient is not None for w in look.weights)
+
+
+class PostNorm(nn.Module):
+    def __init__(self, depth: int, prenorm: bool) -> None:
+        super().__init__()
+        torch.manual_seed(0)
+        layer = nn.TransformerEncoderLayer(8, 2, 16, 0.0, batch_first=True, norm_first=prenorm)
+        self.body = nn.TransformerEncoder(layer, depth, nn.LayerNorm(8) if prenorm else None)
+        self.out = nn.Linear(8, CLASSES)
+
+    def forward(self, x: Tensor) -> Tensor:
+        return self.out(self.body(x)[:, 0])
+
+
+@pytest.mark.parametrize(("prenorm", "norms"), [(False, 2 * 6 - 1), (True, 1)])
+def test_norms_on_the_residual_stream_are_counted(prenorm: bool, norms: int) -> None:
+    """Two sums per layer are normalized, but for the first, of data; in a pre-norm network only the last one is."""
+    batch = torch.randn(N, 4, 8, generator=torch.Generator().manual_seed(0)), table()[1]
+    model = PostNorm(6, prenorm)
+    look, _ = seen(model, LOSS, batch)
+    assert look.output is not None
+    assert look.output.post_norms == norms
+    is_high = "learning-rate-too-high" in findings(model, LOSS, batch, Adam(model.parameters(), lr=0.02))
+    assert is_high is not prenorm
+    assert "learning-rate-too-high" not in findings(model, LOSS, batch, Adam(model.parameters(), lr=1e-4))

@@ -1,0 +1,327 @@
+"""Rules that a trial decides, each on a faulty network and on its healthy twin."""
+
+from __future__ import annotations
+
+import functools
+from collections.abc import Callable
+from typing import Any
+
+import pytest
+import torch
+from torch import Tensor, nn
+from torch.optim import SGD, Adam, AdamW, Optimizer
+
+import wellcond as wc
+from wellcond.diagnosis.evidence import Evidence
+from wellcond.diagnosis.finding import Finding
+from wellcond.diagnosis.inspection.look import look
+from wellcond.diagnosis.judge import judged
+from wellcond.diagnosis.trial import trial
+
+Made = Callable[[nn.Module], Optimizer]
+
+
+@functools.cache
+def clusters(count: int = 512, features: int = 16, classes: int = 8) -> tuple[Tensor, Tensor]:
+    """Classes around centers that share two directions, of features with standard deviation 1."""
+    draw = torch.Generator().manual_seed(0)
+    centers = torch.randn(classes, features, generator=draw) + 2 * torch.randn(
+        classes, 2, generator=draw
+    ) @ torch.randn(2, features, generator=draw)
+    y = torch.randint(0, classes, (count,), generator=draw)
+    x = centers[y] + 0.7 * torch.randn(count, features, generator=draw)
+    return (x - x.mean(0)) / x.std(0), y
+
+
+def network(*middle: Callable[[], nn.Module], depth: int = 2) -> nn.Sequential:
+    torch.manual_seed(0)
+    layers: list[nn.Module] = []
+    for k in range(depth):
+        layers += [nn.Linear(16 if k == 0 else 48, 48), *(make() for make in middle), nn.ReLU()]
+    return nn.Sequential(*layers, nn.Linear(48, 8))
+
+
+def findings(
+    made: Made | None, model: nn.Module | None = None, data: tuple[Tensor, Tensor] | None = None, size: int = 32
+) -> dict[str, Finding]:
+    """By rule, from a look and a trial; consequences too."""
+    model = network() if model is None else model
+    x, y = clusters() if data is None else data
+    problem = wc.Problem(model, nn.CrossEntropyLoss(), list(zip(x.split(size), y.split(size), strict=True)))
+    optimizer = None if made is None else made(model)
+    evidence = Evidence(problem, optimizer, look(problem, optimizer), trial=trial(problem, optimizer))
+    roots = judged(evidence)
+    return {each.rule: each for root in reversed(roots) for each in (*root.consequences, root)}
+
+
+def of(kind: Any, **options: Any) -> Made:
+    return lambda model: kind(model.parameters(), **options)
+
+
+HEALTHY: dict[str, Made | None] = {
+    "none": None,
+    "SGD": of(SGD, lr=0.1),
+    "momentum": of(SGD, lr=0.05, momentum=0.9, weight_decay=5e-4),
+    "Adam": of(Adam, lr=1e-3),
+    "AdamW": of(AdamW, lr=3e-3, weight_decay=0.05),
+    "RMSprop": of(torch.optim.RMSprop, lr=1e-3),
+    "Adagrad": of(torch.optim.Adagrad, lr=0.01),
+}
+
+
+@pytest.mark.parametrize("made", HEALTHY.values(), ids=HEALTHY)
+@pytest.mark.parametrize("norm", [False, True], ids=["plain", "norms"])
+def test_a_healthy_network_has_no_more_than_notes(made: Made | None, norm: bool) -> None:
+    model = network(lambda: nn.BatchNorm1d(48)) if norm else network()
+    assert {rule for rule, each in findings(made, model).items() if each.severity != "note"} == set()
+
+
+class Flipped(SGD):
+    """Goes up the gradient."""
+
+    def step(self, closure: Any = None) -> None:
+        for group in self.param_groups:
+            for p in group["params"]:
+                p.grad.neg_()
+        super().step()
+
+
+def negative(model: nn.Module) -> Optimizer:
+    optimizer = SGD(model.parameters(), lr=0.1)
+    optimizer.param_groups[0]["lr"] = -0.1
+    return optimizer
+
+
+FAULTY: dict[str, tuple[str, Made]] = {
+    "SGD at 200": ("learning-rate-too-high", of(SGD, lr=200.0)),
+    "Adam at 1": ("learning-rate-too-high", of(Adam, lr=1.0)),
+    "a negative rate": ("learning-rate-too-high", negative),
+    "SGD at 1e-6": ("learning-rate-too-low", of(SGD, lr=1e-6)),
+    "Adam at 1e-6": ("learning-rate-too-low", of(Adam, lr=1e-6)),
+    "no rate": ("learning-rate-too-low", of(SGD, lr=0.0)),
+    "uphill": ("diverging", of(Flipped, lr=0.05)),
+    "slowly uphill": ("diverging", of(Flipped, lr=1e-4)),
+    "maximize": ("diverging", of(SGD, lr=0.05, maximize=True)),
+    "decay of 1": ("weight-decay-dominates", of(SGD, lr=0.1, momentum=0.9, weight_decay=1.0)),
+    "decoupled decay of 100": ("weight-decay-dominates", of(AdamW, lr=1e-3, weight_decay=100.0)),
+}
+
+
+@pytest.mark.parametrize(("rule", "made"), FAULTY.values(), ids=FAULTY)
+def test_a_fault_of_the_optimizer_is_severe_and_its_remedy_is_code(rule: str, made: Made) -> None:
+    found = findings(made)
+    assert rule in found, {name: str(each) for name, each in found.items()}
+    assert found[rule].severity == "severe"
+    compile(found[rule].remedy, "remedy", "exec")
+
+
+def test_the_rate_that_is_advised_trains() -> None:
+    for made in (of(SGD, lr=200.0), of(Adam, lr=1e-6)):
+        (too,) = (each for name, each in findings(made).items() if name.startswith("learning-rate"))
+        model = network()
+        optimizer = made(model)
+        exec(too.remedy, {"optimizer": optimizer})
+        advised = findings(of(type(optimizer), lr=optimizer.param_groups[0]["lr"]))
+        assert not any(each.severity == "severe" for each in advised.values())
+
+
+def test_a_warm_up_that_begins_at_zero_is_no_fault() -> None:
+    def warmed(model: nn.Module) -> Optimizer:
+        optimizer = Adam(model.parameters(), lr=1e-3)
+        torch.optim.lr_scheduler.LambdaLR(optimizer, lambda step: step / 100)
+        return optimizer
+
+    found = findings(warmed)
+    assert found["learning-rate-too-low"].severity == "note"
+
+
+def test_epsilon_that_vanishes_in_half_precision_is_named() -> None:
+    class Half(nn.Sequential):
+        def forward(self, x: Tensor) -> Tensor:
+            return super().forward(x.half()).float()
+
+    def model() -> nn.Module:
+        return Half(*network()).half()
+
+    assert "eps=1e-08 is zero in torch.float16" in findings(of(Adam, lr=1e-3), model())["non-finite"].summary
+    assert "non-finite" not in findings(of(Adam, lr=1e-3, eps=1e-4), model())
+
+
+@pytest.mark.parametrize(("eps", "is_odd"), [(0.1, True), (1e-16, True), (1e-8, False), (1e-6, False)])
+def test_epsilon_outside_of_ordinary_use_is_a_warning(eps: float, is_odd: bool) -> None:
+    found = findings(of(Adam, lr=1e-3, eps=eps))
+    assert ("optimizer-setting" in found) == is_odd
+
+
+def test_strong_dropout_is_named_with_its_layer_and_half_is_not() -> None:
+    strong = findings(of(Adam, lr=3e-3), network(lambda: nn.Dropout(0.9), depth=3))["dropout-too-strong"]
+    assert (strong.layer, strong.severity) == ("1", "severe")
+    assert "dropout-too-strong" not in findings(of(Adam, lr=3e-3), network(lambda: nn.Dropout(0.5)))
+
+
+def test_norms_that_evaluate_in_training_are_named() -> None:
+    model = network(lambda: nn.BatchNorm1d(48), depth=12).eval()
+    found = findings(of(SGD, lr=0.1), model)["batchnorm-mode-gap"]
+    assert (found.layer, found.severity) == ("1", "severe")
+    assert "batchnorm-mode-gap" not in findings(of(SGD, lr=0.1), model.train())
+
+
+def test_running_statistics_that_are_others_are_a_warning_and_severe_where_nothing_is_left() -> None:
+    model = network(lambda: nn.BatchNorm1d(48)).train()
+    optimizer = Adam(model.parameters(), lr=1e-2)
+    x, y = clusters()
+    for _ in range(40):
+        optimizer.zero_grad()
+        nn.functional.cross_entropy(model(x), y).backward()
+        optimizer.step()
+    assert "batchnorm-mode-gap" not in findings(of(Adam, lr=1e-3), model)
+    scale = model[1].running_var.clone()
+    severities = []
+    for factor in (30, 1000):
+        model[1].running_var.copy_(factor * scale)
+        found = findings(of(Adam, lr=1e-3), model)["batchnorm-mode-gap"]
+        severities.append((found.evidence["loss with running statistics"], found.severity))
+    model.eval()
+    assert severities[0][1] == "warning"
+    assert severities[1][1] == "severe"
+
+
+def test_a_batch_of_one_under_batchnorm_is_severe_and_of_two_a_warning() -> None:
+    class Images(nn.Sequential):
+        def forward(self, x: Tensor) -> Tensor:
+            return super().forward(x.reshape(-1, 1, 4, 4))
+
+    def images() -> nn.Module:
+        torch.manual_seed(0)
+        return Images(nn.Conv2d(1, 8, 3), nn.BatchNorm2d(8), nn.ReLU(), nn.Flatten(), nn.Linear(32, 8))
+
+    x, y = clusters()
+    severity = {
+        size: found.severity
+        if (found := findings(of(SGD, lr=0.01), images(), (x[:64], y[:64]), size).get(rule))
+        else None
+        for rule in ("small-batch-batchnorm",)
+        for size in (1, 2, 8)
+    }
+    assert severity == {1: "severe", 2: "warning", 8: None}
+
+
+def test_labels_that_inputs_do_not_tell_are_severe() -> None:
+    x, y = clusters()
+    shuffled = y[torch.randperm(512, generator=torch.Generator().manual_seed(1))]
+    found = findings(of(Adam, lr=1e-3), data=(x, shuffled))["labels-unrelated"]
+    assert found.severity == "severe"
+
+
+def test_noise_with_random_labels_is_left_alone() -> None:
+    draw = torch.Generator().manual_seed(0)
+    noise = torch.randn(512, 16, generator=draw), torch.randint(0, 8, (512,), generator=draw)
+    assert "labels-unrelated" not in findings(of(Adam, lr=1e-3), data=noise)
+
+
+def test_unscaled_data_explain_the_rate_that_they_need() -> None:
+    draw = torch.Generator().manual_seed(0)
+    x = torch.tensor([2000.0, 3.0, 5e4]) * torch.rand(256, 3, generator=draw)
+    y = 100 * x.sum(1, keepdim=True)
+    torch.manual_seed(0)
+    model = nn.Sequential(nn.Linear(3, 12), nn.ReLU(), nn.Linear(12, 1))
+    found = wc.diagnose(
+        wc.Problem(model, nn.MSELoss(), list(zip(x.split(32), y.split(32), strict=True))),
+        SGD(model.parameters(), lr=0.01),
+    )
+    assert {each.rule for each in found.findings if each.severity == "severe"} == {"unscaled-input", "unscaled-target"}
+    assert found.findings[0].consequences
+    assert "std" in found.verdict()
+
+
+def test_a_summed_loss_whose_rate_is_as_many_times_too_high_stays_where_it_is() -> None:
+    x, y = clusters()
+    model = network()
+    problem = wc.Problem(model, nn.CrossEntropyLoss(reduction="sum"), list(zip(x.split(64), y.split(64), strict=True)))
+    found = wc.diagnose(problem, SGD(model.parameters(), lr=0.5))
+    assert found.findings[0].rule == "learning-rate-too-high"
+    assert 'reduction="mean"' in " ".join(found.failed.values())
+
+
+STRONG_DECAY: dict[str, Made] = {
+    "Adam": of(Adam, lr=1e-3, weight_decay=1.0),
+    "RMSprop": of(torch.optim.RMSprop, lr=1e-3, weight_decay=1.0),
+    "Adagrad": of(torch.optim.Adagrad, lr=0.01, weight_decay=1.0),
+    "AdamW": of(AdamW, lr=1e-3, weight_decay=30.0),
+    "SGD": of(SGD, lr=0.05, momentum=0.9, weight_decay=0.3),
+}
+ORDINARY_DECAY: dict[str, Made] = {
+    "Adam": of(Adam, lr=1e-3, weight_decay=1e-3),
+    "RMSprop": of(torch.optim.RMSprop, lr=1e-3, weight_decay=1e-4),
+    "Adagrad": of(torch.optim.Adagrad, lr=0.01, weight_decay=1e-4),
+    "AdamW": of(AdamW, lr=1e-3, weight_decay=1.0),
+    "SGD": of(SGD, lr=0.05, momentum=0.9, weight_decay=5e-4),
+}
+
+
+def trained(made: Made, epochs: int = 20) -> float:
+    x, y = clusters()
+    model = network()
+    optimizer = made(model)
+    for _ in range(epochs):
+        for some, labels in zip(x.split(32), y.split(32), strict=True):
+            optimizer.zero_grad()
+            nn.functional.cross_entropy(model(some), labels).backward()
+            optimizer.step()
+    return float(nn.functional.cross_entropy(model(x), y).detach())
+
+
+@pytest.mark.parametrize("kind", STRONG_DECAY)
+def test_decay_is_weighed_in_the_terms_of_its_optimizer(kind: str) -> None:
+    assert findings(STRONG_DECAY[kind])["weight-decay-dominates"].severity == "severe"
+    assert "weight-decay-dominates" not in findings(ORDINARY_DECAY[kind])
+    assert trained(STRONG_DECAY[kind]) > 10 * trained(ORDINARY_DECAY[kind])
+
+
+def regression(x: Tensor, y: Tensor, model: nn.Module, made: Made, loss: nn.Module | None = None) -> dict[str, Finding]:
+    x, y = (x - x.mean(0)) / x.std(0), (y - y.mean(0)) / y.std(0)
+    problem = wc.Problem(model, loss or nn.MSELoss(), list(zip(x.split(32), y.split(32), strict=True)))
+    optimizer = made(model)
+    roots = judged(Evidence(problem, optimizer, look(problem, optimizer), trial=trial(problem, optimizer)))
+    return {each.rule: each for root in reversed(roots) for each in (*root.consequences, root)}
+
+
+def perceptron(features: int) -> nn.Sequential:
+    torch.manual_seed(0)
+    return nn.Sequential(nn.Linear(features, 32), nn.ReLU(), nn.Linear(32, 1))
+
+
+@pytest.mark.parametrize("correlated", [True, False])
+@pytest.mark.parametrize("order", ["right", "sorted", "shuffled"])
+def test_numbers_that_inputs_do_not_tell(correlated: bool, order: str) -> None:
+    draw = torch.Generator().manual_seed(1)
+    x = torch.randn(512, 10, generator=draw)
+    x = x[:, :3] @ torch.randn(3, 10, generator=draw) + 0.3 * x if correlated else x
+    y = torch.sin(x[:, :1]) + 0.5 * x[:, 1:2] * x[:, 2:3]
+    if order != "right":
+        y = y.sort(0)[0] if order == "sorted" else y[torch.randperm(512, generator=draw)]
+    both = torch.randperm(512, generator=draw)  # as a loader does
+    x, y = x[both], y[both]
+    found = regression(x, y, perceptron(10), of(Adam, lr=1e-3))
+    assert ("labels-unrelated" in found) == (order != "right")
+    assert order == "right" or found["labels-unrelated"].severity == "severe"
+
+
+def powers() -> tuple[Tensor, Tensor]:
+    t = 1.5 + 0.5 * (2 * torch.rand(512, 1, generator=torch.Generator().manual_seed(0)) - 1)
+    return torch.cat([t**k for k in range(1, 11)], 1), torch.sin(6 * t)
+
+
+@pytest.mark.parametrize("made", [of(SGD, lr=0.05), of(Adam, lr=0.01)])
+def test_powers_of_one_feature_are_slow_until_they_are_made_orthogonal(made: Made) -> None:
+    x, y = powers()
+    torch.manual_seed(0)
+    found = regression(x, y, nn.Linear(10, 1), made)["ill-conditioned-input"]
+    assert found.severity == "warning"
+    assert float(found.evidence["λ_max / λ"]) > 1000
+    orthogonal = torch.linalg.svd((x - x.mean(0)) / x.std(0), full_matrices=False)[0]
+    assert "ill-conditioned-input" not in regression(orthogonal, y, nn.Linear(10, 1), made)
+
+
+def test_powers_do_not_matter_to_a_network_that_makes_its_own_features() -> None:
+    assert "ill-conditioned-input" not in regression(*powers(), perceptron(10), of(Adam, lr=0.01))

@@ -1,0 +1,284 @@
+"""What short runs of copies tell: falls, rises, steps uphill, and what a constant prediction reaches."""
+
+from __future__ import annotations
+
+import copy
+import math
+from collections.abc import Iterator
+from typing import Any
+
+import pytest
+import torch
+from torch import Tensor, nn
+from torch.nn import functional as F
+from unchanged import assert_unchanged, snapshot
+
+import wellcond as wc
+from wellcond.diagnosis.baseline import constant_loss
+from wellcond.diagnosis.labels import relation
+from wellcond.diagnosis.trial import Attempt, Trial, shrinking_steps, trial, trial_price
+from wellcond.errors import NonFinite, Unsupported
+from wellcond.problem.loss.likelihoods import CrossEntropy
+from wellcond.training.run import Run
+from wellcond.training.short_runs import cut, examples_of, mini_batches
+
+
+def clusters(count: int = 256, classes: int = 4, features: int = 8) -> tuple[Tensor, Tensor]:
+    """Classes around centers three standard deviations apart."""
+    generator = torch.Generator().manual_seed(0)
+    centers = 3 * torch.randn(classes, features, generator=generator)
+    y = torch.arange(count) % classes
+    return centers[y] + torch.randn(count, features, generator=generator), y
+
+
+def network(*middle: nn.Module, features: int = 8, classes: int = 4) -> nn.Sequential:
+    with torch.random.fork_rng():
+        torch.manual_seed(0)
+        return nn.Sequential(nn.Linear(features, 32), *middle, nn.ReLU(), nn.Linear(32, classes))
+
+
+def problem(model: nn.Module | None = None, batches: Any = None, loss: Any = None) -> wc.Problem:
+    x, y = clusters()
+    x = x / x.std()
+    return wc.Problem(
+        model or network(), loss or nn.CrossEntropyLoss(), batches or [(x[i::8], y[i::8]) for i in range(8)]
+    )
+
+
+def tried(of: wc.Problem, kind: Any = torch.optim.SGD, **options: Any) -> Trial:
+    return trial(of, kind(of.model.parameters(), **options))
+
+
+# runs
+
+
+def test_a_healthy_network_trains_and_fits_a_handful() -> None:
+    found = tried(problem(), lr=0.1, momentum=0.9)
+    assert found.trains
+    assert found.own is not None
+    assert found.learns(found.own)
+    assert found.few is not None
+    assert found.few.is_fitted
+    assert not found.others
+    assert found.constant == pytest.approx(math.log(4), abs=1e-6)
+
+
+def test_the_own_run_takes_the_steps_that_a_plain_loop_takes() -> None:
+    of = problem()
+    found = tried(of, torch.optim.Adam, lr=1e-2)
+    model = copy.deepcopy(of.model)
+    optimizer = torch.optim.Adam(model.parameters(), lr=1e-2)
+    losses = []
+    for step in range(len(found.own.run.losses)):  # type: ignore[union-attr]
+        x, y = of.batches[step % 8]
+        loss = F.cross_entropy(model(x), y)
+        optimizer.zero_grad()
+        loss.backward()
+        optimizer.step()
+        losses.append(loss.item())
+    assert found.own is not None
+    assert found.own.run.losses == pytest.approx(losses, rel=1e-4)
+    with torch.no_grad():
+        assert found.own.after == pytest.approx([float(F.cross_entropy(model(x), y)) for x, y in of.batches], rel=1e-4)
+
+
+def test_a_rate_that_is_too_high_rises_and_a_lower_one_falls() -> None:
+    x = torch.linspace(-1, 1, 64)[:, None]
+    of = wc.Problem(nn.Linear(1, 1, bias=False), nn.MSELoss(), [(x, 3 * x)] * 4)
+    limit = 2 / (2 * float(x.square().mean()))
+    found = tried(of, lr=20 * limit)
+    assert found.own is not None
+    assert found.rises(found.own)
+    assert [each.factor for each in found.others] == [0.1, 0.01]
+    assert found.falls(found.others[-1])
+    assert found.uphill is None
+
+
+class Uphill(torch.optim.SGD):
+    """`p += lr * p.grad`."""
+
+    def step(self, closure: Any = None) -> None:
+        for group in self.param_groups:
+            group["lr"] = -group["lr"]
+        super().step()
+        for group in self.param_groups:
+            group["lr"] = -group["lr"]
+
+
+def test_steps_uphill_rise_in_proportion_to_their_rate() -> None:
+    found = tried(problem(), Uphill, lr=0.05)
+    assert found.uphill is not None
+    assert found.trains is False
+
+
+def test_a_trained_network_is_not_said_to_stand_still() -> None:
+    of = problem()
+    optimizer = torch.optim.Adam(of.model.parameters(), lr=1e-2)
+    for step in range(300):
+        optimizer.zero_grad()
+        F.cross_entropy(of.model(of.batches[step % 8][0]), of.batches[step % 8][1]).backward()
+        optimizer.step()
+    found = trial(of, optimizer)
+    assert found.loss < 0.01
+    assert found.is_learned
+    assert found.trains
+
+
+def test_without_an_optimizer_only_the_handful_is_tried() -> None:
+    found = trial(problem())
+    assert found.own is None
+    assert found.trains
+    assert trial(problem(network(nn.Dropout(1.0)))).few is not None
+
+
+def test_a_schedule_at_zero_is_tried_at_the_rate_that_it_belongs_to() -> None:
+    of = problem()
+    optimizer = torch.optim.SGD(of.model.parameters(), lr=0.1)
+    torch.optim.lr_scheduler.LambdaLR(optimizer, lambda step: step / 100)
+    assert optimizer.param_groups[0]["lr"] == 0
+    found = trial(of, optimizer)
+    assert found.own is not None
+    assert found.own.lr == 0.1
+
+
+def test_falls_are_shares_of_the_loss_with_their_standard_error() -> None:
+    known = Trial((1.0, 3.0), constant=1.0)
+    attempt = Attempt(1.0, 0.1, Run([1.0]), (1.0, 3.0), (0.5, 1.5))
+    fall, error = known.fall(attempt)
+    assert fall == pytest.approx((2 - 1) / 2)
+    assert error == pytest.approx(0.5 / 2)  # differences of ½ and 1½: s = 1/√2, over √2
+    assert known.fall(attempt, early=True)[0] == 0
+    assert math.isnan(known.fall(Attempt(1.0, 0.1, Run([], 1), (math.nan,) * 2, (math.nan,) * 2))[0])
+
+
+@pytest.mark.parametrize(
+    ("kind", "options", "steps"),
+    [
+        (torch.optim.SGD, {"lr": 0.1, "momentum": 0.9, "weight_decay": 5e-4}, 2000.0),
+        (torch.optim.AdamW, {"lr": 1e-3, "weight_decay": 0.01}, 1e5),
+        (torch.optim.Adam, {"lr": 1e-3, "weight_decay": 0.1}, math.inf),
+        (torch.optim.SGD, {"lr": 0.1}, math.inf),
+    ],
+)
+def test_in_how_many_steps_decay_shrinks_a_weight(kind: Any, options: dict[str, float], steps: float) -> None:
+    optimizer = kind([nn.Parameter(torch.ones(1))], **options)
+    assert shrinking_steps(optimizer, optimizer.param_groups[0]) == pytest.approx(steps)
+
+
+# batches
+
+
+def test_large_batches_are_cut_and_small_ones_are_not() -> None:
+    x, y = clusters(200)
+    assert [len(part[1]) for part in cut((x, y), 64)] == [50, 50, 50, 50]
+    assert torch.equal(torch.cat([part[0] for part in cut((x, y), 64)]), x)
+    assert len(cut((x[:60], y[:60]), 64)) == 1
+    assert len(cut((x.reshape(8, 200, 1), y), 64)) == 1  # with its steps in front
+    assert examples_of(({"a": x, "b": x}, y)) == 200
+    batches, of_pass = mini_batches(problem(batches=(x, y)))
+    assert (len(batches), of_pass) == (4, 4)
+
+
+def test_the_price_of_ordinary_problems_is_at_most_twenty_passes() -> None:
+    assert all(trial_price(size, 512 // size) <= 20 for size in (8, 32, 64, 128, 512))
+    assert trial_price(32, 1) > 20
+
+
+# a constant
+
+
+def test_the_best_constant_has_the_entropy_of_labels_and_the_variance_of_targets() -> None:
+    labels = torch.tensor([0] * 12 + [1] * 4)
+    p = torch.tensor([0.75, 0.25])
+    entropy = float(-(p * p.log()).sum())
+    assert constant_loss(F.cross_entropy, None, [torch.zeros(16, 2)], [labels]) == pytest.approx(entropy, rel=1e-6)
+    assert constant_loss(F.nll_loss, None, [torch.zeros(16, 2).log_softmax(1)], [labels]) == pytest.approx(
+        entropy, rel=1e-4
+    )
+    y = torch.randn(32, 3, generator=torch.Generator().manual_seed(0))
+    assert constant_loss(F.mse_loss, None, [y[:20] * 0, y[20:] * 0], [y[:20], y[20:]]) == pytest.approx(
+        float(y.var(0, correction=0).mean()), rel=1e-5
+    )
+    probabilities = torch.full((16, 1), 0.5)
+    assert constant_loss(F.binary_cross_entropy, None, [probabilities], [labels[:, None].float()]) == pytest.approx(
+        entropy, rel=1e-4
+    )
+
+
+def test_a_loss_without_a_least_value_has_no_best_constant() -> None:
+    assert constant_loss(F.nll_loss, None, [torch.ones(4, 2)], [torch.tensor([0, 1, 0, 1])]) is None
+
+
+# labels
+
+
+def test_neighbors_and_a_linear_fit_tell_labels_from_shuffled_ones() -> None:
+    x, y = clusters()
+    related = relation(problem(batches=(x, y)))
+    shuffled = relation(problem(batches=(x, y[torch.randperm(256, generator=torch.Generator().manual_seed(1))])))
+    assert related is not None
+    assert shuffled is not None
+    assert min(related.neighbor, related.linear) > 10
+    assert max(shuffled.neighbor, shuffled.linear) < 4
+    assert related.structure == shuffled.structure > 1.5
+
+
+def test_noise_has_no_structure_and_tokens_are_not_probed() -> None:
+    x = torch.randn(256, 8, generator=torch.Generator().manual_seed(0))
+    noise = relation(problem(batches=(x, torch.arange(256) % 4)))
+    assert noise is not None
+    assert noise.structure < 1.1
+    tokens = wc.Problem(nn.Sequential(nn.Embedding(9, 4), nn.Flatten(), nn.Linear(12, 3)), nn.CrossEntropyLoss(),
+                        (torch.arange(96).reshape(32, 3) % 9, torch.arange(32) % 3))  # fmt: skip
+    assert relation(tokens) is None
+
+
+# manners
+
+
+def test_nothing_of_the_users_is_changed() -> None:
+    model = network(nn.BatchNorm1d(32), nn.Dropout(0.7)).train()
+    optimizer = torch.optim.Adam(model.parameters(), lr=1e-2, weight_decay=0.1)
+    loss = nn.CrossEntropyLoss()
+    loss(model(clusters()[0]), clusters()[1]).backward()
+    optimizer.step()
+    before, state = snapshot(model), copy.deepcopy(optimizer.state_dict())
+    gradients = [p.grad for p in model.parameters()]
+    found = trial(problem(model), optimizer)
+    assert "no dropout" in found.variants
+    assert_unchanged(before, snapshot(model))
+    assert all(p.grad is g for p, g in zip(model.parameters(), gradients, strict=True))
+    after = optimizer.state_dict()
+    assert after["param_groups"] == state["param_groups"]
+    assert all(torch.equal(after["state"][k][n], v) for k, held in state["state"].items() for n, v in held.items())
+
+
+def test_a_loss_that_is_not_finite_before_any_step_and_hooks_of_an_optimizer_are_refused() -> None:
+    with pytest.raises(NonFinite):
+        trial(problem(loss=lambda outputs, targets: F.cross_entropy(outputs, targets) / 0))
+    of = problem()
+    optimizer = torch.optim.SGD(of.model.parameters(), lr=0.1)
+    optimizer.register_step_pre_hook(lambda *_: None)
+    with pytest.raises(Unsupported, match="hooks"):
+        trial(of, optimizer)
+
+
+def test_ctrl_c_leaves_everything_as_it_was() -> None:
+    of = problem()
+    before = snapshot(of.model)
+    shares: Iterator[int] = iter(range(100))
+
+    def interrupt(_what: str, _share: float) -> None:
+        if next(shares) == 1:
+            raise KeyboardInterrupt
+
+    with pytest.raises(KeyboardInterrupt):
+        trial(of, torch.optim.SGD(of.model.parameters(), lr=0.1), progress=interrupt)
+    assert_unchanged(before, snapshot(of.model))
+
+
+def test_classes_that_do_not_occur_add_nothing_to_the_loss_of_a_constant() -> None:
+    """Its logits of them would be −∞, which no optimizer reaches."""
+    labels = torch.tensor([0, 0, 1, 1, -100])
+    loss = constant_loss(nn.functional.cross_entropy, CrossEntropy(1), [torch.randn(5, 5)], [labels])
+    assert loss == pytest.approx(math.log(2))
