@@ -18,14 +18,14 @@ import torch
 
 import wellcond as wc
 from benchmarks.verdicts.controls import CONTROLS
-from wellcond.diagnosis.inspection.look import Look, look
+from wellcond.diagnosis.inspection.inspect import Inspection, inspect
 
 PATH = Path(__file__).resolve().parents[2] / "src" / "wellcond" / "diagnosis" / "rules" / "healthy.json"
 PERCENTILES = (1, 5, 50, 95, 99)
 Value = tuple[str, float | None]
 
 
-def quantities(seen: Look) -> Iterator[Value]:
+def quantities(seen: Inspection) -> Iterator[Value]:
     """Every number of a look that says how healthy a network is, by name; a layer's with its kind."""
     for values in (_of_output(seen), _of_signals(seen), _across_layers(seen), _of_weights(seen), _of_data(seen)):
         for name, value in values:
@@ -33,7 +33,7 @@ def quantities(seen: Look) -> Iterator[Value]:
                 yield name, float(value)
 
 
-def _of_output(seen: Look) -> Iterator[Value]:
+def _of_output(seen: Inspection) -> Iterator[Value]:
     output = seen.output
     if output is None:
         return
@@ -44,7 +44,7 @@ def _of_output(seen: Look) -> Iterator[Value]:
     yield "output: saturated examples", output.saturated
 
 
-def _of_signals(seen: Look) -> Iterator[Value]:
+def _of_signals(seen: Inspection) -> Iterator[Value]:
     first = next((signal for signal in seen.signals if signal.is_weighted), None)
     for signal in seen.signals:
         kind = signal.kind
@@ -68,7 +68,7 @@ def _of_signals(seen: Look) -> Iterator[Value]:
         yield "gradient over time: share of steps above 1 %", float((time > 0.01 * time.max()).float().mean())
 
 
-def _across_layers(seen: Look) -> Iterator[Value]:
+def _across_layers(seen: Inspection) -> Iterator[Value]:
     layers = [signal for signal in seen.weighted() if "Embedding" not in signal.kind and signal.rms > 0]
     if len(layers) < 2:
         return
@@ -81,14 +81,14 @@ def _across_layers(seen: Look) -> Iterator[Value]:
         yield "sensitivity: smallest / largest layer", min(felt) / max(felt)
 
 
-def _of_weights(seen: Look) -> Iterator[Value]:
+def _of_weights(seen: Inspection) -> Iterator[Value]:
     for weight in seen.weights:
         yield f"gain, {weight.role}", weight.gain
         if weight.role in ("weight", "recurrent") and weight.gradient is not None and weight.lr and weight.rms:
             yield f"lr · gradient / weight, {weight.role}", weight.lr * weight.gradient / weight.rms
 
 
-def _of_data(seen: Look) -> Iterator[Value]:
+def _of_data(seen: Inspection) -> Iterator[Value]:
     for facts in seen.inputs:
         if facts.features:
             yield "inputs: RMS", facts.rms
@@ -104,7 +104,7 @@ def seen_in(name: str) -> list[tuple[str, float]]:
     found: list[Any] = []
     for steps in (0, control.more // 2, control.more - control.more // 2):
         made.train(steps)
-        found += quantities(look(wc.Problem(made.model, made.loss, made.loader), made.optimizer))
+        found += quantities(inspect(wc.Problem(made.model, made.loss, made.loader), made.optimizer))
     return found
 
 

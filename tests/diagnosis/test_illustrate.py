@@ -12,7 +12,7 @@ from torch import nn
 import wellcond as wc
 from wellcond.diagnosis.evidence import Evidence
 from wellcond.diagnosis.illustrate import OF_LAYERS, OF_RUNS, illustrated
-from wellcond.diagnosis.inspection.look import look
+from wellcond.diagnosis.inspection.inspect import inspect
 from wellcond.diagnosis.judge import RULES
 from wellcond.diagnosis.trial import trial
 from wellcond.results import quantities as q
@@ -27,7 +27,7 @@ def evidence() -> Evidence:
     x = torch.randn(64, 4).double()
     problem = wc.Problem(model, nn.CrossEntropyLoss(), [(x[:32], torch.arange(32) % 2), (x[32:], torch.arange(32) % 2)])
     optimizer = torch.optim.SGD(model.parameters(), lr=0.1)
-    return Evidence(problem, optimizer, look(problem, optimizer), trial=trial(problem, optimizer))
+    return Evidence(problem, optimizer, inspect(problem, optimizer), trial=trial(problem, optimizer))
 
 
 def test_rules_that_are_illustrated_exist() -> None:

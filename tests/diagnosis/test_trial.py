@@ -16,7 +16,8 @@ from unchanged import assert_unchanged, snapshot
 import wellcond as wc
 from wellcond.diagnosis.baseline import constant_loss
 from wellcond.diagnosis.labels import relation
-from wellcond.diagnosis.trial import Attempt, Trial, shrinking_steps, trial, trial_price
+from wellcond.diagnosis.trial import shrinking_steps, trial, trial_price
+from wellcond.diagnosis.trial_result import Attempt, Trial
 from wellcond.errors import NonFinite, Unsupported
 from wellcond.problem.loss.likelihoods import CrossEntropy
 from wellcond.training.run import Run

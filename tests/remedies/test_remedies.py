@@ -17,7 +17,8 @@ from zoo import ARCHITECTURES, Case
 
 import wellcond as wc
 from wellcond.errors import Unsupported, WellcondError
-from wellcond.remedies.remedy import REMEDIES, Patient
+from wellcond.remedies.remedy import REMEDIES
+from wellcond.remedies.setup import Setup
 from wellcond.training.copies import Copies
 from wellcond.treatment.trainer import started
 from wellcond.treatment.treat import SOURCES
@@ -45,21 +46,21 @@ def network(*layers: nn.Module) -> nn.Module:
     return nn.Sequential(*made).double()
 
 
-def patient(
+def setup(
     model: nn.Module, batches: Any = None, loss: Loss = F.cross_entropy, make: Callable[..., Optimizer] | None = None
-) -> Patient:
+) -> Setup:
     batches = batches or table()
     optimizer = (make or SGD)(model.parameters(), lr=RATE)
-    return Patient(wc.Problem(model, loss, batches), optimizer, 0.0, batches[0][0], STEPS)
+    return Setup(wc.Problem(model, loss, batches), optimizer, 0.0, batches[0][0], STEPS)
 
 
-def treated(name: str, given: Patient) -> Patient:
+def treated(name: str, given: Setup) -> Setup:
     found = REMEDIES[name].apply(given)
     assert found is not None
     return found
 
 
-def losses(given: Patient) -> list[float]:
+def losses(given: Setup) -> list[float]:
     """Of a run of the treated patient."""
     copies = Copies(given.problem, given.optimizer)
     return list(copies.run(*started(copies, given, 0)(RATE), STEPS, 0).losses)
@@ -95,24 +96,24 @@ def test_every_remedy_says_why_and_knows_its_findings() -> None:
 
 # the lines to write do what the arm does
 
-CLASSIFIER: dict[str, Callable[[], Patient]] = {
-    "scale-inputs": lambda: patient(network(), table(50.0, 7.0)),
-    "zero-last": lambda: patient(network()),
-    "batchnorm": lambda: patient(network()),
-    "layernorm": lambda: patient(network()),
-    "last-bn": lambda: patient(network()),
-    "bnp": lambda: patient(network()),
-    "adam": lambda: patient(network()),
-    "sgd": lambda: patient(network(), make=Adam),
-    "rate": lambda: patient(network()),
-    "scale-amended": lambda: patient(network(nn.Linear(4, 6), nn.BatchNorm1d(6), nn.Tanh(), nn.Linear(6, 3))),
-    "no-weight-decay": lambda: patient(network(), make=lambda p, lr: AdamW(p, lr=lr, weight_decay=0.5)),
-    "larger-eps": lambda: patient(network(), make=lambda p, lr: Adam(p, lr=lr, eps=1e-16)),
-    "logits": lambda: patient(network(nn.Linear(4, 6), nn.ReLU(), nn.Linear(6, 3), nn.Softmax(-1))),
-    "relu": lambda: patient(network(nn.Linear(4, 6), nn.Sigmoid(), nn.Linear(6, 6), nn.Tanh(), nn.Linear(6, 3))),
-    "nonlinearity": lambda: patient(network(nn.Linear(4, 6), nn.Linear(6, 3))),
-    "group-norm": lambda: patient(network(nn.Linear(4, 6), nn.BatchNorm1d(6), nn.Tanh(), nn.Linear(6, 3))),
-    "unfreeze": lambda: patient(_frozen()),
+CLASSIFIER: dict[str, Callable[[], Setup]] = {
+    "scale-inputs": lambda: setup(network(), table(50.0, 7.0)),
+    "zero-last": lambda: setup(network()),
+    "batchnorm": lambda: setup(network()),
+    "layernorm": lambda: setup(network()),
+    "last-bn": lambda: setup(network()),
+    "bnp": lambda: setup(network()),
+    "adam": lambda: setup(network()),
+    "sgd": lambda: setup(network(), make=Adam),
+    "rate": lambda: setup(network()),
+    "scale-amended": lambda: setup(network(nn.Linear(4, 6), nn.BatchNorm1d(6), nn.Tanh(), nn.Linear(6, 3))),
+    "no-weight-decay": lambda: setup(network(), make=lambda p, lr: AdamW(p, lr=lr, weight_decay=0.5)),
+    "larger-eps": lambda: setup(network(), make=lambda p, lr: Adam(p, lr=lr, eps=1e-16)),
+    "logits": lambda: setup(network(nn.Linear(4, 6), nn.ReLU(), nn.Linear(6, 3), nn.Softmax(-1))),
+    "relu": lambda: setup(network(nn.Linear(4, 6), nn.Sigmoid(), nn.Linear(6, 6), nn.Tanh(), nn.Linear(6, 3))),
+    "nonlinearity": lambda: setup(network(nn.Linear(4, 6), nn.Linear(6, 3))),
+    "group-norm": lambda: setup(network(nn.Linear(4, 6), nn.BatchNorm1d(6), nn.Tanh(), nn.Linear(6, 3))),
+    "unfreeze": lambda: setup(_frozen()),
 }
 
 
@@ -183,7 +184,7 @@ def test_tokens_and_masks_pass_as_they_are() -> None:
 def test_scaled_targets_train_on_them_and_tell_the_loss_in_old_units(loss: Loss) -> None:
     batches = table(targets="numbers")
     model = network(nn.Linear(4, 6), nn.Tanh(), nn.Linear(6, 1))
-    found = losses(treated("scale-targets", patient(model, batches, loss)))
+    found = losses(treated("scale-targets", setup(model, batches, loss)))
     y = torch.cat([each for _, each in batches])
     mean, std = y.mean(), y.std(correction=0)
     scaled = [(x, (y - mean) / std) for x, y in batches]
@@ -196,14 +197,14 @@ def test_scaled_targets_train_on_them_and_tell_the_loss_in_old_units(loss: Loss)
 def test_losses_that_are_not_of_differences_keep_their_targets() -> None:
     shares = [(x, y[:, None].double() / 10 + 0.7) for x, y in table()]
     model = network(nn.Linear(4, 1))
-    for given in (patient(network()), patient(model, shares, F.binary_cross_entropy_with_logits)):
+    for given in (setup(network()), setup(model, shares, F.binary_cross_entropy_with_logits)):
         assert REMEDIES["scale-targets"].apply(given) is None
 
 
 def test_targets_get_the_shape_of_the_outputs() -> None:
     batches = [(x, y.squeeze(1)) for x, y in table(targets="numbers")]
     model = network(nn.Linear(4, 1))
-    found = treated("match-shapes", patient(model, batches, lambda h, y: (h - y).square().mean()))
+    found = treated("match-shapes", setup(model, batches, lambda h, y: (h - y).square().mean()))
     own = copy.deepcopy(model)
     expected = losses_by_hand(own, SGD(own.parameters(), RATE), batches, lambda h, y: F.mse_loss(h.squeeze(1), y))
     assert_close(losses(found), expected)
@@ -227,7 +228,7 @@ class Functional(nn.Module):
         return self.last(h).softmax(self.dim)
 
 
-def outputs(given: Patient) -> Tensor:
+def outputs(given: Setup) -> Tensor:
     result: Tensor = copy.deepcopy(given.problem.model).eval()(given.inputs)
     return result
 
@@ -235,19 +236,19 @@ def outputs(given: Patient) -> Tensor:
 def test_functions_in_code_are_exchanged_too() -> None:
     model = Functional().double()
     x = table()[0][0]
-    found = outputs(treated("logits", patient(model)))
+    found = outputs(treated("logits", setup(model)))
     torch.testing.assert_close(found, model.last(model.second(model.first(x).sigmoid()).sigmoid()))
-    found = outputs(treated("relu", patient(model)))
+    found = outputs(treated("relu", setup(model)))
     torch.testing.assert_close(found, model.last(model.second(model.first(x).relu()).relu()).softmax(-1))
-    assert "# in Functional.forward: return what softmax is given" in treated("logits", patient(model)).code
+    assert "# in Functional.forward: return what softmax is given" in treated("logits", setup(model)).code
     model.dim = 0
-    found = outputs(treated("class-dimension", patient(model)))
+    found = outputs(treated("class-dimension", setup(model)))
     torch.testing.assert_close(found.sum(-1), torch.ones(8, dtype=torch.float64))
 
 
 def test_the_last_sigmoid_stays_where_hidden_ones_become_relus() -> None:
     model = network(nn.Linear(4, 6), nn.Sigmoid(), nn.Linear(6, 1), nn.Sigmoid())
-    found = outputs(treated("relu", patient(model, [(x, y[:, None] / 2) for x, y in table()], F.mse_loss)))
+    found = outputs(treated("relu", setup(model, [(x, y[:, None] / 2) for x, y in table()], F.mse_loss)))
     torch.testing.assert_close(found, model[2](model[0](table()[0][0]).relu()).sigmoid())
 
 
@@ -260,7 +261,7 @@ def test_dropout_is_lowered_wherever_it_is() -> None:
 
     for model in (nn.Sequential(nn.Dropout(0.8)), nn.Sequential(nn.Linear(4, 6), nn.Dropout(0.8), nn.Linear(6, 3))):
         if len(model) == 3:
-            found = treated("less-dropout", patient(model.double())).problem.model
+            found = treated("less-dropout", setup(model.double())).problem.model
             kept = found.rewired[1]
             found.rewired[0], found.rewired[2] = nn.Identity(), nn.Identity()
             assert kept.p == 0.8  # the call is exchanged, not the module
@@ -269,17 +270,17 @@ def test_dropout_is_lowered_wherever_it_is() -> None:
             seen.append(rate_of(model))
     assert seen[0] == pytest.approx(0.8, abs=0.02)
     assert seen[1] == pytest.approx(0.1, abs=0.02)
-    assert REMEDIES["less-dropout"].apply(patient(network())) is None
+    assert REMEDIES["less-dropout"].apply(setup(network())) is None
 
 
 def test_a_loss_of_probabilities_gets_a_sigmoid_and_keeps_one() -> None:
     batches = [(x, (y[:, None] > 1).double()) for x, y in table()]
     ends_in_relu = network(nn.Linear(4, 1), nn.ReLU())
-    found = outputs(treated("sigmoid-output", patient(ends_in_relu, batches, F.binary_cross_entropy)))
+    found = outputs(treated("sigmoid-output", setup(ends_in_relu, batches, F.binary_cross_entropy)))
     torch.testing.assert_close(found, ends_in_relu[0](batches[0][0]).sigmoid())
     right = network(nn.Linear(4, 1), nn.Sigmoid())
     for name in ("sigmoid-output", "logits"):
-        assert REMEDIES[name].apply(patient(right, batches, F.binary_cross_entropy)) is None
+        assert REMEDIES[name].apply(setup(right, batches, F.binary_cross_entropy)) is None
 
 
 def test_the_logarithm_of_probabilities_becomes_a_cross_entropy() -> None:
@@ -287,9 +288,9 @@ def test_the_logarithm_of_probabilities_becomes_a_cross_entropy() -> None:
         return -p.log().gather(1, y[:, None]).mean()
 
     model = network(nn.Linear(4, CLASSES), nn.Softmax(-1))
-    found = treated("cross-entropy", patient(model, loss=log_loss))
-    assert_close(losses(found), losses(patient(model, loss=log_loss)))  # the same numbers, while nothing is zero
-    assert REMEDIES["cross-entropy"].apply(patient(network())) is None
+    found = treated("cross-entropy", setup(model, loss=log_loss))
+    assert_close(losses(found), losses(setup(model, loss=log_loss)))  # the same numbers, while nothing is zero
+    assert REMEDIES["cross-entropy"].apply(setup(network())) is None
 
 
 # weights
@@ -300,7 +301,7 @@ def test_weights_are_drawn_with_the_variance_of_the_name(name: str, variance: fl
     model = nn.Sequential(nn.Conv2d(3, 64, 5), nn.ReLU(), nn.ConvTranspose2d(64, 8, 3), nn.Flatten(), nn.LazyLinear(3))
     x = torch.randn(2, 3, 9, 9)
     model(x)
-    given = Patient(wc.Problem(model, F.cross_entropy, (x, torch.tensor([0, 1]))), None, 0.0, x, STEPS)
+    given = Setup(wc.Problem(model, F.cross_entropy, (x, torch.tensor([0, 1]))), None, 0.0, x, STEPS)
     drawn = treated(name, given).problem.model
     assert float(drawn[0].weight.detach().var() * 3 * 25) == pytest.approx(variance, rel=0.05)
     assert float(drawn[2].weight.detach().var() * 64 * 9) == pytest.approx(variance, rel=0.05)
@@ -308,7 +309,7 @@ def test_weights_are_drawn_with_the_variance_of_the_name(name: str, variance: fl
 
 
 def test_orthogonal_weights_are_and_seeds_draw_others() -> None:
-    given = treated("orthogonal-init", patient(network()))
+    given = treated("orthogonal-init", setup(network()))
     copies = Copies(given.problem, given.optimizer)
     weights = [started(copies, given, seed)(RATE)[0][0].weight for seed in (0, 1, 0)]
     for weight in weights:  # (6, 4): columns
@@ -328,11 +329,11 @@ def test_forget_gates_open_for_as_long_as_the_inputs_are() -> None:
             return out
 
     x = torch.randn(4, 100, 2)
-    given = Patient(wc.Problem(Last(), F.cross_entropy, (x, torch.tensor([0, 1, 2, 0]))), None, 0.0, x, STEPS)
+    given = Setup(wc.Problem(Last(), F.cross_entropy, (x, torch.tensor([0, 1, 2, 0]))), None, 0.0, x, STEPS)
     bias = treated("open-gates", given).problem.model.lstm.bias_ih_l0
     assert bool(((bias[5:10] >= 0) & (bias[5:10] <= torch.tensor(99.0).log())).all())
     assert torch.equal(bias[:5], -bias[5:10])
-    assert REMEDIES["open-gates"].apply(patient(network())) is None
+    assert REMEDIES["open-gates"].apply(setup(network())) is None
 
 
 # norms
@@ -342,7 +343,7 @@ def test_norms_stand_behind_every_hidden_layer_and_are_trained() -> None:
     model = nn.Sequential(nn.Conv2d(1, 4, 3), nn.ReLU(), nn.Flatten(), nn.Linear(64, 8), nn.ReLU(), nn.Linear(8, 3))
     x = torch.randn(8, 1, 6, 6)
     batches = [(x, torch.arange(8) % 3)]
-    given = treated("batchnorm", patient(model, batches))
+    given = treated("batchnorm", setup(model, batches))
     kinds = [type(module).__name__ for module in given.problem.model.modules() if "Norm" in type(module).__name__]
     assert kinds == ["BatchNorm2d", "BatchNorm1d"]
     assert given.optimizer is not None
@@ -358,7 +359,7 @@ def test_norms_stand_behind_every_hidden_layer_and_are_trained() -> None:
 def test_post_norm_becomes_pre_norm() -> None:
     layer = nn.TransformerEncoderLayer(4, 2, 8, 0.0, batch_first=True, dtype=torch.float64)
     x = torch.randn(2, 3, 4, dtype=torch.float64)
-    given = Patient(wc.Problem(layer, F.mse_loss, (x, x)), None, 0.0, x, STEPS)
+    given = Setup(wc.Problem(layer, F.mse_loss, (x, x)), None, 0.0, x, STEPS)
     expected = copy.deepcopy(layer)
     expected.norm_first = True
     torch.testing.assert_close(outputs(treated("pre-norm", given)), expected.eval()(x))
@@ -369,7 +370,7 @@ def test_post_norm_becomes_pre_norm() -> None:
 
 
 def test_gradients_are_clipped_at_the_ninetieth_percentile() -> None:
-    given = patient(network())
+    given = setup(network())
     norms = []
     for x, y in given.problem.batches:
         given.problem.model.zero_grad()
@@ -386,7 +387,7 @@ def test_gradients_are_clipped_at_the_ninetieth_percentile() -> None:
 
 
 def test_the_rate_rises_over_a_tenth_of_the_steps() -> None:
-    given = Patient(patient(network()).problem, None, 0.0, table()[0][0], steps=40)
+    given = Setup(setup(network()).problem, None, 0.0, table()[0][0], steps=40)
     found = treated("warm-up", given)
     copies = Copies(found.problem, None)
     _, optimizer = started(copies, found, 0)(1.0)
@@ -400,19 +401,17 @@ def test_the_rate_rises_over_a_tenth_of_the_steps() -> None:
 
 def test_unfrozen_parameters_are_held() -> None:
     model = network()
-    given = Patient(
-        wc.Problem(model, F.cross_entropy, table()), SGD(model[2].parameters(), RATE), 0.0, table()[0][0], 3
-    )
+    given = Setup(wc.Problem(model, F.cross_entropy, table()), SGD(model[2].parameters(), RATE), 0.0, table()[0][0], 3)
     found = treated("unfreeze", given)
     assert found.optimizer is not None
     assert {p for group in found.optimizer.param_groups for p in group["params"]} == set(
         found.problem.model.parameters()
     )
-    assert REMEDIES["unfreeze"].apply(patient(network())) is None
+    assert REMEDIES["unfreeze"].apply(setup(network())) is None
 
 
 def test_remedies_together_are_one_after_the_other() -> None:
-    given = patient(network(nn.Linear(4, 6), nn.ReLU(), nn.Linear(6, 3), nn.Softmax(-1)), table(50.0, 7.0))
+    given = setup(network(nn.Linear(4, 6), nn.ReLU(), nn.Linear(6, 3), nn.Softmax(-1)), table(50.0, 7.0))
     both = treated("adam", treated("logits", treated("scale-inputs", given)))
     model = wc.nn.with_standardized_inputs(given.problem.model, given.problem.batches)
     model.model[3] = nn.Identity()
@@ -438,7 +437,7 @@ def test_every_architecture_is_treated_or_refused_in_words(case: Callable[[], Ca
     own = copy.deepcopy(problem.model.state_dict())
     tried, refused = [], {}
     for name, each in REMEDIES.items():
-        given = Patient(problem, SGD(problem.params.values(), lr=1e-3), 0.0, inputs, steps=20)
+        given = Setup(problem, SGD(problem.params.values(), lr=1e-3), 0.0, inputs, steps=20)
         try:
             found = each.apply(given)
             if found is not None:

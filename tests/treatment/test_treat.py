@@ -20,7 +20,8 @@ from zoo import CLASSES, integers, normal, seeded, split
 import wellcond as wc
 from wellcond.diagnosis.finding import Finding
 from wellcond.errors import InvalidProblem, Unsupported
-from wellcond.remedies.remedy import REMEDIES, Patient, remedy
+from wellcond.remedies.remedy import REMEDIES, remedy
+from wellcond.remedies.setup import Setup
 from wellcond.training.run import Run
 from wellcond.treatment.comparison import TOGETHER, Comparison
 from wellcond.treatment.treat import treat
@@ -129,7 +130,16 @@ def sigmoid_before_cross_entropy() -> tuple[wc.Problem, Any]:
 @pytest.fixture(scope="module")
 def screened() -> Treatment:
     problem, optimizer = sigmoid_before_cross_entropy()
-    finding = Finding("output-loss-mismatch", "3", "severe", 1.0, "", {}, "", "")
+    finding = Finding(
+        rule="output-loss-mismatch",
+        layer="3",
+        severity="severe",
+        confidence=1.0,
+        summary="",
+        evidence={},
+        reason="",
+        remedy="",
+    )
     heard: list[tuple[str, float]] = []
     result = treat(problem, optimizer, steps=40, seeds=[0, 1], findings=[finding], progress=lambda *s: heard.append(s))
     assert_progress_rises(heard)
@@ -245,13 +255,13 @@ def test_a_remedy_that_the_network_does_not_allow_is_refused_with_its_reason() -
 )
 def test_an_arm_that_fails_is_refused_and_the_others_go_on(error: Exception, said: str) -> None:
     @remedy("huge", "nothing")
-    def huge(patient: Patient) -> Patient | None:
+    def huge(setup: Setup) -> Setup | None:
         """Needs more memory than there is."""
 
         def prepare(*_: Any) -> None:
             raise error
 
-        return patient.prepared(prepare)
+        return setup.prepared(prepare)
 
     model, loader = build()
     before = snapshot(model, loader.generator)

@@ -16,7 +16,7 @@ from wellcond.diagnosis.budget import SHARE_OF_RATE, SHARE_OF_TRIAL, TRACE_PRODU
 from wellcond.diagnosis.diagnosis import Diagnosis
 from wellcond.diagnosis.evidence import Evidence
 from wellcond.diagnosis.illustrate import illustrated
-from wellcond.diagnosis.inspection.look import look
+from wellcond.diagnosis.inspection.inspect import inspect
 from wellcond.diagnosis.judge import check_known, judged
 from wellcond.diagnosis.magnitudes import Gradients, gradients, weight_norms
 from wellcond.diagnosis.parts import Parts
@@ -145,7 +145,7 @@ def diagnose(
         )
 
     parts = Parts(problem, allowed, progress, lambda: on_part and on_part(so_far()))
-    parts.measure("look", lambda _: look(problem, optimizer), is_free=True)
+    parts.measure("look", lambda _: inspect(problem, optimizer), is_free=True)
 
     def is_explained() -> bool:
         has_loss = getattr(parts.found.get("look"), "loss", None) is not None

@@ -10,7 +10,7 @@ from wellcond.curvature.spectra.trace import Trace
 from wellcond.diagnosis.finding import Finding
 from wellcond.diagnosis.magnitudes import Gradients
 from wellcond.diagnosis.parts import Part
-from wellcond.diagnosis.trial import Trial
+from wellcond.diagnosis.trial_result import Trial
 from wellcond.diagnosis.verdict import verdict
 from wellcond.learning_rate.limits.limits import MaxLearningRate
 from wellcond.measurements.layers.conditioning import ConditioningTable

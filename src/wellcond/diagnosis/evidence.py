@@ -7,8 +7,8 @@ from dataclasses import dataclass
 from torch.optim import Optimizer
 
 from wellcond.curvature.spectra.eigenvalues import Eigenvalues
-from wellcond.diagnosis.inspection.look import Look
-from wellcond.diagnosis.trial import Trial
+from wellcond.diagnosis.inspection.inspect import Inspection
+from wellcond.diagnosis.trial_result import Trial
 from wellcond.learning_rate.limits.limits import MaxLearningRate
 from wellcond.measurements.layers.conditioning import ConditioningTable
 from wellcond.measurements.layers.neurons import NeuronTable
@@ -32,7 +32,7 @@ class Evidence:
 
     problem: Problem
     optimizer: Optimizer | None = None
-    look: Look | None = None
+    inspection: Inspection | None = None
     conditioning: ConditioningTable | None = None
     neurons: NeuronTable | None = None
     trial: Trial | None = None

@@ -1,4 +1,4 @@
-"""`Finding`: one thing that is wrong with a network, where, how sure that is, and what to write instead."""
+"""`Finding`: one thing that is wrong with a network, where, on what basis that is said, and what to write instead."""
 
 from __future__ import annotations
 
@@ -10,40 +10,48 @@ from wellcond.results.result import Row
 Severity = Literal["severe", "warning", "note"]
 SEVERITIES: tuple[Severity, ...] = ("severe", "warning", "note")
 """Worst first. Severe: it will not train as it should. Warning: it costs speed or accuracy. Note: worth knowing."""
+Basis = Literal["proven", "tried", "measured"]
+BASES: tuple[Basis, ...] = ("proven", "tried", "measured")
+"""Strongest first. Proven: it follows from the code or the data. Tried: a run of a copy showed it. Measured: a number
+lies beyond a threshold, and the threshold has an origin."""
 
 
-@dataclass(frozen=True)
+@dataclass(frozen=True, kw_only=True)
 class Finding:
     """What a rule found.
 
     Attributes:
         rule: The rule's name.
-        layer: The module or parameter that is to blame, or "" where it is none of them.
+        layer: The module or parameter to blame, or "" if it is not a single one.
         severity: `"severe"`, `"warning"` or `"note"`.
-        confidence: From 0 to 1, how sure the rule is.
+        basis: `"proven"`, `"tried"` or `"measured"`.
         summary: One sentence with the numbers: what is wrong, and where.
-        evidence: The numbers behind it, by what they are in words. One whose name has "healthy", "limit" or
-            "threshold" in it is drawn as a line across the rows.
-        reason: Why it matters, in one sentence, and the theorem, section or measurement behind the threshold.
-        remedy: Lines of code that can be pasted.
-        rows: The measured rows behind the evidence, of every layer that it is compared with.
+        evidence: The numbers, by stable names in words that do not vary with the numbers.
+        limits: Thresholds that these numbers were compared with, by name; drawn as lines across the rows.
+        reason: Why it matters, in one sentence, and the theorem, section or measurement that the threshold comes from.
+        treatment: Name of the remedy that `treat` tries for it, or "" if there is none that can be applied by itself.
+        remedy: The lines of code to write: those of the treatment, or advice of the rule's own.
+        rows: The measured rows that the evidence comes from, one per layer that it is compared with.
         consequences: Other findings that this one explains.
 
     Example:
-        >>> print(Finding("unscaled-input", "", "severe", 0.99, "inputs reach 1e5.", {"largest": 1e5}, "", ""))
+        >>> print(Finding(rule="unscaled-input", severity="severe", basis="measured", summary="inputs reach 1e5."))
         severe: unscaled-input: inputs reach 1e5.
     """
 
     rule: str
-    layer: str
+    layer: str = ""
     severity: Severity
-    confidence: float
+    basis: Basis = "measured"
+    confidence: float = 1.0
     summary: str
-    evidence: dict[str, float | str]
-    reason: str
-    remedy: str
+    evidence: dict[str, float | str] = field(default_factory=dict)
+    limits: dict[str, float] = field(default_factory=dict)
+    reason: str = ""
+    treatment: str = ""
+    remedy: str = ""
     rows: tuple[Row, ...] = ()
-    consequences: tuple[Finding, ...] = field(default=())
+    consequences: tuple[Finding, ...] = ()
 
     def __str__(self) -> str:
         where = f" at {self.layer}" if self.layer else ""

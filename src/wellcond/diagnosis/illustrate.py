@@ -7,7 +7,7 @@ from dataclasses import replace
 
 from wellcond.diagnosis.evidence import Evidence
 from wellcond.diagnosis.finding import Finding
-from wellcond.diagnosis.inspection.look import Look
+from wellcond.diagnosis.inspection.inspect import Inspection
 from wellcond.diagnosis.inspection.signals import Signal
 from wellcond.results import Row
 from wellcond.results.quantities import (
@@ -70,8 +70,8 @@ def illustrated(findings: Iterable[Finding], evidence: Evidence) -> tuple[Findin
 
 
 def _rows(rule: str, evidence: Evidence) -> Iterable[Row]:
-    if rule in OF_LAYERS and evidence.look is not None:
-        return _of_layers(evidence.look, *OF_LAYERS[rule])
+    if rule in OF_LAYERS and evidence.inspection is not None:
+        return _of_layers(evidence.inspection, *OF_LAYERS[rule])
     if rule in OF_CONDITIONING and evidence.conditioning is not None:
         return [row for row in evidence.conditioning.rows() if row.quantity == INPUT.kappa[0.5] and row.layer]
     if rule in OF_RUNS and evidence.trial is not None and evidence.trial.own is not None:
@@ -80,6 +80,8 @@ def _rows(rule: str, evidence: Evidence) -> Iterable[Row]:
     return ()
 
 
-def _of_layers(look: Look, quantity: str, number: Number) -> Iterable[Row]:
-    found = {signal.name: value for signal in look.signals if (value := number(signal)) is not None and signal.name}
+def _of_layers(inspection: Inspection, quantity: str, number: Number) -> Iterable[Row]:
+    found = {
+        signal.name: value for signal in inspection.signals if (value := number(signal)) is not None and signal.name
+    }
     return [Row(None, name, quantity, float(value), "") for name, value in found.items()]

@@ -70,14 +70,14 @@ def _applied(each: Rule, evidence: Evidence) -> list[Finding]:
         what = f"{type(error).__name__}: {error}".splitlines()[0]
         return [
             Finding(
-                each.name,
-                "",
-                "note",
-                0.0,
-                f"the rule {each.name} ({each.judge.__qualname__}) failed and says nothing here: {what}",
-                {"error": what},
-                "A rule that fails is a fault of the rule, not of the network.",
-                f'wc.diagnose(problem, optimizer, ignore=("{each.name}",))',
+                rule=each.name,
+                layer="",
+                severity="note",
+                confidence=0.0,
+                summary=f"the rule {each.name} ({each.judge.__qualname__}) failed and says nothing here: {what}",
+                evidence={"error": what},
+                reason="A rule that fails is a fault of the rule, not of the network.",
+                remedy=f'wc.diagnose(problem, optimizer, ignore=("{each.name}",))',
             )
         ]
 

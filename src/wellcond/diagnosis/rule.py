@@ -53,7 +53,7 @@ def rule(name: str, *, explains: Iterable[str] = ()) -> Callable[[Judge], Judge]
         ... def too_many_parameters(evidence):
         ...     '''More than a billion parameters do not fit this laptop.'''
         ...     if evidence.problem.size > 1e9:
-        ...         yield Finding("too-many-parameters", "", "note", 1.0, "too many.", {}, "", "")
+        ...         yield Finding(rule="too-many-parameters", severity="note", basis="proven", summary="too many.")
         >>> RULES.pop("too-many-parameters")[0].explanation
         'More than a billion parameters do not fit this laptop.'
     """
@@ -78,7 +78,7 @@ def of_symptom(evidence: Evidence, *, is_far: bool) -> Severity:
 
 def has_learned(evidence: Evidence) -> bool:
     """Whether the loss is well below that of any constant prediction."""
-    output = None if evidence.look is None else evidence.look.output
+    output = None if evidence.inspection is None else evidence.inspection.output
     if output is None or output.loss is None or output.best_constant is None:
         return False
     return 0 <= output.loss < LEARNED * output.best_constant

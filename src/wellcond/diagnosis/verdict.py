@@ -6,7 +6,7 @@ from collections.abc import Sequence
 from typing import Protocol
 
 from wellcond.diagnosis.finding import Finding
-from wellcond.diagnosis.trial import Trial
+from wellcond.diagnosis.trial_result import Trial
 from wellcond.learning_rate.limits.limits import MaxLearningRate
 from wellcond.results import number
 

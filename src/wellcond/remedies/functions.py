@@ -15,7 +15,8 @@ from torch.overrides import TorchFunctionMode
 from wellcond.network.recording import Call, record
 from wellcond.nn.data_flow import RESHAPING
 from wellcond.nn.replace import copied
-from wellcond.remedies.remedy import Patient, remedy
+from wellcond.remedies.remedy import remedy
+from wellcond.remedies.setup import Setup
 
 Exchange = Callable[..., Any]
 """Called in place of a function, with the function itself and its arguments."""
@@ -73,56 +74,56 @@ def plain_name(name: str) -> str:
 
 
 @remedy("logits", "output", rules=("output-loss-mismatch", "saturated-output"))
-def logits(patient: Patient) -> Patient | None:
+def logits(setup: Setup) -> Setup | None:
     """Takes the last activation off: a loss of logits, or of unbounded targets, wants what comes before it.
 
     Cross-entropy of probabilities ends at log(1 + (C − 1)/e), not at 0, however well the network learns; and a ReLU,
     sigmoid or tanh before the loss keeps the outputs from where it is low, and has no gradient where it is flat.
     """
-    calls = _calls(patient)
+    calls = _calls(setup)
     last = _last(calls)
-    if last is None or last.name not in SQUASHING or _wants_probabilities(patient):
+    if last is None or last.name not in SQUASHING or _wants_probabilities(setup):
         return None
-    return _exchanged(patient, calls, [last], lambda _function, x, *_, **__: x, "nn.Identity()")
+    return _exchanged(setup, calls, [last], lambda _function, x, *_, **__: x, "nn.Identity()")
 
 
 @remedy("sigmoid-output", "output", rules=("output-loss-mismatch",))
-def sigmoid_output(patient: Patient) -> Patient | None:
+def sigmoid_output(setup: Setup) -> Setup | None:
     """Ends the network in a sigmoid, for a loss that takes probabilities: others give it NaN, or no gradient."""
-    calls = _calls(patient)
+    calls = _calls(setup)
     last = _last(calls)
     if last is None or last.name in ("sigmoid", "softmax"):
         return None
-    outputs, targets = first_batch(patient)
-    if not _wants_probabilities(patient) and not (last.name in SQUASHING and _are_shares(outputs, targets)):
+    outputs, targets = first_batch(setup)
+    if not _wants_probabilities(setup) and not (last.name in SQUASHING and _are_shares(outputs, targets)):
         return None
     if last.name in SQUASHING:
-        return _exchanged(patient, calls, [last], lambda _function, x, *_, **__: torch.sigmoid(x), "nn.Sigmoid()")
+        return _exchanged(setup, calls, [last], lambda _function, x, *_, **__: torch.sigmoid(x), "nn.Sigmoid()")
     line = "model = nn.Sequential(model, nn.Sigmoid())"
-    return patient.with_model(lambda model: nn.Sequential(model, nn.Sigmoid()), line)
+    return setup.with_model(lambda model: nn.Sequential(model, nn.Sigmoid()), line)
 
 
 @remedy("cross-entropy", "output", rules=("output-loss-mismatch", "non-finite"))
-def cross_entropy(patient: Patient) -> Patient | None:
+def cross_entropy(setup: Setup) -> Setup | None:
     """Takes `F.cross_entropy` of the logits in place of the logarithm of probabilities, which is infinite at zero.
 
     Both are −log p of the label: the loss keeps its meaning and its unit.
     """
-    outputs, targets = first_batch(patient)
-    if not _is_log_of_probabilities(patient, outputs, targets):
+    outputs, targets = first_batch(setup)
+    if not _is_log_of_probabilities(setup, outputs, targets):
         return None
-    calls = _calls(patient)
+    calls = _calls(setup)
     last = _last(calls)
-    treated = patient
+    treated = setup
     if last is not None and last.name in ("softmax", "sigmoid", "relu"):
-        treated = _exchanged(patient, calls, [last], lambda _function, x, *_, **__: x, "nn.Identity()")
+        treated = _exchanged(setup, calls, [last], lambda _function, x, *_, **__: x, "nn.Identity()")
     return treated.with_loss(F.cross_entropy, "loss = F.cross_entropy(logits, targets)")
 
 
 @remedy("class-dimension", "output", rules=("output-loss-mismatch",))
-def class_dimension(patient: Patient) -> Patient | None:
+def class_dimension(setup: Setup) -> Setup | None:
     """Takes softmax over the classes: over dimension 0 it makes the examples of a batch compete with each other."""
-    calls = _calls(patient)
+    calls = _calls(setup)
     wrong = [call for call in calls if call.name in ("softmax", "log_softmax") and _dimension(call) == 0]
     if not wrong:
         return None
@@ -132,33 +133,31 @@ def class_dimension(patient: Patient) -> Patient | None:
 
     functions = {call.name for call in wrong}
     line = f"# {' and '.join(sorted(functions))} over dim=-1, the classes, not over dim=0, the examples"
-    return patient.with_model(lambda model: Rewired(model, functions, over_classes), line, is_new=False)
+    return setup.with_model(lambda model: Rewired(model, functions, over_classes), line, is_new=False)
 
 
 @remedy("relu", "activation", rules=("saturated-activation", "vanishing-gradient"))
-def relu(patient: Patient) -> Patient | None:
+def relu(setup: Setup) -> Setup | None:
     """Puts ReLUs in place of the hidden sigmoids and tanhs.
 
     A sigmoid passes at most a quarter of the gradient, and almost none where it is saturated; a stack of them, nothing.
     """
-    calls = _calls(patient)
+    calls = _calls(setup)
     last = _last(calls)
     hidden = [call for call in calls if call.name in FLAT_AT_BOTH_ENDS and call is not last]
     if not hidden:
         return None
-    return _exchanged(patient, calls, hidden, lambda _function, x, *_, **__: torch.relu(x), "nn.ReLU()")
+    return _exchanged(setup, calls, hidden, lambda _function, x, *_, **__: torch.relu(x), "nn.ReLU()")
 
 
 @remedy("less-dropout", "dropout", rules=("dropout-too-strong",))
-def less_dropout(patient: Patient) -> Patient | None:
+def less_dropout(setup: Setup) -> Setup | None:
     """Lowers every dropout rate to 0.1.
 
     Dropping with probability p adds noise of p/(1 − p) times the square of the signal: at 0.8 four times the signal.
     """
-    modules = [
-        module for module in patient.problem.model.modules() if isinstance(module, nn.modules.dropout._DropoutNd)
-    ]
-    functions = [call for call in _calls(patient) if call.name in DROPOUTS]
+    modules = [module for module in setup.problem.model.modules() if isinstance(module, nn.modules.dropout._DropoutNd)]
+    functions = [call for call in _calls(setup) if call.name in DROPOUTS]
     if max([module.p for module in modules] + [_rate(call) for call in functions], default=0.0) <= MILD_DROPOUT:
         return None
 
@@ -171,20 +170,20 @@ def less_dropout(patient: Patient) -> Patient | None:
     )
     if not modules:
         line = f"# in the model's forward: F.dropout(…, p={MILD_DROPOUT})"
-    return patient.with_model(lambda model: Rewired(model, DROPOUTS, milder), line, is_new=False)
+    return setup.with_model(lambda model: Rewired(model, DROPOUTS, milder), line, is_new=False)
 
 
-def _exchanged(patient: Patient, calls: list[Call], wanted: list[Call], exchange: Exchange, instead: str) -> Patient:
+def _exchanged(setup: Setup, calls: list[Call], wanted: list[Call], exchange: Exchange, instead: str) -> Setup:
     functions = {call.name for call in wanted}
     alike = [call for call in calls if call.name in functions]
     numbers = frozenset(i for i, call in enumerate(alike) if any(call is each for each in wanted))
-    lines = dict.fromkeys(_line(patient, calls, call, instead) for call in wanted)
-    return patient.with_model(lambda model: Rewired(model, functions, exchange, numbers), *lines, is_new=False)
+    lines = dict.fromkeys(_line(setup, calls, call, instead) for call in wanted)
+    return setup.with_model(lambda model: Rewired(model, functions, exchange, numbers), *lines, is_new=False)
 
 
-def _line(patient: Patient, calls: list[Call], call: Call, instead: str) -> str:
+def _line(setup: Setup, calls: list[Call], call: Call, instead: str) -> str:
     """How to exchange a call: the module that makes it and nothing else, or a word on the code."""
-    module = dict(patient.problem.model.named_modules())[call.inside]
+    module = dict(setup.problem.model.named_modules())[call.inside]
     name = plain_name(call.inside)
     is_alone = sum(each.inside == call.inside for each in calls) == 1
     if name and is_alone and type(module).__module__ == "torch.nn.modules.activation":
@@ -195,9 +194,9 @@ def _line(patient: Patient, calls: list[Call], call: Call, instead: str) -> str:
     return f"# in {where}: {instead.removeprefix('nn.').removesuffix('()').lower()} in place of {call.name}"
 
 
-def _calls(patient: Patient) -> list[Call]:
+def _calls(setup: Setup) -> list[Call]:
     """The function calls of a forward pass, inside modules too."""
-    recording = record(copied(patient.problem.model), patient.inputs, lambda _module: False)
+    recording = record(copied(setup.problem.model), setup.inputs, lambda _module: False)
     return [] if recording.error is not None else recording.needed_calls()
 
 
@@ -206,25 +205,25 @@ def _last(calls: list[Call]) -> Call | None:
     return next((call for call in reversed(calls) if call.name not in RESHAPING), None)
 
 
-def nonlinear_calls(patient: Patient) -> list[Call]:
+def nonlinear_calls(setup: Setup) -> list[Call]:
     """The calls that are neither of a layer nor of another shape: activations, norms, pooling, products."""
     linear = {"linear", "conv1d", "conv2d", "conv3d", "add", "dropout", "avg_pool2d", "mean", "sum", "pad", *RESHAPING}
-    return [call for call in _calls(patient) if call.name not in linear and call is not _last(_calls(patient))]
+    return [call for call in _calls(setup) if call.name not in linear and call is not _last(_calls(setup))]
 
 
-def first_batch(patient: Patient) -> tuple[Any, Any]:
+def first_batch(setup: Setup) -> tuple[Any, Any]:
     """Outputs, without a graph, and targets of the first batch."""
-    problem = patient.problem
+    problem = setup.problem
     with problem.measuring(), torch.no_grad(), contextlib.closing(problem.data()) as data:
         index, (inputs, targets) = next(data)
         return problem.forward(index, inputs), targets
 
 
-def loss_at(patient: Patient, outputs: Any, targets: Any) -> float:
+def loss_at(setup: Setup, outputs: Any, targets: Any) -> float:
     """The loss of any outputs; NaN where it refuses them. What it holds stays as it is."""
-    with patient.problem.measuring(), torch.no_grad():
+    with setup.problem.measuring(), torch.no_grad():
         try:
-            return float(patient.problem.raw_loss(outputs, targets))
+            return float(setup.problem.raw_loss(outputs, targets))
         except Exception:  # a user's loss may raise anything
             return math.nan
 
@@ -241,13 +240,13 @@ def _are_shares(outputs: Any, targets: Any) -> bool:
     return outputs.numel() == targets.numel() and bool(((targets >= 0) & (targets <= 1)).all())
 
 
-def _is_log_of_probabilities(patient: Patient, outputs: Any, targets: Any) -> bool:
+def _is_log_of_probabilities(setup: Setup, outputs: Any, targets: Any) -> bool:
     """Whether a loss is −log p of the label at probabilities."""
     is_index = isinstance(targets, Tensor) and not targets.is_floating_point()
     if not is_index or not isinstance(outputs, Tensor) or outputs.dim() != 2 or targets.dim() != 1:
         return False
     p = (4 * torch.arange(outputs.numel(), dtype=torch.float32).sin()).view(outputs.shape).softmax(-1)
-    found = loss_at(patient, p.to(outputs), targets)
+    found = loss_at(setup, p.to(outputs), targets)
     return math.isclose(found, float(F.nll_loss(p.log(), targets.cpu())), rel_tol=1e-2)
 
 
@@ -256,12 +255,12 @@ def _rate(call: Call) -> float:
     return float(given) if isinstance(given, (int, float)) else 0.0
 
 
-def _wants_probabilities(patient: Patient) -> bool:
+def _wants_probabilities(setup: Setup) -> bool:
     """Whether the loss is finite at 1/2 and not at −1. Asked on the CPU, as a GPU's kernels abort where they refuse."""
-    outputs, targets = first_batch(patient)
+    outputs, targets = first_batch(setup)
     if not isinstance(outputs, Tensor) or not isinstance(targets, Tensor):
         return False
     half, below = (torch.full_like(outputs, value, device="cpu") for value in (0.5, -1.0))
-    return math.isfinite(loss_at(patient, half, targets.cpu())) and not math.isfinite(
-        loss_at(patient, below, targets.cpu())
+    return math.isfinite(loss_at(setup, half, targets.cpu())) and not math.isfinite(
+        loss_at(setup, below, targets.cpu())
     )

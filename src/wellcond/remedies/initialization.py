@@ -16,7 +16,8 @@ from wellcond.network.isolation.isolation import rng_kept, seed_generators
 from wellcond.network.layers import as_stored, by_site, is_affine, weighted_layers
 from wellcond.nn.replace import copied
 from wellcond.remedies.functions import plain_name
-from wellcond.remedies.remedy import Patient, remedy
+from wellcond.remedies.remedy import remedy
+from wellcond.remedies.setup import Setup
 
 Draw = Callable[[Tensor], Tensor]
 """Fills (outputs, fan_in)."""
@@ -31,39 +32,39 @@ for module in model.modules():
 
 
 @remedy("he-init", "weights", rules=(*STARTS, "dying-neurons", "weight-domination"))
-def he(patient: Patient) -> Patient | None:
+def he(setup: Setup) -> Setup | None:
     """Draws the weights of linear and convolutional layers from N(0, 2/fan_in), biases zero (He et al. 2015).
 
     A ReLU halves the mean square of a signal; the 2 makes up for it, so that depth neither fades nor explodes it.
     """
-    return _drawn(patient, lambda w: _normal(w, 2.0), 'nn.init.kaiming_normal_(module.weight, nonlinearity="relu")')
+    return _drawn(setup, lambda w: _normal(w, 2.0), 'nn.init.kaiming_normal_(module.weight, nonlinearity="relu")')
 
 
 @remedy("lecun-init", "weights", rules=(*STARTS, "saturated-activation", "attention-saturation"))
-def lecun(patient: Patient) -> Patient | None:
+def lecun(setup: Setup) -> Setup | None:
     """Draws the weights from N(0, 1/fan_in), biases zero (LeCun et al. 1998).
 
     Units then receive signals of variance one, where tanh and sigmoid are steep.
     """
-    return _drawn(patient, lambda w: _normal(w, 1.0), 'nn.init.kaiming_normal_(module.weight, nonlinearity="linear")')
+    return _drawn(setup, lambda w: _normal(w, 1.0), 'nn.init.kaiming_normal_(module.weight, nonlinearity="linear")')
 
 
 @remedy("orthogonal-init", "weights", rules=SIGNALS)
-def orthogonal(patient: Patient) -> Patient | None:
+def orthogonal(setup: Setup) -> Setup | None:
     """Draws orthogonal weights times √2, biases zero (Saxe et al. 2014).
 
     Every singular value is the same, so that no direction of the signal or of the gradient is lost with depth.
     """
-    return _drawn(patient, _orthogonal, "nn.init.orthogonal_(module.weight, gain=2**0.5)")
+    return _drawn(setup, _orthogonal, "nn.init.orthogonal_(module.weight, gain=2**0.5)")
 
 
 @remedy("zero-last", "last weights", rules=("bad-initialisation", "saturated-output", "last-layer-drift"))
-def zero_last(patient: Patient) -> Patient | None:
+def zero_last(setup: Setup) -> Setup | None:
     """Sets the weights and biases of the last layer to zero.
 
     The first outputs are then alike for all inputs: the loss starts at log C, not at that of confident wrong answers.
     """
-    last = [name for name in last_layers(patient) if name]
+    last = [name for name in last_layers(setup) if name]
     if not last:
         return None
     names = ", ".join(repr(plain_name(name)) for name in last)
@@ -75,17 +76,17 @@ def zero_last(patient: Patient) -> Patient | None:
                 nn.init.zeros_(p)
 
     line = f"for name in ({names},):\n    for p in model.get_submodule(name).parameters():\n        nn.init.zeros_(p)"
-    return _changed(patient, lambda model, _seed: zero(model), line)
+    return _changed(setup, lambda model, _seed: zero(model), line)
 
 
 @remedy("open-gates", "gates", rules=("vanishing-gradient",))
-def open_gates(patient: Patient) -> Patient | None:
+def open_gates(setup: Setup) -> Setup | None:
     """Biases the gates of LSTMs to remember for up to as many steps as the inputs have (Tallec and Ollivier 2018).
 
     A gate of σ(b) forgets after 1/(1 − σ(b)) steps: one step in two at b = 0, and so does its gradient.
     """
-    longest = max((x.shape[1] for x in tensors_in(patient.inputs) if x.dim() == 3), default=0)
-    if longest < 3 or not any(isinstance(module, nn.LSTM) for module in patient.problem.model.modules()):
+    longest = max((x.shape[1] for x in tensors_in(setup.inputs) if x.dim() == 3), default=0)
+    if longest < 3 or not any(isinstance(module, nn.LSTM) for module in setup.problem.model.modules()):
         return None
 
     def open_them(model: nn.Module, seed: int) -> None:
@@ -103,11 +104,11 @@ for name, bias in model.named_parameters():
         size = len(bias) // 4
         bias.data[size : 2 * size] = torch.empty(size).uniform_(1, {longest - 1}).log()
         bias.data[:size] = -bias.data[size : 2 * size]"""
-    return _changed(patient, open_them, line)
+    return _changed(setup, open_them, line)
 
 
-def _drawn(patient: Patient, draw: Draw, line: str) -> Patient | None:
-    if not _layers(patient.problem.model):
+def _drawn(setup: Setup, draw: Draw, line: str) -> Setup | None:
+    if not _layers(setup.problem.model):
         return None
 
     def redraw(model: nn.Module, seed: int) -> None:
@@ -120,10 +121,10 @@ def _drawn(patient: Patient, draw: Draw, line: str) -> Patient | None:
                 if isinstance(bias, Tensor):
                     nn.init.zeros_(bias)
 
-    return _changed(patient, redraw, LINES.format(draw=line))
+    return _changed(setup, redraw, LINES.format(draw=line))
 
 
-def _changed(patient: Patient, change: Callable[[nn.Module, int], None], line: str) -> Patient:
+def _changed(setup: Setup, change: Callable[[nn.Module, int], None], line: str) -> Setup:
     """The weights of the patient are changed at once, so that its first loss is known, and those of copies per seed."""
 
     def at_once(model: nn.Module) -> nn.Module:
@@ -133,7 +134,7 @@ def _changed(patient: Patient, change: Callable[[nn.Module, int], None], line: s
     def again(model: nn.Module, optimizer: Optimizer, seed: int) -> None:
         change(model, seed)
 
-    return patient.with_model(at_once, line, is_new=False).prepared(again)
+    return setup.with_model(at_once, line, is_new=False).prepared(again)
 
 
 def _layers(model: nn.Module) -> list[Any]:
@@ -142,10 +143,10 @@ def _layers(model: nn.Module) -> list[Any]:
     return [module for module in layers if isinstance(module._parameters.get("weight"), Tensor)]
 
 
-def last_layers(patient: Patient) -> list[str]:
+def last_layers(setup: Setup) -> list[str]:
     """Names of the linear and convolutional layers behind which there is no other."""
-    model = copied(patient.problem.model)
-    return read_forward_pass(model, patient.inputs, training=False).last_layers(is_affine)
+    model = copied(setup.problem.model)
+    return read_forward_pass(model, setup.inputs, training=False).last_layers(is_affine)
 
 
 @contextlib.contextmanager

@@ -11,7 +11,8 @@ from torch.optim import SGD, Adam, AdamW, Optimizer
 
 from wellcond.errors import Unsupported
 from wellcond.optim.scale_amended import ScaleAmendedSGD
-from wellcond.remedies.remedy import Patient, made_anew, remedy
+from wellcond.remedies.remedy import remedy
+from wellcond.remedies.setup import Setup, made_anew
 
 USUAL_CLIP = 0.9
 """The quantile of gradient norms at which to clip (Google's tuning playbook)."""
@@ -26,9 +27,9 @@ NEEDS_SGD = "it is for SGD with one parameter group, and the optimizer is {found
     "rate",
     rules=("learning-rate-too-high", "learning-rate-too-low", "diverging", "non-finite", "loss-not-decreasing"),
 )
-def rate(patient: Patient) -> Patient | None:
+def rate(setup: Setup) -> Setup | None:
     """Changes the learning rate alone, to the one that a race of rates finds."""
-    return None if patient.optimizer is None else patient
+    return None if setup.optimizer is None else setup
 
 
 @remedy(
@@ -36,33 +37,31 @@ def rate(patient: Patient) -> Patient | None:
     "optimizer",
     rules=("vanishing-gradient", "learning-rate-too-low", "unscaled-input", "ill-conditioned-input"),
 )
-def adam(patient: Patient) -> Patient | None:
+def adam(setup: Setup) -> Setup | None:
     """Takes Adam in place of SGD, AdamW where there is weight decay: a step per weight of its gradient's own size."""
-    if patient.optimizer is not None and _is_adaptive(patient.optimizer):
+    if setup.optimizer is not None and _is_adaptive(setup.optimizer):
         return None
     decay = (
-        0.0
-        if patient.optimizer is None
-        else max(float(g.get("weight_decay", 0)) for g in patient.optimizer.param_groups)
+        0.0 if setup.optimizer is None else max(float(g.get("weight_decay", 0)) for g in setup.optimizer.param_groups)
     )
-    params = _held(patient)
+    params = _held(setup)
     chosen: Optimizer = AdamW(params, 1e-3, weight_decay=decay) if decay else Adam(params, 1e-3)
-    return patient.with_optimizer(chosen, made_anew(chosen))
+    return setup.with_optimizer(chosen, made_anew(chosen))
 
 
 @remedy("sgd", "optimizer", rules=())
-def sgd(patient: Patient) -> Patient | None:
+def sgd(setup: Setup) -> Setup | None:
     """Takes SGD with momentum 0.9 in place of an adaptive optimizer, whose ε or second moments may be off."""
-    if patient.optimizer is None or not _is_adaptive(patient.optimizer):
+    if setup.optimizer is None or not _is_adaptive(setup.optimizer):
         return None
-    chosen = SGD(_held(patient), 0.01, momentum=0.9)
-    return patient.with_optimizer(chosen, made_anew(chosen))
+    chosen = SGD(_held(setup), 0.01, momentum=0.9)
+    return setup.with_optimizer(chosen, made_anew(chosen))
 
 
 @remedy("clip", "clipping", rules=("exploding-gradient", "diverging", "non-finite", "learning-rate-too-high"))
-def clip(patient: Patient) -> Patient | None:
+def clip(setup: Setup) -> Setup | None:
     """Clips the gradient's norm at the 90th percentile of those of the batches: one bad batch then moves no further."""
-    norms = _gradient_norms(patient)
+    norms = _gradient_norms(setup)
     if not norms:
         return None
     most = float(torch.tensor(norms).quantile(USUAL_CLIP))
@@ -76,18 +75,18 @@ def clip(patient: Patient) -> Patient | None:
         optimizer.register_step_pre_hook(before)
 
     line = f"# before each optimizer.step():\ntorch.nn.utils.clip_grad_norm_(model.parameters(), {most:.3g})"
-    return patient.prepared(clipped, line)
+    return setup.prepared(clipped, line)
 
 
 @remedy(
     "warm-up", "schedule", rules=("attention-saturation", "exploding-gradient", "diverging", "learning-rate-too-high")
 )
-def warm_up(patient: Patient) -> Patient | None:
+def warm_up(setup: Setup) -> Setup | None:
     """Lets the rate rise linearly over the first tenth of the steps.
 
     The curvature is largest in the first steps, and Adam's second moments are then of few gradients.
     """
-    rise = max(1, round(WARM_UP * patient.steps))
+    rise = max(1, round(WARM_UP * setup.steps))
 
     def ramped(model: nn.Module, optimizer: Optimizer, seed: int) -> None:
         rates = [group["lr"] for group in optimizer.param_groups]
@@ -104,66 +103,66 @@ def warm_up(patient: Patient) -> Patient | None:
         f"schedule = torch.optim.lr_scheduler.LinearLR(optimizer, {1 / rise:.3g}, total_iters={max(rise - 1, 1)})\n"
         "# after each optimizer.step():  schedule.step()"
     )
-    return patient.prepared(ramped, line) if rise > 1 else None
+    return setup.prepared(ramped, line) if rise > 1 else None
 
 
 @remedy("no-weight-decay", "decay", rules=("weight-decay-dominates",))
-def no_weight_decay(patient: Patient) -> Patient | None:
+def no_weight_decay(setup: Setup) -> Setup | None:
     """Takes the weight decay off: where λ‖w‖ exceeds the gradient of the loss, the weights shrink and learn nothing."""
-    groups = [] if patient.optimizer is None else patient.optimizer.param_groups
-    return patient.with_setting("weight_decay", 0.0) if any(group.get("weight_decay") for group in groups) else None
+    groups = [] if setup.optimizer is None else setup.optimizer.param_groups
+    return setup.with_setting("weight_decay", 0.0) if any(group.get("weight_decay") for group in groups) else None
 
 
 @remedy("larger-eps", "eps", rules=("non-finite", "learning-rate-too-high"))
-def larger_eps(patient: Patient) -> Patient | None:
+def larger_eps(setup: Setup) -> Setup | None:
     """Raises Adam's ε to 1e-4 where its square is lost in half precision, or where it is below 1e-12.
 
     A gradient that underflows leaves 0/(0 + ε): with an ε that is itself 0 in this precision, NaN.
     """
-    groups = [] if patient.optimizer is None else patient.optimizer.param_groups
-    least = 1e-6 if patient.problem.dtype in (torch.float16, torch.bfloat16) else 1e-12
-    return patient.with_setting("eps", 1e-4) if any(group.get("eps", 1.0) < least for group in groups) else None
+    groups = [] if setup.optimizer is None else setup.optimizer.param_groups
+    least = 1e-6 if setup.problem.dtype in (torch.float16, torch.bfloat16) else 1e-12
+    return setup.with_setting("eps", 1e-4) if any(group.get("eps", 1.0) < least for group in groups) else None
 
 
 @remedy("scale-amended", "optimizer", rules=("vanishing-gradient", "exploding-gradient"))
-def scale_amended(patient: Patient) -> Patient | None:
+def scale_amended(setup: Setup) -> Setup | None:
     """Takes SGD with every layer's gradient in the scale of its own local Hessian (zhang2018), in a chain of layers."""
-    if patient.optimizer is not None and _is_adaptive(patient.optimizer):
+    if setup.optimizer is not None and _is_adaptive(setup.optimizer):
         return None
-    settings = _sgd_settings(patient)
-    model = patient.problem.model
-    chosen = ScaleAmendedSGD(model, 0.1, **settings, inputs=patient.inputs)
+    settings = _sgd_settings(setup)
+    model = setup.problem.model
+    chosen = ScaleAmendedSGD(model, 0.1, **settings, inputs=setup.inputs)
     line = "".join(f", {name}={value}" for name, value in settings.items())
-    return patient.with_optimizer(chosen, f"optimizer = wc.ScaleAmendedSGD(model, lr={{lr}}{line})")
+    return setup.with_optimizer(chosen, f"optimizer = wc.ScaleAmendedSGD(model, lr={{lr}}{line})")
 
 
 def _is_adaptive(optimizer: Optimizer) -> bool:
     return any(name in type(optimizer).__name__ for name in ADAPTIVE)
 
 
-def _held(patient: Patient) -> list[Tensor]:
-    if patient.optimizer is None:
-        return list(patient.problem.params.values())
-    return [p for group in patient.optimizer.param_groups for p in group["params"]]
+def _held(setup: Setup) -> list[Tensor]:
+    if setup.optimizer is None:
+        return list(setup.problem.params.values())
+    return [p for group in setup.optimizer.param_groups for p in group["params"]]
 
 
-def _sgd_settings(patient: Patient) -> dict[str, Any]:
+def _sgd_settings(setup: Setup) -> dict[str, Any]:
     """Momentum, and what else both SGD and ScaleAmendedSGD know, where it is not the default."""
-    if patient.optimizer is None:
-        return {"momentum": patient.momentum} if patient.momentum else {}
-    found, groups = type(patient.optimizer).__name__, patient.optimizer.param_groups
+    if setup.optimizer is None:
+        return {"momentum": setup.momentum} if setup.momentum else {}
+    found, groups = type(setup.optimizer).__name__, setup.optimizer.param_groups
     if len(groups) > 1:
         raise Unsupported(NEEDS_SGD.format(found=f"{found} with {len(groups)} groups"))
-    if type(patient.optimizer) is not SGD:
+    if type(setup.optimizer) is not SGD:
         raise Unsupported(NEEDS_SGD.format(found=found))
     if others := [name for name in ("dampening", "maximize") if groups[0][name]]:
         raise Unsupported(NEEDS_SGD.format(found=f"{found} with {' and '.join(others)}"))
     return {name: groups[0][name] for name in ("momentum", "nesterov", "weight_decay") if groups[0][name]}
 
 
-def _gradient_norms(patient: Patient) -> list[float]:
+def _gradient_norms(setup: Setup) -> list[float]:
     """Of every batch, at the present weights; those that are not finite are left out."""
-    problem = patient.problem
+    problem = setup.problem
     found = []
     with problem.measuring(), contextlib.closing(problem.data()) as data:
         for index, batch in data:

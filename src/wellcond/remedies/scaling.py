@@ -15,7 +15,8 @@ from wellcond.nn.normalized import standardized
 from wellcond.problem.loss.outputs import Loss
 from wellcond.problem.problem import Problem
 from wellcond.remedies.functions import first_batch, loss_at
-from wellcond.remedies.remedy import Patient, remedy
+from wellcond.remedies.remedy import remedy
+from wellcond.remedies.setup import Setup
 
 FAR = 0.5
 """Data whose mean is within this many standard deviations of zero, and whose standard deviation is within a factor of
@@ -27,14 +28,14 @@ two of one, are standardized already: there is nothing to try. The race decides 
     "inputs",
     rules=("unscaled-input", "ill-conditioned-input", "constant-feature", "saturated-activation"),
 )
-def scale_inputs(patient: Patient) -> Patient | None:
+def scale_inputs(setup: Setup) -> Setup | None:
     """Standardizes the inputs by the statistics of the batches.
 
     A weight's step is proportional to its input, and the curvature to its square: features of different scales want
     different rates, and one rate must suit all (LeCun et al. 1998, section 4.3).
     """
     try:
-        with contextlib.closing(_batches(patient.problem)) as batches:
+        with contextlib.closing(_batches(setup.problem)) as batches:
             probe = standardized(nn.Identity(), batches)
     except Unsupported:
         return None  # tokens
@@ -43,21 +44,21 @@ def scale_inputs(patient: Patient) -> Patient | None:
         return None
 
     def change(model: nn.Module) -> nn.Module:
-        with contextlib.closing(_batches(patient.problem)) as batches:
+        with contextlib.closing(_batches(setup.problem)) as batches:
             return standardized(model, batches)
 
-    return patient.with_model(change, "model = wc.nn.with_standardized_inputs(model, batches)")
+    return setup.with_model(change, "model = wc.nn.with_standardized_inputs(model, batches)")
 
 
 @remedy("scale-targets", "targets", rules=("unscaled-target", "bad-initialisation"))
-def scale_targets(patient: Patient) -> Patient | None:
+def scale_targets(setup: Setup) -> Setup | None:
     """Trains on standardized targets; the loss is told in the units of the old ones.
 
     A network at its initialization answers about ±1: targets far from that cost it thousands of steps of the last
     layer, and gradients as large as the targets. Losses of differences alone (squared, absolute, Huber) allow it.
     """
-    targets = torch.cat([y.double().cpu() for y in _targets(patient.problem)] or [torch.zeros(0)])
-    if not targets.numel() or not _depends_on_differences(patient):
+    targets = torch.cat([y.double().cpu() for y in _targets(setup.problem)] or [torch.zeros(0)])
+    if not targets.numel() or not _depends_on_differences(setup):
         return None
     mean, std = targets.mean(0), targets.std(0, correction=0)
     std = torch.where(std > 1e-9 * (1 + mean.abs()), std, 1.0)
@@ -67,26 +68,26 @@ def scale_targets(patient: Patient) -> Patient | None:
         numbers = f"mean, std = {float(mean):.6g}, {float(std):.6g}  # of the targets"
     else:
         numbers = "mean, std = targets.mean(0), targets.std(0)  # of all training targets"
-    return patient.with_loss(
-        in_old_units(patient.problem.loss, mean, std),
+    return setup.with_loss(
+        in_old_units(setup.problem.loss, mean, std),
         numbers,
         "loss = loss_function(model(inputs), (targets - mean) / std)  # predictions: model(inputs) * std + mean",
     )
 
 
 @remedy("match-shapes", "shapes", rules=("output-loss-mismatch",))
-def match_shapes(patient: Patient) -> Patient | None:
+def match_shapes(setup: Setup) -> Setup | None:
     """Gives the targets the shape of the outputs.
 
     (N,) against (N, 1) broadcasts to all N² pairs: every output then learns the mean of all targets.
     """
-    outputs, targets = first_batch(patient)
+    outputs, targets = first_batch(setup)
     if not isinstance(outputs, Tensor) or not isinstance(targets, Tensor) or not targets.is_floating_point():
         return None
     if outputs.shape == targets.shape or outputs.numel() != targets.numel():
         return None
-    loss = patient.problem.loss
-    return patient.with_loss(
+    loss = setup.problem.loss
+    return setup.with_loss(
         lambda h, y: loss(h, y.view_as(h)), "loss = loss_function(outputs, targets.view_as(outputs))"
     )
 
@@ -132,13 +133,13 @@ def _targets(problem: Problem) -> Iterator[Tensor]:
                 yield y
 
 
-def _depends_on_differences(patient: Patient) -> bool:
+def _depends_on_differences(setup: Setup) -> bool:
     """Whether the loss of outputs and targets stays the same if both are moved by the same number."""
-    outputs, targets = first_batch(patient)
+    outputs, targets = first_batch(setup)
     if not isinstance(outputs, Tensor) or not isinstance(targets, Tensor) or outputs.numel() != targets.numel():
         return False
     if not targets.is_floating_point():
         return False
     by = float(targets.detach().double().std(correction=0)) or 1.0
-    loss, moved, other = (loss_at(patient, outputs + a, targets + b) for a, b in ((0.0, 0.0), (by, by), (by, 0.0)))
+    loss, moved, other = (loss_at(setup, outputs + a, targets + b) for a, b in ((0.0, 0.0), (by, by), (by, 0.0)))
     return math.isclose(loss, moved, rel_tol=1e-3, abs_tol=1e-6) and not math.isclose(loss, other, rel_tol=1e-6)

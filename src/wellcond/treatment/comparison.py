@@ -15,7 +15,8 @@ from wellcond.diagnosis.finding import Finding
 from wellcond.errors import NonFinite, Unsupported
 from wellcond.learning_rate.race.race import BUDGET, LENGTHS
 from wellcond.problem.problem import Problem
-from wellcond.remedies.remedy import REMEDIES, Patient
+from wellcond.remedies.remedy import REMEDIES
+from wellcond.remedies.setup import Setup
 from wellcond.results import Cost, Progress
 from wellcond.training.copies import Copies, inner, largest_lr
 from wellcond.training.run import Run
@@ -59,7 +60,7 @@ class Comparison:
         self._race_budget = max(RACE_BUDGET * steps, LEAST_RACE)
         self._screening_steps = min(steps, round(LENGTHS[-1] * self._screening_budget / BUDGET))
         own = None if optimizer is None else inner(optimizer)
-        self._patient = Patient(problem, own, momentum, _first_inputs(problem), steps)
+        self._patient = Setup(problem, own, momentum, _first_inputs(problem), steps)
         self._rates: dict[str, float] = {}
         """Those that the screening found."""
         self._proposals: dict[str, tuple[str, ...]] = {}
@@ -178,40 +179,40 @@ class Comparison:
     def _screen(self, name: str) -> None:
         arm, end = self._new(name), self._trainer.done + self._screening_budget
         with self._trainer.refusing(arm):
-            patient = self._treated(name, self._screening_steps)
-            if patient is not None:
-                copies = self._trainer.copies(patient)
-                rate, loss = self._trainer.race(copies, patient, name, self._screening_budget, None)
+            setup = self._treated(name, self._screening_steps)
+            if setup is not None:
+                copies = self._trainer.copies(setup)
+                rate, loss = self._trainer.race(copies, setup, name, self._screening_budget, None)
                 self._rates |= {} if math.isnan(rate) else {name: rate}
-                self.arms[name] = replace(arm, screened=loss, code=patient.code)
+                self.arms[name] = replace(arm, screened=loss, code=setup.code)
         self._trainer.done = end
 
     def _train_all(self, names: Sequence[str]) -> None:
         """A race of rates for each; then all of them with one seed after the other, so that an interrupt is fair."""
-        ready: dict[str, tuple[Patient, Copies, float]] = {}
+        ready: dict[str, tuple[Setup, Copies, float]] = {}
         for name in names:
             with self._trainer.refusing(self.arms[name]):
-                patient = self._treated(name, self._steps)
-                if patient is None:
+                setup = self._treated(name, self._steps)
+                if setup is None:
                     raise Unsupported(NOTHING_TO_TREAT)
-                self.arms[name] = replace(self.arms[name], code=patient.code)
-                copies = self._trainer.copies(patient)
-                rate, _ = self._trainer.race(copies, patient, name, self._race_budget, self._rates.get(name))
-                ready[name] = patient, copies, self._trainer.train_safely(name, copies, patient, rate)
+                self.arms[name] = replace(self.arms[name], code=setup.code)
+                copies = self._trainer.copies(setup)
+                rate, _ = self._trainer.race(copies, setup, name, self._race_budget, self._rates.get(name))
+                ready[name] = setup, copies, self._trainer.train_safely(name, copies, setup, rate)
         for seed in self._trainer.seeds[1:]:
-            for name, (patient, copies, rate) in ready.items():
+            for name, (setup, copies, rate) in ready.items():
                 if self.arms[name].refused is None:
                     with self._trainer.refusing(self.arms[name]):
-                        self._trainer.train(name, copies, patient, rate, seed)
+                        self._trainer.train(name, copies, setup, rate, seed)
 
-    def _treated(self, name: str, steps: int) -> Patient | None:
+    def _treated(self, name: str, steps: int) -> Setup | None:
         """The patient with these remedies; None if one of them has nothing to treat."""
-        patient: Patient | None = replace(self._patient, steps=steps)
+        setup: Setup | None = replace(self._patient, steps=steps)
         for part in name.split(TOGETHER):
-            if patient is None:
+            if setup is None:
                 return None
-            patient = REMEDIES[part].apply(patient)
-        return patient
+            setup = REMEDIES[part].apply(setup)
+        return setup
 
     # which arms
 

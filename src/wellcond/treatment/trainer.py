@@ -16,7 +16,7 @@ from wellcond.errors import NonFinite, WellcondError
 from wellcond.learning_rate.race.horizon import last_loss
 from wellcond.learning_rate.race.race import race, went_up
 from wellcond.network.calling import one_line
-from wellcond.remedies.remedy import Patient
+from wellcond.remedies.setup import Setup
 from wellcond.results import Cost, Progress
 from wellcond.training.copies import Copies, largest_lr
 from wellcond.training.run import Run
@@ -50,9 +50,9 @@ class Trainer:
         self.done = 0
         self._planned, self._progress = planned, progress
 
-    def copies(self, patient: Patient) -> Copies:
+    def copies(self, setup: Setup) -> Copies:
         """Those of a patient, which its first batch has gone through."""
-        copies = Copies(patient.problem, patient.optimizer, patient.momentum)
+        copies = Copies(setup.problem, setup.optimizer, setup.momentum)
         self.cost += copies.cost
         return copies
 
@@ -74,27 +74,27 @@ class Trainer:
                 raise  # the user's own
             self.arms[arm.name] = replace(arm, runs={}, refused=one_line(error))
 
-    def train_safely(self, name: str, copies: Copies, patient: Patient, rate: float) -> float:
+    def train_safely(self, name: str, copies: Copies, setup: Setup, rate: float) -> float:
         """The rate at which a run of full length does not diverge, tried with the first seed; that run is kept."""
         for _ in range(TRIES):
-            self.train(name, copies, patient, rate, self.seeds[0])
+            self.train(name, copies, setup, rate, self.seeds[0])
             run = self.arms[name].runs[rate][self.seeds[0]]
             if math.isnan(rate) or not went_up(run):
                 return rate
             rate /= SAFER
         return rate * SAFER
 
-    def train(self, name: str, copies: Copies, patient: Patient, rate: float, seed: int) -> None:
+    def train(self, name: str, copies: Copies, setup: Setup, rate: float, seed: int) -> None:
         """One run more."""
         arm = self.arms[name]
         if math.isnan(rate):  # no rate trains, and the race has shown it
             self.arms[name] = replace(arm, runs=arm.runs or {rate: {seed: Run([], 1, "no rate trains it")}})
             return
         # other work on the machine does not count where it can be told apart
-        clock = time.process_time if patient.problem.device.type == "cpu" else time.perf_counter
+        clock = time.process_time if setup.problem.device.type == "cpu" else time.perf_counter
         begun, before = clock(), copies.cost
         progress = self._part(f"{name} at lr {rate:.3g}, seed {seed}", self.steps)
-        model, optimizer = started(copies, patient, seed)(rate)
+        model, optimizer = started(copies, setup, seed)(rate)
         run = copies.run(model, optimizer, self.steps, seed, progress)
         self.cost += copies.cost - before
         self.done += self.steps
@@ -102,14 +102,12 @@ class Trainer:
         seconds = math.nan if run.final is None else (clock() - begun) / self.steps
         self.arms[name] = replace(arm, runs=runs, seconds=min(seconds, arm.seconds, key=lambda s: (math.isnan(s), s)))
 
-    def race(
-        self, copies: Copies, patient: Patient, name: str, budget: int, center: float | None
-    ) -> tuple[float, float]:
+    def race(self, copies: Copies, setup: Setup, name: str, budget: int, center: float | None) -> tuple[float, float]:
         """The rate that wins a race, and the loss that the best run reached; NaN and infinity if no rate trains."""
         before, progress = copies.cost, self._part(f"{name}: race of learning rates", budget)
         if center is None and copies.optimizer is not None:
             center = abs(largest_lr(copies.optimizer)) or None  # a negative rate is a fault, not a place to begin
-        start = started(copies, patient, self.seeds[0])
+        start = started(copies, setup, self.seeds[0])
         found = race(copies, start, steps=self.steps, budget=budget, center=center, progress=progress)
         self.cost += copies.cost - before
         self.done += budget
@@ -120,12 +118,12 @@ class Trainer:
         return lambda _what, share: self._progress(what, min((begin + share * steps) / self._planned, 1.0))
 
 
-def started(copies: Copies, patient: Patient, seed: int) -> Callable[[float], tuple[nn.Module, Optimizer]]:
+def started(copies: Copies, setup: Setup, seed: int) -> Callable[[float], tuple[nn.Module, Optimizer]]:
     """Rate → a copy of the model and its optimizer, ready to train."""
 
     def start(lr: float) -> tuple[nn.Module, Optimizer]:
         model, optimizer = copies.start(lr)
-        for prepare in patient.prepare:
+        for prepare in setup.prepare:
             prepare(model, optimizer, seed)
         return model, optimizer
 

@@ -27,7 +27,7 @@ SHARE_OF_DIAGNOSIS = 0.1
 """Of the progress bar."""
 
 
-def patient(depth: int, width: int) -> tuple[Problem, SGD]:
+def setup(depth: int, width: int) -> tuple[Problem, SGD]:
     """A plain ReLU network on handwritten digits, from LeCun's initialization, with SGD.
 
     LeCun's weights, N(0, 1/fan_in), halve the square of the signal at every ReLU: 19 of them leave 2⁻¹⁹ of it.
@@ -50,7 +50,7 @@ def diagnosed_and_treated(depth: int, width: int, progress: Progress) -> tuple[D
         width: Units of each hidden layer.
         progress: Called as (what is being done, share of all work done).
     """
-    problem, optimizer = patient(depth, width)
+    problem, optimizer = setup(depth, width)
     diagnosis = diagnose(problem, optimizer, progress=lambda what, share: progress(what, SHARE_OF_DIAGNOSIS * share))
 
     def later(what: str, share: float) -> None:

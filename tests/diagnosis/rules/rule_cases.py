@@ -12,7 +12,7 @@ from torch.optim import Optimizer
 from wellcond import Problem
 from wellcond.diagnosis.evidence import Evidence
 from wellcond.diagnosis.finding import Finding
-from wellcond.diagnosis.inspection.look import Look, look
+from wellcond.diagnosis.inspection.inspect import Inspection, inspect
 from wellcond.diagnosis.judge import judged
 
 N, FEATURES, CLASSES = 128, 10, 4
@@ -39,10 +39,10 @@ def perceptron(
 
 def seen(
     model: nn.Module, loss: Callable[..., Any], batches: Any, optimizer: Optimizer | None = None
-) -> tuple[Look, tuple[Finding, ...]]:
+) -> tuple[Inspection, tuple[Finding, ...]]:
     """One look, and what the rules find in it, with the consequences of each finding behind it."""
     problem = Problem(model, loss, batches)
-    found = look(problem, optimizer)
+    found = inspect(problem, optimizer)
     return found, judged(Evidence(problem, optimizer, found))
 
 

@@ -14,12 +14,21 @@ from wellcond.diagnosis.evidence import Evidence
 from wellcond.diagnosis.finding import Finding
 from wellcond.diagnosis.judge import judged
 from wellcond.diagnosis.rule import RULES, Rule
-from wellcond.diagnosis.trial import Attempt, Trial
+from wellcond.diagnosis.trial_result import Attempt, Trial
 from wellcond.training.run import Run
 
 
 def found(rule: str, severity: Any = "severe", confidence: float = 0.9, layer: str = "") -> Finding:
-    return Finding(rule, layer, severity, confidence, f"{rule}.", {}, "", "")
+    return Finding(
+        rule=rule,
+        layer=layer,
+        severity=severity,
+        confidence=confidence,
+        summary=f"{rule}.",
+        evidence={},
+        reason="",
+        remedy="",
+    )
 
 
 def evidence(trial: Trial | None = None) -> Evidence:

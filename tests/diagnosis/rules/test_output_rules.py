@@ -128,11 +128,13 @@ def test_the_best_constant_of_a_classifier_is_the_entropy_of_its_labels() -> Non
     from rule_cases import seen
 
     x, y = table()
-    look, _ = seen(perceptron(), nn.CrossEntropyLoss(), (x, y))
+    inspection, _ = seen(perceptron(), nn.CrossEntropyLoss(), (x, y))
     p = torch.bincount(y) / len(y)
-    assert look.output is not None
-    assert look.output.best_constant == pytest.approx(-float((p * p.log()).sum()), rel=1e-5)
-    assert look.output.perfect_loss == pytest.approx(math.log1p((CLASSES - 1) * 0.01), rel=1e-4)  # odds of 100 to 1
+    assert inspection.output is not None
+    assert inspection.output.best_constant == pytest.approx(-float((p * p.log()).sum()), rel=1e-5)
+    assert inspection.output.perfect_loss == pytest.approx(
+        math.log1p((CLASSES - 1) * 0.01), rel=1e-4
+    )  # odds of 100 to 1
 
 
 def test_a_relu_before_the_last_softmax() -> None:

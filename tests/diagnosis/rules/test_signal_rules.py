@@ -69,8 +69,8 @@ def test_the_gain_of_he_is_the_root_of_two() -> None:
     torch.manual_seed(0)
     layer = nn.Linear(400, 400)
     nn.init.kaiming_normal_(layer.weight)
-    look, _ = seen(layer, nn.MSELoss(), (torch.randn(N, 400), torch.randn(N, 400)))
-    weight = next(w for w in look.weights if w.role == "weight")
+    inspection, _ = seen(layer, nn.MSELoss(), (torch.randn(N, 400), torch.randn(N, 400)))
+    weight = next(w for w in inspection.weights if w.role == "weight")
     # 160,000 entries: the standard error of the RMS is 0.2 %
     assert weight.gain == pytest.approx(math.sqrt(2), rel=0.01)
 
@@ -101,11 +101,11 @@ def test_a_stack_of_sigmoids_loses_its_gradient() -> None:
 def test_sensitivity_is_what_a_relative_change_does_to_the_loss() -> None:
     """‖∂ℓ/∂h‖·‖h‖ of every example, by hand; ℓ is its own loss and not its share of the mean."""
     model, (x, y) = perceptron(depth=1), table()
-    look, _ = seen(model, LOSS, (x, y))
+    inspection, _ = seen(model, LOSS, (x, y))
     h = model[0](x).detach().requires_grad_()
     (g,) = torch.autograd.grad(F.cross_entropy(model[1:](h), y, reduction="sum"), h)
     by_hand = (g.norm(dim=1) * h.norm(dim=1)).square().mean().sqrt()
-    assert look.weighted()[0].sensitivity == pytest.approx(float(by_hand), rel=1e-4)
+    assert inspection.weighted()[0].sensitivity == pytest.approx(float(by_hand), rel=1e-4)
 
 
 def test_sensitivity_does_not_depend_on_the_scale_before_a_norm() -> None:
@@ -227,9 +227,9 @@ def test_not_a_number_is_named_where_it_comes_first() -> None:
 
 def test_half_precision_is_looked_at() -> None:
     x, y = table()
-    look, _ = seen(perceptron().half(), LOSS, (x.half(), y))
-    assert look.loss is not None
-    assert all(w.gradient is not None for w in look.weights)
+    inspection, _ = seen(perceptron().half(), LOSS, (x.half(), y))
+    assert inspection.loss is not None
+    assert all(w.gradient is not None for w in inspection.weights)
 
 
 class PostNorm(nn.Module):
@@ -249,9 +249,9 @@ def test_norms_on_the_residual_stream_are_counted(prenorm: bool, norms: int) -> 
     """Two sums per layer are normalized, but for the first, of data; in a pre-norm network only the last one is."""
     batch = torch.randn(N, 4, 8, generator=torch.Generator().manual_seed(0)), table()[1]
     model = PostNorm(6, prenorm)
-    look, _ = seen(model, LOSS, batch)
-    assert look.output is not None
-    assert look.output.post_norms == norms
+    inspection, _ = seen(model, LOSS, batch)
+    assert inspection.output is not None
+    assert inspection.output.post_norms == norms
     is_high = "learning-rate-too-high" in findings(model, LOSS, batch, Adam(model.parameters(), lr=0.02))
     assert is_high is not prenorm
     assert "learning-rate-too-high" not in findings(model, LOSS, batch, Adam(model.parameters(), lr=1e-4))

@@ -14,7 +14,7 @@ from torch.optim import SGD, Adam, AdamW, Optimizer
 import wellcond as wc
 from wellcond.diagnosis.evidence import Evidence
 from wellcond.diagnosis.finding import Finding
-from wellcond.diagnosis.inspection.look import look
+from wellcond.diagnosis.inspection.inspect import inspect
 from wellcond.diagnosis.judge import judged
 from wellcond.diagnosis.trial import trial
 
@@ -49,7 +49,7 @@ def findings(
     x, y = clusters() if data is None else data
     problem = wc.Problem(model, nn.CrossEntropyLoss(), list(zip(x.split(size), y.split(size), strict=True)))
     optimizer = None if made is None else made(model)
-    evidence = Evidence(problem, optimizer, look(problem, optimizer), trial=trial(problem, optimizer))
+    evidence = Evidence(problem, optimizer, inspect(problem, optimizer), trial=trial(problem, optimizer))
     roots = judged(evidence)
     return {each.rule: each for root in reversed(roots) for each in (*root.consequences, root)}
 
@@ -282,7 +282,7 @@ def regression(x: Tensor, y: Tensor, model: nn.Module, made: Made, loss: nn.Modu
     x, y = (x - x.mean(0)) / x.std(0), (y - y.mean(0)) / y.std(0)
     problem = wc.Problem(model, loss or nn.MSELoss(), list(zip(x.split(32), y.split(32), strict=True)))
     optimizer = made(model)
-    roots = judged(Evidence(problem, optimizer, look(problem, optimizer), trial=trial(problem, optimizer)))
+    roots = judged(Evidence(problem, optimizer, inspect(problem, optimizer), trial=trial(problem, optimizer)))
     return {each.rule: each for root in reversed(roots) for each in (*root.consequences, root)}
 
 

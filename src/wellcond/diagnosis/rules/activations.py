@@ -49,12 +49,12 @@ def dying_neurons(evidence: Evidence) -> Iterator[Finding]:
 
     Severe from 95 % of a layer's units, a warning from 70 %.
     """
-    look = evidence.look
-    if look is None:
+    inspection = evidence.inspection
+    if inspection is None:
         return
-    last = look.signals[-1] if look.signals else None
+    last = inspection.signals[-1] if inspection.signals else None
     table = evidence.neurons
-    for signal in look.signals:
+    for signal in inspection.signals:
         if signal.kind not in ("relu", "relu6") or signal.rows < ENOUGH_ROWS or signal.not_finite:
             continue
         dead = table[signal.name].is_dying if table is not None and signal.name in table else signal.dead
@@ -62,15 +62,15 @@ def dying_neurons(evidence: Evidence) -> Iterator[Finding]:
         if share < DYING or (signal.units < 4 and share < 1):
             continue
         yield Finding(
-            "dying-neurons",
-            signal.name,
-            of_symptom(evidence, is_far=share >= DEAD),
-            0.9,
-            f"{int(dead.sum())} of the {len(dead)} ReLUs behind {signal.name or 'the input'} are off on all "
-            f"{look.examples if table is None else table.examples} examples.",
-            {"dead units": float(dead.sum()), "units": float(len(dead)), "share": share},
-            "Where a ReLU is off its slope is 0, so the weights before it get no gradient (huang2020, figure XIII).",
-            f"nn.LeakyReLU(0.01)  # behind {signal.name}; with a smaller rate and inputs of mean 0"
+            rule="dying-neurons",
+            layer=signal.name,
+            severity=of_symptom(evidence, is_far=share >= DEAD),
+            confidence=0.9,
+            summary=f"{int(dead.sum())} of the {len(dead)} ReLUs behind {signal.name or 'the input'} are off on all "
+            f"{inspection.examples if table is None else table.examples} examples.",
+            evidence={"dead units": float(dead.sum()), "units": float(len(dead)), "share": share},
+            reason="Where a ReLU is off its slope is 0, so the weights before it get no gradient (huang2020, figure XIII).",
+            remedy=f"nn.LeakyReLU(0.01)  # behind {signal.name}; with a smaller rate and inputs of mean 0"
             + ("" if signal is not last else ", and none on the outputs"),
         )
 
@@ -81,25 +81,27 @@ def full_neurons(evidence: Evidence) -> Iterator[Finding]:
 
     A warning where all layers are, severe where such a network is seen not to train at any rate.
     """
-    look = evidence.look
-    if look is None:
+    inspection = evidence.inspection
+    if inspection is None:
         return
     layers = [
-        s for s in look.signals if s.is_nonlinearity and s.kind == "relu" and s.rows >= ENOUGH_ROWS and len(s.full)
+        s
+        for s in inspection.signals
+        if s.is_nonlinearity and s.kind == "relu" and s.rows >= ENOUGH_ROWS and len(s.full)
     ]
     shares = {s.name: float(s.full.double().mean()) for s in layers}
     for signal in layers:
         if shares[signal.name] >= FULL and signal.units >= 4:
             yield Finding(
-                "full-neurons",
-                signal.name,
-                "note" if min(shares.values()) < FULL else of_symptom(evidence, is_far=False),
-                0.8,
-                f"{int(signal.full.sum())} of the {signal.units} ReLUs behind {signal.name or 'the input'} are on for "
-                f"all {look.examples} examples: the layer is linear there.",
-                {"full units": float(signal.full.sum()), "units": float(signal.units)},
-                "A ReLU that is always on is the identity (huang2020, figure XIII).",
-                f"nn.Sequential(model.{signal.name}, nn.BatchNorm1d({signal.units}), nn.ReLU())",
+                rule="full-neurons",
+                layer=signal.name,
+                severity="note" if min(shares.values()) < FULL else of_symptom(evidence, is_far=False),
+                confidence=0.8,
+                summary=f"{int(signal.full.sum())} of the {signal.units} ReLUs behind {signal.name or 'the input'} are on for "
+                f"all {inspection.examples} examples: the layer is linear there.",
+                evidence={"full units": float(signal.full.sum()), "units": float(signal.units)},
+                reason="A ReLU that is always on is the identity (huang2020, figure XIII).",
+                remedy=f"nn.Sequential(model.{signal.name}, nn.BatchNorm1d({signal.units}), nn.ReLU())",
             )
 
 
@@ -109,26 +111,26 @@ def saturated_activation(evidence: Evidence) -> Iterator[Finding]:
 
     Severe from 95 % of all values, a warning from 80 %. The last operation of a model is judged by its loss.
     """
-    look = evidence.look
-    if look is None:
+    inspection = evidence.inspection
+    if inspection is None:
         return
-    hidden = [s for s in look.signals if s.saturated is not None]
-    if hidden and look.output is not None and look.output.tail[:1] in (("Sigmoid",), ("Tanh",)):
+    hidden = [s for s in inspection.signals if s.saturated is not None]
+    if hidden and inspection.output is not None and inspection.output.tail[:1] in (("Sigmoid",), ("Tanh",)):
         hidden = hidden[:-1]
     for signal in hidden:
         share = signal.saturated or 0.0
         if share < FLATTENING:
             continue
         yield Finding(
-            "saturated-activation",
-            signal.name,
-            of_symptom(evidence, is_far=share >= FLAT),
-            0.85,
-            f"{share:.0%} of the values of the {signal.kind} behind {signal.name or 'the input'} are where its slope "
+            rule="saturated-activation",
+            layer=signal.name,
+            severity=of_symptom(evidence, is_far=share >= FLAT),
+            confidence=0.85,
+            summary=f"{share:.0%} of the values of the {signal.kind} behind {signal.name or 'the input'} are where its slope "
             "is below a tenth of its largest.",
-            {"saturated share": share, "RMS of its output": signal.rms},
-            "A gradient is multiplied by the slope, so little of it gets past.",
-            f"nn.Sequential(model.{signal.name}, nn.BatchNorm1d({signal.units}), nn.{signal.kind.capitalize()}())"
+            evidence={"saturated share": share, "RMS of its output": signal.rms},
+            reason="A gradient is multiplied by the slope, so little of it gets past.",
+            remedy=f"nn.Sequential(model.{signal.name}, nn.BatchNorm1d({signal.units}), nn.{signal.kind.capitalize()}())"
             "  # or smaller weights, or scaled inputs",
         )
 
@@ -141,27 +143,27 @@ def rank_collapse(evidence: Evidence) -> Iterator[Finding]:
 
     The variation E‖h − E h‖²/E‖h‖² over at least 32 examples: severe below 1e-9, a warning below 1e-6.
     """
-    look = evidence.look
-    if look is None or look.examples < 32:
+    inspection = evidence.inspection
+    if inspection is None or inspection.examples < 32:
         return
-    zero = {w.layer for w in look.weights if w.role == "weight" and w.rms == 0}  # which give their bias, for now
+    zero = {w.layer for w in inspection.weights if w.role == "weight" and w.rms == 0}  # which give their bias, for now
     layers = [
         s
-        for s in look.weighted()
+        for s in inspection.weighted()
         if s.variation is not None and not s.kind.startswith("Embedding") and s.name not in zero
     ]
     for before, signal in itertools.pairwise(layers):
         if (signal.variation or 0.0) < SIMILAR and signal.rms > 0:
             yield Finding(
-                "rank-collapse",
-                signal.name,
-                of_symptom(evidence, is_far=(signal.variation or 0.0) < ALIKE),
-                0.8,
-                f"the outputs of {signal.name} vary by {number(signal.variation or 0.0)} of their size over "
-                f"{look.examples} examples; those of {before.name} by {number(before.variation or 0.0)}.",
-                {"variation": signal.variation or 0.0, "variation before": before.variation or 0.0},
-                "What a layer maps to one point no later layer can tell apart (mean-field theory's ordered phase).",
-                f"torch.nn.init.kaiming_normal_(model.get_submodule({signal.name!r}).weight)  # or norms between",
+                rule="rank-collapse",
+                layer=signal.name,
+                severity=of_symptom(evidence, is_far=(signal.variation or 0.0) < ALIKE),
+                confidence=0.8,
+                summary=f"the outputs of {signal.name} vary by {number(signal.variation or 0.0)} of their size over "
+                f"{inspection.examples} examples; those of {before.name} by {number(before.variation or 0.0)}.",
+                evidence={"variation": signal.variation or 0.0, "variation before": before.variation or 0.0},
+                reason="What a layer maps to one point no later layer can tell apart (mean-field theory's ordered phase).",
+                remedy=f"torch.nn.init.kaiming_normal_(model.get_submodule({signal.name!r}).weight)  # or norms between",
             )
             return
 
@@ -173,29 +175,29 @@ def attention_saturation(evidence: Evidence) -> Iterator[Finding]:
     Also where the logits have a standard deviation above 5. Severe in nine of ten rows, where it is above 10, or where
     a trial does not show that the network trains; what is learned may be sharp.
     """
-    look, trial = evidence.look, evidence.trial
-    if look is None:
+    inspection, trial = evidence.inspection, evidence.trial
+    if inspection is None:
         return
-    output, is_doubtful = look.output, trial is not None and not trial.trains
-    for seen in look.attention:
+    output, is_doubtful = inspection.output, trial is not None and not trial.trains
+    for seen in inspection.attention:
         if seen.ndim < 3 or seen.choices < 3 or (seen.saturated < SHARPENING and seen.logit_std < LARGE_LOGITS):
             continue
         if output is not None and output.shape == seen.shape and output.tail[:1] in (("Softmax",), ("LogSoftmax",)):
             continue  # the model's own probabilities
         yield Finding(
-            "attention-saturation",
-            seen.name,
-            of_symptom(evidence, is_far=is_doubtful or seen.saturated >= SHARP or seen.logit_std > FAR_LOGITS),
-            0.9,
-            f"{seen.saturated:.0%} of the attention rows at {seen.name} give one of {seen.choices} entries more than "
+            rule="attention-saturation",
+            layer=seen.name,
+            severity=of_symptom(evidence, is_far=is_doubtful or seen.saturated >= SHARP or seen.logit_std > FAR_LOGITS),
+            confidence=0.9,
+            summary=f"{seen.saturated:.0%} of the attention rows at {seen.name} give one of {seen.choices} entries more than "
             f"0.99; their logits have a standard deviation of {number(seen.logit_std)}.",
-            {
+            evidence={
                 "saturated rows": seen.saturated,
                 "entropy over that of even weights": seen.entropy,
                 "std of logits": seen.logit_std,
             },
-            "The slope of a softmax is p(1 − p), which is gone there. Queries and keys of variance 1 need 1/√d.",
-            "q, k = F.layer_norm(q, q.shape[-1:]), F.layer_norm(k, k.shape[-1:])\n"
+            reason="The slope of a softmax is p(1 − p), which is gone there. Queries and keys of variance 1 need 1/√d.",
+            remedy="q, k = F.layer_norm(q, q.shape[-1:]), F.layer_norm(k, k.shape[-1:])\n"
             "scores = q @ k.transpose(-1, -2) / q.shape[-1] ** 0.5",
         )
 
@@ -206,23 +208,23 @@ def attention_saturation(evidence: Evidence) -> Iterator[Finding]:
 )
 def wrong_softmax_dimension(evidence: Evidence) -> Iterator[Finding]:
     """A softmax over the examples of the batch, or attention weights that are summed over another dimension."""
-    look = evidence.look
-    if look is None:
+    inspection = evidence.inspection
+    if inspection is None:
         return
-    for seen in look.attention:
-        is_last = look.output is not None and look.output.shape == seen.shape
-        over_examples = seen.dim == 0 and seen.ndim > 1 and seen.shape[0] == look.batch_size and not is_last
+    for seen in inspection.attention:
+        is_last = inspection.output is not None and inspection.output.shape == seen.shape
+        over_examples = seen.dim == 0 and seen.ndim > 1 and seen.shape[0] == inspection.batch_size and not is_last
         if over_examples or (seen.is_summed_elsewhere and seen.ndim >= 3):
             yield Finding(
-                "wrong-softmax-dimension",
-                seen.name,
-                "severe",
-                0.9,
-                f"the softmax behind {seen.name} goes over dimension {seen.dim} of {list(seen.shape)}, "
+                rule="wrong-softmax-dimension",
+                layer=seen.name,
+                severity="severe",
+                confidence=0.9,
+                summary=f"the softmax behind {seen.name} goes over dimension {seen.dim} of {list(seen.shape)}, "
                 + ("the examples of the batch." if over_examples else "and the product behind it sums over another."),
-                {"dimension": float(seen.dim), "shape": str(list(seen.shape))},
-                "The weights of what is added up then do not sum to one.",
-                "weights = scores.softmax(dim=-1)",
+                evidence={"dimension": float(seen.dim), "shape": str(list(seen.shape))},
+                reason="The weights of what is added up then do not sum to one.",
+                remedy="weights = scores.softmax(dim=-1)",
             )
 
 
@@ -240,14 +242,14 @@ def ill_conditioned_input(evidence: Evidence) -> Iterator[Finding]:
     share = first.x.lambda_max / first.x.trace
     if share > ONE_DIRECTION:
         yield Finding(
-            "ill-conditioned-input",
-            first.name,
-            "warning",
-            0.8,
-            f"{share:.2%} of what {first.name} receives lies along one direction.",
-            {"λ_max(Σx)": first.x.lambda_max, "trace": first.x.trace, "dimension": float(first.x.dimension)},
-            "The rate is limited by the largest eigenvalue of Σx and progress by the others (huang2020, section 3.1).",
-            "inputs = inputs - mean  # of the training set, by feature",
+            rule="ill-conditioned-input",
+            layer=first.name,
+            severity="warning",
+            confidence=0.8,
+            summary=f"{share:.2%} of what {first.name} receives lies along one direction.",
+            evidence={"λ_max(Σx)": first.x.lambda_max, "trace": first.x.trace, "dimension": float(first.x.dimension)},
+            reason="The rate is limited by the largest eigenvalue of Σx and progress by the others (huang2020, section 3.1).",
+            remedy="inputs = inputs - mean  # of the training set, by feature",
         )
 
 
@@ -259,23 +261,23 @@ def collinear_features(evidence: Evidence) -> Iterator[Finding]:
     is below a thousandth of the largest tell a tenth or more of the targets' variance, beyond chance. Along them
     gradient descent takes λ_max/λ times as many steps. Silent where the trial learns half of that all the same.
     """
-    look, trial = evidence.look, evidence.trial
+    inspection, trial = evidence.inspection, evidence.trial
     slow = None if trial is None or trial.relation is None or not trial.relation.is_regression else trial.relation.slow
-    if look is None or trial is None or slow is None or slow.rest < TOLD or not look.weighted():
+    if inspection is None or trial is None or slow is None or slow.rest < TOLD or not inspection.weighted():
         return
     left = None if trial.constant is None else (1 - slow.fast - slow.rest / 2) * trial.constant
     if left is not None and trial.own is not None and trial.own.loss < left:
         return
     yield Finding(
-        "ill-conditioned-input",
-        look.weighted()[0].name,
-        "warning",
-        0.85,
-        f"{slow.rest:.0%} of the targets' variance is told by directions of the inputs with less than a thousandth of "
+        rule="ill-conditioned-input",
+        layer=inspection.weighted()[0].name,
+        severity="warning",
+        confidence=0.85,
+        summary=f"{slow.rest:.0%} of the targets' variance is told by directions of the inputs with less than a thousandth of "
         f"the largest eigenvalue, along which gradient descent takes {number(slow.condition)} times as many steps.",
-        {"told by fast directions": slow.fast, "told by slow ones": slow.rest, "λ_max / λ": slow.condition},
-        "Features that are nearly multiples of each other, such as powers, have a Σx of large condition number, and "
+        evidence={"told by fast directions": slow.fast, "told by slow ones": slow.rest, "λ_max / λ": slow.condition},
+        reason="Features that are nearly multiples of each other, such as powers, have a Σx of large condition number, and "
         "the error along an eigenvector shrinks by 1 − lr·λ per step (huang2020, section 3.1).",
-        "u, s, v = torch.linalg.svd(x - x.mean(0), full_matrices=False)  # x: all training inputs\n"
+        remedy="u, s, v = torch.linalg.svd(x - x.mean(0), full_matrices=False)  # x: all training inputs\n"
         "inputs = (inputs - x.mean(0)) @ v.T / s * len(x) ** 0.5  # or fewer, orthogonal features",
     )

@@ -8,7 +8,7 @@ from collections.abc import Iterator
 from wellcond.diagnosis.evidence import Evidence
 from wellcond.diagnosis.finding import Finding
 from wellcond.diagnosis.inspection.data import TensorFacts
-from wellcond.diagnosis.inspection.look import Look
+from wellcond.diagnosis.inspection.inspect import Inspection
 from wellcond.diagnosis.inspection.signals import CELLS
 from wellcond.diagnosis.rule import of_symptom, rule
 from wellcond.diagnosis.rules.outputs import FROM_OUTPUTS, NAME
@@ -57,11 +57,11 @@ def unscaled_input(evidence: Evidence) -> Iterator[Finding]:
     [0, 1], one-hot and binary features and tokens are of ordinary scale. A norm in front makes it nothing, and a first
     layer whose weights are made for such inputs (its outputs have an RMS below 3) no more than a note.
     """
-    look = evidence.look
-    if look is None or _starts_with_norm(evidence, look):
+    inspection = evidence.inspection
+    if inspection is None or _starts_with_norm(evidence, inspection):
         return
-    first = next((s for s in look.signals if s.is_weighted or s.kind in CELLS), None)
-    for fact in look.inputs:
+    first = next((s for s in inspection.signals if s.is_weighted or s.kind in CELLS), None)
+    for fact in inspection.inputs:
         if fact.is_index or not fact.features or fact.is_binary or fact.is_one_hot:
             continue
         largest, median = float(fact.feature_rms.max()), float(fact.feature_rms.median())
@@ -87,22 +87,22 @@ def unscaled_input(evidence: Evidence) -> Iterator[Finding]:
         numbers: dict[str, float | str] = {"RMS": fact.rms, "largest": reach}
         numbers |= {"RMS of the largest feature": largest, "RMS of the median feature": median}
         yield Finding(
-            "unscaled-input",
-            "",
-            severity,
-            0.95 if fact.rms > LARGE_INPUT else 0.85,
-            f"{summary}.",
-            numbers | _counterfactual(look),
-            "The curvature of the first layer grows with the square of the inputs' scale (Σx of huang2020, section 3), "
+            rule="unscaled-input",
+            layer="",
+            severity=severity,
+            confidence=0.95 if fact.rms > LARGE_INPUT else 0.85,
+            summary=f"{summary}.",
+            evidence=numbers | _counterfactual(inspection),
+            reason="The curvature of the first layer grows with the square of the inputs' scale (Σx of huang2020, section 3), "
             "so one rate cannot suit both it and the other layers.",
-            _scaling(fact),
+            remedy=_scaling(fact),
         )
 
 
-def _starts_with_norm(evidence: Evidence, look: Look) -> bool:
+def _starts_with_norm(evidence: Evidence, inspection: Inspection) -> bool:
     """Whether the first layer that the data meet normalizes them."""
     modules = dict(evidence.problem.model.named_modules())
-    for signal in look.signals:
+    for signal in inspection.signals:
         module = modules.get(signal.name)
         if signal.is_weighted:
             return False
@@ -111,14 +111,14 @@ def _starts_with_norm(evidence: Evidence, look: Look) -> bool:
     return False
 
 
-def _counterfactual(look: Look) -> dict[str, float | str]:
-    if look.standardized is None or look.loss is None:
+def _counterfactual(inspection: Inspection) -> dict[str, float | str]:
+    if inspection.standardized is None or inspection.loss is None:
         return {}
     return {
-        "loss as it is": look.loss,
-        "loss with standardized inputs": look.standardized.loss,
-        "gradient norm as it is": look.standardized.gradient_as_is,
-        "gradient norm with standardized inputs": look.standardized.gradient,
+        "loss as it is": inspection.loss,
+        "loss with standardized inputs": inspection.standardized.loss,
+        "gradient norm as it is": inspection.standardized.gradient_as_is,
+        "gradient norm with standardized inputs": inspection.standardized.gradient,
     }
 
 
@@ -143,12 +143,12 @@ def unscaled_target(evidence: Evidence) -> Iterator[Finding]:
     with a scale of its own, is none of it. Where there are several targets, each is compared with the outputs of its
     size.
     """
-    look = evidence.look
-    output = None if look is None else look.output
-    if look is None or (output is not None and output.loss_kind not in ("squared", "other")):
+    inspection = evidence.inspection
+    output = None if inspection is None else inspection.output
+    if inspection is None or (output is not None and output.loss_kind not in ("squared", "other")):
         return
-    for fact in look.targets:
-        alike = [each for each in look.outputs if math.prod(each.shape) == math.prod(fact.shape)]
+    for fact in inspection.targets:
+        alike = [each for each in inspection.outputs if math.prod(each.shape) == math.prod(fact.shape)]
         given = min(alike, key=lambda each: each.shape != fact.shape, default=None)
         if fact.is_index or fact.is_binary or not fact.features or given is None:
             continue
@@ -162,15 +162,15 @@ def unscaled_target(evidence: Evidence) -> Iterator[Finding]:
         else:
             continue
         yield Finding(
-            "unscaled-target",
-            "",
-            severity,
-            0.9,
-            f"{summary}: standardize the targets.",
-            {"RMS of targets": fact.rms, "std of targets": fact.std, "RMS of outputs": given.rms},
-            "The gradient of a squared error is proportional to the distance of outputs from targets, which a fresh "
+            rule="unscaled-target",
+            layer="",
+            severity=severity,
+            confidence=0.9,
+            summary=f"{summary}: standardize the targets.",
+            evidence={"RMS of targets": fact.rms, "std of targets": fact.std, "RMS of outputs": given.rms},
+            reason="The gradient of a squared error is proportional to the distance of outputs from targets, which a fresh "
             "network's outputs, of size 1, must first cover.",
-            f"mean, std = y.mean(0), y.std(0)  # y: all training {fact.name}\n"
+            remedy=f"mean, std = y.mean(0), y.std(0)  # y: all training {fact.name}\n"
             f"{fact.name} = ({fact.name} - mean) / std  # and predictions back: outputs * std + mean",
         )
 
@@ -182,22 +182,22 @@ def constant_feature(evidence: Evidence) -> Iterator[Finding]:
     Severe where all examples are the same. A warning where more than half of a table's features never vary over at
     least 32 examples; pixels that are always 0 are ordinary and no more than a note.
     """
-    look = evidence.look
-    if look is None or look.examples < ENOUGH_EXAMPLES:
+    inspection = evidence.inspection
+    if inspection is None or inspection.examples < ENOUGH_EXAMPLES:
         return
-    if look.inputs and all(_never_varies(fact) for fact in look.inputs):
+    if inspection.inputs and all(_never_varies(fact) for fact in inspection.inputs):
         yield Finding(
-            "constant-feature",
-            "",
-            "severe",
-            0.98,
-            f"all {look.examples} examples have the same inputs, so the outputs can be no more than one constant.",
-            {"examples": float(look.examples)},
-            "What does not vary cannot be told apart.",
-            "print(inputs.std(0))  # zero: look at what the data set returns",
+            rule="constant-feature",
+            layer="",
+            severity="severe",
+            confidence=0.98,
+            summary=f"all {inspection.examples} examples have the same inputs, so the outputs can be no more than one constant.",
+            evidence={"examples": float(inspection.examples)},
+            reason="What does not vary cannot be told apart.",
+            remedy="print(inputs.std(0))  # zero: look at what the data set returns",
         )
         return
-    for fact in look.inputs:
+    for fact in inspection.inputs:
         constant = fact.constant
         if not len(constant) or fact.features < 2 or len(fact.shape) != 2:
             continue
@@ -205,14 +205,14 @@ def constant_feature(evidence: Evidence) -> Iterator[Finding]:
         share = len(constant) / fact.features
         names = ", ".join(map(str, constant[:5].tolist())) + (" …" if len(constant) > 5 else "")
         yield Finding(
-            "constant-feature",
-            "",
-            "warning" if share > CONSTANT_SHARE and not are_zero else "note",
-            0.9,
-            f"{len(constant)} of {fact.features} features of the {fact.name} never vary (columns {names}).",
-            {"constant features": float(len(constant)), "features": float(fact.features)},
-            "A feature that never varies adds a constant to the first layer, which its bias has already.",
-            f"varies = x.std(0) > 0  # x: all training {fact.name}\n{fact.name} = {fact.name}[:, varies]",
+            rule="constant-feature",
+            layer="",
+            severity="warning" if share > CONSTANT_SHARE and not are_zero else "note",
+            confidence=0.9,
+            summary=f"{len(constant)} of {fact.features} features of the {fact.name} never vary (columns {names}).",
+            evidence={"constant features": float(len(constant)), "features": float(fact.features)},
+            reason="A feature that never varies adds a constant to the first layer, which its bias has already.",
+            remedy=f"varies = x.std(0) > 0  # x: all training {fact.name}\n{fact.name} = {fact.name}[:, varies]",
         )
 
 
@@ -226,20 +226,24 @@ def sorted_batches(evidence: Evidence) -> Iterator[Finding]:
 
     By chance, 8 examples of one class out of two are seen once in 128 batches, and at least two batches are asked for.
     """
-    look = evidence.look
-    if look is None or look.batch_size < 8 or look.examples < 2 * look.batch_size:
+    inspection = evidence.inspection
+    if inspection is None or inspection.batch_size < 8 or inspection.examples < 2 * inspection.batch_size:
         return
-    for fact in look.targets:
+    for fact in inspection.targets:
         if fact.is_index and fact.is_same_within_batches and fact.low < fact.high:
             yield Finding(
-                "sorted-batches",
-                "",
-                "severe",
-                0.95,
-                f"every batch of {look.batch_size} has labels of one class only, and other batches have others.",
-                {"batch size": float(look.batch_size), "lowest label": fact.low, "highest label": fact.high},
-                "Every step then forgets the other classes: the mini-batch gradient is no estimate of the whole one.",
-                "loader = DataLoader(dataset, batch_size=batch_size, shuffle=True)",
+                rule="sorted-batches",
+                layer="",
+                severity="severe",
+                confidence=0.95,
+                summary=f"every batch of {inspection.batch_size} has labels of one class only, and other batches have others.",
+                evidence={
+                    "batch size": float(inspection.batch_size),
+                    "lowest label": fact.low,
+                    "highest label": fact.high,
+                },
+                reason="Every step then forgets the other classes: the mini-batch gradient is no estimate of the whole one.",
+                remedy="loader = DataLoader(dataset, batch_size=batch_size, shuffle=True)",
             )
 
 
@@ -251,26 +255,26 @@ def turned_by_a_view(evidence: Evidence) -> Iterator[Finding]:
     it makes the outputs themselves, whose dimensions the loss reads, or where a trial does not show that the network
     trains; elsewhere dimensions may be of one size by chance, and a network that trains is left alone.
     """
-    look, trial = evidence.look, evidence.trial
-    if look is None or not look.turned:
+    inspection, trial = evidence.inspection, evidence.trial
+    if inspection is None or not inspection.turned:
         return
-    outputs = {fact.shape for fact in look.outputs}
-    at_end = [pair for pair in look.turned if pair[1] in outputs]
+    outputs = {fact.shape for fact in inspection.outputs}
+    at_end = [pair for pair in inspection.turned if pair[1] in outputs]
     if not at_end and (trial is None or trial.trains):
         return
-    before, after = (at_end or look.turned)[0]
-    layers = look.weighted()
+    before, after = (at_end or inspection.turned)[0]
+    layers = inspection.weighted()
     order = _order(before, after)
     yield Finding(
-        NAME,
-        layers[-1].name if at_end and layers else "",
-        "severe",
-        0.95 if at_end else 0.75,
-        f"a view reads {list(before)} as {list(after)}, which keeps the numbers where they are in memory: those of one "
+        rule=NAME,
+        layer=layers[-1].name if at_end and layers else "",
+        severity="severe",
+        confidence=0.95 if at_end else 0.75,
+        summary=f"a view reads {list(before)} as {list(after)}, which keeps the numbers where they are in memory: those of one "
         "position end up in several.",
-        {"shape before": str(list(before)), "shape after": str(list(after))},
-        "view and reshape move no numbers; only transpose and permute put dimensions in another order.",
-        f"x = x.permute({', '.join(map(str, order))})  # instead of x.view({', '.join(map(str, after))})",
+        evidence={"shape before": str(list(before)), "shape after": str(list(after))},
+        reason="view and reshape move no numbers; only transpose and permute put dimensions in another order.",
+        remedy=f"x = x.permute({', '.join(map(str, order))})  # instead of x.view({', '.join(map(str, after))})",
     )
 
 
@@ -287,16 +291,16 @@ def _order(before: tuple[int, ...], after: tuple[int, ...]) -> list[int]:
 @rule("model-fails", explains=FROM_OUTPUTS)
 def model_fails(evidence: Evidence) -> Iterator[Finding]:
     """A model that raises on some of its own data: nothing else can be said of it."""
-    look = evidence.look
-    if look is None or not look.forward_error:
+    inspection = evidence.inspection
+    if inspection is None or not inspection.forward_error:
         return
     yield Finding(
-        "model-fails",
-        "",
-        "severe",
-        0.95,
-        f"the model fails on its data: {look.forward_error.rstrip('.')}.",
-        {"examples that passed": float(sum(fact.shape[0] for fact in look.outputs[:1]))},
-        "A batch does not fit the model in shape, type or range, or forward() raises after some calls.",
-        "for inputs, _ in loader: model(inputs)  # the first that fails; then print(inputs.shape, inputs.dtype)",
+        rule="model-fails",
+        layer="",
+        severity="severe",
+        confidence=0.95,
+        summary=f"the model fails on its data: {inspection.forward_error.rstrip('.')}.",
+        evidence={"examples that passed": float(sum(fact.shape[0] for fact in inspection.outputs[:1]))},
+        reason="A batch does not fit the model in shape, type or range, or forward() raises after some calls.",
+        remedy="for inputs, _ in loader: model(inputs)  # the first that fails; then print(inputs.shape, inputs.dtype)",
     )

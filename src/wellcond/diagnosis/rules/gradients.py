@@ -9,7 +9,7 @@ from torch import Tensor, nn
 
 from wellcond.diagnosis.evidence import Evidence
 from wellcond.diagnosis.finding import Finding
-from wellcond.diagnosis.inspection.look import Look
+from wellcond.diagnosis.inspection.inspect import Inspection
 from wellcond.diagnosis.inspection.signals import Signal
 from wellcond.diagnosis.rule import has_learned, of_symptom, rule
 from wellcond.results import number
@@ -51,15 +51,15 @@ FROM_GRADIENTS = (
 )
 
 
-def _hidden(look: Look) -> list[Signal]:
+def _hidden(inspection: Inspection) -> list[Signal]:
     """Layers with weights that a gradient comes back to, without embeddings and the last one."""
-    layers = [s for s in look.weighted() if s.sensitivity is not None and not s.kind.startswith("Embedding")]
+    layers = [s for s in inspection.weighted() if s.sensitivity is not None and not s.kind.startswith("Embedding")]
     return layers[:-1]
 
 
-def _is_blocked(look: Look) -> bool:
+def _is_blocked(inspection: Inspection) -> bool:
     """Whether a weight of zeros, as in a zero-initialized last layer, keeps gradients from passing for now."""
-    return any(w.role == "weight" and w.rms == 0 for w in look.weights)
+    return any(w.role == "weight" and w.rms == 0 for w in inspection.weights)
 
 
 @rule(
@@ -73,11 +73,11 @@ def vanishing_gradient(evidence: Evidence) -> Iterator[Finding]:
     alone. Severe below 1e-5, a warning below 1e-3; where the network is seen not to train, from 0.1. A weight of zeros
     in between stops all gradients until its first step, and is meant so.
     """
-    look = evidence.look
-    if look is None:
+    inspection = evidence.inspection
+    if inspection is None:
         return
-    layers = _hidden(look)
-    if len(layers) < 2 or _is_blocked(look):
+    layers = _hidden(inspection)
+    if len(layers) < 2 or _is_blocked(inspection):
         return
     # queries and keys of a fresh attention get next to nothing: the largest of some layers counts
     early = layers[: len(layers) // 2 if len(layers) >= MANY else 1]
@@ -89,19 +89,19 @@ def vanishing_gradient(evidence: Evidence) -> Iterator[Finding]:
     untrained = evidence.trial is not None and evidence.trial.trains is False
     if not ratio < (FADING_UNTRAINED if untrained else FADING):
         return
-    squashing = [s for s in look.signals if s.is_nonlinearity and s.kind in ("sigmoid", "tanh")]
+    squashing = [s for s in inspection.signals if s.is_nonlinearity and s.kind in ("sigmoid", "tanh")]
     yield Finding(
-        "vanishing-gradient",
-        layers[0].name,
-        of_symptom(evidence, is_far=ratio < VANISHED),
-        0.85 if ratio < FADING else 0.6,
-        f"the gradient falls to {number(ratio)} of the last hidden layer's on its way back to {layers[0].name}, "
+        rule="vanishing-gradient",
+        layer=layers[0].name,
+        severity=of_symptom(evidence, is_far=ratio < VANISHED),
+        confidence=0.85 if ratio < FADING else 0.6,
+        summary=f"the gradient falls to {number(ratio)} of the last hidden layer's on its way back to {layers[0].name}, "
         f"{number(per_layer)} a layer"
         + (f", through {len(squashing)} {squashing[0].kind}s." if len(squashing) > 1 else "."),
-        {"ratio": ratio, "a layer": per_layer, "layers": float(len(layers))},
-        "Every layer multiplies a gradient by its mean-field χ; a product of factors below 1 is lost after a few "
+        evidence={"ratio": ratio, "a layer": per_layer, "layers": float(len(layers))},
+        reason="Every layer multiplies a gradient by its mean-field χ; a product of factors below 1 is lost after a few "
         "(a sigmoid's slope is 1/4 at most).",
-        _remedy(squashes=bool(squashing)),
+        remedy=_remedy(squashes=bool(squashing)),
     )
 
 
@@ -118,28 +118,32 @@ def fading_sigmoids(evidence: Evidence) -> Iterator[Finding]:
     Each passes a quarter at most of what varies, forwards and backwards. A warning where the outputs vary by less than
     1e-4 of their size; severe where a trial does not show that the network trains all the same, as at a high rate.
     """
-    look = evidence.look
-    output = None if look is None else look.output
-    if look is None or output is None or output.variation is None or has_learned(evidence):
+    inspection = evidence.inspection
+    output = None if inspection is None else inspection.output
+    if inspection is None or output is None or output.variation is None or has_learned(evidence):
         return
-    sigmoids = [s for s in look.signals if s.kind == "sigmoid" and s.is_nonlinearity]
+    sigmoids = [s for s in inspection.signals if s.kind == "sigmoid" and s.is_nonlinearity]
     sigmoids = sigmoids[:-1] if output.tail[:1] == ("Sigmoid",) else sigmoids
-    layers = look.weighted()
-    if len(sigmoids) < 2 or output.variation > FLAT_OUTPUT or not layers or _is_blocked(look):
+    layers = inspection.weighted()
+    if len(sigmoids) < 2 or output.variation > FLAT_OUTPUT or not layers or _is_blocked(inspection):
         return
     first, last = layers[0].sensitivity or 0.0, layers[-1].sensitivity or 0.0
     ratio = first / last if last else 0.0
     is_doubtful = evidence.trial is not None and not evidence.trial.trains
     yield Finding(
-        "vanishing-gradient",
-        layers[0].name,
-        "severe" if is_doubtful else "warning",
-        0.7,
-        f"behind {len(sigmoids)} hidden sigmoids the outputs vary by {number(output.variation)} of their size, and "
+        rule="vanishing-gradient",
+        layer=layers[0].name,
+        severity="severe" if is_doubtful else "warning",
+        confidence=0.7,
+        summary=f"behind {len(sigmoids)} hidden sigmoids the outputs vary by {number(output.variation)} of their size, and "
         f"{layers[0].name} gets {number(ratio)} of the last layer's gradient.",
-        {"variation of outputs": output.variation, "ratio of gradients": ratio, "sigmoids": float(len(sigmoids))},
-        "A sigmoid's slope is 1/4 at most, so a stack of them passes little on, either way.",
-        _remedy(squashes=True),
+        evidence={
+            "variation of outputs": output.variation,
+            "ratio of gradients": ratio,
+            "sigmoids": float(len(sigmoids)),
+        },
+        reason="A sigmoid's slope is 1/4 at most, so a stack of them passes little on, either way.",
+        remedy=_remedy(squashes=True),
     )
 
 
@@ -164,16 +168,21 @@ def forgetting(evidence: Evidence) -> Iterator[Finding]:
         early = float(over_time[: steps // 10].max()) / largest
         half = _steps_to_half(over_time)
         yield Finding(
-            "vanishing-gradient",
-            name,
-            of_symptom(evidence, is_far=is_stuck or heard <= SHORT_MEMORY * steps),
-            0.9,
-            f"of {steps} steps of {name or 'the sequence'}, {heard} get a thousandth of the largest gradient, which "
+            rule="vanishing-gradient",
+            layer=name,
+            severity=of_symptom(evidence, is_far=is_stuck or heard <= SHORT_MEMORY * steps),
+            confidence=0.9,
+            summary=f"of {steps} steps of {name or 'the sequence'}, {heard} get a thousandth of the largest gradient, which "
             f"halves every {number(half)} steps back; the first tenth gets {number(early)} of it.",
-            {"steps": float(steps), "steps with a gradient": float(heard), "steps to half": half, "first tenth": early},
-            "In every step back a gradient is multiplied by the recurrent weight and a slope below 1, or by the forget "
+            evidence={
+                "steps": float(steps),
+                "steps with a gradient": float(heard),
+                "steps to half": half,
+                "first tenth": early,
+            },
+            reason="In every step back a gradient is multiplied by the recurrent weight and a slope below 1, or by the forget "
             "gate, 1/2 in a fresh LSTM (Hochreiter 1997).",
-            _longer_memory(evidence, name),
+            remedy=_longer_memory(evidence, name),
         )
 
 
@@ -205,10 +214,10 @@ def _longer_memory(evidence: Evidence, name: str) -> str:
 @rule("exploding-gradient", explains=(*FROM_GRADIENTS, "non-finite"))
 def exploding_gradient(evidence: Evidence) -> Iterator[Finding]:
     """Gradients that grow on their way back, through layers or through time: severe from a million-fold."""
-    look = evidence.look
-    if look is None:
+    inspection = evidence.inspection
+    if inspection is None:
         return
-    layers = _hidden(look)
+    layers = _hidden(inspection)
     last = (layers[-1].sensitivity or 0.0) if layers else 0.0
     if len(layers) > 1 and last > 0:
         most = max(layers, key=lambda s: s.sensitivity or 0.0)
@@ -224,25 +233,25 @@ def exploding_gradient(evidence: Evidence) -> Iterator[Finding]:
 
 def _exploding(evidence: Evidence, name: str, ratio: float, than: str, count: int) -> Finding:
     return Finding(
-        "exploding-gradient",
-        name,
-        of_symptom(evidence, is_far=ratio > EXPLODED),
-        0.85,
-        f"the gradient grows to {number(ratio)} times {than} at {name or 'the first step'}, over {count} of them.",
-        {"ratio": ratio},
-        "Every layer or step multiplies a gradient by its mean-field χ; a product of factors above 1 explodes.",
-        "torch.nn.utils.clip_grad_norm_(model.parameters(), 1.0)  # before optimizer.step(); or smaller weights",
+        rule="exploding-gradient",
+        layer=name,
+        severity=of_symptom(evidence, is_far=ratio > EXPLODED),
+        confidence=0.85,
+        summary=f"the gradient grows to {number(ratio)} times {than} at {name or 'the first step'}, over {count} of them.",
+        evidence={"ratio": ratio},
+        reason="Every layer or step multiplies a gradient by its mean-field χ; a product of factors above 1 explodes.",
+        remedy="torch.nn.utils.clip_grad_norm_(model.parameters(), 1.0)  # before optimizer.step(); or smaller weights",
     )
 
 
 def _recurrent(evidence: Evidence) -> Iterator[tuple[str, Tensor]]:
-    look = evidence.look
-    if look is None:
+    inspection = evidence.inspection
+    if inspection is None:
         return
-    layers = [(s.name, s.gradient_over_time) for s in look.signals if s.gradient_over_time is not None]
+    layers = [(s.name, s.gradient_over_time) for s in inspection.signals if s.gradient_over_time is not None]
     yield from ((name, over_time) for name, over_time in layers if over_time is not None)
-    if not layers and look.gradient_over_time is not None:
-        yield "", look.gradient_over_time
+    if not layers and inspection.gradient_over_time is not None:
+        yield "", inspection.gradient_over_time
 
 
 @rule("learning-rate-too-high", explains=("loss-not-decreasing", "diverging", "vanishing-gradient", "labels-unrelated"))
@@ -255,31 +264,31 @@ def without_warm_up(evidence: Evidence) -> Iterator[Finding]:
     width 32, at 1e-3) training fails without a warm-up, and at 0.06 it does not; severe from 0.2, a warning from 0.1,
     nothing where a trial goes down.
     """
-    look, optimizer = evidence.look, evidence.optimizer
-    if look is None or look.output is None or optimizer is None or look.output.post_norms < FEW_NORMS:
+    inspection, optimizer = evidence.inspection, evidence.optimizer
+    if inspection is None or inspection.output is None or optimizer is None or inspection.output.post_norms < FEW_NORMS:
         return
     if not type(optimizer).__name__.startswith(("Adam", "NAdam", "Adamax", "RMSprop")):
         return
-    weights = [w for w in look.weights if w.role == "weight" and w.lr and w.rms]
+    weights = [w for w in inspection.weights if w.role == "weight" and w.lr and w.rms]
     changes = sorted((w.lr or 0.0) * math.sqrt(w.fan_in) for w in weights)
     if not changes or (evidence.trial is not None and evidence.trial.trains) or has_learned(evidence):
         return
-    count = look.output.post_norms
+    count = inspection.output.post_norms
     change = count * changes[len(changes) // 2]
     if change < SMALL_CHANGE:
         return
     lr = max(w.lr or 0.0 for w in weights)
     yield Finding(
-        "learning-rate-too-high",
-        "",
-        "severe" if change > LARGE_CHANGE else "warning",
-        0.75,
-        f"at a rate of {number(lr)} Adam's first steps change {count} post-norm layers by {number(change)} of their "
+        rule="learning-rate-too-high",
+        layer="",
+        severity="severe" if change > LARGE_CHANGE else "warning",
+        confidence=0.75,
+        summary=f"at a rate of {number(lr)} Adam's first steps change {count} post-norm layers by {number(change)} of their "
         "stream in all: this needs a warm-up, or norms before the layers.",
-        {"lr": lr, "post-norm layers": float(count), "change in all": change},
-        "Behind every sum a LayerNorm passes all of a layer's change on, so those of Adam's first steps add up (Xiong "
+        evidence={"lr": lr, "post-norm layers": float(count), "change in all": change},
+        reason="Behind every sum a LayerNorm passes all of a layer's change on, so those of Adam's first steps add up (Xiong "
         "et al. 2020).",
-        "nn.TransformerEncoderLayer(…, norm_first=True)  # or a warm-up:\n"
+        remedy="nn.TransformerEncoderLayer(…, norm_first=True)  # or a warm-up:\n"
         "scheduler = torch.optim.lr_scheduler.LinearLR(optimizer, start_factor=0.01, total_iters=1000)",
     )
 
@@ -291,10 +300,10 @@ def weight_domination(evidence: Evidence) -> Iterator[Finding]:
     Told by lr·‖∂L/∂W‖/‖W‖, a thousandth of the median layer's or less, in a weight with rms·√fan_in above 10. Of plain
     SGD, whose updates are proportional to gradients.
     """
-    look, optimizer = evidence.look, evidence.optimizer
-    if look is None or optimizer is None or type(optimizer).__name__ != "SGD":
+    inspection, optimizer = evidence.inspection, evidence.optimizer
+    if inspection is None or optimizer is None or type(optimizer).__name__ != "SGD":
         return
-    weights = [w for w in look.weights if w.role == "weight" and w.gradient and w.rms and w.lr]
+    weights = [w for w in inspection.weights if w.role == "weight" and w.gradient and w.rms and w.lr]
     relative = {w.name: (w.lr or 0.0) * (w.gradient or 0.0) / w.rms for w in weights}
     if len(relative) < 3:
         return
@@ -302,14 +311,14 @@ def weight_domination(evidence: Evidence) -> Iterator[Finding]:
     for w in weights:
         if (w.gain or 0.0) > GROWN and relative[w.name] < NEGLIGIBLE * median:
             yield Finding(
-                "weight-domination",
-                w.layer,
-                "warning",
-                0.7,
-                f"a step changes the weight of {w.layer} by {number(relative[w.name])} of itself, where other layers "
+                rule="weight-domination",
+                layer=w.layer,
+                severity="warning",
+                confidence=0.7,
+                summary=f"a step changes the weight of {w.layer} by {number(relative[w.name])} of itself, where other layers "
                 f"move by {number(median)}: it has grown to {number(w.gain or 0.0)} times its inputs' scale.",
-                {"relative update": relative[w.name], "median of all layers": median, "gain": w.gain or 0.0},
-                "Behind a norm a gradient is proportional to 1/‖W‖: the larger a weight, the less it moves (huang2020, "
+                evidence={"relative update": relative[w.name], "median of all layers": median, "gain": w.gain or 0.0},
+                reason="Behind a norm a gradient is proportional to 1/‖W‖: the larger a weight, the less it moves (huang2020, "
                 "theorem 2).",
-                "optimizer = torch.optim.SGD(model.parameters(), lr=lr, weight_decay=5e-4)  # keeps them small",
+                remedy="optimizer = torch.optim.SGD(model.parameters(), lr=lr, weight_decay=5e-4)  # keeps them small",
             )

@@ -55,15 +55,15 @@ def evaluating_norms(evidence: Evidence) -> Iterator[Finding]:
         if trial.learns(own) and (trial.rises(running) or running.loss > 2 * own.loss):
             severity = "severe"
     yield Finding(
-        "batchnorm-mode-gap",
-        stale[0],
-        severity,
-        0.9,
-        f"{stale[0]} is in evaluation mode and has never seen a batch"
+        rule="batchnorm-mode-gap",
+        layer=stale[0],
+        severity=severity,
+        confidence=0.9,
+        summary=f"{stale[0]} is in evaluation mode and has never seen a batch"
         f"{f', as are {len(stale) - 1} more' if len(stale) > 1 else ''}, so it normalizes nothing{costs}.",
-        numbers,
-        "Running statistics start at mean 0 and variance 1 and move only in training mode.",
-        "model.train()  # before every epoch of training",
+        evidence=numbers,
+        reason="Running statistics start at mean 0 and variance 1 and move only in training mode.",
+        remedy="model.train()  # before every epoch of training",
     )
 
 
@@ -88,16 +88,20 @@ def modes_differ(evidence: Evidence) -> Iterator[Finding]:
     name = next(iter(norms))
     is_lost = trial.constant is not None and batch < 0.5 * trial.constant < trial.constant < running
     yield Finding(
-        "batchnorm-mode-gap",
-        name,
-        "severe" if is_lost else "warning",
-        0.9 if is_lost else 0.8,
-        f"the loss is {number(batch)} with the statistics of each batch and {number(running)} with the running ones, "
+        rule="batchnorm-mode-gap",
+        layer=name,
+        severity="severe" if is_lost else "warning",
+        confidence=0.9 if is_lost else 0.8,
+        summary=f"the loss is {number(batch)} with the statistics of each batch and {number(running)} with the running ones, "
         "by which the network is evaluated.",
-        {"loss with batch statistics": batch, "loss with running statistics": running, "norms": float(len(norms))},
-        "Running statistics are averages of the batches' own; a gap means small batches, a momentum that is too low, "
+        evidence={
+            "loss with batch statistics": batch,
+            "loss with running statistics": running,
+            "norms": float(len(norms)),
+        },
+        reason="Running statistics are averages of the batches' own; a gap means small batches, a momentum that is too low, "
         "or weights that changed faster than they do.",
-        "for m in model.modules():\n"
+        remedy="for m in model.modules():\n"
         "    if isinstance(m, torch.nn.modules.batchnorm._BatchNorm): m.reset_running_stats()\n"
         "model.train()\nwith torch.no_grad():\n    for inputs, _ in loader: model(inputs)",
     )
@@ -119,16 +123,16 @@ def slow_statistics(evidence: Evidence) -> Iterator[Finding]:
     momentum = float(norm.momentum or 0.0)
     steps = number(1 / momentum) if momentum else "∞"
     yield Finding(
-        "batchnorm-mode-gap",
-        name,
-        "severe" if momentum <= SLOWEST_MOMENTUM else "warning",
-        0.85,
-        f"the running statistics of {name}{f' and {len(slow) - 1} more' if len(slow) > 1 else ''} have a momentum of "
+        rule="batchnorm-mode-gap",
+        layer=name,
+        severity="severe" if momentum <= SLOWEST_MOMENTUM else "warning",
+        confidence=0.85,
+        summary=f"the running statistics of {name}{f' and {len(slow) - 1} more' if len(slow) > 1 else ''} have a momentum of "
         f"{number(momentum)}: they take {steps} steps to forget where they start, and evaluation uses them.",
-        {"momentum": momentum, "updates so far": float(_updates(norm)), "norms": float(len(slow))},
-        "After k steps (1 − momentum)^k of mean 0 and variance 1 is left in them. torch's momentum is the new batch's "
+        evidence={"momentum": momentum, "updates so far": float(_updates(norm)), "norms": float(len(slow))},
+        reason="After k steps (1 − momentum)^k of mean 0 and variance 1 is left in them. torch's momentum is the new batch's "
         "weight, 1 minus that of other libraries.",
-        "for m in model.modules():\n    if isinstance(m, torch.nn.modules.batchnorm._BatchNorm): m.momentum = 0.1",
+        remedy="for m in model.modules():\n    if isinstance(m, torch.nn.modules.batchnorm._BatchNorm): m.momentum = 0.1",
     )
 
 
@@ -140,30 +144,32 @@ def small_batch(evidence: Evidence) -> Iterator[Finding]:
     normalizes every example by itself and evaluation by others (lange2022, figures 4 and 5: BN does not train there);
     and where a unit has two values in a batch, of which a norm leaves −1 and 1: all but their order is lost.
     """
-    look = evidence.look
+    inspection = evidence.inspection
     couples = evidence.problem.couples_examples
     norms = [name for name, m in _norms(evidence.problem.model).items() if m.training or couples]
-    if look is None or not look.batch_size or look.batch_size > SMALL_BATCH or not norms:
+    if inspection is None or not inspection.batch_size or inspection.batch_size > SMALL_BATCH or not norms:
         return
-    size = look.batch_size
-    if size > 1 and look.examples <= size:
+    size = inspection.batch_size
+    if size > 1 and inspection.examples <= size:
         return  # one small batch that was given to look at says little of those that are trained on
     error = "" if size == 1 else f", so that a variance is known to {100 * (2 / (size - 1)) ** 0.5:.0f} %"
-    values = min((s.rows * size / look.examples for s in look.signals if s.name in norms), default=float(size))
+    values = min(
+        (s.rows * size / inspection.examples for s in inspection.signals if s.name in norms), default=float(size)
+    )
     if size == 2 and values <= size:
         error = ": of two values it leaves −1 and 1, which say no more than which one is larger"
     more = f" and {len(norms) - 1} more" if len(norms) > 1 else ""
     is_lost = size == 1 or values <= 2
     yield Finding(
-        "small-batch-batchnorm",
-        norms[0],
-        "severe" if is_lost else "warning",
-        0.95 if is_lost else 0.85,
-        f"BatchNorm ({norms[0]}{more}) sees batches of {size}{error}.",
-        {"batch size": float(size), "values of a unit": values, "norms": float(len(norms))},
-        "The noise of statistics, √(2/(n−1)) of the variance, is noise in every activation, and evaluation "
+        rule="small-batch-batchnorm",
+        layer=norms[0],
+        severity="severe" if is_lost else "warning",
+        confidence=0.95 if is_lost else 0.85,
+        summary=f"BatchNorm ({norms[0]}{more}) sees batches of {size}{error}.",
+        evidence={"batch size": float(size), "values of a unit": values, "norms": float(len(norms))},
+        reason="The noise of statistics, √(2/(n−1)) of the variance, is noise in every activation, and evaluation "
         "uses others (lange2022, figures 4 and 5).",
-        "model = wc.nn.replace_norm(model, lambda channels: torch.nn.GroupNorm(math.gcd(8, channels), channels))",
+        remedy="model = wc.nn.replace_norm(model, lambda channels: torch.nn.GroupNorm(math.gcd(8, channels), channels))",
     )
 
 
@@ -189,23 +195,23 @@ def labels_unrelated(evidence: Evidence) -> Iterator[Finding]:
     if trial.own is not None and trial.learns(trial.own):
         return
     yield Finding(
-        "labels-unrelated",
-        "",
-        "severe" if found.examples >= 2 * ENOUGH_EXAMPLES else "warning",
-        0.85,
-        f"over {found.examples} examples the inputs tell nothing of the targets: the nearest neighbor's target is "
+        rule="labels-unrelated",
+        layer="",
+        severity="severe" if found.examples >= 2 * ENOUGH_EXAMPLES else "warning",
+        confidence=0.85,
+        summary=f"over {found.examples} examples the inputs tell nothing of the targets: the nearest neighbor's target is "
         f"{number(found.neighbor)}, a linear fit {number(found.linear)} and a smooth one {number(found.smooth)} "
         "standard deviations better than chance.",
-        {
+        evidence={
             "examples": float(found.examples),
             "nearest neighbor, in σ": found.neighbor,
             "linear fit, in σ": found.linear,
             "smooth fit, in σ": found.smooth,
             "structure of the inputs, in noise edges": found.structure,
         },
-        "Targets that can be learned from inputs are alike for neighbors; shuffled or sorted ones are not. The usual "
+        reason="Targets that can be learned from inputs are alike for neighbors; shuffled or sorted ones are not. The usual "
         "cause is an index that shuffles or sorts one of the two.",
-        "order = torch.randperm(len(x)); x, y = x[order], y[order]  # one order for both",
+        remedy="order = torch.randperm(len(x)); x, y = x[order], y[order]  # one order for both",
     )
 
 
@@ -229,16 +235,16 @@ def last_layer_drift(evidence: Evidence) -> Iterator[Finding]:
     if not (rest > 0 and size[last] > DRIFT * rest and received[last] > DRIFT * max(received[n] for n in others)):
         return
     yield Finding(
-        "last-layer-drift",
-        last,
-        "warning",
-        0.7,
-        f"the input of {last} has λ_max {number(received[last])}, and the layer's curvature is "
+        rule="last-layer-drift",
+        layer=last,
+        severity="warning",
+        confidence=0.7,
+        summary=f"the input of {last} has λ_max {number(received[last])}, and the layer's curvature is "
         f"{number(size[last] / rest)} times that of any other.",
-        {"λmax of Σx": received[last], "curvature over the next": size[last] / rest},
-        "One layer then sets the stable rate of all (huang2020, section 5: a BatchNorm before the last layer).",
-        "model = wc.nn.with_last_batchnorm(model)",
-        tuple(Row(None, name, KRONECKER.lambda_max, value, "") for name, value in size.items()),
+        evidence={"λmax of Σx": received[last], "curvature over the next": size[last] / rest},
+        reason="One layer then sets the stable rate of all (huang2020, section 5: a BatchNorm before the last layer).",
+        remedy="model = wc.nn.with_last_batchnorm(model)",
+        rows=tuple(Row(None, name, KRONECKER.lambda_max, value, "") for name, value in size.items()),
     )
 
 

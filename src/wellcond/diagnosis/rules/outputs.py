@@ -7,7 +7,7 @@ from collections.abc import Iterator
 
 from wellcond.diagnosis.evidence import Evidence
 from wellcond.diagnosis.finding import Finding, Severity
-from wellcond.diagnosis.inspection.look import Look
+from wellcond.diagnosis.inspection.inspect import Inspection
 from wellcond.diagnosis.inspection.outputs import PRODUCTS, OutputFacts
 from wellcond.diagnosis.rule import rule
 from wellcond.results import number
@@ -31,10 +31,10 @@ CONFIDENTLY_WRONG = 2.0
 """The loss over that of the best constant, above which saturated outputs are wrong: a right one is near 0."""
 
 
-def _last_layer(look: Look, output: OutputFacts) -> str:
+def _last_layer(inspection: Inspection, output: OutputFacts) -> str:
     """The module of the last operation, or the last layer with weights."""
-    weighted = look.weighted()
-    last = look.signals[-1] if look.signals else None
+    weighted = inspection.weighted()
+    last = inspection.signals[-1] if inspection.signals else None
     is_module = last is not None and not last.is_nonlinearity
     if output.tail and is_module and last is not None and last.kind.lower() == output.tail[0].lower():
         return last.name
@@ -42,7 +42,7 @@ def _last_layer(look: Look, output: OutputFacts) -> str:
 
 
 def _finding(
-    look: Look, output: OutputFacts, summary: str, reason: str, remedy: str, *, confidence: float = 0.97,
+    inspection: Inspection, output: OutputFacts, summary: str, reason: str, remedy: str, *, confidence: float = 0.97,
     severity: Severity = "severe", layer: str | None = None, **more: float | str,
 ) -> Finding:  # fmt: skip
     numbers: dict[str, float | str] = {"loss takes": output.loss_kind, "last operation": (output.tail or ("none",))[0]}
@@ -50,14 +50,23 @@ def _finding(
         numbers["loss"] = output.loss
     if output.best_constant is not None:
         numbers["loss of the best constant"] = output.best_constant
-    where = _last_layer(look, output) if layer is None else layer
+    where = _last_layer(inspection, output) if layer is None else layer
     words = {name.replace("_", " "): value for name, value in more.items()}
-    return Finding(NAME, where, severity, confidence, summary, numbers | words, reason, remedy)
+    return Finding(
+        rule=NAME,
+        layer=where,
+        severity=severity,
+        confidence=confidence,
+        summary=summary,
+        evidence=numbers | words,
+        reason=reason,
+        remedy=remedy,
+    )
 
 
-def _both(evidence: Evidence) -> tuple[Look, OutputFacts] | None:
-    look = evidence.look
-    return None if look is None or look.output is None else (look, look.output)
+def _both(evidence: Evidence) -> tuple[Inspection, OutputFacts] | None:
+    inspection = evidence.inspection
+    return None if inspection is None or inspection.output is None else (inspection, inspection.output)
 
 
 @rule(NAME, explains=FROM_OUTPUTS)
@@ -69,9 +78,9 @@ def squashed_logits(evidence: Evidence) -> Iterator[Finding]:
     """
     if (both := _both(evidence)) is None:
         return
-    look, output = both
+    inspection, output = both
     if output.tail[:1] in PROBABILITIES and output.tail[1:2] in SQUASHERS:
-        yield _twice(look, output)
+        yield _twice(inspection, output)
         return
     loss = LOGIT_LOSSES.get(output.loss_kind)
     if loss is None or not output.tail or output.tail[0] not in ("Softmax", "Sigmoid", "Relu", "Tanh"):
@@ -84,7 +93,7 @@ def squashed_logits(evidence: Evidence) -> Iterator[Finding]:
         floor = math.log1p(math.exp(-high)) if tail == "Tanh" else 0.5 * (math.log(2) + math.log1p(math.exp(-high)))
     least = f"so the loss cannot fall below {number(floor)}" if tail != "Relu" else "so no logit can be below zero"
     yield _finding(
-        look,
+        inspection,
         output,
         f"the model ends in a {call} and {loss} takes logits, to which it applies its own, {least}.",
         f"Logits between {number(low)} and {number(high)} bound the probabilities away from 0 and 1, and a gradient "
@@ -94,16 +103,16 @@ def squashed_logits(evidence: Evidence) -> Iterator[Finding]:
     )
 
 
-def _twice(look: Look, output: OutputFacts) -> Finding:
+def _twice(inspection: Inspection, output: OutputFacts) -> Finding:
     last, before = (CALLS[name] for name in output.tail[:2])
     return _finding(
-        look,
+        inspection,
         output,
         f"the {last} that the model ends in gets the outputs of a {before}, so its logits are "
         + ("never below zero." if before == "ReLU" else "bounded."),
         "A probability below that of equal logits cannot be given, and where a ReLU is off nothing is learned.",
         f"x = F.{last}(self.out(x)) if you need probabilities  # without the {before}",
-        layer=next((s.name for s in reversed(look.signals) if s.is_weighted), ""),
+        layer=next((s.name for s in reversed(inspection.signals) if s.is_weighted), ""),
     )
 
 
@@ -116,13 +125,13 @@ def raw_outputs(evidence: Evidence) -> Iterator[Finding]:
     """
     if (both := _both(evidence)) is None:
         return
-    look, output = both
+    inspection, output = both
     tail = output.tail[0] if output.tail else ""
     is_log_probability = tail in ("LogSoftmax", "LogSigmoid", "Log") or "Log" in output.loss_operations
     if output.loss_kind in ("nll", "kl") and not is_log_probability and output.high > 1e-3:
         what = "probabilities" if tail == "Softmax" else f"the outputs of a {CALLS.get(tail, 'linear layer')}"
         yield _finding(
-            look,
+            inspection,
             output,
             f"{'nll_loss' if output.loss_kind == 'nll' else 'kl_div'} takes log-probabilities and gets {what}, from "
             f"{number(output.low)} to {number(output.high)}.",
@@ -135,7 +144,7 @@ def raw_outputs(evidence: Evidence) -> Iterator[Finding]:
     elif output.loss_kind == "bce" and tail not in ("Sigmoid", "Softmax", "Clamp", "Mul", "Div", "Exp", "Mean", "Add"):
         call = CALLS.get(tail, "linear layer")
         yield _finding(
-            look,
+            inspection,
             output,
             f"binary_cross_entropy takes probabilities and gets the outputs of a {call}, from {number(output.low)} to "
             f"{number(output.high)}.",
@@ -149,7 +158,7 @@ def raw_outputs(evidence: Evidence) -> Iterator[Finding]:
         if output.log_low <= 0 or share > 0.2:
             what = "what is not positive" if output.log_low <= 0 else f"values {share:.0%} of which it clamps"
             yield _finding(
-                look,
+                inspection,
                 output,
                 f"the loss takes the logarithm of {what}: the outputs, of a {CALLS.get(tail, 'linear layer')}, go from "
                 f"{number(output.low)} to {number(output.high)}.",
@@ -176,10 +185,10 @@ def wrong_dimension(evidence: Evidence) -> Iterator[Finding]:
     """
     if (both := _both(evidence)) is None:
         return
-    look, output = both
+    inspection, output = both
     if output.classes == 1 and output.loss_kind == "cross-entropy":
         yield _finding(
-            look,
+            inspection,
             output,
             "cross_entropy over one class is 0 whatever the output: there is nothing to learn from.",
             "The probability of the only class is 1.",
@@ -195,7 +204,7 @@ def wrong_dimension(evidence: Evidence) -> Iterator[Finding]:
     call = CALLS[output.tail[0]]
     if size == 1:
         yield _finding(
-            look,
+            inspection,
             output,
             f"the {call} goes over one unit, so every output is {'0' if call == 'log_softmax' else '1'}.",
             "e^x / e^x is 1 whatever x is: no gradient passes it.",
@@ -203,7 +212,7 @@ def wrong_dimension(evidence: Evidence) -> Iterator[Finding]:
         )
     elif dim != expected and len(output.shape) > 1 and dim == 0:
         yield _finding(
-            look,
+            inspection,
             output,
             f"the {call} goes over dimension {dim}, the {size} examples of the batch, instead of dimension {expected}.",
             "The probabilities of an example then depend on which others are in its batch, and do not add up to one.",
@@ -221,7 +230,7 @@ def broadcast(evidence: Evidence) -> Iterator[Finding]:
     """
     if (both := _both(evidence)) is None:
         return
-    look, output = both
+    inspection, output = both
     if output.reshaped_loss is None or output.loss is None or output.loss_kind in ("cross-entropy", "nll"):
         return
     own, other = output.perfect_loss, output.reshaped_perfect_loss
@@ -229,7 +238,7 @@ def broadcast(evidence: Evidence) -> Iterator[Finding]:
     if is_same or own is None or other is None or not own > other + 1e-3 * abs(output.loss):
         return
     yield _finding(
-        look,
+        inspection,
         output,
         f"outputs of shape {list(output.shape)} meet targets of shape {list(output.target_shape or ())}, and the loss "
         f"broadcasts them: {number(output.loss)} instead of {number(output.reshaped_loss)}.",
@@ -253,13 +262,13 @@ def out_of_range(evidence: Evidence) -> Iterator[Finding]:
     """
     if (both := _both(evidence)) is None:
         return
-    look, output = both
+    inspection, output = both
     low, high = output.low_target, output.high_target
     is_compared = output.loss_kind == "squared" or (output.loss_kind == "other" and _is_right_at_targets(output))
     if is_compared and output.tail and output.share_outside > 0.01:
         call = CALLS.get(output.tail[0], output.tail[0])
         yield _finding(
-            look,
+            inspection,
             output,
             f"{output.share_outside:.0%} of the targets, which go from {number(low)} to {number(high)}, are out of "
             f"reach of the {call} that the model ends in.",
@@ -271,7 +280,7 @@ def out_of_range(evidence: Evidence) -> Iterator[Finding]:
         )
     elif output.loss_kind in ("bce", "bce-logits") and (low < -0.02 or high > 1.02):
         yield _finding(
-            look,
+            inspection,
             output,
             f"a binary cross-entropy takes targets in [0, 1], and these go from {number(low)} to {number(high)}.",
             "Outside of [0, 1] it is no likelihood and falls without a bound.",
@@ -295,7 +304,7 @@ def rewards_errors(evidence: Evidence) -> Iterator[Finding]:
     """A loss that is larger for right outputs than for a constant: its sign is wrong."""
     if (both := _both(evidence)) is None:
         return
-    look, output = both
+    inspection, output = both
     right, constant = output.perfect_loss, output.best_constant
     if right is None or constant is None or output.reshaped_loss is not None:
         return
@@ -304,7 +313,7 @@ def rewards_errors(evidence: Evidence) -> Iterator[Finding]:
     margin = 0.1 * abs(constant) + (1e-6 if output.loss_kind == "squared" else SOME_NATS)
     if right > constant + margin:
         yield _finding(
-            look,
+            inspection,
             output,
             f"the loss of right outputs, {number(right)}, exceeds that of the best constant, {number(constant)}.",
             "Whoever minimizes it makes the outputs worse: is there a minus sign too many, or one missing?",
@@ -318,16 +327,16 @@ def rewards_errors(evidence: Evidence) -> Iterator[Finding]:
 @rule(NAME, explains=FROM_OUTPUTS)
 def loss_fails(evidence: Evidence) -> Iterator[Finding]:
     """A loss that cannot be computed on what the model gives."""
-    look = evidence.look
-    if look is None or not look.loss_error:
+    inspection = evidence.inspection
+    if inspection is None or not inspection.loss_error:
         return
-    output = look.output
-    layer = "" if output is None else _last_layer(look, output)
+    output = inspection.output
+    layer = "" if output is None else _last_layer(inspection, output)
     yield Finding(
-        NAME, layer, "severe", 0.95, f"the loss cannot be computed: {look.loss_error}.",
-        {} if output is None else {"outputs": str(output.shape), "targets": str(output.target_shape)},
-        "Its outputs and targets do not fit in shape, type or range.",
-        "print(outputs.shape, outputs.dtype, outputs.min(), outputs.max(), targets.shape, targets.dtype)",
+        rule=NAME, layer=layer, severity="severe", confidence=0.95, summary=f"the loss cannot be computed: {inspection.loss_error}.",
+        evidence={} if output is None else {"outputs": str(output.shape), "targets": str(output.target_shape)},
+        reason="Its outputs and targets do not fit in shape, type or range.",
+        remedy="print(outputs.shape, outputs.dtype, outputs.min(), outputs.max(), targets.shape, targets.dtype)",
     )  # fmt: skip
 
 
@@ -341,7 +350,7 @@ def saturated_output(evidence: Evidence) -> Iterator[Finding]:
     """
     if (both := _both(evidence)) is None:
         return
-    look, output = both
+    inspection, output = both
     if output.saturated is None or output.saturated < 0.5 or output.loss is None or not math.isfinite(output.loss):
         return
     reference, right = output.best_constant, output.perfect_loss
@@ -352,21 +361,21 @@ def saturated_output(evidence: Evidence) -> Iterator[Finding]:
         is_wrong = right is not None and is_right_known and output.saturated > 0.9 and output.loss > right + 1.0
     if is_wrong:
         yield Finding(
-            "saturated-output",
-            _last_layer(look, output),
-            "severe"
+            rule="saturated-output",
+            layer=_last_layer(inspection, output),
+            severity="severe"
             if output.saturated > 0.9 or (reference is not None and output.loss > 5 * reference)
             else "warning",
-            0.85,
-            f"{output.saturated:.0%} of the examples have probabilities within 0.001 of 0 or 1, and the loss is "
+            confidence=0.85,
+            summary=f"{output.saturated:.0%} of the examples have probabilities within 0.001 of 0 or 1, and the loss is "
             f"{number(output.loss)}"
             + (f", where a constant has {number(reference)}." if reference is not None else "."),
-            {
+            evidence={
                 "saturated": output.saturated,
                 "loss": output.loss,
                 "largest |output|": max(abs(output.low), abs(output.high)),
             },
-            "A sigmoid passes gradients on with p(1 − p): what is sure and wrong learns slowest.",
-            "# smaller logits: a smaller last layer, or logits and a loss that takes them\n"
+            reason="A sigmoid passes gradients on with p(1 − p): what is sure and wrong learns slowest.",
+            remedy="# smaller logits: a smaller last layer, or logits and a loss that takes them\n"
             "loss = torch.nn.BCEWithLogitsLoss()",
         )

@@ -9,7 +9,7 @@ from statistics import fmean
 from wellcond.diagnosis.evidence import Evidence
 from wellcond.diagnosis.finding import Finding, Severity
 from wellcond.diagnosis.rule import rule
-from wellcond.diagnosis.trial import Attempt, Trial
+from wellcond.diagnosis.trial_result import Attempt, Trial
 from wellcond.results import Row, number
 from wellcond.results.quantities import LR, TRAINED_LR, TRAINING_LOSS
 from wellcond.training.short_runs import rate_of
@@ -83,26 +83,26 @@ def _too_high(
     if count := _summed(evidence):
         beyond += f"; the loss is a sum over {count} examples, of whose mean this is a rate of {number(own.lr * count)}"
     return Finding(
-        "learning-rate-too-high",
-        "",
-        severity,
-        confidence,
-        f"at lr {number(own.lr)} {what}, at {number(lower.lr)} it falls to {number(lower.loss)}{beyond}.",
-        _numbers(trial, own, lower) | ({} if limit is None else {"stability limit": limit}),
-        "Beyond 2(1+μ)/λ_max gradient descent overshoots along the sharpest direction, and Adam's first steps, whose "
+        rule="learning-rate-too-high",
+        layer="",
+        severity=severity,
+        confidence=confidence,
+        summary=f"at lr {number(own.lr)} {what}, at {number(lower.lr)} it falls to {number(lower.loss)}{beyond}.",
+        evidence=_numbers(trial, own, lower) | ({} if limit is None else {"stability limit": limit}),
+        reason="Beyond 2(1+μ)/λ_max gradient descent overshoots along the sharpest direction, and Adam's first steps, whose "
         "size is the rate itself whatever the gradient, do likewise; both runs saw the same batches.",
-        f"loss = criterion(outputs, targets) / {count}  # the mean over the batch, at the same rate"
+        remedy=f"loss = criterion(outputs, targets) / {count}  # the mean over the batch, at the same rate"
         if count
         else f"{_set_lr(lower.lr)}  # wc.suggest_lr(problem, optimizer) finds the best one",
-        _rows(trial, own, lower),
+        rows=_rows(trial, own, lower),
     )
 
 
 def _summed(evidence: Evidence) -> int:
     """The examples that a loss adds up, where steps are proportional to its gradient; else 0."""
-    look, optimizer = evidence.look, evidence.optimizer
+    inspection, optimizer = evidence.inspection, evidence.optimizer
     is_proportional = optimizer is not None and type(optimizer).__name__ in ("SGD", "ASGD")
-    return look.batch_size if look is not None and look.is_summed and is_proportional else 0
+    return inspection.batch_size if inspection is not None and inspection.is_summed and is_proportional else 0
 
 
 @rule("summed-loss")
@@ -112,19 +112,22 @@ def summed_loss(evidence: Evidence) -> Iterator[Finding]:
     Gradient and curvature are then as many times larger as there are examples, and the rate of SGD has to be as many
     times smaller; Adam's steps do not depend on it. A note: the rate is judged by what a trial does.
     """
-    look = evidence.look
-    if look is None or not look.is_summed or look.batch_size < 2:
+    inspection = evidence.inspection
+    if inspection is None or not inspection.is_summed or inspection.batch_size < 2:
         return
     yield Finding(
-        "summed-loss",
-        "",
-        "note",
-        0.9,
-        f"the loss is a sum over the {look.batch_size} examples of a batch: curvature and the largest stable rate are "
+        rule="summed-loss",
+        layer="",
+        severity="note",
+        confidence=0.9,
+        summary=f"the loss is a sum over the {inspection.batch_size} examples of a batch: curvature and the largest stable rate are "
         "those of the sum, and change with the batch size.",
-        {"batch size": float(look.batch_size), "loss": look.loss if look.loss is not None else math.nan},
-        "The Hessian of a sum of N terms is N times that of their mean, and the stable rate 1/N of it.",
-        f'loss = criterion(outputs, targets) / len(targets)  # or reduction="mean"; here / {look.batch_size}',
+        evidence={
+            "batch size": float(inspection.batch_size),
+            "loss": inspection.loss if inspection.loss is not None else math.nan,
+        },
+        reason="The Hessian of a sum of N terms is N times that of their mean, and the stable rate 1/N of it.",
+        remedy=f'loss = criterion(outputs, targets) / len(targets)  # or reduction="mean"; here / {inspection.batch_size}',
     )
 
 
@@ -138,15 +141,15 @@ def negative_rate(evidence: Evidence) -> Iterator[Finding]:
             lr = rate_of(group)
             what = f"the learning rate of group {index} is {number(lr)}: every step goes uphill"
             yield Finding(
-                "learning-rate-too-high",
-                "",
-                "severe",
-                1.0,
-                f"{what}.",
-                {"lr": lr},
-                "θ ← θ − lr·g with a negative lr maximizes the loss.",
-                f"{_set_lr(min(-lr, 0.1))}  # and look at the schedule that made it negative",
-                (Row(None, "", LR, lr, "lr"),),
+                rule="learning-rate-too-high",
+                layer="",
+                severity="severe",
+                confidence=1.0,
+                summary=f"{what}.",
+                evidence={"lr": lr},
+                reason="θ ← θ − lr·g with a negative lr maximizes the loss.",
+                remedy=f"{_set_lr(min(-lr, 0.1))}  # and look at the schedule that made it negative",
+                rows=(Row(None, "", LR, lr, "lr"),),
             )
 
 
@@ -183,19 +186,19 @@ def hardly_falls(evidence: Evidence) -> Iterator[Finding]:
         return
     is_severe = steps > MANY_STEPS or is_far_below or (is_behind and speed_up > MUCH_FASTER and as_far > MUCH_AS_FAR)
     yield Finding(
-        "learning-rate-too-low",
-        "",
-        "severe" if is_severe else "warning",
-        0.9,
-        f"at lr {number(own.lr)} the loss falls by {number(100 * fall)} % in {len(own.run.losses)} steps, at "
+        rule="learning-rate-too-low",
+        layer="",
+        severity="severe" if is_severe else "warning",
+        confidence=0.9,
+        summary=f"at lr {number(own.lr)} the loss falls by {number(100 * fall)} % in {len(own.run.losses)} steps, at "
         f"{number(best.lr)} by {number(100 * trial.fall(best)[0])} % in {len(best.run.losses)}.",
-        _numbers(trial, own, best)
+        evidence=_numbers(trial, own, best)
         | {"steps to fall by a tenth": steps, "steps to fall as far as there": as_far}
         | ({"stability limit": limit} if limit < math.inf else {}),
-        "The error along a direction of curvature λ shrinks by 1 − lr·λ per step, so that a rate far below the limit "
+        reason="The error along a direction of curvature λ shrinks by 1 − lr·λ per step, so that a rate far below the limit "
         "2(1+μ)/λ_max wastes as many steps as it is below; both runs saw the same batches.",
-        f"{_set_lr(best.lr)}  # wc.suggest_lr(problem, optimizer) finds the best one",
-        _rows(trial, own, best),
+        remedy=f"{_set_lr(best.lr)}  # wc.suggest_lr(problem, optimizer) finds the best one",
+        rows=_rows(trial, own, best),
     )
 
 
@@ -215,15 +218,15 @@ def zero_rate(evidence: Evidence) -> Iterator[Finding]:
     severity: Severity = "severe" if not is_scheduled or (has_begun and not is_learned) else "note"
     when = "the schedule has driven it there" if has_begun else "the schedule begins there"
     yield Finding(
-        "learning-rate-too-low",
-        "",
-        severity,
-        1.0 if not is_scheduled else 0.8,
-        f"the learning rate is 0{f': {when}' if is_scheduled else ''}, so no step moves anything.",
-        {"lr": 0.0},
-        "θ ← θ − lr·g with lr = 0 leaves θ where it is.",
-        f"{_set_lr(1e-3)}  # and check the schedule: print(scheduler.get_last_lr())",
-        (Row(None, "", LR, 0.0, "lr"),),
+        rule="learning-rate-too-low",
+        layer="",
+        severity=severity,
+        confidence=1.0 if not is_scheduled else 0.8,
+        summary=f"the learning rate is 0{f': {when}' if is_scheduled else ''}, so no step moves anything.",
+        evidence={"lr": 0.0},
+        reason="θ ← θ − lr·g with lr = 0 leaves θ where it is.",
+        remedy=f"{_set_lr(1e-3)}  # and check the schedule: print(scheduler.get_last_lr())",
+        rows=(Row(None, "", LR, 0.0, "lr"),),
     )
 
 
@@ -242,22 +245,22 @@ def goes_uphill(evidence: Evidence) -> Iterator[Finding]:
     maximizes = any(group.get("maximize") for group in (evidence.optimizer.param_groups if evidence.optimizer else ()))
     flag = "; the optimizer has maximize=True" if maximizes else ""
     yield Finding(
-        "diverging",
-        "",
-        "severe",
-        0.97,
-        f"the loss rises at every rate, in proportion to it: in the first steps by {rise[0]} % at lr {number(fast.lr)} "
+        rule="diverging",
+        layer="",
+        severity="severe",
+        confidence=0.97,
+        summary=f"the loss rises at every rate, in proportion to it: in the first steps by {rise[0]} % at lr {number(fast.lr)} "
         f"and by {rise[1]} % at {number(slow.lr)}{flag}.",
-        {
+        evidence={
             "loss before": trial.loss,
             f"early loss at lr {number(fast.lr)}": fmean(fast.early),
             f"early loss at lr {number(slow.lr)}": fmean(slow.early),
         },
-        "Along −∇L the loss falls at every rate that is low enough; a rise in proportion to it is a step along +∇L.",
-        "optimizer = type(optimizer)(model.parameters(), lr=lr)  # without maximize=True"
+        reason="Along −∇L the loss falls at every rate that is low enough; a rise in proportion to it is a step along +∇L.",
+        remedy="optimizer = type(optimizer)(model.parameters(), lr=lr)  # without maximize=True"
         if maximizes
         else "p -= lr * p.grad  # minus; and the loss must be one to minimize: print(loss.item()) as the fit improves",
-        _rows(trial, fast, slow),
+        rows=_rows(trial, fast, slow),
     )
 
 
@@ -274,16 +277,16 @@ def rises_at_any_rate(evidence: Evidence) -> Iterator[Finding]:
         return  # another matter: it is not finite whatever the rate
     lowest = lower[-1]
     yield Finding(
-        "diverging",
-        "",
-        "severe",
-        0.8,
-        f"the loss does not fall at any rate between {number(lowest.lr)} and {number(trial.own.lr)}.",
-        _numbers(trial, trial.own, lowest),
-        "At a low enough rate every step along −∇L lowers the loss, unless its curvature or its rounding errors leave "
+        rule="diverging",
+        layer="",
+        severity="severe",
+        confidence=0.8,
+        summary=f"the loss does not fall at any rate between {number(lowest.lr)} and {number(trial.own.lr)}.",
+        evidence=_numbers(trial, trial.own, lowest),
+        reason="At a low enough rate every step along −∇L lowers the loss, unless its curvature or its rounding errors leave "
         "no room for one.",
-        "inputs = (inputs - mean) / std  # the scale of inputs and targets first",
-        _rows(trial, trial.own, lowest),
+        remedy="inputs = (inputs - mean) / std  # the scale of inputs and targets first",
+        rows=_rows(trial, trial.own, lowest),
     )
 
 
@@ -321,15 +324,15 @@ def does_not_decrease(evidence: Evidence) -> Iterator[Finding]:
             f"{number(few.after)} in {len(few.run.losses)} steps)"
         )
     yield Finding(
-        "loss-not-decreasing",
-        "",
-        "severe" if is_severe else "warning",
-        0.8 if is_severe else 0.6,
-        f"{'; '.join(said)}.",
-        numbers,
-        "Any sound network can fit eight examples; one that cannot gets no gradient that tells them apart.",
-        "wc.suggest_lr(problem, optimizer)  # if no rate helps, the fault is in the model, the loss or the data",
-        _rows(trial, *(() if own is None else (own,))),
+        rule="loss-not-decreasing",
+        layer="",
+        severity="severe" if is_severe else "warning",
+        confidence=0.8 if is_severe else 0.6,
+        summary=f"{'; '.join(said)}.",
+        evidence=numbers,
+        reason="Any sound network can fit eight examples; one that cannot gets no gradient that tells them apart.",
+        remedy="wc.suggest_lr(problem, optimizer)  # if no rate helps, the fault is in the model, the loss or the data",
+        rows=_rows(trial, *(() if own is None else (own,))),
     )
 
 

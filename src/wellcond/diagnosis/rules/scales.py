@@ -7,7 +7,7 @@ from collections.abc import Iterator
 
 from wellcond.diagnosis.evidence import Evidence
 from wellcond.diagnosis.finding import Finding
-from wellcond.diagnosis.inspection.look import Look
+from wellcond.diagnosis.inspection.inspect import Inspection
 from wellcond.diagnosis.inspection.signals import Signal
 from wellcond.diagnosis.inspection.weights import Weight
 from wellcond.diagnosis.rule import of_symptom, rule
@@ -56,10 +56,10 @@ def symmetric_initialization(evidence: Evidence) -> Iterator[Finding]:
     Told by the rows of the weight and of its gradient together, so a zero-initialized last layer, residual branch or
     adapter, whose gradients differ, is none. Where all gradients are zero, so that nothing breaks the tie, zeros count.
     """
-    look = evidence.look
-    if look is None:
+    inspection = evidence.inspection
+    if inspection is None:
         return
-    weights = [w for w in look.weights if w.role in ("weight", "recurrent") and w.order is not None]
+    weights = [w for w in inspection.weights if w.role in ("weight", "recurrent") and w.order is not None]
     last = max((w.order for w in weights if w.order is not None), default=0)
     is_stuck = bool(weights) and not any(w.gradient for w in weights)
     for w in weights:
@@ -71,16 +71,16 @@ def symmetric_initialization(evidence: Evidence) -> Iterator[Finding]:
             is_same = w.distinct <= w.units // 2 and (bool(w.gradient) or w.rms > 0 or is_stuck)
         if is_same:
             yield Finding(
-                "symmetric-initialisation",
-                w.layer,
-                "severe",
-                0.97,
-                f"the {w.units} units of {w.layer} have {w.distinct} different weights and gradients, so they stay the "
+                rule="symmetric-initialisation",
+                layer=w.layer,
+                severity="severe",
+                confidence=0.97,
+                summary=f"the {w.units} units of {w.layer} have {w.distinct} different weights and gradients, so they stay the "
                 "same for ever.",
-                {"units": float(w.units), "different ones": float(w.distinct), "RMS of the weight": w.rms},
-                "Units that start alike and get the same gradient are one unit: the layer is as wide as the number of "
+                evidence={"units": float(w.units), "different ones": float(w.distinct), "RMS of the weight": w.rms},
+                reason="Units that start alike and get the same gradient are one unit: the layer is as wide as the number of "
                 "different ones.",
-                _initialize(w),
+                remedy=_initialize(w),
             )
 
 
@@ -101,30 +101,30 @@ def large_start(evidence: Evidence) -> Iterator[Finding]:
     that it does not know; a warning where one layer alone is trained, as a head on fixed features, since its loss is
     convex. The layer is the first whose outputs have an RMS above 5, or the last one.
     """
-    look = evidence.look
-    output = None if look is None else look.output
-    if look is None or output is None or output.loss_kind not in ("cross-entropy", "nll", "bce-logits"):
+    inspection = evidence.inspection
+    output = None if inspection is None else inspection.output
+    if inspection is None or output is None or output.loss_kind not in ("cross-entropy", "nll", "bce-logits"):
         return
-    loss, constant = look.loss, output.best_constant
+    loss, constant = inspection.loss, output.best_constant
     if loss is None or constant is None or not loss < math.inf:
         return
     if constant < SOME_SURPRISE or not (loss > LARGE_LOSS * constant and loss > constant + EXCESS):
         return
-    weighted = look.weighted()
+    weighted = inspection.weighted()
     large = next((s.name for s in weighted if s.rms > LARGE_SIGNAL and not s.kind.startswith("Embedding")), None)
     name = large if large is not None else weighted[-1].name if weighted else ""
     classes = output.classes or 2
-    trained = {w.layer for w in look.weights if w.role in ("weight", "recurrent", "embedding") and w.gradient}
+    trained = {w.layer for w in inspection.weights if w.role in ("weight", "recurrent", "embedding") and w.gradient}
     yield Finding(
-        "bad-initialisation",
-        name,
-        "severe" if len(trained) != 1 else "warning",
-        0.85,
-        f"the loss is {number(loss)}, where a constant has {number(constant)} (log {classes} is "
+        rule="bad-initialisation",
+        layer=name,
+        severity="severe" if len(trained) != 1 else "warning",
+        confidence=0.85,
+        summary=f"the loss is {number(loss)}, where a constant has {number(constant)} (log {classes} is "
         f"{number(math.log(classes))}): the outputs, with an RMS of {number(output.rms)}, are too large and wrong.",
-        {"loss": loss, "loss of the best constant": constant, "RMS of outputs": output.rms},
-        "A network that knows nothing yet should give every class the same, at a loss of log C.",
-        f"with torch.no_grad():\n    model.get_submodule({name!r}).weight *= {1 / max(output.rms, 1):.2g}",
+        evidence={"loss": loss, "loss of the best constant": constant, "RMS of outputs": output.rms},
+        reason="A network that knows nothing yet should give every class the same, at a loss of log C.",
+        remedy=f"with torch.no_grad():\n    model.get_submodule({name!r}).weight *= {1 / max(output.rms, 1):.2g}",
     )
 
 
@@ -138,12 +138,12 @@ def wrong_gain(evidence: Evidence) -> Iterator[Finding]:
     Weights that are all zero are meant so, in a last layer, a residual branch or an adapter; and weights are made for
     their inputs whose outputs have an RMS below 5, or vary between the examples by 0.05 or more.
     """
-    look = evidence.look
-    if look is None:
+    inspection = evidence.inspection
+    if inspection is None:
         return
-    normalized = _normalized(evidence, look)
-    outputs = {s.name: s for s in look.weighted() if s.kind != "MultiheadAttention"}
-    for w in look.weights:
+    normalized = _normalized(evidence, inspection)
+    outputs = {s.name: s for s in inspection.weighted() if s.kind != "MultiheadAttention"}
+    for w in inspection.weights:
         gain = w.gain
         if w.role != "weight" or gain is None or w.order is None or w.layer in normalized or w.rms == 0:
             continue
@@ -157,16 +157,16 @@ def wrong_gain(evidence: Evidence) -> Iterator[Finding]:
         wanted = math.sqrt(2 / w.fan_in)
         is_far = gain > 2 * LARGE_GAIN or gain < SMALL_GAIN / 5
         yield Finding(
-            "bad-initialisation",
-            w.layer,
-            of_symptom(evidence, is_far=is_far),
-            0.8,
-            f"the weights of {w.layer or 'the model'} have an RMS of {number(w.rms)}, which scales signals by "
+            rule="bad-initialisation",
+            layer=w.layer,
+            severity=of_symptom(evidence, is_far=is_far),
+            confidence=0.8,
+            summary=f"the weights of {w.layer or 'the model'} have an RMS of {number(w.rms)}, which scales signals by "
             f"{number(gain)}; for {w.fan_in} inputs {number(wanted)} keeps them as they are.",
-            {"RMS of the weight": w.rms, "gain": gain, "RMS that keeps the scale": wanted},
-            "A signal is multiplied by rms·√fan_in in every layer, and a gradient on its way back by as much (He et "
+            evidence={"RMS of the weight": w.rms, "gain": gain, "RMS that keeps the scale": wanted},
+            reason="A signal is multiplied by rms·√fan_in in every layer, and a gradient on its way back by as much (He et "
             "al. 2015; huang2020, theorem 1).",
-            _initialize(w),
+            remedy=_initialize(w),
         )
 
 
@@ -182,36 +182,36 @@ def large_bias(evidence: Evidence) -> Iterator[Finding]:
     Every unit is then on one side of its nonlinearity for all examples: a ReLU is the identity or nothing, a tanh flat.
     By the normal distribution, one value in 3 million is five standard deviations away.
     """
-    look = evidence.look
-    if look is None:
+    inspection = evidence.inspection
+    if inspection is None:
         return
-    normalized = _normalized(evidence, look)
-    bent = {s.name for s in look.signals if s.is_nonlinearity}
-    outputs = {s.name: s for s in look.weighted() if s.variation is not None}
-    for w in look.weights:
+    normalized = _normalized(evidence, inspection)
+    bent = {s.name for s in inspection.signals if s.is_nonlinearity}
+    outputs = {s.name: s for s in inspection.weighted() if s.variation is not None}
+    for w in inspection.weights:
         signal = outputs.get(w.layer)
         if w.role != "bias" or signal is None or w.layer not in bent or w.layer in normalized:
             continue
         varying = _varying(signal)
         if w.rms > max(1.0, OUTWEIGHS * varying):
             yield Finding(
-                "bad-initialisation",
-                w.layer,
-                of_symptom(evidence, is_far=True),
-                0.85,
-                f"the biases of {w.layer} have an RMS of {number(w.rms)}, where what it makes of its inputs varies by "
+                rule="bad-initialisation",
+                layer=w.layer,
+                severity=of_symptom(evidence, is_far=True),
+                confidence=0.85,
+                summary=f"the biases of {w.layer} have an RMS of {number(w.rms)}, where what it makes of its inputs varies by "
                 f"{number(varying)}: no unit ever changes sides.",
-                {"RMS of the bias": w.rms, "what varies": varying},
-                "Behind such a bias a ReLU is always on or always off, and a tanh or sigmoid is flat.",
-                f"torch.nn.init.zeros_(model.get_parameter({w.name!r}))",
+                evidence={"RMS of the bias": w.rms, "what varies": varying},
+                reason="Behind such a bias a ReLU is always on or always off, and a tanh or sigmoid is flat.",
+                remedy=f"torch.nn.init.zeros_(model.get_parameter({w.name!r}))",
             )
 
 
-def _normalized(evidence: Evidence, look: Look) -> set[str]:
+def _normalized(evidence: Evidence, inspection: Inspection) -> set[str]:
     """Layers whose output goes straight into a norm, which takes their scale away."""
     modules = dict(evidence.problem.model.named_modules())
     found, last = set(), None
-    for signal in look.signals:
+    for signal in inspection.signals:
         module = modules.get(signal.name)
         if signal.is_weighted:
             last = signal.name
@@ -232,10 +232,12 @@ def activation_drift(evidence: Evidence) -> Iterator[Finding]:
     Severe from a million-fold, or where the loss stays where it is at every rate that was tried. Networks of
     `healthy.json` have 7 in the median and up to 194.
     """
-    look = evidence.look
-    if look is None:
+    inspection = evidence.inspection
+    if inspection is None:
         return
-    layers = [s for s in look.weighted() if s.rms > 0 and math.isfinite(s.rms) and not s.kind.startswith("Embedding")]
+    layers = [
+        s for s in inspection.weighted() if s.rms > 0 and math.isfinite(s.rms) and not s.kind.startswith("Embedding")
+    ]
     if len(layers) < 2:
         return
     low, high = min(layers, key=lambda s: s.rms), max(layers, key=lambda s: s.rms)
@@ -244,21 +246,21 @@ def activation_drift(evidence: Evidence) -> Iterator[Finding]:
         grows = layers.index(high) > layers.index(low)
         first, last = (low, high) if grows else (high, low)
         is_flat = evidence.trial is not None and evidence.trial.is_flat
-        has_norms = any("Norm" in s.kind for s in look.signals)
+        has_norms = any("Norm" in s.kind for s in inspection.signals)
         stays = " The loss stays where it is at every rate that was tried." if is_flat else ""
         yield Finding(
-            "activation-drift",
-            last.name,
-            of_symptom(evidence, is_far=ratio > DRIFTED or is_flat),
-            0.9 if is_flat else 0.75,
-            f"the signal {'grows' if grows else 'falls'} {number(ratio)}-fold on its way, from an RMS of "
+            rule="activation-drift",
+            layer=last.name,
+            severity=of_symptom(evidence, is_far=ratio > DRIFTED or is_flat),
+            confidence=0.9 if is_flat else 0.75,
+            summary=f"the signal {'grows' if grows else 'falls'} {number(ratio)}-fold on its way, from an RMS of "
             f"{number(first.rms)} at {first.name} to {number(last.rms)} at {last.name}.{stays}",
-            {"smallest RMS": low.rms, "largest RMS": high.rms},
-            "λ_max of Σx, and with it the next layer's curvature, grows with its square (huang2020, section 3)."
+            evidence={"smallest RMS": low.rms, "largest RMS": high.rms},
+            reason="λ_max of Σx, and with it the next layer's curvature, grows with its square (huang2020, section 3)."
             if grows
             else "The gradient of the next layer's weights falls with the signal, and its curvature with its square "
             "(huang2020, section 3).",
-            HE_WEIGHTS if has_norms else NORMS,
+            remedy=HE_WEIGHTS if has_norms else NORMS,
         )
 
 
@@ -274,19 +276,28 @@ def non_finite(evidence: Evidence) -> Iterator[Finding]:
 
     No threshold: one is enough.
     """
-    look = evidence.look
-    if look is not None and (found := _first(look)) is not None:
+    inspection = evidence.inspection
+    if inspection is not None and (found := _first(inspection)) is not None:
         layer, summary, numbers, remedy = found
         reason = "One NaN in the loss makes every gradient NaN, and after the next step every weight."
-        yield Finding("non-finite", layer, "severe", 0.97, summary, numbers, reason, remedy)
+        yield Finding(
+            rule="non-finite",
+            layer=layer,
+            severity="severe",
+            confidence=0.97,
+            summary=summary,
+            evidence=numbers,
+            reason=reason,
+            remedy=remedy,
+        )
 
 
 Found = tuple[str, str, dict[str, float | str], str]
 
 
-def _first(look: Look) -> Found | None:
+def _first(inspection: Inspection) -> Found | None:
     """Layer, summary, numbers and remedy of the first place; the loss has all that comes before it in its graph."""
-    for fact in (*look.inputs, *look.targets):
+    for fact in (*inspection.inputs, *inspection.targets):
         if fact.not_finite:
             summary = f"the {fact.name} hold {fact.not_finite} values that are NaN or infinite."
             return (
@@ -295,7 +306,7 @@ def _first(look: Look) -> Found | None:
                 {"values": float(fact.not_finite)},
                 f"{fact.name} = torch.nan_to_num({fact.name})  # or drop those rows",
             )
-    for w in look.weights:
+    for w in inspection.weights:
         if w.not_finite:
             summary = (
                 f"{w.name} holds {w.not_finite} values that are NaN or infinite: the run that made it has diverged."
@@ -306,37 +317,37 @@ def _first(look: Look) -> Found | None:
                 {"values": float(w.not_finite)},
                 "# start again from the last checkpoint, at a smaller rate",
             )
-    for signal in look.signals:
+    for signal in inspection.signals:
         if signal.not_finite and not signal.is_nonlinearity:
             source = f"{signal.name} ({signal.kind})" if signal.has_finite_input else f"the code before {signal.name}"
             summary = f"{source} is the first to give NaN or infinity, in {signal.not_finite:.0%} of its values."
-            return signal.name, summary, {"share": signal.not_finite}, _of_layer(look)
-    return _in_loss(look) or _in_gradient(look)
+            return signal.name, summary, {"share": signal.not_finite}, _of_layer(inspection)
+    return _in_loss(inspection) or _in_gradient(inspection)
 
 
-def _of_layer(look: Look) -> str:
-    is_half = any(w.dtype.itemsize == 2 for w in look.weights)
+def _of_layer(inspection: Inspection) -> str:
+    is_half = any(w.dtype.itemsize == 2 for w in inspection.weights)
     if is_half:
         return "model.float()  # or torch.autocast, which keeps what overflows half precision (65504) in float32"
     return "# add eps inside the root, the division or the logarithm, or scale what it receives"
 
 
-def _in_loss(look: Look) -> Found | None:
-    if look.loss is None or math.isfinite(look.loss):
+def _in_loss(inspection: Inspection) -> Found | None:
+    if inspection.loss is None or math.isfinite(inspection.loss):
         return None
-    output = look.output
-    numbers: dict[str, float | str] = {"loss": str(look.loss)}
+    output = inspection.output
+    numbers: dict[str, float | str] = {"loss": str(inspection.loss)}
     if output is not None and output.log_low is not None and output.log_low <= 0:
         numbers["smallest argument"] = output.log_low
         what = "0" if output.log_low == 0 else f"{number(output.log_low)}, which is negative"
-        summary = f"the loss is {look.loss}: it takes the logarithm of {what}, while all outputs are finite."
+        summary = f"the loss is {inspection.loss}: it takes the logarithm of {what}, while all outputs are finite."
         return "", summary, numbers, "loss = torch.nn.CrossEntropyLoss()  # on logits; or torch.log(p.clamp_min(1e-8))"
-    summary = f"the loss is {look.loss} although all outputs are finite: it is made in the loss itself."
+    summary = f"the loss is {inspection.loss} although all outputs are finite: it is made in the loss itself."
     return "", summary, numbers, "# look for a logarithm, a root, a division by 0, or a mean over nothing in the loss"
 
 
-def _in_gradient(look: Look) -> Found | None:
-    broken = [w for w in look.weights if w.gradient_not_finite]
+def _in_gradient(inspection: Inspection) -> Found | None:
+    broken = [w for w in inspection.weights if w.gradient_not_finite]
     if not broken:
         return None
     last = max(broken, key=lambda w: -1 if w.order is None else w.order)

@@ -66,13 +66,13 @@ def decay_dominates(evidence: Evidence) -> Iterator[Finding]:
     in_steps = f", which alone shrinks weights to 1/e in {number(steps)} steps," if steps < math.inf else ""
     pull = f", where its pull outweighs the gradient in {pulled:.0%} of all weights" if pulled > 0.5 else ""
     yield Finding(
-        "weight-decay-dominates",
-        layer,
-        "severe" if is_far else "warning",
-        0.95 if is_seen else 0.7,
-        f"with weight decay {number(decay)}{in_steps} the loss is {number(own.loss)} after {len(own.run.losses)} "
+        rule="weight-decay-dominates",
+        layer=layer,
+        severity="severe" if is_far else "warning",
+        confidence=0.95 if is_seen else 0.7,
+        summary=f"with weight decay {number(decay)}{in_steps} the loss is {number(own.loss)} after {len(own.run.losses)} "
         f"steps; without it {number(without.loss)}{pull}.",
-        {
+        evidence={
             "weight decay": decay,
             "steps to shrink to 1/e": steps,
             "share of weights it outweighs": pulled,
@@ -80,15 +80,15 @@ def decay_dominates(evidence: Evidence) -> Iterator[Finding]:
             "loss with decay": own.loss,
             "loss without": without.loss,
         },
-        "L + wd/2·‖θ‖² has its least value where ∇L = −wd·θ: a strong decay keeps θ near zero, where a deep network's "
+        reason="L + wd/2·‖θ‖² has its least value where ∇L = −wd·θ: a strong decay keeps θ near zero, where a deep network's "
         "gradient vanishes. Both runs saw the same batches.",
-        f'optimizer.param_groups[{index}]["weight_decay"] = {_ordinary(optimizer, group):g}',
+        remedy=f'optimizer.param_groups[{index}]["weight_decay"] = {_ordinary(optimizer, group):g}',
     )
 
 
 def _outweighed(evidence: Evidence, optimizer: Optimizer) -> float:
     """The share of all weights in which decay pulls harder than what moves them against it."""
-    weights = [] if evidence.look is None else evidence.look.weights
+    weights = [] if evidence.inspection is None else evidence.inspection.weights
     moved = [w for w in weights if w.role in ("weight", "recurrent") and w.gradient is not None and w.lr]
     is_decoupled = type(optimizer).__name__ == "AdamW"
     lost = [w for w in moved if (w.weight_decay or 0.0) * w.rms > (1.0 if is_decoupled else w.gradient or 0.0)]
@@ -101,25 +101,25 @@ def decayed_scales(evidence: Evidence) -> Iterator[Finding]:
 
     Scales start at 1. Those that start at 0 on purpose are exactly zero, or have a group without decay.
     """
-    look, optimizer = evidence.look, evidence.optimizer
-    if look is None or optimizer is None:
+    inspection, optimizer = evidence.inspection, evidence.optimizer
+    if inspection is None or optimizer is None:
         return
-    scales = [w for w in look.weights if w.role == "norm" and w.name.endswith("weight") and w.is_trainable]
+    scales = [w for w in inspection.weights if w.role == "norm" and w.name.endswith("weight") and w.is_trainable]
     small = [w for w in scales if 0 < w.rms < SMALL_SCALE and w.weight_decay and w.lr]
     if not small:
         return
     is_most = 2 * len(small) > len(scales)
     worst = min(small, key=lambda w: w.rms)
     yield Finding(
-        "weight-decay-dominates",
-        worst.layer,
-        "severe" if is_most and evidence.trial is not None and evidence.trial.trains is False else "warning",
-        0.8,
-        f"weight decay {number(worst.weight_decay or 0)} has driven the scales of {len(small)} of {len(scales)} norms "
+        rule="weight-decay-dominates",
+        layer=worst.layer,
+        severity="severe" if is_most and evidence.trial is not None and evidence.trial.trains is False else "warning",
+        confidence=0.8,
+        summary=f"weight decay {number(worst.weight_decay or 0)} has driven the scales of {len(small)} of {len(scales)} norms "
         f"to zero: their RMS is {number(worst.rms)} at {worst.layer}.",
-        {"RMS of scales": worst.rms, "norms": float(len(small)), "weight decay": worst.weight_decay or 0.0},
-        "The scale of a norm is the size of its layer's signal, and with it of the gradient of all layers before.",
-        "norms = [p for m in model.modules() if 'Norm' in type(m).__name__ for p in m.parameters(recurse=False)]\n"
+        evidence={"RMS of scales": worst.rms, "norms": float(len(small)), "weight decay": worst.weight_decay or 0.0},
+        reason="The scale of a norm is the size of its layer's signal, and with it of the gradient of all layers before.",
+        remedy="norms = [p for m in model.modules() if 'Norm' in type(m).__name__ for p in m.parameters(recurse=False)]\n"
         "others = [p for p in model.parameters() if all(p is not q for q in norms)]\n"
         'groups = [{"params": others}, {"params": norms, "weight_decay": 0.0}]',
     )
@@ -142,28 +142,28 @@ def not_finite_after_steps(evidence: Evidence) -> Iterator[Finding]:
     if vanished is not None:
         name, epsilon, dtype, least = vanished
         yield Finding(
-            "non-finite",
-            "",
-            "severe",
-            0.97,
-            f"the loss is NaN at step {at}: eps={epsilon:g} is zero in {dtype}, whose least number is {least:.1g}, and "
+            rule="non-finite",
+            layer="",
+            severity="severe",
+            confidence=0.97,
+            summary=f"the loss is NaN at step {at}: eps={epsilon:g} is zero in {dtype}, whose least number is {least:.1g}, and "
             "0/0 where a gradient is zero.",
-            {"eps": epsilon, "least number": least, "step": float(at), "first such parameter": name},
-            "Adam divides by √v + ε in the precision of the parameter.",
-            'for group in optimizer.param_groups: group["eps"] = 1e-4  # or float32 weights, and autocast',
+            evidence={"eps": epsilon, "least number": least, "step": float(at), "first such parameter": name},
+            reason="Adam divides by √v + ε in the precision of the parameter.",
+            remedy='for group in optimizer.param_groups: group["eps"] = 1e-4  # or float32 weights, and autocast',
         )
         return
     lowest = min((each.lr for each in trial.attempts), default=trial.own.lr)
     cause = f": {trial.own.run.cause.rstrip('.')}" if trial.own.run.cause else ""
     yield Finding(
-        "non-finite",
-        "",
-        "severe",
-        0.85,
-        f"the loss is NaN or infinite at step {at}, and at every rate down to {number(lowest)}{cause}.",
-        {"loss before": trial.loss, "step": float(at), "lowest lr tried": lowest},
-        "A loss that no rate keeps finite has a logarithm, a division or a root at the end of its range, or overflows.",
-        "torch.autograd.set_detect_anomaly(True)  # names the operation in the next backward pass",
+        rule="non-finite",
+        layer="",
+        severity="severe",
+        confidence=0.85,
+        summary=f"the loss is NaN or infinite at step {at}, and at every rate down to {number(lowest)}{cause}.",
+        evidence={"loss before": trial.loss, "step": float(at), "lowest lr tried": lowest},
+        reason="A loss that no rate keeps finite has a logarithm, a division or a root at the end of its range, or overflows.",
+        remedy="torch.autograd.set_detect_anomaly(True)  # names the operation in the next backward pass",
     )
 
 
@@ -198,14 +198,14 @@ def odd_settings(evidence: Evidence) -> Iterator[Finding]:
     for what, value, write in found:
         hampers = evidence.trial is not None and evidence.trial.trains is False
         yield Finding(
-            "optimizer-setting",
-            "",
-            "severe" if hampers and momentum >= 1 else "warning",
-            0.7,
-            f"{what}.",
-            {"value": value},
-            "Outside of ordinary use; the docstring of the rule gives the reason for each.",
-            f"for group in optimizer.param_groups: {write}",
+            rule="optimizer-setting",
+            layer="",
+            severity="severe" if hampers and momentum >= 1 else "warning",
+            confidence=0.7,
+            summary=f"{what}.",
+            evidence={"value": value},
+            reason="Outside of ordinary use; the docstring of the rule gives the reason for each.",
+            remedy=f"for group in optimizer.param_groups: {write}",
         )
 
 
@@ -239,14 +239,14 @@ def dropout_too_strong(evidence: Evidence) -> Iterator[Finding]:
         if p > 0.7 and (is_much_lower or (trial.learns(without) and not trial.learns(own))):
             severity = "severe"
     yield Finding(
-        "dropout-too-strong",
-        name,
-        severity,
-        0.85,
-        f"{name} drops {p:.0%} of its inputs{f', and {len(strong) - 1} more do' if len(strong) > 1 else ''}{costs}.",
-        numbers,
-        f"What is left is scaled by 1/(1−p) = {1 / max(1 - p, 1e-9):.2g}, and so is the variance of sums after it.",
-        "for m in model.modules():\n    if isinstance(m, torch.nn.Dropout): m.p = 0.2",
+        rule="dropout-too-strong",
+        layer=name,
+        severity=severity,
+        confidence=0.85,
+        summary=f"{name} drops {p:.0%} of its inputs{f', and {len(strong) - 1} more do' if len(strong) > 1 else ''}{costs}.",
+        evidence=numbers,
+        reason=f"What is left is scaled by 1/(1−p) = {1 / max(1 - p, 1e-9):.2g}, and so is the variance of sums after it.",
+        remedy="for m in model.modules():\n    if isinstance(m, torch.nn.Dropout): m.p = 0.2",
     )
 
 

@@ -70,7 +70,7 @@ class Standardized:
 
 
 @dataclass(frozen=True)
-class Look:
+class Inspection:
     """What one or two passes show. What could not be seen is None or empty.
 
     Attributes:
@@ -125,20 +125,20 @@ class Look:
 
 
 @own_arithmetic()
-def look(problem: Problem, optimizer: Optimizer | None = None) -> Look:
+def inspect(problem: Problem, optimizer: Optimizer | None = None) -> Inspection:
     """Look at a problem, in at most three passes; it works whatever the loss is, and never raises.
 
     Args:
         problem: What to look at.
         optimizer: The one that trains it, if there is one.
     """
-    looking = _Looking(problem, optimizer)
+    inspecting = _Inspecting(problem, optimizer)
     with contextlib.suppress(Exception):  # what there is until then is what can be said
-        looking.run()
-    return looking.found()
+        inspecting.run()
+    return inspecting.found()
 
 
-class _Looking:
+class _Inspecting:
     """The state of one look."""
 
     def __init__(self, problem: Problem, optimizer: Optimizer | None) -> None:
@@ -160,13 +160,13 @@ class _Looking:
         self.mixing: Mixing | None = None
         self.standardized: Standardized | None = None
 
-    def found(self) -> Look:
+    def found(self) -> Inspection:
         """What has been seen so far."""
         model, optimizer, signals = self.problem.model, self.optimizer, self.signals
         own = {id(p) for p in model.parameters()}
         held = [p for group in ([] if optimizer is None else optimizer.param_groups) for p in group["params"]]
         gradients = dict(zip(self.problem.params, self.gradients, strict=False))
-        return Look(
+        return Inspection(
             examples=self.examples,
             batch_size=examples_in(self.batches[0]) if self.batches else 0,
             inputs=tuple(_tried(lambda: self._facts(0)) or ()),

@@ -10,7 +10,7 @@ from torch import Tensor, nn
 from unchanged import assert_unchanged, snapshot
 
 from wellcond import Problem
-from wellcond.diagnosis.inspection.look import look
+from wellcond.diagnosis.inspection.inspect import inspect
 
 
 class Everything(nn.Module):
@@ -36,7 +36,7 @@ def test_nothing_changes() -> None:
     model = Everything()
     optimizer = torch.optim.Adam(model.parameters())
     before = snapshot(model)
-    found = look(Problem(model, nn.CrossEntropyLoss(), batch()), optimizer)
+    found = inspect(Problem(model, nn.CrossEntropyLoss(), batch()), optimizer)
     assert_unchanged(before, snapshot(model))
     assert not optimizer.state
     assert {s.name for s in found.signals} >= {"conv", "bn", "attention", "rnn", "out"}
@@ -50,7 +50,7 @@ def test_a_model_that_raises_leaves_what_is_known_of_the_data() -> None:
 
     model = Broken()
     before = snapshot(model)
-    found = look(Problem(model, nn.CrossEntropyLoss(), batch()))
+    found = inspect(Problem(model, nn.CrossEntropyLoss(), batch()))
     assert_unchanged(before, snapshot(model))
     assert "no" in found.forward_error
     assert found.inputs[0].shape == (16, 2, 5)
@@ -60,7 +60,7 @@ def test_a_loss_that_raises_leaves_the_signals() -> None:
     def loss(_f: Tensor, _y: Tensor) -> Tensor:
         raise RuntimeError("shapes")
 
-    found = look(Problem(Everything(), loss, batch()))
+    found = inspect(Problem(Everything(), loss, batch()))
     assert "shapes" in found.loss_error
     assert found.output is not None
     assert found.signals
@@ -69,14 +69,14 @@ def test_a_loss_that_raises_leaves_the_signals() -> None:
 def test_it_takes_less_than_three_passes() -> None:
     x, y = batch(64)
     problem = Problem(Everything(), nn.CrossEntropyLoss(), (100 * x, y))
-    look(problem)
+    inspect(problem)
     assert problem.cost.u <= 3
 
 
 def test_gradients_are_those_of_the_problem() -> None:
     model = Everything()
     problem = Problem(model, nn.CrossEntropyLoss(), batch())
-    found = {w.name: w.gradient for w in look(problem).weights}
+    found = {w.name: w.gradient for w in inspect(problem).weights}
     with problem.measuring():
         _, gradients = problem.loss_and_gradients()
     for name, g in gradients.items():
@@ -101,7 +101,7 @@ def test_a_model_that_computes_its_own_loss_is_compared_with_log_c() -> None:
             return Outputs(nn.functional.cross_entropy(logits, labels), logits)
 
     x, labels = torch.randn(15, 4), torch.arange(15) % 5
-    found = look(Problem(Own(), None, [{"x": x, "labels": labels}])).output
+    found = inspect(Problem(Own(), None, [{"x": x, "labels": labels}])).output
     assert found is not None
     assert (found.loss_kind, found.classes) == ("cross-entropy", 5)
     assert found.best_constant == pytest.approx(math.log(5))
