@@ -344,10 +344,10 @@ def exchanged(model: Any) -> None:
 
 STALE: dict[str, tuple[Callable[[Any], Any], str]] = {
     "frozen": (lambda m: m.head.bias.requires_grad_(False), "'head.bias' is frozen"),
-    "thawed": (lambda m: m.frozen.requires_grad_(True), "'frozen.bias' is new, or was frozen"),
-    "exchanged": (exchanged, "'head.weight' is gone or another tensor"),
-    "another_layer": (lambda m: setattr(m, "head", nn.Linear(3, 3).double()), "'head.weight' is gone or another"),
-    "assigned": (lambda m: m.load_state_dict(m.state_dict(), assign=True), "is gone or another tensor"),
+    "thawed": (lambda m: m.frozen.requires_grad_(True), "'frozen.bias' is new or was frozen before"),
+    "exchanged": (exchanged, "'head.weight' is missing or another tensor"),
+    "another_layer": (lambda m: setattr(m, "head", nn.Linear(3, 3).double()), "'head.weight' is missing or another"),
+    "assigned": (lambda m: m.load_state_dict(m.state_dict(), assign=True), "is missing or another tensor"),
     "cast": (lambda m: m.float(), "was float64 on cpu and is float32 on cpu"),
 }
 

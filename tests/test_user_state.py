@@ -310,7 +310,7 @@ def test_a_model_made_in_inference_mode_is_refused_with_the_cure(frozen: bool) -
         made = nn.Linear(4, 3)
     if frozen:
         made.requires_grad_(False)
-    with pytest.raises(InvalidProblem, match=r"'0.weight' was made in inference mode.*copy\.deepcopy\(model\)"):
+    with pytest.raises(InvalidProblem, match=r"'0.weight' was created in inference mode.*copy\.deepcopy\(model\)"):
         problem(nn.Sequential(made, nn.Linear(3, 3)), [(torch.randn(2, 4), torch.zeros(2).long())])
 
 

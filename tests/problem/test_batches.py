@@ -204,7 +204,7 @@ def test_terms_of_a_loss_are_summed_and_that_is_said(returned: Any, count: int) 
 
     problem = wc.Problem(mlp(), lambda f, y: returned(*terms(f, y)), BATCH)
     assert_same(product(problem), reference(mlp(), lambda f, y: sum(terms(f, y)), BATCH))
-    assert problem.notes == ([f"the loss returns {count} terms, of which the sum is measured"] if count else [])
+    assert problem.notes == ([f"the loss returns {count} terms, and their sum is measured"] if count else [])
     with problem.measuring():
         assert_same(problem.mean_loss(), sum(terms(mlp()(X), Y)))
 

@@ -71,12 +71,12 @@ INVALID: dict[str, tuple[dict[str, Any], str]] = {
     "inputs_too_many": ({"batches": [((X, X), Y)]}, "batch 0 would be given to Sequential with 2 inputs.*takes input"),
     "inputs_unknown": ({"batches": [({"images": X}, Y)]}, r"Sequential\(images\), but its forward takes input"),
     "batch_of_three": ({"batches": [BATCH, (X, Y, Y)]}, "fails on batch 1: .*The targets are a tuple; let the loss"),
-    "batch_of_names": ({"batches": [{"x": X, "z": Y}]}, "batch 0 is a dict of x, z, in which no targets are found"),
+    "batch_of_names": ({"batches": [{"x": X, "z": Y}]}, "batch 0 is a dict of x, z without targets"),
     "inputs_of_other_names": (
         {"batches": [{"a": X, "b": X, "labels": Y}]}, "batch 0 holds a, b, and Sequential.forward takes none of them"
     ),
-    "batch_of_nothing": ({"batches": [BATCH, None]}, "batch 1 is a NoneType, in which no targets"),
-    "no_loss_inside": ({"loss": None}, r"has to return it, but returns a Tensor of shape \(6, 3\)"),
+    "batch_of_nothing": ({"batches": [BATCH, None]}, "batch 1 is a NoneType without targets"),
+    "no_loss_inside": ({"loss": None}, r"has to return it, but it returns a Tensor of shape \(6, 3\)"),
     "batchnorm": ({"batchnorm": "train"}, '"batch" or "running"'),
     # losses
     "not_reduced": ({"loss": nn.CrossEntropyLoss(reduction="none")}, NOT_ONE_NUMBER),
@@ -194,27 +194,28 @@ def spoiled(tensor: Tensor, place: tuple[int, ...], value: float) -> Tensor:
     return tensor
 
 
-FIRST = " is the first to give NaN or inf, on batch 0"
+FIRST = " is the first to return NaN or infinity"
+ON_FIRST = "loss of batch 0 is not finite: "
 NAN_INPUTS = loader(spoiled(X, (3, 1), math.nan))
 IGNORED = torch.tensor([0, 1, 2, 1, -100, -100])
 NOT_FINITE: dict[str, tuple[dict[str, Any], str]] = {
-    "inputs_of_a_loader": ({"batches": NAN_INPUTS}, "the inputs of batch 1 hold NaN or inf"),
-    "inputs_of_a_list": ({"batches": list(NAN_INPUTS)}, "the inputs of batch 1 hold NaN or inf"),
+    "inputs_of_a_loader": ({"batches": NAN_INPUTS}, "loss of batch 1 is not finite: the inputs hold 1 values"),
+    "inputs_of_a_list": ({"batches": list(NAN_INPUTS)}, "loss of batch 1 is not finite: the inputs hold 1 values"),
     "targets": (
         {"loss": nn.MSELoss(), "batches": loader(targets=spoiled(normal(6, 3), (5, 0), math.inf))},
-        "the targets of batch 2 hold NaN or inf",
+        "loss of batch 2 is not finite: the targets hold 1 values",
     ),
     "weights": (
         {"model": changed(lambda m: m[2].bias.data.index_fill_(0, torch.tensor(1), math.nan))},
-        "parameter '2.bias' holds NaN or inf",
+        ON_FIRST + "parameter '2.bias' holds 1 values.*checkpoint",
     ),
     "layer": (
         {"model": seeded(lambda: nn.Sequential(nn.Linear(4, 3), Written(lambda _m, x: x.log()), nn.Linear(3, 3)))},
-        f"layer '1'{FIRST}",
+        rf"{ON_FIRST}layer '1' \(Written\){FIRST}",
     ),
-    "before_a_layer": ({"model": logarithm(at_the_end=False)}, f"the code just before layer 'fc2'{FIRST}"),
+    "before_a_layer": ({"model": logarithm(at_the_end=False)}, f"{ON_FIRST}the code just before layer 'fc2'{FIRST}"),
     "after_all": (
-        {"model": logarithm(at_the_end=True)}, f"the code after the last layer of Written{FIRST}"
+        {"model": logarithm(at_the_end=True)}, f"{ON_FIRST}the code after the last layer of Written{FIRST}"
     ),
     "all_ignored": (
         {"loss": LOSSES["ignore_index"]().loss, "batches": loader(targets=IGNORED)}, r"loss of batch 2 .*all ignored\?"

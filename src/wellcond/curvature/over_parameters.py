@@ -140,6 +140,7 @@ class CurvatureOperator(TensorOperator):
 
     def _products_of(self, jobs: Sequence[tuple[Block, Tensor]]) -> list[Tensor]:
         weight = terms = 0.0
+        passes = 0
         names = self.names
         # a kept graph needs the measured state too: gradient checkpointing runs the model again in the backward pass
         with (
@@ -158,9 +159,10 @@ class CurvatureOperator(TensorOperator):
                                 place.add_(part, alpha=batch.weight)
                 weight += batch.weight
                 terms += batch.terms
+                passes += 1
         for total, chosen, (block, _) in zip(totals, named, jobs, strict=True):
             share = 1 - block[0] / len(names)  # a block's product ends at its first parameter
-            self.problem.count_products(len(total), len(total) * share * self.product_passes)
+            self.problem.count_products(len(total), len(total) * share * self.product_passes * passes)
             self.check_finite(total.div_(self.divisor(weight, terms)), chosen)
         return [total.T for total in totals]
 

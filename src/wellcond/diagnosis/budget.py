@@ -17,7 +17,7 @@ from wellcond.problem.batches import examples_in
 from wellcond.problem.problem import Problem
 
 FAST_U = 60.0
-"""Most that a fast diagnosis takes, in forward+backward passes of the same problem."""
+"""Most that a fast diagnosis takes, in forward+backward passes over all batches of the problem, as all plans here."""
 PASSES_U = {"look": 4.0, "layers": 7.0, "trial": 20.0}
 """Of them for a look, for the layers (a pass over the data, and the spectra of what each layer receives and gets back)
 and for short runs of copies. These take at least some 60 steps, which are more where a small batch is all there is."""
@@ -74,8 +74,10 @@ class Budget:
         self._products = int((FAST_U - fixed) / self._product) if self.is_fast else MOST_PRODUCTS
         with contextlib.closing(problem.data()) as data:
             _, first = next(data)
-        steps = trial_price(examples_in(first), length_hint(problem.batches, 1))
-        self.prices = PASSES_U | {"trial": max(PASSES_U["trial"], steps)} | self._curvature_prices(optimizer)
+        batches = length_hint(problem.batches, 1)
+        trial = max(PASSES_U["trial"], trial_price(examples_in(first), batches))
+        passes = PASSES_U | {"trial": trial} | self._curvature_prices(optimizer)
+        self.prices = {name: price * batches for name, price in passes.items()}
 
     def _curvature_prices(self, optimizer: Optimizer | None) -> dict[str, float]:
         step = STEP_U if optimizer is not None else 0.0

@@ -257,6 +257,42 @@ def weighted_layers(model: nn.Module) -> dict[str, nn.Module]:
     return {name: module for name, module in ruled.items() if name in blocks or not _is_inside(name, blocks)}
 
 
+def called_modules(model: nn.Module) -> dict[str, nn.Module]:
+    """What a forward pass calls, by name: every module without children, and every weighted layer as a whole.
+
+    >>> list(called_modules(nn.Sequential(nn.MultiheadAttention(2, 1), nn.Sequential(nn.ReLU()))))
+    ['1.0', '0']
+    """
+    weighted = weighted_layers(model)
+    inside = tuple(f"{name}." for name, module in weighted.items() if name and any(module.children()))
+    leaves = {
+        name: module
+        for name, module in model.named_modules()
+        if not any(module.children()) and not (inside and name.startswith(inside))
+    }
+    return leaves | weighted
+
+
+def has_channels_first(model: nn.Module) -> bool:
+    """Whether its inputs of three dimensions are (examples, channels, positions): it has a 1-d convolution."""
+    return any(isinstance(module, (nn.Conv1d, nn.ConvTranspose1d)) for module in model.modules())
+
+
+def feature_dim(tensor: Tensor, *, channels_first: bool = False) -> int:
+    """The dimension that counts features, of a tensor with examples in front: channels of images, the last of tokens.
+
+    Args:
+        tensor: (N,), (N, d), (N, T, d) or (N, C, H, W, …).
+        channels_first: Whether three dimensions are (N, C, T), as a 1-d convolution takes them, and not (N, T, d).
+
+    >>> [feature_dim(torch.empty(shape)) for shape in [(8,), (8, 3), (8, 5, 3), (8, 3, 5, 5)]]
+    [0, 1, 2, 1]
+    """
+    if tensor.dim() > 3 or (tensor.dim() == 3 and channels_first):
+        return 1
+    return tensor.dim() - 1
+
+
 def chosen_layers(model: nn.Module, names: str | Collection[str] | None) -> dict[str, nn.Module]:
     """The weighted layers of these names, and those inside modules of these names; None for all.
 

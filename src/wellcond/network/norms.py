@@ -15,7 +15,7 @@ from torch import Tensor, nn
 from torch.nn.modules.batchnorm import _BatchNorm, _NormBase
 from torch.overrides import TorchFunctionMode
 
-from wellcond.network.calling import tensors_in
+from wellcond.network.calling import are_close, tensors_in
 from wellcond.network.isolation.snapshot import OF_EVERY_MODULE, Snapshot
 
 OVER_CHANNELS = (_NormBase, nn.GroupNorm, nn.LocalResponseNorm)
@@ -123,8 +123,8 @@ def find_own_norms(candidates: Collection[nn.Module], run: Callable[[], Any]) ->
             written.append({name for name, now in _statistics(module).items() if now != before.get(name)})
         module.training = False
         _, in_evaluation, first, second = outputs
-        if written[1] - written[0] and not _are_close(first, in_evaluation):
-            is_steady = len(first) == len(in_evaluation) and _are_close(first, second)
+        if written[1] - written[0] and not are_close(first, in_evaluation):
+            is_steady = len(first) == len(in_evaluation) and are_close(first, second)
             (norms if is_steady else unsteady).append(module)
 
     with contextlib.ExitStack() as hooks:
@@ -207,10 +207,3 @@ def _held(module: nn.Module) -> dict[str, Any]:
 def _numbers_in(value: Any) -> list[Tensor]:
     held = Snapshot([value])
     return [t for t in (*held.parameters, *held.tensors) if t.is_floating_point() and not t.requires_grad]
-
-
-def _are_close(first: list[Tensor], second: list[Tensor]) -> bool:
-    return len(first) == len(second) and all(
-        a.shape == b.shape and torch.allclose(a, b, rtol=1e-4, atol=1e-6, equal_nan=True)
-        for a, b in zip(first, second, strict=True)
-    )

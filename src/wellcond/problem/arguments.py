@@ -14,13 +14,13 @@ from wellcond.problem.problem import Problem
 
 
 def check_problem(problem: Any) -> None:
-    """Refuse what cannot be measured: what is no `Problem`, and parameters in half precision."""
+    """Refuse what cannot be measured: anything but a `Problem`, and parameters in half precision."""
     check_is_problem(problem)
     check_precision(problem.params)
 
 
 def check_is_problem(problem: Any) -> None:
-    """Raise `TypeError` for what is no `Problem`; one in half precision can be looked at and trained."""
+    """Raise `TypeError` for anything but a `Problem`; one in half precision can be inspected and trained."""
     if not isinstance(problem, Problem):
         raise TypeError(f"a {type(problem).__name__} cannot be measured; pass a wc.Problem(model, loss, batches).")
 
@@ -44,15 +44,15 @@ def as_positive(name: str, value: Any) -> float:
     return number
 
 
-def as_pair(value: Any) -> tuple[float, float]:
-    """Two numbers; nan for each that is not a number, and for both where there are not two."""
+def as_two_numbers(value: Any) -> tuple[float, float]:
+    """Two numbers; NaN for each that is not a number, and for both if there are not two."""
     if isinstance(value, str) or not isinstance(value, (Sequence, torch.Tensor)) or len(value) != 2:
         return math.nan, math.nan
     return as_number(value[0]), as_number(value[1])
 
 
 def as_number(value: Any) -> float:
-    """A float; nan for what is not a number."""
+    """A float; NaN for anything that is not a number."""
     try:
         return math.nan if isinstance(value, str) else float(value)
     except (TypeError, ValueError, RuntimeError):  # the last from a tensor of several

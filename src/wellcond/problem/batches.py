@@ -1,4 +1,4 @@
-"""Batches as scripts have them: which of a loader's are measured, and what in one goes to the model and to the loss."""
+"""Batches as training scripts have them: which are measured, and what in each goes to the model and to the loss."""
 
 from __future__ import annotations
 
@@ -22,14 +22,15 @@ from wellcond.problem.loss.outputs import Loss, own_loss
 
 NO_BATCHES = "there are no batches: the loader is empty (drop_last with too few examples?)."
 ENOUGH_EXAMPLES = 512
-"""So many examples are held: ranks of layers are told apart up to it, and means are known to 1/√512 = 4 %."""
+"""Number of examples that are held: ranks of layers can differ up to it, and means are known to 1/√512 = 4 %."""
 MOST_BATCHES = 16
-"""Of the commonest size, 32, they are enough examples; every pass over more small ones would cost more calls."""
+"""Limit for small batches: 16 of the commonest size, 32, are enough examples, and every further one costs a call."""
 MOST_BYTES = 2**28
+"""Limit for large examples, such as images."""
 COMPARED_EXAMPLES = 64
-"""So many are read twice to see whether a loader augments: a flip with p = 1/2 escapes once in 2⁶⁴."""
+"""Number of examples read twice to see whether a loader augments: a flip with p = 1/2 escapes once in 2⁶⁴."""
 LABELS = ("labels", "label", "targets", "target", "y")
-"""The names under which batches that are dicts or objects hold their targets, in this order."""
+"""Names under which batches that are dicts or objects hold their targets, in order of preference."""
 
 
 class Several(tuple[Any, ...]):
@@ -42,21 +43,21 @@ register_pytree_node(Several, lambda targets: (list(targets), None), lambda item
 
 
 class Source:
-    """What a user gave as batches, and the fixed ones of it that are measured.
+    """The batches that a user passed, and the fixed ones among them that are measured.
 
     Args:
-        given: A re-iterable of batches, or one batch.
-        device: The model's.
+        batches: A re-iterable of batches, or one batch.
+        device: Device of the model.
 
     Attributes:
-        loader: The re-iterable; one batch is a list of one.
+        loader: The re-iterable; a single batch is a list of one.
 
     Raises:
-        InvalidProblem: There are none, or they can be read only once.
+        InvalidProblem: There are no batches, or they can be read only once.
     """
 
-    def __init__(self, given: Any, device: torch.device) -> None:
-        self.loader = as_batches(given)
+    def __init__(self, batches: Any, device: torch.device) -> None:
+        self.loader = as_batches(batches)
         self._device = device
         self._fixed: tuple[Iterable[Any], str] | None = None
 
@@ -67,14 +68,14 @@ class Source:
 
     @property
     def fixed(self) -> tuple[Iterable[Any], str]:
-        """The batches that are measured, the same on every pass; and why and which they are if some are held."""
+        """The batches that are measured, the same on every pass; and a sentence on which are held and why, if any."""
         if isinstance(self.loader, (list, tuple)):
             return self.loader, ""
         if self._fixed is None:
-            self._fixed = self._found()
+            self._fixed = self._chosen()
         return self._fixed
 
-    def _found(self) -> tuple[Iterable[Any], str]:
+    def _chosen(self) -> tuple[Iterable[Any], str]:
         length = length_hint(self.loader, 0)
         why = "shuffles" if _shuffles(self.loader) else ""
         if not why:
@@ -96,24 +97,24 @@ class Source:
         return held, f"the loader {why or 'has no length'}, so {which}; every number is of these" if which else ""
 
     def _drawn(self, seed: int, examples: int) -> tuple[list[Any], bool]:
-        """The first batches with so many examples, and whether they are all."""
+        """The first batches, until there are this many examples; and whether these are all batches."""
         drawn: list[Any] = []
         seen = size = 0
         with rng_kept(self._device), contextlib.closing(_read(self.loader, seed, self._device)) as batches:
             for batch in batches:
                 if drawn and (seen >= examples or len(drawn) == MOST_BATCHES or size >= MOST_BYTES):
                     return drawn, False
-                # a loader may fill the same memory again
+                # a loader may reuse the memory of a batch for the next
                 drawn.append(tree_map(lambda leaf: leaf.clone() if isinstance(leaf, Tensor) else leaf, batch))
                 seen += examples_in(batch)
                 size += sum(t.numel() * t.element_size() for t in tensors_in(batch))
         return drawn, True
 
     def draws(self, seed: int) -> Generator[Any, None, None]:
-        """The loader's own batches over and over, each epoch shuffled and augmented anew; the caller keeps generators.
+        """The loader's batches, epoch after epoch, each shuffled and augmented afresh; the caller restores generators.
 
         Raises:
-            InvalidProblem: There are none.
+            InvalidProblem: There are no batches.
         """
         for epoch in count():
             is_empty = True
@@ -126,14 +127,14 @@ class Source:
 
 
 def _read(loader: Iterable[Any], seed: int, device: torch.device) -> Generator[Any, None, None]:
-    """The batches of one pass with random numbers of a seed; the loader's own generators are as before afterwards."""
+    """The batches of one pass, with random numbers from a seed; the loader's own generators are restored afterwards."""
     with loader_generators_kept(loader, seed):
         seed_generators(seed, device)
         yield from readable(loader)
 
 
 def readable(loader: Iterable[Any]) -> Iterable[Any]:
-    """A loader to read from while the user may be reading from it too: persistent workers have one iterator for all."""
+    """A loader that can be read while the user reads it too: persistent workers share one iterator."""
     if not isinstance(loader, DataLoader) or not loader.persistent_workers:
         return loader
     twin = copy.copy(loader)
@@ -148,46 +149,66 @@ def _shuffles(loader: Any) -> bool:
 
 def _fingerprint(batch: Any) -> list[float]:
     """Numbers that change with the values and with their order (a flipped image has the same sum)."""
-    found = []
+    sums = []
     for tensor in tensors_in(batch):
         flat = tensor.detach().reshape(-1).double().nan_to_num()
-        found.append(float(flat @ torch.arange(1, len(flat) + 1, dtype=flat.dtype, device=flat.device)))
-    return found
+        sums.append(float(flat @ torch.arange(1, len(flat) + 1, dtype=flat.dtype, device=flat.device)))
+    return sums
 
 
-def examples_in(batch: Any) -> int:
-    """The size of a batch: of its first tensor that has one."""
-    return next((len(t) for t in tensors_in(batch) if t.dim()), 1)
+# how many examples
 
 
-# what was given
+def examples_in(*parts: Any) -> int:
+    """The number of examples: the length of the first tensor that has dimensions, looking at the parts in order.
+
+    Pass the outputs first where they are known: inputs may have their time steps in front. Tensors without dimensions
+    are skipped; if there are no others, there is one example.
+
+    >>> examples_in((torch.ones(8, 3), torch.ones(8)))
+    8
+    """
+    return next((len(t) for part in parts for t in tensors_in(part) if t.dim()), 1)
 
 
-def as_batches(given: Any) -> Iterable[Any]:
-    """A re-iterable of batches; one batch, as `next(iter(loader))` gives it, becomes a list of one.
+def share_examples(*parts: Any) -> bool:
+    """Whether every tensor has the examples in front, so that the parts can be cut along them.
+
+    >>> share_examples(torch.ones(8, 3), torch.ones(8)), share_examples(torch.ones(8, 3), torch.ones(2, 8))
+    (True, False)
+    """
+    sizes = {len(t) if t.dim() else 0 for part in parts for t in tensors_in(part)}
+    return len(sizes) == 1 and 0 not in sizes
+
+
+# one batch or several
+
+
+def as_batches(batches: Any) -> Iterable[Any]:
+    """A re-iterable of batches; one batch, as `next(iter(loader))` returns it, becomes a list of one.
 
     Raises:
-        InvalidProblem: There are none, they are an iterator, or a tuple of two pairs that may be one batch or two.
+        InvalidProblem: There are no batches, or only an iterator, or a tuple of two pairs that may be one batch or two.
     """
-    if isinstance(given, (Tensor, Mapping)) or (is_dataclass(given) and not isinstance(given, Iterable)):
-        return [given]
-    if isinstance(given, (tuple, list)) and given and _is_one_batch(given):
-        return [given]
-    if isinstance(given, Dataset) and not isinstance(given, Iterable):
+    if isinstance(batches, (Tensor, Mapping)) or (is_dataclass(batches) and not isinstance(batches, Iterable)):
+        return [batches]
+    if isinstance(batches, (tuple, list)) and batches and _is_one_batch(batches):
+        return [batches]
+    if isinstance(batches, Dataset) and not isinstance(batches, Iterable):
         raise InvalidProblem(
-            f"batches is a {type(given).__name__}, which holds examples; write DataLoader(dataset, batch_size=64)."
+            f"batches is a {type(batches).__name__}, which holds examples; write DataLoader(dataset, batch_size=64)."
         )
-    if not isinstance(given, Iterable) or isinstance(given, str):
+    if not isinstance(batches, Iterable) or isinstance(batches, str):
         raise InvalidProblem(
-            f"batches is a {type(given).__name__}; write batches=[(inputs, targets), …] or pass a DataLoader."
+            f"batches is a {type(batches).__name__}; write batches=[(inputs, targets), …] or pass a DataLoader."
         )
-    if isinstance(given, Iterator):  # without iter(given), which draws a seed from a loader's generator
+    if isinstance(batches, Iterator):  # without iter(batches), which draws a seed from a loader's generator
         raise InvalidProblem(
             "batches is an iterator and ends after one pass; write list(batches), or pass the loader itself."
         )
-    if length_hint(given, 1) == 0:
+    if length_hint(batches, 1) == 0:
         raise InvalidProblem(NO_BATCHES)
-    return given
+    return batches
 
 
 def _is_one_batch(parts: Sequence[Any]) -> bool:
@@ -204,26 +225,26 @@ def _is_one_batch(parts: Sequence[Any]) -> bool:
         return True  # two batches would be two pairs
     sizes = [{len(t) for t in tree_leaves(part) if isinstance(t, Tensor) and t.dim()} for part in parts]
     if len(sizes[0] | sizes[1]) > 1 and len(sizes[0]) == len(sizes[1]) == 1:
-        return False  # each has a size of its own, which inputs and targets of one batch have not
+        return False  # inputs and targets of one batch would have one size
     raise InvalidProblem(
         "batches is a tuple of two pairs, which may be one batch or two. Write [((x1, x2), (y1, y2))] for one batch "
         "of two inputs and two targets, or [(x1, y1), (x2, y2)] for two batches."
     )
 
 
-# what of a batch goes where
+# what goes to the model, and what to the loss
 
 
 def as_pair(index: int, batch: Any, model: nn.Module, loss: Loss) -> tuple[Any, Any]:
-    """What of a batch goes to the model, and what to the loss; a pair that is one already stays as it is.
+    """A batch as (inputs, targets): what goes to the model, and what to the loss.
 
-    A pair is (inputs, targets). Of (x, y, weight) the model takes as many parts as its `forward` needs, and the loss
-    the others: as `loss(outputs, y, weight)` if it has three parameters, else as `loss(outputs, (y, weight))`. Of
-    names, `LABELS` are the targets and the model takes those that its `forward` has. One tensor is its own target.
-    Where the model computes its loss itself, everything goes to the model.
+    A pair stays as it is. Of (x, y, weight) the model gets the parts that its `forward` requires, and the loss the
+    rest: as `loss(outputs, y, weight)` if it has three parameters, else as `loss(outputs, (y, weight))`. Of a dict,
+    the targets are the first name in `LABELS`, and the model gets the names that its `forward` has. One tensor is its
+    own target. If the model computes its loss itself, everything goes to the model.
 
     Raises:
-        InvalidProblem: It is none of these.
+        InvalidProblem: The batch has another form.
     """
     if loss is own_loss:
         return _all_to_the_model(batch, model)
@@ -238,15 +259,15 @@ def as_pair(index: int, batch: Any, model: nn.Module, loss: Loss) -> tuple[Any, 
     named = batch if isinstance(batch, Mapping) else _attributes(batch)
     label = _label_in(named)
     if label is None:
-        found = f" of {', '.join(map(str, named))}" if named else ""
+        names = f" of {', '.join(map(str, named))}" if named else ""
         raise InvalidProblem(
-            f"batch {index} is a {type(batch).__name__}{found}, in which no targets are found. Write "
-            f"batches=[(inputs, targets), …], or name the targets {LABELS[0]!r}; or loss=None if the model returns it."
+            f"batch {index} is a {type(batch).__name__}{names} without targets. Write batches=[(inputs, targets), …], "
+            f"or name the targets {LABELS[0]!r}; or write loss=None if the model returns its loss."
         )
     others = {name: part for name, part in named.items() if name != label}
     taken = _taken_by_name(others, model)
     if not isinstance(batch, Mapping) and (not taken or taken.keys() != others.keys()):
-        return batch, named[label]  # a model of one argument, the object itself
+        return batch, named[label]  # the model takes the object itself
     if not taken and len(others) != 1:
         raise InvalidProblem(
             f"batch {index} holds {', '.join(map(str, others))}, and {type(model).__name__}.forward takes none of "
@@ -278,7 +299,7 @@ def _all_to_the_model(batch: Any, model: nn.Module) -> tuple[Any, Any]:
 
 
 def _taken_by_name(named: Mapping[str, Any], model: nn.Module) -> dict[str, Any]:
-    """What a model's `forward` has parameters for, as Hugging Face's `Trainer` chooses columns."""
+    """The parts that a model's `forward` has parameters for; Hugging Face's `Trainer` chooses columns the same way."""
     names = arguments_of(model).names
     return {name: part for name, part in named.items() if names is None or name in names}
 
@@ -288,7 +309,7 @@ def _label_in(named: Mapping[str, Any]) -> str | None:
 
 
 def _attributes(batch: Any) -> dict[str, Any]:
-    """What an object holds by name: a dataclass, or an object with a known name of targets, as graphs have."""
+    """The fields of a dataclass; of another object, such as a graph, its targets under one of `LABELS`."""
     if is_dataclass(batch):
         return {field.name: getattr(batch, field.name) for field in fields(batch)}
     is_plain = batch is None or isinstance(batch, (Tensor, tuple, list, str, int, float))

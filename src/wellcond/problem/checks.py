@@ -1,4 +1,4 @@
-"""What a model must be before anything is measured, and what went wrong and why: changing outputs, NaN, a bad loss."""
+"""Preconditions of a measurement: parameters that can be measured, and passes that can be repeated."""
 
 from __future__ import annotations
 
@@ -10,30 +10,35 @@ from torch import Tensor, nn
 from torch.nn.parameter import UninitializedParameter
 
 from wellcond.errors import InvalidProblem, NotDeterministic
-from wellcond.network.calling import dtype_name, one_line, tensors_in
+from wellcond.network.calling import are_close, dtype_name, tensors_in
+from wellcond.network.layers import called_modules
 from wellcond.network.taps import tapped
 
 Forward = Callable[[], Any]
 Kind = tuple[torch.dtype, torch.device]
 STALE = """\
-the model's trainable parameters are not those it had when the Problem was made ({what}).
-Make a new one:  wc.Problem(model, loss, batches)"""
+the model's trainable parameters have changed since the Problem was created ({what}).
+Create a new one:  wc.Problem(model, loss, batches)"""
 
 
 def trainable(model: nn.Module) -> dict[str, nn.Parameter]:
-    """The parameters to measure, all on one device."""
+    """The parameters to measure, by name.
+
+    Raises:
+        InvalidProblem: There are none, they are on several devices, or the model cannot be measured as it is.
+    """
     for name, module in model.named_modules():
         if isinstance(module, torch.jit.ScriptModule):
             what = f"layer {name!r} is" if name else "the model is"
             raise InvalidProblem(
-                f"{what} TorchScript, whose modes are compiled in and whose buffers cannot be lent. "
-                "Measure the module that was given to torch.jit.script or torch.jit.trace; its weights can be loaded "
+                f"{what} TorchScript: its modes are compiled in, and its buffers cannot be restored. "
+                "Measure the module that was passed to torch.jit.script or torch.jit.trace; its weights can be loaded "
                 "by module.load_state_dict(scripted.state_dict())."
             )
     params = {name: p for name, p in model.named_parameters() if p.requires_grad}
     if not params:
         raise InvalidProblem(
-            "the model has no trainable parameters; call model.requires_grad_() on what you want to measure."
+            "the model has no trainable parameters; call model.requires_grad_(), or requires_grad_() on single layers."
         )
     for name, p in params.items():
         if isinstance(p, UninitializedParameter):
@@ -41,8 +46,8 @@ def trainable(model: nn.Module) -> dict[str, nn.Parameter]:
     for name, p in model.named_parameters():
         if not isinstance(p, UninitializedParameter) and p.is_inference():
             raise InvalidProblem(
-                f"{name!r} was made in inference mode, so nothing can be differentiated through it. "
-                "Measure a copy, made outside of torch.inference_mode(): copy.deepcopy(model)."
+                f"{name!r} was created in inference mode, so autograd cannot differentiate through it. "
+                "Measure a copy that is created outside of torch.inference_mode(): copy.deepcopy(model)."
             )
     devices = sorted({str(p.device) for p in params.values()})
     if len(devices) > 1:
@@ -50,7 +55,7 @@ def trainable(model: nn.Module) -> dict[str, nn.Parameter]:
     for name, module in model.named_modules():
         if isinstance(module, (nn.Embedding, nn.EmbeddingBag)) and module.max_norm is not None:
             raise InvalidProblem(
-                f"{name!r} has max_norm, with which its forward pass writes to its own weight. "
+                f"{name!r} has max_norm: its forward pass writes to its own weight. "
                 "Measure a copy with max_norm = None."
             )
     return params
@@ -71,120 +76,73 @@ def check_precision(params: Mapping[str, nn.Parameter]) -> None:
 
 
 def check_not_stale(model: nn.Module, params: Mapping[str, nn.Parameter], kinds: Mapping[str, Kind]) -> None:
-    """Refuse a model whose parameters have been exchanged, frozen, thawed, cast or moved; it costs no pass."""
+    """Refuse a model whose parameters have been replaced, frozen, unfrozen, cast or moved; this costs no pass."""
     now = {name: p for name, p in model.named_parameters() if p.requires_grad}
     for name, p in params.items():
         if now.get(name) is not p:
-            what = f"{name!r} is frozen" if not p.requires_grad else f"{name!r} is gone or another tensor"
+            what = f"{name!r} is frozen" if not p.requires_grad else f"{name!r} is missing or another tensor"
             raise InvalidProblem(STALE.format(what=what))
         if kind_of(p) != kinds[name]:
             was, now_is = (f"{dtype_name(dtype)} on {place}" for dtype, place in (kinds[name], kind_of(p)))
             raise InvalidProblem(STALE.format(what=f"{name!r} was {was} and is {now_is}"))
     if added := now.keys() - params.keys():
-        raise InvalidProblem(STALE.format(what=f"{min(added)!r} is new, or was frozen"))
+        raise InvalidProblem(STALE.format(what=f"{min(added)!r} is new or was frozen before"))
 
 
 def kind_of(tensor: Tensor) -> Kind:
-    """Its dtype and device."""
+    """The dtype and device of a tensor."""
     return tensor.dtype, tensor.device
 
 
 def shared_memory_notes(params: Mapping[str, nn.Parameter]) -> dict[str, str]:
-    """A note on every parameter, by its name, that lies in the memory of another, which torch takes for two."""
+    """By parameter name, a note on each that shares the memory of another; torch treats the two as independent."""
     notes: dict[str, str] = {}
     first: dict[int, str] = {}
     for name, p in params.items():
         other = first.setdefault(p.data_ptr(), name)
         if other != name and p.numel():
             notes[name] = (
-                f"{other!r} and {name!r} share their memory, but are two parameters: they are moved independently. "
-                "To tie them, let both modules hold one nn.Parameter."
+                f"{other!r} and {name!r} share their memory, but are two parameters: each is moved on its own. "
+                "To tie them, assign the same nn.Parameter to both modules."
             )
     return notes
 
 
-# what went wrong
+# the same outputs and the same loss on every pass
 
 
 def check_model(model: nn.Module, forward: Forward) -> Any:
-    """The model's outputs; raise if the same batch, with the same random numbers, gives others."""
+    """The model's outputs on a batch.
+
+    Raises:
+        NotDeterministic: A second pass of the same batch, with the same random numbers, returns other outputs.
+    """
     first = forward()
-    if _all_equal(tensors_in(first), tensors_in(forward())):
+    if are_close(tensors_in(first), tensors_in(forward())):
         return first
     passes: list[list[tuple[str, list[Tensor]]]] = []
     for _ in range(2):
         passes.append([])
-        with tapped(_leaves(model), lambda name, _m, _x, output: passes[-1].append((name, tensors_in(output)))):
+        with tapped(called_modules(model), lambda name, _m, _x, output: passes[-1].append((name, tensors_in(output)))):
             forward()
-    different = (name for (name, a), (_, b) in zip(*passes, strict=False) if not _all_equal(a, b))
+    different = (name for (name, a), (_, b) in zip(*passes, strict=False) if not are_close(a, b))
     name = next(different, None)
     culprit = f"layer {name!r}, or the code just before it," if name else f"{type(model).__name__}.forward"
     raise NotDeterministic(
-        f"the model gives other outputs on the same batch: {culprit} uses a buffer or an attribute that it changes, "
-        "or draws from a random number generator of its own. Let it depend on self.training, or draw from torch's."
+        f"the model returns other outputs for the same batch: {culprit} uses a buffer or an attribute that it changes, "
+        "or draws from its own random number generator. Let it depend on self.training, or use torch's generator."
     )
 
 
 def check_loss(loss: Callable[[], Tensor]) -> None:
-    """Raise if the loss of the same outputs, with the same random numbers, is another one."""
+    """Check that the loss of the same outputs, with the same random numbers, is the same.
+
+    Raises:
+        NotDeterministic: It is not.
+    """
     values = [loss(), loss()]
-    if not _all_equal(values[:1], values[1:]):
+    if not are_close(values[:1], values[1:]):
         raise NotDeterministic(
-            f"the loss is random: of the same outputs it was {float(values[0]):.6g}, then {float(values[1]):.6g}. "
+            f"the loss is random: for the same outputs it was {float(values[0]):.6g}, then {float(values[1]):.6g}. "
             "Draw its random numbers from torch's generator, or once, outside it."
         )
-
-
-def why_not_finite(model: nn.Module, index: int, batch: Any, forward: Forward) -> str:
-    """One sentence naming the weights, the data or the layer from which a non-finite loss comes."""
-    for name, p in model.named_parameters():
-        if not _is_finite(p):
-            return f"parameter {name!r} holds NaN or inf; the run that made these weights has diverged."
-    for part, value in zip(("inputs", "targets"), batch, strict=True):
-        if not _is_finite(value):
-            return f"the {part} of batch {index} hold NaN or inf; clean the data or drop that batch."
-    first: list[str] = []
-
-    def look(name: str, _module: nn.Module, x: Any, output: Any) -> None:
-        if not first and not _is_finite(output):
-            first.append(f"layer {name!r}" if _is_finite(x) else f"the code just before layer {name!r}")
-
-    with torch.no_grad(), tapped(_leaves(model), look):
-        outputs = forward()
-    if not first and not _is_finite(outputs):
-        first.append(f"the code after the last layer of {type(model).__name__}")
-    if first:
-        return f"{first[0]} is the first to give NaN or inf, on batch {index}, although its own input is finite."
-    return (
-        f"the loss of batch {index} is NaN or inf although all outputs are finite; look at the loss itself "
-        "(a mean over targets that are all ignored?)."
-    )
-
-
-def why_loss_failed(index: int, outputs: Any, targets: Any, error: Exception) -> str:
-    """One sentence saying what the loss was given when it failed."""
-    found = "; ".join(
-        f"{dtype_name(t.dtype)} of shape {tuple(t.shape)}{_range(t)}" for t in tensors_in([outputs, targets])
-    )
-    return f"the loss fails on batch {index}: {one_line(error)}. Outputs and targets: {found}."
-
-
-def _leaves(model: nn.Module) -> dict[str, nn.Module]:
-    return {name: module for name, module in model.named_modules() if not any(module.children())}
-
-
-def _all_equal(first: list[Tensor], second: list[Tensor]) -> bool:
-    """Equal up to the rounding of kernels that add in varying order."""
-    return len(first) == len(second) and all(
-        a.shape == b.shape and torch.allclose(a, b, rtol=1e-4, atol=1e-6, equal_nan=True)
-        for a, b in zip(first, second, strict=True)
-    )
-
-
-def _is_finite(value: Any) -> bool:
-    return all(bool(torch.isfinite(t).all()) for t in tensors_in(value))
-
-
-def _range(tensor: Tensor) -> str:
-    is_index = not tensor.is_floating_point() and tensor.numel()
-    return f" from {int(tensor.min())} to {int(tensor.max())}" if is_index else ""

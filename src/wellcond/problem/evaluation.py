@@ -10,25 +10,31 @@ from typing import Any
 
 import torch
 from torch import Tensor, nn
-from torch.utils._pytree import tree_leaves
 
 from wellcond.errors import InvalidProblem, NonFinite
-from wellcond.network.calling import logits_of
+from wellcond.network.calling import dtype_name, logits_of, one_line, tensors_in
 from wellcond.network.isolation.fingerprint import Fingerprint
 from wellcond.network.isolation.isolation import generator_states, gradient_hooks_off, rng_kept, seed_generators
 from wellcond.network.isolation.snapshot import Snapshot, kept
 from wellcond.problem.batches import Several, examples_in
-from wellcond.problem.checks import why_loss_failed
 from wellcond.problem.loss.likelihoods import CrossEntropy, Likelihood
-from wellcond.problem.loss.losses import agrees, check_is_mean, check_reduction, check_targets, explains, recognize
+from wellcond.problem.loss.losses import (
+    adds_up,
+    agrees,
+    check_is_mean,
+    check_reduction,
+    check_targets,
+    explains,
+    recognize,
+)
 from wellcond.problem.loss.output_batches import OutputBatch, with_gradients
 from wellcond.problem.loss.outputs import Loss, SeenOutputs, named_tensors, picked, seen_outputs, terms_in
 from wellcond.problem.loss.terms import TermCounter, Terms, of_logits
 
 PLAIN_ERRORS = (RuntimeError, IndexError, ValueError)
-"""What torch raises when shapes, dtypes or indices do not fit; subclasses of these mean something else."""
+"""Exceptions of torch when shapes, dtypes or indices do not fit; subclasses of these mean something else."""
 APART = 1_000_003
-"""Between the seeds of a model and of its loss, so that both do not draw the same."""
+"""Distance between the seeds of a model and of its loss, so that the two do not draw the same numbers."""
 LAMBDA = "loss=lambda outputs, targets: …"
 
 
@@ -37,16 +43,16 @@ class Evaluation:
     """One batch's outputs and mean loss, with their graph.
 
     Attributes:
-        index: The batch's place among the batches.
-        outputs: The tensor that the loss curves in, if there is one.
-        targets: The batch's targets.
-        loss: The mean loss.
-        examples: The size of the batch.
-        terms: The number of summands in the mean: with it autograd's gradients become those of single terms.
-        weight: What the batch weighs beside others. It is `terms` unless the mean is a weighted one.
-        term_dims: The dimensions of the outputs that belong to one term.
+        index: Place of the batch among the batches.
+        outputs: The tensor that the loss depends on, if there is one.
+        targets: Targets of the batch.
+        loss: Mean loss.
+        examples: Size of the batch.
+        terms: Number of summands in the mean: with it autograd's gradients become those of single terms.
+        weight: Weight of the batch in the mean over batches. It is `terms` unless the mean is a weighted one.
+        term_dims: Dimensions of the outputs that belong to one term.
         loss_at: The loss as a function of other outputs or labels of the same batch.
-        why_no_outputs: What the model returned instead of one tensor.
+        why_no_outputs: Reason why `outputs` is None.
     """
 
     index: int
@@ -61,14 +67,14 @@ class Evaluation:
     why_no_outputs: str = ""
 
 
-class RecognisedLoss:
-    """A user's loss, what its values have shown it to be the mean over, and the likelihood it is the logarithm of.
+class RecognizedLoss:
+    """A user's loss, with what its values show: what it is the mean over, and of which likelihood it is the logarithm.
 
     Attributes:
-        likelihood: None before the first batch, and for a loss that is none of the known ones.
-        is_known: Whether a batch has been looked at.
-        draws: Whether it draws random numbers; every call of a batch's loss is given the same.
-        summed: The terms that it returns and that are summed, by how one writes them; none if it returns one number.
+        likelihood: Likelihood of the loss; None before the first batch, and for a loss that is not recognized.
+        is_known: Whether a batch has been evaluated.
+        draws: Whether the loss draws random numbers; every call for a batch draws the same ones.
+        summed: Names of the terms that the loss returns and that are summed, such as `['kl']`; empty for one number.
     """
 
     def __init__(self, loss: Loss, model: nn.Module, seed: int = 0) -> None:
@@ -78,7 +84,7 @@ class RecognisedLoss:
         self._device = next(model.parameters()).device
         self.draws: bool | None = None
         self.summed: list[str] = []
-        self._looked_at: Fingerprint | None = None
+        self._fingerprint: Fingerprint | None = None
         self.likelihood: Likelihood | None = None
         self.is_known = False
         self._terms = TermCounter()
@@ -89,8 +95,11 @@ class RecognisedLoss:
     def evaluate(
         self, index: int, raw: Any, batch: Any, why_not_finite: Callable[[], str], *, is_one_batch: bool = True
     ) -> Evaluation:
-        """The loss of a batch (inputs, targets) that the model returned `raw` for; the first one shows what it is."""
-        self._look_again_if_changed()
+        """The loss of a batch (inputs, targets), for which the model returned `raw`.
+
+        The first batch shows what kind of loss it is.
+        """
+        self._forget_if_changed()
         targets = batch[1]
         check_targets(self.loss, logits_of(raw), targets)
         call = functools.partial(self._call, index)
@@ -113,7 +122,7 @@ class RecognisedLoss:
             outputs,
             targets,
             loss.reshape(()),
-            _batch_size(outputs, batch),
+            examples_in(outputs, batch[1], batch[0]),
             terms.count,
             terms.weight,
             terms.dims,
@@ -122,7 +131,7 @@ class RecognisedLoss:
         )
 
     def value(self, index: int, raw: Any, targets: Any, why_not_finite: Callable[[], str]) -> Tensor:
-        """The loss (), of a batch that has been evaluated before."""
+        """The loss () of a batch that has been evaluated before."""
         if not self.is_known:
             check_targets(self.loss, logits_of(raw), targets)
         loss = self.raw(index, raw, targets)
@@ -131,16 +140,26 @@ class RecognisedLoss:
         return one_number
 
     def raw(self, index: int, raw: Any, targets: Any) -> Any:
-        """What the loss returns, or its terms in all, without a judgment."""
+        """What the loss returns, or the sum of its terms, unchecked."""
         with explained(lambda error: why_loss_failed(index, raw, targets, error)):
             return self._called(index, raw, targets)[0]
 
+    def adds_up(self, index: int, raw: Any, targets: Any) -> bool:
+        """Whether the loss is a sum over the examples and not a mean; False if that cannot be seen."""
+        loss, takes_logits = self._called(index, raw, targets)
+        if not isinstance(loss, Tensor) or loss.numel() != 1 or not bool(loss.isfinite().all()):
+            return False
+        seen = self._seen(functools.partial(self._call, index), raw, targets, takes_logits)
+        if not any(t.dim() for t in seen.tensors):
+            return False
+        return adds_up(*with_gradients(OutputBatch(seen.loss_of, [t.detach() for t in seen.tensors], targets)))
+
     def _call(self, index: int, outputs: Any, targets: Any) -> Any:
-        """The loss itself. What it holds and draws from is the same before every call and afterwards."""
+        """The loss itself. Its state and random numbers are the same before every call, and are restored after it."""
         modules = self.loss.modules() if isinstance(self.loss, nn.Module) else ()
         with kept(self._held()), gradient_hooks_off(modules), self._same_draws(index):
-            found = self.loss(outputs, *targets) if isinstance(targets, Several) else self.loss(outputs, targets)
-        return found if isinstance(found, Tensor) else self._sum(found)
+            loss = self.loss(outputs, *targets) if isinstance(targets, Several) else self.loss(outputs, targets)
+        return loss if isinstance(loss, Tensor) else self._sum(loss)
 
     @contextlib.contextmanager
     def _same_draws(self, index: int) -> Iterator[None]:
@@ -154,7 +173,7 @@ class RecognisedLoss:
             self.draws = before is None or not generator_states(self._device).is_same_as(before)
 
     def _sum(self, returned: Any) -> Any:
-        """The sum of the terms that a loss returned; those that nothing can be trained by are there to be printed."""
+        """The sum of the terms that a loss returned, without those that have no gradient: they are for printing."""
         terms = terms_in(returned)
         if any(t.requires_grad for t in terms.values()):
             terms = {name: t for name, t in terms.items() if t.requires_grad}
@@ -166,14 +185,14 @@ class RecognisedLoss:
     def _held(self) -> Snapshot:
         return Snapshot([self.loss], known=self._model.modules())
 
-    def _look_again_if_changed(self) -> None:
-        """With another class weight, say, the loss may be another likelihood, or none."""
+    def _forget_if_changed(self) -> None:
+        """Recognize the loss again after a change: with another class weight, say, it is another likelihood."""
         held = self._held()
         now = Fingerprint(held.values, [*held.parameters, *held.tensors])
-        if self._looked_at is not None and not now.is_same_as(self._looked_at):
+        if self._fingerprint is not None and not now.is_same_as(self._fingerprint):
             self.is_known, self.likelihood = False, None
             self._terms, self._names, self._recognized_on = TermCounter(), None, set()
-        self._looked_at = now
+        self._fingerprint = now
 
     def _called(self, index: int, raw: Any, targets: Any) -> tuple[Any, bool]:
         """The loss of one batch, and whether it takes the `.logits` of what a Hugging Face model returned."""
@@ -191,7 +210,7 @@ class RecognisedLoss:
             raise InvalidProblem(f"{why_loss_failed(index, raw, targets, error)} {hint}") from error
 
     def _seen(self, call: Loss, raw: Any, targets: Any, takes_logits: bool) -> SeenOutputs:
-        """What the loss looks at; found on the first batch, and again where a later one has another form."""
+        """The tensors that the loss depends on; determined on the first batch, and again for one of another form."""
         if takes_logits:
             return SeenOutputs(["logits"], [raw.logits], lambda tensors, labels: call(tensors[0], labels))
         if isinstance(raw, Tensor):
@@ -204,7 +223,7 @@ class RecognisedLoss:
         return picked(call, raw, self._names)
 
     def _recognize(self, index: int, loss_at: Loss, outputs: Tensor, targets: Any, loss: Tensor) -> None:
-        """Find the likelihood by the first batch, and again if a later one shows that it is another."""
+        """Find the likelihood on the first batch, and again if a later one contradicts it."""
         is_new = index not in self._recognized_on
         self._recognized_on.add(index)
         if not self.is_known:
@@ -221,7 +240,7 @@ class RecognisedLoss:
             inside = [] if isinstance(raw, Tensor) else [t for t in named_tensors(raw).values() if t.dim() > 1]
             if loss.requires_grad or index not in self._inside:  # without a graph, what it was with one
                 tokens = next((n for t in inside if (n := of_logits(loss, t)) is not None), None)
-                self._inside[index] = tokens or float(_batch_size(next(iter(inside), None), pair))
+                self._inside[index] = tokens or float(examples_in(inside[:1], pair[1], pair[0]))
             return Terms(self._inside[index], self._inside[index], ())
         batch = OutputBatch(seen.loss_of, [t.detach() for t in seen.tensors], pair[1])
         if self.likelihood is not None:
@@ -241,9 +260,20 @@ def _why_no_outputs(raw: Any, seen: SeenOutputs) -> str:
     return f"the model returns a {type(raw).__name__} and the loss looks at no tensor with examples in it"
 
 
+def why_loss_failed(index: int, outputs: Any, targets: Any, error: Exception) -> str:
+    """One sentence: the error, and the outputs and targets that the loss was called with."""
+    tensors = (f"{dtype_name(t.dtype)} of shape {tuple(t.shape)}{_range(t)}" for t in tensors_in([outputs, targets]))
+    return f"the loss fails on batch {index}: {one_line(error)}. Outputs and targets: {'; '.join(tensors)}."
+
+
+def _range(tensor: Tensor) -> str:
+    is_index = not tensor.is_floating_point() and tensor.numel()
+    return f" from {int(tensor.min())} to {int(tensor.max())}" if is_index else ""
+
+
 @contextlib.contextmanager
 def explained(why: Callable[[Exception], str]) -> Iterator[None]:
-    """Turn torch's plain errors into `InvalidProblem`; out of memory, or what the user's code raises, stays itself."""
+    """Turn torch's plain errors into `InvalidProblem`; out of memory, or the user's own exceptions, pass unchanged."""
     try:
         yield
     except PLAIN_ERRORS as error:
@@ -254,9 +284,9 @@ def explained(why: Callable[[Exception], str]) -> Iterator[None]:
 
 def _check(loss: Any, why_not_finite: Callable[[], str]) -> None:
     if not isinstance(loss, Tensor) or loss.numel() != 1:
-        found = f"shape {tuple(loss.shape)}" if isinstance(loss, Tensor) else f"type {type(loss).__name__}"
+        form = f"shape {tuple(loss.shape)}" if isinstance(loss, Tensor) else f"type {type(loss).__name__}"
         raise InvalidProblem(
-            f'the loss must be one number, a tensor, but has {found}. Write reduction="mean", without .item().'
+            f'the loss must be one number, a tensor, but has {form}. Write reduction="mean", without .item().'
         )
     if not torch.isfinite(loss.detach()):
         raise NonFinite(why_not_finite())
@@ -265,10 +295,3 @@ def _check(loss: Any, why_not_finite: Callable[[], str]) -> None:
             "the loss does not depend on the trainable parameters: is there a detach(), a no_grad() or an "
             "argmax in the model or the loss?"
         )
-
-
-def _batch_size(outputs: Tensor | None, batch: Any) -> int:
-    """By the outputs; where they have no examples, by the targets or else the inputs."""
-    inputs, targets = batch
-    found = (t for t in (outputs, *tree_leaves(targets)) if isinstance(t, Tensor) and t.dim())
-    return next((len(t) for t in found), examples_in(inputs))

@@ -54,13 +54,17 @@ class Row(NamedTuple):
 
 @dataclass(frozen=True)
 class Cost:
-    """What a measurement took. One u is a forward and backward pass over all batches of the same problem.
+    """What a measurement took. One u is one training step: forward and backward of one mini-batch.
 
     Attributes:
-        forwards: Forward passes over the data; a batch of several counts as its share.
-        backwards: Backward passes over the data.
+        forwards: Forward passes of one mini-batch; a pass over a problem of four batches counts four.
+        backwards: Backward passes of one mini-batch.
         matvecs: Products with a curvature matrix.
-        product_passes: What these products took, in u.
+        product_passes: Cost of these products, in u.
+
+    Example:
+        >>> print(Cost(forwards=4, backwards=4))
+        cost: 4 u (4 forward and 4 backward passes; u: one training step, forward and backward of one mini-batch)
     """
 
     forwards: float = 0.0
@@ -70,7 +74,7 @@ class Cost:
 
     @property
     def u(self) -> float:
-        """In forward+backward passes, of which the forward pass is a third."""
+        """The cost in training steps, of which the forward pass is a third."""
         return self.forwards / 3 + 2 * self.backwards / 3 + self.product_passes
 
     def __sub__(self, earlier: Cost) -> Cost:
@@ -83,7 +87,8 @@ class Cost:
         parts = [f"{self.forwards:.3g} forward and {self.backwards:.3g} backward passes"]
         if self.matvecs:
             parts.append(f"{self.matvecs} matrix-vector products")
-        return f"cost: {self.u:.3g} u ({', '.join(parts)}; u: one forward+backward pass)"
+        parts[-1] += "; u: one training step, forward and backward of one mini-batch"
+        return f"cost: {self.u:.3g} u ({', '.join(parts)})"
 
 
 class Result(ABC):

@@ -88,7 +88,8 @@ class Stage:
 
     def count(self, forwards: int, backwards: int) -> None:
         """Add passes over single batches to what the problem has cost."""
-        self.problem.count_copies(Cost(forwards / self.batches_of_pass, backwards / self.batches_of_pass))
+        share = self.problem.batch_count / self.batches_of_pass  # a part of a batch counts as its share
+        self.problem.count_copies(Cost(forwards * share, backwards * share))
 
 
 class Course:

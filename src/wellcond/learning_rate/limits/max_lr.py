@@ -257,9 +257,8 @@ def _add_batches(problem: Problem, search: _Search, start: Tensor | None, limits
             found = search.largest(Hessian(single), model.groups, f"batch {index} by itself", start)
             limits.append(_limit(found, model.leading))
             costs.append(single.cost)
-    count = len(problem.batches) if isinstance(problem.batches, Sized) else len(costs)
-    for cost in costs:  # a pass of one batch is its share of a pass over all
-        problem.count_products(cost.matvecs, cost.u / count)
+    for cost in costs:
+        problem.count_products(cost.matvecs, cost.u)
 
 
 def _caveats(limit: Limit, status: str, others: Sequence[Limit], unmeasured: int) -> Iterator[str]:

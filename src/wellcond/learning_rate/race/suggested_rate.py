@@ -123,7 +123,7 @@ class SuggestedRate(Result):
     @property
     def cost_line(self) -> str:
         """What it took, in training steps."""
-        return f"{self.cost}".replace("forward+backward pass)", "forward+backward pass of one mini-batch)")
+        return str(self.cost)
 
     def __str__(self) -> str:
         lines = [f"{title}\n{part}\n" for title, part in self.parts.items()]

@@ -41,7 +41,7 @@ class BlockCall:
         is_last: Whether the loss is computed from z_b.
         has_other_uses: Whether the loss also depends on another output of the block.
         evaluation: The batch's evaluation, without the whole model's graph.
-        share: What a pass of the block costs beside one of the model over all batches, by its share of the operations.
+        share: Cost of a pass of the block relative to a pass of the model over one batch, by its share of the operations.
     """
 
     problem: Problem
@@ -70,12 +70,10 @@ def record(problem: Problem, block: Block) -> BlockCall:
     It takes a forward pass of the model, a backward pass as far as the block's output, and a forward pass of the block.
     """
     seen = _SeenCalls(block, problem.device)
-    before = problem.cost
     with contextlib.closing(problem.data()) as data:
         index, batch = next(data)
         with bracketed(dict.fromkeys(block.line), seen.on_entry, seen.on_exit):
             evaluation = problem.evaluate(index, batch)
-        batch_share = (problem.cost - before).forwards
         entry, end = seen.only_call()
         seen.outputs.check(evaluation.loss, lambda: problem.loss_of(index, batch))
     operations = upstream([evaluation.loss.grad_fn], None)
@@ -110,7 +108,7 @@ def record(problem: Problem, block: Block) -> BlockCall:
         is_last=is_last,
         has_other_uses=end.has_other_uses(evaluation.loss),
         evaluation=replace(evaluation, outputs=None, loss=evaluation.loss.detach()),
-        share=batch_share * len(own_operations) / len(operations),
+        share=len(own_operations) / len(operations),
     )
 
 

@@ -21,7 +21,7 @@ from wellcond.measurements.landscape.directions import (
 from wellcond.measurements.landscape.points import buffers_lent, check_finite, finite_range, loss_and_gradient, norm
 from wellcond.network.calling import dtype_name
 from wellcond.network.isolation.arithmetic import own_arithmetic
-from wellcond.problem.arguments import as_pair, as_positive, as_whole, check_problem
+from wellcond.problem.arguments import as_two_numbers, as_positive, as_whole, check_problem
 from wellcond.problem.checks import shared_memory_notes
 from wellcond.problem.problem import Problem
 from wellcond.results import Cost, Progress, Result, Row, number, quantities, text_table
@@ -274,7 +274,7 @@ def _caveats(
 
 
 def _checked(span: Any) -> tuple[float, float]:
-    least, greatest = as_pair(span)
+    least, greatest = as_two_numbers(span)
     if not 0 < least <= greatest < math.inf:
         raise ValueError(f"span is {span!r}; it must be (least, greatest) in units of lr, with 0 < least <= greatest.")
     return least, greatest

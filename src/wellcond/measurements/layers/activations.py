@@ -19,7 +19,7 @@ from wellcond.network.isolation.arithmetic import own_arithmetic
 from wellcond.network.layers import ConvRule, rule_for, uncovered, weighted_layers, with_batch
 from wellcond.network.norms import is_norm, unit_dim
 from wellcond.network.taps import tapped, without_graph
-from wellcond.problem.arguments import as_pair, as_whole, check_problem
+from wellcond.problem.arguments import as_two_numbers, as_whole, check_problem
 from wellcond.problem.problem import Problem
 from wellcond.results import ByLayer, Cost, Progress, Row, number, quantities, text_table
 from wellcond.results.text import WHOLE_MODEL
@@ -246,7 +246,7 @@ def activations(
 
 
 def _checked(bounds: Any) -> tuple[float, float]:
-    low, high = as_pair(bounds)
+    low, high = as_two_numbers(bounds)
     if not -math.inf < low < high < math.inf:
         raise ValueError(f"bounds is {bounds!r}; it must be (lowest, highest) with lowest < highest, both finite.")
     return low, high

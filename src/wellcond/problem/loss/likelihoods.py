@@ -18,7 +18,7 @@ from torch import Tensor
 
 
 class Fields:
-    """Fields over a batch's outputs, each made when it is asked for: all at once may not fit into memory.
+    """Fields over a batch's outputs, each computed when it is read: all at once may not fit into memory.
 
     >>> fields = Fields(3, lambda r: torch.full((2,), float(r)))
     >>> len(fields), fields[2]
@@ -67,7 +67,7 @@ class Likelihood(ABC):
     # may override
 
     def terms(self, outputs: Tensor, targets: Any) -> float:
-        """Number of summands of the mean (what a batch weighs beside others)."""
+        """Number of summands of the mean, which is the weight of a batch in the mean over batches."""
         return float(outputs.shape[0])
 
     def term_dims(self, outputs: Tensor) -> tuple[int, ...]:
@@ -121,7 +121,7 @@ class CrossEntropy(Likelihood):
         if targets.is_floating_point():
             return -(targets.movedim(self.class_dim, -1) * log_p).sum(-1).mean()
         valid = self._valid(log_p, targets)
-        # a GPU aborts on an index out of range, and ignored ones are
+        # a GPU aborts on an index out of range, as ignored ones are
         index = targets.reshape(valid.shape).clamp(0, log_p.shape[-1] - 1).long()
         return -log_p.gather(-1, index.unsqueeze(-1)).squeeze(-1)[valid].mean()
 

@@ -17,11 +17,12 @@ from torch import Tensor
 
 from wellcond.errors import InvalidProblem
 from wellcond.problem.loss.likelihoods import Bernoulli, CrossEntropy, Gaussian, Likelihood
-from wellcond.problem.loss.output_batches import OutputBatch, is_one, scaling
+from wellcond.problem.loss.output_batches import OutputBatch, is_one, scaling, tolerance
 from wellcond.problem.loss.outputs import Loss as Loss
 
 ADDS_UP = (
-    "the loss adds up over the batch: {how}. wellcond needs the mean over the batch: divide by the number of examples."
+    "the loss adds up over the batch: its gradients do not shrink as examples are added. "
+    "wellcond needs the mean over the batch: divide by the number of examples."
 )
 
 
@@ -34,13 +35,13 @@ def recognize(loss: Loss, loss_at: Loss, outputs: Tensor, targets: Any) -> Likel
     Args:
         loss: The user's loss, whose options are read.
         loss_at: The same as a function of the output tensor, which is evaluated.
-        outputs: Of one batch.
-        targets: Of the same batch.
+        outputs: Outputs of one batch.
+        targets: Targets of the same batch.
     """
     if not isinstance(targets, Tensor) or outputs.dim() == 0:
         return None
-    outputs, targets, value, gradient = _as_precisely_as_it_goes(loss_at, outputs, targets)
-    if not gradient.any():  # a perfect fit, or saturated outputs: everything agrees there, so look elsewhere
+    outputs, targets, value, gradient = _in_high_precision(loss_at, outputs, targets)
+    if not gradient.any():  # a perfect fit, or saturated outputs: every loss agrees there, so use other outputs
         outputs = torch.arange(outputs.numel(), device=outputs.device).sin().view_as(outputs).to(outputs.dtype)
         try:
             value, gradient = _value_and_gradient(loss_at, outputs, targets)
@@ -53,15 +54,15 @@ def recognize(loss: Loss, loss_at: Loss, outputs: Tensor, targets: Any) -> Likel
 
 
 def agrees(likelihood: Likelihood, loss_at: Loss, outputs: Tensor, targets: Any) -> bool:
-    """Whether a loss is the likelihood's on this batch too. Its gradient tells: equal outputs cost all labels alike."""
-    outputs, targets, value, gradient = _as_precisely_as_it_goes(loss_at, outputs, targets)
+    """Whether a loss has the likelihood's value and gradient on this batch too (at equal outputs, values agree)."""
+    outputs, targets, value, gradient = _in_high_precision(loss_at, outputs, targets)
     return _has(likelihood, value, gradient, outputs, targets)
 
 
-def _as_precisely_as_it_goes(loss_at: Loss, outputs: Tensor, targets: Tensor) -> tuple[Tensor, Tensor, Tensor, Tensor]:
+def _in_high_precision(loss_at: Loss, outputs: Tensor, targets: Tensor) -> tuple[Tensor, Tensor, Tensor, Tensor]:
     """Outputs and targets in float64 if the loss takes them, and its value and gradient there.
 
-    Small outputs make losses alike: in float32 one that is nearly a cross-entropy could not be told from it.
+    At small outputs losses are nearly equal: in float32 a loss that resembles a cross-entropy would pass for one.
     """
     wide = outputs.detach().double(), targets.double() if targets.is_floating_point() else targets
     try:
@@ -75,14 +76,14 @@ def _has(candidate: Likelihood, value: Tensor, gradient: Tensor, outputs: Tensor
     own_value, own_gradient = _value_and_gradient(candidate.mean, outputs, targets)
     if not _is_close(value, own_value):
         return False
-    difference, negligible = gradient - own_gradient, _tolerance(value) * gradient.norm()
+    difference, negligible = gradient - own_gradient, tolerance(value) * gradient.norm()
     if isinstance(candidate, CrossEntropy) and not difference.norm() <= negligible:
         difference = _seen_by_the_model(difference, outputs, candidate.class_dim)
     return bool(difference.norm() <= negligible)
 
 
 def _seen_by_the_model(gradient: Tensor, outputs: Tensor, class_dim: int) -> Tensor:
-    """What a model that gives log-probabilities sees of a gradient: Σ_c p_c = 1 keeps it from moving along p."""
+    """The part of a gradient that a model of log-probabilities can follow: Σ_c p_c = 1 rules out steps along p."""
     if not torch.allclose(outputs.logsumexp(class_dim), outputs.new_zeros(()), atol=1e-4):
         return gradient
     p = outputs.softmax(class_dim)
@@ -119,20 +120,16 @@ def _candidates(loss: Loss, value: Tensor, gradient: Tensor, outputs: Tensor, ta
 
 
 def _value_and_gradient(loss: Loss, outputs: Tensor, targets: Any) -> tuple[Tensor, Tensor]:
-    """Of the loss at these outputs; a loss that does not look at them has gradient zero."""
+    """Value and gradient of the loss at these outputs; a loss that does not depend on them has gradient zero."""
     leaf = outputs.detach().requires_grad_()
     with torch.enable_grad():
         value = loss(leaf, targets)
-        found = torch.autograd.grad(value, leaf, allow_unused=True)[0] if value.requires_grad else None
-    return value.detach().reshape(()), torch.zeros_like(leaf) if found is None else found
-
-
-def _tolerance(value: Tensor) -> float:
-    return min(1e3 * torch.finfo(value.dtype).eps, 0.02)
+        gradient = torch.autograd.grad(value, leaf, allow_unused=True)[0] if value.requires_grad else None
+    return value.detach().reshape(()), torch.zeros_like(leaf) if gradient is None else gradient
 
 
 def _is_close(value: Tensor, own: Tensor) -> bool:
-    return math.isclose(float(value), float(own), rel_tol=_tolerance(value), abs_tol=_tolerance(value))
+    return math.isclose(float(value), float(own), rel_tol=tolerance(value), abs_tol=tolerance(value))
 
 
 def option(loss: Loss, name: str, default: Any) -> Any:
@@ -160,7 +157,7 @@ def check_targets(loss: Loss, outputs: Any, targets: Any) -> None:
 
 
 def check_reduction(loss: Loss) -> None:
-    """Refuse a loss that says itself that it is no mean."""
+    """Refuse a loss whose own `reduction` is not the mean."""
     if option(loss, "reduction", "mean") in ("sum", "none"):
         raise InvalidProblem(
             f'the loss has reduction="{option(loss, "reduction", "")}"; wellcond needs the mean over the batch. '
@@ -169,31 +166,34 @@ def check_reduction(loss: Loss) -> None:
 
 
 def check_is_mean(batch: OutputBatch, gradients: list[Tensor], part: OutputBatch | None = None) -> None:
-    """Refuse a loss that sums over the batch: every number here is per term, so its scale would be wrong.
+    """Refuse a loss that sums over the batch: every number here is per term, so its scale would be wrong."""
+    if adds_up(batch, gradients, part):
+        raise InvalidProblem(ADDS_UP)
 
-    The sum over one example is the mean over it too.
+
+def adds_up(batch: OutputBatch, gradients: list[Tensor], part: OutputBatch | None = None) -> bool:
+    """Whether a loss is a sum over the examples: with some of them twice, the gradients of the others do not shrink.
+
+    False if the loss cannot be called with other examples and is not a plain sum. Over one example, a sum is a mean.
 
     Args:
-        batch: Of which the gradients are known.
-        gradients: By the outputs.
-        part: Some of the same examples, which are counted twice; the first eighth by default.
+        batch: Outputs and targets of one batch.
+        gradients: Gradients of its loss with respect to the outputs.
+        part: Some of its examples, which are counted twice; the first eighth by default.
     """
     if batch.examples == 1:
-        return
+        return False
     part = part or batch.taken(torch.arange(math.ceil(batch.examples / 8), device="cpu"))
     try:
         both = batch.joined(part).gradients()
         alone = part.gradients()
     except Exception:  # a user's loss that takes no other batch may raise anything
-        if is_plain_sum(batch):
-            raise InvalidProblem(ADDS_UP.format(how="its gradients are those of a sum over the examples")) from None
-        return
+        return _is_plain_sum(batch)
     first, second = batch.split(both)
-    if all(is_one(scaling(*pair)) for pair in ((first, gradients), (second, alone))):
-        raise InvalidProblem(ADDS_UP.format(how="with some examples twice, the gradients of the others do not shrink"))
+    return all(is_one(scaling(*pair)) for pair in ((first, gradients), (second, alone)))
 
 
-def is_plain_sum(batch: OutputBatch) -> bool:
+def _is_plain_sum(batch: OutputBatch) -> bool:
     """Whether a loss that takes no other batch has the gradients of a sum of cross-entropies or squared errors."""
     (outputs, *others) = batch.tensors
     if others or batch.examples < 2:

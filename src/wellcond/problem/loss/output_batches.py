@@ -1,6 +1,6 @@
-"""Batches at the level of outputs: a loss called on a part of one, on two joined, or at other values.
+"""Batches of outputs: the loss of a part of a batch, of two batches joined, or of other outputs.
 
-Nothing here runs the model. The loss is the user's, so any of this may raise whatever that raises.
+Nothing here runs the model. The loss is the user's, so any call may raise any exception.
 """
 
 from __future__ import annotations
@@ -14,6 +14,7 @@ import torch
 from torch import Tensor
 from torch.utils._pytree import tree_flatten, tree_unflatten
 
+from wellcond.problem.batches import examples_in
 from wellcond.problem.loss.outputs import LossOfTensors
 
 Change = Callable[[Tensor], Tensor]
@@ -21,11 +22,11 @@ Change = Callable[[Tensor], Tensor]
 
 @dataclass(frozen=True)
 class OutputBatch:
-    """One batch's outputs, as far as its loss looks at them, and its targets.
+    """The outputs of one batch that its loss depends on, and the targets.
 
     Attributes:
-        loss_of: The loss as a function of both.
-        tensors: The outputs, without a graph; those with the batch in front are cut and joined.
+        loss_of: The loss as a function of outputs and targets.
+        tensors: The outputs, without a graph; those with the examples in front are cut and joined.
         targets: Any nest of tensors.
     """
 
@@ -35,17 +36,18 @@ class OutputBatch:
 
     @property
     def examples(self) -> int:
-        return next((len(t) for t in self.tensors if t.dim()), 1)
+        """Number of examples in the outputs."""
+        return examples_in(self.tensors)
 
     def gradients(self) -> list[Tensor]:
-        """Of the loss, by each of the outputs; zero where it does not look."""
+        """Gradients of the loss with respect to each output; zero for those it does not depend on."""
         leaves = [t.detach().requires_grad_() for t in self.tensors]
         with torch.enable_grad():
             value = self.loss_of(leaves, self.targets)
-            found: Sequence[Tensor | None] = [None] * len(leaves)
+            gradients: Sequence[Tensor | None] = [None] * len(leaves)
             if value.requires_grad:
-                found = torch.autograd.grad(value.sum(), leaves, allow_unused=True)
-        return [torch.zeros_like(leaf) if g is None else g.detach() for g, leaf in zip(found, leaves, strict=True)]
+                gradients = torch.autograd.grad(value.sum(), leaves, allow_unused=True)
+        return [torch.zeros_like(leaf) if g is None else g.detach() for g, leaf in zip(gradients, leaves, strict=True)]
 
     def at(self, *tensors: Tensor) -> OutputBatch:
         """The same batch with other outputs."""
@@ -63,34 +65,38 @@ class OutputBatch:
         return OutputBatch(self.loss_of, [take(t) for t in self.tensors], _mapped(take, self.targets))
 
     def joined(self, other: OutputBatch) -> OutputBatch:
-        """Its examples and then the other's. Raises `ValueError` where the two differ in what is no example."""
+        """This batch's examples and then the other's.
+
+        Raises:
+            ValueError: The two differ in something that is not an example, such as a class weight.
+        """
 
         def join(a: Any, b: Any) -> Any:
             if not isinstance(a, Tensor) or not isinstance(b, Tensor):
                 if a != b:
-                    raise ValueError("two batches have other settings")
+                    raise ValueError("the two batches have different settings")
                 return a
             if self._is_by_example(a) and other._is_by_example(b):
                 return torch.cat([a, b])
             if a.shape != b.shape or not torch.equal(a, b):
-                raise ValueError("two batches share something that differs")
+                raise ValueError("a tensor without examples differs between the two batches")
             return a
 
         (mine, form), (theirs, other_form) = tree_flatten(self.targets), tree_flatten(other.targets)
         if form != other_form:
-            raise ValueError("two batches have targets of another form")
+            raise ValueError("the targets of the two batches have different forms")
         targets = tree_unflatten([join(a, b) for a, b in zip(mine, theirs, strict=True)], form)
         return OutputBatch(
             self.loss_of, [join(a, b) for a, b in zip(self.tensors, other.tensors, strict=True)], targets
         )
 
     def split(self, joined: Sequence[Tensor]) -> tuple[list[Tensor], list[Tensor]]:
-        """Gradients of this batch joined with another, as those of each."""
+        """Cut the gradients of this batch joined with another into those of each."""
         by_example = [g for g in joined if g.dim()]
         return [g[: self.examples] for g in by_example], [g[self.examples :] for g in by_example]
 
     def shortened(self, dim: int, count: int, positions: Sequence[int]) -> OutputBatch:
-        """Only the first `count` places along one of the position dimensions of the one output."""
+        """The batch with only the first `count` places along one of the position dimensions of its one output."""
         (outputs,) = self.tensors
         sizes = [outputs.shape[d] for d in positions]
         place = 1 + list(positions).index(dim)
@@ -128,7 +134,7 @@ def scaling(after: Sequence[Tensor], before: Sequence[Tensor]) -> float | None:
 
 
 def with_gradients(batch: OutputBatch) -> tuple[OutputBatch, list[Tensor]]:
-    """The gradients of a batch; a perfect fit has none, so look at other outputs then."""
+    """The gradients of a batch; where they are zero, as at a perfect fit, the batch with other outputs and theirs."""
     gradients = batch.gradients()
     if any(bool(g.any()) for g in gradients):
         return batch, gradients
@@ -140,28 +146,28 @@ def with_gradients(batch: OutputBatch) -> tuple[OutputBatch, list[Tensor]]:
 
 
 def is_one(r: float | None) -> bool:
-    """Whether a scaling leaves things as they are."""
+    """Whether a scaling is 1, up to rounding."""
     return r is not None and abs(r - 1) < 1e-3
 
 
 def tolerance(tensor: Tensor) -> float:
-    """How far equal numbers of this precision may be apart."""
+    """Relative error up to which two numbers of this precision count as equal."""
     return min(1e3 * torch.finfo(tensor.dtype).eps, 0.02)
 
 
 def waves(tensor: Tensor) -> Tensor:
-    """Numbers between −1 and 1, all different, of a tensor's form."""
+    """Numbers between −1 and 1, all different, of the shape of a tensor."""
     return torch.arange(1.0, tensor.numel() + 1, device=tensor.device).sin().view_as(tensor).to(tensor)
 
 
 def fingerprint(targets: Any) -> list[tuple[int, float]]:
-    """Changes with the values of the targets and with their order."""
-    found = []
+    """Numbers that change with the values of the targets and with their order."""
+    sums = []
     for t in tree_flatten(targets)[0]:
         if isinstance(t, Tensor):
             flat = t.detach().reshape(-1).double()
-            found.append((len(flat), float(flat @ waves(flat))))
-    return found
+            sums.append((len(flat), float(flat @ waves(flat))))
+    return sums
 
 
 def _mapped(change: Change, targets: Any) -> Any:

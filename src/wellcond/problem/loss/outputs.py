@@ -20,33 +20,37 @@ LossOfTensors = Callable[[Sequence[Tensor], Any], Tensor]
 
 
 TOTALS = ("loss", "total_loss", "total")
-"""The names under which a dict of terms has their sum."""
+"""Names under which a dict of terms holds their sum."""
 
 
 def own_loss(outputs: Any, targets: Any = None) -> Any:
     """The loss that a model computes itself: `.loss`, `["loss"]`, the first number of a tuple, or the output itself.
 
     Raises:
-        InvalidProblem: There is none.
+        InvalidProblem: The outputs hold no loss.
     """
-    found = getattr(outputs, "loss", None)
-    if isinstance(outputs, Mapping) and found is None:
-        found = terms_in(outputs) or None
-    elif isinstance(outputs, (tuple, list)) and found is None:
-        found = next((part for part in outputs if _is_number(part)), None)
+    loss = getattr(outputs, "loss", None)
+    if isinstance(outputs, Mapping) and loss is None:
+        loss = terms_in(outputs) or None
+    elif isinstance(outputs, (tuple, list)) and loss is None:
+        loss = next((part for part in outputs if _is_number(part)), None)
     elif isinstance(outputs, Tensor):
-        found = outputs
-    if found is None or (isinstance(found, Tensor) and found.dim() and found.numel() != 1):
+        loss = outputs
+    if loss is None or (isinstance(loss, Tensor) and loss.dim() and loss.numel() != 1):
         shape = f" of shape {tuple(outputs.shape)}" if isinstance(outputs, Tensor) else ""
         raise InvalidProblem(
-            f"the loss is None, so the model has to return it, but returns a {type(outputs).__name__}{shape} in which "
-            'none is found. Pass loss=…, or batches that hold what the model makes a loss of ("labels").'
+            f"the loss is None, so the model has to return it, but it returns a {type(outputs).__name__}{shape} "
+            'without a loss. Pass loss=…, or batches with what the model computes its loss from ("labels").'
         )
-    return found
+    return loss
 
 
 def terms_in(value: Any) -> dict[str, Tensor]:
-    """The terms of a loss that returns several, by how one writes them; of those that say their sum, that alone."""
+    """The terms of a loss that returns several, by their names in code; only the sum, if the loss returns it too.
+
+    >>> terms_in({"recon": torch.tensor(2.0), "kl": torch.tensor(0.5)})
+    {"['recon']": tensor(2.), "['kl']": tensor(0.5000)}
+    """
     parts = _parts(value) if isinstance(value, (Mapping, tuple, list)) else {}
     terms = {name: part for name, part in parts.items() if _is_number(part)}
     if isinstance(value, Mapping):
@@ -63,11 +67,11 @@ def _is_number(value: Any) -> bool:
 
 @dataclass(frozen=True)
 class SeenOutputs:
-    """What a loss looks at of one batch's outputs.
+    """The tensors of one batch's outputs that a loss depends on.
 
     Attributes:
-        names: Of the tensors, as one writes them behind the outputs: `[0]`, `['aux']`, `.logits`.
-        tensors: With their graph.
+        names: Names of the tensors, as they are written after `outputs`: `[0]`, `['aux']`, `.logits`.
+        tensors: The tensors, with their graph.
         loss_of: The loss as a function of other values of these tensors, and of other targets.
     """
 
@@ -77,7 +81,7 @@ class SeenOutputs:
 
     @property
     def only(self) -> Tensor | None:
-        """The one tensor that the loss looks at, if it is one; a loss that the model computed is not."""
+        """The tensor that the loss depends on, if it is one; None if it is the loss that the model computed."""
         is_one = len(self.tensors) == 1 and self.tensors[0].dim() > 0
         return self.tensors[0] if is_one else None
 
@@ -87,22 +91,22 @@ class SeenOutputs:
 
 
 def seen_outputs(loss: Loss, raw: Any, targets: Any) -> SeenOutputs:
-    """What `loss` looks at of `raw`: told by its gradients on copies, so that nothing before them has a part in it."""
+    """The tensors in `raw` that `loss` depends on, by its gradients on copies, which leave the model's graph alone."""
     if isinstance(raw, Tensor):
         return SeenOutputs([""], [raw], lambda tensors, labels: loss(tensors[0], labels))
     named = {name: tensor for name, tensor in named_tensors(raw).items() if tensor.is_floating_point()}
     copies = {id(tensor): tensor.detach().requires_grad_() for tensor in named.values()}
     with torch.enable_grad():
         value = loss(with_tensors(raw, copies), targets)
-    found: Sequence[Tensor | None] = [None] * len(copies)
+    gradients: Sequence[Tensor | None] = [None] * len(copies)
     if isinstance(value, Tensor) and value.requires_grad:
-        found = torch.autograd.grad(value.sum(), list(copies.values()), allow_unused=True)
-    used = {key for key, gradient in zip(copies, found, strict=True) if gradient is not None}
+        gradients = torch.autograd.grad(value.sum(), list(copies.values()), allow_unused=True)
+    used = {key for key, gradient in zip(copies, gradients, strict=True) if gradient is not None}
     return picked(loss, raw, [name for name, tensor in named.items() if id(tensor) in used])
 
 
 def picked(loss: Loss, raw: Any, names: Sequence[str]) -> SeenOutputs:
-    """The outputs of a batch whose loss is known to look at these tensors."""
+    """The outputs of a batch whose loss is known to depend on these tensors."""
     every = {"": raw} if isinstance(raw, Tensor) else named_tensors(raw)
     tensors = [every[name] for name in names if name in every]
 
@@ -115,31 +119,31 @@ def picked(loss: Loss, raw: Any, names: Sequence[str]) -> SeenOutputs:
 
 
 def named_tensors(value: Any) -> dict[str, Tensor]:
-    """The tensors in a nest of containers and objects, each once, by how one writes them."""
-    found: dict[int, tuple[str, Tensor]] = {}
+    """The tensors in a nest of containers and objects, each once, by their names in code: `[0]`, `.logits`."""
+    tensors: dict[int, tuple[str, Tensor]] = {}
     seen: set[int] = set()
 
     def walk(name: str, value: Any) -> None:
         if isinstance(value, Tensor):
-            found.setdefault(id(value), (name, value))
+            tensors.setdefault(id(value), (name, value))
         elif id(value) not in seen:
             seen.add(id(value))
             for suffix, part in _parts(value).items():
                 walk(name + suffix, part)
 
     walk("", value)
-    return dict(found.values())
+    return dict(tensors.values())
 
 
 def with_tensors(value: Any, others: Mapping[int, Tensor]) -> Any:
-    """A copy of a nest with other tensors in the place of some, by their ids; the nest itself stays as it is."""
+    """A copy of a nest in which some tensors, by their ids, are replaced; the nest itself does not change."""
     known: dict[int, Any] = {}
 
     def rebuilt(value: Any) -> Any:
         if isinstance(value, Tensor):
             return others.get(id(value), value)
         if id(value) not in known:
-            known[id(value)] = value  # what contains itself keeps its old self inside
+            known[id(value)] = value  # a nest that contains itself keeps its old self inside
             before = _parts(value)
             after = {suffix: rebuilt(part) for suffix, part in before.items()}
             if any(after[suffix] is not before[suffix] for suffix in before):
@@ -179,7 +183,7 @@ def _assembled(value: Any, parts: list[Any]) -> Any:
 
 
 def _attributes(value: Any) -> dict[str, Any]:
-    """What an output object holds, in itself, in slots, or as tensors of its class; modules and classes are none."""
+    """Attributes of an output object: its own, slots, and tensors of its class; none of modules and classes."""
     if isinstance(value, (nn.Module, type)):
         return {}
     held: dict[str, Any] = {}

@@ -1,7 +1,18 @@
-"""What a loss is the mean over: how many terms a batch has, and what it weighs beside others.
+"""What a loss is the mean over: how many terms a batch has, and its weight in the mean over batches.
 
-A loss L = Σ_i a_i ℓ_i / Σ_i a_i is found out by calling it at the level of outputs, without a pass of the model. If
-some outputs are joined with others, the gradients of each part shrink to its share of Σ a; those of a sum do not.
+For a loss L = Σ_i a_i ℓ_i / Σ_i a_i, both follow from calling it on other outputs, without a pass of the model: if a
+batch is joined with another, the gradients of each shrink by the same factor, its share of Σ a.
+
+Example: `CrossEntropyLoss(weight=[1, 3])` on a batch A with labels (0, 0), so Σ a = 2, and a batch B with labels
+(1, 1), so Σ a = 6. The gradients of A joined with B are 2/8 of those of A alone, and those of B 6/8. So B weighs three
+times as much as A, although both have two terms. (A plain mean shrinks both to 1/2; a sum shrinks neither.)
+
+    >>> labels = torch.tensor
+    >>> def cross_entropy(tensors, targets):
+    ...     return torch.nn.functional.cross_entropy(tensors[0], targets, weight=torch.tensor([1.0, 3.0]))
+    >>> a, b = (OutputBatch(cross_entropy, [torch.zeros(2, 2)], labels(y)) for y in ([0, 0], [1, 1]))
+    >>> _relative_weight(b, a, a.gradients())
+    3.0
 """
 
 from __future__ import annotations
@@ -22,12 +33,12 @@ from wellcond.problem.loss.positions import averaged_dims, growth_along, places_
 
 @dataclass(frozen=True)
 class Terms:
-    """What one batch's loss is the mean over.
+    """What the loss of one batch is the mean over.
 
     Attributes:
-        count: The number of summands: examples, or positions (tokens, pixels) where the loss averages over them.
-        weight: Σ a, what the batch weighs beside others, in units in which the first batch weighs its count.
-        dims: The dimensions of the outputs that belong to one term.
+        count: Number of summands: examples, or positions (tokens, pixels) if the loss averages over them.
+        weight: Σ a, the weight of the batch in the mean over batches, in units in which the first weighs its count.
+        dims: Dimensions of the outputs that belong to one term.
     """
 
     count: float
@@ -36,7 +47,7 @@ class Terms:
 
 
 class TermCounter:
-    """Counts the terms of a problem's batches; what it takes to know them is done once for every batch."""
+    """Counts the terms of a problem's batches; each batch is examined once."""
 
     def __init__(self) -> None:
         self._positions: tuple[int, ...] | None = None
@@ -49,7 +60,7 @@ class TermCounter:
     def of_likelihood(self, likelihood: Likelihood, batch: OutputBatch, is_alone: bool) -> Terms | None:
         """The terms of a batch whose loss is a likelihood's; None if the classes turn out to have weights.
 
-        A batch whose labels are all of one class does not show that; its loss beside another batch's does.
+        A batch with labels of a single class does not show class weights; together with another batch it does.
         """
         (outputs,) = batch.tensors
         count = likelihood.terms(outputs, batch.targets)
@@ -100,7 +111,7 @@ class TermCounter:
         return terms
 
     def _count(self, batch: OutputBatch, gradients: list[Tensor], has_gradient: Tensor, part: OutputBatch) -> float:
-        """How many positions count. Those without a gradient do if the loss is divided by their number too."""
+        """Number of positions that count. Those without a gradient do if the loss is divided by their number too."""
         every, seen = float(has_gradient.numel()), float(has_gradient.sum())
         if seen in (0, every):
             return every
@@ -112,16 +123,16 @@ class TermCounter:
 def of_logits(loss: Tensor, logits: Tensor | None) -> float | None:
     """The tokens that count in a cross-entropy that the model computed itself, from its gradient by the logits.
 
-    The gradient of a token is (p − e_y)/n: what it has above zero, beside p, is 1/n.
+    The gradient of a token is (p − e_y)/n: its positive entries, divided by p, are 1/n.
     """
     if logits is None or logits.dim() < 2 or not (loss.requires_grad and logits.requires_grad):
         return None
     with taps.closed():
-        (found,) = torch.autograd.grad(loss, logits, retain_graph=True, allow_unused=True)
-    if found is None:
+        (gradient,) = torch.autograd.grad(loss, logits, retain_graph=True, allow_unused=True)
+    if gradient is None:
         return None
     for dim in {logits.dim() - 1, 1}:
-        rows, p = (t.detach().movedim(dim, -1).flatten(0, -2) for t in (found, logits.softmax(dim)))
+        rows, p = (t.detach().movedim(dim, -1).flatten(0, -2) for t in (gradient, logits.softmax(dim)))
         counts = rows.any(-1)
         n = int(counts.sum())
         is_label = rows < 0
@@ -134,7 +145,7 @@ def of_logits(loss: Tensor, logits: Tensor | None) -> float | None:
 
 
 def _part(batch: OutputBatch, has_gradient: Tensor) -> OutputBatch:
-    """An eighth of the examples, those with the most positions that have a gradient."""
+    """The eighth of the examples with the most positions that have a gradient."""
     counts = has_gradient.flatten(1).sum(1) if has_gradient.dim() > 1 else has_gradient.long()
     return batch.taken(counts.argsort(descending=True, stable=True)[: math.ceil(batch.examples / 8)])
 
@@ -142,15 +153,15 @@ def _part(batch: OutputBatch, has_gradient: Tensor) -> OutputBatch:
 def _counts_all(
     batch: OutputBatch, gradients: list[Tensor], has_gradient: Tensor, part: OutputBatch, positions: tuple[int, ...]
 ) -> bool:
-    """Whether the loss is divided by the number of all positions, those that have no gradient among them.
+    """Whether the loss is divided by the number of all positions, including those without a gradient.
 
-    Told by how gradients change when some examples are counted twice, and when sequences are cut.
+    The change of the gradients shows it, when some examples are counted twice and when sequences are cut.
     """
     answers = []
 
-    def ask(found: float | None, by_all: float, by_seen: float) -> None:
-        if found is not None and (math.isnan(found) or not math.isclose(by_all, by_seen, rel_tol=1e-6)):
-            answers.append(abs(found - by_all) < 0.1 * abs(by_all - by_seen))
+    def ask(measured: float | None, by_all: float, by_seen: float) -> None:
+        if measured is not None and (math.isnan(measured) or not math.isclose(by_all, by_seen, rel_tol=1e-6)):
+            answers.append(abs(measured - by_all) < 0.1 * abs(by_all - by_seen))
 
     seen = has_gradient.flatten(1).sum(1) if has_gradient.dim() > 1 else has_gradient.long()
     chosen = seen.sort(descending=True).values[: part.examples]
@@ -161,15 +172,15 @@ def _counts_all(
     )
     for place, dim in enumerate(positions, start=1):
         size = has_gradient.shape[place]
-        kept = (size + 1) // 2
-        left = float(has_gradient.narrow(place, 0, kept).sum())
+        half = (size + 1) // 2
+        left = float(has_gradient.narrow(place, 0, half).sum())
         if left:
-            ask(growth_along(batch, gradients, dim, kept, positions), size / kept, float(seen.sum()) / left)
+            ask(growth_along(batch, gradients, dim, half, positions), size / half, float(seen.sum()) / left)
     return bool(answers) and all(answers)
 
 
 def _relative_weight(part: OutputBatch, batch: OutputBatch, gradients: list[Tensor]) -> float | None:
-    """What `part` weighs beside `batch`; None where the loss does not tell, as one that couples examples."""
+    """Σ a of `part` over that of `batch`; None if the loss does not show it, as one that couples examples."""
     try:
         own = part.gradients()
         first, second = batch.split(batch.joined(part).gradients())
@@ -184,7 +195,7 @@ def _relative_weight(part: OutputBatch, batch: OutputBatch, gradients: list[Tens
 def _relative_weight_of_lengths(
     part: OutputBatch, batch: OutputBatch, gradients: list[Tensor], positions: tuple[int, ...]
 ) -> float | None:
-    """The same where sequences may differ in length: of as much of them as both have, times what both are more."""
+    """The same for sequences of different lengths: cut both to the common length, and correct for what was cut."""
     longer = 1.0
     for dim in positions:
         size = min(part.tensors[0].shape[dim], batch.tensors[0].shape[dim])
