@@ -34,14 +34,13 @@ from wellcond.learning_rate.limits.limits import MaxLearningRate
 from wellcond.learning_rate.limits.max_lr import max_lr
 
 # remedies
-from wellcond import nn
-from wellcond.optim.bnp import BNP
-from wellcond.optim.scale_amended import ScaleAmendedSGD
-from wellcond.optim.scaled_sgd import LARS, LSALR
+from wellcond import nn, optim
+from wellcond.optim import BNP, LARS, LSALR, ScaleAmendedSGD
 
 # what every measurement returns, takes and raises
 from wellcond.results import Cost, Progress, Result, Row
 from wellcond.diagnosis.finding import Finding
+from wellcond import errors
 from wellcond.errors import Interrupted, WellcondError
 from wellcond.results.version import __version__ as __version__
 
@@ -107,6 +106,7 @@ __all__ = [
     "density",
     "diagnose",
     "eigenvalues",
+    "errors",
     "kronecker_factors",
     "landscape",
     "local",
@@ -117,6 +117,7 @@ __all__ = [
     "neurons",
     "nn",
     "numerical_rank",
+    "optim",
     "rule",
     "spectrum",
     "suggest_lr",

@@ -1,4 +1,4 @@
-"""Exceptions whose text says what is wrong, where, and what to write instead."""
+"""Exceptions, whose messages say what is wrong, where, and what to write instead."""
 
 from __future__ import annotations
 
@@ -8,15 +8,15 @@ from typing import Any
 
 
 class WellcondError(Exception):
-    """Base of everything wellcond raises on purpose."""
+    """Base class of wellcond's exceptions."""
 
 
 class InvalidProblem(WellcondError, ValueError):
-    """The model, loss or batches cannot be measured as given."""
+    """The model, loss or batches cannot be measured as they are."""
 
 
 class Unsupported(WellcondError, ValueError):
-    """There is no rule for a part of the model, or it does not allow what was asked for."""
+    """Not possible for this model, as when a layer type has no rule."""
 
 
 class NotDeterministic(WellcondError, RuntimeError):
@@ -31,8 +31,8 @@ class UnknownLayer(WellcondError, KeyError):
     """A name that is neither a parameter nor a module of the model.
 
     Args:
-        name: The name that was not found.
-        known: The names that exist; the closest are suggested.
+        name: The unknown name.
+        known: Names that exist; the closest are suggested.
     """
 
     def __init__(self, name: str, known: Iterable[str]) -> None:
@@ -44,12 +44,12 @@ class UnknownLayer(WellcondError, KeyError):
         )
         super().__init__(self.message)
 
-    def __str__(self) -> str:  # KeyError would show the repr of the text
+    def __str__(self) -> str:  # KeyError would print the repr of the message
         return self.message
 
 
 class TooLarge(WellcondError, MemoryError):
-    """An exact result was asked for whose matrix does not fit the stated limit."""
+    """The matrix of an exact result exceeds the memory limit."""
 
 
 class MissingExtra(WellcondError, ImportError):
@@ -65,22 +65,22 @@ class MissingExtra(WellcondError, ImportError):
 
 
 class OutputError(WellcondError, OSError):
-    """A file cannot be written where, or in the form, it was asked for."""
+    """A file cannot be written, or the result has no such format."""
 
 
 class DataNotFound(WellcondError, FileNotFoundError):
-    """The files of a data set are not where they were looked for."""
+    """The files of a data set are missing."""
 
 
 class CorruptData(WellcondError, ValueError):
-    """A data file does not hold what its format promises."""
+    """A data file is damaged or not in its format."""
 
 
 class Interrupted(KeyboardInterrupt):
-    """Ctrl-C during a measurement that already knew something. Nothing else changes: `except KeyboardInterrupt` works.
+    """Ctrl-C during a measurement that has a first result. It is a `KeyboardInterrupt`, and can be caught as one.
 
     Attributes:
-        result: What was known, of the kind that the measurement returns; its status says that it was interrupted.
+        result: The first result, of the type that the measurement returns; its status says that it was interrupted.
     """
 
     def __init__(self, result: Any) -> None:

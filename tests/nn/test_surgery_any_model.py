@@ -12,7 +12,7 @@ from torch import nn
 from zoo import integers, normal
 
 from wellcond.nn.ghost import GhostBatchNorm2d
-from wellcond.nn.last_batchnorm import NormalisedLinear, with_last_batchnorm
+from wellcond.nn.last_batchnorm import NormalizedLinear, with_last_batchnorm
 from wellcond.nn.merge import merge_batchnorm
 from wellcond.nn.replace import replace_norm
 from wellcond_papers.models import mlp
@@ -131,7 +131,7 @@ def test_a_hugging_face_resnet_gets_other_norms(transformers: Any) -> None:
 def test_a_vision_transformer_has_nothing_to_merge_until_it_is_given_something(transformers: Any) -> None:
     x = normal(6, 1, 8, 8)
     model = used(with_last_batchnorm(vit(transformers)), x)
-    assert isinstance(model.classifier, NormalisedLinear)
+    assert isinstance(model.classifier, NormalizedLinear)
     assert_same_function(model, merged_without_rest(model), x)
 
 
@@ -145,7 +145,7 @@ def test_the_last_layers_of_hugging_face_models(transformers: Any) -> None:
     }
     for name, model in models.items():
         new = with_last_batchnorm(model)
-        assert [n for n, m in new.named_modules() if isinstance(m, NormalisedLinear)] == [name]
+        assert [n for n, m in new.named_modules() if isinstance(m, NormalizedLinear)] == [name]
 
 
 @pytest.mark.parametrize("training", [True, False])
@@ -182,5 +182,5 @@ def test_an_in_place_activation_behind_gpt2s_linear_layer_does_not_hide_it(trans
     """It returns a view, and autograd writes the history of a changed view anew."""
     conv1d = transformers.pytorch_utils.Conv1D
     model = nn.Sequential(nn.Linear(4, 6), nn.ReLU(), conv1d(3, 6), nn.ReLU(inplace=True))
-    assert isinstance(with_last_batchnorm(model)[2], NormalisedLinear)
-    assert isinstance(with_last_batchnorm(mlp([4, 3]))[1], NormalisedLinear)
+    assert isinstance(with_last_batchnorm(model)[2], NormalizedLinear)
+    assert isinstance(with_last_batchnorm(mlp([4, 3]))[1], NormalizedLinear)

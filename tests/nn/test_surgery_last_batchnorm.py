@@ -13,7 +13,7 @@ from zoo import Recurrent, SelfAttention, Transformer, Written, encoder, normal,
 
 import wellcond as wc
 from wellcond.errors import UnknownLayer, Unsupported
-from wellcond.nn.last_batchnorm import NormalisedLinear, with_last_batchnorm
+from wellcond.nn.last_batchnorm import NormalizedLinear, with_last_batchnorm
 from wellcond_papers.models import mlp, resnet
 
 
@@ -153,13 +153,13 @@ def test_the_last_linear_layer_is_found_by_running_the_model(
         f"{prefix}norm.bias",
     ]
     places = {
-        name for name, module in new.named_modules(remove_duplicate=False) if isinstance(module, NormalisedLinear)
+        name for name, module in new.named_modules(remove_duplicate=False) if isinstance(module, NormalizedLinear)
     }
     assert places == {expected} | ({"alias"} if hasattr(model, "alias") else set())
 
 
 def test_a_head_is_chosen_by_name() -> None:
-    assert isinstance(with_last_batchnorm(two_heads(), layer="spread").spread, NormalisedLinear)
+    assert isinstance(with_last_batchnorm(two_heads(), layer="spread").spread, NormalizedLinear)
 
 
 def test_the_fast_path_of_an_encoder_calls_the_new_norm() -> None:

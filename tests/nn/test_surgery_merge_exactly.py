@@ -96,10 +96,10 @@ STAYS: dict[str, tuple[Callable[[], nn.Module], str]] = {
     "changed_through_a_view": (lambda: uses(view_changed), "is used elsewhere too"),
     "read_as_a_number": (lambda: uses(lambda net, h: net.bn(h) * h.tolist()[0][0][0][0]), "is used elsewhere too"),
     "other_axis": (lambda: uses(lambda net, h: net.bn(h.transpose(1, 2))), "its channels are not those of 'conv'"),
-    "own_forward": (lambda: after(Standardized(2, 2, 1)), "'0' has a forward pass of its own"),
-    "own_norm": (lambda: after(nn.Conv2d(2, 2, 1), OwnNorm(2)), "'1': it has a forward pass of its own"),
-    "patched_forward": (patched, "'0' has a forward pass of its own"),
-    "hook_on_the_layer": (lambda: hooked(0), "no layer to merge it into stands directly before"),
+    "own_forward": (lambda: after(Standardized(2, 2, 1)), "'0' has its own forward pass"),
+    "own_norm": (lambda: after(nn.Conv2d(2, 2, 1), OwnNorm(2)), "'1': it has its own forward pass"),
+    "patched_forward": (patched, "'0' has its own forward pass"),
+    "hook_on_the_layer": (lambda: hooked(0), "no layer to merge it into directly before"),
     "hook_on_the_norm": (lambda: hooked(1), "'1': it has forward hooks"),
     "weight_norm": (lambda: after(parametrizations.weight_norm(nn.Conv2d(2, 2, 1))), "computed from other parameters"),
     "pruned": (lambda: after(prune.l1_unstructured(nn.Conv2d(2, 2, 1), "weight", 1)), "of '0' is used elsewhere too"),
@@ -114,7 +114,7 @@ STAYS: dict[str, tuple[Callable[[], nn.Module], str]] = {
     ),
     "activation_on_both_sides": (
         lambda: nn.Sequential(nn.Conv2d(2, 2, 1), nn.ReLU(), nn.BatchNorm2d(2), nn.ReLU(), nn.Conv2d(2, 2, 1)),
-        "'2': no layer to merge it into stands directly before it, no layer .* directly after it",
+        "'2': no layer to merge it into directly before it, no layer .* directly after it",
     ),
     "in_place_activation_behind": (
         lambda: nn.Sequential(nn.Tanh(), nn.BatchNorm2d(2), nn.ReLU(inplace=True), nn.Conv2d(2, 2, 1)),

@@ -192,7 +192,7 @@ def test_padded_sequences_go_through_an_encoder_with_new_norms() -> None:
     [
         (nn.Linear(2, 2), nn.BatchNorm1d, "Linear has no layer to replace .*GroupNorm, LayerNorm"),
         (mlp([2, 6, 2], norm="batch"), lambda c: nn.GroupNorm(4, c), r"'bn1' \(BatchNorm1d\).* 6 channels: .*divis"),
-        (mlp([2, 6, 2], norm="batch"), lambda old: nn.GroupNorm(4, old.chanels), "given the old module: .*chanels"),
+        (mlp([2, 6, 2], norm="batch"), lambda old: nn.GroupNorm(4, old.chanels), "called with the old module: .*chanels"),
         (mlp([2, 6, 2], norm="batch"), lambda c: "GroupNorm", "it returned 'GroupNorm', not a module"),
         (nn.Sequential(nn.LazyBatchNorm1d()), nn.LayerNorm, "'0.weight' has no shape yet"),
         ("resnet", nn.LayerNorm, "the model is a str"),

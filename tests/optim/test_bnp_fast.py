@@ -259,9 +259,9 @@ def test_constants_that_a_graph_reads_are_kept(monkeypatch: pytest.MonkeyPatch) 
     steps(model, optimizer, batches_of(shape, steps=1))
     capturing(monkeypatch, False)
     [captured] = running._captured
-    for size in range(6, 8 + running_statistics.KEPT):
+    for size in range(6, 8 + running_statistics.MOST_CONSTANTS):
         steps(model, optimizer, batches_of(shape, size, steps=1))
-    assert len(running._constants) == running_statistics.KEPT
+    assert len(running._constants) == running_statistics.MOST_CONSTANTS
     assert all(captured is not kept for kept in running._constants.values())
     assert_close(captured.of_groups[0, 0], torch.tensor(70 / 5).double())
 

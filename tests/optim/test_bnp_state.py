@@ -266,7 +266,7 @@ REFUSED: dict[str, tuple[Callable[[nn.Module, SGD], Any], type[Exception], str]]
     "weight_norm": (lambda m, o: wc.BNP(weight_norm(nn.Linear(2, 3)), o), ValueError, "ParametrizationList"),
     "complex": (lambda m, o: wc.BNP(nn.Linear(2, 3, dtype=torch.complex64), o), ValueError, "complex64"),
     "lazy": (lambda m, o: wc.BNP(nn.Sequential(nn.LazyLinear(3)), o), ValueError, "one batch"),
-    "no_state": (lambda m, o: wc.BNP(m, o).load_state_dict({}), ValueError, "no state of a BNP"),
+    "no_state": (lambda m, o: wc.BNP(m, o).load_state_dict({}), ValueError, "not the state of a BNP"),
     "copied": (lambda m, o: copy.deepcopy(wc.BNP(m, o)), TypeError, r"bnp\.state_dict\(\)"),
     "pickled": (lambda m, o: pickle.dumps(wc.BNP(m, o)), TypeError, r"bnp\.state_dict\(\)"),
     "no_optimizer": (lambda m, o: wc.BNP(m, "sgd"), TypeError, r"torch\.optim\.Optimizer"),

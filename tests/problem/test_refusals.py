@@ -68,7 +68,7 @@ INVALID: dict[str, tuple[dict[str, Any], str]] = {
     "none": ({"batches": None}, NO_COLLECTION),
     "number": ({"batches": 3}, NO_COLLECTION),
     "dataset": ({"batches": TensorDataset(X, Y)}, r"holds examples; write DataLoader"),
-    "inputs_too_many": ({"batches": [((X, X), Y)]}, "batch 0 would be given to Sequential with 2 inputs.*takes input"),
+    "inputs_too_many": ({"batches": [((X, X), Y)]}, "batch 0 would be passed to Sequential with 2 inputs.*takes input"),
     "inputs_unknown": ({"batches": [({"images": X}, Y)]}, r"Sequential\(images\), but its forward takes input"),
     "batch_of_three": ({"batches": [BATCH, (X, Y, Y)]}, "fails on batch 1: .*The targets are a tuple; let the loss"),
     "batch_of_names": ({"batches": [{"x": X, "z": Y}]}, "batch 0 is a dict of x, z without targets"),

@@ -1,4 +1,4 @@
-"""Calling a model: on a tensor, a tuple or a dict, through its wrappers, and saying which layer refused."""
+"""Calling a model with a tensor, a tuple or a dict; the tensors in what it returns; and which layer failed."""
 
 from __future__ import annotations
 
@@ -36,9 +36,9 @@ class Arguments:
     """The parameters of a function.
 
     Attributes:
-        required: How many it must be given by position.
-        most: How many it can be given by position; None for any number.
-        names: Those it can be given by name; None for any.
+        required: Number of positional arguments that it requires.
+        most: Number of positional arguments that it accepts; None for any number.
+        names: Names of the arguments that it accepts by name; None for any.
     """
 
     required: int
@@ -46,12 +46,12 @@ class Arguments:
     names: frozenset[str] | None
 
     def takes(self, count: int) -> bool:
-        """Whether it must be given so many, or takes any number."""
+        """Whether it requires exactly this number of arguments, or accepts any number."""
         return self.required == count or self.most is None
 
 
 def arguments_of(function: Callable[..., Any]) -> Arguments:
-    """Those of a function, or of a module's `forward`; where Python cannot tell, one or any."""
+    """The parameters of a function, or of a module's `forward`; if Python cannot tell, one or more of any name."""
     try:
         known = inspect.signature(function.forward if isinstance(function, nn.Module) else function).parameters.values()
     except (TypeError, ValueError):
@@ -66,26 +66,26 @@ def arguments_of(function: Callable[..., Any]) -> Arguments:
 
 
 def why_unfit(model: nn.Module, inputs: Any) -> str:
-    """What is wrong with the number or the names of a model's arguments; empty if nothing is."""
+    """What is wrong with the number or the names of a model's arguments; empty if nothing is wrong."""
     known = arguments_of(model)
     if isinstance(inputs, Mapping):
         unknown = [] if known.names is None else [str(name) for name in inputs if name not in known.names]
-        given, wrong = f"{type(model).__name__}({', '.join(map(str, inputs))})", bool(unknown)
+        call_text, wrong = f"{type(model).__name__}({', '.join(map(str, inputs))})", bool(unknown)
     elif isinstance(inputs, (tuple, list)):
-        given = f"{type(model).__name__} with {len(inputs)} inputs"
+        call_text = f"{type(model).__name__} with {len(inputs)} inputs"
         wrong = len(inputs) < known.required or (known.most is not None and len(inputs) > known.most)
     else:
         return ""
     takes = f"takes {known.most}" if known.names is None else f"takes {', '.join(sorted(known.names))}"
-    return f"would be given to {given}, but its forward {takes}." if wrong else ""
+    return f"would be passed to {call_text}, but its forward {takes}." if wrong else ""
 
 
 def to_device(tree: Any, device: torch.device) -> Any:
-    """Tensors, and what else can be moved such as a tokenizer's encoding, on a device."""
+    """A nest on a device: its tensors, and other objects that can be moved, such as a tokenizer's encoding."""
 
     def moved(leaf: Any) -> Any:
         leaf = leaf.to(device) if hasattr(leaf, "to") else leaf
-        # what was made in inference mode cannot be differentiated through, but a copy of it can
+        # autograd cannot differentiate through tensors created in inference mode, but through a copy
         return leaf.clone() if isinstance(leaf, Tensor) and leaf.is_inference() else leaf
 
     return tree_map(moved, tree)
@@ -93,13 +93,13 @@ def to_device(tree: Any, device: torch.device) -> Any:
 
 def tensors_in(value: Any) -> list[Tensor]:
     """The tensors in a tensor, a nest of containers, or an output object and its attributes, in their order."""
-    found: list[Tensor] = []
+    tensors: list[Tensor] = []
     seen: set[int] = set()
     waiting = [value]
     while waiting:
         value = waiting.pop()
         if isinstance(value, Tensor):
-            found.append(value)
+            tensors.append(value)
         elif id(value) not in seen:
             seen.add(id(value))
             value = value.to_tuple() if hasattr(value, "to_tuple") else value
@@ -108,7 +108,7 @@ def tensors_in(value: Any) -> list[Tensor]:
                 is_output = not isinstance(value, (nn.Module, type))
                 leaves = list(getattr(value, "__dict__", {}).values()) if is_output else []
             waiting += reversed(leaves)
-    return found
+    return tensors
 
 
 def are_close(first: list[Tensor], second: list[Tensor]) -> bool:
@@ -120,22 +120,22 @@ def are_close(first: list[Tensor], second: list[Tensor]) -> bool:
 
 
 def logits_of(outputs: Any) -> Tensor | None:
-    """The one tensor among a model's outputs that a loss curves in: the output itself, or its `.logits`."""
-    found = outputs if isinstance(outputs, Tensor) else getattr(outputs, "logits", None)
-    return found if isinstance(found, Tensor) else None
+    """The tensor among a model's outputs that a loss depends on: the output itself, or its `.logits`."""
+    logits = outputs if isinstance(outputs, Tensor) else getattr(outputs, "logits", None)
+    return logits if isinstance(logits, Tensor) else None
 
 
 def why_call_failed(model: nn.Module, index: int, inputs: Any, error: Exception) -> str:
-    """One sentence naming the layer through which a batch did not go."""
+    """One sentence that names the layer that failed on a batch."""
     names = {id(module): name for name, module in model.named_modules()}
     owners = [frame.f_locals.get("self") for frame, _ in traceback.walk_tb(error.__traceback__)]
     inside = [module for module in owners if id(module) in names]
     name = names[id(inside[-1])] if inside else ""
     where = f"layer {name!r} ({type(inside[-1]).__name__})" if name else f"{type(model).__name__}.forward"
-    given = [t.dtype for t in tensors_in(inputs) if t.is_floating_point()]
-    wanted = next((p.dtype for p in model.parameters()), None)
-    mixed = next((dtype for dtype in given if wanted is not None and dtype != wanted), None)
-    hint = f" The inputs are {dtype_name(mixed)} and the model is {dtype_name(wanted)}: convert one." if mixed else ""
+    dtypes = [t.dtype for t in tensors_in(inputs) if t.is_floating_point()]
+    of_model = next((p.dtype for p in model.parameters()), None)
+    mixed = next((dtype for dtype in dtypes if of_model is not None and dtype != of_model), None)
+    hint = f" The inputs are {dtype_name(mixed)} and the model is {dtype_name(of_model)}: convert one." if mixed else ""
     return f"batch {index} does not go through {where}: {one_line(error)}.{hint}"
 
 
@@ -145,5 +145,5 @@ def dtype_name(dtype: torch.dtype | None) -> str:
 
 
 def one_line(error: Exception) -> str:
-    """What an exception says, on one line and without its full stop."""
+    """The message of an exception on one line, without its final period."""
     return " ".join(str(error).split()).rstrip(".")

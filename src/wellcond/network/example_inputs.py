@@ -1,4 +1,4 @@
-"""Running a model to see what it does, on inputs that are given or made up."""
+"""Running a model on example inputs, which are made up where the user passes none."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ EXAMPLES = 2
 
 
 def example_inputs(model: nn.Module) -> Any:
-    """Inputs on which the model runs, made from the type and the sizes of its first weighted layer.
+    """Inputs on which the model runs, from the type and the sizes of its first weighted layer.
 
     | First weighted layer           | Inputs that are tried, in this order                          |
     |--------------------------------|---------------------------------------------------------------|
@@ -50,7 +50,7 @@ def example_inputs(model: nn.Module) -> Any:
         >>> example_inputs(nn.Sequential(nn.Flatten(), nn.Linear(12, 3))).shape
         torch.Size([2, 12])
     """
-    tried, failure = [], "its layers do not say which sizes an input could have"
+    tried, failure = [], "its layers do not show which sizes an input could have"
     with evaluating(model):
         for inputs in chain(_asked(model), _guessed(model)):
             try:
@@ -62,19 +62,19 @@ def example_inputs(model: nn.Module) -> Any:
                 return inputs
     raise Unsupported(
         f"no inputs could be made up for {type(model).__name__} (tried: {', '.join(tried) or 'none'}). Pass inputs=, "
-        f"what you call the model with: a tensor, a tuple or a dict. The last failure: {failure}"
+        f"the arguments of the model: a tensor, a tuple or a dict. The last failure: {failure}"
     )
 
 
 @contextlib.contextmanager
 def evaluating(model: nn.Module) -> Iterator[None]:
-    """Evaluation mode without gradients; on leaving, modes, buffers and random numbers are as they were."""
+    """Evaluation mode without gradients; on leaving, modes, buffers and random numbers are restored."""
     with isolated(model, _home(model)[0], batchnorm="running", dropout=False), torch.no_grad():
         yield
 
 
 def run(model: nn.Module, inputs: Any) -> Any:
-    """The model's outputs on copies of the inputs, since it may work on them in place, on its own device.
+    """The model's outputs on copies of the inputs on its device; it may change the copies in place.
 
     Raises:
         Unsupported: The model does not run on the inputs; the message names the layer.
@@ -89,7 +89,7 @@ def run(model: nn.Module, inputs: Any) -> Any:
 
 
 def _asked(model: nn.Module) -> Iterator[dict[str, Tensor]]:
-    """What a Hugging Face model says about its inputs."""
+    """Inputs according to the configuration of a Hugging Face model."""
     config, main_input = getattr(model, "config", None), getattr(model, "main_input_name", None)
     if main_input == "pixel_values":
         stated = getattr(config, "image_size", None)
@@ -120,7 +120,7 @@ def _guessed(model: nn.Module) -> Iterator[Tensor]:
 
 def _numbers(model: nn.Module, *shape: int) -> Tensor:
     device, dtype = _home(model)
-    generator = torch.Generator().manual_seed(0)  # torch's own generator is the user's
+    generator = torch.Generator().manual_seed(0)  # the default generator belongs to the user
     return torch.randn(EXAMPLES, *shape, generator=generator, dtype=torch.float32, device="cpu").to(device, dtype)
 
 
@@ -132,7 +132,7 @@ def _tokens(model: nn.Module, vocabulary: int) -> Iterator[Tensor]:
 
 
 def _home(model: nn.Module) -> tuple[torch.device, torch.dtype]:
-    """Where the model computes: device and dtype of its first parameter or buffer of numbers."""
+    """Device and dtype of the model's first floating-point parameter or buffer."""
     for tensor in chain(model.parameters(), model.buffers()):
         if tensor.is_floating_point():
             return tensor.device, tensor.dtype

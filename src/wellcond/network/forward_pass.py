@@ -30,12 +30,12 @@ class LayerCall:
     """One call of a module.
 
     Attributes:
-        name: The module's name in the model.
+        name: Name of the module in the model.
         module: The module.
-        input_shape: The shape of its first argument; empty if that is not a tensor.
-        output_shape: The shape of its first output.
-        nodes: The nodes it added to the autograd graph.
-        before: The node that made its input; None for data.
+        input_shape: Shape of its first argument; empty if that is not a tensor.
+        output_shape: Shape of its first output.
+        nodes: Nodes that it added to the autograd graph.
+        before: Node that computed its input; None for data.
     """
 
     name: str
@@ -51,8 +51,8 @@ class ForwardPass:
     """One forward pass.
 
     Attributes:
-        calls: The calls on the way to the outputs, in the order in which they were made.
-        outputs: The outputs that have a gradient.
+        calls: Calls that lead to the outputs, in the order of the forward pass.
+        outputs: Outputs that have a gradient.
     """
 
     calls: list[LayerCall]
@@ -60,7 +60,7 @@ class ForwardPass:
 
     @classmethod
     def of(cls, calls: Iterable[LayerCall], outputs: Iterable[Tensor]) -> ForwardPass:
-        """Drop calls that no output depends on, among them those of an earlier pass that failed half-way."""
+        """Leave out calls that no output depends on, such as those of an earlier pass that failed halfway."""
         outputs = [t for t in outputs if t.grad_fn is not None]
         reached = upstream([t.grad_fn for t in outputs], None)
         return cls([call for call in calls if call.nodes & reached], outputs)
@@ -84,17 +84,17 @@ class ForwardPass:
             order.append(met)
             ends = [met.before]
         if not order:
-            raise Unsupported("no linear or convolutional layer lies on the way to the output.")
+            raise Unsupported("no linear or convolutional layer leads to the output.")
         for call in self.calls:
             if is_affine(call.module) and call not in order:
                 raise Unsupported(f"{call.name!r} works inside another layer.")
         return order[::-1]
 
-    def last_layers(self, is_wanted: Callable[[nn.Module], bool]) -> list[str]:
-        """The names of the wanted layers on which no other wanted layer depends, in the order of their last calls."""
+    def last_layers(self, is_candidate: Callable[[nn.Module], bool]) -> list[str]:
+        """Names of the candidates on which no other candidate depends, in the order of their last calls."""
         nodes: dict[str, set[Node]] = {}
         for call in self.calls:
-            if is_wanted(call.module):
+            if is_candidate(call.module):
                 nodes[call.name] = nodes.pop(call.name, set()) | call.nodes
         before = {name: upstream(own, None) for name, own in nodes.items()}
 
@@ -105,7 +105,7 @@ class ForwardPass:
         return [name for name in nodes if not any(feeds(name, other) and not feeds(other, name) for other in nodes)]
 
     def _only_layer_met(self, ends: Iterable[Node | None], owner: Mapping[Node, LayerCall]) -> LayerCall | None:
-        """The one layer that all paths backward from the ends meet first; None if they meet none."""
+        """The one layer that all paths backward from the ends meet first; None if they meet no layer."""
         leads_to: dict[Node, set[LayerCall]] = {}
         starts = [node for node in ends if node is not None]
         waiting = list(starts)
@@ -131,7 +131,7 @@ class ForwardPass:
 
 
 def read_forward_pass(model: nn.Module, inputs: Any, *, training: bool = True) -> ForwardPass:
-    """Run the model once on a batch, of which one example is enough, and change nothing of it.
+    """Run the model once on a batch (one example is enough), without changing it.
 
     Args:
         model: The model, wrapped or not.
@@ -153,10 +153,10 @@ def read_forward_pass(model: nn.Module, inputs: Any, *, training: bool = True) -
 
 
 def watch_forward_pass(model: nn.Module, then: Callable[[ForwardPass], None]) -> None:
-    """Call `then` with the user's first forward pass that has gradients; the hooks come off right after it.
+    """Call `then` with the user's first forward pass that has gradients, and remove the hooks right after it.
 
-    Inside a compiled graph no layers can be seen, so a `torch.compile`d model is run once more on the input that
-    it was first called with. A model compiled in place, by `model.compile()`, cannot be watched.
+    Hooks do not see the layers inside a compiled graph, so a `torch.compile`d model is run once more on its first
+    input. A model compiled in place, by `model.compile()`, cannot be watched.
     """
     inner, compiled = unwrapped(model), _compiled(model)
     outside = inner if compiled is None else compiled
@@ -167,12 +167,12 @@ def watch_forward_pass(model: nn.Module, then: Callable[[ForwardPass], None]) ->
 
     def after(_name: str, module: nn.Module, x: Any, outputs: Any) -> None:
         if module is not outside or torch.compiler.is_compiling():
-            return  # a deep copy of the model carries the same hooks; a compiled step has no layers to be seen
+            return  # a deep copy of the model has the same hooks; a compiled step shows no layers
         tensors = tensors_in(outputs)
         if any(t.requires_grad for t in tensors):
             hooks.close()
             then(ForwardPass.of(calls, tensors) if compiled is None else read_forward_pass(inner, x))
-        calls.clear()  # or a long evaluation before the training would fill the memory
+        calls.clear()  # a long evaluation before the training would fill the memory
 
     hooks.enter_context(tapped({"": outside}, after))
 

@@ -1,4 +1,4 @@
-"""The autograd graph, walked backward: which operations lead to a result, what they are, and which separate it."""
+"""The autograd graph, read backward: which operations lead to a result, their kinds, and which separate the graph."""
 
 from __future__ import annotations
 
@@ -12,14 +12,14 @@ from torch.autograd.graph import Node
 from wellcond.errors import InvalidProblem
 
 Place = tuple[Node, int]
-"""A tensor's place in the graph: the operation that made it, and which of its outputs it is."""
+"""A tensor's place in the graph: the operation that computed it, and the index among its outputs."""
 MOVES = (
     "View", "UnsafeView", "ReshapeAlias", "Squeeze", "Unsqueeze", "T", "Transpose", "Permute", "Alias", "ToCopy",
     "Clone", "Expand", "Slice", "Select", "Split", "Unbind", "Detach", "AsStrided", "Cat", "Stack", "NanToNum",
 )  # fmt: skip
 """Operations that move values and change none."""
 VIEWS = ("View", "UnsafeView", "ReshapeAlias")
-"""Those that keep the order of the numbers in memory."""
+"""Operations that keep the order of the numbers in memory."""
 AFFINE = (
     *MOVES, "Addmm", "Mm", "Bmm", "Mv", "Dot", "Linear", "MkldnnLinear", "Convolution", "MkldnnConvolution",
     "CudnnConvolution", "ConvolutionOverrideable", "Baddbmm", "Addbmm", "Add", "Sub", "Rsub", "Neg", "Sum", "Mean",
@@ -27,7 +27,7 @@ AFFINE = (
     "Embedding", "EmbeddingBag", "Upsample", "UpsampleNearest2D", "UpsampleBilinear2D", "NativeBatchNorm",
     "CudnnBatchNorm", "MiopenBatchNorm", "Index", "IndexSelect", "Gather", "Repeat", "Flip",
 )  # fmt: skip
-"""Operations that are linear in what they receive, as long as only one of their inputs depends on the data. A BatchNorm
+"""Operations that are linear in their input, as long as only one of their inputs depends on the data. A BatchNorm
 is one by its running statistics."""
 
 
@@ -40,8 +40,8 @@ def upstream(ends: Iterable[Node | None], stop: Node | None) -> set[Node]:
     """All operations that lead to the ends.
 
     Args:
-        ends: Where the walk begins; they are part of the result.
-        stop: Where it turns back; neither this operation nor what is reached only through it is part of the result.
+        ends: Operations to start from; they are part of the result.
+        stop: Operation to stop at; neither it nor what is reached only through it is part of the result.
 
     Returns:
         The operations without the leaves, which are parameters and inputs that any pass may share.
@@ -54,14 +54,14 @@ def upstream(ends: Iterable[Node | None], stop: Node | None) -> set[Node]:
         >>> sorted(node.name() for node in upstream([end.grad_fn], middle.grad_fn))
         ['LogBackward0', 'SumBackward0']
     """
-    found: set[Node] = set()
+    operations: set[Node] = set()
     waiting = [node for node in ends if node is not None]
     while waiting:
         node = waiting.pop()
-        if node is not stop and node not in found and node.next_functions:
-            found.add(node)
+        if node is not stop and node not in operations and node.next_functions:
+            operations.add(node)
             waiting += inputs_of(node)
-    return found
+    return operations
 
 
 def refuse_reentrant_checkpoints(operations: Iterable[Node]) -> None:
@@ -79,10 +79,10 @@ def plain(node: Node) -> str:
 
 
 def turned_views(ends: Iterable[Node | None]) -> list[tuple[tuple[int, ...], tuple[int, ...]]]:
-    """Views and reshapes whose result has the dimensions of what they read in another order: (before, after).
+    """Views and reshapes whose result has the dimensions of their input in another order: (before, after).
 
-    They keep the order of the numbers in memory, so that (N, T, C) as (N, C, T) has numbers of several steps in the
-    place of one step's classes; a transposition was meant. Dimensions of size 1 may stand anywhere.
+    They keep the order of the numbers in memory, so that (N, T, C) viewed as (N, C, T) mixes numbers of several steps
+    into the classes of one; a transposition was meant. Dimensions of size 1 do not count.
 
     Example:
         >>> import torch
@@ -90,7 +90,7 @@ def turned_views(ends: Iterable[Node | None]) -> list[tuple[tuple[int, ...], tup
         >>> turned_views([x.view(4, 3, 5).grad_fn]), turned_views([x.transpose(1, 2).grad_fn])
         ([((4, 5, 3), (4, 3, 5))], [])
     """
-    found = []
+    turned = []
     for node in upstream(ends, None):
         if plain(node) not in VIEWS:
             continue
@@ -98,33 +98,33 @@ def turned_views(ends: Iterable[Node | None]) -> list[tuple[tuple[int, ...], tup
         above: Node | None = node
         while above is not None and plain(above) in VIEWS:  # one view after another is one
             before = tuple(map(int, above._saved_self_sym_sizes))  # type: ignore[attr-defined]
-            few, as_few = ([size for size in shape if size != 1] for shape in (before, after))
-            if few != as_few and sorted(few) == sorted(as_few):
-                found.append((before, after))
+            sizes, new_sizes = ([size for size in shape if size != 1] for shape in (before, after))
+            if sizes != new_sizes and sorted(sizes) == sorted(new_sizes):
+                turned.append((before, after))
             above = next(iter(inputs_of(above)), None)
-    return found
+    return turned
 
 
 def tail_of(node: Node | None) -> tuple[tuple[str, ...], int | None]:
     """The last operations that change values, up to a product, and the dimension of the last one."""
-    found: list[str] = []
+    names: list[str] = []
     dim: int | None = None
-    while node is not None and len(found) < 4:
+    while node is not None and len(names) < 4:
         name = plain(node)
         if name not in MOVES:
             if name in AFFINE or name in ("AccumulateGrad", "Mul", "Div"):
                 break
-            found.append(name)
-            if len(found) == 1 and hasattr(node, "_saved_dim"):
+            names.append(name)
+            if len(names) == 1 and hasattr(node, "_saved_dim"):
                 dim = int(node._saved_dim)
                 dim = dim - 2**64 if dim >= 2**63 else dim
         above = inputs_of(node)
         node = above[0] if above else None
-    return tuple(found), dim
+    return tuple(names), dim
 
 
 def is_affine(end: Node | None) -> bool:
-    """Whether everything before the tail is affine in the data. What torch cannot tell is not."""
+    """Whether everything before the tail is affine in the data; False for operations that are not known."""
     tail, _ = tail_of(end)
     node = end
     while node is not None and (plain(node) in tail or plain(node) in MOVES):
@@ -144,40 +144,40 @@ def is_affine(end: Node | None) -> bool:
 
 def _is_masked(product: Node) -> bool:
     """Whether a signal is multiplied by numbers of many dimensions: `x * (x > 0)` is a ReLU."""
-    kept = [getattr(product, f"_saved_{side}", None) for side in ("self", "other")]
-    return any(isinstance(t, Tensor) and t.dim() > 1 and t.numel() > 1 for t in kept)
+    factors = [getattr(product, f"_saved_{side}", None) for side in ("self", "other")]
+    return any(isinstance(t, Tensor) and t.dim() > 1 and t.numel() > 1 for t in factors)
 
 
 def _of_data(product: Node) -> list[Node]:
-    """Inputs of a product that are more than a weight that was moved."""
-    found = []
+    """Inputs of a product that depend on data, other than a weight that is only reshaped or moved."""
+    data = []
     for node in inputs_of(product):
-        behind: Node | None = node
-        while behind is not None and plain(behind) in MOVES:
-            above = inputs_of(behind)
-            behind = above[0] if above else None
-        if behind is not None and plain(behind) != "AccumulateGrad":
-            found.append(node)
-    return found
+        source: Node | None = node
+        while source is not None and plain(source) in MOVES:
+            above = inputs_of(source)
+            source = above[0] if above else None
+        if source is not None and plain(source) != "AccumulateGrad":
+            data.append(node)
+    return data
 
 
 def norms_of_sums(end: Node | None) -> int:
-    """How many LayerNorms lie on a residual stream: a sum of two signals that goes nowhere but into the norm.
+    """Number of LayerNorms on a residual stream: after a sum of two signals that goes nowhere but into the norm.
 
-    In a pre-norm network only the last one does, since the sum also goes on to the next one.
+    In a pre-norm network only the last one is, since the sum also goes on to the next block.
     """
     operations = upstream([end], None)
     users = Counter(above for node in operations for above in inputs_of(node))
-    found = 0
+    count = 0
     for node in operations:
         above = inputs_of(node)
         if plain(node) == "NativeLayerNorm" and above and plain(above[0]) == "Add" and users[above[0]] == 1:
-            found += len([side for side in inputs_of(above[0]) if side.next_functions]) == 2
-    return found
+            count += len([side for side in inputs_of(above[0]) if side.next_functions]) == 2
+    return count
 
 
 def strays_in(end: Tensor, known: Iterable[Tensor]) -> tuple[tuple[int, ...], ...]:
-    """Shapes of trainable tensors in a graph that are none of these."""
+    """Shapes of trainable tensors in a graph that are not among the known ones."""
     ids = {id(p) for p in known}
     leaves: dict[int, tuple[int, ...]] = {}
     for node in upstream([end.grad_fn], None):
@@ -189,21 +189,20 @@ def strays_in(end: Tensor, known: Iterable[Tensor]) -> tuple[tuple[int, ...], ..
 
 
 class Separators:
-    """The operations that separate the graph of an end: whatever leads to one reaches the end through it alone.
+    """The operations that separate the graph of an end: everything that leads to one reaches the end only through it.
 
     An operation v dominates w if every path from the end back to w leads through v. A separator dominates everything
-    that leads to it, except leaves: they are parameters, which any operation may use. All separators are found in
-    one walk.
+    that leads to it, except leaves: they are parameters, which any operation may use. One walk finds all separators.
 
     Args:
-        end: The operation that made the result, usually the loss.
+        end: The operation that computed the result, usually the loss.
 
     Example:
         >>> import torch
         >>> w = torch.ones(2, requires_grad=True)
         >>> stem = w.exp()
         >>> branch = stem.sin()
-        >>> end = (stem + branch).sum()                    # a skip connection passes the branch by
+        >>> end = (stem + branch).sum()                    # a skip connection bypasses the branch
         >>> separators = Separators(end.grad_fn)
         >>> [(t.grad_fn, 0) in separators for t in (stem, branch)]
         [True, False]

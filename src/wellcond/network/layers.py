@@ -1,9 +1,9 @@
-"""What a layer type means: the rows it multiplies, its patches, its groups. One registry; unknown types are listed.
+"""Rules for layer types: the rows that a weight multiplies, patches, groups. One registry; unknown types are listed.
 
 Index legend: n example, t position (pixel, token) of the output, c group, i inputs of a weight's row, o outputs.
 A weighted layer computes h = W x at every position, so its weight gradient is Σ_t g_t x_tᵀ with x_t the *patch*
-under position t. For a transposed convolution the roles are exchanged: inputs are single positions, and what a weight
-meets on the output side is a patch of g.
+under position t. For a transposed convolution the roles are swapped: inputs are single positions, and on the output
+side a weight is multiplied with a patch of g.
 """
 
 from __future__ import annotations
@@ -21,7 +21,7 @@ from torch import Tensor, nn
 from wellcond.errors import UnknownLayer
 
 ConvolutionRows = Literal["position", "patch"]
-"""What counts as one row of a convolution: each spatial position (huang2020), or each patch (im2col)."""
+"""One row of a convolution: a spatial position (huang2020), or a patch (im2col)."""
 
 
 class Rule(ABC):
@@ -32,7 +32,7 @@ class Rule(ABC):
     """
 
     note: str = ""
-    """What a reader of the numbers must know, if anything."""
+    """Note for readers of the numbers, if any."""
     weight_is_input_major: bool = False
     """Whether the weight is stored as (inputs, outputs)."""
 
@@ -40,20 +40,20 @@ class Rule(ABC):
 
     @abstractmethod
     def input_blocks(self, module: Any, x: Tensor, convolution: ConvolutionRows) -> Tensor:
-        """What the weight is multiplied with, in blocks."""
+        """The rows that the weight is multiplied with, in blocks."""
 
     @abstractmethod
     def gradient_blocks(self, module: Any, g: Tensor, convolution: ConvolutionRows) -> Tensor:
-        """The gradient of what the weight produces, in blocks."""
+        """The gradient of the weight's products, in blocks."""
 
     # provided
 
     def input_rows(self, module: Any, x: Tensor, convolution: ConvolutionRows) -> Tensor:
-        """What the weight is multiplied with, as (groups, rows, features)."""
+        """The rows that the weight is multiplied with, as (groups, rows, features)."""
         return self.input_blocks(module, x, convolution).flatten(1, 2)
 
     def gradient_rows(self, module: Any, g: Tensor, convolution: ConvolutionRows) -> Tensor:
-        """The gradient of what the weight produces, as (groups, rows, features)."""
+        """The gradient of the weight's products, as (groups, rows, features)."""
         return self.gradient_blocks(module, g, convolution).flatten(1, 2)
 
     # may override
@@ -74,7 +74,7 @@ class LinearRule(Rule):
 
 
 class InputMajorLinearRule(LinearRule):
-    """A linear layer that keeps its weight transposed, as GPT-2's Conv1D."""
+    """A linear layer that stores its weight transposed, as GPT-2's Conv1D."""
 
     weight_is_input_major = True
 
@@ -125,7 +125,7 @@ class EmbeddingRule(LinearRule):
         return rows
 
     def token_counts(self, module: Any, x: Tensor) -> Tensor:
-        """Σ_rows x xᵀ, whose diagonal it is, (1, tokens)."""
+        """The diagonal of Σ_rows x xᵀ, (1, tokens)."""
         counts = torch.bincount(x.reshape(-1), minlength=module.num_embeddings)
         if module.padding_idx is not None:
             counts[module.padding_idx] = 0
@@ -133,14 +133,14 @@ class EmbeddingRule(LinearRule):
 
 
 class BlockRule(LinearRule):
-    """A layer that computes several products inside one kernel: seen from outside, by its input and its output."""
+    """A layer that computes several products inside one kernel: only its input and its output are visible."""
 
     def __init__(self, note: str) -> None:
         self.note = note
 
 
 def patches(module: Any, x: Tensor) -> Tensor:
-    """(n, channels, *space) → (n, channels, kernel sites, positions): what each kernel site sees (im2col)."""
+    """(n, channels, *space) → (n, channels, kernel sites, positions): the inputs of each kernel site (im2col)."""
     space = len(module.kernel_size)
     is_transposed = isinstance(module, nn.modules.conv._ConvTransposeNd)
     if is_transposed:  # the convolution whose transpose this is, applied to the output (gradient)
@@ -198,7 +198,7 @@ RULES: dict[type[nn.Module], Rule] = {
     nn.MultiheadAttention: BlockRule("Σx of its query, Σ∇h of its output projection"),
 }
 RULES_BY_NAME: dict[str, Rule] = {"transformers.pytorch_utils.Conv1D": InputMajorLinearRule()}
-"""Types of libraries that are not imported here."""
+"""Rules for types of libraries that are not imported here."""
 
 
 def rule_for(module: nn.Module) -> Rule | None:
@@ -214,7 +214,7 @@ def _rule_of(kind: type[nn.Module]) -> Rule | None:
 
 
 def described_forward(module: nn.Module) -> Callable[..., Any]:
-    """The `forward` that a layer's rule was written for, whatever a subclass or the layer itself puts in its place."""
+    """The `forward` that a layer's rule was written for, even if a subclass or the layer itself overrides it."""
     described: Iterator[Callable[..., Any]] = (
         vars(cls)["forward"]
         for cls in type(module).__mro__
@@ -225,9 +225,9 @@ def described_forward(module: nn.Module) -> Callable[..., Any]:
 
 
 def has_own_forward(module: nn.Module) -> bool:
-    """Whether a layer with a rule may compute something else than the rule says.
+    """Whether a layer with a rule may compute something other than its rule assumes.
 
-    A block is seen from outside, and so by what it receives and returns whatever it computes.
+    A block's rule uses only its input and output, so it holds whatever the block computes.
 
     >>> class Scaled(nn.Linear):
     ...     def forward(self, x):
@@ -241,7 +241,7 @@ def has_own_forward(module: nn.Module) -> bool:
 
 
 def is_affine(module: nn.Module) -> bool:
-    """Whether a layer computes W x + b of its input or of patches of it: linear and convolutional ones.
+    """Whether a layer computes W x + b of its input, or of patches of it: a linear or convolutional layer.
 
     >>> is_affine(nn.Conv1d(1, 1, 3)), is_affine(nn.Embedding(2, 3)), is_affine(nn.LSTM(2, 3))
     (True, False, False)
@@ -251,7 +251,7 @@ def is_affine(module: nn.Module) -> bool:
 
 
 def weighted_layers(model: nn.Module) -> dict[str, nn.Module]:
-    """The layers that have a rule, by name; parts of a block with a rule of its own are left out."""
+    """The layers that have a rule, by name, without the parts of a block that has its own rule."""
     ruled = {name: module for name, module in model.named_modules() if rule_for(module) is not None}
     blocks = {name for name, module in ruled.items() if isinstance(rule_for(module), BlockRule)}
     return {name: module for name, module in ruled.items() if name in blocks or not _is_inside(name, blocks)}
@@ -294,7 +294,7 @@ def feature_dim(tensor: Tensor, *, channels_first: bool = False) -> int:
 
 
 def chosen_layers(model: nn.Module, names: str | Collection[str] | None) -> dict[str, nn.Module]:
-    """The weighted layers of these names, and those inside modules of these names; None for all.
+    """The weighted layers with these names, and those inside modules with these names; None for all.
 
     Raises:
         UnknownLayer: A name is neither that of a layer nor of a module that holds one.
@@ -314,7 +314,7 @@ def chosen_layers(model: nn.Module, names: str | Collection[str] | None) -> dict
 
 
 def uncovered(model: nn.Module) -> Iterator[tuple[str, str]]:
-    """(name, reason) of every module that owns parameters and has no rule."""
+    """(name, reason) of every module that has parameters of its own but no rule."""
     covered = {name for name, module in model.named_modules() if rule_for(module) is not None}
     for name, module in model.named_modules():
         owns = any(True for _ in module.parameters(recurse=False))
@@ -325,6 +325,6 @@ def uncovered(model: nn.Module) -> Iterator[tuple[str, str]]:
 
 
 def _is_inside(name: str, modules: Collection[str]) -> bool:
-    """Whether a module that holds it is among these; "", the model, holds all."""
+    """Whether a module around it is among these; "", the model, is around all."""
     parts = name.split(".")
     return any(".".join(parts[:depth]) in modules for depth in range(len(parts)))

@@ -17,15 +17,16 @@ from torch.overrides import TorchFunctionMode
 
 from wellcond.network.calling import are_close, tensors_in
 from wellcond.network.isolation.snapshot import OF_EVERY_MODULE, Snapshot
+from wellcond.network.taps import bracketed
 
 OVER_CHANNELS = (_NormBase, nn.GroupNorm, nn.LocalResponseNorm)
 """Their outputs are (n, channels, …)."""
 
 
 def is_norm(module: nn.Module) -> bool:
-    """Whether a module is a normalization layer: one of torch's, or by its name one that scales its input.
+    """Whether a module is a normalization layer: one of torch's, or one with "norm" in its name and parameters.
 
-    A block that holds a norm is not one itself.
+    A block that contains a norm is not one itself.
 
     Example:
         >>> is_norm(nn.LayerNorm(3)), is_norm(nn.LocalResponseNorm(2)), is_norm(nn.Linear(3, 3))
@@ -38,7 +39,7 @@ def is_norm(module: nn.Module) -> bool:
 
 
 def unit_dim(norm: nn.Module, output: Tensor) -> int:
-    """The dimension of a norm's output that counts units: what it scales, (d,) or (channels, *space) of a LayerNorm."""
+    """The dimension of a norm's output that counts units: the first of those that it scales, as (d,) of a LayerNorm."""
     if isinstance(norm, OVER_CHANNELS) or type(norm).__name__.endswith(("1d", "2d", "3d")):
         return 1
     scale = next(iter(norm.parameters()), None)
@@ -48,14 +49,14 @@ def unit_dim(norm: nn.Module, output: Tensor) -> int:
     return max(output.dim() - max(len(shape), 1), 0)
 
 
-# norms that are not torch's, which nothing but their behavior shows
+# norms that are not torch's, recognized by their behavior
 
 Found = tuple[list[nn.Module], list[nn.Module]]
 DROPOUTS = {F.dropout, F.alpha_dropout, F.feature_alpha_dropout, F.dropout1d, F.dropout2d, F.dropout3d, torch.dropout}
 
 
 def may_keep_statistics(model: nn.Module) -> list[nn.Module]:
-    """Modules, not torch's, that look at their mode and hold numbers, or modules that do: they may be BatchNorms."""
+    """Modules, not torch's, that read their mode and hold numbers, themselves or inside: they may be BatchNorms."""
     own = {module for module in model.modules() if not _is_torchs(type(module))}
     holders = {module for module in own if _holds_numbers(module)}
     readers = {module for module in own if reads_mode(type(module))}  # type: ignore[arg-type]
@@ -63,23 +64,23 @@ def may_keep_statistics(model: nn.Module) -> list[nn.Module]:
 
 
 class OwnNorms:
-    """The norms of a model that are not torch's; one pass finds them, if there is anything to look for."""
+    """The norms of a model that are not torch's, found in one pass if there are candidates."""
 
     def __init__(self) -> None:
         self._searched: tuple[list[nn.Module], Found] | None = None
 
     def of(self, model: nn.Module, run: Callable[[Collection[nn.Module]], Any]) -> Found:
-        """As `find_own_norms` has them; looked for again if a module has been exchanged.
+        """The result of `find_own_norms`, which is called again if a module has been replaced.
 
         Args:
             model: The model.
-            run: A pass of it in evaluation mode, with the state of these modules lent.
+            run: A pass of the model in evaluation mode, with the state of these modules replaced by copies.
         """
         modules = list(model.modules())
         if self._searched is None or self._searched[0] != modules:
             candidates = may_keep_statistics(model)
-            found = find_own_norms(candidates, lambda: run(candidates)) if candidates else ([], [])
-            self._searched = modules, found
+            norms = find_own_norms(candidates, lambda: run(candidates)) if candidates else ([], [])
+            self._searched = modules, norms
         return self._searched[1]
 
 
@@ -100,44 +101,46 @@ def find_own_norms(candidates: Collection[nn.Module], run: Callable[[], Any]) ->
     Each is called again, also in training mode, on its inputs of one pass in evaluation mode.
 
     Args:
-        candidates: Of `may_keep_statistics`.
-        run: A pass of the model in evaluation mode, with its state lent.
+        candidates: Result of `may_keep_statistics`.
+        run: A pass of the model in evaluation mode, with its state replaced by copies.
 
     Returns:
-        The norms, and modules that also write and differ, but whose outputs are others on every pass.
+        The norms; and modules that also write and differ, but return other outputs on every pass.
     """
     norms: list[nn.Module] = []
     unsteady: list[nn.Module] = []
-    looked_at: set[nn.Module] = set()
+    examined: set[nn.Module] = set()
+    arguments: list[tuple[Any, Any]] = []
 
-    def look(module: nn.Module, args: Any, kwargs: Any, output: Any) -> None:
-        if module in looked_at:
+    def on_entry(_module: nn.Module, args: Any, kwargs: Any) -> None:
+        arguments.append((args, kwargs))
+
+    def on_exit(module: nn.Module, _output: Any) -> None:
+        args, kwargs = arguments.pop()
+        if module in examined:
             return
-        looked_at.add(module)
+        examined.add(module)
         written: list[set[str]] = []
-        outputs = [tensors_in(output)]
+        outputs: list[list[Tensor]] = []
         for module.training in (False, True, True):
             before = _statistics(module)
             with dropout_off_in([module]):
                 outputs.append(tensors_in(module.forward(*args, **kwargs)))
             written.append({name for name, now in _statistics(module).items() if now != before.get(name)})
         module.training = False
-        _, in_evaluation, first, second = outputs
+        in_evaluation, first, second = outputs
         if written[1] - written[0] and not are_close(first, in_evaluation):
             is_steady = len(first) == len(in_evaluation) and are_close(first, second)
             (norms if is_steady else unsteady).append(module)
 
-    with contextlib.ExitStack() as hooks:
-        for module in candidates:
-            hooks.callback(module.register_forward_hook(look, with_kwargs=True).remove)
-        with torch.no_grad():
-            run()
+    with torch.no_grad(), bracketed(candidates, on_entry, on_exit, within_hooks=True):
+        run()
     return norms, unsteady
 
 
 @contextlib.contextmanager
 def dropout_off_in(modules: Collection[nn.Module]) -> Iterator[None]:
-    """Turn off the functions of dropout that these modules call themselves; their mode says that they train."""
+    """Turn off dropout functions that these modules call themselves, since they are in training mode."""
     with _DropoutOff(set(map(id, modules))) if modules else contextlib.nullcontext():
         yield
 
@@ -190,13 +193,13 @@ def _words(code: types.CodeType) -> set[Any]:
 
 
 def _statistics(module: nn.Module) -> dict[str, Any]:
-    """The numbers that a module and those in it hold, and how often they were written to, by name."""
-    found: dict[str, Any] = {}
+    """Numbers that a module and its children hold, and how often they were written to, by name."""
+    statistics: dict[str, Any] = {}
     for name, inner in module.named_modules():
         for key, value in _held(inner).items():
             if numbers := _numbers_in(value):
-                found[f"{name}.{key}"] = [(t._version, t.detach().cpu().numpy().tobytes()) for t in numbers]
-    return found
+                statistics[f"{name}.{key}"] = [(t._version, t.detach().cpu().numpy().tobytes()) for t in numbers]
+    return statistics
 
 
 def _held(module: nn.Module) -> dict[str, Any]:

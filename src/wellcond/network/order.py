@@ -16,9 +16,9 @@ class Layer:
     """Some parameters, under the name of the module that runs with them.
 
     Attributes:
-        name: The module's name.
-        params: The parameters by name.
-        notes: What a reader of the layer's numbers must know, if anything.
+        name: Name of the module.
+        params: Parameters by name.
+        notes: Notes for readers of the layer's numbers.
     """
 
     name: str
@@ -36,17 +36,17 @@ def layers_in_order(
     """Every parameter in exactly one layer, and the layers in the order of the forward pass.
 
     A parameter belongs to the module that owns it, or to the weighted layer around that module (the projections inside
-    a `MultiheadAttention`). Where the owner itself is never called but its parameter has a gradient (a
-    `ParameterList`), it belongs to the closest module around it that is. A container's own parameters (a position
+    a `MultiheadAttention`). If the owner itself is never called but its parameter has a gradient (a `ParameterList`),
+    the parameter belongs to the closest module around it that is called. A container's own parameters (a position
     embedding) come where the container starts, before the layers inside it. A tied parameter counts once, with the
-    first of its layers to start. What is never called comes last.
+    first of its layers to start. Layers that are never called come last.
 
     Args:
         model: The model that was run.
-        params: Its parameters of interest, by name.
+        params: Parameters of interest, by name.
         started: Names of modules in the order in which they first started.
         used: Names of parameters that have a gradient.
-        notes: On parameters, by name; each becomes a note on its layer.
+        notes: Notes on parameters, by name; each becomes a note on its layer.
     """
     names: dict[nn.Module, str] = {module: name for name, module in model.named_modules()}
     modules: dict[str, nn.Module] = dict(model.named_modules(remove_duplicate=False))
@@ -55,7 +55,7 @@ def layers_in_order(
     never = len(place)
 
     def layer_of(full: str, is_used: bool) -> str:
-        """The layer that runs with a parameter, looked up under this one of its names."""
+        """The layer that runs with a parameter, by one of the parameter's names."""
         owner = full.rpartition(".")[0]
         around = ["", *(owner[:i] for i, c in enumerate(owner) if c == "."), owner] if owner else [""]
         inside_out = [names[modules[name]] for name in reversed(around)]

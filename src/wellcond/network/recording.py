@@ -1,7 +1,7 @@
-"""What a forward pass does: its calls in their order, with the values that each takes and gives.
+"""A forward pass as a list of calls in order, with the values that each call takes and returns.
 
-The model is run, not traced symbolically, so any Python code in it works. What is seen is the path it takes on the
-given inputs. Code that torch cannot watch (a scripted function, an `autograd.Function`) gives values that no call gave.
+The model is run, not traced symbolically, so any Python code in it works, and the calls are those on these inputs.
+Calls that torch cannot report (of a scripted function, an `autograd.Function`) are missing from the list.
 """
 
 from __future__ import annotations
@@ -25,16 +25,16 @@ SHAPE_READERS = frozenset((
     "dim", "ndimension", "size", "stride", "numel", "nelement", "len", "is_contiguous", "is_floating_point",
     "is_complex", "element_size", "get_device",
 ))  # fmt: skip
-"""Functions that look at no value. Neither does an attribute that is not a tensor, such as `x.shape`."""
+"""Functions that read no value of a tensor. An attribute that is not a tensor, such as `x.shape`, does not either."""
 
 
 @dataclass(frozen=True, eq=False)
 class Value:
-    """What a tensor holds between two writes to it: an in-place operation gives the same tensor another value.
+    """The value of a tensor between two writes to it: an in-place operation gives the same tensor another value.
 
     Attributes:
-        tensor: The tensor, which is kept alive so that its identity stays its own.
-        version: How often it had been written to, itself or through a view.
+        tensor: The tensor; holding it ensures that its id is not reused.
+        version: Number of writes to it so far, directly or through a view.
         shape: Its shape at that time.
     """
 
@@ -44,9 +44,9 @@ class Value:
 
     @classmethod
     def of(cls, tensor: Tensor) -> Value:
-        """The value of a tensor now."""
-        with torch._C.DisableTorchFunction():  # looking at it is not a call of the model
-            # an inference tensor has no version; none is written to here, as they can only come from outside
+        """The current value of a tensor."""
+        with torch._C.DisableTorchFunction():  # reading it is not a call of the model
+            # an inference tensor has no version; it can only come from outside, and is not written to
             return cls(tensor, 0 if tensor.is_inference() else tensor._version, tensor.shape)
 
     def __eq__(self, other: object) -> bool:
@@ -61,12 +61,12 @@ class Call:
     """One call of a module or of a function.
 
     Attributes:
-        name: The module's name in the model, or the function's: without underscores, and with `1 / x` as `div(1, x)`.
+        name: Name of the module in the model, or of the function: without underscores, and `1 / x` as `div(1, x)`.
         module: The module; None for a function.
-        inside: The name of the innermost module whose forward pass makes the call.
-        args: The positional arguments, with a `Value` in place of each tensor.
-        kwargs: The named arguments, likewise.
-        gives: What it returned or wrote to; nothing if it raised.
+        inside: Name of the innermost module whose forward pass makes the call.
+        args: Positional arguments, with a `Value` in place of each tensor.
+        kwargs: Named arguments, likewise.
+        gives: Values that it returned or wrote to; empty if it raised.
     """
 
     name: str
@@ -87,11 +87,11 @@ class Recording:
     """One forward pass.
 
     Attributes:
-        calls: In the order in which they returned.
-        inputs: The values that the model received.
-        outputs: The values that it returned; nothing if it raised.
-        error: Why the model could not be run to its end, if it could not. The last call is then the one that raised,
-            if that was a leaf module.
+        calls: Calls in the order in which they returned.
+        inputs: Values that the model received.
+        outputs: Values that it returned; empty if it raised.
+        error: The error that ended the pass, if one did. The last call is then the one that raised, if that was a leaf
+            module.
     """
 
     calls: list[Call] = field(default_factory=list)
@@ -100,27 +100,27 @@ class Recording:
     error: Unsupported | None = None
 
     def needed_calls(self) -> list[Call]:
-        """The calls that the outputs depend on; all of them if there are no outputs."""
+        """Calls that the outputs depend on; all calls if there are no outputs."""
         if self.error is not None:
             return self.calls
-        wanted, found = set(self.outputs), list[Call]()
+        needed, calls = set(self.outputs), list[Call]()
         for call in reversed(self.calls):
-            if not wanted.isdisjoint(call.gives):
-                wanted.update(call.takes)
-                found.append(call)
-        return found[::-1]
+            if not needed.isdisjoint(call.gives):
+                needed.update(call.takes)
+                calls.append(call)
+        return calls[::-1]
 
 
 def record(model: nn.Module, inputs: Any, is_leaf: Callable[[nn.Module], bool]) -> Recording:
-    """Run a model once in evaluation mode, without changing anything of it, and note every call.
+    """Run a model once in evaluation mode, without changing it, and record every call.
 
     Args:
         model: The model.
-        inputs: What it is called with: a tensor, a tuple or a dict. It sees copies.
-        is_leaf: Which modules count as one call. Other modules are looked into.
+        inputs: Its arguments: a tensor, a tuple or a dict. The model gets copies.
+        is_leaf: Whether a module counts as one call. The calls inside other modules are recorded.
 
     Returns:
-        The calls of leaf modules, and of functions outside of them that look at values.
+        The calls of leaf modules, and of functions outside of them that read values.
 
     Example:
         >>> model = nn.Sequential(nn.Linear(2, 3), nn.ReLU())
@@ -130,7 +130,7 @@ def record(model: nn.Module, inputs: Any, is_leaf: Callable[[nn.Module], bool]) 
     """
     recorder = _Recorder(model)
     outside = bracketed(model.modules(), recorder.enter, recorder.leave)
-    # what hooks of the model's own do to a value is none of the leaf's doing
+    # the model's own hooks change values outside of the leaf's call
     inside = bracketed(filter(is_leaf, model.modules()), recorder.begin, recorder.end, within_hooks=True)
     with evaluating(model), outside, inside, recorder:
         try:
@@ -160,7 +160,7 @@ class _Recorder(TorchFunctionMode):
 
     def leave(self, module: nn.Module, output: Any) -> None:
         while self.running.pop() is not module:
-            pass  # a module that raised, and someone caught it
+            pass  # a module that raised, and the exception was caught
 
     def begin(self, module: nn.Module, args: tuple[Any, ...], kwargs: dict[str, Any]) -> None:
         if self.leaf is None:
@@ -198,7 +198,7 @@ def _with_values(tree: Any) -> Any:
 
 
 def _name(func: Any) -> tuple[str, bool, bool]:
-    """A function's plain name, whether its operands are exchanged, and whether it reads an attribute of a tensor."""
+    """A function's plain name, whether its operands are swapped, and whether it reads an attribute of a tensor."""
     name = getattr(func, "__name__", str(func))
     if name == "__get__":
         return getattr(func.__self__, "__name__", name), False, True

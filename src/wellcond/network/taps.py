@@ -1,7 +1,8 @@
-"""Taps: the only hooks in the library. They see what layers receive and return, and the gradients that come back.
+"""Taps: every module hook of the library. They see inputs and outputs of layers, and the gradients that come back.
 
-Nothing is stored here: a callback reduces each tensor as it passes by, so one pass over a very deep network needs
-no more memory than its own forward and backward.
+Nothing is stored here: a callback reduces each tensor as it comes, so that one pass over a very deep network needs no
+more memory than its forward and backward. (Two things elsewhere are hooks of another kind: BNP's on the optimizer's
+step, and that of `back_matching` on a node of the graph.)
 """
 
 from __future__ import annotations
@@ -23,19 +24,19 @@ OnGradient = Callable[[str, nn.Module, Any, Tensor], None]
 
 
 class Watcher(Protocol):
-    """What `watched` tells about the calls of one module."""
+    """Receives the calls of one module from `watched`."""
 
     def on_call(self, x: Any, output: Tensor) -> Callable[[Tensor], None] | None:
-        """After a call, with its first input; what it returns is called with the gradient of the output."""
+        """Called after a call, with its first input; returns a function to call with the gradient of the output."""
 
     def on_traced_call(self, x: Tensor, output: Tensor) -> Tensor:
-        """The same inside a graph of `torch.compile`: returns the output, whose backward pass does the rest."""
+        """The same inside a graph of `torch.compile`: returns the output, whose backward pass handles the gradient."""
 
 
 OnEntry = Callable[[nn.Module, tuple[Any, ...], dict[str, Any]], None]
 """Called as (module, args, kwargs) before a forward call."""
 OnExit = Callable[[nn.Module, Any], Any]
-"""Called as (module, output) after it; what it returns, unless None, takes the place of the output."""
+"""Called as (module, output) after a forward call; a return value other than None replaces the output."""
 
 
 @contextlib.contextmanager
@@ -45,14 +46,14 @@ def tapped(
     on_gradient: OnGradient | None = None,
     on_input_gradient: OnGradient | None = None,
 ) -> Iterator[None]:
-    """Watch modules while the block runs; the hooks come off in any case.
+    """Watch modules while the block runs; the hooks are removed in any case.
 
     Gradients come from a hook on the output *tensor*. Unlike a module's backward hook, it survives an in-place
-    activation behind the layer, and a module that is called twice reports each call. They are those of what the module
-    itself has computed, before forward hooks of others change it.
+    activation after the layer, and a module that is called twice reports each call. The output is the module's own,
+    before other forward hooks change it.
 
-    Calls that the model makes under `no_grad`, as of a momentum encoder or a target network, are not seen, unless the
-    block was entered in that mode.
+    Calls that the model makes under `no_grad`, as of a momentum encoder or a target network, are not reported, unless
+    the block was entered in that mode.
     """
     with_grad = torch.is_grad_enabled()
 
@@ -61,12 +62,12 @@ def tapped(
             if torch.is_grad_enabled() < with_grad:
                 return
             x = _first(args or kwargs.get("query", tuple(kwargs.values())))
-            kept = on_call(name, module, x, output)
+            returned = on_call(name, module, x, output)
             tensor = _first(output)
             if on_gradient is not None and isinstance(tensor, Tensor) and tensor.requires_grad:
-                _watch_gradient(tensor, lambda gradient: None if _closed else on_gradient(name, module, kept, gradient))
+                _watch_gradient(tensor, lambda g: None if _closed else on_gradient(name, module, returned, g))
             if on_input_gradient is not None and isinstance(x, Tensor) and x.requires_grad:
-                x.register_hook(lambda gradient: None if _closed else on_input_gradient(name, module, kept, gradient))  # type: ignore[no-untyped-call]
+                x.register_hook(lambda g: None if _closed else on_input_gradient(name, module, returned, g))  # type: ignore[no-untyped-call]
 
         return after_forward
 
@@ -82,7 +83,7 @@ _closed = False
 
 @contextlib.contextmanager
 def closed() -> Iterator[None]:
-    """A backward pass inside goes by all taps: it is there to find something out, and is not what is measured."""
+    """Taps ignore backward passes inside: these are auxiliary, and not part of the measurement."""
     global _closed
     before, _closed = _closed, True
     try:
@@ -95,9 +96,9 @@ def closed() -> Iterator[None]:
 def bracketed(
     modules: Iterable[nn.Module], on_entry: OnEntry, on_exit: OnExit, *, within_hooks: bool = False
 ) -> Iterator[None]:
-    """See calls as the caller does: the arguments before all other hooks, and the output after them.
+    """Report calls as the caller sees them: arguments before all other hooks, and the output after them.
 
-    Within hooks, see them as `forward` does.
+    With `within_hooks`, report them as `forward` sees them.
     """
     with contextlib.ExitStack() as stack:
         for module in modules:
@@ -111,11 +112,10 @@ def bracketed(
 def watched(modules: Mapping[str, nn.Module], watchers: Mapping[str, Watcher]) -> Callable[[], None]:
     """Watch modules over a whole training run.
 
-    Calls that build no graph, and calls in eval mode, are not seen. A copy of the model, deep or pickled, is not
-    watched.
+    Calls without a graph and calls in eval mode are not reported. A copy of the model, deep or pickled, is not watched.
 
     Returns:
-        The function that ends it.
+        A function that removes the hooks.
     """
     hooks = [TrainingHook(module, watchers[name]) for name, module in modules.items()]
     handles = [
@@ -126,13 +126,13 @@ def watched(modules: Mapping[str, nn.Module], watchers: Mapping[str, Watcher]) -
     def stop() -> None:
         for handle, hook in zip(handles, hooks, strict=True):
             handle.remove()
-            hook.module = None  # a compiled graph goes on calling it
+            hook.module = None  # a compiled graph continues to call it
 
     return stop
 
 
 class TrainingHook:
-    """Sees the calls of one module and changes no value; a copy of it, made with the model, does nothing."""
+    """Reports the calls of one module and changes no value; a copy of it, made with the model, does nothing."""
 
     def __init__(self, module: nn.Module | None = None, watcher: Watcher | None = None) -> None:
         self.module, self.watcher = module, watcher
@@ -160,15 +160,15 @@ class TrainingHook:
         if on_gradient is not None:
             _watch_gradient(output, on_gradient)
 
-    def __reduce__(self) -> tuple[Any, ...]:  # what deepcopy and pickle make of it: a hook that does nothing
+    def __reduce__(self) -> tuple[Any, ...]:  # deepcopy and pickle create a hook that does nothing
         return TrainingHook, ()
 
 
 def _watch_gradient(output: Tensor, on_gradient: Callable[[Tensor], None]) -> None:
-    """Call back with the gradient of an output, also if what follows writes over it in place.
+    """Call back with the gradient of an output, also if a later operation overwrites it in place.
 
-    A linear layer returns a view of tokens, (N, T, d). Writing over a view gives it a new history, in which a hook on
-    the old one is never called. The history of its base goes on from what the layer computed.
+    A linear layer returns a view of tokens, (N, T, d). Overwriting a view gives it a new history, and a hook on the old
+    one is never called. The history of its base continues from the layer's operation.
     """
     base = output._base
     if base is None or base.grad_fn is None:
@@ -195,7 +195,7 @@ def _watch_gradient(output: Tensor, on_gradient: Callable[[Tensor], None]) -> No
 
 
 def _first(value: Any) -> Any:
-    """The first of a tuple, of tuples: a recurrent layer's output, or the rows of a `PackedSequence`."""
+    """The first element of nested tuples: a recurrent layer's output, or the rows of a `PackedSequence`."""
     while isinstance(value, tuple):
         value = value[0] if value else None
     return value
@@ -203,7 +203,7 @@ def _first(value: Any) -> Any:
 
 @contextlib.contextmanager
 def without_graph(model: nn.Module) -> Iterator[None]:
-    """No graph is built inside, as under `no_grad`, but the calls that the model makes under `no_grad` can be told."""
+    """Build no graph inside, but leave the grad mode on, so that the model's own `no_grad` stays visible."""
     trainable = [p for p in model.parameters() if p.requires_grad]
     for p in trainable:
         p.requires_grad_(False)
@@ -216,12 +216,12 @@ def without_graph(model: nn.Module) -> Iterator[None]:
 
 
 class WatchedFunctions(TorchFunctionMode):
-    """Calls back after every call of some functions, whether by a module or by a function in someone's forward.
+    """Calls back after every call of some functions, whether by a module or in the user's own forward.
 
-    As with `tapped`, what the model calls under `no_grad` is not seen, nor what a watched function calls itself.
+    As with `tapped`, calls that the model makes under `no_grad` are not reported, nor calls inside a watched function.
 
     Args:
-        functions: What to watch, and under which name.
+        functions: Functions to watch, with the name to report.
         on_call: Called as (name, args, kwargs, output).
 
     >>> seen = []

@@ -1,6 +1,6 @@
 """Layers and surgery: variants of `torch.nn.BatchNorm*`, and new models with other norms in other places.
 
-In flows a model, out flows a changed copy of it; the old model is left alone.
+In: a model. Out: a changed copy; the model itself does not change.
 """
 
 from __future__ import annotations
@@ -17,9 +17,10 @@ from wellcond.nn.last_batchnorm import with_last_batchnorm
 from wellcond.nn.lp import LpBatchNorm, LpBatchNorm1d, LpBatchNorm2d, LpBatchNorm3d
 from wellcond.nn.merge import merge_batchnorm
 from wellcond.nn.noisy import NoisyBatchNorm, NoisyBatchNorm1d, NoisyBatchNorm2d, NoisyBatchNorm3d
-from wellcond.nn.normalized import Standardized, with_norms, with_standardized_inputs
+from wellcond.nn.normalized import with_norms
 from wellcond.nn.renorm import BatchRenorm, BatchRenorm1d, BatchRenorm2d, BatchRenorm3d
 from wellcond.nn.replace import replace_norm
+from wellcond.nn.standardized import Standardized, with_standardized_inputs
 
 __all__ = [
     "BatchRenorm",

@@ -1,4 +1,4 @@
-"""What the variants of batch normalization share; each defines by which statistics a batch is normalized."""
+"""The base class of the batch normalization variants; each defines the statistics that normalize a batch."""
 
 from __future__ import annotations
 
@@ -14,12 +14,12 @@ from wellcond.errors import Unsupported
 
 
 class BatchStatistics(NamedTuple):
-    """What normalizes a training batch, and what the running statistics learn from it.
+    """Statistics that normalize a training batch, and those that update the running statistics.
 
     Attributes:
-        center: (C,), or (N, C) where examples differ.
-        scale: Shaped as the center.
-        observed: Name of a running statistic → its value (C,) in this batch.
+        center: Center, (C,), or (N, C) where examples differ.
+        scale: Scale, of the same shape.
+        observed: Value (C,) in this batch of each running statistic, by its name.
     """
 
     center: Tensor
@@ -40,7 +40,7 @@ class BatchNormVariant(_BatchNorm, ABC):
     @property
     @abstractmethod
     def input_dims(self) -> tuple[int, ...]:
-        """How many dimensions an input (N, C, …) may have."""
+        """Numbers of dimensions that an input (N, C, …) may have."""
 
     # may override
 
@@ -54,7 +54,7 @@ class BatchNormVariant(_BatchNorm, ABC):
         return BatchStatistics(mean, (var + self.eps).sqrt(), observed)
 
     def values_per_group(self, x: Tensor) -> int:
-        """How many values the smallest set has over which a statistic is taken."""
+        """Number of values in the smallest set over which a statistic is taken."""
         return x.shape[0] * positions(x)
 
     def running_statistics(self) -> tuple[Tensor, Tensor]:
@@ -99,7 +99,7 @@ class BatchNormVariant(_BatchNorm, ABC):
         return widened(self._buffer(name))
 
     def steps(self) -> Tensor:
-        """How many batches the running statistics have seen; a tensor in float32 or better, so that nothing waits."""
+        """Number of batches in the running statistics; a tensor in float32 or better, to avoid synchronization."""
         return self._buffer("num_batches_tracked").to(self.running("running_mean").dtype)
 
     def averaging_factor(self) -> float | Tensor:
@@ -137,8 +137,8 @@ class BatchNormVariant(_BatchNorm, ABC):
 
     def _check_input_dim(self, input: Tensor) -> None:
         if input.dim() not in self.input_dims:
-            wanted = " or ".join(f"{dims}D" for dims in self.input_dims)
-            raise Unsupported(f"{self} expects {wanted} input, got {input.dim()}D input {tuple(input.shape)}.")
+            expected = " or ".join(f"{dims}D" for dims in self.input_dims)
+            raise Unsupported(f"{self} expects {expected} input, got {input.dim()}D input {tuple(input.shape)}.")
         if input.shape[1] != self.num_features:
             raise Unsupported(
                 f"{self} normalizes {self.num_features} channels, the input {tuple(input.shape)} has {input.shape[1]} "
@@ -161,7 +161,7 @@ def widened(x: Tensor) -> Tensor:
 
 
 def positions(x: Tensor) -> int:
-    """How many values an example has in each channel."""
+    """Number of values that an example has in each channel."""
     return x.shape[2:].numel()
 
 

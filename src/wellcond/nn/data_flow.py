@@ -1,4 +1,4 @@
-"""Which layer stands directly before or after which batch normalization, seen by running the model."""
+"""Which layer is directly before or after which batch normalization, determined by running the model."""
 
 from __future__ import annotations
 
@@ -16,22 +16,22 @@ RESHAPING = frozenset((
     "view", "view_as", "reshape", "reshape_as", "flatten", "unflatten", "squeeze", "unsqueeze", "transpose", "permute",
     "movedim", "moveaxis", "swapaxes", "swapdims", "T", "mT", "H", "mH", "data", "real",
 ))  # fmt: skip
-"""Functions and attributes that give the same values in another shape."""
+"""Functions and attributes that return the same values in another shape."""
 
 
 class CannotMerge(Exception):
-    """Why a norm cannot be merged exactly into the layer beside it."""
+    """A norm cannot be merged exactly into its neighbor; the message says why."""
 
 
 class DataFlow:
-    """One forward pass in evaluation mode, and what stands beside each batch normalization in it.
+    """One forward pass in evaluation mode, and the neighbors of each batch normalization in it.
 
     Two modules are neighbors if the tensor that one returned is the one that the other received, perhaps in another
     shape, and no other call used it.
 
     Args:
         model: A model that may be run and thrown away.
-        inputs: What it is called with.
+        inputs: Its arguments.
 
     Raises:
         Unsupported: The model cannot be run.
@@ -43,14 +43,14 @@ class DataFlow:
             raise self._recording.error
         self.outputs = [value.tensor for value in self._recording.outputs]
         self.calls: dict[str, list[tuple[Tensor, Tensor]]] = defaultdict(list)
-        """What each layer and norm received and returned, in the order of their calls."""
+        """Input and output of each layer and norm, in the order of their calls."""
         self._modules = dict(model.named_modules())
         self._owners = Counter(id(p) for module in model.modules() for p in module._parameters.values())
         self._uses: dict[int, list[Tensor | None]] = defaultdict(list)
         """By the tensor's id, one entry per use: the same values in another shape, or None for any other use."""
         self._count_uses()
-        self._made_by: dict[int, tuple[str, int]] = {}
-        """The tensor's id → the layer that made it, and the tensor's axis of channels."""
+        self._computed_by: dict[int, tuple[str, int]] = {}
+        """The tensor's id → the layer that computed it, and the tensor's axis of channels."""
         self._taken_by: dict[int, tuple[str, int]] = {}
         for name, calls in self.calls.items():
             if is_affine(layer := self._modules[name]):
@@ -61,7 +61,7 @@ class DataFlow:
     def layer_before(self, norm: str) -> str:
         """The layer whose output is this norm's input."""
         [(x, _)] = self.calls[norm]
-        return self._neighbor(self._made_by.get(id(x)), x, 1, "before")
+        return self._neighbor(self._computed_by.get(id(x)), x, 1, "before")
 
     def layer_after(self, norm: str) -> str:
         """The layer whose input is this norm's output."""
@@ -71,19 +71,19 @@ class DataFlow:
         return self._neighbor(self._taken_by.get(id(x)), x, axis, "after")
 
     def merged_back(self, norm: str, layer: str) -> None:
-        """From now on the layer makes what the norm made."""
+        """Record that the layer now computes the norm's output."""
         [(_, output)] = self.calls[norm]
         self._hand_on(layer, output, 1)
 
     def merged_forwards(self, norm: str, layer: str) -> None:
-        """From now on the layer takes what the norm took."""
+        """Record that the layer now takes the norm's input."""
         [(x, _)] = self.calls[norm]
         self._taken_by[id(x)] = layer, 1
 
     def _count_uses(self) -> None:
         for call in self._recording.calls:
             for value in call.takes:
-                if value not in call.gives:  # it is not handed on untouched, as by dropout in evaluation
+                if value not in call.gives:  # a call that returns it untouched, as dropout in evaluation, is no use
                     self._uses[id(value.tensor)].append(_reshaped(call, value.tensor))
             if call.module is not None:
                 for parameter in call.module.parameters():
@@ -93,15 +93,15 @@ class DataFlow:
         for tensor in self.outputs:
             self._uses[id(tensor)].append(None)
 
-    def _neighbor(self, found: tuple[str, int] | None, between: Tensor, axis: int, side: str) -> str:
-        if found is None:
-            raise CannotMerge(f"no layer to merge it into stands directly {side} it")
-        name, channel_axis = found
+    def _neighbor(self, candidate: tuple[str, int] | None, between: Tensor, axis: int, side: str) -> str:
+        if candidate is None:
+            raise CannotMerge(f"there is no layer to merge it into directly {side} it")
+        name, channel_axis = candidate
         parameters = [p for p in self._modules[name]._parameters.values() if p is not None]
         if axis != channel_axis:
             raise CannotMerge(f"its channels are not those of {name!r}")
         if len(self._uses[id(between)]) > 1:
-            raise CannotMerge(f"what passes between it and {name!r} is used elsewhere too")
+            raise CannotMerge(f"the tensor between it and {name!r} is used elsewhere too")
         if len(self.calls[name]) > 1:
             raise CannotMerge(f"{name!r} is called {len(self.calls[name])} times")
         if any(self._owners[id(p)] > 1 or len(self._uses[id(p)]) > 1 for p in parameters):
@@ -109,10 +109,11 @@ class DataFlow:
         return name
 
     def _hand_on(self, layer: str, output: Tensor, axis: int) -> None:
-        self._made_by.update({id(made): (layer, channel_axis) for made, channel_axis in self._shapes(output, axis)})
+        shapes = self._shapes(output, axis)
+        self._computed_by.update({id(tensor): (layer, channel_axis) for tensor, channel_axis in shapes})
 
     def _shapes(self, tensor: Tensor, axis: int) -> Iterator[tuple[Tensor, int]]:
-        """A tensor and an axis of it, and what they become while nothing but the shape changes."""
+        """A tensor and one of its axes, and the same after each call that only changes the shape."""
         yield tensor, axis
         while len(self._uses[id(tensor)]) == 1 and (view := self._uses[id(tensor)][0]) is not None:
             # both are dense and share their memory: an axis of the same length and stride holds the same channels
@@ -129,7 +130,7 @@ def _channel_axis(layer: Any, tensor: Tensor) -> int:
 
 
 def _reshaped(call: Call, tensor: Tensor) -> Tensor | None:
-    """What the call gave, if that is the tensor in another shape."""
+    """The result of a call, if it is the tensor in another shape."""
     if call.name not in RESHAPING or call.module is not None or len(call.gives) != 1:
         return None
     view = call.gives[0].tensor

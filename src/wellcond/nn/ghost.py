@@ -20,7 +20,7 @@ class GhostBatchNorm(BatchNormVariant):
     the ghost before it. A batch of one ghost is normalized as by `torch.nn.BatchNorm2d`.
 
     Running statistics average, over the examples, their ghost's mean and unbiased variance, in one update per step: the
-    running variance estimates that of the population, whatever the size of the ghosts. Evaluation knows no ghosts.
+    running variance estimates that of the population, whatever the size of the ghosts. Evaluation has no ghosts.
 
     Arguments that are not listed are those of torch's layers.
 
@@ -57,7 +57,7 @@ class GhostBatchNorm(BatchNormVariant):
         self.ghost_size = ghost_size
 
     def values_per_example(self, x: Tensor) -> int:
-        """How many values an example brings to each statistic."""
+        """Number of values that an example contributes to each statistic."""
         return positions(x)
 
     def values_per_group(self, x: Tensor) -> int:
@@ -76,11 +76,11 @@ def example_moments(x: Tensor) -> tuple[Tensor, Tensor]:
 
 
 def pooled(mean: Tensor, var: Tensor, examples: int, channels: int = 1) -> tuple[Tensor, Tensor]:
-    """Moments (N, C) → those of the group they belong to, (N, C): so many consecutive examples times channels."""
+    """Moments (N, C) → those of their group of consecutive examples times channels, (N, C)."""
     groups = (mean.shape[0] // examples, examples, mean.shape[1] // channels, channels)
     means = mean.reshape(groups)
     between, center = torch.var_mean(means, dim=(1, 3), correction=0, keepdim=True)
-    # the variance of a union is that inside its parts and that between them
+    # the variance of a union is the variance within its parts plus that between them
     spread = var.reshape(groups).mean((1, 3), keepdim=True) + between
     return center.expand_as(means).reshape_as(mean), spread.expand_as(means).reshape_as(mean)
 

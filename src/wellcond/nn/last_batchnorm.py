@@ -15,8 +15,8 @@ from wellcond.network.layers import LinearRule, by_site, is_affine, rule_for, we
 from wellcond.nn.replace import copied, exchanged
 
 
-class NormalisedLinear(nn.Module):
-    """A linear layer behind a batch normalization of its input features, (…, d) → (…, outputs).
+class NormalizedLinear(nn.Module):
+    """A batch normalization of features followed by a linear layer, (…, d) → (…, outputs).
 
     Every token of an (N, T, d) input is an example. A checkpoint of the linear layer alone, with the keys `weight`
     and `bias`, loads into `linear`; `strict=False` leaves the norm as it is.
@@ -42,7 +42,7 @@ class NormalisedLinear(nn.Module):
         super()._load_from_state_dict(state_dict, prefix, *others)
 
 
-@torch.inference_mode(False)  # what is made in inference mode cannot be trained
+@torch.inference_mode(False)  # tensors created in inference mode cannot be trained
 @own_arithmetic()
 def with_last_batchnorm(model: nn.Module, inputs: Any = None, *, layer: str | None = None) -> nn.Module:
     """Return a copy of the model with one batch normalization directly before its last linear layer.
@@ -58,8 +58,8 @@ def with_last_batchnorm(model: nn.Module, inputs: Any = None, *, layer: str | No
 
     Args:
         model: The model, which is not changed.
-        inputs: What you call the model with: a tensor, a tuple or a dict; None makes them up from its sizes.
-        layer: The name of the linear layer, where a model has several heads or cannot be run.
+        inputs: Example inputs of the model: a tensor, a tuple or a dict; None makes them up from its sizes.
+        layer: Name of the linear layer, for a model that has several heads or cannot be run.
 
     Returns:
         The new model.
@@ -79,8 +79,8 @@ def with_last_batchnorm(model: nn.Module, inputs: Any = None, *, layer: str | No
 
 
 def put_last_batchnorm(operated: nn.Module, inputs: Any, layer: str | None = None) -> nn.Module:
-    """The model itself, changed as `with_last_batchnorm` does it."""
-    # not the parts of an attention block, which it never calls
+    """The model itself, not a copy, changed as in `with_last_batchnorm`."""
+    # without the parts of an attention block, which it never calls
     linears = {name: module for name, module in weighted_layers(operated).items() if _is_linear(module)}
     if not linears:
         raise Unsupported(
@@ -96,7 +96,7 @@ def put_last_batchnorm(operated: nn.Module, inputs: Any, layer: str | None = Non
     linear: Any = linears[layer]
     features = by_site(linear, linear.weight).shape[2]
     norm = nn.BatchNorm1d(features, device=linear.weight.device, dtype=linear.weight.dtype)
-    return exchanged(operated, {linear: NormalisedLinear(norm, linear).train(linear.training)})
+    return exchanged(operated, {linear: NormalizedLinear(norm, linear).train(linear.training)})
 
 
 def _last_linear(model: nn.Module, inputs: Any) -> str:

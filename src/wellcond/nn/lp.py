@@ -12,7 +12,7 @@ from torch.types import Device
 from wellcond.nn.batchnorm import BatchNormVariant, BatchStatistics, over_channels
 
 RUNNING_SCALE: Final = {1: "running_abs", 2: "running_var", math.inf: "running_max"}
-"""Which statistic each p averages. The names differ, so that a checkpoint of one p is never taken for another's."""
+"""Name of the running statistic of each p. The names differ, so that a checkpoint of one p does not load as another."""
 
 
 class LpBatchNorm(BatchNormVariant):

@@ -1,4 +1,7 @@
-"""The plain network that a batch-normalized one is in evaluation mode (lange2022, proposition 7)."""
+"""Merging batch normalizations into layers: the plain network with the same outputs in evaluation mode.
+
+See proposition 7 of lange2022.
+"""
 
 from __future__ import annotations
 
@@ -21,13 +24,13 @@ from wellcond.nn.data_flow import CannotMerge, DataFlow
 from wellcond.nn.replace import copied, exchanged
 
 KNOWN_FORWARDS = ("torch.nn.modules.", "transformers.pytorch_utils")
-"""Where a forward pass must be defined for its formula to be known."""
+"""Modules whose forward passes have a known formula."""
 
 
-@torch.inference_mode(False)  # what is made in inference mode cannot be trained
+@torch.inference_mode(False)  # tensors created in inference mode cannot be trained
 @own_arithmetic()
 def merge_batchnorm(model: nn.Module, inputs: Any = None) -> nn.Module:
-    """Return a copy of the model with its batch normalizations merged into the layers beside them.
+    """Return a copy of the model with its batch normalizations merged into the neighboring layers.
 
     In evaluation mode a batch normalization is z = s·x + t in every channel, with s = γ/√(σ² + ε) and t = β − s·μ of
     the running statistics. Directly after a linear, convolutional or transposed convolutional layer it is merged back
@@ -37,16 +40,16 @@ def merge_batchnorm(model: nn.Module, inputs: Any = None) -> nn.Module:
 
     Merged norms become `nn.Identity`, and layers without a bias get one. Neighbors are found by running the model: the
     tensor that one module returned is the one that the other received, perhaps in another shape, and nothing else used
-    it. A model that takes other paths on other inputs is seen on these only. That the outputs stay the same in
-    evaluation mode is checked on the inputs.
+    it. Only the path that the model takes on these inputs counts. On these inputs it is checked that the outputs stay
+    the same in evaluation mode.
 
     A norm that cannot be merged exactly stays, and a `UserWarning` says why: it has no running statistics or no such
-    neighbor; its neighbor is called twice, shares its weight, has hooks or a forward pass of its own; or it stands
-    before a convolution that pads with zeros, which the shift t cannot pass.
+    neighbor; its neighbor is called twice, shares its weight, has hooks or its own forward pass; or it is before a
+    convolution that pads with zeros, which the shift t cannot pass.
 
     Args:
-        model: The model, which stays as it is.
-        inputs: What you call the model with: a tensor, a tuple or a dict. None makes them up (see `example_inputs`).
+        model: The model, which is not changed.
+        inputs: Example inputs of the model: a tensor, a tuple or a dict. None makes them up (see `example_inputs`).
 
     Returns:
         The merged model. A compiled or DDP-wrapped model comes back as the plain module: wrap it again.
@@ -167,14 +170,18 @@ def _set_weight_and_bias(layer: Any, W: Tensor, b: Tensor) -> None:
 def _check_forward(who: str, module: nn.Module, of: str | tuple[str, ...] = KNOWN_FORWARDS) -> None:
     methods = [getattr(type(module), name, None) for name in ("forward", "_conv_forward")]
     if "forward" in vars(module) or not all(m is None or m.__module__.startswith(of) for m in methods):
-        raise CannotMerge(f"{who} has a forward pass of its own")
+        raise CannotMerge(f"{who} has its own forward pass")
     hooks = [hook for hook in module._forward_hooks.values() if not isinstance(hook, TrainingHook)]
     if hooks or module._forward_pre_hooks:
         raise CannotMerge(f"{who} has forward hooks, which may change what it computes")
 
 
 def _check_outputs(before: list[Tensor], merged: nn.Module, inputs: Any) -> None:
-    """Raise if the merged model computes something else: a call that cannot be watched may have used a tensor."""
+    """Check that the outputs are the same: a call that cannot be watched may have used a tensor.
+
+    Raises:
+        Unsupported: They are not.
+    """
     trial = copied(merged)
     with evaluating(trial):
         after = tensors_in(run(trial, inputs))

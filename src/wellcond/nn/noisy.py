@@ -10,7 +10,7 @@ from wellcond.nn.batchnorm import BatchNormVariant, widened
 
 
 class NoisyBatchNorm(BatchNormVariant):
-    """Batch normalization with covariate shift put back in: during training every activation is moved and stretched.
+    """Batch normalization with added covariate shift: during training every activation is moved and stretched.
 
     With a the output of plain batch normalization, γ and β included (Algorithm 1 of santurkar2018):
 
@@ -25,9 +25,9 @@ class NoisyBatchNorm(BatchNormVariant):
     Arguments that are not listed are those of torch's layers.
 
     Args:
-        n_mu: How far the mean of a unit moves, n_μ ≥ 0.
-        n_sigma: How far a unit is stretched at most, n_σ ≥ 1.
-        r_mu: How far the values of a unit move around its mean, r_μ ≥ 0.
+        n_mu: Largest shift of a unit's mean, n_μ ≥ 0.
+        n_sigma: Largest factor by which a unit is stretched, n_σ ≥ 1.
+        r_mu: Largest shift of a unit's values around its mean, r_μ ≥ 0.
         r_sigma: Standard deviation of their stretching, r_σ ≥ 0.
 
     Example:

@@ -25,10 +25,10 @@ class BatchRenorm(BatchNormVariant):
     Arguments that are not listed are those of torch's layers.
 
     Args:
-        r_max: The final limit of r, at least 1.
-        d_max: The final limit of d, at least 0.
-        r_ramp: The steps between which the limit of r rises.
-        d_ramp: The steps between which the limit of d rises.
+        r_max: Final limit of r, at least 1.
+        d_max: Final limit of d, at least 0.
+        r_ramp: First and last step of the rise of r's limit.
+        d_ramp: First and last step of the rise of d's limit.
 
     Example:
         >>> norm = BatchRenorm1d(3)

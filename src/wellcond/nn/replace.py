@@ -1,4 +1,4 @@
-"""Surgery: a new model in which some modules are replaced by others. The old model is left alone."""
+"""Surgery: a new model in which some modules are replaced by others. The old model does not change."""
 
 from __future__ import annotations
 
@@ -23,25 +23,25 @@ NORMS: tuple[type[nn.Module], ...] = (_NormBase, nn.GroupNorm, nn.LayerNorm, nn.
 Factory = Callable[[Any], nn.Module | None]
 
 
-@torch.inference_mode(False)  # what is made in inference mode cannot be trained
+@torch.inference_mode(False)  # tensors created in inference mode cannot be trained
 @own_arithmetic()
 def replace_norm(
     model: nn.Module, factory: Factory, *, of: type[nn.Module] | tuple[type[nn.Module], ...] = NORMS
 ) -> nn.Module:
-    """Return a copy of the model in which every normalization layer is replaced by what a factory makes of it.
+    """Return a copy of the model in which every normalization layer is replaced by a factory's result.
 
     Parameters and buffers that the new module has under the same name and in the same shape are carried over, and ε
-    where the factory is a bare class. Device, dtype and mode follow the old module; hooks on it go with it. A module
+    if the factory is a bare class. Device, dtype and mode follow the old module; hooks on it go with it. A module
     used in two places becomes one new module used in two places. A compiled or DDP-wrapped model comes back as the
     plain module: wrap it again.
 
     Args:
         model: The model, which is not changed.
         factory: A class or function that takes the number of channels, or the old module if it cannot take a number,
-            and returns the new module, or None to keep the old one. If its parameter is called `old`, it is given the
-            old module only; name it so if the factory wraps whatever it is given.
-        of: Which layers, by their class; all normalization layers by default. Write `of=nn.BatchNorm2d` if a factory
-            for images must not meet the `nn.BatchNorm1d` or `nn.LayerNorm` of the same model.
+            and returns the new module, or None to keep the old one. If its parameter is called `old`, it always gets
+            the old module; use that name if the factory accepts any argument, as one that wraps it.
+        of: Classes of the layers to replace; all normalization layers by default. Write `of=nn.BatchNorm2d` if the
+            factory is for images and the model also has an `nn.BatchNorm1d` or `nn.LayerNorm`.
 
     Returns:
         The new model.
@@ -66,12 +66,12 @@ def replace_norm(
         )
     new: dict[nn.Module, nn.Module] = {}
     for old, name in norms.items():
-        made = _made(factory, name, old)
-        if made is not None and made is not old:
-            if isinstance(factory, type) and hasattr(old, "eps") and hasattr(made, "eps"):
-                made.eps = old.eps  # a bare class was not given one
-            _carry_over(old, made, reference)
-            new[old] = made
+        module = _replacement(factory, name, old)
+        if module is not None and module is not old:
+            if isinstance(factory, type) and hasattr(old, "eps") and hasattr(module, "eps"):
+                module.eps = old.eps  # a bare class got only the number of channels
+            _carry_over(old, module, reference)
+            new[old] = module
     return exchanged(replaced, new)
 
 
@@ -87,19 +87,19 @@ def copied(model: nn.Module) -> nn.Module:
         return copy.deepcopy(model)
     except (RuntimeError, TypeError) as error:
         raise Unsupported(
-            f"{type(model).__name__} cannot be copied: {error}. A tensor that a forward pass left behind as an "
-            "attribute must be detached; a lock, a file or a generator must be taken off the model."
+            f"{type(model).__name__} cannot be copied: {error}. Detach a tensor that a forward "
+            "pass has stored as an attribute; remove a lock, a file or a generator from the model."
         ) from error
 
 
 def exchanged(model: nn.Module, new: Mapping[nn.Module, nn.Module]) -> nn.Module:
-    """The same model with modules exchanged in every place that holds them; the new module if it is the model."""
+    """The same model with modules replaced wherever they occur; the new module if the model itself is replaced."""
     if model in new:
         return new[model]
     encoders = (nn.TransformerEncoder, nn.TransformerEncoderLayer)
     for module in model.modules():
         if isinstance(module, encoders) and any(part in new for part in module.modules()):
-            # their fast paths read the weights that they expect to find, and would never call a new module
+            # their fast paths read the weights of the old modules, and would never call a new one
             module.use_nested_tensor, module.activation_relu_or_gelu = False, 0
     for parent in list(model.modules()):
         changes = {name: new[child] for name, child in parent._modules.items() if child is not None and child in new}
@@ -107,19 +107,19 @@ def exchanged(model: nn.Module, new: Mapping[nn.Module, nn.Module]) -> nn.Module
     return model
 
 
-def _made(factory: Factory, name: str, old: nn.Module) -> nn.Module | None:
+def _replacement(factory: Factory, name: str, old: nn.Module) -> nn.Module | None:
     offers = [(f"{channels} channels", channels) for channels in _channels(old) if not _wants_the_module(factory)]
     failures = []
-    for given, offer in [*offers, ("the old module", old)]:
+    for argument, offer in [*offers, ("the old module", old)]:
         try:
-            made = factory(offer)
-        except Exception as error:  # whatever a factory for the other kind of argument may run into
-            failures.append((given, error))
+            module = factory(offer)
+        except Exception as error:  # a factory for the other kind of argument may raise anything
+            failures.append((argument, error))
             continue
-        if made is None or isinstance(made, nn.Module):
-            return made
-        failures.append((given, TypeError(f"it returned {made!r}, not a module or None")))
-    reasons = "; ".join(f"given {given}: {error}" for given, error in failures)
+        if module is None or isinstance(module, nn.Module):
+            return module
+        failures.append((argument, TypeError(f"it returned {module!r}, not a module or None")))
+    reasons = "; ".join(f"called with {argument}: {error}" for argument, error in failures)
     raise Unsupported(f"the factory fails for {name!r} ({type(old).__name__}). {reasons}.") from failures[0][1]
 
 
@@ -139,14 +139,14 @@ def _channels(norm: nn.Module) -> list[int]:
 
 
 def _carry_over(old: nn.Module, new: nn.Module, reference: Tensor | None) -> None:
-    """Give the new module the mode, device and dtype of the old one, and those of its tensors that fit."""
+    """Set mode, device and dtype of the new module as in the old one, and carry over the tensors that fit."""
     own = next((t for t in chain(old.parameters(), old.buffers()) if t.is_floating_point()), reference)
     if own is not None:
         new.to(own.device, own.dtype)
     new.train(old.training)
     stores: list[tuple[dict[str, Any], dict[str, Any]]]
     stores = [(old._parameters, new._parameters), (old._buffers, new._buffers)]
-    for held, wanted in stores:
-        for key, value in held.items():
-            if isinstance(value, Tensor) and isinstance(wanted.get(key), Tensor) and wanted[key].shape == value.shape:
-                wanted[key] = value  # the tensor itself, so that what was tied or frozen still is
+    for source, target in stores:
+        for key, value in source.items():
+            if isinstance(value, Tensor) and isinstance(target.get(key), Tensor) and target[key].shape == value.shape:
+                target[key] = value  # the tensor itself, so that tied ones stay tied and frozen ones frozen

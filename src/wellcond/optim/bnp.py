@@ -22,7 +22,7 @@ from wellcond.optim.processes import SharedStatistics
 from wellcond.optim.running_statistics import RunningStatistics
 
 NOTHING_TO_DO = """\
-there is nothing to precondition: {optimizer} holds the weight of no Linear or convolution layer that was asked for.
+there is nothing to precondition: {optimizer} does not hold the weight of any of these Linear and convolution layers.
 Instead of  BNP(model, SGD(other_model.parameters(), …))  write  BNP(model, SGD(model.parameters(), …)).
 Not preconditioned: {others}."""
 UNWATCHED = """\
@@ -31,12 +31,12 @@ Is the model in eval mode (call model.train()), is the gradient an old one (call
 it yourself? To exclude the layer: BNP(…, exclude=[{name!r}])."""
 OUT_OF_PLACE = """\
 {name!r} is not preconditioned any more: {why}. Let the optimizer hold the parameters that the model has now; after a
-layer was exchanged or got a parametrization, also call bnp.remove() and write BNP(model, optimizer) again."""
+layer was replaced or got a parametrization, also call bnp.remove() and write BNP(model, optimizer) again."""
 CAME_LATER = """\
-{names} came into the model after BNP was made, and is not preconditioned. Call bnp.remove() and write
-BNP(model, optimizer) again; bnp.load_state_dict() takes the statistics over where the layers are the same."""
+{names} was added to the model after BNP was created, and is not preconditioned. Call bnp.remove() and write
+BNP(model, optimizer) again; bnp.load_state_dict() restores the statistics of layers that are the same."""
 ALREADY = """\
-{name!r} is preconditioned already, by another BNP over this optimizer. Call that one's remove() first."""
+{name!r} is preconditioned already, by another BNP over this optimizer. Call its remove() first."""
 NOT_COPIED = """\
 BNP hooks one model and one optimizer, so it cannot be copied or pickled. Save bnp.state_dict(), and for the copy write
 BNP(model, optimizer).load_state_dict(state)."""
@@ -45,7 +45,7 @@ BNP(model, optimizer).load_state_dict(state)."""
 class BNP(SharedStatistics):
     """Precondition the gradients of Linear and convolution layers just before an optimizer steps.
 
-    With μ and σ² the running mean and variance of what a layer receives, its gradient becomes (1/q²) P Pᵀ ∇:
+    With μ and σ² the running mean and variance of a layer's inputs, its gradient becomes (1/q²) P Pᵀ ∇:
 
         G_w ← (G_w − G_b μᵀ)/(q² σ̃²),   G_b ← G_b/q² − G_w μ,   σ̃² = σ² + ε₁ max σ² + ε₂
 
@@ -54,9 +54,9 @@ class BNP(SharedStatistics):
     a convolution with r·s output positions.
 
     Write the training loop as usual: accumulation, GradScaler, autocast, checkpointing, DDP, `torch.compile` with
-    `fullgraph=True` and CUDA graphs of whole steps are understood, and `with Join([ddp, bnp])` where processes run out
-    of inputs at different times. Parameters that are exchanged, as by `load_state_dict(assign=True)`, are followed once
-    the optimizer holds the new ones. A copy of model and optimizer is not preconditioned: give it a BNP of its own.
+    `fullgraph=True` and CUDA graphs of whole steps all work, and so does `with Join([ddp, bnp])` for processes that run
+    out of inputs at different times. If parameters are replaced, as by `load_state_dict(assign=True)`, BNP continues
+    once the optimizer holds the new ones. A copy of model and optimizer is not preconditioned: create a BNP for it.
 
     Clip gradients before `step()`; weight decay is the optimizer's and is not preconditioned. Start from a learning
     rate 5 to 10 times the plain one.
@@ -72,12 +72,12 @@ class BNP(SharedStatistics):
         layers: Names of layers, or of modules that hold them; all by default.
         exclude: Names of layers, or of modules that hold them, that are not preconditioned.
         process_group: The processes whose batches belong together; that of a DDP-wrapped model by default.
-        fused: Whether few kernels do everything, to the same numbers: Triton's on a GPU, and on a CPU some in C, which
-            take a fraction of a second to compile. By default where they can be had, on a CPU under Linux; True warns
-            if they cannot, and False uses plain operations.
+        fused: Whether to use fused kernels, which compute the same numbers: Triton's on a GPU, and on a CPU some in C,
+            which take a fraction of a second to compile. By default they are used if available, on a CPU only under
+            Linux; True warns if they are not available, and False uses plain operations.
 
     Attributes:
-        layers: The preconditioned layers by name, each with its running `mean` and `variance` and the `q2` of the last
+        layers: Preconditioned layers by name, each with its running `mean` and `variance` and the `q2` of the last
             step.
 
     Raises:
@@ -137,7 +137,7 @@ class BNP(SharedStatistics):
             for name, module in layer.modules.items()
         }
         if _is_compiled(model):
-            torch.compiler.reset()  # graphs that exist already would not call the hooks
+            torch.compiler.reset()  # existing graphs would not call the hooks
         step_hook = optimizer.register_step_pre_hook(self._before_step)
         self._removals = [watched(modules, calls), step_hook.remove]
 
@@ -152,7 +152,7 @@ class BNP(SharedStatistics):
 
     @torch.no_grad()
     def precondition(self) -> None:
-        """Take up the statistics since the last step and precondition `.grad`; the optimizer's step calls it itself."""
+        """Update the running statistics and precondition `.grad`; the optimizer's step calls this itself."""
         self._find_held()
         taken = self.take()
         found_inf = getattr(self.optimizer, "found_inf", None)  # a fused optimizer will skip this step for GradScaler
@@ -183,10 +183,10 @@ class BNP(SharedStatistics):
             state_dict: What `state_dict()` returned.
 
         Raises:
-            Unsupported: The state belongs to another network, or is no state of a BNP.
+            Unsupported: The state belongs to another network, or is not the state of a BNP.
         """
         if missing := {"layers", "rho", "eps1", "eps2", "means"} - state_dict.keys():
-            raise Unsupported(f"this is no state of a BNP: {sorted(missing)} missing; save bnp.state_dict()")
+            raise Unsupported(f"this is not the state of a BNP: {sorted(missing)} missing; save bnp.state_dict()")
         layers = state_dict["layers"]
         if layers.keys() != self.layers.keys():
             missing, unknown = self.layers.keys() - layers.keys(), layers.keys() - self.layers.keys()
@@ -211,17 +211,17 @@ class BNP(SharedStatistics):
             self.precondition()
             return None
 
-        def preconditioned() -> Any:  # the gradients do not exist before the optimizer calls it
+        def preconditioned() -> Any:  # there are no gradients before the optimizer calls the closure
             loss = closure()
             self.precondition()
             return loss
 
         return (args[0], preconditioned, *args[2:]), {k: v for k, v in kwargs.items() if k != "closure"}
 
-    # parameters and layers may be exchanged, and groups added, at any time
+    # parameters and layers may be replaced, and groups added, at any time
 
     def _find_held(self) -> None:
-        """The layers that the optimizer holds."""
+        """Update which layers the optimizer holds."""
         now = [parameter for group in self.optimizer.param_groups for parameter in group["params"]]
         if len(now) == len(self._parameters) and all(map(operator.is_, now, self._parameters)):
             return
@@ -238,7 +238,7 @@ class BNP(SharedStatistics):
         return layer.follow(set(map(id, self._parameters)))
 
     def _why_unseen(self, name: str) -> str | None:
-        """Why a layer has no statistics, where that is no matter of course as with one that was not called."""
+        """Why a layer has no statistics; None if that is expected, as for a layer that was not called."""
         layer = self.layers[name]
         modules = dict(self._model.named_modules())
         for path, module in layer.modules.items():
@@ -248,7 +248,7 @@ class BNP(SharedStatistics):
                 return OUT_OF_PLACE.format(name=path, why="its weight is computed from others now")
             if not layer.is_used_by(path):
                 return OUT_OF_PLACE.format(
-                    name=path, why="its parameters were exchanged, and the optimizer has the old ones"
+                    name=path, why="its parameters were replaced, and the optimizer holds the old ones"
                 )
         return UNWATCHED.format(name=name) if name in self._held and layer.has_gradient() else None
 

@@ -1,4 +1,4 @@
-"""`kernels.c`, compiled where there is a compiler, and called with the memory of tensors."""
+"""`kernels.c`: compiled if there is a compiler, and called with pointers to tensors."""
 
 from __future__ import annotations
 
@@ -17,9 +17,9 @@ from torch import Tensor
 
 NO_COMPILER = """\
 fused=True needs a C compiler on the CPU, so BNP preconditions with plain operations: the same numbers, in more time.
-{reason} To be without this warning: BNP(…), without fused."""
+{reason} To silence this warning, leave out fused=True."""
 NAMES = {torch.float32: "float", torch.float64: "double"}
-# a compiler may add in any order, as for vectors; infinities and NaNs stay what they are
+# the compiler may reorder additions, as for vectors; infinities and NaNs keep their meaning
 OPTIONS = [
     "-O3",
     "-shared",
@@ -30,7 +30,7 @@ OPTIONS = [
     "-fno-trapping-math",
 ]
 EXTRAS = [["-march=native", "-fopenmp"], ["-march=native"], []]
-"""Not every compiler has them."""
+"""Options that not every compiler has, in the order in which they are tried."""
 
 
 class Kernels:
@@ -65,10 +65,10 @@ class Kernels:
         """Steps 2 to 5 for one layer; all tensors are contiguous.
 
         Args:
-            running: μ and σ²; written.
+            running: μ and σ², which are updated.
             batch: μ_H and σ_H².
             scale: Space for 1/(q² σ̃²).
-            gradients: G_w and G_b, if any; written.
+            gradients: G_w and G_b, if any, which are updated.
             sizes: Groups, columns of a group, entries of a row that share a column, outputs of a group.
             settings: 1 − ρ, q², ε₁ and ε₂.
         """
@@ -82,37 +82,37 @@ class Kernels:
 
 
 def _threads(numbers: int) -> int:
-    # a thread that has less to do costs more to wake
+    # waking a thread for less work costs more than it saves
     return 1 if numbers < 2**15 else min(torch.get_num_threads(), 1 + numbers // 2**15)
 
 
 @functools.cache
 def c_kernels(dtype: torch.dtype, is_asked_for: bool) -> Kernels | None:
-    """Compile them, which takes a fraction of a second; None without a compiler that can.
+    """Compile the kernels, which takes a fraction of a second; None if there is no suitable compiler.
 
     Args:
-        dtype: Of the numbers.
-        is_asked_for: Whether to warn if they cannot be had. If not, they are compiled on Linux alone: elsewhere the
-            call of a compiler that is not installed may open a window.
+        dtype: Dtype of the numbers.
+        is_asked_for: Whether to warn if the kernels are not available. If not, they are compiled on Linux only:
+            elsewhere calling a compiler that is not installed may open a window.
     """
     if not is_asked_for and sys.platform != "linux":
         return None
-    found = _compiled(dtype)
-    if isinstance(found, Kernels):
-        return found
+    kernels = _compiled(dtype)
+    if isinstance(kernels, Kernels):
+        return kernels
     if is_asked_for:
-        warnings.warn(NO_COMPILER.format(reason=found), stacklevel=2)
+        warnings.warn(NO_COMPILER.format(reason=kernels), stacklevel=2)
     return None
 
 
 @functools.cache
 def _compiled(dtype: torch.dtype) -> Kernels | str:
-    """The kernels, or why there are none."""
+    """The kernels, or the reason why they are not available."""
     compiler = os.environ.get("CC") or shutil.which("cc") or shutil.which("gcc") or shutil.which("clang")
     if compiler is None:
-        return "There is none on the path, and $CC is not set."
+        return "There is no compiler on the path, and $CC is not set."
     if dtype not in NAMES:
-        return f"It has no {dtype}."
+        return f"The kernels do not support {dtype}."
     source, failed = Path(__file__).with_name("kernels.c"), ""
     with tempfile.TemporaryDirectory(ignore_cleanup_errors=True) as folder:
         library = Path(folder) / "kernels.so"
@@ -127,7 +127,7 @@ def _compiled(dtype: torch.dtype) -> Kernels | str:
 
 
 def column_moments(x: Tensor, is_asked_for: bool) -> tuple[Tensor, Tensor] | None:
-    """As `Kernels.moments`; None for a tensor that the kernels cannot read."""
+    """`Kernels.moments` of a tensor; None if the kernels cannot read it."""
     if not x.is_cpu or x.dtype not in NAMES or not x.is_contiguous():
         return None
     kernels = c_kernels(x.dtype, is_asked_for)

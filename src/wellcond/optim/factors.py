@@ -19,15 +19,15 @@ CURE = "The factors follow from the network only for a chain of layers; pass fac
 
 
 class LayerScale(NamedTuple):
-    """What scales the gradient of one layer; None stands for what is unknown or does not apply.
+    """The factors that scale the gradient of one layer; None if unknown or not applicable.
 
     Attributes:
-        m: The backward factor.
-        m_z: What the block multiplies m by for the blocks before it.
-        q: Positions: how many times an example meets each parameter.
+        m: Backward factor.
+        m_z: Factor by which the block multiplies m for the blocks before it.
+        q: Positions: the number of times that an example uses each parameter.
         c: Positions at the block's start over those at its end.
-        units: Rows of the weight.
-        why: How the numbers came about.
+        units: Number of rows of the weight.
+        why: Origin of the numbers.
     """
 
     m: float | None = None
@@ -73,16 +73,16 @@ def chain_scales(seen: ForwardPass) -> dict[str, LayerScale]:
 
 
 def given_scales(seen: ForwardPass, factors: Mapping[str, float], names: Iterable[str]) -> dict[str, LayerScale]:
-    """The scales of any network whose backward factors are given, by layer or by a module that holds it."""
+    """The scales of any network, from backward factors by the names of layers or of modules around them."""
     # parts of a module that computes everything itself are never called: nn.MultiheadAttention's projection
     held = {name: LayerScale(m, why="given") for name in names if (m := _given(name, factors)) is not None}
     scales: dict[str, LayerScale] = {}
     for call in seen.calls:
         m = _given(call.name, factors)
         if m is None and is_affine(call.module):
-            raise Unsupported(f"factors names neither {call.name!r} nor a module that holds it; give its m too.")
+            raise Unsupported(f"factors names neither {call.name!r} nor a module around it; add its m.")
         if m is not None:
-            # a layer that is called again meets its weight at more positions
+            # a layer that is called again uses its weight at more positions
             q = _positions(call) + (scales[call.name].q if call.name in scales else 0)
             units = _features(call)[1] if is_affine(call.module) else None
             scales[call.name] = LayerScale(m, None, q, None, units, "given")
@@ -122,13 +122,13 @@ def _check_formulas(seen: ForwardPass) -> None:
         matrices = {name for name, p in call.module.named_parameters(recurse=False) if p.dim() > 1}
         covered = {"weight"} if is_affine(call.module) else set()
         if not matrices <= covered and not is_norm(call.module):
-            found = ", ".join(sorted(matrices - covered))
+            names = ", ".join(sorted(matrices - covered))
             kind = type(call.module).__name__
-            raise Unsupported(f"there is no formula for the scale of {found} in {call.name!r} ({kind}).")
+            raise Unsupported(f"there is no formula for the scale of {names} in {call.name!r} ({kind}).")
 
 
 def _warn_of_missing_norms(seen: ForwardPass, chain: list[LayerCall]) -> None:
-    """The last layer is exempt: the source amends it without a norm."""
+    """Warn of layers without a norm, except the last one, which the paper amends without a norm."""
     starts = [seen.calls.index(call) for call in chain]
     blocks = {call.name: seen.calls[i:j] for call, i, j in zip(chain, starts, starts[1:], strict=False)}
     bare = [name for name, block in blocks.items() if not any(is_norm(call.module) for call in block)]
@@ -147,7 +147,7 @@ def _features(call: LayerCall) -> tuple[int, int]:
 
 
 def _positions(call: LayerCall) -> int:
-    """q: how many times an example meets each parameter. For a convolution the size of its output, q₁·q₂.
+    """q: the number of times that an example uses each parameter. For a convolution, the size of its output, q₁·q₂.
 
     For a norm, or another module that acts on each feature by itself: elements of its output per parameter.
     """

@@ -1,4 +1,4 @@
-"""Mean and variance of what a layer receives: of one call, of the calls behind a gradient, of several processes."""
+"""Mean and variance of a layer's inputs: for one call, for all calls that led to a gradient, for several processes."""
 
 from __future__ import annotations
 
@@ -17,31 +17,29 @@ from wellcond.network.layers import ConvRule, TransposedConvRule, patches, rule_
 from wellcond.optim.c_kernels import column_moments
 
 NOT_CAPTURED = """\
-the backward pass was captured in a CUDA graph, and the optimizer's step was not: the statistics of what the layers
-received are inside the graph. Capture both together:
+the backward pass was captured in a CUDA graph, and the optimizer's step was not: the statistics of the layers' inputs
+are inside the graph. Capture both together:
 
     with torch.cuda.graph(graph):
         loss(model(x), y).backward()
         optimizer.step()"""
 
 Means = Literal["channel", "kernel"]
-"""Of a convolution: one mean per input channel (eqs. 21, 22), or one per kernel entry (eqs. 19, 20)."""
-
-
+"""Means of a convolution: one per input channel (eqs. 21, 22), or one per kernel entry (eqs. 19, 20)."""
 IN_CACHE = 2**17
-"""So many numbers at once are read from memory and worked on in a core's cache."""
+"""Number of values that fit into a core's cache and are processed at once."""
 
 Moments = Callable[[Tensor], tuple[Tensor, Tensor]]
-"""Mean and variance of dimension 1 over all others."""
+"""Computes mean and variance of dimension 1 over all others."""
 
 
 class InputStatistics(NamedTuple):
     """Statistics of the columns of Ĥ, shape (columns,): features, input channels, or channels × kernel sites.
 
     Attributes:
-        mean: The mean of each column.
-        variance: Its biased variance: the mean squared distance from `mean`.
-        rows: How many values each column has: examples, tokens or positions.
+        mean: Mean of each column.
+        variance: Biased variance of each column: the mean squared distance from `mean`.
+        rows: Number of values in each column: examples, tokens or positions.
         examples: N of lange2022: examples of a convolution, rows of a dense layer.
         positions: Output positions of all examples together; rows of a dense layer.
     """
@@ -60,8 +58,8 @@ def measure_for(
 
     Args:
         module: The layer.
-        means: Which statistics of a convolution.
-        fused: Whether a kernel that was compiled for it reads the input; None for where there is one.
+        means: Kind of statistics of a convolution.
+        fused: Whether to use a compiled kernel; None: if it is available.
     """
     moments = _column_moments if fused is False else partial(_moments_in_one_sweep, bool(fused))
     if not isinstance(rule_for(module), ConvRule):
@@ -70,7 +68,7 @@ def measure_for(
 
 
 def merged(parts: Sequence[InputStatistics]) -> InputStatistics:
-    """The statistics of all rows together: means weigh by rows, variances add the spread of the means.
+    """The statistics of all rows together: means are weighted by rows, and their spread adds to the variances.
 
     Example:
         >>> def of(values):
@@ -93,22 +91,23 @@ def merged(parts: Sequence[InputStatistics]) -> InputStatistics:
 
 
 class StatisticsCollector:
-    """Collects the statistics behind the gradient now in `.grad` of a layer, whichever way that gradient came about.
+    """Collects the statistics of all calls that led to the gradient now in `.grad` of a layer.
 
     A call counts once, when the gradient of its output comes back in a backward pass that accumulates the layer's own
-    gradient: not when it is only looked at, recomputed by checkpointing, or differentiated with respect to the input.
+    gradient: not when it is only evaluated, recomputed by checkpointing, or differentiated with respect to the input.
     Statistics are dropped with the gradient they belong to, as after a step that GradScaler skipped.
 
     Args:
-        anchor: Returns the parameter whose gradient shows that a backward pass has been here; None if all are frozen.
+        anchor: Returns the parameter whose gradient shows that a backward pass has reached the layer; None if all of
+            its parameters are frozen.
     """
 
     def __init__(self, anchor: Callable[[], nn.Parameter | None]) -> None:
         self._find_anchor = anchor
         self._counted: set[int] = set()
-        # of all calls counted together: any number of micro-batches takes the memory of one
+        # statistics of all counted calls, merged: any number of micro-batches takes the memory of one
         self._statistics: InputStatistics | None = None
-        # of the last call that torch.autograd.grad() differentiated: a user may put its result into `.grad`
+        # statistics of the last call that torch.autograd.grad() differentiated: its result may be put into `.grad`
         self._differentiated: InputStatistics | None = None
         self._anchor: Tensor | None = None
         self._kind: tuple[torch.device, torch.dtype, int] | None = None
@@ -119,11 +118,11 @@ class StatisticsCollector:
         self._is_captured = False
 
     def is_trained(self) -> bool:
-        """Before a call: whether the layer has anything to train. Follows layers that are unfrozen or moved."""
+        """Before a call: whether the layer has trainable parameters. Layers may be unfrozen or moved at any time."""
         anchor = self._find_anchor()
         if anchor is None:
             return False
-        # autograd makes a new accumulator for a moved parameter, and one for every stream, unless the old one is held
+        # autograd creates a new accumulator for a moved parameter, and one per stream, unless the old one is held
         kind = anchor.device, anchor.dtype, _stream(anchor)
         if anchor is not self._anchor or kind != self._kind:
             self._accumulator = None
@@ -136,7 +135,9 @@ class StatisticsCollector:
         if backward != self._backward:
             self._backward = backward
             captured = _is_captured(backward, statistics.mean.is_cuda)
-            if captured is not self._is_captured:  # a graph that is captured has no part in what was computed before
+            if (
+                captured is not self._is_captured
+            ):  # statistics from before the capture do not belong to the captured graph
                 self._is_captured = captured
                 self._clear()
             self._begin_backward()
@@ -149,14 +150,14 @@ class StatisticsCollector:
         return False
 
     def statistics(self) -> InputStatistics | None:
-        """Those behind the gradient in `.grad`."""
+        """The statistics that belong to the gradient in `.grad`."""
         return self._differentiated if self._statistics is None else self._statistics
 
     def take(self) -> InputStatistics | None:
-        """The same, and the next gradient starts anew.
+        """The same, after which the collector starts over with the next gradient.
 
         Raises:
-            Unsupported: The backward pass was captured in a CUDA graph, and what takes its statistics is not.
+            Unsupported: The backward pass was captured in a CUDA graph, and the optimizer's step is not.
         """
         taken = self.statistics()
         if taken is not None and self._is_captured and not is_capturing(taken.mean):
@@ -165,11 +166,11 @@ class StatisticsCollector:
         return taken
 
     def _begin_backward(self) -> None:
-        """Find out whether the backward pass under way writes `.grad`, and adds to what earlier ones left there."""
+        """Determine whether the current backward pass writes `.grad`, and whether it adds to an earlier gradient."""
         self._accumulates = self._is_autograd_grad = False
         try:
             self._accumulates = bool(torch._C._will_engine_execute_node(self._accumulator))
-        except RuntimeError:  # torch.autograd.grad() computes this very gradient, and leaves `.grad` alone
+        except RuntimeError:  # torch.autograd.grad() returns this gradient and does not write `.grad`
             self._is_autograd_grad = True
         if not self._accumulates or self._anchor is None:
             return
@@ -180,7 +181,7 @@ class StatisticsCollector:
             return
         version = gradient._version
         if self._counted and version != self._expected_version and not self._is_captured and not gradient.any():
-            self._clear()  # it was written to since the last backward pass: zeroed
+            self._clear()  # it was zeroed since the last backward pass
         self._expected_version = version + 1  # accumulation writes once
 
     def _clear(self) -> None:
@@ -189,13 +190,13 @@ class StatisticsCollector:
 
 
 def is_capturing(tensor: Tensor) -> bool:
-    """Whether a CUDA graph is being captured, on the stream that works on this tensor's device."""
+    """Whether a CUDA graph is being captured on the current stream of this tensor's device."""
     return tensor.is_cuda and torch.cuda.is_current_stream_capturing()
 
 
 @functools.lru_cache(maxsize=1)
 def _is_captured(backward: int, on_gpu: bool) -> bool:
-    """Whether a backward pass is captured: asking costs as much as a kernel, so one layer asks for all."""
+    """Whether a backward pass is captured; cached per pass, since the query costs as much as a kernel."""
     return on_gpu and torch.cuda.is_current_stream_capturing()
 
 
@@ -204,7 +205,7 @@ def _stream(tensor: Tensor) -> int:
 
 
 def _accumulator(parameter: nn.Parameter) -> Any:
-    """The node that writes `.grad`, also for an operator, which runs where autograd is switched off."""
+    """The node that writes `.grad`; works inside an operator too, where autograd is switched off."""
     included, nothing = torch._C._dispatch_tls_local_include_set(), torch._C.DispatchKeySet.from_raw_repr(0)
     with torch._C._ForceDispatchKeyGuard(included, nothing):
         return get_gradient_edge(parameter).node
@@ -212,7 +213,7 @@ def _accumulator(parameter: nn.Parameter) -> Any:
 
 def _of_rows(moments: Moments, x: Tensor, output: Tensor) -> InputStatistics:
     rows = _precise(x)
-    if rows.dim() != 2:  # a view that changes nothing would cost a small layer as much as its statistics
+    if rows.dim() != 2:  # for a small layer, a redundant view costs as much as its statistics
         rows = rows.reshape(-1, rows.shape[-1])
     count = rows.shape[0]
     return InputStatistics(*moments(rows), count, count, count)
@@ -235,7 +236,7 @@ def _of_kernel_entries(module: nn.Module, x: Tensor, output: Tensor) -> InputSta
     first = x.sum(0, keepdim=True, dtype=torch.float64)
     second = torch.linalg.vector_norm(x, dim=0, keepdim=True, dtype=torch.float64).square()
     if isinstance(rule_for(module), TransposedConvRule):
-        # kernel site k carries input position t to an output position that may lie in the cropped border
+        # kernel site k maps input position t to an output position, which may lie in the cropped border
         lands = patches(module, first.new_ones(1, 1, *output.shape[2:]))[0, 0]
         mean, square = (torch.einsum("ct,kt->ck", total[0].flatten(1), lands) / positions for total in (first, second))
     else:
@@ -257,14 +258,14 @@ def _column_moments(x: Tensor) -> tuple[Tensor, Tensor]:
     if is_cpu and x.dim() > 2 and x.is_contiguous():
         return _channel_moments(x)
     if is_cpu or (x.is_cuda and x.dim() == 2):
-        # BatchNorm's own kernel: on one core 20 times as fast as `var_mean`; on a GPU it has one block per channel
+        # BatchNorm's kernel: on one core 20 times faster than `var_mean`; on a GPU it has one block per channel
         return torch.batch_norm_update_stats(x, None, None, 0.0)
     variance, mean = torch.var_mean(x, [0, *range(2, x.dim())], correction=0)
     return mean, variance
 
 
 def _channel_moments(x: Tensor) -> tuple[Tensor, Tensor]:
-    """The same for (N, channels, *space) on a CPU, some times as fast as BatchNorm's kernel.
+    """The same for (N, channels, *space) on a CPU, a few times faster than BatchNorm's kernel.
 
     The backward pass of BatchNorm sums (x − m)·g over each channel: with m = 0 and g = x, the squares.
     """

@@ -2,66 +2,37 @@
 
 from __future__ import annotations
 
-from collections.abc import Collection, Sequence
+from collections.abc import Collection
 from typing import Any
 
 from torch import Tensor, nn
 
 from wellcond.errors import UnknownLayer, Unsupported
 from wellcond.network.layers import as_stored, by_site, is_affine, weighted_layers
+from wellcond.optim.algorithm import precondition_
 from wellcond.optim.input_statistics import Means, StatisticsCollector
 
 NOT_THE_SAME = """\
-the weight of {name} was exchanged for another one, of another shape or no longer shared. Call bnp.remove() and write
+the weight of {name} was replaced by one of another shape, or is no longer shared. Call bnp.remove() and write
 BNP(model, optimizer) again."""
 
 
-def precondition_(weight: Tensor, biases: Sequence[Tensor], mean: Tensor, scale: Tensor, q2: float) -> None:
-    """Replace gradients by (1/q²) P Pᵀ ∇, in place: steps 4 and 5.
-
-        G_w ← (G_w − G_b μᵀ) · scale,   G_b ← G_b/q² − G_w μ
-
-    With o outputs and c columns, in each of g groups if there are groups:
-
-    Args:
-        weight: G_w, (o, c) or (g, o, c).
-        biases: G_b, each (o, 1) or (g, o, 1). Without a bias G_w is scaled and not centered; several biases share a
-            tied weight.
-        mean: μ, (1, c) or (g, 1, c).
-        scale: 1/(q² σ̃²), of the same shape.
-        q2: q².
-
-    Example:
-        >>> import torch
-        >>> weight, bias = torch.tensor([[2.0]]), torch.tensor([[1.0]])
-        >>> precondition_(weight, [bias], mean=torch.tensor([[0.5]]), scale=torch.tensor([[0.25]]), q2=1.0)
-        >>> weight.item(), bias.item()         # (2 − 1·½)/4 and 1 − ⅜·½
-        (0.375, 0.8125)
-    """
-    for bias in biases:
-        weight.addcmul_(bias, mean, value=-1)
-    weight.mul_(scale)
-    for bias in biases:
-        add_product = bias.addmm_ if bias.dim() == 2 else bias.baddbmm_
-        add_product(weight, mean.mT, beta=1 / q2, alpha=-1)
-
-
 class PreconditionedLayer:
-    """A weight, the modules that use it, their biases, and μ and σ² of what they receive.
+    """A weight, the modules that use it, their biases, and μ and σ² of their inputs.
 
     Attributes:
-        modules: The modules by name; several share a tied weight.
-        weight: Their weight.
-        biases: Those of their biases that the optimizer holds; any other is treated as frozen.
+        modules: Modules by name; several share a tied weight.
+        weight: Weight of the modules.
+        biases: Biases that the optimizer holds; any other is treated as frozen.
         mean: Running μ, one value per column of Ĥ: a feature, an input channel, or a kernel entry.
         variance: Running σ², of the same shape.
         q2: q² of the last step.
-        groups: Groups of a grouped convolution.
-        fan_in: Entries of a row of the weight.
-        repeats: How many entries of a row share the statistics of one column.
+        groups: Number of groups of a grouped convolution.
+        fan_in: Number of entries in a row of the weight.
+        repeats: Number of entries of a row that share the statistics of one column.
         row_shape: (1, fan-in), or with groups (groups, 1, fan-in).
-        columns: Columns of Ĥ, over all groups.
-        collected: The statistics behind the gradient in `.grad`.
+        columns: Number of columns of Ĥ, over all groups.
+        collected: Statistics that belong to the gradient in `.grad`.
     """
 
     mean: Tensor
@@ -90,18 +61,21 @@ class PreconditionedLayer:
         self._biases_of[name] = module.bias
 
     def is_used_by(self, name: str) -> bool:
-        """Whether a module computes with the parameters that the layer knows, and not with others in their place."""
-        parameters = self.modules[name]._parameters  # a module's own lookup would cost as much as the statistics
+        """Whether a module still computes with the parameters that the layer knows."""
+        parameters = self.modules[name]._parameters  # looking them up by attribute would cost as much as the statistics
         return parameters.get("weight") is self.weight and parameters.get("bias") is self._biases_of[name]
 
     def follow(self, held: Collection[int]) -> bool:
-        """Take the parameters that are in the modules now, if an optimizer that holds those with these ids trains them.
+        """Adopt the current parameters of the modules, if the optimizer holds them.
+
+        Args:
+            held: Ids of the parameters that the optimizer holds.
 
         Returns:
-            Whether it does.
+            Whether the optimizer trains the layer.
 
         Raises:
-            Unsupported: Modules that shared a weight do not any more, or the weight has another shape.
+            Unsupported: Modules no longer share their weight, or it has another shape.
         """
         weights = {name: module.weight for name, module in self.modules.items()}
         biases = {name: module.bias for name, module in self.modules.items()}
@@ -127,7 +101,7 @@ class PreconditionedLayer:
         return f"{' = '.join(self.modules)}: {kinds}, {self.fan_in} → {self.outputs}{groups}"
 
     def anchor(self) -> nn.Parameter | None:
-        """The parameter whose gradient shows that a backward pass has been here; None if all are frozen."""
+        """The parameter whose gradient shows that a backward pass has reached the layer; None if all are frozen."""
         if self.weight.requires_grad:
             return self.weight
         return next((bias for bias in self.biases if bias.requires_grad), None)
@@ -138,7 +112,7 @@ class PreconditionedLayer:
         return anchor is not None and anchor.grad is not None
 
     def gradient_rows(self) -> tuple[Tensor, Tensor | None] | None:
-        """G_w and G_b, if they are stored as rows and numbers of the statistics' dtype, for a kernel to write over."""
+        """G_w and G_b, if a kernel can overwrite them: stored by rows, in the dtype of the statistics."""
         gradient, dtype = self.weight.grad, self.mean.dtype
         if gradient is None or not self._is_stored_by_rows or len(self.biases) > 1 or not self.weight.requires_grad:
             return None
@@ -147,7 +121,7 @@ class PreconditionedLayer:
         return (gradient, bias) if fits and (bias is None or bias.dtype == dtype) else None
 
     def precondition_gradients(self, mean: Tensor, scale: Tensor) -> None:
-        """Steps 4 and 5 on the gradients that are there, with μ and 1/(q² σ̃²) in the shape of a row."""
+        """Steps 4 and 5 on the gradients of the layer, with μ and 1/(q² σ̃²) in the shape of a row."""
         gradients = [bias.grad for bias in self.biases if bias.requires_grad and bias.grad is not None]
         biases = [gradient.to(mean.dtype).view(*self.row_shape[:-2], -1, 1) for gradient in gradients]
         gradient = self.weight.grad if self.weight.requires_grad else None
@@ -182,10 +156,10 @@ def find_layers(
             raise UnknownLayer(name, modules)
     layers: dict[int, tuple[str, PreconditionedLayer]] = {}
     for name, module in weighted_layers(model).items():
-        wanted = (names is None or _is_inside(name, names)) and not _is_inside(name, exclude)
+        is_chosen = (names is None or _is_inside(name, names)) and not _is_inside(name, exclude)
         weight = getattr(module, "weight", None)
-        if not wanted or not is_affine(module) or not isinstance(weight, nn.Parameter):
-            continue  # a weight that is no parameter is computed from others, as by weight normalization
+        if not is_chosen or not is_affine(module) or not isinstance(weight, nn.Parameter):
+            continue  # such a weight is computed from others, as by weight normalization
         if isinstance(weight, nn.parameter.UninitializedParameter):
             raise Unsupported(f"{name} has no sizes yet: run one batch through the model first")
         if hasattr(weight, "device_mesh"):

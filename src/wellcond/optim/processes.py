@@ -1,4 +1,4 @@
-"""Several processes that train one model on batches of their own: when they exchange the statistics of their layers."""
+"""Several processes that train one model, each on its own batches: how they exchange the statistics of layers."""
 
 from __future__ import annotations
 
@@ -22,15 +22,15 @@ statistics of the others. Instead of  with Join([ddp]):  or  with ddp.join():  w
     with Join([ddp, bnp]):"""
 
 ALONE = """\
-a step of several processes cannot be captured in a CUDA graph, since BNP exchanges their statistics by way of the CPU.
+a step of several processes cannot be captured in a CUDA graph, since BNP exchanges their statistics through the CPU.
 Run it uncaptured, or capture the step of one process."""
 
 
 class SharedStatistics(Joinable):
     """The statistics of all processes together.
 
-    They are exchanged at the end of the backward passes in which DDP sums gradients. So a process may skip a step and
-    leave no other waiting, and what DDP asks of the processes is all that is asked. Without DDP a step exchanges them.
+    They are exchanged at the end of the backward passes in which DDP sums gradients. So a process may skip a step
+    without making the others wait, and BNP requires nothing that DDP does not. Without DDP, each step exchanges them.
 
     Args:
         model: The model, perhaps wrapped.
@@ -52,14 +52,14 @@ class SharedStatistics(Joinable):
         ddp = DistributedDataParallel._active_ddp_module
         if ddp is None:
             return False
-        if self.ddp is None:  # the model was wrapped after BNP was made
+        if self.ddp is None:  # the model was wrapped after BNP was created
             self.ddp, self.process_group = ddp, self.process_group or ddp.process_group
         if ddp._join_config.enable and (not self._join_config.enable or self._join_config.is_first_joinable):
             raise Unsupported(NOT_JOINED)
         return bool(ddp.require_backward_grad_sync)
 
     def exchange_after_backward(self) -> None:
-        """In a backward pass: exchange when it is over, once."""
+        """In a backward pass: exchange once, when the pass is over."""
         backward = torch._C._current_graph_task_id()
         if backward != self._backward:
             self._backward = backward
@@ -67,10 +67,10 @@ class SharedStatistics(Joinable):
 
     @torch.no_grad()
     def exchange(self) -> None:
-        """Gather what all processes have, now.
+        """Gather the statistics of all processes now.
 
         Raises:
-            Unsupported: A CUDA graph is being captured, in which no process can know what the others have.
+            Unsupported: A CUDA graph is being captured, in which processes cannot exchange statistics.
         """
         if is_capturing(next(iter(self.layers.values())).weight):
             raise Unsupported(ALONE)
@@ -80,42 +80,42 @@ class SharedStatistics(Joinable):
         self._exchanged = gathered([layer.collected.statistics() for layer in layers], like, self.process_group)
 
     def forget_exchange(self) -> None:
-        """There are statistics that it does not have."""
+        """Drop the exchanged statistics, because there are newer ones."""
         self._exchanged = None
 
     def take(self) -> list[InputStatistics | None]:
-        """The statistics behind the gradients of every layer; the next gradients start anew."""
+        """The statistics that belong to the gradients of every layer; collection starts over."""
         if self.process_group is not None and self._exchanged is None:
             self.exchange()
         taken = [layer.collected.take() for layer in self.layers.values()]
         exchanged, self._exchanged = self._exchanged, None
         return taken if exchanged is None else exchanged
 
-    # what torch's Join asks for
+    # the interface of torch's Join
 
     def join_hook(self, **_options: Any) -> JoinHook:
-        """What a process does for the others when it has run out of inputs."""
+        """The hook that runs in a process that is out of inputs, while others continue."""
         return ShadowedExchange(self)
 
     @property
     def join_device(self) -> torch.device:
-        """Where statistics are exchanged."""
+        """Device on which statistics are exchanged."""
         return next(iter(self.layers.values())).weight.device
 
     @property
     def join_process_group(self) -> Any:
-        """The processes."""
+        """The processes that take part."""
         return self.process_group
 
 
 def gathered(
     parts: Sequence[InputStatistics | None], like: Sequence[Tensor], group: Any
 ) -> list[InputStatistics | None]:
-    """The parts of all processes of a group, merged per layer in one exchange; some processes may have no part.
+    """The statistics of all processes of a group, merged per layer in one exchange; some processes may have none.
 
     Args:
-        parts: This process's part of every layer.
-        like: A tensor of every layer, of the length, dtype and device that its statistics have in all processes.
+        parts: This process's statistics of every layer.
+        like: A tensor for every layer, with the length, dtype and device of its statistics in all processes.
         group: The processes.
     """
     device = like[0].device
@@ -130,19 +130,19 @@ def gathered(
     everyone = [torch.empty_like(mine) for _ in range(torch.distributed.get_world_size(group))]
     torch.distributed.all_gather(everyone, mine, group)
 
-    found: list[list[InputStatistics]] = [[] for _ in like]
+    by_layer: list[list[InputStatistics]] = [[] for _ in like]
     for flat in everyone:
         pieces = torch.split(flat, [3 + 2 * len(own) for own in like])
-        for layer, piece, own in zip(found, pieces, like, strict=True):
+        for layer, piece, own in zip(by_layer, pieces, like, strict=True):
             rows, examples, positions = map(int, piece[:3].tolist())
             if rows:
                 mean, variance = piece[3:].to(own).chunk(2)
                 layer.append(InputStatistics(mean, variance, rows, examples, positions))
-    return [merged(layer) if layer else None for layer in found]
+    return [merged(layer) if layer else None for layer in by_layer]
 
 
 class ShadowedExchange(JoinHook):
-    """A process without inputs takes part in the exchanges of the others, and has nothing to add."""
+    """Lets a process without inputs take part in the exchanges of the others, with no statistics to add."""
 
     def __init__(self, shared: SharedStatistics) -> None:
         if shared.ddp is None:
@@ -150,7 +150,7 @@ class ShadowedExchange(JoinHook):
         self.shared, self.ddp = shared, shared.ddp
 
     def main_hook(self) -> None:
-        """Once for every forward pass of the others, after that of DDP, which finds out whether they sum gradients."""
+        """Runs once per forward pass of the others, after DDP's hook, which determines whether they sum gradients."""
         if self.ddp.require_forward_param_sync:
             for layer in self.shared.layers.values():
                 layer.collected.take()
@@ -158,7 +158,7 @@ class ShadowedExchange(JoinHook):
             self.shared.forget_exchange()
 
     def post_hook(self, is_last_joiner: bool) -> None:
-        """Take over the running statistics of a process that went on to the end, as DDP does with the weights."""
+        """Copy the running statistics of a process that ran to the end, as DDP copies the weights."""
         group = self.shared.process_group
         moments = [moment for layer in self.shared.layers.values() for moment in (layer.mean, layer.variance)]
         device = moments[0].device

@@ -1,4 +1,7 @@
-"""Algorithms 2 and 3 of lange2022, with steps 1 to 3 for all layers at once: few operations, at any depth."""
+"""Running statistics of all layers in flat vectors, so that a step of BNP takes few operations at any depth.
+
+The steps themselves are in `algorithm`.
+"""
 
 from __future__ import annotations
 
@@ -13,18 +16,19 @@ import torch
 from torch import Tensor
 
 from wellcond.errors import Unsupported
+from wellcond.optim.algorithm import update_moments_, variance_of, write_scales_
 from wellcond.optim.c_kernels import Kernels, c_kernels
 from wellcond.optim.input_statistics import InputStatistics, is_capturing
 from wellcond.optim.preconditioned_layer import PreconditionedLayer
 
 NOT_WARM = """\
-a step on batches of these sizes is captured in a CUDA graph before it was ever run, so what it needs is not on the
+a step on batches of these sizes is captured in a CUDA graph before it was ever run, so its constants are not on the
 device. Run a few steps on batches of the same sizes first, on a side stream, as torch.cuda.graph asks for anyway."""
 NO_TRITON = """\
 Triton does not work here, so BNP preconditions with plain operations: the same numbers, in more time on a GPU. It
-failed with {error}. To be without this warning: BNP(…, fused=False)."""
-KEPT = 8
-"""Batches of so many sizes have their constants on the device."""
+failed with {error}. To silence this warning: BNP(…, fused=False)."""
+MOST_CONSTANTS = 8
+"""Number of batch sizes whose constants stay on the device."""
 
 
 class Columns(NamedTuple):
@@ -33,11 +37,11 @@ class Columns(NamedTuple):
     Attributes:
         moments: Running μ and σ², (2, columns).
         scale: 1/(q² σ̃²), (columns,).
-        group: The group that each column belongs to, counted over all layers.
-        starts: The first column of every group, and behind them the number of columns.
+        group: Index of the group that each column belongs to, counted over all layers.
+        starts: First column of every group, followed by the number of columns.
         layers: (groups, columns of a group, entries of a weight's row that share a column) of every layer.
         of_layers: Running μ and the scale of every layer: its part of the vectors above.
-        largest: The columns of the largest group.
+        largest: Number of columns of the largest group.
     """
 
     moments: Tensor
@@ -50,10 +54,10 @@ class Columns(NamedTuple):
 
 
 class Constants(NamedTuple):
-    """What steps on batches of equal size have in common, on the device.
+    """Constants that steps on batches of equal size share, on the device.
 
     Attributes:
-        weight: 1 − ρ of every column; 0 in layers without a batch, whose statistics stay.
+        weight: 1 − ρ of every column; 0 in layers without a batch, whose statistics do not change.
         q2: q² of every column.
         q2_eps2: q² ε₂ of every column.
         of_groups: q², 1 − ρ, ε₁ and ε₂ of every group, as (groups, 4).
@@ -68,7 +72,13 @@ class Constants(NamedTuple):
 
 
 class Rows(NamedTuple):
-    """Gradients that are stored row by row, of the layer with an index: G_w, and G_b if there is one."""
+    """Gradients of one layer that are stored row by row.
+
+    Attributes:
+        layer: Index of the layer.
+        weight: G_w.
+        bias: G_b, if there is one.
+    """
 
     layer: int
     weight: Tensor
@@ -76,14 +86,14 @@ class Rows(NamedTuple):
 
 
 class RunningStatistics:
-    """Running μ and σ² of what the layers of one device and dtype receive, and the scales that follow from them.
+    """Running μ and σ² of the inputs of all layers on one device, and the scales that follow from them.
 
     Every layer has its slice of flat vectors over all columns. Only the maximum of σ² is taken over the columns of
-    one layer, and of one group of a grouped convolution.
+    one layer, or of one group of a grouped convolution.
 
     Args:
-        layers: Layers of one device and dtype; they get their `mean` and `variance` from here.
-        fused: Whether few kernels do all; None for where they can be had.
+        layers: Layers of one device and dtype; their `mean` and `variance` are views into the vectors here.
+        fused: Whether to use fused kernels; None: if they are available.
     """
 
     def __init__(self, layers: Sequence[PreconditionedLayer], fused: bool | None = None) -> None:
@@ -94,7 +104,7 @@ class RunningStatistics:
         self._place(start, layers[0].weight.device)
 
     def _place(self, moments: Tensor, device: torch.device) -> None:
-        """Keep everything on a device: the moments, which column belongs to which layer, and space for the scales."""
+        """Allocate everything on a device: the moments, the layer of every column, and space for the scales."""
         moments = moments.to(device)
         self._mean, self._variance = moments
         for layer, mean, variance in zip(self.layers, *(torch.split(m, self._lengths) for m in moments), strict=True):
@@ -115,7 +125,7 @@ class RunningStatistics:
         self._batch = torch.empty_like(moments)  # μ_H and σ_H²
         self._flat_batch = self._batch.view(-1)
         self._constants: dict[Any, Constants] = {}
-        self._captured: list[Constants] = []  # what graphs read stays where it is
+        self._captured: list[Constants] = []  # memory that captured graphs read must not be freed
         is_fused = self._fused is not False
         self._triton = triton_update(device) if is_fused and device.type == "cuda" else None
         self._c = c_kernels(moments.dtype, bool(self._fused)) if is_fused and device.type == "cpu" else None
@@ -148,7 +158,7 @@ class RunningStatistics:
         """All steps, for the layers that have a batch; the others keep their statistics and their gradients.
 
         Args:
-            batches: What each layer received.
+            batches: Statistics of each layer's inputs.
             rho: ρ.
             eps1: ε₁.
             eps2: ε₂.
@@ -160,7 +170,7 @@ class RunningStatistics:
         used = {index: batch for index, batch in enumerate(batches) if batch is not None}
         rows = {}
         if self._triton is not None or self._c is not None:
-            rows = {index: found for index in used if (found := self.layers[index].gradient_rows())}
+            rows = {index: pair for index in used if (pair := self.layers[index].gradient_rows())}
         if self._c is not None:
             for index, batch in used.items():
                 self._step_in_c(self._c, index, batch, rows.get(index), (1 - rho, self.layers[index].q2, eps1, eps2))
@@ -168,11 +178,15 @@ class RunningStatistics:
             self._join(batches)
             constants = self._constants_of(batches, rho, eps1, eps2)
             if self._triton is not None:
-                known = [Rows(index, *found) for index, found in rows.items()]
-                self._triton(self._columns, self._batch, constants, known, skipped)
+                gradients = [Rows(index, *pair) for index, pair in rows.items()]
+                self._triton(self._columns, self._batch, constants, gradients, skipped)
             else:
-                self._take_up(constants.weight if None in batches else 1 - rho, skipped)
-                self._rescale(constants, eps1)
+                weight = constants.weight if None in batches else 1 - rho
+                update_moments_(self._columns.moments, self._batch, weight, skipped)
+                write_scales_(
+                    self._columns.scale, self._variance, eps1, constants.q2, constants.q2_eps2,
+                    group=self._columns.group, zeros=self._zeros, by_group=self._by_group,
+                )  # fmt: skip
         if len(rows) == len(used):
             return
         if self._column is not None:
@@ -183,22 +197,22 @@ class RunningStatistics:
                 self.layers[index].precondition_gradients(*self._views[index])
 
     def _follow(self, like: Tensor) -> None:
-        """Be where the statistics of batches are, if the model has moved."""
+        """Move to the device of the batch statistics, if the model has moved."""
         moments = self._columns.moments
         if like.device != moments.device or like.dtype.itemsize > moments.dtype.itemsize:
             self._place(moments.to(torch.promote_types(like.dtype, moments.dtype)), like.device)
 
     def _step_in_c(self, kernels: Kernels, index: int, batch: InputStatistics, gradients: Any, settings: Any) -> None:
         layer, dtype = self.layers[index], self._mean.dtype
-        found = batch.mean, _variance(layer, batch)
+        moments = batch.mean, _variance(layer, batch)
         if batch.mean.dtype != dtype:
-            found = found[0].to(dtype), found[1].to(dtype)
+            moments = moments[0].to(dtype), moments[1].to(dtype)
         sizes = (*self._columns.layers[index], layer.outputs)
         scale = self._columns.of_layers[index][1]
-        kernels.step((layer.mean, layer.variance), found, scale, gradients, sizes, settings)
+        kernels.step((layer.mean, layer.variance), moments, scale, gradients, sizes, settings)
 
     def _join(self, batches: Sequence[InputStatistics | None]) -> None:
-        """Step 1: μ_H and σ_H² of all columns; layers without a batch have their running ones."""
+        """Step 1: write μ_H and σ_H² of all columns; for layers without a batch, their running ones."""
         paired = list(zip(self.layers, batches, strict=True))
         means = [layer.mean if batch is None else batch.mean for layer, batch in paired]
         variances = [_variance(layer, batch) for layer, batch in paired]
@@ -210,52 +224,30 @@ class RunningStatistics:
         q2 = [layer.q2 for layer in self.layers]
         weights = [0.0 if batch is None else 1 - rho for batch in batches]
         key = (eps1, eps2, *q2, *weights)
-        found, capturing = self._constants.get(key), is_capturing(self._mean)
-        if found is None:
+        constants, capturing = self._constants.get(key), is_capturing(self._mean)
+        if constants is None:
             if capturing:
                 raise Unsupported(NOT_WARM)
             rows = [row for layer, *row in zip(self.layers, q2, weights, strict=True) for _ in range(layer.groups)]
             of_groups = self._mean.new_tensor([[*row, eps1, eps2] for row in rows])
             of_layers = torch.split(of_groups, [layer.groups for layer in self.layers])
             of_columns = of_groups.index_select(0, self._columns.group).T.contiguous()
-            found = Constants(of_columns[1], of_columns[0], of_columns[0] * eps2, of_groups, of_layers)
-            while len(self._constants) >= KEPT:
+            constants = Constants(of_columns[1], of_columns[0], of_columns[0] * eps2, of_groups, of_layers)
+            while len(self._constants) >= MOST_CONSTANTS:
                 del self._constants[next(iter(self._constants))]
-            self._constants[key] = found
+            self._constants[key] = constants
         if capturing:
-            self._captured.append(found)
-        return found
-
-    def _take_up(self, weight: Tensor | float, skipped: Tensor | None) -> None:
-        """Step 2: μ ← ρμ + (1−ρ)μ_H and σ² likewise, where 1 − ρ is the weight."""
-        moments = self._columns.moments
-        if skipped is None:
-            moments.lerp_(self._batch, weight)
-        else:
-            moments.copy_(torch.where(skipped == 0, torch.lerp(moments, self._batch, weight), moments))
-
-    def _rescale(self, constants: Constants, eps1: float) -> None:
-        """Step 3: 1/(q² σ̃²) with σ̃² = σ² + ε₁ max σ² + ε₂."""
-        _, scale, group, *_ = self._columns
-        if scale.is_cuda:  # two kernels for all layers
-            largest = torch.scatter_reduce(self._zeros, 0, group, self._variance, "amax").index_select(0, group)
-            torch.add(self._variance, largest, alpha=eps1, out=scale)
-        else:  # a core is faster without the indices
-            for variance, damped in self._by_group:
-                torch.add(variance, variance.amax(1, keepdim=True), alpha=eps1, out=damped)
-        torch.addcmul(constants.q2_eps2, scale, constants.q2, out=scale).reciprocal_()
+            self._captured.append(constants)
+        return constants
 
 
 def _variance(layer: PreconditionedLayer, batch: InputStatistics | None) -> Tensor:
-    """σ_H². For a single row, the squared distance from the running mean before this step."""
-    if batch is None:
-        return layer.variance
-    return (batch.mean - layer.mean) ** 2 if batch.rows == 1 else batch.variance
+    return layer.variance if batch is None else variance_of(batch, layer.mean)
 
 
 @functools.cache
 def triton_update(device: torch.device) -> Any:
-    """`update` of `triton_kernels`, if they can be compiled for a device; or None."""
+    """`update` of `triton_kernels`; None if they cannot be compiled for this device."""
     if importlib.util.find_spec("triton") is None:
         return None
     try:

@@ -20,7 +20,7 @@ NEVER_SEEN = (
     "step(); if it is compiled, or only parts of it are called, write ScaleAmendedSGD(model, inputs=batch)."
 )
 OFF_THE_PATH = (
-    "{layer!r} has a gradient, but in the forward pass that was watched it was frozen, compiled or not on the way to "
+    "{layer!r} has a gradient, but in the forward pass that was watched it was frozen, compiled, or did not lead to "
     "the output. Write ScaleAmendedSGD(model, inputs=batch), or pass factors={{layer: backward factor m, …}}."
 )
 
@@ -49,17 +49,17 @@ class ScaleAmendedSGD(ScaledSGD):
     leave the block.
 
     Weight decay comes first and is amended with the gradient; momentum is that of `torch.optim.SGD`, on δ'W. Biases
-    and norms are divided by m·q, in the block of the layer called before them: behind a norm, the local Hessian of a
+    and norms are divided by m·q, in the block of the layer called before them: after a norm, the local Hessian of a
     shift or a gain of one feature is the number of positions it acts on. The formulas are those of normalized blocks;
     a hidden layer with no norm in its block is warned about.
 
-    There is one parameter group per module, whose entries `m`, `m_z`, `q`, `c` and `why` say how it is scaled. What
-    `add_param_group` adds takes plain SGD steps (m = q = 1), as parameters of the loss should.
+    There is one parameter group per module, whose entries `m`, `m_z`, `q`, `c` and `why` say how it is scaled.
+    Parameters added by `add_param_group` take plain SGD steps (m = q = 1), as parameters of the loss should.
 
     Args:
         model: The model. Its chain of layers and their sizes are read off a forward pass, through `torch.compile` and
             DDP. It is not changed.
-        lr: As that of SGD for the last layer of a network with ‖W‖²_{2,μ} = 1. The source uses 0.1, and 0.005 for
+        lr: Learning rate of SGD for the last layer of a network with ‖W‖²_{2,μ} = 1. The paper uses 0.1, and 0.005 for
             CIFAR-10, with momentum 0.9 and weight decay 5e-3.
         momentum: μ, as in `torch.optim.SGD`.
         nesterov: Whether the momentum is Nesterov's.

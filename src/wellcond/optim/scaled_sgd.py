@@ -65,7 +65,7 @@ class ScaledSGD(Optimizer, ABC):
             raise ValueError("nesterov=True needs a momentum > 0, not 0")
 
     def add_param_group(self, param_group: Group) -> None:
-        """Add parameters with options of their own; options not given are those of the optimizer."""
+        """Add parameters with their own options; missing options are those of the optimizer."""
         if isinstance(param_group, dict):  # torch raises if not
             self.check(self.defaults | param_group)
         super().add_param_group(param_group)
@@ -194,12 +194,12 @@ class LSALR(ScaledSGD):
     """Layer-specific adaptive learning rates: that of a parameter tensor W is lr·(1 + log(1 + 1/‖δW‖)).
 
     A large gradient takes the step of plain SGD; a vanishing one at most 88 times that (in float32), so a zero
-    gradient moves nothing. δW includes weight decay. Every tensor counts as a layer of its own, biases too.
+    gradient moves nothing. δW includes weight decay. Every tensor counts as a layer, biases too.
     zhang2018 compares with lr = 0.1, Nesterov momentum 0.9 and weight decay 1e-3.
 
     Args:
         params: Parameters, or parameter groups.
-        lr: As that of SGD, of which the rate of a tensor is a multiple ≥ 1.
+        lr: Learning rate as for SGD; the rate of a tensor is a multiple ≥ 1 of it.
         momentum: μ, as in `torch.optim.SGD`.
         nesterov: Whether the momentum is Nesterov's.
         weight_decay: λ, added to the gradient as λW.

@@ -11,7 +11,7 @@ import torch
 from torch import Tensor, nn
 
 from wellcond.errors import Unsupported
-from wellcond.nn.normalized import standardized
+from wellcond.nn.standardized import standardized
 from wellcond.problem.loss.outputs import Loss
 from wellcond.problem.problem import Problem
 from wellcond.remedies.functions import first_batch, loss_at

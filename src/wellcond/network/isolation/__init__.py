@@ -1,1 +1,1 @@
-"""Nothing of the user's changes: snapshots, copies, random generators, precision, all put back afterwards."""
+"""Nothing of the user's changes: state, random generators and precision settings are restored after a measurement."""

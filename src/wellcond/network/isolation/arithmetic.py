@@ -1,7 +1,7 @@
-"""How the library computes: in full precision, whatever the user has switched on, and in one thread at a time.
+"""How the library computes: in full precision, whatever the user's settings, and in one thread at a time.
 
 Kernel choices, precision and random number generators belong to the whole process. Two measurements that interleave
-would compute under each other's settings and put back the wrong ones, so the second waits for the first.
+would compute under each other's settings and restore the wrong ones, so the second waits for the first.
 """
 
 from __future__ import annotations
@@ -16,13 +16,13 @@ import torch
 DEVICE_TYPES = ("cpu", "cuda", "mps", "xpu")
 FULL_PRECISION = ("none", "ieee")
 LOOK_AGAIN = 0.5
-"""Seconds. The garbage collector may give a turn back in the waiting thread itself, just before it begins to wait."""
+"""Seconds. The garbage collector may release a turn in the waiting thread itself, just before it begins to wait."""
 
 
 class _Turn:
-    """A lock that a thread may take again while it has it, and that any thread may give back.
+    """A reentrant lock that any thread may release.
 
-    A generator that took it may be closed by the garbage collector, in whichever thread that runs.
+    A generator that holds it may be closed by the garbage collector, which can run in any thread.
     """
 
     def __init__(self) -> None:
@@ -51,7 +51,7 @@ class _Turn:
 
 
 def _is_worker_of_autograd() -> bool:
-    """Whether this thread runs a backward pass that another one waits for: it would wait for a turn for ever."""
+    """Whether this thread runs a backward pass that another one waits for: it would wait for its turn forever."""
     in_backward = torch._C._current_graph_task_id() != -1
     return in_backward and isinstance(threading.current_thread(), threading._DummyThread)
 
@@ -62,9 +62,9 @@ if hasattr(os, "register_at_fork"):
 
 
 class own_arithmetic(contextlib.ContextDecorator):  # noqa: N801, it is used like a function
-    """No autocast, no inference mode and float32 without shortcuts inside, which no other thread may enter.
+    """Inside: no autocast, no inference mode, float32 in full precision, and no other thread.
 
-    Every public function that computes is decorated with it. What users compute themselves is not touched.
+    Every public function that computes is decorated with it. It does not affect computations of the user.
     """
 
     def __enter__(self) -> None:
@@ -104,7 +104,7 @@ def _precise() -> Iterator[None]:
     """Products of float32 matrices without TF32, which keeps ten bits, and on a CPU without bfloat16."""
     own = [matmul.fp32_precision for matmul in BY_BACKEND]
     for matmul in BY_BACKEND:
-        matmul.fp32_precision = "ieee"  # torch will not read out the common setting where these contradict it
+        matmul.fp32_precision = "ieee"  # torch refuses to read the common setting while these contradict it
     common = torch.get_float32_matmul_precision()
     torch.set_float32_matmul_precision("highest")
     try:
@@ -124,9 +124,9 @@ def cudnn_without_tf32(*, enabled: bool) -> Iterator[None]:
         _ = cudnn.allow_tf32
     except RuntimeError:  # the common setting and those of single operations contradict each other; this sets all
         cudnn.allow_tf32 = own["conv"] != "tf32"
-    kept = {name: getattr(cudnn, name) for name in ("benchmark", "deterministic")}
+    other_flags = {name: getattr(cudnn, name) for name in ("benchmark", "deterministic")}
     try:
-        with cudnn.flags(enabled=enabled, allow_tf32=False, **kept):
+        with cudnn.flags(enabled=enabled, allow_tf32=False, **other_flags):
             for op in own:
                 torch._C._set_fp32_precision_setter("cuda", op, "ieee")
             yield
@@ -140,4 +140,4 @@ BY_BACKEND = [
     for backend in (torch.backends.cuda, torch.backends.mkldnn)
     if hasattr(getattr(backend, "matmul", None), "fp32_precision")
 ]
-"""The settings of a backend of its own, which torch 2.9 brought."""
+"""Precision settings of single backends, since torch 2.9."""

@@ -1,4 +1,4 @@
-"""Copies of tensors and of other things that are exchanged for a while."""
+"""Copies of tensors and other objects that stand in for the originals during a measurement."""
 
 from __future__ import annotations
 
@@ -28,7 +28,7 @@ class Copies:
         self._shared = {where for where, tensors in in_storage.items() if len(tensors) > 1}
 
     def of(self, value: Any) -> Any:
-        """The copy of a value, always the same one; what holds no tensor is itself."""
+        """The copy of a value, always the same one; a value without tensors is returned itself."""
         if isinstance(value, tuple):
             items = [self.of(item) for item in value]
             return type(value)._make(items) if hasattr(value, "_make") else tuple(items)
@@ -53,13 +53,13 @@ class Copies:
 
 
 def is_copied(value: Any) -> bool:
-    """Whether something is exchanged for a copy, as tensors are."""
-    # NumPy loads its generators when they are first asked for; a value of theirs has been
+    """Whether an object is replaced by a copy, as tensors are."""
+    # NumPy imports its generators on first use, so a test by class would import them
     return isinstance(value, COPIED) or type(value).__module__.startswith("numpy.random")
 
 
 def content(value: Any) -> Any:
-    """What tells whether a copied object has changed."""
+    """A value that shows whether a copied object has changed."""
     if isinstance(value, np.ndarray):
         return value.tobytes() if value.dtype != object else None
     if hasattr(value, "bit_generator"):
@@ -78,5 +78,5 @@ def _tensors(values: Iterable[Any]) -> Iterator[Tensor]:
 
 
 def _storage(tensor: Tensor) -> int:
-    """Where a tensor's memory begins; 0 if it has none of its own."""
+    """Address of a tensor's memory; 0 if it has none of its own."""
     return tensor.untyped_storage().data_ptr() if type(tensor) is Tensor and tensor.layout is torch.strided else 0

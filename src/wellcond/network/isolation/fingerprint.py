@@ -1,4 +1,4 @@
-"""Whether something is still what it was."""
+"""Fingerprints: whether a state is still the same at another time."""
 
 from __future__ import annotations
 
@@ -16,12 +16,12 @@ IMMUTABLE = NUMBERS | {type(None), type(...), type(NotImplemented), torch.dtype,
 
 
 class Fingerprint:
-    """Something to be compared with itself at another time: numbers by a copy of them, other things by identity.
+    """A state to compare with itself at another time: numbers by a copy of them, other objects by identity.
 
     Args:
-        values: As `Snapshot.values` has them.
-        tensors: Of which a copy is made: version counters do not see what is written to `.data`.
-        is_passing: Whether it is compared at once and then forgotten: large tensors need no copy then.
+        values: Values in the form of `Snapshot.values`.
+        tensors: Tensors, which are copied: version counters do not notice writes to `.data`.
+        is_passing: Whether it is compared at once and then dropped: large tensors are not copied then.
     """
 
     def __init__(self, values: list[Any], tensors: Iterable[Tensor], *, is_passing: bool = False) -> None:

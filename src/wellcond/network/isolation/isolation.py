@@ -1,4 +1,4 @@
-"""The state in which a model is measured, and the promise that everything is put back."""
+"""The state in which a model is measured, and how everything is restored afterwards."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ from wellcond.network.isolation.snapshot import Snapshot, kept
 from wellcond.network.norms import dropout_off_in
 
 DEEPEST, FEW = 6, 64
-"""A loader is looked into so deep for generators, and lists there if they are so short: longer ones hold data."""
+"""Depth to which a loader is searched for generators, and length of lists that are searched: longer ones hold data."""
 
 
 @contextlib.contextmanager
@@ -34,10 +34,10 @@ def isolated(
     dropout: bool,
     norms: Collection[nn.Module] = (),
 ) -> Iterator[Snapshot]:
-    """Put a model into the measured state; on leaving, modes, buffers, generators and kernel choices are as they were.
+    """Put a model into the measured state; on leaving, modes, buffers, generators and kernel choices are restored.
 
-    Buffers, and other tensors that its modules hold, are exchanged for copies. So the user's own tensors are never
-    written to, not even by a BatchNorm that updates its running statistics. Counters and containers are put back.
+    Buffers, and other tensors that its modules hold, are replaced by copies. So the user's own tensors are never
+    written to, not even by a BatchNorm that updates its running statistics. Counters and containers are restored.
     Gradient hooks are off.
 
     Args:
@@ -45,13 +45,13 @@ def isolated(
         device: Its device.
         batchnorm: Whether BatchNorm uses the statistics of each batch or its running ones.
         dropout: Whether dropout is on.
-        norms: Modules that are to be treated as BatchNorm, beside torch's own.
+        norms: Modules that are treated as BatchNorm, in addition to torch's own.
 
     Yields:
-        What the modules held on entering.
+        The state of the modules on entering.
     """
     with contextlib.ExitStack() as stack:
-        stack.enter_context(own_arithmetic())  # also another thread's measurement of this model is over
+        stack.enter_context(own_arithmetic())  # waits for another thread's measurement of this model
         modules = list(model.modules())
         snapshot = Snapshot([model])
         tracking = [m for m in modules if batchnorm == "batch" and isinstance(m, _BatchNorm) and m.track_running_stats]
@@ -60,16 +60,16 @@ def isolated(
         stack.enter_context(_frozen_lent(norms))
         stack.enter_context(rng_kept(device))
         stack.enter_context(gradient_hooks_off(modules))
-        stack.enter_context(_parametrizations_computed_anew())
+        stack.enter_context(_no_cached_parametrizations())
         stack.enter_context(torch.enable_grad())
         stack.enter_context(sdpa_kernel(SDPBackend.MATH))  # the only attention kernel with a double backward
         # the fast path of attention computes layers without calling them
         attention = torch.backends.mha
         stack.enter_context(_switched(attention.set_fastpath_enabled, attention.get_fastpath_enabled(), False))
         if device.type == "cuda":
-            # cuDNN's RNNs have no double backward; TF32 keeps ten bits, which no error bound here allows for
+            # cuDNN's RNNs have no double backward; TF32 has ten bits, fewer than any error bound here assumes
             stack.enter_context(cudnn_without_tf32(enabled=not any(isinstance(m, nn.RNNBase) for m in modules)))
-        if "torch._dynamo" in sys.modules:  # something may be compiled, and compiled graphs have no double backward
+        if "torch._dynamo" in sys.modules:  # the model may be compiled, and compiled graphs have no double backward
             stack.enter_context(torch.compiler.set_stance("force_eager"))
         for embedding in sparse:
             embedding.sparse = False  # sparse gradients have no double backward
@@ -84,28 +84,28 @@ def isolated(
 
 @contextlib.contextmanager
 def gradient_hooks_off(modules: Iterable[nn.Module]) -> Iterator[None]:
-    """Take off the hooks through which gradients pass: they are part of training, not of the loss.
+    """Remove the hooks on gradients while inside: they are part of training, not of the loss.
 
-    The dicts stay where they are: torch and the handles of the hooks refer to them.
+    The dicts themselves are only emptied: torch and the handles of the hooks refer to them.
     """
     hooks: list[dict[Any, Any]] = [of_all_modules._global_backward_hooks, of_all_modules._global_backward_pre_hooks]
     for module in modules:
         hooks += [module._backward_hooks, module._backward_pre_hooks]
         hooks += [p._backward_hooks for p in module._parameters.values() if p is not None and p._backward_hooks]
-    taken_off = [(of_one, dict(of_one)) for of_one in hooks if of_one]
+    removed = [(of_one, dict(of_one)) for of_one in hooks if of_one]
     try:
-        for of_one, _ in taken_off:
+        for of_one, _ in removed:
             of_one.clear()
         yield
     finally:
-        for of_one, own in taken_off:
+        for of_one, own in removed:
             of_one.clear()
             of_one.update(own)
 
 
 @contextlib.contextmanager
-def _parametrizations_computed_anew() -> Iterator[None]:
-    """Pause `parametrize.cached()`, in which a pass with other weights, or another graph, would find the old ones."""
+def _no_cached_parametrizations() -> Iterator[None]:
+    """Pause `parametrize.cached()`: a pass with other weights, or another graph, would use the cached ones."""
     before = parametrize._cache_enabled, parametrize._cache
     parametrize._cache_enabled, parametrize._cache = 0, {}
     try:
@@ -116,9 +116,9 @@ def _parametrizations_computed_anew() -> Iterator[None]:
 
 @contextlib.contextmanager
 def parameters_kept(params: Iterable[nn.Parameter]) -> Iterator[None]:
-    """Inside, give a parameter other values by `p.data = tensor`; on leaving, each has its own storage again.
+    """Inside, parameters may get other values by `p.data = tensor`; on leaving, each has its own storage again.
 
-    The user's memory is never written to. It stays as it is bit for bit, whatever happens, and graphs that were built
+    The user's memory is never written to. It stays the same bit for bit, whatever happens, and graphs that were built
     on it before can still be differentiated.
     """
     own = [(p, p.data) for p in params]
@@ -131,7 +131,7 @@ def parameters_kept(params: Iterable[nn.Parameter]) -> Iterator[None]:
 
 @contextlib.contextmanager
 def _frozen_lent(norms: Iterable[nn.Module]) -> Iterator[None]:
-    """Lend frozen parameters, in which some norms keep their running statistics."""
+    """Replace frozen parameters by copies while inside: some norms keep their running statistics there."""
     frozen = [p for norm in norms for p in norm.parameters() if not p.requires_grad]
     with parameters_kept(frozen):
         for p in frozen:
@@ -141,9 +141,9 @@ def _frozen_lent(norms: Iterable[nn.Module]) -> Iterator[None]:
 
 @contextlib.contextmanager
 def rng_kept(device: torch.device) -> Iterator[None]:
-    """Put the random number generators of Python, NumPy, the CPU and the model's device back afterwards.
+    """Restore the random number generators of Python, NumPy, the CPU and the model's device afterwards.
 
-    The default device's too: a loader draws its seeds there.
+    That of the default device too: a loader draws its seeds there.
     """
     devices = {d for d in (device, torch.get_default_device()) if d.type == "cuda"}
     with own_arithmetic():
@@ -170,23 +170,23 @@ def loader_generators_kept(loader: Any, seed: int | None = None) -> Iterator[Non
     """Keep the generators of a loader, of its samplers, its data set and their transforms, from advancing.
 
     Args:
-        loader: Anything that is read from.
-        seed: Torch's are given it inside; None leaves them as they are.
+        loader: A loader, or any other iterable of batches.
+        seed: Seed of torch's generators inside; None does not seed them.
     """
-    found = list(_generators_in(loader))
-    states = [_state_of(generator) for generator in found]
+    generators = list(_generators_in(loader))
+    states = [_state_of(generator) for generator in generators]
     try:
-        for generator in found:
+        for generator in generators:
             if seed is not None and isinstance(generator, torch.Generator):
                 generator.manual_seed(seed)
         yield
     finally:
-        for generator, state in zip(found, states, strict=True):
+        for generator, state in zip(generators, states, strict=True):
             _set_state_of(generator, state)
 
 
 def _generators_in(value: Any) -> Iterator[Any]:
-    """Generators that an object holds, in its attributes and in short lists, and in those of the objects there."""
+    """Generators in the attributes and short lists of an object, and of the objects that these hold."""
     seen: set[int] = set()
     waiting = [(value, 0)]
     while waiting:
@@ -219,7 +219,7 @@ def _set_state_of(generator: Any, state: Any) -> None:
 
 @contextlib.contextmanager
 def _switched(switch: Callable[[Any], None], before: Any, inside: Any) -> Iterator[None]:
-    """A setting of torch's, put back afterwards."""
+    """Change a setting of torch inside, and restore it afterwards."""
     switch(inside)
     try:
         yield
@@ -228,13 +228,13 @@ def _switched(switch: Callable[[Any], None], before: Any, inside: Any) -> Iterat
 
 
 def movable(model: nn.Module, loss: Callable[..., Any]) -> Fingerprint:
-    """All that a pass may move beside generators: what the model's modules and the loss hold."""
+    """All that a pass may change other than generators: the state of the model's modules and of the loss."""
     held = Snapshot([model, loss])
     return Fingerprint(held.values, held.tensors)
 
 
 def generator_states(device: torch.device) -> Fingerprint:
-    """The random number generators that `seed_generators` seeds, to see whether something draws from them."""
+    """The states of the generators that `seed_generators` seeds, to see whether random numbers are drawn."""
     states = [torch.get_rng_state()]
     if device.type == "cuda":
         states.append(torch.cuda.get_rng_state(device))

@@ -1,8 +1,8 @@
-"""What a model or a loss holds besides its parameters: remembered, lent for a while, put back, and compared.
+"""The state of a model or a loss other than its parameters: recorded, replaced by copies, restored, and compared.
 
-A pass may count in plain Python, append to a list or write to a tensor in a dict. All that is reached from here:
+A pass may count in plain Python, append to a list or write to a tensor in a dict. A snapshot covers all of that:
 modules and their hooks, simple objects, builtin containers, and the closures, defaults and named globals of the user's
-functions. What is not of these kinds (files, locks, loggers, optimizers, code of packages) is left alone.
+functions. Other objects (files, locks, loggers, optimizers, code of packages) are not touched.
 """
 
 from __future__ import annotations
@@ -29,27 +29,28 @@ HOOKS = ("_forward_hooks", "_forward_pre_hooks")
 SIMPLE = (types.SimpleNamespace, Namespace, UserDict, UserList)
 CONTAINERS = (dict, list, set, deque, bytearray)
 DEEPEST = 12
+"""Depth of nesting that is searched."""
 MOST = 10_000
-"""So many items of a container are looked into; a longer one is put back as it was, without its items."""
+"""Longest container whose items are searched; of a longer one, only the container itself is restored."""
 
 
 class Snapshot:
-    """What some modules and callables held at one moment.
+    """The state of some modules and callables at one moment.
 
     Attributes:
-        values: All that was found except tensors: to compare by value if numbers, and by identity if not.
-        tensors: All tensors that were found, except parameters.
-        parameters: All parameters that were found.
+        values: All values except tensors: to compare by value if numbers, and by identity if not.
+        tensors: All tensors except parameters.
+        parameters: All parameters.
         generators: Generators of torch, which advance.
     """
 
     def __init__(self, roots: Iterable[Any], *, known: Iterable[nn.Module] = (), code: bool = False) -> None:
-        """Look at all that can be reached.
+        """Record everything that can be reached.
 
         Args:
             roots: Modules, callables, containers and classes.
-            known: Modules that are not looked into.
-            code: Whether to look at all that functions use. If not, only at modules and callables there: a list in a
+            known: Modules that are left out.
+            code: Whether to record everything that functions use. If not, only modules and callables: a list in a
                 closure may be there to record what a measurement does.
         """
         self._code = code
@@ -66,16 +67,16 @@ class Snapshot:
         for root in roots:
             self._look_at(root, 0)
 
-    # lend and put back
+    # replace by copies, and restore
 
     def lend(self) -> None:
-        """Exchange tensors for copies; what shared its memory still does."""
+        """Replace tensors by copies; those that shared memory still do."""
         copies = Copies(value for _, value in self._lent)
         for place, value in self._lent:
             place(copies.of(value))
 
     def put_back(self) -> None:
-        """Make everything as it was: the same objects with the same contents."""
+        """Restore everything: the same objects with the same contents."""
         for owner, name, value in self._attributes:
             if getattr(owner, name, None) is not value:
                 (setattr if isinstance(owner, type) else object.__setattr__)(owner, name, value)
@@ -91,10 +92,10 @@ class Snapshot:
                 live_set.clear()
                 live_set.update(members)
 
-    # look
+    # record
 
     def _look_at(self, value: Any, depth: int) -> bool:
-        """Remember a value and what it holds; True for what has to be exchanged for a copy where it is held."""
+        """Record a value and its contents; True if its holder has to hold a copy instead."""
         kind = type(value)
         if kind in IMMUTABLE:
             self.values.append(value)
@@ -105,7 +106,7 @@ class Snapshot:
                 self.parameters.append(value)
                 return False
             self.tensors.append(value)
-            return not value.requires_grad  # what has a graph is computed anew on every pass
+            return not value.requires_grad  # a tensor with a graph is computed on every pass
         if kind is tuple or (isinstance(value, tuple) and hasattr(kind, "_make")):
             self.values.append(len(value))
             return depth < DEEPEST and max([self._look_at(item, depth + 1) for item in value], default=False)
@@ -180,7 +181,7 @@ class Snapshot:
             if type(value) in IMMUTABLE:
                 self.values.append(value)
             elif self._look_at(value, 0):
-                # past __setattr__, which does more than that for a recurrent layer
+                # not by __setattr__, which does more for a recurrent layer
                 self._lent.append((functools.partial(attributes.__setitem__, name), value))
         self.parameters.extend(p for p in attributes["_parameters"].values() if p is not None)
         self._look_into_container(attributes["_buffers"], 0)
@@ -227,7 +228,7 @@ class Snapshot:
 
 @contextlib.contextmanager
 def kept(snapshot: Snapshot) -> Iterator[None]:
-    """Inside, what a snapshot found is lent, and may be changed; afterwards it is as it was."""
+    """Inside, the state in a snapshot is replaced by copies and may be changed; afterwards it is restored."""
     states = [(generator, generator.get_state()) for generator in snapshot.generators]
     try:
         snapshot.lend()
@@ -245,13 +246,13 @@ def _put_back(live: dict[Any, Any], before: dict[Any, Any]) -> None:
     if len(live) > len(before):
         for key in live.keys() - before.keys():
             del live[key]
-    if not all(map(is_, live, before)):  # the order is part of it
+    if not all(map(is_, live, before)):  # the order counts too
         live.clear()
         live.update(before)
 
 
 def _is_simple(value: Any) -> bool:
-    """Whether an object is its attributes and no more, as far as one can tell."""
+    """Whether an object is probably nothing but its attributes."""
     if isinstance(value, SIMPLE):
         return True
     if isinstance(value, (type, types.ModuleType, Tensor)):
@@ -262,8 +263,8 @@ def _is_simple(value: Any) -> bool:
 
 @functools.cache
 def _slots(kind: Any) -> tuple[str, ...]:
-    found = (vars(cls).get("__slots__", ()) for cls in kind.__mro__)
-    names = itertools.chain.from_iterable([each] if isinstance(each, str) else each for each in found)
+    slots = (vars(cls).get("__slots__", ()) for cls in kind.__mro__)
+    names = itertools.chain.from_iterable([each] if isinstance(each, str) else each for each in slots)
     return tuple(name for name in names if name not in ("__dict__", "__weakref__"))
 
 
