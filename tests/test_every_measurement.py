@@ -180,7 +180,7 @@ def test_measuring_changes_nothing(measure: Any, batchnorm: Any, dropout: Any, a
     ids=["pruned", "spectral_norm", "weight_norm"],
 )
 @pytest.mark.filterwarnings("ignore:.*weight_norm.*:FutureWarning")
-def test_a_weight_that_every_pass_computes_anew_is_the_same_tensor_with_the_same_graph(rewritten: Any) -> None:
+def test_a_weight_computed_in_every_pass_is_the_same_tensor_and_graph(rewritten: Any) -> None:
     model = seeded(lambda: nn.Sequential(rewritten(nn.Linear(4, 6)), nn.Tanh(), nn.Linear(6, 3)))
     batch = (normal(5, 4), integers(3, 5))
     loss = nn.functional.cross_entropy(model(batch[0]), batch[1])
@@ -275,7 +275,7 @@ def test_a_plain_loader_does_not_advance_the_global_generators() -> None:
 
 
 @pytest.mark.parametrize("nested", [False, True], ids=["sampler", "sampler_of_the_batch_sampler"])
-def test_a_samplers_own_generator_gives_every_pass_the_same_order_and_does_not_advance(nested: bool) -> None:
+def test_a_samplers_own_generator_gives_the_same_order_and_stays(nested: bool) -> None:
     model, loader = build()
     generator = torch.Generator().manual_seed(1)
     if nested:
@@ -387,7 +387,7 @@ def test_progress_rises(name: str) -> None:
 
 @measurements()
 def test_every_pass_is_counted(measure: Any) -> None:
-    """Those of the model and of copies; where copies are trained, one u is a step on one of the batches."""
+    """Passes of the model and of copies, each of one batch."""
     model, loader = build()
     calls = []
     model.fuse.register_forward_hook(lambda *_: calls.append(1))
@@ -398,7 +398,7 @@ def test_every_pass_is_counted(measure: Any) -> None:
     if isinstance(result, TRAIN_COPIES):
         assert result.cost.forwards == pytest.approx(len(calls))
         return
-    assert problem.cost.forwards * len(batches) == pytest.approx(len(calls))
+    assert problem.cost.forwards == pytest.approx(len(calls))
     if isinstance(result, Result) and hasattr(result, "cost"):
         assert result.cost.forwards == pytest.approx(problem.cost.forwards)
 

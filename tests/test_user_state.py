@@ -283,7 +283,7 @@ def test_the_hooks_of_a_loss_have_no_effect() -> None:
     assert wc.max_lr(wc.Problem(model, loss, batch)).value == expected
 
 
-def test_parametrizations_that_the_user_keeps_are_computed_anew_for_every_point() -> None:
+def test_cached_parametrizations_are_computed_again_for_every_point() -> None:
     torch.manual_seed(0)
     model = orthogonal(nn.Linear(4, 4))
     batch = (torch.randn(6, 4), torch.randn(6, 4))
@@ -374,7 +374,7 @@ def settings() -> tuple[Any, ...]:
 
 
 @pytest.mark.parametrize("same_model", [False, True])
-def test_threads_measure_as_if_one_after_the_other_and_leave_everything_as_it_was(same_model: bool) -> None:
+def test_threads_measure_one_after_the_other_and_restore_everything(same_model: bool) -> None:
     names = ["conditioning", "eigenvalues", "landscape", "hessian_product", "activations", "back_matching"]
     cases = [build(0 if same_model else seed) for seed in range(4)]
     cases = [cases[0]] * 4 if same_model else cases
@@ -405,7 +405,7 @@ def in_a_thread(work: Callable[[], Any], seconds: float = 20.0) -> Any:
     return found[0]
 
 
-def test_an_abandoned_generator_that_another_thread_collects_gives_its_turn_back() -> None:
+def test_an_abandoned_generator_collected_by_another_thread_frees_its_turn() -> None:
     model, batches = build()
     held = [problem(model, batches).evaluations()]
     next(held[0])
@@ -429,7 +429,7 @@ def test_one_thread_waits_while_another_measures() -> None:
     assert done.wait(20)
 
 
-def test_a_measurement_inside_a_backward_pass_of_a_measurement_does_not_wait_for_it() -> None:
+def test_a_measurement_inside_a_measurements_backward_does_not_wait() -> None:
     """Re-entered often enough, autograd goes on in a thread of its own."""
     found: list[float] = []
     inner = nn.Linear(2, 1)

@@ -47,7 +47,7 @@ def test_made_up_tokens_are_in_the_vocabulary() -> None:
     assert set(example_inputs(nn.Embedding(2, 3)).flatten().tolist()) == {0, 1}
 
 
-def test_made_up_numbers_have_the_dtype_of_the_model_and_take_none_of_the_users_random_numbers() -> None:
+def test_made_up_numbers_have_the_models_dtype_and_draw_nothing() -> None:
     model = nn.Linear(4, 2).to(torch.bfloat16)
     before = torch.get_rng_state()
     inputs = example_inputs(model)

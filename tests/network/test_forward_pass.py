@@ -216,7 +216,7 @@ def plain(net: Any, x: Tensor) -> Tensor:
 
 @pytest.mark.parametrize("how", ["traced", "watched"])
 @pytest.mark.parametrize("block", [plain, swish, hand_written_norm, data_beside, checkpointed, in_place_on_tokens])
-def test_layers_are_a_chain_in_the_order_of_their_calls_whatever_branches_between_them(block: Any, how: str) -> None:
+def test_layers_are_a_chain_in_call_order_even_with_branches_between(block: Any, how: str) -> None:
     """And the hooks that watched the pass come off."""
     model = Net(block=block)
     optimizer = first_pass(model, how)
@@ -228,7 +228,7 @@ def test_layers_are_a_chain_in_the_order_of_their_calls_whatever_branches_betwee
 # watching
 
 
-def test_passes_without_gradients_of_copies_and_that_fail_half_way_are_not_the_first() -> None:
+def test_passes_without_gradients_of_copies_or_that_fail_do_not_count() -> None:
     model = Net()
     optimizer = ScaleAmendedSGD(model)
     with torch.no_grad():
@@ -252,7 +252,7 @@ def test_a_step_before_any_forward_pass_says_what_to_do() -> None:
         optimizer.step()
 
 
-def test_a_layer_that_was_frozen_while_the_pass_was_watched_is_named_when_it_thaws() -> None:
+def test_a_layer_frozen_during_the_watched_pass_is_named_when_unfrozen() -> None:
     model = Net()
     model.stem.requires_grad_(False)
     model.stem_norm.requires_grad_(False)

@@ -49,7 +49,7 @@ def test_separators_of_random_graphs_are_those_of_the_definition(seed: int) -> N
         assert ((node, next(iter(outputs))) in separators) == (is_separator and len(outputs) == 1)
 
 
-def test_one_of_two_outputs_of_an_operation_is_a_separator_if_the_other_is_not_used() -> None:
+def test_one_of_two_outputs_separates_if_the_other_is_unused() -> None:
     leaf = torch.ones(3, requires_grad=True)
     variance, mean = torch.var_mean(leaf.exp())
     place = (variance.grad_fn, variance.output_nr)
@@ -58,7 +58,7 @@ def test_one_of_two_outputs_of_an_operation_is_a_separator_if_the_other_is_not_u
     assert (mean.grad_fn, mean.output_nr) not in Separators(variance.sin().grad_fn)
 
 
-def test_finding_the_blocks_of_a_deep_network_looks_at_every_operation_a_few_times(
+def test_finding_blocks_visits_every_operation_a_few_times(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     """At any depth: visiting every operation once per block would be 300 times more."""

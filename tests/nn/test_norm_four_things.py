@@ -57,7 +57,7 @@ def test_by_default_it_trains_like_ghosts_of_sixteen_examples() -> None:
 
 @pytest.mark.parametrize("examples", [1, 5])
 @pytest.mark.parametrize("dims", SHAPES)
-def test_one_example_times_channels_is_group_normalization_also_for_a_batch_of_one(dims: str, examples: int) -> None:
+def test_one_example_times_channels_is_group_normalization(dims: str, examples: int) -> None:
     layer, x = four_things(dims, ghost_size=1, channels_per_group=2), batch(dims)[:examples]
     assert_same(layer(x), F.group_norm(x, CHANNELS // 2, layer.weight, layer.bias, layer.eps), 1e-12)
     assert layer.running_var.isfinite().all()
@@ -218,6 +218,6 @@ def test_under_autocast_the_penalty_is_float32() -> None:
     assert_same(penalty, ((layer.weight.double() - 1) ** 2).sum() / 2 + (layer.bias.double() ** 2).sum() / 2, 1e-6)
 
 
-def test_a_model_with_nothing_to_decay_is_refused_rather_than_penalized_by_zero() -> None:
+def test_a_model_with_nothing_to_decay_is_refused() -> None:
     with pytest.raises(WellcondError, match="Sequential has no FourThingsBatchNorm layer"):
         affine_penalty(nn.Sequential(nn.BatchNorm2d(3), FourThingsBatchNorm2d(3, affine=False)))

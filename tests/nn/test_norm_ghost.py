@@ -76,7 +76,7 @@ def test_running_statistics_average_the_ghosts_once_per_step(
 
 
 @pytest.mark.parametrize("size", [2, 16, 20_000])
-def test_the_running_variance_estimates_the_populations_whatever_the_ghosts(size: int) -> None:
+def test_the_running_variance_estimates_that_of_the_population(size: int) -> None:
     """20 000 values of variance 4: the estimate's standard error is 4·√(2/(n − ghosts)), 5 of them allowed."""
     layer = GhostBatchNorm1d(1, momentum=1.0, ghost_size=size, dtype=torch.float64)
     layer(2 * normal(20_000, 1))

@@ -38,7 +38,7 @@ each_shape = pytest.mark.parametrize("dims", SHAPES)
 @each_p
 @each_shape
 @pytest.mark.parametrize("mode", ["train", "eval"])
-def test_values_are_divided_by_the_average_norm_of_the_batch_or_the_running_one(p: float, dims: str, mode: str) -> None:
+def test_values_are_divided_by_the_batch_or_the_running_norm(p: float, dims: str, mode: str) -> None:
     layer, x = VARIANTS[NAMES[p]].layer(dims, eps=0.01), batch(dims)
     fill_running(layer)
     mean, scale = per_channel(x, torch.mean), per_channel(x, STATISTIC[p])

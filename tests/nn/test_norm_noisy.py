@@ -89,7 +89,7 @@ def test_positions_are_part_of_the_batch() -> None:
     assert_mean(neighbors, -1 / 35, 1.0)
 
 
-def test_the_noise_stretches_and_moves_what_batchnorm_with_its_affine_part_gives() -> None:
+def test_the_noise_stretches_and_moves_the_output_of_affine_batchnorm() -> None:
     """s and m, taken from constant activations at the same seed, applied to real ones."""
     settings = {"n_mu": 0.3, "n_sigma": 1.5, "r_mu": 0.2, "r_sigma": 0.4}
     m = noise_on(0.0, seed=3, **settings)

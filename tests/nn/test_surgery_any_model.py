@@ -128,7 +128,7 @@ def test_a_hugging_face_resnet_gets_other_norms(transformers: Any) -> None:
     assert_same_function(model, replace_norm(model, GhostBatchNorm2d), normal(3, 3, 32, 32))
 
 
-def test_a_vision_transformer_has_nothing_to_merge_until_it_is_given_something(transformers: Any) -> None:
+def test_a_vision_transformer_has_nothing_to_merge_without_a_batchnorm(transformers: Any) -> None:
     x = normal(6, 1, 8, 8)
     model = used(with_last_batchnorm(vit(transformers)), x)
     assert isinstance(model.classifier, NormalizedLinear)

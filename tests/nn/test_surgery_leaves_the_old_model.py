@@ -89,7 +89,7 @@ def test_failed_surgery_leaves_the_old_model_alone(operate: Callable[[nn.Module,
 
 
 @pytest.mark.parametrize("operate", SURGERY.values(), ids=SURGERY)
-def test_surgery_leaves_the_old_model_alone_and_the_rest_of_the_new_one_as_before(
+def test_surgery_changes_neither_the_old_model_nor_the_rest_of_the_new(
     operate: Callable[[nn.Module, Tensor], nn.Module],
 ) -> None:
     model, x = build(), normal(5, 4)

@@ -90,7 +90,7 @@ def test_exchanged_parameters_are_followed(exchange: Callable[[nn.Sequential, SG
         assert_close(layer.variance, expected.layers[name].variance)
 
 
-def test_parameters_of_torch_func_are_not_followed_unless_the_optimizer_has_them() -> None:
+def test_parameters_of_torch_func_count_only_if_the_optimizer_has_them() -> None:
     model, (x, y) = seeded(dense), batches_of(steps=1)[0]
     _, bnp = preconditioned(model)
     others = {name: nn.Parameter(p.detach().clone()) for name, p in model.named_parameters()}
@@ -214,7 +214,7 @@ def test_statistics_have_the_device_and_dtype_of_the_layers(request: pytest.Fixt
 
 
 @pytest.mark.parametrize("means", ["channel", "kernel"])
-def test_autocast_around_the_whole_step_changes_what_layers_receive_and_no_more(means: Any) -> None:
+def test_autocast_around_the_whole_step_changes_only_the_layers_inputs(means: Any) -> None:
     make = lambda: nn.Sequential(nn.Conv2d(2, 3, 3), nn.Tanh(), nn.Flatten(), nn.Linear(12, 3))  # noqa: E731
     plain = seeded(make).float()
     model = copy.deepcopy(plain)

@@ -196,7 +196,7 @@ def test_many_micro_batches_take_the_memory_of_one() -> None:
 
 
 @pytest.mark.parametrize("to_none", [True, False])
-def test_a_step_that_the_scaler_skips_leaves_no_trace_and_scaling_none_either(to_none: bool) -> None:
+def test_scaling_and_a_step_that_the_scaler_skips_leave_no_trace(to_none: bool) -> None:
     scaled = seeded(dense)
     plain = copy.deepcopy(scaled)
     train(plain, batches_of())

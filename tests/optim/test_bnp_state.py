@@ -199,7 +199,7 @@ def test_layers_are_chosen_by_name_or_by_the_modules_that_hold_them(options: Any
     assert set(bnp.layers) == expected
 
 
-def test_only_layers_of_this_optimizer_are_touched_and_added_groups_count_at_once() -> None:
+def test_only_layers_of_this_optimizer_change_and_added_groups_count() -> None:
     model = seeded(dense)
     optimizer = SGD(model[4].parameters(), lr=LR)
     wc.BNP(model, optimizer)
@@ -231,7 +231,7 @@ def test_a_bias_of_another_optimizer_is_treated_as_frozen() -> None:
     assert_same(model, frozen)
 
 
-def test_a_second_bnp_on_the_same_layers_is_refused_until_the_first_is_removed() -> None:
+def test_a_second_bnp_is_refused_until_the_first_is_removed() -> None:
     model = dense()
     optimizer, first = preconditioned(model, layers=["0"])
     with pytest.raises(wc.WellcondError, match=r"'0' is preconditioned already.*remove\(\)"):

@@ -104,7 +104,7 @@ def test_tokens_are_the_positions_of_a_linear_layer() -> None:
     assert (found["1"].q, found["4"].q) == (7, 1)
 
 
-def test_the_number_of_examples_and_a_missing_batch_dimension_do_not_matter() -> None:
+def test_number_of_examples_and_missing_batch_dimension_do_not_matter() -> None:
     norm = nn.InstanceNorm2d(6)
     model = nn.Sequential(nn.Conv2d(3, 6, 3, padding=1), norm, nn.ReLU(), nn.Conv2d(6, 2, 2, stride=2))
     for shape in ((3, 8, 8), (5, 3, 8, 8)):
@@ -129,7 +129,7 @@ def test_a_model_that_returns_its_loss_ends_at_its_last_layer() -> None:
         assert (found["mlp.fc2"].m, found["mlp.fc2"].m_z, found["mlp.fc1"].m) == (1, 3 / 6, 3 / 6)
 
 
-def test_a_norm_has_the_backward_factor_of_the_layer_before_it_and_its_own_positions() -> None:
+def test_a_norm_has_the_factor_of_the_layer_before_and_its_own_positions() -> None:
     block = normed(nn.Conv2d(3, 8, 3, padding=1))
     model = nn.Sequential(nn.BatchNorm2d(3), block, nn.MaxPool2d(2), nn.PReLU(), nn.Flatten(), nn.Linear(8 * 16, 4))
     found = factors(model, 3, 8, 8)

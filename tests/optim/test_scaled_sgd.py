@@ -114,13 +114,13 @@ def stepped(make: Callable[..., torch.optim.Optimizer], weight: Tensor, gradient
 
 
 @pytest.mark.parametrize("size", [1e-12, 1.0, 1e12])
-def test_a_lars_step_moves_a_weight_by_a_share_of_its_norm_whatever_the_gradient(size: float) -> None:
+def test_a_lars_step_moves_a_weight_by_a_share_of_its_norm(size: float) -> None:
     before = normal(4, 5)
     after = stepped(LARS, before, size * normal(4, 5, seed=1), lr=20.0, trust_coefficient=1e-3)
     assert length(after - before) == pytest.approx(20 * 1e-3 * length(before), rel=1e-12)
 
 
-def test_lars_takes_plain_sgd_steps_without_a_trust_coefficient_and_from_zero() -> None:
+def test_lars_takes_sgd_steps_without_a_coefficient_and_from_zero() -> None:
     weight, bias, zero = (nn.Parameter(torch.tensor(values)) for values in ([3.0, 4.0], [6.0, 8.0], [0.0, 0.0]))
     groups = [{"params": [weight, zero]}, {"params": [bias], "trust_coefficient": None, "lr": 0.5}]
     weight.grad, bias.grad, zero.grad = torch.tensor([0.0, 7.0]), torch.tensor([1.0, 2.0]), torch.tensor([1.0, -2.0])
@@ -140,7 +140,7 @@ def test_vanishing_and_huge_gradients_give_finite_steps(make: Any, size: float) 
 
 
 @pytest.mark.parametrize(("size", "log"), [(1e9, 1e-9), (1.0, math.log(2)), (1e-6, math.log(1_000_001))])
-def test_lsalr_lets_small_gradients_take_larger_steps_and_large_ones_those_of_sgd(size: float, log: float) -> None:
+def test_lsalr_enlarges_the_steps_of_small_gradients_only(size: float, log: float) -> None:
     moved = stepped(LSALR, torch.zeros(1).double(), torch.tensor([size], dtype=torch.float64), lr=1.0)
     assert -float(moved) / size == pytest.approx(1 + log, rel=1e-12)
 
@@ -190,7 +190,7 @@ def trajectory(model: nn.Module, optimizer: torch.optim.Optimizer) -> Tensor:
 @pytest.mark.parametrize("momentum", [{}, {"momentum": 0.9}, {"momentum": 0.9, "nesterov": True}], ids=str)
 @pytest.mark.parametrize("alpha", [0.01, 0.5, 30.0])
 @pytest.mark.parametrize("layer", ["0", "4", "8"])
-def test_the_scale_of_a_normalized_weight_does_not_change_what_the_network_learns(
+def test_the_scale_of_a_normalized_weight_does_not_change_training(
     layer: str, alpha: float, momentum: dict[str, Any]
 ) -> None:
     def learn(rescale: bool, amend: bool) -> Tensor:

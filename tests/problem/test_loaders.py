@@ -207,7 +207,7 @@ def test_draws_are_fresh_over_all_data_and_fixed_by_a_seed() -> None:
         assert torch.equal(epoch.sort(0).values, MANY.tensors[0].sort(0).values)
 
 
-def test_persistent_workers_that_the_user_is_reading_from_are_not_disturbed() -> None:
+def test_persistent_workers_that_the_user_reads_are_not_disturbed() -> None:
     data = DataLoader(MANY, batch_size=250, num_workers=1, persistent_workers=True, shuffle=True)
     reading = iter(data)
     next(reading)

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Iterator
 from dataclasses import dataclass
 from typing import Any, Literal, NamedTuple
 
@@ -103,22 +103,28 @@ def why_not_finite(model: nn.Module, index: int, batch: Any, forward: Callable[[
         forward: A forward pass of this batch.
     """
     layers: list[LayerOutput] = []
+    outputs: list[Any] = []
 
-    def look(name: str, module: nn.Module, x: Any, output: Any) -> None:
+    def on_call(name: str, module: nn.Module, x: Any, output: Any) -> None:
         share = not_finite_in(output) / max(sum(t.numel() for t in tensors_in(output)), 1)
         layers.append(LayerOutput(name, type(module).__name__, share, not not_finite_in(x)))
 
-    with torch.no_grad(), tapped(called_modules(model), look):
-        outputs = forward()
-    data = [(part, not_finite_in(value)) for part, value in zip(("inputs", "targets"), batch, strict=True)]
+    def layers_of_a_pass() -> Iterator[LayerOutput]:  # the pass runs only if data and weights are finite
+        with torch.no_grad(), tapped(called_modules(model), on_call):
+            outputs.append(forward())
+        yield from layers
+
+    parts = zip(("inputs", "targets"), batch, strict=True)
+    data = [(f"{part} of batch {index}", not_finite_in(value)) for part, value in parts]
     weights = [(name, not_finite_in(p)) for name, p in model.named_parameters()]
-    origin = first_not_finite(data, weights, layers)
+    origin = first_not_finite(data, weights, layers_of_a_pass())
     if origin is not None:
-        return f"the loss of batch {index} is not finite: {origin.sentence.removesuffix('.')}; {ADVICE[origin.place]}."
+        on_batch = "" if origin.place == "data" else f" (on batch {index})"
+        return f"{origin.sentence.removesuffix('.')}{on_batch}; {ADVICE[origin.place]}."
     if not_finite_in(outputs):
         return (
-            f"the loss of batch {index} is not finite: the code after the last layer of {type(model).__name__} is the "
-            "first to return NaN or infinity."
+            f"the code after the last layer of {type(model).__name__} is the first to return NaN or infinity "
+            f"(on batch {index})."
         )
     return (
         f"the loss of batch {index} is NaN or infinite although all outputs are finite; look at the loss itself "

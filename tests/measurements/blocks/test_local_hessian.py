@@ -284,7 +284,7 @@ def test_the_first_batch_is_taken_and_said() -> None:
     assert several.loss == one.loss
     assert "the first batch" in str(several)
     assert "the first batch" not in str(one)
-    assert (one.cost.forwards, one.cost.backwards, several.cost.u) == (1, 1, 0.5)
+    assert (one.cost.forwards, one.cost.backwards, several.cost.u) == (1, 1, 1)
 
 
 @pytest.mark.parametrize("through_data", [False, True])

@@ -218,11 +218,11 @@ def test_passes_are_counted(sizes: list[int], build: str) -> None:
     model = counted()
     problem = wc.Problem(model, nn.CrossEntropyLoss(), split(BATCH, sizes))
     found = covariate_shift(problem, OPTIMIZERS[build](model.parameters()))
-    assert model[-1].forwards == found.cost.forwards * len(sizes)
-    assert model[-1].backwards == found.cost.backwards * len(sizes)
+    assert model[-1].forwards == found.cost.forwards
+    assert model[-1].backwards == found.cost.backwards
     assert str(found.cost) in str(found)
     if build == "adam":
-        assert found.cost.forwards == found.cost.backwards == 4
+        assert found.cost.forwards == found.cost.backwards == 4 * len(sizes)
         loader = DataLoader(TensorDataset(*BATCH), batch_size=6)  # no pass more than a list
         problem = wc.Problem(model, nn.CrossEntropyLoss(), loader)
         assert covariate_shift(problem, SGD(model.parameters(), lr=0.1)).cost.forwards == 4
