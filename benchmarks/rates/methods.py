@@ -33,7 +33,7 @@ def half_of_limit(task: Task, seed: int, steps: int) -> tuple[float, float]:
     optimizer = task.optimizer(model.parameters(), lr=GUESS)
     torch.manual_seed(seed + OTHER_BATCHES)
     try:
-        limit = wc.max_lr(wc.Problem(model, task.loss, [next(iter(task.loader()))]), optimizer=optimizer)
+        limit = wc.max_lr(wc.Problem(model, task.loss, [next(iter(task.loader()))]), optimizer)
     except wc.errors.WellcondError:
         return math.nan, 0.0
     return limit.value / 2, limit.cost.u

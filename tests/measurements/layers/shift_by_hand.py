@@ -16,7 +16,7 @@ from torch.optim import LBFGS, SGD, Adagrad, Adam, AdamW, Optimizer, RMSprop
 from zoo import ARCHITECTURES, CLASSES, Case, seeded
 
 import wellcond as wc
-from wellcond.measurements.layers.covariate_shift import CovariateShift, Shift
+from wellcond.measurements.layers.covariate_shift import CovariateShift, GradientShift
 
 Build = Callable[[Any], Optimizer]
 Gradients = dict[str, Tensor]
@@ -137,7 +137,7 @@ def by_hand(
         yield layer, {name: before[name] for name in own}, {name: after[name] for name in own}
 
 
-def assert_shift(found: Shift, g: list[Tensor], g_new: list[Tensor], tolerance: float = 1e-10) -> None:
+def assert_shift(found: GradientShift, g: list[Tensor], g_new: list[Tensor], tolerance: float = 1e-10) -> None:
     old, new = (torch.cat([part.flatten() for part in parts]) for parts in (g, g_new))
     scale = float(old.norm())
     assert found.difference == pytest.approx(float((old - new).norm()), abs=tolerance * scale)

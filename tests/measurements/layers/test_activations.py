@@ -134,7 +134,7 @@ def test_constant_outputs_have_a_histogram_too() -> None:
 
 def test_an_earlier_result_lends_its_layers_and_edges() -> None:
     case = ARCHITECTURES["mlp_relu"]()
-    before = activations(case.problem(), ["2", "1"], bins=7)
+    before = activations(case.problem(), layers=["2", "1"], bins=7)
     with torch.no_grad():
         case.model[0].weight.mul_(3.0)
     after = activations(case.problem(), like=before)
@@ -215,7 +215,7 @@ def test_units_are_channels_of_convolutions_and_features_of_tokens() -> None:
     model = seeded(Odd)
     problem = wc.Problem(model, nn.CrossEntropyLoss(), (normal(4, 2, 7), integers(CLASSES, 4)))
     names = ["conv", "act", "flat", "group", "tokens", "gelu", "whole", "rnn", "head", "never", ""]
-    found = activations(problem, names)
+    found = activations(problem, layers=names)
     shapes = {name: (layer.units, layer.samples) for name, layer in found.items()}
     assert shapes == {
         "conv": (3, 20), "act": (3, 20), "flat": (3, 20), "group": (3, 20), "tokens": (3, 20), "gelu": (3, 20),
@@ -228,7 +228,7 @@ def test_units_are_channels_of_convolutions_and_features_of_tokens() -> None:
 
 def test_an_in_place_relu_behind_a_layer_does_not_reach_what_is_seen() -> None:
     case = ARCHITECTURES["mlp_relu"]()
-    found = activations(case.problem(), ["0", "1"])
+    found = activations(case.problem(), layers=["0", "1"])
     assert float(found["0"].edges[0]) < -0.1
     values = (case.batch[0] @ case.model[0].weight.T + case.model[0].bias).detach().numpy()
     assert found["0"].mean.numpy() == pytest.approx(values.mean(0), rel=TOLERANCE)
@@ -237,14 +237,14 @@ def test_an_in_place_relu_behind_a_layer_does_not_reach_what_is_seen() -> None:
 
 def test_an_unbatched_image_is_one_example() -> None:
     model = seeded(lambda: nn.Sequential(nn.Conv2d(2, 3, 2), Mean(1, 2)))
-    found = activations(wc.Problem(model, lambda y, _: y.mean(), (normal(2, 5, 6), torch.zeros(1))), ["0"])
+    found = activations(wc.Problem(model, lambda y, _: y.mean(), (normal(2, 5, 6), torch.zeros(1))), layers=["0"])
     assert (found["0"].units, found["0"].samples) == (3, 20)
 
 
 def test_a_module_that_is_called_twice_is_seen_twice() -> None:
     shared = nn.Linear(3, 3)
     model = seeded(lambda: nn.Sequential(shared, nn.Tanh(), shared))
-    found = activations(wc.Problem(model, nn.MSELoss(), (normal(5, 3), normal(5, 3))), ["0"])
+    found = activations(wc.Problem(model, nn.MSELoss(), (normal(5, 3), normal(5, 3))), layers=["0"])
     assert found["0"].samples == 10
     assert found["0"].mean.numpy() == pytest.approx(by_unit(stored(model, "0", [normal(5, 3)]), 1).mean(1), rel=1e-12)
 
@@ -267,7 +267,7 @@ def test_what_owns_parameters_is_measured_or_named_with_the_reason() -> None:
     assert list(found) == ["0", "4"]
     assert list(found.not_covered) == ["1", "2"]
     assert "1: nothing says which dimension of a PReLU's output counts units" in str(found)
-    alone = activations(problem, "2")
+    alone = activations(problem, layers="2")
     assert (list(alone), alone["2"].units, alone.not_covered) == (["2"], 4, {})
     found = activations(wc.Problem(model[2], nn.MSELoss(), (normal(6, 4), normal(6, 4))))
     assert (len(found), list(found.not_covered)) == (0, [""])
@@ -296,7 +296,7 @@ class Normalize(nn.Module):
 def test_units_of_what_is_called_a_norm_are_channels(layer: nn.Module) -> None:
     model = seeded(lambda: nn.Sequential(nn.Conv2d(2, 3, 1), layer, Mean(2, 3)))
     problem = wc.Problem(model, nn.CrossEntropyLoss(), (normal(4, 2, 5, 6), integers(CLASSES, 4)))
-    found = activations(problem, ["1"])["1"]
+    found = activations(problem, layers=["1"])["1"]
     values = by_unit(stored(model, "1", [normal(4, 2, 5, 6)]), 1)
     assert (found.units, found.samples) == (3, 120)
     assert found.mean.numpy() == pytest.approx(values.mean(1), rel=TOLERANCE, abs=TOLERANCE)
@@ -307,7 +307,7 @@ def test_units_that_change_in_number_are_refused() -> None:
     model = Written(lambda m, x: m.inner(x * m.scale).mean(1), inner=nn.Identity(), scale=scale)
     batches = [(torch.ones(2, 3), torch.ones(2)), (torch.ones(2, 4), torch.ones(2))]
     with pytest.raises(InvalidProblem, match="'inner' gave 3 units and then 4"):
-        activations(wc.Problem(model, nn.MSELoss(), batches), ["inner"])
+        activations(wc.Problem(model, nn.MSELoss(), batches), layers=["inner"])
 
 
 # what is not a number, and what is refused

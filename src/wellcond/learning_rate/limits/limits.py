@@ -13,7 +13,7 @@ from torch import Tensor
 from wellcond.results import Cost, Result, Row, number, quantities, text_table
 
 DEFAULT_MOMENTUM: Final = 0.9
-"""μ where neither the caller nor an optimizer says otherwise."""
+"""Momentum μ if neither the caller nor an optimizer sets one."""
 
 
 @overload
@@ -42,7 +42,7 @@ def heavy_ball_limit(lambda_max: float | Tensor, momentum: float) -> float | Ten
 
 
 @dataclass(frozen=True)
-class Limit:
+class RateLimit:
     """A limit numerator / λ_max on a learning rate, and how well λ_max is known.
 
     Attributes:
@@ -53,7 +53,7 @@ class Limit:
         matvecs: Products with the Hessian that it took.
 
     Example:
-        >>> limit = Limit(numerator=2.0, lambda_max=5.0, lambda_error=1.0, converged=True, matvecs=3)
+        >>> limit = RateLimit(numerator=2.0, lambda_max=5.0, lambda_error=1.0, converged=True, matvecs=3)
         >>> limit.value, limit.low, limit.high
         (0.4, 0.3333333333333333, 0.5)
     """
@@ -108,11 +108,11 @@ class GroupLimit:
     momentum: float
     parameters: int
     proportional: float
-    separate: Limit | None
+    separate: RateLimit | None
 
 
 @dataclass(frozen=True)
-class MaxLearningRate(Limit, Result):
+class MaxLearningRate(RateLimit, Result):
     """The largest stable learning rate in the quadratic model of the loss; `float(...)` gives it.
 
     With several parameter groups it is the limit of the largest lr, while the others stay in proportion. `matvecs` are
@@ -136,7 +136,7 @@ class MaxLearningRate(Limit, Result):
     optimizer: str | None
     lr: float | None
     groups: tuple[GroupLimit, ...]
-    batches: tuple[Limit, ...]
+    batches: tuple[RateLimit, ...]
     batchnorm: str
     cost: Cost
     notes: tuple[str, ...]

@@ -132,8 +132,6 @@ def check_optimizer(problem: Problem, optimizer: Optimizer) -> None:
         Unsupported: Its step is not known, is changed by hooks, or is stable at no learning rate.
     """
     name = type(optimizer).__name__
-    if not isinstance(optimizer, Optimizer):
-        raise TypeError(f"optimizer must be a torch optimizer, not {name}")
     groups = groups_of(problem, optimizer)
     rule_of(optimizer)
     if hooks := optimizer._optimizer_step_pre_hooks.values():

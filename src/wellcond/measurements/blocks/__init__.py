@@ -4,6 +4,3 @@ In: a `Problem` and the name of a layer. Out: targets and updates of all blocks 
 derivatives of one as operators (`local_hessian`), and the spectrum that random weights would give (`marchenko_pastur`).
 """
 
-from wellcond.measurements.blocks.marchenko_pastur import marchenko_pastur
-
-__all__ = ["marchenko_pastur"]

@@ -149,8 +149,8 @@ class Activations(ByLayer[LayerActivations]):
 @own_arithmetic()
 def activations(
     problem: Problem,
-    layers: str | Sequence[str] | None = None,
     *,
+    layers: str | Sequence[str] | None = None,
     bins: int = 50,
     bounds: tuple[float, float] | None = None,
     like: Activations | None = None,

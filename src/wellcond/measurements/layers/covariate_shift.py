@@ -28,7 +28,7 @@ if TYPE_CHECKING:
 
 
 @dataclass(frozen=True)
-class Shift:
+class GradientShift:
     """The gradient of one layer, or of one parameter, before and after the layers before it have taken their step.
 
     Attributes:
@@ -49,7 +49,7 @@ class Shift:
 
 
 @dataclass(frozen=True)
-class CovariateShift(ByLayer[Shift]):
+class CovariateShift(ByLayer[GradientShift]):
     """One entry per layer, in the order of the forward pass; `["0.weight"]` looks up a single parameter.
 
     Attributes:
@@ -58,11 +58,11 @@ class CovariateShift(ByLayer[Shift]):
         cost: What it took, at most: all backward passes but the first end at the layer they are made for.
     """
 
-    layers: dict[str, Shift]
-    parameters: dict[str, Shift]
+    layers: dict[str, GradientShift]
+    parameters: dict[str, GradientShift]
     cost: Cost
 
-    def __getitem__(self, name: str) -> Shift:
+    def __getitem__(self, name: str) -> GradientShift:
         found = self.layers.get(name) or self.parameters.get(name)
         if found is None:
             raise UnknownLayer(name, [*self.layers, *self.parameters])
@@ -158,8 +158,8 @@ def covariate_shift(
     check_problem(problem)
     wanted = set(problem.params if layers is None else problem.select(layers))
     started: dict[str, None] = {}
-    found: dict[str, Shift] = {}
-    parameters: dict[str, Shift] = {}
+    found: dict[str, GradientShift] = {}
+    parameters: dict[str, GradientShift] = {}
     before = problem.cost
     with problem.measuring():
         names = {module: name for name, module in problem.model.named_modules()}
@@ -213,7 +213,7 @@ def _gradients_of(problem: Problem, layers: Sequence[Layer]) -> Gradients:
 
 def _layer_shifts(
     problem: Problem, layer: Layer, gradients: Gradients, changed: Gradients
-) -> tuple[Shift, dict[str, Shift]]:
+) -> tuple[GradientShift, dict[str, GradientShift]]:
     """The shift of a layer, and those of its parameters under all of their names."""
     products = {name: _products(p, gradients[name], changed[name]) for name, p in layer.params.items()}
     own = {p: _shift(name, products[name]) for name, p in layer.params.items()}
@@ -230,7 +230,7 @@ def _products(p: Tensor, gradient: Tensor | None, changed: Tensor | None) -> Ten
     return torch.stack([difference @ difference, g @ g_new, g @ g, g_new @ g_new])
 
 
-def _shift(name: str, products: Tensor, notes: Sequence[str] = ()) -> Shift:
+def _shift(name: str, products: Tensor, notes: Sequence[str] = ()) -> GradientShift:
     squared_difference, product, squared, squared_new = products.tolist()
     difference, norm, norm_new = (math.sqrt(square) for square in (squared_difference, squared, squared_new))
     if norm == 0 or norm_new == 0:
@@ -242,7 +242,7 @@ def _shift(name: str, products: Tensor, notes: Sequence[str] = ()) -> Shift:
         notes = [*notes, "it has no finite gradient once the layers before it have moved"]
     else:
         cosine = 1.0 if difference == 0 else max(-1.0, min(1.0, product / (norm * norm_new)))
-    return Shift(name, difference, cosine, norm, norm_new, "; ".join(notes))
+    return GradientShift(name, difference, cosine, norm, norm_new, "; ".join(notes))
 
 
 def _cosine(value: float) -> str:
