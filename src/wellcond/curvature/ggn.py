@@ -10,7 +10,7 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from wellcond.curvature.over_parameters import Block, CurvatureOperator, Gradients, Product
+from wellcond.curvature.curvature_operator import ParameterBlock, CurvatureOperator, Gradients, Product
 from wellcond.errors import InvalidProblem
 from wellcond.problem.evaluation import Evaluation
 from wellcond.problem.loss.likelihoods import Fields
@@ -51,7 +51,7 @@ class OutputCurvature(CurvatureOperator):
         cotangent = torch.zeros_like(outputs, requires_grad=True)
         pulled_back = torch.autograd.grad(outputs, params, cotangent, create_graph=True, allow_unused=True)
 
-        def product(block: Block, v: Sequence[Tensor]) -> Sequence[Tensor | None]:
+        def product(block: ParameterBlock, v: Sequence[Tensor]) -> Sequence[Tensor | None]:
             pairs = [(pulled_back[i], vector) for i, vector in zip(block, v, strict=True)]
             used = [(root, vector) for root, vector in pairs if root is not None]
             if not used:

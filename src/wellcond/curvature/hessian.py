@@ -7,7 +7,7 @@ from collections.abc import Callable, Sequence
 import torch
 from torch import Tensor, nn
 
-from wellcond.curvature.over_parameters import Block, CurvatureOperator, Gradients, Product
+from wellcond.curvature.curvature_operator import ParameterBlock, CurvatureOperator, Gradients, Product
 from wellcond.errors import InvalidProblem
 from wellcond.problem.evaluation import Evaluation
 from wellcond.problem.problem import Problem
@@ -47,7 +47,7 @@ class Hessian(CurvatureOperator):
 def hessian_product(gradients: Gradients, params: Sequence[Tensor]) -> Product:
     """v ↦ ∇²loss · v through the graph of the gradient."""
 
-    def product(block: Block, v: Sequence[Tensor]) -> Sequence[Tensor | None]:
+    def product(block: ParameterBlock, v: Sequence[Tensor]) -> Sequence[Tensor | None]:
         pairs = [(gradients[i], vector) for i, vector in zip(block, v, strict=True)]
         curved = [(g, vector) for g, vector in pairs if g is not None and g.requires_grad]
         if not curved:

@@ -11,7 +11,7 @@ from matrices import rotated
 from torch import Tensor, nn
 
 import wellcond as wc
-from wellcond.curvature import outliers
+from wellcond.curvature import likely_start
 from wellcond.curvature.operator import LinearOperator
 from wellcond.learning_rate.limits.preconditioned import Preconditioned
 from wellcond_papers.models import mlp
@@ -250,9 +250,9 @@ class Tokens(nn.Module):
 def test_many_outputs_or_much_memory_give_the_gradient(monkeypatch: pytest.MonkeyPatch) -> None:
     problem = small(0)
     expected = flat_gradient(problem)
-    for name, value in (("MOST_PASSES", 0.49), ("MOST_BYTES", 4 * 8 * problem.size - 1)):
+    for name, value in (("MOST_OUTPUT_PASSES", 0.49), ("MOST_BYTES", 4 * 8 * problem.size - 1)):
         with monkeypatch.context() as patch:
-            patch.setattr(outliers, name, value)
+            patch.setattr(likely_start, name, value)
             assert torch.allclose(wc.Hessian(problem).likely_start(), expected, atol=1e-12)
     hessian = wc.Hessian(without_a_part(0))
     name = hessian.names[0]

@@ -15,8 +15,8 @@ from wellcond.curvature import coupling
 from wellcond.curvature.fisher import likelihood_of
 from wellcond.curvature.ggn import tensor_outputs
 from wellcond.curvature.kronecker.rule_check import RuleCheck
-from wellcond.curvature.rows import TOGETHER, Workspace
-from wellcond.curvature.second_moment import SecondMoment, compute_eigenvalues
+from wellcond.curvature.kronecker.rows import TOGETHER, Workspace
+from wellcond.curvature.kronecker.second_moment import SecondMoment, compute_eigenvalues
 from wellcond.errors import InvalidProblem, TooLarge
 from wellcond.network.isolation.arithmetic import own_arithmetic
 from wellcond.network.layers import (

@@ -11,15 +11,15 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor
 
-from wellcond.curvature.rows import LIMIT
-from wellcond.curvature.second_moment import SecondMoment, Side
+from wellcond.curvature.kronecker.rows import LIMIT
+from wellcond.curvature.kronecker.second_moment import SecondMoment, Side
 from wellcond.curvature.spectra.condition import condition_numbers_and_ranks
 from wellcond.curvature.spectra.eigenvalues import eigenvalues
 from wellcond.errors import TooLarge
 from wellcond.results import Row, number
 from wellcond.results.quantities import MatrixQuantities
 
-AT_ONCE = 2**20
+MOST_SORTED = 2**20
 """Products that are formed and sorted; of more than that, the one at a place is found by bisection."""
 
 MOST_MATVECS = 50
@@ -182,7 +182,7 @@ def largest_product(x: Tensor, g: Tensor, place: int) -> float:
     x, g = (values.double().sort(-1).values for values in (x, g))
     # zeros come first, and a column that is zero in all groups has no part in this
     x, g = (values[:, int((values > 0).sum(-1).max()) * -1 :] for values in (x, g))
-    if x.numel() * g.shape[1] <= AT_ONCE:
+    if x.numel() * g.shape[1] <= MOST_SORTED:
         return float((x.unsqueeze(-1) * g.unsqueeze(-2)).flatten().sort(descending=True).values[place - 1])
 
     def count_from(bound: float) -> int:

@@ -9,11 +9,11 @@ from dataclasses import dataclass, replace
 import torch
 from torch import Tensor
 
-from wellcond.curvature.over_parameters import CurvatureOperator
+from wellcond.curvature.curvature_operator import CurvatureOperator
 from wellcond.curvature.spectra.allowance import Allowance
 from wellcond.curvature.spectra.lanczos import MEMORY
 from wellcond.curvature.spectra.operators import Operator, as_operator, in_a_row
-from wellcond.curvature.spectra.probing import SKETCH, Block, Request
+from wellcond.curvature.spectra.trace_block import SKETCH, TraceBlock, Request
 from wellcond.errors import Interrupted
 from wellcond.network.isolation.arithmetic import own_arithmetic
 from wellcond.results import Progress, Result, Row, quantities
@@ -123,7 +123,7 @@ def trace(
 
 def _one_probe(operator: Operator, generator: torch.Generator) -> float:
     """What one probe of the whole matrix says."""
-    whole = Block(operator.shape[0], 1.0, operator, generator)
+    whole = TraceBlock(operator.shape[0], 1.0, operator, generator)
     probe, receive = whole.probes(1)
     receive(operator @ probe)
     return whole.value
@@ -131,23 +131,23 @@ def _one_probe(operator: Operator, generator: torch.Generator) -> float:
 
 def _divided(
     operator: Operator, generator: torch.Generator, most: int
-) -> tuple[list[Block], Callable[[Sequence[tuple[int, Tensor]]], Sequence[Tensor]]]:
+) -> tuple[list[TraceBlock], Callable[[Sequence[tuple[int, Tensor]]], Sequence[Tensor]]]:
     """The blocks that it is summed by, with at most so many products, and what multiplies them."""
     if not isinstance(operator, CurvatureOperator):
-        whole = Block(operator.shape[0], 1.0, operator, generator)
+        whole = TraceBlock(operator.shape[0], 1.0, operator, generator)
         return [whole], lambda asked: [operator @ columns for _, columns in asked]
     names, sizes = operator.names, [parameter.numel() for parameter in operator.params.values()]
     strata = _strata(names, most=max(1, most // PILOT))
     blocks = [
         # a block's product differentiates through what lies behind its first parameter
-        Block(sum(sizes[i] for i in stratum), 1 - stratum[0] / len(names), operator, generator)
+        TraceBlock(sum(sizes[i] for i in stratum), 1 - stratum[0] / len(names), operator, generator)
         for stratum in strata
     ]
     return blocks, lambda asked: operator.block_products([(strata[i], columns) for i, columns in asked])
 
 
 def _estimate(
-    blocks: Sequence[Block],
+    blocks: Sequence[TraceBlock],
     multiply: Callable[[Sequence[tuple[int, Tensor]]], Sequence[Tensor]],
     tol: float,
     allowance: Allowance,
@@ -201,7 +201,7 @@ def _estimate(
         raise Interrupted(replace(known, status=status)) from interrupt
 
 
-def _standard_error(blocks: Sequence[Block]) -> tuple[float, float]:
+def _standard_error(blocks: Sequence[TraceBlock]) -> tuple[float, float]:
     """√(Σ_l s_l²/m_l) for m_l probes of spread s_l; and that, made so much larger that two of it cover 95 %.
 
     The s_l are estimates, at worst as noisy as those of m_l normal numbers: Student's t with the degrees of freedom of
@@ -232,7 +232,7 @@ def _widening(freedom: float) -> float:
     return 1 + sum(term / freedom**power for power, term in enumerate(terms, 1))
 
 
-def _next_round(blocks: Sequence[Block], aim: float, pilot: int, at_once: int, left: int) -> dict[int, Request]:
+def _next_round(blocks: Sequence[TraceBlock], aim: float, pilot: int, at_once: int, left: int) -> dict[int, Request]:
     """What to multiply next, for noise `aim` at the least cost, with at most `left` columns, `at_once` of a block.
 
     At a cost of c_l per probe, the least total cost has m_l ∝ s_l/√c_l.

@@ -10,7 +10,7 @@ import torch
 from torch import Tensor
 
 from wellcond.curvature.operator import TensorOperator
-from wellcond.curvature.over_parameters import CurvatureOperator
+from wellcond.curvature.curvature_operator import CurvatureOperator
 
 
 class Preconditioned(TensorOperator):

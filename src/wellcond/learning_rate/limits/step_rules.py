@@ -27,7 +27,7 @@ from wellcond.errors import Unsupported
 
 Group = Mapping[str, Any]
 State = Mapping[str, Any]
-Rule = Callable[[Group, State, Tensor], tuple[float, Tensor | float]]
+StepRule = Callable[[Group, State, Tensor], tuple[float, Tensor | float]]
 """(group, state of a parameter, its gradient now) → F(−1) and P.
 
 The gradient is the one that the optimizer works with: of a maximized loss its negative, and with weight decay added. It
@@ -40,7 +40,7 @@ the step of {optimizer} is not known, and so neither is its largest stable learn
 For gradient descent with momentum, write  wc.max_lr(problem, momentum=0.9)."""
 
 
-def rule_of(optimizer: Optimizer) -> Rule:
+def rule_of(optimizer: Optimizer) -> StepRule:
     """The rule of an optimizer's type, or of the type that it inherits its step from.
 
     Raises:
@@ -129,7 +129,7 @@ def adagrad(group: Group, state: State, gradient: Tensor) -> tuple[float, Tensor
     return 1.0, (total.sqrt() + group["eps"]) * (1 + t * group["lr_decay"])
 
 
-RULES: dict[type[Optimizer], Rule] = {
+RULES: dict[type[Optimizer], StepRule] = {
     SGD: sgd,
     Adam: adam,
     AdamW: adam,

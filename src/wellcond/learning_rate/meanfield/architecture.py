@@ -51,7 +51,7 @@ WORDS: dict[str, tuple[str, Callable[[str], Any]]] = {
 }
 """The words that may stand in any order, and the argument of `Architecture` that each sets."""
 CONVOLUTIONAL = {"kernel", "stride", "padding", "outputs", "head"}
-EXAMPLES = """
+EXAMPLE_LINES = """
     fc 784-1000-1000-1000-10
     fc 784-300-300-10 tanh vanilla sigma_w2=1.5
     conv 1x28x28 30-60-90 k3 s2 10
@@ -146,10 +146,10 @@ class Architecture:
         if found := re.fullmatch(r"conv (\d+x\d+x\d+) (\d+(?:-\d+)*)((?: \S+)*)", " ".join(text.split())):
             options = _options(text, found[3], is_convolutional=True)
             if "outputs" not in options:
-                raise ValueError(f"{text!r} does not say how many outputs there are. Write lines such as{EXAMPLES}")
+                raise ValueError(f"{text!r} does not say how many outputs there are. Write lines such as{EXAMPLE_LINES}")
             size, channels = (tuple(int(n) for n in re.split("[x-]", part)) for part in found.groups()[:2])
             return cls(size, channels, **options)
-        raise ValueError(f"{text!r} is not an architecture. Write lines such as{EXAMPLES}")
+        raise ValueError(f"{text!r} is not an architecture. Write lines such as{EXAMPLE_LINES}")
 
     def __str__(self) -> str:
         widths = "-".join(_written(n) for n in self.hidden)
@@ -240,7 +240,7 @@ def _options(text: str, words: str, *, is_convolutional: bool) -> dict[str, Any]
         matches = ((re.fullmatch(pattern, word), *meaning) for pattern, meaning in WORDS.items())
         name, value = next(((name, convert(found[1])) for found, name, convert in matches if found), ("", None))
         if not name or (name in CONVOLUTIONAL and not is_convolutional):
-            raise ValueError(f"{text!r}: {word!r} is not understood here. Write lines such as{EXAMPLES}")
+            raise ValueError(f"{text!r}: {word!r} is not understood here. Write lines such as{EXAMPLE_LINES}")
         if name in options:
             raise ValueError(f"{text!r}: {word!r} sets the {name} a second time.")
         options[name] = value

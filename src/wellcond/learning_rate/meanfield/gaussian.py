@@ -26,7 +26,7 @@ Expectation = Callable[[Tensor, Tensor, Tensor], Tensor]
 
 NODES, REACH = 601, 12.0
 """Of the trapezoidal rule, and how many standard deviations it covers: smooth functions are integrated to rounding."""
-FEW = 1000
+AT_ONCE = 1000
 """Correlations whose powers are all held at once: for a single network the steps of a loop would cost more."""
 ORDERS = 128
 """Of the series: at variance 10 tanh is right to 1e-11 up to a correlation of .9 and to 4e-7 beyond, its slope to 7e-6;
@@ -159,7 +159,7 @@ def _pair_mean(f: Function, v: Tensor, w: Tensor, k: Tensor, h: Function | None 
     right, rest_of_right = (left, rest_of_left) if w is v and h is None else _hermite_coefficients(h or f, w)
     sizes = left.abs().reshape(-1, ORDERS).amax(0) * right.abs().reshape(-1, ORDERS).amax(0)
     orders = 1 + int((sizes >= 1e-16 * sizes.sum()).nonzero().max())
-    if c.numel() < FEW:
+    if c.numel() < AT_ONCE:
         powers = c.unsqueeze(-1) ** torch.arange(orders, device=c.device)
         return rest_of_left * rest_of_right * c**orders + (left[..., :orders] * right[..., :orders] * powers).sum(-1)
     # Horner's scheme, which needs no more memory than a few matrices

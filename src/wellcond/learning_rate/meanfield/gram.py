@@ -31,7 +31,7 @@ from torch import Tensor
 from wellcond.learning_rate.meanfield.gaussian import Activation
 from wellcond.learning_rate.meanfield.moments import ALIKE, LIFT, Kernel, diagonal
 
-NODES = 200
+LAPLACE_NODES = 200
 """Of the integrals over t."""
 FEWEST = 5
 """Examples: among fewer, units of almost no variance make E[1/s²] infinite, and 1/E s² takes its place."""
@@ -217,7 +217,7 @@ def _standardized(k: Tensor) -> tuple[Tensor, Tensor]:
 @functools.cache
 def _half_line() -> tuple[Tensor, Tensor]:
     """Gauss-Legendre nodes and weights for ∫₀^∞, by t = x/(1 − x)."""
-    x, weights = (torch.from_numpy(part) for part in np.polynomial.legendre.leggauss(NODES))
+    x, weights = (torch.from_numpy(part) for part in np.polynomial.legendre.leggauss(LAPLACE_NODES))
     x = (x + 1) / 2
     return x / (1 - x), weights / 2 / (1 - x).square()
 

@@ -32,7 +32,7 @@ if TYPE_CHECKING:
     from matplotlib.figure import Figure
 
 Loss = Literal["half-squared", "mse", "cross-entropy"]
-FEW = 1000
+MANY = 1000
 """Values of a channel, or examples, below which the theory of very many is off."""
 DRAWN_EXAMPLES = 1000
 """In all draws together: of many examples one draw says as much as several of few."""
@@ -265,10 +265,10 @@ def cautions(stages: Sequence[Stage], start: Kernel) -> Iterator[str]:
     nonlinearities = [stage for stage in every(stages) if isinstance(stage, Nonlinearity)]
     if isinstance(start, Moments) and start.positions > 1:
         norms = ((stage.positions * examples, stage.name) for stage in nonlinearities if stage.norm == "batch")
-        values, name = min(norms, default=(FEW, ""))
-        if values < FEW:
+        values, name = min(norms, default=(MANY, ""))
+        if values < MANY:
             yield f"BatchNorm {name} sees only {values:.0f} values per channel: with so few the prediction is too low"
-    if examples < FEW and has_batchnorm(stages) and _mean_share(nonlinearities[-1]) < SHARED:
+    if examples < MANY and has_batchnorm(stages) and _mean_share(nonlinearities[-1]) < SHARED:
         yield "a lower bound: with few examples other directions may be as large"
 
 

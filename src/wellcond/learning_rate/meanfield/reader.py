@@ -11,10 +11,10 @@ from torch import Tensor, nn
 from torch.nn.parameter import is_lazy
 
 from wellcond.errors import InvalidProblem, NonFinite, Unsupported
-from wellcond.learning_rate.meanfield import layer_rules, signals
+from wellcond.learning_rate.meanfield import layer_rules, shape_rules
 from wellcond.learning_rate.meanfield.feature_maps import GlobalPool, input_moments, two
 from wellcond.learning_rate.meanfield.moments import Kernel
-from wellcond.learning_rate.meanfield.signals import CURE, Rule, Signal, Step, refusal
+from wellcond.learning_rate.meanfield.signal import CURE, CallRule, ReadCall, Signal, refusal
 from wellcond.learning_rate.meanfield.stages import Affine, Residual, Stage, every, with_means
 from wellcond.network.calling import unwrapped
 from wellcond.network.norms import is_norm
@@ -26,7 +26,7 @@ SMOOTH = (
     nn.Tanh, nn.GELU, nn.SiLU, nn.Sigmoid, nn.ELU, nn.SELU, nn.CELU, nn.Softplus, nn.Mish, nn.Softsign, nn.LogSigmoid,
     nn.Hardtanh, nn.ReLU6, nn.Hardswish, nn.Hardsigmoid, nn.Tanhshrink,
 )  # fmt: skip
-MODULES: dict[type[nn.Module], Rule] = {
+MODULES: dict[type[nn.Module], CallRule] = {
     nn.Linear: layer_rules.linear,
     **dict.fromkeys((nn.Conv1d, nn.Conv2d), layer_rules.convolution),
     **dict.fromkeys((nn.BatchNorm1d, nn.BatchNorm2d, nn.BatchNorm3d, nn.SyncBatchNorm), layer_rules.batchnorm),
@@ -34,24 +34,24 @@ MODULES: dict[type[nn.Module], Rule] = {
     nn.ReLU: layer_rules.relu,
     nn.LeakyReLU: layer_rules.leaky_relu,
     **dict.fromkeys(SMOOTH, layer_rules.smooth_module),
-    nn.Identity: signals.same,
-    **dict.fromkeys((nn.Dropout, nn.Dropout1d, nn.Dropout2d, nn.Dropout3d, nn.AlphaDropout), signals.dropout),
-    **dict.fromkeys((nn.Flatten, nn.Unflatten), signals.reshape),
-    **dict.fromkeys((nn.AdaptiveAvgPool1d, nn.AdaptiveAvgPool2d), signals.adaptive_pool),
-    **dict.fromkeys((nn.AvgPool1d, nn.AvgPool2d), signals.average_pool),
+    nn.Identity: shape_rules.same,
+    **dict.fromkeys((nn.Dropout, nn.Dropout1d, nn.Dropout2d, nn.Dropout3d, nn.AlphaDropout), shape_rules.dropout),
+    **dict.fromkeys((nn.Flatten, nn.Unflatten), shape_rules.reshape),
+    **dict.fromkeys((nn.AdaptiveAvgPool1d, nn.AdaptiveAvgPool2d), shape_rules.adaptive_pool),
+    **dict.fromkeys((nn.AvgPool1d, nn.AvgPool2d), shape_rules.average_pool),
 }
-FUNCTIONS: dict[str, Rule] = {
+FUNCTIONS: dict[str, CallRule] = {
     "relu": layer_rules.relu,
     "leaky_relu": layer_rules.leaky_relu,
     **dict.fromkeys(layer_rules.SMOOTH_FUNCTIONS, layer_rules.smooth_function),
-    **dict.fromkeys(("dropout", "dropout1d", "dropout2d", "dropout3d", "alpha_dropout"), signals.dropout),
-    **dict.fromkeys(("flatten", "view", "reshape", "squeeze"), signals.reshape),
-    **dict.fromkeys(("contiguous", "clone", "float", "double"), signals.same),
-    **dict.fromkeys(("adaptive_avg_pool1d", "adaptive_avg_pool2d"), signals.adaptive_pool),
-    "mean": signals.mean,
-    "getitem": signals.strided,
-    "pad": signals.pad,
-    **dict.fromkeys(("mul", "div"), signals.scaled),
+    **dict.fromkeys(("dropout", "dropout1d", "dropout2d", "dropout3d", "alpha_dropout"), shape_rules.dropout),
+    **dict.fromkeys(("flatten", "view", "reshape", "squeeze"), shape_rules.reshape),
+    **dict.fromkeys(("contiguous", "clone", "float", "double"), shape_rules.same),
+    **dict.fromkeys(("adaptive_avg_pool1d", "adaptive_avg_pool2d"), shape_rules.adaptive_pool),
+    "mean": shape_rules.mean,
+    "getitem": shape_rules.strided,
+    "pad": shape_rules.pad,
+    **dict.fromkeys(("mul", "div"), shape_rules.scaled),
 }
 """The modules and functions that have a rule; there are no others."""
 CURES = {
@@ -188,34 +188,34 @@ class _Walk:
             if taken and (call.gives or call.module is not None):
                 self._follow(call, taken)
 
-    def _follow(self, call: Call, taken: list[Value]) -> None:
-        step = Step.of(call, taken[0])
-        if step.kind == "add":
-            if len(taken) != 2 or len(call.args) != 2 or step.options.get("alpha", 1) != 1:
-                raise step.refused("it adds something other than two different signals")
-            given = self.signals[taken[0]].plus(self.signals[taken[1]], step)
+    def _follow(self, recorded: Call, taken: list[Value]) -> None:
+        call = ReadCall.of(recorded, taken[0])
+        if call.kind == "add":
+            if len(taken) != 2 or len(recorded.args) != 2 or call.options.get("alpha", 1) != 1:
+                raise call.refused("it adds something other than two different signals")
+            after = self.signals[taken[0]].plus(self.signals[taken[1]], call)
         else:
-            rule = _rule_of(step)
-            if not call.gives:
+            rule = _rule_of(call)
+            if not recorded.gives:
                 return  # it raised
             if len(taken) > 1:
-                raise step.refused("it joins two signals, and not by adding them")
-            if call.args and step.kind != "mul" and taken[0] != call.args[0]:
-                raise step.refused("the signal is not its first argument")
-            if step.what is not None:
-                self._check_parameters_are_new(step)
-            given = rule(step, self.signals[taken[0]])
-        self.signals.update(dict.fromkeys(call.gives, given))
-        for remark in step.remarks:
-            self.remarks.setdefault(remark, []).append(step.name)
+                raise call.refused("it joins two signals, and not by adding them")
+            if recorded.args and call.kind != "mul" and taken[0] != recorded.args[0]:
+                raise call.refused("the signal is not its first argument")
+            if call.what is not None:
+                self._check_parameters_are_new(call)
+            after = rule(call, self.signals[taken[0]])
+        self.signals.update(dict.fromkeys(recorded.gives, after))
+        for remark in call.remarks:
+            self.remarks.setdefault(remark, []).append(call.name)
 
-    def _check_parameters_are_new(self, step: Step) -> None:
-        for parameter in step.what.parameters():
+    def _check_parameters_are_new(self, call: ReadCall) -> None:
+        for parameter in call.what.parameters():
             if parameter in self.owners:
                 owner = self.owners[parameter]
-                twice = "it is called twice" if owner == step.name else f"it shares a parameter with {owner!r}"
-                raise step.refused(f"{twice}, and weights that are used twice are not independent")
-        self.owners |= dict.fromkeys(step.what.parameters(), step.name)
+                twice = "it is called twice" if owner == call.name else f"it shares a parameter with {owner!r}"
+                raise call.refused(f"{twice}, and weights that are used twice are not independent")
+        self.owners |= dict.fromkeys(call.what.parameters(), call.name)
 
     def end(self, recording: Recording) -> Signal:
         """The signal at the output."""
@@ -243,15 +243,15 @@ class _Walk:
         ]
 
 
-def _rule_of(step: Step) -> Rule:
+def _rule_of(call: ReadCall) -> CallRule:
     """The rule of a module whose type, or a base whose `forward` it keeps, has one; or of a function."""
-    if step.what is None:
-        rule = FUNCTIONS.get(step.kind)
+    if call.what is None:
+        rule = FUNCTIONS.get(call.kind)
     else:
-        kind = type(step.what)
-        if "forward" in vars(step.what):
-            raise step.refused("its forward was replaced by another function")
+        kind = type(call.what)
+        if "forward" in vars(call.what):
+            raise call.refused("its forward was replaced by another function")
         rule = next((MODULES[base] for base in kind.__mro__ if base in MODULES and kind.forward is base.forward), None)
     if rule is None:
-        raise step.refused(cure=[CURE, *(cure for part, cure in CURES.items() if part in step.kind.lower())][-1])
+        raise call.refused(cure=[CURE, *(cure for part, cure in CURES.items() if part in call.kind.lower())][-1])
     return rule

@@ -16,7 +16,7 @@ from torch import Tensor
 from wellcond.curvature.fisher import Fisher
 from wellcond.curvature.kronecker.factor_pass import FactorPass, Labels, LayerFactors
 from wellcond.curvature.kronecker.matrix_conditioning import Conditioning
-from wellcond.curvature.second_moment import compute_eigenvalues
+from wellcond.curvature.kronecker.second_moment import compute_eigenvalues
 from wellcond.curvature.spectra.exact import block_spectra
 from wellcond.network.isolation.arithmetic import own_arithmetic
 from wellcond.network.layers import ConvolutionRows

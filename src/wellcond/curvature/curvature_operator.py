@@ -12,7 +12,7 @@ import torch
 from torch import Tensor, nn
 
 from wellcond.curvature.operator import TensorOperator, naming_missing_derivatives
-from wellcond.curvature.outliers import flattened, outlier_direction
+from wellcond.curvature.likely_start import flattened, outlier_direction
 from wellcond.errors import UnknownLayer
 from wellcond.network.isolation.fingerprint import Fingerprint
 from wellcond.network.isolation.snapshot import Snapshot
@@ -20,10 +20,10 @@ from wellcond.problem.arguments import check_problem
 from wellcond.problem.evaluation import Evaluation
 from wellcond.problem.problem import Problem
 
-Block = Sequence[int]
+ParameterBlock = Sequence[int]
 """Some parameters, by their position in the operator."""
 
-Product = Callable[[Block, Sequence[Tensor]], Sequence[Tensor | None]]
+Product = Callable[[ParameterBlock, Sequence[Tensor]], Sequence[Tensor | None]]
 """The product of a diagonal block with one tensor for each of its parameters; None stands for zero."""
 
 Gradients = Sequence[Tensor | None]
@@ -126,7 +126,7 @@ class CurvatureOperator(TensorOperator):
     def _multiply(self, columns: Tensor) -> Tensor:
         return self._products_of([(range(len(self.params)), columns)])[0]
 
-    def block_products(self, jobs: Sequence[tuple[Block, Tensor]]) -> list[Tensor]:
+    def block_products(self, jobs: Sequence[tuple[ParameterBlock, Tensor]]) -> list[Tensor]:
         """Products of diagonal blocks, all in one pass over the data.
 
         A block's product only differentiates through what lies behind its parameters: for the last layers of a
@@ -138,7 +138,7 @@ class CurvatureOperator(TensorOperator):
         self.matvecs += sum(columns.shape[1] for _, columns in jobs)
         return self._products_of(jobs)
 
-    def _products_of(self, jobs: Sequence[tuple[Block, Tensor]]) -> list[Tensor]:
+    def _products_of(self, jobs: Sequence[tuple[ParameterBlock, Tensor]]) -> list[Tensor]:
         weight = terms = 0.0
         names = self.names
         # a kept graph needs the measured state too: gradient checkpointing runs the model again in the backward pass

@@ -15,8 +15,8 @@ from wellcond.curvature import rows as rows_module
 from wellcond.curvature import second_moment
 from wellcond.curvature.kronecker.factor_pass import FactorPass
 from wellcond.curvature.kronecker.matrix_conditioning import Conditioning
-from wellcond.curvature.rows import KeptRows, SumOfProducts, Workspace
-from wellcond.curvature.second_moment import SecondMoment, compute_eigenvalues
+from wellcond.curvature.kronecker.rows import KeptRows, SumOfProducts, Workspace
+from wellcond.curvature.kronecker.second_moment import SecondMoment, compute_eigenvalues
 from wellcond.errors import NonFinite
 
 
@@ -39,7 +39,7 @@ def test_the_operator_is_the_dense_sum_of_products(scale: float, dtype: torch.dt
 
 
 def test_inner_products_in_pieces_are_those_at_once(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(rows_module, "AT_ONCE", 1)
+    monkeypatch.setattr(rows_module, "CACHED_ENTRIES", 1)
     monkeypatch.setattr(rows_module, "LEAST_COLUMNS", 3)
     kept = KeptRows()
     parts = [(2.0, normal(2, 4, 10)), (5.0, normal(2, 3, 10, seed=1))]

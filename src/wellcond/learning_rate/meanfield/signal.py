@@ -1,8 +1,14 @@
-"""The signal on its way through a network, and the rules for calls that have no weights."""
+"""What rules see while a network is read: the call at hand, and the signal that it changes.
+
+The reader follows the recorded calls of a forward pass. Every value that depends on the input is a `Signal`: the stages
+it has passed so far. A call that takes one is a `ReadCall`, and a rule turns both into the signal after the call:
+
+    rule(call, x) = x.then(stage)        one more stage: a layer, a norm, a pooling
+    x.plus(y)                            two paths that parted meet again: a residual stage
+"""
 
 from __future__ import annotations
 
-import math
 from collections.abc import Callable
 from dataclasses import dataclass, field, replace
 from typing import Any, Literal
@@ -10,10 +16,10 @@ from typing import Any, Literal
 import torch
 
 from wellcond.errors import Unsupported
-from wellcond.learning_rate.meanfield.feature_maps import AveragePool, Flatten, GlobalPool, Window, two
+from wellcond.learning_rate.meanfield.feature_maps import two
 from wellcond.learning_rate.meanfield.gaussian import Activation, PiecewiseLinear
 from wellcond.learning_rate.meanfield.moments import float64
-from wellcond.learning_rate.meanfield.stages import Affine, Nonlinearity, Residual, Scaling, Stage, every
+from wellcond.learning_rate.meanfield.stages import Affine, Nonlinearity, Residual, Stage, every
 from wellcond.network.recording import Call, Value
 
 Units = Literal["gaussian", "activated", "other"]
@@ -26,7 +32,7 @@ CURE = "Take it out, or measure instead of predicting: wc.eigenvalues(wc.GGN(pro
 
 
 @dataclass(frozen=True)
-class Step:
+class ReadCall:
     """One call that changes the signal, as rules see it.
 
     Attributes:
@@ -52,7 +58,7 @@ class Step:
     remarks: list[str] = field(default_factory=list)
 
     @classmethod
-    def of(cls, call: Call, signal: Value) -> Step:
+    def of(cls, call: Call, signal: Value) -> ReadCall:
         """A call that takes the signal."""
         name, kind = call.name, type(call.module).__name__
         if call.module is None:
@@ -111,7 +117,7 @@ class Signal:
         stage = Nonlinearity(name, activation, mean=float64(0.0) if self.units == "other" else None)
         return self.then(stage, self.size, "activated")
 
-    def plus(self, other: Signal, step: Step) -> Signal:
+    def plus(self, other: Signal, call: ReadCall) -> Signal:
         """The sum of two paths from where they parted."""
         parted = next(
             (k for k, (a, b) in enumerate(zip(self.stages, other.stages, strict=False)) if a is not b),
@@ -121,9 +127,9 @@ class Signal:
         paths.sort(key=lambda path: path[0].units != "gaussian" or not _has_weights(path[1]))
         (first, branch), (second, shortcut) = paths
         if _names(branch) & _names(shortcut):
-            raise step.refused("its two parts use the same layer")
+            raise call.refused("its two parts use the same layer")
         if first.units != "gaussian" or not _has_weights(branch):
-            raise step.refused("neither of its parts ends in weights of its own, so they are correlated")
+            raise call.refused("neither of its parts ends in weights of its own, so they are correlated")
         units: Units = "gaussian" if second.units == "gaussian" else "other"
         return Signal((*self.stages[:parted], Residual(branch, shortcut)), self.size, units)
 
@@ -138,91 +144,5 @@ def _names(stages: tuple[Stage, ...]) -> set[str]:
     return {layer.name for layer in layers if isinstance(layer, Affine) or layer.norm != "none"}
 
 
-Rule = Callable[[Step, Signal], Signal]
-
-# positions, shapes and factors
-
-
-def same(step: Step, x: Signal) -> Signal:
-    """Nothing happens to the signal."""
-    return x
-
-
-def dropout(step: Step, x: Signal) -> Signal:
-    """Off, as where λ_max is measured."""
-    step.remarks.append("dropout is taken as off")
-    return x
-
-
-def reshape(step: Step, x: Signal) -> Signal:
-    """A feature map becomes a vector; a vector stays one."""
-    if x.size is None or step.output == step.shape:
-        return x
-    if len(step.output) == 2 and step.output[0] == step.shape[0]:
-        return x.then(Flatten(), None)
-    raise step.refused(f"it takes {tuple(step.shape)} to {tuple(step.output)}", "Flatten to (N, features).")
-
-
-def adaptive_pool(step: Step, x: Signal) -> Signal:
-    """The mean over all positions, or over windows of them."""
-    (h, w), (new_h, new_w) = step.sizes
-    if (new_h, new_w) == (1, 1):
-        return x.then(GlobalPool(h * w), None)
-    if h % new_h or w % new_w:
-        raise step.refused(f"its windows differ: {h}×{w} positions become {new_h}×{new_w}")
-    window = (h // new_h, w // new_w)
-    return x.then(AveragePool(Window((h, w), window, window)), (new_h, new_w))
-
-
-def mean(step: Step, x: Signal) -> Signal:
-    """x.mean((2, 3)): over all positions."""
-    dims, rank = step.argument(0, "dim", None), len(step.shape)
-    axes = {axis % rank for axis in ([dims] if isinstance(dims, int) else dims or [])}
-    if x.size is None or axes != set(range(2, rank)):
-        raise step.refused("it averages over something other than the positions of a feature map")
-    return x.then(GlobalPool(math.prod(x.size)), None)
-
-
-def average_pool(step: Step, x: Signal) -> Signal:
-    """The mean over windows."""
-    pool = step.what
-    if pool.ceil_mode or not pool.count_include_pad or getattr(pool, "divisor_override", None):
-        raise step.refused("windows at the border have another divisor", "Leave its options at their defaults.")
-    before, after = step.sizes
-    window = Window(before, two(pool.kernel_size), two(pool.stride), two(pool.padding, 0))
-    return x.then(AveragePool(window), after)
-
-
-def strided(step: Step, x: Signal) -> Signal:
-    """x[:, :, ::s, ::s]: every s-th position of all channels."""
-    index = step.arguments[0] if isinstance(step.arguments[0], tuple) else (step.arguments[0],)
-    if any(not isinstance(part, slice) or part.start is not None or part.stop is not None for part in index):
-        raise step.refused("it takes a part of the signal")
-    steps = [part.step or 1 for part in index] + [1] * (len(step.shape) - len(index))
-    if steps[:2] != [1, 1]:
-        raise step.refused("it takes a part of the examples or channels")
-    if set(steps) == {1}:
-        return x
-    before, after = step.sizes
-    return x.then(AveragePool(Window(before, (1, 1), two(steps[2:]))), after)
-
-
-def pad(step: Step, x: Signal) -> Signal:
-    """Channels of zeros appended: mean squares over channels are smaller by the share of the others."""
-    pads = tuple(step.argument(0, "pad", ()))
-    if not any(pads):
-        return x
-    if any(pads[: 2 * (len(step.shape) - 2)]) or step.options.get("value"):
-        raise step.refused("it pads with something other than channels of zeros")
-    share = step.shape[1] / step.output[1]
-    step.remarks.append("appended channels of zeros count as a part of all channels alike")
-    return x.then(Scaling(float64(share), share), x.size)
-
-
-def scaled(step: Step, x: Signal) -> Signal:
-    """The signal times a number, or divided by one."""
-    factor = step.argument(0, "other", None)
-    if not isinstance(factor, (int, float)):
-        raise step.refused("it multiplies signals, or by a parameter")
-    factor = 1 / factor if step.kind == "div" else float(factor)
-    return x.then(Scaling(float64(factor**2), factor), x.size)
+CallRule = Callable[[ReadCall, Signal], Signal]
+"""(call, signal that it takes) → the signal that it gives."""

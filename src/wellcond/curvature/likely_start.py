@@ -15,7 +15,7 @@ from wellcond.problem.problem import Problem
 
 SHARE, FEWEST_EXAMPLES = 8, 4
 """One example in so many is looked at. On the networks of the benchmark 1 in 16 still gives the same direction."""
-MOST_PASSES = 5
+MOST_OUTPUT_PASSES = 5
 """Backward passes, one per output, in those of a whole batch: less than two products. An eighth buys 40 outputs."""
 MOST_BYTES = 2**29
 """For one vector per output."""
@@ -68,7 +68,7 @@ def _mean_gradients(problem: Problem, params: Sequence[Tensor]) -> tuple[Tensor,
     if outputs is None or outputs.dim() != 2 or not outputs.requires_grad:
         return None
     count = outputs.shape[1]
-    if share * count > MOST_PASSES or count * sum(p.numel() * p.element_size() for p in params) > MOST_BYTES:
+    if share * count > MOST_OUTPUT_PASSES or count * sum(p.numel() * p.element_size() for p in params) > MOST_BYTES:
         return None
     detached = outputs.detach()
     curvature = _curvature(lambda shift: problem.loss_of_outputs(detached + shift, targets), count, detached)

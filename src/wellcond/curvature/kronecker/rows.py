@@ -14,7 +14,7 @@ from torch import Tensor
 from wellcond.errors import NonFinite
 
 if TYPE_CHECKING:
-    from wellcond.curvature.second_moment import SecondMoment
+    from wellcond.curvature.kronecker.second_moment import SecondMoment
 
 LIMIT = 2**30
 """Bytes that one matrix, or the rows that it is made of, may take."""
@@ -24,7 +24,7 @@ SMALL = 2**14
 """Entries of rows that wait for those of other layers, to be multiplied together."""
 MOST_WAITING = 2**24
 """Entries of all rows that wait."""
-AT_ONCE = 2**18
+CACHED_ENTRIES = 2**18
 """Entries of the rows that are turned into float64 at a time: they fit a cache."""
 STREAMS = 8
 """Of a GPU, for as many matrices at a time: an H200 then takes 0.2, 1.1, 5.4 ms for one of 128, 256, 768, not 0.8, 2.0,
@@ -86,7 +86,7 @@ class KeptRows:
         groups, _, d = self.parts[0][1].shape
         device = self.parts[0][1].device
         products = torch.zeros(groups, self.count, self.count, dtype=torch.float64, device=device)
-        width = max(AT_ONCE // (groups * self.count), LEAST_COLUMNS)
+        width = max(CACHED_ENTRIES // (groups * self.count), LEAST_COLUMNS)
         for start in range(0, d, width):
             parts = [rows[..., start : start + width].double() for _, rows in self.parts]
             rows = parts[0] if len(parts) == 1 else torch.cat(parts, 1)

@@ -15,7 +15,7 @@ from zoo import integers, normal, seeded
 import wellcond as wc
 from wellcond.curvature import second_moment
 from wellcond.curvature.kronecker.matrix_conditioning import largest_product
-from wellcond.curvature.second_moment import SecondMoment
+from wellcond.curvature.kronecker.second_moment import SecondMoment
 from wellcond.errors import NonFinite, TooLarge
 from wellcond_papers.models import mlp
 
@@ -136,7 +136,7 @@ def test_a_matrix_large_on_both_sides_has_its_largest_eigenvalue_and_trace(monke
 @pytest.mark.parametrize("groups", [1, 3])
 @pytest.mark.parametrize("at_once", [2**20, 0])
 def test_the_place_of_a_product_is_that_among_all(groups: int, at_once: int, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("wellcond.curvature.kronecker.matrix_conditioning.AT_ONCE", at_once)
+    monkeypatch.setattr("wellcond.curvature.kronecker.matrix_conditioning.MOST_SORTED", at_once)
     x, g = normal(groups, 7).exp() ** 8, normal(groups, 5, seed=1).exp() ** 8
     x[0, 2] = g[-1, 3] = 0.0
     g[0, 0] = g[0, 1]  # a tie

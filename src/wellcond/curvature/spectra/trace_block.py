@@ -16,14 +16,14 @@ SKETCH = 8
 ENOUGH_ALIKE = 16
 """So many probes that all say the same are believed; two coupled parameters say the same to four of them by luck."""
 
-AT_ONCE = 2**22
+CONVERTED_ENTRIES = 2**22
 """Entries of a vector that are turned into float64 at a time."""
 
 Request = tuple[Tensor, Callable[[Tensor], None]]
 """Columns to multiply the block with, and what takes the products."""
 
 
-class Block:
+class TraceBlock:
     """An estimate of tr B that grows with the products it is given.
 
     tr B = tr(QᵀBQ) + E[zᵀCz] for an orthonormal Q, C = (I − QQᵀ) B (I − QQᵀ) and z uniform on {−1, 1}ⁿ.
@@ -157,7 +157,7 @@ class Block:
         self._scale = self._scale or largest
         for sign, product in zip(signs.T, products.T, strict=True):
             self.count += 1
-            for own, mean in zip(*(torch.split(t, AT_ONCE) for t in (sign * product, self._mean)), strict=True):
+            for own, mean in zip(*(torch.split(t, CONVERTED_ENTRIES) for t in (sign * product, self._mean)), strict=True):
                 entries = own.double() / (self._scale or 1.0)
                 change = entries - mean
                 mean += change / self.count

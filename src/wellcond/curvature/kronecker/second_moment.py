@@ -10,7 +10,7 @@ from typing import Literal
 import torch
 from torch import Tensor
 
-from wellcond.curvature.rows import (
+from wellcond.curvature.kronecker.rows import (
     LIMIT,
     SMALL,
     TOGETHER,
