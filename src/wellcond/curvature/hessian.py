@@ -7,7 +7,7 @@ from collections.abc import Callable, Sequence
 import torch
 from torch import Tensor, nn
 
-from wellcond.curvature.curvature_operator import ParameterBlock, CurvatureOperator, Gradients, Product
+from wellcond.curvature.curvature_operator import CurvatureOperator, Gradients, ParameterBlock, Product
 from wellcond.errors import InvalidProblem
 from wellcond.problem.evaluation import Evaluation
 from wellcond.problem.problem import Problem
@@ -67,9 +67,9 @@ def refuse_weight_norm(
     (`gradgradcheck` of `torch._weight_norm` fails.)
 
     Args:
-        model: The module to look through.
-        full_name: Turns the name of a layer of `model` into its name in a larger one.
-        instead: What to use in place of the Hessian.
+        model: The module to check.
+        full_name: Function from the name of a layer of `model` to its name in a larger model.
+        instead: Advice on what to use in place of the Hessian.
     """
     for name, module in model.named_modules():
         hooks = module._forward_pre_hooks.values()  # the deprecated form

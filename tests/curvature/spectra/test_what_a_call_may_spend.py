@@ -163,7 +163,7 @@ def test_a_process_that_gives_up_vectors_finds_the_same_ends(most: int) -> None:
     for step in range(1, 121):
         few.step()
         all_kept.step()
-        assert few._count - few._given_up <= most
+        assert few._count - few._dropped <= most
         assert few.is_whole == (step < most)
     ends, true = (np.linalg.eigvalsh(process.projected())[[0, -1]] for process in (few, all_kept))
     assert np.allclose(ends, true, rtol=1e-10)

@@ -6,16 +6,16 @@ import contextlib
 from collections.abc import Callable, Collection
 from dataclasses import dataclass
 from operator import length_hint
-from typing import Any, Literal
+from typing import Any
 
 import torch
 from torch import Tensor, nn
 
 from wellcond.curvature import coupling
-from wellcond.curvature.fisher import likelihood_of
+from wellcond.curvature.fisher import Labels, likelihood_of
 from wellcond.curvature.ggn import tensor_outputs
-from wellcond.curvature.kronecker.rule_check import RuleCheck
 from wellcond.curvature.kronecker.rows import TOGETHER, Workspace
+from wellcond.curvature.kronecker.rule_check import RuleCheck
 from wellcond.curvature.kronecker.second_moment import SecondMoment, compute_eigenvalues
 from wellcond.errors import InvalidProblem, TooLarge
 from wellcond.network.isolation.arithmetic import own_arithmetic
@@ -33,7 +33,6 @@ from wellcond.problem.loss.likelihoods import Fields
 from wellcond.problem.problem import Gradients, Problem
 from wellcond.results import Progress
 
-Labels = Literal["data", "sample", "model"]
 MOST_LABEL_PASSES = 10_000
 """Most backward passes per batch for an exact expectation over labels."""
 
@@ -175,7 +174,7 @@ class FactorPass:
             if self._reduces and self._workspace.held > TOGETHER // 2:
                 compute_eigenvalues(layer.g for other, layer in self._layers.items() if not self._awaited[other])
         if x is not None:
-            self._checks[name].met(x, gradient)
+            self._checks[name].add_call(x, gradient)
 
     def _look_for_coupling(self, outputs: Tensor, params: dict[str, nn.Parameter]) -> None:
         passes: list[dict[str, list[Tensor]]] = []

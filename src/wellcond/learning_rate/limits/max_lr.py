@@ -16,7 +16,7 @@ from wellcond.curvature.hessian import Hessian
 from wellcond.curvature.spectra.eigenvalues import Eigenvalues, eigenvalues
 from wellcond.curvature.spectra.lanczos import MEMORY
 from wellcond.errors import Interrupted
-from wellcond.learning_rate.limits.limits import DEFAULT_MOMENTUM, GroupLimit, RateLimit, MaxLearningRate
+from wellcond.learning_rate.limits.limits import DEFAULT_MOMENTUM, GroupLimit, MaxLearningRate, RateLimit
 from wellcond.learning_rate.limits.step_model import (
     GroupStep,
     StepModel,
@@ -249,7 +249,9 @@ def _limit(top: Eigenvalues, group: GroupStep) -> RateLimit:
     return RateLimit(group.numerator, value, error, top.converged, top.matvecs)
 
 
-def _groups(problem: Problem, model: StepModel, limit: RateLimit, separate: Mapping[int, RateLimit]) -> Iterator[GroupLimit]:
+def _groups(
+    problem: Problem, model: StepModel, limit: RateLimit, separate: Mapping[int, RateLimit]
+) -> Iterator[GroupLimit]:
     for g in model.groups:
         size = sum(problem.params[name].numel() for name in g.parameters)
         proportional = limit.value * g.relative_lr / model.leading.relative_lr

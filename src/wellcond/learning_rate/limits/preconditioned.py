@@ -9,8 +9,8 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from wellcond.curvature.operator import TensorOperator
 from wellcond.curvature.curvature_operator import CurvatureOperator
+from wellcond.curvature.operator import TensorOperator
 
 
 class Preconditioned(TensorOperator):

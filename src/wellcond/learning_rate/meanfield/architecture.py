@@ -146,7 +146,9 @@ class Architecture:
         if found := re.fullmatch(r"conv (\d+x\d+x\d+) (\d+(?:-\d+)*)((?: \S+)*)", " ".join(text.split())):
             options = _options(text, found[3], is_convolutional=True)
             if "outputs" not in options:
-                raise ValueError(f"{text!r} does not say how many outputs there are. Write lines such as{EXAMPLE_LINES}")
+                raise ValueError(
+                    f"{text!r} does not say how many outputs there are. Write lines such as{EXAMPLE_LINES}"
+                )
             size, channels = (tuple(int(n) for n in re.split("[x-]", part)) for part in found.groups()[:2])
             return cls(size, channels, **options)
         raise ValueError(f"{text!r} is not an architecture. Write lines such as{EXAMPLE_LINES}")

@@ -3,4 +3,3 @@
 In: a `Problem` and the name of a layer. Out: targets and updates of all blocks (`back_matching`), the second
 derivatives of one as operators (`local_hessian`), and the spectrum that random weights would give (`marchenko_pastur`).
 """
-
