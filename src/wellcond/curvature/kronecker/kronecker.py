@@ -5,7 +5,8 @@ from __future__ import annotations
 from collections.abc import Collection
 from dataclasses import dataclass
 
-from wellcond.curvature.kronecker.factor_pass import FactorPass, Labels, LayerFactors
+from wellcond.curvature.fisher import Labels
+from wellcond.curvature.kronecker.factor_pass import FactorPass, LayerFactors
 from wellcond.network.isolation.arithmetic import own_arithmetic
 from wellcond.network.layers import ConvolutionRows
 from wellcond.problem.arguments import check_problem

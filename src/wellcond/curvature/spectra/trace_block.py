@@ -14,7 +14,7 @@ from wellcond.errors import NonFinite
 SKETCH = 8
 """Most products of random vectors from which a basis is made at once."""
 ENOUGH_ALIKE = 16
-"""So many probes that all say the same are believed; two coupled parameters say the same to four of them by luck."""
+"""Probes that must agree to be trusted; with two coupled parameters, four of them can agree by luck."""
 
 CONVERTED_ENTRIES = 2**22
 """Entries of a vector that are converted to float64 at a time."""

@@ -30,8 +30,8 @@ State = Mapping[str, Any]
 StepRule = Callable[[Group, State, Tensor], tuple[float, Tensor | float]]
 """(group, state of a parameter, its gradient now) → F(−1) and P.
 
-The gradient is the one that the optimizer works with: of a maximized loss its negative, and with weight decay added. It
-matters where the parameter has no state yet: P is then what the first step would make of it.
+The gradient is the one that the optimizer works with: negated for a maximized loss, and with weight decay added. It
+matters if the parameter has no state yet: P is then computed from it, as the first step would.
 """
 
 UNKNOWN = """\
@@ -67,12 +67,12 @@ def decay_is_decoupled(optimizer: Optimizer, group: Group) -> bool:
 
 
 def response_of_sum(momentum: float, dampening: float = 0.0) -> float:
-    """Of v ← μv + (1−τ)g: F(z) = (1−τ) z/(z − μ)."""
+    """F(−1) of v ← μv + (1−τ)g, with F(z) = (1−τ) z/(z − μ)."""
     return (1 - dampening) / (1 + momentum)
 
 
 def response_of_average(beta: float) -> float:
-    """Of m ← βm + (1−β)g."""
+    """F(−1) of m ← βm + (1−β)g."""
     return response_of_sum(beta, dampening=beta)
 
 

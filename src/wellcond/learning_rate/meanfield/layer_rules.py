@@ -1,4 +1,4 @@
-"""What weighted layers, norms and activations mean to mean-field theory, and what is read from their parameters."""
+"""Rules for weighted layers, norms and activations: their stages, with σ_w², σ_b² and γ read from their parameters."""
 
 from __future__ import annotations
 
@@ -20,15 +20,15 @@ from wellcond.learning_rate.meanfield.signal import LINEAR, ReadCall, Signal
 from wellcond.learning_rate.meanfield.stages import Affine, Nonlinearity
 
 MOST_BETA = 0.1
-"""Relative to γ: up to here β is remarked on, above it the theory of β = 0 is far off."""
+"""Largest β relative to γ: below it a remark is made, above it the theory for β = 0 is far off."""
 LEAST_GAMMA = 1e-6
-"""A γ of 0 is taken as this, the smallest for which ratios can be computed."""
+"""Replacement for a γ of 0, the smallest for which ratios can be computed."""
 MEAN_OF_WEIGHTS = 5.0
-"""A mean that is this many standard errors away from 0 is not chance."""
+"""A mean this many standard errors away from 0 is not chance."""
 SPREAD = 0.1
-"""Of the squared norms of a weight's rows, beyond chance; the same for γ, relative to its mean."""
+"""Spread of the squared norms of a weight's rows, beyond chance, that gets a remark; the same for γ."""
 ROWS = 256
-"""At most so many rows are compared with one another."""
+"""Most rows that are compared with one another."""
 SMOOTH_FUNCTIONS: dict[str, Callable[..., torch.Tensor]] = {
     function.__name__: function
     for function in (
@@ -97,12 +97,12 @@ def _check_parameters(call: ReadCall) -> None:
 
 
 def _remarks_on_weight(weight: Tensor) -> Iterator[str]:
-    """Where weights are not independent draws of mean 0 and one variance."""
+    """Remarks on weights that are not independent draws of mean 0 and one variance."""
     rows = weight.detach().double().cpu().flatten(1)
     units, fan_in = rows.shape
     error = rows.std(correction=0) / rows.numel() ** 0.5
     if rows.mean().abs() > MEAN_OF_WEIGHTS * error:
-        yield f"its weights have a mean of {float(rows.mean()):.2g}, which is taken as 0"
+        yield f"its weights have a mean of {float(rows.mean()):.2g}, which is treated as 0"
     sizes = rows.square().sum(1)
     chance = (rows.pow(4).mean() / rows.square().mean().square() - 1).clamp(min=0) / fan_in
     spread = (sizes / sizes.mean()).var(correction=0) if sizes.mean() > 0 else float64(0.0)
@@ -134,7 +134,7 @@ def _mean_square(tensor: Tensor) -> Tensor:
 def batchnorm(call: ReadCall, x: Signal) -> Signal:
     """Any torch BatchNorm."""
     if x.units != "gaussian":
-        call.remarks.append("what it receives is not Gaussian, so s² differs from unit to unit; its mean counts")
+        call.remarks.append("its input is not Gaussian, so s² differs from unit to unit; the mean is used")
     return _norm(call, x, "batch")
 
 
@@ -162,16 +162,16 @@ def _norm(call: ReadCall, x: Signal, kind: Literal["batch", "layer"]) -> Signal:
     beta = float64(0.0) if bias is None else _mean_square(bias).sqrt()
     if beta > MOST_BETA * gamma:
         raise call.refused(
-            f"its β are {float(beta):.2g} beside γ of {float(gamma):.2g}, and the theory is of β = 0",
+            f"its β are {float(beta):.2g} with γ of {float(gamma):.2g}, and the theory assumes β = 0",
             "Predict for the network as initialized, or measure instead: wc.eigenvalues(wc.GGN(problem)).",
         )
     if weight is not None:
         own = weight.detach().double().cpu()
         size, spread = float(_mean_square(own).sqrt()), float(own.std(correction=0))
         if spread > SPREAD * size:
-            call.remarks.append(f"its γ differ by {100 * spread / size:.0f} %; their root mean square counts")
+            call.remarks.append(f"its γ differ by {100 * spread / size:.0f} %; their root mean square is used")
     if beta > 0:
-        call.remarks.append(f"its β are {float(beta):.2g}, which is taken as 0")
+        call.remarks.append(f"its β are {float(beta):.2g}, which is treated as 0")
     trains, positions = _is_trained(weight) or _is_trained(bias), math.prod(x.size or (1,))
     stage = Nonlinearity(call.name, LINEAR, kind, gamma, trains, positions)
     return x.then(stage, x.size, "gaussian" if x.units == "gaussian" else "other")
@@ -213,9 +213,9 @@ def _activated(call: ReadCall, x: Signal, activation: Activation) -> Signal:
     has_kink = isinstance(activation, PiecewiseLinear) and activation != LINEAR
     if has_kink and isinstance(norm, Nonlinearity) and norm.gamma is not None and norm.gamma <= LEAST_GAMMA:
         raise call.refused(
-            f"γ of {norm.name!r} is 0, so that it receives only zeros, where its slope jumps",
+            f"γ of {norm.name!r} is 0, so it receives only zeros, where its slope jumps",
             "Predict for the γ that you will train with, or put the norm at the end of a residual branch.",
         )
     if x.units == "other":
-        call.remarks.append("it receives a sum of which a part is not Gaussian; it is taken as Gaussian with its mean")
+        call.remarks.append("it receives a sum with a part that is not Gaussian; it is treated as Gaussian")
     return x.activated(call.name, activation)

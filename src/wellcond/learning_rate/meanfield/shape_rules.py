@@ -11,13 +11,13 @@ from wellcond.learning_rate.meanfield.stages import Scaling
 
 
 def same(call: ReadCall, x: Signal) -> Signal:
-    """Nothing happens to the signal."""
+    """The signal does not change."""
     return x
 
 
 def dropout(call: ReadCall, x: Signal) -> Signal:
-    """Off, as where λ_max is measured."""
-    call.remarks.append("dropout is taken as off")
+    """Dropout is off, as in measurements of λ_max."""
+    call.remarks.append("dropout is treated as off")
     return x
 
 
@@ -75,14 +75,14 @@ def strided(call: ReadCall, x: Signal) -> Signal:
 
 
 def pad(call: ReadCall, x: Signal) -> Signal:
-    """Channels of zeros appended: mean squares over channels are smaller by the share of the others."""
+    """Append channels of zeros: mean squares over channels shrink by the share of the others."""
     pads = tuple(call.argument(0, "pad", ()))
     if not any(pads):
         return x
     if any(pads[: 2 * (len(call.shape) - 2)]) or call.options.get("value"):
         raise call.refused("it pads with something other than channels of zeros")
     share = call.shape[1] / call.output[1]
-    call.remarks.append("appended channels of zeros count as a part of all channels alike")
+    call.remarks.append("appended channels of zeros are treated as spread over all channels")
     return x.then(Scaling(float64(share), share), x.size)
 
 

@@ -36,15 +36,15 @@ class ReadCall:
     """One call that changes the signal, as rules see it.
 
     Attributes:
-        name: The name of the module; for a function, that of the module it is called in, and its own.
-        what: The module; None for a function.
-        kind: The name of the module's type, or the function's under one spelling.
-        inside: The name of the module whose forward pass makes the call.
-        arguments: The positional arguments other than the signal.
-        options: The named arguments.
-        shape: Of the signal.
-        output: Of what came out; empty if the call raised.
-        remarks: What the theory takes to be different from what it is. Rules add to them.
+        name: Name of the module; for a function, the name of the module it is called in, and its own.
+        what: Module; None for a function.
+        kind: Name of the module's type, or of the function under one spelling.
+        inside: Name of the module whose forward pass makes the call.
+        arguments: Positional arguments other than the signal.
+        options: Named arguments.
+        shape: Shape of the signal.
+        output: Shape of the output; empty if the call raised.
+        remarks: Differences between the theory and the network. Rules add to them.
     """
 
     name: str
@@ -68,11 +68,11 @@ class ReadCall:
         return cls(name, call.module, kind, call.inside, arguments, call.kwargs, signal.shape, output)
 
     def argument(self, place: int, name: str, default: Any) -> Any:
-        """An argument by its place after the signal or by its name."""
+        """An argument by its position after the signal or by its name."""
         return self.arguments[place] if place < len(self.arguments) else self.options.get(name, default)
 
     def refused(self, why: str = "mean-field theory here has no rule for it", cure: str = CURE) -> Unsupported:
-        """The error that names the layer, the cause and the cure."""
+        """The error that names the layer, the reason and what to do."""
         if self.what is not None:
             return refusal(self.name, f"{'an' if self.kind[0] in 'AEIOU' else 'a'} {self.kind}", why, cure)
         where = f"layer {self.inside!r}" if self.inside else "the network"
@@ -94,10 +94,10 @@ class Signal:
     """A value in the forward pass that depends on the network's input.
 
     Attributes:
-        stages: What it has gone through.
+        stages: Stages that it has passed.
         size: Height and width of a feature map; None for a vector. A sequence is a map of height 1.
-        units: How the units of a layer are distributed: "gaussian" with mean 0, as after independent weights;
-            "activated", as after an activation; "other", as the input, or a sum of unlike parts.
+        units: Distribution of a layer's units: "gaussian" with mean 0, as after independent weights; "activated", as
+            after an activation; "other", as for the input, or a sum of unlike parts.
     """
 
     stages: tuple[Stage, ...] = ()
@@ -105,11 +105,11 @@ class Signal:
     units: Units = "other"
 
     def then(self, stage: Stage, size: tuple[int, int] | None, units: Units | None = None) -> Signal:
-        """After one more stage; what is linear and has no weights leaves the units as they are."""
+        """The signal after one more stage; linear stages without weights do not change the distribution."""
         return Signal((*self.stages, stage), size, units or self.units)
 
     def activated(self, name: str, activation: Activation) -> Signal:
-        """After an activation, which joins a norm directly before it: their derivatives are not independent."""
+        """The signal after an activation, which joins a norm directly before it: their slopes are not independent."""
         last = self.stages[-1]
         if isinstance(last, Nonlinearity) and last.norm != "none" and last.activation == LINEAR:
             return replace(self, stages=(*self.stages[:-1], replace(last, activation=activation)), units="activated")
@@ -139,7 +139,7 @@ def _has_weights(stages: tuple[Stage, ...]) -> bool:
 
 
 def _names(stages: tuple[Stage, ...]) -> set[str]:
-    """Of the layers that may have parameters."""
+    """Names of the layers that may have parameters."""
     layers = (stage for stage in every(stages) if isinstance(stage, (Affine, Nonlinearity)))
     return {layer.name for layer in layers if isinstance(layer, Affine) or layer.norm != "none"}
 

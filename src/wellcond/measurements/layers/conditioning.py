@@ -13,8 +13,8 @@ from typing import TYPE_CHECKING, Any
 import torch
 from torch import Tensor
 
-from wellcond.curvature.fisher import Fisher
-from wellcond.curvature.kronecker.factor_pass import FactorPass, Labels, LayerFactors
+from wellcond.curvature.fisher import Fisher, Labels
+from wellcond.curvature.kronecker.factor_pass import FactorPass, LayerFactors
 from wellcond.curvature.kronecker.matrix_conditioning import Conditioning
 from wellcond.curvature.kronecker.second_moment import compute_eigenvalues
 from wellcond.curvature.spectra.exact import block_spectra
