@@ -169,7 +169,7 @@ def test_a_parameter_without_a_gradient_is_not_even_decayed() -> None:
 # batches
 
 
-@pytest.mark.parametrize("name", ["mlp_tanh", "transformer"])
+@pytest.mark.parametrize("name", ["mlp_tanh", "encoder_layer"])
 def test_every_batch_has_the_limit_of_its_own_hessian(name: str) -> None:
     case = ARCHITECTURES[name]()
     batches = split(case.batch, [len(case.batch[1]) - 2, 1, 1])
@@ -179,11 +179,11 @@ def test_every_batch_has_the_limit_of_its_own_hessian(name: str) -> None:
     assert limit.smallest_of_batches == pytest.approx(min(expected), rel=1e-8)
     assert limit.median_of_batches == pytest.approx(sorted(expected)[1], rel=1e-8)
     without = wc.max_lr(case.problem(batches=batches), momentum=0.9, tol=EXACT)
-    found = without.value, without.batches, without.smallest_of_batches, without.median_of_batches
-    assert found == (limit.value, (), None, None)
+    result = without.value, without.batches, without.smallest_of_batches, without.median_of_batches
+    assert result == (limit.value, (), None, None)
 
 
-def test_a_single_batch_has_the_dropout_masks_and_the_preconditioner_that_it_has_among_the_others() -> None:
+def test_a_single_batch_has_the_same_dropout_masks_and_preconditioner() -> None:
     case = ARCHITECTURES["mlp_tanh"]()
     model = nn.Sequential(case.model[0], nn.Dropout(0.5), case.model[1], case.model[2])
     batches = split(case.batch, [3, 3])
@@ -345,7 +345,6 @@ def test_bad_arguments_are_named(arguments: dict[str, Any], message: str) -> Non
         wc.max_lr(quadratic(), **arguments)
 
 
-
 # cost, rows and words
 
 
@@ -413,22 +412,22 @@ def test_rows_hold_the_scalars_and_the_text_everything() -> None:
 
 
 @pytest.mark.parametrize("vectors", [0, 4, 9])
-def test_a_large_network_is_measured_with_the_vectors_that_its_memory_allows(vectors: int) -> None:
+def test_a_large_network_is_measured_within_its_memory(vectors: int) -> None:
     case = ARCHITECTURES["mlp_tanh"]()
     gibibytes = vectors * case.problem().size * 8 / 2**30
-    found, whole = (wc.max_lr(case.problem(), tol=1e-3, memory=memory) for memory in (gibibytes, 2.0))
-    assert found.converged
-    assert found.matvecs >= whole.matvecs  # what is not known to be orthogonal may hide more
-    assert found.lambda_max == pytest.approx(whole.lambda_max, rel=1e-6)
+    result, whole = (wc.max_lr(case.problem(), tol=1e-3, memory=memory) for memory in (gibibytes, 2.0))
+    assert result.converged
+    assert result.matvecs >= whole.matvecs  # what is not known to be orthogonal may hide more
+    assert result.lambda_max == pytest.approx(whole.lambda_max, rel=1e-6)
 
 
 def test_a_large_network_gets_few_products_and_an_interval_that_holds(monkeypatch: pytest.MonkeyPatch) -> None:
     case = ARCHITECTURES["mlp_tanh"]()
     whole = wc.max_lr(case.problem(), tol=1e-9)
     monkeypatch.setattr("wellcond.learning_rate.limits.max_lr.LARGE", 10)
-    found = wc.max_lr(case.problem(), tol=1e-9)
-    assert found.matvecs == 11
-    assert not found.converged
-    assert found.low <= whole.value <= found.high
-    assert "stopped after 11 products" in found.status
+    limit = wc.max_lr(case.problem(), tol=1e-9)
+    assert limit.matvecs == 11
+    assert not limit.converged
+    assert limit.low <= whole.value <= limit.high
+    assert "stopped after 11 products" in limit.status
     assert wc.max_lr(case.problem(), tol=1e-9, max_matvecs=20).matvecs == 20

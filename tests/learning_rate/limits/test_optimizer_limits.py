@@ -23,7 +23,7 @@ Build = Callable[[Any], Optimizer]
 NEARLY_ONE, LATE = 1 - 1e-15, 1e18
 BETAS = (0.9, NEARLY_ONE)
 SECOND = normal(5, seed=3).abs() + 0.1
-"""A second moment that does not change: β₂ is nearly 1, and after so many steps bias corrections are 1."""
+"""A second moment that does not change: β₂ is nearly 1, and after this many steps bias corrections are 1."""
 KEYS = {Adam: "exp_avg_sq", AdamW: "exp_avg_sq", NAdam: "exp_avg_sq", Adamax: "exp_inf", RMSprop: "square_avg"}
 """Where an optimizer keeps it."""
 
@@ -122,7 +122,7 @@ def spectral_radius(matrix: Tensor) -> float:
 
 
 @every_optimizer
-def test_at_the_limit_the_iteration_matrix_of_torchs_optimizer_has_radius_one_and_a_mode_that_flips(
+def test_at_the_limit_the_iteration_matrix_has_radius_one_and_flips(
     build: Build,
 ) -> None:
     problem = quadratic()
@@ -141,7 +141,7 @@ def test_at_the_limit_the_iteration_matrix_of_torchs_optimizer_has_radius_one_an
 
 @every_optimizer
 @pytest.mark.parametrize("factor", [0.98, 1.02])
-def test_torchs_optimizer_converges_just_below_the_limit_and_diverges_just_above(build: Build, factor: float) -> None:
+def test_optimizers_converge_just_below_the_limit_and_diverge_above(build: Build, factor: float) -> None:
     problem = quadratic(theta=TINY * normal(5, seed=2))
     optimizer = held(build(list(problem.model.parameters())))
     scale_lrs(optimizer, factor * wc.max_lr(problem, optimizer, tol=1e-6).factor)
@@ -152,7 +152,7 @@ def test_torchs_optimizer_converges_just_below_the_limit_and_diverges_just_above
     assert after < before / 5 if factor < 1 else after > 5 * before
 
 
-def test_adam_has_38_over_the_preconditioned_sharpness_and_the_heavy_ball_2_and_2_mu() -> None:
+def test_adam_has_38_over_its_sharpness_and_the_heavy_ball_2_plus_2_mu() -> None:
     problem = quadratic()
     adam = held(OPTIMIZERS["adam"](list(problem.model.parameters())))
     sharpness = lambda_max(congruent(1 / (SECOND.sqrt() + 0.3), A))
@@ -170,7 +170,7 @@ def test_adam_has_38_over_the_preconditioned_sharpness_and_the_heavy_ball_2_and_
     assert wc.max_lr(problem, momentum=0.0, tol=EXACT).value == pytest.approx(2 / lambda_max(A), rel=1e-8)
 
 
-def test_the_heavy_ball_limit_is_infinite_without_positive_curvature_and_unknown_of_nan() -> None:
+def test_the_heavy_ball_limit_is_infinite_without_positive_curvature() -> None:
     curvatures = torch.tensor([4.0, 0.0, -1.0, math.nan], dtype=torch.float64)
     expected = torch.tensor([0.75, math.inf, math.inf, math.nan], dtype=torch.float64)
     torch.testing.assert_close(heavy_ball_limit(curvatures, 0.5), expected, rtol=0, atol=0, equal_nan=True)

@@ -30,8 +30,8 @@ def unlike_examples(count: int = 12, features: int = 20) -> Tensor:
 
 
 def terms(stages: Sequence[Stage], start: Kernel, variant: Variant = "batch") -> list[Any]:
-    found, _ = visits(stages, start, start.of_output(), variant)
-    return [term for visit in found for term in visit.stage.terms(visit.received, visit.gradient)]
+    result, _ = visits(stages, start, start.of_output(), variant)
+    return [term for visit in result for term in visit.stage.terms(visit.inputs, visit.gradient)]
 
 
 def top(stages: Sequence[Stage], start: Kernel, variant: Variant = "batch") -> Tensor:
@@ -59,12 +59,12 @@ def test_products_inverse_sizes_and_top_are_those_of_the_examples() -> None:
     x = unlike_examples()
     products = torch.tensor([[float((a * b).sum() / 20) for b in x] for a in x], dtype=torch.float64)
     root = products.diagonal().sqrt()
-    for found, expected in (
+    for result, expected in (
         (Gram.of(x.view(12, 4, 5)).matrix, products),
         (Gram.of(x).inverse_size().matrix, 1 / torch.outer(root, root)),
         (Gram.of(x).top(), torch.linalg.matrix_norm(x, 2) ** 2 / (20 * 12)),
     ):
-        torch.testing.assert_close(found, expected, rtol=1e-12, atol=0)
+        torch.testing.assert_close(result, expected, rtol=1e-12, atol=0)
 
 
 @pytest.mark.parametrize("activation", [RELU, PiecewiseLinear(0.2), Smooth("tanh", torch.tanh)])
@@ -160,7 +160,7 @@ def test_of_independent_inputs_it_approaches_two_numbers() -> None:
 # a norm that is differentiated through its statistics
 
 
-def test_below_a_batch_norm_the_sum_over_examples_has_no_gradient_from_a_linear_layer() -> None:
+def test_a_sum_over_examples_has_no_gradient_before_a_batch_norm() -> None:
     """Of γ u alone the sum over the batch is constant, whatever the weights below."""
     below, norm, head = dense([20, 50, 1], "batch", 1.5)
     term, _ = terms([below, replace(norm, activation=PiecewiseLinear(1.0)), head], Gram.of(unlike_examples()))
