@@ -141,13 +141,13 @@ def _normal(model: nn.Module) -> None:
 
 @dataclass(frozen=True)
 class Large:
-    """A large network: how it is made, and the batch it is measured on.
+    """A large network: how it is built, and the batch it is measured on.
 
     Attributes:
-        parameters: As published.
-        plain: Makes it in plain torch.
-        hugging_face: The names of its model and its config in transformers, and what the config must be told.
-        shape: Of one example; (T,) are tokens, and every one of them has its label.
+        parameters: Number of parameters as published.
+        plain: Function that builds it in plain torch.
+        hugging_face: Names of its model and its config in transformers, and the arguments of the config.
+        shape: Shape of one example; (T,) are tokens, each with its own label.
         vocabulary: Of tokens and labels.
     """
 

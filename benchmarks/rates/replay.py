@@ -98,13 +98,13 @@ def ratio(name: str, curves: dict[str, Any], steps: int, budget: int, place: int
     seeds = [s for s in SEEDS if curves[f"{name}/{s}"].shape[1] >= steps]
     first = float(np.mean([curves[f"{name}/{s}"][0, :3].mean() for s in seeds]))
     sweep = np.mean([final(curves[f"{name}/{s}"], steps) for s in seeds], 0)
-    rates, found = ALL[name].rates, []
+    rates, result = ALL[name].rates, []
     for seed in seeds:
         recorded = Recorded(name, curves[f"{name}/{seed}"])
         index = recorded.nearest(center(recorded, halves[name, seed])) + place
         begin = rates[0] * (rates[1] / rates[0]) ** index
-        found.append(race(cast(Copies, recorded), recorded.start, steps=steps, budget=budget, center=begin).lr)
-    return _read_off(np.log(rates), smoothed(np.clip(sweep, FLOOR * first, MOST * first)), found)
+        result.append(race(cast(Copies, recorded), recorded.start, steps=steps, budget=budget, center=begin).lr)
+    return _read_off(np.log(rates), smoothed(np.clip(sweep, FLOOR * first, MOST * first)), result)
 
 
 def main() -> None:
