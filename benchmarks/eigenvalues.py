@@ -1,4 +1,4 @@
-"""What the top eigenvalue of the Hessian costs at a true error of 1e-3, compared with the peers; how often it is wrong."""
+"""What the top eigenvalue of the Hessian costs at a true error of 1e-3, compared with the peers; how often it fails."""
 
 from __future__ import annotations
 
@@ -102,7 +102,7 @@ def top_eigenvalue(network: Network, instance: int, device: str) -> list[dict[st
 
 
 def false_stops(networks: int) -> list[dict[str, Any]]:
-    """How often `converged` is said of a value that is further from the truth than asked, on small networks.
+    """How often a `converged` value is further from the truth than requested, on small networks.
 
     Every second network has been trained for some steps. The truth comes from dense Hessians in float64 by torch.func.
     """

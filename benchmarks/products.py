@@ -14,7 +14,7 @@ from benchmarks.timing import Clock, interleaved, peak_memory
 
 STANDARD_ERROR = 0.05
 PROBES = 8
-"""To estimate the variance of a peer's trace."""
+"""Probes for the variance of a peer's trace."""
 
 
 def products(network: Network, device: str, rounds: int) -> dict[str, Any]:

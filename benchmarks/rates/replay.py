@@ -30,12 +30,12 @@ from wellcond.results import Cost
 from wellcond.training.copies import Copies, Racer
 
 LONGER = (1, 2, 4, 8)
-"""Times the budget."""
+"""Multiples of the budget."""
 PLACES = (-1, 0, 1)
 
 
 class Recorded:
-    """In place of `Copies` and of its `Field`: the runs are read off curves, of (rates, steps)."""
+    """Stands in for the trainer of copies: its runs are read from curves (rates, steps)."""
 
     def __init__(self, name: str, curves: Any) -> None:
         self.task, self.curves = ALL[name], curves

@@ -57,7 +57,7 @@ def trained(task: Task, lr: float, seed: int, steps: int, other: int = 0) -> NDA
 
 
 def batches(task: Task) -> Iterator[tuple[torch.Tensor, ...]]:
-    """Epoch after epoch."""
+    """Batches of one epoch after another."""
     loader = task.loader()
     while True:
         yield from loader

@@ -1,4 +1,4 @@
-"""Whether what a tool says of a case is right, and the shares over all cases."""
+"""Whether the findings of a tool on a case are right, and the shares over all cases."""
 
 from __future__ import annotations
 

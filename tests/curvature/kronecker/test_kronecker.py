@@ -24,7 +24,7 @@ every_labels = pytest.mark.parametrize("labels", LABELS)
 
 
 def expected_factors(case: Case, layer: str, labels: Any) -> tuple[Tensor, Tensor]:
-    """Of a layer whose features come last."""
+    """Factors of a layer whose features come last."""
     x, _, gradients = layer_gradients(case.model, layer, case.terms, case.batch, labels, case.batchnorm)
     return row_moment(x.detach()), sum(p * row_moment(g) for p, g in gradients)
 

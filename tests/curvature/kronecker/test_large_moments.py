@@ -229,7 +229,7 @@ def test_everything_that_is_taken_is_given_back() -> None:
 
 @pytest.mark.parametrize("scale", [1e-28, 1.0])
 def test_small_rows_multiplied_together_are_those_multiplied_alone(scale: float) -> None:
-    """Of three layers, one of which vanishes: all are in the range of float32, or all are computed in float64."""
+    """One of three layers vanishes: either all are in the range of float32, or all are computed in float64."""
     workspace = Workspace()
     every = [(normal(1, 2, 6, 4, seed=i) * (scale if i == 1 else 1.0)).float() for i in range(3)]
     moments = [SecondMoment(f"Σ {i}", str(i), workspace) for i in range(3)]

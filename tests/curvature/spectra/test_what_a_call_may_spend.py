@@ -85,7 +85,7 @@ def test_ctrl_c_keeps_what_is_known(name: str) -> None:
         assert abs(float(result.values[-1]) - TRUE) <= float(result.errors[-1])
         assert not result.converged
     if name == "density":
-        assert len(result.nodes) == 1  # of fewer iterations than asked for
+        assert len(result.nodes) == 1  # with fewer iterations than requested
         assert float((result.grid[1] - result.grid[0]) * result.density.sum()) == pytest.approx(1, abs=0.01)
 
 

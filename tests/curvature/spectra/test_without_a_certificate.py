@@ -32,7 +32,7 @@ def small(seed: int, batches: int = 1) -> wc.Problem:
 
 
 def flat_gradient(problem: wc.Problem) -> Tensor:
-    """Of the mean loss, by backward()."""
+    """Gradient of the mean loss, by backward()."""
     model = problem.model
     model.zero_grad()
     sum(problem.loss(model(x), y) for x, y in problem.batches).div(len(problem.batches)).backward()

@@ -1,4 +1,4 @@
-"""λ_max as it is measured: by the gradients of one output, of a given network or of random ones."""
+"""Measured λ_max, from the gradients of one output, of one network or of random ones."""
 
 from __future__ import annotations
 
@@ -73,7 +73,7 @@ def sample(net: Architecture, variant: Variant, x: Tensor, seed: int = 0) -> Sam
 
 
 def mean_of_samples(line: str, variant: Variant, seeds: int, examples: int) -> Sample:
-    """Of several draws of weights and Gaussian inputs."""
+    """Mean over several draws of weights and Gaussian inputs."""
     net = Architecture.parse(line)
     inputs = [normal(examples, *net.input, seed=1000 * seed) for seed in range(seeds)]
     results = [sample(net, variant, x, seed) for seed, x in enumerate(inputs)]

@@ -83,7 +83,7 @@ def test_without_the_mean_over_examples_and_positions() -> None:
 
 @pytest.mark.parametrize("count", [1, 5])
 def test_statistics_remove_the_mean_and_the_part_along_the_signal(count: int) -> None:
-    """Of δ with variance 1/P at P independent positions after ReLU: 1/2P, less 1/4P² and 1/2πP² for the two means."""
+    """δ with variance 1/P at P independent positions after ReLU has 1/2P, less 1/4P² and 1/2πP² for the two means."""
     one = torch.eye(count, dtype=torch.float64)
     a, g = Moments(SCALE * one, 0 * one), Moments(one / count, one / count)
     left = g.without_statistics(a, PiecewiseLinear(0.0), SCALE)

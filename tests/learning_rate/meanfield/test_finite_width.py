@@ -17,7 +17,7 @@ from wellcond.learning_rate.meanfield.gram import Gram
 
 
 class OwnOdd(nn.Module):
-    """An odd function of one's own."""
+    """A custom odd function."""
 
     def forward(self, x: Tensor) -> Tensor:
         return torch.tanh(0.5 * x)
@@ -76,7 +76,7 @@ def test_two_predictions_of_one_network_are_equal() -> None:
 
 
 def test_draws_have_the_moments_of_means_over_units() -> None:
-    """Of a Wishart matrix: the mean K, and variances (K_ij² + K_ii K_jj)/n, on both sides of n = N."""
+    """A Wishart matrix has the mean K and variances (K_ij² + K_ii K_jj)/n, on both sides of n = N."""
     h = normal(6, 9)
     k = h @ h.mT / 9
     for units in (4, 11):

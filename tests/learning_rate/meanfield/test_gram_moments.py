@@ -24,7 +24,7 @@ RELU = PiecewiseLinear(0.0)
 
 
 def unlike_examples(count: int = 12, features: int = 20) -> Tensor:
-    """With a common mean, two strong directions, and sizes of their own."""
+    """Examples with a common mean, two strong directions, and different sizes."""
     x = normal(count, features) + 0.7 + normal(count, 2, seed=1) @ normal(2, features, seed=2)
     return x * torch.linspace(0.5, 1.5, count, dtype=torch.float64).unsqueeze(1)
 
@@ -161,7 +161,7 @@ def test_of_independent_inputs_it_approaches_two_numbers() -> None:
 
 
 def test_a_sum_over_examples_has_no_gradient_before_a_batch_norm() -> None:
-    """Of γ u alone the sum over the batch is constant, whatever the weights below."""
+    """The sum of γ u over the batch is constant, whatever the weights before it."""
     below, norm, head = dense([20, 50, 1], "batch", 1.5)
     term, _ = terms([below, replace(norm, activation=PiecewiseLinear(1.0)), head], Gram.of(unlike_examples()))
     assert term.value.sum((-1, -2)).abs() < 1e-10 * term.value.abs().sum()

@@ -226,7 +226,7 @@ def test_whole_numbers_are_read_as_the_networks_own_type() -> None:
 
 
 def test_reading_changes_nothing_of_the_module() -> None:
-    """Not even the random numbers that follow; hooks of one's own see tensors."""
+    """Not even the random numbers that follow; the user's hooks see tensors."""
     model, seen = resnet(8, seed=0).train(), list[Any]()
     handle = model.stage1.register_forward_hook(lambda _module, _args, output: seen.append(output))
     before = copy.deepcopy(model.state_dict())

@@ -75,7 +75,7 @@ class Doubled(nn.Linear):
 
 
 def of_three(forward: Callable[[Any, Tensor], Any]) -> Written:
-    """With linear layers a and b of 8 units, c of 2 units, and a parameter."""
+    """A network with linear layers a and b of 8 units, c of 2 units, and a parameter."""
     layers = {"a": nn.Linear(8, 8), "b": nn.Linear(8, 8), "c": nn.Linear(8, 2)}
     return Written(forward, scale=nn.Parameter(torch.ones(8)), **layers)
 

@@ -28,7 +28,7 @@ from wellcond.measurements.blocks.local_hessian import LocalHessian, local_hessi
 
 
 class Wired(nn.Module):
-    """Modules by name, called in a way of one's own."""
+    """Modules by name, called by a custom function."""
 
     def __init__(self, parts: dict[str, nn.Module], run: Callable[..., Any]) -> None:
         super().__init__()

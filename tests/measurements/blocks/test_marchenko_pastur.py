@@ -152,7 +152,7 @@ def test_unit_rows_have_the_density_of_equation_19() -> None:
 
 
 def spectrum_of_h_z(weight: Tensor, inputs: Tensor, *, norm: bool) -> wc.Spectrum:
-    """Of one example, for a linear layer with this weight, or for it and BatchNorm with statistics of the inputs."""
+    """H_z of one example, for a linear layer with this weight, or for it and BatchNorm with the inputs' statistics."""
     rows, columns = weight.shape
     layer = nn.Linear(columns, rows, bias=False)
     layer.weight.data = weight

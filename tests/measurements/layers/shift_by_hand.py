@@ -58,7 +58,7 @@ ORDERS: dict[str, list[str]] = {
 
 
 def case_of(architecture: str) -> Case:
-    """As in the zoo, but with ReLUs that live through a few steps."""
+    """The case of the zoo, but with ReLUs that survive a few steps."""
     case = ARCHITECTURES[architecture]()
     if architecture.startswith("cnn"):
         with torch.no_grad():
@@ -161,7 +161,7 @@ def assert_by_hand(
 
 
 PASSES: Counter[tuple[int, str]] = Counter()
-"""By module: what a module counts itself is put back after a measurement."""
+"""Calls by module, counted outside: a counter inside a module is reset after a measurement."""
 
 
 class Counting(nn.Module):

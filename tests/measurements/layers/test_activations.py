@@ -250,7 +250,7 @@ def test_a_module_that_is_called_twice_is_seen_twice() -> None:
 
 
 class Scales(nn.Module):
-    """Of its own kind, and with parameters."""
+    """A custom module with parameters."""
 
     def __init__(self) -> None:
         super().__init__()

@@ -1,4 +1,4 @@
-"""One pass for several tables, the layers that are asked for, and what that costs."""
+"""One pass for several tables, restricted to some layers, and its cost."""
 
 from __future__ import annotations
 
@@ -72,7 +72,7 @@ def test_one_pass_refuses_what_is_not_finite() -> None:
         layer_pass(p)
 
 
-# the layers that are asked for
+# some layers only
 
 
 @pytest.mark.parametrize(
@@ -118,7 +118,7 @@ def test_relus_are_those_after_the_chosen_layers() -> None:
 
 
 def test_only_what_is_asked_for_is_tapped_and_differentiated() -> None:
-    """Without the wide layers before it, the last one costs a forward pass and next to nothing."""
+    """Without the wide layers before it, the last one costs little more than a forward pass."""
     wide = seeded(lambda: nn.Sequential(nn.Linear(6, 40), nn.Linear(40, 40), nn.Linear(40, 3)))
     p = wc.Problem(wide, nn.CrossEntropyLoss(), (normal(8, 6), integers(3, 8)))
     seen = []

@@ -245,7 +245,7 @@ def _parts(call: BlockCall) -> tuple[nn.Module | None, nn.Module | None]:
 
 
 def _value(call: BlockCall, module: nn.Module | None, part: str) -> Tensor | None:
-    """A parameter or buffer of one module of the block, as it was at the call."""
+    """A parameter or buffer of one module of the block, with its value at the call."""
     for name, candidate in call.block.module.named_modules():
         if candidate is module:
             return call.values.get(f"{name}.{part}" if name else part)

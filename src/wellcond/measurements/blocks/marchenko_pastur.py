@@ -51,7 +51,7 @@ class MarchenkoPastur(Result):
 
     @classmethod
     def of_unit_rows(cls, c: float) -> MarchenkoPastur:
-        """The law of Σ_i w_i w_iᵀ/‖w_i‖² (zhang2018, eq. 19): what BatchNorm makes of WᵀW when its inputs are white.
+        """The law of Σ_i w_i w_iᵀ/‖w_i‖² (zhang2018, eq. 19): WᵀW after BatchNorm, if its inputs are white.
 
         Rows of length 1 have entries of variance 1/columns, so WᵀW has the law with σ² = c: support (1 ∓ √c)², mean c.
 
