@@ -1,6 +1,6 @@
 """Run the benchmarks and write them to benchmarks/results/ (`make bench`; under 15 minutes on two cores).
 
-python -m benchmarks                            # everything, beside the peers, CPU, one thread
+python -m benchmarks                            # everything, compared with the peers, CPU, one thread
 python -m benchmarks --quick                    # two minutes: fewer rounds, one seed, nothing large
 python -m benchmarks --only growth products     # some parts
 python -m benchmarks --device cuda --out out    # needs torch and numpy alone
@@ -63,11 +63,11 @@ def main() -> None:
     here = ("layer_tables", "eigenvalues")
     there = [part for part in chosen if part not in ("training_steps", *here)]
     command = [sys.executable, "-m", "benchmarks", "--out", str(options.out), "--only", *there]
-    with subprocess.Popen(command) as beside:  # on the second core
+    with subprocess.Popen(command) as second:  # on the second core
         for part in here:
             run(part)
-    if beside.returncode:
-        raise SystemExit(beside.returncode)
+    if second.returncode:
+        raise SystemExit(second.returncode)
 
 
 def _training_steps(device: str, quick: bool) -> Any:

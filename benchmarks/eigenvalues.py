@@ -1,4 +1,4 @@
-"""What the top eigenvalue of the Hessian costs at a true error of 1e-3, beside the peers; how often a stop is false."""
+"""What the top eigenvalue of the Hessian costs at a true error of 1e-3, compared with the peers; how often it fails."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ SETTINGS = (
     (RESIDUAL, None, TRUE_ERROR),
     (RESIDUAL, None, 0.01),
 )
-"""Confidence and tolerance: beside the error that is asked for, a looser one, which may reach it too."""
+"""Confidence and tolerance: the requested error, and a looser one, which may reach it too."""
 
 
 class Recorded(wc.Hessian):
@@ -68,9 +68,9 @@ def top_eigenvalue(network: Network, instance: int, device: str) -> list[dict[st
         return {"tool": tool, "instance": instance, "asked": asked, "seconds": seconds}, result
 
     recorded = Recorded(network.problem())
-    found = wc.eigenvalues(recorded, tol=TRUE_ERROR, confidence=None)
+    top = wc.eigenvalues(recorded, tol=TRUE_ERROR, confidence=None)
     double = wc.Hessian(network.to(torch.float64).problem())
-    close = wc.eigenvalues(double, tol=1e-5, confidence=None, start=found.vectors.double(), max_matvecs=40)
+    close = wc.eigenvalues(double, tol=1e-5, confidence=None, start=top.vectors.double(), max_matvecs=40)
     exact = float(close.values[-1])
     ours = []
     for tool, confidence, tol in SETTINGS:
@@ -80,10 +80,10 @@ def top_eigenvalue(network: Network, instance: int, device: str) -> list[dict[st
 
         ours.append(timed(tool, tol, run))
     rows = []
-    for row, found in ours:
-        row |= {"true_error": abs(float(found.values[-1]) / exact - 1), "products": found.matvecs}
+    for row, top in ours:
+        row |= {"true_error": abs(float(top.values[-1]) / exact - 1), "products": top.matvecs}
         if row["tool"] == CERTIFICATE:
-            row["stated_error"] = float(found.errors[-1]) / exact
+            row["stated_error"] = float(top.errors[-1]) / exact
         rows.append(row)
     for tool in tools:
         for setting in tool.settings:
@@ -102,7 +102,7 @@ def top_eigenvalue(network: Network, instance: int, device: str) -> list[dict[st
 
 
 def false_stops(networks: int) -> list[dict[str, Any]]:
-    """How often `converged` is said of a value that is further from the truth than asked, on small networks.
+    """How often a `converged` value is further from the truth than requested, on small networks.
 
     Every second network has been trained for some steps. The truth comes from dense Hessians in float64 by torch.func.
     """
@@ -112,9 +112,9 @@ def false_stops(networks: int) -> list[dict[str, Any]]:
         exact = float(torch.linalg.eigvalsh(dense_hessian(problem))[-1])
         for confidence in (None, 0.99):
             for tol in (0.1, 0.01, 1e-3):
-                found = wc.eigenvalues(wc.Hessian(problem), tol=tol, confidence=confidence, seed=seed)
-                is_false = found.converged and abs(float(found.values[-1]) - exact) > tol * abs(exact)
-                counts.setdefault((confidence, tol), []).append((is_false, found.matvecs))
+                top = wc.eigenvalues(wc.Hessian(problem), tol=tol, confidence=confidence, seed=seed)
+                is_false = top.converged and abs(float(top.values[-1]) - exact) > tol * abs(exact)
+                counts.setdefault((confidence, tol), []).append((is_false, top.matvecs))
     rows = [
         {"confidence": confidence, "asked": tol, "runs": len(runs), "false_stops": sum(false for false, _ in runs),
          "median_products": statistics.median(products for _, products in runs)}

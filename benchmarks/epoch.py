@@ -1,8 +1,8 @@
 """One epoch of ResNet-20 on CIFAR-10: how long it takes, what bounds it, what probes add, and how well it learns.
 
-python -m benchmarks.epoch                             # time on a GPU, on random images: needs torch and numpy alone
+python -m benchmarks.epoch                             # time on a GPU, on random images: only needs torch and numpy
 python -m benchmarks.epoch --accuracy --data DIR       # test accuracy on CIFAR-10
-Results go to benchmarks/results/epoch.json, each part beside what the other one left there.
+Results go to benchmarks/results/epoch.json, where each part keeps the results of the other.
 """
 
 from __future__ import annotations
@@ -85,7 +85,7 @@ def sgd(model: nn.Module, weight_decay: float = 1e-4) -> torch.optim.SGD:
 
 
 def random_images() -> Dataset:
-    """As many as CIFAR-10 has, and as large: the time of a step does not depend on what they show."""
+    """Random images of the number and size of CIFAR-10: the time of a step does not depend on their content."""
     generator = torch.Generator().manual_seed(0)
     images = torch.randint(0, 256, (50_000, 3, 32, 32), dtype=torch.uint8, generator=generator)
     return Dataset(images, torch.arange(50_000) % 10, classes=tuple("0123456789"), name="random")
@@ -130,13 +130,15 @@ def parts(arm: Arm, data: Dataset) -> dict[str, Any]:
     model, batches = arm.network(), arm.batches(data)
     x, y = (tensor.clone() for tensor in batches(0))
     network = torch.compile(model) if arm.compiled else model
-    found = bounds(model, lambda: arm.loss(network, x, y), sgd(model), x, graph=arm.captured, size=2 if arm.half else 4)
+    result = bounds(
+        model, lambda: arm.loss(network, x, y), sgd(model), x, graph=arm.captured, size=2 if arm.half else 4
+    )
     torch.cuda.synchronize()
     begin = time.perf_counter()
     for step in range(batches.per_epoch, 3 * batches.per_epoch):
         batches(step)
     torch.cuda.synchronize()
-    return found | {"data_s_per_epoch": (time.perf_counter() - begin) / 2}
+    return result | {"data_s_per_epoch": (time.perf_counter() - begin) / 2}
 
 
 def probe_costs(arm: Arm, data: Dataset) -> dict[str, Any]:
@@ -158,11 +160,11 @@ def probe_costs(arm: Arm, data: Dataset) -> dict[str, Any]:
 
 
 def times(rounds: int) -> dict[str, Any]:
-    data, found = random_images(), {}
+    data, result = random_images(), {}
     for name, arm in ARMS.items():
         with arm.arithmetic():
-            found[name] = epochs(arm, data, 1 + rounds) | parts(arm, data)
-        row = found[name]
+            result[name] = epochs(arm, data, 1 + rounds) | parts(arm, data)
+        row = result[name]
         profiled = row["profile_forward_backward"]
         print(
             f"{name:42s} {row['s_per_epoch']:.3f} s/epoch  passes {row['forward_backward_ms']:.2f} ms (kernels "
@@ -175,7 +177,7 @@ def times(rounds: int) -> dict[str, Any]:
     with arm.arithmetic():
         costs = probe_costs(arm, data)
     print(costs, flush=True)
-    return {"network": "ResNet-20", "batch": BATCH, "images": len(data.labels), "arms": found, "probes": costs}
+    return {"network": "ResNet-20", "batch": BATCH, "images": len(data.labels), "arms": result, "probes": costs}
 
 
 # accuracy
@@ -226,11 +228,11 @@ def main() -> None:
     options = parser.parse_args()
     if options.accuracy:
         part = "accuracy"
-        found: Any = accuracy(options.data, options.epochs, options.weight_decay, options.seeds, options.compiled)
+        result: Any = accuracy(options.data, options.epochs, options.weight_decay, options.seeds, options.compiled)
     else:
-        part, found = "time", times(options.rounds)
+        part, result = "time", times(options.rounds)
     old = json.loads(options.out.read_text()) if options.out.exists() else {"results": {}}
-    content = {"environment": environment("cuda"), "results": old["results"] | {part: found}}
+    content = {"environment": environment("cuda"), "results": old["results"] | {part: result}}
     options.out.parent.mkdir(parents=True, exist_ok=True)
     options.out.write_text(json.dumps(content, indent=1) + "\n")
     print(f"in {options.out}")

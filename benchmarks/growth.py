@@ -38,8 +38,8 @@ def slopes(device: str, rounds: int) -> dict[str, Any]:
             examples = SPECTRUM_EXAMPLES.get(axis) if exact else None
             seconds = [_seconds(clock, task, device, axis, size, examples, rounds) for size in chosen]
             measured[name] = {"sizes": chosen, "seconds": seconds, "slope": slope(chosen, seconds)}
-            said = ", ".join(f"{1e3 * s:.1f}" for s in seconds)
-            print(f"  {name:17s} against {axis:9s} slope {measured[name]['slope']:5.2f}  ({said} ms)", flush=True)
+            text = ", ".join(f"{1e3 * s:.1f}" for s in seconds)
+            print(f"  {name:17s} against {axis:9s} slope {measured[name]['slope']:5.2f}  ({text} ms)", flush=True)
         axes[axis] = measured
     return axes
 
@@ -50,12 +50,12 @@ def large_cases(device: str) -> dict[str, Any]:
     million = _problem([784, 700, 500, 300, 10], 200, device)
     spectrum = {"examples": 200} | _large(
         clock, million, lambda: wc.spectrum(wc.Fisher(million)),
-        lambda found: {"side": found.side, "eigenvalues": len(found.values), "lambda_max": found.lambda_max},
+        lambda result: {"side": result.side, "eigenvalues": len(result.values), "lambda_max": result.lambda_max},
     )  # fmt: skip
     generator = torch.Generator().manual_seed(0)
     batch = torch.randn(16, 3, 32, 32, generator=generator), torch.randint(0, 10, (16,), generator=generator)
     deep = wc.Problem(resnet(1202, seed=0).to(device), nn.CrossEntropyLoss(), batch)
-    layers = {"batch": 16} | _large(clock, deep, lambda: wc.conditioning(deep), lambda found: {"layers": len(found)})
+    layers = {"batch": 16} | _large(clock, deep, lambda: wc.conditioning(deep), lambda result: {"layers": len(result)})
     return {"million parameters, exact Fisher spectrum": spectrum, "ResNet-1202, layer table": layers}
 
 
@@ -96,12 +96,12 @@ def _large(
     clock: Clock, problem: wc.Problem, measure: Callable[[], Any], facts: Callable[[Any], dict[str, Any]]
 ) -> dict[str, Any]:
     """Seconds, peak memory and facts of one measurement of a large network."""
-    found: dict[str, Any] = {}
+    measured: dict[str, Any] = {}
 
     def run() -> None:
         seconds, result = clock(measure)
-        found.update(seconds=seconds, **facts(result))
+        measured.update(seconds=seconds, **facts(result))
 
     memory = peak_memory(run, str(problem.device))
-    print(f"  {problem.size:,} parameters: {found}, {memory or 0:.2f} GiB", flush=True)
-    return {"parameters": problem.size, "peak_GiB": memory, **found}
+    print(f"  {problem.size:,} parameters: {measured}, {memory or 0:.2f} GiB", flush=True)
+    return {"parameters": problem.size, "peak_GiB": memory, **measured}

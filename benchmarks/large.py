@@ -48,18 +48,20 @@ def measured(name: str, examples: int, device: str) -> dict[str, Any]:
     memory = peak_memory(lambda: unit_seconds(problem, device, rounds=1), device)
     row["measurements"]["forward+backward"] = {"seconds": unit, "u": 1.0, "peak_GiB": memory}
     for task, measure in MEASUREMENTS.items():
-        found: dict[str, Any] = {}
+        result: dict[str, Any] = {}
 
-        def run(measure: Measurement = measure, found: dict[str, Any] = found) -> None:
+        def run(measure: Measurement = measure, result: dict[str, Any] = result) -> None:
             try:
-                found |= measure(problem, unit, device)
+                result |= measure(problem, unit, device)
             except Exception as error:
-                found["error"] = f"{type(error).__name__}: {error}".splitlines()[0]
+                result["error"] = f"{type(error).__name__}: {error}".splitlines()[0]
 
-        found["peak_GiB"] = peak_memory(run, device)
-        row["measurements"][task] = found
-        said = found.get("error") or f"{found['seconds']:7.1f} s {found['u']:6.1f} u {found['peak_GiB'] or 0:6.2f} GiB"
-        print(f"  {name}, {examples} examples, {task}: {said}", file=sys.stderr, flush=True)
+        result["peak_GiB"] = peak_memory(run, device)
+        row["measurements"][task] = result
+        text = (
+            result.get("error") or f"{result['seconds']:7.1f} s {result['u']:6.1f} u {result['peak_GiB'] or 0:6.2f} GiB"
+        )
+        print(f"  {name}, {examples} examples, {task}: {text}", file=sys.stderr, flush=True)
     return row
 
 

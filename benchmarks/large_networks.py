@@ -131,7 +131,7 @@ def resnet50(config: ResNetConfig) -> nn.Sequential:
 
 
 def _normal(model: nn.Module) -> None:
-    """N(0, 0.02²) for all weights and 0 for biases, as both papers have it."""
+    """N(0, 0.02²) for all weights and 0 for biases, as in both papers."""
     for module in model.modules():
         if isinstance(module, (nn.Linear, nn.Embedding, nn.Conv2d)):
             nn.init.normal_(module.weight, std=0.02)
@@ -141,13 +141,13 @@ def _normal(model: nn.Module) -> None:
 
 @dataclass(frozen=True)
 class Large:
-    """A large network: how it is made, and the batch it is measured on.
+    """A large network: how it is built, and the batch it is measured on.
 
     Attributes:
-        parameters: As published.
-        plain: Makes it in plain torch.
-        hugging_face: The names of its model and its config in transformers, and what the config must be told.
-        shape: Of one example; (T,) are tokens, and every one of them has its label.
+        parameters: Number of parameters as published.
+        plain: Function that builds it in plain torch.
+        hugging_face: Names of its model and its config in transformers, and the arguments of the config.
+        shape: Shape of one example; (T,) are tokens, each with its own label.
         vocabulary: Of tokens and labels.
     """
 
@@ -158,7 +158,7 @@ class Large:
     vocabulary: int
 
     def problem(self, examples: int, device: str) -> tuple[str, wc.Problem]:
-        """Its source in words and the problem; transformers' network where that can be imported."""
+        """The source of the network in words, and the problem; the network is transformers' own if that can be imported."""
         torch.manual_seed(0)
         library = transformers()
         if library is None:
@@ -187,7 +187,7 @@ def cross_entropy(outputs: Any, targets: Tensor) -> Tensor:
 
 
 def transformers() -> Any:
-    """The library, or None. It does without torchvision, which may not fit this torch, if told so before its import."""
+    """The library, or None. torchvision, which may not fit this torch, has to be switched off before the import."""
     sys.modules.setdefault("torchvision", None)  # type: ignore[arg-type]
     try:
         import transformers

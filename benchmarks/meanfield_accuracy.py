@@ -143,11 +143,11 @@ def cases(width: int, channels: Sequence[str], gammas: Sequence[float]) -> Itera
 
 
 def compared(case: Case, seeds: int, examples: int, device: str) -> dict[str, Any]:
-    """Means over random networks beside the prediction for as many examples, and for very many."""
+    """Means over random networks, and the predictions for the same number of examples and for very many."""
     architecture = Architecture.parse(case.line)
     networks = [measured(architecture, case.variant, seed, device, examples) for seed in range(seeds)]
-    found = [lambda_max for lambda_max, _ in networks]
-    mean = statistics.mean(found)
+    results = [lambda_max for lambda_max, _ in networks]
+    mean = statistics.mean(results)
     prediction = predict(architecture, variant=case.variant, examples=examples)
     terms = {
         layer.name: {"measured": statistics.mean(terms[k] for _, terms in networks), "predicted": layer.term}
@@ -157,12 +157,12 @@ def compared(case: Case, seeds: int, examples: int, device: str) -> dict[str, An
         "network": case.line,
         "variant": case.variant,
         "measured": mean,
-        "standard_error": statistics.stdev(found) / math.sqrt(seeds) if seeds > 1 else None,
+        "standard_error": statistics.stdev(results) / math.sqrt(seeds) if seeds > 1 else None,
         "predicted": prediction.lambda_max,
         "predicted_very_many_examples": predict(architecture, variant=case.variant).lambda_max,
         "error": prediction.lambda_max / mean - 1,
         "target": case.target,
-        # relative to λ_max: a term that is negligible beside it may be wrong by as much as it is
+        # relative to λ_max: a negligible term may be wrong by its whole size
         "worst_term_error": max(abs(t["predicted"] - t["measured"]) for t in terms.values()) / mean,
         "terms": terms,
     }

@@ -54,10 +54,10 @@ def networks(device: str, seed: int = 0) -> list[Network]:
     generator = torch.Generator().manual_seed(seed)
     x, images = torch.randn(512, 784, generator=generator), torch.randn(64, 3, 32, 32, generator=generator)
     y, labels = (torch.randint(0, 10, (len(batch),), generator=generator) for batch in (x, images))
-    made = [
+    built = [
         Network("MLP 784-256x7-10", mlp([784, *[256] * 7, 10], init="default", seed=seed), x, y),
         Network("MLP 784-512x2-10", mlp([784, 512, 512, 10], init="default", seed=seed), x, y),
         Network("ResNet-20, running statistics", resnet(20, seed=seed), images, labels),
         Network("ResNet-20, a batch's statistics", resnet(20, seed=seed), images, labels, "batch"),
     ]
-    return [replace(n, model=n.model.eval().to(device), x=n.x.to(device), y=n.y.to(device)) for n in made]
+    return [replace(n, model=n.model.eval().to(device), x=n.x.to(device), y=n.y.to(device)) for n in built]

@@ -1,4 +1,4 @@
-"""The peers, each behind the same calls. One that is not installed is left out and named in the results."""
+"""The peers, each with the same interface. One that is not installed is left out and named in the results."""
 
 from __future__ import annotations
 
@@ -154,19 +154,19 @@ def on(device: str) -> tuple[list[Peer], dict[str, str]]:
     """The peers that can be imported, and why the others cannot."""
     if device != "cpu":
         return [], {"all peers": "timed on the CPU"}
-    found: list[Peer] = []
+    result: list[Peer] = []
     missing = {}
     for cls in (PyHessian, HessianEigenthings, Curvlinops, Landscaper, BackPACK):
         try:
-            found.append(cls())
+            result.append(cls())
         except Exception as error:  # a peer may break in any way of its own while it is imported
             missing[cls.name] = f"{type(error).__name__}: {error}"
-    return found, missing
+    return result, missing
 
 
 def kronecker_factors(network: Network) -> tuple[dict[str, Callable[[], object]], dict[str, str]]:
     """Σx and Σ∇h of all layers by the peers, with one sampled label per example; and why some cannot."""
-    found, missing = {}, {}
+    result, missing = {}, {}
     for name, set_up in (("curvlinops", _curvlinops), ("nngeometry", _nngeometry), ("BackPACK", _backpack)):
         try:
             task = set_up(network)
@@ -174,8 +174,8 @@ def kronecker_factors(network: Network) -> tuple[dict[str, Callable[[], object]]
         except Exception as error:  # a peer may break in any way of its own on a network it does not know
             missing[f"{name} KFAC"] = f"{type(error).__name__}: {error}".splitlines()[0]
         else:
-            found[f"{name} KFAC"] = task
-    return found, missing
+            result[f"{name} KFAC"] = task
+    return result, missing
 
 
 def _layers(network: Network) -> list[nn.Module]:

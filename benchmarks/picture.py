@@ -22,7 +22,7 @@ LABELS = {"conditioning, neurons": "layer table", "hessian": "ends of the Hessia
 
 
 def picture(results: Path) -> Figure:
-    """Cost of the top eigenvalue beside the peers; a training step with BNP; `diagnose` on large networks."""
+    """Cost of the top eigenvalue compared with the peers; a training step with BNP; `diagnose` on large networks."""
     figure = Figure(figsize=(13, 7.2), layout="constrained")
     left, right = figure.subfigures(1, 2, width_ratios=(1.15, 1))
     _top_eigenvalue(left.subplots(), _read(results, "eigenvalues_cpu")["networks"])
@@ -42,16 +42,16 @@ def _top_eigenvalue(axes: Axes, networks: list[dict[str, Any]]) -> None:
     y, ticks = 0.0, []
     for network in networks:
         costs = {tool: _reached(network["runs"], tool) for tool in dict.fromkeys(r["tool"] for r in network["runs"])}
-        costs = {tool: found for tool, found in costs.items() if found}
+        costs = {tool: result for tool, result in costs.items() if result}
         top = y
-        for tool, found in sorted(costs.items(), key=lambda item: (item[0] not in (RESIDUAL, CERTIFICATE), item[1])):
-            middle = statistics.median(found)
+        for tool, result in sorted(costs.items(), key=lambda item: (item[0] not in (RESIDUAL, CERTIFICATE), item[1])):
+            middle = statistics.median(result)
             color = {RESIDUAL: OURS, CERTIFICATE: OURS_LIGHT}.get(tool, PEERS)
             axes.barh(y, middle, height=0.82, color=color)
-            axes.plot([min(found), max(found)], [y, y], color=INK, linewidth=0.8)
+            axes.plot([min(result), max(result)], [y, y], color=INK, linewidth=0.8)
             weight = "bold" if tool == RESIDUAL else "normal"
             axes.text(
-                max(found) * 1.02, y, f" {middle:.0f}  {tool}", va="center", fontsize=8.5, color=INK, weight=weight
+                max(result) * 1.02, y, f" {middle:.0f}  {tool}", va="center", fontsize=8.5, color=INK, weight=weight
             )
             y += 1
         ticks.append(((top + y - 1) / 2, network["network"].replace(" 784", "\n784").replace(", ", ",\n")))

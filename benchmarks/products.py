@@ -1,4 +1,4 @@
-"""Products, the trace, Kronecker factors and the layer table, beside the peers, in units of forward+backward."""
+"""Products, the trace, Kronecker factors and the layer table, compared with the peers, in units of forward+backward."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ from benchmarks.timing import Clock, interleaved, peak_memory
 
 STANDARD_ERROR = 0.05
 PROBES = 8
-"""To estimate the variance of a peer's trace."""
+"""Probes for the variance of a peer's trace."""
 
 
 def products(network: Network, device: str, rounds: int) -> dict[str, Any]:
@@ -44,7 +44,7 @@ def products(network: Network, device: str, rounds: int) -> dict[str, Any]:
     print(f"  {network.name}: u = {1e3 * unit:.1f} ms", flush=True)
     for name, cost in costs.items():
         print(f"    {name:34s} {cost:7.2f} u")
-    found = {
+    result = {
         "network": network.name,
         "parameters": problem.size,
         "missing": missing,
@@ -57,21 +57,21 @@ def products(network: Network, device: str, rounds: int) -> dict[str, Any]:
         },
     }
     if network.batchnorm == "running":
-        found["trace"] = _trace(problem, clock, unit, costs)
-    return found
+        result["trace"] = _trace(problem, clock, unit, costs)
+    return result
 
 
 def _trace(problem: wc.Problem, clock: Clock, unit: float, costs: dict[str, float]) -> dict[str, Any]:
     """Cost of a standard error of 5 %; the peers use Hutchinson's estimator, whose variance says how many products."""
     hessian = wc.Hessian(problem)
-    seconds, found = clock(lambda: wc.trace(hessian, STANDARD_ERROR))
+    seconds, result = clock(lambda: wc.trace(hessian, STANDARD_ERROR))
     z = torch.randint(0, 2, (problem.size, PROBES), generator=torch.Generator().manual_seed(3)).to(problem.device)
     z = (2 * z - 1).to(problem.dtype)
     samples = (z * (hessian @ z)).sum(0).double()
-    probes = float(samples.var()) / (STANDARD_ERROR * found.value) ** 2
+    probes = float(samples.var()) / (STANDARD_ERROR * result.value) ** 2
     of_peers = {
         name.removesuffix(" Hessian @ v"): probes * cost
         for name, cost in costs.items()
         if name.endswith(" Hessian @ v") and not name.startswith("wellcond")
     }
-    return {"value": found.value, "probes_of_peers": probes, "cost_u": {"wellcond": seconds / unit, **of_peers}}
+    return {"value": result.value, "probes_of_peers": probes, "cost_u": {"wellcond": seconds / unit, **of_peers}}

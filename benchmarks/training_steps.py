@@ -1,4 +1,4 @@
-"""What a training step costs with BNP, beside BatchNorm and plain SGD, on the networks of lange2022."""
+"""What a training step costs with BNP, compared with BatchNorm and plain SGD, on the networks of lange2022."""
 
 from __future__ import annotations
 

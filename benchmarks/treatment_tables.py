@@ -26,7 +26,7 @@ PICTURE = Path(__file__).parents[1] / "docs" / "figures" / "treatments.png"
 
 
 @dataclass(frozen=True)
-class Judged:
+class Outcome:
     """What the long runs say of one fault.
 
     Attributes:
@@ -48,18 +48,18 @@ class Judged:
     beaten_share: float
 
 
-def judged(case: str, found: dict[str, Any]) -> Judged:
+def outcome_of(case: str, result: dict[str, Any]) -> Outcome:
     """Compare the winner with all other arms."""
-    long = {name: each.get("finals", []) for name, each in found["long"].items()}
+    long = {name: each.get("finals", []) for name, each in result["long"].items()}
     losses = {name: _median(finals) for name, finals in long.items()}
-    best, winner, random = min(losses, key=losses.__getitem__, default=""), found["winner"], found["random"]
-    short = {name: _median(arm["finals"]) for name, arm in found["arms"].items()}
+    best, winner, random = min(losses, key=losses.__getitem__, default=""), result["winner"], result["random"]
+    short = {name: _median(arm["finals"]) for name, arm in result["arms"].items()}
     single = [name for name in losses if "+" not in name and name not in (winner, "untreated")]
     is_known = winner in long
-    worse = [name for name in single if is_known and not _is_as_low(long[name], long[winner], found["first"])]
-    return Judged(
+    worse = [name for name in single if is_known and not _is_as_low(long[name], long[winner], result["first"])]
+    return Outcome(
         case, winner, best, losses,
-        is_winner=_is_as_low(long[winner], long[best], found["first"]) if is_known else None,
+        is_winner=_is_as_low(long[winner], long[best], result["first"]) if is_known else None,
         beats_random=random is not None and random != winner and short[winner] < short[random],
         beaten_share=len(worse) / max(len(single), 1),
     )  # fmt: skip
@@ -82,15 +82,15 @@ def faults_table(results: dict[str, Any]) -> str:
         f"steps | its choice, {longer} steps | best arm, {longer} steps | right | beats random |",
         "|---|---|---|---|---|---|---|---|---|",
     ]
-    every = [judged(case, found) for case, found in results["faults"].items()]
-    for each, found in zip(every, results["faults"].values(), strict=True):
-        short = {name: _text(_median(arm["finals"])) for name, arm in found["arms"].items()}
+    every = [outcome_of(case, result) for case, result in results["faults"].items()]
+    for each, result in zip(every, results["faults"].values(), strict=True):
+        short = {name: _text(_median(arm["finals"])) for name, arm in result["arms"].items()}
         long = {name: _text(loss) for name, loss in each.losses.items()}
         cells = [
             each.case,
             short["untreated"],
             f"**{each.winner}** {short[each.winner]}",
-            f"{found['random']} {short[found['random']]}",
+            f"{result['random']} {short[result['random']]}",
             *(
                 [long["untreated"], long[each.winner], f"{each.best} {long[each.best]}"]
                 if each.is_winner is not None
@@ -114,10 +114,10 @@ def faults_table(results: dict[str, Any]) -> str:
 def bnp_table(results: dict[str, Any]) -> str:
     """One line per network: the optimizer alone, and with BNP over it."""
     lines = ["| network | optimizer alone | with BNP | change (95 %) |", "|---|---|---|---|"]
-    for task, found in results["bnp"].items():
-        finals, rates = found["finals"], found["lr"]
+    for task, result in results["bnp"].items():
+        finals, rates = result["finals"], result["lr"]
         cells = [f"{_text(_median(finals[name]))} at lr {_text(rates[name])}" for name in ("rate", "bnp")]
-        change = "" if found["change"] is None else str(Change(*found["change"]))
+        change = "" if result["change"] is None else str(Change(*result["change"]))
         lines.append(f"| {task} | {' | '.join(cells)} | {change} |")
     return "\n".join(lines)
 
@@ -126,18 +126,18 @@ def picture(results: dict[str, Any]) -> None:
     """The final losses of all arms after the long runs, as shares of the untreated network's or of the first loss."""
     figure = new_figure(9, 0.42 * len(results["faults"]) + 1.4)
     axes = figure.subplots()
-    shown = [case for case, found in results["faults"].items() if judged(case, found).is_winner is not None]
+    shown = [case for case, result in results["faults"].items() if outcome_of(case, result).is_winner is not None]
     for place, case in enumerate(shown):
-        found = results["faults"][case]
-        each = judged(case, found)
+        result = results["faults"][case]
+        each = outcome_of(case, result)
         own = each.losses["untreated"]
-        scale = abs(own) if math.isfinite(own) else abs(found["first"])
+        scale = abs(own) if math.isfinite(own) else abs(result["first"])
         finite = {name: loss / scale for name, loss in each.losses.items() if math.isfinite(loss)}
         shares = {name: min(max(share, SHOWN[0]), SHOWN[1]) for name, share in finite.items()}
-        others = [share for name, share in shares.items() if name not in (each.winner, found["random"])]
+        others = [share for name, share in shares.items() if name not in (each.winner, result["random"])]
         axes.plot(others, [place] * len(others), "|", color=GRAY, markersize=9)
-        if found["random"] in shares:
-            axes.plot(shares[found["random"]], place, "x", color=COLORS[0], markersize=7)
+        if result["random"] in shares:
+            axes.plot(shares[result["random"]], place, "x", color=COLORS[0], markersize=7)
         axes.plot(shares[each.winner], place, "o", color=COLORS[1], markersize=7)
     axes.plot([], [], "o", color=COLORS[1], label="what treat chose")
     axes.plot([], [], "x", color=COLORS[0], label="the remedy drawn at random")

@@ -53,19 +53,19 @@ def treated(case: str, steps: int) -> dict[str, Any]:
     """What `treat` says of the faulty form, and its arms."""
     program = CASES[case].build(faulty=True)
     problem = wc.Problem(program.model, program.loss, program.loader)
-    found = wc.treat(problem, program.optimizer, steps=steps, seeds=SEEDS)
-    assert found.best is not None
+    treatment = wc.treat(problem, program.optimizer, steps=steps, seeds=SEEDS)
+    assert treatment.best is not None
     arms = {
         name: {"screened": arm.screened, "finals": _finals(arm), "found_by": list(arm.found_by)}
-        for name, arm in found.arms.items()
+        for name, arm in treatment.arms.items()
         if arm.refused is None
     }
-    random = None if found.random is None else found.random.name
-    first = next((run.losses[0] for arm in found.arms.values() for runs in arm.runs.values() for run in runs.values()
-                  if run.losses), math.nan)  # fmt: skip
+    random = None if treatment.random is None else treatment.random.name
+    every_run = (run for arm in treatment.arms.values() for runs in arm.runs.values() for run in runs.values())
+    first = next((run.losses[0] for run in every_run if run.losses), math.nan)
     return {
-        "winner": found.best.name, "random": random, "first": first, "steps": steps, "cost": found.cost.u, "arms": arms,
-        "verdict": found.verdict(), "code": found.code, "refused": found.refused,
+        "winner": treatment.best.name, "random": random, "first": first, "steps": steps, "cost": treatment.cost.u,
+        "arms": arms, "verdict": treatment.verdict(), "code": treatment.code, "refused": treatment.refused,
     }  # fmt: skip
 
 
@@ -78,8 +78,8 @@ def longer(case: str, arm: str, steps: int) -> dict[str, Any]:
         comparison.train_untreated()
     else:
         comparison.train_named([arm], ())
-    found = comparison.arms[arm]
-    return {"lr": found.best_lr, "finals": _finals(found)}
+    result = comparison.arms[arm]
+    return {"lr": result.best_lr, "finals": _finals(result)}
 
 
 def _finals(arm: Any) -> list[float | None]:
@@ -88,10 +88,10 @@ def _finals(arm: Any) -> list[float | None]:
 
 
 def bnp(task: str, steps: int) -> dict[str, Any]:
-    """BNP over the optimizer of a task beside the same optimizer, each at a rate of its own."""
+    """BNP with the optimizer of a task, compared with the optimizer alone, each at its own best rate."""
     model, loss, loader, optimizer = _bert() if task == "bert adam" else _network(*BNP_TASKS[task])
-    found = wc.treat(wc.Problem(model, loss, loader), optimizer, steps=steps, seeds=SEEDS, remedies=["rate", "bnp"])
-    arms = {name: found.arms[name] for name in ("rate", "bnp")}
+    treatment = wc.treat(wc.Problem(model, loss, loader), optimizer, steps=steps, seeds=SEEDS, remedies=["rate", "bnp"])
+    arms = {name: treatment.arms[name] for name in ("rate", "bnp")}
     return {
         "steps": steps,
         "finals": {name: _finals(arm) for name, arm in arms.items()},
@@ -135,38 +135,38 @@ def _job(job: tuple[str, ...]) -> tuple[tuple[str, ...], Any]:
     torch.set_num_threads(1)
     warnings.simplefilter("ignore")
     kind, *arguments, steps = job
-    made = {"treated": treated, "longer": longer, "bnp": bnp}[kind]
+    function = {"treated": treated, "longer": longer, "bnp": bnp}[kind]
     try:
-        return job, made(*arguments, int(steps))
-    except Exception as error:  # one job that fails is told in the results; the others go on
+        return job, function(*arguments, int(steps))
+    except Exception as error:  # a job that fails is reported in the results; the others continue
         return job, {"error": repr(error)}
 
 
 def measure(processes: int, steps: int, faults: Sequence[str], tasks: Sequence[str]) -> Iterator[dict[str, Any]]:
-    """Everything, on so many processes of one thread each; what there is so far after every job."""
+    """All results so far after every job, on this many processes of one thread each."""
     results: dict[str, Any] = {"steps": steps, "longer": LONGER, "seeds": len(SEEDS), "faults": {}, "bnp": {}}
     begin = time.perf_counter()
     with multiprocessing.get_context("fork").Pool(processes, maxtasksperchild=8) as pool:
         waiting = [pool.apply_async(_job, (("treated", case, str(steps)),)) for case in faults]
         waiting += [pool.apply_async(_job, (("bnp", task, str(4 * steps)),)) for task in tasks]
         while waiting:
-            job, found = waiting.pop(0).get()
+            job, result = waiting.pop(0).get()
             print(f"{time.perf_counter() - begin:5.0f} s  {' '.join(job)}", flush=True)
             if job[0] == "treated":
-                results["faults"][job[1]] = found | {"long": {}}
-                jobs = [("longer", job[1], arm, str(LONGER * steps)) for arm in found.get("arms", ())]
+                results["faults"][job[1]] = result | {"long": {}}
+                jobs = [("longer", job[1], arm, str(LONGER * steps)) for arm in result.get("arms", ())]
                 waiting += [pool.apply_async(_job, (each,)) for each in jobs]
             elif job[0] == "longer":
-                results["faults"][job[1]]["long"][job[2]] = found
+                results["faults"][job[1]]["long"][job[2]] = result
             else:
-                results["bnp"][job[1]] = found
+                results["bnp"][job[1]] = result
             yield results
 
 
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--processes", type=int, default=multiprocessing.cpu_count())
-    parser.add_argument("--steps", type=int, default=STEPS, help="of a treatment; the long runs have ten times as many")
+    parser.add_argument("--steps", type=int, default=STEPS, help="of a treatment; long runs have ten times this number")
     parser.add_argument("--faults", nargs="*", default=FAULTS, choices=CASES, metavar="CASE")
     parser.add_argument("--bnp", nargs="*", default=list(BNP_TASKS), choices=BNP_TASKS, metavar="TASK")
     parser.add_argument("--out", type=Path, default=RESULTS)

@@ -150,7 +150,7 @@ def remedies(build: Callable[[], Case]) -> Values:
             found[f"{label} units"] = pick(after, "mean variance edges counts")
             found[f"{label} change"] = pick(after.change_from(before), "mean variance relative_mean relative_variance")
             found[f"{label} shift"] = pick(ics.layers | ics.parameters, "difference cosine gradient_norm updated_norm")
-            found[label] = pick(wc.max_lr(problem, optimizer=optimizer, each_group=label == "groups"), RATE)
+            found[label] = pick(wc.max_lr(problem, optimizer, each_group=label == "groups"), RATE)
     return found
 
 
@@ -193,7 +193,7 @@ def norms_models_data(_: None) -> Values:
     for digits in map(data.digits, (None, True, False)):
         found[digits.name] = [*digits.moments, *digits.tensors(dtype=torch.float64, count=10)]
     x = torch.linspace(0, 12, 41, dtype=torch.float64)
-    for law in map(wc.local.marchenko_pastur, (0.5, 1.0, 3.0), (1.0, 1.0, 1.5)):
+    for law in map(wc.marchenko_pastur, (0.5, 1.0, 3.0), (1.0, 1.0, 1.5)):
         found[f"law {law.c}"] = [law.density(x), law.cdf(x), law.quantile(x / 12), *map(law.moment, range(4))]
     norms = [("NoisyBatchNorm", {}), ("GhostBatchNorm", {}), *(("LpBatchNorm", {"p": p}) for p in (1, 2, torch.inf))]
     norms += [("BatchRenorm", {"r_ramp": (0, 2)}), ("FourThingsBatchNorm", {"channels_per_group": 2, "alpha": 0.3})]

@@ -332,7 +332,7 @@ def test_a_forward_pass_and_a_loss_see_the_users_own_default_device() -> None:
 
 def test_what_needs_no_problem_does_not_see_the_default_device() -> None:
     def found() -> list[float]:
-        law = wc.local.marchenko_pastur(0.5)
+        law = wc.marchenko_pastur(0.5)
         predicted = wc.meanfield.predict(wc.meanfield.Architecture(input=(8,), hidden=(50, 50), outputs=3))
         values = [law.cdf(1.0), law.quantile(0.5), law.density(1.0), wc.condition_number([4.0, 2.0, 1.0])]
         return [*values, *numbers(predicted), *numbers(wc.density(matrix, probes=2)), *numbers(wc.trace(matrix))]

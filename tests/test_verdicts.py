@@ -77,12 +77,12 @@ def test_a_fault_that_hurts_scores_clearly_less_than_its_repair() -> None:
 def test_a_finding_is_right_by_name_or_generously_and_only_among_the_first_three() -> None:
     case = CASES["relu-logit"]
 
-    def judged(*findings: tools.Said) -> dict[str, Any]:
-        return on_case(case, tools.Heard(findings, 1.0, 1.0))
+    def judged(*findings: tools.ToolFinding) -> dict[str, Any]:
+        return on_case(case, tools.ToolReport(findings, 1.0, 1.0))
 
-    wrong = tools.Said("x", "severe", (), ("unscaled-input",))
-    right = tools.Said("y", "warning", ("relu",), ("output-loss-mismatch",))
-    close = tools.Said("z", "warning", ("fc1",), (), ("output-loss-mismatch",))
+    wrong = tools.ToolFinding("x", "severe", (), ("unscaled-input",))
+    right = tools.ToolFinding("y", "warning", ("relu",), ("output-loss-mismatch",))
+    close = tools.ToolFinding("z", "warning", ("fc1",), (), ("output-loss-mismatch",))
     assert [judged(right)[key] for key in GOALS] == [False, True, True, True]
     assert [judged(wrong, right)[key] for key in GOALS] == [True, False, True, True]
     assert [judged(wrong, wrong, wrong, right)[key] for key in GOALS] == [True, False, False, False]

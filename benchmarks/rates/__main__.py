@@ -27,19 +27,19 @@ from benchmarks.timing import environment
 
 HORIZONS = (400, STEPS)
 FLOOR = 0.01
-"""Of the first loss: two networks that have fitted all their data to below it are as good."""
+"""Share of the first loss: networks that fit all their data to below it count as equally good."""
 MOST = 20
-"""Of the first loss: what a run that diverged counts where losses are averaged over neighboring rates."""
-Found = tuple[str, int, str, int, float, float, float]
+"""Multiple of the first loss that a diverged run counts in averages over neighboring rates."""
+Measured = tuple[str, int, str, int, float, float, float]
 
 
 def final(losses: Any, steps: int) -> Any:
-    """The mean over the last tenth of so many steps; infinity where a run diverged."""
+    """The mean over the last tenth of the first `steps` steps; infinity if a run diverged."""
     mean = losses[..., steps - steps // 10 : steps].mean(-1)
     return np.where(np.isfinite(mean), mean, np.inf)
 
 
-def _judge(job: tuple[str, int, str, int]) -> Found:
+def _judge(job: tuple[str, int, str, int]) -> Measured:
     name, seed, method, steps = job
     torch.set_num_threads(1)
     warnings.simplefilter("ignore")
@@ -48,7 +48,7 @@ def _judge(job: tuple[str, int, str, int]) -> Found:
     return name, seed, method, steps, lr, cost, loss
 
 
-def judged(processes: int, methods: Collection[str]) -> list[Found]:
+def judged(processes: int, methods: Collection[str]) -> list[Measured]:
     """Methods on every task, seed and horizon."""
     jobs = [
         (name, seed, method, steps)
@@ -58,13 +58,13 @@ def judged(processes: int, methods: Collection[str]) -> list[Found]:
         for method in methods
         if steps <= steps_of(name, seed)
     ]
-    begin, found = time.time(), []
+    begin, measured = time.time(), []
     with multiprocessing.get_context("fork").Pool(processes) as pool:
         for result in pool.imap_unordered(_judge, jobs):
-            found.append(result)
-            if not len(found) % 40:
-                print(f"{len(found)} of {len(jobs)}, {time.time() - begin:.0f} s", flush=True)
-    return found
+            measured.append(result)
+            if not len(measured) % 40:
+                print(f"{len(measured)} of {len(jobs)}, {time.time() - begin:.0f} s", flush=True)
+    return measured
 
 
 def smoothed(losses: Any) -> Any:
@@ -74,7 +74,7 @@ def smoothed(losses: Any) -> Any:
     return 0.25 * padded[:-2] + 0.5 * padded[1:-1] + 0.25 * padded[2:]
 
 
-def compared(found: list[Found], curves: dict[str, Any]) -> list[dict[str, Any]]:
+def compared(result: list[Measured], curves: dict[str, Any]) -> list[dict[str, Any]]:
     """A row per task and horizon: the sweep's best mean over seeds, and of each method that mean over it."""
     rows = []
     for name in ALL:
@@ -91,7 +91,7 @@ def compared(found: list[Found], curves: dict[str, Any]) -> list[dict[str, Any]]
                 "first loss": first, "best loss": float(sweep[best]), "best lr": ALL[name].rates[best], "methods": {},
             }  # fmt: skip
             for method in METHODS:
-                mine = [f for f in found if f[0] == name and f[1] in seeds and f[2] == method and f[3] == steps]
+                mine = [f for f in result if f[0] == name and f[1] in seeds and f[2] == method and f[3] == steps]
                 loss = float(np.mean([f[6] for f in mine]))
                 row["methods"][method] = {
                     "lr": [f[4] for f in mine], "u": float(np.mean([f[5] for f in mine])), "loss": loss,
@@ -125,7 +125,7 @@ def second_sweep(curves: dict[str, Any]) -> list[dict[str, float]]:
     return rows
 
 
-def _found_in(earlier: dict[str, Any]) -> list[Found]:
+def _measured_in(earlier: dict[str, Any]) -> list[Measured]:
     return [
         (f[0], f[1], f[2], f[3], math.nan if f[4] is None else f[4], f[5], f[6]) for f in earlier["results"]["found"]
     ]
@@ -140,11 +140,11 @@ def main() -> None:
     parser.add_argument("--known", type=Path, help="earlier results, from which the other methods are taken")
     options = parser.parse_args()
     curves = dict(np.load(options.curves))
-    found = judged(options.processes, options.only)
+    result = judged(options.processes, options.only)
     if options.known:
-        found += [f for f in _found_in(json.loads(options.known.read_text())) if f[2] not in options.only]
-    rows = compared(found, curves)
-    results = {"found": found, "rows": rows, "second sweep": second_sweep(curves), "floor": FLOOR}
+        result += [f for f in _measured_in(json.loads(options.known.read_text())) if f[2] not in options.only]
+    rows = compared(result, curves)
+    results = {"found": result, "rows": rows, "second sweep": second_sweep(curves), "floor": FLOOR}
     text = json.dumps({"environment": environment("cpu"), "results": results}, indent=1)
     (options.out / "rates_cpu.json").write_text(text.replace("NaN", "null").replace("Infinity", "1e999") + "\n")
     for group, names in (("tuned on", TASKS), ("for validation", OTHERS)):

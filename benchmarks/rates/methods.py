@@ -15,16 +15,16 @@ from benchmarks.rates.tasks import Task
 OTHER_BATCHES = 100
 """Added to the seed: a method must not see the batches in the order in which its rate is judged."""
 GUESS = 1e-3
-"""The rate that an optimizer is made with; no method may depend on it where curvature can be had."""
+"""Initial rate of every optimizer; no method that measures curvature may depend on it."""
 
 
 def suggest_lr(task: Task, seed: int, steps: int) -> tuple[float, float]:
-    """`wc.suggest_lr` for a run of so many steps."""
+    """`wc.suggest_lr` for a run of this many steps."""
     model = task.start(seed)
     optimizer = task.optimizer(model.parameters(), lr=GUESS)
     torch.manual_seed(seed + OTHER_BATCHES)
-    found = wc.suggest_lr(wc.Problem(model, task.loss, task.loader()), optimizer, steps)
-    return found.lr, found.cost.u
+    suggestion = wc.suggest_lr(wc.Problem(model, task.loss, task.loader()), optimizer, steps)
+    return suggestion.lr, suggestion.cost.u
 
 
 def half_of_limit(task: Task, seed: int, steps: int) -> tuple[float, float]:
@@ -33,7 +33,7 @@ def half_of_limit(task: Task, seed: int, steps: int) -> tuple[float, float]:
     optimizer = task.optimizer(model.parameters(), lr=GUESS)
     torch.manual_seed(seed + OTHER_BATCHES)
     try:
-        limit = wc.max_lr(wc.Problem(model, task.loss, [next(iter(task.loader()))]), optimizer=optimizer)
+        limit = wc.max_lr(wc.Problem(model, task.loss, [next(iter(task.loader()))]), optimizer)
     except wc.errors.WellcondError:
         return math.nan, 0.0
     return limit.value / 2, limit.cost.u
@@ -62,20 +62,20 @@ def range_test(task: Task, seed: int, steps: int) -> tuple[float, float]:
         smooth.append(share * value + (1 - share) * smooth[-1] if smooth else value)
         if not math.isfinite(value) or smooth[-1] > 5 * min(smooth):
             break
-    kept = slice(10, max(len(rates) - 5, 12))
-    return rates[kept][int(np.gradient(np.array(smooth[kept])).argmin())], float(len(rates))
+    middle = slice(10, max(len(rates) - 5, 12))
+    return rates[middle][int(np.gradient(np.array(smooth[middle])).argmin())], float(len(rates))
 
 
 def halving(task: Task, seed: int, steps: int) -> tuple[float, float]:
     """Successive halving over 20 rates of the sweep's range: 10 steps, 20 more, 40 more, 100 more; 800 in all."""
     alive = list(np.geomspace(task.rates[0], task.rates[-1], 20))
     length, cost = 0, 0
-    for more, kept in ((10, 10), (20, 5), (40, 2), (100, 1)):
+    for more, survivors in ((10, 10), (20, 5), (40, 2), (100, 1)):
         length += more
         cost += more * len(alive)
         curves = {lr: trained(task, lr, seed, length, OTHER_BATCHES) for lr in alive}
         last = {lr: float(np.mean(curve[-max(3, round(0.3 * length)) :])) for lr, curve in curves.items()}
-        alive = sorted(alive, key=lambda lr: last[lr] if math.isfinite(last[lr]) else math.inf)[:kept]
+        alive = sorted(alive, key=lambda lr: last[lr] if math.isfinite(last[lr]) else math.inf)[:survivors]
     return float(alive[0]), float(cost)
 
 

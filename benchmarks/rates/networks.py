@@ -34,16 +34,16 @@ def cnn(widths: list[int], norm: str = "none", outputs: int = 10, act: nn.Module
 
 
 class Block(nn.Module):
-    """Two convolutions with BatchNorm beside an identity."""
+    """Two convolutions with BatchNorm and a shortcut."""
 
     def __init__(self, fan_in: int, fan_out: int, stride: int) -> None:
         super().__init__()
         self.first, self.norm1 = nn.Conv2d(fan_in, fan_out, 3, stride, 1, bias=False), nn.BatchNorm2d(fan_out)
         self.second, self.norm2 = nn.Conv2d(fan_out, fan_out, 3, 1, 1, bias=False), nn.BatchNorm2d(fan_out)
-        self.beside = nn.Conv2d(fan_in, fan_out, 1, stride, bias=False) if stride > 1 else nn.Identity()
+        self.shortcut = nn.Conv2d(fan_in, fan_out, 1, stride, bias=False) if stride > 1 else nn.Identity()
 
     def forward(self, x: Tensor) -> Tensor:
-        return F.relu(self.norm2(self.second(F.relu(self.norm1(self.first(x))))) + self.beside(x))
+        return F.relu(self.norm2(self.second(F.relu(self.norm1(self.first(x))))) + self.shortcut(x))
 
 
 def resnet20(width: int = 4) -> nn.Sequential:

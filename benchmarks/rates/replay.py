@@ -30,12 +30,12 @@ from wellcond.results import Cost
 from wellcond.training.copies import Copies, Racer
 
 LONGER = (1, 2, 4, 8)
-"""Times the budget."""
+"""Multiples of the budget."""
 PLACES = (-1, 0, 1)
 
 
 class Recorded:
-    """In place of `Copies` and of its `Field`: the runs are read off curves, of (rates, steps)."""
+    """Stands in for the trainer of copies: its runs are read from curves (rates, steps)."""
 
     def __init__(self, name: str, curves: Any) -> None:
         self.task, self.curves = ALL[name], curves
@@ -98,13 +98,13 @@ def ratio(name: str, curves: dict[str, Any], steps: int, budget: int, place: int
     seeds = [s for s in SEEDS if curves[f"{name}/{s}"].shape[1] >= steps]
     first = float(np.mean([curves[f"{name}/{s}"][0, :3].mean() for s in seeds]))
     sweep = np.mean([final(curves[f"{name}/{s}"], steps) for s in seeds], 0)
-    rates, found = ALL[name].rates, []
+    rates, result = ALL[name].rates, []
     for seed in seeds:
         recorded = Recorded(name, curves[f"{name}/{seed}"])
         index = recorded.nearest(center(recorded, halves[name, seed])) + place
         begin = rates[0] * (rates[1] / rates[0]) ** index
-        found.append(race(cast(Copies, recorded), recorded.start, steps=steps, budget=budget, center=begin).lr)
-    return _read_off(np.log(rates), smoothed(np.clip(sweep, FLOOR * first, MOST * first)), found)
+        result.append(race(cast(Copies, recorded), recorded.start, steps=steps, budget=budget, center=begin).lr)
+    return _read_off(np.log(rates), smoothed(np.clip(sweep, FLOOR * first, MOST * first)), result)
 
 
 def main() -> None:

@@ -57,7 +57,7 @@ def trained(task: Task, lr: float, seed: int, steps: int, other: int = 0) -> NDA
 
 
 def batches(task: Task) -> Iterator[tuple[torch.Tensor, ...]]:
-    """Epoch after epoch."""
+    """Batches of one epoch after another."""
     loader = task.loader()
     while True:
         yield from loader
@@ -76,7 +76,7 @@ Curves = dict[str, NDArray[np.float32]]
 
 
 def sweep(processes: int, seconds: float, steps: int = STEPS, known: Curves | None = None) -> Curves:
-    """All curves but those that are known. Runs that would begin after so many seconds are left out, as nan."""
+    """All curves that are not known yet. Runs that would begin after this many seconds are nan."""
     until, known = time.time() + seconds, known or {}
     jobs = [
         (name, seed, index, min(steps, steps_of(name, seed)), until)

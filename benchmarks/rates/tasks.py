@@ -39,7 +39,7 @@ class Task:
 
     @property
     def rates(self) -> list[float]:
-        """Those of the sweep, ascending."""
+        """Rates of the sweep, ascending."""
         low = math.log10(self.top) - DECADES
         return [10 ** (low + DECADES * i / (RATES - 1)) for i in range(RATES)]
 
@@ -85,7 +85,7 @@ TASKS: dict[str, Task] = {
     "regression adam": Task(lambda: mlp([20, 64, 64, 1], nn.Tanh), MSE, lambda: data.teacher(32), ADAM, 1.0),
     "linear regression sgd": Task(lambda: nn.Linear(50, 1), MSE, lambda: data.correlated(16), SGD, 10.0),
 }  # fmt: skip
-"""With which the race was made."""
+"""Tasks that the race was developed with."""
 
 OTHERS: dict[str, Task] = {
     "autoencoder adam": Task(lambda: mlp([64, 48, 8, 48, 64]), MSE, lambda: data.own_images(32), ADAM, 1.0),
@@ -102,4 +102,4 @@ OTHERS: dict[str, Task] = {
     "logistic regression sgd": Task(lambda: nn.Linear(64, 10), CROSS, lambda: flat(16, 0.7), SGD, 30.0),
     "mlp adamw, fits all": Task(lambda: mlp([64, 128, 10]), CROSS, lambda: flat(32), ADAMW, 1.0),
 }  # fmt: skip
-"""On which nothing was decided: for validation."""
+"""Tasks for validation, which influenced no decision."""

@@ -54,13 +54,13 @@ def main(arguments: Sequence[str] | None = None) -> None:
     if options.show:
         show(options.show)
         return
-    wanted = [*QUICK_CASES, *QUICK_CONTROLS] if options.quick else options.only
-    cases, controls = (_chosen(names, wanted) for names in (CASES, CONTROLS))
+    selection = [*QUICK_CASES, *QUICK_CONTROLS] if options.quick else options.only
+    cases, controls = (_chosen(names, selection) for names in (CASES, CONTROLS))
     if not cases and not controls:
         parser.error(
-            f"no case or control begins with {' or '.join(wanted)}; there are {', '.join([*CASES, *CONTROLS])}."
+            f"no case or control begins with {' or '.join(selection)}; there are {', '.join([*CASES, *CONTROLS])}."
         )
-    path = _path(options.out, is_whole=not wanted, stem="verdicts_verified" if options.verify else "verdicts_cpu")
+    path = _path(options.out, is_whole=not selection, stem="verdicts_verified" if options.verify else "verdicts_cpu")
     if options.verify:
         families = [name for name in controls if name in FAMILIES]
         results = run(options.jobs, cases, verify_case, families, verify_control)
@@ -97,8 +97,8 @@ def _with_shares(results: dict[str, Any], path: Path | None) -> dict[str, Any]:
     return results
 
 
-def _chosen(names: dict[str, Any], wanted: Sequence[str] | None) -> list[str]:
-    return [name for name in names if wanted is None or name in wanted or name.startswith(tuple(wanted))]
+def _chosen(names: dict[str, Any], selection: Sequence[str] | None) -> list[str]:
+    return [name for name in names if selection is None or name in selection or name.startswith(tuple(selection))]
 
 
 def run(jobs: int, cases: Sequence[str], on_case: Task, controls: Sequence[str], on_control: Task) -> dict[str, Any]:
@@ -114,13 +114,13 @@ def run(jobs: int, cases: Sequence[str], on_case: Task, controls: Sequence[str],
             for future in as_completed([pool.submit(task, name) for task, name in tasks]):
                 yield future.result()
 
-    begin, found = time.perf_counter(), {}
+    begin, result = time.perf_counter(), {}
     for row in finished():
-        found[row["name"]] = row
+        result[row["name"]] = row
         print(
-            f"[{len(found)}/{len(tasks)}, {time.perf_counter() - begin:.0f} s] {row['name']}: {line(row)}", flush=True
+            f"[{len(result)}/{len(tasks)}, {time.perf_counter() - begin:.0f} s] {row['name']}: {line(row)}", flush=True
         )
-    return {"cases": [found[name] for name in cases], "controls": [found[name] for name in controls]}
+    return {"cases": [result[name] for name in cases], "controls": [result[name] for name in controls]}
 
 
 def line(row: dict[str, Any]) -> str:
@@ -129,12 +129,14 @@ def line(row: dict[str, Any]) -> str:
         return f"{row['faulty']} → {row['repaired']}{'' if row['hurts'] else ', not clearly worse'}"
     if "trains" in row:
         return f"{row['before']} → {row['after']}{'' if row['trains'] else ', does not train'}"
-    told = []
-    for tool, found in ((tool, row[tool]) for tool in TOOLS if tool in row):
-        first = found["findings"][0] if found["findings"] else {"severity": found.get("error", ""), "rule": "nothing"}
-        mark = "" if "first" not in found else "✓ " if found["first"] else "(✓) " if found["three"] else "✗ "
-        told.append(f"{mark}{tool} {first['severity']} {first['rule']} ({found['seconds']:.1f} s)")
-    return "; ".join(told)
+    reported = []
+    for tool, result in ((tool, row[tool]) for tool in TOOLS if tool in row):
+        first = (
+            result["findings"][0] if result["findings"] else {"severity": result.get("error", ""), "rule": "nothing"}
+        )
+        mark = "" if "first" not in result else "✓ " if result["first"] else "(✓) " if result["three"] else "✗ "
+        reported.append(f"{mark}{tool} {first['severity']} {first['rule']} ({result['seconds']:.1f} s)")
+    return "; ".join(reported)
 
 
 def summary(share: dict[str, Any]) -> str:
@@ -145,11 +147,11 @@ def summary(share: dict[str, Any]) -> str:
 
 def show(name: str) -> None:
     """Print what `diagnose` finds, and what was expected."""
-    made: Program = CASES[name].build(True) if name in CASES else CONTROLS[name].build()
-    found = wc.diagnose(wc.Problem(made.model, made.loss, made.loader), made.optimizer)
-    print(found.verdict(), end="\n\n")
-    for finding in found.findings:
-        print(f"{finding} [{finding.confidence:.2f}] {finding.evidence}")
+    built: Program = CASES[name].build(True) if name in CASES else CONTROLS[name].build()
+    diagnosis = wc.diagnose(wc.Problem(built.model, built.loss, built.loader), built.optimizer)
+    print(diagnosis.verdict(), end="\n\n")
+    for finding in diagnosis.findings:
+        print(f"{finding} [{finding.basis}] {finding.evidence}")
         for consequence in finding.consequences:
             print(f"    and so {consequence}")
     if name in CASES:

@@ -133,9 +133,9 @@ if networks.transformers() is None:
 
 
 def _staged(family: str, stage: int) -> Control:
-    made, optimizers, steps, least = _FAMILIES[family]
+    built, optimizers, steps, least = _FAMILIES[family]
     name = f"{family}, {optimizers[stage]}, {STAGES[stage]}"
-    return Control(name, functools.partial(made, optimizers[stage]), steps * stage // 2, steps, least)
+    return Control(name, functools.partial(built, optimizers[stage]), steps * stage // 2, steps, least)
 
 
 FAMILIES: dict[str, Control] = {c.name: c for c in (_staged(f, s) for f in _FAMILIES for s in range(3))}

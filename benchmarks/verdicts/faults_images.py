@@ -123,10 +123,10 @@ class DeepNorms(nn.Sequential):
       rules=["batchnorm-mode-gap"], layers=["", *(str(3 * k + 2) for k in range(10))], steps=300)  # fmt: skip
 def eval_mode(faulty: bool) -> Program:
     digits = data.digit_images(8)
-    made = program(DeepNorms(), nn.CrossEntropyLoss(), digits, 64, SGD, accuracy(digits), lr=0.1)
+    built = program(DeepNorms(), nn.CrossEntropyLoss(), digits, 64, SGD, accuracy(digits), lr=0.1)
     if faulty:
-        made.model.eval()
-    return made
+        built.model.eval()
+    return built
 
 
 @case(22, "BatchNorm over a batch of one",
@@ -156,6 +156,6 @@ def decayed_scales(faulty: bool) -> Program:
     norms = [p for name, p in model.named_parameters() if name.startswith("bn")]
     others = [p for name, p in model.named_parameters() if not name.startswith("bn")]
     groups = [{"params": norms, "weight_decay": 2.0 if faulty else 0.0}, {"params": others, "weight_decay": 1e-4}]
-    made = program(model, nn.CrossEntropyLoss(), images, 64, SGD, accuracy(images), lr=0.05)
-    made.optimizer = SGD(groups, lr=0.05, momentum=0.9)
-    return made
+    built = program(model, nn.CrossEntropyLoss(), images, 64, SGD, accuracy(images), lr=0.05)
+    built.optimizer = SGD(groups, lr=0.05, momentum=0.9)
+    return built

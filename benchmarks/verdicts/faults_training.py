@@ -27,11 +27,11 @@ def _on_digits(optimizer: Callable[..., Optimizer], batch: int = 32, **options: 
 @case(14, "a learning rate of −1000, a sign error",
       rules=["learning-rate-too-high", "diverging"], steps=600)  # fmt: skip
 def negative_rate(faulty: bool) -> Program:
-    made = _on_digits(SGD, lr=0.2)
+    built = _on_digits(SGD, lr=0.2)
     if faulty:
-        for group in made.optimizer.param_groups:  # torch refuses it in the constructor, but not from a schedule
+        for group in built.optimizer.param_groups:  # torch refuses it in the constructor, but not from a schedule
             group["lr"] = -1000.0
-    return made
+    return built
 
 
 @case(16, "L2 regularization of 0.1",

@@ -100,12 +100,12 @@ def _of_data(seen: Inspection) -> Iterator[Value]:
 def seen_in(name: str) -> list[tuple[str, float]]:
     """The quantities of one healthy network at its initialization, half-trained and trained."""
     control = CONTROLS[name]
-    made = control.build()
-    found: list[Any] = []
+    built = control.build()
+    result: list[Any] = []
     for steps in (0, control.more // 2, control.more - control.more // 2):
-        made.train(steps)
-        found += quantities(inspect(wc.Problem(made.model, made.loss, made.loader), made.optimizer))
-    return found
+        built.train(steps)
+        result += quantities(inspect(wc.Problem(built.model, built.loss, built.loader), built.optimizer))
+    return result
 
 
 def percentiles(networks: Iterable[list[tuple[str, float]]]) -> dict[str, Any]:
@@ -135,11 +135,11 @@ def main() -> None:
     options = parser.parse_args()
     torch.set_num_threads(1)
     names = [name for name, control in CONTROLS.items() if not control.steps]
-    found = []
+    result = []
     for name in names:
-        found.append(seen_in(name))
-        print(f"[{len(found)}/{len(names)}] {name}", flush=True)
-    options.out.write_text(json.dumps(percentiles(found), indent=1, ensure_ascii=False) + "\n", encoding="utf-8")
+        result.append(seen_in(name))
+        print(f"[{len(result)}/{len(names)}] {name}", flush=True)
+    options.out.write_text(json.dumps(percentiles(result), indent=1, ensure_ascii=False) + "\n", encoding="utf-8")
     print(f"in {options.out}")
 
 

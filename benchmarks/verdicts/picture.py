@@ -20,15 +20,15 @@ COLORS = {"right rule first": "#3949ab", "in the first three": "#9fa8da", "somet
 
 def picture(results: Path) -> Figure:
     """A field for every case and tool; then one for every healthy network and tool."""
-    found = json.loads((results / "verdicts_cpu.json").read_text(encoding="utf-8"))["results"]
-    tools = list(found["shares"])
+    result = json.loads((results / "verdicts_cpu.json").read_text(encoding="utf-8"))["results"]
+    tools = list(result["shares"])
     figure = Figure(figsize=(13, 9), layout="constrained")
     left, right = figure.subplots(1, 2, width_ratios=(1.6, 1))
-    counted = [row for row in found["cases"] if row["counts"]]
+    counted = [row for row in result["cases"] if row["counts"]]
     _field(left, [[_of_case(row[tool]) for tool in tools] for row in counted], tools)
     left.set_yticks(range(len(counted)), [f"{row['number']}  {_short(row['title'])}" for row in counted])
     _dress(left, f"{len(counted)} real faults")
-    healthy = found["controls"] + [row for row in found["cases"] if row["is_control"]]
+    healthy = result["controls"] + [row for row in result["cases"] if row["is_control"]]
     _field(right, [[_of_control(row[tool]) for tool in tools] for row in healthy], tools)
     right.set_yticks([])
     _dress(right, f"{len(healthy)} healthy networks")
@@ -37,16 +37,16 @@ def picture(results: Path) -> Figure:
     return figure
 
 
-def _of_case(found: dict[str, Any]) -> str:
-    if found["first"]:
+def _of_case(result: dict[str, Any]) -> str:
+    if result["first"]:
         return COLORS["right rule first"]
-    if found["three"]:
+    if result["three"]:
         return COLORS["in the first three"]
-    return COLORS["something else" if found["findings"] else "nothing"]
+    return COLORS["something else" if result["findings"] else "nothing"]
 
 
-def _of_control(found: dict[str, Any]) -> str:
-    return COLORS["a healthy network called severely ill" if found["severe"] else "clean, or warnings only"]
+def _of_control(result: dict[str, Any]) -> str:
+    return COLORS["a healthy network called severely ill" if result["severe"] else "clean, or warnings only"]
 
 
 def _field(axes: Axes, colors: list[list[str]], tools: list[str]) -> None:

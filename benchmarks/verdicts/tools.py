@@ -16,21 +16,21 @@ import wellcond as wc
 from benchmarks.verdicts.case import Program
 
 STEPS, STEPS_OF_HEALTHY = 100, 40
-"""Training steps that the peers, which watch a training, are given; the longest window of theirs takes 40."""
+"""Training steps for the peers, which watch a training; their longest window has 40 steps."""
 EVERY = 10
-"""torch-audit looks at every so many of them."""
+"""torch-audit checks one step in this many."""
 
 
 @dataclass(frozen=True)
-class Said:
+class ToolFinding:
     """One finding of a tool.
 
     Attributes:
-        rule: As the tool calls it.
-        severity: `"severe"` is the tool's highest, `"warning"` its next.
-        layers: The modules that it names; none if it names none.
-        means: Rules of this library that are the same.
-        nearly: Rules that a generous reader would take it for.
+        rule: Name that the tool uses.
+        severity: `"severe"` for the highest level of the tool, `"warning"` for the next.
+        layers: Modules that it names.
+        means: Rules of this library with the same meaning.
+        nearly: Rules that a generous reader would accept.
     """
 
     rule: str
@@ -41,18 +41,18 @@ class Said:
 
 
 @dataclass(frozen=True)
-class Heard:
-    """What a tool said of a program, worst first, and what that took."""
+class ToolReport:
+    """The findings of a tool on a program, worst first, and what they cost."""
 
-    findings: tuple[Said, ...]
+    findings: tuple[ToolFinding, ...]
     seconds: float
     u: float
     verdict: str = ""
     error: str = ""
 
 
-def heard(tool: str, program: Program, steps: int) -> Heard:
-    """Let a tool judge a program, or `steps` of its training; one that fails says nothing, and why."""
+def report_of(tool: str, program: Program, steps: int) -> ToolReport:
+    """Let a tool judge a program, or `steps` of its training; one that fails has no findings and an error."""
     u = _unit_seconds(program)
     begin = time.perf_counter()
     try:
@@ -60,9 +60,9 @@ def heard(tool: str, program: Program, steps: int) -> Heard:
             warnings.simplefilter("ignore")
             verdict, findings = TOOLS[tool](program, steps)
     except Exception as failure:
-        return Heard((), time.perf_counter() - begin, 0.0, error=f"{type(failure).__name__}: {failure}"[:300])
+        return ToolReport((), time.perf_counter() - begin, 0.0, error=f"{type(failure).__name__}: {failure}"[:300])
     seconds = time.perf_counter() - begin
-    return Heard(tuple(findings), seconds, seconds / u, verdict)
+    return ToolReport(tuple(findings), seconds, seconds / u, verdict)
 
 
 def _unit_seconds(program: Program, rounds: int = 5) -> float:
@@ -85,11 +85,11 @@ def _unit_seconds(program: Program, rounds: int = 5) -> float:
     return statistics.median(times)
 
 
-def wellcond(program: Program, _steps: int) -> tuple[str, Iterator[Said]]:
+def wellcond(program: Program, _steps: int) -> tuple[str, Iterator[ToolFinding]]:
     """`diagnose`, as it is by default."""
     diagnosis = wc.diagnose(wc.Problem(program.model, program.loss, program.loader), program.optimizer)
-    said = (Said(f.rule, f.severity, (f.layer,) if f.layer else (), (f.rule,)) for f in diagnosis.findings)
-    return diagnosis.verdict(), said
+    findings = (ToolFinding(f.rule, f.severity, (f.layer,) if f.layer else (), (f.rule,)) for f in diagnosis.findings)
+    return diagnosis.verdict(), findings
 
 
 # torchmortem: its findings by the beginning of their titles; what they mean, and what they nearly mean
@@ -118,8 +118,8 @@ MORTEM: dict[str, tuple[tuple[str, ...], tuple[str, ...]]] = {
 }  # fmt: skip
 
 
-def torchmortem(program: Program, steps: int) -> tuple[str, Iterator[Said]]:
-    """An autopsy of a short training, with every measurement as often as it can be had."""
+def torchmortem(program: Program, steps: int) -> tuple[str, Iterator[ToolFinding]]:
+    """An autopsy of a short training, with every measurement as often as possible."""
     from torchmortem import Autopsy
 
     logging.getLogger("torchmortem").setLevel(logging.CRITICAL)
@@ -130,15 +130,15 @@ def torchmortem(program: Program, steps: int) -> tuple[str, Iterator[Said]]:
     report: Any = autopsy.get_report()
     severities = {"CRITICAL": "severe", "WARNING": "warning", "INFO": "note"}
 
-    def said() -> Iterator[Said]:
+    def findings() -> Iterator[ToolFinding]:
         for finding in report.findings:
             means, nearly = next(
                 (words for title, words in MORTEM.items() if finding.title.startswith(title)), ((), ())
             )
             severity = severities[finding.severity.name]
-            yield Said(finding.title, severity, tuple(finding.affected_layers), means, nearly)
+            yield ToolFinding(finding.title, severity, tuple(finding.affected_layers), means, nearly)
 
-    return report.executive_summary, said()
+    return report.executive_summary, findings()
 
 
 # torch-audit: its rules by number
@@ -162,7 +162,7 @@ AUDIT: dict[str, tuple[tuple[str, ...], tuple[str, ...]]] = {
 }  # fmt: skip
 
 
-def torch_audit(program: Program, steps: int) -> tuple[str, Iterator[Said]]:
+def torch_audit(program: Program, steps: int) -> tuple[str, Iterator[ToolFinding]]:
     """Its static and initial checks, and an audit of a short training."""
     from torch_audit import Auditor
 
@@ -178,13 +178,13 @@ def torch_audit(program: Program, steps: int) -> tuple[str, Iterator[Said]]:
         once.setdefault((finding.rule_id, finding.module_path), finding)
     worst_first = sorted(once.values(), key=lambda f: f.severity, reverse=True)
 
-    def said() -> Iterator[Said]:
+    def findings() -> Iterator[ToolFinding]:
         for finding in worst_first:
             means, nearly = AUDIT.get(finding.rule_id, ((), ()))
             where = (finding.module_path,) if finding.module_path else ()
-            yield Said(finding.rule_id, ranks[finding.severity.value], where, means, nearly)
+            yield ToolFinding(finding.rule_id, ranks[finding.severity.value], where, means, nearly)
 
-    return "", said()
+    return "", findings()
 
 
 def _trained(
@@ -210,7 +210,7 @@ def _trained(
                 return
 
 
-TOOLS: dict[str, Callable[[Program, int], tuple[str, Iterator[Said]]]] = {
+TOOLS: dict[str, Callable[[Program, int], tuple[str, Iterator[ToolFinding]]]] = {
     "wellcond": wellcond,
     "torchmortem": torchmortem,
     "torch-audit": torch_audit,

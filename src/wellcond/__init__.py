@@ -19,18 +19,21 @@ from wellcond.curvature.spectra.trace import Trace, trace
 from wellcond.curvature.spectra.condition import condition_number, numerical_rank
 
 # layers
+from wellcond.curvature.kronecker.factor_pass import LayerFactors
 from wellcond.curvature.kronecker.kronecker import KroneckerFactors, kronecker_factors
-from wellcond.measurements.layers.conditioning import ConditioningTable, conditioning
-from wellcond.measurements.layers.neurons import NeuronTable, neurons
-from wellcond.measurements.layers.activations import Activations, MomentChanges, activations
-from wellcond.measurements.layers.covariate_shift import CovariateShift, covariate_shift
+from wellcond.curvature.kronecker.matrix_conditioning import Conditioning
+from wellcond.measurements.layers.conditioning import ConditioningTable, LayerConditioning, conditioning
+from wellcond.measurements.layers.neurons import LayerNeurons, NeuronTable, neurons
+from wellcond.measurements.layers.unit_statistics import Histogram, LayerActivations
+from wellcond.measurements.layers.activations import Activations, MomentChange, MomentChanges, activations
+from wellcond.measurements.layers.covariate_shift import CovariateShift, GradientShift, covariate_shift
 
 # the loss around the weights
 from wellcond.measurements.landscape.landscape import Landscape, landscape
 from wellcond.measurements.landscape.slices import LossSlice, loss_slice
 
 # how large the learning rate may be
-from wellcond.learning_rate.limits.limits import MaxLearningRate
+from wellcond.learning_rate.limits.limits import GroupLimit, MaxLearningRate, RateLimit
 from wellcond.learning_rate.limits.max_lr import max_lr
 
 # remedies
@@ -47,11 +50,13 @@ from wellcond.results.version import __version__ as __version__
 # what follows is half of the whole, and imported when it is first asked for
 if TYPE_CHECKING:
     # the loss around the weights
+    from wellcond.measurements.blocks.closed_forms import ClosedForm
     from wellcond.measurements.blocks.local_hessian import LocalHessian, local_hessian
     from wellcond.measurements.blocks.back_matching import BackMatching, back_matching
 
+    from wellcond.measurements.blocks.marchenko_pastur import MarchenkoPastur, marchenko_pastur
+
     # how large the learning rate may be
-    from wellcond.measurements import blocks as local
     from wellcond.learning_rate import meanfield
 
     # verdict
@@ -70,6 +75,8 @@ __all__ = [
     "LSALR",
     "Activations",
     "BackMatching",
+    "ClosedForm",
+    "Conditioning",
     "ConditioningTable",
     "Cost",
     "CovariateShift",
@@ -78,18 +85,28 @@ __all__ = [
     "Eigenvalues",
     "Finding",
     "Fisher",
+    "GradientShift",
+    "GroupLimit",
     "Hessian",
+    "Histogram",
     "Interrupted",
     "KroneckerFactors",
     "Landscape",
+    "LayerActivations",
+    "LayerConditioning",
+    "LayerFactors",
+    "LayerNeurons",
     "LinearOperator",
     "LocalHessian",
     "LossSlice",
+    "MarchenkoPastur",
     "MaxLearningRate",
+    "MomentChange",
     "MomentChanges",
     "NeuronTable",
     "Problem",
     "Progress",
+    "RateLimit",
     "Result",
     "Row",
     "ScaleAmendedSGD",
@@ -109,9 +126,9 @@ __all__ = [
     "errors",
     "kronecker_factors",
     "landscape",
-    "local",
     "local_hessian",
     "loss_slice",
+    "marchenko_pastur",
     "max_lr",
     "meanfield",
     "neurons",
@@ -126,11 +143,14 @@ __all__ = [
 ]
 
 _ON_DEMAND = {
-    "local": "wellcond.measurements.blocks",
+
+    "ClosedForm": "wellcond.measurements.blocks.closed_forms",
     "LocalHessian": "wellcond.measurements.blocks.local_hessian",
     "local_hessian": "wellcond.measurements.blocks.local_hessian",
     "BackMatching": "wellcond.measurements.blocks.back_matching",
     "back_matching": "wellcond.measurements.blocks.back_matching",
+    "MarchenkoPastur": "wellcond.measurements.blocks.marchenko_pastur",
+    "marchenko_pastur": "wellcond.measurements.blocks.marchenko_pastur",
     "meanfield": "wellcond.learning_rate.meanfield",
     "diagnose": "wellcond.diagnosis.diagnose",
     "Diagnosis": "wellcond.diagnosis.diagnosis",

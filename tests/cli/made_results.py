@@ -37,7 +37,7 @@ def _layer(name: str, inputs: Sequence[float], gradients: Sequence[float]) -> La
     x, g = torch.tensor(inputs, dtype=torch.float64), torch.tensor(gradients, dtype=torch.float64)
     shares = (0.2, 0.5, 0.8, 1.0)
     found = Conditioning.of(x, shares), Conditioning.of(g, shares)
-    return LayerConditioning(name, "Linear", *found, None, "", (x[None], g[None]), torch.float64)
+    return LayerConditioning(name, "Linear", *found, "", (x[None], g[None]), torch.float64)
 
 
 def _units(name: str, dying: Sequence[int], full: Sequence[int]) -> LayerNeurons:

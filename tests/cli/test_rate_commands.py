@@ -50,7 +50,7 @@ def test_an_optimizer_beside_the_problem_takes_the_steps(function: str, tmp_path
 def test_the_limit_is_predicted_and_measured(tmp_path: Path) -> None:
     result = run("predict-lr", f"{script(tmp_path)}:build", "--momentum", 0.5)
     assert result.exit_code == 0, result.output
-    assert str(wc.max_lr(built(), 0.5)) in result.output
+    assert str(wc.max_lr(built(), momentum=0.5)) in result.output
     assert str(wc.meanfield.predict(built(), momentum=0.5)) in result.output
     assert "Start with lr = " in result.output
 

@@ -88,7 +88,7 @@ def test_one_weak_pair_among_a_hundred_is_found(i: int, j: int, dtype: torch.dty
     x, y = batch_of(100)
     factor = gram.Factor(wc.Fisher(problem_of(model, (x.to(dtype), y))))
     assert "a.weight" in factor._one_by_one
-    assert "b.weight" not in factor._one_by_one  # behind which nothing is coupled
+    assert "b.weight" not in factor._one_by_one  # after it nothing is coupled
 
 
 def test_a_later_batch_may_be_the_first_that_couples() -> None:
@@ -104,7 +104,7 @@ def test_a_later_batch_may_be_the_first_that_couples() -> None:
     expected = sum(dense_fisher(model, categorical(), batch, "model") for batch in batches) / 2
     assert_same(wc.spectrum(wc.Fisher(problem_of(model, *batches))).values, torch.linalg.eigvalsh(expected))
     assert "a" in wc.kronecker_factors(problem_of(model, batches[0]), labels="model")
-    with pytest.raises(InvalidProblem, match=r"behind layer 'a'.*labels=\"sample\""):
+    with pytest.raises(InvalidProblem, match=r"after layer 'a'.*labels=\"sample\""):
         wc.kronecker_factors(problem_of(model, *batches), labels="model")
 
 
@@ -124,7 +124,7 @@ def test_a_layer_that_a_later_batch_calls_twice_is_not_read_by_its_rule() -> Non
 def test_exact_expectations_over_labels_are_refused(name: str) -> None:
     problem = problem_of(coupled(COUPLINGS[name]), batch_of())
     for measure in (wc.kronecker_factors, wc.conditioning):
-        with pytest.raises(InvalidProblem, match="behind layer 'a' couples the examples"):
+        with pytest.raises(InvalidProblem, match="after layer 'a' couples the examples"):
             measure(problem, labels="model")
     for labels in ("data", "sample"):
         wc.kronecker_factors(problem, labels=labels)
@@ -197,6 +197,6 @@ def test_too_many_labels_for_an_exact_expectation_are_refused_by_name() -> None:
     batch = integers(7, 1, 512), integers(30, 1, 512)
     model = seeded(lambda: nn.Sequential(nn.Embedding(7, 2), nn.Linear(2, 30)))
     problem = wc.Problem(model, lambda o, t: nn.functional.cross_entropy(o.flatten(0, 1), t.flatten()), [batch])
-    with pytest.raises(TooLarge, match=r"15,360 a batch.*labels=\"sample\""):
+    with pytest.raises(TooLarge, match=r"15,360 per batch.*labels=\"sample\""):
         wc.kronecker_factors(problem, labels="model")
     assert wc.kronecker_factors(problem, labels="sample").cost.backwards == 1

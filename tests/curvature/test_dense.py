@@ -44,7 +44,7 @@ def test_ggn_is_the_curvature_of_the_loss_pulled_back_by_the_jacobian(case: Case
 
 @cases(WITH_LIKELIHOOD)
 @pytest.mark.parametrize("labels", ["model", "data"])
-def test_fisher_is_the_second_moment_of_the_term_gradients_under_the_labels(case: Case, labels: Any) -> None:
+def test_fisher_is_the_second_moment_of_the_term_gradients(case: Case, labels: Any) -> None:
     expected = dense_fisher(case.model, case.terms, case.batch, labels, case.batchnorm)
     assert_same(matrix(wc.Fisher(case.problem(), labels)), expected)
 
@@ -68,10 +68,10 @@ def test_sampled_fisher_is_the_second_moment_under_the_labels_it_drew(
     drawn: list[Any] = []
     original = kind.sample
     monkeypatch.setattr(kind, "sample", lambda *args: drawn.append(original(*args)) or drawn[-1])
-    found = matrix(wc.Fisher(case.problem(), "sample", samples=3))
+    result = matrix(wc.Fisher(case.problem(), "sample", samples=3))
     assert len(drawn) == 3
     moments = [dense_fisher(case.model, case.terms, (case.batch[0], labels), "data") for labels in drawn]
-    assert_same(found, sum(moments) / 3)
+    assert_same(result, sum(moments) / 3)
     assert not torch.equal(drawn[0], drawn[1])
 
 
@@ -142,7 +142,7 @@ def test_second_moment_of_another_loss_is_that_of_the_examples(name: str) -> Non
     assert_same(matrix(wc.Fisher(case.problem(), "data")), total)
 
 
-def test_nll_of_log_probabilities_has_the_curvature_of_cross_entropy_of_logits() -> None:
+def test_nll_of_log_softmax_has_the_curvature_of_cross_entropy() -> None:
     """The same function of the parameters; only the line between model and loss is drawn elsewhere."""
     case = ARCHITECTURES["mlp_tanh"]()
     problem = wc.Problem(nn.Sequential(*case.model, nn.LogSoftmax(1)), nn.NLLLoss(), case.batch)
@@ -173,9 +173,9 @@ def test_float32_products_agree_with_float64_to_rounding() -> None:
     case = ARCHITECTURES["mlp_tanh"]()
     expected = dense_hessian(case.model, case.loss, case.batch)
     single = replace(case, model=copy.deepcopy(case.model).float(), batch=(case.batch[0].float(), case.batch[1]))
-    found = matrix(wc.Hessian(single.problem()))
-    assert found.dtype == torch.float32
-    assert_same(found, expected, 1e-5)  # a hundred roundings of 1e-7
+    result = matrix(wc.Hessian(single.problem()))
+    assert result.dtype == torch.float32
+    assert_same(result, expected, 1e-5)  # a hundred roundings of 1e-7
 
 
 @pytest.mark.parametrize("name", ["transformer", "encoder_layer", "lstm", "resnet_batch"])

@@ -46,9 +46,9 @@ def test_factor_squares_to_the_operator_on_both_sides(case: Case, kind: Any) -> 
 def test_spectrum_is_that_of_the_dense_matrix_on_either_side(case: Case) -> None:
     expected = torch.linalg.eigvalsh(dense_ggn(case.model, case.loss, case.batch, case.batchnorm))
     operator = wc.GGN(case.problem())
-    found = wc.spectrum(operator)
-    assert found.side == ("dense" if operator.shape[0] <= Factor(operator).row_count else "gram")
-    assert_same(found.values, expected)
+    exact = wc.spectrum(operator)
+    assert exact.side == ("dense" if operator.shape[0] <= Factor(operator).row_count else "gram")
+    assert_same(exact.values, expected)
 
 
 def test_few_examples_take_the_gram_side_and_many_the_dense_side() -> None:
@@ -98,9 +98,9 @@ def test_ragged_batches_give_the_spectrum_of_the_joined_data(name: str) -> None:
 
 def test_a_loss_without_likelihood_takes_the_dense_side() -> None:
     case = OTHER_LOSSES["log_cosh"]()
-    found = wc.spectrum(wc.GGN(case.problem()))
-    assert found.side == "dense"
-    assert_same(found.values, torch.linalg.eigvalsh(dense_ggn(case.model, case.loss, case.batch)))
+    exact = wc.spectrum(wc.GGN(case.problem()))
+    assert exact.side == "dense"
+    assert_same(exact.values, torch.linalg.eigvalsh(dense_ggn(case.model, case.loss, case.batch)))
     with pytest.raises(InvalidProblem, match="not recognized"):
         Factor(wc.GGN(case.problem()))
 

@@ -178,9 +178,9 @@ def test_a_checked_layer_that_is_called_twice_is_read() -> None:
             return self.head(self.fc(self.fc(x).tanh()))
 
     model = seeded(Twice)
-    found = wc.kronecker_factors(wc.Problem(model, nn.CrossEntropyLoss(), (LINEAR, integers(3, 7))))["fc"]
+    factors = wc.kronecker_factors(wc.Problem(model, nn.CrossEntropyLoss(), (LINEAR, integers(3, 7))))["fc"]
     rows = torch.cat([LINEAR, model.fc(LINEAR).tanh()]).detach()
-    assert_same(found.x.mean[0], rows.T @ rows / 14)
+    assert_same(factors.x.mean[0], rows.T @ rows / 14)
 
 
 def test_a_parametrized_layer_is_read() -> None:
@@ -206,9 +206,9 @@ def test_hooks_do_not_come_between_a_weight_and_what_it_meets() -> None:
 
     batch = (LINEAR, integers(3, 7))
     models = [Head(hooked, 1.0, 1.0), Head(written, 2.0, 3.0)]
-    found, expected = (wc.kronecker_factors(wc.Problem(m, nn.CrossEntropyLoss(), batch))["layer"] for m in models)
-    assert_same(found.x.mean, expected.x.mean)
-    assert_same(found.g.mean, expected.g.mean)
+    result, expected = (wc.kronecker_factors(wc.Problem(m, nn.CrossEntropyLoss(), batch))["layer"] for m in models)
+    assert_same(result.x.mean, expected.x.mean)
+    assert_same(result.g.mean, expected.g.mean)
 
 
 class Teacher(nn.Module):

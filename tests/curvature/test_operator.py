@@ -90,9 +90,9 @@ def test_a_layer_is_a_diagonal_block(case: Case, build: Any, name: str) -> None:
 def test_blocks_agree_with_the_dense_reference(case: Case) -> None:
     expected = dense_hessian(case.model, case.loss, case.batch)
     rows = [*range(20, 25), *range(25, 40)]
-    found = wc.Hessian(case.problem(), layers=["2.weight", "0.bias"])  # in the model's order, whatever is asked
-    assert found.names == ("0.bias", "2.weight")
-    assert_same(found.dense(), expected[rows][:, rows])
+    result = wc.Hessian(case.problem(), layers=["2.weight", "0.bias"])  # in the model's order, whatever is asked
+    assert result.names == ("0.bias", "2.weight")
+    assert_same(result.dense(), expected[rows][:, rows])
 
 
 @every_operator

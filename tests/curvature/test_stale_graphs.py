@@ -156,7 +156,7 @@ def test_the_likelihood_is_found_again() -> None:
     torch.testing.assert_close(wc.Fisher(problem).dense(), plain)
 
 
-def test_products_in_a_row_over_several_batches_begin_with_the_same_buffers() -> None:
+def test_products_over_several_batches_begin_with_the_same_buffers() -> None:
     """With dropout on, spectral norm is in training mode, in which every pass moves its vectors."""
     torch.manual_seed(0)
     model = nn.Sequential(nn.utils.parametrizations.spectral_norm(nn.Linear(4, 6)), nn.Tanh(), nn.Linear(6, 3)).double()
@@ -164,6 +164,6 @@ def test_products_in_a_row_over_several_batches_begin_with_the_same_buffers() ->
     problem = wc.Problem(model, nn.CrossEntropyLoss(), [(x[:5], y[:5]), (x[5:], y[5:])], dropout=0)
     hessian = wc.Hessian(problem)
     true = torch.linalg.eigvalsh(hessian.dense())
-    found = wc.eigenvalues(hessian, k=3, tol=1e-9)
-    assert found.converged
-    assert torch.allclose(found.values, true[-3:], rtol=1e-9)
+    top = wc.eigenvalues(hessian, k=3, tol=1e-9)
+    assert top.converged
+    assert torch.allclose(top.values, true[-3:], rtol=1e-9)

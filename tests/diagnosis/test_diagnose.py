@@ -134,7 +134,7 @@ def test_adam_is_bounded_like_any_other_optimizer() -> None:
     optimizer = torch.optim.Adam(model.parameters(), lr=0.01)
     d = diagnose(problem(model), optimizer, budget="full")
     assert d.max_lr is not None
-    assert d.max_lr.value == pytest.approx(wc.max_lr(problem(model), optimizer=optimizer).value, rel=1e-2)
+    assert d.max_lr.value == pytest.approx(wc.max_lr(problem(model), optimizer).value, rel=1e-2)
     assert f"{d.max_lr.value:.3g} with momentum 0.9; the optimizer is at 0.01" in " ".join(str(d).split())
 
 

@@ -74,7 +74,7 @@ def test_histograms_have_a_row_per_network_a_column_per_layer_and_a_ridge_per_st
 
 def test_what_lies_beyond_the_edges_is_written_beside_the_ridge() -> None:
     case = ARCHITECTURES["mlp_tanh"]()
-    narrow = activations(case.problem(), ["0"], bounds=(0.0, 0.5))
+    narrow = activations(case.problem(), layers=["0"], bounds=(0.0, 0.5))
     counts = narrow["0"].counts.sum(0)
     share = 1 - float(counts[1:-1].sum() / counts.sum())
     (axes,) = narrow.figure().axes

@@ -61,7 +61,7 @@ MENDS: dict[str, Mend] = {
         "state/snapshot.py", "        snapshot.put_back()\n", "        pass\n", "odd_state_is_put_back"
     ),
     "a graph that is no longer true": Mend(
-        "curvature/over_parameters.py", "not self._kept[0].is_same_as(self._state(held, is_passing=True))",
+        "curvature/curvature_operator.py", "not self._kept[0].is_same_as(self._state(held, is_passing=True))",
         "False", "stale_problem",
     ),
     # of layers and examples
@@ -69,15 +69,15 @@ MENDS: dict[str, Mend] = {
         "network/taps.py", "if torch.is_grad_enabled() < with_grad:", "if False:", "layers_that_are_not_what_they_seem"
     ),
     "own forward": Mend(
-        "layerwise/factor_pass.py", "for name, module in self.modules.items() if has_own_forward(module)",
+        "curvature/kronecker/factor_pass.py", "for name, module in self.modules.items() if has_own_forward(module)",
         "for name, module in self.modules.items() if False", "layers_that_are_not_what_they_seem",
     ),
     "squares in float64": Mend(
-        "curvature/rows.py", "not bool(((largest > 1e-25) & (largest < 1e25)).all())", "False",
+        "curvature/kronecker/rows.py", "not bool(((largest > 1e-25) & (largest < 1e25)).all())", "False",
         "signals_of_any_size",
     ),
     "smaller side": Mend(
-        "curvature/second_moment.py", "if self._total is None and (kept < self.dimension or not self._matrix_fits):",
+        "curvature/kronecker/second_moment.py", "if self._total is None and (stored < self.dimension or not self._matrix_fits):",
         "if False:", "wide_layer",
     ),
     "coupled examples": Mend(
@@ -85,7 +85,7 @@ MENDS: dict[str, Mend] = {
         "return bool((off[:1] <= _tolerance(first) * size[:1]).all())", "coupling_of_later_examples",
     ),
     "coupled labels": Mend(
-        "layerwise/factor_pass.py", "self._shared |= coupling.shared_outputs(passes, len(outputs))", "pass",
+        "curvature/kronecker/factor_pass.py", "self._shared |= coupling.shared_outputs(passes, len(outputs))", "pass",
         "coupled_labels",
     ),
     # of losses
@@ -103,27 +103,27 @@ MENDS: dict[str, Mend] = {
     ),
     # of bounds
     "sizes of float32": Mend(
-        "spectral/lanczos.py", "self._multiplied(q) if self.diagonal else self._first_product(q)",
+        "curvature/spectra/lanczos.py", "self._multiplied(q) if self.diagonal else self._first_product(q)",
         "self._multiplied(q)", "sizes_of_float32",
     ),
     "hidden eigenvalues": Mend(
-        "spectral/ritz.py", "errors = np.array([self._hiding_distance(*one) for one in each])",
+        "curvature/spectra/ritz.py", "errors = np.array([self._hiding_distance(*one) for one in each])",
         "errors = self.residuals", "several_eigenvalues",
     ),
     "unseen copies": Mend(
-        "spectral/ritz.py", "or float(self._odds_within_tol().sum()) <= 1 - self.confidence", "or True",
+        "curvature/spectra/ritz.py", "or float(self._odds_within_tol().sum()) <= 1 - self.confidence", "or True",
         "several_eigenvalues",
     ),
     "all that both ends have": Mend(
-        "spectral/eigenvalues.py", "if m < wanted or", "if m < k or", "both_ends_of_the_identity"
+        "curvature/spectra/eigenvalues.py", "if m < count or", "if m < k or", "both_ends_of_the_identity"
     ),
     "spread of all entries": Mend(  # of the sums of the probes instead, as it was
-        "spectral/probing.py", "float(change @ (entries - mean))",
+        "curvature/spectra/trace_block.py", "float(change @ (entries - mean))",
         "float(change.sum() * (entries - mean).sum()) / 2", "trace_of_small_layers",
     ),
     # of the rest
     "lists of eigenvalues": Mend(
-        "spectral/condition.py", "values.detach().cpu() if isinstance(values, Tensor) else _as_tensor(values)",
+        "curvature/spectra/condition.py", "values.detach().cpu() if isinstance(values, Tensor) else _as_tensor(values)",
         "torch.tensor(values)", "eigenvalues_as_numbers",
     ),
     "special files": Mend(

@@ -1,4 +1,4 @@
-"""Whether the examples of a batch are coupled, as by batch statistics or a graph: told by value, for all pairs at once.
+"""Whether the examples of a batch are coupled, as by batch statistics or a graph: decided for all pairs at once.
 
 The gradient at a layer's output for example n is g_n = Σ_m J_mnᵀ c_m, with c_m the cotangent of example m's output.
 A second backward pass with s_m c_m, another s_m for each example, gives s_n g_n for every n only if nothing comes from
@@ -18,13 +18,13 @@ from wellcond.errors import InvalidProblem
 
 
 def probes(outputs: Tensor) -> tuple[Tensor, Tensor]:
-    """A cotangent without zeros or symmetries, (*outputs.shape), and the factor s of every example, (N,)."""
+    """A cotangent without zeros or symmetries, (*outputs.shape), and the factors s of the examples, (N,)."""
     wave = torch.arange(1, outputs.numel() + 1, dtype=torch.float32, device=outputs.device).sin()
-    # an eighth of the exponents, so that small and large gradients stay within the others
+    # an eighth of the exponents, so that small and large gradients stay within range
     largest = int(math.log2(torch.finfo(outputs.dtype).max)) // 8
     levels = 2 * (2 * largest + 1)
     generator = torch.Generator().manual_seed(0)
-    rounds = -(-len(outputs) // levels)  # only in a larger batch have some examples the same factor
+    rounds = -(-len(outputs) // levels)  # only in a larger batch do some examples have the same factor
     level = torch.cat([torch.randperm(levels, generator=generator, device="cpu") for _ in range(rounds)])
     scales = torch.ldexp(1 - 2 * (level % 2).double(), level // 2 - largest)[: len(outputs)]
     return wave.view_as(outputs).to(outputs), scales.to(outputs)
@@ -49,7 +49,7 @@ def is_scaled(first: Tensor, second: Tensor, scales: Tensor) -> bool:
 
 
 def is_scaled_by_entries(first: Tensor, second: Tensor) -> bool:
-    """Whether entries of `second` are those of `first` times powers of two, whatever dimension counts examples.
+    """Whether `second` is `first` with entries times powers of two, whichever dimension counts examples.
 
     Contributions of several examples, each with a power of its own, do not add up to a power of two.
     """
@@ -60,10 +60,10 @@ def is_scaled_by_entries(first: Tensor, second: Tensor) -> bool:
 
 
 def shared_outputs(passes: Sequence[Mapping[str, Sequence[Tensor]]], examples: int) -> dict[str, str]:
-    """By the layers' gradients in the passes of a `probe_pair`: those whose output all examples share, and why not.
+    """Layers whose output all examples share, each with the reason, from the gradients in the passes of `probe_pair`.
 
     Raises:
-        InvalidProblem: What lies behind a layer couples the examples.
+        InvalidProblem: Something after a layer couples the examples.
     """
     first, second = passes
     shared = {}
@@ -71,12 +71,10 @@ def shared_outputs(passes: Sequence[Mapping[str, Sequence[Tensor]]], examples: i
         pairs = zip(gradients, second[name], strict=True)
         if all(is_scaled_by_entries(g, h) for g, h in pairs if g.numel() and torch.isfinite(g).all()):
             continue
-        if all(len(g) % examples for g in gradients):  # as the places of tokens, (1, T, d)
-            shared[name] = (
-                'all examples share its output, so that Σ∇h needs labels="sample" or "data"; Σx alone is given'
-            )
+        if all(len(g) % examples for g in gradients):  # such as the positions of tokens, (1, T, d)
+            shared[name] = 'all examples share its output, so Σ∇h needs labels="sample" or "data"; only Σx is available'
         else:
-            raise InvalidProblem(COUPLED.format(f"what lies behind layer {name!r} couples the examples of a batch"))
+            raise InvalidProblem(COUPLED.format(f"something after layer {name!r} couples the examples of a batch"))
     return shared
 
 
@@ -87,5 +85,5 @@ COUPLED = (
 
 
 def _tolerance(gradient: Tensor) -> float:
-    """For kernels that add in no fixed order, as some of a GPU's."""
+    """Tolerance for kernels that add in no fixed order, as some GPU kernels do."""
     return math.pow(torch.finfo(gradient.dtype).eps, 0.75)

@@ -32,8 +32,8 @@ class Fisher(OutputCurvature):
             Monte Carlo, unbiased. `"data"`: the labels of the data, which gives the second moment M of the gradients
             and not a Fisher matrix.
         layers: Names of parameters or modules to restrict to; None takes all that are trainable.
-        samples: Labels drawn per term, for `"sample"`.
-        seed: Of these draws.
+        samples: Number of labels drawn per term, for `"sample"`.
+        seed: Seed of these draws.
 
     Example:
         >>> import wellcond as wc
@@ -101,7 +101,7 @@ class Fisher(OutputCurvature):
 
 
 def likelihood_of(problem: Problem) -> Likelihood:
-    """The problem's likelihood; raises `InvalidProblem` where its loss is not that of one."""
+    """The problem's likelihood; raises `InvalidProblem` if its loss does not belong to one."""
     if problem.likelihood is None:
         raise InvalidProblem(
             "the loss was not recognized as cross-entropy, squared error or binary cross-entropy with logits "

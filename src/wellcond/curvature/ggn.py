@@ -10,7 +10,7 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from wellcond.curvature.over_parameters import Block, CurvatureOperator, Gradients, Product
+from wellcond.curvature.curvature_operator import CurvatureOperator, Gradients, ParameterBlock, Product
 from wellcond.errors import InvalidProblem
 from wellcond.problem.evaluation import Evaluation
 from wellcond.problem.loss.likelihoods import Fields
@@ -37,7 +37,7 @@ class OutputCurvature(CurvatureOperator):
     # may override
 
     def output_factor(self, evaluation: Evaluation, outputs: Tensor) -> Fields | None:
-        """R fields f with B = Σ_r f_rn f_rnᵀ / weight for each example n, or None where none is known."""
+        """R fields f with B = Σ_r f_rn f_rnᵀ / weight for each example n, or None if they are not known."""
         return None
 
     def _linearize(self, evaluation: Evaluation, params: Sequence[Tensor]) -> tuple[Product, Callable[[], Gradients]]:
@@ -51,7 +51,7 @@ class OutputCurvature(CurvatureOperator):
         cotangent = torch.zeros_like(outputs, requires_grad=True)
         pulled_back = torch.autograd.grad(outputs, params, cotangent, create_graph=True, allow_unused=True)
 
-        def product(block: Block, v: Sequence[Tensor]) -> Sequence[Tensor | None]:
+        def product(block: ParameterBlock, v: Sequence[Tensor]) -> Sequence[Tensor | None]:
             pairs = [(pulled_back[i], vector) for i, vector in zip(block, v, strict=True)]
             used = [(root, vector) for root, vector in pairs if root is not None]
             if not used:
@@ -69,7 +69,7 @@ class OutputCurvature(CurvatureOperator):
 class GGN(OutputCurvature):
     """Jᵀ (∇²ℓ) J, the generalized Gauss-Newton matrix: the Hessian without the curvature of the network.
 
-    Positive semi-definite for a loss that is convex in the outputs. Any loss that can be differentiated twice will do.
+    Positive semi-definite for a loss that is convex in the outputs. It takes any loss with a second derivative.
 
     Args:
         problem: The model, loss and data.
@@ -111,14 +111,14 @@ def output_gradient(evaluation: Evaluation, outputs: Tensor, targets: Any, *, cr
     (gradient,) = torch.autograd.grad(loss, outputs, create_graph=create_graph, allow_unused=True)
     if gradient is None:
         raise InvalidProblem(
-            "the loss does not look at the outputs it is given (is it computed inside the model?), so it has no "
+            "the loss does not use the outputs that are passed to it (is it computed inside the model?), so it has no "
             "curvature in them. Write loss=lambda outputs, targets: … of the outputs; the Hessian works as it is."
         )
     return gradient
 
 
 def tensor_outputs(evaluation: Evaluation) -> Tensor:
-    """The outputs as the one tensor that the loss curves in."""
+    """The outputs as the one tensor in which the loss has its curvature."""
     if evaluation.outputs is None:
         raise InvalidProblem(
             f"{evaluation.why_no_outputs}, so there is no Jacobian of its outputs. "

@@ -33,7 +33,7 @@ from wellcond.problem.problem import Batch
 CHUNK = 64
 """Rows differentiated together by one vectorized backward pass."""
 CHUNK_ENTRIES = 2**25
-"""Most entries of the outputs that their cotangents have together."""
+"""Most entries that the cotangents of one such pass have together."""
 
 CURE = (
     'Take fewer examples, .layer(name), wc.Fisher(problem, labels="sample"), which has fewer rows, '
@@ -42,21 +42,21 @@ CURE = (
 
 
 class Factor:
-    """A with Jᵀ B J = AᵀA, by parameters. Neither side is formed before it is asked for.
+    """A with Jᵀ B J = AᵀA, by parameters. Neither side is formed before it is needed.
 
     Args:
         operator: The matrix.
         limit: Largest side that may be decomposed.
-        size: How many columns are decomposed at once; None for all.
+        size: Number of columns that are decomposed at once; None for all.
 
     Attributes:
-        row_count: How many rows it has.
-        names: The parameters whose columns it has.
+        row_count: Number of rows.
+        names: Parameters whose columns it has.
 
     Raises:
         InvalidProblem: B has no known square root (an unknown loss).
         TooLarge: Both sides are above the limit, A does not fit into memory, or it takes more passes than F itself.
-            No backward pass has been made then.
+            No backward pass was made in that case.
     """
 
     def __init__(self, operator: OutputCurvature, limit: int = DENSE_LIMIT, size: int | None = None) -> None:
@@ -175,11 +175,11 @@ class Factor:
         return f"{self.operator!r} has {self._size:,} columns and its factor {rows:,} rows or more (examples × labels)"
 
     def _keep_readable(self, outputs: Tensor, passing: Passing) -> None:
-        """Drop the layers whose gradients are not what their rule says, and those behind which examples are coupled.
+        """Drop the layers whose gradients do not follow their rule, and those after which examples are coupled.
 
-        Told by two backward passes. They must differ in every example by its own factor, or something of the others
-        has reached it. And the rows must add up to autograd's gradient. They do not for a layer that was called
-        twice or never, that overrides `forward`, or whose weight is used elsewhere too.
+        Two backward passes decide. They must differ in every example by its own factor, otherwise another example
+        contributes to it. And the rows must add up to autograd's gradient, which they do not for a layer that was
+        called twice or never, that overrides `forward`, or whose weight is also used elsewhere.
         """
         params = list(self.operator.params.values())
         wave, scales = coupling.probes(outputs)
@@ -204,9 +204,9 @@ class Factor:
         """(n·r, entries) for every parameter that no rule reads."""
         params = {name: self.operator.params[name] for name in self._one_by_one}
         count, examples = len(factor), len(outputs)
-        found = {name: outputs.new_zeros(examples, count, p.numel()) for name, p in params.items()}
+        rows_of = {name: outputs.new_zeros(examples, count, p.numel()) for name, p in params.items()}
         if not params or not outputs.requires_grad:
-            return {name: rows.flatten(0, 1) for name, rows in found.items()}
+            return {name: rows.flatten(0, 1) for name, rows in rows_of.items()}
         together = max(1, min(CHUNK, CHUNK_ENTRIES // outputs.numel()))
         for index in torch.split(torch.arange(count * examples, device=outputs.device), together):
             r, n = index // examples, index % examples
@@ -218,8 +218,8 @@ class Factor:
                 self.operator.problem.count_backward()
             for name, rows in zip(params, _pulled_back(outputs, list(params.values()), cotangents), strict=True):
                 if rows is not None:
-                    found[name][n, r] = rows.reshape(len(rows), -1)
-        return {name: rows.flatten(0, 1) for name, rows in found.items()}
+                    rows_of[name][n, r] = rows.reshape(len(rows), -1)
+        return {name: rows.flatten(0, 1) for name, rows in rows_of.items()}
 
 
 def _pulled_back(outputs: Tensor, params: list[nn.Parameter], cotangents: Tensor) -> Sequence[Tensor | None]:
@@ -228,7 +228,7 @@ def _pulled_back(outputs: Tensor, params: list[nn.Parameter], cotangents: Tensor
     gradients: Sequence[Tensor | None]
     try:
         gradients = pull(cotangents, is_grads_batched=True)
-    except RuntimeError:  # an operation that cannot be batched, as gradient checkpointing
+    except RuntimeError:  # an operation that cannot be batched, such as gradient checkpointing
         each = zip(*(pull(u) for u in cotangents), strict=True)
         gradients = [torch.stack(g) if g[0] is not None else None for g in each]
     return gradients

@@ -7,7 +7,7 @@ from collections.abc import Callable, Sequence
 import torch
 from torch import Tensor, nn
 
-from wellcond.curvature.over_parameters import Block, CurvatureOperator, Gradients, Product
+from wellcond.curvature.curvature_operator import CurvatureOperator, Gradients, ParameterBlock, Product
 from wellcond.errors import InvalidProblem
 from wellcond.problem.evaluation import Evaluation
 from wellcond.problem.problem import Problem
@@ -47,7 +47,7 @@ class Hessian(CurvatureOperator):
 def hessian_product(gradients: Gradients, params: Sequence[Tensor]) -> Product:
     """v ↦ ∇²loss · v through the graph of the gradient."""
 
-    def product(block: Block, v: Sequence[Tensor]) -> Sequence[Tensor | None]:
+    def product(block: ParameterBlock, v: Sequence[Tensor]) -> Sequence[Tensor | None]:
         pairs = [(gradients[i], vector) for i, vector in zip(block, v, strict=True)]
         curved = [(g, vector) for g, vector in pairs if g is not None and g.requires_grad]
         if not curved:
@@ -67,9 +67,9 @@ def refuse_weight_norm(
     (`gradgradcheck` of `torch._weight_norm` fails.)
 
     Args:
-        model: The module to look through.
-        full_name: Turns the name of a layer of `model` into its name in a larger one.
-        instead: What to use in place of the Hessian.
+        model: The module to check.
+        full_name: Function from the name of a layer of `model` to its name in a larger model.
+        instead: Advice on what to use in place of the Hessian.
     """
     for name, module in model.named_modules():
         hooks = module._forward_pre_hooks.values()  # the deprecated form

@@ -1,4 +1,4 @@
-"""`LinearOperator`: the one base of every matrix here that is multiplied with and never formed."""
+"""`LinearOperator`: the one base of every matrix here that is known by its products and never formed."""
 
 from __future__ import annotations
 
@@ -23,12 +23,12 @@ DENSE_LIMIT = 10_000
 
 
 class LinearOperator(ABC):
-    """A symmetric matrix, given by its products.
+    """A symmetric matrix, defined by its products.
 
     `A @ v` takes v of shape (n,) or (n, k). Operators of one size add up, and can be multiplied by a number.
 
     Attributes:
-        matvecs: How many columns this operator has been multiplied with.
+        matvecs: Number of columns this operator has been multiplied with.
     """
 
     matvecs: int = 0
@@ -43,12 +43,12 @@ class LinearOperator(ABC):
     @property
     @abstractmethod
     def dtype(self) -> torch.dtype:
-        """Of the products."""
+        """Dtype of the products."""
 
     @property
     @abstractmethod
     def device(self) -> torch.device:
-        """Where the products are computed."""
+        """Device on which products are computed."""
 
     @abstractmethod
     def _multiply(self, columns: Tensor) -> Tensor:
@@ -65,11 +65,11 @@ class LinearOperator(ABC):
     # may override
 
     def in_a_row(self) -> contextlib.AbstractContextManager[Any]:
-        """What several products in a row share: inside, what each of them would set up is set up once."""
+        """Context for several products in a row: inside it, the set-up that each of them needs is done once."""
         return contextlib.nullcontext()
 
     def likely_start(self) -> Tensor | None:
-        """A vector (n,) with much of the largest eigenvectors in it, where one is at hand for less than a product."""
+        """A vector (n,) close to the largest eigenvectors, if one is available for less than a product."""
         return None
 
     # common to all
@@ -100,7 +100,7 @@ class LinearOperator(ABC):
         """The matrix itself, (n, n), by n products.
 
         Args:
-            limit: Largest side.
+            limit: Largest side allowed.
 
         Raises:
             TooLarge: n is above `limit`.
@@ -115,7 +115,7 @@ class LinearOperator(ABC):
         return (matrix + matrix.T) / 2
 
     def to_scipy(self) -> ScipyOperator:
-        """As a `scipy.sparse.linalg.LinearOperator`, for `eigsh`, `cg`, `minres` and the like.
+        """The operator as a `scipy.sparse.linalg.LinearOperator`, for `eigsh`, `cg`, `minres` and others.
 
         Example:
             >>> import wellcond as wc
@@ -182,7 +182,7 @@ class TensorOperator(LinearOperator):
     """An operator over the entries of some named tensors, flattened one after the other.
 
     Attributes:
-        tensors: By name, in the order in which they are flattened.
+        tensors: Tensors by name, in the order in which they are flattened.
     """
 
     tensors: Mapping[str, Tensor]
@@ -208,7 +208,7 @@ class TensorOperator(LinearOperator):
     def layer(self, *names: str) -> Self: ...
 
     def split(self, vector: Tensor, names: Sequence[str] | None = None) -> list[Tensor]:
-        """One vector → one tensor for each of the named ones, all unless some are named."""
+        """One vector → one tensor for each of `names`, or for all names."""
         chosen = [self.tensors[name] for name in (self.names if names is None else names)]
         parts = torch.split(vector, [t.numel() for t in chosen])
         return [part.view_as(t) for part, t in zip(parts, chosen, strict=True)]
@@ -216,7 +216,7 @@ class TensorOperator(LinearOperator):
     def check_finite(self, products: Tensor, names: Sequence[str]) -> None:
         """Raise `NonFinite` for products (k, n) over the named tensors that are NaN or inf, naming the tensor."""
         if math.isfinite(float(products.sum())) or bool(torch.isfinite(products).all()):
-            return  # a sum is the cheaper look, though it may overflow by itself
+            return  # the sum is the cheaper check, but it may overflow by itself
         parts = zip(names, self.split(products.sum(0), names), strict=True)
         culprit = next((name for name, part in parts if not bool(torch.isfinite(part).all())), names[0])
         raise NonFinite(
@@ -227,14 +227,14 @@ class TensorOperator(LinearOperator):
 
 @contextlib.contextmanager
 def naming_missing_derivatives() -> Iterator[None]:
-    """Turn torch's complaint about a missing second derivative into one that names the function and the cure."""
+    """Turn torch's error about a missing second derivative into one that names the function and what to do."""
     try:
         yield
     except RuntimeError as error:
-        found = re.search(r"derivative for '?(?:aten::)?(\w+?)(?:_backward)?'? is not implemented", str(error))
-        if found is None:
+        match = re.search(r"derivative for '?(?:aten::)?(\w+?)(?:_backward)?'? is not implemented", str(error))
+        if match is None:
             raise
         raise InvalidProblem(
-            f"PyTorch has no second derivative of {found[1].strip('_')!r}, which the model or the loss uses. "
-            "Measure a copy in which another function stands in its place."
+            f"PyTorch has no second derivative of {match[1].strip('_')!r}, which the model or the loss uses. "
+            "Measure a copy of the model that uses another function instead."
         ) from error

@@ -17,12 +17,12 @@ from wellcond.network.layers import BlockRule, Rule, rule_for, weighted_layers
 
 
 class Passing:
-    """What passes the tapped layers of one batch: inputs, and output gradients, one for each call and backward pass."""
+    """Inputs and output gradients of the tapped layers on one batch, one for each call and backward pass."""
 
     def __init__(self, names: Iterable[str]) -> None:
         self.inputs: dict[str, list[Tensor]] = {name: [] for name in names}
         self.gradients: dict[str, list[Tensor]] = {name: [] for name in names}
-        self.entries = dict.fromkeys(self.inputs, 0)  # of a layer's outputs
+        self.entries = dict.fromkeys(self.inputs, 0)  # number of entries of a layer's outputs
         self.is_over = False
 
     def on_call(self, name: str, _module: nn.Module, x: Any, output: Any) -> None:
@@ -49,7 +49,7 @@ class ReadLayer:
     """One layer's inputs, and the gradients at its output for every factor, gathered over the batches.
 
     c group, n example, r factor, t position, i and o the two sides of the weight. Squares of small and large numbers
-    leave the range of float32, so that rows and their products come in a unit, a power of two.
+    leave the range of float32, so rows and their products are stored in a unit, which is a power of two.
     """
 
     name: str
@@ -61,7 +61,7 @@ class ReadLayer:
     g_bias: list[Tensor] = field(default_factory=list)  # (n·r, o)
 
     def add(self, x: Tensor, gradients: Tensor) -> None:
-        """x: what the layer received; gradients: (r, n, *output)."""
+        """Add a batch: x, the layer's input, and gradients, (r, n, *output)."""
         count, examples = gradients.shape[:2]
         rows = self.rule.input_rows(self.module, x, "patch")
         self.x.append(rows.reshape(len(rows), examples, -1, rows.shape[-1]))
@@ -99,12 +99,12 @@ class ReadLayer:
 
     @property
     def width(self) -> int:
-        """How many outputs it has at one position, if its weight is shaped like that of its type."""
+        """Number of outputs at one position, if the weight has the shape that is usual for its type."""
         shape = getattr(getattr(self.module, "weight", None), "shape", (1, 1))
         return int(shape[1] if self.rule.weight_is_input_major else shape[0])
 
     def input_entries(self, outputs: int) -> int:
-        """How many entries its patches have, for so many entries of its outputs."""
+        """Number of entries of its patches if its outputs have `outputs` entries."""
         return outputs * sum(p.numel() for p in self.module.parameters(recurse=False)) // self.width**2
 
     @property
@@ -126,7 +126,7 @@ class ReadLayer:
             if total is None or total.numel() != ours[part].numel():
                 return False
             off = ours[part].flatten() - total.flatten() / trial.unit(part)
-            if not off.norm() <= math.sqrt(torch.finfo(off.dtype).eps) * sizes[part]:  # nor for NaN
+            if not off.norm() <= math.sqrt(torch.finfo(off.dtype).eps) * sizes[part]:  # also false for NaN
                 return False
         return True
 

@@ -211,7 +211,7 @@ def _measure_curvature(problem: Problem, optimizer: torch.optim.Optimizer | None
         known = parts.found.get("Hessian eigenvalues")
         share = 1.0 if known else SHARE_OF_RATE
         limits: Limits = {"max_matvecs": max(1, budget.products), "budget": budget.seconds_left(share)}
-        return max_lr(problem, optimizer=optimizer, confidence=confidence, known=known, **limits, progress=report)
+        return max_lr(problem, optimizer, confidence=confidence, known=known, **limits, progress=report)
 
     def mass(report: Progress) -> Trace:
         limits: Limits = {"max_matvecs": TRACE_PRODUCTS, "budget": budget.seconds_left()}

@@ -24,16 +24,16 @@ every_labels = pytest.mark.parametrize("labels", LABELS)
 
 
 def expected_factors(case: Case, layer: str, labels: Any) -> tuple[Tensor, Tensor]:
-    """Of a layer whose features come last."""
+    """Factors of a layer whose features come last."""
     x, _, gradients = layer_gradients(case.model, layer, case.terms, case.batch, labels, case.batchnorm)
     return row_moment(x.detach()), sum(p * row_moment(g) for p, g in gradients)
 
 
 def assert_factors(case: Case, layer: str, labels: Any, **options: Any) -> None:
-    found = wc.kronecker_factors(case.problem(**options), labels=labels)[layer]
+    factors = wc.kronecker_factors(case.problem(**options), labels=labels)[layer]
     x, g = expected_factors(case, layer, labels)
-    assert_same(found.x.mean, x)
-    assert_same(found.g.mean, g)
+    assert_same(factors.x.mean, x)
+    assert_same(factors.g.mean, g)
 
 
 @pytest.mark.parametrize("name", CONVOLUTIONS)
@@ -64,11 +64,11 @@ def test_patches_times_the_weight_are_the_output(name: str) -> None:
 @pytest.mark.parametrize("name", CONVOLUTIONS)
 def test_factors_of_a_convolution(name: str, form: Any, labels: Any) -> None:
     case = LAYERS[name]()
-    found = wc.kronecker_factors(case.problem(), convolution=form, labels=labels)["layer"]
+    factors = wc.kronecker_factors(case.problem(), convolution=form, labels=labels)["layer"]
     x, h, gradients = layer_gradients(case.model, "layer", case.terms, case.batch, labels, "running")
     module = case.model.layer
-    assert_same(found.x.mean, input_moment(module, x.detach(), h.detach(), form))
-    assert_same(found.g.mean, gradient_moment(module, x, gradients, form))
+    assert_same(factors.x.mean, input_moment(module, x.detach(), h.detach(), form))
+    assert_same(factors.g.mean, gradient_moment(module, x, gradients, form))
 
 
 @every_labels
@@ -89,25 +89,25 @@ def test_factors_of_rows_of_features(cases: Any, name: str, layer: str, labels: 
 
 
 @pytest.mark.parametrize("name", ["cnn_batch", "resnet_batch"])
-def test_with_batch_statistics_the_gradient_includes_the_effect_on_the_others(name: str) -> None:
+def test_batch_statistics_add_the_effect_on_other_examples(name: str) -> None:
     case = ARCHITECTURES[name]()
     layer = "4" if name == "cnn_batch" else "0.conv1"
-    found = wc.kronecker_factors(case.problem())[layer]
+    factors = wc.kronecker_factors(case.problem())[layer]
     x, h, gradients = layer_gradients(case.model, layer, case.terms, case.batch, "data", "batch")
     module = case.model.get_submodule(layer)
-    assert_same(found.x.mean, input_moment(module, x.detach(), h.detach(), "position"))
-    assert_same(found.g.mean, gradient_moment(module, x, gradients, "position"))
+    assert_same(factors.x.mean, input_moment(module, x.detach(), h.detach(), "position"))
+    assert_same(factors.g.mean, gradient_moment(module, x, gradients, "position"))
 
 
 @pytest.mark.parametrize("name", ["embedding", "embedding_padding"])
 def test_an_embedding_sees_one_hot_rows_and_none_for_padding(name: str) -> None:
     case = LAYERS[name]()
-    found = wc.kronecker_factors(case.problem())["0"]
+    factors = wc.kronecker_factors(case.problem())["0"]
     counts = [float((token == TOKENS).sum()) / TOKENS.numel() for token in range(5)]
     if name == "embedding_padding":
         counts[0] = 0.0
-    assert_same(found.x.mean, torch.tensor([counts], dtype=torch.float64))
-    assert_same(found.g.mean, expected_factors_g(case, "0"))
+    assert_same(factors.x.mean, torch.tensor([counts], dtype=torch.float64))
+    assert_same(factors.g.mean, expected_factors_g(case, "0"))
 
 
 def expected_factors_g(case: Case, layer: str) -> Tensor:
@@ -127,10 +127,10 @@ def test_sampled_factors_are_those_of_the_labels_drawn(monkeypatch: pytest.Monke
     drawn: list[Tensor] = []
     original = CrossEntropy.sample
     monkeypatch.setattr(CrossEntropy, "sample", lambda *args: drawn.append(original(*args)) or drawn[-1])
-    found = wc.kronecker_factors(case.problem(), labels="sample", seed=7)["2"]
+    factors = wc.kronecker_factors(case.problem(), labels="sample", seed=7)["2"]
     (labels,) = drawn
     assert not torch.equal(labels, case.batch[1])
-    assert_same(found.g.mean, expected_factors_g(replace(case, batch=(case.batch[0], labels)), "2"))
+    assert_same(factors.g.mean, expected_factors_g(replace(case, batch=(case.batch[0], labels)), "2"))
 
 
 def test_sampled_factors_are_unbiased() -> None:
@@ -151,7 +151,7 @@ def test_sampled_factors_are_unbiased() -> None:
 @pytest.mark.parametrize(
     "layer", [nn.Linear(3, 2, bias=False), nn.Conv2d(2, 3, 2, bias=False), nn.Conv1d(4, 4, 3, groups=2)]
 )
-def test_one_example_with_one_position_has_exactly_the_kronecker_product_as_fisher(layer: nn.Module) -> None:
+def test_the_fisher_of_one_example_and_position_is_the_kronecker_product(layer: nn.Module) -> None:
     shapes = {nn.Linear: (3,), nn.Conv2d: (2, 2, 2), nn.Conv1d: (4, 3)}
     shape = shapes[type(layer)]
     case = classifier(lambda: Sandwich(layer.float(), shape), normal(1, *shape), 1)
@@ -164,7 +164,7 @@ def test_one_example_with_one_position_has_exactly_the_kronecker_product_as_fish
         assert_same(block, whole[rows, rows])
 
 
-def test_a_linear_layer_under_squared_error_has_exactly_the_kronecker_product_as_fisher() -> None:
+def test_the_fisher_of_a_linear_layer_with_mse_is_the_kronecker_product() -> None:
     """E[g gᵀ] does not depend on the example there."""
     model = seeded(lambda: nn.Sequential(nn.Linear(4, 3, bias=False)))
     batch = (normal(6, 4), normal(6, 3))
@@ -189,16 +189,16 @@ def test_what_has_no_factors_is_listed_with_the_reason() -> None:
     assert all("LayerNorm" in reason for reason in norms.values())
     in_order = wc.kronecker_factors(ARCHITECTURES["resnet_batch"]().problem())
     assert list(in_order) == ["0.conv1", "0.shortcut", "0.conv2", "2"]
-    frozen_at_the_end = ARCHITECTURES["mlp_tanh"]()  # behind trainable layers it has both factors
+    frozen_at_the_end = ARCHITECTURES["mlp_tanh"]()  # after trainable layers it has both factors
     frozen_at_the_end.model[2].requires_grad_(False)
     assert_factors(frozen_at_the_end, "2", "data")
 
 
 def test_a_layer_called_twice_counts_both_calls() -> None:
     case = LAYERS["called_twice"]()
-    found = wc.kronecker_factors(case.problem())["fc"]
+    factors = wc.kronecker_factors(case.problem())["fc"]
     fc, x = case.model.fc, case.batch[0]
-    assert_same(found.x.mean, (row_moment(x) + row_moment(fc(x).tanh().detach())) / 2)
+    assert_same(factors.x.mean, (row_moment(x) + row_moment(fc(x).tanh().detach())) / 2)
 
 
 class Packed(nn.Module):
@@ -217,11 +217,11 @@ class Packed(nn.Module):
 def test_a_packed_sequence_counts_its_real_steps() -> None:
     model, x, lengths = seeded(Packed), normal(3, 4, 2), torch.tensor([2, 4, 1])
     problem = wc.Problem(model, nn.CrossEntropyLoss(), [((x, lengths), integers(CLASSES, 3))])
-    found = wc.kronecker_factors(problem)["cell"]
+    factors = wc.kronecker_factors(problem)["cell"]
     real = torch.cat([x[n, :length] for n, length in enumerate(lengths)])
-    assert found.x.count == 7
-    assert_same(found.x.mean, row_moment(real))
-    assert found.g.count == 7
+    assert factors.x.count == 7
+    assert_same(factors.x.mean, row_moment(real))
+    assert factors.g.count == 7
 
 
 def test_keyword_arguments_reach_the_layer_as_its_input() -> None:

@@ -40,7 +40,7 @@ def condition_1e12(rng: np.random.Generator, n: int) -> np.ndarray:
 
 
 def network_like(rng: np.random.Generator, n: int) -> np.ndarray:
-    """As many outliers as classes, and a bulk of both signs over eight decades."""
+    """One outlier per class, and a bulk of both signs over eight decades."""
     bulk = 10 ** rng.uniform(-8, -1, n - 10) * rng.choice([-1, 1], n - 10)
     return np.concatenate([rng.uniform(0.5, 5, 10), bulk])
 

@@ -23,7 +23,7 @@ def above(values: list[float], seed: int = 1) -> np.ndarray:
 
 
 def most_failures(runs: int, rate: float) -> int:
-    """So many are still likely (99 %) if each run fails with this probability."""
+    """Number of failures that is still likely (99 %) if each run fails with this probability."""
     tail, count = 1.0, -1
     while tail > 0.01:
         count += 1
@@ -59,13 +59,13 @@ def test_converged_keeps_its_promise_for_several_eigenvalues(values: list[float]
 )
 def test_errors_hold_before_convergence(values: np.ndarray, k: int) -> None:
     matrix, true = rotated(values, 3), np.sort(values)
-    for which, wanted in (("largest", true[-k:]), ("both", np.concatenate([true[:k], true[-k:]]))):
+    for which, expected in (("largest", true[-k:]), ("both", np.concatenate([true[:k], true[-k:]]))):
         exceeded = runs = 0
         for products in (2 * k, 4 * k, 6 * k):
             for seed in range(7):
-                found = wc.eigenvalues(matrix, k=k, which=which, tol=1e-9, seed=seed, max_matvecs=products)
-                assert len(found.values) == len(wanted)
-                exceeded += bool((np.abs(found.values.numpy() - wanted) > found.errors.numpy()).any())
+                top = wc.eigenvalues(matrix, k=k, which=which, tol=1e-9, seed=seed, max_matvecs=products)
+                assert len(top.values) == len(expected)
+                exceeded += bool((np.abs(top.values.numpy() - expected) > top.errors.numpy()).any())
                 runs += 1
         assert exceeded <= most_failures(runs, 0.01)
 
@@ -73,8 +73,8 @@ def test_errors_hold_before_convergence(values: np.ndarray, k: int) -> None:
 def test_errors_say_something() -> None:
     """A bound of infinity would hold as well."""
     matrix = rotated(above([50, 30, 20, 15, 12]), 3)
-    found = wc.eigenvalues(matrix, k=3, tol=1e-9, max_matvecs=24)
-    assert (found.errors < 0.05 * found.values).all()
+    top = wc.eigenvalues(matrix, k=3, tol=1e-9, max_matvecs=24)
+    assert (top.errors < 0.05 * top.values).all()
 
 
 @pytest.mark.parametrize("is_shifted", [False, True])
@@ -117,20 +117,20 @@ def test_every_scale_of_float32(scale: float, k: int) -> None:
     values = above([4.0, 3.0, 2.5]) / 4
     matrix = (rotated(values, 0) * scale).float()
     true = torch.linalg.eigvalsh(matrix.double())
-    found = wc.eigenvalues(matrix, k=k, tol=1e-3)
-    assert found.converged
-    assert ((found.values - true[-k:]).abs() <= found.errors).all()
+    top = wc.eigenvalues(matrix, k=k, tol=1e-3)
+    assert top.converged
+    assert ((top.values - true[-k:]).abs() <= top.errors).all()
     plain = wc.eigenvalues(matrix.double() / scale, k=k, tol=1e-3)
-    assert plain.matvecs <= found.matvecs <= plain.matvecs + 2 * k  # one more to find the scale, at most two
+    assert plain.matvecs <= top.matvecs <= plain.matvecs + 2 * k  # one more to find the scale, at most two
 
 
 @pytest.mark.parametrize("scale", [1e-30, 1e-21, 1.0, 1e25])
 def test_the_density_has_the_matrix_own_scale(scale: float) -> None:
     values = above([4.0, 3.0, 2.5])
     matrix = (rotated(values, 0) * scale).float()
-    found, plain = wc.density(matrix, iterations=30), wc.density(rotated(values, 0), iterations=30)
-    assert found.moment(1) / scale == pytest.approx(plain.moment(1), rel=1e-4)
-    assert torch.allclose(found.grid / scale, plain.grid, rtol=1e-3, atol=1e-3)
+    result, plain = wc.density(matrix, iterations=30), wc.density(rotated(values, 0), iterations=30)
+    assert result.moment(1) / scale == pytest.approx(plain.moment(1), rel=1e-4)
+    assert torch.allclose(result.grid / scale, plain.grid, rtol=1e-3, atol=1e-3)
     same = wc.density(torch.eye(20) * scale)
     assert float(same.grid.max()) == pytest.approx(scale, rel=0.1)
 
@@ -138,12 +138,12 @@ def test_the_density_has_the_matrix_own_scale(scale: float) -> None:
 @pytest.mark.parametrize(("size", "k"), [(1, 1), (2, 1), (3, 2), (10, 1), (10, 4), (30, 3)])
 def test_both_ends_are_both_there(size: int, k: int) -> None:
     for matrix in (torch.eye(size, dtype=torch.float64), torch.diag(torch.arange(1.0, size + 1).double())):
-        found = wc.eigenvalues(matrix, k=k, which="both", max_matvecs=1)
-        assert len(found.values) == min(2 * k, size)
-        found = wc.eigenvalues(matrix, k=k, which="both")
+        top = wc.eigenvalues(matrix, k=k, which="both", max_matvecs=1)
+        assert len(top.values) == min(2 * k, size)
+        top = wc.eigenvalues(matrix, k=k, which="both")
         true = torch.diagonal(matrix)
         expected = true if size < 2 * k else torch.cat([true[:k], true[-k:]])
-        assert torch.allclose(found.values, expected)
+        assert torch.allclose(top.values, expected)
 
 
 @pytest.mark.parametrize("measure", [wc.eigenvalues, wc.density, wc.trace, wc.spectrum])

@@ -20,22 +20,22 @@ def wanted(values: np.ndarray, k: int, which: str) -> np.ndarray:
 
 
 @pytest.mark.parametrize("case", range(210))
-def test_whenever_converged_the_true_relative_error_is_within_the_tolerance(case: int) -> None:
+def test_converged_means_a_true_relative_error_within_the_tolerance(case: int) -> None:
     rng = np.random.default_rng(case)
     spectrum = SPECTRA[case % len(SPECTRA)]
     n, k = int(rng.integers(20, 150)), int(rng.choice([1, 1, 2, 3, 5]))
     tol, which = 10 ** rng.uniform(-6, -1), str(rng.choice(["largest", "smallest", "both"]))
     values = spectrum(rng, n)
     matrix = rotated(values, case)
-    found = wc.eigenvalues(matrix, k=k, which=which, tol=tol, seed=case)
+    top = wc.eigenvalues(matrix, k=k, which=which, tol=tol, seed=case)
     # LAPACK on the rounded matrix is the truth; `values` is off by the rounding of the rotation
     true = wanted(torch.linalg.eigvalsh(matrix).numpy(), k, which)
-    error = np.abs(found.values.numpy() - true)
+    error = np.abs(top.values.numpy() - true)
     rounding = 1e-14 * np.abs(values).max()
-    assert (error <= found.errors.numpy() + rounding).all(), "an error bound was broken"
-    if found.converged:
+    assert (error <= top.errors.numpy() + rounding).all(), "an error bound was broken"
+    if top.converged:
         assert (error <= tol * np.abs(true)).all()
-    assert (np.diff(found.values.numpy()) >= 0).all()
+    assert (np.diff(top.values.numpy()) >= 0).all()
 
 
 @pytest.mark.parametrize("spectrum", [cluster, two_close, multiple, network_like])
@@ -61,8 +61,8 @@ def test_the_plain_residual_criterion_would_break_its_promise() -> None:
             if process.residuals(vectors[:, -1:])[0] <= 1e-3 * theta[-1]:
                 break
         broken += abs(theta[-1] - 1) > 1e-3
-        found = wc.eigenvalues(matrix, tol=1e-3, seed=seed)
-        assert abs(float(found.values[-1]) - 1) <= 1e-3
+        top = wc.eigenvalues(matrix, tol=1e-3, seed=seed)
+        assert abs(float(top.values[-1]) - 1) <= 1e-3
     assert broken > 0
 
 
@@ -76,22 +76,22 @@ def test_the_plain_residual_criterion_would_break_its_promise() -> None:
     ids=["multiple", "largest_is_not_largest_in_magnitude", "both_signs"],
 )
 def test_copies_and_signs_are_kept(values: list[float], options: dict, expected: list[float]) -> None:
-    found = wc.eigenvalues(rotated(np.array(values), 0), tol=1e-8, **options)
-    assert found.values.tolist() == pytest.approx(expected, rel=1e-8)
+    top = wc.eigenvalues(rotated(np.array(values), 0), tol=1e-8, **options)
+    assert top.values.tolist() == pytest.approx(expected, rel=1e-8)
 
 
 def test_vectors_are_eigenvectors_to_the_stated_error() -> None:
     matrix = rotated(network_like(np.random.default_rng(3), 120), 3)
-    found = wc.eigenvalues(matrix, k=3, tol=1e-7)
-    residuals = (matrix @ found.vectors - found.vectors * found.values).norm(dim=0)
-    assert (residuals <= found.errors + 1e-13).all()
-    assert torch.allclose(found.vectors.T @ found.vectors, torch.eye(3, dtype=torch.float64), atol=1e-12)
+    top = wc.eigenvalues(matrix, k=3, tol=1e-7)
+    residuals = (matrix @ top.vectors - top.vectors * top.values).norm(dim=0)
+    assert (residuals <= top.errors + 1e-13).all()
+    assert torch.allclose(top.vectors.T @ top.vectors, torch.eye(3, dtype=torch.float64), atol=1e-12)
 
 
 def test_a_warm_start_knows_more_after_the_same_products() -> None:
     """It saves what sharpens a value. What shows that nothing larger hides takes as long."""
     for seed in range(5):
-        values = network_like(np.random.default_rng(seed), 2000)
+        values = network_like(np.random.default_rng(seed), 600)
         matrix = torch.diag(torch.from_numpy(values))
         known = wc.eigenvalues(matrix, k=3, tol=1e-9, seed=100).vectors
         cold, warm = (
@@ -104,25 +104,25 @@ def test_a_warm_start_knows_more_after_the_same_products() -> None:
 
 def test_without_enough_products_it_says_so_and_returns_what_it_has() -> None:
     matrix = rotated(np.linspace(0, 1, 300), 0)
-    found = wc.eigenvalues(matrix, tol=1e-6, max_matvecs=5)
-    assert not found.converged
-    assert found.matvecs == 5
-    assert "not converged" in found.status
-    assert abs(float(found.values[0]) - 1) <= float(found.errors[0])
+    top = wc.eigenvalues(matrix, tol=1e-6, max_matvecs=5)
+    assert not top.converged
+    assert top.matvecs == 5
+    assert "not converged" in top.status
+    assert abs(float(top.values[0]) - 1) <= float(top.errors[0])
 
 
 def test_a_zero_eigenvalue_is_never_called_converged() -> None:
-    found = wc.eigenvalues(rotated(np.array([0.0, *np.linspace(1, 2, 40)]), 0), which="smallest", tol=0.1)
-    assert not found.converged
-    assert abs(float(found.values[0])) <= float(found.errors[0])
-    assert "rounding" in found.status
+    top = wc.eigenvalues(rotated(np.array([0.0, *np.linspace(1, 2, 40)]), 0), which="smallest", tol=0.1)
+    assert not top.converged
+    assert abs(float(top.values[0])) <= float(top.errors[0])
+    assert "rounding" in top.status
 
 
 @pytest.mark.slow
 def test_a_matrix_of_zeros_is_zero_to_a_vanishing_error() -> None:
-    found = wc.eigenvalues(torch.zeros(5000, 5000), k=2, which="both")
-    assert found.values.tolist() == [0.0] * 4
-    assert (found.errors < 1e-100).all()
+    top = wc.eigenvalues(torch.zeros(2001, 2001), k=2, which="both")  # more rows than it takes products
+    assert top.values.tolist() == [0.0] * 4
+    assert (top.errors < 1e-100).all()
 
 
 def test_float32_does_not_promise_what_its_rounding_cannot_keep() -> None:
@@ -140,9 +140,9 @@ def test_on_networks_the_error_is_within_the_tolerance_too(norm: str, tol: float
     problem = wc.Problem(model, nn.CrossEntropyLoss(), (x, y))
     for operator in (wc.Hessian(problem), wc.GGN(problem), wc.Fisher(problem, "data")):
         true = torch.linalg.eigvalsh(operator.dense())
-        found = wc.eigenvalues(operator, k=2, which="largest", tol=tol)
-        assert found.converged
-        assert ((found.values - true[-2:]).abs() <= tol * true[-2:].abs()).all()
+        top = wc.eigenvalues(operator, k=2, which="largest", tol=tol)
+        assert top.converged
+        assert ((top.values - true[-2:]).abs() <= tol * true[-2:].abs()).all()
 
 
 def test_the_basis_stays_orthonormal_on_a_rank_deficient_matrix() -> None:

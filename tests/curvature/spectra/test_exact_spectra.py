@@ -31,16 +31,16 @@ def exact_values(matrix: Tensor) -> Tensor:
 def test_a_matrix_of_any_scale(scale: float) -> None:
     a = normal(6, 6)
     matrix = ((a + a.T) * scale).float()
-    found = wc.spectrum(matrix)
-    assert found.values.dtype == torch.float32
-    assert_same(found.values.double() / scale, exact_values(matrix) / scale, 1e-6)
+    exact = wc.spectrum(matrix)
+    assert exact.values.dtype == torch.float32
+    assert_same(exact.values.double() / scale, exact_values(matrix) / scale, 1e-6)
 
 
 @pytest.mark.parametrize("dtype", [torch.float16, torch.bfloat16, torch.int64, torch.int8, torch.bool])
 def test_other_dtypes_are_taken_as_the_numbers_they_hold(dtype: torch.dtype) -> None:
     matrix = torch.tensor([[1, 1, 0], [1, 0, 1], [0, 1, 1]]).to(dtype)
-    found = wc.spectrum(matrix)
-    assert_same(found.values, exact_values(matrix))
+    exact = wc.spectrum(matrix)
+    assert_same(exact.values, exact_values(matrix))
 
 
 def test_the_rank_of_a_coarse_matrix_is_that_of_its_rounding() -> None:
@@ -93,13 +93,13 @@ def scaled_network(scale: float, examples: int, kind: str) -> tuple[nn.Module, T
 @pytest.mark.parametrize("scale", [1e-30, 1e-22, 1e-10, 1.0, 1e10, 1e25])
 def test_a_factor_of_any_scale(scale: float, examples: int, kind: str) -> None:
     model, x, y = scaled_network(scale, examples, kind)
-    found = wc.spectrum(wc.GGN(wc.Problem(model, nn.MSELoss(), (x, y))))
-    assert found.side == ("gram" if examples == 1 else "dense")
+    exact = wc.spectrum(wc.GGN(wc.Problem(model, nn.MSELoss(), (x, y))))
+    assert exact.side == ("gram" if examples == 1 else "dense")
     expected = dense_ggn(model.double(), nn.MSELoss(), (x.double() / scale, y.double()))
-    assert_same(found.values.double() / scale**2, torch.linalg.eigvalsh(expected), 1e-5)
-    assert found.rank == int(torch.linalg.matrix_rank(expected))
-    assert found.values.dtype == (torch.float32 if 1e-10 <= scale <= 1e10 else torch.float64)
-    assert float(found.values[0]) >= -1e-6 * found.lambda_max
+    assert_same(exact.values.double() / scale**2, torch.linalg.eigvalsh(expected), 1e-5)
+    assert exact.rank == int(torch.linalg.matrix_rank(expected))
+    assert exact.values.dtype == (torch.float32 if 1e-10 <= scale <= 1e10 else torch.float64)
+    assert float(exact.values[0]) >= -1e-6 * exact.lambda_max
 
 
 @pytest.mark.parametrize("operator", [wc.Hessian, wc.GGN])
@@ -110,12 +110,12 @@ def test_products_of_any_scale(scale: float, operator: Any) -> None:
 
     model, x, y = scaled_network(scale, 30, "linear")
     problem = wc.Problem(model, log_cosh, (x, y))
-    found = wc.spectrum(operator(problem))
+    exact = wc.spectrum(operator(problem))
     start = model.double()[0].weight.detach().flatten()
     expected = torch.autograd.functional.hessian(
         lambda w: log_cosh(x.double() @ w.view(3, 4).T, y.double()), start
     )  # fmt: skip
-    assert_same(found.values.double() / scale**2, torch.linalg.eigvalsh(expected / scale**2), 1e-4)
+    assert_same(exact.values.double() / scale**2, torch.linalg.eigvalsh(expected / scale**2), 1e-4)
 
 
 def test_a_matrix_of_zeros_is_one() -> None:
@@ -131,8 +131,8 @@ def test_a_local_factor_of_any_scale(scale: float, shape: tuple[int, int]) -> No
     weight = model[0].weight.detach().clone()
     model[0].weight.data *= scale
     batch = (normal(1, inputs) / max(scale, 1.0)).float(), torch.zeros(1, 1)
-    found = wc.spectrum(local_hessian(wc.Problem(model.float(), nn.MSELoss(), batch), "0").z.gauss_newton)
-    assert_same(found.values.double() / scale**2, torch.linalg.eigvalsh(weight.T @ weight), 1e-5)
+    exact = wc.spectrum(local_hessian(wc.Problem(model.float(), nn.MSELoss(), batch), "0").z.gauss_newton)
+    assert_same(exact.values.double() / scale**2, torch.linalg.eigvalsh(weight.T @ weight), 1e-5)
 
 
 def test_gradients_that_overflow_are_refused() -> None:
@@ -160,7 +160,7 @@ def wide(classes: int) -> wc.Problem:
     return wc.Problem(model, nn.CrossEntropyLoss(), (normal(8, 4).float(), integers(classes, 8)))
 
 
-def test_a_matrix_that_is_too_large_on_both_sides_is_refused_before_a_backward_pass() -> None:
+def test_a_matrix_too_large_on_both_sides_is_refused_before_any_pass() -> None:
     problem = wide(100_000)
     for operator in (wc.Fisher(problem), wc.GGN(problem), wc.Fisher(problem).layer("0.bias")):
         before = problem.cost
@@ -191,9 +191,9 @@ def test_with_more_labels_than_parameters_the_matrix_itself_is_formed() -> None:
     fisher = wc.Fisher(problem)
     assert 2 * fisher.shape[0] < 60 * CLASSES
     before = problem.cost
-    found = wc.spectrum(fisher)
+    exact = wc.spectrum(fisher)
     assert (problem.cost - before).matvecs == fisher.shape[0]
-    assert_same(found.values, exact_values(fisher.dense()))
+    assert_same(exact.values, exact_values(fisher.dense()))
 
 
 def test_the_cotangents_of_a_batch_are_never_all_formed(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -207,9 +207,9 @@ def test_the_cotangents_of_a_batch_are_never_all_formed(monkeypatch: pytest.Monk
     monkeypatch.setattr(torch, "stack", stack)
     model = seeded(lambda: nn.Sequential(nn.Linear(4, 2), nn.Tanh(), nn.Linear(2, 50)))
     fisher = wc.Fisher(wc.Problem(model, nn.CrossEntropyLoss(), (normal(20, 4), integers(50, 20))), layers="0")
-    found = wc.spectrum(fisher)
+    exact = wc.spectrum(fisher)
     assert max(held, default=0) < 50 * 20 * 50
-    assert_same(found.values, exact_values(fisher.dense()))
+    assert_same(exact.values, exact_values(fisher.dense()))
 
 
 def test_blocks_are_limited_by_themselves() -> None:

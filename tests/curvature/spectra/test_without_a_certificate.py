@@ -11,7 +11,7 @@ from matrices import rotated
 from torch import Tensor, nn
 
 import wellcond as wc
-from wellcond.curvature import outliers
+from wellcond.curvature import likely_start
 from wellcond.curvature.operator import LinearOperator
 from wellcond.learning_rate.limits.preconditioned import Preconditioned
 from wellcond_papers.models import mlp
@@ -32,7 +32,7 @@ def small(seed: int, batches: int = 1) -> wc.Problem:
 
 
 def flat_gradient(problem: wc.Problem) -> Tensor:
-    """Of the mean loss, by backward()."""
+    """Gradient of the mean loss, by backward()."""
     model = problem.model
     model.zero_grad()
     sum(problem.loss(model(x), y) for x, y in problem.batches).div(len(problem.batches)).backward()
@@ -77,13 +77,13 @@ def test_it_stops_within_three_products_of_an_oracle_and_seldom_too_early() -> N
         problem = small(seed)
         matrix = wc.Hessian(problem).dense()
         recorded = Recorded(matrix, wc.Hessian(problem).likely_start())
-        found = wc.eigenvalues(recorded, tol=1e-3, confidence=None, seed=seed)
+        top = wc.eigenvalues(recorded, tol=1e-3, confidence=None, seed=seed)
         true = float(torch.linalg.eigvalsh(matrix)[-1])
-        is_false = abs(float(found.values[-1]) - true) > 1e-3 * true
+        is_false = abs(float(top.values[-1]) - true) > 1e-3 * true
         false += is_false
-        assert found.converged
-        assert is_false or found.matvecs <= recorded.products_of_an_oracle(1e-3) + 3
-        products += found.matvecs
+        assert top.converged
+        assert is_false or top.matvecs <= recorded.products_of_an_oracle(1e-3) + 3
+        products += top.matvecs
         certified += wc.eigenvalues(matrix, tol=1e-3, seed=seed).matvecs
     assert false <= 1
     assert products < certified
@@ -91,14 +91,14 @@ def test_it_stops_within_three_products_of_an_oracle_and_seldom_too_early() -> N
 
 def test_the_status_says_what_the_errors_are() -> None:
     matrix = rotated(np.linspace(0, 1, 50), 0)
-    found = wc.eigenvalues(matrix, tol=1e-2, confidence=None)
-    assert "stopped on the residual" in found.status
-    assert "larger ones may hide" in found.status
-    vector = found.vectors[:, -1]
-    residual = float((matrix @ vector - found.values[-1] * vector).norm())
-    assert float(found.errors[-1]) == pytest.approx(residual, rel=1e-6)
-    closest = float((torch.linalg.eigvalsh(matrix) - found.values[-1]).abs().min())
-    assert closest <= float(found.errors[-1])
+    top = wc.eigenvalues(matrix, tol=1e-2, confidence=None)
+    assert "stopped on the residual" in top.status
+    assert "larger ones may hide" in top.status
+    vector = top.vectors[:, -1]
+    residual = float((matrix @ vector - top.values[-1] * vector).norm())
+    assert float(top.errors[-1]) == pytest.approx(residual, rel=1e-6)
+    closest = float((torch.linalg.eigvalsh(matrix) - top.values[-1]).abs().min())
+    assert closest <= float(top.errors[-1])
 
 
 def test_two_close_eigenvalues_fool_it_and_not_the_certificate() -> None:
@@ -115,9 +115,9 @@ def test_two_close_eigenvalues_fool_it_and_not_the_certificate() -> None:
 @pytest.mark.parametrize("confidence", [0.5, 0.9, 0.999999])
 def test_any_confidence_can_be_asked_for(confidence: float) -> None:
     matrix = rotated(np.linspace(0, 1, 300), 0)
-    found, usual = wc.eigenvalues(matrix, tol=1e-2, confidence=confidence), wc.eigenvalues(matrix, tol=1e-2)
-    assert (found.matvecs > usual.matvecs) == (confidence > 0.99)
-    assert abs(float(found.values[-1]) - 1) <= float(found.errors[-1])
+    result, usual = wc.eigenvalues(matrix, tol=1e-2, confidence=confidence), wc.eigenvalues(matrix, tol=1e-2)
+    assert (result.matvecs > usual.matvecs) == (confidence > 0.99)
+    assert abs(float(result.values[-1]) - 1) <= float(result.errors[-1])
 
 
 @pytest.mark.parametrize("confidence", [0, 1, -0.5, 2.0])
@@ -169,12 +169,12 @@ def direction_by_definition(problem: wc.Problem, root: Tensor) -> Tensor:
 @pytest.mark.parametrize("kind", [wc.Hessian, wc.GGN, wc.Fisher])
 def test_the_start_moves_all_outputs_together(kind: type) -> None:
     problem = small(0)
-    found = kind(problem).likely_start()
+    result = kind(problem).likely_start()
     expected = direction_by_definition(problem, torch.ones(problem.size).double())
-    assert abs(float(found @ expected)) == pytest.approx(float(found.norm()), rel=1e-9)
+    assert abs(float(result @ expected)) == pytest.approx(float(result.norm()), rel=1e-9)
 
 
-def test_the_start_is_nearly_the_first_eigenvector_where_the_gradient_is_not() -> None:
+def test_the_start_is_nearly_the_first_eigenvector_unlike_the_gradient() -> None:
     starts, gradients = [], []
     for seed in range(6):
         generator = torch.Generator().manual_seed(seed)
@@ -198,9 +198,9 @@ def test_the_start_of_a_preconditioned_matrix_is_that_matrix_s() -> None:
         for name, p in problem.params.items()
     }
     zero = dict.fromkeys(scale, torch.zeros(()))
-    found = Preconditioned(hessian, scale, zero).likely_start()
+    result = Preconditioned(hessian, scale, zero).likely_start()
     expected = direction_by_definition(problem, torch.cat([part.reshape(-1) for part in scale.values()]).sqrt())
-    assert abs(float(found @ expected)) == pytest.approx(float(found.norm()), rel=1e-9)
+    assert abs(float(result @ expected)) == pytest.approx(float(result.norm()), rel=1e-9)
     name = hessian.names[2]
     alone = Preconditioned(hessian, {name: scale[name]}, {name: torch.zeros(())}).likely_start()
     assert alone.shape == (problem.params[name].numel(),)
@@ -250,9 +250,9 @@ class Tokens(nn.Module):
 def test_many_outputs_or_much_memory_give_the_gradient(monkeypatch: pytest.MonkeyPatch) -> None:
     problem = small(0)
     expected = flat_gradient(problem)
-    for name, value in (("MOST_PASSES", 0.49), ("MOST_BYTES", 4 * 8 * problem.size - 1)):
+    for name, value in (("MOST_OUTPUT_PASSES", 0.49), ("MOST_BYTES", 4 * 8 * problem.size - 1)):
         with monkeypatch.context() as patch:
-            patch.setattr(outliers, name, value)
+            patch.setattr(likely_start, name, value)
             assert torch.allclose(wc.Hessian(problem).likely_start(), expected, atol=1e-12)
     hessian = wc.Hessian(without_a_part(0))
     name = hessian.names[0]
@@ -298,8 +298,8 @@ def test_a_gradient_of_zero_or_nan_is_no_start() -> None:
     still = nn.Linear(3, 1, bias=False).double()
     nn.init.zeros_(still.weight)
     problem = wc.Problem(still, nn.MSELoss(), (x, torch.zeros(4, 1).double()))
-    found = wc.eigenvalues(wc.Hessian(problem), confidence=None)
-    assert float(found.values[-1]) == pytest.approx(6.0)
+    top = wc.eigenvalues(wc.Hessian(problem), confidence=None)
+    assert float(top.values[-1]) == pytest.approx(6.0)
 
 
 def test_a_seed_fixes_the_numbers() -> None:

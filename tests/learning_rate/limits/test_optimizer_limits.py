@@ -23,7 +23,7 @@ Build = Callable[[Any], Optimizer]
 NEARLY_ONE, LATE = 1 - 1e-15, 1e18
 BETAS = (0.9, NEARLY_ONE)
 SECOND = normal(5, seed=3).abs() + 0.1
-"""A second moment that does not change: β₂ is nearly 1, and after so many steps bias corrections are 1."""
+"""A second moment that does not change: β₂ is nearly 1, and after this many steps bias corrections are 1."""
 KEYS = {Adam: "exp_avg_sq", AdamW: "exp_avg_sq", NAdam: "exp_avg_sq", Adamax: "exp_inf", RMSprop: "square_avg"}
 """Where an optimizer keeps it."""
 
@@ -122,12 +122,12 @@ def spectral_radius(matrix: Tensor) -> float:
 
 
 @every_optimizer
-def test_at_the_limit_the_iteration_matrix_of_torchs_optimizer_has_radius_one_and_a_mode_that_flips(
+def test_at_the_limit_the_iteration_matrix_has_radius_one_and_flips(
     build: Build,
 ) -> None:
     problem = quadratic()
     optimizer = held(build(list(problem.model.parameters())))
-    limit = wc.max_lr(problem, optimizer=optimizer, tol=EXACT)
+    limit = wc.max_lr(problem, optimizer, tol=EXACT)
     largest = max(group["lr"] for group in optimizer.param_groups)
     assert limit.factor == pytest.approx(limit.value / largest, rel=1e-12)
     modes = torch.linalg.eigvals(iteration_matrix(build, limit.factor))
@@ -141,10 +141,10 @@ def test_at_the_limit_the_iteration_matrix_of_torchs_optimizer_has_radius_one_an
 
 @every_optimizer
 @pytest.mark.parametrize("factor", [0.98, 1.02])
-def test_torchs_optimizer_converges_just_below_the_limit_and_diverges_just_above(build: Build, factor: float) -> None:
+def test_optimizers_converge_just_below_the_limit_and_diverge_above(build: Build, factor: float) -> None:
     problem = quadratic(theta=TINY * normal(5, seed=2))
     optimizer = held(build(list(problem.model.parameters())))
-    scale_lrs(optimizer, factor * wc.max_lr(problem, optimizer=optimizer, tol=1e-6).factor)
+    scale_lrs(optimizer, factor * wc.max_lr(problem, optimizer, tol=1e-6).factor)
     before = float(flat_parameters(problem.model).norm())
     for _ in range(300):
         step_on_quadratic(optimizer, problem.model)
@@ -152,25 +152,25 @@ def test_torchs_optimizer_converges_just_below_the_limit_and_diverges_just_above
     assert after < before / 5 if factor < 1 else after > 5 * before
 
 
-def test_adam_has_38_over_the_preconditioned_sharpness_and_the_heavy_ball_2_and_2_mu() -> None:
+def test_adam_has_38_over_its_sharpness_and_the_heavy_ball_2_plus_2_mu() -> None:
     problem = quadratic()
     adam = held(OPTIMIZERS["adam"](list(problem.model.parameters())))
     sharpness = lambda_max(congruent(1 / (SECOND.sqrt() + 0.3), A))
-    limit = wc.max_lr(problem, optimizer=adam, tol=EXACT)
+    limit = wc.max_lr(problem, adam, tol=EXACT)
     assert limit.value == pytest.approx(38 / sharpness, rel=1e-8)
     assert limit.lambda_max == pytest.approx(sharpness, rel=1e-8)
     assert (limit.momentum, limit.optimizer, limit.lr) == (0.9, "Adam", 0.1)
-    heavy = wc.max_lr(problem, 0.9, tol=EXACT)
+    heavy = wc.max_lr(problem, momentum=0.9, tol=EXACT)
     assert heavy.value == pytest.approx(3.8 / lambda_max(A), rel=1e-8)
     assert heavy.value == heavy_ball_limit(heavy.lambda_max, 0.9)
     assert (heavy.momentum, heavy.optimizer, heavy.lr, heavy.factor, heavy.groups) == (0.9, None, None, None, ())
     assert wc.max_lr(problem, tol=EXACT).value == heavy.value  # momentum is 0.9 unless it is given
-    sgd = wc.max_lr(problem, optimizer=SGD(problem.model.parameters(), 0.2, momentum=0.9), tol=EXACT)
+    sgd = wc.max_lr(problem, SGD(problem.model.parameters(), 0.2, momentum=0.9), tol=EXACT)
     assert sgd.value == pytest.approx(heavy.value, rel=1e-12)
-    assert wc.max_lr(problem, 0.0, tol=EXACT).value == pytest.approx(2 / lambda_max(A), rel=1e-8)
+    assert wc.max_lr(problem, momentum=0.0, tol=EXACT).value == pytest.approx(2 / lambda_max(A), rel=1e-8)
 
 
-def test_the_heavy_ball_limit_is_infinite_without_positive_curvature_and_unknown_of_nan() -> None:
+def test_the_heavy_ball_limit_is_infinite_without_positive_curvature() -> None:
     curvatures = torch.tensor([4.0, 0.0, -1.0, math.nan], dtype=torch.float64)
     expected = torch.tensor([0.75, math.inf, math.inf, math.nan], dtype=torch.float64)
     torch.testing.assert_close(heavy_ball_limit(curvatures, 0.5), expected, rtol=0, atol=0, equal_nan=True)
@@ -182,7 +182,7 @@ def test_a_maximized_loss_is_bounded_by_its_most_negative_curvature() -> None:
     matrix = A - 4 * torch.eye(5, dtype=torch.float64)
     problem = quadratic(matrix)
     optimizer = SGD(problem.model.parameters(), 0.1, momentum=0.5, maximize=True, weight_decay=0.25)
-    limit = wc.max_lr(problem, optimizer=optimizer, tol=EXACT)
+    limit = wc.max_lr(problem, optimizer, tol=EXACT)
     assert limit.value == pytest.approx(3 / (0.25 + lambda_max(-matrix)), rel=1e-8)
     assert limit.matrix == "−H + weight decay"
 
@@ -231,7 +231,7 @@ def test_the_state_of_an_optimizer_is_read_as_its_next_step_reads_it(
 ) -> None:
     problem = quadratic()
     optimizer, expected = prepared(list(problem.model.parameters()))
-    assert wc.max_lr(problem, optimizer=optimizer, tol=EXACT).value == pytest.approx(expected, rel=1e-8)
+    assert wc.max_lr(problem, optimizer, tol=EXACT).value == pytest.approx(expected, rel=1e-8)
 
 
 FIRST_STEPS: dict[str, Build] = {
@@ -250,7 +250,7 @@ FIRST_STEPS: dict[str, Build] = {
 @pytest.mark.parametrize("build", FIRST_STEPS.values(), ids=FIRST_STEPS)
 def test_before_any_step_the_preconditioner_is_what_the_first_step_leaves(build: Build) -> None:
     case = ARCHITECTURES["mlp_tanh"]()
-    foreseen = wc.max_lr(case.problem(), optimizer=build(case.model.parameters()), tol=EXACT)
+    foreseen = wc.max_lr(case.problem(), build(case.model.parameters()), tol=EXACT)
     assert "has taken no step yet with 4 of 4 parameters" in foreseen.notes[0]
 
     optimizer = build(case.model.parameters())
@@ -259,7 +259,7 @@ def test_before_any_step_the_preconditioner_is_what_the_first_step_leaves(build:
     optimizer.step()
     for p, values in zip(case.model.parameters(), weights, strict=True):
         p.data.copy_(values)
-    stepped = wc.max_lr(case.problem(), optimizer=optimizer, tol=EXACT)
+    stepped = wc.max_lr(case.problem(), optimizer, tol=EXACT)
     assert foreseen.value == pytest.approx(stepped.value, rel=1e-7)
     assert stepped.notes == ()
 
@@ -271,7 +271,7 @@ def test_an_lr_may_be_a_tensor_and_a_parameter_a_scalar() -> None:
     problem = wc.Problem(model, torch.nn.MSELoss(), (normal(4), torch.zeros(4, dtype=torch.float64)))
     optimizer = Adam(model.parameters(), lr=torch.tensor(0.5), betas=(0.5, 0.9), eps=0.0)
     h = 2 * float(normal(4).square().mean())
-    limit = wc.max_lr(problem, optimizer=optimizer)
+    limit = wc.max_lr(problem, optimizer)
     assert limit.value == pytest.approx(2 * 1.5 / 0.5 / (h / (2 * h)), rel=1e-8)  # P = |g| = |h w|
     assert limit.factor == pytest.approx(2 * limit.value)
     assert "1 of 1 parameters" in limit.notes[0]
@@ -280,9 +280,9 @@ def test_an_lr_may_be_a_tensor_and_a_parameter_a_scalar() -> None:
 def test_a_preconditioner_that_is_zero_or_nan_is_named() -> None:
     problem = quadratic(theta=torch.zeros(5, dtype=torch.float64))
     with pytest.raises(NonFinite, match="Adam divides a gradient of 'first' is zero"):
-        wc.max_lr(problem, optimizer=Adam(problem.model.parameters(), eps=0.0))
+        wc.max_lr(problem, Adam(problem.model.parameters(), eps=0.0))
     problem = quadratic()
     optimizer = held(Adam(problem.model.parameters()))
     optimizer.state[problem.model.second]["exp_avg_sq"][1] = math.nan
     with pytest.raises(NonFinite, match="'second'"):
-        wc.max_lr(problem, optimizer=optimizer)
+        wc.max_lr(problem, optimizer)

@@ -1,4 +1,4 @@
-"""λ_max as it is measured: by the gradients of one output, of a given network or of random ones."""
+"""Measured λ_max, from the gradients of one output, of one network or of random ones."""
 
 from __future__ import annotations
 
@@ -16,14 +16,15 @@ from wellcond.learning_rate.meanfield.stages import Variant
 
 
 def largest(model: nn.Module, x: Tensor) -> float:
-    """Of J Jᵀ/N over the trained parameters, J the gradients at N examples, each as the batch makes it."""
+    """λ_max of J Jᵀ/N over the trained parameters, with J the gradients at N examples of one batch."""
     parameters = [p for p in model.parameters() if p.requires_grad]
-    rows = []
-    for output in model(x).reshape(len(x), -1)[:, 0]:
-        gradient = torch.autograd.grad(output, parameters, retain_graph=True)
-        rows.append(torch.cat([g.flatten() for g in gradient]).double())
-    jacobian = torch.stack(rows)
-    return float(torch.linalg.eigvalsh(jacobian @ jacobian.mT)[-1]) / len(x)
+    outputs = model(x).reshape(len(x), -1)[:, 0]
+    rows = [torch.autograd.grad(output, parameters, retain_graph=True) for output in outputs]
+    products = torch.zeros(len(x), len(x), dtype=torch.float64)
+    for gradients in zip(*rows, strict=True):
+        jacobian = torch.stack(gradients).flatten(1)
+        products += jacobian @ jacobian.mT
+    return float(torch.linalg.eigvalsh(products)[-1]) / len(x)
 
 
 @dataclass(frozen=True)
@@ -72,9 +73,9 @@ def sample(net: Architecture, variant: Variant, x: Tensor, seed: int = 0) -> Sam
 
 
 def mean_of_samples(line: str, variant: Variant, seeds: int, examples: int) -> Sample:
-    """Of several draws of weights and Gaussian inputs."""
+    """Mean over several draws of weights and Gaussian inputs."""
     net = Architecture.parse(line)
     inputs = [normal(examples, *net.input, seed=1000 * seed) for seed in range(seeds)]
-    found = [sample(net, variant, x, seed) for seed, x in enumerate(inputs)]
-    columns = zip(*(one.terms for one in found), strict=True)
-    return Sample(sum(one.lambda_max for one in found) / seeds, [sum(column) / seeds for column in columns])
+    results = [sample(net, variant, x, seed) for seed, x in enumerate(inputs)]
+    columns = zip(*(one.terms for one in results), strict=True)
+    return Sample(sum(one.lambda_max for one in results) / seeds, [sum(column) / seeds for column in columns])

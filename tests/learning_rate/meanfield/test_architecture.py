@@ -32,7 +32,7 @@ def test_a_line_is_given_back(line: str) -> None:
     assert str(Architecture.parse(line)) == line
 
 
-def test_words_may_stand_in_any_order_and_the_defaults_are_those_of_the_source() -> None:
+def test_words_come_in_any_order_and_defaults_are_those_of_the_source() -> None:
     one = Architecture.parse("conv 1x28x28 30-60 k3 s2 p1 10 pool vanilla tanh gamma=2")
     assert Architecture.parse("conv  1x28x28 30-60  gamma=2 10 tanh s2 vanilla pool p1 k3 ") == one
     options: dict[str, Any] = {"kernel": 3, "stride": 2, "padding": 1, "head": "pool", "gamma": 2.0}

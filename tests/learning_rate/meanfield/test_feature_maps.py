@@ -30,8 +30,8 @@ WINDOWS = [
 SCALE, OFFSET = torch.tensor(1.7, dtype=torch.float64), torch.tensor(0.3, dtype=torch.float64)
 
 
-def close(found: Tensor, expected: Tensor, tolerance: float = 1e-12) -> bool:
-    return bool((found - expected).abs().max() <= tolerance * expected.abs().max())
+def close(result: Tensor, expected: Tensor, tolerance: float = 1e-12) -> bool:
+    return bool((result - expected).abs().max() <= tolerance * expected.abs().max())
 
 
 def products(x: Tensor, y: Tensor) -> Tensor:
@@ -40,7 +40,7 @@ def products(x: Tensor, y: Tensor) -> Tensor:
 
 
 @pytest.mark.parametrize("window", WINDOWS, ids=str)
-def test_patches_are_the_mean_products_of_what_a_kernel_sees_and_gradients_go_back_by_the_adjoint(
+def test_patches_are_mean_products_and_gradients_use_their_adjoint(
     window: Window,
 ) -> None:
     x, y = normal(1, 1, *window.size), normal(1, 1, *window.size, seed=1)
@@ -50,8 +50,8 @@ def test_patches_are_the_mean_products_of_what_a_kernel_sees_and_gradients_go_ba
     ]
     k = products(x, y)
     assert close(window.patches(k), seen[0].T @ seen[1])
-    given = conv2d(x, normal(1, 1, *window.kernel), None, window.stride, window.padding, window.dilation)
-    assert tuple(given.shape[2:]) == window.outputs
+    output = conv2d(x, normal(1, 1, *window.kernel), None, window.stride, window.padding, window.dilation)
+    assert tuple(output.shape[2:]) == window.outputs
     # ⟨patches(A), B⟩ = ⟨A, spread(B)⟩
     a, b = normal(*k.shape, seed=2), normal(*window.patches(k).shape, seed=3)
     adjoint = float((a * window.spread(b)).sum())
@@ -82,8 +82,8 @@ def test_without_the_mean_over_examples_and_positions() -> None:
 
 
 @pytest.mark.parametrize("count", [1, 5])
-def test_the_statistics_take_from_a_gradient_its_mean_and_what_goes_along_with_the_signal(count: int) -> None:
-    """Of δ with variance 1/P at P independent positions behind ReLU: 1/2P, less 1/4P² and 1/2πP² for the two means."""
+def test_statistics_remove_the_mean_and_the_part_along_the_signal(count: int) -> None:
+    """δ with variance 1/P at P independent positions after ReLU has 1/2P, less 1/4P² and 1/2πP² for the two means."""
     one = torch.eye(count, dtype=torch.float64)
     a, g = Moments(SCALE * one, 0 * one), Moments(one / count, one / count)
     left = g.without_statistics(a, PiecewiseLinear(0.0), SCALE)
@@ -95,12 +95,12 @@ def test_the_statistics_take_from_a_gradient_its_mean_and_what_goes_along_with_t
 
 def test_moments_of_given_images_are_means_over_one_and_over_two_of_them() -> None:
     x = normal(5, 3, 2, 2)
-    found = Moments.of(x)
+    result = Moments.of(x)
     flat = x.flatten(2)
     same = sum(flat[n].T @ flat[n] for n in range(5)) / (5 * 3)
     pair = sum(flat[n].T @ flat[m] for n in range(5) for m in range(5) if n != m) / (20 * 3)
-    assert close(found.same, torch.as_tensor(same))
-    assert close(found.pair, torch.as_tensor(pair))
+    assert close(result.same, torch.as_tensor(same))
+    assert close(result.pair, torch.as_tensor(pair))
 
 
 @pytest.mark.parametrize("padding", [0, 1])
@@ -109,21 +109,21 @@ def test_average_pooling_and_its_way_back(padding: int) -> None:
     x, y = normal(1, 1, 6, 4), normal(1, 1, 6, 4, seed=1)
     pooled = [avg_pool2d(image, 2, 2, padding) for image in (x, y)]
     stage, field = AveragePool(window), Moments(products(x, x), products(x, y))
-    given = stage.forward(field)
-    assert isinstance(given, Moments)
-    assert close(given.pair, products(*pooled))
-    g = Moments(torch.ones_like(given.same), normal(*given.pair.shape))
+    output = stage.forward(field)
+    assert isinstance(output, Moments)
+    assert close(output.pair, products(*pooled))
+    g = Moments(torch.ones_like(output.same), normal(*output.pair.shape))
     back = stage.backward(field, g, "batch")
     assert isinstance(back, Moments)
-    assert float((back.pair * field.pair).sum()) == pytest.approx(float((g.pair * given.pair).sum()), rel=1e-12)
+    assert float((back.pair * field.pair).sum()) == pytest.approx(float((g.pair * output.pair).sum()), rel=1e-12)
 
 
 def test_heads_see_all_positions_or_their_mean() -> None:
     """Either way the position sum of the gradient is that of the head."""
     field = Moments(normal(6, 6), normal(6, 6, seed=1))
     for head, expected in ((Flatten(), lambda k: k.trace() / 6), (GlobalPool(6), torch.mean)):
-        for found, k in zip(head.forward(field).same_and_pair(), (field.same, field.pair), strict=True):
-            assert float(found) == pytest.approx(float(expected(k)), rel=1e-12)
+        for result, k in zip(head.forward(field).same_and_pair(), (field.same, field.pair), strict=True):
+            assert float(result) == pytest.approx(float(expected(k)), rel=1e-12)
         back = head.backward(field, Moments(torch.tensor([[3.0]]), torch.tensor([[2.0]])), "batch")
         assert isinstance(back, Moments)
         assert (float(back.same.sum()), float(back.pair.sum())) == pytest.approx((3, 2), rel=1e-12)
@@ -153,18 +153,20 @@ def test_what_two_positions_of_one_example_share_is_followed() -> None:
     image, unit = normal(1, 1, 5, 5), torch.eye(9, dtype=torch.float64).view(9, 1, 3, 3)
     z = conv2d(image, unit, padding=1).flatten(2)[0] * math.sqrt(float(SCALE) / 9)  # (weights, P)
     stage = Convolution("conv", torch.tensor(9.0), SCALE, OFFSET, window=Window((5, 5), (3, 3), (1, 1), (1, 1)))
-    given = stage.forward(Moments(products(image, image), products(image, image)))
-    assert isinstance(given, Moments)
-    assert close(given.same, z.T @ z + OFFSET)
+    output = stage.forward(Moments(products(image, image), products(image, image)))
+    assert isinstance(output, Moments)
+    assert close(output.same, z.T @ z + OFFSET)
 
 
 def test_activations_act_on_positions_of_unlike_variance() -> None:
     a = normal(3, 8)
     k = a @ a.T / 8
-    found, v = Moments(k, 0.5 * k).expected(PiecewiseLinear(0.0).product), k.diagonal()
+    result, v = Moments(k, 0.5 * k).expected(PiecewiseLinear(0.0).product), k.diagonal()
     c = 0.5 * k[0, 1] / (v[0] * v[1]).sqrt()
-    assert float(found.pair[0, 1]) == pytest.approx(rectified_product(float((v[0] * v[1]).sqrt()), float(c)), rel=1e-12)
-    assert float(found.same[2, 2]) == pytest.approx(float(v[2] / 2), rel=1e-12)
+    assert float(result.pair[0, 1]) == pytest.approx(
+        rectified_product(float((v[0] * v[1]).sqrt()), float(c)), rel=1e-12
+    )
+    assert float(result.same[2, 2]) == pytest.approx(float(v[2] / 2), rel=1e-12)
 
 
 def test_large_maps_are_refused_before_they_fill_memory() -> None:

@@ -17,7 +17,7 @@ from wellcond.learning_rate.meanfield.gram import Gram
 
 
 class OwnOdd(nn.Module):
-    """An odd function of one's own."""
+    """A custom odd function."""
 
     def forward(self, x: Tensor) -> Tensor:
         return torch.tanh(0.5 * x)
@@ -53,17 +53,17 @@ def test_the_prediction_is_that_of_the_widths(activation: type[nn.Module], width
     ratios = []
     for seed in range(4):
         model, x = network(activation, widths, seed), normal(examples, widths[0], seed=seed).float()
-        found = predict(model, inputs=x)
-        assert any("many directions are alike" in note for note in found.notes)
-        assert sum(layer.term for layer in found.layers) == pytest.approx(found.lambda_max, rel=1e-9)
-        ratios.append(found.lambda_max / largest(model, x))
+        prediction = predict(model, inputs=x)
+        assert any("many directions are alike" in note for note in prediction.notes)
+        assert sum(layer.term for layer in prediction.layers) == pytest.approx(prediction.lambda_max, rel=1e-9)
+        ratios.append(prediction.lambda_max / largest(model, x))
     assert statistics.mean(ratios) == pytest.approx(1, abs=0.05)
 
 
 @pytest.mark.parametrize(("activation", "bias"), [(nn.ReLU, 0.0), (nn.ReLU, 0.3), (nn.GELU, 0.0), (nn.Tanh, 1.0)])
 def test_where_examples_share_a_direction_nothing_is_said(activation: type[nn.Module], bias: float) -> None:
-    found = predict(network(activation, [150, 400, 400], 0, bias), inputs=normal(100, 150).float())
-    assert not found.notes
+    prediction = predict(network(activation, [150, 400, 400], 0, bias), inputs=normal(100, 150).float())
+    assert not prediction.notes
 
 
 def test_two_predictions_of_one_network_are_equal() -> None:
@@ -76,7 +76,7 @@ def test_two_predictions_of_one_network_are_equal() -> None:
 
 
 def test_draws_have_the_moments_of_means_over_units() -> None:
-    """Of a Wishart matrix: the mean K, and variances (K_ij² + K_ii K_jj)/n, on both sides of n = N."""
+    """A Wishart matrix has the mean K and variances (K_ij² + K_ii K_jj)/n, on both sides of n = N."""
     h = normal(6, 9)
     k = h @ h.mT / 9
     for units in (4, 11):

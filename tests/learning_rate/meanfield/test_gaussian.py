@@ -55,8 +55,8 @@ def of_kind(f: Callable[[Tensor], Tensor], kind: str) -> Callable[[Tensor], Tens
 @pytest.mark.parametrize("name", SMOOTH)
 @pytest.mark.parametrize(("v", "w", "k"), PAIRS)
 def test_smooth_activations_agree_with_a_dense_quadrature(name: str, v: float, w: float, k: float, kind: str) -> None:
-    found = getattr(Smooth(name, SMOOTH[name]), kind)(number(v), number(w), number(k))
-    assert float(found) == pytest.approx(reference(of_kind(SMOOTH[name], kind), v, w, k), rel=1e-9, abs=1e-12)
+    result = getattr(Smooth(name, SMOOTH[name]), kind)(number(v), number(w), number(k))
+    assert float(result) == pytest.approx(reference(of_kind(SMOOTH[name], kind), v, w, k), rel=1e-9, abs=1e-12)
 
 
 @pytest.mark.parametrize(("v", "w", "k"), [*PAIRS, (9.0, 9.0, 4.0), (4.0, 0.1, 0.3)])
@@ -70,11 +70,11 @@ def test_erf_has_closed_forms(v: float, w: float, k: float) -> None:
 
 @pytest.mark.parametrize("gamma", [1.0, 2.0, 3.0])
 @pytest.mark.parametrize("name", ["gelu", "silu", "tanh"])
-def test_smooth_activations_are_good_to_a_thousandth_up_to_a_variance_of_nine(name: str, gamma: float) -> None:
+def test_smooth_activations_are_exact_to_1e_3_up_to_variance_nine(name: str, gamma: float) -> None:
     for kind in EXPECTATIONS:
-        found = getattr(Smooth(name, SMOOTH[name]), kind)(*[number(gamma**2)] * 3)
+        result = getattr(Smooth(name, SMOOTH[name]), kind)(*[number(gamma**2)] * 3)
         f = of_kind(SMOOTH[name], kind)
-        assert float(found) == pytest.approx(reference(f, gamma**2, gamma**2, gamma**2), rel=1e-3)
+        assert float(result) == pytest.approx(reference(f, gamma**2, gamma**2, gamma**2), rel=1e-3)
 
 
 @pytest.mark.parametrize("slope", [0.0, 0.2, 1.0, -0.5])
@@ -91,8 +91,8 @@ def test_piecewise_linear_activations_agree_with_integrals_over_half_lines(
     mean, spread = c * u, math.sqrt(1 - c * c)
     above = torch.special.ndtr(mean / spread)
     bump = spread * torch.exp(-((mean / spread) ** 2) / 2) / math.sqrt(2 * math.pi)
-    given = (mean * above + bump) + slope * (mean * (1 - above) - bump)
-    product = math.sqrt(v * w) * float((density * torch.where(u > 0, u, slope * u) * given).sum())
+    conditional = (mean * above + bump) + slope * (mean * (1 - above) - bump)
+    product = math.sqrt(v * w) * float((density * torch.where(u > 0, u, slope * u) * conditional).sum())
     slopes = float((density * (1 + (slope - 1) * (u < 0).double()) * (above + slope * (1 - above))).sum())
     phi = PiecewiseLinear(slope)
     arguments = (number(v), number(w), number(c * math.sqrt(v * w)))
@@ -118,6 +118,6 @@ def test_a_matrix_of_pairs_is_that_of_single_pairs(phi: PiecewiseLinear | Smooth
     x = torch.randn(4, 9, generator=torch.Generator().manual_seed(0), dtype=torch.float64)
     k = x @ x.T / 9
     variance = k.diagonal()
-    found = phi.product(variance[:, None], variance[None, :], k)
+    result = phi.product(variance[:, None], variance[None, :], k)
     single = [[float(phi.product(k[i, i], k[j, j], k[i, j])) for j in range(4)] for i in range(4)]
-    assert found.tolist() == [pytest.approx(row, rel=1e-12) for row in single]
+    assert result.tolist() == [pytest.approx(row, rel=1e-12) for row in single]

@@ -24,14 +24,14 @@ RELU = PiecewiseLinear(0.0)
 
 
 def unlike_examples(count: int = 12, features: int = 20) -> Tensor:
-    """With a common mean, two strong directions, and sizes of their own."""
+    """Examples with a common mean, two strong directions, and different sizes."""
     x = normal(count, features) + 0.7 + normal(count, 2, seed=1) @ normal(2, features, seed=2)
     return x * torch.linspace(0.5, 1.5, count, dtype=torch.float64).unsqueeze(1)
 
 
 def terms(stages: Sequence[Stage], start: Kernel, variant: Variant = "batch") -> list[Any]:
-    found, _ = visits(stages, start, start.of_output(), variant)
-    return [term for visit in found for term in visit.stage.terms(visit.received, visit.gradient)]
+    result, _ = visits(stages, start, start.of_output(), variant)
+    return [term for visit in result for term in visit.stage.terms(visit.inputs, visit.gradient)]
 
 
 def top(stages: Sequence[Stage], start: Kernel, variant: Variant = "batch") -> Tensor:
@@ -59,12 +59,12 @@ def test_products_inverse_sizes_and_top_are_those_of_the_examples() -> None:
     x = unlike_examples()
     products = torch.tensor([[float((a * b).sum() / 20) for b in x] for a in x], dtype=torch.float64)
     root = products.diagonal().sqrt()
-    for found, expected in (
+    for result, expected in (
         (Gram.of(x.view(12, 4, 5)).matrix, products),
         (Gram.of(x).inverse_size().matrix, 1 / torch.outer(root, root)),
         (Gram.of(x).top(), torch.linalg.matrix_norm(x, 2) ** 2 / (20 * 12)),
     ):
-        torch.testing.assert_close(found, expected, rtol=1e-12, atol=0)
+        torch.testing.assert_close(result, expected, rtol=1e-12, atol=0)
 
 
 @pytest.mark.parametrize("activation", [RELU, PiecewiseLinear(0.2), Smooth("tanh", torch.tanh)])
@@ -160,8 +160,8 @@ def test_of_independent_inputs_it_approaches_two_numbers() -> None:
 # a norm that is differentiated through its statistics
 
 
-def test_below_a_batch_norm_the_sum_over_examples_has_no_gradient_from_a_linear_layer() -> None:
-    """Of γ u alone the sum over the batch is constant, whatever the weights below."""
+def test_a_sum_over_examples_has_no_gradient_before_a_batch_norm() -> None:
+    """The sum of γ u over the batch is constant, whatever the weights before it."""
     below, norm, head = dense([20, 50, 1], "batch", 1.5)
     term, _ = terms([below, replace(norm, activation=PiecewiseLinear(1.0)), head], Gram.of(unlike_examples()))
     assert term.value.sum((-1, -2)).abs() < 1e-10 * term.value.abs().sum()

@@ -64,9 +64,7 @@ def test_convolutions_are_the_formula(channels: list[int], expected: float, head
 
 @pytest.mark.parametrize("line", [FC, CONV.format("8-8-8"), "conv 1x9x9 8-8 k3 p1 10 pool", "fc 9-30-30-2 gelu"])
 @pytest.mark.parametrize("gamma", [0.3, 2.0])
-def test_detached_lambda_max_scales_with_gamma_squared_where_the_activation_is_homogeneous(
-    line: str, gamma: float
-) -> None:
+def test_detached_lambda_max_of_homogeneous_activations_is_as_gamma2(line: str, gamma: float) -> None:
     one, other = (predict(line, g, variant="detached", sigma_b2=0.0).lambda_max for g in (1.0, gamma))
     assert (other / one == pytest.approx(gamma**2, rel=1e-9)) == ("gelu" not in line)
 
@@ -86,13 +84,13 @@ def test_order_parameters() -> None:
 
 def test_biases_gamma_and_beta_count_where_all_parameters_do() -> None:
     """∂f/∂b has q̃_xy; ∂f/∂β = φ'·g has q̃ above/4 and ∂f/∂γ = u φ'·g has it over 2π."""
-    found = {layer.name: layer.term for layer in predict(FC, variant="detached", parameters="all").layers}
+    results = {layer.name: layer.term for layer in predict(FC, variant="detached", parameters="all").layers}
     order = batchnorm(4, 1.0)
     for name, term, g in zip(("fc1", "fc2", "fc3", "head"), order.terms(WIDTHS), order.q_tilde_xy[1:], strict=True):
-        assert found[name] == pytest.approx(term + g, rel=1e-12)
+        assert results[name] == pytest.approx(term + g, rel=1e-12)
     for k in (1, 2, 3):
         g = order.q_tilde_xy[k + 1]
-        assert found[f"norm{k}"] == pytest.approx(W2 * g * (1 / 4 + 1 / (2 * math.pi)), rel=1e-12)
+        assert results[f"norm{k}"] == pytest.approx(W2 * g * (1 / 4 + 1 / (2 * math.pi)), rel=1e-12)
 
 
 @pytest.mark.parametrize(("loss", "factor"), [("half-squared", 1.0), ("mse", 0.2), ("cross-entropy", 0.1)])
@@ -142,20 +140,20 @@ def test_random_networks_measure_as_predicted(
     line: str, variant: Variant, seeds: int, examples: int, share: float | None
 ) -> None:
     """Within 15 %, and each layer's term within a share of λ_max."""
-    found = mean_of_samples(line, variant, seeds, examples)
+    result = mean_of_samples(line, variant, seeds, examples)
     prediction = predict(line, variant=variant, examples=examples)
-    assert found.lambda_max == pytest.approx(prediction.lambda_max, rel=0.15)
+    assert result.lambda_max == pytest.approx(prediction.lambda_max, rel=0.15)
     if share is not None:
         terms = [layer.term for layer in prediction.layers]
-        assert found.terms == pytest.approx(terms, abs=share * prediction.lambda_max)
+        assert result.terms == pytest.approx(terms, abs=share * prediction.lambda_max)
 
 
 def test_padding_that_is_ignored_is_far_off() -> None:
     """With position-independent moments the flattened network above comes out a third lower through the statistics."""
     line = "conv 1x14x14 60-80-100 k3 s2 p1 1"
-    found = mean_of_samples(line, "batch", seeds=2, examples=40)
+    result = mean_of_samples(line, "batch", seeds=2, examples=40)
     ignored, _ = contributions(Architecture.parse(line).stages(), Moments.independent(), "batch")
-    assert float(ignored) < 0.75 * found.lambda_max
+    assert float(ignored) < 0.75 * result.lambda_max
 
 
 def test_finitely_many_examples() -> None:

@@ -55,7 +55,7 @@ def test_a_module_takes_other_numbers() -> None:
     assert grid.lambda_max.tolist() == pytest.approx([400 * 0.25 / (2 * math.pi), 400 / (2 * math.pi)], rel=1e-5)
 
 
-def test_rows_hold_lambda_max_the_rate_and_the_terms_and_of_a_grid_its_ends() -> None:
+def test_rows_hold_lambda_max_rate_and_terms_and_the_ends_of_a_grid() -> None:
     prediction = predict(FC, variant="detached")
     assert prediction.rows(step=7) == [
         Row(7, "", "lambda_max", prediction.lambda_max, ""),
@@ -80,7 +80,7 @@ def test_the_text_says_what_limits_the_rate_and_what_was_assumed() -> None:
 
 
 def test_gradients_that_share_nothing_do_not_limit_the_rate() -> None:
-    """An odd activation behind a norm has a mean of 0: for very many examples no direction is common to them."""
+    """An odd activation after a norm has a mean of 0: for very many examples no direction is common to them."""
     prediction = predict("fc 784-300-300-10 tanh")
     assert (prediction.lambda_max, prediction.max_lr) == (0.0, math.inf)
     assert "nothing in common" in str(prediction)
@@ -158,7 +158,7 @@ def test_what_cannot_be_predicted_is_refused_by_name(
         ("conv 1x6x6 8-8 k3 10", {"inputs": normal(100, 1, 6, 6)}, "BatchNorm norm2 sees only 400 values per channel"),
         ("conv 1x6x6 8-8 k3 10", {"examples": 250}, None),
         ("conv 1x6x6 8-8 k3 10 vanilla", {"examples": 100}, None),
-        # behind a norm and an odd activation two examples share little
+        # after a norm and an odd activation two examples share little
         (normed(nn.Tanh()), {"inputs": normal(20, 6)}, "a lower bound"),
         (normed(), {"inputs": normal(20, 6)}, None),
         ("fc 6-8-2 tanh", {"examples": 999}, "a lower bound"),
@@ -166,8 +166,8 @@ def test_what_cannot_be_predicted_is_refused_by_name(
     ],
 )
 def test_too_few_examples_are_noted(network: Any, options: dict[str, Any], caution: str | None) -> None:
-    found = [note for note in predict(network, **options).notes if "per channel" in note or "lower bound" in note]
-    assert [note.partition(":")[0] for note in found] == ([] if caution is None else [caution])
+    results = [note for note in predict(network, **options).notes if "per channel" in note or "lower bound" in note]
+    assert [note.partition(":")[0] for note in results] == ([] if caution is None else [caution])
 
 
 def test_a_norm_that_limits_the_rate_is_called_by_its_name() -> None:
@@ -176,7 +176,7 @@ def test_a_norm_that_limits_the_rate_is_called_by_its_name() -> None:
     assert ": 1 limits the rate" in str(predict(model))
 
 
-def test_the_curvature_of_cross_entropy_is_that_of_the_networks_own_outputs() -> None:
+def test_the_curvature_of_cross_entropy_is_that_of_the_own_outputs() -> None:
     torch.manual_seed(0)
     model = nn.Sequential(nn.Linear(30, 400), nn.ReLU(), nn.Linear(400, 5)).double()
     with torch.no_grad():
@@ -185,11 +185,11 @@ def test_the_curvature_of_cross_entropy_is_that_of_the_networks_own_outputs() ->
     p = model(inputs).detach().softmax(1)
     mean = torch.stack([row.diag() - torch.outer(row, row) for row in p]).mean(0)
     expected = float(torch.linalg.eigvalsh(mean)[-1]) * predict(model, inputs=inputs).lambda_max
-    found = predict(model, inputs=inputs, loss="cross-entropy").lambda_max
-    assert found == pytest.approx(expected, rel=1e-10)
+    prediction = predict(model, inputs=inputs, loss="cross-entropy").lambda_max
+    assert prediction == pytest.approx(expected, rel=1e-10)
     problem = wc.Problem(model, nn.CrossEntropyLoss(), (inputs, torch.arange(80) % 5))
     measured = float(wc.eigenvalues(wc.GGN(problem)).values[-1])
-    assert found == pytest.approx(measured, rel=0.15)
+    assert prediction == pytest.approx(measured, rel=0.15)
 
 
 # problems
@@ -205,21 +205,21 @@ def classification(batchnorm: str = "batch", batches: int = 1) -> wc.Problem:
 @pytest.mark.parametrize("batches", [1, 3])
 @pytest.mark.parametrize(("batchnorm", "variant"), [("batch", "batch"), ("running", "detached")])
 def test_a_problem_says_its_inputs_loss_and_variant(batchnorm: str, variant: Variant, batches: int) -> None:
-    """Of several batches the first one counts."""
+    """Only the first of several batches is used."""
     problem = classification(batchnorm, batches)
-    found = predict(problem, momentum=0.5)
+    prediction = predict(problem, momentum=0.5)
     by_hand = predict(problem.model, None, 0.5, variant, inputs=problem.batches[0][0], loss="cross-entropy")
-    assert (found.variant, found.loss) == (variant, "cross-entropy")
-    assert found.rows() == by_hand.rows()
-    assert (found.cost.forwards, found.cost.backwards) == (1.0, 0.0)
-    assert ("of the batches the first one counts" in found.notes) == (batches > 1)
+    assert (prediction.variant, prediction.loss) == (variant, "cross-entropy")
+    assert prediction.rows() == by_hand.rows()
+    assert (prediction.cost.forwards, prediction.cost.backwards) == (1.0, 0.0)
+    assert ("only the first batch is used" in prediction.notes) == (batches > 1)
 
 
 def test_what_is_given_with_a_problem_counts() -> None:
     problem, x = classification(), normal(9, 6)
-    found = predict(problem, 0.5, variant="detached", inputs=x, loss="mse")
-    assert found.rows() == predict(problem.model, 0.5, variant="detached", inputs=x, loss="mse").rows()
-    assert found.cost.forwards == 0
+    prediction = predict(problem, 0.5, variant="detached", inputs=x, loss="mse")
+    assert prediction.rows() == predict(problem.model, 0.5, variant="detached", inputs=x, loss="mse").rows()
+    assert prediction.cost.forwards == 0
     assert predict(problem, inputs=x).rows() == predict(problem.model, inputs=x, loss="cross-entropy").rows()
 
 

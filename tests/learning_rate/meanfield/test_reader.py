@@ -189,7 +189,7 @@ def test_a_residual_network_is_read_with_its_shortcuts() -> None:
     assert [stage.name for stage in after] == [f"stage{k}.block1.act2" for k in (1, 2, 3)]
     # BN and ReLU leave √(1/2π) of mean; a block adds independent parts of variance 1 and rectifies again
     assert after[0].mean == pytest.approx((2 * torch.pi) ** -0.5, rel=1e-3)
-    assert sum("taken as Gaussian with its mean" in note for note in reading.notes) == 1
+    assert sum("treated as Gaussian" in note for note in reading.notes) == 1
 
 
 def test_lambda_max_of_a_residual_network_is_predicted() -> None:
@@ -212,9 +212,7 @@ def unused_softmax(m: Any, x: Tensor) -> Tensor:
     (lambda m, x: m.c(m.a(x).relu() if x.sum() > 0 else m.b(x).tanh()), -1, ["b", "tanh", "c"]),
     (unused_softmax, 1, ["a", "relu", "c"]),
 ])  # fmt: skip
-def test_the_path_that_is_taken_is_read_and_what_the_output_does_not_need_is_not(
-    forward: Any, sign: int, stages: list[str]
-) -> None:
+def test_only_the_path_that_leads_to_the_output_is_read(forward: Any, sign: int, stages: list[str]) -> None:
     model = Written(forward, a=nn.Linear(8, 8), b=nn.Linear(8, 8), c=nn.Linear(8, 2))
     assert [stage.name for stage in read(model, sign * torch.ones(3, 8)).stages] == stages
 
@@ -228,7 +226,7 @@ def test_whole_numbers_are_read_as_the_networks_own_type() -> None:
 
 
 def test_reading_changes_nothing_of_the_module() -> None:
-    """Not even the random numbers that follow; hooks of one's own see tensors."""
+    """Not even the random numbers that follow; the user's hooks see tensors."""
     model, seen = resnet(8, seed=0).train(), list[Any]()
     handle = model.stage1.register_forward_hook(lambda _module, _args, output: seen.append(output))
     before = copy.deepcopy(model.state_dict())

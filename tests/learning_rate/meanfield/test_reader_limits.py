@@ -42,7 +42,7 @@ def test_weights_that_are_not_random_are_remarked_on(change: Callable[[Any], Non
 
 
 @pytest.mark.parametrize(("layers", "inputs", "note"), [
-    ([nn.Linear(8, 8), nn.ReLU(), nn.BatchNorm1d(8)], None, "2: what it receives is not Gaussian"),
+    ([nn.Linear(8, 8), nn.ReLU(), nn.BatchNorm1d(8)], None, "2: its input is not Gaussian"),
     ([nn.Conv2d(16, 8, 3, groups=4), nn.AdaptiveAvgPool2d(1), nn.Flatten()], (16, 8, 8), "its groups sees 4 channels"),
 ])  # fmt: skip
 def test_networks_that_are_not_those_of_the_theory_are_remarked_on(layers: Any, inputs: Any, note: str) -> None:
@@ -52,7 +52,7 @@ def test_networks_that_are_not_those_of_the_theory_are_remarked_on(layers: Any, 
 def test_more_inputs_than_can_be_followed_are_cut() -> None:
     reading = read(mlp([4, 6, 2], seed=0), torch.randn(1200, 4))
     assert reading.input_moments.matrix.shape == (1000, 1000)
-    assert reading.notes == ("of 1200 inputs the first 1000 count",)
+    assert reading.notes == ("only the first 1000 of 1200 inputs are used",)
 
 
 # what is refused
@@ -75,7 +75,7 @@ class Doubled(nn.Linear):
 
 
 def of_three(forward: Callable[[Any, Tensor], Any]) -> Written:
-    """With linear layers a and b of 8 units, c of 2 units, and a parameter."""
+    """A network with linear layers a and b of 8 units, c of 2 units, and a parameter."""
     layers = {"a": nn.Linear(8, 8), "b": nn.Linear(8, 8), "c": nn.Linear(8, 2)}
     return Written(forward, scale=nn.Parameter(torch.ones(8)), **layers)
 
@@ -205,7 +205,7 @@ def test_what_cannot_be_read_is_refused_by_name(
         read(model, inputs)
 
 
-def test_a_zero_gamma_is_refused_by_name_before_a_kink_and_leaves_finite_terms_elsewhere() -> None:
+def test_a_zero_gamma_is_refused_only_before_a_kink() -> None:
     norm = nn.BatchNorm1d(8)
     nn.init.zeros_(norm.weight)
     with pytest.raises(Unsupported, match=r"γ of 'odd\.0' is 0"):
@@ -215,10 +215,10 @@ def test_a_zero_gamma_is_refused_by_name_before_a_kink_and_leaves_finite_terms_e
 
 
 @pytest.mark.parametrize("norm", [nn.BatchNorm1d(8), nn.LayerNorm(8)])
-def test_a_beta_that_is_not_small_beside_gamma_is_refused_by_name(norm: Any) -> None:
+def test_a_beta_that_is_not_small_compared_with_gamma_is_refused_by_name(norm: Any) -> None:
     nn.init.constant_(norm.weight, 0.5)
     nn.init.constant_(norm.bias, -0.051)
-    with pytest.raises(Unsupported, match=r"'odd\.0'.*β are 0.051 beside γ of 0.5"):
+    with pytest.raises(Unsupported, match=r"'odd\.0'.*β are 0.051 with γ of 0.5"):
         read(between(norm))
     nn.init.constant_(norm.bias, -0.049)
     assert "β are 0.049" in "".join(read(between(norm)).notes)

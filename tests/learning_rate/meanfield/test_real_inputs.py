@@ -26,8 +26,8 @@ EXAMPLES, DRAWS = 100, 6
 
 @functools.cache
 def images(name: str, scale: str) -> Tensor:
-    found = {"mnist": mnist, "cifar10": cifar10}[name](DATA, train=False)
-    x = found.images[:EXAMPLES].flatten(1).double() / 255
+    dataset = {"mnist": mnist, "cifar10": cifar10}[name](DATA, train=False)
+    x = dataset.images[:EXAMPLES].flatten(1).double() / 255
     return (x - x.mean()) / x.std() if scale == "standardized" else x
 
 

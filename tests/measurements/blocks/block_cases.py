@@ -1,6 +1,6 @@
 """Blocks of every kind, each with its model in three parts by hand, and their dense float64 references.
 
-The reference runs a copy of the model in three parts, before, in and behind the block, and differentiates
+The reference runs a copy of the model in three parts, before, in and after the block, and differentiates
 ℓ_b = ½‖z_b^{k+½} − F_b(W_b, z_{b−1})‖² twice by autograd.functional.
 """
 
@@ -28,7 +28,7 @@ from wellcond.measurements.blocks.local_hessian import LocalHessian, local_hessi
 
 
 class Wired(nn.Module):
-    """Modules by name, called in a way of one's own."""
+    """Modules by name, called by a custom function."""
 
     def __init__(self, parts: dict[str, nn.Module], run: Callable[..., Any]) -> None:
         super().__init__()
@@ -184,7 +184,7 @@ def checkpointed(reentrant: bool | None) -> Case:
 
 @dataclass(frozen=True)
 class ByHand:
-    """A block, and its model in three parts; `behind` also gets z, which a skip connection needs.
+    """A block, and its model in three parts; `after` also gets z, which a skip connection needs.
 
     before: by default the block comes first. params: what the names of its trainable parameters begin with.
     """
@@ -192,7 +192,7 @@ class ByHand:
     case: str
     name: str
     block: Callable[[Any, Any], Tensor]
-    behind: Callable[[Any, Tensor, Any], Tensor]
+    after: Callable[[Any, Tensor, Any], Tensor]
     params: str | tuple[str, ...] = ()
     before: Callable[[Any, Any], Any] = lambda _m, x: x
 
@@ -215,8 +215,8 @@ def piece(case: str, name: str, start: int, stop: int, *, trainable: bool = True
     )
 
 
-def behind_self_attention(model: Any, out: Tensor, z: Tensor) -> Tensor:
-    """nn.TransformerEncoderLayer behind its self-attention."""
+def after_self_attention(model: Any, out: Tensor, z: Tensor) -> Tensor:
+    """nn.TransformerEncoderLayer after its self-attention."""
     layer = model[0]
     x = layer.norm1(z + out)
     x = layer.norm2(x + layer.linear2(F.relu(layer.linear1(x))))
@@ -243,7 +243,7 @@ VIEWS: dict[str, ByHand] = {
         lambda m, out, _z: m.b(out).reshape(3, 6, CLASSES).mean(0), before=lambda _m, x: pack(x).data,
     ),
 }  # fmt: skip
-"""Blocks whose output is a view, or has no graph yet, and is overwritten in place behind them."""
+"""Blocks whose output is a view, or has no graph yet, and is overwritten in place after them."""
 BLOCKS: dict[str, ByHand] = VIEWS | {
     "linear": piece("mlp_tanh", "0", 0, 1),
     "activation": piece("mlp_tanh", "1", 1, 2, trainable=False),
@@ -287,7 +287,7 @@ BLOCKS: dict[str, ByHand] = VIEWS | {
     ),
     "encoder_layer": piece("encoder_layer", "0", 0, 1),
     "attention_inside_an_encoder_layer": ByHand(
-        "encoder_layer", "0.self_attn", lambda m, z: self_attention(m[0].self_attn, z), behind_self_attention,
+        "encoder_layer", "0.self_attn", lambda m, z: self_attention(m[0].self_attn, z), after_self_attention,
         "0.self_attn.",
     ),
     "lstm": ByHand("lstm", "cell", lambda m, z: m.cell(z)[0], lambda m, out, _z: m.head(out[:, -1]), "cell."),
@@ -353,7 +353,7 @@ def reference(name: str) -> Reference:
             return functional_call(part, values, (z,))
 
     output = function(theta, z).detach().requires_grad_()
-    loss = case.loss(hand.behind(model, output, z), case.batch[1])
+    loss = case.loss(hand.after(model, output, z), case.batch[1])
     (gradient,) = torch.autograd.grad(loss, output)
     return Reference(function, theta, z, output.detach(), (output - gradient).detach())
 

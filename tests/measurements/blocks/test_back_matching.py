@@ -112,12 +112,12 @@ BLOCKS = {
 
 
 @pytest.mark.parametrize("name", NETWORKS)
-def test_proposition_1_updates_and_targets_of_the_blocks_are_gradient_steps(name: str) -> None:
+def test_proposition_1_updates_and_targets_are_gradient_steps(name: str) -> None:
     case = NETWORKS[name]()
-    found = back_matching(case.problem(), lr=0.3)
-    assert found.blocks == BLOCKS.get(name, found.blocks)
-    assert tuple(found.targets) == tuple(found.changes) == found.blocks[:-1]
-    assert tuple(found.losses) == tuple(found.parameters) == found.blocks
+    step = back_matching(case.problem(), lr=0.3)
+    assert step.blocks == BLOCKS.get(name, step.blocks)
+    assert tuple(step.targets) == tuple(step.changes) == step.blocks[:-1]
+    assert tuple(step.losses) == tuple(step.parameters) == step.blocks
     # the penalized loss holds the model itself, and not a copy
     model = case.model if name == "penalized" else in_state(case.model, case.batchnorm)
     outputs: dict[str, list[Tensor]] = defaultdict(list)
@@ -130,26 +130,26 @@ def test_proposition_1_updates_and_targets_of_the_blocks_are_gradient_steps(name
 
     params = {key: p for key, p in model.named_parameters() if p.requires_grad}
     expected = dict(zip(params, torch.autograd.grad(loss, list(params.values()), retain_graph=True), strict=True))
-    assert found.updates.keys() == params.keys()
+    assert step.updates.keys() == params.keys()
     for key, gradient in expected.items():
-        assert (found.updates[key] + 0.3 * gradient).norm() <= 1e-12 * max(1.0, float(gradient.norm()))
-    total = torch.cat([u.flatten() for u in found.updates.values()])
+        assert (step.updates[key] + 0.3 * gradient).norm() <= 1e-12 * max(1.0, float(gradient.norm()))
+    total = torch.cat([u.flatten() for u in step.updates.values()])
     assert_same(total, -0.3 * torch.cat([g.flatten() for g in expected.values()]), 1e-12)
-    assert found.losses[found.blocks[-1]] == pytest.approx(float(loss.detach()), rel=1e-12)
+    assert step.losses[step.blocks[-1]] == pytest.approx(float(loss.detach()), rel=1e-12)
 
-    for key, target in found.targets.items():
+    for key, target in step.targets.items():
         module_name, _, turn = key.rstrip("]").partition("[")
         z = outputs[module_name][int(turn or 0)]
         (gradient,) = torch.autograd.grad(loss, z, retain_graph=True)
         assert_same(target, z - gradient, 1e-12)
-        assert found.losses[key] == pytest.approx(float(gradient.square().sum() / 2), rel=1e-11)
-        assert found.changes[key] == pytest.approx(float(gradient.norm() / z.detach().norm()), rel=1e-11)
+        assert step.losses[key] == pytest.approx(float(gradient.square().sum() / 2), rel=1e-11)
+        assert step.changes[key] == pytest.approx(float(gradient.norm() / z.detach().norm()), rel=1e-11)
 
 
 def test_blocks_hold_the_parameters_used_in_them() -> None:
-    found = back_matching(NETWORKS["tied"]().problem())
+    step = back_matching(NETWORKS["tied"]().problem())
     twice = ("twice.weight", "twice.bias")
-    assert found.parameters == {
+    assert step.parameters == {
         "embed": ("embed.weight",), "twice": twice, "between": (), "twice[1]": twice,
         "head": ("embed.weight", "head.bias"),
     }  # fmt: skip
@@ -162,14 +162,14 @@ def test_blocks_hold_the_parameters_used_in_them() -> None:
 def test_chosen_blocks_are_coarser_and_the_updates_stay_a_gradient_step() -> None:
     problem = ARCHITECTURES["cnn_batch"]().problem()
     every = back_matching(problem, lr=0.2)
-    found = back_matching(problem, lr=0.2, layers=["3", "1"])
-    assert found.blocks == ("1", "3", "")
-    assert found.parameters["1"] == ("0.weight", "0.bias", "1.weight", "1.bias")
-    assert found.parameters["3"] == ()
-    assert found.parameters[""] == ("4.weight", "4.bias", "7.weight", "7.bias")
+    step = back_matching(problem, lr=0.2, layers=["3", "1"])
+    assert step.blocks == ("1", "3", "")
+    assert step.parameters["1"] == ("0.weight", "0.bias", "1.weight", "1.bias")
+    assert step.parameters["3"] == ()
+    assert step.parameters[""] == ("4.weight", "4.bias", "7.weight", "7.bias")
     for name, update in every.updates.items():
-        assert torch.allclose(found.updates[name], update, rtol=1e-11, atol=1e-14)
-    assert_same(found.targets["3"], every.targets["3"], 1e-12)
+        assert torch.allclose(step.updates[name], update, rtol=1e-11, atol=1e-14)
+    assert_same(step.targets["3"], every.targets["3"], 1e-12)
     assert back_matching(problem, layers=["3", "7"]).blocks == ("3", "7")
     assert back_matching(problem, layers=[]).blocks == ("",)
     assert back_matching(problem, layers="3").blocks == ("3", "")
@@ -179,7 +179,7 @@ def test_chosen_blocks_are_coarser_and_the_updates_stay_a_gradient_step() -> Non
 @pytest.mark.parametrize(
     ("network", "names", "message"),
     [
-        ("skipping", ["first"], "'first' cannot end a block: part of what is computed before"),
+        ("skipping", ["first"], "'first' cannot end a block: something computed before"),
         ("resnet_batch", ["0.conv1"], r"'0\.conv1' cannot end a block"),
         ("resnet_batch", ["0.conv3"], r"no layer or parameter '0\.conv3'"),
         ("split_node", ["pick"], "'pick' cannot end a block"),
@@ -197,18 +197,18 @@ def test_modules_that_are_passed_by_cannot_be_chosen(network: str, names: list[s
 
 
 def test_rows_and_text_name_every_block() -> None:
-    found = back_matching(ARCHITECTURES["mlp_tanh"]().problem(), lr=0.5)
-    assert {row.step for row in found.rows(2)} == {2}
-    rows = {(row.layer, row.quantity): row.value for row in found.rows()}
-    assert rows["0", "back_matching_loss"] == found.losses["0"]
-    assert rows["2", "back_matching_loss"] == found.losses["2"]
-    assert rows["1", "target_change"] == found.changes["1"]
+    step = back_matching(ARCHITECTURES["mlp_tanh"]().problem(), lr=0.5)
+    assert {row.step for row in step.rows(2)} == {2}
+    rows = {(row.layer, row.quantity): row.value for row in step.rows()}
+    assert rows["0", "back_matching_loss"] == step.losses["0"]
+    assert rows["2", "back_matching_loss"] == step.losses["2"]
+    assert rows["1", "target_change"] == step.changes["1"]
     assert ("2", "target_change") not in rows
-    text = str(found)
+    text = str(step)
     assert [line.split()[0] for line in text.splitlines()] == ["block", "0", "1", "2", "step", "cost:"]
     assert "step 0.5 on the parameters" in text
-    assert str(found.cost) in text
-    assert (found.cost.forwards, found.cost.backwards, found.cost.u) == (1, 1, 1)
+    assert str(step.cost) in text
+    assert (step.cost.forwards, step.cost.backwards, step.cost.u) == (1, 1, 1)
 
 
 @pytest.mark.parametrize("lr", [float("nan"), float("inf")])
@@ -220,8 +220,8 @@ def test_a_step_that_is_not_finite_is_refused(lr: float) -> None:
 def test_the_first_batch_is_taken() -> None:
     case = ARCHITECTURES["mlp_tanh"]()
     parts = split(case.batch, [4, 2])
-    found, first = (back_matching(case.problem(batches=batches)).updates for batches in (parts, parts[:1]))
-    assert_same(found["0.weight"], first["0.weight"], 1e-15)
+    result, first = (back_matching(case.problem(batches=batches)).updates for batches in (parts, parts[:1]))
+    assert_same(result["0.weight"], first["0.weight"], 1e-15)
 
 
 def test_it_costs_one_forward_and_one_backward_pass() -> None:

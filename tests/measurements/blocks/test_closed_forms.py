@@ -33,7 +33,7 @@ SPACE = {nn.Conv1d: (5,), nn.Conv2d: (5, 6), nn.Conv3d: (3, 4, 2)}
 
 
 class Head(nn.Module):
-    """Everything behind the block: flattened, bent and mixed by fixed numbers."""
+    """Everything after the block: flattened, bent and mixed by fixed numbers."""
 
     def forward(self, x: Tensor) -> Tensor:
         flat = torch.tanh(x.flatten(1))
@@ -69,26 +69,26 @@ def measured(build: Callable[[], nn.Module], inputs: Tensor, batchnorm: str = "b
     return local_hessian(with_head(build, inputs, batchnorm).problem(), "0")
 
 
-def assert_matrices(form: ClosedForm, found: LocalHessian, kind: str, tolerance: float) -> None:
+def assert_matrices(form: ClosedForm, result: LocalHessian, kind: str, tolerance: float) -> None:
     assert form.weight is not None
-    assert form.z.shape == found.z.shape
-    assert_same(form.z.dense(), getattr(found.z, kind).dense(), tolerance)
-    assert_same(form.weight.dense(), getattr(found.weight, kind).layer(form.name).dense(), tolerance)
+    assert form.z.shape == result.z.shape
+    assert_same(form.z.dense(), getattr(result.z, kind).dense(), tolerance)
+    assert_same(form.weight.dense(), getattr(result.weight, kind).layer(form.name).dense(), tolerance)
 
 
 @pytest.mark.parametrize("name", LAYERS)
-def test_the_matrices_of_linear_and_convolutional_layers_are_those_of_eqs_8_9_41_and_43(name: str) -> None:
-    found = measured(*LAYERS[name])
-    assert_matrices(found.closed_form(), found, "exact", 1e-12)
+def test_matrices_of_linear_and_conv_layers_follow_eqs_8_9_41_and_43(name: str) -> None:
+    result = measured(*LAYERS[name])
+    assert_matrices(result.closed_form(), result, "exact", 1e-12)
 
 
 @pytest.mark.parametrize("batchnorm", ["batch", "running"])
 @pytest.mark.parametrize("name", NORMALIZED)
 def test_closed_forms_through_batchnorm_are_the_gauss_newton_matrices(name: str, batchnorm: str) -> None:
-    found = measured(*NORMALIZED[name], batchnorm)
-    assert_matrices(found.closed_form(), found, "gauss_newton", 1e-10)
+    result = measured(*NORMALIZED[name], batchnorm)
+    assert_matrices(result.closed_form(), result, "gauss_newton", 1e-10)
     if batchnorm == "running" and name != "no_running_statistics":  # eqs. 17 and 18 are exact
-        assert_matrices(found.closed_form("detached"), found, "gauss_newton", 1e-11)
+        assert_matrices(result.closed_form("detached"), result, "gauss_newton", 1e-11)
 
 
 # BatchNorm's statistics held fixed
@@ -144,10 +144,10 @@ WITHOUT: dict[str, tuple[Callable[[], Case], str, str]] = {
 @pytest.mark.filterwarnings("ignore:.*weight_norm.*:FutureWarning")
 def test_blocks_without_a_closed_form_say_so(name: str) -> None:
     case, block, message = WITHOUT[name]
-    found = local_hessian(case().problem(), block)
+    local = local_hessian(case().problem(), block)
     with pytest.raises(wc.WellcondError, match=message):
-        found.closed_form()
-    assert "closed form none" in str(found)
+        local.closed_form()
+    assert "closed form none" in str(local)
 
 
 @pytest.mark.parametrize("build", [lambda: nn.Linear(4, 5), NORMALIZED["linear"][0]])
@@ -158,14 +158,14 @@ def test_a_layer_with_a_hook_that_changes_what_it_computes_is_refused(build: Cal
         local_hessian(case.problem(), "0").closed_form()
 
 
-def test_the_last_block_under_the_squared_loss_and_a_range_have_a_closed_form_in_two_variants() -> None:
-    found = local_hessian(ARCHITECTURES["mlp_tanh"]().problem(), "2", last="squared")
-    assert_matrices(found.closed_form(), found, "exact", 1e-12)
+def test_a_range_and_the_last_squared_block_have_two_closed_forms() -> None:
+    local = local_hessian(ARCHITECTURES["mlp_tanh"]().problem(), "2", last="squared")
+    assert_matrices(local.closed_form(), local, "exact", 1e-12)
     case = ARCHITECTURES["cnn_batch"]()
-    found = local_hessian(case.problem(), "[0:2]")
-    assert found.closed_form().name == "0.weight"
-    assert_matrices(found.closed_form(), found, "gauss_newton", 1e-10)
+    local = local_hessian(case.problem(), "[0:2]")
+    assert local.closed_form().name == "0.weight"
+    assert_matrices(local.closed_form(), local, "gauss_newton", 1e-10)
     with pytest.raises(ValueError, match="variant is 'frozen'"):
-        found.closed_form("frozen")
+        local.closed_form("frozen")
     case.model[0].weight.requires_grad_(False)
     assert local_hessian(case.problem(), "[0:2]").closed_form().weight is None

@@ -125,41 +125,41 @@ def test_a_number_is_no_name() -> None:
         local_hessian(problem_of("mlp_tanh"), 1)  # type: ignore[arg-type]
 
 
-def test_a_range_that_contains_all_calls_of_a_module_or_stands_beside_one_is_a_block() -> None:
+def test_a_range_with_all_calls_of_a_module_or_next_to_one_is_a_block() -> None:
     assert local_hessian(problem_of("called_twice"), "[0:3]").weight.names == ("0.weight", "0.bias")
     problem = problem_of("stray_call")
     parts = problem.model.body
     hidden = parts[0](parts[0](X)).detach()
-    found = local_hessian(problem, "body[1:3]", last="squared")
-    assert_same(found.call.z, hidden, 1e-14)
+    local = local_hessian(problem, "body[1:3]", last="squared")
+    assert_same(local.call.z, hidden, 1e-14)
     expected = gauss_newton_by_hand(lambda z: parts[2](torch.tanh(z)), hidden)
-    assert_same(found.z.gauss_newton.dense(), expected, 1e-12)
+    assert_same(local.z.gauss_newton.dense(), expected, 1e-12)
 
 
 @pytest.mark.parametrize("name", ["last_state", "last_state_without_gradient"])
 def test_an_output_that_the_loss_does_not_depend_on_is_its_own_target(name: str) -> None:
     problem = problem_of(name)
-    found = local_hessian(problem, "cell")
-    assert found.loss == 0.0
-    assert torch.equal(found.target, found.call.output)
-    assert "the loss does not depend on this output" in str(found)
+    local = local_hessian(problem, "cell")
+    assert local.loss == 0.0
+    assert torch.equal(local.target, local.call.output)
+    assert "the loss does not depend on this output" in str(local)
     expected = gauss_newton_by_hand(lambda z: problem.model.cell(z)[0], normal(4, 3, 2))
-    assert_same(found.z.exact.dense(), expected, 1e-10)
+    assert_same(local.z.exact.dense(), expected, 1e-10)
 
 
 @pytest.mark.parametrize("block", ["body.0", "body", "body[0:2]"])
 @pytest.mark.parametrize("norm", [parametrizations.weight_norm, nn.utils.weight_norm])
 @pytest.mark.filterwarnings("ignore:.*weight_norm.*:FutureWarning")
-def test_an_exact_hessian_through_weight_norm_is_refused_and_gauss_newton_is_right(block: str, norm: Any) -> None:
+def test_weight_norm_refuses_the_exact_hessian_but_not_gauss_newton(block: str, norm: Any) -> None:
     parts = lambda: nn.Sequential(norm(nn.Linear(4, 5)), nn.Tanh(), nn.Linear(5, CLASSES))  # noqa: E731
     problem = wired(lambda: {"body": parts()}, lambda m, x: m.body(x), X).problem()
-    found = local_hessian(problem, block, last="squared")
-    for part in (found.z, found.weight):
+    local = local_hessian(problem, block, last="squared")
+    for part in (local.z, local.weight):
         with pytest.raises(InvalidProblem, match=r"^'body\.0' uses weight_norm.* Use \.gauss_newton, or"):
             _ = part.exact
     layers = problem.model.body
     by_hand = layers[: {"body.0": 1, "body[0:2]": 2, "body": 3}[block]]
-    assert_same(found.z.gauss_newton.dense(), gauss_newton_by_hand(lambda z: by_hand(z), X), 1e-10)
+    assert_same(local.z.gauss_newton.dense(), gauss_newton_by_hand(lambda z: by_hand(z), X), 1e-10)
     assert local_hessian(problem, "body.2", last="squared").z.exact.shape == (30, 30)
 
 
@@ -177,10 +177,10 @@ def test_random_numbers_of_python_in_a_block_are_drawn_again() -> None:
         def forward(self, x: Tensor) -> Tensor:
             return x * random.random() * torch.rand(())
 
-    found = local_hessian(chain(lambda: nn.Linear(4, 3), Noise).problem(), "1", last="squared")
-    factor = found.call.output.detach() / found.call.z.detach()
+    local = local_hessian(chain(lambda: nn.Linear(4, 3), Noise).problem(), "1", last="squared")
+    factor = local.call.output.detach() / local.call.z.detach()
     assert_same(factor, factor.mean().expand(6, 3), 1e-12)
-    assert_same(found.z.exact.dense(), factor[0, 0] ** 2 * torch.eye(18, dtype=torch.float64), 1e-12)
+    assert_same(local.z.exact.dense(), factor[0, 0] ** 2 * torch.eye(18, dtype=torch.float64), 1e-12)
 
 
 # nothing changes

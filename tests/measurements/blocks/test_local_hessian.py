@@ -41,40 +41,40 @@ CURVED = ("range", "residual_batch", "attention_layer", "lstm")
 every_matrix = pytest.mark.parametrize(("part", "kind"), MATRICES)
 
 
-def operator_of(found: LocalHessian, part: str, kind: str) -> Any:
-    return getattr(getattr(found, part), kind)
+def operator_of(result: LocalHessian, part: str, kind: str) -> Any:
+    return getattr(getattr(result, part), kind)
 
 
 @pytest.mark.parametrize("name", BLOCKS)
-def test_a_block_has_the_target_the_loss_and_the_second_derivatives_of_its_loss_by_hand(name: str) -> None:
-    found, expected = measured(name), reference(name)
-    assert not found.is_loss
-    assert found.output_shape == tuple(expected.output.shape)
-    assert_same(found.call.output, expected.output, 1e-13)
-    assert_same(found.target, expected.target, 1e-12)
-    assert_same(found.output_gradient, expected.output - expected.target, 1e-11)
-    assert found.loss == pytest.approx(float(expected.loss(expected.theta, expected.z)), rel=1e-11)
+def test_target_loss_and_second_derivatives_of_a_block_are_those_by_hand(name: str) -> None:
+    result, expected = measured(name), reference(name)
+    assert not result.is_loss
+    assert result.output_shape == tuple(expected.output.shape)
+    assert_same(result.call.output, expected.output, 1e-13)
+    assert_same(result.target, expected.target, 1e-12)
+    assert_same(result.output_gradient, expected.output - expected.target, 1e-11)
+    assert result.loss == pytest.approx(float(expected.loss(expected.theta, expected.z)), rel=1e-11)
     if name in WITHOUT_INPUT:
-        assert found.input_shape is None
-        assert "no floating-point tensor" in str(found)
+        assert result.input_shape is None
+        assert "no floating-point tensor" in str(result)
         with pytest.raises(wc.WellcondError, match="'embed' receives no floating-point tensor"):
-            _ = found.z
+            _ = result.z
     else:
-        assert found.input_shape == tuple(expected.z.shape)
-        assert_same(found.call.z, expected.z, 1e-14)
-        assert_matrices(found, expected, "z", is_curved=name in CURVED)
+        assert result.input_shape == tuple(expected.z.shape)
+        assert_same(result.call.z, expected.z, 1e-14)
+        assert_matrices(result, expected, "z", is_curved=name in CURVED)
     if name in WITHOUT_PARAMETERS:
-        assert "none trainable" in str(found)
+        assert "none trainable" in str(result)
         with pytest.raises(wc.WellcondError, match="has no trainable parameters"):
-            _ = found.weight
+            _ = result.weight
     else:
-        params = dict(found.problem.model.named_parameters())
-        assert found.weight.names == tuple(key for key in params if key.startswith(BLOCKS[name].params))
-        assert_matrices(found, expected, "weight", is_curved=name in CURVED)
+        params = dict(result.problem.model.named_parameters())
+        assert result.weight.names == tuple(key for key in params if key.startswith(BLOCKS[name].params))
+        assert_matrices(result, expected, "weight", is_curved=name in CURVED)
 
 
-def assert_matrices(found: LocalHessian, expected: Reference, part: str, is_curved: bool) -> None:
-    exact, gauss_newton = (operator_of(found, part, kind).dense() for kind in ("exact", "gauss_newton"))
+def assert_matrices(result: LocalHessian, expected: Reference, part: str, is_curved: bool) -> None:
+    exact, gauss_newton = (operator_of(result, part, kind).dense() for kind in ("exact", "gauss_newton"))
     assert_same(exact, expected.matrix(part, "exact"))
     assert_same(gauss_newton, expected.matrix(part, "gauss_newton"))
     if is_curved:
@@ -83,9 +83,9 @@ def assert_matrices(found: LocalHessian, expected: Reference, part: str, is_curv
 
 @pytest.mark.parametrize("name", VIEWS)
 def test_what_is_written_over_an_output_in_place_leaves_its_target_alone(name: str) -> None:
-    found = measured(name)
-    assert float(found.output_gradient.norm()) > 1e-3
-    assert "note" not in str(found)
+    result = measured(name)
+    assert float(result.output_gradient.norm()) > 1e-3
+    assert "note" not in str(result)
     if name in ("linear_on_tokens", "flatten", "frozen_before_flatten"):  # the others are no modules, or passed by
         targets = back_matching(CASES[VIEWS[name].case]().problem()).targets
         assert_same(targets[VIEWS[name].name], reference(name).target, 1e-12)
@@ -94,20 +94,20 @@ def test_what_is_written_over_an_output_in_place_leaves_its_target_alone(name: s
 # the last block, and whole models
 
 
-def test_the_loss_of_the_last_block_is_the_loss_itself_or_the_squared_distance() -> None:
+def test_the_last_block_has_the_loss_itself_or_the_squared_distance() -> None:
     case = ARCHITECTURES["mlp_tanh"]()
     z = torch.tanh(case.model[0](case.batch[0])).detach()
     w, bias = case.model[2].weight.detach(), case.model[2].bias.detach()
     ell = lambda w, z: F.cross_entropy(z @ w.T + bias, case.batch[1])  # noqa: E731
-    found = local_hessian(case.problem(), "2")
-    assert found.is_loss
-    assert "the loss itself" in str(found)
-    assert found.loss == pytest.approx(float(ell(w, z)), rel=1e-12)
+    local = local_hessian(case.problem(), "2")
+    assert local.is_loss
+    assert "the loss itself" in str(local)
+    assert local.loss == pytest.approx(float(ell(w, z)), rel=1e-12)
     of_z = hessian(lambda v: ell(w, v), z).reshape(z.numel(), z.numel())
     of_w = hessian(lambda v: ell(v, z), w).reshape(w.numel(), w.numel())
     for kind in ("exact", "gauss_newton"):  # F is linear in each, so Jᵀ(∇²ℓ)J is the Hessian
-        assert_same(operator_of(found, "z", kind).dense(), of_z)
-        assert_same(operator_of(found, "weight", kind).layer("2.weight").dense(), of_w)
+        assert_same(operator_of(local, "z", kind).dense(), of_z)
+        assert_same(operator_of(local, "weight", kind).layer("2.weight").dense(), of_w)
 
     squared = local_hessian(case.problem(), "2", last="squared")
     assert not squared.is_loss
@@ -124,12 +124,12 @@ def test_the_loss_of_the_last_block_is_the_loss_itself_or_the_squared_distance()
 def test_the_whole_model_as_a_block_has_the_hessian_and_the_ggn(name: str) -> None:
     case = CASES[name]()
     plain = checkpointed(None) if name == "checkpointed" else case
-    found = local_hessian(case.problem(), "")
-    assert_same(found.weight.exact.dense(), dense_hessian(plain.model, case.loss, case.batch, case.batchnorm))
-    assert_same(found.weight.gauss_newton.dense(), dense_ggn(plain.model, case.loss, case.batch, case.batchnorm))
+    local = local_hessian(case.problem(), "")
+    assert_same(local.weight.exact.dense(), dense_hessian(plain.model, case.loss, case.batch, case.batchnorm))
+    assert_same(local.weight.gauss_newton.dense(), dense_ggn(plain.model, case.loss, case.batch, case.batchnorm))
 
 
-def test_an_inplace_activation_behind_makes_a_block_not_the_last() -> None:
+def test_a_block_before_an_inplace_activation_is_not_the_last() -> None:
     problem = classifier(lambda: nn.Sequential(nn.Linear(4, CLASSES), nn.ReLU(inplace=True)), normal(6, 4), 6).problem()
     assert not local_hessian(problem, "0").is_loss
     assert local_hessian(problem, "1").is_loss
@@ -163,9 +163,9 @@ NOTED: dict[str, tuple[Callable[[], Case], str, bool]] = {
 @pytest.mark.parametrize("name", NOTED)
 def test_other_outputs_that_the_loss_depends_on_are_noted(name: str) -> None:
     case, block, is_noted = NOTED[name]
-    found = local_hessian(case().problem(), block)
-    assert found.call.is_used
-    assert ("the loss also depends on other outputs of the block" in str(found)) == is_noted
+    local = local_hessian(case().problem(), block)
+    assert local.call.is_used
+    assert ("the loss also depends on other outputs of the block" in str(local)) == is_noted
 
 
 # operators
@@ -179,18 +179,18 @@ def test_local_operators_are_linear_operators(part: str, kind: str) -> None:
 
 
 def test_the_spectrum_of_a_gauss_newton_matrix_comes_from_its_smaller_side() -> None:
-    found = local_hessian(ARCHITECTURES["resnet_batch"]().problem(), "0")
+    local = local_hessian(ARCHITECTURES["resnet_batch"]().problem(), "0")
     for operator, side in (
-        (found.z.gauss_newton, "gram"),  # 128 inputs, 32 outputs
-        (found.weight.gauss_newton, "gram"),
-        (found.weight.gauss_newton.layer("0.bn1"), "dense"),
-        (found.z.exact, "dense"),
+        (local.z.gauss_newton, "gram"),  # 128 inputs, 32 outputs
+        (local.weight.gauss_newton, "gram"),
+        (local.weight.gauss_newton.layer("0.bn1"), "dense"),
+        (local.z.exact, "dense"),
     ):
         spectrum = wc.spectrum(operator)
         assert spectrum.side == side
         assert_same(spectrum.values, torch.linalg.eigvalsh(operator.dense()), 1e-10)
     with pytest.raises(wc.WellcondError, match=r"128 columns and its factor 32 rows"):
-        wc.spectrum(found.z.gauss_newton, limit=10)
+        wc.spectrum(local.z.gauss_newton, limit=10)
 
 
 def test_products_count_as_a_share_of_the_models_passes() -> None:
@@ -209,13 +209,13 @@ def test_products_count_as_a_share_of_the_models_passes() -> None:
 def test_a_layer_of_the_weights_is_the_diagonal_block() -> None:
     case = ARCHITECTURES["transformer"]()
     case.model.blocks[0].norm1.bias.requires_grad_(False)
-    found = local_hessian(case.problem(), "blocks.0")
-    sizes = {name: p.numel() for name, p in found.call.params.items()}
+    local = local_hessian(case.problem(), "blocks.0")
+    sizes = {name: p.numel() for name, p in local.call.params.items()}
     begin = sum(n for name, n in list(sizes.items())[: list(sizes).index("blocks.0.qkv.weight")])
     end = begin + sizes["blocks.0.qkv.weight"] + sizes["blocks.0.qkv.bias"]
-    assert found.weight.names == tuple(sizes)
+    assert local.weight.names == tuple(sizes)
     assert "blocks.0.norm1.bias" not in sizes
-    for operator in (found.weight.exact, found.weight.gauss_newton):
+    for operator in (local.weight.exact, local.weight.gauss_newton):
         assert_same(operator.layer("blocks.0.qkv").dense(), operator.dense()[begin:end, begin:end], 1e-12)
         assert operator.layer("blocks.0.qkv").layer("blocks.0.qkv.bias").names == ("blocks.0.qkv.bias",)
         for outside, message in (("head", "'head'"), ("blocks.0.norm1.bias", "frozen")):
@@ -226,20 +226,20 @@ def test_a_layer_of_the_weights_is_the_diagonal_block() -> None:
 def test_a_float32_model_has_float32_operators() -> None:
     case = ARCHITECTURES["mlp_tanh"]()
     problem = wc.Problem(case.model.float(), case.loss, (case.batch[0].float(), case.batch[1]))
-    found = local_hessian(problem, "[0:2]")
-    assert found.z.exact.dtype == found.weight.gauss_newton.dtype == torch.float32
+    local = local_hessian(problem, "[0:2]")
+    assert local.z.exact.dtype == local.weight.gauss_newton.dtype == torch.float32
     for part in ("z", "weight"):
-        assert_same(operator_of(found, part, "exact").dense(), reference("range").matrix(part, "exact"), 1e-5)
+        assert_same(operator_of(local, part, "exact").dense(), reference("range").matrix(part, "exact"), 1e-5)
 
 
 def test_operators_work_in_inference_mode() -> None:
     problem = ARCHITECTURES["mlp_tanh"]().problem()
     again, plain = (local_hessian(problem, name) for name in ("[0:2]", "0"))
     with torch.inference_mode():
-        found = local_hessian(problem, "[0:2]")
-        exact, gauss_newton = found.z.exact.dense(), found.weight.gauss_newton.dense()
-        largest = wc.eigenvalues(found.z.exact).values
-        values = wc.spectrum(found.z.gauss_newton).values
+        local = local_hessian(problem, "[0:2]")
+        exact, gauss_newton = local.z.exact.dense(), local.weight.gauss_newton.dense()
+        largest = wc.eigenvalues(local.z.exact).values
+        values = wc.spectrum(local.z.gauss_newton).values
         form = local_hessian(problem, "0").closed_form().z.dense()
     assert_same(exact, again.z.exact.dense(), 1e-14)
     assert_same(gauss_newton, again.weight.gauss_newton.dense(), 1e-14)
@@ -258,7 +258,7 @@ def test_a_block_sees_the_dropout_masks_of_its_pass() -> None:
         )
     )
     x, y = normal(6, 4), integers(CLASSES, 6)
-    found = local_hessian(wc.Problem(model, nn.CrossEntropyLoss(), (x, y), dropout=7), "[2:5]")
+    local = local_hessian(wc.Problem(model, nn.CrossEntropyLoss(), (x, y), dropout=7), "[2:5]")
     with torch.random.fork_rng():
         torch.manual_seed(7)
         first = F.dropout(torch.ones(6, 6, dtype=torch.float64), 0.5)
@@ -267,8 +267,8 @@ def test_a_block_sees_the_dropout_masks_of_its_pass() -> None:
     block = lambda z: torch.tanh(model[2](z)) * second  # noqa: E731
     out = block(z).detach().requires_grad_()
     (gradient,) = torch.autograd.grad(F.cross_entropy(model[5](out), y), out)
-    assert_same(found.target, out - gradient, 1e-12)
-    assert_same(found.z.gauss_newton.dense(), gauss_newton_by_hand(block, z), 1e-12)
+    assert_same(local.target, out - gradient, 1e-12)
+    assert_same(local.z.gauss_newton.dense(), gauss_newton_by_hand(block, z), 1e-12)
     off = local_hessian(wc.Problem(model, nn.CrossEntropyLoss(), (x, y)), "[2:5]")
     assert_same(off.z.gauss_newton.dense(), gauss_newton_by_hand(lambda z: torch.tanh(model[2](z)), model[0](x)), 1e-12)
 
@@ -291,7 +291,7 @@ def test_the_first_batch_is_taken_and_said() -> None:
 @pytest.mark.parametrize(("name", "block"), [("cnn_running", "[0:2]"), ("checkpointed", "1")])
 def test_later_changes_to_the_model_do_not_change_a_local_hessian(name: str, block: str, through_data: bool) -> None:
     unchanged, changed = checkpointed(None) if name == "checkpointed" else CASES[name](), copy.deepcopy(CASES[name]())
-    expected, found = (local_hessian(case.problem(), block) for case in (unchanged, changed))
+    expected, result = (local_hessian(case.problem(), block) for case in (unchanged, changed))
     early = {matrix: operator_of(local_hessian(changed.problem(), block), *matrix) for matrix in MATRICES}
     for matrix, operator in early.items():
         assert_same(operator.dense(), operator_of(expected, *matrix).dense(), 1e-12)
@@ -306,24 +306,24 @@ def test_later_changes_to_the_model_do_not_change_a_local_hessian(name: str, blo
     for matrix, operator in early.items():
         dense = operator_of(expected, *matrix).dense()
         assert_same(operator.dense(), dense, 1e-12)
-        assert_same(operator_of(found, *matrix).dense(), dense, 1e-12)
+        assert_same(operator_of(result, *matrix).dense(), dense, 1e-12)
         if "gauss_newton" in matrix:
             assert_same(wc.spectrum(operator).values, torch.linalg.eigvalsh(dense), 1e-10)
     if block == "[0:2]":
-        assert_same(found.closed_form().z.blocks, expected.closed_form().z.blocks, 1e-12)
+        assert_same(result.closed_form().z.blocks, expected.closed_form().z.blocks, 1e-12)
     assert all(torch.equal(t, after) for t, after in zip(tensors, moved, strict=True))
 
 
 def test_rows_and_text_say_what_was_measured() -> None:
-    found = local_hessian(ARCHITECTURES["cnn_batch"]().problem(), "[0:2]")
-    rows = {row.quantity: row for row in found.rows(3)}
+    local = local_hessian(ARCHITECTURES["cnn_batch"]().problem(), "[0:2]")
+    rows = {row.quantity: row for row in local.rows(3)}
     assert {(row.step, row.layer) for row in rows.values()} == {(3, "[0:2]")}
-    assert rows["back_matching_loss"].value == found.loss
-    change = float(found.output_gradient.norm() / found.call.output.detach().norm())
+    assert rows["back_matching_loss"].value == local.loss
+    change = float(local.output_gradient.norm() / local.call.output.detach().norm())
     assert rows["target_change"].value == pytest.approx(change)
     assert rows["input_entries"].value == 160
     assert rows["parameters"].value == 63
-    text = str(found)
+    text = str(local)
     for part in (
         "(5, 2, 4, 4) → H_z of side 160",
         "H_W of side 63",
@@ -333,5 +333,5 @@ def test_rows_and_text_say_what_was_measured() -> None:
         "5 examples",
     ):
         assert part in text
-    assert repr(found) == f"LocalHessian('[0:2]', Conv2d → BatchNorm2d, loss={found.loss:.3g})"
+    assert repr(local) == f"LocalHessian('[0:2]', Conv2d → BatchNorm2d, loss={local.loss:.3g})"
     assert "12, 0.self_attn.in_proj_weight to 0.norm2.bias → H_W" in str(measured("encoder_layer"))

@@ -53,7 +53,7 @@ every_law = pytest.mark.parametrize(
 
 
 @every_law
-def test_density_is_that_of_equation_11_and_integrates_to_what_is_not_at_zero(law: MarchenkoPastur) -> None:
+def test_the_density_is_equation_11_and_integrates_to_the_mass_above_zero(law: MarchenkoPastur) -> None:
     low, high = law.support
     x = torch.linspace(low, high, 23, dtype=torch.float64)[1:-1]
     torch.testing.assert_close(law.density(x), textbook_density(law, x), rtol=1e-9, atol=0)
@@ -152,7 +152,7 @@ def test_unit_rows_have_the_density_of_equation_19() -> None:
 
 
 def spectrum_of_h_z(weight: Tensor, inputs: Tensor, *, norm: bool) -> wc.Spectrum:
-    """Of one example, for a linear layer with this weight, or for it and BatchNorm with statistics of the inputs."""
+    """H_z of one example, for a linear layer with this weight, or for it and BatchNorm with the inputs' statistics."""
     rows, columns = weight.shape
     layer = nn.Linear(columns, rows, bias=False)
     layer.weight.data = weight
@@ -166,7 +166,7 @@ def spectrum_of_h_z(weight: Tensor, inputs: Tensor, *, norm: bool) -> wc.Spectru
 
 
 @pytest.mark.parametrize("c", [0.25, 1.0, 4.0])
-def test_h_z_of_gaussian_weights_has_the_law_and_with_batchnorm_that_of_unit_rows(c: float) -> None:
+def test_h_z_of_gaussian_weights_has_the_law_also_with_batchnorm(c: float) -> None:
     columns = 200
     w, inputs = 0.3 * normal(int(c * columns), columns, seed=5), white(300, columns)
     law, unit_rows = marchenko_pastur(c, 0.3).scaled(len(w)), MarchenkoPastur.of_unit_rows(c)
@@ -183,7 +183,7 @@ def test_h_z_of_gaussian_weights_has_the_law_and_with_batchnorm_that_of_unit_row
     assert unit_rows.distance(spectrum_of_h_z(w, inputs * stretch, norm=True)) > 1.5 * critical
 
 
-def test_the_distance_is_the_largest_difference_beside_a_step() -> None:
+def test_the_distance_is_the_largest_difference_next_to_a_step() -> None:
     for c in (0.25, 1.0, 4.0):
         law, n = marchenko_pastur(c, 2.0), 100
         middles = law.quantile((torch.arange(n, dtype=torch.float64) + 0.5) / n)

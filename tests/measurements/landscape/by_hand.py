@@ -35,7 +35,7 @@ def draws(model: nn.Module, seed: int, count: int = 1) -> list[Tensor]:
 
 
 CALLS: list[bool] = []
-"""Of a capped model, and whether they built a graph: what a module counts itself is put back after a measurement."""
+"""Calls of a capped model, and whether each built a graph; a counter inside a module is reset after a measurement."""
 
 
 class Capped(nn.Linear):

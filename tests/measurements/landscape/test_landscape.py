@@ -43,8 +43,8 @@ def assert_walked(walk: Landscape, expected: dict[str, Tensor]) -> None:
     ratios = expected["gradient_changes"] / expected["distances"]
     assert walk.beta == pytest.approx(float(ratios.max()), rel=1e-10)
     ranges = {"losses": walk.loss_range, "gradient_changes": walk.gradient_change_range}
-    for name, found in ranges.items():
-        assert found == pytest.approx((float(expected[name].min()), float(expected[name].max())))
+    for name, result in ranges.items():
+        assert result == pytest.approx((float(expected[name].min()), float(expected[name].max())))
 
 
 # against gradients by hand
@@ -69,8 +69,8 @@ def test_a_walk_is_what_steps_by_hand_find(build: Callable[[], Case], direction:
         d = d * gradient.norm() / d.norm() * (d @ gradient).sign()
     else:
         d = normal(len(theta), seed=7)
-    wanted: Any = d if direction == "given" else direction
-    walk = landscape(problem, LR, SPAN, STEPS, direction=wanted, seed=3)
+    expected: Any = d if direction == "given" else direction
+    walk = landscape(problem, LR, SPAN, STEPS, direction=expected, seed=3)
     assert_walked(walk, walked_by_hand(loss, theta, d))
     assert (walk.direction, walk.batchnorm) == (direction, case.batchnorm)
     if direction == "random":
@@ -79,7 +79,7 @@ def test_a_walk_is_what_steps_by_hand_find(build: Callable[[], Case], direction:
     assert walk.gradient_norm == pytest.approx(float(gradient.norm()), rel=1e-10)
 
 
-def test_the_eigenvector_is_that_of_the_largest_eigenvalue_and_points_uphill() -> None:
+def test_the_eigenvector_of_the_largest_eigenvalue_points_uphill() -> None:
     case = ARCHITECTURES["mlp_tanh"]()
     loss, theta = loss_of(case, [case.batch]), flat_parameters(case.model)
     gradient = gradient_of(loss, theta)
@@ -121,11 +121,11 @@ def test_beta_of_a_quadratic_is_its_closed_form(lr: float, span: tuple[float, fl
     along_gradient = landscape(quadratic(a, theta), lr, span, steps)
     assert_same(along_gradient.smoothness, ((a @ g).norm() / g.norm()).expand(steps), 1e-10)
     for start in (theta, torch.zeros_like(theta)):
-        given = landscape(quadratic(a, start), lr, span, steps, direction=d)
-        assert given.beta == pytest.approx(float((a @ d).norm() / d.norm()), rel=1e-10)
-        assert_same(given.gradient_changes, given.step_lengths * (a @ d).norm(), 1e-10)
-        there = start - given.step_lengths[:, None] * d
-        assert_same(given.losses, 0.5 * ((there @ a) * there).sum(1), 1e-12)
+        walk = landscape(quadratic(a, start), lr, span, steps, direction=d)
+        assert walk.beta == pytest.approx(float((a @ d).norm() / d.norm()), rel=1e-10)
+        assert_same(walk.gradient_changes, walk.step_lengths * (a @ d).norm(), 1e-10)
+        there = start - walk.step_lengths[:, None] * d
+        assert_same(walk.losses, 0.5 * ((there @ a) * there).sum(1), 1e-12)
     basis = torch.linalg.qr(a).Q
     known = basis @ torch.diag(torch.tensor([7.0, 1, 1, 1, 1, 1]).double()) @ basis.T
     assert landscape(quadratic(known, theta), lr, span, steps, direction="eigenvector").beta == pytest.approx(
@@ -291,12 +291,12 @@ WITHOUT_BETA: dict[str, tuple[Callable[[], Landscape], str]] = {
 
 @pytest.mark.parametrize(("walk", "note"), WITHOUT_BETA.values(), ids=WITHOUT_BETA)
 def test_a_walk_without_a_beta_says_why(walk: Callable[[], Landscape], note: str) -> None:
-    found = walk()
-    assert math.isnan(found.beta)
-    assert len(found.notes) == 1
-    assert note in found.notes[0]
+    result = walk()
+    assert math.isnan(result.beta)
+    assert len(result.notes) == 1
+    assert note in result.notes[0]
     if "layer" in note:
-        assert all(math.isnan(bound) for bound in (*found.loss_range, *found.gradient_change_range))
+        assert all(math.isnan(bound) for bound in (*result.loss_range, *result.gradient_change_range))
 
 
 def test_parameters_that_share_memory_are_noted() -> None:

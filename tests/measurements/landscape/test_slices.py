@@ -69,9 +69,9 @@ def test_filters_are_scaled_to_those_of_the_weights(build: Callable[[], Case]) -
     case = build()
     loss, theta = loss_of(case, [case.batch]), flat_parameters(case.model)
     d = normalized(case.model, draws(case.model, 5)[0])
-    found = loss_slice(case.problem(), points=5, seed=5)
-    assert found.coordinates.tolist() == GRID
-    assert_same(found.losses, torch.stack([loss(theta + alpha * d) for alpha in GRID]), 1e-10)
+    grid = loss_slice(case.problem(), points=5, seed=5)
+    assert grid.coordinates.tolist() == GRID
+    assert_same(grid.losses, torch.stack([loss(theta + alpha * d) for alpha in GRID]), 1e-10)
 
 
 def test_layers_that_store_inputs_first_have_their_filters_in_columns(transformers: Any) -> None:
@@ -91,10 +91,10 @@ def test_dead_filters_stay_where_they_are() -> None:
     case.model[0].weight.data[1] = 0.0
     d = normal(flat_parameters(case.model).numel())
     d[:4] = 0.0
-    found = loss_slice(case.problem(), [d], points=5)
+    grid = loss_slice(case.problem(), [d], points=5)
     still = d.clone()
     still[4:8] = 0.0
-    assert_same(found.losses, loss_slice(case.problem(), [still], points=5).losses, 1e-12)
+    assert_same(grid.losses, loss_slice(case.problem(), [still], points=5).losses, 1e-12)
 
 
 # grids
@@ -107,48 +107,48 @@ def test_a_plane_is_the_loss_at_every_point_of_it(build: Callable[[], Case], sev
     batches = split(case.batch, [len(case.batch[1]) - 1, 1]) if several else [case.batch]
     loss, theta = loss_of(case, batches), flat_parameters(case.model)
     first, second = draws(case.model, 2, 2)
-    found = loss_slice(
+    result = loss_slice(
         case.problem(batches=batches), ["random", "random"], extent=0.2, points=3, seed=2, filter_normalized=False
     )
     grid = [-0.2, 0.0, 0.2]
     expected = [[loss(theta + alpha * first + beta * second) for beta in grid] for alpha in grid]
-    assert_same(found.losses, torch.tensor(expected, dtype=torch.float64), 1e-10)
-    assert float(found.losses[1, 1]) == pytest.approx(float(loss(theta)), rel=1e-14)
-    assert found.directions == ("random", "random")
+    assert_same(result.losses, torch.tensor(expected, dtype=torch.float64), 1e-10)
+    assert float(result.losses[1, 1]) == pytest.approx(float(loss(theta)), rel=1e-14)
+    assert result.directions == ("random", "random")
 
 
 @pytest.mark.parametrize("points", [3, 5, 21, 101])
 @pytest.mark.parametrize("extent", [0.1, 1.0, 1 / 3])
 def test_an_odd_number_of_points_has_the_parameters_in_the_middle(points: int, extent: float) -> None:
     problem = ARCHITECTURES["mlp_tanh"]().problem()
-    found = loss_slice(problem, extent=extent, points=points)
-    assert float(found.coordinates[points // 2]) == 0.0
-    assert found.coordinates[[0, -1]].tolist() == pytest.approx([-extent, extent], rel=1e-15)
-    assert torch.equal(found.coordinates, -found.coordinates.flip(0))
+    grid = loss_slice(problem, extent=extent, points=points)
+    assert float(grid.coordinates[points // 2]) == 0.0
+    assert grid.coordinates[[0, -1]].tolist() == pytest.approx([-extent, extent], rel=1e-15)
+    assert torch.equal(grid.coordinates, -grid.coordinates.flip(0))
 
 
 def test_two_eigenvectors_are_the_first_and_the_second() -> None:
     case = ARCHITECTURES["mlp_tanh"]()
     values, vectors = torch.linalg.eigh(dense_hessian(case.model, case.loss, case.batch))
     gradient, h = gradient_of(loss_of(case, [case.batch]), flat_parameters(case.model)), 1e-3
-    found = loss_slice(case.problem(), ["eigenvector", "eigenvector"], extent=h, points=3, filter_normalized=False)
+    grid = loss_slice(case.problem(), ["eigenvector", "eigenvector"], extent=h, points=3, filter_normalized=False)
     # central differences of the loss along each axis
-    curvatures = [float(line[0] - 2 * line[1] + line[2]) / h**2 for line in (found.losses[:, 1], found.losses[1])]
+    curvatures = [float(line[0] - 2 * line[1] + line[2]) / h**2 for line in (grid.losses[:, 1], grid.losses[1])]
     assert curvatures == pytest.approx(values[[-1, -2]].tolist(), rel=1e-2)
-    slopes = [abs(float(line[2] - line[0])) / (2 * h) for line in (found.losses[:, 1], found.losses[1])]
+    slopes = [abs(float(line[2] - line[0])) / (2 * h) for line in (grid.losses[:, 1], grid.losses[1])]
     assert slopes == pytest.approx((vectors[:, [-1, -2]].T @ gradient).abs().tolist(), rel=0.1, abs=1e-3)
-    assert found.cost.matvecs > 0
+    assert grid.cost.matvecs > 0
 
 
 def test_the_gradient_and_a_given_vector_are_used_as_they_are() -> None:
     case = ARCHITECTURES["mlp_tanh"]()
     loss, theta, d = loss_of(case, [case.batch]), flat_parameters(case.model), normal(43, seed=9)
     gradient = gradient_of(loss, theta)
-    found = loss_slice(case.problem(), ["gradient", d], points=2, filter_normalized=False)
+    grid = loss_slice(case.problem(), ["gradient", d], points=2, filter_normalized=False)
     expected = [[loss(theta + a * gradient + b * d) for b in (-1.0, 1.0)] for a in (-1.0, 1.0)]
-    assert_same(found.losses, torch.tensor(expected, dtype=torch.float64), 1e-10)
-    assert found.directions == ("gradient", "given")
-    assert found.cost.backwards == 1
+    assert_same(grid.losses, torch.tensor(expected, dtype=torch.float64), 1e-10)
+    assert grid.directions == ("gradient", "given")
+    assert grid.cost.backwards == 1
 
 
 # promises
@@ -159,26 +159,26 @@ def test_the_gradient_and_a_given_vector_are_used_as_they_are() -> None:
 )
 def test_a_slice_takes_forward_passes_alone(directions: Any, forwards: int) -> None:
     problem = capped()
-    found = loss_slice(problem, directions, points=5)
-    assert len(CALLS) == found.cost.forwards == forwards
-    assert sum(CALLS) == found.cost.backwards == 0
-    assert f"u ({forwards} forward and 0 backward passes" in str(found)
-    assert f"{float(found.losses[-1].max()):.6g}" in str(found)  # enough digits to tell losses apart
-    assert {row.quantity: (row.step, row.value) for row in found.rows(7)} == {
-        "loss_least": (7, float(found.losses.min())),
-        "loss_greatest": (7, float(found.losses.max())),
+    grid = loss_slice(problem, directions, points=5)
+    assert len(CALLS) == grid.cost.forwards == forwards
+    assert sum(CALLS) == grid.cost.backwards == 0
+    assert f"u ({forwards} forward and 0 backward passes" in str(grid)
+    assert f"{float(grid.losses[-1].max()):.6g}" in str(grid)  # enough digits to tell losses apart
+    assert {row.quantity: (row.step, row.value) for row in grid.rows(7)} == {
+        "loss_least": (7, float(grid.losses.min())),
+        "loss_greatest": (7, float(grid.losses.max())),
         "cost": (7, pytest.approx(forwards / 3)),
     }
 
 
 def test_losses_that_are_not_finite_have_their_place() -> None:
     problem = capped()
-    found = loss_slice(problem, [torch.ones(15)], extent=20.0, points=5, filter_normalized=False)
-    assert [math.isnan(loss) for loss in found.losses] == [True, True, False, True, True]
-    (note,) = found.notes
+    grid = loss_slice(problem, [torch.ones(15)], extent=20.0, points=5, filter_normalized=False)
+    assert [math.isnan(loss) for loss in grid.losses] == [True, True, False, True, True]
+    (note,) = grid.notes
     assert "(-20)" in note
     # the middle, two passes at each of the others, of which the second looks for the layer, and one at θ
-    assert len(CALLS) == found.cost.forwards == 10
+    assert len(CALLS) == grid.cost.forwards == 10
 
 
 @pytest.mark.parametrize("points", [4, 5])

@@ -16,7 +16,7 @@ from torch.optim import LBFGS, SGD, Adagrad, Adam, AdamW, Optimizer, RMSprop
 from zoo import ARCHITECTURES, CLASSES, Case, seeded
 
 import wellcond as wc
-from wellcond.measurements.layers.covariate_shift import CovariateShift, Shift
+from wellcond.measurements.layers.covariate_shift import CovariateShift, GradientShift
 
 Build = Callable[[Any], Optimizer]
 Gradients = dict[str, Tensor]
@@ -58,7 +58,7 @@ ORDERS: dict[str, list[str]] = {
 
 
 def case_of(architecture: str) -> Case:
-    """As in the zoo, but with ReLUs that live through a few steps."""
+    """The case of the zoo, but with ReLUs that survive a few steps."""
     case = ARCHITECTURES[architecture]()
     if architecture.startswith("cnn"):
         with torch.no_grad():
@@ -85,8 +85,8 @@ def mean_loss(model: nn.Module, loss: Any, batches: list[Any], batchnorm: str) -
 
 def gradients(model: nn.Module, *data: Any) -> Gradients:
     params = {name: p for name, p in model.named_parameters() if p.requires_grad}
-    found = torch.autograd.grad(mean_loss(model, *data), list(params.values()), allow_unused=True)
-    return dict(zip(params, found, strict=True))
+    result = torch.autograd.grad(mean_loss(model, *data), list(params.values()), allow_unused=True)
+    return dict(zip(params, result, strict=True))
 
 
 def take_step(model: nn.Module, optimizer: Optimizer, *data: Any) -> None:
@@ -137,31 +137,31 @@ def by_hand(
         yield layer, {name: before[name] for name in own}, {name: after[name] for name in own}
 
 
-def assert_shift(found: Shift, g: list[Tensor], g_new: list[Tensor], tolerance: float = 1e-10) -> None:
+def assert_shift(result: GradientShift, g: list[Tensor], g_new: list[Tensor], tolerance: float = 1e-10) -> None:
     old, new = (torch.cat([part.flatten() for part in parts]) for parts in (g, g_new))
     scale = float(old.norm())
-    assert found.difference == pytest.approx(float((old - new).norm()), abs=tolerance * scale)
-    assert found.gradient_norm == pytest.approx(scale, rel=tolerance)
-    assert found.updated_norm == pytest.approx(float(new.norm()), rel=tolerance)
-    assert found.cosine == pytest.approx(float(old @ new / (old.norm() * new.norm())), abs=tolerance)
+    assert result.difference == pytest.approx(float((old - new).norm()), abs=tolerance * scale)
+    assert result.gradient_norm == pytest.approx(scale, rel=tolerance)
+    assert result.updated_norm == pytest.approx(float(new.norm()), rel=tolerance)
+    assert result.cosine == pytest.approx(float(old @ new / (old.norm() * new.norm())), abs=tolerance)
 
 
 def assert_by_hand(
-    found: CovariateShift, model: nn.Module, updated: nn.Module, order: list[str], data: tuple[Any, ...]
+    result: CovariateShift, model: nn.Module, updated: nn.Module, order: list[str], data: tuple[Any, ...]
 ) -> None:
-    assert list(found) == order
+    assert list(result) == order
     largest = 0.0
     for layer, g, g_new in by_hand(model, updated, order, data):
-        assert_shift(found[layer], list(g.values()), list(g_new.values()))
+        assert_shift(result[layer], list(g.values()), list(g_new.values()))
         for name in g:
             if float(g[name].norm()) > 1e-12:  # a key's bias in attention has no gradient but rounding
-                assert_shift(found[name], [g[name]], [g_new[name]])
-        largest = max(largest, found[layer].difference)
+                assert_shift(result[name], [g[name]], [g_new[name]])
+        largest = max(largest, result[layer].difference)
     assert largest > 1e-6  # zero against zero proves nothing
 
 
 PASSES: Counter[tuple[int, str]] = Counter()
-"""By module: what a module counts itself is put back after a measurement."""
+"""Calls by module, counted outside: a counter inside a module is reset after a measurement."""
 
 
 class Counting(nn.Module):

@@ -57,18 +57,18 @@ UNIT_AXES: dict[str, dict[str, int]] = {
 @pytest.mark.parametrize("architecture", UNIT_AXES)
 def test_moments_and_histograms_are_those_of_all_stored_outputs(architecture: str) -> None:
     case = ARCHITECTURES[architecture]()
-    found = activations(case.problem())
-    assert found.not_covered == {}
+    table = activations(case.problem())
+    assert table.not_covered == {}
     for layer, axis in UNIT_AXES[architecture].items():
         values = by_unit(stored(case.model, layer, [case.batch[0]], case.batchnorm), axis)
-        assert found[layer].mean.numpy() == pytest.approx(values.mean(1), rel=TOLERANCE, abs=TOLERANCE)
-        assert found[layer].variance.numpy() == pytest.approx(values.var(1), rel=TOLERANCE, abs=TOLERANCE)
-        assert (found[layer].units, found[layer].samples) == values.shape
-        histogram = found[layer].histogram
+        assert table[layer].mean.numpy() == pytest.approx(values.mean(1), rel=TOLERANCE, abs=TOLERANCE)
+        assert table[layer].variance.numpy() == pytest.approx(values.var(1), rel=TOLERANCE, abs=TOLERANCE)
+        assert (table[layer].units, table[layer].samples) == values.shape
+        histogram = table[layer].histogram
         assert len(histogram.counts) == 50
         assert histogram.below == histogram.above == 0
         assert histogram.counts.tolist() == np.histogram(values, histogram.edges.numpy())[0].tolist()
-        own = found[layer].unit_histogram(1)
+        own = table[layer].unit_histogram(1)
         assert own.counts.tolist() == np.histogram(values[1], own.edges.numpy())[0].tolist()
 
 
@@ -79,12 +79,12 @@ def test_outputs_in_parts_equal_those_at_once(parts: str, monkeypatch: pytest.Mo
     if parts == "blocks":
         monkeypatch.setattr(unit_statistics, "BLOCK", 50)
     batches = split(case.batch, [1, 3, 1]) if parts == "batches" else [case.batch]
-    found = activations(case.problem(batches=batches), bounds=(-2.0, 2.0))
+    table = activations(case.problem(batches=batches), bounds=(-2.0, 2.0))
     for name in joined:
-        assert found[name].mean.numpy() == pytest.approx(joined[name].mean.numpy(), rel=TOLERANCE, abs=1e-14)
-        assert found[name].variance.numpy() == pytest.approx(joined[name].variance.numpy(), rel=TOLERANCE, abs=1e-14)
-        assert torch.equal(found[name].counts, joined[name].counts)
-        assert found[name].samples == joined[name].samples
+        assert table[name].mean.numpy() == pytest.approx(joined[name].mean.numpy(), rel=TOLERANCE, abs=1e-14)
+        assert table[name].variance.numpy() == pytest.approx(joined[name].variance.numpy(), rel=TOLERANCE, abs=1e-14)
+        assert torch.equal(table[name].counts, joined[name].counts)
+        assert table[name].samples == joined[name].samples
 
 
 def unchanged(*batches: Tensor, **options: Any) -> Activations:
@@ -95,11 +95,11 @@ def unchanged(*batches: Tensor, **options: Any) -> Activations:
 
 
 def test_moments_survive_a_mean_far_from_zero() -> None:
-    """Σx² − (Σx)²/n would lose all digits of a variance of 1 beside a mean of 1e9; float32 is summed in double."""
+    """Σx² − (Σx)²/n would lose all digits of a variance of 1 next to a mean of 1e9; float32 is summed in double."""
     x = 1e9 + normal(40, 2)
-    found = unchanged(x[:7], x[7:8], x[8:])[""]
-    assert found.variance.numpy() == pytest.approx(x.numpy().var(0), rel=1e-7)  # the data themselves have 1e-7
-    assert found.mean.numpy() == pytest.approx(x.numpy().mean(0), rel=1e-15)
+    result = unchanged(x[:7], x[7:8], x[8:])[""]
+    assert result.variance.numpy() == pytest.approx(x.numpy().var(0), rel=1e-7)  # the data themselves have 1e-7
+    assert result.mean.numpy() == pytest.approx(x.numpy().mean(0), rel=1e-15)
     single = (100 + normal(4000, 1)).float()
     assert unchanged(single)[""].variance.numpy() == pytest.approx(single.double().numpy().var(0), rel=1e-12)
 
@@ -134,7 +134,7 @@ def test_constant_outputs_have_a_histogram_too() -> None:
 
 def test_an_earlier_result_lends_its_layers_and_edges() -> None:
     case = ARCHITECTURES["mlp_relu"]()
-    before = activations(case.problem(), ["2", "1"], bins=7)
+    before = activations(case.problem(), layers=["2", "1"], bins=7)
     with torch.no_grad():
         case.model[0].weight.mul_(3.0)
     after = activations(case.problem(), like=before)
@@ -164,10 +164,10 @@ def test_the_change_between_two_steps_by_hand() -> None:
     assert changes["4"].relative_variance == pytest.approx(variance / np.linalg.norm(old.var(1)), rel=TOLERANCE)
     assert list(changes) == ["0", "1", "4", "7"]
     rows = [row for row in changes.rows(step=3) if row.layer == "4"]
-    found = changes["4"].mean, changes["4"].variance, changes["4"].relative_mean, changes["4"].relative_variance
+    result = changes["4"].mean, changes["4"].variance, changes["4"].relative_mean, changes["4"].relative_variance
     names = ("mean_change", "variance_change", "relative_mean_change", "relative_variance_change")
     assert [(row.step, row.quantity, row.value) for row in rows] == [
-        (3, *pair) for pair in zip(names, found, strict=True)
+        (3, *pair) for pair in zip(names, result, strict=True)
     ]
     assert "‖Δσ²‖" in str(changes)
     from_zero = unchanged(torch.ones(3, 2)).change_from(unchanged(torch.zeros(3, 2)))[""]
@@ -215,42 +215,42 @@ def test_units_are_channels_of_convolutions_and_features_of_tokens() -> None:
     model = seeded(Odd)
     problem = wc.Problem(model, nn.CrossEntropyLoss(), (normal(4, 2, 7), integers(CLASSES, 4)))
     names = ["conv", "act", "flat", "group", "tokens", "gelu", "whole", "rnn", "head", "never", ""]
-    found = activations(problem, names)
-    shapes = {name: (layer.units, layer.samples) for name, layer in found.items()}
+    table = activations(problem, layers=names)
+    shapes = {name: (layer.units, layer.samples) for name, layer in table.items()}
     assert shapes == {
         "conv": (3, 20), "act": (3, 20), "flat": (3, 20), "group": (3, 20), "tokens": (3, 20), "gelu": (3, 20),
         "whole": (5, 12), "rnn": (4, 20), "head": (3, 4), "": (3, 4),
     }  # fmt: skip
-    assert list(found.not_covered) == ["never"]
-    assert "never: it was not called" in str(found)
+    assert list(table.not_covered) == ["never"]
+    assert "never: it was not called" in str(table)
     assert list(activations(problem)) == ["conv", "group", "tokens", "whole", "rnn", "head"]
 
 
-def test_an_in_place_relu_behind_a_layer_does_not_reach_what_is_seen() -> None:
+def test_an_in_place_relu_after_a_layer_does_not_change_its_output() -> None:
     case = ARCHITECTURES["mlp_relu"]()
-    found = activations(case.problem(), ["0", "1"])
-    assert float(found["0"].edges[0]) < -0.1
+    table = activations(case.problem(), layers=["0", "1"])
+    assert float(table["0"].edges[0]) < -0.1
     values = (case.batch[0] @ case.model[0].weight.T + case.model[0].bias).detach().numpy()
-    assert found["0"].mean.numpy() == pytest.approx(values.mean(0), rel=TOLERANCE)
-    assert found["1"].mean.numpy() == pytest.approx(values.clip(min=0).mean(0), rel=TOLERANCE)
+    assert table["0"].mean.numpy() == pytest.approx(values.mean(0), rel=TOLERANCE)
+    assert table["1"].mean.numpy() == pytest.approx(values.clip(min=0).mean(0), rel=TOLERANCE)
 
 
 def test_an_unbatched_image_is_one_example() -> None:
     model = seeded(lambda: nn.Sequential(nn.Conv2d(2, 3, 2), Mean(1, 2)))
-    found = activations(wc.Problem(model, lambda y, _: y.mean(), (normal(2, 5, 6), torch.zeros(1))), ["0"])
-    assert (found["0"].units, found["0"].samples) == (3, 20)
+    table = activations(wc.Problem(model, lambda y, _: y.mean(), (normal(2, 5, 6), torch.zeros(1))), layers=["0"])
+    assert (table["0"].units, table["0"].samples) == (3, 20)
 
 
 def test_a_module_that_is_called_twice_is_seen_twice() -> None:
     shared = nn.Linear(3, 3)
     model = seeded(lambda: nn.Sequential(shared, nn.Tanh(), shared))
-    found = activations(wc.Problem(model, nn.MSELoss(), (normal(5, 3), normal(5, 3))), ["0"])
-    assert found["0"].samples == 10
-    assert found["0"].mean.numpy() == pytest.approx(by_unit(stored(model, "0", [normal(5, 3)]), 1).mean(1), rel=1e-12)
+    table = activations(wc.Problem(model, nn.MSELoss(), (normal(5, 3), normal(5, 3))), layers=["0"])
+    assert table["0"].samples == 10
+    assert table["0"].mean.numpy() == pytest.approx(by_unit(stored(model, "0", [normal(5, 3)]), 1).mean(1), rel=1e-12)
 
 
 class Scales(nn.Module):
-    """Of its own kind, and with parameters."""
+    """A custom module with parameters."""
 
     def __init__(self) -> None:
         super().__init__()
@@ -263,15 +263,15 @@ class Scales(nn.Module):
 def test_what_owns_parameters_is_measured_or_named_with_the_reason() -> None:
     model = seeded(lambda: nn.Sequential(nn.Linear(4, 4), nn.PReLU(4), Scales(), nn.Tanh(), nn.Linear(4, CLASSES)))
     problem = wc.Problem(model, nn.CrossEntropyLoss(), (normal(6, 4), integers(CLASSES, 6)))
-    found = activations(problem)
-    assert list(found) == ["0", "4"]
-    assert list(found.not_covered) == ["1", "2"]
-    assert "1: nothing says which dimension of a PReLU's output counts units" in str(found)
-    alone = activations(problem, "2")
+    table = activations(problem)
+    assert list(table) == ["0", "4"]
+    assert list(table.not_covered) == ["1", "2"]
+    assert "1: it is not known which dimension of a PReLU's output counts units" in str(table)
+    alone = activations(problem, layers="2")
     assert (list(alone), alone["2"].units, alone.not_covered) == (["2"], 4, {})
-    found = activations(wc.Problem(model[2], nn.MSELoss(), (normal(6, 4), normal(6, 4))))
-    assert (len(found), list(found.not_covered)) == (0, [""])
-    assert "(model): nothing says which dimension of a Scales's output" in str(found)
+    table = activations(wc.Problem(model[2], nn.MSELoss(), (normal(6, 4), normal(6, 4))))
+    assert (len(table), list(table.not_covered)) == (0, [""])
+    assert "(model): it is not known which dimension of a Scales's output" in str(table)
 
 
 class ChannelNorm(nn.Module):
@@ -296,10 +296,10 @@ class Normalize(nn.Module):
 def test_units_of_what_is_called_a_norm_are_channels(layer: nn.Module) -> None:
     model = seeded(lambda: nn.Sequential(nn.Conv2d(2, 3, 1), layer, Mean(2, 3)))
     problem = wc.Problem(model, nn.CrossEntropyLoss(), (normal(4, 2, 5, 6), integers(CLASSES, 4)))
-    found = activations(problem, ["1"])["1"]
+    table = activations(problem, layers=["1"])["1"]
     values = by_unit(stored(model, "1", [normal(4, 2, 5, 6)]), 1)
-    assert (found.units, found.samples) == (3, 120)
-    assert found.mean.numpy() == pytest.approx(values.mean(1), rel=TOLERANCE, abs=TOLERANCE)
+    assert (table.units, table.samples) == (3, 120)
+    assert table.mean.numpy() == pytest.approx(values.mean(1), rel=TOLERANCE, abs=TOLERANCE)
 
 
 def test_units_that_change_in_number_are_refused() -> None:
@@ -307,7 +307,7 @@ def test_units_that_change_in_number_are_refused() -> None:
     model = Written(lambda m, x: m.inner(x * m.scale).mean(1), inner=nn.Identity(), scale=scale)
     batches = [(torch.ones(2, 3), torch.ones(2)), (torch.ones(2, 4), torch.ones(2))]
     with pytest.raises(InvalidProblem, match="'inner' gave 3 units and then 4"):
-        activations(wc.Problem(model, nn.MSELoss(), batches), ["inner"])
+        activations(wc.Problem(model, nn.MSELoss(), batches), layers=["inner"])
 
 
 # what is not a number, and what is refused
@@ -318,14 +318,14 @@ def test_nan_is_said_with_its_layer() -> None:
     with torch.no_grad():
         model[0].bias[1] = math.nan
         model[0].bias[2] = math.inf
-    found = activations(wc.Problem(model, nn.MSELoss(), (normal(4, 2), normal(4, 1))))
-    assert found["0"].not_finite == 8
-    assert torch.isfinite(found["0"].mean).tolist() == [True, False, False]
-    assert "0: 8 values are NaN or inf" in str(found)
-    histogram = found["0"].histogram
+    table = activations(wc.Problem(model, nn.MSELoss(), (normal(4, 2), normal(4, 1))))
+    assert table["0"].not_finite == 8
+    assert torch.isfinite(table["0"].mean).tolist() == [True, False, False]
+    assert "0: 8 values are NaN or inf" in str(table)
+    histogram = table["0"].histogram
     assert int(histogram.counts.sum()) == 4
     assert (histogram.below, histogram.above) == (0, 4)
-    assert [row.value for row in found.rows() if row.quantity == "not_finite"] == [8.0, 4.0]
+    assert [row.value for row in table.rows() if row.quantity == "not_finite"] == [8.0, 4.0]
 
 
 @pytest.mark.parametrize(
@@ -349,17 +349,17 @@ def test_it_is_one_forward_pass() -> None:
     case = ARCHITECTURES["mlp_tanh"]()
     calls: list[Any] = []
     case.model.register_forward_hook(lambda *args: calls.append(args))
-    found = activations(case.problem(batches=split(case.batch, [2, 4])))
+    table = activations(case.problem(batches=split(case.batch, [2, 4])))
     assert len(calls) == 2
-    assert (found.cost.forwards, found.cost.backwards) == (2, 0)
-    assert "counting the outputs takes about half a u more" in str(found)
+    assert (table.cost.forwards, table.cost.backwards) == (2, 0)
+    assert "counting the outputs takes about half a u more" in str(table)
     assert not any(call[2].requires_grad for call in calls)
     values = by_unit(stored(case.model, "0", [case.batch[0]]), 1)
-    assert [tuple(row) for row in found.rows(step=2)[:2]] == [
+    assert [tuple(row) for row in table.rows(step=2)[:2]] == [
         (2, "0", "activation_mean", pytest.approx(values.mean()), ""),
         (2, "0", "activation_variance", pytest.approx(values.var(1).mean()), ""),
     ]
     with pytest.raises(UnknownLayer, match="'0'"):
-        found["1"]
+        table["1"]
     with pytest.raises(ValueError, match="unit is 5; '0' has units 0 to 4"):
-        found["0"].unit_histogram(5)
+        table["0"].unit_histogram(5)

@@ -39,9 +39,9 @@ def test_it_is_the_definition_done_by_hand(architecture: str, optimizer: str) ->
     case = case_of(architecture)
     stepping = trained(case, OPTIMIZERS[optimizer])
     updated = after_step(case.model, stepping, *data_of(case))
-    found = covariate_shift(case.problem(), stepping)
-    assert_by_hand(found, case.model, updated, ORDERS[architecture], data_of(case))
-    first = found[ORDERS[architecture][0]]
+    shifts = covariate_shift(case.problem(), stepping)
+    assert_by_hand(shifts, case.model, updated, ORDERS[architecture], data_of(case))
+    first = shifts[ORDERS[architecture][0]]
     assert (first.difference, first.cosine) == (0.0, 1.0)  # exactly: nothing moves before it
 
 
@@ -50,8 +50,8 @@ def test_two_uneven_batches_count_by_their_terms() -> None:
     batches = split(case.batch, [5, 1])
     optimizer = trained(case, OPTIMIZERS["adam"])
     updated = after_step(case.model, optimizer, *data_of(case, batches))
-    found = covariate_shift(case.problem(batches=batches), optimizer)
-    assert_by_hand(found, case.model, updated, ["0", "2"], data_of(case, batches))
+    shifts = covariate_shift(case.problem(batches=batches), optimizer)
+    assert_by_hand(shifts, case.model, updated, ["0", "2"], data_of(case, batches))
 
 
 # closed forms and edges
@@ -67,11 +67,11 @@ def chain(*weights: float) -> wc.Problem:
 
 def test_three_numbers_in_a_row_have_a_closed_form() -> None:
     """G_i = ∏_{j≠i} w_j; w_1 → 1 − 6·lr = 0.4, w_2 → 2 − 3·lr = 1.7 with lr = 0.1."""
-    found = covariate_shift(problem := chain(1.0, 2.0, 3.0), SGD(problem.model.parameters(), lr=0.1))
-    assert [shift.gradient_norm for shift in found.values()] == pytest.approx([6.0, 3.0, 2.0], rel=1e-15)
-    assert [shift.updated_norm for shift in found.values()] == pytest.approx([6.0, 0.4 * 3.0, 0.4 * 1.7], rel=1e-14)
-    assert [shift.difference for shift in found.values()] == pytest.approx([0.0, 1.8, 2 - 0.68], rel=1e-14)
-    assert [shift.cosine for shift in found.values()] == pytest.approx([1.0, 1.0, 1.0], rel=1e-15)
+    shifts = covariate_shift(problem := chain(1.0, 2.0, 3.0), SGD(problem.model.parameters(), lr=0.1))
+    assert [shift.gradient_norm for shift in shifts.values()] == pytest.approx([6.0, 3.0, 2.0], rel=1e-15)
+    assert [shift.updated_norm for shift in shifts.values()] == pytest.approx([6.0, 0.4 * 3.0, 0.4 * 1.7], rel=1e-14)
+    assert [shift.difference for shift in shifts.values()] == pytest.approx([0.0, 1.8, 2 - 0.68], rel=1e-14)
+    assert [shift.cosine for shift in shifts.values()] == pytest.approx([1.0, 1.0, 1.0], rel=1e-15)
 
 
 EDGES = {
@@ -87,23 +87,23 @@ EDGES = {
 def test_gradients_that_turn_vanish_or_explode_are_said(
     weights: tuple[float, ...], lr: float, layer: str, numbers: tuple[float, ...], note: str
 ) -> None:
-    found = covariate_shift(problem := chain(*weights), SGD(problem.model.parameters(), lr=lr))
-    shift = found[layer]
+    shifts = covariate_shift(problem := chain(*weights), SGD(problem.model.parameters(), lr=lr))
+    shift = shifts[layer]
     assert (shift.difference, shift.cosine, shift.gradient_norm, shift.updated_norm) == pytest.approx(
         numbers, rel=1e-15, nan_ok=True
     )
     assert note in shift.note
     assert bool(shift.note) == bool(note)
-    assert shift.note in str(found)
-    assert layer == "0" or not found["0"].note
+    assert shift.note in str(shifts)
+    assert layer == "0" or not shifts["0"].note
 
 
 def test_one_layer_has_no_shift_and_needs_one_pass() -> None:
     problem = wc.Problem(model := seeded(lambda: nn.Linear(4, CLASSES)), nn.CrossEntropyLoss(), BATCH)
-    found = covariate_shift(problem, SGD(model.parameters(), lr=0.1))
-    assert (found[""].difference, found[""].cosine, found.cost.u) == (0.0, 1.0, 1)
-    assert found["weight"].difference == 0.0
-    assert "(model)" in str(found)
+    shifts = covariate_shift(problem, SGD(model.parameters(), lr=0.1))
+    assert (shifts[""].difference, shifts[""].cosine, shifts.cost.u) == (0.0, 1.0, 1)
+    assert shifts["weight"].difference == 0.0
+    assert "(model)" in str(shifts)
 
 
 # layers
@@ -141,8 +141,8 @@ def test_containers_lists_tied_parametrized_frozen_and_unused_layers() -> None:
     model = seeded(Positions)
     data = nn.CrossEntropyLoss(), [(integers(5, 4, 3), integers(5, 4, seed=1))], "batch"
     optimizer = SGD(model.parameters(), lr=0.5, weight_decay=0.1)
-    found = covariate_shift(wc.Problem(model, *data), optimizer)
-    assert list(found) == list(OWNED)
+    shifts = covariate_shift(wc.Problem(model, *data), optimizer)
+    assert list(shifts) == list(OWNED)
 
     updated = copy.deepcopy(model)
     take_step(updated, SGD(updated.parameters(), lr=0.5, weight_decay=0.1), *data)
@@ -154,14 +154,14 @@ def test_containers_lists_tied_parametrized_frozen_and_unused_layers() -> None:
             for name in moved:
                 dict(mixed.named_parameters())[name].copy_(new[name])
         g_new = gradients(mixed, *data)
-        assert_shift(found[layer], [g[n] for n in OWNED[layer]], [g_new[n] for n in OWNED[layer]])
+        assert_shift(shifts[layer], [g[n] for n in OWNED[layer]], [g_new[n] for n in OWNED[layer]])
         moved += OWNED[layer]
-    assert found["embed.weight"] is found["head.weight"]
-    assert "head.weight is also" in found["embed"].note or "embed.weight" in found["embed"].note
-    assert found["unused"].gradient_norm == found["unused"].difference == 0.0
-    assert "never called" in found["unused"].note
+    assert shifts["embed.weight"] is shifts["head.weight"]
+    assert "head.weight is also" in shifts["embed"].note or "embed.weight" in shifts["embed"].note
+    assert shifts["unused"].gradient_norm == shifts["unused"].difference == 0.0
+    assert "never called" in shifts["unused"].note
     with pytest.raises(UnknownLayer, match="mixer"):
-        found["frozen"]
+        shifts["frozen"]
 
 
 def test_attention_that_is_never_called_is_one_layer_too() -> None:
@@ -169,19 +169,19 @@ def test_attention_that_is_never_called_is_one_layer_too() -> None:
         lambda: Written(lambda m, x: m.head(x), idle=nn.MultiheadAttention(4, 2), head=nn.Linear(4, CLASSES))
     )
     problem = wc.Problem(model, nn.CrossEntropyLoss(), BATCH)
-    found = covariate_shift(problem, SGD(model.parameters(), lr=0.1))
-    assert list(found) == ["head", "idle"]
-    assert found["idle.out_proj.weight"].difference == 0.0
+    shifts = covariate_shift(problem, SGD(model.parameters(), lr=0.1))
+    assert list(shifts) == ["head", "idle"]
+    assert shifts["idle.out_proj.weight"].difference == 0.0
 
 
-def test_a_layer_without_a_gradient_does_not_move_though_there_is_weight_decay() -> None:
+def test_a_layer_without_gradient_does_not_move_despite_weight_decay() -> None:
     """Its gradient is None, as in training, and not zero, of which an optimizer would make a step."""
     forward = lambda m, x: m.second(m.first(x).detach())  # noqa: E731
     model = seeded(lambda: Written(forward, first=nn.Linear(4, 4), second=nn.Linear(4, CLASSES)))
     problem = wc.Problem(model, nn.CrossEntropyLoss(), BATCH)
-    found = covariate_shift(problem, SGD(model.parameters(), lr=0.1, weight_decay=1.0))
-    assert found["first"].note == "no gradient reaches it; its gradient is zero"
-    assert (found["second"].difference, found["second"].cosine, found.cost.u) == (0.0, 1.0, 1)
+    shifts = covariate_shift(problem, SGD(model.parameters(), lr=0.1, weight_decay=1.0))
+    assert shifts["first"].note == "no gradient reaches it; its gradient is zero"
+    assert (shifts["second"].difference, shifts["second"].cosine, shifts.cost.u) == (0.0, 1.0, 1)
 
 
 def test_layers_restrict_the_passes_but_not_the_numbers() -> None:
@@ -201,12 +201,12 @@ def test_layers_restrict_the_passes_but_not_the_numbers() -> None:
 
 def test_parameters_the_optimizer_does_not_hold_do_not_move() -> None:
     case = case_of("mlp_relu")
-    found = covariate_shift(case.problem(), SGD([case.model[2].weight], lr=0.1))
+    shifts = covariate_shift(case.problem(), SGD([case.model[2].weight], lr=0.1))
     updated = copy.deepcopy(case.model)
     take_step(updated, SGD([updated[2].weight], lr=0.1), *data_of(case))
-    assert_by_hand(found, case.model, updated, ["0", "2", "4"], data_of(case))
-    assert found["2"].difference == 0.0
-    assert (found.cost.forwards, found.cost.backwards) == (2, 2)  # nothing moves before "2"
+    assert_by_hand(shifts, case.model, updated, ["0", "2", "4"], data_of(case))
+    assert shifts["2"].difference == 0.0
+    assert (shifts.cost.forwards, shifts.cost.backwards) == (2, 2)  # nothing moves before "2"
 
 
 # cost
@@ -217,12 +217,12 @@ def test_parameters_the_optimizer_does_not_hold_do_not_move() -> None:
 def test_passes_are_counted(sizes: list[int], build: str) -> None:
     model = counted()
     problem = wc.Problem(model, nn.CrossEntropyLoss(), split(BATCH, sizes))
-    found = covariate_shift(problem, OPTIMIZERS[build](model.parameters()))
-    assert model[-1].forwards == found.cost.forwards
-    assert model[-1].backwards == found.cost.backwards
-    assert str(found.cost) in str(found)
+    shifts = covariate_shift(problem, OPTIMIZERS[build](model.parameters()))
+    assert model[-1].forwards == shifts.cost.forwards
+    assert model[-1].backwards == shifts.cost.backwards
+    assert str(shifts.cost) in str(shifts)
     if build == "adam":
-        assert found.cost.forwards == found.cost.backwards == 4 * len(sizes)
+        assert shifts.cost.forwards == shifts.cost.backwards == 4 * len(sizes)
         loader = DataLoader(TensorDataset(*BATCH), batch_size=6)  # no pass more than a list
         problem = wc.Problem(model, nn.CrossEntropyLoss(), loader)
         assert covariate_shift(problem, SGD(model.parameters(), lr=0.1)).cost.forwards == 4
@@ -232,10 +232,10 @@ def test_passes_that_look_for_the_culprit_are_counted() -> None:
     """w₁ = 1 − 6e200 and w₂ = 2 − 3e200 are finite and their product is not: a second pass looks for the layer."""
     problem, calls = chain(1.0, 2.0, 3.0), []
     problem.model.register_forward_hook(lambda *_: calls.append(None))
-    found = covariate_shift(problem, SGD(problem.model.parameters(), lr=1e200))
-    assert len(calls) == found.cost.forwards == 4
-    assert found.cost.backwards == 2
-    assert "no finite gradient" in found["2"].note
+    shifts = covariate_shift(problem, SGD(problem.model.parameters(), lr=1e200))
+    assert len(calls) == shifts.cost.forwards == 4
+    assert shifts.cost.backwards == 2
+    assert "no finite gradient" in shifts["2"].note
 
 
 def test_small_shifts_can_be_told_from_none() -> None:
@@ -250,14 +250,14 @@ def test_parameters_that_share_memory_are_noted() -> None:
     model = seeded(lambda: nn.Sequential(nn.Linear(4, 4), nn.Linear(4, 4), nn.Linear(4, CLASSES)))
     model[1].weight.data = model[0].weight.data
     problem = wc.Problem(model, nn.CrossEntropyLoss(), BATCH)
-    found = covariate_shift(problem, SGD(model.parameters(), lr=0.1))
-    assert "'0.weight' and '1.weight' share their memory" in found["1"].note
-    assert not found["0"].note
+    shifts = covariate_shift(problem, SGD(model.parameters(), lr=0.1))
+    assert "'0.weight' and '1.weight' share their memory" in shifts["1"].note
+    assert not shifts["0"].note
 
 
 def test_rows_carry_the_training_step() -> None:
-    found = covariate_shift(problem := chain(1.0, 2.0), SGD(problem.model.parameters(), lr=0.1))
-    rows = found.rows(step=7)
+    shifts = covariate_shift(problem := chain(1.0, 2.0), SGD(problem.model.parameters(), lr=0.1))
+    rows = shifts.rows(step=7)
     assert {row.step for row in rows} == {7}
     assert [(row.layer, row.quantity, row.value) for row in rows[4:]] == [
         ("1", "shift_difference", pytest.approx(0.2)),
@@ -265,7 +265,7 @@ def test_rows_carry_the_training_step() -> None:
         ("1", "gradient_norm", 1.0),
         ("1", "shifted_gradient_norm", pytest.approx(0.8)),
     ]
-    assert found.rows()[0].step is None
+    assert shifts.rows()[0].step is None
 
 
 def test_single_precision_is_measured_too() -> None:

@@ -39,8 +39,8 @@ def test_magnitude_conditioning_rank_and_trace_are_numpys(layer: str) -> None:
         normal(30, 4),
         30,
     )
-    found = wc.conditioning(case.problem())[layer]
-    for part, moment in zip((found.x, found.g), moments(case, layer), strict=True):
+    entry = wc.conditioning(case.problem())[layer]
+    for part, moment in zip((entry.x, entry.g), moments(case, layer), strict=True):
         values = np.linalg.eigvalsh(moment)
         rank = int(np.linalg.matrix_rank(moment, hermitian=True))
         np.testing.assert_allclose(part.values.numpy(), values, rtol=1e-9, atol=1e-14 * values.max())
@@ -72,23 +72,23 @@ def test_kronecker_lambda_max_and_condition_number_are_the_products() -> None:
         assert layer.kronecker.lambda_max == pytest.approx(layer.x.lambda_max * layer.g.lambda_max, rel=1e-12)
         assert layer.kronecker.kappa[1.0] == pytest.approx(layer.x.kappa[1.0] * layer.g.kappa[1.0], rel=1e-9)
     case = classifier(mlp, normal(20, 4), 20)
-    found = wc.conditioning(case.problem())["0"].kronecker
+    product = wc.conditioning(case.problem())["0"].kronecker
     values = np.linalg.eigvalsh(np.kron(*moments(case, "0")))
-    np.testing.assert_allclose(found.values.numpy(), values, rtol=1e-9, atol=1e-14 * values.max())
-    assert found.kappa[0.5] == pytest.approx(kappa(values, 0.5), rel=1e-9)
+    np.testing.assert_allclose(product.values.numpy(), values, rtol=1e-9, atol=1e-14 * values.max())
+    assert product.kappa[0.5] == pytest.approx(kappa(values, 0.5), rel=1e-9)
 
 
 @pytest.mark.parametrize("name", ["conv2d_grouped", "conv2d_depthwise", "transposed2d_grouped"])
 def test_groups_only_meet_their_own_factor(name: str) -> None:
     """A grouped convolution's approximate Fisher matrix is block-diagonal, one Kronecker product a group."""
     case = LAYERS[name]()
-    found = wc.conditioning(case.problem(), convolution="patch")["layer"]
+    entry = wc.conditioning(case.problem(), convolution="patch")["layer"]
     x, h, gradients = layer_gradients(case.model, "layer", case.terms, case.batch, "data", "running")
     xs = input_moment(case.model.layer, x, h, "patch").numpy()
     gs = gradient_moment(case.model.layer, x, gradients, "patch").numpy()
     values = np.sort(np.concatenate([np.linalg.eigvalsh(np.kron(a, b)) for a, b in zip(xs, gs, strict=True)]))
-    np.testing.assert_allclose(found.kronecker.values.numpy(), values, atol=1e-13 * values.max())
-    assert len(found.kronecker.values) == case.model.layer.weight.numel()
+    np.testing.assert_allclose(entry.kronecker.values.numpy(), values, atol=1e-13 * values.max())
+    assert len(entry.kronecker.values) == case.model.layer.weight.numel()
 
 
 @pytest.mark.parametrize("name", ["mlp_tanh", "cnn_batch", "cnn_running"])

@@ -1,4 +1,4 @@
-"""One pass for several tables, the layers that are asked for, and what that costs."""
+"""One pass for several tables, restricted to some layers, and its cost."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ from wellcond.network.layers import chosen_layers
 
 
 class Two(nn.Module):
-    """A trunk and a head, with a ReLU before all layers, one behind each, and one in the head called twice."""
+    """A trunk and a head, with a ReLU before all layers, one after each, and one in the head called twice."""
 
     def __init__(self) -> None:
         super().__init__()
@@ -45,24 +45,24 @@ def relu_in_the_loss(outputs: Tensor, targets: Tensor) -> Tensor:
 def test_one_pass_gives_what_the_separate_functions_give(sizes: tuple[int, ...], loss: Any) -> None:
     p = problem(sizes, loss)
     before = p.cost
-    found = layer_pass(p)
+    result = layer_pass(p)
     assert (p.cost - before).u == pytest.approx(len(sizes))
-    assert found.conditioning.rows() == wc.conditioning(p).rows()
-    assert found.neurons.rows() == wc.neurons(p).rows()
-    assert found.neurons.examples == sum(sizes)
+    assert result.conditioning.rows() == wc.conditioning(p).rows()
+    assert result.neurons.rows() == wc.neurons(p).rows()
+    assert result.neurons.examples == sum(sizes)
     with p.measuring():
         value, gradients = p.loss_and_gradients()
-    assert found.loss == pytest.approx(float(value), rel=1e-15)
+    assert result.loss == pytest.approx(float(value), rel=1e-15)
     for name, expected in gradients.items():
-        assert torch.equal(found.gradients[name], expected)
+        assert torch.equal(result.gradients[name], expected)
 
 
 def test_one_pass_restricts_the_tables_and_not_the_gradient() -> None:
     p = problem()
-    found = layer_pass(p, layers="head")
-    assert list(found.conditioning) == ["head.1"]
-    assert list(found.neurons) == ["head.1"]
-    assert found.gradients.keys() == p.params.keys()
+    result = layer_pass(p, layers="head")
+    assert list(result.conditioning) == ["head.1"]
+    assert list(result.neurons) == ["head.1"]
+    assert result.gradients.keys() == p.params.keys()
 
 
 def test_one_pass_refuses_what_is_not_finite() -> None:
@@ -72,7 +72,7 @@ def test_one_pass_refuses_what_is_not_finite() -> None:
         layer_pass(p)
 
 
-# the layers that are asked for
+# some layers only
 
 
 @pytest.mark.parametrize(
@@ -109,7 +109,7 @@ def test_a_name_without_layers_is_refused(measure: Callable[..., Any], name: str
     assert close in str(raised.value)
 
 
-def test_relus_are_those_behind_the_layers_that_are_asked_for() -> None:
+def test_relus_are_those_after_the_chosen_layers() -> None:
     p = problem()
     whole = wc.neurons(p)
     assert list(whole) == ["input", "trunk.0", "trunk.2", "head.1"]
@@ -118,7 +118,7 @@ def test_relus_are_those_behind_the_layers_that_are_asked_for() -> None:
 
 
 def test_only_what_is_asked_for_is_tapped_and_differentiated() -> None:
-    """Without the wide layers before it, the last one costs a forward pass and next to nothing."""
+    """Without the wide layers before it, the last one costs little more than a forward pass."""
     wide = seeded(lambda: nn.Sequential(nn.Linear(6, 40), nn.Linear(40, 40), nn.Linear(40, 3)))
     p = wc.Problem(wide, nn.CrossEntropyLoss(), (normal(8, 6), integers(3, 8)))
     seen = []
@@ -131,7 +131,7 @@ def test_only_what_is_asked_for_is_tapped_and_differentiated() -> None:
 
 @pytest.mark.parametrize("frozen", ["trunk.2", "trunk", "out"])
 def test_frozen_layers_are_read_like_the_others(frozen: str) -> None:
-    """A gradient reaches them on its way to trainable layers before them, which were not asked for."""
+    """A gradient passes them to reach trainable layers before them, which were not chosen."""
     p = problem()
     p.model.get_submodule(frozen).requires_grad_(False)
     p = wc.Problem(p.model, nn.CrossEntropyLoss(), p.batches)

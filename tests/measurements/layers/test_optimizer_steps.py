@@ -118,7 +118,7 @@ def everything_of(model: nn.Module, optimizer: Optimizer) -> dict[str, Any]:
 
 MEASUREMENTS: dict[str, Callable[[wc.Problem, Optimizer], Any]] = {
     "covariate_shift": covariate_shift,
-    "max_lr": lambda problem, optimizer: wc.max_lr(problem, optimizer=optimizer, each_group=True, each_batch=True),
+    "max_lr": lambda problem, optimizer: wc.max_lr(problem, optimizer, each_group=True, each_batch=True),
 }
 WITHOUT_A_LIMIT = ("lbfgs", "lbfgs_wolfe", "lars", "lsalr")
 MEASURED = [

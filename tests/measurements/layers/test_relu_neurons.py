@@ -48,20 +48,20 @@ def by_hand(units: Tensor) -> tuple[list[bool], list[bool]]:
     return dying, full
 
 
-def assert_is(found: Any, units: Tensor) -> None:
-    assert (found.is_dying.tolist(), found.is_full.tolist()) == by_hand(units)
+def assert_is(result: Any, units: Tensor) -> None:
+    assert (result.is_dying.tolist(), result.is_full.tolist()) == by_hand(units)
 
 
 @pytest.mark.parametrize("relu", RELUS.values(), ids=RELUS)
 def test_every_way_of_writing_a_relu_is_seen(relu: Any) -> None:
     case = one_hidden(relu)
-    found = wc.neurons(case.problem())
-    assert list(found) == ["fc"]
-    assert_is(found["fc"], case.model.fc(case.batch[0]).detach().clamp_min(0))
-    assert found["fc"].units == 6
-    assert found["fc"].is_dying[0]
-    assert found["fc"].is_full[1]
-    assert (found["fc"].dying, found["fc"].full) == (int(found["fc"].is_dying.sum()), int(found["fc"].is_full.sum()))
+    table = wc.neurons(case.problem())
+    assert list(table) == ["fc"]
+    assert_is(table["fc"], case.model.fc(case.batch[0]).detach().clamp_min(0))
+    assert table["fc"].units == 6
+    assert table["fc"].is_dying[0]
+    assert table["fc"].is_full[1]
+    assert (table["fc"].dying, table["fc"].full) == (int(table["fc"].is_dying.sum()), int(table["fc"].is_full.sum()))
 
 
 @pytest.mark.parametrize("sizes", [[8], [5, 3], [1] * 8, "shuffled"], ids=str)
@@ -69,23 +69,23 @@ def test_a_unit_is_dead_on_every_example_of_every_batch(sizes: Any) -> None:
     case = one_hidden(F.relu)
     case.model.fc.requires_grad_(False)  # counting needs no gradient
     shuffled = DataLoader(TensorDataset(*case.batch), batch_size=3, shuffle=True)  # one pass sees all the same
-    found = wc.neurons(case.problem(batches=shuffled if sizes == "shuffled" else split(case.batch, sizes)))
-    assert_is(found["fc"], case.model.fc(case.batch[0]).detach().clamp_min(0))
-    assert found.examples == 8
+    table = wc.neurons(case.problem(batches=shuffled if sizes == "shuffled" else split(case.batch, sizes)))
+    assert_is(table["fc"], case.model.fc(case.batch[0]).detach().clamp_min(0))
+    assert table.examples == 8
 
 
 @pytest.mark.parametrize("meaning", ["batch", "running"])
 def test_a_channel_of_a_convolution_is_a_unit_at_all_positions(meaning: str) -> None:
     case = ARCHITECTURES[f"cnn_{meaning}"]()
     case.model[1].bias.data[:2] = torch.tensor([-50.0, 50.0])
-    found = wc.neurons(case.problem())
+    table = wc.neurons(case.problem())
     model = in_state(case.model, meaning)
     first = model[1](model[0](case.batch[0])).clamp_min(0)
     second = model[4](model[3](first)).clamp_min(0)
-    assert list(found) == ["0", "4"]
-    assert_is(found["0"], first)
-    assert_is(found["4"], second)
-    assert (found["0"].dying, found["0"].full) == (1, 1)
+    assert list(table) == ["0", "4"]
+    assert_is(table["0"], first)
+    assert_is(table["4"], second)
+    assert (table["0"].dying, table["0"].full) == (1, 1)
 
 
 def test_tokens_are_positions_of_a_linear_layers_units() -> None:
@@ -93,42 +93,42 @@ def test_tokens_are_positions_of_a_linear_layers_units() -> None:
     layer = in_state(case.model, "batch")[0]
     x = case.batch[0]
     h = layer.norm1(x + layer.self_attn(x, x, x)[0])
-    found = wc.neurons(case.problem())
-    assert (list(found), found.examples) == (["0.linear1"], len(x))
-    assert_is(found["0.linear1"], layer.linear1(h).clamp_min(0).transpose(1, 2))
+    table = wc.neurons(case.problem())
+    assert (list(table), table.examples) == (["0.linear1"], len(x))
+    assert_is(table["0.linear1"], layer.linear1(h).clamp_min(0).transpose(1, 2))
 
 
-def test_a_second_relu_behind_the_same_layer_has_its_own_entry() -> None:
+def test_a_second_relu_after_the_same_layer_has_its_own_entry() -> None:
     def forward(m: Any, x: Tensor) -> Tensor:
         h = m.fc(F.relu(x))
         return F.relu(h) - F.relu(-h)
 
     case = classifier(lambda: Written(forward, fc=nn.Linear(4, 3)), normal(5, 4), 5)
-    found = wc.neurons(case.problem(batches=split(case.batch, [3, 2])))
+    table = wc.neurons(case.problem(batches=split(case.batch, [3, 2])))
     h = case.model.fc(case.batch[0].clamp_min(0)).detach()
-    assert list(found) == ["input", "fc", "fc[1]"]
-    assert_is(found["input"], case.batch[0].clamp_min(0))
-    assert_is(found["fc"], h.clamp_min(0))
-    assert_is(found["fc[1]"], (-h).clamp_min(0))
+    assert list(table) == ["input", "fc", "fc[1]"]
+    assert_is(table["input"], case.batch[0].clamp_min(0))
+    assert_is(table["fc"], h.clamp_min(0))
+    assert_is(table["fc[1]"], (-h).clamp_min(0))
 
 
 def test_a_relu_in_the_loss_is_not_a_unit_of_the_model() -> None:
     case = one_hidden(torch.tanh)
     hinge = lambda f, y: F.relu(1 - f.gather(1, y[:, None])).mean()  # noqa: E731
-    found = wc.neurons(wc.Problem(case.model, hinge, case.batch))
-    assert list(found) == []
-    assert str(found) == "no ReLU was called"
+    table = wc.neurons(wc.Problem(case.model, hinge, case.batch))
+    assert list(table) == []
+    assert str(table) == "no ReLU was called"
 
 
 def test_rows_and_text_hold_the_counts() -> None:
-    found = wc.neurons(one_hidden(F.relu).problem())
-    counts = {row.quantity: row.value for row in found.rows(step=2)}
-    assert counts == {"dying": found["fc"].dying, "full": found["fc"].full, "units": 6}
-    assert {row.step for row in found.rows(step=2)} == {2}
-    assert (found.cost.forwards, found.cost.backwards) == (1, 0)
-    assert f"on 8 examples; {found.cost}" in str(found)
+    table = wc.neurons(one_hidden(F.relu).problem())
+    counts = {row.quantity: row.value for row in table.rows(step=2)}
+    assert counts == {"dying": table["fc"].dying, "full": table["fc"].full, "units": 6}
+    assert {row.step for row in table.rows(step=2)} == {2}
+    assert (table.cost.forwards, table.cost.backwards) == (1, 0)
+    assert f"on 8 examples; {table.cost}" in str(table)
     with pytest.raises(UnknownLayer, match="'fc'"):
-        found["fc1"]
+        table["fc1"]
 
 
 def test_nan_is_said_and_not_counted() -> None:

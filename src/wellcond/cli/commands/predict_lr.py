@@ -127,7 +127,7 @@ def predict_lr(
             output.finish(known, lambda console: print_suggestion(known, console))
             raise typer.Exit(INTERRUPTED) from None
         if suggested.limit is not None:  # as exact as it goes, on all batches, beside the theory
-            suggested = replace(suggested, limit=max_lr(problem, momentum, optimizer=optimizer, progress=progress))
+            suggested = replace(suggested, limit=max_lr(problem, optimizer, momentum=momentum, progress=progress))
         if optimizer is not None and heavy_ball_momentum(optimizer) is None:
             suggested = _with_prediction_of_sgd(suggested, problem)
     output.finish(suggested, lambda console: print_suggestion(suggested, console))

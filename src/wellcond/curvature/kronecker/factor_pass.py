@@ -1,4 +1,4 @@
-"""The pass over the data in which the Kronecker factors of every layer are gathered."""
+"""The pass over the data that gathers the Kronecker factors of every layer."""
 
 from __future__ import annotations
 
@@ -6,17 +6,17 @@ import contextlib
 from collections.abc import Callable, Collection
 from dataclasses import dataclass
 from operator import length_hint
-from typing import Any, Literal
+from typing import Any
 
 import torch
 from torch import Tensor, nn
 
 from wellcond.curvature import coupling
-from wellcond.curvature.fisher import likelihood_of
+from wellcond.curvature.fisher import Labels, likelihood_of
 from wellcond.curvature.ggn import tensor_outputs
+from wellcond.curvature.kronecker.rows import TOGETHER, Workspace
 from wellcond.curvature.kronecker.rule_check import RuleCheck
-from wellcond.curvature.rows import TOGETHER, Workspace
-from wellcond.curvature.second_moment import SecondMoment, compute_eigenvalues
+from wellcond.curvature.kronecker.second_moment import SecondMoment, compute_eigenvalues
 from wellcond.errors import InvalidProblem, TooLarge
 from wellcond.network.isolation.arithmetic import own_arithmetic
 from wellcond.network.layers import (
@@ -33,9 +33,8 @@ from wellcond.problem.loss.likelihoods import Fields
 from wellcond.problem.problem import Gradients, Problem
 from wellcond.results import Progress
 
-Labels = Literal["data", "sample", "model"]
-MOST_PASSES = 10_000
-"""Most backward passes of a batch that an expectation over labels takes."""
+MOST_LABEL_PASSES = 10_000
+"""Most backward passes per batch for an exact expectation over labels."""
 
 
 @dataclass
@@ -43,10 +42,10 @@ class LayerFactors:
     """Σx and Σ∇h of one layer, uncentered.
 
     Attributes:
-        kind: The layer's type.
-        note: What a reader of its numbers must know, if anything.
-        x: The second moment of what it receives.
-        g: That of the gradient of the *per-term* loss at its output.
+        kind: Type of the layer.
+        note: Remark on the layer's numbers, or "".
+        x: Second moment of the layer's inputs.
+        g: Second moment of the gradient of the *per-term* loss at the layer's output.
     """
 
     kind: str
@@ -56,17 +55,17 @@ class LayerFactors:
 
 
 class FactorPass:
-    """The pass over the data in which the factors are gathered, and whatever else wants to see it.
+    """One forward and backward pass over the data that gathers the factors; other measurements can watch it.
 
     Args:
         problem: The model, loss and data.
-        layers: As in `kronecker_factors`, like the rest.
+        layers: Layers to restrict to, as in `kronecker_factors`, like the next three.
         convolution: What one row of a convolution is.
-        labels: Whose labels give g.
-        seed: Of the labels that are drawn.
+        labels: Labels that give g.
+        seed: Seed of sampled labels.
         spectra_only: Whether the factors may be reduced to their eigenvalues as soon as they are complete.
-        see: Called with every batch's evaluation and the gradient of its loss in all parameters.
-        watch: What to enter around every forward pass, without the loss.
+        on_batch: Called with every batch's evaluation and the gradient of its loss in all parameters.
+        around: Context to enter around every forward pass, without the loss.
     """
 
     def __init__(
@@ -78,13 +77,13 @@ class FactorPass:
         seed: int,
         *,
         spectra_only: bool = False,
-        see: Callable[[Evaluation, Gradients], None] | None = None,
-        watch: Callable[[], contextlib.AbstractContextManager[Any]] = contextlib.nullcontext,
+        on_batch: Callable[[Evaluation, Gradients], None] | None = None,
+        around: Callable[[], contextlib.AbstractContextManager[Any]] = contextlib.nullcontext,
     ) -> None:
         self.problem, self.convolution, self.labels, self.seed = problem, convolution, labels, seed
         self.modules = chosen_layers(problem.model, layers)
         self.is_restricted = layers is not None
-        self.see, self.watch = see, watch
+        self.on_batch, self.around = on_batch, around
         self._rules = {name: rule for name, module in self.modules.items() if (rule := rule_for(module)) is not None}
         self._checks = {
             name: RuleCheck(problem, module) for name, module in self.modules.items() if has_own_forward(module)
@@ -92,22 +91,22 @@ class FactorPass:
         self._layers: dict[str, LayerFactors] = {}
         self._workspace = Workspace()
         self._reduces = spectra_only and problem.is_one_batch and labels != "model"
-        self._awaited: dict[str, int] = {}  # calls of a layer whose gradients have not come yet
+        self._awaited: dict[str, int] = {}  # calls of a layer whose gradients have not arrived yet
         self._gradient_scale = 1.0
         self._probed: dict[str, list[Tensor]] | None = None  # gradients of a pass that looks for coupled examples
         self._shared: dict[str, str] = {}
 
     def run(self, progress: Progress | None = None) -> tuple[dict[str, LayerFactors], dict[str, str]]:
-        """Pass over the data once: the factors by layer, and what has none, and why."""
+        """Pass over the data once. Returns the factors by layer, and the reason for each layer that has none."""
         problem = self.problem
         params = self._differentiated()
         terms = weight = 0.0
         batches = length_hint(problem.batches, 0)
         with problem.measuring(), contextlib.closing(problem.data()) as data:
             for index, batch in data:
-                # the hooks come off before the backward pass, which calls checkpointed layers once more
+                # the hooks are removed before the backward pass, which calls checkpointed layers once more
                 with tapped(self.modules, self._on_call, self._on_gradient):
-                    with self.watch():
+                    with self.around():
                         outputs = problem.forward(index, batch[0])
                     evaluation = problem.evaluate_outputs(index, batch, outputs)
                 if self._reduces:
@@ -122,16 +121,16 @@ class FactorPass:
                         done = (index + (i + 1) / len(cotangents)) / max(batches, index + 1)
                         progress(f"passing over batch {index + 1}", min(done, 1.0))
                     keep = i + 1 < len(cotangents)
-                    found = problem.gradient(
+                    by_parameter = problem.gradient(
                         roots, list(params.values()), cotangent, retain_graph=keep, allow_unused=True
                     )
-                    gradients = dict(zip(params, found, strict=True))
+                    gradients = dict(zip(params, by_parameter, strict=True))
                     for check in self._checks.values():
                         check.compare(gradients)
-                    if self.see is not None:
-                        self.see(evaluation, gradients)
+                    if self.on_batch is not None:
+                        self.on_batch(evaluation, gradients)
                 self._workspace.multiply()
-        if self.labels == "data" and terms != weight:  # a weighted mean Σ aℓ / Σa: its terms are aℓ, the mean of a is 1
+        if self.labels == "data" and terms != weight:  # a weighted mean Σ aℓ / Σa has terms aℓ, with mean 1 of a
             for layer in self._layers.values():
                 layer.g.scale((terms / weight) ** 2)
         refused = {name: why for name, check in self._checks.items() if (why := check.why_not_believed)}
@@ -141,9 +140,9 @@ class FactorPass:
         return believed, others | missing
 
     def _differentiated(self) -> dict[str, nn.Parameter]:
-        """Parameters whose gradients lead a backward pass to all chosen layers."""
+        """Parameters whose gradients take a backward pass to all chosen layers."""
         own = {name: {id(p) for p in module.parameters() if p.requires_grad} for name, module in self.modules.items()}
-        if not self.is_restricted or self.see is not None or not all(own.values()):
+        if not self.is_restricted or self.on_batch is not None or not all(own.values()):
             return self.problem.params
         chosen = set().union(*own.values())
         return {name: p for name, p in self.problem.params.items() if id(p) in chosen}
@@ -175,7 +174,7 @@ class FactorPass:
             if self._reduces and self._workspace.held > TOGETHER // 2:
                 compute_eigenvalues(layer.g for other, layer in self._layers.items() if not self._awaited[other])
         if x is not None:
-            self._checks[name].met(x, gradient)
+            self._checks[name].add_call(x, gradient)
 
     def _look_for_coupling(self, outputs: Tensor, params: dict[str, nn.Parameter]) -> None:
         passes: list[dict[str, list[Tensor]]] = []
@@ -190,7 +189,7 @@ class FactorPass:
 def _backward_passes(
     problem: Problem, evaluation: Evaluation, labels: Labels, seed: int
 ) -> tuple[Tensor, list[None] | Fields, float]:
-    """What to differentiate, with which cotangents, and what turns the squared result into per-term gradients'."""
+    """What to differentiate, with which cotangents, and the factor from squared results to squared per-term ones."""
     if labels == "data":
         return evaluation.loss, [None], evaluation.weight**2
     outputs = tensor_outputs(evaluation)
@@ -203,12 +202,12 @@ def _backward_passes(
     if problem.couples_examples:
         raise InvalidProblem(coupling.COUPLED.format("batch statistics couple them"))
     factor = likelihood_of(problem).fisher_factor(outputs, evaluation.targets)
-    if len(factor) > MOST_PASSES:
+    if len(factor) > MOST_LABEL_PASSES:
         raise TooLarge(
-            f'labels="model" takes a backward pass for every label of every position, {len(factor):,} a batch, above '
-            f'{MOST_PASSES:,}. Use labels="sample".'
+            f'labels="model" takes a backward pass for every label of every position, {len(factor):,} per batch, above '
+            f'{MOST_LABEL_PASSES:,}. Use labels="sample".'
         )
-    # the factors' squares add up, but each pass counts the rows once more
+    # the factors' squares add up, but each pass adds the number of rows once more
     return outputs, factor, float(len(factor))
 
 
@@ -232,6 +231,6 @@ def _what_lacks(layer: LayerFactors) -> list[str]:
     elif not g.count:
         reasons.append(
             "no gradient reaches its output: nothing before or in it is trainable, or its output is not used; "
-            "Σx alone is given"
+            "only Σx is available"
         )
     return reasons

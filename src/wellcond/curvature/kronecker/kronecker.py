@@ -5,7 +5,8 @@ from __future__ import annotations
 from collections.abc import Collection
 from dataclasses import dataclass
 
-from wellcond.curvature.kronecker.factor_pass import FactorPass, Labels, LayerFactors
+from wellcond.curvature.fisher import Labels
+from wellcond.curvature.kronecker.factor_pass import FactorPass, LayerFactors
 from wellcond.network.isolation.arithmetic import own_arithmetic
 from wellcond.network.layers import ConvolutionRows
 from wellcond.problem.arguments import check_problem
@@ -19,8 +20,8 @@ class KroneckerFactors(ByLayer[LayerFactors]):
     """One entry per layer, in the order of the forward pass.
 
     Attributes:
-        layers: The factors by layer.
-        not_covered: What has none, and why.
+        layers: Factors by layer.
+        not_covered: Layers without factors, and why.
         cost: Passes over the data.
     """
 
@@ -59,20 +60,20 @@ def kronecker_factors(
 ) -> KroneckerFactors:
     """Σx = E[x xᵀ] and Σ∇h = E[g gᵀ] of every layer, in one forward and backward pass over the data.
 
-    x is what the layer receives, and g = ∂ℓ/∂h the gradient of the per-term loss at the layer's output (autograd's,
+    x is the layer's input, and g = ∂ℓ/∂h the gradient of the per-term loss at the layer's output (autograd's gradient
     times the number of terms of the mean). Rows are examples, tokens and, for convolutions, positions.
 
     Args:
         problem: The model, loss and data.
-        layers: Names of layers to restrict to, or of modules that hold them; nothing is kept of the others, and the
-            backward pass ends at the first one.
+        layers: Names of layers to restrict to, or of modules that hold them. Nothing is stored for the others, and the
+            backward pass ends at the first of these layers.
         convolution: What one row of a convolution is. `"position"`: Σx is C_in × C_in over all pixels (huang2020).
             `"patch"`: an im2col patch, in groups, for which the layer's Fisher matrix is about Σx ⊗ Σ∇h (times the
             number of positions).
-        labels: Whose labels give g: the `"data"`'s, a `"sample"` of the model's, or the `"model"`'s in exact
+        labels: Labels that give g: those of the `"data"`, a `"sample"` from the model, or the `"model"`'s in exact
             expectation, which takes one backward pass per class.
-        seed: Of the labels that are drawn.
-        progress: Called as (what is being measured, share of all work done).
+        seed: Seed of sampled labels.
+        progress: Called as (current task, share of all work done).
 
     Returns:
         The factors by layer, and which layers have none, and why.

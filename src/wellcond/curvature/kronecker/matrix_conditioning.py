@@ -11,16 +11,16 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor
 
-from wellcond.curvature.rows import LIMIT
-from wellcond.curvature.second_moment import SecondMoment, Side
+from wellcond.curvature.kronecker.rows import LIMIT
+from wellcond.curvature.kronecker.second_moment import SecondMoment, Side
 from wellcond.curvature.spectra.condition import condition_numbers_and_ranks
 from wellcond.curvature.spectra.eigenvalues import eigenvalues
 from wellcond.errors import TooLarge
 from wellcond.results import Row, number
 from wellcond.results.quantities import MatrixQuantities
 
-AT_ONCE = 2**20
-"""Products that are formed and sorted; of more than that, the one at a place is found by bisection."""
+MOST_SORTED = 2**20
+"""Most products that are all formed and sorted; among more, the one at a place is found by bisection."""
 
 MOST_MATVECS = 50
 """Most products for the largest eigenvalue of a matrix whose sides are both large."""
@@ -31,15 +31,15 @@ class Conditioning:
     """The spectrum of one positive semi-definite matrix, in the numbers that matter.
 
     Attributes:
-        factors: The eigenvalues, (groups, d); of a Kronecker product, those of its two factors; none where λ_max alone
-            is known.
-        dimension: How many eigenvalues there are.
-        lambda_max: The magnitude.
-        kappa: κ_p by p; nan where it could not be had.
-        rank: How many eigenvalues are above rounding; None where it could not be had.
-        trace: Their sum.
-        side: Whether they come from the products of `"features"` or, where there are fewer, of `"rows"`.
-        note: How λ_max was had where the rest was not.
+        factors: Eigenvalues, (groups, d); for a Kronecker product, those of its two factors; empty if only λ_max is
+            known.
+        dimension: Number of eigenvalues.
+        lambda_max: Largest eigenvalue, the magnitude.
+        kappa: κ_p by p; nan if it is not available.
+        rank: Number of eigenvalues above rounding; None if it is not available.
+        trace: Sum of the eigenvalues.
+        side: Whether they come from the products of `"features"` or, if there are fewer, of `"rows"`.
+        note: How λ_max was estimated if the full spectrum was not computed.
     """
 
     factors: tuple[Tensor, ...]
@@ -56,12 +56,12 @@ class Conditioning:
         """All eigenvalues, ascending.
 
         Raises:
-            TooLarge: They are too many to be computed, or those of a Kronecker product and too many to be written down.
+            TooLarge: There are too many to compute, or too many products of a Kronecker product to list.
         """
         if not self.factors:
             raise TooLarge(f"{self.note}; the other {self.dimension - 1:,} eigenvalues are not known.")
         if 8 * self.dimension > LIMIT:
-            raise TooLarge(f"a Kronecker product of {self.dimension:,} eigenvalues is not written down; see `factors`.")
+            raise TooLarge(f"a Kronecker product of {self.dimension:,} eigenvalues is too long to list; see `factors`.")
         products = self.factors[0]
         for factor in self.factors[1:]:
             products = (products.unsqueeze(-1) * factor.unsqueeze(-2)).flatten(1)
@@ -72,9 +72,9 @@ class Conditioning:
         """The conditioning of a matrix with given eigenvalues.
 
         Args:
-            values: The eigenvalues, in any order.
-            p: The shares for which κ_p is wanted.
-            rounding: The dtype whose rounding counts as zero beside the largest eigenvalue; None for that of `values`.
+            values: Eigenvalues, in any order.
+            p: Shares for which κ_p is computed.
+            rounding: Dtype whose rounding relative to the largest eigenvalue counts as zero; None for that of `values`.
         """
         return cls._of_several(values.unsqueeze(0), p, rounding or values.dtype, ["features"])[0]
 
@@ -82,34 +82,34 @@ class Conditioning:
     def of_moments(
         cls, moments: Sequence[SecondMoment], p: Sequence[float], rounding: torch.dtype
     ) -> list[tuple[Conditioning | None, Tensor | None]]:
-        """The conditioning of every moment, and its eigenvalues, (groups, d); None for what could not be had.
+        """The conditioning of every moment, and its eigenvalues, (groups, d); None if not available.
 
         Args:
-            moments: In any number; those of one size are worked on together.
-            p: The shares for which κ_p is wanted.
-            rounding: The dtype whose rounding counts as zero beside the largest eigenvalue.
+            moments: Moments; those of one size are worked on together.
+            p: Shares for which κ_p is computed.
+            rounding: Dtype whose rounding relative to the largest eigenvalue counts as zero.
         """
-        found: dict[int, tuple[Conditioning | None, Tensor | None]] = {}
+        entries: dict[int, tuple[Conditioning | None, Tensor | None]] = {}
         sizes: dict[tuple[int, int], list[int]] = defaultdict(list)
         for i, moment in enumerate(moments):
             if moment.is_known:
                 sizes[moment.groups, moment.dimension].append(i)
             else:
-                found[i] = cls._of_rows(moment, p) if moment.has_rows else None, None
+                entries[i] = cls._of_rows(moment, p) if moment.has_rows else None, None
         for (_, dimension), places in sizes.items():
             values = torch.stack([_padded(moments[i].eigenvalues(), dimension) for i in places])
             several = cls._of_several(values.flatten(1), p, rounding, [moments[i].side for i in places])
-            found |= dict(zip(places, zip(several, values, strict=True), strict=True))
-        return [found[i] for i in range(len(moments))]
+            entries |= dict(zip(places, zip(several, values, strict=True), strict=True))
+        return [entries[i] for i in range(len(moments))]
 
     @classmethod
     def _of_several(
         cls, values: Tensor, p: Sequence[float], rounding: torch.dtype, sides: Sequence[Side]
     ) -> list[Conditioning]:
-        """Of (matrices, eigenvalues)."""
+        """The conditioning of several matrices with eigenvalues (matrices, d)."""
         values = values.sort().values
         largest = values[:, -1:]
-        # a vanished gradient's eigenvalues have no digits left in float32, their ratios have all
+        # the eigenvalues of a vanished gradient have no digits left in float32, but their ratios have all of them
         relative = (values / torch.where(largest > 0, largest, 1.0)).to(rounding)
         numbers = condition_numbers_and_ranks(relative, p)
         traces = values.double().sum(1).tolist()
@@ -122,23 +122,23 @@ class Conditioning:
 
     @classmethod
     def _of_rows(cls, moment: SecondMoment, p: Sequence[float]) -> Conditioning:
-        """λ_max by Lanczos on rows that are too many for more."""
+        """λ_max alone, by Lanczos, for a matrix with too many rows and features."""
         operator, unit, rows = moment.rows_as_operator()
-        found = eigenvalues(operator, max_matvecs=MOST_MATVECS)
-        largest, error = (unit * float(end[-1]) for end in (found.values, found.errors))
+        top = eigenvalues(operator, max_matvecs=MOST_MATVECS)
+        largest, error = (unit * float(end[-1]) for end in (top.values, top.errors))
         unknown = dict.fromkeys(p, math.nan)
         note = f"λ_max {number(largest)} ± {error:.1e} by Lanczos on {rows}"
         return cls((), moment.groups * moment.dimension, largest, unknown, None, moment.trace, "rows", note)
 
     @classmethod
     def of_product(cls, x: Tensor, g: Tensor, ranks: tuple[int, int], p: Sequence[float]) -> Conditioning:
-        """The conditioning of a Kronecker product in every group: an eigenvalue is zero where that of a factor is.
+        """The conditioning of a Kronecker product in every group: an eigenvalue is zero if that of a factor is.
 
         Args:
             x: Eigenvalues of the first factors, (groups, d).
-            g: Those of the second, (groups, e).
-            ranks: How many of each are above rounding.
-            p: The shares for which κ_p is wanted.
+            g: Eigenvalues of the second factors, (groups, e).
+            ranks: Numbers of eigenvalues of each that are above rounding.
+            p: Shares for which κ_p is computed.
         """
         dimension = x.numel() * g.shape[1]
         trace = float((x.sum(-1) * g.sum(-1)).sum())
@@ -155,7 +155,7 @@ class Conditioning:
         return cls((x, g), dimension, largest, kappa, rank, trace)
 
     def rows(self, layer: str, names: MatrixQuantities, step: int | None = None) -> list[Row]:
-        """The numbers under the names of one matrix; κ_p of shares without a name are in `kappa` alone."""
+        """The numbers under the names of one matrix; κ_p of shares without a name are only in `kappa`."""
         values = {
             names.lambda_max: self.lambda_max,
             names.rank: math.nan if self.rank is None else float(self.rank),
@@ -173,20 +173,20 @@ def largest_product(x: Tensor, g: Tensor, place: int) -> float:
     Args:
         x: (groups, d), not negative.
         g: (groups, e), not negative.
-        place: From 1 to the number of products that are not zero.
+        place: Rank of the product, from 1 to the number of non-zero products.
 
     Example:
         >>> largest_product(torch.tensor([[3.0, 2.0]]), torch.tensor([[5.0, 0.0, 1.0]]), 3)
         3.0
     """
     x, g = (values.double().sort(-1).values for values in (x, g))
-    # zeros come first, and a column that is zero in all groups has no part in this
+    # zeros come first, and a column that is zero in all groups is dropped
     x, g = (values[:, int((values > 0).sum(-1).max()) * -1 :] for values in (x, g))
-    if x.numel() * g.shape[1] <= AT_ONCE:
+    if x.numel() * g.shape[1] <= MOST_SORTED:
         return float((x.unsqueeze(-1) * g.unsqueeze(-2)).flatten().sort(descending=True).values[place - 1])
 
     def count_from(bound: float) -> int:
-        """How many products are at least so large."""
+        """Number of products of at least this size."""
         below = torch.searchsorted(g, bound / x)
         return int((g.shape[1] - below).sum())
 
@@ -200,7 +200,7 @@ def largest_product(x: Tensor, g: Tensor, place: int) -> float:
 
 
 def _padded(values: Tensor, dimension: int) -> Tensor:
-    """(groups, d) of the eigenvalues that are not known to be zero."""
+    """(groups, d), with zeros before the non-zero eigenvalues."""
     return values if values.shape[1] == dimension else F.pad(values, (dimension - values.shape[1], 0))
 
 

@@ -1,4 +1,4 @@
-"""Whether a layer with a forward of its own computes what the rule of its type says."""
+"""Whether a layer that overrides `forward` still computes what the rule of its type says."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ class RuleCheck:
     """Compares autograd's gradient of a layer's weight with Σ_t g_t x_tᵀ, which the rule implies.
 
     Args:
-        problem: What is measured.
+        problem: The model, loss and data.
         module: The layer.
     """
 
@@ -37,18 +37,18 @@ class RuleCheck:
         self._is_refuted |= not fits
         return fits
 
-    def met(self, x: Any, gradient: Tensor) -> None:
-        """The input of one call, and the gradient of its output."""
+    def add_call(self, x: Any, gradient: Tensor) -> None:
+        """Add the input of one call and the gradient of its output."""
         if self._weight is not None and not self._is_refuted:
             self._calls.append((x.detach(), gradient.detach()))
 
     def compare(self, gradients: Gradients) -> None:
-        """After a backward pass: do the calls explain the gradient of the weight that it gave?"""
+        """After a backward pass: check that the calls explain the gradient of the weight."""
         calls, self._calls = self._calls, []
         if self._weight is None or not calls or self._is_refuted:
             return
-        weight, found = self._module.weight, gradients[self._weight]
-        missing = torch.zeros_like(weight, dtype=torch.float64) if found is None else found.double()
+        weight, gradient = self._module.weight, gradients[self._weight]
+        missing = torch.zeros_like(weight, dtype=torch.float64) if gradient is None else gradient.double()
         size = rounding = 0.0
         for x, g in calls:
             with torch.enable_grad():
@@ -68,13 +68,13 @@ class RuleCheck:
         kind = type(self._module).__name__
         if self._is_refuted:
             return (
-                f"{kind} has a forward of its own, and the gradient of its weight is not what its input and the "
-                "gradient of its output make of it: it has no Σx ⊗ Σ∇h"
+                f"{kind} has a forward of its own, and the gradient of its weight does not follow from its input and "
+                "the gradient of its output: it has no Σx ⊗ Σ∇h"
             )
         if self._is_confirmed:
             return ""
         return (
-            f"{kind} has a forward of its own, which only a gradient of its weight can confirm, and there is none: it "
+            f"{kind} has a forward of its own, which only a gradient of its weight can confirm, and it has none: it "
             "is frozen, parametrized or not used"
         )
 

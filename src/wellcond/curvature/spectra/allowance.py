@@ -1,4 +1,4 @@
-"""What a measurement may spend: products and seconds."""
+"""How many products and seconds a measurement may spend."""
 
 from __future__ import annotations
 
@@ -8,14 +8,14 @@ from collections import deque
 
 
 class Allowance:
-    """So many products and seconds, from now on.
+    """A limit on products and seconds, counted from now on.
 
-    The next product is taken to last as long as the longest of the last three: one that would end too late is not
-    begun. The first has nothing to be judged by and is always made.
+    The next product is assumed to take as long as the longest of the last three; one that would end too late is not
+    started. The first one cannot be estimated and is always made.
 
     Args:
-        products: Most of them.
-        seconds: Most of them; None for any number.
+        products: Most products.
+        seconds: Most seconds; None for any number.
     """
 
     def __init__(self, products: int, seconds: float | None = None) -> None:
@@ -27,11 +27,11 @@ class Allowance:
         self._recent: deque[float] = deque(maxlen=3)
 
     def charge(self, products: int, worth: float | None = None) -> None:
-        """So many products have been made, in the time since the last charge.
+        """Record products made in the time since the last charge.
 
         Args:
-            products: How many.
-            worth: As many whole ones; None where each is one.
+            products: Number of products.
+            worth: Their cost in products with the whole matrix; None if each costs one.
         """
         now = time.perf_counter()
         self.spent += products
@@ -40,7 +40,7 @@ class Allowance:
 
     @property
     def affordable(self) -> int:
-        """How many more products there may be."""
+        """Number of products that may still be made."""
         left = self.products - self.spent
         if self.seconds == math.inf or not self._recent:
             return left
@@ -48,13 +48,13 @@ class Allowance:
 
     @property
     def share(self) -> float:
-        """Of it that has been spent."""
+        """Share of the limit that has been spent."""
         in_time = 1 - self._seconds_left / self.seconds if self.seconds < math.inf else 0.0
         return min(1.0, max(in_time, self.spent / self.products))
 
     @property
     def why_stopped(self) -> str:
-        """In words, once nothing is affordable."""
+        """Why the measurement stopped, in words, once no more products are affordable."""
         if self.spent < self.products and self.seconds < math.inf:
             return f"stopped after {self.spent} products, as another would overrun the budget of {self.seconds:g} s"
         return f"stopped after {self.spent} products"

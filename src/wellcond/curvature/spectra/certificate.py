@@ -18,11 +18,11 @@ class Certificate:
         y = −(T − μ)⁻¹ E Bᵀ z,      ‖y‖² + ‖z‖² ≤ 1.
 
     So the start saw at most σ(μ) of e: the largest first block of y, over all z, in the coordinates of the start. σ
-    falls exponentially outside the Ritz values, while the start is random and hardly ever that blind to a fixed
-    vector. This says where the largest eigenvalue can be (van Dorsselaer, Hochstenbach and van der Vorst, 2000, for one
-    start). If i ≥ 2 eigenvalues are at least μ but only i − 1 Ritz values are, the start is that blind to some
-    direction among their eigenvectors; a search for matrices that break this comes up to σ and not past it. With b
-    starts that are Gaussian the smallest singular value of i × b of their entries is at most σ with probability
+    falls exponentially outside the Ritz values, while a random start almost never has so little of a fixed vector.
+    This says where the largest eigenvalue can be (van Dorsselaer, Hochstenbach and van der Vorst, 2000, for one start).
+    If i ≥ 2 eigenvalues are at least μ but only i − 1 Ritz values are, the start has at most σ of some direction among
+    their eigenvectors; a search for matrices that break this reaches σ and does not exceed it. With b Gaussian starts
+    the smallest singular value of i × b of their entries is at most σ with probability
 
         P ≤ K σ^d,   d = b − i + 1,   K = √π 2^{1−d/2} Γ((b+1)/2) / (d Γ(i/2) Γ(d/2) Γ((d+1)/2))    (Edelman 1988),
 
@@ -31,8 +31,8 @@ class Certificate:
 
     Args:
         process: The process after some steps.
-        ritz: (m,), the eigenvalues of its T.
-        vectors: (m, m), those of T as columns.
+        ritz: Eigenvalues of its T, (m,).
+        vectors: Eigenvectors of T as columns, (m, m).
         is_shifted: Whether the start holds more than noise. The noise has a variance of one over the size.
     """
 
@@ -51,8 +51,8 @@ class Certificate:
         """Bounds on the probability that `rank` eigenvalues are at least as far out as each value.
 
         Args:
-            values: (g,), each beyond all Ritz values but the outermost `rank` − 1. For rank 1: that one is just there.
-            rank: At most as many as the process has starts.
+            values: Values (g,), each beyond all Ritz values but the outermost `rank` − 1; for rank 1, beyond all.
+            rank: Number of eigenvalues, at most the number of starts of the process.
         """
         starts = len(self._first)
         d = starts - rank + 1

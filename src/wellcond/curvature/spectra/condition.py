@@ -20,7 +20,7 @@ def condition_number(values: Values, p: float = 0.5) -> float:
 
     Args:
         values: Eigenvalues, (d,) in any order: a tensor, an array or a list.
-        p: A share of the eigenvalues, above 0 and at most 1.
+        p: Share of the eigenvalues, above 0 and at most 1.
 
     Returns:
         κ_p; inf if that eigenvalue is zero to rounding, at most d·ε·λ_max (see `numerical_rank`).
@@ -41,10 +41,10 @@ def condition_number(values: Values, p: float = 0.5) -> float:
 
 
 def numerical_rank(values: Values) -> int:
-    """How many eigenvalues of a positive semi-definite matrix are above d·ε·λ_max, ε of their dtype's rounding.
+    """Number of eigenvalues of a positive semi-definite matrix above d·ε·λ_max, with ε the rounding of their dtype.
 
     Args:
-        values: Eigenvalues, (d,) in any order: a tensor, an array or a list; Python's numbers have float64's rounding.
+        values: Eigenvalues, (d,) in any order: a tensor, an array or a list; Python numbers count as float64.
 
     Returns:
         The rank.
@@ -60,14 +60,14 @@ def numerical_rank(values: Values) -> int:
 
 def condition_numbers_and_rank(values: Values, shares: Sequence[float]) -> tuple[dict[float, float], int]:
     """κ_p for each share p, and the rank, of one matrix."""
-    given = values.detach().cpu() if isinstance(values, Tensor) else _as_tensor(values)
-    if given.dim() != 1 or given.numel() == 0:
-        raise ValueError(f"eigenvalues must be a non-empty vector, not of shape {tuple(given.shape)}.")
-    if given.is_complex():
+    vector = values.detach().cpu() if isinstance(values, Tensor) else _as_tensor(values)
+    if vector.dim() != 1 or vector.numel() == 0:
+        raise ValueError(f"eigenvalues must be a non-empty vector, not of shape {tuple(vector.shape)}.")
+    if vector.is_complex():
         raise ValueError("eigenvalues are complex; those of a symmetric matrix are real: pass values.real.")
-    if not bool(torch.isfinite(given).all()):
+    if not bool(torch.isfinite(vector).all()):
         raise ValueError("eigenvalues hold NaN or inf.")
-    return condition_numbers_and_ranks(given.unsqueeze(0), shares)[0]
+    return condition_numbers_and_ranks(vector.unsqueeze(0), shares)[0]
 
 
 def condition_numbers_and_ranks(values: Tensor, shares: Sequence[float]) -> list[tuple[dict[float, float], int]]:
@@ -76,7 +76,7 @@ def condition_numbers_and_ranks(values: Tensor, shares: Sequence[float]) -> list
     rounding = torch.finfo(values.dtype if values.is_floating_point() else torch.float64).eps
     descending = values.double().sort(descending=True).values
     largest, smallest = descending[:, :1], descending[:, -1:]
-    # rounding leaves eigenvalues a little below zero; the square root of ε is far above that
+    # rounding can leave eigenvalues slightly below zero; the square root of ε is far above that
     if bool((smallest < -(rounding**0.5) * largest.abs()).any()):
         raise ValueError(
             f"the smallest eigenvalue is {float(smallest.min()):.3g}: an indefinite matrix has no κ_p. "
@@ -97,7 +97,7 @@ def condition_numbers_and_ranks(values: Tensor, shares: Sequence[float]) -> list
 
 
 def _as_tensor(values: np.ndarray | Sequence[float]) -> Tensor:
-    """In its own dtype where that rounds more coarsely than float64, as which NumPy reads Python's numbers."""
+    """The values in their own dtype if it is coarser than float64, and in float64 otherwise."""
     try:
         array = np.asarray(values)
         if array.dtype.kind == "c":

@@ -27,14 +27,14 @@ class Density(Result):
     """A smoothed density of eigenvalues, whose integral is 1.
 
     Attributes:
-        grid: (points,), the eigenvalues at which it is given.
-        density: (points,).
-        error: (points,), its standard error over the probes.
-        nodes: (probes, iterations), those of the quadrature.
-        weights: (probes, iterations); the weights of a probe add up to 1.
-        width: Standard deviation of the Gaussian that smooths it.
-        matvecs: Products it took.
-        status: Whether it has all the probes that were asked for.
+        grid: Eigenvalues at which the density is computed, (points,).
+        density: Density at these points, (points,).
+        error: Standard error of the density over the probes, (points,).
+        nodes: Nodes of the quadrature, (probes, iterations).
+        weights: Weights of the nodes, (probes, iterations); those of one probe add up to 1.
+        width: Standard deviation of the smoothing Gaussian.
+        matvecs: Number of products.
+        status: Whether all requested probes were made.
     """
 
     grid: Tensor
@@ -92,22 +92,22 @@ def density(
 
     Args:
         operator: Any operator of this library, or a symmetric tensor.
-        probes: Random starts.
-        iterations: Lanczos iterations from each.
-        points: Of the grid.
+        probes: Number of random starts.
+        iterations: Lanczos iterations per start.
+        points: Points of the grid.
         width: Standard deviation of the Gaussian; by default 1 % of the spread of the nodes.
-        budget: Seconds. A product that would end later is not begun, the first one excepted: there are then fewer
-            probes, or one of fewer iterations, and the status says so.
-        memory: GiB for the vectors of one probe, beside what a product takes. Where they do not fit, the oldest are
-            given up: nodes may then come twice, with the weight shared between them, and the density stays what it is.
-        seed: Of the starts.
-        progress: Called as (what is being done, share of all work done).
+        budget: Seconds. A product that would end later is not started, except for the first one; the result then has
+            fewer probes, or one of fewer iterations, and its status says so.
+        memory: GiB for the vectors of one probe, in addition to the memory of a product. If they do not fit, the oldest
+            are dropped: nodes may then appear twice, with the weight shared between them, and the density is the same.
+        seed: Seed of the starts.
+        progress: Called as (current task, share of all work done).
 
     Returns:
         The density on a grid with its standard error, and the nodes and weights that it is made of.
 
     Raises:
-        Interrupted: On Ctrl-C, with what was known as `.result`.
+        Interrupted: On Ctrl-C, with the result so far as `.result`.
 
     Example:
         >>> d = density(torch.diag(torch.tensor([1.0, 3.0])), probes=64, iterations=2)
@@ -120,13 +120,13 @@ def density(
     iterations = min(as_whole("iterations", iterations, 1), n)
     generator = torch.Generator().manual_seed(seed)
     most = vectors_within(memory, operator, 1)
-    allowance = Allowance(probes * (iterations + 2), budget)  # a first product may be made thrice
+    allowance = Allowance(probes * (iterations + 2), budget)  # a first product may be made three times
     rules: list[tuple[Matrix, Matrix]] = []
     part: Lanczos | None = None
 
-    def found(status: str) -> Density:
-        begun = [_rule(part)] if part and part.diagonal else []  # shorter than asked for, for want of a whole one
-        return _smoothed(rules or begun, points, width, allowance.spent, status)
+    def result(status: str) -> Density:
+        unfinished = [_rule(part)] if part and part.diagonal else []  # used if no probe is complete
+        return _smoothed(rules or unfinished, points, width, allowance.spent, status)
 
     try:
         with in_a_row(operator):
@@ -143,12 +143,12 @@ def density(
     except KeyboardInterrupt as interrupt:
         if not rules and not (part and part.diagonal):
             raise
-        raise Interrupted(found(f"interrupted after {allowance.spent} products")) from interrupt
-    return found("complete" if len(rules) == probes else allowance.why_stopped)
+        raise Interrupted(result(f"interrupted after {allowance.spent} products")) from interrupt
+    return result("complete" if len(rules) == probes else allowance.why_stopped)
 
 
 def _rule(process: Lanczos) -> tuple[Matrix, Matrix]:
-    """The nodes and weights of the quadrature that a process gives."""
+    """Nodes and weights of the quadrature that belongs to a process."""
     nodes, vectors = np.linalg.eigh(process.projected())
     return nodes, vectors[0] ** 2
 

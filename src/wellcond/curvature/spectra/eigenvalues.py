@@ -23,17 +23,17 @@ class Eigenvalues(Result):
     """Some eigenvalues, ascending, and how far each can be from the truth.
 
     Attributes:
-        values: (k,), ascending.
-        errors: (k,). |value − eigenvalue| is at most this, for all k at once with the confidence asked for over the
-            random start: the residual ‖Av − λv‖, and the distance within which an eigenvalue further out could still
-            hide. Without a confidence it is the residual: some eigenvalue is that close, perhaps not the outermost.
-        vectors: (n, k), the eigenvectors as columns; too large for JSON, which leaves them out. (n, 0) where they would
-            have taken more than `memory`.
-        matvecs: Products it took.
+        values: Eigenvalues, ascending, (k,).
+        errors: Bounds on |value − eigenvalue|, (k,). They hold for all k at once, with the requested confidence over
+            the random start: each covers the residual ‖Av − λv‖ and the distance within which an eigenvalue further out
+            could still hide. Without a confidence it is the residual: some eigenvalue is that close, perhaps not the
+            outermost one.
+        vectors: Eigenvectors as columns, (n, k); JSON files leave them out. (n, 0) if they do not fit into `memory`.
+        matvecs: Number of products.
         converged: Whether every error is within `tol` times its eigenvalue; without a confidence, every estimated one.
-        status: The same in words, with the cure if it has not.
-        tol: The relative error that was asked for.
-        which: The end of the spectrum that was asked for.
+        status: The same in words, with advice if it has not converged.
+        tol: Requested relative error.
+        which: Requested end of the spectrum.
     """
 
     values: Tensor
@@ -81,40 +81,40 @@ def eigenvalues(
     """The k largest, smallest, or both ends of the (signed) spectrum of a symmetric operator.
 
     Block Lanczos with k starting vectors, so that eigenvalues of multiplicity up to k are all seen. It stops when
-    every wanted eigenvalue is known to a *relative error* of `tol`: the residual is below it, and an eigenvalue
+    every requested eigenvalue is known to a *relative error* of `tol`: the residual is below it, and an eigenvalue
     further out than that would have shown itself with 99 % probability over the random start, whatever the matrix
     (`confidence`).
     It never stops because two estimates agree.
 
-    With `confidence=None` it starts from where the operator expects its largest eigenvectors, mixed with as much noise:
-    for a network with few outputs that is the direction that moves the outputs of all examples together, which an
-    eighth of the batch tells; for others the gradient. It stops when its estimate of the error is within `tol`:
-    residual²/gap, and no less than what the last two products changed. On the networks of the benchmark that was two or
-    three products after the value was that good. Of 500 small networks, trained and not, the true error was above `tol`
-    in 2.2, 1.6 and 0.4 % at a `tol` of 0.1, 0.01 and 0.001, and of matrices with close eigenvalues at the end in 2 to
-    20 %: then a larger one hides, and `errors`, which are residuals, do not show it.
+    With `confidence=None` it starts where the operator expects its largest eigenvectors, mixed with an equal amount of
+    noise: for a network with few outputs that is the direction that moves the outputs of all examples together,
+    estimated from an eighth of the batch; for others the gradient. It stops when its estimate of the error is within
+    `tol`: residual²/gap, and no less than the change by the last two products. On the networks of the benchmark that
+    was two or three products after the value was that good. Of 500 small networks, trained and not, the true error was
+    above `tol` in 2.2, 1.6 and 0.4 % at a `tol` of 0.1, 0.01 and 0.001. For matrices with close eigenvalues at the end
+    it was above it in 2 to 20 %: then a larger eigenvalue hides, and `errors`, which are residuals, do not show it.
 
     Args:
         operator: Any operator of this library, or a symmetric tensor.
-        k: How many, at each end that is asked for.
+        k: Number of eigenvalues at each requested end.
         which: `"largest"`, `"smallest"` or `"both"`.
         tol: Relative error.
         confidence: Probability, over the random start, with which the errors hold for the worst possible matrix. None
-            asks for no such certificate and takes a third to two thirds of the products: see below.
-        max_matvecs: Give up after so many products and return what there is; by default n, at most 300 (or 20 k).
-        budget: Seconds. A product that would end later is not begun, the first one excepted.
-        memory: GiB for its vectors, beside what a product takes. Of a network so large that they do not fit, a single
-            eigenvalue is found from the last few of them, without an eigenvector; several stop when it is full.
-        start: (n,) or (n, j) approximate eigenvectors to start from, such as `.vectors` of an earlier call. They save
-            the products that sharpen what is known already, not those that make sure nothing larger is hidden.
-        seed: Of the random start.
-        progress: Called as (what is being done, share of all work done).
+            computes no such certificate and takes a third to two thirds of the products: see above.
+        max_matvecs: Most products; the result so far is returned after this many. By default n, at most 300 (or 20 k).
+        budget: Seconds. A product that would end later is not started, except for the first one.
+        memory: GiB for stored vectors, in addition to the memory of a product. If they do not fit, a single eigenvalue
+            is found from the last few of them, without an eigenvector; several eigenvalues stop when it is full.
+        start: Approximate eigenvectors to start from, (n,) or (n, j), such as `.vectors` of an earlier call. They save
+            the products that sharpen a known value, not those that make sure nothing larger is hidden.
+        seed: Seed of the random start.
+        progress: Called as (current task, share of all work done).
 
     Returns:
         Values and error bounds, also if they have not converged.
 
     Raises:
-        Interrupted: On Ctrl-C, with what was known as `.result`.
+        Interrupted: On Ctrl-C, with the result so far as `.result`.
 
     Example:
         >>> s = eigenvalues(torch.diag(torch.tensor([-3.0, 0.0, 1.0, 2.0])), which="both")
@@ -133,7 +133,7 @@ def eigenvalues(
         raise ValueError(f"tol is {tol}; it is a relative error and must be positive.")
     if which == "both":
         k = min(k, (n + 1) // 2)
-    wanted = min(2 * k, n) if which == "both" else k
+    count = min(2 * k, n) if which == "both" else k
     if confidence is not None and not 0 < confidence < 1:
         raise ValueError(f"confidence is {confidence}; it is a probability between 0 and 1, or None.")
     products = max_matvecs if max_matvecs is not None else (n if n <= 2000 else max(300, 20 * k))
@@ -155,8 +155,8 @@ def eigenvalues(
                 allowance.charge(process.matvecs - allowance.spent)
                 m = sum(len(a) for a in process.diagonal)
                 exhausted = process.is_complete or process.next_width > allowance.affordable
-                # a look costs O(m³): look at every step while that is nothing beside a product
-                if m < wanted or (m > 64 and (m // k) % (m // 64 + 1) and not exhausted):
+                # a check costs O(m³): check at every step while that is negligible compared with a product
+                if m < count or (m > 64 and (m // k) % (m // 64 + 1) and not exhausted):
                     continue
                 known = Ritz(process, k, which, tol, confidence, earlier, is_warm=start is not None)
                 earlier.append(known.values)
@@ -176,10 +176,10 @@ def _result(known: Ritz, why_stopped: str) -> Eigenvalues:
     return Eigenvalues(values, errors, known.vectors(), *outcome, known.tol, known.which)
 
 
-def _start(operator: Operator, k: int, given: Tensor | None, generator: torch.Generator) -> Tensor:
-    """(n, k) starting vectors: what is given, and as much noise, so that everything has an honest chance to be seen."""
+def _start(operator: Operator, k: int, approximate: Tensor | None, generator: torch.Generator) -> Tensor:
+    """(n, k) starting vectors: the approximate ones and an equal amount of noise, so that no direction is excluded."""
     block = noise(operator.shape[0], k, generator, operator)
-    if given is not None:
-        warm = given.detach().to(block).reshape(len(block), -1)[:, -k:]
+    if approximate is not None:
+        warm = approximate.detach().to(block).reshape(len(block), -1)[:, -k:]
         block[:, : warm.shape[1]] += warm / warm.norm(dim=0).clamp_min(1e-30)
     return block

@@ -22,14 +22,14 @@ from wellcond.results import Result, Row, quantities
 
 
 class DenseOperator(Operator, Protocol):
-    """An operator that can be written out."""
+    """An operator that has its matrix as a tensor."""
 
     def dense(self, limit: int = ...) -> Tensor: ...
 
 
 @runtime_checkable
 class AsFactor(Protocol):
-    """A with F = AᵀA: what is decomposed is AᵀA or AAᵀ. Each comes in a unit, so that squares stay within range."""
+    """A with F = AᵀA, of which AᵀA or AAᵀ is decomposed. Each comes in a unit, so that squares stay within range."""
 
     @property
     def row_count(self) -> int: ...
@@ -42,9 +42,9 @@ class Spectrum(Result):
     """All eigenvalues, ascending.
 
     Attributes:
-        values: (n,), ascending, in the dtype of the matrix; in float64 where they leave the range of that.
-        side: The matrix they were computed from, `"dense"` (P × P) or `"gram"` (N·R × N·R).
-        rounding: The dtype whose rounding they have; None for their own.
+        values: Eigenvalues, ascending, (n,), in the dtype of the matrix, or in float64 if they leave its range.
+        side: Matrix they were computed from, `"dense"` (P × P) or `"gram"` (N·R × N·R).
+        rounding: Dtype whose rounding they have; None for their own.
     """
 
     values: Tensor
@@ -66,7 +66,7 @@ class Spectrum(Result):
 
     @property
     def _relative(self) -> Tensor:
-        """The eigenvalues in a dtype whose rounding is theirs, where need be relative to the largest."""
+        """The eigenvalues in the dtype whose rounding they have, if necessary relative to the largest."""
         if self.rounding in (None, self.values.dtype):
             return self.values
         return (self.values / self.values.abs().max().clamp(min=torch.finfo(self.values.dtype).tiny)).to(self.rounding)
@@ -114,8 +114,8 @@ def spectrum(operator: DenseOperator | Tensor, *, limit: int = DENSE_LIMIT) -> S
                 f"the matrix has {len(operator):,} rows, above the limit of {limit:,}. "
                 "Use wc.eigenvalues(matrix) for its ends, or raise spectrum(limit=...)."
             )
-        found = _of_matrix(as_symmetric(operator))
-        return replace(found, rounding=operator.dtype) if operator.is_floating_point() else found
+        exact = _of_matrix(as_symmetric(operator))
+        return replace(exact, rounding=operator.dtype) if operator.is_floating_point() else exact
     size = operator.shape[0]
     try:
         factor = _factor(operator, limit)
@@ -161,7 +161,7 @@ def _of_products(operator: DenseOperator, limit: int) -> Spectrum:
     info = torch.finfo(matrix.dtype)
     if float(matrix.abs().max()) >= info.tiny / info.eps:
         return _of_matrix(matrix)
-    # the products of a vanished network underflow: once more, with longer vectors
+    # the products of a vanished network underflow: repeat them with longer vectors
     length = 2.0 ** (int(math.log2(info.max)) * 3 // 4)
     matrix = operator @ (length * torch.eye(len(matrix), dtype=matrix.dtype, device=matrix.device))
     return _of_matrix((matrix + matrix.T) / 2, length)
@@ -173,7 +173,7 @@ def _of_matrix(matrix: Tensor, over: float = 1.0) -> Spectrum:
 
 
 def _eigenvalues(matrix: Tensor, unit: float) -> Spectrum:
-    """Of unit · matrix, whose entries are of order one."""
+    """The spectrum of unit · matrix, with matrix entries of order one."""
     info = torch.finfo(matrix.dtype)
     values = torch.linalg.eigvalsh(matrix).double() * unit
     largest = float(values.abs().max())
@@ -181,14 +181,14 @@ def _eigenvalues(matrix: Tensor, unit: float) -> Spectrum:
     return Spectrum(values.to(matrix.dtype) if fits else values, "dense", matrix.dtype)
 
 
-def _padded(found: Spectrum, size: int) -> Spectrum:
-    """Of the Gram matrix's eigenvalues, those of the matrix itself: the same ones and zeros."""
-    zeros = found.values.new_zeros(size - len(found.values))
-    return Spectrum(torch.cat([zeros, found.values]).sort().values, "gram", found.rounding)
+def _padded(gram: Spectrum, size: int) -> Spectrum:
+    """The spectrum of the matrix itself, which is that of its Gram matrix and zeros."""
+    zeros = gram.values.new_zeros(size - len(gram.values))
+    return Spectrum(torch.cat([zeros, gram.values]).sort().values, "gram", gram.rounding)
 
 
 def _factor(operator: DenseOperator, limit: int) -> AsFactor | None:
-    """None where the dense side is the only one."""
+    """The operator's factor; None if it has only the dense side."""
     if isinstance(operator, OutputCurvature):
         try:
             return Factor(operator, limit)

@@ -1,10 +1,10 @@
-"""The block Lanczos process, within a memory that is set.
+"""The block Lanczos process, within a limit on memory.
 
     A Q_i = Q_{i+1} B_{i+1} + Q_i A_i + Q_{i−1} B_iᵀ
 
 T, the block tridiagonal matrix of the A_i and B_i, is small and lives on the CPU in float64; the basis Q lives where
 the operator does, in its dtype. Reorthogonalizing twice against all of it keeps it orthogonal to rounding. The
-recurrence itself takes its last two blocks alone, so that the oldest vectors can be given up where there is no room.
+recurrence itself only needs the last two blocks, so the oldest vectors can be dropped if memory is short.
 """
 
 from __future__ import annotations
@@ -24,13 +24,13 @@ Matrix = NDArray[np.float64]
 
 
 MEMORY = 2.0
-"""GiB for the vectors of a process, unless the caller says otherwise."""
+"""Default GiB for the vectors of a process."""
 CHUNK_BYTES = 2**24
-"""The basis grows by so much at a time, or by a block."""
+"""Bytes by which the basis grows at a time, or a block if that is larger."""
 
 
 def vectors_within(gibibytes: float, operator: Operator, width: int) -> int | None:
-    """How many vectors a process may keep beside the block of so many that it works on; None for all."""
+    """Number of vectors a process may store, without the block of `width` that it works on; None for all."""
     row = operator.shape[0] * operator.dtype.itemsize
     if gibibytes * 2**30 >= (operator.shape[0] + width) * row:
         return None
@@ -40,8 +40,8 @@ def vectors_within(gibibytes: float, operator: Operator, width: int) -> int | No
 def noise(size: int, width: int, generator: torch.Generator, like: Operator) -> Tensor:
     """(size, width) normal numbers of variance 1/size, the same in every dtype.
 
-    Drawn in float32, which is five times as fast as float64. On every device they are the same too, but for more than
-    a million on a GPU: a CPU draws those of GPT-2 in 0.7 s, a GPU in no time.
+    Drawn in float32, five times as fast as in float64. They are also the same on every device, except for more than a
+    million on a GPU, which are drawn there: a CPU takes 0.7 s for those of GPT-2.
     """
     drawn = torch.empty(width, size, dtype=like.dtype, device=like.device).T
     if like.device.type == "cuda" and size > 2**20:
@@ -60,9 +60,9 @@ class Lanczos:
     Args:
         operator: The matrix.
         start: Independent vectors.
-        generator: For new directions where the space ends early.
-        most: Vectors that are kept, three blocks at the least; None for all. Orthogonality to those that were given up
-            fades: then a Ritz value that has converged comes again, as a copy of itself.
+        generator: Generator of new directions, needed if the Krylov space ends early.
+        most: Most vectors that are stored, at least three blocks; None for all. Orthogonality to dropped vectors fades,
+            and a Ritz value that has converged then appears again, as a copy of itself.
     """
 
     def __init__(self, operator: Operator, start: Tensor, generator: torch.Generator, most: int | None = None) -> None:
@@ -79,7 +79,7 @@ class Lanczos:
         # T keeps its full precision while the basis is orthogonal to √ε (Simon 1984): long vectors are not read twice
         self._negligible = 0.1 * torch.finfo(operator.dtype).eps ** 0.5 if self.size > 2**16 else 0.0
         self._chunks: list[Tensor] = []  # of the basis, all full but the last
-        self._given_up = 0
+        self._dropped = 0
         self._count = 0
         self._scale = 0.0
         self._gain = 1.0
@@ -87,11 +87,11 @@ class Lanczos:
 
     @property
     def is_whole(self) -> bool:
-        """Whether all vectors of the basis are there."""
-        return not self._given_up
+        """Whether all vectors of the basis are still stored."""
+        return not self._dropped
 
     def combined(self, coordinates: Matrix) -> Tensor:
-        """(n, j) vectors with these coordinates (m, j) in the first m vectors of the basis."""
+        """Vectors (n, j) with these coordinates (m, j) in the first m vectors of the basis."""
         total = torch.zeros(coordinates.shape[1], self.size, dtype=self.operator.dtype, device=self.operator.device)
         for begin, rows in self._rows(0, len(coordinates)):
             part = torch.from_numpy(coordinates[begin : begin + len(rows)]).to(rows)
@@ -105,7 +105,7 @@ class Lanczos:
 
     @property
     def next_width(self) -> int:
-        """Products that the next step takes."""
+        """Number of products in the next step."""
         begin, end = self.blocks[-1]
         return end - begin
 
@@ -156,7 +156,7 @@ class Lanczos:
     def _first_product(self, q: Tensor) -> Tensor:
         """A q with the gain, a power of two, that brings it to order one.
 
-        In float32 the squares of 1e-23 are zero, those of 1e20 infinite, and what is below 1e-38 has lost its digits.
+        In float32 the square of 1e-23 is zero, that of 1e20 infinite, and numbers below 1e-38 have lost their digits.
         """
         w = self._multiplied(q)
         largest = float(w.abs().max())
@@ -172,10 +172,10 @@ class Lanczos:
     def _orthogonal(self, w: Tensor) -> Tensor:
         """`w` minus its part in the basis.
 
-        In exact arithmetic that part lies in the last two blocks; once it is gone, one pass over the whole basis, which
-        is as long as the memory it reads, removes what rounding left. A row that still shrinks needs another.
+        In exact arithmetic that part lies in the last two blocks. Once it is removed, one pass over the whole basis,
+        whose time is that of reading it, removes what rounding left. A row that still shrinks needs another pass.
         """
-        # a copy, since a user's operator may give what it keeps; row by row, or cublasLt fails on a single row
+        # a copy, since a user's operator may return its own memory; row by row, or cublasLt fails on a single row
         w = w.clone(memory_format=torch.contiguous_format)
         self._remove(w, self.blocks[-2:][0][0], 0.0)
         for _ in range(3):
@@ -186,7 +186,7 @@ class Lanczos:
         return w
 
     def _remove(self, w: Tensor, begin: int, negligible: float) -> None:
-        """From `w` what it has of the rows from `begin` on, where that is not negligible."""
+        """Remove from `w` its part in the rows from `begin` on, unless that is negligible."""
         for _, rows in self._rows(begin, self._count):
             coefficients = w @ rows.T
             if not negligible or float(coefficients.abs().max()) > negligible:
@@ -195,13 +195,13 @@ class Lanczos:
     def _append(self, w: Tensor) -> Matrix:
         """Orthonormalize the rows of `w` into the next block; returns B with w = Bᵀ Q_next.
 
-        A row that depends on what is there (an invariant subspace was reached) is replaced by a random direction
-        with a zero in B, so that the process goes on and sees other copies of multiple eigenvalues. When the space
-        runs out, the block is narrower, and real rows go before random ones.
+        A row that depends on the rows before it (an invariant subspace was reached) is replaced by a random direction
+        with a zero in B, so that the process continues and sees other copies of multiple eigenvalues. When the space
+        runs out, the block is narrower, and real rows come before random ones.
         """
         width = min(len(w), self.size - self._count)
         begin = self._count
-        self._give_up_for(width)
+        self._make_room(width)
         b = np.zeros((width, len(w)))
         tiny = 100 * torch.finfo(w.dtype).eps * self._scale
         for j in range(len(w)):
@@ -216,7 +216,7 @@ class Lanczos:
                 b[new, j] = norm
                 place = self._next_row()
                 torch.div(row, norm, out=place)
-                if norm <= 1e-3 * self._scale:  # what cancellation left of a small row must be made orthogonal again
+                if norm <= 1e-3 * self._scale:  # after cancellation, a small row must be orthogonalized again
                     self._orthonormalize(place)
             elif width == len(w):
                 self._add_random_direction()
@@ -241,8 +241,8 @@ class Lanczos:
     # the rows of the basis
 
     def _rows(self, begin: int, end: int) -> Iterator[tuple[int, Tensor]]:
-        """Those of the rows that are still there, chunk by chunk, each with the number of its first."""
-        first = self._given_up
+        """The rows that are still stored, chunk by chunk, each with the number of its first row."""
+        first = self._dropped
         for chunk in self._chunks:
             low, high = max(begin, first), min(end, first + len(chunk))
             if low < high:
@@ -251,7 +251,7 @@ class Lanczos:
 
     def _next_row(self) -> Tensor:
         """A new row, (1, n), not filled yet."""
-        if self._count == self._given_up + sum(map(len, self._chunks)):
+        if self._count == self._dropped + sum(map(len, self._chunks)):
             rows = min(self._chunk_rows, self.size - self._count)
             empty = torch.empty(rows, self.size, dtype=self.operator.dtype, device=self.operator.device)
             self._chunks.append(empty)
@@ -259,9 +259,9 @@ class Lanczos:
         ((_, row),) = self._rows(self._count - 1, self._count)
         return row
 
-    def _give_up_for(self, width: int) -> None:
-        """Make room for a block; the last one stays."""
-        while self._chunks and self._count + width - self._given_up > self._most:
-            if self._given_up + len(self._chunks[0]) > self.blocks[-1][0]:
+    def _make_room(self, width: int) -> None:
+        """Drop the oldest rows if a block of this width would not fit; the last block stays."""
+        while self._chunks and self._count + width - self._dropped > self._most:
+            if self._dropped + len(self._chunks[0]) > self.blocks[-1][0]:
                 return
-            self._given_up += len(self._chunks.pop(0))
+            self._dropped += len(self._chunks.pop(0))

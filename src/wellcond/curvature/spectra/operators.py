@@ -1,4 +1,4 @@
-"""What every spectral tool takes: anything that multiplies as a symmetric matrix does."""
+"""What every spectral function takes: anything that multiplies like a symmetric matrix."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ from wellcond.network.calling import dtype_name
 
 
 class Operator(Protocol):
-    """What every spectral tool takes: a symmetric matrix that can be multiplied with (n, k)."""
+    """Anything that multiplies a tensor (n, k) like a symmetric matrix."""
 
     @property
     def shape(self) -> tuple[int, ...]: ...
@@ -32,27 +32,27 @@ def as_operator(operator: Operator) -> Operator:
 
 
 def in_a_row(operator: Operator) -> contextlib.AbstractContextManager[Any]:
-    """For many products one after the other; see `LinearOperator.in_a_row`."""
+    """Context for many products in a row; see `LinearOperator.in_a_row`."""
     return operator.in_a_row() if isinstance(operator, LinearOperator) else contextlib.nullcontext()
 
 
-def as_symmetric(given: Tensor) -> Tensor:
-    """A user's matrix, checked; of integers or half precision in float64.
+def as_symmetric(tensor: Tensor) -> Tensor:
+    """A user's matrix, checked to be symmetric; integers and half precision become float64.
 
     Raises:
         ValueError: It is not a real symmetric matrix.
         NonFinite: It holds NaN or inf.
     """
-    if given.dim() != 2 or given.shape[0] != given.shape[1] or not given.numel() or given.is_complex():
-        shape = tuple(given.shape)
-        raise ValueError(f"a real square matrix is needed, not {dtype_name(given.dtype)} of shape {shape}.")
-    matrix = given.detach()
+    if tensor.dim() != 2 or tensor.shape[0] != tensor.shape[1] or not tensor.numel() or tensor.is_complex():
+        shape = tuple(tensor.shape)
+        raise ValueError(f"a real square matrix is needed, not {dtype_name(tensor.dtype)} of shape {shape}.")
+    matrix = tensor.detach()
     matrix = matrix if matrix.dtype in (torch.float32, torch.float64) else matrix.double()
     off = float((matrix - matrix.T).abs().max())
     if not math.isfinite(off):
         raise NonFinite("the matrix holds NaN or inf.")
-    # as coarse as the numbers came
-    eps = torch.finfo(given.dtype if given.is_floating_point() else torch.float64).eps
+    # the rounding of the numbers as they were passed
+    eps = torch.finfo(tensor.dtype if tensor.is_floating_point() else torch.float64).eps
     if off > eps**0.75 * float(matrix.abs().max()):
         raise ValueError(
             f"the matrix is not symmetric: entries differ by up to {off:.3g} from those of its transpose. "

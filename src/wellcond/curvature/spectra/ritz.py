@@ -1,4 +1,4 @@
-"""What a Lanczos process knows of the wanted eigenvalues, to which error, and whether that is enough."""
+"""What a Lanczos process knows about the requested eigenvalues, with which error, and whether that is enough."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ Which = Literal["largest", "smallest", "both"]
 
 
 class Ritz:
-    """The wanted Ritz pairs of a Lanczos process, and whether they have converged."""
+    """The requested Ritz pairs of a Lanczos process, and whether they have converged."""
 
     def __init__(
         self,
@@ -35,12 +35,12 @@ class Ritz:
         m = len(self.all)
         low = [(i, -1, i + 1) for i in range(k)] if which in ("smallest", "both") else []
         high = [(m - 1 - i, 1, i + 1) for i in range(k)] if which in ("largest", "both") else []
-        # index → (outwards, how many are at least as far out); the middle one of an odd few is at both ends
+        # index → (sign outwards, number at least as far out); the middle one of an odd number belongs to both ends
         self.ends = {i: (outward, rank) for i, outward, rank in low + high}
         self.chosen = sorted(self.ends)
         self.values = self.all[self.chosen]
         self.coordinates = vectors[:, self.chosen]
-        # what rounding in the operator's dtype leaves of the largest eigenvalue
+        # the rounding of the largest eigenvalue in the operator's dtype
         rounding = 20 * torch.finfo(process.operator.dtype).eps * float(np.abs(self.all).max())
         self.residuals = process.residuals(self.coordinates) + rounding
         self.likely_errors = self.residuals if confidence is not None else self._likely_errors(earlier)
@@ -48,15 +48,15 @@ class Ritz:
 
     @property
     def converged(self) -> bool:
-        """Residuals first: they cost nothing. Then: could an eigenvalue hide further out?"""
+        """Whether the residuals are small, which costs nothing to check, and no eigenvalue can hide further out."""
         if not float((self.likely_errors / np.maximum(np.abs(self.values), 1e-300)).max()) <= self.tol:
             return False
         return self.confidence is None or float(self._odds_within_tol().sum()) <= 1 - self.confidence
 
     def _likely_errors(self, earlier: Sequence[Matrix]) -> Matrix:
-        """residual²/gap (Kato 1949), or what the last two steps have changed: the larger of both.
+        """residual²/gap (Kato 1949) or the change by the last two steps, whichever is larger.
 
-        The gap is that to the nearest other Ritz value. In the first steps neither is to be trusted alone.
+        The gap is the distance to the nearest other Ritz value. In the first steps neither is reliable alone.
         """
         if self.process.is_complete:
             return self.residuals
@@ -68,7 +68,7 @@ class Ritz:
         return np.asarray(np.maximum(squares, np.abs(self.values - earlier[0])))
 
     def _odds_within_tol(self) -> Matrix:
-        """Of every value that was asked for. Only for the outermost do all places further out have to be looked at."""
+        """For every requested value, the odds of an error above `tol`. Only the outermost needs all places outside."""
         odds = []
         for i in self.chosen:
             places = self._distances(self.tol * abs(self.all[i]))
@@ -80,17 +80,17 @@ class Ritz:
         return np.geomspace(max(nearest, 1e-16 * scale), max(1e3 * scale, nearest), 100)
 
     def _odds(self, i: int, distances: Matrix) -> Matrix:
-        """How probable it is that the eigenvalue in the place of Ritz value i lies further out than each distance.
+        """Probability that the eigenvalue at Ritz value i lies further out than each distance.
 
         The outermost one may be wherever the certificate allows it; the next ones lie before the first place where
-        the certificate excludes that so many are there.
+        the certificate excludes that many eigenvalues.
         """
         outward, rank = self.ends[i]
         odds = self.certificate.probability(self.all[i] + outward * distances, rank)
         return np.maximum.accumulate(odds[::-1])[::-1] if rank == 1 else np.minimum.accumulate(odds)
 
     def _hiding_distance(self, i: int, nearest: float, share: float) -> float:
-        """Beyond which the odds of a hidden eigenvalue are below their share; found to a half."""
+        """Distance beyond which the odds of a hidden eigenvalue are below their share; accurate to a half."""
         distances = self._distances(nearest)
         odds = self._odds(i, distances)
         return float(distances[np.argmax(odds <= share)]) if odds[-1] <= share else float("inf")
@@ -101,13 +101,13 @@ class Ritz:
         return self.residuals if self.confidence is None else self._certified(1 - self.confidence, self.converged)
 
     def vectors(self) -> Tensor:
-        """(n, k); (n, 0) where the process has given up some of its own."""
+        """Ritz vectors (n, k); (n, 0) if the process has dropped some of its own."""
         return self.process.combined(self.coordinates if self.process.is_whole else self.coordinates[:, :0])
 
     def _certified(self, odds_to_fail: float, converged: bool) -> Matrix:
-        """Distances that all eigenvalues are within, except with these odds."""
+        """Distances within which all eigenvalues lie, except with these odds."""
         shares = np.full(len(self.chosen), odds_to_fail / len(self.chosen))
-        if converged:  # what it took to converge, and an equal part of the rest
+        if converged:  # the odds that it took to converge, and an equal part of the rest
             odds = self._odds_within_tol()
             shares = odds + (odds_to_fail - odds.sum()) / len(self.chosen)
         each = zip(self.chosen, self.residuals.tolist(), shares.tolist(), strict=True)
@@ -117,7 +117,7 @@ class Ritz:
         return errors
 
     def status(self, why_stopped: str) -> str:
-        """In words, with the cure if it has not converged."""
+        """The outcome in words, with advice if it has not converged."""
         converged = self.converged
         if converged and self.confidence is None:
             return (
@@ -129,7 +129,7 @@ class Ritz:
         if self.process.is_complete:
             return (
                 f"not converged: in {self.process.operator.dtype} rounding alone exceeds a relative error of "
-                f"{self.tol:g}; the eigenvalue is zero or nearly so beside the largest"
+                f"{self.tol:g}; the eigenvalue is zero or nearly zero compared with the largest"
             )
         return (
             f"{why_stopped}: not converged to {self.tol:g}. The errors say what is known so far; "

@@ -9,11 +9,11 @@ from dataclasses import dataclass, replace
 import torch
 from torch import Tensor
 
-from wellcond.curvature.over_parameters import CurvatureOperator
+from wellcond.curvature.curvature_operator import CurvatureOperator
 from wellcond.curvature.spectra.allowance import Allowance
 from wellcond.curvature.spectra.lanczos import MEMORY
 from wellcond.curvature.spectra.operators import Operator, as_operator, in_a_row
-from wellcond.curvature.spectra.probing import SKETCH, Block, Request
+from wellcond.curvature.spectra.trace_block import SKETCH, Request, TraceBlock
 from wellcond.errors import Interrupted
 from wellcond.network.isolation.arithmetic import own_arithmetic
 from wellcond.results import Progress, Result, Row, quantities
@@ -21,9 +21,9 @@ from wellcond.results import Progress, Result, Row, quantities
 MIN_PROBES = 8
 """Fewest probes whose spread is worth calling an error bar."""
 PILOT = 4
-"""Probes of every stratum before the rest are shared out by their spread."""
+"""Probes of every stratum before further ones are distributed by their spread."""
 STRATA_OF_A_SIZE = 8
-"""The last so many modules are a stratum each, before them pairs, then fours, …: probing the end is nearly free."""
+"""The last eight modules are a stratum each, before them eight pairs, then fours, …: the last layers cost little."""
 
 
 @dataclass(frozen=True)
@@ -31,10 +31,10 @@ class Trace(Result):
     """An estimate of a trace.
 
     Attributes:
-        value: The estimate.
-        error: Its standard error; where the trace is exact, its rounding. The truth lies within twice of it in 95 % of
-            all cases: after few probes it is widened as Student's t is.
-        matvecs: Products it took.
+        value: Estimate of the trace.
+        error: Standard error, or the rounding if the trace is exact. The truth lies within twice the error in 95 % of
+            all cases: after few probes it is widened as for Student's t.
+        matvecs: Number of products.
         converged: Whether the error is at most `tol` · |value|.
         status: The same in words.
     """
@@ -72,33 +72,34 @@ def trace(
     """tr A of a symmetric operator, to a relative standard error of `tol`.
 
     The base is Hutchinson's estimator, tr A = E[zᵀAz] with z uniform on {−1, 1}ⁿ; its noise is the mass of A off the
-    diagonal. Three ways to have less of it, all unbiased:
+    diagonal. Three methods reduce it, all unbiased:
 
     Curvature matrices are summed layer by layer, tr A = Σ_l tr A_ll (stratified sampling). The blocks between layers,
     most of the noise and none of the trace, never enter; layers with more spread get more probes (Neyman's allocation);
-    and the layers that have most of it are the last ones, whose blocks cost next to nothing.
+    and the layers with most of the spread are the last ones, whose blocks cost almost nothing.
 
     A block in which few directions have most of the spread is deflated (Hutch++, Meyer, Musco, Musco and Woodruff
     2021): exactly on the range of its first products, by probes on the rest.
 
-    A block with no more parameters than it would take probes is summed exactly.
+    A block with no more parameters than the probes it would take is summed exactly.
 
     Args:
         operator: Any operator of this library, or a symmetric tensor.
         tol: Relative standard error.
-        max_matvecs: Give up after so many products and return what there is.
-        budget: Seconds. Products that would end later are not begun, the first one excepted.
-        memory: GiB for its vectors, four at the least, beside what a product takes. Where fewer fit than are wanted at
-            a time, probes are multiplied in turn, each time in a pass over the batches, and nothing is deflated.
-        seed: Of the probes.
-        progress: Called as (what is being done, share of all work done).
+        max_matvecs: Most products; the estimate so far is returned after this many.
+        budget: Seconds. Products that would end later are not started, except for the first one.
+        memory: GiB for stored vectors, at least four of them, in addition to the memory of a product. If not all
+            probes of a round fit, they are multiplied in turn, each time in a pass over the batches, and nothing is
+            deflated.
+        seed: Seed of the probes.
+        progress: Called as (current task, share of all work done).
 
     Returns:
         The estimate and its standard error, also if `tol` was not reached.
 
     Raises:
         NonFinite: A product is NaN or infinite.
-        Interrupted: On Ctrl-C, with what was known as `.result`.
+        Interrupted: On Ctrl-C, with the result so far as `.result`.
 
     Example:
         >>> trace(torch.diag(torch.tensor([4.0, 2.0, 1.0]))).value
@@ -109,11 +110,11 @@ def trace(
     generator = torch.Generator("cpu").manual_seed(seed)
     operator = as_operator(operator)
     allowance = Allowance(max_matvecs, budget)
-    # means in float64; and of every column itself, its product, that of the last round, a copy and a basis
+    # means in float64; and five vectors per column: itself, its product, the last round's product, a copy, a basis
     means = 8 * operator.shape[0]
     at_once = max(1, int((memory * 2**30 - means) // (5 * operator.shape[0] * operator.dtype.itemsize)))
     with in_a_row(operator):
-        if budget is not None:  # by whose time the rest is planned
+        if budget is not None:  # the time of one probe is needed to plan the rest
             value = _one_probe(operator, generator)
             allowance.charge(1)
             if not allowance.affordable:
@@ -122,8 +123,8 @@ def trace(
 
 
 def _one_probe(operator: Operator, generator: torch.Generator) -> float:
-    """What one probe of the whole matrix says."""
-    whole = Block(operator.shape[0], 1.0, operator, generator)
+    """The estimate from one probe of the whole matrix."""
+    whole = TraceBlock(operator.shape[0], 1.0, operator, generator)
     probe, receive = whole.probes(1)
     receive(operator @ probe)
     return whole.value
@@ -131,23 +132,23 @@ def _one_probe(operator: Operator, generator: torch.Generator) -> float:
 
 def _divided(
     operator: Operator, generator: torch.Generator, most: int
-) -> tuple[list[Block], Callable[[Sequence[tuple[int, Tensor]]], Sequence[Tensor]]]:
-    """The blocks that it is summed by, with at most so many products, and what multiplies them."""
+) -> tuple[list[TraceBlock], Callable[[Sequence[tuple[int, Tensor]]], Sequence[Tensor]]]:
+    """The blocks of the sum, for at most `most` products, and the function that multiplies them."""
     if not isinstance(operator, CurvatureOperator):
-        whole = Block(operator.shape[0], 1.0, operator, generator)
+        whole = TraceBlock(operator.shape[0], 1.0, operator, generator)
         return [whole], lambda asked: [operator @ columns for _, columns in asked]
     names, sizes = operator.names, [parameter.numel() for parameter in operator.params.values()]
     strata = _strata(names, most=max(1, most // PILOT))
     blocks = [
-        # a block's product differentiates through what lies behind its first parameter
-        Block(sum(sizes[i] for i in stratum), 1 - stratum[0] / len(names), operator, generator)
+        # a block's product differentiates through the layers after its first parameter
+        TraceBlock(sum(sizes[i] for i in stratum), 1 - stratum[0] / len(names), operator, generator)
         for stratum in strata
     ]
     return blocks, lambda asked: operator.block_products([(strata[i], columns) for i, columns in asked])
 
 
 def _estimate(
-    blocks: Sequence[Block],
+    blocks: Sequence[TraceBlock],
     multiply: Callable[[Sequence[tuple[int, Tensor]]], Sequence[Tensor]],
     tol: float,
     allowance: Allowance,
@@ -157,15 +158,15 @@ def _estimate(
     """Σ_l tr A_ll.
 
     Args:
-        blocks: What is known of each A_ll, so far nothing.
-        multiply: Products of blocks, each given by its position, with columns.
+        blocks: Estimates of each tr A_ll, still without products.
+        multiply: Function from blocks, by their position, and columns to products.
         tol: Relative standard error.
-        allowance: What it may spend.
-        at_once: Most columns of each block.
+        allowance: Limit on products and seconds.
+        at_once: Most columns of each block at a time.
         progress: Called after every round.
     """
     pilot = min(max(PILOT, MIN_PROBES // len(blocks)), allowance.affordable // len(blocks))
-    few = 2 * pilot  # parameters, whose diagonal costs no more than an estimate that is worth having
+    few = 2 * pilot  # a block with at most this many parameters is summed exactly for the price of an estimate
     if sum(block.size if block.size <= few else pilot for block in blocks) > allowance.affordable:
         few = pilot
     requests: dict[int, Request] = {
@@ -178,8 +179,8 @@ def _estimate(
             products = multiply([(i, columns) for i, (columns, _) in requests.items()])
             for (_, receive), product in zip(requests.values(), products, strict=True):
                 receive(product)
-            made = {i: columns.shape[1] for i, (columns, _) in requests.items()}
-            allowance.charge(sum(made.values()), sum(blocks[i].cost * count for i, count in made.items()))
+            counts = {i: columns.shape[1] for i, (columns, _) in requests.items()}
+            allowance.charge(sum(counts.values()), sum(blocks[i].cost * count for i, count in counts.items()))
             value = sum(block.value for block in blocks)
             noise, error = _standard_error(blocks)
             doubtful = any(block.may_be_luck or (block.count < pilot and not block.is_exact) for block in blocks)
@@ -190,9 +191,9 @@ def _estimate(
             known = Trace(value, error + sum(block.rounding for block in blocks), allowance.spent, converged, status)
             if converged or not allowance.affordable:
                 return known if converged else replace(known, status=f"{allowance.why_stopped}: {status}")
-            # the noise that probes may leave, so that the error is the one that was asked for
+            # the noise that probes may leave for the requested error
             aim = tol * abs(value) * (noise / error if 0 < error < math.inf else 1.0)
-            del products  # room for the next ones
+            del products  # to make room for the next ones
             requests = _next_round(blocks, aim, pilot, at_once, allowance.affordable)
     except KeyboardInterrupt as interrupt:
         if known is None:
@@ -201,11 +202,11 @@ def _estimate(
         raise Interrupted(replace(known, status=status)) from interrupt
 
 
-def _standard_error(blocks: Sequence[Block]) -> tuple[float, float]:
-    """√(Σ_l s_l²/m_l) for m_l probes of spread s_l; and that, made so much larger that two of it cover 95 %.
+def _standard_error(blocks: Sequence[TraceBlock]) -> tuple[float, float]:
+    """√(Σ_l s_l²/m_l) for m_l probes of spread s_l; and the same widened until twice its size covers 95 %.
 
-    The s_l are estimates, at worst as noisy as those of m_l normal numbers: Student's t with the degrees of freedom of
-    Welch and Satterthwaite.
+    The s_l are estimates, at worst as noisy as those from m_l normal numbers: Student's t with the degrees of freedom
+    of Welch and Satterthwaite.
     """
     parts = [(block.spread / math.sqrt(max(1, block.count)), block.freedom) for block in blocks if block.spread]
     largest = max((noise for noise, _ in parts), default=0.0)
@@ -218,9 +219,9 @@ def _standard_error(blocks: Sequence[Block]) -> tuple[float, float]:
 
 
 def _widening(freedom: float) -> float:
-    """How much further out the 97.5 % quantile of Student's t lies than that of the normal distribution.
+    """Ratio of the 97.5 % quantile of Student's t to that of the normal distribution.
 
-    By Fisher's expansion in 1/freedom, to 0.1 % from three degrees of freedom on.
+    It is Fisher's expansion in 1/freedom, accurate to 0.1 % from three degrees of freedom on.
     """
     z = 1.959964
     terms = (
@@ -232,13 +233,13 @@ def _widening(freedom: float) -> float:
     return 1 + sum(term / freedom**power for power, term in enumerate(terms, 1))
 
 
-def _next_round(blocks: Sequence[Block], aim: float, pilot: int, at_once: int, left: int) -> dict[int, Request]:
+def _next_round(blocks: Sequence[TraceBlock], aim: float, pilot: int, at_once: int, left: int) -> dict[int, Request]:
     """What to multiply next, for noise `aim` at the least cost, with at most `left` columns, `at_once` of a block.
 
     At a cost of c_l per probe, the least total cost has m_l ∝ s_l/√c_l.
     """
     requests: dict[int, Request] = {}
-    for i, block in enumerate(blocks):  # where not all of the first ones fitted, no spread is known yet
+    for i, block in enumerate(blocks):  # no spread is known yet if not all of the first probes fitted
         if block.count < pilot and not block.is_exact and left:
             requests[i] = block.probes(min(pilot - block.count, at_once, left))
             left -= requests[i][0].shape[1]
@@ -254,7 +255,7 @@ def _next_round(blocks: Sequence[Block], aim: float, pilot: int, at_once: int, l
         more = min(more, left)
         if more <= 0:
             continue
-        deflated = 2 * SKETCH + (1 - block.captured) * more  # what it would take then, about
+        deflated = 2 * SKETCH + (1 - block.captured) * more  # about the number of products after a deflation
         if block.size <= min(more, deflated):
             requests[i] = block.unit_vectors()
         elif deflated < more and SKETCH + pilot <= left and block.basis_width + SKETCH + pilot <= at_once:
@@ -269,11 +270,11 @@ def _next_round(blocks: Sequence[Block], aim: float, pilot: int, at_once: int, l
 
 
 def _strata(names: Sequence[str], most: int) -> list[list[int]]:
-    """Positions of the parameters, by the module that owns them, the early ones of a deep network merged.
+    """Positions of the parameters by the module that owns them, with the early modules of a deep network merged.
 
     Args:
-        names: Of the parameters, in their order.
-        most: So many strata at most.
+        names: Names of the parameters, in their order.
+        most: Most strata.
     """
     modules: dict[str, list[int]] = {}
     for i, name in enumerate(names):

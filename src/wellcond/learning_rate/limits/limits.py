@@ -13,7 +13,7 @@ from torch import Tensor
 from wellcond.results import Cost, Result, Row, number, quantities, text_table
 
 DEFAULT_MOMENTUM: Final = 0.9
-"""μ where neither the caller nor an optimizer says otherwise."""
+"""Momentum μ if neither the caller nor an optimizer sets one."""
 
 
 @overload
@@ -26,11 +26,11 @@ def heavy_ball_limit(lambda_max: float | Tensor, momentum: float) -> float | Ten
         η = 2(1+μ) / λ_max
 
     Args:
-        lambda_max: The largest eigenvalue of the Hessian, or a tensor of such values.
+        lambda_max: Largest eigenvalue of the Hessian, or a tensor of such values.
         momentum: μ of the heavy ball, v ← μv + g, θ ← θ − ηv.
 
     Returns:
-        The limit, of the same kind as `lambda_max`; infinity where `lambda_max` is not positive.
+        The limit, a float or tensor like `lambda_max`; infinity if `lambda_max` is not positive.
 
     Example:
         >>> heavy_ball_limit(5.0, momentum=0.9), heavy_ball_limit(-1.0, momentum=0.9)
@@ -42,18 +42,18 @@ def heavy_ball_limit(lambda_max: float | Tensor, momentum: float) -> float | Ten
 
 
 @dataclass(frozen=True)
-class Limit:
+class RateLimit:
     """A limit numerator / λ_max on a learning rate, and how well λ_max is known.
 
     Attributes:
         numerator: 2(1+μ) for gradient descent with momentum μ.
-        lambda_max: The largest eigenvalue.
-        lambda_error: How far `lambda_max` can be from the true one.
-        converged: Whether `lambda_max` is as exact as was asked for.
-        matvecs: Products with the Hessian that it took.
+        lambda_max: Largest eigenvalue.
+        lambda_error: Bound on the distance of `lambda_max` from the true one.
+        converged: Whether `lambda_max` has the requested accuracy.
+        matvecs: Number of products with the Hessian.
 
     Example:
-        >>> limit = Limit(numerator=2.0, lambda_max=5.0, lambda_error=1.0, converged=True, matvecs=3)
+        >>> limit = RateLimit(numerator=2.0, lambda_max=5.0, lambda_error=1.0, converged=True, matvecs=3)
         >>> limit.value, limit.low, limit.high
         (0.4, 0.3333333333333333, 0.5)
     """
@@ -81,7 +81,7 @@ class Limit:
 
     @property
     def error(self) -> float:
-        """How far the truth can be from `value`, which is further upwards than downwards."""
+        """Bound on the distance of the truth from `value`, which is larger upwards than downwards."""
         if self.high == math.inf:
             return 0.0 if self.low == math.inf else math.inf
         return self.high - self.value
@@ -95,12 +95,12 @@ class GroupLimit:
     """The limits of one parameter group.
 
     Attributes:
-        index: Its position in the optimizer.
-        lr: Its learning rate now.
+        index: Position in the optimizer.
+        lr: Current learning rate.
         momentum: μ or β₁.
-        parameters: How many numbers it holds.
-        proportional: The limit of its lr if the lrs of all groups grow in proportion.
-        separate: The limit of its lr if no other group moved; None where it was not measured.
+        parameters: Number of entries of all its parameters.
+        proportional: Limit of its lr if the lrs of all groups grow in proportion.
+        separate: Limit of its lr if no other group moved; None if it was not measured.
     """
 
     index: int
@@ -108,27 +108,27 @@ class GroupLimit:
     momentum: float
     parameters: int
     proportional: float
-    separate: Limit | None
+    separate: RateLimit | None
 
 
 @dataclass(frozen=True)
-class MaxLearningRate(Limit, Result):
+class MaxLearningRate(RateLimit, Result):
     """The largest stable learning rate in the quadratic model of the loss; `float(...)` gives it.
 
     With several parameter groups it is the limit of the largest lr, while the others stay in proportion. `matvecs` are
     the products with the Hessian of all batches and with blocks of it; those of single batches are in `cost`.
 
     Attributes:
-        matrix: The matrix that λ_max belongs to, in words.
+        matrix: Matrix that λ_max belongs to, in words.
         momentum: μ or β₁ of the group with the largest lr.
-        optimizer: The optimizer's name, or None.
-        lr: The optimizer's largest lr now, or None.
+        optimizer: Name of the optimizer, or None.
+        lr: Largest current lr of the optimizer, or None.
         groups: One entry per parameter group that moves; empty without an optimizer.
-        batches: The limits on single batches; empty if not asked for.
-        batchnorm: The statistics that BatchNorm used.
-        cost: What it took.
-        notes: What to know about the numbers.
-        status: How well λ_max is known, in words.
+        batches: Limits on single batches; empty without `each_batch`.
+        batchnorm: Statistics that BatchNorm used.
+        cost: Passes over the data and products.
+        notes: Remarks on the numbers.
+        status: Accuracy of λ_max, in words.
     """
 
     matrix: str
@@ -136,7 +136,7 @@ class MaxLearningRate(Limit, Result):
     optimizer: str | None
     lr: float | None
     groups: tuple[GroupLimit, ...]
-    batches: tuple[Limit, ...]
+    batches: tuple[RateLimit, ...]
     batchnorm: str
     cost: Cost
     notes: tuple[str, ...]
@@ -189,14 +189,14 @@ class MaxLearningRate(Limit, Result):
             verdict = "within" if self.factor > 1 else "beyond"
             lines.append(
                 f"{self.optimizer} has lr {number(self.lr)}, {verdict} the limit, which is {number(self.factor)} "
-                f"times as large{'' if self.factor > 1 else '; it may still train, where the loss is not quadratic'}"
+                f"times the lr{'' if self.factor > 1 else '; it may still train, as the loss is not quadratic'}"
             )
         if len(self.groups) > 1:
             lines.append(self._table_of_groups())
         if self.smallest_of_batches is not None and self.median_of_batches is not None:
             lines.append(
-                f"on single batches ({len(self.batches)}): {number(self.smallest_of_batches)} at the least, "
-                f"{number(self.median_of_batches)} at the median"
+                f"on single batches ({len(self.batches)}): smallest {number(self.smallest_of_batches)}, "
+                f"median {number(self.median_of_batches)}"
             )
         lines.append(f"batchnorm={self.batchnorm!r}; {self.cost}")
         return "\n".join([*lines, *(f"note: {note}" for note in self.notes)])

@@ -16,7 +16,7 @@ from wellcond.curvature.hessian import Hessian
 from wellcond.curvature.spectra.eigenvalues import Eigenvalues, eigenvalues
 from wellcond.curvature.spectra.lanczos import MEMORY
 from wellcond.errors import Interrupted
-from wellcond.learning_rate.limits.limits import DEFAULT_MOMENTUM, GroupLimit, Limit, MaxLearningRate
+from wellcond.learning_rate.limits.limits import DEFAULT_MOMENTUM, GroupLimit, MaxLearningRate, RateLimit
 from wellcond.learning_rate.limits.step_model import (
     GroupStep,
     StepModel,
@@ -30,24 +30,32 @@ from wellcond.problem.problem import Problem
 from wellcond.results import Progress
 
 MOST_PRODUCTS = 300
-"""For one eigenvalue, unless the caller says otherwise; usually 10 to 30 are enough."""
+"""Default limit on the products for one eigenvalue; usually 10 to 30 are enough."""
 LARGE, MOST_OF_LARGE = 10_000_000, 11
-"""A network of more parameters gets so many, which take about 40 forward+backward passes: its interval is wider."""
+"""From this many parameters on, the default is 11 products, about 40 forward+backward passes: a wider interval."""
 
 NO_LIMIT = (
-    "λ_max is not positive: the quadratic model sets no limit, and how far a step can go depends on more than it."
+    "λ_max is not positive: the quadratic model sets no limit, and how far a step can go depends on higher orders."
 )
 MAYBE_NO_LIMIT = (
-    "λ_max cannot be told from zero, so the limit has no upper bound. Take a smaller tol, or model.double()."
+    "λ_max may be zero within its error, so the limit has no upper bound. Take a smaller tol, or model.double()."
 )
+MOMENTUM_TWICE = """\
+momentum is {momentum}, but {optimizer} has a momentum of its own. Write one of
+    wc.max_lr(problem, optimizer)
+    wc.max_lr(problem, momentum={momentum})"""
+NOT_AN_OPTIMIZER = """\
+optimizer is {optimizer!r}, which is no torch optimizer. Write one of
+    wc.max_lr(problem, torch.optim.SGD(model.parameters(), lr=0.1, momentum=0.9))
+    wc.max_lr(problem, momentum=0.9)"""
 
 
 @own_arithmetic()
 def max_lr(
     problem: Problem,
-    momentum: float | None = None,
-    *,
     optimizer: Optimizer | None = None,
+    *,
+    momentum: float | None = None,
     tol: float = 1e-2,
     confidence: float | None = 0.99,
     each_group: bool = False,
@@ -61,33 +69,34 @@ def max_lr(
 ) -> MaxLearningRate:
     """The largest learning rate at which training is stable on the quadratic model of the loss, with its error.
 
-        η = 2(1+μ) / λ_max(H),   H = ∇²L, the mean over all batches, at the present weights
+        η = 2(1+μ) / λ_max(H),   H = ∇²L, the mean over all batches, at the current weights
 
     Beyond it the sharpest direction grows at every step until the loss stops being quadratic; the rate that trains
-    fastest is often about half of it. It takes some 10 to 30 products with the Hessian, about two forward+backward
-    passes each, and with an optimizer one more pass for the gradient. Neither model nor optimizer is changed.
+    fastest is often about half of it. It takes 10 to 30 products with the Hessian, about two forward+backward passes
+    each, and one more pass for the gradient if there is an optimizer. Neither model nor optimizer is changed.
 
     Args:
-        problem: What is trained.
-        momentum: μ of the heavy ball, v ← μv + g, θ ← θ − ηv, as in `torch.optim.SGD`. None stands for 0.9, or for the
-            optimizer's own.
-        optimizer: Take everything from it: momentum, Nesterov's form, dampening, weight decay, maximize, the
-            proportions of the groups' lrs; and for Adam, AdamW, NAdam, Adamax, RMSprop and Adagrad the preconditioner P
-            as it is now, which gives 2(1+β₁)/((1−β₁) λ_max(P^{−½}HP^{−½})) for Adam.
+        problem: The model, loss and data.
+        optimizer: The optimizer whose limit is measured. Everything is read from it: momentum, Nesterov's form,
+            dampening, weight decay, maximize, the proportions of the groups' lrs; and for Adam, AdamW, NAdam, Adamax,
+            RMSprop and Adagrad the current preconditioner P, which gives 2(1+β₁)/((1−β₁) λ_max(P^{−½}HP^{−½})) for
+            Adam.
+        momentum: Without an optimizer, μ of the heavy ball, v ← μv + g, θ ← θ − ηv, as in `torch.optim.SGD`; 0.9 by
+            default.
         tol: Relative error of λ_max, and so about that of the rate; P counts as exact.
         confidence: As in `eigenvalues`; None stops on the residual.
         each_group: Also measure every group's limit if only that group moved, from its diagonal block of H.
         each_batch: Also measure the limit on the loss of every single batch. SGD steps on one batch at a time; a rate
-            above the smallest of them overshoots on some batch.
-        max_matvecs: Most products per limit; by default 300, and 12 for more than ten million parameters, which take
-            about 40 forward+backward passes. What they leave open is in the interval.
-        budget: Seconds, for all limits together. A product that would end later is not begun, the first one of each
-            limit excepted; groups and batches that no time is left for are not measured.
-        memory: GiB for the vectors that are kept, four at the least, beside what a product with the Hessian takes.
-        seed: Of the random start.
-        known: `eigenvalues(Hessian(problem))` of the same weights, if at hand. Its largest value is used where it
-            decides: without an optimizer, and for SGD whose groups all step alike.
-        progress: Called as (what is being measured, share of all work done).
+            above the smallest of these limits overshoots on some batch.
+        max_matvecs: Most products per limit; by default 300, and 11 for more than ten million parameters, which take
+            about 40 forward+backward passes. The uncertainty that remains is in the interval.
+        budget: Seconds, for all limits together. A product that would end later is not started, except for the first
+            one of each limit; groups and batches for which no time is left are not measured.
+        memory: GiB for stored vectors, at least four of them, in addition to the memory of a product.
+        seed: Seed of the random start.
+        known: `eigenvalues(Hessian(problem))` at the same weights, if you have it. Its largest value is used where it
+            gives the answer: without an optimizer, and for SGD whose groups all step alike.
+        progress: Called as (current task, share of all work done).
 
     Returns:
         The limit with its interval, the limits of groups and batches, and the cost.
@@ -96,7 +105,9 @@ def max_lr(
         Unsupported: The optimizer's step is not known, is changed by hooks, or is stable at no rate.
         InvalidProblem: The optimizer holds none of the problem's parameters.
         NonFinite: The optimizer divides by zero, NaN or infinity.
-        Interrupted: On Ctrl-C, with what was known as `.result`.
+        TypeError: `optimizer` is no torch optimizer.
+        ValueError: Both an optimizer and a momentum are passed, or a number is out of range.
+        Interrupted: On Ctrl-C, with the result so far as `.result`.
 
     Example:
         >>> import torch
@@ -108,13 +119,15 @@ def max_lr(
         (0.76, 5.0)
     """
     check_problem(problem)
+    if optimizer is not None and not isinstance(optimizer, Optimizer):
+        raise TypeError(NOT_AN_OPTIMIZER.format(optimizer=optimizer))
     if optimizer is not None and momentum is not None:
-        raise ValueError(f"momentum is {momentum}, but the optimizer has its own: pass one of the two.")
+        raise ValueError(MOMENTUM_TWICE.format(momentum=momentum, optimizer=type(optimizer).__name__))
     momentum = DEFAULT_MOMENTUM if momentum is None else momentum
     if not 0 <= momentum < 1:
         raise ValueError(f"momentum is {momentum}; it must be at least 0 and below 1.")
     if known is not None and (known.vectors.shape[0] != problem.size or known.which == "smallest"):
-        raise ValueError("known is not of this problem's largest eigenvalue; pass eigenvalues(Hessian(problem)).")
+        raise ValueError("known does not hold this problem's largest eigenvalue; pass eigenvalues(Hessian(problem)).")
     before = problem.cost
     if optimizer is None:
         model = gradient_descent(problem, momentum)
@@ -131,8 +144,8 @@ def max_lr(
     )
     hessian = Hessian(problem)
     top: Eigenvalues | None = None if shift is None else known
-    of_groups: dict[int, Limit] = {}
-    of_batches: list[Limit] = []
+    of_groups: dict[int, RateLimit] = {}
+    of_batches: list[RateLimit] = []
     interrupt: KeyboardInterrupt | None = None
     try:
         top = top or search.largest(hessian, model.groups, "largest stable learning rate")
@@ -153,21 +166,21 @@ def max_lr(
     status = top.status if interrupt is None else f"interrupted after {search.matvecs} products"
     unmeasured = len(separate) - len(of_groups) + max(0, batches - len(of_batches))
     result = MaxLearningRate(
-        limit.numerator,
-        limit.lambda_max,
-        limit.lambda_error,
-        limit.converged,
-        limit.matvecs + sum(group.matvecs for group in of_groups.values()),
-        model.matrix,
-        model.leading.momentum,
-        None if optimizer is None else type(optimizer).__name__,
-        None if optimizer is None else model.leading.lr,
-        () if optimizer is None else tuple(_groups(problem, model, limit, of_groups)),
-        tuple(of_batches),
-        problem.batchnorm,
-        problem.cost - before,
-        (*model.notes, *_caveats(limit, status, [*of_groups.values(), *of_batches], unmeasured)),
-        status,
+        numerator=limit.numerator,
+        lambda_max=limit.lambda_max,
+        lambda_error=limit.lambda_error,
+        converged=limit.converged,
+        matvecs=limit.matvecs + sum(group.matvecs for group in of_groups.values()),
+        matrix=model.matrix,
+        momentum=model.leading.momentum,
+        optimizer=None if optimizer is None else type(optimizer).__name__,
+        lr=None if optimizer is None else model.leading.lr,
+        groups=() if optimizer is None else tuple(_groups(problem, model, limit, of_groups)),
+        batches=tuple(of_batches),
+        batchnorm=problem.batchnorm,
+        cost=problem.cost - before,
+        notes=(*model.notes, *_caveats(limit, status, [*of_groups.values(), *of_batches], unmeasured)),
+        status=status,
     )
     if interrupt is not None:
         raise Interrupted(result) from interrupt
@@ -176,7 +189,7 @@ def max_lr(
 
 @dataclass
 class _Search:
-    """Largest eigenvalues of a step's matrix, one part of the work after another."""
+    """Largest eigenvalues of a step's matrix: of all groups, of single groups, of single batches."""
 
     model: StepModel
     tol: float
@@ -204,25 +217,25 @@ class _Search:
                 self.progress(what, min((self.done + share) / self.parts, 1.0))
 
         left, began = self._seconds_left, time.perf_counter()
-        asked: dict[str, Any] = {
+        options: dict[str, Any] = {
             "confidence": self.confidence,
             "max_matvecs": products,
             "budget": None if left == math.inf else max(left, 1e-9),
             "memory": self.memory,
         }
         try:
-            found = eigenvalues(operator, tol=self.tol, start=start, seed=self.seed, progress=report, **asked)
+            top = eigenvalues(operator, tol=self.tol, start=start, seed=self.seed, progress=report, **options)
         except Interrupted as interrupt:
             self.matvecs += interrupt.result.matvecs
             raise
         self.done += 1
-        self.matvecs += found.matvecs
-        self.seconds_each = (time.perf_counter() - began) / found.matvecs
-        return found
+        self.matvecs += top.matvecs
+        self.seconds_each = (time.perf_counter() - began) / top.matvecs
+        return top
 
     @property
     def has_time(self) -> bool:
-        """For another product like the last ones."""
+        """Whether there is time for another product like the last ones."""
         return self._seconds_left >= self.seconds_each
 
     @property
@@ -230,21 +243,23 @@ class _Search:
         return math.inf if self.budget is None else self.budget - (time.perf_counter() - self.began)
 
 
-def _limit(found: Eigenvalues, group: GroupStep) -> Limit:
+def _limit(top: Eigenvalues, group: GroupStep) -> RateLimit:
     """The limit of the group's lr by the largest eigenvalue of A or, if only the group moves, of its block."""
-    value, error = float(found.values[-1]) / group.block_scale, float(found.errors[-1]) / group.block_scale
-    return Limit(group.numerator, value, error, found.converged, found.matvecs)
+    value, error = float(top.values[-1]) / group.block_scale, float(top.errors[-1]) / group.block_scale
+    return RateLimit(group.numerator, value, error, top.converged, top.matvecs)
 
 
-def _groups(problem: Problem, model: StepModel, limit: Limit, separate: Mapping[int, Limit]) -> Iterator[GroupLimit]:
+def _groups(
+    problem: Problem, model: StepModel, limit: RateLimit, separate: Mapping[int, RateLimit]
+) -> Iterator[GroupLimit]:
     for g in model.groups:
         size = sum(problem.params[name].numel() for name in g.parameters)
         proportional = limit.value * g.relative_lr / model.leading.relative_lr
         yield GroupLimit(g.index, g.lr, g.momentum, size, proportional, separate.get(g.index))
 
 
-def _add_batches(problem: Problem, search: _Search, start: Tensor | None, limits: list[Limit]) -> None:
-    """Every batch as a problem of its own, with the dropout masks that it has among the others."""
+def _add_batches(problem: Problem, search: _Search, start: Tensor | None, limits: list[RateLimit]) -> None:
+    """The limit of every batch as a problem of its own, with the same dropout masks as among the others."""
     model = search.model
     costs = []
     with problem.measuring(), contextlib.closing(problem.data()) as data:
@@ -254,14 +269,14 @@ def _add_batches(problem: Problem, search: _Search, start: Tensor | None, limits
             dropout = None if problem.dropout is None else problem.dropout + index
             single = Problem(problem.model, problem.loss, [batch], problem.batchnorm, dropout=dropout)
             single.is_checked = problem.is_checked
-            found = search.largest(Hessian(single), model.groups, f"batch {index} by itself", start)
-            limits.append(_limit(found, model.leading))
+            top = search.largest(Hessian(single), model.groups, f"batch {index} by itself", start)
+            limits.append(_limit(top, model.leading))
             costs.append(single.cost)
     for cost in costs:
         problem.count_products(cost.matvecs, cost.u)
 
 
-def _caveats(limit: Limit, status: str, others: Sequence[Limit], unmeasured: int) -> Iterator[str]:
+def _caveats(limit: RateLimit, status: str, others: Sequence[RateLimit], unmeasured: int) -> Iterator[str]:
     if not limit.converged:
         yield f"λ_max: {status}"
     if limit.lambda_max <= 0:

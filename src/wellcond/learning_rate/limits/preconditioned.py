@@ -1,4 +1,4 @@
-"""A curvature matrix between diagonal matrices: what an optimizer that rescales gradients sees of it."""
+"""A curvature matrix between diagonal matrices, as it acts on an optimizer that rescales gradients."""
 
 from __future__ import annotations
 
@@ -9,17 +9,17 @@ from typing import Any
 import torch
 from torch import Tensor
 
+from wellcond.curvature.curvature_operator import CurvatureOperator
 from wellcond.curvature.operator import TensorOperator
-from wellcond.curvature.over_parameters import CurvatureOperator
 
 
 class Preconditioned(TensorOperator):
     """±R^{½} C R^{½} + S over some parameters, with R and S diagonal.
 
     Args:
-        curvature: C, shared by all that is made of it, so that the graph of one fixed batch is built once.
-        scale: R, by parameter; entries broadcast. It decides which parameters the operator is over.
-        shift: S, likewise.
+        curvature: C, shared by all operators made of it, so that the graph of one fixed batch is built once.
+        scale: R by parameter; entries broadcast. Its names are the parameters of the operator.
+        shift: S by parameter, likewise.
         sign: −1 for a loss that is maximized.
 
     Example:

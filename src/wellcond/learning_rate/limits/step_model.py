@@ -25,8 +25,8 @@ lr. Remove them for the measurement; or, for gradient descent with momentum, wri
     wc.max_lr(problem, momentum=0.9)"""
 NEVER_STABLE = "{optimizer} with {name}={value} is stable at no learning rate: {name} must be below 1."
 BOTH_WAYS = """\
-some groups of {optimizer} minimize the loss and others maximize it: such a game has no largest stable learning rate of
-this kind. Measure the groups one by one, each with an optimizer of its own."""
+some groups of {optimizer} minimize the loss and others maximize it: such a game has no largest stable learning rate in
+this sense. Measure the groups one by one, each with an optimizer of its own."""
 NOTHING_MOVES = "the loss depends on none of the parameters that {optimizer} holds, so its step would move nothing."
 NO_PRECONDITIONER = """\
 the number by which {optimizer} divides a gradient of {name!r} is zero, NaN or inf. Is there a NaN in its state, or is
@@ -38,12 +38,12 @@ class GroupStep:
     """A parameter group that moves.
 
     Attributes:
-        index: Its position in the optimizer.
-        lr: Its learning rate now.
-        relative_lr: The same, or 1 where the lrs of all groups are 0.
+        index: Position in the optimizer.
+        lr: Current learning rate.
+        relative_lr: The same, or 1 if the lrs of all groups are 0.
         momentum: μ or β₁.
         numerator: 2/F(−1).
-        parameters: The names of its parameters.
+        parameters: Names of its parameters.
         block_scale: relative_lr·F(−1) over that of the leading group; its diagonal block of A has this factor.
     """
 
@@ -58,7 +58,7 @@ class GroupStep:
 
 @dataclass(frozen=True)
 class StepModel:
-    """numerator / λ_max(A) bounds the largest lr of all groups, their proportions kept, with A = ±R^{½} H R^{½} + S.
+    """numerator / λ_max(A) bounds the largest lr of all groups in fixed proportions, with A = ±R^{½} H R^{½} + S.
 
     For parameter i with filter F_i, preconditioner P_i and weight decay w_i, and 0 for the group of the largest lr,
 
@@ -68,11 +68,11 @@ class StepModel:
 
     Attributes:
         matrix: A in words.
-        groups: The groups that move.
-        scale: R by name of the parameter.
-        shift: S by name.
-        sign: −1 where the loss is maximized.
-        notes: What to know about the numbers.
+        groups: Groups that move.
+        scale: R by parameter.
+        shift: S by parameter.
+        sign: −1 if the loss is maximized.
+        notes: Remarks on the numbers.
     """
 
     matrix: str
@@ -95,7 +95,7 @@ class StepModel:
         return Preconditioned(hessian, scale, self.shift, sign=self.sign)
 
     def constant_shift(self, parameters: int) -> float | None:
-        """w where A is H + w over all of so many parameters; None where it is another matrix."""
+        """w if A is H + w over all of this many parameters; None if it is another matrix."""
         is_whole = len(self.scale) == parameters and self.sign > 0
         if not is_whole or any(r.dim() or float(r) != 1 for r in self.scale.values()):
             return None
@@ -132,8 +132,6 @@ def check_optimizer(problem: Problem, optimizer: Optimizer) -> None:
         Unsupported: Its step is not known, is changed by hooks, or is stable at no learning rate.
     """
     name = type(optimizer).__name__
-    if not isinstance(optimizer, Optimizer):
-        raise TypeError(f"optimizer must be a torch optimizer, not {name}")
     groups = groups_of(problem, optimizer)
     rule_of(optimizer)
     if hooks := optimizer._optimizer_step_pre_hooks.values():
@@ -151,9 +149,9 @@ def optimizer_step(problem: Problem, optimizer: Optimizer, gradients: Gradients)
     """The step of the optimizer as it stands, which is only read.
 
     Args:
-        problem: The problem that it optimizes.
-        optimizer: One that `check_optimizer` lets pass.
-        gradients: At the present weights. Parameters without one stay where they are, as torch leaves them.
+        problem: The model, loss and data.
+        optimizer: Optimizer that has passed `check_optimizer`.
+        gradients: Gradients at the current weights. Parameters without one do not move, as in torch.
 
     Returns:
         The matrix that its limit comes from, and its groups.
@@ -170,14 +168,14 @@ def optimizer_step(problem: Problem, optimizer: Optimizer, gradients: Gradients)
     lrs = {index: float(optimizer.param_groups[index]["lr"]) for index in sorted({m.group for m in moved})}
     relative_lrs = {index: lr for index, lr in lrs.items() if lr} or dict.fromkeys(lrs, 1.0)
     if not any(lrs.values()):
-        notes.append("every lr is 0 now: those of all groups are taken to be equal.")
+        notes.append("every lr is 0 now: the lrs of all groups are assumed to be equal.")
     elif at_rest := [str(index) for index in lrs if index not in relative_lrs]:
-        notes.append(f"lr is 0 in group {', '.join(at_rest)}: its parameters are taken to stay where they are.")
+        notes.append(f"lr is 0 in group {', '.join(at_rest)}: its parameters are assumed not to move.")
         moved = [m for m in moved if m.group in relative_lrs]
     if new := sum(m.is_preconditioned and not m.has_stepped for m in moved):
         notes.append(
-            f"{name} has taken no step yet with {new} of {len(moved)} parameters: what it divides their gradients by "
-            "is what its first step would compute from the present ones."
+            f"{name} has taken no step yet with {new} of {len(moved)} parameters: their preconditioner is the one that "
+            "its first step would compute from the current gradients."
         )
     by_group = {index: [m for m in moved if m.group == index] for index in relative_lrs}
     leading = max(relative_lrs, key=lambda index: relative_lrs[index])

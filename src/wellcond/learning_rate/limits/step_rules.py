@@ -27,11 +27,11 @@ from wellcond.errors import Unsupported
 
 Group = Mapping[str, Any]
 State = Mapping[str, Any]
-Rule = Callable[[Group, State, Tensor], tuple[float, Tensor | float]]
+StepRule = Callable[[Group, State, Tensor], tuple[float, Tensor | float]]
 """(group, state of a parameter, its gradient now) → F(−1) and P.
 
-The gradient is the one that the optimizer works with: of a maximized loss its negative, and with weight decay added. It
-matters where the parameter has no state yet: P is then what the first step would make of it.
+The gradient is the one that the optimizer works with: negated for a maximized loss, and with weight decay added. It
+matters if the parameter has no state yet: P is then computed from it, as the first step would.
 """
 
 UNKNOWN = """\
@@ -40,7 +40,7 @@ the step of {optimizer} is not known, and so neither is its largest stable learn
 For gradient descent with momentum, write  wc.max_lr(problem, momentum=0.9)."""
 
 
-def rule_of(optimizer: Optimizer) -> Rule:
+def rule_of(optimizer: Optimizer) -> StepRule:
     """The rule of an optimizer's type, or of the type that it inherits its step from.
 
     Raises:
@@ -67,12 +67,12 @@ def decay_is_decoupled(optimizer: Optimizer, group: Group) -> bool:
 
 
 def response_of_sum(momentum: float, dampening: float = 0.0) -> float:
-    """Of v ← μv + (1−τ)g: F(z) = (1−τ) z/(z − μ)."""
+    """F(−1) of v ← μv + (1−τ)g, with F(z) = (1−τ) z/(z − μ)."""
     return (1 - dampening) / (1 + momentum)
 
 
 def response_of_average(beta: float) -> float:
-    """Of m ← βm + (1−β)g."""
+    """F(−1) of m ← βm + (1−β)g."""
     return response_of_sum(beta, dampening=beta)
 
 
@@ -129,7 +129,7 @@ def adagrad(group: Group, state: State, gradient: Tensor) -> tuple[float, Tensor
     return 1.0, (total.sqrt() + group["eps"]) * (1 + t * group["lr_decay"])
 
 
-RULES: dict[type[Optimizer], Rule] = {
+RULES: dict[type[Optimizer], StepRule] = {
     SGD: sgd,
     Adam: adam,
     AdamW: adam,

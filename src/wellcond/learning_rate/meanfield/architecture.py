@@ -1,9 +1,9 @@
-"""A network written in one line: all that mean-field theory needs to know about it.
+"""A network in one line: all that mean-field theory needs to know about it.
 
     fc 784-1000-1000-1000-10                     widths of the input, the hidden layers and the output
     conv 1x28x28 30-60-90 k3 s2 10               channels × height × width, channels of the layers, outputs
 
-and then, in any order: k3 s2 p1 (kernel, stride, padding), flatten or pool (what the last layer sees), bn, ln or
+and then, in any order: k3 s2 p1 (kernel, stride, padding), flatten or pool (the last layer's input), bn, ln or
 vanilla, an activation, residual, gamma=1, sigma_w2=2, sigma_b2=0.5.
 """
 
@@ -51,7 +51,7 @@ WORDS: dict[str, tuple[str, Callable[[str], Any]]] = {
 }
 """The words that may stand in any order, and the argument of `Architecture` that each sets."""
 CONVOLUTIONAL = {"kernel", "stride", "padding", "outputs", "head"}
-EXAMPLES = """
+EXAMPLE_LINES = """
     fc 784-1000-1000-1000-10
     fc 784-300-300-10 tanh vanilla sigma_w2=1.5
     conv 1x28x28 30-60-90 k3 s2 10
@@ -66,16 +66,16 @@ class Architecture:
     broadcast: a grid of networks.
 
     Attributes:
-        input: (features,), or (channels, height, width) for convolutions.
+        input: Shape of an input: (features,), or (channels, height, width) for convolutions.
         hidden: Units or channels of the hidden layers.
-        outputs: Their number.
-        norm: The norm behind every hidden layer.
-        activation: Its name, or the function itself.
-        kernel: Of every convolution.
-        stride: Of every convolution.
-        padding: Of every convolution.
-        head: What the last layer sees of a feature map, all its positions or their mean.
-        residual: Whether every hidden layer but the first adds to what it received, z + W φ(norm(z)).
+        outputs: Number of outputs.
+        norm: Norm after every hidden layer.
+        activation: Name of the activation, or the function itself.
+        kernel: Kernel size of every convolution.
+        stride: Stride of every convolution.
+        padding: Padding of every convolution.
+        head: Whether the last layer receives all positions of a feature map or their mean.
+        residual: Whether every hidden layer but the first adds to its input, z + W φ(norm(z)).
         gamma: γ of every norm.
         sigma_w2: σ_w².
         sigma_b2: σ_b².
@@ -123,16 +123,16 @@ class Architecture:
                 raise ValueError(f"convolution {layer} leaves no position: {self.sizes[layer - 1]} becomes {size}.")
         if self.residual and (len({str(n) for n in self.hidden}) > 1 or len(set(self.sizes[1:])) > 1):
             raise ValueError(
-                "a residual network adds what a layer received to what it gives: all hidden layers must have one "
-                f"width and size, but they have {self.hidden} and {self.sizes[1:]}."
+                "a residual network adds a layer's input to its output: all hidden layers must have one width and "
+                f"size, but they have {self.hidden} and {self.sizes[1:]}."
             )
 
     @classmethod
     def parse(cls, text: str) -> Architecture:
-        """Read an architecture from its line, which `str` gives back.
+        """Read an architecture from a line; `str` writes it again.
 
         Args:
-            text: Such as "fc 784-1000-10" or "conv 1x28x28 30-60-90 k3 s2 10".
+            text: Line such as "fc 784-1000-10" or "conv 1x28x28 30-60-90 k3 s2 10".
 
         Returns:
             The architecture.
@@ -140,16 +140,18 @@ class Architecture:
         Raises:
             ValueError: The line is not understood; the message shows lines that are.
         """
-        if found := re.fullmatch(r"fc (\d+(?:-\d+)+)((?: \S+)*)", " ".join(text.split())):
-            first, *hidden, outputs = (int(n) for n in found[1].split("-"))
-            return cls((first,), tuple(hidden), outputs, **_options(text, found[2], is_convolutional=False))
-        if found := re.fullmatch(r"conv (\d+x\d+x\d+) (\d+(?:-\d+)*)((?: \S+)*)", " ".join(text.split())):
-            options = _options(text, found[3], is_convolutional=True)
+        if match := re.fullmatch(r"fc (\d+(?:-\d+)+)((?: \S+)*)", " ".join(text.split())):
+            first, *hidden, outputs = (int(n) for n in match[1].split("-"))
+            return cls((first,), tuple(hidden), outputs, **_options(text, match[2], is_convolutional=False))
+        if match := re.fullmatch(r"conv (\d+x\d+x\d+) (\d+(?:-\d+)*)((?: \S+)*)", " ".join(text.split())):
+            options = _options(text, match[3], is_convolutional=True)
             if "outputs" not in options:
-                raise ValueError(f"{text!r} does not say how many outputs there are. Write lines such as{EXAMPLES}")
-            size, channels = (tuple(int(n) for n in re.split("[x-]", part)) for part in found.groups()[:2])
+                raise ValueError(
+                    f"{text!r} does not say how many outputs there are. Write lines such as{EXAMPLE_LINES}"
+                )
+            size, channels = (tuple(int(n) for n in re.split("[x-]", part)) for part in match.groups()[:2])
             return cls(size, channels, **options)
-        raise ValueError(f"{text!r} is not an architecture. Write lines such as{EXAMPLES}")
+        raise ValueError(f"{text!r} is not an architecture. Write lines such as{EXAMPLE_LINES}")
 
     def __str__(self) -> str:
         widths = "-".join(_written(n) for n in self.hidden)
@@ -174,7 +176,7 @@ class Architecture:
 
     @property
     def sizes(self) -> list[tuple[int, ...]]:
-        """Height and width of the input and of what every hidden layer gives; empty tuples for dense layers."""
+        """Height and width of the input and of every hidden layer's output; empty tuples for dense layers."""
         sizes = [self.input[1:]]
         for _ in self.hidden:
             sizes.append(tuple((n + 2 * self.padding - self.kernel) // self.stride + 1 for n in sizes[-1]))
@@ -194,7 +196,7 @@ class Architecture:
             yield replace(self, gamma=gamma, sigma_w2=sigma_w2, sigma_b2=sigma_b2, hidden=tuple(hidden))
 
     def stages(self, parameters: Parameters = "weights") -> list[Stage]:
-        """The layers as mean-field theory sees them; weights only are trained, or "all", with biases, γ and β."""
+        """The layers as mean-field theory sees them; only weights are trained, or "all", with biases, γ and β."""
         trains_all = parameters == "all"
         activation, gamma = activation_named(self.activation), float64(self.gamma)
         variances = float64(self.sigma_w2), float64(self.sigma_b2)
@@ -224,8 +226,8 @@ def activation_named(name: str | Activation) -> Activation:
     """An activation by its name in a line; "leaky_relu(0.2)" has its slope in it."""
     if isinstance(name, Activation):
         return name
-    if found := re.fullmatch(r"leaky_relu\((\d*\.?\d+)\)", name):
-        return PiecewiseLinear(float(found[1]))
+    if match := re.fullmatch(r"leaky_relu\((\d*\.?\d+)\)", name):
+        return PiecewiseLinear(float(match[1]))
     if name not in ACTIVATIONS:
         raise ValueError(f"there is no activation {name!r} here; choose one of {', '.join(ACTIVATIONS)}.")
     return ACTIVATIONS[name]
@@ -238,9 +240,9 @@ def _options(text: str, words: str, *, is_convolutional: bool) -> dict[str, Any]
         if "maxpool" in re.sub("[-_]", "", word.lower()):
             raise ValueError(f"{text!r}: there is no mean-field theory of max pooling here. Use a stride instead.")
         matches = ((re.fullmatch(pattern, word), *meaning) for pattern, meaning in WORDS.items())
-        name, value = next(((name, convert(found[1])) for found, name, convert in matches if found), ("", None))
+        name, value = next(((name, convert(match[1])) for match, name, convert in matches if match), ("", None))
         if not name or (name in CONVOLUTIONAL and not is_convolutional):
-            raise ValueError(f"{text!r}: {word!r} is not understood here. Write lines such as{EXAMPLES}")
+            raise ValueError(f"{text!r}: {word!r} is not understood here. Write lines such as{EXAMPLE_LINES}")
         if name in options:
             raise ValueError(f"{text!r}: {word!r} sets the {name} a second time.")
         options[name] = value

@@ -1,4 +1,4 @@
-"""Feature maps: the layers that see more than one position of them.
+"""Feature maps: stages that combine several positions.
 
 Over the positions of a map, a convolution averages moments over its kernel sites δ, with zeros outside,
 
@@ -28,7 +28,7 @@ from wellcond.learning_rate.meanfield.stages import Affine, Stage, Variant, ever
 
 @dataclass(frozen=True)
 class Window:
-    """The sites that a convolution or a pooling sees of a map of `size`, each attribute as (height, width)."""
+    """The sites that a convolution or a pooling uses of a map of `size`; every attribute is (height, width)."""
 
     size: tuple[int, int]
     kernel: tuple[int, int]
@@ -38,7 +38,7 @@ class Window:
 
     @property
     def outputs(self) -> tuple[int, int]:
-        """Height and width of what comes out."""
+        """Height and width of the output."""
         height, width = (
             (n + 2 * p - d * (k - 1) - 1) // s + 1
             for n, k, s, p, d in zip(self.size, self.kernel, self.stride, self.padding, self.dilation, strict=True)
@@ -60,14 +60,14 @@ class Window:
             yield rows, columns
 
     def patches(self, k: Tensor) -> Tensor:
-        """(..., P, P) → (..., P', P'): the moments of what a convolution multiplies its kernel with."""
+        """(..., P, P) → (..., P', P'): the moments of the patches that a convolution multiplies its kernel with."""
         (above, left), (h, w) = self.padding, self.size
         padded = pad(k.reshape(*k.shape[:-2], h, w, h, w), [left, left, above, above] * 2)
         shifted = (padded[..., rows, columns, rows, columns] for rows, columns in self.shifts())
         return functools.reduce(torch.add, shifted).flatten(-4, -3).flatten(-2) / self.sites
 
     def spread(self, k: Tensor) -> Tensor:
-        """The adjoint of `patches`: the moments of the gradient at what a convolution received."""
+        """The adjoint of `patches`: the moments of the gradient at a convolution's input."""
         (above, left), (h, w) = self.padding, self.size
         k = k.reshape(*k.shape[:-2], *self.outputs, *self.outputs)
         padded = k.new_zeros(*k.shape[:-4], *(h + 2 * above, w + 2 * left) * 2)
@@ -78,14 +78,14 @@ class Window:
 
 
 def two(values: Any, fill: int = 1) -> tuple[int, int]:
-    """An option along height and width; a layer of sequences has no height, for which `fill` stands."""
+    """An option along height and width; for a layer on sequences, `fill` is the height's."""
     first, second = (values, values) if isinstance(values, int) else (fill, fill, *values)[-2:]
     return first, second
 
 
 @dataclass(frozen=True, kw_only=True)
 class Convolution(Affine):
-    """A convolution, whose fan_in is channels × kernel sites. On moments of alike positions it counts as unpadded."""
+    """A convolution, with fan_in = channels × kernel sites. For moments of alike positions, padding is ignored."""
 
     window: Window
 
@@ -145,7 +145,7 @@ class GlobalPool(_Head):
         pooled = h.total().scaled(float64(1 / h.positions**2))
         if h.positions == self.positions:
             return pooled
-        # alike positions of one example share pixels, and their moments do not say how many
+        # alike positions of one example share pixels, and their moments do not contain how many
         return replace(pooled, same=torch.full_like(h.same, math.nan))
 
     def gradient_shares(self, positions: int) -> Tensor:
@@ -154,7 +154,7 @@ class GlobalPool(_Head):
 
 @dataclass(frozen=True)
 class AveragePool(Stage):
-    """The mean over a window, zeros outside included."""
+    """The mean over a window, including zeros outside the map."""
 
     window: Window
     name = "average pooling"
@@ -176,13 +176,13 @@ class AveragePool(Stage):
 def input_moments(
     stages: Sequence[Stage], inputs: Tensor | Sequence[int] | None, examples: int | None = None
 ) -> Kernel:
-    """Of given inputs, or of independent ones of a shape: by position where positions differ, or by example."""
+    """The moments of inputs, or of independent ones of a shape: by position if positions differ, or by example."""
     maps = [stage for stage in every(stages) if isinstance(stage, (Convolution, AveragePool, Flatten, GlobalPool))]
     padded = any(any(stage.window.padding) for stage in maps if isinstance(stage, Convolution))
     start: Kernel = Moments.independent()
     if isinstance(inputs, Tensor):
         start = Moments.of(inputs.cpu()) if maps else Gram.of(inputs.cpu())
-    # what positions of one example share counts where examples are few, and is not in two numbers
+    # with few examples the products of positions of one example matter, and two numbers do not contain them
     elif inputs and (padded or any(isinstance(stage, AveragePool) for stage in maps) or (maps and examples)):
         start = Moments.independent(math.prod(inputs[1:]))
     return start if examples is None else start.among(examples)

@@ -1,4 +1,4 @@
-"""Expectations of activations under Gaussian pre-activations: all that mean-field theory asks of an activation.
+"""Expectations of activations under Gaussian pre-activations: all that mean-field theory needs from an activation.
 
 For (a, b) Gaussian with means 0, variances v, w and covariance k:
 
@@ -22,15 +22,15 @@ from torch.nn.functional import leaky_relu
 
 Function = Callable[[Tensor], Tensor]
 Expectation = Callable[[Tensor, Tensor, Tensor], Tensor]
-"""Of a pair of Gaussians, by their variances v, w and covariance k."""
+"""Expectation over a pair of Gaussians with variances v, w and covariance k."""
 
 NODES, REACH = 601, 12.0
-"""Of the trapezoidal rule, and how many standard deviations it covers: smooth functions are integrated to rounding."""
-FEW = 1000
-"""Correlations whose powers are all held at once: for a single network the steps of a loop would cost more."""
+"""Nodes of the trapezoidal rule, and the standard deviations it covers: smooth functions are exact to rounding."""
+AT_ONCE = 1000
+"""Up to this many correlations, all powers are held at once: for a single network a loop would cost more."""
 ORDERS = 128
-"""Of the series: at variance 10 tanh is right to 1e-11 up to a correlation of .9 and to 4e-7 beyond, its slope to 7e-6;
-a jump, such as the slope of hardtanh has, to 1 %."""
+"""Orders of the series: at variance 10 tanh is accurate to 1e-11 up to a correlation of .9 and to 4e-7 beyond, its
+slope to 7e-6; a jump, such as in the slope of hardtanh, to 1 %."""
 
 
 class Activation(ABC):
@@ -144,22 +144,22 @@ class Smooth(Activation):
 
 
 def _correlation(k: Tensor, scale: Tensor) -> Tensor:
-    """k/√(vw), 0 where there is no variance; rounding does not take it beyond ±1."""
+    """k/√(vw), within ±1 despite rounding, and 0 without variance."""
     return torch.where(scale > 0, k / torch.where(scale > 0, scale, 1.0), 0.0).clamp(-1, 1)
 
 
 def _pair_mean(f: Function, v: Tensor, w: Tensor, k: Tensor, h: Function | None = None) -> Tensor:
-    """E[f(a) h(b)] = Σ_n f_n(v) h_n(w) cⁿ with the correlation c: Mehler's formula; h is f unless given.
+    """E[f(a) h(b)] = Σ_n f_n(v) h_n(w) cⁿ with the correlation c: Mehler's formula; h is f by default.
 
-    What the orders that are summed leave out of E f(a)² counts as the first one that is missing. v and w may be a
-    column and a row against the matrix k: their coefficients are then computed only once.
+    The part of E f(a)² outside the summed orders counts as the first missing order. v and w may be a column and a row
+    for the matrix k: their coefficients are then computed only once.
     """
     c = _correlation(k, (v * w).sqrt())
     left, rest_of_left = _hermite_coefficients(f, v)
     right, rest_of_right = (left, rest_of_left) if w is v and h is None else _hermite_coefficients(h or f, w)
     sizes = left.abs().reshape(-1, ORDERS).amax(0) * right.abs().reshape(-1, ORDERS).amax(0)
     orders = 1 + int((sizes >= 1e-16 * sizes.sum()).nonzero().max())
-    if c.numel() < FEW:
+    if c.numel() < AT_ONCE:
         powers = c.unsqueeze(-1) ** torch.arange(orders, device=c.device)
         return rest_of_left * rest_of_right * c**orders + (left[..., :orders] * right[..., :orders] * powers).sum(-1)
     # Horner's scheme, which needs no more memory than a few matrices
@@ -177,12 +177,13 @@ def _hermite_coefficients(function: Function, v: Tensor) -> tuple[Tensor, Tensor
     """
     nodes, weights, polynomials = _hermite(v.device)
     values = function(v.sqrt().unsqueeze(-1) * nodes)
-    found = (values * weights) @ polynomials.T
-    # odd functions have no even terms: without bias λ_max would be made of what rounding leaves of them
-    found = torch.where(found.abs() < 1e-14 * found.norm(dim=-1, keepdim=True), 0.0, found)
+    coefficients = (values * weights) @ polynomials.T
+    # odd functions have no even terms: without bias λ_max would consist of their rounding errors
+    is_rounding = coefficients.abs() < 1e-14 * coefficients.norm(dim=-1, keepdim=True)
+    coefficients = torch.where(is_rounding, 0.0, coefficients)
     size = values.square() @ weights
-    rest = size - found.square().sum(-1)
-    return found, torch.where(rest > 1e-12 * size, rest, 0.0).sqrt()
+    rest = size - coefficients.square().sum(-1)
+    return coefficients, torch.where(rest > 1e-12 * size, rest, 0.0).sqrt()
 
 
 @functools.cache

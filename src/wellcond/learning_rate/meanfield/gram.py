@@ -1,20 +1,30 @@
-"""Moments of given examples: the N×N matrix of their products instead of two numbers for any two of them.
+"""Moments of N real examples: the N×N matrix of their products, instead of two numbers for any two examples.
 
-Real images are not alike and independent: their products K⁰ = X Xᵀ/n_in have a few large eigenvalues, and so have those
-of all layers above. `Gram` follows the whole matrix.
+Symbols:
+    N, n_in    number of examples, and of values in one
+    K          (N, N), products of a layer's units over all pairs of examples, averaged over the units
+    z, u       one unit's pre-activations on the N examples, centered; and standardized, u = z/s with s² = zᵀz/N
+    γ, φ       scale of the norm and activation after it
+    Θ          (N, N), tangent kernel Θ(x, y) = ⟨∂z(x)/∂θ, ∂z(y)/∂θ⟩ of the parameters θ before a layer
+    P          (N, N), I − 11ᵀ/N − u uᵀ/N, the derivative of a batch normalization up to γ/s
 
-A norm that is differentiated through its statistics mixes examples: the gradient of f(x) reaches all of the batch. What
-is carried back is therefore not a matrix but a linear map: what a tangent kernel Θ(x, y) = ⟨∂z(x)/∂θ, ∂z(y)/∂θ⟩ at a
-layer becomes at the outputs. Almost everywhere that map multiplies element by element. At a batch normalization it is
+Forward. Real images are neither alike nor independent: K⁰ = X Xᵀ/n_in has a few large eigenvalues, and so have the K of
+all layers above. `Gram.matrix` is K, and every stage maps the whole matrix.
 
-    Θ → (γ²/s²) E[φ'φ'ᵀ ∘ P Θ P],        P = I − 11ᵀ/N − u uᵀ/N
+Backward. A norm that is differentiated through its statistics mixes examples: the gradient of f(x) reaches the whole
+batch. So a gradient is not carried back as a matrix but as a linear map: from the tangent kernel Θ at a layer to its
+value at the outputs. At most stages that map multiplies Θ element by element. At a batch normalization it is
 
-Every unit has its own variance over the examples. Its pre-activations z, centered, are N(0, K) over them, and u = z/s
-with s² = zᵀz/N its own. Over all units
+    Θ → (γ²/s²) E[φ'φ'ᵀ ∘ P Θ P]                                                            (`StatisticsStep`)
+
+A gradient is therefore `matrix`, the elementwise factor so far, and `path`, the maps that follow up to the outputs.
+
+Statistics. Every unit has its own variance over the examples, since z is N(0, K) over them. Over all units
 
     E[1/s²] = ∫₀^∞ det(I + 2tK/N)^(−1/2) dt            E[u uᵀ] = ∫₀^∞ K (I + 2tK/N)⁻¹ det(I + 2tK/N)^(−1/2) dt
 
-since 1/s² = ∫ exp(−t s²) dt and that factor keeps z Gaussian. Beyond that u counts as Gaussian and independent of s.
+because 1/s² = ∫ exp(−t s²) dt and that factor keeps z Gaussian. Apart from this, u is treated as Gaussian and
+independent of s.
 """
 
 from __future__ import annotations
@@ -31,17 +41,17 @@ from torch import Tensor
 from wellcond.learning_rate.meanfield.gaussian import Activation
 from wellcond.learning_rate.meanfield.moments import ALIKE, LIFT, Kernel, diagonal
 
-NODES = 200
-"""Of the integrals over t."""
+LAPLACE_NODES = 200
+"""Nodes of the integrals over t."""
 FEWEST = 5
-"""Examples: among fewer, units of almost no variance make E[1/s²] infinite, and 1/E s² takes its place."""
+"""Fewest examples: with fewer, units of almost no variance make E[1/s²] infinite, and 1/E s² is used instead."""
 STEP = 1e-6
-"""Of a difference quotient, as a share of the variance."""
+"""Step of a difference quotient, as a share of the variance."""
 
 
 @dataclass(frozen=True, eq=False)
 class Path:
-    """The rest of a tangent kernel's path to the outputs: one step, then another path, or the outputs (None)."""
+    """The maps of a tangent kernel from a layer to the outputs: one step, then another path, or the outputs (None)."""
 
     step: Callable[[Tensor], Tensor]
     onward: Path | None
@@ -49,13 +59,13 @@ class Path:
 
 @dataclass(frozen=True, eq=False)
 class Gram(Kernel):
-    """Products of given examples, averaged over the units of a layer.
+    """Products of N examples, averaged over the units of a layer.
 
-    A gradient is the map Θ → path(matrix ∘ Θ), and what it gives for Θ = 1 is its value.
+    A gradient is the map Θ → path(matrix ∘ Θ); its value is the map of Θ = 1.
 
     Attributes:
-        matrix: (..., N, N).
-        path: Of a gradient, how it goes on to the outputs; None for a signal.
+        matrix: K, or the elementwise factor of a gradient, (..., N, N).
+        path: Maps from a gradient's layer to the outputs; None for a signal.
 
     Example:
         >>> Gram.of(torch.eye(2)).matrix.tolist()
@@ -125,7 +135,7 @@ class Gram(Kernel):
         return bool(((second > ALIKE * top) & (lift > LIFT)).any())
 
     def drawn(self, units: int, seed: int) -> Gram:
-        # a Wishart matrix: the units are taken as Gaussian, with the moments that they have
+        # a Wishart matrix: the units are treated as Gaussian with these moments
         n, random = self.matrix.shape[-1], np.random.default_rng(seed)
         if units < n:
             factor = random.standard_normal((n, units))
@@ -144,7 +154,7 @@ class Gram(Kernel):
 
     @cached_property
     def _spectrum(self) -> tuple[Tensor, Tensor]:
-        if not bool(self.value.isfinite().all()):  # eigh would only say that it did not converge
+        if not bool(self.value.isfinite().all()):  # eigh would only report that it did not converge
             return torch.full_like(self.value[..., 0], torch.nan), torch.full_like(self.value, torch.nan)
         return tuple(torch.linalg.eigh(self.value))
 
@@ -152,11 +162,11 @@ class Gram(Kernel):
 class StatisticsStep:
     """Θ → E[φ'φ'ᵀ ∘ P Θ P] with P = I − 11ᵀ/N − u uᵀ/N, for Gaussian u.
 
-    P Θ P = Θ_c − u vᵀ − v uᵀ + (uᵀΘu/N²) u uᵀ with Θ centered to Θ_c and v = Θ_c u/N. Of v_y, the part that depends on
-    u_x and u_y counts; and E[f uᵀΘu] = tr(ΘU) E f + dE f/dε as the covariance U of u moves to U + 2ε UΘU.
+    P Θ P = Θ_c − u vᵀ − v uᵀ + (uᵀΘu/N²) u uᵀ with Θ centered to Θ_c and v = Θ_c u/N. Only the part of v_y that depends
+    on u_x and u_y counts; and E[f uᵀΘu] = tr(ΘU) E f + dE f/dε as the covariance U of u moves to U + 2ε UΘU.
 
     Args:
-        a: The moments of γu, (..., N, N).
+        a: Moments of γu, (..., N, N).
         activation: φ.
         gamma2: γ².
     """
@@ -171,7 +181,7 @@ class StatisticsStep:
         """E[u_x u_y φ'φ']."""
         self.squares = activation.squares(v, w, a) / gamma2
         """E[u_x² φ'φ']."""
-        # toward smaller correlations, since there are none beyond 1
+        # toward smaller correlations, since they end at 1
         self.by_variance = (activation.weighted_slopes(v * (1 + STEP), w, a) - products) / (STEP * v)
         self.by_covariance = (products - activation.weighted_slopes(v, w, a - STEP * size)) / (STEP * size)
 
@@ -186,7 +196,7 @@ class StatisticsStep:
         return self.slopes * centered - mixed - mixed.mT + mean * self.products + change
 
     def _products_with_v(self, covariance: Tensor) -> Tensor:
-        """E[φ'φ' u_x v_y] at (x, y), by v_y = α u_x + β u_y + what is independent of both."""
+        """E[φ'φ' u_x v_y] at (x, y), by v_y = α u_x + β u_y + a part independent of both."""
         u, variance = self.u, diagonal(self.u)
         v, w = variance.unsqueeze(-1), variance.unsqueeze(-2)
         with_x, with_y = covariance.mT, diagonal(covariance).unsqueeze(-2)
@@ -217,7 +227,7 @@ def _standardized(k: Tensor) -> tuple[Tensor, Tensor]:
 @functools.cache
 def _half_line() -> tuple[Tensor, Tensor]:
     """Gauss-Legendre nodes and weights for ∫₀^∞, by t = x/(1 − x)."""
-    x, weights = (torch.from_numpy(part) for part in np.polynomial.legendre.leggauss(NODES))
+    x, weights = (torch.from_numpy(part) for part in np.polynomial.legendre.leggauss(LAPLACE_NODES))
     x = (x + 1) / 2
     return x / (1 - x), weights / 2 / (1 - x).square()
 
@@ -236,7 +246,7 @@ def _walked(theta: Tensor, path: Path | None, end: Path | None) -> Tensor:
 
 
 def _meeting(one: Path | None, other: Path | None) -> Path | None:
-    """Where two paths become one: what follows is walked once, however many blocks of a network branch."""
+    """Where two paths become one: the rest is walked once, however many blocks of a network branch."""
     passed = set()
     while one is not None:
         passed.add(one)

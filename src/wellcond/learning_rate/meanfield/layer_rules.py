@@ -1,4 +1,4 @@
-"""What weighted layers, norms and activations mean to mean-field theory, and what is read from their parameters."""
+"""Rules for weighted layers, norms and activations: their stages, with σ_w², σ_b² and γ read from their parameters."""
 
 from __future__ import annotations
 
@@ -16,19 +16,19 @@ from wellcond.errors import NonFinite
 from wellcond.learning_rate.meanfield.feature_maps import Convolution, Window, two
 from wellcond.learning_rate.meanfield.gaussian import Activation, PiecewiseLinear, Smooth
 from wellcond.learning_rate.meanfield.moments import float64
-from wellcond.learning_rate.meanfield.signals import LINEAR, Signal, Step
+from wellcond.learning_rate.meanfield.signal import LINEAR, ReadCall, Signal
 from wellcond.learning_rate.meanfield.stages import Affine, Nonlinearity
 
 MOST_BETA = 0.1
-"""Relative to γ: up to here β is remarked on, above it the theory of β = 0 is far off."""
+"""Largest β relative to γ: below it a remark is made, above it the theory for β = 0 is far off."""
 LEAST_GAMMA = 1e-6
-"""A γ of 0 is taken as this, the smallest for which ratios can be computed."""
+"""Replacement for a γ of 0, the smallest for which ratios can be computed."""
 MEAN_OF_WEIGHTS = 5.0
-"""A mean that is this many standard errors away from 0 is not chance."""
+"""A mean this many standard errors away from 0 is not chance."""
 SPREAD = 0.1
-"""Of the squared norms of a weight's rows, beyond chance; the same for γ, relative to its mean."""
+"""Spread of the squared norms of a weight's rows, beyond chance, that gets a remark; the same for γ."""
 ROWS = 256
-"""At most so many rows are compared with one another."""
+"""Most rows that are compared with one another."""
 SMOOTH_FUNCTIONS: dict[str, Callable[..., torch.Tensor]] = {
     function.__name__: function
     for function in (
@@ -40,69 +40,69 @@ SMOOTH_FUNCTIONS: dict[str, Callable[..., torch.Tensor]] = {
 # weighted layers
 
 
-def linear(step: Step, x: Signal) -> Signal:
+def linear(call: ReadCall, x: Signal) -> Signal:
     """A dense layer on vectors."""
-    if len(step.shape) != 2:
-        raise step.refused(
-            f"it acts on each of the positions of {tuple(step.shape)}",
+    if len(call.shape) != 2:
+        raise call.refused(
+            f"it acts on each of the positions of {tuple(call.shape)}",
             "Flatten what it receives, or use a convolution.",
         )
-    return x.then(Affine(step.name, *_measured(step)), None, "gaussian")
+    return x.then(Affine(call.name, *_measured(call)), None, "gaussian")
 
 
-def convolution(step: Step, x: Signal) -> Signal:
+def convolution(call: ReadCall, x: Signal) -> Signal:
     """A 1d or 2d convolution that pads with zeros."""
-    layer = step.what
-    if len(step.shape) != len(layer.kernel_size) + 2:
-        raise step.refused(f"it receives {tuple(step.shape)}, which is no batch of images", "Pass inputs=a batch.")
+    layer = call.what
+    if len(call.shape) != len(layer.kernel_size) + 2:
+        raise call.refused(f"it receives {tuple(call.shape)}, which is no batch of images", "Pass inputs=a batch.")
     if layer.padding_mode != "zeros":
-        raise step.refused(f"its padding has the mode {layer.padding_mode!r}", "Pad with zeros.")
+        raise call.refused(f"its padding has the mode {layer.padding_mode!r}", "Pad with zeros.")
     sides = layer._reversed_padding_repeated_twice[::-1]
     if sides[::2] != sides[1::2]:
-        raise step.refused("its padding differs from side to side", "Use an odd kernel.")
-    before, after = step.sizes
+        raise call.refused("its padding differs from side to side", "Use an odd kernel.")
+    before, after = call.sizes
     window = Window(before, two(layer.kernel_size), two(layer.stride), two(sides[::2], 0), two(layer.dilation))
     assert window.outputs == after
     if layer.in_channels // layer.groups < 8 < layer.in_channels:
-        step.remarks.append(f"each of its groups sees {layer.in_channels // layer.groups} channels, which is not many")
-    return x.then(Convolution(step.name, *_measured(step), window=window), after, "gaussian")
+        call.remarks.append(f"each of its groups sees {layer.in_channels // layer.groups} channels, which is not many")
+    return x.then(Convolution(call.name, *_measured(call), window=window), after, "gaussian")
 
 
-def _measured(step: Step) -> tuple[Tensor, Tensor, Tensor, bool, bool]:
+def _measured(call: ReadCall) -> tuple[Tensor, Tensor, Tensor, bool, bool]:
     """fan_in, σ_w² = fan_in · mean(w²), σ_b² = mean(b²), and whether weight and bias are trained."""
-    _check_parameters(step)
-    weight, bias = step.what.weight, step.what.bias
-    step.remarks.extend(_remarks_on_weight(weight))
+    _check_parameters(call)
+    weight, bias = call.what.weight, call.what.bias
+    call.remarks.extend(_remarks_on_weight(weight))
     fan_in = float64(weight[0].numel())
     sigma_b2 = float64(0.0) if bias is None else _mean_square(bias)
     return fan_in, fan_in * _mean_square(weight), sigma_b2, _is_trained(weight), _is_trained(bias)
 
 
-def _check_parameters(step: Step) -> None:
+def _check_parameters(call: ReadCall) -> None:
     """Raise unless weight and bias are parameters themselves, and finite."""
-    layer = step.what
+    layer = call.what
     if parametrize.is_parametrized(layer):
-        raise step.refused("its weight is computed from other parameters", "Remove the parametrization.")
+        raise call.refused("its weight is computed from other parameters", "Remove the parametrization.")
     own = dict(layer.named_parameters(recurse=False))
     for name in ("weight", "bias"):
         value = getattr(layer, name, None)
         if value is not None and name not in own:
             others = " and ".join(other for other in own if other.startswith(f"{name}_"))
-            raise step.refused(
+            raise call.refused(
                 f"its {name} is computed from {others or 'something else'}, as by weight_norm or pruning",
                 "Make it a parameter again, as torch.nn.utils.remove_weight_norm does.",
             )
         if value is not None and not bool(value.isfinite().all()):
-            raise NonFinite(f"layer {step.name!r}: its {name} holds NaN or inf, and so no λ_max can be predicted.")
+            raise NonFinite(f"layer {call.name!r}: its {name} holds NaN or inf, and so no λ_max can be predicted.")
 
 
 def _remarks_on_weight(weight: Tensor) -> Iterator[str]:
-    """Where weights are not independent draws of mean 0 and one variance."""
+    """Remarks on weights that are not independent draws of mean 0 and one variance."""
     rows = weight.detach().double().cpu().flatten(1)
     units, fan_in = rows.shape
     error = rows.std(correction=0) / rows.numel() ** 0.5
     if rows.mean().abs() > MEAN_OF_WEIGHTS * error:
-        yield f"its weights have a mean of {float(rows.mean()):.2g}, which is taken as 0"
+        yield f"its weights have a mean of {float(rows.mean()):.2g}, which is treated as 0"
     sizes = rows.square().sum(1)
     chance = (rows.pow(4).mean() / rows.square().mean().square() - 1).clamp(min=0) / fan_in
     spread = (sizes / sizes.mean()).var(correction=0) if sizes.mean() > 0 else float64(0.0)
@@ -131,91 +131,91 @@ def _mean_square(tensor: Tensor) -> Tensor:
 # norms
 
 
-def batchnorm(step: Step, x: Signal) -> Signal:
+def batchnorm(call: ReadCall, x: Signal) -> Signal:
     """Any torch BatchNorm."""
     if x.units != "gaussian":
-        step.remarks.append("what it receives is not Gaussian, so s² differs from unit to unit; its mean counts")
-    return _norm(step, x, "batch")
+        call.remarks.append("its input is not Gaussian, so s² differs from unit to unit; the mean is used")
+    return _norm(call, x, "batch")
 
 
-def layernorm(step: Step, x: Signal) -> Signal:
+def layernorm(call: ReadCall, x: Signal) -> Signal:
     """LayerNorm or RMSNorm over all features of a vector."""
-    if math.prod(step.what.normalized_shape) != math.prod(step.shape[1:]):
-        raise step.refused(
+    if math.prod(call.what.normalized_shape) != math.prod(call.shape[1:]):
+        raise call.refused(
             "it normalizes over a part of an example's features", "Use a BatchNorm, or flatten before it."
         )
     if x.size is not None:
-        raise step.refused("it normalizes over channels and positions", "Use a BatchNorm.")
-    if isinstance(step.what, nn.LayerNorm) and x.units != "gaussian":
-        raise step.refused(
+        raise call.refused("it normalizes over channels and positions", "Use a BatchNorm.")
+    if isinstance(call.what, nn.LayerNorm) and x.units != "gaussian":
+        raise call.refused(
             "it subtracts the mean over features of a signal that does not come from weights of mean 0",
             "Put it directly after a linear layer, or use nn.RMSNorm.",
         )
-    return _norm(step, x, "layer")
+    return _norm(call, x, "layer")
 
 
-def _norm(step: Step, x: Signal, kind: Literal["batch", "layer"]) -> Signal:
-    _check_parameters(step)
-    weight, bias = (getattr(step.what, name, None) for name in ("weight", "bias"))
+def _norm(call: ReadCall, x: Signal, kind: Literal["batch", "layer"]) -> Signal:
+    _check_parameters(call)
+    weight, bias = (getattr(call.what, name, None) for name in ("weight", "bias"))
     # root mean squares
     gamma = float64(1.0) if weight is None else _mean_square(weight).sqrt().clamp(min=LEAST_GAMMA)
     beta = float64(0.0) if bias is None else _mean_square(bias).sqrt()
     if beta > MOST_BETA * gamma:
-        raise step.refused(
-            f"its β are {float(beta):.2g} beside γ of {float(gamma):.2g}, and the theory is of β = 0",
+        raise call.refused(
+            f"its β are {float(beta):.2g} with γ of {float(gamma):.2g}, and the theory assumes β = 0",
             "Predict for the network as initialized, or measure instead: wc.eigenvalues(wc.GGN(problem)).",
         )
     if weight is not None:
         own = weight.detach().double().cpu()
         size, spread = float(_mean_square(own).sqrt()), float(own.std(correction=0))
         if spread > SPREAD * size:
-            step.remarks.append(f"its γ differ by {100 * spread / size:.0f} %; their root mean square counts")
+            call.remarks.append(f"its γ differ by {100 * spread / size:.0f} %; their root mean square is used")
     if beta > 0:
-        step.remarks.append(f"its β are {float(beta):.2g}, which is taken as 0")
+        call.remarks.append(f"its β are {float(beta):.2g}, which is treated as 0")
     trains, positions = _is_trained(weight) or _is_trained(bias), math.prod(x.size or (1,))
-    stage = Nonlinearity(step.name, LINEAR, kind, gamma, trains, positions)
+    stage = Nonlinearity(call.name, LINEAR, kind, gamma, trains, positions)
     return x.then(stage, x.size, "gaussian" if x.units == "gaussian" else "other")
 
 
 # activations
 
 
-def smooth_module(step: Step, x: Signal) -> Signal:
+def smooth_module(call: ReadCall, x: Signal) -> Signal:
     """An activation module without a kink at 0."""
-    module = copy.copy(step.what)
+    module = copy.copy(call.what)
     if hasattr(module, "inplace"):
         module.inplace = False
-    return _activated(step, x, Smooth(step.kind.lower(), module.forward))
+    return _activated(call, x, Smooth(call.kind.lower(), module.forward))
 
 
-def smooth_function(step: Step, x: Signal) -> Signal:
+def smooth_function(call: ReadCall, x: Signal) -> Signal:
     """The same as a function."""
-    function, options = SMOOTH_FUNCTIONS[step.kind], {k: v for k, v in step.options.items() if k != "inplace"}
-    return _activated(step, x, Smooth(step.kind, lambda a: function(a, *step.arguments, **options)))
+    function, options = SMOOTH_FUNCTIONS[call.kind], {k: v for k, v in call.options.items() if k != "inplace"}
+    return _activated(call, x, Smooth(call.kind, lambda a: function(a, *call.arguments, **options)))
 
 
-def relu(step: Step, x: Signal) -> Signal:
+def relu(call: ReadCall, x: Signal) -> Signal:
     """ReLU, as a module or a function."""
-    return _activated(step, x, PiecewiseLinear(0.0))
+    return _activated(call, x, PiecewiseLinear(0.0))
 
 
-def leaky_relu(step: Step, x: Signal) -> Signal:
+def leaky_relu(call: ReadCall, x: Signal) -> Signal:
     """Leaky ReLU, as a module or a function."""
-    slope = step.argument(0, "negative_slope", 0.01) if step.what is None else step.what.negative_slope
-    return _activated(step, x, PiecewiseLinear(float(slope)))
+    slope = call.argument(0, "negative_slope", 0.01) if call.what is None else call.what.negative_slope
+    return _activated(call, x, PiecewiseLinear(float(slope)))
 
 
-def _activated(step: Step, x: Signal, activation: Activation) -> Signal:
+def _activated(call: ReadCall, x: Signal, activation: Activation) -> Signal:
     if x.units == "activated" or not x.stages:
         receives = "an activation's output" if x.stages else "the network's input"
-        raise step.refused(f"it receives {receives}, which is not Gaussian", "Put a weighted layer before it.")
+        raise call.refused(f"it receives {receives}, which is not Gaussian", "Put a weighted layer before it.")
     norm = x.stages[-1]
     has_kink = isinstance(activation, PiecewiseLinear) and activation != LINEAR
     if has_kink and isinstance(norm, Nonlinearity) and norm.gamma is not None and norm.gamma <= LEAST_GAMMA:
-        raise step.refused(
-            f"γ of {norm.name!r} is 0, so that it receives only zeros, where its slope jumps",
+        raise call.refused(
+            f"γ of {norm.name!r} is 0, so it receives only zeros, where its slope jumps",
             "Predict for the γ that you will train with, or put the norm at the end of a residual branch.",
         )
     if x.units == "other":
-        step.remarks.append("it receives a sum of which a part is not Gaussian; it is taken as Gaussian with its mean")
-    return x.activated(step.name, activation)
+        call.remarks.append("it receives a sum with a part that is not Gaussian; it is treated as Gaussian")
+    return x.activated(call.name, activation)

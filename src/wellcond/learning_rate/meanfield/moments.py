@@ -3,8 +3,9 @@
     same = E_x[h(x)²]              q̂ in wei2019
     pair = E_{x≠y}[h(x) h(y)]      q̂_xy
 
-For the gradient of one output they are sums over units (and, for convolutions, over pairs of positions): q̃, q̃_xy. There
-are two kinds, which layers treat alike: `Moments` of any two examples, and `Gram`, those of given examples.
+For the gradient of one output they are sums over units (and, for convolutions, over pairs of positions): q̃, q̃_xy.
+A `Kernel` is one of two forms, which stages treat alike: `Moments`, two numbers for any two examples, and `Gram`, the
+matrix of N real examples.
 """
 
 from __future__ import annotations
@@ -24,7 +25,7 @@ from wellcond.errors import TooLarge
 from wellcond.learning_rate.meanfield.gaussian import Activation, Expectation
 
 Number = float | Tensor
-"""Of one network, or a tensor for a grid of networks."""
+"""A number of one network, or a tensor for a grid of networks."""
 BOUNDS: dict[str, tuple[str, Callable[[float], bool]]] = {
     "gamma": ("above 0", lambda x: x > 0),
     "sigma_w2": ("above 0", lambda x: x > 0),
@@ -32,11 +33,11 @@ BOUNDS: dict[str, tuple[str, Callable[[float], bool]]] = {
     "padding": ("0 or above", lambda x: x >= 0),
 }
 MOST_POSITIONS = 4096
-"""Of a feature map: its moments are matrices of positions, 128 MiB each at this size."""
+"""Most positions of a feature map: its moments are matrices of positions, 128 MiB each at this size."""
 
 
 ALIKE, LIFT = 0.3, 0.05
-"""An eigenvalue of this share of the largest is like it; by this share a finite width may lift it unsaid."""
+"""Eigenvalues above this share of the largest count as like it; a lift by finite width below this share is ignored."""
 
 
 class Kernel(ABC):
@@ -50,7 +51,7 @@ class Kernel(ABC):
 
     @abstractmethod
     def squares(self) -> Tensor:
-        """The diagonal E h², by example or by position."""
+        """The diagonal E h², per example or per position."""
 
     @abstractmethod
     def centered(self) -> tuple[Self, Tensor]:
@@ -58,7 +59,7 @@ class Kernel(ABC):
 
     @abstractmethod
     def inverse_size(self) -> Self:
-        """1/√(E h(x)² E h(y)²): what LayerNorm multiplies two examples with."""
+        """1/√(E h(x)² E h(y)²), the factor of LayerNorm for two examples."""
 
     @abstractmethod
     def __mul__(self, other: Self) -> Self: ...
@@ -77,7 +78,7 @@ class Kernel(ABC):
     def top(self) -> Tensor:
         """The largest eigenvalue of a Gram matrix with these entries, divided by the number of examples.
 
-        That of a sum is not the sum of those of its terms: add the terms first.
+        The largest eigenvalue of a sum is not the sum of the largest ones: add the terms first.
         """
 
     @abstractmethod
@@ -90,7 +91,7 @@ class Kernel(ABC):
 
     @abstractmethod
     def does_not_stand_out(self, units: int) -> bool:
-        """Whether the top direction of the Gram matrix is one of many alike, which layers of so many units tell apart.
+        """Whether the top direction of the Gram matrix is one of many alike, so that `units` per layer matter.
 
         With λ_1 the largest of its eigenvalues, a mean over n units instead of very many lifts it by the share
         (1/n) Σ_j λ_j/(λ_1 − λ_j), as long as that is small.
@@ -99,19 +100,19 @@ class Kernel(ABC):
     # may override
 
     def drawn(self, units: int, seed: int) -> Self:
-        """The mean over so many units instead of very many, where examples are given."""
+        """One draw of the mean over this many units instead of very many, for a `Gram`."""
         return self
 
     def total(self) -> Self:
-        """Sums over pairs of positions, where there are positions: what shared parameters see of a gradient."""
+        """Sums over pairs of positions, if there are positions: the gradient of shared parameters."""
         return self
 
     def among(self, examples: int) -> Self:
-        """The moments of N examples instead of very many; given ones are as many as they are."""
+        """The moments of N examples instead of very many; a `Gram` has a fixed number."""
         return self
 
     def share_of(self, total: Self) -> Tensor:
-        """What this term of a sum adds to its `top`: the shares of all terms add up to it."""
+        """The part of this term in the `top` of a sum; the parts of all terms add up to it."""
         return self.top()
 
     # common to both
@@ -125,7 +126,7 @@ class Kernel(ABC):
         return self.each(lambda k: scale[..., None, None] * k)
 
     def expected(self, expectation: Expectation) -> Self:
-        """The expectation over pairs of Gaussians that have these moments."""
+        """The expectation over pairs of Gaussians with these moments."""
         squares = self.squares()
         return self.each(lambda k: expectation(squares.unsqueeze(-1), squares.unsqueeze(-2), k))
 
@@ -146,8 +147,8 @@ class Moments(Kernel):
     of all its entries: N · pair for very many.
 
     Attributes:
-        same: (..., P, P) for P positions, after the dimensions of a grid of networks.
-        pair: Likewise.
+        same: Moments of one example, (..., P, P) for P positions, after the dimensions of a grid of networks.
+        pair: Moments of two different examples, likewise.
         examples: N.
     """
 
@@ -168,7 +169,7 @@ class Moments(Kernel):
 
     @classmethod
     def of(cls, images: Tensor) -> Moments:
-        """Given examples (N, channels, ...), N > 1: means over channels and over one or two examples."""
+        """The moments of examples (N, channels, ...), N > 1: means over channels and over one or two examples."""
         x = images.detach().double().flatten(2)
         examples, channels, _ = x.shape
         same = torch.einsum("nca,ncb->ab", x, x) / (examples * channels)
@@ -182,7 +183,7 @@ class Moments(Kernel):
         return self.same.shape[-1]
 
     def mean(self) -> Tensor:
-        """Over all pairs of examples, of which a share 1/N are pairs of one with itself."""
+        """The mean over all pairs of examples, of which a share 1/N are pairs of one with itself."""
         return self.pair if math.isinf(self.examples) else self.pair + (self.same - self.pair) / self.examples
 
     def total(self) -> Moments:
@@ -198,7 +199,7 @@ class Moments(Kernel):
         return diagonal(self.same)
 
     def centered(self) -> tuple[Moments, Tensor]:
-        # K(α, β) − r(α) − r(β) + E r: the mean over examples and positions is what they share on average
+        # K(α, β) − r(α) − r(β) + E r, with r the mean over examples and positions
         r = self.mean().mean(-1)
         shared = r.unsqueeze(-1) + r.unsqueeze(-2) - r.mean(-1)[..., None, None]
         u = self.each(lambda k: k - shared)
@@ -215,7 +216,7 @@ class Moments(Kernel):
 
     def without_statistics(self, a: Moments, activation: Activation, gamma2: Tensor) -> Moments:
         along = (self * a.expected(activation.weighted_slopes)).scaled(1 / gamma2)
-        # the part of g along u is taken to be one number times u at all positions
+        # the part of g along u is assumed to be one number times u at all positions
         u = a.scaled(1 / gamma2)
         return (self * a.expected(activation.slopes)).centered()[0] + u.scaled(-along.mean().mean((-1, -2)))
 

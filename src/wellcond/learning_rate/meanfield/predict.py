@@ -1,4 +1,4 @@
-"""How large the learning rate may be, predicted from a network as initialized."""
+"""How large the learning rate may be, predicted for a network at initialization."""
 
 from __future__ import annotations
 
@@ -62,31 +62,32 @@ def predict(
         λ_max = Σ_l f_l        f_l = fan_in · q̂_xy · q̃_xy        (wei2019, claim 3.1)
 
     for ½‖f − y‖² and any number C of outputs, whose F has that eigenvalue C times. It is a lower bound, from the
-    direction that the gradients of all examples share. Where they share little, as after an odd activation without
-    bias, many directions are alike. For dense layers without BatchNorm and given inputs, λ_max is then that of layers
-    of finite width, and a note says so; elsewhere a note says that it is a lower bound. It takes milliseconds; with
-    padding, or where widths count, tenths of a second per network.
+    direction that the gradients of all examples share. If they share little, as after an odd activation without bias,
+    many directions are alike. For dense layers without BatchNorm and real inputs, λ_max is then that of layers of
+    finite width, and a note says so; otherwise a note says that it is a lower bound. It takes milliseconds; with
+    padding, or if widths matter, tenths of a second per network.
 
     Args:
-        network: A module, a line such as "fc 784-1000-10", an `Architecture`, or a `Problem`, whose first batch, loss
-            and use of BatchNorm are then taken.
+        network: Module, line such as "fc 784-1000-10", `Architecture`, or `Problem`, whose first batch, loss and use of
+            BatchNorm are then used.
         gamma: γ of all norms, instead of the network's own. Like `width`, `sigma_w2` and `sigma_b2` it may be a tensor;
             they broadcast to a grid of networks.
-        momentum: μ.
-        variant: What BatchNorm's statistics are to the gradient: "batch", differentiated as in training, or "detached",
-            constants. By default "batch", or what the problem says.
-        inputs: Examples (N, ...), or for a module the shape of one. Without, inputs are independent and normalized.
-        examples: Their number, where they are not given; very many by default.
-        loss: "half-squared" by default. "mse" is a mean over outputs too and has 2/C of its λ_max. "cross-entropy" has
-            1/C of it while all classes are about equally likely; for a module with inputs, what its own outputs say.
-        parameters: Which ones count: "weights" as in wei2019, or "all" that are trained. By default "weights" for an
-            architecture and "all" for a module.
-        width: Of all hidden layers of an architecture.
+        momentum: Momentum μ.
+        variant: Whether BatchNorm's statistics are differentiated, as in training ("batch"), or constants ("detached").
+            By default "batch", or the setting of the problem.
+        inputs: Examples (N, ...), or for a module the shape of one. By default, inputs are independent and normalized.
+        examples: Number of examples if there are no inputs; very many by default.
+        loss: Loss, "half-squared" by default. "mse" is also a mean over outputs and has 2/C of its λ_max.
+            "cross-entropy" has 1/C of it while all classes are about equally likely; for a module with inputs, the
+            curvature at its own outputs is used.
+        parameters: Parameters that count: "weights" as in wei2019, or "all" that are trained. By default "weights" for
+            an architecture and "all" for a module.
+        width: Width of all hidden layers of an architecture.
         sigma_w2: σ_w², fan_in times the variance of a weight.
         sigma_b2: σ_b², the variance of a bias.
 
     Returns:
-        λ_max, the largest rate, and what each layer adds.
+        λ_max, the largest rate, and the contribution of each layer.
 
     Raises:
         Unsupported: A part of the module has no rule; the message names it.
@@ -110,12 +111,12 @@ def predict(
             loss = loss or _loss_name(network, outputs.shape[-1])
         if inputs is None:
             inputs, logits = first, outputs
-            notes += [] if network.is_one_batch else ["of the batches the first one counts"]
+            notes += [] if network.is_one_batch else ["only the first batch is used"]
         cost = network.cost - before
         network = network.model
     variant, loss = variant or "batch", loss or "half-squared"
-    given = {"gamma": gamma, "width": width, "sigma_w2": sigma_w2, "sigma_b2": sigma_b2}
-    numbers = {name: value for name, value in given.items() if value is not None}
+    arguments = {"gamma": gamma, "width": width, "sigma_w2": sigma_w2, "sigma_b2": sigma_b2}
+    numbers = {name: value for name, value in arguments.items() if value is not None}
     if isinstance(network, nn.Module):
         subject = _of_module(network, numbers, inputs, examples, parameters or "all")
     else:
@@ -125,7 +126,7 @@ def predict(
         raise ValueError("examples is 1, and BatchNorm needs 2 or more to have a variance.")
     if loss == "cross-entropy" and subject.outputs == 1:
         raise ValueError("loss is 'cross-entropy', which is constant for one output; it needs two or more.")
-    found = [contributions_at_width(stages, start, variant) for stages in subject.networks]
+    results = [contributions_at_width(stages, start, variant) for stages in subject.networks]
     factor = {"half-squared": 1.0, "mse": 2 / subject.outputs, "cross-entropy": 1 / subject.outputs}[loss]
     if loss == "cross-entropy" and isinstance(network, nn.Module) and isinstance(inputs, Tensor):
         if logits is None:
@@ -133,14 +134,14 @@ def predict(
         factor = _softmax_curvature(logits)
         notes.append("the curvature of the cross-entropy is that of the network's own outputs")
     elif loss == "cross-entropy":
-        notes.append("all classes are taken to be equally likely, as they are at first where outputs are small")
+        notes.append("all classes are assumed to be equally likely, as they are at first if outputs are small")
     if has_batchnorm(stages):
         meaning = "differentiated, as in training" if variant == "batch" else "constants"
         notes.insert(0, f"BatchNorm's statistics are {meaning} (variant {variant!r})")
-    lambda_max = subject.joined([factor * largest for largest, *_ in found])
+    lambda_max = subject.joined([factor * largest for largest, *_ in results])
     max_lr = heavy_ball_limit(lambda_max, momentum)
-    layers = (subject.joined_layer(same, factor) for same in zip(*(layers for _, layers, _ in found), strict=True))
-    of_widths = dict.fromkeys(note for *_, note in found if note is not None)
+    layers = (subject.joined_layer(same, factor) for same in zip(*(layers for _, layers, _ in results), strict=True))
+    of_widths = dict.fromkeys(note for *_, note in results if note is not None)
     all_notes = (*subject.notes, *notes, *of_widths, *cautions(stages, start))
     return Prediction(subject.name, lambda_max, max_lr, tuple(layers), variant, momentum, loss, all_notes, cost)
 
@@ -162,7 +163,7 @@ def _check_options(momentum: Any, examples: Any, **words: Any) -> None:
 
 @dataclass(frozen=True)
 class _Subject:
-    """A network, or a grid of networks: one whose numbers are grids, or all of them one by one."""
+    """The network to predict for, or a grid: one network whose numbers are grids, or all of them one by one."""
 
     name: str
     networks: list[list[Stage]]
@@ -172,7 +173,7 @@ class _Subject:
     notes: tuple[str, ...] = ()
 
     def joined(self, values: Sequence[Number]) -> Number:
-        """One quantity of all networks: a float, or a tensor for a grid."""
+        """One quantity of all networks, as a float, or as a tensor for a grid."""
         tensors = [float64(value) for value in values]
         if not self.grid:
             return float(tensors[0])
@@ -214,7 +215,7 @@ def _of_module(
     module: nn.Module, numbers: dict[str, Any], inputs: Any, examples: int | None, parameters: Parameters
 ) -> _Subject:
     if "width" in numbers:
-        raise ValueError(f"width is {numbers['width']}, but that of a module cannot be changed; give an architecture.")
+        raise ValueError(f"width is {numbers['width']}, but a module has its own widths; pass an architecture.")
     for name, value in numbers.items():
         check_number(name, value)
     grid = grid_of(numbers)
@@ -222,7 +223,7 @@ def _of_module(
     gamma: dict[str, Any] = {"gamma": variances.pop("gamma")} if "gamma" in numbers else {}
 
     def changed(stage: Stage) -> Stage:
-        """With other numbers, and perhaps with only weights among the parameters."""
+        """The stage with other numbers, and with only its weights as parameters if requested."""
         if isinstance(stage, Affine):
             return replace(stage, trains_bias=stage.trains_bias and parameters == "all", **variances)
         if isinstance(stage, Nonlinearity) and stage.norm != "none":
@@ -241,7 +242,7 @@ def _of_module(
 
 
 def _first_batch(problem: Problem) -> tuple[Tensor, Tensor]:
-    """Its inputs, and the network's outputs on them."""
+    """Inputs of the first batch, and the network's outputs on them."""
     with problem.measuring(), torch.no_grad(), contextlib.closing(problem.data()) as data:
         index, batch = next(data)
         outputs = problem.evaluate(index, batch).outputs
@@ -274,5 +275,5 @@ def _softmax_curvature(logits: Tensor) -> float:
     """λ_max of E_x[diag(p) − p pᵀ]: times F, the Gauss-Newton matrix in the direction that all gradients share."""
     p = logits.double().softmax(1)
     if not bool(p.isfinite().all()):
-        raise NonFinite("the network's outputs on these inputs are NaN or inf; look at their scale and at the weights.")
+        raise NonFinite("the network's outputs on these inputs are NaN or inf; check their scale and the weights.")
     return float(torch.linalg.eigvalsh(p.mean(0).diag() - p.T @ p / len(p))[-1])

@@ -1,4 +1,4 @@
-"""λ_max and the largest learning rate as mean-field theory predicts them, and what they are made of."""
+"""λ_max and the largest learning rate as mean-field theory predicts them, and the contributions of the layers."""
 
 from __future__ import annotations
 
@@ -32,12 +32,12 @@ if TYPE_CHECKING:
     from matplotlib.figure import Figure
 
 Loss = Literal["half-squared", "mse", "cross-entropy"]
-FEW = 1000
-"""Values of a channel, or examples, below which the theory of very many is off."""
+MANY = 1000
+"""Number of values of a channel, or of examples, below which the theory for very many is inaccurate."""
 DRAWN_EXAMPLES = 1000
-"""In all draws together: of many examples one draw says as much as several of few."""
+"""Examples in all draws together: one draw of many examples is as good as several of few."""
 SHARED = 0.05
-"""Of an activation's mean square, its squared mean: below, the gradients of two examples share little."""
+"""Share of an activation's squared mean in its mean square below which the gradients of two examples share little."""
 
 
 @dataclass(frozen=True)
@@ -47,14 +47,14 @@ class Prediction(Result):
         λ_max = Σ_l f_l        max_lr = 2(1 + μ)/λ_max
 
     Attributes:
-        network: The network, in words.
-        lambda_max: A float for one network, a tensor for a grid.
-        max_lr: The same for the largest learning rate.
-        layers: What each layer adds to λ_max, and its order parameters.
-        variant: What BatchNorm's statistics are to the gradient.
+        network: Network, in words.
+        lambda_max: Predicted λ_max: a float for one network, a tensor for a grid.
+        max_lr: Predicted largest learning rate, likewise.
+        layers: Contribution of each layer to λ_max, and its order parameters.
+        variant: Whether BatchNorm's statistics are differentiated.
         momentum: μ.
-        loss: Which loss.
-        notes: What was assumed.
+        loss: Name of the loss.
+        notes: Assumptions that were made.
         cost: Passes over the data: none for an architecture.
     """
 
@@ -92,7 +92,7 @@ class Prediction(Result):
         ]
 
     def figure(self) -> Figure:
-        """What each layer adds to λ_max, as bars.
+        """The contribution of each layer to λ_max, as bars.
 
         Returns:
             A matplotlib figure.
@@ -131,7 +131,7 @@ class Prediction(Result):
         if isinstance(self.lambda_max, Tensor):
             return f"a grid of {' × '.join(map(str, self.lambda_max.shape))} networks"
         if self.lambda_max == 0:
-            return "the gradients of two examples have nothing in common, and do not limit the rate"
+            return "the gradients of two examples have nothing in common, so they do not limit the rate"
         largest = max(self.layers, key=lambda layer: layer.term)
         is_norm = math.isnan(float(largest.q_tilde_xy))
         name = "the last layer" if largest is self.layers[-1] and not is_norm else largest.name
@@ -139,7 +139,7 @@ class Prediction(Result):
 
 
 def _spread(value: Number) -> str:
-    """A number, or the least and the greatest of a grid; nothing for what is not known."""
+    """A number, or the smallest and the largest of a grid; "" for nan."""
     if not isinstance(value, Tensor):
         return "" if math.isnan(value) else number(value)
     low, high = (_spread(float(x)) for x in (value.min(), value.max()))
@@ -152,20 +152,20 @@ def _share(term: Number, total: Number) -> str:
 
 @dataclass(frozen=True)
 class LayerContribution:
-    """What one layer adds to λ_max, and its order parameters: floats, or tensors for a grid of networks.
+    """The contribution of one layer to λ_max, and its order parameters: floats, or tensors for a grid of networks.
 
-    Of a feature map, q and q̂ are means over positions and q̃ sums over pairs of them. `_xy` is of two different inputs.
-    A norm has a term only; what is not known is nan.
+    For a feature map, q and q̂ are means over positions and q̃ sums over pairs of them. `_xy` is for two different
+    inputs. A norm only has a term; unknown values are nan.
 
     Attributes:
-        name: The layer's name.
+        name: Name of the layer.
         term: f = fan_in · q̂_xy · q̃_xy, times the factor of the loss.
-        q: Of what it gives.
-        q_xy: Of what it gives.
-        q_hat: Of what it receives.
-        q_hat_xy: Of what it receives.
-        q_tilde: Of the gradient of one output at what it gives.
-        q_tilde_xy: Of the gradient of one output at what it gives.
+        q: Mean square of its outputs.
+        q_xy: Mean product of its outputs for two inputs.
+        q_hat: Mean square of its inputs.
+        q_hat_xy: Mean product of its inputs for two inputs of the network.
+        q_tilde: Sum of squares of the gradient of one output of the network at its outputs.
+        q_tilde_xy: The same for the product of two inputs' gradients.
     """
 
     name: str
@@ -184,14 +184,14 @@ def contributions(stages: Sequence[Stage], start: Kernel, variant: Variant) -> t
     Args:
         stages: The network.
         start: The moments of its inputs.
-        variant: What BatchNorm's statistics are to the gradient.
+        variant: Whether BatchNorm's statistics are differentiated.
 
     Returns:
         λ_max, and one entry per layer with trained parameters.
 
     Raises:
-        InvalidProblem: No parameter is trained, or a BatchNorm has no variance because all examples are one.
-        NonFinite: λ_max is not a number; the message says why, where it is cheap to know.
+        InvalidProblem: No parameter is trained, or a BatchNorm has no variance because all examples are equal.
+        NonFinite: λ_max is not a number; the message says why, if that is cheap to find out.
     """
     return _contributions(stages, start, variant)[1:]
 
@@ -199,11 +199,11 @@ def contributions(stages: Sequence[Stage], start: Kernel, variant: Variant) -> t
 def contributions_at_width(
     stages: Sequence[Stage], start: Kernel, variant: Variant
 ) -> tuple[Tensor, list[LayerContribution], str | None]:
-    """The same for layers as wide as they are, where that matters: where many directions are alike.
+    """The same with the actual widths of the layers if they matter, that is, if many directions are alike.
 
-    Then the largest eigenvalue of the mean is not the mean of the largest: what the units of a layer add by chance
-    decides among the directions. The moments are followed through draws of the layers' units, and the mean over the
-    draws is returned, with a note.
+    Then the largest eigenvalue of the mean is not the mean of the largest: the random contributions of a layer's units
+    decide which direction is the largest. The moments are followed through draws of the layers' units, and the mean
+    over the draws is returned, with a note.
     """
     total, lambda_max, layers = _contributions(stages, start, variant)
     widths = [stage.units for stage in every(with_finite_widths(stages, 0)) if isinstance(stage, FiniteWidth)]
@@ -212,11 +212,11 @@ def contributions_at_width(
     if isinstance(start, Moments):
         return lambda_max, layers, "a lower bound: the examples share little, and other directions may be larger by far"
     draws = max(1, math.ceil(DRAWN_EXAMPLES / start.squares().shape[-1]))
-    found = [contributions(with_finite_widths(stages, 1000 * k), start, variant) for k in range(draws)]
-    tops = torch.stack([top for top, _ in found])
+    drawn = [contributions(with_finite_widths(stages, 1000 * k), start, variant) for k in range(draws)]
+    tops = torch.stack([top for top, _ in drawn])
     share = 100 * float((tops.mean(0) / lambda_max - 1).max())
     note = f"many directions are alike, and at these widths the largest is {share:.0f} % above that of very wide layers"
-    same_layer = zip(*(drawn for _, drawn in found), strict=True)
+    same_layer = zip(*(entries for _, entries in drawn), strict=True)
     terms = (torch.stack([float64(layer.term) for layer in same]).mean(0) for same in same_layer)
     return tops.mean(0), [replace(layer, term=term) for layer, term in zip(layers, terms, strict=True)], note
 
@@ -224,17 +224,17 @@ def contributions_at_width(
 def _contributions(
     stages: Sequence[Stage], start: Kernel, variant: Variant
 ) -> tuple[Kernel, Tensor, list[LayerContribution]]:
-    """The Gram matrix of gradients, its largest eigenvalue, and what each layer adds to that."""
+    """The Gram matrix of gradients, its largest eigenvalue, and the contribution of each layer to it."""
     if isinstance(start, Gram) and has_batchnorm(stages) and bool((start.matrix == start.matrix[0, 0]).all()):
-        raise InvalidProblem("inputs: all examples are alike, so that BatchNorm has no variance to divide by.")
+        raise InvalidProblem("inputs: all examples are equal, so BatchNorm has no variance to divide by.")
     terms: dict[str, Kernel] = {}
     order_parameters: dict[str, tuple[Tensor, ...]] = {}
-    for stage, received, given, gradient in visits(stages, start, start.of_output(), variant)[0]:
-        for term in stage.terms(received, gradient):
+    for stage, inputs, outputs, gradient in visits(stages, start, start.of_output(), variant)[0]:
+        for term in stage.terms(inputs, gradient):
             term = term.total()
             terms[stage.name] = terms[stage.name] + term if stage.name in terms else term
         if isinstance(stage, Affine):
-            moments = (given, received, gradient.total())
+            moments = (outputs, inputs, gradient.total())
             order_parameters[stage.name] = tuple(number for kernel in moments for number in kernel.same_and_pair())
     if not terms:
         raise InvalidProblem("no parameter is trained: all are frozen. Unfreeze one, parameter.requires_grad_(True).")
@@ -253,27 +253,27 @@ def _contributions(
 def _why_not_finite(stages: Sequence[Stage], start: Kernel) -> str:
     for stage in every(stages):
         if isinstance(stage, Affine) and bool((stage.sigma_w2 == 0).any()):
-            return f"the weights of layer {stage.name!r} are all 0, and a norm behind it has nothing to divide by"
+            return f"the weights of layer {stage.name!r} are all 0, and a norm after it has nothing to divide by"
     if float(start.mean_square().max()) == 0:
         return "the inputs are all 0"
-    return "numbers over- or underflow, or a norm has no variance; look at γ, σ_w² and the inputs' size"
+    return "numbers over- or underflow, or a norm has no variance; check γ, σ_w² and the inputs' size"
 
 
 def cautions(stages: Sequence[Stage], start: Kernel) -> Iterator[str]:
-    """What to know about few examples, given the moments of the inputs."""
+    """Notes on the accuracy of the prediction with few examples."""
     examples = start.examples if isinstance(start, Moments) else start.squares().shape[-1]
     nonlinearities = [stage for stage in every(stages) if isinstance(stage, Nonlinearity)]
     if isinstance(start, Moments) and start.positions > 1:
         norms = ((stage.positions * examples, stage.name) for stage in nonlinearities if stage.norm == "batch")
-        values, name = min(norms, default=(FEW, ""))
-        if values < FEW:
+        values, name = min(norms, default=(MANY, ""))
+        if values < MANY:
             yield f"BatchNorm {name} sees only {values:.0f} values per channel: with so few the prediction is too low"
-    if examples < FEW and has_batchnorm(stages) and _mean_share(nonlinearities[-1]) < SHARED:
+    if examples < MANY and has_batchnorm(stages) and _mean_share(nonlinearities[-1]) < SHARED:
         yield "a lower bound: with few examples other directions may be as large"
 
 
 def _mean_share(stage: Nonlinearity) -> float:
-    """(E φ)²/E φ² at a Gaussian of variance γ², the least of a grid."""
+    """(E φ)²/E φ² for a Gaussian of variance γ², the smallest of a grid."""
     variance = (float64(1.0) if stage.gamma is None else stage.gamma.double()) ** 2
     shared = stage.activation.product(variance, variance, torch.zeros_like(variance))
     return float((shared / stage.activation.product(variance, variance, variance)).min())

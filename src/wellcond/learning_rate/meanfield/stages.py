@@ -1,11 +1,23 @@
-"""Layers as mean-field theory sees them: what each does to the moments of the signal and of the gradient.
+"""Layers as mean-field theory sees them: maps of second moments, of the signal forward and of the gradient backward.
 
-Weights are Gaussian with variance σ_w²/fan_in, biases with σ_b². The gradient of one output is carried back with the
-usual assumption that it is independent of the signal. A layer's term of the Gram matrix of gradients is
+Symbols:
+    h, z       units of a layer: what it receives, and what it gives
+    K, K̃       moments K(x, y) = E h(x)h(y) of a signal, and K̃(x, y) of the gradient of one output; a `Kernel` is one
+    σ_w², σ_b² weights are N(0, σ_w²/fan_in), biases N(0, σ_b²)
+    γ, φ       scale of a norm and activation after it; s² the variance that the norm divides by
 
-    ⟨∂f(x)/∂W, ∂f(y)/∂W⟩ = fan_in · K(x, y) K̃(x, y),
+    stage                 forward                          backward, K̃ at z → K̃ at h
+    Affine       W h + b  K → σ_w² K + σ_b²                K̃ → σ_w² K̃
+    Nonlinearity φ(γ h/s) K → E φφ over Gaussians γ²K/s²   K̃ → (γ²/s²) K̃ ∘ E φ'φ', for BatchNorm without statistics
+    Scaling      c h      K → c² K                         K̃ → c² K̃
+    Residual     a(h) + b(h)                               sums of both paths
 
-K of what the layer receives, K̃ of the gradient at what it gives.
+The gradient is assumed to be independent of the signal, as usual. Then the weights of a layer add
+
+    ⟨∂f(x)/∂W, ∂f(y)/∂W⟩ = fan_in · K(x, y) K̃(x, y)
+
+to the Gram matrix of the gradients of f: K of what the layer receives, K̃ at what it gives. `visits` walks a network
+forward and back and pairs every stage with both.
 """
 
 from __future__ import annotations
@@ -24,24 +36,24 @@ from wellcond.learning_rate.meanfield.moments import Kernel, float64
 
 Norm = Literal["batch", "layer", "none"]
 Variant = Literal["batch", "detached"]
-"""What BatchNorm's statistics are to the gradient: differentiated, as in training, or constants."""
+"""Whether BatchNorm's statistics are differentiated, as in training, or constants."""
 
 
 class Stage(ABC):
-    """One step of the recursions. h are the moments of what it receives, g those of the gradient at what it gives."""
+    """One step of the recursions, with h the moments of its inputs and g those of the gradient at its outputs."""
 
     name: str
 
     @abstractmethod
     def forward(self, h: Kernel) -> Kernel:
-        """The moments of what it gives."""
+        """The moments of its outputs."""
 
     @abstractmethod
     def backward(self, h: Kernel, g: Kernel, variant: Variant) -> Kernel:
-        """The moments of the gradient at what it receives."""
+        """The moments of the gradient at its inputs."""
 
     def terms(self, h: Kernel, g: Kernel) -> Iterator[Kernel]:
-        """What each of its trained parameters adds to the Gram matrix of gradients."""
+        """The terms that its trained parameters add to the Gram matrix of gradients."""
         return iter(())
 
 
@@ -74,14 +86,15 @@ class Nonlinearity(Stage):
     """φ(γ·norm(z)), with or without a norm; φ may be the identity.
 
     Attributes:
-        name: The norm's name, or the activation's where there is no norm.
+        name: Name of the norm, or of the activation if there is no norm.
         activation: φ.
-        norm: Which norm.
+        norm: Type of the norm.
         gamma: γ; None without a norm.
         trains_affine: Whether γ and β count among the parameters.
-        positions: Of the feature map that the norm sees; 1 for a vector.
-        mean: Of what an activation without a norm receives; None for 0, as after weights. The sum in ReLU(h + W φ(…))
-            of a residual network has another; it is taken as Gaussian, with one mean for all examples and positions.
+        positions: Number of positions of the norm's feature map; 1 for a vector.
+        mean: Mean of the inputs of an activation without a norm; None for 0, as after weights. The sum in
+            ReLU(h + W φ(…)) of a residual network has another mean; it is treated as Gaussian, with one mean for all
+            examples and positions.
     """
 
     name: str
@@ -98,7 +111,7 @@ class Nonlinearity(Stage):
     def backward(self, h: Kernel, g: Kernel, variant: Variant) -> Kernel:
         a = self.pre_activation(h)
         if self.norm == "batch" and variant == "batch":
-            # (γ/s)(g − E g − u E[u g]): the last is what the derivative of the variance takes away
+            # (γ/s)(g − E g − u E[u g]): the last term comes from the derivative of the variance
             at_a = g.without_statistics(a, self._function, self.gamma2)
         else:
             at_a = g * a.expected(self._function.slopes)
@@ -113,7 +126,7 @@ class Nonlinearity(Stage):
             yield g * a.expected(self.activation.slopes)
 
     def pre_activation(self, h: Kernel) -> Kernel:
-        """The moments of what φ receives, about the mean."""
+        """The moments of the inputs of φ about their mean."""
         if self.norm == "layer":
             return (h * h.inverse_size()).scaled(self.gamma2)
         if self.norm == "batch":
@@ -121,7 +134,7 @@ class Nonlinearity(Stage):
             return u.scaled(self.gamma2 / variance)
         return h if self.mean is None else h.affine(torch.ones_like(self.mean), -(self.mean**2))
 
-    def mean_given(self, h: Kernel) -> Tensor:
+    def output_mean(self, h: Kernel) -> Tensor:
         """E φ."""
         return self._function.mean(self.pre_activation(h).mean_square())
 
@@ -138,7 +151,7 @@ class Nonlinearity(Stage):
 
 @dataclass(frozen=True)
 class Scaling(Stage):
-    """The signal times a number, or with channels of zeros appended: `factor` is that of its second moments."""
+    """The signal times a number, or with channels of zeros appended; `factor` multiplies its second moments."""
 
     factor: Tensor
     of_mean: float
@@ -153,7 +166,7 @@ class Scaling(Stage):
 
 @dataclass(frozen=True)
 class FiniteWidth(Stage):
-    """What the next layer receives is the mean over so many units, not over very many: one draw of it."""
+    """One draw of the moments that the next layer receives from this many units, instead of from very many."""
 
     units: int
     seed: int
@@ -185,7 +198,7 @@ class Residual(Stage):
 
 
 def every(stages: Sequence[Stage]) -> Iterator[Stage]:
-    """All stages, with those inside of a residual one in its place."""
+    """All stages, with the stages inside a residual one in its place."""
     for stage in stages:
         if isinstance(stage, Residual):
             yield from every(stage.branch)
@@ -195,7 +208,7 @@ def every(stages: Sequence[Stage]) -> Iterator[Stage]:
 
 
 def mapped(stages: Sequence[Stage], change: Callable[[Stage], Stage]) -> list[Stage]:
-    """The same change made to all stages, also inside of residual ones."""
+    """The same change made to all stages, also inside residual ones."""
     return [
         Residual(mapped(stage.branch, change), mapped(stage.shortcut, change))
         if isinstance(stage, Residual)
@@ -210,17 +223,17 @@ def with_finite_widths(stages: Sequence[Stage], seed: int) -> list[Stage]:
 
 
 def _with_finite_widths(stages: Sequence[Stage], seeds: Iterator[int], *, is_input: bool) -> tuple[list[Stage], bool]:
-    found: list[Stage] = []
+    drawn: list[Stage] = []
     for stage in stages:
         if isinstance(stage, Residual):
             branch, _ = _with_finite_widths(stage.branch, seeds, is_input=is_input)
             shortcut, is_input = _with_finite_widths(stage.shortcut, seeds, is_input=is_input)
             stage = Residual(branch, shortcut)
         elif isinstance(stage, Affine):
-            found += [] if is_input else [FiniteWidth(int(stage.fan_in.min()), next(seeds))]
+            drawn += [] if is_input else [FiniteWidth(int(stage.fan_in.min()), next(seeds))]
             is_input = False
-        found.append(stage)
-    return found, is_input
+        drawn.append(stage)
+    return drawn, is_input
 
 
 def has_batchnorm(stages: Sequence[Stage]) -> bool:
@@ -229,12 +242,12 @@ def has_batchnorm(stages: Sequence[Stage]) -> bool:
 
 
 def with_means(stages: Sequence[Stage], h: Kernel) -> list[Stage]:
-    """The stages, with the means that activations of sums receive when the first stage receives h."""
+    """The stages, with the means of the inputs of activations after sums, if the first stage receives h."""
     return _with_means(stages, h, float64(0.0))[0]
 
 
 def _with_means(stages: Sequence[Stage], h: Kernel, mean: Tensor) -> tuple[list[Stage], Tensor]:
-    found: list[Stage] = []
+    changed: list[Stage] = []
     for stage in stages:
         if isinstance(stage, Residual):
             branch, of_branch = _with_means(stage.branch, h, mean)
@@ -242,18 +255,18 @@ def _with_means(stages: Sequence[Stage], h: Kernel, mean: Tensor) -> tuple[list[
             stage, mean = Residual(branch, shortcut), of_branch + of_shortcut
         elif isinstance(stage, Nonlinearity):
             stage = stage if stage.mean is None else replace(stage, mean=mean)
-            mean = stage.mean_given(h)
+            mean = stage.output_mean(h)
         elif isinstance(stage, Affine):
             mean = torch.zeros_like(mean)
         elif isinstance(stage, Scaling):
             mean = mean * stage.of_mean
-        found.append(stage)
+        changed.append(stage)
         h = stage.forward(h)
-    return found, mean
+    return changed, mean
 
 
 def forward(stages: Sequence[Stage], h: Kernel) -> list[Kernel]:
-    """What every stage receives, and last what the last one gives."""
+    """The moments of every stage's inputs, and at the end those of the last one's outputs."""
     signals = [h]
     for stage in stages:
         signals.append(stage.forward(signals[-1]))
@@ -261,24 +274,24 @@ def forward(stages: Sequence[Stage], h: Kernel) -> list[Kernel]:
 
 
 class Visit(NamedTuple):
-    """A stage, the moments of what it receives and gives, and of the gradient at what it gives."""
+    """A stage, the moments of its inputs and outputs, and of the gradient at its outputs."""
 
     stage: Stage
-    received: Kernel
-    given: Kernel
+    inputs: Kernel
+    outputs: Kernel
     gradient: Kernel
 
 
 def visits(stages: Sequence[Stage], h: Kernel, g: Kernel, variant: Variant) -> tuple[list[Visit], Kernel]:
-    """All stages, also those inside of residual ones, from the first to the last; and the gradient at h."""
+    """All stages, also those inside residual ones, from the first to the last; and the gradient at h."""
     signals = forward(stages, h)
-    found: list[Visit] = []
-    for stage, received, given in reversed(list(zip(stages, signals[:-1], signals[1:], strict=True))):
+    visited: list[Visit] = []
+    for stage, inputs, outputs in reversed(list(zip(stages, signals[:-1], signals[1:], strict=True))):
         if isinstance(stage, Residual):
-            branch, through_branch = visits(stage.branch, received, g, variant)
-            shortcut, through_shortcut = visits(stage.shortcut, received, g, variant)
-            found, g = [*shortcut, *branch, *found], through_branch + through_shortcut
+            branch, through_branch = visits(stage.branch, inputs, g, variant)
+            shortcut, through_shortcut = visits(stage.shortcut, inputs, g, variant)
+            visited, g = [*shortcut, *branch, *visited], through_branch + through_shortcut
         else:
-            found.insert(0, Visit(stage, received, given, g))
-            g = stage.backward(received, g, variant)
-    return found, g
+            visited.insert(0, Visit(stage, inputs, outputs, g))
+            g = stage.backward(inputs, g, variant)
+    return visited, g

@@ -131,7 +131,7 @@ def limits(
     settings = {"tol": 0.1, "confidence": None, "max_matvecs": PRODUCTS}
     try:
         report("largest stable learning rate", 0.0)
-        limit = max_lr(few, momentum if inside is None else None, optimizer=inside, **settings)  # type: ignore[arg-type]
+        limit = max_lr(few, inside, momentum=momentum if inside is None else None, **settings)  # type: ignore[arg-type]
     except Interrupted as interrupt:
         raise Interrupted(SuggestedRate(interrupt.result, None, None, few.cost, status="interrupted")) from interrupt
     except (WellcondError, torch.OutOfMemoryError) as error:

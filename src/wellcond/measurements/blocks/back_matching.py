@@ -29,14 +29,14 @@ class BackMatching(Result):
     """What one step of back-matching propagation asks of every block.
 
     Attributes:
-        blocks: The names of the blocks from first to last, each that of the module that ends it ("" is the model).
+        blocks: Names of the blocks from first to last, each the name of the module that ends it ("" is the model).
         targets: z_b^{k+½} of every block except the last, whose loss needs none.
         updates: −μ ∂ℓ_b/∂W_b of every trainable parameter, summed over the blocks that use it.
         losses: ℓ_b = ½‖z_b^{k+½} − z_b‖² of every block, a sum over the batch; for the last block the mean loss J.
-        parameters: The names of the parameters that each block uses.
+        parameters: Names of the parameters that each block uses.
         changes: ‖z_b^{k+½} − z_b‖/‖z_b‖ of every block except the last.
-        lr: μ, the step on the parameters.
-        cost: The passes it took.
+        lr: Step μ on the parameters.
+        cost: Passes of the model.
     """
 
     blocks: tuple[str, ...]
@@ -77,10 +77,10 @@ def back_matching(problem: Problem, lr: float = 1.0, *, layers: str | Sequence[s
     of every module's output.
 
     Args:
-        problem: The problem.
-        lr: μ, the step on the parameters.
-        layers: Modules at whose outputs to cut, in any order; what follows the last one is a block too. By default all
-            module outputs that separate the network, so that every path from what comes before them to the loss leads
+        problem: The model, loss and data.
+        lr: Step μ on the parameters.
+        layers: Modules at whose outputs to cut, in any order; the rest after the last one is a block too. By default
+            all module outputs that separate the network, so that every path from anything before them to the loss leads
             through them: the children of a Sequential, the residual blocks of a ResNet, the layers of a transformer.
 
     Returns:
@@ -89,7 +89,7 @@ def back_matching(problem: Problem, lr: float = 1.0, *, layers: str | Sequence[s
     Raises:
         ValueError: `lr` is not finite.
         UnknownLayer: There is no module of that name.
-        InvalidProblem: The network cannot be cut where it was asked for.
+        InvalidProblem: The network cannot be cut at the requested modules.
 
     Example:
         >>> import wellcond as wc
@@ -98,8 +98,8 @@ def back_matching(problem: Problem, lr: float = 1.0, *, layers: str | Sequence[s
         2.0
         3.0
         >>> problem = wc.Problem(model, torch.nn.MSELoss(), (torch.ones(1, 1), torch.zeros(1, 1)))
-        >>> found = back_matching(problem, lr=0.1)       # J = (w₂w₁)² = 36, z₁ = 2, ∂J/∂z₁ = 2·6·3
-        >>> found.targets["0"].item(), found.losses, round(found.updates["0.weight"].item(), 4)
+        >>> step = back_matching(problem, lr=0.1)       # J = (w₂w₁)² = 36, z₁ = 2, ∂J/∂z₁ = 2·6·3
+        >>> step.targets["0"].item(), step.losses, round(step.updates["0.weight"].item(), 4)
         (-34.0, {'0': 648.0, '1': 36.0}, -3.6)
     """
     check_problem(problem)
@@ -131,7 +131,7 @@ def _propagated(
     problem: Problem, loss: Tensor, cuts: Sequence[Cut], last: str, lr: float, cost_before: Cost
 ) -> BackMatching:
     updates = {name: torch.zeros_like(p) for name, p in problem.params.items()}
-    # by the id of a parameter, its position in the model and its name
+    # id of a parameter → its position in the model and its name
     places = {id(p): (i, name) for i, (name, p) in enumerate(problem.params.items())}
     parameters: dict[str, tuple[str, ...]] = {}
     gradients: dict[str, Tensor] = {}
@@ -144,13 +144,13 @@ def _propagated(
             break
         # ∂ℓ_b/∂(W_b, z_{b−1}) = Jᵀ(z_b − z_b^{k+½}); that difference is ∂ℓ_{b+1}/∂z_b, unrounded
         with _stopped_at(previous):
-            found = torch.autograd.grad(end, inputs, gradient, retain_graph=True, allow_unused=True)
-        for name, part in zip(names, found, strict=False):
+            derivatives = torch.autograd.grad(end, inputs, gradient, retain_graph=True, allow_unused=True)
+        for name, part in zip(names, derivatives, strict=False):
             if part is not None:
                 updates[name] -= lr * part
         if previous is not None:
             block, end = previous.name, previous.value
-            gradients[block] = gradient = torch.zeros_like(end) if found[-1] is None else found[-1]
+            gradients[block] = gradient = torch.zeros_like(end) if derivatives[-1] is None else derivatives[-1]
     z = {cut.name: cut.value.detach() for cut in cuts}
     losses = {name: float(gradients[name].double().square().sum()) / 2 for name in z}
     return BackMatching(
@@ -175,7 +175,7 @@ def _parameters(places: dict[int, tuple[int, str]], end: Tensor, previous: Cut |
 
 @contextlib.contextmanager
 def _stopped_at(cut: Cut | None) -> Iterator[None]:
-    """No gradient passes the cut: of a parameter that earlier blocks use too, only this block's part is wanted."""
+    """Let no gradient pass the cut: of a parameter that earlier blocks also use, only this block's part counts."""
     if cut is None:
         yield
         return

@@ -25,9 +25,9 @@ class Block:
     """A part of a model that is called as one.
 
     Attributes:
-        name: As it was asked for.
+        name: Name as the caller wrote it.
         module: The part itself; a range becomes a Sequential of its own that holds the same modules.
-        prefix: What the names of its parameters begin with in the model.
+        prefix: Prefix of its parameters' names in the model.
         line: Modules that are called one after the other; those from `start` to `stop` are the block.
     """
 
@@ -65,9 +65,9 @@ def find_block(model: nn.Module, name: str) -> Block:
     modules = dict(model.named_modules(remove_duplicate=False))
     if name in modules:
         return Block(name, modules[name], name, (modules[name],))
-    found = RANGE.fullmatch(name)
-    container_name = found["container"] if found else ""
-    if found is None or container_name not in modules:
+    match = RANGE.fullmatch(name)
+    container_name = match["container"] if match else ""
+    if match is None or container_name not in modules:
         raise UnknownLayer(name, [full for full in modules if full])
     container = modules[container_name]
     if type(container).forward is not nn.Sequential.forward:
@@ -76,18 +76,18 @@ def find_block(model: nn.Module, name: str) -> Block:
             "after the other as nn.Sequential does. Pass the name of one module."
         )
     children = list(container._modules.items())
-    start, stop = _bounds(name, found, len(children))
+    start, stop = _bounds(name, match, len(children))
     part = nn.Sequential(OrderedDict((key, child) for key, child in children[start:stop] if child is not None))
     return Block(name, part, container_name, tuple(container), start, stop)
 
 
-def _bounds(name: str, found: re.Match[str], size: int) -> tuple[int, int]:
+def _bounds(name: str, match: re.Match[str], size: int) -> tuple[int, int]:
     """Start and stop as Python reads them, except that numbers out of range are an error."""
-    start, stop = (default if text is None else int(text) for text, default in ((found[2], 0), (found[3], size)))
+    start, stop = (default if text is None else int(text) for text, default in ((match[2], 0), (match[3], size)))
     start, stop = (number + size if number < 0 else number for number in (start, stop))
     if not 0 <= start < stop <= size:
         raise InvalidProblem(
-            f"the block is {name!r}, but {found['container'] or 'the model'} has {size} modules: "
+            f"the block is {name!r}, but {match['container'] or 'the model'} has {size} modules: "
             f"write [start:stop] with 0 ≤ start < stop ≤ {size}."
         )
     return start, stop
@@ -113,15 +113,15 @@ def output_tensor(output: Any) -> Tensor | None:
 class OwnOutputs:
     """Gives block outputs memory of their own, so that their place in the graph survives in-place operations.
 
-    A linear layer on tokens, (N, T, d), returns a view, and `ReLU(inplace=True)` behind it makes autograd rewrite the
-    view's history: no gradient arrives any more where the view was made. So an output that is a view, or that has no
+    A linear layer on tokens, (N, T, d), returns a view, and `ReLU(inplace=True)` after it makes autograd rewrite the
+    view's history: no gradient arrives where the view was created any more. So an output that is a view, or that has no
     graph yet, is replaced by a copy, whose history stays.
     """
 
     _replaced: list[tuple[str, Tensor, int, Tensor]] = field(default_factory=list)
 
     def replace(self, name: str, output: Any) -> tuple[Any, Tensor | None]:
-        """The output of the named block that the network continues with, and its tensor z_b, which has a graph."""
+        """The output with which the network continues after the named block, and its tensor z_b, which has a graph."""
         tensor = output_tensor(output)
         if tensor is None or (tensor.requires_grad and not tensor._is_view()):
             return output, tensor
@@ -143,13 +143,13 @@ class OwnOutputs:
         if change > torch.finfo(loss.dtype).eps ** 0.5 * abs(float(loss.detach())):
             raise InvalidProblem(
                 f"the output of {written[0]!r} shares its memory with another tensor, and one of them is used after "
-                "the other was written to in place, so they cannot be told apart. Behind it write inplace=False, or "
+                "the other was written to in place, so the two cannot be separated. After it write inplace=False, or "
                 "y = y + x for y += x; or measure a block that contains both."
             )
 
 
 def _exchanged(output: Any, tensor: Tensor, own: Tensor) -> Any:
-    """The output with another tensor in the place of `output_tensor`."""
+    """The output with `own` in place of its `output_tensor`."""
     if getattr(output, "logits", None) is tensor:
         changed = copy.copy(output)
         changed.logits = own

@@ -1,4 +1,4 @@
-"""One call of a block, seen in a pass through the whole network and repeated with its own graph."""
+"""One call of a block, recorded in a pass through the whole network and repeated with its own graph."""
 
 from __future__ import annotations
 
@@ -30,11 +30,11 @@ class BlockCall:
     It works on copies of everything, so later changes to the model do not affect it.
 
     Attributes:
-        problem: The problem that the block is a part of.
+        problem: Problem that the block is a part of.
         block: The block.
         z: z_{b−1}, a leaf; None if the block receives no floating-point tensor.
-        values: The block's parameters and buffers, by their names in the block.
-        params: The trainable parameters, by their names in the model.
+        values: Parameters and buffers of the block, by their names in the block.
+        params: Trainable parameters, by their names in the model.
         output: z_b, with its graph.
         gradient: ∂J/∂z_b.
         is_used: Whether the loss depends on z_b.
@@ -59,7 +59,7 @@ class BlockCall:
 
     @contextlib.contextmanager
     def measuring(self) -> Iterator[None]:
-        """The measured state, with the block as it was: a checkpoint inside reruns it in every backward pass."""
+        """The measured state with the block's own values: a checkpoint inside reruns it in every backward pass."""
         with self.problem.measuring(), _holding(self.block.module, self.values):
             yield
 
@@ -78,7 +78,7 @@ def record(problem: Problem, block: Block) -> BlockCall:
         seen.outputs.check(evaluation.loss, lambda: problem.loss_of(index, batch))
     operations = upstream([evaluation.loss.grad_fn], None)
     refuse_reentrant_checkpoints(operations)
-    # the edge leads to the output as the block gave it, even if it was overwritten in place later
+    # the edge leads to the output as the block returned it, even if it was overwritten in place later
     (gradient,) = problem.gradient(evaluation.loss, [end.edge], allow_unused=True)
     outputs = evaluation.outputs
     is_last = outputs is not None and outputs.requires_grad and get_gradient_edge(outputs)[:2] == end.edge[:2]
@@ -114,7 +114,7 @@ def record(problem: Problem, block: Block) -> BlockCall:
 
 @dataclass(frozen=True, eq=False)
 class _Entry:
-    """What a call began with."""
+    """Arguments and generator state at the start of a call."""
 
     args: tuple[Any, ...]
     kwargs: dict[str, Any]
@@ -137,15 +137,15 @@ class _Entry:
 
 @dataclass(frozen=True, eq=False)
 class _End:
-    """What a call ended with: a copy of z_b, and where the gradients of z_b and of its other outputs arrive."""
+    """The end of a call: a copy of z_b, and where the gradients of z_b and of its other outputs arrive."""
 
     output: Tensor
     edge: GradientEdge
     others: list[GradientEdge]
 
     def has_other_uses(self, loss: Tensor) -> bool:
-        behind = upstream([loss.grad_fn], self.edge.node)
-        arrivals = {place for node in behind for place in node.next_functions}
+        later = upstream([loss.grad_fn], self.edge.node)
+        arrivals = {place for node in later for place in node.next_functions}
         return any(other[:2] in arrivals for other in self.others if other[:2] != self.edge[:2])
 
 
@@ -204,7 +204,7 @@ class _SeenCalls:
 
 @contextlib.contextmanager
 def _holding(module: nn.Module, values: dict[str, Tensor]) -> Iterator[None]:
-    """The module with these values; tensors are exchanged, not overwritten, since a graph has kept them."""
+    """The module with these values; tensors are exchanged, not overwritten, since a graph refers to them."""
     own = {id(p): values[name] for name, p in module.named_parameters() if name in values}
     own |= {id(b): values[name].clone() for name, b in module.named_buffers() if name in values}
     held: list[tuple[dict[str, Any], dict[str, Any]]]
@@ -233,7 +233,7 @@ def _copied(tree: Any, prepare: Callable[[Tensor], Tensor]) -> Any:
 
 
 def _generators(device: torch.device) -> Callable[[], None]:
-    """Returns a function that resets the random number generators to now, so that dropout draws the same masks."""
+    """A function that resets the random number generators to their current state, for the same dropout masks."""
     of_python, of_numpy, of_cpu = random.getstate(), np.random.get_state(), torch.get_rng_state()
     of_device = torch.cuda.get_rng_state(device) if device.type == "cuda" else None
 
@@ -248,6 +248,6 @@ def _generators(device: torch.device) -> Callable[[], None]:
 
 
 def is_same(first: Tensor, second: Tensor) -> bool:
-    """Whether two results agree up to what kernels that sum in any order leave open."""
+    """Whether two results agree up to the rounding of kernels that sum in any order."""
     tolerance = torch.finfo(second.dtype).eps ** 0.5 * float(second.double().norm())
     return first.shape == second.shape and float((first.detach() - second).double().norm()) <= tolerance

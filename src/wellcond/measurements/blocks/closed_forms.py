@@ -21,7 +21,7 @@ from wellcond.network.layers import patches, with_batch
 
 AFFINE = (nn.Linear, nn.Conv1d, nn.Conv2d, nn.Conv3d)
 NORMS = (nn.BatchNorm1d, nn.BatchNorm2d, nn.BatchNorm3d)
-"""Compared by exact type: a derived class may compute something else."""
+"""Types are compared exactly: a derived class may compute something else."""
 
 
 @dataclass(frozen=True)
@@ -29,8 +29,8 @@ class BlockDiagonal:
     """A block-diagonal matrix.
 
     Attributes:
-        blocks: The blocks, (k, d, d).
-        copies: How many times each of them occurs in a row along the diagonal.
+        blocks: Blocks along the diagonal, (k, d, d).
+        copies: Number of times each of them is repeated in a row.
     """
 
     blocks: Tensor
@@ -52,10 +52,10 @@ class ClosedForm:
     """Gauss-Newton matrices of a block, from its formula.
 
     Attributes:
-        formula: The formula and its equations in the source.
+        formula: Formula, with its equations in the source.
         z: H_z, over the whole batch's input.
         weight: H_W, over the parameter `name`; None if it is not trainable.
-        name: The parameter's name in the model; "" if it is not trainable.
+        name: Name of the parameter in the model; "" if it is not trainable.
     """
 
     formula: str
@@ -65,7 +65,7 @@ class ClosedForm:
 
 
 def formula_of(call: BlockCall) -> str | None:
-    """The formula of a linear, convolutional or BatchNorm layer, or of one followed by a BatchNorm; None of others."""
+    """The formula of a linear, convolutional or BatchNorm layer, or of a layer and its BatchNorm; None for others."""
     affine, norm = _parts(call)
     if norm is not None:
         return "H_z = Σ_o (γ_o/s_o)² A_oᵀP_o²A_o, H_w = (γ_o/s_o)² ZᵀP_o²Z; eqs. 17 and 18 have P = I"
@@ -104,7 +104,7 @@ class _Affine:
     Attributes:
         matrix: A, (o, t, d).
         examples: z, (n, d).
-        inputs: What the rows of the weight are multiplied with, (groups, n·t, i); None where A is the identity.
+        inputs: Vectors that the rows of the weight are multiplied with, (groups, n·t, i); None if A is the identity.
         bias: b, (o,).
     """
 
@@ -136,7 +136,7 @@ class _Affine:
 
 @dataclass(frozen=True)
 class _Statistics:
-    """What a BatchNorm makes of h: x̂ as (n, o, t), the scale γ/s as (o,), and whether P = I."""
+    """A BatchNorm of h: x̂ as (n, o, t), the scale γ/s as (o,), and whether P = I."""
 
     normalized: Tensor
     scale: Tensor
@@ -238,14 +238,14 @@ def _parts(call: BlockCall) -> tuple[nn.Module | None, nn.Module | None]:
         return parts[0], None
     if kinds == ["norm"]:
         return None, parts[0]
-    # on tokens, (N, T, d), the norm would take T for the features
+    # on tokens, (N, T, d), the norm would treat T as the features
     if kinds == ["affine", "norm"] and not (type(parts[0]) is nn.Linear and call.z.dim() != 2):
         return parts[0], parts[1]
     return None, None
 
 
 def _value(call: BlockCall, module: nn.Module | None, part: str) -> Tensor | None:
-    """A parameter or buffer of one module of the block, as it was at the call."""
+    """A parameter or buffer of one module of the block, with its value at the call."""
     for name, candidate in call.block.module.named_modules():
         if candidate is module:
             return call.values.get(f"{name}.{part}" if name else part)

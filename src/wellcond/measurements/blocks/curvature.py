@@ -22,12 +22,12 @@ from wellcond.measurements.blocks.block_call import BlockCall
 
 @dataclass(frozen=True, eq=False, repr=False)
 class LocalCurvature:
-    """∂²ℓ_b with respect to some tensors of a block, as two operators; each is built when it is first asked for.
+    """∂²ℓ_b with respect to some tensors of a block, as two operators; each is built on first use.
 
     Attributes:
         symbol: H_z or H_W.
-        call: The block's call that is differentiated.
-        tensors: What it is differentiated with respect to, by name, in the order in which they are flattened.
+        call: Call of the block that is differentiated.
+        tensors: Variables of differentiation by name, in the order in which they are flattened.
         is_loss: Whether ℓ_b is the problem's loss.
     """
 
@@ -38,18 +38,18 @@ class LocalCurvature:
 
     @property
     def names(self) -> tuple[str, ...]:
-        """The names of the tensors."""
+        """Names of the tensors."""
         return tuple(self.tensors)
 
     @property
     def shape(self) -> tuple[int, int]:
-        """The shape of the matrix: entries × entries."""
+        """Shape of the matrix: entries × entries."""
         size = sum(t.numel() for t in self.tensors.values())
         return size, size
 
     @cached_property
     def exact(self) -> LocalOperator:
-        """JᵀJ + Σ (∂J/∂z_b) ∂²F_b, J = ∂F_b: the second derivative at the present point, with the target held fixed.
+        """JᵀJ + Σ (∂J/∂z_b) ∂²F_b, J = ∂F_b: the second derivative at the current point, with the target held fixed.
 
         Symmetric and in general indefinite.
         """
@@ -58,7 +58,7 @@ class LocalCurvature:
 
     @cached_property
     def gauss_newton(self) -> LocalOperator:
-        """JᵀJ alone, or Jᵀ(∇²ℓ)J where ℓ_b is the loss itself."""
+        """JᵀJ alone, or Jᵀ(∇²ℓ)J if ℓ_b is the loss itself."""
         return LossGaussNewton(self) if self.is_loss else SquaredJacobian(self)
 
 
@@ -67,7 +67,7 @@ class LocalOperator(TensorOperator):
 
     title: ClassVar[str]
     passes: ClassVar[float]
-    """What one product costs, in forward+backward passes of the block."""
+    """Cost of one product, in forward+backward passes of the block."""
 
     def __init__(self, curvature: LocalCurvature) -> None:
         self.curvature, self.call, self.tensors = curvature, curvature.call, curvature.tensors
@@ -92,8 +92,8 @@ class LocalOperator(TensorOperator):
         return f"{type(self).__name__}({title}, shape={self.shape})"
 
     def layer(self, *names: str) -> Self:
-        wanted = self.problem.select(names)
-        within = {name: t for name, t in self.tensors.items() if name in wanted}
+        selected = self.problem.select(names)
+        within = {name: t for name, t in self.tensors.items() if name in selected}
         if not within:
             raise UnknownLayer(names[0], self.names)
         return type(self)(replace(self.curvature, tensors=within))
@@ -103,7 +103,7 @@ class LocalOperator(TensorOperator):
 
     def _multiply(self, columns: Tensor) -> Tensor:
         with naming_missing_derivatives(), self.call.measuring():
-            products = torch.zeros_like(columns.T)  # not before: in inference mode it could not be written to
+            products = torch.zeros_like(columns.T)  # not earlier: in inference mode it could not be written to
             for row, column in zip(products, columns.T, strict=True):
                 for place, part in zip(self.split(row), self._product(self.split(column)), strict=True):
                     if part is not None:
@@ -139,7 +139,7 @@ class SecondDerivative(LocalOperator):
 
 
 class JacobianOperator(LocalOperator):
-    """Made of J = ∂F_b. Its products from both sides are backward passes through one kept graph."""
+    """A matrix made of J = ∂F_b. Products with J and Jᵀ are backward passes through one kept graph."""
 
     title, passes = "Gauss-Newton ", 4 / 3
 

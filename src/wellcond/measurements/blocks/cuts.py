@@ -1,8 +1,8 @@
 """Where a network can be cut into blocks: module outputs that everything before them passes through.
 
-A cut z_b separates the autograd graph: what the loss reaches without passing z_b, and what leads to z_b, share nothing
-but leaves, which are parameters. A layer inside a residual block is passed by, so its output is no cut; the sum at the
-end of the block is one.
+A cut z_b separates the autograd graph: the part that the loss reaches without passing z_b and the part that leads to
+z_b share only leaves, which are parameters. The skip connection of a residual block passes the layers inside it by, so
+their outputs are no cuts; the sum at the end of the block is one.
 """
 
 from __future__ import annotations
@@ -25,10 +25,10 @@ class Cut:
     """The output of one module call, where the network may be cut.
 
     Attributes:
-        name: The module's name.
-        began: How many calls had ended when this one began.
-        edge: Where the gradient of the output arrives, as it was before anything was written to it in place.
-        value: A copy of the output, with its graph.
+        name: Name of the module.
+        began: Number of calls that had ended when this one began.
+        edge: Edge at which the gradient of the output arrives, from before anything was written to it in place.
+        value: Copy of the output, with its graph.
     """
 
     name: str
@@ -118,9 +118,9 @@ def _chosen_cuts(outputs: Outputs, separators: Separators, names: Sequence[str])
             continue
         if cut.place not in separators:
             raise InvalidProblem(
-                f"{cut.name!r} cannot end a block: part of what is computed before its output passes it by on the way "
-                "to the loss (a skip connection, a second output), or the loss does not depend on it. Name a module "
-                "that contains it."
+                f"{cut.name!r} cannot end a block: something computed before its output reaches the loss by another "
+                "path (a skip connection, a second output), or the loss does not depend on it. Name a module that "
+                "contains it."
             )
         if cuts and not separators.leads(cuts[-1].edge.node, cut.edge.node):
             raise InvalidProblem(f"{cuts[-1].name!r} and {cut.name!r} do not follow each other. Name one of them.")

@@ -24,13 +24,13 @@ from wellcond.results.quantities import BACK_MATCHING_LOSS, INPUT_ENTRIES, PARAM
 class LocalHessian(Result):
     """The back-matching loss ℓ_b of one block on one batch, and its second derivatives.
 
-    It belongs to the parameters and the batch it was made with: later changes to the model do not affect it.
+    It belongs to the parameters and the batch it was computed with: later changes to the model do not affect it.
 
     Attributes:
-        problem: The problem that the block is a part of.
-        call: The block's call on the first batch.
+        problem: Problem that the block is a part of.
+        call: Call of the block on the first batch.
         is_loss: Whether ℓ_b is the problem's loss (the last block) and not the squared distance to the target.
-        cost: The passes it took; products with the operators are not included.
+        cost: Passes of the model; products with the operators are not included.
     """
 
     problem: Problem = field(repr=False)
@@ -60,7 +60,7 @@ class LocalHessian(Result):
 
     @property
     def target(self) -> Tensor:
-        """z_b^{k+½} = z_b − ∂J/∂z_b: what the rest of the network asks of the block. The last block's loss has none."""
+        """z_b^{k+½} = z_b − ∂J/∂z_b: the output that the rest of the network asks for; none for the loss itself."""
         return self.call.output.detach() - self.output_gradient
 
     @property
@@ -186,12 +186,12 @@ def local_hessian(problem: Problem, layer: str, *, last: Literal["loss", "square
     of the model, and a forward pass of the block.
 
     Args:
-        problem: The problem.
-        layer: The block: a module's name (a residual block is the module that adds its skip connection; "" is the
+        problem: The model, loss and data.
+        layer: Name of the block: a module (a residual block is the module that adds its skip connection; "" is the
             whole model), or a range of a Sequential, "features[3:7]", "[0:2]". It must be called once in a forward
             pass. z is the first floating-point tensor among its arguments, wherever it occurs (`attention(x, x, x)`);
             other arguments are constants. Its output is the first tensor it returns.
-        last: The loss of the last block, from whose output the loss is computed: `"loss"`, the loss itself as in the
+        last: Loss of the last block, from whose output the loss is computed: `"loss"`, the loss itself as in the
             source, or `"squared"`, as for all other blocks.
 
     Returns:

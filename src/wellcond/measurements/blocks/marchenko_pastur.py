@@ -18,15 +18,15 @@ if TYPE_CHECKING:
     from matplotlib.figure import Figure
 
 Value = TypeVar("Value", float, Tensor)
-"""A number or a tensor; the result is of the same kind, in float64."""
+"""A number or a tensor; the result has the same type, in float64."""
 Eigenvalues = Spectrum | Tensor | Sequence[float]
 
 BISECTIONS = 100
 """Enough to halve [0, π] down to neighboring float64 numbers wherever the answer is above 1e-14."""
 POINTS = 400
-"""Of the drawn density."""
+"""Points of the drawn density."""
 SERIES = 100
-"""Terms of Kolmogorov's series; the rest is below 1e-80 wherever it is evaluated."""
+"""Terms of Kolmogorov's series; the remainder is below 1e-80 wherever it is evaluated."""
 
 
 @dataclass(frozen=True)
@@ -51,7 +51,7 @@ class MarchenkoPastur(Result):
 
     @classmethod
     def of_unit_rows(cls, c: float) -> MarchenkoPastur:
-        """The law of Σ_i w_i w_iᵀ/‖w_i‖² (zhang2018, eq. 19): what BatchNorm makes of WᵀW when its inputs are white.
+        """The law of Σ_i w_i w_iᵀ/‖w_i‖² (zhang2018, eq. 19): WᵀW after BatchNorm, if its inputs are white.
 
         Rows of length 1 have entries of variance 1/columns, so WᵀW has the law with σ² = c: support (1 ∓ √c)², mean c.
 
@@ -97,8 +97,8 @@ class MarchenkoPastur(Result):
         low, high = self.support
         t = _float64(x)
         inside = self.c / (2 * math.pi * self.sigma**2) * ((high - t) / t).sqrt() * ((t - low) / t).sqrt()
-        found = torch.where((t <= low) | (t >= high), 0.0, inside)
-        return _as_given(x, torch.where((t == 0) & (self.c == 1), math.inf, found))  # it ends in 1/√x there
+        density = torch.where((t <= low) | (t >= high), 0.0, inside)
+        return _as_type_of(x, torch.where((t == 0) & (self.c == 1), math.inf, density))  # it ends in 1/√x there
 
     def cdf(self, x: Value) -> Value:
         """The share of eigenvalues up to x, including zeros; a closed form, exact to rounding.
@@ -110,7 +110,7 @@ class MarchenkoPastur(Result):
         low, high = self.support
         t = _float64(x)
         theta = 2 * torch.atan2((t - low).clamp(min=0).sqrt(), (high - t).clamp(min=0).sqrt())
-        return _as_given(x, torch.where(t < 0, 0.0, self._share_below(theta)))
+        return _as_type_of(x, torch.where(t < 0, 0.0, self._share_below(theta)))
 
     def quantile(self, q: Value) -> Value:
         """The eigenvalue below which a share q of them lies: the inverse of `cdf`, by bisection in θ."""
@@ -123,8 +123,8 @@ class MarchenkoPastur(Result):
             middle = (below + above) / 2
             is_below = self._share_below(middle) < t
             below, above = torch.where(is_below, middle, below), torch.where(is_below, above, middle)
-        found = torch.where(t < 1, low + (high - low) * (above / 2).sin() ** 2, high)
-        return _as_given(q, torch.where(t <= self.mass_at_zero, low if self.c >= 1 else 0.0, found))
+        eigenvalue = torch.where(t < 1, low + (high - low) * (above / 2).sin() ** 2, high)
+        return _as_type_of(q, torch.where(t <= self.mass_at_zero, low if self.c >= 1 else 0.0, eigenvalue))
 
     def distance(self, values: Eigenvalues) -> float:
         """Kolmogorov's distance sup |F_n − F| between a measured spectrum and the law.
@@ -145,7 +145,7 @@ class MarchenkoPastur(Result):
             0.7
         """
         measured = zeros_of_rounding(values)
-        # the supremum lies beside a step of F_n; the law itself may jump at 0
+        # the supremum lies next to a step of F_n; the law itself may jump at 0
         after = self.cdf(measured)
         before = torch.where(measured <= 0, 0.0, after)
         n = len(measured)
@@ -263,21 +263,25 @@ def marchenko_pastur(c: float, sigma: float = 1.0) -> MarchenkoPastur:
 
 
 def zeros_of_rounding(values: Eigenvalues) -> Tensor:
-    """The eigenvalues ascending in float64, with exactly 0 for those that rounding cannot tell from 0.
+    """The eigenvalues, ascending in float64, with exactly 0 for those that are 0 to rounding.
 
-    These are all of size up to n·ε·max|λ|, ε of the dtype of `values`: the level of `numerical_rank`.
+    These are all of size up to n·ε·max|λ|, with ε of the dtype of `values`: the level of `numerical_rank`.
     """
-    given = values.values if isinstance(values, Spectrum) else values
-    found = given.detach() if isinstance(given, Tensor) else torch.tensor(given, dtype=torch.float64, device="cpu")
-    if found.dim() != 1 or not len(found) or not bool(torch.isfinite(found).all()):
-        raise ValueError(f"values must be a vector of finite eigenvalues, not {tuple(found.shape)} with {found}.")
-    noise = len(found) * torch.finfo(found.dtype).eps * found.abs().max()
-    return torch.where(found.abs() <= noise, 0.0, found).double().sort().values
+    measured = values.values if isinstance(values, Spectrum) else values
+    vector = measured.detach() if isinstance(measured, Tensor) else _float64_vector(measured)
+    if vector.dim() != 1 or not len(vector) or not bool(torch.isfinite(vector).all()):
+        raise ValueError(f"values must be a vector of finite eigenvalues, not {tuple(vector.shape)} with {vector}.")
+    noise = len(vector) * torch.finfo(vector.dtype).eps * vector.abs().max()
+    return torch.where(vector.abs() <= noise, 0.0, vector).double().sort().values
 
 
-def _float64(given: Value) -> Tensor:
-    return given.double() if isinstance(given, Tensor) else torch.tensor(given, dtype=torch.float64, device="cpu")
+def _float64_vector(values: Sequence[float]) -> Tensor:
+    return torch.tensor(values, dtype=torch.float64, device="cpu")
 
 
-def _as_given(given: Value, found: Tensor) -> Value:
-    return found if isinstance(given, Tensor) else float(found)
+def _float64(value: Value) -> Tensor:
+    return value.double() if isinstance(value, Tensor) else torch.tensor(value, dtype=torch.float64, device="cpu")
+
+
+def _as_type_of(argument: Value, result: Tensor) -> Value:
+    return result if isinstance(argument, Tensor) else float(result)

@@ -1,4 +1,4 @@
-"""Directions in parameter space: random, along the gradient, along the Hessian's top eigenvectors, or given."""
+"""Directions in parameter space: random, along the gradient, along the Hessian's top eigenvectors, or a tensor."""
 
 from __future__ import annotations
 
@@ -30,10 +30,10 @@ def find_directions(
     """Directions by their names, unscaled: N(0, I), ∇L, unit eigenvectors; call it inside `problem.measuring()`.
 
     Args:
-        problem: Whose parameter space it is.
-        choices: Every `"random"` is a draw of its own. The k-th `"eigenvector"` belongs to the k-th largest eigenvalue.
-            A tensor (P,) is used as it is.
-        seed: Of the draws, which are made on the CPU, so that a seed means the same on every device.
+        problem: The model, loss and data.
+        choices: Names or tensors. Every `"random"` is a draw of its own. The k-th `"eigenvector"` belongs to the k-th
+            largest eigenvalue. A tensor (P,) is used as it is.
+        seed: Seed of the draws, which are made on the CPU, so that a seed means the same on every device.
 
     Returns:
         The directions in the order of the choices, and notes on them.
@@ -56,12 +56,12 @@ def find_directions(
 
 
 def name_of(choice: DirectionChoice) -> str:
-    """Its name, or "given"."""
+    """The name of a direction; "given" for a tensor."""
     return "given" if isinstance(choice, Tensor) else choice
 
 
 def check_direction(problem: Problem, choice: DirectionChoice) -> None:
-    """Raise `ValueError` for what is neither a name nor a finite tensor (P,)."""
+    """Raise `ValueError` unless it is a name or a finite tensor (P,)."""
     if not isinstance(choice, Tensor):
         if choice not in get_args(DirectionName):
             raise ValueError(f"direction is {choice!r}; write one of {get_args(DirectionName)} or pass a tensor (P,).")
@@ -75,9 +75,9 @@ def check_direction(problem: Problem, choice: DirectionChoice) -> None:
 def scaled_to_filters(problem: Problem, direction: Direction) -> Direction:
     """Every filter scaled to the norm of the parameters' own: d_f ← d_f ‖θ_f‖/‖d_f‖ (Li et al. 2018, section 4).
 
-    A filter is what makes one output: a row of a weight, and for layers that store (inputs, outputs), as transposed
-    convolutions do, an output channel of a group. For an embedding it is the vector of a token. Biases and norm
-    parameters, which have no filters, get d = 0.
+    A filter holds the weights of one output: a row of a weight, and for layers that store (inputs, outputs), as
+    transposed convolutions do, an output channel of a group. For an embedding it is the vector of a token. Biases and
+    norm parameters, which have no filters, get d = 0.
     """
     input_major = _input_major_weights(problem)
     of_norms = {id(p) for m in problem.model.modules() if is_norm(m) for p in m.parameters(recurse=False)}
@@ -87,7 +87,7 @@ def scaled_to_filters(problem: Problem, direction: Direction) -> Direction:
             scaled.append(torch.zeros_like(d))
             continue
         groups = input_major.get(id(p))
-        # (filters, weights of one), as (groups, inputs, outputs, sites) where the outputs are in the middle
+        # (filters, weights of one), or (groups, inputs, outputs, sites) if the outputs are in the middle
         shape = (len(p), 1, 1, -1) if groups is None else (groups, len(p) // groups, p.shape[1], -1)
         of_p, of_d = (
             torch.linalg.vector_norm(t.reshape(shape), dim=(1, 3), keepdim=True, dtype=torch.float64)
@@ -99,19 +99,19 @@ def scaled_to_filters(problem: Problem, direction: Direction) -> Direction:
 
 
 def _input_major_weights(problem: Problem) -> dict[int, int]:
-    """The weights stored as (inputs, outputs / groups, …), by their id, with their groups."""
-    found = {}
+    """Ids of the weights stored as (inputs, outputs / groups, …), with their numbers of groups."""
+    groups = {}
     for layer in weighted_layers(problem.model).values():
         rule = rule_for(layer)
         if rule is not None and rule.weight_is_input_major and not isinstance(rule, EmbeddingRule):
-            found[id(layer.weight)] = int(getattr(layer, "groups", 1))
-    return found
+            groups[id(layer.weight)] = int(getattr(layer, "groups", 1))
+    return groups
 
 
 def _top_eigenvectors(problem: Problem, k: int, seed: int) -> tuple[list[Direction], list[str]]:
     if k == 0:
         return [], []
-    top = eigenvalues(Hessian(problem), k, memory=math.inf, seed=seed)  # the vectors are what is wanted
+    top = eigenvalues(Hessian(problem), k, memory=math.inf, seed=seed)  # without a limit, to have the vectors
     pairs = reversed([f"{v:.4g} ± {number(e)}" for v, e in zip(top.values.tolist(), top.errors.tolist(), strict=True)])
     named = "the Hessian's largest eigenvalue is" if k == 1 else f"the Hessian's {k} largest eigenvalues are"
     note = f"{named} {', '.join(pairs)}{'' if top.converged else f'; {top.status}'}."

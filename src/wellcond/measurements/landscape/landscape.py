@@ -30,28 +30,28 @@ if TYPE_CHECKING:
     from matplotlib.figure import Figure
 
 ROUNDED_STEP = 1e-3
-"""Rounding of θ − a·d adds to the distance in squares: a thousandth of the step is less than a float32 resolves."""
+"""Relative rounding of a step above which the distance is measured: below, it changes the distance by at most 1e-6."""
 ROUNDINGS = 10
-"""A change of the gradient below so many rounding errors of its norm cannot be told from none."""
+"""A change of the gradient below this many rounding errors of its norm may be rounding alone."""
 
 
 @dataclass(frozen=True)
 class Landscape(Result):
     """The loss and its gradient along a line θ_a = θ − a·d. Tensors are (steps,), float64, on the CPU.
 
-    Where the loss or the gradient is not finite, its entries are nan, and `notes` say why.
+    If the loss or the gradient is not finite at a point, its entries are nan, and `notes` say why.
 
     Attributes:
-        step_lengths: a.
+        step_lengths: Step lengths a.
         losses: L(θ_a).
         gradient_changes: ‖∇L(θ) − ∇L(θ_a)‖.
-        distances: ‖θ_a − θ‖ as it was walked, rounding included.
+        distances: ‖θ_a − θ‖ as it was walked, including rounding.
         loss: L(θ).
         gradient_norm: ‖∇L(θ)‖.
-        direction: The name of d, or "given".
-        batchnorm: The statistics that BatchNorm used.
-        cost: What it took.
-        notes: What to know about the numbers.
+        direction: Name of d; "given" for a tensor.
+        batchnorm: Statistics that BatchNorm used.
+        cost: Passes over the data.
+        notes: Remarks on the numbers.
     """
 
     step_lengths: Tensor
@@ -77,12 +77,12 @@ class Landscape(Result):
 
     @property
     def loss_range(self) -> tuple[float, float]:
-        """Loss variation: the least and the greatest finite loss of the walk."""
+        """Loss variation: the smallest and the largest finite loss of the walk."""
         return finite_range(self.losses)
 
     @property
     def gradient_change_range(self) -> tuple[float, float]:
-        """Gradient predictiveness: the least and the greatest finite change of the gradient."""
+        """Gradient predictiveness: the smallest and the largest finite change of the gradient."""
         return finite_range(self.gradient_changes)
 
     def rows(self, step: int | None = None) -> list[Row]:
@@ -133,26 +133,26 @@ def landscape(
     seed: int = 0,
     progress: Progress | None = None,
 ) -> Landscape:
-    """Walk away from the parameters and watch how the loss and its gradient change, always on the same batches.
+    """The loss and its gradient along a line that starts at the parameters, always on the same batches.
 
         θ_a = θ − a·d,   a = lr·linspace(span₀, span₁, steps),   d = ∇L(θ)
         β = max_a ‖∇L(θ) − ∇L(θ_a)‖ / ‖θ − θ_a‖
 
-    The smaller the ranges of the loss and of ‖∇L(θ) − ∇L(θ_a)‖, the better the gradient predicts what lies ahead.
+    The smaller the ranges of the loss and of ‖∇L(θ) − ∇L(θ_a)‖, the better the gradient predicts the loss ahead.
     It costs 1 + steps forward+backward passes. A loader, and a model that draws random numbers or writes to its
-    buffers, are checked besides, once per problem, to be sure that all passes see the same; what a model counts in
-    plain Python is not seen. In a training loop, write `rows += wc.landscape(problem, lr).rows(step)`.
+    buffers, are also checked once per problem, to make sure that all passes see the same data; counters that a model
+    keeps in plain Python are not noticed. In a training loop, write `rows += wc.landscape(problem, lr).rows(step)`.
 
     Args:
-        problem: What is measured.
-        lr: The learning rate in use, in whose units the span is.
-        span: The shortest and the longest step.
-        steps: How many.
+        problem: The model, loss and data.
+        lr: Learning rate in use; the span is in its units.
+        span: Shortest and longest step.
+        steps: Number of points.
         direction: `"gradient"`; `"random"`, a Gaussian one drawn with `seed`; `"eigenvector"`, that of the Hessian's
             largest eigenvalue, uphill; these two as long as the gradient, so that distances compare; or a tensor (P,),
             used as it is.
-        seed: Of a random direction.
-        progress: Called as (what is being measured, share of all work done).
+        seed: Seed of a random direction.
+        progress: Called as (current task, share of all work done).
 
     Returns:
         Losses, gradient changes and distances along the walk.
@@ -195,9 +195,18 @@ def landscape(
         losses, changes, distances, failures = _walk(problem, gradient, d, length, lengths.tolist(), progress)
     notes += [*shared_memory_notes(problem.params).values(), *_failure_notes(lengths, losses, changes, failures)]
     notes += _caveats(lengths, changes, distances, gradient_norm, length, problem.dtype)
-    cost = problem.cost - before
-    found = lengths, losses, changes, distances, float(loss), gradient_norm
-    return Landscape(*found, name, problem.batchnorm, cost, tuple(notes))
+    return Landscape(
+        step_lengths=lengths,
+        losses=losses,
+        gradient_changes=changes,
+        distances=distances,
+        loss=float(loss),
+        gradient_norm=gradient_norm,
+        direction=name,
+        batchnorm=problem.batchnorm,
+        cost=problem.cost - before,
+        notes=tuple(notes),
+    )
 
 
 def _walk(
@@ -208,7 +217,7 @@ def _walk(
     lengths: Sequence[float],
     progress: Progress | None,
 ) -> tuple[Tensor, Tensor, Tensor, list[str]]:
-    """L(θ_a), ‖∇L(θ) − ∇L(θ_a)‖ and ‖θ_a − θ‖ for every a, and why losses are not finite.
+    """L(θ_a), ‖∇L(θ) − ∇L(θ_a)‖ and ‖θ_a − θ‖ for every a, and the reasons for losses that are not finite.
 
     One set of buffers holds the point, then the change of the gradient.
     """
@@ -228,13 +237,13 @@ def _walk(
                 failures.append(str(error))
                 continue
             for place, new, old in zip(here, moved, gradient, strict=True):
-                torch.sub(new, old, out=place)  # not in place: autograd may give two parameters one tensor
+                torch.sub(new, old, out=place)  # not in place: two parameters may share one gradient tensor
             losses[i], changes[i] = loss, norm(here)
     return losses, changes, distances, failures
 
 
 def _failure_notes(lengths: Tensor, losses: Tensor, changes: Tensor, failures: Sequence[str]) -> Iterator[str]:
-    """Where the gradient, and where the loss, is not finite; the reason is that of the first such place."""
+    """Notes on the places where the gradient or the loss is not finite, with the reason of the first such place."""
     no_loss = losses.isnan()
     why = "the gradient is NaN or inf although the loss is finite."
     for failed, reason in ((~no_loss & ~changes.isfinite(), why), (no_loss, "".join(failures[:1]))):
@@ -253,7 +262,7 @@ def _failure_notes(lengths: Tensor, losses: Tensor, changes: Tensor, failures: S
 def _caveats(
     lengths: Tensor, changes: Tensor, distances: Tensor, gradient_norm: float, length: float, dtype: torch.dtype
 ) -> Iterator[str]:
-    """Why β is missing, or not to be trusted, after a walk along a direction of this length."""
+    """Notes on why β is missing or unreliable, after a walk along a direction of this length."""
     if length == 0:
         zero = "gradient" if gradient_norm == 0 else "direction"
         yield f"the {zero} is zero, so the walk does not leave θ: β is undefined."

@@ -1,4 +1,4 @@
-"""Other points of parameter space, visited in borrowed memory, and the loss and gradient found there."""
+"""Other points of parameter space, visited in borrowed memory, and the loss and gradient there."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ def buffers_lent(params: Iterable[nn.Parameter]) -> Iterator[tuple[list[Tensor],
     One set of buffers serves a whole walk: write a point into them, evaluate, write the next.
 
     Yields:
-        The parameters' own values, and the buffers, which begin with the same.
+        The parameters' own values, and the buffers, which start with the same values.
     """
     params = list(params)
     own = [p.data for p in params]
@@ -43,7 +43,7 @@ def norm(tensors: list[Tensor] | tuple[Tensor, ...]) -> float:
     total = float(torch.stack(torch._foreach_norm(tensors)).double().norm())
     if 1e-15 < total < 1e15:
         return total
-    # squares may have left the range of float32, as those of a vanished gradient do
+    # squares may have left the range of float32, as with a vanished gradient
     return float(torch.stack(torch._foreach_norm(tensors, 2, torch.float64)).norm())
 
 
@@ -58,6 +58,6 @@ def check_finite(problem: Problem, gradient: list[Tensor]) -> None:
 
 
 def finite_range(values: Tensor) -> tuple[float, float]:
-    """The least and the greatest finite value; nan where there is none."""
+    """The smallest and the largest finite value; nan if there is none."""
     finite = values[torch.isfinite(values)]
     return (float(finite.min()), float(finite.max())) if len(finite) else (math.nan, math.nan)

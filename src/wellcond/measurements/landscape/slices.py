@@ -37,13 +37,13 @@ class LossSlice(Result):
     """The loss on a grid. Tensors are float64, on the CPU.
 
     Attributes:
-        coordinates: (points,), the α of the first direction and the β of the second.
-        losses: (points,), or (points, points) with [i, j] at α_i and β_j; nan where the loss is NaN or infinite.
-        directions: Their names, or "given".
+        coordinates: α of the first direction and β of the second, (points,).
+        losses: Losses, (points,), or (points, points) with [i, j] at α_i and β_j; nan if the loss is not finite.
+        directions: Names of the directions; "given" for a tensor.
         filter_normalized: Whether directions were scaled filter by filter.
-        batchnorm: The statistics that BatchNorm used.
-        cost: What it took.
-        notes: What to know about the numbers.
+        batchnorm: Statistics that BatchNorm used.
+        cost: Passes over the data.
+        notes: Remarks on the numbers.
     """
 
     coordinates: Tensor
@@ -100,21 +100,21 @@ def loss_slice(
 
         L(θ + α d₁)   or   L(θ + α d₁ + β d₂),   α, β ∈ linspace(−extent, extent, points)
 
-    It needs forward passes alone: points or points² of them, about a third of a u each. A loss that is not finite is
+    It only needs forward passes: points or points² of them, about a third of a u each. A loss that is not finite is
     nan, but at θ itself it is an error.
 
     Args:
-        problem: What is measured.
+        problem: The model, loss and data.
         directions: One or two of `"random"`, Gaussian, drawn with `seed` and independent of each other (in high
             dimension nearly orthogonal, by about 1/√P); `"gradient"`; `"eigenvector"`, of the Hessian's largest
             eigenvalue, a second one of the next; or a tensor (P,).
-        extent: How far the grid reaches, in units of the directions.
-        points: Per direction; an odd number puts θ itself on the grid.
+        extent: Half the side of the grid, in units of the directions.
+        points: Points per direction; an odd number puts θ itself on the grid.
         filter_normalized: Scale every filter of a direction to the norm of the same filter of θ, and leave biases and
             norm parameters where they are, so that slices of different networks compare (Li et al. 2018). A step of 1
             then is as long as the weights. Otherwise directions are used as they are; eigenvectors have norm 1.
-        seed: Of random directions.
-        progress: Called as (what is being measured, share of all work done).
+        seed: Seed of random directions.
+        progress: Called as (current task, share of all work done).
 
     Returns:
         The losses on the grid.
@@ -147,13 +147,13 @@ def loss_slice(
             vectors = [scaled_to_filters(problem, d) for d in vectors]
         losses, failures = _grid(problem, vectors, coordinates.tolist(), progress)
     return LossSlice(
-        coordinates,
-        losses,
-        tuple(map(name_of, directions)),
-        filter_normalized,
-        problem.batchnorm,
-        problem.cost - before,
-        (*notes, *shared_memory_notes(problem.params).values(), *failures),
+        coordinates=coordinates,
+        losses=losses,
+        directions=tuple(map(name_of, directions)),
+        filter_normalized=filter_normalized,
+        batchnorm=problem.batchnorm,
+        cost=problem.cost - before,
+        notes=(*notes, *shared_memory_notes(problem.params).values(), *failures),
     )
 
 
@@ -178,7 +178,7 @@ def _grid(
                     at = ", ".join(number(coordinates[index]) for index in place)
                     failures.append(f"the loss is not finite, first at ({at}): {error}")
                     torch._foreach_copy_(here, theta)
-                    problem.mean_loss()  # which raises where it is not finite at θ either
+                    problem.mean_loss()  # raises if it is not finite at θ either
             first_pass.close()
     return losses, failures
 

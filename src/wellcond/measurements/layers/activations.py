@@ -1,4 +1,4 @@
-"""The distributions of layers' outputs: moments of every unit, histograms, and how they change over training."""
+"""The distribution of every layer's outputs: moments and histograms of its units, and how they change over training."""
 
 from __future__ import annotations
 
@@ -33,9 +33,9 @@ CHANGES = (
     quantities.RELATIVE_MEAN_CHANGE,
     quantities.RELATIVE_VARIANCE_CHANGE,
 )
-"""In the order of the attributes of `MomentChange`."""
+"""Quantities in the order of the attributes of `MomentChange`."""
 UNKNOWN = (
-    "nothing says which dimension of a {kind}'s output counts units; name it in layers=[…] to place them as those of "
+    "it is not known which dimension of a {kind}'s output counts units; name it in layers=[…] to use the dimension of "
     "the last layer before it"
 )
 
@@ -45,9 +45,9 @@ class MomentChange:
     """The change of one layer's moments, over its units; a relative change from zero is nan.
 
     Attributes:
-        mean: ‖μ − μ'‖.
+        mean: ‖μ − μ'‖, with μ' the earlier mean.
         variance: ‖σ² − σ'²‖.
-        relative_mean: ‖μ − μ'‖/‖μ'‖, with μ' the earlier one.
+        relative_mean: ‖μ − μ'‖/‖μ'‖.
         relative_variance: ‖σ² − σ'²‖/‖σ'²‖.
     """
 
@@ -62,7 +62,7 @@ class MomentChanges(ByLayer[MomentChange]):
     """One entry per layer.
 
     Attributes:
-        layers: The entries by name.
+        layers: Entries by name.
     """
 
     layers: dict[str, MomentChange]
@@ -91,9 +91,9 @@ class Activations(ByLayer[LayerActivations]):
     """One entry per layer, in the order of the forward pass.
 
     Attributes:
-        layers: The entries by name.
+        layers: Entries by name.
         not_covered: Layers without an entry, and why.
-        cost: What it took, without the counting of the outputs.
+        cost: Passes over the data, without the time for counting the outputs.
     """
 
     layers: dict[str, LayerActivations]
@@ -141,43 +141,42 @@ class Activations(ByLayer[LayerActivations]):
             body.append([name or WHOLE_MODEL, str(layer.units), str(layer.samples), *moments])
             if layer.not_finite:
                 notes[name] = f"{layer.not_finite} values are NaN or inf"
-        said = [f"{name or WHOLE_MODEL}: {note}" for name, note in (notes | self.not_covered).items()]
+        remarks = [f"{name or WHOLE_MODEL}: {note}" for name, note in (notes | self.not_covered).items()]
         table = text_table(["layer", "units", "samples", "mean", "variance"], body)
-        return "\n".join([table, *said, f"{self.cost}; counting the outputs takes about half a u more"])
+        return "\n".join([table, *remarks, f"{self.cost}; counting the outputs takes about half a u more"])
 
 
 @own_arithmetic()
 def activations(
     problem: Problem,
-    layers: str | Sequence[str] | None = None,
     *,
+    layers: str | Sequence[str] | None = None,
     bins: int = 50,
     bounds: tuple[float, float] | None = None,
     like: Activations | None = None,
     progress: Progress | None = None,
 ) -> Activations:
-    """Mean and variance of every unit and histograms of layers' outputs, in one forward pass that stores none of them.
+    """Mean and variance of every unit and histograms of layers' outputs, in one forward pass that stores no outputs.
 
     A unit is a feature of a linear layer or a channel of a convolution; its values are those of all examples, and of
     all positions or tokens. The variance is divided by their number. A module that is called several times in a pass
-    is seen each time, but not where the model calls it under `no_grad`. What is NaN or infinite is counted in
-    `not_finite`, and makes the moments of its unit nan.
-    The pass is a third of a u or more; moments and counts take another half where layers are wide, and some 0.2 ms per
+    counts each time, except for calls under `no_grad`. NaN and infinite values are counted in `not_finite`, and make
+    the moments of their unit nan.
+    The pass is a third of a u or more; moments and counts take another half if layers are wide, and about 0.2 ms per
     layer however small it is.
 
-    Bins have equal widths. Without `bounds` or `like` they cover the range of the first batch, widened by a tenth of
-    itself at both ends; later values outside are counted as `below` and `above`.
+    Bins have equal widths. Without `bounds` or `like` they cover the range of the first batch, widened by a tenth at
+    both ends; later values outside are counted as `below` and `above`.
 
     Args:
-        problem: What is measured.
-        layers: Names of any modules; None takes all weighted layers and norms, and lists what else owns parameters in
-            `not_covered`. Units of other modules, such as an activation function, are placed as those of the last
-            layer before them.
-        bins: How many.
+        problem: The model, loss and data.
+        layers: Names of any modules; None takes all weighted layers and norms, and lists other modules with parameters
+            in `not_covered`. Other modules, such as activation functions, have their units in the same dimension as
+            the last layer before them.
+        bins: Number of bins.
         bounds: (lowest, highest) edge for all layers, to compare networks.
-        like: An earlier result whose layers and edges are used, for histograms over training; `bins` then has no
-            meaning.
-        progress: Called as (what is being measured, share of all work done).
+        like: Earlier result whose layers and edges are used, for histograms over training; `bins` is then ignored.
+        progress: Called as (current task, share of all work done).
 
     Returns:
         One entry per layer.
@@ -191,41 +190,41 @@ def activations(
         >>> model = nn.Linear(1, 2, bias=False)
         >>> model.weight.data = torch.tensor([[1.0], [-2.0]])
         >>> x = torch.tensor([[1.0], [3.0]])
-        >>> found = activations(Problem(model, nn.MSELoss(), (x, x)), bounds=(-8, 8), bins=4)
-        >>> found[""].mean.tolist(), found[""].variance.tolist(), found[""].histogram.counts.tolist()
+        >>> layer = activations(Problem(model, nn.MSELoss(), (x, x)), bounds=(-8, 8), bins=4)[""]
+        >>> layer.mean.tolist(), layer.variance.tolist(), layer.histogram.counts.tolist()
         ([2.0, -4.0], [1.0, 4.0], [1, 1, 2, 0])
     """
     check_problem(problem)
     bins = as_whole("bins", bins, 1)
     edges = None if bounds is None else torch.linspace(*_checked(bounds), bins + 1, dtype=torch.float64, device="cpu")
     if bounds is not None and like is not None:
-        raise ValueError("bounds and like both say where the edges are; pass one of them")
+        raise ValueError("bounds and like both set the edges; pass one of them")
     known = _layers_with_units(problem.model)
     names = list(like or known) if layers is None else [layers] if isinstance(layers, str) else layers
     every = dict(problem.model.named_modules(remove_duplicate=False))
     if unknown := [name for name in names if name not in every]:
         raise UnknownLayer(unknown[0], every)
-    wanted = {name: every[name] for name in names}
-    found: dict[str, UnitStatistics] = {}
+    chosen = {name: every[name] for name in names}
+    gathered: dict[str, UnitStatistics] = {}
     last: list[nn.Module] = []
 
     def on_call(name: str, module: nn.Module, _x: Any, output: Any) -> None:
         if name in known:
             last[:] = [module]
         tensor = next((t for t in tree_leaves(output) if isinstance(t, Tensor) and t.is_floating_point()), None)
-        if name not in wanted or tensor is None:
+        if name not in chosen or tensor is None:
             return
         if isinstance(rule_for(module), ConvRule):
             tensor = with_batch(module, tensor)
         units = _by_unit(last[0] if last else None, tensor)
-        if name not in found:
-            found[name] = UnitStatistics(bins, like[name].edges if like is not None else edges)
-        elif found[name].samples and len(found[name].mean) != units.shape[1]:
+        if name not in gathered:
+            gathered[name] = UnitStatistics(bins, like[name].edges if like is not None else edges)
+        elif gathered[name].samples and len(gathered[name].mean) != units.shape[1]:
             raise InvalidProblem(
-                f"{name!r} gave {len(found[name].mean)} units and then {units.shape[1]}: its moments cannot be joined. "
-                "Leave it out of layers=[…], or measure batches of one shape."
+                f"{name!r} gave {len(gathered[name].mean)} units and then {units.shape[1]}: its moments cannot be "
+                "joined. Leave it out of layers=[…], or measure batches of one shape."
             )
-        found[name].add(units)
+        gathered[name].add(units)
 
     before = problem.cost
     batches = length_hint(problem.batches, 0)
@@ -234,11 +233,11 @@ def activations(
             if progress is not None:
                 progress(f"passing over batch {index + 1}", (index + 1) / max(batches, index + 1))
             last.clear()
-            with without_graph(problem.model), tapped(known | wanted, on_call):
+            with without_graph(problem.model), tapped(known | chosen, on_call):
                 problem.forward(index, inputs)
-    measured = {name: statistics.of_layer(name) for name, statistics in found.items() if statistics.samples}
+    measured = {name: statistics.of_layer(name) for name, statistics in gathered.items() if statistics.samples}
     unseen = "it was not called, or only under no_grad, or gave no numbers"
-    missing = {name: unseen for name in wanted if name not in measured}
+    missing = {name: unseen for name in chosen if name not in measured}
     if layers is None and like is None:
         others = [name for name, _ in uncovered(problem.model) if name not in known]
         missing |= {name: UNKNOWN.format(kind=type(every[name]).__name__) for name in others}
@@ -253,7 +252,7 @@ def _checked(bounds: Any) -> tuple[float, float]:
 
 
 def _layers_with_units(model: nn.Module) -> dict[str, nn.Module]:
-    """Weighted layers and norms: those that say which dimension of an output counts units."""
+    """Weighted layers and norms, which determine the dimension of an output that counts units."""
     weighted = weighted_layers(model)
     inside = tuple(f"{name}." for name in weighted)
     others = {name: m for name, m in model.named_modules() if not (inside and name.startswith(inside))}
@@ -261,7 +260,7 @@ def _layers_with_units(model: nn.Module) -> dict[str, nn.Module]:
 
 
 def _by_unit(layer: nn.Module | None, output: Tensor) -> Tensor:
-    """(outer, units, inner) of an output whose units are placed as those of a layer."""
+    """(outer, units, inner) of an output that has its units in the same dimension as a layer."""
     rule = None if layer is None else rule_for(layer)
     output = output.reshape(1) if output.dim() == 0 else output
     dim = 1 if layer is None else unit_dim(layer, output) if rule is None else rule.unit_dim(output)

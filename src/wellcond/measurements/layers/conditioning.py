@@ -2,25 +2,27 @@
 
 from __future__ import annotations
 
+import contextlib
 import itertools
 import math
-from collections.abc import Collection, Mapping, Sequence
+from collections.abc import Callable, Collection, Mapping, Sequence
 from dataclasses import dataclass, replace
 from functools import cached_property
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 import torch
 from torch import Tensor
 
-from wellcond.curvature.fisher import Fisher
-from wellcond.curvature.kronecker.factor_pass import FactorPass, Labels, LayerFactors
+from wellcond.curvature.fisher import Fisher, Labels
+from wellcond.curvature.kronecker.factor_pass import FactorPass, LayerFactors
 from wellcond.curvature.kronecker.matrix_conditioning import Conditioning
-from wellcond.curvature.second_moment import compute_eigenvalues
+from wellcond.curvature.kronecker.second_moment import compute_eigenvalues
 from wellcond.curvature.spectra.exact import block_spectra
 from wellcond.network.isolation.arithmetic import own_arithmetic
 from wellcond.network.layers import ConvolutionRows
 from wellcond.problem.arguments import check_problem
-from wellcond.problem.problem import Problem
+from wellcond.problem.evaluation import Evaluation
+from wellcond.problem.problem import Gradients, Problem
 from wellcond.results import ByLayer, Cost, Progress, Row, number, text_table
 from wellcond.results.quantities import FISHER, GRADIENT, INPUT, KRONECKER
 
@@ -29,38 +31,38 @@ if TYPE_CHECKING:
 
 
 SHARES = (0.2, 0.5, 0.8, 1.0)
-"""Those p for which κ_p is given unless others are asked for."""
+"""Default shares p for which κ_p is computed."""
 
 
 @dataclass(frozen=True)
 class LayerConditioning:
-    """The matrices of one layer; None stands for what could not be had, and the table's `not_covered` says why.
+    """The matrices of one layer; None if one is not available, and the table's `not_covered` says why.
 
     A grouped convolution, read as patches, has one Σx and one Σ∇h per group: `x` and `g` hold the eigenvalues of all.
 
     Attributes:
-        name: The layer's name.
-        kind: Its type.
-        x: Of Σx.
-        g: Of Σ∇h.
-        fisher: Of the sub-Fisher matrix itself, where it is small enough.
-        note: What to know about the layer's numbers, if anything.
+        name: Name of the layer.
+        kind: Type of the layer.
+        x: Conditioning of Σx.
+        g: Conditioning of Σ∇h.
+        note: Remark on the layer's numbers, or "".
         by_group: Eigenvalues of Σx and of Σ∇h, each (groups, d).
-        rounding: The dtype whose rounding counts as zero.
+        rounding: Dtype whose rounding counts as zero.
+        fisher: Conditioning of the sub-Fisher matrix itself, if it is small enough.
     """
 
     name: str
     kind: str
     x: Conditioning | None
     g: Conditioning | None
-    fisher: Conditioning | None
     note: str
     by_group: tuple[Tensor | None, Tensor | None]
     rounding: torch.dtype
+    fisher: Conditioning | None = None
 
     @cached_property
     def kronecker(self) -> Conditioning | None:
-        """Of Σx ⊗ Σ∇h: its eigenvalues are all products, so λ_max and κ multiply (Proposition 1)."""
+        """Conditioning of Σx ⊗ Σ∇h. Its eigenvalues are all products, so λ_max and κ multiply (Proposition 1)."""
         x, g = self.by_group
         if self.x is None or self.g is None or self.x.rank is None or self.g.rank is None or x is None or g is None:
             return None
@@ -77,12 +79,12 @@ class ConditioningTable(ByLayer[LayerConditioning]):
     """One entry per layer, in the order of the forward pass. `table["fc1"].x.kappa[0.5]` is κ_50% of its Σx.
 
     Attributes:
-        layers: The entries by name.
+        layers: Entries by name.
         not_covered: Layers without numbers, or with fewer, and why.
-        batchnorm: The statistics that BatchNorm used.
+        batchnorm: Statistics that BatchNorm used.
         convolution: What counts as one row of a convolution.
-        labels: Whose labels the gradients come from.
-        cost: What it took.
+        labels: Labels that the gradients come from.
+        cost: Passes over the data.
     """
 
     layers: dict[str, LayerConditioning]
@@ -144,27 +146,26 @@ def conditioning(
     fisher_up_to: int = 0,
     progress: Progress | None = None,
 ) -> ConditioningTable:
-    """Magnitude and conditioning of what every layer receives and gets back, in one pass over the data.
+    """Magnitude and conditioning of every layer's inputs and output gradients, in one pass over the data.
 
     For each layer: λ_max, κ_p, numerical rank and trace of Σx = E[x xᵀ] and Σ∇h = E[g gᵀ] (uncentered), and of their
     Kronecker product, which approximates the layer's Fisher matrix. It costs one forward and backward pass, the two
-    products XᵀX and GᵀG per layer, and their eigenvalues. Where a layer is wider than there are rows of data, these are
-    those of XXᵀ and GGᵀ and zeros; the table then says "(rows)".
+    products XᵀX and GᵀG per layer, and their eigenvalues. If a layer has more features than there are rows of data,
+    the eigenvalues come from XXᵀ and GGᵀ, filled up with zeros; the table then says "(rows)".
 
-    Where a layer is wider than 4,096 and has more rows than that too, λ_max comes by Lanczos with its error, the trace
-    is exact, and κ_p and the rank are not had. A GiB of rows is kept for it; of more, a uniform sample. All layers
-    together take at most 4 GiB: those beyond are listed, and `layers=` measures them.
+    If a layer has more than 4,096 features and more rows than that too, λ_max is computed by Lanczos with its error,
+    the trace is exact, and κ_p and the rank are not available. One GiB of rows is stored for it, or a uniform sample
+    that fits. All layers together take at most 4 GiB: those beyond it are listed, and `layers=` measures them.
 
     Args:
-        problem: What is measured.
-        p: The shares for which κ_p = λ_max / λ_⌈p·d⌉ is given.
-        layers: Names of layers to restrict to, or of modules that hold them; nothing is kept of the others, and the
-            backward pass ends at the first one.
+        problem: The model, loss and data.
+        p: Shares for which κ_p = λ_max / λ_⌈p·d⌉ is computed.
+        layers: Names of layers to restrict to, or of modules that hold them. Nothing is stored for the others, and the
+            backward pass ends at the first of these layers.
         convolution: What counts as one row of a convolution, as in `kronecker_factors`.
-        labels: Whose labels give the gradients, as in `kronecker_factors`.
-        fisher_up_to: Also compute the exact spectrum of the sub-Fisher of every layer's weight of at most so many
-            entries.
-        progress: Called as (what is being measured, share of all work done).
+        labels: Labels that give the gradients, as in `kronecker_factors`.
+        fisher_up_to: Also compute the exact spectrum of the sub-Fisher of every weight with at most this many entries.
+        progress: Called as (current task, share of all work done).
 
     Returns:
         One entry per layer.
@@ -182,22 +183,64 @@ def conditioning(
     """
     check_problem(problem)
     before = problem.cost
-    halves = None if progress is None else (lambda what, share: progress(what, share / 2))
-    factors, not_covered = FactorPass(problem, layers, convolution, labels, 0, spectra_only=True).run(halves)
-    weight_of = {name: f"{name}.weight".removeprefix(".") for name in factors}  # the model itself may be a layer
+    table = conditioning_table(problem, p, layers=layers, convolution=convolution, labels=labels, progress=progress)
+    # "" is the model itself, which may be a layer
+    weight_of = {name: f"{name}.weight".removeprefix(".") for name in table.layers}
     weights = [weight for weight in weight_of.values() if weight in problem.params]
     small = [weight for weight in weights if 0 < problem.params[weight].numel() <= fisher_up_to]
-    exact = block_spectra(Fisher(problem, layers=small), {name: [name] for name in small}) if small else {}
-    fisher = {name: Conditioning.of(found.values.cpu(), p, found.rounding) for name, found in exact.items()}
-    found = layer_conditioning(factors, p, problem.dtype, progress)
-    found = {name: replace(layer, fisher=fisher.get(weight_of[name])) for name, layer in found.items()}
-    return ConditioningTable(found, not_covered, problem.batchnorm, convolution, labels, problem.cost - before)
+    if not small:
+        return table
+    spectra = block_spectra(Fisher(problem, layers=small), {name: [name] for name in small})
+    fisher = {name: Conditioning.of(exact.values.cpu(), p, exact.rounding) for name, exact in spectra.items()}
+    entries = {name: replace(layer, fisher=fisher.get(weight_of[name])) for name, layer in table.layers.items()}
+    return replace(table, layers=entries, cost=problem.cost - before)
 
 
-def layer_conditioning(
-    factors: Mapping[str, LayerFactors], p: Sequence[float], rounding: torch.dtype, progress: Progress | None = None
+def conditioning_table(
+    problem: Problem,
+    p: Sequence[float] = SHARES,
+    *,
+    layers: str | Collection[str] | None = None,
+    convolution: ConvolutionRows = "position",
+    labels: Labels = "data",
+    on_batch: Callable[[Evaluation, Gradients], None] | None = None,
+    around: Callable[[], contextlib.AbstractContextManager[Any]] = contextlib.nullcontext,
+    progress: Progress | None = None,
+) -> ConditioningTable:
+    """The table without Fisher matrices, from one pass over the data that others can watch.
+
+    Args:
+        problem: As in `conditioning`, like all arguments but the next two.
+        p: Shares for which κ_p is computed.
+        layers: Names of layers to restrict to.
+        convolution: What counts as one row of a convolution.
+        labels: Labels that give the gradients.
+        on_batch: Called with every batch's evaluation and the gradient of its loss in all parameters.
+        around: Context to enter around every forward pass, without the loss.
+        progress: Called as (current task, share of all work done).
+    """
+    before = problem.cost
+    halves = None if progress is None else (lambda what, share: progress(what, share / 2))
+    watched = FactorPass(
+        problem, layers, convolution, labels, seed=0, spectra_only=True, on_batch=on_batch, around=around
+    )
+    factors, not_covered = watched.run(halves)
+    cost = problem.cost - before
+    entries = _layer_conditioning(factors, p, problem.dtype, progress)
+    return ConditioningTable(
+        layers=entries,
+        not_covered=not_covered,
+        batchnorm=problem.batchnorm,
+        convolution=convolution,
+        labels=labels,
+        cost=cost,
+    )
+
+
+def _layer_conditioning(
+    factors: Mapping[str, LayerFactors], p: Sequence[float], rounding: torch.dtype, progress: Progress | None
 ) -> dict[str, LayerConditioning]:
-    """What the eigenvalues of every layer's factors say; they are computed, and the factors let go."""
+    """The conditioning of every layer's factors, which are reduced to their eigenvalues."""
     moments = [moment for layer in factors.values() for moment in (layer.x, layer.g)]
     reported = itertools.count()
 
@@ -206,11 +249,19 @@ def layer_conditioning(
             progress(f"eigenvalues of {what}", 0.5 + next(reported) / (2 * len(moments)))
 
     compute_eigenvalues(moments, report)
-    found = iter(Conditioning.of_moments(moments, p, rounding))
-    layers = {}
+    matrices = iter(Conditioning.of_moments(moments, p, rounding))
+    entries = {}
     for name, layer in factors.items():
-        (x, x_values), (g, g_values) = next(found), next(found)
-        layers[name] = LayerConditioning(name, layer.kind, x, g, None, layer.note, (x_values, g_values), rounding)
+        (x, x_values), (g, g_values) = next(matrices), next(matrices)
+        entries[name] = LayerConditioning(
+            name=name,
+            kind=layer.kind,
+            x=x,
+            g=g,
+            note=layer.note,
+            by_group=(x_values, g_values),
+            rounding=rounding,
+        )
     if progress is not None:
         progress("conditioning", 1.0)
-    return layers
+    return entries

@@ -28,16 +28,16 @@ if TYPE_CHECKING:
 
 
 @dataclass(frozen=True)
-class Shift:
+class GradientShift:
     """The gradient of one layer, or of one parameter, before and after the layers before it have taken their step.
 
     Attributes:
-        name: Of the layer or parameter.
+        name: Name of the layer or parameter.
         difference: ‖G − G'‖.
-        cosine: cos(G, G'), nan where one of them is zero.
+        cosine: cos(G, G'); nan if one of them is zero.
         gradient_norm: ‖G‖.
         updated_norm: ‖G'‖.
-        note: What to know about the numbers, if anything.
+        note: Remark on the numbers, or "".
     """
 
     name: str
@@ -49,24 +49,24 @@ class Shift:
 
 
 @dataclass(frozen=True)
-class CovariateShift(ByLayer[Shift]):
+class CovariateShift(ByLayer[GradientShift]):
     """One entry per layer, in the order of the forward pass; `["0.weight"]` looks up a single parameter.
 
     Attributes:
-        layers: The entries by name.
-        parameters: Those of single parameters, under all of their names.
-        cost: What it took, at most: all backward passes but the first end at the layer they are made for.
+        layers: Entries by name.
+        parameters: Entries of single parameters, under all of their names.
+        cost: Upper bound on the cost: all backward passes but the first end at the layer they are made for.
     """
 
-    layers: dict[str, Shift]
-    parameters: dict[str, Shift]
+    layers: dict[str, GradientShift]
+    parameters: dict[str, GradientShift]
     cost: Cost
 
-    def __getitem__(self, name: str) -> Shift:
-        found = self.layers.get(name) or self.parameters.get(name)
-        if found is None:
+    def __getitem__(self, name: str) -> GradientShift:
+        shift = self.layers.get(name) or self.parameters.get(name)
+        if shift is None:
             raise UnknownLayer(name, [*self.layers, *self.parameters])
-        return found
+        return shift
 
     def rows(self, step: int | None = None) -> list[Row]:
         rows = []
@@ -106,32 +106,32 @@ def covariate_shift(
 ) -> CovariateShift:
     """Internal covariate shift of every layer at this training step (santurkar2018, definition 2.1).
 
-    With W_1 … W_k the parameters of the layers and W^{t+1} what the optimizer would make of W^t on the same data,
+    With W_1 … W_k the parameters of the layers and W^{t+1} their values after the optimizer's step on the same data,
 
         G  = ∇_{W_i} L(W_1^t, …, W_k^t)
         G' = ∇_{W_i} L(W_1^{t+1}, …, W_{i−1}^{t+1}, W_i^t, …, W_k^t)
 
-    and ‖G − G'‖ and cos(G, G') are reported: 0 and 1 if the steps of the layers before leave layer i's problem alone.
+    and ‖G − G'‖ and cos(G, G') are reported: 0 and 1 if the steps of the layers before do not change layer i's problem.
 
-    A layer is a module with all the trainable parameters it owns, biases and the affine parameters of norms included;
+    A layer is a module with all the trainable parameters it owns, including biases and the affine parameters of norms;
     `MultiheadAttention` and recurrent layers are one each. Layers are ordered by when a forward pass starts them: a
-    container that owns parameters (a position embedding) comes before what is inside it. A tied parameter counts
+    container that owns parameters (a position embedding) comes before the modules inside it. A tied parameter counts
     once, with the first layer that uses it.
 
-    Neither the parameters nor the optimizer are touched: a copy of it takes the step, on copies. A step that depends on
-    more than the gradients cannot be replayed (step hooks as those of BNP, clipped gradients, a GradScaler): take it
-    yourself, and pass the values after it, by name, in place of the optimizer.
+    Neither the parameters nor the optimizer are touched: a copy of the optimizer takes the step, on copies. A step that
+    depends on more than the gradients cannot be replayed (step hooks such as those of BNP, clipped gradients, a
+    GradScaler): take it yourself, and pass the values after it, by name, in place of the optimizer.
 
     It costs one pass over the data per layer: no more than k forward+backward passes for k layers, where each backward
     pass but the first ends at its layer. Layers before which nothing has moved, as the first, need none. A loader, and
     a model that draws random numbers or writes to its buffers, are checked besides, as by `landscape`.
 
     Args:
-        problem: What is measured.
+        problem: The model, loss and data.
         optimizer: Any `torch.optim.Optimizer` over some of the parameters; those it does not hold do not move. Or
             {name: value after the step}, such as the `state_dict()` of a copy that has taken it.
         layers: Names of layers to restrict to, or of modules or parameters in them; only their passes are made.
-        progress: Called as (what is being measured, share of all work done).
+        progress: Called as (current task, share of all work done).
 
     Returns:
         One entry per layer.
@@ -156,16 +156,16 @@ def covariate_shift(
         cost: 2 u (2 forward and 2 backward passes; u: one forward+backward pass)
     """
     check_problem(problem)
-    wanted = set(problem.params if layers is None else problem.select(layers))
+    selected = set(problem.params if layers is None else problem.select(layers))
     started: dict[str, None] = {}
-    found: dict[str, Shift] = {}
-    parameters: dict[str, Shift] = {}
+    by_layer: dict[str, GradientShift] = {}
+    parameters: dict[str, GradientShift] = {}
     before = problem.cost
     with problem.measuring():
         names = {module: name for name, module in problem.model.named_modules()}
 
         def on_entry(module: nn.Module, _args: Any, _kwargs: Any) -> None:
-            if torch.is_grad_enabled():  # a call under no_grad, as of a target network, has no part in the gradients
+            if torch.is_grad_enabled():  # a call under no_grad, as of a target network, adds nothing to the gradients
                 started.setdefault(names[module])
 
         with problem.checked_if_in_doubt(), bracketed(names, on_entry, lambda *_: None):
@@ -177,16 +177,16 @@ def covariate_shift(
         groups = _alike_before(order, updated)
         with isolation.parameters_kept(problem.params.values()):
             for i, group in enumerate(groups):
-                if chosen := [layer for layer in group if not wanted.isdisjoint(layer.params)]:
+                if chosen := [layer for layer in group if not selected.isdisjoint(layer.params)]:
                     if progress is not None:
                         progress(f"covariate shift of {chosen[0].name or 'the model'}", i / len(groups))
                     changed = _gradients_of(problem, chosen) if i else gradients
                     for layer in chosen:
-                        found[layer.name], own = _layer_shifts(problem, layer, gradients, changed)
+                        by_layer[layer.name], own = _layer_shifts(problem, layer, gradients, changed)
                         parameters |= own
                 for name, p in group[-1].params.items():
                     p.data = updated[name]
-    return CovariateShift(found, parameters, problem.cost - before)
+    return CovariateShift(by_layer, parameters, problem.cost - before)
 
 
 def _alike_before(order: Sequence[Layer], updated: Mapping[str, Tensor]) -> list[list[Layer]]:
@@ -203,7 +203,7 @@ def _alike_before(order: Sequence[Layer], updated: Mapping[str, Tensor]) -> list
 
 
 def _gradients_of(problem: Problem, layers: Sequence[Layer]) -> Gradients:
-    """∇L at the parameters' present values; nan where the loss is not finite there."""
+    """∇L at the parameters' current values; nan if the loss is not finite there."""
     params = {name: p for layer in layers for name, p in layer.params.items()}
     try:
         return problem.loss_and_gradients(params)[1]
@@ -213,8 +213,8 @@ def _gradients_of(problem: Problem, layers: Sequence[Layer]) -> Gradients:
 
 def _layer_shifts(
     problem: Problem, layer: Layer, gradients: Gradients, changed: Gradients
-) -> tuple[Shift, dict[str, Shift]]:
-    """The shift of a layer, and those of its parameters under all of their names."""
+) -> tuple[GradientShift, dict[str, GradientShift]]:
+    """The shift of a layer, and the shifts of its parameters under all of their names."""
     products = {name: _products(p, gradients[name], changed[name]) for name, p in layer.params.items()}
     own = {p: _shift(name, products[name]) for name, p in layer.params.items()}
     every = problem.model.named_parameters(remove_duplicate=False)
@@ -230,7 +230,7 @@ def _products(p: Tensor, gradient: Tensor | None, changed: Tensor | None) -> Ten
     return torch.stack([difference @ difference, g @ g_new, g @ g, g_new @ g_new])
 
 
-def _shift(name: str, products: Tensor, notes: Sequence[str] = ()) -> Shift:
+def _shift(name: str, products: Tensor, notes: Sequence[str] = ()) -> GradientShift:
     squared_difference, product, squared, squared_new = products.tolist()
     difference, norm, norm_new = (math.sqrt(square) for square in (squared_difference, squared, squared_new))
     if norm == 0 or norm_new == 0:
@@ -242,10 +242,10 @@ def _shift(name: str, products: Tensor, notes: Sequence[str] = ()) -> Shift:
         notes = [*notes, "it has no finite gradient once the layers before it have moved"]
     else:
         cosine = 1.0 if difference == 0 else max(-1.0, min(1.0, product / (norm * norm_new)))
-    return Shift(name, difference, cosine, norm, norm_new, "; ".join(notes))
+    return GradientShift(name, difference, cosine, norm, norm_new, "; ".join(notes))
 
 
 def _cosine(value: float) -> str:
-    """Four digits, of its distance from 1 where that is small."""
+    """The cosine with four digits, or as 1 − distance if it is close to 1."""
     away = 1 - value
     return f"1 − {away:.1e}" if 0 < away < 1e-3 else f"{value:.4g}"

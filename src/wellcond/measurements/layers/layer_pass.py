@@ -5,8 +5,7 @@ from __future__ import annotations
 from collections.abc import Collection
 from dataclasses import dataclass
 
-from wellcond.curvature.kronecker.factor_pass import FactorPass
-from wellcond.measurements.layers.conditioning import SHARES, ConditioningTable, layer_conditioning
+from wellcond.measurements.layers.conditioning import ConditioningTable, conditioning_table
 from wellcond.measurements.layers.neurons import NeuronTable, ReluUnits
 from wellcond.problem.evaluation import Evaluation
 from wellcond.problem.problem import Gradients, Problem, merged
@@ -15,13 +14,13 @@ from wellcond.results import Progress
 
 @dataclass(frozen=True)
 class LayerPass:
-    """What one forward and backward pass over the data tells.
+    """What one forward and backward pass over the data measures.
 
     Attributes:
-        loss: The mean loss.
-        gradients: Its gradient in every trainable parameter, as `Problem.loss_and_gradients` gives it.
-        conditioning: As `conditioning` gives it.
-        neurons: As `neurons` gives them.
+        loss: Mean loss.
+        gradients: Gradient in every trainable parameter, the same as from `Problem.loss_and_gradients`.
+        conditioning: The result of `conditioning`.
+        neurons: The result of `neurons`.
     """
 
     loss: float
@@ -33,32 +32,25 @@ class LayerPass:
 def layer_pass(
     problem: Problem, *, layers: str | Collection[str] | None = None, progress: Progress | None = None
 ) -> LayerPass:
-    """What `loss_and_gradients`, `conditioning` and `neurons` give, at the price of `conditioning` alone.
+    """The results of `loss_and_gradients`, `conditioning` and `neurons` for the price of `conditioning` alone.
 
     Args:
-        problem: What is measured.
+        problem: The model, loss and data.
         layers: Names of layers, or of modules that hold them, to which the two tables are restricted.
-        progress: Called as (what is being measured, share of all work done).
+        progress: Called as (current task, share of all work done).
 
     Raises:
-        NonFinite: The loss, a layer's input or a gradient is not finite. What can be had then, the separate functions
-            give.
+        NonFinite: The loss, a layer's input or a gradient is not finite. The separate functions may still work then.
         UnknownLayer: A name is neither that of a layer nor of a module that holds one.
     """
-    before = problem.cost
-    units = ReluUnits(problem.model, layers)
-    total = _Mean()
-    halves = None if progress is None else (lambda what, share: progress(what, share / 2))
-    watching = FactorPass(problem, layers, "position", "data", 0, spectra_only=True, see=total.add, watch=units.watched)
-    factors, not_covered = watching.run(halves)
-    cost = problem.cost - before
-    found = layer_conditioning(factors, SHARES, problem.dtype, progress)
-    table = ConditioningTable(found, not_covered, problem.batchnorm, "position", "data", cost)
-    return LayerPass(total.loss, total.gradients, table, NeuronTable(units.by_layer(), total.examples, cost))
+    units, total = ReluUnits(problem.model, layers), _Mean()
+    table = conditioning_table(problem, layers=layers, on_batch=total.add, around=units.watched, progress=progress)
+    relus = NeuronTable(units.by_layer(), total.examples, table.cost)
+    return LayerPass(total.loss, total.gradients, table, relus)
 
 
 class _Mean:
-    """The loss and its gradient, over batches that count by their weight."""
+    """Mean of the loss and of its gradient over batches, each counted by its weight."""
 
     def __init__(self) -> None:
         self.loss = self.weight = 0.0
@@ -70,7 +62,7 @@ class _Mean:
         self.examples += evaluation.examples
         share = evaluation.weight / self.weight
         new = float(evaluation.loss.detach())
-        # of one batch nothing is rounded
+        # the numbers of a single batch are taken as they are, without rounding
         self.loss = new if not self.gradients else self.loss + share * (new - self.loss)
         values = (
             merged(list(self.gradients.values()), list(gradients.values()), share)

@@ -21,12 +21,12 @@ from wellcond.results import ByLayer, Cost, Progress, Row, quantities, text_tabl
 
 @dataclass(frozen=True)
 class LayerNeurons:
-    """The ReLU units behind one layer.
+    """The ReLU units after one layer.
 
     Attributes:
-        name: The layer's name.
-        is_dying: (units,), output 0 on every example and at every position: no gradient ever passes.
-        is_full: (units,), output positive everywhere: the unit is linear on this data.
+        name: Name of the layer.
+        is_dying: Units whose output is 0 on every example and at every position, (units,): no gradient passes them.
+        is_full: Units whose output is positive everywhere, (units,): they are linear on this data.
     """
 
     name: str
@@ -35,17 +35,17 @@ class LayerNeurons:
 
     @property
     def units(self) -> int:
-        """How many units there are."""
+        """Number of units."""
         return len(self.is_dying)
 
     @property
     def dying(self) -> int:
-        """How many are dying."""
+        """Number of dying units."""
         return int(self.is_dying.sum())
 
     @property
     def full(self) -> int:
-        """How many are full."""
+        """Number of full units."""
         return int(self.is_full.sum())
 
 
@@ -54,9 +54,9 @@ class NeuronTable(ByLayer[LayerNeurons]):
     """One entry per ReLU, under the name of the layer that feeds it.
 
     Attributes:
-        layers: The entries by name.
-        examples: How many examples were seen.
-        cost: What it took.
+        layers: Entries by name.
+        examples: Number of examples in the data.
+        cost: Passes over the data.
     """
 
     layers: dict[str, LayerNeurons]
@@ -83,14 +83,14 @@ def neurons(
 ) -> NeuronTable:
     """Which ReLU units are dead or never off, by layer, in one forward pass over the data.
 
-    A unit is a feature of a linear layer or a channel of a convolution. Modules and functional calls are both seen. A
-    ReLU is named after the last weighted layer before it; a second one behind the same layer gets `name[1]`. What the
-    model calls under `no_grad`, such as a momentum encoder, is left out.
+    A unit is a feature of a linear layer or a channel of a convolution. Modules and functional calls both count. A ReLU
+    is named after the last weighted layer before it; a second one after the same layer gets `name[1]`. Calls under
+    `no_grad`, such as those of a momentum encoder, are left out.
 
     Args:
-        problem: What is measured.
-        layers: Names of layers to restrict to, or of modules that hold them: only the ReLUs behind them are counted.
-        progress: Called as (what is being measured, share of all work done).
+        problem: The model, loss and data.
+        layers: Names of layers to restrict to, or of modules that hold them: only the ReLUs after them are counted.
+        progress: Called as (current task, share of all work done).
 
     Returns:
         One entry per ReLU.
@@ -103,8 +103,8 @@ def neurons(
         >>> model = nn.Sequential(nn.Linear(1, 2, bias=False), nn.ReLU(), nn.Linear(2, 1))
         >>> model[0].weight.data = torch.tensor([[1.0], [-1.0]])
         >>> x = torch.tensor([[1.0], [2.0]])
-        >>> found = wc.neurons(wc.Problem(model, nn.MSELoss(), (x, x)))["0"]
-        >>> found.dying, found.full
+        >>> relu = wc.neurons(wc.Problem(model, nn.MSELoss(), (x, x)))["0"]
+        >>> relu.dying, relu.full
         (1, 1)
     """
     check_problem(problem)
@@ -116,23 +116,23 @@ def neurons(
         for index, batch in data:
             if progress is not None:
                 progress(f"passing over batch {index + 1}", (index + 1) / max(batches, index + 1))
-            with without_graph(problem.model), units.watched():  # and not those of the loss
+            with without_graph(problem.model), units.watched():  # ReLUs of the loss do not count
                 outputs = problem.forward(index, batch[0])
             examples += problem.evaluate_outputs(index, batch, outputs).examples
     return NeuronTable(units.by_layer(), examples, problem.cost - before)
 
 
 class ReluUnits:
-    """Which ReLU units are off, or on, in all forward passes that are watched.
+    """Which ReLU units are off, or on, in all watched forward passes.
 
     Args:
-        model: Whose.
+        model: The model.
         layers: Names of layers, or of modules that hold them, to restrict to.
     """
 
     def __init__(self, model: nn.Module, layers: str | Collection[str] | None) -> None:
         self._modules = weighted_layers(model)
-        self._wanted = {*chosen_layers(model, layers), *(["input"] if layers is None else [])}
+        self._chosen = {*chosen_layers(model, layers), *(["input"] if layers is None else [])}
         self._is_dying: dict[str, Tensor] = {}
         self._is_full: dict[str, Tensor] = {}
         self._last = "input"
@@ -140,14 +140,14 @@ class ReluUnits:
 
     @contextlib.contextmanager
     def watched(self) -> Iterator[None]:
-        """Around a forward pass of one batch."""
+        """Context around a forward pass of one batch."""
         self._last = "input"
         self._calls.clear()
         with tapped(self._modules, self._on_call), WatchedRelu(self._on_relu):
             yield
 
     def by_layer(self) -> dict[str, LayerNeurons]:
-        """What has been seen."""
+        """The units of every ReLU so far."""
         return {
             name: LayerNeurons(name, is_dying.cpu(), self._is_full[name].cpu())
             for name, is_dying in self._is_dying.items()
@@ -161,7 +161,7 @@ class ReluUnits:
         layer = self._last
         nth = self._calls.get(layer, 0)
         self._calls[layer] = nth + 1
-        if layer not in self._wanted:
+        if layer not in self._chosen:
             return
         name = f"{layer}[{nth}]" if nth else layer
         rule = rule_for(self._modules[layer]) if layer in self._modules else None

@@ -9,21 +9,21 @@ import torch
 from torch import Tensor
 
 WIDENED = 0.1
-"""The range of the first outputs is widened by this share of itself at both ends, for those still to come."""
+"""Share by which the range of the first outputs is widened at both ends, for later ones."""
 
 BLOCK = 2**17
-"""Values that are worked on at once by a CPU: they and what is made of them fit its cache."""
+"""Values that a CPU works on at once: they and their intermediate results fit its cache."""
 
 
 @dataclass(frozen=True)
 class Histogram:
-    """How many values lie in each bin; NaN is counted nowhere.
+    """Number of values in each bin; NaN is not counted.
 
     Attributes:
-        counts: (bins,).
-        edges: (bins + 1,); the last bin includes its upper edge, as in NumPy.
-        below: How many values lie below all bins, infinite ones included.
-        above: How many lie above them.
+        counts: Values in each bin, (bins,).
+        edges: Edges of the bins, (bins + 1,); the last bin includes its upper edge, as in NumPy.
+        below: Number of values below all bins, including infinite ones.
+        above: Number of values above all bins.
     """
 
     counts: Tensor
@@ -33,12 +33,12 @@ class Histogram:
 
     @staticmethod
     def of(counts: Tensor, edges: Tensor) -> Histogram:
-        """From counts of shape (1 + bins + 1,), with what lies below and above."""
+        """The histogram from counts (1 + bins + 1,), including those below and above."""
         return Histogram(counts[1:-1], edges, int(counts[0]), int(counts[-1]))
 
     @property
     def density(self) -> Tensor:
-        """(bins,), which integrates to the share of the values that lie inside."""
+        """Density (bins,), which integrates to the share of the values inside the bins."""
         total = max(int(self.counts.sum()) + self.below + self.above, 1)
         return self.counts / (total * self.edges.diff())
 
@@ -48,13 +48,13 @@ class LayerActivations:
     """The outputs of one layer, over examples and positions. Tensors are on the CPU.
 
     Attributes:
-        name: The layer's name.
-        mean: (units,), float64.
-        variance: (units,), float64, divided by the number of samples.
-        edges: (bins + 1,).
-        counts: (units, 1 + bins + 1), the values below, in and above the bins.
-        samples: Values per unit.
-        not_finite: How many values of all units are NaN or infinite.
+        name: Name of the layer.
+        mean: Mean of every unit, (units,), float64.
+        variance: Variance of every unit, (units,), float64, divided by the number of samples.
+        edges: Edges of the bins, (bins + 1,).
+        counts: Values below, in and above the bins, (units, 1 + bins + 1).
+        samples: Number of values per unit.
+        not_finite: Number of NaN or infinite values of all units.
     """
 
     name: str
@@ -67,7 +67,7 @@ class LayerActivations:
 
     @property
     def units(self) -> int:
-        """How many units there are."""
+        """Number of units."""
         return len(self.mean)
 
     @property
@@ -83,19 +83,19 @@ class LayerActivations:
 
 
 class UnitStatistics:
-    """Mean, variance and histogram of every unit, in double precision, without keeping any output.
+    """Mean, variance and histogram of every unit, in double precision, without storing outputs.
 
-    Moments are merged as in Chan, Golub and LeVeque: no difference of large sums is ever taken.
+    Moments are merged as in Chan, Golub and LeVeque, which never subtracts large sums.
 
     Args:
-        bins: How many.
-        edges: (bins + 1,), at equal distances; None places them by the first outputs.
+        bins: Number of bins.
+        edges: Edges (bins + 1,), at equal distances; None chooses them by the first outputs.
 
     Attributes:
-        samples: Values per unit.
-        not_finite: How many values of all units are NaN or infinite.
-        mean: (units,).
-        counts: (units, 1 + bins + 1), the values below, in and above the bins.
+        samples: Number of values per unit.
+        not_finite: Number of NaN or infinite values of all units.
+        mean: Mean of every unit, (units,).
+        counts: Values below, in and above the bins, (units, 1 + bins + 1).
 
     Example:
         >>> statistics = UnitStatistics(bins=2, edges=torch.tensor([0.0, 1.0, 2.0]))
@@ -114,14 +114,14 @@ class UnitStatistics:
 
     @property
     def variance(self) -> Tensor:
-        """(units,), about the unit's mean and divided by the number of values."""
+        """Variance of every unit, (units,), divided by the number of values."""
         return self._squares / self.samples
 
     def add(self, values: Tensor) -> None:
         """Count more outputs.
 
         Args:
-            values: (outer, units, inner), where a unit's values are those of all outer and inner places.
+            values: Outputs, (outer, units, inner); a unit's values are those at all outer and inner places.
         """
         values = values.detach()
         if not values.numel():
@@ -134,7 +134,7 @@ class UnitStatistics:
             self._add(block.double())
 
     def of_layer(self, name: str) -> LayerActivations:
-        """What has been gathered, as the outputs of a layer of this name."""
+        """The statistics so far, as those of a layer with this name."""
         assert self.edges is not None
         edges, counts = self.edges.cpu(), self.counts.cpu()
         moments = self.mean.cpu(), self.variance.cpu()
@@ -161,12 +161,12 @@ class UnitStatistics:
 
 
 def _counted(values: Tensor, edges: Tensor, is_finite: bool) -> Tensor:
-    """(units, 1 + bins + 1). The bins have equal widths, so a value's bin is computed and not searched for."""
+    """Counts (units, 1 + bins + 1). The bins have equal widths, so a value's bin is computed, not searched for."""
     units, bins = values.shape[1], len(edges) - 1
-    # the upper end of every place; the last bin holds its own
+    # the upper end of every place; the last bin includes it
     end = torch.nextafter(edges[-1:], edges.new_tensor(math.inf))
     upper = torch.cat([edges[:-1], end, edges.new_tensor([math.nan])])
-    # a quarter of a bin too low: the right place, or the one below it, whatever rounding has done to the edges
+    # a quarter of a bin too low: the right place or the one below it, however the edges were rounded
     place = (values - edges[0]).mul_(bins / float(edges[-1] - edges[0])).add_(0.75).floor_().clamp_(0, bins + 1)
     if not is_finite:
         place.nan_to_num_(0.0)

@@ -87,7 +87,7 @@ def moment_changes(job: Job) -> Probe:
     def probe(problem: Problem, _optimizer: SGD, step: int) -> Iterable[Row]:
         keep_batch(problem)
         names = _shown(job, problem)
-        now = activations(problem, list(names.values()))
+        now = activations(problem, layers=list(names.values()))
         if step - 1 in earlier:
             layers = {inner: layer for layer, inner in names.items()}
             changes = now.change_from(earlier.pop(step - 1)).rows(step)
@@ -106,7 +106,7 @@ def distributions(job: Job) -> Probe:
     def probe(problem: Problem, _optimizer: SGD, step: int) -> Iterable[Row]:
         keep_batch(problem)
         names = _shown(job, problem)
-        found = activations(problem, list(names.values()), bins=BINS)
+        found = activations(problem, layers=list(names.values()), bins=BINS)
         for layer, inner in names.items():
             seen = found[inner]
             unit = int(place * seen.units)

@@ -98,7 +98,7 @@ def largest_rates(
     predicted = predict(model, momentum=MOMENTUM, inputs=x[:PREDICTED_FROM], loss=job["loss"]).max_lr
     model.to(job.device)
     problem = Problem(model, LOSSES[job["loss"]], (x.to(job.device), y.to(job.device)))
-    measured = max_lr(problem, MOMENTUM, tol=0.05).value
+    measured = max_lr(problem, momentum=MOMENTUM, tol=0.05).value
     return float(heavy_ball_limit(lambda_max, MOMENTUM)), float(predicted), measured
 
 

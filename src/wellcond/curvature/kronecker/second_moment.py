@@ -1,4 +1,4 @@
-"""Σ r rᵀ over rows r, kept on its smaller side: as the rows while they are few, and as a matrix from then on."""
+"""Σ r rᵀ over rows r, stored on its smaller side: as rows while there are few, and as a matrix from then on."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ from typing import Literal
 import torch
 from torch import Tensor
 
-from wellcond.curvature.rows import (
+from wellcond.curvature.kronecker.rows import (
     LIMIT,
     SMALL,
     TOGETHER,
@@ -26,24 +26,24 @@ from wellcond.errors import NonFinite, TooLarge
 
 Side = Literal["features", "rows"]
 EXACT = 4096
-"""Longest side of a matrix whose eigenvalues are all computed, which takes some ten seconds on one core."""
+"""Longest side of a matrix whose eigenvalues are all computed, which takes about ten seconds on one core."""
 
 
 @dataclass
 class SecondMoment:
     """E[r rᵀ] of rows of d features, in groups, uncentered and in float64.
 
-    n < d rows have n inner products with each other, whose matrix has the non-zero eigenvalues of the d × d one.
-    Where both are above `EXACT`, rows are kept, or a uniform sample of as many as fit, for the largest eigenvalue;
-    but of one-hot rows the matrix is diagonal.
+    n < d rows have an n × n matrix of inner products, with the non-zero eigenvalues of the d × d matrix. If both sides
+    are above `EXACT`, the rows are stored, or a uniform sample that fits, for the largest eigenvalue; but one-hot rows
+    have a diagonal matrix.
 
     Attributes:
-        what: Its name in messages.
-        layer: The layer it belongs to.
-        workspace: What it shares with the moments of other layers.
-        groups: How many matrices there are.
-        dimension: d, of each.
-        count: How many rows were seen.
+        what: Name in messages.
+        layer: Layer it belongs to.
+        workspace: Workspace shared with the moments of other layers.
+        groups: Number of matrices.
+        dimension: d, the side of each matrix.
+        count: Number of rows added so far.
     """
 
     what: str
@@ -54,10 +54,10 @@ class SecondMoment:
     count: int = 0
     _rows: KeptRows = field(default_factory=KeptRows, repr=False)
     _total: Tensor | None = field(default=None, repr=False)  # (groups, d, d), or (groups, d) if it is diagonal
-    _values: Tensor | None = field(default=None, repr=False)  # what is left of the others, once it is computed
+    _values: Tensor | None = field(default=None, repr=False)  # eigenvalues, which replace rows and matrix
     _side: Side = field(default="features", repr=False)
     _squares: float | None = field(default=None, repr=False)  # Σ w‖r‖², once rows are left out
-    _refusal: str = field(default="", repr=False)  # why the trace alone is summed up, if it is
+    _refusal: str = field(default="", repr=False)  # why only the trace is summed up, if that is the case
 
     # gathering
 
@@ -65,8 +65,8 @@ class SecondMoment:
         """Add weight · Σ r rᵀ.
 
         Args:
-            rows: (groups, blocks, rows of a block, d).
-            weight: Of every row's outer product.
+            rows: Rows, (groups, blocks, rows of a block, d).
+            weight: Weight of every row's outer product.
         """
         self.groups, self.dimension = len(rows), rows.shape[-1]
         if not rows.numel():
@@ -74,7 +74,7 @@ class SecondMoment:
         if rows.dtype in (torch.float16, torch.bfloat16):
             rows = rows.float()
         new = rows.shape[1] * rows.shape[2]
-        kept = self._rows.count + new
+        stored = self._rows.count + new
         self.count += new
         if self._squares is not None:
             self._squares += weight * sum_of_squares(rows)
@@ -86,8 +86,8 @@ class SecondMoment:
             self._total = squares if self._total is None else self._total + squares
         elif is_diagonal:
             self._squares = self._sum_of_squares + weight * sum_of_squares(rows)
-            self._refuse("some of its rows have one entry and others more. Measure batches of one kind")
-        elif self._total is None and (kept < self.dimension or not self._matrix_fits):
+            self._refuse("some of its rows have one entry and others have more. Measure batches of one sort")
+        elif self._total is None and (stored < self.dimension or not self._matrix_fits):
             self._keep(rows, weight)
         elif rows.numel() <= SMALL:
             self.workspace.multiply_later(self, rows, weight)
@@ -104,15 +104,15 @@ class SecondMoment:
         if fits:
             self._rows.add(rows, weight, most)
         else:
-            self._refuse(self._beside_others)
+            self._refuse(self._no_memory)
 
     def add_product(self, product: Tensor) -> None:
-        """Add Σ r rᵀ, (groups, d, d); rows that were kept become part of the matrix."""
+        """Add Σ r rᵀ, (groups, d, d); stored rows become part of the matrix."""
         if self._total is not None:
             self._total += product
         elif self._refusal or not self.workspace.take(8 * product.numel() - self._rows.itemsize):
             self._squares = self._sum_of_squares + float(_diagonal(product).sum())
-            self._refuse(self._beside_others)
+            self._refuse(self._no_memory)
         else:
             self._total = product
             for weight, rows in self._rows.parts:
@@ -126,9 +126,9 @@ class SecondMoment:
         self._rows, self._total = KeptRows(), None
 
     @property
-    def _beside_others(self) -> str:
+    def _no_memory(self) -> str:
         return (
-            f"beside the layers before it, it is above the limit of {TOGETHER / 2**30:.3g} GiB for all together. "
+            f"together with the layers before it, it is above the limit of {TOGETHER / 2**30:.3g} GiB for all layers. "
             f"Measure fewer layers at a time: layers={self.layer!r}"
         )
 
@@ -153,36 +153,36 @@ class SecondMoment:
 
     @property
     def shape(self) -> tuple[int, ...]:
-        """That of `mean`."""
+        """Shape of `mean`."""
         is_diagonal = self._total is not None and self._total.dim() == 2
         return (self.groups, self.dimension) if is_diagonal else (self.groups, self.dimension, self.dimension)
 
     @property
     def is_known(self) -> bool:
-        """Whether rows were seen and all eigenvalues can be had."""
+        """Whether there are rows and all eigenvalues can be computed."""
         self.workspace.multiply()
         has_few_rows = not self._rows.is_sample and self._rows.count <= EXACT
         return self.count > 0 and not self._refusal and has_few_rows
 
     @property
     def has_rows(self) -> bool:
-        """Whether rows are kept."""
+        """Whether rows are stored."""
         return self._rows.count > 0
 
     @property
     def why_unknown(self) -> str:
-        """Why not all eigenvalues can be had although rows were seen."""
+        """Why not all eigenvalues can be computed although there are rows."""
         sizes = f"{self.what} is {self.dimension:,} × {self.dimension:,}, of {self.count:,} rows"
         if self._refusal:
             return f"{sizes}: {self._refusal}"
         return (
-            f"{sizes}: both sides are above {EXACT:,}, so that λ_max and the trace are given and κ and the rank are "
-            "not. Measure fewer examples for all of them"
+            f"{sizes}: both sides are above {EXACT:,}, so λ_max and the trace are available, κ and the rank are not. "
+            "Measure fewer examples to get all of them"
         )
 
     @property
     def side(self) -> Side:
-        """What the matrix is made of whose eigenvalues are computed."""
+        """Side whose matrix is decomposed."""
         self.workspace.multiply()
         return "rows" if self._rows.count else self._side
 
@@ -204,7 +204,7 @@ class SecondMoment:
 
     @property
     def mean(self) -> Tensor | None:
-        """E[r rᵀ] written out: (groups, d, d), or (groups, d) where it is diagonal; None if no row was seen.
+        """E[r rᵀ]: (groups, d, d), or (groups, d) if it is diagonal; None without rows.
 
         Raises:
             TooLarge: It takes more memory than `LIMIT`.
@@ -217,7 +217,7 @@ class SecondMoment:
         if not self.is_known or 8 * self.groups * self.dimension**2 > LIMIT:
             raise TooLarge(
                 f"{self.what} is {self.dimension:,} × {self.dimension:,}, above the limit of {LIMIT / 2**30:.3g} GiB. "
-                "wellcond.conditioning gives its eigenvalues where there are fewer rows."
+                "wellcond.conditioning gives its eigenvalues if there are fewer rows."
             )
         parts = [sum_of_products(rows.double().unsqueeze(1)) * weight for weight, rows in self._rows.parts]
         return torch.stack(parts).sum(0) / self.count
@@ -234,16 +234,17 @@ class SecondMoment:
         return self._values
 
     def rows_as_operator(self) -> tuple[SumOfProducts, float, str]:
-        """A matrix that is not written down, what its eigenvalues are to be multiplied with, and of which rows it is.
+        """A matrix that is never formed, the factor of its eigenvalues, and the rows it is made of, in words.
 
         Raises:
             NonFinite: A row is NaN or infinite.
         """
         if not all(bool(torch.isfinite(rows).all()) for _, rows in self._rows.parts):
-            raise NonFinite(f"{self.what} cannot be had: its rows hold NaN or inf.")
+            raise NonFinite(f"{self.what} is not available: its rows hold NaN or inf.")
         operator = SumOfProducts(self._rows.parts)
-        kept, seen = self._rows.count, self.count
-        return operator, operator.unit / kept, f"a sample of {kept:,} of {seen:,} rows" if kept < seen else "all rows"
+        stored, total = self._rows.count, self.count
+        rows = f"a sample of {stored:,} of {total:,} rows" if stored < total else "all rows"
+        return operator, operator.unit / stored, rows
 
     @property
     def _device(self) -> torch.device:
@@ -265,7 +266,7 @@ class SecondMoment:
 
 
 def compute_eigenvalues(moments: Iterable[SecondMoment], report: Callable[[str], None] = lambda what: None) -> None:
-    """Reduce moments to their eigenvalues, small ones of equal sizes together; `report` is told each one's name.
+    """Reduce moments to their eigenvalues, small ones of equal sizes together; `report` gets each one's name.
 
     Raises:
         NonFinite: A row is NaN or infinite.
@@ -281,8 +282,8 @@ def compute_eigenvalues(moments: Iterable[SecondMoment], report: Callable[[str],
         else:
             moment._reduce_to(eigenvalues_of(moment._matrix().unsqueeze(0), [moment.what])[0])
     for group in alike.values():
-        found = eigenvalues_of(torch.stack([matrix for _, matrix in group]), [moment.what for moment, _ in group])
-        for (moment, _), values in zip(group, found, strict=True):
+        spectra = eigenvalues_of(torch.stack([matrix for _, matrix in group]), [moment.what for moment, _ in group])
+        for (moment, _), values in zip(group, spectra, strict=True):
             moment._reduce_to(values)
     for device, large in on_gpu.items():
         each = in_streams(lambda m: eigenvalues_of(m._matrix().unsqueeze(0), [m.what])[0], large, device)
@@ -295,5 +296,5 @@ def _diagonal(matrix: Tensor) -> Tensor:
 
 
 def _is_one_hot(rows: Tensor) -> bool:
-    """Whether every row has one entry that is not zero; of most layers the first one tells that it has not."""
+    """Whether every row has exactly one non-zero entry; for most layers the first row decides that they do not."""
     return int(rows[0, 0, 0].count_nonzero()) == 1 and bool((rows.count_nonzero(-1) == 1).all())

@@ -1,4 +1,4 @@
-"""Curvature matrices of the mean loss, over a problem's flat parameter vector."""
+"""`CurvatureOperator`: a curvature matrix of the mean loss, over a problem's flat parameter vector."""
 
 from __future__ import annotations
 
@@ -11,8 +11,8 @@ from typing import Any, ClassVar, Self
 import torch
 from torch import Tensor, nn
 
+from wellcond.curvature.likely_start import flattened, outlier_direction
 from wellcond.curvature.operator import TensorOperator, naming_missing_derivatives
-from wellcond.curvature.outliers import flattened, outlier_direction
 from wellcond.errors import UnknownLayer
 from wellcond.network.isolation.fingerprint import Fingerprint
 from wellcond.network.isolation.snapshot import Snapshot
@@ -20,14 +20,14 @@ from wellcond.problem.arguments import check_problem
 from wellcond.problem.evaluation import Evaluation
 from wellcond.problem.problem import Problem
 
-Block = Sequence[int]
-"""Some parameters, by their position in the operator."""
+ParameterBlock = Sequence[int]
+"""Positions of some parameters in the operator."""
 
-Product = Callable[[Block, Sequence[Tensor]], Sequence[Tensor | None]]
+Product = Callable[[ParameterBlock, Sequence[Tensor]], Sequence[Tensor | None]]
 """The product of a diagonal block with one tensor for each of its parameters; None stands for zero."""
 
 Gradients = Sequence[Tensor | None]
-"""Of a batch's mean loss, by parameter; None stands for zero."""
+"""Gradients of a batch's mean loss, by parameter; None stands for zero."""
 
 
 @dataclass(frozen=True)
@@ -35,10 +35,10 @@ class Linearized:
     """The curvature of one batch's mean loss, on that batch's graph.
 
     Attributes:
-        product: With the curvature.
-        gradients: Those of the mean loss.
-        weight: What the batch weighs beside others.
-        terms: How many terms its mean has.
+        product: Product with the curvature.
+        gradients: Gradients of the mean loss.
+        weight: Weight of the batch in the mean over batches.
+        terms: Number of terms in the batch's mean.
     """
 
     product: Product
@@ -59,7 +59,7 @@ class CurvatureOperator(TensorOperator):
     """
 
     product_passes: ClassVar[float]
-    """What one product with a kept graph costs, in forward+backward passes."""
+    """Cost of one product with a kept graph, in forward+backward passes."""
     params: dict[str, nn.Parameter]
 
     def __init__(self, problem: Problem, *, layers: str | Sequence[str] | None = None) -> None:
@@ -79,7 +79,7 @@ class CurvatureOperator(TensorOperator):
     # may override
 
     def divisor(self, weight: float, terms: float) -> float:
-        """What makes a mean of the sum over batches, each times its weight, by the totals of both."""
+        """Divisor that turns the weighted sum over batches into a mean, from the total weight and number of terms."""
         return weight
 
     def _restricted(self, names: Sequence[str]) -> Self:
@@ -91,21 +91,21 @@ class CurvatureOperator(TensorOperator):
         return f"{type(self).__name__}({self.problem!r}, shape={self.shape})"
 
     def layer(self, *names: str) -> Self:
-        wanted = self.problem.select(names)
-        within = [name for name in self.names if name in wanted]
+        selected = self.problem.select(names)
+        within = [name for name in self.names if name in selected]
         if not within:
             raise UnknownLayer(names[0], self.names)
         return self._restricted(within)
 
     def in_a_row(self) -> contextlib.AbstractContextManager[Any]:
-        # over several batches every product passes the data anew, and each has to begin with the same buffers
+        # over several batches every product is a new pass over the data, and each must begin with the same buffers
         return self.problem.measuring() if self.problem.is_one_batch else contextlib.nullcontext()
 
     def likely_start(self, root: Tensor | None = None) -> Tensor | None:
-        """The direction of the outliers; where it is not to be had, the gradient.
+        """The direction that shifts all outputs together (`outlier_direction`), or else the gradient.
 
-        Most of the gradient lies in the span of the first few eigenvectors too (Gur-Ari, Roberts and Dyer 2018). On one
-        fixed batch it comes with the graph that the products need, otherwise it is a pass over the data.
+        Most of the gradient also lies in the span of the first few eigenvectors (Gur-Ari, Roberts and Dyer 2018). On
+        one fixed batch it comes with the graph that the products need, otherwise it takes a pass over the data.
 
         Args:
             root: (n,), the diagonal of D, for a start with D A D; None for A itself.
@@ -126,19 +126,19 @@ class CurvatureOperator(TensorOperator):
     def _multiply(self, columns: Tensor) -> Tensor:
         return self._products_of([(range(len(self.params)), columns)])[0]
 
-    def block_products(self, jobs: Sequence[tuple[Block, Tensor]]) -> list[Tensor]:
+    def block_products(self, jobs: Sequence[tuple[ParameterBlock, Tensor]]) -> list[Tensor]:
         """Products of diagonal blocks, all in one pass over the data.
 
-        A block's product only differentiates through what lies behind its parameters: for the last layers of a
-        network it costs next to nothing.
+        A block's product only differentiates through the layers after its parameters: for the last layers of a
+        network it costs almost nothing.
 
         Args:
-            jobs: Each a block and the (entries of the block, k) to multiply it with.
+            jobs: Blocks, each with the columns (entries of the block, k) to multiply it with.
         """
         self.matvecs += sum(columns.shape[1] for _, columns in jobs)
         return self._products_of(jobs)
 
-    def _products_of(self, jobs: Sequence[tuple[Block, Tensor]]) -> list[Tensor]:
+    def _products_of(self, jobs: Sequence[tuple[ParameterBlock, Tensor]]) -> list[Tensor]:
         weight = terms = 0.0
         passes = 0
         names = self.names
@@ -173,7 +173,7 @@ class CurvatureOperator(TensorOperator):
             if self._kept is None or not self._kept[0].is_same_as(self._state(held, is_passing=True)):
                 self._kept = None  # free the old graph before building the new one
                 graphs = list(self._linearized())
-                self._kept = self._state(held), graphs  # functions may count their calls in what they close over
+                self._kept = self._state(held), graphs  # after building: a function may count its calls in a closure
             yield from self._kept[1]
         else:
             yield from self._linearized()
@@ -187,7 +187,7 @@ class CurvatureOperator(TensorOperator):
                 yield Linearized(*self._linearize(evaluation, params), evaluation.weight, evaluation.terms)
 
     def _state(self, held: Snapshot, *, is_passing: bool = False) -> Fingerprint:
-        """All that a kept graph depends on."""
+        """Fingerprint of everything that a kept graph depends on."""
         p = self.problem
         modules = list(p.model.modules())
         roots = [*map(type, modules), p.loss, p.batches, p.batchnorm, p.dropout]

@@ -1,4 +1,4 @@
-"""Rows r of many layers: kept, all or a sample of them, and multiplied, together or as a matrix that is not written."""
+"""Rows r of many layers: all of them or a sample is stored, and multiplied, together or as a matrix never formed."""
 
 from __future__ import annotations
 
@@ -14,23 +14,23 @@ from torch import Tensor
 from wellcond.errors import NonFinite
 
 if TYPE_CHECKING:
-    from wellcond.curvature.second_moment import SecondMoment
+    from wellcond.curvature.kronecker.second_moment import SecondMoment
 
 LIMIT = 2**30
-"""Bytes that one matrix, or the rows that it is made of, may take."""
+"""Most bytes of one matrix, or of the rows that it is made of."""
 TOGETHER = 2**32
-"""Bytes that those of all layers may take."""
+"""Most bytes for all layers."""
 SMALL = 2**14
-"""Entries of rows that wait for those of other layers, to be multiplied together."""
+"""Rows with at most this many entries wait for those of other layers, to be multiplied together."""
 MOST_WAITING = 2**24
-"""Entries of all rows that wait."""
-AT_ONCE = 2**18
-"""Entries of the rows that are turned into float64 at a time: they fit a cache."""
+"""Most entries of all waiting rows."""
+CACHED_ENTRIES = 2**18
+"""Entries of the rows that are converted to float64 at a time: they fit a cache."""
 STREAMS = 8
-"""Of a GPU, for as many matrices at a time: an H200 then takes 0.2, 1.1, 5.4 ms for one of 128, 256, 768, not 0.8, 2.0,
-7.3. A CPU takes longer (0.7, 2.9, 53 ms on one core), also with several threads."""
+"""GPU streams, one matrix in each: an H200 then takes 0.2, 1.1, 5.4 ms for a side of 128, 256, 768, instead of 0.8,
+2.0, 7.3. A CPU takes longer (0.7, 2.9, 53 ms on one core), also with several threads."""
 LEAST_COLUMNS = 512
-"""But no fewer columns, so that their products outweigh the adding up."""
+"""Fewest columns converted at a time, so that their products outweigh the additions."""
 
 Item = TypeVar("Item")
 Part = tuple[float, Tensor]
@@ -41,25 +41,25 @@ class KeptRows:
     """Rows of d features, in groups.
 
     Attributes:
-        parts: They and their weights.
-        count: How many there are.
-        is_sample: Whether others were left out.
+        parts: Rows with their weights.
+        count: Number of rows.
+        is_sample: Whether some rows were left out.
     """
 
     def __init__(self) -> None:
         self.parts: list[Part] = []
         self.count = 0
         self.is_sample = False
-        self._keys: list[Tensor] = []  # of a sample: a random number for every row; those with the smallest are kept
+        self._keys: list[Tensor] = []  # of a sample: a random number for every row; the smallest ones stay
         self._generator: torch.Generator | None = None
 
     @property
     def itemsize(self) -> int:
-        """Bytes that they take."""
+        """Bytes of all rows."""
         return sum(rows.numel() * rows.element_size() for _, rows in self.parts)
 
     def add(self, rows: Tensor, weight: float, most: int) -> None:
-        """Keep more rows, (groups, blocks, rows of a block, d); of more than `most`, a uniform sample of all so far."""
+        """Add rows, (groups, blocks, rows of a block, d); beyond `most` rows, keep a uniform sample of all so far."""
         new = rows.shape[1] * rows.shape[2]
         self.is_sample |= self.count + new > most
         self.count = min(self.count + new, most)
@@ -86,7 +86,7 @@ class KeptRows:
         groups, _, d = self.parts[0][1].shape
         device = self.parts[0][1].device
         products = torch.zeros(groups, self.count, self.count, dtype=torch.float64, device=device)
-        width = max(AT_ONCE // (groups * self.count), LEAST_COLUMNS)
+        width = max(CACHED_ENTRIES // (groups * self.count), LEAST_COLUMNS)
         for start in range(0, d, width):
             parts = [rows[..., start : start + width].double() for _, rows in self.parts]
             rows = parts[0] if len(parts) == 1 else torch.cat(parts, 1)
@@ -96,10 +96,10 @@ class KeptRows:
 
 
 class SumOfProducts:
-    """v → Σ w r (rᵀv) / `unit`: a matrix of order one that is not written down; groups lie one after the other.
+    """v → Σ w r (rᵀv) / `unit`: a matrix of order one that is never formed; groups lie one after the other.
 
     Attributes:
-        unit: What its eigenvalues are to be multiplied with. Squares of the rows may leave the range of their dtype.
+        unit: Factor of its eigenvalues. Squares of the rows may leave the range of their dtype.
     """
 
     def __init__(self, parts: Sequence[Part]) -> None:
@@ -121,10 +121,10 @@ class SumOfProducts:
 
 
 class Workspace:
-    """What the moments of one pass share: an allowance of memory, and small products, which are formed together.
+    """Shared by the moments of one pass: a limit on memory, and small products, which are formed together.
 
     Attributes:
-        held: Bytes of rows and matrices that are kept.
+        held: Bytes of stored rows and matrices.
     """
 
     def __init__(self) -> None:
@@ -133,7 +133,7 @@ class Workspace:
         self._entries = 0
 
     def take(self, size: int) -> bool:
-        """Whether so many more bytes may be held, which are then counted; a negative number gives them back."""
+        """Reserve bytes. Returns False if they exceed the limit; a negative size releases them."""
         fits = self.held + size <= TOGETHER
         self.held += size if fits else 0
         return fits
@@ -146,7 +146,7 @@ class Workspace:
             self.multiply()
 
     def multiply(self) -> None:
-        """Form the products that wait."""
+        """Form all waiting products."""
         if not self._waiting:
             return
         waiting, self._waiting, self._entries = self._waiting, [], 0
@@ -162,7 +162,7 @@ class Workspace:
 
 
 def sum_of_products(rows: Tensor) -> Tensor:
-    """Σ r rᵀ of (groups, blocks, n, d) in float64; computed there too where squares leave the range of float32."""
+    """Σ r rᵀ of (groups, blocks, n, d) in float64; also computed in it if squares leave the range of float32."""
     if rows.shape[2] < rows.shape[3]:  # a sum of every block's products would be larger than the rows
         rows = rows.flatten(1, 2).unsqueeze(1)
     total = (rows.mT @ rows).sum(1)
@@ -178,16 +178,16 @@ def sum_of_squares(rows: Tensor) -> float:
 
 
 def eigenvalues_of(matrices: Tensor, names: Sequence[str]) -> Tensor:
-    """Those of (k, groups, n, n), or of diagonals, (k, groups, d), on the CPU: (k, groups, n or d).
+    """Eigenvalues of matrices (k, groups, n, n), or of diagonals (k, groups, d): (k, groups, n or d), on the CPU.
 
     Raises:
-        NonFinite: One of the k is, whose name is given.
+        NonFinite: One of the k matrices is not finite; the message has its name.
     """
     is_diagonal = matrices.dim() == 3
     largest = (matrices if is_diagonal else matrices.diagonal(dim1=-2, dim2=-1)).abs().amax((1, 2))
     for name, size in zip(names, largest.tolist(), strict=True):
         if not math.isfinite(size):
-            raise NonFinite(f"{name} cannot be had: its rows hold NaN or inf.")
+            raise NonFinite(f"{name} is not available: its rows hold NaN or inf.")
     if is_diagonal:
         return matrices.cpu()
     unit = torch.where(largest == 0, 1.0, largest)[:, None, None]
@@ -196,11 +196,11 @@ def eigenvalues_of(matrices: Tensor, names: Sequence[str]) -> Tensor:
 
 
 def in_streams(function: Callable[[Item], Tensor], items: Sequence[Item], device: torch.device) -> Iterator[Tensor]:
-    """`function` of each, several at a time on a GPU: eigenvalues are a long row of small steps that leave it idle.
+    """Call `function` with each item, several at a time on a GPU: one decomposition alone leaves it mostly idle.
 
     Args:
-        function: What it returns is on the CPU, so that the stream has ended.
-        items: What it is called with.
+        function: Function whose result is on the CPU, so that the stream has ended.
+        items: Arguments of the calls.
         device: The GPU.
     """
     main = torch.cuda.current_stream(device)

@@ -11,12 +11,12 @@ from torch import Tensor, nn
 from zoo import integers, normal, seeded
 
 import wellcond as wc
-from wellcond.curvature import rows as rows_module
-from wellcond.curvature import second_moment
+from wellcond.curvature.kronecker import rows as rows_module
+from wellcond.curvature.kronecker import second_moment
 from wellcond.curvature.kronecker.factor_pass import FactorPass
 from wellcond.curvature.kronecker.matrix_conditioning import Conditioning
-from wellcond.curvature.rows import KeptRows, SumOfProducts, Workspace
-from wellcond.curvature.second_moment import SecondMoment, compute_eigenvalues
+from wellcond.curvature.kronecker.rows import KeptRows, SumOfProducts, Workspace
+from wellcond.curvature.kronecker.second_moment import SecondMoment, compute_eigenvalues
 from wellcond.errors import NonFinite
 
 
@@ -39,28 +39,28 @@ def test_the_operator_is_the_dense_sum_of_products(scale: float, dtype: torch.dt
 
 
 def test_inner_products_in_pieces_are_those_at_once(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(rows_module, "AT_ONCE", 1)
+    monkeypatch.setattr(rows_module, "CACHED_ENTRIES", 1)
     monkeypatch.setattr(rows_module, "LEAST_COLUMNS", 3)
-    kept = KeptRows()
+    stored = KeptRows()
     parts = [(2.0, normal(2, 4, 10)), (5.0, normal(2, 3, 10, seed=1))]
     for weight, rows in parts:
-        kept.add(rows.unsqueeze(1), weight, 100)
+        stored.add(rows.unsqueeze(1), weight, 100)
     weighted = torch.cat([math.sqrt(weight) * rows for weight, rows in parts], 1)
-    assert_same(kept.inner_products(), weighted @ weighted.mT, 1e-14)
+    assert_same(stored.inner_products(), weighted @ weighted.mT, 1e-14)
 
 
-def test_a_sample_holds_so_many_rows_and_each_as_often() -> None:
+def test_a_sample_is_full_and_uniform() -> None:
     """1,000 rows in batches of very different sizes, of which 50 are kept, 400 times."""
     numbers = torch.arange(1000.0).double()[None, None, :, None]
     often = torch.zeros(1000, dtype=torch.float64)
     for seed in range(400):
-        kept = KeptRows()
-        kept._generator = torch.Generator().manual_seed(seed)
+        stored = KeptRows()
+        stored._generator = torch.Generator().manual_seed(seed)
         for some in numbers.split([30, 10, 500, 0, 60, 400], 2):
-            kept.add(some, 1.0, 50)
-        chosen = torch.cat([part.flatten() for _, part in kept.parts]).long()
-        assert (kept.count, len(chosen), len(set(chosen.tolist()))) == (50, 50, 50)
-        assert kept.is_sample
+            stored.add(some, 1.0, 50)
+        chosen = torch.cat([part.flatten() for _, part in stored.parts]).long()
+        assert (stored.count, len(chosen), len(set(chosen.tolist()))) == (50, 50, 50)
+        assert stored.is_sample
         often[chosen] += 1
     by_batch = torch.stack([some.mean() for some in often.split([30, 10, 500, 60, 400])])
     # the mean of 20 keeps of each row; of the smallest batch its standard error is √(20 · 0.95 / 10)
@@ -75,13 +75,13 @@ def test_the_largest_eigenvalue_of_a_sample_is_about_that_of_all(monkeypatch: py
     for weight, rows in zip((1.0, 2.0, 1.0, 2.0), batches, strict=True):
         moment.add(rows, weight)
     assert not moment.is_known
-    ((found, by_group),) = Conditioning.of_moments([moment], [0.5], torch.float64)
-    assert found is not None
+    ((result, by_group),) = Conditioning.of_moments([moment], [0.5], torch.float64)
+    assert result is not None
     assert by_group is None
     expected = dense([(1.0, batches[0]), (2.0, batches[1]), (1.0, batches[2]), (2.0, batches[3])])[0, 0] / 2000
-    assert found.lambda_max == pytest.approx(float(torch.linalg.eigvalsh(expected)[-1]), rel=0.1)
-    assert found.trace == pytest.approx(float(expected.trace()), rel=1e-12)
-    assert "a sample of 400 of 2,000 rows" in found.note
+    assert result.lambda_max == pytest.approx(float(torch.linalg.eigvalsh(expected)[-1]), rel=0.1)
+    assert result.trace == pytest.approx(float(expected.trace()), rel=1e-12)
+    assert "a sample of 400 of 2,000 rows" in result.note
 
 
 @pytest.mark.parametrize("groups", [1, 3])
@@ -90,20 +90,20 @@ def test_lanczos_keeps_what_it_claims(groups: int, monkeypatch: pytest.MonkeyPat
     moment = SecondMoment("Σx")
     rows = normal(groups, 1, 80, 40).float()
     moment.add(rows)
-    ((found, _),) = Conditioning.of_moments([moment], [0.5], torch.float32)
-    assert found is not None
+    ((result, _),) = Conditioning.of_moments([moment], [0.5], torch.float32)
+    assert result is not None
     largest = float(torch.linalg.eigvalsh(dense([(1.0, rows[:, 0])]) / 80).max())
-    assert found.lambda_max == pytest.approx(largest, rel=1e-3)
-    assert found.dimension == 40 * groups
+    assert result.lambda_max == pytest.approx(largest, rel=1e-3)
+    assert result.dimension == 40 * groups
 
 
 def test_rows_of_zeros_and_rows_that_are_not_finite(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(second_moment, "EXACT", 20)
     moment = SecondMoment("Σ∇h of layer 'fc'")
     moment.add(torch.zeros(1, 1, 30, 40))
-    ((found, _),) = Conditioning.of_moments([moment], [0.5], torch.float32)
-    assert found is not None
-    assert (found.lambda_max, found.trace) == (0.0, 0.0)
+    ((result, _),) = Conditioning.of_moments([moment], [0.5], torch.float32)
+    assert result is not None
+    assert (result.lambda_max, result.trace) == (0.0, 0.0)
     moment.add(torch.full((1, 1, 30, 40), torch.nan))
     with pytest.raises(NonFinite, match="Σ∇h of layer 'fc'"):
         Conditioning.of_moments([moment], [0.5], torch.float32)
@@ -137,12 +137,12 @@ def test_one_hot_rows_among_others(first: int, monkeypatch: pytest.MonkeyPatch) 
         moment.add(x[None, None], 2.0)
     total = sum(2 * x.T @ x for x in batches) / 60
     assert moment.trace == pytest.approx(float(total.trace()))
-    ((found, _),) = Conditioning.of_moments([moment], [0.5], torch.float64)
+    ((result, _),) = Conditioning.of_moments([moment], [0.5], torch.float64)
     if first:
-        assert found is not None
-        assert found.lambda_max == pytest.approx(float(torch.linalg.eigvalsh(total)[-1]), rel=1e-3)
+        assert result is not None
+        assert result.lambda_max == pytest.approx(float(torch.linalg.eigvalsh(total)[-1]), rel=1e-3)
     else:
-        assert found is None
+        assert result is None
         assert "one entry" in moment.why_unknown
 
 
@@ -166,15 +166,15 @@ def test_layers_beyond_the_common_limit_are_named_with_their_cure(monkeypatch: p
     table = wc.conditioning(problem)
     assert 0 < len(table.not_covered) < len(table)
     for name, why in table.not_covered.items():
-        for words in (f"of layer {name!r}", "30 × 30", "80 rows", "all together", f"layers={name!r}"):
+        for words in (f"of layer {name!r}", "30 × 30", "80 rows", "for all layers", f"layers={name!r}"):
             assert words in why
         alone = wc.conditioning(problem, layers=name)
         assert alone.not_covered == {}
         assert alone.rows() == [row for row in whole.rows() if row.layer == name]
     for name, layer in table.items():
         for part in ("x", "g"):
-            found, expected = getattr(layer, part), getattr(whole[name], part)
-            assert found is None or found.lambda_max == expected.lambda_max
+            result, expected = getattr(layer, part), getattr(whole[name], part)
+            assert result is None or result.lambda_max == expected.lambda_max
     traces = {name: layer.g.trace for name, layer in wc.kronecker_factors(problem).layers.items()}
     assert traces == pytest.approx({name: layer.g.trace for name, layer in whole.items()}, rel=1e-12)
 
@@ -199,8 +199,8 @@ def test_one_batch_is_reduced_as_it_goes(monkeypatch: pytest.MonkeyPatch) -> Non
     assert table.not_covered == {}
     assert table.rows() == whole.rows()
     assert most <= 8 * 7200 < 14 * 7200
-    kept = wc.kronecker_factors(problem)  # which gives the matrices themselves
-    assert kept.not_covered
+    factors = wc.kronecker_factors(problem)  # which gives the matrices themselves
+    assert factors.not_covered
 
 
 def test_a_layer_that_is_called_twice_is_not_reduced_between_its_gradients(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -215,8 +215,8 @@ def test_a_layer_that_is_called_twice_is_not_reduced_between_its_gradients(monke
     problem = wc.Problem(seeded(Twice).double(), nn.CrossEntropyLoss(), (normal(64, 20), integers(3, 64)))
     expected = wc.conditioning(problem)
     monkeypatch.setattr("wellcond.curvature.kronecker.factor_pass.TOGETHER", 0)
-    found = wc.conditioning(problem)
-    assert found.rows() == expected.rows()
+    table = wc.conditioning(problem)
+    assert table.rows() == expected.rows()
 
 
 def test_everything_that_is_taken_is_given_back() -> None:
@@ -229,7 +229,7 @@ def test_everything_that_is_taken_is_given_back() -> None:
 
 @pytest.mark.parametrize("scale", [1e-28, 1.0])
 def test_small_rows_multiplied_together_are_those_multiplied_alone(scale: float) -> None:
-    """Of three layers, one of which vanishes: all are in the range of float32, or all are computed in float64."""
+    """One of three layers vanishes: either all are in the range of float32, or all are computed in float64."""
     workspace = Workspace()
     every = [(normal(1, 2, 6, 4, seed=i) * (scale if i == 1 else 1.0)).float() for i in range(3)]
     moments = [SecondMoment(f"Σ {i}", str(i), workspace) for i in range(3)]

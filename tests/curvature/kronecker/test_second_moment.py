@@ -13,9 +13,9 @@ from torch import Tensor, nn
 from zoo import integers, normal, seeded
 
 import wellcond as wc
-from wellcond.curvature import second_moment
+from wellcond.curvature.kronecker import second_moment
 from wellcond.curvature.kronecker.matrix_conditioning import largest_product
-from wellcond.curvature.second_moment import SecondMoment
+from wellcond.curvature.kronecker.second_moment import SecondMoment
 from wellcond.errors import NonFinite, TooLarge
 from wellcond_papers.models import mlp
 
@@ -36,9 +36,9 @@ def gathered(batches: list[tuple[float, Tensor]]) -> SecondMoment:
 
 
 def all_values(moment: SecondMoment) -> Tensor:
-    found = moment.eigenvalues()
-    zeros = found.new_zeros(moment.groups, moment.dimension - found.shape[1])
-    return torch.cat([zeros, found], 1).sort(-1).values
+    values = moment.eigenvalues()
+    zeros = values.new_zeros(moment.groups, moment.dimension - values.shape[1])
+    return torch.cat([zeros, values], 1).sort(-1).values
 
 
 @pytest.mark.parametrize("dtype", [torch.float32, torch.float64])
@@ -68,12 +68,12 @@ def test_batches_of_very_different_magnitude(rows: int, first: float) -> None:
 
 def test_one_group_out_of_range_keeps_its_eigenvalues() -> None:
     rows = torch.stack([normal(20, 4), normal(20, 4, seed=1) * 1e-28]).float()
-    found = gathered([(1.0, rows)]).eigenvalues()[1]
-    assert_same(found * 1e56, torch.linalg.eigvalsh(dense([(1.0, rows * 1e28)])[1]), 1e-5)
+    values = gathered([(1.0, rows)]).eigenvalues()[1]
+    assert_same(values * 1e56, torch.linalg.eigvalsh(dense([(1.0, rows * 1e28)])[1]), 1e-5)
 
 
 def test_the_side_of_the_rows_invents_no_rank() -> None:
-    """32 rows twice in float32: as many eigenvalues above rounding as float64 has."""
+    """32 rows twice in float32 have the same number of eigenvalues above rounding as in float64."""
     half = normal(1, 32, 500).float()
     rows = torch.cat([half, half], 1)
     values = gathered([(1.0, rows)]).eigenvalues().flatten()
@@ -111,15 +111,15 @@ def test_a_matrix_large_on_both_sides_has_its_largest_eigenvalue_and_trace(monke
     table = wc.conditioning(problem)
     x = torch.cat([x for x, _ in data])
     largest = float(torch.linalg.eigvalsh(x.T @ x / 90)[-1])
-    found = table["0"].x
-    assert found.lambda_max == pytest.approx(largest, rel=1e-3)
-    assert found.trace == pytest.approx(float(x.square().sum()) / 90)
-    assert (found.rank, found.dimension, table["0"].kronecker) == (None, 60, None)
-    assert all(map(math.isnan, found.kappa.values()))
-    assert "by Lanczos on all rows" in found.note
-    assert found.note in str(table)
+    result = table["0"].x
+    assert result.lambda_max == pytest.approx(largest, rel=1e-3)
+    assert result.trace == pytest.approx(float(x.square().sum()) / 90)
+    assert (result.rank, result.dimension, table["0"].kronecker) == (None, 60, None)
+    assert all(map(math.isnan, result.kappa.values()))
+    assert "by Lanczos on all rows" in result.note
+    assert result.note in str(table)
     with pytest.raises(TooLarge, match="Lanczos"):
-        found.values  # noqa: B018
+        result.values  # noqa: B018
     written = {row.quantity for row in table.rows() if row.layer == "0"}
     assert {"input_lambda_max", "input_trace", "gradient_rank"} <= written
     assert not written & {"input_rank", "input_kappa_50", "kronecker_lambda_max"}
@@ -136,7 +136,7 @@ def test_a_matrix_large_on_both_sides_has_its_largest_eigenvalue_and_trace(monke
 @pytest.mark.parametrize("groups", [1, 3])
 @pytest.mark.parametrize("at_once", [2**20, 0])
 def test_the_place_of_a_product_is_that_among_all(groups: int, at_once: int, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("wellcond.curvature.kronecker.matrix_conditioning.AT_ONCE", at_once)
+    monkeypatch.setattr("wellcond.curvature.kronecker.matrix_conditioning.MOST_SORTED", at_once)
     x, g = normal(groups, 7).exp() ** 8, normal(groups, 5, seed=1).exp() ** 8
     x[0, 2] = g[-1, 3] = 0.0
     g[0, 0] = g[0, 1]  # a tie
@@ -160,11 +160,11 @@ def test_the_conditioning_of_a_vanished_or_exploded_signal_is_float64s(examples:
     double = wc.conditioning(wc.Problem(model.double(), nn.CrossEntropyLoss(), (x.double(), y)))
     coarse = 1e-2 if scale == 1e-40 else 1e-4  # so small a float32 has few digits itself
     for name, part in (("1", "x"), ("0", "g")):
-        found, expected = getattr(single[name], part), getattr(double[name], part)
-        assert found.lambda_max == pytest.approx(expected.lambda_max, rel=coarse)
-        assert found.trace == pytest.approx(expected.trace, rel=coarse)
-        assert found.kappa[0.2] == pytest.approx(expected.kappa[0.2], rel=10 * coarse)
-        assert found.side == expected.side
+        result, expected = getattr(single[name], part), getattr(double[name], part)
+        assert result.lambda_max == pytest.approx(expected.lambda_max, rel=coarse)
+        assert result.trace == pytest.approx(expected.trace, rel=coarse)
+        assert result.kappa[0.2] == pytest.approx(expected.kappa[0.2], rel=10 * coarse)
+        assert result.side == expected.side
 
 
 @pytest.mark.parametrize("form", ["position", "patch"])
@@ -190,10 +190,10 @@ def test_150_layers_in_float32_are_those_in_float64() -> None:
     single = wc.conditioning(wc.Problem(model.float(), nn.CrossEntropyLoss(), (x.float(), y)))
     for name in double:
         for part in ("x", "g"):
-            found, expected = getattr(single[name], part), getattr(double[name], part)
-            assert found.lambda_max == pytest.approx(
+            result, expected = getattr(single[name], part), getattr(double[name], part)
+            assert result.lambda_max == pytest.approx(
                 expected.lambda_max, rel=2e-3
             )  # a unit at its threshold is on in one of them
             level = 64 * torch.finfo(torch.float32).eps * expected.lambda_max
             surely, maybe = (int((expected.values > factor * level).sum()) for factor in (1.2, 0.8))
-            assert surely <= found.rank <= maybe
+            assert surely <= result.rank <= maybe

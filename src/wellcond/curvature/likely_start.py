@@ -1,4 +1,8 @@
-"""Where the largest eigenvalues are to be looked for: the directions that shift a network's outputs as a whole."""
+"""A cheap start for the search of the largest eigenvalue: the direction that shifts all outputs of a network together.
+
+The few eigenvalues far above all others, the outliers, belong to directions that move the outputs of all examples at
+once. An eighth of a batch is enough to find about the first of them, before any product with the whole matrix.
+"""
 
 from __future__ import annotations
 
@@ -14,43 +18,43 @@ from wellcond.network.calling import logits_of
 from wellcond.problem.problem import Problem
 
 SHARE, FEWEST_EXAMPLES = 8, 4
-"""One example in so many is looked at. On the networks of the benchmark 1 in 16 still gives the same direction."""
-MOST_PASSES = 5
-"""Backward passes, one per output, in those of a whole batch: less than two products. An eighth buys 40 outputs."""
+"""One example in eight is used, at least four. On the networks of the benchmark 1 in 16 gives the same direction."""
+MOST_OUTPUT_PASSES = 5
+"""Most backward passes, one per output, in passes of a whole batch: less than two products. An eighth allows 40."""
 MOST_BYTES = 2**29
-"""For one vector per output."""
+"""Most memory for one vector per output."""
 
 
 def outlier_direction(problem: Problem, params: Sequence[Tensor], root: Tensor | None = None) -> Tensor | None:
-    """About the first eigenvector of the Gauss-Newton matrix, (n,), for the price of less than a product.
+    """About the first eigenvector of the Gauss-Newton matrix, (n,), for less than the price of a product.
 
-    The few eigenvalues far beyond all others belong to directions that move the outputs of all examples together
+    The few eigenvalues far above all others belong to directions that move the outputs of all examples together
     (Papyan 2019): to the span of j_c, the mean gradient of output c over the examples. With M the mean curvature of
     the loss in the outputs, the matrix is about Σ M_cd j_c j_dᵀ there, whose first eigenvector follows from the
-    outputs × outputs matrix of the products of the j_c. At initialization these eigenvalues lie close together, so that
-    the gradient, which is some mixture of their vectors, takes many products to be resolved into them.
+    outputs × outputs matrix of the products of the j_c. At initialization these eigenvalues lie close together. The
+    gradient is a mixture of their vectors, and takes many products to be resolved into them.
 
     Call it inside `measuring()`.
 
     Args:
-        problem: A model with outputs (N, C), where C is small.
-        params: Of the vector, in its order.
-        root: (n,), the diagonal of D, for the first eigenvector of D G D; None for that of G.
+        problem: Problem whose model has outputs (N, C), with small C.
+        params: Parameters of the vector, in its order.
+        root: (n,), the diagonal of D, for the first eigenvector of D G D; None for the first eigenvector of G.
 
     Returns:
-        None where the outputs have another form, or the model takes no part of its batch.
+        None if the outputs have another shape, or if the model does not accept a part of its batch.
     """
     try:
-        found = _mean_gradients(problem, params)
-    except Exception:  # not every model or loss takes a part of its batch
+        pair = _mean_gradients(problem, params)
+    except Exception:  # not every model or loss accepts a part of its batch
         return None
-    if found is None:
+    if pair is None:
         return None
-    directions, curvature = found if root is None else (found[0] * root, found[1])
+    directions, curvature = pair if root is None else (pair[0] * root, pair[1])
     largest = directions.abs().max()
     if not bool(torch.isfinite(largest)) or not bool(torch.isfinite(curvature).all()):
         return None
-    directions = directions / largest.clamp_min(torch.finfo(directions.dtype).tiny)  # whose squares do not vanish
+    directions = directions / largest.clamp_min(torch.finfo(directions.dtype).tiny)  # so that squares do not vanish
     # JᵀMJ has the eigenvectors JᵀM R y of RᵀMR y = λy, where R Rᵀ = J Jᵀ
     squares, basis = torch.linalg.eigh((directions @ directions.T).double())
     factor = basis * squares.clamp_min(0).sqrt()
@@ -60,7 +64,7 @@ def outlier_direction(problem: Problem, params: Sequence[Tensor], root: Tensor |
 
 
 def _mean_gradients(problem: Problem, params: Sequence[Tensor]) -> tuple[Tensor, Tensor] | None:
-    """J (C, n) and M (C, C), of the first examples of the first batch; None where they are too many or too large."""
+    """J (C, n) and M (C, C) for the first examples of the first batch; None if there are too many outputs."""
     with contextlib.closing(problem.data()) as data:
         index, batch = next(data)
     (inputs, targets), share = _first_examples(batch)
@@ -68,7 +72,7 @@ def _mean_gradients(problem: Problem, params: Sequence[Tensor]) -> tuple[Tensor,
     if outputs is None or outputs.dim() != 2 or not outputs.requires_grad:
         return None
     count = outputs.shape[1]
-    if share * count > MOST_PASSES or count * sum(p.numel() * p.element_size() for p in params) > MOST_BYTES:
+    if share * count > MOST_OUTPUT_PASSES or count * sum(p.numel() * p.element_size() for p in params) > MOST_BYTES:
         return None
     detached = outputs.detach()
     curvature = _curvature(lambda shift: problem.loss_of_outputs(detached + shift, targets), count, detached)
@@ -87,7 +91,7 @@ def _curvature(loss: Callable[[Tensor], Tensor], count: int, like: Tensor) -> Te
 
 
 def flattened(gradients: Sequence[Tensor | None], params: Sequence[Tensor]) -> Tensor:
-    """One vector of all; None stands for zero."""
+    """All gradients in one vector; None stands for zero."""
     each = zip(gradients, params, strict=True)
     return torch.cat([(torch.zeros_like(p) if g is None else g).detach().reshape(-1) for g, p in each])
 

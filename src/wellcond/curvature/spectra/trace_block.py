@@ -1,4 +1,4 @@
-"""The trace of one diagonal block: exactly, or from random probes of what an exactly summed basis leaves of it."""
+"""The trace of one diagonal block: exact, or exact on a basis and estimated by random probes on the rest."""
 
 from __future__ import annotations
 
@@ -12,35 +12,35 @@ from wellcond.curvature.spectra.operators import Operator
 from wellcond.errors import NonFinite
 
 SKETCH = 8
-"""Most products of random vectors that a basis is made from at once."""
+"""Most products of random vectors from which a basis is made at once."""
 ENOUGH_ALIKE = 16
-"""So many probes that all say the same are believed; two coupled parameters say the same to four of them by luck."""
+"""Probes that must agree to be trusted; with two coupled parameters, four of them can agree by luck."""
 
-AT_ONCE = 2**22
-"""Entries of a vector that are turned into float64 at a time."""
+CONVERTED_ENTRIES = 2**22
+"""Entries of a vector that are converted to float64 at a time."""
 
 Request = tuple[Tensor, Callable[[Tensor], None]]
-"""Columns to multiply the block with, and what takes the products."""
+"""Columns to multiply the block with, and the function that receives the products."""
 
 
-class Block:
-    """An estimate of tr B that grows with the products it is given.
+class TraceBlock:
+    """An estimate of tr B that improves with every product.
 
     tr B = tr(QᵀBQ) + E[zᵀCz] for an orthonormal Q, C = (I − QQᵀ) B (I − QQᵀ) and z uniform on {−1, 1}ⁿ.
 
-    The variance of zᵀCz is 2 Σ_{j≠k} C_jk². It is not taken from the few sums zᵀCz but from all entries of z ∘ Cz:
-    entry k has the variance Σ_{j≠k} C_jk². That is unbiased too, and where C has rank one, the worst case, as noisy as
-    the variance of so many normal numbers; that of the sums themselves is seven times as noisy.
+    The variance of zᵀCz is 2 Σ_{j≠k} C_jk². It is not estimated from the few sums zᵀCz but from all entries of z ∘ Cz:
+    entry k has the variance Σ_{j≠k} C_jk². That is unbiased too. If C has rank one, the worst case, it is as noisy as
+    the variance of the same number of normal numbers; the variance of the sums is seven times as noisy.
 
     Args:
-        size: Its side.
-        cost: What a product takes, as a share of one with the whole matrix.
-        operator: The matrix that it is a block of.
-        generator: Of the probes.
+        size: Side of the block.
+        cost: Cost of a product, as a share of one with the whole matrix.
+        operator: Matrix that it is a block of.
+        generator: Generator of the probes.
 
     Attributes:
-        count: Probes that its mean is taken over.
-        is_exact: Whether its trace is known.
+        count: Number of probes in the mean.
+        is_exact: Whether the trace is known exactly.
     """
 
     def __init__(self, size: int, cost: float, operator: Operator, generator: torch.Generator) -> None:
@@ -55,7 +55,7 @@ class Block:
 
     def _forget(self) -> None:
         self.count = 0
-        self._scale = 0.0  # squares are taken of numbers near one, which neither vanish nor overflow
+        self._scale = 0.0  # numbers are brought near one before they are squared, so that nothing over- or underflows
         self._mean = torch.zeros(self.size, dtype=torch.float64, device=self.device)
         self._squares = 0.0
         self._products = self._basis[:, :0]
@@ -64,44 +64,44 @@ class Block:
 
     @property
     def basis_width(self) -> int:
-        """How many directions are summed exactly."""
+        """Number of directions that are summed exactly."""
         return self._basis.shape[1]
 
     @property
     def value(self) -> float:
-        """The trace."""
+        """The estimate of the trace."""
         return self._inside + self._scale * float(self._mean.sum())
 
     @property
     def rounding(self) -> float:
-        """What the rounding of its products may have done to the trace."""
+        """Error of the trace from the rounding of the products."""
         return 10 * torch.finfo(self.dtype).eps * (self._inside_size + self._scale * float(self._mean.abs().sum()))
 
     @property
     def spread(self) -> float:
-        """The standard deviation of one probe."""
+        """Standard deviation of one probe."""
         if self.is_exact:
             return 0.0
         return self._scale * math.sqrt(2 * self._squares / (self.count - 1)) if self.count > 1 else math.inf
 
     @property
     def freedom(self) -> float:
-        """Degrees of freedom of the spread, half where few directions have it: a small sum then has a small spread."""
+        """Degrees of freedom of the spread, halved if few directions carry it: a small sum then has a small spread."""
         return (self.count - 1) * (1 - self.captured / 2)
 
     @property
     def may_be_luck(self) -> bool:
-        """Whether a few probes agree so well that they may do so by chance."""
+        """Whether the probes are few and agree so well that it may be chance."""
         if self.is_exact or self._basis.shape[1] or self.count >= ENOUGH_ALIKE:
             return False
         return self.spread <= math.sqrt(torch.finfo(self.dtype).eps) * abs(self.value)
 
     @property
     def captured(self) -> float:
-        """The share of its variance that a basis of its last products would take: 1 where it has few directions.
+        """Share of the variance that a basis of the last products would remove: 1 if it lies in few directions.
 
-        That is ‖Cz‖² less what lies outside of the span of the other products, 1/(G⁻¹)_ii for the Gram matrix G of all.
-        Half precision has no basis to take it out with: 0.
+        That is ‖Cz‖² minus the part outside the span of the other products, 1/(G⁻¹)_ii for the Gram matrix G of all.
+        It is 0 in half precision, which has no basis to remove it with.
         """
         columns = self._products.shape[1]
         if columns < 2 or not self._scale or torch.finfo(self.dtype).bits < 32:
@@ -114,7 +114,7 @@ class Block:
     # how more becomes known
 
     def unit_vectors(self) -> Request:
-        """Its diagonal: the trace is then exact."""
+        """Request the diagonal: the trace is then exact."""
 
         def receive(products: Tensor) -> None:
             self._check_finite(products)
@@ -126,13 +126,13 @@ class Block:
         return torch.eye(self.size, dtype=self.dtype, device=self.device), receive
 
     def probes(self, count: int) -> Request:
-        """More probes."""
+        """Request more probes."""
         signs = torch.randint(0, 2, (self.size, count), generator=self.generator, dtype=torch.int8, device="cpu")
         signs = (signs * 2 - 1).to(self.device, self.dtype)
         return self._outside(signs), lambda products: self._add(signs, self._outside(products))
 
     def deflation(self, count: int) -> Request:
-        """The range of what its last probes gave is summed exactly; new probes, so many, begin with the rest."""
+        """Request an exact sum over the range of the last products, and `count` new probes of the rest."""
         known = self._basis.shape[1]
         wider = torch.linalg.qr(torch.cat([self._basis, self._products / self._scale], 1)).Q
         new = wider[:, known:]
@@ -157,7 +157,9 @@ class Block:
         self._scale = self._scale or largest
         for sign, product in zip(signs.T, products.T, strict=True):
             self.count += 1
-            for own, mean in zip(*(torch.split(t, AT_ONCE) for t in (sign * product, self._mean)), strict=True):
+            for own, mean in zip(
+                *(torch.split(t, CONVERTED_ENTRIES) for t in (sign * product, self._mean)), strict=True
+            ):
                 entries = own.double() / (self._scale or 1.0)
                 change = entries - mean
                 mean += change / self.count
