@@ -19,13 +19,13 @@ from wellcond.network.isolation.isolation import rng_kept
 from wellcond.optim.bnp import BNP
 from wellcond.results import Progress, Row
 from wellcond.results.quantities import TEST_ACCURACY, TEST_LOSS, TRAINING_LOSS
-from wellcond.training.checkpoint import Checkpoint
-from wellcond.training.distributed import join_processes, process_count, share_of, shared
-from wellcond.training.loop import Loop, Probe
 from wellcond.training.run import Run
-from wellcond.training.schedules import Schedule
-from wellcond.training.step import CapturedStep, EagerStep, Step, can_capture
 from wellcond_papers.data.batches import Batches
+from wellcond_papers.training.checkpoint import Checkpoint
+from wellcond_papers.training.distributed import join_processes, process_count, share_of, shared
+from wellcond_papers.training.loop import Loop, Probe
+from wellcond_papers.training.schedules import Schedule
+from wellcond_papers.training.step import CapturedStep, EagerStep, can_capture
 
 Batch = tuple[Tensor, Tensor]
 CHUNK = 1000
@@ -126,6 +126,7 @@ def train_classifier(
         checkpoint = replace(checkpoint, parts={**checkpoint.parts, "bnp": bnp})
     with torch.cuda.device(device) if device.type == "cuda" else contextlib.nullcontext():
         loop = Loop(
+            optimizer,
             _step(model, optimizer, loss_of, bnp, compiled),
             steps,
             at=looks,
@@ -144,7 +145,7 @@ def _step(
     loss_of: Callable[[tuple[Any, ...]], Tensor],
     bnp: BNP | None,
     compiled: bool,
-) -> Step[tuple[Any, ...]]:
+) -> CapturedStep | EagerStep[tuple[Any, ...]]:
     """A CUDA graph on one GPU, if the optimizer allows it; an eager step elsewhere."""
     is_cuda, is_shared = next(model.parameters()).is_cuda, process_count() > 1
     # the operators of BNP in a compiled network keep out of graphs

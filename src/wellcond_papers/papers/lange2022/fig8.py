@@ -23,7 +23,6 @@ from torch import nn
 from wellcond.report.figures.style import COLORS, GRAY, draw_curves
 from wellcond.results import Row
 from wellcond.results.quantities import DYING, HESSIAN, LOSS, TEST_ACCURACY, MatrixQuantities
-from wellcond.training.loop import Probe
 from wellcond_papers.experiments.claims import Claim, Outcome, claim, judged
 from wellcond_papers.experiments.experiment import Experiment, Job
 from wellcond_papers.experiments.pictures import draw_over_training, panels
@@ -32,6 +31,7 @@ from wellcond_papers.papers.lange2022.comparison import reaches_sooner
 from wellcond_papers.papers.lange2022.networks import FULLY_CONNECTED
 from wellcond_papers.papers.lange2022.training import Trainee, loss_probe, trained, trainee_of
 from wellcond_papers.papers.lange2022.unit import Preconditioner, conditioning, hessian_factor
+from wellcond_papers.training.loop import Probe
 
 if TYPE_CHECKING:
     from matplotlib.axes import Axes

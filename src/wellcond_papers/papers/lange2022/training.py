@@ -15,15 +15,15 @@ from torch.optim import SGD, Adam, Optimizer
 from wellcond.optim.bnp import BNP
 from wellcond.results import Row
 from wellcond.results.quantities import LOSS
-from wellcond.training.checkpoint import Checkpoint
-from wellcond.training.loop import Probe
-from wellcond.training.schedules import Schedule, warm_up
-from wellcond.training.schedules import steps as decay
 from wellcond_papers.data.batches import Batches
 from wellcond_papers.data.load import load
 from wellcond_papers.experiments.experiment import Job
 from wellcond_papers.papers.lange2022.networks import network
+from wellcond_papers.training.checkpoint import Checkpoint
 from wellcond_papers.training.classifier import train_classifier
+from wellcond_papers.training.loop import Probe
+from wellcond_papers.training.schedules import Schedule, warm_up
+from wellcond_papers.training.schedules import steps as decay
 
 SAVE_EVERY = 2000
 """Steps from one checkpoint to the next."""

@@ -13,7 +13,6 @@ from torch.optim import SGD
 
 from wellcond.results import Row
 from wellcond.results.quantities import TEST_ACCURACY, TRAINING_LOSS
-from wellcond.training.checkpoint import Checkpoint, HasState
 from wellcond_papers.data.batches import Batches
 from wellcond_papers.data.load import load
 from wellcond_papers.experiments.claims import Outcome, claim, judged
@@ -21,6 +20,7 @@ from wellcond_papers.experiments.experiment import Experiment, Job
 from wellcond_papers.experiments.pictures import draw_over_training, panels
 from wellcond_papers.experiments.table import Table
 from wellcond_papers.models import preact_resnet18, vgg
+from wellcond_papers.training.checkpoint import Checkpoint, HasState
 from wellcond_papers.training.classifier import train_classifier
 
 if TYPE_CHECKING:

@@ -13,13 +13,13 @@ from wellcond.optim.scale_amended import ScaleAmendedSGD
 from wellcond.optim.scaled_sgd import LARS, LSALR
 from wellcond.results import Row
 from wellcond.results.quantities import TEST_ACCURACY
-from wellcond.training.checkpoint import Checkpoint, HasState
-from wellcond.training.schedules import Schedule, cosine, plateau
 from wellcond_papers.data.batches import Batches
 from wellcond_papers.data.load import load
 from wellcond_papers.experiments.experiment import Job
 from wellcond_papers.models import vgg
+from wellcond_papers.training.checkpoint import Checkpoint, HasState
 from wellcond_papers.training.classifier import train_classifier
+from wellcond_papers.training.schedules import Schedule, cosine, plateau
 
 METHODS: dict[str, Callable[..., Optimizer]] = {
     "SGD": lambda model, inputs, **options: SGD(model.parameters(), **options),

@@ -10,12 +10,12 @@ from wellcond.optim.scale_amended import ScaleAmendedSGD
 from wellcond.optim.scaled_sgd import LARS, LSALR
 from wellcond.results import Row
 from wellcond.results.quantities import DIVERGED_AT, TEST_ACCURACY
-from wellcond.training.schedules import Plateau
 from wellcond_papers.experiments.experiment import Job
 from wellcond_papers.experiments.table import Record, Table
 from wellcond_papers.models import vgg
 from wellcond_papers.papers.zhang2018 import fig1, table1
 from wellcond_papers.papers.zhang2018.training import optimizer_of, schedule_of
+from wellcond_papers.training.schedules import Plateau
 
 
 def runs(accuracies: dict[str, float | None], prefix: str = "VGG-13, CIFAR-100, ") -> Table:

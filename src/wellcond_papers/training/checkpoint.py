@@ -18,8 +18,8 @@ import torch
 from wellcond.errors import Unsupported
 from wellcond.results import Row
 from wellcond.results.files import write_atomically
-from wellcond.training.distributed import is_writer
-from wellcond.training.run import History
+from wellcond_papers.training.distributed import is_writer
+from wellcond_papers.training.history import History
 
 DAMAGED = "{path} is damaged ({why}). The run begins again from its first step."
 ANOTHER_RUN = """\

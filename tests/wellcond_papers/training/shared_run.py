@@ -12,10 +12,10 @@ import torch
 from torch import Tensor, distributed, nn
 
 from wellcond.optim.bnp import BNP
-from wellcond.training import schedules
-from wellcond.training.checkpoint import Checkpoint
-from wellcond.training.distributed import join_processes
+from wellcond_papers.training import schedules
+from wellcond_papers.training.checkpoint import Checkpoint
 from wellcond_papers.training.classifier import train_classifier
+from wellcond_papers.training.distributed import join_processes
 
 SIZES = (13, 8, 10)
 """Of the batches in turn: two processes have unequal shares of the first."""

@@ -13,10 +13,10 @@ import torch
 from killed_run import CASES, DATA, STEPS, network, run
 
 from wellcond.errors import Unsupported
-from wellcond.training.checkpoint import Checkpoint
-from wellcond.training.run import History
 from wellcond_papers.data.batches import Batches
+from wellcond_papers.training.checkpoint import Checkpoint
 from wellcond_papers.training.classifier import train_classifier
+from wellcond_papers.training.history import History
 
 SCRIPT = Path(__file__).parent / "killed_run.py"
 

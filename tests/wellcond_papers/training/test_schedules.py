@@ -9,9 +9,9 @@ import torch
 
 from wellcond.results import Row
 from wellcond.results.quantities import TEST_ACCURACY, TEST_LOSS, TRAINING_LOSS
-from wellcond.training import schedules
-from wellcond.training.loop import Loop
-from wellcond.training.step import EagerStep
+from wellcond_papers.training import schedules
+from wellcond_papers.training.loop import Loop
+from wellcond_papers.training.step import EagerStep
 
 
 def shown(schedule: schedules.Plateau, values: list[float], quantity: str = TEST_LOSS) -> list[float]:
@@ -82,6 +82,6 @@ def test_a_plateau_forgets_the_run_before() -> None:
         weight = torch.zeros(1, requires_grad=True)
         optimizer = torch.optim.SGD([weight], lr=1.0)
         step = EagerStep[float](optimizer, lambda step, batch, weight=weight: weight.square().sum())  # type: ignore[misc]
-        loop = Loop(step, 4, at=range(5), evaluate=lambda step: [Row(step, "", TEST_LOSS, 1.0, "")], schedule=schedule)
-        loop.run([0.0])
+        watched = {"at": range(5), "evaluate": lambda step: [Row(step, "", TEST_LOSS, 1.0, "")]}
+        Loop(optimizer, step, 4, schedule=schedule, **watched).run([0.0])
         assert optimizer.param_groups[0]["lr"] == 0.5**3
