@@ -2,11 +2,12 @@
 
 from __future__ import annotations
 
+import contextlib
 import difflib
 import hashlib
 import inspect
 import sys
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from functools import cache, partial
 from pathlib import Path
@@ -36,7 +37,9 @@ class FunctionInFile:
 
     def __call__(self, **settings: Any) -> Any:
         """Call it."""
-        return self.loaded()(**settings)
+        function = self.loaded()
+        with _importable(self.path.parent):  # a function may import when it is called
+            return function(**settings)
 
     def loaded(self) -> Callable[..., Any]:
         """The function itself; the file is read once per process."""
@@ -45,22 +48,33 @@ class FunctionInFile:
             own = [name for name, value in vars(module).items() if inspect.isfunction(value)]
             close = difflib.get_close_matches(self.name, own, n=3, cutoff=0.4) or own[:3]
             raise Unsupported(f"{self.path.name} has no function {self.name!r}. Closest: {', '.join(close) or 'none'}.")
-        found: Callable[..., Any] = getattr(module, self.name)
-        return found
+        function: Callable[..., Any] = getattr(module, self.name)
+        return function
+
+
+@contextlib.contextmanager
+def _importable(folder: Path) -> Iterator[None]:
+    """Modules in this folder can be imported, as when Python runs a script there."""
+    sys.path.insert(0, str(folder))
+    try:
+        yield
+    finally:
+        if str(folder) in sys.path:
+            sys.path.remove(str(folder))
 
 
 @cache
 def _module(path: Path, source: str) -> ModuleType:
-    """The file as a module, with what lies beside it on the import path, as when Python runs a script."""
+    """The file as a module."""
     module = ModuleType(f"wellcond_sweep_{path.stem}")
     module.__file__ = str(path)
     sys.modules[module.__name__] = module  # where dataclasses and pickle look a class's module up
-    sys.path.insert(0, str(path.parent))
     try:
-        exec(compile(source, str(path), "exec"), vars(module))
+        with _importable(path.parent):
+            exec(compile(source, str(path), "exec"), vars(module))
     except (Exception, SystemExit) as error:
-        said = " ".join(str(error).split())
-        raise Unsupported(f"{path} cannot be loaded; it raises {type(error).__name__}: {said}.") from error
+        message = " ".join(str(error).split())
+        raise Unsupported(f"{path} cannot be loaded; it raises {type(error).__name__}: {message}.") from error
     return module
 
 
