@@ -109,7 +109,7 @@ def section(name: str) -> str:
             f"`wellcond reproduce {name} --scale {scale}`, [rows](rows/{name}-{scale}.json))"
         )
         rows = [
-            [_cell(claim.says), _cell(claim.paper), _cell(outcome.found), mark(outcome.verdict)]
+            [_cell(claim.says), _cell(claim.paper), _cell(outcome.measured), mark(outcome.verdict)]
             for claim, outcome in zip(of.claims, run.outcomes, strict=True)
         ]
         lines.append(table(["claim", "the paper", "found", "verdict"], rows))

@@ -138,9 +138,9 @@ def running(output: Output) -> Iterator[Progress]:
 def _download(names: list[str], scale: Scale, data: Path | None, output: Output) -> None:
     """Fetch the data sets that the experiments need, as far as they are published for all."""
     root = data_root(data).absolute()
-    wanted = sorted({name for each in catalog.chosen(names, scale) for name in each.data(scale)})
+    needed = sorted({name for each in catalog.chosen(names, scale) for name in each.data(scale)})
     with output.progress() as progress:
-        for name in wanted:
+        for name in needed:
             if name in PUBLISHED and missing_data(name, root):
                 download(name, root, progress)
 
@@ -150,7 +150,7 @@ def _list(output: Output, data: Path | None) -> None:
     root = data_root(data).absolute()
     experiments = [catalog.experiment(name) for name in catalog.names()]
     needs = {e.name: sorted({d for s in e.scales for d in e.data(s)} - {EMBEDDED}) for e in experiments}
-    missing = {name: missing_data(name, root) for name in sorted({d for found in needs.values() for d in found})}
+    missing = {name: missing_data(name, root) for name in sorted({d for sets in needs.values() for d in sets})}
     if output.as_json:
         content = [
             {
@@ -171,8 +171,8 @@ def _list(output: Output, data: Path | None) -> None:
     table.add_column("data")
     for each in experiments:
         costs = [_cost(each.minutes[scale]) if scale in each.scales else "–" for scale in SCALES]
-        found = [(f"{name} {'missing' if missing[name] else '✓'}", missing[name]) for name in needs[each.name]]
-        marks = Text(", ").join(Text(text, "red" if is_missing else "green") for text, is_missing in found)
+        statuses = [(f"{name} {'missing' if missing[name] else '✓'}", missing[name]) for name in needs[each.name]]
+        marks = Text(", ").join(Text(text, "red" if is_missing else "green") for text, is_missing in statuses)
         table.add_row(each.name, Text(each.title), *costs, marks)
     output.console.print(table)
     output.console.print(Text(f"Time about, on the machine that a scale is meant for. Data is looked for in {root}."))

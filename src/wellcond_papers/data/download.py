@@ -77,9 +77,9 @@ def _fetch(url: str, md5: str, folder: Path, unpacked: str, report: _Report) -> 
         return
     with tempfile.TemporaryDirectory(prefix=".download-", dir=folder) as scratch:
         fetched = Path(scratch) / "file"
-        found = _copy(url, fetched, report)
-        if found != md5:
-            raise CorruptData(f"{url}: expected a file with the MD5 {md5}, found {found}. Nothing was kept.")
+        digest = _copy(url, fetched, report)
+        if digest != md5:
+            raise CorruptData(f"{url}: expected a file with the MD5 {md5}, found {digest}. Nothing was kept.")
         if unpacked:
             _unpack(fetched, Path(scratch), unpacked)
             fetched = Path(scratch) / unpacked

@@ -52,15 +52,15 @@ class ImageFolder(Dataset):
 
     def __init__(self, root: str | os.PathLike[str], size: int = 224, name: str | None = None) -> None:
         folders = sorted(path for path in Path(root).iterdir() if path.is_dir()) if Path(root).is_dir() else []
-        found = [(path, k) for k, folder in enumerate(folders) for path in _files_of_images(folder)]
-        if not found:
+        images = [(path, k) for k, folder in enumerate(folders) for path in _files_of_images(folder)]
+        if not images:
             raise DataNotFound(f"{root} has no images. It needs one folder per class: {root}/<class>/<image>.jpeg.")
-        order = torch.randperm(len(found), generator=torch.Generator("cpu").manual_seed(0), device="cpu").tolist()
-        self.paths = [found[k][0] for k in order]
+        order = torch.randperm(len(images), generator=torch.Generator("cpu").manual_seed(0), device="cpu").tolist()
+        self.paths = [images[k][0] for k in order]
         self.size = _checked(size)
         # The base class is frozen, and would want the images.
         vars(self).update(
-            labels=torch.tensor([found[k][1] for k in order], device="cpu"),
+            labels=torch.tensor([images[k][1] for k in order], device="cpu"),
             classes=tuple(folder.name for folder in folders),
             name=name or Path(root).name,
             peak=255,

@@ -17,11 +17,11 @@ class Outcome:
 
     Attributes:
         verdict: "holds", "holds in part", "does not hold", or "not tested" where the rows say nothing about it.
-        found: The numbers, in a sentence.
+        measured: The numbers, in a sentence.
     """
 
     verdict: Verdict
-    found: str
+    measured: str
 
 
 @dataclass(frozen=True)
@@ -52,12 +52,12 @@ def claim(says: str, paper: str) -> Callable[[Callable[[Table], Outcome]], Claim
     return lambda check: Claim(says, paper, check)
 
 
-def judged(cases: Iterable[bool], found: str) -> Outcome:
+def judged(cases: Iterable[bool], measured: str) -> Outcome:
     """A claim about several cases: it holds if it does in all, and in part if in more than half of them.
 
     Args:
         cases: Whether it holds in each: layers, seeds, depths.
-        found: The numbers.
+        measured: The numbers, in a sentence.
 
     Example:
         >>> [judged(cases, "").verdict for cases in ([True], [True, True, False], [True, False], [])]
@@ -65,11 +65,11 @@ def judged(cases: Iterable[bool], found: str) -> Outcome:
     """
     cases = list(cases)
     if not cases:
-        return Outcome("not tested", found or "nothing was measured that speaks of it")
+        return Outcome("not tested", measured or "nothing was measured that speaks of it")
     share = sum(cases) / len(cases)
     if share == 1:
-        return Outcome("holds", found)
-    return Outcome("holds in part" if share > 0.5 else "does not hold", found)
+        return Outcome("holds", measured)
+    return Outcome("holds in part" if share > 0.5 else "does not hold", measured)
 
 
 def overall(verdicts: Iterable[Verdict]) -> Verdict:

@@ -127,14 +127,14 @@ class Experiment:
             raise InvalidProblem(f"{self.name} has no arm {unknown[0]!r}; it has {', '.join(self.arms)}.")
         own: Mapping[str, Settings] = chosen if isinstance(chosen, Mapping) else {}
         common = {name: value for name, value in settings.items() if name not in NOT_OF_A_CELL}
-        found = [
+        cells = [
             Cell(self.name, {**common, **self.arms[arm], **own.get(arm, {}), "arm": arm, "seed": seed}, self.version)
             for arm in dict.fromkeys(chosen)
             for seed in range(settings.get("seeds", 1))
         ]
-        if not found:
+        if not cells:
             raise InvalidProblem(f"{self.name} has no cells at scale {scale!r}; it needs an arm and a seed.")
-        for cell in found:
+        for cell in cells:
             for name, value in cell.settings.items():
                 try:
                     json.dumps(value, allow_nan=False)
@@ -143,7 +143,7 @@ class Experiment:
                         f"the setting {name!r} of {self.name} cannot be {value!r}, which JSON cannot hold; write "
                         "finite numbers, text, or lists of them."
                     ) from error
-        return found
+        return cells
 
     def data(self, scale: Scale) -> list[str]:
         """The data sets that a scale reads."""

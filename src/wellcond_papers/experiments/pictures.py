@@ -200,8 +200,8 @@ def draw_heat_map(
     )
     outline = [withStroke(linewidth=4, foreground="white")]  # visible on dark squares too
     for place, (name, points) in enumerate((lines or {}).items()):
-        kept = [(a, b) for a, b in points if b in heights and math.isfinite(a) and (a > 0 or min(columns) <= 0)]
-        inside = [(_between(columns, a), heights.index(b) + 0.5) for a, b in kept]
+        in_range = [(a, b) for a, b in points if b in heights and math.isfinite(a) and (a > 0 or min(columns) <= 0)]
+        inside = [(_between(columns, a), heights.index(b) + 0.5) for a, b in in_range]
         if inside:
             look = {"linewidth": 2, **looks[place % len(looks)], "path_effects": outline}
             axes.plot(*zip(*inside, strict=True), label=name, **look)

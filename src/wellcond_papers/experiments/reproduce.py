@@ -97,8 +97,8 @@ def reproduce(
     Example:
         >>> reproduce("santurkar2018-fig9", "smoke")  # doctest: +SKIP
     """
-    wanted = [names] if isinstance(names, (str, Experiment)) else list(names)
-    experiments = _experiments(wanted, scale)
+    requested = [names] if isinstance(names, (str, Experiment)) else list(names)
+    experiments = _experiments(requested, scale)
     if isinstance(names, str) and len(experiments) != 1:
         raise InvalidProblem(f"{names!r} stands for {len(experiments)} experiments; write [{names!r}].")
     used = launcher if isinstance(launcher, Launcher) else launcher_of(launcher, workers)
@@ -174,14 +174,14 @@ def launcher_of(
     raise InvalidProblem(f"there is no launcher {name!r}; there are {', '.join(get_args(LauncherName))}.")
 
 
-def _experiments(wanted: Sequence[str | Experiment], scale: Scale) -> list[Experiment]:
-    found: dict[str, Experiment] = {}
-    for each in wanted:
+def _experiments(requested: Sequence[str | Experiment], scale: Scale) -> list[Experiment]:
+    experiments: dict[str, Experiment] = {}
+    for each in requested:
         own = [catalog.with_scale(each, scale)] if isinstance(each, Experiment) else catalog.chosen([each], scale)
         for known in own:
-            if found.setdefault(known.name, known) is not known:
+            if experiments.setdefault(known.name, known) is not known:
                 raise InvalidProblem(f"two experiments are called {known.name!r}; each needs a name of its own.")
-    return list(found.values())
+    return list(experiments.values())
 
 
 def _tasks(experiment: Experiment, scale: Scale, out: Path, device: str, data: Path) -> list[Task]:
@@ -209,11 +209,11 @@ def failures_of(ended: Iterable[Ended]) -> list[Failure]:
 
 def made_with(ended: Iterable[Ended]) -> dict[str, str]:
     """The device and versions of all cells; several if they differ."""
-    found: dict[str, list[str]] = {}
+    missing: dict[str, list[str]] = {}
     for each in ended:
         for name, value in each.made_with.items():
-            found.setdefault(name, []).append(value)
-    return {name: ", ".join(dict.fromkeys(values)) for name, values in found.items()}
+            missing.setdefault(name, []).append(value)
+    return {name: ", ".join(dict.fromkeys(values)) for name, values in missing.items()}
 
 
 def _write_rows(run: Reproduction, folder: Path) -> None:

@@ -130,7 +130,7 @@ class Reproduction(CellResult):
             "scale": self.scale,
             "verdict": self.verdict(),
             "claims": [
-                {"says": claim.says, "paper": claim.paper, "found": outcome.found, "verdict": outcome.verdict}
+                {"says": claim.says, "paper": claim.paper, "found": outcome.measured, "verdict": outcome.verdict}
                 for claim, outcome in zip(self.experiment.claims, self.outcomes, strict=True)
             ],
             "failed": [{"settings": dict(each.settings), "error": each.error} for each in self.failures],

@@ -100,12 +100,12 @@ def _column(values: Sequence[Any]) -> list[Any]:
 
 
 def _series(rows: Iterable[Row]) -> list[list[Any]]:
-    found: dict[tuple[str, str, str], tuple[list[int | None], list[Any]]] = {}
+    columns: dict[tuple[str, str, str], tuple[list[int | None], list[Any]]] = {}
     for row in rows:
-        steps, values = found.setdefault((row.layer, row.quantity, row.unit), ([], []))
+        steps, values = columns.setdefault((row.layer, row.quantity, row.unit), ([], []))
         steps.append(row.step)
         values.append(as_json(_rounded(row.value)))
-    return [[*key, steps, values] for key, (steps, values) in found.items()]
+    return [[*key, steps, values] for key, (steps, values) in columns.items()]
 
 
 def _rows(series: Iterable[Sequence[Any]]) -> Iterator[Row]:

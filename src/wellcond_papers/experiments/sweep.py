@@ -116,27 +116,27 @@ def sweep(
     folder = Path(out).absolute() / "sweeps" / name
     ended = run_all([Task(cell, measure, Store(folder), device, root) for cell in cells], used, progress)
     table = Table([each.record for each in ended if each.record is not None])
-    found = Sweep(name, grid, table, failures_of(ended), made_with(ended), x, y, quantity)
-    found.save(folder / "sweep.json")
+    result = Sweep(name, grid, table, failures_of(ended), made_with(ended), x, y, quantity)
+    result.save(folder / "sweep.json")
     with contextlib.suppress(MissingExtra):
-        write_parquet(folder / "table.parquet", found)
+        write_parquet(folder / "table.parquet", result)
     (folder / "figure.png").unlink(missing_ok=True)  # that of another grid
-    if found.has_picture:
+    if result.has_picture:
         with contextlib.suppress(MissingExtra):
-            found.save(folder / "figure.png")
-    return found
+            result.save(folder / "figure.png")
+    return result
 
 
 def _each_once(values: Sequence[Any]) -> list[Any]:
-    """The values as JSON has them, numpy's numbers too; one that is there twice would count twice in every mean."""
-    found = {}
+    """The values as JSON stores them, without repetitions, which would count twice in every mean."""
+    distinct = {}
     for value in values:
         plain = value.item() if isinstance(value, np.generic) else value
         try:
-            found[json.dumps(plain, allow_nan=False)] = plain
+            distinct[json.dumps(plain, allow_nan=False)] = plain
         except (TypeError, ValueError) as error:
             raise InvalidProblem(f"{value!r} cannot be a value of the grid; write finite numbers and text.") from error
-    return list(found.values())
+    return list(distinct.values())
 
 
 def _points(grid: Grid) -> list[dict[str, Any]]:
@@ -144,7 +144,7 @@ def _points(grid: Grid) -> list[dict[str, Any]]:
 
 
 def _cells(experiment: Experiment, scale: Scale, grid: Grid, seeds: int | None) -> list[Cell]:
-    """Those of the scale, arm by arm, at every point."""
+    """The cells of the scale, arm by arm, at every point of the grid."""
     cells = experiment.cells(scale)
     known = dict.fromkeys(name for cell in cells for name in cell.settings)
     for name in grid:
@@ -158,11 +158,11 @@ def _cells(experiment: Experiment, scale: Scale, grid: Grid, seeds: int | None) 
             raise InvalidProblem(f"{experiment.name} has no arm {arm!r} at this scale; it has {', '.join(arms)}.")
     first = {cell.settings["arm"]: cell for cell in cells if cell.settings["seed"] == 0}
     count = experiment.scales[scale].get("seeds", 1) if seeds is None else seeds
-    found = {}
+    swept = {}
     for arm, cell in first.items():
         for point in _points(grid):
             if point.get("arm", arm) == arm:
                 for seed in range(count):
-                    made = replace(cell, settings={**cell.settings, **point, "seed": seed})
-                    found[made.key] = made
-    return list(found.values())
+                    at_point = replace(cell, settings={**cell.settings, **point, "seed": seed})
+                    swept[at_point.key] = at_point
+    return list(swept.values())

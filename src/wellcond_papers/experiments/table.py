@@ -87,8 +87,8 @@ class Table(Sequence[Record]):
 
     def where(self, **settings: Any) -> Table:
         """The cells with these settings."""
-        wanted = settings.items()
-        return Table([r for r in self if all(r.settings.get(name) == value for name, value in wanted)])
+        required = settings.items()
+        return Table([r for r in self if all(r.settings.get(name) == value for name, value in required)])
 
     def arm(self, name: str) -> Table:
         """The cells of one arm: its seeds."""
@@ -96,8 +96,8 @@ class Table(Sequence[Record]):
 
     def lasts(self, quantity: str, layer: str = "") -> list[float]:
         """The last value of every cell that has one."""
-        found = (record.series(quantity, layer) for record in self)
-        return [series[max(series)] for series in found if series]
+        all_series = (record.series(quantity, layer) for record in self)
+        return [series[max(series)] for series in all_series if series]
 
     def mean_series(self, quantity: str, layer: str = "") -> dict[int, float]:
         """One quantity by step, the mean over the cells that have it there."""

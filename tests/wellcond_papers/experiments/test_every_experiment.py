@@ -53,7 +53,7 @@ def test_a_smoke_run_gives_rows_outcomes_and_a_picture(name: str, tmp_path: Path
     first = reproduce(name, "smoke", out=tmp_path)
     assert len(first.table) == len(first.experiment.cells("smoke"))
     assert all(record.rows for record in first.table)
-    assert all(outcome.found for outcome in first.outcomes)
+    assert all(outcome.measured for outcome in first.outcomes)
     assert picture(first.figure(), dpi=50).startswith(b"\x89PNG")
     files = {path: path.stat().st_mtime_ns for path in tmp_path.rglob("cells/*.json")}
     again = reproduce(name, "smoke", out=tmp_path)

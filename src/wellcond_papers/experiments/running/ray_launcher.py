@@ -78,10 +78,10 @@ class Ray(Launcher):
         try:
             ray.init(address=self.address or "local", log_to_driver=False, configure_logging=False, **local)
         except (ConnectionError, ValueError, RuntimeError) as error:
-            said = " ".join(str(error).split())
+            message = " ".join(str(error).split())
             raise ClusterError(
-                f"no Ray cluster answers at {self.address!r} ({said}). Start one: ray start --head. If it is there and "
-                "wants a token, set RAY_AUTH_MODE=token and the token as Ray's pages on token authentication say."
+                f"no Ray cluster answers at {self.address!r} ({message}). Start one: ray start --head. If it is there "
+                "and wants a token, set RAY_AUTH_MODE=token and the token as Ray's pages on token authentication say."
             ) from error
         try:
             yield

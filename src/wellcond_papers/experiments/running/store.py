@@ -117,7 +117,7 @@ class Store:
 
         A damaged file counts as missing, and a warning names it.
         """
-        found = {}
+        records = {}
         for cell in cells:
             try:
                 ended = self.get(cell)
@@ -125,8 +125,8 @@ class Store:
                 warnings.warn(f"{error} The cell is run again.", stacklevel=2)
                 continue
             if ended is not None and ended.record is not None:
-                found[cell.key] = ended
-        return found
+                records[cell.key] = ended
+        return records
 
 
 def _checksum(content: Mapping[str, Any]) -> str:

@@ -168,5 +168,5 @@ def draw_layers(table: Table, quantities: Sequence[str]) -> Figure:
 
 def looks_of(table: Table, arm: str, quantity: str) -> dict[str, dict[str, float]]:
     """One quantity of one network by layer, at every look."""
-    found = table.arm(arm)
-    return {f"step {step}": found.mean_by_layer(quantity, step) for step in found.steps(quantity)}
+    runs = table.arm(arm)
+    return {f"step {step}": runs.mean_by_layer(quantity, step) for step in runs.steps(quantity)}

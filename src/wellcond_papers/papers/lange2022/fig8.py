@@ -87,23 +87,23 @@ def unit_probe(trainee: Trainee, images: int) -> Probe:
 
 def improvements(table: Table, images: str, preconditioner: str) -> list[tuple[float, float]]:
     """log₁₀ of κ(∇²L)/κ(Pᵀ∇²L P) and of κ(D)², at every measured step of every seed."""
-    place, found = f"{images}, {preconditioner}", []
+    place, pairs = f"{images}, {preconditioner}", []
     for record in table.arm("BNP"):
         plain, better, D = (
             record.series(PLAIN, images), record.series(PRECONDITIONED, place), record.series(SCALING, place)
         )  # fmt: skip
-        found += [(math.log10(plain[step] / better[step]), 2 * math.log10(D[step])) for step in better]
-    return found
+        pairs += [(math.log10(plain[step] / better[step]), 2 * math.log10(D[step])) for step in better]
+    return pairs
 
 
 def by_about_scaling(says: str, paper: str, images: str, preconditioner: str) -> Claim:
     """The median improvement is about the median of κ(D)²."""
 
     def check(table: Table) -> Outcome:
-        found = improvements(table, images, preconditioner)
-        if not found:
+        pairs = improvements(table, images, preconditioner)
+        if not pairs:
             return judged([], "")
-        gain, bound = (median(column) for column in zip(*found, strict=True))
+        gain, bound = (median(column) for column in zip(*pairs, strict=True))
         rank = median(v for r in table.arm("BNP") for v in r.series(HESSIAN.rank, images).values())
         return judged([abs(gain - bound) <= ABOUT], f"10^{gain:.1f} where κ(D)² is 10^{bound:.1f}; rank {rank:g}")
 
@@ -122,8 +122,10 @@ def lowers(table: Table) -> Outcome:
 @claim("κ(D) is large: activations differ in scale", paper="10² to 10⁵")
 def scales_differ(table: Table) -> Outcome:
     """At every measured step, for the mini-batch."""
-    found = [bound / 2 for _, bound in improvements(table, BATCH, SOURCE)]
-    return judged([2 <= D <= 5 for D in found], f"10^{min(found):.1f} to 10^{max(found):.1f}" if found else "")
+    scalings = [bound / 2 for _, bound in improvements(table, BATCH, SOURCE)]
+    return judged(
+        [2 <= D <= 5 for D in scalings], f"10^{min(scalings):.1f} to 10^{max(scalings):.1f}" if scalings else ""
+    )
 
 
 def draw(table: Table) -> Figure:
@@ -154,8 +156,8 @@ def draw(table: Table) -> Figure:
 
 
 def _curves(runs: Table, quantity: str, layer: str) -> list[tuple[list[int], list[float]]]:
-    found = [record.series(quantity, layer) for record in runs]
-    return [(list(series), list(series.values())) for series in found if series]
+    curves = [record.series(quantity, layer) for record in runs]
+    return [(list(series), list(series.values())) for series in curves if series]
 
 
 def _draw(axes: Axes, lines: dict[str, list[tuple[list[int], list[float]]]]) -> None:

@@ -71,20 +71,20 @@ def compared(cases: Iterable[tuple[str, float, float]], wins: Callable[[float, f
         places: What is counted: "looks", "layers".
 
     Example:
-        >>> compared([("BN", 1.0, 3.0), ("BN", 2.0, 1.0)], lambda ours, theirs: ours < theirs, "looks").found
+        >>> compared([("BN", 1.0, 3.0), ("BN", 2.0, 1.0)], lambda ours, theirs: ours < theirs, "looks").measured
         'BN: at 1 of 2 looks, median 1.5 against 2'
     """
     by_arm: dict[str, list[tuple[float, float]]] = {}
     for arm, ours, theirs in cases:
         by_arm.setdefault(arm, []).append((ours, theirs))
     names = short(by_arm)
-    found = []
+    details = []
     for place, (arm, numbers) in enumerate(by_arm.items()):
         count = sum(wins(*pair) for pair in numbers)
         medians = against(*(median(column) for column in zip(*numbers, strict=True)))
         at, of = ("", "") if place else (f" {places}", "median ")  # said once
-        found.append(f"{names[arm]}: at {count} of {len(numbers)}{at}, {of}{medians}")
-    return judged((wins(*pair) for numbers in by_arm.values() for pair in numbers), "; ".join(found))
+        details.append(f"{names[arm]}: at {count} of {len(numbers)}{at}, {of}{medians}")
+    return judged((wins(*pair) for numbers in by_arm.values() for pair in numbers), "; ".join(details))
 
 
 def against(ours: float, theirs: float) -> str:
@@ -142,8 +142,10 @@ def smoother_at_worst(norms: Sequence[str]) -> Claim:
                     for who, values in ((plain.arm, theirs), (arm, ours)):
                         columns.setdefault(who, {}).setdefault(name, []).append(max(values.values()))
         names = short(columns)
-        said = [f"{names[who]} {', '.join(f'{median(v):.3g}' for v in own.values())}" for who, own in columns.items()]
-        return judged(cases, f"{', '.join(SMOOTHNESS)}: {'; '.join(said)}" if cases else "")
+        details = [
+            f"{names[who]} {', '.join(f'{median(v):.3g}' for v in own.values())}" for who, own in columns.items()
+        ]
+        return judged(cases, f"{', '.join(SMOOTHNESS)}: {'; '.join(details)}" if cases else "")
 
     says = f"with {' or '.join(norms)} the largest of each during training is smaller than without"
     return Claim(says, "the source does not say it", check)
@@ -189,8 +191,8 @@ def accuracies(network: str = "VGG") -> Claim:
         shares = [table.arm(name_of(network, norm)).lasts(TEST_ACCURACY) for norm in (NORMALIZED, BASE)]
         if not all(shares):
             return judged([], "")
-        said = " against ".join(percent([100 * seed for seed in seeds]) for seeds in shares)
-        return judged([ours > plain for ours, plain in zip(*shares, strict=False)], said)
+        details = " against ".join(percent([100 * seed for seed in seeds]) for seeds in shares)
+        return judged([ours > plain for ours, plain in zip(*shares, strict=False)], details)
 
     says = "the VGG has a higher test accuracy with BatchNorm than without"
     return Claim(says, "83 % against 80 % (92 % against 88 % with augmentation)", check)

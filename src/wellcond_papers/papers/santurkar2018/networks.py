@@ -45,15 +45,15 @@ def activations_of(model: nn.Module) -> dict[str, str]:
         >>> activations_of(mlp([2, 2, 2, 2], norm="batch"))
         {'fc1': 'bn1', 'fc2': 'bn2'}
     """
-    found: dict[str, str] = {}
+    outputs: dict[str, str] = {}
     last = ""
     for name, module in model.named_children():
         if isinstance(module, (nn.Conv2d, nn.Linear)):
-            last = found[name] = name
+            last = outputs[name] = name
         elif isinstance(module, nn.modules.batchnorm._BatchNorm):
-            found[last] = name
-    found.pop(last)
-    return found
+            outputs[last] = name
+    outputs.pop(last)
+    return outputs
 
 
 def spread(names: list[str], count: int) -> list[str]:

@@ -49,8 +49,8 @@ def walks(job: Job) -> Probe:
     """The loss and its gradient along the gradient: ranges and the effective β-smoothness."""
 
     def probe(problem: Problem, optimizer: SGD, step: int) -> Iterable[Row]:
-        found = landscape(problem, optimizer.param_groups[0]["lr"], job["span"], job["lengths"])
-        return [row for row in found.rows(step) if row.quantity in WALKED]
+        walk = landscape(problem, optimizer.param_groups[0]["lr"], job["span"], job["lengths"])
+        return [row for row in walk.rows(step) if row.quantity in WALKED]
 
     return probe
 
@@ -60,9 +60,9 @@ def predictiveness(job: Job) -> Probe:
 
     def probe(problem: Problem, optimizer: SGD, step: int) -> Iterable[Row]:
         lr = optimizer.param_groups[0]["lr"]
-        found = landscape(problem, lr, job["span"], job["lengths"])
-        yield Row(step, "", GRADIENT_NORM, found.gradient_norm, "")
-        for length, change in zip(found.step_lengths.tolist(), found.gradient_changes.tolist(), strict=True):
+        walk = landscape(problem, lr, job["span"], job["lengths"])
+        yield Row(step, "", GRADIENT_NORM, walk.gradient_norm, "")
+        for length, change in zip(walk.step_lengths.tolist(), walk.gradient_changes.tolist(), strict=True):
             yield Row(step, f"{length / lr:.3g}", GRADIENT_CHANGE, change, "")
 
     return probe
@@ -73,8 +73,8 @@ def shifts(job: Job) -> Probe:
 
     def probe(problem: Problem, optimizer: SGD, step: int) -> Iterable[Row]:
         layers = spread(list(activations_of(problem.model))[1:], job["shown"])
-        found = covariate_shift(problem, optimizer, layers=layers)
-        return [row for row in found.rows(step) if row.quantity in SHIFTED]
+        shifts = covariate_shift(problem, optimizer, layers=layers)
+        return [row for row in shifts.rows(step) if row.quantity in SHIFTED]
 
     return probe
 
@@ -106,9 +106,9 @@ def distributions(job: Job) -> Probe:
     def probe(problem: Problem, _optimizer: SGD, step: int) -> Iterable[Row]:
         keep_batch(problem)
         names = _shown(job, problem)
-        found = activations(problem, list(names.values()), bins=BINS)
+        measured = activations(problem, list(names.values()), bins=BINS)
         for layer, inner in names.items():
-            seen = found[inner]
+            seen = measured[inner]
             unit = int(place * seen.units)
             yield Row(step, layer, ACTIVATION_MEAN, float(seen.mean[unit]), "")
             yield Row(step, layer, ACTIVATION_VARIANCE, float(seen.variance[unit]), "")

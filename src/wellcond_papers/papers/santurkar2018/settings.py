@@ -78,8 +78,8 @@ def at_scale(scale: Scale, arms: Mapping[str, Settings], *, seeds: int = 1, **ch
     for arm, settings in arms.items():
         network = settings["network"]
         if network in of_scale:
-            wanted = {name: _of(network, change) for name, change in changes.items()}
-            known = {name: value for name, value in wanted.items() if value is not None}
+            candidates = {name: _of(network, change) for name, change in changes.items()}
+            known = {name: value for name, value in candidates.items() if value is not None}
             own[arm] = {**PAPER[network], **of_scale[network], **known}
     return {"seeds": seeds, "arms": own}
 

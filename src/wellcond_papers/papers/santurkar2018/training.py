@@ -82,8 +82,8 @@ def _train_images(job: Job, probe: Probe | None, at: Collection[int]) -> list[Ro
 
 
 def _finite(probe: Probe | None, problem: Problem, optimizer: SGD, step: int) -> Iterable[Row]:
-    found = () if probe is None else probe(problem, optimizer, step)
-    return [row for row in found if math.isfinite(row.value)]
+    rows = () if probe is None else probe(problem, optimizer, step)
+    return [row for row in rows if math.isfinite(row.value)]
 
 
 def gaussian_problem(examples: int, width: int, seed: int) -> tuple[Tensor, Tensor]:

@@ -125,12 +125,12 @@ def _right(table: Table) -> Outcome:
     cases, words = [], []
     for kind in NETWORKS:
         for family, corrected in (("BatchNorm", "as trained"), ("vanilla", "corrected")):
-            found = {
+            predictions = {
                 line: lambdas(table, f"{kind}: {family}, {line}") for line in ("as printed", corrected, "measured")
             }
-            if all(found.values()):
+            if all(predictions.values()):
                 printed, theory = (
-                    [found[line][g] / value for g, value in found["measured"].items()]
+                    [predictions[line][g] / value for g, value in predictions["measured"].items()]
                     for line in ("as printed", corrected)
                 )
                 cases += [0.5 < ratio < 2 for ratio in printed]

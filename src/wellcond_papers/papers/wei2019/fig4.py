@@ -92,8 +92,8 @@ def _compared(table: Table, quantity: str, *, higher_is_better: bool) -> Outcome
         if usual is not None and len(heights) > 1:
             smaller = [height for gamma, height in heights.items() if gamma < USUAL]
             cases += [height > usual if higher_is_better else height < usual for height in smaller]
-            told = {gamma: f"{100 * h:.1f} %" if higher_is_better else f"{h:.3g}" for gamma, h in heights.items()}
-            words.append(f"{name}: " + ", ".join(f"{told[g]} (γ {g:g}{lost(table, arms[g])})" for g in heights))
+            texts = {gamma: f"{100 * h:.1f} %" if higher_is_better else f"{h:.3g}" for gamma, h in heights.items()}
+            words.append(f"{name}: " + ", ".join(f"{texts[g]} (γ {g:g}{lost(table, arms[g])})" for g in heights))
     return judged(cases, "mean over training, " + "; ".join(words) if words else "")
 
 

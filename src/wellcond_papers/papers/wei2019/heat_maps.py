@@ -121,12 +121,12 @@ class HeatMap:
     @cached_property
     def losses(self) -> dict[tuple[float, float], float | None]:
         """The mean test loss at (rate, value); None if a run diverged there."""
-        found = {}
+        means = {}
         for value in self.values:
             for rate in sorted(self.settings["lrs"]):
                 losses = self.table.lasts(TEST_LOSS, square(self.settings, value, rate))
-                found[rate, value] = fmean(losses) if len(losses) == len(self.table) else None
-        return found
+                means[rate, value] = fmean(losses) if len(losses) == len(self.table) else None
+        return means
 
     def limit(self, line: str, value: float) -> float:
         """The largest rate by one of `LINES`, the mean of the seeds."""
@@ -181,14 +181,14 @@ def spread(values: Sequence[float]) -> str:
 def draw(table: Table, y: str) -> Figure:
     """One map per arm, white where a run diverged, with the three largest rates over it; one row of maps per loss."""
     maps = heat_maps(table)
-    losses = [found.settings["loss"] for found in maps.values()]
+    losses = [heat_map.settings["loss"] for heat_map in maps.values()]
     figure, axes = panels(list(maps), columns=losses.count(losses[0]))
-    for arm, found in maps.items():
-        lines = {line: [(found.limit(line, value), value) for value in found.values] for line in LINES}
+    for arm, heat_map in maps.items():
+        lines = {line: [(heat_map.limit(line, value), value) for value in heat_map.values] for line in LINES}
         axes[arm].set_title(
-            f"{arm.removesuffix(SQUARED)}\n{LOSS_NAMES[found.settings['loss']]}", loc="left", fontsize=10
+            f"{arm.removesuffix(SQUARED)}\n{LOSS_NAMES[heat_map.settings['loss']]}", loc="left", fontsize=10
         )
-        draw_heat_map(axes[arm], found.losses, x="learning rate η", y=y, lines=lines, color="test loss")
+        draw_heat_map(axes[arm], heat_map.losses, x="learning rate η", y=y, lines=lines, color="test loss")
     legend_below(figure, next(iter(axes.values())))
     for legend in figure.legends:
         legend.set_title("dark: low test loss; white: training diverged. Largest rate η*:")

@@ -75,8 +75,8 @@ def ran(table: Table, data: str) -> Iterator[tuple[int, dict[str, float | None]]
 def told(table: Table, data: str) -> str:
     """The accuracies in words."""
     parts = []
-    for depth, found in ran(table, data):
-        each = [f"{method} {'diverged' if value is None else f'{value:.1f}'}" for method, value in found.items()]
+    for depth, runs in ran(table, data):
+        each = [f"{method} {'diverged' if value is None else f'{value:.1f}'}" for method, value in runs.items()]
         parts.append(f"VGG-{depth}: {', '.join(each)}")
     return "in percent, " + "; ".join(parts) if parts else ""
 
@@ -84,12 +84,12 @@ def told(table: Table, data: str) -> str:
 def best(table: Table, data: str, rivals: tuple[str, ...], depths: tuple[int, ...] = DEPTHS) -> list[bool]:
     """Whether scale-amended SGD is ahead of these methods at each depth."""
     cases = []
-    for depth, found in ran(table, data):
+    for depth, runs in ran(table, data):
         if depth not in depths:
             continue
-        own = found.get(AMENDED)
-        others = [found[method] for method in rivals if method in found]
-        if AMENDED in found and others:
+        own = runs.get(AMENDED)
+        others = [runs[method] for method in rivals if method in runs]
+        if AMENDED in runs and others:
             cases.append(own is not None and all(other is None or own > other for other in others))
     return cases
 
@@ -114,8 +114,8 @@ def _ahead_of_sgd(table: Table) -> Outcome:
     cases, words = [], []
     for data in DATA:
         cases += best(table, data, ("SGD",))
-        for depth, found in ran(table, data):
-            own, other = found.get(AMENDED), found.get("SGD")
+        for depth, runs in ran(table, data):
+            own, other = runs.get(AMENDED), runs.get("SGD")
             if own is not None and other is not None:
                 words.append(f"VGG-{depth}, {data}: {own - other:+.1f} points")
     return judged(cases, "; ".join(words))

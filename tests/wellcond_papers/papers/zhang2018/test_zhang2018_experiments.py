@@ -57,14 +57,14 @@ def test_the_best_method_is_ahead_of_all_others() -> None:
     assert claim.check(runs(behind | {"scale-amended": 0.75})).verdict == "holds"
     assert claim.check(runs(behind | {"scale-amended": 0.695})).verdict == "does not hold"
     assert claim.check(runs(behind | {"scale-amended": None})).verdict == "does not hold"
-    assert "LARS diverged" in claim.check(runs(behind | {"scale-amended": 0.75})).found
+    assert "LARS diverged" in claim.check(runs(behind | {"scale-amended": 0.75})).measured
 
 
 def test_lars_must_not_diverge() -> None:
     claim = table1.EXPERIMENT.claims[-1]
     assert claim.check(runs({"LARS": 0.7})).verdict == "holds"
     assert claim.check(runs({"LARS": None})).verdict == "does not hold"
-    assert "step 3" in claim.check(runs({"LARS": None})).found
+    assert "step 3" in claim.check(runs({"LARS": None})).measured
 
 
 def test_figure_1_compares_test_errors_at_the_end() -> None:
