@@ -17,7 +17,7 @@ from wellcond_papers.experiments.reproduce import launcher_of
 from wellcond_papers.experiments.sweep import sweep as run
 
 DIGITS = 12
-"""Of the values of a range: 0.1:0.5:5 has 0.3 in it, and not 0.30000000000000004."""
+"""Digits of the values of a range: 0.1:0.5:5 contains 0.3, not 0.30000000000000004."""
 
 
 def sweep(
@@ -54,7 +54,7 @@ def sweep(
     Values: a list (0.1,0.01), a range FROM:TO:COUNT (0.5:2:4), or a range in
     equal ratios log:FROM:TO:COUNT (log:0.001:1:7).
 
-    All rows go to one table.parquet, beside the settings of their cell. Two
+    All rows go to one table.parquet, with the settings of their cell. Two
     settings with several numbers make a heat map, one makes curves. Where the
     rows hold max_lr or predicted_max_lr and lr is swept, they are drawn as
     lines. Finished cells are never run again; failed ones are.

@@ -64,7 +64,7 @@ _STAND_INS = {
 
 
 class _InertUnpickler(pickle._Unpickler):
-    """Python's own: the one in C takes memory for as many objects as a pickle of a few bytes says that it has."""
+    """The unpickler written in Python: the one in C allocates whatever number of objects a few bytes claim."""
 
     def find_class(self, module_name: str, global_name: str, /) -> Any:
         try:

@@ -1,4 +1,4 @@
-"""Where the data sets are published, and where their files lie on this machine, or which are missing."""
+"""Where the data sets are published, and where their files are on this machine."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ class Published:
         title: What they call it.
         address: The folder on the web.
         files: The MD5 of each file there.
-        folder: Where the files belong, under the root.
+        folder: The folder under the root where the files belong.
         unpacked: For archives, which are unpacked there, the folder that comes out.
     """
 
@@ -83,9 +83,9 @@ def locate(name: str, part: str, root: Path, files: Sequence[Sequence[str]], fol
     Args:
         name: The data set, as in `PUBLISHED`.
         part: What is read of it, such as "train".
-        root: Where data sets are kept.
+        root: The folder of all data sets.
         files: For each file, the spellings accepted, preferred first.
-        folders: Where to look, in order.
+        folders: Folders to search, in order.
 
     Raises:
         DataNotFound: No folder holds them all; it says what to fetch from where, and where to put it.

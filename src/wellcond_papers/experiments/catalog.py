@@ -15,7 +15,7 @@ from wellcond_papers.experiments.experiment import Experiment, Scale
 PAPERS = Path(__file__).parents[1] / "papers"
 IS_EXPERIMENT = re.compile(r"(fig|table)\w+")
 ALL = "all"
-"""Stands for the name of every experiment."""
+"""The name that stands for every experiment."""
 
 
 @cache
@@ -34,7 +34,7 @@ def experiment(name: str) -> Experiment:
     """The experiment of that name.
 
     Raises:
-        InvalidProblem: There is none.
+        InvalidProblem: No experiment has this name.
     """
     if name not in names():
         known = [*names(), *sources(), ALL]
@@ -68,10 +68,10 @@ def chosen(requested: Iterable[str], scale: Scale) -> list[Experiment]:
 
 
 def with_scale(experiment: Experiment, scale: Scale) -> Experiment:
-    """The same experiment, if it has the scale.
+    """The experiment, if it has the scale.
 
     Raises:
-        InvalidProblem: It has not.
+        InvalidProblem: It does not have the scale.
     """
     if scale not in experiment.scales:
         raise InvalidProblem(f"{experiment.name} has no scale {scale!r}; it has {', '.join(experiment.scales)}.")

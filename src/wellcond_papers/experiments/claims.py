@@ -13,10 +13,10 @@ Verdict = Literal["holds", "holds in part", "does not hold", "not tested"]
 
 @dataclass(frozen=True)
 class Outcome:
-    """What became of a claim.
+    """The outcome of a claim.
 
     Attributes:
-        verdict: "holds", "holds in part", "does not hold", or "not tested" where the rows say nothing about it.
+        verdict: "holds", "holds in part", "does not hold", or "not tested" if the rows say nothing about it.
         measured: The numbers, in a sentence.
     """
 
@@ -31,7 +31,7 @@ class Claim:
     Attributes:
         says: The claim, in a sentence.
         paper: The paper's own number or direction.
-        check: Looks at the rows.
+        check: Judges the rows.
     """
 
     says: str
@@ -40,7 +40,7 @@ class Claim:
 
 
 def claim(says: str, paper: str) -> Callable[[Callable[[Table], Outcome]], Claim]:
-    """Make a claim of the function below it.
+    """Turn a function of the rows into a claim.
 
     Example:
         >>> @claim("the loss falls", paper="from 2.3 to 0.1")
@@ -53,7 +53,7 @@ def claim(says: str, paper: str) -> Callable[[Callable[[Table], Outcome]], Claim
 
 
 def judged(cases: Iterable[bool], measured: str) -> Outcome:
-    """A claim about several cases: it holds if it does in all, and in part if in more than half of them.
+    """The outcome of a claim about several cases: it holds if all hold, and in part if more than half do.
 
     Args:
         cases: Whether it holds in each: layers, seeds, depths.
@@ -65,7 +65,7 @@ def judged(cases: Iterable[bool], measured: str) -> Outcome:
     """
     cases = list(cases)
     if not cases:
-        return Outcome("not tested", measured or "nothing was measured that speaks of it")
+        return Outcome("not tested", measured or "nothing was measured that bears on it")
     share = sum(cases) / len(cases)
     if share == 1:
         return Outcome("holds", measured)
@@ -73,7 +73,7 @@ def judged(cases: Iterable[bool], measured: str) -> Outcome:
 
 
 def overall(verdicts: Iterable[Verdict]) -> Verdict:
-    """The verdict of several claims together, those that were not tested left out.
+    """The verdict of several claims together, without those that were not tested.
 
     Example:
         >>> overall(["holds", "not tested"]), overall(["holds", "does not hold"]), overall(["not tested"])

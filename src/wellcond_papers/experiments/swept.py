@@ -1,4 +1,4 @@
-"""`Sweep`: what came out of a sweep, as a table and as a heat map with the line of theory."""
+"""`Sweep`: the result of a sweep, as a table and as a heat map with the limits that theory predicts."""
 
 from __future__ import annotations
 
@@ -22,27 +22,27 @@ if TYPE_CHECKING:
     from matplotlib.figure import Figure
 
 RATES = ("lr", "learning_rate", "rate")
-"""Settings that are a learning rate, over which its limits are drawn as lines."""
+"""Names of a learning rate; if it is on an axis, its limits are drawn as lines."""
 LIMITS = {MAX_LR: "limit, measured", PREDICTED_MAX_LR: "limit, predicted"}
-"""The lines, and how they are called."""
+"""Quantities drawn as lines, with their labels."""
 DRAWN_FIRST = (TEST_LOSS, FINAL_LOSS, LOSS, TEST_ACCURACY)
 WIDE = 20
-"""From the greatest to the least value of an axis, from which on it is logarithmic."""
+"""An axis is logarithmic if its largest value is more than this many times its smallest."""
 
 
 @dataclass(frozen=True)
 class Sweep(CellResult):
-    """Rows beside the settings of their cells.
+    """Rows with the settings of their cells.
 
     Attributes:
-        name: What was swept.
-        grid: The values of every setting that was.
+        name: The experiment or function that was swept.
+        grid: The values of every swept setting.
         table: The cells that finished.
         failures: The cells that did not.
         made_with: The device and the versions of the libraries.
-        x: The setting along the picture; None for the learning rate, else the first with several numbers.
-        y: The setting upwards; None for the next one with several numbers.
-        quantity: What is drawn; None for a loss if there is one.
+        x: The setting along the x axis; None for the learning rate, else the first with several numbers.
+        y: The setting along the y axis; None for the next one with several numbers.
+        quantity: The quantity that is drawn; None for a loss if there is one.
     """
 
     name: str
@@ -76,7 +76,7 @@ class Sweep(CellResult):
         return next((name for name in (*DRAWN_FIRST, *known) if name in known), "")
 
     def groups(self, *without: str) -> dict[str, Table]:
-        """The cells by their arm and swept settings, as text, but for some of the settings."""
+        """The cells by their arm and swept settings, as text, leaving out some of the settings."""
         names = [name for name in ("arm", *(n for n in self.grid if n != "arm")) if name not in without]
         by_title: dict[str, list[Any]] = {}
         for record in self.table:

@@ -1,4 +1,4 @@
-"""`Table`: the rows of many cells, each beside its settings."""
+"""`Table`: the rows of many cells, with their settings."""
 
 from __future__ import annotations
 
@@ -16,9 +16,9 @@ class Record:
     """One finished cell.
 
     Attributes:
-        settings: All that decided its numbers.
-        rows: What it measured.
-        seconds: How long it took.
+        settings: Everything that determines its numbers.
+        rows: The measured rows.
+        seconds: The time it took.
     """
 
     settings: Mapping[str, Any]
@@ -41,7 +41,7 @@ class Record:
         return dict(sorted(chosen.items()))
 
     def by_layer(self, quantity: str, step: int | None = None) -> dict[str, float]:
-        """One quantity by layer, in the order of the rows, at one step; None takes the last one of each layer."""
+        """One quantity by layer, in the order of the rows, at one step; None for the last one of each layer."""
         return {
             row.layer: row.value for row in self.rows if row.quantity == quantity and (step is None or row.step == step)
         }

@@ -16,7 +16,7 @@ MakeBlock = Callable[[int, int], nn.Module]
 
 
 class Block(nn.Module):
-    """Two 3×3 convolutions beside a shortcut without parameters (type A).
+    """Two 3×3 convolutions with a shortcut without parameters (type A).
 
     (N, inputs, H, W) → (N, outputs, H/stride, W/stride): where the shape changes, the shortcut keeps every
     second pixel and appends channels of zeros.

@@ -27,7 +27,7 @@ READ_EVERY = 50
 
 
 class Loop(Generic[Batch]):
-    """Takes steps until the loss is no longer finite, as `wellcond.training.loop.train` does, and looks on the way.
+    """Takes steps until the loss is no longer finite, as `wellcond.training.loop.train`, and evaluates in between.
 
     Args:
         optimizer: Its learning rates are multiplied by the schedule.
@@ -163,7 +163,7 @@ class Loop(Generic[Batch]):
 
 
 def _described(optimizer: Optimizer) -> str:
-    """The optimizer's type and options, by which runs are told apart."""
+    """The optimizer's type and options, which distinguish runs."""
     options = [{name: group.get(name) for name in optimizer.defaults} for group in optimizer.param_groups]
     return f"{type(optimizer).__name__} {options}"
 

@@ -63,7 +63,7 @@ class CapturedStep:
 
     The first steps are taken eagerly, on a side stream, as a capture asks for. Then a graph reads batches from buffers
     of its own, and writes gradients into tensors of its own. A batch of another size is taken eagerly; so is every
-    batch of a network with hooks, which a graph would not call.
+    batch of a network with hooks, since a graph would not call them.
 
     Args:
         model: The network.
@@ -130,7 +130,7 @@ class CapturedStep:
                     self._bnp.precondition()
         except (RuntimeError, Unsupported) as error:  # the network synchronizes, or depends on values
             warnings.warn(NOT_CAPTURED.format(error=error), stacklevel=2)
-            generator.graphsafe_set_state(random_numbers)  # or it would wait for the end of the capture for ever
+            generator.graphsafe_set_state(random_numbers)  # or it would wait forever for the end of the capture
             self._is_refused = True
             return
         self._graph, self._loss = graph, loss.detach()
@@ -139,7 +139,7 @@ class CapturedStep:
 
     @contextlib.contextmanager
     def _without_hooks(self) -> Iterator[None]:
-        """The one hook there may be is that of BNP, whose work the graph has done."""
+        """The only possible hook is that of BNP, whose work the graph has done."""
         hooks = self._optimizer._optimizer_step_pre_hooks
         own = dict(hooks)
         hooks.clear()

@@ -194,7 +194,7 @@ def test_a_network_that_synchronizes_is_trained_eagerly() -> None:
 
 def test_a_hook_is_called_in_every_step() -> None:
     model, calls = network(), []
-    model[0].register_forward_hook(lambda *given: calls.append(1))
+    model[0].register_forward_hook(lambda *arguments: calls.append(1))
     captured(model, SGD(model.parameters()))
     assert len(calls) == STEPS
 

@@ -122,7 +122,7 @@ def test_a_plateau_sees_what_is_evaluated() -> None:
     trained(
         model, optimizer=optimizer, at=[0, 5, 10, 15], schedule=schedule,
         probes=[lambda step: [Row(step, "", "watched", next(values), "")]],
-        progress=lambda *said: rates.append(optimizer.param_groups[0]["lr"]),
+        progress=lambda *report: rates.append(optimizer.param_groups[0]["lr"]),
     )  # fmt: skip
     assert rates == [0.1] * 5 + [0.05] * 5 + [0.025] * 10
 

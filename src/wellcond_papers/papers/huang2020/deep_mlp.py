@@ -59,9 +59,9 @@ def first_images(job: Job) -> Batch:
 
 
 def trained(job: Job, look: Look, looks: Sequence[float] = LOOKS) -> list[Row]:
-    """Train with every rate; what was measured in the best run, its rate, and the final losses of all.
+    """Train with every rate; returns the rows of the best run, its rate, and the final losses of all rates.
 
-    A rate stands in the place of the layer, as in "lr 0.1". A run that diverged is the worst.
+    The `layer` of a final loss names its rate, as in "lr 0.1". A run that diverged is the worst.
     """
     batches = Batches(load(job["data"], job.data), job["batch"], seed=job["seed"], device=job.device, flatten=True)
     steps = job["epochs"] * batches.per_epoch

@@ -117,7 +117,7 @@ def explodes(arm: str) -> Claim:
 
 
 def is_small_after_a_step(arm: str) -> Claim:
-    """At iterations 1 to 7, in the lower third of the layers; what becomes of the greatest of all layers is told."""
+    """At iterations 1 to 7, in the lower third of the layers; the largest of all layers is reported too."""
 
     @claim(f"{arm}: after a single step the gradients of the lower layers are small", paper="small, iterations 1 to 7")
     def check(table: Table) -> Outcome:

@@ -1,4 +1,4 @@
-"""Figures I to IV of huang2020: the whole Fisher matrix F (or M) beside that of every layer, plain and with BN.
+"""Figures I to IV of huang2020: the whole Fisher matrix F (or M) and that of every layer, plain and with BN.
 
 M is the Fisher matrix with the labels of the data in place of the model's own. Both spectra are exact. κ_p of a matrix
 of side P is finite from p·P gradients on: an image gives 9 to F, and one to M.
@@ -142,7 +142,7 @@ def matrices_agree(table: Table) -> Outcome:
 
 
 def draw(table: Table) -> Figure:
-    """One line of panels per matrix: λ_max and κ_p, whole and of every layer, plain beside BN."""
+    """One line of panels per matrix: λ_max and κ_p, whole and of every layer, plain next to BN."""
     matrices = [matrix for matrix in LABELS if any(arm.endswith(matrix) for arm in table.arms)]
     figure, axes = panels([f"${matrix}$: {title}" for matrix in matrices for title in PANELS], columns=len(PANELS))
     for matrix in matrices:
@@ -179,7 +179,7 @@ def experiment(
     """One of the four figures.
 
     Args:
-        figure: Such as "fig1".
+        figure: A name such as "fig1".
         title: What it shows.
         says: What the paper says.
         matrices: "F", "M" or both.

@@ -45,7 +45,7 @@ def measure(job: Job) -> list[Row]:
 
 
 def draw(table: Table) -> Figure:
-    """Against the layer at the start and at the last look; beside it the training loss and the test accuracy.
+    """Against the layer, at the start and at the end; next to it the training loss and the test accuracy.
 
     The plain network with the large rate, which does not converge, is shown by its curves alone.
     """

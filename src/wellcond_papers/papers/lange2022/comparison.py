@@ -102,7 +102,7 @@ def _accuracy(record: Record, begin: float, end: float) -> float:
 def accuracies(
     table: Table, panel: str, methods: Sequence[str], begin: float = 1.0, end: float = 1.0
 ) -> dict[str, list[float]]:
-    """Those of every seed, of the methods of a panel that were run."""
+    """The test accuracies of all seeds, by the methods of a panel that were run."""
     by_method = {method: of_seeds(table.arm(f"{panel}: {method}"), begin, end) for method in methods}
     return {method: seeds for method, seeds in by_method.items() if seeds}
 
@@ -142,10 +142,10 @@ def outperforms(
     Args:
         says: The claim.
         paper: The paper's words.
-        panel: Where.
-        better: Methods.
-        worse: Methods.
-        by: How much higher at least.
+        panel: The panel.
+        better: The methods that are claimed to be better.
+        worse: The methods they are compared with.
+        by: The least difference.
         begin: The share of the run from which the accuracy is averaged.
         end: The share up to which it is.
     """
@@ -202,7 +202,7 @@ def gains_more(says: str, paper: str, panel: str, more: Sequence[str], less: Seq
 
 
 def overfits(says: str, paper: str, panel: str, method: str, *, after: int) -> Claim:
-    """The test accuracy is lower in the end than at its best, which comes no sooner than so many steps."""
+    """The test accuracy is lower in the end than at its best, and the runs are longer than `after` steps."""
 
     def check(table: Table) -> Outcome:
         mean = table.arm(f"{panel}: {method}").mean_series(TEST_ACCURACY)
@@ -229,7 +229,7 @@ def _listed(by_method: Mapping[str, Sequence[float]], table: Table, panel: str) 
 
 
 def draw(table: Table) -> Figure:
-    """Training loss above and test accuracy below, a panel beside the other."""
+    """Training loss above and test accuracy below, one column per panel."""
     split = {arm: arm.split(": ", 1) for arm in table.arms}
     titles = list(dict.fromkeys(panel for panel, _ in split.values()))
     methods = list(dict.fromkeys(method for _, method in split.values()))
@@ -264,7 +264,7 @@ def _curves(runs: Table, quantity: str) -> list[tuple[list[int], list[float]]]:
 
 
 def _zoom(axes: Axes, curves: Mapping[str, Sequence[tuple[list[int], list[float]]]]) -> None:
-    """Little above the loss of guessing, with which the steadiest method begins; what lies higher is told in words."""
+    """Cut the axis a little above the lowest initial loss; a note names the methods that go higher."""
     highest = {method: max(max(heights) for _, heights in lines) for method, lines in curves.items() if lines}
     runs = [heights for lines in curves.values() for _, heights in lines]
     if not runs:

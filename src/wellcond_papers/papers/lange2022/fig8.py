@@ -1,6 +1,6 @@
 """Figure 8 of lange2022: the condition number of one output unit's Hessian, plain and preconditioned, as BNP trains.
 
-Every so many steps, before one is taken, the Hessian of the loss with respect to the first output unit's [b, w] is
+At regular intervals, before a step is taken, the Hessian of the loss with respect to the first output unit's [b, w] is
 measured with the weights as they are, for two sets of images:
 
 - the next mini-batch of 60, as in the source. 60 images give a 101×101 matrix a rank of 60 at most, and its κ is taken
@@ -57,7 +57,7 @@ def measure(job: Job) -> list[Row]:
 
 
 def unit_probe(trainee: Trainee, images: int) -> Probe:
-    """κ of one unit's Hessian before a step, for the mini-batch of that step and for so many training images."""
+    """κ of one unit's Hessian before a step, for the mini-batch of that step and for `images` training images."""
     model, bnp = trainee.model, trainee.bnp
     assert isinstance(model, nn.Sequential)
     assert bnp is not None
@@ -205,6 +205,6 @@ EXPERIMENT = Experiment(
         "In float64, measured at 17 steps and not at each; the rates are those of figure 3. The source does not say "
         "how long it trains.",
         "60 images give a Hessian of 101 weights a rank of 60 at most; κ is taken over the nonzero singular values, as "
-        "the source defines it. So 1000 images stand beside them, and BNP's own P, with ε in it, beside the source's.",
+        "the source defines it. Therefore 1000 images are measured too, and BNP's own P, with ε in it.",
     ],
 )  # fmt: skip

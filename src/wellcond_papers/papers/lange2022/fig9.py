@@ -87,7 +87,7 @@ def epoch_time(table: Table, arm: str, method: str) -> float | None:
 
 
 def times(table: Table, arms: tuple[str, ...]) -> dict[str, tuple[float, float]]:
-    """Those of BN and BNP by arm, where there are both."""
+    """The times of BN and BNP by arm, where both were measured."""
     pairs = {}
     for arm in arms:
         bn, bnp = (epoch_time(table, arm, method) for method in METHODS)
@@ -105,21 +105,21 @@ SMALL, LARGE = ("batch 16",), ("batch 256", "batch 512")
 
 @claim("BN and BNP take comparable time", paper="16.08 and 16.69, 10.81 and 10.70, 10.67 and 10.57 s an epoch")
 def comparable(table: Table) -> Outcome:
-    """Of every size of mini-batch."""
+    """For every size of mini-batch."""
     pairs = times(table, SMALL + LARGE)
     return judged([1 / COMPARABLE <= bnp / bn <= COMPARABLE for bn, bnp in pairs.values()], _listed(pairs))
 
 
 @claim("in mini-batches of 16, BN is faster", paper="16.08 against 16.69 s")
 def bn_is_faster(table: Table) -> Outcome:
-    """However little."""
+    """By any difference."""
     pairs = times(table, SMALL)
     return judged([bn < bnp for bn, bnp in pairs.values()], _listed(pairs))
 
 
 @claim("in mini-batches of 256 and 512, BNP is faster", paper="a tiny improvement: 10.70 against 10.81 s")
 def bnp_is_faster(table: Table) -> Outcome:
-    """However little."""
+    """By any difference."""
     pairs = times(table, LARGE)
     return judged([bnp < bn for bn, bnp in pairs.values()], _listed(pairs))
 

@@ -18,7 +18,7 @@ if TYPE_CHECKING:
     from matplotlib.figure import Figure
 
 FAN = ((0, 8, 0.15), (1, 7, 0.2), (2, 6, 0.25), (3, 5, 0.35))
-"""Which quantiles a band lies between, and how opaque it is."""
+"""The two quantiles between which a band lies, and its opacity."""
 
 
 def of_networks(table: Table) -> dict[str, Table]:
@@ -113,7 +113,7 @@ def _draw_fan(axes: Axes, steps: list[int], series: list[list[float]], color: st
 
 
 def legends(figure: Figure, axes: Mapping[str, Axes]) -> None:
-    """One legend below all panels, with the lines of them all."""
+    """One legend below all panels, with all of their lines."""
     entries = [panel.get_legend_handles_labels() for panel in axes.values()]
     lines = {name: handle for handles, names in entries for handle, name in zip(handles, names, strict=True)}
     if lines:

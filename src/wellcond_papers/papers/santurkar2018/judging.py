@@ -23,9 +23,9 @@ from wellcond_papers.papers.percentages import percent
 from wellcond_papers.papers.santurkar2018.settings import BASE, NORMALIZED, PAPER, name_of
 
 Measure = Callable[[Record], dict[int, float]]
-"""A number at every look."""
+"""A number at every evaluated step."""
 COMPARABLE = 0.1
-"""Two runs end alike if their losses differ by less than this share of what training took off."""
+"""Two runs end alike if their losses differ by less than this share of the decrease in training."""
 
 
 def loss_variation(record: Record) -> dict[int, float]:
@@ -53,7 +53,7 @@ SMOOTHNESS: dict[str, tuple[str, Measure]] = {
 
 
 def pairs(table: Table, norms: Sequence[str], base: str = BASE) -> Iterator[tuple[str, Record, Record]]:
-    """Every network with a norm beside the same without it: the name of the first, and both of one seed."""
+    """Every network with a norm and the same network without it, seed by seed: the arm of the first, and both runs."""
     for network in PAPER:
         plain = {record.settings["seed"]: record for record in table.arm(name_of(network, base))}
         for norm in norms:
@@ -68,7 +68,7 @@ def compared(cases: Iterable[tuple[str, float, float]], wins: Callable[[float, f
     Args:
         cases: The name of the arm, its number, and that of the arm it is compared with.
         wins: Whether a pair of numbers is as claimed.
-        places: What is counted: "looks", "layers".
+        places: The word for what is counted: "looks", "layers".
 
     Example:
         >>> compared([("BN", 1.0, 3.0), ("BN", 2.0, 1.0)], lambda ours, theirs: ours < theirs, "looks").measured
@@ -82,13 +82,13 @@ def compared(cases: Iterable[tuple[str, float, float]], wins: Callable[[float, f
     for place, (arm, numbers) in enumerate(by_arm.items()):
         count = sum(wins(*pair) for pair in numbers)
         medians = against(*(median(column) for column in zip(*numbers, strict=True)))
-        at, of = ("", "") if place else (f" {places}", "median ")  # said once
+        at, of = ("", "") if place else (f" {places}", "median ")  # the words come once
         details.append(f"{names[arm]}: at {count} of {len(numbers)}{at}, {of}{medians}")
     return judged((wins(*pair) for numbers in by_arm.values() for pair in numbers), "; ".join(details))
 
 
 def against(ours: float, theirs: float) -> str:
-    """Two numbers, with as many digits as it takes to tell them apart, at least 3 and at most 7.
+    """Two numbers, with enough digits to distinguish them: 3 to 7.
 
     Example:
         >>> against(5.271, 10.0), against(9.9999, 10.0)
@@ -113,7 +113,7 @@ def short(arms: Iterable[str]) -> dict[str, str]:
 def smoother(norms: Sequence[str]) -> list[Claim]:
     """With any of these norms the landscape is smoother at every look than without one."""
 
-    def made(says: str, measure: Measure) -> Claim:
+    def claim_about(says: str, measure: Measure) -> Claim:
         def cases(table: Table) -> Iterator[tuple[str, float, float]]:
             for arm, record, plain in pairs(table, norms):
                 ours, theirs = measure(record), measure(plain)
@@ -125,11 +125,11 @@ def smoother(norms: Sequence[str]) -> list[Claim]:
         says = f"with {' or '.join(norms)} {says} than without, at every look"
         return Claim(says, "smaller throughout training", check)
 
-    return [*(made(says, measure) for says, measure in SMOOTHNESS.values()), smoother_at_worst(norms)]
+    return [*(claim_about(says, measure) for says, measure in SMOOTHNESS.values()), smoother_at_worst(norms)]
 
 
 def smoother_at_worst(norms: Sequence[str]) -> Claim:
-    """With any of these norms the roughest place on the way of training is smoother than without one."""
+    """With any of these norms the roughest point of the training is smoother than without one."""
 
     def check(table: Table) -> Outcome:
         columns: dict[str, dict[str, list[float]]] = {}

@@ -23,7 +23,7 @@ models' own."""
 
 
 def deep_linear_network(job: Job) -> nn.Sequential:
-    """W_k … W_1 x with a norm behind every layer but the last, in double precision."""
+    """W_k … W_1 x with a norm after every layer but the last, in double precision."""
     norm = VARIANTS.get(job["norm"], (job["norm"],))[0]
     model = deep_linear(job["width"], job["layers"], norm=norm, init="glorot", seed=job["seed"])
     return model.to(job.device, torch.float64)
@@ -38,7 +38,7 @@ def image_network(job: Job) -> nn.Sequential:
 
 
 def activations_of(model: nn.Module) -> dict[str, str]:
-    """What leaves every hidden layer: the name of the norm behind it, or its own, by the name of the layer.
+    """The module that gives the output of every hidden layer: the norm after it, or the layer itself.
 
     Example:
         >>> from wellcond_papers.models import mlp

@@ -92,7 +92,7 @@ EXPERIMENT = Experiment(
     minutes={"smoke": 0.02, "laptop": 1.5, "gpu": 0.3, "paper": 30},
     contrast=[("full batch", THEORY)],
     departures=(
-        "As in figure 2: both losses, 128 images a batch, and gradient descent on 1000 images beside it.",
+        "As in figure 2: both losses, 128 images per batch; and gradient descent on 1000 images.",
         "At the gpu scale, the map of the squared error shows one epoch. At the laptop scale, layers have 200 units, "
         "and gradient descent is on 300 images.",
     ),

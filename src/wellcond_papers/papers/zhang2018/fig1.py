@@ -20,7 +20,7 @@ COMMON: dict[str, Any] = SETTINGS | {"depth": 13, "weight_decay": 5e-3}
 
 
 def curves(table: Table, data: str, quantity: str) -> tuple[dict[int, float], dict[int, float]] | None:
-    """Those of SGD and of scale-amended SGD, the means of the seeds, at the steps that both reached."""
+    """The curves of SGD and of scale-amended SGD, means of the seeds, at the steps that both reached."""
     curves = [table.arm(f"{data}, {method}").mean_series(quantity) for method in ("SGD", AMENDED)]
     shared = sorted(curves[0].keys() & curves[1].keys())
     if not shared:

@@ -29,7 +29,7 @@ METHODS: dict[str, Callable[..., Optimizer]] = {
 }
 DATA = {"CIFAR-10": "cifar10", "CIFAR-100": "cifar100"}
 OWN_RATE = {"CIFAR-10": 0.005, "CIFAR-100": 0.1}
-"""Of scale-amended SGD; on CIFAR-10 the factor of the last layer is about 10/512, and a small rate works better."""
+"""Rates of scale-amended SGD; on CIFAR-10 the last layer's factor is about 10/512, and a small rate works better."""
 SETTINGS: dict[str, Any] = {"batch": 128, "momentum": 0.9, "augment": ["flip", "rotation"], "count": None}
 PATIENCE = 10
 """Epochs without a better accuracy before the rate is halved."""

@@ -128,10 +128,10 @@ def test_pictures_are_drawn_of_whatever_there_is(records: list[Record]) -> None:
 
 @pytest.mark.parametrize("figure", range(6, 15))
 def test_the_settings_of_the_paper_are_those_of_the_source(figure: int) -> None:
-    wanted: dict[str, dict[str, Any]] = {
+    source: dict[str, dict[str, Any]] = {
         "DLN": {"layers": 25, "width": 10, "examples": 1000, "lr": 1e-6, "steps": 10_000},
         "VGG": {"data": "cifar10", "batch": 128, "lr": 0.1, "steps": 15_000, "augment": []},
     }
     for cell in experiment(f"santurkar2018-fig{figure}").cells("paper"):
-        expected = wanted[cell.settings["network"]]
+        expected = source[cell.settings["network"]]
         assert {name: cell.settings[name] for name in expected} == expected

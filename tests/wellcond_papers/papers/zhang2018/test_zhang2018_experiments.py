@@ -32,9 +32,9 @@ def test_every_method_steps_with_its_own_settings() -> None:
     kinds = {"SGD": SGD, "LARS": LARS, table1.TRUSTED: LARS, "LSALR": LSALR, "scale-amended": ScaleAmendedSGD}
     for method, kind in kinds.items():
         settings = table1.ARMS[f"VGG-11, CIFAR-100, {method}"] | table1.SETTINGS
-        found = optimizer_of(Job(settings), model, image)
-        assert type(found) is kind
-        group = found.param_groups[0]
+        optimizer = optimizer_of(Job(settings), model, image)
+        assert type(optimizer) is kind
+        group = optimizer.param_groups[0]
         assert group["nesterov"]
         assert group["weight_decay"] == (5e-3 if method == "scale-amended" else 1e-3)
         assert group["lr"] == (2.0 if kind is LARS else 0.1)
@@ -53,11 +53,11 @@ def test_the_schedule_of_the_source_waits_ten_epochs() -> None:
 
 def test_the_best_method_is_ahead_of_all_others() -> None:
     claim = table1.EXPERIMENT.claims[0]
-    behind = {"SGD": 0.7, "LARS": None, "LSALR": 0.69}
-    assert claim.check(runs(behind | {"scale-amended": 0.75})).verdict == "holds"
-    assert claim.check(runs(behind | {"scale-amended": 0.695})).verdict == "does not hold"
-    assert claim.check(runs(behind | {"scale-amended": None})).verdict == "does not hold"
-    assert "LARS diverged" in claim.check(runs(behind | {"scale-amended": 0.75})).measured
+    slower = {"SGD": 0.7, "LARS": None, "LSALR": 0.69}
+    assert claim.check(runs(slower | {"scale-amended": 0.75})).verdict == "holds"
+    assert claim.check(runs(slower | {"scale-amended": 0.695})).verdict == "does not hold"
+    assert claim.check(runs(slower | {"scale-amended": None})).verdict == "does not hold"
+    assert "LARS diverged" in claim.check(runs(slower | {"scale-amended": 0.75})).measured
 
 
 def test_lars_must_not_diverge() -> None:
