@@ -59,7 +59,7 @@ $(BIN)/python:
 # torch goes first and pinned: resolved along with the rest, a newer build with its GPU libraries could be taken
 $(VENV)/demo: pyproject.toml constraints.txt | $(BIN)/python
 	$(PIP) torch numpy
-	$(PIP) --editable ".[demo]"
+	$(PIP) --editable ".[cli]"
 	@touch $@
 
 $(VENV)/test: pyproject.toml constraints.txt | $(BIN)/python

@@ -26,14 +26,14 @@ import wellcond as wc
 from benchmarks.epoch_bounds import bounds, seconds_of
 from benchmarks.timing import environment
 from wellcond.results.quantities import TEST_ACCURACY
-from wellcond.training import schedules
-from wellcond.training.loop import Loop
-from wellcond.training.step import EagerStep
 from wellcond_papers.data.batches import Batches
 from wellcond_papers.data.dataset import Dataset
 from wellcond_papers.data.load import load
 from wellcond_papers.models import resnet
+from wellcond_papers.training import schedules
 from wellcond_papers.training.classifier import train_classifier
+from wellcond_papers.training.loop import Loop
+from wellcond_papers.training.step import EagerStep
 
 RESULTS = Path(__file__).parent / "results" / "epoch.json"
 BATCH = 128
@@ -112,7 +112,7 @@ def epochs(arm: Arm, data: Dataset, count: int) -> dict[str, float]:
                          compiled=arm.compiled)  # fmt: skip
     else:
         step = EagerStep[Any](optimizer, lambda _, batch: arm.loss(model, *batch), is_checked=False)
-        Loop(step, steps, at=looks, probes=[probe]).run(batches)
+        Loop(optimizer, step, steps, at=looks, probes=[probe]).run(batches)
     lasted = [after - before for before, after in pairwise(times)]
     # the first epoch captures and compiles
     return {

@@ -2,18 +2,26 @@
 
 from __future__ import annotations
 
+from collections import OrderedDict
+
 import torch
 from torch import nn
 from torch.utils.data import DataLoader, TensorDataset
 
 import wellcond as wc
-from wellcond_papers.data import digits
-from wellcond_papers.models import mlp
 
 
 def build() -> wc.Problem:
-    model = mlp([64] + [64] * 19 + [10], norm="none", init="lecun", seed=0)
-    data = TensorDataset(*digits(train=True).tensors(flatten=True))
+    """LeCun's weights, N(0, 1/fan_in), halve the mean square of the activations at every ReLU."""
+    torch.manual_seed(0)
+    layers: OrderedDict[str, nn.Module] = OrderedDict()
+    for k in range(1, 20):
+        layers |= {f"fc{k}": nn.Linear(64, 64), f"act{k}": nn.ReLU()}
+    model = nn.Sequential(layers | {"fc20": nn.Linear(64, 10)})
+    for layer in model[::2]:
+        nn.init.normal_(layer.weight, std=64**-0.5)
+        nn.init.zeros_(layer.bias)
+    data = TensorDataset(*wc.digits())
     return wc.Problem(model, nn.CrossEntropyLoss(), DataLoader(data, batch_size=64))
 
 
@@ -22,5 +30,6 @@ def convolutional() -> tuple[wc.Problem, torch.optim.Optimizer]:
     torch.manual_seed(0)
     layers = nn.Conv2d(1, 8, 3, stride=2), nn.BatchNorm2d(8), nn.ReLU(), nn.Flatten(), nn.Linear(72, 10)
     model = nn.Sequential(*layers)
-    problem = wc.Problem(model, nn.CrossEntropyLoss(), digits().tensors(count=256))
+    inputs, labels = wc.digits()
+    problem = wc.Problem(model, nn.CrossEntropyLoss(), (inputs[:256].view(-1, 1, 8, 8), labels[:256]))
     return problem, torch.optim.SGD(model.parameters(), lr=0.1, momentum=0.9)

@@ -14,12 +14,15 @@ import pytest
 import wellcond
 
 ROOT = Path(wellcond.__file__).parent
+PAPERS = ROOT.parent / "wellcond_papers"
 
 ORDER = [
     "errors", "results", "network", "problem", "nn", "optim", "training", "curvature", "measurements", "learning_rate",
     "remedies", "diagnosis", "treatment", "report", "cli",
 ]  # fmt: skip
 """The rooms from the ground floor up. A room imports from rooms before it, and from itself."""
+PAPERS_ORDER = ["models", "data", "training", "experiments", "papers", "commands"]
+"""The rooms of wellcond_papers, likewise."""
 FLOOR = {room: floor for floor, room in enumerate(ORDER)}
 FLOOR[""] = FLOOR["treatment"]  # the package itself, which imports all that is public
 FILES = sorted(path for path in ROOT.rglob("*.py") if path != ROOT / "__init__.py")
@@ -30,8 +33,8 @@ def module_name(path: Path) -> str:
     return ".".join(parts[:-1] if parts[-1] == "__init__" else parts)
 
 
-def imported(path: Path, *, top_level_only: bool = False) -> Iterator[str]:
-    """Names inside wellcond that a file imports, without the leading "wellcond."; "" is the package itself."""
+def imported(path: Path, *, package: str = "wellcond", top_level_only: bool = False) -> Iterator[str]:
+    """Names inside a package that a file imports, without the leading "wellcond."; "" is the package itself."""
     tree = ast.parse(path.read_text(encoding="utf-8"))
     for node in tree.body if top_level_only else ast.walk(tree):
         if isinstance(node, ast.Import):
@@ -42,11 +45,9 @@ def imported(path: Path, *, top_level_only: bool = False) -> Iterator[str]:
             raise AssertionError(f"{path.name} has a relative import")
         else:
             continue
-        yield from (name.removeprefix("wellcond").removeprefix(".") for name in names if is_ours(name))
-
-
-def is_ours(name: str) -> bool:
-    return name == "wellcond" or name.startswith("wellcond.")
+        yield from (
+            name.removeprefix(package).removeprefix(".") for name in names if f"{name}.".startswith(f"{package}.")
+        )
 
 
 def room(name: str) -> str:
@@ -69,11 +70,29 @@ def test_imports_point_downwards() -> None:
     assert upward == []
 
 
+def test_wellcond_does_not_know_the_papers() -> None:
+    assert [path.name for path in ROOT.rglob("*.py") if "wellcond_papers" in path.read_text(encoding="utf-8")] == []
+
+
+def test_imports_of_the_papers_point_downwards() -> None:
+    """`experiments.catalog` finds the experiments by their file names; no machinery imports one."""
+    floor = {name: place for place, name in enumerate(PAPERS_ORDER)}
+    files = [path for path in sorted(PAPERS.rglob("*.py")) if path != PAPERS / "__init__.py"]
+    upward = [
+        f"{path.relative_to(PAPERS)} imports {target}"
+        for path in files
+        for target in imported(path, package="wellcond_papers")
+        if floor[room(target)] > floor[path.relative_to(PAPERS).parts[0]]
+    ]
+    assert upward == []
+
+
 def test_there_are_no_cycles() -> None:
     """Between the files, as they are imported; not counting what a function imports when it is called."""
     modules = {module_name(path): path for path in FILES}
     graph = {
-        name: {found for target in imported(path, top_level_only=True) if (found := resolve(target, modules))} - {name}
+        name: {module for target in imported(path, top_level_only=True) if (module := resolve(target, modules))}
+        - {name}
         for name, path in modules.items()
     }
     done: set[str] = set()
@@ -120,6 +139,21 @@ def test_importing_wellcond_takes_no_time_beside_importing_torch() -> None:
     """0.3 s is promised; CPU time is measured, since the machine may be busy, and a slower one is allowed for."""
     code = "import time, torch, numpy; t = time.process_time(); import wellcond; print(time.process_time() - t)"
     assert float(run(code)) < 0.6
+
+
+@pytest.mark.slow
+def test_wellcond_and_its_command_work_without_the_papers() -> None:
+    code = """
+import sys
+sys.modules["wellcond_papers"] = None
+import wellcond
+from wellcond.cli.main import main
+sys.argv = ["wellcond", "--help"]
+main()
+"""
+    page = run(code)
+    assert "diagnose" in page
+    assert "reproduce" not in page
 
 
 def test_public_names_are_there() -> None:

@@ -5,12 +5,12 @@ from __future__ import annotations
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from functools import cache
-from pathlib import Path
 
-import numpy as np
 import torch
 from torch import Tensor
 from torch.nn import functional as F
+
+from wellcond.problem.digits import digit_images
 
 SYMBOLS, LENGTH = 24, 32
 
@@ -44,8 +44,8 @@ class Shuffled:
 @cache
 def digits() -> tuple[Tensor, Tensor]:
     """1797 images, (N, 1, 8, 8), standardized as a whole; and their labels."""
-    with np.load(Path(__file__).parent / "digits.npz") as stored:
-        images, labels = torch.from_numpy(stored["images"]).float(), torch.from_numpy(stored["labels"]).long()
+    pixels, labels = digit_images()
+    images = pixels.float()
     return ((images - images.mean()) / images.std()).reshape(-1, 1, 8, 8), labels
 
 

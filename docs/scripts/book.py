@@ -43,12 +43,12 @@ MARKS = {"holds": "✓ holds", "holds in part": "◐ holds in part", "does not h
 @cache
 def runs(name: str) -> dict[Scale, Reproduction]:
     """What is committed of an experiment, the largest scale first."""
-    found: dict[Scale, Reproduction] = {}
+    by_scale: dict[Scale, Reproduction] = {}
     for scale in reversed(SCALES):
         path = ROWS / f"{name}-{scale}.json"
         if path.exists():
-            found[scale] = read_rows(path)
-    return found
+            by_scale[scale] = read_rows(path)
+    return by_scale
 
 
 def label(name: str) -> str:
@@ -96,12 +96,12 @@ def _value(value: Any) -> str:
 
 def section(name: str) -> str:
     """One figure or table."""
-    of, found = experiment(name), runs(name)
+    of, scales = experiment(name), runs(name)
     lines = [f'<a id="{name}"></a>', f"## {label(name)}: {of.title}", of.says]
-    if not found:
+    if not scales:
         needs = ", ".join(of.data("paper"))
         lines.append(f"*Not run{f': it needs {needs}' if needs else ''}.* `wellcond reproduce {name} --scale paper`")
-    for scale, run in found.items():
+    for scale, run in scales.items():
         minutes = sum(record.seconds for record in run.table) / 60
         lines.append(
             f"**{scale} scale: {mark(run.verdict())}** ({len(run.table)} runs on {run.made_with['device']}, "
@@ -109,7 +109,7 @@ def section(name: str) -> str:
             f"`wellcond reproduce {name} --scale {scale}`, [rows](rows/{name}-{scale}.json))"
         )
         rows = [
-            [_cell(claim.says), _cell(claim.paper), _cell(outcome.found), mark(outcome.verdict)]
+            [_cell(claim.says), _cell(claim.paper), _cell(outcome.measured), mark(outcome.verdict)]
             for claim, outcome in zip(of.claims, run.outcomes, strict=True)
         ]
         lines.append(table(["claim", "the paper", "found", "verdict"], rows))
@@ -135,10 +135,10 @@ def summary() -> str:
     """The table of all experiments and their verdicts."""
     rows = []
     for name in names():
-        of, found = experiment(name), runs(name)
+        of, scales = experiment(name), runs(name)
         source = name.partition("-")[0]
-        verdicts = "<br>".join(f"{scale}: {mark(run.verdict())}" for scale, run in found.items()) or "not run"
-        held = [o.verdict for run in list(found.values())[:1] for o in run.outcomes if o.verdict != "not tested"]
+        verdicts = "<br>".join(f"{scale}: {mark(run.verdict())}" for scale, run in scales.items()) or "not run"
+        held = [o.verdict for run in list(scales.values())[:1] for o in run.outcomes if o.verdict != "not tested"]
         claims = f"{held.count('holds')} of {len(held)}" if held else ""
         called = label(name).replace("Figure", "figure").replace("Table", "table")
         rows.append([f"[{source}, {called}]({source}.md#{name})", _cell(of.title), verdicts, claims])

@@ -4,6 +4,7 @@ from typing import TYPE_CHECKING, Any
 
 # the one input
 from wellcond.problem.problem import Problem
+from wellcond.problem.digits import digits
 
 # curvature: linear operators over the flat parameter vector
 from wellcond.curvature.operator import LinearOperator
@@ -122,6 +123,7 @@ __all__ = [
     "covariate_shift",
     "density",
     "diagnose",
+    "digits",
     "eigenvalues",
     "errors",
     "kronecker_factors",

@@ -1,7 +1,6 @@
 from __future__ import annotations
 
 import sys
-from pathlib import Path
 
 import pytest
 from command import run
@@ -54,10 +53,3 @@ def test_without_typer_the_command_that_installs_it_is_printed(
         main()
     assert stopped.value.code == 1
     assert capsys.readouterr().err == 'typer is not installed. Run:  pip install "wellcond[cli]"\n'
-
-
-def test_without_scikit_learn_the_demo_says_what_to_install(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
-    monkeypatch.setitem(sys.modules, "sklearn.datasets", None)
-    result = run("demo", "--out", tmp_path / "demo.html")
-    assert result.exit_code == 1
-    assert result.stderr.strip() == 'error: scikit-learn is not installed. Run:  pip install "wellcond[demo]"'

@@ -6,19 +6,19 @@ from pathlib import Path
 import made_results
 import pytest
 from command import parsed, run, words
+from suites import assert_progress_rises
+from torch import nn
 
 from wellcond.cli.commands import demo
-from wellcond_papers.experiments import demo_networks
 
 
 @pytest.mark.slow
 def test_the_demo_says_what_is_wrong_what_helps_and_writes_one_page(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    pytest.importorskip("sklearn")
-    monkeypatch.setattr(demo_networks, "EXAMPLES", 128)
-    monkeypatch.setattr(demo_networks, "STEPS", 10)
-    monkeypatch.setattr(demo_networks, "SEEDS", (0,))
+    monkeypatch.setattr(demo, "EXAMPLES", 128)
+    monkeypatch.setattr(demo, "STEPS", 10)
+    monkeypatch.setattr(demo, "SEEDS", (0,))
     out = tmp_path / "demo.html"
     result = run("demo", "--depth", 6, "--width", 16, "--out", out)
     assert result.exit_code == 0, result.output
@@ -31,13 +31,33 @@ def test_the_demo_says_what_is_wrong_what_helps_and_writes_one_page(
     assert order == sorted(order)
 
 
+def test_the_network_of_the_demo_is_diagnosed_and_treated(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(demo, "STEPS", 5)
+    monkeypatch.setattr(demo, "SEEDS", (0,))
+    monkeypatch.setattr(demo, "REMEDIES", ("rate", "batchnorm"))
+    reports: list[tuple[str, float]] = []
+    diagnosis, treatment = demo.diagnosed_and_treated(20, 16, lambda *report: reports.append(report))
+    assert_progress_rises(reports)
+    assert 0.9 < reports[-1][1] <= 1
+    assert diagnosis.findings[0].severity == "severe"
+    assert "batchnorm" in treatment.arms
+    assert treatment.verdict()
+
+
+def test_the_network_of_the_demo_has_lecuns_weights() -> None:
+    problem, _ = demo.setup(20, 64)
+    sizes = {layer.weight.shape for layer in problem.model if isinstance(layer, nn.Linear)}
+    assert sizes == {(64, 64), (10, 64)}
+    assert float(problem.model.fc3.weight.detach().var()) == pytest.approx(1 / 64, rel=0.1)
+
+
 def test_the_page_is_opened_when_asked_and_the_picture_is_of_the_curves(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     opened: list[str] = []
     monkeypatch.setattr(webbrowser, "open", opened.append)
-    made = made_results.diagnosis(), made_results.treatment()
-    monkeypatch.setattr(demo, "diagnosed_and_treated", lambda *_: made)
+    results = made_results.diagnosis(), made_results.treatment()
+    monkeypatch.setattr(demo, "diagnosed_and_treated", lambda *_: results)
     page, picture = tmp_path / "a.html", tmp_path / "a.png"
     content = parsed(run("demo", "--json", "--open", "--out", page, "--out", picture))
     assert opened == [page.as_uri()]

@@ -8,8 +8,6 @@ from pathlib import Path
 import pytest
 from command import run
 
-pytest.importorskip("sklearn")
-
 ROOT = Path(__file__).resolve().parents[2]
 PAGES = [ROOT / "README.md", *ROOT.glob("docs/**/*.md"), *ROOT.glob("examples/*.py")]
 SHOWN = {

@@ -1,4 +1,4 @@
-"""The training loop on quadratics with closed forms, where it stops, and what a run says of itself."""
+"""The plain training loop on quadratics with closed forms, where it stops, and what a run reports."""
 
 from __future__ import annotations
 
@@ -15,14 +15,14 @@ from torch import Tensor
 from wellcond.errors import InvalidProblem, NonFinite
 from wellcond.results import Row
 from wellcond.results.quantities import DIVERGED_AT, FINAL_LOSS, LOSS, STEPS, TRAINING_LOSS
-from wellcond.training.loop import train
+from wellcond.training.loop import take_step, train
 from wellcond.training.run import Run
 
 
-def descent(lr: float, batches: Any = (1.0,), steps: int = 4, **options: Any) -> Run:
+def descent(lr: float, batches: Any = (1.0,), steps: int = 4) -> Run:
     """The loss is (a w)² from w = 1, for batches a; a step takes w to (1 − 2 lr a²) w."""
     w = torch.ones(1, dtype=torch.float64, requires_grad=True)
-    return train(torch.optim.SGD([w], lr), lambda _, a: (a * w).square().sum(), batches, steps, **options)
+    return train(torch.optim.SGD([w], lr), lambda _, a: (a * w).square().sum(), batches, steps)
 
 
 def test_every_step_is_the_optimizers_on_the_batches_in_turn() -> None:
@@ -30,15 +30,27 @@ def test_every_step_is_the_optimizers_on_the_batches_in_turn() -> None:
     for a in (1.0, 2.0, 1.0, 2.0):
         expected.append((a * w) ** 2)
         w -= 0.1 * 2 * a * a * w
-    seen: list[tuple[int, float]] = []
-    heard: list[float] = []
-    run = descent(
-        0.1, [1.0, 2.0],
-        before_step=lambda *said: seen.append(said), progress=lambda _, share: heard.append(share),
-    )  # fmt: skip
+    run = descent(0.1, [1.0, 2.0])
     assert run.losses == pytest.approx(expected, rel=1e-12)
-    assert seen == [(0, 1.0), (1, 2.0), (2, 1.0), (3, 2.0)]
-    assert heard == [0.25, 0.5, 0.75, 1.0]
+
+
+def test_a_loss_is_called_with_the_steps_taken_and_the_batch() -> None:
+    w = torch.ones(1, requires_grad=True)
+    calls: list[tuple[int, float]] = []
+
+    def loss_at(step: int, batch: float) -> Tensor:
+        calls.append((step, batch))
+        return w.sum()
+
+    train(torch.optim.SGD([w], 0.1), loss_at, [1.0, 2.0], 3)
+    assert calls == [(0, 1.0), (1, 2.0), (2, 1.0)]
+
+
+def test_a_step_without_a_finite_loss_is_not_taken() -> None:
+    w = torch.ones(1, requires_grad=True)
+    optimizer = torch.optim.SGD([w], 0.1)
+    assert math.isnan(take_step(optimizer, lambda: w.sum() * math.nan))
+    assert w.tolist() == [1.0]
 
 
 def test_a_generator_without_end_is_read_as_far_as_it_is_needed() -> None:
@@ -51,12 +63,6 @@ def test_a_generator_without_end_is_read_as_far_as_it_is_needed() -> None:
 def test_batches_that_run_out_are_an_error(batches: Any) -> None:
     with pytest.raises(InvalidProblem, match="no more batches"):
         descent(0.1, batches)
-
-
-def test_evaluations_come_before_the_first_step_and_after_every_so_many() -> None:
-    run = descent(0.1, steps=5, evaluate=lambda step: [Row(step, "", LOSS, float(step), "")], every=2)
-    assert run.evaluated(LOSS) == [0, 2, 4]
-    assert [row.step for row in run.evaluations] == [0, 2, 4]
 
 
 # divergence
@@ -79,16 +85,6 @@ def test_a_loss_that_says_it_is_not_finite_ends_the_run_with_its_cause() -> None
 
     run = train(torch.optim.SGD([w], 0.1), loss_at, [1.0], 9)
     assert (run.diverged_at, run.cause, len(run.losses)) == (3, "layer 3", 2)
-
-
-@pytest.mark.parametrize("bad", [0, 2, 4])
-def test_an_evaluation_that_is_not_finite_ends_the_run(bad: int) -> None:
-    def evaluate(step: int) -> list[Row]:
-        return [Row(step, "", LOSS, math.nan if step == bad else 1.0, "")]
-
-    run = descent(0.1, evaluate=evaluate)
-    assert (run.diverged_at, len(run.losses), run.final) == (bad, bad, None)
-    assert run.evaluated(LOSS) == [1.0] * bad
 
 
 # a run

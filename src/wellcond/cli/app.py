@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import warnings
 from importlib.metadata import entry_points
 from typing import Annotated, Any
 
@@ -69,5 +70,8 @@ app.command("suggest-lr")(suggest_lr)
 app.command()(treat)
 app.command("predict-lr")(predict_lr)
 app.command()(probe)
-for _command in entry_points(group="wellcond.commands"):  # those of other packages
-    app.command(_command.name)(_command.load())
+for _command in entry_points(group="wellcond.commands"):  # commands of other packages
+    try:
+        app.command(_command.name)(_command.load())
+    except ImportError as error:
+        warnings.warn(f"`wellcond {_command.name}` is not available: {error}", stacklevel=2)

@@ -1,9 +1,9 @@
-"""`Run`: what a training run came to. `History`: what has happened while it goes on."""
+"""`Run`: the losses of a training run, and where it diverged."""
 
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from statistics import fmean
 from typing import TYPE_CHECKING
 
@@ -98,24 +98,3 @@ class Run(Result):
         if self.final is None:
             return "no steps" if self.diverged_at is None else f"diverged @ {self.diverged_at}"
         return number(self.final)
-
-
-@dataclass
-class History:
-    """What has happened in a run that goes on; a checkpoint keeps it.
-
-    Attributes:
-        losses: As in `Run`, as far as they have been read from the device.
-        evaluations: As in `Run`.
-        diverged_at: As in `Run`.
-        cause: As in `Run`.
-    """
-
-    losses: list[float] = field(default_factory=list)
-    evaluations: list[Row] = field(default_factory=list)
-    diverged_at: int | None = None
-    cause: str = ""
-
-    def run(self) -> Run:
-        """The run, if it ends here."""
-        return Run(self.losses, self.diverged_at, self.cause, tuple(self.evaluations))

@@ -75,8 +75,8 @@ def reproduce(
     Without a NAME: lists all experiments, what each scale takes, and whether
     the data is there. With names: runs their cells (one network or method
     with one seed each), all in one queue, and prints every claim with the
-    paper's number, the number found and the verdict. Rows, table, picture and
-    verdict are left in DIR/NAME/SCALE.
+    paper's number, the measured one and the verdict. Rows, table, picture and
+    verdict are written to DIR/NAME/SCALE.
 
     A second run continues where the first stopped: finished cells are never
     run again, failed ones are. If data is missing, nothing is run, and what to
@@ -115,16 +115,16 @@ def reproduce(
 
 @contextlib.contextmanager
 def running(output: Output) -> Iterator[Progress]:
-    """A progress bar; warnings are printed at the end, and Ctrl-C says how to go on."""
+    """A progress bar; warnings are printed at the end, and after Ctrl-C how to continue."""
     with warnings.catch_warnings(record=True) as caught:
         warnings.simplefilter("always", UserWarning)
         quiet = contextlib.redirect_stdout(sys.stderr) if output.as_json else contextlib.nullcontext()
         try:
-            with quiet, output.progress() as progress:  # what cells print is no JSON
+            with quiet, output.progress() as progress:  # output of the cells is not JSON
                 yield progress
         except KeyboardInterrupt:
             typer.secho(
-                "interrupted: finished cells are kept; the same command goes on from there",
+                "interrupted: finished cells are saved; run the same command again to continue",
                 err=True,
                 fg="red",
                 bold=True,
@@ -136,21 +136,21 @@ def running(output: Output) -> Iterator[Progress]:
 
 
 def _download(names: list[str], scale: Scale, data: Path | None, output: Output) -> None:
-    """Fetch the data sets that the experiments need, as far as they are published for all."""
+    """Download the data sets that the experiments need, if they are freely available."""
     root = data_root(data).absolute()
-    wanted = sorted({name for each in catalog.chosen(names, scale) for name in each.data(scale)})
+    needed = sorted({name for each in catalog.chosen(names, scale) for name in each.data(scale)})
     with output.progress() as progress:
-        for name in wanted:
+        for name in needed:
             if name in PUBLISHED and missing_data(name, root):
                 download(name, root, progress)
 
 
 def _list(output: Output, data: Path | None) -> None:
-    """Print all experiments, what they take, and the data that they need."""
+    """Print all experiments, the time they take, and the data they need."""
     root = data_root(data).absolute()
     experiments = [catalog.experiment(name) for name in catalog.names()]
     needs = {e.name: sorted({d for s in e.scales for d in e.data(s)} - {EMBEDDED}) for e in experiments}
-    missing = {name: missing_data(name, root) for name in sorted({d for found in needs.values() for d in found})}
+    missing = {name: missing_data(name, root) for name in sorted({d for sets in needs.values() for d in sets})}
     if output.as_json:
         content = [
             {
@@ -171,16 +171,18 @@ def _list(output: Output, data: Path | None) -> None:
     table.add_column("data")
     for each in experiments:
         costs = [_cost(each.minutes[scale]) if scale in each.scales else "–" for scale in SCALES]
-        found = [(f"{name} {'missing' if missing[name] else '✓'}", missing[name]) for name in needs[each.name]]
-        marks = Text(", ").join(Text(text, "red" if is_missing else "green") for text, is_missing in found)
+        statuses = [(f"{name} {'missing' if missing[name] else '✓'}", missing[name]) for name in needs[each.name]]
+        marks = Text(", ").join(Text(text, "red" if is_missing else "green") for text, is_missing in statuses)
         table.add_row(each.name, Text(each.title), *costs, marks)
     output.console.print(table)
-    output.console.print(Text(f"Time about, on the machine that a scale is meant for. Data is looked for in {root}."))
+    output.console.print(
+        Text(f"Times are approximate, for the machine that a scale is meant for. Data is searched in {root}.")
+    )
     output.console.print("Run one: wellcond reproduce NAME --scale smoke; more: wellcond reproduce --help")
 
 
 def _cost(minutes: float) -> str:
-    """About so long.
+    """An approximate time.
 
     Example:
         >>> [_cost(minutes) for minutes in (0.03, 4.2, 150, 5000)]

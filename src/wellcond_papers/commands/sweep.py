@@ -17,7 +17,7 @@ from wellcond_papers.experiments.reproduce import launcher_of
 from wellcond_papers.experiments.sweep import sweep as run
 
 DIGITS = 12
-"""Of the values of a range: 0.1:0.5:5 has 0.3 in it, and not 0.30000000000000004."""
+"""Digits of the values of a range: 0.1:0.5:5 contains 0.3, not 0.30000000000000004."""
 
 
 def sweep(
@@ -54,7 +54,7 @@ def sweep(
     Values: a list (0.1,0.01), a range FROM:TO:COUNT (0.5:2:4), or a range in
     equal ratios log:FROM:TO:COUNT (log:0.001:1:7).
 
-    All rows go to one table.parquet, beside the settings of their cell. Two
+    All rows go to one table.parquet, with the settings of their cell. Two
     settings with several numbers make a heat map, one makes curves. Where the
     rows hold max_lr or predicted_max_lr and lr is swept, they are drawn as
     lines. Finished cells are never run again; failed ones are.
@@ -80,18 +80,18 @@ def sweep(
         axes[name] = values
     used = launcher_of(launcher, workers, address=address, gpus=gpus)
     with running(output) as progress:
-        found = run(
+        result = run(
             target, axes, seeds, scale=scale, out=out, device=device, data=data, launcher=used,
             x=x, y=y, quantity=quantity, progress=progress,
         )  # fmt: skip
     if as_json:
-        typer.echo(found.to_json(), nl=False)
+        typer.echo(result.to_json(), nl=False)
     else:
-        output.console.print(Text(str(found)), soft_wrap=True)
-        folder = out / "sweeps" / found.name
+        output.console.print(Text(str(result)), soft_wrap=True)
+        folder = out / "sweeps" / result.name
         files = [name for name in ("table.parquet", "figure.png", "sweep.json") if (folder / name).is_file()]
         output.console.print(f"written: {', '.join(files)} in {folder}", soft_wrap=True)
-    if found.failures:
+    if result.failures:
         raise typer.Exit(1)
 
 
@@ -113,11 +113,11 @@ def axis(text: str) -> tuple[str, list[Any]]:
         low, high, count = (float(part) for part in (parts[1:] if is_log else parts))
         if not (np.isfinite([low, high]).all() and count >= 1 and count.is_integer()) or (is_log and low * high <= 0):
             raise ValueError
-        found = np.geomspace(low, high, int(count)) if is_log else np.linspace(low, high, int(count))
+        values_in_range = np.geomspace(low, high, int(count)) if is_log else np.linspace(low, high, int(count))
     except ValueError:
         hint = "FROM:TO:COUNT or log:FROM:TO:COUNT, with a whole COUNT; log: does not cross 0"
         raise typer.BadParameter(f"--grid {text!r}; a range is {hint}.") from None
-    rounded = [float(f"{value:.{DIGITS}g}") for value in found]
+    rounded = [float(f"{value:.{DIGITS}g}") for value in values_in_range]
     is_whole = not any(mark in values for mark in ".e") and all(value.is_integer() for value in rounded)
     return name, [int(value) for value in rounded] if is_whole else rounded
 

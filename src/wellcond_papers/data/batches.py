@@ -26,7 +26,7 @@ class Draws(NamedTuple):
     """The random numbers of one epoch, one entry per place in it: all of them, whatever is used."""
 
     image: Tensor
-    """(N,) which image."""
+    """(N,) index of the image."""
     shift: Tensor
     """(N, 2) rows and columns of the crop's corner in the padded image, 0 to 2 · MARGIN."""
     flip: Tensor
@@ -38,7 +38,7 @@ class Draws(NamedTuple):
 class Batches:
     """Batches for training: `batches(step)` is always the same for the same seed, so that a run can be resumed.
 
-    The whole set lies on the device, as the network is fed with it. Every epoch has its own order, drawn on the CPU, so
+    The whole set is stored on the device, ready as input. Every epoch has its own order, drawn on the CPU, so
     that it is the same on every device. The last batch of an epoch is left out if it is smaller than the others. On a
     GPU many batches are augmented at once, and each is a view of them; on a CPU, whose caches are small, one by one.
 
@@ -49,17 +49,17 @@ class Batches:
         dataset: The images and labels.
         size: Images per batch.
         seed: Fixes the order and the augmentation, on every device.
-        device: Where the images lie.
+        device: The device that holds the images.
         augment: Any of
 
-            - "crop": the image is shifted by up to 4 pixels in either direction. What comes in is 0, which is the mean
-              color if inputs are standardized: He et al. subtract the mean first and pad then.
+            - "crop": the image is shifted by up to 4 pixels in either direction. The margin is 0, the mean color
+              if inputs are standardized: He et al. subtract the mean before they pad.
             - "flip": every other image, left to right.
             - "rotation": by up to 15 degrees, bilinear, 0 outside.
-        count: How many images, from the first; None for all.
+        count: The number of images, from the first; None for all.
         flatten: Whether inputs are (n, C·H·W).
         standardize: As in `Dataset.tensors`.
-        dtype: Of the inputs.
+        dtype: The dtype of the inputs.
         channels_last: Whether inputs are laid out as (N, H, W, C) in memory.
 
     Attributes:
@@ -118,7 +118,7 @@ class Batches:
         self._part: tuple[tuple[int, int], Tensor, Tensor] | None = None
 
     def __repr__(self) -> str:
-        """All that decides the batches: a checkpoint compares it."""
+        """Everything that determines the batches; a checkpoint compares it."""
         return f"Batches({self._described})"
 
     def __call__(self, step: int) -> tuple[Tensor, Tensor]:

@@ -64,7 +64,7 @@ _STAND_INS = {
 
 
 class _InertUnpickler(pickle._Unpickler):
-    """Python's own: the one in C takes memory for as many objects as a pickle of a few bytes says that it has."""
+    """The unpickler written in Python: the one in C allocates whatever number of objects a few bytes claim."""
 
     def find_class(self, module_name: str, global_name: str, /) -> Any:
         try:
@@ -102,8 +102,8 @@ def read_pickle(path: Path, pixels: int, key: str = "labels") -> tuple[Tensor, l
     return images, labels
 
 
-def _entry(path: Path, batch: dict[Any, Any], wanted: str, labels: str) -> Any:
-    for spelling in (wanted.encode(), wanted):
+def _entry(path: Path, batch: dict[Any, Any], entry: str, labels: str) -> Any:
+    for spelling in (entry.encode(), entry):
         if spelling in batch:
             return batch[spelling]
     raise CorruptData(f"{path}: expected the keys 'data' and {labels!r}, found {sorted(map(str, batch))}.")
@@ -115,7 +115,7 @@ def _images(path: Path, array: object, pixels: int) -> Tensor:
             if code in ("u1", b"u1") and count > 0 and width == pixels and len(content) == count * pixels:
                 flat = np.frombuffer(content, dtype=np.uint8)
                 return torch.from_numpy(flat.reshape((count, pixels), order="F" if order else "C").copy())
-            found = f"shape ({count}, {width}), dtype {code!r}, {len(content)} bytes"
+            contents = f"shape ({count}, {width}), dtype {code!r}, {len(content)} bytes"
         case _:
-            found = "no matrix"
-    raise CorruptData(f"{path}: expected 'data' to be a complete (n, {pixels}) 'u1' array, found {found}.")
+            contents = "no matrix"
+    raise CorruptData(f"{path}: expected 'data' to be a complete (n, {pixels}) 'u1' array, found {contents}.")

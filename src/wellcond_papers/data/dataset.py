@@ -1,4 +1,4 @@
-"""Labeled images in memory, and how they become the tensors a network is fed."""
+"""Labeled images in memory, and the input tensors made from them."""
 
 from __future__ import annotations
 
@@ -12,13 +12,13 @@ from torch.nn import functional
 
 @dataclass(frozen=True, eq=False, repr=False)
 class Dataset:
-    """Labeled images, kept as the bytes of the file.
+    """Labeled images, stored as the bytes of the file.
 
     Attributes:
         images: (N, C, H, W) uint8.
-        labels: (N,) int64, the place of each image's class in `classes`.
-        classes: Their names.
-        name: That of the data set.
+        labels: (N,) int64, the index of each image's class in `classes`.
+        classes: The names of the classes.
+        name: The name of the data set.
         peak: The pixel value that means 1.0.
 
     Raises:
@@ -87,10 +87,10 @@ class Dataset:
         return replace(self, images=images)
 
     def with_channels(self, channels: int) -> Dataset:
-        """The images with so many channels: gray ones are repeated.
+        """The images with this many channels: gray ones are repeated.
 
         Raises:
-            ValueError: No channel is asked for; or the images have several, and another number of them.
+            ValueError: `channels` is less than 1; or the images have several channels, and not this number.
         """
         if channels < 1 or self.images.shape[1] not in (1, channels):
             raise ValueError(f"images of {self.images.shape[1]} channels cannot be given {channels}")
@@ -109,11 +109,11 @@ class Dataset:
         """The images as inputs, with pixels scaled to [0, 1], and the labels.
 
         Args:
-            dtype: Of the inputs.
+            dtype: The dtype of the inputs.
             flatten: Whether the inputs are (n, C·H·W) instead of (n, C, H, W).
             standardize: Whether to give every channel mean 0 and standard deviation 1 over *all* images of this set,
                 whatever `count` is; a constant channel becomes 0.
-            count: How many images, from the first; None for all.
+            count: The number of images, from the first; None for all.
 
         Returns:
             The inputs, and the labels (n,) int64.

@@ -1,4 +1,4 @@
-"""Fetch a data set from where it is published: checked, unpacked and put in its place, or nothing at all."""
+"""Download a data set from its publisher: checked, unpacked and complete, or nothing at all."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ from wellcond_papers.data.locate import PUBLISHED, data_root
 _Report = Callable[[float], None]
 CHUNK = 1 << 20
 TIMEOUT = 60
-"""Seconds without a single byte after which a server counts as gone."""
+"""Seconds without data after which a server counts as unreachable."""
 
 
 def download(
@@ -33,12 +33,12 @@ def download(
     """Fetch a data set and put it where `load` looks for it.
 
     Every file is compared with the MD5 that its publisher gives before it is used. A file or folder appears under its
-    name when it is complete and not before. What is there already is kept: gzipped files if their MD5 is right,
+    name when it is complete and not before. Existing files are kept: gzipped files if their MD5 is right,
     unpacked folders as they are.
 
     Args:
         name: "mnist", "fashion-mnist", "cifar10" or "cifar100".
-        root: The folder with the data sets; None means $WELLCOND_DATA, else `./data`. It is made if need be.
+        root: The folder with the data sets; None means $WELLCOND_DATA, else `./data`. It is created if it is missing.
         progress: Called as (what is being done, share of all work done); None shows a bar in a terminal.
         mirror: Another address to fetch the same files from; they are checked all the same.
 
@@ -77,9 +77,9 @@ def _fetch(url: str, md5: str, folder: Path, unpacked: str, report: _Report) -> 
         return
     with tempfile.TemporaryDirectory(prefix=".download-", dir=folder) as scratch:
         fetched = Path(scratch) / "file"
-        found = _copy(url, fetched, report)
-        if found != md5:
-            raise CorruptData(f"{url}: expected a file with the MD5 {md5}, found {found}. Nothing was kept.")
+        digest = _copy(url, fetched, report)
+        if digest != md5:
+            raise CorruptData(f"{url}: expected a file with the MD5 {md5}, found {digest}. Nothing was kept.")
         if unpacked:
             _unpack(fetched, Path(scratch), unpacked)
             fetched = Path(scratch) / unpacked

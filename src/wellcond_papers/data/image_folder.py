@@ -1,4 +1,4 @@
-"""Images in one folder per class, as ImageNet is kept: decoded when they are needed."""
+"""Images in one folder per class, as in ImageNet: decoded when they are needed."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ if TYPE_CHECKING:
 
 ENDINGS = {".jpeg", ".jpg", ".png", ".webp", ".bmp"}
 MEAN, STD = (0.485, 0.456, 0.406), (0.229, 0.224, 0.225)
-"""Of ImageNet's training images, by channel, pixels in [0, 1]."""
+"""Mean and deviation of ImageNet's training images, by channel, pixels in [0, 1]."""
 SHORTER_SIDE = 8 / 7
 """The shorter side of an image before it is cropped, in sides of the crop: 256 for 224."""
 CENTER = (0.5, 0.5)
@@ -39,7 +39,7 @@ class ImageFolder(Dataset):
     Args:
         root: Holds one folder per class, named after it; images may lie deeper in it.
         size: Height and width of the images.
-        name: Of the data set; None for that of the folder.
+        name: The name of the data set; None for the name of the folder.
 
     Attributes:
         paths: The files.
@@ -52,15 +52,15 @@ class ImageFolder(Dataset):
 
     def __init__(self, root: str | os.PathLike[str], size: int = 224, name: str | None = None) -> None:
         folders = sorted(path for path in Path(root).iterdir() if path.is_dir()) if Path(root).is_dir() else []
-        found = [(path, k) for k, folder in enumerate(folders) for path in _files_of_images(folder)]
-        if not found:
+        images = [(path, k) for k, folder in enumerate(folders) for path in _files_of_images(folder)]
+        if not images:
             raise DataNotFound(f"{root} has no images. It needs one folder per class: {root}/<class>/<image>.jpeg.")
-        order = torch.randperm(len(found), generator=torch.Generator("cpu").manual_seed(0), device="cpu").tolist()
-        self.paths = [found[k][0] for k in order]
+        order = torch.randperm(len(images), generator=torch.Generator("cpu").manual_seed(0), device="cpu").tolist()
+        self.paths = [images[k][0] for k in order]
         self.size = _checked(size)
-        # The base class is frozen, and would want the images.
+        # The base class is frozen, and would require the images.
         vars(self).update(
-            labels=torch.tensor([found[k][1] for k in order], device="cpu"),
+            labels=torch.tensor([images[k][1] for k in order], device="cpu"),
             classes=tuple(folder.name for folder in folders),
             name=name or Path(root).name,
             peak=255,
@@ -75,7 +75,7 @@ class ImageFolder(Dataset):
 
     @property
     def images(self) -> Tensor:
-        """All images, (N, 3, size, size) uint8, decoded anew each time.
+        """All images, (N, 3, size, size) uint8, decoded again each time.
 
         Raises:
             TooLarge: They take more than 16 GiB.
@@ -159,7 +159,7 @@ def _files_of_images(folder: Path) -> Iterator[Path]:
 
 
 def _in_8_bits(image: Picture) -> Picture:
-    """The same image; of one with 16 bits, Pillow itself would keep the darkest 256 values and make all else white."""
+    """The image with 8 bits: from 16 bits, Pillow itself would keep the darkest 256 values and make the rest white."""
     if not image.mode.startswith("I"):
         return image
     from PIL import Image

@@ -23,8 +23,8 @@ READERS: dict[str, Callable[[Path, bool], Dataset]] = {
     "cifar100": lambda root, train: cifar100(root, train=train),
     "imagenet": lambda root, train: imagenet(root, train=train),
 }
-KEPT = 8
-"""Data sets that stay in memory for the next call; one of CIFAR's is 154 MB."""
+CACHED = 8
+"""Number of data sets that stay in memory; one of CIFAR's is 154 MB."""
 
 
 def load(
@@ -35,7 +35,7 @@ def load(
     size: int | None = None,
     channels: int | None = None,
 ) -> Dataset:
-    """Read a data set, or give back the one that was read before.
+    """Read a data set, or return the one that was read before.
 
     Args:
         name: "digits", "mnist", "fashion-mnist", "cifar10", "cifar100", or "imagenet", whose images stay on disk.
@@ -63,7 +63,7 @@ def load(
     return _load(name, data_root(root), train, size, channels)
 
 
-@lru_cache(KEPT)
+@lru_cache(CACHED)
 def _load(name: str, root: Path, train: bool, size: int | None, channels: int | None) -> Dataset:
     if channels is not None:
         return _load(name, root, train, size, None).with_channels(channels)

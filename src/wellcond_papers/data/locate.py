@@ -1,4 +1,4 @@
-"""Where the data sets are published, and where their files lie on this machine, or which are missing."""
+"""Where the data sets are published, and where their files are on this machine."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ class Published:
         title: What they call it.
         address: The folder on the web.
         files: The MD5 of each file there.
-        folder: Where the files belong, under the root.
+        folder: The folder under the root where the files belong.
         unpacked: For archives, which are unpacked there, the folder that comes out.
     """
 
@@ -75,7 +75,7 @@ def data_root(root: str | os.PathLike[str] | None) -> Path:
     return Path(os.environ.get(ROOT_VARIABLE) or DEFAULT_ROOT if root is None else root).expanduser()
 
 
-def locate(name: str, part: str, root: Path, wanted: Sequence[Sequence[str]], folders: Sequence[Path]) -> list[Path]:
+def locate(name: str, part: str, root: Path, files: Sequence[Sequence[str]], folders: Sequence[Path]) -> list[Path]:
     """The files of the first folder that holds them all.
 
     Files are never gathered from two folders: they could be two versions of the data.
@@ -83,23 +83,23 @@ def locate(name: str, part: str, root: Path, wanted: Sequence[Sequence[str]], fo
     Args:
         name: The data set, as in `PUBLISHED`.
         part: What is read of it, such as "train".
-        root: Where data sets are kept.
-        wanted: For each file, the spellings accepted, preferred first.
-        folders: Where to look, in order.
+        root: The folder of all data sets.
+        files: For each file, the spellings accepted, preferred first.
+        folders: Folders to search, in order.
 
     Raises:
         DataNotFound: No folder holds them all; it says what to fetch from where, and where to put it.
     """
     reports = []
     for folder in folders:
-        found = [next((folder / s for s in spellings if (folder / s).is_file()), None) for spellings in wanted]
-        complete = [path for path in found if path is not None]
-        if len(complete) == len(wanted):
+        paths = [next((folder / s for s in spellings if (folder / s).is_file()), None) for spellings in files]
+        complete = [path for path in paths if path is not None]
+        if len(complete) == len(files):
             return complete
-        missing = [spellings[0] for spellings, path in zip(wanted, found, strict=True) if path is None]
+        missing = [spellings[0] for spellings, path in zip(files, paths, strict=True) if path is None]
         state = f"without {', '.join(missing)}" if folder.is_dir() else "no such folder"
         reports.append(f"{folder} ({state})")
-    needed = "\n             ".join(" or ".join(spellings) for spellings in wanted)
+    needed = "\n             ".join(" or ".join(spellings) for spellings in files)
     published = PUBLISHED[name]
     addresses = "\n             ".join(f"{published.address}/{file}" for file in published.files)
     place = f"and unpack it in {root}" if published.unpacked else f"into {root / published.folder} (no need to unpack)"

@@ -85,8 +85,8 @@ def fashion_mnist(root: str | os.PathLike[str] | None = None, *, train: bool = T
 def _read(name: str, root: Path, folders: list[Path], classes: tuple[str, ...], train: bool) -> Dataset:
     part, prefix = ("train", "train") if train else ("test", "t10k")
     stems = (f"{prefix}-images", "idx3-ubyte"), (f"{prefix}-labels", "idx1-ubyte")
-    wanted = [[f"{stem}{mark}{kind}{gz}" for mark in "-." for gz in ("", ".gz")] for stem, kind in stems]
-    images_path, labels_path = locate(name, part, root, wanted, folders)
+    spellings = [[f"{stem}{mark}{kind}{gz}" for mark in "-." for gz in ("", ".gz")] for stem, kind in stems]
+    images_path, labels_path = locate(name, part, root, spellings, folders)
     images = _read_idx(images_path, (SIDE, SIDE)).unsqueeze(1)
     labels = _read_idx(labels_path, ()).long()
     if len(labels) != len(images):

@@ -10,8 +10,8 @@ def gaussian(count: int, *shape: int, seed: int = 0, dtype: torch.dtype = torch.
     """Inputs (count, *shape) with independent entries N(0, 1), on the CPU.
 
     Args:
-        count: How many.
-        *shape: Of one input, such as 784 or 3, 32, 32.
+        count: The number of inputs.
+        *shape: The shape of one input, such as 784 or 3, 32, 32.
         seed: Fixes them; the global generator is left alone.
         dtype: Numbers are drawn in float64 and rounded to it, so that they are the same in all.
 
@@ -29,7 +29,7 @@ def linear_teacher(
     """Gaussian inputs x and the targets A x of a square matrix A with entries N(0, 1), as in santurkar2018.
 
     Args:
-        count: How many inputs.
+        count: The number of inputs.
         width: Features of inputs and targets.
         seed: Fixes x and A; the global generator is left alone.
         dtype: Numbers are drawn and multiplied in float64 and rounded to it.

@@ -15,7 +15,7 @@ from wellcond_papers.experiments.experiment import Experiment, Scale
 PAPERS = Path(__file__).parents[1] / "papers"
 IS_EXPERIMENT = re.compile(r"(fig|table)\w+")
 ALL = "all"
-"""Stands for the name of every experiment."""
+"""The name that stands for every experiment."""
 
 
 @cache
@@ -34,7 +34,7 @@ def experiment(name: str) -> Experiment:
     """The experiment of that name.
 
     Raises:
-        InvalidProblem: There is none.
+        InvalidProblem: No experiment has this name.
     """
     if name not in names():
         known = [*names(), *sources(), ALL]
@@ -42,8 +42,8 @@ def experiment(name: str) -> Experiment:
         raise InvalidProblem(f"there is no experiment {name!r}. Closest: {', '.join(close)}.")
     source, _, figure = name.partition("-")
     module = importlib.import_module(f"wellcond_papers.papers.{source}.{figure.replace('-', '_')}")
-    found: Experiment = module.EXPERIMENT
-    return found
+    result: Experiment = module.EXPERIMENT
+    return result
 
 
 def sources() -> tuple[str, ...]:
@@ -51,31 +51,31 @@ def sources() -> tuple[str, ...]:
     return tuple(dict.fromkeys(name.partition("-")[0] for name in names()))
 
 
-def chosen(wanted: Iterable[str], scale: Scale) -> list[Experiment]:
+def chosen(requested: Iterable[str], scale: Scale) -> list[Experiment]:
     """The experiments with these names; a source, or "all", stands for those of its experiments that have the scale.
 
     Raises:
         InvalidProblem: A name is unknown, or an experiment has no such scale.
     """
-    found: dict[str, Experiment] = {}
-    for name in wanted:
+    experiments: dict[str, Experiment] = {}
+    for name in requested:
         if name == ALL or name in sources():
             own = [experiment(each) for each in names() if name in (ALL, each.partition("-")[0])]
-            found |= {each.name: each for each in own if scale in each.scales}
+            experiments |= {each.name: each for each in own if scale in each.scales}
         else:
-            found[name] = with_scale(experiment(name), scale)
-    return list(found.values())
+            experiments[name] = with_scale(experiment(name), scale)
+    return list(experiments.values())
 
 
-def with_scale(given: Experiment, scale: Scale) -> Experiment:
-    """The same experiment, if it has the scale.
+def with_scale(experiment: Experiment, scale: Scale) -> Experiment:
+    """The experiment, if it has the scale.
 
     Raises:
-        InvalidProblem: It has not.
+        InvalidProblem: It does not have the scale.
     """
-    if scale not in given.scales:
-        raise InvalidProblem(f"{given.name} has no scale {scale!r}; it has {', '.join(given.scales)}.")
-    return given
+    if scale not in experiment.scales:
+        raise InvalidProblem(f"{experiment.name} has no scale {scale!r}; it has {', '.join(experiment.scales)}.")
+    return experiment
 
 
 def _place(path: Path) -> tuple[str, str, int]:

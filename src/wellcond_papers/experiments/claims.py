@@ -13,15 +13,15 @@ Verdict = Literal["holds", "holds in part", "does not hold", "not tested"]
 
 @dataclass(frozen=True)
 class Outcome:
-    """What became of a claim.
+    """The outcome of a claim.
 
     Attributes:
-        verdict: "holds", "holds in part", "does not hold", or "not tested" where the rows say nothing about it.
-        found: The numbers, in a sentence.
+        verdict: "holds", "holds in part", "does not hold", or "not tested" if the rows say nothing about it.
+        measured: The numbers, in a sentence.
     """
 
     verdict: Verdict
-    found: str
+    measured: str
 
 
 @dataclass(frozen=True)
@@ -31,7 +31,7 @@ class Claim:
     Attributes:
         says: The claim, in a sentence.
         paper: The paper's own number or direction.
-        check: Looks at the rows.
+        check: Judges the rows.
     """
 
     says: str
@@ -40,7 +40,7 @@ class Claim:
 
 
 def claim(says: str, paper: str) -> Callable[[Callable[[Table], Outcome]], Claim]:
-    """Make a claim of the function below it.
+    """Turn a function of the rows into a claim.
 
     Example:
         >>> @claim("the loss falls", paper="from 2.3 to 0.1")
@@ -52,12 +52,12 @@ def claim(says: str, paper: str) -> Callable[[Callable[[Table], Outcome]], Claim
     return lambda check: Claim(says, paper, check)
 
 
-def judged(cases: Iterable[bool], found: str) -> Outcome:
-    """A claim about several cases: it holds if it does in all, and in part if in more than half of them.
+def judged(cases: Iterable[bool], measured: str) -> Outcome:
+    """The outcome of a claim about several cases: it holds if all hold, and in part if more than half do.
 
     Args:
         cases: Whether it holds in each: layers, seeds, depths.
-        found: The numbers.
+        measured: The numbers, in a sentence.
 
     Example:
         >>> [judged(cases, "").verdict for cases in ([True], [True, True, False], [True, False], [])]
@@ -65,15 +65,15 @@ def judged(cases: Iterable[bool], found: str) -> Outcome:
     """
     cases = list(cases)
     if not cases:
-        return Outcome("not tested", found or "nothing was measured that speaks of it")
+        return Outcome("not tested", measured or "nothing was measured that bears on it")
     share = sum(cases) / len(cases)
     if share == 1:
-        return Outcome("holds", found)
-    return Outcome("holds in part" if share > 0.5 else "does not hold", found)
+        return Outcome("holds", measured)
+    return Outcome("holds in part" if share > 0.5 else "does not hold", measured)
 
 
 def overall(verdicts: Iterable[Verdict]) -> Verdict:
-    """The verdict of several claims together, those that were not tested left out.
+    """The verdict of several claims together, without those that were not tested.
 
     Example:
         >>> overall(["holds", "not tested"]), overall(["holds", "does not hold"]), overall(["not tested"])

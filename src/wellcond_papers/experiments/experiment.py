@@ -20,12 +20,12 @@ if TYPE_CHECKING:
     from matplotlib.figure import Figure
 
 Settings = Mapping[str, Any]
-"""Names and values that JSON can hold."""
+"""Names and values that JSON can represent."""
 Scale = Literal["smoke", "laptop", "gpu", "paper"]
 SCALES: tuple[Scale, ...] = get_args(Scale)
 """Seconds on embedded data; minutes on two cores; minutes on one GPU, with fewer epochs; the source's own settings."""
 NOT_OF_A_CELL = ("arms", "seeds")
-"""The settings of a scale that say which cells there are."""
+"""Settings of a scale that say which cells it has, and are not settings of a cell."""
 
 
 @dataclass(frozen=True)
@@ -34,8 +34,8 @@ class Cell:
 
     Attributes:
         experiment: The name of the experiment.
-        settings: Those of the scale and of the arm, with "arm" and "seed".
-        version: That of the experiment's code; numbers of another version are not used again.
+        settings: The settings of the scale and of the arm, with "arm" and "seed".
+        version: The version of the experiment's code; numbers of another version are not reused.
     """
 
     experiment: str
@@ -59,10 +59,10 @@ class Job:
     """A cell as it is run: its settings, and where.
 
     Attributes:
-        settings: Those of the cell; `job["lr"]` reads one.
-        device: Where to train and measure.
+        settings: The settings of the cell; `job["lr"]` reads one.
+        device: The device to train and measure on.
         data: The folder with the data sets; None means $WELLCOND_DATA, else `./data`.
-        folder: Where checkpoints go, so that a killed run continues; None keeps none.
+        folder: The folder for checkpoints, from which a killed run continues; None writes none.
         progress: Called as (what is being done, share of this cell done).
     """
 
@@ -82,8 +82,8 @@ class Job:
 class Experiment:
     """A figure or table of a paper.
 
-    A cell's settings are those of the scale, then those of the arm, then what the scale itself says about that arm,
-    with the arm's name as "arm" and a "seed" counted from 0.
+    A cell's settings are those of the scale, overridden by those of the arm, overridden by what the scale says about
+    that arm; plus the arm's name as "arm" and a "seed" counted from 0.
 
     Attributes:
         name: The source and its figure, such as "santurkar2018-fig9".
@@ -93,10 +93,11 @@ class Experiment:
         scales: The settings of each scale. "seeds" says how many seeds are run (1 if it is left out); "arms" which
             arms (a list of names), or settings by arm (a mapping); all arms if it is left out. "data" names the data
             set, or None.
-        measure: Runs one cell; returns its rows.
+        measure: Runs one cell; returns its rows. The `layer` of a row may name another place that its number belongs
+            to, such as a learning rate.
         claims: What the paper claims, as checks over the rows.
         draw: The picture, from the rows of all cells.
-        minutes: What each scale takes, about, on the machine that it is meant for.
+        minutes: The approximate time of each scale, on the machine that it is meant for.
         contrast: Pairs of arms whose exchange must turn a claim that holds into one that does not.
         departures: What differs from the paper at every scale, and why, in a sentence each.
         version: Raised when a change of the code changes its numbers.
@@ -119,7 +120,7 @@ class Experiment:
         """The cells of a scale, arm by arm and seed by seed.
 
         Raises:
-            InvalidProblem: There are none, an arm is unknown, or JSON cannot hold a setting.
+            InvalidProblem: There are no cells, an arm is unknown, or JSON cannot represent a setting.
         """
         settings = self.scales[scale]
         chosen = settings.get("arms", list(self.arms))
@@ -127,23 +128,23 @@ class Experiment:
             raise InvalidProblem(f"{self.name} has no arm {unknown[0]!r}; it has {', '.join(self.arms)}.")
         own: Mapping[str, Settings] = chosen if isinstance(chosen, Mapping) else {}
         common = {name: value for name, value in settings.items() if name not in NOT_OF_A_CELL}
-        found = [
+        cells = [
             Cell(self.name, {**common, **self.arms[arm], **own.get(arm, {}), "arm": arm, "seed": seed}, self.version)
             for arm in dict.fromkeys(chosen)
             for seed in range(settings.get("seeds", 1))
         ]
-        if not found:
+        if not cells:
             raise InvalidProblem(f"{self.name} has no cells at scale {scale!r}; it needs an arm and a seed.")
-        for cell in found:
+        for cell in cells:
             for name, value in cell.settings.items():
                 try:
                     json.dumps(value, allow_nan=False)
                 except (TypeError, ValueError) as error:
                     raise InvalidProblem(
-                        f"the setting {name!r} of {self.name} cannot be {value!r}, which JSON cannot hold; write "
+                        f"the setting {name!r} of {self.name} cannot be {value!r}, which JSON cannot represent; write "
                         "finite numbers, text, or lists of them."
                     ) from error
-        return found
+        return cells
 
     def data(self, scale: Scale) -> list[str]:
         """The data sets that a scale reads."""

@@ -27,16 +27,16 @@ if TYPE_CHECKING:
     from matplotlib.figure import Figure
 
 PANEL = (4.4, 3.4)
-"""Inches of one panel."""
+"""Size of one panel, in inches."""
 WIDEST = 18.0
-"""Inches of a figure; panels of more columns are smaller, so that their words stay readable on a page."""
+"""Largest width of a figure, in inches; with more columns the panels are smaller, so that text stays readable."""
 MOST_COLUMNS = 4
 FEWEST_DECADES = 2.0
-"""A logarithmic axis that spans less has plain numbers, and few of them."""
+"""A logarithmic axis that spans fewer decades has a few plain numbers."""
 LONGEST = 5
-"""Letters of a tick that has room beside others."""
+"""Tick labels with more characters than this are rotated."""
 MOST_TIMES = 100.0
-"""The greatest color over the least, of a logarithmic map: one that nearly diverged must not hide the rest."""
+"""Largest ratio of colors in a logarithmic map: a cell that nearly diverged must not hide the rest."""
 
 
 def panels(titles: Sequence[str], columns: int | None = None) -> tuple[Figure, dict[str, Axes]]:
@@ -54,9 +54,9 @@ def panels(titles: Sequence[str], columns: int | None = None) -> tuple[Figure, d
 
 
 def draw_over_training(axes: Axes, table: Table, quantity: str, *, layer: str = "", log: bool = False) -> None:
-    """One line per arm over the steps, the mean of its seeds, in a band from the least to the greatest.
+    """One line per arm over the steps, the mean of its seeds, in a band from the smallest to the largest.
 
-    A diverged run ends with a cross, beside the line of the seeds that went on. An arm without such rows is left out.
+    A diverged run is a line of its own that ends with a cross. An arm without such rows is left out.
     """
 
     def curves(runs: Sequence[Record]) -> list[Curve]:
@@ -80,7 +80,7 @@ def draw_over_training(axes: Axes, table: Table, quantity: str, *, layer: str = 
 
 
 def _plain_if_short(axis: Axis, low: float, high: float) -> None:
-    """Numbers such as 0.5, 1 and 2 along a logarithmic axis of hardly a decade, in place of many powers of 10."""
+    """Numbers such as 0.5, 1 and 2 along a short logarithmic axis, instead of many powers of 10."""
     from matplotlib.ticker import FuncFormatter, LogLocator, NullLocator
 
     if low > 0 and math.log10(high / low) < FEWEST_DECADES:
@@ -102,9 +102,9 @@ def over_training(
     Args:
         table: The cells.
         quantities: Names of quantities by the title of their panel.
-        layer: Of which layer.
-        log: Whether the heights are logarithmic, or the titles of the panels where they are.
-        columns: Of the legend.
+        layer: The layer whose rows are drawn.
+        log: Whether the y axes are logarithmic, or the titles of the panels where they are.
+        columns: Columns of the legend.
     """
     figure, axes = panels(list(quantities))
     for title, quantity in quantities.items():
@@ -115,12 +115,12 @@ def over_training(
 
 
 def draw_by_layer(axes: Axes, lines: Mapping[str, Mapping[str, float]], *, log: bool = True) -> None:
-    """One line per name against the layers, counted from 1; 0 and ∞ have places of their own on a logarithmic axis.
+    """One line per name against the layers, counted from 1; 0 and ∞ have their own places on a logarithmic axis.
 
     Args:
-        axes: Where to draw.
+        axes: The axes to draw on.
         lines: Values by layer, by the name of the line.
-        log: Whether the heights are logarithmic.
+        log: Whether the y axis is logarithmic.
     """
     scale = LogScale.of(value for line in lines.values() for value in line.values())
     for place, (name, line) in enumerate(lines.items()):
@@ -133,7 +133,7 @@ def draw_by_layer(axes: Axes, lines: Mapping[str, Mapping[str, float]], *, log: 
 
 
 def count_along(axes: Axes, name: str = "layer") -> None:
-    """Whole numbers along the axis, of layers or of something else that is counted."""
+    """Whole numbers along the x axis, for layers or anything else that is counted."""
     from matplotlib.ticker import MaxNLocator
 
     axes.xaxis.set_major_locator(MaxNLocator(nbins=6, steps=[1, 2, 5, 10], integer=True))
@@ -168,13 +168,13 @@ def draw_heat_map(
     between these places where its x lies between two values, on a logarithmic axis if all are positive.
 
     Args:
-        axes: Where to draw.
-        cells: The value at each (x, y); None where there is none because training diverged.
-        x: What lies along the axis.
-        y: What lies upwards.
+        axes: The axes to draw on.
+        cells: The value at each (x, y); None where training diverged.
+        x: Label of the x axis.
+        y: Label of the y axis.
         lines: Points (x, y) of each line, by its name.
         log_color: Whether colors follow the logarithm of the value.
-        color: What the colors stand for.
+        color: Label of the color bar.
     """
     from matplotlib.colors import LogNorm, Normalize
     from matplotlib.patheffects import withStroke
@@ -200,8 +200,8 @@ def draw_heat_map(
     )
     outline = [withStroke(linewidth=4, foreground="white")]  # visible on dark squares too
     for place, (name, points) in enumerate((lines or {}).items()):
-        kept = [(a, b) for a, b in points if b in heights and math.isfinite(a) and (a > 0 or min(columns) <= 0)]
-        inside = [(_between(columns, a), heights.index(b) + 0.5) for a, b in kept]
+        in_range = [(a, b) for a, b in points if b in heights and math.isfinite(a) and (a > 0 or min(columns) <= 0)]
+        inside = [(_between(columns, a), heights.index(b) + 0.5) for a, b in in_range]
         if inside:
             look = {"linewidth": 2, **looks[place % len(looks)], "path_effects": outline}
             axes.plot(*zip(*inside, strict=True), label=name, **look)
@@ -219,7 +219,7 @@ def draw_heat_map(
 
 
 def _place_name(value: float) -> str:
-    """A number of three digits; a small power of ten as such.
+    """A number with three digits; a small power of ten as a power.
 
     Example:
         >>> _place_name(0.0001), _place_name(0.03162), _place_name(10.0)
@@ -256,8 +256,8 @@ def heat_map(
 
     Args:
         maps: The cells of each map, as in `draw_heat_map`, by title.
-        x: What lies along the axis.
-        y: What lies upwards.
+        x: Label of the x axis.
+        y: Label of the y axis.
         lines: The lines of each map, by title.
         log_color: Whether colors follow the logarithm of the value.
     """

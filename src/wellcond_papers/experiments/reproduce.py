@@ -1,4 +1,4 @@
-"""Run experiments, or what is left of them, and write their rows, pictures and verdicts."""
+"""Run experiments, and write their rows, pictures and verdicts."""
 
 from __future__ import annotations
 
@@ -38,7 +38,7 @@ class NamedMeasure:
     """The measurement of an experiment of the catalog, found by name wherever it is run.
 
     Attributes:
-        name: Of the experiment.
+        name: The experiment.
     """
 
     name: str
@@ -48,7 +48,7 @@ class NamedMeasure:
 
 
 class Options(TypedDict, total=False):
-    """What `reproduce` takes by name."""
+    """The keyword arguments of `reproduce`."""
 
     out: Folder
     device: str
@@ -73,22 +73,24 @@ def reproduce(
     workers: int | None = None,
     progress: Progress = lambda what, share: None,
 ) -> Reproduction | list[Reproduction]:
-    """Run experiments, or what is left of them. The cells of all go into one queue, so that no worker waits.
+    """Run experiments, or the cells of them that have not finished yet.
+
+    The cells of all experiments share one queue, so that no worker waits.
 
     Args:
-        names: Such as "santurkar2018-fig9"; `catalog.names()` has all. Several in a list, where "wei2019" stands for
-            all of that source and "all" for all. An `Experiment` of your own may stand for a name.
+        names: A name such as "santurkar2018-fig9"; `catalog.names()` lists all. A list holds several; in it "wei2019"
+            stands for all experiments of that source and "all" for every one. An `Experiment` of your own works too.
         scale: "smoke", "laptop", "gpu" or "paper".
         out: Cells, rows, table, picture and verdict go to `out/name/scale`. Finished cells are never run again; those
             that failed are.
         device: Where to train and measure.
         data: The folder with the data sets; None means $WELLCOND_DATA, else `./data`.
         launcher: Where cells are run: "in-process", "processes", "ray" or a `Launcher`.
-        workers: How many cells run at once; None for as many as there are cores.
+        workers: Cells that run at once; None for one per core.
         progress: Called as (what is being done, share of all work done).
 
     Returns:
-        What came out; a list if a list of names was passed.
+        The result; a list of results if a list of names was passed.
 
     Raises:
         InvalidProblem: A name is unknown, or an experiment has no such scale.
@@ -97,8 +99,8 @@ def reproduce(
     Example:
         >>> reproduce("santurkar2018-fig9", "smoke")  # doctest: +SKIP
     """
-    wanted = [names] if isinstance(names, (str, Experiment)) else list(names)
-    experiments = _experiments(wanted, scale)
+    requested = [names] if isinstance(names, (str, Experiment)) else list(names)
+    experiments = _experiments(requested, scale)
     if isinstance(names, str) and len(experiments) != 1:
         raise InvalidProblem(f"{names!r} stands for {len(experiments)} experiments; write [{names!r}].")
     used = launcher if isinstance(launcher, Launcher) else launcher_of(launcher, workers)
@@ -112,16 +114,16 @@ def reproduce(
     for run, folder in zip(runs, folders, strict=True):
         _write_rows(run, folder)
     errors = [error for run, folder in zip(runs, folders, strict=True) if (error := _write_verdict(run, folder))]
-    if errors:  # a check or a picture that fails takes no other experiment's files with it
+    if errors:  # raised last, so that the files of the other experiments are written
         raise errors[0]
     return runs[0] if isinstance(names, (str, Experiment)) else runs
 
 
 def check_device(device: str, launcher: Launcher) -> None:
-    """Look for the device before the work; the machines of a cluster have their own.
+    """Check that the device exists, before any work; the machines of a cluster have their own.
 
     Raises:
-        InvalidProblem: It is not there.
+        InvalidProblem: It does not exist.
     """
     try:
         kind = torch.device(device).type
@@ -132,10 +134,10 @@ def check_device(device: str, launcher: Launcher) -> None:
 
 
 def check_data(names: Iterable[str], root: Path) -> None:
-    """Look for data sets before the work.
+    """Check that the data sets are there, before any work.
 
     Raises:
-        DataNotFound: Some are missing: what to fetch for each, and where to put it.
+        DataNotFound: Some are missing; the message says what to fetch, and where to put it.
     """
     missing = [text for name in sorted(names) if (text := missing_data(name, root))]
     if missing:
@@ -161,8 +163,8 @@ def launcher_of(
 
     Args:
         name: "in-process", "processes" or "ray".
-        workers: How many cells run at once; None for as many as there are cores.
-        address: Of a Ray cluster; None starts one here.
+        workers: Cells that run at once; None for one per core.
+        address: The address of a Ray cluster; None starts one here.
         gpus: The share of a GPU that a cell gets, with Ray.
     """
     if name == "in-process":
@@ -174,14 +176,14 @@ def launcher_of(
     raise InvalidProblem(f"there is no launcher {name!r}; there are {', '.join(get_args(LauncherName))}.")
 
 
-def _experiments(wanted: Sequence[str | Experiment], scale: Scale) -> list[Experiment]:
-    found: dict[str, Experiment] = {}
-    for each in wanted:
+def _experiments(requested: Sequence[str | Experiment], scale: Scale) -> list[Experiment]:
+    experiments: dict[str, Experiment] = {}
+    for each in requested:
         own = [catalog.with_scale(each, scale)] if isinstance(each, Experiment) else catalog.chosen([each], scale)
         for known in own:
-            if found.setdefault(known.name, known) is not known:
+            if experiments.setdefault(known.name, known) is not known:
                 raise InvalidProblem(f"two experiments are called {known.name!r}; each needs a name of its own.")
-    return list(found.values())
+    return list(experiments.values())
 
 
 def _tasks(experiment: Experiment, scale: Scale, out: Path, device: str, data: Path) -> list[Task]:
@@ -192,9 +194,9 @@ def _tasks(experiment: Experiment, scale: Scale, out: Path, device: str, data: P
 
 
 def measure_of(experiment: Experiment) -> Callable[[Job], Iterable[Row]]:
-    """What runs its cells; one of the catalog is found by name, since its function may be made in place."""
-    is_catalogd = experiment.name in catalog.names() and catalog.experiment(experiment.name) is experiment
-    return NamedMeasure(experiment.name) if is_catalogd else experiment.measure
+    """The function that runs its cells. One in the catalog is looked up by name, since a closure cannot be pickled."""
+    is_in_catalog = experiment.name in catalog.names() and catalog.experiment(experiment.name) is experiment
+    return NamedMeasure(experiment.name) if is_in_catalog else experiment.measure
 
 
 def _reproduction(experiment: Experiment, scale: Scale, ended: Sequence[Ended]) -> Reproduction:
@@ -209,11 +211,11 @@ def failures_of(ended: Iterable[Ended]) -> list[Failure]:
 
 def made_with(ended: Iterable[Ended]) -> dict[str, str]:
     """The device and versions of all cells; several if they differ."""
-    found: dict[str, list[str]] = {}
+    by_name: dict[str, list[str]] = {}
     for each in ended:
         for name, value in each.made_with.items():
-            found.setdefault(name, []).append(value)
-    return {name: ", ".join(dict.fromkeys(values)) for name, values in found.items()}
+            by_name.setdefault(name, []).append(value)
+    return {name: ", ".join(dict.fromkeys(values)) for name, values in by_name.items()}
 
 
 def _write_rows(run: Reproduction, folder: Path) -> None:
@@ -224,7 +226,7 @@ def _write_rows(run: Reproduction, folder: Path) -> None:
 
 
 def _write_verdict(run: Reproduction, folder: Path) -> Exception | None:
-    """Write the verdict, and the picture where matplotlib is installed; return what one of them raises."""
+    """Write the verdict, and the picture where matplotlib is installed; return the exception if one of them raises."""
     try:
         verdict = json.dumps(run.judgment(), indent=1, ensure_ascii=False) + "\n"
         write_atomically(folder / "verdict.json", verdict.encode())
@@ -233,7 +235,7 @@ def _write_verdict(run: Reproduction, folder: Path) -> Exception | None:
     except MissingExtra:
         return None
     except Exception as error:
-        if run.failures:  # they are the cause, and are told
+        if run.failures:  # they are the cause, and are reported anyway
             warnings.warn(
                 f"{run.experiment.name} is not drawn: rows of failed cells are missing ({error}).", stacklevel=3
             )

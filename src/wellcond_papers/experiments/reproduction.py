@@ -1,4 +1,4 @@
-"""`Reproduction`: what came out of an experiment, beside what its paper claims."""
+"""`Reproduction`: the result of an experiment, compared with what its paper claims."""
 
 from __future__ import annotations
 
@@ -27,8 +27,8 @@ class Failure:
     """A cell that could not be finished.
 
     Attributes:
-        settings: Those of the cell.
-        error: Why, in a line.
+        settings: The settings of the cell.
+        error: The reason, in one line.
     """
 
     settings: Mapping[str, Any]
@@ -36,7 +36,7 @@ class Failure:
 
 
 class CellResult(Result):
-    """A result of many cells: every row stands beside the settings of its cell.
+    """A result of many cells: every row comes with the settings of its cell.
 
     Attributes:
         table: The rows of all cells that finished.
@@ -83,11 +83,11 @@ def _apart(settings: Mapping[str, Any]) -> dict[str, Any]:
 
 @dataclass(frozen=True)
 class Reproduction(CellResult):
-    """What came out of an experiment.
+    """The result of an experiment.
 
     Attributes:
-        experiment: Which one.
-        scale: At which scale.
+        experiment: The experiment.
+        scale: The scale at which it was run.
         table: The rows of all cells that finished.
         failures: The cells that did not.
         made_with: The device and the versions of the libraries.
@@ -101,11 +101,11 @@ class Reproduction(CellResult):
 
     @cached_property
     def outcomes(self) -> list[Outcome]:
-        """What became of every claim, in their order."""
+        """The outcome of every claim, in order."""
         return [self._outcome(claim) for claim in self.experiment.claims]
 
     def _outcome(self, claim: Claim) -> Outcome:
-        """Where cells failed, a check may miss their rows: the claim is then not tested."""
+        """If cells failed, a check may lack their rows; the claim is then not tested."""
         if not self.table:
             return Outcome("not tested", "no cell finished")
         if not self.failures:
@@ -117,20 +117,20 @@ class Reproduction(CellResult):
             return Outcome("not tested", f"the rows of {count} that failed are missing ({error})")
 
     def verdict(self) -> Verdict:
-        """Of all claims together."""
+        """The verdict of all claims together."""
         return overall(outcome.verdict for outcome in self.outcomes)
 
     def figure(self) -> Figure:
         return self.experiment.draw(self.table)
 
     def judgment(self) -> dict[str, Any]:
-        """The verdict, and every claim with what the paper says and what was found."""
+        """The verdict, and every claim with the paper's number and the measured one."""
         return {
             "experiment": self.experiment.name,
             "scale": self.scale,
             "verdict": self.verdict(),
             "claims": [
-                {"says": claim.says, "paper": claim.paper, "found": outcome.found, "verdict": outcome.verdict}
+                {"says": claim.says, "paper": claim.paper, "found": outcome.measured, "verdict": outcome.verdict}
                 for claim, outcome in zip(self.experiment.claims, self.outcomes, strict=True)
             ],
             "failed": [{"settings": dict(each.settings), "error": each.error} for each in self.failures],

@@ -18,11 +18,11 @@ from wellcond_papers.experiments.reproduction import CellResult, Failure, Reprod
 from wellcond_papers.experiments.table import Record, Table
 
 DIGITS = 6
-"""Of the values in `rows.json`."""
+"""Significant digits of the values in `rows.json`."""
 
 
 def write_rows(path: str | os.PathLike[str], run: Reproduction) -> Path:
-    """Write all cells as JSON: settings that they share once, one cell a line, values with 6 digits.
+    """Write all cells as JSON: shared settings once, one line per cell, values with 6 digits.
 
     The rows of a cell are its series: [layer, quantity, unit, steps, values].
     """
@@ -52,7 +52,7 @@ def write_rows(path: str | os.PathLike[str], run: Reproduction) -> Path:
 
 
 def read_rows(path: str | os.PathLike[str]) -> Reproduction:
-    """What `write_rows` wrote.
+    """Read what `write_rows` wrote.
 
     Raises:
         CorruptData: The file holds something else.
@@ -90,7 +90,7 @@ def write_parquet(path: Path, result: CellResult) -> Path:
 
 
 def _column(values: Sequence[Any]) -> list[Any]:
-    """Of one kind: numbers, else text; a list or a mapping as JSON."""
+    """Values of one type: numbers, else text; lists and mappings as JSON."""
     kinds = {type(value) for value in values if value is not None}
     if kinds <= {int, float} and float in kinds:
         return [None if value is None else float(value) for value in values]
@@ -100,12 +100,12 @@ def _column(values: Sequence[Any]) -> list[Any]:
 
 
 def _series(rows: Iterable[Row]) -> list[list[Any]]:
-    found: dict[tuple[str, str, str], tuple[list[int | None], list[Any]]] = {}
+    columns: dict[tuple[str, str, str], tuple[list[int | None], list[Any]]] = {}
     for row in rows:
-        steps, values = found.setdefault((row.layer, row.quantity, row.unit), ([], []))
+        steps, values = columns.setdefault((row.layer, row.quantity, row.unit), ([], []))
         steps.append(row.step)
         values.append(as_json(_rounded(row.value)))
-    return [[*key, steps, values] for key, (steps, values) in found.items()]
+    return [[*key, steps, values] for key, (steps, values) in columns.items()]
 
 
 def _rows(series: Iterable[Sequence[Any]]) -> Iterator[Row]:

@@ -56,28 +56,28 @@ def sweep(
     quantity: str | None = None,
     progress: Progress = lambda what, share: None,
 ) -> Sweep:
-    """Run every point of a grid, or what is left of it.
+    """Run every point of a grid, or those that have not finished yet.
 
     Args:
         target: The name of an experiment, whose settings the grid overrides; or a function, or "file.py:function",
             which is called with the values of a point and, if it takes one, `seed`. It returns a mapping of names to
             numbers, or rows.
         grid: Values by setting; `{"lr": [0.1, 0.01], "gamma": [1.0, 2.0]}` has four points.
-        seeds: How many seeds each point is run with; None for those of the scale, or one.
-        scale: Of the experiment.
+        seeds: The number of seeds at each point; None for that of the scale, or one.
+        scale: The scale of the experiment.
         out: Cells, table and picture go to `out/sweeps/name`. Finished cells are never run again; those that failed
             are. If the code of a function has changed, all its cells are new.
         device: Where an experiment trains and measures.
         data: The folder with the data sets of an experiment.
         launcher: Where cells are run: "in-process", "processes", "ray" or a `Launcher`.
-        workers: How many cells run at once; None for as many as there are cores.
-        x: The setting along the picture; by default the learning rate, else the first with several numbers.
-        y: The setting upwards; by default the next one with several numbers.
-        quantity: What is drawn; by default a loss if there is one.
+        workers: Cells that run at once; None for one per core.
+        x: The setting along the x axis; by default the learning rate, else the first with several numbers.
+        y: The setting along the y axis; by default the next one with several numbers.
+        quantity: The quantity that is drawn; by default a loss if there is one.
         progress: Called as (what is being done, share of all work done).
 
     Returns:
-        All rows beside their settings.
+        All rows with their settings.
 
     Raises:
         InvalidProblem: The target does not take a setting of the grid.
@@ -85,8 +85,8 @@ def sweep(
     Example:
         >>> def parabola(x, y):
         ...     return {"height": x**2 + y}
-        >>> found = sweep(parabola, {"x": [1.0, 2.0], "y": [0.0]}, out=getfixture("tmp_path"))
-        >>> [row.value for row in found.rows()]
+        >>> result = sweep(parabola, {"x": [1.0, 2.0], "y": [0.0]}, out=getfixture("tmp_path"))
+        >>> [row.value for row in result.rows()]
         [1.0, 4.0]
     """
     grid = {name: _each_once(values) for name, values in grid.items()}
@@ -116,27 +116,27 @@ def sweep(
     folder = Path(out).absolute() / "sweeps" / name
     ended = run_all([Task(cell, measure, Store(folder), device, root) for cell in cells], used, progress)
     table = Table([each.record for each in ended if each.record is not None])
-    found = Sweep(name, grid, table, failures_of(ended), made_with(ended), x, y, quantity)
-    found.save(folder / "sweep.json")
+    result = Sweep(name, grid, table, failures_of(ended), made_with(ended), x, y, quantity)
+    result.save(folder / "sweep.json")
     with contextlib.suppress(MissingExtra):
-        write_parquet(folder / "table.parquet", found)
+        write_parquet(folder / "table.parquet", result)
     (folder / "figure.png").unlink(missing_ok=True)  # that of another grid
-    if found.has_picture:
+    if result.has_picture:
         with contextlib.suppress(MissingExtra):
-            found.save(folder / "figure.png")
-    return found
+            result.save(folder / "figure.png")
+    return result
 
 
 def _each_once(values: Sequence[Any]) -> list[Any]:
-    """The values as JSON has them, numpy's numbers too; one that is there twice would count twice in every mean."""
-    found = {}
+    """The values as JSON stores them, without repetitions, which would count twice in every mean."""
+    distinct = {}
     for value in values:
         plain = value.item() if isinstance(value, np.generic) else value
         try:
-            found[json.dumps(plain, allow_nan=False)] = plain
+            distinct[json.dumps(plain, allow_nan=False)] = plain
         except (TypeError, ValueError) as error:
             raise InvalidProblem(f"{value!r} cannot be a value of the grid; write finite numbers and text.") from error
-    return list(found.values())
+    return list(distinct.values())
 
 
 def _points(grid: Grid) -> list[dict[str, Any]]:
@@ -144,13 +144,13 @@ def _points(grid: Grid) -> list[dict[str, Any]]:
 
 
 def _cells(experiment: Experiment, scale: Scale, grid: Grid, seeds: int | None) -> list[Cell]:
-    """Those of the scale, arm by arm, at every point."""
+    """The cells of the scale, arm by arm, at every point of the grid."""
     cells = experiment.cells(scale)
     known = dict.fromkeys(name for cell in cells for name in cell.settings)
     for name in grid:
         if name not in known or name == "seed":
             close = difflib.get_close_matches(name, known, n=3, cutoff=0.4) or list(known)
-            hint = "seeds are a number of their own" if name == "seed" else f"closest: {', '.join(close)}"
+            hint = "set the number of seeds instead" if name == "seed" else f"closest: {', '.join(close)}"
             raise InvalidProblem(f"{experiment.name} has no setting {name!r} to sweep; {hint}.")
     arms = list(dict.fromkeys(cell.settings["arm"] for cell in cells))
     for arm in grid.get("arm", ()):
@@ -158,11 +158,11 @@ def _cells(experiment: Experiment, scale: Scale, grid: Grid, seeds: int | None) 
             raise InvalidProblem(f"{experiment.name} has no arm {arm!r} at this scale; it has {', '.join(arms)}.")
     first = {cell.settings["arm"]: cell for cell in cells if cell.settings["seed"] == 0}
     count = experiment.scales[scale].get("seeds", 1) if seeds is None else seeds
-    found = {}
+    swept = {}
     for arm, cell in first.items():
         for point in _points(grid):
             if point.get("arm", arm) == arm:
                 for seed in range(count):
-                    made = replace(cell, settings={**cell.settings, **point, "seed": seed})
-                    found[made.key] = made
-    return list(found.values())
+                    at_point = replace(cell, settings={**cell.settings, **point, "seed": seed})
+                    swept[at_point.key] = at_point
+    return list(swept.values())

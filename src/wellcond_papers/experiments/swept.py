@@ -1,4 +1,4 @@
-"""`Sweep`: what came out of a sweep, as a table and as a heat map with the line of theory."""
+"""`Sweep`: the result of a sweep, as a table and as a heat map with the limits that theory predicts."""
 
 from __future__ import annotations
 
@@ -22,27 +22,27 @@ if TYPE_CHECKING:
     from matplotlib.figure import Figure
 
 RATES = ("lr", "learning_rate", "rate")
-"""Settings that are a learning rate, over which its limits are drawn as lines."""
+"""Names of a learning rate; if it is on an axis, its limits are drawn as lines."""
 LIMITS = {MAX_LR: "limit, measured", PREDICTED_MAX_LR: "limit, predicted"}
-"""The lines, and how they are called."""
+"""Quantities drawn as lines, with their labels."""
 DRAWN_FIRST = (TEST_LOSS, FINAL_LOSS, LOSS, TEST_ACCURACY)
 WIDE = 20
-"""From the greatest to the least value of an axis, from which on it is logarithmic."""
+"""An axis is logarithmic if its largest value is more than this many times its smallest."""
 
 
 @dataclass(frozen=True)
 class Sweep(CellResult):
-    """Rows beside the settings of their cells.
+    """Rows with the settings of their cells.
 
     Attributes:
-        name: What was swept.
-        grid: The values of every setting that was.
+        name: The experiment or function that was swept.
+        grid: The values of every swept setting.
         table: The cells that finished.
         failures: The cells that did not.
         made_with: The device and the versions of the libraries.
-        x: The setting along the picture; None for the learning rate, else the first with several numbers.
-        y: The setting upwards; None for the next one with several numbers.
-        quantity: What is drawn; None for a loss if there is one.
+        x: The setting along the x axis; None for the learning rate, else the first with several numbers.
+        y: The setting along the y axis; None for the next one with several numbers.
+        quantity: The quantity that is drawn; None for a loss if there is one.
     """
 
     name: str
@@ -76,14 +76,14 @@ class Sweep(CellResult):
         return next((name for name in (*DRAWN_FIRST, *known) if name in known), "")
 
     def groups(self, *without: str) -> dict[str, Table]:
-        """The cells by their arm and swept settings, as text, but for some of the settings."""
+        """The cells by their arm and swept settings, as text, leaving out some of the settings."""
         names = [name for name in ("arm", *(n for n in self.grid if n != "arm")) if name not in without]
-        found: dict[str, list[Any]] = {}
+        by_title: dict[str, list[Any]] = {}
         for record in self.table:
             own = {name: record.settings[name] for name in names if name in record.settings}
             title = ", ".join(str(v) if n == "arm" else f"{n} = {_shown(v)}" for n, v in own.items())
-            found.setdefault(title, []).append(record)
-        return {title: Table(records) for title, records in found.items()}
+            by_title.setdefault(title, []).append(record)
+        return {title: Table(records) for title, records in by_title.items()}
 
     def figure(self) -> Figure:
         """A heat map over two settings, with the limits of the rate as lines; curves over one."""
@@ -95,13 +95,13 @@ class Sweep(CellResult):
         return self._map(*self.axes) if len(self.axes) == 2 else self._curves(self.axes[0])
 
     def _map(self, x: str, y: str) -> Figure:
-        groups = {f"{self.drawn}{', ' if title else ''}{title}": found for title, found in self.groups(x, y).items()}
+        groups = {f"{self.drawn}{', ' if title else ''}{title}": cells for title, cells in self.groups(x, y).items()}
         maps = {title: _cells(table, x, y, self.drawn) for title, table in groups.items()}
         lines = {title: _limits(table, y) for title, table in groups.items()} if x in RATES else None
         return heat_map(maps, x=x, y=y, lines=lines)
 
     def _curves(self, x: str) -> Figure:
-        curves = {title: found for title, table in self.groups(x).items() if (found := _curves(table, x, self.drawn))}
+        curves = {title: lines for title, table in self.groups(x).items() if (lines := _curves(table, x, self.drawn))}
         figure = new_figure(6.4, 4.2)
         axes = figure.subplots()
         if curves:
@@ -143,21 +143,21 @@ class Sweep(CellResult):
 
 def _cells(table: Table, x: str, y: str, quantity: str) -> dict[tuple[float, float], float | None]:
     """The mean over seeds at each point; None where a cell diverged."""
-    found: dict[tuple[float, float], float | None] = {}
+    means: dict[tuple[float, float], float | None] = {}
     for place in dict.fromkeys((record.settings[x], record.settings[y]) for record in table):
         cells = table.where(**{x: place[0], y: place[1]})
         values = cells.lasts(quantity)
         has_diverged = any(record.has_diverged for record in cells) or not all(map(math.isfinite, values))
-        found[place] = None if has_diverged or not values else fmean(values)
-    return found
+        means[place] = None if has_diverged or not values else fmean(values)
+    return means
 
 
 def _curves(table: Table, x: str, quantity: str) -> list[tuple[list[float], list[float]]]:
     """One curve per seed, at the places where all of them have a finite value."""
     seeds = [table.where(seed=seed) for seed in dict.fromkeys(record.settings.get("seed") for record in table)]
-    found = [{r.settings[x]: value for r in cells for value in Table([r]).lasts(quantity)} for cells in seeds]
-    places = [place for place in sorted(found[0]) if all(math.isfinite(own.get(place, math.nan)) for own in found)]
-    return [(places, [own[place] for place in places]) for own in found] if places else []
+    lines = [{r.settings[x]: value for r in cells for value in Table([r]).lasts(quantity)} for cells in seeds]
+    places = [place for place in sorted(lines[0]) if all(math.isfinite(own.get(place, math.nan)) for own in lines)]
+    return [(places, [own[place] for place in places]) for own in lines] if places else []
 
 
 def _limits(table: Table, y: str) -> dict[str, list[tuple[float, float]]]:

@@ -1,4 +1,4 @@
-"""`Table`: the rows of many cells, each beside its settings."""
+"""`Table`: the rows of many cells, with their settings."""
 
 from __future__ import annotations
 
@@ -16,9 +16,9 @@ class Record:
     """One finished cell.
 
     Attributes:
-        settings: All that decided its numbers.
-        rows: What it measured.
-        seconds: How long it took.
+        settings: Everything that determines its numbers.
+        rows: The measured rows.
+        seconds: The time it took.
     """
 
     settings: Mapping[str, Any]
@@ -41,7 +41,7 @@ class Record:
         return dict(sorted(chosen.items()))
 
     def by_layer(self, quantity: str, step: int | None = None) -> dict[str, float]:
-        """One quantity by layer, in the order of the rows, at one step; None takes the last one of each layer."""
+        """One quantity by layer, in the order of the rows, at one step; None for the last one of each layer."""
         return {
             row.layer: row.value for row in self.rows if row.quantity == quantity and (step is None or row.step == step)
         }
@@ -87,8 +87,8 @@ class Table(Sequence[Record]):
 
     def where(self, **settings: Any) -> Table:
         """The cells with these settings."""
-        wanted = settings.items()
-        return Table([r for r in self if all(r.settings.get(name) == value for name, value in wanted)])
+        required = settings.items()
+        return Table([r for r in self if all(r.settings.get(name) == value for name, value in required)])
 
     def arm(self, name: str) -> Table:
         """The cells of one arm: its seeds."""
@@ -96,8 +96,8 @@ class Table(Sequence[Record]):
 
     def lasts(self, quantity: str, layer: str = "") -> list[float]:
         """The last value of every cell that has one."""
-        found = (record.series(quantity, layer) for record in self)
-        return [series[max(series)] for series in found if series]
+        all_series = (record.series(quantity, layer) for record in self)
+        return [series[max(series)] for series in all_series if series]
 
     def mean_series(self, quantity: str, layer: str = "") -> dict[int, float]:
         """One quantity by step, the mean over the cells that have it there."""

@@ -28,19 +28,19 @@ def cnn(
     """Build convolutions with 2×2 max pooling between them, then dense layers.
 
     The convolutions are 3×3 without padding. Convolution k is `convk`, `actk`, its norm, if there is one (`bnk`, …),
-    and `poolk`, which the last has not. The numbers run on in the dense layers `fck`. The source names the channels and
-    that two dense layers follow; the poolings, the missing padding and the 64 hidden units are those of the TensorFlow
-    tutorial that it took the network from.
+    and `poolk`, except after the last. The numbering continues in the dense layers `fck`. The source names the channels
+    and that two dense layers follow; the poolings, the missing padding and the 64 hidden units are those of the
+    TensorFlow tutorial that it took the network from.
 
     Args:
         image: Channels, height and width of the input.
-        channels: Of every convolution.
+        channels: The channels of every convolution.
         hidden: Units of every dense layer but the last.
         classes: Outputs.
         norm: "none", "batch", "layer", "group" or a factory, channels → module.
         dense_norm: The same for the hidden dense layers; None for that of the convolutions. A factory of 2-d norms
             needs its 1-d partner here.
-        post_activation: Whether norms stand behind the activations, as in the source, or before them.
+        post_activation: Whether norms come after the activations, as in the source, or before them.
         init: How weights are drawn, as in `mlp`.
         seed: Fixes the weights and leaves the global generator alone; None draws from it.
 

@@ -16,7 +16,7 @@ EXPANSION = 4
 
 
 class ProjectedBlock(nn.Module):
-    """Convolutions with a norm each, beside an identity, or a 1×1 convolution with a norm where the shape changes."""
+    """Convolutions with a norm each, with an identity, or a 1×1 convolution with a norm where the shape changes."""
 
     def __init__(self, convolutions: list[nn.Conv2d], layers: Layers) -> None:
         super().__init__()
@@ -52,12 +52,12 @@ def imagenet_resnet(
 ) -> nn.Sequential:
     """Build ResNet-18 or ResNet-50 for 224×224 images.
 
-    A 7×7 convolution and a 3×3 max pooling, both of stride 2, four stages of 64 to 512 channels (four times as many
-    behind bottlenecks), a global average and a linear layer. In a bottleneck the 3×3 convolution has the stride, as in
+    A 7×7 convolution and a 3×3 max pooling, both of stride 2, four stages of 64 to 512 channels (256 to 2048 after
+    bottlenecks), a global average and a linear layer. In a bottleneck the 3×3 convolution has the stride, as in
     torch's own. Norms are named `bn`, whatever their kind.
 
     Args:
-        depth: 18 (two 3×3 convolutions a block) or 50 (1×1, 3×3, 1×1).
+        depth: 18 (two 3×3 convolutions per block) or 50 (1×1, 3×3, 1×1).
         classes: Outputs.
         norm: "none", "batch", "layer", "group" or a factory, channels → module.
         last_norm: Whether an affine batch normalization `last_bn` stands before the linear layer: huang2020's LastBN.

@@ -78,7 +78,7 @@ def meanfield_cnn(
 
     Args:
         image: Channels, height and width of the input.
-        channels: Of every convolution.
+        channels: The channels of every convolution.
         classes: Outputs.
         gamma: γ.
         sigma_w2: σ_w².

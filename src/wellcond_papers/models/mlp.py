@@ -37,7 +37,7 @@ def mlp(
             - `"glorot"`: weights U(−a, a) with a = √(6/(fan_in + fan_out)), biases 0
             - `"default"`: as torch does it, both U(−a, a) with a = 1/√fan_in
         bias: Whether the linear layers have one.
-        post_activation: Whether the norm stands behind the activation instead of before it.
+        post_activation: Whether the norm comes after the activation instead of before it.
         seed: Fixes the weights and leaves the global generator alone; None draws from it.
 
     Returns:

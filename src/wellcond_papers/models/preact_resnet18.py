@@ -14,7 +14,7 @@ from wellcond_papers.models.resnet import head
 class WidePreBlock(nn.Module):
     """Norm, ReLU and 3×3 convolution, twice; where the shape changes, a 1×1 convolution is the shortcut.
 
-    That convolution starts behind the first ReLU; an identity shortcut starts from the block's input.
+    That convolution starts after the first ReLU; an identity shortcut starts from the block's input.
     """
 
     def __init__(self, inputs: int, outputs: int, layers: Layers) -> None:
@@ -41,7 +41,7 @@ def preact_resnet18(
     """Build PreAct-ResNet-18 for CIFAR, in the form whose training settings wei2019 uses.
 
     A 3×3 convolution, four stages of two blocks with 64, 128, 256 and 512 channels, a global average and a linear
-    layer. There is no norm behind the last block. Norms are named `bn`, whatever their kind.
+    layer. There is no norm after the last block. Norms are named `bn`, whatever their kind.
 
     Args:
         classes: Outputs.

@@ -11,7 +11,7 @@ from wellcond_papers.models.resnet import ZeroPaddedShortcut, blocks_per_stage, 
 
 
 class PreBlock(nn.Module):
-    """Norm, ReLU and 3×3 convolution, twice, beside a shortcut without parameters (type A); no ReLU after the sum."""
+    """Norm, ReLU and 3×3 convolution, twice, with a shortcut without parameters (type A); no ReLU after the sum."""
 
     def __init__(self, inputs: int, outputs: int, layers: Layers) -> None:
         super().__init__()
@@ -48,7 +48,7 @@ def preresnet(
         depth: Weighted layers, 6n + 2 (20, 56, 110, 1202).
         classes: Outputs.
         norm: "none", "batch", "layer", "group" or a factory, channels → module.
-        final_norm: False leaves out the norm behind the last block, and only it: huang2020's PreResNet-v1.
+        final_norm: False leaves out only the norm after the last block: huang2020's PreResNet-v1.
         last_norm: Whether an affine batch normalization `last_bn` stands before the linear layer: huang2020's LastBN.
         width: Channels of the first stage.
         init: How weights are drawn, as in `mlp`; None for convolutions N(0, 2/(k² C_out)) and a linear layer as torch

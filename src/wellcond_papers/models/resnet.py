@@ -16,7 +16,7 @@ MakeBlock = Callable[[int, int], nn.Module]
 
 
 class Block(nn.Module):
-    """Two 3×3 convolutions beside a shortcut without parameters (type A).
+    """Two 3×3 convolutions with a shortcut without parameters (type A).
 
     (N, inputs, H, W) → (N, outputs, H/stride, W/stride): where the shape changes, the shortcut keeps every
     second pixel and appends channels of zeros.
@@ -110,21 +110,21 @@ def blocks_per_stage(depth: int) -> int:
 
 def stages(width: int, blocks: int, make: MakeBlock) -> dict[str, nn.Module]:
     """Three stages of `blocks` blocks each, with width, 2 · width and 4 · width channels."""
-    found: dict[str, nn.Module] = {}
+    modules: dict[str, nn.Module] = {}
     for k, (inputs, outputs) in enumerate(pairwise((width, width, 2 * width, 4 * width)), start=1):
         widths = [inputs] + [outputs] * blocks
         stage = {f"block{b}": make(*pair) for b, pair in enumerate(pairwise(widths), start=1)}
-        found[f"stage{k}"] = nn.Sequential(OrderedDict(stage))
-    return found
+        modules[f"stage{k}"] = nn.Sequential(OrderedDict(stage))
+    return modules
 
 
 def head(
     features: int, classes: int, layers: Layers, last_norm: bool = False, dropout: float = 0.0
 ) -> dict[str, nn.Module]:
     """A global average, dropout and LastBN if asked for, and the linear layer."""
-    found: dict[str, nn.Module] = {"pool": nn.AdaptiveAvgPool2d(1), "flatten": nn.Flatten()}
+    modules: dict[str, nn.Module] = {"pool": nn.AdaptiveAvgPool2d(1), "flatten": nn.Flatten()}
     if dropout:
-        found["dropout"] = nn.Dropout(dropout)
+        modules["dropout"] = nn.Dropout(dropout)
     if last_norm:
-        found["last_bn"] = nn.BatchNorm1d(features)
-    return found | {"fc": layers.linear(features, classes)}
+        modules["last_bn"] = nn.BatchNorm1d(features)
+    return modules | {"fc": layers.linear(features, classes)}

@@ -1,4 +1,4 @@
-"""Accuracies and errors of several seeds in words."""
+"""Accuracies and errors of several seeds, as text."""
 
 from __future__ import annotations
 
@@ -6,14 +6,14 @@ from collections.abc import Sequence
 from statistics import fmean
 
 DISAGREE = 10.0
-"""Seeds that lie further apart, in points, are told by their range: nobody had the mean."""
+"""Seeds further apart than this, in percentage points, are reported as a range: no run is near the mean."""
 
 
 def percent(seeds: Sequence[float]) -> str:
-    """The mean of the seeds, or the least and the greatest where they disagree.
+    """The mean of the seeds, or their range if they disagree.
 
     Args:
-        seeds: In percent.
+        seeds: Values in percent.
 
     Example:
         >>> percent([66.0, 67.0]), percent([72.4, 10.6])

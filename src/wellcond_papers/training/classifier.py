@@ -1,4 +1,4 @@
-"""Train an image classifier: the one loop, with cross-entropy, a schedule, test accuracy and probes on the way."""
+"""Train an image classifier with cross-entropy: a schedule, test accuracy and probes during training, checkpoints."""
 
 from __future__ import annotations
 
@@ -19,17 +19,17 @@ from wellcond.network.isolation.isolation import rng_kept
 from wellcond.optim.bnp import BNP
 from wellcond.results import Progress, Row
 from wellcond.results.quantities import TEST_ACCURACY, TEST_LOSS, TRAINING_LOSS
-from wellcond.training.checkpoint import Checkpoint
-from wellcond.training.distributed import join_processes, process_count, share_of, shared
-from wellcond.training.loop import Loop, Probe
 from wellcond.training.run import Run
-from wellcond.training.schedules import Schedule
-from wellcond.training.step import CapturedStep, EagerStep, Step, can_capture
 from wellcond_papers.data.batches import Batches
+from wellcond_papers.training.checkpoint import Checkpoint
+from wellcond_papers.training.distributed import join_processes, process_count, share_of, shared
+from wellcond_papers.training.loop import Loop, Probe
+from wellcond_papers.training.schedules import Schedule
+from wellcond_papers.training.step import CapturedStep, EagerStep, can_capture
 
 Batch = tuple[Tensor, Tensor]
 CHUNK = 1000
-"""Test images at once."""
+"""Test images per forward pass."""
 
 
 def train_classifier(
@@ -48,7 +48,7 @@ def train_classifier(
     checkpoint: Checkpoint | None = None,
     progress: Progress | None = None,
 ) -> Run:
-    """Train with cross-entropy, and look at the network at chosen steps.
+    """Train with cross-entropy, and evaluate and probe the network at chosen steps.
 
     On a GPU the forward and backward pass are captured as a CUDA graph where they allow that, and nothing waits for
     the device between looks: a loss that is not finite is found up to 50 steps late, at the right step. What a network
@@ -58,18 +58,18 @@ def train_classifier(
     Args:
         model: The network, on its device; it is put into training mode. If its weights are laid out in channels-last
             order, so are the batches.
-        optimizer: Of its parameters.
-        batches: Such as `Batches`: the inputs and labels of a step, counted from 0.
-        steps: How many steps to take.
+        optimizer: An optimizer of its parameters.
+        batches: A function such as `Batches`: the inputs and labels of a step, counted from 0.
+        steps: The number of steps to take.
         at: The numbers of steps taken at which to evaluate and probe; 0 is before the first.
         test: Test inputs and labels; test loss and accuracy (in evaluation mode) are measured at `at`.
-        probes: Further measurements at `at`, with the network in training mode. What they do to gradients, modes,
-            buffers and random numbers is undone.
+        probes: Further measurements at `at`, with the network in training mode. Their changes of gradients, modes,
+            buffers and random numbers are undone.
         schedule: The factor of the learning rates at each step.
         half: Whether to compute in bfloat16 where autocast does.
         compiled: Whether to run the network through `torch.compile`.
         bnp: The BNP over this optimizer, if there is one.
-        checkpoint: Where to keep the state, to continue a run that was killed. A `bnp` is kept too.
+        checkpoint: The file for the state, from which a killed run continues. The state of `bnp` is saved too.
         progress: Called as (what is being done, share of all work done).
 
     Returns:
@@ -87,7 +87,9 @@ def train_classifier(
             "or copied, and leave some of them with requires_grad=True."
         )
     if test is not None and not len(test[0]) == len(test[1]) > 0:
-        raise InvalidProblem(f"test has {len(test[0])} inputs and {len(test[1])} labels; it needs as many, and some.")
+        raise InvalidProblem(
+            f"test has {len(test[0])} inputs and {len(test[1])} labels; it needs the same number of each, at least one."
+        )
     join_processes()
     model.train()
     network = model if process_count() == 1 else shared(model)
@@ -126,6 +128,7 @@ def train_classifier(
         checkpoint = replace(checkpoint, parts={**checkpoint.parts, "bnp": bnp})
     with torch.cuda.device(device) if device.type == "cuda" else contextlib.nullcontext():
         loop = Loop(
+            optimizer,
             _step(model, optimizer, loss_of, bnp, compiled),
             steps,
             at=looks,
@@ -144,7 +147,7 @@ def _step(
     loss_of: Callable[[tuple[Any, ...]], Tensor],
     bnp: BNP | None,
     compiled: bool,
-) -> Step[tuple[Any, ...]]:
+) -> CapturedStep | EagerStep[tuple[Any, ...]]:
     """A CUDA graph on one GPU, if the optimizer allows it; an eager step elsewhere."""
     is_cuda, is_shared = next(model.parameters()).is_cuda, process_count() > 1
     # the operators of BNP in a compiled network keep out of graphs

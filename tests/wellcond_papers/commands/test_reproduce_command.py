@@ -78,4 +78,4 @@ def test_ctrl_c_says_how_to_go_on(tmp_path: Path, monkeypatch: pytest.MonkeyPatc
     monkeypatch.setattr("wellcond_papers.commands.reproduce.run", interrupted)
     result = run("reproduce", NAME, "--scale", "smoke", "--out", tmp_path)
     assert result.exit_code == 130
-    assert "the same command goes on from there" in result.stderr
+    assert "run the same command again to continue" in result.stderr

@@ -32,10 +32,10 @@ def train(lr, width=4, seed=0):
     ],
 )
 def test_values_of_a_setting(text: str, values: list[object]) -> None:
-    name, found = axis(text)
+    name, parsed = axis(text)
     assert name == "a"
-    assert found == values
-    assert [type(each) for each in found] == [type(each) for each in values]
+    assert parsed == values
+    assert [type(value) for value in parsed] == [type(value) for value in values]
 
 
 @pytest.mark.parametrize(
@@ -96,19 +96,19 @@ def test_what_a_function_prints_is_not_part_of_the_json(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize(
-    ("code", "said"),
+    ("code", "message"),
     [
         ("def train(lr: return", "SyntaxError"),
         ("import nowhere", "No module named 'nowhere'"),
         ("exit(3)", "SystemExit"),
     ],
 )
-def test_a_file_that_cannot_be_loaded_is_an_error_in_a_line(code: str, said: str, tmp_path: Path) -> None:
+def test_a_file_that_cannot_be_loaded_is_an_error_in_a_line(code: str, message: str, tmp_path: Path) -> None:
     path = script(tmp_path, header=code)
     result = run("sweep", f"{path}:train", "--grid", "lr=1", "--out", tmp_path)
     assert result.exit_code == 1
     assert f"{path} cannot be loaded" in one_line(result)
-    assert said in one_line(result)
+    assert message in one_line(result)
 
 
 def test_a_place_where_nothing_can_be_written_is_refused_before_the_work(tmp_path: Path) -> None:

@@ -1,13 +1,10 @@
 from __future__ import annotations
 
-import importlib
-import sys
 from collections.abc import Callable
 
 import pytest
 import torch
 
-import wellcond
 from wellcond_papers.data import Dataset
 
 
@@ -92,12 +89,3 @@ def test_wrong_arguments_are_refused(wrong: Callable[[Dataset], object], message
 def test_inconsistent_contents_are_refused(images: torch.Tensor, labels: torch.Tensor, message: str) -> None:
     with pytest.raises(ValueError, match=message):
         Dataset(images, labels, ("only",), "bad")
-
-
-def test_the_data_and_models_rooms_import_without_scikit_learn(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setitem(sys.modules, "sklearn", None)
-    for name in ("data", "models"):
-        monkeypatch.setattr(wellcond, name, getattr(wellcond, name))  # so that it is put back
-        for module in [m for m in sys.modules if m.startswith(f"wellcond.{name}")]:
-            monkeypatch.delitem(sys.modules, module)
-        importlib.import_module(f"wellcond.{name}")

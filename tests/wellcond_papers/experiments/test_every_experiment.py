@@ -7,11 +7,11 @@ from pathlib import Path
 
 import pytest
 
-from wellcond.results.result import picture
 from wellcond_papers.experiments.catalog import experiment, names
 from wellcond_papers.experiments.experiment import SCALES, Cell
 from wellcond_papers.experiments.reproduce import reproduce
 from wellcond_papers.experiments.rows import read_rows
+from wellcond_papers.experiments.running.store import Store
 from wellcond_papers.experiments.table import Record, Table
 
 PUBLISHED = {
@@ -31,34 +31,34 @@ def test_every_figure_and_table_of_the_sources_is_there() -> None:
 
 @pytest.mark.parametrize("name", names())
 def test_an_experiment_says_what_it_is(name: str) -> None:
-    found = experiment(name)
-    assert found.name == name
-    assert found.title
-    assert found.says
-    assert found.claims
-    assert {"smoke", "paper"} <= set(found.scales) <= set(SCALES)
-    assert set(found.minutes) == set(found.scales)
-    for scale in found.scales:
-        cells = found.cells(scale)
+    subject = experiment(name)
+    assert subject.name == name
+    assert subject.title
+    assert subject.says
+    assert subject.claims
+    assert {"smoke", "paper"} <= set(subject.scales) <= set(SCALES)
+    assert set(subject.minutes) == set(subject.scales)
+    for scale in subject.scales:
+        cells = subject.cells(scale)
         assert len({cell.key for cell in cells}) == len(cells) > 0
-    assert set(found.data("smoke")) <= {"digits"}, "a smoke run needs embedded data alone"
-    arms = set(found.arms)
-    assert found.contrast, "some pair of arms must matter to the verdict"
-    assert {arm for pair in found.contrast for arm in pair} <= arms
+    assert set(subject.data("smoke")) <= {"digits"}, "a smoke run needs embedded data alone"
+    arms = set(subject.arms)
+    assert subject.contrast, "some pair of arms must matter to the verdict"
+    assert {arm for pair in subject.contrast for arm in pair} <= arms
 
 
 @pytest.mark.slow
 @pytest.mark.parametrize("name", names())
 def test_a_smoke_run_gives_rows_outcomes_and_a_picture(name: str, tmp_path: Path) -> None:
-    first = reproduce(name, "smoke", out=tmp_path)
-    assert len(first.table) == len(first.experiment.cells("smoke"))
-    assert all(record.rows for record in first.table)
-    assert all(outcome.found for outcome in first.outcomes)
-    assert picture(first.figure(), dpi=50).startswith(b"\x89PNG")
-    files = {path: path.stat().st_mtime_ns for path in tmp_path.rglob("cells/*.json")}
-    again = reproduce(name, "smoke", out=tmp_path)
-    assert {path: path.stat().st_mtime_ns for path in tmp_path.rglob("cells/*.json")} == files
-    assert [record.rows for record in again.table] == [record.rows for record in first.table]
+    run = reproduce(name, "smoke", out=tmp_path)
+    cells, folder = run.experiment.cells("smoke"), tmp_path / name / "smoke"
+    assert len(run.table) == len(cells)
+    assert all(record.rows for record in run.table)
+    assert all(outcome.measured for outcome in run.outcomes)
+    assert (folder / "figure.png").read_bytes().startswith(b"\x89PNG")
+    stored = Store(folder).finished(cells)  # a second run would take all of them from there
+    records = [stored[cell.key].record for cell in cells]
+    assert [record and record.rows for record in records] == [record.rows for record in run.table]
 
 
 def exchanged(table: Table, pairs: Sequence[tuple[str, str]]) -> Table:
@@ -76,9 +76,9 @@ def exchanged(table: Table, pairs: Sequence[tuple[str, str]]) -> Table:
 @pytest.mark.parametrize("path", COMMITTED, ids=lambda path: path.stem)
 def test_committed_rows_are_those_of_the_experiment_as_it_is(path: Path) -> None:
     run = read_rows(path)
-    found, cells = run.experiment, run.experiment.cells(run.scale)
-    have = {Cell(found.name, record.settings, found.version).key for record in run.table}
-    assert path.stem == f"{found.name}-{run.scale}"
+    subject, cells = run.experiment, run.experiment.cells(run.scale)
+    have = {Cell(subject.name, record.settings, subject.version).key for record in run.table}
+    assert path.stem == f"{subject.name}-{run.scale}"
     assert have == {cell.key for cell in cells}
     assert not run.failures
 

@@ -67,20 +67,20 @@ def test_ctrl_c_keeps_what_is_finished(tmp_path: Path) -> None:
 @pytest.mark.slow
 def test_processes_survive_a_cell_that_raises_and_a_killed_worker(tmp_path: Path) -> None:
     experiment = toy.with_arms(bad={"raises": True}, killed={"killed_once": str(tmp_path / "marker")})
-    told: list[str] = []
+    reports: list[str] = []
     run = reproduce(
         experiment,
         "smoke",
         out=tmp_path / "processes",
         launcher=Processes(workers=2, retries=1),
-        progress=lambda what, share: told.append(what),
+        progress=lambda what, share: reports.append(what),
     )
     assert (tmp_path / "marker").exists()
     here = reproduce(experiment, "smoke", out=tmp_path / "here")
     assert len(run.table) == 6
     assert cells_of(run) == cells_of(here)
     assert run.failures == here.failures
-    assert any("step" in what for what in told)
+    assert any("step" in what for what in reports)
 
 
 @pytest.mark.slow

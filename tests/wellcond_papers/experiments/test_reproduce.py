@@ -137,11 +137,11 @@ def test_rows_are_read_back_with_six_digits(tmp_path: Path) -> None:
     assert (again.experiment.name, again.scale, again.made_with) == ("toy-fig1", "smoke", {"device": "cpu"})
     assert [record.settings for record in again.table] == [record.settings for record in records]
     assert again.failures == [failure]
-    found = again.table[0]
-    assert found.series("kappa", "a") == {0: 0.333333, 5: 1234570.0}
-    assert found.by_layer("kappa", 0) == {"a": 0.333333, "b": math.inf}
-    assert list(found.by_layer("kappa")) == list(records[0].by_layer("kappa"))
-    assert found.last("cost") == 2.0
+    first = again.table[0]
+    assert first.series("kappa", "a") == {0: 0.333333, 5: 1234570.0}
+    assert first.by_layer("kappa", 0) == {"a": 0.333333, "b": math.inf}
+    assert list(first.by_layer("kappa")) == list(records[0].by_layer("kappa"))
+    assert first.last("cost") == 2.0
     assert write_rows(tmp_path / "again.json", again).read_bytes() == path.read_bytes()
 
 
@@ -153,7 +153,7 @@ def test_other_files_are_refused(tmp_path: Path) -> None:
 
 
 def test_settings_of_any_kind_fit_into_a_table(tmp_path: Path) -> None:
-    """A list, numbers beside text, whole numbers beside others, and a name that a row has too."""
+    """A list, numbers mixed with text, whole numbers mixed with others, and a name that a row has too."""
     parquet = pytest.importorskip("pyarrow.parquet")
     row = Row(0, "", "loss", 1.0, "")
     settings = [{"arm": "a", "sizes": [1], "lr": 1, "norm": None, "step": 3}, {"arm": "b", "lr": 0.5, "norm": 4}]
@@ -166,7 +166,7 @@ def test_settings_of_any_kind_fit_into_a_table(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize(
-    ("settings", "said"),
+    ("settings", "message"),
     [
         ({"arms": ["quick"]}, "no arm 'quick'; it has slow, fast"),
         ({"seeds": 0}, "has no cells at scale 'smoke'"),
@@ -174,8 +174,8 @@ def test_settings_of_any_kind_fit_into_a_table(tmp_path: Path) -> None:
         ({"lr": math.nan}, "the setting 'lr' of toy-fig1 cannot be nan"),
     ],
 )
-def test_settings_that_make_no_cells_are_named(settings: dict[str, object], said: str, tmp_path: Path) -> None:
-    with pytest.raises(InvalidProblem, match=said):
+def test_settings_that_make_no_cells_are_named(settings: dict[str, object], message: str, tmp_path: Path) -> None:
+    with pytest.raises(InvalidProblem, match=message):
         reproduce(replace(toy.TOY, arms={"slow": {}, "fast": {}}, scales={"smoke": settings}), "smoke", out=tmp_path)
 
 

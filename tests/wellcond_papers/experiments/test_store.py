@@ -36,10 +36,10 @@ def test_a_finished_cell_is_read_back_to_the_bit(tmp_path: Path) -> None:
 def test_not_a_number_is_read_back(tmp_path: Path) -> None:
     store = Store(tmp_path)
     store.put(Ended(CELL, Record(CELL.settings, [Row(0, "", "loss", math.nan, "")])))
-    found = store.get(CELL)
-    assert found is not None
-    assert found.record is not None
-    assert math.isnan(found.record.rows[0].value)
+    ended = store.get(CELL)
+    assert ended is not None
+    assert ended.record is not None
+    assert math.isnan(ended.record.rows[0].value)
 
 
 def test_a_failed_cell_is_kept_with_its_error_and_is_not_finished(tmp_path: Path) -> None:
@@ -57,13 +57,13 @@ def test_the_file_says_with_what_it_was_made(tmp_path: Path) -> None:
     assert content["settings"] == CELL.settings
 
 
-@pytest.mark.parametrize("kept", [0.0, 0.3, 0.99])
-def test_a_half_written_cell_is_reported_and_counts_as_missing(kept: float, tmp_path: Path) -> None:
+@pytest.mark.parametrize("share", [0.0, 0.3, 0.99])
+def test_a_half_written_cell_is_reported_and_counts_as_missing(share: float, tmp_path: Path) -> None:
     store = Store(tmp_path)
     store.put(FINISHED)
     path = store.path(CELL)
     content = path.read_bytes()
-    path.write_bytes(content[: int(kept * len(content))])
+    path.write_bytes(content[: int(share * len(content))])
     with pytest.raises(CorruptData, match=str(path)):
         store.get(CELL)
     with pytest.warns(UserWarning, match=str(path)):

@@ -46,16 +46,16 @@ def bowl(lr: float, gamma: float = 1.0, seed: int = 0) -> list[Row]:
 
 
 def test_a_function_is_called_at_every_point_with_every_seed(tmp_path: Path) -> None:
-    found = sweep(bowl, {"lr": [0.1, 0.2], "gamma": [1.0, 2.0]}, 2, out=tmp_path)
-    points = [(r.settings["lr"], r.settings["gamma"], r.settings["seed"]) for r in found.table]
+    result = sweep(bowl, {"lr": [0.1, 0.2], "gamma": [1.0, 2.0]}, 2, out=tmp_path)
+    points = [(r.settings["lr"], r.settings["gamma"], r.settings["seed"]) for r in result.table]
     assert points == [(lr, gamma, seed) for lr in (0.1, 0.2) for gamma in (1.0, 2.0) for seed in (0, 1)]
-    assert [r.last("loss") for r in found.table] == [gamma + lr + seed for lr, gamma, seed in points]
+    assert [r.last("loss") for r in result.table] == [gamma + lr + seed for lr, gamma, seed in points]
     lines = (
         pytest.importorskip("pyarrow.parquet").read_table(tmp_path / "sweeps" / "bowl" / "table.parquet").to_pylist()
     )
-    assert len(lines) == len(found.rows())
+    assert len(lines) == len(result.rows())
     assert list(lines[0]) == ["lr", "gamma", "seed", *Row._fields, "error"]
-    assert json.loads((tmp_path / "sweeps" / "bowl" / "sweep.json").read_text())["grid"] == found.grid
+    assert json.loads((tmp_path / "sweeps" / "bowl" / "sweep.json").read_text())["grid"] == result.grid
 
 
 def test_finished_cells_of_another_grid_are_used_again(tmp_path: Path) -> None:
@@ -66,17 +66,17 @@ def test_finished_cells_of_another_grid_are_used_again(tmp_path: Path) -> None:
         return {"loss": lr}
 
     sweep(counted, {"lr": [0.1, 0.2]}, out=tmp_path)
-    found = sweep(counted, {"lr": np.array([0.2, 0.3])}, out=tmp_path)
+    result = sweep(counted, {"lr": np.array([0.2, 0.3])}, out=tmp_path)
     assert calls == [0.1, 0.2, 0.3]
-    assert [row.value for row in found.rows()] == [0.2, 0.3]
+    assert [row.value for row in result.rows()] == [0.2, 0.3]
 
 
 def test_a_changed_function_is_run_anew(tmp_path: Path) -> None:
     path = tmp_path / "mine.py"
     for factor in (1, 2):
         path.write_text(f"def scaled(lr):\n    return {{'loss': {factor} * lr}}\n")
-        found = sweep(f"{path}:scaled", {"lr": [3.0]}, out=tmp_path)
-        assert [row.value for row in found.rows()] == [3.0 * factor]
+        result = sweep(f"{path}:scaled", {"lr": [3.0]}, out=tmp_path)
+        assert [row.value for row in result.rows()] == [3.0 * factor]
 
 
 @pytest.mark.parametrize(
@@ -86,8 +86,8 @@ def test_a_changed_function_is_run_anew(tmp_path: Path) -> None:
         ({"lr": []}, None, "the grid is empty"),
         ({"lr": [math.nan]}, None, "cannot be a value"),
         ({"rate": [1.0]}, None, "cannot be swept over 'rate'; it takes lr, gamma, seed"),
-        ({"lr": [1.0], "seed": [1]}, None, "seeds are a number of their own"),
-        ({"gamma": [1.0]}, None, "wants lr too"),
+        ({"lr": [1.0], "seed": [1]}, None, "set the number of seeds instead"),
+        ({"gamma": [1.0]}, None, "also needs lr"),
     ],
 )
 def test_what_a_function_cannot_be_called_with_is_refused(
@@ -104,13 +104,13 @@ def test_seeds_of_a_function_without_one_are_refused(tmp_path: Path) -> None:
 
 
 def test_what_a_function_should_return_is_said(tmp_path: Path) -> None:
-    found = sweep(lambda lr: lr, {"lr": [1.0]}, out=tmp_path)
-    assert 'returned a float; return a mapping of names to numbers, such as {"loss": 0.1}' in found.failures[0].error
+    result = sweep(lambda lr: lr, {"lr": [1.0]}, out=tmp_path)
+    assert 'returned a float; return a mapping of names to numbers, such as {"loss": 0.1}' in result.failures[0].error
 
 
 def test_an_experiment_is_run_arm_by_arm_with_other_settings(tmp_path: Path) -> None:
-    found = sweep(toy.TOY, {"steps": [1, 2]}, 1, scale="smoke", out=tmp_path)
-    assert [(r.arm, r.settings["steps"], len(r.rows)) for r in found.table] == [
+    result = sweep(toy.TOY, {"steps": [1, 2]}, 1, scale="smoke", out=tmp_path)
+    assert [(r.arm, r.settings["steps"], len(r.rows)) for r in result.table] == [
         ("slow", 1, 1), ("slow", 2, 2), ("fast", 1, 1), ("fast", 2, 2),
     ]  # fmt: skip
     one = sweep(toy.TOY, {"arm": ["fast"], "lr": [0.5]}, scale="smoke", out=tmp_path)
@@ -122,7 +122,7 @@ def test_an_experiment_is_run_arm_by_arm_with_other_settings(tmp_path: Path) -> 
     ("grid", "message"),
     [
         ({"stepz": [1]}, "no setting 'stepz' to sweep; closest: steps"),
-        ({"seed": [1]}, "seeds are a number of their own"),
+        ({"seed": [1]}, "set the number of seeds instead"),
         ({"arm": ["quick"]}, "no arm 'quick' at this scale; it has slow, fast"),
     ],
 )
@@ -195,15 +195,15 @@ def test_a_sweep_killed_in_the_middle_ends_in_the_same_table(tmp_path: Path) -> 
     wait_until(lambda: len(list(folder.glob("cells/*.json"))) >= 3, seconds=120)
     process.kill()
     process.wait()
-    kept = {file: file.stat().st_mtime_ns for file in folder.glob("cells/*.json")}
-    assert 3 <= len(kept) < CELLS
+    times = {file: file.stat().st_mtime_ns for file in folder.glob("cells/*.json")}
+    assert 3 <= len(times) < CELLS
     assert not (folder / "table.parquet").exists()
     workers = {int(line) for line in (tmp_path / "workers").read_text().split()}
     assert len(workers) == 2
     wait_until(lambda: not any(map(is_running, workers)), seconds=20)
     resumed = sweep(target, GRID, 2, out=tmp_path / "killed")
     assert len(resumed.table) == CELLS
-    assert all(file.stat().st_mtime_ns == moment for file, moment in kept.items())
+    assert all(file.stat().st_mtime_ns == moment for file, moment in times.items())
     tables = [parquet.read_table(each) for each in tmp_path.glob("*/sweeps/train-train/table.parquet")]
     assert tables[0].equals(tables[1])
 
@@ -225,8 +225,8 @@ def is_running(process: int) -> bool:
 
 
 def test_a_value_that_is_named_twice_counts_once(tmp_path: Path) -> None:
-    found = sweep(bowl, {"lr": [0.1, 0.1, 1, True]}, out=tmp_path)
-    assert [record.settings["lr"] for record in found.table] == [0.1, 1, True]
+    result = sweep(bowl, {"lr": [0.1, 0.1, 1, True]}, out=tmp_path)
+    assert [record.settings["lr"] for record in result.table] == [0.1, 1, True]
 
 
 def test_the_picture_of_another_grid_goes(tmp_path: Path) -> None:
@@ -249,9 +249,9 @@ def test_a_function_that_exits_or_returns_no_numbers_fails_in_its_own_cell(tmp_p
             sys.exit("bye")
         return {} if kind == "empty" else {"loss": "low"}
 
-    found = sweep(odd, {"kind": ["exits", "empty", "text"]}, out=tmp_path)
-    said = [failure.error for failure in found.failures]
-    for error, text in zip(said, ("SystemExit: bye", "an empty mapping", "no number as 'loss'"), strict=True):
+    result = sweep(odd, {"kind": ["exits", "empty", "text"]}, out=tmp_path)
+    errors = [failure.error for failure in result.failures]
+    for error, text in zip(errors, ("SystemExit: bye", "an empty mapping", "no number as 'loss'"), strict=True):
         assert text in error
 
 
@@ -267,5 +267,5 @@ def test_other_values_around_a_function_make_other_cells(tmp_path: Path) -> None
     for factor in (2, 3):
         exec(f"def typed(lr): return {{'loss': {factor} * lr}}", typed)
         functions.append(typed["typed"])
-    found = [sweep(each, {"lr": [1.0]}, out=tmp_path).table[0].last("loss") for each in functions]
-    assert found == [2.0, 3.0, 1.5, 1.25, 2.0, 3.0]
+    losses = [sweep(each, {"lr": [1.0]}, out=tmp_path).table[0].last("loss") for each in functions]
+    assert losses == [2.0, 3.0, 1.5, 1.25, 2.0, 3.0]

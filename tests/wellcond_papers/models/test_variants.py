@@ -1,4 +1,4 @@
-"""The networks beside the plain ones: what each has, what it computes, and how many parameters were published."""
+"""The variants of the plain networks: what each has, what it computes, and how many parameters were published."""
 
 from __future__ import annotations
 
@@ -204,7 +204,7 @@ def test_the_mean_field_networks_have_the_source_s_layers() -> None:
     assert [(m.out_channels, m.kernel_size, m.stride, m.padding) for m in convs] == [
         (width, (3, 3), (2, 2), (0, 0)) for width in (30, 60, 90)
     ]
-    # the source counts 225 positions behind the first convolution of a 32×32 image
+    # the source counts 225 positions after the first convolution of a 32×32 image
     assert convs[0](torch.zeros(1, 3, 32, 32)).shape[2:].numel() == 225
     assert all(a.out_channels == b.in_channels for a, b in pairwise(convs))
 

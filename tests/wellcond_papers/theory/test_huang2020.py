@@ -71,8 +71,8 @@ def test_equation_8_the_gradient_through_batchnorm(seed: int, examples: int) -> 
     bn = nn.BatchNorm1d(4, eps=1e-30, affine=False, track_running_stats=False)
     s, sigma = bn(h), h.std(0, correction=0)
     expected = (gradient - gradient.mean(0) - (gradient * s).mean(0) * s) / sigma
-    (found,) = torch.autograd.grad(bn(h.requires_grad_()), h, gradient)
-    assert_same(found, expected, 1e-12)
+    (computed,) = torch.autograd.grad(bn(h.requires_grad_()), h, gradient)
+    assert_same(computed, expected, 1e-12)
 
 
 def rectifier(batchnorm: bool) -> nn.Sequential:

@@ -18,7 +18,7 @@ LR = 0.05
 
 
 class PostActivationBN(nn.Module):
-    """Every layer behind a BN without affine part whose statistics are constants, as Proposition 7 has it."""
+    """Every layer after a BN without affine part whose statistics are constants, as in Proposition 7."""
 
     def __init__(self, layers: list[nn.Module], detached: bool = True) -> None:
         super().__init__()

@@ -47,9 +47,9 @@ def least_kappa(A: Tensor) -> float:
     for attempt in range(5):
         step = 1.0
         for direction in normal(400, A.shape[1], seed=attempt):
-            found = at(logs + step * direction)
-            if found < best:
-                best, logs, step = found, logs + step * direction, 1.5 * step
+            value = at(logs + step * direction)
+            if value < best:
+                best, logs, step = value, logs + step * direction, 1.5 * step
             else:
                 step *= 0.93
     return best

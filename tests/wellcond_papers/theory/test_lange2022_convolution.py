@@ -106,7 +106,7 @@ def test_proposition_9_the_hessian_of_a_channel_has_a_block_an_example_in_s(
 
 
 def test_proposition_9_with_the_diagonal_of_s_alone_fails() -> None:
-    """What "diag{…}" must not be read as: positions of one example meet in the layers behind."""
+    """What "diag{…}" must not be read as: positions of one example meet in later layers."""
     model, data = convolutional({"padding": "same"}, "tanh, averaged"), labeled(4, 1, 5, 4, seed=3)
     H_hat, S = extended(rows(model, 2, 2, data[0])), curvature(model, 2, 2, data)
     expected = autograd_hessian(model, 2, 2, data)

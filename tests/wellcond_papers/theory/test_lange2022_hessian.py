@@ -56,8 +56,8 @@ def test_proposition_2_of_the_last_layer_is_what_the_hessian_factor_computes(uni
     assert_same(A.T @ A, H_hat.T @ S @ H_hat, 1e-12)
 
 
-def test_proposition_2_needs_examples_that_do_not_meet_behind_the_unit() -> None:
-    """Behind a BatchNorm the loss of an example depends on the others: the form stays, S is full."""
+def test_proposition_2_needs_examples_that_do_not_meet_after_the_unit() -> None:
+    """With a BatchNorm after it, the loss of an example depends on the others: the form stays, S is full."""
     model = seeded(lambda: nn.Sequential(nn.Linear(4, 6), nn.BatchNorm1d(6), nn.Tanh(), nn.Linear(6, CLASSES)))
     data = labeled(9, 4, seed=0)
     H_hat = extended(data[0])

@@ -69,10 +69,10 @@ def test_proposition_10_bounds_the_error_of_one_mean_a_channel(k: int, r: int, s
 @pytest.mark.parametrize(("k", "r", "s"), [size for size in SIZES if (size[0] - 1) // 2 <= min(size[1:])])
 def test_proposition_10_is_attained_by_a_constant_map_at_the_corners_of_the_kernel(k: int, r: int, s: int) -> None:
     h = torch.full((2, 1, r, s), -3.0, dtype=torch.float64)
-    found = errors(h, convolution(h, k))[0]
-    for corner in (found[0, 0], found[0, -1], found[-1, 0], found[-1, -1]):
+    error = errors(h, convolution(h, k))[0]
+    for corner in (error[0, 0], error[0, -1], error[-1, 0], error[-1, -1]):
         assert float(corner) == pytest.approx(3 * printed(k, r, s), abs=1e-14)
-    assert float(found[k // 2, k // 2]) == 0
+    assert float(error[k // 2, k // 2]) == 0
 
 
 @pytest.mark.parametrize(("k", "r", "s"), [(5, 1, 1), (7, 2, 2), (9, 2, 3), (11, 1, 4)])
@@ -83,10 +83,10 @@ def test_proposition_10_fails_as_printed_when_half_the_kernel_is_larger_than_the
     to 0 for a 5×5 kernel on a 1×1 map. With the brackets cut off at 0 it holds for every size.
     """
     h = torch.ones(2, 1, r, s, dtype=torch.float64)
-    found = float(errors(h, convolution(h, k)).max())
-    assert found == pytest.approx(1, abs=1e-14)
-    assert found > printed(k, r, s) + 0.2
-    assert found == pytest.approx(corrected((k - 1) // 2, r, s), abs=1e-14)
+    error = float(errors(h, convolution(h, k)).max())
+    assert error == pytest.approx(1, abs=1e-14)
+    assert error > printed(k, r, s) + 0.2
+    assert error == pytest.approx(corrected((k - 1) // 2, r, s), abs=1e-14)
 
 
 @pytest.mark.parametrize(("k", "r", "s"), SIZES)
@@ -103,9 +103,9 @@ def test_proposition_10_as_printed_is_the_corrected_bound_for_kernels_that_fit(k
 def test_proposition_10_of_an_even_kernel_shifts_by_half_of_it(k: int, r: int, s: int) -> None:
     """The source takes k odd. "Same" padding of an even kernel is uneven: m is k/2, and (k − 1)/2 is too little."""
     h = torch.ones(2, 1, r, s, dtype=torch.float64)
-    found = float(errors(h, convolution(h, k)).max())
-    assert found > printed(k, r, s) + 0.05
-    assert found == pytest.approx(corrected(k // 2, r, s), abs=1e-14)
+    error = float(errors(h, convolution(h, k)).max())
+    assert error > printed(k, r, s) + 0.05
+    assert error == pytest.approx(corrected(k // 2, r, s), abs=1e-14)
 
 
 @pytest.mark.parametrize(("k", "r", "s"), [(3, 6, 5), (5, 7, 8)])
@@ -114,9 +114,9 @@ def test_proposition_10_without_padding_has_another_bound(k: int, r: int, s: int
     windows = (r - k + 1) * (s - k + 1)
     h = -torch.ones(2, 1, r, s, dtype=torch.float64)
     h[:, :, : r - k + 1, : s - k + 1] = 1  # what the first kernel entry sees
-    found = errors(h, convolution(h, k, padding=0))[0]
-    assert float(found[0, 0]) == pytest.approx(2 * (1 - windows / (r * s)), abs=1e-14)
-    assert float(found[0, 0]) > printed(k, r, s)
+    error = errors(h, convolution(h, k, padding=0))[0]
+    assert float(error[0, 0]) == pytest.approx(2 * (1 - windows / (r * s)), abs=1e-14)
+    assert float(error[0, 0]) > printed(k, r, s)
     h = normal(3, 2, r, s)
     assert errors(h, convolution(h, k, padding=0)).max() <= 2 * (1 - windows / (r * s)) * h.abs().max()
 

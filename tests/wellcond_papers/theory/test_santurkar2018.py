@@ -89,11 +89,11 @@ def prescribed(y: Tensor, gamma: float, g: Tensor, H: Tensor) -> Unit:
 @every_size
 def test_fact_c_1_is_the_gradient_through_batchnorm(seed: int, m: int) -> None:
     u = unit(seed, m)
-    found = [
+    computed = [
         u.gamma / (m * u.sigma) * (m * u.g[b] - u.g.sum() - u.y_hat[b] * (u.g * u.y_hat).sum())  # eqs. 3, 4
         for b in range(m)
     ]
-    assert_same(torch.stack(found), u.gradient, 1e-12)
+    assert_same(torch.stack(computed), u.gradient, 1e-12)
 
 
 @every_size
@@ -351,10 +351,10 @@ def test_theorem_4_2_second_part_as_printed_fails_for_the_identity_and_a_large_g
 def test_theorem_4_2_second_part_needs_its_assumption(seed: int, m: int) -> None:
     """H = aaᵀ with a ⊥ ĝ sees nothing of ĝ and some of ∇L̂: γ = σ is no help."""
     u = unit(seed, m)
-    kept = u.P @ u.g
-    a = kept - u.g * (kept @ u.g) / (u.g @ u.g)
+    projected = u.P @ u.g
+    a = projected - u.g * (projected @ u.g) / (u.g @ u.g)
     rank_one = prescribed(u.y, u.sigma, u.g, torch.outer(a, a))
-    assert rank_one.curvature() > second_part(rank_one) + 0.5 * float(a @ kept) ** 2
+    assert rank_one.curvature() > second_part(rank_one) + 0.5 * float(a @ projected) ** 2
 
 
 # C.3: smoothness in the weights
@@ -380,14 +380,14 @@ def test_equations_52_to_57_the_hessian_of_the_weights(seed: int, m: int) -> Non
 
 
 def test_equations_40_to_54_seen_through_the_hessian_of_a_problem() -> None:
-    """`batchnorm="batch"` means these derivatives: through the statistics, not beside them."""
+    """`batchnorm="batch"` means these derivatives: through the statistics, not past them."""
     m, d = 9, 4
     X, targets = normal(m, d), (normal(m, 1, seed=1) > 0).double()
     model = nn.Sequential(nn.Linear(d, 1, bias=False).double(), batchnorm(0.7, 0.3))
     u = Unit(model[0](X)[:, 0].detach(), 0.7, 0.3, lambda z: F.binary_cross_entropy_with_logits(z, targets[:, 0]))
     problem = wc.Problem(model, nn.BCEWithLogitsLoss(), (X, targets), batchnorm="batch")
-    found = wc.Hessian(problem, layers="0.weight").dense()
-    assert_same(found, X.T @ equations_40_to_42(u) @ X, 1e-10)
+    computed = wc.Hessian(problem, layers="0.weight").dense()
+    assert_same(computed, X.T @ equations_40_to_42(u) @ X, 1e-10)
 
 
 @every_size

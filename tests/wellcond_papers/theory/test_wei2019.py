@@ -186,25 +186,25 @@ def test_base_case_as_printed_contradicts_cauchy_schwarz() -> None:
 
 
 def test_equations_20_to_22_hold_in_a_wide_vanilla_network() -> None:
-    order, found = vanilla(4), passes(WIDE, gamma=None)
+    order, measured = vanilla(4), passes(WIDE, gamma=None)
     for k in HIDDEN:
-        assert mean_square(found.z[k - 1]) == pytest.approx(order.q[k], rel=0.1)
-        assert mean_product(found.z[k - 1]) == pytest.approx(order.q_xy[k], rel=0.1)
-        assert mean_square(found.h[k]) == pytest.approx(order.q_hat[k], rel=0.1)
-        assert mean_product(found.h[k]) == pytest.approx(order.q_hat_xy[k], rel=0.1)
+        assert mean_square(measured.z[k - 1]) == pytest.approx(order.q[k], rel=0.1)
+        assert mean_product(measured.z[k - 1]) == pytest.approx(order.q_xy[k], rel=0.1)
+        assert mean_square(measured.h[k]) == pytest.approx(order.q_hat[k], rel=0.1)
+        assert mean_product(measured.h[k]) == pytest.approx(order.q_hat_xy[k], rel=0.1)
         units = WIDE[k]
-        assert units * mean_square(found.delta[k - 1]) == pytest.approx(order.q_tilde[k], rel=0.1)
-        assert units * mean_product(found.delta[k - 1]) == pytest.approx(order.q_tilde_xy[k], rel=0.1)
+        assert units * mean_square(measured.delta[k - 1]) == pytest.approx(order.q_tilde[k], rel=0.1)
+        assert units * mean_product(measured.delta[k - 1]) == pytest.approx(order.q_tilde_xy[k], rel=0.1)
 
 
 @pytest.mark.parametrize("gamma", [0.1, 1.0, 3.0])
 def test_equations_23_and_24_hold_in_a_wide_network_with_batchnorm(gamma: float) -> None:
-    order, found = batchnorm(4, gamma), passes(WIDE, gamma)
+    order, measured = batchnorm(4, gamma), passes(WIDE, gamma)
     for k in HIDDEN:
-        assert mean_square(found.z[k - 1]) == pytest.approx(order.q[k], rel=0.1)
-        assert mean_product(found.z[k - 1]) == pytest.approx(order.q_xy[k], rel=0.1)
-        assert mean_square(found.h[k]) == pytest.approx(gamma**2 / 2, rel=0.02)
-        assert mean_product(found.h[k]) == pytest.approx(gamma**2 / (2 * math.pi), rel=0.02)
+        assert mean_square(measured.z[k - 1]) == pytest.approx(order.q[k], rel=0.1)
+        assert mean_product(measured.z[k - 1]) == pytest.approx(order.q_xy[k], rel=0.1)
+        assert mean_square(measured.h[k]) == pytest.approx(gamma**2 / 2, rel=0.02)
+        assert mean_product(measured.h[k]) == pytest.approx(gamma**2 / (2 * math.pi), rel=0.02)
 
 
 # the variance that BN divides by
@@ -221,9 +221,9 @@ def test_the_variance_is_the_mean_square_less_the_mean_product(seed: int, units:
 @pytest.mark.parametrize("gamma", [0.1, 1.0, 3.0])
 def test_the_variance_in_a_wide_network_is_q_less_q_xy_and_not_q_as_printed(gamma: float) -> None:
     """The part of z that all inputs share, the bias included, is the mean that BN takes away first."""
-    order, found = batchnorm(4, gamma), passes(WIDE, gamma)
+    order, measured = batchnorm(4, gamma), passes(WIDE, gamma)
     for k in HIDDEN:
-        s2 = float(found.z[k - 1].var(0, correction=0).mean())
+        s2 = float(measured.z[k - 1].var(0, correction=0).mean())
         assert s2 == pytest.approx(order.q[k] - order.q_xy[k], rel=0.05)
         assert order.q[k] > 1.2 * s2
 
@@ -233,9 +233,9 @@ def test_the_variance_in_a_wide_network_is_q_less_q_xy_and_not_q_as_printed(gamm
 
 @pytest.mark.parametrize("gamma", [0.1, 1.0, 3.0])
 def test_equation_25_holds_with_the_variance_and_not_as_printed(gamma: float) -> None:
-    corrected, found, (_, layers) = batchnorm(4, gamma), passes(WIDE, gamma), printed(WIDE, gamma)
+    corrected, measured, (_, layers) = batchnorm(4, gamma), passes(WIDE, gamma), printed(WIDE, gamma)
     for k in HIDDEN:
-        q_tilde, q_tilde_xy = (WIDE[k] * mean(found.delta[k - 1]) for mean in (mean_square, mean_product))
+        q_tilde, q_tilde_xy = (WIDE[k] * mean(measured.delta[k - 1]) for mean in (mean_square, mean_product))
         assert q_tilde == pytest.approx(corrected.q_tilde[k], rel=0.15)
         assert q_tilde_xy == pytest.approx(corrected.q_tilde_xy[k], rel=0.15)
         assert q_tilde_xy > 1.15 * float(layers[k - 1].q_tilde_xy)
@@ -278,8 +278,8 @@ def test_equation_147_lambda_max_lies_between_the_mean_product_and_the_mean_squa
 
 
 def test_claim_3_1_the_lower_bound_is_close_for_a_wide_vanilla_network() -> None:
-    found = passes(WIDE, gamma=None)
-    gram = sum(found.gram(k) for k in range(1, 5))
+    measured = passes(WIDE, gamma=None)
+    gram = sum(measured.gram(k) for k in range(1, 5))
     largest = float(torch.linalg.eigvalsh(gram)[-1])
     assert float(gram.sum()) / len(gram) <= largest
     assert largest == pytest.approx(sum(vanilla(4).terms(WIDE)), rel=0.1)
@@ -288,8 +288,8 @@ def test_claim_3_1_the_lower_bound_is_close_for_a_wide_vanilla_network() -> None
 @pytest.mark.parametrize("gamma", [0.1, 1.0, 3.0])
 def test_claim_3_1_with_detached_statistics_needs_the_variance(gamma: float) -> None:
     """Within 10 % with s² = q − q_xy, layer by layer within 15 %; the printed s² = q is 28 to 57 % too low."""
-    found = passes(WIDE, gamma)
-    grams = [found.gram(k) for k in range(1, 5)]
+    measured = passes(WIDE, gamma)
+    grams = [measured.gram(k) for k in range(1, 5)]
     largest = float(torch.linalg.eigvalsh(sum(grams))[-1])
     corrected = batchnorm(4, gamma).terms(WIDE)
     assert largest == pytest.approx(sum(corrected), rel=0.1)
@@ -323,8 +323,8 @@ def test_claim_3_1_through_the_statistics_leaves_the_last_layer_alone(gamma: flo
 
 def test_claim_3_1_leaves_out_biases_that_matter_for_a_small_gamma() -> None:
     """Eq. 158 drops the biases as N times smaller; they are N q̂_xy = Nγ²/2π times smaller: 2/5 of all at γ = 0.1."""
-    order, found = batchnorm(4, 0.1), passes(WIDE, 0.1)
-    largest = float(torch.linalg.eigvalsh(sum(found.gram(k) + found.bias_gram(k) for k in range(1, 5)))[-1])
+    order, measured = batchnorm(4, 0.1), passes(WIDE, 0.1)
+    largest = float(torch.linalg.eigvalsh(sum(measured.gram(k) + measured.bias_gram(k) for k in range(1, 5)))[-1])
     weights = sum(order.terms(WIDE))
     assert largest == pytest.approx(weights + sum(order.q_tilde_xy[1:]), rel=0.1)
     assert largest > 1.5 * weights
@@ -430,12 +430,12 @@ def test_padding_loses_the_part_of_the_position_sum_that_falls_outside() -> None
     positions = (size + 2 - k) // 2 + 1
     delta = normal(2, 3, positions, positions)
     back = back_through_unit_weights(delta, 2, k, stride=2, padding=1)
-    found = float((back[:, 0] * back[:, 1]).sum())
+    product = float((back[:, 0] * back[:, 1]).sum())
     ones = torch.ones(1, 1, size, size, dtype=torch.float64)
     inside = conv2d(ones, torch.ones(1, 1, k, k, dtype=torch.float64), stride=2, padding=1)[0, 0] / k**2
     products = (delta[0] * delta[1]).sum(0)
-    assert found == pytest.approx(float((inside * products).sum()), rel=1e-10)
-    assert abs(found - float(products.sum())) > 1e-2 * abs(float(products.sum()))
+    assert product == pytest.approx(float((inside * products).sum()), rel=1e-10)
+    assert abs(product - float(products.sum())) > 1e-2 * abs(float(products.sum()))
 
 
 CHANNELS = [1, 60, 120, 180]
@@ -465,10 +465,10 @@ def convolutional_gram(gamma: float, head: str, seed: int, examples: int = 80) -
 @pytest.mark.parametrize("head", ["flatten", "pool"])
 def test_equation_45_needs_position_sums(head: str) -> None:
     """Within 20 %, each layer's term too, for the mean of four networks; as printed it is over 30 times too high."""
-    found = [convolutional_gram(1.0, head, seed) for seed in range(4)]
-    largest = float(np.mean([float(torch.linalg.eigvalsh(sum(grams))[-1]) for grams in found]))
+    networks = [convolutional_gram(1.0, head, seed) for seed in range(4)]
+    largest = float(np.mean([float(torch.linalg.eigvalsh(sum(grams))[-1]) for grams in networks]))
     corrected = convolution_terms(CHANNELS, SIDES, 1.0, head)
     assert largest == pytest.approx(sum(corrected), rel=0.2)
     assert float(printed_contributions("conv 1x28x28 60-120-180 k3 s2 1")[0]) > 30 * largest
     for k in (2, 3, 4):
-        assert np.mean([term(grams[k - 1]) for grams in found]) == pytest.approx(corrected[k - 1], rel=0.2)
+        assert np.mean([term(grams[k - 1]) for grams in networks]) == pytest.approx(corrected[k - 1], rel=0.2)

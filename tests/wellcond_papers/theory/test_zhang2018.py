@@ -80,8 +80,8 @@ class TestBackMatching:
         """Of the loss by W_1, W_2, W_3 and by z_1, z_2, by back-propagation."""
         weights = tuple(w.clone().requires_grad_() for w in self.weights)
         z = self.forward(weights)
-        found = torch.autograd.grad(F.cross_entropy(z[-1], self.labels), [*weights, *z[1:-1]])
-        return found[:3], found[3:]
+        gradients = torch.autograd.grad(F.cross_entropy(z[-1], self.labels), [*weights, *z[1:-1]])
+        return gradients[:3], gradients[3:]
 
     def test_proposition_1_unit_steps_on_z_and_steps_of_mu_on_w_are_back_propagation(self) -> None:
         mu, z = 0.3, self.forward(self.weights)
@@ -105,12 +105,12 @@ class TestBackMatching:
         mu, layers = 0.3, [linear(w) for w in self.weights]
         model = nn.Sequential(*(nn.Sequential(layer, nn.Tanh()) for layer in layers))
         problem = wc.Problem(model, nn.CrossEntropyLoss(), (self.inputs, self.labels))
-        found = back_matching(problem, lr=mu, layers=["0", "1"])
+        matching = back_matching(problem, lr=mu, layers=["0", "1"])
         z, (by_w, by_z) = self.forward(self.weights), self.gradients()
         for k, gradient in enumerate(by_w):
-            assert_same(found.updates[f"{k}.0.weight"], -mu * gradient, 1e-13)
+            assert_same(matching.updates[f"{k}.0.weight"], -mu * gradient, 1e-13)
         for k, gradient in enumerate(by_z):
-            assert_same(found.targets[str(k)] - z[k + 1], -gradient, 1e-12)
+            assert_same(matching.targets[str(k)] - z[k + 1], -gradient, 1e-12)
 
     def test_proposition_1_needs_the_unit_step_on_z(self) -> None:
         """Half the step on z_2 halves the gradient that W_2 is given."""
@@ -126,20 +126,20 @@ class TestFullyConnected:
     w, z, target = normal(3, 5), normal(8, 5, seed=1), normal(8, 3, seed=2)
 
     def test_equation_8_the_hessian_of_z_is_wtw_for_each_example(self) -> None:
-        found = hessian(lambda z: matching_loss(self.target, z @ self.w.T), self.z)
+        computed = hessian(lambda z: matching_loss(self.target, z @ self.w.T), self.z)
         for j, k in itertools.product(range(8), repeat=2):
-            assert torch.allclose(found[j, :, k], self.w.T @ self.w * (j == k), atol=1e-13)
+            assert torch.allclose(computed[j, :, k], self.w.T @ self.w * (j == k), atol=1e-13)
         block = first_block(linear(self.w), self.z)
         assert_same(block.closed_form().z.blocks[0], self.w.T @ self.w, 1e-15)
-        assert_same(block.z.exact.dense(), found.reshape(40, 40), 1e-13)
+        assert_same(block.z.exact.dense(), computed.reshape(40, 40), 1e-13)
 
     def test_equation_9_the_hessian_of_vec_w_has_one_block_a_row(self) -> None:
-        found = hessian(lambda w: matching_loss(self.target, self.z @ w.T), self.w).reshape(15, 15)
+        computed = hessian(lambda w: matching_loss(self.target, self.z @ w.T), self.w).reshape(15, 15)
         h_w = sum(torch.outer(z, z) for z in self.z)
-        assert_same(found, torch.kron(eye(3), h_w), 1e-13)
+        assert_same(computed, torch.kron(eye(3), h_w), 1e-13)
         block = first_block(linear(self.w), self.z)
         assert_same(block.closed_form().weight.blocks[0], h_w, 1e-14)
-        assert_same(block.weight.exact.dense(), found, 1e-13)
+        assert_same(block.weight.exact.dense(), computed, 1e-13)
 
     def test_equation_20_the_taylor_expansion_of_a_linear_block_is_exact(self) -> None:
         step = normal(3, 5, seed=4)
@@ -243,17 +243,17 @@ class TestResidualBlock:
 
     def test_equation_14_is_gauss_newton_minus_the_curvature_of_the_weights(self) -> None:
         target = self.block(self.weights) + self.r
-        found = hessian(lambda w: matching_loss(target, self.block(w)), self.weights)
+        computed = hessian(lambda w: matching_loss(target, self.block(w)), self.weights)
         jac = jacobian(self.block, self.weights)
-        assert_same(found, jac.T @ jac - hessian(lambda w: self.r @ self.block(w), self.weights), 1e-12)
+        assert_same(computed, jac.T @ jac - hessian(lambda w: self.r @ self.block(w), self.weights), 1e-12)
 
     def test_equation_14_is_the_same_without_the_skip(self) -> None:
-        found = []
+        blocks = []
         for skip in (0, self.z):
             target = self.block(self.weights) - skip + self.r
             loss = lambda w, skip=skip, target=target: matching_loss(target, self.block(w) - skip)  # noqa: E731
-            found.append(hessian(loss, self.weights))
-        assert_same(found[0], found[1], 1e-12)
+            blocks.append(hessian(loss, self.weights))
+        assert_same(blocks[0], blocks[1], 1e-12)
 
     def block(self, weights: Tensor) -> Tensor:
         return self.z + residual(weights[:24].view(6, 4), weights[24:].view(4, 6), self.z)
@@ -330,7 +330,7 @@ class TestOrthogonalSkip:
         assert abs(condition(self.q + self.j) / condition(eye(5) + self.j) - 1) > 0.05
 
     def test_a_skip_that_is_not_orthogonal_can_condition_better(self) -> None:
-        """Printed: it conditions worse. It does alone, where C(S) ≥ 1 = C(I); beside a J it depends on J."""
+        """Printed: it conditions worse. It does alone, where C(S) ≥ 1 = C(I); with a J it depends on J."""
         skip, j = torch.diag(doubles(2, 1)), torch.diag(doubles(-0.9, 0.1))
         assert condition(skip) > condition(eye(2)) == 1
         assert condition(skip + j) == pytest.approx(1)
@@ -402,8 +402,8 @@ class TestBatchNorm:
         blocks = self.block().closed_form().weight.blocks
         for i, (w, z_hat) in enumerate(zip(self.w, self.z_hat.T, strict=True)):
             jac = jacobian(lambda row: normalized(self.z @ row[:, None])[:, 0], w)
-            kept = eye(self.m) - (torch.outer(ones, ones) + torch.outer(z_hat, z_hat)) / self.m
-            assert_same(jac.T @ jac, self.z.T @ kept @ self.z / self.var[i], 1e-12)
+            projection = eye(self.m) - (torch.outer(ones, ones) + torch.outer(z_hat, z_hat)) / self.m
+            assert_same(jac.T @ jac, self.z.T @ projection @ self.z / self.var[i], 1e-12)
             assert_same(blocks[i], jac.T @ jac, 1e-12)
             assert float((jac @ w).norm()) < 1e-12 * float(jac.norm() * w.norm())
 
@@ -521,13 +521,13 @@ class TestConvolution:
 
     def backward(self, sign: int, outputs: int) -> Tensor:
         """Eq. 36 with δb at u + sign·v and k up to `outputs`; δb is 0 outside."""
-        found = torch.zeros_like(self.a)
+        sums = torch.zeros_like(self.a)
         for j, k, (v1, v2) in itertools.product(range(self.m), range(outputs), self.taps()):
             for u1, u2 in itertools.product(range(self.size[0]), range(self.size[1])):
                 p1, p2 = u1 + sign * v1, u2 + sign * v2
                 if 0 <= p1 < self.out[0] and 0 <= p2 < self.out[1]:
-                    found[:, j, u1, u2] += self.by_output[:, k, p1, p2] * self.w[k, j, v1, v2]
-        return found
+                    sums[:, j, u1, u2] += self.by_output[:, k, p1, p2] * self.w[k, j, v1, v2]
+        return sums
 
     def gradients(self) -> tuple[Tensor, Tensor]:
         a, w = self.a.clone().requires_grad_(), self.w.clone().requires_grad_()
@@ -546,27 +546,27 @@ class TestConvolution:
             self.backward(-1, self.m)
 
     def test_equation_37_is_the_gradient_of_the_kernel_summed_over_the_batch(self) -> None:
-        found = torch.zeros_like(self.w)
+        sums = torch.zeros_like(self.w)
         for k, j, (v1, v2) in itertools.product(range(self.n), range(self.m), self.taps()):
             patch = self.a[:, j, v1 : v1 + self.out[0], v2 : v2 + self.out[1]]
-            found[k, j, v1, v2] = (self.by_output[:, k] * patch).sum()
-        assert_same(found, self.gradients()[1], 1e-13)
+            sums[k, j, v1, v2] = (self.by_output[:, k] * patch).sum()
+        assert_same(sums, self.gradients()[1], 1e-13)
 
     def patches(self) -> Tensor:
         """a_i2c of every example: (4, m·w·h, q₁·q₂)."""
         return F.unfold(self.a, self.kernel)
 
     def test_equation_38_is_the_convolution_as_one_product(self) -> None:
-        found = self.w.reshape(self.n, -1) @ self.patches()
-        assert_same(found, F.conv2d(self.a, self.w).flatten(2), 1e-13)
+        products = self.w.reshape(self.n, -1) @ self.patches()
+        assert_same(products, F.conv2d(self.a, self.w).flatten(2), 1e-13)
 
     def w_a(self) -> Tensor:
         """W_a, (n·q₁·q₂, m·p₁·p₂), put together from the weights."""
-        found = torch.zeros(self.n, *self.out, self.m, *self.size, dtype=torch.float64)
+        jacobian = torch.zeros(self.n, *self.out, self.m, *self.size, dtype=torch.float64)
         for k, j, (v1, v2) in itertools.product(range(self.n), range(self.m), self.taps()):
             for u1, u2 in itertools.product(range(self.out[0]), range(self.out[1])):
-                found[k, u1, u2, j, u1 + v1, u2 + v2] = self.w[k, j, v1, v2]
-        return found.reshape(self.n * math.prod(self.out), -1)
+                jacobian[k, u1, u2, j, u1 + v1, u2 + v2] = self.w[k, j, v1, v2]
+        return jacobian.reshape(self.n * math.prod(self.out), -1)
 
     def conv(self) -> nn.Conv2d:
         conv = nn.Conv2d(self.m, self.n, self.kernel, bias=False).double()
@@ -583,25 +583,25 @@ class TestConvolution:
         assert_same(matrix.flatten(0, 1), self.w_a(), 1e-15)
 
     def test_equation_41_is_the_hessian_of_each_kernel_for_the_mean_over_the_examples(self) -> None:
-        found = hessian(lambda w: matching_loss(self.by_output, F.conv2d(self.a, w)) / 4, self.w).reshape(36, 36)
+        computed = hessian(lambda w: matching_loss(self.by_output, F.conv2d(self.a, w)) / 4, self.w).reshape(36, 36)
         mean = (self.patches() @ self.patches().mT).mean(0)
-        assert_same(found, torch.kron(eye(self.n), mean), 1e-13)
+        assert_same(computed, torch.kron(eye(self.n), mean), 1e-13)
 
     def test_equation_41_as_printed_is_not_that_of_the_sum_over_the_batch_as_in_eq_9(self) -> None:
-        found = hessian(lambda w: matching_loss(self.by_output, F.conv2d(self.a, w)), self.w).reshape(36, 36)
+        computed = hessian(lambda w: matching_loss(self.by_output, F.conv2d(self.a, w)), self.w).reshape(36, 36)
         mean = (self.patches() @ self.patches().mT).mean(0)
-        assert_same(found, 4 * torch.kron(eye(self.n), mean), 1e-13)
+        assert_same(computed, 4 * torch.kron(eye(self.n), mean), 1e-13)
         assert_same(first_block(self.conv(), self.a).closed_form().weight.blocks[0], 4 * mean, 1e-13)
 
     def test_equations_42_and_43_are_the_hessian_of_the_input(self) -> None:
         loss = lambda a: matching_loss(self.by_output[:1], F.conv2d(a, self.w))  # noqa: E731
-        found = hessian(loss, self.a[:1]).reshape(90, 90)
+        computed = hessian(loss, self.a[:1]).reshape(90, 90)
         w_a = self.w_a()
-        assert_same(found, w_a.T @ w_a, 1e-13)
-        assert_same(first_block(self.conv(), self.a).closed_form().z.blocks[0], found, 1e-13)
+        assert_same(computed, w_a.T @ w_a, 1e-13)
+        assert_same(first_block(self.conv(), self.a).closed_form().z.blocks[0], computed, 1e-13)
         place, other = (2, 1, 3), (0, 2, 4)
         column, row = (torch.tensor(index).mul(torch.tensor([30, 6, 1])).sum() for index in (place, other))
-        assert float(found[column, row]) == pytest.approx(float(w_a[:, column] @ w_a[:, row]), rel=1e-12)
+        assert float(computed[column, row]) == pytest.approx(float(w_a[:, column] @ w_a[:, row]), rel=1e-12)
 
     def test_a_stride_of_2_leaves_wh_over_4_weights_for_each_input_and_output(self) -> None:
         """n·wh/c elements of each column of W_a are not zero, on average and without borders, c = 4."""

@@ -1,4 +1,4 @@
-"""One unit of a network: its inputs H, its ŵ = [b, w], the curvature S behind it, and its Hessian by autograd."""
+"""One unit of a network: its inputs H, its ŵ = [b, w], the curvature S of what follows, and its Hessian by autograd."""
 
 from __future__ import annotations
 
@@ -55,7 +55,7 @@ def autograd_hessian(model: nn.Sequential, layer: int, unit: int, data: Data, P:
     return hessian(loss, torch.linalg.solve(P, start))
 
 
-def behind(model: nn.Sequential, layer: int, unit: int, data: Data, v: Tensor) -> Tensor:
+def loss_after(model: nn.Sequential, layer: int, unit: int, data: Data, v: Tensor) -> Tensor:
     """The mean loss as a function of v, all pre-activations of one unit."""
     a = model[: layer + 1](data[0]).detach()
     chosen = (torch.arange(a.shape[1]) == unit).view(1, -1, *[1] * (a.dim() - 2))
@@ -73,13 +73,13 @@ def curvature(model: nn.Sequential, layer: int, unit: int, data: Data) -> Tensor
     for x, y in zip(*data, strict=True):
         one = x[None], y[None]
         v = pre_activations(model, layer, unit, one[0])
-        blocks.append(hessian(lambda v, one=one: behind(model, layer, unit, one, v), v))
+        blocks.append(hessian(lambda v, one=one: loss_after(model, layer, unit, one, v), v))
     return torch.block_diag(*blocks) / len(data[0])
 
 
 def joint_curvature(model: nn.Sequential, layer: int, unit: int, data: Data) -> Tensor:
     """∂²/∂v² of the mean loss, v the pre-activations of all examples: nothing is taken for 0."""
-    return hessian(lambda v: behind(model, layer, unit, data, v), pre_activations(model, layer, unit, data[0]))
+    return hessian(lambda v: loss_after(model, layer, unit, data, v), pre_activations(model, layer, unit, data[0]))
 
 
 def rows(model: nn.Sequential, layer: int, unit: int, x: Tensor) -> Tensor:

@@ -25,12 +25,12 @@ from wellcond.results.quantities import (
     TEST_LOSS,
     TRAINING_LOSS,
 )  # fmt: skip
-from wellcond.training import schedules
-from wellcond.training.loop import READ_EVERY, Loop
 from wellcond.training.run import Run
 from wellcond_papers.data.batches import Batches
 from wellcond_papers.models import resnet
+from wellcond_papers.training import schedules
 from wellcond_papers.training.classifier import train_classifier
+from wellcond_papers.training.loop import READ_EVERY, Loop
 
 TEST = DATA.tensors(torch.float32, count=50)
 
@@ -122,7 +122,7 @@ def test_a_plateau_sees_what_is_evaluated() -> None:
     trained(
         model, optimizer=optimizer, at=[0, 5, 10, 15], schedule=schedule,
         probes=[lambda step: [Row(step, "", "watched", next(values), "")]],
-        progress=lambda *said: rates.append(optimizer.param_groups[0]["lr"]),
+        progress=lambda *report: rates.append(optimizer.param_groups[0]["lr"]),
     )  # fmt: skip
     assert rates == [0.1] * 5 + [0.05] * 5 + [0.025] * 10
 
@@ -154,11 +154,8 @@ def test_a_run_that_diverges_ends_there_with_finite_weights() -> None:
 def test_losses_that_are_read_late_are_those_of_their_steps() -> None:
     """As on a GPU, where a step returns a tensor."""
 
-    class Late:
-        optimizer = sgd(network())
-
-        def __call__(self, step: int, batch: int) -> Tensor:
-            return torch.tensor(float("nan") if step == bad else float(step))
+    def late(step: int, batch: int) -> Tensor:
+        return torch.tensor(float("nan") if step == bad else float(step))
 
     for bad, read, steps in ((17, READ_EVERY, 300), (60, 70, 70), (149, 170, 300)):
         seen: list[int] = []
@@ -167,7 +164,7 @@ def test_losses_that_are_read_late_are_those_of_their_steps() -> None:
             seen.append(step)
             return step
 
-        run = Loop(Late(), steps, at=[70]).run(batches)
+        run = Loop(sgd(network()), late, steps, at=[70]).run(batches)
         assert (run.diverged_at, run.losses) == (bad + 1, [float(k) for k in range(bad)])
         assert seen == list(range(read))
 

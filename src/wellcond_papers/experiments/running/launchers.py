@@ -27,11 +27,11 @@ from wellcond_papers.experiments.running.store import Ended
 from wellcond_papers.experiments.running.task import Task
 
 RETRIES = 2
-"""How often a cell that failed is tried again."""
+"""Number of times that a failed cell is tried again."""
 PROGRESS_SECONDS = 0.2
-"""From one message about progress to the next."""
+"""Seconds between messages about progress."""
 PATIENCE = 10.0
-"""Seconds that a process has to end before it is killed."""
+"""Seconds after which a process that does not end is killed."""
 
 Tell = Callable[[Task, str, float], None]
 """Called as (which task, what it is doing, share of it done)."""
@@ -42,7 +42,7 @@ class Launcher(ABC):
     """Runs tasks.
 
     Attributes:
-        retries: How often a cell that failed is tried again.
+        retries: Number of times that a failed cell is tried again.
     """
 
     retries: int = RETRIES
@@ -83,14 +83,14 @@ class _Worker:
         ours, theirs = context.Pipe()
         process = context.Process(target=_serve, args=(theirs, threads))
         process.start()
-        theirs.close()  # so that our end says so when the worker is gone
+        theirs.close()  # so that reading from our end fails when the worker is gone
         return cls(process, ours)
 
     def send(self, task: Task) -> None:
         try:
             self.pipe.send(task)
         except BrokenPipeError:
-            pass  # it is gone, as reading from it will say
+            pass  # the worker is gone: reading from it will report that
         except Exception as error:
             raise Unsupported(
                 f"{task.cell.experiment} cannot be sent to another process ({error}). Define its function at the top "
@@ -107,13 +107,13 @@ class _Worker:
 
 @dataclass(frozen=True)
 class Processes(Launcher):
-    """So many cells at once, each in a process of its own on this machine. On a GPU all of them share it.
+    """Several cells at once, each in its own process on this machine. On a GPU all of them share it.
 
-    A process that is killed takes no other cell with it. One whose cell failed on a GPU is replaced: after an error of
-    CUDA it could run nothing more. If this process ends, they do.
+    If a process is killed, only its cell fails. A process whose cell failed on a GPU is replaced: after a CUDA error
+    it could run nothing more. The processes end with this one.
 
     Attributes:
-        workers: How many processes; None for one per core.
+        workers: The number of processes; None for one per core.
     """
 
     workers: int | None = None
@@ -166,7 +166,7 @@ def _received(worker: _Worker, task: Task) -> Ended | tuple[str, float]:
 
 def _serve(pipe: connection.Connection, threads: int) -> None:
     """Run tasks that come through a pipe, until it closes."""
-    os.dup2(2, 1)  # what cells print does not get into the JSON on standard output
+    os.dup2(2, 1)  # output of the cells must not get into the JSON on standard output
     signal.signal(signal.SIGINT, signal.SIG_IGN)  # Ctrl-C is for the process that started this one
     threading.Thread(target=_end_with_parent, daemon=True).start()
     torch.set_num_threads(threads)
@@ -189,7 +189,7 @@ def _serve(pipe: connection.Connection, threads: int) -> None:
 
 
 def _end_with_parent() -> None:
-    """Else a killed run would go on in its workers, and write beside the one that continues it."""
+    """Otherwise the workers of a killed run would go on, and write to the same files as the run that continues it."""
     parent = parent_process()
     assert parent is not None
     parent.join()
@@ -197,10 +197,10 @@ def _end_with_parent() -> None:
 
 
 def run_all(tasks: Sequence[Task], launcher: Launcher, progress: Progress) -> list[Ended]:
-    """Run what is left of the tasks, the longest first, and keep each cell as it ends.
+    """Run the tasks that have not finished yet, the longest first, and save each cell as it ends.
 
     Args:
-        tasks: In any order.
+        tasks: The tasks, in any order.
         launcher: Runs them.
         progress: Called as (what is being done, share of all work done, by the minutes of the tasks).
 

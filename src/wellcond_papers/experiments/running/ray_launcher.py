@@ -17,19 +17,19 @@ from wellcond_papers.experiments.running.task import Task
 
 
 class ClusterError(WellcondError, ConnectionError):
-    """The Ray cluster cannot be reached, or has not what the cells need."""
+    """The Ray cluster cannot be reached, or lacks what the cells need."""
 
 
 @dataclass(frozen=True)
 class Ray(Launcher):
-    """Cells as tasks of a Ray cluster, which need wellcond on every machine of it, and no shared files.
+    """Cells as tasks of a Ray cluster. Every machine needs wellcond; no files are shared.
 
     Cells that have ended are written here. Data sets must lie in the same folder on every machine. Each cell gets one
     core, and on CUDA a GPU or a share of it.
 
     Attributes:
-        address: Of the cluster, such as "auto" on one of its machines; None starts one on this machine.
-        workers: How many cells run at once at most; None for as many as the cluster has room for.
+        address: The address of the cluster, such as "auto" on one of its machines; None starts one on this machine.
+        workers: Most cells that run at once; None for all that fit on the cluster.
         gpus: The share of a GPU that a cell gets, if the device is CUDA; ¼ lets four share one.
     """
 
@@ -63,14 +63,14 @@ class Ray(Launcher):
                     ray.cancel(reference, force=True)
 
     def _check_gpus(self, ray: Any, tasks: Sequence[Task]) -> None:
-        """Ray would wait for ever for a machine that has one."""
+        """Without this, Ray would wait forever for a machine with a GPU."""
         known = ray.cluster_resources().get("GPU", 0)
         if any(map(_is_cuda, tasks)) and known < self.gpus:
-            raise ClusterError(f"the cells want {self.gpus:g} GPU each, and the Ray cluster has {known:g}.")
+            raise ClusterError(f"the cells need {self.gpus:g} GPU each, and the Ray cluster has {known:g}.")
 
     @contextlib.contextmanager
     def _connected(self, ray: Any) -> Iterator[None]:
-        """A connection that is already there is used, and stays."""
+        """An existing connection is used, and not closed."""
         if ray.is_initialized():
             yield
             return
@@ -78,10 +78,10 @@ class Ray(Launcher):
         try:
             ray.init(address=self.address or "local", log_to_driver=False, configure_logging=False, **local)
         except (ConnectionError, ValueError, RuntimeError) as error:
-            said = " ".join(str(error).split())
+            message = " ".join(str(error).split())
             raise ClusterError(
-                f"no Ray cluster answers at {self.address!r} ({said}). Start one: ray start --head. If it is there and "
-                "wants a token, set RAY_AUTH_MODE=token and the token as Ray's pages on token authentication say."
+                f"no Ray cluster answers at {self.address!r} ({message}). Start one: ray start --head. If it is there "
+                "and wants a token, set RAY_AUTH_MODE=token and the token as Ray's pages on token authentication say."
             ) from error
         try:
             yield
@@ -94,7 +94,7 @@ def _is_cuda(task: Task) -> bool:
 
 
 def _run(task: Task) -> Ended:
-    """On a machine of the cluster."""
+    """Run a cell on a machine of the cluster."""
     ended = task.run(lambda what, share: None)
     if "DataNotFound" in ended.error:
         place = f"{ended.error} This is {platform.node()}: with Ray the data must lie there on every machine."

@@ -24,10 +24,10 @@ class Ended:
     """How a cell ended: with its rows, or with an error.
 
     Attributes:
-        cell: Which one.
-        record: What it measured; None if it failed.
-        error: Why it failed, in a line; "" if it did not.
-        attempts: How often it was tried.
+        cell: The cell.
+        record: The measured rows; None if it failed.
+        error: The reason it failed, in one line; "" if it did not.
+        attempts: The number of attempts.
         made_with: The device and the versions of the libraries.
     """
 
@@ -57,7 +57,7 @@ class Store:
         return self.folder / "checkpoints" / cell.key
 
     def prepare(self) -> None:
-        """Make the folder, so that one that cannot be written is refused before the work.
+        """Create the folder, so that an error comes before any work.
 
         Raises:
             OutputError: It cannot be written.
@@ -66,11 +66,13 @@ class Store:
         try:
             cells.mkdir(parents=True, exist_ok=True)
         except OSError as error:
-            raise OutputError(f"{cells} cannot be made ({error.strerror}); name another folder for results.") from error
+            raise OutputError(
+                f"{cells} cannot be created ({error.strerror}); name another folder for results."
+            ) from error
         check_writable(cells / "cell.json")
 
     def put(self, ended: Ended) -> None:
-        """Keep a cell; it is written whole or not at all. The checkpoints of a finished one are removed."""
+        """Save a cell; the file is written whole or not at all. The checkpoints of a finished one are removed."""
         content: dict[str, Any] = {
             "experiment": ended.cell.experiment,
             "settings": dict(ended.cell.settings),
@@ -117,7 +119,7 @@ class Store:
 
         A damaged file counts as missing, and a warning names it.
         """
-        found = {}
+        records = {}
         for cell in cells:
             try:
                 ended = self.get(cell)
@@ -125,8 +127,8 @@ class Store:
                 warnings.warn(f"{error} The cell is run again.", stacklevel=2)
                 continue
             if ended is not None and ended.record is not None:
-                found[cell.key] = ended
-        return found
+                records[cell.key] = ended
+        return records
 
 
 def _checksum(content: Mapping[str, Any]) -> str:

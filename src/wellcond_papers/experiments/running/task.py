@@ -1,4 +1,4 @@
-"""`Task`: a cell, and all that is needed to run it anywhere."""
+"""`Task`: a cell, and everything that is needed to run it anywhere."""
 
 from __future__ import annotations
 
@@ -23,16 +23,16 @@ from wellcond_papers.experiments.table import Record
 
 @dataclass(frozen=True)
 class Task:
-    """A cell, and all that is needed to run it anywhere.
+    """A cell, and everything that is needed to run it anywhere.
 
     Attributes:
-        cell: What to run.
-        measure: Does it. Other processes get it by pickle: a function at the top level of a module, or an object.
-        store: Where it is kept when it has ended, and its checkpoints until then.
-        device: Where to train and measure.
+        cell: The cell to run.
+        measure: Runs it. Other processes get it by pickle: a function at the top level of a module, or an object.
+        store: Saves the cell when it has ended, and its checkpoints until then.
+        device: The device to train and measure on.
         data: The folder with the data sets.
-        minutes: About how long it takes.
-        attempt: Which attempt it is, from 1.
+        minutes: The approximate time it takes.
+        attempt: The number of this attempt, from 1.
     """
 
     cell: Cell
@@ -44,7 +44,7 @@ class Task:
     attempt: int = 1
 
     def run(self, progress: Progress) -> Ended:
-        """Run it here; what it raises becomes the error of the cell."""
+        """Run the cell here; an exception becomes its error."""
         folder = self.store.checkpoints(self.cell)
         job = Job(self.cell.settings, torch.device(self.device), self.data, folder, progress)
         begin = time.perf_counter()
@@ -54,20 +54,20 @@ class Task:
                 Row(None if step is None else int(step), str(layer), str(quantity), float(value), str(unit))
                 for step, layer, quantity, value, unit in self.measure(job)
             ]
-        except (Exception, SystemExit) as error:  # a script's sys.exit() ends its cell, and not all of them
+        except (Exception, SystemExit) as error:  # a script's sys.exit() ends its cell, not the others
             return self.failed(_in_a_line(error))
         settings = json.loads(json.dumps(self.cell.settings))  # as the store reads them back: lists for tuples
         record = Record(settings, rows, time.perf_counter() - begin)
         return Ended(self.cell, record, "", self.attempt, made_with(self.device))
 
     def failed(self, error: str) -> Ended:
-        """How it ends with an error."""
+        """The end of a cell that failed."""
         return Ended(self.cell, None, error, self.attempt, made_with(self.device))
 
 
 @cache
 def made_with(device: str) -> dict[str, str]:
-    """The device by its name, and the versions of what makes the numbers."""
+    """The name of the device, and the versions of the libraries that compute the numbers."""
     is_cuda = device.startswith("cuda") and torch.cuda.is_available()
     name = torch.cuda.get_device_name(device) if is_cuda else f"{device} ({platform.machine()})"
     versions = {"wellcond": __version__, "torch": torch.__version__, "numpy": np.__version__}

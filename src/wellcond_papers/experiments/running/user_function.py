@@ -1,12 +1,13 @@
-"""`UserFunction`: a function of the user's as the measurement of a sweep, on any machine."""
+"""`UserFunction`: a function of the user that a sweep calls, on any machine."""
 
 from __future__ import annotations
 
+import contextlib
 import difflib
 import hashlib
 import inspect
 import sys
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from functools import cache, partial
 from pathlib import Path
@@ -22,7 +23,7 @@ RETURNS = 'return a mapping of names to numbers, such as {"loss": 0.1}, or rows'
 
 @dataclass(frozen=True)
 class FunctionInFile:
-    """A function of a file. It travels as its text, so that other machines do not need the file.
+    """A function in a file. The file is sent as text, so that other machines do not need it.
 
     Attributes:
         path: The file.
@@ -36,7 +37,9 @@ class FunctionInFile:
 
     def __call__(self, **settings: Any) -> Any:
         """Call it."""
-        return self.loaded()(**settings)
+        function = self.loaded()
+        with _importable(self.path.parent):  # a function may import when it is called
+            return function(**settings)
 
     def loaded(self) -> Callable[..., Any]:
         """The function itself; the file is read once per process."""
@@ -45,33 +48,44 @@ class FunctionInFile:
             own = [name for name, value in vars(module).items() if inspect.isfunction(value)]
             close = difflib.get_close_matches(self.name, own, n=3, cutoff=0.4) or own[:3]
             raise Unsupported(f"{self.path.name} has no function {self.name!r}. Closest: {', '.join(close) or 'none'}.")
-        found: Callable[..., Any] = getattr(module, self.name)
-        return found
+        function: Callable[..., Any] = getattr(module, self.name)
+        return function
+
+
+@contextlib.contextmanager
+def _importable(folder: Path) -> Iterator[None]:
+    """Modules in this folder can be imported, as when Python runs a script there."""
+    sys.path.insert(0, str(folder))
+    try:
+        yield
+    finally:
+        if str(folder) in sys.path:
+            sys.path.remove(str(folder))
 
 
 @cache
 def _module(path: Path, source: str) -> ModuleType:
-    """The file as a module, with what lies beside it on the import path, as when Python runs a script."""
+    """The file as a module."""
     module = ModuleType(f"wellcond_sweep_{path.stem}")
     module.__file__ = str(path)
     sys.modules[module.__name__] = module  # where dataclasses and pickle look a class's module up
-    sys.path.insert(0, str(path.parent))
     try:
-        exec(compile(source, str(path), "exec"), vars(module))
+        with _importable(path.parent):
+            exec(compile(source, str(path), "exec"), vars(module))
     except (Exception, SystemExit) as error:
-        said = " ".join(str(error).split())
-        raise Unsupported(f"{path} cannot be loaded; it raises {type(error).__name__}: {said}.") from error
+        message = " ".join(str(error).split())
+        raise Unsupported(f"{path} cannot be loaded; it raises {type(error).__name__}: {message}.") from error
     return module
 
 
 @dataclass(frozen=True)
 class UserFunction:
-    """Calls a function with the settings of a cell, and makes rows of what it returns.
+    """Calls a function with the settings of a cell, and turns the returned values into rows.
 
     Attributes:
         function: The function.
-        name: How its sweeps are called.
-        version: Of its code, as a number.
+        name: The name of its sweeps.
+        version: A hash of its code.
     """
 
     function: Callable[..., Any]
@@ -98,7 +112,7 @@ class UserFunction:
         return cls(function, getattr(plain, "__name__", type(plain).__name__), _number(_code(function)))
 
     def check(self, names: Sequence[str], seeds: int | None) -> None:
-        """Refuse before the work what it cannot be called with.
+        """Check that the function can be called with these settings.
 
         Raises:
             InvalidProblem: A setting of the grid is not a parameter, or a parameter has no value.
@@ -110,14 +124,14 @@ class UserFunction:
         ]
         for name in names:
             if name == "seed" or (name not in known and not takes_all):
-                hint = "seeds are a number of their own" if name == "seed" else f"it takes {', '.join(known) or 'none'}"
+                hint = "set the number of seeds instead" if name == "seed" else f"it takes {', '.join(known) or 'none'}"
                 raise InvalidProblem(f"{self.name} cannot be swept over {name!r}; {hint}.")
         if seeds is not None and seeds > 1 and "seed" not in known and not takes_all:
             raise InvalidProblem(f"{self.name} takes no seed; give it a parameter `seed`, or ask for one seed.")
         missing = [n for n in known if parameters[n].default is inspect.Parameter.empty and n not in (*names, "seed")]
         if missing:
             raise InvalidProblem(
-                f"{self.name} wants {', '.join(missing)} too; put it in the grid, or give it a default."
+                f"{self.name} also needs {', '.join(missing)}; put it in the grid, or give it a default."
             )
 
     def _parameters(self) -> Mapping[str, inspect.Parameter]:
@@ -153,7 +167,7 @@ def _float(value: Any, quantity: Any, name: str) -> float:
 
 
 def _code(function: Callable[..., Any]) -> str:
-    """The text of a function, and the plain values around it that it reads: a change of either is another function."""
+    """The source of a function and the plain values that it reads: if either changes, it is another function."""
     if isinstance(function, partial):
         return f"{_code(function.func)} {function.args} {function.keywords}"
     try:

@@ -44,8 +44,8 @@ def layer_rows(
         model: The network, which is left as it is.
         batch: Images and labels, on its device.
         step: The number of steps taken.
-        keep: Which quantities.
-        layers: Which layers; None for all.
+        keep: The quantities to keep.
+        layers: The layers; None for all.
 
     Raises:
         NonFinite: What a layer receives or gets back is not finite.

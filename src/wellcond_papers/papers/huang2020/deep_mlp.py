@@ -59,9 +59,9 @@ def first_images(job: Job) -> Batch:
 
 
 def trained(job: Job, look: Look, looks: Sequence[float] = LOOKS) -> list[Row]:
-    """Train with every rate; what was measured in the best run, its rate, and the final losses of all.
+    """Train with every rate; returns the rows of the best run, its rate, and the final losses of all rates.
 
-    A rate stands in the place of the layer, as in "lr 0.1". A run that diverged is the worst.
+    The `layer` of a final loss names its rate, as in "lr 0.1". A run that diverged is the worst.
     """
     batches = Batches(load(job["data"], job.data), job["batch"], seed=job["seed"], device=job.device, flatten=True)
     steps = job["epochs"] * batches.per_epoch
@@ -168,5 +168,5 @@ def draw_layers(table: Table, quantities: Sequence[str]) -> Figure:
 
 def looks_of(table: Table, arm: str, quantity: str) -> dict[str, dict[str, float]]:
     """One quantity of one network by layer, at every look."""
-    found = table.arm(arm)
-    return {f"step {step}": found.mean_by_layer(quantity, step) for step in found.steps(quantity)}
+    runs = table.arm(arm)
+    return {f"step {step}": runs.mean_by_layer(quantity, step) for step in runs.steps(quantity)}

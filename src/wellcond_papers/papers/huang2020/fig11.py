@@ -110,14 +110,14 @@ def explodes(arm: str) -> Claim:
             return judged([False], "a layer gets no gradient at all")
         factor = growth(values)
         total = values[0] / values[-1]
-        said = f"λ_max grows {number(factor)} times a layer, {number(total)} times over {len(values)} layers"
-        return judged([factor > 1.05, total > LARGE], said)
+        details = f"λ_max grows {number(factor)} times a layer, {number(total)} times over {len(values)} layers"
+        return judged([factor > 1.05, total > LARGE], details)
 
     return check
 
 
 def is_small_after_a_step(arm: str) -> Claim:
-    """At iterations 1 to 7, in the lower third of the layers; what becomes of the greatest of all layers is told."""
+    """At iterations 1 to 7, in the lower third of the layers; the largest of all layers is reported too."""
 
     @claim(f"{arm}: after a single step the gradients of the lower layers are small", paper="small, iterations 1 to 7")
     def check(table: Table) -> Outcome:
@@ -131,12 +131,12 @@ def is_small_after_a_step(arm: str) -> Claim:
             falls += [old / new for old, new in zip(before[:lower], after[:lower], strict=False) if new > 0]
         if not falls:
             return judged([], "")
-        said = (
+        details = (
             f"in the lower third, λ_max is {number(min(falls))} to {number(max(falls))} times smaller, "
             f"{number(median(falls))} times in the median; the greatest of all layers was {number(max(before))} and is "
             f"{number(greatest)} at some later iteration"
         )
-        return judged([fall > LARGE for fall in falls], said)
+        return judged([fall > LARGE for fall in falls], details)
 
     return check
 
@@ -150,10 +150,10 @@ def weights_grow(arm: str) -> Claim:
         if not old or not new:
             return judged([], "")
         ratios = [after / before for before, after in zip(old, new, strict=True)]
-        said = (
+        details = (
             f"‖W‖ is {number(ratios[0])} times as large in the lowest hidden layer, {number(ratios[-1])} in the highest"
         )
-        return judged([ratios[0] > LARGE, growth(ratios) > 1.0], said)
+        return judged([ratios[0] > LARGE, growth(ratios) > 1.0], details)
 
     return check
 

@@ -58,14 +58,14 @@ def loss_at_end(record: Record) -> float:
 @claim("networks with blocked layers still decrease the loss", paper="they do")
 def still_learns(table: Table) -> Outcome:
     """From the first look to the end, in every run with a blocked layer."""
-    cases, found = [], []
+    cases, details = [], []
     for arm in BLOCKED:
         runs = table.arm(arm)
         first = [next(iter(record.series(TRAINING_LOSS).values())) for record in runs]
         last = [loss_at_end(record) for record in runs]
         cases += [b < a for a, b in zip(first, last, strict=True)]
-        found += [f"{arm} from {number(fmean(first))} to {number(fmean(last))}"] if runs else []
-    return judged(cases, ", ".join(found))
+        details += [f"{arm} from {number(fmean(first))} to {number(fmean(last))}"] if runs else []
+    return judged(cases, ", ".join(details))
 
 
 def degenerates(what: str, of: Callable[[Record], float], in_words: Callable[[list[float]], str]) -> Claim:
@@ -77,8 +77,8 @@ def degenerates(what: str, of: Callable[[Record], float], in_words: Callable[[li
         if FREE not in seeds:
             return judged([], "")
         means = {arm: fmean(values) for arm, values in seeds.items()}
-        found = ", ".join(f"{arm} {in_words(values)}" for arm, values in seeds.items())
-        return judged([value > means[FREE] for arm, value in means.items() if arm != FREE], found)
+        details = ", ".join(f"{arm} {in_words(values)}" for arm, values in seeds.items())
+        return judged([value > means[FREE] for arm, value in means.items() if arm != FREE], details)
 
     return check
 

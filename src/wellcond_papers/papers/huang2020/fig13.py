@@ -60,10 +60,12 @@ def grow_with_depth(kind: str) -> Claim:
     @claim(f"the plain network has {kind} neurons, and more of them in higher layers", paper="increase with the layer")
     def check(table: Table) -> Outcome:
         steps = table.arm("plain").steps(KINDS[kind])
-        found = {step: pair for step in steps if (pair := halves(table, "plain", KINDS[kind], step))}
-        shown = {step: found[step] for step in (*steps[:1], *steps[-1:])}
-        said = (f"step {step}: {low:.0f} in lower layers, {high:.0f} in upper" for step, (low, high) in shown.items())
-        return judged([high > low for low, high in found.values()], "; ".join(said))
+        counts = {step: pair for step in steps if (pair := halves(table, "plain", KINDS[kind], step))}
+        shown = {step: counts[step] for step in (*steps[:1], *steps[-1:])}
+        details = (
+            f"step {step}: {low:.0f} in lower layers, {high:.0f} in upper" for step, (low, high) in shown.items()
+        )
+        return judged([high > low for low, high in counts.values()], "; ".join(details))
 
     return check
 
@@ -71,13 +73,15 @@ def grow_with_depth(kind: str) -> Claim:
 @claim("BN has fewer of them than the plain network", paper="implied: it names them as a fault of the plain network")
 def bn_has_fewer(table: Table) -> Outcome:
     """In all layers, dying and full, at every look."""
-    found = {}
+    totals = {}
     for step in table.steps(DYING):
         sums = [[halves(table, arm, quantity, step) for quantity in KINDS.values()] for arm in ARMS]
         if all(pair for counts in sums for pair in counts):
-            found[step] = [sum(sum(pair) for pair in counts if pair) for counts in sums]
-    said = [f"step {step}: {bn:.0f} with BN, {plain:.0f} without" for step, (plain, bn) in found.items()]
-    return judged([bn < plain for plain, bn in found.values()], "; ".join(dict.fromkeys((*said[:1], *said[-1:]))))
+            totals[step] = [sum(sum(pair) for pair in counts if pair) for counts in sums]
+    details = [f"step {step}: {bn:.0f} with BN, {plain:.0f} without" for step, (plain, bn) in totals.items()]
+    return judged(
+        [bn < plain for plain, bn in totals.values()], "; ".join(dict.fromkeys((*details[:1], *details[-1:])))
+    )
 
 
 def draw(table: Table) -> Figure:

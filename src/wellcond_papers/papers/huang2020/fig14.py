@@ -47,15 +47,15 @@ def is_lower(table: Table, depth: int, quantity: str, sign: int) -> tuple[list[b
     steps = [step for step in plain if step in last and step > 0]
     if not steps:
         return [], ""
-    found = f"{depth} layers: {number(last[steps[-1]])} with LastBN, {number(plain[steps[-1]])} without"
-    return [sign * last[step] < sign * plain[step] for step in steps], found
+    details = f"{depth} layers: {number(last[steps[-1]])} with LastBN, {number(plain[steps[-1]])} without"
+    return [sign * last[step] < sign * plain[step] for step in steps], details
 
 
 def compared(table: Table, title: str, sign: int) -> Outcome:
     """The same for both depths."""
     each = [is_lower(table, depth, PANELS[title], sign) for depth in DEPTHS]
-    found = "; ".join(found for _, found in each if found)
-    return judged([case for cases, _ in each for case in cases], f"{title} at the end: {found}" if found else "")
+    details = "; ".join(part for _, part in each if part)
+    return judged([case for cases, _ in each for case in cases], f"{title} at the end: {details}" if details else "")
 
 
 @claim("ResNet-LastBN is optimized more efficiently than ResNet, at both depths", paper="lower training error")

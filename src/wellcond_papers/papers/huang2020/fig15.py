@@ -75,11 +75,11 @@ def looks(table: Table, arm: str, quantity: str) -> list[float]:
 def magnitude_varies(table: Table) -> Outcome:
     """The greatest λ_max of Σx over the least, of all looks."""
     values = {arm: looks(table, arm, INPUT.lambda_max) for arm in ("PreResNet", *UNNORMALIZED)}
-    factors = {arm: max(found) / min(found) for arm, found in values.items() if found}
+    factors = {arm: max(series) / min(series) for arm, series in values.items() if series}
     if "PreResNet" not in factors:
         return judged([], "")
-    found = ", ".join(f"{arm}: by a factor of {number(factor)}" for arm, factor in factors.items())
-    return judged([factors[arm] > factors["PreResNet"] for arm in UNNORMALIZED if arm in factors], found)
+    details = ", ".join(f"{arm}: by a factor of {number(factor)}" for arm, factor in factors.items())
+    return judged([factors[arm] > factors["PreResNet"] for arm in UNNORMALIZED if arm in factors], details)
 
 
 @claim("the last layer of PreResNet is better conditioned: κ₅₀ of Σx is smaller", paper="due to the extra BN")
@@ -87,8 +87,8 @@ def better_conditioned(table: Table) -> Outcome:
     """Look by look, against both others."""
     own = looks(table, "PreResNet", INPUT.kappa[0.5])
     others = {arm: looks(table, arm, INPUT.kappa[0.5]) for arm in UNNORMALIZED}
-    cases = [theirs > mine for found in others.values() for mine, theirs in zip(own, found, strict=False)]
-    ends = {arm: found[-1] for arm, found in {"PreResNet": own, **others}.items() if found}
+    cases = [theirs > mine for series in others.values() for mine, theirs in zip(own, series, strict=False)]
+    ends = {arm: series[-1] for arm, series in {"PreResNet": own, **others}.items() if series}
     at_end = ", ".join(f"{arm} {number(value)}" for arm, value in ends.items())
     return judged(cases, f"smaller at {sum(cases)} of {len(cases)} looks; at the end: {at_end}")
 
@@ -101,8 +101,8 @@ def trains_faster(table: Table) -> Outcome:
     if not steps:
         lost = [row.value for record in table.arm("PreResNet-v1") for row in record.rows if row.quantity == DIVERGED_AT]
         return judged([], f"PreResNet-v1 diverged at step {min(lost):.0f}, and has no loss to compare" if lost else "")
-    found = f"at the end {number(own[steps[-1]])} against {number(other[steps[-1]])}"
-    return judged([own[step] < other[step] for step in steps], found)
+    details = f"at the end {number(own[steps[-1]])} against {number(other[steps[-1]])}"
+    return judged([own[step] < other[step] for step in steps], details)
 
 
 EXPERIMENT = Experiment(

@@ -45,31 +45,31 @@ def measure(job: Job) -> list[Row]:
 @claim("plain with LeCun's initialization: λ_max of Σx falls with depth, that of Σ∇h on the way back", paper="vanish")
 def vanishes(table: Table) -> Outcome:
     """From the first to the last hidden layer, at the start."""
-    cases, said = [], []
+    cases, details = [], []
     for quantity, name in NAMES.items():
         values = list(at_step(table, "plain, LeCun", quantity, 0).values())
         if values:
             near, far = (values[0], values[-1]) if quantity == INPUT.lambda_max else (values[-1], values[0])
             fall = near / far if far > 0 else math.inf
             cases.append(fall > EVEN)
-            said.append(f"{name}: {number(fall)} times smaller at the far end")
-    return judged(cases, "; ".join(said))
+            details.append(f"{name}: {number(fall)} times smaller at the far end")
+    return judged(cases, "; ".join(details))
 
 
 @claim("plain with He's initialization keeps both magnitudes at the start", paper="kept")
 def he_keeps(table: Table) -> Outcome:
     """The greatest over the least among the layers."""
-    found = {name: spread(values) for q, name in NAMES.items() if (values := at_step(table, "plain, He", q, 0))}
+    spreads = {name: spread(values) for q, name in NAMES.items() if (values := at_step(table, "plain, He", q, 0))}
     return judged(
-        [each < EVEN for each in found.values()],
-        "; ".join(f"{name}: within a factor of {number(each)}" for name, each in found.items()),
+        [each < EVEN for each in spreads.values()],
+        "; ".join(f"{name}: within a factor of {number(each)}" for name, each in spreads.items()),
     )
 
 
 @claim("but not during training, when BN changes less: λ_max of a layer, greatest over least in training", paper="less")
 def bn_is_steadier(table: Table) -> Outcome:
     """Layer by layer, with each initialization."""
-    cases, said = [], []
+    cases, details = [], []
     for init in INITS:
         for quantity, name in NAMES.items():
             plain, bn = (change(table, f"{norm}, {init}", quantity) for norm in ("plain", "BN"))
@@ -78,14 +78,14 @@ def bn_is_steadier(table: Table) -> Outcome:
                 cases += steadier
                 middle = [number(sorted(values.values())[len(values) // 2]) for values in (bn, plain)]
                 counted = f"{init}, {name}: {sum(steadier)} of {len(steadier)} layers"
-                said.append(f"{counted}, {middle[0]} times against {middle[1]}")
-    return judged(cases, f"medians with BN against without, {'; '.join(said)}" if said else "")
+                details.append(f"{counted}, {middle[0]} times against {middle[1]}")
+    return judged(cases, f"medians with BN against without, {'; '.join(details)}" if details else "")
 
 
 @claim("with BN the magnitude of what the layers receive is the same at all depths and times", paper="stable")
 def bn_is_level(table: Table) -> Outcome:
     """Over all looks and layers."""
-    found = {}
+    spreads = {}
     for init in INITS:
         arm = f"BN, {init}"
         steps = table.arm(arm).steps(INPUT.lambda_max)
@@ -95,22 +95,22 @@ def bn_is_level(table: Table) -> Outcome:
             for layer, value in at_step(table, arm, INPUT.lambda_max, step).items()
         }
         if values:
-            found[init] = spread(values)
-    said = "; ".join(f"{init}: λ_max of Σx within a factor of {number(each)}" for init, each in found.items())
-    return judged([each < EVEN for each in found.values()], said)
+            spreads[init] = spread(values)
+    details = "; ".join(f"{init}: λ_max of Σx within a factor of {number(each)}" for init, each in spreads.items())
+    return judged([each < EVEN for each in spreads.values()], details)
 
 
 @claim("BN trains to the lower loss, with either initialization", paper="lower")
 def trains_better(table: Table) -> Outcome:
     """The mean training loss of the last tenth, of the best rate."""
-    cases, said = [], []
+    cases, details = [], []
     for init in INITS:
         plain, bn = (table.arm(f"{norm}, {init}").lasts(FINAL_LOSS) for norm in ("plain", "BN"))
         if bn:
             cases.append(max(bn) < min(plain, default=math.inf))
             without = ", ".join(map(number, plain)) or "diverged"
-            said.append(f"{init}: {', '.join(map(number, bn))} with BN, {without} without")
-    return judged(cases, "; ".join(said))
+            details.append(f"{init}: {', '.join(map(number, bn))} with BN, {without} without")
+    return judged(cases, "; ".join(details))
 
 
 def draw(table: Table) -> Figure:

@@ -41,7 +41,7 @@ def better_conditioned(name: str, matrix: MatrixQuantities, pairs: list[tuple[st
 
     @claim(f"{when}, BN lowers κ_p of {name} in every hidden layer", paper="better conditioned")
     def check(table: Table) -> Outcome:
-        cases, said = [], []
+        cases, details = [], []
         for plain, bn in pairs:
             values: list[tuple[float, float]] = []
             for p in (0.5, 0.8):
@@ -56,11 +56,11 @@ def better_conditioned(name: str, matrix: MatrixQuantities, pairs: list[tuple[st
                 cases += smaller
                 medians = [number(median(column)) for column in zip(*values, strict=True)]
                 init = f"{bn.removeprefix('BN, ')}: " if ", " in bn else ""
-                said.append(
+                details.append(
                     f"{init}smaller in {sum(smaller)} of {len(smaller)} comparisons; median "
                     f"{medians[1]} with BN, {medians[0]} without"
                 )
-        return judged(cases, "; ".join(said))
+        return judged(cases, "; ".join(details))
 
     return check
 
@@ -68,14 +68,14 @@ def better_conditioned(name: str, matrix: MatrixQuantities, pairs: list[tuple[st
 @claim("He's initialization changes the magnitudes of the plain network, not its conditioning", paper="as ill as LeCun")
 def he_does_not_help(table: Table) -> Outcome:
     """κ_50% at the start, He against LeCun: within a factor of 2."""
-    cases, said = [], []
+    cases, details = [], []
     for name, matrix in NAMES.items():
         lecun, he = (at_step(table, f"plain, {init}", matrix.kappa[0.5], 0) for init in INITS)
         ratios = [he[layer] / lecun[layer] for layer in lecun if layer in he and lecun[layer] < math.inf]
         if ratios:
             cases += [ratio > 0.5 for ratio in ratios]
-            said.append(f"{name}: κ50 of He is {number(min(ratios))} to {number(max(ratios))} times LeCun's")
-    return judged(cases, "; ".join(said))
+            details.append(f"{name}: κ50 of He is {number(min(ratios))} to {number(max(ratios))} times LeCun's")
+    return judged(cases, "; ".join(details))
 
 
 def draw(table: Table) -> Figure:

@@ -44,30 +44,30 @@ def measure(job: Job) -> list[Row]:
 @claim("Adam evens out the magnitudes of the plain network's layers in training, SGD does not", paper="well adjusted")
 def adam_adjusts(table: Table) -> Outcome:
     """The greatest λ_max over the least among the layers, at the end."""
-    cases, said = [], []
+    cases, details = [], []
     for name, matrix in NAMES.items():
         adam, sgd = (at_step(table, arm, matrix.lambda_max) for arm in ("plain", "plain, SGD"))
         if adam and sgd:
             cases.append(spread(adam) < spread(sgd))
-            said.append(f"{name}: a factor of {number(spread(adam))} with Adam, {number(spread(sgd))} with SGD")
-    return judged(cases, "; ".join(said))
+            details.append(f"{name}: a factor of {number(spread(adam))} with Adam, {number(spread(sgd))} with SGD")
+    return judged(cases, "; ".join(details))
 
 
 @claim("BN stabilizes the training better: λ_max of a layer changes less over it", paper="better")
 def bn_is_steadier(table: Table) -> Outcome:
     """The greatest over the least in training, layer by layer."""
-    cases, said = [], []
+    cases, details = [], []
     for name, matrix in NAMES.items():
         plain, bn = (change(table, arm, matrix.lambda_max) for arm in ("plain", "BN"))
         steadier = [bn[layer] < plain[layer] for layer in plain if layer in bn]
         if steadier:
             cases += steadier
             greatest = [number(max(values.values())) for values in (bn, plain)]
-            said.append(
+            details.append(
                 f"{name}: in {sum(steadier)} of {len(steadier)} layers; at most {greatest[0]} times with BN, "
                 f"{greatest[1]} without"
             )
-    return judged(cases, "; ".join(said))
+    return judged(cases, "; ".join(details))
 
 
 def draw(table: Table) -> Figure:

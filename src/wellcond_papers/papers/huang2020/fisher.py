@@ -1,4 +1,4 @@
-"""Figures I to IV of huang2020: the whole Fisher matrix F (or M) beside that of every layer, plain and with BN.
+"""Figures I to IV of huang2020: the whole Fisher matrix F (or M) and that of every layer, plain and with BN.
 
 M is the Fisher matrix with the labels of the data in place of the model's own. Both spectra are exact. κ_p of a matrix
 of side P is finite from p·P gradients on: an image gives 9 to F, and one to M.
@@ -71,8 +71,8 @@ def measure(job: Job) -> list[Row]:
 def pairs(table: Table, matrix: str, quantity: str) -> dict[str, tuple[float, float]]:
     """By layer, what the plain network has and what the one with BN has; where both are infinite, nothing is known."""
     plain, bn = (table.arm(f"{network} {matrix}").mean_by_layer(quantity) for network in NORMS)
-    found = {layer: (value, bn[layer]) for layer, value in plain.items() if layer in bn}
-    return {layer: pair for layer, pair in found.items() if min(pair) < math.inf}
+    both = {layer: (value, bn[layer]) for layer, value in plain.items() if layer in bn}
+    return {layer: pair for layer, pair in both.items() if min(pair) < math.inf}
 
 
 def whole_is_better(matrix: str) -> Claim:
@@ -81,9 +81,9 @@ def whole_is_better(matrix: str) -> Claim:
     @claim(f"BN improves the conditioning of the full {matrix}: κ_p is smaller", paper="smaller")
     def check(table: Table) -> Outcome:
         known = {p: pairs(table, matrix, FISHER.kappa[p]).get("") for p in SHARES}
-        found = {p: pair for p, pair in known.items() if pair is not None}
-        said = [f"κ{100 * p:g}: {number(bn)} with BN, {number(plain)} without" for p, (plain, bn) in found.items()]
-        return judged([bn < plain for plain, bn in found.values()], "; ".join(said))
+        finite = {p: pair for p, pair in known.items() if pair is not None}
+        details = [f"κ{100 * p:g}: {number(bn)} with BN, {number(plain)} without" for p, (plain, bn) in finite.items()]
+        return judged([bn < plain for plain, bn in finite.values()], "; ".join(details))
 
     return check
 
@@ -93,16 +93,16 @@ def layers_are_better(matrix: str) -> Claim:
 
     @claim(f"BN improves the conditioning of {matrix}_k of every layer: κ_p is smaller", paper="smaller in every layer")
     def check(table: Table) -> Outcome:
-        cases, said = [], []
+        cases, details = [], []
         for p in SHARES:
-            found = {layer: pair for layer, pair in pairs(table, matrix, FISHER.kappa[p]).items() if layer}
-            better = [bn < plain for plain, bn in found.values()]
-            less = sorted(plain / bn for plain, bn in found.values())
+            by_layer = {layer: pair for layer, pair in pairs(table, matrix, FISHER.kappa[p]).items() if layer}
+            better = [bn < plain for plain, bn in by_layer.values()]
+            less = sorted(plain / bn for plain, bn in by_layer.values())
             if less:
                 span = f"{number(less[0])} to {number(less[-1])} times"
-                said.append(f"κ{100 * p:g}: smaller in {sum(better)} of {len(better)} layers ({span})")
+                details.append(f"κ{100 * p:g}: smaller in {sum(better)} of {len(better)} layers ({span})")
             cases += better
-        return judged(cases, "; ".join(said))
+        return judged(cases, "; ".join(details))
 
     return check
 
@@ -115,16 +115,18 @@ def layers_agree(matrix: str) -> Claim:
         paper="they do",
     )
     def check(table: Table) -> Outcome:
-        cases, said = [], []
+        cases, details = [], []
         for name, quantity in {"λ_max": FISHER.lambda_max, "κ50": FISHER.kappa[0.5]}.items():
-            found = pairs(table, matrix, quantity)
-            if "" not in found:
+            by_layer = pairs(table, matrix, quantity)
+            if "" not in by_layer:
                 continue
-            whole = found[""][0] > found[""][1]
-            agree = [(plain > bn) == whole for layer, (plain, bn) in found.items() if layer]
+            whole = by_layer[""][0] > by_layer[""][1]
+            agree = [(plain > bn) == whole for layer, (plain, bn) in by_layer.items() if layer]
             cases += agree
-            said.append(f"{name}: {'plain' if whole else 'BN'} is greater, in {sum(agree)} of {len(agree)} layers too")
-        return judged(cases, "; ".join(said))
+            details.append(
+                f"{name}: {'plain' if whole else 'BN'} is greater, in {sum(agree)} of {len(agree)} layers too"
+            )
+        return judged(cases, "; ".join(details))
 
     return check
 
@@ -140,7 +142,7 @@ def matrices_agree(table: Table) -> Outcome:
 
 
 def draw(table: Table) -> Figure:
-    """One line of panels per matrix: λ_max and κ_p, whole and of every layer, plain beside BN."""
+    """One line of panels per matrix: λ_max and κ_p, whole and of every layer, plain next to BN."""
     matrices = [matrix for matrix in LABELS if any(arm.endswith(matrix) for arm in table.arms)]
     figure, axes = panels([f"${matrix}$: {title}" for matrix in matrices for title in PANELS], columns=len(PANELS))
     for matrix in matrices:
@@ -177,7 +179,7 @@ def experiment(
     """One of the four figures.
 
     Args:
-        figure: Such as "fig1".
+        figure: A name such as "fig1".
         title: What it shows.
         says: What the paper says.
         matrices: "F", "M" or both.

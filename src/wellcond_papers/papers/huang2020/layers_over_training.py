@@ -45,7 +45,7 @@ def measure(job: Job) -> list[Row]:
 
 
 def draw(table: Table) -> Figure:
-    """Against the layer at the start and at the last look; beside it the training loss and the test accuracy.
+    """Against the layer, at the start and at the end; next to it the training loss and the test accuracy.
 
     The plain network with the large rate, which does not converge, is shown by its curves alone.
     """
@@ -99,8 +99,8 @@ def better_conditioned(quantity: str, matrix: str) -> Claim:
         if not cases:
             return judged([], "")
         medians = [number(median(values.values())) for values in (bn, plain)]
-        found = f"smaller in {sum(cases)} of {len(cases)} layers; median {medians[0]} with BN, {medians[1]} without"
-        return judged(cases, found)
+        details = f"smaller in {sum(cases)} of {len(cases)} layers; median {medians[0]} with BN, {medians[1]} without"
+        return judged(cases, details)
 
     return check
 
@@ -111,7 +111,7 @@ def even_magnitudes(table: Table) -> Outcome:
 
     The last layer is left out: what it gets back is not spread over positions.
     """
-    cases, found = [], []
+    cases, details = [], []
     for matrix, quantity in (("Σx", INPUT.lambda_max), ("Σ∇h", GRADIENT.lambda_max)):
         looks = [
             [spread(list(table.arm(arm).mean_by_layer(quantity, step).values())[1:-1]) for arm in ("BN", "plain")]
@@ -120,29 +120,31 @@ def even_magnitudes(table: Table) -> Outcome:
         cases += [bn < plain for bn, plain in looks]
         if looks:
             ends = [f"{number(bn)} against {number(plain)}" for bn, plain in (looks[0], looks[-1])]
-            found.append(f"{matrix} {ends[0]} at the start, {ends[1]} at the end")
-    told = f"closer in {sum(cases)} of {len(cases)} cases; greatest over least, BN against plain: {'; '.join(found)}"
-    return judged(cases, told if cases else "")
+            details.append(f"{matrix} {ends[0]} at the start, {ends[1]} at the end")
+    summary = (
+        f"closer in {sum(cases)} of {len(cases)} cases; greatest over least, BN against plain: {'; '.join(details)}"
+    )
+    return judged(cases, summary if cases else "")
 
 
 @claim("the network without BN does not converge with the rate of 0.1", paper="it does not")
 def needs_a_small_rate(table: Table) -> Outcome:
     """Diverged, or hardly below the loss of guessing."""
-    cases, found = [], []
+    cases, details = [], []
     for record in table.arm("plain, lr 0.1"):
         guessing = math.log(record.settings.get("classes", 10))
         cases.append(record.has_diverged or record.last(FINAL_LOSS) > 0.95 * guessing)
         ended = "diverged" if record.has_diverged else f"loss {number(record.last(FINAL_LOSS))}"
-        found.append(f"{ended} (guessing: {number(guessing)})")
-    return judged(cases, "; ".join(found))
+        details.append(f"{ended} (guessing: {number(guessing)})")
+    return judged(cases, "; ".join(details))
 
 
 @claim("BN trains to the lower loss", paper="lower")
 def lower_loss(table: Table) -> Outcome:
     """The mean training loss of the last tenth."""
     bn, plain = (table.arm(arm).lasts(FINAL_LOSS) for arm in ("BN", "plain"))
-    found = f"{', '.join(map(number, bn))} with BN; {', '.join(map(number, plain)) or 'diverged'} without"
-    return judged([max(bn) < min(plain, default=math.inf)] if bn else [], found)
+    details = f"{', '.join(map(number, bn))} with BN; {', '.join(map(number, plain)) or 'diverged'} without"
+    return judged([max(bn) < min(plain, default=math.inf)] if bn else [], details)
 
 
 CLAIMS = (

@@ -11,14 +11,14 @@ from torch.optim import SGD
 
 from wellcond.results import Row
 from wellcond.results.quantities import TEST_ACCURACY
-from wellcond.training import schedules
-from wellcond.training.checkpoint import Checkpoint, HasState
 from wellcond_papers.data.batches import Batches
 from wellcond_papers.data.dataset import Dataset
 from wellcond_papers.data.load import load
 from wellcond_papers.experiments.experiment import Job
 from wellcond_papers.experiments.table import Record
 from wellcond_papers.models import imagenet_resnet, preresnet, resnet, vgg
+from wellcond_papers.training import schedules
+from wellcond_papers.training.checkpoint import Checkpoint, HasState
 from wellcond_papers.training.classifier import train_classifier
 
 Probe = Callable[[int], Iterable[Row]]

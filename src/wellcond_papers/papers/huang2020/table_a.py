@@ -61,8 +61,8 @@ def draw(table: Table) -> Figure:
     for depth, panel in zip(DEPTHS, axes.values(), strict=True):
         for place, network in enumerate(NETWORKS):
             places = [k + 0.36 * (place - 0.5) for k in range(len(COLUMNS))]
-            found = [error(table, network, depth, column) or 0.0 for column in COLUMNS]
-            panel.bar(places, found, 0.34, color=look_of(place)["color"], label=network)
+            heights = [error(table, network, depth, column) or 0.0 for column in COLUMNS]
+            panel.bar(places, heights, 0.34, color=look_of(place)["color"], label=network)
             panel.plot(places, PAPER[network][depth], "_", color=GRAY, markersize=18, label="paper" if place else None)
         panel.set_xticks(range(len(COLUMNS)), list(COLUMNS))
         panel.set_ylabel("top-1 error, %")
@@ -78,14 +78,14 @@ def draw(table: Table) -> Figure:
 )
 def improves(table: Table) -> Outcome:
     """Both depths, standard and with more regularization."""
-    found = {depth: gains(table, depth) for depth in DEPTHS}
+    by_depth = {depth: gains(table, depth) for depth in DEPTHS}
     words = [
         f"{depth}, {column}: {error(table, 'ResNet-LastBN', depth, column):.2f} against "
         f"{error(table, 'ResNet', depth, column):.2f} %"
         for depth in DEPTHS
-        for column in found[depth]
+        for column in by_depth[depth]
     ]
-    return judged([gain > 0 for each in found.values() for gain in each.values()], "; ".join(words))
+    return judged([gain > 0 for each in by_depth.values() for gain in each.values()], "; ".join(words))
 
 
 @claim(
@@ -94,13 +94,13 @@ def improves(table: Table) -> Outcome:
 )
 def amplified(table: Table) -> Outcome:
     """The gain of each regularized column against that of the standard one."""
-    found = {depth: each for depth in DEPTHS if "standard" in (each := gains(table, depth))}
+    by_depth = {depth: each for depth in DEPTHS if "standard" in (each := gains(table, depth))}
     words = [
         f"{depth}: " + ", ".join(f"{column} {gain:.2f}" for column, gain in each.items())
-        for depth, each in found.items()
+        for depth, each in by_depth.items()
     ]
     cases = [
-        gain > each["standard"] for each in found.values() for column, gain in each.items() if column != "standard"
+        gain > each["standard"] for each in by_depth.values() for column, gain in each.items() if column != "standard"
     ]
     return judged(cases, "; ".join(words))
 

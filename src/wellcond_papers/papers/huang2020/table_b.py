@@ -57,8 +57,8 @@ def measure(job: Job) -> list[Row]:
 
 def errors(table: Table, family: str) -> dict[int, list[float]]:
     """The test errors of all seeds in percent, by depth."""
-    found = {depth: [percent_wrong(record) for record in table.arm(arm(family, depth))] for depth in DEPTHS}
-    return {depth: values for depth, values in found.items() if values}
+    by_depth = {depth: [percent_wrong(record) for record in table.arm(arm(family, depth))] for depth in DEPTHS}
+    return {depth: values for depth, values in by_depth.items() if values}
 
 
 def in_words(table: Table, family: str) -> str:
@@ -84,9 +84,9 @@ def draw(table: Table) -> Figure:
     for family, panel in axes.items():
         for place, name in enumerate((family, LAST_BN[family])):
             look = look_of(place)
-            found = errors(table, name)
-            panel.plot(list(found), [fmean(values) for values in found.values()], **look, label=name)
-            for depth, values in found.items():
+            by_depth = errors(table, name)
+            panel.plot(list(by_depth), [fmean(values) for values in by_depth.values()], **look, label=name)
+            for depth, values in by_depth.items():
                 panel.plot([depth] * len(values), values, "o", color=look["color"], markersize=4)
             published = name.removeprefix("small ")
             theirs = {"color": GRAY, "linestyle": look["linestyle"], "linewidth": 1, "label": f"{published}, paper"}
@@ -128,10 +128,10 @@ def changes_with_depth(family: str, direction: str, sign: int) -> Claim:
 def learns_at_all(table: Table) -> Outcome:
     """Within a percent of guessing, and better than that, in every seed."""
     without, with_it = (errors(table, name).get(56, []) for name in ("VGG", "VGG-LastBN"))
-    found = f"{', '.join(f'{e:.1f} %' for e in without)} without; {', '.join(f'{e:.1f} %' for e in with_it)} with it"
+    details = f"{', '.join(f'{e:.1f} %' for e in without)} without; {', '.join(f'{e:.1f} %' for e in with_it)} with it"
     if not without or not with_it:
         return judged([], "")
-    return judged([*(e > 89 for e in without), *(e < 89 for e in with_it)], found)
+    return judged([*(e > 89 for e in without), *(e < 89 for e in with_it)], details)
 
 
 EXPERIMENT = Experiment(

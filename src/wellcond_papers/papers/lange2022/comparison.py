@@ -81,8 +81,8 @@ def steps_to_loss_of(reference: Table, runs: Table) -> list[tuple[float, float]]
 
 def accuracy(runs: Table, begin: float = 1.0, end: float = 1.0) -> float | None:
     """The mean test accuracy over the seeds, at the end or over a stretch of the run; None without runs."""
-    found = of_seeds(runs, begin, end)
-    return fmean(found) if found else None
+    values = of_seeds(runs, begin, end)
+    return fmean(values) if values else None
 
 
 def of_seeds(runs: Table, begin: float = 1.0, end: float = 1.0) -> list[float]:
@@ -102,9 +102,9 @@ def _accuracy(record: Record, begin: float, end: float) -> float:
 def accuracies(
     table: Table, panel: str, methods: Sequence[str], begin: float = 1.0, end: float = 1.0
 ) -> dict[str, list[float]]:
-    """Those of every seed, of the methods of a panel that were run."""
-    found = {method: of_seeds(table.arm(f"{panel}: {method}"), begin, end) for method in methods}
-    return {method: seeds for method, seeds in found.items() if seeds}
+    """The test accuracies of all seeds, by the methods of a panel that were run."""
+    by_method = {method: of_seeds(table.arm(f"{panel}: {method}"), begin, end) for method in methods}
+    return {method: seeds for method, seeds in by_method.items() if seeds}
 
 
 # claims
@@ -120,15 +120,15 @@ def reaches_sooner(says: str, paper: str, runs: Sequence[tuple[str, str]]) -> Cl
     """
 
     def check(table: Table) -> Outcome:
-        cases, found = [], []
+        cases, details = [], []
         for arm, reference in runs:
             shares = steps_to_loss_of(table.arm(reference), table.arm(arm))
             cases += [other < own for own, other in shares]
             if shares:
                 mean = fmean(other for _, other in shares)
                 when = f"after {mean:.2f} of its steps" if mean < math.inf else "not in every run"
-                found.append(f"{arm} reaches the loss of {reference.split(': ')[-1]} {when}")
-        return judged(cases, "; ".join(found))
+                details.append(f"{arm} reaches the loss of {reference.split(': ')[-1]} {when}")
+        return judged(cases, "; ".join(details))
 
     return Claim(says, paper, check)
 
@@ -142,10 +142,10 @@ def outperforms(
     Args:
         says: The claim.
         paper: The paper's words.
-        panel: Where.
-        better: Methods.
-        worse: Methods.
-        by: How much higher at least.
+        panel: The panel.
+        better: The methods that are claimed to be better.
+        worse: The methods they are compared with.
+        by: The least difference.
         begin: The share of the run from which the accuracy is averaged.
         end: The share up to which it is.
     """
@@ -167,9 +167,9 @@ def comparable(says: str, paper: str, panel: str, methods: Sequence[str], within
     """The final test accuracies of methods, all against the first, differ by little."""
 
     def check(table: Table) -> Outcome:
-        found = accuracies(table, panel, methods)
-        values = [fmean(seeds) for seeds in found.values()]
-        return judged([abs(value - values[0]) <= within for value in values[1:]], _listed(found, table, panel))
+        by_method = accuracies(table, panel, methods)
+        values = [fmean(seeds) for seeds in by_method.values()]
+        return judged([abs(value - values[0]) <= within for value in values[1:]], _listed(by_method, table, panel))
 
     return Claim(says, paper, check)
 
@@ -180,8 +180,8 @@ def does_not_train(says: str, paper: str, panel: str, method: str) -> Claim:
     def check(table: Table) -> Outcome:
         runs = table.arm(f"{panel}: {method}")
         ends = [(series[0], series[max(series)]) for record in runs if (series := record.series(LOSS))]
-        found = f"loss {fmean(a for a, _ in ends):.3g}, then {fmean(b for _, b in ends):.3g}; " if ends else ""
-        return judged([b >= a for a, b in ends], found + _listed(accuracies(table, panel, [method]), table, panel))
+        details = f"loss {fmean(a for a, _ in ends):.3g}, then {fmean(b for _, b in ends):.3g}; " if ends else ""
+        return judged([b >= a for a, b in ends], details + _listed(accuracies(table, panel, [method]), table, panel))
 
     return Claim(says, paper, check)
 
@@ -202,26 +202,26 @@ def gains_more(says: str, paper: str, panel: str, more: Sequence[str], less: Seq
 
 
 def overfits(says: str, paper: str, panel: str, method: str, *, after: int) -> Claim:
-    """The test accuracy is lower in the end than at its best, which comes no sooner than so many steps."""
+    """The test accuracy is lower in the end than at its best, and the runs are longer than `after` steps."""
 
     def check(table: Table) -> Outcome:
         mean = table.arm(f"{panel}: {method}").mean_series(TEST_ACCURACY)
         if not mean or max(mean) <= after:
             return judged([], f"the runs end before step {after}" if mean else "")
         best = max(mean, key=mean.__getitem__)
-        found = f"{100 * mean[best]:.1f} % at step {best}, {100 * mean[max(mean)]:.1f} % in the end"
-        return judged([mean[max(mean)] < mean[best]], found)
+        details = f"{100 * mean[best]:.1f} % at step {best}, {100 * mean[max(mean)]:.1f} % in the end"
+        return judged([mean[max(mean)] < mean[best]], details)
 
     return Claim(says, paper, check)
 
 
-def _listed(found: Mapping[str, Sequence[float]], table: Table, panel: str) -> str:
+def _listed(by_method: Mapping[str, Sequence[float]], table: Table, panel: str) -> str:
     """Accuracies by method, with the number of runs that diverged."""
     parts = []
-    for method, seeds in found.items():
+    for method, seeds in by_method.items():
         lost = sum(record.has_diverged for record in table.arm(f"{panel}: {method}"))
-        told = "diverged" if lost == len(seeds) else percent([100 * share for share in seeds])
-        parts.append(f"{method} {told}" + (f" ({lost} diverged)" if 0 < lost < len(seeds) else ""))
+        result = "diverged" if lost == len(seeds) else percent([100 * share for share in seeds])
+        parts.append(f"{method} {result}" + (f" ({lost} diverged)" if 0 < lost < len(seeds) else ""))
     return ", ".join(parts)
 
 
@@ -229,7 +229,7 @@ def _listed(found: Mapping[str, Sequence[float]], table: Table, panel: str) -> s
 
 
 def draw(table: Table) -> Figure:
-    """Training loss above and test accuracy below, a panel beside the other."""
+    """Training loss above and test accuracy below, one column per panel."""
     split = {arm: arm.split(": ", 1) for arm in table.arms}
     titles = list(dict.fromkeys(panel for panel, _ in split.values()))
     methods = list(dict.fromkeys(method for _, method in split.values()))
@@ -239,7 +239,7 @@ def draw(table: Table) -> Figure:
         runs = {split[arm][1]: table.arm(arm) for arm in table.arms if split[arm][0] == title}
         for axes, quantity in ((above, LOSS), (below, TEST_ACCURACY)):
             _draw_runs(axes, runs, quantity, methods)
-        _zoom(above, {method: _curves(found, LOSS) for method, found in runs.items()})
+        _zoom(above, {method: _curves(seeds, LOSS) for method, seeds in runs.items()})
         bare_axes(above, title=title, y="training loss")
         bare_axes(below, x="training step", y="test accuracy")
     handles = {label: h for axes in columns[:, 0] for h, label in zip(*axes.get_legend_handles_labels(), strict=True)}
@@ -250,23 +250,23 @@ def draw(table: Table) -> Figure:
 
 def _draw_runs(axes: Axes, runs: Mapping[str, Table], quantity: str, methods: Sequence[str]) -> None:
     """One line per method in the band of its seeds; one per seed where the seeds end far apart."""
-    for method, found in runs.items():
-        ends = of_seeds(found)
-        curves = _curves(found, quantity)
+    for method, seeds in runs.items():
+        ends = of_seeds(seeds)
+        curves = _curves(seeds, quantity)
         apart = 100 * (max(ends) - min(ends)) > DISAGREE
         for group in ([curve] for curve in curves) if apart else [curves] if curves else []:
             draw_curves(axes, {method: group}, methods)
 
 
 def _curves(runs: Table, quantity: str) -> list[tuple[list[int], list[float]]]:
-    found = [record.series(quantity) for record in runs]
-    return [(list(series), list(series.values())) for series in found if series]
+    curves = [record.series(quantity) for record in runs]
+    return [(list(series), list(series.values())) for series in curves if series]
 
 
 def _zoom(axes: Axes, curves: Mapping[str, Sequence[tuple[list[int], list[float]]]]) -> None:
-    """Little above the loss of guessing, with which the steadiest method begins; what lies higher is told in words."""
-    highest = {method: max(max(heights) for _, heights in found) for method, found in curves.items() if found}
-    runs = [heights for found in curves.values() for _, heights in found]
+    """Cut the axis a little above the lowest initial loss; a note names the methods that go higher."""
+    highest = {method: max(max(heights) for _, heights in lines) for method, lines in curves.items() if lines}
+    runs = [heights for lines in curves.values() for _, heights in lines]
     if not runs:
         return
     least, top = min(min(heights) for heights in runs), 1.15 * min(heights[0] for heights in runs)

@@ -79,7 +79,7 @@ EXPERIMENT = Experiment(
     contrast=[(f"{MNIST}: BNP", f"{MNIST}: vanilla"), (f"{CIFAR}: BNP", f"{CIFAR}: vanilla")],
     departures=[
         INPUTS,
-        "Beside the source's methods stands vanilla SGD at a rate tuned for these runs of 3000 steps, by the loss at "
+        "Added to the source's methods: vanilla SGD at a rate tuned for these runs of 3000 steps, by the loss at "
         "their end; and a pair with standardized inputs, where both rates were tuned.",
         "The source does not say how many epochs it trains, nor where LN stands: before the activation here.",
     ],

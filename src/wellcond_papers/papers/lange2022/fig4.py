@@ -77,7 +77,7 @@ EXPERIMENT = Experiment(
     contrast=[(f"{SIX}: BNP", f"{SIX}: BN"), (f"{ONE}: BNP", f"{ONE}: vanilla")],
     departures=[
         INPUTS,
-        "Beside the source's methods stands vanilla SGD at a rate tuned for these runs, by the loss at their end; and "
+        "Added to the source's methods: vanilla SGD at a rate tuned for these runs, by the loss at their end; and "
         "MNIST in mini-batches of 6, at half the rates of mini-batches of 60.",
         "BN in mini-batches of one, which torch refuses, gives β, since an image is its own mean; Batch Renorm is left "
         "out there. The source's figure also holds the CNN in mini-batches of one: see figure 5.",

@@ -53,7 +53,7 @@ SMALL = {
 
 
 def _steps(many: int, few: int) -> dict[str, dict[str, int]]:
-    """Of the arms with large mini-batches, and of the others."""
+    """The arms with large mini-batches, and the others."""
     return {arm: {"steps": many if own["batch"] > 2 else few} for arm, own in ARMS.items()}
 
 
@@ -113,11 +113,11 @@ EXPERIMENT = Experiment(
     departures=[
         INPUTS,
         "The source's rate of the vanilla network in mini-batches of 128 is 0.1 and its optimizer Adam, which does not "
-        "train at that rate: here Adam has its default of 0.001, and SGD at 0.1 stands beside it.",
+        "train at that rate: here Adam has its default of 0.001, and SGD at 0.1 is added.",
         "The source does not say how much of an example's own moments BN with 4 things mixes in (α is 0.1 here, "
         "and 1 in mini-batches of one, the best of short runs), nor how strongly γ and β decay (1e-4 here), nor how "
         "many epochs it trains.",
-        "BN in mini-batches of one gives β behind the dense layer, since an image is its own mean.",
+        "BN in mini-batches of one gives β after the dense layer, since an image is its own mean.",
         TRAINS,
     ],
 )  # fmt: skip

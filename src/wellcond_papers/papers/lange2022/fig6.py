@@ -48,7 +48,7 @@ def residual_claims(panel: str, decay: float) -> list[Claim]:
     """What the source says of all residual networks.
 
     Args:
-        panel: Of which data.
+        panel: The data set.
         decay: The share of the training at which the rate is divided by 10 for the first time.
     """
     return [
@@ -65,7 +65,7 @@ def residual_claims(panel: str, decay: float) -> list[Claim]:
 EXPERIMENT = Experiment(
     name="lange2022-fig6",
     title="Residual networks on CIFAR-10 and CIFAR-100",
-    says="BNP with GN converges faster than BN until the rate decays, and is comparable after that; GN lags behind.",
+    says="BNP with GN converges faster than BN until the rate decays, and is comparable after that; GN is slower.",
     arms=ARMS,
     scales={
         "smoke": {

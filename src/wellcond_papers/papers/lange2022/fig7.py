@@ -22,7 +22,7 @@ TRAINING = {"depth": 18, "momentum": 0.9, "standardize": True}
 EXPERIMENT = Experiment(
     name="lange2022-fig7",
     title="ResNet-18 on ImageNet",
-    says="BNP with GN converges faster than BN until the rate decays, and ends a little lower; GN lags behind.",
+    says="BNP with GN converges faster than BN until the rate decays, and ends a little lower; GN is slower.",
     arms=ARMS,
     scales={
         "smoke": {

@@ -1,6 +1,6 @@
 """Figure 8 of lange2022: the condition number of one output unit's Hessian, plain and preconditioned, as BNP trains.
 
-Every so many steps, before one is taken, the Hessian of the loss with respect to the first output unit's [b, w] is
+At regular intervals, before a step is taken, the Hessian of the loss with respect to the first output unit's [b, w] is
 measured with the weights as they are, for two sets of images:
 
 - the next mini-batch of 60, as in the source. 60 images give a 101×101 matrix a rank of 60 at most, and its κ is taken
@@ -23,7 +23,6 @@ from torch import nn
 from wellcond.report.figures.style import COLORS, GRAY, draw_curves
 from wellcond.results import Row
 from wellcond.results.quantities import DYING, HESSIAN, LOSS, TEST_ACCURACY, MatrixQuantities
-from wellcond.training.loop import Probe
 from wellcond_papers.experiments.claims import Claim, Outcome, claim, judged
 from wellcond_papers.experiments.experiment import Experiment, Job
 from wellcond_papers.experiments.pictures import draw_over_training, panels
@@ -32,6 +31,7 @@ from wellcond_papers.papers.lange2022.comparison import reaches_sooner
 from wellcond_papers.papers.lange2022.networks import FULLY_CONNECTED
 from wellcond_papers.papers.lange2022.training import Trainee, loss_probe, trained, trainee_of
 from wellcond_papers.papers.lange2022.unit import Preconditioner, conditioning, hessian_factor
+from wellcond_papers.training.loop import Probe
 
 if TYPE_CHECKING:
     from matplotlib.axes import Axes
@@ -57,7 +57,7 @@ def measure(job: Job) -> list[Row]:
 
 
 def unit_probe(trainee: Trainee, images: int) -> Probe:
-    """κ of one unit's Hessian before a step, for the mini-batch of that step and for so many training images."""
+    """κ of one unit's Hessian before a step, for the mini-batch of that step and for `images` training images."""
     model, bnp = trainee.model, trainee.bnp
     assert isinstance(model, nn.Sequential)
     assert bnp is not None
@@ -87,23 +87,23 @@ def unit_probe(trainee: Trainee, images: int) -> Probe:
 
 def improvements(table: Table, images: str, preconditioner: str) -> list[tuple[float, float]]:
     """log₁₀ of κ(∇²L)/κ(Pᵀ∇²L P) and of κ(D)², at every measured step of every seed."""
-    place, found = f"{images}, {preconditioner}", []
+    place, pairs = f"{images}, {preconditioner}", []
     for record in table.arm("BNP"):
         plain, better, D = (
             record.series(PLAIN, images), record.series(PRECONDITIONED, place), record.series(SCALING, place)
         )  # fmt: skip
-        found += [(math.log10(plain[step] / better[step]), 2 * math.log10(D[step])) for step in better]
-    return found
+        pairs += [(math.log10(plain[step] / better[step]), 2 * math.log10(D[step])) for step in better]
+    return pairs
 
 
 def by_about_scaling(says: str, paper: str, images: str, preconditioner: str) -> Claim:
     """The median improvement is about the median of κ(D)²."""
 
     def check(table: Table) -> Outcome:
-        found = improvements(table, images, preconditioner)
-        if not found:
+        pairs = improvements(table, images, preconditioner)
+        if not pairs:
             return judged([], "")
-        gain, bound = (median(column) for column in zip(*found, strict=True))
+        gain, bound = (median(column) for column in zip(*pairs, strict=True))
         rank = median(v for r in table.arm("BNP") for v in r.series(HESSIAN.rank, images).values())
         return judged([abs(gain - bound) <= ABOUT], f"10^{gain:.1f} where κ(D)² is 10^{bound:.1f}; rank {rank:g}")
 
@@ -122,8 +122,10 @@ def lowers(table: Table) -> Outcome:
 @claim("κ(D) is large: activations differ in scale", paper="10² to 10⁵")
 def scales_differ(table: Table) -> Outcome:
     """At every measured step, for the mini-batch."""
-    found = [bound / 2 for _, bound in improvements(table, BATCH, SOURCE)]
-    return judged([2 <= D <= 5 for D in found], f"10^{min(found):.1f} to 10^{max(found):.1f}" if found else "")
+    scalings = [bound / 2 for _, bound in improvements(table, BATCH, SOURCE)]
+    return judged(
+        [2 <= D <= 5 for D in scalings], f"10^{min(scalings):.1f} to 10^{max(scalings):.1f}" if scalings else ""
+    )
 
 
 def draw(table: Table) -> Figure:
@@ -154,8 +156,8 @@ def draw(table: Table) -> Figure:
 
 
 def _curves(runs: Table, quantity: str, layer: str) -> list[tuple[list[int], list[float]]]:
-    found = [record.series(quantity, layer) for record in runs]
-    return [(list(series), list(series.values())) for series in found if series]
+    curves = [record.series(quantity, layer) for record in runs]
+    return [(list(series), list(series.values())) for series in curves if series]
 
 
 def _draw(axes: Axes, lines: dict[str, list[tuple[list[int], list[float]]]]) -> None:
@@ -203,6 +205,6 @@ EXPERIMENT = Experiment(
         "In float64, measured at 17 steps and not at each; the rates are those of figure 3. The source does not say "
         "how long it trains.",
         "60 images give a Hessian of 101 weights a rank of 60 at most; κ is taken over the nonzero singular values, as "
-        "the source defines it. So 1000 images stand beside them, and BNP's own P, with ε in it, beside the source's.",
+        "the source defines it. Therefore 1000 images are measured too, and BNP's own P, with ε in it.",
     ],
 )  # fmt: skip

@@ -82,22 +82,22 @@ def _wait(device: torch.device) -> None:
 
 def epoch_time(table: Table, arm: str, method: str) -> float | None:
     """The median over epochs and seeds; None if there are none."""
-    found = [seconds for record in table.arm(arm) for seconds in record.series(SECONDS, method).values()]
-    return median(found) if found else None
+    times = [seconds for record in table.arm(arm) for seconds in record.series(SECONDS, method).values()]
+    return median(times) if times else None
 
 
 def times(table: Table, arms: tuple[str, ...]) -> dict[str, tuple[float, float]]:
-    """Those of BN and BNP by arm, where there are both."""
-    found = {}
+    """The times of BN and BNP by arm, where both were measured."""
+    pairs = {}
     for arm in arms:
         bn, bnp = (epoch_time(table, arm, method) for method in METHODS)
         if bn is not None and bnp is not None:
-            found[arm] = bn, bnp
-    return found
+            pairs[arm] = bn, bnp
+    return pairs
 
 
-def _listed(found: dict[str, tuple[float, float]]) -> str:
-    return "; ".join(f"{arm}: BN {bn:.3g} s, BNP {bnp:.3g} s" for arm, (bn, bnp) in found.items())
+def _listed(pairs: dict[str, tuple[float, float]]) -> str:
+    return "; ".join(f"{arm}: BN {bn:.3g} s, BNP {bnp:.3g} s" for arm, (bn, bnp) in pairs.items())
 
 
 SMALL, LARGE = ("batch 16",), ("batch 256", "batch 512")
@@ -105,23 +105,23 @@ SMALL, LARGE = ("batch 16",), ("batch 256", "batch 512")
 
 @claim("BN and BNP take comparable time", paper="16.08 and 16.69, 10.81 and 10.70, 10.67 and 10.57 s an epoch")
 def comparable(table: Table) -> Outcome:
-    """Of every size of mini-batch."""
-    found = times(table, SMALL + LARGE)
-    return judged([1 / COMPARABLE <= bnp / bn <= COMPARABLE for bn, bnp in found.values()], _listed(found))
+    """For every size of mini-batch."""
+    pairs = times(table, SMALL + LARGE)
+    return judged([1 / COMPARABLE <= bnp / bn <= COMPARABLE for bn, bnp in pairs.values()], _listed(pairs))
 
 
 @claim("in mini-batches of 16, BN is faster", paper="16.08 against 16.69 s")
 def bn_is_faster(table: Table) -> Outcome:
-    """However little."""
-    found = times(table, SMALL)
-    return judged([bn < bnp for bn, bnp in found.values()], _listed(found))
+    """By any difference."""
+    pairs = times(table, SMALL)
+    return judged([bn < bnp for bn, bnp in pairs.values()], _listed(pairs))
 
 
 @claim("in mini-batches of 256 and 512, BNP is faster", paper="a tiny improvement: 10.70 against 10.81 s")
 def bnp_is_faster(table: Table) -> Outcome:
-    """However little."""
-    found = times(table, LARGE)
-    return judged([bnp < bn for bn, bnp in found.values()], _listed(found))
+    """By any difference."""
+    pairs = times(table, LARGE)
+    return judged([bnp < bn for bn, bnp in pairs.values()], _listed(pairs))
 
 
 @claim("an epoch takes longer in small mini-batches", paper="16.08 s against 10.67 s")

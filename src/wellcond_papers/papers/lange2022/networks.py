@@ -27,7 +27,7 @@ RENORM |= {"r_ramp": (0, 1), "d_ramp": (0, 1)}
 GHOST = 16
 """Examples that "4 things" normalizes together; smaller batches are normalized in groups of channels."""
 AFFINE_DECAY = 1e-4
-"""Of γ − 1 and β in "4 things"; the source does not say how much."""
+"""Weight decay of γ − 1 and β in "4 things"; the source does not state it."""
 
 
 class BatchNormOfOne(nn.BatchNorm1d):
@@ -65,9 +65,9 @@ def network(settings: Any, image: tuple[int, int, int], classes: int) -> nn.Modu
     kind, seed = settings["network"], settings["seed"]
     dense, spatial = norms(settings)
     if kind == FULLY_CONNECTED:
-        # the source puts norms behind the activation, and says nothing of LN: before it, as LN's authors do
-        sizes, is_behind = [image[0] * image[1] * image[2], *settings["hidden"], classes], dense != "layer"
-        return mlp(sizes, norm=dense, post_activation=is_behind, init="glorot", seed=seed)
+        # the source puts norms after the activation, and says nothing of LN: before it, as LN's authors do
+        sizes, is_after = [image[0] * image[1] * image[2], *settings["hidden"], classes], dense != "layer"
+        return mlp(sizes, norm=dense, post_activation=is_after, init="glorot", seed=seed)
     if kind == CNN:
         return cnn(image, settings["channels"], settings["hidden"], classes, norm=spatial, dense_norm=dense, seed=seed)
     form: dict[str, Any] = {"norm": spatial, "width": settings["width"], "seed": seed}

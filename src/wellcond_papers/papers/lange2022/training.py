@@ -1,4 +1,4 @@
-"""How lange2022 trains: a method, a rate, a schedule; training loss and test accuracy on the way."""
+"""Training as in lange2022: a method, a rate, a schedule; training loss and test accuracy during training."""
 
 from __future__ import annotations
 
@@ -15,31 +15,31 @@ from torch.optim import SGD, Adam, Optimizer
 from wellcond.optim.bnp import BNP
 from wellcond.results import Row
 from wellcond.results.quantities import LOSS
-from wellcond.training.checkpoint import Checkpoint
-from wellcond.training.loop import Probe
-from wellcond.training.schedules import Schedule, warm_up
-from wellcond.training.schedules import steps as decay
 from wellcond_papers.data.batches import Batches
 from wellcond_papers.data.load import load
 from wellcond_papers.experiments.experiment import Job
 from wellcond_papers.papers.lange2022.networks import network
+from wellcond_papers.training.checkpoint import Checkpoint
 from wellcond_papers.training.classifier import train_classifier
+from wellcond_papers.training.loop import Probe
+from wellcond_papers.training.schedules import Schedule, warm_up
+from wellcond_papers.training.schedules import steps as decay
 
 SAVE_EVERY = 2000
 """Steps from one checkpoint to the next."""
 CHUNK = 1000
-"""Images that are evaluated at a time."""
+"""Images per forward pass of an evaluation."""
 
 
 @dataclass(frozen=True)
 class Trainee:
-    """All that a cell trains with.
+    """Everything that a cell trains with.
 
     Attributes:
         model: The network, on its device.
-        optimizer: Of its parameters.
-        bnp: What preconditions them; None without BNP.
-        batches: What it is trained on.
+        optimizer: An optimizer of its parameters.
+        bnp: The preconditioner; None without BNP.
+        batches: The training batches.
         known: Training images and labels on which its loss is evaluated.
         test: Test images and labels.
     """
@@ -53,7 +53,7 @@ class Trainee:
 
 
 def measure(job: Job) -> list[Row]:
-    """Train the network of a cell: its loss on training images and its test accuracy on the way.
+    """Train the network of a cell: rows of its loss on training images and its test accuracy.
 
     The settings are those of `network`, and:
 
@@ -100,7 +100,7 @@ def trained(job: Job, trainee: Trainee, probes: Sequence[Probe]) -> list[Row]:
 
 
 def looks(steps: int, count: int) -> list[int]:
-    """So many steps at equal distances, after the first and with the last; and 0.
+    """Step 0, and this many more at equal distances up to the last.
 
     Example:
         >>> looks(100, 4)
@@ -138,7 +138,7 @@ def loss_probe(trainee: Trainee) -> Probe:
 
 
 def optimizer_of(settings: Any, model: nn.Module) -> tuple[Optimizer, BNP | None]:
-    """The optimizer of a method, and what preconditions its gradients."""
+    """The optimizer of a method, and BNP if the method has it."""
     if settings.get("optimizer", "SGD") == "Adam":
         return Adam(model.parameters(), lr=settings["lr"]), None
     momentum, weight_decay = settings.get("momentum", 0.0), settings.get("weight_decay", 0.0)

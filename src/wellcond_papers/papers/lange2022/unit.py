@@ -1,4 +1,4 @@
-"""The Hessian of one output unit and what preconditioning makes of it (lange2022, Proposition 2 and Theorem 3)."""
+"""The Hessian of one output unit, plain and preconditioned (lange2022, Proposition 2 and Theorem 3)."""
 
 from __future__ import annotations
 
@@ -51,9 +51,9 @@ def hessian_factor(h: Tensor, logits: Tensor, unit: int = 0) -> Tensor:
     Proposition 2: ∇²L = Ĥᵀ S Ĥ, with Ĥ = [1, h] and S = diag(p(1 − p))/N, p the softmax of that unit.
 
     Args:
-        h: What the last layer receives, (N, n).
+        h: The input of the last layer, (N, n).
         logits: Its outputs, (N, classes).
-        unit: Which output.
+        unit: The index of the output.
 
     Returns:
         A, (N, n + 1).

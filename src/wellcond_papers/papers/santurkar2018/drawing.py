@@ -18,7 +18,7 @@ if TYPE_CHECKING:
     from matplotlib.figure import Figure
 
 FAN = ((0, 8, 0.15), (1, 7, 0.2), (2, 6, 0.25), (3, 5, 0.35))
-"""Which quantiles a band lies between, and how opaque it is."""
+"""The two quantiles between which a band lies, and its opacity."""
 
 
 def of_networks(table: Table) -> dict[str, Table]:
@@ -40,16 +40,16 @@ def draw_layers(table: Table, quantities: Mapping[str, str], log: tuple[str, ...
         quantities: Titles by quantity.
         log: The quantities whose axis is logarithmic.
     """
-    wanted = [
+    chosen = [
         (network, part, quantity, layer)
         for network, part in of_networks(table).items()
         for quantity in quantities
         for layer in layers_of(part[0], quantity)
     ]
     columns = max((len(layers_of(part[0], next(iter(quantities)))) for part in of_networks(table).values()), default=1)
-    titles = [f"{network} {layer}:  {quantities[quantity]}" for network, _, quantity, layer in wanted]
+    titles = [f"{network} {layer}:  {quantities[quantity]}" for network, _, quantity, layer in chosen]
     figure, axes = panels(titles, columns)
-    for title, (_, part, quantity, layer) in zip(titles, wanted, strict=True):
+    for title, (_, part, quantity, layer) in zip(titles, chosen, strict=True):
         draw_over_training(axes[title], part, quantity, layer=layer, log=quantity in log)
     legends(figure, axes)
     return figure
@@ -113,8 +113,8 @@ def _draw_fan(axes: Axes, steps: list[int], series: list[list[float]], color: st
 
 
 def legends(figure: Figure, axes: Mapping[str, Axes]) -> None:
-    """One legend below all panels, with the lines of them all."""
-    found = [panel.get_legend_handles_labels() for panel in axes.values()]
-    lines = {name: handle for handles, names in found for handle, name in zip(handles, names, strict=True)}
+    """One legend below all panels, with all of their lines."""
+    entries = [panel.get_legend_handles_labels() for panel in axes.values()]
+    lines = {name: handle for handles, names in entries for handle, name in zip(handles, names, strict=True)}
     if lines:
         figure.legend(list(lines.values()), list(lines), loc="outside lower center", ncols=4, frameon=False)

@@ -52,8 +52,8 @@ def is_centered(table: Table) -> Outcome:
         for layer in layers_of(record, ACTIVATION_MEAN):
             means, variances = (record.series(name, layer) for name in (ACTIVATION_MEAN, ACTIVATION_VARIANCE))
             farthest.append(max(abs(means[step]) / math.sqrt(variances[step]) for step in means if variances[step] > 0))
-    said = f"at most {min(farthest):.2f} to {max(farthest):.2f} deviations, layer by layer" if farthest else ""
-    return judged([deviations < 1 for deviations in farthest], said)
+    details = f"at most {min(farthest):.2f} to {max(farthest):.2f} deviations, layer by layer" if farthest else ""
+    return judged([deviations < 1 for deviations in farthest], details)
 
 
 EXPERIMENT = Experiment(

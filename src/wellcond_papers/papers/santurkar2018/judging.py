@@ -23,9 +23,9 @@ from wellcond_papers.papers.percentages import percent
 from wellcond_papers.papers.santurkar2018.settings import BASE, NORMALIZED, PAPER, name_of
 
 Measure = Callable[[Record], dict[int, float]]
-"""A number at every look."""
+"""A number at every evaluated step."""
 COMPARABLE = 0.1
-"""Two runs end alike if their losses differ by less than this share of what training took off."""
+"""Two runs end alike if their losses differ by less than this share of the decrease in training."""
 
 
 def loss_variation(record: Record) -> dict[int, float]:
@@ -53,7 +53,7 @@ SMOOTHNESS: dict[str, tuple[str, Measure]] = {
 
 
 def pairs(table: Table, norms: Sequence[str], base: str = BASE) -> Iterator[tuple[str, Record, Record]]:
-    """Every network with a norm beside the same without it: the name of the first, and both of one seed."""
+    """Every network with a norm and the same network without it, seed by seed: the arm of the first, and both runs."""
     for network in PAPER:
         plain = {record.settings["seed"]: record for record in table.arm(name_of(network, base))}
         for norm in norms:
@@ -68,27 +68,27 @@ def compared(cases: Iterable[tuple[str, float, float]], wins: Callable[[float, f
     Args:
         cases: The name of the arm, its number, and that of the arm it is compared with.
         wins: Whether a pair of numbers is as claimed.
-        places: What is counted: "looks", "layers".
+        places: The word for what is counted: "looks", "layers".
 
     Example:
-        >>> compared([("BN", 1.0, 3.0), ("BN", 2.0, 1.0)], lambda ours, theirs: ours < theirs, "looks").found
+        >>> compared([("BN", 1.0, 3.0), ("BN", 2.0, 1.0)], lambda ours, theirs: ours < theirs, "looks").measured
         'BN: at 1 of 2 looks, median 1.5 against 2'
     """
     by_arm: dict[str, list[tuple[float, float]]] = {}
     for arm, ours, theirs in cases:
         by_arm.setdefault(arm, []).append((ours, theirs))
     names = short(by_arm)
-    found = []
+    details = []
     for place, (arm, numbers) in enumerate(by_arm.items()):
         count = sum(wins(*pair) for pair in numbers)
         medians = against(*(median(column) for column in zip(*numbers, strict=True)))
-        at, of = ("", "") if place else (f" {places}", "median ")  # said once
-        found.append(f"{names[arm]}: at {count} of {len(numbers)}{at}, {of}{medians}")
-    return judged((wins(*pair) for numbers in by_arm.values() for pair in numbers), "; ".join(found))
+        at, of = ("", "") if place else (f" {places}", "median ")  # the words come once
+        details.append(f"{names[arm]}: at {count} of {len(numbers)}{at}, {of}{medians}")
+    return judged((wins(*pair) for numbers in by_arm.values() for pair in numbers), "; ".join(details))
 
 
 def against(ours: float, theirs: float) -> str:
-    """Two numbers, with as many digits as it takes to tell them apart, at least 3 and at most 7.
+    """Two numbers, with enough digits to distinguish them: 3 to 7.
 
     Example:
         >>> against(5.271, 10.0), against(9.9999, 10.0)
@@ -113,7 +113,7 @@ def short(arms: Iterable[str]) -> dict[str, str]:
 def smoother(norms: Sequence[str]) -> list[Claim]:
     """With any of these norms the landscape is smoother at every look than without one."""
 
-    def made(says: str, measure: Measure) -> Claim:
+    def claim_about(says: str, measure: Measure) -> Claim:
         def cases(table: Table) -> Iterator[tuple[str, float, float]]:
             for arm, record, plain in pairs(table, norms):
                 ours, theirs = measure(record), measure(plain)
@@ -125,11 +125,11 @@ def smoother(norms: Sequence[str]) -> list[Claim]:
         says = f"with {' or '.join(norms)} {says} than without, at every look"
         return Claim(says, "smaller throughout training", check)
 
-    return [*(made(says, measure) for says, measure in SMOOTHNESS.values()), smoother_at_worst(norms)]
+    return [*(claim_about(says, measure) for says, measure in SMOOTHNESS.values()), smoother_at_worst(norms)]
 
 
 def smoother_at_worst(norms: Sequence[str]) -> Claim:
-    """With any of these norms the roughest place on the way of training is smoother than without one."""
+    """With any of these norms the roughest point of the training is smoother than without one."""
 
     def check(table: Table) -> Outcome:
         columns: dict[str, dict[str, list[float]]] = {}
@@ -142,8 +142,10 @@ def smoother_at_worst(norms: Sequence[str]) -> Claim:
                     for who, values in ((plain.arm, theirs), (arm, ours)):
                         columns.setdefault(who, {}).setdefault(name, []).append(max(values.values()))
         names = short(columns)
-        said = [f"{names[who]} {', '.join(f'{median(v):.3g}' for v in own.values())}" for who, own in columns.items()]
-        return judged(cases, f"{', '.join(SMOOTHNESS)}: {'; '.join(said)}" if cases else "")
+        details = [
+            f"{names[who]} {', '.join(f'{median(v):.3g}' for v in own.values())}" for who, own in columns.items()
+        ]
+        return judged(cases, f"{', '.join(SMOOTHNESS)}: {'; '.join(details)}" if cases else "")
 
     says = f"with {' or '.join(norms)} the largest of each during training is smaller than without"
     return Claim(says, "the source does not say it", check)
@@ -189,8 +191,8 @@ def accuracies(network: str = "VGG") -> Claim:
         shares = [table.arm(name_of(network, norm)).lasts(TEST_ACCURACY) for norm in (NORMALIZED, BASE)]
         if not all(shares):
             return judged([], "")
-        said = " against ".join(percent([100 * seed for seed in seeds]) for seeds in shares)
-        return judged([ours > plain for ours, plain in zip(*shares, strict=False)], said)
+        details = " against ".join(percent([100 * seed for seed in seeds]) for seeds in shares)
+        return judged([ours > plain for ours, plain in zip(*shares, strict=False)], details)
 
     says = "the VGG has a higher test accuracy with BatchNorm than without"
     return Claim(says, "83 % against 80 % (92 % against 88 % with augmentation)", check)

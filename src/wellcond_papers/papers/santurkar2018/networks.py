@@ -23,7 +23,7 @@ models' own."""
 
 
 def deep_linear_network(job: Job) -> nn.Sequential:
-    """W_k … W_1 x with a norm behind every layer but the last, in double precision."""
+    """W_k … W_1 x with a norm after every layer but the last, in double precision."""
     norm = VARIANTS.get(job["norm"], (job["norm"],))[0]
     model = deep_linear(job["width"], job["layers"], norm=norm, init="glorot", seed=job["seed"])
     return model.to(job.device, torch.float64)
@@ -38,22 +38,22 @@ def image_network(job: Job) -> nn.Sequential:
 
 
 def activations_of(model: nn.Module) -> dict[str, str]:
-    """What leaves every hidden layer: the name of the norm behind it, or its own, by the name of the layer.
+    """The module that gives the output of every hidden layer: the norm after it, or the layer itself.
 
     Example:
         >>> from wellcond_papers.models import mlp
         >>> activations_of(mlp([2, 2, 2, 2], norm="batch"))
         {'fc1': 'bn1', 'fc2': 'bn2'}
     """
-    found: dict[str, str] = {}
+    outputs: dict[str, str] = {}
     last = ""
     for name, module in model.named_children():
         if isinstance(module, (nn.Conv2d, nn.Linear)):
-            last = found[name] = name
+            last = outputs[name] = name
         elif isinstance(module, nn.modules.batchnorm._BatchNorm):
-            found[last] = name
-    found.pop(last)
-    return found
+            outputs[last] = name
+    outputs.pop(last)
+    return outputs
 
 
 def spread(names: list[str], count: int) -> list[str]:

@@ -1,4 +1,4 @@
-"""What santurkar2018 looks at in a training network: covariate shift, moments, distributions, the loss landscape."""
+"""What santurkar2018 measures during training: covariate shift, moments, distributions, the loss landscape."""
 
 from __future__ import annotations
 
@@ -38,43 +38,43 @@ WALKED = (LOSS, LOSS_LEAST, LOSS_GREATEST, GRADIENT_CHANGE_LEAST, GRADIENT_CHANG
 SHIFTED = (SHIFT_DIFFERENCE, SHIFT_COSINE, GRADIENT_NORM)
 MOMENTS = (MEAN_CHANGE, VARIANCE_CHANGE)
 GRADIENT_CHANGE = "gradient_change"
-"""‖∇L(θ) − ∇L(θ_a)‖ at one step length, which stands in the row in place of a layer, in units of the learning rate."""
+"""‖∇L(θ) − ∇L(θ_a)‖ at one step length; the row's `layer` holds the step length, in units of the learning rate."""
 QUANTILES = {f"quantile_{level:02d}": level / 100 for level in (1, 5, 15, 30, 50, 70, 85, 95, 99)}
 """Levels by the names of their rows: a distribution in nine numbers."""
 BINS = 400
-"""Of the histograms that quantiles are read from."""
+"""Bins of the histograms that quantiles are read from."""
 
 
 def walks(job: Job) -> Probe:
     """The loss and its gradient along the gradient: ranges and the effective β-smoothness."""
 
     def probe(problem: Problem, optimizer: SGD, step: int) -> Iterable[Row]:
-        found = landscape(problem, optimizer.param_groups[0]["lr"], job["span"], job["lengths"])
-        return [row for row in found.rows(step) if row.quantity in WALKED]
+        walk = landscape(problem, optimizer.param_groups[0]["lr"], job["span"], job["lengths"])
+        return [row for row in walk.rows(step) if row.quantity in WALKED]
 
     return probe
 
 
 def predictiveness(job: Job) -> Probe:
-    """How much the gradient has changed after every length of the walk, and how long it was at its beginning."""
+    """The change of the gradient at every length of the walk, and its norm at the start."""
 
     def probe(problem: Problem, optimizer: SGD, step: int) -> Iterable[Row]:
         lr = optimizer.param_groups[0]["lr"]
-        found = landscape(problem, lr, job["span"], job["lengths"])
-        yield Row(step, "", GRADIENT_NORM, found.gradient_norm, "")
-        for length, change in zip(found.step_lengths.tolist(), found.gradient_changes.tolist(), strict=True):
+        walk = landscape(problem, lr, job["span"], job["lengths"])
+        yield Row(step, "", GRADIENT_NORM, walk.gradient_norm, "")
+        for length, change in zip(walk.step_lengths.tolist(), walk.gradient_changes.tolist(), strict=True):
             yield Row(step, f"{length / lr:.3g}", GRADIENT_CHANGE, change, "")
 
     return probe
 
 
 def shifts(job: Job) -> Probe:
-    """Internal covariate shift of some layers behind the first, which has none."""
+    """Internal covariate shift of some layers after the first, which has none."""
 
     def probe(problem: Problem, optimizer: SGD, step: int) -> Iterable[Row]:
         layers = spread(list(activations_of(problem.model))[1:], job["shown"])
-        found = covariate_shift(problem, optimizer, layers=layers)
-        return [row for row in found.rows(step) if row.quantity in SHIFTED]
+        shifts = covariate_shift(problem, optimizer, layers=layers)
+        return [row for row in shifts.rows(step) if row.quantity in SHIFTED]
 
     return probe
 
@@ -106,9 +106,9 @@ def distributions(job: Job) -> Probe:
     def probe(problem: Problem, _optimizer: SGD, step: int) -> Iterable[Row]:
         keep_batch(problem)
         names = _shown(job, problem)
-        found = activations(problem, layers=list(names.values()), bins=BINS)
+        measured = activations(problem, layers=list(names.values()), bins=BINS)
         for layer, inner in names.items():
-            seen = found[inner]
+            seen = measured[inner]
             unit = int(place * seen.units)
             yield Row(step, layer, ACTIVATION_MEAN, float(seen.mean[unit]), "")
             yield Row(step, layer, ACTIVATION_VARIANCE, float(seen.variance[unit]), "")
@@ -132,13 +132,13 @@ def quantiles(histogram: Histogram, levels: Sequence[float]) -> list[float]:
 
 
 def _shown(job: Job, problem: Problem) -> dict[str, str]:
-    """Some hidden layers, and what leaves each."""
+    """Some hidden layers, each with the module whose output is measured."""
     names = activations_of(problem.model)
     return {layer: names[layer] for layer in spread(list(names), job["shown"])}
 
 
 def _first_batch() -> Callable[[Problem], None]:
-    """Lets every look see the batch of the first, so that nothing but the network changes between them."""
+    """Makes every evaluation use the batch of the first one, so that only the network changes between them."""
     batches: list[Any] = []
 
     def keep(problem: Problem) -> None:

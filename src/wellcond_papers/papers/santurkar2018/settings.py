@@ -1,4 +1,4 @@
-"""The settings of both networks at every scale, and the arms that are made of them."""
+"""The settings of both networks at every scale, and the arms of the figures."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ PAPER: Mapping[str, Settings] = {
         "span": [0.5, 4.0], "lengths": 8, "shown": 4, "augment": [], "tested": 10_000, "half": False,
     },
 }  # fmt: skip
-"""The source's own, where it has them."""
+"""The settings of the source, as far as it states them."""
 CHANGES: Mapping[Scale, Mapping[str, Settings]] = {
     "smoke": {
         "DLN": {"layers": 5, "width": 4, "examples": 40, "lr": 1e-4, "steps": 20, "looks": 2, "lengths": 3, "shown": 2},
@@ -29,9 +29,9 @@ CHANGES: Mapping[Scale, Mapping[str, Settings]] = {
     "gpu": {"VGG": {"steps": 1500, "half": True}},
     "paper": {"DLN": {}, "VGG": {}},
 }  # fmt: skip
-"""What each scale changes; a network that it does not name is left out."""
+"""Changes at each scale; a network that is not named is left out."""
 NORMS = {"standard": "none", "BatchNorm": "batch", "noisy BatchNorm": "noisy", "ℓ1": "l1", "ℓ∞": "linf"}
-"""By the names of the arms."""
+"""Norms by the names of the arms."""
 BASE, NORMALIZED = "standard", "BatchNorm"
 LP = [BASE, NORMALIZED, "ℓ1", "ℓ∞"]
 SILENT = (
@@ -40,7 +40,7 @@ SILENT = (
     "those of the mean.",
     "BatchNorm follows every layer but the last.",
 )
-"""What the source leaves open, and what is done about it."""
+"""What the source leaves open, and the choice made here."""
 ONE_BATCH = "Activations are looked at on one batch, the same throughout training."
 LARGEST = (
     "The claim about the largest value during training is ours, added after the claim about every look had failed."
@@ -65,21 +65,21 @@ def arms_of(networks: Iterable[str], norms: Iterable[str]) -> dict[str, Settings
 
 
 def at_scale(scale: Scale, arms: Mapping[str, Settings], *, seeds: int = 1, **changes: Any) -> Settings:
-    """The settings of a scale, for those of the arms whose network it has.
+    """The settings of a scale, for the arms whose network it has.
 
     Args:
-        scale: Which.
-        arms: As `arms_of` makes them.
-        seeds: How many.
-        changes: What the figure wants otherwise: a value, or values by network.
+        scale: The scale.
+        arms: Arms from `arms_of`.
+        seeds: The number of seeds.
+        changes: Settings that differ in this figure: a value, or values by network.
     """
     of_scale = CHANGES[scale]
     own: dict[str, Settings] = {}
     for arm, settings in arms.items():
         network = settings["network"]
         if network in of_scale:
-            wanted = {name: _of(network, change) for name, change in changes.items()}
-            known = {name: value for name, value in wanted.items() if value is not None}
+            candidates = {name: _of(network, change) for name, change in changes.items()}
+            known = {name: value for name, value in candidates.items() if value is not None}
             own[arm] = {**PAPER[network], **of_scale[network], **known}
     return {"seeds": seeds, "arms": own}
 

@@ -13,12 +13,13 @@ from torch.optim import SGD
 from wellcond.problem.problem import Problem
 from wellcond.results import Row
 from wellcond.results.quantities import TRAINING_LOSS
-from wellcond.training.loop import train
 from wellcond_papers.data.batches import Batches
 from wellcond_papers.data.load import load
 from wellcond_papers.experiments.experiment import Job
 from wellcond_papers.papers.santurkar2018.networks import deep_linear_network, image_network
 from wellcond_papers.training.classifier import train_classifier
+from wellcond_papers.training.loop import Loop
+from wellcond_papers.training.step import EagerStep
 
 Probe = Callable[[Problem, SGD, int], Iterable[Row]]
 """Called with the network on the next batch, its optimizer and the steps taken; only finite rows are kept."""
@@ -54,12 +55,12 @@ def _train_linear(job: Job, probe: Probe | None, at: Collection[int]) -> list[Ro
         return squared_error(model(inputs), inputs @ a.T)
 
     def evaluate(step: int) -> Iterable[Row]:
-        if step in at:
-            with torch.no_grad():
-                yield Row(step, "", TRAINING_LOSS, float(loss_at(step, seen)), "")
-            yield from _finite(probe, problem, optimizer, step)
+        with torch.no_grad():
+            yield Row(step, "", TRAINING_LOSS, float(loss_at(step, seen)), "")
+        yield from _finite(probe, problem, optimizer, step)
 
-    return train(optimizer, loss_at, [seen], job["steps"], evaluate=evaluate, progress=job.progress).summary()
+    loop = Loop(optimizer, EagerStep(optimizer, loss_at), job["steps"], at=at, evaluate=evaluate)
+    return loop.run([seen], job.progress).summary()
 
 
 def _train_images(job: Job, probe: Probe | None, at: Collection[int]) -> list[Row]:
@@ -81,8 +82,8 @@ def _train_images(job: Job, probe: Probe | None, at: Collection[int]) -> list[Ro
 
 
 def _finite(probe: Probe | None, problem: Problem, optimizer: SGD, step: int) -> Iterable[Row]:
-    found = () if probe is None else probe(problem, optimizer, step)
-    return [row for row in found if math.isfinite(row.value)]
+    rows = () if probe is None else probe(problem, optimizer, step)
+    return [row for row in rows if math.isfinite(row.value)]
 
 
 def gaussian_problem(examples: int, width: int, seed: int) -> tuple[Tensor, Tensor]:

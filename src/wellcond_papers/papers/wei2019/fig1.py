@@ -44,12 +44,12 @@ ARMS = {
     for line, settings in LINES.items()
 }
 LOOKS = {"printed": "-", "detached": ":", "batch": "--", "measured": "o"}
-"""Of the line of each formula."""
+"""The line style of each formula."""
 GAMMAS = [0.1, 0.2, 0.3, 0.5, 0.75, 1.0, 1.5, 2.0, 2.5, 3.0, 3.5, 4.0]
 
 
 def measure(job: Job) -> Iterator[Row]:
-    """λ_max of the Fisher matrix and the largest rate, at every γ; one γ stands for all where there is none."""
+    """λ_max of the Fisher matrix and the largest rate, at every γ; without a norm, one value stands for all γ."""
     architecture = replace(Architecture.parse(job["network"]), norm=job["norm"])
     for place, gamma in enumerate(job["gammas"]):
         job.progress("λ_max", place / len(job["gammas"]))
@@ -125,12 +125,12 @@ def _right(table: Table) -> Outcome:
     cases, words = [], []
     for kind in NETWORKS:
         for family, corrected in (("BatchNorm", "as trained"), ("vanilla", "corrected")):
-            found = {
+            predictions = {
                 line: lambdas(table, f"{kind}: {family}, {line}") for line in ("as printed", corrected, "measured")
             }
-            if all(found.values()):
+            if all(predictions.values()):
                 printed, theory = (
-                    [found[line][g] / value for g, value in found["measured"].items()]
+                    [predictions[line][g] / value for g, value in predictions["measured"].items()]
                     for line in ("as printed", corrected)
                 )
                 cases += [0.5 < ratio < 2 for ratio in printed]

@@ -38,65 +38,65 @@ COARSE = {"values": [0.3, 1.0, 3.0], "lrs": RATES[2:10], "epochs": 0.2, "limit_i
 TINY_FC, TINY_CONV = {"network": "fc 64-20-20-20-10"}, {"network": "conv 1x16x16 4-6-8 k3 s2 10"}
 
 
-def found_of(maps: dict[str, HeatMap], lines: tuple[str, ...]) -> str:
+def divergence_of(maps: dict[str, HeatMap], lines: tuple[str, ...]) -> str:
     """Where training begins to diverge: over the first limit in every panel, over the others in all of them."""
     if not maps:
         return ""
-    ratios = {line: {arm: found.ratios(line) for arm, found in maps.items()} for line in lines}
+    ratios = {line: {arm: heat_map.ratios(line) for arm, heat_map in maps.items()} for line in lines}
     suffix = SQUARED if all(arm.endswith(SQUARED) for arm in maps) else ""
     each = [
-        f"{arm.removesuffix(suffix)} {spread(found) if found else 'not reached'}"
-        for arm, found in ratios[lines[0]].items()
+        f"{arm.removesuffix(suffix)} {spread(values) if values else 'not reached'}"
+        for arm, values in ratios[lines[0]].items()
     ]
-    together = {line: [ratio for found in ratios[line].values() for ratio in found] for line in lines[1:]}
-    rest = [f"over {line} {spread(found)}" for line, found in together.items() if found]
+    together = {line: [ratio for values in ratios[line].values() for ratio in values] for line in lines[1:]}
+    rest = [f"over {line} {spread(values)}" for line, values in together.items() if values]
     return f"where training begins to diverge, over η* {lines[0]}: {'; '.join([*each, *rest])}"
 
 
 def separated(maps: dict[str, HeatMap], line: str) -> list[bool]:
-    """Whether a limit parts training from divergence, at each γ of each map where that can be told."""
-    cases = [found.separates(line, value) for found in maps.values() for value in found.values]
+    """Whether a limit parts training from divergence, at each γ of each map where it can be decided."""
+    cases = [heat_map.separates(line, value) for heat_map in maps.values() for value in heat_map.values]
     return [case for case in cases if case is not None]
 
 
 @claim("the predicted η* is where training begins to diverge", paper="closely agrees, over three orders of magnitude")
 def _printed_line(table: Table) -> Outcome:
     maps = heat_maps(table, PUBLISHED)
-    return judged(separated(maps, "as printed"), found_of(maps, ("as printed", "mean field", "measured")))
+    return judged(separated(maps, "as printed"), divergence_of(maps, ("as printed", "mean field", "measured")))
 
 
 @claim("so it is with the squared error, of which the theory speaks", paper="η* is derived for a Gaussian model")
 def _printed_line_squared(table: Table) -> Outcome:
     maps = heat_maps(table, [name + SQUARED for name in PUBLISHED])
-    return judged(separated(maps, "as printed"), found_of(maps, ("as printed", "mean field", "measured")))
+    return judged(separated(maps, "as printed"), divergence_of(maps, ("as printed", "mean field", "measured")))
 
 
 @claim("gradient descent on all images diverges at 2(1 + μ)/λ_max", paper="a necessary condition (eq. 7)")
 def _full_batch(table: Table) -> Outcome:
     maps = heat_maps(table, [THEORY])
-    return judged(separated(maps, "measured"), found_of(maps, ("measured", "mean field")))
+    return judged(separated(maps, "measured"), divergence_of(maps, ("measured", "mean field")))
 
 
 @claim("the best rate is about η*/2", paper="the dark band tracks η*/2")
 def _best_rate(table: Table) -> Outcome:
     ratios = {
-        arm: [found.best(value)[1] / found.limit("as printed", value) for value in found.values]
-        for arm, found in heat_maps(table, PUBLISHED).items()
+        arm: [heat_map.best(value)[1] / heat_map.limit("as printed", value) for value in heat_map.values]
+        for arm, heat_map in heat_maps(table, PUBLISHED).items()
     }
-    words = [f"{arm} {spread(found)}" for arm, found in ratios.items()]
+    words = [f"{arm} {spread(values)}" for arm, values in ratios.items()]
     # the grid has half decades: a rate is about another if it is its neighbor
-    cases = [abs(math.log10(2 * ratio)) <= 0.5 for found in ratios.values() for ratio in found]
+    cases = [abs(math.log10(2 * ratio)) <= 0.5 for values in ratios.values() for ratio in values]
     return judged(cases, "best rate over η*: " + "; ".join(words) if words else "")
 
 
 @claim("smaller γ ends with a lower test loss", paper="a tendency in every panel")
 def _small_gamma(table: Table) -> Outcome:
     cases, words = [], []
-    for arm, found in heat_maps(table, PUBLISHED).items():
-        losses = [found.best(value)[0] for value in found.values]
+    for arm, heat_map in heat_maps(table, PUBLISHED).items():
+        losses = [heat_map.best(value)[0] for value in heat_map.values]
         cases.append(losses[0] < losses[-1])
-        ends = ", ".join(f"{losses[k]:.3g} (γ {found.values[k]:g})" for k in (0, -1))
-        words.append(f"{arm}: {ends}, best γ {found.values[losses.index(min(losses))]:g}")
+        ends = ", ".join(f"{losses[k]:.3g} (γ {heat_map.values[k]:g})" for k in (0, -1))
+        words.append(f"{arm}: {ends}, best γ {heat_map.values[losses.index(min(losses))]:g}")
     return judged(cases, "least test loss, " + "; ".join(words) if words else "")
 
 

@@ -7,7 +7,7 @@ from functools import partial
 from wellcond_papers.experiments.claims import Outcome, claim, judged
 from wellcond_papers.experiments.experiment import Experiment
 from wellcond_papers.experiments.table import Table
-from wellcond_papers.papers.wei2019.fig2 import FEW, FULL_BATCH, RATES, found_of, separated
+from wellcond_papers.papers.wei2019.fig2 import FEW, FULL_BATCH, RATES, divergence_of, separated
 from wellcond_papers.papers.wei2019.fig2 import SETTINGS as WITH_BATCHNORM
 from wellcond_papers.papers.wei2019.heat_maps import draw, heat_maps, measure
 from wellcond_papers.papers.wei2019.networks import FC
@@ -24,22 +24,22 @@ SIGMAS = [0.5, 1.0, 1.5, 2.0, 2.5]
 @claim("the predicted η* is where training begins to diverge", paper="a line over the map, as in figure 2")
 def _printed_line(table: Table) -> Outcome:
     maps = heat_maps(table, [PUBLISHED, SQUARED])
-    return judged(separated(maps, "as printed"), found_of(maps, ("as printed", "mean field", "measured")))
+    return judged(separated(maps, "as printed"), divergence_of(maps, ("as printed", "mean field", "measured")))
 
 
 @claim("gradient descent on all images diverges at 2(1 + μ)/λ_max", paper="a necessary condition (eq. 7)")
 def _full_batch(table: Table) -> Outcome:
     maps = heat_maps(table, [THEORY])
-    return judged(separated(maps, "measured"), found_of(maps, ("measured", "mean field")))
+    return judged(separated(maps, "measured"), divergence_of(maps, ("measured", "mean field")))
 
 
 @claim("larger initial weights need smaller rates", paper="the relation between σ_w and the largest rate is studied")
 def _larger_weights(table: Table) -> Outcome:
     cases, words = [], []
-    for arm, found in heat_maps(table).items():
-        rates = {value: found.boundary(value)[1] for value in found.values}
-        cases.append(rates[found.values[-1]] < rates[found.values[0]])
-        first, last = found.values[0], found.values[-1]
+    for arm, heat_map in heat_maps(table).items():
+        rates = {value: heat_map.boundary(value)[1] for value in heat_map.values}
+        cases.append(rates[heat_map.values[-1]] < rates[heat_map.values[0]])
+        first, last = heat_map.values[0], heat_map.values[-1]
         words.append(f"{arm}: {rates[first]:.2g} (σ_w {first:g}), {rates[last]:.2g} (σ_w {last:g})")
     return judged(cases, "first rate that diverges, " + "; ".join(words))
 
@@ -92,7 +92,7 @@ EXPERIMENT = Experiment(
     minutes={"smoke": 0.02, "laptop": 1.5, "gpu": 0.3, "paper": 30},
     contrast=[("full batch", THEORY)],
     departures=(
-        "As in figure 2: both losses, 128 images a batch, and gradient descent on 1000 images beside it.",
+        "As in figure 2: both losses, 128 images per batch; and gradient descent on 1000 images.",
         "At the gpu scale, the map of the squared error shows one epoch. At the laptop scale, layers have 200 units, "
         "and gradient descent is on 300 images.",
     ),

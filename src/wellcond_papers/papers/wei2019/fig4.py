@@ -13,7 +13,6 @@ from torch.optim import SGD
 
 from wellcond.results import Row
 from wellcond.results.quantities import TEST_ACCURACY, TRAINING_LOSS
-from wellcond.training.checkpoint import Checkpoint, HasState
 from wellcond_papers.data.batches import Batches
 from wellcond_papers.data.load import load
 from wellcond_papers.experiments.claims import Outcome, claim, judged
@@ -21,6 +20,7 @@ from wellcond_papers.experiments.experiment import Experiment, Job
 from wellcond_papers.experiments.pictures import draw_over_training, panels
 from wellcond_papers.experiments.table import Table
 from wellcond_papers.models import preact_resnet18, vgg
+from wellcond_papers.training.checkpoint import Checkpoint, HasState
 from wellcond_papers.training.classifier import train_classifier
 
 if TYPE_CHECKING:
@@ -92,8 +92,8 @@ def _compared(table: Table, quantity: str, *, higher_is_better: bool) -> Outcome
         if usual is not None and len(heights) > 1:
             smaller = [height for gamma, height in heights.items() if gamma < USUAL]
             cases += [height > usual if higher_is_better else height < usual for height in smaller]
-            told = {gamma: f"{100 * h:.1f} %" if higher_is_better else f"{h:.3g}" for gamma, h in heights.items()}
-            words.append(f"{name}: " + ", ".join(f"{told[g]} (γ {g:g}{lost(table, arms[g])})" for g in heights))
+            texts = {gamma: f"{100 * h:.1f} %" if higher_is_better else f"{h:.3g}" for gamma, h in heights.items()}
+            words.append(f"{name}: " + ", ".join(f"{texts[g]} (γ {g:g}{lost(table, arms[g])})" for g in heights))
     return judged(cases, "mean over training, " + "; ".join(words) if words else "")
 
 

@@ -1,4 +1,4 @@
-"""Heat maps of wei2019: test loss over the learning rate and γ or σ_w, with what is known about the largest rate.
+"""Heat maps of wei2019: test loss over the learning rate and γ or σ_w, with the predicted and measured largest rate.
 
 One cell is one map: the networks of all its squares are trained at once.
 """
@@ -34,21 +34,21 @@ if TYPE_CHECKING:
     from matplotlib.figure import Figure
 
 PREDICTED_FROM = 100
-"""Images; more change a prediction by a few hundredths and take much longer."""
+"""Images for a prediction; more change it by a few hundredths and take much longer."""
 SQUARED = ", squared error"
-"""Ends the name of an arm with that loss."""
+"""The ending of the name of an arm with that loss."""
 LOSS_NAMES = {"cross-entropy": "cross-entropy", "half-squared": "squared error"}
 LINES = ("as printed", "mean field", "measured")
 """Where the largest rate comes from: the formulas of the source, the corrected ones, and λ_max of the Hessian."""
 
 
 def height(settings: Settings, value: float) -> str:
-    """The name of the row of a map."""
+    """The name of a row of a map, which is the `layer` of its numbers."""
     return f"{settings['vary']} {value:g}"
 
 
 def square(settings: Settings, value: float, rate: float) -> str:
-    """The name of a square of a map."""
+    """The name of a square of a map, likewise."""
     return f"{height(settings, value)}, lr {rate:g}"
 
 
@@ -93,7 +93,7 @@ def measure(job: Job) -> Iterator[Row]:
 def largest_rates(
     job: Job, value: float, model: torch.nn.Module, x: torch.Tensor, y: torch.Tensor
 ) -> tuple[float, float, float]:
-    """By each of `LINES`; the network ends on the device."""
+    """The largest rate by each of `LINES`; the network is moved to the device."""
     lambda_max, _ = printed_contributions(varied(job, value))
     predicted = predict(model, momentum=MOMENTUM, inputs=x[:PREDICTED_FROM], loss=job["loss"]).max_lr
     model.to(job.device)
@@ -110,23 +110,23 @@ class HeatMap:
 
     @property
     def settings(self) -> Settings:
-        """Those of the first seed; others differ in nothing but the seed."""
+        """The settings of the first seed; the others differ only in the seed."""
         return self.table[0].settings
 
     @property
     def values(self) -> list[float]:
-        """γ or σ_w, from below."""
+        """γ or σ_w, in increasing order."""
         return sorted(self.settings["values"])
 
     @cached_property
     def losses(self) -> dict[tuple[float, float], float | None]:
         """The mean test loss at (rate, value); None if a run diverged there."""
-        found = {}
+        means = {}
         for value in self.values:
             for rate in sorted(self.settings["lrs"]):
                 losses = self.table.lasts(TEST_LOSS, square(self.settings, value, rate))
-                found[rate, value] = fmean(losses) if len(losses) == len(self.table) else None
-        return found
+                means[rate, value] = fmean(losses) if len(losses) == len(self.table) else None
+        return means
 
     def limit(self, line: str, value: float) -> float:
         """The largest rate by one of `LINES`, the mean of the seeds."""
@@ -163,7 +163,7 @@ class HeatMap:
 
 
 def heat_maps(table: Table, arms: Sequence[str] = ()) -> dict[str, HeatMap]:
-    """The map of every arm that was run, or of those of these arms."""
+    """The map of every arm that was run; only of these arms, if any are named."""
     return {arm: HeatMap(table.arm(arm)) for arm in table.arms if not arms or arm in arms}
 
 
@@ -181,14 +181,14 @@ def spread(values: Sequence[float]) -> str:
 def draw(table: Table, y: str) -> Figure:
     """One map per arm, white where a run diverged, with the three largest rates over it; one row of maps per loss."""
     maps = heat_maps(table)
-    losses = [found.settings["loss"] for found in maps.values()]
+    losses = [heat_map.settings["loss"] for heat_map in maps.values()]
     figure, axes = panels(list(maps), columns=losses.count(losses[0]))
-    for arm, found in maps.items():
-        lines = {line: [(found.limit(line, value), value) for value in found.values] for line in LINES}
+    for arm, heat_map in maps.items():
+        lines = {line: [(heat_map.limit(line, value), value) for value in heat_map.values] for line in LINES}
         axes[arm].set_title(
-            f"{arm.removesuffix(SQUARED)}\n{LOSS_NAMES[found.settings['loss']]}", loc="left", fontsize=10
+            f"{arm.removesuffix(SQUARED)}\n{LOSS_NAMES[heat_map.settings['loss']]}", loc="left", fontsize=10
         )
-        draw_heat_map(axes[arm], found.losses, x="learning rate η", y=y, lines=lines, color="test loss")
+        draw_heat_map(axes[arm], heat_map.losses, x="learning rate η", y=y, lines=lines, color="test loss")
     legend_below(figure, next(iter(axes.values())))
     for legend in figure.legends:
         legend.set_title("dark: low test loss; white: training diverged. Largest rate η*:")

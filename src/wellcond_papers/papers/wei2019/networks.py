@@ -55,6 +55,6 @@ LOSSES: dict[Loss, Callable[[Tensor, Tensor], Tensor]] = {
 
 
 def gaussian_inputs(architecture: Architecture, count: int, seed: int) -> Tensor:
-    """Independent inputs of mean 0 and variance 1, as the theory has them."""
+    """Independent inputs of mean 0 and variance 1, as the theory assumes."""
     draw = torch.Generator("cpu").manual_seed(seed)
     return torch.randn(count, *architecture.input, generator=draw)

@@ -1,4 +1,4 @@
-"""The formulas of wei2019 as they are printed, beside which the corrected ones are shown.
+"""The formulas of wei2019 as they are printed, for comparison with the corrected ones.
 
 As printed, BatchNorm divides the gradient by q instead of the variance q − q_xy, which makes λ_max too low; and a
 convolution counts the positions of its output twice (eq. 45), which makes it far too high.
@@ -46,7 +46,7 @@ def printed_contributions(
         gamma: γ of all norms; a tensor for a grid.
 
     Returns:
-        λ_max, and what each layer adds to it.
+        λ_max, and the contribution of each layer.
 
     Example:
         >>> lambda_max, layers = printed_contributions("fc 784-1000-1000-1000-10")

@@ -1,4 +1,4 @@
-"""Many small networks trained at once: a heat map is one training run, and not one run per square."""
+"""Many small networks trained at once: a heat map is one training run, not one run per square."""
 
 from __future__ import annotations
 
@@ -17,14 +17,14 @@ Loss = Callable[[Tensor, Tensor], Tensor]
 class Stack:
     """Networks of one shape, with one set of weights and one learning rate each.
 
-    Their tensors lie on top of each other, so that one kernel computes a layer of all. They share nothing else:
-    every network goes the way that it would go alone, and one that diverges leaves the others as they are.
+    Their tensors are stacked, so that one kernel computes a layer of all networks. They share nothing else: every
+    network trains as it would alone, and one that diverges does not affect the others.
 
     Args:
-        networks: They are copied.
+        networks: The networks, which are copied.
         rates: The learning rate of each.
-        loss: What they are trained on.
-        momentum: Of the heavy ball, v ← μv + g, θ ← θ − ηv.
+        loss: The training loss.
+        momentum: μ of the heavy ball, v ← μv + g, θ ← θ − ηv.
 
     Example:
         >>> networks = [nn.Linear(3, 2) for _ in range(4)]

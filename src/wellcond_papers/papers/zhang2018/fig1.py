@@ -20,12 +20,12 @@ COMMON: dict[str, Any] = SETTINGS | {"depth": 13, "weight_decay": 5e-3}
 
 
 def curves(table: Table, data: str, quantity: str) -> tuple[dict[int, float], dict[int, float]] | None:
-    """Those of SGD and of scale-amended SGD, the means of the seeds, at the steps that both reached."""
-    found = [table.arm(f"{data}, {method}").mean_series(quantity) for method in ("SGD", AMENDED)]
-    shared = sorted(found[0].keys() & found[1].keys())
+    """The curves of SGD and of scale-amended SGD, means of the seeds, at the steps that both reached."""
+    curves = [table.arm(f"{data}, {method}").mean_series(quantity) for method in ("SGD", AMENDED)]
+    shared = sorted(curves[0].keys() & curves[1].keys())
     if not shared:
         return None
-    sgd, amended = ({step: curve[step] for step in shared} for curve in found)
+    sgd, amended = ({step: curve[step] for step in shared} for curve in curves)
     return sgd, amended
 
 
@@ -56,8 +56,8 @@ def _lower_error(table: Table) -> Outcome:
         ends = {method: table.arm(f"{data}, {method}").lasts(TEST_ACCURACY) for method in ("SGD", AMENDED)}
         if all(ends.values()):
             cases += [amended > plain for amended, plain in zip(ends[AMENDED], ends["SGD"], strict=True)]
-            told = {method: [100 * (1 - share) for share in found] for method, found in ends.items()}
-            words.append(f"{data}: {in_words(told[AMENDED])}, SGD {in_words(told['SGD'])}")
+            errors = {method: [100 * (1 - share) for share in shares] for method, shares in ends.items()}
+            words.append(f"{data}: {in_words(errors[AMENDED])}, SGD {in_words(errors['SGD'])}")
     return judged(cases, "; ".join(words))
 
 

@@ -39,7 +39,7 @@ TRUSTED = "LARS, coefficient 0.001"
 
 
 def settings(method: str, data: str) -> dict[str, Any]:
-    """Those of a method, on one of the data sets."""
+    """The settings of a method on one of the data sets."""
     if method == AMENDED:
         return {"method": AMENDED, "lr": OWN_RATE[data], "weight_decay": 5e-3}
     if method in ("LARS", TRUSTED):
@@ -72,11 +72,11 @@ def ran(table: Table, data: str) -> Iterator[tuple[int, dict[str, float | None]]
             yield depth, {method: accuracy(table, depth, data, method) for method in methods}
 
 
-def told(table: Table, data: str) -> str:
-    """The accuracies in words."""
+def in_words(table: Table, data: str) -> str:
+    """The accuracies, as text."""
     parts = []
-    for depth, found in ran(table, data):
-        each = [f"{method} {'diverged' if value is None else f'{value:.1f}'}" for method, value in found.items()]
+    for depth, runs in ran(table, data):
+        each = [f"{method} {'diverged' if value is None else f'{value:.1f}'}" for method, value in runs.items()]
         parts.append(f"VGG-{depth}: {', '.join(each)}")
     return "in percent, " + "; ".join(parts) if parts else ""
 
@@ -84,12 +84,12 @@ def told(table: Table, data: str) -> str:
 def best(table: Table, data: str, rivals: tuple[str, ...], depths: tuple[int, ...] = DEPTHS) -> list[bool]:
     """Whether scale-amended SGD is ahead of these methods at each depth."""
     cases = []
-    for depth, found in ran(table, data):
+    for depth, runs in ran(table, data):
         if depth not in depths:
             continue
-        own = found.get(AMENDED)
-        others = [found[method] for method in rivals if method in found]
-        if AMENDED in found and others:
+        own = runs.get(AMENDED)
+        others = [runs[method] for method in rivals if method in runs]
+        if AMENDED in runs and others:
             cases.append(own is not None and all(other is None or own > other for other in others))
     return cases
 
@@ -99,12 +99,12 @@ def best(table: Table, data: str, rivals: tuple[str, ...], depths: tuple[int, ..
     paper="73.39, 75.32, 74.68, 72.82 %: ahead of SGD by 1.2 to 1.8 points",
 )
 def _best_on_cifar100(table: Table) -> Outcome:
-    return judged(best(table, "CIFAR-100", ("SGD", "LARS", "LSALR")), told(table, "CIFAR-100"))
+    return judged(best(table, "CIFAR-100", ("SGD", "LARS", "LSALR")), in_words(table, "CIFAR-100"))
 
 
 @claim("so it is on CIFAR-10, but for VGG-11", paper="94.11, 93.90, 93.88 %; VGG-11: LSALR 92.58 %")
 def _best_on_cifar10(table: Table) -> Outcome:
-    return judged(best(table, "CIFAR-10", ("SGD", "LARS", "LSALR"), DEPTHS[1:]), told(table, "CIFAR-10"))
+    return judged(best(table, "CIFAR-10", ("SGD", "LARS", "LSALR"), DEPTHS[1:]), in_words(table, "CIFAR-10"))
 
 
 @claim(
@@ -114,8 +114,8 @@ def _ahead_of_sgd(table: Table) -> Outcome:
     cases, words = [], []
     for data in DATA:
         cases += best(table, data, ("SGD",))
-        for depth, found in ran(table, data):
-            own, other = found.get(AMENDED), found.get("SGD")
+        for depth, runs in ran(table, data):
+            own, other = runs.get(AMENDED), runs.get("SGD")
             if own is not None and other is not None:
                 words.append(f"VGG-{depth}, {data}: {own - other:+.1f} points")
     return judged(cases, "; ".join(words))

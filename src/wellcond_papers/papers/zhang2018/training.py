@@ -13,13 +13,13 @@ from wellcond.optim.scale_amended import ScaleAmendedSGD
 from wellcond.optim.scaled_sgd import LARS, LSALR
 from wellcond.results import Row
 from wellcond.results.quantities import TEST_ACCURACY
-from wellcond.training.checkpoint import Checkpoint, HasState
-from wellcond.training.schedules import Schedule, cosine, plateau
 from wellcond_papers.data.batches import Batches
 from wellcond_papers.data.load import load
 from wellcond_papers.experiments.experiment import Job
 from wellcond_papers.models import vgg
+from wellcond_papers.training.checkpoint import Checkpoint, HasState
 from wellcond_papers.training.classifier import train_classifier
+from wellcond_papers.training.schedules import Schedule, cosine, plateau
 
 METHODS: dict[str, Callable[..., Optimizer]] = {
     "SGD": lambda model, inputs, **options: SGD(model.parameters(), **options),
@@ -29,7 +29,7 @@ METHODS: dict[str, Callable[..., Optimizer]] = {
 }
 DATA = {"CIFAR-10": "cifar10", "CIFAR-100": "cifar100"}
 OWN_RATE = {"CIFAR-10": 0.005, "CIFAR-100": 0.1}
-"""Of scale-amended SGD; on CIFAR-10 the factor of the last layer is about 10/512, and a small rate works better."""
+"""Rates of scale-amended SGD; on CIFAR-10 the last layer's factor is about 10/512, and a small rate works better."""
 SETTINGS: dict[str, Any] = {"batch": 128, "momentum": 0.9, "augment": ["flip", "rotation"], "count": None}
 PATIENCE = 10
 """Epochs without a better accuracy before the rate is halved."""

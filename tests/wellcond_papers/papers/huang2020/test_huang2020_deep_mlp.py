@@ -118,8 +118,8 @@ def test_units_that_no_image_switches_on_are_dying() -> None:
     with torch.no_grad():
         model.fc2.bias.copy_(torch.tensor([-1e6, 0.0, 1e6]))
     rows = fig13.count_neurons(model, (torch.randn(30, 4), torch.arange(30) % 2), 7)
-    found = {(row.layer, row.quantity): row.value for row in rows}
-    assert found["fc2", DYING] >= 1
-    assert found["fc2", fig13.FULL] >= 1
+    values = {(row.layer, row.quantity): row.value for row in rows}
+    assert values["fc2", DYING] >= 1
+    assert values["fc2", fig13.FULL] >= 1
     more_above = Table([layers("plain", DYING, {0: [0.0, 1.0, 3.0, 5.0]})])
     assert fig13.grow_with_depth("dying").check(more_above).verdict == "holds"

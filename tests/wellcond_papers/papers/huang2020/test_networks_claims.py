@@ -27,28 +27,28 @@ def accuracy(percent_wrong: float) -> float:
 
 
 def test_table_b_holds_of_the_papers_errors_in_every_claim() -> None:
-    found = {
+    accuracies = {
         table_b.arm(name, depth): accuracy(error)
         for family in table_b.FAMILIES
         for name in (family, table_b.LAST_BN[family])
         for depth, error in zip(table_b.DEPTHS, table_b.PAPER[name.removeprefix("small ")], strict=True)
     }
-    assert {claim.check(table_of(found)).verdict for claim in table_b.EXPERIMENT.claims} == {"holds"}
+    assert {claim.check(table_of(accuracies)).verdict for claim in table_b.EXPERIMENT.claims} == {"holds"}
     pair = table_b.arm("VGG", 56), table_b.arm("VGG-LastBN", 56)
-    verdicts = [claim.check(swapped(table_of(found), *pair)).verdict for claim in table_b.EXPERIMENT.claims]
+    verdicts = [claim.check(swapped(table_of(accuracies), *pair)).verdict for claim in table_b.EXPERIMENT.claims]
     assert verdicts[0] == "holds in part"
     assert verdicts[-1] == "does not hold"
 
 
 def test_table_a_holds_of_the_papers_errors_in_every_claim() -> None:
-    found = {
+    accuracies = {
         table_a.arm(network, depth, column): accuracy(error)
         for network, depths in table_a.PAPER.items()
         for depth, errors in depths.items()
         for column, error in zip(table_a.COLUMNS, errors, strict=True)
     }
-    assert [claim.check(table_of(found)).verdict for claim in table_a.EXPERIMENT.claims] == ["holds", "holds"]
-    table = table_of(found)
+    assert [claim.check(table_of(accuracies)).verdict for claim in table_a.EXPERIMENT.claims] == ["holds", "holds"]
+    table = table_of(accuracies)
     assert table_a.gains(table, 18)["WD 2e-4"] == pytest.approx(1.11)
     for column in table_a.COLUMNS:
         table = swapped(table, *(table_a.arm(network, 50, column) for network in table_a.NETWORKS))

@@ -38,9 +38,9 @@ def test_lambda_max_of_the_last_layer_is_that_of_the_second_moment_of_the_featur
     x, _ = first_images(job, 16)
     features = model[:-1](x.double()).detach()
     moment = features.T @ features / len(features)
-    found = [row.value for row in fig15.measure(job) if row.step == 0 and row.quantity == INPUT.lambda_max]
+    values = [row.value for row in fig15.measure(job) if row.step == 0 and row.quantity == INPUT.lambda_max]
     # the features of the measurement are float32
-    assert found == [pytest.approx(float(torch.linalg.eigvalsh(moment)[-1]), rel=1e-5)]
+    assert values == [pytest.approx(float(torch.linalg.eigvalsh(moment)[-1]), rel=1e-5)]
 
 
 def test_looking_at_a_network_does_not_change_its_training() -> None:

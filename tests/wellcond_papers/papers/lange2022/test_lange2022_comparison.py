@@ -58,8 +58,8 @@ def test_who_reaches_the_loss_sooner() -> None:
     assert verdict(claim, run("vanilla", [3, 2, 1]), run("BNP", [3, 1, 0.5])) == "holds"
     assert verdict(claim, run("vanilla", [3, 1, 0.5]), run("BNP", [3, 2, 1])) == "does not hold"
     assert verdict(claim, run("vanilla", [3, 1, 0.5])) == "not tested"
-    found = claim.check(Table([run("vanilla", [3, 2, 1]), run("BNP", [3, 1, 0.5])])).found
-    assert found == "BNP reaches the loss of vanilla after 0.50 of its steps"
+    measured = claim.check(Table([run("vanilla", [3, 2, 1]), run("BNP", [3, 1, 0.5])])).measured
+    assert measured == "BNP reaches the loss of vanilla after 0.50 of its steps"
 
 
 def test_the_accuracy_of_a_run_is_its_last_or_the_mean_of_a_stretch_and_0_if_it_diverged() -> None:
@@ -88,8 +88,8 @@ def test_claims_about_final_accuracies() -> None:
 def test_what_was_found_says_how_many_runs_diverged() -> None:
     runs = [run("p: a", [], [0, 0.5]), run("p: b", [], [0, 0.5]), run("p: b", [], [0, 0.5], diverged=True)]
     claim = outperforms("", "", "p", ["a"], ["b"])
-    assert claim.check(Table(runs)).found == "a 50.0 %, b 0.0 to 50.0 % (1 diverged)"
-    assert claim.check(Table([runs[0], runs[2]])).found == "a 50.0 %, b diverged"
+    assert claim.check(Table(runs)).measured == "a 50.0 %, b 0.0 to 50.0 % (1 diverged)"
+    assert claim.check(Table([runs[0], runs[2]])).measured == "a 50.0 %, b diverged"
 
 
 def test_seeds_that_disagree_are_told_by_their_range() -> None:
@@ -99,23 +99,23 @@ def test_seeds_that_disagree_are_told_by_their_range() -> None:
         run("p: b", [], [0, 0.6]),
         run("p: b", [], [0, 0.7]),
     ]
-    found = comparable("", "", "p", ["a", "b"]).check(Table(runs)).found
-    assert found == "a 11.0 to 72.0 %, b 65.0 %"
+    measured = comparable("", "", "p", ["a", "b"]).check(Table(runs)).measured
+    assert measured == "a 11.0 to 72.0 %, b 65.0 %"
 
 
 def test_a_network_whose_loss_does_not_fall_does_not_train() -> None:
     claim = does_not_train("", "", "p", "BN")
     assert verdict(claim, run("p: BN", [2.3, 2.4, 2.35], [0.1, 0.1, 0.11])) == "holds"
     assert verdict(claim, run("p: BN", [2.3, 2.4, 2.0], [0.1, 0.1, 0.3])) == "does not hold"
-    found = claim.check(Table([run("p: BN", [2, 7, 9], [0.1, 0.1, 0.11])])).found
-    assert found == "loss 2, then 9; BN 11.0 %"
+    measured = claim.check(Table([run("p: BN", [2, 7, 9], [0.1, 0.1, 0.11])])).measured
+    assert measured == "loss 2, then 9; BN 11.0 %"
 
 
 def test_a_gain_is_counted_from_just_before_the_decay() -> None:
     claim = gains_more("", "", "p", ["BN"], ["BNP"], at=0.5)
     steep, flat = [0.1, 0.2, 0.3, 0.4, 0.5, 0.5, 0.9, 0.9, 0.9, 0.9, 0.9], [0.1, *[0.8] * 10]
     assert verdict(claim, run("p: BN", [], steep), run("p: BNP", [], flat)) == "holds"
-    assert claim.check(Table([run("p: BN", [], steep), run("p: BNP", [], flat)])).found == "BN 40.0 %, BNP 0.0 %"
+    assert claim.check(Table([run("p: BN", [], steep), run("p: BNP", [], flat)])).measured == "BN 40.0 %, BNP 0.0 %"
     assert verdict(claim, run("p: BN", [], flat), run("p: BNP", [], steep)) == "does not hold"
 
 

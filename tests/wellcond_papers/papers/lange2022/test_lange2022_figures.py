@@ -89,7 +89,7 @@ def test_the_improvement_is_compared_with_the_square_of_kappa_of_d() -> None:
     assert claim.check(about).verdict == fig8.lowers.check(about).verdict == "holds"
     far = Table([Record({"arm": "BNP"}, unit(1e6, 1e2, 1e3))])
     assert claim.check(far).verdict == "does not hold"
-    assert claim.check(far).found == "10^4.0 where κ(D)² is 10^6.0; rank 60"
+    assert claim.check(far).measured == "10^4.0 where κ(D)² is 10^6.0; rank 60"
     assert fig8.lowers.check(Table([Record({"arm": "BNP"}, unit(1e2, 1e3, 1e3))])).verdict == "does not hold"
     assert claim.check(Table([])).verdict == "not tested"
 

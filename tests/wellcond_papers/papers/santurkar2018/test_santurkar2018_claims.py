@@ -66,7 +66,7 @@ def test_norms_are_compared_seed_by_seed() -> None:
     runs += [ended("DLN", "ℓ1", loss, seed) for seed, loss in enumerate((4.0, 2.0))]
     outcome = lower_loss(["ℓ1"]).check(Table(runs))
     assert outcome.verdict == "does not hold"
-    assert outcome.found == "ℓ1: at 1 of 2 seeds, median 3 against 3"
+    assert outcome.measured == "ℓ1: at 1 of 2 seeds, median 3 against 3"
 
 
 def test_runs_are_comparable_within_a_tenth_of_what_training_took_off() -> None:
@@ -80,7 +80,7 @@ def test_accuracies_are_those_of_the_vgg() -> None:
     shares = {norm: run("VGG", norm, [Row(9, "", TEST_ACCURACY, share, "")]) for norm, share in
               (("standard", 0.80), ("BatchNorm", 0.83))}  # fmt: skip
     outcome = accuracies().check(Table(list(shares.values())))
-    assert (outcome.verdict, outcome.found) == ("holds", "83.0 % against 80.0 %")
+    assert (outcome.verdict, outcome.measured) == ("holds", "83.0 % against 80.0 %")
     assert verdict(accuracies(), shares["standard"]) == "not tested"
 
 
@@ -117,7 +117,7 @@ def test_numbers_are_counted_by_arm() -> None:
     cases = [("a", 1.0, 2.0), ("a", 3.0, 2.0), ("b", 0.0, 1.0)]
     outcome = compared(cases, operator.lt, "looks")
     assert outcome.verdict == "holds in part"
-    assert outcome.found == "a: at 1 of 2 looks, median 2 against 2; b: at 1 of 1, 0 against 1"
+    assert outcome.measured == "a: at 1 of 2 looks, median 2 against 2; b: at 1 of 1, 0 against 1"
 
 
 @pytest.mark.parametrize("records", [[walked("standard", 1.0)], [ended("VGG", "BatchNorm", 2.0)]])
@@ -128,10 +128,10 @@ def test_pictures_are_drawn_of_whatever_there_is(records: list[Record]) -> None:
 
 @pytest.mark.parametrize("figure", range(6, 15))
 def test_the_settings_of_the_paper_are_those_of_the_source(figure: int) -> None:
-    wanted: dict[str, dict[str, Any]] = {
+    source: dict[str, dict[str, Any]] = {
         "DLN": {"layers": 25, "width": 10, "examples": 1000, "lr": 1e-6, "steps": 10_000},
         "VGG": {"data": "cifar10", "batch": 128, "lr": 0.1, "steps": 15_000, "augment": []},
     }
     for cell in experiment(f"santurkar2018-fig{figure}").cells("paper"):
-        expected = wanted[cell.settings["network"]]
+        expected = source[cell.settings["network"]]
         assert {name: cell.settings[name] for name in expected} == expected

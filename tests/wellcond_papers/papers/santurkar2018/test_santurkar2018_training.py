@@ -65,18 +65,18 @@ def test_the_gradient_of_a_quadratic_changes_in_proportion_to_the_distance() -> 
 
 def test_without_learning_the_moments_change_by_noise_alone() -> None:
     still = {norm: smoke("VGG", norm, lr=0.0) for norm in ("standard", "BatchNorm", "noisy BatchNorm")}
-    found = {norm: record(job, measure_moments(job)) for norm, job in still.items()}
+    records = {norm: record(job, measure_moments(job)) for norm, job in still.items()}
     for quantity in (MEAN_CHANGE, VARIANCE_CHANGE):
-        changes = {norm: list(of.series(quantity, "conv1").values()) for norm, of in found.items()}
+        changes = {norm: list(of.series(quantity, "conv1").values()) for norm, of in records.items()}
         assert changes["standard"] == changes["BatchNorm"] == [0.0, 0.0]
         assert min(changes["noisy BatchNorm"]) > 0.01
 
 
 @pytest.mark.parametrize(("norm", "first"), [("standard", "conv1"), ("BatchNorm", "bn1"), ("ℓ∞", "norm1")])
 def test_what_leaves_a_layer_is_what_its_norm_gives(norm: str, first: str) -> None:
-    found = activations_of(image_network(smoke("VGG", norm)))
-    assert found["conv1"] == first
-    assert list(found) == [f"conv{k}" for k in range(1, 9)]
+    names = activations_of(image_network(smoke("VGG", norm)))
+    assert names["conv1"] == first
+    assert list(names) == [f"conv{k}" for k in range(1, 9)]
 
 
 def test_quantiles_of_an_even_histogram_are_even() -> None:

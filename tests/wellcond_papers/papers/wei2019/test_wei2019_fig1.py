@@ -27,9 +27,9 @@ def cell(arm: str, **settings: object) -> Record:
     ],
 )
 def test_the_formulas_give_what_the_theory_says(arm: str, expected: float) -> None:
-    found = cell(arm)
-    assert found.by_layer(LAMBDA_MAX)["γ 1"] == pytest.approx(expected, rel=2e-3)
-    assert found.by_layer(MAX_LR)["γ 1"] == pytest.approx(3.8 / expected, rel=2e-3)
+    record = cell(arm)
+    assert record.by_layer(LAMBDA_MAX)["γ 1"] == pytest.approx(expected, rel=2e-3)
+    assert record.by_layer(MAX_LR)["γ 1"] == pytest.approx(3.8 / expected, rel=2e-3)
 
 
 @pytest.mark.parametrize("kind", ["BatchNorm, as trained", "vanilla, corrected"])

@@ -34,19 +34,19 @@ def record(losses: list[list[float | None]], limits: list[float], arm: str = "",
 
 
 def test_the_boundary_lies_between_the_last_good_rate_and_the_first_bad_one() -> None:
-    found = HeatMap(Table([record([[2.0, 1.0, None, 0.5], [2.0, 1.0, 0.5, 0.4]], [0.5, 3.0])]))
-    assert found.boundary(0.5) == (0.1, 1.0)
-    assert found.boundary(2.0) == (10.0, math.inf)
-    assert found.ratios("measured") == [pytest.approx(math.sqrt(0.1) / 0.5)]
-    assert found.best(2.0) == (0.4, 10.0)
+    heat_map = HeatMap(Table([record([[2.0, 1.0, None, 0.5], [2.0, 1.0, 0.5, 0.4]], [0.5, 3.0])]))
+    assert heat_map.boundary(0.5) == (0.1, 1.0)
+    assert heat_map.boundary(2.0) == (10.0, math.inf)
+    assert heat_map.ratios("measured") == [pytest.approx(math.sqrt(0.1) / 0.5)]
+    assert heat_map.best(2.0) == (0.4, 10.0)
 
 
 def test_a_limit_separates_if_it_lies_between_both_up_to_a_factor_of_two() -> None:
     losses: list[list[float | None]] = [[2.0, 1.0, None, None], [2.0, 1.0, 0.5, 0.4]]
 
     def verdicts(limits: list[float]) -> list[bool | None]:
-        found = HeatMap(Table([record(losses, limits)]))
-        return [found.separates("as printed", value) for value in (0.5, 2.0)]
+        heat_map = HeatMap(Table([record(losses, limits)]))
+        return [heat_map.separates("as printed", value) for value in (0.5, 2.0)]
 
     # the second row never diverges: it speaks only of limits that were passed
     assert verdicts([0.3, 3.0]) == [True, False]
@@ -58,10 +58,10 @@ def test_a_limit_separates_if_it_lies_between_both_up_to_a_factor_of_two() -> No
 def test_a_square_is_white_if_one_of_the_runs_diverged() -> None:
     first = record([[2.0, 1.0, 1.0, None], [2.0, 1.0, None, None]], [1.0, 1.0])
     second = record([[4.0, 1.0, None, None], [2.0, 1.0, None, None]], [3.0, 1.0], seed=1)
-    found = HeatMap(Table([first, second]))
-    assert found.losses[0.01, 0.5] == 3.0
-    assert found.losses[1.0, 0.5] is None
-    assert found.limit("measured", 0.5) == 2.0
+    heat_map = HeatMap(Table([first, second]))
+    assert heat_map.losses[0.01, 0.5] == 3.0
+    assert heat_map.losses[1.0, 0.5] is None
+    assert heat_map.limit("measured", 0.5) == 2.0
 
 
 def test_the_claims_of_figure_2_hold_and_fail_with_the_map() -> None:

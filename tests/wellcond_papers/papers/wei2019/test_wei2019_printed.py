@@ -44,5 +44,5 @@ def test_convolutions_are_the_printed_formula(channels: list[int], expected: flo
 def test_a_grid_is_its_networks_one_by_one(line: str) -> None:
     gammas = torch.tensor([0.4, 1.0, 2.5], dtype=torch.float64)
     grid, _ = printed_contributions(line, gammas)
-    for gamma, found in zip(gammas.tolist(), grid.expand(3).tolist(), strict=True):
-        assert found == pytest.approx(float(printed_contributions(line, gamma)[0]), rel=1e-12)
+    for gamma, value in zip(gammas.tolist(), grid.expand(3).tolist(), strict=True):
+        assert value == pytest.approx(float(printed_contributions(line, gamma)[0]), rel=1e-12)

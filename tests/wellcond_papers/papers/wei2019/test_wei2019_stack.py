@@ -37,7 +37,7 @@ def test_every_network_is_trained_as_by_sgd_alone(kind: str) -> None:
     stack = Stack(stacked, rates, cross_entropy, momentum=0.9)
     losses = train_stack(stack, lambda step: (batch_at(step)[0].double(), batch_at(step)[1]), STEPS, lambda *_: None)
     x, y = batch_at(100)[0].double(), batch_at(100)[1]
-    found = stack.tested(x, y, chunk=7)
+    test_losses = stack.tested(x, y, chunk=7)
     for place, (network, rate) in enumerate(zip(alone, rates, strict=True)):
         optimizer = SGD(network.parameters(), rate, momentum=0.9)
         for step in range(STEPS):
@@ -47,7 +47,7 @@ def test_every_network_is_trained_as_by_sgd_alone(kind: str) -> None:
             loss.backward()
             optimizer.step()
         # running statistics too: the test is in evaluation mode
-        assert float(found[place]) == pytest.approx(classifier.tested(network, (x, y), 0)[0].value, rel=1e-9)
+        assert float(test_losses[place]) == pytest.approx(classifier.tested(network, (x, y), 0)[0].value, rel=1e-9)
 
 
 def test_a_network_that_diverges_leaves_the_others_alone() -> None:

@@ -10,12 +10,12 @@ from wellcond.optim.scale_amended import ScaleAmendedSGD
 from wellcond.optim.scaled_sgd import LARS, LSALR
 from wellcond.results import Row
 from wellcond.results.quantities import DIVERGED_AT, TEST_ACCURACY
-from wellcond.training.schedules import Plateau
 from wellcond_papers.experiments.experiment import Job
 from wellcond_papers.experiments.table import Record, Table
 from wellcond_papers.models import vgg
 from wellcond_papers.papers.zhang2018 import fig1, table1
 from wellcond_papers.papers.zhang2018.training import optimizer_of, schedule_of
+from wellcond_papers.training.schedules import Plateau
 
 
 def runs(accuracies: dict[str, float | None], prefix: str = "VGG-13, CIFAR-100, ") -> Table:
@@ -32,9 +32,9 @@ def test_every_method_steps_with_its_own_settings() -> None:
     kinds = {"SGD": SGD, "LARS": LARS, table1.TRUSTED: LARS, "LSALR": LSALR, "scale-amended": ScaleAmendedSGD}
     for method, kind in kinds.items():
         settings = table1.ARMS[f"VGG-11, CIFAR-100, {method}"] | table1.SETTINGS
-        found = optimizer_of(Job(settings), model, image)
-        assert type(found) is kind
-        group = found.param_groups[0]
+        optimizer = optimizer_of(Job(settings), model, image)
+        assert type(optimizer) is kind
+        group = optimizer.param_groups[0]
         assert group["nesterov"]
         assert group["weight_decay"] == (5e-3 if method == "scale-amended" else 1e-3)
         assert group["lr"] == (2.0 if kind is LARS else 0.1)
@@ -53,18 +53,18 @@ def test_the_schedule_of_the_source_waits_ten_epochs() -> None:
 
 def test_the_best_method_is_ahead_of_all_others() -> None:
     claim = table1.EXPERIMENT.claims[0]
-    behind = {"SGD": 0.7, "LARS": None, "LSALR": 0.69}
-    assert claim.check(runs(behind | {"scale-amended": 0.75})).verdict == "holds"
-    assert claim.check(runs(behind | {"scale-amended": 0.695})).verdict == "does not hold"
-    assert claim.check(runs(behind | {"scale-amended": None})).verdict == "does not hold"
-    assert "LARS diverged" in claim.check(runs(behind | {"scale-amended": 0.75})).found
+    slower = {"SGD": 0.7, "LARS": None, "LSALR": 0.69}
+    assert claim.check(runs(slower | {"scale-amended": 0.75})).verdict == "holds"
+    assert claim.check(runs(slower | {"scale-amended": 0.695})).verdict == "does not hold"
+    assert claim.check(runs(slower | {"scale-amended": None})).verdict == "does not hold"
+    assert "LARS diverged" in claim.check(runs(slower | {"scale-amended": 0.75})).measured
 
 
 def test_lars_must_not_diverge() -> None:
     claim = table1.EXPERIMENT.claims[-1]
     assert claim.check(runs({"LARS": 0.7})).verdict == "holds"
     assert claim.check(runs({"LARS": None})).verdict == "does not hold"
-    assert "step 3" in claim.check(runs({"LARS": None})).found
+    assert "step 3" in claim.check(runs({"LARS": None})).measured
 
 
 def test_figure_1_compares_test_errors_at_the_end() -> None:

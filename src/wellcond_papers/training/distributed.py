@@ -12,11 +12,11 @@ from torch.nn.parallel import DistributedDataParallel
 
 BATCH_OF_A_PROCESS = """\
 on a CPU every process normalizes by the statistics of its own share of the batch, and running statistics are those of
-the first process: BatchNorm is not what it is in one process. On GPUs it becomes SyncBatchNorm, which is."""
+the first process: BatchNorm differs from that in one process. On GPUs it becomes SyncBatchNorm, which does not."""
 
 
 def join_processes() -> None:
-    """Join the other processes, if `torchrun` started this one and it has not; each then has its own GPU, if any."""
+    """Join the other processes, if `torchrun` started this one; each gets its own GPU, if there are any."""
     if distributed.is_available() and distributed.is_torchelastic_launched() and not distributed.is_initialized():
         if torch.cuda.is_available():
             torch.cuda.set_device(int(os.environ["LOCAL_RANK"]))
@@ -24,7 +24,7 @@ def join_processes() -> None:
 
 
 def process_count() -> int:
-    """How many processes train together."""
+    """The number of processes that train together."""
     return distributed.get_world_size() if distributed.is_available() and distributed.is_initialized() else 1
 
 

@@ -9,9 +9,9 @@ import torch
 
 from wellcond.results import Row
 from wellcond.results.quantities import TEST_ACCURACY, TEST_LOSS, TRAINING_LOSS
-from wellcond.training import schedules
-from wellcond.training.loop import Loop
-from wellcond.training.step import EagerStep
+from wellcond_papers.training import schedules
+from wellcond_papers.training.loop import Loop
+from wellcond_papers.training.step import EagerStep
 
 
 def shown(schedule: schedules.Plateau, values: list[float], quantity: str = TEST_LOSS) -> list[float]:
@@ -36,12 +36,12 @@ def test_cosine_is_half_a_period_and_stays_at_its_end() -> None:
     assert schedule(8) == schedule(100) == pytest.approx(0.2)
 
 
-def test_warm_up_is_linear_and_multiplies_the_schedule_behind_it() -> None:
+def test_warm_up_is_linear_and_multiplies_the_next_schedule() -> None:
     schedule = schedules.warm_up(4, schedules.steps([2], 0.5))
     assert [schedule(step) for step in range(6)] == [0.25, 0.5, 0.375, 0.5, 0.5, 0.5]
 
 
-def test_warm_up_begins_where_it_is_told() -> None:
+def test_warm_up_begins_at_the_stated_factor() -> None:
     # from 0.01 to 0.1, as lange2022 does it
     schedule = schedules.warm_up(9, begin=0.1)
     assert [schedule(step) for step in (0, 4, 8, 9)] == pytest.approx([0.2, 0.6, 1.0, 1.0])
@@ -53,8 +53,8 @@ def test_a_plateau_halves_after_patience_evaluations_without_a_new_best() -> Non
 
 
 def test_a_plateau_of_accuracy_is_where_it_no_longer_grows() -> None:
-    found = shown(schedules.plateau(TEST_ACCURACY), [0.1, 0.2, 0.2, 0.3, 0.25], TEST_ACCURACY)
-    assert found == [1, 1, 0.5, 0.5, 0.25]
+    factors = shown(schedules.plateau(TEST_ACCURACY), [0.1, 0.2, 0.2, 0.3, 0.25], TEST_ACCURACY)
+    assert factors == [1, 1, 0.5, 0.5, 0.25]
 
 
 def test_a_plateau_overlooks_other_quantities_and_improvements_below_its_threshold() -> None:
@@ -62,7 +62,7 @@ def test_a_plateau_overlooks_other_quantities_and_improvements_below_its_thresho
     assert shown(schedules.plateau(threshold=0.1), [3.0, 2.95]) == [1, 0.5]
 
 
-def test_a_plateau_behind_a_warm_up_sees_the_evaluations() -> None:
+def test_a_plateau_after_a_warm_up_sees_the_evaluations() -> None:
     schedule = schedules.warm_up(2, schedules.plateau())
     schedules.show(schedule, [Row(0, "", TEST_LOSS, 1.0, ""), Row(1, "", TEST_LOSS, 1.0, "")])
     assert [schedule(step) for step in (0, 5)] == [0.25, 0.5]
@@ -82,6 +82,6 @@ def test_a_plateau_forgets_the_run_before() -> None:
         weight = torch.zeros(1, requires_grad=True)
         optimizer = torch.optim.SGD([weight], lr=1.0)
         step = EagerStep[float](optimizer, lambda step, batch, weight=weight: weight.square().sum())  # type: ignore[misc]
-        loop = Loop(step, 4, at=range(5), evaluate=lambda step: [Row(step, "", TEST_LOSS, 1.0, "")], schedule=schedule)
-        loop.run([0.0])
+        watched = {"at": range(5), "evaluate": lambda step: [Row(step, "", TEST_LOSS, 1.0, "")]}
+        Loop(optimizer, step, 4, schedule=schedule, **watched).run([0.0])
         assert optimizer.param_groups[0]["lr"] == 0.5**3

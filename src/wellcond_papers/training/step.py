@@ -3,11 +3,9 @@
 from __future__ import annotations
 
 import contextlib
-import inspect
-import math
 import warnings
 from collections.abc import Callable, Iterator
-from typing import Any, Generic, Protocol, TypeVar
+from typing import Any, Generic, TypeVar
 
 import torch
 from torch import Tensor, nn
@@ -15,10 +13,10 @@ from torch.optim import Optimizer
 
 from wellcond.errors import Unsupported
 from wellcond.optim.bnp import BNP
-from wellcond.training.distributed import mean_over_processes
+from wellcond.training.loop import needs_closure, take_step
+from wellcond_papers.training.distributed import mean_over_processes
 
 Batch = TypeVar("Batch")
-Of = TypeVar("Of", contravariant=True)
 
 WARM_UP = 3
 """Steps before one is captured: libraries choose their kernels, and `torch.compile` compiles."""
@@ -27,26 +25,14 @@ a training step could not be captured as a CUDA graph, so every step runs eagerl
 {error}"""
 
 
-class Step(Protocol[Of]):
-    """Takes a step of an optimizer.
-
-    Called as (number of steps taken, batch). Returns the loss before the step: a number, or a tensor on the device
-    that is read later, so that the device need not be waited for.
-    """
-
-    optimizer: Optimizer
-
-    def __call__(self, step: int, batch: Of, /) -> float | Tensor: ...
-
-
 class EagerStep(Generic[Batch]):
     """The plain step: loss, backward pass, optimizer.
 
     Args:
         optimizer: Any; one that needs a closure, such as LBFGS, gets it.
-        loss_at: As in `train`.
+        loss_at: Called as (number of steps taken, batch); returns the mean loss of the batch with its graph.
         is_checked: Whether the loss is read at once, and a step without a finite loss is not taken.
-        is_shared: Whether several processes take it together; its loss is then the mean of theirs.
+        is_shared: Whether several processes take it together; its loss is then the mean over all of them.
     """
 
     def __init__(
@@ -57,28 +43,19 @@ class EagerStep(Generic[Batch]):
         is_checked: bool = True,
         is_shared: bool = False,
     ) -> None:
-        self.optimizer, self._loss_at, self._is_shared = optimizer, loss_at, is_shared
-        self._needs_closure = needs_closure(optimizer)
-        self._is_checked = is_checked or self._needs_closure
+        self._optimizer, self._loss_at = optimizer, loss_at
+        self._is_checked = is_checked or needs_closure(optimizer)
+        self._measured = mean_over_processes if is_shared else Tensor.detach
 
     def __call__(self, step: int, batch: Batch) -> float | Tensor:
-        def closure() -> Tensor:
-            loss = self._loss_at(step, batch)
-            value = mean_over_processes(loss) if self._is_shared else loss.detach()
-            self.optimizer.zero_grad()
-            if not self._is_checked or math.isfinite(float(value)):
-                loss.backward()  # type: ignore[no-untyped-call]
-            return value
-
-        if self._needs_closure:  # LBFGS, which evaluates the loss several times
-            return float(torch.as_tensor(self.optimizer.step(closure)))  # type: ignore[arg-type]
-        value = closure()
-        if not self._is_checked:
-            self.optimizer.step()
-            return value
-        if math.isfinite(number := float(value)):
-            self.optimizer.step()
-        return number
+        if self._is_checked:
+            return take_step(self._optimizer, lambda: self._loss_at(step, batch), self._measured)
+        loss = self._loss_at(step, batch)
+        value = self._measured(loss)
+        self._optimizer.zero_grad()
+        loss.backward()  # type: ignore[no-untyped-call]
+        self._optimizer.step()
+        return value
 
 
 class CapturedStep:
@@ -86,7 +63,7 @@ class CapturedStep:
 
     The first steps are taken eagerly, on a side stream, as a capture asks for. Then a graph reads batches from buffers
     of its own, and writes gradients into tensors of its own. A batch of another size is taken eagerly; so is every
-    batch of a network with hooks, which a graph would not call.
+    batch of a network with hooks, since a graph would not call them.
 
     Args:
         model: The network.
@@ -102,7 +79,7 @@ class CapturedStep:
         loss_of: Callable[[tuple[Any, ...]], Tensor],
         bnp: BNP | None = None,
     ) -> None:
-        self.optimizer, self._model, self._loss_of, self._bnp = optimizer, model, loss_of, bnp
+        self._optimizer, self._model, self._loss_of, self._bnp = optimizer, model, loss_of, bnp
         self._eager = EagerStep[tuple[Any, ...]](optimizer, lambda step, batch: loss_of(batch), is_checked=False)
         self._side = torch.cuda.Stream()  # type: ignore[no-untyped-call]
         self._warm_up = WARM_UP
@@ -126,7 +103,7 @@ class CapturedStep:
         for parameter, gradient in self._gradients:  # a probe, or an eager step, may have put others there
             parameter.grad = gradient
         with self._without_hooks():
-            self.optimizer.step()
+            self._optimizer.step()
         return self._loss.clone()
 
     def _on_side_stream(self, step: int, batch: tuple[Any, ...]) -> float | Tensor:
@@ -142,7 +119,7 @@ class CapturedStep:
             return
         graph = torch.cuda.CUDAGraph()
         self._inputs = tuple(x.clone() for x in batch)
-        self.optimizer.zero_grad(set_to_none=True)  # so that the graph has gradients of its own, and does not add
+        self._optimizer.zero_grad(set_to_none=True)  # so that the graph has gradients of its own, and does not add
         generator = torch.cuda.default_generators[torch.cuda.current_device()]
         random_numbers = generator.clone_state()
         try:
@@ -153,23 +130,23 @@ class CapturedStep:
                     self._bnp.precondition()
         except (RuntimeError, Unsupported) as error:  # the network synchronizes, or depends on values
             warnings.warn(NOT_CAPTURED.format(error=error), stacklevel=2)
-            generator.graphsafe_set_state(random_numbers)  # or it would wait for the end of the capture for ever
+            generator.graphsafe_set_state(random_numbers)  # or it would wait forever for the end of the capture
             self._is_refused = True
             return
         self._graph, self._loss = graph, loss.detach()
-        held = (p for group in self.optimizer.param_groups for p in group["params"])
+        held = (p for group in self._optimizer.param_groups for p in group["params"])
         self._gradients = [(p, p.grad) for p in held if p.grad is not None]
 
     @contextlib.contextmanager
     def _without_hooks(self) -> Iterator[None]:
-        """The one hook there may be is that of BNP, whose work the graph has done."""
-        hooks = self.optimizer._optimizer_step_pre_hooks
-        kept = dict(hooks)
+        """The only possible hook is that of BNP, whose work the graph has done."""
+        hooks = self._optimizer._optimizer_step_pre_hooks
+        own = dict(hooks)
         hooks.clear()
         try:
             yield
         finally:
-            hooks.update(kept)
+            hooks.update(own)
 
 
 def can_capture(optimizer: Optimizer, bnp: BNP | None) -> bool:
@@ -182,9 +159,3 @@ def can_capture(optimizer: Optimizer, bnp: BNP | None) -> bool:
 def _has_hooks(model: nn.Module) -> bool:
     kinds = ("_forward_hooks", "_forward_pre_hooks", "_backward_hooks", "_backward_pre_hooks")
     return any(getattr(module, kind) for module in model.modules() for kind in kinds)
-
-
-def needs_closure(optimizer: Optimizer) -> bool:
-    """Whether an optimizer evaluates the loss itself, as LBFGS does."""
-    takes = inspect.signature(optimizer.step).parameters.get("closure")
-    return takes is not None and takes.default is takes.empty

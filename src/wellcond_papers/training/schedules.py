@@ -1,4 +1,4 @@
-"""Learning rates over training: each schedule gives the factor of the first rate at a step."""
+"""Schedules of the learning rate: each gives the factor of the initial rate at a step."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ from wellcond.results import Row
 from wellcond.results.quantities import TEST_ACCURACY, TEST_LOSS
 
 Schedule = Callable[[int], float]
-"""The factor of the optimizer's own learning rates at a step, counted from 0."""
+"""The factor of the optimizer's initial learning rates at a step, counted from 0."""
 
 
 def constant(step: int) -> float:
@@ -30,7 +30,7 @@ def steps(at: Sequence[int], factor: float = 0.1) -> Schedule:
 
 
 def cosine(length: int, end: float = 0.0) -> Schedule:
-    """Go from 1 to `end` along half a cosine, over so many steps.
+    """Go from 1 to `end` along half a cosine, over `length` steps.
 
     Example:
         >>> [round(cosine(10)(step), 4) for step in (0, 5, 10, 11)]
@@ -41,7 +41,7 @@ def cosine(length: int, end: float = 0.0) -> Schedule:
 
 @dataclass(frozen=True)
 class WarmUp:
-    """What `warm_up` returns."""
+    """The schedule that `warm_up` returns."""
 
     length: int
     then: Schedule
@@ -53,16 +53,16 @@ class WarmUp:
         return (self.begin + (1 - self.begin) * (step + 1) / self.length) * self.then(step)
 
     def see(self, rows: Iterable[Row]) -> None:
-        """Pass evaluations on."""
+        """Pass evaluations on to the schedule that follows."""
         show(self.then, rows)
 
     def restart(self) -> None:
-        """Pass it on."""
+        """Restart the schedule that follows."""
         restart(self.then)
 
 
 def warm_up(length: int, then: Schedule = constant, begin: float = 0.0) -> Schedule:
-    """Another schedule, times a factor that grows linearly from `begin` and is 1 at the last of so many steps.
+    """Another schedule, times a factor that grows linearly from `begin` and is 1 at the last of `length` steps.
 
     Example:
         >>> schedule = warm_up(4, steps([10]))
@@ -73,9 +73,10 @@ def warm_up(length: int, then: Schedule = constant, begin: float = 0.0) -> Sched
 
 
 class Plateau:
-    """What `plateau` returns: it remembers one run; the next begins anew.
+    """The schedule that `plateau` returns: it remembers the evaluations of one run.
 
-    What it remembers follows from the evaluations of the run alone. A resumed run shows them to it again.
+    Its state follows from these evaluations alone, so that a resumed run only has to show them again; a scheduler of
+    torch would have to be stored.
     """
 
     def __init__(self, watched: str, patience: int, factor: float, threshold: float) -> None:
@@ -83,14 +84,14 @@ class Plateau:
         self.restart()
 
     def restart(self) -> None:
-        """Forget the run before."""
+        """Forget the previous run."""
         self._best, self._waited, self._now = math.inf, 0, 1.0
 
     def __call__(self, step: int) -> float:
         return self._now
 
     def see(self, rows: Iterable[Row]) -> None:
-        """Take notice of new evaluations."""
+        """Update the factor from new evaluations."""
         sign = -1.0 if self.watched == TEST_ACCURACY else 1.0
         for value in (sign * row.value for row in rows if row.quantity == self.watched):
             if value < self._best - self.threshold:
@@ -107,9 +108,9 @@ def plateau(watched: str = TEST_LOSS, patience: int = 1, factor: float = 0.5, th
     Args:
         watched: The quantity of the evaluation, such as `TRAINING_LOSS`. The smaller the better, except for
             `TEST_ACCURACY`.
-        patience: How many evaluations in a row without a new best there are before each change.
-        factor: What the rates are multiplied by.
-        threshold: A new best is better by more than this.
+        patience: Evaluations in a row without a new best before each change.
+        factor: The factor of each change.
+        threshold: A new best must be better by more than this.
 
     Example:
         >>> schedule = plateau(patience=2)
@@ -122,12 +123,12 @@ def plateau(watched: str = TEST_LOSS, patience: int = 1, factor: float = 0.5, th
 
 
 def show(schedule: Schedule | None, rows: Iterable[Row]) -> None:
-    """Show evaluations to a schedule that takes notice of them."""
+    """Show evaluations to a schedule that depends on them."""
     if isinstance(schedule, (Plateau, WarmUp)):
         schedule.see(rows)
 
 
 def restart(schedule: Schedule | None) -> None:
-    """Tell a schedule that remembers evaluations that a run begins."""
+    """Tell a schedule that depends on evaluations that a new run begins."""
     if isinstance(schedule, (Plateau, WarmUp)):
         schedule.restart()

@@ -18,37 +18,37 @@ import torch
 from wellcond.errors import Unsupported
 from wellcond.results import Row
 from wellcond.results.files import write_atomically
-from wellcond.training.distributed import is_writer
-from wellcond.training.run import History
+from wellcond_papers.training.distributed import is_writer
+from wellcond_papers.training.history import History
 
-DAMAGED = "{path} is damaged ({why}). The run begins again from its first step."
+DAMAGED = "{path} is damaged ({why}). The run starts again from its first step."
 ANOTHER_RUN = """\
 {path} belongs to another run: {why}.
-Delete it to begin again, or name another file: Checkpoint("another.pt", …)."""
+Delete it to start again, or name another file: Checkpoint("another.pt", …)."""
 
 
 class HasState(Protocol):
     """A model, an optimizer, BNP."""
 
     def state_dict(self) -> dict[str, Any]:
-        """All that decides what it does next."""
+        """Everything that determines what it does next."""
 
     def load_state_dict(self, state: Any) -> Any:
-        """Take a state over."""
+        """Restore a state."""
 
 
 @dataclass(frozen=True)
 class Checkpoint:
-    """Where and how often the state of a run is kept.
+    """Where and how often the state of a run is saved.
 
     The file holds the parts, the losses and evaluations so far, and the random number generators of torch, NumPy and
     Python. It is written whole or not at all, begins with a checksum, and is read without running code. Of several
     processes the first writes it and all read it; their generators continue as those of the first.
 
     Attributes:
-        path: The file. Its folder is made if it is missing.
-        parts: What has a state beside the loop itself: `{"model": model, "optimizer": optimizer}`.
-        every: Steps from one to the next; the end of the run is kept too.
+        path: The file. Its folder is created if it is missing.
+        parts: Objects whose state is saved: `{"model": model, "optimizer": optimizer}`.
+        every: Steps between saves; the end of the run is saved too.
     """
 
     path: str | os.PathLike[str]
@@ -60,11 +60,11 @@ class Checkpoint:
             raise ValueError(f"every must be at least 1 step, not {self.every}")
 
     def save(self, history: History, settings: Mapping[str, Any]) -> None:
-        """Write the state as it is now; of several processes only the first does.
+        """Write the current state; of several processes only the first does.
 
         Args:
             history: The run so far.
-            settings: What the run must have in common with the one that continues it.
+            settings: Settings that must be the same when the run continues.
         """
         if not is_writer():
             return
@@ -120,13 +120,13 @@ class Checkpoint:
             try:
                 state: dict[str, Any] = torch.load(io.BytesIO(content[size:]), map_location="cpu", weights_only=True)
                 return state
-            except Exception as error:  # torch has no exception of its own for what it cannot read
+            except Exception as error:  # torch raises exceptions of many kinds for a file that it cannot read
                 why = str(error)
         warnings.warn(DAMAGED.format(path=self.path, why=why), stacklevel=4)
         return None
 
     def refusal(self, why: str) -> Unsupported:
-        """What to raise if the file belongs to another run."""
+        """The error if the file belongs to another run."""
         return Unsupported(ANOTHER_RUN.format(path=self.path, why=why))
 
 

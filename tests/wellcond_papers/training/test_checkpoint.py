@@ -13,10 +13,10 @@ import torch
 from killed_run import CASES, DATA, STEPS, network, run
 
 from wellcond.errors import Unsupported
-from wellcond.training.checkpoint import Checkpoint
-from wellcond.training.run import History
 from wellcond_papers.data.batches import Batches
+from wellcond_papers.training.checkpoint import Checkpoint
 from wellcond_papers.training.classifier import train_classifier
+from wellcond_papers.training.history import History
 
 SCRIPT = Path(__file__).parent / "killed_run.py"
 
@@ -65,7 +65,7 @@ def test_a_run_goes_on_from_its_last_checkpoint(stop: int, case: str, tmp_path: 
 def test_a_finished_run_takes_no_further_step_and_a_longer_one_goes_on(tmp_path: Path) -> None:
     taken: list[float] = []
     first = run("Adam", tmp_path, 20)
-    assert run("Adam", tmp_path, 20, progress=lambda *said: taken.append(1)) == first
+    assert run("Adam", tmp_path, 20, progress=lambda *report: taken.append(1)) == first
     assert taken == []
     assert run("Adam", tmp_path, 30) == run("Adam", None, 30)
 
@@ -197,8 +197,8 @@ def test_a_checkpoint_does_not_go_on_with_other_batches(tmp_path: Path) -> None:
     def trained(size: int, seed: int) -> None:
         model = network()
         optimizer = torch.optim.SGD(model.parameters(), lr=0.1)
-        kept = Checkpoint(str(tmp_path / "state.pt"), {"model": model, "optimizer": optimizer})
-        train_classifier(model, optimizer, Batches(DATA, size, seed=seed), 2, at=(), checkpoint=kept)
+        checkpoint = Checkpoint(str(tmp_path / "state.pt"), {"model": model, "optimizer": optimizer})
+        train_classifier(model, optimizer, Batches(DATA, size, seed=seed), 2, at=(), checkpoint=checkpoint)
 
     trained(8, 0)
     for size, seed in ((16, 0), (8, 1)):

@@ -12,10 +12,10 @@ import torch
 from torch import Tensor, distributed, nn
 
 from wellcond.optim.bnp import BNP
-from wellcond.training import schedules
-from wellcond.training.checkpoint import Checkpoint
-from wellcond.training.distributed import join_processes
+from wellcond_papers.training import schedules
+from wellcond_papers.training.checkpoint import Checkpoint
 from wellcond_papers.training.classifier import train_classifier
+from wellcond_papers.training.distributed import join_processes
 
 SIZES = (13, 8, 10)
 """Of the batches in turn: two processes have unequal shares of the first."""
@@ -50,15 +50,15 @@ def main() -> None:
     torch.set_num_threads(1)
     folder = Path(sys.argv[1])
     join_processes()
-    found = {"LayerNorm": train(nn.LayerNorm(8), 12), "BNP": train(nn.Identity(), 12, with_bnp=True)}
+    results = {"LayerNorm": train(nn.LayerNorm(8), 12), "BNP": train(nn.Identity(), 12, with_bnp=True)}
     train(nn.LayerNorm(8), 10, folder)
     distributed.barrier()
-    found["resumed"] = train(nn.LayerNorm(8), 12, folder)
+    results["resumed"] = train(nn.LayerNorm(8), 12, folder)
     with warnings.catch_warnings(record=True) as caught:
         warnings.simplefilter("always")
         train(nn.BatchNorm1d(8), 1)
-    found["said"] = [str(warning.message) for warning in caught]
-    (folder / f"{distributed.get_rank()}.json").write_text(json.dumps(found))
+    results["warnings"] = [str(warning.message) for warning in caught]
+    (folder / f"{distributed.get_rank()}.json").write_text(json.dumps(results))
     distributed.destroy_process_group()
 
 

@@ -1,4 +1,7 @@
-"""What must hold on a GPU, as plain functions: `PYTHONPATH=src python tests/training/on_cuda.py` needs no pytest."""
+"""What must hold on a GPU, as plain functions.
+
+`PYTHONPATH=src python tests/wellcond_papers/training/on_cuda.py` needs no pytest.
+"""
 
 from __future__ import annotations
 
@@ -16,15 +19,15 @@ from torch.nn import functional
 import wellcond as wc
 from wellcond.optim.bnp import BNP
 from wellcond.results import Row
-from wellcond.training import schedules
-from wellcond.training.checkpoint import Checkpoint
-from wellcond.training.loop import READ_EVERY, Loop
 from wellcond.training.run import Run
-from wellcond.training.step import CapturedStep, EagerStep
 from wellcond_papers.data.batches import Batches
 from wellcond_papers.data.dataset import Dataset
 from wellcond_papers.models import resnet
+from wellcond_papers.training import schedules
+from wellcond_papers.training.checkpoint import Checkpoint
 from wellcond_papers.training.classifier import train_classifier
+from wellcond_papers.training.loop import READ_EVERY, Loop
+from wellcond_papers.training.step import CapturedStep, EagerStep
 
 STEPS = 24
 GENERATOR = torch.Generator().manual_seed(0)
@@ -55,7 +58,7 @@ def eager(model: nn.Module, optimizer: Any, steps: int = STEPS, half: bool = Fal
         with torch.autocast("cuda", torch.bfloat16, enabled=half):
             return functional.cross_entropy(model(batch[0]), batch[1])
 
-    return Loop(EagerStep(optimizer, loss_at), steps, **options).run(batches())
+    return Loop(optimizer, EagerStep(optimizer, loss_at), steps, **options).run(batches())
 
 
 def assert_alike(one: Run, other: Run, tolerance: float = 2e-2) -> None:
@@ -191,7 +194,7 @@ def test_a_network_that_synchronizes_is_trained_eagerly() -> None:
 
 def test_a_hook_is_called_in_every_step() -> None:
     model, calls = network(), []
-    model[0].register_forward_hook(lambda *given: calls.append(1))
+    model[0].register_forward_hook(lambda *arguments: calls.append(1))
     captured(model, SGD(model.parameters()))
     assert len(calls) == STEPS
 
@@ -208,11 +211,11 @@ def test_a_batch_of_another_size_is_taken_eagerly() -> None:
     x, y = batches()(0)
     optimizer = SGD(model.parameters())
     step = CapturedStep(model, optimizer, lambda batch: functional.cross_entropy(model(batch[0]), batch[1]))
-    run: Run = Loop(step, len(sizes)).run(lambda k: (x[: sizes[k]], y[: sizes[k]]))
+    run: Run = Loop(optimizer, step, len(sizes)).run(lambda k: (x[: sizes[k]], y[: sizes[k]]))
     twin = network()
-    other: Run = Loop(
-        EagerStep(SGD(twin.parameters()), lambda k, b: functional.cross_entropy(twin(b[0]), b[1])), len(sizes)
-    ).run(lambda k: (x[: sizes[k]], y[: sizes[k]]))
+    optimizer = SGD(twin.parameters())
+    eager_step = EagerStep[Any](optimizer, lambda k, b: functional.cross_entropy(twin(b[0]), b[1]))
+    other: Run = Loop(optimizer, eager_step, len(sizes)).run(lambda k: (x[: sizes[k]], y[: sizes[k]]))
     assert_alike(run, other)
 
 

@@ -16,10 +16,10 @@ from wellcond.optim.bnp import BNP
 from wellcond.optim.scale_amended import ScaleAmendedSGD
 from wellcond.results import Row
 from wellcond.results.quantities import TEST_LOSS
-from wellcond.training import schedules
-from wellcond.training.checkpoint import Checkpoint
 from wellcond_papers.data.batches import Batches
 from wellcond_papers.data.dataset import Dataset
+from wellcond_papers.training import schedules
+from wellcond_papers.training.checkpoint import Checkpoint
 from wellcond_papers.training.classifier import train_classifier
 
 STEPS = 60
