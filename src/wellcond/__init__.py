@@ -40,7 +40,7 @@ from wellcond.optim.scale_amended import ScaleAmendedSGD
 from wellcond.optim.scaled_sgd import LARS, LSALR
 
 # what every measurement returns, takes and raises
-from wellcond.results import Cost, Progress, Result, Row
+from wellcond.results import Cost, Progress, Result, Row, rendering
 from wellcond.diagnosis.finding import Finding
 from wellcond.errors import Interrupted, WellcondError
 from wellcond.results.version import __version__ as __version__
@@ -123,6 +123,9 @@ __all__ = [
     "trace",
     "treat",
 ]
+
+# what draws and words results, imported when one is first shown
+rendering.renderers_module = "wellcond.report"
 
 _ON_DEMAND = {
     "local": "wellcond.measurements.blocks",
