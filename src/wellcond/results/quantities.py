@@ -154,9 +154,9 @@ BETA: Final = quantity("beta", "effective β-smoothness")
 
 # local Hessians and random matrices
 
-BACK_MATCHING_LOSS: Final = quantity("back_matching_loss", "back-matching loss")
-TARGET_CHANGE: Final = quantity("target_change", "change of the target")
-INPUT_ENTRIES: Final = quantity("input_entries", "entries of the input")
+BACK_MATCHING_LOSS: Final = quantity("back_matching_loss", "back-matching loss", "loss")
+TARGET_CHANGE: Final = quantity("target_change", "change of the target ‖z½ − z‖/‖z‖")
+INPUT_ENTRIES: Final = quantity("input_entries", "entries of the input", "entries")
 SUPPORT_LOW: Final = quantity("support_low", "lower end of the support")
 SUPPORT_HIGH: Final = quantity("support_high", "upper end of the support")
 MASS_AT_ZERO: Final = quantity("mass_at_zero", "share at zero")

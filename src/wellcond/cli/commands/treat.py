@@ -53,13 +53,10 @@ def treat(
     [cyan]wellcond treat train.py:build --remedies bnp,last-bn --json[/cyan]
     """
     chosen = None if remedies is None else [name.strip() for name in remedies.split(",") if name.strip()]
-    settings: dict[str, Any] = {
-        "steps": steps,
-        "seeds": range(seeds),
-        "momentum": DEFAULT_MOMENTUM if momentum is None else momentum,
-    }
+    settings: dict[str, Any] = {"steps": steps, "seeds": range(seeds)}
+    settings |= {} if momentum is None else {"momentum": momentum}
     with as_usage_errors():
-        check_settings(**settings, remedies=chosen or ())
+        check_settings(**{"momentum": DEFAULT_MOMENTUM} | settings, remedies=chosen or ())
     output = Output(out, as_json)
     with (
         output.problem(target, momentum) as (problem, optimizer, progress),

@@ -126,6 +126,8 @@ def slice_figure(loss_slice: LossSlice) -> Figure:
     Returns:
         The figure.
     """
+    if not isinstance(loss_slice, LossSlice):
+        raise ValueError(f"a {type(loss_slice).__name__} cannot be drawn; pass what loss_slice(problem) returns.")
     is_line = loss_slice.losses.dim() == 1
     figure = new_figure(*((6.4, 3.8) if is_line else (5.6, 4.4)))
     axes = figure.subplots()

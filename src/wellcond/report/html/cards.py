@@ -100,7 +100,7 @@ def _card(finding: Finding, identity: str, *, with_summary: bool) -> str:
 
 def _numbers(finding: Finding) -> str:
     # no <dl>, which notebooks lay out in their own way
-    entries = "".join(f"<div><small>{escape(t)}</small><b>{escape(v)}</b></div>" for t, v in numbers(finding).items())
+    entries = "".join(f"<div><small>{escape(t)}</small><span>{escape(v)}</span></div>" for t, v in numbers(finding).items())
     return f'<div class="numbers">{entries}</div>' if entries else ""
 
 
