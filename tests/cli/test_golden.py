@@ -112,7 +112,7 @@ TIME = " A step takes # times as long."
 
 
 def masked(text: str) -> str:
-    """Without numbers, bars, what depends on the clock, and the widths of columns; words and the order of lines stay."""
+    """Without numbers, bars, times and the widths of columns; words and the order of lines stay."""
     text = re.sub(NUMBER, "#", re.sub(BARS, "", text)).replace(TIME, "")
     text = re.sub("──+", "──", text)
     return "".join(f"{re.sub('(?<=[^ ]) {2,}', '  ', line)}\n" for line in text.splitlines())
