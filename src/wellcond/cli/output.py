@@ -87,7 +87,7 @@ class Output:
     def problem(
         self, target: str, momentum: float | None = None
     ) -> Iterator[tuple[Problem, Optimizer | None, Progress]]:
-        """What a user's function builds, and a progress bar; the problem is the title of what is printed.
+        """The problem and optimizer that a user's function builds, and a progress bar; sets the title.
 
         Args:
             target: `file.py:function`.
@@ -106,7 +106,7 @@ class Output:
     def finish(
         self, result: Result, show: Callable[[Console], None], sarif: Callable[[], str] | None = None
     ) -> list[Path]:
-        """Print the result, write the files, and say where they are.
+        """Print the result, write the files, and print where they are.
 
         Args:
             result: Result of the command.

@@ -8,12 +8,11 @@ from dataclasses import dataclass
 
 from wellcond.diagnosis.finding import Finding
 from wellcond.report.bars import MOST_BLOCKS, block
+from wellcond.report.figures.style import LOG_FROM
 from wellcond.results import Row, number
 from wellcond.results.quantities import TRAINED_LR, title_of
 from wellcond.results.text import named
 
-LOG_FROM = 30.0
-"""Ratio of the largest to the smallest value above which a scale is logarithmic."""
 EMPTY = 0.06
 """Height of the smallest value, so that it can be seen."""
 

@@ -83,7 +83,7 @@ class RatesByGamma(Result):
 
 def predict_lr(
     target: Annotated[str | None, TARGET] = None,
-    arch: Annotated[str | None, typer.Option(help="An architecture in place of a file: only theory.")] = None,
+    arch: Annotated[str | None, typer.Option(help="Architecture instead of a file: theory only.")] = None,
     gamma: Annotated[
         str | None,
         typer.Option(help="With --arch: γ of BatchNorm, a number or a range LOW:HIGH.", show_default="0.1:3"),
@@ -94,9 +94,9 @@ def predict_lr(
 ) -> None:
     """How far can the learning rate go?
 
-    For your network: what theory predicts from its architecture, what the
-    curvature of the loss says at its weights, and what a race of rates says.
-    Nothing of yours is changed. FUNCTION is that of [bold]wellcond diagnose[/bold].
+    For your network: the limit that theory predicts from its architecture, the
+    one measured from the curvature at its weights, and a race of rates. Nothing
+    of yours is changed. FUNCTION is that of [bold]wellcond diagnose[/bold].
 
     For an architecture: the largest rate against γ, before there is any network.
 

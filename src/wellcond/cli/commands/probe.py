@@ -82,7 +82,7 @@ def probe(
     out: Out = None,
     as_json: AsJson = False,
 ) -> None:
-    """Look around the present weights: how far can the gradient be trusted?
+    """Probe the loss around the present weights: how far can the gradient be trusted?
 
     Walks along the gradient on your batches and shows how the loss and the
     gradient change, then how much each layer's gradient changes because the
@@ -135,7 +135,7 @@ def _attempted(measure: Callable[[], T]) -> tuple[T | None, str]:
 
 
 def _eigenvalues(block: LocalHessian) -> tuple[dict[str, Eigenvalues], str]:
-    """The largest eigenvalue of every matrix of a block, and a table of them."""
+    """The largest eigenvalue of every matrix of a block, by name, and as a table."""
     parts = {"H_z": block.z} if block.call.z is not None else {}
     parts |= {"H_W": block.weight} if block.call.params else {}
     largest: dict[str, Eigenvalues] = {}

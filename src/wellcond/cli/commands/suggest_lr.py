@@ -24,7 +24,7 @@ def suggest_lr(
     out: Out = None,
     as_json: AsJson = False,
 ) -> None:
-    """With which learning rate to start?
+    """Which learning rate to start with?
 
     Trains copies of your network at several rates, with your optimizer on your
     mini-batches, and ends most of them early. About 500 training steps in all.

@@ -11,7 +11,16 @@ import numpy as np
 
 from wellcond.measurements.landscape.landscape import Landscape
 from wellcond.measurements.landscape.slices import LossSlice
-from wellcond.report.figures.style import COLORS, GRAY, Series, bare_axes, check_series, legend_below, new_figure
+from wellcond.report.figures.style import (
+    COLORS,
+    GRAY,
+    LOG_FROM,
+    Series,
+    bare_axes,
+    check_series,
+    legend_below,
+    new_figure,
+)
 from wellcond.report.table import finite_or_gap, over_training
 from wellcond.results.quantities import (
     BETA,
@@ -27,8 +36,6 @@ if TYPE_CHECKING:
     from matplotlib.axes import Axes
     from matplotlib.figure import Figure
 
-DECADES = 30.0
-"""Positive values further apart than this factor go on a logarithmic axis."""
 LEVELS = 16
 """Number of filled contours of a plane."""
 DRAWN = (LOSS_LEAST, LOSS_GREATEST, GRADIENT_CHANGE_LEAST, GRADIENT_CHANGE_GREATEST, LOSS, BETA)
@@ -177,4 +184,4 @@ def _finish(axes: Axes, title: str, label: str, heights: Sequence[float], places
 
 def _spans_decades(values: Iterable[float]) -> bool:
     finite = [value for value in values if math.isfinite(value)]
-    return bool(finite) and min(finite) > 0 and max(finite) > DECADES * min(finite)
+    return bool(finite) and min(finite) > 0 and max(finite) > LOG_FROM * min(finite)

@@ -37,7 +37,7 @@ def suggestion_figure(suggestion: SuggestedRate) -> Figure:
 
 
 def race_figure(race: Race, limits: Mapping[str, float]) -> Figure:
-    """The loss of every run over its steps, and where each ended over the learning rate.
+    """The loss of every run over its steps, and its final loss over the learning rate.
 
     Runs that diverged are crosses at the upper edge.
 

@@ -23,6 +23,8 @@ LINE_STYLES = ("-", "--", "-.", (0, (1, 1)), (0, (5, 1, 1, 1, 1, 1)), (0, (8, 2)
 GRAY = "#8a929c"
 """Color of lines that mark a reference."""
 SUPERSCRIPTS = str.maketrans("-0123456789", "⁻⁰¹²³⁴⁵⁶⁷⁸⁹")
+LOG_FROM = 30.0
+"""Positive values that span more than this factor are drawn on a logarithmic axis."""
 MOST_TICKS = 7
 """Ticks of a logarithmic axis."""
 
@@ -33,7 +35,7 @@ Series = Mapping[str, Sequence[Row]]
 
 
 def new_figure(width: float, height: float) -> Figure:
-    """An empty figure whose parts keep clear of each other.
+    """An empty figure whose panels and labels do not overlap.
 
     Args:
         width: Width in inches.
@@ -145,11 +147,11 @@ class LogScale:
         return 0.16 * (self.high - self.low) + 0.2
 
     def place(self, value: float, lane: int = 0) -> float:
-        """Where a value is drawn: at itself, or on the level of 0 or ∞; NaN goes to ∞, and its label says so.
+        """The height at which a value is drawn: itself, or the level of 0 or ∞; NaN is drawn at ∞.
 
         Args:
-            value: The number.
-            lane: Moves the mark inwards, so that lines that are infinite at the same layer stay apart.
+            value: Number to draw.
+            lane: Number of steps inwards, so that lines that are infinite at the same layer stay apart.
 
         Returns:
             A positive, finite number.

@@ -8,7 +8,7 @@ from collections.abc import Sequence
 from html import escape
 from importlib.resources import files
 
-from wellcond.diagnosis.finding import SEVERITIES, Finding, Severity
+from wellcond.diagnosis.finding import SEVERITIES, Basis, Finding, Severity
 from wellcond.report.findings import flat, worst
 from wellcond.report.strips import Strip, strips
 from wellcond.report.text import headline, is_quoted, numbers
@@ -20,6 +20,12 @@ SOUND = "sound"
 """CSS class of modules and networks without a finding."""
 BAR, NARROWEST = 46, 180
 """Largest width of a bar with its gap, and smallest of a plot, in pixels."""
+BASES: dict[Basis, str] = {
+    "proven": "it follows from the code or the data",
+    "tried": "a run of a copy showed it",
+    "measured": "a number lies beyond a threshold",
+}
+"""What a finding's basis means."""
 MARKS = {"severe": "✗", "warning": "!", "note": "i", SOUND: "✓"}
 
 
@@ -80,7 +86,8 @@ def _card(finding: Finding, identity: str, *, with_summary: bool) -> str:
     layer = f" <code>{escape(named(finding.layer))}</code>" if finding.layer else ""
     parts = [
         f'<header><span class="pill {finding.severity}">{finding.severity}</span>'
-        f"<h3>{escape(finding.rule)}{layer}</h3><small>{finding.basis}</small></header>",
+        f"<h3>{escape(finding.rule)}{layer}</h3>"
+        f'<small title="{BASES[finding.basis]}">{finding.basis}</small></header>',
         f'<p class="summary">{escape(finding.summary)}</p>' if with_summary else "",
         "".join(strip_plot(strip) for strip in strips(finding)),
         _numbers(finding),
@@ -100,7 +107,9 @@ def _card(finding: Finding, identity: str, *, with_summary: bool) -> str:
 
 def _numbers(finding: Finding) -> str:
     # no <dl>, which notebooks lay out in their own way
-    entries = "".join(f"<div><small>{escape(t)}</small><span>{escape(v)}</span></div>" for t, v in numbers(finding).items())
+    entries = "".join(
+        f"<div><small>{escape(t)}</small><span>{escape(v)}</span></div>" for t, v in numbers(finding).items()
+    )
     return f'<div class="numbers">{entries}</div>' if entries else ""
 
 
@@ -121,7 +130,7 @@ def strip_plot(strip: Strip) -> str:
         for name, value in strip.limits
     )
     scale = ", logarithmic" if strip.is_log else ""
-    where = "steps" if strip.is_curve else "layers"
+    where = "step" if strip.is_curve else "layer"
     width = "" if strip.is_curve else f' style="max-width:{max(len(strip.values) * BAR, NARROWEST)}px"'
     ends = f"<span>{escape(strip.labels[0])}</span><span>{escape(strip.labels[-1])}</span>"
     return (

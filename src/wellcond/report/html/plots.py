@@ -1,4 +1,4 @@
-"""Interactive plots as plain plotly figures (`data` and `layout`), each under a heading that says which way is good.
+"""Interactive plots as plain plotly figures (`data` and `layout`), below headings that say which direction is good.
 
 Colors are names of CSS variables; the page puts in those of its light or dark theme.
 """
@@ -13,7 +13,7 @@ from operator import itemgetter
 from typing import Any
 
 from wellcond.curvature.spectra.density import Density
-from wellcond.report.figures.style import Curve, LogScale
+from wellcond.report.figures.style import LOG_FROM, Curve, LogScale
 from wellcond.report.table import MATRICES, Pivot, over_training
 from wellcond.results import Row, number
 from wellcond.results.quantities import DYING, FULL, TRAINING_LOSS, UNITS
@@ -23,8 +23,6 @@ Plot = dict[str, Any]
 
 SERIES_COLORS = 6
 MOST_LAYER_TICKS = 24
-WIDE = 30.0
-"""A loss that rises by more than this factor is drawn on a logarithmic axis."""
 DESCRIPTIONS = {"Σx": "what the layers receive", "Σ∇h": "the gradients at their outputs"}
 
 
@@ -174,7 +172,7 @@ def training_plot(curves: Mapping[str, Curve]) -> Plot:
     known = [[loss for loss in losses if not math.isnan(loss)] for _, losses in curves.values()]
     begin, top = (max((pick(losses) for losses in known if losses), default=0.0) for pick in (itemgetter(0), max))
     # on a linear axis a run that diverges would flatten all others
-    is_wide = top > WIDE * begin and all(loss > 0 for losses in known for loss in losses)
+    is_wide = top > LOG_FROM * begin and all(loss > 0 for losses in known for loss in losses)
     layout["yaxis"] |= {"type": "log"} if is_wide else {"rangemode": "tozero"}
     return {"data": data, "layout": layout}
 
