@@ -25,7 +25,7 @@ Line = Mapping[str, float]
 MATRICES = {"Σx": INPUT, "Σ∇h": GRADIENT}
 """The names of the quantities of each matrix, by its symbol."""
 MOST_LINES = 24
-"""Lines of a table of layers in a terminal: ResNet-20 needs fewer."""
+"""Lines of a table of layers, or of a model tree, in a terminal: the table of ResNet-20 needs fewer."""
 READING = (
     "Σx: second moment of what a layer receives; Σ∇h: that of the gradient at its output. λmax: how large it is. "
     "κ50: how uneven, the strongest direction over the median one (1 is even). rank: number of non-zero directions."

@@ -34,7 +34,7 @@ try:
 except ImportError as error:
     raise MissingExtra("rich", "report") from error
 
-COLORS: dict[Severity | None, str] = {"severe": "red", "warning": "yellow", "note": "cyan", None: "green"}
+SEVERITY_COLORS: dict[Severity | None, str] = {"severe": "red", "warning": "yellow", "note": "cyan", None: "green"}
 MARKS: dict[Severity | None, str] = {"severe": "✗", "warning": "!", None: "✓"}
 """Sign before an answer; a network with nothing but notes is healthy."""
 INDENT = 4
@@ -86,7 +86,7 @@ def show_code(code: str, console: Console) -> None:
 
 def _show_finding(finding: Finding, console: Console, *, with_summary: bool) -> None:
     """What, where, on what basis; the evidence, the reason, what to write, and what it explains."""
-    color = COLORS[finding.severity]
+    color = SEVERITY_COLORS[finding.severity]
     head = Text.assemble((f" {finding.severity.upper()} ", f"bold reverse {color}"), " ", (finding.rule, "bold"))
     if finding.layer:
         head.append(" at ").append(named(finding.layer), style=f"bold {color}")
@@ -107,14 +107,14 @@ def _show_finding(finding: Finding, console: Console, *, with_summary: bool) -> 
         show_code(finding.remedy, console)
     shown, more = listed(finding.consequences)
     for each in shown:
-        mark = (f"↳ {headline(each)}", COLORS[each.severity])
+        mark = (f"↳ {headline(each)}", SEVERITY_COLORS[each.severity])
         _show_indented(Text.assemble(mark, (f"  {clipped(each.summary)}", "dim")), console)
     if more:
         _show_indented(Text(f"↳ {more}", style="dim"), console)
 
 
 def _show_framed(text: str, severity: Severity | None, console: Console) -> None:
-    color = COLORS[severity]
+    color = SEVERITY_COLORS[severity]
     marked = Text(f"{MARKS[severity]} {clipped(text)}", style=f"bold {color}")
     console.print(Panel(marked, box=box.ROUNDED, border_style=color, padding=(0, 1)))
 
@@ -157,12 +157,12 @@ def _grow(branch: Tree, node: Node, whole: bool) -> None:
 def _label(node: Node) -> Text:
     severity = node.severity
     is_sound = node.worst_inside is None
-    style = f"bold {COLORS[severity]}" if severity else "green" if is_sound else ""
+    style = f"bold {SEVERITY_COLORS[severity]}" if severity else "green" if is_sound else ""
     name = Text.assemble((node.name or node.kind, style))
     if node.name and node.kind:
         name.append(f"  {node.kind}", style="dim")
     for finding in {finding.rule: finding for finding in node.findings}.values():
-        name.append(f"  ● {finding.rule}", style=COLORS[finding.severity])
+        name.append(f"  ● {finding.rule}", style=SEVERITY_COLORS[finding.severity])
     return name
 
 
@@ -220,7 +220,7 @@ def layer_table(rows: Sequence[Row], width: int, findings: Sequence[Finding] = (
             table.add_column("", width=BAR_WIDTH, style="cyan")
     for name in names:
         severity = worst_of(finding.severity for finding in findings_of.get(name, ()))
-        cells = [Text(shortened(name), f"bold {COLORS[severity]}" if severity else "")]
+        cells = [Text(shortened(name), f"bold {SEVERITY_COLORS[severity]}" if severity else "")]
         for column in columns:
             cells.append(Text(column.text(layers[name])))
             if column.quantity in bars:

@@ -7,9 +7,8 @@ from dataclasses import dataclass, field
 
 from wellcond.diagnosis.finding import Finding, Severity
 from wellcond.report.findings import by_layer, worst_of
+from wellcond.report.table import MOST_LINES
 
-MOST_LINES = 24
-"""Lines of a tree that is shown whole; a longer one is folded where there are no findings."""
 SHORT_RUN = 2
 """Neighbors without a finding that are not worth folding."""
 
@@ -77,7 +76,7 @@ def model_tree(modules: Mapping[str, str], findings: Iterable[Finding]) -> Node:
 
 
 def is_short(tree: Node) -> bool:
-    """Whether a tree is shown whole."""
+    """Whether a tree is shown whole; a longer one is folded where there are no findings."""
     return sum(1 for _ in tree.walk()) <= MOST_LINES
 
 

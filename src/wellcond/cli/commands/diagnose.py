@@ -23,7 +23,7 @@ from wellcond.diagnosis.rule import RULES
 from wellcond.remedies.remedy import REMEDIES
 from wellcond.report.findings import Place, flat, place, read_baseline, worst_of
 from wellcond.report.sarif import sarif
-from wellcond.report.terminal import COLORS, new_console, new_table, show_diagnosis
+from wellcond.report.terminal import SEVERITY_COLORS, new_console, new_table, show_diagnosis
 from wellcond.report.text import headline
 
 FIRST = "look"
@@ -131,7 +131,7 @@ def _show_first(diagnosis: Diagnosis) -> None:
         console = new_console(stderr=True)
         for finding in diagnosis.findings:
             if finding.severity != "note":
-                text = (f"{headline(finding)}: {finding.summary}", COLORS[finding.severity])
+                text = (f"{headline(finding)}: {finding.summary}", SEVERITY_COLORS[finding.severity])
                 console.print(Text.assemble(("at first  ", "dim"), text))
 
 

@@ -36,7 +36,7 @@ if TYPE_CHECKING:
     from matplotlib.axes import Axes
     from matplotlib.figure import Figure
 
-LEVELS = 16
+CONTOURS = 16
 """Number of filled contours of a plane."""
 DRAWN = (LOSS_LEAST, LOSS_GREATEST, GRADIENT_CHANGE_LEAST, GRADIENT_CHANGE_GREATEST, LOSS, BETA)
 GRADIENT_CHANGE = "change of the gradient  ‖∇L(θ) − ∇L(θₐ)‖"
@@ -163,12 +163,12 @@ def _contours(figure: Figure, axes: Axes, loss_slice: LossSlice) -> None:
     is_log = _spans_decades(losses.compressed())
     if low == high:  # a plain has no contours
         high = low + max(abs(low), 1.0) * 1e-3
-    levels = np.geomspace(low, high, LEVELS) if is_log else np.linspace(low, high, LEVELS)
+    levels = np.geomspace(low, high, CONTOURS) if is_log else np.linspace(low, high, CONTOURS)
     levels[[0, -1]] = low, high  # rounding would leave the extremes white
     norm = LogNorm(low, high) if is_log else Normalize(low, high)
     filled = axes.contourf(grid, grid, losses, levels=levels, norm=norm, cmap="viridis")
     axes.contour(grid, grid, losses, levels=levels, colors="white", linewidths=0.4, alpha=0.6)
-    ticks = levels[:: (LEVELS - 1) // 5]
+    ticks = levels[:: (CONTOURS - 1) // 5]
     bar = figure.colorbar(filled, ax=axes, ticks=ticks)
     bar.ax.set_yticklabels([f"{tick:.3g}" for tick in ticks])
     bar.ax.minorticks_off()

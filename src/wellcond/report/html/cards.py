@@ -20,7 +20,7 @@ SOUND = "sound"
 """CSS class of modules and networks without a finding."""
 BAR, NARROWEST = 46, 180
 """Largest width of a bar with its gap, and smallest of a plot, in pixels."""
-BASES: dict[Basis, str] = {
+BASIS_MEANINGS: dict[Basis, str] = {
     "proven": "it follows from the code or the data",
     "tried": "a run of a copy showed it",
     "measured": "a number lies beyond a threshold",
@@ -87,7 +87,7 @@ def _card(finding: Finding, identity: str, *, with_summary: bool) -> str:
     parts = [
         f'<header><span class="pill {finding.severity}">{finding.severity}</span>'
         f"<h3>{escape(finding.rule)}{layer}</h3>"
-        f'<small title="{BASES[finding.basis]}">{finding.basis}</small></header>',
+        f'<small title="{BASIS_MEANINGS[finding.basis]}">{finding.basis}</small></header>',
         f'<p class="summary">{escape(finding.summary)}</p>' if with_summary else "",
         "".join(strip_plot(strip) for strip in strips(finding)),
         _numbers(finding),
