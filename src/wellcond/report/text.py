@@ -62,7 +62,7 @@ def took(parts: Sequence[Part]) -> str:
     if not measured:
         return ""
     u, estimate, seconds = (sum(x) for x in zip(*((p.cost.u, p.estimate, p.seconds) for p in measured), strict=True))
-    return f"{duration(seconds)}, {number(u)} u of at most {number(estimate)} u estimated (u: a forward+backward pass)"
+    return f"{duration(seconds)}, {number(u)} u of at most {number(estimate)} u estimated (u: one training step)"
 
 
 def findings_text(findings: Sequence[Finding]) -> str:

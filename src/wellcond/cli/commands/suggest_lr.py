@@ -55,4 +55,4 @@ def show_suggestion(suggestion: SuggestedRate, console: Console) -> None:
     console.print()
     for note in suggestion.notes:
         console.print(Text(f"note: {note}", style="dim"), soft_wrap=True)
-    console.print(Text(suggestion.cost_line, style="dim"), soft_wrap=True)
+    console.print(Text(str(suggestion.cost), style="dim"), soft_wrap=True)

@@ -230,7 +230,9 @@ def _prices(diagnoses: Mapping[str, Diagnosis]) -> str:
     titles = ["part", *(["network"] if many else []), "estimated at most, u", "took, u", "time"]
     head = "".join(f'<th scope="col"{" class=text" if t in titles[: 1 + many] else ""}>{t}</th>' for t in titles)
     table = f'<table class="prices"><thead><tr>{head}</tr></thead><tbody>{"".join(body)}</tbody></table>'
-    note = "u is one forward and backward pass over the same batches; passes are counted, and the time is measured."
+    note = (
+        "u is one training step: a forward and a backward pass of one mini-batch. Passes are counted, time is measured."
+    )
     return f'<h2>What it took</h2><p class="note">{note}</p>{table}'
 
 
