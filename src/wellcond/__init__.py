@@ -42,7 +42,7 @@ from wellcond import nn, optim
 from wellcond.optim import BNP, LARS, LSALR, ScaleAmendedSGD
 
 # what every measurement returns, takes and raises
-from wellcond.results import Cost, Progress, Result, Row
+from wellcond.results import Cost, Progress, Result, Row, rendering
 from wellcond.diagnosis.finding import Finding
 from wellcond import errors
 from wellcond.errors import Interrupted, WellcondError
@@ -143,6 +143,9 @@ __all__ = [
     "trace",
     "treat",
 ]
+
+# what draws and words results, imported when one is first shown
+rendering.renderers_module = "wellcond.report"
 
 _ON_DEMAND = {
 

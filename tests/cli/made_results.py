@@ -1,4 +1,4 @@
-"""Results made by hand, whose printed form does not depend on the machine."""
+"""Results written by hand, whose printed form does not depend on the machine."""
 
 from __future__ import annotations
 
@@ -36,8 +36,8 @@ PARTS = (
 def _layer(name: str, inputs: Sequence[float], gradients: Sequence[float]) -> LayerConditioning:
     x, g = torch.tensor(inputs, dtype=torch.float64), torch.tensor(gradients, dtype=torch.float64)
     shares = (0.2, 0.5, 0.8, 1.0)
-    found = Conditioning.of(x, shares), Conditioning.of(g, shares)
-    return LayerConditioning(name, "Linear", *found, "", (x[None], g[None]), torch.float64)
+    matrices = Conditioning.of(x, shares), Conditioning.of(g, shares)
+    return LayerConditioning(name, "Linear", *matrices, "", (x[None], g[None]), torch.float64)
 
 
 def _units(name: str, dying: Sequence[int], full: Sequence[int]) -> LayerNeurons:

@@ -20,7 +20,7 @@ from wellcond.diagnosis.finding import Finding
 from wellcond.diagnosis.rule import RULES, Rule
 
 ANY = ("--fail-on", "never")
-"""Whatever is found, the exit code is that of success."""
+"""Options for exit code 0 whatever the findings."""
 
 
 @pytest.fixture
@@ -30,24 +30,24 @@ def target(tmp_path: Path) -> str:
 
 @pytest.fixture
 def finds(monkeypatch: pytest.MonkeyPatch) -> Callable[..., dict[str, Any]]:
-    """Let the command find what is given; the settings it asked for are in what is returned."""
+    """Make the command return some findings; the returned dictionary gets the settings it was called with."""
 
     def find(*findings: Finding) -> dict[str, Any]:
-        asked: dict[str, Any] = {}
+        passed: dict[str, Any] = {}
 
         def measure(_problem: Any, _optimizer: Any, **settings: Any) -> Diagnosis:
-            asked.update(settings)
+            passed.update(settings)
             first = replace(made_results.diagnosis(), findings=findings)
             settings["on_part"](replace(first, parts=first.parts[:1]))
             return first
 
         monkeypatch.setattr(command, "measure", measure)
-        return asked
+        return passed
 
     return find
 
 
-def test_a_problem_is_diagnosed_with_the_optimizer_beside_it(tmp_path: Path) -> None:
+def test_a_problem_is_diagnosed_with_its_optimizer(tmp_path: Path) -> None:
     result = run("diagnose", f"{script(tmp_path)}:with_optimizer", *ANY)
     assert result.exit_code == 0, result.output
     text = words(result.output)
@@ -93,8 +93,8 @@ def test_what_a_baseline_has_does_not_count(target: str, tmp_path: Path, finds: 
     states = [
         each["baselineState"] for each in json.loads((tmp_path / "a.sarif").read_text("utf-8"))["runs"][0]["results"]
     ]
-    assert states == ["unchanged", "unchanged", "unchanged", "new"]
-    assert "is no diagnosis as JSON" in one_line(run("diagnose", f"{target}:build", "--baseline", tmp_path / "no.json"))
+    assert states == ["unchanged", "new"]
+    assert "there is no file" in one_line(run("diagnose", f"{target}:build", "--baseline", tmp_path / "no.json"))
 
 
 @pytest.mark.parametrize("is_below", [True, False])
@@ -114,10 +114,10 @@ def test_sarif_names_the_file_and_the_line_of_the_function(
     assert {rule["id"] for rule in run_["tool"]["driver"]["rules"]} >= RULES.keys()
 
 
-def test_first_findings_are_told_beside_the_result(target: str, finds: Callable[..., Any]) -> None:
+def test_first_findings_go_to_standard_error_before_the_result(target: str, finds: Callable[..., Any]) -> None:
     finds(UNSCALED, NOTE)
     result = run("diagnose", f"{target}:build", *ANY, width=200)
-    assert result.stderr == f"first look  unscaled-input: {UNSCALED.summary}\n"
+    assert result.stderr == f"at first  unscaled-input: {UNSCALED.summary}\n"
     assert result.stdout.splitlines()[1].startswith("╭")
 
 
@@ -125,11 +125,11 @@ def test_findings_are_in_the_json_with_all_they_say(target: str, finds: Callable
     finds(UNSCALED)
     content = parsed(run("diagnose", f"{target}:build", *ANY, "--json"))
     assert content["verdict"].startswith("Severe (unscaled-input): the inputs reach 1e5.")
-    (found,) = content["values"]["findings"]
-    assert found["rule"] == "unscaled-input"
-    assert found["evidence"] == {"largest": "inf", "feature": "<3>"}
-    assert [each["rule"] for each in found["consequences"]] == ["vanishing-gradient", "dying-neurons"]
-    assert found["consequences"][0]["rows"][0] == [None, "fc1", "gradient_norm", 2e-7, ""]
+    (finding,) = content["values"]["findings"]
+    assert finding["rule"] == "unscaled-input"
+    assert finding["evidence"] == {"largest": "inf", "feature": "<3>"}
+    assert [each["rule"] for each in finding["consequences"]] == ["vanishing-gradient", "dying-neurons"]
+    assert finding["consequences"][0]["rows"][0] == [None, "fc1", "gradient_norm", 2e-7, ""]
 
 
 # rules
@@ -161,9 +161,9 @@ def test_rules_are_listed_and_explained_without_a_target() -> None:
     listed = run("diagnose", "--list-rules")
     assert listed.exit_code == 0
     assert [line.split()[0] for line in listed.stdout.splitlines() if line.strip()] == ["first-rule", "second-rule"]
-    told = run("diagnose", "--explain", "first-rule")
-    assert told.exit_code == 0
-    assert told.stdout == "first-rule\nFirst things.\n\nAbove [3] they count.\n\nIt explains second-rule.\n"
+    explained = run("diagnose", "--explain", "first-rule")
+    assert explained.exit_code == 0
+    assert explained.stdout == "first-rule\nFirst things.\n\nAbove [3] they count.\n\nIt explains second-rule.\n"
 
 
 @pytest.mark.usefixtures("rules")
@@ -179,9 +179,9 @@ def test_rules_are_listed_and_explained_without_a_target() -> None:
 def test_rules_are_selected_and_ignored(
     options: tuple[str, ...], ignored: list[str], target: str, finds: Callable[..., dict[str, Any]]
 ) -> None:
-    asked = finds()
+    passed = finds()
     assert run("diagnose", f"{target}:build", *options).exit_code == 0
-    assert asked["ignore"] == ignored
+    assert passed["ignore"] == ignored
 
 
 @pytest.mark.usefixtures("rules")
@@ -190,6 +190,15 @@ def test_a_rule_that_is_not_there_is_refused_with_those_that_are_near(option: st
     result = run("diagnose", f"{target}:build", option, "frist-rule", width=200)
     assert result.exit_code == 2
     assert "'first-rule'" in words(result.stderr)
+
+
+def test_a_rule_is_explained_with_the_remedies_that_treat_tries() -> None:
+    assert "wellcond treat tries " in words(run("diagnose", "--explain", "vanishing-gradient").stdout)
+
+
+def test_the_forms_of_a_file_include_sarif(target: str, tmp_path: Path) -> None:
+    assert ".csv, .json, .sarif." in one_line(run("diagnose", f"{target}:build", "--out", tmp_path / "a.txt"))
+    assert ".json, .sarif" in words(run("diagnose", "--help", width=200).stdout)
 
 
 def test_without_a_target_it_says_what_to_name() -> None:

@@ -11,7 +11,7 @@ from command import run
 ROOT = Path(__file__).resolve().parents[2]
 PAGES = [ROOT / "README.md", *ROOT.glob("docs/**/*.md"), *ROOT.glob("examples/*.py")]
 SHOWN = {
-    found for page in PAGES for found in re.findall(r"wellcond (\S+) (examples/[\w./:]+)", page.read_text("utf-8"))
+    command for page in PAGES for command in re.findall(r"wellcond (\S+) (examples/[\w./:]+)", page.read_text("utf-8"))
 }
 QUICK = {
     "diagnose": ("--fail-on", "never"),

@@ -48,14 +48,14 @@ def test_json_of_an_architecture() -> None:
 
 @pytest.mark.parametrize("command", [*COMMANDS, "demo"])
 @pytest.mark.parametrize(
-    ("name", "said"),
+    ("name", "message"),
     [("no/a.html", "does not exist"), ("a.txt", "a.txt has no known form; end it in one of .html, .png")],
 )
 def test_a_file_that_cannot_be_written_is_refused_before_the_users_code_runs(
-    command: str, name: str, said: str, tmp_path: Path
+    command: str, name: str, message: str, tmp_path: Path
 ) -> None:
     target = [] if command == "demo" else [f"{script(tmp_path, RAISES)}:build"]
-    assert said in one_line(run(command, *target, "--out", tmp_path / name))
+    assert message in one_line(run(command, *target, "--out", tmp_path / name))
 
 
 def test_without_matplotlib_a_picture_is_refused_before_the_users_code_runs(
@@ -67,7 +67,7 @@ def test_without_matplotlib_a_picture_is_refused_before_the_users_code_runs(
 
 
 @pytest.mark.parametrize(
-    ("command", "options", "said"),
+    ("command", "options", "message"),
     [
         ("probe", ["--lr", "-1"], "lr is -1"),
         ("probe", ["--steps", "0"], "steps is 0"),
@@ -90,10 +90,10 @@ def test_without_matplotlib_a_picture_is_refused_before_the_users_code_runs(
     ],
 )
 def test_arguments_that_make_no_sense_are_usage_errors(
-    command: str, options: list[Any], said: str, tmp_path: Path
+    command: str, options: list[Any], message: str, tmp_path: Path
 ) -> None:
     takes_target = command not in ("demo", "predict-lr --arch") and (command != "predict-lr" or options)
     target = [f"{script(tmp_path)}:build"] if takes_target else []
     result = run(*command.split(), *target, *options, width=200)
     assert result.exit_code == 2
-    assert said in words(result.stderr)
+    assert message in words(result.stderr)

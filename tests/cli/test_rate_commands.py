@@ -16,10 +16,16 @@ from wellcond.training.copies import Racer
 def test_the_parts_printed_are_those_of_the_suggestion(tmp_path: Path) -> None:
     result = run("suggest-lr", f"{script(tmp_path)}:build", "--momentum", 0.5, "--steps", 3)
     assert result.exit_code == 0, result.output
-    found = wc.suggest_lr(built(), steps=3, momentum=0.5)
-    for part in (found.limit, found.predicted, found.race):
+    suggestion = wc.suggest_lr(built(), steps=3, momentum=0.5)
+    for part in (suggestion.limit, suggestion.predicted, suggestion.race):
         assert str(part) in result.output
-    assert found.verdict() in words(result.output)
+    assert suggestion.verdict() in words(result.output)
+
+
+def test_the_answer_comes_first(tmp_path: Path) -> None:
+    result = run("suggest-lr", f"{script(tmp_path)}:build", "--momentum", 0.5, "--steps", 3, width=300)
+    assert result.output.splitlines()[1].startswith("Start with lr = ")
+    assert str(wc.suggest_lr(built(), steps=3, momentum=0.5)).startswith("Start with lr = ")
 
 
 def test_the_rate_to_start_with_lowers_the_loss(tmp_path: Path) -> None:
@@ -39,7 +45,7 @@ def test_the_rate_to_start_with_lowers_the_loss(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize("function", ["with_optimizer", "with_adam"])
-def test_an_optimizer_beside_the_problem_takes_the_steps(function: str, tmp_path: Path) -> None:
+def test_an_optimizer_returned_with_the_problem_takes_the_steps(function: str, tmp_path: Path) -> None:
     result = run("suggest-lr", f"{script(tmp_path)}:{function}", "--steps", 2)
     assert result.exit_code == 0, result.output
     assert "Raced, from these weights" in result.output
@@ -56,19 +62,19 @@ def test_the_limit_is_predicted_and_measured(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize(
-    ("function", "said"), [("with_optimizer", "SGD has lr 0.25"), ("with_adam", "Adam has lr 0.001")]
+    ("function", "text"), [("with_optimizer", "SGD has lr 0.25"), ("with_adam", "Adam has lr 0.001")]
 )
-def test_the_optimizers_own_momentum_is_taken(function: str, said: str, tmp_path: Path) -> None:
+def test_the_optimizers_own_momentum_is_taken(function: str, text: str, tmp_path: Path) -> None:
     result = run("predict-lr", f"{script(tmp_path)}:{function}")
     assert result.exit_code == 0, result.output
-    assert said in result.output
+    assert text in result.output
     assert "with momentum μ = 0.9" in result.output
-    note = "note: the prediction is of SGD with momentum 0.9 and one learning rate"
+    note = "note: the prediction is for SGD with momentum 0.9 and one learning rate"
     assert (note in words(result.output)) == ("note:" in result.output) == (function == "with_adam")
 
 
 @pytest.mark.parametrize(
-    ("code", "said"),
+    ("code", "reason"),
     [
         (
             """
@@ -81,11 +87,11 @@ def test_the_optimizers_own_momentum_is_taken(function: str, said: str, tmp_path
     ],
     ids=["a_layer_without_theory", "one_example"],
 )
-def test_what_theory_cannot_use_leaves_the_measurement(code: str, said: str, tmp_path: Path) -> None:
+def test_what_theory_cannot_use_leaves_the_measurement(code: str, reason: str, tmp_path: Path) -> None:
     result = run("predict-lr", f"{script(tmp_path, f'def other():{chr(10)}{code}')}:other")
     assert result.exit_code == 0, result.output
     assert "no prediction from the architecture" in result.output
-    assert said in result.output
+    assert reason in result.output
     assert "largest stable learning rate" in result.output
 
 

@@ -100,11 +100,11 @@ def test_a_file_that_is_not_there(tmp_path: Path) -> None:
         "syntax",
     ],
 )
-def test_a_file_that_leads_to_no_problem(code: str, function: str, message: str, tmp_path: Path) -> None:
+def test_a_file_that_does_not_lead_to_a_problem(code: str, function: str, message: str, tmp_path: Path) -> None:
     path = script(tmp_path, code, header="")
     begin, _, end = message.partition(" … ")
-    said = one_line(run("diagnose", f"{path}:{function}"))
-    assert said == message or (end and said.startswith(begin) and said.endswith(end))
+    error = one_line(run("diagnose", f"{path}:{function}"))
+    assert error == message or (end and error.startswith(begin) and error.endswith(end))
 
 
 @pytest.mark.parametrize(

@@ -4,12 +4,12 @@ from __future__ import annotations
 
 import math
 from dataclasses import dataclass, field
-from types import SimpleNamespace
 from typing import Any
 
 import torch
 from made_findings import AWKWARD_NAME, DEAD, MODULES, NOTE, VANISHING
 
+from wellcond.curvature.spectra.density import Density
 from wellcond.diagnosis.finding import Finding
 from wellcond.report.table import MATRICES
 from wellcond.results import Row
@@ -18,9 +18,9 @@ from wellcond.results import quantities as q
 
 @dataclass(frozen=True)
 class Subject:
-    """A subject made by hand."""
+    """Stands in for a `Diagnosis`, with rows made by hand."""
 
-    given: list[Row]
+    measured_rows: list[Row]
     findings: tuple[Finding, ...] = ()
     modules: dict[str, str] = field(default_factory=lambda: dict(MODULES))
     not_covered: dict[str, str] = field(default_factory=dict)
@@ -31,10 +31,10 @@ class Subject:
     trial: Any = None
     about: dict[str, str] = field(default_factory=lambda: {"model": "Net", "batchnorm": "the model has none"})
 
-    def rows(self) -> list[Row]:
-        return self.given
+    def rows(self, step: int | None = None) -> list[Row]:
+        return self.measured_rows
 
-    def verdict(self) -> str:
+    def assessment(self) -> str:
         return f"Verdict: {len(self.findings)} <found>."
 
 
@@ -92,7 +92,7 @@ def losses(*values: float) -> list[Row]:
     return [Row(step, "", q.TRAINING_LOSS, value, "") for step, value in enumerate(values, start=1)]
 
 
-def density(*heights: float) -> SimpleNamespace:
-    """A spectral density without error, over 0, 1, 2, …"""
-    places = torch.arange(float(len(heights)))
-    return SimpleNamespace(grid=places, density=torch.tensor(heights), error=torch.zeros(len(heights)))
+def density(*heights: float, error: tuple[float, ...] = ()) -> Density:
+    """A spectral density over 0, 1, 2, …, by default without error."""
+    places, errors = torch.arange(float(len(heights))), torch.tensor(error or [0.0] * len(heights))
+    return Density(places, torch.tensor(heights), errors, places[None], places[None], 0.1, 1)

@@ -30,22 +30,22 @@ def run(architecture: str, steps: int = 3) -> tuple[dict[int, Activations], list
     """{step: activations}, rows of their changes and of covariate shift, over a short training."""
     case = ARCHITECTURES[architecture]()
     optimizer = torch.optim.SGD(case.model.parameters(), lr=0.1)
-    found: dict[int, Activations] = {}
+    outputs: dict[int, Activations] = {}
     changes: list[Row] = []
     shifts: list[Row] = []
     for step in range(steps):
-        found[step] = activations(case.problem())
+        outputs[step] = activations(case.problem())
         shifts += covariate_shift(case.problem(), optimizer).rows(step)
         if step:
-            changes += found[step].change_from(found[step - 1]).rows(step)
+            changes += outputs[step].change_from(outputs[step - 1]).rows(step)
         optimizer.zero_grad()
         case.loss(case.model(case.batch[0]), case.batch[1]).backward()
         optimizer.step()
-    return found, changes, shifts
+    return outputs, changes, shifts
 
 
 RUNS = {name: run(name) for name in ("mlp_relu", "cnn_running")}
-HISTOGRAMS = {name: found for name, (found, _, _) in RUNS.items()}
+HISTOGRAMS = {name: outputs for name, (outputs, _, _) in RUNS.items()}
 CHANGES = {name: changes for name, (_, changes, _) in RUNS.items()}
 SHIFTS = {name: shifts for name, (_, _, shifts) in RUNS.items()}
 
@@ -63,7 +63,7 @@ def test_histograms_have_a_row_per_network_a_column_per_layer_and_a_ridge_per_st
     ridges = [patch for patch in axes.patches if patch.get_fill()]
     assert len(ridges) == 3
     assert [label.get_text() for label in axes.get_yticklabels()] == ["0", "1", "2"]
-    densities = [found["2"].unit_histogram(1).density for found in HISTOGRAMS["mlp_relu"].values()]
+    densities = [outputs["2"].unit_histogram(1).density for outputs in HISTOGRAMS["mlp_relu"].values()]
     highest = max(float(density.max()) for density in densities)
     for level, (ridge, density) in enumerate(zip(ridges, densities, strict=True)):
         values, edges, baseline = ridge.get_data()
@@ -72,7 +72,7 @@ def test_histograms_have_a_row_per_network_a_column_per_layer_and_a_ridge_per_st
         assert edges.tolist() == HISTOGRAMS["mlp_relu"][level]["2"].edges.tolist()
 
 
-def test_what_lies_beyond_the_edges_is_written_beside_the_ridge() -> None:
+def test_the_share_beyond_the_edges_is_written_next_to_the_ridge() -> None:
     case = ARCHITECTURES["mlp_tanh"]()
     narrow = activations(case.problem(), layers=["0"], bounds=(0.0, 0.5))
     counts = narrow["0"].counts.sum(0)
@@ -84,8 +84,8 @@ def test_what_lies_beyond_the_edges_is_written_beside_the_ridge() -> None:
 
 def test_changes_of_moments_are_drawn_over_training() -> None:
     panels = moment_changes_figure({"net": CHANGES["mlp_relu"]}, ["0", "4"]).axes
-    wanted = [(MEAN_CHANGE, "0"), (MEAN_CHANGE, "4"), (VARIANCE_CHANGE, "0"), (VARIANCE_CHANGE, "4")]
-    for axes, (quantity, layer) in zip(panels, wanted, strict=True):
+    drawn = [(MEAN_CHANGE, "0"), (MEAN_CHANGE, "4"), (VARIANCE_CHANGE, "0"), (VARIANCE_CHANGE, "4")]
+    for axes, (quantity, layer) in zip(panels, drawn, strict=True):
         values = [row.value for row in CHANGES["mlp_relu"] if (row.quantity, row.layer) == (quantity, layer)]
         assert heights(axes) == [values]
         assert axes.get_yscale() == "log"
@@ -107,8 +107,8 @@ def test_covariate_shift_over_training_leaves_out_the_first_layer() -> None:
         [row.value for row in SHIFTS[name] if (row.quantity, row.layer) == (SHIFT_COSINE, layer)]
         for name, layer in (("mlp_relu", "2"), ("cnn_running", "1"))
     ]
-    for found, expected in zip(heights(panels[3])[:2], cosines, strict=True):
-        assert found == pytest.approx(expected, nan_ok=True)
+    for curve, expected in zip(heights(panels[3])[:2], cosines, strict=True):
+        assert curve == pytest.approx(expected, nan_ok=True)
 
 
 def test_one_step_is_drawn_against_the_layer() -> None:
@@ -128,7 +128,7 @@ def test_one_step_is_drawn_against_the_layer() -> None:
 
 
 def test_networks_with_other_layers_are_drawn_against_the_depth() -> None:
-    rows = {name: [row for row in found if row.step == 0] for name, found in SHIFTS.items()}
+    rows = {name: [row for row in shifts if row.step == 0] for name, shifts in SHIFTS.items()}
     _, right = covariate_shift_figure(rows).axes
     assert [list(line.get_xdata()) for line in right.get_lines()] == [
         [0, 0.5, 1],

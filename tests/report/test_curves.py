@@ -14,8 +14,9 @@ from subjects import AWKWARD, AWKWARD_NAME, SOUND, column, drawn, legend, losses
 import wellcond as wc
 from wellcond.measurements.layers.activations import activations
 from wellcond.report.figures.activations import covariate_shift_figure, histograms_figure, moment_changes_figure
-from wellcond.report.figures.curves import density_figure, layers_figure, training_figure
+from wellcond.report.figures.curves import layers_figure, training_figure
 from wellcond.report.figures.landscape import ribbons_figure, slice_figure, walk_figure
+from wellcond.report.figures.spectra import density_figure
 from wellcond.report.figures.style import LogScale
 from wellcond.results import quantities as q
 

@@ -1,4 +1,4 @@
-"""Headlines and the table of layers, made from rows by hand."""
+"""Headlines and the table of layers, for rows written by hand."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ from wellcond.results import quantities as q
 from wellcond.results.text import grouped, shortened
 
 
-def said(rows: list[Row]) -> dict[str, str]:
+def texts(rows: list[Row]) -> dict[str, str]:
     return {fact.title: fact.texts["net"] for fact in facts({"net": rows})}
 
 
@@ -80,7 +80,7 @@ def said(rows: list[Row]) -> dict[str, str]:
     ],
 )
 def test_what_rows_say(title: str, rows: list[Row], text: str) -> None:
-    assert said(rows)[title] == text
+    assert texts(rows)[title] == text
 
 
 def test_networks_are_compared_in_one_order_with_gaps() -> None:

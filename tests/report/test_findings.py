@@ -11,10 +11,11 @@ import pytest
 from made_findings import AWKWARD_NAME, DEAD, DIVERGED, MODULES, NOTE, UNSCALED, VANISHING, norms
 
 from wellcond.errors import OutputError
-from wellcond.report.listing import by_layer, flat, read_baseline, worst
-from wellcond.report.strips import MOST_BLOCKS, Strip, strips
+from wellcond.report.bars import MOST_BLOCKS
+from wellcond.report.findings import by_layer, flat, read_baseline, worst
+from wellcond.report.strips import Strip, strips
+from wellcond.report.text import findings_text
 from wellcond.report.tree import folded, is_short, model_tree
-from wellcond.report.words import findings_text
 from wellcond.results import Row
 from wellcond.results import quantities as q
 from wellcond.results.result import as_json
@@ -29,7 +30,7 @@ def test_consequences_come_after_their_cause_and_count_for_the_worst() -> None:
     ]
     assert worst([replace(NOTE, consequences=(DEAD,))]) == "warning"
     assert worst([]) is None
-    assert {layer: len(found) for layer, found in by_layer([UNSCALED]).items()} == {"": 1, "fc1": 1, AWKWARD_NAME: 1}
+    assert {layer: len(each) for layer, each in by_layer([UNSCALED]).items()} == {"": 1, "fc1": 1, AWKWARD_NAME: 1}
 
 
 def test_a_baseline_has_the_places_of_all_findings(tmp_path: Path) -> None:
@@ -38,20 +39,33 @@ def test_a_baseline_has_the_places_of_all_findings(tmp_path: Path) -> None:
     assert read_baseline(path) == {(each.rule, each.layer) for each in flat([UNSCALED, NOTE])}
 
 
-@pytest.mark.parametrize("content", [None, "no json", "[1]", '{"values": {}}', '{"values": {"findings": [3]}}'])
-def test_another_file_is_no_baseline(content: str | None, tmp_path: Path) -> None:
+@pytest.mark.parametrize("content", ["no json", "[1]", '{"values": {}}', '{"values": {"findings": [3]}}'])
+def test_another_file_is_not_a_baseline(content: str, tmp_path: Path) -> None:
     path = tmp_path / "old.json"
-    if content is not None:
-        path.write_text(content, encoding="utf-8")
-    with pytest.raises(OutputError, match="is no diagnosis as JSON; write one with: wellcond diagnose"):
+    path.write_text(content, encoding="utf-8")
+    with pytest.raises(OutputError, match="does not hold a diagnosis as JSON; write one with: wellcond diagnose"):
         read_baseline(path)
+
+
+def test_a_baseline_that_cannot_be_read_is_named_with_the_reason(tmp_path: Path) -> None:
+    with pytest.raises(OutputError, match=r"there is no file .*old\.json to compare with; write one with: wellcond"):
+        read_baseline(tmp_path / "old.json")
+    with pytest.raises(OutputError, match="cannot be read: Is a directory"):
+        read_baseline(tmp_path)
 
 
 def test_text_has_all_that_a_finding_has() -> None:
     text = findings_text([UNSCALED, VANISHING])
-    for part in ("unscaled-input (98 % sure)", "largest ∞", "why: One rate", "→ dying-neurons at", "‖∂L/∂θ‖  ▁"):
+    for part in ("unscaled-input (proven)", "largest ∞", "why: One rate", "→ dying-neurons at", "‖∂L/∂θ‖  ▁"):
         assert part in text
     assert VANISHING.remedy.splitlines()[-1] in text
+
+
+def test_the_summary_that_the_assessment_quotes_is_not_said_again() -> None:
+    text = findings_text([UNSCALED, VANISHING, NOTE])
+    assert UNSCALED.summary not in text
+    assert text.count(f"\n  {VANISHING.summary}") == 1
+    assert NOTE.summary in findings_text([NOTE])
 
 
 def test_many_consequences_are_counted() -> None:
@@ -93,6 +107,7 @@ def test_of_many_layers_the_blamed_one_stays_in_the_sparkline() -> None:
 def test_a_limit_sets_the_scale_and_a_parameter_marks_its_layer() -> None:
     strip = strips(replace(VANISHING, layer="fc2.weight"))[0]
     assert (strip.limits, strip.marked) == ((("healthy from", 1e-3),), {1})
+    assert "healthy from 0.001" in findings_text([VANISHING])
     assert strip.height(2e-7) < strip.height(1e-3) < strip.height(1.0)
 
 
@@ -104,11 +119,11 @@ def test_rows_with_steps_are_a_curve_and_a_single_number_is_no_plot() -> None:
 
 
 def test_several_runs_are_several_curves_each_with_its_rate() -> None:
-    def of(lr: float, *losses: float) -> list[Row]:
+    def run(lr: float, *losses: float) -> list[Row]:
         points = [Row(step, "", q.TRAINING_LOSS, loss, "") for step, loss in enumerate(losses, start=1)]
         return [Row(0, "", q.TRAINED_LR, lr, "lr"), *points]
 
-    rows = (Row(0, "", q.TRAINING_LOSS, 2.0, ""), *of(10.0, 3.0, math.nan), *of(0.1, 1.5, 1.0))
+    rows = (Row(0, "", q.TRAINING_LOSS, 2.0, ""), *run(10.0, 3.0, math.nan), *run(0.1, 1.5, 1.0))
     drawn = strips(replace(DIVERGED, rows=rows))
     assert [(strip.title, strip.labels) for strip in drawn] == [
         ("loss at lr 10", ("0", "1", "2")),

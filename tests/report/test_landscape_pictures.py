@@ -3,13 +3,14 @@
 from __future__ import annotations
 
 import math
-from types import SimpleNamespace
 
 import pytest
 import torch
 
+from wellcond.measurements.landscape.landscape import Landscape
+from wellcond.measurements.landscape.slices import LossSlice
 from wellcond.report.figures.landscape import ribbons_figure, slice_figure, walk_figure
-from wellcond.results import Row
+from wellcond.results import Cost, Row
 from wellcond.results import quantities as q
 
 pytest.importorskip("matplotlib")
@@ -18,10 +19,10 @@ from matplotlib.axes import Axes
 from matplotlib.collections import PolyCollection
 
 
-def walk() -> SimpleNamespace:
+def walk() -> Landscape:
     lengths = torch.tensor([0.1, 0.2, 0.4], dtype=torch.float64)
     losses = torch.tensor([3.0, 2.0, 5.0], dtype=torch.float64)
-    return SimpleNamespace(step_lengths=lengths, losses=losses, distances=4 * lengths, gradient_changes=2 * lengths)
+    return Landscape(lengths, losses, 2 * lengths, 4 * lengths, 4.0, 1.0, "gradient", "batch", Cost(), ())
 
 
 def run(scale: float = 1.0) -> list[Row]:
@@ -39,9 +40,9 @@ def lines(axes: Axes) -> list[tuple[list[float], list[float]]]:
     return [(list(line.get_xdata()), list(line.get_ydata())) for line in axes.lines]
 
 
-def plane(losses: torch.Tensor, directions: tuple[str, ...] = ("random", "random")) -> SimpleNamespace:
+def plane(losses: torch.Tensor, directions: tuple[str, ...] = ("random", "random")) -> LossSlice:
     coordinates = torch.linspace(-1, 1, len(losses), dtype=torch.float64)
-    return SimpleNamespace(coordinates=coordinates, losses=losses, directions=directions[: losses.dim()])
+    return LossSlice(coordinates, losses, directions[: losses.dim()], False, "batch", Cost(), ())
 
 
 def test_ribbons_reach_from_the_least_to_the_greatest_of_every_walk() -> None:

@@ -135,7 +135,7 @@ def treated() -> SimpleNamespace:
 
 
 def test_what_remedies_did_is_shown_with_curves_and_code() -> None:
-    for text in (treatment_page(treated()), page({"a": SOUND}, treated=treated())):
+    for text in (treatment_page(treated()), page({"a": SOUND}, treatment=treated())):
         document = Document(text)
         assert "What helps ✓ he helps. copy x < 1" in document.words
         assert "arm loss <he> 0.3 <few> seeds" in document.words
@@ -158,7 +158,7 @@ def test_short_runs_are_curves_with_gaps_where_the_loss_is_not_finite() -> None:
 def test_names_of_layers_and_networks_are_escaped() -> None:
     ends_script = "</script><script>alert(1)</script>"
     renamed = [row._replace(layer=ends_script) if row.layer == "fc1" else row for row in AWKWARD.rows()]
-    text = page({"<script>alert(1)</script>": replace(AWKWARD, given=renamed)})
+    text = page({"<script>alert(1)</script>": replace(AWKWARD, measured_rows=renamed)})
     assert "<b>" not in text
     assert "<script>alert(1)" not in text
     document = Document(text)
@@ -201,7 +201,7 @@ def test_what_was_left_out_and_what_the_parts_took_are_said_of_each_network() ->
 
 @pytest.mark.parametrize(("count", "is_tall"), [(40, False), (41, True)])
 def test_a_table_of_many_layers_has_every_row_and_scrolls(count: int, is_tall: bool) -> None:
-    many = replace(SOUND, given=[row for i in range(count) for row in layer(f"fc{i}")])
+    many = replace(SOUND, measured_rows=[row for i in range(count) for row in layer(f"fc{i}")])
     document = Document(page({"a": many}))
     assert sum(attributes.get("data-value") is not None for tag, attributes in document.tags if tag == "th") == count
     assert ("scroll tall" in [attributes.get("class") for _, attributes in document.tags]) == is_tall
@@ -216,7 +216,7 @@ def test_density_and_training_appear_when_given() -> None:
 
 
 def test_a_subject_without_layers_still_makes_a_page() -> None:
-    empty = replace(AWKWARD, given=[], failed={"conditioning": "it is NaN"})
+    empty = replace(AWKWARD, measured_rows=[], failed={"conditioning": "it is NaN"})
     assert "Could not be measured" in Document(page({"a": empty})).words
 
 

@@ -26,14 +26,14 @@ def with_colors(node: Any, key: str = "") -> Any:
 
 
 def test_plotly_accepts_every_figure_and_every_panel_says_how_to_read_it() -> None:
-    found = panels({"a": AWKWARD.rows() + losses(1.0, math.nan), "b": SOUND.rows()}, {"a": density(1.0, 0.5)})
-    drawn = [plot for panel in found for plot in panel.plots.values()]
+    shown = panels({"a": AWKWARD.rows() + losses(1.0, math.nan), "b": SOUND.rows()}, {"a": density(1.0, 0.5)})
+    drawn = [plot for panel in shown for plot in panel.plots.values()]
     # training; two magnitudes; κ of two matrices and two networks; units of two networks; one density
     assert len(drawn) == 1 + 2 + 4 + 2 + 1
     for figure in drawn:
         go.Figure(with_colors(figure))
         assert all(figure["layout"][axis]["title"]["text"] for axis in ("xaxis", "yaxis"))
-    assert len({panel.note for panel in found}) == len(found) - 1  # the condition numbers of both matrices read alike
+    assert len({panel.note for panel in shown}) == len(shown) - 1  # the condition numbers of both matrices read alike
 
 
 def test_a_zero_is_drawn_at_the_bottom() -> None:
@@ -78,7 +78,7 @@ def test_many_layers_keep_few_labels_and_all_points() -> None:
     ("losses", "is_log"),
     [([2.0, 1.0, 1e-6], False), ([2.0, 1e9, math.nan], True), ([2.0, -1.0, 1e9], False), ([], False)],
 )
-def test_the_axis_of_losses_is_logarithmic_beside_a_run_that_diverges(losses: list[float], is_log: bool) -> None:
+def test_the_axis_of_losses_is_logarithmic_if_a_run_diverges(losses: list[float], is_log: bool) -> None:
     figure = plots.training_plot({"a": (list(range(len(losses))), losses), "b": ([0, 1], [2.0, 1.0])})
     assert (figure["layout"]["yaxis"].get("type") == "log") == is_log
     go.Figure(with_colors(figure))

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import math
 from pathlib import Path
-from types import SimpleNamespace
 
 import pytest
 import torch
@@ -12,6 +11,7 @@ from subjects import legend
 
 from wellcond.errors import OutputError
 from wellcond.learning_rate.meanfield import predict
+from wellcond.learning_rate.race.race import Choice, Race
 from wellcond.report.figures.rates import race_figure
 from wellcond.training.run import Run
 
@@ -19,13 +19,8 @@ pytest.importorskip("matplotlib")
 
 
 def test_runs_of_a_race_are_drawn_with_their_limits_and_what_diverged_is_crossed() -> None:
-    race = SimpleNamespace(
-        runs={0.1: Run([3.0, 2.0]), 1.0: Run([3.0, 2.0, 1.0, 1.0]), 10.0: Run([3.0], diverged_at=2)},
-        lr=1.0,
-        low=0.5,
-        high=2.0,
-        steps=20,
-    )
+    runs = {0.1: Run([3.0, 2.0]), 1.0: Run([3.0, 2.0, 1.0, 1.0]), 10.0: Run([3.0], diverged_at=2)}
+    race = Race(runs, Choice(1.0, 0.5, 2.0), steps=20, steps_taken=7)
     figure = race_figure(race, {"measured": 2.0, "none": math.inf})
     over_steps, over_rates = figure.axes
     assert [list(line.get_ydata()) for line in over_steps.get_lines()] == [[3, 2], [3, 2, 1, 1], [3]]

@@ -4,24 +4,23 @@ from __future__ import annotations
 
 import math
 from pathlib import Path
-from types import SimpleNamespace
 from typing import Any
 
 import pytest
 import torch
-from subjects import drawn
+from subjects import density, drawn
 from torch import Tensor
 from zoo import normal
 
 from wellcond.curvature.spectra.exact import Spectrum
 from wellcond.measurements.blocks.marchenko_pastur import marchenko_pastur
-from wellcond.report.figures.curves import density_figure
+from wellcond.report.figures.spectra import density_figure
 
 pytest.importorskip("matplotlib")
 
 
 def measured(c: float) -> Tensor:
-    """The eigenvalues of WᵀW/n for random W with 80 columns and c as many rows."""
+    """The eigenvalues of WᵀW/n for random W with 80 columns and 80 c rows."""
     w = normal(int(80 * c), 80)
     return torch.linalg.eigvalsh(w.T @ w / len(w))
 
@@ -35,9 +34,7 @@ def panel(values: Tensor | Spectrum, c: float) -> tuple[Any, Tensor, Tensor, lis
 
 
 def test_densities_are_drawn_six_decades_deep_in_their_bands() -> None:
-    grid, heights = torch.tensor([0.0, 1.0, 2.0]), torch.tensor([4.0, 1.0, 0.0])
-    one = SimpleNamespace(grid=grid, density=heights, error=torch.tensor([0.5, math.nan, 0.1]))
-    (axes,) = density_figure({"a": one}).axes
+    (axes,) = density_figure({"a": density(4.0, 1.0, 0.0, error=(0.5, math.nan, 0.1))}).axes
     assert drawn(axes) == {"a": ([0.0, 1.0, 2.0], [4.0, 1.0, 0.0])}
     assert axes.get_ylim() == pytest.approx((4e-6, 8.0))
     corners = {tuple(map(float, corner)) for corner in axes.collections[0].get_paths()[0].vertices}

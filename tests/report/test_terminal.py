@@ -13,8 +13,8 @@ from made_findings import AWKWARD_NAME
 from subjects import AWKWARD, SOUND, Subject, layer
 
 from wellcond.errors import MissingExtra
-from wellcond.report.facts import plain_text
-from wellcond.report.terminal import new_console, show
+from wellcond.report.terminal import new_console, show_diagnosis
+from wellcond.report.text import diagnosis_text
 
 BARS = str.maketrans("", "", "▏▎▍▌▋▊▉█")
 
@@ -22,7 +22,7 @@ BARS = str.maketrans("", "", "▏▎▍▌▋▊▉█")
 def printed(subject: Subject, width: int, color: bool = False) -> str:
     system = "standard" if color else None
     console = new_console(file=io.StringIO(), width=width, force_terminal=color, color_system=system)
-    show(subject, console)
+    show_diagnosis(subject, console)
     return console.file.getvalue()
 
 
@@ -37,7 +37,7 @@ def test_all_numbers_and_names_are_whole_at_any_width(width: int) -> None:
 def test_a_long_name_gives_way_before_a_number_does() -> None:
     long = "encoder.layers.11.attention.output.dense"
     rows = [row._replace(layer=long) if row.layer == "fc2" else row for row in SOUND.rows()]
-    text = printed(replace(SOUND, given=rows), 70)
+    text = printed(replace(SOUND, measured_rows=rows), 70)
     names = [line.split()[0] for line in text[text.index(" layer ") :].splitlines() if line.strip()]
     assert "attention.output.dense" in "".join(names)
     assert "3/4" in text
@@ -64,11 +64,27 @@ def test_a_sound_network_is_green_and_has_no_tree() -> None:
     assert "Net" not in text
 
 
+def test_the_summary_that_the_assessment_quotes_is_not_said_again() -> None:
+    text = printed(AWKWARD, 200)
+    assert AWKWARD.findings[0].summary not in text
+    assert text.count(AWKWARD.findings[1].summary) == 1
+
+
+def test_code_is_never_wrapped_so_that_it_can_be_pasted() -> None:
+    long = "optimizer = torch.optim.SGD(model.parameters(), lr=0.01, momentum=0.9)  # " + "a long comment " * 8
+    finding = replace(AWKWARD.findings[0], remedy=f"if True:\n    {long}")
+    lines = printed(replace(AWKWARD, findings=(finding,)), 60).splitlines()
+    assert [line.rstrip() for line in lines if "True" in line or "comment" in line] == [
+        "        if True:",
+        f"            {long.rstrip()}",
+    ]
+
+
 @pytest.mark.parametrize(("count", "lines"), [(24, 24), (1000, 24)])
-def test_of_many_layers_the_telling_ones_are_printed_and_the_rest_counted(count: int, lines: int) -> None:
+def test_of_many_layers_the_extremes_are_printed_and_the_rest_counted(count: int, lines: int) -> None:
     worst = count // 2 + 1
     rows = [row for i in range(count) for row in layer(f"fc{i}", kappa=50.0 if i == worst else 10.0)]
-    for text in (printed(replace(SOUND, given=rows), 100), plain_text(replace(SOUND, given=rows))):
+    for text in (printed(replace(SOUND, measured_rows=rows), 100), diagnosis_text(replace(SOUND, measured_rows=rows))):
         shown = [line.split()[0] for line in text.splitlines() if line.strip().startswith("fc")]
         assert shown[0] == "fc0"
         assert shown[-1] == f"fc{count - 1}"

@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
-import warnings
-from importlib.metadata import entry_points
+from collections.abc import Callable
+from importlib.metadata import EntryPoint, entry_points
 from typing import Annotated, Any
 
 from wellcond.errors import MissingExtra, WellcondError
@@ -24,6 +24,9 @@ from wellcond.cli.commands.probe import probe
 from wellcond.cli.commands.suggest_lr import suggest_lr
 from wellcond.cli.commands.treat import treat
 from wellcond.report.terminal import new_console
+
+COMMANDS = "wellcond.commands"
+"""Entry-point group in which other packages name their commands: `name = "package.module:function"`."""
 
 
 class Commands(TyperGroup):
@@ -49,8 +52,8 @@ app = typer.Typer(
 )
 
 
-def _print_version(wanted: bool) -> None:
-    if wanted:
+def _print_version(is_asked: bool) -> None:
+    if is_asked:
         typer.echo(f"wellcond {__version__}")
         raise typer.Exit
 
@@ -70,8 +73,32 @@ app.command("suggest-lr")(suggest_lr)
 app.command()(treat)
 app.command("predict-lr")(predict_lr)
 app.command()(probe)
-for _command in entry_points(group="wellcond.commands"):  # commands of other packages
+
+
+def add_command(app: typer.Typer, entry: EntryPoint) -> None:
+    """Add a command of another package; one that cannot be loaded gives the reason when it is called."""
     try:
-        app.command(_command.name)(_command.load())
-    except ImportError as error:
-        warnings.warn(f"`wellcond {_command.name}` is not available: {error}", stacklevel=2)
+        function = entry.load()
+        alone = typer.Typer()
+        alone.command(entry.name)(function)
+        typer.main.get_command(alone)  # typer reads a signature late, when it would take all commands down
+    except Exception as error:
+        takes_anything = {"allow_extra_args": True, "ignore_unknown_options": True}
+        app.command(entry.name, context_settings=takes_anything)(_broken(entry, error))
+    else:
+        app.command(entry.name)(function)
+
+
+def _broken(entry: EntryPoint, error: Exception) -> Callable[[], None]:
+    package = entry.value.partition(".")[0].partition(":")[0] if entry.dist is None else entry.dist.name
+    reason = f"{type(error).__name__}: {error}"
+
+    def command() -> None:
+        raise WellcondError(f"the command {entry.name!r} of {package} cannot be loaded: {reason}")
+
+    command.__doc__ = f"Cannot be loaded from {package}: {reason}"
+    return command
+
+
+for _entry in entry_points(group=COMMANDS):
+    add_command(app, _entry)

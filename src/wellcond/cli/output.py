@@ -1,11 +1,11 @@
-"""Where a command's result goes: the terminal, or JSON on standard output; and files, whose suffix names the form."""
+"""Where a command's result goes: to the terminal or, as JSON, to standard output; and to files."""
 
 from __future__ import annotations
 
 import contextlib
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from pathlib import Path
-from typing import Annotated
+from typing import Annotated, Any
 
 import typer
 from rich.console import Console
@@ -28,32 +28,38 @@ Target = Annotated[str, TARGET]
 Momentum = Annotated[
     float | None,
     typer.Option(
-        help="Of SGD, in place of the optimizer that FUNCTION returns.", show_default="the optimizer's, or 0.9"
+        help="Momentum of SGD, which takes the place of the optimizer that FUNCTION returns.",
+        show_default="the optimizer's, or 0.9",
     ),
 ]
-Out = Annotated[
-    list[Path] | None,
-    typer.Option(metavar="FILE", help=f"Also write the result here, as .{', .'.join(FORMS)}; repeat it for several."),
-]
-SARIF = ".sarif"
-"""The suffix of a further form, of what has findings."""
+SARIF = "sarif"
+"""Form of results that have findings."""
+
+
+def _out(forms: Sequence[str]) -> Any:
+    suffixes = ", .".join(forms)
+    return typer.Option(metavar="FILE", help=f"Also write the result here, as .{suffixes}; repeat it for several.")
+
+
+Out = Annotated[list[Path] | None, _out(FORMS)]
+OutWithSarif = Annotated[list[Path] | None, _out((*FORMS, SARIF))]
 AsJson = Annotated[bool, typer.Option("--json", help="Print the result as JSON to standard output, and nothing else.")]
 
 INTERRUPTED = 130
-"""The exit code of a command that Ctrl-C ended."""
+"""Exit code of a command that Ctrl-C ended."""
 
 
 class Output:
-    """The way out of a command; a file that cannot be written is refused before the work.
+    """Where a command's result goes; a file that cannot be written is refused before the work.
 
     Args:
-        out: The files to write.
-        as_json: Print JSON in place of text; all else then goes to standard error.
+        out: Files to write.
+        as_json: Print JSON instead of text; everything else then goes to standard error.
         has_findings: Whether a file may be SARIF.
 
     Attributes:
-        console: Where the command prints.
-        title: What is printed first.
+        console: Console that the command prints to.
+        title: First line of the text.
     """
 
     def __init__(self, out: Sequence[Path] | None, as_json: bool, *, has_findings: bool = False) -> None:
@@ -61,11 +67,11 @@ class Output:
         self.as_json = as_json
         self.title = ""
         self.console = new_console(stderr=as_json)
+        self.forms = (*FORMS, SARIF) if has_findings else FORMS
         for path in self.paths:
             check_writable(path)
-            is_sarif = has_findings and path.suffix == SARIF
-            if not is_sarif and form_of(path) in PICTURES:
-                new_figure(1, 1)  # a missing matplotlib is said before the work
+            if form_of(path, self.forms) in PICTURES:
+                new_figure(1, 1)  # fails before the work if matplotlib is missing
 
     @contextlib.contextmanager
     def progress(self) -> Iterator[Progress]:
@@ -81,11 +87,11 @@ class Output:
     def problem(
         self, target: str, momentum: float | None = None
     ) -> Iterator[tuple[Problem, Optimizer | None, Progress]]:
-        """What a user's function builds, and a progress bar; the problem is the title of what is printed.
+        """The problem and optimizer that a user's function builds, and a progress bar; sets the title.
 
         Args:
             target: `file.py:function`.
-            momentum: Of SGD; the optimizer is then left out.
+            momentum: Momentum of SGD, which then takes the place of the optimizer.
         """
         with built(target) as (problem, optimizer), self.progress() as progress, as_usage_errors():
             self.title = f"{target}: {problem!r}"
@@ -100,12 +106,12 @@ class Output:
     def finish(
         self, result: Result, show: Callable[[Console], None], sarif: Callable[[], str] | None = None
     ) -> list[Path]:
-        """Print the result, write the files, and say where they are.
+        """Print the result, write the files, and print where they are.
 
         Args:
-            result: What the command measured.
+            result: Result of the command.
             show: Prints it for a person, below the title.
-            sarif: Its findings as SARIF.
+            sarif: Returns its findings as SARIF.
 
         Returns:
             The files.
@@ -117,7 +123,7 @@ class Output:
             show(self.console)
         written = []
         for path in self.paths:
-            if sarif is not None and path.suffix == SARIF:
+            if sarif is not None and form_of(path, self.forms) == SARIF:
                 written.append(write_atomically(path, sarif().encode()))
             else:
                 written.append(result.save(path))
@@ -134,7 +140,7 @@ def print_sections(console: Console, sections: Mapping[str, object]) -> None:
 
 @contextlib.contextmanager
 def as_usage_errors() -> Iterator[None]:
-    """What the library raises about an argument becomes a usage error; what is about the model stays what it is."""
+    """Turn errors about an argument into usage errors; errors about the model stay what they are."""
     try:
         yield
     except WellcondError:

@@ -29,7 +29,7 @@ def built(target: str) -> Iterator[tuple[Problem, torch.optim.Optimizer | None]]
     """The problem, and the optimizer if there is one, that a function in a file builds.
 
     While the block runs the file's folder is first on the import path, as when Python runs a script; afterwards the
-    path and the loaded modules are as before, and no bytecode is left behind.
+    path and the loaded modules are as before, and no bytecode was written.
 
     Args:
         target: `file.py:function`.
@@ -129,12 +129,12 @@ def _function(module: ModuleType, name: str, path: Path) -> Callable[[], Any]:
 
 
 def _in_user_code(path: Path, doing: str, function: Callable[[], T]) -> T:
-    """Call into the user's file; what it raises becomes one line that names the place."""
+    """Call into the user's file; an exception becomes one line that names the place."""
     try:
         return function()
     except (Exception, SystemExit) as error:
-        said = " ".join(str(error).split())
-        raise Unsupported(f"{doing} raised {type(error).__name__}: {said}{_place(error, path)}") from error
+        message = " ".join(str(error).split())
+        raise Unsupported(f"{doing} raised {type(error).__name__}: {message}{_place(error, path)}") from error
 
 
 def _place(error: BaseException, path: Path) -> str:
@@ -155,7 +155,7 @@ def _checked(result: Any, name: str) -> tuple[Problem, torch.optim.Optimizer | N
         problem, optimizer = result
         if isinstance(problem, Problem) and isinstance(optimizer, torch.optim.Optimizer):
             return problem, optimizer
-    found = type(result).__name__
+    kind = type(result).__name__
     if isinstance(result, (tuple, list)):
-        found += f" of {', '.join(type(each).__name__ for each in result) or 'nothing'}"
-    raise Unsupported(f"{name}() returned a {found}; return a wellcond.Problem, or (problem, optimizer).")
+        kind += f" of {', '.join(type(each).__name__ for each in result) or 'nothing'}"
+    raise Unsupported(f"{name}() returned a {kind}; return a wellcond.Problem, or (problem, optimizer).")

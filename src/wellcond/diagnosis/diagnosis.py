@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from dataclasses import dataclass, field
-from typing import TYPE_CHECKING
 
 from wellcond.curvature.spectra.eigenvalues import Eigenvalues
 from wellcond.curvature.spectra.trace import Trace
@@ -11,11 +10,10 @@ from wellcond.diagnosis.finding import Finding
 from wellcond.diagnosis.magnitudes import Gradients
 from wellcond.diagnosis.parts import Part
 from wellcond.diagnosis.trial_result import Trial
-from wellcond.diagnosis.verdict import verdict
+from wellcond.diagnosis.verdict import assessment, verdict
 from wellcond.learning_rate.limits.limits import MaxLearningRate
 from wellcond.measurements.layers.conditioning import ConditioningTable
 from wellcond.measurements.layers.neurons import NeuronTable
-from wellcond.report.facts import plain_text
 from wellcond.results import Cost, Result, Row
 from wellcond.results.quantities import (
     CONVOLUTIONS,
@@ -35,9 +33,6 @@ from wellcond.results.quantities import (
     WEIGHT_NORM,
 )
 from wellcond.results.text import WHOLE_MODEL
-
-if TYPE_CHECKING:
-    from matplotlib.figure import Figure
 
 FROM_ROWS = "from the products of rows, which are fewer than features"
 
@@ -87,6 +82,10 @@ class Diagnosis(Result):
     def verdict(self) -> str:
         """In one or two sentences: the worst thing, where it is and what to write; or a clean bill."""
         return verdict(self)
+
+    def assessment(self) -> str:
+        """The verdict without what to write."""
+        return assessment(self)
 
     @property
     def measured(self) -> tuple[str, ...]:
@@ -167,23 +166,3 @@ class Diagnosis(Result):
                 values[PART_ESTIMATE[part.name]] = part.estimate, "u"
                 values[PART_COST[part.name]] = part.cost.u, "u"
         return [Row(step, "", quantity, *value) for quantity, value in values.items()]
-
-    def figure(self) -> Figure:
-        """λ_max and κ_50% of Σx and Σ∇h against the layer; needs `wellcond[plots]`."""
-        from wellcond.report.figures.curves import layers_figure
-
-        return layers_figure({"": self.rows()})
-
-    def page(self) -> str:
-        """One HTML page that opens offline, with interactive plots and all layers; needs `wellcond[report]`."""
-        from wellcond.report.html.page import page
-
-        return page({self.about["model"]: self})
-
-    def _repr_html_(self) -> str:
-        from wellcond.report.html.page import fragment
-
-        return fragment(self)
-
-    def __str__(self) -> str:
-        return plain_text(self)

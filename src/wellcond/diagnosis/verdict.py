@@ -37,16 +37,24 @@ class Known(Protocol):
 
 
 def verdict(known: Known) -> str:
-    """The worst thing, where it is and what to write; or a clean bill, with what was checked and what could not be."""
-    severe, warnings = ([f for f in known.findings if f.severity == kind] for kind in ("severe", "warning"))
-    if severe or warnings:
-        worst = (severe or warnings)[0]
+    """The assessment, and what to write: a remedy of one line as it is, and where a longer one is found."""
+    worst = _worst(known)
+    if worst is None or not worst.remedy.strip():
+        return assessment(known)
+    lines = [line for line in worst.remedy.strip().splitlines() if not line.lstrip().startswith("#")]
+    write = f"Write: {lines[0]}" if len(lines) == 1 else f"Write the {len(lines)} lines of findings[0].remedy."
+    return f"{assessment(known)} {write}"
+
+
+def assessment(known: Known) -> str:
+    """The worst thing and where it is; or a clean bill, with what was checked and what could not be."""
+    worst = _worst(known)
+    if worst is not None:
         where = f" at {worst.layer}" if worst.layer and worst.layer not in worst.summary else ""
-        more = len(severe or warnings) - 1
+        more = sum(finding.severity == worst.severity for finding in known.findings) - 1
         also = f", and {more} more" if more else ""
         follows = f" It explains {_listed([f.rule for f in worst.consequences])}." if worst.consequences else ""
-        write = f" Write: {code}" if (code := _statement(worst.remedy)) else ""
-        return _sentence(f"{worst.severity} ({worst.rule}{where}{also}): {worst.summary}") + follows + write
+        return _sentence(f"{worst.severity} ({worst.rule}{where}{also}): {worst.summary}") + follows
     checked = [text for part, text in CHECKED.items() if part in known.measured]
     if not checked:
         return _sentence(f"nothing could be checked: {'; '.join(known.failed.values()) or 'no time was left'}")
@@ -56,6 +64,11 @@ def verdict(known: Known) -> str:
         well += f" ({notes} note{'s' * (notes > 1)})"
     missing = _listed(list(known.failed))
     return _sentence(well) + _rate(known) + (f" Could not be checked: {missing}." if missing else "")
+
+
+def _worst(known: Known) -> Finding | None:
+    """The first finding, which is the worst; None if there is nothing but notes."""
+    return next((finding for finding in known.findings if finding.severity != "note"), None)
 
 
 def _rate(known: Known) -> str:
@@ -78,27 +91,6 @@ def _listed(items: Sequence[str]) -> str:
     """Each once, with "and" before the last."""
     *first, last = [*dict.fromkeys(items)] or [""]
     return f"{', '.join(first)} and {last}" if first else last
-
-
-def _statement(remedy: str) -> str:
-    """The first whole statement of a remedy, in one line and without its comment."""
-    lines = [line for line in map(_without_comment, remedy.splitlines()) if line.strip()]
-    if not lines:
-        return ""
-    ends = (k for k, line in enumerate(lines) if k and line[0] != " " and _is_whole(lines[:k]))
-    first, *rest = (line.strip() for line in lines[: next(ends, len(lines))])
-    return " ".join([first, "; ".join(rest)]).strip()
-
-
-def _without_comment(line: str) -> str:
-    """A comment begins behind two blanks, or the line."""
-    return "" if line.lstrip().startswith("#") else line.partition("  #")[0].rstrip()
-
-
-def _is_whole(lines: Sequence[str]) -> bool:
-    """Whether all brackets are closed."""
-    code = "".join(lines)
-    return all(code.count(opened) <= code.count(closed) for opened, closed in ("()", "[]", "{}"))
 
 
 def _sentence(text: str) -> str:

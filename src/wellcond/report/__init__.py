@@ -1,1 +1,10 @@
-"""Tables and pictures of results: plain text, terminal, one-file HTML, matplotlib. Nothing here computes."""
+"""Everything that draws or words results: plain text, terminal, HTML, matplotlib, SARIF. Nothing here computes.
+
+Importing this package registers how each type of result is shown (`wellcond.results.rendering`).
+"""
+
+from wellcond.report import text
+from wellcond.report.figures import activations, curves, landscape, rates, spectra
+from wellcond.report.html import page
+
+__all__ = ["activations", "curves", "landscape", "page", "rates", "spectra", "text"]

@@ -1,16 +1,12 @@
-"""What the rows say, in numbers and names of layers: extremes and where they are. To judge them is for findings."""
+"""Headlines of the rows: extremes, and at which layers they are. They judge nothing; findings do."""
 
 from __future__ import annotations
 
-import textwrap
-from collections.abc import Callable, Iterable, Mapping, Sequence
-from typing import NamedTuple, Protocol
+from collections.abc import Callable, Iterable, Mapping
+from typing import NamedTuple
 
-from wellcond.diagnosis.finding import Finding
-from wellcond.report.runs import ShortRuns
-from wellcond.report.table import MATRICES, READING, Pivot, layer_text
-from wellcond.report.words import clipped, findings_text
-from wellcond.results import Cost, Row, number
+from wellcond.report.table import MATRICES, Pivot
+from wellcond.results import Row, number
 from wellcond.results.quantities import (
     CONVOLUTIONS,
     DYING,
@@ -28,58 +24,16 @@ from wellcond.results.quantities import (
     TRAINED_MAX_LR,
     UNITS,
 )
-from wellcond.results.text import duration, grouped, named
-
-WIDTH = 80
-"""Characters per line of plain text; the table of layers is as wide as its numbers."""
-INDENT = 22
-
-
-class Priced(Protocol):
-    """One part, with what it was to cost and what it took. A `wellcond.diagnosis.parts.Part` is one."""
-
-    @property
-    def name(self) -> str: ...
-    @property
-    def estimate(self) -> float: ...
-    @property
-    def cost(self) -> Cost: ...
-    @property
-    def seconds(self) -> float: ...
-
-
-class Subject(Protocol):
-    """What a report describes: the rows of one network, and what numbers cannot say. A `Diagnosis` is one."""
-
-    def verdict(self) -> str: ...
-    @property
-    def findings(self) -> Sequence[Finding]: ...
-    def rows(self) -> list[Row]: ...
-    @property
-    def modules(self) -> Mapping[str, str]: ...
-    @property
-    def trial(self) -> ShortRuns | None: ...
-    @property
-    def not_covered(self) -> dict[str, str]: ...
-    @property
-    def notes(self) -> dict[str, str]: ...
-    @property
-    def failed(self) -> dict[str, str]: ...
-    @property
-    def left_out(self) -> dict[str, str]: ...
-    @property
-    def parts(self) -> Sequence[Priced]: ...
-    @property
-    def about(self) -> dict[str, str]: ...
+from wellcond.results.text import named
 
 
 class Fact(NamedTuple):
     """One headline: the answers of all networks to one question.
 
     Attributes:
-        title: The question.
+        title: Question.
         meaning: How to read the answers.
-        texts: The answer by the network's name; empty where it has none.
+        texts: Answer by the network's name; empty if it was not measured.
     """
 
     title: str
@@ -88,7 +42,7 @@ class Fact(NamedTuple):
 
 
 def facts(series: Mapping[str, Iterable[Row]]) -> list[Fact]:
-    """The headlines of networks side by side; what was measured of none of them is left out.
+    """The headlines of networks side by side; a question that none of them answers is left out.
 
     Example:
         >>> size = MATRICES["Σx"].lambda_max
@@ -103,44 +57,8 @@ def facts(series: Mapping[str, Iterable[Row]]) -> list[Fact]:
     return [fact for fact in answered if any(fact.texts.values())]
 
 
-def plain_text(subject: Subject) -> str:
-    """The verdict, the findings, and the numbers."""
-    parts = [textwrap.fill(clipped(subject.verdict()), WIDTH), findings_text(subject.findings), numbers_text(subject)]
-    return "\n\n".join(part for part in parts if part)
-
-
-def numbers_text(subject: Subject) -> str:
-    """The table of layers, headlines, what is missing from them, and what they took."""
-    rows = subject.rows()
-    missing = [_entry("note", f"{names}: {what}") for what, names in grouped(subject.notes).items()]
-    missing += [_entry("not covered", f"{names}: {why}") for why, names in grouped(subject.not_covered).items()]
-    missing += [_entry("failed", f"{part}: {why}") for why, part in grouped(subject.failed).items()]
-    missing += [_entry("left out", f"{part}: {why}") for why, part in grouped(subject.left_out).items()]
-    missing += [_entry("took", text) for text in [took(subject.parts)] if text]
-    headlines = [_entry(title, texts[""]) for title, _, texts in facts({"": rows})]
-    table = layer_text(rows)
-    parts = [f"{table}\n{textwrap.fill(READING, WIDTH)}" if table else "", "\n".join(headlines), "\n".join(missing)]
-    return "\n\n".join(part for part in parts if part)
-
-
-def took(parts: Sequence[Priced]) -> str:
-    """What all parts took together; empty where there are none.
-
-    Example:
-        >>> from types import SimpleNamespace
-        >>> took([SimpleNamespace(name="gradients", cost=Cost(3, 3), estimate=5.0, seconds=0.012)])
-        '3 u and 12 ms, where u is one forward and backward pass; planned for 5 u at most'
-    """
-    done = [part for part in parts if part.seconds]
-    if not done:
-        return ""
-    u, estimate, seconds = (sum(each) for each in zip(*((p.cost.u, p.estimate, p.seconds) for p in done), strict=True))
-    spent = f"{number(u)} u and {duration(seconds)}, where u is one forward and backward pass"
-    return f"{spent}; planned for {number(estimate)} u at most"
-
-
 def fold(factor: float) -> str:
-    """A ratio to two digits, as it is read aloud.
+    """A ratio to two digits.
 
     Example:
         >>> fold(2.34), fold(123_456), fold(3.1e9)
@@ -152,10 +70,6 @@ def fold(factor: float) -> str:
     if int(exponent) < 6:
         return f"{float(digits) * 10 ** int(exponent):,.0f}"
     return f"{digits}e{int(exponent)}"
-
-
-def _entry(title: str, text: str) -> str:
-    return textwrap.fill(text, WIDTH, initial_indent=f"{title:<{INDENT}}", subsequent_indent=" " * INDENT)
 
 
 def _loss(pivot: Pivot) -> str:
@@ -177,7 +91,7 @@ def _range(pivot: Pivot, matrix: str, forward: bool) -> str:
         where = named(low) if len(layers) == 1 else f"all {len(layers)} layers"
         return f"λmax of {matrix} is {number(column[low])} at {where}"
     ends = f"from {number(column[start])} at {named(start)} to {number(column[end])} at {named(end)}"
-    # an averaging head leaves each of P positions 1/P of the gradient, which is no illness
+    # an averaging head leaves each of P positions 1/P of the gradient, which is as it should be
     positions = "" if forward or CONVOLUTIONS not in pivot.network else " (convolutions: per position)"
     return f"λmax of {matrix} {ends}{positions}"
 

@@ -7,8 +7,8 @@ from collections.abc import Collection, Mapping, Sequence
 from typing import Any
 
 from wellcond.diagnosis.finding import Finding
-from wellcond.report.listing import Place, flat, place
-from wellcond.report.words import headline
+from wellcond.report.findings import Place, flat, place
+from wellcond.report.text import headline
 from wellcond.results.result import as_json
 from wellcond.results.version import __version__
 
@@ -27,16 +27,17 @@ def sarif(
     """The file of one diagnosis.
 
     Args:
-        findings: What was found; what a finding explains is a result of its own.
+        findings: Findings, each a result; what one explains is a related location of it, since the cause is what to
+            repair.
         rules: Every rule that was applied, and what it looks for.
-        uri: Of the file that builds the problem; relative to the repository, so that it is found there.
-        line: Of the function in it.
+        uri: Path of the file that builds the problem; relative to the repository, so that it is found there.
+        line: Line of the function in it.
         known: Findings of an earlier diagnosis: each result then says whether it is new.
 
     Returns:
         The text of the file.
     """
-    names = list(dict.fromkeys([*rules, *(each.rule for each in flat(findings))]))
+    names = list(dict.fromkeys([*rules, *(each.rule for each in findings)]))
     file = {"uri": uri}
     where = {"physicalLocation": {"artifactLocation": file, "region": {"startLine": line}}}
     driver = {
@@ -44,7 +45,7 @@ def sarif(
         "version": __version__,
         "rules": [_described(name, rules.get(name, "")) for name in names],
     }
-    results = [_result(each, names.index(each.rule), where, known) for each in flat(findings)]
+    results = [_result(each, names.index(each.rule), where, known) for each in findings]
     run = {"tool": {"driver": driver}, "artifacts": [{"location": file}], "results": results}
     content = {"$schema": SCHEMA, "version": "2.1.0", "runs": [run]}
     return json.dumps(content, indent=1, ensure_ascii=False, allow_nan=False) + "\n"
@@ -58,21 +59,36 @@ def _described(name: str, explanation: str) -> dict[str, Any]:
 
 
 def _result(finding: Finding, rule: int, where: dict[str, Any], known: Collection[Place] | None) -> dict[str, Any]:
-    text = [f"{headline(finding)}: {finding.summary}", finding.reason, finding.remedy]
-    found: dict[str, Any] = {
+    text = [_sentence(finding), finding.reason, finding.remedy]
+    result: dict[str, Any] = {
         "ruleId": finding.rule,
         "ruleIndex": rule,
         "level": LEVELS[finding.severity],
         "message": {"text": "\n\n".join(part for part in text if part)},
-        "locations": [dict(where)],
+        "locations": [_location(finding, where)],
         "partialFingerprints": {"ruleAndLayer/v1": f"{finding.rule}:{finding.layer}"},
-        "rank": 100.0 * min(max(finding.confidence, 0.0), 1.0),
-        "properties": {"evidence": as_json(finding.evidence), "confidence": finding.confidence},
+        "properties": {
+            "evidence": as_json(finding.evidence),
+            "limits": as_json(finding.limits),
+            "basis": finding.basis,
+        },
     }
-    if finding.layer:
-        name = finding.layer.rpartition(".")[2]
-        logical = {"name": name, "fullyQualifiedName": finding.layer, "kind": "member"}
-        found["locations"] = [where | {"logicalLocations": [logical]}]
+    if finding.consequences:
+        result["relatedLocations"] = [
+            _location(each, where) | {"id": i, "message": {"text": f"explains {_sentence(each)}"}}
+            for i, each in enumerate(flat(finding.consequences), start=1)
+        ]
     if known is not None:
-        found["baselineState"] = "unchanged" if place(finding) in known else "new"
-    return found
+        result["baselineState"] = "unchanged" if place(finding) in known else "new"
+    return result
+
+
+def _sentence(finding: Finding) -> str:
+    return f"{headline(finding)}: {finding.summary}"
+
+
+def _location(finding: Finding, where: dict[str, Any]) -> dict[str, Any]:
+    if not finding.layer:
+        return dict(where)
+    name = finding.layer.rpartition(".")[2]
+    return where | {"logicalLocations": [{"name": name, "fullyQualifiedName": finding.layer, "kind": "member"}]}

@@ -25,10 +25,10 @@ Line = Mapping[str, float]
 MATRICES = {"Σx": INPUT, "Σ∇h": GRADIENT}
 """The names of the quantities of each matrix, by its symbol."""
 MOST_LINES = 24
-"""Of a table of layers in a terminal: ResNet-20 has fewer."""
+"""Lines of a table of layers, or of a model tree, in a terminal: the table of ResNet-20 needs fewer."""
 READING = (
     "Σx: second moment of what a layer receives; Σ∇h: that of the gradient at its output. λmax: how large it is. "
-    "κ50: how uneven, the strongest direction over the median one (1 is even). rank: directions that carry anything."
+    "κ50: how uneven, the strongest direction over the median one (1 is even). rank: number of non-zero directions."
 )
 """How to read the table of layers."""
 
@@ -38,8 +38,8 @@ class Pivot:
     """Rows by layer and quantity; layers in the order in which they first appear.
 
     Attributes:
-        network: Quantity → value, of the whole network.
-        layers: Layer → quantity → value.
+        network: Values of the whole network, by quantity.
+        layers: Values of every layer, by layer and quantity.
 
     Example:
         >>> rows = [Row(None, "", "loss", 2.0, ""), Row(None, "fc1", "dying", 3.0, "units")]
@@ -74,8 +74,8 @@ def over_training(rows: Iterable[Row], quantity: str, layer: str = "") -> tuple[
         ([1, 2], [1.0, 0.5])
     """
     chosen = [row for row in rows if (row.layer, row.quantity) == (layer, quantity)]
-    found = {row.step or 0: row.value for row in sorted(chosen, key=lambda row: row.step or 0)}
-    return list(found), finite_or_gap(found.values())
+    by_step = {row.step or 0: row.value for row in sorted(chosen, key=lambda row: row.step or 0)}
+    return list(by_step), finite_or_gap(by_step.values())
 
 
 def finite_or_gap(values: Iterable[SupportsFloat]) -> list[float]:
@@ -88,11 +88,11 @@ class Column:
     """A column of the table of layers: which quantity, how it is written, and which end of it is bad.
 
     Attributes:
-        title: The heading.
-        quantity: What is shown.
-        meaning: The heading in words.
-        maximum: The quantity that is its maximum, written behind a slash.
-        worst: The bad end.
+        title: Heading.
+        quantity: Quantity shown.
+        meaning: Heading in words.
+        maximum: Quantity that is its maximum, written after a slash.
+        worst: Bad end.
 
     Example:
         >>> Column("rank", "rank", "", maximum="dimension").text({"rank": 3.0, "dimension": 8.0})
@@ -114,11 +114,11 @@ class Column:
         return number(line[self.quantity])
 
     def worst_layers(self, layers: Mapping[str, Line]) -> set[str]:
-        """The layers at the bad end; none where all are alike."""
-        found = {name: line for name, line in layers.items() if not math.isnan(line.get(self.quantity, math.nan))}
+        """The layers at the bad end; none if all are alike."""
         shares = {
             name: line[self.quantity] / (max(line[self.maximum], 1.0) if self.maximum else 1.0)
-            for name, line in found.items()
+            for name, line in layers.items()
+            if not math.isnan(line.get(self.quantity, math.nan))
         }
         if not self.worst or len(set(shares.values())) < 2:
             return set()
@@ -145,23 +145,26 @@ def _columns(shares: Sequence[float], rank: str) -> list[Column]:
 
 
 COLUMNS = _columns([0.5], "rank")
-"""What fits a terminal."""
+"""Columns that fit a terminal."""
 ALL_COLUMNS = [
     *_columns(list(KAPPA_BY_SHARE), "rank {symbol}"),
     Column("‖θ‖", WEIGHT_NORM, "norm of the layer's parameters"),
     Column("‖∂L/∂θ‖", GRADIENT_NORM, "norm of the loss's gradient in them"),
 ]
-"""What a page shows."""
+"""Columns of a page."""
 
 
-def shown_columns(pivot: Pivot) -> tuple[list[Column], dict[str, dict[str, float]]]:
-    """The columns of `COLUMNS` that were measured, and the layers that have any of them."""
-    columns = [c for c in COLUMNS if pivot.column(c.quantity)]
-    return columns, {name: line for name, line in pivot.layers.items() if any(c.quantity in line for c in columns)}
+def shown_columns(
+    pivot: Pivot, columns: Sequence[Column] = COLUMNS
+) -> tuple[list[Column], dict[str, dict[str, float]]]:
+    """Those of the columns that were measured, and the layers that have any of them."""
+    measured = [column for column in columns if pivot.column(column.quantity)]
+    layers = {n: line for n, line in pivot.layers.items() if any(column.quantity in line for column in measured)}
+    return measured, layers
 
 
 def excerpt(columns: Sequence[Column], layers: Mapping[str, Line]) -> tuple[list[str], str]:
-    """Which layers a table lists, and what it says of the others: of many, those that tell most.
+    """Which layers a table lists, and what it says of the others: of many, the extremes and some evenly between.
 
     Example:
         >>> layers = {f"fc{i}": {"dying": float(i == 50), "units": 8.0} for i in range(200)}
@@ -173,17 +176,17 @@ def excerpt(columns: Sequence[Column], layers: Mapping[str, Line]) -> tuple[list
     if len(names) <= MOST_LINES:
         return names, ""
     evenly = MOST_LINES - len(columns) - 1
-    kept = {names[round(i * (len(names) - 1) / evenly)] for i in range(evenly + 1)}
+    chosen = {names[round(i * (len(names) - 1) / evenly)] for i in range(evenly + 1)}
     for column in columns:
         worst = column.worst_layers(layers)
-        kept |= {next(name for name in names if name in worst)} if worst else set()
-    shown = [name for name in names if name in kept]
+        chosen |= {next(name for name in names if name in worst)} if worst else set()
+    shown = [name for name in names if name in chosen]
     rest = f"{len(shown)} of {len(names):,} layers: the extremes of every column, and others evenly over the depth"
     return shown, rest
 
 
 def layer_text(rows: Iterable[Row]) -> str:
-    """The table of layers as plain text; empty where no layer was measured."""
+    """The table of layers as plain text; empty if no layer was measured."""
     columns, layers = shown_columns(Pivot.of(rows))
     names, rest = excerpt(columns, layers)
     body = [[shortened(name), *(c.text(layers[name]) for c in columns)] for name in names]

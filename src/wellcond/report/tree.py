@@ -1,4 +1,4 @@
-"""The model as a tree of modules, with what was found in each."""
+"""The model as a tree of modules, with the findings of each."""
 
 from __future__ import annotations
 
@@ -6,12 +6,11 @@ from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass, field
 
 from wellcond.diagnosis.finding import Finding, Severity
-from wellcond.report.listing import by_layer, worst_of
+from wellcond.report.findings import by_layer, worst_of
+from wellcond.report.table import MOST_LINES
 
-MOST_LINES = 24
-"""Of a tree that is shown whole; a longer one is folded where nothing was found."""
 SHORT_RUN = 2
-"""Modules side by side without a finding that are not worth folding."""
+"""Neighbors without a finding that are not worth folding."""
 
 
 @dataclass
@@ -19,10 +18,10 @@ class Node:
     """A module, or a parameter that is to blame.
 
     Attributes:
-        path: Its name in the model; "" for the model itself.
-        kind: The name of its class.
-        findings: What was found there.
-        children: What it holds.
+        path: Name in the model; "" for the model itself.
+        kind: Name of its class.
+        findings: Findings there.
+        children: Modules and parameters inside, by name.
     """
 
     path: str
@@ -32,17 +31,17 @@ class Node:
 
     @property
     def name(self) -> str:
-        """Its own part of the path."""
+        """The last part of the path."""
         return self.path.rpartition(".")[2]
 
     @property
     def severity(self) -> Severity | None:
-        """The worst of its own findings."""
+        """The worst severity of its own findings."""
         return worst_of(finding.severity for finding in self.findings)
 
     @property
     def worst_inside(self) -> Severity | None:
-        """The worst of all findings in it."""
+        """The worst severity of all findings inside it."""
         return worst_of(finding.severity for node in self.walk() for finding in node.findings)
 
     def walk(self) -> Iterator[Node]:
@@ -56,28 +55,28 @@ def model_tree(modules: Mapping[str, str], findings: Iterable[Finding]) -> Node:
     """The tree of a model.
 
     Args:
-        modules: The class of every module, by name; "" is the model.
-        findings: What was found; a layer that is no module, such as a parameter, gets a place of its own.
+        modules: Class of every module, by name; "" is the model.
+        findings: Findings; a layer that is not a module, such as a parameter, gets a node of its own.
 
     Example:
-        >>> found = Finding("dying-neurons", "body.1", "warning", 0.9, "", {}, "", "")
-        >>> tree = model_tree({"": "Net", "body": "Sequential", "body.0": "Linear", "body.1": "ReLU"}, [found])
+        >>> finding = Finding(rule="dying-neurons", layer="body.1", severity="warning", summary="")
+        >>> tree = model_tree({"": "Net", "body": "Sequential", "body.0": "Linear", "body.1": "ReLU"}, [finding])
         >>> [(node.path, node.kind, node.severity) for node in tree.walk()][-1], tree.worst_inside
         (('body.1', 'ReLU', 'warning'), 'warning')
     """
-    found = by_layer(findings)
+    findings_of = by_layer(findings)
     root = Node("", modules.get("", "model"))
-    for path in dict.fromkeys([*modules, *found]):
+    for path in dict.fromkeys([*modules, *findings_of]):
         node, parts = root, path.split(".") if path else []
         for depth, name in enumerate(parts, start=1):
             below = ".".join(parts[:depth])
             node = node.children.setdefault(name, Node(below, modules.get(below, "")))
-        node.findings = found.get(path, [])
+        node.findings = findings_of.get(path, [])
     return root
 
 
 def is_short(tree: Node) -> bool:
-    """Whether a tree is shown whole."""
+    """Whether a tree is shown whole; a longer one is folded where there are no findings."""
     return sum(1 for _ in tree.walk()) <= MOST_LINES
 
 
@@ -85,8 +84,8 @@ def folded(node: Node, *, whole: bool) -> list[Node | list[Node]]:
     """The children to show: single ones, and lists of neighbors without a finding, to be shown as one line.
 
     Args:
-        node: Whose children.
-        whole: Fold nothing.
+        node: Module whose children are shown.
+        whole: Whether to fold nothing.
     """
     shown: list[Node | list[Node]] = []
     run: list[Node] = []

@@ -1,4 +1,4 @@
-"""What every measurement returns: rows of named numbers, and results that hold arrays and can be shown and saved."""
+"""What every measurement returns: rows of named numbers, and results that can be shown and saved."""
 
 from wellcond.results.result import ByLayer, Cost, Progress, Result, Row
 from wellcond.results.text import number, text_table

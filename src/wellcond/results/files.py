@@ -15,9 +15,9 @@ from wellcond.errors import OutputError
 def check_writable(path: str | Path) -> Path:
     """The file to write, links followed; raises `OutputError` before the work rather than after it."""
     with _naming(path):
-        given = Path(path).expanduser()
-        old = _status(given)
-        target = given if _is_special(old) else given.resolve()
+        name = Path(path).expanduser()
+        old = _status(name)
+        target = name if _is_special(old) else name.resolve()
         if old is not None and stat.S_ISDIR(old.st_mode):
             raise OutputError(f"{path} is a folder; name a file in it, such as {Path(path) / 'report.html'}.")
         if old is not None and stat.S_ISSOCK(old.st_mode):
@@ -32,10 +32,10 @@ def check_writable(path: str | Path) -> Path:
 
 
 def write_atomically(path: str | Path, content: bytes) -> Path:
-    """Write a file beside its place and move it there; after a failure an older file is as it was.
+    """Write a file next to its place and move it there; after a failure an older file is as it was.
 
-    An older file passes its mode and owner on; a new one has what the umask leaves. A pipe or a device, such as
-    /dev/null, is written to and stays what it is.
+    An older file passes its mode and owner on; a new one gets the mode that the umask allows. A pipe or a device, such
+    as /dev/null, is written to and stays what it is.
     """
     target = check_writable(path)
     with _naming(path):
@@ -69,13 +69,13 @@ def _status(path: Path) -> os.stat_result | None:
 
 
 def _is_special(status: os.stat_result | None) -> bool:
-    """Whether something is there that is neither a regular file nor a folder."""
+    """Whether it is neither a regular file nor a folder."""
     return status is not None and not stat.S_ISREG(status.st_mode) and not stat.S_ISDIR(status.st_mode)
 
 
 @contextlib.contextmanager
 def _naming(path: str | Path) -> Iterator[None]:
-    """Turn what the system says, such as that a name is too long, into an `OutputError` that names the file."""
+    """Turn an error of the system, such as a name that is too long, into an `OutputError` that names the file."""
     try:
         yield
     except OutputError:

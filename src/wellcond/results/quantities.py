@@ -1,32 +1,90 @@
-"""The names of everything that is measured. A row's quantity is one of these constants, and nothing parses it.
+"""Everything that is measured, by name. A row's quantity is one of these names, and nothing parses it.
 
 A prefix says which matrix a quantity belongs to: `input_` is Σx, the second moment of what a layer receives;
 `gradient_` is Σ∇h, that of the gradient at its output; `kronecker_` is Σx ⊗ Σ∇h; `fisher_` and `hessian_` are the
 Fisher matrix and the Hessian.
+
+Example:
+    >>> QUANTITIES[SIGNAL_RMS]
+    Quantity(name='signal_rms', title='RMS of outputs', unit='')
 """
 
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import Any, Final
+from typing import Any, Final, NamedTuple
+
+
+class Quantity(NamedTuple):
+    """What a row's number is.
+
+    Attributes:
+        name: What a row calls it.
+        title: How it is written for a person.
+        unit: Unit of its numbers, or "".
+    """
+
+    name: str
+    title: str
+    unit: str
+
+
+QUANTITIES: Final[dict[str, Quantity]] = {}
+"""Every quantity, by name."""
+
+
+def quantity(name: str, title: str = "", unit: str = "") -> str:
+    """Add a quantity to `QUANTITIES`.
+
+    Args:
+        name: A word without numbers.
+        title: How it is written for a person; by default the name with spaces.
+        unit: Unit of its numbers.
+
+    Returns:
+        The name.
+    """
+    QUANTITIES[name] = Quantity(name, title or name.replace("_", " "), unit)
+    return name
+
+
+def title_of(name: str) -> str:
+    """How a quantity is written for a person, also one that is not in `QUANTITIES`.
+
+    Example:
+        >>> title_of("gradient_norm"), title_of("share_of_zeros")
+        ('‖∂L/∂θ‖', 'share of zeros')
+    """
+    return QUANTITIES[name].title if name in QUANTITIES else name.replace("_", " ")
+
 
 # a matrix's spectrum
 
-LAMBDA_MAX: Final = "lambda_max"
-LAMBDA_MAX_ERROR: Final = "lambda_max_error"
-LAMBDA_MIN: Final = "lambda_min"
-LAMBDA_MIN_ERROR: Final = "lambda_min_error"
-RANK: Final = "rank"
-DIMENSION: Final = "dimension"
-TRACE: Final = "trace"
-TRACE_ERROR: Final = "trace_error"
-KAPPA_BY_SHARE: Final = {0.2: "kappa_fifth", 0.5: "kappa_half", 0.8: "kappa_four_fifths", 1.0: "kappa_all"}
+LAMBDA_MAX: Final = quantity("lambda_max", "λmax")
+LAMBDA_MAX_ERROR: Final = quantity("lambda_max_error", "error of λmax")
+LAMBDA_MIN: Final = quantity("lambda_min", "λmin")
+LAMBDA_MIN_ERROR: Final = quantity("lambda_min_error", "error of λmin")
+RANK: Final = quantity("rank")
+DIMENSION: Final = quantity("dimension")
+TRACE: Final = quantity("trace")
+TRACE_ERROR: Final = quantity("trace_error", "error of the trace")
+KAPPA_BY_SHARE: Final = {
+    0.2: quantity("kappa_fifth", "κ20"),
+    0.5: quantity("kappa_half", "κ50"),
+    0.8: quantity("kappa_four_fifths", "κ80"),
+    1.0: quantity("kappa_all", "κ100"),
+}
 """κ_p by its share p of the eigenvalues. Other shares are in the result, not in rows."""
+SPECTRUM: Final = (LAMBDA_MAX, LAMBDA_MAX_ERROR, LAMBDA_MIN, LAMBDA_MIN_ERROR, RANK, DIMENSION, TRACE, TRACE_ERROR)
 
 
 @dataclass(frozen=True)
 class MatrixQuantities:
-    """The names of one matrix's numbers."""
+    """The names of one matrix's numbers.
+
+    Attributes:
+        kappa: Name of κ_p, by its share p.
+    """
 
     lambda_max: str
     lambda_max_error: str
@@ -37,149 +95,127 @@ class MatrixQuantities:
     trace: str
     trace_error: str
     kappa: dict[float, str]
-    """By share p."""
 
     @classmethod
-    def of(cls, matrix: str) -> MatrixQuantities:
-        """The names with the prefix of a matrix."""
-        spectrum = (LAMBDA_MAX, LAMBDA_MAX_ERROR, LAMBDA_MIN, LAMBDA_MIN_ERROR, RANK, DIMENSION, TRACE, TRACE_ERROR)
-        names: dict[str, Any] = {quantity: f"{matrix}_{quantity}" for quantity in spectrum}
-        kappa = {share: f"{matrix}_{quantity}" for share, quantity in KAPPA_BY_SHARE.items()}
-        return cls(**names, kappa=kappa)
+    def of(cls, matrix: str, symbol: str = "") -> MatrixQuantities:
+        """The quantities of a spectrum with the name of a matrix as prefix, and its symbol in their titles."""
+
+        def of_matrix(name: str) -> str:
+            return quantity(f"{matrix}_{name}", f"{QUANTITIES[name].title} of {symbol or matrix}")
+
+        names: dict[str, Any] = {name: of_matrix(name) for name in SPECTRUM}
+        return cls(**names, kappa={share: of_matrix(name) for share, name in KAPPA_BY_SHARE.items()})
 
 
-INPUT: Final = MatrixQuantities.of("input")
-GRADIENT: Final = MatrixQuantities.of("gradient")
-KRONECKER: Final = MatrixQuantities.of("kronecker")
-FISHER: Final = MatrixQuantities.of("fisher")
-HESSIAN: Final = MatrixQuantities.of("hessian")
+INPUT: Final = MatrixQuantities.of("input", "Σx")
+GRADIENT: Final = MatrixQuantities.of("gradient", "Σ∇h")
+KRONECKER: Final = MatrixQuantities.of("kronecker", "Σx ⊗ Σ∇h")
+FISHER: Final = MatrixQuantities.of("fisher", "the Fisher matrix")
+HESSIAN: Final = MatrixQuantities.of("hessian", "the Hessian")
 
 # the network and its layers
 
-LOSS: Final = "loss"
-EXAMPLES: Final = "examples"
-PARAMETERS: Final = "parameters"
-CONVOLUTIONS: Final = "convolutions"
-GRADIENT_NORM: Final = "gradient_norm"
-WEIGHT_NORM: Final = "weight_norm"
-UNITS: Final = "units"
-DYING: Final = "dying"
-FULL: Final = "full"
-SIGNAL_RMS: Final = "signal_rms"
+LOSS: Final = quantity("loss")
+EXAMPLES: Final = quantity("examples", unit="examples")
+PARAMETERS: Final = quantity("parameters", unit="parameters")
+CONVOLUTIONS: Final = quantity("convolutions", unit="layers")
+GRADIENT_NORM: Final = quantity("gradient_norm", "‖∂L/∂θ‖")
+WEIGHT_NORM: Final = quantity("weight_norm", "‖θ‖")
+UNITS: Final = quantity("units", unit="units")
+DYING: Final = quantity("dying", "dead units", "units")
+FULL: Final = quantity("full", "always-on units", "units")
+SIGNAL_RMS: Final = quantity("signal_rms", "RMS of outputs")
 """√(mean h²) of a layer's output."""
-SENSITIVITY: Final = "sensitivity"
+SENSITIVITY: Final = quantity("sensitivity", "‖∂ℓ/∂h‖·‖h‖")
 """‖∂ℓ/∂h‖·‖h‖, what a relative change of a layer's output does to the loss."""
-VARIATION: Final = "variation"
+VARIATION: Final = quantity("variation", "variation over examples")
 """E‖h − E h‖² / E‖h‖² of a layer's output over examples."""
-DEAD_SHARE: Final = "dead_share"
-FULL_SHARE: Final = "full_share"
-SATURATED_SHARE: Final = "saturated_share"
-ACTIVATION_MEAN: Final = "activation_mean"
-ACTIVATION_VARIANCE: Final = "activation_variance"
-NOT_FINITE: Final = "not_finite"
-MEAN_CHANGE: Final = "mean_change"
-VARIANCE_CHANGE: Final = "variance_change"
-RELATIVE_MEAN_CHANGE: Final = "relative_mean_change"
-RELATIVE_VARIANCE_CHANGE: Final = "relative_variance_change"
-SHIFT_DIFFERENCE: Final = "shift_difference"
-SHIFT_COSINE: Final = "shift_cosine"
-SHIFTED_GRADIENT_NORM: Final = "shifted_gradient_norm"
+DEAD_SHARE: Final = quantity("dead_share", "share of dead units")
+FULL_SHARE: Final = quantity("full_share", "share of always-on units")
+SATURATED_SHARE: Final = quantity("saturated_share", "share of saturated values")
+ACTIVATION_MEAN: Final = quantity("activation_mean", "mean of outputs")
+ACTIVATION_VARIANCE: Final = quantity("activation_variance", "variance of outputs")
+NOT_FINITE: Final = quantity("not_finite", "NaN or infinite values", "values")
+MEAN_CHANGE: Final = quantity("mean_change", "change of the mean ‖Δμ‖")
+VARIANCE_CHANGE: Final = quantity("variance_change", "change of the variance ‖Δσ²‖")
+RELATIVE_MEAN_CHANGE: Final = quantity("relative_mean_change", "‖Δμ‖/‖μ‖")
+RELATIVE_VARIANCE_CHANGE: Final = quantity("relative_variance_change", "‖Δσ²‖/‖σ²‖")
+SHIFT_DIFFERENCE: Final = quantity("shift_difference", "‖G − G'‖")
+SHIFT_COSINE: Final = quantity("shift_cosine", "cos(G, G')")
+SHIFTED_GRADIENT_NORM: Final = quantity("shifted_gradient_norm", "‖G'‖")
 
 # the loss around the weights
 
-LOSS_LEAST: Final = "loss_least"
-LOSS_GREATEST: Final = "loss_greatest"
-GRADIENT_CHANGE_LEAST: Final = "gradient_change_least"
-GRADIENT_CHANGE_GREATEST: Final = "gradient_change_greatest"
-BETA: Final = "beta"
+LOSS_LEAST: Final = quantity("loss_least", "lowest loss")
+LOSS_GREATEST: Final = quantity("loss_greatest", "highest loss")
+GRADIENT_CHANGE_LEAST: Final = quantity("gradient_change_least", "smallest change of the gradient")
+GRADIENT_CHANGE_GREATEST: Final = quantity("gradient_change_greatest", "largest change of the gradient")
+BETA: Final = quantity("beta", "effective β-smoothness")
 
 # local Hessians and random matrices
 
-BACK_MATCHING_LOSS: Final = "back_matching_loss"
-TARGET_CHANGE: Final = "target_change"
-INPUT_ENTRIES: Final = "input_entries"
-SUPPORT_LOW: Final = "support_low"
-SUPPORT_HIGH: Final = "support_high"
-MASS_AT_ZERO: Final = "mass_at_zero"
-MEAN: Final = "mean"
+BACK_MATCHING_LOSS: Final = quantity("back_matching_loss", "back-matching loss", "loss")
+TARGET_CHANGE: Final = quantity("target_change", "change of the target ‖z½ − z‖/‖z‖")
+INPUT_ENTRIES: Final = quantity("input_entries", "entries of the input", "entries")
+SUPPORT_LOW: Final = quantity("support_low", "lower end of the support")
+SUPPORT_HIGH: Final = quantity("support_high", "upper end of the support")
+MASS_AT_ZERO: Final = quantity("mass_at_zero", "share at zero")
+MEAN: Final = quantity("mean")
 
 # the learning rate
 
-LR: Final = "lr"
-MOMENTUM: Final = "momentum"
-MAX_LR: Final = "max_lr"
-MAX_LR_LOW: Final = "max_lr_low"
-MAX_LR_HIGH: Final = "max_lr_high"
-BATCH_MAX_LR_LEAST: Final = "batch_max_lr_least"
-BATCH_MAX_LR_MEDIAN: Final = "batch_max_lr_median"
-MAX_LR_LEAST: Final = "max_lr_least"
-MAX_LR_GREATEST: Final = "max_lr_greatest"
-LAMBDA_MAX_LEAST: Final = "lambda_max_least"
-LAMBDA_MAX_GREATEST: Final = "lambda_max_greatest"
-"""Of a grid of networks."""
-PREDICTED_MAX_LR: Final = "predicted_max_lr"
-SUGGESTED_LR: Final = "suggested_lr"
-SUGGESTED_LR_LOW: Final = "suggested_lr_low"
-SUGGESTED_LR_HIGH: Final = "suggested_lr_high"
-TERM: Final = "term"
+LR: Final = quantity("lr", unit="lr")
+MOMENTUM: Final = quantity("momentum")
+MAX_LR: Final = quantity("max_lr", "largest stable lr", "lr")
+MAX_LR_LOW: Final = quantity("max_lr_low", "lower bound of the largest stable lr", "lr")
+MAX_LR_HIGH: Final = quantity("max_lr_high", "upper bound of the largest stable lr", "lr")
+BATCH_MAX_LR_LEAST: Final = quantity("batch_max_lr_least", "largest stable lr of the sharpest batch", "lr")
+BATCH_MAX_LR_MEDIAN: Final = quantity("batch_max_lr_median", "largest stable lr of the median batch", "lr")
+MAX_LR_LEAST: Final = quantity("max_lr_least", "smallest of the largest stable lrs", "lr")
+MAX_LR_GREATEST: Final = quantity("max_lr_greatest", "greatest of the largest stable lrs", "lr")
+LAMBDA_MAX_LEAST: Final = quantity("lambda_max_least", "smallest λmax")
+LAMBDA_MAX_GREATEST: Final = quantity("lambda_max_greatest", "greatest λmax")
+"""Ends of the range over a grid of networks."""
+PREDICTED_MAX_LR: Final = quantity("predicted_max_lr", "predicted largest stable lr", "lr")
+SUGGESTED_LR: Final = quantity("suggested_lr", "suggested lr", "lr")
+SUGGESTED_LR_LOW: Final = quantity("suggested_lr_low", "lowest lr that is equally good", "lr")
+SUGGESTED_LR_HIGH: Final = quantity("suggested_lr_high", "highest lr that is equally good", "lr")
+TERM: Final = quantity("term", "part of λmax")
 """What a layer adds to the predicted λ_max."""
 
 # training
 
-TRAINING_LOSS: Final = "training_loss"
-FINAL_LOSS: Final = "final_loss"
-TEST_LOSS: Final = "test_loss"
-TEST_ACCURACY: Final = "test_accuracy"
-STEPS: Final = "steps"
-DIVERGED_AT: Final = "diverged_at"
-TRAINED_LR: Final = "trained_lr"
-"""The learning rate of a training run, beside `lr`, which is the optimizer's."""
-TRAINED_MAX_LR: Final = "trained_max_lr"
+TRAINING_LOSS: Final = quantity("training_loss", "loss")
+FINAL_LOSS: Final = quantity("final_loss")
+TEST_LOSS: Final = quantity("test_loss")
+TEST_ACCURACY: Final = quantity("test_accuracy")
+STEPS: Final = quantity("steps", unit="steps")
+DIVERGED_AT: Final = quantity("diverged_at", unit="steps")
+TRAINED_LR: Final = quantity("trained_lr", "lr of the run", "lr")
+"""The learning rate of a training run; `lr` is the optimizer's."""
+TRAINED_MAX_LR: Final = quantity("trained_max_lr", "largest stable lr after training", "lr")
 
 # what it took
 
-MATVECS: Final = "matvecs"
-CONVERGED: Final = "converged"
-COST: Final = "cost"
-LOOK_COST: Final = "look_cost"
-TRIAL_COST: Final = "trial_cost"
-GRADIENTS_COST: Final = "gradients_cost"
-LAYERS_COST: Final = "layers_cost"
-CONDITIONING_COST: Final = "conditioning_cost"
-NEURONS_COST: Final = "neurons_cost"
-HESSIAN_EIGENVALUES_COST: Final = "hessian_eigenvalues_cost"
-MAX_LR_COST: Final = "max_lr_cost"
-HESSIAN_TRACE_COST: Final = "hessian_trace_cost"
-PART_COST: Final = {
-    "look": LOOK_COST,
-    "trial": TRIAL_COST,
-    "gradients": GRADIENTS_COST,
-    "layers": LAYERS_COST,
-    "conditioning": CONDITIONING_COST,
-    "neurons": NEURONS_COST,
-    "Hessian eigenvalues": HESSIAN_EIGENVALUES_COST,
-    "largest stable lr": MAX_LR_COST,
-    "Hessian trace": HESSIAN_TRACE_COST,
+MATVECS: Final = quantity("matvecs", "products", "products")
+CONVERGED: Final = quantity("converged")
+COST: Final = quantity("cost", unit="u")
+PARTS: Final = {
+    "look": "look",
+    "trial": "trial",
+    "gradients": "gradients",
+    "layers": "layers",
+    "conditioning": "conditioning",
+    "neurons": "neurons",
+    "Hessian eigenvalues": "hessian_eigenvalues",
+    "largest stable lr": "max_lr",
+    "Hessian trace": "hessian_trace",
 }
-"""What each part of a diagnosis took; `layers` are gradients, conditioning and neurons in one pass."""
-LOOK_ESTIMATE: Final = "look_estimate"
-TRIAL_ESTIMATE: Final = "trial_estimate"
-GRADIENTS_ESTIMATE: Final = "gradients_estimate"
-LAYERS_ESTIMATE: Final = "layers_estimate"
-CONDITIONING_ESTIMATE: Final = "conditioning_estimate"
-NEURONS_ESTIMATE: Final = "neurons_estimate"
-HESSIAN_EIGENVALUES_ESTIMATE: Final = "hessian_eigenvalues_estimate"
-MAX_LR_ESTIMATE: Final = "max_lr_estimate"
-HESSIAN_TRACE_ESTIMATE: Final = "hessian_trace_estimate"
+"""Parts of a diagnosis, and how the names of their costs begin; `layers` are gradients, conditioning and neurons in
+one pass."""
+PART_COST: Final = {part: quantity(f"{name}_cost", f"cost of {part}", "u") for part, name in PARTS.items()}
+"""What each part of a diagnosis took."""
 PART_ESTIMATE: Final = {
-    "look": LOOK_ESTIMATE,
-    "trial": TRIAL_ESTIMATE,
-    "gradients": GRADIENTS_ESTIMATE,
-    "layers": LAYERS_ESTIMATE,
-    "conditioning": CONDITIONING_ESTIMATE,
-    "neurons": NEURONS_ESTIMATE,
-    "Hessian eigenvalues": HESSIAN_EIGENVALUES_ESTIMATE,
-    "largest stable lr": MAX_LR_ESTIMATE,
-    "Hessian trace": HESSIAN_TRACE_ESTIMATE,
+    part: quantity(f"{name}_estimate", f"estimated cost of {part}", "u") for part, name in PARTS.items()
 }
-"""What each was to take at most."""
+"""What each was estimated to take at most."""

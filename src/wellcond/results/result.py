@@ -9,7 +9,7 @@ import io
 import json
 import math
 from abc import ABC, abstractmethod
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, fields, is_dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, NamedTuple, TypeVar
@@ -19,6 +19,7 @@ import torch
 
 from wellcond.errors import MissingExtra, OutputError, UnknownLayer
 from wellcond.results.files import check_writable, write_atomically
+from wellcond.results.rendering import is_rendered, rendered
 
 if TYPE_CHECKING:
     import pandas
@@ -27,22 +28,22 @@ if TYPE_CHECKING:
 Entry = TypeVar("Entry")
 
 Progress = Callable[[str, float], None]
-"""Called as (what is being done, share of all work done)."""
+"""Called as (description of the current work, share of all work done)."""
 
 PICTURES = ("png", "svg", "pdf")
 FORMS = ("html", *PICTURES, "csv", "json")
-"""In which a result is saved."""
+"""Suffixes of the files that a result can be saved in."""
 
 
 class Row(NamedTuple):
     """One measured number. Everything that is shown, saved or logged is made from rows.
 
     Attributes:
-        step: The training step, or None outside training.
-        layer: The layer's name, or "" for the whole network.
-        quantity: One of the constants in `wellcond.results.quantities`.
-        value: The number.
-        unit: Its unit, or "".
+        step: Training step, or None outside training.
+        layer: Name of the layer, or "" for the whole network.
+        quantity: Name of the quantity, one of the constants in `wellcond.results.quantities`.
+        value: Number.
+        unit: Unit of the number, or "".
     """
 
     step: int | None
@@ -92,7 +93,7 @@ class Cost:
 
 
 class Result(ABC):
-    """What a measurement returns: rows of numbers, arrays as attributes, text, and the forms it can be saved in."""
+    """What a measurement returns: rows of numbers, arrays as attributes, text, and forms to save it in."""
 
     # must define
 
@@ -107,21 +108,31 @@ class Result(ABC):
     # may override
 
     def verdict(self) -> str:
-        """What follows from it, in a sentence or two; empty for what only measures."""
+        """The answer in a sentence or two; empty if the result is only a measurement."""
         return ""
 
+    # common to all; the forms in which a type is shown are registered in `rendering`
+
+    def __str__(self) -> str:
+        return str(rendered("text", self)) if is_rendered("text", type(self)) else repr(self)
+
     def figure(self) -> Figure:
-        """The result as a matplotlib figure."""
-        raise OutputError(f"a {type(self).__name__} has no picture; save it as .csv or .json.")
+        """The result as a matplotlib figure; needs `wellcond[plots]`.
+
+        Raises:
+            OutputError: The result has no figure, or there is nothing to draw.
+        """
+        figure: Figure = rendered("figure", self)
+        return figure
 
     def page(self) -> str:
         """The result as one HTML page that opens offline."""
+        if is_rendered("page", type(self)):
+            return str(rendered("page", self))
         return (
             f'<!doctype html>\n<html lang="en">\n<head>\n<meta charset="utf-8">\n<title>{type(self).__name__}</title>\n'
             f"</head>\n<body>\n{self._repr_html_()}\n</body>\n</html>\n"
         )
-
-    # common to all
 
     def to_pandas(self) -> pandas.DataFrame:
         """The rows as a data frame with the columns step, layer, quantity, value and unit."""
@@ -152,14 +163,16 @@ class Result(ABC):
             OutputError: The result has no such form, or the file cannot be written.
         """
         target = check_writable(path)
-        form = form_of(Path(path))  # a link's own name counts, not that of the file behind it
+        form = form_of(Path(path))  # a link's own name counts, not that of the file it points to
         if form in PICTURES:
             return write_atomically(target, picture(self.figure(), form))
         text = {"csv": self._csv, "json": self.to_json, "html": self.page}[form]()
         return write_atomically(target, text.encode())
 
     def _repr_html_(self) -> str:
-        """For notebooks: the text, and the picture where there is one and matplotlib is installed."""
+        """HTML for notebooks: by default the text, and the figure if there is one and matplotlib is installed."""
+        if is_rendered("fragment", type(self)):
+            return str(rendered("fragment", self))
         text = f"<pre>{html.escape(str(self))}</pre>"
         try:
             image = base64.b64encode(picture(self.figure(), dpi=90)).decode()
@@ -192,11 +205,11 @@ class ByLayer(Result, Mapping[str, Entry]):
         return len(self.layers)
 
 
-def form_of(path: Path) -> str:
-    """The form that the suffix of a file names; raises `OutputError` for any other."""
+def form_of(path: Path, forms: Sequence[str] = FORMS) -> str:
+    """The one of these forms that the suffix of a file names; raises `OutputError` for any other suffix."""
     form = path.suffix.removeprefix(".").lower()
-    if form not in FORMS:
-        raise OutputError(f"{path} has no known form; end it in one of .{', .'.join(FORMS)}.")
+    if form not in forms:
+        raise OutputError(f"{path} has no known form; end it in one of .{', .'.join(forms)}.")
     return form
 
 

@@ -6,11 +6,11 @@ import math
 from collections.abc import Iterable, Sequence
 
 WHOLE_MODEL = "(model)"
-"""How a layer without a name is shown: the model itself."""
+"""Name shown for a layer without a name: the model itself."""
 
 
 def number(value: float) -> str:
-    """Three digits, and the words for what is not a number.
+    """A number to three digits; NaN and infinity as words or signs.
 
     Example:
         >>> number(1234.5), number(math.inf)
@@ -54,7 +54,7 @@ def text_table(header: Sequence[str], body: Iterable[Sequence[str]]) -> str:
 
 
 def named(layer: str) -> str:
-    """A layer's name; one of a `Sequential` is only a number and needs the word.
+    """A layer's name, after the word "layer" if it is only a number, as in a `Sequential`.
 
     Example:
         >>> named("3"), named("fc3")
@@ -64,7 +64,7 @@ def named(layer: str) -> str:
 
 
 def shortened(name: str, width: int = 24) -> str:
-    """The end of a long layer name, which is what tells it from its neighbors.
+    """The end of a long layer name, which distinguishes it from its neighbors.
 
     Example:
         >>> shortened("encoder.layers.11.attention.query", 20)
@@ -74,7 +74,7 @@ def shortened(name: str, width: int = 24) -> str:
 
 
 def grouped(reasons: dict[str, str]) -> dict[str, str]:
-    """Reason → the names it holds for; a long list is shown by its ends.
+    """The names that share a reason, by reason; a long list is shown by its ends.
 
     Example:
         >>> grouped({"bn1": "has none", "bn2": "has none", "bn3": "has none", "bn4": "has none"})

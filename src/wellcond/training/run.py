@@ -5,15 +5,11 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import dataclass
 from statistics import fmean
-from typing import TYPE_CHECKING
 
 from numpy.lib.stride_tricks import sliding_window_view
 
 from wellcond.results import Result, Row, number
 from wellcond.results.quantities import DIVERGED_AT, FINAL_LOSS, STEPS, TRAINING_LOSS
-
-if TYPE_CHECKING:
-    from matplotlib.figure import Figure
 
 
 def averaged_steps(steps: int) -> int:
@@ -87,12 +83,6 @@ class Run(Result):
         elif self.diverged_at is not None:
             rows.append(Row(step, "", DIVERGED_AT, float(self.diverged_at), "steps"))
         return [*rows, Row(step, "", STEPS, float(len(self.losses)), "steps")]
-
-    def figure(self) -> Figure:
-        """The loss over the steps."""
-        from wellcond.report.figures.curves import training_figure
-
-        return training_figure({"": [self.rows()]})
 
     def __str__(self) -> str:
         if self.final is None:

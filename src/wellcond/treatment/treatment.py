@@ -5,16 +5,11 @@ from __future__ import annotations
 import math
 from collections.abc import Mapping
 from dataclasses import dataclass, field
-from typing import TYPE_CHECKING
 
-from wellcond.errors import OutputError
 from wellcond.results import Cost, Result, Row, text_table
-from wellcond.results.quantities import COST, FINAL_LOSS, STEPS, TRAINED_LR, TRAINING_LOSS
+from wellcond.results.quantities import COST, FINAL_LOSS, STEPS, TRAINED_LR
 from wellcond.training.run import averaged_steps
 from wellcond.treatment.arm import Arm, Change
-
-if TYPE_CHECKING:
-    from matplotlib.figure import Figure
 
 UNTREATED = "untreated"
 RATE = "rate"
@@ -167,30 +162,6 @@ class Treatment(Result):
             text += f" A step takes {ratio:.1f} times as long."
         return text
 
-    def figure(self) -> Figure:
-        """The training loss of every arm at its learning rate: the mean over seeds, and their range."""
-        from wellcond.report.figures.curves import training_figure
-
-        shown = [arm for arm in self.arms.values() if arm.best_lr is not None]
-        curves = {
-            f"{arm.name}{' (random)' if arm.is_random else ''}, lr {arm.best_lr:.3g}": [
-                [Row(step, "", TRAINING_LOSS, loss, "") for step, loss in zip(*run.curve(), strict=True)]
-                for run in arm.runs[arm.best_lr].values()
-            ]
-            for arm in shown
-            if arm.best_lr is not None
-        }
-        if not curves:
-            raise OutputError("no run finished, so there is nothing to draw.")
-        window = averaged_steps(self.steps)
-        return training_figure(curves, y_label=f"training loss, running mean over {window} steps")
-
-    def page(self) -> str:
-        """One HTML page that opens offline: the verdict, the lines to write, the curves and every arm."""
-        from wellcond.report.html.page import treatment_page
-
-        return treatment_page(self)
-
     @property
     def title(self) -> str:
         """What the table shows."""
@@ -209,10 +180,11 @@ class Treatment(Result):
         return ["", "lr", "loss", "change (95 %)", "proposed by"], body
 
     def __str__(self) -> str:
-        lines = [self.verdict(), "", self.title, text_table(*self.table())]
+        is_helped = self.best is not None and self.best is not self.untreated
+        lines = [self.verdict(), "", *([self.code, ""] if is_helped else []), self.title, text_table(*self.table())]
         lines += [f"{name} refused: {reason}" for name, reason in self.refused.items()]
         lines += [f"note: {note}" for note in self.notes]
-        return "\n".join([*lines, "", self.code, "", self.price])
+        return "\n".join([*lines, self.price])
 
     @property
     def price(self) -> str:

@@ -231,7 +231,7 @@ def test_unscaled_data_explain_the_rate_that_they_need() -> None:
     )
     assert {each.rule for each in found.findings if each.severity == "severe"} == {"unscaled-input", "unscaled-target"}
     assert found.findings[0].consequences
-    assert "std" in found.verdict()
+    assert "std" in found.findings[0].remedy
 
 
 def test_a_summed_loss_whose_rate_is_as_many_times_too_high_stays_where_it_is() -> None:

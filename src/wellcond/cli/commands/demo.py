@@ -25,8 +25,8 @@ from wellcond.diagnosis.diagnose import diagnose
 from wellcond.diagnosis.diagnosis import Diagnosis
 from wellcond.problem.digits import digits
 from wellcond.problem.problem import Problem
-from wellcond.report.findings_terminal import show_findings, show_treatment, show_verdict
-from wellcond.report.terminal import show_failures
+from wellcond.report.html.page import page
+from wellcond.report.terminal import show_failures, show_findings, show_treatment
 from wellcond.results import Progress, Result, Row
 from wellcond.treatment.treat import treat
 from wellcond.treatment.treatment import Treatment
@@ -116,9 +116,7 @@ class Demo(Result):
 
     def page(self) -> str:
         """The verdict, the findings, what helps, and the numbers."""
-        from wellcond.report.html.page import page
-
-        return page({self.diagnosis.about["model"]: self.diagnosis}, title=self.title, treated=self.treatment)
+        return page({self.diagnosis.about["model"]: self.diagnosis}, title=self.title, treatment=self.treatment)
 
     def __str__(self) -> str:
         return f"{self.title}\n\n{self.diagnosis}\n\n{self.treatment}"
@@ -155,8 +153,7 @@ def demo(
         console.print(Text(result.title, style="bold"))
         console.print(f"{width} ReLUs per layer, LeCun initialization, SGD with lr {LR:g}\n")
         console.print(Text("What is wrong: wc.diagnose(problem, optimizer)", style="bold"))
-        show_verdict(diagnosis.verdict(), diagnosis.findings, console)
-        show_findings([finding for finding in diagnosis.findings if finding.severity != "note"], console)
+        show_findings(diagnosis, console)
         show_failures(diagnosis, console)
         console.print(Text("\nWhat helps: wc.treat(problem, optimizer)", style="bold"))
         show_treatment(treatment, console)

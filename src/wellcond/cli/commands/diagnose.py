@@ -3,34 +3,40 @@
 from __future__ import annotations
 
 import functools
+import inspect
+from collections.abc import Collection, Sequence
 from dataclasses import replace
 from pathlib import Path
 from typing import Annotated, Literal
 
 import typer
+from rich.console import Console
 from rich.text import Text
 
-from wellcond.cli.output import INTERRUPTED, TARGET, AsJson, Out, Output, as_usage_errors
-from wellcond.cli.rules import FailOn, exit_code, explanations, show_rule, show_rules
+from wellcond.cli.output import INTERRUPTED, TARGET, AsJson, Output, OutWithSarif, as_usage_errors
 from wellcond.cli.target import source_of
 from wellcond.diagnosis.diagnose import diagnose as measure
 from wellcond.diagnosis.diagnosis import Diagnosis
+from wellcond.diagnosis.finding import Finding
 from wellcond.diagnosis.judge import check_known
 from wellcond.diagnosis.rule import RULES
-from wellcond.report.findings_terminal import COLORS
-from wellcond.report.listing import flat, place, read_baseline
+from wellcond.remedies.remedy import REMEDIES
+from wellcond.report.findings import Place, flat, place, read_baseline, worst_of
 from wellcond.report.sarif import sarif
-from wellcond.report.terminal import new_console, show
-from wellcond.report.words import headline
+from wellcond.report.terminal import SEVERITY_COLORS, new_console, new_table, show_diagnosis
+from wellcond.report.text import headline
 
 FIRST = "look"
-"""The part after which the first findings are there."""
+"""Part after which there are first findings."""
+FailOn = Literal["severe", "warning", "never"]
+EXIT_CODES = {"severe": 4, "warning": 3}
+"""Exit codes of a diagnosis, by its worst finding."""
 
 
 def diagnose(
     target: Annotated[str | None, TARGET] = None,
     budget: Annotated[
-        str, typer.Option(metavar="fast|full|SECONDS", help="What it may take: fast is 60 passes at most.")
+        str, typer.Option(metavar="fast|full|SECONDS", help="How much may be measured: fast leaves the slow parts out.")
     ] = "fast",
     layers: Annotated[
         list[str] | None,
@@ -44,17 +50,17 @@ def diagnose(
         list[str] | None, typer.Option(metavar="RULE", help="Leave this rule out; repeat it for several.")
     ] = None,
     fail_on: Annotated[
-        FailOn, typer.Option(help="The mildest finding that is no success: severe exits with 4, a warning with 3.")
+        FailOn, typer.Option(help="Mildest finding that fails the command: severe exits with 4, a warning with 3.")
     ] = "severe",
     baseline: Annotated[
         Path | None,
-        typer.Option(metavar="OLD.json", help="An earlier result: what it found does not count for the exit code."),
+        typer.Option(metavar="OLD.json", help="Earlier result, whose findings do not count for the exit code."),
     ] = None,
     explain: Annotated[
         str | None, typer.Option(metavar="RULE", help="Print what a rule looks for and why, and stop.")
     ] = None,
     list_rules: Annotated[bool, typer.Option("--list-rules", help="Print all rules, and stop.")] = False,
-    out: Out = None,
+    out: OutWithSarif = None,
     as_json: AsJson = False,
 ) -> None:
     """What is wrong with your network, in which layer, and what to write instead.
@@ -63,7 +69,6 @@ def diagnose(
     (problem, optimizer): only with the optimizer can its learning rate be
     judged. Nothing of yours is changed. First findings are printed as soon as
     they are there; Ctrl-C ends the rest and prints and saves what is known.
-    --out takes .sarif too.
 
     [bold]Example[/bold], in train.py:
 
@@ -91,7 +96,7 @@ def diagnose(
         check_known([*(select or ()), *(ignore or ())])
     if target is None:
         raise typer.BadParameter("name FILE.py:FUNCTION, as in train.py:build; --list-rules and --explain need none.")
-    asked = _budget(budget)
+    chosen_budget = _budget(budget)
     known = None if baseline is None else read_baseline(baseline)
     left_out = [name for name in RULES if name in (ignore or ()) or (select and name not in select)]
     output = Output(out, as_json, has_findings=True)
@@ -99,7 +104,7 @@ def diagnose(
         diagnosis = measure(
             problem,
             optimizer,
-            budget=asked,
+            budget=chosen_budget,
             layers=layers,
             ignore=left_out,
             on_part=_show_first,
@@ -107,10 +112,10 @@ def diagnose(
         )
     about = diagnosis.about | {"model": f"{diagnosis.about['model']} of {target}"}
     diagnosis = replace(diagnosis, about=about)
-    rules = {name: text for name, text in explanations().items() if name not in left_out}
+    rules = {name: explanation(name) for name in sorted(RULES) if name not in left_out}
     uri, line = source_of(target)
     as_sarif = functools.partial(sarif, diagnosis.findings, rules, uri, line=line, known=known)
-    output.finish(diagnosis, lambda console: show(diagnosis, console), as_sarif)
+    output.finish(diagnosis, lambda console: show_diagnosis(diagnosis, console), as_sarif)
     if known is not None:
         new = [headline(each) for each in flat(diagnosis.findings) if place(each) not in known]
         output.console.print(Text(f"new since {baseline}: {', '.join(new) or 'nothing'}"), soft_wrap=True)
@@ -121,13 +126,13 @@ def diagnose(
 
 
 def _show_first(diagnosis: Diagnosis) -> None:
-    """Print the first findings in short, beside the result: on standard error."""
+    """Print the first findings in short, on standard error, which leaves standard output to the result."""
     if diagnosis.parts[-1].name == FIRST:
         console = new_console(stderr=True)
         for finding in diagnosis.findings:
             if finding.severity != "note":
-                text = (f"{headline(finding)}: {finding.summary}", COLORS[finding.severity])
-                console.print(Text.assemble(("first look  ", "dim"), text))
+                text = (f"{headline(finding)}: {finding.summary}", SEVERITY_COLORS[finding.severity])
+                console.print(Text.assemble(("at first  ", "dim"), text))
 
 
 def _budget(text: str) -> Literal["fast", "full"] | float:
@@ -136,3 +141,50 @@ def _budget(text: str) -> Literal["fast", "full"] | float:
         return named.get(text) or float(text)
     except ValueError:
         raise typer.BadParameter(f"--budget is {text!r}; write fast, full or a number of seconds.") from None
+
+
+def explanation(name: str) -> str:
+    """What a rule looks for, why, and its threshold: the docstrings of its functions.
+
+    Raises:
+        ValueError: There is no such rule.
+    """
+    check_known([name])
+    return "\n\n".join(inspect.cleandoc(each.explanation or name) for each in RULES[name])
+
+
+def show_rule(name: str, console: Console) -> None:
+    """Print what a rule looks for, what it explains, and what helps."""
+    text = explanation(name)
+    console.print(Text(name, style="bold"))
+    console.print(Text(text))
+    explains = sorted({other for each in RULES[name] for other in each.explains})
+    if explains:
+        console.print(Text(f"\nIt explains {', '.join(explains)}.", style="dim"))
+    remedies = [remedy.name for remedy in REMEDIES.values() if name in remedy.rules]
+    if remedies:
+        console.print(Text(f"\nwellcond treat tries {', '.join(remedies)} for it.", style="dim"))
+
+
+def show_rules(console: Console) -> None:
+    """Print all rules with a sentence each."""
+    table = new_table(show_header=False)
+    table.add_column("", style="bold", no_wrap=True)
+    table.add_column("", ratio=1)
+    for name in sorted(RULES):
+        table.add_row(name, Text(explanation(name).partition("\n\n")[0].replace("\n", " ")))
+    console.print(table)
+
+
+def exit_code(findings: Sequence[Finding], fail_on: FailOn, known: Collection[Place] = ()) -> int:
+    """4 if a finding is severe, 3 for a warning if it is to fail on those, and else 0.
+
+    Args:
+        findings: Findings of the diagnosis.
+        fail_on: Mildest severity that counts.
+        known: Places of an earlier diagnosis' findings, which do not count.
+    """
+    worst = worst_of(each.severity for each in flat(findings) if place(each) not in known)
+    if fail_on == "never" or worst is None or worst == "note" or (worst == "warning" and fail_on == "severe"):
+        return 0
+    return EXIT_CODES[worst]

@@ -10,7 +10,7 @@ import typer
 from rich.text import Text
 from torch import Tensor
 
-from wellcond.cli.commands.suggest_lr import print_suggestion
+from wellcond.cli.commands.suggest_lr import show_suggestion
 from wellcond.cli.output import INTERRUPTED, TARGET, AsJson, Momentum, Out, Output, as_usage_errors
 from wellcond.errors import Interrupted, WellcondError
 from wellcond.learning_rate.limits.limits import DEFAULT_MOMENTUM
@@ -20,6 +20,7 @@ from wellcond.learning_rate.meanfield.moments import float64
 from wellcond.learning_rate.race.suggest_lr import heavy_ball_momentum, suggest_lr
 from wellcond.learning_rate.race.suggested_rate import SuggestedRate
 from wellcond.problem.problem import Problem
+from wellcond.report.figures.rates import gamma_figure
 from wellcond.results import Result, Row, number, text_table
 from wellcond.results.quantities import MOMENTUM, PREDICTED_MAX_LR
 
@@ -34,11 +35,11 @@ class RatesByGamma(Result):
     """The largest stable learning rate of an architecture with BatchNorm, against γ.
 
     Attributes:
-        architecture: The line it was written as.
-        gammas: (n,).
-        as_trained: With BatchNorm, whose statistics are differentiated.
-        detached: With BatchNorm, whose statistics are constants for the gradient.
-        plain: Without BatchNorm.
+        architecture: Line that describes the architecture.
+        gammas: Values of γ, (n,).
+        as_trained: Prediction with BatchNorm, whose statistics are differentiated.
+        detached: Prediction with BatchNorm, whose statistics are constants for the gradient.
+        plain: Prediction without BatchNorm.
     """
 
     architecture: str
@@ -54,8 +55,6 @@ class RatesByGamma(Result):
 
     def figure(self) -> Figure:
         """λ_max and the largest rate against γ."""
-        from wellcond.report.figures.rates import gamma_figure
-
         named = {
             "BatchNorm, as trained": self.as_trained,
             "BatchNorm, statistics constant": self.detached,
@@ -65,7 +64,7 @@ class RatesByGamma(Result):
         return gamma_figure(self.gammas.tolist(), {self.architecture: lines})
 
     def _over_gamma(self, value: float | Tensor) -> list[float]:
-        """A number at every γ; that of a network without one is the same at all."""
+        """A number at every γ; without BatchNorm it is the same at each."""
         values: list[float] = float64(value).expand(self.gammas.shape).tolist()
         return values
 
@@ -84,7 +83,7 @@ class RatesByGamma(Result):
 
 def predict_lr(
     target: Annotated[str | None, TARGET] = None,
-    arch: Annotated[str | None, typer.Option(help="An architecture in place of a file: only theory.")] = None,
+    arch: Annotated[str | None, typer.Option(help="Architecture instead of a file: theory only.")] = None,
     gamma: Annotated[
         str | None,
         typer.Option(help="With --arch: γ of BatchNorm, a number or a range LOW:HIGH.", show_default="0.1:3"),
@@ -95,9 +94,9 @@ def predict_lr(
 ) -> None:
     """How far can the learning rate go?
 
-    For your network: what theory predicts from its architecture, what the
-    curvature of the loss says at its weights, and what a race of rates says.
-    Nothing of yours is changed. FUNCTION is that of [bold]wellcond diagnose[/bold].
+    For your network: the limit that theory predicts from its architecture, the
+    one measured from the curvature at its weights, and a race of rates. Nothing
+    of yours is changed. FUNCTION is that of [bold]wellcond diagnose[/bold].
 
     For an architecture: the largest rate against γ, before there is any network.
 
@@ -116,32 +115,32 @@ def predict_lr(
     if target is None:
         assert arch is not None
         with as_usage_errors():
-            found = _of_architecture(arch, _gammas(gamma or "0.1:3"), momentum)
-        output.finish(found, lambda console: console.print(Text(str(found)), soft_wrap=True))
+            predicted = _of_architecture(arch, _gammas(gamma or "0.1:3"), momentum)
+        output.finish(predicted, lambda console: console.print(Text(str(predicted)), soft_wrap=True))
         return
     with output.problem(target, momentum) as (problem, optimizer, progress):
         try:
             suggested = suggest_lr(problem, optimizer, momentum=momentum, progress=progress)
         except Interrupted as interrupt:
             known: SuggestedRate = interrupt.result
-            output.finish(known, lambda console: print_suggestion(known, console))
+            output.finish(known, lambda console: show_suggestion(known, console))
             raise typer.Exit(INTERRUPTED) from None
-        if suggested.limit is not None:  # as exact as it goes, on all batches, beside the theory
+        if suggested.limit is not None:  # compared with theory it is to be exact, so it is measured on all batches
             suggested = replace(suggested, limit=max_lr(problem, optimizer, momentum=momentum, progress=progress))
         if optimizer is not None and heavy_ball_momentum(optimizer) is None:
             suggested = _with_prediction_of_sgd(suggested, problem)
-    output.finish(suggested, lambda console: print_suggestion(suggested, console))
+    output.finish(suggested, lambda console: show_suggestion(suggested, console))
 
 
-def _with_prediction_of_sgd(found: SuggestedRate, problem: Problem) -> SuggestedRate:
-    """Theory knows no other optimizer: what it says of SGD, and a note that it is of SGD."""
-    momentum = DEFAULT_MOMENTUM if found.limit is None else found.limit.momentum
+def _with_prediction_of_sgd(suggested: SuggestedRate, problem: Problem) -> SuggestedRate:
+    """Add the prediction for SGD, the only optimizer that theory knows, and a note about it."""
+    momentum = DEFAULT_MOMENTUM if suggested.limit is None else suggested.limit.momentum
     try:
         predicted = predict(problem, momentum=momentum)
     except (WellcondError, ValueError) as error:
-        return replace(found, notes=(*found.notes, f"no prediction from the architecture: {error}"))
-    note = f"the prediction is of SGD with momentum {momentum:g} and one learning rate"
-    return replace(found, predicted=predicted, notes=(*found.notes, note))
+        return replace(suggested, notes=(*suggested.notes, f"no prediction from the architecture: {error}"))
+    note = f"the prediction is for SGD with momentum {momentum:g} and one learning rate"
+    return replace(suggested, predicted=predicted, notes=(*suggested.notes, note))
 
 
 def _of_architecture(line: str, gammas: Tensor, momentum: float | None) -> Prediction | RatesByGamma:

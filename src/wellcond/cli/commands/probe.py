@@ -31,14 +31,14 @@ TOLERANCE = 1e-2
 
 @dataclass(frozen=True)
 class Probe(Result):
-    """What was found around the present weights.
+    """The loss around the present weights.
 
     Attributes:
-        walk: The loss and its gradient along a direction.
-        shift: The covariate shift of every layer by one step; None if not asked for, or not measured.
-        blocks: The local Hessians that were asked for.
-        eigenvalues: The largest eigenvalue of each of their matrices, by block and matrix.
-        sections: All of it in words, by title, with the reasons of what could not be measured.
+        walk: Loss and gradient along a direction.
+        shift: Covariate shift of every layer by one step; None if not asked for, or not measured.
+        blocks: Local Hessians that were asked for.
+        eigenvalues: Largest eigenvalue of each of their matrices, by block and matrix.
+        sections: Text of each part by its title, with the reason if it could not be measured.
     """
 
     walk: Landscape
@@ -48,7 +48,7 @@ class Probe(Result):
     sections: dict[str, str]
 
     def rows(self, step: int | None = None) -> list[Row]:
-        """Those of the walk, of the covariate shift and of the local Hessians."""
+        """The rows of the walk, of the covariate shift and of the local Hessians."""
         parts = [self.walk, *([] if self.shift is None else [self.shift]), *self.blocks]
         return [row for part in parts for row in part.rows(step)]
 
@@ -82,7 +82,7 @@ def probe(
     out: Out = None,
     as_json: AsJson = False,
 ) -> None:
-    """Look around the present weights: how far can the gradient be trusted?
+    """Probe the loss around the present weights: how far can the gradient be trusted?
 
     Walks along the gradient on your batches and shows how the loss and the
     gradient change, then how much each layer's gradient changes because the
@@ -108,10 +108,10 @@ def probe(
             step = optimizer or torch.optim.SGD(problem.params.values(), lr=rate)
             shifted, text = _attempted(lambda: covariate_shift(problem, step, progress=progress))
             sections[f"Covariate shift by a step of {type(step).__name__}"] = text
-        found: dict[str, dict[str, Eigenvalues]] = {}
+        largest: dict[str, dict[str, Eigenvalues]] = {}
         for block in blocks:
-            found[block.name], sections[str(block).partition("\n")[0]] = _eigenvalues(block)
-    result = Probe(walk, shifted, tuple(blocks), found, sections)
+            largest[block.name], sections[str(block).partition("\n")[0]] = _eigenvalues(block)
+    result = Probe(walk, shifted, tuple(blocks), largest, sections)
     output.finish(result, lambda console: print_sections(console, sections))
 
 
@@ -120,25 +120,25 @@ def _rate(lr: float | None, optimizer: torch.optim.Optimizer | None) -> float:
         return DEFAULT_LR if lr is None else lr
     rates = {float(group["lr"]) for group in optimizer.param_groups}
     if len(rates) > 1 or rates == {0.0}:
-        found = ", ".join(f"{rate:g}" for rate in sorted(rates))
-        raise typer.BadParameter(f"the optimizer's learning rate is {found}: say which to walk by --lr.")
+        listed = ", ".join(f"{rate:g}" for rate in sorted(rates))
+        raise typer.BadParameter(f"the optimizer's learning rate is {listed}: name the one to use with --lr.")
     return rates.pop()
 
 
 def _attempted(measure: Callable[[], T]) -> tuple[T | None, str]:
-    """What was measured and its text, or None and why it could not be."""
+    """The measurement and its text, or None and why it failed."""
     try:
-        found = measure()
+        result = measure()
     except WellcondError as error:
         return None, f"not measured: {error}"
-    return found, str(found)
+    return result, str(result)
 
 
 def _eigenvalues(block: LocalHessian) -> tuple[dict[str, Eigenvalues], str]:
-    """The largest eigenvalue of every matrix of a block, and a table of them."""
+    """The largest eigenvalue of every matrix of a block, by name, and as a table."""
     parts = {"H_z": block.z} if block.call.z is not None else {}
     parts |= {"H_W": block.weight} if block.call.params else {}
-    found: dict[str, Eigenvalues] = {}
+    largest: dict[str, Eigenvalues] = {}
     body = []
     for symbol, part in parts.items():
         for kind in ("exact", "gauss_newton"):
@@ -146,7 +146,7 @@ def _eigenvalues(block: LocalHessian) -> tuple[dict[str, Eigenvalues], str]:
             operator = getattr(part, kind)
             top, text = _attempted(functools.partial(eigenvalues, operator, tol=TOLERANCE))
             if top is not None:
-                found[name], text = top, f"{top.values[-1]:.4g} ± {top.errors[-1]:.1g}"
+                largest[name], text = top, f"{top.values[-1]:.4g} ± {top.errors[-1]:.1g}"
             body.append([name, f"{part.shape[0]:,}", text])
     table = text_table(["", "side", "largest eigenvalue"], body)
-    return found, f"{table}\na step of size 1 in z suits eigenvalues of about 1"
+    return largest, f"{table}\na step of size 1 in z suits eigenvalues of about 1"

@@ -18,18 +18,18 @@ def suggest_lr(
     target: Target,
     steps: Annotated[
         int | None,
-        typer.Option(min=1, help="Length of the run that the rate is for.", show_default="1000"),
+        typer.Option(min=1, help="Length of the run that the rate is for, in training steps.", show_default="1000"),
     ] = None,
     momentum: Momentum = None,
     out: Out = None,
     as_json: AsJson = False,
 ) -> None:
-    """With which learning rate to start?
+    """Which learning rate to start with?
 
-    Races rates: copies of your network, your optimizer, your mini-batches, most
-    rates left behind early. About 500 training steps in all. The curvature of the
-    loss says where to begin. Nothing of yours is changed. FUNCTION is that of
-    [bold]wellcond diagnose[/bold].
+    Trains copies of your network at several rates, with your optimizer on your
+    mini-batches, and ends most of them early. About 500 training steps in all.
+    The curvature of the loss says where to begin. Nothing of yours is changed.
+    FUNCTION is that of [bold]wellcond diagnose[/bold].
 
     [bold]Examples[/bold]
 
@@ -40,18 +40,19 @@ def suggest_lr(
     output = Output(out, as_json)
     with output.problem(target, momentum) as (problem, optimizer, progress):
         try:
-            found = measure(problem, optimizer, steps, momentum=momentum, progress=progress)
+            suggestion = measure(problem, optimizer, steps, momentum=momentum, progress=progress)
         except Interrupted as interrupt:
             known: SuggestedRate = interrupt.result
-            output.finish(known, lambda console: print_suggestion(known, console))
+            output.finish(known, lambda console: show_suggestion(known, console))
             raise typer.Exit(INTERRUPTED) from None
-    output.finish(found, lambda console: print_suggestion(found, console))
+    output.finish(suggestion, lambda console: show_suggestion(suggestion, console))
 
 
-def print_suggestion(found: SuggestedRate, console: Console) -> None:
-    """Print the answers that there are, and what follows from them."""
-    print_sections(console, found.parts)
-    for note in found.notes:
+def show_suggestion(suggestion: SuggestedRate, console: Console) -> None:
+    """Print which rate to start with, and then what it comes from."""
+    console.print(Text(suggestion.verdict(), style="bold"), soft_wrap=True)
+    print_sections(console, suggestion.parts)
+    console.print()
+    for note in suggestion.notes:
         console.print(Text(f"note: {note}", style="dim"), soft_wrap=True)
-    console.print(Text(f"\n{found.verdict()}", style="bold"), soft_wrap=True)
-    console.print(Text(found.cost_line, style="dim"), soft_wrap=True)
+    console.print(Text(str(suggestion.cost), style="dim"), soft_wrap=True)

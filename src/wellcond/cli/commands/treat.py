@@ -10,10 +10,11 @@ from rich.console import Console
 from rich.table import Table
 from rich.text import Text
 
-from wellcond.cli.output import INTERRUPTED, AsJson, Out, Output, Target, as_usage_errors
+from wellcond.cli.output import INTERRUPTED, AsJson, Momentum, Out, Output, Target, as_usage_errors
 from wellcond.errors import Interrupted
+from wellcond.learning_rate.limits.limits import DEFAULT_MOMENTUM
 from wellcond.remedies.remedy import REMEDIES
-from wellcond.report.terminal import new_table
+from wellcond.report.terminal import new_table, show_treatment
 from wellcond.treatment.arm import Arm
 from wellcond.treatment.treat import check_settings
 from wellcond.treatment.treat import treat as compare
@@ -30,20 +31,18 @@ def treat(
             metavar="NAME,NAME,…", help=f"Try these alone, of {', '.join(REMEDIES)}.", show_default="all that apply"
         ),
     ] = None,
-    momentum: Annotated[
-        float | None,
-        typer.Option(help="Of SGD, in place of the optimizer that FUNCTION returns.", show_default="its own, or 0"),
-    ] = None,
+    momentum: Momentum = None,
     out: Out = None,
     as_json: AsJson = False,
 ) -> None:
-    """Try remedies on copies of your network, and see what each buys.
+    """Try remedies on copies of your network, and see how much each helps.
 
     First it is diagnosed. Then every remedy that applies is screened by a short
-    race of learning rates; the best, a better rate alone and one remedy drawn at
-    random are trained in full beside the untreated network, from your weights,
-    with your optimizer, on the same batches. At the end stand the lines to
-    write. Nothing of yours is changed; Ctrl-C prints what is finished so far.
+    race of learning rates. The best ones, a better rate alone and one remedy
+    drawn at random are trained in full, and so is the untreated network: from
+    your weights, with your optimizer, on the same batches. The answer comes with
+    the lines to write. Nothing of yours is changed; Ctrl-C prints what is
+    finished so far.
 
     FUNCTION is that of [bold]wellcond diagnose[/bold].
 
@@ -54,28 +53,30 @@ def treat(
     [cyan]wellcond treat train.py:build --remedies bnp,last-bn --json[/cyan]
     """
     chosen = None if remedies is None else [name.strip() for name in remedies.split(",") if name.strip()]
-    settings: dict[str, Any] = {"steps": steps, "seeds": range(seeds), "momentum": momentum or 0.0}
+    settings: dict[str, Any] = {"steps": steps, "seeds": range(seeds)}
+    settings |= {} if momentum is None else {"momentum": momentum}
     with as_usage_errors():
-        check_settings(**settings, remedies=chosen or ())
+        check_settings(**{"momentum": DEFAULT_MOMENTUM} | settings, remedies=chosen or ())
     output = Output(out, as_json)
     with (
         output.problem(target, momentum) as (problem, optimizer, progress),
         warnings.catch_warnings(record=True) as caught,
     ):
         try:
-            found = compare(problem, optimizer, **settings, remedies=chosen, progress=progress)
+            treatment: Treatment = compare(problem, optimizer, **settings, remedies=chosen, progress=progress)
         except Interrupted as interrupt:
-            found = interrupt.result
+            treatment = interrupt.result
     messages = list(dict.fromkeys(str(warning.message) for warning in caught))
-    output.finish(found, lambda console: _show(found, messages, console))
-    if not found.is_complete:
-        typer.secho(found.status, err=True, fg="red", bold=True)
+    output.finish(treatment, lambda console: _show(treatment, messages, console))
+    if not treatment.is_complete:
+        typer.secho(treatment.status, err=True, fg="red", bold=True)
         raise typer.Exit(INTERRUPTED)
 
 
 def _show(treatment: Treatment, messages: list[str], console: Console) -> None:
-    console.print(Text(treatment.verdict(), style="bold"))
-    console.print(f"\n{treatment.title}, and what it changes beside the untreated network:")
+    """Print the answer and the lines to write, and then every arm."""
+    show_treatment(treatment, console)
+    console.print(f"\n{treatment.title}, and its difference to the untreated network:")
     console.print(_table(treatment))
     screened = [f"{arm.name} {arm.outcome.removeprefix('screened: ')}" for arm in _not_run(treatment)]
     if screened:
@@ -88,10 +89,6 @@ def _show(treatment: Treatment, messages: list[str], console: Console) -> None:
     for note in treatment.notes:
         console.print(Text(f"note: {note}", style="dim"))
     console.print(Text(treatment.price, style="dim"), soft_wrap=True)
-    best = treatment.best
-    if best is not None and best is not treatment.untreated:
-        console.print(Text(f"\n{best.why.splitlines()[0]} Write:" if best.why else "\nWrite:", style="bold"))
-        console.print(Text(treatment.code, style="cyan"), soft_wrap=True)
 
 
 def _not_run(treatment: Treatment) -> list[Arm]:
@@ -99,7 +96,7 @@ def _not_run(treatment: Treatment) -> list[Arm]:
 
 
 def _table(treatment: Treatment) -> Table:
-    """One line per arm that was run; the best bold, what diverged red."""
+    """One line per arm that was run; the best in bold, those that diverged in red."""
     headings, body = treatment.table()
     table = new_table()
     for heading in headings:

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass
-from typing import TYPE_CHECKING
 
 import numpy as np
 import torch
@@ -17,9 +16,6 @@ from wellcond.errors import Interrupted
 from wellcond.network.isolation.arithmetic import own_arithmetic
 from wellcond.problem.arguments import as_whole
 from wellcond.results import Progress, Result, Row, quantities
-
-if TYPE_CHECKING:
-    from matplotlib.figure import Figure
 
 
 @dataclass(frozen=True)
@@ -58,11 +54,6 @@ class Density(Result):
         }
         rows = [Row(step, "", quantity, value, "") for quantity, value in named.items()]
         return [*rows, Row(step, "", quantities.MATVECS, float(self.matvecs), "products")]
-
-    def figure(self) -> Figure:
-        from wellcond.report.figures.curves import density_figure
-
-        return density_figure({"": self})
 
     def __str__(self) -> str:
         low, high = float(self.nodes.min()), float(self.nodes.max())

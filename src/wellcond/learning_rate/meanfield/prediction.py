@@ -7,12 +7,12 @@ import math
 import operator
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, field, replace
-from typing import TYPE_CHECKING, Literal
+from typing import Literal
 
 import torch
 from torch import Tensor
 
-from wellcond.errors import InvalidProblem, NonFinite, OutputError
+from wellcond.errors import InvalidProblem, NonFinite
 from wellcond.learning_rate.meanfield.gram import Gram
 from wellcond.learning_rate.meanfield.moments import Kernel, Moments, Number, float64
 from wellcond.learning_rate.meanfield.stages import (
@@ -27,9 +27,6 @@ from wellcond.learning_rate.meanfield.stages import (
     with_finite_widths,
 )
 from wellcond.results import Cost, Result, Row, number, quantities, text_table
-
-if TYPE_CHECKING:
-    from matplotlib.figure import Figure
 
 Loss = Literal["half-squared", "mse", "cross-entropy"]
 MANY = 1000
@@ -90,23 +87,6 @@ class Prediction(Result):
             Row(step, "", quantities.MAX_LR, self.max_lr, "lr"),
             *(Row(step, layer.name, quantities.TERM, float(layer.term), "") for layer in self.layers),
         ]
-
-    def figure(self) -> Figure:
-        """The contribution of each layer to λ_max, as bars.
-
-        Returns:
-            A matplotlib figure.
-
-        Raises:
-            OutputError: It is a grid of networks.
-        """
-        from wellcond.report.figures.rates import terms_figure
-
-        if isinstance(self.lambda_max, Tensor):
-            raise OutputError("a picture of layers shows one network, and this prediction is of a grid of them.")
-        title = f"{self.network}\nλmax {number(self.lambda_max)}, largest rate {number(float(self.max_lr))}"
-        terms = [(layer.name, float(layer.term)) for layer in self.layers]
-        return terms_figure(f"{title} ({self.variant})", terms)
 
     def __str__(self) -> str:
         body = []

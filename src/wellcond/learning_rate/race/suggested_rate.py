@@ -4,17 +4,12 @@ from __future__ import annotations
 
 import math
 from dataclasses import dataclass, field
-from typing import TYPE_CHECKING
 
-from wellcond.errors import OutputError
 from wellcond.learning_rate.limits.limits import MaxLearningRate
 from wellcond.learning_rate.meanfield.prediction import Prediction
 from wellcond.learning_rate.race.race import Race
 from wellcond.results import Cost, Result, Row, number
 from wellcond.results.quantities import COST, PREDICTED_MAX_LR, SUGGESTED_LR, SUGGESTED_LR_HIGH, SUGGESTED_LR_LOW
-
-if TYPE_CHECKING:
-    from matplotlib.figure import Figure
 
 SAFE_SHARE = 0.5
 """On a quadratic the sharpest direction converges fastest at half of its limit."""
@@ -97,19 +92,6 @@ class SuggestedRate(Result):
         edge += f"; {number(self.smallest_diverged)} did." if math.isfinite(self.smallest_diverged) else "."
         return f"Start with lr = {number(self.lr)}: {reason}.{span}{edge}"
 
-    def figure(self) -> Figure:
-        """The race: the loss over the steps, and over the learning rate; without one, the prediction's picture."""
-        from wellcond.report.figures.rates import race_figure
-
-        if self.race is None and self.predicted is not None:
-            return self.predicted.figure()
-        if self.race is None or not self.race.longest:
-            raise OutputError("there was no race and no prediction, so there is nothing to draw.")
-        limits = {} if self.limit is None else {"largest rate, measured": self.limit.value}
-        if self.predicted is not None:
-            limits["largest rate, predicted"] = float(self.predicted.max_lr)
-        return race_figure(self.race, limits)
-
     @property
     def parts(self) -> dict[str, object]:
         """The answers that there are, by what they come from."""
@@ -126,5 +108,5 @@ class SuggestedRate(Result):
         return str(self.cost)
 
     def __str__(self) -> str:
-        lines = [f"{title}\n{part}\n" for title, part in self.parts.items()]
-        return "\n".join([*lines, *(f"note: {note}" for note in self.notes), self.verdict(), self.cost_line])
+        parts = [f"{title}\n{part}\n" for title, part in self.parts.items()]
+        return "\n".join([f"{self.verdict()}\n", *parts, *(f"note: {note}" for note in self.notes), self.cost_line])

@@ -50,7 +50,7 @@ class BackMatching(Result):
 
     def rows(self, step: int | None = None) -> list[Row]:
         losses = [Row(step, block, BACK_MATCHING_LOSS, self.losses[block], "loss") for block in self.blocks]
-        return losses + [Row(step, block, TARGET_CHANGE, c, "‖z½ − z‖/‖z‖") for block, c in self.changes.items()]
+        return losses + [Row(step, block, TARGET_CHANGE, c, "") for block, c in self.changes.items()]
 
     def __str__(self) -> str:
         body = []

@@ -129,9 +129,9 @@ class LocalHessian(Result):
         inputs = 0 if self.call.z is None else self.call.z.numel()
         numbers = [
             (BACK_MATCHING_LOSS, self.loss, "loss"),
-            (TARGET_CHANGE, change, "‖∂J/∂z‖/‖z‖"),
+            (TARGET_CHANGE, change, ""),
             (INPUT_ENTRIES, float(inputs), "entries"),
-            (PARAMETERS, float(self._parameter_count), "entries"),
+            (PARAMETERS, float(self._parameter_count), "parameters"),
         ]
         return [Row(step, self.name, *entry) for entry in numbers]
 

@@ -13,6 +13,7 @@ from torch import Tensor
 from wellcond.curvature.spectra.exact import Spectrum
 from wellcond.results import Result, Row
 from wellcond.results.quantities import MASS_AT_ZERO, MEAN, SUPPORT_HIGH, SUPPORT_LOW
+from wellcond.results.rendering import rendered
 
 if TYPE_CHECKING:
     from matplotlib.figure import Figure
@@ -23,8 +24,6 @@ Eigenvalues = Spectrum | Tensor | Sequence[float]
 
 BISECTIONS = 100
 """Enough to halve [0, π] down to neighboring float64 numbers wherever the answer is above 1e-14."""
-POINTS = 400
-"""Points of the drawn density."""
 SERIES = 100
 """Terms of Kolmogorov's series; the remainder is below 1e-80 wherever it is evaluated."""
 
@@ -193,25 +192,8 @@ class MarchenkoPastur(Result):
         Args:
             values: All eigenvalues, as for `distance`.
         """
-        from wellcond.report.figures.curves import law_figure
-
-        low, high = self.support
-        # even steps of an angle are close at the edges of the support, where the density ends as a square root
-        grid = low + (high - low) * torch.linspace(0, math.pi / 2, POINTS, dtype=torch.float64, device="cpu").sin() ** 2
-        law = grid[1:].tolist(), self.density(grid[1:]).tolist()  # at the edge the density of c = 1 is infinite
-        title = f"Marchenko-Pastur, c = {self.c:.4g}, σ = {self.sigma:.4g}"
-        if values is None:
-            return law_figure(title, law, self.mass_at_zero)
-        measured = zeros_of_rounding(values)
-        others = measured[measured != 0]
-        ends = [*self.support, *others.tolist()]
-        bins = max(12, math.isqrt(4 * len(others)))
-        edges = torch.linspace(min(ends), max(ends), 1 + bins, dtype=torch.float64, device="cpu")
-        heights = torch.histogram(others, edges).hist / (len(measured) * (edges[1] - edges[0]))
-        distance, critical = self.distance(values), self.critical_value(len(measured))
-        title += f"\nKolmogorov distance {distance:.2g}; critical at 1 %: {critical:.2g}"
-        zeros = 1 - len(others) / len(measured)
-        return law_figure(title, law, self.mass_at_zero, (heights.tolist(), edges.tolist()), zeros)
+        figure: Figure = rendered("figure", self, values=values)
+        return figure
 
     def __str__(self) -> str:
         low, high = self.support

@@ -5,7 +5,7 @@ from __future__ import annotations
 import math
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import torch
 from torch import Tensor
@@ -25,9 +25,6 @@ from wellcond.problem.arguments import as_two_numbers, as_positive, as_whole, ch
 from wellcond.problem.checks import shared_memory_notes
 from wellcond.problem.problem import Problem
 from wellcond.results import Cost, Progress, Result, Row, number, quantities, text_table
-
-if TYPE_CHECKING:
-    from matplotlib.figure import Figure
 
 ROUNDED_STEP = 1e-3
 """Relative rounding of a step above which the distance is measured: below, it changes the distance by at most 1e-6."""
@@ -98,12 +95,6 @@ class Landscape(Result):
         }
         rows = [Row(step, "", quantity, value, "") for quantity, value in values.items()]
         return [*rows, Row(step, "", quantities.COST, self.cost.u, "u")]
-
-    def figure(self) -> Figure:
-        """The loss and the change of the gradient along the walk."""
-        from wellcond.report.figures.landscape import walk_figure
-
-        return walk_figure({"": self})
 
     def __str__(self) -> str:
         columns = (self.step_lengths, self.distances, self.losses, self.gradient_changes, self.smoothness)

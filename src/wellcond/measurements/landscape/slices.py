@@ -7,7 +7,6 @@ import itertools
 import math
 from collections.abc import Sequence
 from dataclasses import dataclass
-from typing import TYPE_CHECKING
 
 import torch
 from torch import Tensor
@@ -27,9 +26,6 @@ from wellcond.problem.arguments import as_positive, as_whole, check_problem
 from wellcond.problem.checks import shared_memory_notes
 from wellcond.problem.problem import Problem
 from wellcond.results import Cost, Progress, Result, Row, number, quantities, text_table
-
-if TYPE_CHECKING:
-    from matplotlib.figure import Figure
 
 
 @dataclass(frozen=True)
@@ -61,12 +57,6 @@ class LossSlice(Result):
             Row(step, "", quantities.LOSS_GREATEST, greatest, ""),
             Row(step, "", quantities.COST, self.cost.u, "u"),
         ]
-
-    def figure(self) -> Figure:
-        """A line, or filled contours."""
-        from wellcond.report.figures.landscape import slice_figure
-
-        return slice_figure(self)
 
     def __str__(self) -> str:
         places = list(map(number, self.coordinates.tolist()))

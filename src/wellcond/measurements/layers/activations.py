@@ -7,7 +7,7 @@ import math
 from collections.abc import Sequence
 from dataclasses import astuple, dataclass
 from operator import length_hint
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import torch
 from torch import Tensor, nn
@@ -23,9 +23,6 @@ from wellcond.problem.arguments import as_two_numbers, as_whole, check_problem
 from wellcond.problem.problem import Problem
 from wellcond.results import ByLayer, Cost, Progress, Row, number, quantities, text_table
 from wellcond.results.text import WHOLE_MODEL
-
-if TYPE_CHECKING:
-    from matplotlib.figure import Figure
 
 CHANGES = (
     quantities.MEAN_CHANGE,
@@ -74,12 +71,6 @@ class MomentChanges(ByLayer[MomentChange]):
             for quantity, value in zip(CHANGES, astuple(change), strict=True)
         ]
 
-    def figure(self) -> Figure:
-        """The changes against the layer."""
-        from wellcond.report.figures.activations import moment_changes_figure
-
-        return moment_changes_figure({"": self.rows()})
-
     def __str__(self) -> str:
         header = ["layer", "‖Δμ‖", "‖Δσ²‖", "‖Δμ‖/‖μ‖", "‖Δσ²‖/‖σ²‖"]
         body = [[name or WHOLE_MODEL, *map(number, astuple(change))] for name, change in self.layers.items()]
@@ -127,12 +118,6 @@ class Activations(ByLayer[LayerActivations]):
                 Row(step, name, quantities.NOT_FINITE, float(layer.not_finite), "values"),
             ]
         return rows
-
-    def figure(self) -> Figure:
-        """The histograms of some layers."""
-        from wellcond.report.figures.activations import histograms_figure
-
-        return histograms_figure({"": {0: self}})
 
     def __str__(self) -> str:
         body, notes = [], {}

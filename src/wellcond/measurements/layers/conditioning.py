@@ -8,7 +8,7 @@ import math
 from collections.abc import Callable, Collection, Mapping, Sequence
 from dataclasses import dataclass, replace
 from functools import cached_property
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import torch
 from torch import Tensor
@@ -25,10 +25,6 @@ from wellcond.problem.evaluation import Evaluation
 from wellcond.problem.problem import Gradients, Problem
 from wellcond.results import ByLayer, Cost, Progress, Row, number, text_table
 from wellcond.results.quantities import FISHER, GRADIENT, INPUT, KRONECKER
-
-if TYPE_CHECKING:
-    from matplotlib.figure import Figure
-
 
 SHARES = (0.2, 0.5, 0.8, 1.0)
 """Default shares p for which κ_p is computed."""
@@ -100,12 +96,6 @@ class ConditioningTable(ByLayer[LayerConditioning]):
 
     def rows(self, step: int | None = None) -> list[Row]:
         return [row for layer in self.layers.values() for row in layer.rows(step)]
-
-    def figure(self) -> Figure:
-        """λ_max and κ_50% of Σx and Σ∇h against the layer."""
-        from wellcond.report.figures.curves import layers_figure
-
-        return layers_figure({"": self.rows()})
 
     def __str__(self) -> str:
         shares = next((list(m.kappa) for layer in self.layers.values() for m in (layer.x, layer.g) if m), [])

@@ -5,7 +5,7 @@ from __future__ import annotations
 import math
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import torch
 from torch import Tensor, nn
@@ -22,9 +22,6 @@ from wellcond.problem.problem import Gradients, Problem
 from wellcond.results import ByLayer, Cost, Progress, Row, number, quantities, text_table
 from wellcond.results.text import WHOLE_MODEL
 from wellcond.training.updated import updated_parameters
-
-if TYPE_CHECKING:
-    from matplotlib.figure import Figure
 
 
 @dataclass(frozen=True)
@@ -79,12 +76,6 @@ class CovariateShift(ByLayer[GradientShift]):
             }
             rows += [Row(step, name, quantity, value, "") for quantity, value in values.items()]
         return rows
-
-    def figure(self) -> Figure:
-        """‖G − G'‖ and cos(G, G') against the layer."""
-        from wellcond.report.figures.activations import covariate_shift_figure
-
-        return covariate_shift_figure({"": self.rows()})
 
     def __str__(self) -> str:
         body = [

@@ -1,17 +1,16 @@
-"""Still pictures of curves: numbers against the layer, losses over training, densities of spectra."""
+"""Still pictures of curves: numbers against the layer, and losses over training."""
 
 from __future__ import annotations
 
 import math
 from collections.abc import Mapping, Sequence
-from statistics import median
-from typing import TYPE_CHECKING, Any, Protocol, runtime_checkable
+from typing import TYPE_CHECKING, Any
 
-from torch import Tensor
-
+from wellcond.diagnosis.diagnosis import Diagnosis
+from wellcond.errors import OutputError
+from wellcond.measurements.layers.conditioning import ConditioningTable
 from wellcond.report.figures.style import (
     COLORS,
-    Curve,
     LogScale,
     Series,
     bare_axes,
@@ -23,16 +22,25 @@ from wellcond.report.figures.style import (
 from wellcond.report.table import MATRICES, over_training
 from wellcond.results import Row
 from wellcond.results.quantities import TRAINING_LOSS
+from wellcond.results.rendering import renders
 from wellcond.results.text import WHOLE_MODEL, shortened
+from wellcond.training.run import Run, averaged_steps
+from wellcond.treatment.treatment import Treatment
 
 if TYPE_CHECKING:
     from matplotlib.axes import Axes
     from matplotlib.figure import Figure
 
 MOST_LABELS = 20
-"""Names of layers below an axis."""
+"""Largest number of layer names below an axis."""
 MATRIX_STYLES = {"Σx": "-", "Σ∇h": "--"}
-BARS = "#b9d3e6"
+
+
+@renders("figure", Diagnosis)
+@renders("figure", ConditioningTable)
+def conditioning_figure(result: Diagnosis | ConditioningTable) -> Figure:
+    """λ_max and κ_50% of Σx and Σ∇h against the layer."""
+    return layers_figure({"": result.rows()})
 
 
 def layers_figure(series: Series) -> Figure:
@@ -81,15 +89,15 @@ def draw_against_layer(
 ) -> None:
     """Draw one line per column of numbers.
 
-    On a logarithmic axis zero is a triangle at the lower edge, and what is infinite or NaN one at the upper edge.
+    On a logarithmic axis zero is a triangle at the lower edge; infinity and NaN are triangles at the upper edge.
 
     Args:
-        axes: Where to draw.
+        axes: Panel to draw in.
         columns: Value by layer, by the label of the line.
-        looks: The color and the style of each line.
-        title: Of the panel.
+        looks: Color and style of each line.
+        title: Title of the panel.
         is_log: Whether the axis of the values is logarithmic.
-        by_depth: Draw against the depth, from 0 to 1; for networks whose layers have other names.
+        by_depth: Whether to draw against the depth, from 0 to 1; for networks whose layers have different names.
     """
     layers = list(dict.fromkeys(layer for column in columns.values() for layer in column))
     scale = LogScale.of(value for column in columns.values() for value in column.values())
@@ -122,6 +130,29 @@ def label_layers(axes: Axes, layers: Sequence[str]) -> None:
     axes.grid(visible=False, axis="x")
 
 
+@renders("figure", Run)
+def run_figure(run: Run) -> Figure:
+    """The loss over the steps."""
+    return training_figure({"": [run.rows()]})
+
+
+@renders("figure", Treatment)
+def treatment_figure(treatment: Treatment) -> Figure:
+    """The training loss of every arm at its learning rate: the mean over seeds, and their range."""
+    curves = {
+        f"{arm.name}{' (random)' if arm.is_random else ''}, lr {arm.best_lr:.3g}": [
+            [Row(step, "", TRAINING_LOSS, loss, "") for step, loss in zip(*run.curve(), strict=True)]
+            for run in arm.runs[arm.best_lr].values()
+        ]
+        for arm in treatment.arms.values()
+        if arm.best_lr is not None
+    }
+    if not curves:
+        raise OutputError("no run finished, so there is nothing to draw.")
+    window = averaged_steps(treatment.steps)
+    return training_figure(curves, y_label=f"training loss, running mean over {window} steps")
+
+
 def training_figure(runs: Mapping[str, Sequence[Sequence[Row]]], *, y_label: str = "training loss") -> Figure:
     """The loss over training, one line per name: the mean of its repetitions, in the band they fill.
 
@@ -129,7 +160,7 @@ def training_figure(runs: Mapping[str, Sequence[Sequence[Row]]], *, y_label: str
 
     Args:
         runs: The rows of each repetition, by name; `training_loss` is drawn.
-        y_label: What the losses are, where they are not those of single steps.
+        y_label: Name of the losses, if they are not those of single steps.
 
     Returns:
         The figure.
@@ -145,79 +176,3 @@ def training_figure(runs: Mapping[str, Sequence[Sequence[Row]]], *, y_label: str
     if any(runs):
         axes.legend(frameon=False)
     return figure
-
-
-@runtime_checkable
-class DensityCurve(Protocol):
-    """A spectral density with its standard error, each (points,). A `wellcond.curvature.spectra.density.Density` is one."""
-
-    @property
-    def grid(self) -> Tensor: ...
-    @property
-    def density(self) -> Tensor: ...
-    @property
-    def error(self) -> Tensor: ...
-
-
-def density_figure(densities: Mapping[str, DensityCurve]) -> Figure:
-    """Spectral densities over each other, six decades deep, each in a band of two standard errors.
-
-    Args:
-        densities: What `density` returns, by the name of the network.
-
-    Returns:
-        The figure.
-    """
-    check_series(densities, "{'name': density(Hessian(problem))}", each=DensityCurve)
-    figure = new_figure(7, 3.8)
-    axes = figure.subplots()
-    top = max(float(each.density.max()) for each in densities.values())
-    for i, (name, each) in enumerate(densities.items()):
-        grid, middle, band = each.grid.numpy(), each.density.numpy(), 2 * each.error.nan_to_num().numpy()
-        color = COLORS[i % len(COLORS)]
-        axes.plot(grid, middle, color=color, label=name)
-        axes.fill_between(grid, (middle - band).clip(min=0), middle + band, color=color, alpha=0.2, linewidth=0)
-    axes.set_yscale("log")
-    axes.set_ylim(1e-6 * top, 2 * top)
-    bare_axes(axes, x="eigenvalue", y="density")
-    if any(densities):
-        axes.legend(frameon=False)
-    return figure
-
-
-def law_figure(
-    title: str,
-    law: Curve,
-    law_at_zero: float,
-    measured: tuple[Sequence[float], Sequence[float]] | None = None,
-    measured_at_zero: float = 0.0,
-) -> Figure:
-    """The density of a law of eigenvalues, over the histogram of a measured spectrum.
-
-    Both are densities of all eigenvalues: an area is a share of them. The legend gives the shares at 0.
-
-    Args:
-        title: Of the figure.
-        law: Eigenvalues other than 0, and their density.
-        law_at_zero: The share at 0.
-        measured: The heights of the bars (n,) and their edges (n + 1,), if there are any.
-        measured_at_zero: Of the measured spectrum, the share at 0.
-
-    Returns:
-        The figure.
-    """
-    figure = new_figure(4.4, 3.8)
-    axes = figure.subplots()
-    if measured is not None:
-        axes.stairs(*measured, fill=True, color=BARS, label=f"measured{_at_zero(measured_at_zero)}")
-    axes.plot(*law, color=COLORS[0], label=f"law{_at_zero(law_at_zero)}")
-    tallest_bar = 0.0 if measured is None else max(measured[0])
-    axes.set_ylim(0, 1.3 * (tallest_bar or median(law[1])))
-    axes.set_title(title, loc="left", fontsize=10)
-    axes.legend(frameon=False)
-    bare_axes(axes, x="eigenvalue", y="density")
-    return figure
-
-
-def _at_zero(share: float) -> str:
-    return f", and {100 * share:.3g} % at 0" if share else ""

@@ -5,12 +5,22 @@ from __future__ import annotations
 import itertools
 import math
 from collections.abc import Iterable, Mapping, Sequence
-from typing import TYPE_CHECKING, Protocol, runtime_checkable
+from typing import TYPE_CHECKING
 
 import numpy as np
-from torch import Tensor
 
-from wellcond.report.figures.style import COLORS, GRAY, Series, bare_axes, check_series, legend_below, new_figure
+from wellcond.measurements.landscape.landscape import Landscape
+from wellcond.measurements.landscape.slices import LossSlice
+from wellcond.report.figures.style import (
+    COLORS,
+    GRAY,
+    LOG_FROM,
+    Series,
+    bare_axes,
+    check_series,
+    legend_below,
+    new_figure,
+)
 from wellcond.report.table import finite_or_gap, over_training
 from wellcond.results.quantities import (
     BETA,
@@ -20,44 +30,17 @@ from wellcond.results.quantities import (
     LOSS_GREATEST,
     LOSS_LEAST,
 )
+from wellcond.results.rendering import renders
 
 if TYPE_CHECKING:
     from matplotlib.axes import Axes
     from matplotlib.figure import Figure
 
-DECADES = 30.0
-"""Positive values further apart than this factor go on a logarithmic axis."""
-LEVELS = 16
-"""Of the filled contours of a plane."""
+CONTOURS = 16
+"""Number of filled contours of a plane."""
 DRAWN = (LOSS_LEAST, LOSS_GREATEST, GRADIENT_CHANGE_LEAST, GRADIENT_CHANGE_GREATEST, LOSS, BETA)
 GRADIENT_CHANGE = "change of the gradient  ‖∇L(θ) − ∇L(θₐ)‖"
 RUN = "{'name': rows}, with rows += landscape(problem, lr).rows(step)"
-
-
-@runtime_checkable
-class Walk(Protocol):
-    """A walk along a direction, each (points,). A `wellcond.measurements.landscape.landscape.Landscape` is one."""
-
-    @property
-    def step_lengths(self) -> Tensor: ...
-    @property
-    def losses(self) -> Tensor: ...
-    @property
-    def distances(self) -> Tensor: ...
-    @property
-    def gradient_changes(self) -> Tensor: ...
-
-
-@runtime_checkable
-class Slice(Protocol):
-    """The loss on a line (points,) or a plane (points, points). A `wellcond.measurements.landscape.slices.LossSlice` is one."""
-
-    @property
-    def coordinates(self) -> Tensor: ...
-    @property
-    def losses(self) -> Tensor: ...
-    @property
-    def directions(self) -> tuple[str, ...]: ...
 
 
 def ribbons_figure(series: Series) -> Figure:
@@ -80,22 +63,22 @@ def ribbons_figure(series: Series) -> Figure:
 
 
 def draw_ribbons(panels: Sequence[Axes], series: Series) -> None:
-    """Draw the panels of `ribbons_figure` on three axes of one's own."""
+    """Draw the panels of `ribbons_figure` on three axes that the caller has made."""
     check_series(series, RUN)
     loss, change, beta = panels
     ranges = ((loss, LOSS_LEAST, LOSS_GREATEST), (change, GRADIENT_CHANGE_LEAST, GRADIENT_CHANGE_GREATEST))
     for (name, rows), color in zip(series.items(), itertools.cycle(COLORS), strict=False):
-        found = {quantity: over_training(rows, quantity) for quantity in DRAWN}
-        for quantity, (steps, _) in found.items():
+        curves = {quantity: over_training(rows, quantity) for quantity in DRAWN}
+        for quantity, (steps, _) in curves.items():
             if not steps:
                 raise ValueError(f"no row is of {quantity!r}; pass {RUN}.")
         for axes, least, greatest in ranges:
-            (steps, low), (_, high) = found[least], found[greatest]
+            (steps, low), (_, high) = curves[least], curves[greatest]
             axes.fill_between(steps, low, high, color=color, alpha=0.25, linewidth=0)
             for edge in (low, high):
                 axes.plot(steps, edge, color=color, linewidth=0.6, alpha=0.7)
-        loss.plot(*found[LOSS], color=color, linewidth=1.4)
-        beta.plot(*found[BETA], color=color, linewidth=1.6, label=name)
+        loss.plot(*curves[LOSS], color=color, linewidth=1.4)
+        beta.plot(*curves[BETA], color=color, linewidth=1.6, label=name)
     for axes, title, quantities in (
         (loss, "loss along the gradient", (LOSS_LEAST, LOSS_GREATEST)),
         (change, GRADIENT_CHANGE, (GRADIENT_CHANGE_LEAST, GRADIENT_CHANGE_GREATEST)),
@@ -105,7 +88,13 @@ def draw_ribbons(panels: Sequence[Axes], series: Series) -> None:
         _finish(axes, title, "training step", values)
 
 
-def walk_figure(walks: Mapping[str, Walk]) -> Figure:
+@renders("figure", Landscape)
+def landscape_figure(landscape: Landscape) -> Figure:
+    """The loss and the change of the gradient along the walk."""
+    return walk_figure({"": landscape})
+
+
+def walk_figure(walks: Mapping[str, Landscape]) -> Figure:
     """Two panels, one line per walk: the loss against the step length, the gradient's change against the distance.
 
     Points that are not finite are left out.
@@ -116,7 +105,7 @@ def walk_figure(walks: Mapping[str, Walk]) -> Figure:
     Returns:
         The figure.
     """
-    check_series(walks, "{'name': landscape(problem, lr)}", each=Walk)
+    check_series(walks, "{'name': landscape(problem, lr)}", each=Landscape)
     figure = new_figure(9, 3.8)
     left, right = figure.subplots(1, 2)
     for axes, title, label, places, heights in (
@@ -134,8 +123,9 @@ def walk_figure(walks: Mapping[str, Walk]) -> Figure:
     return figure
 
 
-def slice_figure(loss_slice: Slice) -> Figure:
-    """A line, or filled contours, with the parameters marked; what is not finite is left white.
+@renders("figure", LossSlice)
+def slice_figure(loss_slice: LossSlice) -> Figure:
+    """A line, or filled contours, with the parameters marked; values that are not finite are left white.
 
     Args:
         loss_slice: What `loss_slice` returns.
@@ -143,7 +133,7 @@ def slice_figure(loss_slice: Slice) -> Figure:
     Returns:
         The figure.
     """
-    if not isinstance(loss_slice, Slice):
+    if not isinstance(loss_slice, LossSlice):
         raise ValueError(f"a {type(loss_slice).__name__} cannot be drawn; pass what loss_slice(problem) returns.")
     is_line = loss_slice.losses.dim() == 1
     figure = new_figure(*((6.4, 3.8) if is_line else (5.6, 4.4)))
@@ -161,7 +151,7 @@ def slice_figure(loss_slice: Slice) -> Figure:
     return figure
 
 
-def _contours(figure: Figure, axes: Axes, loss_slice: Slice) -> None:
+def _contours(figure: Figure, axes: Axes, loss_slice: LossSlice) -> None:
     from matplotlib.colors import LogNorm, Normalize
 
     grid, losses = loss_slice.coordinates.numpy(), np.ma.masked_invalid(loss_slice.losses.numpy().T)
@@ -173,12 +163,12 @@ def _contours(figure: Figure, axes: Axes, loss_slice: Slice) -> None:
     is_log = _spans_decades(losses.compressed())
     if low == high:  # a plain has no contours
         high = low + max(abs(low), 1.0) * 1e-3
-    levels = np.geomspace(low, high, LEVELS) if is_log else np.linspace(low, high, LEVELS)
+    levels = np.geomspace(low, high, CONTOURS) if is_log else np.linspace(low, high, CONTOURS)
     levels[[0, -1]] = low, high  # rounding would leave the extremes white
     norm = LogNorm(low, high) if is_log else Normalize(low, high)
     filled = axes.contourf(grid, grid, losses, levels=levels, norm=norm, cmap="viridis")
     axes.contour(grid, grid, losses, levels=levels, colors="white", linewidths=0.4, alpha=0.6)
-    ticks = levels[:: (LEVELS - 1) // 5]
+    ticks = levels[:: (CONTOURS - 1) // 5]
     bar = figure.colorbar(filled, ax=axes, ticks=ticks)
     bar.ax.set_yticklabels([f"{tick:.3g}" for tick in ticks])
     bar.ax.minorticks_off()
@@ -194,4 +184,4 @@ def _finish(axes: Axes, title: str, label: str, heights: Sequence[float], places
 
 def _spans_decades(values: Iterable[float]) -> bool:
     finite = [value for value in values if math.isfinite(value)]
-    return bool(finite) and min(finite) > 0 and max(finite) > DECADES * min(finite)
+    return bool(finite) and min(finite) > 0 and max(finite) > LOG_FROM * min(finite)

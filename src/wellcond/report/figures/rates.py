@@ -5,47 +5,45 @@ from __future__ import annotations
 import math
 from collections.abc import Mapping, Sequence
 from statistics import fmean
-from typing import TYPE_CHECKING, Protocol
+from typing import TYPE_CHECKING
 
+from torch import Tensor
+
+from wellcond.errors import OutputError
+from wellcond.learning_rate.meanfield.prediction import Prediction
+from wellcond.learning_rate.race.race import Race
+from wellcond.learning_rate.race.suggested_rate import SuggestedRate
 from wellcond.report.figures.curves import label_layers
 from wellcond.report.figures.style import COLORS, GRAY, bare_axes, draw_curves, legend_below, new_figure
+from wellcond.results import number
+from wellcond.results.rendering import renders
 
 if TYPE_CHECKING:
     from matplotlib.figure import Figure
 
 
-class Run(Protocol):
-    """The losses of a run, and where it diverged."""
-
-    @property
-    def losses(self) -> Sequence[float]: ...
-    @property
-    def diverged_at(self) -> int | None: ...
-
-
-class Race(Protocol):
-    """Runs at several learning rates, most of which ended early, and the rate that they give."""
-
-    @property
-    def runs(self) -> Mapping[float, Run]: ...
-    @property
-    def lr(self) -> float: ...
-    @property
-    def low(self) -> float: ...
-    @property
-    def high(self) -> float: ...
-    @property
-    def steps(self) -> int: ...
+@renders("figure", SuggestedRate)
+def suggestion_figure(suggestion: SuggestedRate) -> Figure:
+    """The race: the loss over the steps, and over the learning rate; without a race, the prediction's figure."""
+    race, predicted = suggestion.race, suggestion.predicted
+    if race is None and predicted is not None:
+        return prediction_figure(predicted)
+    if race is None or not race.longest:
+        raise OutputError("there was no race and no prediction, so there is nothing to draw.")
+    limits = {} if suggestion.limit is None else {"largest rate, measured": suggestion.limit.value}
+    if predicted is not None:
+        limits["largest rate, predicted"] = float(predicted.max_lr)
+    return race_figure(race, limits)
 
 
 def race_figure(race: Race, limits: Mapping[str, float]) -> Figure:
-    """The loss of every run over its steps, and where each ended over the learning rate.
+    """The loss of every run over its steps, and its final loss over the learning rate.
 
     Runs that diverged are crosses at the upper edge.
 
     Args:
-        race: The runs.
-        limits: Learning rates by what they are, as vertical lines; one that is not finite is left out.
+        race: Runs at several learning rates.
+        limits: Learning rates by name, drawn as vertical lines; one that is not finite is left out.
 
     Returns:
         The figure.
@@ -95,25 +93,25 @@ def _between(first: str, second: str, share: float) -> tuple[float, ...]:
     return tuple((1 - share) * a + share * b for a, b in zip(to_rgb(first), to_rgb(second), strict=True))
 
 
-def terms_figure(title: str, terms: Sequence[tuple[str, float]]) -> Figure:
+@renders("figure", Prediction)
+def prediction_figure(prediction: Prediction) -> Figure:
     """What each layer adds to λ_max, as bars with their shares.
 
-    Args:
-        title: Of the figure.
-        terms: The name of each layer and what it adds.
-
-    Returns:
-        The figure.
+    Raises:
+        OutputError: It is a prediction for a grid of networks.
     """
-    heights = [term for _, term in terms]
+    if isinstance(prediction.lambda_max, Tensor):
+        raise OutputError("a picture of layers shows one network, and this prediction is of a grid of them.")
+    heights = [float(layer.term) for layer in prediction.layers]
     total = sum(heights)
-    figure = new_figure(max(4.0, 1.6 + 0.7 * len(terms)), 3.8)
+    figure = new_figure(max(4.0, 1.6 + 0.7 * len(heights)), 3.8)
     axes = figure.subplots()
-    bars = axes.bar(range(len(terms)), heights, color=COLORS[1], width=0.7)
+    bars = axes.bar(range(len(heights)), heights, color=COLORS[1], width=0.7)
     axes.bar_label(bars, [f"{100 * term / total:.0f} %" if total else "" for term in heights], fontsize=8, padding=2)
     bare_axes(axes, y="part of λmax")
-    label_layers(axes, [name for name, _ in terms])
-    axes.set_title(title, loc="left", fontsize=10)
+    label_layers(axes, [layer.name for layer in prediction.layers])
+    limits = f"λmax {number(prediction.lambda_max)}, largest rate {number(float(prediction.max_lr))}"
+    axes.set_title(f"{prediction.network}\n{limits} ({prediction.variant})", loc="left", fontsize=10)
     axes.margins(y=0.12)
     return figure
 
@@ -124,8 +122,8 @@ def gamma_figure(
     """λ_max and the largest rate against γ, one row of panels per network and one line per way of predicting them.
 
     Args:
-        gammas: The values of γ.
-        networks: By the network's title and the line's name, λ_max and the largest rate at each γ.
+        gammas: Values of γ.
+        networks: λ_max and the largest rate at each γ, by the network's title and the line's name.
 
     Returns:
         The figure.

@@ -21,10 +21,12 @@ COLORS = ("#d55e00", "#0072b2", "#009e73", "#cc79a7", "#a67c00", "#56b4e9")
 LINE_STYLES = ("-", "--", "-.", (0, (1, 1)), (0, (5, 1, 1, 1, 1, 1)), (0, (8, 2)))
 """One per network, so that lines differ without color too."""
 GRAY = "#8a929c"
-"""Of lines that mark a reference."""
+"""Color of lines that mark a reference."""
 SUPERSCRIPTS = str.maketrans("-0123456789", "⁻⁰¹²³⁴⁵⁶⁷⁸⁹")
+LOG_FROM = 30.0
+"""Positive values that span more than this factor are drawn on a logarithmic axis."""
 MOST_TICKS = 7
-"""Of a logarithmic axis."""
+"""Ticks of a logarithmic axis."""
 
 Curve = tuple[Sequence[float], Sequence[float]]
 """Places (n,) and heights (n,)."""
@@ -33,11 +35,11 @@ Series = Mapping[str, Sequence[Row]]
 
 
 def new_figure(width: float, height: float) -> Figure:
-    """An empty figure whose parts keep clear of each other.
+    """An empty figure whose panels and labels do not overlap.
 
     Args:
-        width: In inches.
-        height: In inches.
+        width: Width in inches.
+        height: Height in inches.
 
     Returns:
         The figure, which belongs to no window.
@@ -53,7 +55,7 @@ def new_figure(width: float, height: float) -> Figure:
 
 
 def bare_axes(axes: Axes, *, title: str = "", x: str = "", y: str = "") -> None:
-    """A pale grid behind the curves, no frame above or to the right, and a title and names of the axes if given."""
+    """Draw a pale grid below the curves, no frame above or to the right, a title and the names of the axes."""
     axes.grid(color="#dfe3e8")
     axes.set_axisbelow(True)
     axes.spines[["top", "right"]].set_visible(False)
@@ -71,7 +73,7 @@ def look_of(index: int) -> dict[str, Any]:
 
 
 def legend_below(figure: Figure, axes: Axes, columns: int = 4) -> None:
-    """One legend below all panels with the names of one of them; none where nothing has a name."""
+    """One legend below all panels with the names of one of them; none if no line has a name."""
     handles, names = axes.get_legend_handles_labels()
     if any(names):
         figure.legend(handles, names, loc="outside lower center", ncols=columns, frameon=False)
@@ -83,10 +85,9 @@ def draw_curves(axes: Axes, lines: Mapping[str, Sequence[Curve]], order: Sequenc
     A line ends where the first of its curves does, such as that of a diverged run, with a cross if others go on.
 
     Args:
-        axes: Where to draw.
+        axes: Panel to draw in.
         lines: Repetitions of one curve, by name.
-        order: The names of all panels, so that a name has the same color and style in each; by default those of
-            `lines`.
+        order: Names of all panels, so that a name has the same color and style in each; by default those of `lines`.
     """
     names = list(order or lines)
     longest = max(len(places) for curves in lines.values() for places, _ in curves)
@@ -107,8 +108,8 @@ class LogScale:
     """The decades that hold all positive values, with a level for 0 below them and one for ∞ above.
 
     Attributes:
-        low: The exponent of 10 at the lower end.
-        high: The exponent of 10 at the upper end.
+        low: Exponent of 10 at the lower end.
+        high: Exponent of 10 at the upper end.
         has_zero: Whether a value is zero or negative.
         has_infinity: Whether a value is infinite or NaN.
 
@@ -146,11 +147,11 @@ class LogScale:
         return 0.16 * (self.high - self.low) + 0.2
 
     def place(self, value: float, lane: int = 0) -> float:
-        """Where a value is drawn: at itself, or on the level of 0 or ∞; NaN goes to ∞, and its label says so.
+        """The height at which a value is drawn: itself, or the level of 0 or ∞; NaN is drawn at ∞.
 
         Args:
-            value: The number.
-            lane: Moves the mark inwards, so that lines that are infinite at the same layer stay apart.
+            value: Number to draw.
+            lane: Number of steps inwards, so that lines that are infinite at the same layer stay apart.
 
         Returns:
             A positive, finite number.
@@ -191,14 +192,14 @@ def check_series(series: Any, example: str, *, each: type | None = None, many: t
     """Raise `ValueError`, with what to pass instead, unless every name holds something to draw.
 
     Args:
-        series: What the caller passed.
-        example: What to pass, as code.
-        each: What every name holds; None if it holds several.
-        many: What it then has a sequence of, or a mapping to.
+        series: Argument of the caller.
+        example: Code that makes a right argument.
+        each: Type that every name holds; None if it holds a sequence or a mapping.
+        many: Type of the items of that sequence or mapping.
     """
     if not isinstance(series, Mapping) or not series:
-        found = "an empty mapping" if isinstance(series, Mapping) else f"a {type(series).__name__}"
-        raise ValueError(f"{found} cannot be drawn; pass {example}, by the names of networks.")
+        kind = "an empty mapping" if isinstance(series, Mapping) else f"a {type(series).__name__}"
+        raise ValueError(f"{kind} cannot be drawn; pass {example}, by the names of networks.")
     for name, held in series.items():
         if each is not None:
             is_right = isinstance(held, each)

@@ -8,18 +8,24 @@ from collections.abc import Sequence
 from html import escape
 from importlib.resources import files
 
-from wellcond.diagnosis.finding import SEVERITIES, Finding, Severity
-from wellcond.report.listing import flat, worst
+from wellcond.diagnosis.finding import SEVERITIES, Basis, Finding, Severity
+from wellcond.report.findings import flat, worst
 from wellcond.report.strips import Strip, strips
+from wellcond.report.text import headline, is_quoted, numbers
 from wellcond.report.tree import Node, folded, is_short, run_text
-from wellcond.report.words import headline, numbers, sureness
 from wellcond.results import number
 from wellcond.results.text import named
 
 SOUND = "sound"
-"""The class of what nothing was found in."""
+"""CSS class of modules and networks without a finding."""
 BAR, NARROWEST = 46, 180
-"""Most pixels of a bar with its gap, and fewest of a plot."""
+"""Largest width of a bar with its gap, and smallest of a plot, in pixels."""
+BASIS_MEANINGS: dict[Basis, str] = {
+    "proven": "it follows from the code or the data",
+    "tried": "a run of a copy showed it",
+    "measured": "a number lies beyond a threshold",
+}
+"""What a finding's basis means."""
 MARKS = {"severe": "✗", "warning": "!", "note": "i", SOUND: "✓"}
 
 
@@ -34,20 +40,20 @@ def verdict_card(
     """The verdict in its color, and how many findings there are of each severity.
 
     Args:
-        verdict: In words.
-        findings: What was found.
-        title: The name of the network, where there are several.
-        key: What tells its findings from those of others on the same page.
+        verdict: Verdict in words.
+        findings: Findings to count and link to.
+        title: Name of the network, if there are several.
+        key: Text that distinguishes its findings from those of other networks on the same page.
         kind: A severity or "sound"; "" for that of the findings.
     """
     if not kind:
-        severity = worst(findings)
-        kind = SOUND if severity in (None, "note") else str(severity)
+        worst_severity = worst(findings)
+        kind = SOUND if worst_severity in (None, "note") else str(worst_severity)
     places = {each: [i for i, f in enumerate(findings) if f.severity == each] for each in SEVERITIES}
     counts = [
-        f'<a class="pill {each}" href="#{anchor(found[0], key)}">{len(found)} {each}</a>'
-        for each, found in places.items()
-        if found
+        f'<a class="pill {severity}" href="#{anchor(indices[0], key)}">{len(indices)} {severity}</a>'
+        for severity, indices in places.items()
+        if indices
     ]
     heading = f"<h2>{escape(title)}</h2>" if title else ""
     pills = f'<p class="pills">{"".join(counts)}</p>' if counts else ""
@@ -57,9 +63,18 @@ def verdict_card(
     )
 
 
-def finding_cards(findings: Sequence[Finding], key: str = "") -> str:
-    """One card per finding, worst first."""
-    return "\n".join(_card(finding, anchor(i, key)) for i, finding in enumerate(findings))
+def finding_cards(findings: Sequence[Finding], key: str = "", *, is_below_verdict: bool = True) -> str:
+    """One card per finding, worst first.
+
+    Args:
+        findings: Findings to show.
+        key: As in `verdict_card`.
+        is_below_verdict: Whether their verdict is just above, so that the summary it quotes is not said again.
+    """
+    return "\n".join(
+        _card(finding, anchor(i, key), with_summary=not (is_below_verdict and is_quoted(finding, findings)))
+        for i, finding in enumerate(findings)
+    )
 
 
 def anchor(index: int, key: str = "") -> str:
@@ -67,12 +82,13 @@ def anchor(index: int, key: str = "") -> str:
     return f"finding-{zlib.crc32(key.encode()):x}-{index + 1}" if key else f"finding-{index + 1}"
 
 
-def _card(finding: Finding, identity: str) -> str:
+def _card(finding: Finding, identity: str, *, with_summary: bool) -> str:
     layer = f" <code>{escape(named(finding.layer))}</code>" if finding.layer else ""
     parts = [
         f'<header><span class="pill {finding.severity}">{finding.severity}</span>'
-        f"<h3>{escape(finding.rule)}{layer}</h3><small>{sureness(finding)}</small></header>",
-        f'<p class="summary">{escape(finding.summary)}</p>',
+        f"<h3>{escape(finding.rule)}{layer}</h3>"
+        f'<small title="{BASIS_MEANINGS[finding.basis]}">{finding.basis}</small></header>',
+        f'<p class="summary">{escape(finding.summary)}</p>' if with_summary else "",
         "".join(strip_plot(strip) for strip in strips(finding)),
         _numbers(finding),
     ]
@@ -90,12 +106,15 @@ def _card(finding: Finding, identity: str) -> str:
 
 
 def _numbers(finding: Finding) -> str:
-    entries = "".join(f"<div><dt>{escape(t)}</dt><dd>{escape(v)}</dd></div>" for t, v in numbers(finding).items())
-    return f'<dl class="numbers">{entries}</dl>' if entries else ""
+    # no <dl>, which notebooks lay out in their own way
+    entries = "".join(
+        f"<div><small>{escape(t)}</small><span>{escape(v)}</span></div>" for t, v in numbers(finding).items()
+    )
+    return f'<div class="numbers">{entries}</div>' if entries else ""
 
 
 def code_block(code: str) -> str:
-    """Lines of code with a button that copies them; nothing where there are none."""
+    """Lines of code with a button that copies them; empty if there are none."""
     code = code.strip("\n")
     if not code.strip():
         return ""
@@ -111,7 +130,7 @@ def strip_plot(strip: Strip) -> str:
         for name, value in strip.limits
     )
     scale = ", logarithmic" if strip.is_log else ""
-    where = "steps" if strip.is_curve else "layers"
+    where = "step" if strip.is_curve else "layer"
     width = "" if strip.is_curve else f' style="max-width:{max(len(strip.values) * BAR, NARROWEST)}px"'
     ends = f"<span>{escape(strip.labels[0])}</span><span>{escape(strip.labels[-1])}</span>"
     return (
@@ -141,7 +160,7 @@ def _curve(strip: Strip) -> str:
 
 
 def tree_list(tree: Node, findings: Sequence[Finding], key: str = "") -> str:
-    """The model tree as nested lists: a module in the color of what was found in it, with links to the findings."""
+    """The model tree as nested lists: a module in the color of its findings, with links to them."""
     places: dict[int, str] = {}
     for i, finding in enumerate(findings):
         places |= {id(each): anchor(i, key) for each in flat([finding])}

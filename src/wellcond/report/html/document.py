@@ -1,4 +1,4 @@
-"""An HTML file that holds all it needs: its style, its plots and the library that draws them."""
+"""An HTML file that holds everything it needs: its style, its plots and the library that draws them."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ from wellcond.report.html.plots import Plot
 
 
 def placed(drawn: Mapping[str, Plot], plots: dict[str, Plot]) -> str:
-    """Places for some plots; the plots themselves are collected for the script at the end of the page."""
+    """Places for some plots; the plots themselves are added to `plots`, for the script at the end of the page."""
     places = []
     for caption, plot in drawn.items():
         name = f"figure-{len(plots)}"
@@ -23,7 +23,7 @@ def placed(drawn: Mapping[str, Plot], plots: dict[str, Plot]) -> str:
 
 
 def document(title: str, body: str, plots: Mapping[str, Plot]) -> str:
-    """The whole file, with all that it needs in it."""
+    """The whole file, with everything it needs in it."""
     try:
         from plotly.offline import get_plotlyjs
     except ImportError as error:

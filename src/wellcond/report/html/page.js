@@ -44,7 +44,7 @@ for (const table of document.querySelectorAll("table.layers")) {
   }));
 }
 
-// Buttons that copy the lines of code beside them; without a clipboard (a page from disk) the lines are selected.
+// Buttons that copy the lines of code next to them; without a clipboard (a page from disk) the lines are selected.
 for (const button of document.querySelectorAll("button.copy")) {
   button.addEventListener("click", async () => {
     const code = button.parentElement.querySelector("code");

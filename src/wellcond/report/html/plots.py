@@ -1,4 +1,4 @@
-"""Interactive plots as plain plotly figures (`data` and `layout`), each under a heading that says which way is good.
+"""Interactive plots as plain plotly figures (`data` and `layout`), below headings that say which direction is good.
 
 Colors are names of CSS variables; the page puts in those of its light or dark theme.
 """
@@ -12,8 +12,8 @@ from dataclasses import dataclass
 from operator import itemgetter
 from typing import Any
 
-from wellcond.report.figures.curves import DensityCurve
-from wellcond.report.figures.style import Curve, LogScale
+from wellcond.curvature.spectra.density import Density
+from wellcond.report.figures.style import LOG_FROM, Curve, LogScale
 from wellcond.report.table import MATRICES, Pivot, over_training
 from wellcond.results import Row, number
 from wellcond.results.quantities import DYING, FULL, TRAINING_LOSS, UNITS
@@ -23,8 +23,6 @@ Plot = dict[str, Any]
 
 SERIES_COLORS = 6
 MOST_LAYER_TICKS = 24
-WIDE = 30.0
-"""How far a loss may rise on a linear axis."""
 DESCRIPTIONS = {"Σx": "what the layers receive", "Σ∇h": "the gradients at their outputs"}
 
 
@@ -33,9 +31,9 @@ class Panel:
     """Plots that answer one question.
 
     Attributes:
-        heading: What they show.
-        note: How to read them.
-        plots: By caption.
+        heading: Title of the panel.
+        note: How to read the plots.
+        plots: Plots by caption.
     """
 
     heading: str
@@ -43,8 +41,8 @@ class Panel:
     plots: dict[str, Plot]
 
 
-def panels(series: Mapping[str, Sequence[Row]], densities: Mapping[str, DensityCurve] | None = None) -> list[Panel]:
-    """The panels for which there is something to draw, most telling first.
+def panels(series: Mapping[str, Sequence[Row]], densities: Mapping[str, Density] | None = None) -> list[Panel]:
+    """The panels for which there is something to draw, most important first.
 
     Args:
         series: Rows by network.
@@ -151,7 +149,7 @@ def neurons_plot(pivot: Pivot) -> Plot:
     return {"data": data, "layout": layout}
 
 
-def density_plot(density: DensityCurve, color: int) -> Plot:
+def density_plot(density: Density, color: int) -> Plot:
     """The spectral density of the Hessian, six decades deep."""
     layout = _layout({"title": {"text": "eigenvalue λ of the Hessian"}}, "density", None, False)
     places, heights = density.grid.tolist(), density.density.tolist()
@@ -173,8 +171,8 @@ def training_plot(curves: Mapping[str, Curve]) -> Plot:
     layout = _layout({"title": {"text": "training step"}}, "training loss", None, len(curves) > 1)
     known = [[loss for loss in losses if not math.isnan(loss)] for _, losses in curves.values()]
     begin, top = (max((pick(losses) for losses in known if losses), default=0.0) for pick in (itemgetter(0), max))
-    # beside a run that diverges nothing else would be seen
-    is_wide = top > WIDE * begin and all(loss > 0 for losses in known for loss in losses)
+    # on a linear axis a run that diverges would flatten all others
+    is_wide = top > LOG_FROM * begin and all(loss > 0 for losses in known for loss in losses)
     layout["yaxis"] |= {"type": "log"} if is_wide else {"rangemode": "tozero"}
     return {"data": data, "layout": layout}
 

@@ -18,9 +18,9 @@ def flat(findings: Iterable[Finding]) -> Iterator[Finding]:
     """Every finding, each before those that it explains.
 
     Example:
-        >>> inner = Finding("exploding-gradient", "fc1", "warning", 0.9, "", {}, "", "")
-        >>> outer = Finding("unscaled-input", "", "severe", 0.9, "", {}, "", "", consequences=(inner,))
-        >>> [each.rule for each in flat([outer])]
+        >>> effect = Finding(rule="exploding-gradient", severity="warning", summary="gradients grow.")
+        >>> cause = Finding(rule="unscaled-input", severity="severe", summary="", consequences=(effect,))
+        >>> [each.rule for each in flat([cause])]
         ['unscaled-input', 'exploding-gradient']
     """
     for finding in findings:
@@ -29,12 +29,12 @@ def flat(findings: Iterable[Finding]) -> Iterator[Finding]:
 
 
 def worst(findings: Iterable[Finding]) -> Severity | None:
-    """The worst severity, of consequences too; None where nothing was found."""
+    """The worst severity, consequences included; None if there are no findings."""
     return worst_of(each.severity for each in flat(findings))
 
 
 def worst_of(severities: Iterable[Severity]) -> Severity | None:
-    """The worst of some severities; None of none."""
+    """The worst of some severities; None if there are none."""
     return min(severities, key=SEVERITIES.index, default=None)
 
 
@@ -44,25 +44,29 @@ def place(finding: Finding) -> Place:
 
 
 def by_layer(findings: Iterable[Finding]) -> dict[str, list[Finding]]:
-    """Layer → what was found there, consequences too; what concerns no layer is at ""."""
-    found: dict[str, list[Finding]] = {}
+    """Findings of each layer, consequences included; those of the whole network are at ""."""
+    layers: dict[str, list[Finding]] = {}
     for each in flat(findings):
-        found.setdefault("" if each.layer == WHOLE_MODEL else each.layer, []).append(each)
-    return found
+        layers.setdefault("" if each.layer == WHOLE_MODEL else each.layer, []).append(each)
+    return layers
 
 
 def read_baseline(path: Path) -> set[Place]:
     """The places of an earlier diagnosis, as `--out old.json` or `--json` wrote it.
 
     Raises:
-        OutputError: The file is not that of a diagnosis.
+        OutputError: There is no such file, or it does not hold a diagnosis.
     """
-    wanted = f"{path} is no diagnosis as JSON; write one with: wellcond diagnose FILE.py:FUNCTION --out {path}"
+    how = f"write one with: wellcond diagnose FILE.py:FUNCTION --out {path}"
     try:
         entries = json.loads(path.read_text(encoding="utf-8"))["values"]["findings"]
         return set(_places(entries))
-    except (OSError, ValueError, KeyError, TypeError) as error:
-        raise OutputError(wanted) from error
+    except FileNotFoundError:
+        raise OutputError(f"there is no file {path} to compare with; {how}") from None
+    except OSError as error:
+        raise OutputError(f"{path} cannot be read: {error.strerror}.") from error
+    except (ValueError, KeyError, TypeError) as error:
+        raise OutputError(f"{path} does not hold a diagnosis as JSON; {how}") from error
 
 
 def _places(entries: Sequence[dict[str, object]]) -> Iterator[Place]:

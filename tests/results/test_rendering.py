@@ -1,0 +1,68 @@
+"""How results find what draws and words them."""
+
+from __future__ import annotations
+
+import subprocess
+import sys
+from dataclasses import dataclass
+from pathlib import Path
+
+import pytest
+
+from wellcond.errors import OutputError
+from wellcond.results import Result, Row, rendering
+from wellcond.results.rendering import is_rendered, rendered, renders
+
+
+@dataclass(frozen=True)
+class Answer(Result):
+    value: float
+
+    def rows(self, step: int | None = None) -> list[Row]:
+        return [Row(step, "", "answer", self.value, "")]
+
+
+class SubAnswer(Answer):
+    pass
+
+
+@pytest.fixture
+def _registry(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(rendering, "_RENDERERS", {})
+    monkeypatch.setattr(rendering, "renderers_module", "")
+
+
+@pytest.mark.usefixtures("_registry")
+def test_a_form_is_that_of_the_nearest_registered_class() -> None:
+    renders("text", Answer)(lambda answer: f"answer {answer.value:g}")
+    assert str(SubAnswer(42.0)) == "answer 42"
+    renders("text", SubAnswer)(lambda answer, sign="": f"{sign}{answer.value:g}")
+    assert (str(SubAnswer(42.0)), str(Answer(42.0))) == ("42", "answer 42")
+    assert rendered("text", SubAnswer(42.0), sign="+") == "+42"
+
+
+@pytest.mark.usefixtures("_registry")
+def test_without_renderers_a_result_has_its_text_and_a_plain_page_and_no_figure(tmp_path: Path) -> None:
+    answer = Answer(42.0)
+    assert str(answer) == repr(answer) == "Answer(value=42.0)"
+    assert "<pre>Answer(value=42.0)</pre>" in answer.save(tmp_path / "a.html").read_text(encoding="utf-8")
+    assert not is_rendered("figure", Answer)
+    with pytest.raises(OutputError, match=r"a Answer has no figure; save it as \.csv or \.json\."):
+        answer.figure()
+
+
+@pytest.mark.slow
+def test_a_diagnosis_prints_without_any_extra() -> None:
+    code = """
+import sys
+for extra in ("rich", "typer", "plotly", "matplotlib", "pandas", "scipy", "sklearn"):
+    sys.modules[extra] = None
+import torch, wellcond as wc
+model = torch.nn.Sequential(torch.nn.Linear(3, 4), torch.nn.ReLU(), torch.nn.Linear(4, 2))
+problem = wc.Problem(model, torch.nn.CrossEntropyLoss(), (torch.randn(8, 3), torch.arange(8) % 2))
+assert "wellcond.report" not in sys.modules
+print(wc.diagnose(problem))
+"""
+    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=False)
+    assert done.returncode == 0, done.stderr
+    assert "largest stable lr" in done.stdout
