@@ -123,7 +123,7 @@ def started(copies: Copies, setup: Setup, seed: int) -> Callable[[float], tuple[
 
     def start(lr: float) -> tuple[nn.Module, Optimizer]:
         model, optimizer = copies.start(lr)
-        for prepare in setup.prepare:
+        for prepare in setup.before_training:
             prepare(model, optimizer, seed)
         return model, optimizer
 

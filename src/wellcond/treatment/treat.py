@@ -13,15 +13,11 @@ from wellcond.errors import Interrupted, WellcondError
 from wellcond.network.isolation.arithmetic import own_arithmetic
 from wellcond.problem.arguments import check_is_problem
 from wellcond.problem.problem import Problem
-from wellcond.remedies import functions, layers, optimizers, scaling
-from wellcond.remedies import initialization as initialization
-from wellcond.remedies.remedy import REMEDIES
+from wellcond.remedies import REMEDIES
 from wellcond.results import Progress
 from wellcond.treatment.comparison import TOGETHER, Comparison
 from wellcond.treatment.treatment import Treatment
 
-SOURCES = (scaling, functions, initialization, layers, optimizers)
-"""The files of remedies, which register themselves."""
 SHARE_OF_DIAGNOSIS = 0.1
 """Of the progress bar."""
 
@@ -80,7 +76,7 @@ def treat(
         >>> treatment.best.name
         'scale-inputs'
         >>> print(treatment.code.splitlines()[0])
-        model = wc.nn.with_standardized_inputs(model, batches)
+        model = wc.nn.with_standardized_inputs(model, loader)
     """
     check_is_problem(problem)
     chosen = None if remedies is None else tuple(dict.fromkeys(remedies))
