@@ -206,7 +206,7 @@ def test_where_nothing_helps_it_says_so() -> None:
 def test_two_remedies_can_be_named_together() -> None:
     model = dropping()
     result = short(given(model), "adam + batchnorm", optimizer=SGD(model.parameters(), 0.1))
-    assert result.arms["adam + batchnorm"].code.startswith("model = wc.nn.with_norms")
+    assert "model = wc.nn.with_norms" in result.arms["adam + batchnorm"].code
     assert "torch.optim.Adam" in result.arms["adam + batchnorm"].code
 
 
@@ -359,6 +359,6 @@ def test_an_optimizer_under_bnp_stays_under_it_and_the_model_is_left_alone() -> 
     optimizer = SGD(model.parameters(), 0.1, weight_decay=0.01)
     wc.BNP(model, optimizer)
     hooks = [len(module._forward_hooks) for module in model.modules()]
-    result = short(given(model), "no-weight-decay", optimizer=optimizer)
-    assert result.arms["no-weight-decay"].runs
+    result = short(given(model), "less-weight-decay", optimizer=optimizer)
+    assert result.arms["less-weight-decay"].runs
     assert [len(module._forward_hooks) for module in model.modules()] == hooks
