@@ -243,6 +243,14 @@ def test_an_optimizer_from_elsewhere_is_imported() -> None:
     assert type(script.names["optimizer"]) is Halved
 
 
+def test_an_optimizer_under_bnp_is_put_under_it_again() -> None:
+    own = setup(network())
+    assert own.optimizer is not None
+    wc.BNP(own.problem.model, own.optimizer, rho=0.9)
+    lines = lines_for("last-bn", own)
+    assert lines.endswith("\nwc.BNP(model, optimizer, rho=0.9)")
+
+
 # several remedies, and code of the user's
 
 

@@ -37,7 +37,8 @@ from wellcond.remedies import (  # noqa: F401
     zero_biases,
     zero_last,
 )
-from wellcond.remedies.remedy import REMEDIES, Remedy, lines_for
+from wellcond.remedies.remedy import REMEDIES as REMEDIES
+from wellcond.remedies.remedy import Remedy, lines_for
 from wellcond.remedies.setup import Setup
 
-__all__ = ["REMEDIES", "Remedy", "Setup", "lines_for"]
+__all__ = ["Remedy", "Setup", "lines_for"]

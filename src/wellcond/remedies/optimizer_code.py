@@ -3,19 +3,20 @@
 from __future__ import annotations
 
 import inspect
-from collections.abc import Iterable
+from collections.abc import Iterable, Iterator
 from typing import Any
 
 import torch
 from torch import Tensor, nn
 from torch.optim import Optimizer
 
+from wellcond.optim.bnp import BNP
 from wellcond.remedies.rewired import own_name
 from wellcond.training.copies import largest_lr
 
 
 def making(optimizer: Optimizer, model: nn.Module) -> str:
-    """The lines that make such an optimizer over `model`, with its parameter groups and its settings.
+    """The lines that make such an optimizer over `model`, with its parameter groups and settings, and under BNP.
 
     Example:
         >>> model = nn.Sequential(nn.Linear(2, 3), nn.BatchNorm1d(3))
@@ -31,6 +32,10 @@ def making(optimizer: Optimizer, model: nn.Module) -> str:
             lr={lr},
         )
     """
+    return "\n".join([_making(optimizer, model), *_bnp_lines(optimizer)])
+
+
+def _making(optimizer: Optimizer, model: nn.Module) -> str:
     kind = type(optimizer)
     signature = inspect.signature(kind).parameters
     defaults = {name: p.default for name, p in signature.items() if name not in ("params", "lr")}
@@ -74,6 +79,15 @@ def setting_rate(optimizer: Optimizer) -> str:
 def with_own_rate(code: str, optimizer: Optimizer) -> str:
     """Code with the rate that the optimizer has."""
     return code.replace("{lr}", f"{largest_lr(optimizer):g}")
+
+
+def _bnp_lines(optimizer: Optimizer) -> Iterator[str]:
+    defaults = inspect.signature(BNP).parameters
+    for hook in optimizer._optimizer_step_pre_hooks.values():
+        if isinstance(bnp := getattr(hook, "__self__", None), BNP):
+            values = {name: getattr(bnp, name) for name in ("rho", "eps1", "eps2", "means")}
+            settings = [f", {name}={value!r}" for name, value in values.items() if value != defaults[name].default]
+            yield f"wc.BNP(model, optimizer{''.join(settings)})"
 
 
 def _name_of(kind: type[Optimizer]) -> tuple[str, str]:
