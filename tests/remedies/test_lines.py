@@ -243,6 +243,16 @@ def test_an_optimizer_from_elsewhere_is_imported() -> None:
     assert type(script.names["optimizer"]) is Halved
 
 
+def test_under_a_schedule_the_configured_rate_is_written() -> None:
+    own = setup(network())
+    assert own.optimizer is not None
+    torch.optim.lr_scheduler.LinearLR(own.optimizer, 0.1, total_iters=10)
+    assert lines_for("last-bn", own).splitlines()[1:] == [
+        f"optimizer = torch.optim.SGD(model.parameters(), lr={RATE})",
+        "# make the scheduler again, too: it holds the old optimizer",
+    ]
+
+
 def test_an_optimizer_under_bnp_is_put_under_it_again() -> None:
     own = setup(network())
     assert own.optimizer is not None
@@ -254,21 +264,53 @@ def test_an_optimizer_under_bnp_is_put_under_it_again() -> None:
 # several remedies, and code of the user's
 
 
-def test_remedies_together_are_one_after_the_other() -> None:
+def squeezed() -> Setup:
+    batches = [(x, y.squeeze(1)) for x, y in table(targets="numbers")]
+    return setup(network(nn.Linear(4, 1)), batches, lambda h, y: (h - y).square().mean())
+
+
+def ending_in_softmax() -> Setup:
     layers = (nn.Linear(4, 6), nn.ReLU(), nn.Linear(6, CLASSES), nn.Softmax(-1))
-    own = setup(network(*layers), table(50.0, 7.0))
-    both = treated("adam", treated("logits", treated("scale-inputs", own)))
+    return setup(network(*layers), table(50.0, 7.0), weight_decay=0.1)
+
+
+TOGETHER = {
+    "scale-inputs + logits + adam": ending_in_softmax,
+    "batchnorm + less-weight-decay": ending_in_softmax,
+    "no-decay-of-norms + batchnorm": lambda: setup(network(nn.LayerNorm(4), nn.Linear(4, 3)), weight_decay=0.1),
+    "match-shapes + scale-targets": squeezed,
+    "warm-up + clip": ending_in_softmax,
+    "he-init + zero-last + bnp": ending_in_softmax,
+}
+
+
+@pytest.mark.parametrize("names", TOGETHER)
+def test_remedies_together_are_one_after_the_other(names: str) -> None:
+    own = both = TOGETHER[names]()
+    for name in names.split(" + "):
+        both = REMEDIES[name].apply(both) or both
     script, arm = Script(own), Script(own)
     script.paste(both.code.replace("{lr}", "0.02"))
-    assert both.code.splitlines() == [
-        "model = wc.nn.with_standardized_inputs(model, loader)",
-        'model.set_submodule("model.3", nn.Identity())',
-        "optimizer = torch.optim.Adam(model.parameters(), lr={lr})",
-    ]
     arm.names["model"], arm.names["optimizer"] = start_of_arm(both, 0.02)
+    arm.names["loss"] = both.problem.loss
     script.train()
     arm.train()
     assert_same(script.names["model"].state_dict(), arm.names["model"].state_dict())
+
+
+def test_lines_are_in_the_order_in_which_they_work() -> None:
+    both = treated("adam", treated("logits", treated("scale-inputs", ending_in_softmax())))
+    assert both.code.splitlines() == [
+        "model = wc.nn.with_standardized_inputs(model, loader)",
+        'model.set_submodule("model.3", nn.Identity())',
+        "optimizer = torch.optim.AdamW(model.parameters(), lr={lr}, weight_decay=0.1)",
+    ]
+    both = treated("clip", treated("warm-up", setup(network())))
+    assert both.code_at_own_rate.splitlines()[:2] == [
+        "schedule = torch.optim.lr_scheduler.LinearLR(optimizer, 1 / 4, total_iters=3)",
+        BEFORE_STEP,
+    ]
+    assert both.code_at_own_rate.endswith(f"{AFTER_STEP}\nschedule.step()")
 
 
 def test_what_the_models_code_calls_is_named_in_a_comment() -> None:

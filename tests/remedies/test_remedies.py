@@ -34,6 +34,7 @@ from zoo import ARCHITECTURES, Case
 import wellcond as wc
 from wellcond.errors import Unsupported, WellcondError
 from wellcond.remedies import REMEDIES, Setup, lines_for
+from wellcond.remedies.rewired import own_name
 from wellcond.training.copies import Copies
 
 REMEDIES_FOLDER = Path(wc.__file__).parent / "remedies"
@@ -423,7 +424,10 @@ def test_every_architecture_is_treated_or_refused_in_words(case: Callable[[], Ca
             if result is not None:
                 copies = Copies(result.problem, result.optimizer)
                 assert copies.run(*start_of_arm(result, 1e-3), 2, 0).final is not None
-                compile(result.code.replace("{lr}", "0.1"), name, "exec")
+                names = {"model": copy.deepcopy(problem.model), "loss": problem.loss, "loader": problem.batches}
+                names |= {"optimizer": SGD(names["model"].parameters(), 0.1), "torch": torch, "nn": nn, "wc": wc}
+                exec(result.code.replace("{lr}", "0.1").partition("# in the training loop")[0], names)
+                assert set(names["model"].state_dict()) == set(map(own_name, result.problem.model.state_dict()))
                 applied.append(name)
         except WellcondError as error:
             refused[name] = str(error)

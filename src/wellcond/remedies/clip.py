@@ -11,7 +11,7 @@ from torch import nn
 from torch.optim import Optimizer
 
 from wellcond.remedies.remedy import remedy
-from wellcond.remedies.setup import BEFORE_STEP, Setup
+from wellcond.remedies.setup import Setup
 
 QUANTILE = 0.9
 """Quantile of the batches' gradient norms at which to clip: most steps stay as they are (Google's tuning playbook)."""
@@ -38,7 +38,7 @@ def clip(setup: Setup) -> Setup | None:
         optimizer.register_step_pre_hook(before_step)
 
     line = f"nn.utils.clip_grad_norm_(model.parameters(), {limit:g})"
-    return setup.prepared(clip_steps, in_loop=(BEFORE_STEP, line))
+    return setup.prepared(clip_steps, before_step=[line])
 
 
 def _gradient_norms(setup: Setup) -> list[float]:

@@ -9,9 +9,9 @@ from wellcond.remedies.remedy import remedy
 from wellcond.remedies.setup import Setup
 
 LINES = """\
-plain_loss = loss
+loss_of_one_shape = loss
 def loss(outputs, targets):
-    return plain_loss(outputs, targets.view_as(outputs))"""
+    return loss_of_one_shape(outputs, targets.view_as(outputs))"""
 
 
 @remedy("match-shapes", "shapes", rules=("output-loss-mismatch",))

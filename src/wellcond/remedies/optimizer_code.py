@@ -32,7 +32,9 @@ def making(optimizer: Optimizer, model: nn.Module) -> str:
             lr={lr},
         )
     """
-    return "\n".join([_making(optimizer, model), *_bnp_lines(optimizer)])
+    is_scheduled = any("initial_lr" in group for group in optimizer.param_groups)
+    schedule = ["# make the scheduler again, too: it holds the old optimizer"] if is_scheduled else []
+    return "\n".join([_making(optimizer, model), *_bnp_lines(optimizer), *schedule])
 
 
 def _making(optimizer: Optimizer, model: nn.Module) -> str:

@@ -19,9 +19,9 @@ from wellcond.remedies.setup import Setup
 from wellcond.remedies.standardized_data import is_standardized
 
 LINES = """\
-plain_loss = loss
+unscaled_loss = loss
 def loss(outputs, targets):  # predictions are model(inputs) * std + mean
-    return plain_loss(outputs, (targets - mean) / std)"""
+    return unscaled_loss(outputs, (targets - mean) / std)"""
 
 
 @remedy("scale-targets", "targets", rules=("unscaled-target", "bad-initialisation"))

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import contextlib
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
 from typing import Any
 
@@ -44,7 +44,8 @@ class Setup:
         model_lines: Lines that change the model, the loss or the data.
         has_new_optimizer: Whether the optimizer is another one than the user's, so that lines must make it.
         optimizer_lines: Lines that need the optimizer, and come after it.
-        loop_lines: Lines of the training loop, each block under `BEFORE_STEP` or `AFTER_STEP`.
+        before_step_lines: Lines of the training loop, before `optimizer.step()`.
+        after_step_lines: Lines of the training loop, after it.
     """
 
     problem: Problem
@@ -56,7 +57,8 @@ class Setup:
     model_lines: tuple[str, ...] = ()
     has_new_optimizer: bool = False
     optimizer_lines: tuple[str, ...] = ()
-    loop_lines: tuple[str, ...] = ()
+    before_step_lines: tuple[str, ...] = ()
+    after_step_lines: tuple[str, ...] = ()
 
     @classmethod
     def of(
@@ -78,20 +80,22 @@ class Setup:
     def code(self) -> str:
         """The lines to write, with `{lr}` in place of the learning rate."""
         if self.optimizer is None:
-            optimizer = making_sgd(self.momentum)
-        elif self.has_new_optimizer:
-            optimizer = making(self.optimizer, self.problem.model)
-        else:
-            optimizer = setting_rate(self.optimizer)
-        return "\n".join([*self.model_lines, optimizer, *self.optimizer_lines, *self.loop_lines])
+            return self._code_with(making_sgd(self.momentum))
+        if self.has_new_optimizer:
+            return self._code_with(making(self.optimizer, self.problem.model))
+        return self._code_with(setting_rate(self.optimizer))
 
     @property
     def code_at_own_rate(self) -> str:
         """The lines to write if the learning rate stays as it is; without a line for an optimizer that stays."""
-        optimizer = []
-        if self.optimizer is not None and self.has_new_optimizer:
-            optimizer = [with_own_rate(making(self.optimizer, self.problem.model), self.optimizer)]
-        return "\n".join([*self.model_lines, *optimizer, *self.optimizer_lines, *self.loop_lines])
+        if self.optimizer is None or not self.has_new_optimizer:
+            return self._code_with()
+        return self._code_with(with_own_rate(making(self.optimizer, self.problem.model), self.optimizer))
+
+    def _code_with(self, *making_optimizer: str) -> str:
+        before, after = self.before_step_lines, self.after_step_lines
+        loop = [*([BEFORE_STEP, *before] if before else []), *([AFTER_STEP, *after] if after else [])]
+        return "\n".join([*self.model_lines, *making_optimizer, *self.optimizer_lines, *loop])
 
     # changes
 
@@ -150,19 +154,23 @@ class Setup:
             ]
         return replace(changed, optimizer_lines=(*changed.optimizer_lines, *lines))
 
-    def prepared(self, prepare: BeforeTraining, *lines: str, in_loop: tuple[str, ...] = ()) -> Setup:
+    def prepared(
+        self, prepare: BeforeTraining, *lines: str, before_step: Sequence[str] = (), after_step: Sequence[str] = ()
+    ) -> Setup:
         """With something done to each copy of model and optimizer before a run.
 
         Args:
             prepare: Does it.
             lines: What to write once, after the optimizer.
-            in_loop: What to write into the training loop, with its heading.
+            before_step: What to write into the training loop, before `optimizer.step()`.
+            after_step: What to write there after it.
         """
         return replace(
             self,
             before_training=(*self.before_training, prepare),
             optimizer_lines=(*self.optimizer_lines, *lines),
-            loop_lines=(*self.loop_lines, *in_loop),
+            before_step_lines=(*self.before_step_lines, *before_step),
+            after_step_lines=(*self.after_step_lines, *after_step),
         )
 
 

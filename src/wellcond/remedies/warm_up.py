@@ -8,7 +8,7 @@ from torch import nn
 from torch.optim import Optimizer
 
 from wellcond.remedies.remedy import remedy
-from wellcond.remedies.setup import AFTER_STEP, Setup
+from wellcond.remedies.setup import Setup
 
 SHARE = 0.1
 """Share of the steps over which the rate rises, as in BERT's recipe."""
@@ -39,4 +39,4 @@ def warm_up(setup: Setup) -> Setup | None:
         optimizer.register_step_pre_hook(before_step)
 
     line = f"schedule = torch.optim.lr_scheduler.LinearLR(optimizer, 1 / {rise}, total_iters={rise - 1})"
-    return setup.prepared(ramp, line, in_loop=(AFTER_STEP, "schedule.step()"))
+    return setup.prepared(ramp, line, after_step=["schedule.step()"])
