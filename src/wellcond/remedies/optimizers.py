@@ -13,12 +13,12 @@ from wellcond.errors import Unsupported
 from wellcond.optim.scale_amended import ScaleAmendedSGD
 from wellcond.remedies.remedy import remedy
 from wellcond.remedies.setup import Setup, made_anew
+from wellcond.training.optimizers import is_adaptive
 
 USUAL_CLIP = 0.9
 """The quantile of gradient norms at which to clip (Google's tuning playbook)."""
 WARM_UP = 0.1
 """The share of the steps over which the rate rises; as in BERT's recipe."""
-ADAPTIVE = ("Adam", "RMS", "Adagrad", "Adadelta", "Adamax", "Rprop", "Adafactor", "Lion", "Muon")
 NEEDS_SGD = "it is for SGD with one parameter group, and the optimizer is {found}."
 
 
@@ -39,7 +39,7 @@ def rate(setup: Setup) -> Setup | None:
 )
 def adam(setup: Setup) -> Setup | None:
     """Takes Adam in place of SGD, AdamW where there is weight decay: a step per weight of its gradient's own size."""
-    if setup.optimizer is not None and _is_adaptive(setup.optimizer):
+    if setup.optimizer is not None and is_adaptive(setup.optimizer):
         return None
     decay = (
         0.0 if setup.optimizer is None else max(float(g.get("weight_decay", 0)) for g in setup.optimizer.param_groups)
@@ -52,7 +52,7 @@ def adam(setup: Setup) -> Setup | None:
 @remedy("sgd", "optimizer", rules=())
 def sgd(setup: Setup) -> Setup | None:
     """Takes SGD with momentum 0.9 in place of an adaptive optimizer, whose ε or second moments may be off."""
-    if setup.optimizer is None or not _is_adaptive(setup.optimizer):
+    if setup.optimizer is None or not is_adaptive(setup.optimizer):
         return None
     chosen = SGD(_held(setup), 0.01, momentum=0.9)
     return setup.with_optimizer(chosen, made_anew(chosen))
@@ -127,17 +127,13 @@ def larger_eps(setup: Setup) -> Setup | None:
 @remedy("scale-amended", "optimizer", rules=("vanishing-gradient", "exploding-gradient"))
 def scale_amended(setup: Setup) -> Setup | None:
     """Takes SGD with every layer's gradient in the scale of its own local Hessian (zhang2018), in a chain of layers."""
-    if setup.optimizer is not None and _is_adaptive(setup.optimizer):
+    if setup.optimizer is not None and is_adaptive(setup.optimizer):
         return None
     settings = _sgd_settings(setup)
     model = setup.problem.model
     chosen = ScaleAmendedSGD(model, 0.1, **settings, inputs=setup.inputs)
     line = "".join(f", {name}={value}" for name, value in settings.items())
     return setup.with_optimizer(chosen, f"optimizer = wc.ScaleAmendedSGD(model, lr={{lr}}{line})")
-
-
-def _is_adaptive(optimizer: Optimizer) -> bool:
-    return any(name in type(optimizer).__name__ for name in ADAPTIVE)
 
 
 def _held(setup: Setup) -> list[Tensor]:

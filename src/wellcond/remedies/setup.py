@@ -14,7 +14,7 @@ from torch.optim import Optimizer
 from wellcond.nn.replace import copied
 from wellcond.problem.loss.outputs import Loss
 from wellcond.problem.problem import Problem
-from wellcond.training.copies import largest_lr, twin_of
+from wellcond.training.optimizers import DEFAULT_MOMENTUM, copy_for, largest_lr
 
 Prepare = Callable[[nn.Module, Optimizer, int], None]
 """Called with a copy of the model, its optimizer and the seed of the run, before its first step."""
@@ -61,7 +61,7 @@ class Setup:
         """
         own = self.problem.model
         model = copied(own)
-        twin = None if self.optimizer is None else twin_of(self.optimizer, own, model)
+        twin = None if self.optimizer is None else copy_for(self.optimizer, own, model)
         before = set(model.parameters())
         changed = change(model)
         if twin is not None:
@@ -111,7 +111,7 @@ def like(problem: Problem, *, model: nn.Module | None = None, loss: Loss | None 
     return Problem(model or problem.model, loss or problem.loss, problem.source, problem.batchnorm)
 
 
-def made_anew(optimizer: Optimizer | None, momentum: float = 0.0) -> str:
+def made_anew(optimizer: Optimizer | None, momentum: float = DEFAULT_MOMENTUM) -> str:
     """The line that makes such an optimizer over `model`, with `{lr}` in place of its rate."""
     if optimizer is None:
         settings = f", momentum={momentum:g}" if momentum else ""
