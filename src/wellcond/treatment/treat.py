@@ -76,7 +76,7 @@ def treat(
     Example:
         >>> _ = torch.manual_seed(0)
         >>> model = torch.nn.Linear(2, 1)
-        >>> x = torch.randn(64, 2) * torch.tensor([1.0, 100.0])
+        >>> x = torch.randn(64, 2) * torch.tensor([1.0, 1000.0])
         >>> problem = Problem(model, torch.nn.MSELoss(), (x, x.sum(1, keepdim=True)))
         >>> treatment = treat(problem, steps=50, seeds=[0], remedies=["scale-inputs"])
         >>> treatment.best.name
