@@ -12,8 +12,7 @@ from torch.optim import SGD, Adam, AdamW, Optimizer
 
 import wellcond as wc
 from wellcond.remedies import REMEDIES, Setup
-from wellcond.training.copies import Copies
-from wellcond.treatment.trainer import started
+from wellcond.training.copies import CopyTrainer
 
 Loss = Callable[[Any, Any], Tensor]
 CLASSES, RATE, STEPS = 3, 0.05, 6
@@ -60,7 +59,8 @@ def treated(name: str, untreated: Setup) -> Setup:
 
 def start_of_arm(of: Setup, lr: float, seed: int = 0) -> tuple[nn.Module, Optimizer]:
     """The model and the optimizer that an arm of `treat` trains."""
-    return started(Copies(of.problem, of.optimizer, of.momentum), of, seed)(lr)
+    run = CopyTrainer(of.problem, of.optimizer, of.momentum, before_training=of.before_training).start(lr, seed=seed)
+    return run.model, run.optimizer
 
 
 class Recurrent(nn.Module):

@@ -35,14 +35,16 @@ import wellcond as wc
 from wellcond.errors import Unsupported, WellcondError
 from wellcond.remedies import REMEDIES, Setup, lines_for
 from wellcond.remedies.rewired import own_name
-from wellcond.training.copies import Copies
+from wellcond.training.copies import CopyTrainer
 
 REMEDIES_FOLDER = Path(wc.__file__).parent / "remedies"
 
 
 def losses(of: Setup) -> list[float]:
     """Losses of a run of an arm."""
-    return list(Copies(of.problem, of.optimizer).run(*start_of_arm(of, RATE), STEPS, 0).losses)
+    run = CopyTrainer(of.problem, of.optimizer, before_training=of.before_training).start(RATE)
+    run.run(STEPS)
+    return list(run.losses)
 
 
 def losses_by_hand(model: nn.Module, optimizer: Optimizer, batches: Any, loss: Loss) -> list[float]:
@@ -422,8 +424,8 @@ def test_every_architecture_is_treated_or_refused_in_words(case: Callable[[], Ca
         try:
             result = remedy.apply(untreated)
             if result is not None:
-                copies = Copies(result.problem, result.optimizer)
-                assert copies.run(*start_of_arm(result, 1e-3), 2, 0).final is not None
+                trainer = CopyTrainer(result.problem, result.optimizer, before_training=result.before_training)
+                assert len(trainer.start(1e-3).run(2).losses) == 2
                 names = {"model": copy.deepcopy(problem.model), "loss": problem.loss, "loader": problem.batches}
                 names |= {"optimizer": SGD(names["model"].parameters(), 0.1), "torch": torch, "nn": nn, "wc": wc}
                 exec(result.code.replace("{lr}", "0.1").partition("# in the training loop")[0], names)

@@ -23,9 +23,9 @@ from wellcond.errors import InvalidProblem, Unsupported
 from wellcond.remedies.remedy import REMEDIES, remedy
 from wellcond.remedies.setup import Setup
 from wellcond.training.run import Run
-from wellcond.treatment.comparison import TOGETHER, Comparison
+from wellcond.treatment.comparison import Comparison
 from wellcond.treatment.treat import treat
-from wellcond.treatment.treatment import Treatment
+from wellcond.treatment.treatment import TOGETHER, Treatment
 
 BATCHES = split((normal(14, 4), integers(CLASSES, 14)), [5, 5, 4])
 
@@ -76,7 +76,7 @@ def test_the_untreated_network_is_the_users_optimizer_as_it_is() -> None:
 def test_without_an_optimizer_it_is_sgd_at_the_rate_of_a_race() -> None:
     result = short(given(), steps=10)
     assert result.untreated.best_lr is not None
-    assert result.code == f"optimizer = torch.optim.SGD(model.parameters(), lr={result.untreated.best_lr:.3g})"
+    assert result.code == f"optimizer = torch.optim.SGD(model.parameters(), lr={result.untreated.best_lr:.3g}, momentum=0.9)"
     assert "rate" not in result.arms
 
 

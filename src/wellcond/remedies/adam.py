@@ -4,9 +4,10 @@ from __future__ import annotations
 
 from torch.optim import Adam, AdamW, Optimizer
 
-from wellcond.remedies.optimizer_settings import held_parameters, is_adaptive
+from wellcond.remedies.optimizer_settings import held_parameters
 from wellcond.remedies.remedy import remedy
 from wellcond.remedies.setup import Setup
+from wellcond.training.optimizers import is_adaptive
 
 
 @remedy(

@@ -12,7 +12,7 @@ from torch.optim import Optimizer
 
 from wellcond.optim.bnp import BNP
 from wellcond.remedies.rewired import own_name
-from wellcond.training.copies import largest_lr
+from wellcond.training.optimizers import configured_lr, largest_lr
 
 
 def making(optimizer: Optimizer, model: nn.Module) -> str:
@@ -57,7 +57,7 @@ def _making(optimizer: Optimizer, model: nn.Module) -> str:
     lines = []
     for group in groups:
         entries = [f'"params": {_members(model, group["params"])}']
-        share = float(group.get("initial_lr", group["lr"])) / largest if largest else 1.0
+        share = configured_lr(group) / largest if largest else 1.0
         entries += [f'"lr": {share:g} * {{lr}}'] if share != 1 else []
         entries += [f'"{key}": {group[key]!r}' for key in defaults if key in group and key not in common]
         lines.append(f"        {{{', '.join(entries)}}},\n")

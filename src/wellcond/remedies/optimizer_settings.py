@@ -1,20 +1,12 @@
-"""What the settings of an optimizer say about it."""
+"""What an optimizer holds, and the weight decay that is usual for it."""
 
 from __future__ import annotations
 
-from typing import Any
-
 from torch import Tensor
-from torch.optim import Adadelta, Adagrad, Adam, Adamax, NAdam, Optimizer, RAdam, RMSprop
+from torch.optim import Optimizer
 
 from wellcond.remedies.setup import Setup
-
-ADDS_DECAY_FIRST = (Adam, NAdam, RAdam, Adamax, RMSprop, Adagrad, Adadelta)
-
-
-def is_adaptive(optimizer: Optimizer) -> bool:
-    """Whether its steps have a size of their own whatever the gradient's is: by ε, or two betas, or Rprop's etas."""
-    return not {"eps", "betas", "etas"}.isdisjoint(optimizer.defaults)
+from wellcond.training.optimizers import Group, adds_penalty, is_decoupled
 
 
 def held_parameters(setup: Setup) -> list[Tensor]:
@@ -24,12 +16,12 @@ def held_parameters(setup: Setup) -> list[Tensor]:
     return [p for group in setup.optimizer.param_groups for p in group["params"]]
 
 
-def usual_weight_decay(optimizer: Optimizer, group: dict[str, Any]) -> float:
+def usual_weight_decay(optimizer: Optimizer, group: Group) -> float:
     """The weight decay of ordinary use.
 
-    5e-4 for SGD (He et al. 2016 have 1e-4, VGG and most recipes for CIFAR 5e-4); 1e-2 for decoupled decay (torch's
-    default of AdamW); 1e-4 where the decay is added to a gradient that is then divided by its own size.
+    5e-4 for SGD (most recipes for CIFAR); 1e-2 for decoupled decay (torch's default of AdamW); 1e-4 where the decay is
+    added to a gradient that is then divided by its own size.
     """
-    if isinstance(optimizer, ADDS_DECAY_FIRST) and not group.get("decoupled_weight_decay"):
+    if adds_penalty(optimizer, group):
         return 1e-4
-    return 1e-2 if "betas" in group else 5e-4
+    return 1e-2 if is_decoupled(optimizer, group) or "betas" in group else 5e-4

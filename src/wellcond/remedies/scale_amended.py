@@ -8,9 +8,9 @@ from torch.optim import SGD
 
 from wellcond.errors import Unsupported
 from wellcond.optim.scale_amended import ScaleAmendedSGD
-from wellcond.remedies.optimizer_settings import is_adaptive
 from wellcond.remedies.remedy import remedy
 from wellcond.remedies.setup import Setup
+from wellcond.training.optimizers import is_adaptive
 
 NEEDS_SGD = "it is for SGD with one parameter group, and the optimizer is {optimizer}."
 

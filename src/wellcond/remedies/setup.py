@@ -10,12 +10,11 @@ from typing import Any
 from torch import nn
 from torch.optim import Optimizer
 
-from wellcond.learning_rate.limits.limits import DEFAULT_MOMENTUM
 from wellcond.nn.replace import copied
 from wellcond.problem.loss.outputs import Loss
 from wellcond.problem.problem import Problem
 from wellcond.remedies.optimizer_code import making, making_sgd, setting_rate, with_own_rate
-from wellcond.training.copies import inner, twin_of
+from wellcond.training.optimizers import DEFAULT_MOMENTUM, copy_for, unwrapped
 
 BeforeTraining = Callable[[nn.Module, Optimizer, int], None]
 """Called with a copy of the model, its optimizer and the seed of the run, before its first step."""
@@ -72,7 +71,7 @@ class Setup:
         """The user's own set-up; one batch is read."""
         with problem.measuring(), contextlib.closing(problem.data()) as data:
             inputs = next(data)[1][0]
-        return cls(problem, None if optimizer is None else inner(optimizer), momentum, inputs, steps)
+        return cls(problem, None if optimizer is None else unwrapped(optimizer), momentum, inputs, steps)
 
     # the lines
 
@@ -108,7 +107,7 @@ class Setup:
             is_new: Whether these lines make new parameters, for which the optimizer must be made again.
         """
         model = copied(self.problem.model)
-        optimizer = None if self.optimizer is None else twin_of(self.optimizer, self.problem.model, model)
+        optimizer = None if self.optimizer is None else copy_for(self.optimizer, self.problem.model, model)
         before = set(model.parameters())
         changed = change(model)
         if optimizer is not None:
