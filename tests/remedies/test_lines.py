@@ -231,7 +231,7 @@ def test_rates_of_groups_stay_in_proportion() -> None:
 
 
 class Halved(Adam):
-    """An optimizer of the user's, in a file of his own."""
+    """An optimizer of the user's own."""
 
 
 def test_an_optimizer_from_elsewhere_is_imported() -> None:

@@ -19,10 +19,12 @@ MILD = 0.1
 more against overfitting can have it back once it trains."""
 HOLDERS = (nn.MultiheadAttention, nn.RNNBase)
 """Modules that drop by a number of their own, without a dropout module."""
-LINES = f"""\
+OF_MODULES = f"""\
 for module in model.modules():
     if isinstance(module, nn.modules.dropout._DropoutNd):
-        module.p = min(module.p, {MILD})
+        module.p = min(module.p, {MILD})"""
+OF_HOLDERS = f"""\
+for module in model.modules():
     if isinstance(module, (nn.MultiheadAttention, nn.RNNBase)):
         module.dropout = min(module.dropout, {MILD})"""
 
@@ -36,8 +38,10 @@ def less_dropout(setup: Setup) -> Setup | None:
     modules = dict(setup.problem.model.named_modules())
     calls = [call for call in calls_of(setup) if call.name in DROPOUTS and _rate(call) > MILD]
     in_code = [call for call in calls if not isinstance(modules[call.inside], (_DropoutNd, *HOLDERS))]
-    is_strong = any(_rate_of(module) > MILD for module in modules.values())
-    if not is_strong and not in_code:
+    lines = [OF_MODULES] if any(isinstance(m, _DropoutNd) and m.p > MILD for m in modules.values()) else []
+    lines += [OF_HOLDERS] if any(isinstance(m, HOLDERS) and m.dropout > MILD for m in modules.values()) else []
+    lines += [f"# in the model's forward: F.dropout(…, p={MILD})"] if in_code else []
+    if not lines:
         return None
 
     def lower_all(model: nn.Module) -> nn.Module:
@@ -48,19 +52,11 @@ def less_dropout(setup: Setup) -> Setup | None:
                 module.dropout = min(module.dropout, MILD)
         return Rewired(model, DROPOUTS, _milder) if in_code else model
 
-    lines = [LINES] if is_strong else []
-    lines += [f"# in the model's forward: F.dropout(…, p={MILD})"] if in_code else []
     return setup.with_model(lower_all, *lines, is_new=False)
 
 
 def _milder(function: Any, x: Tensor, p: float = 0.5, *args: Any, **kwargs: Any) -> Any:
     return function(x, min(p, MILD), *args, **kwargs)
-
-
-def _rate_of(module: nn.Module) -> float:
-    if isinstance(module, HOLDERS):
-        return float(module.dropout)
-    return module.p if isinstance(module, _DropoutNd) else 0.0
 
 
 def _rate(call: Call) -> float:

@@ -42,7 +42,7 @@ def _making(optimizer: Optimizer, model: nn.Module) -> str:
     signature = inspect.signature(kind).parameters
     defaults = {name: p.default for name, p in signature.items() if name not in ("params", "lr")}
     groups: list[dict[str, Any]] = optimizer.param_groups
-    takes_model = next(iter(signature)) == "model"  # its groups are its own affair
+    takes_model = next(iter(signature)) == "model"  # and makes its groups itself
     common = {
         name: value
         for name, value in groups[0].items()

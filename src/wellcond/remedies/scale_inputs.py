@@ -28,15 +28,14 @@ def scale_inputs(setup: Setup) -> Setup | None:
     A weight's step is proportional to its input, and the curvature to its square: features of different scales need
     different rates, but one rate must suit all (LeCun et al. 1998, section 4.3).
     """
+    line = f"model = wc.nn.with_standardized_inputs(model, {pairs_code(setup)})"
     try:
-        moments = _standardized(nn.Identity(), setup.problem)
+        treated = setup.with_model(lambda model: _standardized(model, setup.problem), line)
     except Unsupported:
         return None  # tokens
-    means, stds = ([b for name, b in moments.named_buffers() if name.startswith(kind)] for kind in ("mean", "std"))
-    if all(map(is_standardized, means, stds)):
-        return None
-    line = f"model = wc.nn.with_standardized_inputs(model, {pairs_code(setup)})"
-    return setup.with_model(lambda model: _standardized(model, setup.problem), line)
+    buffers = dict(treated.problem.model.named_buffers())
+    means, stds = ([b for name, b in buffers.items() if name.startswith(kind)] for kind in ("mean_", "std_"))
+    return None if all(map(is_standardized, means, stds)) else treated
 
 
 def _standardized(model: nn.Module, problem: Problem) -> nn.Module:

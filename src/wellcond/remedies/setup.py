@@ -29,9 +29,9 @@ ORDINARY_LENGTH = 10_000
 class Setup:
     """A network with its data, its loss and its optimizer, and the lines that change the user's into it.
 
-    Lines may use these names, which the user's script has: `model`; `loss`, the loss function, called as
-    `loss(outputs, targets)`; `loader`, which iterates over the batches; `optimizer`; and `torch`, `nn` (torch.nn) and
-    `wc` (wellcond). They import or define everything else themselves.
+    Lines may use these names, which the user's script has: `model`, before it is compiled or wrapped; `loss`, the loss
+    function, called as `loss(outputs, targets)`; `loader`, which iterates over the batches; `optimizer`; and `torch`,
+    `nn` (torch.nn) and `wc` (wellcond). They import or define everything else themselves.
 
     Attributes:
         problem: Model, loss and data. The model is the user's own, or a changed copy of it.
@@ -114,7 +114,7 @@ class Setup:
             optimizer.param_groups[0]["params"] += [p for p in changed.parameters() if p not in before]
         return replace(
             self,
-            problem=like(self.problem, model=changed),
+            problem=self._problem_with(changed, self.problem.loss),
             optimizer=optimizer,
             model_lines=(*self.model_lines, *lines),
             has_new_optimizer=self.has_new_optimizer or is_new,
@@ -122,7 +122,9 @@ class Setup:
 
     def with_loss(self, loss: Loss, *lines: str) -> Setup:
         """With another loss."""
-        return replace(self, problem=like(self.problem, loss=loss), model_lines=(*self.model_lines, *lines))
+        return replace(
+            self, problem=self._problem_with(self.problem.model, loss), model_lines=(*self.model_lines, *lines)
+        )
 
     def with_optimizer(self, optimizer: Optimizer) -> Setup:
         """With another optimizer over the same model."""
@@ -172,7 +174,5 @@ class Setup:
             after_step_lines=(*self.after_step_lines, *after_step),
         )
 
-
-def like(problem: Problem, *, model: nn.Module | None = None, loss: Loss | None = None) -> Problem:
-    """The same problem with another model or loss."""
-    return Problem(model or problem.model, loss or problem.loss, problem.source, problem.batchnorm)
+    def _problem_with(self, model: nn.Module, loss: Loss) -> Problem:
+        return Problem(model, loss, self.problem.source, self.problem.batchnorm)

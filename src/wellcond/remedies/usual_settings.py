@@ -24,9 +24,7 @@ def usual_settings(setup: Setup) -> Setup | None:
     changes: dict[str, Any] = {}
     for group in groups:
         changes |= _unusual(group)
-    for name, value in changes.items():
-        setup = setup.with_setting(name, value)
-    return setup if changes else None
+    return setup.with_settings([changes] * len(groups)) if changes else None
 
 
 def _unusual(group: dict[str, Any]) -> dict[str, Any]:

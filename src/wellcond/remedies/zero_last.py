@@ -26,6 +26,5 @@ def zero_last(setup: Setup) -> Setup | None:
             for p in model.get_submodule(name).parameters():
                 nn.init.zeros_(p)
 
-    names = ", ".join(f'"{own_name(name)}"' for name in last)
-    lines = f"for name in [{names}]:\n    for p in model.get_submodule(name).parameters():\n        nn.init.zeros_(p)"
-    return with_weights(setup, zero, lines)
+    lines = [f'for p in model.get_submodule("{own_name(name)}").parameters():\n    nn.init.zeros_(p)' for name in last]
+    return with_weights(setup, zero, *lines)
