@@ -12,9 +12,9 @@ import torch.nn.functional as F
 from torch import Tensor, nn
 from torch.overrides import TorchFunctionMode
 
+from wellcond.network.copying import copied
 from wellcond.network.recording import Call, record
 from wellcond.nn.data_flow import RESHAPING
-from wellcond.nn.replace import copied
 from wellcond.remedies.remedy import remedy
 from wellcond.remedies.setup import Setup
 

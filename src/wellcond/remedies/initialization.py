@@ -11,10 +11,10 @@ from torch import Tensor, nn
 from torch.optim import Optimizer
 
 from wellcond.network.calling import tensors_in
+from wellcond.network.copying import copied
 from wellcond.network.forward_pass import read_forward_pass
 from wellcond.network.isolation.isolation import rng_kept, seed_generators
 from wellcond.network.layers import as_stored, by_site, is_affine, weighted_layers
-from wellcond.nn.replace import copied
 from wellcond.remedies.functions import plain_name
 from wellcond.remedies.remedy import remedy
 from wellcond.remedies.setup import Setup

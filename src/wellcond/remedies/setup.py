@@ -11,7 +11,7 @@ import torch
 from torch import nn
 from torch.optim import Optimizer
 
-from wellcond.nn.replace import copied
+from wellcond.network.copying import copied
 from wellcond.problem.loss.outputs import Loss
 from wellcond.problem.problem import Problem
 from wellcond.training.optimizers import DEFAULT_MOMENTUM, copy_for, largest_lr
