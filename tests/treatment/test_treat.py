@@ -76,7 +76,10 @@ def test_the_untreated_network_is_the_users_optimizer_as_it_is() -> None:
 def test_without_an_optimizer_it_is_sgd_at_the_rate_of_a_race() -> None:
     result = short(given(), steps=10)
     assert result.untreated.best_lr is not None
-    assert result.code == f"optimizer = torch.optim.SGD(model.parameters(), lr={result.untreated.best_lr:.3g}, momentum=0.9)"
+    assert (
+        result.code
+        == f"optimizer = torch.optim.SGD(model.parameters(), lr={result.untreated.best_lr:.3g}, momentum=0.9)"
+    )
     assert "rate" not in result.arms
 
 

@@ -8,9 +8,9 @@ from typing import Any
 
 from torch import nn
 
+from wellcond.network.copying import copied
 from wellcond.network.recording import Call, record
 from wellcond.nn.data_flow import RESHAPING
-from wellcond.nn.replace import copied
 from wellcond.remedies.rewired import Rewired, own_name
 from wellcond.remedies.setup import Setup
 

@@ -15,8 +15,9 @@ from torch.nn.modules.batchnorm import _BatchNorm
 from torch.optim import SGD, Optimizer, SparseAdam
 
 from wellcond.errors import InvalidProblem, NonFinite
+from wellcond.network.copying import copied
 from wellcond.network.graph import inputs_of, upstream
-from wellcond.nn.replace import copied
+from wellcond.problem.arguments import check_is_problem
 from wellcond.problem.problem import Batch, Problem
 from wellcond.results import Cost, Progress
 from wellcond.training.loop import train
@@ -79,6 +80,7 @@ class CopyTrainer:
     ) -> None:
         self.problem, self.momentum, self._before_training = problem, momentum, before_training
         self.optimizer = None if optimizer is None else unwrapped(optimizer)
+        check_is_problem(problem)
         with problem.measuring():
             pass  # refuses a stale problem: copies would not show that it is one
         if self.optimizer is not None:

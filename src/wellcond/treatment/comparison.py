@@ -3,11 +3,11 @@
 from __future__ import annotations
 
 import contextlib
+import functools
 import math
 import time
 from collections.abc import Iterator, Sequence
 from dataclasses import replace
-from typing import Any
 
 import torch
 from torch.optim import Optimizer
@@ -81,8 +81,7 @@ class Comparison:
         self._screening_max = min(max(steps, LEAST_RACE), MOST_SCREENING)
         self._screening_steps = min(steps, round(LENGTHS[-1] * self._screening_max / MAX_STEPS))
         self._race_max = max(RACE_RUNS * steps, LEAST_RACE)
-        own = None if optimizer is None else unwrapped(optimizer)
-        self._setup = Setup(problem, own, momentum, _first_inputs(problem), steps)
+        self._problem, self._optimizer, self._momentum = problem, optimizer, momentum
         self._screened_rates: dict[str, float] = {}
         self._proposals: dict[str, tuple[str, ...]] = {}
         self._advice = ""
@@ -96,16 +95,16 @@ class Comparison:
 
     def train_untreated(self) -> None:
         """The network as it is: at the rate of its optimizer, or at one that a race finds if there is none."""
-        arm = Arm(UNTREATED, why="The network, its optimizer and its rate as they are.", code=self._setup.code)
+        arm = Arm(UNTREATED, why="The network, its optimizer and its rate as they are.")
         try:
-            trainer = self._trainer(self._setup)
+            trainer = CopyTrainer(self._problem, self._optimizer, self._momentum)
         except NonFinite as error:
             self.arms[UNTREATED] = replace(arm, runs={math.nan: {self.seeds[0]: Run([], 1, str(error))}})
             return
-        with self._counting(trainer):
-            if len(self.seeds) > 1 and not trainer.depends_on_seed():
-                self.seeds = self.seeds[:1]
-                self.notes.append(ONE_SEED)
+        if len(self.seeds) > 1 and not trainer.depends_on_seed():
+            self.seeds = self.seeds[:1]
+            self.notes.append(ONE_SEED)
+        self.cost += trainer.cost
         self.arms[UNTREATED] = arm
         if trainer.optimizer is not None:
             rate = largest_lr(trainer.optimizer)
@@ -140,7 +139,7 @@ class Comparison:
     def train_finalists(self) -> None:
         """The best of the screening, the findings' advice, a better rate alone and a random remedy: all steps."""
         names = finalists(self.arms, self._advice)
-        seed = f"{self.seeds[0]} {self._setup.problem.size}"  # not the same draw for all networks
+        seed = f"{self.seeds[0]} {self._problem.size}"  # not the same draw for all networks
         if (control := drawn(self.arms, self._proposals, seed)) is not None:
             self.arms[control] = replace(self.arms[control], is_random=True)
             names += [control] if control not in names else []
@@ -162,6 +161,7 @@ class Comparison:
             return arm.name != UNTREATED, not arm.runs, final, screened
 
         arms = {arm.name: arm for arm in sorted(self.arms.values(), key=place)}
+        arms[UNTREATED] = replace(arms[UNTREATED], code=self._setup.code)
         has_screening = any(arm.screened is not None for arm in arms.values())
         return Treatment(
             arms,
@@ -175,6 +175,14 @@ class Comparison:
         )
 
     # one arm
+
+    @functools.cached_property
+    def _setup(self) -> Setup:
+        """The user's set-up, which remedies change."""
+        own = None if self._optimizer is None else unwrapped(self._optimizer)
+        with self._problem.measuring(), contextlib.closing(self._problem.data()) as data:
+            _, (inputs, _) = next(data)
+        return Setup(self._problem, own, self._momentum, inputs, self._steps)
 
     def _new(self, name: str) -> Arm:
         parts = parts_of(name)
@@ -292,8 +300,3 @@ class Comparison:
     def _part(self, what: str, steps: int) -> Progress:
         begin = self._done
         return lambda _what, share: self._progress(what, min((begin + share * steps) / self._planned, 1.0))
-
-
-def _first_inputs(problem: Problem) -> Any:
-    with problem.measuring(), contextlib.closing(problem.data()) as data:
-        return next(data)[1][0]

@@ -11,7 +11,6 @@ from wellcond.diagnosis.diagnose import diagnose
 from wellcond.diagnosis.finding import Finding
 from wellcond.errors import Interrupted, WellcondError
 from wellcond.network.isolation.arithmetic import own_arithmetic
-from wellcond.problem.arguments import check_is_problem
 from wellcond.problem.problem import Problem
 from wellcond.remedies import REMEDIES
 from wellcond.results import Progress
@@ -72,15 +71,14 @@ def treat(
     Example:
         >>> _ = torch.manual_seed(0)
         >>> model = torch.nn.Linear(2, 1)
-        >>> x = torch.randn(64, 2) * torch.tensor([1.0, 1000.0])
+        >>> x = torch.randn(64, 2) * torch.tensor([1.0, 100.0])
         >>> problem = Problem(model, torch.nn.MSELoss(), (x, x.sum(1, keepdim=True)))
-        >>> treatment = treat(problem, steps=50, seeds=[0], remedies=["scale-inputs"])
+        >>> treatment = treat(problem, steps=50, seeds=[0], remedies=["scale-inputs"], momentum=0.0)
         >>> treatment.best.name
         'scale-inputs'
         >>> print(treatment.code.splitlines()[0])
         model = wc.nn.with_standardized_inputs(model, loader)
     """
-    check_is_problem(problem)
     chosen = None if remedies is None else tuple(dict.fromkeys(remedies))
     seeds = tuple(dict.fromkeys(seeds))
     check_settings(remedies=chosen or (), steps=steps, seeds=seeds, momentum=momentum)

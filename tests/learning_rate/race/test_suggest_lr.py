@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import copy
 import math
 from dataclasses import replace
 from itertools import count
@@ -10,13 +9,13 @@ from typing import Any
 
 import pytest
 import torch
-from small_problems import losses_by_torch, problem, quadratic
+from small_problems import problem, quadratic
 from test_every_measurement import Boom, build
 from torch import nn, optim
 from torch.optim import SGD, Adam, Optimizer
 from torch.utils.data import DataLoader, TensorDataset
 from unchanged import assert_unchanged, snapshot
-from zoo import ARCHITECTURES, normal, seeded, split
+from zoo import normal, seeded
 
 import wellcond as wc
 from wellcond.errors import InvalidProblem, NonFinite, OutputError

@@ -17,7 +17,6 @@ from wellcond.learning_rate.meanfield.predict import predict
 from wellcond.learning_rate.race.race import MAX_STEPS, race
 from wellcond.learning_rate.race.suggested_rate import SuggestedRate
 from wellcond.network.isolation.arithmetic import own_arithmetic
-from wellcond.problem.arguments import check_is_problem
 from wellcond.problem.problem import Problem
 from wellcond.results import Progress
 from wellcond.training.copies import CopyTrainer
@@ -77,7 +76,6 @@ def suggest_lr(
         >>> round(suggested.limit.value, 3), 0.3 < suggested.lr < 0.7      # w ← (1 − 2·lr) w is 0 at once with lr = ½
         (1.0, True)
     """
-    check_is_problem(problem)
     steps = STEPS if steps is None else steps
     if steps < 1:
         raise ValueError(f"steps is {steps}; it must be at least 1.")
@@ -89,16 +87,17 @@ def suggest_lr(
     if not 0 <= momentum < 1:
         raise ValueError(f"momentum is {momentum}; it must be at least 0 and below 1.")
     report = progress or (lambda _what, _share: None)
-    optimizer = None if optimizer is None else unwrapped(optimizer)
     try:
         trainer = CopyTrainer(problem, optimizer, momentum)
     except NonFinite as error:
         raise NonFinite(f"no rate trains: {error}") from error
     except Unsupported as error:
-        limits = _limits(problem, problem.batches, optimizer, momentum, report)
+        inside = None if optimizer is None else unwrapped(optimizer)
+        limits = _limits(problem, problem.batches, inside, momentum, report)
         if limits.limit is None:
             raise
         return replace(limits, notes=(*limits.notes, f"no race: {error}"))
+    optimizer = trainer.optimizer
     limits = _limits(problem, [trainer.batch], optimizer, momentum, report)
     try:
         outcome = race(
