@@ -19,8 +19,7 @@ import wellcond as wc
 from wellcond.errors import Unsupported, WellcondError
 from wellcond.remedies.remedy import REMEDIES
 from wellcond.remedies.setup import Setup
-from wellcond.training.copies import Copies
-from wellcond.treatment.trainer import started
+from wellcond.training.copies import CopyTrainer
 from wellcond.treatment.treat import SOURCES
 
 Loss = Callable[[Any, Any], Tensor]
@@ -62,8 +61,8 @@ def treated(name: str, given: Setup) -> Setup:
 
 def losses(given: Setup) -> list[float]:
     """Of a run of the treated patient."""
-    copies = Copies(given.problem, given.optimizer)
-    return list(copies.run(*started(copies, given, 0)(RATE), STEPS, 0).losses)
+    trainer = CopyTrainer(given.problem, given.optimizer, before_training=given.prepare)
+    return list(trainer.start(RATE).run(STEPS).losses)
 
 
 def losses_by_hand(model: nn.Module, optimizer: Optimizer, batches: Any, loss: Loss) -> list[float]:
@@ -310,8 +309,8 @@ def test_weights_are_drawn_with_the_variance_of_the_name(name: str, variance: fl
 
 def test_orthogonal_weights_are_and_seeds_draw_others() -> None:
     given = treated("orthogonal-init", setup(network()))
-    copies = Copies(given.problem, given.optimizer)
-    weights = [started(copies, given, seed)(RATE)[0][0].weight for seed in (0, 1, 0)]
+    trainer = CopyTrainer(given.problem, given.optimizer, before_training=given.prepare)
+    weights = [trainer.start(RATE, seed=seed).model[0].weight for seed in (0, 1, 0)]  # type: ignore[index]
     for weight in weights:  # (6, 4): columns
         torch.testing.assert_close(weight.T @ weight, 2 * torch.eye(4, dtype=torch.float64), rtol=1e-5, atol=1e-5)
     assert torch.equal(weights[0], weights[2])
@@ -389,8 +388,7 @@ def test_gradients_are_clipped_at_the_ninetieth_percentile() -> None:
 def test_the_rate_rises_over_a_tenth_of_the_steps() -> None:
     given = Setup(setup(network()).problem, None, 0.0, table()[0][0], steps=40)
     found = treated("warm-up", given)
-    copies = Copies(found.problem, None)
-    _, optimizer = started(copies, found, 0)(1.0)
+    optimizer = CopyTrainer(found.problem, before_training=found.prepare).start(1.0).optimizer
     rates = []
     for _ in range(6):
         optimizer.step()
@@ -441,8 +439,8 @@ def test_every_architecture_is_treated_or_refused_in_words(case: Callable[[], Ca
         try:
             found = each.apply(given)
             if found is not None:
-                copies = Copies(found.problem, found.optimizer)
-                assert copies.run(*started(copies, found, 0)(1e-3), 2, 0).final is not None
+                trainer = CopyTrainer(found.problem, found.optimizer, before_training=found.prepare)
+                assert trainer.start(1e-3).run(2).final is not None
                 assert found.code.replace("{lr}", "0.1")
                 tried.append(name)
         except WellcondError as error:
