@@ -10,11 +10,12 @@ from torch import nn
 
 from wellcond.errors import Unsupported
 from wellcond.network.calling import call
+from wellcond.network.copying import copied
 from wellcond.network.forward_pass import read_forward_pass
 from wellcond.network.isolation.arithmetic import own_arithmetic
 from wellcond.network.layers import ConvRule, LinearRule, is_affine, rule_for, weighted_layers
 from wellcond.network.taps import tapped
-from wellcond.nn.replace import NORMS, copied, exchanged
+from wellcond.nn.replace import NORMS, exchanged
 
 HAS_NORMS = "{model} has norms already: {name!r} is a {kind}."
 BATCH_NORMS: dict[int, type[nn.Module]] = {1: nn.BatchNorm1d, 2: nn.BatchNorm2d, 3: nn.BatchNorm3d}

@@ -10,9 +10,9 @@ from torch import Tensor, nn
 from torch.utils._pytree import tree_flatten, tree_unflatten
 
 from wellcond.errors import Unsupported
+from wellcond.network.copying import copied
 from wellcond.network.isolation.arithmetic import own_arithmetic
 from wellcond.network.layers import feature_dim, has_channels_first
-from wellcond.nn.replace import copied
 
 SHARED_MAXIMUM = 0.5
 """Share of the columns of a table with the same largest value, above which the columns are in one unit.

@@ -187,6 +187,7 @@ TERM: Final = quantity("term", "part of λmax")
 
 TRAINING_LOSS: Final = quantity("training_loss", "loss")
 FINAL_LOSS: Final = quantity("final_loss")
+SCREENED_LOSS: Final = quantity("screened_loss", "loss after the screening")
 TEST_LOSS: Final = quantity("test_loss")
 TEST_ACCURACY: Final = quantity("test_accuracy")
 STEPS: Final = quantity("steps", unit="steps")

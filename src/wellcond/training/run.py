@@ -13,7 +13,7 @@ from wellcond.results.quantities import DIVERGED_AT, FINAL_LOSS, STEPS, TRAINING
 
 
 def averaged_steps(steps: int) -> int:
-    """How many losses are averaged, a tenth of all, so that they speak of the training and not of single batches."""
+    """The number of losses to average, a tenth of all, so that single batches do not show."""
     return max(1, steps // 10)
 
 
@@ -26,7 +26,7 @@ class Run(Result):
         diverged_at: The first step, counted from 1, whose loss was NaN or infinite; or the step after which an
             evaluation was. None if there is none.
         cause: What was not finite, where that is known.
-        evaluations: What was measured on the way, each row with the number of steps taken.
+        evaluations: Rows measured during the run, each with the number of steps taken.
 
     Example:
         >>> run = Run([float(loss) for loss in range(20, 0, -1)])
@@ -58,11 +58,11 @@ class Run(Result):
         return next((step for step, mean in zip(*self.curve(), strict=True) if mean <= loss), None)
 
     def evaluated(self, quantity: str) -> list[float]:
-        """The values of one quantity that was measured on the way."""
+        """The values of one quantity that was measured during the run."""
         return [row.value for row in self.evaluations if row.quantity == quantity]
 
     def rows(self, step: int | None = None) -> list[Row]:
-        """The loss of every step, what was measured on the way, and how the run ended.
+        """The loss of every step, what was measured during the run, and how it ended.
 
         Args:
             step: The training step at which the run began; its own are counted from there.
@@ -72,7 +72,7 @@ class Run(Result):
         return rows + self.summary(step)
 
     def summary(self, step: int | None = None) -> list[Row]:
-        """What was measured on the way, and how the run ended: few rows, without the losses of the steps.
+        """What was measured during the run, and how it ended: few rows, without the losses of the steps.
 
         Args:
             step: As in `rows`.

@@ -40,7 +40,7 @@ def suggest_lr(
     output = Output(out, as_json)
     with output.problem(target, momentum) as (problem, optimizer, progress):
         try:
-            suggestion = measure(problem, optimizer, steps, momentum=momentum, progress=progress)
+            suggestion = measure(problem, optimizer, steps=steps, momentum=momentum, progress=progress)
         except Interrupted as interrupt:
             known: SuggestedRate = interrupt.result
             output.finish(known, lambda console: show_suggestion(known, console))

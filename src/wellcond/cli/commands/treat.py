@@ -12,9 +12,9 @@ from rich.text import Text
 
 from wellcond.cli.output import INTERRUPTED, AsJson, Momentum, Out, Output, Target, as_usage_errors
 from wellcond.errors import Interrupted
-from wellcond.learning_rate.limits.limits import DEFAULT_MOMENTUM
 from wellcond.remedies.remedy import REMEDIES
 from wellcond.report.terminal import new_table, show_treatment
+from wellcond.training.optimizers import DEFAULT_MOMENTUM
 from wellcond.treatment.arm import Arm
 from wellcond.treatment.treat import check_settings
 from wellcond.treatment.treat import treat as compare
@@ -53,8 +53,7 @@ def treat(
     [cyan]wellcond treat train.py:build --remedies bnp,last-bn --json[/cyan]
     """
     chosen = None if remedies is None else [name.strip() for name in remedies.split(",") if name.strip()]
-    settings: dict[str, Any] = {"steps": steps, "seeds": range(seeds)}
-    settings |= {} if momentum is None else {"momentum": momentum}
+    settings: dict[str, Any] = {"steps": steps, "seeds": range(seeds), "momentum": momentum}
     with as_usage_errors():
         check_settings(**{"momentum": DEFAULT_MOMENTUM} | settings, remedies=chosen or ())
     output = Output(out, as_json)

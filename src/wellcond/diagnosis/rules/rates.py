@@ -12,7 +12,7 @@ from wellcond.diagnosis.rule import rule
 from wellcond.diagnosis.trial_result import Attempt, Trial
 from wellcond.results import Row, number
 from wellcond.results.quantities import LR, TRAINED_LR, TRAINING_LOSS
-from wellcond.training.short_runs import rate_of
+from wellcond.training.optimizers import current_lr, nonzero_lr
 
 MUCH_LOWER = 1 / 3
 """Of the loss at the own rate: what a tenth of it must reach in as many steps for the rate to be far too high."""
@@ -137,8 +137,8 @@ def negative_rate(evidence: Evidence) -> Iterator[Finding]:
     if evidence.optimizer is None:
         return
     for index, group in enumerate(evidence.optimizer.param_groups):
-        if rate_of(group) < 0:
-            lr = rate_of(group)
+        if nonzero_lr(group) < 0:
+            lr = nonzero_lr(group)
             what = f"the learning rate of group {index} is {number(lr)}: every step goes uphill"
             yield Finding(
                 rule="learning-rate-too-high",
@@ -210,7 +210,7 @@ def zero_rate(evidence: Evidence) -> Iterator[Finding]:
     the end of training: then it is a note, unless the network has learned nothing by then.
     """
     optimizer = evidence.optimizer
-    if optimizer is None or any(float(group["lr"]) for group in optimizer.param_groups):
+    if optimizer is None or any(current_lr(group) for group in optimizer.param_groups):
         return
     is_scheduled = any(group.get("initial_lr") for group in optimizer.param_groups)
     is_learned = evidence.trial is not None and evidence.trial.is_learned

@@ -14,10 +14,10 @@ from torch.optim import Optimizer
 from wellcond.diagnosis.evidence import Evidence
 from wellcond.diagnosis.finding import Finding, Severity
 from wellcond.diagnosis.rule import rule
-from wellcond.diagnosis.trial import STRONG_DROPOUT, is_penalty, shrinking_steps
+from wellcond.diagnosis.trial import STRONG_DROPOUT
 from wellcond.network.norms import is_norm
 from wellcond.results import number
-from wellcond.training.short_runs import rate_of
+from wellcond.training.optimizers import adds_penalty, is_decoupled, nonzero_lr, shrinking_steps
 
 MUCH_LOWER, LOWER = 0.5, 0.85
 """Of the loss with decay or dropout: what the run without it must reach for it to dominate, or to cost speed."""
@@ -90,8 +90,8 @@ def _outweighed(evidence: Evidence, optimizer: Optimizer) -> float:
     """The share of all weights in which decay pulls harder than what moves them against it."""
     weights = [] if evidence.inspection is None else evidence.inspection.weights
     moved = [w for w in weights if w.role in ("weight", "recurrent") and w.gradient is not None and w.lr]
-    is_decoupled = type(optimizer).__name__ == "AdamW"
-    lost = [w for w in moved if (w.weight_decay or 0.0) * w.rms > (1.0 if is_decoupled else w.gradient or 0.0)]
+    decouples = all(is_decoupled(optimizer, group) for group in optimizer.param_groups)
+    lost = [w for w in moved if (w.weight_decay or 0.0) * w.rms > (1.0 if decouples else w.gradient or 0.0)]
     return sum(w.numel for w in lost) / max(1, sum(w.numel for w in moved))
 
 
@@ -176,7 +176,7 @@ def odd_settings(evidence: Evidence) -> Iterator[Finding]:
     """
     if evidence.optimizer is None:
         return
-    group: dict[str, Any] = max(evidence.optimizer.param_groups, key=rate_of)
+    group: dict[str, Any] = max(evidence.optimizer.param_groups, key=nonzero_lr)
     found: list[tuple[str, float, str]] = []
     epsilon = group.get("eps")
     is_adam = "betas" in group and isinstance(group["betas"], (tuple, list)) and len(group["betas"]) == 2
@@ -251,7 +251,7 @@ def dropout_too_strong(evidence: Evidence) -> Iterator[Finding]:
 
 
 def _ordinary(optimizer: Optimizer, group: dict[str, Any]) -> float:
-    return 1e-4 if is_penalty(optimizer, group) else 1e-2 if "betas" in group else 5e-4
+    return 1e-4 if adds_penalty(optimizer, group) else 1e-2 if "betas" in group else 5e-4
 
 
 def _layer_of(model: nn.Module, group: dict[str, Any], *, is_only: bool) -> str:

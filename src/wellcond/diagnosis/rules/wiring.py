@@ -12,6 +12,7 @@ from wellcond.diagnosis.finding import Finding, Severity
 from wellcond.diagnosis.inspection.inspect import Inspection
 from wellcond.diagnosis.inspection.weights import Weight
 from wellcond.diagnosis.rule import UNRELATED, has_learned, rule
+from wellcond.training.optimizers import current_lr
 
 NAME = "no-gradient"
 FROM_WIRING = (
@@ -205,7 +206,7 @@ def not_held(evidence: Evidence) -> Iterator[Finding]:
         evidence={"share of parameters": share, "held but not the model's": float(inspection.held_elsewhere)},
         reason="An optimizer moves what it was given when it was made, and nothing that was added or exchanged since.",
         remedy=f"optimizer = torch.optim.{type(evidence.optimizer).__name__}(model.parameters(), "
-        f"lr={evidence.optimizer.param_groups[0]['lr']:g})  # after the model is complete",
+        f"lr={current_lr(evidence.optimizer.param_groups[0]):g})  # after the model is complete",
     )
 
 
