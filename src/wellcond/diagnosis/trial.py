@@ -18,7 +18,7 @@ from torch.optim import LBFGS, Adadelta, Adagrad, Adam, Adamax, NAdam, Optimizer
 
 from wellcond.diagnosis.baseline import constant_loss
 from wellcond.diagnosis.labels import relation
-from wellcond.diagnosis.trial_result import Attempt, Handful, Trial
+from wellcond.diagnosis.trial_result import FALLING, RISING, Attempt, Handful, Trial
 from wellcond.errors import NonFinite
 from wellcond.network.calling import logits_of
 from wellcond.problem.problem import Problem
@@ -147,9 +147,9 @@ class _Runs:
             return own, others, {}
         if not lowest > -RISE or not math.isfinite(known.spike) or known.spike > SPIKE:
             others = self.lower(known, own)
-        elif not known.is_learned and not known.fall(own)[0] > 0.5:
+        elif not known.has_learned and not known.fall(own)[0] > 0.5:
             others = self.higher(known)
-            if known.trains is False and not any(known.falls(each) for each in others):
+            if known.trains is False and not any(known.outcome(each) in FALLING for each in others):
                 others += self.lower(known, own)
         return own, others, self.variants(known)
 
@@ -168,8 +168,8 @@ class _Runs:
         found: list[Attempt] = []
         for factor in LOWER:
             self.report(f"{factor:g} of its rate", 0.4)
-            found.append(self.attempt(factor, self.short if known.rises(own) else self.long))
-            if known.falls(found[-1]) or replace(known, others=tuple(found)).uphill or self.stage.is_late:
+            found.append(self.attempt(factor, self.short if known.outcome(own) in RISING else self.long))
+            if known.outcome(found[-1]) in FALLING or replace(known, others=tuple(found)).uphill or self.stage.is_late:
                 break
         return found
 
@@ -178,7 +178,7 @@ class _Runs:
         for factor in HIGHER:
             self.report(f"{factor:g} times its rate", 0.4)
             found.append(self.attempt(factor, self.short))
-            if not known.falls(found[-1]) or replace(known, others=tuple(found)).uphill or self.stage.is_late:
+            if known.outcome(found[-1]) not in FALLING or replace(known, others=tuple(found)).uphill or self.stage.is_late:
                 break
         return found
 
