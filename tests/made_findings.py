@@ -1,4 +1,4 @@
-"""Findings made by hand, for every test that shows them."""
+"""Findings written by hand, for every test that shows them."""
 
 from __future__ import annotations
 
@@ -21,9 +21,10 @@ VANISHING = Finding(
     rule="vanishing-gradient",
     layer="fc1",
     severity="severe",
-    confidence=0.93,
+    basis="measured",
     summary="the gradient of fc1 is 2e-07 of that of fc5.",
-    evidence={"ratio": 2e-7, "healthy from": 1e-3, "also at": "fc2"},
+    evidence={"ratio": 2e-7, "also at": "fc2"},
+    limits={"warning": 1e-3, "severe": 1e-5},
     reason="Each ReLU halves the signal (He et al. 2015, eq. 10); 95 % of healthy networks are above the threshold.",
     remedy="for m in model.modules():\n    if isinstance(m, nn.Linear):\n        nn.init.kaiming_normal_(m.weight)",
     rows=norms(2e-7, 1e-5, 1e-3, 0.1, 1.0),
@@ -32,7 +33,6 @@ DEAD = Finding(
     rule="dying-neurons",
     layer=AWKWARD_NAME,
     severity="warning",
-    confidence=1.0,
     summary="3 of 4 ReLUs are zero on every example.",
     evidence={"dead": 3.0, "units": 4.0},
     reason="A unit that is always zero gets no gradient.",
@@ -40,9 +40,7 @@ DEAD = Finding(
 )
 UNSCALED = Finding(
     rule="unscaled-input",
-    layer="",
     severity="severe",
-    confidence=0.98,
     summary="the inputs reach 1e5.",
     evidence={"largest": math.inf, "feature": "<3>"},
     reason="One rate suits one scale.",
@@ -51,9 +49,8 @@ UNSCALED = Finding(
 )
 DIVERGED = Finding(
     rule="learning-rate-too-high",
-    layer="",
     severity="severe",
-    confidence=0.9,
+    basis="tried",
     summary="the loss rises within 4 steps.",
     evidence={"lr": 0.5},
     reason="Above 2/λmax a step overshoots.",
@@ -66,7 +63,7 @@ NOTE = Finding(
     rule="full-neurons",
     layer="fc2",
     severity="note",
-    confidence=0.5,
+    basis="measured",
     summary="2 of 4 ReLUs are always on.",
     evidence={"units": 4.0},
     reason="Linear.",

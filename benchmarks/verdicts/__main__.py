@@ -149,7 +149,7 @@ def show(name: str) -> None:
     found = wc.diagnose(wc.Problem(made.model, made.loss, made.loader), made.optimizer)
     print(found.verdict(), end="\n\n")
     for finding in found.findings:
-        print(f"{finding} [{finding.confidence:.2f}] {finding.evidence}")
+        print(f"{finding} [{finding.basis}] {finding.evidence}")
         for consequence in finding.consequences:
             print(f"    and so {consequence}")
     if name in CASES:

@@ -17,7 +17,7 @@ import wellcond as wc
 from wellcond.diagnosis.baseline import constant_loss
 from wellcond.diagnosis.labels import relation
 from wellcond.diagnosis.trial import shrinking_steps, trial, trial_price
-from wellcond.diagnosis.trial_result import Attempt, Trial
+from wellcond.diagnosis.trial_result import FALLING, RISING, Attempt, Trial
 from wellcond.errors import NonFinite, Unsupported
 from wellcond.problem.loss.likelihoods import CrossEntropy
 from wellcond.training.run import Run
@@ -57,7 +57,7 @@ def test_a_healthy_network_trains_and_fits_a_handful() -> None:
     found = tried(problem(), lr=0.1, momentum=0.9)
     assert found.trains
     assert found.own is not None
-    assert found.learns(found.own)
+    assert found.outcome(found.own) == "learns"
     assert found.few is not None
     assert found.few.is_fitted
     assert not found.others
@@ -89,9 +89,9 @@ def test_a_rate_that_is_too_high_rises_and_a_lower_one_falls() -> None:
     limit = 2 / (2 * float(x.square().mean()))
     found = tried(of, lr=20 * limit)
     assert found.own is not None
-    assert found.rises(found.own)
+    assert found.outcome(found.own) in RISING
     assert [each.factor for each in found.others] == [0.1, 0.01]
-    assert found.falls(found.others[-1])
+    assert found.outcome(found.others[-1]) in FALLING
     assert found.uphill is None
 
 
@@ -121,7 +121,7 @@ def test_a_trained_network_is_not_said_to_stand_still() -> None:
         optimizer.step()
     found = trial(of, optimizer)
     assert found.loss < 0.01
-    assert found.is_learned
+    assert found.has_learned
     assert found.trains
 
 

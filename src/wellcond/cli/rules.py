@@ -2,16 +2,16 @@
 
 from __future__ import annotations
 
-import inspect
 from collections.abc import Collection, Sequence
 from typing import Literal
 
 from rich.console import Console
 from rich.text import Text
 
+from wellcond.diagnosis.causes import CAUSES
 from wellcond.diagnosis.finding import Finding
 from wellcond.diagnosis.judge import check_known
-from wellcond.diagnosis.rule import RULES
+from wellcond.diagnosis.rule import RULES, explanation
 from wellcond.report.listing import Place, flat, place, worst_of
 from wellcond.report.terminal import new_table
 
@@ -20,28 +20,21 @@ EXIT_CODES = {"severe": 4, "warning": 3}
 """Of a diagnosis whose worst finding is one of these."""
 
 
-def explanation(name: str) -> str:
-    """What a rule looks for, why, and its threshold: the docstrings of its functions.
+def explanations() -> dict[str, str]:
+    """What each rule looks for, by name."""
+    return {name: explanation(name) for name in sorted(RULES)}
+
+
+def show_rule(name: str, console: Console) -> None:
+    """Print what a rule looks for, and what it explains.
 
     Raises:
         ValueError: There is no such rule.
     """
     check_known([name])
-    return "\n\n".join(inspect.cleandoc(each.judge.__doc__ or name) for each in RULES[name])
-
-
-def explanations() -> dict[str, str]:
-    """Those of all rules, by name."""
-    return {name: explanation(name) for name in sorted(RULES)}
-
-
-def show_rule(name: str, console: Console) -> None:
-    """Print what a rule looks for, and what it explains."""
-    text = explanation(name)
     console.print(Text(name, style="bold"))
-    console.print(Text(text))
-    explains = sorted({other for each in RULES[name] for other in each.explains})
-    if explains:
+    console.print(Text(explanation(name)))
+    if explains := sorted(CAUSES.get(name, ())):
         console.print(Text(f"\nIt explains {', '.join(explains)}.", style="dim"))
 
 

@@ -156,14 +156,32 @@ def kind_of(rule: str) -> Kind:
     return KINDS.get(rule, "fault")
 
 
-def as_mermaid() -> str:
-    """The graph as a Mermaid flowchart: an arrow from each cause to what it explains, colored by kind.
+def reachable_from(rule: str) -> set[str]:
+    """All rules that a rule explains, directly or through others; itself if it is on a cycle."""
+    reached: set[str] = set()
+    waiting = list(CAUSES.get(rule, ()))
+    while waiting:
+        effect = waiting.pop()
+        if effect not in reached:
+            reached.add(effect)
+            waiting += CAUSES.get(effect, ())
+    return reached
 
-    An arrow that follows from two others is left out, except among `MUTUAL`.
+
+def as_mermaid() -> str:
+    """The graph as a Mermaid flowchart: an arrow from each cause to what it explains.
+
+    An arrow is left out if a detour through other rules says the same. The rules of `MUTUAL` share one box, without
+    arrows between them.
     """
-    lines = ["flowchart LR"]
+    reach = {name: reachable_from(name) for name in (*KINDS, *CAUSES)}
+    lines = ["flowchart LR", "    subgraph mutual [may explain each other]"]
+    lines += [f"        {name}" for name in sorted(MUTUAL)] + ["    end"]
     for cause, effects in CAUSES.items():
-        indirect = {far for near in effects if near not in MUTUAL for far in CAUSES.get(near, ())}
-        lines += [f"    {cause} --> {effect}" for effect in effects if effect not in indirect]
-    lines += [f"    class {name} {kind}" for name, kind in KINDS.items()]
+        direct = [
+            effect
+            for effect in effects
+            if not any(effect in reach[via] and cause not in reach[via] and via not in reach[effect] for via in effects)
+        ]
+        lines += [f"    {cause} --> {effect}" for effect in direct if not {cause, effect} <= MUTUAL]
     return "\n".join(lines)

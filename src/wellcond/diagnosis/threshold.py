@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import math
 from dataclasses import KW_ONLY, dataclass
+from types import ModuleType
 from typing import Literal
 
 
@@ -74,3 +75,8 @@ class Condition:
     at: float
     _: KW_ONLY
     origin: str
+
+
+def thresholds_in(rule_file: ModuleType) -> list[Threshold | Condition]:
+    """All thresholds and conditions of a rule's file, in the order of the file."""
+    return [each for each in vars(rule_file).values() if isinstance(each, (Threshold, Condition))]

@@ -178,7 +178,11 @@ class _Runs:
         for factor in HIGHER:
             self.report(f"{factor:g} times its rate", 0.4)
             found.append(self.attempt(factor, self.short))
-            if known.outcome(found[-1]) not in FALLING or replace(known, others=tuple(found)).uphill or self.stage.is_late:
+            if (
+                known.outcome(found[-1]) not in FALLING
+                or replace(known, others=tuple(found)).uphill
+                or self.stage.is_late
+            ):
                 break
         return found
 

@@ -42,11 +42,11 @@ class Attempt:
     """A run at one rate.
 
     Attributes:
-        factor: The rate over the optimizer's own.
-        lr: The rate.
-        run: Its losses.
-        early: The loss of each batch after as many steps as all attempts have taken; NaN where it is not finite.
-        after: The same at its end.
+        factor: Rate over the optimizer's own.
+        lr: Learning rate.
+        run: Losses of its steps.
+        early: Loss of each batch after the number of steps that all attempts have taken; NaN if it is not finite.
+        after: Loss of each batch at the end of the run.
     """
 
     factor: float
@@ -57,7 +57,7 @@ class Attempt:
 
     @property
     def loss(self) -> float:
-        """The mean loss at its end."""
+        """Mean loss at the end of the run."""
         return fmean(self.after)
 
 
@@ -66,12 +66,12 @@ class Handful:
     """A run on a few examples with a robust optimizer.
 
     Attributes:
-        examples: How many; None if not all tensors count them.
-        lr: Of Adam.
-        before: The loss before.
-        after: The loss after.
-        constant: The loss of the best constant prediction of these examples.
-        run: Its losses.
+        examples: Number of examples; None if not all tensors count them.
+        lr: Learning rate of Adam.
+        before: Loss before the first step.
+        after: Loss after the last step.
+        constant: Loss of the best constant prediction of these examples.
+        run: Losses of its steps.
     """
 
     examples: int | None
@@ -83,13 +83,13 @@ class Handful:
 
     @property
     def fall(self) -> float:
-        """By how much of it the loss fell, from the start or from the constant's if that is lower."""
+        """Relative fall of the loss, from the start or from the constant's loss if that is lower."""
         start = self.before if self.constant is None else min(self.before, self.constant)
         return (start - self.after) / max(abs(start), 1e-12)
 
     @property
     def is_fitted(self) -> bool:
-        """Whether the network has learned something of these examples that a constant could not tell."""
+        """Whether the network has learned more about these examples than a constant."""
         return self.fall > 1 - LEARNED
 
 
@@ -98,15 +98,15 @@ class Trial:
     """What short runs do. All begin at the weights as they are and see the same batches in the same order.
 
     Attributes:
-        before: The loss of each batch at the start.
-        constant: The loss of the best constant prediction on these batches, where it is known.
-        own: With the optimizer as it is; None without one.
-        others: At other rates of it, as far as they were needed.
-        variants: At its own rate with one thing changed: `"no weight decay"`, `"no dropout"`, `"running statistics"`.
-        few: On a handful of examples.
-        modes: The loss with each batch's statistics and with the running ones, where the model has both.
-        relation: Whether the inputs tell anything of the targets; None where that cannot be probed.
-        examples: In a mini-batch; None if not all tensors count them.
+        before: Loss of each batch at the start.
+        constant: Loss of the best constant prediction on these batches, if it is known.
+        own: Run with the optimizer as it is; None without one.
+        others: Runs at other rates, if they were needed.
+        variants: Runs at its own rate with one change: `"no weight decay"`, `"no dropout"`, `"running statistics"`.
+        few: Run on a handful of examples.
+        modes: Loss with each batch's statistics and with the running ones, if the model has both.
+        relation: Whether the inputs predict the targets; None if that cannot be probed.
+        examples: Examples in a mini-batch; None if not all tensors count them.
     """
 
     before: tuple[float, ...]
@@ -121,7 +121,7 @@ class Trial:
 
     @property
     def loss(self) -> float:
-        """The mean loss at the start."""
+        """Mean loss at the start."""
         return fmean(self.before)
 
     @property
@@ -159,8 +159,8 @@ class Trial:
     def trains(self) -> bool | None:
         """Whether the network trains with its own optimizer at its own rate, or has been trained.
 
-        False if the loss rises or stands still; None if it falls without getting below a constant. Without an
-        optimizer: whether the network can fit a handful of examples.
+        False if the loss rises or stands still; None in between, also where the fall may be chance: a verdict must not
+        rest on that. Without an optimizer: whether the network can fit a handful of examples.
         """
         if self.own is None:
             return True if self.few is not None and self.few.is_fitted else None
@@ -202,13 +202,13 @@ class Trial:
 
     @property
     def attempts(self) -> tuple[Attempt, ...]:
-        """At all rates, from the lowest to the highest."""
+        """The runs at all rates, from the lowest to the highest."""
         own = () if self.own is None else (self.own,)
         return tuple(sorted((*own, *self.others), key=lambda attempt: attempt.factor))
 
     @property
     def spike(self) -> float:
-        """The highest loss of the own run over that at the start; infinity if it diverged."""
+        """Highest loss of its own run over that at the start; infinity if it diverged."""
         if self.own is None:
             return 1.0
         if self.own.run.diverged_at is not None:

@@ -54,15 +54,15 @@ def attention_saturation(evidence: Evidence) -> Iterator[Finding]:
             layer=seen.name,
             severity=of_symptom(evidence, is_far=is_doubtful or is_far),
             basis="measured",
-            summary=f"{seen.saturated:.0%} of the attention rows at {seen.name} put more than 0.99 of their weight on one "
-            f"of {seen.choices} positions; their logits have a standard deviation of {number(seen.logit_std)}.",
+            summary=f"{seen.saturated:.0%} of the attention rows at {seen.name} put more than 0.99 of their weight on "
+            f"one of {seen.choices} positions; their logits have a standard deviation of {number(seen.logit_std)}.",
             evidence={
                 "saturated rows": seen.saturated,
                 "relative entropy": seen.entropy,
                 "std of logits": seen.logit_std,
             },
-            reason="The slope of a softmax, p(1 − p), is almost zero there. The product of a query and a key of variance "
-            "1 has variance d, and needs the factor 1/√d.",
+            reason="The slope of a softmax, p(1 − p), is almost zero there. The product of a query and a key of "
+            "variance 1 has variance d, and needs the factor 1/√d.",
             treatment="lecun-init" if scales_itself else "",
             remedy="q, k = F.layer_norm(q, q.shape[-1:]), F.layer_norm(k, k.shape[-1:])\n"
             "scores = q @ k.transpose(-1, -2) / q.shape[-1] ** 0.5",

@@ -19,6 +19,8 @@ from wellcond.results import number
 LOSS_RATIO = Threshold(
     "loss / loss of the best constant", math.nan, 3.0, healthy=("loss / loss of the best constant",),
     origin="logits of standard deviation s cost s²/2 nats more than log C; 95 % of healthy networks are below 1.43",
+    inside_healthy_because="the labels of those beyond it hardly vary, as a GAN's: the condition on the constant "
+    "excludes them",
 )  # fmt: skip
 EXCESS = Threshold(
     "loss − loss of the best constant, in nats", math.nan, 3.0, origin="s²/2 for logits of standard deviation s = 2.4"
@@ -75,8 +77,8 @@ def large_start(evidence: Evidence) -> Iterator[Finding]:
         layer=name,
         severity="severe" if len(trained) != 1 else "warning",
         basis="measured",
-        summary=f"initial logits are too large: the loss is {number(loss)}, that of a constant {number(constant)} (log "
-        f"{classes} is {number(math.log(classes))}); the outputs have an RMS of {number(output.rms)}.",
+        summary=f"initial logits are too large: the loss is {number(loss)}, that of a constant {number(constant)} "
+        f"(log {classes} is {number(math.log(classes))}); the outputs have an RMS of {number(output.rms)}.",
         evidence={"loss": loss, "loss of the best constant": constant, "RMS of outputs": output.rms},
         reason="A network that knows nothing yet should give every class the same probability, at a loss of log C.",
         treatment="zero-last" if name == last else "he-init",
@@ -150,8 +152,8 @@ def wrong_gain(evidence: Evidence) -> Iterator[Finding]:
             summary=f"the weights of {w.layer or 'the model'} have an RMS of {number(w.rms)}, which scales signals by "
             f"{number(gain)}; for {w.fan_in} inputs an RMS of {number(he)} keeps their size.",
             evidence={"RMS of the weight": w.rms, "gain": gain, "RMS that keeps the scale": he},
-            reason="Every layer multiplies a signal by rms·√fan_in, and a gradient by the same factor on the way back (He "
-            "et al. 2015; huang2020, theorem 1).",
+            reason="Every layer multiplies a signal by rms·√fan_in, and a gradient by the same factor on the way back "
+            "(He et al. 2015; huang2020, theorem 1).",
             treatment="he-init",
             remedy=f"torch.nn.init.kaiming_normal_(model.get_parameter({w.name!r}), nonlinearity='relu')",
         )

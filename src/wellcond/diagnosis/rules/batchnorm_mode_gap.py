@@ -28,7 +28,8 @@ COSTS = Threshold(
 )  # fmt: skip
 MOMENTUM = Threshold(
     "momentum of running statistics", 1e-3, 1e-4, bad="below",
-    origin="they forget their start in 1/momentum steps; torch's default 0.1 takes 10, ordinary runs have 1,000 to 10,000",
+    origin="they forget their start in 1/momentum steps; torch's default 0.1 takes 10, ordinary runs have 1,000 to "
+    "10,000",
 )  # fmt: skip
 MARGIN = Condition("loss difference / loss of the best constant", 0.1, origin="less is not worth a warning")
 LOST = Condition(
@@ -61,8 +62,8 @@ def evaluating_norms(evidence: Evidence) -> Iterator[Finding]:
         basis = "tried"
         numbers |= {"loss with batch statistics": own.loss, "loss with running statistics": running.loss}
         costs = (
-            f"; after {len(own.run.losses)} steps the loss is {number(running.loss)}, compared with {number(own.loss)} "
-            "with the statistics of each batch"
+            f"; after {len(own.run.losses)} steps the loss is {number(running.loss)}, compared with "
+            f"{number(own.loss)} with the statistics of each batch"
         )
         is_higher = trial.outcome(running) in RISING or running.loss > COSTS.severe * own.loss
         if trial.outcome(own) == "learns" and is_higher:
@@ -72,8 +73,8 @@ def evaluating_norms(evidence: Evidence) -> Iterator[Finding]:
         layer=stale[0],
         severity=severity,
         basis=basis,
-        summary=f"{stale[0]} is in evaluation mode and has never seen a batch"
-        f"{f', like {len(stale) - 1} more' if len(stale) > 1 else ''}, so it normalizes nothing{costs}.",
+        summary=f"{stale[0]} is in evaluation mode and has never seen a "
+        f"batch{f', like {len(stale) - 1} more' if len(stale) > 1 else ''}, so it normalizes nothing{costs}.",
         evidence=numbers,
         reason="Running statistics start at mean 0 and variance 1, and change only in training mode.",
         remedy="model.train()  # before every epoch of training",
@@ -103,15 +104,15 @@ def modes_differ(evidence: Evidence) -> Iterator[Finding]:
         layer=next(iter(norms)),
         severity="severe" if is_lost else "warning",
         basis="tried",
-        summary=f"the loss is {number(batch)} with the statistics of each batch, and {number(running)} with the running "
-        "ones, which evaluation uses.",
+        summary=f"the loss is {number(batch)} with the statistics of each batch, and {number(running)} with the "
+        "running ones, which evaluation uses.",
         evidence={
             "loss with batch statistics": batch,
             "loss with running statistics": running,
             "norms": float(len(norms)),
         },
-        reason="Running statistics are averages of the batches' own. A gap means small batches, a momentum that is too "
-        "low, or weights that change faster than the statistics.",
+        reason="Running statistics are averages of the batches' own. A gap means small batches, a momentum that is "
+        "too low, or weights that change faster than the statistics.",
         remedy="for m in model.modules():\n"
         "    if isinstance(m, torch.nn.modules.batchnorm._BatchNorm): m.reset_running_stats()\n"
         "model.train()\nwith torch.no_grad():\n    for inputs, _ in loader: model(inputs)",
@@ -141,12 +142,13 @@ def slow_statistics(evidence: Evidence) -> Iterator[Finding]:
         layer=name,
         severity="severe" if momentum <= MOMENTUM.severe else "warning",
         basis="proven",
-        summary=f"the running statistics of {name}{and_more(len(slow))} have a momentum of {number(momentum)}: they take "
-        f"{steps} steps to forget their start, and evaluation uses them.",
+        summary=f"the running statistics of {name}{and_more(len(slow))} have a momentum of {number(momentum)}: they "
+        f"take {steps} steps to forget their start, and evaluation uses them.",
         evidence={"momentum": momentum, "updates so far": float(_updates(norms[name])), "norms": float(len(slow))},
-        reason="After k steps a share of (1 − momentum)^k of the initial mean 0 and variance 1 remains. torch's momentum "
-        "is the weight of the new batch, which is 1 minus that of other libraries.",
-        remedy="for m in model.modules():\n    if isinstance(m, torch.nn.modules.batchnorm._BatchNorm): m.momentum = 0.1",
+        reason="After k steps a share of (1 − momentum)^k of the initial mean 0 and variance 1 remains. torch's "
+        "momentum is the weight of the new batch, which is 1 minus that of other libraries.",
+        remedy="for m in model.modules():\n"
+        "    if isinstance(m, torch.nn.modules.batchnorm._BatchNorm): m.momentum = 0.1",
     )
 
 

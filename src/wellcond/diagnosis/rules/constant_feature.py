@@ -22,6 +22,9 @@ ENOUGH_EXAMPLES = Condition(
     "examples", 32, origin="a feature that differs in one example of ten is the same in all 32 in 3 % of all draws"
 )
 
+SHOWN = 5
+"""Columns that a summary names."""
+
 
 @rule("constant-feature")
 def constant_feature(evidence: Evidence) -> Iterator[Finding]:
@@ -38,7 +41,8 @@ def constant_feature(evidence: Evidence) -> Iterator[Finding]:
             rule="constant-feature",
             severity="severe",
             basis="proven",
-            summary=f"all {inspection.examples} examples have the same inputs, so that the best output is one constant.",
+            summary=f"all {inspection.examples} examples have the same inputs, so that the best output is one "
+            "constant.",
             evidence={"examples": float(inspection.examples)},
             reason="A network cannot distinguish inputs that do not differ.",
             remedy="print(inputs.std(0))  # zero: look at what the data set returns",
@@ -50,7 +54,7 @@ def constant_feature(evidence: Evidence) -> Iterator[Finding]:
             continue
         are_zero = bool((fact.feature_low[constant] == 0).all())
         share = len(constant) / fact.features
-        names = ", ".join(map(str, constant[:5].tolist())) + (" …" if len(constant) > 5 else "")
+        names = ", ".join(map(str, constant[:SHOWN].tolist())) + (" …" if len(constant) > SHOWN else "")
         yield Finding(
             rule="constant-feature",
             severity="warning" if SHARE.is_warning(share) and not are_zero else "note",

@@ -39,8 +39,8 @@ def goes_uphill(evidence: Evidence) -> Iterator[Finding]:
         rule="diverging",
         severity="severe",
         basis="tried",
-        summary=f"the loss rises at every rate, in proportion to it: in the first steps by {rise[0]} % at lr {number(fast.lr)} "
-        f"and by {rise[1]} % at {number(slow.lr)}{flag}.",
+        summary=f"the loss rises at every rate, in proportion to it: in the first steps by {rise[0]} % at lr "
+        f"{number(fast.lr)} and by {rise[1]} % at {number(slow.lr)}{flag}.",
         evidence={
             "loss before": trial.loss,
             "higher lr": fast.lr,
@@ -75,8 +75,8 @@ def rises_at_any_rate(evidence: Evidence) -> Iterator[Finding]:
         basis="tried",
         summary=f"the loss falls at no rate between {number(lowest.lr)} and {number(trial.own.lr)}.",
         evidence=run_numbers(trial, trial.own, lowest),
-        reason="At a low enough rate every step along −∇L lowers the loss, unless the curvature or rounding errors leave "
-        "no room for one.",
+        reason="At a low enough rate every step along −∇L lowers the loss, unless the curvature or rounding errors "
+        "leave no room for one.",
         treatment="scale-inputs",
         remedy="# scale inputs and targets to mean 0 and standard deviation 1",
         rows=run_rows(trial, trial.own, lowest),

@@ -61,7 +61,7 @@ def dropout_too_strong(evidence: Evidence) -> Iterator[Finding]:
         basis=basis,
         summary=f"{name}{and_more(len(strong))} drops {p:.0%} of its inputs{costs}.",
         evidence=numbers,
-        reason=f"The remaining inputs are scaled by 1/(1−p) = {1 / max(1 - p, 1e-9):.2g}, and so is the variance of sums "
-        "after them.",
+        reason=f"The remaining inputs are scaled by 1/(1−p) = {1 / max(1 - p, 1e-9):.2g}, and so is the variance of "
+        "sums after them.",
         treatment="less-dropout",
     )

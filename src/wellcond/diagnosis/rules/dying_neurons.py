@@ -46,11 +46,12 @@ def dying_neurons(evidence: Evidence) -> Iterator[Finding]:
             layer=signal.name,
             severity=of_symptom(evidence, is_far=share >= SHARE.severe),
             basis="measured",
-            summary=f"{int(dead.sum())} of the {len(dead)} ReLUs after {signal.name or 'the input'} are off on all {examples} "
-            "examples.",
+            summary=f"{int(dead.sum())} of the {len(dead)} ReLUs after {signal.name or 'the input'} are off on all "
+            f"{examples} examples.",
             evidence={"dead units": float(dead.sum()), "units": float(len(dead)), "share": share},
             limits=SHARE.limits(),
-            reason="Where a ReLU is off its slope is 0, so the weights before it get no gradient (huang2020, figure XIII).",
+            reason="Where a ReLU is off its slope is 0, so the weights before it get no gradient (huang2020, figure "
+            "XIII).",
             treatment="" if signal is last else "batchnorm",
             remedy="return x  # the outputs of the last layer, without a ReLU"
             if signal is last

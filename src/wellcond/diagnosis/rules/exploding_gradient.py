@@ -33,15 +33,16 @@ def exploding_gradient(evidence: Evidence) -> Iterator[Finding]:
         most = max(layers, key=lambda s: s.sensitivity or 0.0)
         ratio = (most.sensitivity or 0.0) / last
         if RATIO.is_warning(ratio):
-            summary = f"the gradient at {most.name} is {number(ratio)} times that of the last hidden layer, {layers[-1].name}."
+            than = f"that of the last hidden layer, {layers[-1].name}"
+            summary = f"the gradient at {most.name} is {number(ratio)} times {than}."
             yield _finding(evidence, most.name, ratio, summary, RATIO.limits(last))
     for name, over_time in sequences(evidence):
         late = float(over_time[-max(1, len(over_time) // 10) :].max())
         ratio = float(over_time.max()) / late if late > 0 else 0.0
         if RATIO.is_warning(ratio):
             summary = (
-                f"over the {len(over_time)} steps of {name or 'the sequence'} the gradient grows to {number(ratio)} times "
-                "that of the last steps."
+                f"over the {len(over_time)} steps of {name or 'the sequence'} the gradient grows to {number(ratio)} "
+                "times that of the last steps."
             )
             yield _finding(evidence, name, ratio, summary, {})
 

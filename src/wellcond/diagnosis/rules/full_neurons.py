@@ -41,8 +41,8 @@ def full_neurons(evidence: Evidence) -> Iterator[Finding]:
                 layer=signal.name,
                 severity="note" if min(shares.values()) < SHARE.warn else of_symptom(evidence, is_far=False),
                 basis="measured",
-                summary=f"{int(signal.full.sum())} of the {signal.units} ReLUs after {signal.name or 'the input'} are on for "
-                f"all {inspection.examples} examples, so the layer is linear.",
+                summary=f"{int(signal.full.sum())} of the {signal.units} ReLUs after {signal.name or 'the input'} are "
+                f"on for all {inspection.examples} examples, so the layer is linear.",
                 evidence={"full units": float(signal.full.sum()), "units": float(signal.units)},
                 limits=SHARE.limits(),
                 reason="A ReLU that is always on is the identity (huang2020, figure XIII).",

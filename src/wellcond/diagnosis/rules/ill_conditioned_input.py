@@ -45,8 +45,8 @@ def ill_conditioned_input(evidence: Evidence) -> Iterator[Finding]:
             basis="measured",
             summary=f"{share:.2%} of the inputs of {first.name} lie along one direction.",
             evidence={"λ_max(Σx)": first.x.lambda_max, "trace": first.x.trace, "dimension": float(first.x.dimension)},
-            reason="The rate is limited by the largest eigenvalue of Σx, and progress by the others (huang2020, section "
-            "3.1).",
+            reason="The rate is limited by the largest eigenvalue of Σx, and progress by the others (huang2020, "
+            "section 3.1).",
             treatment="scale-inputs",
             remedy="inputs = inputs - mean  # of the training set, by feature",
         )
@@ -72,15 +72,16 @@ def collinear_features(evidence: Evidence) -> Iterator[Finding]:
         layer=inspection.weighted()[0].name,
         severity="warning",
         basis="measured",
-        summary=f"{slow.rest:.0%} of the targets' variance is predicted only by directions of the inputs with less than a "
-        f"thousandth of the largest eigenvalue, where gradient descent takes {number(slow.condition)} times the steps.",
+        summary=f"{slow.rest:.0%} of the targets' variance is predicted only by directions of the inputs with less "
+        f"than a thousandth of the largest eigenvalue, where gradient descent takes {number(slow.condition)} times "
+        "the steps.",
         evidence={
             "predicted by fast directions": slow.fast,
             "predicted by slow directions": slow.rest,
             "λ_max / λ": slow.condition,
         },
-        reason="Features that are nearly multiples of each other, such as powers, have a Σx of large condition number, and "
-        "the error along an eigenvector shrinks by 1 − lr·λ per step (huang2020, section 3.1).",
+        reason="Features that are nearly multiples of each other, such as powers, have a Σx of large condition "
+        "number, and the error along an eigenvector shrinks by 1 − lr·λ per step (huang2020, section 3.1).",
         remedy="u, s, v = torch.linalg.svd(x - x.mean(0), full_matrices=False)  # x: all training inputs\n"
         "inputs = (inputs - x.mean(0)) @ v.T / s * len(x) ** 0.5  # or fewer, orthogonal features",
     )

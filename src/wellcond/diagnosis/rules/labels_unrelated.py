@@ -58,9 +58,9 @@ def labels_unrelated(evidence: Evidence) -> Iterator[Finding]:
         rule="labels-unrelated",
         severity="severe" if relation.examples >= EXAMPLES.severe else "warning",
         basis="measured",
-        summary=f"over {relation.examples} examples the inputs do not predict the targets: the nearest neighbor's target is "
-        f"{number(relation.neighbor)}, a linear fit {number(relation.linear)} and a smooth fit {number(relation.smooth)} "
-        "standard deviations better than chance.",
+        summary=f"over {relation.examples} examples the inputs do not predict the targets: the nearest neighbor's "
+        f"target is {number(relation.neighbor)}, a linear fit {number(relation.linear)} and a smooth fit "
+        f"{number(relation.smooth)} standard deviations better than chance.",
         evidence={
             "examples": float(relation.examples),
             "nearest neighbor, in σ": relation.neighbor,
@@ -68,7 +68,7 @@ def labels_unrelated(evidence: Evidence) -> Iterator[Finding]:
             "smooth fit, in σ": relation.smooth,
             "structure of the inputs, in noise edges": relation.structure,
         },
-        reason="Targets that can be learned from inputs are similar for neighbors; shuffled or sorted targets are not. The "
-        "usual cause is an index that shuffles or sorts one of the two.",
+        reason="Targets that can be learned from inputs are similar for neighbors; shuffled or sorted targets are "
+        "not. The usual cause is an index that shuffles or sorts one of the two.",
         remedy="order = torch.randperm(len(x)); x, y = x[order], y[order]  # one order for both",
     )

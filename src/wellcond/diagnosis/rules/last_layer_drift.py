@@ -17,8 +17,8 @@ from wellcond.results.quantities import KRONECKER
 
 RATIO = Threshold(
     "λ_max(Σx)·λ_max(Σ∇h) of the last layer / the largest of the others", 30.0, math.nan,
-    origin="it is the curvature of the layer's Fisher block (huang2020, proposition 1): the last layer alone then sets the "
-    "stable rate, thirty times below that of the others",
+    origin="it is the curvature of the layer's Fisher block (huang2020, proposition 1): the last layer alone then "
+    "sets the stable rate, thirty times below that of the others",
 )  # fmt: skip
 LAYERS = Condition("layers", 4, origin="in a shallow network one layer always has the largest curvature")
 
@@ -48,8 +48,8 @@ def last_layer_drift(evidence: Evidence) -> Iterator[Finding]:
         layer=last,
         severity="warning",
         basis="measured",
-        summary=f"the curvature of the last layer, {last}, is {number(curvature[last] / rest)} times that of any other; "
-        f"λ_max of its inputs is {number(received[last])}.",
+        summary=f"the curvature of the last layer, {last}, is {number(curvature[last] / rest)} times that of any "
+        f"other; λ_max of its inputs is {number(received[last])}.",
         evidence={"λ_max(Σx)": received[last], "curvature over the next": curvature[last] / rest},
         limits=RATIO.limits(rest),
         reason="One layer then sets the stable rate of all (huang2020, section 5: a BatchNorm before the last layer).",

@@ -39,33 +39,12 @@ GAIN = Threshold(
 TIMES_AS_FAR = Condition("fall at a lower rate / fall at its own", 4.0, origin="beyond the noise between two seeds")
 STREAM = Threshold(
     "N·lr·√fan_in of N post-norm layers", 0.1, 0.2,
-    origin="6 layers of width 512, or 24 of width 32, at 1e-3 have 0.27 and fail without a warm-up; at 0.06 they train "
-    "(Xiong et al. 2020; Wang et al. 2022)",
+    origin="6 layers of width 512, or 24 of width 32, at 1e-3 have 0.27 and fail without a warm-up; at 0.06 they "
+    "train (Xiong et al. 2020; Wang et al. 2022)",
 )  # fmt: skip
 POST_NORMS = Condition(
     "LayerNorms on the residual stream", 4, origin="a pre-norm transformer has one, and one after its embeddings"
 )
-
-
-@rule("learning-rate-too-high")
-def negative_rate(evidence: Evidence) -> Iterator[Finding]:
-    """A rate below zero, which torch refuses in a constructor but not from a schedule."""
-    if evidence.optimizer is None:
-        return
-    for index, group in enumerate(evidence.optimizer.param_groups):
-        lr = rate_of(group)
-        if lr < 0:
-            yield Finding(
-                rule="learning-rate-too-high",
-                severity="severe",
-                basis="proven",
-                summary=f"the learning rate of group {index} is {number(lr)}: every step goes uphill.",
-                evidence={"lr": lr},
-                reason="θ ← θ − lr·g with a negative lr maximizes the loss.",
-                treatment="rate",
-                remedy=f"{set_lr(min(-lr, 0.1))}  # and look at the schedule that made it negative",
-                rows=(Row(None, "", LR, lr, "lr"),),
-            )
 
 
 @rule("learning-rate-too-high")
@@ -86,7 +65,7 @@ def rises_at_its_own_rate(evidence: Evidence) -> Iterator[Finding]:
 
 
 def _how_it_fails(trial: Trial, own: Attempt, lower: Attempt) -> tuple[str, Severity] | None:
-    """What the run at its own rate does wrong, in words, and how severe that is; None if it does as well as `lower`."""
+    """What the run at its own rate does wrong, in words, and how severe that is; None if nothing is wrong."""
     fall, _ = trial.fall(own)
     steps = len(own.run.losses)
     only_lower_learns = trial.outcome(lower) == "learns" != trial.outcome(own) and not trial.has_learned
@@ -120,8 +99,8 @@ def _too_high(evidence: Evidence, trial: Trial, own: Attempt, lower: Attempt, wh
         basis="tried",
         summary=f"at lr {number(own.lr)} {what}; at {number(lower.lr)} it falls to {number(lower.loss)}{beyond}.",
         evidence=run_numbers(trial, own, lower) | ({} if limit is None else {"stability limit": limit}),
-        reason="Beyond 2(1+μ)/λ_max gradient descent overshoots along the sharpest direction; Adam's first steps, whose "
-        "size is the rate itself whatever the gradient, overshoot too. Both runs saw the same batches.",
+        reason="Beyond 2(1+μ)/λ_max gradient descent overshoots along the sharpest direction; Adam's first steps, "
+        "whose size is the rate itself whatever the gradient, overshoot too. Both runs saw the same batches.",
         treatment="" if count else "rate",
         remedy=f"loss = criterion(outputs, targets) / {count}  # the mean over the batch, at the same rate"
         if count
@@ -135,6 +114,27 @@ def _summed(evidence: Evidence) -> int:
     inspection = evidence.inspection
     is_proportional = isinstance(evidence.optimizer, (SGD, ASGD))
     return inspection.batch_size if inspection is not None and inspection.is_summed and is_proportional else 0
+
+
+@rule("learning-rate-too-high")
+def negative_rate(evidence: Evidence) -> Iterator[Finding]:
+    """A rate below zero, which torch refuses in a constructor but not from a schedule."""
+    if evidence.optimizer is None:
+        return
+    for index, group in enumerate(evidence.optimizer.param_groups):
+        lr = rate_of(group)
+        if lr < 0:
+            yield Finding(
+                rule="learning-rate-too-high",
+                severity="severe",
+                basis="proven",
+                summary=f"the learning rate of group {index} is {number(lr)}: every step goes uphill.",
+                evidence={"lr": lr},
+                reason="θ ← θ − lr·g with a negative lr maximizes the loss.",
+                treatment="rate",
+                remedy=f"{set_lr(min(-lr, 0.1))}  # and look at the schedule that made it negative",
+                rows=(Row(None, "", LR, lr, "lr"),),
+            )
 
 
 @rule("learning-rate-too-high")
@@ -164,11 +164,11 @@ def without_warm_up(evidence: Evidence) -> Iterator[Finding]:
         rule="learning-rate-too-high",
         severity="severe" if STREAM.is_severe(change) else "warning",
         basis="measured",
-        summary=f"lr {number(lr)} is too high for {type(optimizer).__name__} without a warm-up: the first steps change the "
-        f"residual stream of {count} post-norm layers by {number(change)} of its size.",
+        summary=f"lr {number(lr)} is too high for {type(optimizer).__name__} without a warm-up: the first steps "
+        f"change the residual stream of {count} post-norm layers by {number(change)} of its size.",
         evidence={"lr": lr, "post-norm layers": float(count), "change in all": change},
-        reason="A LayerNorm after every sum passes each layer's change on in full, so those of Adam's first steps add up "
-        "(Xiong et al. 2020).",
+        reason="A LayerNorm after every sum passes each layer's change on in full, so those of Adam's first steps add "
+        "up (Xiong et al. 2020).",
         treatment="warm-up",
         remedy="nn.TransformerEncoderLayer(…, norm_first=True)  # or a warm-up:\n"
         "scheduler = torch.optim.lr_scheduler.LinearLR(optimizer, start_factor=0.01, total_iters=1000)",

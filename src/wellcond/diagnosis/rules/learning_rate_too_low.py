@@ -38,34 +38,6 @@ NOT_BELOW_START = Condition("loss after / loss before", 0.98, origin="where the 
 
 
 @rule("learning-rate-too-low")
-def zero_rate(evidence: Evidence) -> Iterator[Finding]:
-    """A rate of exactly zero in all groups: nothing moves.
-
-    Severe without a schedule. With one it may be the first step of a warm-up, when the optimizer has no state yet, or
-    the end of training: then it is a note, unless the network has learned nothing by then.
-    """
-    optimizer = evidence.optimizer
-    if optimizer is None or any(float(group["lr"]) for group in optimizer.param_groups):
-        return
-    is_scheduled = any(group.get("initial_lr") for group in optimizer.param_groups)
-    has_learned = evidence.trial is not None and evidence.trial.has_learned
-    has_begun = bool(optimizer.state)
-    severity: Severity = "severe" if not is_scheduled or (has_begun and not has_learned) else "note"
-    when = "the schedule has driven it there" if has_begun else "the schedule begins there"
-    yield Finding(
-        rule="learning-rate-too-low",
-        severity=severity,
-        basis="proven",
-        summary=f"the learning rate is 0{f': {when}' if is_scheduled else ''}, so no step changes anything.",
-        evidence={"lr": 0.0},
-        reason="θ ← θ − lr·g with lr = 0 leaves θ unchanged.",
-        treatment="rate",
-        remedy=f"{set_lr(1e-3)}  # and check the schedule: print(scheduler.get_last_lr())",
-        rows=(Row(None, "", LR, 0.0, "lr"),),
-    )
-
-
-@rule("learning-rate-too-low")
 def hardly_falls(evidence: Evidence) -> Iterator[Finding]:
     """The loss falls so slowly that a run of ordinary length ends where it began, and falls far faster at higher rates.
 
@@ -108,8 +80,8 @@ def hardly_falls(evidence: Evidence) -> Iterator[Finding]:
         evidence=run_numbers(trial, own, best)
         | {"steps to fall by a tenth": steps, "steps to fall as far as at the other lr": catch_up}
         | ({"stability limit": limit} if limit < math.inf else {}),
-        reason="The error along a direction of curvature λ shrinks by 1 − lr·λ per step, so a rate a thousand times below "
-        "the limit 2(1+μ)/λ_max needs a thousand times the steps. Both runs saw the same batches.",
+        reason="The error along a direction of curvature λ shrinks by 1 − lr·λ per step, so a rate a thousand times "
+        "below the limit 2(1+μ)/λ_max needs a thousand times the steps. Both runs saw the same batches.",
         treatment="rate",
         remedy=f"{set_lr(best.lr)}  # wc.suggest_lr(problem, optimizer) finds the best one",
         rows=run_rows(trial, own, best),
@@ -119,3 +91,31 @@ def hardly_falls(evidence: Evidence) -> Iterator[Finding]:
 def _is_above_constant(trial: Trial, attempt: Attempt) -> bool:
     """Whether a run ends above a constant's loss; if that is not known, no lower than 2 % below the start."""
     return attempt.loss > (NOT_BELOW_START.at * trial.loss if trial.constant is None else trial.constant)
+
+
+@rule("learning-rate-too-low")
+def zero_rate(evidence: Evidence) -> Iterator[Finding]:
+    """A rate of exactly zero in all groups: nothing moves.
+
+    Severe without a schedule. With one it may be the first step of a warm-up, when the optimizer has no state yet, or
+    the end of training: then it is a note, unless the network has learned nothing by then.
+    """
+    optimizer = evidence.optimizer
+    if optimizer is None or any(float(group["lr"]) for group in optimizer.param_groups):
+        return
+    is_scheduled = any(group.get("initial_lr") for group in optimizer.param_groups)
+    has_learned = evidence.trial is not None and evidence.trial.has_learned
+    has_begun = bool(optimizer.state)
+    severity: Severity = "severe" if not is_scheduled or (has_begun and not has_learned) else "note"
+    when = "the schedule has driven it there" if has_begun else "the schedule begins there"
+    yield Finding(
+        rule="learning-rate-too-low",
+        severity=severity,
+        basis="proven",
+        summary=f"the learning rate is 0{f': {when}' if is_scheduled else ''}, so no step changes anything.",
+        evidence={"lr": 0.0},
+        reason="θ ← θ − lr·g with lr = 0 leaves θ unchanged.",
+        treatment="rate",
+        remedy=f"{set_lr(1e-3)}  # and check the schedule: print(scheduler.get_last_lr())",
+        rows=(Row(None, "", LR, 0.0, "lr"),),
+    )

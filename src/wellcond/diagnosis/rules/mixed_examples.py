@@ -43,7 +43,8 @@ def mixed_examples(evidence: Evidence) -> Iterator[Finding]:
         f"{mixing.layer or 'the model'}"
         + (", which takes the batch for the steps of a sequence (batch_first=False)." if is_turned else "."),
         evidence={"relative change": mixing.difference},
-        reason="Statistics over a batch differ in use, one example at a time, unless running ones are kept as in BatchNorm."
+        reason="Statistics over a batch differ in use, one example at a time, unless running ones are kept as in "
+        "BatchNorm."
         if are_statistics
         else "The loss of example i must depend on input i alone: one dimension has been taken for another.",
         remedy="x = self.norm(x)  # an nn.BatchNorm1d, which keeps running statistics for use"

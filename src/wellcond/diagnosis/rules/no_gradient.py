@@ -21,7 +21,8 @@ from wellcond.results import number
 
 UNUSED = Threshold(
     "share of all weights that are called and get no gradient", 0.0, 0.1,
-    origin="one spare layer, such as BERT's pooler before a head of one's own, is less; a branch that is never added is more",
+    origin="one spare layer, such as BERT's pooler before a head of one's own, is less; a branch that is never added "
+    "is more",
 )  # fmt: skip
 NEVER_CALLED = Threshold(
     "share of all weights that are never called, or called under no_grad", math.nan, 0.5,
@@ -51,40 +52,9 @@ def loss_without_graph(evidence: Evidence) -> Iterator[Finding]:
         basis="proven",
         summary="the loss depends on no trainable parameter, so no step changes anything.",
         evidence={"loss": inspection.loss},
-        reason="The graph between the weights and the loss is cut: by detach(), .data, no_grad(), argmax, round or NumPy.",
+        reason="The graph between the weights and the loss is cut: by detach(), .data, no_grad(), argmax, round or "
+        "NumPy.",
         remedy="print(outputs.requires_grad, loss.requires_grad)  # the first that is False comes after the cut",
-    )
-
-
-@rule("no-gradient")
-def not_held(evidence: Evidence) -> Iterator[Finding]:
-    """Trainable parameters with a gradient that the optimizer does not hold, so that no step moves them.
-
-    Severe if they hold a tenth of all weights, or if the optimizer holds others instead: it was created before the
-    model, or one of its layers, was exchanged. Layers that are fixed on purpose need requires_grad_(False).
-    """
-    inspection, optimizer = evidence.inspection, evidence.optimizer
-    if inspection is None or optimizer is None:
-        return
-    every = [w for w in inspection.weights if w.is_trainable and w.gradient is not None]
-    missing = [w for w in every if w.is_held is False]
-    if not missing:
-        return
-    share, layers = _share(missing, every), layers_of(in_order(missing))
-    is_much = share >= UNUSED.severe or inspection.held_elsewhere > 0 or any(w.role == "weight" for w in missing)
-    instead = f", but holds {inspection.held_elsewhere} of another model" if inspection.held_elsewhere else ""
-    yield Finding(
-        rule="no-gradient",
-        layer=layers[0],
-        severity="severe" if is_much else "warning",
-        basis="proven",
-        summary=f"the optimizer does not hold the parameters of {listed(layers)}, {share:.0%} of all{instead}: no step moves "
-        "them.",
-        evidence={"share of parameters": share, "held, of another model": float(inspection.held_elsewhere)},
-        reason="An optimizer moves the parameters it was created with, and none that were added or exchanged since.",
-        treatment="unfreeze",
-        remedy=f"optimizer = torch.optim.{type(optimizer).__name__}(model.parameters(), "
-        f"lr={optimizer.param_groups[0]['lr']:g})  # after the model is complete",
     )
 
 
@@ -180,6 +150,38 @@ def _are_fresh(model: nn.Module, layers: list[str]) -> bool:
 
 
 @rule("no-gradient")
+def not_held(evidence: Evidence) -> Iterator[Finding]:
+    """Trainable parameters with a gradient that the optimizer does not hold, so that no step moves them.
+
+    Severe if they hold a tenth of all weights, or if the optimizer holds others instead: it was created before the
+    model, or one of its layers, was exchanged. Layers that are fixed on purpose need requires_grad_(False).
+    """
+    inspection, optimizer = evidence.inspection, evidence.optimizer
+    if inspection is None or optimizer is None:
+        return
+    every = [w for w in inspection.weights if w.is_trainable and w.gradient is not None]
+    missing = [w for w in every if w.is_held is False]
+    if not missing:
+        return
+    share, layers = _share(missing, every), layers_of(in_order(missing))
+    is_much = share >= UNUSED.severe or inspection.held_elsewhere > 0 or any(w.role == "weight" for w in missing)
+    instead = f", but holds {inspection.held_elsewhere} of another model" if inspection.held_elsewhere else ""
+    yield Finding(
+        rule="no-gradient",
+        layer=layers[0],
+        severity="severe" if is_much else "warning",
+        basis="proven",
+        summary=f"the optimizer does not hold the parameters of {listed(layers)}, {share:.0%} of all{instead}: no "
+        "step moves them.",
+        evidence={"share of parameters": share, "held, of another model": float(inspection.held_elsewhere)},
+        reason="An optimizer moves the parameters it was created with, and none that were added or exchanged since.",
+        treatment="unfreeze",
+        remedy=f"optimizer = torch.optim.{type(optimizer).__name__}(model.parameters(), "
+        f"lr={optimizer.param_groups[0]['lr']:g})  # after the model is complete",
+    )
+
+
+@rule("no-gradient")
 def frozen(evidence: Evidence) -> Iterator[Finding]:
     """Everything but norms and biases frozen, or the last layer frozen while the one before it is trained.
 
@@ -223,6 +225,29 @@ def frozen(evidence: Evidence) -> Iterator[Finding]:
 
 
 @rule("no-gradient")
+def not_registered(evidence: Evidence) -> Iterator[Finding]:
+    """Trainable tensors in the model's graph that are not parameters of the model.
+
+    They are in layers of a plain list or dict, which `parameters()` does not find, and no optimizer, `.to()` or
+    checkpoint knows them.
+    """
+    inspection = evidence.inspection
+    if inspection is None or inspection.output is None or not inspection.output.strays:
+        return
+    shapes = inspection.output.strays
+    yield Finding(
+        rule="no-gradient",
+        severity="severe" if any(len(shape) > 1 for shape in shapes) else "warning",
+        basis="proven",
+        summary=f"{len(shapes)} trainable tensors take part that are not parameters of the model, the first of shape "
+        f"{list(shapes[0])}: no optimizer created from model.parameters() moves them.",
+        evidence={"tensors": float(len(shapes)), "shape of the first": str(list(shapes[0]))},
+        reason="Modules in a plain list or dict are not registered.",
+        remedy="self.layers = nn.ModuleList(layers)  # instead of a list; nn.Parameter(t) for a tensor",
+    )
+
+
+@rule("no-gradient")
 def zero_gradient(evidence: Evidence) -> Iterator[Finding]:
     """Gradients of exactly zero, in all weights or in those before some operation, while the loss is not at its best.
 
@@ -244,8 +269,8 @@ def zero_gradient(evidence: Evidence) -> Iterator[Finding]:
         layer=layers[-1] if len(layers) < len(layers_of(reached)) else "",
         severity="severe" if share >= UNUSED.severe else "warning",
         basis="measured",
-        summary=f"the gradient is exactly zero in {listed(layers)}, {share:.0%} of all parameters, although the loss is "
-        f"{number(inspection.loss or 0.0)}.",
+        summary=f"the gradient is exactly zero in {listed(layers)}, {share:.0%} of all parameters, although the loss "
+        f"is {number(inspection.loss or 0.0)}.",
         evidence={"loss": inspection.loss or 0.0, "share of parameters": share},
         reason="A step, round(), sign() or a comparison has slope zero everywhere, so no gradient passes through it.",
         remedy="print(torch.autograd.grad(loss, outputs))  # zero: it is the loss; otherwise an operation of the model",

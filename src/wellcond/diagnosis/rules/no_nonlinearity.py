@@ -43,7 +43,8 @@ def no_nonlinearity(evidence: Evidence) -> Iterator[Finding]:
         layer=layers[0].name,
         severity="note" if is_bottleneck else _lack(evidence),
         basis="proven",
-        summary=f"there is no nonlinearity between {listed([s.name for s in layers])}: together they are one linear layer.",
+        summary=f"there is no nonlinearity between {listed([s.name for s in layers])}: together they are one linear "
+        "layer.",
         evidence=_probes(evidence) | {"layers": float(len(layers))},
         reason="A product of matrices is a matrix: depth without a nonlinearity adds nothing that can be represented.",
         treatment="nonlinearity",

@@ -126,8 +126,8 @@ def not_finite_after_steps(evidence: Evidence) -> Iterator[Finding]:
             rule="non-finite",
             severity="severe",
             basis="tried",
-            summary=f"the loss is NaN at step {at}: eps={epsilon:g} is zero in {dtype}, whose smallest number is {least:.1g}, "
-            "so Adam divides 0 by 0 where a gradient is zero.",
+            summary=f"the loss is NaN at step {at}: eps={epsilon:g} is zero in {dtype}, whose smallest number is "
+            f"{least:.1g}, so Adam divides 0 by 0 where a gradient is zero.",
             evidence={"eps": epsilon, "smallest number": least, "step": float(at), "first such parameter": name},
             reason="Adam divides by √v + ε in the precision of the parameter.",
             treatment="larger-eps",
@@ -140,7 +140,8 @@ def not_finite_after_steps(evidence: Evidence) -> Iterator[Finding]:
         rule="non-finite",
         severity="severe",
         basis="tried",
-        summary=f"the loss is NaN or infinite at step {at}, and so it is at every rate down to {number(lowest)}{cause}.",
+        summary=f"the loss is NaN or infinite at step {at}, and so it is at every rate down to "
+        f"{number(lowest)}{cause}.",
         evidence={"loss before": trial.loss, "step": float(at), "lowest lr tried": lowest},
         reason="A loss that no rate keeps finite has a logarithm, a division or a root at the end of its range, or "
         "overflows.",

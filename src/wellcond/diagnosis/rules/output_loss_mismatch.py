@@ -78,37 +78,6 @@ def _finding(
 
 
 @rule("output-loss-mismatch")
-def broadcast(evidence: Evidence) -> Iterator[Finding]:
-    """Outputs [N, 1] with targets [N], or the reverse, which a loss broadcasts to [N, N].
-
-    The loss itself proves it: with the outputs in the shape of the targets it has another value, and perfect outputs
-    have a lower one.
-    """
-    if (both := outputs_of(evidence)) is None:
-        return
-    inspection, output = both
-    if output.reshaped_loss is None or output.loss is None or output.loss_kind in ("cross-entropy", "nll"):
-        return
-    own, other = output.perfect_loss, output.reshaped_perfect_loss
-    is_same = math.isclose(output.loss, output.reshaped_loss, rel_tol=SAME_LOSS.at, abs_tol=1e-12)
-    if is_same or own is None or other is None or not own > other + BROADCAST.at * abs(output.loss):
-        return
-    yield _finding(
-        inspection,
-        output,
-        f"outputs of shape {list(output.shape)} meet targets of shape {list(output.target_shape or ())}, and the loss "
-        f"broadcasts them: it is {number(output.loss)} instead of {number(output.reshaped_loss)}.",
-        "Every output is compared with the targets of all examples, and the best output for that is their mean.",
-        "loss = criterion(outputs.squeeze(-1), targets)"
-        if len(output.shape) > len(output.target_shape or ())
-        else "loss = criterion(outputs, targets.squeeze(-1))",
-        treatment="match-shapes",
-        layer="",
-        loss_in_one_shape=output.reshaped_loss,
-    )
-
-
-@rule("output-loss-mismatch")
 def squashed_logits(evidence: Evidence) -> Iterator[Finding]:
     """A softmax, sigmoid, tanh or ReLU before a loss that takes logits; the autograd graph proves it.
 
@@ -137,8 +106,8 @@ def squashed_logits(evidence: Evidence) -> Iterator[Finding]:
         inspection,
         output,
         f"the model ends in a {call}, but {loss} takes logits and applies its own, {least}.",
-        f"Logits between {number(low)} and {number(high)} keep the probabilities away from 0 and 1, and the gradient is "
-        f"multiplied by the slope of the {call} once more.",
+        f"Logits between {number(low)} and {number(high)} keep the probabilities away from 0 and 1, and the gradient "
+        f"is multiplied by the slope of the {call} once more.",
         f"return x  # the logits, without the {call}; apply it where you predict",
         treatment="logits",
         least_possible_loss=floor,
@@ -156,6 +125,37 @@ def _squashed_twice(inspection: Inspection, output: OutputFacts) -> Finding:
         f"x = F.{last}(self.out(x)) if you need probabilities  # without the {before}",
         treatment="logits",
         layer=next((s.name for s in reversed(inspection.signals) if s.is_weighted), ""),
+    )
+
+
+@rule("output-loss-mismatch")
+def broadcast(evidence: Evidence) -> Iterator[Finding]:
+    """Outputs [N, 1] with targets [N], or the reverse, which a loss broadcasts to [N, N].
+
+    The loss itself proves it: with the outputs in the shape of the targets it has another value, and perfect outputs
+    have a lower one.
+    """
+    if (both := outputs_of(evidence)) is None:
+        return
+    inspection, output = both
+    if output.reshaped_loss is None or output.loss is None or output.loss_kind in ("cross-entropy", "nll"):
+        return
+    own, other = output.perfect_loss, output.reshaped_perfect_loss
+    is_same = math.isclose(output.loss, output.reshaped_loss, rel_tol=SAME_LOSS.at, abs_tol=1e-12)
+    if is_same or own is None or other is None or not own > other + BROADCAST.at * abs(output.loss):
+        return
+    yield _finding(
+        inspection,
+        output,
+        f"outputs of shape {list(output.shape)} meet targets of shape {list(output.target_shape or ())}, and the loss "
+        f"broadcasts them: it is {number(output.loss)} instead of {number(output.reshaped_loss)}.",
+        "Every output is compared with the targets of all examples, and the best output for that is their mean.",
+        "loss = criterion(outputs.squeeze(-1), targets)"
+        if len(output.shape) > len(output.target_shape or ())
+        else "loss = criterion(outputs, targets.squeeze(-1))",
+        treatment="match-shapes",
+        layer="",
+        loss_in_one_shape=output.reshaped_loss,
     )
 
 
@@ -287,7 +287,8 @@ def out_of_range(evidence: Evidence) -> Iterator[Finding]:
             output,
             f"{output.share_outside:.0%} of the targets, which go from {number(low)} to {number(high)}, are out of "
             f"reach of the {call} that the model ends in.",
-            "A target that the last operation cannot reach is never learned, and its gradient vanishes close to the limit.",
+            "A target that the last operation cannot reach is never learned, and its gradient vanishes close to the "
+            "limit.",
             f"return x  # without the {call}; or scale the targets into its range",
             treatment="logits",
             severity="severe" if OUTSIDE.is_severe(output.share_outside) else "warning",
@@ -347,12 +348,12 @@ def turned_by_a_view(evidence: Evidence) -> Iterator[Finding]:
         layer=layers[-1].name if at_end and layers else "",
         severity="severe",
         basis="proven",
-        summary=f"a view reads {list(before)} as {list(after)} without moving the numbers in memory: those of one position "
-        "end up in several.",
+        summary=f"a view reads {list(before)} as {list(after)} without moving the numbers in memory: those of one "
+        "position end up in several.",
         evidence={"shape before": str(list(before)), "shape after": str(list(after))},
         reason="view and reshape move no numbers; only transpose and permute reorder dimensions.",
-        remedy=f"x = x.permute({', '.join(map(str, _order(before, after)))})  "
-        f"# instead of x.view({', '.join(map(str, after))})",
+        remedy=f"x = x.permute({', '.join(map(str, _order(before, after)))})  # instead of "
+        f"x.view({', '.join(map(str, after))})",
     )
 
 

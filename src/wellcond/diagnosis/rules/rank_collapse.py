@@ -41,12 +41,12 @@ def rank_collapse(evidence: Evidence) -> Iterator[Finding]:
                 layer=signal.name,
                 severity=of_symptom(evidence, is_far=VARIATION.is_severe(variation)),
                 basis="measured",
-                summary=f"{signal.name} maps all {inspection.examples} examples to nearly the same outputs: they vary by "
-                f"{number(variation)} of their size, those of {before.name} by {number(before.variation or 0.0)}.",
+                summary=f"{signal.name} maps all {inspection.examples} examples to nearly the same outputs: they vary "
+                f"by {number(variation)} of their size, those of {before.name} by {number(before.variation or 0.0)}.",
                 evidence={"variation": variation, "variation before": before.variation or 0.0},
                 limits=VARIATION.limits(),
-                reason="No later layer can distinguish examples that one layer maps to one point (the ordered phase of "
-                "mean-field theory).",
+                reason="No later layer can distinguish examples that one layer maps to one point (the ordered phase "
+                "of mean-field theory).",
                 treatment="he-init",
             )
             return

@@ -14,8 +14,8 @@ SHARE = Threshold(
     "share of values at which the slope is below a tenth of its largest", 0.8, 0.95,
     healthy=("saturated, tanh", "saturated, sigmoid"),
     origin="the medians of healthy networks are 0.23 (tanh) and 0.33 (sigmoid)",
-    inside_healthy_because="the pooler of a trained BERT has 0.98, and trained gates may be all open; where the network has "
-    "learned it is a note, and where it trains a warning",
+    inside_healthy_because="the pooler of a trained BERT has 0.98, and trained gates may be all open; where the "
+    "network has learned it is a note, and where it trains a warning",
 )  # fmt: skip
 
 
@@ -40,12 +40,13 @@ def saturated_activation(evidence: Evidence) -> Iterator[Finding]:
             layer=signal.name,
             severity=of_symptom(evidence, is_far=share >= SHARE.severe),
             basis="measured",
-            summary=f"the {signal.kind} after {signal.name or 'the input'} is flat at {share:.0%} of its values: its slope is "
-            "below a tenth of the largest.",
+            summary=f"the {signal.kind} after {signal.name or 'the input'} is flat at {share:.0%} of its values: its "
+            "slope is below a tenth of the largest.",
             evidence={"saturated share": share, "RMS of its output": signal.rms},
             limits=SHARE.limits(),
             reason="A gradient is multiplied by the slope, so little of it gets through.",
             treatment="batchnorm",
-            remedy=f"nn.Sequential(model.{signal.name}, nn.BatchNorm1d({signal.units}), nn.{signal.kind.capitalize()}())"
+            remedy=f"nn.Sequential(model.{signal.name}, nn.BatchNorm1d({signal.units}), "
+            f"nn.{signal.kind.capitalize()}())"
             "  # or smaller weights, or scaled inputs",
         )

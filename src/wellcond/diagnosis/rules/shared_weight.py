@@ -46,9 +46,10 @@ def shared_weight(evidence: Evidence) -> Iterator[Finding]:
             layer=w.layer,
             severity="severe",
             basis="proven",
-            summary=f"{w.layer} and {listed(others)} hold the same weight, of shape {list(w.shape)}, and cannot learn different "
-            "things.",
+            summary=f"{w.layer} and {listed(others)} hold the same weight, of shape {list(w.shape)}, and cannot learn "
+            "different things.",
             evidence={"shape": str(list(w.shape)), "shared with": listed(others)},
             reason="Their gradients add up in one tensor. Only an embedding and its decoder usually share on purpose.",
-            remedy=f"{others[0]} = copy.deepcopy({w.layer})  # a layer of its own; [make() for _ in …], not [layer] * n",
+            remedy=f"{others[0]} = copy.deepcopy({w.layer})  # a layer of its own; [make() for _ in …], not [layer] "
+            "* n",
         )

@@ -35,13 +35,14 @@ def sorted_batches(evidence: Evidence) -> Iterator[Finding]:
                 rule="sorted-batches",
                 severity="severe",
                 basis="proven",
-                summary=f"every batch of {inspection.batch_size} has labels of one class only, and other batches have others.",
+                summary=f"every batch of {inspection.batch_size} has labels of one class only, and other batches have "
+                "others.",
                 evidence={
                     "batch size": float(inspection.batch_size),
                     "lowest label": fact.low,
                     "highest label": fact.high,
                 },
-                reason="Every step then unlearns the other classes: the gradient of a batch does not estimate that of all "
-                "data.",
+                reason="Every step then unlearns the other classes: the gradient of a batch does not estimate that of "
+                "all data.",
                 remedy="loader = DataLoader(dataset, batch_size=batch_size, shuffle=True)",
             )

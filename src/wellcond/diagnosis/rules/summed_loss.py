@@ -27,12 +27,12 @@ def summed_loss(evidence: Evidence) -> Iterator[Finding]:
         rule="summed-loss",
         severity="note",
         basis="proven",
-        summary=f"the loss is a sum over the {inspection.batch_size} examples of a batch: the curvature grows with the batch "
-        "size, and the largest stable rate shrinks with it.",
+        summary=f"the loss is a sum over the {inspection.batch_size} examples of a batch: the curvature grows with "
+        "the batch size, and the largest stable rate shrinks with it.",
         evidence={
             "batch size": float(inspection.batch_size),
             "loss": inspection.loss if inspection.loss is not None else math.nan,
         },
         reason="The Hessian of a sum of N terms is N times that of their mean, and the stable rate 1/N of it.",
-        remedy=f'loss = criterion(outputs, targets) / len(targets)  # or reduction="mean"; here / {inspection.batch_size}',
+        remedy=f"loss = criterion(outputs, targets) / len(targets)  # the mean; here / {inspection.batch_size}",
     )

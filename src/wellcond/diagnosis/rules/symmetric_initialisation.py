@@ -48,11 +48,11 @@ def symmetric_initialization(evidence: Evidence) -> Iterator[Finding]:
                 basis="proven",
                 summary=f"all {w.units} units of {layer} are identical, in weights and gradients, and stay identical."
                 if w.distinct == 1
-                else f"only {w.distinct} of the {w.units} units of {layer} differ in weights and gradients; the others stay "
-                "identical.",
+                else f"only {w.distinct} of the {w.units} units of {layer} differ in weights and gradients; the "
+                "others stay identical.",
                 evidence={"units": float(w.units), "different units": float(w.distinct), "RMS of the weight": w.rms},
-                reason="Units that start identical and get the same gradient are one unit: the layer is only as wide as "
-                "the number of different ones.",
+                reason="Units that start identical and get the same gradient are one unit: the layer is only as wide "
+                "as the number of different ones.",
                 treatment="he-init",
                 remedy=f"torch.nn.init.kaiming_normal_(model.get_parameter({w.name!r}), nonlinearity='relu')",
             )

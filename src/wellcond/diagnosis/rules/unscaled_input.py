@@ -22,11 +22,13 @@ from wellcond.results import number
 
 RMS = Threshold(
     "RMS of inputs", 4.0, 10.0, healthy=("inputs: RMS",),
-    origin="initializations assume E x² = 1. λ_max of Σx, the curvature of the first layer, grows with the square (huang2020, "
-    "section 3): at 4 its stable rate is a sixteenth, at 10 a hundredth. Pixels in [0, 1] have 0.1 to 0.6, raw ones 130",
+    origin="initializations assume E x² = 1. λ_max of Σx, the curvature of the first layer, grows with the square "
+    "(huang2020, section 3): at 4 its stable rate is a sixteenth, at 10 a hundredth. Pixels in [0, 1] have 0.1 to "
+    "0.6, raw ones 130",
 )  # fmt: skip
 DOMINANCE = Threshold(
-    "RMS of the largest feature / that of the median one", math.nan, 100.0, healthy=("inputs: largest / median feature",),
+    "RMS of the largest feature / that of the median one", math.nan, 100.0, healthy=("inputs: largest / median "
+    "feature",),
     origin="κ of Σx is then 10⁴ or more by the scales alone",
 )  # fmt: skip
 SMALL = Threshold(
@@ -41,6 +43,9 @@ ORDINARY_SIGNAL = Condition(
     "RMS of the first layer's outputs", 3.0, origin="if it is no larger, the weights were made for these inputs"
 )
 NOT_TINY = Condition("RMS of inputs in which one feature dominates", 2.0, origin="smaller inputs slow nothing down")
+
+BYTES = 128, 255
+"""Range of the largest of many pixels in bytes."""
 
 
 @rule("unscaled-input")
@@ -87,8 +92,8 @@ def unscaled_input(evidence: Evidence) -> Iterator[Finding]:
             basis="measured",
             summary=f"{summary}.",
             evidence=numbers | _counterfactual(inspection),
-            reason="The curvature of the first layer grows with the square of the inputs' scale (Σx of huang2020, section 3), "
-            "so one rate cannot suit both it and the other layers.",
+            reason="The curvature of the first layer grows with the square of the inputs' scale (Σx of huang2020, "
+            "section 3), so one rate cannot suit both it and the other layers.",
             treatment="scale-inputs",
             remedy=_scaling(fact),
         )
@@ -118,7 +123,7 @@ def _counterfactual(inspection: Inspection) -> dict[str, float | str]:
 
 
 def _scaling(fact: TensorFacts) -> str:
-    if fact.is_whole and fact.low >= 0 and 128 < fact.high <= 255:
+    if fact.is_whole and fact.low >= 0 and BYTES[0] < fact.high <= BYTES[1]:
         return f"{fact.name} = {fact.name} / 255"
     dims = tuple(d for d in range(len(fact.shape)) if d != fact.feature_dim)
     over = "0" if dims == (0,) else str(dims)

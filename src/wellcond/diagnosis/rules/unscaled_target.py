@@ -17,8 +17,8 @@ from wellcond.results import number
 
 RMS = Threshold(
     "RMS of targets", 10.0, 30.0,
-    origin="a fresh network returns values of size 1; the squared error's gradient is 10 or 30 times that of standardized "
-    "targets, and the outputs have to grow by that factor",
+    origin="a fresh network returns values of size 1; the squared error's gradient is 10 or 30 times that of "
+    "standardized targets, and the outputs have to grow by that factor",
 )  # fmt: skip
 ALREADY_LARGE = Condition(
     "RMS of outputs / RMS of targets", 0.2, origin="outputs of this size have grown, or are scaled"
@@ -60,14 +60,14 @@ def unscaled_target(evidence: Evidence) -> Iterator[Finding]:
             rule="unscaled-target",
             severity=of_symptom(evidence, is_far=is_large and RMS.is_severe(fact.rms)),
             basis="measured",
-            summary=f"the {fact.name} have an RMS of {number(fact.rms)}, the outputs {number(returned.rms)}: standardize "
-            "the targets."
+            summary=f"the {fact.name} have an RMS of {number(fact.rms)}, the outputs {number(returned.rms)}: "
+            "standardize the targets."
             if is_large
             else f"the {fact.name} vary by {number(fact.std)}, the outputs of the network by {number(returned.std)}: "
             "standardize the targets.",
             evidence={"RMS of targets": fact.rms, "std of targets": fact.std, "RMS of outputs": returned.rms},
-            reason="The gradient of a squared error is proportional to the distance of outputs from targets, which a fresh "
-            "network's outputs, of size 1, must first cover.",
+            reason="The gradient of a squared error is proportional to the distance of outputs from targets, which a "
+            "fresh network's outputs, of size 1, must first cover.",
             treatment="scale-targets",
             remedy=f"mean, std = y.mean(0), y.std(0)  # y: all training {fact.name}\n"
             f"{fact.name} = ({fact.name} - mean) / std  # and predictions back: outputs * std + mean",

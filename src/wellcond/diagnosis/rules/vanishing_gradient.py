@@ -32,7 +32,8 @@ RATIO = Threshold(
     origin="eight plain layers as torch starts them have 0.008; healthy networks go down to 1.6e-4",
 )  # fmt: skip
 RATIO_IF_UNTRAINED = Threshold(
-    "the same, of a network that does not train", 0.1, math.nan, bad="below", healthy=("sensitivity: first / last layer",),
+    "the same, of a network that does not train", 0.1, math.nan, bad="below", healthy=("sensitivity: first / last "
+    "layer",),
     origin="the median of healthy networks is 2.7",
     inside_healthy_because="it is asked only of networks that a trial shows not to train",
 )  # fmt: skip
@@ -41,13 +42,15 @@ MANY_LAYERS = Condition(
 )
 FLAT_OUTPUT = Threshold(
     "E‖f − E f‖²/E‖f‖² of outputs after two or more hidden sigmoids", 1e-4, math.nan, bad="below",
-    healthy=("output: variation",), origin="the outputs hardly depend on the inputs; the median of healthy networks is 0.74",
+    healthy=("output: variation",), origin="the outputs hardly depend on the inputs; the median of healthy networks "
+    "is 0.74",
     inside_healthy_because="the healthy networks below it have no hidden sigmoids",
 )  # fmt: skip
 MEMORY = Threshold(
     "share of a sequence's steps that get a thousandth of the largest gradient", 0.25, 0.05, bad="below",
     healthy=("gradient over time: share of steps above 1 %",),
-    origin="a fresh LSTM, GRU or RNN forgets by half in one to two steps, so it sees 12 to 14: enough of 28, not of 500",
+    origin="a fresh LSTM, GRU or RNN forgets by half in one to two steps, so it sees 12 to 14: enough of 28, not of "
+    "500",
 )  # fmt: skip
 REACHED = Condition(
     "gradient of a step / the largest", 1e-3, origin="a thousandth is lost in the noise of mini-batches"
@@ -58,59 +61,6 @@ NEAR = Condition("rate / its own", 10.0, origin="up to ten times the rate is the
 ZERO_SHARE = Threshold(
     "share of all parameters with a gradient of exactly zero", 0.0, 0.1, origin="one small layer is less than a tenth"
 )
-
-
-@rule("vanishing-gradient")
-def forgetting(evidence: Evidence) -> Iterator[Finding]:
-    """A recurrent layer, or a cell in a loop, to whose early steps no gradient comes back.
-
-    Over 100 steps or more, a warning if a quarter of them or less gets a thousandth of the largest gradient, severe
-    from a twentieth. Over 40 or more, severe if the trial also shows that the network gets no further than a tenth
-    below a constant's loss, at up to ten times its rate: the gradient does not reach the time steps that matter. A
-    network that learns from its last steps alone is not reported.
-    """
-    trial = evidence.trial
-    for name, over_time in sequences(evidence):
-        steps = len(over_time)
-        largest = float(over_time.max())
-        reached = int((over_time > REACHED.at * largest).sum())
-        near = [] if trial is None else [each for each in trial.attempts if each.factor <= NEAR.at]
-        learns = trial is not None and any(trial.outcome(each) == "learns" for each in near)
-        is_stuck = trial is not None and not trial.trains and bool(near) and not learns
-        long = LONG_IF_STUCK.at if is_stuck else LONG.at
-        if not largest > 0 or steps < long or reached > MEMORY.warn * steps:
-            continue
-        early = float(over_time[: steps // 10].max()) / largest
-        half = _steps_to_half(over_time)
-        module = dict(evidence.problem.model.named_modules()).get(name)
-        yield Finding(
-            rule="vanishing-gradient",
-            layer=name,
-            severity=of_symptom(evidence, is_far=is_stuck or reached <= MEMORY.severe * steps),
-            basis="measured",
-            summary=f"only {reached} of {steps} steps of {name or 'the sequence'} get a thousandth of the largest gradient, "
-            f"which halves every {number(half)} steps back; the first tenth gets {number(early)} of it.",
-            evidence={
-                "steps": float(steps),
-                "steps with a gradient": float(reached),
-                "steps to half": half,
-                "first tenth": early,
-            },
-            reason="With every step back a gradient is multiplied by the recurrent weight and a slope below 1, or by the "
-            "forget gate, 1/2 in a fresh LSTM (Hochreiter 1997).",
-            treatment="open-gates" if isinstance(module, (nn.LSTM, nn.GRU)) else "",
-            remedy="self.rnn = nn.LSTM(inputs, hidden, batch_first=True)  # with open forget gates: bias_ih_l0[h:2 * h] = 5",
-        )
-
-
-def _steps_to_half(over_time: Tensor) -> float:
-    """Steps back in which the gradient halves, by its fall from the largest to a thousandth."""
-    last = int(over_time.argmax())
-    back = over_time[: last + 1].flip(0) / over_time[last]
-    below = (back < REACHED.at).nonzero()
-    end = int(below[0]) if len(below) else len(back) - 1
-    fall = float(back[end].clamp_min(1e-30).log2())
-    return -end / fall if fall < 0 else math.inf
 
 
 @rule("vanishing-gradient")
@@ -145,15 +95,69 @@ def through_layers(evidence: Evidence) -> Iterator[Finding]:
         layer=layers[0].name,
         severity=of_symptom(evidence, is_far=RATIO.is_severe(ratio)),
         basis="measured",
-        summary=f"the gradient at {layers[0].name} is {number(ratio)} of that at {layers[-1].name}, the last hidden layer: "
-        f"{number(per_layer)} per layer{through}.",
+        summary=f"the gradient at {layers[0].name} is {number(ratio)} of that at {layers[-1].name}, the last hidden "
+        f"layer: {number(per_layer)} per layer{through}.",
         evidence={"ratio": ratio, "per layer": per_layer, "layers": float(len(layers))},
         limits=threshold.limits(last) | RATIO.limits(last),
-        reason="Every layer multiplies a gradient by its mean-field χ; a product of factors below 1 vanishes after a few "
-        "layers (the slope of a sigmoid is 1/4 at most).",
+        reason="Every layer multiplies a gradient by its mean-field χ; a product of factors below 1 vanishes after a "
+        "few layers (the slope of a sigmoid is 1/4 at most).",
         treatment="relu" if squashing else "he-init",
         remedy="x = x + layer(norm(x))  # a residual path with a norm, or\ntorch.nn.init.kaiming_normal_(layer.weight)",
     )
+
+
+@rule("vanishing-gradient")
+def forgetting(evidence: Evidence) -> Iterator[Finding]:
+    """A recurrent layer, or a cell in a loop, to whose early steps no gradient comes back.
+
+    Over 100 steps or more, a warning if a quarter of them or less gets a thousandth of the largest gradient, severe
+    from a twentieth. Over 40 or more, severe if the trial also shows that the network gets no further than a tenth
+    below a constant's loss, at up to ten times its rate: the gradient does not reach the time steps that matter. A
+    network that learns from its last steps alone is not reported.
+    """
+    trial = evidence.trial
+    for name, over_time in sequences(evidence):
+        steps = len(over_time)
+        largest = float(over_time.max())
+        reached = int((over_time > REACHED.at * largest).sum())
+        near = [] if trial is None else [each for each in trial.attempts if each.factor <= NEAR.at]
+        learns = trial is not None and any(trial.outcome(each) == "learns" for each in near)
+        is_stuck = trial is not None and not trial.trains and bool(near) and not learns
+        long = LONG_IF_STUCK.at if is_stuck else LONG.at
+        if not largest > 0 or steps < long or reached > MEMORY.warn * steps:
+            continue
+        early = float(over_time[: steps // 10].max()) / largest
+        half = _steps_to_half(over_time)
+        module = dict(evidence.problem.model.named_modules()).get(name)
+        yield Finding(
+            rule="vanishing-gradient",
+            layer=name,
+            severity=of_symptom(evidence, is_far=is_stuck or reached <= MEMORY.severe * steps),
+            basis="measured",
+            summary=f"only {reached} of {steps} steps of {name or 'the sequence'} get a thousandth of the largest "
+            f"gradient, which halves every {number(half)} steps back; the first tenth gets {number(early)} of it.",
+            evidence={
+                "steps": float(steps),
+                "steps with a gradient": float(reached),
+                "steps to half": half,
+                "first tenth": early,
+            },
+            reason="With every step back a gradient is multiplied by the recurrent weight and a slope below 1, or by "
+            "the forget gate, 1/2 in a fresh LSTM (Hochreiter 1997).",
+            treatment="open-gates" if isinstance(module, (nn.LSTM, nn.GRU)) else "",
+            remedy="self.rnn = nn.LSTM(inputs, hidden, batch_first=True)  # with open forget gates: bias_ih_l0[h:2 * "
+            "h] = 5",
+        )
+
+
+def _steps_to_half(over_time: Tensor) -> float:
+    """Steps back in which the gradient halves, by its fall from the largest to a thousandth."""
+    last = int(over_time.argmax())
+    back = over_time[: last + 1].flip(0) / over_time[last]
+    below = (back < REACHED.at).nonzero()
+    end = int(below[0]) if len(below) else len(back) - 1
+    fall = float(back[end].clamp_min(1e-30).log2())
+    return -end / fall if fall < 0 else math.inf
 
 
 @rule("vanishing-gradient")
@@ -210,8 +214,8 @@ def fading_sigmoids(evidence: Evidence) -> Iterator[Finding]:
         layer=layers[0].name,
         severity="severe" if is_doubtful else "warning",
         basis="measured",
-        summary=f"after {len(sigmoids)} hidden sigmoids the outputs vary by only {number(output.variation)} of their size, "
-        f"and {layers[0].name} gets {number(ratio)} of the last layer's gradient.",
+        summary=f"after {len(sigmoids)} hidden sigmoids the outputs vary by only {number(output.variation)} of their "
+        f"size, and {layers[0].name} gets {number(ratio)} of the last layer's gradient.",
         evidence={
             "variation of outputs": output.variation,
             "ratio of gradients": ratio,

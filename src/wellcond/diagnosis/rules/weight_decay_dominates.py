@@ -69,8 +69,8 @@ def decay_dominates(evidence: Evidence) -> Iterator[Finding]:
         layer=_norm_of(evidence.problem.model, group) if len(optimizer.param_groups) > 1 else "",
         severity="severe" if without.loss < LOSS.severe * own.loss or is_slow else "warning",
         basis="tried",
-        summary=f"with weight decay {number(decay)}{in_steps} the loss is {number(own.loss)} after {len(own.run.losses)} "
-        f"steps; without it {number(without.loss)}{pull}.",
+        summary=f"with weight decay {number(decay)}{in_steps} the loss is {number(own.loss)} after "
+        f"{len(own.run.losses)} steps; without it {number(without.loss)}{pull}.",
         evidence={
             "weight decay": decay,
             "steps to shrink to 1/e": steps,
@@ -79,8 +79,8 @@ def decay_dominates(evidence: Evidence) -> Iterator[Finding]:
             "loss with decay": own.loss,
             "loss without": without.loss,
         },
-        reason="L + wd/2·‖θ‖² is smallest where ∇L = −wd·θ: strong decay keeps θ near zero, where the gradient of a deep "
-        "network vanishes. Both runs saw the same batches.",
+        reason="L + wd/2·‖θ‖² is smallest where ∇L = −wd·θ: strong decay keeps θ near zero, where the gradient of a "
+        "deep network vanishes. Both runs saw the same batches.",
         treatment="less-weight-decay",
         remedy=f'optimizer.param_groups[{index}]["weight_decay"] = {_ordinary(optimizer, group):g}',
     )
@@ -127,11 +127,12 @@ def decayed_scales(evidence: Evidence) -> Iterator[Finding]:
         layer=worst.layer,
         severity="severe" if are_most and does_not_train else "warning",
         basis="measured",
-        summary=f"weight decay {number(worst.weight_decay or 0)} has driven the scales of {len(small)} of {len(scales)} norms "
-        f"to zero: their RMS is {number(worst.rms)} at {worst.layer}.",
+        summary=f"weight decay {number(worst.weight_decay or 0)} has driven the scales of {len(small)} of "
+        f"{len(scales)} norms to zero: their RMS is {number(worst.rms)} at {worst.layer}.",
         evidence={"RMS of scales": worst.rms, "norms": float(len(small)), "weight decay": worst.weight_decay or 0.0},
         reason="The scale of a norm is the size of its layer's outputs, and of the gradient of all layers before it.",
-        remedy="norms = [p for m in model.modules() if 'Norm' in type(m).__name__ for p in m.parameters(recurse=False)]\n"
+        remedy="norms = [p for m in model.modules() if 'Norm' in type(m).__name__ for p in "
+        "m.parameters(recurse=False)]\n"
         "others = [p for p in model.parameters() if all(p is not q for q in norms)]\n"
         'groups = [{"params": others}, {"params": norms, "weight_decay": 0.0}]',
     )

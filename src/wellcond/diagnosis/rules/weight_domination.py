@@ -46,10 +46,10 @@ def weight_domination(evidence: Evidence) -> Iterator[Finding]:
                 layer=w.layer,
                 severity="warning",
                 basis="measured",
-                summary=f"a step changes the weight of {w.layer} by {number(relative[w.name])} of its size, but those of other "
-                f"layers by {number(median)}: it scales its inputs by {number(w.gain or 0.0)}.",
+                summary=f"a step changes the weight of {w.layer} by {number(relative[w.name])} of its size, but those "
+                f"of other layers by {number(median)}: it scales its inputs by {number(w.gain or 0.0)}.",
                 evidence={"relative update": relative[w.name], "median of all layers": median, "gain": w.gain or 0.0},
-                reason="Before a norm the gradient of W is proportional to 1/‖W‖: the larger a weight, the less it moves "
-                "(huang2020, theorem 2).",
+                reason="Before a norm the gradient of W is proportional to 1/‖W‖: the larger a weight, the less it "
+                "moves (huang2020, theorem 2).",
                 remedy="optimizer = torch.optim.SGD(model.parameters(), lr=lr, weight_decay=5e-4)  # keeps them small",
             )
