@@ -7,8 +7,6 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 
-from torch import nn
-
 from wellcond.diagnosis.evidence import Evidence
 from wellcond.diagnosis.finding import Finding
 from wellcond.diagnosis.rule import rule
@@ -39,7 +37,6 @@ def attention_saturation(evidence: Evidence) -> Iterator[Finding]:
     inspection, trial = evidence.inspection, evidence.trial
     if inspection is None:
         return
-    modules = dict(evidence.problem.model.named_modules())
     output, is_doubtful = inspection.output, trial is not None and not trial.trains
     for seen in inspection.attention:
         is_sharp = seen.saturated >= SHARP_ROWS.warn or seen.logit_std >= LOGITS.warn
@@ -48,7 +45,6 @@ def attention_saturation(evidence: Evidence) -> Iterator[Finding]:
         if output is not None and output.shape == seen.shape and output.tail[:1] in (("Softmax",), ("LogSoftmax",)):
             continue  # the model's own probabilities
         is_far = seen.saturated >= SHARP_ROWS.severe or LOGITS.is_severe(seen.logit_std)
-        scales_itself = isinstance(modules.get(seen.name), nn.MultiheadAttention)  # by 1/√d: its weights are too large
         yield Finding(
             rule="attention-saturation",
             layer=seen.name,
@@ -63,7 +59,6 @@ def attention_saturation(evidence: Evidence) -> Iterator[Finding]:
             },
             reason="The slope of a softmax, p(1 − p), is almost zero there. The product of a query and a key of "
             "variance 1 has variance d, and needs the factor 1/√d.",
-            treatment="lecun-init" if scales_itself else "",
             remedy="q, k = F.layer_norm(q, q.shape[-1:]), F.layer_norm(k, k.shape[-1:])\n"
             "scores = q @ k.transpose(-1, -2) / q.shape[-1] ** 0.5",
         )

@@ -81,7 +81,7 @@ def large_start(evidence: Evidence) -> Iterator[Finding]:
         f"(log {classes} is {number(math.log(classes))}); the outputs have an RMS of {number(output.rms)}.",
         evidence={"loss": loss, "loss of the best constant": constant, "RMS of outputs": output.rms},
         reason="A network that knows nothing yet should give every class the same probability, at a loss of log C.",
-        treatment="zero-last" if name == last else "he-init",
+        treatment="zero-last",
         remedy=f"with torch.no_grad():\n    model.get_submodule({name!r}).weight *= {1 / max(output.rms, 1):.2g}",
     )
 
@@ -113,7 +113,7 @@ def large_bias(evidence: Evidence) -> Iterator[Finding]:
                 f"{number(varying)}: every unit is always on or always off.",
                 evidence={"RMS of the bias": w.rms, "std of outputs": varying},
                 reason="After such a bias a ReLU is the identity or zero, and a tanh or sigmoid is flat.",
-                treatment="he-init",
+                treatment="zero-biases",
                 remedy=f"torch.nn.init.zeros_(model.get_parameter({w.name!r}))",
             )
 

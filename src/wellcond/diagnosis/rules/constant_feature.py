@@ -62,6 +62,7 @@ def constant_feature(evidence: Evidence) -> Iterator[Finding]:
             summary=f"{len(constant)} of {fact.features} features of the {fact.name} never vary (columns {names}).",
             evidence={"constant features": float(len(constant)), "features": float(fact.features)},
             reason="A feature that never varies only adds a constant to the first layer, which has a bias for that.",
+            treatment="scale-inputs",
             remedy=f"varies = x.std(0) > 0  # x: all training {fact.name}\n{fact.name} = {fact.name}[:, varies]",
         )
 

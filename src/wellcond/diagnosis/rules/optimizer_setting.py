@@ -42,7 +42,7 @@ def odd_settings(evidence: Evidence) -> Iterator[Finding]:
             summary=f"{what}.",
             evidence={"value": value},
             reason=reason,
-            treatment="larger-eps" if value <= SMALL_EPSILON.warn else "",
+            treatment="larger-eps" if value <= SMALL_EPSILON.warn else "usual-settings",
             remedy=f"for group in optimizer.param_groups: {write}",
         )
 

@@ -182,7 +182,6 @@ def raw_outputs(evidence: Evidence) -> Iterator[Finding]:
             "It is minus the output of the right class: without a log_softmax nothing keeps it from falling for ever, "
             "or makes the other classes less likely.",
             "loss = torch.nn.CrossEntropyLoss()  # on the raw outputs, or: return F.log_softmax(x, dim=1)",
-            treatment="cross-entropy",
             lowest_output=output.low,
             highest_output=output.high,
         )

@@ -101,7 +101,7 @@ def through_layers(evidence: Evidence) -> Iterator[Finding]:
         limits=threshold.limits(last) | RATIO.limits(last),
         reason="Every layer multiplies a gradient by its mean-field χ; a product of factors below 1 vanishes after a "
         "few layers (the slope of a sigmoid is 1/4 at most).",
-        treatment="relu" if squashing else "he-init",
+        treatment="relu" if squashing else "batchnorm",
         remedy="x = x + layer(norm(x))  # a residual path with a norm, or\ntorch.nn.init.kaiming_normal_(layer.weight)",
     )
 

@@ -131,6 +131,7 @@ def decayed_scales(evidence: Evidence) -> Iterator[Finding]:
         f"{len(scales)} norms to zero: their RMS is {number(worst.rms)} at {worst.layer}.",
         evidence={"RMS of scales": worst.rms, "norms": float(len(small)), "weight decay": worst.weight_decay or 0.0},
         reason="The scale of a norm is the size of its layer's outputs, and of the gradient of all layers before it.",
+        treatment="no-decay-of-norms",
         remedy="norms = [p for m in model.modules() if 'Norm' in type(m).__name__ for p in "
         "m.parameters(recurse=False)]\n"
         "others = [p for p in model.parameters() if all(p is not q for q in norms)]\n"

@@ -31,5 +31,6 @@ def wrong_softmax_dimension(evidence: Evidence) -> Iterator[Finding]:
                 + ("the examples of the batch." if over_examples else "but the product after it sums over another."),
                 evidence={"dimension": float(seen.dim), "shape": str(list(seen.shape))},
                 reason="The weights of what is added up then do not sum to one.",
+                treatment="class-dimension" if over_examples else "",
                 remedy="weights = scores.softmax(dim=-1)",
             )
