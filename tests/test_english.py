@@ -30,7 +30,7 @@ BRITISH = [
     r"\w*colour\w*", r"\bcentre\w*", r"\w*centred\b", r"\w*behaviour\w*", r"\w*neighbour\w*", r"\bcatalogue\w*",
     r"\bgrey\w*", r"\blabelled\b", r"\bjudgement\w*",
 ]  # fmt: skip
-RULE_NAMES = re.compile(r"(symmetric|bad)-initialisation")
+RULE_NAMES = re.compile(r"(symmetric|bad)[-_]initialisation")
 WORDS = re.compile("|".join(f"(?:{phrase})" for phrase in (*PHRASES, *BRITISH)), re.IGNORECASE)
 
 

@@ -15,6 +15,7 @@ from made_findings import DEAD, NOTE, UNSCALED
 
 from wellcond.cli.commands import diagnose as command
 from wellcond.diagnosis import diagnose as diagnosing
+from wellcond.diagnosis.causes import CAUSES
 from wellcond.diagnosis.diagnosis import Diagnosis
 from wellcond.diagnosis.finding import Finding
 from wellcond.diagnosis.rule import RULES, Rule
@@ -152,7 +153,8 @@ def rules(monkeypatch: pytest.MonkeyPatch) -> None:
 
     for name in list(RULES):
         monkeypatch.delitem(RULES, name)
-    monkeypatch.setitem(RULES, "first-rule", [Rule("first-rule", first, ("second-rule",))])
+    monkeypatch.setitem(RULES, "first-rule", [Rule("first-rule", first)])
+    monkeypatch.setitem(CAUSES, "first-rule", ("second-rule",))
     monkeypatch.setitem(RULES, "second-rule", [Rule("second-rule", second)])
 
 

@@ -18,7 +18,7 @@ from wellcond.diagnosis.baseline import constant_loss
 from wellcond.diagnosis.labels import relation
 from wellcond.diagnosis.mini_batches import cut, examples_of, mini_batches
 from wellcond.diagnosis.trial import trial, trial_price
-from wellcond.diagnosis.trial_result import Attempt, Trial
+from wellcond.diagnosis.trial_result import FALLING, RISING, Attempt, Trial
 from wellcond.errors import NonFinite, Unsupported
 from wellcond.problem.loss.likelihoods import CrossEntropy
 from wellcond.training.run import Run
@@ -57,7 +57,7 @@ def test_a_healthy_network_trains_and_fits_a_handful() -> None:
     result = tried(problem(), lr=0.1, momentum=0.9)
     assert result.trains
     assert result.own is not None
-    assert result.learns(result.own)
+    assert result.outcome(result.own) == "learns"
     assert result.few is not None
     assert result.few.is_fitted
     assert not result.others
@@ -89,9 +89,9 @@ def test_a_rate_that_is_too_high_rises_and_a_lower_one_falls() -> None:
     limit = 2 / (2 * float(x.square().mean()))
     result = tried(of, lr=20 * limit)
     assert result.own is not None
-    assert result.rises(result.own)
+    assert result.outcome(result.own) in RISING
     assert [each.factor for each in result.others] == [0.1, 0.01]
-    assert result.falls(result.others[-1])
+    assert result.outcome(result.others[-1]) in FALLING
     assert result.uphill is None
 
 
@@ -121,7 +121,7 @@ def test_a_trained_network_is_not_said_to_stand_still() -> None:
         optimizer.step()
     result = trial(of, optimizer)
     assert result.loss < 0.01
-    assert result.is_learned
+    assert result.has_learned
     assert result.trains
 
 

@@ -137,7 +137,6 @@ def screened() -> Treatment:
         rule="output-loss-mismatch",
         layer="3",
         severity="severe",
-        confidence=1.0,
         summary="",
         evidence={},
         reason="",

@@ -43,7 +43,6 @@ class Finding:
     layer: str = ""
     severity: Severity
     basis: Basis = "measured"
-    confidence: float = 1.0
     summary: str
     evidence: dict[str, float | str] = field(default_factory=dict)
     limits: dict[str, float] = field(default_factory=dict)

@@ -20,7 +20,7 @@ from torch.optim import LBFGS, Adam, Optimizer
 from wellcond.diagnosis.baseline import constant_loss
 from wellcond.diagnosis.labels import relation
 from wellcond.diagnosis.mini_batches import MOST_BATCHES, MOST_EXAMPLES, examples_of, handful, mini_batches
-from wellcond.diagnosis.trial_result import Attempt, Handful, Trial
+from wellcond.diagnosis.trial_result import FALLING, RISING, Attempt, Handful, Trial
 from wellcond.errors import NonFinite
 from wellcond.network.calling import logits_of
 from wellcond.problem.problem import Batch, Problem
@@ -179,9 +179,9 @@ class _Attempts:
             return own, others, {}
         if not lowest > -RISE or not math.isfinite(known.spike) or known.spike > SPIKE:
             others = self.lower(known, own)
-        elif not known.is_learned and not known.fall(own)[0] > 0.5:
+        elif not known.has_learned and not known.fall(own)[0] > 0.5:
             others = self.higher(known)
-            if known.trains is False and not any(known.falls(each) for each in others):
+            if known.trains is False and not any(known.outcome(each) in FALLING for each in others):
                 others += self.lower(known, own)
         return own, others, self.variants(known)
 
@@ -200,8 +200,9 @@ class _Attempts:
         attempts: list[Attempt] = []
         for factor in LOWER:
             self.report(f"{factor:g} of its rate", 0.4)
-            attempts.append(self.attempt(factor, self.short if known.rises(own) else self.long))
-            if known.falls(attempts[-1]) or replace(known, others=tuple(attempts)).uphill or self.clock.is_late:
+            attempts.append(self.attempt(factor, self.short if known.outcome(own) in RISING else self.long))
+            falls = known.outcome(attempts[-1]) in FALLING
+            if falls or replace(known, others=tuple(attempts)).uphill or self.clock.is_late:
                 break
         return attempts
 
@@ -211,7 +212,8 @@ class _Attempts:
         for factor in HIGHER:
             self.report(f"{factor:g} times its rate", 0.4)
             attempts.append(self.attempt(factor, self.short))
-            if not known.falls(attempts[-1]) or replace(known, others=tuple(attempts)).uphill or self.clock.is_late:
+            falls = known.outcome(attempts[-1]) in FALLING
+            if not falls or replace(known, others=tuple(attempts)).uphill or self.clock.is_late:
                 break
         return attempts
 

@@ -6,18 +6,35 @@ import math
 from dataclasses import dataclass, field
 from itertools import pairwise
 from statistics import fmean, stdev
+from typing import Literal
 
 from wellcond.diagnosis.labels import Relation
+from wellcond.diagnosis.learned import LEARNED, has_learned
 from wellcond.training.run import Run
 
+Outcome = Literal["learns", "falls", "flat", "rises", "diverges"]
+"""How a run ends, compared with where it began. *Learns*: clearly below a constant prediction, or, if that is unknown,
+below the start. *Falls*: by more than chance. *Flat*: neither. *Rises*: by more than chance. *Diverges*: not finite."""
+FALLING: tuple[Outcome, ...] = ("learns", "falls")
+RISING: tuple[Outcome, ...] = ("rises", "diverges")
+
 SIGNIFICANT = 1.5
-"""Standard errors of a mean over batches. The batches are those that are trained on, so that any fall is one."""
-FLAT = 0.005
-"""Of the loss: what moves less in some fifty steps stands still."""
-LEARNED = 0.9
-"""Of the constant's loss: a network below has learned from its inputs."""
+"""Standard errors of the mean over batches: a smaller change is chance. They are few, because the batches are those
+that the run was trained on."""
+ROUNDING = 1e-6
+"""Fraction of the loss: a smaller change is rounding."""
+STANDS_STILL = 0.005
+"""Fraction of the loss: a run that changes less in some fifty steps stands still, however significant the change."""
 POOR_START = 2.0
-"""Times the constant's loss: from where a network begins by unlearning what its weights say."""
+"""Multiple of the constant's loss above which the initial outputs are worse than useless: a fall from there proves no
+more than that the network unlearns them."""
+AROUND_MINIMUM = 0.1
+"""Fraction of the loss by which mini-batch steps may raise the loss of a network that has learned."""
+HALF = 0.5
+"""Fraction of the initial loss, and of the constant's, below which a run leaves no doubt that the network learns."""
+PROPORTIONAL = 2.0
+"""Factor within which a rise is proportional to the rate. Overshooting grows with the square of the rate: by 10 to 100
+times more between two rates that are tried."""
 
 
 @dataclass(frozen=True)
@@ -25,11 +42,11 @@ class Attempt:
     """A run at one rate.
 
     Attributes:
-        factor: The rate over the optimizer's own.
-        lr: The rate.
-        run: Its losses.
-        early: The loss of each batch after as many steps as all attempts have taken; NaN where it is not finite.
-        after: The same at its end.
+        factor: Rate over the optimizer's own.
+        lr: Learning rate.
+        run: Losses of its steps.
+        early: Loss of each batch after the number of steps that all attempts have taken; NaN if it is not finite.
+        after: Loss of each batch at the end of the run.
     """
 
     factor: float
@@ -40,7 +57,7 @@ class Attempt:
 
     @property
     def loss(self) -> float:
-        """The mean loss at its end."""
+        """Mean loss at the end of the run."""
         return fmean(self.after)
 
 
@@ -49,12 +66,12 @@ class Handful:
     """A run on a few examples with a robust optimizer.
 
     Attributes:
-        examples: How many; None if not all tensors count them.
-        lr: Of Adam.
-        before: The loss before.
-        after: The loss after.
-        constant: The loss of the best constant prediction of these examples.
-        run: Its losses.
+        examples: Number of examples; None if not all tensors count them.
+        lr: Learning rate of Adam.
+        before: Loss before the first step.
+        after: Loss after the last step.
+        constant: Loss of the best constant prediction of these examples.
+        run: Losses of its steps.
     """
 
     examples: int | None
@@ -66,13 +83,13 @@ class Handful:
 
     @property
     def fall(self) -> float:
-        """By how much of it the loss fell, from the start or from the constant's if that is lower."""
+        """Relative fall of the loss, from the start or from the constant's loss if that is lower."""
         start = self.before if self.constant is None else min(self.before, self.constant)
         return (start - self.after) / max(abs(start), 1e-12)
 
     @property
     def is_fitted(self) -> bool:
-        """Whether the network has learned something of these examples that a constant could not tell."""
+        """Whether the network has learned more about these examples than a constant."""
         return self.fall > 1 - LEARNED
 
 
@@ -81,15 +98,15 @@ class Trial:
     """What short runs do. All begin at the weights as they are and see the same batches in the same order.
 
     Attributes:
-        before: The loss of each batch at the start.
-        constant: The loss of the best constant prediction on these batches, where it is known.
-        own: With the optimizer as it is; None without one.
-        others: At other rates of it, as far as they were needed.
-        variants: At its own rate with one thing changed: `"no weight decay"`, `"no dropout"`, `"running statistics"`.
-        few: On a handful of examples.
-        modes: The loss with each batch's statistics and with the running ones, where the model has both.
-        relation: Whether the inputs tell anything of the targets; None where that cannot be probed.
-        examples: In a mini-batch; None if not all tensors count them.
+        before: Loss of each batch at the start.
+        constant: Loss of the best constant prediction on these batches, if it is known.
+        own: Run with the optimizer as it is; None without one.
+        others: Runs at other rates, if they were needed.
+        variants: Runs at its own rate with one change: `"no weight decay"`, `"no dropout"`, `"running statistics"`.
+        few: Run on a handful of examples.
+        modes: Loss with each batch's statistics and with the running ones, if the model has both.
+        relation: Whether the inputs predict the targets; None if that cannot be probed.
+        examples: Examples in a mini-batch; None if not all tensors count them.
     """
 
     before: tuple[float, ...]
@@ -104,16 +121,16 @@ class Trial:
 
     @property
     def loss(self) -> float:
-        """The mean loss at the start."""
+        """Mean loss at the start."""
         return fmean(self.before)
 
     @property
-    def is_learned(self) -> bool:
+    def has_learned(self) -> bool:
         """Whether the network knew more than a constant before the trial began."""
-        return self.constant is not None and self.loss < LEARNED * self.constant
+        return has_learned(self.loss, self.constant)
 
     def fall(self, attempt: Attempt, *, early: bool = False) -> tuple[float, float]:
-        """How far the loss fell on the same batches, over the loss or the constant's, and the standard error of that.
+        """How far the loss fell on the same batches, relative to the loss or the constant's, and its standard error.
 
         Both are NaN if it diverged.
         """
@@ -125,86 +142,73 @@ class Trial:
         error = stdev(differences) / math.sqrt(len(differences)) if len(differences) > 1 else 0.0
         return fmean(differences) / scale, error / scale
 
-    def falls(self, attempt: Attempt, *, early: bool = False) -> bool:
-        """Whether the loss fell by more than chance makes it."""
+    def outcome(self, attempt: Attempt, *, early: bool = False) -> Outcome:
+        """How a run ended, or, if `early`, how it stood after the number of steps that all runs have taken."""
         fall, error = self.fall(attempt, early=early)
-        return fall > max(SIGNIFICANT * error, 1e-6)
-
-    def rises(self, attempt: Attempt, *, early: bool = False) -> bool:
-        """Whether it diverged, or rose by more than chance makes it."""
-        fall, error = self.fall(attempt, early=early)
-        return math.isnan(fall) or -fall > max(SIGNIFICANT * error, 1e-6)
-
-    def learns(self, attempt: Attempt) -> bool:
-        """Whether it ends below a constant, or, where that is not known, clearly below the start."""
-        reference = self.loss if self.constant is None else min(self.loss, self.constant)
-        return attempt.loss < reference - (1 - LEARNED) * abs(reference) and self.falls(attempt)
-
-    def learns_nothing(self, attempt: Attempt) -> bool:
-        """Whether it ends above a constant; where that is not known, no lower than 2 % below the start."""
-        return attempt.loss > (0.98 * self.loss if self.constant is None else self.constant)
+        if math.isnan(fall):
+            return "diverges"
+        chance = max(SIGNIFICANT * error, ROUNDING)
+        if fall > chance:
+            reference = self.loss if self.constant is None else min(self.loss, self.constant)
+            loss = fmean(attempt.early if early else attempt.after)
+            is_clear = loss < reference - (1 - LEARNED) * abs(reference)
+            return "learns" if is_clear else "falls"
+        return "rises" if -fall > chance else "flat"
 
     @property
     def trains(self) -> bool | None:
-        """Whether the network is seen to train with its own optimizer, or has been trained.
+        """Whether the network trains with its own optimizer at its own rate, or has been trained.
 
-        True if it learns what a constant cannot tell; False if its loss rises, or stays where it is; None in between
-        and where it is not known. Without an optimizer, whether it can fit a handful of examples.
+        False if the loss rises or stands still; None in between, also where the fall may be chance: a verdict must not
+        rest on that. Without an optimizer: whether the network can fit a handful of examples.
         """
         if self.own is None:
             return True if self.few is not None and self.few.is_fitted else None
-        if self.learns(self.own):
+        if self.outcome(self.own) == "learns":
             return True
         fall, error = self.fall(self.own)
-        if self.is_learned and fall > -0.1:
+        if self.has_learned and fall > -AROUND_MINIMUM:
             return True
-        return None if fall > min(max(error, 1e-6), FLAT) else False
-
-    @property
-    def fails(self) -> bool:
-        """Whether it is seen not to train, and at no other rate either: then the rate alone is not to blame."""
-        return self.trains is False and not any(self.learns(each) for each in self.others)
+        return None if fall > min(max(error, ROUNDING), STANDS_STILL) else False
 
     @property
     def trains_well(self) -> bool:
-        """Whether it trains as it should, and not only down from a start that is far worse than a constant."""
-        if not self.trains or self.is_learned or self.halves:
+        """Whether it trains, and not only because it starts far above a constant: this excuses symptoms."""
+        if not self.trains or self.has_learned or self.halves:
             return bool(self.trains)
         return self.own is None or (self.constant is not None and self.loss < POOR_START * self.constant)
 
     @property
-    def is_flat(self) -> bool:
-        """Whether a network that has not learned stays where it is, at its own rate and at every other one tried."""
-        if self.own is None or self.trains:
-            return False
-        return all(not self.fall(each)[0] > FLAT for each in (self.own, *self.others))
+    def halves(self) -> bool:
+        """Whether the run at its own rate ends below half of the initial loss, and of a constant's."""
+        return self.own is not None and self.own.loss < HALF * min(self.loss, self.constant or self.loss)
 
     @property
-    def halves(self) -> bool:
-        """Whether the own run ends below half of the loss that it began with, and of a constant's."""
-        return self.own is not None and self.own.loss < 0.5 * min(self.loss, self.constant or self.loss)
+    def fails(self) -> bool:
+        """Whether it trains neither at its own rate nor learns at another one: the rate alone is not to blame."""
+        return self.trains is False and not any(self.outcome(each) == "learns" for each in self.others)
 
     @property
     def uphill(self) -> tuple[Attempt, Attempt] | None:
-        """Two runs at low rates that rose in proportion to their rates, as steps up the gradient make it."""
-        if self.is_learned and self.own is not None and self.fall(self.own)[0] > -0.1:
+        """Two runs at low rates whose loss rose in proportion to their rates: their steps go up the gradient."""
+        if self.has_learned and self.own is not None and self.fall(self.own)[0] > -AROUND_MINIMUM:
             return None  # around a minimum steps go up and down
-        gentle = [each for each in self.attempts if -0.1 < self.fall(each, early=True)[0] < -1e-7]
+        gentle = [each for each in self.attempts if -AROUND_MINIMUM < self.fall(each, early=True)[0] < -ROUNDING / 10]
         for slow, fast in pairwise(gentle):
-            rose = self.fall(fast, early=True)[0] / self.fall(slow, early=True)[0]
-            if 0.5 < rose / (fast.factor / slow.factor) < 2.0:
+            rise = self.fall(fast, early=True)[0] / self.fall(slow, early=True)[0]
+            if 1 / PROPORTIONAL < rise / (fast.factor / slow.factor) < PROPORTIONAL:
                 return fast, slow
         return None
 
     @property
     def attempts(self) -> tuple[Attempt, ...]:
-        """At all rates, from the lowest to the highest."""
+        """The runs at all rates, from the lowest to the highest."""
         own = () if self.own is None else (self.own,)
         return tuple(sorted((*own, *self.others), key=lambda attempt: attempt.factor))
 
     @property
     def spike(self) -> float:
-        """The highest loss of the own run over that at the start; infinity if it diverged."""
+        """Highest loss of its own run over that at the start; infinity if it diverged."""
         if self.own is None:
             return 1.0
         if self.own.run.diverged_at is not None:

@@ -1,4 +1,4 @@
-"""Small networks in a faulty and a healthy form, and what the rules find in one look at them."""
+"""Small networks in a faulty and a healthy form, and the findings of the rules after one inspection."""
 
 from __future__ import annotations
 
@@ -29,7 +29,7 @@ def table(*, scale: float = 1.0, seed: int = 0) -> tuple[Tensor, Tensor]:
 def perceptron(
     *tail: nn.Module, depth: int = 2, width: int = 16, outputs: int = CLASSES, seed: int = 0
 ) -> nn.Sequential:
-    """Linear layers and ReLUs, with named modules behind the last."""
+    """Linear layers and ReLUs, with other modules after the last."""
     torch.manual_seed(seed)
     layers: list[nn.Module] = []
     for k in range(depth):
@@ -40,10 +40,10 @@ def perceptron(
 def seen(
     model: nn.Module, loss: Callable[..., Any], batches: Any, optimizer: Optimizer | None = None
 ) -> tuple[Inspection, tuple[Finding, ...]]:
-    """One look, and what the rules find in it, with the consequences of each finding behind it."""
+    """An inspection, and the findings of all rules in it."""
     problem = Problem(model, loss, batches)
-    found = inspect(problem, optimizer)
-    return found, judged(Evidence(problem, optimizer, found))
+    inspection = inspect(problem, optimizer)
+    return inspection, judged(Evidence(problem, optimizer, inspection))
 
 
 def findings(*args: Any) -> dict[str, Finding]:

@@ -143,8 +143,8 @@ def test_statistics_over_a_batch_are_a_note() -> None:
         def forward(self, x: Tensor) -> Tensor:
             return self.net((x - x.mean(0)) / (x.std(0) + 1e-5))
 
-    found = {each.rule: each.severity for each in diagnosed(of(Standardized(), 0.2)).findings}
-    assert found == {"mixed-examples": "note"}
+    severities = {each.rule: each.severity for each in diagnosed(of(Standardized(), 0.2)).findings}
+    assert severities == {"mixed-examples": "note"}
 
 
 def test_running_statistics_that_never_leave_their_start_are_severe() -> None:
@@ -164,12 +164,12 @@ def test_running_statistics_that_never_leave_their_start_are_severe() -> None:
 
 def test_a_rule_is_selected_by_name() -> None:
     model, loss, batches, optimizer = ILL["weights of 0.001"][0]()
-    found = wc.diagnose(wc.Problem(model, loss, batches), optimizer, select=("vanishing-gradient",))
-    assert {each.rule for each in found.findings} == {"vanishing-gradient"}
+    diagnosis = wc.diagnose(wc.Problem(model, loss, batches), optimizer, select=("vanishing-gradient",))
+    assert {each.rule for each in diagnosis.findings} == {"vanishing-gradient"}
 
 
 def test_without_an_optimizer_the_trial_says_what_it_took() -> None:
     model, loss, batches, _ = ILL["weights of 0.001"][0]()
     first = wc.diagnose(wc.Problem(model, loss, batches)).findings[0]
     assert first.severity == "severe"
-    assert first.evidence["tried with"] == "SGD at 0.01 with momentum, as no optimizer was given"
+    assert first.evidence["tried with"] == "SGD at 0.01 with momentum, because no optimizer was passed"

@@ -16,17 +16,17 @@ def test_inputs_of_ordinary_scale_are_silent(scale: float) -> None:
 def test_raw_pixels_are_divided_by_255() -> None:
     x = torch.randint(0, 256, (N, 1, 8, 8), generator=torch.Generator().manual_seed(0)).float()
     model = nn.Sequential(nn.Conv2d(1, 4, 3), nn.ReLU(), nn.Flatten(), nn.Linear(144, 4))
-    found = findings(model, nn.CrossEntropyLoss(), (x, table()[1]))["unscaled-input"]
-    assert found.severity == "severe"
-    assert found.remedy == "inputs = inputs / 255"
+    finding = findings(model, nn.CrossEntropyLoss(), (x, table()[1]))["unscaled-input"]
+    assert finding.severity == "severe"
+    assert finding.remedy == "inputs = inputs / 255"
     assert severe(model, nn.CrossEntropyLoss(), (x / 255, table()[1])) == []
 
 
 def test_one_feature_that_outweighs_all_others() -> None:
     x, y = table()
     x = x * torch.tensor([1000.0] + [1.0] * (FEATURES - 1))
-    found = findings(perceptron(), nn.CrossEntropyLoss(), (x, y))["unscaled-input"]
-    assert found.severity == "severe"
+    finding = findings(perceptron(), nn.CrossEntropyLoss(), (x, y))["unscaled-input"]
+    assert finding.severity == "severe"
 
 
 def test_a_norm_in_front_scales_the_inputs() -> None:
@@ -42,8 +42,8 @@ def test_weights_that_are_made_for_large_inputs() -> None:
 
 
 def test_standardized_inputs_are_tried_and_the_loss_is_told() -> None:
-    found = findings(perceptron(), nn.CrossEntropyLoss(), table(scale=1000.0))["unscaled-input"]
-    assert float(found.evidence["loss with standardized inputs"]) < 0.1 * float(found.evidence["loss as it is"])
+    finding = findings(perceptron(), nn.CrossEntropyLoss(), table(scale=1000.0))["unscaled-input"]
+    assert float(finding.evidence["loss with standardized inputs"]) < 0.1 * float(finding.evidence["loss as it is"])
 
 
 def test_house_prices_are_one_finding_each_for_inputs_and_targets() -> None:
@@ -106,14 +106,14 @@ def test_every_target_of_several_has_its_scale(named: bool, scale: float) -> Non
         parts = nn.functional.cross_entropy, nn.functional.mse_loss
         return sum(part(outputs[key], targets[key]) for part, key in zip(parts, keys, strict=True))
 
-    found = findings(TwoHeads(named), loss, [(x, targets)])
-    assert ("unscaled-target" in found) == (scale > 1)
+    by_rule = findings(TwoHeads(named), loss, [(x, targets)])
+    assert ("unscaled-target" in by_rule) == (scale > 1)
     if scale > 1:
-        assert found["unscaled-target"].severity == "severe"
-        assert ("targets['price']" if named else "targets[1]") in found["unscaled-target"].summary
+        assert by_rule["unscaled-target"].severity == "severe"
+        assert ("targets['price']" if named else "targets[1]") in by_rule["unscaled-target"].summary
 
 
-def test_a_model_that_fails_on_a_later_batch_is_told() -> None:
+def test_a_model_that_fails_on_a_later_batch_is_reported() -> None:
     class Tired(nn.Module):
         def __init__(self) -> None:
             super().__init__()
@@ -127,9 +127,9 @@ def test_a_model_that_fails_on_a_later_batch_is_told() -> None:
             return out
 
     x, y = table()
-    found = findings(Tired(), nn.CrossEntropyLoss(), list(zip(x.split(16), y.split(16), strict=True)))
-    assert found["model-fails"].severity == "severe"
-    assert "enough of it" in found["model-fails"].summary
+    by_rule = findings(Tired(), nn.CrossEntropyLoss(), list(zip(x.split(16), y.split(16), strict=True)))
+    assert by_rule["model-fails"].severity == "severe"
+    assert "enough of it" in by_rule["model-fails"].summary
 
 
 def test_raw_sensors_into_a_cell_are_unscaled() -> None:

@@ -151,9 +151,9 @@ def test_a_network_that_learns_by_it_has_nothing_severe(name: str) -> None:
     model = nn.Sequential(*layers, *tail)
     optimizer = torch.optim.Adam(model.parameters(), 3e-3)
     batches = list(zip(DATA["x"].split(64), DATA[target].split(64), strict=True))
-    found = wc.diagnose(wc.Problem(model, loss, batches), optimizer)
-    assert [str(each) for each in found.findings if each.severity == "severe"] == []
-    assert "output-loss-mismatch" not in {each.rule for each in found.findings}
+    diagnosis = wc.diagnose(wc.Problem(model, loss, batches), optimizer)
+    assert [str(each) for each in diagnosis.findings if each.severity == "severe"] == []
+    assert "output-loss-mismatch" not in {each.rule for each in diagnosis.findings}
     before = sum(loss(model(x), y).item() for x, y in batches)
     for _ in range(25):
         for x, y in batches:

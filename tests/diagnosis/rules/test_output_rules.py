@@ -15,15 +15,15 @@ MISMATCH = "output-loss-mismatch"
 
 @pytest.mark.parametrize("tail", [nn.Softmax(1), nn.Sigmoid(), nn.Tanh(), nn.ReLU()])
 def test_a_squashed_logit_is_found_at_the_module_that_squashes(tail: nn.Module) -> None:
-    found = findings(perceptron(tail), nn.CrossEntropyLoss(), table())[MISMATCH]
-    assert (found.severity, found.layer) == ("severe", "5")
+    finding = findings(perceptron(tail), nn.CrossEntropyLoss(), table())[MISMATCH]
+    assert (finding.severity, finding.layer) == ("severe", "5")
 
 
 def test_the_least_loss_behind_a_softmax_is_that_of_a_sure_and_right_one() -> None:
     """Probabilities 1 and 0 as logits; the bound is reached there."""
-    found = findings(perceptron(nn.Softmax(1)), nn.CrossEntropyLoss(), table())[MISMATCH]
+    finding = findings(perceptron(nn.Softmax(1)), nn.CrossEntropyLoss(), table())[MISMATCH]
     sure = F.cross_entropy(F.one_hot(torch.arange(CLASSES)).float(), torch.arange(CLASSES))
-    assert found.evidence["least possible loss"] == pytest.approx(float(sure), rel=1e-5)
+    assert finding.evidence["least possible loss"] == pytest.approx(float(sure), rel=1e-5)
 
 
 def test_a_softmax_in_forward_is_seen_without_a_module() -> None:
@@ -57,16 +57,16 @@ def test_nll_of_what_is_no_log_probability(tail: nn.Module) -> None:
 
 
 def test_a_softmax_over_the_examples() -> None:
-    found = findings(perceptron(nn.LogSoftmax(0)), nn.NLLLoss(), table())[MISMATCH]
-    assert found.severity == "severe"
-    assert "dimension 0" in found.summary
+    finding = findings(perceptron(nn.LogSoftmax(0)), nn.NLLLoss(), table())[MISMATCH]
+    assert finding.severity == "severe"
+    assert "dimension 0" in finding.summary
 
 
 def test_a_softmax_over_one_unit() -> None:
     x, y = table()
     target = (y > 1).float()[:, None]
-    found = findings(perceptron(nn.Softmax(1), outputs=1), nn.BCELoss(), (x, target))
-    assert "one unit" in found[MISMATCH].summary
+    by_rule = findings(perceptron(nn.Softmax(1), outputs=1), nn.BCELoss(), (x, target))
+    assert "one unit" in by_rule[MISMATCH].summary
     assert severe(perceptron(nn.Sigmoid(), outputs=1), nn.BCELoss(), (x, target)) == []
 
 
@@ -74,9 +74,9 @@ def test_broadcast_targets_are_proven_by_the_loss_itself() -> None:
     x, _ = table()
     y = x.sum(1)
     model = perceptron(outputs=1)
-    found = findings(model, nn.MSELoss(), (x, y))[MISMATCH]
+    finding = findings(model, nn.MSELoss(), (x, y))[MISMATCH]
     right = float(F.mse_loss(model(x)[:, 0], y))
-    assert found.evidence["loss in one shape"] == pytest.approx(right, rel=1e-5)
+    assert finding.evidence["loss in one shape"] == pytest.approx(right, rel=1e-5)
     assert severe(model, nn.MSELoss(), (x, y[:, None])) == []
     assert severe(model, lambda f, t: F.mse_loss(f.squeeze(1), t), (x, y)) == []
 
@@ -103,15 +103,15 @@ def test_a_loss_with_the_wrong_sign() -> None:
 def test_a_loss_that_raises_is_a_finding() -> None:
     x, y = table()
     target = (y > 1).float()[:, None]
-    found = findings(perceptron(outputs=1), nn.BCELoss(), (3 * x, target))[MISMATCH]
-    assert found.severity == "severe"
-    assert "between 0 and 1" in found.summary
+    finding = findings(perceptron(outputs=1), nn.BCELoss(), (3 * x, target))[MISMATCH]
+    assert finding.severity == "severe"
+    assert "between 0 and 1" in finding.summary
 
 
 def test_a_logarithm_of_raw_outputs() -> None:
-    found = findings(perceptron(), lambda f, y: F.nll_loss(f.log(), y), table())
-    assert found[MISMATCH].severity == "severe"
-    assert found["non-finite"].severity == "severe"
+    by_rule = findings(perceptron(), lambda f, y: F.nll_loss(f.log(), y), table())
+    assert by_rule[MISMATCH].severity == "severe"
+    assert by_rule["non-finite"].severity == "severe"
 
 
 def test_saturated_and_wrong_is_found_and_saturated_and_right_is_not() -> None:
@@ -138,8 +138,8 @@ def test_the_best_constant_of_a_classifier_is_the_entropy_of_its_labels() -> Non
 
 
 def test_a_relu_before_the_last_softmax() -> None:
-    found = findings(perceptron(nn.ReLU(), nn.LogSoftmax(1)), nn.NLLLoss(), table())[MISMATCH]
-    assert (found.severity, found.layer) == ("severe", "4")
+    finding = findings(perceptron(nn.ReLU(), nn.LogSoftmax(1)), nn.NLLLoss(), table())[MISMATCH]
+    assert (finding.severity, finding.layer) == ("severe", "4")
 
 
 def test_a_divergence_of_probabilities() -> None:

@@ -80,10 +80,10 @@ def tokens() -> tuple[Tensor, Tensor]:
 
 @pytest.mark.parametrize("how", ["matmul", "einsum", "log", "kernel"])
 def test_attention_without_its_scale_is_named_by_its_module(how: str) -> None:
-    found = findings(Counting(how, 1.0), *tokens())["attention-saturation"]
-    assert found.layer == "attention"
-    assert found.severity != "note"  # it learns all the same, at a cost
-    assert float(found.evidence["std of logits"]) == pytest.approx(128**0.5, rel=0.25)  # √d of variance 1
+    finding = findings(Counting(how, 1.0), *tokens())["attention-saturation"]
+    assert finding.layer == "attention"
+    assert finding.severity != "note"  # it learns all the same, at a cost
+    assert float(finding.evidence["std of logits"]) == pytest.approx(128**0.5, rel=0.25)  # √d of variance 1
     assert "attention-saturation" not in findings(Counting(how, 128**-0.5), *tokens())
 
 
@@ -129,11 +129,11 @@ def sequences(steps: int, where: slice) -> tuple[Tensor, Tensor]:
 
 @pytest.mark.parametrize("kind", ["RNN", "RNNCell", "by hand"])
 def test_what_the_first_of_eighty_steps_tell_is_forgotten(kind: str) -> None:
-    found = findings(Recurrent(kind), *sequences(80, slice(0, 1)))["vanishing-gradient"]
-    assert found.severity == "severe"
-    assert found.layer == ("read" if kind == "by hand" else "memory")
-    assert 0.5 < float(found.evidence["steps to half"]) < 3
-    assert float(found.evidence["steps"]) == 80
+    finding = findings(Recurrent(kind), *sequences(80, slice(0, 1)))["vanishing-gradient"]
+    assert finding.severity == "severe"
+    assert finding.layer == ("read" if kind == "by hand" else "memory")
+    assert 0.5 < float(finding.evidence["steps to half"]) < 3
+    assert float(finding.evidence["steps"]) == 80
     late, early = (loss_after(Recurrent(kind), *sequences(80, at)) for at in (slice(-1, None), slice(0, 1)))
     assert late < 1.0 < 1.2 < early  # log 4 is 1.39
 
@@ -179,9 +179,9 @@ class Tagger(nn.Module):
 def test_a_view_is_no_transposition(turned: str) -> None:
     x = torch.randn(256, 15, 6, generator=torch.Generator().manual_seed(0))
     y = x[..., :4].argmax(-1)
-    found = findings(Tagger(turned), x, y, lr=3e-3)["output-loss-mismatch"]
-    assert found.severity == "severe"
-    assert "permute" in found.remedy
-    assert found.layer == ("" if turned == "examples" else "head")
+    finding = findings(Tagger(turned), x, y, lr=3e-3)["output-loss-mismatch"]
+    assert finding.severity == "severe"
+    assert "permute" in finding.remedy
+    assert finding.layer == ("" if turned == "examples" else "head")
     assert "output-loss-mismatch" not in findings(Tagger("not"), x, y, lr=3e-3)
     assert loss_after(Tagger(turned), x, y, 3e-3) > 2 * loss_after(Tagger("not"), x, y, 3e-3)

@@ -21,8 +21,8 @@ def test_constant_weights_are_symmetric_and_stay_so() -> None:
     model = perceptron(depth=3)
     for p in model.parameters():
         nn.init.constant_(p, 0.1)
-    found = findings(model, LOSS, table())["symmetric-initialisation"]
-    assert (found.severity, found.layer, found.evidence["different ones"]) == ("severe", "0", 1.0)
+    finding = findings(model, LOSS, table())["symmetric-initialisation"]
+    assert (finding.severity, finding.layer, finding.evidence["different units"]) == ("severe", "0", 1.0)
     optimizer = Adam(model.parameters(), lr=1e-2)
     for _ in range(20):  # training does not tell the units apart
         optimizer.zero_grad()
@@ -61,8 +61,8 @@ def test_weights_from_a_standard_normal() -> None:
     for layer in model:
         if isinstance(layer, nn.Linear):
             nn.init.normal_(layer.weight)
-    found = findings(model, LOSS, table())["bad-initialisation"]
-    assert (found.severity, found.layer) in {("severe", "0"), ("severe", "2")}
+    finding = findings(model, LOSS, table())["bad-initialisation"]
+    assert (finding.severity, finding.layer) in {("severe", "0"), ("severe", "2")}
 
 
 def test_the_gain_of_he_is_the_root_of_two() -> None:
@@ -93,9 +93,11 @@ def test_a_scale_that_a_norm_takes_away_is_none() -> None:
 def test_a_stack_of_sigmoids_loses_its_gradient() -> None:
     torch.manual_seed(0)
     layers = [m for k in range(12) for m in (nn.Linear(FEATURES if k == 0 else 16, 16), nn.Sigmoid())]
-    found = findings(nn.Sequential(*layers, nn.Linear(16, CLASSES)), LOSS, table())["vanishing-gradient"]
-    assert (found.severity, found.layer) == ("severe", "0")
-    assert float(found.evidence["a layer"]) < 0.25  # a sigmoid's slope is 1/4 at most, and torch's weights are below 1
+    finding = findings(nn.Sequential(*layers, nn.Linear(16, CLASSES)), LOSS, table())["vanishing-gradient"]
+    assert (finding.severity, finding.layer) == ("severe", "0")
+    assert (
+        float(finding.evidence["per layer"]) < 0.25
+    )  # a sigmoid's slope is 1/4 at most, and torch's weights are below 1
 
 
 def test_sensitivity_is_what_a_relative_change_does_to_the_loss() -> None:
@@ -109,7 +111,7 @@ def test_sensitivity_is_what_a_relative_change_does_to_the_loss() -> None:
 
 
 def test_sensitivity_does_not_depend_on_the_scale_before_a_norm() -> None:
-    """huang2020, theorem 2: with a BatchNorm behind it, ∂L/∂h is proportional to 1/h's scale."""
+    """huang2020, theorem 2: with a BatchNorm after it, ∂L/∂h is proportional to 1/h's scale."""
     torch.manual_seed(0)
     model = nn.Sequential(
         nn.Linear(FEATURES, 16), nn.BatchNorm1d(16, eps=1e-12), nn.ReLU(), nn.Linear(16, CLASSES)
@@ -144,8 +146,8 @@ class LastState(nn.Module):
 def test_a_long_sequence_is_forgotten_unless_the_gates_are_open() -> None:
     x = torch.randn(32, 300, 2, generator=torch.Generator().manual_seed(0))
     batch = x, (x[:, 0, 0] > 0).long()
-    found = findings(LastState(0.0), LOSS, batch)["vanishing-gradient"]
-    assert (found.severity, found.layer) == ("severe", "lstm")
+    finding = findings(LastState(0.0), LOSS, batch)["vanishing-gradient"]
+    assert (finding.severity, finding.layer) == ("severe", "lstm")
     assert "vanishing-gradient" not in findings(LastState(6.0), LOSS, batch)
 
 
@@ -158,8 +160,8 @@ def test_relus_that_are_always_off() -> None:
     model = perceptron()
     with torch.no_grad():
         model[2].bias -= 100
-    found = findings(model, LOSS, table())["dying-neurons"]
-    assert (found.severity, found.layer, found.evidence["dead units"]) == ("severe", "2", 16.0)
+    finding = findings(model, LOSS, table())["dying-neurons"]
+    assert (finding.severity, finding.layer, finding.evidence["dead units"]) == ("severe", "2", 16.0)
 
 
 def test_flat_tanhs_and_a_softmax_that_is_none() -> None:
@@ -194,8 +196,8 @@ class Attention(nn.Module):
 def test_attention() -> None:
     batch = torch.randn(N, 6, 8, generator=torch.Generator().manual_seed(0)), table()[1]
     assert severe(Attention(0.3), LOSS, batch) == []
-    found = findings(Attention(300.0), LOSS, batch)["attention-saturation"]
-    assert (found.severity, found.layer) == ("severe", "qkv")
+    finding = findings(Attention(300.0), LOSS, batch)["attention-saturation"]
+    assert (finding.severity, finding.layer) == ("severe", "qkv")
     assert findings(Attention(0.3, dim=1), LOSS, batch)["wrong-softmax-dimension"].severity == "severe"
 
 
@@ -204,8 +206,8 @@ def test_the_entropy_of_equal_logits_is_one() -> None:
     signals = Signals(model)
     with signals.watched(N):
         model(torch.randn(N, 6, 8))
-    (found,) = signals.attention()
-    assert (found.entropy, found.largest) == (pytest.approx(1.0), pytest.approx(1 / 6))
+    (observed,) = signals.attention()
+    assert (observed.entropy, observed.largest) == (pytest.approx(1.0), pytest.approx(1 / 6))
 
 
 def test_not_a_number_is_named_where_it_comes_first() -> None:

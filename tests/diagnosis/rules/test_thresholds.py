@@ -1,43 +1,74 @@
-"""Thresholds of symptoms lie beyond what healthy networks show, as measured by `benchmarks/verdicts/healthy_zoo.py`."""
+"""Every threshold has an origin, and lies outside of what healthy networks show or says why not.
+
+Healthy networks are measured by `benchmarks/verdicts/healthy_zoo.py`.
+"""
 
 from __future__ import annotations
 
+import ast
 import json
+import math
 from pathlib import Path
 
 import pytest
 
 from wellcond.diagnosis import rules
-from wellcond.diagnosis.rules import activations, data, gradients, scales
+from wellcond.diagnosis.rule import RULES
+from wellcond.diagnosis.threshold import Condition, Threshold, thresholds_in
 
-HEALTHY = json.loads((Path(rules.__file__).parent / "healthy.json").read_text(encoding="utf-8"))["quantities"]
-
-
-@pytest.mark.parametrize(
-    ("quantity", "threshold"),
-    [
-        ("dead units, relu", activations.DYING),
-        ("full units, relu", activations.FULL),
-        ("attention: standard deviation of logits", activations.LARGE_LOGITS),
-        ("gain, weight", scales.LARGE_GAIN),
-        ("gain, recurrent", scales.LARGE_GAIN),
-        ("RMS: largest / smallest layer", scales.DRIFTED),
-        ("inputs: RMS", data.LARGER_INPUT),
-        ("inputs: largest / median feature", data.DOMINANCE),
-        ("sensitivity: first / last layer", gradients.GROWING),
-    ],
-)
-def test_no_healthy_network_is_above(quantity: str, threshold: float) -> None:
-    assert HEALTHY[quantity]["max"] < threshold
+FOLDER = Path(rules.__file__).parent
+HEALTHY = json.loads((FOLDER / "healthy.json").read_text(encoding="utf-8"))["quantities"]
+ALL = {
+    f"{name}: {each.quantity}": each
+    for name in sorted(RULES)
+    for each in thresholds_in(getattr(rules, name.replace("-", "_")))
+}
+THRESHOLDS = {name: each for name, each in ALL.items() if isinstance(each, Threshold)}
 
 
-@pytest.mark.parametrize(
-    ("quantity", "threshold"),
-    [
-        ("sensitivity: first / last layer", gradients.VANISHED),
-        ("variation, Linear", activations.SIMILAR),
-        ("gain, weight", scales.SMALL_GAIN),
-    ],
-)
-def test_no_healthy_network_is_below(quantity: str, threshold: float) -> None:
-    assert HEALTHY[quantity]["min"] > threshold
+def test_every_rule_has_a_file_of_its_name() -> None:
+    assert {path.stem.replace("_", "-") for path in FOLDER.glob("[!_]*.py")} == RULES.keys()
+    for name, functions in RULES.items():
+        assert {each.judge.__module__ for each in functions} == {f"{rules.__name__}.{name.replace('-', '_')}"}
+
+
+@pytest.mark.parametrize("name", ALL)
+def test_every_number_has_an_origin(name: str) -> None:
+    assert len(ALL[name].origin) > 10
+    assert isinstance(ALL[name], Condition) or not math.isnan(max(_ends(name), default=math.nan))
+
+
+@pytest.mark.parametrize("name", THRESHOLDS)
+def test_severe_is_beyond_warning(name: str) -> None:
+    threshold = THRESHOLDS[name]
+    if len(_ends(name)) == 2:
+        assert threshold.severe == threshold.warn or threshold._is_beyond(threshold.severe, threshold.warn)
+
+
+@pytest.mark.parametrize("name", [name for name, each in THRESHOLDS.items() if each.healthy])
+def test_no_healthy_network_is_beyond_a_warning_or_the_rule_says_why(name: str) -> None:
+    threshold = THRESHOLDS[name]
+    first = threshold.severe if math.isnan(threshold.warn) else threshold.warn
+    ends = [HEALTHY[each]["max" if threshold.bad == "above" else "min"] for each in threshold.healthy]
+    are_inside = any(threshold._is_beyond(end, first) for end in ends)
+    assert are_inside == bool(threshold.inside_healthy_because)
+
+
+def test_comparisons_in_rules_have_names() -> None:
+    """Numbers that are no counts (0 to 3) are thresholds or conditions, not literals in a comparison."""
+    literals = [
+        f"{path.name}:{node.lineno} compares with {number.value}"
+        for path in FOLDER.glob("[!_]*.py")
+        for node in ast.walk(ast.parse(path.read_text(encoding="utf-8")))
+        if isinstance(node, ast.Compare)
+        for side in (node.left, *node.comparators)
+        for number in ast.walk(side)
+        if isinstance(number, ast.Constant) and isinstance(number.value, (int, float))
+        and not isinstance(number.value, bool) and number.value not in (0, 1, 2, 3)
+    ]  # fmt: skip
+    assert literals == []
+
+
+def _ends(name: str) -> list[float]:
+    threshold = THRESHOLDS[name]
+    return [end for end in (threshold.warn, threshold.severe) if not math.isnan(end)]

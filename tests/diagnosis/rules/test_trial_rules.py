@@ -18,7 +18,7 @@ from wellcond.diagnosis.inspection.inspect import inspect
 from wellcond.diagnosis.judge import judged
 from wellcond.diagnosis.trial import trial
 
-Made = Callable[[nn.Module], Optimizer]
+Factory = Callable[[nn.Module], Optimizer]
 
 
 @functools.cache
@@ -37,28 +37,28 @@ def network(*middle: Callable[[], nn.Module], depth: int = 2) -> nn.Sequential:
     torch.manual_seed(0)
     layers: list[nn.Module] = []
     for k in range(depth):
-        layers += [nn.Linear(16 if k == 0 else 48, 48), *(make() for make in middle), nn.ReLU()]
+        layers += [nn.Linear(16 if k == 0 else 48, 48), *(new() for new in middle), nn.ReLU()]
     return nn.Sequential(*layers, nn.Linear(48, 8))
 
 
 def findings(
-    made: Made | None, model: nn.Module | None = None, data: tuple[Tensor, Tensor] | None = None, size: int = 32
+    make: Factory | None, model: nn.Module | None = None, data: tuple[Tensor, Tensor] | None = None, size: int = 32
 ) -> dict[str, Finding]:
     """By rule, from a look and a trial; consequences too."""
     model = network() if model is None else model
     x, y = clusters() if data is None else data
     problem = wc.Problem(model, nn.CrossEntropyLoss(), list(zip(x.split(size), y.split(size), strict=True)))
-    optimizer = None if made is None else made(model)
+    optimizer = None if make is None else make(model)
     evidence = Evidence(problem, optimizer, inspect(problem, optimizer), trial=trial(problem, optimizer))
     roots = judged(evidence)
     return {each.rule: each for root in reversed(roots) for each in (*root.consequences, root)}
 
 
-def of(kind: Any, **options: Any) -> Made:
+def of(kind: Any, **options: Any) -> Factory:
     return lambda model: kind(model.parameters(), **options)
 
 
-HEALTHY: dict[str, Made | None] = {
+HEALTHY: dict[str, Factory | None] = {
     "none": None,
     "SGD": of(SGD, lr=0.1),
     "momentum": of(SGD, lr=0.05, momentum=0.9, weight_decay=5e-4),
@@ -69,11 +69,11 @@ HEALTHY: dict[str, Made | None] = {
 }
 
 
-@pytest.mark.parametrize("made", HEALTHY.values(), ids=HEALTHY)
+@pytest.mark.parametrize("make", HEALTHY.values(), ids=HEALTHY)
 @pytest.mark.parametrize("norm", [False, True], ids=["plain", "norms"])
-def test_a_healthy_network_has_no_more_than_notes(made: Made | None, norm: bool) -> None:
+def test_a_healthy_network_has_no_more_than_notes(make: Factory | None, norm: bool) -> None:
     model = network(lambda: nn.BatchNorm1d(48)) if norm else network()
-    assert {rule for rule, each in findings(made, model).items() if each.severity != "note"} == set()
+    assert {rule for rule, each in findings(make, model).items() if each.severity != "note"} == set()
 
 
 class Flipped(SGD):
@@ -92,7 +92,7 @@ def negative(model: nn.Module) -> Optimizer:
     return optimizer
 
 
-FAULTY: dict[str, tuple[str, Made]] = {
+FAULTY: dict[str, tuple[str, Factory]] = {
     "SGD at 200": ("learning-rate-too-high", of(SGD, lr=200.0)),
     "Adam at 1": ("learning-rate-too-high", of(Adam, lr=1.0)),
     "a negative rate": ("learning-rate-too-high", negative),
@@ -107,19 +107,19 @@ FAULTY: dict[str, tuple[str, Made]] = {
 }
 
 
-@pytest.mark.parametrize(("rule", "made"), FAULTY.values(), ids=FAULTY)
-def test_a_fault_of_the_optimizer_is_severe_and_its_remedy_is_code(rule: str, made: Made) -> None:
-    found = findings(made)
-    assert rule in found, {name: str(each) for name, each in found.items()}
-    assert found[rule].severity == "severe"
-    compile(found[rule].remedy, "remedy", "exec")
+@pytest.mark.parametrize(("rule", "make"), FAULTY.values(), ids=FAULTY)
+def test_a_fault_of_the_optimizer_is_severe_and_its_remedy_is_code(rule: str, make: Factory) -> None:
+    by_rule = findings(make)
+    assert rule in by_rule, {name: str(each) for name, each in by_rule.items()}
+    assert by_rule[rule].severity == "severe"
+    compile(by_rule[rule].remedy, "remedy", "exec")
 
 
 def test_the_rate_that_is_advised_trains() -> None:
-    for made in (of(SGD, lr=200.0), of(Adam, lr=1e-6)):
-        (too,) = (each for name, each in findings(made).items() if name.startswith("learning-rate"))
+    for make in (of(SGD, lr=200.0), of(Adam, lr=1e-6)):
+        (too,) = (each for name, each in findings(make).items() if name.startswith("learning-rate"))
         model = network()
-        optimizer = made(model)
+        optimizer = make(model)
         exec(too.remedy, {"optimizer": optimizer})
         advised = findings(of(type(optimizer), lr=optimizer.param_groups[0]["lr"]))
         assert not any(each.severity == "severe" for each in advised.values())
@@ -131,8 +131,8 @@ def test_a_warm_up_that_begins_at_zero_is_no_fault() -> None:
         torch.optim.lr_scheduler.LambdaLR(optimizer, lambda step: step / 100)
         return optimizer
 
-    found = findings(warmed)
-    assert found["learning-rate-too-low"].severity == "note"
+    by_rule = findings(warmed)
+    assert by_rule["learning-rate-too-low"].severity == "note"
 
 
 def test_epsilon_that_vanishes_in_half_precision_is_named() -> None:
@@ -149,8 +149,8 @@ def test_epsilon_that_vanishes_in_half_precision_is_named() -> None:
 
 @pytest.mark.parametrize(("eps", "is_odd"), [(0.1, True), (1e-16, True), (1e-8, False), (1e-6, False)])
 def test_epsilon_outside_of_ordinary_use_is_a_warning(eps: float, is_odd: bool) -> None:
-    found = findings(of(Adam, lr=1e-3, eps=eps))
-    assert ("optimizer-setting" in found) == is_odd
+    by_rule = findings(of(Adam, lr=1e-3, eps=eps))
+    assert ("optimizer-setting" in by_rule) == is_odd
 
 
 def test_strong_dropout_is_named_with_its_layer_and_half_is_not() -> None:
@@ -161,8 +161,8 @@ def test_strong_dropout_is_named_with_its_layer_and_half_is_not() -> None:
 
 def test_norms_that_evaluate_in_training_are_named() -> None:
     model = network(lambda: nn.BatchNorm1d(48), depth=12).eval()
-    found = findings(of(SGD, lr=0.1), model)["batchnorm-mode-gap"]
-    assert (found.layer, found.severity) == ("1", "severe")
+    finding = findings(of(SGD, lr=0.1), model)["batchnorm-mode-gap"]
+    assert (finding.layer, finding.severity) == ("1", "severe")
     assert "batchnorm-mode-gap" not in findings(of(SGD, lr=0.1), model.train())
 
 
@@ -179,8 +179,8 @@ def test_running_statistics_that_are_others_are_a_warning_and_severe_where_nothi
     severities = []
     for factor in (30, 1000):
         model[1].running_var.copy_(factor * scale)
-        found = findings(of(Adam, lr=1e-3), model)["batchnorm-mode-gap"]
-        severities.append((found.evidence["loss with running statistics"], found.severity))
+        finding = findings(of(Adam, lr=1e-3), model)["batchnorm-mode-gap"]
+        severities.append((finding.evidence["loss with running statistics"], finding.severity))
     model.eval()
     assert severities[0][1] == "warning"
     assert severities[1][1] == "severe"
@@ -197,8 +197,8 @@ def test_a_batch_of_one_under_batchnorm_is_severe_and_of_two_a_warning() -> None
 
     x, y = clusters()
     severity = {
-        size: found.severity
-        if (found := findings(of(SGD, lr=0.01), images(), (x[:64], y[:64]), size).get(rule))
+        size: finding.severity
+        if (finding := findings(of(SGD, lr=0.01), images(), (x[:64], y[:64]), size).get(rule))
         else None
         for rule in ("small-batch-batchnorm",)
         for size in (1, 2, 8)
@@ -209,8 +209,8 @@ def test_a_batch_of_one_under_batchnorm_is_severe_and_of_two_a_warning() -> None
 def test_labels_that_inputs_do_not_tell_are_severe() -> None:
     x, y = clusters()
     shuffled = y[torch.randperm(512, generator=torch.Generator().manual_seed(1))]
-    found = findings(of(Adam, lr=1e-3), data=(x, shuffled))["labels-unrelated"]
-    assert found.severity == "severe"
+    finding = findings(of(Adam, lr=1e-3), data=(x, shuffled))["labels-unrelated"]
+    assert finding.severity == "severe"
 
 
 def test_noise_with_random_labels_is_left_alone() -> None:
@@ -225,32 +225,35 @@ def test_unscaled_data_explain_the_rate_that_they_need() -> None:
     y = 100 * x.sum(1, keepdim=True)
     torch.manual_seed(0)
     model = nn.Sequential(nn.Linear(3, 12), nn.ReLU(), nn.Linear(12, 1))
-    found = wc.diagnose(
+    diagnosis = wc.diagnose(
         wc.Problem(model, nn.MSELoss(), list(zip(x.split(32), y.split(32), strict=True))),
         SGD(model.parameters(), lr=0.01),
     )
-    assert {each.rule for each in found.findings if each.severity == "severe"} == {"unscaled-input", "unscaled-target"}
-    assert found.findings[0].consequences
-    assert "std" in found.findings[0].remedy
+    assert {each.rule for each in diagnosis.findings if each.severity == "severe"} == {
+        "unscaled-input",
+        "unscaled-target",
+    }
+    assert diagnosis.findings[0].consequences
+    assert "std" in diagnosis.findings[0].remedy
 
 
 def test_a_summed_loss_whose_rate_is_as_many_times_too_high_stays_where_it_is() -> None:
     x, y = clusters()
     model = network()
     problem = wc.Problem(model, nn.CrossEntropyLoss(reduction="sum"), list(zip(x.split(64), y.split(64), strict=True)))
-    found = wc.diagnose(problem, SGD(model.parameters(), lr=0.5))
-    assert found.findings[0].rule == "learning-rate-too-high"
-    assert 'reduction="mean"' in " ".join(found.failed.values())
+    diagnosis = wc.diagnose(problem, SGD(model.parameters(), lr=0.5))
+    assert diagnosis.findings[0].rule == "learning-rate-too-high"
+    assert 'reduction="mean"' in " ".join(diagnosis.failed.values())
 
 
-STRONG_DECAY: dict[str, Made] = {
+STRONG_DECAY: dict[str, Factory] = {
     "Adam": of(Adam, lr=1e-3, weight_decay=1.0),
     "RMSprop": of(torch.optim.RMSprop, lr=1e-3, weight_decay=1.0),
     "Adagrad": of(torch.optim.Adagrad, lr=0.01, weight_decay=1.0),
     "AdamW": of(AdamW, lr=1e-3, weight_decay=30.0),
     "SGD": of(SGD, lr=0.05, momentum=0.9, weight_decay=0.3),
 }
-ORDINARY_DECAY: dict[str, Made] = {
+ORDINARY_DECAY: dict[str, Factory] = {
     "Adam": of(Adam, lr=1e-3, weight_decay=1e-3),
     "RMSprop": of(torch.optim.RMSprop, lr=1e-3, weight_decay=1e-4),
     "Adagrad": of(torch.optim.Adagrad, lr=0.01, weight_decay=1e-4),
@@ -259,10 +262,10 @@ ORDINARY_DECAY: dict[str, Made] = {
 }
 
 
-def trained(made: Made, epochs: int = 20) -> float:
+def trained(make: Factory, epochs: int = 20) -> float:
     x, y = clusters()
     model = network()
-    optimizer = made(model)
+    optimizer = make(model)
     for _ in range(epochs):
         for some, labels in zip(x.split(32), y.split(32), strict=True):
             optimizer.zero_grad()
@@ -278,10 +281,12 @@ def test_decay_is_weighed_in_the_terms_of_its_optimizer(kind: str) -> None:
     assert trained(STRONG_DECAY[kind]) > 10 * trained(ORDINARY_DECAY[kind])
 
 
-def regression(x: Tensor, y: Tensor, model: nn.Module, made: Made, loss: nn.Module | None = None) -> dict[str, Finding]:
+def regression(
+    x: Tensor, y: Tensor, model: nn.Module, make: Factory, loss: nn.Module | None = None
+) -> dict[str, Finding]:
     x, y = (x - x.mean(0)) / x.std(0), (y - y.mean(0)) / y.std(0)
     problem = wc.Problem(model, loss or nn.MSELoss(), list(zip(x.split(32), y.split(32), strict=True)))
-    optimizer = made(model)
+    optimizer = make(model)
     roots = judged(Evidence(problem, optimizer, inspect(problem, optimizer), trial=trial(problem, optimizer)))
     return {each.rule: each for root in reversed(roots) for each in (*root.consequences, root)}
 
@@ -302,9 +307,9 @@ def test_numbers_that_inputs_do_not_tell(correlated: bool, order: str) -> None:
         y = y.sort(0)[0] if order == "sorted" else y[torch.randperm(512, generator=draw)]
     both = torch.randperm(512, generator=draw)  # as a loader does
     x, y = x[both], y[both]
-    found = regression(x, y, perceptron(10), of(Adam, lr=1e-3))
-    assert ("labels-unrelated" in found) == (order != "right")
-    assert order == "right" or found["labels-unrelated"].severity == "severe"
+    by_rule = regression(x, y, perceptron(10), of(Adam, lr=1e-3))
+    assert ("labels-unrelated" in by_rule) == (order != "right")
+    assert order == "right" or by_rule["labels-unrelated"].severity == "severe"
 
 
 def powers() -> tuple[Tensor, Tensor]:
@@ -312,15 +317,15 @@ def powers() -> tuple[Tensor, Tensor]:
     return torch.cat([t**k for k in range(1, 11)], 1), torch.sin(6 * t)
 
 
-@pytest.mark.parametrize("made", [of(SGD, lr=0.05), of(Adam, lr=0.01)])
-def test_powers_of_one_feature_are_slow_until_they_are_made_orthogonal(made: Made) -> None:
+@pytest.mark.parametrize("make", [of(SGD, lr=0.05), of(Adam, lr=0.01)])
+def test_powers_of_one_feature_are_slow_until_they_are_made_orthogonal(make: Factory) -> None:
     x, y = powers()
     torch.manual_seed(0)
-    found = regression(x, y, nn.Linear(10, 1), made)["ill-conditioned-input"]
-    assert found.severity == "warning"
-    assert float(found.evidence["λ_max / λ"]) > 1000
+    finding = regression(x, y, nn.Linear(10, 1), make)["ill-conditioned-input"]
+    assert finding.severity == "warning"
+    assert float(finding.evidence["λ_max / λ"]) > 1000
     orthogonal = torch.linalg.svd((x - x.mean(0)) / x.std(0), full_matrices=False)[0]
-    assert "ill-conditioned-input" not in regression(orthogonal, y, nn.Linear(10, 1), made)
+    assert "ill-conditioned-input" not in regression(orthogonal, y, nn.Linear(10, 1), make)
 
 
 def test_powers_do_not_matter_to_a_network_that_makes_its_own_features() -> None:

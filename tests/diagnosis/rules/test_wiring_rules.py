@@ -28,8 +28,8 @@ def test_branches_without_a_gradient(how: str) -> None:
     def model(how: str) -> nn.Sequential:
         return nn.Sequential(nn.Linear(FEATURES, 16), Block(16, how), Block(16, how), nn.Linear(16, CLASSES))
 
-    found = findings(model(how), LOSS, table())["no-gradient"]
-    assert (found.severity, found.layer) == ("severe", "1.branch")
+    finding = findings(model(how), LOSS, table())["no-gradient"]
+    assert (finding.severity, finding.layer) == ("severe", "1.branch")
     assert severe(model("added"), LOSS, table()) == []
 
 
@@ -69,8 +69,8 @@ def test_an_optimizer_of_another_model() -> None:
 
 def test_a_layer_that_the_optimizer_does_not_hold() -> None:
     model = perceptron()
-    found = findings(model, LOSS, table(), Adam([*model[0].parameters(), *model[2].parameters()]))["no-gradient"]
-    assert (found.severity, found.layer) == ("severe", "4")
+    finding = findings(model, LOSS, table(), Adam([*model[0].parameters(), *model[2].parameters()]))["no-gradient"]
+    assert (finding.severity, finding.layer) == ("severe", "4")
 
 
 def test_frozen_layers() -> None:
@@ -112,8 +112,8 @@ def test_one_spare_layer_is_no_more_than_a_warning() -> None:
 def test_shared_weights() -> None:
     model = perceptron(depth=3)
     model[4].weight = model[2].weight
-    found = findings(model, LOSS, table())["shared-weight"]
-    assert (found.severity, found.layer) == ("severe", "2")
+    finding = findings(model, LOSS, table())["shared-weight"]
+    assert (finding.severity, finding.layer) == ("severe", "2")
     layer = nn.Linear(FEATURES, FEATURES)
     listed = nn.Sequential(*[layer, nn.ReLU()] * 3, nn.Linear(FEATURES, CLASSES))
     assert "shared-weight" in findings(listed, LOSS, table())
@@ -168,8 +168,8 @@ class LastState(nn.Module):
 
 def test_a_recurrent_layer_that_takes_examples_for_steps() -> None:
     batch = torch.randn(N, 12, 3, generator=torch.Generator().manual_seed(0)), table()[1]
-    found = findings(LastState(batch_first=False), LOSS, batch)["mixed-examples"]
-    assert (found.severity, found.layer) == ("severe", "rnn")
+    finding = findings(LastState(batch_first=False), LOSS, batch)["mixed-examples"]
+    assert (finding.severity, finding.layer) == ("severe", "rnn")
     assert severe(LastState(batch_first=True), LOSS, batch) == []
 
 
@@ -193,8 +193,8 @@ def test_a_step_function_passes_zeros_on() -> None:
         def forward(self, x: Tensor) -> Tensor:
             return x.sign()
 
-    found = findings(nn.Sequential(nn.Linear(FEATURES, 16), Sign(), nn.Linear(16, CLASSES)), LOSS, table())
-    assert (found["no-gradient"].severity, found["no-gradient"].layer) == ("severe", "0")
+    by_rule = findings(nn.Sequential(nn.Linear(FEATURES, 16), Sign(), nn.Linear(16, CLASSES)), LOSS, table())
+    assert (by_rule["no-gradient"].severity, by_rule["no-gradient"].layer) == ("severe", "0")
 
 
 def test_what_runs_under_no_grad_is_told_from_what_is_never_called() -> None:
@@ -210,9 +210,9 @@ def test_what_runs_under_no_grad_is_told_from_what_is_never_called() -> None:
 
     model = Probe()
     optimizer = SGD(model.parameters(), lr=0.1)
-    found = findings(model, LOSS, table(), optimizer)["no-gradient"]
-    assert found.severity == "severe"  # it is as torch initialized it
-    assert "no_grad" in found.summary
+    finding = findings(model, LOSS, table(), optimizer)["no-gradient"]
+    assert finding.severity == "severe"  # it is as torch initialized it
+    assert "no_grad" in finding.summary
     with torch.no_grad():  # what training leaves is neither even nor zero
         for p in model.body.parameters():
             p += 0.1 * p.std() * torch.randn(p.shape, generator=torch.Generator().manual_seed(0)) ** 3

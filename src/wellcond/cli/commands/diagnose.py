@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import functools
-import inspect
 from collections.abc import Collection, Sequence
 from dataclasses import replace
 from pathlib import Path
@@ -15,11 +14,12 @@ from rich.text import Text
 
 from wellcond.cli.output import INTERRUPTED, TARGET, AsJson, Output, OutWithSarif, as_usage_errors
 from wellcond.cli.target import source_of
+from wellcond.diagnosis.causes import CAUSES
 from wellcond.diagnosis.diagnose import diagnose as measure
 from wellcond.diagnosis.diagnosis import Diagnosis
 from wellcond.diagnosis.finding import Finding
 from wellcond.diagnosis.judge import check_known
-from wellcond.diagnosis.rule import RULES
+from wellcond.diagnosis.rule import RULES, explanation
 from wellcond.remedies.remedy import REMEDIES
 from wellcond.report.findings import Place, flat, place, read_baseline, worst_of
 from wellcond.report.sarif import sarif
@@ -143,22 +143,12 @@ def _budget(text: str) -> Literal["fast", "full"] | float:
         raise typer.BadParameter(f"--budget is {text!r}; write fast, full or a number of seconds.") from None
 
 
-def explanation(name: str) -> str:
-    """What a rule looks for, why, and its threshold: the docstrings of its functions.
-
-    Raises:
-        ValueError: There is no such rule.
-    """
-    check_known([name])
-    return "\n\n".join(inspect.cleandoc(each.explanation or name) for each in RULES[name])
-
-
 def show_rule(name: str, console: Console) -> None:
     """Print what a rule looks for, what it explains, and what helps."""
     text = explanation(name)
     console.print(Text(name, style="bold"))
     console.print(Text(text))
-    explains = sorted({other for each in RULES[name] for other in each.explains})
+    explains = sorted(CAUSES.get(name, ()))
     if explains:
         console.print(Text(f"\nIt explains {', '.join(explains)}.", style="dim"))
     remedies = [remedy.name for remedy in REMEDIES.values() if name in remedy.rules]

@@ -1,0 +1,187 @@
+"""The causal graph: which rule's findings explain which others', and what kind of thing each rule finds.
+
+One wrong number makes many others wrong: inputs of 10⁵ saturate units, explode gradients and make every learning rate
+too high. The judge lists the first cause only, with everything that it explains below it.
+"""
+
+from __future__ import annotations
+
+from typing import Literal
+
+Kind = Literal["fault", "scale", "symptom", "outcome"]
+"""A *fault* is in the code, the data or a setting. A *scale* is a size that is wrong by some factor, and is as severe
+as its worst effect. A *symptom* is a measured property that networks which train well may have too. An *outcome* is
+what training shows, whatever the cause."""
+
+KINDS: dict[str, Kind] = {
+    # code and data
+    "model-fails": "fault",
+    "output-loss-mismatch": "fault",
+    "non-finite": "fault",
+    "no-gradient": "fault",
+    "constant-feature": "fault",
+    "symmetric-initialisation": "fault",
+    "shared-weight": "fault",
+    "wrong-softmax-dimension": "fault",
+    "mixed-examples": "fault",
+    "sorted-batches": "fault",
+    "no-nonlinearity": "fault",
+    "summed-loss": "fault",
+    # settings
+    "weight-decay-dominates": "scale",
+    "small-batch-batchnorm": "fault",
+    "batchnorm-mode-gap": "fault",
+    "dropout-too-strong": "fault",
+    "optimizer-setting": "fault",
+    # scales
+    "unscaled-input": "scale",
+    "unscaled-target": "scale",
+    "bad-initialisation": "scale",
+    # the learning rate
+    "learning-rate-too-high": "fault",
+    "learning-rate-too-low": "fault",
+    "diverging": "fault",
+    "labels-unrelated": "fault",
+    # what signals and gradients show
+    "attention-saturation": "symptom",
+    "dying-neurons": "symptom",
+    "vanishing-gradient": "symptom",
+    "saturated-activation": "symptom",
+    "saturated-output": "outcome",
+    "exploding-gradient": "symptom",
+    "full-neurons": "symptom",
+    "rank-collapse": "symptom",
+    "activation-drift": "symptom",
+    "ill-conditioned-input": "symptom",
+    "weight-domination": "symptom",
+    "last-layer-drift": "symptom",
+    "loss-not-decreasing": "outcome",
+}
+"""All rules. Where two findings are equal in everything else, the one whose rule stands first here is listed first."""
+
+_OF_A_WRONG_SCALE = (
+    "saturated-activation", "saturated-output", "dying-neurons", "full-neurons", "activation-drift", "rank-collapse",
+    "ill-conditioned-input", "weight-domination", "last-layer-drift", "exploding-gradient", "vanishing-gradient",
+    "non-finite", "diverging", "learning-rate-too-high", "learning-rate-too-low", "labels-unrelated",
+    "loss-not-decreasing",
+)  # fmt: skip
+_OF_WRONG_OUTPUTS = (
+    "unscaled-target", "bad-initialisation", "saturated-activation", "saturated-output", "dying-neurons",
+    "activation-drift", "rank-collapse", "last-layer-drift", "exploding-gradient", "vanishing-gradient", "no-gradient",
+    "non-finite", "diverging", "learning-rate-too-high", "learning-rate-too-low", "labels-unrelated",
+    "loss-not-decreasing", "batchnorm-mode-gap", "mixed-examples",
+)  # fmt: skip
+
+CAUSES: dict[str, tuple[str, ...]] = {
+    # code and data
+    "model-fails": _OF_WRONG_OUTPUTS,
+    "output-loss-mismatch": _OF_WRONG_OUTPUTS,
+    "non-finite": (
+        "no-gradient", "vanishing-gradient", "exploding-gradient", "saturated-output", "activation-drift", "diverging",
+        "learning-rate-too-high", "labels-unrelated", "loss-not-decreasing",
+    ),
+    "no-gradient": (
+        "vanishing-gradient", "rank-collapse", "weight-domination", "last-layer-drift", "batchnorm-mode-gap",
+        "learning-rate-too-low", "labels-unrelated", "loss-not-decreasing",
+    ),
+    "constant-feature": ("rank-collapse", "labels-unrelated", "loss-not-decreasing"),
+    "symmetric-initialisation": (
+        "bad-initialisation", "constant-feature", "no-gradient", "attention-saturation", *_OF_A_WRONG_SCALE,
+    ),
+    "shared-weight": ("symmetric-initialisation", "loss-not-decreasing"),
+    "wrong-softmax-dimension": ("attention-saturation", "mixed-examples", "labels-unrelated", "loss-not-decreasing"),
+    "mixed-examples": ("batchnorm-mode-gap", "labels-unrelated", "loss-not-decreasing"),
+    "sorted-batches": ("batchnorm-mode-gap", "learning-rate-too-high", "loss-not-decreasing"),
+    "no-nonlinearity": (
+        "ill-conditioned-input", "learning-rate-too-low", "labels-unrelated", "loss-not-decreasing",
+    ),
+    # settings
+    "weight-decay-dominates": (
+        "bad-initialisation", "vanishing-gradient", "dying-neurons", "rank-collapse", "diverging",
+        "learning-rate-too-high", "learning-rate-too-low", "loss-not-decreasing",
+    ),
+    "small-batch-batchnorm": ("batchnorm-mode-gap", "learning-rate-too-high", "loss-not-decreasing"),
+    "batchnorm-mode-gap": (
+        "vanishing-gradient", "activation-drift", "rank-collapse", "dying-neurons", "learning-rate-too-low",
+        "loss-not-decreasing",
+    ),
+    "dropout-too-strong": ("diverging", "learning-rate-too-high", "learning-rate-too-low", "loss-not-decreasing"),
+    # scales
+    "unscaled-input": ("bad-initialisation", "constant-feature", *_OF_A_WRONG_SCALE),
+    "unscaled-target": ("bad-initialisation", *_OF_A_WRONG_SCALE),
+    "bad-initialisation": ("attention-saturation", *_OF_A_WRONG_SCALE),
+    # the learning rate
+    "learning-rate-too-high": (
+        "diverging", "non-finite", "dying-neurons", "saturated-activation", "exploding-gradient", "vanishing-gradient",
+        "rank-collapse", "labels-unrelated", "loss-not-decreasing",
+    ),
+    "learning-rate-too-low": ("loss-not-decreasing",),
+    "diverging": ("non-finite",),
+    "labels-unrelated": ("learning-rate-too-high", "learning-rate-too-low", "loss-not-decreasing"),
+    # what signals and gradients show
+    "attention-saturation": ("vanishing-gradient", "learning-rate-too-low", "loss-not-decreasing"),
+    "dying-neurons": (
+        "no-gradient", "vanishing-gradient", "rank-collapse", "learning-rate-too-low", "labels-unrelated",
+        "loss-not-decreasing",
+    ),
+    "vanishing-gradient": ("last-layer-drift", "learning-rate-too-low", "labels-unrelated", "loss-not-decreasing"),
+    "saturated-activation": ("vanishing-gradient", "learning-rate-too-low", "loss-not-decreasing"),
+    "saturated-output": ("vanishing-gradient", "learning-rate-too-low", "loss-not-decreasing"),
+    "exploding-gradient": (
+        "non-finite", "diverging", "last-layer-drift", "learning-rate-too-high", "learning-rate-too-low",
+        "loss-not-decreasing",
+    ),
+    "full-neurons": ("activation-drift", "last-layer-drift", "learning-rate-too-low", "loss-not-decreasing"),
+    "rank-collapse": ("vanishing-gradient", "learning-rate-too-low", "labels-unrelated", "loss-not-decreasing"),
+    "activation-drift": (
+        "exploding-gradient", "vanishing-gradient", "ill-conditioned-input", "learning-rate-too-high",
+    ),
+    "ill-conditioned-input": ("learning-rate-too-low", "loss-not-decreasing"),
+}  # fmt: skip
+"""Cause → the rules whose findings it explains. `@rule(name, explains=…)` adds to it."""
+
+MUTUAL = frozenset(
+    {
+        "activation-drift", "batchnorm-mode-gap", "diverging", "dying-neurons", "exploding-gradient",
+        "labels-unrelated", "learning-rate-too-high", "no-gradient", "non-finite", "rank-collapse",
+        "saturated-activation", "saturated-output", "vanishing-gradient",
+    }
+)  # fmt: skip
+"""The only rules that may explain themselves through others. A rate that is too high explodes gradients, and gradients
+that explode make every rate too high: of two such findings the worse is the cause."""
+
+
+def kind_of(rule: str) -> Kind:
+    """What kind of thing a rule finds; a rule of the user's own finds faults."""
+    return KINDS.get(rule, "fault")
+
+
+def reachable_from(rule: str) -> set[str]:
+    """All rules that a rule explains, directly or through others; itself if it is on a cycle."""
+    reached: set[str] = set()
+    waiting = list(CAUSES.get(rule, ()))
+    while waiting:
+        effect = waiting.pop()
+        if effect not in reached:
+            reached.add(effect)
+            waiting += CAUSES.get(effect, ())
+    return reached
+
+
+def as_mermaid() -> str:
+    """The graph as a Mermaid flowchart: an arrow from each cause to what it explains.
+
+    An arrow is left out if a detour through other rules says the same. The rules of `MUTUAL` share one box, without
+    arrows between them.
+    """
+    reach = {name: reachable_from(name) for name in (*KINDS, *CAUSES)}
+    lines = ["flowchart LR", "    subgraph mutual [may explain each other]"]
+    lines += [f"        {name}" for name in sorted(MUTUAL)] + ["    end"]
+    for cause, effects in CAUSES.items():
+        direct = [
+            effect
+            for effect in effects
+            if not any(effect in reach[via] and cause not in reach[via] and via not in reach[effect] for via in effects)
+        ]
+        lines += [f"    {cause} --> {effect}" for effect in direct if not {cause, effect} <= MUTUAL]
+    return "\n".join(lines)

@@ -1,0 +1,171 @@
+"""What several rules read from an inspection: hidden layers, weights by layer, norms, sequences, zero gradients."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Iterable, Iterator
+
+from torch import Tensor, nn
+from torch.nn.modules.batchnorm import _BatchNorm
+
+from wellcond.diagnosis.evidence import Evidence
+from wellcond.diagnosis.inspection.inspect import Inspection
+from wellcond.diagnosis.inspection.outputs import PRODUCTS, OutputFacts
+from wellcond.diagnosis.inspection.signals import Signal
+from wellcond.diagnosis.inspection.weights import Weight
+from wellcond.network.norms import is_norm
+
+GATED = ("LSTM", "GRU", "RNN")
+"""Recurrent layers, whose outputs never exceed 1."""
+FLAT = 0.95
+"""Share of a nonlinearity's values at which its slope is below a tenth of its largest."""
+VANISHES = 0.01
+"""Fraction of the loss: a loss that falls below it where outputs equal targets compares the two."""
+FITTED = 1e-6
+"""Relative difference from the loss of perfect outputs, float32's rounding of a sum: the network fits its data."""
+
+
+def is_embedding(signal: Signal) -> bool:
+    """Whether a layer looks its outputs up in a table."""
+    return signal.kind in ("Embedding", "EmbeddingBag")
+
+
+def hidden_layers(inspection: Inspection) -> list[Signal]:
+    """Layers with weights that a gradient comes back to, without embeddings and the last one."""
+    layers = [s for s in inspection.weighted() if s.sensitivity is not None and not is_embedding(s)]
+    return layers[:-1]
+
+
+def is_blocked(inspection: Inspection) -> bool:
+    """Whether a weight of zeros, as in a zero-initialized last layer, stops gradients until its first step."""
+    return any(w.role == "weight" and w.rms == 0 for w in inspection.weights)
+
+
+def spread(signal: Signal) -> float:
+    """RMS of what differs between examples; of everything if that is not known."""
+    return signal.rms * math.sqrt(1.0 if signal.variation is None else signal.variation)
+
+
+def normalized_layers(evidence: Evidence, inspection: Inspection) -> set[str]:
+    """Layers whose output goes straight into a norm, which removes their scale."""
+    modules = dict(evidence.problem.model.named_modules())
+    names, last = set(), None
+    for signal in inspection.signals:
+        module = modules.get(signal.name)
+        if signal.is_weighted:
+            last = signal.name
+        elif last is not None and module is not None and not signal.is_nonlinearity:
+            if is_norm(module):
+                names.add(last)
+            last = None
+    return names
+
+
+def matrices(inspection: Inspection) -> list[Weight]:
+    """Weights of layers: no biases, norms or single parameters."""
+    return [w for w in inspection.weights if w.role in ("weight", "recurrent", "embedding")]
+
+
+def layers_of(weights: Iterable[Weight]) -> list[str]:
+    """The layers that hold these weights, each once."""
+    return list(dict.fromkeys(w.layer for w in weights))
+
+
+def in_order(weights: Iterable[Weight]) -> list[Weight]:
+    """In the order of the forward pass; those that are never called last."""
+    return sorted(weights, key=lambda w: (w.order is None, w.order or 0))
+
+
+def listed(names: list[str]) -> str:
+    """Names in a sentence; of many, the first two, the last and their number.
+
+    Example:
+        >>> listed(["a", "b"]), listed(["a", "b", "c", "d", "e"])
+        ('a, b', 'a, b … e (5)')
+    """
+    return ", ".join(names) if len(names) < 5 else f"{names[0]}, {names[1]} … {names[-1]} ({len(names)})"
+
+
+def and_more(count: int) -> str:
+    """How a sentence goes on after the first of several.
+
+    Example:
+        >>> and_more(1), and_more(3)
+        ('', ' and 2 more')
+    """
+    return f" and {count - 1} more" if count > 1 else ""
+
+
+def outputs_of(evidence: Evidence) -> tuple[Inspection, OutputFacts] | None:
+    """The inspection and its outputs; None if there are none."""
+    inspection = evidence.inspection
+    return None if inspection is None or inspection.output is None else (inspection, inspection.output)
+
+
+def last_layer(inspection: Inspection, output: OutputFacts) -> str:
+    """The module of the last operation, or the last layer with weights."""
+    weighted = inspection.weighted()
+    last = inspection.signals[-1] if inspection.signals else None
+    is_module = last is not None and not last.is_nonlinearity
+    if output.tail and is_module and last is not None and last.kind.lower() == output.tail[0].lower():
+        return last.name
+    return weighted[-1].name if weighted else ""
+
+
+def vanishes_at_targets(output: OutputFacts) -> bool:
+    """Whether the loss all but vanishes where outputs equal targets, so that it compares the two."""
+    perfect, loss = output.perfect_loss, output.loss
+    if perfect is None or loss is None or output.loss_operations & PRODUCTS:
+        return False
+    return 0 <= perfect < VANISHES * loss
+
+
+def sequences(evidence: Evidence) -> Iterator[tuple[str, Tensor]]:
+    """Recurrent layers, or "" for a cell in a loop, each with its gradient norm per time step."""
+    inspection = evidence.inspection
+    if inspection is None:
+        return
+    layers = [(s.name, s.gradient_over_time) for s in inspection.signals if s.gradient_over_time is not None]
+    yield from ((name, over_time) for name, over_time in layers if over_time is not None)
+    if not layers and inspection.gradient_over_time is not None:
+        yield "", inspection.gradient_over_time
+
+
+def batchnorms(model: nn.Module) -> dict[str, _BatchNorm]:
+    """BatchNorms with running statistics, by name."""
+    return {
+        name: module
+        for name, module in model.named_modules()
+        if isinstance(module, _BatchNorm) and module.track_running_stats and module.running_mean is not None
+    }
+
+
+def zero_gradients(inspection: Inspection) -> tuple[list[Weight], list[Weight]] | None:
+    """Weights with a gradient of exactly zero, and all with a gradient; None if zero gradients are expected here.
+
+    They are expected if the network fits its data, and where weights of zeros stop gradients until their first step.
+    """
+    if inspection.output is None or not inspection.loss:
+        return None
+    reached = [w for w in inspection.weights if w.is_trainable and w.gradient is not None and w.order is not None]
+    zero = in_order(w for w in reached if w.gradient == 0 and w.role in ("weight", "recurrent"))
+    perfect = inspection.output.perfect_loss
+    is_fitted = perfect is not None and inspection.loss <= perfect + FITTED * abs(perfect) + 1e-9
+    is_stopped = any(w.role != "bias" and w.rms == 0 for w in inspection.weights)
+    if not zero or is_fitted or is_stopped or (perfect is None and not any(w.gradient for w in reached)):
+        return None
+    return zero, reached
+
+
+def flat_after(inspection: Inspection, layer: str) -> str:
+    """What is flat in a layer or right after it, in words; "" if nothing is."""
+    for signal in inspection.signals:
+        if signal.name != layer:
+            continue
+        if signal.kind in GATED and signal.gradient:
+            return "the gates of"
+        if (signal.saturated or 0.0) > FLAT:
+            return f"the {signal.kind}s after"
+        if len(signal.dead) and bool(signal.dead.all()):
+            return "the ReLUs after"
+    return ""

@@ -1,0 +1,159 @@
+"""bad-initialisation: weights or biases of a scale at which training cannot start.
+
+Wrong: `nn.init.normal_(layer.weight)`. Right: `nn.init.kaiming_normal_(layer.weight)`, whose RMS is √(2/fan_in).
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Iterator
+
+from wellcond.diagnosis.evidence import Evidence
+from wellcond.diagnosis.finding import Finding
+from wellcond.diagnosis.reading import is_embedding, normalized_layers, outputs_of, spread
+from wellcond.diagnosis.rule import rule
+from wellcond.diagnosis.severity import of_symptom
+from wellcond.diagnosis.threshold import Condition, Threshold
+from wellcond.results import number
+
+LOSS_RATIO = Threshold(
+    "loss / loss of the best constant", math.nan, 3.0, healthy=("loss / loss of the best constant",),
+    origin="logits of standard deviation s cost s²/2 nats more than log C; 95 % of healthy networks are below 1.43",
+    inside_healthy_because="the labels of those beyond it hardly vary, as a GAN's: the condition on the constant "
+    "excludes them",
+)  # fmt: skip
+EXCESS = Threshold(
+    "loss − loss of the best constant, in nats", math.nan, 3.0, origin="s²/2 for logits of standard deviation s = 2.4"
+)
+SOME_SURPRISE = Condition(
+    "loss of the best constant, in nats", 0.1,
+    origin="below it the labels hardly vary, as those of a GAN's discriminator: the ratio says nothing",
+)  # fmt: skip
+LARGE_GAIN = Threshold(
+    "rms·√fan_in of a weight", 8.0, 16.0, healthy=("gain, weight", "gain, recurrent"),
+    origin="He starts at 1.4; healthy networks, fresh and trained, reach 7.9",
+)  # fmt: skip
+SMALL_GAIN = Threshold(
+    "rms·√fan_in of a weight", 0.05, 0.01, bad="below", healthy=("gain, weight", "gain, recurrent"),
+    origin="torch starts at 0.58, N(0, 0.02²) at 0.14 for 48 inputs; healthy networks go down to 0.079",
+)  # fmt: skip
+BIAS = Threshold(
+    "RMS of a bias / standard deviation of its layer's outputs", math.nan, 5.0,
+    origin="one normal number in 3 million is five standard deviations away: a unit never changes sides",
+)  # fmt: skip
+LARGE_BIAS = Condition("RMS of a bias", 1.0, origin="activations have an RMS of about 1")
+ONE_SIGN = Condition(
+    "|mean| / RMS of a weight", 0.5, origin="√3/2 for numbers drawn from 0 to 1, 1/√n for n numbers drawn around 0"
+)
+LARGE_SIGNAL = Condition(
+    "RMS of a layer's outputs", 5.0, origin="below it weights fit their inputs, whatever their scale"
+)
+SMALL_SIGNAL = Condition("RMS of what varies in a layer's outputs", 0.05, origin="above it weights fit their inputs")
+
+
+@rule("bad-initialisation")
+def large_start(evidence: Evidence) -> Iterator[Finding]:
+    """A loss far above that of the best constant prediction, which is log C for C classes of one size.
+
+    Severe from three times it and three nats above it: the logits are large and wrong, where a fresh network should
+    give every class the same. A warning if only one layer is trained, such as a head on fixed features, since its loss
+    is convex. The layer is the first whose outputs have an RMS above 5, or the last one.
+    """
+    if (both := outputs_of(evidence)) is None or both[1].loss_kind not in ("cross-entropy", "nll", "bce-logits"):
+        return
+    inspection, output = both
+    loss, constant = inspection.loss, output.best_constant
+    if loss is None or constant is None or not loss < math.inf or constant < SOME_SURPRISE.at:
+        return
+    if not (loss > LOSS_RATIO.severe * constant and loss > constant + EXCESS.severe):
+        return
+    weighted = inspection.weighted()
+    last = weighted[-1].name if weighted else ""
+    name = next((s.name for s in weighted if s.rms > LARGE_SIGNAL.at and not is_embedding(s)), last)
+    classes = output.classes or 2
+    trained = {w.layer for w in inspection.weights if w.role in ("weight", "recurrent", "embedding") and w.gradient}
+    yield Finding(
+        rule="bad-initialisation",
+        layer=name,
+        severity="severe" if len(trained) != 1 else "warning",
+        basis="measured",
+        summary=f"initial logits are too large: the loss is {number(loss)}, that of a constant {number(constant)} "
+        f"(log {classes} is {number(math.log(classes))}); the outputs have an RMS of {number(output.rms)}.",
+        evidence={"loss": loss, "loss of the best constant": constant, "RMS of outputs": output.rms},
+        reason="A network that knows nothing yet should give every class the same probability, at a loss of log C.",
+        treatment="zero-last",
+        remedy=f"with torch.no_grad():\n    model.get_submodule({name!r}).weight *= {1 / max(output.rms, 1):.2g}",
+    )
+
+
+@rule("bad-initialisation")
+def large_bias(evidence: Evidence) -> Iterator[Finding]:
+    """Biases above 1 that are five times as large as what varies in the outputs of their hidden layer.
+
+    Every unit is then on one side of its nonlinearity for all examples: a ReLU is always on or always off, a tanh flat.
+    """
+    inspection = evidence.inspection
+    if inspection is None:
+        return
+    normalized = normalized_layers(evidence, inspection)
+    hidden = {s.name for s in inspection.signals if s.is_nonlinearity}
+    outputs = {s.name: s for s in inspection.weighted() if s.variation is not None}
+    for w in inspection.weights:
+        signal = outputs.get(w.layer)
+        if w.role != "bias" or signal is None or w.layer not in hidden or w.layer in normalized:
+            continue
+        varying = spread(signal)
+        if w.rms > max(LARGE_BIAS.at, BIAS.severe * varying):
+            yield Finding(
+                rule="bad-initialisation",
+                layer=w.layer,
+                severity=of_symptom(evidence, is_far=True),
+                basis="measured",
+                summary=f"the biases of {w.layer} have an RMS of {number(w.rms)}, but its outputs vary by only "
+                f"{number(varying)}: every unit is always on or always off.",
+                evidence={"RMS of the bias": w.rms, "std of outputs": varying},
+                reason="After such a bias a ReLU is the identity or zero, and a tanh or sigmoid is flat.",
+                treatment="zero-biases",
+                remedy=f"torch.nn.init.zeros_(model.get_parameter({w.name!r}))",
+            )
+
+
+@rule("bad-initialisation")
+def wrong_gain(evidence: Evidence) -> Iterator[Finding]:
+    """Weights whose scale blows signals up, or lets them die, unless a norm follows.
+
+    A unit scales independent inputs by rms·√fan_in: √2 keeps the signals of a ReLU network as they are (He), 1 those
+    of a linear or tanh network (LeCun, Glorot). Weights of one sign scale what their inputs have in common by
+    |mean|·fan_in. Weights that are all zero are intended, in a last layer, a residual branch or an adapter. Weights fit
+    their inputs if the outputs have an RMS below 5, or vary between the examples by 0.05 or more.
+    """
+    inspection = evidence.inspection
+    if inspection is None:
+        return
+    normalized = normalized_layers(evidence, inspection)
+    outputs = {s.name: s for s in inspection.weighted() if s.kind != "MultiheadAttention"}
+    for w in inspection.weights:
+        gain = w.gain
+        if w.role != "weight" or gain is None or w.order is None or w.layer in normalized or w.rms == 0:
+            continue
+        if abs(w.mean) > ONE_SIGN.at * w.rms:
+            gain = max(gain, abs(w.mean) * w.fan_in)
+        output = outputs.get(w.layer)
+        if SMALL_GAIN.warn < gain < LARGE_GAIN.warn or output is None:
+            continue
+        if output.rms < LARGE_SIGNAL.at if gain > 1 else spread(output) > SMALL_SIGNAL.at:
+            continue
+        he = math.sqrt(2 / w.fan_in)
+        yield Finding(
+            rule="bad-initialisation",
+            layer=w.layer,
+            severity=of_symptom(evidence, is_far=LARGE_GAIN.is_severe(gain) or SMALL_GAIN.is_severe(gain)),
+            basis="measured",
+            summary=f"the weights of {w.layer or 'the model'} have an RMS of {number(w.rms)}, which scales signals by "
+            f"{number(gain)}; for {w.fan_in} inputs an RMS of {number(he)} keeps their size.",
+            evidence={"RMS of the weight": w.rms, "gain": gain, "RMS that keeps the scale": he},
+            reason="Every layer multiplies a signal by rms·√fan_in, and a gradient by the same factor on the way back "
+            "(He et al. 2015; huang2020, theorem 1).",
+            treatment="he-init",
+            remedy=f"torch.nn.init.kaiming_normal_(model.get_parameter({w.name!r}), nonlinearity='relu')",
+        )

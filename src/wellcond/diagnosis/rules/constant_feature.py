@@ -1,0 +1,71 @@
+"""constant-feature: inputs, or some of their features, that never vary.
+
+Wrong: a data set that returns `x[0]` for every index. Right: `x[index]`.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Iterator
+
+from wellcond.diagnosis.evidence import Evidence
+from wellcond.diagnosis.finding import Finding
+from wellcond.diagnosis.inspection.data import TensorFacts
+from wellcond.diagnosis.rule import rule
+from wellcond.diagnosis.threshold import Condition, Threshold
+
+SHARE = Threshold(
+    "share of a table's features that never vary", 0.5, math.nan,
+    origin="some constant columns are ordinary in one-hot tables; a third of MNIST's pixels never vary",
+)  # fmt: skip
+ENOUGH_EXAMPLES = Condition(
+    "examples", 32, origin="a feature that differs in one example of ten is the same in all 32 in 3 % of all draws"
+)
+
+SHOWN = 5
+"""Columns that a summary names."""
+
+
+@rule("constant-feature")
+def constant_feature(evidence: Evidence) -> Iterator[Finding]:
+    """Inputs, or some of their features, that never vary.
+
+    Severe if all examples are the same. A warning if more than half of a table's features never vary over at least 32
+    examples; pixels that are always 0 are ordinary and no more than a note.
+    """
+    inspection = evidence.inspection
+    if inspection is None or inspection.examples < ENOUGH_EXAMPLES.at:
+        return
+    if inspection.inputs and all(_never_varies(fact) for fact in inspection.inputs):
+        yield Finding(
+            rule="constant-feature",
+            severity="severe",
+            basis="proven",
+            summary=f"all {inspection.examples} examples have the same inputs, so that the best output is one "
+            "constant.",
+            evidence={"examples": float(inspection.examples)},
+            reason="A network cannot distinguish inputs that do not differ.",
+            remedy="print(inputs.std(0))  # zero: look at what the data set returns",
+        )
+        return
+    for fact in inspection.inputs:
+        constant = fact.constant
+        if not len(constant) or fact.features < 2 or len(fact.shape) != 2:
+            continue
+        are_zero = bool((fact.feature_low[constant] == 0).all())
+        share = len(constant) / fact.features
+        names = ", ".join(map(str, constant[:SHOWN].tolist())) + (" …" if len(constant) > SHOWN else "")
+        yield Finding(
+            rule="constant-feature",
+            severity="warning" if SHARE.is_warning(share) and not are_zero else "note",
+            basis="proven",
+            summary=f"{len(constant)} of {fact.features} features of the {fact.name} never vary (columns {names}).",
+            evidence={"constant features": float(len(constant)), "features": float(fact.features)},
+            reason="A feature that never varies only adds a constant to the first layer, which has a bias for that.",
+            treatment="scale-inputs",
+            remedy=f"varies = x.std(0) > 0  # x: all training {fact.name}\n{fact.name} = {fact.name}[:, varies]",
+        )
+
+
+def _never_varies(fact: TensorFacts) -> bool:
+    return fact.is_same_within_batches and (fact.is_index or bool((fact.feature_low == fact.feature_high).all()))

@@ -1,0 +1,67 @@
+"""dropout-too-strong: dropout that leaves too little of a layer's inputs.
+
+Wrong: `nn.Dropout(0.9)`, taken for the share that is kept. Right: `nn.Dropout(0.1)`.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+
+from torch.nn.modules.dropout import _DropoutNd
+
+from wellcond.diagnosis.evidence import Evidence
+from wellcond.diagnosis.finding import Basis, Finding, Severity
+from wellcond.diagnosis.reading import and_more
+from wellcond.diagnosis.rule import rule
+from wellcond.diagnosis.threshold import Condition, Threshold
+from wellcond.diagnosis.trial import STRONG_DROPOUT
+from wellcond.diagnosis.trial_result import FALLING
+from wellcond.results import number
+
+SHARE = Threshold(
+    "share that is dropped", STRONG_DROPOUT, 0.7,
+    origin="0.5 is the most in ordinary use (Srivastava et al. 2014); 1/(1−p) is the factor on the variance of sums",
+)  # fmt: skip
+MUCH_LOWER = Condition("loss without dropout / loss with it", 0.5, origin="half the loss after the same steps")
+
+
+@rule("dropout-too-strong")
+def dropout_too_strong(evidence: Evidence) -> Iterator[Finding]:
+    """Dropout above 0.6: severe above 0.7, if the same steps without it learn and these do not, or halve the loss.
+
+    Dropping a share p multiplies the variance of what the next layer adds up by 1/(1−p): twofold at 0.5, the most in
+    ordinary use, fivefold at 0.8.
+    """
+    trial = evidence.trial
+    strong = {
+        name: module.p
+        for name, module in evidence.problem.model.named_modules()
+        if isinstance(module, _DropoutNd) and SHARE.is_warning(module.p)
+    }
+    if not strong:
+        return
+    name, p = max(strong.items(), key=lambda each: each[1])
+    numbers: dict[str, float | str] = {"p": p, "such layers": float(len(strong))}
+    severity: Severity = "warning"
+    basis: Basis = "measured"
+    costs = ""
+    if trial is not None and trial.own is not None and "no dropout" in trial.variants:
+        own, without = trial.own, trial.variants["no dropout"]
+        basis = "tried"
+        numbers |= {"loss with dropout": own.loss, "loss without": without.loss}
+        costs = f": after {len(own.run.losses)} steps the loss is {number(own.loss)}, without it {number(without.loss)}"
+        is_lower = trial.outcome(without) in FALLING and without.loss < own.loss - (1 - MUCH_LOWER.at) * abs(own.loss)
+        only_without = trial.outcome(without) == "learns" != trial.outcome(own)
+        if SHARE.is_severe(p) and (is_lower or only_without):
+            severity = "severe"
+    yield Finding(
+        rule="dropout-too-strong",
+        layer=name,
+        severity=severity,
+        basis=basis,
+        summary=f"{name}{and_more(len(strong))} drops {p:.0%} of its inputs{costs}.",
+        evidence=numbers,
+        reason=f"The remaining inputs are scaled by 1/(1−p) = {1 / max(1 - p, 1e-9):.2g}, and so is the variance of "
+        "sums after them.",
+        treatment="less-dropout",
+    )

@@ -1,0 +1,59 @@
+"""dying-neurons: ReLUs that are off on every example.
+
+Wrong: a rate so high, or a bias so negative, that units are pushed below zero for good.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+
+from wellcond.diagnosis.evidence import Evidence
+from wellcond.diagnosis.finding import Finding
+from wellcond.diagnosis.inspection.signals import RECTIFIERS
+from wellcond.diagnosis.rule import rule
+from wellcond.diagnosis.severity import of_symptom
+from wellcond.diagnosis.threshold import Condition, Threshold
+
+SHARE = Threshold(
+    "share of a layer's ReLUs that are off on all examples", 0.7, 0.95, healthy=("dead units, relu",),
+    origin="healthy networks reach 0.56",
+)  # fmt: skip
+ENOUGH_ROWS = Condition("rows", 64, origin="a unit that is on in one row of ten is off in all 64 once in 800 times")
+FEW_UNITS = Condition("units of a layer", 4, origin="of fewer, all must be off: one of three is no share")
+
+
+@rule("dying-neurons")
+def dying_neurons(evidence: Evidence) -> Iterator[Finding]:
+    """ReLUs that are off on every example: no gradient passes through them, so they stay off.
+
+    Severe from 95 % of a layer's units, a warning from 70 %.
+    """
+    inspection = evidence.inspection
+    if inspection is None:
+        return
+    last = inspection.signals[-1] if inspection.signals else None
+    table = evidence.neurons
+    for signal in inspection.signals:
+        if signal.kind not in RECTIFIERS or signal.rows < ENOUGH_ROWS.at or signal.not_finite:
+            continue
+        dead = table[signal.name].is_dying if table is not None and signal.name in table else signal.dead
+        share = float(dead.double().mean()) if len(dead) else 0.0
+        if share < SHARE.warn or (signal.units < FEW_UNITS.at and share < 1):
+            continue
+        examples = inspection.examples if table is None else table.examples
+        yield Finding(
+            rule="dying-neurons",
+            layer=signal.name,
+            severity=of_symptom(evidence, is_far=share >= SHARE.severe),
+            basis="measured",
+            summary=f"{int(dead.sum())} of the {len(dead)} ReLUs after {signal.name or 'the input'} are off on all "
+            f"{examples} examples.",
+            evidence={"dead units": float(dead.sum()), "units": float(len(dead)), "share": share},
+            limits=SHARE.limits(),
+            reason="Where a ReLU is off its slope is 0, so the weights before it get no gradient (huang2020, figure "
+            "XIII).",
+            treatment="" if signal is last else "leaky-relu",
+            remedy="return x  # the outputs of the last layer, without a ReLU"
+            if signal is last
+            else f"nn.LeakyReLU(0.01)  # after {signal.name}; with a smaller rate and inputs of mean 0",
+        )

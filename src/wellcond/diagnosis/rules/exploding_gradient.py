@@ -1,0 +1,62 @@
+"""exploding-gradient: gradients that grow from layer to layer, or from step to step, on the way back.
+
+Wrong: a recurrent weight of norm 2 over a hundred steps. Right: an orthogonal one, and clipped gradients.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+
+from wellcond.diagnosis.evidence import Evidence
+from wellcond.diagnosis.finding import Finding
+from wellcond.diagnosis.reading import hidden_layers, sequences
+from wellcond.diagnosis.rule import rule
+from wellcond.diagnosis.severity import of_symptom
+from wellcond.diagnosis.threshold import Threshold
+from wellcond.results import number
+
+RATIO = Threshold(
+    "largest ‖∂ℓ/∂h‖·‖h‖ of a hidden layer / that of the last hidden layer", 1e4, 1e6,
+    healthy=("sensitivity: first / last layer",), origin="healthy networks reach 46",
+)  # fmt: skip
+
+
+@rule("exploding-gradient")
+def exploding_gradient(evidence: Evidence) -> Iterator[Finding]:
+    """Gradients that grow on the way back, through layers or through time: severe from a million-fold."""
+    inspection = evidence.inspection
+    if inspection is None:
+        return
+    layers = hidden_layers(inspection)
+    last = (layers[-1].sensitivity or 0.0) if layers else 0.0
+    if len(layers) > 1 and last > 0:
+        most = max(layers, key=lambda s: s.sensitivity or 0.0)
+        ratio = (most.sensitivity or 0.0) / last
+        if RATIO.is_warning(ratio):
+            than = f"that of the last hidden layer, {layers[-1].name}"
+            summary = f"the gradient at {most.name} is {number(ratio)} times {than}."
+            yield _finding(evidence, most.name, ratio, summary, RATIO.limits(last))
+    for name, over_time in sequences(evidence):
+        late = float(over_time[-max(1, len(over_time) // 10) :].max())
+        ratio = float(over_time.max()) / late if late > 0 else 0.0
+        if RATIO.is_warning(ratio):
+            summary = (
+                f"over the {len(over_time)} steps of {name or 'the sequence'} the gradient grows to {number(ratio)} "
+                "times that of the last steps."
+            )
+            yield _finding(evidence, name, ratio, summary, {})
+
+
+def _finding(evidence: Evidence, name: str, ratio: float, summary: str, limits: dict[str, float]) -> Finding:
+    return Finding(
+        rule="exploding-gradient",
+        layer=name,
+        severity=of_symptom(evidence, is_far=RATIO.is_severe(ratio)),
+        basis="measured",
+        summary=summary,
+        evidence={"ratio": ratio},
+        limits=limits,
+        reason="Every layer or step multiplies a gradient by its mean-field χ; a product of factors above 1 explodes.",
+        treatment="clip",
+        remedy="torch.nn.utils.clip_grad_norm_(model.parameters(), 1.0)  # before optimizer.step(); or smaller weights",
+    )

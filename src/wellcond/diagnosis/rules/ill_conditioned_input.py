@@ -1,0 +1,87 @@
+"""ill-conditioned-input: inputs that lie along few directions, so that gradient descent is slow along the others.
+
+Wrong: features around 1000 ± 1. Right: features around 0 ± 1.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Iterator
+
+from wellcond.diagnosis.evidence import Evidence
+from wellcond.diagnosis.finding import Finding
+from wellcond.diagnosis.rule import rule
+from wellcond.diagnosis.threshold import Condition, Threshold
+from wellcond.results import number
+
+ONE_DIRECTION = Threshold(
+    "λ_max of Σx / its trace, of the first layer", 0.999, math.nan,
+    origin="gradient descent moves along the other directions a thousand times more slowly (huang2020, section 3.1)",
+)  # fmt: skip
+FEW_FEATURES = Condition("features of the first layer", 4, origin="of two or three features one may well dominate")
+SLOW = Threshold(
+    "share of the targets' variance that only slow directions predict", 0.1, math.nan,
+    origin="a tenth is what a network must gain on a constant to have learned",
+)  # fmt: skip
+
+
+@rule("ill-conditioned-input")
+def ill_conditioned_input(evidence: Evidence) -> Iterator[Finding]:
+    """Inputs of the first layer that lie almost along one direction: λ_max of Σx is 0.999 of its trace.
+
+    Gradient descent moves along the others a thousand times more slowly. Hidden layers of ReLU networks come close to
+    it ordinarily, so only the first layer is judged.
+    """
+    table = evidence.conditioning
+    first = None if table is None or not len(table) else next(iter(table.values()))
+    if first is None or first.x is None or first.x.dimension < FEW_FEATURES.at or not first.x.trace:
+        return
+    share = first.x.lambda_max / first.x.trace
+    if ONE_DIRECTION.is_warning(share):
+        yield Finding(
+            rule="ill-conditioned-input",
+            layer=first.name,
+            severity="warning",
+            basis="measured",
+            summary=f"{share:.2%} of the inputs of {first.name} lie along one direction.",
+            evidence={"λ_max(Σx)": first.x.lambda_max, "trace": first.x.trace, "dimension": float(first.x.dimension)},
+            reason="The rate is limited by the largest eigenvalue of Σx, and progress by the others (huang2020, "
+            "section 3.1).",
+            treatment="scale-inputs",
+            remedy="inputs = inputs - mean  # of the training set, by feature",
+        )
+
+
+@rule("ill-conditioned-input")
+def collinear_features(evidence: Evidence) -> Iterator[Finding]:
+    """Features so alike that the directions which predict the targets are those where gradient descent hardly moves.
+
+    For a table of numbers with at least 8 examples per feature: directions of the standardized features whose
+    eigenvalue is below a thousandth of the largest predict a tenth or more of the targets' variance, beyond chance.
+    Along them gradient descent takes λ_max/λ times the steps. Not reported if the trial learns half of it anyway.
+    """
+    inspection, trial = evidence.inspection, evidence.trial
+    slow = None if trial is None or trial.relation is None or not trial.relation.is_regression else trial.relation.slow
+    if inspection is None or trial is None or slow is None or slow.rest < SLOW.warn or not inspection.weighted():
+        return
+    left = None if trial.constant is None else (1 - slow.fast - slow.rest / 2) * trial.constant
+    if left is not None and trial.own is not None and trial.own.loss < left:
+        return
+    yield Finding(
+        rule="ill-conditioned-input",
+        layer=inspection.weighted()[0].name,
+        severity="warning",
+        basis="measured",
+        summary=f"{slow.rest:.0%} of the targets' variance is predicted only by directions of the inputs with less "
+        f"than a thousandth of the largest eigenvalue, where gradient descent takes {number(slow.condition)} times "
+        "the steps.",
+        evidence={
+            "predicted by fast directions": slow.fast,
+            "predicted by slow directions": slow.rest,
+            "λ_max / λ": slow.condition,
+        },
+        reason="Features that are nearly multiples of each other, such as powers, have a Σx of large condition "
+        "number, and the error along an eigenvector shrinks by 1 − lr·λ per step (huang2020, section 3.1).",
+        remedy="u, s, v = torch.linalg.svd(x - x.mean(0), full_matrices=False)  # x: all training inputs\n"
+        "inputs = (inputs - x.mean(0)) @ v.T / s * len(x) ** 0.5  # or fewer, orthogonal features",
+    )

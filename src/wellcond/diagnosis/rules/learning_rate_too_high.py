@@ -1,0 +1,180 @@
+"""learning-rate-too-high: a rate at which the loss rises or stalls, while it falls at a lower one."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Iterator
+
+from torch.optim import ASGD, SGD, Adam, Adamax, NAdam, Optimizer, RMSprop
+
+from wellcond.diagnosis.evidence import Evidence
+from wellcond.diagnosis.finding import Finding, Severity
+from wellcond.diagnosis.rule import rule
+from wellcond.diagnosis.runs import run_numbers, run_rows, set_lr
+from wellcond.diagnosis.severity import network_has_learned
+from wellcond.diagnosis.threshold import Condition, Threshold
+from wellcond.diagnosis.trial_result import FALLING, Attempt, Trial
+from wellcond.results import Row, number
+from wellcond.results.quantities import LR
+from wellcond.training.optimizers import nonzero_lr
+
+RISE = Threshold(
+    "rise of the loss / loss, in the trial's 24 to 64 steps", 0.02, 0.1,
+    origin="steps around a minimum raise it by less than 0.02; a tenth is what a network must gain to have learned",
+)  # fmt: skip
+RISE_OF_LEARNED = Condition(
+    "rise of the loss / loss of a network that has learned", 0.3, origin="a rate for the start may be high for the end"
+)
+LOWER_LOSS = Threshold(
+    "loss at a lower rate / loss at its own, after the same steps", 2 / 3, 1 / 3, bad="below",
+    origin="half as much again, or three times the loss: beyond the noise between two seeds",
+)  # fmt: skip
+JUMP = Threshold(
+    "highest loss of the run / loss at the start", 2.0, math.nan, origin="a run at a good rate does not double its loss"
+)
+GAIN = Threshold(
+    "fall of the loss / loss at a lower rate, where it stands still at its own", math.nan, 0.02,
+    origin="four times what moves by chance (0.005 in some fifty steps)",
+)  # fmt: skip
+TIMES_AS_FAR = Condition("fall at a lower rate / fall at its own", 4.0, origin="beyond the noise between two seeds")
+STREAM = Threshold(
+    "N·lr·√fan_in of N post-norm layers", 0.1, 0.2,
+    origin="6 layers of width 512, or 24 of width 32, at 1e-3 have 0.27 and fail without a warm-up; at 0.06 they "
+    "train (Xiong et al. 2020; Wang et al. 2022)",
+)  # fmt: skip
+POST_NORMS = Condition(
+    "LayerNorms on the residual stream", 4, origin="a pre-norm transformer has one, and one after its embeddings"
+)
+
+
+@rule("learning-rate-too-high")
+def rises_at_its_own_rate(evidence: Evidence) -> Iterator[Finding]:
+    """The loss rises, is NaN or stalls in the trial's 24 to 64 steps, and falls at a lower rate.
+
+    Severe if it does not come back, if it stands still while a lower rate gains 2 %, or if it has learned nothing where
+    a lower rate has. If it comes back, a tenth of the rate is run for the same number of steps: severe if the loss rose
+    twofold and ends more than three times as high as there, a warning from one and a half times. A catapult that ends
+    as low is no fault; neither is a rate beyond 2(1+μ)/λ_max by itself, at which cross-entropy trains.
+    """
+    trial = evidence.trial
+    if evidence.optimizer is None or trial is None or trial.own is None or not trial.own.lr > 0 or trial.uphill:
+        return
+    lower = next((each for each in trial.others if each.factor < 1 and trial.outcome(each) in FALLING), None)
+    if lower is not None and (stage := _how_it_fails(trial, trial.own, lower)) is not None:
+        yield _too_high(evidence, trial, trial.own, lower, *stage)
+
+
+def _how_it_fails(trial: Trial, own: Attempt, lower: Attempt) -> tuple[str, Severity] | None:
+    """What the run at its own rate does wrong, in words, and how severe that is; None if nothing is wrong."""
+    fall, _ = trial.fall(own)
+    steps = len(own.run.losses)
+    only_lower_learns = trial.outcome(lower) == "learns" != trial.outcome(own) and not trial.has_learned
+    rise = RISE_OF_LEARNED.at if trial.has_learned else RISE.warn
+    if own.run.diverged_at is not None:
+        return f"the loss is NaN or infinite at step {own.run.diverged_at}", "severe"
+    if -fall > rise:
+        what = f"the loss rises from {number(trial.loss)} to {number(own.loss)} in {steps} steps"
+        return what, "severe" if RISE.is_severe(-fall) or only_lower_learns else "warning"
+    is_lower = lower.loss < LOWER_LOSS.warn * own.loss
+    if only_lower_learns and is_lower:
+        return f"the loss is {number(own.loss)} after {steps} steps, no lower than a constant's", "severe"
+    if trial.trains is False and trial.fall(lower)[0] > max(GAIN.severe, TIMES_AS_FAR.at * fall):
+        return f"the loss stays at {number(own.loss)} for {steps} steps", "severe"
+    if JUMP.is_warning(trial.spike) and is_lower and not trial.has_learned:
+        what = f"the loss jumps to {number(max(own.run.losses))} and is {number(own.loss)} after {steps} steps"
+        return what, "severe" if lower.loss < LOWER_LOSS.severe * own.loss else "warning"
+    return None
+
+
+def _too_high(evidence: Evidence, trial: Trial, own: Attempt, lower: Attempt, what: str, severity: Severity) -> Finding:
+    limit = evidence.max_lr.value if evidence.max_lr is not None else None
+    beyond = ""
+    if limit is not None and 0 < limit < own.lr:
+        beyond = f"; lr {number(own.lr)} is {number(own.lr / limit)} times the stability limit {number(limit)}"
+    if count := _summed(evidence):
+        beyond += f"; the loss is a sum over {count} examples, so for their mean the rate is {number(own.lr * count)}"
+    return Finding(
+        rule="learning-rate-too-high",
+        severity=severity,
+        basis="tried",
+        summary=f"at lr {number(own.lr)} {what}; at {number(lower.lr)} it falls to {number(lower.loss)}{beyond}.",
+        evidence=run_numbers(trial, own, lower) | ({} if limit is None else {"stability limit": limit}),
+        reason="Beyond 2(1+μ)/λ_max gradient descent overshoots along the sharpest direction; Adam's first steps, "
+        "whose size is the rate itself whatever the gradient, overshoot too. Both runs saw the same batches.",
+        treatment="" if count else "rate",
+        remedy=f"loss = criterion(outputs, targets) / {count}  # the mean over the batch, at the same rate"
+        if count
+        else f"{set_lr(lower.lr)}  # wc.suggest_lr(problem, optimizer) finds the best one",
+        rows=run_rows(trial, own, lower),
+    )
+
+
+def _summed(evidence: Evidence) -> int:
+    """The number of examples that a loss adds up, if steps are proportional to its gradient; otherwise 0."""
+    inspection = evidence.inspection
+    is_proportional = isinstance(evidence.optimizer, (SGD, ASGD))
+    return inspection.batch_size if inspection is not None and inspection.is_summed and is_proportional else 0
+
+
+@rule("learning-rate-too-high")
+def negative_rate(evidence: Evidence) -> Iterator[Finding]:
+    """A rate below zero, which torch refuses in a constructor but not from a schedule."""
+    if evidence.optimizer is None:
+        return
+    for index, group in enumerate(evidence.optimizer.param_groups):
+        lr = nonzero_lr(group)
+        if lr < 0:
+            yield Finding(
+                rule="learning-rate-too-high",
+                severity="severe",
+                basis="proven",
+                summary=f"the learning rate of group {index} is {number(lr)}: every step goes uphill.",
+                evidence={"lr": lr},
+                reason="θ ← θ − lr·g with a negative lr maximizes the loss.",
+                treatment="rate",
+                remedy=f"{set_lr(min(-lr, 0.1))}  # and look at the schedule that made it negative",
+                rows=(Row(None, "", LR, lr, "lr"),),
+            )
+
+
+@rule("learning-rate-too-high")
+def without_warm_up(evidence: Evidence) -> Iterator[Finding]:
+    """A deep post-norm transformer that Adam trains at its full rate from the first step.
+
+    Adam's first steps change every entry by lr, and so what a unit adds to a stream of size 1 by lr·√fan_in. On a
+    residual stream that is normalized after every sum these changes add up over the layers, N·lr·√fan_in, where
+    pre-norm adds up their logarithm (Xiong et al. 2020; Wang et al. 2022). Severe from 0.2, a warning from 0.1; not
+    reported if a trial goes down.
+    """
+    inspection, optimizer = evidence.inspection, evidence.optimizer
+    if inspection is None or inspection.output is None or inspection.output.post_norms < POST_NORMS.at:
+        return
+    if optimizer is None or not _divides_by_gradients(optimizer):
+        return
+    weights = [w for w in inspection.weights if w.role == "weight" and w.lr and w.rms]
+    changes = sorted((w.lr or 0.0) * math.sqrt(w.fan_in) for w in weights)
+    if not changes or (evidence.trial is not None and evidence.trial.trains) or network_has_learned(evidence):
+        return
+    count = inspection.output.post_norms
+    change = count * changes[len(changes) // 2]
+    if change < STREAM.warn:
+        return
+    lr = max(w.lr or 0.0 for w in weights)
+    yield Finding(
+        rule="learning-rate-too-high",
+        severity="severe" if STREAM.is_severe(change) else "warning",
+        basis="measured",
+        summary=f"lr {number(lr)} is too high for {type(optimizer).__name__} without a warm-up: the first steps "
+        f"change the residual stream of {count} post-norm layers by {number(change)} of its size.",
+        evidence={"lr": lr, "post-norm layers": float(count), "change in all": change},
+        reason="A LayerNorm after every sum passes each layer's change on in full, so those of Adam's first steps add "
+        "up (Xiong et al. 2020).",
+        treatment="warm-up",
+        remedy="nn.TransformerEncoderLayer(…, norm_first=True)  # or a warm-up:\n"
+        "scheduler = torch.optim.lr_scheduler.LinearLR(optimizer, start_factor=0.01, total_iters=1000)",
+    )
+
+
+def _divides_by_gradients(optimizer: Optimizer) -> bool:
+    """Whether first steps are of the size of the rate, whatever the gradient."""
+    return isinstance(optimizer, (Adam, NAdam, Adamax, RMSprop))

@@ -1,0 +1,122 @@
+"""learning-rate-too-low: a rate at which a run of ordinary length ends where it began."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Iterator
+
+from wellcond.diagnosis.evidence import Evidence
+from wellcond.diagnosis.finding import Finding, Severity
+from wellcond.diagnosis.rule import rule
+from wellcond.diagnosis.runs import run_numbers, run_rows, set_lr
+from wellcond.diagnosis.threshold import Condition, Threshold
+from wellcond.diagnosis.trial_result import FALLING, Attempt, Trial
+from wellcond.results import Row, number
+from wellcond.results.quantities import LR
+from wellcond.training.optimizers import current_lr
+
+STEPS = Threshold(
+    "steps to fall by a tenth, at the speed of the trial", 1500.0, 5000.0,
+    origin="healthy networks of the benchmarks need 1 to 1,000; ordinary runs have 1,000 to 10,000 steps",
+)  # fmt: skip
+OF_LIMIT = Threshold(
+    "rate / stability limit", math.nan, 3e-4, bad="below",
+    origin="even along the sharpest direction the error then takes 1,700 steps to shrink to 1/e",
+)  # fmt: skip
+SPEED_UP = Threshold(
+    "early fall at a hundredfold rate / that at its own", 30.0, 60.0,
+    origin="100 if the rate is far below any that is too high",
+)  # fmt: skip
+CATCH_UP = Threshold(
+    "steps at its own speed to where the higher rate is in ten or twenty", 500.0, 800.0,
+    origin="half an ordinary short run of 1,000 steps",
+)  # fmt: skip
+FASTER = Condition(
+    "fall at a higher rate / early fall at its own", 4.0, origin="ten times the rate gives ten if it is stable"
+)
+ANY_FALL = Condition("fall of the loss / loss", 1e-9, origin="below it there is no speed to extrapolate")
+NOT_BELOW_START = Condition("loss after / loss before", 0.98, origin="where the loss of a constant is not known")
+
+
+@rule("learning-rate-too-low")
+def hardly_falls(evidence: Evidence) -> Iterator[Finding]:
+    """The loss falls so slowly that a run of ordinary length ends where it began, and falls far faster at higher rates.
+
+    At the speed of the trial a fall by a tenth takes more than 1,500 steps (severe: 5,000, or a rate below 3·10⁻⁴ of
+    the stability limit), while ten times the rate is as stable and at least four times as fast, and a hundred times
+    does not rise. Or a hundred times the rate is at least 30 times as fast (severe: 60), nearly in proportion, and the
+    network stays above a constant while 800 steps at its own speed would not take it as far as twenty there (a
+    warning: 500). Fine-tuning rates, at which a hundredfold rate diverges, are not reported.
+    """
+    trial = evidence.trial
+    if evidence.optimizer is None or trial is None or trial.own is None or not trial.own.lr > 0:
+        return
+    if trial.has_learned or trial.outcome(trial.own) == "learns":
+        return
+    own, higher = trial.own, [each for each in trial.others if each.factor > 1]
+    fall, fall_early = trial.fall(own)[0], trial.fall(own, early=True)[0]
+    if not higher or not fall > ANY_FALL.at or not 0 < fall_early < fall:
+        return
+    faster = [
+        each for each in higher if trial.outcome(each) in FALLING and trial.fall(each)[0] > FASTER.at * fall_early
+    ]
+    if len(faster) < 2:
+        return
+    steps = 0.1 * len(own.run.losses) / fall
+    limit = evidence.max_lr.value if evidence.max_lr is not None else math.inf
+    is_far_below = OF_LIMIT.is_severe(own.lr / limit) if 0 < limit < math.inf else False
+    best = max(faster, key=lambda each: trial.fall(each)[0])
+    speed_up = trial.fall(best, early=True)[0] / fall_early
+    catch_up = len(own.run.losses) * trial.fall(best)[0] / fall
+    is_behind = SPEED_UP.is_warning(speed_up) and CATCH_UP.is_warning(catch_up) and _is_above_constant(trial, own)
+    if steps < STEPS.warn and not is_far_below and not is_behind:
+        return
+    is_far_behind = is_behind and SPEED_UP.is_severe(speed_up) and CATCH_UP.is_severe(catch_up)
+    yield Finding(
+        rule="learning-rate-too-low",
+        severity="severe" if STEPS.is_severe(steps) or is_far_below or is_far_behind else "warning",
+        basis="tried",
+        summary=f"at lr {number(own.lr)} the loss falls by {number(100 * fall)} % in {len(own.run.losses)} steps; at "
+        f"{number(best.lr)} by {number(100 * trial.fall(best)[0])} % in {len(best.run.losses)}.",
+        evidence=run_numbers(trial, own, best)
+        | {"steps to fall by a tenth": steps, "steps to fall as far as at the other lr": catch_up}
+        | ({"stability limit": limit} if limit < math.inf else {}),
+        reason="The error along a direction of curvature λ shrinks by 1 − lr·λ per step, so a rate a thousand times "
+        "below the limit 2(1+μ)/λ_max needs a thousand times the steps. Both runs saw the same batches.",
+        treatment="rate",
+        remedy=f"{set_lr(best.lr)}  # wc.suggest_lr(problem, optimizer) finds the best one",
+        rows=run_rows(trial, own, best),
+    )
+
+
+def _is_above_constant(trial: Trial, attempt: Attempt) -> bool:
+    """Whether a run ends above a constant's loss; if that is not known, no lower than 2 % below the start."""
+    return attempt.loss > (NOT_BELOW_START.at * trial.loss if trial.constant is None else trial.constant)
+
+
+@rule("learning-rate-too-low")
+def zero_rate(evidence: Evidence) -> Iterator[Finding]:
+    """A rate of exactly zero in all groups: nothing moves.
+
+    Severe without a schedule. With one it may be the first step of a warm-up, when the optimizer has no state yet, or
+    the end of training: then it is a note, unless the network has learned nothing by then.
+    """
+    optimizer = evidence.optimizer
+    if optimizer is None or any(current_lr(group) for group in optimizer.param_groups):
+        return
+    is_scheduled = any(group.get("initial_lr") for group in optimizer.param_groups)
+    has_learned = evidence.trial is not None and evidence.trial.has_learned
+    has_begun = bool(optimizer.state)
+    severity: Severity = "severe" if not is_scheduled or (has_begun and not has_learned) else "note"
+    when = "the schedule has driven it there" if has_begun else "the schedule begins there"
+    yield Finding(
+        rule="learning-rate-too-low",
+        severity=severity,
+        basis="proven",
+        summary=f"the learning rate is 0{f': {when}' if is_scheduled else ''}, so no step changes anything.",
+        evidence={"lr": 0.0},
+        reason="θ ← θ − lr·g with lr = 0 leaves θ unchanged.",
+        treatment="rate",
+        remedy=f"{set_lr(1e-3)}  # and check the schedule: print(scheduler.get_last_lr())",
+        rows=(Row(None, "", LR, 0.0, "lr"),),
+    )

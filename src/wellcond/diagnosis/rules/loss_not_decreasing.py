@@ -1,0 +1,68 @@
+"""loss-not-decreasing: a network that cannot even fit a handful of examples."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Iterator
+
+from wellcond.diagnosis.evidence import Evidence
+from wellcond.diagnosis.finding import Finding
+from wellcond.diagnosis.rule import rule
+from wellcond.diagnosis.runs import run_rows
+from wellcond.diagnosis.threshold import Condition, Threshold
+from wellcond.diagnosis.trial_result import RISING
+from wellcond.results import number
+
+FIT = Threshold(
+    "fall of the loss of eight examples / loss of a constant", math.nan, 0.05, bad="below",
+    origin="healthy networks of the benchmarks reach 0.17 to 1.0 in 53 steps of Adam",
+)  # fmt: skip
+ABOVE = Condition(
+    "loss after / loss of a constant, of the run with its own optimizer",
+    0.97,
+    origin="three per cent are the noise of a run",
+)
+
+
+@rule("loss-not-decreasing")
+def does_not_decrease(evidence: Evidence) -> Iterator[Finding]:
+    """The loss does not get below a constant prediction's, and neither does that of eight examples trained with Adam.
+
+    Severe if Adam, at the better of two rates, gets eight examples in 53 steps no further than 5 % below a constant,
+    and the network's own run ends no lower than 3 % below a constant. A warning if its own run alone stands still: it
+    moves by less than 0.5 % and less than its standard error. A network that had learned before is not reported.
+    """
+    trial = evidence.trial
+    if trial is None or trial.has_learned:
+        return
+    own, few = trial.own, trial.few
+    cannot_fit = few is not None and FIT.is_severe(few.fall)
+    is_above = own is None or not own.loss < ABOVE.at * (trial.loss if trial.constant is None else trial.constant)
+    is_severe = cannot_fit and is_above and not any(trial.outcome(each) == "learns" for each in trial.others)
+    stands_still = own is not None and trial.trains is False and trial.outcome(own) not in RISING
+    if trial.uphill or not (is_severe or stands_still):
+        return
+    numbers: dict[str, float | str] = {"loss before": trial.loss}
+    clauses = []
+    if own is not None:
+        steps = len(own.run.losses)
+        numbers |= {"loss after": own.loss, "steps": float(steps)}
+        clauses.append(f"the loss goes from {number(trial.loss)} to {number(own.loss)} in {steps} steps")
+    if trial.constant is not None:
+        numbers["loss of the best constant"] = trial.constant
+    if few is not None:
+        numbers |= {"handful, loss before": few.before, "handful, loss after": few.after}
+        clauses.append(
+            f"Adam {'cannot' if cannot_fit else 'can'} fit a handful of examples ({number(few.before)} to "
+            f"{number(few.after)} in {len(few.run.losses)} steps)"
+        )
+    yield Finding(
+        rule="loss-not-decreasing",
+        severity="severe" if is_severe else "warning",
+        basis="tried",
+        summary=f"{'; '.join(clauses)}.",
+        evidence=numbers,
+        reason="Any sound network can fit eight examples; one that cannot gets no gradient that distinguishes them.",
+        remedy="wc.suggest_lr(problem, optimizer)  # if no rate helps, the fault is in the model, the loss or the data",
+        rows=run_rows(trial, *(() if own is None else (own,))),
+    )

@@ -1,0 +1,53 @@
+"""mixed-examples: outputs of an example that depend on the other examples of its batch.
+
+Wrong: `nn.LSTM(…)` on inputs (batch, time, features). Right: `nn.LSTM(…, batch_first=True)`.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+
+from wellcond.diagnosis.evidence import Evidence
+from wellcond.diagnosis.finding import Finding
+from wellcond.diagnosis.rule import rule
+from wellcond.diagnosis.threshold import Threshold
+
+CHANGE = Threshold(
+    "‖f − f'‖/‖f‖ of outputs alone and in a batch", 1e-3, 1e-3,
+    origin="rounding in float32, over a hundred layers, is below 1e-4",
+)  # fmt: skip
+
+
+@rule("mixed-examples")
+def mixed_examples(evidence: Evidence) -> Iterator[Finding]:
+    """Outputs of an example that depend on the others of its batch, without a BatchNorm.
+
+    The last few examples are passed through once more, alone. Severe after a recurrent or attention layer that is not
+    `batch_first`, which takes the examples for steps of a sequence; otherwise a warning. If the order of the examples
+    does not matter it is a note: statistics over a batch, as a BatchNorm's, are intended.
+    """
+    inspection = evidence.inspection
+    if inspection is None or inspection.mixing is None or inspection.mixing.difference < CHANGE.warn:
+        return
+    mixing = inspection.mixing
+    module = dict(evidence.problem.model.named_modules()).get(mixing.layer)
+    is_turned = getattr(module, "batch_first", True) is False
+    are_statistics = mixing.is_symmetric and not is_turned
+    call = f"nn.{type(module).__name__}(…, batch_first=True)" if is_turned else "print(x.shape)"
+    yield Finding(
+        rule="mixed-examples",
+        layer=mixing.layer,
+        severity="severe" if is_turned else "note" if mixing.is_symmetric else "warning",
+        basis="proven",
+        summary=f"the outputs of an example change by {mixing.difference:.0%} with the others of its batch, first at "
+        f"{mixing.layer or 'the model'}"
+        + (", which takes the batch for the steps of a sequence (batch_first=False)." if is_turned else "."),
+        evidence={"relative change": mixing.difference},
+        reason="Statistics over a batch differ in use, one example at a time, unless running ones are kept as in "
+        "BatchNorm."
+        if are_statistics
+        else "The loss of example i must depend on input i alone: one dimension has been taken for another.",
+        remedy="x = self.norm(x)  # an nn.BatchNorm1d, which keeps running statistics for use"
+        if are_statistics
+        else f"{call}  # which dimension counts the examples?",
+    )

@@ -1,0 +1,26 @@
+"""model-fails: a model that raises on its own data."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+
+from wellcond.diagnosis.evidence import Evidence
+from wellcond.diagnosis.finding import Finding
+from wellcond.diagnosis.rule import rule
+
+
+@rule("model-fails")
+def model_fails(evidence: Evidence) -> Iterator[Finding]:
+    """A model that raises on some of its own data, so that nothing else can be measured."""
+    inspection = evidence.inspection
+    if inspection is None or not inspection.forward_error:
+        return
+    yield Finding(
+        rule="model-fails",
+        severity="severe",
+        basis="proven",
+        summary=f"the model fails on its data: {inspection.forward_error.rstrip('.')}.",
+        evidence={"examples that passed": float(sum(fact.shape[0] for fact in inspection.outputs[:1]))},
+        reason="A batch does not fit the model in shape, type or range, or forward() raises after some calls.",
+        remedy="for inputs, _ in loader: model(inputs)  # the first that fails; then print(inputs.shape, inputs.dtype)",
+    )

@@ -1,0 +1,278 @@
+"""no-gradient: trainable weights that no step moves.
+
+Wrong: `self.layers = [nn.Linear(8, 8)]`. Right: `self.layers = nn.ModuleList([nn.Linear(8, 8)])`.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Iterator
+
+from torch import nn
+
+from wellcond.diagnosis.evidence import Evidence
+from wellcond.diagnosis.finding import Finding
+from wellcond.diagnosis.inspection.inspect import Inspection
+from wellcond.diagnosis.inspection.weights import Weight
+from wellcond.diagnosis.reading import flat_after, in_order, layers_of, listed, matrices, zero_gradients
+from wellcond.diagnosis.rule import rule
+from wellcond.diagnosis.threshold import Condition, Threshold
+from wellcond.results import number
+from wellcond.training.optimizers import current_lr
+
+UNUSED = Threshold(
+    "share of all weights that are called and get no gradient", 0.0, 0.1,
+    origin="one spare layer, such as BERT's pooler before a head of one's own, is less; a branch that is never added "
+    "is more",
+)  # fmt: skip
+NEVER_CALLED = Threshold(
+    "share of all weights that are never called, or called under no_grad", math.nan, 0.5,
+    origin="spare heads are ordinary, half of a network is not",
+)  # fmt: skip
+MANY_ENTRIES = Condition(
+    "entries of a weight", 64, origin="the largest of 64 normal numbers is above 1.9σ in 97 % of draws"
+)
+EVEN = Condition(
+    "largest entry / (√3·RMS) of a weight",
+    1.1,
+    origin="1 for numbers that fill an interval evenly, 1.5 or more for normal ones",
+)
+
+
+@rule("no-gradient")
+def loss_without_graph(evidence: Evidence) -> Iterator[Finding]:
+    """A loss that depends on no trainable parameter: a detach, an argmax, a no_grad or a round trip through NumPy."""
+    inspection = evidence.inspection
+    if inspection is None or inspection.loss_depends is not False or inspection.gradient_error:
+        return
+    if inspection.loss is None or not math.isfinite(inspection.loss):
+        return
+    yield Finding(
+        rule="no-gradient",
+        severity="severe",
+        basis="proven",
+        summary="the loss depends on no trainable parameter, so no step changes anything.",
+        evidence={"loss": inspection.loss},
+        reason="The graph between the weights and the loss is cut: by detach(), .data, no_grad(), argmax, round or "
+        "NumPy.",
+        remedy="print(outputs.requires_grad, loss.requires_grad)  # the first that is False comes after the cut",
+    )
+
+
+@rule("no-gradient")
+def not_reached(evidence: Evidence) -> Iterator[Finding]:
+    """Trainable weights that no gradient reaches although the loss has one.
+
+    Severe if layers that are called hold a tenth of all weights or are two or more: their outputs are computed and
+    thrown away, like a residual branch that is never added, or cut off by a detach. One layer alone may be spare.
+    Layers that are never called are a note unless they hold half of all weights; experts that a router did not choose
+    are never severe. Layers under `no_grad` that the optimizer holds are severe if they hold half of all weights and
+    these are as an initialization leaves them; what has been trained before may be fixed on purpose.
+    """
+    inspection = evidence.inspection
+    if inspection is None or not inspection.loss_depends:
+        return
+    weights = matrices(inspection)
+    unreached = [w for w in weights if w.is_trainable and w.gradient is None]
+    if called := in_order(w for w in unreached if w.order is not None):
+        yield _unused(inspection, called, weights)
+    if cut := [w for w in unreached if w.order is None and w.is_called_without_graph]:
+        yield _under_no_grad(evidence.problem.model, cut, weights)
+    if idle := [w for w in unreached if w.order is None and not w.is_called_without_graph]:
+        yield _never_called(idle, weights)
+
+
+def _unused(inspection: Inspection, called: list[Weight], weights: list[Weight]) -> Finding:
+    share, layers = _share(called, weights), layers_of(called)
+    # a second output, which the loss does not read, may be meant for something else
+    is_all_read = inspection.returned < 2 and (share >= UNUSED.severe or len(layers) > 1)
+    return Finding(
+        rule="no-gradient",
+        layer=layers[0],
+        severity="severe" if share >= NEVER_CALLED.severe or is_all_read else "warning",
+        basis="proven",
+        summary=f"no gradient reaches {listed(layers)}, {share:.0%} of all weights, although a pass calls "
+        f"{'them' if len(layers) > 1 else 'it'}: the result is not used, or cut off.",
+        evidence={"share of weights": share, "layers without a gradient": float(len(layers))},
+        reason="A weight without a gradient stays as it was initialized: its output is never added, or detached.",
+        remedy=f"x = x + {layers[0].rpartition('.')[0] or 'self.branch'}(x)  # use what it returns, without detach()",
+    )
+
+
+def _under_no_grad(model: nn.Module, cut: list[Weight], weights: list[Weight]) -> Finding:
+    share, layers = _share(cut, weights), layers_of(cut)
+    is_held = any(w.is_held for w in cut)
+    is_lost = share >= NEVER_CALLED.severe and _are_fresh(model, layers)
+    state = ", still as they were initialized" if is_lost else ""
+    return Finding(
+        rule="no-gradient",
+        layer=layers[0],
+        severity="severe" if is_lost and is_held else "warning" if is_held else "note",
+        basis="proven",
+        summary=f"{listed(layers)}, {share:.0%} of all weights{state}, run under no_grad and are not trained.",
+        evidence={"share of weights": share},
+        reason="Nothing that is computed under no_grad gets a gradient, even if the optimizer holds it.",
+        remedy=f"model.{layers[0]}.requires_grad_(False)  # if it is intended; otherwise remove the no_grad()",
+    )
+
+
+def _never_called(idle: list[Weight], weights: list[Weight]) -> Finding:
+    share, layers = _share(idle, weights), layers_of(idle)
+    # by its name alone: that other layers of the same list are called is also true of blocks that were forgotten
+    is_routed = any("expert" in layer.lower() for layer in layers)
+    is_much = share >= NEVER_CALLED.severe and not is_routed
+    return Finding(
+        rule="no-gradient",
+        layer=layers[0],
+        severity="severe" if is_much else "note",
+        basis="proven",
+        summary=f"{listed(layers)}, {share:.0%} of all weights, {'are' if len(layers) > 1 else 'is'} never called.",
+        evidence={"share of weights": share, "layers never called": float(len(layers))},
+        reason="A layer that forward() leaves out is not trained.",
+        remedy=f"x = self.{layers[0]}(x)  # in forward(), or delete it",
+    )
+
+
+def _share(some: list[Weight], every: list[Weight]) -> float:
+    return sum(w.numel for w in some) / (sum(w.numel for w in every) or 1)
+
+
+def _are_fresh(model: nn.Module, layers: list[str]) -> bool:
+    """Whether layers are as they were initialized: weights that fill an interval evenly, or biases that are all zero.
+
+    Training leaves neither even weights nor zero biases.
+    """
+    modules = [model.get_submodule(name) for name in layers]
+    params = [(name, p.detach()) for module in modules for name, p in module.named_parameters(recurse=False)]
+    weights = [p for name, p in params if "weight" in name and p.dim() > 1 and p.numel() >= MANY_ENTRIES.at]
+    biases = [p for name, p in params if "bias" in name]
+    even = [float(p.abs().max()) < EVEN.at * math.sqrt(3) * float(p.square().mean().sqrt()) for p in weights]
+    return bool(even and all(even)) or bool(biases and all(not bool(p.any()) for p in biases))
+
+
+@rule("no-gradient")
+def not_held(evidence: Evidence) -> Iterator[Finding]:
+    """Trainable parameters with a gradient that the optimizer does not hold, so that no step moves them.
+
+    Severe if they hold a tenth of all weights, or if the optimizer holds others instead: it was created before the
+    model, or one of its layers, was exchanged. Layers that are fixed on purpose need requires_grad_(False).
+    """
+    inspection, optimizer = evidence.inspection, evidence.optimizer
+    if inspection is None or optimizer is None:
+        return
+    every = [w for w in inspection.weights if w.is_trainable and w.gradient is not None]
+    missing = [w for w in every if w.is_held is False]
+    if not missing:
+        return
+    share, layers = _share(missing, every), layers_of(in_order(missing))
+    is_much = share >= UNUSED.severe or inspection.held_elsewhere > 0 or any(w.role == "weight" for w in missing)
+    instead = f", but holds {inspection.held_elsewhere} of another model" if inspection.held_elsewhere else ""
+    yield Finding(
+        rule="no-gradient",
+        layer=layers[0],
+        severity="severe" if is_much else "warning",
+        basis="proven",
+        summary=f"the optimizer does not hold the parameters of {listed(layers)}, {share:.0%} of all{instead}: no "
+        "step moves them.",
+        evidence={"share of parameters": share, "held, of another model": float(inspection.held_elsewhere)},
+        reason="An optimizer moves the parameters it was created with, and none that were added or exchanged since.",
+        treatment="unfreeze",
+        remedy=f"optimizer = torch.optim.{type(optimizer).__name__}(model.parameters(), "
+        f"lr={current_lr(optimizer.param_groups[0]):g})  # after the model is complete",
+    )
+
+
+@rule("no-gradient")
+def frozen(evidence: Evidence) -> Iterator[Finding]:
+    """Everything but norms and biases frozen, or the last layer frozen while the one before it is trained.
+
+    A frozen backbone under a head that is trained is ordinary fine-tuning, and a frozen network after one that is
+    trained judges it, like a discriminator.
+    """
+    inspection = evidence.inspection
+    if inspection is None:
+        return
+    weights = in_order(w for w in matrices(inspection) if w.order is not None)
+    fixed = [w for w in weights if not w.is_trainable]
+    if not weights or not fixed:
+        return
+    layers = layers_of(fixed)
+    if len(fixed) == len(weights):
+        left = sorted({w.role for w in inspection.weights if w.is_trainable})
+        yield Finding(
+            rule="no-gradient",
+            layer=layers[-1],
+            severity="note" if "other" in left else "severe",
+            basis="proven",
+            summary=f"all {len(weights)} weights are frozen ({listed(layers)}); only parameters of the kind "
+            f"{' and '.join(left) or 'none'} are trained.",
+            evidence={"frozen weights": float(len(fixed))},
+            reason="Scales and shifts alone cannot fit what random features do not contain.",
+            treatment="unfreeze",
+            remedy="model.requires_grad_(True)  # or at least the last layer's",
+        )
+    elif len(weights) > 1 and weights[-2].is_trainable and not (last := weights[-1]).is_trainable:
+        yield Finding(
+            rule="no-gradient",
+            layer=last.layer,
+            severity="severe",
+            basis="proven",
+            summary=f"the last layer, {last.layer or 'the model'}, is frozen while layers before it are trained.",
+            evidence={"frozen weights": float(len(fixed))},
+            reason="The outputs remain a fixed combination of the features, which the new task did not choose.",
+            treatment="unfreeze",
+            remedy=f"model.{last.layer}.requires_grad_(True)",
+        )
+
+
+@rule("no-gradient")
+def not_registered(evidence: Evidence) -> Iterator[Finding]:
+    """Trainable tensors in the model's graph that are not parameters of the model.
+
+    They are in layers of a plain list or dict, which `parameters()` does not find, and no optimizer, `.to()` or
+    checkpoint knows them.
+    """
+    inspection = evidence.inspection
+    if inspection is None or inspection.output is None or not inspection.output.strays:
+        return
+    shapes = inspection.output.strays
+    yield Finding(
+        rule="no-gradient",
+        severity="severe" if any(len(shape) > 1 for shape in shapes) else "warning",
+        basis="proven",
+        summary=f"{len(shapes)} trainable tensors take part that are not parameters of the model, the first of shape "
+        f"{list(shapes[0])}: no optimizer created from model.parameters() moves them.",
+        evidence={"tensors": float(len(shapes)), "shape of the first": str(list(shapes[0]))},
+        reason="Modules in a plain list or dict are not registered.",
+        remedy="self.layers = nn.ModuleList(layers)  # instead of a list; nn.Parameter(t) for a tensor",
+    )
+
+
+@rule("no-gradient")
+def zero_gradient(evidence: Evidence) -> Iterator[Finding]:
+    """Gradients of exactly zero, in all weights or in those before some operation, while the loss is not at its best.
+
+    A step function, round() or sign() passes zeros back. A network that fits its data, or satisfies all its margins,
+    has zero gradient for a good reason; and parameters of zeros, as in zero-initialized branches, stop gradients until
+    their first step. Flat gates, tanhs and ReLUs are reported as vanishing-gradient: they have a slope, but not at
+    these inputs.
+    """
+    inspection = evidence.inspection
+    if inspection is None or (pair := zero_gradients(inspection)) is None:
+        return
+    zero, reached = pair
+    layers = layers_of(zero)
+    if flat_after(inspection, layers[-1]):
+        return
+    share = _share(zero, reached)
+    yield Finding(
+        rule="no-gradient",
+        layer=layers[-1] if len(layers) < len(layers_of(reached)) else "",
+        severity="severe" if share >= UNUSED.severe else "warning",
+        basis="measured",
+        summary=f"the gradient is exactly zero in {listed(layers)}, {share:.0%} of all parameters, although the loss "
+        f"is {number(inspection.loss or 0.0)}.",
+        evidence={"loss": inspection.loss or 0.0, "share of parameters": share},
+        reason="A step, round(), sign() or a comparison has slope zero everywhere, so no gradient passes through it.",
+        remedy="print(torch.autograd.grad(loss, outputs))  # zero: it is the loss; otherwise an operation of the model",
+    )

@@ -1,0 +1,162 @@
+"""non-finite: NaN or infinity, before training or after its first steps.
+
+Wrong: `torch.log(p)`. Right: `F.log_softmax(logits, dim=1)`.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Iterator
+
+import torch
+from torch import nn
+from torch.optim import Optimizer
+
+from wellcond.diagnosis.evidence import Evidence
+from wellcond.diagnosis.finding import Finding
+from wellcond.diagnosis.inspection.inspect import Inspection
+from wellcond.diagnosis.rule import rule
+from wellcond.diagnosis.trial_result import FALLING
+from wellcond.results import number
+
+
+@rule("non-finite")
+def non_finite(evidence: Evidence) -> Iterator[Finding]:
+    """NaN or infinity before any step, reported at its first place: data, weights, a layer, the loss, a gradient.
+
+    No threshold: one is enough.
+    """
+    if evidence.inspection is not None:
+        places = (_in_data, _in_weights, _in_signals, _in_loss, _in_gradients)
+        yield from [finding for place in places if (finding := place(evidence.inspection)) is not None][:1]
+
+
+def _finding(layer: str, summary: str, evidence: dict[str, float | str], remedy: str, treatment: str = "") -> Finding:
+    return Finding(
+        rule="non-finite",
+        layer=layer,
+        severity="severe",
+        basis="proven",
+        summary=summary,
+        evidence=evidence,
+        reason="One NaN in the loss makes every gradient NaN, and after the next step every weight.",
+        treatment=treatment,
+        remedy=remedy,
+    )
+
+
+def _in_data(inspection: Inspection) -> Finding | None:
+    for fact in (*inspection.inputs, *inspection.targets):
+        if fact.not_finite:
+            summary = f"the {fact.name} contain {fact.not_finite} values that are NaN or infinite."
+            remedy = f"{fact.name} = torch.nan_to_num({fact.name})  # or drop those rows"
+            return _finding("", summary, {"values": float(fact.not_finite)}, remedy)
+    return None
+
+
+def _in_weights(inspection: Inspection) -> Finding | None:
+    for w in inspection.weights:
+        if w.not_finite:
+            summary = f"{w.name} contains {w.not_finite} values that are NaN or infinite: an earlier run diverged."
+            remedy = "# start again from the last checkpoint, at a smaller rate"
+            return _finding(w.layer, summary, {"values": float(w.not_finite)}, remedy)
+    return None
+
+
+def _in_signals(inspection: Inspection) -> Finding | None:
+    for signal in inspection.signals:
+        if signal.not_finite and not signal.is_nonlinearity:
+            source = f"{signal.name} ({signal.kind})" if signal.has_finite_input else f"the code before {signal.name}"
+            summary = f"{source} is the first to return NaN or infinity, in {signal.not_finite:.0%} of its values."
+            is_half = any(w.dtype.itemsize == 2 for w in inspection.weights)
+            remedy = (
+                "model.float()  # or torch.autocast, which keeps what overflows half precision (65504) in float32"
+                if is_half
+                else "# add eps inside the root, the division or the logarithm, or scale its inputs"
+            )
+            return _finding(signal.name, summary, {"share": signal.not_finite}, remedy)
+    return None
+
+
+def _in_loss(inspection: Inspection) -> Finding | None:
+    if inspection.loss is None or math.isfinite(inspection.loss):
+        return None
+    output = inspection.output
+    numbers: dict[str, float | str] = {"loss": str(inspection.loss)}
+    if output is not None and output.log_low is not None and output.log_low <= 0:
+        numbers["smallest argument"] = output.log_low
+        what = "0" if output.log_low == 0 else f"{number(output.log_low)}, which is negative"
+        summary = f"the loss is {inspection.loss}: it takes the logarithm of {what}, although all outputs are finite."
+        remedy = "loss = torch.nn.CrossEntropyLoss()  # on logits; or torch.log(p.clamp_min(1e-8))"
+        return _finding("", summary, numbers, remedy, "cross-entropy")
+    summary = f"the loss is {inspection.loss} although all outputs are finite: it arises in the loss itself."
+    return _finding(
+        "", summary, numbers, "# look for a logarithm, a root, a division by 0 or a mean of nothing in the loss"
+    )
+
+
+def _in_gradients(inspection: Inspection) -> Finding | None:
+    broken = [w for w in inspection.weights if w.gradient_not_finite]
+    if not broken:
+        return None
+    last = max(broken, key=lambda w: -1 if w.order is None else w.order)
+    others = f", and so are those of {len(broken) - 1} other parameters" if len(broken) > 1 else ""
+    summary = f"the gradient of {last.name} is NaN or infinite although the loss is finite{others}."
+    remedy = "# sqrt(x) and x ** p have an infinite slope at 0, and where() passes NaN on: torch.sqrt(x + 1e-8)"
+    return _finding(last.layer, summary, {"parameters": float(len(broken))}, remedy)
+
+
+@rule("non-finite")
+def not_finite_after_steps(evidence: Evidence) -> Iterator[Finding]:
+    """The loss is NaN or infinite after the first steps at every rate, although it is finite before.
+
+    In half precision Adam's ε below 6·10⁻⁸, the smallest number there, is zero, and 0/0 is NaN where a gradient is
+    zero, after one step. Otherwise the finding names what the run reported as not finite.
+    """
+    trial, optimizer = evidence.trial, evidence.optimizer
+    if trial is None or trial.own is None or optimizer is None or trial.own.run.diverged_at is None:
+        return
+    if any(trial.outcome(each) in FALLING for each in trial.others) or trial.uphill:
+        return
+    at = trial.own.run.diverged_at
+    vanished = _vanished_epsilon(evidence.problem.params, optimizer)
+    if vanished is not None:
+        name, epsilon, dtype, least = vanished
+        yield Finding(
+            rule="non-finite",
+            severity="severe",
+            basis="tried",
+            summary=f"the loss is NaN at step {at}: eps={epsilon:g} is zero in {dtype}, whose smallest number is "
+            f"{least:.1g}, so Adam divides 0 by 0 where a gradient is zero.",
+            evidence={"eps": epsilon, "smallest number": least, "step": float(at), "first such parameter": name},
+            reason="Adam divides by √v + ε in the precision of the parameter.",
+            treatment="larger-eps",
+            remedy='for group in optimizer.param_groups: group["eps"] = 1e-4  # or float32 weights, and autocast',
+        )
+        return
+    lowest = min((each.lr for each in trial.attempts), default=trial.own.lr)
+    cause = f": {trial.own.run.cause.rstrip('.')}" if trial.own.run.cause else ""
+    yield Finding(
+        rule="non-finite",
+        severity="severe",
+        basis="tried",
+        summary=f"the loss is NaN or infinite at step {at}, and so it is at every rate down to "
+        f"{number(lowest)}{cause}.",
+        evidence={"loss before": trial.loss, "step": float(at), "lowest lr tried": lowest},
+        reason="A loss that no rate keeps finite has a logarithm, a division or a root at the end of its range, or "
+        "overflows.",
+        remedy="torch.autograd.set_detect_anomaly(True)  # names the operation in the next backward pass",
+    )
+
+
+def _vanished_epsilon(
+    params: dict[str, nn.Parameter], optimizer: Optimizer
+) -> tuple[str, float, torch.dtype, float] | None:
+    """The first parameter in whose precision its group's ε is zero."""
+    names = {id(p): name for name, p in params.items()}
+    for group in optimizer.param_groups:
+        epsilon = group.get("eps")
+        for p in group["params"]:
+            if epsilon is not None and p.is_floating_point() and not torch.tensor(float(epsilon)).to(p.dtype) > 0:
+                return names.get(id(p), ""), float(epsilon), p.dtype, torch.finfo(p.dtype).smallest_normal / 1024
+    return None

@@ -1,0 +1,74 @@
+"""optimizer-setting: ε, betas or momentum outside of ordinary use."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Iterator
+from typing import Any
+
+from wellcond.diagnosis.evidence import Evidence
+from wellcond.diagnosis.finding import Finding
+from wellcond.diagnosis.rule import rule
+from wellcond.diagnosis.threshold import Threshold
+from wellcond.training.optimizers import nonzero_lr
+
+LARGE_EPSILON = Threshold(
+    "Adam's ε", 1e-3, math.nan, origin="it is added to √v, the size of a gradient's entry, some 1e-4 to 1e-2"
+)
+SMALL_EPSILON = Threshold(
+    "Adam's ε", 1e-15, math.nan, bad="below", origin="float32 rounds √v to 1e-7 of its size: 1e-22 for entries of 1e-15"
+)
+MOMENTUM = Threshold("momentum", 0.995, 1.0, origin="a step lasts for 1/(1−μ) steps: 200; at 1 it never ends")
+
+
+@rule("optimizer-setting")
+def odd_settings(evidence: Evidence) -> Iterator[Finding]:
+    """Settings of an optimizer outside of ordinary use: ε, betas, momentum.
+
+    ε ≥ 10⁻³ makes Adam plain momentum with the rate lr/ε; ε ≤ 10⁻¹⁵ lets entries with almost no gradient take full
+    steps; β₂ ≤ β₁² diverges on simple problems (Reddi et al. 2018); a momentum of 0.999 forgets in a thousand steps.
+    Severe only if the momentum is 1 or more and the trial shows that the network does not train.
+    """
+    if evidence.optimizer is None:
+        return
+    group: dict[str, Any] = max(evidence.optimizer.param_groups, key=nonzero_lr)
+    does_not_train = evidence.trial is not None and evidence.trial.trains is False
+    momentum = float(group.get("momentum") or 0.0)
+    for what, value, reason, write in _odd(group, momentum):
+        yield Finding(
+            rule="optimizer-setting",
+            severity="severe" if does_not_train and momentum >= MOMENTUM.severe else "warning",
+            basis="proven",
+            summary=f"{what}.",
+            evidence={"value": value},
+            reason=reason,
+            treatment="larger-eps" if value <= SMALL_EPSILON.warn else "usual-settings",
+            remedy=f"for group in optimizer.param_groups: {write}",
+        )
+
+
+def _odd(group: dict[str, Any], momentum: float) -> Iterator[tuple[str, float, str, str]]:
+    """What is odd, its value, why that matters, and what to write."""
+    if isinstance(betas := group.get("betas"), (tuple, list)) and len(betas) == 2:
+        epsilon = float(group.get("eps", 1e-8))
+        usual = 'group["eps"] = 1e-8'
+        if epsilon >= LARGE_EPSILON.warn:
+            what = f"eps={epsilon:g} is larger than √v: Adam steps like momentum with the rate lr/eps"
+            yield (
+                what,
+                epsilon,
+                "Adam divides by √v + ε, and √v, the size of a gradient's entry, is 1e-4 to 1e-2.",
+                usual,
+            )
+        if epsilon <= SMALL_EPSILON.warn:
+            what = f"eps={epsilon:g} is so small that parameters with almost no gradient still take full steps"
+            yield what, epsilon, "Adam divides by √v + ε: without ε noise is scaled up to the size of a step.", usual
+        first, second = map(float, betas)
+        if second <= first**2:
+            what = f"betas are ({first:g}, {second:g}), and β₂ ≤ β₁²"
+            reason = "Adam then diverges on simple problems (Reddi et al. 2018)."
+            yield what, second, reason, 'group["betas"] = (0.9, 0.999)'
+    if MOMENTUM.is_warning(momentum):
+        lasts = 1 / max(1 - momentum, 1e-9)
+        what = f"momentum is {momentum:g}: a step lasts for {lasts:,.0f} steps"
+        yield what, momentum, "The sum of past steps is 1/(1−μ) times a step.", 'group["momentum"] = 0.9'

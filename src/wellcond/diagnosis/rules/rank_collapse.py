@@ -1,0 +1,52 @@
+"""rank-collapse: a layer that maps all examples to nearly the same point."""
+
+from __future__ import annotations
+
+import itertools
+from collections.abc import Iterator
+
+from wellcond.diagnosis.evidence import Evidence
+from wellcond.diagnosis.finding import Finding
+from wellcond.diagnosis.reading import is_embedding
+from wellcond.diagnosis.rule import rule
+from wellcond.diagnosis.severity import of_symptom
+from wellcond.diagnosis.threshold import Condition, Threshold
+from wellcond.results import number
+
+VARIATION = Threshold(
+    "E‖h − E h‖²/E‖h‖² over examples", 1e-6, 1e-9, bad="below", healthy=("variation, Linear", "variation, Conv2d"),
+    origin="healthy networks go down to 6e-6; float32 rounds h to 1e-7, whose square is 1e-14",
+)  # fmt: skip
+ENOUGH_EXAMPLES = Condition("examples", 32, origin="of a few examples all may be alike")
+
+
+@rule("rank-collapse")
+def rank_collapse(evidence: Evidence) -> Iterator[Finding]:
+    """A layer that maps all examples to nearly the same point, although the inputs differ.
+
+    The variation E‖h − E h‖²/E‖h‖² over at least 32 examples: severe below 1e-9, a warning below 1e-6.
+    """
+    inspection = evidence.inspection
+    if inspection is None or inspection.examples < ENOUGH_EXAMPLES.at:
+        return
+    zero = {w.layer for w in inspection.weights if w.role == "weight" and w.rms == 0}  # their output is their bias
+    layers = [
+        s for s in inspection.weighted() if s.variation is not None and not is_embedding(s) and s.name not in zero
+    ]
+    for before, signal in itertools.pairwise(layers):
+        variation = signal.variation or 0.0
+        if VARIATION.is_warning(variation) and signal.rms > 0:
+            yield Finding(
+                rule="rank-collapse",
+                layer=signal.name,
+                severity=of_symptom(evidence, is_far=VARIATION.is_severe(variation)),
+                basis="measured",
+                summary=f"{signal.name} maps all {inspection.examples} examples to nearly the same outputs: they vary "
+                f"by {number(variation)} of their size, those of {before.name} by {number(before.variation or 0.0)}.",
+                evidence={"variation": variation, "variation before": before.variation or 0.0},
+                limits=VARIATION.limits(),
+                reason="No later layer can distinguish examples that one layer maps to one point (the ordered phase "
+                "of mean-field theory).",
+                treatment="he-init",
+            )
+            return

@@ -1,0 +1,52 @@
+"""saturated-activation: hidden tanhs and sigmoids that are flat nearly everywhere."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+
+from wellcond.diagnosis.evidence import Evidence
+from wellcond.diagnosis.finding import Finding
+from wellcond.diagnosis.rule import rule
+from wellcond.diagnosis.severity import of_symptom
+from wellcond.diagnosis.threshold import Threshold
+
+SHARE = Threshold(
+    "share of values at which the slope is below a tenth of its largest", 0.8, 0.95,
+    healthy=("saturated, tanh", "saturated, sigmoid"),
+    origin="the medians of healthy networks are 0.23 (tanh) and 0.33 (sigmoid)",
+    inside_healthy_because="the pooler of a trained BERT has 0.98, and trained gates may be all open; where the "
+    "network has learned it is a note, and where it trains a warning",
+)  # fmt: skip
+
+
+@rule("saturated-activation")
+def saturated_activation(evidence: Evidence) -> Iterator[Finding]:
+    """Hidden tanhs and sigmoids that are flat nearly everywhere: their slope is below a tenth of the largest one.
+
+    Severe from 95 % of all values, a warning from 80 %. The last operation of a model is judged by its loss.
+    """
+    inspection = evidence.inspection
+    if inspection is None:
+        return
+    hidden = [s for s in inspection.signals if s.saturated is not None]
+    if hidden and inspection.output is not None and inspection.output.tail[:1] in (("Sigmoid",), ("Tanh",)):
+        hidden = hidden[:-1]
+    for signal in hidden:
+        share = signal.saturated or 0.0
+        if share < SHARE.warn:
+            continue
+        yield Finding(
+            rule="saturated-activation",
+            layer=signal.name,
+            severity=of_symptom(evidence, is_far=share >= SHARE.severe),
+            basis="measured",
+            summary=f"the {signal.kind} after {signal.name or 'the input'} is flat at {share:.0%} of its values: its "
+            "slope is below a tenth of the largest.",
+            evidence={"saturated share": share, "RMS of its output": signal.rms},
+            limits=SHARE.limits(),
+            reason="A gradient is multiplied by the slope, so little of it gets through.",
+            treatment="batchnorm",
+            remedy=f"nn.Sequential(model.{signal.name}, nn.BatchNorm1d({signal.units}), "
+            f"nn.{signal.kind.capitalize()}())"
+            "  # or smaller weights, or scaled inputs",
+        )

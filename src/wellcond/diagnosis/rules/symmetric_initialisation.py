@@ -1,0 +1,58 @@
+"""symmetric-initialisation: units that start alike, get the same gradient and so stay alike.
+
+Wrong: `nn.init.constant_(layer.weight, 0.1)`. Right: `nn.init.kaiming_normal_(layer.weight)`.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+
+from wellcond.diagnosis.evidence import Evidence
+from wellcond.diagnosis.finding import Finding
+from wellcond.diagnosis.rule import rule
+from wellcond.diagnosis.threshold import Threshold
+
+DISTINCT = Threshold(
+    "share of a layer's units that differ, by weights and gradients", float("nan"), 0.5, bad="below",
+    origin="drawn at random, no two rows are the same to float32's rounding",
+)  # fmt: skip
+
+
+@rule("symmetric-initialisation")
+def symmetric_initialization(evidence: Evidence) -> Iterator[Finding]:
+    """Units of a hidden layer that have the same weights and get the same gradient, and so stay the same for ever.
+
+    Rows of the weight and of its gradient are compared together, so a zero-initialized last layer, residual branch or
+    adapter, whose gradients differ, is not reported. Where all gradients are zero, so that nothing breaks the tie,
+    zeros count.
+    """
+    inspection = evidence.inspection
+    if inspection is None:
+        return
+    weights = [w for w in inspection.weights if w.role in ("weight", "recurrent") and w.order is not None]
+    last = max((w.order for w in weights if w.order is not None), default=0)
+    is_stuck = bool(weights) and not any(w.gradient for w in weights)
+    for w in weights:
+        if w.units < 2 or w.distinct is None or w.distinct_rows is None or (w.order == last and len(weights) > 1):
+            continue
+        if w.gradient is None and w.is_trainable:  # as with a NaN: only the weights can be compared
+            is_same = w.distinct_rows == 1 and w.rms > 0
+        else:
+            is_same = w.distinct <= int(DISTINCT.severe * w.units) and (bool(w.gradient) or w.rms > 0 or is_stuck)
+        if is_same:
+            layer = f"layer {w.layer}" if w.layer.isdigit() else w.layer
+            yield Finding(
+                rule="symmetric-initialisation",
+                layer=w.layer,
+                severity="severe",
+                basis="proven",
+                summary=f"all {w.units} units of {layer} are identical, in weights and gradients, and stay identical."
+                if w.distinct == 1
+                else f"only {w.distinct} of the {w.units} units of {layer} differ in weights and gradients; the "
+                "others stay identical.",
+                evidence={"units": float(w.units), "different units": float(w.distinct), "RMS of the weight": w.rms},
+                reason="Units that start identical and get the same gradient are one unit: the layer is only as wide "
+                "as the number of different ones.",
+                treatment="he-init",
+                remedy=f"torch.nn.init.kaiming_normal_(model.get_parameter({w.name!r}), nonlinearity='relu')",
+            )

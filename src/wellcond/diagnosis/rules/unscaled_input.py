@@ -1,0 +1,134 @@
+"""unscaled-input: inputs whose scale is far from 1, or differs between features.
+
+Wrong: pixels from 0 to 255, or incomes next to ages. Right: mean 0 and standard deviation 1 per feature.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Iterator
+
+from wellcond.diagnosis.evidence import Evidence
+from wellcond.diagnosis.finding import Finding
+from wellcond.diagnosis.inspection.data import TensorFacts
+from wellcond.diagnosis.inspection.inspect import Inspection
+from wellcond.diagnosis.inspection.signals import CELLS
+from wellcond.diagnosis.reading import GATED
+from wellcond.diagnosis.rule import rule
+from wellcond.diagnosis.severity import of_symptom
+from wellcond.diagnosis.threshold import Condition, Threshold
+from wellcond.network.norms import is_norm
+from wellcond.results import number
+
+RMS = Threshold(
+    "RMS of inputs", 4.0, 10.0, healthy=("inputs: RMS",),
+    origin="initializations assume E x² = 1. λ_max of Σx, the curvature of the first layer, grows with the square "
+    "(huang2020, section 3): at 4 its stable rate is a sixteenth, at 10 a hundredth. Pixels in [0, 1] have 0.1 to "
+    "0.6, raw ones 130",
+)  # fmt: skip
+DOMINANCE = Threshold(
+    "RMS of the largest feature / that of the median one", math.nan, 100.0, healthy=("inputs: largest / median "
+    "feature",),
+    origin="κ of Σx is then 10⁴ or more by the scales alone",
+)  # fmt: skip
+SMALL = Threshold(
+    "largest |x|", 0.05, math.nan, bad="below", healthy=("inputs: RMS",),
+    origin="torch draws biases up to 1/√fan_in, which is 0.05 for 400 inputs: they outweigh smaller inputs",
+)  # fmt: skip
+LOST = Threshold(
+    "E‖h − E h‖²/E‖h‖² of the first layer's outputs, for small inputs", math.nan, 1e-3, bad="below",
+    healthy=("variation, Conv2d",), origin="less than 3 % of the first layer's outputs depend on the inputs",
+)  # fmt: skip
+ORDINARY_SIGNAL = Condition(
+    "RMS of the first layer's outputs", 3.0, origin="if it is no larger, the weights were made for these inputs"
+)
+NOT_TINY = Condition("RMS of inputs in which one feature dominates", 2.0, origin="smaller inputs slow nothing down")
+
+BYTES = 128, 255
+"""Range of the largest of many pixels in bytes."""
+
+
+@rule("unscaled-input")
+def unscaled_input(evidence: Evidence) -> Iterator[Finding]:
+    """Inputs whose scale is far from 1, or differs between the features a hundredfold.
+
+    Severe from an RMS of 10, or if one feature of a table is 100 times the median one: λ_max of Σx, and with it the
+    curvature of the first layer, grows with the square of the scale, and κ of Σx with that of the ratio. Images in
+    [0, 1], one-hot and binary features and tokens have ordinary scales. Not reported if a norm comes first, and a note
+    if the first layer has weights that were made for such inputs (its outputs have an RMS below 3).
+    """
+    inspection = evidence.inspection
+    if inspection is None or _starts_with_norm(evidence, inspection):
+        return
+    first = next((s for s in inspection.signals if s.is_weighted or s.kind in CELLS), None)
+    for fact in inspection.inputs:
+        if fact.is_index or not fact.features or fact.is_binary or fact.is_one_hot:
+            continue
+        largest, median = float(fact.feature_rms.max()), float(fact.feature_rms.median())
+        is_table = len(fact.shape) == 2 and fact.features > 1
+        ratio = largest / median if median > 0 else math.inf
+        dominates = is_table and DOMINANCE.is_severe(ratio) and fact.rms > NOT_TINY.at
+        reach = max(abs(fact.low), abs(fact.high))
+        if RMS.is_warning(fact.rms) or dominates:
+            is_adapted = first is not None and first.kind not in (*GATED, *CELLS) and first.rms < ORDINARY_SIGNAL.at
+            is_far = RMS.is_severe(fact.rms) or dominates
+            severity = "note" if is_adapted else of_symptom(evidence, is_far=is_far)
+            features = f", its features from {number(float(fact.feature_rms.min()))} to {number(largest)}"
+            summary = (
+                f"the {fact.name} have an RMS of {number(fact.rms)}{features if is_table else ''}, and reach "
+                f"{number(reach)}; expected is an RMS of about 1"
+            )
+        elif 0 < reach < SMALL.warn:
+            is_lost = first is not None and first.variation is not None and LOST.is_severe(first.variation)
+            severity = of_symptom(evidence, is_far=is_lost)
+            summary = f"the {fact.name} are no larger than {number(reach)}, so biases outweigh them"
+        else:
+            continue
+        numbers: dict[str, float | str] = {"RMS": fact.rms, "largest": reach}
+        numbers |= {"RMS of the largest feature": largest, "RMS of the median feature": median}
+        yield Finding(
+            rule="unscaled-input",
+            severity=severity,
+            basis="measured",
+            summary=f"{summary}.",
+            evidence=numbers | _counterfactual(inspection),
+            reason="The curvature of the first layer grows with the square of the inputs' scale (Σx of huang2020, "
+            "section 3), so one rate cannot suit both it and the other layers.",
+            treatment="scale-inputs",
+            remedy=_scaling(fact),
+        )
+
+
+def _starts_with_norm(evidence: Evidence, inspection: Inspection) -> bool:
+    """Whether a norm comes before the first layer with weights."""
+    modules = dict(evidence.problem.model.named_modules())
+    for signal in inspection.signals:
+        module = modules.get(signal.name)
+        if signal.is_weighted:
+            return False
+        if module is not None and is_norm(module):
+            return True
+    return False
+
+
+def _counterfactual(inspection: Inspection) -> dict[str, float | str]:
+    if inspection.standardized is None or inspection.loss is None:
+        return {}
+    return {
+        "loss as it is": inspection.loss,
+        "loss with standardized inputs": inspection.standardized.loss,
+        "gradient norm as it is": inspection.standardized.gradient_as_is,
+        "gradient norm with standardized inputs": inspection.standardized.gradient,
+    }
+
+
+def _scaling(fact: TensorFacts) -> str:
+    if fact.is_whole and fact.low >= 0 and BYTES[0] < fact.high <= BYTES[1]:
+        return f"{fact.name} = {fact.name} / 255"
+    dims = tuple(d for d in range(len(fact.shape)) if d != fact.feature_dim)
+    over = "0" if dims == (0,) else str(dims)
+    keep = "" if over == "0" else ", keepdim=True"
+    return (
+        f"mean, std = x.mean({over}{keep}), x.std({over}{keep}).clamp_min(1e-6)  # x: all training {fact.name}\n"
+        f"{fact.name} = ({fact.name} - mean) / std"
+    )

@@ -1,0 +1,74 @@
+"""unscaled-target: regression targets far larger, or far smaller, than what the network returns.
+
+Wrong: house prices in dollars. Right: prices with mean 0 and standard deviation 1, and predictions scaled back.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Iterator
+
+from wellcond.diagnosis.evidence import Evidence
+from wellcond.diagnosis.finding import Finding
+from wellcond.diagnosis.rule import rule
+from wellcond.diagnosis.severity import of_symptom
+from wellcond.diagnosis.threshold import Condition, Threshold
+from wellcond.results import number
+
+RMS = Threshold(
+    "RMS of targets", 10.0, 30.0,
+    origin="a fresh network returns values of size 1; the squared error's gradient is 10 or 30 times that of "
+    "standardized targets, and the outputs have to grow by that factor",
+)  # fmt: skip
+ALREADY_LARGE = Condition(
+    "RMS of outputs / RMS of targets", 0.2, origin="outputs of this size have grown, or are scaled"
+)
+STD = Threshold(
+    "standard deviation of small targets",
+    0.01,
+    math.nan,
+    bad="below",
+    origin="a hundredth of what a fresh network returns",
+)
+SMALL = Condition("RMS of small targets", 0.1, origin="a tenth of what a fresh network returns")
+TIMES_WIDER = Condition("standard deviation of outputs / that of small targets", 10.0, origin="as for large targets")
+
+
+@rule("unscaled-target")
+def unscaled_target(evidence: Evidence) -> Iterator[Finding]:
+    """Targets of a regression that are far larger than what the network returns.
+
+    Severe from an RMS of 30 while the outputs are below a fifth of that: the gradient of a squared error is
+    proportional to the distance, and outputs of order 1 have to grow first. A network that returns such values already,
+    trained or with a scale of its own, is not reported. If there are several targets, each is compared with the outputs
+    of its size.
+    """
+    inspection = evidence.inspection
+    output = None if inspection is None else inspection.output
+    if inspection is None or (output is not None and output.loss_kind not in ("squared", "other")):
+        return
+    for fact in inspection.targets:
+        of_its_size = [each for each in inspection.outputs if math.prod(each.shape) == math.prod(fact.shape)]
+        returned = min(of_its_size, key=lambda each: each.shape != fact.shape, default=None)
+        if fact.is_index or fact.is_binary or not fact.features or returned is None:
+            continue
+        is_large = RMS.is_warning(fact.rms) and not returned.rms > ALREADY_LARGE.at * fact.rms
+        is_narrow = 0 < fact.std < STD.warn and returned.std > TIMES_WIDER.at * fact.std and fact.rms < SMALL.at
+        if not is_large and not is_narrow:
+            continue
+        yield Finding(
+            rule="unscaled-target",
+            severity=of_symptom(evidence, is_far=is_large and RMS.is_severe(fact.rms)),
+            basis="measured",
+            summary=f"the {fact.name} have an RMS of {number(fact.rms)}, the outputs {number(returned.rms)}: "
+            "standardize the targets."
+            if is_large
+            else f"the {fact.name} vary by {number(fact.std)}, the outputs of the network by {number(returned.std)}: "
+            "standardize the targets.",
+            evidence={"RMS of targets": fact.rms, "std of targets": fact.std, "RMS of outputs": returned.rms},
+            reason="The gradient of a squared error is proportional to the distance of outputs from targets, which a "
+            "fresh network's outputs, of size 1, must first cover.",
+            treatment="scale-targets",
+            remedy=f"mean, std = y.mean(0), y.std(0)  # y: all training {fact.name}\n"
+            f"{fact.name} = ({fact.name} - mean) / std  # and predictions back: outputs * std + mean",
+        )

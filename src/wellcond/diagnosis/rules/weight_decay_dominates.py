@@ -1,0 +1,139 @@
+"""weight-decay-dominates: weight decay that keeps the network from learning.
+
+Wrong: `weight_decay=0.1` for SGD at lr 0.1. Right: 5e-4.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Iterator
+from typing import Any
+
+from torch import nn
+from torch.optim import Optimizer
+
+from wellcond.diagnosis.evidence import Evidence
+from wellcond.diagnosis.finding import Finding
+from wellcond.diagnosis.rule import rule
+from wellcond.diagnosis.threshold import Condition, Threshold
+from wellcond.diagnosis.trial_result import FALLING
+from wellcond.network.norms import is_norm
+from wellcond.results import number
+from wellcond.training.optimizers import adds_penalty, is_decoupled, shrinking_steps
+
+LOSS = Threshold(
+    "loss without decay / loss with it, after the same steps", 0.85, 0.5, bad="below",
+    origin="15 % are beyond the noise between two seeds; half is the difference between learning and not",
+)  # fmt: skip
+FALL = Condition(
+    "fall with decay / fall without it", 0.25, origin="a quarter of the speed, if only the run without it learns"
+)
+MOST = Condition("share of weights in which decay outweighs the gradient", 0.5, origin="more than half of the network")
+SCALE = Threshold(
+    "RMS of a norm's scales", 0.02, math.nan, bad="below", origin="they start at 1, or at exactly 0 on purpose"
+)
+
+
+@rule("weight-decay-dominates")
+def decay_dominates(evidence: Evidence) -> Iterator[Finding]:
+    """Weight decay that keeps the network from learning: the same steps without it end far lower.
+
+    Asked if decay alone shrinks a weight to 1/e in 1,000 steps or fewer, (1−μ)/(lr·wd), or if an adaptive optimizer
+    adds a penalty above 1e-3 to its gradient; ordinary settings take 2,000 (SGD 0.1, momentum 0.9, 5e-4) to 100,000
+    (AdamW 1e-3, 0.01). Severe if the loss without decay ends below half of that with it, or if it learns where that
+    with it falls by less than a quarter of that; a warning from 0.85. If the run is too short to show it, a warning if
+    the pull of decay outweighs the pull against it in most weights of a network that has not learned: wd·|θ| against
+    the gradient if decay is added to it, and against Adam's largest step, 1, if it is decoupled.
+    """
+    trial, optimizer = evidence.trial, evidence.optimizer
+    if trial is None or trial.own is None or optimizer is None or "no weight decay" not in trial.variants:
+        return
+    own, without = trial.own, trial.variants["no weight decay"]
+    if trial.outcome(without) not in FALLING:
+        return
+    pulled = _outweighed(evidence, optimizer)
+    outweighs = pulled > MOST.at
+    is_seen = without.loss < LOSS.warn * own.loss
+    if not is_seen and not (outweighs and not trial.trains and without.loss < own.loss):
+        return
+    only_without = trial.outcome(without) == "learns" != trial.outcome(own)
+    is_slow = only_without and trial.fall(own)[0] < FALL.at * trial.fall(without)[0]
+    groups = [group for group in optimizer.param_groups if group.get("weight_decay")]
+    group = min(groups, key=lambda each: (shrinking_steps(optimizer, each), -float(each["weight_decay"])))
+    decay, steps = float(group["weight_decay"]), shrinking_steps(optimizer, group)
+    index = next(i for i, each in enumerate(optimizer.param_groups) if each is group)
+    in_steps = f", which alone shrinks weights to 1/e in {number(steps)} steps," if steps < math.inf else ""
+    pull = f"; its pull outweighs the gradient in {pulled:.0%} of all weights" if outweighs else ""
+    yield Finding(
+        rule="weight-decay-dominates",
+        layer=_norm_of(evidence.problem.model, group) if len(optimizer.param_groups) > 1 else "",
+        severity="severe" if without.loss < LOSS.severe * own.loss or is_slow else "warning",
+        basis="tried",
+        summary=f"with weight decay {number(decay)}{in_steps} the loss is {number(own.loss)} after "
+        f"{len(own.run.losses)} steps; without it {number(without.loss)}{pull}.",
+        evidence={
+            "weight decay": decay,
+            "steps to shrink to 1/e": steps,
+            "share of weights it outweighs": pulled,
+            "loss before": trial.loss,
+            "loss with decay": own.loss,
+            "loss without": without.loss,
+        },
+        reason="L + wd/2·‖θ‖² is smallest where ∇L = −wd·θ: strong decay keeps θ near zero, where the gradient of a "
+        "deep network vanishes. Both runs saw the same batches.",
+        treatment="less-weight-decay",
+        remedy=f'optimizer.param_groups[{index}]["weight_decay"] = {_ordinary(optimizer, group):g}',
+    )
+
+
+def _outweighed(evidence: Evidence, optimizer: Optimizer) -> float:
+    """The share of all weights in which decay pulls harder than what moves them against it."""
+    weights = [] if evidence.inspection is None else evidence.inspection.weights
+    moved = [w for w in weights if w.role in ("weight", "recurrent") and w.gradient is not None and w.lr]
+    decouples = all(is_decoupled(optimizer, group) for group in optimizer.param_groups)
+    lost = [w for w in moved if (w.weight_decay or 0.0) * w.rms > (1.0 if decouples else w.gradient or 0.0)]
+    return sum(w.numel for w in lost) / max(1, sum(w.numel for w in moved))
+
+
+def _ordinary(optimizer: Optimizer, group: dict[str, Any]) -> float:
+    return 1e-4 if adds_penalty(optimizer, group) else 1e-2 if "betas" in group else 5e-4
+
+
+def _norm_of(model: nn.Module, group: dict[str, Any]) -> str:
+    """The first norm of a group that holds norms alone; "" if the group holds other layers too."""
+    held = {id(p) for p in group["params"]}
+    owners = [(n, m) for n, m in model.named_modules() if any(id(p) in held for p in m.parameters(recurse=False))]
+    return owners[0][0] if owners and all(is_norm(module) for _, module in owners) else ""
+
+
+@rule("weight-decay-dominates")
+def decayed_scales(evidence: Evidence) -> Iterator[Finding]:
+    """Scales of norms that decay has driven to zero: an RMS below 0.02, but not exactly zero.
+
+    Scales start at 1. Those that start at 0 on purpose are exactly zero, or have a group without decay.
+    """
+    inspection, optimizer = evidence.inspection, evidence.optimizer
+    if inspection is None or optimizer is None:
+        return
+    scales = [w for w in inspection.weights if w.role == "norm" and w.name.endswith("weight") and w.is_trainable]
+    small = [w for w in scales if w.rms > 0 and SCALE.is_warning(w.rms) and w.weight_decay and w.lr]
+    if not small:
+        return
+    are_most = 2 * len(small) > len(scales)
+    worst = min(small, key=lambda w: w.rms)
+    does_not_train = evidence.trial is not None and evidence.trial.trains is False
+    yield Finding(
+        rule="weight-decay-dominates",
+        layer=worst.layer,
+        severity="severe" if are_most and does_not_train else "warning",
+        basis="measured",
+        summary=f"weight decay {number(worst.weight_decay or 0)} has driven the scales of {len(small)} of "
+        f"{len(scales)} norms to zero: their RMS is {number(worst.rms)} at {worst.layer}.",
+        evidence={"RMS of scales": worst.rms, "norms": float(len(small)), "weight decay": worst.weight_decay or 0.0},
+        reason="The scale of a norm is the size of its layer's outputs, and of the gradient of all layers before it.",
+        treatment="no-decay-of-norms",
+        remedy="norms = [p for m in model.modules() if 'Norm' in type(m).__name__ for p in "
+        "m.parameters(recurse=False)]\n"
+        "others = [p for p in model.parameters() if all(p is not q for q in norms)]\n"
+        'groups = [{"params": others}, {"params": norms, "weight_decay": 0.0}]',
+    )

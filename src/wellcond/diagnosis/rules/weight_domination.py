@@ -1,0 +1,55 @@
+"""weight-domination: a weight that has grown until its updates hardly change it."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Iterator
+
+from torch.optim import SGD
+
+from wellcond.diagnosis.evidence import Evidence
+from wellcond.diagnosis.finding import Finding
+from wellcond.diagnosis.rule import rule
+from wellcond.diagnosis.threshold import Condition, Threshold
+from wellcond.results import number
+
+UPDATE = Threshold(
+    "lr·‖∂L/∂W‖/‖W‖ / that of the median layer", 1e-3, math.nan, bad="below",
+    origin="the layer needs a thousand steps for what others do in one (huang2020, section 4.1)",
+)  # fmt: skip
+GAIN = Threshold(
+    "rms·√fan_in of a weight", 10.0, math.nan, healthy=("gain, weight", "gain, recurrent"),
+    origin="seven times what He gives; healthy networks reach 7.9",
+)  # fmt: skip
+LAYERS = Condition("layers", 3, origin="a median needs others to compare with")
+
+
+@rule("weight-domination")
+def weight_domination(evidence: Evidence) -> Iterator[Finding]:
+    """A layer whose weight has grown until its updates are negligible (huang2020, section 4.1).
+
+    lr·‖∂L/∂W‖/‖W‖ is a thousandth of the median layer's or less, and rms·√fan_in of the weight is above 10. For plain
+    SGD, whose updates are proportional to gradients.
+    """
+    inspection = evidence.inspection
+    if inspection is None or not isinstance(evidence.optimizer, SGD):
+        return
+    weights = [w for w in inspection.weights if w.role == "weight" and w.gradient and w.rms and w.lr]
+    relative = {w.name: (w.lr or 0.0) * (w.gradient or 0.0) / w.rms for w in weights}
+    if len(relative) < LAYERS.at:
+        return
+    median = sorted(relative.values())[len(relative) // 2]
+    for w in weights:
+        if GAIN.is_warning(w.gain or 0.0) and relative[w.name] < UPDATE.warn * median:
+            yield Finding(
+                rule="weight-domination",
+                layer=w.layer,
+                severity="warning",
+                basis="measured",
+                summary=f"a step changes the weight of {w.layer} by {number(relative[w.name])} of its size, but those "
+                f"of other layers by {number(median)}: it scales its inputs by {number(w.gain or 0.0)}.",
+                evidence={"relative update": relative[w.name], "median of all layers": median, "gain": w.gain or 0.0},
+                reason="Before a norm the gradient of W is proportional to 1/‖W‖: the larger a weight, the less it "
+                "moves (huang2020, theorem 2).",
+                remedy="optimizer = torch.optim.SGD(model.parameters(), lr=lr, weight_decay=5e-4)  # keeps them small",
+            )
