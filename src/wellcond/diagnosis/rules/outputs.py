@@ -305,7 +305,7 @@ def rewards_errors(evidence: Evidence) -> Iterator[Finding]:
     if (both := _both(evidence)) is None:
         return
     inspection, output = both
-    right, constant = output.perfect_loss, output.best_constant
+    right, constant = output.perfect_loss, output.uninformed_loss
     if right is None or constant is None or output.reshaped_loss is not None:
         return
     if output.loss_kind not in ("cross-entropy", "bce-logits", "squared"):  # of others the right outputs are not known
