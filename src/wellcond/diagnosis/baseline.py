@@ -51,11 +51,13 @@ def constant_loss(
         if not any(each.is_floating_point() for each in targets):
             return _entropy(torch.cat([each[each != likelihood.ignore_index].reshape(-1) for each in targets]))
     least = _minimum(loss, outputs, targets, class_dim)
-    return least if least is not None or class_dim is None else _label_entropy(targets, outputs[0].shape[class_dim])
+    if least is None:
+        return None if class_dim is None else _label_entropy(targets, outputs[0].shape[class_dim])
+    return least if abs(least) < UNBOUNDED else None
 
 
 def _minimum(loss: Loss, outputs: Sequence[Tensor], targets: Sequence[Any], class_dim: int | None) -> float | None:
-    """The minimum over one example's outputs, or over one position's where there are classes."""
+    """The minimum over one example's outputs, or over one position's if there are classes; None if the loss raises."""
     dims = outputs[0].dim()
     shared = [0] if class_dim is None else [dim for dim in range(dims) if dim != class_dim % dims]
     form = _form_of(loss, outputs[0], targets[0])
@@ -78,10 +80,9 @@ def _minimum(loss: Loss, outputs: Sequence[Tensor], targets: Sequence[Any], clas
         with torch.enable_grad():
             # a loss that clamps is flat at the mean output, but not at the mean target
             free = min(starts, key=lambda start: _or_inf(float(mean_loss(start)))).requires_grad_()
-            least = _minimized(mean_loss, free)
+            return _minimized(mean_loss, free)
     except Exception:  # the user's loss may accept no other outputs than the model's own, and raise anything
         return None
-    return least if abs(least) < UNBOUNDED else None
 
 
 def _mean(
