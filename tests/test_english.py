@@ -42,7 +42,9 @@ def complaints(path: Path) -> Iterator[str]:
             yield f"{path.relative_to(ROOT)}:{line}: {match.group(0)!r} in: {' '.join(words.split())[:100]}"
     if path.suffix == ".py":
         for node in ast.walk(ast.parse(text)):
-            name = node.id if isinstance(node, ast.Name) and isinstance(node.ctx, ast.Store) else getattr(node, "arg", "")
+            name = (
+                node.id if isinstance(node, ast.Name) and isinstance(node.ctx, ast.Store) else getattr(node, "arg", "")
+            )
             if isinstance(node, (ast.Name, ast.arg)) and name in NAMES:
                 yield f"{path.relative_to(ROOT)}:{node.lineno}: a variable called {name!r}"
 

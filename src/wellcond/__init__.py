@@ -150,7 +150,6 @@ __all__ = [
 rendering.renderers_module = "wellcond.report"
 
 _ON_DEMAND = {
-
     "ClosedForm": "wellcond.measurements.blocks.closed_forms",
     "LocalHessian": "wellcond.measurements.blocks.local_hessian",
     "local_hessian": "wellcond.measurements.blocks.local_hessian",

@@ -60,9 +60,7 @@ def renormalized(layer: Any, x: Tensor, r: Tensor, d: Tensor) -> Tensor:
 
 @pytest.mark.parametrize("dims", SHAPES)
 @pytest.mark.parametrize(("r_max", "d_max"), [(1.3, 0.4), (3.0, 5.0), (1.0, 5.0), (3.0, 0.0)])
-def test_a_batch_is_corrected_toward_statistics_from_before_the_step(
-    dims: str, r_max: float, d_max: float
-) -> None:
+def test_a_batch_is_corrected_toward_statistics_from_before_the_step(dims: str, r_max: float, d_max: float) -> None:
     """Outputs and gradients, with r and d as numbers that have no gradient."""
     layer = renorm(dims, r_max=r_max, d_max=d_max, **FLAT)
     x = batch(dims).requires_grad_()

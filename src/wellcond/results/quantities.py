@@ -202,7 +202,7 @@ MATVECS: Final = quantity("matvecs", "products", "products")
 CONVERGED: Final = quantity("converged")
 COST: Final = quantity("cost", unit="u")
 PARTS: Final = {
-    "look": "look",
+    "inspection": "inspection",
     "trial": "trial",
     "gradients": "gradients",
     "layers": "layers",
@@ -220,3 +220,80 @@ PART_ESTIMATE: Final = {
     part: quantity(f"{name}_estimate", f"estimated cost of {part}", "u") for part, name in PARTS.items()
 }
 """What each was estimated to take at most."""
+
+# what an inspection and a trial measure
+
+SIGNAL_GRADIENT: Final = quantity("signal_gradient")
+"""RMS over examples of ‖∂ℓ/∂h‖ at a layer's output."""
+NOT_FINITE_SHARE: Final = quantity("not_finite_share")
+NOT_FINITE_VALUES: Final = quantity("not_finite_values")
+NOT_FINITE_GRADIENTS: Final = quantity("not_finite_gradients")
+PARAMETER_RMS: Final = quantity("parameter_rms")
+PARAMETER_GAIN: Final = quantity("parameter_gain")
+"""RMS of a weight times √(fan-in)."""
+PARAMETER_GRADIENT_RMS: Final = quantity("parameter_gradient_rms")
+DISTINCT_UNITS: Final = quantity("distinct_units")
+PARAMETER_LR: Final = quantity("parameter_lr")
+PARAMETER_WEIGHT_DECAY: Final = quantity("parameter_weight_decay")
+ATTENTION_ENTROPY: Final = quantity("attention_entropy")
+ATTENTION_LARGEST: Final = quantity("attention_largest")
+ATTENTION_SATURATED_SHARE: Final = quantity("attention_saturated_share")
+ATTENTION_LOGIT_STD: Final = quantity("attention_logit_std")
+EARLY_GRADIENT_SHARE: Final = quantity("early_gradient_share")
+"""‖∂ℓ/∂x_t‖ of a sequence's first step over that of the step with the largest."""
+DATA_RMS: Final = quantity("data_rms")
+DATA_MEAN: Final = quantity("data_mean")
+DATA_STD: Final = quantity("data_std")
+DATA_LOW: Final = quantity("data_low")
+DATA_HIGH: Final = quantity("data_high")
+LARGEST_FEATURE_RMS: Final = quantity("largest_feature_rms")
+MEDIAN_FEATURE_RMS: Final = quantity("median_feature_rms")
+CONSTANT_FEATURES: Final = quantity("constant_features")
+BATCH_SIZE: Final = quantity("batch_size")
+INSPECTED_EXAMPLES: Final = quantity("inspected_examples")
+INSPECTED_LOSS: Final = quantity("inspected_loss")
+CONSTANT_LOSS: Final = quantity("constant_loss")
+"""Loss of the best constant prediction for the first batch."""
+UNINFORMED_LOSS: Final = quantity("uninformed_loss")
+"""Loss of the class frequencies or the mean target as the answer for every example."""
+PERFECT_LOSS: Final = quantity("perfect_loss")
+OUTPUT_VARIATION: Final = quantity("output_variation")
+OUTPUT_SATURATED_SHARE: Final = quantity("output_saturated_share")
+OUTPUT_ACCURACY: Final = quantity("output_accuracy")
+CLAMPED_SHARE: Final = quantity("clamped_share")
+TARGETS_OUTSIDE_SHARE: Final = quantity("targets_outside_share")
+MIXING: Final = quantity("mixing")
+"""Relative change of an example's output if the other examples of its batch are left out."""
+STANDARDIZED_LOSS: Final = quantity("standardized_loss")
+STANDARDIZED_GRADIENT_NORM: Final = quantity("standardized_gradient_norm")
+UNSTANDARDIZED_GRADIENT_NORM: Final = quantity("unstandardized_gradient_norm")
+TRIAL_LOSS: Final = quantity("trial_loss")
+TRIAL_CONSTANT_LOSS: Final = quantity("trial_constant_loss")
+TRIAL_TRAINS: Final = quantity("trial_trains")
+TRIAL_LR: Final = quantity("trial_lr")
+TRIAL_STEPS: Final = quantity("trial_steps")
+TRIAL_FINAL_LOSS: Final = quantity("trial_final_loss")
+TRIAL_FALL: Final = quantity("trial_fall")
+TRIAL_FALL_ERROR: Final = quantity("trial_fall_error")
+TRIAL_SPIKE: Final = quantity("trial_spike")
+TRIAL_OTHER_LR: Final = quantity("trial_other_lr")
+"""Rate of the best of the runs at other rates."""
+TRIAL_OTHER_FINAL_LOSS: Final = quantity("trial_other_final_loss")
+TRIAL_OTHER_FALL: Final = quantity("trial_other_fall")
+TRIAL_UNDECAYED_LOSS: Final = quantity("trial_undecayed_loss")
+TRIAL_UNDROPPED_LOSS: Final = quantity("trial_undropped_loss")
+TRIAL_RUNNING_STATISTICS_LOSS: Final = quantity("trial_running_statistics_loss")
+HANDFUL_EXAMPLES: Final = quantity("handful_examples")
+HANDFUL_LOSS: Final = quantity("handful_loss")
+HANDFUL_FINAL_LOSS: Final = quantity("handful_final_loss")
+HANDFUL_CONSTANT_LOSS: Final = quantity("handful_constant_loss")
+BATCH_STATISTICS_LOSS: Final = quantity("batch_statistics_loss")
+RUNNING_STATISTICS_LOSS: Final = quantity("running_statistics_loss")
+NEIGHBOR_RELATION: Final = quantity("neighbor_relation")
+"""Standard deviations of shuffled targets by which the nearest neighbor's target is the better prediction."""
+LINEAR_RELATION: Final = quantity("linear_relation")
+SMOOTH_RELATION: Final = quantity("smooth_relation")
+INPUT_STRUCTURE: Final = quantity("input_structure")
+SLOW_SHARE: Final = quantity("slow_share")
+"""Share of the targets' variance that only directions with a small eigenvalue predict."""
+SLOW_CONDITION: Final = quantity("slow_condition")

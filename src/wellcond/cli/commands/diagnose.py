@@ -26,7 +26,7 @@ from wellcond.report.sarif import sarif
 from wellcond.report.terminal import SEVERITY_COLORS, new_console, new_table, show_diagnosis
 from wellcond.report.text import headline
 
-FIRST = "look"
+FIRST = "inspection"
 """Part after which there are first findings."""
 FailOn = Literal["severe", "warning", "never"]
 EXIT_CODES = {"severe": 4, "warning": 3}
