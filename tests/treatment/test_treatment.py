@@ -68,8 +68,8 @@ CASES: dict[str, tuple[list[Arm], str, str | None]] = {
     ),
     "losses may be negative": (
         [arm("untreated", -1.0), arm("bnp", -2.0)],
-        "bnp helps: it ends at -2 at lr 0.1, the untreated network at -1 at lr 0.1. It reaches the untreated final loss "
-        "after 2 of 20 steps.",
+        "bnp helps: it ends at -2 at lr 0.1, the untreated network at -1 at lr 0.1. It reaches the untreated final "
+        "loss after 2 of 20 steps.",
         "bnp",
     ),
     "the untreated network diverges": (

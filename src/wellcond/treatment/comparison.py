@@ -25,7 +25,17 @@ from wellcond.training.copies import CopyTrainer
 from wellcond.training.optimizers import largest_lr, unwrapped
 from wellcond.training.run import Run
 from wellcond.treatment.arm import Arm
-from wellcond.treatment.ranking import FINALISTS, advised, drawn, finalists, fits, parts_of, proposals_of, ranked
+from wellcond.treatment.ranking import (
+    FINALISTS,
+    advised,
+    drawn,
+    finalists,
+    fits,
+    not_chosen,
+    parts_of,
+    proposals_of,
+    ranked,
+)
 from wellcond.treatment.treatment import TOGETHER, UNTREATED, Treatment
 
 LEAST_RACE, MOST_SCREENING = 225, 900
@@ -83,6 +93,7 @@ class Comparison:
         self._race_max = max(RACE_RUNS * steps, LEAST_RACE)
         self._problem, self._optimizer, self._momentum = problem, optimizer, momentum
         self._screened_rates: dict[str, float] = {}
+        self._findings: Sequence[Finding] = ()
         self._proposals: dict[str, tuple[str, ...]] = {}
         self._advice = ""
         self._planned = (FINALISTS + 4 if named is None else named + 1) * (self._race_max + len(seeds) * steps)
@@ -117,7 +128,7 @@ class Comparison:
 
     def screen(self, findings: Sequence[Finding]) -> None:
         """Every remedy that applies, by a short race of rates; then combinations of the best with others."""
-        self._proposals = proposals_of(findings)
+        self._findings, self._proposals = findings, proposals_of(findings)
         for name in REMEDIES:
             self._screen(name)
         self._advice = advised(self.arms, findings, self._proposals)
@@ -163,7 +174,7 @@ class Comparison:
         arms = {arm.name: arm for arm in sorted(self.arms.values(), key=place)}
         arms[UNTREATED] = replace(arms[UNTREATED], code=self._setup.code)
         has_screening = any(arm.screened is not None for arm in arms.values())
-        return Treatment(
+        treatment = Treatment(
             arms,
             self.seeds,
             self._steps,
@@ -173,6 +184,9 @@ class Comparison:
             tuple(self.notes),
             is_complete,
         )
+        if not is_complete or treatment.best is None:
+            return treatment
+        return replace(treatment, notes=(*self.notes, *not_chosen(arms, self._findings, treatment.best)))
 
     # one arm
 

@@ -9,7 +9,7 @@ from collections.abc import Mapping, Sequence
 from wellcond.diagnosis.finding import Finding
 from wellcond.remedies.remedy import REMEDIES
 from wellcond.treatment.arm import Arm
-from wellcond.treatment.treatment import RATE, TOGETHER, WORTHWHILE
+from wellcond.treatment.treatment import RATE, TOGETHER, UNTREATED, WORTHWHILE
 
 FINALISTS = 3
 """Arms that are trained in full because of their screening."""
@@ -76,6 +76,29 @@ def finalists(arms: Arms, advice: str) -> list[str]:
     if alone is not None and alone not in chosen:  # if it is as good as a combination, it is preferred
         chosen[-1] = alone
     return chosen + [name for name in (advice, RATE) if name not in chosen and is_screened(arms, name)]
+
+
+def not_chosen(arms: Arms, findings: Sequence[Finding], best: Arm) -> list[str]:
+    """Why the best arm lacks a remedy that a severe finding names, one sentence for each.
+
+    A better rate is not missed: every arm has one.
+    """
+    sentences = []
+    for finding in findings:
+        name = finding.treatment
+        if finding.severity != "severe" or not name or name in (RATE, *parts_of(best.name)):
+            continue
+        arm = arms.get(name)
+        if arm is None:
+            reason = "there is nothing to treat"
+        elif arm.refused is not None:
+            reason = arm.refused
+        elif best.name != UNTREATED and not fits(best.name, name):
+            reason = "another remedy of the same part of the training does better"
+        else:
+            reason = "it does not help enough"
+        sentences.append(f"{name}, which {finding.rule} proposes, is not part of the best: {reason}.")
+    return list(dict.fromkeys(sentences))
 
 
 def drawn(arms: Arms, proposals: Proposals, seed: str) -> str | None:
