@@ -122,7 +122,7 @@ def test_first_findings_go_to_standard_error_before_the_result(target: str, find
     assert result.stdout.splitlines()[1].startswith("╭")
 
 
-def test_findings_are_in_the_json_with_all_they_say(target: str, finds: Callable[..., Any]) -> None:
+def test_findings_are_complete_in_the_json(target: str, finds: Callable[..., Any]) -> None:
     finds(UNSCALED)
     content = parsed(run("diagnose", f"{target}:build", *ANY, "--json"))
     assert content["verdict"].startswith("Severe (unscaled-input): the inputs reach 1e5.")
@@ -188,7 +188,7 @@ def test_rules_are_selected_and_ignored(
 
 @pytest.mark.usefixtures("rules")
 @pytest.mark.parametrize("option", ["--select", "--ignore", "--explain"])
-def test_a_rule_that_is_not_there_is_refused_with_those_that_are_near(option: str, target: str) -> None:
+def test_an_unknown_rule_is_refused_with_the_closest_names(option: str, target: str) -> None:
     result = run("diagnose", f"{target}:build", option, "frist-rule", width=200)
     assert result.exit_code == 2
     assert "'first-rule'" in words(result.stderr)
@@ -246,7 +246,7 @@ def test_the_budget_is_fast_full_or_seconds(target: str, budget: str, has_trace:
     assert (content["values"]["evidence"]["trace"] is not None) == has_trace
 
 
-def test_layers_are_listed_by_name_or_refused_with_those_that_are_near(target: str) -> None:
+def test_an_unknown_layer_is_refused_with_the_closest_names(target: str) -> None:
     content = parsed(run("diagnose", f"{target}:build", *ANY, "--layers", "2", "--json"))
     assert {row["layer"] for row in content["rows"]} == {"", "2", "2.weight", "2.bias"}
     assert "'fc2'" in one_line(run("diagnose", f"{target}:build", "--layers", "fc2"))

@@ -23,7 +23,7 @@ BEGINS = {"html": b"<!doctype html>", "png": b"\x89PNG", "json": b"{", "csv": b"
 
 
 @pytest.mark.parametrize("command", COMMANDS)
-def test_json_is_all_on_standard_output_and_files_have_the_form_of_their_suffix(command: str, tmp_path: Path) -> None:
+def test_json_goes_to_standard_output_and_files_follow_their_suffix(command: str, tmp_path: Path) -> None:
     kind, options = COMMANDS[command]
     paths = {form: tmp_path / f"a.{form}" for form in BEGINS}
     out = [each for path in paths.values() for each in ("--out", path)]
@@ -51,14 +51,14 @@ def test_json_of_an_architecture() -> None:
     ("name", "message"),
     [("no/a.html", "does not exist"), ("a.txt", "a.txt has no known form; end it in one of .html, .png")],
 )
-def test_a_file_that_cannot_be_written_is_refused_before_the_users_code_runs(
+def test_an_unwritable_file_is_refused_before_the_users_code_runs(
     command: str, name: str, message: str, tmp_path: Path
 ) -> None:
     target = [] if command == "demo" else [f"{script(tmp_path, RAISES)}:build"]
     assert message in one_line(run(command, *target, "--out", tmp_path / name))
 
 
-def test_without_matplotlib_a_picture_is_refused_before_the_users_code_runs(
+def test_without_matplotlib_a_picture_is_refused_before_the_work(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setitem(sys.modules, "matplotlib.figure", None)

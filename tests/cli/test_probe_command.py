@@ -24,7 +24,7 @@ def test_the_walk_and_the_covariate_shift_are_printed(target: str) -> None:
     assert str(wc.covariate_shift(problem, torch.optim.SGD(problem.params.values(), lr=0.2))) in result.output
 
 
-def test_an_optimizer_beside_the_problem_gives_the_learning_rate_and_the_step(target: str) -> None:
+def test_the_optimizer_gives_the_learning_rate_and_the_step(target: str) -> None:
     result = run("probe", f"{target}:with_optimizer")
     assert "from 0.5 to 4 times lr 0.25" in result.output
     assert "a step of SGD" in result.output
@@ -41,7 +41,7 @@ def test_local_hessians_of_the_layers_asked_for_and_no_covariate_shift(target: s
     assert "Covariate" not in result.output
 
 
-def test_a_layer_that_is_not_there_is_said_before_the_work(target: str) -> None:
+def test_an_unknown_layer_is_refused_before_the_work(target: str) -> None:
     result = run("probe", f"{target}:build", "--layer", "fc9")
     assert result.exit_code == 1
     assert "fc9" in result.stderr
@@ -62,7 +62,7 @@ def test_a_step_that_cannot_be_replayed_leaves_the_walk(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize("rates", [(0.0, 0.0), (0.1, 0.01)])
-def test_which_of_an_optimizers_rates_is_walked_must_be_said(tmp_path: Path, rates: tuple[float, float]) -> None:
+def test_an_optimizer_with_several_rates_needs_the_option_lr(tmp_path: Path, rates: tuple[float, float]) -> None:
     code = f"""
     def with_groups():
         problem = build()

@@ -54,7 +54,7 @@ def heights(axes: Any) -> list[list[float]]:
     return [[float(y) for y in line.get_ydata()] for line in axes.get_lines()]
 
 
-def test_histograms_have_a_row_per_network_a_column_per_layer_and_a_ridge_per_step() -> None:
+def test_histograms_by_network_layer_and_step() -> None:
     panels = histograms_figure(HISTOGRAMS).axes
     titles = [axes.get_title("left") for axes in panels if axes.axison]
     assert titles == ["0", "2", "4", "0", "1", "4", "7"]

@@ -23,7 +23,7 @@ from wellcond.results import quantities as q
 pytest.importorskip("matplotlib")
 
 
-def test_two_networks_are_drawn_against_the_layer_with_zero_and_infinity_at_the_edges() -> None:
+def test_zero_and_infinity_are_at_the_edges_of_a_plot_by_layer() -> None:
     figure = layers_figure({"plain": AWKWARD.rows(), "batchnorm": SOUND.rows()})
     left, right = figure.axes
     assert legend(figure) == ["plain, Σx", "plain, Σ∇h", "batchnorm, Σx", "batchnorm, Σ∇h"]
@@ -48,7 +48,7 @@ def test_any_values_have_a_finite_axis(values: list[float]) -> None:
     assert axis["range"][0] < axis["range"][1]
 
 
-def test_training_is_the_mean_of_its_repetitions_and_ends_where_one_diverged() -> None:
+def test_training_is_the_mean_of_runs_and_ends_where_one_diverged() -> None:
     runs = {"sgd": [losses(4.0, 2.0, 1.0), losses(2.0, 4.0)], "bnp": [losses(3.0, 1.0, 0.5)]}
     (axes,) = training_figure(runs, y_label="mean of 5 steps").axes
     assert drawn(axes) == {"sgd": ([1, 2], [3.0, 3.0]), "bnp": ([1, 2, 3], [3.0, 1.0, 0.5])}

@@ -74,7 +74,7 @@ def test_many_consequences_are_counted() -> None:
     assert text.endswith("and 3 more")
 
 
-def test_heights_are_logarithmic_where_values_span_much_and_else_proportional() -> None:
+def test_heights_are_logarithmic_over_decades_and_else_proportional() -> None:
     wide = Strip("", ("a", "b", "c"), (1e-6, 1e-3, 1.0))
     assert wide.is_log
     middle = (wide.height(1e-6) + wide.height(1.0)) / 2

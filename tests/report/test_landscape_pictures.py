@@ -59,7 +59,7 @@ def test_ribbons_reach_from_the_least_to_the_greatest_of_every_walk() -> None:
     assert all(axes.get_xlabel() == "training step" for axes in figure.axes)
 
 
-def test_rows_in_any_order_are_drawn_in_that_of_training_with_gaps_where_they_are_not_finite() -> None:
+def test_rows_in_any_order_are_drawn_by_step_with_gaps_if_not_finite() -> None:
     rows = [row._replace(value=math.inf) if row.quantity == q.BETA and row.step == 10 else row for row in run()[::-1]]
     loss, _, beta = ribbons_figure({"a": rows}).axes
     assert ([0, 10, 20], [4.0, 44.0, 84.0]) in lines(loss)
@@ -109,6 +109,6 @@ def test_a_plane_has_its_colors_from_the_least_loss_to_the_greatest(top: float) 
 
 
 @pytest.mark.parametrize("value", [2.0, 0.0, math.nan], ids=["flat", "zero", "nowhere_finite"])
-def test_planes_without_contours_are_drawn_all_the_same(value: float) -> None:
+def test_planes_without_contours_are_drawn_too(value: float) -> None:
     figure = slice_figure(plane(torch.full((3, 3), value, dtype=torch.float64)))
     assert figure.axes[0].get_xlabel() == "α  (random)"

@@ -101,7 +101,7 @@ def test_every_finding_has_a_place_that_the_tree_and_the_verdict_link_to() -> No
     assert {each for each in identities if str(each).startswith("finding-")} == links
 
 
-def test_a_notebook_shows_the_same_order_without_scripts_and_leaves_other_output_alone() -> None:
+def test_a_notebook_shows_the_same_order_without_scripts() -> None:
     text = fragment(AWKWARD)
     document = Document(text)
     words = document.words
@@ -178,7 +178,7 @@ def test_the_table_has_every_layer_and_column_and_infinity_in_words() -> None:
     assert "Infinity" in [attributes["data-value"] for _, attributes in document.tags if "data-value" in attributes]
 
 
-def test_what_is_missing_is_said_of_each_network_and_what_all_share_once() -> None:
+def test_missing_parts_are_listed_by_network_and_shared_facts_once() -> None:
     failed = {"Hessian trace": "it is NaN", "Hessian eigenvalues": "it is NaN"}
     other = replace(SOUND, failed=failed, about={"model": "Other", "batchnorm": "the model has none"})
     words = Document(page({"a": AWKWARD, "b": other})).words
@@ -188,7 +188,7 @@ def test_what_is_missing_is_said_of_each_network_and_what_all_share_once() -> No
     assert "a: Net; b: Other" in words
 
 
-def test_what_was_left_out_and_what_the_parts_took_are_said_of_each_network() -> None:
+def test_left_out_parts_and_costs_are_listed_for_each_network() -> None:
     part = SimpleNamespace(name="gradients <b>", estimate=2.0, cost=Cost(3, 3), seconds=0.5)
     skipped = SimpleNamespace(name="Hessian trace", estimate=0.0, cost=Cost(), seconds=0.0)
     priced = replace(SOUND, left_out={"Hessian trace": 'budget="full" measures it'}, parts=(part, skipped))
@@ -207,7 +207,7 @@ def test_a_table_of_many_layers_has_every_row_and_scrolls(count: int, is_tall: b
     assert ("scroll tall" in [attributes.get("class") for _, attributes in document.tags]) == is_tall
 
 
-def test_density_and_training_appear_when_given() -> None:
+def test_density_and_training_are_drawn_if_passed() -> None:
     assert "Spectral density" not in Document(page({"a": AWKWARD})).words
     document = Document(page({"a": AWKWARD}, rows={"a": losses(2.0, 1.0, 0.5)}, densities={"a": density(1.0, 0.5)}))
     assert "Spectral density of the Hessian" in document.words

@@ -18,7 +18,7 @@ from wellcond.training.run import Run
 pytest.importorskip("matplotlib")
 
 
-def test_runs_of_a_race_are_drawn_with_their_limits_and_what_diverged_is_crossed() -> None:
+def test_a_race_is_drawn_with_its_limits_and_crosses_for_divergence() -> None:
     runs = {0.1: Run([3.0, 2.0]), 1.0: Run([3.0, 2.0, 1.0, 1.0]), 10.0: Run([3.0], diverged_at=2)}
     race = Race(runs, Choice(1.0, 0.5, 2.0), steps=20, steps_taken=7)
     figure = race_figure(race, {"measured": 2.0, "none": math.inf})

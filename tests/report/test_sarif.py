@@ -55,7 +55,7 @@ def test_every_cause_is_a_result_with_its_layer() -> None:
     assert len({each["partialFingerprints"]["ruleAndLayer/v1"] for each in results}) == 2
 
 
-def test_what_a_finding_explains_is_a_related_location_and_not_an_error_of_its_own() -> None:
+def test_a_consequence_is_a_related_location_and_not_an_error() -> None:
     unscaled, note = written()["runs"][0]["results"]
     related = unscaled["relatedLocations"]
     assert [(each["id"], layer_of(each)) for each in related] == [(1, "fc1"), (2, AWKWARD_NAME)]

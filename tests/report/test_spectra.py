@@ -42,7 +42,7 @@ def test_densities_are_drawn_six_decades_deep_in_their_bands() -> None:
 
 
 @pytest.mark.parametrize("c", [0.25, 1.0, 4.0], ids=["few_rows", "square", "many_rows"])
-def test_the_areas_of_bars_and_law_are_the_share_of_eigenvalues_away_from_zero(c: float, tmp_path: Path) -> None:
+def test_areas_of_bars_and_law_are_the_share_of_nonzero_eigenvalues(c: float, tmp_path: Path) -> None:
     law = marchenko_pastur(c)
     assert law.save(tmp_path / "law.png").read_bytes().startswith(b"\x89PNG")
     (alone,) = law.figure().axes
@@ -58,13 +58,13 @@ def test_the_areas_of_bars_and_law_are_the_share_of_eigenvalues_away_from_zero(c
 
 
 @pytest.mark.parametrize("factor", [1, 1000])
-def test_every_bar_is_inside_its_panel_also_where_the_law_is_elsewhere(factor: float) -> None:
+def test_every_bar_is_inside_its_panel_even_far_from_the_law(factor: float) -> None:
     axes, heights, edges, _ = panel(factor * measured(4.0), 4.0)
     assert float(heights.max()) < axes.get_ylim()[1] < 2 * float(heights.max())
     assert float(heights.sum() * edges.diff()[0]) == pytest.approx(1, rel=1e-12)
 
 
-def test_a_spectrum_of_zeros_has_no_bars_and_the_title_gives_its_distance_and_what_is_critical() -> None:
+def test_a_spectrum_of_zeros_has_no_bars_and_its_distance_as_title() -> None:
     axes, heights, _, legend = panel(torch.zeros(100, dtype=torch.float64), 4.0)
     assert not heights.any()
     assert legend[0] == "measured, and 100 % at 0"

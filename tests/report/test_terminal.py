@@ -44,7 +44,7 @@ def test_a_long_name_gives_way_before_a_number_does() -> None:
     assert "λmax Σ∇h" in text
 
 
-def test_a_layer_with_a_finding_has_its_color_in_the_table_and_no_number_has_one() -> None:
+def test_only_layers_with_a_finding_are_colored_in_the_table() -> None:
     numbers = printed(AWKWARD, 120, color=True).split("Numbers")[1]
     colored = re.findall("\x1b\\[1;3[13]m(.*?)\x1b", numbers)
     assert [cell.strip() for cell in colored] == ["fc1", AWKWARD_NAME]

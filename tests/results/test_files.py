@@ -84,7 +84,7 @@ def test_a_pipe_is_written_to_and_stays_one(tmp_path: Path, link: bool) -> None:
     assert place.is_symlink() == link
 
 
-def test_a_pipe_that_nobody_reads_from_and_a_socket_are_refused(tmp_path: Path) -> None:
+def test_a_pipe_without_a_reader_and_a_socket_are_refused(tmp_path: Path) -> None:
     os.mkfifo(tmp_path / "pipe.json")
     with pytest.raises(OutputError, match=r"pipe\.json could not be written: No such device"):
         write_atomically(tmp_path / "pipe.json", b"new")
@@ -124,7 +124,7 @@ def test_an_old_file_keeps_its_mode_and_owner(tmp_path: Path, mode: int) -> None
 
 
 @pytest.mark.parametrize("umask", [0o022, 0o077, 0o002])
-def test_a_new_file_has_the_mode_that_the_umask_leaves(tmp_path: Path, umask: int) -> None:
+def test_a_new_file_has_the_mode_that_the_umask_allows(tmp_path: Path, umask: int) -> None:
     old = os.umask(umask)
     try:
         target = write_atomically(tmp_path / "report.html", b"new")
@@ -133,7 +133,7 @@ def test_a_new_file_has_the_mode_that_the_umask_leaves(tmp_path: Path, umask: in
     assert stat.S_IMODE(target.stat().st_mode) == 0o666 & ~umask
 
 
-def test_a_name_that_is_too_long_or_impossible_is_refused_and_one_that_just_fits_is_written(tmp_path: Path) -> None:
+def test_a_name_that_is_too_long_or_impossible_is_refused(tmp_path: Path) -> None:
     for name in ("x" * 300 + ".json", "a\0b.json"):
         with pytest.raises(OutputError, match="could not be written"):
             write_atomically(tmp_path / name, b"new")
@@ -143,7 +143,7 @@ def test_a_name_that_is_too_long_or_impossible_is_refused_and_one_that_just_fits
     assert write_atomically(tmp_path / ("x" * 250 + ".json"), b"new").read_bytes() == b"new"
 
 
-def test_a_link_to_a_file_that_is_not_there_yet_makes_it_and_the_links_name_decides_the_form(tmp_path: Path) -> None:
+def test_a_link_to_a_missing_file_creates_it_in_the_form_of_the_link(tmp_path: Path) -> None:
     link = tmp_path / "link.csv"
     link.symlink_to(tmp_path / "real")
     wc.spectrum(torch.eye(2)).save(link)

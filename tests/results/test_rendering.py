@@ -42,7 +42,7 @@ def test_a_form_is_that_of_the_nearest_registered_class() -> None:
 
 
 @pytest.mark.usefixtures("_registry")
-def test_without_renderers_a_result_has_its_text_and_a_plain_page_and_no_figure(tmp_path: Path) -> None:
+def test_without_renderers_a_result_has_its_repr_and_a_plain_page(tmp_path: Path) -> None:
     answer = Answer(42.0)
     assert str(answer) == repr(answer) == "Answer(value=42.0)"
     assert "<pre>Answer(value=42.0)</pre>" in answer.save(tmp_path / "a.html").read_text(encoding="utf-8")

@@ -162,12 +162,14 @@ def test_it_prints_as_a_table_with_its_verdict() -> None:
         Arm("last-bn", refused="no"),
     )
     printed = str(result).splitlines()
-    assert printed[:3] == [
+    assert printed[:5] == [
         result.verdict(),
+        "",
+        result.code,
         "",
         "Loss after 20 steps (mean of the last 2, median (least to greatest) of 3 seeds)",
     ]
-    lines = {line.split()[0]: line for line in printed[4:8]}
+    lines = {line.split()[0]: line for line in printed[6:10]}
     assert lines.keys() == {"untreated", "bnp", "adam", "clip"}
     assert "  -0.5  " in lines["bnp"]
     assert lines["bnp"].endswith("unscaled-input")
@@ -175,6 +177,13 @@ def test_it_prints_as_a_table_with_its_verdict() -> None:
     assert "diverged" in lines["clip"]
     assert "last-bn refused: no" in printed
     assert printed[-1] == "cost: 8 u (training steps); each arm that was run took 60"
+
+
+def test_where_nothing_helps_there_is_nothing_to_write() -> None:
+    result = treatment(PLAIN, arm("bnp", 1.5, 1.6, 1.7))
+    assert result.best is result.untreated
+    assert result.code
+    assert result.code not in str(result)
 
 
 def test_rows_hold_every_arm_and_the_best_one_first() -> None:
