@@ -165,10 +165,10 @@ def is_found(name: str) -> bool:
         shutil.copytree(ROOT / "src", source, ignore=shutil.ignore_patterns("__pycache__"))
         mend.take_out_of(source)
         status, output = run(source, mend.found_by)
-    found = status != 0 and f"named case {mend.found_by}" in output
+    result = status != 0 and f"named case {mend.found_by}" in output
     first = next((line for line in output.splitlines() if "named case" in line), "nothing failed")
-    print(f"{'found' if found else 'NOT FOUND'}: without {name!r}, {first}", flush=True)
-    return found
+    print(f"{'found' if result else 'NOT FOUND'}: without {name!r}, {first}", flush=True)
+    return result
 
 
 def main() -> int:
