@@ -45,20 +45,23 @@ class Mend:
 
 MENDS: dict[str, Mend] = {
     # of the user's state
-    "no autocast": Mend("network/arithmetic.py", "if torch.is_autocast_enabled(kind):", "if False:", "autocast"),
+    "no autocast": Mend(
+        "network/isolation/arithmetic.py", "if torch.is_autocast_enabled(kind):", "if False:", "autocast"
+    ),
     "one thread at a time": Mend(
-        "network/arithmetic.py", "while self._owner not in (None, me) and not _is_worker_of_autograd():",
+        "network/isolation/arithmetic.py", "while self._owner not in (None, me) and not _is_worker_of_autograd():",
         "while False:", "two_threads",
     ),
     "no gradient hooks": Mend(
-        "network/isolation.py", "        stack.enter_context(gradient_hooks_off(modules))\n", "", "gradient_hooks"
+        "network/isolation/isolation.py", "        stack.enter_context(gradient_hooks_off(modules))\n", "",
+        "gradient_hooks",
     ),
     "norms by hand": Mend(
-        "network/isolation.py", "isinstance(module, _NormBase) or module in norms", "isinstance(module, _BatchNorm)",
-        "norms_by_hand",
+        "network/isolation/isolation.py", "isinstance(module, _NormBase) or module in norms",
+        "isinstance(module, _BatchNorm)", "norms_by_hand",
     ),
     "what is put back": Mend(
-        "state/snapshot.py", "        snapshot.put_back()\n", "        pass\n", "odd_state_is_put_back"
+        "network/isolation/snapshot.py", "        snapshot.put_back()\n", "        pass\n", "odd_state_is_put_back"
     ),
     "a graph that is no longer true": Mend(
         "curvature/over_parameters.py", "not self._kept[0].is_same_as(self._state(held, is_passing=True))",
@@ -69,7 +72,7 @@ MENDS: dict[str, Mend] = {
         "network/taps.py", "if torch.is_grad_enabled() < with_grad:", "if False:", "layers_that_are_not_what_they_seem"
     ),
     "own forward": Mend(
-        "layerwise/factor_pass.py", "for name, module in self.modules.items() if has_own_forward(module)",
+        "curvature/kronecker/factor_pass.py", "for name, module in self.modules.items() if has_own_forward(module)",
         "for name, module in self.modules.items() if False", "layers_that_are_not_what_they_seem",
     ),
     "squares in float64": Mend(
@@ -85,45 +88,45 @@ MENDS: dict[str, Mend] = {
         "return bool((off[:1] <= _tolerance(first) * size[:1]).all())", "coupling_of_later_examples",
     ),
     "coupled labels": Mend(
-        "layerwise/factor_pass.py", "self._shared |= coupling.shared_outputs(passes, len(outputs))", "pass",
+        "curvature/kronecker/factor_pass.py", "self._shared |= coupling.shared_outputs(passes, len(outputs))", "pass",
         "coupled_labels",
     ),
     # of losses
     "tokens are terms": Mend(
-        "problem/terms.py", "self._positions = averaged_dims(batch, gradients)", "self._positions = ()",
+        "problem/loss/terms.py", "self._positions = averaged_dims(batch, gradients)", "self._positions = ()",
         "tokens_are_terms",
     ),
-    "weights of batches": Mend("problem/terms.py", "weight = unit / share", "weight = count", "batches_add_up"),
+    "weights of batches": Mend("problem/loss/terms.py", "weight = unit / share", "weight = count", "batches_add_up"),
     "ignored labels": Mend(
         "problem/evaluation.py", "and (not is_new or agrees(self.likelihood, loss_at, outputs, targets))", "",
         "ignored_labels_at_equal_outputs",
     ),
     "likelihoods in float64": Mend(
-        "problem/losses.py", "wide = outputs.detach().double(),", "wide = outputs.detach(),", "nearly_a_likelihood"
+        "problem/loss/losses.py", "wide = outputs.detach().double(),", "wide = outputs.detach(),", "nearly_a_likelihood"
     ),
     # of bounds
     "sizes of float32": Mend(
-        "spectral/lanczos.py", "self._multiplied(q) if self.diagonal else self._first_product(q)",
+        "curvature/spectra/lanczos.py", "self._multiplied(q) if self.diagonal else self._first_product(q)",
         "self._multiplied(q)", "sizes_of_float32",
     ),
     "hidden eigenvalues": Mend(
-        "spectral/ritz.py", "errors = np.array([self._hiding_distance(*one) for one in each])",
+        "curvature/spectra/ritz.py", "errors = np.array([self._hiding_distance(*one) for one in each])",
         "errors = self.residuals", "several_eigenvalues",
     ),
     "unseen copies": Mend(
-        "spectral/ritz.py", "or float(self._odds_within_tol().sum()) <= 1 - self.confidence", "or True",
+        "curvature/spectra/ritz.py", "or float(self._odds_within_tol().sum()) <= 1 - self.confidence", "or True",
         "several_eigenvalues",
     ),
     "all that both ends have": Mend(
-        "spectral/eigenvalues.py", "if m < wanted or", "if m < k or", "both_ends_of_the_identity"
+        "curvature/spectra/eigenvalues.py", "if m < wanted or", "if m < k or", "both_ends_of_the_identity"
     ),
     "spread of all entries": Mend(  # of the sums of the probes instead, as it was
-        "spectral/probing.py", "float(change @ (entries - mean))",
+        "curvature/spectra/probing.py", "float(change @ (entries - mean))",
         "float(change.sum() * (entries - mean).sum()) / 2", "trace_of_small_layers",
     ),
     # of the rest
     "lists of eigenvalues": Mend(
-        "spectral/condition.py", "values.detach().cpu() if isinstance(values, Tensor) else _as_tensor(values)",
+        "curvature/spectra/condition.py", "values.detach().cpu() if isinstance(values, Tensor) else _as_tensor(values)",
         "torch.tensor(values)", "eigenvalues_as_numbers",
     ),
     "special files": Mend(
