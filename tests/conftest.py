@@ -37,7 +37,7 @@ def transformers() -> Any:
     """The library, for all tests of a process: what it finds of torchvision when it is first imported, it keeps."""
     try:
         import torchvision  # noqa: F401
-    except Exception:  # broken or missing: transformers does without it if it is told so before its own import
+    except Exception:  # broken or missing: transformers works without it if this is set before its import
         sys.modules["torchvision"] = None  # type: ignore[assignment]
     return pytest.importorskip("transformers")
 

@@ -100,12 +100,12 @@ def layer_gradients(
     if labels == "data":
         total = sum(term.loss(term.label) for term in everything)
         return x, h, [(1.0, torch.autograd.grad(total, h)[0])]
-    found = []
+    result = []
     for term in everything:
         for probability, label in term.labels:
             (g,) = torch.autograd.grad(term.loss(label), h, retain_graph=True)
-            found.append((probability, g))
-    return x, h, found
+            result.append((probability, g))
+    return x, h, result
 
 
 def row_moment(rows: Tensor) -> Tensor:

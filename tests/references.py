@@ -40,10 +40,10 @@ def categorical(class_dim: int = 1, ignore_index: int = -100) -> Terms:
         classes = outputs.shape[class_dim]
         logits = outputs.movedim(class_dim, -1).reshape(-1, classes)
         if targets.is_floating_point():
-            wanted = list(targets.movedim(class_dim, -1).reshape(-1, classes))
+            expected = list(targets.movedim(class_dim, -1).reshape(-1, classes))
         else:
-            wanted = [None if int(y) == ignore_index else one_hot(int(y), classes) for y in targets.reshape(-1)]
-        for z, y in zip(logits, wanted, strict=True):
+            expected = [None if int(y) == ignore_index else one_hot(int(y), classes) for y in targets.reshape(-1)]
+        for z, y in zip(logits, expected, strict=True):
             if y is None:
                 continue
             p = z.detach().exp() / z.detach().exp().sum()
@@ -127,8 +127,8 @@ def network(model: nn.Module, inputs: Any, batchnorm: str = "batch") -> Callable
         parts = torch.split(theta, [p.numel() for p in named.values()])
         values = {name: part.view_as(p) for (name, p), part in zip(named.items(), parts, strict=True)}
         with sdpa_kernel(SDPBackend.MATH):
-            found = functional_call(model, values, args, kwargs)
-        return getattr(found, "logits", found)
+            result = functional_call(model, values, args, kwargs)
+        return getattr(result, "logits", result)
 
     return outputs
 

@@ -1,4 +1,4 @@
-"""Suites that every object of a kind must pass: a new one is added to a table, not given copies of tests."""
+"""Suites that every object of some type must pass: a new object is added to a table, and no test is copied."""
 
 from __future__ import annotations
 

@@ -50,7 +50,7 @@ def test_a_bound_that_is_too_small_is_found_and_a_chance_miss_is_not() -> None:
     case = small_case()
     check = checks.trace(case, random.Random(0))
     for misses, kind in ((6, "silent"), (2, "right")):
-        # the first run and so many others miss
+        # the first run misses, and this number of others
         judge = iter([checks.Verdict("right", held=i >= misses) for i in range(6)])
         planted = Check("planted", check.measure, lambda _, judge=judge: next(judge), misses=3)
         assert outcome_of(case, planted).kind == kind
@@ -95,7 +95,7 @@ def test_the_binomial_tail_and_interval() -> None:
     exact = sum(math.comb(50, i) * 0.1**i * 0.9 ** (50 - i) for i in range(8, 51))
     assert bounds.tail(8, 50, 0.1) == pytest.approx(exact, rel=1e-12)
     assert (bounds.tail(0, 50, 0.1), bounds.tail(1, 50, 0.0)) == (1.0, 0.0)
-    # Clopper and Pearson's ends: the rates at which so many misses, or so few, have half a per cent
+    # Clopper and Pearson's ends: the rates at which this number of misses, or more, has half a per cent
     low, high = bounds.interval(8, 50)
     assert bounds.tail(8, 50, low) == pytest.approx(0.005, rel=1e-6)
     assert 1 - bounds.tail(9, 50, high) == pytest.approx(0.005, rel=1e-6)
@@ -105,8 +105,8 @@ def test_the_binomial_tail_and_interval() -> None:
 def test_a_rate_that_is_too_high_fails() -> None:
     def rate(misses: int) -> bounds.Rate:
         runs = [bounds.Run(("group",), i < misses, 0.01, "command") for i in range(400)]
-        (found,) = bounds.rates(runs)
-        return found
+        (result,) = bounds.rates(runs)
+        return result
 
     assert not rate(4).is_failure
     assert rate(12).is_failure
@@ -144,8 +144,8 @@ def test_references_agree_with_a_closed_form() -> None:
     p = (x @ case.model[0].weight.T).softmax(-1).detach()
     covariance = torch.diag_embed(p) - p.unsqueeze(2) * p.unsqueeze(1)
     expected = torch.einsum("nab,ni,nj->aibj", covariance, x, x).reshape(12, 12) / len(x)
-    for found in (case.truth.hessian, case.truth.ggn, case.truth.fisher_model):
-        assert torch.allclose(found, expected, atol=1e-12)
+    for result in (case.truth.hessian, case.truth.ggn, case.truth.fisher_model):
+        assert torch.allclose(result, expected, atol=1e-12)
 
 
 def test_mends_are_where_the_table_says() -> None:

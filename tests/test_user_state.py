@@ -125,9 +125,9 @@ def test_a_users_state_does_not_enter_a_number(state: str, name: str) -> None:
     model, batches = build()
     with STATES[state](model):
         before = snapshot(model)
-        found = numbers(MEASUREMENTS[name](problem(model, batches)))
+        result = numbers(MEASUREMENTS[name](problem(model, batches)))
         assert_unchanged(before, snapshot(model))
-    assert found == pytest.approx(plain(name), rel=1e-6, abs=1e-7, nan_ok=True)
+    assert result == pytest.approx(plain(name), rel=1e-6, abs=1e-7, nan_ok=True)
 
 
 # autocast and reduced precision
@@ -290,28 +290,28 @@ def test_cached_parametrizations_are_computed_again_for_every_point() -> None:
     walk = partial(wc.landscape, lr=0.5, steps=3)
     expected = walk(wc.Problem(model, nn.MSELoss(), batch)).losses
     with parametrize.cached():
-        kept = model.weight
+        retained = model.weight
         assert torch.equal(walk(wc.Problem(model, nn.MSELoss(), batch)).losses, expected)
-        assert model.weight is kept
+        assert model.weight is retained
 
 
 def test_batches_made_in_inference_mode_are_measured() -> None:
     model, batches = build()
     with torch.inference_mode():
-        made = [(x.clone(), y.clone()) for x, y in batches]
-    assert made[0][0].is_inference()
+        new = [(x.clone(), y.clone()) for x, y in batches]
+    assert new[0][0].is_inference()
     for name in ("hessian_product", "conditioning", "eigenvalues", "back_matching"):
-        assert numbers(MEASUREMENTS[name](problem(model, made))) == pytest.approx(plain(name), nan_ok=True)
+        assert numbers(MEASUREMENTS[name](problem(model, new))) == pytest.approx(plain(name), nan_ok=True)
 
 
 @pytest.mark.parametrize("frozen", [False, True])
 def test_a_model_made_in_inference_mode_is_refused_with_the_cure(frozen: bool) -> None:
     with torch.inference_mode():
-        made = nn.Linear(4, 3)
+        new = nn.Linear(4, 3)
     if frozen:
-        made.requires_grad_(False)
+        new.requires_grad_(False)
     with pytest.raises(InvalidProblem, match=r"'0.weight' was created in inference mode.*copy\.deepcopy\(model\)"):
-        problem(nn.Sequential(made, nn.Linear(3, 3)), [(torch.randn(2, 4), torch.zeros(2).long())])
+        problem(nn.Sequential(new, nn.Linear(3, 3)), [(torch.randn(2, 4), torch.zeros(2).long())])
 
 
 def test_a_forward_pass_and_a_loss_see_the_users_own_default_device() -> None:
@@ -383,11 +383,11 @@ def test_threads_measure_one_after_the_other_and_restore_everything(same_model: 
     before, models = settings(), [snapshot(model) for model, _ in cases]
     jobs = [(i, name) for _ in range(2) for name in names for i in range(4)]
     with ThreadPoolExecutor(4) as threads:
-        found = list(threads.map(lambda job: measure(cases[job[0]], job[1]), jobs))
+        result = list(threads.map(lambda job: measure(cases[job[0]], job[1]), jobs))
     assert settings() == before
     for (model, _), known in zip(cases, models, strict=True):
         assert_unchanged(known, snapshot(model))
-    for job, values in zip(jobs, found, strict=True):
+    for job, values in zip(jobs, result, strict=True):
         assert values == pytest.approx(expected[job], rel=1e-9, nan_ok=True)
 
 
@@ -397,12 +397,12 @@ def measured(case: tuple[nn.Module, Any], name: str, **options: Any) -> list[flo
 
 def in_a_thread(work: Callable[[], Any], seconds: float = 20.0) -> Any:
     """What it returns in a thread of its own; fails if it waits for ever."""
-    found: list[Any] = []
-    thread = threading.Thread(target=lambda: found.append(work()), daemon=True)
+    result: list[Any] = []
+    thread = threading.Thread(target=lambda: result.append(work()), daemon=True)
     thread.start()
     thread.join(seconds)
-    assert found, "it is still waiting"
-    return found[0]
+    assert result, "it is still waiting"
+    return result[0]
 
 
 def test_an_abandoned_generator_collected_by_another_thread_frees_its_turn() -> None:
@@ -431,7 +431,7 @@ def test_one_thread_waits_while_another_measures() -> None:
 
 def test_a_measurement_inside_a_measurements_backward_does_not_wait() -> None:
     """Re-entered often enough, autograd goes on in a thread of its own."""
-    found: list[float] = []
+    result: list[float] = []
     inner = nn.Linear(2, 1)
     small = wc.Problem(inner, nn.MSELoss(), (torch.ones(2, 2), torch.zeros(2, 1)))
 
@@ -448,7 +448,7 @@ def test_a_measurement_inside_a_measurements_backward_does_not_wait() -> None:
                     x = torch.ones(1, requires_grad=True)
                     Deep.apply(x, ctx.depth - 1).sum().backward()
             else:
-                found.append(wc.max_lr(small).value)
+                result.append(wc.max_lr(small).value)
             return g, None
 
     class Model(nn.Linear):
@@ -457,5 +457,5 @@ def test_a_measurement_inside_a_measurements_backward_does_not_wait() -> None:
 
     outer = wc.Problem(Model(2, 1), nn.MSELoss(), (torch.ones(2, 2), torch.zeros(2, 1)))
     in_a_thread(lambda: wc.back_matching(outer))
-    assert found
-    assert found[0] == wc.max_lr(small).value
+    assert result
+    assert result[0] == wc.max_lr(small).value

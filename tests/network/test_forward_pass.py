@@ -98,7 +98,7 @@ def peeking(net: Any, x: Tensor) -> Tensor:
 
 
 class Adapted(nn.Linear):
-    """A linear layer with another one beside it."""
+    """A linear layer that contains another one."""
 
     def __init__(self) -> None:
         super().__init__(6, 6)
@@ -109,7 +109,7 @@ class Adapted(nn.Linear):
 
 
 class Peeking(nn.Linear):
-    """A layer that looks at something beside its input."""
+    """A layer that uses something other than its input."""
 
     memory: Tensor
 

@@ -18,14 +18,14 @@ def slow_separators(end: Any) -> dict[Any, bool]:
     """By the definition: take an operation out, and see whether the end still reaches what leads to it."""
 
     def reached(starts: list[Any], without: Any) -> set[Any]:
-        found: set[Any] = set()
+        result: set[Any] = set()
         waiting = list(starts)
         while waiting:
             node = waiting.pop()
-            if node is not None and node is not without and node not in found and node.next_functions:
-                found.add(node)
+            if node is not None and node is not without and node not in result and node.next_functions:
+                result.add(node)
                 waiting += [above for above, _ in node.next_functions]
-        return found
+        return result
 
     every = reached([end], None)
     return {node: not reached([end], node) & reached([node], None) for node in every if node is not end}
@@ -36,12 +36,12 @@ def test_separators_of_random_graphs_are_those_of_the_definition(seed: int) -> N
     """Sums of one to three earlier tensors, mostly recent ones, so that skips, branches and bottlenecks occur."""
     generator = torch.Generator().manual_seed(seed)
     leaves = [torch.ones((), requires_grad=True) for _ in range(3)]
-    made = [leaf.exp() for leaf in leaves]
+    new = [leaf.exp() for leaf in leaves]
     for _ in range(40):
         count = int(torch.randint(1, 4, (), generator=generator))
         back = torch.randint(1, 4, (count,), generator=generator).tolist()
-        made.append(torch.stack([made[-min(i, len(made))] for i in back]).sum())
-    end = made[-1].sin()
+        new.append(torch.stack([new[-min(i, len(new))] for i in back]).sum())
+    end = new[-1].sin()
     separators, expected = Separators(end.grad_fn), slow_separators(end.grad_fn)
     assert 0 < sum(expected.values()) < len(expected)
     for node, is_separator in expected.items():
@@ -72,7 +72,7 @@ def test_finding_blocks_visits_every_operation_a_few_times(
 
     monkeypatch.setattr(graph, "inputs_of", counted)
     model = seeded(lambda: nn.Sequential(*(part for _ in range(100) for part in (nn.Linear(2, 2), nn.Tanh()))))
-    found = back_matching(wc.Problem(model, nn.MSELoss(), (normal(3, 2), normal(3, 2, seed=1))))
-    assert len(found.blocks) == 200
+    result = back_matching(wc.Problem(model, nn.MSELoss(), (normal(3, 2), normal(3, 2, seed=1))))
+    assert len(result.blocks) == 200
     operations = 100 * 3 + 2
     assert operations < looks < 6 * operations

@@ -102,7 +102,7 @@ def moments(values: Tensor) -> tuple[Tensor, Tensor]:
 
 
 def normalized_by_groups(x: Tensor, ghosts: Sequence[Sequence[int]], eps: float, channels: int = 1) -> Tensor:
-    """(x − mean)/√(var + ε) over each ghost (list of examples) times so many consecutive channels."""
+    """(x − mean)/√(var + ε) over each ghost (list of examples) times a group of consecutive channels."""
     y = torch.zeros_like(x)
     for ghost in ghosts:
         for first in range(0, x.shape[1], channels):
@@ -178,8 +178,8 @@ def assert_running_statistics(
 def assert_layers_agree(layer: Any, plain: nn.Module, batches: Sequence[Tensor]) -> None:
     """Outputs, gradients and running statistics over training steps, and then evaluation, are the same."""
     for x in batches:
-        given = x.clone().requires_grad_()
-        ours, theirs = (with_gradients(norm(given), [given, *norm.parameters()]) for norm in (layer, plain))
+        argument = x.clone().requires_grad_()
+        ours, theirs = (with_gradients(norm(argument), [argument, *norm.parameters()]) for norm in (layer, plain))
         assert_all_same(ours, theirs)
     for name, expected in plain.named_buffers():
         assert_same(getattr(layer, name), expected, 1e-12)

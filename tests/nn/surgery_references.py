@@ -36,13 +36,13 @@ def norms(model: nn.Module) -> list[str]:
 
 def outputs(model: nn.Module, *inputs: Any, **named: Any) -> Tensor:
     with torch.no_grad():
-        found = copy.deepcopy(model).eval()(*inputs, **named)
-    return found if isinstance(found, Tensor) else found.logits
+        result = copy.deepcopy(model).eval()(*inputs, **named)
+    return result if isinstance(result, Tensor) else result.logits
 
 
 def assert_same_function(old: nn.Module, new: nn.Module, *inputs: Any, **named: Any) -> None:
-    expected, found = outputs(old, *inputs, **named), outputs(new, *inputs, **named)
-    error = (found - expected).abs().max() / expected.abs().max()
+    expected, result = outputs(old, *inputs, **named), outputs(new, *inputs, **named)
+    error = (result - expected).abs().max() / expected.abs().max()
     assert error <= TOLERANCE[expected.dtype]
     assert expected.std() > 0  # or any function would do
 

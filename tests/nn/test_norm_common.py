@@ -351,9 +351,9 @@ def test_inputs_of_other_shapes_and_kinds_are_refused(variant: str, dims: str) -
     wrong = {r"expects .D": [x[0, 0].reshape(-1), torch.zeros(2, CHANNELS, 2, 2, 2, 2)],
              r"normalizes 4 channels.* has 1 in its second": [x[:, :1]], "int64 input": [x.long()]}  # fmt: skip
     for message, inputs in wrong.items():
-        for given in inputs:
+        for argument in inputs:
             with state_kept(layer), pytest.raises(Unsupported, match=message):
-                layer(given)
+                layer(argument)
 
 
 @pytest.mark.parametrize(

@@ -145,7 +145,7 @@ def test_alpha_needs_running_statistics() -> None:
 
 
 class Net(nn.Module):
-    """Two four-things layers, one of them used twice, beside a plain BN and one without affine part."""
+    """Two four-things layers, one of them used twice, a plain BN, and one without affine part."""
 
     def __init__(self) -> None:
         super().__init__()

@@ -31,7 +31,7 @@ FLAT = {"r_ramp": (0, 1), "d_ramp": (0, 1)}
 
 
 def renorm(dims: str, steps: int = 1, **settings: Any) -> Any:
-    """A layer after so many steps; beside its statistics those of `batch` are smaller, alike and larger."""
+    """A layer after this many steps; statistics of `batch` are smaller than, equal to and larger than its own."""
     layer = Variant("BatchRenorm").layer(dims, **settings)
     layer.running_mean.copy_(torch.tensor([1.0, 0.1, 1.1, 0.0]))
     layer.running_var.copy_(torch.tensor([9.0, 4.0, 4.0, 4.0]))
@@ -99,8 +99,8 @@ def test_the_limits_follow_the_schedule_of_the_source_and_stay_at_its_end(
     step: int, r_max: float, d_max: float
 ) -> None:
     layer = renorm("2d", step)
-    found = layer.limits()
-    assert [float(limit) for limit in found] == pytest.approx([r_max, d_max], rel=1e-12)
+    result = layer.limits()
+    assert [float(limit) for limit in result] == pytest.approx([r_max, d_max], rel=1e-12)
     x = batch("2d")
     r, d = corrections(layer, x, r_max, d_max)
     assert_same(layer(x), renormalized(layer, x, r, d), 1e-12)

@@ -32,11 +32,11 @@ every_surgery = pytest.mark.parametrize("operate", SURGERY.values(), ids=SURGERY
 
 
 def assert_comes_back_plain(operate: Callable[[nn.Module], nn.Module], wrapped: nn.Module, model: nn.Module) -> None:
-    found, expected = operate(wrapped), operate(model)
-    assert type(found) is type(model)
-    assert found.state_dict().keys() == expected.state_dict().keys()
+    result, expected = operate(wrapped), operate(model)
+    assert type(result) is type(model)
+    assert result.state_dict().keys() == expected.state_dict().keys()
     x = normal(4, 3, 8, 8)
-    assert torch.equal(outputs(found, x), outputs(expected, x))
+    assert torch.equal(outputs(result, x), outputs(expected, x))
 
 
 @pytest.mark.usefixtures("process_group")

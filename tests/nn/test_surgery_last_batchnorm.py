@@ -189,9 +189,9 @@ def test_device_dtype_and_mode_are_those_of_the_linear_layer() -> None:
 def test_old_and_new_checkpoints_load_into_the_new_model() -> None:
     old, new = mlp([4, 6, 3], seed=1), with_last_batchnorm(mlp([4, 6, 3], seed=2))
     checkpoint = old.state_dict()
-    found = new.load_state_dict(checkpoint, strict=False)
+    result = new.load_state_dict(checkpoint, strict=False)
     norm = ["fc2.norm.weight", "fc2.norm.bias", "fc2.norm.running_mean", "fc2.norm.running_var"]
-    assert (found.missing_keys, found.unexpected_keys) == (norm, [])
+    assert (result.missing_keys, result.unexpected_keys) == (norm, [])
     assert torch.equal(new.fc2.linear.weight, old.fc2.weight)
     assert torch.equal(new.fc2.linear.bias, old.fc2.bias)
     again = with_last_batchnorm(mlp([4, 6, 3], seed=3))

@@ -103,7 +103,7 @@ def test_surgery_changes_neither_the_old_model_nor_the_rest_of_the_new(
     assert not tied.weight.requires_grad
     assert torch.equal(tied.weight, model.tied.weight)
     assert len(new.body[2]._forward_hooks) == 1
-    copy.deepcopy(new)  # nothing that the trial run left behind is in it
+    copy.deepcopy(new)  # the trial run leaves nothing in it
     with torch.no_grad():
         for value in [*new.parameters(), *new.buffers()]:
             value.fill_(1)  # nothing is shared with the old one

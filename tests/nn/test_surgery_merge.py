@@ -147,9 +147,9 @@ def test_every_norm_of_a_network_is_merged(
     x = x.to(dtype) if x.is_floating_point() else x
     merged = merged_without_rest(model, x)
     assert_same_function(model, merged, x)
-    kept = {key for key in model.state_dict() if key.rpartition(".")[0] not in norms(model)}
-    assert kept <= merged.state_dict().keys()
-    assert all(key.endswith("bias") for key in merged.state_dict().keys() - kept)
+    retained = {key for key in model.state_dict() if key.rpartition(".")[0] not in norms(model)}
+    assert retained <= merged.state_dict().keys()
+    assert all(key.endswith("bias") for key in merged.state_dict().keys() - retained)
 
 
 @pytest.mark.parametrize("name", ["resnet_20", "vgg", "post_activation_mlp", "last_batchnorm_of_tokens"])

@@ -137,8 +137,8 @@ def test_what_cannot_be_merged_exactly_stays_and_is_listed(build: Callable[[], n
     assert caught[0].filename == __file__
     old, new = (copy.deepcopy(m).eval()(x) for m in (model, merged))
     for key in old if isinstance(old, dict) else [...]:
-        expected, found = (o[key][0] if isinstance(o[key], list) else o[key] for o in (old, new))
-        assert (found - expected).abs().max() <= 1e-12 * expected.abs().max()
+        expected, result = (o[key][0] if isinstance(o[key], list) else o[key] for o in (old, new))
+        assert (result - expected).abs().max() <= 1e-12 * expected.abs().max()
 
 
 def test_a_norm_with_nan_stays_and_is_listed() -> None:

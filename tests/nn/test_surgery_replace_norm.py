@@ -56,11 +56,11 @@ def test_a_factory_takes_the_number_of_channels_or_the_old_module(
     new = replace_norm(model, factory)
     assert len(names) == 7
     for name in names:
-        old, made = model.get_submodule(name), new.get_submodule(name)
-        assert type(made) is kind
-        channels = {getattr(made, key) for key in ("num_features", "num_channels") if hasattr(made, key)}
+        old, created = model.get_submodule(name), new.get_submodule(name)
+        assert type(created) is kind
+        channels = {getattr(created, key) for key in ("num_features", "num_channels") if hasattr(created, key)}
         assert channels <= {old.num_features}
-        inside = getattr(made, "inside", made[0] if kind is nn.Sequential else None)
+        inside = getattr(created, "inside", created[0] if kind is nn.Sequential else None)
         assert inside is None or isinstance(inside, nn.BatchNorm2d)
         assert inside is not old
     if kind is not Wrapped:
@@ -147,8 +147,8 @@ def test_dtype_mode_and_frozen_parameters_follow_the_old_module() -> None:
     assert (new[1].weight.requires_grad, new[1].bias.requires_grad) == (True, False)
     assert (new[1].weight.dtype, new[2].weight.dtype) == (torch.float64, torch.float16)
     bare = nn.Sequential(nn.Linear(2, 4), nn.BatchNorm1d(4, affine=False, track_running_stats=False)).to("meta").half()
-    made = replace_norm(bare, nn.LayerNorm)[1].weight
-    assert (made.device.type, made.dtype) == ("meta", torch.float16)
+    created = replace_norm(bare, nn.LayerNorm)[1].weight
+    assert (created.device.type, created.dtype) == ("meta", torch.float16)
 
 
 def test_shared_modules_and_tied_parameters_stay_shared() -> None:
@@ -180,8 +180,8 @@ def test_padded_sequences_go_through_an_encoder_with_new_norms() -> None:
     x, padding = normal(2, 3, 4), torch.tensor([[False, False, False], [False, True, True]])
     with_graph = new(x, src_key_padding_mask=padding)
     with torch.no_grad():
-        found = new(x, src_key_padding_mask=padding)
-    torch.testing.assert_close(found[~padding], with_graph[~padding], rtol=1e-12, atol=1e-12)
+        result = new(x, src_key_padding_mask=padding)
+    torch.testing.assert_close(result[~padding], with_graph[~padding], rtol=1e-12, atol=1e-12)
 
 
 # errors
@@ -192,7 +192,7 @@ def test_padded_sequences_go_through_an_encoder_with_new_norms() -> None:
     [
         (nn.Linear(2, 2), nn.BatchNorm1d, "Linear has no layer to replace .*GroupNorm, LayerNorm"),
         (mlp([2, 6, 2], norm="batch"), lambda c: nn.GroupNorm(4, c), r"'bn1' \(BatchNorm1d\).* 6 channels: .*divis"),
-        (mlp([2, 6, 2], norm="batch"), lambda old: nn.GroupNorm(4, old.chanels), "called with the old module: .*chanels"),
+        (mlp([2, 6, 2], norm="batch"), lambda old: nn.GroupNorm(4, old.chanels), "with the old module: .*chanels"),
         (mlp([2, 6, 2], norm="batch"), lambda c: "GroupNorm", "it returned 'GroupNorm', not a module"),
         (nn.Sequential(nn.LazyBatchNorm1d()), nn.LayerNorm, "'0.weight' has no shape yet"),
         ("resnet", nn.LayerNorm, "the model is a str"),

@@ -86,7 +86,7 @@ def joined_worker(rank: int, folder: str) -> None:
         early = wc.BNP(model, optimizer) if case == "late" else None
         ddp = nn.parallel.DistributedDataParallel(model)
         bnp = early or wc.BNP(ddp, optimizer)
-        said = []
+        messages = []
         if case in ("refused", "ddp.join", "wrong order"):
             joins: dict[str, Any] = {
                 "refused": lambda ddp=ddp: Join([ddp]),
@@ -97,7 +97,7 @@ def joined_worker(rank: int, folder: str) -> None:
                 with joins[case]():
                     loss(ddp, *mine(rank)[0]).backward()
             except wc.WellcondError as error:
-                said.append(str(error))
+                messages.append(str(error))
         elif case in ("late", "skipped"):
             for step, batch in enumerate(mine(rank)):
                 optimizer.zero_grad()
@@ -114,7 +114,7 @@ def joined_worker(rank: int, folder: str) -> None:
                             (loss(ddp, x[:2], y[:2]) / 2).backward()
                     (loss(ddp, x[-4 // parts :], y[-4 // parts :]) / parts).backward()
                     optimizer.step()
-        file = {"model": model.state_dict(), "bnp": bnp.state_dict(), "said": said}
+        file = {"model": model.state_dict(), "bnp": bnp.state_dict(), "said": messages}
         torch.save(file, f"{folder}/{case}{rank}.pt")
     torch.distributed.destroy_process_group()
 
@@ -148,5 +148,5 @@ def test_processes_without_inputs_leave_nobody_waiting(tmp_path: Path) -> None:
                 assert_close(layer["mean"], mean)
                 assert_close(layer["variance"], variance)
     for case in ("refused", "ddp.join", "wrong order"):
-        (said,) = torch.load(tmp_path / f"{case}0.pt", weights_only=True)["said"]
-        assert "with Join([ddp, bnp])" in said
+        (messages,) = torch.load(tmp_path / f"{case}0.pt", weights_only=True)["said"]
+        assert "with Join([ddp, bnp])" in messages

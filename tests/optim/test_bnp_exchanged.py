@@ -143,10 +143,10 @@ def test_what_cannot_be_followed_is_said_once(exchange: Any, message: str) -> No
     model = seeded(dense)
     optimizer, _ = preconditioned(model)
     exchange(model, optimizer)
-    with warnings.catch_warnings(record=True) as said:
+    with warnings.catch_warnings(record=True) as messages:
         warnings.simplefilter("always")
         steps(model, optimizer, batches_of(steps=3))
-    texts = [" ".join(str(warning.message).split()) for warning in said]
+    texts = [" ".join(str(warning.message).split()) for warning in messages]
     assert len(texts) == len(set(texts)), texts
     assert any(re.search(message, text) for text in texts), texts
 

@@ -151,7 +151,7 @@ def test_kernels_and_plain_operations_follow_the_matrix_form(fused: bool, networ
 
 
 def test_the_c_kernels_skip_what_is_not_stored_in_rows() -> None:
-    """A transposed layout, a tied weight and a frozen one go the plain way, beside a layer that does not."""
+    """A transposed layout, a tied weight and a frozen one use plain operations, next to a layer that uses a kernel."""
 
     def make() -> nn.Module:
         model = nn.Sequential(*(nn.Linear(6, 6) for _ in range(4)))
@@ -188,10 +188,10 @@ def test_moments_keep_their_digits_far_from_zero(shape: tuple[int, ...], offset:
     """Float32 about a mean of 1000 σ: a difference of E x² and (E x)² would have none left."""
     x = (normal(*shape) + offset).float()
     layer = nn.Linear(shape[1], 1) if len(shape) == 2 else {3: nn.Conv1d, 4: nn.Conv2d}[len(shape)](shape[1], 1, 1)
-    found = measure_for(layer, "channel", fused)(x, layer(x))
+    result = measure_for(layer, "channel", fused)(x, layer(x))
     over = [0, *range(2, x.dim())]
-    torch.testing.assert_close(found.mean.double(), x.double().mean(over), rtol=1e-6, atol=1e-6)
-    torch.testing.assert_close(found.variance.double(), x.double().var(over, correction=0), rtol=1e-4, atol=1e-7)
+    torch.testing.assert_close(result.mean.double(), x.double().mean(over), rtol=1e-6, atol=1e-6)
+    torch.testing.assert_close(result.variance.double(), x.double().var(over, correction=0), rtol=1e-4, atol=1e-7)
 
 
 def test_without_a_compiler_the_plain_operations_do_it(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -262,7 +262,7 @@ def test_constants_that_a_graph_reads_are_kept(monkeypatch: pytest.MonkeyPatch) 
     for size in range(6, 8 + running_statistics.MOST_CONSTANTS):
         steps(model, optimizer, batches_of(shape, size, steps=1))
     assert len(running._constants) == running_statistics.MOST_CONSTANTS
-    assert all(captured is not kept for kept in running._constants.values())
+    assert all(captured is not retained for retained in running._constants.values())
     assert_close(captured.of_groups[0, 0], torch.tensor(70 / 5).double())
 
 

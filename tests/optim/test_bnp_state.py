@@ -82,7 +82,7 @@ def test_passes_that_train_nothing_leave_no_trace(look: Any) -> None:
     def backward(model: nn.Module, x: Tensor, y: Tensor) -> None:
         look(model, 5 * x + 3, y)
         loss(model, x, y).backward()
-        if look is not evaluate:  # which clears the gradients behind itself
+        if look is not evaluate:  # which clears the gradients afterwards
             look(model, 5 * x + 3, y)
 
     plain = seeded(dense)

@@ -52,7 +52,7 @@ OPTIMIZERS: dict[str, Callable[..., Optimizer]] = {
 }
 """Each made with at least two parameter groups, of which the first holds the first layer."""
 SGDS = ["ScaleAmendedSGD", "LARS", "LSALR"]
-"""Those of `wellcond.optim.scaled_sgd`, whose state is all there is: BNP's is saved beside the optimizer's."""
+"""Optimizers whose state is complete; BNP's state is saved in addition to its optimizer's."""
 LR = {"LARS": 0.02}
 """Learning rates other than 0.05 that suit the problem."""
 PLAIN = {"momentum": 0.0, "nesterov": False, "weight_decay": 0.0}

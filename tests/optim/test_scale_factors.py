@@ -54,9 +54,9 @@ def test_factors_of_vgg_are_those_of_the_published_layer_list(depth: int) -> Non
         expected.append(layer | {"m": m})
         m *= layer["m_z"]
 
-    found = factors(vgg(depth, seed=0), 3, 32, 32)
-    assert list(found) == [*(f"conv{k}" for k in range(1, depth - 2)), "fc"]
-    for scale, numbers in zip(found.values(), reversed(expected), strict=True):
+    result = factors(vgg(depth, seed=0), 3, 32, 32)
+    assert list(result) == [*(f"conv{k}" for k in range(1, depth - 2)), "fc"]
+    for scale, numbers in zip(result.values(), reversed(expected), strict=True):
         assert {name: getattr(scale, name) for name in numbers} == pytest.approx(numbers, rel=1e-12)
 
 
@@ -86,11 +86,11 @@ BLOCKS: dict[str, tuple[nn.Module, list[nn.Module], tuple[int, ...], int, float,
 
 @pytest.mark.parametrize("name", BLOCKS)
 def test_factors_of_a_convolutional_block_and_a_flattening_head(name: str) -> None:
-    conv, behind, shape, q, c, m_z = BLOCKS[name]
+    conv, following, shape, q, c, m_z = BLOCKS[name]
     features = round(m_z * math.prod(shape))  # all elements that leave the block
     head = nn.Linear(features, 5)
-    found = factors(nn.Sequential(normed(conv), *behind, nn.Flatten(), head), *shape)
-    scale, last = found["0.0"], found[str(len(behind) + 2)]
+    result = factors(nn.Sequential(normed(conv), *following, nn.Flatten(), head), *shape)
+    scale, last = result["0.0"], result[str(len(following) + 2)]
     assert (scale.q, scale.units) == (q, conv.out_channels)
     assert (scale.c, scale.m_z) == pytest.approx((c, m_z), rel=1e-12)
     assert (last.m, last.q, last.c) == (1, 1, 1)
@@ -99,9 +99,9 @@ def test_factors_of_a_convolutional_block_and_a_flattening_head(name: str) -> No
 
 def test_tokens_are_the_positions_of_a_linear_layer() -> None:
     model = nn.Sequential(nn.Linear(4, 8), nn.LayerNorm(8), nn.ReLU(inplace=True), Mean(1), nn.Linear(8, 3))
-    found = factors(model, 7, 4)
-    assert (found["0"].q, found["0"].c, found["0"].m_z) == pytest.approx((7, 7, 8 / (4 * 7)))
-    assert (found["1"].q, found["4"].q) == (7, 1)
+    result = factors(model, 7, 4)
+    assert (result["0"].q, result["0"].c, result["0"].m_z) == pytest.approx((7, 7, 8 / (4 * 7)))
+    assert (result["1"].q, result["4"].q) == (7, 1)
 
 
 def test_number_of_examples_and_missing_batch_dimension_do_not_matter() -> None:
@@ -113,9 +113,9 @@ def test_number_of_examples_and_missing_batch_dimension_do_not_matter() -> None:
 
 def test_a_network_that_ends_in_a_pooling_counts_its_pooled_outputs() -> None:
     model = nn.Sequential(normed(nn.Conv2d(3, 6, 1)), nn.Conv2d(6, 5, 1), nn.AdaptiveAvgPool2d(1), nn.Flatten())
-    found = factors(model, 3, 4, 4)
-    assert (found["1"].m, found["1"].c, found["1"].m_z) == (1, 16, 5 / (6 * 16))
-    assert found["0.0"].m == 5 / (6 * 16)
+    result = factors(model, 3, 4, 4)
+    assert (result["1"].m, result["1"].c, result["1"].m_z) == (1, 16, 5 / (6 * 16))
+    assert result["0.0"].m == 5 / (6 * 16)
 
 
 def test_a_model_that_returns_its_loss_ends_at_its_last_layer() -> None:
@@ -125,21 +125,21 @@ def test_a_model_that_returns_its_loss_ends_at_its_last_layer() -> None:
         return {"loss": loss, "logits": logits} if net.logits else loss
 
     for logits in (True, False):
-        found = factors(Written(forward, mlp=mlp([4, 6, 3], norm="batch"), logits=logits), 4)
-        assert (found["mlp.fc2"].m, found["mlp.fc2"].m_z, found["mlp.fc1"].m) == (1, 3 / 6, 3 / 6)
+        result = factors(Written(forward, mlp=mlp([4, 6, 3], norm="batch"), logits=logits), 4)
+        assert (result["mlp.fc2"].m, result["mlp.fc2"].m_z, result["mlp.fc1"].m) == (1, 3 / 6, 3 / 6)
 
 
 def test_a_norm_has_the_factor_of_the_layer_before_and_its_own_positions() -> None:
     block = normed(nn.Conv2d(3, 8, 3, padding=1))
     model = nn.Sequential(nn.BatchNorm2d(3), block, nn.MaxPool2d(2), nn.PReLU(), nn.Flatten(), nn.Linear(8 * 16, 4))
-    found = factors(model, 3, 8, 8)
+    result = factors(model, 3, 8, 8)
     m = 4 / (8 * 16)
-    assert (found["1.1"].m, found["1.1"].q) == (m, 8 * 8)
-    assert (found["3"].m, found["3"].q) == (m, 8 * 4 * 4)  # one slope for all elements
-    assert (found["0"].m, found["0"].q) == pytest.approx((m * 8 / (3 * 4), 8 * 8))
-    assert [found[name].units for name in ("0", "1.0", "1.1", "3", "5")] == [None, 8, None, None, 4]
-    assert found["0"].why == "before the first layer"
-    assert found["1.1"].why == "in the block of '1.0'"
+    assert (result["1.1"].m, result["1.1"].q) == (m, 8 * 8)
+    assert (result["3"].m, result["3"].q) == (m, 8 * 4 * 4)  # one slope for all elements
+    assert (result["0"].m, result["0"].q) == pytest.approx((m * 8 / (3 * 4), 8 * 8))
+    assert [result[name].units for name in ("0", "1.0", "1.1", "3", "5")] == [None, 8, None, None, 4]
+    assert result["0"].why == "before the first layer"
+    assert result["1.1"].why == "in the block of '1.0'"
 
 
 def test_a_norm_whose_gains_are_of_single_positions_meets_each_once() -> None:
@@ -151,23 +151,23 @@ def test_a_norm_whose_gains_are_of_single_positions_meets_each_once() -> None:
 
 
 def test_any_network_works_with_given_factors() -> None:
-    given = {"conv": 0.1, "stage1": 0.2, "stage2": 0.3, "stage2.block1.conv2": 0.4, "stage3": 0.5, "fc": 1.0}
-    found = factors(resnet(8, seed=0), 3, 32, 32, factors=given)
-    assert {name: scale.m for name, scale in found.items()} == {
+    argument = {"conv": 0.1, "stage1": 0.2, "stage2": 0.3, "stage2.block1.conv2": 0.4, "stage3": 0.5, "fc": 1.0}
+    result = factors(resnet(8, seed=0), 3, 32, 32, factors=argument)
+    assert {name: scale.m for name, scale in result.items()} == {
         "conv": 0.1, "bn": 0.1,
         "stage1.block1.conv1": 0.2, "stage1.block1.bn1": 0.2, "stage1.block1.conv2": 0.2, "stage1.block1.bn2": 0.2,
         "stage2.block1.conv1": 0.3, "stage2.block1.bn1": 0.3, "stage2.block1.conv2": 0.4, "stage2.block1.bn2": 0.3,
         "stage3.block1.conv1": 0.5, "stage3.block1.bn1": 0.5, "stage3.block1.conv2": 0.5, "stage3.block1.bn2": 0.5,
         "fc": 1.0,
     }  # fmt: skip
-    assert found["stage3.block1.conv2"].q == 8 * 8
-    assert (found["conv"].m_z, found["conv"].c, found["conv"].why) == (None, None, "given")
+    assert result["stage3.block1.conv2"].q == 8 * 8
+    assert (result["conv"].m_z, result["conv"].c, result["conv"].why) == (None, None, "given")
 
 
-def test_a_given_factor_is_that_of_the_norms_behind_a_layer() -> None:
+def test_a_given_factor_is_that_of_the_norms_following_a_layer() -> None:
     model = nn.Sequential(nn.BatchNorm1d(4), nn.Linear(4, 6), nn.BatchNorm1d(6), nn.Linear(6, 3))
-    found = factors(model, 4, factors={"1": 0.5, "3": 2.0})
-    assert [scale.m for scale in found.values()] == [0.5, 0.5, 0.5, 2.0]
+    result = factors(model, 4, factors={"1": 0.5, "3": 2.0})
+    assert [scale.m for scale in result.values()] == [0.5, 0.5, 0.5, 2.0]
 
 
 def test_a_layer_that_is_called_twice_has_the_positions_of_both_calls() -> None:
@@ -176,8 +176,8 @@ def test_a_layer_that_is_called_twice_has_the_positions_of_both_calls() -> None:
 
 
 def test_parts_that_are_never_called_have_the_factor_of_what_holds_them() -> None:
-    found = factors(SelfAttention(), 3, 4, factors={"attention": 0.5, "head": 1.0})
-    assert (found["attention"].m, found["attention.out_proj"].m, found["head"].m) == (0.5, 0.5, 1.0)
+    result = factors(SelfAttention(), 3, 4, factors={"attention": 0.5, "head": 1.0})
+    assert (result["attention"].m, result["attention.out_proj"].m, result["head"].m) == (0.5, 0.5, 1.0)
 
 
 def test_factors_must_name_every_layer_of_the_network_and_be_positive() -> None:
@@ -204,7 +204,7 @@ def test_hidden_layers_without_a_norm_are_named() -> None:
     "norm", [nn.BatchNorm1d(6), nn.LayerNorm(6), nn.GroupNorm(2, 6), nn.BatchNorm1d(6, affine=False)]
 )
 @pytest.mark.parametrize("post_activation", [False, True])
-def test_a_norm_before_or_behind_the_activation_is_enough(norm: nn.Module, post_activation: bool) -> None:
+def test_a_norm_before_or_following_the_activation_is_enough(norm: nn.Module, post_activation: bool) -> None:
     between = [nn.ReLU(), norm] if post_activation else [norm, nn.ReLU()]
     with warnings.catch_warnings():
         warnings.simplefilter("error")

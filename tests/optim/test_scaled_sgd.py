@@ -98,8 +98,8 @@ def test_steps_are_those_of_sgd_with_gradients_scaled_by_the_formula(
 
 @pytest.mark.parametrize("dtype", [torch.bfloat16, torch.float16])
 def test_norms_of_half_precision_are_taken_in_single(dtype: torch.dtype) -> None:
-    (found,) = norms([torch.full((100_000,), 100.0, dtype=dtype)])
-    assert float(found) == pytest.approx(100 * 100_000**0.5, rel=1e-5)
+    (result,) = norms([torch.full((100_000,), 100.0, dtype=dtype)])
+    assert float(result) == pytest.approx(100 * 100_000**0.5, rel=1e-5)
 
 
 # LARS and LSALR
@@ -197,7 +197,7 @@ def test_the_scale_of_a_normalized_weight_does_not_change_training(
         model = network(affine=False, eps=1e-30)  # ε breaks the invariance, by its own size
         if rescale:
             with torch.no_grad():
-                for p in model.get_submodule(layer).parameters():  # the norm behind it takes the bias away
+                for p in model.get_submodule(layer).parameters():  # the norm after it removes the bias
                     p.mul_(alpha)
         if amend:
             return trajectory(model, ScaleAmendedSGD(model, lr=0.05, inputs=X, **momentum))

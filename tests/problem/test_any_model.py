@@ -161,8 +161,8 @@ def test_several_inputs_go_into_a_tuple_or_a_dict(kind: str) -> None:
             fc2=nn.Linear(2, CLASSES),
         )
     )
-    found = wc.Hessian(wc.Problem(model, nn.CrossEntropyLoss(), [(inputs, targets)])).dense()
-    assert_same(found, dense_hessian(model, nn.CrossEntropyLoss(), (named, targets)))
+    result = wc.Hessian(wc.Problem(model, nn.CrossEntropyLoss(), [(inputs, targets)])).dense()
+    assert_same(result, dense_hessian(model, nn.CrossEntropyLoss(), (named, targets)))
 
 
 def test_a_model_with_several_outputs_has_a_hessian_but_no_ggn() -> None:

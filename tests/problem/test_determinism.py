@@ -82,9 +82,9 @@ def test_what_a_loss_draws_is_fixed_and_said() -> None:
 
 def test_float64_targets_of_a_float32_model_work() -> None:
     expected = dense_hessian(mlp(), nn.MSELoss(), (BATCH[0], normal(6, 3))) @ torch.ones(43, dtype=torch.float64)
-    found = measure(mlp().float(), nn.MSELoss(), (BATCH[0].float(), normal(6, 3)))
-    assert found.dtype == torch.float32
-    assert_same(found, expected, 1e-5)
+    result = measure(mlp().float(), nn.MSELoss(), (BATCH[0].float(), normal(6, 3)))
+    assert result.dtype == torch.float32
+    assert_same(result, expected, 1e-5)
 
 
 def test_dropout_with_a_seed_keeps_its_masks() -> None:

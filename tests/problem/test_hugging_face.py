@@ -85,6 +85,6 @@ def test_the_gram_side_of_a_language_model(transformers: Any) -> None:
     model = gpt2(transformers)
     problem = wc.Problem(model, token_loss, [({"input_ids": TOKENS}, NEXT)])
     expected = dense_ggn(model, flattened_cross_entropy, ({"input_ids": TOKENS}, NEXT))
-    found = wc.spectrum(wc.Fisher(problem))
-    assert found.side == "gram"
-    assert_same(found.values, torch.linalg.eigvalsh(expected))
+    result = wc.spectrum(wc.Fisher(problem))
+    assert result.side == "gram"
+    assert_same(result.values, torch.linalg.eigvalsh(expected))

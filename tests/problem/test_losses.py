@@ -10,8 +10,9 @@ import torch
 import torch.nn.functional as F
 from loss_zoo import LOSSES, OTHER_LOSSES
 from torch import Tensor, nn
-from zoo import flattened_cross_entropy, integers, normal
+from zoo import flattened_cross_entropy, integers, mlp, normal
 
+import wellcond as wc
 from wellcond.problem.loss.likelihoods import Bernoulli, CrossEntropy, Gaussian, Likelihood
 from wellcond.problem.loss.losses import explains, recognize
 
@@ -129,3 +130,21 @@ def test_outputs_in_single_precision_are_recognized_too() -> None:
     assert found(nn.CrossEntropyLoss(), LOGITS.float(), LABELS) == CrossEntropy(1)
     assert isinstance(found(nn.MSELoss(), LOGITS.float(), VALUES.float()), Gaussian)
     assert isinstance(found(nn.BCEWithLogitsLoss(), LOGITS.float(), VALUES.sigmoid().float()), Bernoulli)
+
+
+@pytest.mark.parametrize("examples", [2, 6])
+@pytest.mark.parametrize("loss", [nn.CrossEntropyLoss, nn.MultiMarginLoss])
+def test_a_sum_over_the_examples_is_recognized(loss: Any, examples: int) -> None:
+    """Outputs that are a tuple show it too; over one example the two are the same."""
+    x, y = normal(examples, 4), torch.arange(examples) % 3
+    problem = wc.Problem(mlp(), loss(), (x, y))
+    with problem.measuring():
+        outputs = problem.forward(0, x)
+        assert not problem.loss_adds_up(outputs, y)
+        problem.loss = loss(reduction="sum")
+        assert problem.loss_adds_up(outputs, y)
+        assert not problem.loss_adds_up(outputs[:1], y[:1])
+        problem.loss = lambda pair, labels: loss(reduction="sum")(pair[0], labels)
+        assert problem.loss_adds_up((outputs, x), y)
+        problem.loss = loss(reduction="none")
+        assert not problem.loss_adds_up(outputs, y)

@@ -303,8 +303,8 @@ def test_a_cross_entropy_inside_the_model_counts_tokens(shift: int) -> None:
     batches = [((x[:3], y[:3]), y[:3]), ((x[3:], y[3:]), y[3:])]
     two = wc.Problem(model, lambda f, _: f["loss"], batches)
     inside = wc.Problem(model, lambda f, _: f["loss"], [((x, y), y)])
-    wanted = seeded(lambda: Model(ZOO["focal"]))
-    outside = wc.Problem(wanted, lambda f, y: F.cross_entropy(rows(f[:, : 4 - shift]), y[:, shift:].flatten()), (x, y))
+    plain = seeded(lambda: Model(ZOO["focal"]))
+    outside = wc.Problem(plain, lambda f, y: F.cross_entropy(rows(f[:, : 4 - shift]), y[:, shift:].flatten()), (x, y))
     assert_same(wc.Hessian(two).dense(), wc.Hessian(outside).dense())
     expected = wc.kronecker_factors(outside)["fc1"].g.mean
     assert_same(wc.kronecker_factors(inside)["fc1"].g.mean, expected)
@@ -378,16 +378,16 @@ def test_a_loss_of_one_size_of_batch_alone_is_measured(loss: Any) -> None:
 
 
 def test_the_users_outputs_stay_as_they_are() -> None:
-    kept = []
+    retained = []
 
     def form(f: Tensor) -> Any:
-        kept.append(({"a": [f, (f * 2,)]}, f))
-        return kept[-1][0]
+        retained.append(({"a": [f, (f * 2,)]}, f))
+        return retained[-1][0]
 
     zoo = Zoo(lambda f, y: focal(f["a"][1][0], y).mean(), evenly(focal), LABELS, places=(), form=form)
     problem = wc.Problem(seeded(lambda: Model(zoo)), zoo.loss, (INPUTS[()], LABELS))
     wc.GGN(problem).dense()
-    assert all(raw["a"][0] is f and isinstance(raw["a"][1], tuple) for raw, f in kept)
+    assert all(raw["a"][0] is f and isinstance(raw["a"][1], tuple) for raw, f in retained)
 
 
 def test_a_loss_that_does_not_take_the_structure_is_told_what_it_was_given() -> None:

@@ -28,7 +28,7 @@ BUDGETS = (None, None, None, 2, 3, 4, 6, 10)
 
 
 def tail(misses: int, runs: int, rate: float) -> float:
-    """P(at least so many misses) of a binomial."""
+    """P(at least this number of misses) of a binomial."""
     if misses <= 0 or rate >= 1:
         return 1.0
     if rate <= 0:
@@ -170,24 +170,24 @@ def eigenvalue_run(seed: int, device: str) -> Iterator[Run]:
     k, which = draw.randint(1, 8), draw.choice(["largest", "largest", "smallest", "both"])
     tol, products = draw.choice([0.3, 0.1, 0.02, 1e-2, 1e-3, 1e-9]), draw.choice(BUDGETS)
     most = None if products is None else products * k
-    found = wc.eigenvalues(a.to(device), k, which, tol, max_matvecs=most, seed=seed)  # type: ignore[arg-type]
+    result = wc.eigenvalues(a.to(device), k, which, tol, max_matvecs=most, seed=seed)  # type: ignore[arg-type]
     values = torch.linalg.eigvalsh(a.double())
     truth = {"largest": values[-k:], "smallest": values[:k], "both": torch.cat([values[:k], values[-k:]])}[which]
     command = f"python -m tests.stress --bound {seed} --device {device}"
-    state = "converged" if found.converged else "not converged"
+    state = "converged" if result.converged else "not converged"
     kind = str(a.dtype).removeprefix("torch.")
-    if found.values.shape != truth.shape:
+    if result.values.shape != truth.shape:
         yield Run((f"eigenvalues k = {k}, {state}",), True, EIGENVALUES_MAY_MISS, command)
         return
-    off = (found.values - truth).abs()
+    off = (result.values - truth).abs()
     # the reference's own rounding
-    missed = not bool((off <= 1.0001 * found.errors + 1e-14 * values.abs().max()).all())
+    missed = not bool((off <= 1.0001 * result.errors + 1e-14 * values.abs().max()).all())
     groups = (
         f"eigenvalues k = {k}, {state}", f"eigenvalues {which}, {state}", f"eigenvalues {kind}, {state}",
         f"eigenvalues of {name}", f"eigenvalues at {scale_name(factor)}, {kind}",
     )  # fmt: skip
     yield Run(groups, missed, EIGENVALUES_MAY_MISS, command)
-    if found.converged:
+    if result.converged:
         beyond = not bool((off <= 1.0001 * tol * truth.abs() + 1e-14 * values.abs().max()).all())
         yield Run((f"eigenvalues k = {k}, within tol",), beyond, EIGENVALUES_MAY_MISS, command)
 
@@ -211,10 +211,10 @@ def trace_run(seed: int, device: str) -> Iterator[Run]:
         dense = operator.dense()
         truth, allowed, factor = float(dense.trace()), 1e-10 * float(dense.norm()), 1.0
         group = f"trace of a {kind.__name__}, {group}"
-    found = wc.trace(operator, tol, max_matvecs=draw.choice([12, 25, 50, 100, 200]), seed=seed)
-    missed = not abs(found.value - truth) <= 2 * found.error + allowed
+    result = wc.trace(operator, tol, max_matvecs=draw.choice([12, 25, 50, 100, 200]), seed=seed)
+    missed = not abs(result.value - truth) <= 2 * result.error + allowed
     command = f"python -m tests.stress --bound {seed} --device {device}"
-    state = "converged" if found.converged else "not converged"
+    state = "converged" if result.converged else "not converged"
     yield Run((group, f"trace, tol {tol}, {state}", f"trace at {scale_name(factor)}"), missed, TRACE_MAY_MISS, command)
 
 
@@ -233,7 +233,7 @@ def random_problem(draw: Draw, device: str) -> tuple[str, wc.Problem]:
 
 
 TRACES = 4
-"""One run in so many is of a trace."""
+"""One in this number of runs is of a trace."""
 
 
 def run_bound(seed: int, device: str) -> list[Run]:

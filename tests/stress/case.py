@@ -52,10 +52,10 @@ class Check:
     """One public function.
 
     Attributes:
-        name: Of the function and its options.
+        name: Name of the function, with its options.
         measure: (problem, seed) ↦ result; called in the user's state.
         judge: result ↦ verdict; called outside of it.
-        misses: So many of five other seeds must miss their bound too, before a miss is no chance.
+        misses: Number of five other seeds that must miss their bound too for a miss to be no coincidence.
     """
 
     name: str

@@ -20,7 +20,7 @@ FLOOR = {torch.float64: 1e-8, torch.float32: 1e-5, torch.bfloat16: 3e-2, torch.f
 WIDE, NARROW = (1e-250, 1e250), (1e-32, 1e32)
 """Sizes that float64, and float32, can hold together with what it takes to compute them."""
 ROUNDINGS = 30
-"""So many times the rounding of plain autograd may a right answer be off."""
+"""Largest error of a right answer, in units of the rounding of plain autograd."""
 
 Quantity = Callable[[Reference], Tensor]
 
@@ -67,11 +67,11 @@ def same(
     Args:
         case: Where it was measured.
         got: The result.
-        quantity: The truth of it.
-        difference_of: What it is a small difference of, whose rounding it may have.
-        is_float64: Whether it is in float64 whatever the model is.
-        canceling: How many of its roundings.
-        roundings: So many roundings more may be in it, as in a decomposition.
+        quantity: The true value.
+        difference_of: Large quantity of which it is a small difference, and whose rounding it may have.
+        is_float64: Whether it is in float64, whatever the model is.
+        canceling: Number of roundings of that quantity.
+        roundings: Number of further roundings, as in a decomposition.
     """
     expected = tolerance(case, quantity, is_float64=is_float64)
     if expected is None:
@@ -101,14 +101,14 @@ def short(t: Tensor) -> str:
 
 def operators(case: Case) -> list[tuple[str, Callable[[wc.Problem], Any], Quantity]]:
     """Curvature matrices that are defined here, with their references."""
-    found: list[tuple[str, Callable[[wc.Problem], Any], Quantity]] = [
+    result: list[tuple[str, Callable[[wc.Problem], Any], Quantity]] = [
         ("Hessian", wc.Hessian, lambda r: r.hessian),
         ("GGN", wc.GGN, lambda r: r.ggn),
         ("Fisher data", lambda p: wc.Fisher(p, "data"), lambda r: r.fisher_data),
     ]
     if case.loss.likelihood is not None:
-        found.append(("Fisher model", lambda p: wc.Fisher(p, "model"), lambda r: r.fisher_model))
-    return found
+        result.append(("Fisher model", lambda p: wc.Fisher(p, "model"), lambda r: r.fisher_model))
+    return result
 
 
 def dense(case: Case, draw: Draw) -> Check:
@@ -154,16 +154,16 @@ def ends(values: Tensor, k: int, which: str) -> Tensor:
     return {"largest": values[-k:], "smallest": values[:k], "both": torch.cat([values[:k], values[-k:]])}[which]
 
 
-def judge_eigenvalues(found: Any, truth: Tensor, allowed: float, tol: float) -> Verdict:
+def judge_eigenvalues(result: Any, truth: Tensor, allowed: float, tol: float) -> Verdict:
     """|value − truth| ≤ error for all at once, and within tol if it says so."""
-    if found.values.shape != truth.shape:
-        return Verdict("silent", f"{len(found.values)} values instead of {len(truth)}")
-    off = (found.values - truth).abs()
-    bound = found.errors + allowed
-    if found.converged:
+    if result.values.shape != truth.shape:
+        return Verdict("silent", f"{len(result.values)} values instead of {len(truth)}")
+    off = (result.values - truth).abs()
+    bound = result.errors + allowed
+    if result.converged:
         bound = torch.minimum(bound, tol * truth.abs() + allowed)
     held = bool((off <= bound).all())
-    return Verdict("right", "" if held else f"{found} instead of {short(truth)}".replace("\n", "; "), held)
+    return Verdict("right", "" if held else f"{result} instead of {short(truth)}".replace("\n", "; "), held)
 
 
 def eigenvalues(case: Case, draw: Draw) -> Check:
@@ -171,12 +171,12 @@ def eigenvalues(case: Case, draw: Draw) -> Check:
     n, which, tol = case.truth.size, draw.choice(["largest", "smallest", "both"]), draw.choice([0.1, 1e-2, 1e-3])
     k = draw.randint(1, max(1, min(8, n // 2)))
 
-    def judge(found: Any) -> Verdict:
+    def judge(result: Any) -> Verdict:
         expected = tolerance(case, quantity)
         if expected is None:
             return UNCLEAR
         matrix, allowed = expected
-        return judge_eigenvalues(found, ends(torch.linalg.eigvalsh(matrix), k, which), allowed, tol)
+        return judge_eigenvalues(result, ends(torch.linalg.eigvalsh(matrix), k, which), allowed, tol)
 
     def measure(problem: wc.Problem, seed: int) -> Any:
         return wc.eigenvalues(make(problem), k, which, tol, seed=seed)
@@ -187,28 +187,29 @@ def eigenvalues(case: Case, draw: Draw) -> Check:
 def trace(case: Case, draw: Draw) -> Check:
     name, make, quantity = draw.choice(operators(case))
 
-    def judge(found: Any) -> Verdict:
+    def judge(result: Any) -> Verdict:
         expected = tolerance(case, quantity)
         if expected is None:
             return UNCLEAR
         matrix, allowed = expected
-        return judge_trace(found, float(matrix.trace()), allowed * math.sqrt(len(matrix)))
+        return judge_trace(result, float(matrix.trace()), allowed * math.sqrt(len(matrix)))
 
     return Check(f"trace({name})", lambda p, seed: wc.trace(make(p), max_matvecs=200, seed=seed), judge, misses=3)
 
 
-def judge_trace(found: Any, truth: float, allowed: float) -> Verdict:
-    held = abs(found.value - truth) <= 2 * found.error + allowed
-    return Verdict("right", "" if held else f"{found} instead of {truth:.6g}", held)
+def judge_trace(result: Any, truth: float, allowed: float) -> Verdict:
+    held = abs(result.value - truth) <= 2 * result.error + allowed
+    return Verdict("right", "" if held else f"{result} instead of {truth:.6g}", held)
 
 
-def judge_density(found: Any, matrix: Tensor, allowed: float) -> Verdict:
+def judge_density(result: Any, matrix: Tensor, allowed: float) -> Verdict:
     """Nodes inside the spectrum, and the first two moments within their spread over the probes."""
     values = torch.linalg.eigvalsh(matrix)
-    if float(found.nodes.min()) < float(values[0]) - allowed or float(found.nodes.max()) > float(values[-1]) + allowed:
-        return Verdict("silent", f"{found}, but the spectrum is {short(values[[0, -1]])}")
+    low, high = float(values[0]) - allowed, float(values[-1]) + allowed
+    if float(result.nodes.min()) < low or float(result.nodes.max()) > high:
+        return Verdict("silent", f"{result}, but the spectrum is {short(values[[0, -1]])}")
     for order in (1, 2):
-        each = (found.weights * found.nodes**order).sum(1)
+        each = (result.weights * result.nodes**order).sum(1)
         spread = float(each.std()) / math.sqrt(len(each))
         truth = float((values**order).mean())
         if not abs(float(each.mean()) - truth) <= 6 * spread + allowed * max(1.0, size(values)) ** (order - 1) * 2:
@@ -219,9 +220,9 @@ def judge_density(found: Any, matrix: Tensor, allowed: float) -> Verdict:
 def density(case: Case, draw: Draw) -> Check:
     name, make, quantity = draw.choice(operators(case))
 
-    def judge(found: Any) -> Verdict:
+    def judge(result: Any) -> Verdict:
         expected = tolerance(case, quantity)
-        return UNCLEAR if expected is None else judge_density(found, *expected)
+        return UNCLEAR if expected is None else judge_density(result, *expected)
 
     return Check(f"density({name})", lambda p, seed: wc.density(make(p), probes=8, iterations=5, seed=seed), judge)
 
@@ -248,13 +249,13 @@ def matrix(case: Case, draw: Draw) -> Check:
         return Check(
             f"eigenvalues {title}, k {k}, {which}",
             lambda _, seed: wc.eigenvalues(own, k, which, 1e-2, seed=seed),
-            lambda found: judge_eigenvalues(found, ends(values, k, which), allowed, 1e-2),
+            lambda result: judge_eigenvalues(result, ends(values, k, which), allowed, 1e-2),
         )
     if what < 0.7:
         return Check(
             f"trace {title}",
             lambda _, seed: wc.trace(own, max_matvecs=200, seed=seed),
-            lambda found: judge_trace(found, float(truth.trace()), 10 * allowed),
+            lambda result: judge_trace(result, float(truth.trace()), 10 * allowed),
             misses=3,
         )
     if what < 0.85:
@@ -262,21 +263,21 @@ def matrix(case: Case, draw: Draw) -> Check:
         return Check(
             f"density {title}",
             lambda _, seed: wc.density(own, probes=8, iterations=5, seed=seed),
-            lambda found: judge_density(in_units(found, factor), unit, 10 * allowed / factor),
+            lambda result: judge_density(in_units(result, factor), unit, 10 * allowed / factor),
         )
 
-    def judge(found: Tensor) -> Verdict:
-        off = float((found.double().cpu() - values).abs().max())
-        return RIGHT if off <= allowed else Verdict("silent", f"{short(found)} instead of {short(values)}")
+    def judge(result: Tensor) -> Verdict:
+        off = float((result.double().cpu() - values).abs().max())
+        return RIGHT if off <= allowed else Verdict("silent", f"{short(result)} instead of {short(values)}")
 
     return Check(f"spectrum {title}", lambda _, __: wc.spectrum(own).values, judge)
 
 
-def in_units(found: Any, factor: float) -> Any:
+def in_units(result: Any, factor: float) -> Any:
     """A density of a matrix divided by a number, so that squares of its nodes stay in range."""
-    return type(found)(
-        found.grid / factor, found.density * factor, found.error * factor, found.nodes / factor, found.weights,
-        found.width / factor, found.matvecs,
+    return type(result)(
+        result.grid / factor, result.density * factor, result.error * factor, result.nodes / factor, result.weights,
+        result.width / factor, result.matvecs,
     )  # fmt: skip
 
 
@@ -312,9 +313,9 @@ def judge_layers(case: Case, got: Any, read: Callable[[Any], Tensor]) -> Verdict
                 return Verdict("silent", f"{name!r} is neither given nor listed")
             continue
         for side, symbol in enumerate(("Σx", "Σ∇h")):
-            found = (got.layers[name].x, got.layers[name].g)[side]
+            result = (got.layers[name].x, got.layers[name].g)[side]
             expected = reference[name][side]
-            missing = found is None or getattr(found, "mean", 0) is None
+            missing = result is None or getattr(result, "mean", 0) is None
             if missing or expected is None:
                 if missing != (expected is None) and name not in got.not_covered:
                     return Verdict("silent", f"{symbol} of {name!r} is {'missing' if missing else 'invented'}")
@@ -327,7 +328,7 @@ def judge_layers(case: Case, got: Any, read: Callable[[Any], Tensor]) -> Verdict
                     return matrix
                 return torch.stack([torch.linalg.eigvalsh(matrix)[-1], matrix.trace()])
 
-            verdict = same(case, read(found), quantity, is_float64=True)
+            verdict = same(case, read(result), quantity, is_float64=True)
             if verdict.kind == "silent":
                 return Verdict("silent", f"{symbol} of {name!r}: {verdict.text}")
     return RIGHT
@@ -351,8 +352,8 @@ def activations(case: Case, draw: Draw) -> Check:
     def judge(got: Any) -> Verdict:
         for name, module in case.truth.model.named_modules():
             if is_readable(module) and name in got.layers:
-                found = torch.stack([got[name].mean, got[name].variance])
-                verdict = same(case, found, lambda r, name=name: moments(r, name))
+                result = torch.stack([got[name].mean, got[name].variance])
+                verdict = same(case, result, lambda r, name=name: moments(r, name))
                 if verdict.kind == "silent":
                     return Verdict("silent", f"{name!r}: {verdict.text}")
         return RIGHT
@@ -384,8 +385,8 @@ def neurons(case: Case, draw: Draw) -> Check | None:
     def judge(got: Any) -> Verdict:
         if not torch.equal(counts(case.truth), counts(case.rounded)):
             return UNCLEAR
-        found = torch.tensor([[layer.dying, layer.full] for layer in got.layers.values()]).double()
-        return same(case, found, counts)
+        result = torch.tensor([[layer.dying, layer.full] for layer in got.layers.values()]).double()
+        return same(case, result, counts)
 
     return Check("neurons", lambda p, _: wc.neurons(p), judge)
 
@@ -394,15 +395,15 @@ def neurons(case: Case, draw: Draw) -> Check | None:
 
 
 def max_lr(case: Case, draw: Draw) -> Check:
-    def judge(found: Any) -> Verdict:
+    def judge(result: Any) -> Verdict:
         expected = tolerance(case, lambda r: r.hessian)
         if expected is None:
             return UNCLEAR
         matrix, allowed = expected
         top = float(torch.linalg.eigvalsh(matrix)[-1])
-        off = abs(found.lambda_max - top)
-        held = off <= found.lambda_error + allowed
-        return Verdict("right", "" if held else f"λ_max {found.lambda_max:.6g} ± {found.lambda_error:.1e} instead of {top:.6g}", held)  # fmt: skip  # noqa: E501
+        off = abs(result.lambda_max - top)
+        held = off <= result.lambda_error + allowed
+        return Verdict("right", "" if held else f"λ_max {result.lambda_max:.6g} ± {result.lambda_error:.1e} instead of {top:.6g}", held)  # fmt: skip  # noqa: E501
 
     return Check("max_lr", lambda p, seed: wc.max_lr(p, seed=seed), judge)
 
@@ -470,5 +471,5 @@ CHECKS: tuple[Callable[[Case, Draw], Check | None], ...] = (
 
 def random_checks(case: Case, draw: Draw) -> list[Check]:
     """Three or four of them, in a random order."""
-    made = [make(case, draw) for make in chosen(draw, list(CHECKS), draw.randint(3, 4))]
-    return [check for check in made if check is not None]
+    new = [make(case, draw) for make in chosen(draw, list(CHECKS), draw.randint(3, 4))]
+    return [check for check in new if check is not None]

@@ -83,8 +83,8 @@ Maker = Callable[[Case, random.Random], Any]
 
 def with_checks(case: Case, *makers: Maker, times: int = 2) -> Iterator[Outcome]:
     """Each check with a few of its random options."""
-    made = [make(case, random.Random(seed)) for make in makers for seed in range(times)]
-    yield from case.run([check for check in made if check is not None])
+    new = [make(case, random.Random(seed)) for make in makers for seed in range(times)]
+    yield from case.run([check for check in new if check is not None])
 
 
 def small(model: nn.Module, classes: int = 3, width: int = 4) -> Network:
@@ -301,7 +301,7 @@ def nearly_a_likelihood(device: str) -> Iterator[Outcome]:
         return problem.likelihood
 
     x, y, model = seeded(build)
-    yield attempt("the likelihood", recognized, lambda found: "" if found is None else f"taken for {found}")
+    yield attempt("the likelihood", recognized, lambda result: "" if result is None else f"taken for {result}")
 
 
 @named
@@ -316,8 +316,8 @@ def several_eigenvalues(device: str) -> Iterator[Outcome]:
         truth = torch.linalg.eigvalsh(a.cpu())[-k:]
         misses, runs = 0, 100
         for seed in range(runs):
-            found = wc.eigenvalues(a, k, tol=tol, max_matvecs=most, seed=seed)
-            misses += bool(((found.values - truth).abs() > 1.0001 * found.errors).any())
+            result = wc.eigenvalues(a, k, tol=tol, max_matvecs=most, seed=seed)
+            misses += bool(((result.values - truth).abs() > 1.0001 * result.errors).any())
         is_rare = tail(misses, runs, EIGENVALUES_MAY_MISS) > SIGNIFICANCE
         yield Outcome(f"eigenvalues of {name}", "right" if is_rare else "silent", f"{misses} of {runs} missed")
 
@@ -356,8 +356,8 @@ def trace_of_small_layers(device: str) -> Iterator[Outcome]:
         truth = float(case.truth.ggn.trace())
         runs, misses = 80, 0
         for seed in range(runs):
-            found = wc.trace(operator, tol, seed=seed)
-            misses += not abs(found.value - truth) <= 2 * found.error + 1e-9 * truth
+            result = wc.trace(operator, tol, seed=seed)
+            misses += not abs(result.value - truth) <= 2 * result.error + 1e-9 * truth
         is_rare = tail(misses, runs, TRACE_MAY_MISS) > SIGNIFICANCE
         yield Outcome("trace", "right" if is_rare else "silent", f"{misses} of {runs} missed")
 
@@ -456,7 +456,7 @@ def diagnosis_in_parts(device: str) -> Iterator[Outcome]:
     for name, model, loss, (x, y) in seeded(build):
         problem = wc.Problem(model.to(device), loss, (x.to(device), y.to(device)))
         outcome = attempt(f"diagnose {name}", lambda p=problem: wc.diagnose(p), wrong)
-        is_whole = outcome.kind == "refused"  # its parts can be had, so the whole may not be refused
+        is_whole = outcome.kind == "refused"  # its parts are available, so the whole may not be refused
         yield Outcome(outcome.check, "crash", outcome.text) if is_whole else outcome
 
 

@@ -94,11 +94,11 @@ class Reference:
 
     def _rows(self, vector: Tensor) -> Tensor:
         """∂vector/∂θ, one backward pass for each entry: (entries, P)."""
-        found = []
+        rows = []
         for entry in vector.reshape(-1):
             grads = torch.autograd.grad(entry, self.params, retain_graph=True, allow_unused=True)
-            found.append(flat(torch.zeros_like(p) if g is None else g for g, p in zip(grads, self.params, strict=True)))
-        return torch.stack(found).double().cpu()
+            rows.append(flat(torch.zeros_like(p) if g is None else g for g, p in zip(grads, self.params, strict=True)))
+        return torch.stack(rows).double().cpu()
 
     # quantities
 

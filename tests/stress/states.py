@@ -158,7 +158,7 @@ def ignoring_model(context: Callable[[], Any]) -> Callable[[nn.Module], contextl
 
 def states(device: str) -> list[State]:
     """All that this device knows."""
-    found = [
+    result = [
         State("autocast bf16", ignoring_model(lambda: torch.autocast(device, torch.bfloat16))),
         State("autocast fp16", ignoring_model(lambda: torch.autocast(device, torch.float16))),
         State("parameter hooks", parameter_hooks),
@@ -175,7 +175,7 @@ def states(device: str) -> list[State]:
         State("gradients present", gradients_present),
         State("TF32", tf32, on_cuda=True),
     ]  # fmt: skip
-    return [state for state in found if device == "cuda" or not state.on_cuda]
+    return [state for state in result if device == "cuda" or not state.on_cuda]
 
 
 PLAIN = State("plain", ignoring_model(contextlib.nullcontext))

@@ -82,16 +82,16 @@ class Report:
 
 def run_random(seeds: list[int], device: str, jobs: int, report: Report) -> None:
     """All cases, in parts; progress is printed about every ten seconds."""
-    started = said = time.time()
+    started = messages = time.time()
     done = 0
     for part in _results(run_part, seeds, device, jobs):
         for seed, case, outcomes in part:
             for outcome in outcomes:
                 report.add(outcome, case, f"python -m tests.stress --case {seed} --device {device}")
         done += len(part)
-        if time.time() - said > 10:
-            said = time.time()
-            print(f"… {done} of {len(seeds)} random cases, {said - started:.0f} s", flush=True)
+        if time.time() - messages > 10:
+            messages = time.time()
+            print(f"… {done} of {len(seeds)} random cases, {messages - started:.0f} s", flush=True)
 
 
 def run_rates(seeds: list[int], device: str, jobs: int, report: Report) -> None:

@@ -13,26 +13,26 @@ from torch.nn.modules import module as global_hooks
 
 def snapshot(model: nn.Module, loss: Any, batches: Any) -> dict[str, Any]:
     """By name, something that compares equal only if nothing changed."""
-    found: dict[str, Any] = {}
+    result: dict[str, Any] = {}
     for name, p in model.named_parameters(remove_duplicate=False):
-        found[f"parameter {name}"] = (id(p), p.requires_grad, digest(p), len(p._backward_hooks or ()))
-        found[f"grad of {name}"] = None if p.grad is None else (id(p.grad), digest(p.grad))
+        result[f"parameter {name}"] = (id(p), p.requires_grad, digest(p), len(p._backward_hooks or ()))
+        result[f"grad of {name}"] = None if p.grad is None else (id(p.grad), digest(p.grad))
     for owner, root in (("model", model), ("loss", loss)):
         for name, module in root.named_modules() if isinstance(root, nn.Module) else []:
             for key, value in vars(module).items():
                 if key not in ("_parameters", "_modules"):
-                    found[f"{owner} {name}.{key}"] = digest(value)
-    found["batches"] = digest(batches)
-    found["global hooks"] = [
+                    result[f"{owner} {name}.{key}"] = digest(value)
+    result["batches"] = digest(batches)
+    result["global hooks"] = [
         len(v) for k, v in sorted(vars(global_hooks).items()) if k.startswith("_global") and hasattr(v, "__len__")
     ]
-    found["torch's generator"] = digest(torch.get_rng_state())
-    found["python's generator"] = random.getstate()
-    found["numpy's generator"] = tuple(map(str, np.random.get_state()))
+    result["torch's generator"] = digest(torch.get_rng_state())
+    result["python's generator"] = random.getstate()
+    result["numpy's generator"] = tuple(map(str, np.random.get_state()))
     if torch.cuda.is_available():
-        found["cuda generator"] = digest(torch.cuda.get_rng_state())
-    found |= flags()
-    return found
+        result["cuda generator"] = digest(torch.cuda.get_rng_state())
+    result |= flags()
+    return result
 
 
 def flags() -> dict[str, Any]:

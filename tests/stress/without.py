@@ -45,20 +45,23 @@ class Mend:
 
 MENDS: dict[str, Mend] = {
     # of the user's state
-    "no autocast": Mend("network/arithmetic.py", "if torch.is_autocast_enabled(kind):", "if False:", "autocast"),
+    "no autocast": Mend(
+        "network/isolation/arithmetic.py", "if torch.is_autocast_enabled(kind):", "if False:", "autocast"
+    ),
     "one thread at a time": Mend(
-        "network/arithmetic.py", "while self._owner not in (None, me) and not _is_worker_of_autograd():",
+        "network/isolation/arithmetic.py", "while self._owner not in (None, me) and not _is_worker_of_autograd():",
         "while False:", "two_threads",
     ),
     "no gradient hooks": Mend(
-        "network/isolation.py", "        stack.enter_context(gradient_hooks_off(modules))\n", "", "gradient_hooks"
+        "network/isolation/isolation.py", "        stack.enter_context(gradient_hooks_off(modules))\n", "",
+        "gradient_hooks",
     ),
     "norms by hand": Mend(
-        "network/isolation.py", "isinstance(module, _NormBase) or module in norms", "isinstance(module, _BatchNorm)",
-        "norms_by_hand",
+        "network/isolation/isolation.py", "isinstance(module, _NormBase) or module in norms",
+        "isinstance(module, _BatchNorm)", "norms_by_hand",
     ),
     "what is put back": Mend(
-        "state/snapshot.py", "        snapshot.put_back()\n", "        pass\n", "odd_state_is_put_back"
+        "network/isolation/snapshot.py", "        snapshot.put_back()\n", "        pass\n", "odd_state_is_put_back"
     ),
     "a graph that is no longer true": Mend(
         "curvature/curvature_operator.py", "not self._kept[0].is_same_as(self._state(held, is_passing=True))",
@@ -90,16 +93,16 @@ MENDS: dict[str, Mend] = {
     ),
     # of losses
     "tokens are terms": Mend(
-        "problem/terms.py", "self._positions = averaged_dims(batch, gradients)", "self._positions = ()",
+        "problem/loss/terms.py", "self._positions = averaged_dims(batch, gradients)", "self._positions = ()",
         "tokens_are_terms",
     ),
-    "weights of batches": Mend("problem/terms.py", "weight = unit / share", "weight = count", "batches_add_up"),
+    "weights of batches": Mend("problem/loss/terms.py", "weight = unit / share", "weight = count", "batches_add_up"),
     "ignored labels": Mend(
         "problem/evaluation.py", "and (not is_new or agrees(self.likelihood, loss_at, outputs, targets))", "",
         "ignored_labels_at_equal_outputs",
     ),
     "likelihoods in float64": Mend(
-        "problem/losses.py", "wide = outputs.detach().double(),", "wide = outputs.detach(),", "nearly_a_likelihood"
+        "problem/loss/losses.py", "wide = outputs.detach().double(),", "wide = outputs.detach(),", "nearly_a_likelihood"
     ),
     # of bounds
     "sizes of float32": Mend(
@@ -165,10 +168,10 @@ def is_found(name: str) -> bool:
         shutil.copytree(ROOT / "src", source, ignore=shutil.ignore_patterns("__pycache__"))
         mend.take_out_of(source)
         status, output = run(source, mend.found_by)
-    found = status != 0 and f"named case {mend.found_by}" in output
+    result = status != 0 and f"named case {mend.found_by}" in output
     first = next((line for line in output.splitlines() if "named case" in line), "nothing failed")
-    print(f"{'found' if found else 'NOT FOUND'}: without {name!r}, {first}", flush=True)
-    return found
+    print(f"{'found' if result else 'NOT FOUND'}: without {name!r}, {first}", flush=True)
+    return result
 
 
 def main() -> int:

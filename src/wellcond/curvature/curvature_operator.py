@@ -14,7 +14,7 @@ from torch import Tensor, nn
 from wellcond.curvature.likely_start import flattened, outlier_direction
 from wellcond.curvature.operator import TensorOperator, naming_missing_derivatives
 from wellcond.errors import UnknownLayer
-from wellcond.network.isolation.fingerprint import Fingerprint
+from wellcond.network.isolation.copies import Fingerprint
 from wellcond.network.isolation.snapshot import Snapshot
 from wellcond.problem.arguments import check_problem
 from wellcond.problem.evaluation import Evaluation

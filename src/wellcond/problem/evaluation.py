@@ -13,7 +13,7 @@ from torch import Tensor, nn
 
 from wellcond.errors import InvalidProblem, NonFinite
 from wellcond.network.calling import dtype_name, logits_of, one_line, tensors_in
-from wellcond.network.isolation.fingerprint import Fingerprint
+from wellcond.network.isolation.copies import Fingerprint
 from wellcond.network.isolation.isolation import generator_states, gradient_hooks_off, rng_kept, seed_generators
 from wellcond.network.isolation.snapshot import Snapshot, kept
 from wellcond.problem.batches import Several, examples_in

@@ -17,7 +17,7 @@ from torch.nn.modules.batchnorm import _BatchNorm, _NormBase
 from torch.nn.utils import parametrize
 
 from wellcond.network.isolation.arithmetic import cudnn_without_tf32, own_arithmetic
-from wellcond.network.isolation.fingerprint import Fingerprint
+from wellcond.network.isolation.copies import Fingerprint
 from wellcond.network.isolation.snapshot import Snapshot, kept
 from wellcond.network.norms import dropout_off_in
 

@@ -21,8 +21,7 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 
-from wellcond.network.isolation.copies import Copies, content, is_copied
-from wellcond.network.isolation.fingerprint import IMMUTABLE, NUMBERS
+from wellcond.network.isolation.copies import IMMUTABLE, NUMBERS, Copies, content, is_copied
 
 OF_EVERY_MODULE = frozenset(vars(nn.Module()))
 HOOKS = ("_forward_hooks", "_forward_pre_hooks")
