@@ -158,7 +158,7 @@ class Large:
     vocabulary: int
 
     def problem(self, examples: int, device: str) -> tuple[str, wc.Problem]:
-        """The source of the network in words, and the problem; the network is transformers' own if that can be imported."""
+        """The source of the network in words, and the problem; it is transformers' network if that can be imported."""
         torch.manual_seed(0)
         library = transformers()
         if library is None:
