@@ -147,7 +147,8 @@ def _training(
     try:
         yield trainer
     finally:
-        problem.count_copies(Cost(trainer.cost.forwards / in_pass, trainer.cost.backwards / in_pass))
+        share = problem.batch_count / in_pass  # a part of a batch counts as its share
+        problem.count_copies(Cost(trainer.cost.forwards * share, trainer.cost.backwards * share))
 
 
 class _Attempts:
