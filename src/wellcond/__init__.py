@@ -59,6 +59,7 @@ if TYPE_CHECKING:
     from wellcond.diagnosis.diagnose import diagnose
     from wellcond.diagnosis.diagnosis import Diagnosis
     from wellcond.diagnosis.rule import rule
+    from wellcond.remedies.remedy import remedy
     from wellcond.learning_rate.race.suggest_lr import suggest_lr
     from wellcond.learning_rate.race.suggested_rate import SuggestedRate
     from wellcond.treatment.treat import treat
@@ -117,6 +118,7 @@ __all__ = [
     "neurons",
     "nn",
     "numerical_rank",
+    "remedy",
     "rule",
     "spectrum",
     "suggest_lr",
@@ -134,6 +136,7 @@ _ON_DEMAND = {
     "diagnose": "wellcond.diagnosis.diagnose",
     "Diagnosis": "wellcond.diagnosis.diagnosis",
     "rule": "wellcond.diagnosis.rule",
+    "remedy": "wellcond.remedies.remedy",
     "treat": "wellcond.treatment.treat",
     "Treatment": "wellcond.treatment.treatment",
     "suggest_lr": "wellcond.learning_rate.race.suggest_lr",

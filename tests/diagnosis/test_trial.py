@@ -16,12 +16,12 @@ from unchanged import assert_unchanged, snapshot
 import wellcond as wc
 from wellcond.diagnosis.baseline import constant_loss
 from wellcond.diagnosis.labels import relation
-from wellcond.diagnosis.trial import shrinking_steps, trial, trial_price
+from wellcond.diagnosis.mini_batches import cut, examples_of, mini_batches
+from wellcond.diagnosis.trial import trial, trial_price
 from wellcond.diagnosis.trial_result import FALLING, RISING, Attempt, Trial
 from wellcond.errors import NonFinite, Unsupported
 from wellcond.problem.loss.likelihoods import CrossEntropy
 from wellcond.training.run import Run
-from wellcond.training.short_runs import cut, examples_of, mini_batches
 
 
 def clusters(count: int = 256, classes: int = 4, features: int = 8) -> tuple[Tensor, Tensor]:
@@ -150,20 +150,6 @@ def test_falls_are_shares_of_the_loss_with_their_standard_error() -> None:
     assert error == pytest.approx(0.5 / 2)  # differences of ½ and 1½: s = 1/√2, over √2
     assert known.fall(attempt, early=True)[0] == 0
     assert math.isnan(known.fall(Attempt(1.0, 0.1, Run([], 1), (math.nan,) * 2, (math.nan,) * 2))[0])
-
-
-@pytest.mark.parametrize(
-    ("kind", "options", "steps"),
-    [
-        (torch.optim.SGD, {"lr": 0.1, "momentum": 0.9, "weight_decay": 5e-4}, 2000.0),
-        (torch.optim.AdamW, {"lr": 1e-3, "weight_decay": 0.01}, 1e5),
-        (torch.optim.Adam, {"lr": 1e-3, "weight_decay": 0.1}, math.inf),
-        (torch.optim.SGD, {"lr": 0.1}, math.inf),
-    ],
-)
-def test_in_how_many_steps_decay_shrinks_a_weight(kind: Any, options: dict[str, float], steps: float) -> None:
-    optimizer = kind([nn.Parameter(torch.ones(1))], **options)
-    assert shrinking_steps(optimizer, optimizer.param_groups[0]) == pytest.approx(steps)
 
 
 # batches

@@ -1,8 +1,7 @@
-"""Each remedy against what it says it does: the treated copy, and the lines that a user is told to write."""
+"""Each remedy against what its docstring says: the treated network, its loss and its training."""
 
 from __future__ import annotations
 
-import contextlib
 import copy
 from collections.abc import Callable
 from pathlib import Path
@@ -11,134 +10,76 @@ from typing import Any
 import pytest
 import torch
 import torch.nn.functional as F
+from setups import (
+    CLASSES,
+    RATE,
+    SETUPS,
+    STEPS,
+    Loss,
+    Recurrent,
+    binary,
+    log_loss,
+    network,
+    normalized_network,
+    sequences,
+    setup,
+    start_of_arm,
+    table,
+    treated,
+)  # fmt: skip
 from torch import Tensor, nn
 from torch.optim import SGD, Adam, AdamW, Optimizer
 from zoo import ARCHITECTURES, Case
 
 import wellcond as wc
 from wellcond.errors import Unsupported, WellcondError
-from wellcond.remedies.remedy import REMEDIES
-from wellcond.remedies.setup import Setup
-from wellcond.training.copies import Copies
-from wellcond.treatment.trainer import started
-from wellcond.treatment.treat import SOURCES
+from wellcond.remedies import REMEDIES, Setup, lines_for
+from wellcond.remedies.rewired import own_name
+from wellcond.training.copies import CopyTrainer
 
-Loss = Callable[[Any, Any], Tensor]
-CLASSES, RATE, STEPS = 3, 0.05, 6
+REMEDIES_FOLDER = Path(wc.__file__).parent / "remedies"
 
 
-def table(scale: float = 1.0, shift: float = 0.0, targets: str = "classes") -> list[tuple[Tensor, Tensor]]:
-    """Three batches of eight examples with four features."""
-    draw = torch.Generator().manual_seed(0)
-    x = shift + scale * torch.randn(24, 4, generator=draw, dtype=torch.float64)
-    y = torch.randint(0, CLASSES, (24,), generator=draw)
-    if targets == "numbers":
-        y = 300 + 50 * x.sum(1, keepdim=True) / scale
-    return list(zip(x.split(8), y.split(8), strict=True))
-
-
-def network(*layers: nn.Module) -> nn.Module:
-    torch.manual_seed(0)
-    made = layers or (nn.Linear(4, 6), nn.Tanh(), nn.Linear(6, CLASSES))
-    for layer in made:
-        if hasattr(layer, "reset_parameters"):
-            layer.reset_parameters()
-    return nn.Sequential(*made).double()
-
-
-def setup(
-    model: nn.Module, batches: Any = None, loss: Loss = F.cross_entropy, make: Callable[..., Optimizer] | None = None
-) -> Setup:
-    batches = batches or table()
-    optimizer = (make or SGD)(model.parameters(), lr=RATE)
-    return Setup(wc.Problem(model, loss, batches), optimizer, 0.0, batches[0][0], STEPS)
-
-
-def treated(name: str, given: Setup) -> Setup:
-    found = REMEDIES[name].apply(given)
-    assert found is not None
-    return found
-
-
-def losses(given: Setup) -> list[float]:
-    """Of a run of the treated patient."""
-    copies = Copies(given.problem, given.optimizer)
-    return list(copies.run(*started(copies, given, 0)(RATE), STEPS, 0).losses)
+def losses(of: Setup) -> list[float]:
+    """Losses of a run of an arm."""
+    run = CopyTrainer(of.problem, of.optimizer, before_training=of.before_training).start(RATE)
+    run.run(STEPS)
+    return list(run.losses)
 
 
 def losses_by_hand(model: nn.Module, optimizer: Optimizer, batches: Any, loss: Loss) -> list[float]:
-    found = []
+    values = []
     for step in range(STEPS):
         x, y = batches[step % len(batches)]
         value = loss(model.train()(x), y)
-        found.append(float(value.detach()))
+        values.append(float(value.detach()))
         optimizer.zero_grad()
         value.backward()
         optimizer.step()
-    return found
+    return values
 
 
-def assert_close(found: list[float], expected: list[float]) -> None:
-    torch.testing.assert_close(torch.tensor(found), torch.tensor(expected), rtol=1e-9, atol=1e-12)
+def assert_close(values: list[float], expected: list[float]) -> None:
+    torch.testing.assert_close(torch.tensor(values), torch.tensor(expected), rtol=1e-9, atol=1e-12)
 
 
-def test_every_remedy_says_why_and_knows_its_findings() -> None:
-    contract = {
+def test_every_remedy_has_a_file_of_its_name_and_says_why() -> None:
+    for name, remedy in REMEDIES.items():
+        assert remedy.apply.__module__ == f"wellcond.remedies.{name.replace('-', '_')}"
+        assert remedy.why.splitlines()[0].endswith((".", ":")) or "\n" in remedy.why
+    texts = {path.stem: path.read_text(encoding="utf-8") for path in REMEDIES_FOLDER.glob("*.py")}
+    registered = {name for name, text in texts.items() if "\n@remedy(" in text}
+    assert registered == {name.replace("-", "_") for name in REMEDIES}
+
+
+def test_common_findings_have_a_remedy() -> None:
+    findings = {
         "learning-rate-too-high", "learning-rate-too-low", "unscaled-input", "unscaled-target", "output-loss-mismatch",
         "saturated-activation", "symmetric-initialisation", "bad-initialisation", "no-gradient", "exploding-gradient",
         "vanishing-gradient", "weight-decay-dominates", "dropout-too-strong", "small-batch-batchnorm", "non-finite",
         "ill-conditioned-input", "last-layer-drift", "dying-neurons", "attention-saturation", "diverging",
     }  # fmt: skip
-    assert len(SOURCES) == len({remedy.apply.__module__ for remedy in REMEDIES.values()})
-    assert all(remedy.why.splitlines()[0].endswith((".", ":")) or "\n" in remedy.why for remedy in REMEDIES.values())
-    assert contract <= {rule for remedy in REMEDIES.values() for rule in remedy.rules}
-
-
-# the lines to write do what the arm does
-
-CLASSIFIER: dict[str, Callable[[], Setup]] = {
-    "scale-inputs": lambda: setup(network(), table(50.0, 7.0)),
-    "zero-last": lambda: setup(network()),
-    "batchnorm": lambda: setup(network()),
-    "layernorm": lambda: setup(network()),
-    "last-bn": lambda: setup(network()),
-    "bnp": lambda: setup(network()),
-    "adam": lambda: setup(network()),
-    "sgd": lambda: setup(network(), make=Adam),
-    "rate": lambda: setup(network()),
-    "scale-amended": lambda: setup(network(nn.Linear(4, 6), nn.BatchNorm1d(6), nn.Tanh(), nn.Linear(6, 3))),
-    "no-weight-decay": lambda: setup(network(), make=lambda p, lr: AdamW(p, lr=lr, weight_decay=0.5)),
-    "larger-eps": lambda: setup(network(), make=lambda p, lr: Adam(p, lr=lr, eps=1e-16)),
-    "logits": lambda: setup(network(nn.Linear(4, 6), nn.ReLU(), nn.Linear(6, 3), nn.Softmax(-1))),
-    "relu": lambda: setup(network(nn.Linear(4, 6), nn.Sigmoid(), nn.Linear(6, 6), nn.Tanh(), nn.Linear(6, 3))),
-    "nonlinearity": lambda: setup(network(nn.Linear(4, 6), nn.Linear(6, 3))),
-    "group-norm": lambda: setup(network(nn.Linear(4, 6), nn.BatchNorm1d(6), nn.Tanh(), nn.Linear(6, 3))),
-    "unfreeze": lambda: setup(_frozen()),
-}
-
-
-def _frozen() -> nn.Module:
-    model = network()
-    model[0].requires_grad_(False)
-    return model
-
-
-@pytest.mark.parametrize("name", CLASSIFIER)
-@pytest.mark.filterwarnings("ignore:no normalization follows")
-def test_the_lines_to_write_train_as_the_arm_did(name: str) -> None:
-    given = CLASSIFIER[name]()
-    found = treated(name, given)
-    batches = list(given.problem.batches)
-    namespace: dict[str, Any] = {
-        "wc": wc, "torch": torch, "nn": nn, "batches": batches, "inputs": batches[0][0],
-        "model": copy.deepcopy(given.problem.model), "optimizer": None,
-    }  # fmt: skip
-    pairs = zip(given.problem.model.parameters(), namespace["model"].parameters(), strict=True)
-    namespace["optimizer"] = copy.deepcopy(given.optimizer, {id(own): other for own, other in pairs})
-    exec(found.code.replace("{lr}", str(RATE)), namespace)
-    expected = losses_by_hand(namespace["model"], namespace["optimizer"], batches, F.cross_entropy)
-    assert_close(losses(found), expected)
-    assert losses(found) != losses(given) or name == "rate"
+    assert findings <= {rule for remedy in REMEDIES.values() for rule in remedy.rules}
 
 
 # data
@@ -180,34 +121,37 @@ def test_tokens_and_masks_pass_as_they_are() -> None:
         wc.nn.with_standardized_inputs(nn.Embedding(4, 2), [(torch.zeros(2, 1, dtype=torch.long), None)])
 
 
+def test_standardized_inputs_stay() -> None:
+    assert REMEDIES["scale-inputs"].apply(setup(network(), table(0.8, 0.1))) is None
+
+
 @pytest.mark.parametrize("loss", [F.mse_loss, F.l1_loss], ids=["squared", "absolute"])
-def test_scaled_targets_train_on_them_and_tell_the_loss_in_old_units(loss: Loss) -> None:
+def test_scaled_targets_report_the_loss_in_original_units(loss: Loss) -> None:
     batches = table(targets="numbers")
     model = network(nn.Linear(4, 6), nn.Tanh(), nn.Linear(6, 1))
-    found = losses(treated("scale-targets", setup(model, batches, loss)))
     y = torch.cat([each for _, each in batches])
     mean, std = y.mean(), y.std(correction=0)
     scaled = [(x, (y - mean) / std) for x, y in batches]
     own = copy.deepcopy(model)
     expected = losses_by_hand(own, SGD(own.parameters(), RATE), scaled, loss)
     power = 2 if loss is F.mse_loss else 1
-    assert_close(found, [float(std) ** power * each for each in expected])
+    values = losses(treated("scale-targets", setup(model, batches, loss)))
+    assert_close(values, [float(std) ** power * each for each in expected])
 
 
 def test_losses_that_are_not_of_differences_keep_their_targets() -> None:
     shares = [(x, y[:, None].double() / 10 + 0.7) for x, y in table()]
     model = network(nn.Linear(4, 1))
-    for given in (setup(network()), setup(model, shares, F.binary_cross_entropy_with_logits)):
-        assert REMEDIES["scale-targets"].apply(given) is None
+    for untreated in (setup(network()), setup(model, shares, F.binary_cross_entropy_with_logits)):
+        assert REMEDIES["scale-targets"].apply(untreated) is None
 
 
 def test_targets_get_the_shape_of_the_outputs() -> None:
     batches = [(x, y.squeeze(1)) for x, y in table(targets="numbers")]
     model = network(nn.Linear(4, 1))
-    found = treated("match-shapes", setup(model, batches, lambda h, y: (h - y).square().mean()))
     own = copy.deepcopy(model)
     expected = losses_by_hand(own, SGD(own.parameters(), RATE), batches, lambda h, y: F.mse_loss(h.squeeze(1), y))
-    assert_close(losses(found), expected)
+    assert_close(losses(treated("match-shapes", setup(model, batches, lambda h, y: (h - y).square().mean()))), expected)
 
 
 # the forward pass
@@ -228,69 +172,91 @@ class Functional(nn.Module):
         return self.last(h).softmax(self.dim)
 
 
-def outputs(given: Setup) -> Tensor:
-    result: Tensor = copy.deepcopy(given.problem.model).eval()(given.inputs)
+def outputs(of: Setup) -> Tensor:
+    result: Tensor = copy.deepcopy(of.problem.model).eval()(of.inputs)
     return result
 
 
-def test_functions_in_code_are_exchanged_too() -> None:
+def test_functions_in_code_are_replaced_too() -> None:
     model = Functional().double()
     x = table()[0][0]
-    found = outputs(treated("logits", setup(model)))
-    torch.testing.assert_close(found, model.last(model.second(model.first(x).sigmoid()).sigmoid()))
-    found = outputs(treated("relu", setup(model)))
-    torch.testing.assert_close(found, model.last(model.second(model.first(x).relu()).relu()).softmax(-1))
-    assert "# in Functional.forward: return what softmax is given" in treated("logits", setup(model)).code
+    expected = model.last(model.second(model.first(x).sigmoid()).sigmoid())
+    torch.testing.assert_close(outputs(treated("logits", setup(model))), expected)
+    expected = model.last(model.second(model.first(x).relu()).relu()).softmax(-1)
+    torch.testing.assert_close(outputs(treated("relu", setup(model))), expected)
     model.dim = 0
-    found = outputs(treated("class-dimension", setup(model)))
-    torch.testing.assert_close(found.sum(-1), torch.ones(8, dtype=torch.float64))
+    sums = outputs(treated("class-dimension", setup(model))).sum(-1)
+    torch.testing.assert_close(sums, torch.ones(8, dtype=torch.float64))
 
 
 def test_the_last_sigmoid_stays_where_hidden_ones_become_relus() -> None:
     model = network(nn.Linear(4, 6), nn.Sigmoid(), nn.Linear(6, 1), nn.Sigmoid())
-    found = outputs(treated("relu", setup(model, [(x, y[:, None] / 2) for x, y in table()], F.mse_loss)))
-    torch.testing.assert_close(found, model[2](model[0](table()[0][0]).relu()).sigmoid())
+    values = outputs(treated("relu", setup(model, [(x, y[:, None] / 2) for x, y in table()], F.mse_loss)))
+    torch.testing.assert_close(values, model[2](model[0](table()[0][0]).relu()).sigmoid())
 
 
-def test_dropout_is_lowered_wherever_it_is() -> None:
-    seen: list[float] = []
+def test_a_module_that_is_called_twice_is_not_replaced_as_a_whole() -> None:
+    squash = nn.Sigmoid()
+    model = network(nn.Linear(4, 1), squash, nn.Linear(1, 1), squash)
+    values = outputs(treated("relu", setup(model, [(x, y[:, None] / 2) for x, y in table()], F.mse_loss)))
+    torch.testing.assert_close(values, model[2](model[0](table()[0][0]).relu()).sigmoid())
 
-    def rate_of(module: nn.Module) -> float:
-        torch.manual_seed(0)
-        return float((module.train()(torch.ones(10_000)) == 0).double().mean())
 
-    for model in (nn.Sequential(nn.Dropout(0.8)), nn.Sequential(nn.Linear(4, 6), nn.Dropout(0.8), nn.Linear(6, 3))):
-        if len(model) == 3:
-            found = treated("less-dropout", setup(model.double())).problem.model
-            kept = found.rewired[1]
-            found.rewired[0], found.rewired[2] = nn.Identity(), nn.Identity()
-            assert kept.p == 0.8  # the call is exchanged, not the module
-            seen.append(rate_of(found))
-        else:
-            seen.append(rate_of(model))
-    assert seen[0] == pytest.approx(0.8, abs=0.02)
-    assert seen[1] == pytest.approx(0.1, abs=0.02)
+@pytest.mark.parametrize("is_module", [True, False], ids=["a module", "code"])
+def test_dropout_is_lowered_wherever_it_is(is_module: bool) -> None:
+    class InCode(nn.Module):
+        def forward(self, x: Tensor) -> Tensor:
+            return F.dropout(x, 0.8, training=self.training)
+
+    dropout = nn.Dropout(0.8) if is_module else InCode().eval()
+    model = nn.Sequential(nn.Linear(4, 5000), dropout)
+    nn.init.ones_(model[0].bias)
+    nn.init.zeros_(model[0].weight)
+    batches = [(torch.ones(2, 4), torch.tensor([0, 1]))]
+    lowered = treated("less-dropout", setup(model, batches)).problem.model
+    torch.manual_seed(0)
+    dropped, before = (float((each.train()(batches[0][0]) == 0).double().mean()) for each in (lowered, model))
+    assert dropped == pytest.approx(0.1, abs=0.02)
+    assert before == pytest.approx(0.8, abs=0.02)
     assert REMEDIES["less-dropout"].apply(setup(network())) is None
 
 
+def test_dropout_inside_attention_and_recurrent_layers_is_lowered() -> None:
+    layer = nn.TransformerEncoderLayer(4, 2, 8, 0.7, batch_first=True)
+    x = torch.randn(2, 3, 4)
+    lowered: Any = treated("less-dropout", setup(layer, [(x, x)], F.mse_loss)).problem.model
+    assert (lowered.self_attn.dropout, lowered.dropout1.p) == (0.1, 0.1)
+
+
 def test_a_loss_of_probabilities_gets_a_sigmoid_and_keeps_one() -> None:
-    batches = [(x, (y[:, None] > 1).double()) for x, y in table()]
     ends_in_relu = network(nn.Linear(4, 1), nn.ReLU())
-    found = outputs(treated("sigmoid-output", setup(ends_in_relu, batches, F.binary_cross_entropy)))
-    torch.testing.assert_close(found, ends_in_relu[0](batches[0][0]).sigmoid())
+    values = outputs(treated("sigmoid-output", setup(ends_in_relu, binary(), F.binary_cross_entropy)))
+    torch.testing.assert_close(values, ends_in_relu[0](binary()[0][0]).sigmoid())
     right = network(nn.Linear(4, 1), nn.Sigmoid())
     for name in ("sigmoid-output", "logits"):
-        assert REMEDIES[name].apply(setup(right, batches, F.binary_cross_entropy)) is None
+        assert REMEDIES[name].apply(setup(right, binary(), F.binary_cross_entropy)) is None
+
+
+def test_a_softmax_over_one_unit_becomes_a_sigmoid() -> None:
+    model = network(nn.Linear(4, 1), nn.Softmax(-1))
+    values = outputs(treated("sigmoid-output", setup(model, binary(), F.binary_cross_entropy)))
+    torch.testing.assert_close(values, model[0](binary()[0][0]).sigmoid())
 
 
 def test_the_logarithm_of_probabilities_becomes_a_cross_entropy() -> None:
-    def log_loss(p: Tensor, y: Tensor) -> Tensor:
-        return -p.log().gather(1, y[:, None]).mean()
-
-    model = network(nn.Linear(4, CLASSES), nn.Softmax(-1))
-    found = treated("cross-entropy", setup(model, loss=log_loss))
-    assert_close(losses(found), losses(setup(model, loss=log_loss)))  # the same numbers, while nothing is zero
+    untreated = setup(network(nn.Linear(4, CLASSES), nn.Softmax(-1)), loss=log_loss)
+    assert_close(losses(treated("cross-entropy", untreated)), losses(untreated))  # the same while nothing is zero
     assert REMEDIES["cross-entropy"].apply(setup(network())) is None
+
+
+def test_dead_relus_come_back() -> None:
+    model = network(nn.Linear(4, 6), nn.ReLU(), nn.Linear(6, CLASSES))
+    nn.init.constant_(model[0].bias, -100.0)
+    alive, _ = start_of_arm(treated("leaky-relu", setup(model)), RATE)
+    for each in (model, alive):
+        F.cross_entropy(each(table()[0][0]), table()[0][1]).backward()
+    assert not next(model.parameters()).grad.any()  # type: ignore[union-attr]
+    assert next(alive.parameters()).grad.abs().min() > 0  # type: ignore[union-attr]
 
 
 # weights
@@ -301,127 +267,146 @@ def test_weights_are_drawn_with_the_variance_of_the_name(name: str, variance: fl
     model = nn.Sequential(nn.Conv2d(3, 64, 5), nn.ReLU(), nn.ConvTranspose2d(64, 8, 3), nn.Flatten(), nn.LazyLinear(3))
     x = torch.randn(2, 3, 9, 9)
     model(x)
-    given = Setup(wc.Problem(model, F.cross_entropy, (x, torch.tensor([0, 1]))), None, 0.0, x, STEPS)
-    drawn = treated(name, given).problem.model
-    assert float(drawn[0].weight.detach().var() * 3 * 25) == pytest.approx(variance, rel=0.05)
-    assert float(drawn[2].weight.detach().var() * 64 * 9) == pytest.approx(variance, rel=0.05)
-    assert not drawn[0].bias.any()
+    own = Setup.of(wc.Problem(model, F.cross_entropy, (x, torch.tensor([0, 1]))))
+    script = {"model": copy.deepcopy(model), "nn": nn}
+    exec(lines_for(name, own), script)
+    for drawn in (treated(name, own).problem.model, script["model"]):
+        assert float(drawn[0].weight.detach().var() * 3 * 25) == pytest.approx(variance, rel=0.05)
+        assert float(drawn[2].weight.detach().var() * 64 * 9) == pytest.approx(variance, rel=0.05)
+        assert not drawn[0].bias.any()
 
 
 def test_orthogonal_weights_are_and_seeds_draw_others() -> None:
-    given = treated("orthogonal-init", setup(network()))
-    copies = Copies(given.problem, given.optimizer)
-    weights = [started(copies, given, seed)(RATE)[0][0].weight for seed in (0, 1, 0)]
+    of = treated("orthogonal-init", setup(network()))
+    weights = [next(start_of_arm(of, RATE, seed)[0].parameters()) for seed in (0, 1, 0)]
     for weight in weights:  # (6, 4): columns
         torch.testing.assert_close(weight.T @ weight, 2 * torch.eye(4, dtype=torch.float64), rtol=1e-5, atol=1e-5)
     assert torch.equal(weights[0], weights[2])
     assert not torch.equal(weights[0], weights[1])
 
 
-def test_forget_gates_open_for_as_long_as_the_inputs_are() -> None:
-    class Last(nn.Module):
-        def __init__(self) -> None:
-            super().__init__()
-            self.lstm, self.head = nn.LSTM(2, 5, batch_first=True), nn.Linear(5, 3)
-
-        def forward(self, x: Tensor) -> Tensor:
-            out: Tensor = self.head(self.lstm(x)[0][:, -1])
-            return out
-
-    x = torch.randn(4, 100, 2)
-    given = Setup(wc.Problem(Last(), F.cross_entropy, (x, torch.tensor([0, 1, 2, 0]))), None, 0.0, x, STEPS)
-    bias = treated("open-gates", given).problem.model.lstm.bias_ih_l0
-    assert bool(((bias[5:10] >= 0) & (bias[5:10] <= torch.tensor(99.0).log())).all())
-    assert torch.equal(bias[:5], -bias[5:10])
+@pytest.mark.parametrize("kind", [nn.LSTM, nn.GRU])
+def test_gates_stay_open_for_as_long_as_the_inputs_are(kind: type[nn.LSTM | nn.GRU]) -> None:
+    model: Any = treated("open-gates", setup(Recurrent(kind), sequences())).problem.model
+    bias = model.rnn.bias_ih_l0
+    gates = bias[5:10]
+    assert bool(((gates >= 0) & (gates <= torch.tensor(19.0).log())).all())
+    assert torch.equal(bias[:5], -gates) is (kind is nn.LSTM)
     assert REMEDIES["open-gates"].apply(setup(network())) is None
+
+
+def test_ordinary_biases_stay() -> None:
+    assert REMEDIES["zero-biases"].apply(setup(network())) is None
 
 
 # norms
 
 
-def test_norms_stand_behind_every_hidden_layer_and_are_trained() -> None:
+def test_norms_follow_every_hidden_layer_and_are_trained() -> None:
     model = nn.Sequential(nn.Conv2d(1, 4, 3), nn.ReLU(), nn.Flatten(), nn.Linear(64, 8), nn.ReLU(), nn.Linear(8, 3))
     x = torch.randn(8, 1, 6, 6)
-    batches = [(x, torch.arange(8) % 3)]
-    given = treated("batchnorm", setup(model, batches))
-    kinds = [type(module).__name__ for module in given.problem.model.modules() if "Norm" in type(module).__name__]
-    assert kinds == ["BatchNorm2d", "BatchNorm1d"]
-    assert given.optimizer is not None
-    held = {p for group in given.optimizer.param_groups for p in group["params"]}
-    assert held == set(given.problem.model.parameters())
-    assert REMEDIES["layernorm"].apply(given) is None
+    of = treated("batchnorm", setup(model, [(x, torch.arange(8) % 3)]))
+    norms = [m for m in of.problem.model.modules() if isinstance(m, (nn.BatchNorm1d, nn.BatchNorm2d))]
+    assert [type(norm) for norm in norms] == [nn.BatchNorm2d, nn.BatchNorm1d]
+    assert of.optimizer is not None
+    held = {p for group in of.optimizer.param_groups for p in group["params"]}
+    assert held == set(of.problem.model.parameters())
+    assert REMEDIES["layernorm"].apply(of) is None
     with pytest.raises(Unsupported, match="has norms already"):
-        wc.nn.with_norms(given.problem.model, x)
+        wc.nn.with_norms(of.problem.model, x)
     with pytest.raises(Unsupported, match="no hidden"):
         wc.nn.with_norms(nn.Linear(3, 2), torch.zeros(1, 3))
 
 
+def test_group_norms_have_the_scales_of_the_norms_they_replace() -> None:
+    model = normalized_network()
+    nn.init.constant_(model[1].weight, 3.0)
+    of: Any = treated("group-norm", setup(model)).problem.model
+    assert (of[1].num_groups, of[1].weight.tolist()) == (1, [3.0] * 6)
+    values = of[1](torch.randn(5, 6, dtype=torch.float64))
+    torch.testing.assert_close(
+        values.std(1, correction=0), torch.full((5,), 3.0, dtype=torch.float64), rtol=1e-3, atol=0
+    )
+
+
 def test_post_norm_becomes_pre_norm() -> None:
-    layer = nn.TransformerEncoderLayer(4, 2, 8, 0.0, batch_first=True, dtype=torch.float64)
-    x = torch.randn(2, 3, 4, dtype=torch.float64)
-    given = Setup(wc.Problem(layer, F.mse_loss, (x, x)), None, 0.0, x, STEPS)
-    expected = copy.deepcopy(layer)
+    own = SETUPS["pre-norm"]()
+    expected: Any = copy.deepcopy(own.problem.model)
     expected.norm_first = True
-    torch.testing.assert_close(outputs(treated("pre-norm", given)), expected.eval()(x))
-    assert layer.norm_first is False
+    torch.testing.assert_close(outputs(treated("pre-norm", own)), expected.eval()(own.inputs))
+    assert REMEDIES["pre-norm"].apply(treated("pre-norm", own)) is None
 
 
 # steps
 
 
 def test_gradients_are_clipped_at_the_ninetieth_percentile() -> None:
-    given = setup(network())
+    own = setup(network())
     norms = []
-    for x, y in given.problem.batches:
-        given.problem.model.zero_grad()
-        F.cross_entropy(given.problem.model(x), y).backward()
-        norms.append(float(nn.utils.clip_grad_norm_(given.problem.model.parameters(), 1e9)))
-        given.problem.model.zero_grad()
-    most = float(torch.tensor(norms).quantile(0.9))
-    found = treated("clip", given)
-    assert f"{most:.3g}" in found.code
-    model = copy.deepcopy(given.problem.model)
+    for x, y in own.problem.batches:
+        own.problem.model.zero_grad()
+        F.cross_entropy(own.problem.model(x), y).backward()
+        norms.append(float(nn.utils.clip_grad_norm_(own.problem.model.parameters(), 1e9)))
+        own.problem.model.zero_grad()
+    limit = float(f"{torch.tensor(norms).quantile(0.9):.3g}")
+    model = copy.deepcopy(own.problem.model)
     optimizer = SGD(model.parameters(), RATE)
-    optimizer.register_step_pre_hook(lambda *_: nn.utils.clip_grad_norm_(model.parameters(), most) and None)
-    assert_close(losses(found), losses_by_hand(model, optimizer, given.problem.batches, F.cross_entropy))
+    optimizer.register_step_pre_hook(lambda *_: nn.utils.clip_grad_norm_(model.parameters(), limit) and None)
+    expected = losses_by_hand(model, optimizer, own.problem.batches, F.cross_entropy)
+    assert_close(losses(treated("clip", own)), expected)
 
 
 def test_the_rate_rises_over_a_tenth_of_the_steps() -> None:
-    given = Setup(setup(network()).problem, None, 0.0, table()[0][0], steps=40)
-    found = treated("warm-up", given)
-    copies = Copies(found.problem, None)
-    _, optimizer = started(copies, found, 0)(1.0)
+    _, optimizer = start_of_arm(treated("warm-up", setup(network())), 1.0)
     rates = []
     for _ in range(6):
         optimizer.step()
         rates.append(optimizer.param_groups[0]["lr"])
     assert rates == [0.25, 0.5, 0.75, 1.0, 1.0, 1.0]
-    assert "LinearLR(optimizer, 0.25, total_iters=3)" in found.code
+
+
+@pytest.mark.parametrize(
+    ("make", "strong", "usual"), [(SGD, 0.1, 5e-4), (AdamW, 0.5, 1e-2), (Adam, 0.1, 1e-4), (SGD, 1e-4, 0.0)]
+)
+def test_weight_decay_returns_to_its_usual_value(make: Any, strong: float, usual: float) -> None:
+    of = treated("less-weight-decay", setup(network(), make=make, weight_decay=strong))
+    assert of.optimizer is not None
+    assert of.optimizer.param_groups[0]["weight_decay"] == usual
+    assert REMEDIES["less-weight-decay"].apply(setup(network())) is None
+
+
+def test_norms_and_biases_are_not_decayed() -> None:
+    of = treated("no-decay-of-norms", setup(normalized_network(), make=AdamW, weight_decay=0.5))
+    assert of.optimizer is not None
+    decays = {p.dim(): group["weight_decay"] for group in of.optimizer.param_groups for p in group["params"]}
+    assert decays == {2: 0.5, 1: 0.0}
+    assert REMEDIES["no-decay-of-norms"].apply(setup(network(), make=AdamW, weight_decay=0.5)) is None
+
+
+@pytest.mark.parametrize(
+    ("settings", "changes"),
+    [
+        ({"eps": 0.1}, {"eps": 1e-8}),
+        ({"betas": (0.95, 0.5)}, {"betas": (0.9, 0.999)}),
+        ({"maximize": True}, {"maximize": False}),
+    ],
+)
+def test_unusual_settings_return_to_usual_ones(settings: dict[str, Any], changes: dict[str, Any]) -> None:
+    of = treated("usual-settings", setup(network(), make=Adam, **settings))
+    assert of.optimizer is not None
+    usual = Adam(network().parameters(), RATE).param_groups[0] | changes
+    assert {key: of.optimizer.param_groups[0][key] for key in usual if key != "params"} == {
+        key: value for key, value in usual.items() if key != "params"
+    }
+    assert REMEDIES["usual-settings"].apply(setup(network(), make=Adam)) is None
 
 
 def test_unfrozen_parameters_are_held() -> None:
-    model = network()
-    given = Setup(wc.Problem(model, F.cross_entropy, table()), SGD(model[2].parameters(), RATE), 0.0, table()[0][0], 3)
-    found = treated("unfreeze", given)
-    assert found.optimizer is not None
-    assert {p for group in found.optimizer.param_groups for p in group["params"]} == set(
-        found.problem.model.parameters()
-    )
+    of = treated("unfreeze", SETUPS["unfreeze"]())
+    assert of.optimizer is not None
+    assert {p for group in of.optimizer.param_groups for p in group["params"]} == set(of.problem.model.parameters())
+    assert all(p.requires_grad for p in of.problem.model.parameters())
     assert REMEDIES["unfreeze"].apply(setup(network())) is None
-
-
-def test_remedies_together_are_one_after_the_other() -> None:
-    given = setup(network(nn.Linear(4, 6), nn.ReLU(), nn.Linear(6, 3), nn.Softmax(-1)), table(50.0, 7.0))
-    both = treated("adam", treated("logits", treated("scale-inputs", given)))
-    model = wc.nn.with_standardized_inputs(given.problem.model, given.problem.batches)
-    model.model[3] = nn.Identity()
-    expected = losses_by_hand(model, Adam(model.parameters(), RATE), given.problem.batches, F.cross_entropy)
-    assert_close(losses(both), expected)
-    assert [line.split(" = ")[0].split("(")[0] for line in both.code.splitlines()] == [
-        "model",
-        "model.set_submodule",
-        "optimizer",
-    ]
 
 
 # any network
@@ -432,23 +417,24 @@ def test_remedies_together_are_one_after_the_other() -> None:
 @pytest.mark.filterwarnings("ignore:no normalization follows")
 def test_every_architecture_is_treated_or_refused_in_words(case: Callable[[], Case]) -> None:
     problem = case().problem()
-    with problem.measuring(), contextlib.closing(problem.data()) as data:
-        inputs = next(data)[1][0]
     own = copy.deepcopy(problem.model.state_dict())
-    tried, refused = [], {}
-    for name, each in REMEDIES.items():
-        given = Setup(problem, SGD(problem.params.values(), lr=1e-3), 0.0, inputs, steps=20)
+    applied, refused = [], {}
+    for name, remedy in REMEDIES.items():
+        untreated = Setup.of(problem, SGD(problem.params.values(), lr=1e-3), steps=20)
         try:
-            found = each.apply(given)
-            if found is not None:
-                copies = Copies(found.problem, found.optimizer)
-                assert copies.run(*started(copies, found, 0)(1e-3), 2, 0).final is not None
-                assert found.code.replace("{lr}", "0.1")
-                tried.append(name)
+            result = remedy.apply(untreated)
+            if result is not None:
+                trainer = CopyTrainer(result.problem, result.optimizer, before_training=result.before_training)
+                assert len(trainer.start(1e-3).run(2).losses) == 2
+                names = {"model": copy.deepcopy(problem.model), "loss": problem.loss, "loader": problem.batches}
+                names |= {"optimizer": SGD(names["model"].parameters(), 0.1), "torch": torch, "nn": nn, "wc": wc}
+                exec(result.code.replace("{lr}", "0.1").partition("# in the training loop")[0], names)
+                assert set(names["model"].state_dict()) == set(map(own_name, result.problem.model.state_dict()))
+                applied.append(name)
         except WellcondError as error:
             refused[name] = str(error)
     assert all(refused.values())
-    assert set(tried) >= {"rate", "adam", "clip", "bnp"}
+    assert set(applied) >= {"rate", "adam", "clip", "bnp"}
     assert all(torch.equal(value, own[key]) for key, value in problem.model.state_dict().items())
 
 

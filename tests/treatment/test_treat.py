@@ -23,9 +23,9 @@ from wellcond.errors import InvalidProblem, Unsupported
 from wellcond.remedies.remedy import REMEDIES, remedy
 from wellcond.remedies.setup import Setup
 from wellcond.training.run import Run
-from wellcond.treatment.comparison import TOGETHER, Comparison
+from wellcond.treatment.comparison import Comparison
 from wellcond.treatment.treat import treat
-from wellcond.treatment.treatment import Treatment
+from wellcond.treatment.treatment import TOGETHER, Treatment
 
 BATCHES = split((normal(14, 4), integers(CLASSES, 14)), [5, 5, 4])
 
@@ -76,7 +76,10 @@ def test_the_untreated_network_is_the_users_optimizer_as_it_is() -> None:
 def test_without_an_optimizer_it_is_sgd_at_the_rate_of_a_race() -> None:
     result = short(given(), steps=10)
     assert result.untreated.best_lr is not None
-    assert result.code == f"optimizer = torch.optim.SGD(model.parameters(), lr={result.untreated.best_lr:.3g})"
+    assert (
+        result.code
+        == f"optimizer = torch.optim.SGD(model.parameters(), lr={result.untreated.best_lr:.3g}, momentum=0.9)"
+    )
     assert "rate" not in result.arms
 
 
@@ -205,7 +208,7 @@ def test_where_nothing_helps_it_says_so() -> None:
 def test_two_remedies_can_be_named_together() -> None:
     model = dropping()
     result = short(given(model), "adam + batchnorm", optimizer=SGD(model.parameters(), 0.1))
-    assert result.arms["adam + batchnorm"].code.startswith("model = wc.nn.with_norms")
+    assert "model = wc.nn.with_norms" in result.arms["adam + batchnorm"].code
     assert "torch.optim.Adam" in result.arms["adam + batchnorm"].code
 
 
@@ -358,6 +361,6 @@ def test_an_optimizer_under_bnp_stays_under_it_and_the_model_is_left_alone() -> 
     optimizer = SGD(model.parameters(), 0.1, weight_decay=0.01)
     wc.BNP(model, optimizer)
     hooks = [len(module._forward_hooks) for module in model.modules()]
-    result = short(given(model), "no-weight-decay", optimizer=optimizer)
-    assert result.arms["no-weight-decay"].runs
+    result = short(given(model), "less-weight-decay", optimizer=optimizer)
+    assert result.arms["less-weight-decay"].runs
     assert [len(module._forward_hooks) for module in model.modules()] == hooks

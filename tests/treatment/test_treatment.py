@@ -5,15 +5,17 @@ from __future__ import annotations
 import json
 import math
 from pathlib import Path
+from statistics import stdev
 from typing import Any
 
 import pytest
 
 from wellcond.errors import OutputError
 from wellcond.results import Cost
-from wellcond.results.quantities import COST, FINAL_LOSS, STEPS, TRAINED_LR
+from wellcond.results.quantities import COST, DIVERGED_AT, FINAL_LOSS, SCREENED_LOSS, STEPS, TRAINED_LR
 from wellcond.training.run import Run
 from wellcond.treatment.arm import Arm, Change, Spread
+from wellcond.treatment.student import two_sided_quantile
 from wellcond.treatment.treatment import Treatment
 
 DIVERGED = Run([2.0, 9.0], diverged_at=3)
@@ -39,8 +41,8 @@ PLAIN = arm("untreated", 1.0, 1.1, 1.2)
 CASES: dict[str, tuple[list[Arm], str, str | None]] = {
     "a remedy helps": (
         [PLAIN, arm("bnp", 0.5, 0.6, 0.7), arm("rate", 0.9, 1.0, 1.1, lr=0.3)],
-        "bnp helps: it ends at 0.6 (0.5 to 0.7) at lr 0.1, the untreated network at 1.1 (1 to 1.2) at lr 0.1. It is "
-        "there after 2 of 20 steps. A better rate alone ends at 1 (0.9 to 1.1) at lr 0.3.",
+        "bnp helps: it ends at 0.6 (0.5 to 0.7) at lr 0.1, the untreated network at 1.1 (1 to 1.2) at lr 0.1. It "
+        "reaches the untreated final loss after 2 of 20 steps. A better rate alone ends at 1 (0.9 to 1.1) at lr 0.3.",
         "bnp",
     ),
     "seeds that are paired tell what ranges that overlap do not": (
@@ -66,7 +68,7 @@ CASES: dict[str, tuple[list[Arm], str, str | None]] = {
     ),
     "losses may be negative": (
         [arm("untreated", -1.0), arm("bnp", -2.0)],
-        "bnp helps: it ends at -2 at lr 0.1, the untreated network at -1 at lr 0.1. It is there after 2 of 20 steps.",
+        "bnp helps: it ends at -2 at lr 0.1, the untreated network at -1 at lr 0.1. It reaches the untreated final loss after 2 of 20 steps.",
         "bnp",
     ),
     "the untreated network diverges": (
@@ -84,19 +86,19 @@ CASES: dict[str, tuple[list[Arm], str, str | None]] = {
     "the rate alone is as good": (
         [PLAIN, arm("bnp", 0.5, 0.6, 0.7), arm("rate", 0.55, 0.58, 0.73, lr=0.3)],
         "rate helps: it ends at 0.58 (0.55 to 0.73) at lr 0.3, the untreated network at 1.1 (1 to 1.2) at lr 0.1. It "
-        "is there after 2 of 20 steps.",
+        "reaches the untreated final loss after 2 of 20 steps.",
         "rate",
     ),
     "the lowest is within noise, another is not": (
         [PLAIN, arm("bnp", 0.1, 1.3, 0.7), arm("adam", 0.8, 0.9, 1.0)],
-        "adam helps: it ends at 0.9 (0.8 to 1) at lr 0.1, the untreated network at 1.1 (1 to 1.2) at lr 0.1. It is "
-        "there after 2 of 20 steps.",
+        "adam helps: it ends at 0.9 (0.8 to 1) at lr 0.1, the untreated network at 1.1 (1 to 1.2) at lr 0.1. It "
+        "reaches the untreated final loss after 2 of 20 steps.",
         "adam",
     ),
     "one remedy is as good as two": (
         [PLAIN, arm("bnp + adam", 0.5, 0.6, 0.7), arm("bnp", 0.55, 0.61, 0.69), arm("clip", 0.9, is_random=True)],
-        "bnp helps: it ends at 0.61 (0.55 to 0.69) at lr 0.1, the untreated network at 1.1 (1 to 1.2) at lr 0.1. It is "
-        "there after 2 of 20 steps. A remedy drawn at random, clip, ends at 0.9 at lr 0.1.",
+        "bnp helps: it ends at 0.61 (0.55 to 0.69) at lr 0.1, the untreated network at 1.1 (1 to 1.2) at lr 0.1. It "
+        "reaches the untreated final loss after 2 of 20 steps. A remedy drawn at random, clip, ends at 0.9 at lr 0.1.",
         "bnp",
     ),
 }  # fmt: skip
@@ -111,13 +113,31 @@ def test_the_verdict_and_the_best_arm(arms: list[Arm], said: str, best: str | No
 
 
 def test_an_interval_is_students() -> None:
-    change = Change.of([1.0, 2.0, 3.0])  # scipy.stats.t.interval(0.95, 2, 2, 1/√3) is (−0.484, 4.484)
+    change = Change.of([1.0, 2.0, 3.0])  # scipy.stats.t.interval(0.95, 2, 2, 1/√3)
     assert change.mean == 2.0
-    assert change.low == pytest.approx(-0.484, abs=0.002)
-    assert change.high == pytest.approx(4.484, abs=0.002)
+    assert change.low == pytest.approx(-0.48413771, abs=1e-7)
+    assert change.high == pytest.approx(4.48413771, abs=1e-7)
     assert Change.of([0.5]) == (0.5, 0.5, 0.5)
-    many = Change.of([0.0, 1.0] * 20)  # t.ppf(0.975, 39) is 2.0227
-    assert many.high - many.mean == pytest.approx(2.0227 * 0.50637 / math.sqrt(40), rel=2e-3)
+    many = Change.of([0.0, 1.0] * 20)
+    assert many.high - many.mean == pytest.approx(2.02269092 * stdev([0.0, 1.0] * 20) / math.sqrt(40), rel=1e-8)
+
+
+@pytest.mark.parametrize(
+    ("degrees", "level", "quantile"),
+    [
+        (1, 0.95, 12.706204736),
+        (2, 0.95, 4.302652730),
+        (3, 0.95, 3.182446305),
+        (15, 0.95, 2.131449546),
+        (39, 0.95, 2.022690920),
+        (200, 0.95, 1.971896224),
+        (4, 0.5, 0.740697084),
+        (7, 0.99, 3.499483297),
+    ],
+)
+def test_quantiles_of_students_distribution_are_those_of_scipy(degrees: int, level: float, quantile: float) -> None:
+    """`scipy.stats.t.ppf((1 + level) / 2, degrees)`."""
+    assert two_sided_quantile(degrees, level) == pytest.approx(quantile, abs=1e-8)
 
 
 def test_an_arm_in_which_a_seed_diverged_has_no_final_loss() -> None:
@@ -153,18 +173,31 @@ def test_it_prints_as_a_table_with_its_verdict() -> None:
     assert "screened: 0.25" in lines["adam"]
     assert "diverged" in lines["clip"]
     assert "last-bn refused: no" in printed
-    assert printed[-1] == "cost: 8 training steps; each arm that was run had 60 of them"
+    assert printed[-1] == "cost: 8 u, which are training steps; each arm that was run took 60"
 
 
-def test_rows_hold_the_best_arm_json_every_run_and_the_picture_needs_one(tmp_path: Path) -> None:
+def test_rows_hold_every_arm_and_the_best_one_first() -> None:
+    arms = [PLAIN, arm("bnp", 0.2, 0.1, 0.3, lr=0.7), arm("adam", DIVERGED), Arm("clip", screened=0.4)]
+    result = treatment(*arms, Arm("last-bn", refused="no"))
+    by_arm: dict[str, dict[str, float]] = {}
+    for row in result.rows(step=7):
+        assert row.step == 7
+        by_arm.setdefault(row.layer, {})[row.quantity] = row.value
+    assert by_arm == {
+        "": {TRAINED_LR: 0.7, FINAL_LOSS: 0.2, STEPS: 20, COST: 8},
+        "untreated": {TRAINED_LR: 0.1, FINAL_LOSS: 1.1},
+        "bnp": {TRAINED_LR: 0.7, FINAL_LOSS: 0.2},
+        "adam": {DIVERGED_AT: 3},
+        "clip": {SCREENED_LOSS: 0.4},
+    }
+
+
+def test_json_holds_every_run_and_the_picture_needs_one(tmp_path: Path) -> None:
     result = treatment(PLAIN, arm("bnp", 0.2, 0.1, 0.3))
-    values = {row.quantity: row.value for row in result.rows(step=7)}
-    assert values == {TRAINED_LR: 0.1, FINAL_LOSS: 0.2, STEPS: 20, COST: 8}
-    assert {row.step for row in result.rows(step=7)} == {7}
     saved = json.loads(result.save(tmp_path / "t.json").read_text())["values"]["arms"]
     assert saved["bnp"]["runs"]["0.1"]["2"]["losses"] == [0.3] * 20
     assert len(result.figure().axes[0].lines) == 2
     none = treatment(arm("untreated", DIVERGED))
-    assert {row.quantity for row in none.rows()} == {STEPS, COST}
+    assert {row.quantity for row in none.rows()} == {STEPS, COST, DIVERGED_AT}
     with pytest.raises(OutputError, match="nothing to draw"):
         none.figure()

@@ -12,9 +12,9 @@ from torch import nn
 from torch.optim import SGD, Optimizer
 
 from wellcond.diagnosis.trial import trial_price
-from wellcond.learning_rate.limits.step_model import groups_of
 from wellcond.problem.batches import examples_in
 from wellcond.problem.problem import Problem
+from wellcond.training.optimizers import groups_of
 
 FAST_U = 60.0
 """Most that a fast diagnosis takes, in forward+backward passes of the same problem."""

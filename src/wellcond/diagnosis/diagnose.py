@@ -24,7 +24,6 @@ from wellcond.diagnosis.trial import trial
 from wellcond.errors import NonFinite, NotDeterministic
 from wellcond.learning_rate.limits.limits import MaxLearningRate
 from wellcond.learning_rate.limits.max_lr import max_lr
-from wellcond.learning_rate.limits.step_model import groups_of
 from wellcond.measurements.layers.conditioning import conditioning
 from wellcond.measurements.layers.layer_pass import LayerPass, layer_pass
 from wellcond.measurements.layers.neurons import neurons
@@ -33,10 +32,11 @@ from wellcond.network.layers import chosen_layers
 from wellcond.problem.arguments import check_is_problem
 from wellcond.problem.problem import Problem
 from wellcond.results import Progress
+from wellcond.training.optimizers import DEFAULT_MOMENTUM, current_lr, groups_of
 
-ASSUMED_LR, ASSUMED_MOMENTUM = 0.01, 0.9
-"""Of SGD, which the trial takes where no optimizer is given, as `max_lr` and `treat` do. Other rates, a tenth to a
-hundred times it, are tried where it does not learn: what trains at none of them does not train."""
+ASSUMED_LR = 0.01
+"""Learning rate of SGD in the trial where no optimizer is given. Other rates, a tenth to a hundred times it, are tried
+where it does not learn: what trains at none of them does not train."""
 
 
 class Limits(TypedDict):
@@ -103,7 +103,7 @@ def diagnose(
     """
     check_is_problem(problem)
     # what does not fit the model is refused before the work
-    lr = None if optimizer is None else max(float(group["lr"]) for group in groups_of(problem, optimizer))
+    lr = None if optimizer is None else max(map(current_lr, groups_of(problem, optimizer)))
     chosen = chosen_layers(problem.model, layers)
     check_known((*ignore, *(select or ())))
     allowed = Budget(budget, problem, optimizer)
@@ -153,7 +153,7 @@ def diagnose(
 
     _measure_layers(problem, layers, parts, is_explained)
     tried = (
-        optimizer if optimizer is not None else torch.optim.SGD(problem.params.values(), ASSUMED_LR, ASSUMED_MOMENTUM)
+        optimizer if optimizer is not None else torch.optim.SGD(problem.params.values(), ASSUMED_LR, DEFAULT_MOMENTUM)
     )
     parts.measure(
         "trial", lambda report: trial(problem, tried, seconds=allowed.seconds_left(SHARE_OF_TRIAL), progress=report)

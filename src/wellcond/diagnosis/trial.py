@@ -2,64 +2,56 @@
 
 from __future__ import annotations
 
+import contextlib
 import math
 import sys
 import time
-from collections.abc import Callable
+from collections.abc import Iterator, Sequence
 from dataclasses import replace
 from statistics import fmean
 from typing import Any
 
 import torch
-from torch import Tensor, nn
+from torch import Tensor
 from torch.nn.modules.batchnorm import _BatchNorm
 from torch.nn.modules.dropout import _DropoutNd
-from torch.optim import LBFGS, Adadelta, Adagrad, Adam, Adamax, NAdam, Optimizer, RAdam, RMSprop
+from torch.optim import LBFGS, Adam, Optimizer
 
 from wellcond.diagnosis.baseline import constant_loss
 from wellcond.diagnosis.labels import relation
+from wellcond.diagnosis.mini_batches import MOST_BATCHES, MOST_EXAMPLES, examples_of, handful, mini_batches
 from wellcond.diagnosis.trial_result import FALLING, RISING, Attempt, Handful, Trial
 from wellcond.errors import NonFinite
 from wellcond.network.calling import logits_of
-from wellcond.problem.problem import Problem
-from wellcond.results import Progress
-from wellcond.training.copies import check_optimizer, inner
-from wellcond.training.short_runs import (
-    MOST_BATCHES,
-    MOST_EXAMPLES,
-    Course,
-    Stage,
-    examples_of,
-    handful,
-    mini_batches,
-    rate_of,
-    twin,
-)
+from wellcond.problem.problem import Batch, Problem
+from wellcond.results import Cost, Progress
+from wellcond.training.copies import CopyRun, CopyTrainer
+from wellcond.training.optimizers import adds_penalty, nonzero_lr, shrinking_steps, unwrapped
 
 OWN_U, OTHER_U, HANDFUL_U = 7.0, 2.0, 5.0
-"""What the run at the optimizer's own rate, each other run and the handful may take, in u."""
+"""Passes over the problem that the run at the optimizer's own rate, each other run and the handful may take."""
 OWN_STEPS, OTHER_STEPS, HANDFUL_STEPS = (24, 64), (10, 20), (40, 80)
-"""Fewest and most steps of each: the fewest are taken where one batch is all there is, and a step is a u."""
+"""Fewest and most steps of each; the fewest are taken where the problem has one batch, and a step is a whole pass."""
 FEW = 8
 """Examples that any sound network can fit."""
 ROBUST_RATES = (1e-2, 1e-3)
-"""Of Adam on a handful of examples."""
+"""Learning rates of Adam on a handful of examples."""
 LOWER = (0.1, 0.01, 1e-4, 1e-6, 1e-9)
-"""Of the rate, tried one after another where the loss goes up, until it goes down."""
+"""Factors of the rate, tried one after another where the loss goes up, until it goes down."""
 HIGHER = (10.0, 100.0)
-"""Times the rate, tried where the loss moves little."""
+"""Factors of the rate, tried where the loss moves little."""
 RISE = 0.02
-"""Of the loss: a rise from which lower rates are tried. Around a minimum, steps go up and down by less."""
+"""Share of the loss: a rise from which lower rates are tried. Around a minimum, steps go up and down by less."""
 SPIKE = 1.3
-"""Times the loss at the start: how far it may rise on the way without a question."""
+"""Largest loss during the run over the loss at the start that is still normal."""
 FAST_DECAY = 1000.0
-"""Steps. Weight decay that shrinks weights to 1/e in as many or fewer is questioned; ordinary ones take 2,000 to
-100,000."""
+"""A run without weight decay is made where decay shrinks weights to 1/e in this many steps or fewer; ordinary decay
+takes 2,000 to 100,000."""
 STRONG_PENALTY = 1e-3
-"""L2 that adaptive optimizers add to the gradient before they divide by its size: beside weights of 0.1 and gradients
-of 1e-4 it is as large as these. Above it is questioned; 1e-5 to 5e-4 are ordinary."""
+"""A run without weight decay is made where an adaptive optimizer adds a stronger L2 penalty to the gradient before it
+divides by its size: with weights of 0.1 and gradients of 1e-4 both are equally large. Ordinary are 1e-5 to 5e-4."""
 STRONG_DROPOUT = 0.6
-"""Above it dropout is questioned; 0.5 is the largest in ordinary use."""
+"""A run without dropout is made where a layer drops more; 0.5 is the largest share in ordinary use."""
 
 
 @torch.inference_mode(False)  # what is copied in inference mode cannot be trained
@@ -70,17 +62,17 @@ def trial(
     seconds: float | None = None,
     progress: Progress | None = None,
 ) -> Trial:
-    """Train copies for a few steps: at the optimizer's own rate, at others as far as they tell more, on few examples.
+    """Train copies for a few steps: at the optimizer's own rate, at others where they tell more, on few examples.
 
-    The user's own optimizer takes the user's own mini-batches; of a large batch, parts. Lower rates are tried where the
+    The user's own optimizer takes the user's own mini-batches; large batches are cut. Lower rates are tried where the
     loss goes up, until it goes down; higher ones where it moves little; and runs without weight decay or dropout where
-    these are strong. Then Adam tries to fit a handful of examples. It takes 6 to 20 u, or some 100 steps where one
-    small batch is all there is.
+    these are strong. Then Adam tries to fit a handful of examples. It takes 6 to 20 passes over the problem, or some
+    100 steps where the problem is one small batch.
 
     Args:
         problem: What is trained; neither it nor the optimizer is changed.
         optimizer: What trains it; None: only the handful is tried.
-        seconds: No run is begun after so many, except the first; None: they do not count.
+        seconds: No run but the first begins after this time; None: no limit.
         progress: Called as (what is being done, share of all work done).
 
     Raises:
@@ -89,36 +81,37 @@ def trial(
         Unsupported: The model cannot be copied, or hooks change the optimizer's step.
     """
     report = progress or (lambda _what, _share: None)
-    if optimizer is not None:
-        optimizer = inner(optimizer)
-        check_optimizer(problem, optimizer)
+    optimizer = None if optimizer is None else unwrapped(optimizer)
     # L-BFGS takes the change of a gradient for curvature, which it is only on one and the same batch
-    batches, of_pass = mini_batches(problem, sys.maxsize if isinstance(optimizer, LBFGS) else MOST_EXAMPLES)
-    deadline = math.inf if seconds is None else time.perf_counter() + seconds
-    stage = Stage(problem, batches, of_pass, deadline)
-    start = stage.course(_adam(ROBUST_RATES[-1]))
-    before = tuple(start.now())
-    if not all(map(math.isfinite, before)):
-        raise NonFinite("the loss is NaN or infinite before any step, so there is nothing to try.")
-    known = Trial(before, _constant(problem, start, fmean(before)))
-    own: Attempt | None = None
-    others: list[Attempt] = []
-    variants: dict[str, Attempt] = {}
-    if optimizer is not None:
-        own, others, variants = _Runs(stage, optimizer, known, report).found()
-    report("a handful of examples", 0.8)
-    few = None if stage.is_late else _few(problem, batches[0], of_pass)
-    report("what inputs tell of targets", 0.95)
+    batches, in_pass = mini_batches(problem, sys.maxsize if isinstance(optimizer, LBFGS) else MOST_EXAMPLES)
+    clock = _Clock(seconds)
+    with _training(problem, batches, optimizer, in_pass) as trainer:
+        start = trainer.start()
+        before = tuple(start.evaluate())
+        if not all(map(math.isfinite, before)):
+            raise NonFinite("the loss is NaN or infinite before any step, so there is nothing to try.")
+        known = Trial(before, _constant(problem, start, batches, fmean(before)))
+        own: Attempt | None = None
+        others: list[Attempt] = []
+        variants: dict[str, Attempt] = {}
+        if optimizer is not None:
+            own, others, variants = _Attempts(trainer, optimizer, in_pass, clock, known, report).make()
+        report("a handful of examples", 0.8)
+        few = None if clock.is_late else _few(problem, batches[0], in_pass)
+        report("what inputs tell of targets", 0.95)
+        modes = _modes(trainer)
     size = examples_of(batches[0])
-    return Trial(before, known.constant, own, tuple(others), variants, few, _modes(stage), relation(problem), size)
+    return Trial(before, known.constant, own, tuple(others), variants, few, modes, relation(problem), size)
 
 
 def trial_price(batch_size: int, batches: int) -> float:
-    """What a trial of a healthy network is estimated to take at most, in u; one in trouble takes up to twice that.
+    """An upper estimate of the passes over the problem that the trial of a healthy network takes.
+
+    The trial of a network in trouble takes up to twice that.
 
     Args:
-        batch_size: Of the problem's batches.
-        batches: How many there are.
+        batch_size: Examples in each of the problem's batches.
+        batches: The number of batches.
     """
     pieces = batches * math.ceil(batch_size / MOST_EXAMPLES)
     of_few = pieces * max(math.ceil(batch_size / math.ceil(batch_size / MOST_EXAMPLES)) / FEW, 1.0)
@@ -127,23 +120,62 @@ def trial_price(batch_size: int, batches: int) -> float:
     return (steps + evaluated + 2) / pieces + (_clamped(HANDFUL_U * of_few, HANDFUL_STEPS) + 3) / of_few
 
 
-class _Runs:
-    """The runs with the user's optimizer: which ones follows from what the first showed."""
+class _Clock:
+    """Says whether it is too late to begin another run."""
 
-    def __init__(self, stage: Stage, optimizer: Optimizer, known: Trial, report: Progress) -> None:
-        self.stage, self.optimizer, self.known, self.report = stage, optimizer, known, report
-        self.short = _clamped(OTHER_U * stage.batches_of_pass, OTHER_STEPS)
-        self.long = _clamped(OWN_U * stage.batches_of_pass, OWN_STEPS)
-        self.lr = max((rate_of(group) for group in optimizer.param_groups), key=abs)
+    def __init__(self, seconds: float | None) -> None:
+        self._deadline = math.inf if seconds is None else time.perf_counter() + seconds
 
-    def found(self) -> tuple[Attempt, list[Attempt], dict[str, Attempt]]:
+    @property
+    def is_late(self) -> bool:
+        return time.perf_counter() > self._deadline
+
+
+@contextlib.contextmanager
+def _training(
+    problem: Problem, batches: Sequence[Batch], optimizer: Optimizer | None, in_pass: float
+) -> Iterator[CopyTrainer]:
+    """A trainer of copies on some mini-batches, whose cost is added to that of the problem in the end.
+
+    Args:
+        problem: The problem.
+        batches: Mini-batches of it.
+        optimizer: The optimizer to copy.
+        in_pass: How many mini-batches like these a pass over the problem has.
+    """
+    trainer = CopyTrainer(Problem(problem.model, problem.loss, list(batches)), optimizer, accepts_sums=True)
+    try:
+        yield trainer
+    finally:
+        problem.count_copies(Cost(trainer.cost.forwards / in_pass, trainer.cost.backwards / in_pass))
+
+
+class _Attempts:
+    """Attempts with the user's optimizer: the first one decides which others are made."""
+
+    def __init__(
+        self,
+        trainer: CopyTrainer,
+        optimizer: Optimizer,
+        in_pass: float,
+        clock: _Clock,
+        known: Trial,
+        report: Progress,
+    ) -> None:
+        self.trainer, self.optimizer, self.clock, self.known, self.report = trainer, optimizer, clock, known, report
+        self.short = _clamped(OTHER_U * in_pass, OTHER_STEPS)
+        self.long = _clamped(OWN_U * in_pass, OWN_STEPS)
+        self.lr = max(map(nonzero_lr, optimizer.param_groups), key=abs)
+
+    def make(self) -> tuple[Attempt, list[Attempt], dict[str, Attempt]]:
+        """The attempt at the optimizer's own rate, those at other rates, and variants by what was changed."""
         known = self.known
         self.report("its own rate", 0.1)
         own = self.attempt(1.0, self.long)
         known = replace(known, own=own)
         others: list[Attempt] = []
         lowest = min(known.fall(own)[0], known.fall(own, early=True)[0])
-        if self.stage.is_late:
+        if self.clock.is_late:
             return own, others, {}
         if not lowest > -RISE or not math.isfinite(known.spike) or known.spike > SPIKE:
             others = self.lower(known, own)
@@ -153,129 +185,113 @@ class _Runs:
                 others += self.lower(known, own)
         return own, others, self.variants(known)
 
-    def attempt(self, factor: float, steps: int, **course: Any) -> Attempt:
-        settings = course.pop("settings", {})
-        copy = self.stage.course(twin(self.stage.problem, self.optimizer, factor, **settings), **course)
-        copy.run(self.short)
-        early = tuple(copy.now())
-        is_on = steps > self.short and not self.stage.is_late
-        copy.run(steps - self.short if is_on else 0)
-        after = tuple(copy.now()) if is_on else early
-        return Attempt(factor, factor * self.lr, copy.as_run, early, after)
+    def attempt(self, factor: float, steps: int, **changes: Any) -> Attempt:
+        """A run at `factor` times the own rate, with other changes as in `CopyTrainer.start`."""
+        run = self.trainer.start(factor=factor, **changes)
+        run.run(self.short)
+        early = after = tuple(run.evaluate())
+        if steps > self.short and not self.clock.is_late:
+            run.run(steps - self.short)
+            after = tuple(run.evaluate())
+        return Attempt(factor, factor * self.lr, run.as_run, early, after)
 
     def lower(self, known: Trial, own: Attempt) -> list[Attempt]:
-        """Until one falls, or until two rise in proportion, as only steps uphill make it."""
-        found: list[Attempt] = []
+        """Lower rates until the loss falls, or until it rises in proportion to two rates, as steps uphill make it."""
+        attempts: list[Attempt] = []
         for factor in LOWER:
             self.report(f"{factor:g} of its rate", 0.4)
-            found.append(self.attempt(factor, self.short if known.outcome(own) in RISING else self.long))
-            if known.outcome(found[-1]) in FALLING or replace(known, others=tuple(found)).uphill or self.stage.is_late:
+            attempts.append(self.attempt(factor, self.short if known.outcome(own) in RISING else self.long))
+            falls = known.outcome(attempts[-1]) in FALLING
+            if falls or replace(known, others=tuple(attempts)).uphill or self.clock.is_late:
                 break
-        return found
+        return attempts
 
     def higher(self, known: Trial) -> list[Attempt]:
-        found: list[Attempt] = []
+        """Higher rates while the loss falls."""
+        attempts: list[Attempt] = []
         for factor in HIGHER:
             self.report(f"{factor:g} times its rate", 0.4)
-            found.append(self.attempt(factor, self.short))
-            if (
-                known.outcome(found[-1]) not in FALLING
-                or replace(known, others=tuple(found)).uphill
-                or self.stage.is_late
-            ):
+            attempts.append(self.attempt(factor, self.short))
+            falls = known.outcome(attempts[-1]) in FALLING
+            if not falls or replace(known, others=tuple(attempts)).uphill or self.clock.is_late:
                 break
-        return found
+        return attempts
 
     def is_decay_in_question(self, known: Trial) -> bool:
+        """Whether weight decay may be what keeps the network from training."""
         for group in self.optimizer.param_groups:
             decay = float(group.get("weight_decay") or 0.0)
-            is_strong = is_penalty(self.optimizer, group) and decay > STRONG_PENALTY
+            is_strong = adds_penalty(self.optimizer, group) and decay > STRONG_PENALTY
             if is_strong or shrinking_steps(self.optimizer, group) <= FAST_DECAY or (decay and known.trains is False):
                 return True
         return False
 
     def variants(self, known: Trial) -> dict[str, Attempt]:
-        """Runs without what may be in the way: strong decay, strong dropout, norms that evaluate."""
-        found: dict[str, Attempt] = {}
-        if self.stage.is_late:
-            return found
-        model = self.stage.problem.model
+        """Ablation runs: no weight decay, no dropout, BatchNorm in evaluation mode."""
+        attempts: dict[str, Attempt] = {}
+        if self.clock.is_late:
+            return attempts
+        modules = list(self.trainer.problem.model.modules())
         if self.is_decay_in_question(known):
             self.report("no weight decay", 0.6)
-            found["no weight decay"] = self.attempt(1.0, self.long, settings={"weight_decay": 0.0})
-        if any(isinstance(m, _DropoutNd) and m.p > STRONG_DROPOUT for m in model.modules()):
+            attempts["no weight decay"] = self.attempt(1.0, self.long, weight_decay=0.0)
+        if any(isinstance(m, _DropoutNd) and m.p > STRONG_DROPOUT for m in modules):
             self.report("no dropout", 0.65)
-            found["no dropout"] = self.attempt(1.0, self.long, dropout=None)
-        norms = [m for m in model.modules() if isinstance(m, _BatchNorm) and m.track_running_stats]
+            attempts["no dropout"] = self.attempt(1.0, self.long, dropout=False)
+        norms = [m for m in modules if isinstance(m, _BatchNorm) and m.track_running_stats]
         if any(not m.training for m in norms):
             self.report("running statistics", 0.7)
-            found["running statistics"] = self.attempt(1.0, self.long, batchnorm="running")
-        return found
+            attempts["running statistics"] = self.attempt(1.0, self.long, batchnorm="running")
+        return attempts
 
 
-def shrinking_steps(optimizer: Optimizer, group: dict[str, Any]) -> float:
-    """In how many steps a group's weight decay shrinks a weight to 1/e if nothing else moves it; may be infinite.
-
-    With momentum μ a rate η acts as η/(1−μ). A penalty that is divided by the gradient's size has no such time.
-    """
-    decay, lr = float(group.get("weight_decay") or 0.0), abs(rate_of(group))
-    if not decay or not lr or is_penalty(optimizer, group):
-        return math.inf
-    return (1 - min(float(group.get("momentum") or 0.0), 0.999)) / (lr * decay)
-
-
-def is_penalty(optimizer: Optimizer, group: dict[str, Any]) -> bool:
-    """Whether weight decay is added to the gradient before it is divided by its size, as by Adam but not by AdamW."""
-    adds = isinstance(optimizer, (Adam, NAdam, RAdam, Adamax, RMSprop, Adagrad, Adadelta))
-    return adds and bool(group.get("weight_decay")) and not group.get("decoupled_weight_decay")
-
-
-def _few(problem: Problem, batch: tuple[Any, Any], of_pass: float) -> Handful | None:
+def _few(problem: Problem, batch: Batch, in_pass: float) -> Handful | None:
     """Whether a few examples can be fitted: at two rates for a while, then at the better one."""
     examples = handful(batch, FEW)
     count, of_batch = examples_of(examples), examples_of(batch)
-    stage = Stage(problem, [examples], of_pass * (of_batch / count if count and of_batch else 1.0))
-    steps = _clamped(HANDFUL_U * stage.batches_of_pass, HANDFUL_STEPS)
-    start = stage.course(_adam(ROBUST_RATES[-1]), dropout=None)
-    before = start.now()[0]
-    if not math.isfinite(before):
-        return None
-    courses: list[tuple[float, float, Course]] = []
-    for lr in ROBUST_RATES:
-        course = stage.course(_adam(lr), dropout=None)
-        course.run(steps // 3)
-        after = course.now()[0]
-        courses.append((after if math.isfinite(after) else math.inf, lr, course))
-    _, lr, best = min(courses, key=lambda each: each[0])
-    best.run(steps // 3)
-    return Handful(count, lr, before, best.now()[0], _constant(problem, start, before), best.as_run)
+    in_pass *= of_batch / count if count and of_batch else 1.0
+    steps = _clamped(HANDFUL_U * in_pass, HANDFUL_STEPS)
+    with _training(problem, [examples], _adam(problem), in_pass) as trainer:
+        start = trainer.start(dropout=False)
+        before = start.evaluate()[0]
+        if not math.isfinite(before):
+            return None
+        runs: list[tuple[float, float, CopyRun]] = []
+        for lr in ROBUST_RATES:
+            run = trainer.start(lr, dropout=False)
+            run.run(steps // 3)
+            after = run.evaluate()[0]
+            runs.append((after if math.isfinite(after) else math.inf, lr, run))
+        _, lr, best = min(runs, key=lambda each: each[0])
+        best.run(steps // 3)
+        constant = _constant(problem, start, [examples], before)
+        return Handful(count, lr, before, best.evaluate()[0], constant, best.as_run)
 
 
-def _modes(stage: Stage) -> tuple[float, float] | None:
+def _modes(trainer: CopyTrainer) -> tuple[float, float] | None:
     """The loss in training and in evaluation mode, both without dropout."""
-    if not any(isinstance(m, _BatchNorm) and m.track_running_stats for m in stage.problem.model.modules()):
+    if not any(isinstance(m, _BatchNorm) and m.track_running_stats for m in trainer.problem.model.modules()):
         return None
-    adam = _adam(ROBUST_RATES[-1])
-    batch, running = (stage.course(adam, dropout=None, batchnorm=mode) for mode in ("batch", "running"))
-    return fmean(batch.now()), fmean(running.now())
+    batch, running = trainer.start(dropout=False), trainer.start(dropout=False, batchnorm="running")
+    return fmean(batch.evaluate()), fmean(running.evaluate())
 
 
-def _constant(problem: Problem, start: Course, loss: float) -> float | None:
+def _constant(problem: Problem, start: CopyRun, batches: Sequence[Batch], loss: float) -> float | None:
+    """The loss of the best constant prediction of these batches; None where it is not known."""
     outputs = [each if isinstance(each, Tensor) else logits_of(each) for each in start.outputs()]
     if any(each is None or not each.dim() for each in outputs):
         return None
-    least = constant_loss(start.loss_of, problem.likelihood, outputs, start.targets)  # type: ignore[arg-type]
+    targets = [targets for _, targets in batches]
+    least = constant_loss(start.problem.loss_of_outputs, problem.likelihood, outputs, targets)  # type: ignore[arg-type]
     # targets that are all the same, as a GAN's, are no yardstick: a constant gets them right
     return None if least is None or abs(least) < 1e-4 * min(abs(loss), 1.0) else least
 
 
-def _adam(lr: float) -> Callable[[nn.Module], Optimizer]:
-    def made(model: nn.Module) -> Optimizer:
-        trained = [p for p in model.parameters() if p.requires_grad]
-        is_half = any(p.dtype == torch.float16 for p in trained)  # in which 1e-8 is zero
-        return Adam(trained, lr, eps=1e-4 if is_half else 1e-8)
-
-    return made
+def _adam(problem: Problem) -> Optimizer:
+    """Adam over the model, of which copies are trained."""
+    trainable = [p for p in problem.model.parameters() if p.requires_grad]
+    is_half = any(p.dtype == torch.float16 for p in trainable)  # in which 1e-8 is zero
+    return Adam(trainable, 1.0, eps=1e-4 if is_half else 1e-8)
 
 
 def _clamped(steps: float, ends: tuple[int, int]) -> int:

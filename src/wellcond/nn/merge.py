@@ -12,13 +12,14 @@ from torch.nn.modules.batchnorm import _BatchNorm
 
 from wellcond.errors import Unsupported
 from wellcond.network.calling import tensors_in
+from wellcond.network.copying import copied
 from wellcond.network.example_inputs import evaluating, example_inputs, run
 from wellcond.network.isolation.arithmetic import own_arithmetic
 from wellcond.network.layers import LinearRule, TransposedConvRule, as_stored, by_site, rule_for
 from wellcond.network.taps import TrainingHook
 from wellcond.nn.batchnorm import BatchNormVariant
 from wellcond.nn.data_flow import CannotMerge, DataFlow
-from wellcond.nn.replace import copied, exchanged
+from wellcond.nn.replace import exchanged
 
 KNOWN_FORWARDS = ("torch.nn.modules.", "transformers.pytorch_utils")
 """Where a forward pass must be defined for its formula to be known."""

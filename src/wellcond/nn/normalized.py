@@ -11,10 +11,11 @@ from torch.utils._pytree import tree_flatten, tree_unflatten
 
 from wellcond.errors import Unsupported
 from wellcond.network.calling import call
+from wellcond.network.copying import copied
 from wellcond.network.forward_pass import read_forward_pass
 from wellcond.network.isolation.arithmetic import own_arithmetic
 from wellcond.network.layers import ConvRule, LinearRule, is_affine, rule_for, weighted_layers
-from wellcond.nn.replace import NORMS, copied, exchanged
+from wellcond.nn.replace import NORMS, exchanged
 
 HAS_NORMS = "{model} has norms already: {name!r} is a {kind}."
 BATCH_NORMS: dict[int, type[nn.Module]] = {1: nn.BatchNorm1d, 2: nn.BatchNorm2d, 3: nn.BatchNorm3d}

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import copy
 import inspect
 from collections.abc import Callable, Mapping
 from itertools import chain
@@ -11,10 +10,9 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 from torch.nn.modules.batchnorm import _NormBase
-from torch.nn.parameter import is_lazy
 
 from wellcond.errors import Unsupported
-from wellcond.network.calling import unwrapped
+from wellcond.network.copying import copied
 from wellcond.network.isolation.arithmetic import own_arithmetic
 
 NORMS: tuple[type[nn.Module], ...] = (_NormBase, nn.GroupNorm, nn.LayerNorm, nn.RMSNorm)
@@ -73,23 +71,6 @@ def replace_norm(
             _carry_over(old, made, reference)
             new[old] = made
     return exchanged(replaced, new)
-
-
-def copied(model: nn.Module) -> nn.Module:
-    """A deep copy of the module inside `torch.compile` and (Distributed)DataParallel; tied parameters stay tied."""
-    if not isinstance(model, nn.Module):
-        raise Unsupported(f"the model is a {type(model).__name__}, not a torch.nn.Module.")
-    model = unwrapped(model)
-    for name, value in chain(model.named_parameters(), model.named_buffers()):
-        if is_lazy(value):
-            raise Unsupported(f"{name!r} has no shape yet (a lazy layer); run one forward pass first.")
-    try:
-        return copy.deepcopy(model)
-    except (RuntimeError, TypeError) as error:
-        raise Unsupported(
-            f"{type(model).__name__} cannot be copied: {error}. A tensor that a forward pass left behind as an "
-            "attribute must be detached; a lock, a file or a generator must be taken off the model."
-        ) from error
 
 
 def exchanged(model: nn.Module, new: Mapping[nn.Module, nn.Module]) -> nn.Module:

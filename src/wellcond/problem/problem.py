@@ -328,6 +328,10 @@ class Problem:
             return self.evaluate_outputs(index, batch, outputs).loss
         return self._loss_value(index, batch, outputs)
 
+    def training_loss(self, index: int, batch: Batch) -> Tensor:
+        """The loss of one batch as an optimizer sees it, be it a mean or a sum; call it inside `measuring()`."""
+        return self._loss_value(index, batch, self.forward(index, batch[0]))
+
     def raw_loss(self, outputs: Any, targets: Any, index: int = 0) -> Any:
         """What the loss returns, be it NaN, a sum or no number at all; call it inside `measuring()`.
 

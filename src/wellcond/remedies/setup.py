@@ -1,39 +1,50 @@
-"""`Setup`: what is trained and by what, as one arm of a comparison trains it."""
+"""`Setup`: what is trained, on what and by which optimizer, and the lines that lead there."""
 
 from __future__ import annotations
 
-import inspect
-from collections.abc import Callable
+import contextlib
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
 from typing import Any
 
-import torch
 from torch import nn
 from torch.optim import Optimizer
 
-from wellcond.nn.replace import copied
+from wellcond.network.copying import copied
 from wellcond.problem.loss.outputs import Loss
 from wellcond.problem.problem import Problem
-from wellcond.training.copies import largest_lr, twin_of
+from wellcond.remedies.optimizer_code import making, making_sgd, setting_rate, with_own_rate
+from wellcond.training.optimizers import DEFAULT_MOMENTUM, copy_for, unwrapped
 
-Prepare = Callable[[nn.Module, Optimizer, int], None]
+BeforeTraining = Callable[[nn.Module, Optimizer, int], None]
 """Called with a copy of the model, its optimizer and the seed of the run, before its first step."""
+BEFORE_STEP = "# in the training loop, before optimizer.step():"
+AFTER_STEP = "# in the training loop, after optimizer.step():"
+"""Headings of lines that are written into the loop; all lines before them come once, before training."""
+ORDINARY_LENGTH = 10_000
+"""Steps of a training run whose length is not known."""
 
 
 @dataclass(frozen=True)
 class Setup:
-    """A network with its data and its optimizer, as one arm of a comparison trains it.
+    """A network with its data, its loss and its optimizer, and the lines that change the user's into it.
+
+    Lines may use these names, which the user's script has: `model`, before it is compiled or wrapped; `loss`, the loss
+    function, called as `loss(outputs, targets)`; `loader`, which iterates over the batches; `optimizer`; and `torch`,
+    `nn` (torch.nn) and `wc` (wellcond). They import or define everything else themselves.
 
     Attributes:
-        problem: What is trained. Its model is the user's own, or a changed copy of it.
-        optimizer: It holds that model's parameters; None: SGD.
-        momentum: Of SGD where there is no optimizer.
-        inputs: Those of one batch.
-        steps: The length of a run.
-        prepare: What is done to each copy before its first step.
-        lines: What to write to have the model so.
-        optimizer_line: What to write to have the optimizer so, with `{lr}` in place of the rate; "" for the user's own.
-        more_lines: What to write below it.
+        problem: Model, loss and data. The model is the user's own, or a changed copy of it.
+        optimizer: The optimizer, which holds the parameters of that model; None for SGD.
+        momentum: Momentum of SGD if there is no optimizer.
+        inputs: Inputs of one batch.
+        steps: Number of steps in a training run.
+        before_training: What is done to each copy of the model and its optimizer before its first step.
+        model_lines: Lines that change the model, the loss or the data.
+        has_new_optimizer: Whether the optimizer is another one than the user's, so that lines must make it.
+        optimizer_lines: Lines that need the optimizer, and come after it.
+        before_step_lines: Lines of the training loop, before `optimizer.step()`.
+        after_step_lines: Lines of the training loop, after it.
     """
 
     problem: Problem
@@ -41,91 +52,127 @@ class Setup:
     momentum: float
     inputs: Any
     steps: int
-    prepare: tuple[Prepare, ...] = ()
-    lines: tuple[str, ...] = ()
-    optimizer_line: str = ""
-    more_lines: tuple[str, ...] = ()
+    before_training: tuple[BeforeTraining, ...] = ()
+    model_lines: tuple[str, ...] = ()
+    has_new_optimizer: bool = False
+    optimizer_lines: tuple[str, ...] = ()
+    before_step_lines: tuple[str, ...] = ()
+    after_step_lines: tuple[str, ...] = ()
+
+    @classmethod
+    def of(
+        cls,
+        problem: Problem,
+        optimizer: Optimizer | None = None,
+        *,
+        momentum: float = DEFAULT_MOMENTUM,
+        steps: int = ORDINARY_LENGTH,
+    ) -> Setup:
+        """The user's own set-up; one batch is read."""
+        with problem.measuring(), contextlib.closing(problem.data()) as data:
+            inputs = next(data)[1][0]
+        return cls(problem, None if optimizer is None else unwrapped(optimizer), momentum, inputs, steps)
+
+    # the lines
 
     @property
     def code(self) -> str:
         """The lines to write, with `{lr}` in place of the learning rate."""
-        return "\n".join([*self.lines, self.optimizer_line or self._own_line(), *self.more_lines])
+        if self.optimizer is None:
+            return self._code_with(making_sgd(self.momentum))
+        if self.has_new_optimizer:
+            return self._code_with(making(self.optimizer, self.problem.model))
+        return self._code_with(setting_rate(self.optimizer))
+
+    @property
+    def code_at_own_rate(self) -> str:
+        """The lines to write if the learning rate stays as it is; without a line for an optimizer that stays."""
+        if self.optimizer is None or not self.has_new_optimizer:
+            return self._code_with()
+        return self._code_with(with_own_rate(making(self.optimizer, self.problem.model), self.optimizer))
+
+    def _code_with(self, *making_optimizer: str) -> str:
+        before, after = self.before_step_lines, self.after_step_lines
+        loop = [*([BEFORE_STEP, *before] if before else []), *([AFTER_STEP, *after] if after else [])]
+        return "\n".join([*self.model_lines, *making_optimizer, *self.optimizer_lines, *loop])
+
+    # changes
 
     def with_model(self, change: Callable[[nn.Module], nn.Module], *lines: str, is_new: bool = True) -> Setup:
-        """With a copy of the model, changed; the optimizer is a copy that holds its parameters, new ones too.
+        """With a changed copy of the model; a copy of the optimizer holds its parameters, new ones too.
 
         Args:
-            change: Changes the copy it is given, and returns it or a module around it.
+            change: Changes the copy, and returns it or a module around it.
             lines: What to write.
-            is_new: Whether these lines make a new model, which needs a new optimizer.
+            is_new: Whether these lines make new parameters, for which the optimizer must be made again.
         """
-        own = self.problem.model
-        model = copied(own)
-        twin = None if self.optimizer is None else twin_of(self.optimizer, own, model)
+        model = copied(self.problem.model)
+        optimizer = None if self.optimizer is None else copy_for(self.optimizer, self.problem.model, model)
         before = set(model.parameters())
         changed = change(model)
-        if twin is not None:
-            twin.param_groups[0]["params"] += [p for p in changed.parameters() if p not in before]
-        line = self.optimizer_line or (made_anew(twin, self.momentum) if is_new else "")
+        if optimizer is not None:
+            optimizer.param_groups[0]["params"] += [p for p in changed.parameters() if p not in before]
         return replace(
             self,
-            problem=like(self.problem, model=changed),
-            optimizer=twin,
-            lines=(*self.lines, *lines),
-            optimizer_line=line,
+            problem=self._problem_with(changed, self.problem.loss),
+            optimizer=optimizer,
+            model_lines=(*self.model_lines, *lines),
+            has_new_optimizer=self.has_new_optimizer or is_new,
         )
 
     def with_loss(self, loss: Loss, *lines: str) -> Setup:
         """With another loss."""
-        return replace(self, problem=like(self.problem, loss=loss), lines=(*self.lines, *lines))
+        return replace(
+            self, problem=self._problem_with(self.problem.model, loss), model_lines=(*self.model_lines, *lines)
+        )
 
-    def with_optimizer(self, optimizer: Optimizer, line: str = "") -> Setup:
+    def with_optimizer(self, optimizer: Optimizer) -> Setup:
         """With another optimizer over the same model."""
-        return replace(self, optimizer=optimizer, optimizer_line=line or self.optimizer_line)
-
-    def prepared(self, prepare: Prepare, *lines: str) -> Setup:
-        """With something done to each copy of model and optimizer before a run."""
-        return replace(self, prepare=(*self.prepare, prepare), more_lines=(*self.more_lines, *lines))
+        return replace(self, optimizer=optimizer, has_new_optimizer=True)
 
     def with_setting(self, name: str, value: Any) -> Setup:
-        """With another value of a setting in every group of the optimizer."""
-        treated = self.with_model(lambda model: model, is_new=False)
-        for group in treated.optimizer.param_groups if treated.optimizer is not None else ():
-            group[name] = value
-        if self.optimizer_line:  # which makes it anew
-            return replace(treated, optimizer_line=made_anew(treated.optimizer))
-        line = f'for group in optimizer.param_groups:\n    group["{name}"] = {value!r}'
-        return replace(treated, more_lines=(*treated.more_lines, line))
-
-    def _own_line(self) -> str:
+        """With this value of a setting in every group of the optimizer."""
         if self.optimizer is None:
-            return made_anew(None, self.momentum)
-        own = largest_lr(self.optimizer)
-        if len(self.optimizer.param_groups) == 1 or not own:
-            return 'optimizer.param_groups[0]["lr"] = {lr}'
-        return f'for group in optimizer.param_groups:\n    group["lr"] *= {{lr}} / {own:g}'
+            return self
+        return self.with_settings([{name: value}] * len(self.optimizer.param_groups))
 
+    def with_settings(self, settings: list[dict[str, Any]]) -> Setup:
+        """With other settings of the optimizer, one dict per group."""
+        changed = self.with_model(lambda model: model, is_new=False)
+        assert changed.optimizer is not None
+        for group, of_group in zip(changed.optimizer.param_groups, settings, strict=True):
+            group.update(of_group)
+        if self.has_new_optimizer:  # the line that makes it has them
+            return changed
+        if all(of_group == settings[0] for of_group in settings):
+            assignments = [f'\n    group["{name}"] = {value!r}' for name, value in settings[0].items()]
+            lines = ["for group in optimizer.param_groups:" + "".join(assignments)]
+        else:
+            lines = [
+                f'optimizer.param_groups[{i}]["{name}"] = {value!r}'
+                for i, of_group in enumerate(settings)
+                for name, value in of_group.items()
+            ]
+        return replace(changed, optimizer_lines=(*changed.optimizer_lines, *lines))
 
-def like(problem: Problem, *, model: nn.Module | None = None, loss: Loss | None = None) -> Problem:
-    """The same problem with another model or loss."""
-    return Problem(model or problem.model, loss or problem.loss, problem.source, problem.batchnorm)
+    def prepared(
+        self, prepare: BeforeTraining, *lines: str, before_step: Sequence[str] = (), after_step: Sequence[str] = ()
+    ) -> Setup:
+        """With something done to each copy of model and optimizer before a run.
 
+        Args:
+            prepare: Does it.
+            lines: What to write once, after the optimizer.
+            before_step: What to write into the training loop, before `optimizer.step()`.
+            after_step: What to write there after it.
+        """
+        return replace(
+            self,
+            before_training=(*self.before_training, prepare),
+            optimizer_lines=(*self.optimizer_lines, *lines),
+            before_step_lines=(*self.before_step_lines, *before_step),
+            after_step_lines=(*self.after_step_lines, *after_step),
+        )
 
-def made_anew(optimizer: Optimizer | None, momentum: float = 0.0) -> str:
-    """The line that makes such an optimizer over `model`, with `{lr}` in place of its rate."""
-    if optimizer is None:
-        settings = f", momentum={momentum:g}" if momentum else ""
-        return f"optimizer = torch.optim.SGD(model.parameters(), lr={{lr}}{settings})"
-    kind = type(optimizer)
-    where = "torch.optim." if getattr(torch.optim, kind.__name__, None) is kind else ""
-    if len(optimizer.param_groups) > 1:
-        own = largest_lr(optimizer)
-        return f"optimizer = …  # {kind.__name__} over the new model, with each rate times {{lr}} / {own:g}"
-    group = optimizer.param_groups[0]
-    defaults = {name: p.default for name, p in inspect.signature(kind).parameters.items()}
-    settings = "".join(
-        f", {name}={value!r}"
-        for name, value in group.items()
-        if name in defaults and name not in ("params", "lr") and value != defaults[name]
-    )
-    return f"optimizer = {where}{kind.__name__}(model.parameters(), lr={{lr}}{settings})"
+    def _problem_with(self, model: nn.Module, loss: Loss) -> Problem:
+        return Problem(model, loss, self.problem.source, self.problem.batchnorm)

@@ -128,6 +128,7 @@ TERM: Final = "term"
 
 TRAINING_LOSS: Final = "training_loss"
 FINAL_LOSS: Final = "final_loss"
+SCREENED_LOSS: Final = "screened_loss"
 TEST_LOSS: Final = "test_loss"
 TEST_ACCURACY: Final = "test_accuracy"
 STEPS: Final = "steps"

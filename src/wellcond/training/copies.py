@@ -1,168 +1,66 @@
-"""Training on copies of a problem's model and optimizer: nothing of the user's changes."""
+"""Training copies of a problem's model and optimizer: nothing of the user's changes."""
 
 from __future__ import annotations
 
 import contextlib
-import copy
-from collections.abc import Collection, Iterable, Iterator, Sequence
-from dataclasses import dataclass, field
+import math
+from collections.abc import Callable, Collection, Iterable, Iterator, Sequence
 from itertools import islice
 from operator import length_hint
-from typing import Any
+from typing import Any, Literal
 
 import torch
 from torch import Tensor, nn
 from torch.nn.modules.batchnorm import _BatchNorm
 from torch.optim import SGD, Optimizer, SparseAdam
 
-from wellcond.errors import InvalidProblem, Unsupported
-from wellcond.learning_rate.limits.step_model import groups_of
+from wellcond.errors import InvalidProblem, NonFinite
+from wellcond.network.copying import copied
 from wellcond.network.graph import inputs_of, upstream
-from wellcond.nn.replace import copied
-from wellcond.optim.bnp import BNP
+from wellcond.problem.arguments import check_is_problem
 from wellcond.problem.problem import Batch, Problem
 from wellcond.results import Cost, Progress
 from wellcond.training.loop import train
+from wellcond.training.optimizers import (
+    DEFAULT_MOMENTUM,
+    check_hooks,
+    configured_lr,
+    copy_for,
+    groups_of,
+    largest_lr,
+    nonzero_lr,
+    set_lr,
+    unwrapped,
+)
 from wellcond.training.run import Run
 
 READS_THE_MODEL = (
     "the loss reads the weights of the model itself, so no copy of the model can be trained by it. Let it depend on "
     "its arguments (outputs, targets) alone."
 )
-HOOKED = """\
-{optimizer} has hooks on its step ({hooks}), which a copy of it would not run. Remove them, or pass no optimizer."""
 
-Start = tuple[nn.Module, Optimizer]
-"""A copy of the model, and an optimizer that holds the copy's parameters."""
+Prepare = Callable[[nn.Module, Optimizer, int], None]
+"""Called with a copy of the model, its optimizer and the seed of the run, before its first step."""
 
 
-@dataclass
-class Racer:
-    """A run that can go on: what has happened so far.
-
-    Attributes:
-        problem: The user's, with a copy of the model that this run trains.
-        optimizer: It holds the copy's parameters.
-        losses: Of every step so far, on its batch and before its update.
-        diverged_at: The step, counted from 1, whose loss was not finite; it is the run's last.
-        cause: What was not finite, where that is known.
-        passes: Evaluations of the loss with their backward passes, of which LBFGS takes several per step.
-    """
-
-    problem: Problem
-    optimizer: Optimizer
-    losses: list[float] = field(default_factory=list)
-    diverged_at: int | None = None
-    cause: str = ""
-    passes: int = 0
-
-    @property
-    def run(self) -> Run:
-        """The run so far."""
-        return Run(self.losses, self.diverged_at, self.cause)
-
-    def step(self, batch: Batch) -> None:
-        """Train on one batch."""
-        taken = len(self.losses)
-
-        def loss_now(_step: int, batch: Batch) -> Tensor:
-            self.passes += 1
-            return self.problem.loss_of(taken, batch)
-
-        run = train(self.optimizer, loss_now, [batch], 1)
-        self.losses += run.losses
-        if run.diverged_at is not None:
-            self.diverged_at, self.cause = taken + 1, run.cause
-
-    def end(self) -> None:
-        """Give back what only further steps would need."""
-        self.optimizer.state.clear()
-        self.optimizer.zero_grad(set_to_none=True)
-
-
-class Field:
-    """Runs in step with each other: each batch is read once, and all are trained on it.
-
-    Batches are kept, so that another run can still join, until the field is closed.
-
-    Attributes:
-        racers: The runs that have not been left behind.
-    """
-
-    def __init__(self, copies: Copies, seed: int, stack: contextlib.ExitStack) -> None:
-        self.racers: list[Racer] = []
-        self._copies, self._seed, self._stack = copies, seed, stack
-        self._kept: list[Batch] | None = []
-        self._batches = copies._drawn(seed, stack)
-
-    def join(self, model: nn.Module, optimizer: Optimizer) -> Racer:
-        """A further run, which is trained on the batches that the others have seen."""
-        assert self._kept is not None
-        problem = self._copies.in_training(model, self._seed)
-        embeddings = (m for m in model.modules() if isinstance(m, (nn.Embedding, nn.EmbeddingBag)))
-        sparse = [m for m in embeddings if m.sparse and isinstance(optimizer, SparseAdam)]
-        self._stack.enter_context(problem.measuring())
-        for norm in (m for m in model.modules() if isinstance(m, _BatchNorm)):
-            norm.track_running_stats = norm.running_mean is not None  # a measurement holds them still
-        for embedding in sparse:
-            embedding.sparse = True  # a measurement makes gradients dense, which this optimizer refuses
-        racer = Racer(problem, optimizer)
-        self.racers.append(racer)
-        for batch in self._kept:
-            self._step(racer, batch)
-        return racer
-
-    def advance(self, steps: int, racers: Collection[Racer] | None = None, progress: Progress | None = None) -> None:
-        """Train on.
-
-        Args:
-            steps: How many.
-            racers: Which runs go on; the others are left behind. None for all.
-            progress: Called as (what is being done, share done) after every step.
-        """
-        if racers is not None:
-            for racer in self.racers:
-                if racer not in racers:
-                    racer.end()
-            self.racers = list(racers)
-        for done in range(steps):
-            if all(racer.diverged_at is not None for racer in self.racers):
-                break
-            batch = next(self._batches)
-            if self._kept is not None:
-                self._kept.append(batch)
-            for racer in self.racers:
-                self._step(racer, batch)
-            if progress is not None:
-                progress("training", (done + 1) / steps)
-
-    def close(self) -> None:
-        """No further run joins."""
-        self._kept = None
-
-    def _step(self, racer: Racer, batch: Batch) -> None:
-        if racer.diverged_at is None:
-            before = racer.passes
-            racer.step(batch)
-            self._copies.cost += Cost(racer.passes - before, racer.passes - before)
-
-
-class Copies:
+class CopyTrainer:
     """Trains copies of a problem's model on its batches, in training mode: batch statistics, and dropout by a seed.
 
-    Making one takes a forward pass of the first batch, which tells bad data from bad training.
+    Making one takes a forward pass of the first batch, so that bad data is not mistaken for bad training.
 
     Args:
-        problem: Its model is copied; it is not changed.
+        problem: Its model is copied; it is not changed. Training reads all of its loader.
         optimizer: Copied with its settings and state; None: SGD.
-        momentum: Of SGD where no optimizer is given.
+        momentum: Momentum of SGD where no optimizer is given.
+        before_training: Called on each copy before its first step.
+        accepts_sums: Whether a loss may be trained that is no mean, which is refused otherwise.
 
     Attributes:
         optimizer: The one that takes the steps: that inside a wrapper such as Accelerate's.
-        batch: The first one, as (inputs, targets).
+        batch: The first batch, as (inputs, targets).
         first_loss: Its loss before training.
         batch_count: Batches in one pass; 1 if a loader has no length.
-        cost: Of all runs so far. One u is here a forward and backward pass of one mini-batch: a training step.
+        cost: Cost of all runs so far. One u is a training step: forward and backward pass of one mini-batch.
 
     Raises:
         InvalidProblem: The plain network cannot be trained on the batches, its loss reads the user's own weights, or
@@ -171,163 +69,263 @@ class Copies:
         Unsupported: The model cannot be copied, or hooks change the optimizer's step.
     """
 
-    def __init__(self, problem: Problem, optimizer: Optimizer | None = None, momentum: float = 0.0) -> None:
-        self.problem, self.momentum = problem, momentum
-        self.optimizer = None if optimizer is None else inner(optimizer)
-        self.cost = Cost()
-        self._outsiders: set[Tensor] = set()
-        """Tensors outside the model to which the loss gives gradients: its own parameters, or inputs."""
+    def __init__(
+        self,
+        problem: Problem,
+        optimizer: Optimizer | None = None,
+        momentum: float = DEFAULT_MOMENTUM,
+        *,
+        before_training: Sequence[Prepare] = (),
+        accepts_sums: bool = False,
+    ) -> None:
+        self.problem, self.momentum, self._before_training = problem, momentum, before_training
+        self.optimizer = None if optimizer is None else unwrapped(optimizer)
+        check_is_problem(problem)
         with problem.measuring():
-            pass  # a stale problem is refused here: copies would not show that it is
+            pass  # refuses a stale problem: copies would not show that it is one
         if self.optimizer is not None:
-            check_optimizer(problem, self.optimizer)
+            groups_of(problem, self.optimizer)
+            check_hooks(self.optimizer)
+        self.cost = Cost(forwards=1)
         self.batch_count = length_hint(problem.loader, 0) or 1
-        plain = self.in_training(copied(problem.model), seed=0)
+        plain = self._problem_of(copied(problem.model), seed=0)
         with plain.measuring(), contextlib.closing(plain.draws(0)) as batches:
             self.batch = next(batches)
-            evaluation = plain.evaluate(0, self.batch)
-            self.first_loss = float(evaluation.loss.detach())
-            self._outsiders = leaves_of(evaluation.loss) - set(plain.params.values())
-        if not set(problem.params.values()).isdisjoint(self._outsiders):
+            loss = plain.training_loss(0, self.batch) if accepts_sums else plain.evaluate(0, self.batch).loss
+        self.first_loss = float(loss.detach())
+        self.outsiders = _leaves_of(loss) - set(plain.params.values())
+        """Tensors outside of the model to which the loss gives gradients: its own parameters, or inputs."""
+        if not self.outsiders.isdisjoint(problem.params.values()):
             raise InvalidProblem(READS_THE_MODEL)
-        self.cost += Cost(forwards=1)
 
-    def depend_on_seed(self) -> bool:
+    def depends_on_seed(self) -> bool:
         """Whether two seeds give two runs. With one batch, no dropout and nothing else random they do not."""
         if self.batch_count > 1:
             return True
-        other = self.in_training(copied(self.problem.model), seed=1)
+        other = self._problem_of(copied(self.problem.model), seed=1)
         with other.measuring(), contextlib.closing(other.draws(1)) as batches:
             loss = float(other.evaluate(0, next(batches)).loss.detach())
         self.cost += Cost(forwards=1)
         return loss != self.first_loss
 
-    @property
-    def inputs(self) -> Any:
-        """Those of the first batch."""
-        return self.batch[0]
-
-    def start(self, lr: float) -> Start:
-        """A copy of the model and of the optimizer, whose largest rate is `lr`; other rates stay in proportion."""
-        model = copied(self.problem.model)
-        if self.optimizer is None:
-            return model, SGD(model.parameters(), lr, self.momentum)
-        twin = twin_of(self.optimizer, self.problem.model, model)
-        largest = largest_lr(self.optimizer)
-        for group, own in zip(twin.param_groups, self.optimizer.param_groups, strict=True):
-            rate = lr * _lr(own) / largest if largest else lr
-            group["lr"] = torch.full_like(group["lr"], rate) if isinstance(group["lr"], Tensor) else rate
-        return model, twin
-
-    @contextlib.contextmanager
-    def racing(self, starts: Sequence[Start], seed: int = 0) -> Iterator[Field]:
-        """Runs in step with each other, from these starts and with the same batches and the same dropout masks.
+    def start(
+        self,
+        lr: float | None = None,
+        *,
+        factor: float = 1.0,
+        seed: int = 0,
+        dropout: bool = True,
+        batchnorm: Literal["batch", "running"] = "batch",
+        **settings: Any,
+    ) -> CopyRun:
+        """A copy of the model and of the optimizer, ready to train.
 
         Args:
-            starts: Copies of the model and their optimizers.
+            lr: The largest learning rate; configured rates of other groups stay in proportion. None: the current rates,
+                or the configured ones where a schedule holds them at zero, times `factor`.
+            factor: Of all rates, where no `lr` is given.
             seed: Decides dropout, the order of a loader that shuffles, and with which batch to begin: with that of
                 index `seed` (modulo their number), so that seeds differ also where nothing is random.
+            dropout: Whether dropout is on.
+            batchnorm: The statistics that BatchNorm uses.
+            settings: Other settings of the optimizer, for every group that has them.
         """
-        with contextlib.ExitStack() as stack:
-            stack.enter_context(gradients_kept(self._outsiders))
-            field = Field(self, seed, stack)
-            for start in starts:
-                field.join(*start)
-            yield field
+        model = copied(self.problem.model)
+        if self.optimizer is None:
+            optimizer: Optimizer = SGD(model.parameters(), lr or 0.0, self.momentum)
+        else:
+            optimizer = copy_for(self.optimizer, self.problem.model, model)
+            largest = largest_lr(self.optimizer)
+            for group in optimizer.param_groups:
+                if lr is None:
+                    set_lr(group, factor * nonzero_lr(group))
+                else:
+                    set_lr(group, lr * configured_lr(group) / largest if largest else lr)
+                group |= {name: value for name, value in settings.items() if name in group}
+        for prepare in self._before_training:
+            prepare(model, optimizer, seed)
+        problem = self._problem_of(model, seed if dropout else None, batchnorm)
+        return CopyRun(self, problem, optimizer, seed)
 
-    def run(
-        self, model: nn.Module, optimizer: Optimizer, steps: int, seed: int = 0, progress: Progress | None = None
-    ) -> Run:
-        """Train one copy of the problem's model.
+    @contextlib.contextmanager
+    def in_step(self, seed: int = 0) -> Iterator[InStep]:
+        """Runs in step with each other, on the same batches and with the same dropout masks.
 
         Args:
-            model: The copy.
-            optimizer: It holds the copy's parameters.
-            steps: The length of the run.
-            seed: As in `racing`.
+            seed: As in `start`.
+        """
+        with contextlib.ExitStack() as stack:
+            batches = stack.enter_context(self.batches(seed))
+            yield InStep(batches, stack)
+
+    @contextlib.contextmanager
+    def batches(self, seed: int, skip: int = 0) -> Iterator[Iterator[Batch]]:
+        """The loader's batches over and over, from that of index `seed` on; read them while a run is in training.
+
+        Args:
+            seed: As in `start`.
+            skip: The number of batches to leave out.
+        """
+        with contextlib.closing(self._problem_of(self.problem.model, seed).draws(seed)) as batches:
+            yield islice(batches, seed % self.batch_count + skip, None)
+
+    def _problem_of(
+        self, model: nn.Module, seed: int | None, batchnorm: Literal["batch", "running"] = "batch"
+    ) -> Problem:
+        """The problem with another model, which `measuring()` puts into training mode."""
+        return Problem(model, self.problem.loss, self.problem.source, batchnorm, dropout=seed)
+
+
+class CopyRun:
+    """A copy in training: what has happened so far, and further steps.
+
+    Attributes:
+        problem: The user's problem with the copy of the model.
+        optimizer: It holds the copy's parameters.
+        losses: The loss of every step so far, on its batch and before its update.
+        diverged_at: The step, counted from 1, whose loss was not finite; it is the run's last. None if there is none.
+        cause: What was not finite, where that is known.
+    """
+
+    def __init__(self, trainer: CopyTrainer, problem: Problem, optimizer: Optimizer, seed: int) -> None:
+        self.problem, self.optimizer = problem, optimizer
+        self._trainer, self._seed = trainer, seed
+        self.losses: list[float] = []
+        self.diverged_at: int | None = None
+        self.cause = ""
+        modules = list(problem.model.modules())
+        self._norms = [m for m in modules if isinstance(m, _BatchNorm)]
+        embeddings = [m for m in modules if isinstance(m, (nn.Embedding, nn.EmbeddingBag)) and m.sparse]
+        self._sparse = embeddings if isinstance(optimizer, SparseAdam) else []
+
+    @property
+    def model(self) -> nn.Module:
+        """The copy."""
+        return self.problem.model
+
+    @property
+    def as_run(self) -> Run:
+        """The run so far."""
+        return Run(tuple(self.losses), self.diverged_at, self.cause)
+
+    @contextlib.contextmanager
+    def training(self) -> Iterator[None]:
+        """The state in which steps are taken; on leaving, the `.grad` of tensors outside of the copy is as before."""
+        with self.problem.measuring(), _gradients_kept(self._trainer.outsiders):
+            for norm in self._norms:
+                norm.track_running_stats = norm.running_mean is not None  # a measurement stops their updates
+            for embedding in self._sparse:
+                embedding.sparse = True  # a measurement makes gradients dense, which SparseAdam refuses
+            yield
+
+    def step(self, batch: Batch) -> None:
+        """Train on one batch, inside `training()`; a run that has diverged stays as it is."""
+        if self.diverged_at is not None:
+            return
+        taken = len(self.losses)
+
+        def loss_now(_step: int, batch: Batch) -> Tensor:  # which LBFGS calls several times per step
+            self._trainer.cost += Cost(1, 1)
+            return self.problem.training_loss(taken, batch)
+
+        run = train(self.optimizer, loss_now, [batch], 1)
+        self.losses += run.losses
+        if run.diverged_at is not None:
+            self.diverged_at, self.cause = taken + 1, run.cause
+
+    def run(self, steps: int, progress: Progress | None = None) -> Run:
+        """Take further steps, on the batches that follow those of the steps so far, until the run diverges.
+
+        Args:
+            steps: The number of steps.
             progress: Called as (what is being done, share of all work done).
+
+        Returns:
+            The run so far.
 
         Raises:
             WellcondError: The model cannot be trained so.
         """
-        with self.racing([], seed) as field:
-            racer = field.join(model, optimizer)
-            field.close()
-            field.advance(steps, progress=progress)
-        return racer.run
+        with self._trainer.batches(self._seed, len(self.losses)) as batches, self.training():
+            for done in range(steps):
+                if self.diverged_at is not None:
+                    break
+                self.step(next(batches))
+                if progress is not None:
+                    progress("training", (done + 1) / steps)
+        return self.as_run
 
-    def in_training(self, model: nn.Module, seed: int) -> Problem:
-        """The problem with a copy of its model, which `measuring()` puts into training mode."""
-        return Problem(model, self.problem.loss, self.problem.source, batchnorm="batch", dropout=seed)
+    def evaluate(self) -> list[float]:
+        """The loss of each of the problem's batches at the present weights; NaN where it is not finite."""
+        losses = []
+        with self.problem.measuring(), torch.no_grad(), contextlib.closing(self.problem.data()) as data:
+            for index, batch in data:
+                self._trainer.cost += Cost(forwards=1)
+                try:
+                    losses.append(float(self.problem.training_loss(index, batch)))
+                except NonFinite:
+                    losses.append(math.nan)
+        return losses
 
-    def _drawn(self, seed: int, stack: contextlib.ExitStack) -> Iterator[Batch]:
-        """The loader's batches over and over, from that of index `seed` on."""
-        batches = stack.enter_context(contextlib.closing(self.in_training(self.problem.model, seed).draws(seed)))
-        return islice(batches, seed % self.batch_count, None)
+    def outputs(self) -> list[Any]:
+        """The model's outputs on each of the problem's batches."""
+        with self.problem.measuring(), torch.no_grad(), contextlib.closing(self.problem.data()) as data:
+            outputs = [self.problem.forward(index, inputs) for index, (inputs, _) in data]
+        self._trainer.cost += Cost(forwards=len(outputs))
+        return outputs
 
-
-def inner(optimizer: Optimizer) -> Optimizer:
-    """The optimizer inside a wrapper that holds it as `.optimizer`, as Accelerate's and Lightning's do."""
-    while isinstance(within := getattr(optimizer, "optimizer", None), Optimizer):
-        optimizer = within
-    return optimizer
-
-
-def check_optimizer(problem: Problem, optimizer: Optimizer) -> None:
-    """Refuse an optimizer of another model, and one with hooks other than BNP's, which a copy would not run."""
-    groups_of(problem, optimizer)
-    kinds = ("_optimizer_step_pre_hooks", "_optimizer_step_post_hooks")
-    hooks = [hook for kind in kinds for hook in getattr(optimizer, kind, {}).values()]
-    if hooks := [hook for hook in hooks if not isinstance(getattr(hook, "__self__", None), BNP)]:
-        names = ", ".join(getattr(hook, "__qualname__", type(hook).__name__) for hook in hooks)
-        raise Unsupported(HOOKED.format(optimizer=type(optimizer).__name__, hooks=names))
+    def release(self) -> None:
+        """Free what only further steps would need."""
+        self.optimizer.state.clear()
+        self.optimizer.zero_grad(set_to_none=True)
 
 
-def twin_of(optimizer: Optimizer, own: nn.Module, model: nn.Module) -> Optimizer:
-    """A copy of the optimizer that holds the parameters of a copy of the model.
+class InStep:
+    """Runs in step with each other: each batch is read once, and all are trained on it.
 
-    More than torch's own deep copy keeps: LBFGS holds its parameters beside its groups. What a scheduler has put over
-    methods of the instance is left out; BNP is put over the copy as it is over the optimizer.
+    Batches are stored, so that another run can still join, until `close()`.
     """
-    pairs = [*zip(own.modules(), model.modules(), strict=True), *zip(own.parameters(), model.parameters(), strict=True)]
-    held = {
-        name: value
-        for name, value in vars(optimizer).items()
-        if not callable(getattr(type(optimizer), name, 0)) and not name.endswith("_hooks")
-    }
-    twin: Optimizer = object.__new__(type(optimizer))
-    twin.__setstate__(copy.deepcopy(held, {id(mine): other for mine, other in pairs}))
-    for hook in getattr(optimizer, "_optimizer_step_pre_hooks", {}).values():
-        if isinstance(bnp := getattr(hook, "__self__", None), BNP):
-            other = BNP(model, twin, bnp.rho, bnp.eps1, bnp.eps2, means=bnp.means, layers=[*bnp.layers])
-            other.load_state_dict(bnp.state_dict())
-    return twin
+
+    def __init__(self, batches: Iterator[Batch], stack: contextlib.ExitStack) -> None:
+        self._batches, self._stack = batches, stack
+        self._stored: list[Batch] | None = []
+
+    def join(self, run: CopyRun) -> None:
+        """Train a further run on the batches that the others have seen."""
+        assert self._stored is not None
+        self._stack.enter_context(run.training())
+        for batch in self._stored:
+            run.step(batch)
+
+    def advance(self, runs: Collection[CopyRun]) -> None:
+        """Take one step of these runs, all on the next batch."""
+        if all(run.diverged_at is not None for run in runs):
+            return
+        batch = next(self._batches)
+        if self._stored is not None:
+            self._stored.append(batch)
+        for run in runs:
+            run.step(batch)
+
+    def close(self) -> None:
+        """Store no further batches: no run will join."""
+        self._stored = None
 
 
-def _lr(group: dict[str, Any]) -> float:
-    """That which its user has set: under a scheduler the rate now is another."""
-    return float(group.get("initial_lr", group["lr"]))
-
-
-def largest_lr(optimizer: Optimizer) -> float:
-    """Of all its groups."""
-    return max(map(_lr, optimizer.param_groups))
-
-
-def leaves_of(loss: Tensor) -> set[Tensor]:
+def _leaves_of(loss: Tensor) -> set[Tensor]:
     """The tensors that a backward pass from the loss gives gradients to."""
     nodes = {node for operation in upstream([loss.grad_fn], None) for node in inputs_of(operation)}
     return {node.variable for node in nodes if node.name() == "torch::autograd::AccumulateGrad"}  # type: ignore[attr-defined]
 
 
 @contextlib.contextmanager
-def gradients_kept(tensors: Iterable[Tensor]) -> Iterator[None]:
+def _gradients_kept(tensors: Iterable[Tensor]) -> Iterator[None]:
     """The `.grad` of parameters of the loss, or of inputs, is as before afterwards."""
-    kept = [(tensor, tensor.grad) for tensor in tensors]
-    for tensor, _ in kept:
+    gradients = [(tensor, tensor.grad) for tensor in tensors]
+    for tensor, _ in gradients:
         tensor.grad = None
     try:
         yield
     finally:
-        for tensor, gradient in kept:
+        for tensor, gradient in gradients:
             tensor.grad = gradient

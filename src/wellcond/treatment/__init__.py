@@ -1,1 +1,1 @@
-"""A problem, its optimizer and findings in; every remedy tried on copies beside the untreated network, out."""
+"""A problem, its optimizer and findings in; remedies tried on copies and compared with the untreated network."""

@@ -7,11 +7,10 @@ from dataclasses import dataclass, field
 from statistics import fmean, median, stdev
 from typing import NamedTuple
 
-from wellcond.results import number
+from wellcond.results import Row, number
+from wellcond.results.quantities import DIVERGED_AT, FINAL_LOSS, SCREENED_LOSS, TRAINED_LR
 from wellcond.training.run import Run
-
-STUDENT = (12.71, 4.30, 3.18, 2.78, 2.57, 2.45, 2.36, 2.31, 2.26, 2.23, 2.20, 2.18, 2.16, 2.14, 2.13)
-"""The 97.5 % points of Student's t distribution, of 1 degree of freedom and more."""
+from wellcond.treatment.student import two_sided_quantile
 
 
 class Spread(NamedTuple):
@@ -27,7 +26,7 @@ class Spread(NamedTuple):
 
 
 class Change(NamedTuple):
-    """The mean of paired differences, and its 95 % interval by Student's t; of one pair the two ends are the mean."""
+    """The mean of paired differences and its 95 % interval by Student's t; both ends are the mean of a single pair."""
 
     mean: float
     low: float
@@ -35,17 +34,16 @@ class Change(NamedTuple):
 
     @classmethod
     def of(cls, differences: list[float]) -> Change:
-        """Of one difference per seed.
+        """The change by one difference per seed.
 
         Example:
-            >>> print(Change.of([1.0, 2.0, 3.0]))       # 2 ± 4.30 · 1/√3
-            +2 (-0.483 to +4.48)
+            >>> print(Change.of([1.0, 2.0, 3.0]))       # 2 ± 4.303 · 1/√3
+            +2 (-0.484 to +4.48)
         """
         mean, count = fmean(differences), len(differences)
         if count == 1:
             return cls(mean, mean, mean)
-        t = STUDENT[count - 2] if count - 2 < len(STUDENT) else 1.96 + 2.4 / (count - 1)
-        half = t * stdev(differences) / math.sqrt(count)
+        half = two_sided_quantile(count - 1) * stdev(differences) / math.sqrt(count)
         return cls(mean, mean - half, mean + half)
 
     def __str__(self) -> str:
@@ -59,15 +57,15 @@ class Arm:
 
     Attributes:
         name: The remedy, `"a + b"` for two together, or `"untreated"`.
-        runs: By learning rate, then by seed; there are none if the arm went no further than the screening.
+        runs: Runs by learning rate, then by seed; empty if the arm went no further than the screening.
         refused: Why the network cannot have this remedy, or None.
-        why: What it does, and why it helps where it does.
+        why: What the remedy does, and when it helps.
         code: The lines to write, with `{lr}` in place of the learning rate.
         screened: The loss that its best rate reached in the screening, with one seed; None where it was not screened,
             infinite where every rate diverged.
-        found_by: The findings that propose it.
+        found_by: Rules whose findings propose it.
         is_random: Whether it was drawn at random, as a control.
-        seconds: What a step of its runs took.
+        seconds: Time of one step of its fastest run.
     """
 
     name: str
@@ -130,6 +128,24 @@ class Arm:
         steps = [] if self.best_lr is None else [run.steps_to(loss) for run in self.runs[self.best_lr].values()]
         reached = [step for step in steps if step is not None]
         return int(median(reached)) if reached and len(reached) == len(steps) else None
+
+    def rows(self, step: int | None = None, name: str | None = None) -> list[Row]:
+        """The best rate and final loss, or where the runs diverged, or the loss of the screening; none if refused.
+
+        Args:
+            step: The training step at which the runs began.
+            name: The name in the rows' `layer`; None: the arm's own.
+        """
+        values: dict[str, tuple[float, str]] = {}
+        diverged = [run.diverged_at for runs in self.runs.values() for run in runs.values() if run.diverged_at]
+        if self.best_lr is not None and self.best_final is not None:
+            values = {TRAINED_LR: (self.best_lr, "lr"), FINAL_LOSS: (self.best_final.median, "")}
+        elif diverged:
+            values = {DIVERGED_AT: (float(min(diverged)), "steps")}
+        elif self.screened is not None:
+            values = {SCREENED_LOSS: (self.screened, "")}
+        own = self.name if name is None else name
+        return [Row(step, own, quantity, value, unit) for quantity, (value, unit) in values.items()]
 
     def __str__(self) -> str:
         return self.outcome if self.best_lr is None else f"{self.best_final} at lr {self.best_lr:.3g}"

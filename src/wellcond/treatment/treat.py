@@ -1,4 +1,4 @@
-"""`treat`: the remedies that findings propose, and the others that apply, tried beside the untreated network."""
+"""`treat`: remedies that findings propose, and others that apply, compared with the untreated network."""
 
 from __future__ import annotations
 
@@ -11,19 +11,16 @@ from wellcond.diagnosis.diagnose import diagnose
 from wellcond.diagnosis.finding import Finding
 from wellcond.errors import Interrupted, WellcondError
 from wellcond.network.isolation.arithmetic import own_arithmetic
-from wellcond.problem.arguments import check_is_problem
 from wellcond.problem.problem import Problem
-from wellcond.remedies import functions, layers, optimizers, scaling
-from wellcond.remedies import initialization as initialization
-from wellcond.remedies.remedy import REMEDIES
+from wellcond.remedies import REMEDIES
 from wellcond.results import Progress
-from wellcond.treatment.comparison import TOGETHER, Comparison
+from wellcond.training.optimizers import DEFAULT_MOMENTUM
+from wellcond.treatment.comparison import Comparison
+from wellcond.treatment.ranking import parts_of
 from wellcond.treatment.treatment import Treatment
 
-SOURCES = (scaling, functions, initialization, layers, optimizers)
-"""The files of remedies, which register themselves."""
 SHARE_OF_DIAGNOSIS = 0.1
-"""Of the progress bar."""
+"""Share of the progress bar."""
 
 
 @torch.inference_mode(False)  # what is copied in inference mode cannot be trained
@@ -36,35 +33,35 @@ def treat(
     seeds: Iterable[int] = (0, 1, 2),
     remedies: Iterable[str] | None = None,
     findings: Sequence[Finding] | None = None,
-    momentum: float = 0.0,
+    momentum: float | None = None,
     progress: Progress | None = None,
 ) -> Treatment:
     """Try remedies on copies of a network, each with a learning rate of its own, and compare where training ends.
 
-    First a screening: every remedy that applies, by a short race of learning rates, and the best of them together. Then
-    the untreated network, a better rate alone, the best three, what the severe findings propose together, and one
-    remedy *drawn at random* are trained for all steps with every seed, after another race. All of these have the same
-    number of steps; those of one seed see the same batches in the same order and the same dropout masks. Losses are
-    those of training, in the user's own units. A remedy that the network does not allow, or that does not fit into
-    memory, is in `.refused` with the reason. Neither the model nor the optimizer is changed. Ctrl-C raises
-    `Interrupted` with what there is as its `.result`.
+    First a screening: every remedy that applies, by a short race of learning rates, and combinations of the best. Then
+    the untreated network, a better rate alone, the best three, all that the severe findings propose, and one remedy
+    *drawn at random* are trained for all steps with every seed, after another race. All of these have the same number
+    of steps; runs of one seed see the same batches in the same order and the same dropout masks. Losses are those of
+    training, in the user's own units. A remedy that the network does not allow, or that does not fit into memory, is in
+    `.refused` with the reason. Neither the model nor the optimizer is changed. Ctrl-C raises `Interrupted` with the
+    partial result as its `.result`.
 
     Args:
         problem: A loader may shuffle or augment if it draws from the global random generators or its own.
         optimizer: What the network is trained with. Copies of it, with its settings and state, take the steps; the
-            untreated network keeps its learning rate too. None: SGD, at the rate that a race finds.
+            untreated network has its configured learning rate too. None: SGD, at the rate that a race finds.
         steps: The length of every run.
         seeds: One run per seed and arm. A seed decides dropout, the order of a loader that shuffles or augments,
             weights that are drawn anew, and the batch that training begins with.
         remedies: Names of those to try, `"a + b"` for two together, without screening and control; None: all that
             apply.
-        findings: Of `diagnose`; the remedies that they propose are named as such. None: they are looked for first,
-            unless remedies are named.
-        momentum: Of SGD, where no optimizer is given.
+        findings: Findings of `diagnose`, which propose remedies. None: the network is diagnosed first, unless remedies
+            are named.
+        momentum: Momentum of SGD where no optimizer is given; None: 0.9.
         progress: Called as (what is being done, share of all work done).
 
     Returns:
-        The runs, differences to the untreated network with 95 % intervals, a verdict, and the lines to write.
+        The runs, differences from the untreated network with 95 % intervals, a verdict, and the lines to write.
 
     Raises:
         ValueError: A setting with which nothing could be trained.
@@ -76,18 +73,18 @@ def treat(
         >>> model = torch.nn.Linear(2, 1)
         >>> x = torch.randn(64, 2) * torch.tensor([1.0, 100.0])
         >>> problem = Problem(model, torch.nn.MSELoss(), (x, x.sum(1, keepdim=True)))
-        >>> treatment = treat(problem, steps=50, seeds=[0], remedies=["scale-inputs"])
+        >>> treatment = treat(problem, steps=50, seeds=[0], remedies=["scale-inputs"], momentum=0.0)
         >>> treatment.best.name
         'scale-inputs'
         >>> print(treatment.code.splitlines()[0])
-        model = wc.nn.with_standardized_inputs(model, batches)
+        model = wc.nn.with_standardized_inputs(model, loader)
     """
-    check_is_problem(problem)
     chosen = None if remedies is None else tuple(dict.fromkeys(remedies))
     seeds = tuple(dict.fromkeys(seeds))
     check_settings(remedies=chosen or (), steps=steps, seeds=seeds, momentum=momentum)
-    if optimizer is not None and momentum:
+    if optimizer is not None and momentum is not None:
         raise ValueError(f"momentum is {momentum:g}, but the optimizer has its own: pass one of the two.")
+    momentum = DEFAULT_MOMENTUM if momentum is None else momentum
     report = progress or (lambda _what, _share: None)
     begin = SHARE_OF_DIAGNOSIS if findings is None and chosen is None else 0.0
     named = None if chosen is None else len(chosen)
@@ -95,7 +92,7 @@ def treat(
     comparison = Comparison(problem, optimizer, momentum, steps, seeds, named, later)
     try:
         if begin:
-            findings = _found(problem, optimizer, comparison, lambda what, share: report(what, begin * share))
+            findings = _diagnosed(problem, optimizer, comparison, lambda what, share: report(what, begin * share))
         comparison.train_untreated()
         if chosen is None:
             comparison.screen(findings or ())
@@ -110,9 +107,9 @@ def treat(
     return comparison.treatment()
 
 
-def check_settings(*, remedies: Collection[str], steps: int, seeds: Collection[int], momentum: float) -> None:
+def check_settings(*, remedies: Collection[str], steps: int, seeds: Collection[int], momentum: float | None) -> None:
     """Raise `ValueError` for settings with which nothing could be trained."""
-    for remedy in (part for name in remedies for part in name.split(TOGETHER)):
+    for remedy in (part for name in remedies for part in parts_of(name)):
         if remedy not in REMEDIES:
             raise ValueError(f"a remedy must be one of {', '.join(REMEDIES)}, not {remedy!r}")
     if not seeds:
@@ -121,18 +118,18 @@ def check_settings(*, remedies: Collection[str], steps: int, seeds: Collection[i
         raise ValueError(f"a seed must be ≥ 0, not {min(seeds)}")
     if steps < 1:
         raise ValueError(f"steps must be ≥ 1, not {steps}")
-    if not 0 <= momentum < 1:
+    if momentum is not None and not 0 <= momentum < 1:
         raise ValueError(f"momentum must be ≥ 0 and < 1, not {momentum:g}")
 
 
-def _found(
+def _diagnosed(
     problem: Problem, optimizer: Optimizer | None, comparison: Comparison, progress: Progress
 ) -> Sequence[Finding]:
-    """What a diagnosis finds; where there is none, remedies are tried all the same."""
+    """The findings of a diagnosis; if it fails, remedies are tried all the same."""
     try:
         diagnosis = diagnose(problem, optimizer, progress=progress)
     except WellcondError as error:
         comparison.notes.append(f"no findings: {error}")
         return ()
-    comparison.count_passes(diagnosis.cost)
+    comparison.cost += diagnosis.cost
     return diagnosis.findings

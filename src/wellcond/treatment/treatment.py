@@ -1,4 +1,4 @@
-"""`Treatment`: what each remedy came to beside the untreated network, and what follows from it."""
+"""`Treatment`: how each remedy compares with the untreated network, and what follows from it."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING
 
 from wellcond.errors import OutputError
 from wellcond.results import Cost, Result, Row, text_table
-from wellcond.results.quantities import COST, FINAL_LOSS, STEPS, TRAINED_LR, TRAINING_LOSS
+from wellcond.results.quantities import COST, STEPS, TRAINING_LOSS
 from wellcond.training.run import averaged_steps
 from wellcond.treatment.arm import Arm, Change
 
@@ -18,26 +18,28 @@ if TYPE_CHECKING:
 
 UNTREATED = "untreated"
 RATE = "rate"
+TOGETHER = " + "
+"""Between the names of remedies that are applied together."""
 LITTLE = 0.05
 """Few seeds have wide intervals: an arm that ends higher by more than this share of the untreated loss is worse."""
 SLOWER = 1.5
-"""A step that takes more than so many times as long is worth a word; less may be the machine."""
+"""A step that takes more than this many times as long is reported; less may be the machine."""
 WORTHWHILE = 0.01
-"""A loss that is lower by less than this share of the untreated network's is no help."""
+"""Smallest improvement that counts as help, as a share of the untreated network's loss."""
 
 
 @dataclass(frozen=True)
 class Treatment(Result):
-    """Every remedy beside the untreated network; prints as a table, with a verdict.
+    """Every remedy compared with the untreated network; prints its verdict and a table.
 
     Attributes:
-        arms: By name: the untreated network first, then those that were run, best first, then the others.
-        seeds: Those that runs were made with.
+        arms: Arms by name: the untreated network first, then those that were run, best first, then the others.
+        seeds: Seeds of the runs.
         steps: The length of every run.
         screening_steps: The length of the runs of the screening.
-        cost: Of everything. One u is a training step: forward and backward pass of one mini-batch.
-        cost_per_arm: Steps that each arm which was run has had, its race of learning rates included.
-        notes: What else there is to know.
+        cost: Cost of everything. One u is a training step: forward and backward pass of one mini-batch.
+        cost_per_arm: Steps of each arm that was run, its race of learning rates included.
+        notes: What else the user should know.
         is_complete: False after an interrupt.
     """
 
@@ -59,8 +61,8 @@ class Treatment(Result):
     def best(self) -> Arm | None:
         """The remedy that helps most, the untreated network if none does; None if no run finished.
 
-        Of remedies that are as good, within noise or a hundredth of the untreated loss, it is the one that answers most
-        findings, and then the simplest: a better rate alone, or the fewest together.
+        Of remedies that are equally good, within noise or a hundredth of the untreated loss, it is the one that most
+        findings propose, and then the simplest: a better rate alone, or the fewest together.
         """
         helping = {arm.name: arm for arm in self.arms.values() if self.helps(arm)}
         lowest = _lowest(helping)
@@ -95,7 +97,7 @@ class Treatment(Result):
         return arm.change_from(self.untreated)
 
     def helps(self, arm: Arm) -> bool:
-        """Whether an arm ends clearly lower than the untreated network, or ends where that diverges."""
+        """Whether an arm ends clearly lower than the untreated network, or finishes where that diverges."""
         return self._beats(arm, self.untreated)
 
     def _beats(self, arm: Arm, other: Arm) -> bool:
@@ -109,7 +111,7 @@ class Treatment(Result):
         return change.high < 0 and change.mean < -WORTHWHILE * abs(other.best_final.median)
 
     def _is_as_good(self, arm: Arm, lowest: Arm) -> bool:
-        """Whether an arm ends no clearly higher than the lowest, and by little; or by less than is worth a change."""
+        """Whether an arm ends not clearly higher than the lowest one, or higher by less than is worth a change."""
         change = arm.change_from(lowest)
         if arm is lowest or change is None:
             return True
@@ -125,15 +127,13 @@ class Treatment(Result):
         return next((abs(run.losses[0]) for run in runs if run.losses), 0.0)
 
     def rows(self, step: int | None = None) -> list[Row]:
-        # of the best arm; every run has rows of its own
-        rows = [Row(step, "", STEPS, float(self.steps), "steps"), Row(step, "", COST, self.cost.u, "u")]
-        if self.best is None or self.best.best_final is None or self.best.best_lr is None:
-            return rows
-        found = {TRAINED_LR: (self.best.best_lr, "lr"), FINAL_LOSS: (self.best.best_final.median, "")}
-        return [*(Row(step, "", quantity, value, unit) for quantity, (value, unit) in found.items()), *rows]
+        """The best arm's rows; then those of every arm, with its name in place of a layer's."""
+        best = [] if self.best is None else self.best.rows(step, name="")
+        price = [Row(step, "", STEPS, float(self.steps), "steps"), Row(step, "", COST, self.cost.u, "u")]
+        return [*best, *price, *(row for arm in self.arms.values() for row in arm.rows(step))]
 
     def verdict(self) -> str:
-        """What the remedies bought; no more than the differences over seeds support."""
+        """How far the remedies help; no more than the differences over seeds support."""
         plain, best = self.untreated, self.best
         lowest = _lowest({name: arm for name, arm in self.arms.items() if arm is not plain})
         if best is None and lowest is None:
@@ -153,11 +153,11 @@ class Treatment(Result):
         else:
             verdict = f"{ends}, the untreated network at {plain}."
             if (reached := best.steps_to(plain.best_final.median)) is not None:
-                verdict += f" It is there after {reached} of {self.steps} steps."
-        return verdict + self._beside_controls(best)
+                verdict += f" It reaches the untreated final loss after {reached} of {self.steps} steps."
+        return verdict + self._controls(best)
 
-    def _beside_controls(self, best: Arm) -> str:
-        """What the rate alone, and a remedy drawn at random, came to."""
+    def _controls(self, best: Arm) -> str:
+        """How the rate alone, and a remedy drawn at random, compare with the best."""
         text, rate, drawn = "", self.arms.get(RATE), self.random
         if rate is not None and rate is not best and rate.runs:
             text += f" A better rate alone ends at {rate}."
@@ -216,8 +216,8 @@ class Treatment(Result):
 
     @property
     def price(self) -> str:
-        """What it took."""
-        return f"cost: {self.cost.u:.4g} training steps; each arm that was run had {self.cost_per_arm} of them"
+        """The cost, in training steps."""
+        return f"cost: {self.cost.u:.4g} u, which are training steps; each arm that was run took {self.cost_per_arm}"
 
 
 def _lowest(arms: Mapping[str, Arm]) -> Arm | None:

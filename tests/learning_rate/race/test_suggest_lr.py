@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import copy
 import math
 from dataclasses import replace
 from itertools import count
@@ -10,21 +9,21 @@ from typing import Any
 
 import pytest
 import torch
-from small_problems import losses_by_torch, problem, quadratic
+from small_problems import problem, quadratic
 from test_every_measurement import Boom, build
 from torch import nn, optim
 from torch.optim import SGD, Adam, Optimizer
 from torch.utils.data import DataLoader, TensorDataset
 from unchanged import assert_unchanged, snapshot
-from zoo import ARCHITECTURES, normal, seeded, split
+from zoo import normal, seeded
 
 import wellcond as wc
 from wellcond.errors import InvalidProblem, NonFinite, OutputError
-from wellcond.learning_rate.race.race import BUDGET, Race, race
+from wellcond.learning_rate.race.race import MAX_STEPS, Race, race
 from wellcond.learning_rate.race.suggest_lr import suggest_lr
 from wellcond.learning_rate.race.suggested_rate import SuggestedRate
 from wellcond.results.quantities import COST, MAX_LR, PREDICTED_MAX_LR, SUGGESTED_LR, SUGGESTED_LR_HIGH
-from wellcond.training.copies import Copies, Racer
+from wellcond.training.copies import CopyRun, CopyTrainer
 from wellcond.training.run import Run
 
 
@@ -35,91 +34,6 @@ def dense() -> wc.Problem:
 def raced(found: SuggestedRate) -> Race:
     assert found.race is not None
     return found.race
-
-
-# runs on copies
-
-
-@pytest.mark.parametrize("name", ["mlp_tanh", "cnn_batch", "transformer"])
-@pytest.mark.parametrize("several", [False, True], ids=["one_batch", "uneven_batches"])
-@pytest.mark.parametrize(
-    ("make", "settings", "is_given"),
-    [(SGD, {"momentum": 0.5, "weight_decay": 0.01}, True), (Adam, {}, True), (SGD, {"momentum": 0.9}, False)],
-    ids=["sgd", "adam", "default"],
-)
-def test_runs_are_those_of_the_optimizer_on_the_batches_in_turn(
-    name: str, several: bool, make: Any, settings: Any, is_given: bool
-) -> None:
-    case = ARCHITECTURES[name]()
-    batches = split(case.batch, [len(case.batch[1]) - 2, 2]) if several else [case.batch]
-    optimizer = make(case.model.parameters(), lr=0.1, **settings) if is_given else None
-    copies = Copies(case.problem(batches=batches), optimizer, 0.9)
-    with copies.racing([copies.start(lr) for lr in (0.01, 0.1)]) as field:
-        first, second = field.racers
-        field.advance(3)
-        late = field.join(*copies.start(0.03))
-        field.close()
-        field.advance(2, [second, late])
-    for lr, racer, steps in ((0.01, first, 3), (0.1, second, 5), (0.03, late, 5)):
-        model = copy.deepcopy(case.model)
-        expected = losses_by_torch(model, make(model.parameters(), lr=lr, **settings), steps, batches, case.loss)
-        assert racer.losses == pytest.approx(expected, rel=1e-10)
-    assert copies.cost.backwards == 3 * 3 + 2 * 2
-
-
-def test_groups_stay_in_proportion_and_a_rate_of_zero_stays_zero() -> None:
-    given = dense()
-    first, second, third, _ = given.model.parameters()
-    groups = [{"params": [first], "lr": 0.2}, {"params": [second], "lr": 0.05}, {"params": [third], "lr": 0.0}]
-    model, twin = Copies(given, SGD(groups, lr=1.0, momentum=0.3)).start(2.0)
-    assert [group["lr"] for group in twin.param_groups] == pytest.approx([2.0, 0.5, 0.0])
-    assert {group["momentum"] for group in twin.param_groups} == {0.3}
-    assert twin.param_groups[0]["params"][0] is next(model.parameters())
-
-
-@pytest.mark.parametrize("kind", ["scheduler", "tensor", "wrapper", "stepped"])
-def test_a_copy_has_the_rate_whatever_is_around_the_optimizer(kind: str) -> None:
-    given = dense()
-    lr = torch.tensor(0.1) if kind == "tensor" else 0.1
-    optimizer: Any = Adam(given.model.parameters(), lr=lr, betas=(0.8, 0.9))
-    if kind == "scheduler":
-        optim.lr_scheduler.LambdaLR(optimizer, lambda step: 0.0)  # warm-up: the rate now is 0
-    if kind == "stepped":
-        given.model(given.batches[0][0]).sum().backward()
-        optimizer.step()
-    passed: Any = optimizer
-    if kind == "wrapper":
-        passed = Optimizer.__new__(Wrapper)
-        vars(passed)["optimizer"] = optimizer
-    model, twin = Copies(given, passed).start(0.25)
-    assert float(twin.param_groups[0]["lr"]) == pytest.approx(0.25)
-    assert twin.param_groups[0]["betas"] == (0.8, 0.9)
-    own, other = next(given.model.parameters()), next(model.parameters())
-    if kind == "stepped":
-        assert torch.equal(twin.state[other]["exp_avg"], optimizer.state[own]["exp_avg"])
-        assert twin.state[other]["exp_avg"] is not optimizer.state[own]["exp_avg"]
-    other.sum().backward()
-    before = other.detach().clone()
-    twin.step()
-    assert not torch.equal(other, before)
-
-
-def test_a_copy_of_an_optimizer_under_bnp_is_under_bnp() -> None:
-    given = dense()
-    optimizer = SGD(given.model.parameters(), lr=0.1)
-    other = copy.deepcopy(given.model)
-    bnp = wc.BNP(given.model, optimizer, rho=0.5)
-    copies = Copies(given, optimizer)
-    run = copies.run(*copies.start(0.05), 6)
-    by_hand = SGD(other.parameters(), lr=0.05)
-    wc.BNP(other, by_hand, rho=0.5)
-    assert run.losses == pytest.approx(losses_by_torch(other, by_hand, 6, given.batches), rel=1e-10)
-    assert not any(layer.mean.any() for layer in bnp.layers.values())
-    assert 0 < suggest_lr(given, optimizer, 30).lr < math.inf
-
-
-class Wrapper(Optimizer):
-    """As Accelerate's: an optimizer that holds another one."""
 
 
 # closed forms
@@ -186,11 +100,10 @@ def test_every_optimizer_of_torch_gets_a_rate_that_lowers_the_loss(name: str) ->
     given = wc.Problem(model, nn.MSELoss(), [(x, y)])
     optimizer = OPTIMIZERS[name](model.parameters())
     before = str(optimizer.state_dict())
-    found = suggest_lr(given, optimizer, 30)
+    found = suggest_lr(given, optimizer, steps=30)
     assert 0 < found.lr < math.inf
     assert str(optimizer.state_dict()) == before
-    run = Copies(given, optimizer)
-    losses = run.run(*run.start(found.lr), 30).losses
+    losses = CopyTrainer(given, optimizer).start(found.lr).run(30).losses
     assert losses[-1] < losses[0]
 
 
@@ -203,7 +116,7 @@ def test_a_seed_fixes_the_rate_whatever_the_state_of_the_generators() -> None:
         model = nn.Sequential(seeded(lambda: nn.Linear(4, 8).double()), nn.Dropout(0.2), nn.Linear(8, 2).double())
         for p in model.parameters():
             nn.init.constant_(p, 0.1)
-        found.append(suggest_lr(wc.Problem(model, nn.MSELoss(), loader), SGD(model.parameters(), 0.1), 60))
+        found.append(suggest_lr(wc.Problem(model, nn.MSELoss(), loader), SGD(model.parameters(), 0.1), steps=60))
     assert found[0].lr == found[1].lr
     assert raced(found[0]).runs == raced(found[1]).runs
 
@@ -220,17 +133,16 @@ def test_losses_below_zero_are_raced_too() -> None:
 # what it says
 
 
-def test_the_budget_holds_and_is_counted_in_mini_batches() -> None:
+def test_the_steps_of_all_runs_are_limited_and_counted_in_mini_batches() -> None:
     x, y = normal(256, 4), normal(256, 2, seed=1)
     loader = DataLoader(TensorDataset(x, y), 16, shuffle=True)
     model = seeded(lambda: nn.Linear(4, 2).double())
     found = suggest_lr(wc.Problem(model, nn.MSELoss(), loader), Adam(model.parameters()))
-    assert BUDGET - 10 < raced(found).steps_taken <= BUDGET
+    assert MAX_STEPS - 10 < raced(found).steps_taken <= MAX_STEPS
     assert raced(found).steps_taken == sum(len(run.losses) for run in raced(found).runs.values())
     assert found.cost.u < 500
     assert found.cost.backwards >= raced(found).steps_taken
-    assert "of one mini-batch" in str(found)
-    small = suggest_lr(wc.Problem(model, nn.MSELoss(), loader), Adam(model.parameters()), budget=100)
+    small = suggest_lr(wc.Problem(model, nn.MSELoss(), loader), Adam(model.parameters()), max_steps=100)
     assert raced(small).steps_taken <= 110
 
 
@@ -267,10 +179,10 @@ def test_progress_goes_up_to_one() -> None:
     assert 0.9 < heard[-1] <= 1
 
 
-def test_where_curvature_cannot_be_had_the_race_begins_at_the_optimizers_own_rate() -> None:
+def test_without_curvature_the_race_begins_at_the_optimizers_own_rate() -> None:
     x, y = torch.arange(40).reshape(10, 4) % 7, normal(10, 2)
     model = seeded(lambda: nn.EmbeddingBag(7, 2).double())  # it has no second derivative
-    found = suggest_lr(wc.Problem(model, nn.MSELoss(), [(x, y)]), SGD(model.parameters(), lr=1e-3), 40)
+    found = suggest_lr(wc.Problem(model, nn.MSELoss(), [(x, y)]), SGD(model.parameters(), lr=1e-3), steps=40)
     assert found.limit is None
     assert "no limit from the curvature" in found.notes[0]
     assert min(raced(found).runs) < 1e-3 < found.lr
@@ -297,14 +209,12 @@ def test_a_loss_that_is_not_finite_before_any_step_says_that_no_rate_trains() ->
 
 
 def test_a_loss_that_every_step_makes_infinite_says_that_no_rate_trains() -> None:
-    copies = Copies(quadratic())
-
-    def ends(racer: Racer, _batch: Any) -> None:
-        racer.diverged_at, racer.cause = 1, "the loss is inf"
+    def ends(run: CopyRun, _batch: Any) -> None:
+        run.diverged_at, run.cause = 1, "the loss is inf"
 
     with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(Racer, "step", ends)
-        found = race(copies, copies.start, steps=20)
+        patch.setattr(CopyRun, "step", ends)
+        found = race(CopyTrainer(quadratic()), steps=20)
     assert math.isnan(found.lr)
     assert found.smallest_diverged == min(found.runs)
     assert SuggestedRate(None, None, found).verdict().startswith("No rate trains: every rate raced")
@@ -316,14 +226,14 @@ def test_a_failure_in_the_race_leaves_nothing_changed(error: Any, monkeypatch: p
     model, loader = build()
     optimizer = Adam(model.parameters(), lr=0.1)
     before = snapshot(model, loader.generator)
-    step, calls = Racer.step, count()
+    step, calls = CopyRun.step, count()
 
-    def failing(racer: Racer, batch: Any) -> None:
+    def failing(run: CopyRun, batch: Any) -> None:
         if next(calls) > 30:
             raise error
-        step(racer, batch)
+        step(run, batch)
 
-    monkeypatch.setattr(Racer, "step", failing)
+    monkeypatch.setattr(CopyRun, "step", failing)
     with pytest.raises(error):
         suggest_lr(wc.Problem(model, nn.CrossEntropyLoss(), loader), optimizer)
     assert_unchanged(before, snapshot(model, loader.generator))
@@ -334,14 +244,14 @@ def test_a_failure_in_the_race_leaves_nothing_changed(error: Any, monkeypatch: p
 def test_an_interrupt_gives_what_is_known(after: int, monkeypatch: pytest.MonkeyPatch) -> None:
     model, loader = build()
     before = snapshot(model, loader.generator)
-    step, calls = Racer.step, count()
+    step, calls = CopyRun.step, count()
 
-    def interrupted(racer: Racer, batch: Any) -> None:
+    def interrupted(run: CopyRun, batch: Any) -> None:
         if next(calls) >= after:
             raise KeyboardInterrupt
-        step(racer, batch)
+        step(run, batch)
 
-    monkeypatch.setattr(Racer, "step", interrupted)
+    monkeypatch.setattr(CopyRun, "step", interrupted)
     with pytest.raises(wc.Interrupted) as held:
         suggest_lr(wc.Problem(model, nn.CrossEntropyLoss(), loader), Adam(model.parameters()))
     known = held.value.result
@@ -367,7 +277,7 @@ def test_what_went_up_is_told_from_harder_batches() -> None:
         ({"momentum": 1.0}, "momentum is 1.0"),
         ({"momentum": -0.1}, "momentum is -0.1"),
         ({"steps": 0}, "steps is 0"),
-        ({"budget": 3}, "budget is 3"),
+        ({"max_steps": 3}, "max_steps is 3"),
         ({"momentum": 0.9, "optimizer": SGD([torch.zeros(1)], 0.1)}, "momentum"),
     ],
 )

@@ -13,7 +13,6 @@ from torch import Tensor
 from wellcond.cli.commands.suggest_lr import print_suggestion
 from wellcond.cli.output import INTERRUPTED, TARGET, AsJson, Momentum, Out, Output, as_usage_errors
 from wellcond.errors import Interrupted, WellcondError
-from wellcond.learning_rate.limits.limits import DEFAULT_MOMENTUM
 from wellcond.learning_rate.limits.max_lr import max_lr
 from wellcond.learning_rate.meanfield import Architecture, Prediction, predict
 from wellcond.learning_rate.meanfield.moments import float64
@@ -22,6 +21,7 @@ from wellcond.learning_rate.race.suggested_rate import SuggestedRate
 from wellcond.problem.problem import Problem
 from wellcond.results import Result, Row, number, text_table
 from wellcond.results.quantities import MOMENTUM, PREDICTED_MAX_LR
+from wellcond.training.optimizers import DEFAULT_MOMENTUM
 
 if TYPE_CHECKING:
     from matplotlib.figure import Figure

@@ -18,6 +18,7 @@ from wellcond.measurements.landscape.directions import DirectionName
 from wellcond.measurements.landscape.landscape import Landscape, landscape
 from wellcond.measurements.layers.covariate_shift import CovariateShift, covariate_shift
 from wellcond.results import Result, Row, text_table
+from wellcond.training.optimizers import current_lr
 
 if TYPE_CHECKING:
     from matplotlib.figure import Figure
@@ -118,7 +119,7 @@ def probe(
 def _rate(lr: float | None, optimizer: torch.optim.Optimizer | None) -> float:
     if lr is not None or optimizer is None:
         return DEFAULT_LR if lr is None else lr
-    rates = {float(group["lr"]) for group in optimizer.param_groups}
+    rates = set(map(current_lr, optimizer.param_groups))
     if len(rates) > 1 or rates == {0.0}:
         found = ", ".join(f"{rate:g}" for rate in sorted(rates))
         raise typer.BadParameter(f"the optimizer's learning rate is {found}: say which to walk by --lr.")

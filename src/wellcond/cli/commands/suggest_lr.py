@@ -40,7 +40,7 @@ def suggest_lr(
     output = Output(out, as_json)
     with output.problem(target, momentum) as (problem, optimizer, progress):
         try:
-            found = measure(problem, optimizer, steps, momentum=momentum, progress=progress)
+            found = measure(problem, optimizer, steps=steps, momentum=momentum, progress=progress)
         except Interrupted as interrupt:
             known: SuggestedRate = interrupt.result
             output.finish(known, lambda console: print_suggestion(known, console))
@@ -50,8 +50,8 @@ def suggest_lr(
 
 def print_suggestion(found: SuggestedRate, console: Console) -> None:
     """Print the answers that there are, and what follows from them."""
+    console.print(Text(found.verdict(), style="bold"), soft_wrap=True)
     print_sections(console, found.parts)
     for note in found.notes:
         console.print(Text(f"note: {note}", style="dim"), soft_wrap=True)
-    console.print(Text(f"\n{found.verdict()}", style="bold"), soft_wrap=True)
-    console.print(Text(found.cost_line, style="dim"), soft_wrap=True)
+    console.print(Text(str(found.cost), style="dim"), soft_wrap=True)

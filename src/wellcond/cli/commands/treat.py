@@ -32,7 +32,7 @@ def treat(
     ] = None,
     momentum: Annotated[
         float | None,
-        typer.Option(help="Of SGD, in place of the optimizer that FUNCTION returns.", show_default="its own, or 0"),
+        typer.Option(help="Of SGD, in place of the optimizer that FUNCTION returns.", show_default="its own, or 0.9"),
     ] = None,
     out: Out = None,
     as_json: AsJson = False,
@@ -54,7 +54,7 @@ def treat(
     [cyan]wellcond treat train.py:build --remedies bnp,last-bn --json[/cyan]
     """
     chosen = None if remedies is None else [name.strip() for name in remedies.split(",") if name.strip()]
-    settings: dict[str, Any] = {"steps": steps, "seeds": range(seeds), "momentum": momentum or 0.0}
+    settings: dict[str, Any] = {"steps": steps, "seeds": range(seeds), "momentum": momentum}
     with as_usage_errors():
         check_settings(**settings, remedies=chosen or ())
     output = Output(out, as_json)

@@ -13,6 +13,7 @@ from torch.optim import Optimizer
 
 from wellcond.network.layers import BlockRule, ConvRule, rule_for, weighted_layers
 from wellcond.network.norms import is_norm
+from wellcond.training.optimizers import current_lr
 
 Role = Literal["weight", "bias", "norm", "embedding", "recurrent", "other"]
 """What a parameter is to its layer; like is compared with like."""
@@ -124,7 +125,7 @@ def weights_of(
                 order=started.get(layer, started.get(owner)),
                 is_called_without_graph=owner in without_graph or layer in without_graph,
                 is_held=None if optimizer is None else group is not None,
-                lr=None if group is None else float(group.get("lr", math.nan)),
+                lr=None if group is None else current_lr(group) if "lr" in group else math.nan,
                 weight_decay=None if group is None else float(group.get("weight_decay", 0.0)),
                 also=tuple(n for n in names[1:] if modules[n.rpartition(".")[0]] is not modules[owner]),
                 shares_memory_with=None if other == name else other,

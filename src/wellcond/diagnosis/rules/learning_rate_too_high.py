@@ -16,7 +16,7 @@ from wellcond.diagnosis.threshold import Condition, Threshold
 from wellcond.diagnosis.trial_result import FALLING, Attempt, Trial
 from wellcond.results import Row, number
 from wellcond.results.quantities import LR
-from wellcond.training.short_runs import rate_of
+from wellcond.training.optimizers import nonzero_lr
 
 RISE = Threshold(
     "rise of the loss / loss, in the trial's 24 to 64 steps", 0.02, 0.1,
@@ -122,7 +122,7 @@ def negative_rate(evidence: Evidence) -> Iterator[Finding]:
     if evidence.optimizer is None:
         return
     for index, group in enumerate(evidence.optimizer.param_groups):
-        lr = rate_of(group)
+        lr = nonzero_lr(group)
         if lr < 0:
             yield Finding(
                 rule="learning-rate-too-high",

@@ -13,6 +13,7 @@ from wellcond.diagnosis.threshold import Condition, Threshold
 from wellcond.diagnosis.trial_result import FALLING, Attempt, Trial
 from wellcond.results import Row, number
 from wellcond.results.quantities import LR
+from wellcond.training.optimizers import current_lr
 
 STEPS = Threshold(
     "steps to fall by a tenth, at the speed of the trial", 1500.0, 5000.0,
@@ -101,7 +102,7 @@ def zero_rate(evidence: Evidence) -> Iterator[Finding]:
     the end of training: then it is a note, unless the network has learned nothing by then.
     """
     optimizer = evidence.optimizer
-    if optimizer is None or any(float(group["lr"]) for group in optimizer.param_groups):
+    if optimizer is None or any(current_lr(group) for group in optimizer.param_groups):
         return
     is_scheduled = any(group.get("initial_lr") for group in optimizer.param_groups)
     has_learned = evidence.trial is not None and evidence.trial.has_learned

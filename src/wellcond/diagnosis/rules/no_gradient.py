@@ -18,6 +18,7 @@ from wellcond.diagnosis.reading import flat_after, in_order, layers_of, listed, 
 from wellcond.diagnosis.rule import rule
 from wellcond.diagnosis.threshold import Condition, Threshold
 from wellcond.results import number
+from wellcond.training.optimizers import current_lr
 
 UNUSED = Threshold(
     "share of all weights that are called and get no gradient", 0.0, 0.1,
@@ -177,7 +178,7 @@ def not_held(evidence: Evidence) -> Iterator[Finding]:
         reason="An optimizer moves the parameters it was created with, and none that were added or exchanged since.",
         treatment="unfreeze",
         remedy=f"optimizer = torch.optim.{type(optimizer).__name__}(model.parameters(), "
-        f"lr={optimizer.param_groups[0]['lr']:g})  # after the model is complete",
+        f"lr={current_lr(optimizer.param_groups[0]):g})  # after the model is complete",
     )
 
 

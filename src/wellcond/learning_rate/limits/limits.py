@@ -5,15 +5,12 @@ from __future__ import annotations
 import math
 import statistics
 from dataclasses import dataclass
-from typing import Final, overload
+from typing import overload
 
 import torch
 from torch import Tensor
 
 from wellcond.results import Cost, Result, Row, number, quantities, text_table
-
-DEFAULT_MOMENTUM: Final = 0.9
-"""μ where neither the caller nor an optimizer says otherwise."""
 
 
 @overload

@@ -16,7 +16,7 @@ from wellcond.curvature.hessian import Hessian
 from wellcond.curvature.spectra.eigenvalues import Eigenvalues, eigenvalues
 from wellcond.curvature.spectra.lanczos import MEMORY
 from wellcond.errors import Interrupted
-from wellcond.learning_rate.limits.limits import DEFAULT_MOMENTUM, GroupLimit, Limit, MaxLearningRate
+from wellcond.learning_rate.limits.limits import GroupLimit, Limit, MaxLearningRate
 from wellcond.learning_rate.limits.step_model import (
     GroupStep,
     StepModel,
@@ -28,6 +28,7 @@ from wellcond.network.isolation.arithmetic import own_arithmetic
 from wellcond.problem.arguments import check_problem
 from wellcond.problem.problem import Problem
 from wellcond.results import Progress
+from wellcond.training.optimizers import DEFAULT_MOMENTUM
 
 MOST_PRODUCTS = 300
 """For one eigenvalue, unless the caller says otherwise; usually 10 to 30 are enough."""

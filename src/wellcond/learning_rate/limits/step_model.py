@@ -4,21 +4,18 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
-from typing import Any
 
 import torch
 from torch import Tensor
 from torch.optim import Optimizer
 
 from wellcond.curvature.hessian import Hessian
-from wellcond.errors import InvalidProblem, NonFinite, Unsupported
+from wellcond.errors import NonFinite, Unsupported
 from wellcond.learning_rate.limits.preconditioned import Preconditioned
-from wellcond.learning_rate.limits.step_rules import decay_is_decoupled, momentum_of, rule_of
+from wellcond.learning_rate.limits.step_rules import momentum_of, rule_of
 from wellcond.problem.problem import Gradients, Problem
+from wellcond.training.optimizers import current_lr, groups_of, is_decoupled
 
-HOLDS_NOTHING = """\
-{optimizer} holds none of the model's trainable parameters, so its step would move nothing. Was it made for another
-model, or for a copy?  Write  {optimizer}(model.parameters(), …)  with the model of the problem."""
 HOOKED = """\
 {optimizer} has hooks that run before its step ({hooks}) and may change the gradients, and with them the limit of its
 lr. Remove them for the measurement; or, for gradient descent with momentum, write
@@ -111,19 +108,6 @@ def gradient_descent(problem: Problem, momentum: float) -> StepModel:
     return StepModel("H", (group,), dict.fromkeys(names, one), dict.fromkeys(names, one - 1))
 
 
-def groups_of(problem: Problem, optimizer: Optimizer) -> list[dict[str, Any]]:
-    """The optimizer's groups that hold parameters of the problem.
-
-    Raises:
-        InvalidProblem: There are none.
-    """
-    own = {id(p) for p in problem.params.values()}
-    groups = [group for group in optimizer.param_groups if any(id(p) in own for p in group["params"])]
-    if not groups:
-        raise InvalidProblem(HOLDS_NOTHING.format(optimizer=type(optimizer).__name__))
-    return groups
-
-
 def check_optimizer(problem: Problem, optimizer: Optimizer) -> None:
     """Refuse, before any work, an optimizer whose step cannot be modeled.
 
@@ -167,7 +151,7 @@ def optimizer_step(problem: Problem, optimizer: Optimizer, gradients: Gradients)
     if not moved:
         raise Unsupported(NOTHING_MOVES.format(optimizer=name))
     notes = []
-    lrs = {index: float(optimizer.param_groups[index]["lr"]) for index in sorted({m.group for m in moved})}
+    lrs = {index: current_lr(optimizer.param_groups[index]) for index in sorted({m.group for m in moved})}
     relative_lrs = {index: lr for index, lr in lrs.items() if lr} or dict.fromkeys(lrs, 1.0)
     if not any(lrs.values()):
         notes.append("every lr is 0 now: those of all groups are taken to be equal.")
@@ -229,7 +213,7 @@ def _moved(problem: Problem, optimizer: Optimizer, gradients: Gradients) -> Iter
         group = optimizer.param_groups[group_of[id(p)]]
         sign = -1.0 if group.get("maximize") else 1.0
         weight_decay = float(group["weight_decay"])
-        decay, shrinkage = (0.0, weight_decay) if decay_is_decoupled(optimizer, group) else (weight_decay, 0.0)
+        decay, shrinkage = (0.0, weight_decay) if is_decoupled(optimizer, group) else (weight_decay, 0.0)
         state = optimizer.state.get(p, {})
         response, divisor = rule(group, state, sign * gradient.double() + decay * p.detach().double())
         diagonal = torch.as_tensor(divisor, dtype=torch.float64, device=p.device)

@@ -58,11 +58,6 @@ def momentum_of(group: Group) -> float:
     return float(group["betas"][0] if "betas" in group else group.get("momentum", 0.0))
 
 
-def decay_is_decoupled(optimizer: Optimizer, group: Group) -> bool:
-    """Whether weight decay shrinks the weights directly, θ ← (1 − ηw)θ, past momentum and preconditioner."""
-    return bool(group.get("decoupled_weight_decay", isinstance(optimizer, AdamW)))
-
-
 # F(−1)
 
 

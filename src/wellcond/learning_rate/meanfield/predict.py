@@ -12,7 +12,7 @@ import torch
 from torch import Tensor, nn
 
 from wellcond.errors import NonFinite, Unsupported
-from wellcond.learning_rate.limits.limits import DEFAULT_MOMENTUM, heavy_ball_limit
+from wellcond.learning_rate.limits.limits import heavy_ball_limit
 from wellcond.learning_rate.meanfield.architecture import Architecture, Parameters
 from wellcond.learning_rate.meanfield.feature_maps import input_moments
 from wellcond.learning_rate.meanfield.moments import Kernel, Moments, Number, check_number, float64, grid_of
@@ -40,6 +40,7 @@ from wellcond.problem.arguments import as_whole
 from wellcond.problem.loss.likelihoods import CrossEntropy, Gaussian
 from wellcond.problem.problem import Problem
 from wellcond.results import Cost
+from wellcond.training.optimizers import DEFAULT_MOMENTUM
 
 
 @own_arithmetic()

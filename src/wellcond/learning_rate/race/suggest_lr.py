@@ -11,24 +11,24 @@ import torch
 from torch.optim import SGD, Optimizer
 
 from wellcond.errors import Interrupted, NonFinite, Unsupported, WellcondError
-from wellcond.learning_rate.limits.limits import DEFAULT_MOMENTUM, MaxLearningRate
+from wellcond.learning_rate.limits.limits import MaxLearningRate
 from wellcond.learning_rate.limits.max_lr import max_lr
 from wellcond.learning_rate.meanfield.predict import predict
-from wellcond.learning_rate.race.race import BUDGET, race
+from wellcond.learning_rate.race.race import MAX_STEPS, race
 from wellcond.learning_rate.race.suggested_rate import SuggestedRate
 from wellcond.network.isolation.arithmetic import own_arithmetic
-from wellcond.problem.arguments import check_is_problem
 from wellcond.problem.problem import Problem
 from wellcond.results import Progress
-from wellcond.training.copies import Copies, inner
+from wellcond.training.copies import CopyTrainer
+from wellcond.training.optimizers import DEFAULT_MOMENTUM, configured_lr, unwrapped
 
 STEPS = 1000
-"""The length of the run that a rate is for, where nothing is said."""
+"""The length of the run that a rate is for, where none is given."""
 PRODUCTS = 8
-"""With the Hessian of one mini-batch: they place the race, which does not need an exact limit."""
+"""Products with the Hessian of one mini-batch: they place the race, which does not need an exact limit."""
 ADAPTIVE_SHARE = 3.0
-"""Of the limit of an adaptive optimizer, where the race begins: before its first step it divides by single gradients,
-and the best rates were 0.4 to 70 times that limit on `benchmarks.rates`."""
+"""Times the limit of an adaptive optimizer, where the race begins: before its first step it divides by single
+gradients, and the best rates were 0.4 to 70 times that limit on `benchmarks.rates`."""
 
 
 @torch.inference_mode(False)  # what is copied in inference mode cannot be trained
@@ -36,36 +36,37 @@ and the best rates were 0.4 to 70 times that limit on `benchmarks.rates`."""
 def suggest_lr(
     problem: Problem,
     optimizer: Optimizer | None = None,
-    steps: int | None = None,
     *,
+    steps: int | None = None,
     momentum: float | None = None,
-    budget: int = BUDGET,
+    max_steps: int = MAX_STEPS,
     progress: Progress | None = None,
 ) -> SuggestedRate:
-    """Suggest a learning rate: race several with copies of the model and of the optimizer, most left behind early.
+    """Suggest a learning rate: race several with copies of the model and of the optimizer, most dropped early.
 
     The limit that the curvature of one mini-batch sets, which takes some 15 u, places the first five rates. All runs
-    are from the present weights and on the same mini-batches of the loader, in training mode. Short runs prefer larger
-    rates; the rate is corrected for the `steps` that are planned (`verify.horizon`). Nothing of the user's is changed.
+    start from the present weights and see the same mini-batches of the loader, in training mode. Short runs prefer
+    larger rates; the rate is corrected for the number of `steps` that is planned (`race.horizon`). Nothing of the
+    user's is changed.
 
     Args:
         problem: What is trained. Its loader may shuffle and augment.
-        optimizer: What it is trained with, any of torch's or a wrapper such as Accelerate's. It keeps all else that it
-            is: momentum, decay, betas and state. The rate is that of its largest group, and the others stay in
+        optimizer: What it is trained with, any of torch's or a wrapper such as Accelerate's. All other settings and its
+            state stay: momentum, decay, betas. The rate is that of its largest group, and the others stay in
             proportion. None: SGD.
         steps: The length of the run that the rate is for; None: 1000.
-        momentum: Of SGD where no optimizer is given; None is 0.9.
-        budget: Training steps of all runs together, about.
+        momentum: Momentum of SGD where no optimizer is given; None: 0.9.
+        max_steps: Training steps of all runs together, about.
         progress: Called as (what is being done, share of all work done).
 
     Returns:
-        The rate, the range that is as good, the limit, and the runs.
+        The rate, the range of rates that are equally good, the limit, and the runs.
 
     Raises:
-        ValueError: momentum, steps or budget are out of range, or momentum is given beside an optimizer.
+        ValueError: momentum, steps or max_steps are out of range, or momentum is given together with an optimizer.
         InvalidProblem: The problem cannot be trained.
         NonFinite: The loss is not finite before any step: no rate trains.
-        Interrupted: On Ctrl-C, with what was known as `.result`.
+        Interrupted: On Ctrl-C, with the partial result as `.result`.
 
     Example:
         >>> layer = torch.nn.Linear(1, 1, bias=False)
@@ -75,12 +76,11 @@ def suggest_lr(
         >>> round(suggested.limit.value, 3), 0.3 < suggested.lr < 0.7      # w ← (1 − 2·lr) w is 0 at once with lr = ½
         (1.0, True)
     """
-    check_is_problem(problem)
     steps = STEPS if steps is None else steps
     if steps < 1:
         raise ValueError(f"steps is {steps}; it must be at least 1.")
-    if budget < 10:
-        raise ValueError(f"budget is {budget}; it must be at least 10 steps.")
+    if max_steps < 10:
+        raise ValueError(f"max_steps is {max_steps}; it must be at least 10.")
     if optimizer is not None and momentum is not None:
         raise ValueError(f"momentum is {momentum}, but the optimizer has its own: pass one of the two.")
     momentum = DEFAULT_MOMENTUM if momentum is None else momentum
@@ -88,82 +88,82 @@ def suggest_lr(
         raise ValueError(f"momentum is {momentum}; it must be at least 0 and below 1.")
     report = progress or (lambda _what, _share: None)
     try:
-        copies = Copies(problem, optimizer, momentum)
+        trainer = CopyTrainer(problem, optimizer, momentum)
     except NonFinite as error:
         raise NonFinite(f"no rate trains: {error}") from error
     except Unsupported as error:
-        found = limits(problem, problem.batches, optimizer, momentum, report)
-        if found.limit is None:
+        inside = None if optimizer is None else unwrapped(optimizer)
+        limits = _limits(problem, problem.batches, inside, momentum, report)
+        if limits.limit is None:
             raise
-        return replace(found, notes=(*found.notes, f"no race: {error}"))
-    found = limits(problem, [copies.batch], optimizer, momentum, report)
+        return replace(limits, notes=(*limits.notes, f"no race: {error}"))
+    optimizer = trainer.optimizer
+    limits = _limits(problem, [trainer.batch], optimizer, momentum, report)
     try:
-        raced = race(
-            copies,
-            copies.start,
+        outcome = race(
+            trainer,
             steps=steps,
-            budget=budget,
-            center=_center(found.limit, optimizer),
+            max_steps=max_steps,
+            center=_center(limits.limit, optimizer),
             progress=lambda what, share: report(what, 0.1 + 0.9 * share),
         )
     except Interrupted as interrupt:
-        known = replace(found, race=interrupt.result, cost=found.cost + copies.cost, status="interrupted")
-        raise Interrupted(known) from interrupt
+        partial = replace(limits, race=interrupt.result, cost=limits.cost + trainer.cost, status="interrupted")
+        raise Interrupted(partial) from interrupt
     report("racing", 1.0)
-    return replace(found, race=raced, cost=found.cost + copies.cost)
+    return replace(limits, race=outcome, cost=limits.cost + trainer.cost)
 
 
-def limits(
+def _limits(
     problem: Problem, batches: Iterable[Any], optimizer: Optimizer | None, momentum: float, report: Progress
 ) -> SuggestedRate:
     """The measured and the predicted limit on some batches, without a race; where there is none, a note says why.
 
     Args:
         problem: Its model and its loss.
-        batches: Few: the limits only place the race.
+        batches: One mini-batch is enough: the limits only place the race.
         optimizer: As in `suggest_lr`.
-        momentum: Of SGD where no optimizer is given.
+        momentum: Momentum of SGD where no optimizer is given.
         report: Called as (what is being done, share of all work done), up to a tenth.
     """
-    few = Problem(problem.model, problem.loss, batches, problem.batchnorm, dropout=problem.dropout)
-    inside = None if optimizer is None else inner(optimizer)
+    part = Problem(problem.model, problem.loss, batches, problem.batchnorm, dropout=problem.dropout)
     limit, predicted, notes = None, None, []
     settings = {"tol": 0.1, "confidence": None, "max_matvecs": PRODUCTS}
     try:
         report("largest stable learning rate", 0.0)
-        limit = max_lr(few, momentum if inside is None else None, optimizer=inside, **settings)  # type: ignore[arg-type]
+        limit = max_lr(part, momentum if optimizer is None else None, optimizer=optimizer, **settings)  # type: ignore[arg-type]
     except Interrupted as interrupt:
-        raise Interrupted(SuggestedRate(interrupt.result, None, None, few.cost, status="interrupted")) from interrupt
+        raise Interrupted(SuggestedRate(interrupt.result, None, None, part.cost, status="interrupted")) from interrupt
     except (WellcondError, torch.OutOfMemoryError) as error:
         notes.append(f"no limit from the curvature: {error}")
-    mu = momentum if inside is None else heavy_ball_momentum(inside)
+    mu = momentum if optimizer is None else heavy_ball_momentum(optimizer)
     if mu is not None:
         try:
-            predicted = predict(few, momentum=mu)
+            predicted = predict(part, momentum=mu)
         except (WellcondError, ValueError) as error:
             notes.append(f"no prediction from the architecture: {error}")
     report("largest stable learning rate", 0.1)
-    return SuggestedRate(limit, predicted, None, few.cost, tuple(notes))
+    return SuggestedRate(limit, predicted, None, part.cost, tuple(notes))
 
 
 def heavy_ball_momentum(optimizer: Optimizer) -> float | None:
-    """That of gradient descent with one rate and nothing else; None if the optimizer is another."""
-    if type(optimizer) is not SGD or len({(group["lr"], group["momentum"]) for group in optimizer.param_groups}) > 1:
+    """The momentum of gradient descent with one rate and no other settings; None for any other optimizer."""
+    groups = optimizer.param_groups
+    if type(optimizer) is not SGD or len({(configured_lr(group), group["momentum"]) for group in groups}) > 1:
         return None
-    does_more = ("weight_decay", "dampening", "nesterov", "maximize")
-    if any(group[setting] for group in optimizer.param_groups for setting in does_more):
+    if any(group[setting] for group in groups for setting in ("weight_decay", "dampening", "nesterov", "maximize")):
         return None
-    return float(optimizer.param_groups[0]["momentum"])
+    return float(groups[0]["momentum"])
 
 
 def _center(limit: MaxLearningRate | None, optimizer: Optimizer | None) -> float | None:
-    """Where to begin the race.
+    """The rate to begin the race with.
 
     With momentum μ a gradient counts 1/(1 − μ) times, so that the fastest rates lie about (1 − μ)/(1 + μ) times below
     the limit 2(1 + μ)/λ.
     """
     if limit is None or not 0 < limit.value < math.inf:
         return None
-    if optimizer is None or isinstance(inner(optimizer), SGD):
+    if optimizer is None or isinstance(optimizer, SGD):
         return limit.value * (1 - limit.momentum) / (1 + limit.momentum)
     return ADAPTIVE_SHARE * limit.value

@@ -26,12 +26,12 @@ class SuggestedRate(Result):
 
     Attributes:
         limit: The largest stable rate in the quadratic model of the loss, measured on the first mini-batch; None where
-            curvature cannot be had.
-        predicted: What mean-field theory says of it from the architecture; None where it does not apply.
+            curvature is not available.
+        predicted: The same predicted from the architecture by mean-field theory; None where it does not apply.
         race: Short runs of copies; None where no copy can be trained, or none was.
-        cost: Of all three. One u is here a forward and backward pass of one mini-batch: a training step.
+        cost: Cost of all three. One u is a training step: forward and backward pass of one mini-batch.
         notes: What is missing, and why.
-        status: "" or why there is less than there could be.
+        status: "" or why the result is partial.
     """
 
     limit: MaxLearningRate | None
@@ -50,12 +50,12 @@ class SuggestedRate(Result):
 
     @property
     def low(self) -> float:
-        """The lower end of the rates that are as good within noise; nan without a race."""
+        """The lower end of the rates that are equally good within noise; nan without a race."""
         return math.nan if self.race is None else self.race.low
 
     @property
     def high(self) -> float:
-        """The upper end of the rates that are as good within noise; nan without a race."""
+        """The upper end of the rates that are equally good within noise; nan without a race."""
         return math.nan if self.race is None else self.race.high
 
     @property
@@ -85,14 +85,17 @@ class SuggestedRate(Result):
             return f"Start with lr = {number(self.lr)}: half of {number(self.limit.value)}, which the curvature allows."
         if self.race.choice is None:
             causes = [run.cause for run in self.race.runs.values() if run.cause]
-            tried = f"every rate raced, from {number(min(self.race.runs))} to {number(max(self.race.runs))}, diverged"
-            return f"No rate trains: {tried}.{f' {causes[0]}' if causes else ''}" if self.race.runs else "Interrupted."
+            if not self.race.runs:
+                return "Interrupted."
+            span = f"from {number(min(self.race.runs))} to {number(max(self.race.runs))}"
+            return f"No rate trains: every rate raced, {span}, diverged.{f' {causes[0]}' if causes else ''}"
         reason = f"the best of {len(self.race.runs)} rates raced"
         if self.race.is_corrected:
             reason += f" for up to {self.race.longest} steps, corrected for a run of {self.race.steps}"
         else:
             reason += f" for {self.race.longest} steps"
-        span = f" From {number(self.low)} to {number(self.high)} it does as well." if self.low < self.high else ""
+        ends = f"{number(self.low)} to {number(self.high)}"
+        span = f" Rates from {ends} are equally good." if self.low < self.high else ""
         edge = f" No rate up to {number(self.largest_trained)} diverged"
         edge += f"; {number(self.smallest_diverged)} did." if math.isfinite(self.smallest_diverged) else "."
         return f"Start with lr = {number(self.lr)}: {reason}.{span}{edge}"
@@ -112,19 +115,15 @@ class SuggestedRate(Result):
 
     @property
     def parts(self) -> dict[str, object]:
-        """The answers that there are, by what they come from."""
+        """The answers by where they come from."""
         parts: dict[str, object] = {
             "Measured, from the curvature at these weights": self.limit,
-            "Predicted, from the architecture": self.predicted,
             "Raced, from these weights": self.race,
+            "Predicted, from the architecture": self.predicted,
         }
         return {title: part for title, part in parts.items() if part is not None}
 
-    @property
-    def cost_line(self) -> str:
-        """What it took, in training steps."""
-        return f"{self.cost}".replace("forward+backward pass)", "forward+backward pass of one mini-batch)")
-
     def __str__(self) -> str:
-        lines = [f"{title}\n{part}\n" for title, part in self.parts.items()]
-        return "\n".join([*lines, *(f"note: {note}" for note in self.notes), self.verdict(), self.cost_line])
+        parts = [f"\n{title}\n{part}" for title, part in self.parts.items()]
+        notes = [f"note: {note}" for note in self.notes]
+        return "\n".join([self.verdict(), *parts, "", *notes, str(self.cost)])

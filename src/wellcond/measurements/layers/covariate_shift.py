@@ -21,7 +21,7 @@ from wellcond.problem.checks import shared_memory_notes
 from wellcond.problem.problem import Gradients, Problem
 from wellcond.results import ByLayer, Cost, Progress, Row, number, quantities, text_table
 from wellcond.results.text import WHOLE_MODEL
-from wellcond.training.updated import updated_parameters
+from wellcond.training.next_step import updated_parameters
 
 if TYPE_CHECKING:
     from matplotlib.figure import Figure

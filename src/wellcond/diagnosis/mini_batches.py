@@ -1,0 +1,67 @@
+"""The mini-batches of a trial: some of the problem's batches, with large ones cut."""
+
+from __future__ import annotations
+
+import contextlib
+import math
+from itertools import islice, pairwise
+from operator import length_hint
+from typing import NamedTuple
+
+from torch import Tensor
+from torch.utils._pytree import tree_leaves, tree_map
+
+from wellcond.problem.problem import Batch, Problem
+
+MOST_EXAMPLES = 64
+"""Examples in a mini-batch that is cut from a larger batch: enough to see from its gradient whether a step helps."""
+MOST_BATCHES = 8
+"""Mini-batches of a trial."""
+
+
+class MiniBatches(NamedTuple):
+    """Mini-batches of a problem.
+
+    Attributes:
+        batches: The mini-batches, as (inputs, targets).
+        in_pass: How many like them a pass over the problem has.
+    """
+
+    batches: list[Batch]
+    in_pass: float
+
+
+def mini_batches(problem: Problem, most: int = MOST_EXAMPLES) -> MiniBatches:
+    """The first batches of the problem, cut where they have more than `most` examples."""
+    with problem.measuring(), contextlib.closing(problem.data()) as data:
+        whole = [batch for _, batch in islice(data, MOST_BATCHES)]
+    count = length_hint(problem.batches, 0) or len(whole)
+    pieces = [piece for batch in whole for piece in cut(batch, most)]
+    return MiniBatches(pieces[:MOST_BATCHES], count * len(pieces) / len(whole))
+
+
+def cut(batch: Batch, most: int) -> list[Batch]:
+    """Parts of nearly equal size with at most `most` examples; the batch itself if its tensors do not share examples."""
+    examples = examples_of(batch)
+    if examples is None or examples <= most:
+        return [batch]
+    parts = math.ceil(examples / most)
+    bounds = [examples * k // parts for k in range(parts + 1)]
+    return [_part(batch, slice(*ends)) for ends in pairwise(bounds)]
+
+
+def handful(batch: Batch, count: int) -> Batch:
+    """The first few examples; the batch itself if its tensors do not share examples."""
+    return batch if examples_of(batch) is None else _part(batch, slice(count))
+
+
+def examples_of(batch: Batch) -> int | None:
+    """The number of examples, if every tensor of inputs and targets has it as its first dimension."""
+    tensors = [leaf for leaf in tree_leaves(batch) if isinstance(leaf, Tensor)]
+    sizes = {len(t) if t.dim() else 0 for t in tensors}
+    return sizes.pop() if len(sizes) == 1 and 0 not in sizes else None
+
+
+def _part(batch: Batch, which: slice) -> Batch:
+    part: Batch = tree_map(lambda leaf: leaf[which] if isinstance(leaf, Tensor) else leaf, batch)
+    return part

@@ -1,0 +1,38 @@
+"""How the lines of a remedy read the user's data: from `loader`, whatever its batches look like."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from operator import length_hint
+
+from wellcond.network.isolation.isolation import loader_generators_kept
+from wellcond.problem.batches import readable
+from wellcond.problem.loss.outputs import own_loss
+from wellcond.problem.problem import Problem
+from wellcond.remedies.setup import Setup
+
+
+def inputs_line(setup: Setup) -> str:
+    """The line that defines `inputs`, those of one batch, on the model's device."""
+    if _are_pairs(setup.problem) and setup.problem.device.type == "cpu":
+        return "inputs = next(iter(loader))[0]"
+    return f"_, (inputs, _) = next({_problem(setup)}.data())"
+
+
+def pairs_code(setup: Setup) -> str:
+    """An expression for the batches as (inputs, targets)."""
+    return "loader" if _are_pairs(setup.problem) else f"[pair for _, pair in {_problem(setup)}.data()]"
+
+
+def _problem(setup: Setup) -> str:
+    loss = "None" if setup.problem.loss is own_loss else "loss"
+    return f"wc.Problem(model, {loss}, loader)"
+
+
+def _are_pairs(problem: Problem) -> bool:
+    """Whether the loader ends, and a batch of it is (inputs, targets) as it stands."""
+    if problem.loss is own_loss or not length_hint(problem.loader, 0):
+        return False
+    with problem.measuring(), loader_generators_kept(problem.batches):
+        batch = next(iter(readable(problem.batches)))
+    return isinstance(batch, Sequence) and len(batch) == 2

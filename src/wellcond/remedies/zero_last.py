@@ -1,0 +1,30 @@
+"""`zero-last`: the last layer starts at zero."""
+
+from __future__ import annotations
+
+from torch import nn
+
+from wellcond.remedies.drawn_weights import last_layers, with_weights
+from wellcond.remedies.remedy import remedy
+from wellcond.remedies.rewired import own_name
+from wellcond.remedies.setup import Setup
+
+
+@remedy("zero-last", "last weights", rules=("bad-initialisation", "saturated-output", "last-layer-drift"))
+def zero_last(setup: Setup) -> Setup | None:
+    """Sets the weights and biases of the last layer to zero.
+
+    The first outputs are then the same for all inputs: the loss starts at log C, not at that of confident wrong
+    answers. The layer's gradient is not zero, since its inputs are not, so it learns from the first step on.
+    """
+    last = [name for name in last_layers(setup) if own_name(name)]
+    if not last:
+        return None
+
+    def zero(model: nn.Module) -> None:
+        for name in last:
+            for p in model.get_submodule(name).parameters():
+                nn.init.zeros_(p)
+
+    lines = [f'for p in model.get_submodule("{own_name(name)}").parameters():\n    nn.init.zeros_(p)' for name in last]
+    return with_weights(setup, zero, *lines)

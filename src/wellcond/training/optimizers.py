@@ -1,0 +1,216 @@
+"""Reading and copying optimizers: the one place that knows what a parameter group's settings mean."""
+
+from __future__ import annotations
+
+import copy
+import math
+from typing import Any, Final
+
+import torch
+from torch import Tensor, nn
+from torch.optim import Optimizer
+
+from wellcond.errors import InvalidProblem, Unsupported
+from wellcond.optim.bnp import BNP
+from wellcond.problem.problem import Problem
+
+DEFAULT_MOMENTUM: Final = 0.9
+"""Momentum of SGD where no optimizer is given."""
+
+Group = dict[str, Any]
+"""One of an optimizer's `param_groups`."""
+
+
+def _kinds(*names: str) -> tuple[type[Optimizer], ...]:
+    """Those of torch's optimizers that this version of torch has."""
+    return tuple(getattr(torch.optim, name) for name in names if hasattr(torch.optim, name))
+
+
+ADAPTIVE = _kinds("Adadelta", "Adafactor", "Adagrad", "Adam", "Adamax", "Muon", "NAdam", "RAdam", "RMSprop", "Rprop")
+ADAPTIVE += _kinds("AdamW", "SparseAdam")
+DECOUPLED = _kinds("AdamW", "Adafactor", "Muon")
+
+HOLDS_NOTHING = """\
+{optimizer} holds none of the model's trainable parameters, so its step would move nothing. Was it made for another
+model, or for a copy?  Write  {optimizer}(model.parameters(), …)  with the model of the problem."""
+HOOKED = """\
+{optimizer} has hooks on its step ({hooks}), which a copy of it would not run. {cure}"""
+NOT_COPIED = "{optimizer} cannot be copied: {error}"
+REMOVE = "Remove them, or pass no optimizer."
+
+
+# learning rates
+
+
+def configured_lr(group: Group) -> float:
+    """The learning rate that the user has set; a scheduler may have changed the current one.
+
+    It is the rate to scale where training starts over (`suggest_lr`, `treat`): they propose what the user writes.
+    """
+    return float(group["initial_lr" if "initial_lr" in group else "lr"])
+
+
+def current_lr(group: Group) -> float:
+    """The learning rate of the next step.
+
+    It is the rate to judge in a snapshot of a running training (`diagnose`, `max_lr`).
+    """
+    return float(group["lr"])
+
+
+def nonzero_lr(group: Group) -> float:
+    """The current learning rate, or the configured one while a schedule holds it at zero, as a warm-up does at first.
+
+    It is the rate to try (`trial`): steps of size zero show nothing.
+    """
+    return current_lr(group) or configured_lr(group)
+
+
+def largest_lr(optimizer: Optimizer) -> float:
+    """The largest configured learning rate of all groups."""
+    return max(map(configured_lr, optimizer.param_groups))
+
+
+def set_lr(group: Group, lr: float) -> None:
+    """Change a group's learning rate; a tensor stays a tensor, as optimizers with `capturable=True` need it."""
+    group["lr"] = torch.full_like(group["lr"], lr) if isinstance(group["lr"], Tensor) else lr
+
+
+# what kind of optimizer it is
+
+
+def is_adaptive(optimizer: Optimizer) -> bool:
+    """Whether each weight's step is divided by the size of its own gradients, so that their scale does not matter.
+
+    This holds for torch's adaptive optimizers, and for any other one with Adam's averages, such as LAMB or Lion.
+    """
+    return isinstance(optimizer, ADAPTIVE) or any("betas" in group for group in optimizer.param_groups)
+
+
+def is_decoupled(optimizer: Optimizer, group: Group) -> bool:
+    """Whether weight decay shrinks the weights directly, θ ← (1 − ηw)θ, past momentum and preconditioner."""
+    return bool(group.get("decoupled_weight_decay", isinstance(optimizer, DECOUPLED)))
+
+
+def adds_penalty(optimizer: Optimizer, group: Group) -> bool:
+    """Whether weight decay is added to the gradient before it is divided by its size, as in Adam but not in AdamW.
+
+    Optimizers of other libraries are taken to decouple it, as most of them do.
+    """
+    has_decay = isinstance(optimizer, ADAPTIVE) and bool(group.get("weight_decay"))
+    return has_decay and not is_decoupled(optimizer, group)
+
+
+def shrinking_steps(optimizer: Optimizer, group: Group) -> float:
+    """The number of steps in which weight decay alone shrinks a weight to 1/e; may be infinite.
+
+    With momentum μ a rate η acts as η/(1−μ). A penalty that is divided by the gradient's size has no such time.
+    """
+    decay, lr = float(group.get("weight_decay") or 0.0), abs(nonzero_lr(group))
+    if not decay or not lr or adds_penalty(optimizer, group):
+        return math.inf
+    return (1 - min(float(group.get("momentum") or 0.0), 0.999)) / (lr * decay)
+
+
+# what it holds
+
+
+def unwrapped(optimizer: Optimizer) -> Optimizer:
+    """The optimizer that takes the steps, inside a wrapper that holds it as `.optimizer`.
+
+    A wrapper was never initialized as an optimizer itself, as Accelerate's, or has taken over the class of the one
+    inside, as Lightning's. Any other optimizer that holds one (Lookahead) has a step of its own.
+    """
+    inside = getattr(optimizer, "optimizer", None)
+    if not isinstance(inside, Optimizer):
+        return optimizer
+    is_wrapper = "param_groups" not in vars(optimizer) or isinstance(optimizer, type(inside))
+    return unwrapped(inside) if is_wrapper else optimizer
+
+
+def groups_of(problem: Problem, optimizer: Optimizer) -> list[Group]:
+    """The optimizer's groups that hold parameters of the problem.
+
+    Raises:
+        InvalidProblem: There are none.
+    """
+    own = {id(p) for p in problem.params.values()}
+    groups = [group for group in optimizer.param_groups if any(id(p) in own for p in group["params"])]
+    if not groups:
+        raise InvalidProblem(HOLDS_NOTHING.format(optimizer=type(optimizer).__name__))
+    return groups
+
+
+def check_hooks(optimizer: Optimizer, cure: str = REMOVE, *, allows_bnp: bool = True) -> None:
+    """Refuse an optimizer with hooks on its step, which a copy would not run.
+
+    Args:
+        optimizer: The optimizer.
+        cure: What the user can do instead.
+        allows_bnp: Whether BNP's hook may be there, which `copy_for` makes anew for a copy of the model.
+
+    Raises:
+        Unsupported: There are such hooks.
+    """
+    hooks = [hook for hook in _step_hooks(optimizer) if not (allows_bnp and _bnp_of(hook))]
+    if hooks:
+        names = ", ".join(getattr(hook, "__qualname__", type(hook).__name__) for hook in hooks)
+        raise Unsupported(HOOKED.format(optimizer=type(optimizer).__name__, hooks=names, cure=cure))
+
+
+# copies
+
+
+def copy_for(optimizer: Optimizer, model: nn.Module, model_copy: nn.Module) -> Optimizer:
+    """A copy of the optimizer, with its settings and state, that holds the parameters of a copy of its model.
+
+    If BNP preconditions the optimizer's gradients, another BNP with the same statistics does so for the copy.
+
+    Raises:
+        Unsupported: It cannot be copied.
+    """
+    pairs = [
+        *zip(model.modules(), model_copy.modules(), strict=True),
+        *zip(model.parameters(), model_copy.parameters(), strict=True),
+    ]
+    new = deep_copy(optimizer, {id(own): other for own, other in pairs})
+    for bnp in filter(None, map(_bnp_of, _step_hooks(optimizer))):
+        other = BNP(model_copy, new, bnp.rho, bnp.eps1, bnp.eps2, means=bnp.means, layers=[*bnp.layers])
+        other.load_state_dict(bnp.state_dict())
+    return new
+
+
+def deep_copy(optimizer: Optimizer, memo: dict[int, Any]) -> Optimizer:
+    """A copy of the optimizer with everything that it holds, but hooks and what schedulers have put over its methods.
+
+    `copy.deepcopy(optimizer)` copies groups and state alone: LBFGS, for one, needs more of itself to step.
+
+    Args:
+        optimizer: The optimizer.
+        memo: Copies by the `id` of the originals, as in `copy.deepcopy`; further copies are added.
+
+    Raises:
+        Unsupported: It cannot be copied.
+    """
+    attributes = {
+        name: value
+        for name, value in vars(optimizer).items()
+        if not callable(getattr(type(optimizer), name, 0)) and not name.endswith("_hooks")
+    }
+    new: Optimizer = object.__new__(type(optimizer))
+    try:
+        new.__setstate__(copy.deepcopy(attributes, memo))
+    except (TypeError, RuntimeError) as error:
+        raise Unsupported(NOT_COPIED.format(optimizer=type(optimizer).__name__, error=error)) from error
+    return new
+
+
+def _step_hooks(optimizer: Optimizer) -> list[Any]:
+    kinds = ("_optimizer_step_pre_hooks", "_optimizer_step_post_hooks")
+    return [hook for kind in kinds for hook in getattr(optimizer, kind, {}).values()]
+
+
+def _bnp_of(hook: Any) -> BNP | None:
+    """The BNP that a hook belongs to, if it is one's."""
+    owner = getattr(hook, "__self__", None)
+    return owner if isinstance(owner, BNP) else None
