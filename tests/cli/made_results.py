@@ -11,12 +11,15 @@ from torch import Tensor
 
 from wellcond.curvature.kronecker.matrix_conditioning import Conditioning
 from wellcond.curvature.spectra.eigenvalues import Eigenvalues
+from wellcond.diagnosis.budget import PartName
 from wellcond.diagnosis.diagnosis import Diagnosis
+from wellcond.diagnosis.evidence import Evidence
 from wellcond.diagnosis.magnitudes import Gradients
 from wellcond.diagnosis.parts import Part
 from wellcond.learning_rate.limits.limits import MaxLearningRate
 from wellcond.measurements.layers.conditioning import ConditioningTable, LayerConditioning
 from wellcond.measurements.layers.neurons import LayerNeurons, NeuronTable
+from wellcond.problem.problem import Problem
 from wellcond.results import Cost
 from wellcond.training.run import Run
 from wellcond.treatment.arm import Arm
@@ -25,11 +28,11 @@ from wellcond.treatment.treatment import Treatment
 COST = Cost(forwards=6, backwards=3, matvecs=20, product_passes=40)
 
 PARTS = (
-    Part("look", "measured", 4.0, Cost(forwards=3, backwards=3), 0.0123),
-    Part("gradients", "measured", 2.0, Cost(forwards=3, backwards=1), 0.0123),
-    Part("conditioning", "measured", 5.0, Cost(forwards=1, backwards=1), 1.5),
-    Part("Hessian eigenvalues", "measured", 30.0, Cost(1, 1, 8, 16.0), 200.0),
-    Part("smallest Hessian eigenvalue", "left out", 0.0, Cost(), 0.0, 'budget="full" measures it'),
+    Part(PartName.INSPECTION, "measured", 4.0, Cost(forwards=3, backwards=3), 0.0123),
+    Part(PartName.GRADIENTS, "measured", 2.0, Cost(forwards=3, backwards=1), 0.0123),
+    Part(PartName.CONDITIONING, "measured", 5.0, Cost(forwards=1, backwards=1), 1.5),
+    Part(PartName.HESSIAN_EIGENVALUES, "measured", 30.0, Cost(1, 1, 8, 16.0), 200.0),
+    Part(PartName.SMALLEST_EIGENVALUE, "left out", 0.0, Cost(), 0.0, 'budget="full" measures it'),
 )
 
 
@@ -71,17 +74,19 @@ def diagnosis(scale: float = 1.0, lr: float | None = 0.05) -> Diagnosis:
     numerator, largest = 3.8, 4.0
     ends = Eigenvalues(_values(-0.5, largest), _values(0.01, 0.02), _values(), 20, True, "converged", 0.01, "both")
     limit = numerator, largest, 0.02, True, 0
-    return Diagnosis(
-        findings=FINDINGS,
-        parameters=50,
+    evidence = Evidence(
+        Problem(torch.nn.Linear(1, 1), torch.nn.MSELoss(), (torch.ones(2, 1), torch.ones(2, 1))),
         conditioning=ConditioningTable(layers, missing, "batch", "position", "data", Cost()),
         neurons=NeuronTable(neurons, 512, Cost()),
         hessian=ends,
-        trace=None,
-        trial=None,
         gradients=Gradients(2.302585, {"fc1": 1e-4, ":ok:[red]": 1e-2, "head": 0.5}),
         weights={"fc1": 2.0, ":ok:[red]": 2.0, "head": 1.0},
         max_lr=MaxLearningRate(*limit, "H", 0.9, None if lr is None else "SGD", lr, (), (), "batch", COST, ()),
+    )
+    return Diagnosis(
+        findings=FINDINGS,
+        evidence=evidence,
+        parameters=50,
         lr=lr,
         about={"model": "Sequential", "batchnorm": "the model has none"},
         failed={"Hessian trace": "the product with [the] Hessian is NaN"},

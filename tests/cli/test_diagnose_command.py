@@ -205,7 +205,7 @@ def test_without_a_target_it_says_what_to_name() -> None:
 
 def test_json_is_all_that_is_printed(target: str) -> None:
     content = parsed(run("diagnose", f"{target}:build", *ANY, "--json"))
-    assert [part["name"] for part in content["values"]["parts"]][:2] == ["look", "layers"]
+    assert [part["name"] for part in content["values"]["parts"]][:2] == ["inspection", "layers"]
     assert isinstance(content["values"]["findings"], list)
 
 

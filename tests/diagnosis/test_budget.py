@@ -22,7 +22,7 @@ from wellcond.errors import UnknownLayer
 from wellcond.report.table import Pivot
 from wellcond.results import quantities as q
 
-LAYER_PARTS = ["look", "layers", "trial"]
+LAYER_PARTS = ["inspection", "layers", "trial"]
 PARTS = [*LAYER_PARTS, "Hessian eigenvalues", "largest stable lr", "Hessian trace"]
 LEFT_OUT = ["smallest Hessian eigenvalue", "Hessian trace"]
 
@@ -161,7 +161,7 @@ def test_adam_has_its_rate_first_and_the_hessian_what_is_left() -> None:
     found = wc.diagnose(of, optimizer)
     rate, ends = found.parts[3:5]
     assert (rate.name, ends.name) == ("largest stable lr", "Hessian eigenvalues")
-    most = Budget("fast", of, optimizer).products
+    most = Budget("fast", of, optimizer, batch_size=32).products
     assert ends.outcome == ("measured" if most - rate.cost.matvecs - 1 >= 3 else "left out")
     assert rate.cost.matvecs + ends.cost.matvecs <= most
     full = wc.diagnose(of, optimizer, budget="full")
@@ -244,10 +244,11 @@ def test_only_the_layers_asked_for_are_listed_and_the_rate_is_that_of_the_whole(
     assert some.max_lr is not None
     assert some.max_lr.value == whole.max_lr.value
     pivot, all_layers = Pivot.of(some.rows()), Pivot.of(whole.rows())
-    assert pivot.layers == {name: all_layers.layers[name] for name in ("0", "3")}
+    listed = ("0", "3", "0.weight", "0.bias", "3.weight", "3.bias")
+    assert pivot.layers == {name: all_layers.layers[name] for name in listed}
     assert "1" in all_layers.layers  # the BatchNorm has weights, too
     nested = problem(nn.Sequential(nn.Sequential(nn.Linear(4, 5), nn.ReLU()), nn.Linear(5, 3)).double())
-    assert set(Pivot.of(wc.diagnose(nested, layers="0").rows()).layers) == {"0.0"}
+    assert set(Pivot.of(wc.diagnose(nested, layers="0").rows()).layers) == {"0.0", "0.0.weight", "0.0.bias"}
 
 
 def test_an_unknown_layer_is_refused_before_the_work_with_those_that_are_near() -> None:
@@ -272,7 +273,7 @@ def test_findings_are_there_after_a_look_of_at_most_four_passes() -> None:
     seen: list[Diagnosis] = []
     model = nn.Sequential(seeded(perceptron), nn.Softmax(1)).double()
     found = wc.diagnose(problem(model), on_part=seen.append)
-    assert [part.name for part in seen[0].parts] == ["look"]
+    assert [part.name for part in seen[0].parts] == ["inspection"]
     assert seen[0].cost.u <= 4
     assert seen[0].findings[0].rule == found.findings[0].rule == "output-loss-mismatch"
 

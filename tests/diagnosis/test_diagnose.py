@@ -22,7 +22,7 @@ from wellcond.diagnosis import diagnose as module
 from wellcond.diagnosis.diagnose import diagnose
 from wellcond.diagnosis.diagnosis import Diagnosis
 from wellcond.errors import InvalidProblem, OutputError
-from wellcond.report.table import Pivot
+from wellcond.report.table import Pivot, shown_columns
 from wellcond.results import quantities as q
 
 
@@ -106,7 +106,8 @@ def test_rows_say_each_thing_once_with_the_size_of_matrices_and_the_training_ste
 
 def test_a_model_that_is_itself_a_layer_has_a_name() -> None:
     d = diagnose(problem(nn.Linear(4, 3).double()))
-    assert set(Pivot.of(d.rows()).layers) == {"(model)"}
+    _, layers = shown_columns(Pivot.of(d.rows()))
+    assert set(layers) == {"(model)"}
     assert "(model)" in str(d)
 
 
@@ -294,7 +295,7 @@ def test_progress_rises_from_zero_to_one_and_names_every_part() -> None:
     assert calls[0][1] == 0
     assert calls[-1][1] == pytest.approx(1.0)
     assert list(dict.fromkeys(what for what, _ in calls)) == [
-        "look", "layers", "trial", "Hessian eigenvalues", "largest stable lr", "Hessian trace",
+        "inspection", "layers", "trial", "Hessian eigenvalues", "largest stable lr", "Hessian trace",
     ]  # fmt: skip
 
 
@@ -319,8 +320,8 @@ def test_the_suffix_decides_the_form(found: Diagnosis, tmp_path: Path) -> None:
     assert content["result"] == "Diagnosis"
     assert [row["quantity"] for row in content["rows"]] == [row.quantity for row in found.rows()]
     assert found.hessian is not None
-    assert content["values"]["hessian"]["values"] == found.hessian.values.tolist()
-    assert "vectors" not in content["values"]["hessian"]  # twice as many numbers as the network has
+    assert content["values"]["evidence"]["hessian"]["values"] == found.hessian.values.tolist()
+    assert "vectors" not in content["values"]["evidence"]["hessian"]  # twice as many numbers as the network has
     lines = found.save(tmp_path / "d.csv").read_text(encoding="utf-8").splitlines()
     assert lines[0] == "step,layer,quantity,value,unit"
     assert len(lines) == 1 + len(found.rows())

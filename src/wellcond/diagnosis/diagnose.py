@@ -1,23 +1,23 @@
-"""`diagnose`: measure everything about a problem that a budget buys, and never fail as a whole."""
+"""`diagnose`: measure everything about a problem that a budget allows, and never fail as a whole."""
 
 from __future__ import annotations
 
+import contextlib
 import functools
 from collections.abc import Callable, Collection
-from typing import Any, Literal, TypedDict
+from dataclasses import replace
+from typing import Literal, TypedDict
 
 import torch
 
 from wellcond.curvature.hessian import Hessian
 from wellcond.curvature.spectra.eigenvalues import Eigenvalues, eigenvalues
 from wellcond.curvature.spectra.trace import Trace, trace
-from wellcond.diagnosis.about import about
-from wellcond.diagnosis.budget import SHARE_OF_RATE, SHARE_OF_TRIAL, TRACE_PRODUCTS, Budget
-from wellcond.diagnosis.diagnosis import Diagnosis
+from wellcond.diagnosis.budget import SHARE_OF_RATE, SHARE_OF_TRIAL, TRACE_PRODUCTS, Budget, PartName, check_budget
+from wellcond.diagnosis.diagnosis import Diagnosis, about
 from wellcond.diagnosis.evidence import Evidence
-from wellcond.diagnosis.illustrate import illustrated
 from wellcond.diagnosis.inspection.inspect import inspect
-from wellcond.diagnosis.judge import check_known, judged
+from wellcond.diagnosis.judge import check_known, judged, with_remedies
 from wellcond.diagnosis.magnitudes import Gradients, gradients, weight_norms
 from wellcond.diagnosis.parts import Parts
 from wellcond.diagnosis.trial import trial
@@ -30,13 +30,14 @@ from wellcond.measurements.layers.neurons import neurons
 from wellcond.network.isolation.arithmetic import own_arithmetic
 from wellcond.network.layers import chosen_layers
 from wellcond.problem.arguments import check_is_problem
+from wellcond.problem.batches import examples_in
 from wellcond.problem.problem import Problem
 from wellcond.results import Progress
 from wellcond.training.optimizers import DEFAULT_MOMENTUM, current_lr, groups_of
 
 ASSUMED_LR = 0.01
-"""Learning rate of SGD in the trial where no optimizer is given. Other rates, a tenth to a hundred times it, are tried
-where it does not learn: what trains at none of them does not train."""
+"""Rate of SGD with momentum, which the trial takes without an optimizer. If it does not learn, rates from a tenth to a
+hundred times this are tried too."""
 
 
 class Limits(TypedDict):
@@ -46,7 +47,6 @@ class Limits(TypedDict):
     budget: float | None
 
 
-@own_arithmetic()
 def diagnose(
     problem: Problem,
     optimizer: torch.optim.Optimizer | None = None,
@@ -58,35 +58,35 @@ def diagnose(
     on_part: Callable[[Diagnosis], None] | None = None,
     progress: Progress | None = None,
 ) -> Diagnosis:
-    """Say what is wrong with a network, in which layer, and what to write instead; for a price that is known before.
+    """Find what is wrong with a network, in which layer, and what to write instead; at a cost that is known before.
 
-    First a look: data, outputs against the loss, signals, gradients and weights, which is there after a few passes
-    even where the loss is NaN. Then the layers: the loss, gradient and weight norms; conditioning of every layer's
-    input and output gradient; dead and always-on ReLUs. Then a trial: a few steps of copies with the optimizer as
-    it is (SGD at 0.01 with momentum 0.9 where none is given), with other rates, and on a handful of examples. Then the
-    largest eigenvalue of the Hessian and the largest stable learning rate on these batches, for momentum 0.9 or for the
-    optimizer as it is. Then, with more than a fast budget, both ends of the Hessian's spectrum to 1 % with error
-    bounds, and its trace to 10 % with an error bar. After each part all rules are applied to what is known so far.
+    First an inspection: data, outputs compared with the loss, signals, gradients and weights, which are there after a
+    few passes even where the loss is NaN. Then the layers: the loss, gradient and weight norms; conditioning of every
+    layer's input and output gradient; dead and always-on ReLUs. Then a trial: a few steps of copies with the optimizer
+    as it is (SGD at 0.01 with momentum 0.9 without one), at other rates, and on a handful of examples. Then the largest
+    eigenvalue of the Hessian and the largest stable learning rate on these batches, for the optimizer as it is or for
+    momentum 0.9. Then, with more than a fast budget, both ends of the Hessian's spectrum to 1 % with error bounds, and
+    its trace to 10 % with an error bar. After each part all rules are applied to what is known so far.
 
-    A part that fails is named in `.failed`, and the rest is there. Ctrl-C ends the work and returns what there is.
+    A part that fails is named in `.failed`, and the others go on. Ctrl-C ends the work and returns what was measured.
     Neither the model nor the optimizer is changed.
 
     Args:
         problem: What to measure.
-        optimizer: The one that trains the model, if there is one.
+        optimizer: Optimizer that trains the model, if there is one.
         budget: `"fast"` is planned for 60 u, where u is one forward and backward pass (networks whose pass takes less
-            than a few milliseconds take as many milliseconds per product): some 8 Hessian products, which stop at an
+            than a few milliseconds need a few milliseconds per product): about 8 Hessian products, which stop at an
             estimated error of 1 % and have no certificate. `"full"` goes on until 1 % is certain and measures the trace
-            too, in some 40 to 500 products. A number is seconds: as much of `"full"` as they buy.
+            too, in about 40 to 500 products. A number is seconds: as much of `"full"` as they allow.
         layers: Names of the layers, or of modules that hold them, to list; None for all. The curvature is always that
             of the whole network.
-        select: Names of the rules that are applied; None: all.
-        ignore: Names of rules that are not.
-        on_part: Called after every part with what there is so far.
+        select: Names of the rules to apply; None for all.
+        ignore: Names of rules not to apply.
+        on_part: Called after every part with the diagnosis so far.
         progress: Called as (what is being measured, share of all work done).
 
     Returns:
-        All numbers, with what they hold for, what each part took, and what is missing.
+        Findings and all numbers, with what they hold for, what each part cost, and what is missing.
 
     Raises:
         ValueError: There is no such rule or budget.
@@ -101,106 +101,119 @@ def diagnose(
         >>> round(diagnose(problem).max_lr.value, 4)         # H is 2 · mean x² = 5, and 2 (1 + 0.9) / 5
         0.76
     """
-    check_is_problem(problem)
-    # what does not fit the model is refused before the work
-    lr = None if optimizer is None else max(map(current_lr, groups_of(problem, optimizer)))
-    chosen = chosen_layers(problem.model, layers)
     check_known((*ignore, *(select or ())))
-    allowed = Budget(budget, problem, optimizer)
-    before = problem.cost
-    weights = weight_norms(problem)
+    check_budget(budget)
+    check_is_problem(problem)
+    batch_size = _first_batch_size(problem)
+    with own_arithmetic():
+        chosen = chosen_layers(problem.model, layers)
+        lr = None if optimizer is None else max(map(current_lr, groups_of(problem, optimizer)))
+        allowed = Budget(budget, problem, optimizer, batch_size)
+        before = problem.cost
 
-    def so_far() -> Diagnosis:
-        found: dict[str, Any] = parts.found
-        table, ends, mass = (found.get(name) for name in ("conditioning", "Hessian eigenvalues", "Hessian trace"))
-        cost = problem.cost - before
-        evidence = Evidence(
-            problem,
-            optimizer,
-            found.get("look"),
-            table,
-            found.get("neurons"),
-            found.get("trial"),
-            ends,
-            found.get("largest stable lr"),
+        def so_far(evidence: Evidence) -> Diagnosis:
+            cost = problem.cost - before
+            unchecked = () if evidence.inspection is None else evidence.inspection.failures
+            return Diagnosis(
+                findings=evidence.illustrated(with_remedies(judged(evidence, ignore, select), evidence)),
+                evidence=evidence,
+                parameters=problem.size,
+                lr=lr,
+                about=about(evidence, cost),
+                failed=parts.failed | {failure.what: failure.error for failure in unchecked},
+                cost=cost,
+                parts=tuple(parts.done),
+                modules={name: type(module).__name__ for name, module in problem.model.named_modules()},
+            )
+
+        parts = Parts(
+            problem, allowed, progress, lambda evidence: None if on_part is None else on_part(so_far(evidence))
         )
-        return Diagnosis(
-            findings=illustrated(judged(evidence, ignore, select), evidence),
-            parameters=problem.size,
-            conditioning=table,
-            neurons=found.get("neurons"),
-            hessian=ends,
-            trace=mass,
-            trial=found.get("trial"),
-            gradients=found.get("gradients"),
-            weights=weights,
-            max_lr=found.get("largest stable lr"),
-            lr=lr,
-            about=about(problem, table, ends, mass, cost),
-            failed=parts.failed,
-            cost=cost,
-            parts=tuple(parts.done),
-            only=None if layers is None else tuple(chosen),
-            modules={name: type(module).__name__ for name, module in problem.model.named_modules()},
-        )
+        only = None if layers is None else tuple(chosen)
+        evidence = Evidence(problem, optimizer, weights=weight_norms(problem), only=only)
+        evidence = _inspected(evidence, parts)
+        evidence = _with_layers(evidence, layers, parts, so_far)
+        evidence = _tried(evidence, allowed, parts)
+        evidence = _with_curvature(evidence, allowed, parts)
+        return so_far(evidence)
 
-    parts = Parts(problem, allowed, progress, lambda: on_part and on_part(so_far()))
-    parts.measure("look", lambda _: inspect(problem, optimizer), is_free=True)
 
-    def is_explained() -> bool:
-        has_loss = getattr(parts.found.get("look"), "loss", None) is not None
-        return has_loss or any(finding.severity == "severe" for finding in so_far().findings)
+def _first_batch_size(problem: Problem) -> int:
+    with contextlib.closing(problem.data()) as data:
+        _, first = next(data)
+    return examples_in(first)
 
-    _measure_layers(problem, layers, parts, is_explained)
-    tried = (
-        optimizer if optimizer is not None else torch.optim.SGD(problem.params.values(), ASSUMED_LR, DEFAULT_MOMENTUM)
+
+def _inspected(evidence: Evidence, parts: Parts) -> Evidence:
+    inspection = parts.measure(
+        PartName.INSPECTION, lambda _: inspect(evidence.problem, evidence.optimizer), is_free=True
     )
-    parts.measure(
-        "trial", lambda report: trial(problem, tried, seconds=allowed.seconds_left(SHARE_OF_TRIAL), progress=report)
-    )
-    _measure_curvature(problem, optimizer, allowed, parts)
-    return so_far()
+    return parts.hand_over(replace(evidence, inspection=inspection))
 
 
-def _measure_layers(
-    problem: Problem, layers: str | Collection[str] | None, parts: Parts, is_explained: Callable[[], bool]
-) -> None:
-    """All that one pass tells of the layers; where it fails, what there is of it.
+def _is_explained(diagnosis: Diagnosis) -> bool:
+    """Whether the inspection has something to report."""
+    inspection = diagnosis.evidence.inspection
+    has_loss = inspection is not None and inspection.loss is not None
+    return has_loss or any(finding.severity == "severe" for finding in diagnosis.findings)
 
-    Args:
-        problem: What is measured.
-        layers: Those to list.
-        parts: Where it goes.
-        is_explained: Whether there is something to say of a problem that cannot be measured so.
+
+def _with_layers(
+    evidence: Evidence,
+    layers: str | Collection[str] | None,
+    parts: Parts,
+    so_far: Callable[[Evidence], Diagnosis],
+) -> Evidence:
+    """Gradients, conditioning and neurons from one pass; if it fails, each by itself.
+
+    A problem without a gradient cannot be measured at all: then the exception is the user's, unless the gradient is NaN
+    or infinite, or the inspection has something to report.
     """
+    problem = evidence.problem
 
-    def in_one_pass(report: Progress) -> LayerPass:
+    def in_one_pass(report: Progress) -> tuple[LayerPass, Gradients]:
         if not isinstance(problem.batches, (list, tuple)):
             problem.check()  # that another pass over a loader sees the same
-        found = layer_pass(problem, layers=layers, progress=report)
-        parts.found["gradients"] = Gradients.of(problem, found.loss, found.gradients)
-        parts.found |= {"conditioning": found.conditioning, "neurons": found.neurons}
-        return found
+        one_pass = layer_pass(problem, layers=layers, progress=report)
+        return one_pass, Gradients.of(problem, one_pass.loss, one_pass.gradients)
 
     try:
-        parts.measure("layers", in_one_pass, catch=())
+        both = parts.measure(PartName.LAYERS, in_one_pass, catch=())
     except NotDeterministic:
         raise
-    except Exception:  # by itself each may fail alone
-        # but a problem without a gradient, unless it is NaN or inf, cannot be measured at all
-        parts.measure("gradients", lambda _: gradients(problem), catch=Exception if is_explained() else NonFinite)
-        parts.measure("conditioning", lambda report: conditioning(problem, layers=layers, progress=report))
-        parts.measure("neurons", lambda report: neurons(problem, layers=layers, progress=report))
+    except Exception:  # whatever it is, each of the three may still succeed
+        catch = Exception if _is_explained(so_far(evidence)) else NonFinite
+        measured = parts.measure(PartName.GRADIENTS, lambda _: gradients(problem), catch)
+        evidence = parts.hand_over(replace(evidence, gradients=measured))
+        table = parts.measure(PartName.CONDITIONING, lambda r: conditioning(problem, layers=layers, progress=r))
+        evidence = parts.hand_over(replace(evidence, conditioning=table))
+        units = parts.measure(PartName.NEURONS, lambda r: neurons(problem, layers=layers, progress=r))
+        return parts.hand_over(replace(evidence, neurons=units))
+    if both is not None:
+        one_pass, measured = both
+        evidence = replace(evidence, gradients=measured, conditioning=one_pass.conditioning, neurons=one_pass.neurons)
+    return parts.hand_over(evidence)
 
 
-def _measure_curvature(problem: Problem, optimizer: torch.optim.Optimizer | None, budget: Budget, parts: Parts) -> None:
+def _tried(evidence: Evidence, budget: Budget, parts: Parts) -> Evidence:
+    problem, optimizer = evidence.problem, evidence.optimizer
+    if optimizer is None:
+        optimizer = torch.optim.SGD(problem.params.values(), ASSUMED_LR, DEFAULT_MOMENTUM)
+    result = parts.measure(
+        PartName.TRIAL,
+        lambda report: trial(problem, optimizer, seconds=budget.seconds_left(SHARE_OF_TRIAL), progress=report),
+    )
+    return parts.hand_over(replace(evidence, trial=result))
+
+
+def _with_curvature(evidence: Evidence, budget: Budget, parts: Parts) -> Evidence:
     """The Hessian's eigenvalues, the rate and the trace: what matters most first."""
+    problem, optimizer = evidence.problem, evidence.optimizer
+    confidence = None if budget.is_fast else 0.99
 
     @functools.cache
     def hessian() -> Hessian:  # shared, so that the graph of one fixed batch is built once; a model may have none
         return Hessian(problem)
-
-    confidence = None if budget.is_fast else 0.99
 
     def ends(report: Progress) -> Eigenvalues:
         which: Literal["largest", "both"] = "largest" if budget.is_fast else "both"
@@ -208,8 +221,8 @@ def _measure_curvature(problem: Problem, optimizer: torch.optim.Optimizer | None
         return eigenvalues(hessian(), 1, which, 1e-2, confidence, **limits, progress=report)
 
     def rate(report: Progress) -> MaxLearningRate:
-        known = parts.found.get("Hessian eigenvalues")
-        share = 1.0 if known else SHARE_OF_RATE
+        known = evidence.hessian
+        share = 1.0 if known is not None else SHARE_OF_RATE
         limits: Limits = {"max_matvecs": max(1, budget.products), "budget": budget.seconds_left(share)}
         return max_lr(problem, optimizer=optimizer, confidence=confidence, known=known, **limits, progress=report)
 
@@ -218,19 +231,20 @@ def _measure_curvature(problem: Problem, optimizer: torch.optim.Optimizer | None
         return trace(hessian(), tol=0.1, **limits, progress=report)
 
     if budget.rate_is_apart:
-        parts.measure("largest stable lr", rate)
-        if budget.has_spectrum_left:
-            parts.measure("Hessian eigenvalues", ends)
-        else:
-            parts.leave_out("Hessian eigenvalues")
-        has_hessian = parts.done[-1].outcome != "failed"
+        evidence = parts.hand_over(replace(evidence, max_lr=parts.measure(PartName.MAX_LR, rate)))
+    if budget.rate_is_apart and not budget.has_spectrum_left:
+        parts.leave_out(PartName.HESSIAN_EIGENVALUES)
+        parts.hand_over(evidence)
     else:
-        parts.measure("Hessian eigenvalues", ends)
-        has_hessian = parts.done[-1].outcome != "failed"
-        if has_hessian:
-            parts.measure("largest stable lr", rate, is_free="Hessian eigenvalues" in parts.found)
+        evidence = parts.hand_over(replace(evidence, hessian=parts.measure(PartName.HESSIAN_EIGENVALUES, ends)))
+    has_hessian = parts.done[-1].outcome != "failed"
+    if has_hessian and not budget.rate_is_apart:
+        limit = parts.measure(PartName.MAX_LR, rate, is_free=evidence.hessian is not None)
+        evidence = parts.hand_over(replace(evidence, max_lr=limit))
     if not budget.is_fast:
-        parts.measure("Hessian trace", mass)
+        evidence = parts.hand_over(replace(evidence, trace=parts.measure(PartName.HESSIAN_TRACE, mass)))
     elif has_hessian:
-        parts.leave_out("smallest Hessian eigenvalue")
-        parts.leave_out("Hessian trace")
+        for name in (PartName.SMALLEST_EIGENVALUE, PartName.HESSIAN_TRACE):
+            parts.leave_out(name)
+            parts.hand_over(evidence)
+    return evidence

@@ -1,95 +1,149 @@
-"""`Diagnosis`: everything measured about one problem."""
+"""`Diagnosis`: the findings about one problem, what they rest on, what it took, and the verdict in words."""
 
 from __future__ import annotations
 
+import platform
+from collections.abc import Sequence
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING
 
+import torch
+from torch.nn.modules.conv import _ConvNd
+
 from wellcond.curvature.spectra.eigenvalues import Eigenvalues
 from wellcond.curvature.spectra.trace import Trace
+from wellcond.diagnosis.budget import PartName
+from wellcond.diagnosis.evidence import Evidence
 from wellcond.diagnosis.finding import Finding
 from wellcond.diagnosis.magnitudes import Gradients
 from wellcond.diagnosis.parts import Part
 from wellcond.diagnosis.trial_result import Trial
-from wellcond.diagnosis.verdict import verdict
 from wellcond.learning_rate.limits.limits import MaxLearningRate
 from wellcond.measurements.layers.conditioning import ConditioningTable
 from wellcond.measurements.layers.neurons import NeuronTable
+from wellcond.network.calling import dtype_name
 from wellcond.report.facts import plain_text
-from wellcond.results import Cost, Result, Row
-from wellcond.results.quantities import (
-    CONVOLUTIONS,
-    COST,
-    EXAMPLES,
-    GRADIENT_NORM,
-    HESSIAN,
-    LOSS,
-    LR,
-    MAX_LR,
-    MAX_LR_HIGH,
-    MAX_LR_LOW,
-    MOMENTUM,
-    PARAMETERS,
-    PART_COST,
-    PART_ESTIMATE,
-    WEIGHT_NORM,
-)
+from wellcond.results import Cost, Result, Row, number
+from wellcond.results.quantities import COST, LR, PARAMETERS, PART_COST, PART_ESTIMATE
 from wellcond.results.text import WHOLE_MODEL
+from wellcond.results.version import __version__
 
 if TYPE_CHECKING:
     from matplotlib.figure import Figure
 
 FROM_ROWS = "from the products of rows, which are fewer than features"
+CHECKED = {
+    PartName.INSPECTION: "the data, the outputs and the gradients of every layer",
+    PartName.LAYERS: "the conditioning of every layer",
+    PartName.TRIAL: "short runs of copies",
+    PartName.MAX_LR: "the largest stable learning rate",
+}
+"""What the parts check, in the words of a clean bill."""
+BATCHNORM = {
+    "batch": "statistics of each batch, with gradients through them, as in training",
+    "running": "running statistics, as in evaluation",
+}
+LABELS = {
+    "data": "those of the data",
+    "sample": "drawn from the model's prediction",
+    "model": "the model's prediction, in exact expectation",
+}
+CONVOLUTION = {"position": "every position is one example", "patch": "every patch (im2col) is one example"}
 
 
 @dataclass(frozen=True)
 class Diagnosis(Result):
-    """What was measured. A part is None if it failed, and `failed` says why.
+    """What is wrong with a network, and everything that was measured. A part is None if `failed` says why.
 
     Attributes:
-        findings: What is wrong: worst first, causes before what they cause, which is below them.
-        parameters: How many numbers are trained.
-        conditioning: Σx and Σ∇h of every layer.
-        neurons: Dead and always-on ReLUs of every layer.
-        hessian: Both ends of its spectrum.
-        trace: The trace of the Hessian.
-        trial: What short runs of copies do.
-        gradients: The loss, and ‖∂L/∂θ‖ by layer.
-        weights: ‖θ‖ by layer.
-        max_lr: The largest stable learning rate.
-        lr: The optimizer's largest learning rate now, or None without one.
+        findings: What is wrong: worst first, causes before their consequences, which are below them.
+        evidence: Everything that was measured, as the rules judged it.
+        parameters: Number of trainable parameters.
+        lr: Largest learning rate of the optimizer now, or None without one.
         about: What the numbers hold for, in words, by title.
-        failed: Why a part could not be measured, by its name.
+        failed: Why a part could not be measured, or something in the inspection not be checked, by its name.
         cost: What it took.
-        parts: What each part was to cost, what it took, and how it ended, in the order in which they were measured.
-        only: The layers that are listed; None for all.
-        modules: The class of every module of the model, by name.
+        parts: Estimate, cost and outcome of each part, in the order in which they were measured.
+        modules: Class of every module of the model, by name.
     """
 
     findings: tuple[Finding, ...]
+    evidence: Evidence
     parameters: int
-    conditioning: ConditioningTable | None
-    neurons: NeuronTable | None
-    hessian: Eigenvalues | None
-    trace: Trace | None
-    trial: Trial | None
-    gradients: Gradients | None
-    weights: dict[str, float]
-    max_lr: MaxLearningRate | None
     lr: float | None
     about: dict[str, str]
     failed: dict[str, str]
     cost: Cost
     parts: tuple[Part, ...] = ()
-    only: tuple[str, ...] | None = None
     modules: dict[str, str] = field(default_factory=dict)
 
-    def verdict(self) -> str:
-        """In one or two sentences: the worst thing, where it is and what to write; or a clean bill."""
-        return verdict(self)
+    # what was measured
 
     @property
-    def measured(self) -> tuple[str, ...]:
+    def conditioning(self) -> ConditioningTable | None:
+        """Σx and Σ∇h of every layer."""
+        return self.evidence.conditioning
+
+    @property
+    def neurons(self) -> NeuronTable | None:
+        """Dead and always-on ReLUs of every layer."""
+        return self.evidence.neurons
+
+    @property
+    def hessian(self) -> Eigenvalues | None:
+        """The largest eigenvalue of the Hessian, or both ends of its spectrum."""
+        return self.evidence.hessian
+
+    @property
+    def trace(self) -> Trace | None:
+        """The trace of the Hessian."""
+        return self.evidence.trace
+
+    @property
+    def trial(self) -> Trial | None:
+        """Short runs of copies."""
+        return self.evidence.trial
+
+    @property
+    def gradients(self) -> Gradients | None:
+        """The loss, and ‖∂L/∂θ‖ by layer."""
+        return self.evidence.gradients
+
+    @property
+    def weights(self) -> dict[str, float]:
+        """‖θ‖ by layer."""
+        return self.evidence.weights
+
+    @property
+    def max_lr(self) -> MaxLearningRate | None:
+        """The largest stable learning rate."""
+        return self.evidence.max_lr
+
+    @property
+    def only(self) -> tuple[str, ...] | None:
+        """Names of the layers that are listed; None for all."""
+        return self.evidence.only
+
+    def rows(self, step: int | None = None) -> list[Row]:
+        """The numbers of the network and what they took, then the rows of the evidence.
+
+        Args:
+            step: The training step they were measured at.
+        """
+        values: dict[str, tuple[float, str]] = {PARAMETERS: (float(self.parameters), "parameters")}
+        if self.lr is not None:
+            values[LR] = self.lr, "lr"
+        values[COST] = self.cost.u, "u"
+        for part in self.parts:  # their seconds are in `parts` only: a seed fixes every row
+            if part.outcome != "left out":
+                values[PART_ESTIMATE[part.name]] = part.estimate, "u"
+                values[PART_COST[part.name]] = part.cost.u, "u"
+        return [*(Row(step, "", quantity, *value) for quantity, value in values.items()), *self.evidence.rows(step)]
+
+    # what is missing, and what to know
+
+    @property
+    def measured(self) -> tuple[PartName, ...]:
         """The parts that gave a result."""
         return tuple(part.name for part in self.parts if part.outcome in ("measured", "cut short"))
 
@@ -100,8 +154,8 @@ class Diagnosis(Result):
 
     @property
     def notes(self) -> dict[str, str]:
-        """What to know about a layer, or about one of its matrices, such as what its spectrum was computed from."""
-        notes = {"data": self.about["held fixed"]} if "held fixed" in self.about else {}
+        """What to know about the batches, a layer or one of its matrices, such as how its spectrum is computed."""
+        notes = {"batches": self.about["batches"]} if "batches" in self.about else {}
         for name, layer in ({} if self.conditioning is None else self.conditioning).items():
             shown = name or WHOLE_MODEL
             notes |= {shown: layer.note} if layer.note else {}
@@ -120,53 +174,57 @@ class Diagnosis(Result):
         """Whether Ctrl-C ended the work."""
         return any(part.outcome in ("cut short", "interrupted") for part in self.parts)
 
-    def rows(self, step: int | None = None) -> list[Row]:
-        """The numbers of the network, then those of its layers; a model that is itself a layer is "(model)".
+    # in words
 
-        Args:
-            step: The training step they were measured at.
-        """
-        layers = [row for part in (self.conditioning, self.neurons) if part is not None for row in part.rows(step)]
-        norms = {WEIGHT_NORM: self.weights} | ({GRADIENT_NORM: self.gradients.norms} if self.gradients else {})
-        layers += [
-            Row(step, layer, name, norm, "")
-            for name, by in norms.items()
-            for layer, norm in by.items()
-            if self.only is None or layer in self.only
-        ]
-        return [*self._network_rows(step), *(row._replace(layer=row.layer or WHOLE_MODEL) for row in layers)]
+    def verdict(self) -> str:
+        """The assessment, and what to write: a remedy of one line as it is, or where a longer one is found."""
+        worst = self._worst()
+        lines = [] if worst is None else worst.remedy.strip().splitlines()
+        code = [line for line in lines if not line.lstrip().startswith("#")]
+        if not lines:
+            return self.assessment()
+        write = f"Write: {code[0]}" if len(code) == 1 else f"Write the {len(code)} lines of findings[0].remedy."
+        return f"{self.assessment()} {write}"
 
-    def _network_rows(self, step: int | None) -> list[Row]:
-        values: dict[str, tuple[float, str]] = {PARAMETERS: (float(self.parameters), "parameters")}
-        if self.gradients is not None:
-            values[LOSS] = self.gradients.loss, ""
-        if self.neurons is not None:
-            values[EXAMPLES] = float(self.neurons.examples), "examples"
-        if self.hessian is not None:
-            if self.hessian.which == "both":
-                values[HESSIAN.lambda_min] = float(self.hessian.values[0]), ""
-                values[HESSIAN.lambda_min_error] = float(self.hessian.errors[0]), ""
-            values[HESSIAN.lambda_max] = float(self.hessian.values[-1]), ""
-            values[HESSIAN.lambda_max_error] = float(self.hessian.errors[-1]), ""
-        if self.trace is not None:
-            values |= {HESSIAN.trace: (self.trace.value, ""), HESSIAN.trace_error: (self.trace.error, "")}
-        if self.max_lr is not None:
-            values[MAX_LR] = self.max_lr.value, "lr"
-            values[MAX_LR_LOW] = self.max_lr.low, "lr"
-            values[MAX_LR_HIGH] = self.max_lr.high, "lr"
-            values[MOMENTUM] = self.max_lr.momentum, ""
-        if self.lr is not None:
-            values[LR] = self.lr, "lr"
-        # beside other layers, each position of a convolution has a small share of the gradient
-        if self.conditioning is not None and self.conditioning.convolution == "position":
-            count = sum(layer.kind.startswith("Conv") for layer in self.conditioning.values())
-            values |= {CONVOLUTIONS: (float(count), "layers")} if count else {}
-        values[COST] = self.cost.u, "u"
-        for part in self.parts:  # their seconds are in `parts` alone: a seed fixes every row
-            if part.outcome != "left out":
-                values[PART_ESTIMATE[part.name]] = part.estimate, "u"
-                values[PART_COST[part.name]] = part.cost.u, "u"
-        return [Row(step, "", quantity, *value) for quantity, value in values.items()]
+    def assessment(self) -> str:
+        """The worst finding and where it is; or a clean bill, with what was checked and what could not be."""
+        worst = self._worst()
+        if worst is not None:
+            where = f" at {worst.layer}" if worst.layer and worst.layer not in worst.summary else ""
+            more = sum(finding.severity == worst.severity for finding in self.findings) - 1
+            also = f", and {more} more" if more else ""
+            follows = f" It explains {_listed([f.rule for f in worst.consequences])}." if worst.consequences else ""
+            return _sentence(f"{worst.severity} ({worst.rule}{where}{also}): {worst.summary}") + follows
+        checked = [text for part, text in CHECKED.items() if part in self.measured]
+        if not checked:
+            return _sentence(f"nothing could be checked: {'; '.join(self.failed.values()) or 'no time was left'}")
+        notes = len(self.findings)
+        clean = f"nothing is wrong in what was checked: {_listed(checked)}"
+        if notes:
+            clean += f" ({notes} note{'s' * (notes > 1)})"
+        missing = f" Could not be checked: {_listed(list(self.failed))}." if self.failed else ""
+        return _sentence(clean) + self._rate() + missing
+
+    def _worst(self) -> Finding | None:
+        """The first finding; None if there are only notes."""
+        return next((finding for finding in self.findings if finding.severity != "note"), None)
+
+    def _rate(self) -> str:
+        """The learning rate compared with its limit."""
+        if self.max_lr is None:
+            return ""
+        limit = number(self.max_lr.value)
+        if self.lr is None:
+            return f" The largest stable rate is {limit} with momentum {self.max_lr.momentum:g}."
+        share = self.lr / self.max_lr.value if self.max_lr.value else float("inf")
+        goes_down = self.trial is not None and bool(self.trial.trains)
+        if share > 1:  # the edge of stability: common in networks that train well
+            excused = ", which is ordinary where the loss goes down, as it does in the trial" if goes_down else ""
+            return (
+                f" The rate {number(self.lr)} is {number(share)} times the stability limit at these weights{excused}."
+            )
+        trains = ", and the loss goes down in the trial" if goes_down else ""
+        return f" The rate {number(self.lr)} is {100 * share:.2g} % of the stability limit {limit}{trains}."
 
     def figure(self) -> Figure:
         """λ_max and κ_50% of Σx and Σ∇h against the layer; needs `wellcond[plots]`."""
@@ -187,3 +245,53 @@ class Diagnosis(Result):
 
     def __str__(self) -> str:
         return plain_text(self)
+
+
+def about(evidence: Evidence, cost: Cost) -> dict[str, str]:
+    """What the numbers hold for: title → sentence, in the order in which they are read.
+
+    Args:
+        evidence: What was measured.
+        cost: What it took.
+    """
+    problem = evidence.problem
+    norms, left_alone = problem.norms()
+    batchnorm = BATCHNORM[problem.batchnorm] if norms else "the model has none"
+    if left_alone:
+        batchnorm += (
+            f"; {', '.join(left_alone)}: in evaluation mode, since its outputs in training change on every pass"
+        )
+    sentences = {
+        "model": type(problem.model).__name__,
+        "parameters": f"{problem.size:,} trainable, {dtype_name(problem.dtype)}, on {problem.device}",
+        "loss": getattr(problem.loss, "__name__", type(problem.loss).__name__),
+        "batchnorm": batchnorm,
+        "dropout": "off" if problem.dropout is None else f"on, with seed {problem.dropout}",
+    }
+    if problem.notes:
+        sentences["batches"] = "; ".join(problem.notes)
+    if (table := evidence.conditioning) is not None:
+        sentences["labels of Σ∇h"] = LABELS[table.labels]
+        if any(isinstance(module, _ConvNd) for module in problem.model.modules()):
+            sentences["convolutions"] = CONVOLUTION[table.convolution]
+    if (ends := evidence.hessian) is not None:
+        status = ends.status if ends.converged else f"not known to {ends.tol:.0%} yet; see the errors"
+        sentences["Hessian eigenvalues"] = f"{ends.matvecs} products; {status}"
+    if (trace := evidence.trace) is not None:
+        missed = "" if trace.converged else "; the requested 10 % was not reached"
+        error = f"standard error {trace.error:.2g} on {trace.value:.4g}"
+        sentences["Hessian trace"] = f"{trace.matvecs} products; {error}{missed}"
+    sentences["cost"] = str(cost).removeprefix("cost: ")
+    libraries = f"wellcond {__version__}, torch {torch.__version__}, Python {platform.python_version()}"
+    return sentences | {"versions": libraries}
+
+
+def _listed(items: Sequence[str]) -> str:
+    """Each once, with "and" before the last."""
+    *first, last = [*dict.fromkeys(items)] or [""]
+    return f"{', '.join(first)} and {last}" if first else last
+
+
+def _sentence(text: str) -> str:
+    text = text.strip().rstrip(".")
+    return f"{text[:1].upper()}{text[1:]}."

@@ -23,7 +23,7 @@ from wellcond.report.sarif import sarif
 from wellcond.report.terminal import new_console, show
 from wellcond.report.words import headline
 
-FIRST = "look"
+FIRST = "inspection"
 """The part after which the first findings are there."""
 
 

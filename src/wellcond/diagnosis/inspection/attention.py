@@ -1,4 +1,4 @@
-"""What softmaxes inside a network do: how sharp they are, and over which dimension they go."""
+"""Softmaxes inside a network: how sharp they are, and over which dimension they normalize."""
 
 from __future__ import annotations
 
@@ -11,9 +11,13 @@ import torch.nn.functional as F
 from torch import Tensor
 
 EXAMPLES = 8
-"""Whose attention is looked at."""
+"""Examples whose attention is measured."""
+MOST_ROWS = 4096
+"""Rows of probabilities that are measured per call."""
 MASKED = -1e4
-"""Logits below it have been masked: half precision's −65504, −1e9 and −inf are all meant so."""
+"""Logits below this have been masked: half precision's −65504, −1e9 and −inf all mean it."""
+SHARP = 0.99
+"""Largest probability of a row from which it is saturated."""
 
 
 @dataclass(frozen=True)
@@ -21,16 +25,16 @@ class Attention:
     """One softmax, or attention kernel, inside a network.
 
     Attributes:
-        name: The module whose `forward` calls it; the last weighted layer before it if that is the whole model.
-        choices: How many entries it chooses among.
-        dim: The dimension it goes over, from the front.
-        ndim: How many dimensions its output has.
-        shape: Of its output.
+        name: Module whose `forward` calls it; the last weighted layer before it if that is the whole model.
+        choices: Number of entries that it chooses among.
+        dim: Dimension it normalizes over, counted from the front.
+        ndim: Dimensions of its output.
+        shape: Shape of its output.
         entropy: Mean over the rows of entropy / log(entries that are not masked): 1 is even, 0 is one entry.
         largest: Mean over the rows of the largest probability.
-        saturated: The share of rows whose largest probability exceeds 0.99.
+        saturated: Share of rows whose largest probability exceeds 0.99.
         logit_std: RMS over the rows of the standard deviation of the logits that are not masked.
-        is_summed_elsewhere: Whether its output is multiplied along another dimension than it goes over.
+        is_summed_elsewhere: Whether its output is multiplied along another dimension than it normalizes over.
     """
 
     name: str
@@ -46,7 +50,7 @@ class Attention:
 
 
 class SeenAttention:
-    """Gathers what softmaxes and attention kernels were given."""
+    """Records the logits of softmaxes and attention kernels."""
 
     FUNCTIONS: ClassVar[dict[Any, str]] = {
         F.softmax: "softmax", torch.softmax: "softmax", Tensor.softmax: "softmax",
@@ -59,21 +63,21 @@ class SeenAttention:
 
     def __init__(self) -> None:
         self.is_open = True
-        self._found: dict[tuple[str, int], Attention] = {}
+        self._calls: dict[tuple[str, int], Attention] = {}
         self._outputs: dict[int, tuple[tuple[str, int], int]] = {}
         self._elsewhere: set[tuple[str, int]] = set()
 
     def begin(self) -> None:
-        """Before a pass: the first one tells enough, and the memory of its outputs may hold something else later."""
-        self.is_open = not self._found
+        """Begin a pass: only the first one is recorded, and its outputs' memory may hold something else later."""
+        self.is_open = not self._calls
         self._outputs.clear()
 
-    def found(self) -> list[Attention]:
-        """In the order of the forward pass."""
-        return [replace(seen, is_summed_elsewhere=key in self._elsewhere) for key, seen in self._found.items()]
+    def calls(self) -> list[Attention]:
+        """All calls, in the order of the forward pass."""
+        return [replace(seen, is_summed_elsewhere=key in self._elsewhere) for key, seen in self._calls.items()]
 
     def add(self, name: str, kind: str, args: tuple[Any, ...], kwargs: dict[str, Any], output: Any) -> None:
-        """Count one call; attention in a form that is not known is passed over."""
+        """Record one call; attention of an unknown form is ignored."""
         if not self.is_open:
             return
         if kind == "matmul":
@@ -95,10 +99,10 @@ class SeenAttention:
         self._outputs[output.data_ptr()] = key, dim
 
     def _note(self, name: str, logits: Tensor, dim: int, shape: tuple[int, ...]) -> tuple[str, int]:
-        nth = sum(known == name for known, _ in self._found)
+        nth = sum(known == name for known, _ in self._calls)
         key = (name, nth)
-        kept = logits[:EXAMPLES] if dim else logits
-        rows = kept.movedim(dim, -1).reshape(-1, kept.shape[dim])[:4096]
+        some = logits[:EXAMPLES] if dim else logits
+        rows = some.movedim(dim, -1).reshape(-1, some.shape[dim])[:MOST_ROWS]
         is_open = rows > MASKED
         several = is_open.sum(1) > 1
         if not bool(several.any()) or not bool(rows[is_open].isfinite().all()):
@@ -110,9 +114,9 @@ class SeenAttention:
         mean = rows.masked_fill(~is_open, 0).sum(1) / count
         spread = (rows - mean[:, None]).masked_fill(~is_open, 0).square().sum(1) / count
         largest = p.amax(1)
-        self._found[key] = Attention(
+        self._calls[key] = Attention(
             name, shape[dim], dim, len(shape), shape, float(entropy.mean()), float(largest.mean()),
-            float((largest > 0.99).float().mean()), float(spread.mean().sqrt()),
+            float((largest > SHARP).float().mean()), float(spread.mean().sqrt()),
         )  # fmt: skip
         return key
 
@@ -121,7 +125,7 @@ class SeenAttention:
         for place, tensor in enumerate(args[:2]):
             if isinstance(tensor, Tensor) and (known := self._outputs.get(tensor.data_ptr())) is not None:
                 key, dim = known
-                seen = self._found.get(key)
+                seen = self._calls.get(key)
                 if seen is not None and seen.shape == tuple(tensor.shape):
                     summed = tensor.dim() - 1 if place == 0 else max(tensor.dim() - 2, 0)
                     if dim != summed:
@@ -147,7 +151,7 @@ def _kernel_logits(args: tuple[Any, ...], kwargs: dict[str, Any]) -> Tensor | No
 
 
 def _module_logits(args: tuple[Any, ...], kwargs: dict[str, Any]) -> Tensor | None:
-    """Log-probabilities of some examples, which `nn.MultiheadAttention` gives when asked: logits but for a constant."""
+    """Log-probabilities of some examples, which `nn.MultiheadAttention` can return: logits up to a constant."""
     if len(args) < 3 or any(t.dim() != 3 for t in args[:3]):
         return None
     mask, padding = kwargs.get("attn_mask"), kwargs.get("key_padding_mask")
@@ -159,7 +163,7 @@ def _module_logits(args: tuple[Any, ...], kwargs: dict[str, Any]) -> Tensor | No
     _, weights = F.multi_head_attention_forward(*few, *args[3:], **(kwargs | asked))
     if weights is None:
         return None
-    logits = weights.float().clamp_min(torch.finfo(torch.float32).tiny).log()  # what underflows was not masked
+    logits = weights.float().clamp_min(torch.finfo(torch.float32).tiny).log()  # an underflow is not a mask
     for hidden in (mask, None if padding is None else padding[:, None, None]):
         if hidden is not None:
             logits = logits.masked_fill(hidden if hidden.dtype == torch.bool else hidden < MASKED, -math.inf)

@@ -1,4 +1,4 @@
-"""What inputs and targets are: scale, range and spread of every feature."""
+"""Scale, range and spread of every tensor of the inputs and targets."""
 
 from __future__ import annotations
 
@@ -12,33 +12,43 @@ from torch.utils._pytree import keystr, tree_flatten_with_path
 from wellcond.network.calling import tensors_in
 
 MOST_VALUES = 2**21
-"""Of one tensor that are looked at; of larger batches fewer examples are."""
+"""Values read per tensor; a larger batch is cut to fewer examples."""
+LARGE_RMS = 4.0
+"""RMS of inputs above which training is slower. Initializations are made for E x² = 1. The curvature of the first layer
+grows with E x², so at 4 its largest stable rate is a sixteenth. Pixels in [0, 1] have 0.1 to 0.6, standardized data 1,
+raw pixels about 130."""
+DOMINANCE = 100.0
+"""RMS of the largest feature over that of the median one; the scales alone then give Σx a κ of 10⁴ or more."""
+UNEVEN_RMS = 2.0
+"""RMS of a whole table above which one dominant feature counts: below, the largest feature is of ordinary size."""
+SMALL_REACH = 0.05
+"""Largest |x| below which biases outweigh the inputs."""
 
 
 @dataclass(frozen=True)
 class TensorFacts:
-    """One tensor of the inputs or targets, over the examples that were looked at.
+    """One tensor of the inputs, targets or outputs, over the examples that were read.
 
     Attributes:
-        name: As one writes it behind the batch: `inputs`, `inputs[1]`, `targets`.
-        shape: Of one batch.
-        dtype: Of the tensor.
-        examples: How many were seen.
-        feature_dim: The dimension that counts features: 1 for images, the last one for features and tokens.
-        rms: √(mean x²) of all that is finite.
-        mean: Of all.
-        std: Of all.
-        low: The smallest.
-        high: The largest.
-        feature_mean: (features,), empty for class indices and tokens.
-        feature_std: (features,).
-        feature_low: (features,).
-        feature_high: (features,).
-        not_finite: How many values are NaN or infinite.
-        is_index: Whether it holds whole numbers of an integer type: classes or tokens.
+        name: Expression for it: `inputs`, `inputs[1]`, `targets`.
+        shape: Shape in one batch.
+        dtype: Its dtype.
+        examples: Number of examples read.
+        feature_dim: Dimension that counts features: 1 for images, the last one for tables and tokens.
+        rms: √(mean x²) of the finite values.
+        mean: Mean of the finite values.
+        std: Standard deviation of the finite values.
+        low: Smallest finite value.
+        high: Largest finite value.
+        feature_mean: (features,), mean of each; empty for class indices and tokens.
+        feature_std: (features,), standard deviation of each.
+        feature_low: (features,), smallest value of each.
+        feature_high: (features,), largest value of each.
+        not_finite: Number of values that are NaN or infinite.
+        is_index: Whether it has an integer type: classes or tokens.
         is_whole: Whether all values are whole numbers.
         is_binary: Whether all values are 0 or 1.
-        is_one_hot: Whether every row, over the features, has one 1 and else 0.
+        is_one_hot: Whether every row over the features has a single 1 and is 0 elsewhere.
         is_same_within_batches: Whether all examples of every batch are the same.
     """
 
@@ -65,7 +75,7 @@ class TensorFacts:
 
     @property
     def features(self) -> int:
-        """How many features there are; 0 for class indices and tokens."""
+        """Number of features; 0 for class indices and tokens."""
         return len(self.feature_mean)
 
     @property
@@ -78,13 +88,56 @@ class TensorFacts:
         """Indices of the features that never vary."""
         return (self.feature_low == self.feature_high).nonzero().flatten()
 
+    @property
+    def reach(self) -> float:
+        """Largest |x|."""
+        return max(abs(self.low), abs(self.high))
+
+    @property
+    def is_table(self) -> bool:
+        """Whether it is (examples, features), with two features or more."""
+        return len(self.shape) == 2 and self.features > 1
+
+    @property
+    def dominance(self) -> float:
+        """RMS of the largest feature over that of the median one, in a table; 1 for others."""
+        if not self.is_table:
+            return 1.0
+        largest, median = float(self.feature_rms.max()), float(self.feature_rms.median())
+        return largest / median if median > 0 else torch.inf
+
+    @property
+    def is_uneven(self) -> bool:
+        """Whether one feature of a table dominates the others."""
+        return self.dominance > DOMINANCE and self.rms > UNEVEN_RMS
+
+    @property
+    def has_scale(self) -> bool:
+        """Whether it holds numbers whose scale matters: not class indices, tokens, or zeros and ones."""
+        return not self.is_index and bool(self.features) and not self.is_binary and not self.is_one_hot
+
+
+def is_badly_scaled(fact: TensorFacts) -> bool:
+    """Whether a tensor of inputs is too large, uneven, or too small for weights that are made for E x² = 1."""
+    return is_too_large(fact) or is_too_small(fact)
+
+
+def is_too_large(fact: TensorFacts) -> bool:
+    """Whether the inputs, or one feature of a table, are far larger than 1."""
+    return fact.has_scale and (fact.rms > LARGE_RMS or fact.is_uneven)
+
+
+def is_too_small(fact: TensorFacts) -> bool:
+    """Whether the inputs are so small that biases outweigh them."""
+    return fact.has_scale and not is_too_large(fact) and 0 < fact.reach < SMALL_REACH
+
 
 def facts_of(batches: list[Any], name: str, channels_first: bool) -> list[TensorFacts]:
-    """Facts about every tensor with examples in front, over some batches.
+    """Facts about every tensor that has examples in front, over several batches.
 
     Args:
-        batches: Inputs of some batches, or targets; those of one form.
-        name: `inputs` or `targets`.
+        batches: The inputs, or the targets, of each batch; all of the same structure.
+        name: `inputs`, `targets` or `outputs`.
         channels_first: Whether (N, a, b) is (examples, channels, positions), and not (examples, tokens, features).
     """
     by_place = zip(*(tensors_in(batch) for batch in batches), strict=False)
@@ -96,8 +149,15 @@ def facts_of(batches: list[Any], name: str, channels_first: bool) -> list[Tensor
     ]
 
 
+def feature_dim(tensor: Tensor, *, channels_first: bool = False) -> int:
+    """Dimension that counts features: the last of (N, d) and (N, T, d), 1 of (N, C, T) and of images."""
+    if tensor.dim() == 3:
+        return 1 if channels_first else 2
+    return min(1, tensor.dim() - 1)
+
+
 def _places(batch: Any, count: int) -> list[str]:
-    """How one writes each tensor of a batch behind its name: nothing, `[1]` or `['price']`."""
+    """What one writes after the name for each tensor of a batch: nothing, `[1]` or `['price']`."""
     if isinstance(batch, Tensor) or count == 1:
         return [""] * count
     places = [keystr(path) for path, leaf in tree_flatten_with_path(batch)[0] if isinstance(leaf, Tensor)]
@@ -107,22 +167,22 @@ def _places(batch: Any, count: int) -> list[str]:
 def _facts(tensors: list[Tensor], name: str, channels_first: bool) -> TensorFacts:
     first = tensors[0]
     examples = sum(len(t) for t in tensors)
-    kept = max(1, MOST_VALUES * len(first) // max(1, first.numel() * len(tensors)))
-    tensors = [t[:kept] for t in tensors]
+    examples_read = max(1, MOST_VALUES * len(first) // max(1, first.numel() * len(tensors)))
+    tensors = [t[:examples_read] for t in tensors]
     is_index = not first.is_floating_point() and first.dtype != torch.bool
-    dim = 0 if first.dim() == 1 else 1 if first.dim() > 3 or (first.dim() == 3 and channels_first) else first.dim() - 1
+    dim = feature_dim(first, channels_first=channels_first)
     same = all(bool((t == t[:1]).all()) for t in tensors) and first.shape[0] > 1
     rows = torch.cat([_rows(t, dim) for t in tensors])
     is_finite = rows.isfinite()
     not_finite = int((~is_finite).sum())
-    known = rows[is_finite.all(1)] if not_finite else rows
-    if not known.numel():
-        known = rows.nan_to_num(0.0, 0.0, 0.0)
-    low, high = known.amin(0), known.amax(0)
-    mean, std = known.mean(0), known.std(0, correction=0)
-    is_whole = bool((known == known.round()).all())
+    finite = rows[is_finite.all(1)] if not_finite else rows
+    if not finite.numel():
+        finite = rows.nan_to_num(0.0, 0.0, 0.0)
+    low, high = finite.amin(0), finite.amax(0)
+    mean, std = finite.mean(0), finite.std(0, correction=0)
+    is_whole = bool((finite == finite.round()).all())
     is_binary = is_whole and float(low.min()) >= 0 and float(high.max()) <= 1
-    one_hot = is_binary and rows.shape[1] > 1 and bool((known.sum(1) == 1).all())
+    one_hot = is_binary and rows.shape[1] > 1 and bool((finite.sum(1) == 1).all())
     none = torch.empty(0, dtype=torch.float64)
     return TensorFacts(
         name=name,
@@ -130,9 +190,9 @@ def _facts(tensors: list[Tensor], name: str, channels_first: bool) -> TensorFact
         dtype=first.dtype,
         examples=examples,
         feature_dim=dim,
-        rms=float(known.square().mean().sqrt()),
-        mean=float(known.mean()),
-        std=float(known.std(correction=0)),
+        rms=float(finite.square().mean().sqrt()),
+        mean=float(finite.mean()),
+        std=float(finite.std(correction=0)),
         low=float(low.min()),
         high=float(high.max()),
         feature_mean=none if is_index else mean.cpu(),

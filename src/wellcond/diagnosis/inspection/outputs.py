@@ -1,4 +1,4 @@
-"""What a model's outputs are, told by their values and their graph, and what its loss takes them for."""
+"""What a model's outputs are, by their values and their graph, and what its loss takes them for."""
 
 from __future__ import annotations
 
@@ -13,6 +13,7 @@ from torch import Tensor
 from torch.autograd.graph import Node
 from torch.utils._pytree import tree_leaves
 
+from wellcond.diagnosis.baseline import constant_loss
 from wellcond.network.graph import is_affine, norms_of_sums, plain, strays_in, tail_of, upstream
 from wellcond.problem.loss.likelihoods import Bernoulli, CrossEntropy, Gaussian, Likelihood
 
@@ -22,37 +23,39 @@ LossKind = Literal["cross-entropy", "nll", "kl", "bce", "bce-logits", "squared",
 
 @dataclass(frozen=True)
 class OutputFacts:
-    """One batch's outputs against their targets and their loss.
+    """One batch's outputs compared with their targets and their loss.
 
     Attributes:
-        shape: Of the tensor that the loss compares.
-        target_shape: Of the targets, if they are one tensor.
-        tail: The last operations that made the outputs, last first, up to a product with a weight: `("Softmax",)`.
-        tail_dim: The dimension of the last one, where it has one, from the front.
+        shape: Shape of the tensor that the loss compares with the targets.
+        target_shape: Shape of the targets, if they are one tensor.
+        tail: Last operations that made the outputs, last first, up to a product with a weight: `("Softmax",)`.
+        tail_dim: Dimension of the last operation, if it has one, counted from the front.
         loss_kind: What the loss takes outputs for.
         loss_operations: All operations of the loss.
-        low: The smallest output.
-        high: The largest.
+        low: Smallest output.
+        high: Largest output.
         rms: √(mean f²).
-        std: Of all outputs.
+        std: Standard deviation of all outputs.
         variation: E‖f − E f‖² / E‖f‖² over the examples; 0 if the inputs do not matter.
-        class_dim: The dimension of the classes, for cross-entropy and negative log-likelihoods.
-        classes: How many.
-        loss: Its value, which may be NaN; None if it could not be computed.
-        best_constant: The loss of the best outputs that are the same for all examples, where it is known.
-        reshaped_loss: The loss of the outputs in the shape of the targets, where both shapes differ but hold as many.
-        reshaped_perfect_loss: The loss of right outputs in the shape of the targets.
-        perfect_loss: The loss of outputs that are right: the targets, or logits far on their side.
-        log_low: The smallest number whose logarithm the loss takes; None if it takes none.
-        clamped: The share of numbers that the loss clamps before it takes their logarithm; None if it clamps none.
-        saturated: The share of examples whose probabilities are all within 1e-3 of 0 or 1, of a classifier.
-        accuracy: The share of examples that a classifier gets right.
-        is_affine: Whether the outputs are an affine function of the inputs but for the tail, told by the graph.
+        class_dim: Dimension of the classes, for cross-entropy and negative log-likelihoods.
+        classes: Number of classes.
+        loss: Value of the loss, which may be NaN; None if it could not be computed.
+        best_constant: Loss of the best outputs that are the same for all examples (`constant_loss`); None if unknown.
+        uninformed_loss: Loss of the class frequencies, or of the mean target, as the answer for every example; None if
+            unknown. It is `best_constant` for cross-entropy and squared error, and exists for a loss with a wrong sign.
+        reshaped_loss: Loss of the outputs in the shape of the targets, if the shapes differ and the sizes do not.
+        reshaped_perfect_loss: Loss of correct outputs in the shape of the targets.
+        perfect_loss: Loss of correct outputs: the targets, or logits far on their side.
+        log_low: Smallest number whose logarithm the loss takes; None if it takes none.
+        clamped: Share of numbers that the loss clamps before it takes their logarithm; None if it clamps none.
+        saturated: Share of examples whose probabilities are all within 1e-3 of 0 or 1, for a classifier.
+        accuracy: Share of examples that a classifier gets right.
+        is_affine: Whether the graph shows the outputs, up to the tail, to be an affine function of the inputs.
         post_norms: LayerNorms on the residual stream itself, as in a post-norm transformer.
-        strays: Shapes of trainable tensors in the model's graph that are no parameters of it.
-        low_target: The smallest target.
-        high_target: The largest.
-        share_outside: The share of targets outside of what the tail can give.
+        strays: Shapes of trainable tensors in the model's graph that are not among its parameters.
+        low_target: Smallest target.
+        high_target: Largest target.
+        share_outside: Share of targets outside of the range of the tail.
     """
 
     shape: tuple[int, ...]
@@ -70,6 +73,7 @@ class OutputFacts:
     classes: int | None
     loss: float | None
     best_constant: float | None
+    uninformed_loss: float | None
     reshaped_loss: float | None
     reshaped_perfect_loss: float | None
     perfect_loss: float | None
@@ -87,15 +91,19 @@ class OutputFacts:
 
 RANGES = {"Sigmoid": (0.0, 1.0), "Softmax": (0.0, 1.0), "Tanh": (-1.0, 1.0), "Relu": (0.0, math.inf),
           "HardSigmoid": (0.0, 1.0)}  # fmt: skip
-"""What an operation can give."""
+"""Range of an operation."""
 PRODUCTS = frozenset({"Mm", "Bmm", "Addmm", "Baddbmm", "Mv", "Dot", "CdistForward", "EuclideanDist"})
-"""Operations that compare outputs with one another."""
+"""Operations that compare outputs with each other."""
 COMPARING = ("BinaryCrossEntropy", "BinaryCrossEntropyWithLogits", "MseLoss", "SmoothL1Loss", "HuberLoss")
 """Losses that take outputs and targets of one shape."""
-SURE = 0.01
-"""Odds that right logits give to every wrong class; smoothed labels punish smaller ones."""
+WRONG_CLASS = 0.01
+"""Odds of every wrong class in correct logits; smoothed labels punish smaller ones."""
+CORRECT_LOGIT = 20.0
+"""|logit| of a correct binary answer."""
 MARGIN = 0.02
-"""Targets that are beyond the range by less than this share of 1 are rounding, or smoothing of labels."""
+"""Targets beyond the range by less than this are rounding errors or smoothed labels."""
+FLAT_PROBABILITY = 1e-3
+"""Distance of a saturated probability from 0 or 1."""
 
 
 def output_facts(
@@ -108,15 +116,15 @@ def output_facts(
     *,
     is_divergence: bool = False,
 ) -> OutputFacts:
-    """Read what one batch shows.
+    """Read the outputs of one batch.
 
     Args:
-        outputs: What the loss compares, with its graph.
-        targets: Of the same batch.
-        loss: Its value, with its graph; None if the loss raised.
+        outputs: Tensor that the loss compares with the targets, with its graph.
+        targets: Targets of the same batch.
+        loss: Value of the loss, with its graph; None if the loss raised.
         loss_of: The loss as a function of other outputs and targets; it may raise.
-        known: The parameters of the model, frozen ones too, and other tensors that are known to be differentiated.
-        likelihood: What the loss was recognized as, if it was.
+        known: Parameters of the model, frozen ones too, and other tensors that are known to be differentiated.
+        likelihood: Likelihood that the loss was recognized as, if it was.
         is_divergence: Whether the loss is torch's Kullback-Leibler divergence, which takes log-probabilities.
     """
     tail, dim = tail_of(outputs.grad_fn)
@@ -133,13 +141,12 @@ def output_facts(
     at = _Values(loss_of, outputs.detach(), targets, target if is_own else None, kind, class_dim, tail)
     by_example = values.reshape(len(values), -1)
     total = float(by_example.square().sum())
-    number = None if loss is None else float(loss.detach())
-    given = None if compared is None else compared.double()
+    references = None if compared is None else compared.double()
     low, high = RANGES.get(tail[0], (-math.inf, math.inf)) if tail else (-math.inf, math.inf)
-    is_paired = given is not None and target is not None and (target.is_floating_point() or given.shape == values.shape)
-    outside = 0.0
-    if is_paired and given is not None and given.numel():
-        outside = float(((given < low - MARGIN) | (given > high + MARGIN)).double().mean())
+    is_outside = torch.zeros(1)
+    if references is not None and target is not None and references.numel():
+        is_paired = target.is_floating_point() or references.shape == values.shape
+        is_outside = ((references < low - MARGIN) | (references > high + MARGIN)) & is_paired
     dim = None if dim is None else dim if dim >= 0 else dim + outputs.dim()
     return OutputFacts(
         shape=tuple(outputs.shape),
@@ -157,8 +164,9 @@ def output_facts(
         else None,
         class_dim=class_dim,
         classes=None if class_dim is None else outputs.shape[class_dim],
-        loss=number,
-        best_constant=at.best_constant(),
+        loss=None if loss is None else float(loss.detach()),
+        best_constant=at.best_constant(likelihood),
+        uninformed_loss=at.uninformed(),
         reshaped_loss=at.reshaped(),
         reshaped_perfect_loss=at.reshaped_perfect(),
         perfect_loss=at.perfect(),
@@ -169,9 +177,9 @@ def output_facts(
         is_affine=is_affine(outputs.grad_fn),
         post_norms=norms_of_sums(outputs.grad_fn),
         strays=strays_in(outputs, known),
-        low_target=float(given.min()) if given is not None and given.numel() else math.nan,
-        high_target=float(given.max()) if given is not None and given.numel() else math.nan,
-        share_outside=outside,
+        low_target=float(references.min()) if references is not None and references.numel() else math.nan,
+        high_target=float(references.max()) if references is not None and references.numel() else math.nan,
+        share_outside=float(is_outside.double().mean()),
     )
 
 
@@ -181,7 +189,7 @@ def _names(nodes: Iterable[Node]) -> frozenset[str]:
 
 def _loss_kind(operations: frozenset[str], likelihood: Likelihood | None) -> LossKind:
     if operations & PRODUCTS or "CtcLoss" in operations:
-        return "other"  # what it takes for logits is made from outputs, or what it compares them with from targets
+        return "other"  # its logits are computed from the outputs, or its references from the targets
     if "BinaryCrossEntropyWithLogits" in operations:
         return "bce-logits"
     if "BinaryCrossEntropy" in operations:
@@ -197,18 +205,18 @@ def _loss_kind(operations: frozenset[str], likelihood: Likelihood | None) -> Los
 
 
 def _log_low(nodes: Iterable[Node]) -> float | None:
-    """The smallest argument of a logarithm, which autograd keeps for the backward pass."""
-    kept = [_kept(node) for node in nodes if plain(node) in ("Log", "Log2", "Log10")]
-    return min((float(t.min()) for t in kept if t is not None and t.numel()), default=None)
+    """The smallest argument of a logarithm, which autograd saves for the backward pass."""
+    arguments = [_saved_input(node) for node in nodes if plain(node) in ("Log", "Log2", "Log10")]
+    return min((float(t.min()) for t in arguments if t is not None and t.numel()), default=None)
 
 
 def _clamped(nodes: set[Node]) -> float | None:
-    """The share of values that are clamped, where a logarithm is taken as well."""
+    """The share of values that are clamped, if a logarithm is taken too."""
     if not any(plain(node) in ("Log", "Log2", "Log10") for node in nodes):
         return None
     shares = []
     for node in nodes:
-        values = _kept(node) if plain(node) in ("Clamp", "ClampMin", "ClampMax") else None
+        values = _saved_input(node) if plain(node) in ("Clamp", "ClampMin", "ClampMax") else None
         if values is not None and values.numel():
             low, high = (getattr(node, f"_saved_{end}", None) for end in ("min", "max"))
             outside = torch.zeros_like(values, dtype=torch.bool)
@@ -219,29 +227,29 @@ def _clamped(nodes: set[Node]) -> float | None:
 
 
 def _compared(nodes: Iterable[Node], target: Tensor) -> Tensor:
-    """What the loss compares outputs with, which autograd keeps: it may have been made from the targets."""
-    kept = [getattr(node, "_saved_target", None) for node in nodes if plain(node) in COMPARING]
-    return kept[0] if len(kept) == 1 and isinstance(kept[0], Tensor) else target
+    """What the loss compares outputs with, which autograd saves: it may have been computed from the targets."""
+    saved = [getattr(node, "_saved_target", None) for node in nodes if plain(node) in COMPARING]
+    return saved[0] if len(saved) == 1 and isinstance(saved[0], Tensor) else target
 
 
 def _same_ends(compared: Tensor, target: Tensor) -> bool:
-    """Whether targets are compared as they are: those that are broadcast still have the same smallest and largest."""
+    """Whether targets are compared as they are: broadcasting leaves the smallest and the largest the same."""
     if not target.numel() or not compared.numel():
         return True
     return all(float(getattr(compared, end)()) == float(getattr(target, end)()) for end in ("min", "max"))
 
 
-def _kept(node: Node) -> Tensor | None:
-    """What an operation has kept of its input."""
+def _saved_input(node: Node) -> Tensor | None:
+    """The input that an operation has saved for its backward pass."""
     try:
-        kept = node._saved_self  # type: ignore[attr-defined]
-    except (AttributeError, RuntimeError):  # it keeps none, or has been freed
+        saved = node._saved_self  # type: ignore[attr-defined]
+    except (AttributeError, RuntimeError):  # it saves none, or has been freed
         return None
-    return kept.detach() if isinstance(kept, Tensor) else None
+    return saved.detach() if isinstance(saved, Tensor) else None
 
 
 def _class_dim(outputs: Tensor, target: Tensor | None, likelihood: Likelihood | None) -> int | None:
-    """1, or the last where a loss has flattened (N, T, C), or the model has computed it itself."""
+    """1, or the last dimension if the loss has flattened (N, T, C) or the model computes the loss itself."""
     if outputs.dim() < 2:
         return None
     if target is None:
@@ -256,7 +264,7 @@ def _class_dim(outputs: Tensor, target: Tensor | None, likelihood: Likelihood | 
 
 @dataclass(frozen=True)
 class _Values:
-    """The loss at other outputs; what it refuses is None."""
+    """The loss at other outputs; None where it refuses them."""
 
     loss_of: Callable[[Tensor, Any], Tensor]
     outputs: Tensor
@@ -269,22 +277,25 @@ class _Values:
     def at(self, outputs: Tensor) -> float | None:
         try:
             with torch.no_grad(), warnings.catch_warnings():
-                warnings.simplefilter("ignore")  # the loss has warned of its own outputs before
+                warnings.simplefilter("ignore")  # the loss has already warned about the model's own outputs
                 value = float(self.loss_of(outputs, self.targets))
-        except Exception:  # a user's loss may refuse other outputs in any way
+        except Exception:  # the user's loss may refuse other outputs in any way
             return None
         return value if math.isfinite(value) else None
 
-    def best_constant(self) -> float | None:
-        """Class frequencies as logits, or the mean of the targets; of these examples."""
+    def best_constant(self, likelihood: Likelihood | None) -> float | None:
+        with warnings.catch_warnings():
+            warnings.simplefilter("ignore")
+            return constant_loss(self.loss_of, likelihood, [self.outputs], [self.targets], self.class_dim)
+
+    def uninformed(self) -> float | None:
+        """Class frequencies as logits, or the mean of the targets."""
         p = self._frequencies()
         if p is not None and self.class_dim is not None:
             shape = [1] * self.outputs.dim()
             shape[self.class_dim] = len(p)
             logits = p.clamp_min(1e-12).log().to(self.outputs.dtype).view(shape)
-            found = self.at(logits.expand_as(self.outputs))
-            # a model that computes its loss itself takes no other outputs
-            return float(torch.special.entr(p).sum()) if found is None else found
+            return self.at(logits.expand_as(self.outputs))
         target = self._paired()
         if target is None:
             return None
@@ -294,25 +305,25 @@ class _Values:
         return self.at(mean.expand_as(self.outputs).to(self.outputs.dtype).contiguous())
 
     def perfect(self) -> float | None:
-        """The loss of the right answer."""
+        """The loss of correct outputs."""
         hot = self._one_hot()
         if hot is not None:
-            return self.at(hot.clamp_min(SURE).log().to(self.outputs.dtype))
+            return self.at(hot.clamp_min(WRONG_CLASS).log().to(self.outputs.dtype))
         target = self._paired()
-        return None if target is None else self.at(self._right(target))
+        return None if target is None else self.at(self._correct(target))
 
-    def _right(self, target: Tensor) -> Tensor:
-        return ((target - 0.5) * 40 if self.kind == "bce-logits" else target).to(self.outputs.dtype)
+    def _correct(self, target: Tensor) -> Tensor:
+        return ((target - 0.5) * 2 * CORRECT_LOGIT if self.kind == "bce-logits" else target).to(self.outputs.dtype)
 
     def reshaped(self) -> float | None:
-        """The loss of [N, 1] outputs as [N], as the targets are: another one than it is, if it was broadcast."""
+        """The loss of [N, 1] outputs in the shape [N] of the targets; it differs if the loss broadcasts."""
         target = self._of_other_shape()
         return None if target is None else self.at(self.outputs.reshape(target.shape))
 
     def reshaped_perfect(self) -> float | None:
-        """And of right ones: no larger than in the outputs' own shape, if it was broadcast there."""
+        """The same of correct outputs; no larger than in the outputs' own shape if the loss broadcasts there."""
         target = self._of_other_shape()
-        return None if target is None else self.at(self._right(target.double()))
+        return None if target is None else self.at(self._correct(target.double()))
 
     def _of_other_shape(self) -> Tensor | None:
         target = self.target
@@ -324,7 +335,7 @@ class _Values:
         """(…, classes) of a classifier."""
         if self.class_dim is not None:
             rows = self.outputs.movedim(self.class_dim, -1).double()
-            return rows.softmax(-1)  # of log-probabilities, these are they
+            return rows.softmax(-1)  # log-probabilities give the probabilities themselves
         if self.kind in ("bce", "bce-logits"):
             p = self.outputs.double().sigmoid() if self.kind == "bce-logits" else self.outputs.double()
             return p.flatten(1) if p.dim() > 1 else p[:, None]
@@ -334,7 +345,9 @@ class _Values:
         p = self.probabilities()
         if self.tail[:1] in (("Sigmoid",), ("Softmax",)):
             p = self.outputs.double().flatten(1) if self.outputs.dim() > 1 else self.outputs.double()[:, None]
-        return None if p is None else float(((p < 1e-3) | (p > 1 - 1e-3)).all(-1).double().mean())
+        return (
+            None if p is None else float(((p < FLAT_PROBABILITY) | (p > 1 - FLAT_PROBABILITY)).all(-1).double().mean())
+        )
 
     def accuracy(self) -> float | None:
         p, hot = self.probabilities(), self._one_hot()
@@ -348,7 +361,7 @@ class _Values:
         return None
 
     def _one_hot(self) -> Tensor | None:
-        """Of the outputs' shape; zero where a label counts nowhere."""
+        """One-hot labels in the shape of the outputs; zero where a label is ignored."""
         if self.class_dim is None or self.target is None:
             return None
         if self.target.shape == self.outputs.shape:
@@ -369,7 +382,7 @@ class _Values:
         return counts / counts.sum() if float(counts.sum()) > 0 else None
 
     def _paired(self) -> Tensor | None:
-        """The targets in the shape of the outputs, where they hold as many."""
+        """The targets in the shape of the outputs, if the sizes agree."""
         if self.class_dim is not None or self.target is None or self.target.numel() != self.outputs.numel():
             return None
         return self.target.detach().reshape(self.outputs.shape).double()

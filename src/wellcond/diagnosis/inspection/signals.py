@@ -1,4 +1,4 @@
-"""Signals: what every module and every nonlinearity makes of the data, and the gradient that comes back to it.
+"""Signals: the output of every module and every nonlinearity, and the gradient that comes back to it.
 
 Legend: N examples, a *row* is one example at one position (pixel, token), a unit is a feature or channel.
 """
@@ -16,44 +16,46 @@ import torch.nn.functional as F
 from torch import Tensor, nn
 
 from wellcond.diagnosis.inspection.attention import Attention, SeenAttention
+from wellcond.diagnosis.inspection.data import feature_dim
+from wellcond.diagnosis.inspection.failures import Failures
 from wellcond.network.calling import tensors_in
 from wellcond.network.layers import rule_for, weighted_layers
 from wellcond.network.norms import is_norm, unit_dim
 from wellcond.network.taps import WatchedFunctions, WatchedRelu, bracketed, tapped
 
 MOST_ROWS, MOST_FEATURES = 256, 4096
-"""Examples, and entries of each, from which their variation is told."""
+"""Examples, and entries of each, over which the variation is computed."""
 CELLS = ("RNNCell", "LSTMCell", "GRUCell")
 MANY_CALLS = 10
-"""In a pass, from which a layer is one in a loop over steps."""
+"""Calls in one pass from which a layer counts as one in a loop over steps."""
 FLAT = 0.1
 """A nonlinearity is saturated where its slope is below this share of its largest one."""
 
 
 @dataclass(frozen=True)
 class Signal:
-    """What one module, or the nonlinearity behind it, gives and gets back.
+    """Output of one module, or of a nonlinearity, and the gradient with respect to it.
 
     Attributes:
-        name: Of the module; of a nonlinearity, that of the last weighted layer before it.
-        kind: The module's type, or the function's name.
+        name: Name of the module; for a nonlinearity, that of the last weighted layer or norm before it.
+        kind: Type of the module, or name of the function.
         is_weighted: Whether it is a layer with a weight: linear, convolutional, recurrent, attention or embedding.
         is_nonlinearity: Whether it is a function such as ReLU.
-        units: How many units its output has.
-        rows: How many rows were seen.
-        calls: How often it is called in a pass.
+        units: Units of its output.
+        rows: Rows seen.
+        calls: Calls in one pass.
         rms: √(mean h²) of its output.
-        variation: E‖h − E h‖² / E‖h‖² over examples, of a layer with a weight: 0 if all are mapped alike.
-        dead: (units,) of a ReLU whose output is 0 in every row; empty for others.
-        full: (units,) of a ReLU that are positive in every row.
-        saturated: The share of values at which a bounded nonlinearity is flat; None for others.
-        not_finite: The share of values that are NaN or infinite.
+        variation: E‖h − E h‖² / E‖h‖² over examples, for a layer with a weight: 0 if all are mapped alike.
+        dead: (units,), whether a ReLU's output is 0 in every row; empty for others.
+        full: (units,), whether a ReLU's output is positive in every row; empty for others.
+        saturated: Share of values at which a bounded nonlinearity is flat; None for others.
+        not_finite: Share of values that are NaN or infinite.
         has_finite_input: Whether its input was finite.
-        gradient: RMS over the examples of ‖∂ℓ/∂h‖, ℓ the example's own loss; None if none came back.
-        sensitivity: RMS over the examples of ‖∂ℓ/∂h‖·‖h‖: what a relative change of h does to the loss. A norm or a
-            pooling behind the layer leaves it as it is.
-        gradient_over_time: (steps,) of a recurrent layer, ‖∂ℓ/∂x_t‖ for every step t, or of a layer that is called
-            again and again, as a cell in a loop, ‖∂ℓ/∂h_t‖ of its outputs; None for others.
+        gradient: RMS over the examples of ‖∂ℓ/∂h‖, ℓ the example's own loss; None if no gradient came back.
+        sensitivity: RMS over the examples of ‖∂ℓ/∂h‖·‖h‖: effect of a relative change of h on the loss. A norm or a
+            pooling after the layer leaves it as it is.
+        gradient_over_time: (steps,), ‖∂ℓ/∂x_t‖ for every step t of a recurrent layer, or ‖∂ℓ/∂h_t‖ of the outputs of
+            a layer that is called again and again, such as a cell in a loop; None for others.
     """
 
     name: str
@@ -95,14 +97,25 @@ SLOPES: dict[str, Callable[[Tensor], Tensor]] = {
     "tanh": lambda y: 1 - y.square(),
     "sigmoid": lambda y: 4 * y * (1 - y),
 }
-"""Of bounded functions as a function of their output, relative to the largest."""
+"""Slopes of bounded functions as functions of their output, relative to the largest slope."""
 RECTIFIERS = ("relu", "relu6")
 
 
 class Signals:
-    """Gathers signals of forward passes that are watched, and of the backward passes through their graphs."""
+    """Records the signals of forward passes that are watched, and of the backward passes through their graphs.
 
-    def __init__(self, model: nn.Module) -> None:
+    Args:
+        model: Model whose modules are watched.
+        failures: Where an error in the recording goes: it must not look like one of the user's model.
+
+    Attributes:
+        modules: Modules whose signals are recorded, by name.
+        without_graph: Names of modules that are called under `no_grad`.
+        started: Place in the forward pass of every module that is called, by name.
+    """
+
+    def __init__(self, model: nn.Module, failures: Failures) -> None:
+        self._failures = failures
         weighted = weighted_layers(model)
         inside = tuple(f"{name}." for name, module in weighted.items() if name and any(module.children()))
         leaves = {
@@ -119,9 +132,7 @@ class Signals:
         }
         self._names = {module: name for name, module in model.named_modules()}
         self.without_graph: set[str] = set()
-        """Modules that are called under `no_grad`."""
         self.started: dict[str, int] = {}
-        """The place of every module that is called, by name."""
         self._seen: dict[tuple[str, str], _Seen] = {}
         self._attention = SeenAttention()
         self._last: str = ""
@@ -131,7 +142,7 @@ class Signals:
 
     @contextlib.contextmanager
     def watched(self, examples: int) -> Iterator[None]:
-        """Around a forward pass of one batch."""
+        """Context of a forward pass of one batch."""
         self._last, self._examples = "", examples
         self._calls.clear()
         self._inside.clear()
@@ -146,13 +157,13 @@ class Signals:
             stack.enter_context(WatchedFunctions(FUNCTIONS | SeenAttention.FUNCTIONS, self._on_function))
             yield
 
-    def found(self) -> list[Signal]:
-        """In the order of the forward pass."""
+    def signals(self) -> list[Signal]:
+        """All signals, in the order of the forward pass."""
         return [seen.signal() for seen in self._seen.values() if seen.rows]
 
     def attention(self) -> list[Attention]:
-        """What was seen of softmaxes."""
-        return self._attention.found()
+        """All softmaxes and attention kernels, in the order of the forward pass."""
+        return self._attention.calls()
 
     def _on_entry(self, module: nn.Module, _args: Any, _kwargs: Any) -> None:
         self._inside.append(self._names[module])
@@ -163,7 +174,7 @@ class Signals:
         self._inside.pop()
 
     def _caller(self) -> str:
-        """The module whose forward is running, unless it is a mere function; the last layer if it is the model."""
+        """The module whose forward is running, unless it is a plain function; the last layer if it is the model."""
         names = [name for name in self._inside if name not in self.modules or name in self._weighted]
         return names[-1] if names and names[-1] else self._last
 
@@ -171,8 +182,10 @@ class Signals:
         self.started.setdefault(name, len(self.started))
 
     def _on_call(self, name: str, module: nn.Module, x: Any, output: Any) -> tuple[_Seen, int] | None:
-        with torch._C.DisableTorchFunction():  # what is looked at here is no call of the model
+        # the calls in here are not the model's
+        with self._failures.recording(f"the signal of {name or 'the model'}"), torch._C.DisableTorchFunction():
             return self._see(name, module, x, output)
+        return None
 
     def _see(self, name: str, module: nn.Module, x: Any, output: Any) -> tuple[_Seen, int] | None:
         self._note_start(name, module, x, output)
@@ -186,32 +199,34 @@ class Signals:
         if is_batch_second and tensor.dim() == 3:
             tensor = tensor.transpose(0, 1)
         dim = rule.unit_dim(tensor) if rule is not None else unit_dim(module, tensor) if is_norm(module) else None
-        dim = self._default_dim(tensor) if dim is None else dim
+        dim = feature_dim(tensor) if dim is None else dim
         seen = self._of(name, type(module).__name__, name in self._weighted, None)
         nth = self._calls[name, type(module).__name__] - 1
         seen.calls = max(seen.calls, nth + 1)
         seen.add(tensor, dim, x if isinstance(x, Tensor) else None, self._examples)
         return seen, nth
 
-    def _default_dim(self, tensor: Tensor) -> int:
-        return 1 if tensor.dim() in (2, 4, 5) else tensor.dim() - 1
-
     def _on_function(self, kind: str, args: tuple[Any, ...], kwargs: dict[str, Any], output: Any) -> None:
-        if kind not in FUNCTIONS.values():
-            with torch.no_grad():
-                self._attention.add(self._caller(), kind, args, kwargs, output)
+        if kind in FUNCTIONS.values():
+            with self._failures.recording(f"the {kind} after {self._last or 'the input'}"):
+                self._on_nonlinearity(kind, output)
             return
+        caller = self._caller()
+        with self._failures.recording(f"the attention in {caller or 'the model'}"), torch.no_grad():
+            self._attention.add(caller, kind, args, kwargs, output)
+
+    def _on_nonlinearity(self, kind: str, output: Any) -> None:
         if not isinstance(output, Tensor) or not output.numel() or not output.dim():
             return
         layer = self._weighted.get(self._last)
         rule = None if layer is None else rule_for(layer)
-        dim = min(rule.unit_dim(output) if rule is not None else self._default_dim(output), output.dim() - 1)
+        dim = min(rule.unit_dim(output) if rule is not None else feature_dim(output), output.dim() - 1)
         self._of(self._last, kind, False, kind).add(output, dim, None, self._examples)
 
     def _of(self, name: str, kind: str, is_weighted: bool, function: str | None) -> _Seen:
         nth = self._calls.get((name, kind), 0)
         self._calls[name, kind] = nth + 1
-        # a second ReLU behind the same layer is another one; a module that is called again is the same
+        # a second ReLU after the same layer is another one; a module that is called again is the same
         key = (name, f"{kind}[{nth}]" if function and nth else kind)
         if key not in self._seen:
             self._seen[key] = _Seen(name, kind, is_weighted, function)
@@ -220,7 +235,8 @@ class Signals:
     def _on_gradient(self, _name: str, _module: nn.Module, call: tuple[_Seen, int] | None, gradient: Tensor) -> None:
         if call is not None:
             seen, nth = call
-            seen.add_gradient(gradient, self._examples, nth)
+            with self._failures.recording(f"the gradient at {seen.name or 'the model'}"):
+                seen.add_gradient(gradient, self._examples, nth)
 
     def _on_input_gradient(self, name: str, module: nn.Module, _seen: Any, gradient: Tensor) -> None:
         if gradient.dim() == 3:
@@ -231,7 +247,7 @@ class Signals:
 
 
 def _nothing(_name: str, _module: nn.Module, _x: Any, _output: Any) -> None:
-    """Only the gradient of the input is wanted."""
+    """Only the gradient of the input is recorded."""
 
 
 class _Seen:
@@ -276,14 +292,10 @@ class _Seen:
 
     def _add_units(self, rows: Tensor) -> None:
         if self.function in RECTIFIERS:
-            self._and("dead", (rows == 0).all(0))
-            self._and("full", (rows > 0).all(0))
+            self.dead = _both(self.dead, (rows == 0).all(0))
+            self.full = _both(self.full, (rows > 0).all(0))
         elif self.function in SLOPES:
             self.flat += float((SLOPES[self.function](rows) < FLAT).sum())
-
-    def _and(self, what: str, found: Tensor) -> None:
-        known: Tensor | None = getattr(self, what)
-        setattr(self, what, found if known is None or len(known) != len(found) else known & found)
 
     def add_gradient(self, gradient: Tensor, examples: int, nth: int) -> None:
         """Count the gradient of the output of the nth call in a pass."""
@@ -320,7 +332,7 @@ class _Seen:
         )
 
     def _over_calls(self) -> Tensor | None:
-        """Of a layer that is called in every step of a loop; a step to which nothing comes back has 0."""
+        """Gradient norms of a layer that is called in every step of a loop; 0 for a step that gets no gradient."""
         if self.calls < MANY_CALLS or not self.by_call:
             return None
         none = torch.zeros(())
@@ -329,8 +341,13 @@ class _Seen:
         )
 
 
+def _both(earlier: Tensor | None, now: Tensor) -> Tensor:
+    """Whether units were so in earlier calls and are now; a layer whose width changes begins again."""
+    return now if earlier is None or len(earlier) != len(now) else earlier & now
+
+
 def _wide(t: Tensor) -> torch.dtype:
-    """In which a norm of half-precision numbers does not overflow."""
+    """A type in which the norm of half-precision numbers does not overflow."""
     return torch.float64 if t.dtype == torch.float64 else torch.float32
 
 

@@ -1,4 +1,4 @@
-"""What every parameter is: its scale, its gradient, whether its units differ, and who moves it."""
+"""Every parameter: its scale, its gradient, whether its units differ, and what the optimizer does with it."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ from wellcond.network.norms import is_norm
 from wellcond.training.optimizers import current_lr
 
 Role = Literal["weight", "bias", "norm", "embedding", "recurrent", "other"]
-"""What a parameter is to its layer; like is compared with like."""
+"""What a parameter does in its layer; only parameters of one role are compared."""
 
 
 @dataclass(frozen=True)
@@ -25,28 +25,28 @@ class Weight:
 
     Attributes:
         name: Its name.
-        layer: The module that holds it, or the weighted layer around that.
-        kind: The layer's type.
-        role: What it is to its layer.
-        shape: Of the tensor.
-        fan_in: How many inputs a unit adds up, of weights and recurrent weights; 0 for others.
-        units: How many units its rows are; 0 for what has no rows.
+        layer: Weighted layer around it, or the module that holds it.
+        kind: Type of the layer.
+        role: What it does in its layer.
+        shape: Shape of the tensor.
+        fan_in: Number of inputs that a unit adds up, for weights and recurrent weights; 0 for others.
+        units: Number of units, one per row; 0 for parameters without rows.
         rms: √(mean θ²).
-        mean: Of its entries.
+        mean: Mean of its entries.
         gradient: √(mean g²); None if no gradient reaches it.
-        distinct: How many of its rows, with their gradients, differ from all others; None for what has no rows.
-        distinct_rows: How many of its rows differ, whatever their gradients.
-        order: The place of its layer in the forward pass; None if it is never called.
+        distinct: Number of different rows, counted together with their gradients; None for parameters without rows.
+        distinct_rows: Number of different rows, whatever their gradients; None for parameters without rows.
+        order: Place of its layer in the forward pass; None if it is never called.
         is_called_without_graph: Whether its layer is called, but only under `no_grad`.
         is_trainable: Whether it requires a gradient.
-        is_held: Whether an optimizer holds it; None without an optimizer.
-        lr: With this rate.
-        weight_decay: And this weight decay.
-        not_finite: How many entries are NaN or infinite.
-        gradient_not_finite: How many entries of its gradient are.
-        also: Other names of it, in other modules, that are called too.
-        shares_memory_with: Another parameter in whose memory it lies.
-        dtype: Of the tensor.
+        is_held: Whether the optimizer holds it; None without an optimizer.
+        lr: Learning rate of its group in the optimizer; None if it is in none.
+        weight_decay: Weight decay of its group; None if it is in none.
+        not_finite: Number of entries that are NaN or infinite.
+        gradient_not_finite: Number of entries of its gradient that are NaN or infinite.
+        also: Other names of it, in other modules.
+        shares_memory_with: Name of another parameter in the same memory.
+        dtype: Its dtype.
     """
 
     name: str
@@ -75,12 +75,12 @@ class Weight:
 
     @property
     def numel(self) -> int:
-        """How many entries it has."""
+        """Number of entries."""
         return math.prod(self.shape)
 
     @property
     def gain(self) -> float | None:
-        """rms·√fan_in, by which a unit scales independent inputs. He is √2, LeCun 1, torch's own 0.58."""
+        """rms·√fan_in: factor by which a unit scales independent inputs. He gives √2, LeCun 1, torch's default 0.58."""
         return self.rms * math.sqrt(self.fan_in) if self.fan_in else None
 
 
@@ -94,11 +94,11 @@ def weights_of(
     """Every parameter, frozen ones too, in the model's order.
 
     Args:
-        model: Whose.
-        gradients: By name; None for those that none reaches. What is missing was not differentiated.
-        started: The place of every module that is called, by name.
+        model: Model whose parameters are listed.
+        gradients: Gradient by name; None if none reaches the parameter. Missing parameters were not differentiated.
+        started: Place in the forward pass of every module that is called, by name.
         without_graph: Names of modules that are called under `no_grad`.
-        optimizer: The one that trains it, if there is one.
+        optimizer: Optimizer that trains the model, if there is one.
     """
     held = {p: group for group in ([] if optimizer is None else optimizer.param_groups) for p in group["params"]}
     modules = dict(model.named_modules(remove_duplicate=False))
@@ -107,14 +107,14 @@ def weights_of(
         every.setdefault(p, []).append(name)
     layers = weighted_layers(model)
     in_memory: dict[int, str] = {}
-    found = []
+    weights = []
     for p, names in every.items():
         name = names[0]
         owner = name.rpartition(".")[0]
         layer = next((part for part in _around(owner) if part in layers), owner)
         other = in_memory.setdefault(p.data_ptr(), name) if p.numel() else name
         group = held.get(p)
-        found.append(
+        weights.append(
             _weight(
                 p,
                 gradients.get(name),
@@ -131,7 +131,7 @@ def weights_of(
                 shares_memory_with=None if other == name else other,
             )
         )
-    return found
+    return weights
 
 
 def _around(owner: str) -> list[str]:
@@ -202,12 +202,15 @@ def _by_unit(module: nn.Module, owner: nn.Module, p: Tensor) -> Tensor:
     rule = rule_for(owner) or rule_for(module)
     is_turned = rule is not None and rule.weight_is_input_major and not isinstance(rule, BlockRule)
     if is_turned and isinstance(rule, ConvRule):
-        return p.transpose(0, 1).flatten(1)  # of groups of a transposed convolution, one after the other
+        return p.transpose(0, 1).flatten(1)  # the groups of a transposed convolution follow each other
     return p.T if is_turned else p.flatten(1)
 
 
 def _distinct(*matrices: Tensor) -> int:
-    """How many rows differ, up to rounding, told by their products with two fixed vectors."""
+    """Number of rows that differ, up to rounding.
+
+    Rows are compared by their products with two random vectors, which differ if the rows do, almost surely.
+    """
     keys = []
     for matrix in matrices:
         rows = matrix.double()
@@ -215,8 +218,8 @@ def _distinct(*matrices: Tensor) -> int:
         if not bool(scale > 0) or not bool(scale.isfinite()):
             keys.append(rows.new_zeros(len(rows), 2))
             continue
-        index = torch.arange(rows.shape[1], dtype=torch.float64, device=rows.device)
-        fixed = torch.stack([(index * 12.9898 + 1).sin(), (index * 78.233 + 2).cos()], 1)
-        keys.append((rows / scale) @ fixed / math.sqrt(rows.shape[1]))
+        draw = torch.Generator().manual_seed(0)
+        vectors = torch.randn(rows.shape[1], 2, generator=draw, dtype=torch.float64).to(rows.device)
+        keys.append((rows / scale) @ vectors / math.sqrt(rows.shape[1]))
     rounded = (torch.cat(keys, 1) * 1e5).round()
     return len(torch.unique(rounded, dim=0))

@@ -372,7 +372,7 @@ def rewards_errors(evidence: Evidence) -> Iterator[Finding]:
     if (both := outputs_of(evidence)) is None:
         return
     inspection, output = both
-    perfect, constant = output.perfect_loss, output.best_constant
+    perfect, constant = output.perfect_loss, output.uninformed_loss
     if perfect is None or constant is None or output.reshaped_loss is not None:
         return
     if output.loss_kind not in ("cross-entropy", "bce-logits", "squared"):  # perfect outputs of others are not known

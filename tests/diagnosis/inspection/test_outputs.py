@@ -1,0 +1,82 @@
+"""Losses of correct and of uninformed answers, accuracy and saturation of outputs, by closed forms."""
+
+from __future__ import annotations
+
+import math
+from typing import Any
+
+import pytest
+import torch
+import torch.nn.functional as F
+from torch import Tensor, nn
+from zoo import normal
+
+from wellcond import Problem
+from wellcond.diagnosis.inspection.inspect import inspect
+from wellcond.diagnosis.inspection.outputs import OutputFacts
+
+LABELS = torch.tensor([0, 0, 0, 1, 1, 2, 2, 2])
+ENTROPY = float(torch.special.entr(torch.tensor([3 / 8, 2 / 8, 3 / 8]).double()).sum())
+
+
+def facts(outputs: Tensor, targets: Tensor, loss: Any) -> OutputFacts:
+    """Of a model whose outputs are its inputs, but for a product with I that gives them a graph."""
+    model = nn.Linear(outputs.shape[1], outputs.shape[1], bias=False).double()
+    with torch.no_grad():
+        model.weight.copy_(torch.eye(outputs.shape[1]))
+    inspection = inspect(Problem(model, loss, (outputs, targets)))
+    assert inspection.failures == ()
+    assert inspection.output is not None
+    return inspection.output
+
+
+def test_a_classifier_is_compared_with_the_frequencies_and_with_the_labels() -> None:
+    logits = torch.eye(3).double()[LABELS]
+    logits[0] = torch.tensor([0.0, 1.0, 0.0])  # one of eight is wrong
+    of = facts(logits, LABELS, nn.CrossEntropyLoss())
+    assert (of.loss_kind, of.class_dim, of.classes, of.accuracy) == ("cross-entropy", 1, 3, 7 / 8)
+    assert of.best_constant == pytest.approx(ENTROPY)
+    assert of.uninformed_loss == pytest.approx(ENTROPY)
+    assert of.perfect_loss == pytest.approx(math.log(1.02))  # wrong classes have odds of 0.01 each
+    assert of.loss == pytest.approx(float(F.cross_entropy(logits, LABELS)))
+
+
+def test_squared_errors_are_compared_with_the_mean_and_with_the_targets() -> None:
+    f, y = normal(8, 2), normal(8, 2, seed=1)
+    of = facts(f, y, nn.MSELoss())
+    variance = float(y.var(0, correction=0).mean())
+    assert (of.best_constant, of.uninformed_loss) == pytest.approx((variance, variance))
+    assert of.perfect_loss == 0.0
+    assert of.variation == pytest.approx(float((f - f.mean(0)).square().sum() / f.square().sum()))
+    assert (of.low, of.high) == pytest.approx((float(f.min()), float(f.max())))
+
+
+def test_a_loss_with_the_wrong_sign_has_no_best_constant_but_an_uninformed_answer() -> None:
+    of = facts(normal(8, 3), LABELS, lambda f, y: -F.cross_entropy(f, y))
+    assert of.best_constant is None
+    assert of.uninformed_loss == pytest.approx(-ENTROPY)
+    assert of.perfect_loss is not None
+    assert of.perfect_loss > of.uninformed_loss
+
+
+def test_saturated_examples_have_no_probability_between_a_thousandth_and_the_rest() -> None:
+    logits = torch.tensor([[20.0, 0.0], [0.0, 20.0], [1.0, 0.0], [0.0, 6.0]]).double()
+    assert facts(logits, torch.tensor([0, 1, 0, 1]), nn.CrossEntropyLoss()).saturated == 0.5
+
+
+def test_targets_outside_of_the_range_of_the_last_operation_are_counted() -> None:
+    model = nn.Sequential(nn.Linear(2, 1), nn.Sigmoid()).double()
+    y = torch.tensor([0.0, 1.0, 1.01, 3.0]).double()[:, None]  # 1.01 is within the margin of smoothed labels
+    output = inspect(Problem(model, nn.MSELoss(), (normal(4, 2), y))).output
+    assert output is not None
+    assert (output.tail[0], output.share_outside) == ("Sigmoid", 0.25)
+
+
+def test_outputs_that_broadcast_have_another_loss_in_the_shape_of_the_targets() -> None:
+    f, y = normal(6, 1), normal(6, seed=1)
+    model = nn.Linear(1, 1).double()
+    output = inspect(Problem(model, lambda a, b: (a - b).square().mean(), (f, y))).output
+    assert output is not None
+    assert output.reshaped_loss == pytest.approx(float((model(f)[:, 0] - y).square().mean()))
+    assert output.loss == pytest.approx(float((model(f) - y).square().mean()))
+    assert output.reshaped_perfect_loss == 0.0

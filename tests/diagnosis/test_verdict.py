@@ -1,0 +1,70 @@
+"""A diagnosis in a sentence or two: the rate next to its limit, what could not be checked, and what to write."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from types import SimpleNamespace
+from typing import Any
+
+import pytest
+import torch
+from made_findings import NOTE, VANISHING
+from torch import nn
+
+import wellcond as wc
+from wellcond.diagnosis.budget import PartName
+from wellcond.diagnosis.diagnosis import Diagnosis
+from wellcond.diagnosis.evidence import Evidence
+from wellcond.diagnosis.parts import Part
+from wellcond.results import Cost
+
+
+def diagnosis(lr: float | None = 0.1, trains: bool | None = None, **fields: Any) -> Diagnosis:
+    problem = wc.Problem(nn.Linear(1, 1), nn.MSELoss(), (torch.ones(2, 1), torch.ones(2, 1)))
+    limit: Any = SimpleNamespace(value=0.5, momentum=0.9)
+    trial: Any = SimpleNamespace(trains=trains)
+    parts = tuple(Part(name, "measured", 1.0, Cost(), 0.1) for name in (PartName.INSPECTION, PartName.MAX_LR))
+    values: dict[str, Any] = {"findings": (), "about": {}, "failed": {}, "parts": parts} | fields
+    return Diagnosis(evidence=Evidence(problem, max_lr=limit, trial=trial), parameters=2, lr=lr, cost=Cost(), **values)
+
+
+@pytest.mark.parametrize(
+    ("lr", "trains", "words"),
+    [
+        (0.1, True, "The rate 0.1 is 20 % of the stability limit 0.5, and the loss goes down in the trial."),
+        (0.1, None, "The rate 0.1 is 20 % of the stability limit 0.5."),
+        (2.0, None, "The rate 2 is 4 times the stability limit at these weights."),
+        (2.0, True, "The rate 2 is 4 times the stability limit at these weights, which is ordinary"),
+        (None, None, "The largest stable rate is 0.5 with momentum 0.9."),
+    ],
+)
+def test_below_the_limit_a_rate_is_a_share_and_above_it_a_multiple(
+    lr: float | None, trains: bool | None, words: str
+) -> None:
+    assert words in diagnosis(lr, trains).verdict()
+
+
+def test_a_clean_bill_lists_what_was_checked_and_what_could_not_be() -> None:
+    text = diagnosis(failed={"whether examples of a batch influence each other": "RuntimeError: no"}).verdict()
+    assert text.startswith("Nothing is wrong in what was checked: the data, the outputs and the gradients")
+    assert text.endswith("Could not be checked: whether examples of a batch influence each other.")
+    assert diagnosis(parts=(), failed={"trial": "no memory"}).verdict() == "Nothing could be checked: no memory."
+
+
+@pytest.mark.parametrize(
+    ("remedy", "write"),
+    [
+        ("optimizer = torch.optim.Adam(model.parameters())", "Write: optimizer = torch.optim.Adam(model.parameters())"),
+        ("# an order\nx = 1", "Write: x = 1"),
+        ("x = 1\ny = 2", "Write the 2 lines of findings[0].remedy."),
+        ("", ""),
+    ],
+)
+def test_a_remedy_of_one_line_is_quoted_and_a_longer_one_pointed_to(remedy: str, write: str) -> None:
+    severe = diagnosis(findings=(replace(VANISHING, remedy=remedy), NOTE))
+    assert severe.assessment().startswith("Severe (vanishing-gradient")
+    assert severe.verdict() == f"{severe.assessment()} {write}".strip()
+
+
+def test_notes_alone_are_a_clean_bill() -> None:
+    assert "(1 note)" in diagnosis(findings=(NOTE,)).verdict()
