@@ -69,7 +69,7 @@ def unscaled_input(evidence: Evidence) -> Iterator[Finding]:
             is_adapted = first is not None and first.kind not in (*GATED, *CELLS) and first.rms < ORDINARY_SIGNAL.at
             is_far = RMS.is_severe(fact.rms) or fact.is_uneven
             severity = "note" if is_adapted else of_symptom(evidence, is_far=is_far)
-            features = f", its features from {number(float(fact.feature_rms.min()))} to {number(largest)}"
+            features = f", their features from {number(float(fact.feature_rms.min()))} to {number(largest)}"
             summary = (
                 f"the {fact.name} have an RMS of {number(fact.rms)}{features if fact.is_table else ''}, and reach "
                 f"{number(fact.reach)}; expected is an RMS of about 1"
