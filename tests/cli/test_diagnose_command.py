@@ -234,12 +234,12 @@ def test_ctrl_c_prints_and_saves_what_is_known_and_exits_with_130(
 @pytest.mark.parametrize(("budget", "has_trace"), [("fast", False), ("full", True), ("30", True)])
 def test_the_budget_is_fast_full_or_seconds(target: str, budget: str, has_trace: bool) -> None:
     content = parsed(run("diagnose", f"{target}:build", *ANY, "--budget", budget, "--json"))
-    assert (content["values"]["trace"] is not None) == has_trace
+    assert (content["values"]["evidence"]["trace"] is not None) == has_trace
 
 
 def test_layers_are_listed_by_name_or_refused_with_those_that_are_near(target: str) -> None:
     content = parsed(run("diagnose", f"{target}:build", *ANY, "--layers", "2", "--json"))
-    assert {row["layer"] for row in content["rows"]} == {"", "2"}
+    assert {row["layer"] for row in content["rows"]} == {"", "2", "2.weight", "2.bias"}
     assert "'fc2'" in one_line(run("diagnose", f"{target}:build", "--layers", "fc2"))
 
 

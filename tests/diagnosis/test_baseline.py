@@ -105,3 +105,14 @@ def test_a_loss_that_refuses_other_outputs_has_the_entropy_of_its_labels_if_ther
     assert constant_loss(own, None, [normal(10, 3)], [ignored], class_dim=1) == pytest.approx(ENTROPY)
     assert constant_loss(own, None, [normal(8, 3)], [LABELS]) is None
     assert constant_loss(own, None, [normal(8, 3)], [normal(8, 3)], class_dim=1) is None
+
+
+def test_a_loss_may_refuse_outputs_without_a_graph() -> None:
+    def checked(outputs: Tensor, targets: Tensor) -> Tensor:
+        loss = F.binary_cross_entropy(outputs, targets)
+        if not loss.requires_grad:
+            raise ValueError("the loss does not depend on any parameter")
+        return loss
+
+    least = constant_loss(checked, None, [normal(8, 1).sigmoid()], [BITS])
+    assert least == pytest.approx(entropy_of_bits(), rel=1e-5)

@@ -85,31 +85,31 @@ def names(diagnosis: Diagnosis, outcome: str = "measured") -> list[str]:
 def test_a_fast_diagnosis_takes_at_most_sixty_passes_whatever_the_network(build: Any, optimizer: str) -> None:
     of = build()
     before = of.cost
-    found = wc.diagnose(of, optimizer_of(optimizer, of))
-    assert not found.failed
+    diagnosis = wc.diagnose(of, optimizer_of(optimizer, of))
+    assert not diagnosis.failed
     spent = of.cost - before
-    assert spent.u == pytest.approx(found.cost.u)
-    assert found.cost.u == pytest.approx(sum(part.cost.u for part in found.parts))
+    assert spent.u == pytest.approx(diagnosis.cost.u)
+    assert diagnosis.cost.u == pytest.approx(sum(part.cost.u for part in diagnosis.parts))
     # products are counted as 2 u; at what they can really take the price holds as well
     price = 6.0 if any(isinstance(m, nn.RNNBase) for m in of.model.modules()) else 3.5
     assert spent.matvecs >= 2
-    (trial,) = (part for part in found.parts if part.name == "trial")  # whose fewest steps are more than 20 u here
+    (trial,) = (part for part in diagnosis.parts if part.name == "trial")  # whose fewest steps are more than 20 u here
     assert spent.u - 2 * spent.matvecs - trial.cost.u + price * spent.matvecs <= FAST_U - 20
-    assert all(part.cost.u <= part.estimate for part in found.parts if part.name != "trial" or optimizer != "sgd")
+    assert all(part.cost.u <= part.estimate for part in diagnosis.parts if part.name != "trial" or optimizer != "sgd")
     if optimizer != "adam":  # whose rate and Hessian share what one of them may take
-        assert sum(part.estimate for part in found.parts) - trial.estimate <= FAST_U - 20
+        assert sum(part.estimate for part in diagnosis.parts) - trial.estimate <= FAST_U - 20
 
 
 @pytest.mark.parametrize("size", [32, 64, 512])
 def test_a_trial_of_many_examples_takes_at_most_twenty_passes(size: int) -> None:
     batches = [(normal(size, 4, seed=i), normal(size, 4, seed=i)[:, 0].gt(0).long()) for i in range(512 // size)]
     of = wc.Problem(seeded(perceptron).double(), nn.CrossEntropyLoss(), batches)
-    found = wc.diagnose(of, torch.optim.SGD(of.model.parameters(), lr=0.1, momentum=0.9))
-    (trial,) = (part for part in found.parts if part.name == "trial")
-    assert found.trial is not None
-    assert found.trial.trains
+    diagnosis = wc.diagnose(of, torch.optim.SGD(of.model.parameters(), lr=0.1, momentum=0.9))
+    (trial,) = (part for part in diagnosis.parts if part.name == "trial")
+    assert diagnosis.trial is not None
+    assert diagnosis.trial.trains
     assert trial.cost.u <= trial.estimate == 20
-    assert found.cost.u <= FAST_U
+    assert diagnosis.cost.u <= FAST_U
 
 
 def test_a_seed_fixes_the_numbers_of_a_fast_diagnosis() -> None:
@@ -119,11 +119,11 @@ def test_a_seed_fixes_the_numbers_of_a_fast_diagnosis() -> None:
 @pytest.mark.parametrize("budget", ["fast", "full", 60.0])
 def test_the_largest_eigenvalue_and_the_rate_are_those_of_the_dense_hessian(budget: Any) -> None:
     largest = float(torch.linalg.eigvalsh(wc.Hessian(problem()).dense())[-1])
-    found = wc.diagnose(problem(), budget=budget)
-    assert found.hessian is not None
-    assert found.max_lr is not None
-    assert found.hessian.values[-1] == pytest.approx(largest, rel=1e-2)
-    assert found.max_lr.value == pytest.approx(2 * 1.9 / largest, rel=1e-2)
+    diagnosis = wc.diagnose(problem(), budget=budget)
+    assert diagnosis.hessian is not None
+    assert diagnosis.max_lr is not None
+    assert diagnosis.hessian.values[-1] == pytest.approx(largest, rel=1e-2)
+    assert diagnosis.max_lr.value == pytest.approx(2 * 1.9 / largest, rel=1e-2)
 
 
 def test_what_fast_leaves_out_is_said_with_the_line_that_gets_it() -> None:
@@ -141,16 +141,16 @@ def test_what_fast_leaves_out_is_said_with_the_line_that_gets_it() -> None:
 
 
 def test_the_price_of_every_part_is_a_row_and_in_the_text_and_on_the_page() -> None:
-    found = wc.diagnose(problem())
-    numbers = Pivot.of(found.rows()).network
-    for part in found.parts:
+    diagnosis = wc.diagnose(problem())
+    numbers = Pivot.of(diagnosis.rows()).network
+    for part in diagnosis.parts:
         if part.outcome == "measured":
             assert numbers[q.PART_COST[part.name]] == part.cost.u
             assert numbers[q.PART_ESTIMATE[part.name]] == part.estimate
             assert part.seconds > 0
-    planned = sum(part.estimate for part in found.parts)
-    assert f"planned for {planned:.3g} u at most" in " ".join(str(found).split())
-    page = found.page()
+    planned = sum(part.estimate for part in diagnosis.parts)
+    assert f"planned for {planned:.3g} u at most" in " ".join(str(diagnosis).split())
+    page = diagnosis.page()
     assert "What it took" in page
     assert "Left out" in page
 
@@ -158,8 +158,8 @@ def test_the_price_of_every_part_is_a_row_and_in_the_text_and_on_the_page() -> N
 def test_adam_has_its_rate_first_and_the_hessian_what_is_left() -> None:
     of = problem()
     optimizer = optimizer_of("adam", of)
-    found = wc.diagnose(of, optimizer)
-    rate, ends = found.parts[3:5]
+    diagnosis = wc.diagnose(of, optimizer)
+    rate, ends = diagnosis.parts[3:5]
     assert (rate.name, ends.name) == ("largest stable lr", "Hessian eigenvalues")
     most = Budget("fast", of, optimizer, batch_size=32).products
     assert ends.outcome == ("measured" if most - rate.cost.matvecs - 1 >= 3 else "left out")
@@ -170,10 +170,10 @@ def test_adam_has_its_rate_first_and_the_hessian_what_is_left() -> None:
 
 def test_a_rate_that_needs_few_products_leaves_them_to_the_hessian() -> None:
     of = wc.Problem(nn.Linear(1, 1, bias=False).double(), nn.MSELoss(), (normal(8, 1), normal(8, 1, seed=1)))
-    found = wc.diagnose(of, torch.optim.Adam(of.params.values()))
-    assert names(found) == [*LAYER_PARTS, "largest stable lr", "Hessian eigenvalues"]
-    assert found.hessian is not None
-    assert found.hessian.values[-1] == pytest.approx(float(wc.Hessian(of).dense()), rel=1e-6)
+    diagnosis = wc.diagnose(of, torch.optim.Adam(of.params.values()))
+    assert names(diagnosis) == [*LAYER_PARTS, "largest stable lr", "Hessian eigenvalues"]
+    assert diagnosis.hessian is not None
+    assert diagnosis.hessian.values[-1] == pytest.approx(float(wc.Hessian(of).dense()), rel=1e-6)
 
 
 @pytest.mark.parametrize(
@@ -184,10 +184,10 @@ def test_a_rate_that_needs_few_products_leaves_them_to_the_hessian() -> None:
 def test_sgd_whose_groups_step_alike_needs_no_spectrum_of_its_own(groups: dict[str, float]) -> None:
     of = problem()
     first, *others = of.params.values()
-    found = wc.diagnose(of, torch.optim.SGD([{"params": [first], **groups}, {"params": others}], lr=0.2))
-    assert found.max_lr is not None
-    assert (found.max_lr.cost.matvecs == 0) == (not groups)
-    assert found.cost.matvecs <= 8
+    diagnosis = wc.diagnose(of, torch.optim.SGD([{"params": [first], **groups}, {"params": others}], lr=0.2))
+    assert diagnosis.max_lr is not None
+    assert (diagnosis.max_lr.cost.matvecs == 0) == (not groups)
+    assert diagnosis.cost.matvecs <= 8
 
 
 @pytest.mark.parametrize("budget", ["slow", 0, -1.0, float("nan"), None, True])
@@ -215,24 +215,24 @@ def slow_down(monkeypatch: pytest.MonkeyPatch, seconds: float) -> None:
 @pytest.mark.parametrize("optimizer", ["none", "adam"])
 def test_seconds_are_kept_to_within_a_product(monkeypatch: pytest.MonkeyPatch, optimizer: str) -> None:
     of = problem()
-    given = optimizer_of(optimizer, of)
-    wc.diagnose(of, given)  # what is done once per process is done
+    optimizer_used = optimizer_of(optimizer, of)
+    wc.diagnose(of, optimizer_used)  # what is done once per process is done
     slow_down(monkeypatch, 0.1)
     began = time.perf_counter()
-    found = wc.diagnose(of, given, budget=2.0)
+    diagnosis = wc.diagnose(of, optimizer_used, budget=2.0)
     assert time.perf_counter() - began < 2.0 + 0.1 + 0.5  # a product, and a machine that has other work
-    assert not found.failed
-    assert found.hessian is not None
-    assert found.hessian.matvecs >= 2
+    assert not diagnosis.failed
+    assert diagnosis.hessian is not None
+    assert diagnosis.hessian.matvecs >= 2
 
 
 def test_seconds_that_are_spent_leave_the_rest_out() -> None:
-    found = wc.diagnose(problem(), budget=1e-6)
-    assert names(found) == PARTS[:1]  # a look is always taken
-    assert list(found.left_out) == PARTS[1:]
-    assert "of the budget were spent" in found.left_out["Hessian trace"]
-    assert str(found)
-    assert found.page()
+    diagnosis = wc.diagnose(problem(), budget=1e-6)
+    assert names(diagnosis) == PARTS[:1]  # a look is always taken
+    assert list(diagnosis.left_out) == PARTS[1:]
+    assert "of the budget were spent" in diagnosis.left_out["Hessian trace"]
+    assert str(diagnosis)
+    assert diagnosis.page()
 
 
 # some layers
@@ -272,16 +272,16 @@ def test_where_the_spectrum_of_a_layer_came_from_is_said() -> None:
 def test_findings_are_there_after_a_look_of_at_most_four_passes() -> None:
     seen: list[Diagnosis] = []
     model = nn.Sequential(seeded(perceptron), nn.Softmax(1)).double()
-    found = wc.diagnose(problem(model), on_part=seen.append)
+    diagnosis = wc.diagnose(problem(model), on_part=seen.append)
     assert [part.name for part in seen[0].parts] == ["inspection"]
     assert seen[0].cost.u <= 4
-    assert seen[0].findings[0].rule == found.findings[0].rule == "output-loss-mismatch"
+    assert seen[0].findings[0].rule == diagnosis.findings[0].rule == "output-loss-mismatch"
 
 
 def test_seconds_bound_the_trial_too() -> None:
     of = in_batches()
-    found = wc.diagnose(of, optimizer_of("sgd", of), budget=1e-2)
-    assert found.trial is None or not found.trial.others
+    diagnosis = wc.diagnose(of, optimizer_of("sgd", of), budget=1e-2)
+    assert diagnosis.trial is None or not diagnosis.trial.others
 
 
 def test_every_part_is_handed_over_as_soon_as_it_is_there() -> None:
@@ -326,15 +326,15 @@ def test_an_interrupted_part_leaves_all_that_was_measured_before(part: str, opti
         if what == part:
             raise KeyboardInterrupt
 
-    found = wc.diagnose(of, optimizer_of(optimizer, of), budget="full", progress=progress)
+    diagnosis = wc.diagnose(of, optimizer_of(optimizer, of), budget="full", progress=progress)
     order = names(whole)
-    assert found.is_interrupted
-    assert names(found) == order[: order.index(part)]
-    assert found.failed == dict.fromkeys(order[order.index(part) :], "interrupted")
-    measured = {row for row in found.rows() if row.unit != "u"}
+    assert diagnosis.is_interrupted
+    assert names(diagnosis) == order[: order.index(part)]
+    assert diagnosis.failed == dict.fromkeys(order[order.index(part) :], "interrupted")
+    measured = {row for row in diagnosis.rows() if row.unit != "u"}
     assert measured <= {row for row in whole.rows() if row.unit != "u"}
-    assert str(found)
-    assert found.page()
+    assert str(diagnosis)
+    assert diagnosis.page()
     assert_unchanged(before, snapshot(of.model))
     assert all(torch.equal(value, state[name]) for name, value in of.model.state_dict().items())
 
@@ -346,18 +346,18 @@ def test_an_interrupted_spectrum_is_kept_with_the_rate_that_follows_from_it(
     of = problem()
     before = snapshot(of.model)
     interrupted_at(monkeypatch, product)
-    found = wc.diagnose(of, budget="full")
-    assert found.is_interrupted
+    diagnosis = wc.diagnose(of, budget="full")
+    assert diagnosis.is_interrupted
     assert_unchanged(before, snapshot(of.model))
-    if found.hessian is None:
+    if diagnosis.hessian is None:
         assert product <= 3
-        assert list(found.failed) == PARTS[3:]
+        assert list(diagnosis.failed) == PARTS[3:]
     else:
-        assert found.hessian.matvecs == product - 1
-        assert names(found, "cut short") == ["Hessian eigenvalues"]
-        assert f"interrupted after {product - 1} products" in found.parts[3].note
-        assert found.max_lr is not None
-        assert list(found.failed) == ["Hessian trace"]
+        assert diagnosis.hessian.matvecs == product - 1
+        assert names(diagnosis, "cut short") == ["Hessian eigenvalues"]
+        assert f"interrupted after {product - 1} products" in diagnosis.parts[3].note
+        assert diagnosis.max_lr is not None
+        assert list(diagnosis.failed) == ["Hessian trace"]
 
 
 def test_a_second_ctrl_c_is_heeded_too(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -367,9 +367,9 @@ def test_a_second_ctrl_c_is_heeded_too(monkeypatch: pytest.MonkeyPatch) -> None:
         if what == "largest stable lr":
             raise KeyboardInterrupt
 
-    found = wc.diagnose(problem(), budget="full", progress=progress)
-    assert found.hessian is not None
-    assert found.failed == {"largest stable lr": "interrupted", "Hessian trace": "interrupted"}
+    diagnosis = wc.diagnose(problem(), budget="full", progress=progress)
+    assert diagnosis.hessian is not None
+    assert diagnosis.failed == {"largest stable lr": "interrupted", "Hessian trace": "interrupted"}
 
 
 def test_ctrl_c_while_a_part_is_handed_over_ends_the_work() -> None:
@@ -377,9 +377,9 @@ def test_ctrl_c_while_a_part_is_handed_over_ends_the_work() -> None:
         if diagnosis.parts[-1].name == "layers":
             raise KeyboardInterrupt
 
-    found = wc.diagnose(problem(), on_part=hand_over)
-    assert names(found) == LAYER_PARTS[:2]
-    assert list(found.failed) == ["trial", "Hessian eigenvalues", "largest stable lr"]
+    diagnosis = wc.diagnose(problem(), on_part=hand_over)
+    assert names(diagnosis) == LAYER_PARTS[:2]
+    assert list(diagnosis.failed) == ["trial", "Hessian eigenvalues", "largest stable lr"]
 
 
 def test_parts_are_values() -> None:

@@ -58,16 +58,16 @@ def without_hessian() -> wc.Problem:
 
 
 @pytest.fixture(scope="module")
-def found() -> Diagnosis:
+def diagnosis() -> Diagnosis:
     return diagnose(problem(), budget="full")
 
 
 # numbers
 
 
-def test_sharpness_trace_and_largest_rate_are_those_of_the_dense_hessian(found: Diagnosis) -> None:
+def test_sharpness_trace_and_largest_rate_are_those_of_the_dense_hessian(diagnosis: Diagnosis) -> None:
     dense = torch.linalg.eigvalsh(wc.Hessian(problem()).dense())
-    numbers = Pivot.of(found.rows()).network
+    numbers = Pivot.of(diagnosis.rows()).network
     # 1 % is the asked error, of both ends; the trace's bar is a standard error, of which 4 are never left
     assert numbers[q.HESSIAN.lambda_max] == pytest.approx(float(dense[-1]), rel=1e-2)
     assert numbers[q.HESSIAN.lambda_min] == pytest.approx(float(dense[0]), rel=1e-2)
@@ -97,11 +97,11 @@ def test_loss_and_norms_are_those_of_autograd_on_all_examples(sizes: list[int]) 
     assert pivot.column(q.WEIGHT_NORM) == pytest.approx(norms(params))
 
 
-def test_rows_say_each_thing_once_with_the_size_of_matrices_and_the_training_step(found: Diagnosis) -> None:
-    keys = [(row.layer, row.quantity) for row in found.rows()]
+def test_rows_say_each_thing_once_with_the_size_of_matrices_and_the_training_step(diagnosis: Diagnosis) -> None:
+    keys = [(row.layer, row.quantity) for row in diagnosis.rows()]
     assert len(keys) == len(set(keys))
-    assert Pivot.of(found.rows()).layers["0"][q.INPUT.dimension] == 4
-    assert {row.step for row in found.rows(7)} == {7}
+    assert Pivot.of(diagnosis.rows()).layers["0"][q.INPUT.dimension] == 4
+    assert {row.step for row in diagnosis.rows(7)} == {7}
 
 
 def test_a_model_that_is_itself_a_layer_has_a_name() -> None:
@@ -111,11 +111,11 @@ def test_a_model_that_is_itself_a_layer_has_a_name() -> None:
     assert "(model)" in str(d)
 
 
-def test_convolutions_whose_positions_count_as_examples_are_counted(found: Diagnosis) -> None:
+def test_convolutions_whose_positions_count_as_examples_are_counted(diagnosis: Diagnosis) -> None:
     model = nn.Sequential(nn.Conv2d(1, 2, 3), nn.ReLU(), nn.Flatten(), nn.Linear(8, 3)).double()
     x, y = torch.randn(5, 1, 4, 4, dtype=torch.float64), torch.arange(5) % 3
     assert Pivot.of(diagnose(problem(model, (x, y))).rows()).network[q.CONVOLUTIONS] == 1
-    assert q.CONVOLUTIONS not in Pivot.of(found.rows()).network
+    assert q.CONVOLUTIONS not in Pivot.of(diagnosis.rows()).network
 
 
 @pytest.mark.parametrize("options", [{"momentum": 0.5}, {"momentum": 0.9, "weight_decay": 0.1}])
@@ -139,11 +139,11 @@ def test_adam_is_bounded_like_any_other_optimizer() -> None:
     assert f"{d.max_lr.value:.3g} with momentum 0.9; the optimizer is at 0.01" in " ".join(str(d).split())
 
 
-def test_the_cost_is_that_of_all_parts(found: Diagnosis) -> None:
-    assert found.hessian is not None
-    assert found.trace is not None
-    assert found.cost.matvecs == found.hessian.matvecs + found.trace.matvecs
-    assert found.about["cost"] in str(found.cost)
+def test_the_cost_is_that_of_all_parts(diagnosis: Diagnosis) -> None:
+    assert diagnosis.hessian is not None
+    assert diagnosis.trace is not None
+    assert diagnosis.cost.matvecs == diagnosis.hessian.matvecs + diagnosis.trace.matvecs
+    assert diagnosis.about["cost"] in str(diagnosis.cost)
 
 
 # failures
@@ -309,28 +309,28 @@ def test_text_has_headlines_a_line_per_layer_and_what_is_missing_in_eighty_colum
     assert "gradients through them" in d.about["batchnorm"]
 
 
-def test_about_says_which_meaning_batchnorm_has(found: Diagnosis) -> None:
-    assert found.about["batchnorm"] == "the model has none"
+def test_about_says_which_meaning_batchnorm_has(diagnosis: Diagnosis) -> None:
+    assert diagnosis.about["batchnorm"] == "the model has none"
     running = wc.Problem(network(norm=True), nn.CrossEntropyLoss(), data(), batchnorm="running")
     assert diagnose(running).about["batchnorm"] == "running statistics, as in evaluation"
 
 
-def test_the_suffix_decides_the_form(found: Diagnosis, tmp_path: Path) -> None:
-    content = json.loads(found.save(tmp_path / "d.json").read_text(encoding="utf-8"))
+def test_the_suffix_decides_the_form(diagnosis: Diagnosis, tmp_path: Path) -> None:
+    content = json.loads(diagnosis.save(tmp_path / "d.json").read_text(encoding="utf-8"))
     assert content["result"] == "Diagnosis"
-    assert [row["quantity"] for row in content["rows"]] == [row.quantity for row in found.rows()]
-    assert found.hessian is not None
-    assert content["values"]["evidence"]["hessian"]["values"] == found.hessian.values.tolist()
-    assert "vectors" not in content["values"]["evidence"]["hessian"]  # twice as many numbers as the network has
-    lines = found.save(tmp_path / "d.csv").read_text(encoding="utf-8").splitlines()
+    assert [row["quantity"] for row in content["rows"]] == [row.quantity for row in diagnosis.rows()]
+    assert diagnosis.hessian is not None
+    assert content["values"]["evidence"]["hessian"]["values"] == diagnosis.hessian.values.tolist()
+    assert "vectors" not in content["values"]["evidence"]["hessian"]  # twice the numbers of the network
+    lines = diagnosis.save(tmp_path / "d.csv").read_text(encoding="utf-8").splitlines()
     assert lines[0] == "step,layer,quantity,value,unit"
-    assert len(lines) == 1 + len(found.rows())
+    assert len(lines) == 1 + len(diagnosis.rows())
     begins = {"html": b"<!doctype html>", "png": b"\x89PNG", "svg": b"<?xml", "pdf": b"%PDF"}
     for form, begin in begins.items():
-        assert found.save(tmp_path / f"d.{form}").read_bytes().startswith(begin)
+        assert diagnosis.save(tmp_path / f"d.{form}").read_bytes().startswith(begin)
     for name in ("d.txt", "d", "d.pkl"):
         with pytest.raises(
             OutputError, match=r"has no known form; end it in one of \.html, \.png, \.svg, \.pdf, \.csv, \.json"
         ):
-            found.save(tmp_path / name)
+            diagnosis.save(tmp_path / name)
     assert {path.name for path in tmp_path.iterdir()} == {"d.json", "d.csv", *(f"d.{form}" for form in begins)}

@@ -79,8 +79,8 @@ def _minimum(loss: Loss, outputs: Sequence[Tensor], targets: Sequence[Any], clas
     try:
         with torch.enable_grad():
             # a loss that clamps is flat at the mean output, but not at the mean target
-            free = min(starts, key=lambda start: _or_inf(float(mean_loss(start)))).requires_grad_()
-            return _minimized(mean_loss, free)
+            free = [start.requires_grad_() for start in starts]  # a loss may refuse outputs without a graph
+            return _minimized(mean_loss, min(free, key=lambda start: _or_inf(float(mean_loss(start).detach()))))
     except Exception:  # the user's loss may accept no other outputs than the model's own, and raise anything
         return None
 

@@ -1,4 +1,4 @@
-"""Whether targets have anything to do with inputs: three probes of the data, against shuffled targets."""
+"""Whether inputs predict targets: three probes of the data, compared with shuffled targets."""
 
 from __future__ import annotations
 
@@ -18,29 +18,30 @@ MOST_EXAMPLES = 1024
 MOST_BATCHES = 64
 SHUFFLES = 100
 MOST_COLUMNS = 16
-"""Of the targets: more classes or outputs are mixed at random to so many."""
+"""Columns of the targets; more classes or outputs are projected at random to this number."""
 MOST_OUTPUTS = 64
-"""Numbers per target; images as targets are a matter of their own."""
+"""Numbers per target; larger targets, such as images, are not probed."""
 SLOW = 1e-3
-"""Of the largest eigenvalue: what gradient descent learns along such a direction takes it 1,000 times as long."""
+"""Share of the largest eigenvalue below which a direction is slow: gradient descent needs 1,000 times more steps."""
 RIDGE = 0.1
-"""Of the mean eigenvalue of the features' second moment: enough to keep as many features as examples from fitting."""
+"""Ridge over the mean eigenvalue of the features' second moment; it prevents a fit when there are more features than
+examples."""
 
 
 @dataclass(frozen=True)
 class Relation:
-    """How well inputs tell targets, by leave-one-out predictions, in standard deviations of shuffled targets.
+    """How well inputs predict targets, by leave-one-out predictions, in standard deviations of shuffled targets.
 
     Attributes:
-        examples: How many were seen.
-        neighbor: How far the nearest neighbor's target is better than that of a shuffled set.
-        linear: The same of ridge regression.
-        smooth: The same of kernel ridge regression, with a Gaussian as wide as the median distance.
+        examples: Number of examples read.
+        neighbor: Advantage of the nearest neighbor's target over a shuffled one.
+        linear: Advantage of ridge regression.
+        smooth: Advantage of kernel ridge regression, with a Gaussian as wide as the median distance.
         structure: λ_max of the inputs' correlation over the largest that independent features have by chance
-            (Marchenko-Pastur). Above 1 inputs are alike in something, which probes can use; noise is not.
-        features: How many the inputs have that vary.
+            (Marchenko-Pastur). Above 1 the inputs have structure that the probes can use; noise has none.
+        features: Number of features that vary.
         is_regression: Whether the targets are numbers, and not classes or zeros and ones.
-        slow: What gradient descent on these features learns last; None where there are too few examples to tell.
+        slow: What gradient descent on these features learns last; None if there are too few examples.
     """
 
     examples: int
@@ -54,18 +55,18 @@ class Relation:
 
     @property
     def best(self) -> float:
-        """That of the probe that tells most."""
+        """The advantage of the best probe."""
         return max(self.neighbor, self.linear, self.smooth)
 
 
 @dataclass(frozen=True)
 class Slow:
-    """What a linear fit tells of the targets, by the directions of the standardized features that it needs.
+    """Variance of the targets that a linear fit explains, by the directions of the standardized features that it uses.
 
     Attributes:
-        fast: The share of the targets' variance that directions with at least 1/1000 of the largest eigenvalue tell.
-        rest: What the others tell besides, less what as many tell by chance.
-        condition: λ_max over the eigenvalue of the direction among these that tells most: as many steps more it takes.
+        fast: Share explained by directions with at least 1/1000 of the largest eigenvalue.
+        rest: Share explained by the other directions, minus what they would explain by chance.
+        condition: λ_max/λ of the most predictive slow direction, i.e. how many times more steps it needs.
     """
 
     fast: float
@@ -74,13 +75,13 @@ class Slow:
 
 
 def relation(problem: Problem) -> Relation | None:
-    """Probe a problem's data; None where inputs are no features: tokens, several tensors, or targets of another form.
+    """Probe a problem's data; None if inputs are not features (tokens, several tensors) or targets are not labels.
 
     Each example's target is predicted from the others: by its nearest neighbor, by ridge regression and by kernel
     ridge regression. All are compared with 100 shuffles of the targets. No pass through the model is made.
 
     Args:
-        problem: Its loader is read, as far as 1024 examples.
+        problem: Problem whose loader is read, up to 1024 examples.
     """
     pairs = list(islice(_read(problem), MOST_BATCHES))
     if not pairs or len({(x.shape[1:], y.shape[1:]) for x, y in pairs}) > 1:
@@ -173,13 +174,15 @@ def _slow(x: Tensor, y: Tensor) -> Slow | None:
         return None
     u, s, _ = torch.linalg.svd(x, full_matrices=False)
     y = y - y.mean(0)
-    told = (u.T @ y).square().sum(1) / y.square().sum()
+    explained = (u.T @ y).square().sum(1) / y.square().sum()
     is_slow = s.square() < SLOW * s[0].square()
     if not bool(is_slow.any()):
-        return Slow(float(told.sum()), 0.0, float((s[0] / s[-1]).square()))
-    most = int(torch.where(is_slow, told, -1.0).argmax())
+        return Slow(float(explained.sum()), 0.0, float((s[0] / s[-1]).square()))
+    most = int(torch.where(is_slow, explained, -1.0).argmax())
     by_chance = float(is_slow.sum()) / n
-    return Slow(float(told[~is_slow].sum()), float(told[is_slow].sum()) - by_chance, float((s[0] / s[most]).square()))
+    return Slow(
+        float(explained[~is_slow].sum()), float(explained[is_slow].sum()) - by_chance, float((s[0] / s[most]).square())
+    )
 
 
 def _structure(x: Tensor) -> float:

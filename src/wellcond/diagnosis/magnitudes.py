@@ -18,7 +18,7 @@ class Gradients:
     """The mean loss over all examples and its gradient.
 
     Attributes:
-        loss: The mean loss.
+        loss: Mean loss.
         norms: ‖∂L/∂θ‖ by layer.
     """
 
@@ -27,7 +27,7 @@ class Gradients:
 
     @classmethod
     def of(cls, problem: Problem, loss: float, gradients: Mapping[str, Tensor | None]) -> Gradients:
-        """The norms of gradients that are at hand.
+        """The norms of known gradients.
 
         Raises:
             NonFinite: One is NaN or infinite.
@@ -46,8 +46,8 @@ def gradients(problem: Problem) -> Gradients:
         NonFinite: The loss or a gradient is NaN or infinite.
     """
     with problem.measuring():
-        loss, found = problem.loss_and_gradients()
-    return Gradients.of(problem, float(loss), found)
+        loss, by_parameter = problem.loss_and_gradients()
+    return Gradients.of(problem, float(loss), by_parameter)
 
 
 def weight_norms(problem: Problem) -> dict[str, float]:
@@ -75,7 +75,7 @@ def _layer_of(parameter: str, layers: Collection[str]) -> str:
 
 
 def _norm(tensor: Tensor | None, device: torch.device) -> Tensor:
-    """In float64, where the squares of large numbers are finite."""
+    """The norm in float64, in which the squares of large numbers are finite."""
     if tensor is None:
         return torch.zeros((), dtype=torch.float64, device=device)
     values = tensor.detach().coalesce().values() if tensor.is_sparse else tensor.detach()

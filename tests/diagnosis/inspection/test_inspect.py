@@ -36,11 +36,11 @@ def test_nothing_changes() -> None:
     model = Everything()
     optimizer = torch.optim.Adam(model.parameters())
     before = snapshot(model)
-    found = inspect(Problem(model, nn.CrossEntropyLoss(), batch()), optimizer)
+    inspection = inspect(Problem(model, nn.CrossEntropyLoss(), batch()), optimizer)
     assert_unchanged(before, snapshot(model))
     assert not optimizer.state
-    assert {s.name for s in found.signals} >= {"conv", "bn", "attention", "rnn", "out"}
-    assert {a.name for a in found.attention} == {"attention"}
+    assert {s.name for s in inspection.signals} >= {"conv", "bn", "attention", "rnn", "out"}
+    assert {a.name for a in inspection.attention} == {"attention"}
 
 
 def test_a_model_that_raises_leaves_what_is_known_of_the_data() -> None:
@@ -50,20 +50,20 @@ def test_a_model_that_raises_leaves_what_is_known_of_the_data() -> None:
 
     model = Broken()
     before = snapshot(model)
-    found = inspect(Problem(model, nn.CrossEntropyLoss(), batch()))
+    inspection = inspect(Problem(model, nn.CrossEntropyLoss(), batch()))
     assert_unchanged(before, snapshot(model))
-    assert "no" in found.forward_error
-    assert found.inputs[0].shape == (16, 2, 5)
+    assert "no" in inspection.forward_error
+    assert inspection.inputs[0].shape == (16, 2, 5)
 
 
 def test_a_loss_that_raises_leaves_the_signals() -> None:
     def loss(_f: Tensor, _y: Tensor) -> Tensor:
         raise RuntimeError("shapes")
 
-    found = inspect(Problem(Everything(), loss, batch()))
-    assert "shapes" in found.loss_error
-    assert found.output is not None
-    assert found.signals
+    inspection = inspect(Problem(Everything(), loss, batch()))
+    assert "shapes" in inspection.loss_error
+    assert inspection.output is not None
+    assert inspection.signals
 
 
 def test_it_takes_less_than_three_passes() -> None:
@@ -76,13 +76,13 @@ def test_it_takes_less_than_three_passes() -> None:
 def test_gradients_are_those_of_the_problem() -> None:
     model = Everything()
     problem = Problem(model, nn.CrossEntropyLoss(), batch())
-    found = {w.name: w.gradient for w in inspect(problem).weights}
+    inspection = {w.name: w.gradient for w in inspect(problem).weights}
     with problem.measuring():
         _, gradients = problem.loss_and_gradients()
     for name, g in gradients.items():
         assert g is not None
         torch.testing.assert_close(
-            torch.tensor(found[name]), g.square().mean().sqrt(), rtol=1e-4, atol=1e-9, check_dtype=False
+            torch.tensor(inspection[name]), g.square().mean().sqrt(), rtol=1e-4, atol=1e-9, check_dtype=False
         )
 
 
@@ -101,7 +101,7 @@ def test_a_model_that_computes_its_own_loss_is_compared_with_log_c() -> None:
             return Outputs(nn.functional.cross_entropy(logits, labels), logits)
 
     x, labels = torch.randn(15, 4), torch.arange(15) % 5
-    found = inspect(Problem(Own(), None, [{"x": x, "labels": labels}])).output
-    assert found is not None
-    assert (found.loss_kind, found.classes) == ("cross-entropy", 5)
-    assert found.best_constant == pytest.approx(math.log(5))
+    inspection = inspect(Problem(Own(), None, [{"x": x, "labels": labels}])).output
+    assert inspection is not None
+    assert (inspection.loss_kind, inspection.classes) == ("cross-entropy", 5)
+    assert inspection.best_constant == pytest.approx(math.log(5))

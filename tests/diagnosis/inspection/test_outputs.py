@@ -77,6 +77,6 @@ def test_outputs_that_broadcast_have_another_loss_in_the_shape_of_the_targets() 
     model = nn.Linear(1, 1).double()
     output = inspect(Problem(model, lambda a, b: (a - b).square().mean(), (f, y))).output
     assert output is not None
-    assert output.reshaped_loss == pytest.approx(float((model(f)[:, 0] - y).square().mean()))
-    assert output.loss == pytest.approx(float((model(f) - y).square().mean()))
+    assert output.reshaped_loss == pytest.approx(float((model(f)[:, 0] - y).square().mean().detach()))
+    assert output.loss == pytest.approx(float((model(f) - y).square().mean().detach()))
     assert output.reshaped_perfect_loss == 0.0
