@@ -29,6 +29,7 @@ from benchmarks.rates import data
 from benchmarks.rates.tasks import TASKS
 from benchmarks.timing import environment
 from benchmarks.verdicts.cases import CASES
+from wellcond.training.optimizers import DEFAULT_MOMENTUM
 from wellcond.treatment.comparison import Comparison
 
 FAULTS = (
@@ -73,7 +74,7 @@ def longer(case: str, arm: str, steps: int) -> dict[str, Any]:
     """One arm trained longer: its rate, and the final loss of every seed; None where it diverges or is refused."""
     program = CASES[case].build(faulty=True)
     problem = wc.Problem(program.model, program.loss, program.loader)
-    comparison = Comparison(problem, program.optimizer, 0.0, steps, SEEDS, 1, lambda _what, _share: None)
+    comparison = Comparison(problem, program.optimizer, DEFAULT_MOMENTUM, steps, SEEDS, 1, lambda _what, _share: None)
     if arm == "untreated":
         comparison.train_untreated()
     else:

@@ -39,13 +39,13 @@ def losses_by_torch(
     model: nn.Module, optimizer: Optimizer, steps: int, batches: Any = BATCHES, loss: Any = F.cross_entropy
 ) -> list[float]:
     """The loss of every step of an optimizer on the batches in turn, with the model in training mode."""
-    found = []
+    losses = []
     with sdpa_kernel(SDPBackend.MATH):
         for step in range(steps):
             x, y = batches[step % len(batches)]
             value = loss(model.train()(x), y)
-            found.append(float(value.detach()))
+            losses.append(float(value.detach()))
             optimizer.zero_grad()
             value.backward()
             optimizer.step()
-    return found
+    return losses

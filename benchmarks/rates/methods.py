@@ -23,7 +23,7 @@ def suggest_lr(task: Task, seed: int, steps: int) -> tuple[float, float]:
     model = task.start(seed)
     optimizer = task.optimizer(model.parameters(), lr=GUESS)
     torch.manual_seed(seed + OTHER_BATCHES)
-    found = wc.suggest_lr(wc.Problem(model, task.loss, task.loader()), optimizer, steps)
+    found = wc.suggest_lr(wc.Problem(model, task.loss, task.loader()), optimizer, steps=steps)
     return found.lr, found.cost.u
 
 

@@ -10,7 +10,7 @@ import torch
 from command import built, run, script, words
 
 import wellcond as wc
-from wellcond.training.copies import Racer
+from wellcond.training.copies import CopyRun
 
 
 def test_the_parts_printed_are_those_of_the_suggestion(tmp_path: Path) -> None:
@@ -112,14 +112,14 @@ def test_an_architecture_needs_no_network(tmp_path: Path) -> None:
 
 @pytest.mark.parametrize("command", ["suggest-lr", "predict-lr"])
 def test_ctrl_c_prints_what_is_known(command: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    step, calls = Racer.step, count()
+    step, calls = CopyRun.step, count()
 
-    def interrupted(racer: Racer, batch: object) -> None:
+    def interrupted(run_of_copy: CopyRun, batch: object) -> None:
         if next(calls) == 40:
             raise KeyboardInterrupt
-        step(racer, batch)  # type: ignore[arg-type]
+        step(run_of_copy, batch)  # type: ignore[arg-type]
 
-    monkeypatch.setattr(Racer, "step", interrupted)
+    monkeypatch.setattr(CopyRun, "step", interrupted)
     result = run(command, f"{script(tmp_path)}:build")
     assert result.exit_code == 130
     assert "Start with lr = " in result.output

@@ -54,45 +54,45 @@ def tried(of: wc.Problem, kind: Any = torch.optim.SGD, **options: Any) -> Trial:
 
 
 def test_a_healthy_network_trains_and_fits_a_handful() -> None:
-    found = tried(problem(), lr=0.1, momentum=0.9)
-    assert found.trains
-    assert found.own is not None
-    assert found.outcome(found.own) == "learns"
-    assert found.few is not None
-    assert found.few.is_fitted
-    assert not found.others
-    assert found.constant == pytest.approx(math.log(4), abs=1e-6)
+    result = tried(problem(), lr=0.1, momentum=0.9)
+    assert result.trains
+    assert result.own is not None
+    assert result.outcome(result.own) == "learns"
+    assert result.few is not None
+    assert result.few.is_fitted
+    assert not result.others
+    assert result.constant == pytest.approx(math.log(4), abs=1e-6)
 
 
 def test_the_own_run_takes_the_steps_that_a_plain_loop_takes() -> None:
     of = problem()
-    found = tried(of, torch.optim.Adam, lr=1e-2)
+    result = tried(of, torch.optim.Adam, lr=1e-2)
     model = copy.deepcopy(of.model)
     optimizer = torch.optim.Adam(model.parameters(), lr=1e-2)
     losses = []
-    for step in range(len(found.own.run.losses)):  # type: ignore[union-attr]
+    for step in range(len(result.own.run.losses)):  # type: ignore[union-attr]
         x, y = of.batches[step % 8]
         loss = F.cross_entropy(model(x), y)
         optimizer.zero_grad()
         loss.backward()
         optimizer.step()
         losses.append(loss.item())
-    assert found.own is not None
-    assert found.own.run.losses == pytest.approx(losses, rel=1e-4)
+    assert result.own is not None
+    assert result.own.run.losses == pytest.approx(losses, rel=1e-4)
     with torch.no_grad():
-        assert found.own.after == pytest.approx([float(F.cross_entropy(model(x), y)) for x, y in of.batches], rel=1e-4)
+        assert result.own.after == pytest.approx([float(F.cross_entropy(model(x), y)) for x, y in of.batches], rel=1e-4)
 
 
 def test_a_rate_that_is_too_high_rises_and_a_lower_one_falls() -> None:
     x = torch.linspace(-1, 1, 64)[:, None]
     of = wc.Problem(nn.Linear(1, 1, bias=False), nn.MSELoss(), [(x, 3 * x)] * 4)
     limit = 2 / (2 * float(x.square().mean()))
-    found = tried(of, lr=20 * limit)
-    assert found.own is not None
-    assert found.outcome(found.own) in RISING
-    assert [each.factor for each in found.others] == [0.1, 0.01]
-    assert found.outcome(found.others[-1]) in FALLING
-    assert found.uphill is None
+    result = tried(of, lr=20 * limit)
+    assert result.own is not None
+    assert result.outcome(result.own) in RISING
+    assert [each.factor for each in result.others] == [0.1, 0.01]
+    assert result.outcome(result.others[-1]) in FALLING
+    assert result.uphill is None
 
 
 class Uphill(torch.optim.SGD):
@@ -107,9 +107,9 @@ class Uphill(torch.optim.SGD):
 
 
 def test_steps_uphill_rise_in_proportion_to_their_rate() -> None:
-    found = tried(problem(), Uphill, lr=0.05)
-    assert found.uphill is not None
-    assert found.trains is False
+    result = tried(problem(), Uphill, lr=0.05)
+    assert result.uphill is not None
+    assert result.trains is False
 
 
 def test_a_trained_network_is_not_said_to_stand_still() -> None:
@@ -119,16 +119,16 @@ def test_a_trained_network_is_not_said_to_stand_still() -> None:
         optimizer.zero_grad()
         F.cross_entropy(of.model(of.batches[step % 8][0]), of.batches[step % 8][1]).backward()
         optimizer.step()
-    found = trial(of, optimizer)
-    assert found.loss < 0.01
-    assert found.has_learned
-    assert found.trains
+    result = trial(of, optimizer)
+    assert result.loss < 0.01
+    assert result.has_learned
+    assert result.trains
 
 
 def test_without_an_optimizer_only_the_handful_is_tried() -> None:
-    found = trial(problem())
-    assert found.own is None
-    assert found.trains
+    result = trial(problem())
+    assert result.own is None
+    assert result.trains
     assert trial(problem(network(nn.Dropout(1.0)))).few is not None
 
 
@@ -137,9 +137,9 @@ def test_a_schedule_at_zero_is_tried_at_the_rate_that_it_belongs_to() -> None:
     optimizer = torch.optim.SGD(of.model.parameters(), lr=0.1)
     torch.optim.lr_scheduler.LambdaLR(optimizer, lambda step: step / 100)
     assert optimizer.param_groups[0]["lr"] == 0
-    found = trial(of, optimizer)
-    assert found.own is not None
-    assert found.own.lr == 0.1
+    result = trial(of, optimizer)
+    assert result.own is not None
+    assert result.own.lr == 0.1
 
 
 def test_falls_are_shares_of_the_loss_with_their_standard_error() -> None:
@@ -231,8 +231,8 @@ def test_nothing_of_the_users_is_changed() -> None:
     optimizer.step()
     before, state = snapshot(model), copy.deepcopy(optimizer.state_dict())
     gradients = [p.grad for p in model.parameters()]
-    found = trial(problem(model), optimizer)
-    assert "no dropout" in found.variants
+    result = trial(problem(model), optimizer)
+    assert "no dropout" in result.variants
     assert_unchanged(before, snapshot(model))
     assert all(p.grad is g for p, g in zip(model.parameters(), gradients, strict=True))
     after = optimizer.state_dict()

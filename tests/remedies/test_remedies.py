@@ -243,6 +243,29 @@ def test_a_softmax_over_one_unit_becomes_a_sigmoid() -> None:
     torch.testing.assert_close(values, model[0](binary()[0][0]).sigmoid())
 
 
+@pytest.mark.parametrize(
+    ("end", "loss", "expected"),
+    [
+        ([nn.ReLU(), nn.Softmax(-1)], F.cross_entropy, lambda x: x),
+        ([nn.ReLU(), nn.LogSoftmax(-1)], F.nll_loss, lambda x: x.log_softmax(-1)),
+        ([nn.Tanh(), nn.Unflatten(1, (1, CLASSES)), nn.Flatten()], F.cross_entropy, lambda x: x),
+    ],
+    ids=["softmax of ReLUs", "log-softmax of ReLUs", "tanh in another shape"],
+)
+def test_all_activations_at_the_end_go_but_the_one_that_the_loss_needs(
+    end: list[nn.Module], loss: Loss, expected: Callable[[Tensor], Tensor]
+) -> None:
+    model = network(nn.Linear(4, 6), nn.ReLU(), nn.Linear(6, CLASSES), *end)
+    values = outputs(treated("logits", setup(model, loss=loss)))
+    torch.testing.assert_close(values, expected(model[:3](table()[0][0])))
+
+
+def test_a_right_end_stays() -> None:
+    assert REMEDIES["logits"].apply(setup(network())) is None
+    model = network(nn.Linear(4, CLASSES), nn.LogSoftmax(-1))
+    assert REMEDIES["logits"].apply(setup(model, loss=F.nll_loss)) is None
+
+
 def test_the_logarithm_of_probabilities_becomes_a_cross_entropy() -> None:
     untreated = setup(network(nn.Linear(4, CLASSES), nn.Softmax(-1)), loss=log_loss)
     assert_close(losses(treated("cross-entropy", untreated)), losses(untreated))  # the same while nothing is zero

@@ -34,7 +34,7 @@ def network() -> nn.Module:
     return seeded(lambda: nn.Sequential(nn.Linear(4, 5), nn.BatchNorm1d(5), nn.Tanh(), nn.Linear(5, CLASSES)))
 
 
-def given(model: nn.Module | None = None, batches: Any = BATCHES, loss: Any = None) -> wc.Problem:
+def classification(model: nn.Module | None = None, batches: Any = BATCHES, loss: Any = None) -> wc.Problem:
     return wc.Problem(model or network(), loss or nn.CrossEntropyLoss(), batches)
 
 
@@ -59,7 +59,7 @@ def test_the_untreated_network_is_the_users_optimizer_as_it_is() -> None:
         F.cross_entropy(model(x), y).backward()
         optimizer.step()
     optimizer.zero_grad()
-    found = runs_of(short(given(model), optimizer=optimizer, steps=5))
+    runs = runs_of(short(classification(model), optimizer=optimizer, steps=5))
     pairs = dict(zip(map(id, model.parameters()), (own := copy.deepcopy(model)).parameters(), strict=True))
     twin = copy.deepcopy(optimizer, pairs)
     expected = []
@@ -70,11 +70,11 @@ def test_the_untreated_network_is_the_users_optimizer_as_it_is() -> None:
         twin.zero_grad()
         loss.backward()
         twin.step()
-    torch.testing.assert_close(torch.tensor(found[0].losses), torch.tensor(expected), rtol=1e-12, atol=0.0)
+    torch.testing.assert_close(torch.tensor(runs[0].losses), torch.tensor(expected), rtol=1e-12, atol=0.0)
 
 
 def test_without_an_optimizer_it_is_sgd_at_the_rate_of_a_race() -> None:
-    result = short(given(), steps=10)
+    result = short(classification(), steps=10)
     assert result.untreated.best_lr is not None
     assert (
         result.code
@@ -94,11 +94,11 @@ def test_arms_see_the_same_batches_and_the_same_dropout() -> None:
     loader = DataLoader(TensorDataset(normal(14, 4), integers(CLASSES, 14)), batch_size=4, shuffle=True)
     model = dropping()
     options = {"optimizer": SGD(model.parameters(), 1e-300), "steps": 9, "seeds": [0, 1]}
-    result = short(given(model, loader), "adam", "bnp", **options)
+    result = short(classification(model, loader), "adam", "bnp", **options)
     by_seed = [runs_of(result)[seed].losses for seed in (0, 1)]
     assert by_seed[0] != by_seed[1]
     assert len(set(by_seed[0])) == 9  # a batch that comes again meets other masks
-    assert [runs_of(short(given(model, loader), **options))[seed].losses for seed in (0, 1)] == by_seed
+    assert [runs_of(short(classification(model, loader), **options))[seed].losses for seed in (0, 1)] == by_seed
     for name in ("adam", "bnp"):  # before their first steps the networks are the same
         assert [runs_of(result, name)[seed].losses[0] for seed in (0, 1)] == [losses[0] for losses in by_seed]
 
@@ -107,7 +107,7 @@ def test_all_arms_have_the_same_number_of_steps_and_cost_is_what_was_made() -> N
     model = network()
     forwards: list[int] = []
     model.register_forward_hook(lambda *_: forwards.append(1))
-    result = short(given(model), "rate", "adam", optimizer=SGD(model.parameters(), 0.1), steps=6, seeds=[0, 1])
+    result = short(classification(model), "rate", "adam", optimizer=SGD(model.parameters(), 0.1), steps=6, seeds=[0, 1])
     for name in ("untreated", "rate", "adam"):
         assert {len(run.losses) for run in runs_of(result, name).values()} == {6}
     assert result.cost.backwards <= len(forwards)
@@ -115,7 +115,7 @@ def test_all_arms_have_the_same_number_of_steps_and_cost_is_what_was_made() -> N
 
 
 def test_of_one_batch_without_anything_random_one_seed_says_it_all() -> None:
-    result = short(given(seeded(lambda: nn.Sequential(nn.Linear(4, CLASSES))), BATCHES[0]), seeds=[4, 5, 6])
+    result = short(classification(seeded(lambda: nn.Sequential(nn.Linear(4, CLASSES))), BATCHES[0]), seeds=[4, 5, 6])
     assert result.seeds == (4,)
     assert "every seed gives the same run" in result.notes[0]
 
@@ -127,7 +127,7 @@ def sigmoid_before_cross_entropy() -> tuple[wc.Problem, Any]:
     model = seeded(lambda: nn.Sequential(nn.Linear(4, 8), nn.ReLU(), nn.Linear(8, CLASSES), nn.Softmax(-1)))
     x = normal(60, 4)
     batches = split((x, x[:, :CLASSES].argmax(1)), [20, 20, 20])
-    return given(model, batches), Adam(model.parameters(), lr=1e-3)
+    return classification(model, batches), Adam(model.parameters(), lr=1e-3)
 
 
 @pytest.fixture(scope="module")
@@ -142,10 +142,12 @@ def screened() -> Treatment:
         reason="",
         remedy="",
     )
-    heard: list[tuple[str, float]] = []
-    result = treat(problem, optimizer, steps=40, seeds=[0, 1], findings=[finding], progress=lambda *s: heard.append(s))
-    assert_progress_rises(heard)
-    assert any(what.startswith("logits: race") for what, _ in heard)
+    reports: list[tuple[str, float]] = []
+    result = treat(
+        problem, optimizer, steps=40, seeds=[0, 1], findings=[finding], progress=lambda *s: reports.append(s)
+    )
+    assert_progress_rises(reports)
+    assert any(what.startswith("logits: race") for what, _ in reports)
     return result
 
 
@@ -180,7 +182,7 @@ def test_what_went_no_further_has_its_screening(screened: Treatment) -> None:
 
 
 @pytest.mark.slow
-def test_findings_are_looked_for_where_none_are_given(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_without_findings_the_network_is_diagnosed_first(monkeypatch: pytest.MonkeyPatch) -> None:
     seen: list[Any] = []
     monkeypatch.setattr(Comparison, "screen", lambda _self, findings: seen.append(findings))
     monkeypatch.setattr(Comparison, "train_finalists", lambda _self: None)
@@ -207,7 +209,7 @@ def test_where_nothing_helps_it_says_so() -> None:
 
 def test_two_remedies_can_be_named_together() -> None:
     model = dropping()
-    result = short(given(model), "adam + batchnorm", optimizer=SGD(model.parameters(), 0.1))
+    result = short(classification(model), "adam + batchnorm", optimizer=SGD(model.parameters(), 0.1))
     assert "model = wc.nn.with_norms" in result.arms["adam + batchnorm"].code
     assert "torch.optim.Adam" in result.arms["adam + batchnorm"].code
 
@@ -221,7 +223,9 @@ def test_a_network_whose_loss_is_not_finite_is_treated_all_the_same() -> None:
 
     model = seeded(lambda: nn.Sequential(nn.Linear(4, CLASSES), nn.Softmax(-1)))
     model[0].weight.data *= 1e4
-    result = short(given(model, loss=log_loss), "cross-entropy", optimizer=Adam(model.parameters(), 0.1), steps=20)
+    result = short(
+        classification(model, loss=log_loss), "cross-entropy", optimizer=Adam(model.parameters(), 0.1), steps=20
+    )
     assert result.untreated.best_lr is None
     assert result.best is not None
     assert result.best.name == "cross-entropy"
@@ -240,7 +244,9 @@ class Skip(nn.Module):
 
 def test_a_remedy_that_the_network_does_not_allow_is_refused_with_its_reason() -> None:
     model = seeded(Skip)
-    result = short(given(model), "scale-amended", "less-dropout", "bnp", optimizer=SGD(model.parameters(), 0.1))
+    result = short(
+        classification(model), "scale-amended", "less-dropout", "bnp", optimizer=SGD(model.parameters(), 0.1)
+    )
     assert result.refused.keys() == {"scale-amended", "less-dropout"}
     assert "'first'" in result.refused["scale-amended"]
     assert "there is nothing to treat" in result.refused["less-dropout"]
@@ -248,14 +254,14 @@ def test_a_remedy_that_the_network_does_not_allow_is_refused_with_its_reason() -
 
 
 @pytest.mark.parametrize(
-    ("error", "said"),
+    ("error", "message"),
     [
         (torch.OutOfMemoryError("no room"), "it does not fit into memory: no room"),
         (MemoryError("no room"), "it does not fit into memory: no room"),
         (RuntimeError("no sparse gradients"), "no sparse gradients"),
     ],
 )
-def test_an_arm_that_fails_is_refused_and_the_others_go_on(error: Exception, said: str) -> None:
+def test_an_arm_that_fails_is_refused_and_the_others_go_on(error: Exception, message: str) -> None:
     @remedy("huge", "nothing")
     def huge(setup: Setup) -> Setup | None:
         """Needs more memory than there is."""
@@ -272,7 +278,7 @@ def test_an_arm_that_fails_is_refused_and_the_others_go_on(error: Exception, sai
         result = short(wc.Problem(model, nn.CrossEntropyLoss(), loader), "huge", "rate", optimizer=optimizer)
     finally:
         del REMEDIES["huge"]
-    assert result.refused == {"huge": said}
+    assert result.refused == {"huge": message}
     assert result.arms["rate"].runs
     assert_unchanged(before, snapshot(model, loader.generator))
 
@@ -280,17 +286,17 @@ def test_an_arm_that_fails_is_refused_and_the_others_go_on(error: Exception, sai
 def test_a_network_that_cannot_be_trained_untreated_is_an_error() -> None:
     model = network()
     with pytest.raises(InvalidProblem, match="does not go through layer '1'"):
-        short(given(model, [(normal(1, 4), integers(CLASSES, 1))]))
+        short(classification(model, [(normal(1, 4), integers(CLASSES, 1))]))
     with pytest.raises(InvalidProblem, match="the loss reads the weights of the model itself"):
-        short(given(model, loss=lambda h, y: F.cross_entropy(h, y) + model[0].weight.square().mean()))
+        short(classification(model, loss=lambda h, y: F.cross_entropy(h, y) + model[0].weight.square().mean()))
     optimizer = SGD(model.parameters(), 0.1)
     optimizer.register_step_post_hook(lambda *_: None)
     with pytest.raises(Unsupported, match="SGD has hooks on its step"):
-        short(given(model), optimizer=optimizer)
+        short(classification(model), optimizer=optimizer)
 
 
 @pytest.mark.parametrize(
-    ("settings", "said"),
+    ("settings", "message"),
     [
         ({"remedies": ["bnp", "prayer"]}, "a remedy must be one of .*, not 'prayer'"),
         ({"seeds": []}, "at least one seed"),
@@ -300,9 +306,9 @@ def test_a_network_that_cannot_be_trained_untreated_is_an_error() -> None:
         ({"momentum": 0.9, "optimizer": SGD([torch.zeros(1)], 0.1)}, "the optimizer has its own"),
     ],
 )
-def test_settings_that_make_no_training_are_refused(settings: dict[str, Any], said: str) -> None:
-    with pytest.raises(ValueError, match=said):
-        treat(given(), **settings)
+def test_settings_that_make_no_training_are_refused(settings: dict[str, Any], message: str) -> None:
+    with pytest.raises(ValueError, match=message):
+        treat(classification(), **settings)
 
 
 # nothing changed
@@ -315,17 +321,17 @@ def test_nothing_of_the_users_changes_whatever_happens(error: type[BaseException
     model, loader = build()
     optimizer = SGD(model.parameters(), lr=0.01, momentum=0.9)
     before, settings = snapshot(model, loader.generator), copy.deepcopy(optimizer.state_dict())
-    heard: list[str] = []
+    reports: list[str] = []
 
     def loss(outputs: Tensor, targets: Tensor) -> Tensor:
-        if error is not None and len(heard) > 12:
+        if error is not None and len(reports) > 12:
             raise error
         return F.cross_entropy(outputs, targets)
 
     problem = wc.Problem(model, loss, loader)
 
     def run() -> Treatment:
-        return treat(problem, optimizer, steps=3, seeds=[0], findings=(), progress=lambda what, _: heard.append(what))
+        return treat(problem, optimizer, steps=3, seeds=[0], findings=(), progress=lambda what, _: reports.append(what))
 
     if error is None:
         result = run()
@@ -346,7 +352,7 @@ def test_an_interrupt_gives_what_there_is() -> None:
             raise KeyboardInterrupt
 
     with pytest.raises(wc.Interrupted) as held:
-        short(given(model), "rate", "adam", optimizer=SGD(model.parameters(), 0.1), progress=stop)
+        short(classification(model), "rate", "adam", optimizer=SGD(model.parameters(), 0.1), progress=stop)
     result = held.value.result
     assert not result.is_complete
     assert result.status == "interrupted after 2 runs"
@@ -361,6 +367,6 @@ def test_an_optimizer_under_bnp_stays_under_it_and_the_model_is_left_alone() -> 
     optimizer = SGD(model.parameters(), 0.1, weight_decay=0.01)
     wc.BNP(model, optimizer)
     hooks = [len(module._forward_hooks) for module in model.modules()]
-    result = short(given(model), "less-weight-decay", optimizer=optimizer)
+    result = short(classification(model), "less-weight-decay", optimizer=optimizer)
     assert result.arms["less-weight-decay"].runs
     assert [len(module._forward_hooks) for module in model.modules()] == hooks

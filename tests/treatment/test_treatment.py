@@ -1,4 +1,4 @@
-"""What a treatment says of runs made by hand."""
+"""Verdict, table, rows and picture of treatments whose runs are written by hand."""
 
 from __future__ import annotations
 
@@ -27,7 +27,7 @@ def stairs(*levels: float) -> Run:
 
 
 def arm(name: str, *finals: float | Run, lr: float = 0.1, **options: Any) -> Arm:
-    """One run per seed, of which the final loss is given or the run itself."""
+    """One run per seed, by its final loss or the run itself."""
     runs = {seed: run if isinstance(run, Run) else stairs(run) for seed, run in enumerate(finals)}
     return Arm(name, {lr: runs} if runs else {}, code=f"{name} with lr={{lr}}", **options)
 
@@ -68,7 +68,8 @@ CASES: dict[str, tuple[list[Arm], str, str | None]] = {
     ),
     "losses may be negative": (
         [arm("untreated", -1.0), arm("bnp", -2.0)],
-        "bnp helps: it ends at -2 at lr 0.1, the untreated network at -1 at lr 0.1. It reaches the untreated final loss after 2 of 20 steps.",
+        "bnp helps: it ends at -2 at lr 0.1, the untreated network at -1 at lr 0.1. It reaches the untreated final loss "
+        "after 2 of 20 steps.",
         "bnp",
     ),
     "the untreated network diverges": (
@@ -104,10 +105,10 @@ CASES: dict[str, tuple[list[Arm], str, str | None]] = {
 }  # fmt: skip
 
 
-@pytest.mark.parametrize(("arms", "said", "best"), CASES.values(), ids=CASES)
-def test_the_verdict_and_the_best_arm(arms: list[Arm], said: str, best: str | None) -> None:
+@pytest.mark.parametrize(("arms", "verdict", "best"), CASES.values(), ids=CASES)
+def test_the_verdict_and_the_best_arm(arms: list[Arm], verdict: str, best: str | None) -> None:
     result = treatment(*arms)
-    assert result.verdict() == said
+    assert result.verdict() == verdict
     assert (result.best.name if result.best else None) == best
     assert result.code == (f"{best} with lr={result.best.best_lr:g}" if result.best else "")
 
@@ -147,9 +148,9 @@ def test_an_arm_in_which_a_seed_diverged_has_no_final_loss() -> None:
     assert treatment(arm("untreated", 5.0, 5.0), mixed).best is not mixed
 
 
-def test_a_slower_step_is_said() -> None:
-    said = treatment(arm("untreated", 1.0, seconds=0.01), arm("bnp", 0.5, seconds=0.03)).verdict()
-    assert said.endswith("A step takes 3.0 times as long.")
+def test_a_slower_step_is_reported() -> None:
+    verdict = treatment(arm("untreated", 1.0, seconds=0.01), arm("bnp", 0.5, seconds=0.03)).verdict()
+    assert verdict.endswith("A step takes 3.0 times as long.")
 
 
 def test_it_prints_as_a_table_with_its_verdict() -> None:
@@ -173,7 +174,7 @@ def test_it_prints_as_a_table_with_its_verdict() -> None:
     assert "screened: 0.25" in lines["adam"]
     assert "diverged" in lines["clip"]
     assert "last-bn refused: no" in printed
-    assert printed[-1] == "cost: 8 u, which are training steps; each arm that was run took 60"
+    assert printed[-1] == "cost: 8 u (training steps); each arm that was run took 60"
 
 
 def test_rows_hold_every_arm_and_the_best_one_first() -> None:

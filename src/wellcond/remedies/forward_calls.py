@@ -16,6 +16,8 @@ from wellcond.remedies.setup import Setup
 
 SQUASHING = ("softmax", "sigmoid", "relu", "tanh", "hardtanh", "softplus", "elu", "leaky_relu", "gelu", "silu")
 """Activations that keep outputs out of some range, as `record` names them."""
+LOG_PROBABILITIES = ("log_softmax", "logsigmoid")
+"""Activations whose outputs a loss takes as they are."""
 
 
 def calls_of(setup: Setup) -> list[Call]:
@@ -27,6 +29,22 @@ def calls_of(setup: Setup) -> list[Call]:
 def last_call(calls: list[Call]) -> Call | None:
     """The last call that is not a reshape."""
     return next((call for call in reversed(calls) if call.name not in RESHAPING), None)
+
+
+def last_activations(calls: list[Call]) -> list[Call]:
+    """The activations that the model ends in, one directly after the other, the last one first."""
+    activations: list[Call] = []
+    end = last_call(calls)
+    values = set() if end is None else set(end.gives)
+    for call in reversed(calls):
+        if values.isdisjoint(call.gives):
+            continue  # a reshape at the end, or another branch
+        if call.name in SQUASHING or call.name in LOG_PROBABILITIES:
+            activations.append(call)
+        elif call.name not in RESHAPING:
+            break
+        values = set(call.takes)
+    return activations
 
 
 def with_calls_replaced(setup: Setup, calls: list[Call], chosen: list[Call], activation: nn.Module) -> Setup:

@@ -60,6 +60,7 @@ class CopyTrainer:
         batch: The first batch, as (inputs, targets).
         first_loss: Its loss before training.
         batch_count: Batches in one pass; 1 if a loader has no length.
+        outsiders: Tensors outside of the model to which the loss gives gradients: its own parameters, or inputs.
         cost: Cost of all runs so far. One u is a training step: forward and backward pass of one mini-batch.
 
     Raises:
@@ -94,7 +95,6 @@ class CopyTrainer:
             loss = plain.training_loss(0, self.batch) if accepts_sums else plain.evaluate(0, self.batch).loss
         self.first_loss = float(loss.detach())
         self.outsiders = _leaves_of(loss) - set(plain.params.values())
-        """Tensors outside of the model to which the loss gives gradients: its own parameters, or inputs."""
         if not self.outsiders.isdisjoint(problem.params.values()):
             raise InvalidProblem(READS_THE_MODEL)
 
@@ -104,7 +104,7 @@ class CopyTrainer:
             return True
         other = self._problem_of(copied(self.problem.model), seed=1)
         with other.measuring(), contextlib.closing(other.draws(1)) as batches:
-            loss = float(other.evaluate(0, next(batches)).loss.detach())
+            loss = float(other.training_loss(0, next(batches)).detach())
         self.cost += Cost(forwards=1)
         return loss != self.first_loss
 
@@ -123,7 +123,7 @@ class CopyTrainer:
         Args:
             lr: The largest learning rate; configured rates of other groups stay in proportion. None: the current rates,
                 or the configured ones where a schedule holds them at zero, times `factor`.
-            factor: Of all rates, where no `lr` is given.
+            factor: Factor of all rates, where no `lr` is given.
             seed: Decides dropout, the order of a loader that shuffles, and with which batch to begin: with that of
                 index `seed` (modulo their number), so that seeds differ also where nothing is random.
             dropout: Whether dropout is on.

@@ -1,4 +1,4 @@
-"""`Run`: what a training run came to. `History`: what has happened while it goes on."""
+"""`Run`: the losses of a training run. `History`: those of a run that goes on."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ if TYPE_CHECKING:
 
 
 def averaged_steps(steps: int) -> int:
-    """How many losses are averaged, a tenth of all, so that they speak of the training and not of single batches."""
+    """The number of losses to average, a tenth of all, so that single batches do not show."""
     return max(1, steps // 10)
 
 
@@ -30,7 +30,7 @@ class Run(Result):
         diverged_at: The first step, counted from 1, whose loss was NaN or infinite; or the step after which an
             evaluation was. None if there is none.
         cause: What was not finite, where that is known.
-        evaluations: What was measured on the way, each row with the number of steps taken.
+        evaluations: Rows measured during the run, each with the number of steps taken.
 
     Example:
         >>> run = Run([float(loss) for loss in range(20, 0, -1)])
@@ -62,11 +62,11 @@ class Run(Result):
         return next((step for step, mean in zip(*self.curve(), strict=True) if mean <= loss), None)
 
     def evaluated(self, quantity: str) -> list[float]:
-        """The values of one quantity that was measured on the way."""
+        """The values of one quantity that was measured during the run."""
         return [row.value for row in self.evaluations if row.quantity == quantity]
 
     def rows(self, step: int | None = None) -> list[Row]:
-        """The loss of every step, what was measured on the way, and how the run ended.
+        """The loss of every step, what was measured during the run, and how it ended.
 
         Args:
             step: The training step at which the run began; its own are counted from there.
@@ -76,7 +76,7 @@ class Run(Result):
         return rows + self.summary(step)
 
     def summary(self, step: int | None = None) -> list[Row]:
-        """What was measured on the way, and how the run ended: few rows, without the losses of the steps.
+        """What was measured during the run, and how it ended: few rows, without the losses of the steps.
 
         Args:
             step: As in `rows`.
@@ -102,7 +102,7 @@ class Run(Result):
 
 @dataclass
 class History:
-    """What has happened in a run that goes on; a checkpoint keeps it.
+    """The state of a run that goes on, which a checkpoint stores.
 
     Attributes:
         losses: As in `Run`, as far as they have been read from the device.

@@ -217,7 +217,7 @@ class Treatment(Result):
     @property
     def price(self) -> str:
         """The cost, in training steps."""
-        return f"cost: {self.cost.u:.4g} u, which are training steps; each arm that was run took {self.cost_per_arm}"
+        return f"cost: {self.cost.u:.4g} u (training steps); each arm that was run took {self.cost_per_arm}"
 
 
 def _lowest(arms: Mapping[str, Arm]) -> Arm | None:

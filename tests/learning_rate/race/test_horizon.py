@@ -18,14 +18,14 @@ def runs(of: object, steps: int = 120) -> list[list[float]]:
 
 
 def test_a_parabola_in_the_logarithm_of_the_rate_is_lowest_at_its_vertex() -> None:
-    found = choose(RATES, runs(lambda lr, _t: math.exp((math.log(lr) - math.log(0.03)) ** 2 / 4)), steps=120)
-    assert found.lr == pytest.approx(0.03, rel=1e-6)
-    assert found.low < found.lr < found.high
+    choice = choose(RATES, runs(lambda lr, _t: math.exp((math.log(lr) - math.log(0.03)) ** 2 / 4)), steps=120)
+    assert choice.lr == pytest.approx(0.03, rel=1e-6)
+    assert choice.low < choice.lr < choice.high
 
 
 def test_the_vertex_is_looked_for_beside_the_rates_no_further_than_a_part_of_their_distance() -> None:
-    found = choose(RATES, runs(lambda lr, _t: math.exp((math.log(lr) - math.log(10.0)) ** 2 / 9)), steps=120)
-    assert RATES[-1] * 0.999 <= found.lr <= RATES[-1] * 2.4**0.25 * 1.001
+    choice = choose(RATES, runs(lambda lr, _t: math.exp((math.log(lr) - math.log(10.0)) ** 2 / 9)), steps=120)
+    assert RATES[-1] * 0.999 <= choice.lr <= RATES[-1] * 2.4**0.25 * 1.001
 
 
 @pytest.mark.parametrize("floor", [0.0, 0.5])
@@ -40,8 +40,8 @@ def test_with_a_floor_of_noise_the_rate_falls_with_the_length_as_the_law_says(fl
 
 
 def test_on_a_plateau_the_rate_lies_between_the_lowest_loss_and_the_largest_rate_as_good() -> None:
-    found = choose(RATES, [[1.0] * 120, [1.02] * 120, [1.03] * 120], steps=120)
-    assert found.lr == pytest.approx(math.sqrt(RATES[0] * RATES[2]), rel=1e-6)
+    choice = choose(RATES, [[1.0] * 120, [1.02] * 120, [1.03] * 120], steps=120)
+    assert choice.lr == pytest.approx(math.sqrt(RATES[0] * RATES[2]), rel=1e-6)
 
 
 def test_a_run_that_diverged_counts_as_bad_and_not_by_how_much() -> None:

@@ -31,9 +31,18 @@ def dense() -> wc.Problem:
     return problem(seeded(lambda: nn.Sequential(nn.Linear(4, 6), nn.Tanh(), nn.Linear(6, 3))))
 
 
-def raced(found: SuggestedRate) -> Race:
-    assert found.race is not None
-    return found.race
+def raced(suggested: SuggestedRate) -> Race:
+    assert suggested.race is not None
+    return suggested.race
+
+
+def test_an_optimizer_under_bnp_is_raced_under_bnp() -> None:
+    plain, of = dense(), dense()
+    optimizer = SGD(of.model.parameters(), lr=0.1)
+    wc.BNP(of.model, optimizer)
+    suggested = suggest_lr(of, optimizer, steps=30)
+    assert 0 < suggested.lr < math.inf
+    assert raced(suggested).runs != raced(suggest_lr(plain, SGD(plain.model.parameters(), lr=0.1), steps=30)).runs
 
 
 # closed forms
@@ -42,12 +51,12 @@ def raced(found: SuggestedRate) -> Race:
 @pytest.mark.parametrize("curvature", [1e-4, 1.0, 1e4])
 def test_on_a_quadratic_the_rate_is_about_one_over_the_curvature(curvature: float) -> None:
     """w ← (1 − ηh) w: the loss is 0 after one step with η = 1/h, and falls at all up to 2/h."""
-    found = suggest_lr(quadratic(curvature), steps=50, momentum=0.0)
-    assert 0.6 < found.lr * curvature < 1.6
-    assert found.limit is not None
-    assert found.limit.value == pytest.approx(2 / curvature, rel=1e-6)
-    assert found.largest_trained <= 2.0001 / curvature < found.smallest_diverged  # 2/h itself stays where it is
-    assert found.low <= found.lr <= found.high
+    suggested = suggest_lr(quadratic(curvature), steps=50, momentum=0.0)
+    assert 0.6 < suggested.lr * curvature < 1.6
+    assert suggested.limit is not None
+    assert suggested.limit.value == pytest.approx(2 / curvature, rel=1e-6)
+    assert suggested.largest_trained <= 2.0001 / curvature < suggested.smallest_diverged  # 2/h itself stays where it is
+    assert suggested.low <= suggested.lr <= suggested.high
 
 
 def noisy(count: int = 512) -> wc.Problem:
@@ -70,10 +79,10 @@ def test_with_noise_the_rate_is_as_good_as_the_best_of_its_closed_form(steps: in
             square = (1 - lr) ** 2 * square + lr**2
         return sum(losses[-steps // 10 :]) / (steps // 10)
 
-    found = suggest_lr(noisy(), steps=steps, momentum=0.0)
+    suggested = suggest_lr(noisy(), steps=steps, momentum=0.0)
     best = min(final(10 ** (k / 20)) for k in range(-80, 5))
-    assert final(found.lr) < 1.05 * best
-    assert raced(found).is_corrected
+    assert final(suggested.lr) < 1.05 * best
+    assert raced(suggested).is_corrected
 
 
 def test_a_longer_run_gets_a_smaller_rate() -> None:
@@ -97,18 +106,18 @@ def test_every_optimizer_of_torch_gets_a_rate_that_lowers_the_loss(name: str) ->
     if name == "SparseAdam":
         model = seeded(lambda: nn.Embedding(5, 2, sparse=True).double())
         x = torch.arange(24) % 5
-    given = wc.Problem(model, nn.MSELoss(), [(x, y)])
+    of = wc.Problem(model, nn.MSELoss(), [(x, y)])
     optimizer = OPTIMIZERS[name](model.parameters())
     before = str(optimizer.state_dict())
-    found = suggest_lr(given, optimizer, steps=30)
-    assert 0 < found.lr < math.inf
+    suggested = suggest_lr(of, optimizer, steps=30)
+    assert 0 < suggested.lr < math.inf
     assert str(optimizer.state_dict()) == before
-    losses = CopyTrainer(given, optimizer).start(found.lr).run(30).losses
+    losses = CopyTrainer(of, optimizer).start(suggested.lr).run(30).losses
     assert losses[-1] < losses[0]
 
 
 def test_a_seed_fixes_the_rate_whatever_the_state_of_the_generators() -> None:
-    found = []
+    suggested = []
     for seed in (1, 2):
         torch.manual_seed(seed)
         data = TensorDataset(normal(40, 4), normal(40, 2, seed=1))
@@ -116,9 +125,9 @@ def test_a_seed_fixes_the_rate_whatever_the_state_of_the_generators() -> None:
         model = nn.Sequential(seeded(lambda: nn.Linear(4, 8).double()), nn.Dropout(0.2), nn.Linear(8, 2).double())
         for p in model.parameters():
             nn.init.constant_(p, 0.1)
-        found.append(suggest_lr(wc.Problem(model, nn.MSELoss(), loader), SGD(model.parameters(), 0.1), steps=60))
-    assert found[0].lr == found[1].lr
-    assert raced(found[0]).runs == raced(found[1]).runs
+        suggested.append(suggest_lr(wc.Problem(model, nn.MSELoss(), loader), SGD(model.parameters(), 0.1), steps=60))
+    assert suggested[0].lr == suggested[1].lr
+    assert raced(suggested[0]).runs == raced(suggested[1]).runs
 
 
 def test_losses_below_zero_are_raced_too() -> None:
@@ -126,8 +135,8 @@ def test_losses_below_zero_are_raced_too() -> None:
     model = nn.Linear(1, 1, bias=False).double()
     nn.init.constant_(model.weight, 0.5)
     x = torch.ones(4, 1).double()
-    found = suggest_lr(wc.Problem(model, lambda f, y: 50 * (f - y).square().mean() - 3, (x, 0 * x)), momentum=0.0)
-    assert 0.004 < found.lr < 0.02  # H = 100
+    suggested = suggest_lr(wc.Problem(model, lambda f, y: 50 * (f - y).square().mean() - 3, (x, 0 * x)), momentum=0.0)
+    assert 0.004 < suggested.lr < 0.02  # H = 100
 
 
 # what it says
@@ -137,75 +146,76 @@ def test_the_steps_of_all_runs_are_limited_and_counted_in_mini_batches() -> None
     x, y = normal(256, 4), normal(256, 2, seed=1)
     loader = DataLoader(TensorDataset(x, y), 16, shuffle=True)
     model = seeded(lambda: nn.Linear(4, 2).double())
-    found = suggest_lr(wc.Problem(model, nn.MSELoss(), loader), Adam(model.parameters()))
-    assert MAX_STEPS - 10 < raced(found).steps_taken <= MAX_STEPS
-    assert raced(found).steps_taken == sum(len(run.losses) for run in raced(found).runs.values())
-    assert found.cost.u < 500
-    assert found.cost.backwards >= raced(found).steps_taken
+    suggested = suggest_lr(wc.Problem(model, nn.MSELoss(), loader), Adam(model.parameters()))
+    assert MAX_STEPS - 10 < raced(suggested).steps_taken <= MAX_STEPS
+    assert raced(suggested).steps_taken == sum(len(run.losses) for run in raced(suggested).runs.values())
+    assert suggested.cost.u < 500
+    assert suggested.cost.backwards >= raced(suggested).steps_taken
     small = suggest_lr(wc.Problem(model, nn.MSELoss(), loader), Adam(model.parameters()), max_steps=100)
     assert raced(small).steps_taken <= 110
 
 
 def test_rows_text_and_picture_hold_the_rate_and_what_it_comes_from() -> None:
-    found = suggest_lr(dense(), steps=30)
-    rows = {row.quantity: row.value for row in found.rows(step=3)}
-    assert {row.step for row in found.rows(step=3)} == {3}
-    assert found.predicted is not None
-    assert found.limit is not None
+    suggested = suggest_lr(dense(), steps=30)
+    rows = {row.quantity: row.value for row in suggested.rows(step=3)}
+    assert {row.step for row in suggested.rows(step=3)} == {3}
+    assert suggested.predicted is not None
+    assert suggested.limit is not None
     expected = {
-        SUGGESTED_LR: found.lr, SUGGESTED_LR_HIGH: found.high, MAX_LR: found.limit.value,
-        PREDICTED_MAX_LR: found.predicted.max_lr, COST: found.cost.u,
+        SUGGESTED_LR: suggested.lr, SUGGESTED_LR_HIGH: suggested.high, MAX_LR: suggested.limit.value,
+        PREDICTED_MAX_LR: suggested.predicted.max_lr, COST: suggested.cost.u,
     }  # fmt: skip
     assert rows.items() >= expected.items()
-    for part in (found.limit, found.predicted, found.race, found.verdict()):
-        assert str(part) in str(found)
-    assert f"lr = {found.lr:.3g}" in found.verdict()
-    labels = [text.get_text() for text in found.figure().legends[0].get_texts()]
+    places = [str(suggested).index(str(part)) for part in (suggested.limit, suggested.race, suggested.predicted)]
+    assert 0 < places[0] < places[1] < places[2]
+    assert str(suggested).startswith(suggested.verdict())
+    assert f"lr = {suggested.lr:.3g}" in suggested.verdict()
+    labels = [text.get_text() for text in suggested.figure().legends[0].get_texts()]
     assert any(label.startswith("largest rate, measured") for label in labels)
-    untried = replace(found, race=None)
-    assert untried.lr == 0.5 * found.limit.value
+    untried = replace(suggested, race=None)
+    assert untried.lr == 0.5 * suggested.limit.value
     assert [axes.get_title() for axes in untried.figure().axes] == [
-        axes.get_title() for axes in found.predicted.figure().axes
+        axes.get_title() for axes in suggested.predicted.figure().axes
     ]
     with pytest.raises(OutputError, match="nothing to draw"):
         replace(untried, predicted=None).figure()
 
 
 def test_progress_goes_up_to_one() -> None:
-    heard: list[float] = []
-    suggest_lr(dense(), steps=60, progress=lambda _what, share: heard.append(share))
-    assert heard == sorted(heard)
-    assert heard[0] == 0
-    assert 0.9 < heard[-1] <= 1
+    shares: list[float] = []
+    suggest_lr(dense(), steps=60, progress=lambda _what, share: shares.append(share))
+    assert shares == sorted(shares)
+    assert shares[0] == 0
+    assert 0.9 < shares[-1] <= 1
 
 
 def test_without_curvature_the_race_begins_at_the_optimizers_own_rate() -> None:
     x, y = torch.arange(40).reshape(10, 4) % 7, normal(10, 2)
     model = seeded(lambda: nn.EmbeddingBag(7, 2).double())  # it has no second derivative
-    found = suggest_lr(wc.Problem(model, nn.MSELoss(), [(x, y)]), SGD(model.parameters(), lr=1e-3), steps=40)
-    assert found.limit is None
-    assert "no limit from the curvature" in found.notes[0]
-    assert min(raced(found).runs) < 1e-3 < found.lr
+    suggested = suggest_lr(wc.Problem(model, nn.MSELoss(), [(x, y)]), SGD(model.parameters(), lr=1e-3), steps=40)
+    assert suggested.limit is None
+    assert "no limit from the curvature" in suggested.notes[0]
+    assert min(raced(suggested).runs) < 1e-3 < suggested.lr
 
 
 # what goes wrong
 
 
 def test_a_model_that_cannot_be_copied_still_has_its_limit() -> None:
-    given = dense()
-    given.model.kept = given.model[0].weight * 2
-    found = suggest_lr(given, steps=2)
-    assert found.race is None
-    assert "no race" in found.notes[-1]
-    assert found.limit is not None
-    assert found.lr == 0.5 * found.limit.value
+    of = dense()
+    of.model.stored = of.model[0].weight * 2
+    suggested = suggest_lr(of, steps=2)
+    assert suggested.race is None
+    assert "no race" in suggested.notes[-1]
+    assert suggested.limit is not None
+    assert suggested.lr == 0.5 * suggested.limit.value
 
 
 def test_a_loss_that_is_not_finite_before_any_step_says_that_no_rate_trains() -> None:
-    given = quadratic()
-    given.model.weight.data.fill_(math.nan)
+    of = quadratic()
+    of.model.weight.data.fill_(math.nan)
     with pytest.raises(NonFinite, match="no rate trains"):
-        suggest_lr(given)
+        suggest_lr(of)
 
 
 def test_a_loss_that_every_step_makes_infinite_says_that_no_rate_trains() -> None:
@@ -214,11 +224,11 @@ def test_a_loss_that_every_step_makes_infinite_says_that_no_rate_trains() -> Non
 
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr(CopyRun, "step", ends)
-        found = race(CopyTrainer(quadratic()), steps=20)
-    assert math.isnan(found.lr)
-    assert found.smallest_diverged == min(found.runs)
-    assert SuggestedRate(None, None, found).verdict().startswith("No rate trains: every rate raced")
-    assert "the loss is inf" in SuggestedRate(None, None, found).verdict()
+        outcome = race(CopyTrainer(quadratic()), steps=20)
+    assert math.isnan(outcome.lr)
+    assert outcome.smallest_diverged == min(outcome.runs)
+    assert SuggestedRate(None, None, outcome).verdict().startswith("No rate trains: every rate raced")
+    assert "the loss is inf" in SuggestedRate(None, None, outcome).verdict()
 
 
 @pytest.mark.parametrize("error", [Boom, torch.OutOfMemoryError])
@@ -252,23 +262,23 @@ def test_an_interrupt_gives_what_is_known(after: int, monkeypatch: pytest.Monkey
         step(run, batch)
 
     monkeypatch.setattr(CopyRun, "step", interrupted)
-    with pytest.raises(wc.Interrupted) as held:
+    with pytest.raises(wc.Interrupted) as interrupt:
         suggest_lr(wc.Problem(model, nn.CrossEntropyLoss(), loader), Adam(model.parameters()))
-    known = held.value.result
-    assert isinstance(known, SuggestedRate)
-    assert known.status == "interrupted"
-    assert 0 < known.lr < math.inf
-    assert sum(len(run.losses) for run in raced(known).runs.values()) == after
-    assert known.verdict()
+    partial = interrupt.value.result
+    assert isinstance(partial, SuggestedRate)
+    assert partial.status == "interrupted"
+    assert 0 < partial.lr < math.inf
+    assert sum(len(run.losses) for run in raced(partial).runs.values()) == after
+    assert partial.verdict()
     assert_unchanged(before, snapshot(model, loader.generator))
 
 
-def test_what_went_up_is_told_from_harder_batches() -> None:
-    found = Race({0.1: Run([4.0, 3.0, 5.0]), 1.0: Run([4.0, 9.0, 90.0]), 2.0: Run([4.0], diverged_at=2)}, None, 9, 7)
-    assert found.largest_trained == 0.1
-    assert found.smallest_diverged == 1.0
-    assert "went up" in str(found)
-    assert "not finite at step 2" in str(found)
+def test_a_loss_that_went_up_is_told_from_harder_batches() -> None:
+    outcome = Race({0.1: Run([4.0, 3.0, 5.0]), 1.0: Run([4.0, 9.0, 90.0]), 2.0: Run([4.0], diverged_at=2)}, None, 9, 7)
+    assert outcome.largest_trained == 0.1
+    assert outcome.smallest_diverged == 1.0
+    assert "went up" in str(outcome)
+    assert "not finite at step 2" in str(outcome)
 
 
 @pytest.mark.parametrize(

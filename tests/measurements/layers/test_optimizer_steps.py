@@ -42,10 +42,10 @@ def test_every_optimizer_takes_the_step_it_would_take(build: Build, steps: int) 
 
 
 def assert_replayed(case: Case, optimizer: Optimizer, order: str) -> None:
-    found = covariate_shift(case.problem(), optimizer)
+    shifts = covariate_shift(case.problem(), optimizer)
     before = copy.deepcopy(case.model)
     take_step(case.model, optimizer, *data_of(case))  # the real one, after the measurement
-    assert_by_hand(found, before, case.model, ORDERS[order], data_of(case))
+    assert_by_hand(shifts, before, case.model, ORDERS[order], data_of(case))
 
 
 def test_scale_amended_sgd_is_replayed() -> None:
@@ -90,12 +90,12 @@ def test_optimizers_of_ones_own_are_replayed() -> None:
     case = case_of("mlp_relu")
     assert_replayed(case, SharpnessAware(list(case.model.parameters())), "mlp_relu")
     optimizer = WithoutClosure(list(case.model.parameters()))
-    found = covariate_shift(case.problem(), optimizer)
+    shifts = covariate_shift(case.problem(), optimizer)
     before = copy.deepcopy(case.model)
     optimizer.zero_grad()
     mean_loss(case.model, *data_of(case)).backward()
     optimizer.step()
-    assert_by_hand(found, before, case.model, ORDERS["mlp_relu"], data_of(case))
+    assert_by_hand(shifts, before, case.model, ORDERS["mlp_relu"], data_of(case))
 
 
 # nothing of the user's changes
@@ -184,10 +184,10 @@ def test_a_mapping_may_be_that_of_a_wrapped_model(wrap: Callable[[nn.Module], An
         updated[0].weight.mul_(1.1)
     state = wrap(updated).state_dict()
     assert not any(name in updated.state_dict() for name in state)
-    found = covariate_shift(wc.Problem(wrap(case.model), case.loss, case.batch), state)
+    shifts = covariate_shift(wc.Problem(wrap(case.model), case.loss, case.batch), state)
     plain = covariate_shift(case.problem(), updated.state_dict())
     assert plain["4"].difference > 0
-    assert list(found.values()) == list(plain.values())
+    assert list(shifts.values()) == list(plain.values())
 
 
 class Wrapper(Optimizer):
@@ -223,9 +223,9 @@ def test_the_step_of_bnp_given_by_its_result() -> None:
     plain = before[0].weight - 0.1 * gradients(copy.deepcopy(before), *data_of(case))["0.weight"]
     assert not torch.allclose(plain, case.model[0].weight)  # it was preconditioned
     problem = wc.Problem(before, case.loss, case.batch)
-    found = covariate_shift(problem, case.model.state_dict())
+    shifts = covariate_shift(problem, case.model.state_dict())
     bnp.remove()
-    assert_by_hand(found, before, case.model, ["0", "2"], data_of(case))
+    assert_by_hand(shifts, before, case.model, ["0", "2"], data_of(case))
 
 
 # what is refused

@@ -27,7 +27,7 @@ def suggest_lr(
     """With which learning rate to start?
 
     Races rates: copies of your network, your optimizer, your mini-batches, most
-    rates left behind early. About 500 training steps in all. The curvature of the
+    rates dropped early. About 500 training steps in all. The curvature of the
     loss says where to begin. Nothing of yours is changed. FUNCTION is that of
     [bold]wellcond diagnose[/bold].
 
