@@ -24,7 +24,7 @@ VANISHING = Finding(
     basis="measured",
     summary="the gradient of fc1 is 2e-07 of that of fc5.",
     evidence={"ratio": 2e-7, "also at": "fc2"},
-    limits={"warning": 1e-3, "severe": 1e-5},
+    limits={"healthy from": 1e-3},
     reason="Each ReLU halves the signal (He et al. 2015, eq. 10); 95 % of healthy networks are above the threshold.",
     remedy="for m in model.modules():\n    if isinstance(m, nn.Linear):\n        nn.init.kaiming_normal_(m.weight)",
     rows=norms(2e-7, 1e-5, 1e-3, 0.1, 1.0),
@@ -41,6 +41,7 @@ DEAD = Finding(
 )
 UNSCALED = Finding(
     rule="unscaled-input",
+    layer="",
     severity="severe",
     basis="proven",
     summary="the inputs reach 1e5.",
@@ -51,6 +52,7 @@ UNSCALED = Finding(
 )
 DIVERGED = Finding(
     rule="learning-rate-too-high",
+    layer="",
     severity="severe",
     basis="tried",
     summary="the loss rises within 4 steps.",

@@ -11,6 +11,8 @@ from wellcond.diagnosis.causes import CAUSES, KINDS, kind_of
 from wellcond.diagnosis.evidence import Evidence
 from wellcond.diagnosis.finding import BASES, SEVERITIES, Finding
 from wellcond.diagnosis.rule import RULES, Rule
+from wellcond.diagnosis.runs import OTHER_LR
+from wellcond.remedies import Setup, lines_for
 
 
 def judged(
@@ -41,6 +43,22 @@ def judged(
         findings += _merged(by_function)
     roots = _rooted([_excused(each, evidence) for each in findings])
     return (*sorted(roots, key=_rank), *failures)
+
+
+def with_remedies(findings: Collection[Finding], evidence: Evidence) -> tuple[Finding, ...]:
+    """The findings, each with the lines that its treatment gives for this set-up; without any, its own advice stays."""
+    if not findings:
+        return ()
+    setup = Setup.of(evidence.problem, evidence.optimizer)
+
+    def with_lines(finding: Finding) -> Finding:
+        rate = finding.evidence.get(OTHER_LR)
+        lr = rate if finding.treatment == "rate" and isinstance(rate, float) else None
+        lines = lines_for(finding.treatment, setup, lr) if finding.treatment else ""
+        consequences = tuple(map(with_lines, finding.consequences))
+        return replace(finding, remedy=lines or finding.remedy, consequences=consequences)
+
+    return tuple(map(with_lines, findings))
 
 
 def check_known(names: Collection[str]) -> None:

@@ -6,6 +6,9 @@ from wellcond.diagnosis.trial_result import Attempt, Trial
 from wellcond.results import Row
 from wellcond.results.quantities import TRAINED_LR, TRAINING_LOSS
 
+OTHER_LR = "other lr"
+"""The rate that a finding compares its own with, and advises."""
+
 
 def run_numbers(trial: Trial, own: Attempt, other: Attempt) -> dict[str, float | str]:
     """Rates, steps and losses of two runs."""
@@ -14,7 +17,7 @@ def run_numbers(trial: Trial, own: Attempt, other: Attempt) -> dict[str, float |
         "lr": own.lr,
         "steps": float(len(own.run.losses)),
         "loss after": own.loss,
-        "other lr": other.lr,
+        OTHER_LR: other.lr,
         "steps at the other lr": float(len(other.run.losses)),
         "loss after, at the other lr": other.loss,
     }

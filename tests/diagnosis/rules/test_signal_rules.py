@@ -11,6 +11,7 @@ from torch import Tensor, nn
 from torch.nn import functional as F
 from torch.optim import Adam
 
+from wellcond.diagnosis.inspection.failures import Failures
 from wellcond.diagnosis.inspection.signals import Signals
 from wellcond_papers.models import mlp
 
@@ -203,7 +204,7 @@ def test_attention() -> None:
 
 def test_the_entropy_of_equal_logits_is_one() -> None:
     model = Attention(0.0)
-    signals = Signals(model)
+    signals = Signals(model, Failures())
     with signals.watched(N):
         model(torch.randn(N, 6, 8))
     (observed,) = signals.attention()

@@ -32,15 +32,14 @@ def dying_neurons(evidence: Evidence) -> Iterator[Finding]:
     if inspection is None:
         return
     last = inspection.signals[-1] if inspection.signals else None
-    table = evidence.neurons
     for signal in inspection.signals:
         if signal.kind not in RECTIFIERS or signal.rows < ENOUGH_ROWS.at or signal.not_finite:
             continue
-        dead = table[signal.name].is_dying if table is not None and signal.name in table else signal.dead
+        dead = evidence.dead_units(signal)
         share = float(dead.double().mean()) if len(dead) else 0.0
         if share < SHARE.warn or (signal.units < FEW_UNITS.at and share < 1):
             continue
-        examples = inspection.examples if table is None else table.examples
+        examples = inspection.examples if evidence.neurons is None else evidence.neurons.examples
         yield Finding(
             rule="dying-neurons",
             layer=signal.name,

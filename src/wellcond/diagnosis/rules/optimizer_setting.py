@@ -10,15 +10,16 @@ from wellcond.diagnosis.evidence import Evidence
 from wellcond.diagnosis.finding import Finding
 from wellcond.diagnosis.rule import rule
 from wellcond.diagnosis.threshold import Threshold
+from wellcond.remedies.usual_settings import LARGE_EPS, LONG_MOMENTUM
 from wellcond.training.optimizers import nonzero_lr
 
 LARGE_EPSILON = Threshold(
-    "Adam's ε", 1e-3, math.nan, origin="it is added to √v, the size of a gradient's entry, some 1e-4 to 1e-2"
+    "Adam's ε", LARGE_EPS, math.nan, origin="it is added to √v, the size of a gradient's entry, some 1e-4 to 1e-2"
 )
 SMALL_EPSILON = Threshold(
     "Adam's ε", 1e-15, math.nan, bad="below", origin="float32 rounds √v to 1e-7 of its size: 1e-22 for entries of 1e-15"
 )
-MOMENTUM = Threshold("momentum", 0.995, 1.0, origin="a step lasts for 1/(1−μ) steps: 200; at 1 it never ends")
+MOMENTUM = Threshold("momentum", LONG_MOMENTUM, 1.0, origin="a step lasts for 1/(1−μ) steps: 200; at 1 it never ends")
 
 
 @rule("optimizer-setting")

@@ -10,7 +10,8 @@ from collections.abc import Iterator
 
 from wellcond.diagnosis.evidence import Evidence
 from wellcond.diagnosis.finding import Finding
-from wellcond.diagnosis.inspection.data import TensorFacts
+from wellcond.diagnosis.inspection.data import DOMINANCE as DOMINATES
+from wellcond.diagnosis.inspection.data import LARGE_RMS, SMALL_REACH, TensorFacts, is_badly_scaled, is_too_large
 from wellcond.diagnosis.inspection.inspect import Inspection
 from wellcond.diagnosis.inspection.signals import CELLS
 from wellcond.diagnosis.reading import GATED
@@ -21,18 +22,18 @@ from wellcond.network.norms import is_norm
 from wellcond.results import number
 
 RMS = Threshold(
-    "RMS of inputs", 4.0, 10.0, healthy=("inputs: RMS",),
+    "RMS of inputs", LARGE_RMS, 10.0, healthy=("inputs: RMS",),
     origin="initializations assume E x² = 1. λ_max of Σx, the curvature of the first layer, grows with the square "
     "(huang2020, section 3): at 4 its stable rate is a sixteenth, at 10 a hundredth. Pixels in [0, 1] have 0.1 to "
     "0.6, raw ones 130",
 )  # fmt: skip
 DOMINANCE = Threshold(
-    "RMS of the largest feature / that of the median one", math.nan, 100.0, healthy=("inputs: largest / median "
+    "RMS of the largest feature / that of the median one", math.nan, DOMINATES, healthy=("inputs: largest / median "
     "feature",),
     origin="κ of Σx is then 10⁴ or more by the scales alone",
 )  # fmt: skip
 SMALL = Threshold(
-    "largest |x|", 0.05, math.nan, bad="below", healthy=("inputs: RMS",),
+    "largest |x|", SMALL_REACH, math.nan, bad="below", healthy=("inputs: RMS",),
     origin="torch draws biases up to 1/√fan_in, which is 0.05 for 400 inputs: they outweigh smaller inputs",
 )  # fmt: skip
 LOST = Threshold(
@@ -42,7 +43,6 @@ LOST = Threshold(
 ORDINARY_SIGNAL = Condition(
     "RMS of the first layer's outputs", 3.0, origin="if it is no larger, the weights were made for these inputs"
 )
-NOT_TINY = Condition("RMS of inputs in which one feature dominates", 2.0, origin="smaller inputs slow nothing down")
 
 BYTES = 128, 255
 """Range of the largest of many pixels in bytes."""
@@ -62,29 +62,23 @@ def unscaled_input(evidence: Evidence) -> Iterator[Finding]:
         return
     first = next((s for s in inspection.signals if s.is_weighted or s.kind in CELLS), None)
     for fact in inspection.inputs:
-        if fact.is_index or not fact.features or fact.is_binary or fact.is_one_hot:
+        if not is_badly_scaled(fact):
             continue
         largest, median = float(fact.feature_rms.max()), float(fact.feature_rms.median())
-        is_table = len(fact.shape) == 2 and fact.features > 1
-        ratio = largest / median if median > 0 else math.inf
-        dominates = is_table and DOMINANCE.is_severe(ratio) and fact.rms > NOT_TINY.at
-        reach = max(abs(fact.low), abs(fact.high))
-        if RMS.is_warning(fact.rms) or dominates:
+        if is_too_large(fact):
             is_adapted = first is not None and first.kind not in (*GATED, *CELLS) and first.rms < ORDINARY_SIGNAL.at
-            is_far = RMS.is_severe(fact.rms) or dominates
+            is_far = RMS.is_severe(fact.rms) or fact.is_uneven
             severity = "note" if is_adapted else of_symptom(evidence, is_far=is_far)
-            features = f", its features from {number(float(fact.feature_rms.min()))} to {number(largest)}"
+            features = f", their features from {number(float(fact.feature_rms.min()))} to {number(largest)}"
             summary = (
-                f"the {fact.name} have an RMS of {number(fact.rms)}{features if is_table else ''}, and reach "
-                f"{number(reach)}; expected is an RMS of about 1"
+                f"the {fact.name} have an RMS of {number(fact.rms)}{features if fact.is_table else ''}, and reach "
+                f"{number(fact.reach)}; expected is an RMS of about 1"
             )
-        elif 0 < reach < SMALL.warn:
+        else:
             is_lost = first is not None and first.variation is not None and LOST.is_severe(first.variation)
             severity = of_symptom(evidence, is_far=is_lost)
-            summary = f"the {fact.name} are no larger than {number(reach)}, so biases outweigh them"
-        else:
-            continue
-        numbers: dict[str, float | str] = {"RMS": fact.rms, "largest": reach}
+            summary = f"the {fact.name} are no larger than {number(fact.reach)}, so biases outweigh them"
+        numbers: dict[str, float | str] = {"RMS": fact.rms, "largest": fact.reach}
         numbers |= {"RMS of the largest feature": largest, "RMS of the median feature": median}
         yield Finding(
             rule="unscaled-input",

@@ -18,8 +18,9 @@ from wellcond.diagnosis.rule import rule
 from wellcond.diagnosis.threshold import Condition, Threshold
 from wellcond.diagnosis.trial_result import FALLING
 from wellcond.network.norms import is_norm
+from wellcond.remedies.optimizer_settings import usual_weight_decay
 from wellcond.results import number
-from wellcond.training.optimizers import adds_penalty, is_decoupled, shrinking_steps
+from wellcond.training.optimizers import is_decoupled, shrinking_steps
 
 LOSS = Threshold(
     "loss without decay / loss with it, after the same steps", 0.85, 0.5, bad="below",
@@ -82,7 +83,7 @@ def decay_dominates(evidence: Evidence) -> Iterator[Finding]:
         reason="L + wd/2·‖θ‖² is smallest where ∇L = −wd·θ: strong decay keeps θ near zero, where the gradient of a "
         "deep network vanishes. Both runs saw the same batches.",
         treatment="less-weight-decay",
-        remedy=f'optimizer.param_groups[{index}]["weight_decay"] = {_ordinary(optimizer, group):g}',
+        remedy=f'optimizer.param_groups[{index}]["weight_decay"] = {usual_weight_decay(optimizer, group):g}',
     )
 
 
@@ -93,10 +94,6 @@ def _outweighed(evidence: Evidence, optimizer: Optimizer) -> float:
     decouples = all(is_decoupled(optimizer, group) for group in optimizer.param_groups)
     lost = [w for w in moved if (w.weight_decay or 0.0) * w.rms > (1.0 if decouples else w.gradient or 0.0)]
     return sum(w.numel for w in lost) / max(1, sum(w.numel for w in moved))
-
-
-def _ordinary(optimizer: Optimizer, group: dict[str, Any]) -> float:
-    return 1e-4 if adds_penalty(optimizer, group) else 1e-2 if "betas" in group else 5e-4
 
 
 def _norm_of(model: nn.Module, group: dict[str, Any]) -> str:
