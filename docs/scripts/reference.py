@@ -15,9 +15,10 @@ from types import ModuleType
 from typing import Any
 
 import wellcond
+import wellcond_papers
 
 IN_FILES = {
-    "wellcond.training": (
+    "wellcond_papers.training": (
         "classifier.train_classifier",
         "checkpoint.Checkpoint",
         "schedules.steps",
@@ -132,9 +133,10 @@ def _public(module: ModuleType) -> Sequence[str]:
 
 
 def _submodules() -> Iterator[ModuleType]:
-    for info in pkgutil.iter_modules(wellcond.__path__, "wellcond."):
-        if not info.name.rpartition(".")[2].startswith("_"):
-            yield importlib.import_module(info.name)
+    for package in (wellcond, wellcond_papers):
+        for info in pkgutil.iter_modules(package.__path__, f"{package.__name__}."):
+            if not info.name.rpartition(".")[2].startswith("_"):
+                yield importlib.import_module(info.name)
 
 
 def _add_results(found: list[Page]) -> None:

@@ -40,7 +40,7 @@ EXPERIMENT = Experiment(
     says="BNP and BN are comparable, and both outperform LN and the vanilla network, on MNIST and on CIFAR-10.",
     arms=ARMS,
     scales={
-        "smoke": {**SMALL, "batch": 60, "steps": 60, "arms": {arm: {"data": "digits"} for arm in ARMS}},
+        "smoke": {**SMALL, "batch": 60, "steps": 20, "arms": {arm: {"data": "digits"} for arm in ARMS}},
         "laptop": {**NETWORK, "steps": 3000, "looks": 20, "seeds": 3},
         "paper": {**NETWORK, "epochs": 30, "looks": 30, "seeds": 5},
     },

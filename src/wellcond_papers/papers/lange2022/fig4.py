@@ -34,7 +34,7 @@ EXPERIMENT = Experiment(
     says="BNP outperforms BN in small mini-batches, and trains in mini-batches of one, where BN cannot.",
     arms=ARMS,
     scales={
-        "smoke": {**SMALL, "arms": {arm: {"data": "digits", "steps": 60} for arm in ARMS}},
+        "smoke": {**SMALL, "arms": {arm: {"data": "digits", "steps": 20} for arm in ARMS}},
         "laptop": {**NETWORK, "looks": 20, "seeds": 2},
         "paper": {
             **NETWORK, "looks": 20, "seeds": 5,

@@ -27,7 +27,7 @@ EXPERIMENT = Experiment(
     scales={
         "smoke": {
             **TRAINING, "data": "digits", "size": 32, "image_channels": 3, "batch": 32, "groups": 4, "width": 4,
-            "epochs": 1, "looks": 10, "evaluated": 50, "tested": 100,
+            "steps": 20, "looks": 10, "evaluated": 50, "tested": 100,
         },
         "paper": {
             **TRAINING, "data": "imagenet", "size": 224, "augment": ["crop", "flip"], "batch": 256, "groups": 32,
