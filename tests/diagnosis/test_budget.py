@@ -82,7 +82,7 @@ def names(diagnosis: Diagnosis, outcome: str = "measured") -> list[str]:
 
 @pytest.mark.parametrize("optimizer", OPTIMIZERS)
 @pytest.mark.parametrize("build", ZOO.values(), ids=ZOO)
-def test_a_fast_diagnosis_takes_at_most_sixty_passes_whatever_the_network(build: Any, optimizer: str) -> None:
+def test_all_but_the_trial_of_a_fast_diagnosis_take_at_most_forty_passes(build: Any, optimizer: str) -> None:
     of = build()
     before = of.cost
     diagnosis = wc.diagnose(of, optimizer_of(optimizer, of))
