@@ -13,9 +13,9 @@ from torch import Tensor, nn
 from zoo import integers, normal
 
 import wellcond as wc
-from wellcond.diagnosis.evidence import JUDGED_QUANTITY, Evidence
+from wellcond.diagnosis.evidence import Evidence
 from wellcond.diagnosis.inspection.inspect import inspect
-from wellcond.diagnosis.judge import RULES
+from wellcond.diagnosis.judge import completed
 from wellcond.diagnosis.trial import trial
 from wellcond.results import quantities as q
 
@@ -148,17 +148,13 @@ def test_dead_units_are_those_of_all_data_where_that_is_known(evidence: Evidence
 # rows of findings
 
 
-def test_rules_that_judge_a_quantity_exist() -> None:
-    assert JUDGED_QUANTITY.keys() <= RULES.keys()
-
-
 def test_dead_units_are_drawn_for_every_layer_with_relus(evidence: Evidence) -> None:
-    (finding,) = evidence.illustrated([DEAD])
+    (finding,) = completed([DEAD], evidence)
     assert [(row.layer, row.quantity, row.value) for row in finding.rows] == [("0", q.DEAD_SHARE, 1.0)]
 
 
 def test_the_sizes_of_signals_are_those_of_the_outputs(evidence: Evidence) -> None:
-    (finding,) = evidence.illustrated([replace(NOTE, rule="activation-drift")])
+    (finding,) = completed([replace(NOTE, rule="activation-drift")], evidence)
     hidden, sizes = X, {}
     for name, layer in evidence.problem.model.named_children():
         hidden = layer(hidden)
@@ -168,7 +164,7 @@ def test_the_sizes_of_signals_are_those_of_the_outputs(evidence: Evidence) -> No
 
 
 def test_a_rate_is_drawn_as_the_losses_of_the_run_and_consequences_are_drawn_too(evidence: Evidence) -> None:
-    (finding,) = evidence.illustrated([replace(NOTE, rule="learning-rate-too-low", consequences=(DEAD,))])
+    (finding,) = completed([replace(NOTE, rule="learning-rate-too-low", consequences=(DEAD,))], evidence)
     assert evidence.trial is not None
     assert evidence.trial.own is not None
     assert [row.value for row in finding.rows] == list(evidence.trial.own.run.losses)
@@ -176,6 +172,6 @@ def test_a_rate_is_drawn_as_the_losses_of_the_run_and_consequences_are_drawn_too
 
 
 def test_rows_that_a_rule_gives_stay_and_other_rules_have_none(evidence: Evidence) -> None:
-    with_rows, without = evidence.illustrated([VANISHING, replace(NOTE, rule="my-own-rule")])
-    assert with_rows == VANISHING
+    with_rows, without = completed([VANISHING, replace(NOTE, rule="unscaled-input")], evidence)
+    assert with_rows.rows == VANISHING.rows
     assert without.rows == ()

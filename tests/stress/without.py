@@ -80,7 +80,8 @@ MENDS: dict[str, Mend] = {
         "signals_of_any_size",
     ),
     "smaller side": Mend(
-        "curvature/kronecker/second_moment.py", "if self._total is None and (stored < self.dimension or not self._matrix_fits):",
+        "curvature/kronecker/second_moment.py",
+        "if self._total is None and (stored < self.dimension or not self._matrix_fits):",
         "if False:", "wide_layer",
     ),
     "coupled examples": Mend(

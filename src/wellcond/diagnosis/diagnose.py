@@ -17,7 +17,7 @@ from wellcond.diagnosis.budget import SHARE_OF_RATE, SHARE_OF_TRIAL, TRACE_PRODU
 from wellcond.diagnosis.diagnosis import Diagnosis, about
 from wellcond.diagnosis.evidence import Evidence
 from wellcond.diagnosis.inspection.inspect import inspect
-from wellcond.diagnosis.judge import check_known, judged, with_remedies
+from wellcond.diagnosis.judge import check_known, completed, judged
 from wellcond.diagnosis.magnitudes import Gradients, gradients, weight_norms
 from wellcond.diagnosis.parts import Parts
 from wellcond.diagnosis.trial import trial
@@ -115,7 +115,7 @@ def diagnose(
             cost = problem.cost - before
             unchecked = () if evidence.inspection is None else evidence.inspection.failures
             return Diagnosis(
-                findings=evidence.illustrated(with_remedies(judged(evidence, ignore, select), evidence)),
+                findings=completed(judged(evidence, ignore, select), evidence),
                 evidence=evidence,
                 parameters=problem.size,
                 lr=lr,

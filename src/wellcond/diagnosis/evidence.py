@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator
-from dataclasses import dataclass, field, replace
+from collections.abc import Iterator
+from dataclasses import dataclass, field
 from statistics import fmean
 
 from torch import Tensor
@@ -11,7 +11,6 @@ from torch.optim import Optimizer
 
 from wellcond.curvature.spectra.eigenvalues import Eigenvalues
 from wellcond.curvature.spectra.trace import Trace
-from wellcond.diagnosis.finding import Finding
 from wellcond.diagnosis.inspection.inspect import Inspection
 from wellcond.diagnosis.inspection.rows import inspection_rows
 from wellcond.diagnosis.inspection.signals import Signal
@@ -31,24 +30,6 @@ VARIANTS = {
     "running statistics": q.TRIAL_RUNNING_STATISTICS_LOSS,
 }
 """Quantity of the final loss of each ablation run of a trial."""
-JUDGED_QUANTITY = {
-    "vanishing-gradient": q.SENSITIVITY,
-    "exploding-gradient": q.SENSITIVITY,
-    "activation-drift": q.SIGNAL_RMS,
-    "rank-collapse": q.VARIATION,
-    "dying-neurons": q.DEAD_SHARE,
-    "full-neurons": q.FULL_SHARE,
-    "saturated-activation": q.SATURATED_SHARE,
-    "ill-conditioned-input": q.INPUT.kappa[0.5],
-    "learning-rate-too-high": q.TRAINING_LOSS,
-    "learning-rate-too-low": q.TRAINING_LOSS,
-    "loss-not-decreasing": q.TRAINING_LOSS,
-    "diverging": q.TRAINING_LOSS,
-    "labels-unrelated": q.TRAINING_LOSS,
-    "weight-decay-dominates": q.TRAINING_LOSS,
-    "dropout-too-strong": q.TRAINING_LOSS,
-}
-"""By rule, the quantity that it judges in every layer or over a run; a rule may also give rows of its own."""
 
 
 @dataclass(frozen=True)
@@ -106,18 +87,9 @@ class Evidence(Result):
         network += [row for row in inspected if not row.layer]
         return [*network, *(row._replace(layer=row.layer or WHOLE_MODEL) for row in layers)]
 
-    def illustrated(self, findings: Iterable[Finding]) -> tuple[Finding, ...]:
-        """The findings, each with the rows of what its rule judges unless it has rows of its own."""
-        by_quantity: dict[str, list[Row]] = {}
-        for row in (*self.rows(), *self._losses()):
-            by_quantity.setdefault(row.quantity, []).append(row)
-
-        def with_rows(finding: Finding) -> Finding:
-            rows = by_quantity.get(JUDGED_QUANTITY.get(finding.rule, ""), [])
-            consequences = tuple(map(with_rows, finding.consequences))
-            return replace(finding, rows=finding.rows or tuple(rows), consequences=consequences)
-
-        return tuple(map(with_rows, findings))
+    def rows_of(self, quantity: str) -> tuple[Row, ...]:
+        """The rows of one quantity: of every layer, or of the trial's own run by step."""
+        return tuple(row for row in (*self.rows(), *self._losses()) if row.quantity == quantity)
 
     def _losses(self) -> Iterator[Row]:
         """The losses of the trial's run with the optimizer as it is, by step."""

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import difflib
+import functools
 from collections.abc import Collection, Iterable
 from dataclasses import replace
 
@@ -45,20 +46,26 @@ def judged(
     return (*sorted(roots, key=_rank), *failures)
 
 
-def with_remedies(findings: Collection[Finding], evidence: Evidence) -> tuple[Finding, ...]:
-    """The findings, each with the lines that its treatment gives for this set-up; without any, its own advice stays."""
+def completed(findings: Collection[Finding], evidence: Evidence) -> tuple[Finding, ...]:
+    """The findings, each with the lines to write and the rows to draw.
+
+    The lines are those that its treatment gives for this set-up; without any, the rule's own advice stays. The rows are
+    those of the quantity that its rule judges, unless the rule has given rows of its own.
+    """
     if not findings:
         return ()
     setup = Setup.of(evidence.problem, evidence.optimizer)
+    rows_of = functools.cache(evidence.rows_of)
 
-    def with_lines(finding: Finding) -> Finding:
+    def complete(finding: Finding) -> Finding:
         rate = finding.evidence.get(OTHER_LR)
         lr = rate if finding.treatment == "rate" and isinstance(rate, float) else None
         lines = lines_for(finding.treatment, setup, lr) if finding.treatment else ""
-        consequences = tuple(map(with_lines, finding.consequences))
-        return replace(finding, remedy=lines or finding.remedy, consequences=consequences)
+        rows = finding.rows or rows_of(RULES[finding.rule][0].quantity)
+        consequences = tuple(map(complete, finding.consequences))
+        return replace(finding, remedy=lines or finding.remedy, rows=rows, consequences=consequences)
 
-    return tuple(map(with_lines, findings))
+    return tuple(map(complete, findings))
 
 
 def check_known(names: Collection[str]) -> None:

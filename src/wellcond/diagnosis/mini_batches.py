@@ -9,8 +9,9 @@ from operator import length_hint
 from typing import NamedTuple
 
 from torch import Tensor
-from torch.utils._pytree import tree_leaves, tree_map
+from torch.utils._pytree import tree_map
 
+from wellcond.problem.batches import examples_in, share_examples
 from wellcond.problem.problem import Batch, Problem
 
 MOST_EXAMPLES = 64
@@ -41,9 +42,9 @@ def mini_batches(problem: Problem, most: int = MOST_EXAMPLES) -> MiniBatches:
 
 
 def cut(batch: Batch, most: int) -> list[Batch]:
-    """Parts of nearly equal size with at most `most` examples; the batch itself if its tensors do not share examples."""
-    examples = examples_of(batch)
-    if examples is None or examples <= most:
+    """Parts of nearly equal size with at most `most` examples; the batch itself if it cannot be cut."""
+    examples = examples_in(batch)
+    if not share_examples(batch) or examples <= most:
         return [batch]
     parts = math.ceil(examples / most)
     bounds = [examples * k // parts for k in range(parts + 1)]
@@ -52,14 +53,7 @@ def cut(batch: Batch, most: int) -> list[Batch]:
 
 def handful(batch: Batch, count: int) -> Batch:
     """The first few examples; the batch itself if its tensors do not share examples."""
-    return batch if examples_of(batch) is None else _part(batch, slice(count))
-
-
-def examples_of(batch: Batch) -> int | None:
-    """The number of examples, if every tensor of inputs and targets has it as its first dimension."""
-    tensors = [leaf for leaf in tree_leaves(batch) if isinstance(leaf, Tensor)]
-    sizes = {len(t) if t.dim() else 0 for t in tensors}
-    return sizes.pop() if len(sizes) == 1 and 0 not in sizes else None
+    return _part(batch, slice(count)) if share_examples(batch) else batch
 
 
 def _part(batch: Batch, which: slice) -> Batch:

@@ -20,10 +20,12 @@ class Rule:
     Attributes:
         name: Stable name, by which users select, ignore and search for the rule.
         judge: Called with the evidence so far, more than once as it grows; yields findings, or nothing.
+        quantity: Name of the quantity it judges in every layer or over a run, which is drawn next to its findings.
     """
 
     name: str
     judge: Judge
+    quantity: str = ""
 
     @property
     def explanation(self) -> str:
@@ -40,11 +42,12 @@ def explanation(name: str) -> str:
     return "\n\n".join(each.explanation for each in RULES[name])
 
 
-def rule(name: str, *, explains: Iterable[str] = ()) -> Callable[[Judge], Judge]:
+def rule(name: str, *, quantity: str = "", explains: Iterable[str] = ()) -> Callable[[Judge], Judge]:
     """Make a function a rule that `diagnose` applies.
 
     Args:
         name: Name of the rule.
+        quantity: Name of the quantity it judges, whose rows are drawn next to its findings; "" for none.
         explains: Rules whose findings are consequences of this one's, in addition to those in `CAUSES`.
 
     Example:
@@ -58,7 +61,7 @@ def rule(name: str, *, explains: Iterable[str] = ()) -> Callable[[Judge], Judge]
     """
 
     def register(judge: Judge) -> Judge:
-        RULES.setdefault(name, []).append(Rule(name, judge))
+        RULES.setdefault(name, []).append(Rule(name, judge, quantity))
         if consequences := tuple(explains):
             CAUSES[name] = tuple(dict.fromkeys((*CAUSES.get(name, ()), *consequences)))
         return judge

@@ -19,10 +19,11 @@ from torch.optim import LBFGS, Adam, Optimizer
 
 from wellcond.diagnosis.baseline import constant_loss
 from wellcond.diagnosis.labels import relation
-from wellcond.diagnosis.mini_batches import MOST_BATCHES, MOST_EXAMPLES, examples_of, handful, mini_batches
+from wellcond.diagnosis.mini_batches import MOST_BATCHES, MOST_EXAMPLES, handful, mini_batches
 from wellcond.diagnosis.trial_result import FALLING, RISING, Attempt, Handful, Trial
 from wellcond.errors import NonFinite
 from wellcond.network.calling import logits_of
+from wellcond.problem.batches import examples_in, share_examples
 from wellcond.problem.problem import Batch, Problem
 from wellcond.results import Cost, Progress
 from wellcond.training.copies import CopyRun, CopyTrainer
@@ -100,7 +101,7 @@ def trial(
         few = None if clock.is_late else _few(problem, batches[0], in_pass)
         report("what inputs tell of targets", 0.95)
         modes = _modes(trainer)
-    size = examples_of(batches[0])
+    size = examples_in(batches[0]) if share_examples(batches[0]) else None
     return Trial(before, known.constant, own, tuple(others), variants, few, modes, relation(problem), size)
 
 
@@ -249,8 +250,8 @@ class _Attempts:
 def _few(problem: Problem, batch: Batch, in_pass: float) -> Handful | None:
     """Whether a few examples can be fitted: at two rates for a while, then at the better one."""
     examples = handful(batch, FEW)
-    count, of_batch = examples_of(examples), examples_of(batch)
-    in_pass *= of_batch / count if count and of_batch else 1.0
+    count = examples_in(examples) if share_examples(batch) else None
+    in_pass *= examples_in(batch) / count if count else 1.0
     steps = _clamped(HANDFUL_U * in_pass, HANDFUL_STEPS)
     with _training(problem, [examples], _adam(problem), in_pass) as trainer:
         start = trainer.start(dropout=False)

@@ -10,6 +10,7 @@ from torch import Tensor
 from torch.utils._pytree import keystr, tree_flatten_with_path
 
 from wellcond.network.calling import tensors_in
+from wellcond.network.layers import feature_dim
 
 MOST_VALUES = 2**21
 """Values read per tensor; a larger batch is cut to fewer examples."""
@@ -147,13 +148,6 @@ def facts_of(batches: list[Any], name: str, channels_first: bool) -> list[Tensor
         for place, at in zip(_places(batches[0], len(tensors)), tensors, strict=True)
         if at
     ]
-
-
-def feature_dim(tensor: Tensor, *, channels_first: bool = False) -> int:
-    """Dimension that counts features: the last of (N, d) and (N, T, d), 1 of (N, C, T) and of images."""
-    if tensor.dim() == 3:
-        return 1 if channels_first else 2
-    return min(1, tensor.dim() - 1)
 
 
 def _places(batch: Any, count: int) -> list[str]:

@@ -3,15 +3,12 @@
 from __future__ import annotations
 
 import contextlib
-import math
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, replace
 from typing import Any, Literal
 
-import torch
 from torch import Tensor, nn
 from torch.optim import Optimizer
-from torch.utils._pytree import tree_map
 
 from wellcond.diagnosis.inspection.attention import Attention
 from wellcond.diagnosis.inspection.data import TensorFacts, facts_of
@@ -26,6 +23,7 @@ from wellcond.errors import WellcondError
 from wellcond.network.calling import logits_of, tensors_in
 from wellcond.network.graph import turned_views
 from wellcond.network.isolation.arithmetic import own_arithmetic
+from wellcond.network.layers import has_channels_first
 from wellcond.problem.batches import examples_in
 from wellcond.problem.problem import Problem
 
@@ -212,13 +210,13 @@ def _with_other_passes(
 ) -> Inspection:
     """What the first batch gives in halves, a few examples at a time, and with scaled inputs."""
     raw, loss = forward
-    channels_first = _has_channels_first(problem)
+    channels_first = has_channels_first(problem.model)
     return replace(
         inspection,
         is_summed=loss is not None
         and failures.attempt(
             "whether the loss is a sum over examples",
-            lambda: _is_summed(problem, batch, raw, float(loss.detach())),
+            lambda: problem.loss_adds_up(raw, batch[1]),
             False,
         ),
         mixing=failures.attempt(
@@ -234,29 +232,11 @@ def _with_other_passes(
     )
 
 
-def _is_summed(problem: Problem, batch: Any, raw: Any, loss: float) -> bool:
-    """Whether the losses of two halves of the outputs add up; False if a tensor does not count examples."""
-    n = examples_in(batch)
-    half = n // 2
-    if not half or not all(t.dim() and len(t) == n for t in (*tensors_in(raw), *tensors_in(batch[1]))):
-        return False
-
-    def loss_of(part: slice) -> float:
-        outputs, targets = (tree_map(lambda t: t[part] if isinstance(t, Tensor) else t, of) for of in (raw, batch[1]))
-        return float(problem.raw_loss(outputs, targets).detach())
-
-    with torch.no_grad():
-        both = loss_of(slice(half)) + loss_of(slice(half, None))
-    return abs(loss) > 0 and math.isclose(both, loss, rel_tol=1e-4)
-
-
 def _data_facts(problem: Problem, batches: list[Any], name: Literal["inputs", "targets"]) -> tuple[TensorFacts, ...]:
     place = 0 if name == "inputs" else 1
-    return tuple(facts_of([batch[place] for batch in batches], name, _has_channels_first(problem))) if batches else ()
-
-
-def _has_channels_first(problem: Problem) -> bool:
-    return any(isinstance(m, nn.Conv1d) for m in problem.model.modules())
+    return (
+        tuple(facts_of([batch[place] for batch in batches], name, has_channels_first(problem.model))) if batches else ()
+    )
 
 
 def _weight_facts(

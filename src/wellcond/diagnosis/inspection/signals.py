@@ -16,10 +16,9 @@ import torch.nn.functional as F
 from torch import Tensor, nn
 
 from wellcond.diagnosis.inspection.attention import Attention, SeenAttention
-from wellcond.diagnosis.inspection.data import feature_dim
 from wellcond.diagnosis.inspection.failures import Failures
 from wellcond.network.calling import tensors_in
-from wellcond.network.layers import rule_for, weighted_layers
+from wellcond.network.layers import feature_dim, rule_for, weighted_layers
 from wellcond.network.norms import is_norm, unit_dim
 from wellcond.network.taps import WatchedFunctions, WatchedRelu, bracketed, tapped
 

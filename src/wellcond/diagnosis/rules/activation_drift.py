@@ -16,6 +16,7 @@ from wellcond.diagnosis.severity import of_symptom
 from wellcond.diagnosis.threshold import Threshold
 from wellcond.network.norms import is_norm
 from wellcond.results import number
+from wellcond.results.quantities import SIGNAL_RMS
 
 RATIO = Threshold(
     "largest RMS of a layer's outputs / smallest", 2e2, 1e6, healthy=("RMS: largest / smallest layer",),
@@ -23,7 +24,7 @@ RATIO = Threshold(
 )  # fmt: skip
 
 
-@rule("activation-drift")
+@rule("activation-drift", quantity=SIGNAL_RMS)
 def activation_drift(evidence: Evidence) -> Iterator[Finding]:
     """Activations whose scale drifts with depth: the RMS of one layer's outputs is 200 times another's.
 

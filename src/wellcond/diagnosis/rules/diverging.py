@@ -15,13 +15,14 @@ from wellcond.diagnosis.runs import run_numbers, run_rows
 from wellcond.diagnosis.threshold import Condition
 from wellcond.diagnosis.trial_result import FALLING, RISING
 from wellcond.results import number
+from wellcond.results.quantities import TRAINING_LOSS
 
 LOWER_RATES = Condition(
     "lower rates that were tried", 3, origin="1e-4 of the rate and less: below every stability limit"
 )
 
 
-@rule("diverging")
+@rule("diverging", quantity=TRAINING_LOSS)
 def goes_uphill(evidence: Evidence) -> Iterator[Finding]:
     """The loss rises at every rate, in proportion to the rate: the step goes up the gradient.
 
@@ -58,7 +59,7 @@ def goes_uphill(evidence: Evidence) -> Iterator[Finding]:
     )
 
 
-@rule("diverging")
+@rule("diverging", quantity=TRAINING_LOSS)
 def rises_at_any_rate(evidence: Evidence) -> Iterator[Finding]:
     """The loss rises or is NaN at its own rate and at every lower one that was tried, down to a billionth."""
     trial = evidence.trial

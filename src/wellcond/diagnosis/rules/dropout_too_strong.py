@@ -17,6 +17,7 @@ from wellcond.diagnosis.threshold import Condition, Threshold
 from wellcond.diagnosis.trial import STRONG_DROPOUT
 from wellcond.diagnosis.trial_result import FALLING
 from wellcond.results import number
+from wellcond.results.quantities import TRAINING_LOSS
 
 SHARE = Threshold(
     "share that is dropped", STRONG_DROPOUT, 0.7,
@@ -25,7 +26,7 @@ SHARE = Threshold(
 MUCH_LOWER = Condition("loss without dropout / loss with it", 0.5, origin="half the loss after the same steps")
 
 
-@rule("dropout-too-strong")
+@rule("dropout-too-strong", quantity=TRAINING_LOSS)
 def dropout_too_strong(evidence: Evidence) -> Iterator[Finding]:
     """Dropout above 0.6: severe above 0.7, if the same steps without it learn and these do not, or halve the loss.
 

@@ -13,6 +13,7 @@ from wellcond.diagnosis.inspection.signals import RECTIFIERS
 from wellcond.diagnosis.rule import rule
 from wellcond.diagnosis.severity import of_symptom
 from wellcond.diagnosis.threshold import Condition, Threshold
+from wellcond.results.quantities import DEAD_SHARE
 
 SHARE = Threshold(
     "share of a layer's ReLUs that are off on all examples", 0.7, 0.95, healthy=("dead units, relu",),
@@ -22,7 +23,7 @@ ENOUGH_ROWS = Condition("rows", 64, origin="a unit that is on in one row of ten 
 FEW_UNITS = Condition("units of a layer", 4, origin="of fewer, all must be off: one of three is no share")
 
 
-@rule("dying-neurons")
+@rule("dying-neurons", quantity=DEAD_SHARE)
 def dying_neurons(evidence: Evidence) -> Iterator[Finding]:
     """ReLUs that are off on every example: no gradient passes through them, so they stay off.
 

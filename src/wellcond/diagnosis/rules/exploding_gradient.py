@@ -14,6 +14,7 @@ from wellcond.diagnosis.rule import rule
 from wellcond.diagnosis.severity import of_symptom
 from wellcond.diagnosis.threshold import Threshold
 from wellcond.results import number
+from wellcond.results.quantities import SENSITIVITY
 
 RATIO = Threshold(
     "largest ‖∂ℓ/∂h‖·‖h‖ of a hidden layer / that of the last hidden layer", 1e4, 1e6,
@@ -21,7 +22,7 @@ RATIO = Threshold(
 )  # fmt: skip
 
 
-@rule("exploding-gradient")
+@rule("exploding-gradient", quantity=SENSITIVITY)
 def exploding_gradient(evidence: Evidence) -> Iterator[Finding]:
     """Gradients that grow on the way back, through layers or through time: severe from a million-fold."""
     inspection = evidence.inspection

@@ -10,6 +10,7 @@ from wellcond.diagnosis.finding import Finding
 from wellcond.diagnosis.rule import rule
 from wellcond.diagnosis.severity import of_symptom
 from wellcond.diagnosis.threshold import Condition, Threshold
+from wellcond.results.quantities import FULL_SHARE
 
 SHARE = Threshold(
     "share of a layer's ReLUs that are on for all examples", 0.95, math.nan, healthy=("full units, relu",),
@@ -19,7 +20,7 @@ ENOUGH_ROWS = Condition("rows", 64, origin="a unit that is off in one row of ten
 FEW_UNITS = Condition("units of a layer", 4, origin="three units that are on may be chance")
 
 
-@rule("full-neurons")
+@rule("full-neurons", quantity=FULL_SHARE)
 def full_neurons(evidence: Evidence) -> Iterator[Finding]:
     """ReLUs that are on for every example: on these data the layer is linear.
 

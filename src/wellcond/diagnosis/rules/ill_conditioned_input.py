@@ -13,6 +13,7 @@ from wellcond.diagnosis.finding import Finding
 from wellcond.diagnosis.rule import rule
 from wellcond.diagnosis.threshold import Condition, Threshold
 from wellcond.results import number
+from wellcond.results.quantities import INPUT
 
 ONE_DIRECTION = Threshold(
     "λ_max of Σx / its trace, of the first layer", 0.999, math.nan,
@@ -25,7 +26,7 @@ SLOW = Threshold(
 )  # fmt: skip
 
 
-@rule("ill-conditioned-input")
+@rule("ill-conditioned-input", quantity=INPUT.kappa[0.5])
 def ill_conditioned_input(evidence: Evidence) -> Iterator[Finding]:
     """Inputs of the first layer that lie almost along one direction: λ_max of Σx is 0.999 of its trace.
 
@@ -52,7 +53,7 @@ def ill_conditioned_input(evidence: Evidence) -> Iterator[Finding]:
         )
 
 
-@rule("ill-conditioned-input")
+@rule("ill-conditioned-input", quantity=INPUT.kappa[0.5])
 def collinear_features(evidence: Evidence) -> Iterator[Finding]:
     """Features so alike that the directions which predict the targets are those where gradient descent hardly moves.
 

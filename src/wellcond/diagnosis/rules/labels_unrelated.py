@@ -13,6 +13,7 @@ from wellcond.diagnosis.finding import Finding
 from wellcond.diagnosis.rule import rule
 from wellcond.diagnosis.threshold import Condition, Threshold
 from wellcond.results import number
+from wellcond.results.quantities import TRAINING_LOSS
 
 CHANCE = Threshold(
     "the best of three probes, in standard deviations of shuffled targets", math.nan, 4.0, bad="below",
@@ -34,7 +35,7 @@ PER_FEATURE = Condition(
 SLOW = Condition("share of the targets' variance that slow directions predict", 0.1, origin="see ill-conditioned-input")
 
 
-@rule("labels-unrelated")
+@rule("labels-unrelated", quantity=TRAINING_LOSS)
 def labels_unrelated(evidence: Evidence) -> Iterator[Finding]:
     """Inputs that do not predict the targets: neither neighbors nor a fit do better than chance.
 

@@ -15,7 +15,7 @@ from wellcond.diagnosis.severity import network_has_learned
 from wellcond.diagnosis.threshold import Condition, Threshold
 from wellcond.diagnosis.trial_result import FALLING, Attempt, Trial
 from wellcond.results import Row, number
-from wellcond.results.quantities import LR
+from wellcond.results.quantities import LR, TRAINING_LOSS
 from wellcond.training.optimizers import nonzero_lr
 
 RISE = Threshold(
@@ -47,7 +47,7 @@ POST_NORMS = Condition(
 )
 
 
-@rule("learning-rate-too-high")
+@rule("learning-rate-too-high", quantity=TRAINING_LOSS)
 def rises_at_its_own_rate(evidence: Evidence) -> Iterator[Finding]:
     """The loss rises, is NaN or stalls in the trial's 24 to 64 steps, and falls at a lower rate.
 
@@ -116,7 +116,7 @@ def _summed(evidence: Evidence) -> int:
     return inspection.batch_size if inspection is not None and inspection.is_summed and is_proportional else 0
 
 
-@rule("learning-rate-too-high")
+@rule("learning-rate-too-high", quantity=TRAINING_LOSS)
 def negative_rate(evidence: Evidence) -> Iterator[Finding]:
     """A rate below zero, which torch refuses in a constructor but not from a schedule."""
     if evidence.optimizer is None:
@@ -137,7 +137,7 @@ def negative_rate(evidence: Evidence) -> Iterator[Finding]:
             )
 
 
-@rule("learning-rate-too-high")
+@rule("learning-rate-too-high", quantity=TRAINING_LOSS)
 def without_warm_up(evidence: Evidence) -> Iterator[Finding]:
     """A deep post-norm transformer that Adam trains at its full rate from the first step.
 

@@ -12,7 +12,7 @@ from wellcond.diagnosis.runs import run_numbers, run_rows, set_lr
 from wellcond.diagnosis.threshold import Condition, Threshold
 from wellcond.diagnosis.trial_result import FALLING, Attempt, Trial
 from wellcond.results import Row, number
-from wellcond.results.quantities import LR
+from wellcond.results.quantities import LR, TRAINING_LOSS
 from wellcond.training.optimizers import current_lr
 
 STEPS = Threshold(
@@ -38,7 +38,7 @@ ANY_FALL = Condition("fall of the loss / loss", 1e-9, origin="below it there is 
 NOT_BELOW_START = Condition("loss after / loss before", 0.98, origin="where the loss of a constant is not known")
 
 
-@rule("learning-rate-too-low")
+@rule("learning-rate-too-low", quantity=TRAINING_LOSS)
 def hardly_falls(evidence: Evidence) -> Iterator[Finding]:
     """The loss falls so slowly that a run of ordinary length ends where it began, and falls far faster at higher rates.
 
@@ -94,7 +94,7 @@ def _is_above_constant(trial: Trial, attempt: Attempt) -> bool:
     return attempt.loss > (NOT_BELOW_START.at * trial.loss if trial.constant is None else trial.constant)
 
 
-@rule("learning-rate-too-low")
+@rule("learning-rate-too-low", quantity=TRAINING_LOSS)
 def zero_rate(evidence: Evidence) -> Iterator[Finding]:
     """A rate of exactly zero in all groups: nothing moves.
 

@@ -12,6 +12,7 @@ from wellcond.diagnosis.runs import run_rows
 from wellcond.diagnosis.threshold import Condition, Threshold
 from wellcond.diagnosis.trial_result import RISING
 from wellcond.results import number
+from wellcond.results.quantities import TRAINING_LOSS
 
 FIT = Threshold(
     "fall of the loss of eight examples / loss of a constant", math.nan, 0.05, bad="below",
@@ -24,7 +25,7 @@ ABOVE = Condition(
 )
 
 
-@rule("loss-not-decreasing")
+@rule("loss-not-decreasing", quantity=TRAINING_LOSS)
 def does_not_decrease(evidence: Evidence) -> Iterator[Finding]:
     """The loss does not get below a constant prediction's, and neither does that of eight examples trained with Adam.
 

@@ -17,7 +17,10 @@ from wellcond.diagnosis.finding import Finding
 from wellcond.diagnosis.inspection.inspect import Inspection
 from wellcond.diagnosis.rule import rule
 from wellcond.diagnosis.trial_result import FALLING
+from wellcond.problem.not_finite import LayerOutput, first_not_finite
 from wellcond.results import number
+
+OVERFLOW = "model.float()  # or torch.autocast, which keeps what overflows half precision (65504) in float32"
 
 
 @rule("non-finite")
@@ -27,7 +30,7 @@ def non_finite(evidence: Evidence) -> Iterator[Finding]:
     No threshold: one is enough.
     """
     if evidence.inspection is not None:
-        places = (_in_data, _in_weights, _in_signals, _in_loss, _in_gradients)
+        places = (_at_first_place, _in_loss, _in_gradients)
         yield from [finding for place in places if (finding := place(evidence.inspection)) is not None][:1]
 
 
@@ -45,37 +48,28 @@ def _finding(layer: str, summary: str, evidence: dict[str, float | str], remedy:
     )
 
 
-def _in_data(inspection: Inspection) -> Finding | None:
-    for fact in (*inspection.inputs, *inspection.targets):
-        if fact.not_finite:
-            summary = f"the {fact.name} contain {fact.not_finite} values that are NaN or infinite."
-            remedy = f"{fact.name} = torch.nan_to_num({fact.name})  # or drop those rows"
-            return _finding("", summary, {"values": float(fact.not_finite)}, remedy)
-    return None
-
-
-def _in_weights(inspection: Inspection) -> Finding | None:
-    for w in inspection.weights:
-        if w.not_finite:
-            summary = f"{w.name} contains {w.not_finite} values that are NaN or infinite: an earlier run diverged."
-            remedy = "# start again from the last checkpoint, at a smaller rate"
-            return _finding(w.layer, summary, {"values": float(w.not_finite)}, remedy)
-    return None
-
-
-def _in_signals(inspection: Inspection) -> Finding | None:
-    for signal in inspection.signals:
-        if signal.not_finite and not signal.is_nonlinearity:
-            source = f"{signal.name} ({signal.kind})" if signal.has_finite_input else f"the code before {signal.name}"
-            summary = f"{source} is the first to return NaN or infinity, in {signal.not_finite:.0%} of its values."
-            is_half = any(w.dtype.itemsize == 2 for w in inspection.weights)
-            remedy = (
-                "model.float()  # or torch.autocast, which keeps what overflows half precision (65504) in float32"
-                if is_half
-                else "# add eps inside the root, the division or the logarithm, or scale its inputs"
-            )
-            return _finding(signal.name, summary, {"share": signal.not_finite}, remedy)
-    return None
+def _at_first_place(inspection: Inspection) -> Finding | None:
+    """In the data, a weight, a layer's output or the code before a layer."""
+    origin = first_not_finite(
+        [(fact.name, fact.not_finite) for fact in (*inspection.inputs, *inspection.targets)],
+        [(weight.name, weight.not_finite) for weight in inspection.weights],
+        [
+            LayerOutput(signal.name, signal.kind, signal.not_finite, signal.has_finite_input)
+            for signal in inspection.signals
+            if not signal.is_nonlinearity
+        ],
+    )
+    if origin is None:
+        return None
+    is_half = any(weight.dtype.itemsize == 2 for weight in inspection.weights)
+    remedy = {
+        "data": f"{origin.name} = torch.nan_to_num({origin.name})  # or drop those rows",
+        "weight": "# start again from the last checkpoint, at a smaller rate",
+    }.get(origin.place, OVERFLOW if is_half else "# add eps inside the root, the division or the logarithm")
+    layers = {weight.name: weight.layer for weight in inspection.weights}
+    layer = {"data": "", "weight": layers.get(origin.name, "")}.get(origin.place, origin.name)
+    amount = "values" if origin.place in ("data", "weight") else "share"
+    return _finding(layer, origin.sentence, {amount: float(origin.amount)}, remedy)
 
 
 def _in_loss(inspection: Inspection) -> Finding | None:

@@ -12,15 +12,16 @@ from wellcond.diagnosis.rule import rule
 from wellcond.diagnosis.severity import of_symptom
 from wellcond.diagnosis.threshold import Condition, Threshold
 from wellcond.results import number
+from wellcond.results.quantities import VARIATION
 
-VARIATION = Threshold(
+SIMILARITY = Threshold(
     "E‖h − E h‖²/E‖h‖² over examples", 1e-6, 1e-9, bad="below", healthy=("variation, Linear", "variation, Conv2d"),
     origin="healthy networks go down to 6e-6; float32 rounds h to 1e-7, whose square is 1e-14",
 )  # fmt: skip
 ENOUGH_EXAMPLES = Condition("examples", 32, origin="of a few examples all may be alike")
 
 
-@rule("rank-collapse")
+@rule("rank-collapse", quantity=VARIATION)
 def rank_collapse(evidence: Evidence) -> Iterator[Finding]:
     """A layer that maps all examples to nearly the same point, although the inputs differ.
 
@@ -35,16 +36,16 @@ def rank_collapse(evidence: Evidence) -> Iterator[Finding]:
     ]
     for before, signal in itertools.pairwise(layers):
         variation = signal.variation or 0.0
-        if VARIATION.is_warning(variation) and signal.rms > 0:
+        if SIMILARITY.is_warning(variation) and signal.rms > 0:
             yield Finding(
                 rule="rank-collapse",
                 layer=signal.name,
-                severity=of_symptom(evidence, is_far=VARIATION.is_severe(variation)),
+                severity=of_symptom(evidence, is_far=SIMILARITY.is_severe(variation)),
                 basis="measured",
                 summary=f"{signal.name} maps all {inspection.examples} examples to nearly the same outputs: they vary "
                 f"by {number(variation)} of their size, those of {before.name} by {number(before.variation or 0.0)}.",
                 evidence={"variation": variation, "variation before": before.variation or 0.0},
-                limits=VARIATION.limits(),
+                limits=SIMILARITY.limits(),
                 reason="No later layer can distinguish examples that one layer maps to one point (the ordered phase "
                 "of mean-field theory).",
                 treatment="he-init",

@@ -9,6 +9,7 @@ from wellcond.diagnosis.finding import Finding
 from wellcond.diagnosis.rule import rule
 from wellcond.diagnosis.severity import of_symptom
 from wellcond.diagnosis.threshold import Threshold
+from wellcond.results.quantities import SATURATED_SHARE
 
 SHARE = Threshold(
     "share of values at which the slope is below a tenth of its largest", 0.8, 0.95,
@@ -19,7 +20,7 @@ SHARE = Threshold(
 )  # fmt: skip
 
 
-@rule("saturated-activation")
+@rule("saturated-activation", quantity=SATURATED_SHARE)
 def saturated_activation(evidence: Evidence) -> Iterator[Finding]:
     """Hidden tanhs and sigmoids that are flat nearly everywhere: their slope is below a tenth of the largest one.
 

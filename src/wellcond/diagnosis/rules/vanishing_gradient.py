@@ -25,6 +25,7 @@ from wellcond.diagnosis.rule import rule
 from wellcond.diagnosis.severity import network_has_learned, of_symptom
 from wellcond.diagnosis.threshold import Condition, Threshold
 from wellcond.results import number
+from wellcond.results.quantities import SENSITIVITY
 
 RATIO = Threshold(
     "‖∂ℓ/∂h‖·‖h‖ of the first hidden layer / that of the last", 1.5e-4, 1e-5, bad="below",
@@ -63,7 +64,7 @@ ZERO_SHARE = Threshold(
 )
 
 
-@rule("vanishing-gradient")
+@rule("vanishing-gradient", quantity=SENSITIVITY)
 def through_layers(evidence: Evidence) -> Iterator[Finding]:
     """Gradients that shrink on the way back from the last hidden layer to the first.
 
@@ -106,7 +107,7 @@ def through_layers(evidence: Evidence) -> Iterator[Finding]:
     )
 
 
-@rule("vanishing-gradient")
+@rule("vanishing-gradient", quantity=SENSITIVITY)
 def forgetting(evidence: Evidence) -> Iterator[Finding]:
     """A recurrent layer, or a cell in a loop, to whose early steps no gradient comes back.
 
@@ -160,7 +161,7 @@ def _steps_to_half(over_time: Tensor) -> float:
     return -end / fall if fall < 0 else math.inf
 
 
-@rule("vanishing-gradient")
+@rule("vanishing-gradient", quantity=SENSITIVITY)
 def flat_gates(evidence: Evidence) -> Iterator[Finding]:
     """Gradients of exactly zero before gates, tanhs, sigmoids or ReLUs that are flat on all examples.
 
@@ -190,7 +191,7 @@ def flat_gates(evidence: Evidence) -> Iterator[Finding]:
     )
 
 
-@rule("vanishing-gradient")
+@rule("vanishing-gradient", quantity=SENSITIVITY)
 def fading_sigmoids(evidence: Evidence) -> Iterator[Finding]:
     """Two or more hidden sigmoids after which the outputs hardly depend on the inputs.
 

@@ -20,6 +20,7 @@ from wellcond.diagnosis.trial_result import FALLING
 from wellcond.network.norms import is_norm
 from wellcond.remedies.optimizer_settings import usual_weight_decay
 from wellcond.results import number
+from wellcond.results.quantities import TRAINING_LOSS
 from wellcond.training.optimizers import is_decoupled, shrinking_steps
 
 LOSS = Threshold(
@@ -35,7 +36,7 @@ SCALE = Threshold(
 )
 
 
-@rule("weight-decay-dominates")
+@rule("weight-decay-dominates", quantity=TRAINING_LOSS)
 def decay_dominates(evidence: Evidence) -> Iterator[Finding]:
     """Weight decay that keeps the network from learning: the same steps without it end far lower.
 
@@ -103,7 +104,7 @@ def _norm_of(model: nn.Module, group: dict[str, Any]) -> str:
     return owners[0][0] if owners and all(is_norm(module) for _, module in owners) else ""
 
 
-@rule("weight-decay-dominates")
+@rule("weight-decay-dominates", quantity=TRAINING_LOSS)
 def decayed_scales(evidence: Evidence) -> Iterator[Finding]:
     """Scales of norms that decay has driven to zero: an RMS below 0.02, but not exactly zero.
 

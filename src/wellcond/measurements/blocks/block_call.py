@@ -41,7 +41,7 @@ class BlockCall:
         is_last: Whether the loss is computed from z_b.
         has_other_uses: Whether the loss also depends on another output of the block.
         evaluation: The batch's evaluation, without the whole model's graph.
-        share: Cost of a pass of the block relative to a pass of the model over one batch, by its share of the operations.
+        share: Cost of a pass of the block relative to a pass of the model over one batch, by operations.
     """
 
     problem: Problem
