@@ -31,6 +31,7 @@ def test_the_demo_says_what_is_wrong_what_helps_and_writes_one_page(
     assert order == sorted(order)
 
 
+@pytest.mark.slow
 def test_the_network_of_the_demo_is_diagnosed_and_treated(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(demo, "STEPS", 5)
     monkeypatch.setattr(demo, "SEEDS", (0,))

@@ -50,6 +50,7 @@ def test_the_probe_leaves_the_network_as_it_is() -> None:
     assert all(torch.equal(value, before[name]) for name, value in model.state_dict().items())
 
 
+@pytest.mark.slow
 def test_the_rate_with_the_lowest_loss_is_the_one_that_is_kept() -> None:
     rows = trained(Job(SETTINGS), lambda model, batch, step: [])
     finals = {row.layer: row.value for row in rows if row.quantity == FINAL_LOSS}
