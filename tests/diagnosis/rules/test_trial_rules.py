@@ -234,7 +234,7 @@ def test_unscaled_data_explain_the_rate_that_they_need() -> None:
         "unscaled-target",
     }
     assert diagnosis.findings[0].consequences
-    assert "std" in diagnosis.findings[0].remedy
+    assert "with_standardized_inputs" in diagnosis.findings[0].remedy
 
 
 def test_a_summed_loss_whose_rate_is_as_many_times_too_high_stays_where_it_is() -> None:
