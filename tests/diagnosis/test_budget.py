@@ -150,7 +150,7 @@ def test_the_price_of_every_part_is_a_row_and_in_the_text_and_on_the_page() -> N
             assert numbers[q.PART_ESTIMATE[part.name]] == part.estimate
             assert part.seconds > 0
     planned = sum(part.estimate for part in diagnosis.parts)
-    assert f"planned for {planned:.3g} u at most" in " ".join(str(diagnosis).split())
+    assert f"of at most {planned:.3g} u estimated" in " ".join(str(diagnosis).split())
     page = diagnosis.page()
     assert "What it took" in page
     assert "Left out" in page

@@ -246,11 +246,11 @@ def test_nan_weights_are_named_and_nothing_is_made_up() -> None:
     with torch.no_grad():
         model[0].weight[0, 0] = math.nan
     d = diagnose(problem(model))
-    assert "'0.weight' holds NaN" in d.failed["gradients"]
+    assert "parameter '0.weight' holds 1 values that are NaN" in d.failed["gradients"]
     assert math.isnan(d.weights["0"])
     assert q.LOSS not in Pivot.of(d.rows()).network
     assert d.hessian is d.trace is d.max_lr is None
-    assert "'0.weight' holds NaN" in " ".join(str(d).split())
+    assert "parameter '0.weight' holds 1 values that are NaN" in " ".join(str(d).split())
 
 
 def test_labels_that_the_model_has_no_outputs_for_are_a_finding() -> None:
