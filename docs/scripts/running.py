@@ -1,7 +1,7 @@
 """Runs the Python on a page, and writes below each block what it printed or which files of the packages it called.
 
-A block's result stands between `<!-- output -->` or `<!-- walk -->` and `<!-- end of … -->`. `<!-- output: 12 lines -->`
-shows the first 12 lines only.
+A block's result stands between `<!-- output -->` or `<!-- walk -->` and `<!-- end of … -->`;
+`<!-- output: 12 lines -->` shows the first 12 lines only.
 """
 
 from __future__ import annotations
