@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import pkgutil
 import re
 import sys
 from pathlib import Path
@@ -16,10 +17,13 @@ from mkdocs.structure.files import File, Files
 from mkdocs.structure.pages import Page as SitePage
 
 sys.path.insert(0, str(Path(__file__).parent))
+sys.path.insert(0, str(Path(__file__).resolve().parents[2]))
 import pages
 import reference
 import rules
 import tables
+
+import benchmarks  # noqa: F401, which tables need later, when mkdocs has restored the path
 
 ROOT = Path(__file__).resolve().parents[2]
 log = get_plugin_logger("wellcond")
@@ -74,7 +78,9 @@ def _linked(text: str, page: SitePage) -> str:
         name = f"wellcond.{code[1]}"
         if name in names:
             return f"[{code[0]}][{name}]"
-        if not any(known.startswith(name) for known in names):
+        owner, _, member = name.rpartition(".")
+        is_member = owner in names and hasattr(pkgutil.resolve_name(owner), member)
+        if not is_member and not any(known.startswith(name) for known in names):
             log.warning("%s: %s is no public name", page.file.src_uri, name)
         return code[0]
 

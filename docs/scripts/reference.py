@@ -215,8 +215,10 @@ def has_signature(name: str) -> bool:
 
 def identifier(name: str) -> str:
     """The dotted name under which mkdocstrings finds a public name: its definition, if a module has the same name."""
+    module, _, attribute = name.rpartition(".")
     thing = _object(name)
-    return f"{thing.__module__}.{thing.__qualname__}" if name in sys.modules else name
+    is_shadowed = f"{pkgutil.resolve_name(module).__name__}.{attribute}" in sys.modules
+    return f"{thing.__module__}.{thing.__qualname__}" if is_shadowed else name
 
 
 def _entry(name: str, level: int) -> str:
