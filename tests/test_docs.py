@@ -118,9 +118,7 @@ def test_every_public_name_of_both_packages_has_one_entry(reference: ModuleType)
 def test_every_error_has_an_entry_in_the_reference(reference: ModuleType) -> None:
     entries = {name.rpartition(".")[2] for page in reference.pages() for name in (*page.names, *page.results)}
     classes = {
-        name
-        for name, cls in vars(wellcond.errors).items()
-        if inspect.isclass(cls) and issubclass(cls, BaseException)
+        name for name, cls in vars(wellcond.errors).items() if inspect.isclass(cls) and issubclass(cls, BaseException)
     }
     assert "Unsupported" in classes
     assert classes <= entries
