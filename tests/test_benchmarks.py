@@ -61,7 +61,7 @@ def test_peers_are_given_the_same_function_of_a_batch(small: Network) -> None:
     assert torch.allclose(hessian_product(network.for_peers(), v), wc.Hessian(network.problem()) @ v, rtol=1e-6)
 
 
-def test_every_tool_finds_the_largest_eigenvalue_and_the_oracle_is_never_later(small: Network) -> None:
+def test_every_tool_finds_the_largest_eigenvalue_after_the_oracle(small: Network) -> None:
     rows = eigenvalues.top_eigenvalue(small, 0, "cpu")
     *tried, oracle = rows
     for tool in {row["tool"] for row in tried}:

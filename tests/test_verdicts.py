@@ -74,7 +74,7 @@ def test_a_fault_that_hurts_scores_clearly_less_than_its_repair() -> None:
     assert max(verified["faulty"]) < 0.7 < min(verified["repaired"])  # no line divides two rings
 
 
-def test_a_finding_is_right_by_name_or_generously_and_only_among_the_first_three() -> None:
+def test_a_finding_is_right_by_name_or_generously_among_the_first_three() -> None:
     case = CASES["relu-logit"]
 
     def judged(*findings: tools.ToolFinding) -> dict[str, Any]:
