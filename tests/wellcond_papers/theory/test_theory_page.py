@@ -1,4 +1,4 @@
-"""docs/theory.md and the tests agree: every test named there exists, every theory test is named, the counts are right."""
+"""docs/theory.md and the tests agree: tests named there exist, every theory test is named, the counts are right."""
 
 from __future__ import annotations
 
