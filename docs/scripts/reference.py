@@ -215,10 +215,10 @@ def has_signature(name: str) -> bool:
 
 def identifier(name: str) -> str:
     """The dotted name under which mkdocstrings finds a public name: its definition, if a module has the same name."""
-    thing = _object(name)
     module, _, attribute = name.rpartition(".")
-    is_module_too = f"{pkgutil.resolve_name(module).__name__}.{attribute}" in sys.modules
-    return f"{thing.__module__}.{thing.__qualname__}" if is_module_too else name
+    thing = _object(name)
+    is_shadowed = f"{pkgutil.resolve_name(module).__name__}.{attribute}" in sys.modules
+    return f"{thing.__module__}.{thing.__qualname__}" if is_shadowed else name
 
 
 def _entry(name: str, level: int) -> str:
