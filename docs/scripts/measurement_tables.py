@@ -149,18 +149,9 @@ def diagnoses() -> str:
 
 
 def diagnose_cost() -> str:
-    """Time and u of `diagnose` by default, on small and on large networks."""
-    rows: dict[str, dict[str, list[str]]] = {}
-    for device, networks in devices("diagnoses").items():
-        for row in networks:
-            rows.setdefault(row["network"], {})[device] = [seconds(row["seconds"]), u(row["u"])]
-    for device, networks in devices("large").items():
-        for network in networks:
-            cost = network["measurements"]["diagnose"]
-            rows.setdefault(network["network"], {})[device] = [seconds(cost["seconds"]), u(cost["u"])]
-    places = list(devices("diagnoses"))
-    head = [f"{what}, {place}" for place in places for what in ("time", "u")]
-    return table(
-        ["`diagnose`", *head],
-        [[name, *(cell for place in places for cell in cells[place])] for name, cells in rows.items()],
-    )
+    """Time and u of `diagnose` by default on one CPU core, and when the layer table is there."""
+    rows = [
+        [row["network"], seconds(row["seconds"]), u(row["u"]), u(row["first_rows_u"])]
+        for row in read("diagnoses_cpu")["results"]
+    ]
+    return table(["`diagnose`, one CPU core", "time", "u", "layer table after, u"], rows)

@@ -34,6 +34,7 @@ GRAPH = """## What causes what
 `diagnose` lists first causes, each with the findings that it explains. An arrow goes from a cause to its effect; where
 several arrows lead from one rule to another, only the detour is drawn. Of two findings in the box, the worse one is
 taken for the cause."""
+NATURAL_SIZE = '%%{init: {"flowchart": {"useMaxWidth": false}}}%%'  # wider than the page: it scrolls
 OWN = """## A rule of your own
 
 ```python
@@ -65,7 +66,7 @@ def page() -> str:
     for name in sorted(RULES):
         first = explanation(name).partition("\n\n")[0].replace("\n", " ")
         lines.append(f"| [`{name}`](#{name}) | {kind_of(name)} | {_cell(first)} |")
-    graph = f"{GRAPH}\n\n```mermaid\n{as_mermaid()}\n```"
+    graph = f"{GRAPH}\n\n```mermaid\n{NATURAL_SIZE}\n{as_mermaid()}\n```"
     return "\n\n".join([INTRO, "\n".join(lines), graph, *map(_entry, sorted(RULES)), OWN]) + "\n"
 
 
