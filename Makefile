@@ -14,17 +14,17 @@ test: lint
 
 # the inner loop: the first case of every test that is not slow
 quick: $(VENV)/test
-	$(BIN)/ruff check -q src tests
+	$(BIN)/ruff check -q src tests stress
 	OMP_NUM_THREADS=1 $(BIN)/python -m pytest -n 2 --quick
 
 lint: $(VENV)/test
-	$(BIN)/ruff check src tests benchmarks examples docs/scripts
-	$(BIN)/ruff format --check src tests benchmarks examples docs/scripts
+	$(BIN)/ruff check src tests stress benchmarks examples docs/scripts
+	$(BIN)/ruff format --check src tests stress benchmarks examples docs/scripts
 	$(BIN)/mypy
 
 # random problems against dense float64 references, and whether stated bounds hold as often as is said
 stress: $(VENV)/test
-	OMP_NUM_THREADS=1 $(BIN)/python -m tests.stress --cases 2000 --seeds 3 --jobs 2
+	OMP_NUM_THREADS=1 $(BIN)/python -m stress --cases 2000 --seeds 3 --jobs 2
 
 # all results beside the peers, the tables of docs/benchmarks.md and its picture; under 15 minutes on two cores
 bench: $(VENV)/bench

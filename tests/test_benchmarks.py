@@ -61,7 +61,7 @@ def test_peers_are_given_the_same_function_of_a_batch(small: Network) -> None:
     assert torch.allclose(hessian_product(network.for_peers(), v), wc.Hessian(network.problem()) @ v, rtol=1e-6)
 
 
-def test_every_tool_finds_the_largest_eigenvalue_and_the_oracle_is_never_later(small: Network) -> None:
+def test_every_tool_finds_the_largest_eigenvalue_after_the_oracle(small: Network) -> None:
     rows = eigenvalues.top_eigenvalue(small, 0, "cpu")
     *tried, oracle = rows
     for tool in {row["tool"] for row in tried}:
@@ -77,9 +77,9 @@ def test_a_stop_is_false_only_if_it_says_converged() -> None:
 
 
 def test_costs_of_products_and_wide_layers_are_positive(small: Network) -> None:
-    found = products.products(small, "cpu", rounds=1)
-    assert all(cost > 0 for cost in found["cost_u"].values())
-    assert found["trace"]["value"] == pytest.approx(_trace(small), rel=0.3)
+    costs = products.products(small, "cpu", rounds=1)
+    assert all(cost > 0 for cost in costs["cost_u"].values())
+    assert costs["trace"]["value"] == pytest.approx(_trace(small), rel=0.3)
     rows = layer_tables.layer_tables("cpu", 1, inputs=(100,))
     assert [row["u"] > 0 for row in rows] == [True, True]
 
@@ -91,9 +91,9 @@ def _trace(network: Network) -> float:
 
 def test_the_parts_of_a_diagnosis_add_up_to_no_more_than_the_whole(small: Network) -> None:
     problem = small.problem()
-    found = diagnoses.diagnosed(problem, diagnoses.unit_seconds(problem, "cpu"), "cpu")
-    assert 0 < found["first_rows_u"] <= sum(part["u"] for part in found["parts"]) <= found["u"]
-    assert not found["failed"]
+    diagnosis = diagnoses.diagnosed(problem, diagnoses.unit_seconds(problem, "cpu"), "cpu")
+    assert 0 < diagnosis["first_rows_u"] <= sum(part["u"] for part in diagnosis["parts"]) <= diagnosis["u"]
+    assert not diagnosis["failed"]
 
 
 @pytest.mark.parametrize("name", large_networks.LARGE)
@@ -122,10 +122,10 @@ def test_a_large_network_is_measured_whole(name: str, monkeypatch: pytest.Monkey
     tiny = large_networks.Large(size, TINY[name], ("", "", {}), shape, vocabulary)
     monkeypatch.setitem(large_networks.LARGE, name, tiny)
     monkeypatch.setattr(large_networks, "transformers", lambda: None)
-    found = large.measured(name, 2, "cpu")
-    assert json.loads(json.dumps(found))["measurements"].keys() == {"forward+backward", *large.MEASUREMENTS}
-    assert not [task for task, cost in found["measurements"].items() if "error" in cost or cost["u"] <= 0]
-    assert not found["measurements"]["diagnose"]["failed"]
+    result = large.measured(name, 2, "cpu")
+    assert json.loads(json.dumps(result))["measurements"].keys() == {"forward+backward", *large.MEASUREMENTS}
+    assert not [task for task, cost in result["measurements"].items() if "error" in cost or cost["u"] <= 0]
+    assert not result["measurements"]["diagnose"]["failed"]
 
 
 def test_the_gpt_2_of_plain_torch_is_causal() -> None:
@@ -145,8 +145,8 @@ def test_the_pages_hold_the_tables_of_the_committed_results(tables: ModuleType) 
 
 
 def test_an_epoch_as_a_graph_takes_what_its_kernels_take_as_the_page_says() -> None:
-    found = json.loads((ROOT / "benchmarks" / "results" / "epoch.json").read_text(encoding="utf-8"))["results"]
-    graphs = [arm for name, arm in found["time"]["arms"].items() if name.startswith("graph")]
+    results = json.loads((ROOT / "benchmarks" / "results" / "epoch.json").read_text(encoding="utf-8"))["results"]
+    graphs = [arm for name, arm in results["time"]["arms"].items() if name.startswith("graph")]
     assert len(graphs) == 5
     for arm in graphs:
         kernels = arm["profile_forward_backward"]["kernel_ms"]

@@ -122,7 +122,7 @@ MEASUREMENTS: dict[str, Callable[..., Any]] = {
     "local_product": lambda p: wc.local_hessian(p, "conv").z.exact @ torch.ones(16, dtype=torch.float64, device="cpu"),
     "back_matching": lambda p: wc.back_matching(p),
     "diagnose": lambda p, **kw: wc.diagnose(p, adam(p), **kw),
-    "suggest_lr": lambda p, **kw: wc.suggest_lr(p, adam(p), 2, **kw),
+    "suggest_lr": lambda p, **kw: wc.suggest_lr(p, adam(p), steps=2, **kw),
     "treat": lambda p, **kw: wc.treat(p, adam(p), remedies=["bnp"], steps=4, seeds=[0], **kw),
 }
 """Every public measurement of a problem, as a user would call it."""

@@ -7,13 +7,14 @@ import random
 
 import pytest
 import torch
+from torch import nn
+
 from stress import bounds, checks, named, states
 from stress.case import Case, Check, Outcome
 from stress.losses import LOSSES
 from stress.models import FAMILIES
 from stress.suite import Report, run_case
 from stress.without import MENDS, ROOT
-from torch import nn
 
 
 @pytest.mark.parametrize("name", named.NAMED)

@@ -20,7 +20,12 @@ import measurement_tables
 import verdict_tables
 from committed import RESULTS, devices, percent, read, table, u
 
-PAGES = [Path(__file__).resolve().parents[1] / name for name in ("benchmarks.md", "meanfield.md", "verdicts.md")]
+from wellcond.remedies import REMEDIES
+
+PAGES = [
+    Path(__file__).resolve().parents[1] / name
+    for name in ("benchmarks.md", "guides/fixing.md", "meanfield.md", "verdicts.md")
+]
 FOLDER = "../benchmarks/results"
 """Path of the committed results, from a page."""
 
@@ -133,6 +138,19 @@ def bnp_over_adam() -> str:
     return bnp_table(read("treatments_cpu")["results"])
 
 
+def remedies() -> str:
+    """What every remedy does, and the rules whose findings it may treat."""
+    rows = [
+        [f"`{name}`", remedy.why.split("\n\n")[0].replace("\n", " "), ", ".join(map(_rule, remedy.rules)) or "–"]
+        for name, remedy in sorted(REMEDIES.items())
+    ]
+    return table(["remedy", "what it does", "for the rules"], rows)
+
+
+def _rule(name: str) -> str:
+    return f"[{name}](../rules.md#{name})"
+
+
 def environments() -> str:
     """Hardware and versions, with the files of results that come from them."""
     files: dict[tuple[str, ...], list[str]] = {}
@@ -172,6 +190,7 @@ TABLES: dict[str, Callable[[], str]] = {
         growth,
         rates,
         treatments,
+        remedies,
         bnp_over_adam,
         accuracy,
         accuracy_on_images,

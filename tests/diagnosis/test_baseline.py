@@ -97,7 +97,7 @@ def test_a_loss_with_the_wrong_sign_has_none(loss: Any) -> None:
     assert constant_loss(loss, None, [normal(8, 3)], [LABELS]) is None
 
 
-def test_a_loss_that_refuses_other_outputs_has_the_entropy_of_its_labels_if_there_are_classes() -> None:
+def test_a_loss_that_refuses_other_outputs_has_the_entropy_of_its_labels() -> None:
     def own(outputs: Tensor, targets: Tensor) -> Tensor:
         raise TypeError("the model computes its loss itself")
 

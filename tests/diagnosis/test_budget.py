@@ -118,7 +118,7 @@ def test_a_seed_fixes_the_numbers_of_a_fast_diagnosis() -> None:
 
 
 @pytest.mark.parametrize("budget", ["fast", "full", 60.0])
-def test_the_largest_eigenvalue_and_the_rate_are_those_of_the_dense_hessian(budget: Any) -> None:
+def test_the_eigenvalue_and_the_rate_are_those_of_the_dense_hessian(budget: Any) -> None:
     largest = float(torch.linalg.eigvalsh(wc.Hessian(problem()).dense())[-1])
     diagnosis = wc.diagnose(problem(), budget=budget)
     assert diagnosis.hessian is not None
@@ -239,7 +239,7 @@ def test_seconds_that_are_spent_leave_the_rest_out() -> None:
 # some layers
 
 
-def test_only_the_layers_asked_for_are_listed_and_the_rate_is_that_of_the_whole() -> None:
+def test_only_chosen_layers_are_listed_and_the_rate_is_of_the_whole() -> None:
     whole, some = wc.diagnose(problem()), wc.diagnose(problem(), layers=["3", "0"])
     assert whole.max_lr is not None
     assert some.max_lr is not None
@@ -252,7 +252,7 @@ def test_only_the_layers_asked_for_are_listed_and_the_rate_is_that_of_the_whole(
     assert set(Pivot.of(wc.diagnose(nested, layers="0").rows()).layers) == {"0.0", "0.0.weight", "0.0.bias"}
 
 
-def test_an_unknown_layer_is_refused_before_the_work_with_those_that_are_near() -> None:
+def test_an_unknown_layer_is_refused_early_with_similar_names() -> None:
     of = problem()
     with pytest.raises(UnknownLayer, match="33"):
         wc.diagnose(of, layers="33")
@@ -341,9 +341,7 @@ def test_an_interrupted_part_leaves_all_that_was_measured_before(part: str, opti
 
 
 @pytest.mark.parametrize("product", range(1, 7))
-def test_an_interrupted_spectrum_is_kept_with_the_rate_that_follows_from_it(
-    monkeypatch: pytest.MonkeyPatch, product: int
-) -> None:
+def test_an_interrupted_spectrum_is_kept_with_the_rate_from_it(monkeypatch: pytest.MonkeyPatch, product: int) -> None:
     of = problem()
     before = snapshot(of.model)
     interrupted_at(monkeypatch, product)

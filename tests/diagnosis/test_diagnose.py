@@ -97,7 +97,7 @@ def test_loss_and_norms_are_those_of_autograd_on_all_examples(sizes: list[int]) 
     assert pivot.column(q.WEIGHT_NORM) == pytest.approx(norms(params))
 
 
-def test_rows_say_each_thing_once_with_the_size_of_matrices_and_the_training_step(diagnosis: Diagnosis) -> None:
+def test_rows_have_each_number_once_with_sizes_and_the_training_step(diagnosis: Diagnosis) -> None:
     keys = [(row.layer, row.quantity) for row in diagnosis.rows()]
     assert len(keys) == len(set(keys))
     assert Pivot.of(diagnosis.rows()).layers["0"][q.INPUT.dimension] == 4
@@ -216,7 +216,7 @@ def test_what_needs_no_second_derivative_is_there_without_one(
         wc.max_lr(broken)
 
 
-def test_an_optimizer_whose_step_is_not_known_is_named_and_the_rest_is_there() -> None:
+def test_an_unknown_optimizer_is_named_and_the_rest_is_measured() -> None:
     class Unknown(torch.optim.Optimizer):
         pass
 
@@ -299,7 +299,7 @@ def test_progress_rises_from_zero_to_one_and_names_every_part() -> None:
     ]  # fmt: skip
 
 
-def test_text_has_headlines_a_line_per_layer_and_what_is_missing_in_eighty_columns() -> None:
+def test_text_has_headlines_layers_and_what_is_missing_in_eighty_columns() -> None:
     d = diagnose(problem(network(norm=True)))
     text = str(d)
     assert "largest stable lr" in text

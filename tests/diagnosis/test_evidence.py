@@ -163,7 +163,7 @@ def test_the_sizes_of_signals_are_those_of_the_outputs(evidence: Evidence) -> No
     assert {row.layer: row.value for row in finding.rows} == pytest.approx(sizes, rel=1e-6)
 
 
-def test_a_rate_is_drawn_as_the_losses_of_the_run_and_consequences_are_drawn_too(evidence: Evidence) -> None:
+def test_a_rate_is_drawn_as_losses_and_consequences_are_drawn_too(evidence: Evidence) -> None:
     (finding,) = completed([replace(NOTE, rule="learning-rate-too-low", consequences=(DEAD,))], evidence)
     assert evidence.trial is not None
     assert evidence.trial.own is not None

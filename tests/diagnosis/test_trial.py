@@ -174,7 +174,7 @@ def test_the_price_of_ordinary_problems_is_at_most_twenty_passes() -> None:
 # a constant
 
 
-def test_the_best_constant_has_the_entropy_of_labels_and_the_variance_of_targets() -> None:
+def test_the_best_constant_has_the_entropy_or_variance_of_the_targets() -> None:
     labels = torch.tensor([0] * 12 + [1] * 4)
     p = torch.tensor([0.75, 0.25])
     entropy = float(-(p * p.log()).sum())
@@ -240,7 +240,7 @@ def test_nothing_of_the_users_is_changed() -> None:
     assert all(torch.equal(after["state"][k][n], v) for k, held in state["state"].items() for n, v in held.items())
 
 
-def test_a_loss_that_is_not_finite_before_any_step_and_hooks_of_an_optimizer_are_refused() -> None:
+def test_a_loss_that_is_not_finite_and_optimizer_hooks_are_refused() -> None:
     with pytest.raises(NonFinite):
         trial(problem(loss=lambda outputs, targets: F.cross_entropy(outputs, targets) / 0))
     of = problem()

@@ -41,7 +41,7 @@ def test_every_run_has_one_outcome(after: tuple[float, ...], outcome: Outcome) -
     assert Trial(BEFORE, CONSTANT).outcome(attempt(*after)) == outcome
 
 
-def test_without_a_constant_a_run_learns_if_it_ends_a_tenth_below_the_start() -> None:
+def test_without_a_constant_a_run_learns_if_its_loss_falls_by_a_tenth() -> None:
     assert Trial(BEFORE).outcome(attempt(*shifted(-0.21))) == "learns"
     assert Trial(BEFORE).outcome(attempt(*shifted(-0.19))) == "falls"
 

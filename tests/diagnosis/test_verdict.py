@@ -70,7 +70,7 @@ def test_notes_alone_are_a_clean_bill() -> None:
     assert "(1 note)" in diagnosis(findings=(NOTE,)).verdict()
 
 
-def test_the_worst_finding_is_quoted_once_and_others_of_its_severity_are_counted() -> None:
+def test_the_worst_finding_is_quoted_and_equally_severe_ones_are_counted() -> None:
     several = diagnosis(findings=(UNSCALED, VANISHING, DEAD))
     assert several.assessment() == (
         "Severe (unscaled-input, and 1 more): the inputs reach 1e5. It explains vanishing-gradient and dying-neurons."

@@ -60,7 +60,7 @@ def test_made_up_numbers_have_the_models_dtype_and_draw_nothing() -> None:
     ("model", "message"),
     [
         (nn.ReLU(), r"no inputs could be made up for ReLU \(tried: none\). Pass inputs="),
-        (nn.Bilinear(3, 4, 5), "its layers do not say which sizes an input could have"),
+        (nn.Bilinear(3, 4, 5), "its layers do not show which sizes an input could have"),
         (nn.Sequential(nn.Conv2d(1, 1, 3), nn.Flatten(), nn.Linear(7, 1)), r"tried: \(2, 1, 32, 32\), .*layer '2'"),
     ],
 )

@@ -114,7 +114,7 @@ STAYS: dict[str, tuple[Callable[[], nn.Module], str]] = {
     ),
     "activation_on_both_sides": (
         lambda: nn.Sequential(nn.Conv2d(2, 2, 1), nn.ReLU(), nn.BatchNorm2d(2), nn.ReLU(), nn.Conv2d(2, 2, 1)),
-        "'2': no layer to merge it into directly before it, no layer .* directly after it",
+        "'2': there is no layer .* directly before it, there is no layer .* directly after it",
     ),
     "in_place_activation_behind": (
         lambda: nn.Sequential(nn.Tanh(), nn.BatchNorm2d(2), nn.ReLU(inplace=True), nn.Conv2d(2, 2, 1)),

@@ -61,7 +61,7 @@ def test_a_loss_computed_inside_the_model_has_a_hessian_but_no_ggn(transformers:
     v = normal(problem.size)
     expected = dense_hessian(model, shifted, ({"input_ids": TOKENS}, TOKENS)) @ v
     assert_same(wc.Hessian(problem) @ v, expected, 1e-6)  # transformers computes its own loss in float32
-    with pytest.raises(InvalidProblem, match="does not look at"):
+    with pytest.raises(InvalidProblem, match="does not use the outputs"):
         wc.GGN(problem) @ v
 
 

@@ -88,7 +88,7 @@ def test_settings_are_changed_in_every_group_that_has_them() -> None:
     assert "no_such_setting" not in run.optimizer.param_groups[0]
 
 
-def test_running_statistics_are_updated_as_in_training_but_not_those_of_the_user() -> None:
+def test_running_statistics_of_the_copy_alone_are_updated() -> None:
     model = network()
     own = model[1].running_mean.clone()  # type: ignore[operator, union-attr]
     run = CopyTrainer(problem(model), SGD(model.parameters(), lr=0.1)).start()

@@ -22,7 +22,7 @@ def finding(rule: str, severity: Severity = "severe", treatment: str = "") -> Fi
     return Finding(rule=rule, severity=severity, treatment=treatment, summary="")
 
 
-def test_the_lowest_loss_is_first_and_what_diverged_or_is_the_rate_alone_is_left_out() -> None:
+def test_the_lowest_loss_is_first_without_diverged_arms_or_the_rate_alone() -> None:
     arms = screened(adam=0.5, bnp=0.2, clip=math.inf, rate=0.1) | {"last-bn": Arm("last-bn", refused="no")}
     assert ranked(arms) == ["bnp", "adam"]
 
@@ -74,7 +74,7 @@ def test_a_control_is_drawn_among_remedies_that_no_finding_proposes() -> None:
         ("less-dropout", "severe", "there is nothing to treat"),
     ],
 )
-def test_a_remedy_that_a_severe_finding_names_is_in_the_best_arm_or_there_is_a_reason(
+def test_a_severe_findings_remedy_is_in_the_best_arm_or_a_note_says_why(
     treatment: str, severity: Severity, reason: str | None
 ) -> None:
     arms = screened(he_init=0.1, clip=0.5, orthogonal_init=0.2) | {"last-bn": Arm("last-bn", refused="no last layer")}

@@ -242,7 +242,7 @@ class Skip(nn.Module):
         return self.head(h + self.second(h).relu())
 
 
-def test_a_remedy_that_the_network_does_not_allow_is_refused_with_its_reason() -> None:
+def test_a_remedy_that_does_not_apply_is_refused_with_its_reason() -> None:
     model = seeded(Skip)
     result = short(
         classification(model), "scale-amended", "less-dropout", "bnp", optimizer=SGD(model.parameters(), 0.1)

@@ -14,8 +14,8 @@ from torch.utils._pytree import tree_leaves
 
 from wellcond.problem.problem import Problem
 
-MOST_EXAMPLES = 1024
-MOST_BATCHES = 64
+EXAMPLES_READ = 1024
+BATCHES_READ = 64
 SHUFFLES = 100
 MOST_COLUMNS = 16
 """Columns of the targets; more classes or outputs are projected at random to this number."""
@@ -83,11 +83,11 @@ def relation(problem: Problem) -> Relation | None:
     Args:
         problem: Problem whose loader is read, up to 1024 examples.
     """
-    pairs = list(islice(_read(problem), MOST_BATCHES))
+    pairs = list(islice(_read(problem), BATCHES_READ))
     if not pairs or len({(x.shape[1:], y.shape[1:]) for x, y in pairs}) > 1:
         return None
-    x = torch.cat([x for x, _ in pairs])[:MOST_EXAMPLES]
-    labels = torch.cat([y for _, y in pairs])[:MOST_EXAMPLES]
+    x = torch.cat([x for x, _ in pairs])[:EXAMPLES_READ]
+    labels = torch.cat([y for _, y in pairs])[:EXAMPLES_READ]
     y = _columns(labels)
     x = x.flatten(1).double()
     x = x[:, x.std(0) > 0]
@@ -130,7 +130,7 @@ def _read(problem: Problem) -> Iterator[tuple[Tensor, Tensor]]:
                 y[0].detach().cpu().flatten(1) if y[0].dim() > 1 else y[0].detach().cpu()[:, None],
             )
             seen += len(x[0])
-            if seen >= MOST_EXAMPLES:
+            if seen >= EXAMPLES_READ:
                 return
 
 

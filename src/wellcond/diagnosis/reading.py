@@ -17,7 +17,7 @@ from wellcond.network.norms import is_norm
 
 GATED = ("LSTM", "GRU", "RNN")
 """Recurrent layers, whose outputs never exceed 1."""
-FLAT = 0.95
+MOSTLY_FLAT = 0.95
 """Share of a nonlinearity's values at which its slope is below a tenth of its largest."""
 VANISHES = 0.01
 """Fraction of the loss: a loss that falls below it where outputs equal targets compares the two."""
@@ -164,7 +164,7 @@ def flat_after(inspection: Inspection, layer: str) -> str:
             continue
         if signal.kind in GATED and signal.gradient:
             return "the gates of"
-        if (signal.saturated or 0.0) > FLAT:
+        if (signal.saturated or 0.0) > MOSTLY_FLAT:
             return f"the {signal.kind}s after"
         if len(signal.dead) and bool(signal.dead.all()):
             return "the ReLUs after"

@@ -35,7 +35,7 @@ except ImportError as error:
     raise MissingExtra("rich", "report") from error
 
 SEVERITY_COLORS: dict[Severity | None, str] = {"severe": "red", "warning": "yellow", "note": "cyan", None: "green"}
-MARKS: dict[Severity | None, str] = {"severe": "✗", "warning": "!", None: "✓"}
+TERMINAL_MARKS: dict[Severity | None, str] = {"severe": "✗", "warning": "!", None: "✓"}
 """Sign before an answer; a network with nothing but notes is healthy."""
 INDENT = 4
 BAR_WIDTH = 8
@@ -115,7 +115,7 @@ def _show_finding(finding: Finding, console: Console, *, with_summary: bool) -> 
 
 def _show_framed(text: str, severity: Severity | None, console: Console) -> None:
     color = SEVERITY_COLORS[severity]
-    marked = Text(f"{MARKS[severity]} {clipped(text)}", style=f"bold {color}")
+    marked = Text(f"{TERMINAL_MARKS[severity]} {clipped(text)}", style=f"bold {color}")
     console.print(Panel(marked, box=box.ROUNDED, border_style=color, padding=(0, 1)))
 
 

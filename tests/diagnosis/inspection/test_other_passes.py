@@ -57,7 +57,7 @@ def test_what_mixes_by_design_or_draws_at_random_is_not_compared() -> None:
     assert inspected(nn.Linear(3, 2), x[:1], y[:1]).mixing is None
 
 
-def test_standardized_inputs_have_the_loss_and_gradient_of_standardized_inputs() -> None:
+def test_the_loss_and_gradient_of_standardized_inputs() -> None:
     model = nn.Linear(3, 1).double()
     x, y = 100 + 50 * normal(16, 3), normal(16, 1)
     standardized = inspected(model, x, y).standardized

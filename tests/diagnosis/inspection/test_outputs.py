@@ -51,7 +51,7 @@ def test_squared_errors_are_compared_with_the_mean_and_with_the_targets() -> Non
     assert (of.low, of.high) == pytest.approx((float(f.min()), float(f.max())))
 
 
-def test_a_loss_with_the_wrong_sign_has_no_best_constant_but_an_uninformed_answer() -> None:
+def test_a_loss_of_the_wrong_sign_has_an_uninformed_answer_alone() -> None:
     of = facts(normal(8, 3), LABELS, lambda f, y: -F.cross_entropy(f, y))
     assert of.best_constant is None
     assert of.uninformed_loss == pytest.approx(-ENTROPY)
@@ -59,7 +59,7 @@ def test_a_loss_with_the_wrong_sign_has_no_best_constant_but_an_uninformed_answe
     assert of.perfect_loss > of.uninformed_loss
 
 
-def test_saturated_examples_have_no_probability_between_a_thousandth_and_the_rest() -> None:
+def test_saturated_examples_have_probabilities_near_0_and_1_only() -> None:
     logits = torch.tensor([[20.0, 0.0], [0.0, 20.0], [1.0, 0.0], [0.0, 6.0]]).double()
     assert facts(logits, torch.tensor([0, 1, 0, 1]), nn.CrossEntropyLoss()).saturated == 0.5
 
@@ -72,7 +72,7 @@ def test_targets_outside_of_the_range_of_the_last_operation_are_counted() -> Non
     assert (output.tail[0], output.share_outside) == ("Sigmoid", 0.25)
 
 
-def test_outputs_that_broadcast_have_another_loss_in_the_shape_of_the_targets() -> None:
+def test_broadcast_outputs_have_another_loss_in_the_targets_shape() -> None:
     f, y = normal(6, 1), normal(6, seed=1)
     model = nn.Linear(1, 1).double()
     output = inspect(Problem(model, lambda a, b: (a - b).square().mean(), (f, y))).output

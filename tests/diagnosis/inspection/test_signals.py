@@ -41,7 +41,7 @@ def test_rms_variation_gradient_and_sensitivity_are_those_of_autograd() -> None:
     assert (of.units, of.rows, of.calls, of.is_weighted) == (6, 10, 1, True)
 
 
-def test_sensitivity_does_not_change_with_the_scale_of_a_layer_before_a_norm() -> None:
+def test_sensitivity_does_not_change_with_the_scale_before_a_norm() -> None:
     values = []
     for scale in (1.0, 100.0):
         torch.manual_seed(0)
@@ -75,7 +75,7 @@ def test_dead_units_are_zero_and_full_ones_positive_in_all_batches() -> None:
     assert (both.dead.tolist(), both.full.tolist()) == ([False, False, True], [False, False, False])
 
 
-def test_values_that_are_not_finite_are_a_share_and_the_first_such_module_has_a_finite_input() -> None:
+def test_the_first_module_with_non_finite_values_has_a_finite_input() -> None:
     class Log(nn.Module):
         def forward(self, x: Tensor) -> Tensor:
             return x.log()

@@ -88,7 +88,7 @@ def test_a_wrong_scale_explains_worse_symptoms_and_is_as_severe(only: Any) -> No
     assert (second.rule, second.severity) == ("no-gradient", "severe")  # a fault is not the effect of a scale
 
 
-def test_of_two_that_explain_each_other_the_one_with_the_stronger_basis_is_the_cause(only: Any) -> None:
+def test_of_two_mutual_causes_the_one_with_the_stronger_basis_wins(only: Any) -> None:
     only(a=([finding("a")], ("b",)), b=([finding("b", basis="proven")], ("a",)))
     (only_one,) = judged(evidence())
     assert only_one.rule == "b"

@@ -38,7 +38,12 @@ def test_a_treatment_is_a_remedy(path: Path) -> None:
 
 def finding(treatment: str, **numbers: float) -> Finding:
     return Finding(
-        rule="model-fails", severity="warning", summary="…", treatment=treatment, remedy="advice", evidence=dict(numbers)
+        rule="model-fails",
+        severity="warning",
+        summary="…",
+        treatment=treatment,
+        remedy="advice",
+        evidence=dict(numbers),
     )
 
 

@@ -166,7 +166,7 @@ def test_norms_that_evaluate_in_training_are_named() -> None:
     assert "batchnorm-mode-gap" not in findings(of(SGD, lr=0.1), model.train())
 
 
-def test_running_statistics_that_are_others_are_a_warning_and_severe_where_nothing_is_left() -> None:
+def test_wrong_running_statistics_are_a_warning_or_severe() -> None:
     model = network(lambda: nn.BatchNorm1d(48)).train()
     optimizer = Adam(model.parameters(), lr=1e-2)
     x, y = clusters()
@@ -237,7 +237,7 @@ def test_unscaled_data_explain_the_rate_that_they_need() -> None:
     assert "with_standardized_inputs" in diagnosis.findings[0].remedy
 
 
-def test_a_summed_loss_whose_rate_is_as_many_times_too_high_stays_where_it_is() -> None:
+def test_a_summed_loss_with_too_high_a_rate_stays_where_it_is() -> None:
     x, y = clusters()
     model = network()
     problem = wc.Problem(model, nn.CrossEntropyLoss(reduction="sum"), list(zip(x.split(64), y.split(64), strict=True)))

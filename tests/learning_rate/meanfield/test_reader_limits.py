@@ -166,8 +166,8 @@ FORWARDS: list[tuple[Callable[[Any, Tensor], Any], str]] = [
     (lambda m, x: (m.c(x), m.a(x)), "returns 2 tensors"),
     (lambda m, x: m.c(F.linear(x, m.a.weight)), r"linear\(\)"),
     (lambda m, x: m.c(zeroed(m.a(x))), r"setitem\(\)"),
-    (lambda m, x: m.c(unwatched(m.a(x))), "cannot be watched"),
-    (lambda m, x: m.c(changed_through_a_view(m.a(x))), "cannot be watched"),
+    (lambda m, x: m.c(unwatched(m.a(x))), "cannot be recorded"),
+    (lambda m, x: m.c(changed_through_a_view(m.a(x))), "cannot be recorded"),
 ]
 OTHERS: list[tuple[nn.Module, Any, type[Exception], str]] = [
     (tied(), None, Unsupported, "'2'.*shares a parameter with '0'"),

@@ -23,13 +23,13 @@ def test_a_parabola_in_the_logarithm_of_the_rate_is_lowest_at_its_vertex() -> No
     assert choice.low < choice.lr < choice.high
 
 
-def test_the_vertex_is_looked_for_beside_the_rates_no_further_than_a_part_of_their_distance() -> None:
+def test_the_vertex_is_searched_only_near_the_rates() -> None:
     choice = choose(RATES, runs(lambda lr, _t: math.exp((math.log(lr) - math.log(10.0)) ** 2 / 9)), steps=120)
     assert RATES[-1] * 0.999 <= choice.lr <= RATES[-1] * 2.4**0.25 * 1.001
 
 
 @pytest.mark.parametrize("floor", [0.0, 0.5])
-def test_with_a_floor_of_noise_the_rate_falls_with_the_length_as_the_law_says(floor: float) -> None:
+def test_with_a_noise_floor_the_rate_falls_with_the_length(floor: float) -> None:
     """L = (ηt)^−½ + 8η + L∞ is lowest at η = (2·8·√t)^−⅔."""
     law = runs(lambda lr, t: (lr * t) ** -0.5 + 8 * lr + floor)
     now, later = (choose(RATES, law, steps).lr for steps in (120, 1920))
@@ -39,7 +39,7 @@ def test_with_a_floor_of_noise_the_rate_falls_with_the_length_as_the_law_says(fl
     assert math.log(later / now) == pytest.approx(math.log(expected), abs=0.35)
 
 
-def test_on_a_plateau_the_rate_lies_between_the_lowest_loss_and_the_largest_rate_as_good() -> None:
+def test_on_a_plateau_the_rate_lies_between_lowest_loss_and_largest_rate() -> None:
     choice = choose(RATES, [[1.0] * 120, [1.02] * 120, [1.03] * 120], steps=120)
     assert choice.lr == pytest.approx(math.sqrt(RATES[0] * RATES[2]), rel=1e-6)
 

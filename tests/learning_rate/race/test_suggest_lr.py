@@ -211,7 +211,7 @@ def test_a_model_that_cannot_be_copied_still_has_its_limit() -> None:
     assert suggested.lr == 0.5 * suggested.limit.value
 
 
-def test_a_loss_that_is_not_finite_before_any_step_says_that_no_rate_trains() -> None:
+def test_a_loss_not_finite_before_any_step_means_no_rate_trains() -> None:
     of = quadratic()
     of.model.weight.data.fill_(math.nan)
     with pytest.raises(NonFinite, match="no rate trains"):

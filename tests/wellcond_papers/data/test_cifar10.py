@@ -187,7 +187,7 @@ def test_a_pickle_cannot_change_the_reader(tmp_path: Path, name: bytes) -> None:
     check_small_set(batch_file(tmp_path, written_by_python_2(PIXELS, LABELS)))
 
 
-def test_a_pickle_that_says_it_has_millions_of_objects_takes_no_memory_for_them(tmp_path: Path) -> None:
+def test_a_pickle_that_claims_millions_of_objects_takes_no_memory(tmp_path: Path) -> None:
     batch_file(tmp_path, b"\x80\x02}r" + struct.pack("<I", 2**24) + b".")
     tracemalloc.start()
     try:

@@ -86,7 +86,7 @@ def test_sizes_and_channels_that_cannot_be_are_refused() -> None:
 PIXELS = np.random.default_rng(0).integers(0, 256, (3, 3072), dtype=np.uint8)
 
 
-def test_a_record_of_cifar100_is_a_coarse_label_a_fine_label_and_three_planes(tmp_path: Path) -> None:
+def test_a_cifar100_record_is_two_labels_and_three_planes(tmp_path: Path) -> None:
     folder = tmp_path / "cifar-100-binary"
     folder.mkdir()
     rows = [bytes([coarse, fine]) + x.tobytes() for coarse, fine, x in zip((1, 2, 3), (99, 0, 41), PIXELS, strict=True)]

@@ -26,7 +26,7 @@ def parameter_count(model: nn.Module) -> int:
 
 
 @pytest.mark.parametrize("build", [lambda: resnet(20, seed=0), lambda: vgg(11, seed=0)], ids=["resnet", "vgg"])
-def test_convolutions_are_3x3_normalized_and_without_bias_and_have_variance_two_over_nine_c_out(
+def test_convolutions_are_3x3_normalized_unbiased_and_he_initialized(
     build: Callable[[], nn.Module],
 ) -> None:
     model = build()
@@ -80,7 +80,7 @@ def test_stages_have_16_32_and_64_channels_and_halve_the_image() -> None:
     assert shapes["stage3"] == (2, 64, 8, 8)
 
 
-def test_layers_are_named_by_stage_block_and_position_and_a_resnet_without_norm_has_these_alone() -> None:
+def test_layers_are_named_by_stage_block_and_position() -> None:
     blocks = [f"stage{stage}.block1.conv{k}" for stage in (1, 2, 3) for k in (1, 2)]
     weights = [f"{name}.weight" for name in ("conv", *blocks, "fc")]
     assert [name for name, _ in resnet(8, norm=False).named_parameters()] == [*weights, "fc.bias"]

@@ -54,7 +54,7 @@ def last_weight(model: nn.Sequential) -> torch.Tensor:
 
 
 @pytest.mark.parametrize("build", MODELS.values(), ids=MODELS)
-def test_a_seed_fixes_the_weights_and_without_one_the_global_generator_decides(build: Build) -> None:
+def test_a_seed_or_the_global_generator_fixes_the_weights(build: Build) -> None:
     before = torch.get_rng_state()
     first, second, other = (build(seed=seed) for seed in (1, 1, 2))
     assert torch.equal(torch.get_rng_state(), before)

@@ -74,7 +74,7 @@ def test_without_norms_and_shortcuts_a_resnet_is_a_plain_stack() -> None:
     torch.testing.assert_close(model(x), model.fc(y.mean((2, 3))))
 
 
-def test_last_norm_is_directly_before_the_linear_layer_and_changes_nothing_else() -> None:
+def test_last_norm_only_adds_a_norm_before_the_linear_layer() -> None:
     for build in (resnet, preresnet):
         plain, last = (build(8, last_norm=is_last, seed=0) for is_last in (False, True))
         assert names(last) == [*names(plain)[:-1], "last_bn", "fc"]
@@ -178,7 +178,7 @@ def test_the_cnn_has_three_convolutions_two_poolings_and_two_dense_layers() -> N
 
 
 @pytest.mark.parametrize("norm", ["batch", "none"])
-def test_mean_field_networks_have_gains_gamma_shifts_zero_and_gaussian_weights(norm: str) -> None:
+def test_mean_field_networks_are_initialized_as_the_theory_assumes(norm: str) -> None:
     for model in (
         meanfield_mlp(gamma=0.3, norm=norm, seed=0),
         meanfield_cnn(gamma=0.3, norm=norm, seed=0),

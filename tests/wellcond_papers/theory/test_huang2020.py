@@ -24,7 +24,7 @@ def random_spd(size: int, seed: int) -> np.ndarray:
 
 
 @pytest.mark.parametrize(("m", "n"), [(3, 5), (6, 2)])
-def test_lemma_1_the_eigenvalues_of_a_kronecker_product_are_all_the_products(m: int, n: int) -> None:
+def test_lemma_1_eigenvalues_of_a_kronecker_product_are_the_products(m: int, n: int) -> None:
     """Also for indefinite matrices, where λ_max is then not the product of the two λ_max."""
     a, b = random_spd(m, 1) - 4 * np.eye(m), random_spd(n, 2) - 9 * np.eye(n)
     x, g = np.linalg.eigvalsh(a), np.linalg.eigvalsh(b)
@@ -35,7 +35,7 @@ def test_lemma_1_the_eigenvalues_of_a_kronecker_product_are_all_the_products(m: 
 
 
 @pytest.mark.parametrize(("m", "n"), [(3, 5), (6, 2)])
-def test_proposition_1_lambda_max_and_condition_number_of_a_kronecker_product_multiply(m: int, n: int) -> None:
+def test_proposition_1_lambda_max_and_condition_numbers_multiply(m: int, n: int) -> None:
     a, b = random_spd(m, 1), random_spd(n, 2)
     product, x, g = (torch.from_numpy(np.linalg.eigvalsh(matrix)) for matrix in (np.kron(a, b), a, b))
     assert float(product[-1]) == pytest.approx(float(x[-1] * g[-1]), rel=1e-12)
@@ -50,7 +50,7 @@ def test_proposition_1_is_about_the_usual_condition_number_alone() -> None:
     assert [wc.condition_number(values, 0.5) for values in (x, g, product)] == pytest.approx([1, 1, 2], rel=1e-12)
 
 
-def test_proposition_1_the_kronecker_product_is_the_second_moment_where_the_inputs_do_not_vary() -> None:
+def test_proposition_1_is_the_second_moment_for_constant_inputs() -> None:
     """M_k = Σx ⊗ Σ∇h is exact then, whatever the labels; else it is an approximation."""
     model = seeded(lambda: nn.Sequential(nn.Linear(4, 5), nn.Tanh(), nn.Linear(5, CLASSES)))
     errors = []
@@ -162,7 +162,7 @@ def test_theorem_2_batchnorm_undoes_the_scale_of_the_weights() -> None:
         assert_same(w_hat[k], w[k] / alpha, 1e-10)
 
 
-def test_theorem_2_seen_through_the_conditioning_table_and_the_fisher_matrix() -> None:
+def test_theorem_2_in_the_conditioning_table_and_the_fisher_matrix() -> None:
     model, batch = rectifier(batchnorm=True), (normal(40, 4), integers(CLASSES, 40))
 
     def measured() -> tuple[ConditioningTable, dict[str, float]]:

@@ -100,9 +100,7 @@ CASES = [(dense, (20, 6)), (convolutional, (7, 2, 6, 6))]
 
 
 @pytest.mark.parametrize(("make", "shape"), CASES)
-def test_proposition_7_a_step_of_post_activation_bn_is_a_bnp_step_of_the_merged_network(
-    make: Any, shape: tuple[int, ...]
-) -> None:
+def test_proposition_7_a_step_of_post_activation_bn_is_a_bnp_step(make: Any, shape: tuple[int, ...]) -> None:
     """With q = 1, that is, with the learning rate times q²."""
     ours, theirs = one_step_of_each(seeded(lambda: PostActivationBN(make())), shape, times_q2=True)
     torch.testing.assert_close(ours, theirs, rtol=1e-11, atol=1e-13)
@@ -115,9 +113,7 @@ def test_proposition_7_needs_q_to_be_1() -> None:
 
 
 @pytest.mark.parametrize(("make", "shape"), CASES)
-def test_proposition_7_does_not_hold_when_gradients_pass_through_the_statistics(
-    make: Any, shape: tuple[int, ...]
-) -> None:
+def test_proposition_7_fails_if_gradients_pass_through_the_statistics(make: Any, shape: tuple[int, ...]) -> None:
     network = seeded(lambda: PostActivationBN(make(), detached=False))
     ours, theirs = one_step_of_each(network, shape, times_q2=True)
     assert (ours - theirs).abs().max() > 1e-3
@@ -137,7 +133,7 @@ def test_proposition_7_needs_the_preconditioner() -> None:
     assert max(differences) > 1e-3
 
 
-def test_section_3_4_gain_and_shift_of_a_post_activation_bn_are_absorbed_by_the_next_layer() -> None:
+def test_section_3_4_the_next_layer_absorbs_gain_and_shift() -> None:
     """W B_{β,γ}(h) + b = Ŵ B_{0,1}(h) + b̂ with Ŵ = W diag(γ), b̂ = W β + b."""
     affine = seeded(lambda: nn.Sequential(nn.BatchNorm1d(6), nn.Linear(6, 4)))
     plain = nn.Sequential(nn.BatchNorm1d(6, affine=False), nn.Linear(6, 4)).double()

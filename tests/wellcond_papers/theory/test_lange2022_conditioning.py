@@ -73,7 +73,7 @@ def test_theorem_4_centring_lowers_the_condition_number(N: int, n: int, seed: in
     assert conditioning(by_library)[0] == pytest.approx(kappa(H_hat @ U) ** 2, rel=1e-9)
 
 
-def test_theorem_4_centring_may_change_nothing_when_the_mean_is_orthogonal_to_the_principal_component() -> None:
+def test_theorem_4_centering_may_not_help_if_the_mean_is_orthogonal() -> None:
     """Orthogonal columns of scales 10, 1 and 0.01; the mean is that of the second. And for mean 0, U = I."""
     signs = matrix([[1, 1, 1], [1, -1, -1], [-1, 1, -1], [-1, -1, 1]])
     centered = signs * matrix([10.0, 1.0, 0.01])

@@ -15,7 +15,7 @@ import wellcond as wc
 
 @pytest.mark.parametrize("seed", range(3))
 @pytest.mark.parametrize("size", [2, 6, 15])
-def test_equations_5_and_6_bound_the_error_of_gradient_descent_on_a_quadratic(size: int, seed: int) -> None:
+def test_equations_5_and_6_bound_the_error_on_a_quadratic(size: int, seed: int) -> None:
     root = normal(size, size, seed=seed)
     A = root @ root.T + 0.1 * torch.eye(size).double()
     values, vectors = torch.linalg.eigh(A)
@@ -36,7 +36,7 @@ def test_equations_5_and_6_bound_the_error_of_gradient_descent_on_a_quadratic(si
 
 
 @pytest.mark.parametrize("seed", range(3))
-def test_equations_7_and_8_a_bnp_step_is_gradient_descent_in_z_with_the_rate_of_the_preconditioned_hessian(
+def test_equations_7_and_8_a_bnp_step_is_gradient_descent_in_z(
     seed: int,
 ) -> None:
     """Least squares of one unit, ½ mean(ŵᵀĥ − y)²: P z_k = ŵ_k, and ‖z − z*‖ shrinks by r of κ(Ĝ)² each step."""

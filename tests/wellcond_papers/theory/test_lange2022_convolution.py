@@ -58,7 +58,7 @@ SAME = [(1, 3, 4, 3), (2, 3, 3, 5), (3, 5, 4, 6), (2, 1, 3, 2)]
 
 
 @pytest.mark.parametrize(("c", "k", "r", "s"), SAME)
-def test_lemma_8_a_same_convolution_is_the_extended_im2col_matrix_times_w_hat(c: int, k: int, r: int, s: int) -> None:
+def test_lemma_8_a_convolution_is_the_im2col_matrix_times_w_hat(c: int, k: int, r: int, s: int) -> None:
     conv, h = seeded(lambda: nn.Conv2d(c, 2, k, padding="same")), normal(3, c, r, s, seed=k)
     for d in range(2):
         H_hat = extended(torch.cat([source_im2col(example, k) for example in h]))
@@ -67,7 +67,7 @@ def test_lemma_8_a_same_convolution_is_the_extended_im2col_matrix_times_w_hat(c:
         assert_same(H_hat @ w_hat, a_hat, 1e-13)
 
 
-def test_lemma_8_the_column_of_a_kernel_entry_is_printed_with_its_indices_exchanged() -> None:
+def test_lemma_8_prints_the_indices_of_a_kernel_entry_exchanged() -> None:
     """Column (j−1)k + v belongs to w(v, j), as the ranges of u and i printed for it say; not to "w(j, v, p, d)"."""
     conv, h = seeded(lambda: nn.Conv2d(1, 1, 3, padding="same", bias=False)), normal(1, 1, 4, 3)
     w, k = conv.weight[0, 0].detach(), 3
@@ -93,9 +93,7 @@ def test_lemma_8_holds_for_every_stride_and_padding_with_their_own_im2col(settin
 
 @pytest.mark.parametrize("tail", TAILS)
 @pytest.mark.parametrize("settings", CONVOLUTIONS.values(), ids=CONVOLUTIONS)
-def test_proposition_9_the_hessian_of_a_channel_has_a_block_an_example_in_s(
-    settings: dict[str, Any], tail: str
-) -> None:
+def test_proposition_9_s_has_one_block_per_example(settings: dict[str, Any], tail: str) -> None:
     """S = (1/N) blockdiag(∂²L/∂v_a²), blocks of rs × rs."""
     model, data = convolutional(settings, tail), labeled(4, 1, 5, 4, seed=3)
     H_hat, S = extended(rows(model, 2, 2, data[0])), curvature(model, 2, 2, data)

@@ -34,7 +34,7 @@ DENSE = [
 
 
 @pytest.mark.parametrize(("activation", "layer", "unit", "seed"), DENSE)
-def test_proposition_2_the_hessian_of_one_unit_is_a_gram_matrix_of_its_inputs_weighted_by_s(
+def test_proposition_2_the_hessian_of_a_unit_is_a_weighted_gram_matrix(
     activation: type[nn.Module], layer: int, unit: int, seed: int
 ) -> None:
     model, data = perceptron(activation), labeled(11, 4, seed=seed)
@@ -47,7 +47,7 @@ def test_proposition_2_the_hessian_of_one_unit_is_a_gram_matrix_of_its_inputs_we
 
 
 @pytest.mark.parametrize("unit", range(CLASSES))
-def test_proposition_2_of_the_last_layer_is_what_the_hessian_factor_computes(unit: int) -> None:
+def test_proposition_2_of_the_last_layer_is_the_hessian_factor(unit: int) -> None:
     model, data = perceptron(nn.ReLU), labeled(11, 4, seed=2)
     with torch.no_grad():
         h, logits = model[:4](data[0]), model(data[0])
@@ -80,7 +80,7 @@ UNITS: dict[str, Any] = {
 
 
 @pytest.mark.parametrize("case", UNITS)
-def test_theorem_3_the_preconditioned_hessian_is_that_of_normalized_features(case: str) -> None:
+def test_theorem_3_preconditioned_is_the_hessian_of_normalized_features(case: str) -> None:
     """∇_z² L = Pᵀ ∇²L P = Ĝᵀ S Ĝ, with Ĝ = Ĥ P = [e, G]; G has mean 0 and variance 1 in each column, and eᵀG = 0."""
     model, layer, unit, data = UNITS[case]()
     H, S = rows(model, layer, unit, data[0]), curvature(model, layer, unit, data)
@@ -98,7 +98,7 @@ def test_theorem_3_the_preconditioned_hessian_is_that_of_normalized_features(cas
 
 
 @pytest.mark.parametrize("means", ["kernel", "channel"])
-def test_theorem_3_of_a_padded_convolution_needs_the_mean_of_every_kernel_entry(means: Any) -> None:
+def test_theorem_3_of_padded_convolutions_needs_the_mean_per_kernel_entry(means: Any) -> None:
     """With BNP's P: the exact statistics (19), (20) make e orthogonal to G; one mean a channel (21) does not."""
     model, (x, y) = convolutional({"padding": "same"}, "ReLU, pooled"), labeled(4, 1, 5, 4, seed=3)
     optimizer = torch.optim.SGD(model.parameters(), lr=0.0)

@@ -25,9 +25,7 @@ SHAPES = [(9, 4, 4), (5, 5, 5), (4, 9, 4), (10, 7, 3)]
 
 @pytest.mark.parametrize("seed", range(4))
 @pytest.mark.parametrize(("m", "n", "rank"), SHAPES)
-def test_proposition_11_the_hessians_condition_number_is_at_most_that_of_s_times_that_of_h_hat_squared(
-    m: int, n: int, rank: int, seed: int
-) -> None:
+def test_proposition_11_bounds_the_condition_number_of_the_hessian(m: int, n: int, rank: int, seed: int) -> None:
     """For positive definite S and any Ĥ, κ over the nonzero eigenvalues."""
     H_hat = normal(m, rank, seed=seed) @ normal(rank, n, seed=seed + 10)
     S = definite(m, seed + 20)
@@ -51,7 +49,7 @@ def test_proposition_11_fails_without_a_positive_definite_s(diagonal: list[float
 
 
 @pytest.mark.parametrize("seed", range(4))
-def test_proposition_11_does_not_cover_a_relu_unit_that_is_off_for_some_examples(seed: int) -> None:
+def test_proposition_11_does_not_cover_a_relu_that_is_sometimes_off(seed: int) -> None:
     """Squared error of v ReLU(ŵᵀĥ): L″ is v² where the unit is on and 0 elsewhere, so that κ(S) = 1 in the source's
     sense, while the Hessian is that of the examples that are on alone."""
     model = seeded(lambda: nn.Sequential(nn.Linear(3, 1), nn.ReLU(), nn.Linear(1, 1)))

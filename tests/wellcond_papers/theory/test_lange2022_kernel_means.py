@@ -67,7 +67,7 @@ def test_proposition_10_bounds_the_error_of_one_mean_a_channel(k: int, r: int, s
 
 
 @pytest.mark.parametrize(("k", "r", "s"), [size for size in SIZES if (size[0] - 1) // 2 <= min(size[1:])])
-def test_proposition_10_is_attained_by_a_constant_map_at_the_corners_of_the_kernel(k: int, r: int, s: int) -> None:
+def test_proposition_10_is_attained_by_a_constant_map(k: int, r: int, s: int) -> None:
     h = torch.full((2, 1, r, s), -3.0, dtype=torch.float64)
     error = errors(h, convolution(h, k))[0]
     for corner in (error[0, 0], error[0, -1], error[-1, 0], error[-1, -1]):
@@ -76,7 +76,7 @@ def test_proposition_10_is_attained_by_a_constant_map_at_the_corners_of_the_kern
 
 
 @pytest.mark.parametrize(("k", "r", "s"), [(5, 1, 1), (7, 2, 2), (9, 2, 3), (11, 1, 4)])
-def test_proposition_10_fails_as_printed_when_half_the_kernel_is_larger_than_the_map(k: int, r: int, s: int) -> None:
+def test_proposition_10_as_printed_fails_for_large_kernels(k: int, r: int, s: int) -> None:
     """The corner entry sees padding alone, so the error of a constant map is all of it.
 
     The printed factor is 1 − (1 − m/r)(1 − m/s), m = (k − 1)/2, which falls again once both brackets are negative:
@@ -90,7 +90,7 @@ def test_proposition_10_fails_as_printed_when_half_the_kernel_is_larger_than_the
 
 
 @pytest.mark.parametrize(("k", "r", "s"), SIZES)
-def test_proposition_10_as_printed_is_the_corrected_bound_for_kernels_that_fit(k: int, r: int, s: int) -> None:
+def test_proposition_10_as_printed_holds_for_kernels_that_fit(k: int, r: int, s: int) -> None:
     m = (k - 1) // 2
     if m <= min(r, s):
         assert printed(k, r, s) == pytest.approx(corrected(m, r, s), abs=1e-14)

@@ -55,9 +55,7 @@ def q(N: int, n: int) -> float:
 
 @pytest.mark.parametrize("entries", [*ENTRIES, "one in fifty"])
 @pytest.mark.parametrize(("m", "n", "k"), [(1, 3, 2), (10, 10, 2), (100, 30, 2), (100, 100, 4), (20, 400, 8)])
-def test_lemma_a2_the_norm_of_a_random_matrix_is_that_of_its_longest_row_and_column(
-    m: int, n: int, k: int, entries: str
-) -> None:
+def test_lemma_a2_the_norm_is_that_of_the_longest_row_and_column(m: int, n: int, k: int, entries: str) -> None:
     """E‖G‖^k ≤ C^k (E max‖row‖^k + E max‖column‖^k), k ≤ 2 log max(m, n), whatever the distribution; C = 2 does."""
     assert k <= 2 * math.log(max(m, n))
     sample = ENTRIES.get(entries, rare(0.02))
@@ -73,7 +71,7 @@ WIDTHS = [3, 10, 30, 100, 300, 1000, 3000]
 
 @pytest.mark.parametrize("N", [4, 16, 64])
 @pytest.mark.parametrize("entries", ENTRIES)
-def test_proposition_5_divided_by_q_the_norm_is_of_the_order_of_root_n_whatever_the_width(entries: str, N: int) -> None:
+def test_proposition_5_the_norm_over_q_is_of_order_root_n_for_all_widths(entries: str, N: int) -> None:
     """1 ≤ E‖Ĝ/q‖/√N ≤ 2, to a few per cent, for every width; without q it grows as √n."""
     sizes = {n: sum(norm(extended(ENTRIES[entries](N, n, seed))) for seed in range(5)) / 5 for n in WIDTHS}
     for n, size in sizes.items():
@@ -82,7 +80,7 @@ def test_proposition_5_divided_by_q_the_norm_is_of_the_order_of_root_n_whatever_
 
 
 @pytest.mark.parametrize("N", [16, 64])
-def test_proposition_5_holds_for_features_that_are_normalized_over_the_batch(N: int) -> None:
+def test_proposition_5_holds_for_features_normalized_over_the_batch(N: int) -> None:
     """ReLU features through P: eᵀG = 0, so ‖Ĝ‖ = max(√N, ‖G‖), and √max(N, n) ≤ ‖Ĝ‖ ≤ 2√max(N, n)."""
     for n in WIDTHS:
         h = normal(N, n, seed=n).add(1).relu()
@@ -91,7 +89,7 @@ def test_proposition_5_holds_for_features_that_are_normalized_over_the_batch(N: 
         assert 0.99 <= norm(G_hat) / q(N, n) / math.sqrt(N) <= 2
 
 
-def test_proposition_5s_proof_takes_the_mean_of_a_maximum_for_the_maximum_of_means() -> None:
+def test_proposition_5s_proof_exchanges_a_mean_and_a_maximum() -> None:
     """ "E max‖gᵢ‖² = n" is false: rows of equal distribution differ, and the longest of 64 has twice that."""
     n, N = 16, 64
     longest = sum(float((normal(N, n, seed=seed) ** 2).sum(1).max()) for seed in range(100)) / 100

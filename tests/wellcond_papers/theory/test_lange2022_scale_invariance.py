@@ -119,7 +119,7 @@ CASES: dict[str, Callable[[], Invariant]] = {
 
 
 @pytest.mark.parametrize("name", CASES)
-def test_theorem_1_the_null_space_of_the_hessian_holds_the_tangent_of_the_scalings(name: str) -> None:
+def test_theorem_1_the_null_space_holds_the_tangent_of_the_scalings(name: str) -> None:
     """∇²L(θ*(t)) D_t θ*(t) = 0 all along the manifold, by autograd and by wc.Hessian."""
     case = CASES[name]()
     for seed in range(3):
@@ -161,7 +161,7 @@ CONVERGING = {name: CASES[name] for name in ("two layers", "two layers, three ou
 
 @pytest.mark.parametrize("factor", [1.0, 0.5])
 @pytest.mark.parametrize("name", CONVERGING)
-def test_theorem_1_gradient_descent_converges_at_the_rate_of_the_nonzero_eigenvalues(name: str, factor: float) -> None:
+def test_theorem_1_nonzero_eigenvalues_set_the_rate_of_convergence(name: str, factor: float) -> None:
     """‖θ_{k+1} − θ*_{k+1}‖ ≤ (r + ε)‖θ_k − θ*_k‖, with ε of the order of ‖θ_0 − θ*_0‖, and r attained."""
     case = CONVERGING[name]()
     theta_star = case.manifold(torch.ones(case.scalings).double())

@@ -115,7 +115,7 @@ def theorem_4_1(u: Unit, last: float) -> float:
 
 
 @every_size
-def test_equations_5_to_8_the_gradient_is_centered_and_loses_its_part_along_the_activations(seed: int, m: int) -> None:
+def test_equations_5_to_8_the_gradient_is_centered_and_projected(seed: int, m: int) -> None:
     u = unit(seed, m)
     direction = u.y_hat / u.y_hat.norm()
     assert float(u.y_hat.norm()) == pytest.approx(math.sqrt(m), rel=1e-13)
@@ -126,7 +126,7 @@ def test_equations_5_to_8_the_gradient_is_centered_and_loses_its_part_along_the_
 
 
 @every_size
-def test_theorem_4_1_the_gradient_through_batchnorm_is_an_equality_with_one_over_m_twice(seed: int, m: int) -> None:
+def test_theorem_4_1_is_an_equality_with_one_over_m_twice(seed: int, m: int) -> None:
     u = unit(seed, m)
     assert float(u.gradient @ u.gradient) == pytest.approx(theorem_4_1(u, last=1 / m), rel=1e-11)
 
@@ -320,9 +320,7 @@ def second_part(u: Unit, extra: float = 1.0) -> float:
 
 @every_size
 @pytest.mark.parametrize("ratio", [0.2, 1.0])
-def test_theorem_4_2_second_part_holds_where_h_preserves_relative_norms_and_gamma_is_at_most_sigma(
-    seed: int, m: int, ratio: float
-) -> None:
+def test_theorem_4_2_second_part_holds_under_two_conditions(seed: int, m: int, ratio: float) -> None:
     """‖∇L̂‖ ≤ (γ/σ)‖ĝ‖ ≤ ‖ĝ‖ by theorem 4.1, and the same then holds in the norm of H."""
     u = preserving_relative_norms(seed, m, ratio)
     quotients = [float(v @ u.H @ v / (v @ v)) for v in (u.g, u.gradient)]
@@ -332,14 +330,14 @@ def test_theorem_4_2_second_part_holds_where_h_preserves_relative_norms_and_gamm
 
 @every_size
 @pytest.mark.parametrize("ratio", [0.2, 1.0, 6.0])
-def test_theorem_4_2_second_part_holds_for_every_gamma_with_the_fourth_power(seed: int, m: int, ratio: float) -> None:
+def test_theorem_4_2_second_part_holds_with_the_fourth_power_of_gamma(seed: int, m: int, ratio: float) -> None:
     """∇L̂ carries a γ/σ of its own, so the first term is γ⁴/σ⁴ ĝᵀHĝ."""
     u = preserving_relative_norms(seed, m, ratio)
     assert u.curvature() <= second_part(u, extra=ratio**2) + 1e-12 * abs(u.curvature())
 
 
 @every_size
-def test_theorem_4_2_second_part_as_printed_fails_for_the_identity_and_a_large_gamma(seed: int, m: int) -> None:
+def test_theorem_4_2_second_part_as_printed_fails_for_a_large_gamma(seed: int, m: int) -> None:
     """H = I preserves every norm, and still γ⁴/σ⁴ ‖Pĝ‖² exceeds γ²/σ² ‖ĝ‖² once γ/σ exceeds ‖ĝ‖/‖Pĝ‖."""
     u = unit(seed, m)
     ratio = 2 * float(u.g.norm() / (u.P @ u.g).norm())
@@ -450,7 +448,7 @@ def test_lemma_4_5_an_optimum_along_the_ray_is_closer(seed: int, size: int) -> N
 
 
 @pytest.mark.parametrize("a", [1e-3, 0.5, 40.0])
-def test_lemma_4_5_scaling_the_weights_by_a_positive_number_leaves_the_loss_with_batchnorm_alone(a: float) -> None:
+def test_lemma_4_5_the_scale_of_the_weights_does_not_change_the_loss(a: float) -> None:
     X, weight = normal(9, 5), normal(5, seed=1)
     of_weights = unit(0, 9).of_weights(X)
     assert float(of_weights(a * weight)) == pytest.approx(float(of_weights(weight)), rel=1e-12)

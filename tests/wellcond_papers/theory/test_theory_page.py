@@ -1,4 +1,4 @@
-"""docs/theory.md and the tests agree: every test named there exists, every theory test is named, the counts are right."""
+"""Every statement of the theory page has a test, and every test of a statement is on the page."""
 
 from __future__ import annotations
 

@@ -219,7 +219,7 @@ def test_the_variance_is_the_mean_square_less_the_mean_product(seed: int, units:
 
 
 @pytest.mark.parametrize("gamma", [0.1, 1.0, 3.0])
-def test_the_variance_in_a_wide_network_is_q_less_q_xy_and_not_q_as_printed(gamma: float) -> None:
+def test_the_variance_is_q_less_q_xy_and_not_q_as_printed(gamma: float) -> None:
     """The part of z that all inputs share, the bias included, is the mean that BN takes away first."""
     order, measured = batchnorm(4, gamma), passes(WIDE, gamma)
     for k in HIDDEN:
@@ -262,9 +262,7 @@ def test_below_every_batchnorm_the_output_gradients_sum_to_zero(gamma: float) ->
 
 
 @pytest.mark.parametrize(("examples", "parameters"), [(6, 20), (30, 8)])
-def test_equation_147_lambda_max_lies_between_the_mean_product_and_the_mean_square(
-    examples: int, parameters: int
-) -> None:
+def test_equation_147_bounds_lambda_max_from_both_sides(examples: int, parameters: int) -> None:
     """Eqs. 148 to 153: with the Fisher matrix's dual, the mean row sum bounds from below and the trace from above."""
     B = normal(examples, parameters) + 0.5
     fisher, dual = B.T @ B / examples, B @ B.T / examples
@@ -352,7 +350,7 @@ def spectral_radius(eta_lambda: float, mu: float) -> float:
 
 @pytest.mark.parametrize("mu", [0.0, 0.5, 0.9, 0.99])
 @pytest.mark.parametrize("lam", [0.03, 7.0])
-def test_equation_7_is_where_gradient_descent_with_momentum_starts_to_diverge(mu: float, lam: float) -> None:
+def test_equation_7_is_where_momentum_descent_starts_to_diverge(mu: float, lam: float) -> None:
     limit = 2 * (1 + mu) / lam
     assert spectral_radius(limit * lam, mu) == pytest.approx(1.0, abs=1e-12)
     assert spectral_radius(0.999 * limit * lam, mu) < 1 < spectral_radius(1.001 * limit * lam, mu)
@@ -405,7 +403,7 @@ def back_through_unit_weights(delta: Tensor, c_in: int, k: int, stride: int, pad
 
 
 @pytest.mark.parametrize(("stride", "size"), [(1, 6), (2, 7), (3, 9)])
-def test_back_through_a_convolution_position_sums_are_conserved_and_means_are_not(stride: int, size: int) -> None:
+def test_a_convolution_conserves_sums_over_positions_and_not_means(stride: int, size: int) -> None:
     """E_W Σ_α ⟨(Wᵀδ)_α(x), (Wᵀδ)_α(y)⟩ = σ_w² Σ_β ⟨δ_β(x), δ_β(y)⟩, and likewise over α ≠ α' and β ≠ β'.
 
     The expectation over W is exact: a sum over unit weights. Eqs. 114, 115 and 124 equate the means over positions.

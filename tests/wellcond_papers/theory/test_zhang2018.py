@@ -83,7 +83,7 @@ class TestBackMatching:
         gradients = torch.autograd.grad(F.cross_entropy(z[-1], self.labels), [*weights, *z[1:-1]])
         return gradients[:3], gradients[3:]
 
-    def test_proposition_1_unit_steps_on_z_and_steps_of_mu_on_w_are_back_propagation(self) -> None:
+    def test_proposition_1_is_back_propagation_with_steps_on_z_and_w(self) -> None:
         mu, z = 0.3, self.forward(self.weights)
         updated, displacements, target = [], [], None
         for w, before in zip(reversed(self.weights), reversed(z[:-1]), strict=True):
@@ -290,7 +290,7 @@ class TestRemark1:
         assert seen > 500
 
     @pytest.mark.parametrize("s", [0.01, 0.1, 0.3, 0.45, 0.49])
-    def test_as_printed_with_sigma_max_below_1_minus_s_fails_for_s_below_a_half(self, s: float) -> None:
+    def test_as_printed_it_fails_for_s_below_a_half(self, s: float) -> None:
         """J = σ diag(1, −1, 1/k), σ → 1−s and k → (1+s)/(1−s): C(I+J) → (2−s)/s, above (1+s)/(1−s) if s < ½."""
         sigma, k = (1 - s) * (1 - 1e-3 * (0.5 - s)), (1 + s) / (1 - s) * (1 + 1e-3 * (0.5 - s))
         j = sigma * torch.diag(doubles(1, -1, 1 / k))
@@ -319,7 +319,7 @@ class TestRemark1:
 class TestOrthogonalSkip:
     q, j = orthogonal(5, 5, seed=7), 0.5 * normal(5, 5, seed=8) / torch.linalg.svdvals(normal(5, 5, seed=8))[0]
 
-    def test_an_orthogonal_skip_conditions_as_the_identity_beside_the_turned_jacobian(self) -> None:
+    def test_an_orthogonal_skip_conditions_as_the_identity(self) -> None:
         values = torch.linalg.svdvals(self.q + self.j)
         assert_same(values, torch.linalg.svdvals(eye(5) + self.q.T @ self.j), 1e-13)
         assert_same(torch.linalg.svdvals(self.q.T @ self.j), torch.linalg.svdvals(self.j), 1e-13)
@@ -386,7 +386,7 @@ class TestBatchNorm:
         assert_same(h_w, expected, 1e-13)
         assert_same(form.weight.dense(), expected, 1e-13)
 
-    def test_equation_17_of_one_example_lacks_a_factor_1_minus_terms_in_1_over_m(self) -> None:
+    def test_equation_17_of_one_example_lacks_terms_in_1_over_m(self) -> None:
         """Gauss-Newton through the statistics: Σ_i w_i w_iᵀ/Var_i · (1 − (1 + ẑ_i²)/m), for each example."""
         jac = self.jacobian_of_z(self.w)
         for j in range(self.m):
@@ -408,7 +408,7 @@ class TestBatchNorm:
             assert float((jac @ w).norm()) < 1e-12 * float(jac.norm() * w.norm())
 
     @pytest.mark.parametrize("m", [20, 200, 2000])
-    def test_equation_18_as_printed_is_off_by_as_much_as_itself_however_large_the_batch(self, m: int) -> None:
+    def test_equation_18_as_printed_is_off_by_a_factor_for_every_batch_size(self, m: int) -> None:
         """White inputs: (m/‖w‖²)(I − wwᵀ/‖w‖²), printed (m/‖w‖²) I: the terms in 1/m that are left out add up."""
         z, w = white(m, 4), self.w[0]
         jac = jacobian(lambda row: normalized(z @ row[:, None])[:, 0], w)
@@ -433,7 +433,7 @@ class TestBatchNorm:
             assert differ(scaled, plain)  # eq. 8
         assert_same(gram(3 * self.w), 9 * gram(self.w), 1e-14)  # linear in the variance
 
-    def test_remark_3_the_diagonal_is_1_over_the_squared_norm_if_eq_18_is_a_mean_and_inputs_are_white(self) -> None:
+    def test_remark_3_the_diagonal_is_1_over_the_squared_norm(self) -> None:
         z, w = white(50, 4), self.w[0]
         mean_form = z.T @ z / 50 / (z @ w).var(correction=0)
         assert_same(mean_form.diagonal(), doubles(1, 1, 1, 1) / w.square().sum(), 1e-12)
@@ -465,7 +465,7 @@ def mean_square_of_rows(w: Tensor) -> float:
 class TestScalars:
     w = normal(6, 4)
 
-    def test_equation_24_m_z_is_the_mean_eigenvalue_of_eq_17_and_the_ratio_of_the_sizes(self) -> None:
+    def test_equation_24_m_z_is_the_mean_eigenvalue_of_eq_17(self) -> None:
         m_z = mean_square_of_rows(self.w.T) / mean_square_of_rows(self.w)
         unit = self.w / self.w.norm(dim=1, keepdim=True)
         assert m_z == pytest.approx(6 / 4, rel=1e-14)
@@ -474,14 +474,14 @@ class TestScalars:
         factors = wc.ScaleAmendedSGD(nn.Linear(4, 6, bias=False), lr=0.1, inputs=torch.zeros(1, 4)).factors
         assert factors[""].m_z == pytest.approx(m_z)
 
-    def test_equation_24_m_z_is_the_expectation_of_eq_17_for_rows_of_any_direction(self) -> None:
+    def test_equation_24_m_z_is_the_expectation_of_eq_17(self) -> None:
         """E wwᵀ/‖w‖² = I/n: here the mean over every change of sign and every shift of w."""
         w = self.w[0] / self.w[0].norm()
         turned = [doubles(*signs) * w.roll(k) for k in range(4) for signs in itertools.product((-1, 1), repeat=4)]
         mean = sum(torch.outer(v, v) for v in turned) / len(turned)
         assert_same(mean, eye(4) / 4, 1e-14)
 
-    def test_equation_24_m_w_is_the_mean_of_eq_18_for_white_inputs_and_rows_of_one_length(self) -> None:
+    def test_equation_24_m_w_is_the_mean_of_eq_18_for_white_inputs(self) -> None:
         """And for rows of different lengths it is less: 1/mean ≤ mean of 1/."""
         z = white(50, 4)
         alike = 3 * self.w / self.w.norm(dim=1, keepdim=True)
@@ -582,12 +582,12 @@ class TestConvolution:
         matrix = convolution_matrix(self.conv(), self.w, self.a.shape[1:])
         assert_same(matrix.flatten(0, 1), self.w_a(), 1e-15)
 
-    def test_equation_41_is_the_hessian_of_each_kernel_for_the_mean_over_the_examples(self) -> None:
+    def test_equation_41_is_the_hessian_of_each_kernel_for_the_mean_loss(self) -> None:
         computed = hessian(lambda w: matching_loss(self.by_output, F.conv2d(self.a, w)) / 4, self.w).reshape(36, 36)
         mean = (self.patches() @ self.patches().mT).mean(0)
         assert_same(computed, torch.kron(eye(self.n), mean), 1e-13)
 
-    def test_equation_41_as_printed_is_not_that_of_the_sum_over_the_batch_as_in_eq_9(self) -> None:
+    def test_equation_41_as_printed_is_not_that_of_the_sum_in_eq_9(self) -> None:
         computed = hessian(lambda w: matching_loss(self.by_output, F.conv2d(self.a, w)), self.w).reshape(36, 36)
         mean = (self.patches() @ self.patches().mT).mean(0)
         assert_same(computed, 4 * torch.kron(eye(self.n), mean), 1e-13)
@@ -621,7 +621,7 @@ class TestConvolution:
         values = torch.linalg.eigvalsh(gram(self.of_ring(w))) / mean_square_of_rows(w.flatten(1))
         assert float(values.mean()) == pytest.approx(m_z, rel=1e-12)
 
-    def test_scalar_m_w_of_a_convolution_is_the_mean_of_its_hessian_for_white_inputs(self) -> None:
+    def test_m_w_of_a_convolution_is_the_mean_hessian_for_white_inputs(self) -> None:
         """Σ over the q₁q₂ places of E a² is q₁q₂, and Var[b] = ‖w‖²."""
         a, w = white(60, 2 * 4 * 5).reshape(60, 2, 4, 5), normal(1, 2, 2, 2)
         patches = F.unfold(a, 2)

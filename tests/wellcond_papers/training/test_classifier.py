@@ -103,7 +103,7 @@ def test_looking_changes_nothing() -> None:
     assert len({row.step for row in looked.evaluations}) == 7
 
 
-def test_a_probe_may_measure_infinity_and_one_that_says_non_finite_ends_the_run() -> None:
+def test_a_probe_may_measure_infinity_and_may_end_the_run() -> None:
     assert trained(at=[5], probes=[lambda step: [Row(step, "", "kappa", float("inf"), "")]]).diverged_at is None
 
     def refuse(step: int) -> Iterable[Row]:
@@ -172,7 +172,7 @@ def test_losses_that_are_read_late_are_those_of_their_steps() -> None:
 # arithmetic and layout
 
 
-def test_half_precision_computes_layers_in_bfloat16_and_the_loss_in_float32() -> None:
+def test_half_precision_is_bfloat16_in_layers_and_float32_in_the_loss() -> None:
     seen = set()
     model = network()
     model[1].register_forward_hook(lambda module, inputs, output: seen.add(output.dtype))

@@ -57,7 +57,7 @@ def test_a_plateau_of_accuracy_is_where_it_no_longer_grows() -> None:
     assert factors == [1, 1, 0.5, 0.5, 0.25]
 
 
-def test_a_plateau_overlooks_other_quantities_and_improvements_below_its_threshold() -> None:
+def test_a_plateau_ignores_other_quantities_and_small_improvements() -> None:
     assert shown(schedules.plateau(), [3.0, 4.0], TRAINING_LOSS) == [1, 1]
     assert shown(schedules.plateau(threshold=0.1), [3.0, 2.95]) == [1, 0.5]
 

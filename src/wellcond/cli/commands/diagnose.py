@@ -90,10 +90,10 @@ def diagnose(
         show_rules(new_console())
         return
     with as_usage_errors():
-        if explain is not None:
-            show_rule(explain, new_console())
-            return
-        check_known([*(select or ()), *(ignore or ())])
+        check_known([*(select or ()), *(ignore or ()), *([] if explain is None else [explain])])
+    if explain is not None:
+        show_rule(explain, new_console())
+        return
     if target is None:
         raise typer.BadParameter("name FILE.py:FUNCTION, as in train.py:build; --list-rules and --explain need none.")
     chosen_budget = _budget(budget)

@@ -18,7 +18,7 @@ LARGE_RMS = 4.0
 """RMS of inputs above which training is slower. Initializations are made for E x² = 1. The curvature of the first layer
 grows with E x², so at 4 its largest stable rate is a sixteenth. Pixels in [0, 1] have 0.1 to 0.6, standardized data 1,
 raw pixels about 130."""
-DOMINANCE = 100.0
+DOMINATES = 100.0
 """RMS of the largest feature over that of the median one; the scales alone then give Σx a κ of 10⁴ or more."""
 UNEVEN_RMS = 2.0
 """RMS of a whole table above which one dominant feature counts: below, the largest feature is of ordinary size."""
@@ -110,7 +110,7 @@ class TensorFacts:
     @property
     def is_uneven(self) -> bool:
         """Whether one feature of a table dominates the others."""
-        return self.dominance > DOMINANCE and self.rms > UNEVEN_RMS
+        return self.dominance > DOMINATES and self.rms > UNEVEN_RMS
 
     @property
     def has_scale(self) -> bool:

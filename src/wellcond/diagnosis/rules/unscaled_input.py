@@ -10,8 +10,14 @@ from collections.abc import Iterator
 
 from wellcond.diagnosis.evidence import Evidence
 from wellcond.diagnosis.finding import Finding
-from wellcond.diagnosis.inspection.data import DOMINANCE as DOMINATES
-from wellcond.diagnosis.inspection.data import LARGE_RMS, SMALL_REACH, TensorFacts, is_badly_scaled, is_too_large
+from wellcond.diagnosis.inspection.data import (
+    DOMINATES,
+    LARGE_RMS,
+    SMALL_REACH,
+    TensorFacts,
+    is_badly_scaled,
+    is_too_large,
+)
 from wellcond.diagnosis.inspection.inspect import Inspection
 from wellcond.diagnosis.inspection.signals import CELLS
 from wellcond.diagnosis.reading import GATED

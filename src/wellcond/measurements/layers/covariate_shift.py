@@ -144,7 +144,7 @@ def covariate_shift(
         layer  ‖G‖  ‖G'‖  ‖G − G'‖  cos(G, G')
         0        2     2         0           1
         1        1   0.8       0.2           1
-        cost: 2 u (2 forward and 2 backward passes; u: one forward+backward pass)
+        cost: 2 u (2 forward and 2 backward passes; u: one training step, forward and backward of one mini-batch)
     """
     check_problem(problem)
     selected = set(problem.params if layers is None else problem.select(layers))

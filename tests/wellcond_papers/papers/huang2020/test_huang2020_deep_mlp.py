@@ -28,7 +28,7 @@ def layers(arm: str, quantity: str, looks: dict[int, list[float]]) -> Record:
     return Record({"arm": arm}, rows)
 
 
-def test_scaling_all_weights_scales_what_layers_receive_and_not_its_conditioning() -> None:
+def test_scaling_all_weights_scales_inputs_and_not_their_conditioning() -> None:
     # Theorem 1 of the source: α in every layer makes Σx of layer k α^(2(k−1)) times as large
     model = mlp([6, 8, 8, 3], init="he", bias=False, seed=0)
     batch = torch.randn(40, 6, generator=torch.Generator().manual_seed(0)), torch.arange(40) % 3
@@ -90,7 +90,7 @@ def test_better_conditioned_looks_at_the_start_or_at_what_follows() -> None:
     assert (start.check(table).verdict, later.check(table).verdict) == ("holds", "does not hold")
 
 
-def test_adam_evens_out_if_its_layers_end_closer_together_than_those_of_sgd() -> None:
+def test_adam_evens_out_if_its_layers_end_closer_together() -> None:
     even, uneven = [1.0, 1.0, 2.0], [1.0, 1.0, 50.0]
     for first, verdict in ((even, "holds"), (uneven, "does not hold")):
         second = uneven if first is even else even

@@ -21,7 +21,7 @@ def job_of(**settings: object) -> Job:
     return Job(SMOKE | {"arm": "", "seed": 0} | settings)
 
 
-def test_a_zero_blocks_its_three_convolutions_and_the_last_digit_stands_for_four() -> None:
+def test_a_zero_blocks_three_convolutions() -> None:
     job = job_of(network="VGG", depth=16, size=32, images=32, tested=8, trained="0110")
     model = build(job)
     fig12.block(model, "0110")
@@ -32,7 +32,7 @@ def test_a_zero_blocks_its_three_convolutions_and_the_last_digit_stands_for_four
     assert moved == [False] * 3 + [True] * 6 + [False] * 4
 
 
-def test_lambda_max_of_the_last_layer_is_that_of_the_second_moment_of_the_features() -> None:
+def test_lambda_max_of_the_last_layer_is_that_of_its_features() -> None:
     job = job_of(network="PreResNet", depth=8, final_norm=False, measured=16)
     model = build(job).double()
     x, _ = first_images(job, 16)

@@ -62,7 +62,7 @@ def test_who_reaches_the_loss_sooner() -> None:
     assert measured == "BNP reaches the loss of vanilla after 0.50 of its steps"
 
 
-def test_the_accuracy_of_a_run_is_its_last_or_the_mean_of_a_stretch_and_0_if_it_diverged() -> None:
+def test_the_accuracy_of_a_run_is_its_last_or_a_mean_or_0_if_it_diverged() -> None:
     curve = [0.1, 0.2, 0.4, 0.6, 0.8]
     assert accuracy(Table([run("x", [], curve)])) == 0.8
     assert accuracy(Table([run("x", [], curve)]), begin=0.0, end=0.5) == pytest.approx(0.3)  # without step 0

@@ -63,7 +63,7 @@ def test_training_is_plain_sgd_on_the_batches_of_the_seed() -> None:
         torch.testing.assert_close(parameter, expected, rtol=1e-12, atol=1e-14)
 
 
-def test_the_hessian_is_measured_on_both_sets_of_images_and_leaves_training_alone() -> None:
+def test_the_hessian_is_measured_on_both_sets_without_changing_training() -> None:
     rows = fig8.measure(job(method="BNP"))
     trainee = trainee_of(job(method="BNP"), torch.float64)
     plain = trained(job(method="BNP"), trainee, [fig8.loss_probe(trainee)])

@@ -84,7 +84,7 @@ def test_accuracies_are_those_of_the_vgg() -> None:
     assert verdict(accuracies(), shares["standard"]) == "not tested"
 
 
-def test_a_cosine_that_is_much_better_with_batchnorm_contradicts_the_source() -> None:
+def test_a_much_better_cosine_with_batchnorm_contradicts_the_source() -> None:
     def turned(norm: str, cosine: float) -> Record:
         return run("VGG", norm, [Row(0, "conv2", SHIFT_COSINE, cosine, "")])
 

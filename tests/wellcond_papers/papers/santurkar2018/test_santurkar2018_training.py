@@ -31,7 +31,7 @@ def record(job: Job, rows: Any) -> Record:
 
 
 @pytest.mark.parametrize("norm", ["none", "batch"])
-def test_few_examples_with_the_same_moments_have_the_same_loss_and_gradient(norm: NormName) -> None:
+def test_few_examples_of_equal_moments_have_equal_loss_and_gradient(norm: NormName) -> None:
     x, a = training.gaussian_problem(50, 4, seed=0)
     few = training.same_moments(x)
     assert few.shape == (5, 4)

@@ -33,7 +33,7 @@ def record(losses: list[list[float | None]], limits: list[float], arm: str = "",
     return Record(SETTINGS | {"arm": arm, "seed": seed}, rows)
 
 
-def test_the_boundary_lies_between_the_last_good_rate_and_the_first_bad_one() -> None:
+def test_the_boundary_lies_between_the_last_good_and_the_first_bad_rate() -> None:
     heat_map = HeatMap(Table([record([[2.0, 1.0, None, 0.5], [2.0, 1.0, 0.5, 0.4]], [0.5, 3.0])]))
     assert heat_map.boundary(0.5) == (0.1, 1.0)
     assert heat_map.boundary(2.0) == (10.0, math.inf)

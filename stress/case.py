@@ -13,12 +13,11 @@ import torch
 from torch import Tensor, nn
 
 import wellcond as wc
-
-from .losses import Loss, random_loss, squared
-from .models import Draw, Network, logits_of, random_network
-from .references import Reference, call, converted, in_measured_state
-from .states import PLAIN, State, random_state
-from .unchanged import changes, snapshot
+from stress.losses import Loss, random_loss, squared
+from stress.models import Draw, Network, logits_of, random_network
+from stress.references import Reference, call, converted, in_measured_state
+from stress.states import PLAIN, State, random_state
+from stress.unchanged import changes, snapshot
 
 Kind = Literal["right", "unclear", "refused", "silent", "crash", "changed"]
 FAILURES = ("silent", "crash", "changed")

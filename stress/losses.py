@@ -10,7 +10,7 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
 
-from .models import Draw, logits_of
+from stress.models import Draw, logits_of
 
 Likelihood = Literal["categorical", "gaussian", "bernoulli"]
 

@@ -17,13 +17,12 @@ import torch.nn.functional as F
 from torch import Tensor, nn
 
 import wellcond as wc
-
-from . import checks, losses, models, states
-from .bounds import EIGENVALUES_MAY_MISS, SIGNIFICANCE, SPECTRA, TRACE_MAY_MISS, tail
-from .case import Case, Outcome, random_batch
-from .losses import Loss
-from .models import Network
-from .states import PLAIN, State
+from stress import checks, losses, models, states
+from stress.bounds import EIGENVALUES_MAY_MISS, SIGNIFICANCE, SPECTRA, TRACE_MAY_MISS, tail
+from stress.case import Case, Outcome, random_batch
+from stress.losses import Loss
+from stress.models import Network
+from stress.states import PLAIN, State
 
 NAMED: dict[str, Callable[[str], Iterator[Outcome]]] = {}
 """Device ↦ outcomes, by name."""

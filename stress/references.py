@@ -18,8 +18,8 @@ from torch import Tensor, nn
 from torch.nn.attention import SDPBackend, sdpa_kernel
 from torch.utils._pytree import tree_map
 
-from .losses import Loss, rows
-from .models import is_batchnorm, logits_of
+from stress.losses import Loss, rows
+from stress.models import is_batchnorm, logits_of
 
 
 def converted(batch: Any, dtype: torch.dtype, device: torch.device | str) -> Any:

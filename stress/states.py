@@ -12,8 +12,7 @@ import torch
 from torch import nn
 
 import wellcond as wc
-
-from .models import Draw
+from stress.models import Draw
 
 
 @dataclass(frozen=True)

@@ -10,10 +10,9 @@ import torch
 from torch import Tensor, nn
 
 import wellcond as wc
-
-from .case import RIGHT, UNCLEAR, Case, Check, Verdict, chosen
-from .models import Draw
-from .references import Reference, is_readable, rows_of
+from stress.case import RIGHT, UNCLEAR, Case, Check, Verdict, chosen
+from stress.models import Draw
+from stress.references import Reference, is_readable, rows_of
 
 FLOOR = {torch.float64: 1e-8, torch.float32: 1e-5, torch.bfloat16: 3e-2, torch.float16: 3e-3}
 """Relative errors that rounding in another order can make, whatever the reference's own rounding shows."""

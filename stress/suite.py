@@ -13,9 +13,9 @@ from typing import Any
 
 import torch
 
-from .bounds import rates, run_bounds
-from .case import Outcome, random_case
-from .checks import random_checks
+from stress.bounds import rates, run_bounds
+from stress.case import Outcome, random_case
+from stress.checks import random_checks
 
 SEEDS_APART = 1_000_000
 """Case i of seed s has the seed s · SEEDS_APART + i."""
@@ -87,7 +87,7 @@ def run_random(seeds: list[int], device: str, jobs: int, report: Report) -> None
     for part in _results(run_part, seeds, device, jobs):
         for seed, case, outcomes in part:
             for outcome in outcomes:
-                report.add(outcome, case, f"python -m tests.stress --case {seed} --device {device}")
+                report.add(outcome, case, f"python -m stress --case {seed} --device {device}")
         done += len(part)
         if time.time() - messages > 10:
             messages = time.time()

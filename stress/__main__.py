@@ -1,4 +1,4 @@
-"""`python -m tests.stress`: named cases, random cases and rates of bounds; exit status 1 if anything failed."""
+"""`python -m stress`: named cases, random cases and rates of bounds; exit status 1 if anything failed."""
 
 from __future__ import annotations
 
@@ -12,11 +12,11 @@ os.environ.setdefault("CUBLAS_WORKSPACE_CONFIG", ":4096:8")  # without it determ
 
 import torch
 
-from .bounds import rates, run_bound
-from .named import NAMED, run_named
-from .suite import SEEDS_APART, Report, run_case, run_random, run_rates
+from stress.bounds import rates, run_bound
+from stress.named import NAMED, run_named
+from stress.suite import SEEDS_APART, Report, run_case, run_random, run_rates
 
-COMMAND = "python -m tests.stress"
+COMMAND = "python -m stress"
 
 
 def main() -> int:

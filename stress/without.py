@@ -1,4 +1,4 @@
-"""Takes mends out, one at a time, and demands that the suite finds each: `python -m tests.stress.without [NAME …]`."""
+"""Takes mends out, one at a time, and demands that the suite finds each: `python -m stress.without [NAME …]`."""
 
 from __future__ import annotations
 
@@ -12,9 +12,9 @@ import tempfile
 from dataclasses import dataclass
 from pathlib import Path
 
-from .named import NAMED
+from stress.named import NAMED
 
-ROOT = Path(__file__).parents[2]
+ROOT = Path(__file__).parents[1]
 TIME = 300
 """Seconds that a named case may take without its mend; one that takes longer has found something too."""
 
@@ -139,7 +139,7 @@ MENDS: dict[str, Mend] = {
 
 def run(source: Path, name: str) -> tuple[int, str]:
     """The exit status and the output of one named case on a copy of the sources."""
-    command = [sys.executable, "-m", "tests.stress", "--only", name]
+    command = [sys.executable, "-m", "stress", "--only", name]
     environment = os.environ | {"PYTHONPATH": str(source), "OMP_NUM_THREADS": "1"}
     try:
         done = subprocess.run(
@@ -176,7 +176,7 @@ def is_found(name: str) -> bool:
 
 
 def main() -> int:
-    parser = argparse.ArgumentParser(prog="python -m tests.stress.without", description=__doc__)
+    parser = argparse.ArgumentParser(prog="python -m stress.without", description=__doc__)
     parser.add_argument("names", nargs="*", choices=[*MENDS, []], help="; ".join(MENDS))
     names = parser.parse_args().names or list(MENDS)
     assert all(mend.found_by in NAMED for mend in MENDS.values())

@@ -14,8 +14,7 @@ import torch
 from torch import Tensor, nn
 
 import wellcond as wc
-
-from .models import Draw
+from stress.models import Draw
 
 EIGENVALUES_MAY_MISS, TRACE_MAY_MISS = 0.01, 0.05
 """|value − truth| ≤ error for all k values at once in 99 % of runs; |trace − truth| ≤ 2 · error in 95 %."""
@@ -173,7 +172,7 @@ def eigenvalue_run(seed: int, device: str) -> Iterator[Run]:
     result = wc.eigenvalues(a.to(device), k, which, tol, max_matvecs=most, seed=seed)  # type: ignore[arg-type]
     values = torch.linalg.eigvalsh(a.double())
     truth = {"largest": values[-k:], "smallest": values[:k], "both": torch.cat([values[:k], values[-k:]])}[which]
-    command = f"python -m tests.stress --bound {seed} --device {device}"
+    command = f"python -m stress --bound {seed} --device {device}"
     state = "converged" if result.converged else "not converged"
     kind = str(a.dtype).removeprefix("torch.")
     if result.values.shape != truth.shape:
@@ -213,7 +212,7 @@ def trace_run(seed: int, device: str) -> Iterator[Run]:
         group = f"trace of a {kind.__name__}, {group}"
     result = wc.trace(operator, tol, max_matvecs=draw.choice([12, 25, 50, 100, 200]), seed=seed)
     missed = not abs(result.value - truth) <= 2 * result.error + allowed
-    command = f"python -m tests.stress --bound {seed} --device {device}"
+    command = f"python -m stress --bound {seed} --device {device}"
     state = "converged" if result.converged else "not converged"
     yield Run((group, f"trace, tol {tol}, {state}", f"trace at {scale_name(factor)}"), missed, TRACE_MAY_MISS, command)
 

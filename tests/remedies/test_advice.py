@@ -1,0 +1,51 @@
+"""What a finding advises is what `treat` applies: on real faults, from the diagnosis to the trained network."""
+
+from __future__ import annotations
+
+import pytest
+import torch
+from script import Script, assert_same, described
+from setups import start_of_arm, treated
+
+import wellcond as wc
+from benchmarks.verdicts.cases import CASES
+from wellcond.remedies import Setup
+from wellcond.training.optimizers import largest_lr
+
+ADVISED = {
+    "iris-sigmoid": "logits",
+    "houses-raw": "scale-inputs",
+    "log-of-logits": "cross-entropy",
+    "xor-mae": "rate",
+    "bits-sigmoids": "relu",
+    "strong-decay": "less-weight-decay",
+    "broadcast-targets": "match-shapes",
+    "constant-weights": "he-init",
+}
+"""Remedy of the first finding, by case."""
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("name", ADVISED)
+@pytest.mark.filterwarnings("ignore:Using a target size")
+def test_the_advice_of_the_first_finding_is_what_treat_applies(name: str) -> None:
+    program = CASES[name].build(faulty=True)
+    problem = wc.Problem(program.model, program.loss, list(program.loader))
+    finding = wc.diagnose(problem, program.optimizer).findings[0]
+    assert finding.treatment == ADVISED[name]
+
+    own = Setup.of(problem, program.optimizer)
+    script, arm = Script(own), Script(own)
+    script.paste(finding.remedy)
+    remedied = treated(finding.treatment, own)
+    model, optimizer = start_of_arm(remedied, largest_lr(script.names["optimizer"]))
+    arm.names |= {"model": model, "optimizer": optimizer, "loss": remedied.problem.loss}
+
+    assert_same(script.names["model"].state_dict(), model.state_dict())
+    script.train()
+    arm.train()
+    assert_same(script.names["model"].state_dict(), model.state_dict())
+    assert described(script.names["model"], script.names["optimizer"]) == described(model, optimizer)
+    x, y = problem.batches[0]
+    losses = [each.names["loss"](each.names["model"].eval()(x), y) for each in (script, arm)]
+    torch.testing.assert_close(*losses)
