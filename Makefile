@@ -47,9 +47,10 @@ verdicts: $(VENV)/bench
 book: $(VENV)/test
 	$(BIN)/python docs/scripts/book.py
 
-# what README, index, tour and architecture show of the code: outputs, the room map, files and walks
+# what pages show of the code and of committed results: outputs, the room map, files, walks and tables
 pages: $(VENV)/test
 	OMP_NUM_THREADS=1 $(BIN)/python docs/scripts/pages.py
+	$(BIN)/python docs/scripts/tables.py
 
 docs: $(VENV)/docs
 	NO_MKDOCS_2_WARNING=1 $(BIN)/mkdocs build --strict

@@ -151,7 +151,7 @@ def test_commands_and_paths_exist(page: Path) -> None:
     text = page.read_text(encoding="utf-8")
     for module in re.findall(r"python -m ((?:wellcond|benchmarks)[\w.]*)", text):
         assert importlib.util.find_spec(module) is not None, module
-    for path in re.findall(r"\b(?:examples|tests|src)/[\w/]+(?:\.py|\.json)?", text):
+    for path in re.findall(r"\b(?:examples|tests|src)/[\w/]+(?:\.\w+)?", text):
         assert (ROOT / path).exists(), path
     commands = typer.main.get_group(app).commands
     for command in re.findall(r"wellcond ([a-z-]+) (?:\S+\.py:|--)", text):
