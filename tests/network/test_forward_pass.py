@@ -140,7 +140,8 @@ REFUSALS: dict[str, tuple[dict[str, Any], str]] = {
     "nested": ({"inner": Adapted()}, "'inner.adapter' works inside another layer"),
     "peeking": ({"forward": peeking, "inner": Peeking(6, 6)}, "'inner' uses more of the network than its own input"),
     "no_layer": (
-        {"forward": lambda net, x: net.stem_norm.bias * x.sum()}, "no linear or convolutional layer leads to the output",
+        {"forward": lambda net, x: net.stem_norm.bias * x.sum()},
+        "no linear or convolutional layer leads to the output",
     ),
     "weight_norm": (
         {"inner": weight_norm(nn.Linear(6, 6))},
