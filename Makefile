@@ -4,7 +4,7 @@ VENV   ?= .venv
 BIN    := $(VENV)/bin
 PIP    := $(BIN)/python -m pip install --quiet --disable-pip-version-check --constraint constraints.txt
 
-.PHONY: demo test quick lint stress bench bench-quick verdicts book docs clean
+.PHONY: demo test quick lint stress bench bench-quick verdicts book pages docs clean
 
 demo: $(VENV)/demo
 	$(BIN)/wellcond demo
@@ -46,6 +46,10 @@ verdicts: $(VENV)/bench
 # the pages and pictures of docs/reproduction, from its rows
 book: $(VENV)/test
 	$(BIN)/python docs/scripts/book.py
+
+# what README, index, tour and architecture show of the code: outputs, the room map, files and walks
+pages: $(VENV)/test
+	OMP_NUM_THREADS=1 $(BIN)/python docs/scripts/pages.py
 
 docs: $(VENV)/docs
 	NO_MKDOCS_2_WARNING=1 $(BIN)/mkdocs build --strict

@@ -15,9 +15,6 @@ from benchmarks.networks import networks
 from benchmarks.timing import Clock
 from wellcond_papers.models import mlp
 
-PARTS = ("gradients", "conditioning", "neurons", "hessian", "max_lr", "trace")
-"""Fields of a Diagnosis that are measured, in the order in which a reader wants them."""
-
 
 class CharLSTM(nn.Module):
     """Two LSTM layers of 256 units over 65 characters; (N, T) → (N, T, 65)."""
@@ -84,22 +81,17 @@ def unit_seconds(problem: wc.Problem, device: str, rounds: int = 3) -> float:
 
 def diagnosed(problem: wc.Problem, unit: float, device: str, **options: Any) -> dict[str, Any]:
     """One `diagnose`: its price, when the first rows of the layer table were there, and what each part added."""
-    clock, seen = Clock(device), list[tuple[float, list[str]]]()
+    clock, ends = Clock(device), list[tuple[str, float]]()
     now = time.perf_counter if clock.is_cuda else time.process_time
     begin = now()
 
     def on_part(diagnosis: wc.Diagnosis) -> None:
-        held = [name for name in PARTS if getattr(diagnosis, name) is not None]
-        seen.append((now() - begin, held))
+        ends.append((str(diagnosis.parts[-1].name), now() - begin))
 
     seconds, diagnosis = clock(lambda: wc.diagnose(problem, on_part=on_part, **options))
-    first = next((at for at, held in seen if "conditioning" in held), None)
-    parts, before, known = [], 0.0, list[str]()
-    for at, held in seen:
-        new = [name for name in held if name not in known]
-        if new:
-            parts.append({"part": ", ".join(new), "u": (at - before) / unit})
-            before, known = at, held
+    first = next((end for name, end in ends if name == "layers"), None)
+    starts = [0.0, *(end for _, end in ends)]
+    parts = [{"part": name, "u": (end - start) / unit} for start, (name, end) in zip(starts, ends, strict=False)]
     return {
         "seconds": seconds,
         "u": seconds / unit,

@@ -29,10 +29,10 @@ def epoch_time() -> str:
 
 
 def epoch_probes() -> str:
-    """What a look costs with each probe."""
-    found = dict(read("epoch")["results"]["time"]["probes"])
-    found.pop("u_ms")
-    return table(["probe", "time", "u"], [[f"`{n}`", f"{c['ms']:.0f} ms", u(c["u"])] for n, c in found.items()])
+    """What each probe costs."""
+    costs = dict(read("epoch")["results"]["time"]["probes"])
+    costs.pop("u_ms")
+    return table(["probe", "time", "u"], [[f"`{n}`", f"{c['ms']:.0f} ms", u(c["u"])] for n, c in costs.items()])
 
 
 def epoch_accuracy() -> str:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import pkgutil
 import re
 import sys
 from pathlib import Path
@@ -16,11 +17,13 @@ from mkdocs.structure.files import File, Files
 from mkdocs.structure.pages import Page as SitePage
 
 sys.path.insert(0, str(Path(__file__).parent))
+sys.path.insert(0, str(Path(__file__).resolve().parents[2]))
+import pages
 import reference
-import rooms
 import rules
-import running
 import tables
+
+import benchmarks  # noqa: F401, which tables need later, when mkdocs has restored the path
 
 ROOT = Path(__file__).resolve().parents[2]
 log = get_plugin_logger("wellcond")
@@ -57,15 +60,10 @@ def on_files(files: Files, config: MkDocsConfig) -> None:
 
 
 def on_page_markdown(markdown: str, page: SitePage, **kwargs: Any) -> str:
-    """Fill in tables, the room map and what code prints, and link every `wc.name` to its entry."""
+    """Fill in tables, draw the room map, and link every `wc.name` to its entry."""
     markdown = tables.filled(markdown).replace(f"]({tables.FOLDER}/", "](results/")
-    if "<!-- rooms:" in markdown:
-        house = rooms.read(ROOT / "src" / "wellcond")
-        markdown = markdown.replace("<!-- rooms: map -->", rooms.svg(house))
-        markdown = markdown.replace("<!-- rooms: files -->", rooms.tables(house))
-    markdown = re.sub(r"`[^`\n]*`", lambda found: found[0].replace("\\|", "|"), markdown)  # GitHub escapes | in code
-    if re.search("<!-- (output|walk) -->", markdown):
-        markdown = running.filled_in(markdown, page.file.src_uri)
+    markdown = pages.with_drawn_map(markdown)
+    markdown = re.sub(r"`[^`\n]*`", lambda code: code[0].replace("\\|", "|"), markdown)  # GitHub escapes | in code
     if page.file.src_uri.startswith(("reference/", "changelog")):
         return markdown
     fenced = re.split(r"(^ *```.*?^ *```$)", markdown, flags=re.MULTILINE | re.DOTALL)
@@ -76,13 +74,15 @@ def _linked(text: str, page: SitePage) -> str:
     """`wc.name` and `wc.name(…)` in a page as links; a name that does not exist is a warning, and fails the build."""
     names = {name for entry in reference.pages() for name in entry.names}
 
-    def link(found: re.Match[str]) -> str:
-        name = f"wellcond.{found[1]}"
+    def link(code: re.Match[str]) -> str:
+        name = f"wellcond.{code[1]}"
         if name in names:
-            return f"[{found[0]}][{name}]"
-        if not any(known.startswith(name) for known in names):
+            return f"[{code[0]}][{name}]"
+        owner, _, member = name.rpartition(".")
+        is_member = owner in names and hasattr(pkgutil.resolve_name(owner), member)
+        if not is_member and not any(known.startswith(name) for known in names):
             log.warning("%s: %s is no public name", page.file.src_uri, name)
-        return found[0]
+        return code[0]
 
     return re.sub(r"(?<!\[)`wc\.(\w+(?:\.\w+)*)[^`\n]*`", link, text)
 

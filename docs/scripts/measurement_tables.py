@@ -1,4 +1,4 @@
-"""Tables of what measurements cost, beside other libraries and on large networks."""
+"""Tables of what measurements cost, next to other libraries and on large networks."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ TRUE_ERROR = 1e-3
 
 
 def products() -> str:
-    """Cost of products, traces, factors and the layer table, beside the peers."""
+    """Cost of products, traces, factors and the layer table, next to the peers, network by network."""
     networks = read("products_cpu")["results"]
     tools = list(dict.fromkeys(key.split()[0] for network in networks for key in network["cost_u"]))
     parts = []
@@ -32,6 +32,27 @@ def products() -> str:
         title = f"**{network['network']}**, u = {1e3 * network['u_seconds']:.0f} ms"
         parts += [title, table(["cost in u", *tools], rows)]
     return "\n\n".join(parts)
+
+
+def products_by_tool() -> str:
+    """The same as a range over the networks, a line per tool."""
+    networks = read("products_cpu")["results"]
+    tools = list(dict.fromkeys(key.split()[0] for network in networks for key in network["cost_u"]))
+    rows = []
+    for tool in tools:
+        factors = "wellcond kronecker_factors" if tool == "wellcond" else f"{tool} KFAC"
+        costs = [
+            [network["cost_u"].get(f"{tool} Hessian @ v") for network in networks],
+            [network["cost_u"].get(factors) for network in networks],
+            [network.get("trace", {}).get("cost_u", {}).get(tool) for network in networks],
+        ]
+        rows.append([tool, *map(_range, costs)])
+    return table(["u", "Hessian-vector product", "Σx and Σ∇h of all layers", "trace to 5 % standard error"], rows)
+
+
+def _range(costs: list[float | None]) -> str:
+    measured = [cost for cost in costs if cost is not None]
+    return f"{u(min(measured))} to {u(max(measured))}" if measured else "–"
 
 
 def top_eigenvalue() -> str:
@@ -62,7 +83,7 @@ def cheapest(network: dict[str, Any], tool: str) -> list[float | None]:
 
 
 def products_of_eigenvalue() -> str:
-    """Products that were taken when asked for 1e-3, beside those that an oracle takes from the same start."""
+    """Products that were taken when asked for 1e-3, next to those that an oracle takes from the same start."""
     networks = read("eigenvalues_cpu")["results"]["networks"]
 
     def counts(network: dict[str, Any], tool: str) -> str:
@@ -125,3 +146,21 @@ def diagnoses() -> str:
             cells = [seconds(row["seconds"]), u(row["u"]), u(row["first_rows_u"]), parts]
             rows.append([row["network"], device, *cells])
     return table(["`diagnose`", "where", "time", "u", "first rows after, u", "its parts, u"], rows)
+
+
+def diagnose_cost() -> str:
+    """Time and u of `diagnose` by default, on small and on large networks."""
+    rows: dict[str, dict[str, list[str]]] = {}
+    for device, networks in devices("diagnoses").items():
+        for row in networks:
+            rows.setdefault(row["network"], {})[device] = [seconds(row["seconds"]), u(row["u"])]
+    for device, networks in devices("large").items():
+        for network in networks:
+            cost = network["measurements"]["diagnose"]
+            rows.setdefault(network["network"], {})[device] = [seconds(cost["seconds"]), u(cost["u"])]
+    places = list(devices("diagnoses"))
+    head = [f"{what}, {place}" for place in places for what in ("time", "u")]
+    return table(
+        ["`diagnose`", *head],
+        [[name, *(cell for place in places for cell in cells[place])] for name, cells in rows.items()],
+    )

@@ -93,18 +93,18 @@ def pages() -> list[Page]:
         for title, intro, names in groups()
     ]
     modules = [
-        Page(f"reference/{module.__name__}.md", f"`{module.__name__}`", _summary(module), names)
-        for module in _submodules()
-        if (names := [f"{module.__name__}.{n}" for n in _public(module) if n not in top])
+        Page(f"reference/{path}.md", f"`{path}`", _summary(module), names)
+        for path, module in public_modules().items()
+        if (names := [f"{path}.{n}" for n in _public(module) if n not in top])
     ]
-    found = [page for page in (*grouped, *modules) if page.names]
+    written = [page for page in (*grouped, *modules) if page.names]
     missing = {f"wellcond.{name}" for name in top if not inspect.ismodule(top[name])} - {
-        n for p in found for n in p.names
+        n for p in written for n in p.names
     }
     if missing:
         raise ValueError(f"public names outside every commented group of wellcond/__init__.py: {sorted(missing)}")
-    _add_results(found)
-    return found
+    _add_results(written)
+    return written
 
 
 def groups() -> list[tuple[str, str, list[str]]]:
@@ -112,13 +112,13 @@ def groups() -> list[tuple[str, str, list[str]]]:
     source = inspect.getsource(wellcond)
     lines = source.splitlines()
     comments = {i + 1: line.strip()[1:].strip() for i, line in enumerate(lines) if line.lstrip().startswith("#")}
-    found: dict[str, list[str]] = {}
+    by_comment: dict[str, list[str]] = {}
     for node in ast.walk(ast.parse(source)):
         if isinstance(node, ast.ImportFrom) and (node.module or "").split(".")[0] == "wellcond":
             above = [text for line, text in comments.items() if line < node.lineno]
             names = [alias.asname or alias.name for alias in node.names]
-            found.setdefault(above[-1] if above else "", []).extend(n for n in names if n in wellcond.__all__)
-    return [(*_title(comment), names) for comment, names in found.items()]
+            by_comment.setdefault(above[-1] if above else "", []).extend(n for n in names if n in wellcond.__all__)
+    return [(*_title(comment), names) for comment, names in by_comment.items()]
 
 
 def _title(comment: str) -> tuple[str, str]:
@@ -128,21 +128,25 @@ def _title(comment: str) -> tuple[str, str]:
     return title[:1].upper() + title[1:], intro and f"{intro[0].upper()}{intro[1:]}."
 
 
-def _public(module: ModuleType) -> Sequence[str]:
-    return IN_FILES.get(module.__name__) or getattr(module, "__all__", ())
-
-
-def _submodules() -> Iterator[ModuleType]:
+def public_modules() -> dict[str, ModuleType]:
+    """Modules with public names, by the path that a user writes: those of `wc`, then the rooms of both packages."""
+    of_wc = {name: getattr(wellcond, name) for name in wellcond.__all__}
+    modules = {f"wellcond.{name}": module for name, module in of_wc.items() if inspect.ismodule(module)}
     for package in (wellcond, wellcond_papers):
         for info in pkgutil.iter_modules(package.__path__, f"{package.__name__}."):
-            if not info.name.rpartition(".")[2].startswith("_"):
-                yield importlib.import_module(info.name)
+            modules.setdefault(info.name, importlib.import_module(info.name))
+    return modules
 
 
-def _add_results(found: list[Page]) -> None:
+def _public(module: ModuleType) -> Sequence[str]:
+    names = IN_FILES.get(module.__name__) or getattr(module, "__all__", ())
+    return [name for name in names if "." in name or not inspect.ismodule(getattr(module, name))]
+
+
+def _add_results(written: list[Page]) -> None:
     """List on each page the package's classes that its names return or hold, unless they have an entry already."""
-    seen = {_object(name) for page in found for name in page.names}
-    for page in found:
+    seen = {_object(name) for page in written for name in page.names}
+    for page in written:
         queue = [_object(name) for name in page.names]
         while queue:
             for cls in _mentioned(queue.pop(0)):
@@ -198,7 +202,7 @@ def _is_public(cls: type) -> bool:
 
 def _object(name: str) -> Any:
     module, _, attribute = name.rpartition(".")
-    return getattr(importlib.import_module(module), attribute)
+    return getattr(pkgutil.resolve_name(module), attribute)
 
 
 def has_signature(name: str) -> bool:
@@ -211,8 +215,10 @@ def has_signature(name: str) -> bool:
 
 def identifier(name: str) -> str:
     """The dotted name under which mkdocstrings finds a public name: its definition, if a module has the same name."""
+    module, _, attribute = name.rpartition(".")
     thing = _object(name)
-    return f"{thing.__module__}.{thing.__qualname__}" if name in sys.modules else name
+    is_shadowed = f"{pkgutil.resolve_name(module).__name__}.{attribute}" in sys.modules
+    return f"{thing.__module__}.{thing.__qualname__}" if is_shadowed else name
 
 
 def _entry(name: str, level: int) -> str:

@@ -68,7 +68,7 @@ def first_paragraph(tree: ast.Module) -> str:
 
 
 def _imported(tree: ast.Module, package: str) -> set[str]:
-    found = set()
+    names_of_rooms = set()
     for node in ast.walk(tree):
         if isinstance(node, ast.ImportFrom) and node.module:
             names = [f"{node.module}.{alias.name}" for alias in node.names]
@@ -76,8 +76,8 @@ def _imported(tree: ast.Module, package: str) -> set[str]:
             names = [alias.name for alias in node.names]
         else:
             continue
-        found |= {name.split(".")[1] for name in names if name.startswith(f"{package}.")}
-    return found
+        names_of_rooms |= {name.split(".")[1] for name in names if name.startswith(f"{package}.")}
+    return names_of_rooms
 
 
 def drawn_imports(rooms: dict[str, Room]) -> set[tuple[str, str]]:
@@ -191,18 +191,48 @@ def _box(room: Room, x: float, y: float, longest: int) -> str:
     )
 
 
+def mermaid(rooms: dict[str, Room]) -> str:
+    """The same map as a Mermaid flowchart, which GitHub draws."""
+    arrows = [f"    {start} --> {end}" for start, end in sorted(drawn_imports(rooms))]
+    return "\n".join(["```mermaid", "flowchart TD", *arrows, "```"])
+
+
 def tables(rooms: dict[str, Room]) -> str:
-    """What each room is for, and its files with their sizes and first sentences, to be opened one by one."""
+    """What each room is for, and its files with their first sentences, to be opened one by one."""
     parts = []
     for room in rooms.values():
         imports = ", ".join(f"`{name}`" for name in sorted(room.imports)) or "nothing"
-        title = f"{room.name}{'/' if len(room.files) > 1 else '.py'} · {room.lines:,} lines"
-        parts += [f'??? abstract "{title}"', "", f"    {room.about} Imports {imports}.", ""]
-        if len(room.files) > 1:
-            parts += ["    | file | lines | |", "    |---|---|---|"]
+        is_folder = len(room.files) > 1
+        parts += ['<details markdown="1">', f"<summary>{room.name}{'/' if is_folder else '.py'}</summary>", ""]
+        parts += [f"{room.about} Imports {imports}.", ""]
+        if is_folder:
+            parts += ["| file | |", "|---|---|"]
             folder = next(parent for path in room.files for parent in path.parents if parent.name == room.name)
-            for path, lines in room.files.items():
-                about = first_paragraph(ast.parse(path.read_text(encoding="utf-8"))).replace("|", "\\|")
-                parts.append(f"    | `{path.relative_to(folder).as_posix()}` | {lines} | {about} |")
-        parts.append("")
-    return "\n".join(parts)
+            abouts: dict[str, str] = {}
+            for path in room.files:
+                name = shown_name(path, folder)
+                about = REGISTRIES.get(name.rpartition("/")[2]) or first_paragraph(ast.parse(path.read_text("utf-8")))
+                abouts.setdefault(name, about.replace("|", "\\|"))
+            parts += [f"| `{name}` | {about} |" for name, about in abouts.items() if name != "__init__"]
+            parts.append("")
+        parts += ["</details>", ""]
+    return "\n".join(parts).rstrip()
+
+
+REGISTRIES = {
+    "<rule>": "One file per rule: thresholds with their origin, and the function that judges.",
+    "<remedy>": "One file per remedy: what it does to a set-up, and the lines a person writes.",
+    "<figure>": "One file per figure or table of a paper: what it measures, its claims and its picture.",
+    "<command>": "One file per command.",
+}
+"""Files that are listed as one, so that a page stays true when another of them is added."""
+_MARKS = {"@rule(": "<rule>", "@remedy(": "<remedy>", "EXPERIMENT = ": "<figure>"}
+
+
+def shown_name(path: Path, folder: Path) -> str:
+    """Name of a file in its room; that of its registry if it is one of many alike."""
+    lines = path.read_text(encoding="utf-8").splitlines()
+    inside = path.relative_to(folder).with_suffix("")
+    kinds = [kind for mark, kind in _MARKS.items() if any(line.startswith(mark) for line in lines)]
+    kinds += ["<command>"] if inside.parent.name == "commands" and inside.name != "__init__" else []
+    return (inside.with_name(kinds[0]) if kinds else inside).as_posix()

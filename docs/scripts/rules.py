@@ -1,14 +1,20 @@
-"""The page of all rules, written from the rules themselves: what each looks for, its thresholds, what causes what."""
+"""The page of all rules, written from the rules: what each looks for, thresholds, basis, effects, remedies."""
 
 from __future__ import annotations
 
+import ast
+import inspect
 import math
+from collections.abc import Iterator
+from types import ModuleType
 
 from wellcond.diagnosis import rules
 from wellcond.diagnosis.causes import CAUSES, as_mermaid, kind_of
+from wellcond.diagnosis.finding import BASES
 from wellcond.diagnosis.judge import RULES
 from wellcond.diagnosis.rule import explanation
 from wellcond.diagnosis.threshold import Condition, Threshold, thresholds_in
+from wellcond.remedies import REMEDIES
 
 INTRO = """# Rules
 
@@ -16,7 +22,10 @@ What `wc.diagnose` looks for. Every rule is one file, `wellcond/diagnosis/rules/
 their origin at the top. The descriptions below are the rules' own, as `wellcond diagnose --explain RULE` prints them.
 
 A finding is *severe* if the network will not train as it should, a *warning* if it costs speed or accuracy, and a
-*note* if it is worth knowing. Its basis is *proven* (it follows from the code or the data), *tried* (a run of a copy
+*note* if it is worth knowing. How often the rules are right: [What a verdict is worth](verdicts.md). What each remedy
+does: [What fixes it?](guides/fixing.md#all-remedies)
+
+The basis of a finding is *proven* (it follows from the code or the data), *tried* (a run of a copy
 showed it) or *measured* (a number is beyond a threshold). A rule is a *fault* in the code, the data or a setting; a
 *scale* that is wrong by some factor; a *symptom* that networks which train well may have too, and which is severe only
 if short runs of copies do not show that the network trains; or an *outcome* of training, whatever its cause."""
@@ -53,21 +62,65 @@ From then on `wc.diagnose` applies it. `ignore=("many-parameters",)`, or `--igno
 def page() -> str:
     """The page as markdown: a table of all rules, the causal graph, then each rule in full."""
     lines = ["| rule | kind | looks for |", "|---|---|---|"]
-    entries = []
     for name in sorted(RULES):
-        text = explanation(name)
-        first = text.partition("\n\n")[0].replace("\n", " ").replace("|", "\\|")
-        lines.append(f"| [`{name}`](#{name}) | {kind_of(name)} | {first} |")
-        effects = ", ".join(f"[`{other}`](#{other})" for other in sorted(CAUSES.get(name, ())))
-        parts = [f"## {name}", text, *_table(name), *([f"Explains {effects}."] if effects else [])]
-        entries.append("\n\n".join(parts))
+        first = explanation(name).partition("\n\n")[0].replace("\n", " ")
+        lines.append(f"| [`{name}`](#{name}) | {kind_of(name)} | {_cell(first)} |")
     graph = f"{GRAPH}\n\n```mermaid\n{as_mermaid()}\n```"
-    return "\n\n".join([INTRO, "\n".join(lines), graph, *entries, OWN]) + "\n"
+    return "\n\n".join([INTRO, "\n".join(lines), graph, *map(_entry, sorted(RULES)), OWN]) + "\n"
 
 
-def _table(name: str) -> list[str]:
+def _entry(name: str) -> str:
+    """One rule: what it looks for, its thresholds, the basis of its findings, what it explains, and the remedies."""
+    file = getattr(rules, name.replace("-", "_"))
+    advised = advised_by(name, file)
+    others = [other for other, remedy in REMEDIES.items() if name in remedy.rules and other not in advised]
+    facts = [
+        f"- **Kind**: {kind_of(name)}. **Basis** of its findings: {' or '.join(bases_in(file))}.",
+        f"- **Explains**: {_links(sorted(CAUSES.get(name, ())))}.",
+        f"- **Remedy** in the finding: {_codes(advised) or 'lines for the case at hand'}.",
+        f"- `treat` also tries: {_codes(others) or 'nothing made for this rule'}.",
+    ]
+    return "\n\n".join([f"## {name}", explanation(name), *_table(file), "\n".join(facts)])
+
+
+def _links(names: list[str]) -> str:
+    return ", ".join(f"[`{name}`](#{name})" for name in names) or "no other rule"
+
+
+def _codes(names: list[str]) -> str:
+    return ", ".join(f"`{name}`" for name in names)
+
+
+def bases_in(file: ModuleType) -> list[str]:
+    """Bases that the findings of a rule may have, the strongest first."""
+    strings = set(_strings(ast.parse(inspect.getsource(file))))
+    return [basis for basis in BASES if basis in strings]
+
+
+def advised_by(name: str, file: ModuleType) -> list[str]:
+    """Remedies that the findings of a rule name: what its file passes as `treatment`, or a remedy for this rule."""
+    tree = ast.parse(inspect.getsource(file))
+    passed = {
+        text
+        for node in ast.walk(tree)
+        if isinstance(node, ast.keyword) and node.arg == "treatment"
+        for text in _strings(node.value)
+    }
+    strings = set(_strings(tree))
+    return [
+        other for other, remedy in REMEDIES.items() if other in passed or (other in strings and name in remedy.rules)
+    ]
+
+
+def _strings(tree: ast.AST) -> Iterator[str]:
+    for node in ast.walk(tree):
+        if isinstance(node, ast.Constant) and isinstance(node.value, str):
+            yield node.value
+
+
+def _table(file: ModuleType) -> list[str]:
     """The thresholds of a rule, if it has any."""
-    thresholds = thresholds_in(getattr(rules, name.replace("-", "_")))
+    thresholds = thresholds_in(file)
     rows = [f"| {_cell(each.quantity)} | {' | '.join(_ends(each))} | {_cell(_origin(each))} |" for each in thresholds]
     return ["\n".join(["| quantity | warning | severe | origin |", "|---|---|---|---|", *rows])] if rows else []
 

@@ -14,19 +14,25 @@ from pathlib import Path
 from typing import Any
 
 sys.path.insert(0, str(Path(__file__).parent))
+sys.path.insert(0, str(Path(__file__).resolve().parents[2]))  # benchmarks
 import epoch_tables
 import measurement_tables
 import verdict_tables
 from committed import RESULTS, devices, percent, read, table, u
 
-PAGES = [Path(__file__).resolve().parents[1] / name for name in ("benchmarks.md", "meanfield.md", "verdicts.md")]
+from wellcond.remedies import REMEDIES
+
+PAGES = [
+    Path(__file__).resolve().parents[1] / name
+    for name in ("benchmarks.md", "guides/fixing.md", "meanfield.md", "verdicts.md")
+]
 FOLDER = "../benchmarks/results"
-"""Of the committed results, from a page."""
+"""Path of the committed results, from a page."""
 
 
 def probes() -> str:
     """Cost of walks, covariate shift and local Hessians."""
-    networks = [(network, device) for device, found in devices("probes").items() for network in found]
+    networks = [(network, device) for device, measured in devices("probes").items() for network in measured]
     costs = [{_label(key): cost for key, cost in network["cost_u"].items()} for network, _ in networks]
     labels = dict.fromkeys(label for cost in costs for label in cost)
     head = [f"{network['network'].partition(' (')[0]}, {device}" for network, device in networks]
@@ -40,11 +46,11 @@ def _label(key: str) -> str:
 
 def training_steps() -> str:
     """Time of a training step, as ratios."""
-    found = [(row, device) for device, rows in devices("training_steps").items() for row in rows]
-    ratios = list(dict.fromkeys(key for row, _ in found for key in row if "/" in key))
+    steps = [(row, device) for device, rows in devices("training_steps").items() for row in rows]
+    ratios = list(dict.fromkeys(key for row, _ in steps for key in row if "/" in key))
     rows = [
         [row["network"], device, *(f"{row[key]:.2f} ×" if row.get(key) else "–" for key in ratios)]
-        for row, device in found
+        for row, device in steps
     ]
     return table(
         ["network", "where", *(key.replace("/", " / ") for key in ratios)], sorted(rows, key=lambda r: (r[0], r[1]))
@@ -66,8 +72,8 @@ def growth() -> str:
 
 
 def _slope(results: dict[str, Any] | None, axis: str, task: str) -> str:
-    found = None if results is None else results["axes"][axis].get(task)
-    return "–" if found is None else f"{found['slope']:.1f}"
+    fit = None if results is None else results["axes"][axis].get(task)
+    return "–" if fit is None else f"{fit['slope']:.1f}"
 
 
 def rates() -> str:
@@ -75,13 +81,13 @@ def rates() -> str:
     rows = read("rates_cpu")["results"]["rows"]
     horizons = sorted({row["steps"] for row in rows})
     body = []
-    for is_tuned, group in ((True, "made with"), (False, "others")):
+    for is_tuned, group in ((False, "not tuned on"), (True, "tuned on")):
         some = [row for row in rows if row["tuned on"] is is_tuned]
         for method in rows[0]["methods"]:
-            found = {steps: [row["methods"][method] for row in some if row["steps"] == steps] for steps in horizons}
-            every = [each for of_one in found.values() for each in of_one]
+            races = {steps: [row["methods"][method] for row in some if row["steps"] == steps] for steps in horizons}
+            every = [each for of_one in races.values() for each in of_one]
             cells = [group, method, f"{statistics.fmean(each['u'] for each in every):.0f}"]
-            for of_one in found.values():
+            for of_one in races.values():
                 smooth, trained = (sum(each[kind] <= 1.1 for each in of_one) for kind in ("smooth ratio", "ratio"))
                 cells.append(f"{smooth} ({trained}) of {len(of_one)}")
             worst = max((each["ratio"] for each in every if each["ratio"] < math.inf), default=math.inf)
@@ -118,29 +124,54 @@ def _statistics(row: dict[str, Any]) -> str:
     return {"batch": "as in training", "detached": "held constant"}[row["variant"]]
 
 
+def treatments() -> str:
+    """What `treat` chose for ten faults, next to the best of all arms after ten times the steps."""
+    from benchmarks.treatment_tables import faults_table  # trains networks: slow to import
+
+    return faults_table(read("treatments_cpu")["results"])
+
+
+def bnp_over_adam() -> str:
+    """Training losses of an optimizer alone and with BNP."""
+    from benchmarks.treatment_tables import bnp_table
+
+    return bnp_table(read("treatments_cpu")["results"])
+
+
+def remedies() -> str:
+    """What every remedy does, and the rules whose findings it may treat."""
+    rows = [
+        [f"`{name}`", remedy.why.split("\n\n")[0].replace("\n", " "), ", ".join(map(_rule, remedy.rules)) or "–"]
+        for name, remedy in sorted(REMEDIES.items())
+    ]
+    return table(["remedy", "what it does", "for the rules"], rows)
+
+
+def _rule(name: str) -> str:
+    return f"[{name}](../rules.md#{name})"
+
+
 def environments() -> str:
-    """Hardware and versions behind every file of results."""
-    rows = []
+    """Hardware and versions, with the files of results that come from them."""
+    files: dict[tuple[str, ...], list[str]] = {}
     for path in sorted(RESULTS.glob("*.json")):
         e = read(path.stem)["environment"]
         versions = ", ".join(f"{name} {version}" for name, version in e["versions"].items() if version)
         machine = e["processor"] if e["device"] == "cpu" else f"{e['device']} ({e['processor']})"
-        rows.append(
-            [
-                f"[{path.stem}]({FOLDER}/{path.name})",
-                machine,
-                str(e["threads"]),
-                e["time"],
-                f"Python {e['python']}, {versions}",
-            ]
-        )
-    return table(["results", "machine", "threads", "time", "versions"], rows)
+        key = (machine, str(e["threads"]), e["time"], f"Python {e['python']}, {versions}")
+        files.setdefault(key, []).append(f"[{path.stem}]({FOLDER}/{path.name})")
+    return table(
+        ["results", "machine", "threads", "time", "versions"],
+        [[", ".join(names), *key] for key, names in files.items()],
+    )
 
 
 TABLES: dict[str, Callable[[], str]] = {
     function.__name__.replace("_", "-"): function
     for function in (
         measurement_tables.products,
+        measurement_tables.products_by_tool,
+        measurement_tables.diagnose_cost,
         measurement_tables.top_eigenvalue,
         measurement_tables.products_of_eigenvalue,
         measurement_tables.false_stops,
@@ -150,6 +181,7 @@ TABLES: dict[str, Callable[[], str]] = {
         epoch_tables.epoch_time,
         epoch_tables.epoch_probes,
         epoch_tables.epoch_accuracy,
+        verdict_tables.verdict_unseen,
         verdict_tables.verdict_shares,
         verdict_tables.verdict_cases,
         verdict_tables.verdict_controls,
@@ -157,6 +189,9 @@ TABLES: dict[str, Callable[[], str]] = {
         training_steps,
         growth,
         rates,
+        treatments,
+        remedies,
+        bnp_over_adam,
         accuracy,
         accuracy_on_images,
         environments,
@@ -165,10 +200,10 @@ TABLES: dict[str, Callable[[], str]] = {
 
 
 def filled(page: str) -> str:
-    """A page with every table between its marks made anew."""
+    """A page with every table between its markers written again."""
     return re.sub(
         r"<!-- table: (\S+) -->.*?<!-- end of table -->",
-        lambda found: f"<!-- table: {found[1]} -->\n\n{TABLES[found[1]]()}\n\n<!-- end of table -->",
+        lambda match: f"<!-- table: {match[1]} -->\n\n{TABLES[match[1]]()}\n\n<!-- end of table -->",
         page,
         flags=re.DOTALL,
     )

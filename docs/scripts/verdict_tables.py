@@ -1,30 +1,72 @@
-"""Tables of what verdicts are worth: real faults and healthy networks, by tool."""
+"""Tables of what verdicts are worth: faults and healthy networks, by rule and by tool."""
 
 from __future__ import annotations
 
 from typing import Any
 
-from committed import read, seconds, table
+from committed import RESULTS, read, seconds, table
 
 GOALS = {"severe": "something severe found", "first": "right rule first", "three": "in the first three",
          "layer": "right layer"}  # fmt: skip
+UNSEEN = "verdicts_unseen"
+
+
+def verdict_unseen() -> str:
+    """By rule: how often it was right on cases it was not written with; and how many healthy set-ups were accused."""
+    if not (RESULTS / f"{UNSEEN}.json").exists():
+        return "*Not run yet.*"
+    results = read(UNSEEN)["results"]
+    cases, controls = results["cases"], results["controls"]
+    by_rule: dict[str, list[dict[str, Any]]] = {}
+    for case in cases:
+        by_rule.setdefault(case["rules"][0], []).append(case)
+    rows = [[f"[`{rule}`](rules.md#{rule})", *_counts(members)] for rule, members in sorted(by_rule.items())]
+    rows.append(["**all**", *(f"**{cell}**" for cell in _counts(cases))])
+    severe, warned = (sum(bool(row[kind]) for row in controls) for kind in ("severe", "warnings"))
+    silent = sum(not any(each["severity"] == "severe" for each in case["findings"]) for case in cases)
+    return "\n\n".join(
+        [
+            table(["the fault's rule", "cases", "right rule first", "in the first three", "right layer"], rows),
+            f"Something severe, right or wrong, was found in {len(cases) - silent} of {len(cases)} faults. "
+            f"Of {len(controls)} healthy set-ups, {severe} were accused of something severe and {warned} got a "
+            "warning.",
+        ]
+    )
+
+
+def _counts(cases: list[dict[str, Any]]) -> list[str]:
+    """Number of cases, and of how many the goals were met; the layer counts only where the case names one."""
+    with_layer = [case for case in cases if case["layers"]]
+    layer = f"{sum(case['layer'] for case in with_layer)} of {len(with_layer)}" if with_layer else "–"
+    return [str(len(cases)), *(str(sum(case[goal] for case in cases)) for goal in ("first", "three")), layer]
 
 
 def verdict_shares() -> str:
     """How often each tool is right, and how often it calls a healthy network ill."""
-    found = read("verdicts_cpu")["results"]["shares"]
+    results = read("verdicts_cpu")["results"]
+    shares = results["shares"]
     rows = []
     for key, words in GOALS.items():
-        cells = [_share(share[key], share["cases"]) for share in found.values()]
+        cells = [_share(share[key], share["cases"]) for share in shares.values()]
         if key != "severe":
-            generous = [share["generous"][key] for share in found.values()]
+            generous = [share["generous"][key] for share in shares.values()]
             cells = [
-                c if g == s[key] else f"{c} ({g})" for c, g, s in zip(cells, generous, found.values(), strict=True)
+                c if g == s[key] else f"{c} ({g})" for c, g, s in zip(cells, generous, shares.values(), strict=True)
             ]
         rows.append([words, *cells])
     rows.append(["healthy networks called severely ill",
-                 *(f"{share['controls_severe']} of {share['controls']}" for share in found.values())])  # fmt: skip
-    return table(["", *found], rows)
+                 *(f"{share['controls_severe']} of {share['controls']}" for share in shares.values())])  # fmt: skip
+    healthy = [*results["controls"], *(case for case in results["cases"] if case["is_control"])]
+    for worst in ("warning", "note"):
+        counts = [sum(_worst(row[tool]) == worst for row in healthy) for tool in shares]
+        rows.append([f"healthy networks with a {worst} at worst", *(f"{count} of {len(healthy)}" for count in counts)])
+    return table(["", *shares], rows)
+
+
+def _worst(judged: dict[str, Any]) -> str:
+    """The highest severity of all findings; "" if there are none."""
+    severities = {finding["severity"] for finding in judged["findings"]}
+    return next((each for each in ("severe", "warning", "note") if each in severities), "")
 
 
 def _share(count: int, of: int) -> str:
@@ -32,7 +74,7 @@ def _share(count: int, of: int) -> str:
 
 
 def verdict_cases() -> str:
-    """What every tool puts first, case by case, beside the scores that verify the case."""
+    """What every tool puts first, case by case, next to the scores that verify the case."""
     judged, verified = read("verdicts_cpu")["results"], read("verdicts_verified")["results"]
     scores = {row["name"]: row for row in verified["cases"]}
     tools = list(judged["shares"])
@@ -50,12 +92,12 @@ def _mean(values: list[float]) -> str:
     return f"{sum(values) / len(values):.2f}"
 
 
-def _first(found: dict[str, Any], counts: bool) -> str:
+def _first(judged: dict[str, Any], counts: bool) -> str:
     """The first finding; ✓ it is right, (✓) one of the first three is, ✗ none is."""
-    mark = "" if not counts else "✓ " if found["first"] else "(✓) " if found["three"] else "✗ "
-    if not found["findings"]:
-        return mark + ("failed" if found.get("error") else "nothing")
-    first = found["findings"][0]
+    mark = "" if not counts else "✓ " if judged["first"] else "(✓) " if judged["three"] else "✗ "
+    if not judged["findings"]:
+        return mark + ("failed" if judged.get("error") else "nothing")
+    first = judged["findings"][0]
     where = next(iter(first["layers"]), "")
     rule = first["rule"].removesuffix(f" in {where}")
     return (

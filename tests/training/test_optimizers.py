@@ -26,6 +26,7 @@ from wellcond.training.optimizers import (
     largest_lr,
     nonzero_lr,
     shrinking_steps,
+    take_step,
     unwrapped,
 )
 
@@ -209,3 +210,10 @@ def test_an_optimizer_that_cannot_be_copied_is_refused() -> None:
     optimizer.lines = (line for line in ())
     with pytest.raises(Unsupported, match="SGD cannot be copied"):
         copy_for(optimizer, model, copy.deepcopy(model))
+
+
+def test_a_step_without_a_finite_loss_is_not_taken() -> None:
+    w = torch.ones(1, requires_grad=True)
+    optimizer = torch.optim.SGD([w], 0.1)
+    assert math.isnan(take_step(optimizer, lambda: w.sum() * math.nan))
+    assert w.tolist() == [1.0]

@@ -8,10 +8,10 @@ import torch
 from torch import Tensor, nn
 
 from wellcond.errors import UnknownLayer, Unsupported
-from wellcond.network.copying import copied
 from wellcond.network.example_inputs import example_inputs
 from wellcond.network.forward_pass import read_forward_pass
 from wellcond.network.isolation.arithmetic import own_arithmetic
+from wellcond.network.isolation.copies import copied
 from wellcond.network.layers import LinearRule, by_site, is_affine, rule_for, weighted_layers
 from wellcond.nn.replace import exchanged
 

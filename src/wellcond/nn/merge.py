@@ -15,9 +15,9 @@ from torch.nn.modules.batchnorm import _BatchNorm
 
 from wellcond.errors import Unsupported
 from wellcond.network.calling import tensors_in
-from wellcond.network.copying import copied
 from wellcond.network.example_inputs import evaluating, example_inputs, run
 from wellcond.network.isolation.arithmetic import own_arithmetic
+from wellcond.network.isolation.copies import copied
 from wellcond.network.layers import LinearRule, TransposedConvRule, as_stored, by_site, rule_for
 from wellcond.network.taps import TrainingHook
 from wellcond.nn.batchnorm import BatchNormVariant

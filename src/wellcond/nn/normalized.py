@@ -10,9 +10,9 @@ from torch import nn
 
 from wellcond.errors import Unsupported
 from wellcond.network.calling import call
-from wellcond.network.copying import copied
 from wellcond.network.forward_pass import read_forward_pass
 from wellcond.network.isolation.arithmetic import own_arithmetic
+from wellcond.network.isolation.copies import copied
 from wellcond.network.layers import ConvRule, LinearRule, is_affine, rule_for, weighted_layers
 from wellcond.network.taps import tapped
 from wellcond.nn.replace import NORMS, exchanged

@@ -12,8 +12,8 @@ from torch import Tensor, nn
 from torch.nn.modules.batchnorm import _NormBase
 
 from wellcond.errors import Unsupported
-from wellcond.network.copying import copied
 from wellcond.network.isolation.arithmetic import own_arithmetic
+from wellcond.network.isolation.copies import copied
 
 NORMS: tuple[type[nn.Module], ...] = (_NormBase, nn.GroupNorm, nn.LayerNorm, nn.RMSNorm)
 """Batch normalization of every kind, also wellcond's; instance, group, layer and root-mean-square normalization."""

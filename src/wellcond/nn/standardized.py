@@ -10,8 +10,8 @@ from torch import Tensor, nn
 from torch.utils._pytree import tree_flatten, tree_unflatten
 
 from wellcond.errors import Unsupported
-from wellcond.network.copying import copied
 from wellcond.network.isolation.arithmetic import own_arithmetic
+from wellcond.network.isolation.copies import copied
 from wellcond.network.layers import feature_dim, has_channels_first
 
 SHARED_MAXIMUM = 0.5

@@ -10,8 +10,8 @@ import torch
 from torch import Tensor, nn
 from torch.optim import Optimizer
 
-from wellcond.network.copying import copied
 from wellcond.network.forward_pass import read_forward_pass
+from wellcond.network.isolation.copies import copied
 from wellcond.network.isolation.isolation import rng_kept, seed_generators
 from wellcond.network.layers import is_affine, rule_for, weighted_layers
 from wellcond.remedies.rewired import own_name

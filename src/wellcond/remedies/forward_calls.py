@@ -8,7 +8,7 @@ from typing import Any
 
 from torch import nn
 
-from wellcond.network.copying import copied
+from wellcond.network.isolation.copies import copied
 from wellcond.network.recording import Call, record
 from wellcond.nn.data_flow import RESHAPING
 from wellcond.remedies.rewired import Rewired, own_name

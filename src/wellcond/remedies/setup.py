@@ -10,7 +10,7 @@ from typing import Any
 from torch import nn
 from torch.optim import Optimizer
 
-from wellcond.network.copying import copied
+from wellcond.network.isolation.copies import copied
 from wellcond.problem.loss.outputs import Loss
 from wellcond.problem.problem import Problem
 from wellcond.remedies.optimizer_code import making, making_sgd, setting_rate, with_own_rate

@@ -15,12 +15,11 @@ from torch.nn.modules.batchnorm import _BatchNorm
 from torch.optim import SGD, Optimizer, SparseAdam
 
 from wellcond.errors import InvalidProblem, NonFinite
-from wellcond.network.copying import copied
 from wellcond.network.graph import inputs_of, upstream
+from wellcond.network.isolation.copies import copied
 from wellcond.problem.arguments import check_is_problem
 from wellcond.problem.problem import Batch, Problem
 from wellcond.results import Cost, Progress
-from wellcond.training.loop import train
 from wellcond.training.optimizers import (
     DEFAULT_MOMENTUM,
     check_hooks,
@@ -30,6 +29,7 @@ from wellcond.training.optimizers import (
     largest_lr,
     nonzero_lr,
     set_lr,
+    take_step,
     unwrapped,
 )
 from wellcond.training.run import Run
@@ -224,14 +224,19 @@ class CopyRun:
             return
         taken = len(self.losses)
 
-        def loss_now(_step: int, batch: Batch) -> Tensor:  # which LBFGS calls several times per step
+        def loss_now() -> Tensor:  # which LBFGS calls several times per step
             self._trainer.cost += Cost(1, 1)
             return self.problem.training_loss(taken, batch)
 
-        run = train(self.optimizer, loss_now, [batch], 1)
-        self.losses += run.losses
-        if run.diverged_at is not None:
-            self.diverged_at, self.cause = taken + 1, run.cause
+        try:
+            loss = take_step(self.optimizer, loss_now)
+        except NonFinite as error:
+            self.diverged_at, self.cause = taken + 1, str(error)
+            return
+        if math.isfinite(loss):
+            self.losses.append(loss)
+        else:
+            self.diverged_at = taken + 1
 
     def run(self, steps: int, progress: Progress | None = None) -> Run:
         """Take further steps, on the batches that follow those of the steps so far, until the run diverges.

@@ -1,9 +1,11 @@
-"""Reading and copying optimizers: the one place that knows what a parameter group's settings mean."""
+"""Reading, copying and stepping optimizers: the one place that knows what a parameter group's settings mean."""
 
 from __future__ import annotations
 
 import copy
+import inspect
 import math
+from collections.abc import Callable
 from typing import Any, Final
 
 import torch
@@ -214,3 +216,42 @@ def _bnp_of(hook: Any) -> BNP | None:
     """The BNP that a hook belongs to, if it is one's."""
     owner = getattr(hook, "__self__", None)
     return owner if isinstance(owner, BNP) else None
+
+
+# a step
+
+
+def take_step(
+    optimizer: Optimizer, loss_now: Callable[[], Tensor], measured: Callable[[Tensor], Tensor] = Tensor.detach
+) -> float:
+    """Take one step, unless the loss is not finite.
+
+    Args:
+        optimizer: Any; one that needs a closure, such as LBFGS, gets it.
+        loss_now: Computes the loss with its graph.
+        measured: The loss to report, from the one to differentiate.
+
+    Returns:
+        The loss before the step.
+    """
+
+    def closure() -> Tensor:
+        loss = loss_now()
+        value = measured(loss)
+        optimizer.zero_grad()
+        if math.isfinite(float(value)):
+            loss.backward()  # type: ignore[no-untyped-call]
+        return value
+
+    if needs_closure(optimizer):  # LBFGS, which evaluates the loss several times
+        return float(torch.as_tensor(optimizer.step(closure)))  # type: ignore[arg-type]
+    value = float(closure())
+    if math.isfinite(value):
+        optimizer.step()
+    return value
+
+
+def needs_closure(optimizer: Optimizer) -> bool:
+    """Whether an optimizer evaluates the loss itself, as LBFGS does."""
+    closure = inspect.signature(optimizer.step).parameters.get("closure")
+    return closure is not None and closure.default is closure.empty

@@ -11,9 +11,8 @@ import torch
 from torch import Tensor
 from torch.optim import Optimizer
 
-from wellcond.errors import NonFinite
+from wellcond.errors import InvalidProblem, NonFinite
 from wellcond.results import Progress, Row
-from wellcond.training.loop import cycled
 from wellcond.training.run import Run
 from wellcond_papers.training.checkpoint import Checkpoint
 from wellcond_papers.training.history import History
@@ -22,12 +21,13 @@ from wellcond_papers.training.schedules import Schedule, restart, show
 Batch = TypeVar("Batch")
 Probe = Callable[[int], Iterable[Row]]
 """Called with the number of steps taken; returns the rows it measured."""
+NO_MORE_BATCHES = "there are no more batches, and they cannot be read again; pass a list, or a generator without end."
 READ_EVERY = 50
 """Losses on a GPU are read after at most this many steps: reading waits for the device."""
 
 
 class Loop(Generic[Batch]):
-    """Takes steps until the loss is no longer finite, as `wellcond.training.loop.train`, and evaluates in between.
+    """Takes steps until the loss is no longer finite, and evaluates in between.
 
     Args:
         optimizer: Its learning rates are multiplied by the schedule.
@@ -173,3 +173,18 @@ def _stream(batches: Iterable[Batch] | Callable[[int], Batch], begin: int) -> It
     if callable(batches):
         return map(batches, count(begin))
     return islice(cycled(batches), begin, None)
+
+
+def cycled(batches: Iterable[Batch]) -> Iterator[Batch]:
+    """The batches over and over, in their order.
+
+    Raises:
+        InvalidProblem: They have ended and cannot be read again.
+    """
+    is_empty = False
+    while not is_empty:
+        is_empty = True
+        for batch in batches:
+            is_empty = False
+            yield batch
+    raise InvalidProblem(NO_MORE_BATCHES)

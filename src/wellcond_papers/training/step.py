@@ -13,7 +13,7 @@ from torch.optim import Optimizer
 
 from wellcond.errors import Unsupported
 from wellcond.optim.bnp import BNP
-from wellcond.training.loop import needs_closure, take_step
+from wellcond.training.optimizers import needs_closure, take_step
 from wellcond_papers.training.distributed import mean_over_processes
 
 Batch = TypeVar("Batch")

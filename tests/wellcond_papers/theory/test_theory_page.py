@@ -1,4 +1,4 @@
-"""The table in docs/theory.md and the tests agree: every test named there exists, and every theory test is named."""
+"""Every statement of the theory page has a test, and every test of a statement is on the page."""
 
 from __future__ import annotations
 
@@ -9,11 +9,18 @@ from pathlib import Path
 FOLDER = Path(__file__).resolve().parent
 PAGE = (FOLDER.parents[2] / "docs" / "theory.md").read_text(encoding="utf-8")
 NAMED = set(re.findall(r"`(test_\w+)`", PAGE))
+STATEMENTS, _, TESTS = PAGE.partition("\n## Tests\n")
 
 
 def defined(path: Path) -> set[str]:
     tree = ast.parse(path.read_text(encoding="utf-8"))
     return {n.name for n in ast.walk(tree) if isinstance(n, ast.FunctionDef) and n.name.startswith("test_")}
+
+
+def rows(text: str, head: str) -> list[list[str]]:
+    """The rows of all tables with this head."""
+    tables = re.findall(rf"^{re.escape(head)}\n\|[-|]+\n((?:\|.*\n)+)", text, flags=re.MULTILINE)
+    return [re.split(r"(?<!\\) \| ", line.strip("| ")) for table in tables for line in table.splitlines()]
 
 
 def test_every_test_that_the_page_names_exists() -> None:
@@ -24,3 +31,14 @@ def test_every_test_that_the_page_names_exists() -> None:
 def test_every_theory_test_stands_on_the_page() -> None:
     sources = [path for path in FOLDER.glob("test_*.py") if path.name != Path(__file__).name]
     assert not set().union(*map(defined, sources)) - NAMED
+
+
+def test_every_statement_has_its_tests_and_the_page_counts_them() -> None:
+    corrected = rows(STATEMENTS, "| statement | where | wrong or missing as printed | computed by |")
+    right = rows(STATEMENTS, "| statement | where | computed by |")
+    tests = rows(TESTS, "| statement | tests |")
+    assert sorted(cells[0] for cells in (*corrected, *right)) == sorted(cells[0] for cells in tests)
+    assert all("`test_" in cells[1] for cells in tests)
+    assert f"Of {len(tests)} statements" in PAGE
+    assert f"{len(right)} hold as printed and {len(corrected)} need" in PAGE
+    assert f"{len(NAMED)} tests check" in PAGE

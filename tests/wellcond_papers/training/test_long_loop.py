@@ -3,15 +3,15 @@
 from __future__ import annotations
 
 import math
+from itertools import count
 from typing import Any
 
 import pytest
 import torch
 
-from wellcond.errors import NonFinite
+from wellcond.errors import InvalidProblem, NonFinite
 from wellcond.results import Row
 from wellcond.results.quantities import LOSS
-from wellcond.training.loop import train
 from wellcond.training.run import Run
 from wellcond_papers.training.loop import Loop
 from wellcond_papers.training.step import EagerStep
@@ -26,16 +26,19 @@ def descent(lr: float, batches: Any = (1.0,), steps: int = 4, progress: Any = No
 
 
 @pytest.mark.parametrize("batches", [[1.0, 2.0], lambda step: [1.0, 2.0][step % 2]], ids=["a list", "a function"])
-def test_the_steps_are_those_of_the_plain_loop(batches: Any) -> None:
-    w = torch.ones(1, dtype=torch.float64, requires_grad=True)
-    plain = train(torch.optim.SGD([w], 0.1), lambda _, a: (a * w).square().sum(), [1.0, 2.0], 4)
+def test_every_step_is_the_optimizers_on_the_batches_in_turn(batches: Any) -> None:
+    w, losses = 1.0, []
+    for a in (1.0, 2.0, 1.0, 2.0):
+        losses.append((a * w) ** 2)
+        w -= 0.1 * 2 * a * a * w
     shares: list[float] = []
     run = descent(0.1, batches, progress=lambda _, share: shares.append(share))
-    assert run.losses == plain.losses
+    assert run.losses == pytest.approx(losses, rel=1e-12)
     assert shares == [0.25, 0.5, 0.75, 1.0]
 
 
-def test_a_divergence_is_that_of_the_plain_loop() -> None:
+def test_a_loss_that_overflows_ends_the_run() -> None:
+    # the loss of step k + 1 is (1 − 2e60)²ᵏ: 1, 4e120, 1.6e241, and then more than float64 holds
     run = descent(1e60, steps=10)
     assert (run.diverged_at, len(run.losses), run.final) == (4, 3, None)
 
@@ -66,3 +69,15 @@ def test_an_evaluation_that_is_not_finite_ends_the_run(bad: int) -> None:
     run = descent(0.1, at=range(5), evaluate=evaluate)
     assert (run.diverged_at, len(run.losses), run.final) == (bad, bad, None)
     assert run.evaluated(LOSS) == [1.0] * bad
+
+
+def test_a_generator_without_end_is_read_as_far_as_it_is_needed() -> None:
+    batches = count(0.0)
+    assert len(descent(0.0, batches, 5).losses) == 5
+    assert next(batches) == 5.0
+
+
+@pytest.mark.parametrize("batches", [[], iter([1.0, 1.0])], ids=["none", "an iterator that ends"])
+def test_batches_that_run_out_are_an_error(batches: Any) -> None:
+    with pytest.raises(InvalidProblem, match="no more batches"):
+        descent(0.1, batches)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import contextlib
+import math
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, replace
 from typing import Any, Literal
@@ -85,6 +86,17 @@ class Inspection:
     turned: tuple[TurnedView, ...] = ()
     held_elsewhere: int = 0
     failures: tuple[InspectionFailure, ...] = ()
+
+    @property
+    def is_finite(self) -> bool:
+        """Whether there is no NaN or infinity in the data, the weights, the layers' outputs, the loss or a gradient."""
+        is_loss_finite = self.loss is None or math.isfinite(self.loss)
+        counts = [
+            *(fact.not_finite for fact in (*self.inputs, *self.targets)),
+            *(weight.not_finite or weight.gradient_not_finite for weight in self.weights),
+            *(signal.not_finite for signal in self.signals),
+        ]
+        return is_loss_finite and not any(counts)
 
     def weighted(self) -> list[Signal]:
         """Signals of the layers with weights, in the order of the forward pass."""

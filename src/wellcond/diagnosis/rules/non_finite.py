@@ -29,9 +29,10 @@ def non_finite(evidence: Evidence) -> Iterator[Finding]:
 
     No threshold: one is enough.
     """
-    if evidence.inspection is not None:
-        places = (_at_first_place, _in_loss, _in_gradients)
-        yield from [finding for place in places if (finding := place(evidence.inspection)) is not None][:1]
+    if evidence.inspection is None or evidence.inspection.is_finite:
+        return
+    places = (_at_first_place, _in_loss, _in_gradients)
+    yield from [finding for place in places if (finding := place(evidence.inspection)) is not None][:1]
 
 
 def _finding(layer: str, summary: str, evidence: dict[str, float | str], remedy: str, treatment: str = "") -> Finding:

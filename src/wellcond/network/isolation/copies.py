@@ -1,4 +1,4 @@
-"""Copies of state: to stand in for the originals during a measurement, and to see later whether they changed."""
+"""Copies of a model, to change and to train; and of its state, to stand in for the original and to see what changed."""
 
 from __future__ import annotations
 
@@ -12,12 +12,33 @@ from typing import Any
 import numpy as np
 import torch
 from torch import Tensor, nn
+from torch.nn.parameter import is_lazy
+
+from wellcond.errors import Unsupported
+from wellcond.network.calling import unwrapped
 
 COPIED = (np.ndarray, random.Random, itertools.count, itertools.cycle)
 NUMBERS = frozenset({int, float, bool, complex, str, bytes})
 LARGE = 2**14
 """Tensors of more entries are compared one by one, smaller ones all at once."""
 IMMUTABLE = NUMBERS | {type(None), type(...), type(NotImplemented), torch.dtype, torch.device, torch.Size, range, slice}
+
+
+def copied(model: nn.Module) -> nn.Module:
+    """A deep copy of the module inside `torch.compile` and (Distributed)DataParallel; tied parameters stay tied."""
+    if not isinstance(model, nn.Module):
+        raise Unsupported(f"the model is a {type(model).__name__}, not a torch.nn.Module.")
+    model = unwrapped(model)
+    for name, value in itertools.chain(model.named_parameters(), model.named_buffers()):
+        if is_lazy(value):
+            raise Unsupported(f"{name!r} has no shape yet (a lazy layer); run one forward pass first.")
+    try:
+        return copy.deepcopy(model)
+    except (RuntimeError, TypeError) as error:
+        raise Unsupported(
+            f"{type(model).__name__} cannot be copied: {error}. A tensor that a forward pass stored as an attribute "
+            "must be detached; a lock, a file or a generator must be taken off the model."
+        ) from error
 
 
 class Copies:
