@@ -114,6 +114,7 @@ def test_a_rate_that_is_too_high_fails() -> None:
     assert "FAILS, as by command" in str(rate(12))
 
 
+@pytest.mark.slow
 def test_random_cases_reach_everything() -> None:
     texts = [run_text(seed) for seed in range(200)]
     for family in FAMILIES:

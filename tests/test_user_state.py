@@ -177,6 +177,7 @@ def test_under_autocast_a_matrix_has_the_eigenvalues_of_float64(operator: Any, d
     assert abs(traced.value - float(truth.sum())) < 5 * traced.error + 1e-5
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("kind", [wc.Hessian, wc.GGN, wc.Fisher, partial(wc.Fisher, labels="data")])
 def test_under_autocast_a_curvature_matrix_is_that_of_float64(kind: Any) -> None:
     model, batches = build()
@@ -389,6 +390,7 @@ def settings() -> tuple[Any, ...]:
     )  # fmt: skip
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("same_model", [False, True])
 def test_threads_measure_one_after_the_other_and_restore_everything(same_model: bool) -> None:
     names = ["conditioning", "eigenvalues", "landscape", "hessian_product", "activations", "back_matching"]
