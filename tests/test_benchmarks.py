@@ -76,6 +76,7 @@ def test_a_stop_is_false_only_if_it_says_converged() -> None:
     assert all(row["false_stops"] == 0 for row in rows if row["confidence"] == 0.99)
 
 
+@pytest.mark.slow
 def test_costs_of_products_and_wide_layers_are_positive(small: Network) -> None:
     costs = products.products(small, "cpu", rounds=1)
     assert all(cost > 0 for cost in costs["cost_u"].values())
@@ -115,6 +116,7 @@ TINY = {
 SHAPES = {"GPT-2": ((6,), 11), "ViT-B": ((3, 8, 8), 3), "ResNet-50": ((3, 16, 16), 3)}
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("name", TINY)
 def test_a_large_network_is_measured_whole(name: str, monkeypatch: pytest.MonkeyPatch) -> None:
     shape, vocabulary = SHAPES[name]

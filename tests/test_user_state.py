@@ -99,19 +99,35 @@ def fail(*_: Any) -> None:
     raise AssertionError("a gradient hook was called")
 
 
+def together(*states: State) -> State:
+    """Several states at once."""
+
+    @contextlib.contextmanager
+    def entered(model: nn.Module) -> Iterator[None]:
+        with contextlib.ExitStack() as stack:
+            for state in states:
+                stack.enter_context(state(model))
+            yield
+
+    return entered
+
+
 STATES: dict[str, State] = {
-    "autocast_bfloat16": lambda _: torch.autocast("cpu", torch.bfloat16),
-    "autocast_float16": lambda _: torch.autocast("cpu", torch.float16),
-    "gradient_hooks": gradient_hooks,
-    "no_grad": lambda _: torch.no_grad(),
+    "autocast_bfloat16_and_hooks": together(lambda _: torch.autocast("cpu", torch.bfloat16), gradient_hooks),
+    "autocast_float16_and_no_grad": together(lambda _: torch.autocast("cpu", torch.float16), lambda _: torch.no_grad()),
     "inference_mode": lambda _: torch.inference_mode(),
     "default_device": lambda _: torch.device("meta"),
-    "default_float64": lambda _: setting(torch.set_default_dtype, torch.float64, torch.float32),
-    "default_bfloat16": lambda _: setting(torch.set_default_dtype, torch.bfloat16, torch.float32),
-    "deterministic": lambda _: setting(torch.use_deterministic_algorithms, True, False),
-    "anomaly_mode": lambda _: torch.autograd.set_detect_anomaly(True),
-    "matmul_precision": lambda _: setting(torch.set_float32_matmul_precision, "medium", "highest"),
+    "default_float64_and_precision": together(
+        lambda _: setting(torch.set_default_dtype, torch.float64, torch.float32),
+        lambda _: setting(torch.set_float32_matmul_precision, "medium", "highest"),
+        lambda _: setting(torch.use_deterministic_algorithms, True, False),
+    ),
+    "default_bfloat16_and_anomaly_mode": together(
+        lambda _: setting(torch.set_default_dtype, torch.bfloat16, torch.float32),
+        lambda _: torch.autograd.set_detect_anomaly(True),
+    ),
 }
+"""States that set different things are entered together: none of them may be seen."""
 KEEP_THEIR_STEP_ON_THE_DEFAULT_DEVICE = ("covariate_shift", "diagnose", "suggest_lr")
 """These step a copy of the user's Adam, which makes a tensor of its own; nobody can step an Adam on "meta"."""
 
@@ -161,6 +177,7 @@ def test_under_autocast_a_matrix_has_the_eigenvalues_of_float64(operator: Any, d
     assert abs(traced.value - float(truth.sum())) < 5 * traced.error + 1e-5
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("kind", [wc.Hessian, wc.GGN, wc.Fisher, partial(wc.Fisher, labels="data")])
 def test_under_autocast_a_curvature_matrix_is_that_of_float64(kind: Any) -> None:
     model, batches = build()
@@ -343,7 +360,7 @@ def test_what_needs_no_problem_does_not_see_the_default_device() -> None:
         assert found() == expected
 
 
-@pytest.mark.parametrize("state", ["autocast_bfloat16", "default_device", "default_bfloat16", "deterministic"])
+@pytest.mark.parametrize("state", [state for state in STATES if state != "inference_mode"])
 def test_bnp_trains_alike_in_every_state(state: str) -> None:
     def trained(inside: State) -> list[Tensor]:
         model, batches = build()
@@ -373,6 +390,7 @@ def settings() -> tuple[Any, ...]:
     )  # fmt: skip
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("same_model", [False, True])
 def test_threads_measure_one_after_the_other_and_restore_everything(same_model: bool) -> None:
     names = ["conditioning", "eigenvalues", "landscape", "hessian_product", "activations", "back_matching"]

@@ -20,6 +20,7 @@ QUICK = {
 }
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(("command", "target"), sorted(SHOWN))
 def test_a_command_that_is_shown_runs(command: str, target: str, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.chdir(ROOT)

@@ -73,6 +73,7 @@ def test_the_optimizers_own_momentum_is_taken(function: str, text: str, tmp_path
     assert (note in words(result.output)) == ("note:" in result.output) == (function == "with_adam")
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     ("code", "reason"),
     [

@@ -57,6 +57,7 @@ def target(folder: Path, function: str = "build", code: str = "") -> str:
     return f"{script(folder, code, header=HEADER)}:{function}"
 
 
+@pytest.mark.slow
 def test_what_is_printed_is_the_treatment(tmp_path: Path) -> None:
     options = ["--steps", 12, "--momentum", 0.5, "--seeds", 2, "--remedies", "bnp, last-bn"]
     result = run("treat", target(tmp_path), *options, width=200)

@@ -112,6 +112,7 @@ def test_an_own_norm_is_named(norm: Callable[[], nn.Module]) -> None:
     assert "statistics of each batch" in wc.diagnose(problem).about["batchnorm"]
 
 
+@pytest.mark.slow
 def test_instance_norm_with_running_statistics_uses_those_of_its_inputs() -> None:
     images = X[:16, :3, None, None] * torch.randn(3, 5, 5, dtype=torch.float64)
 

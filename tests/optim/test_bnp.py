@@ -56,6 +56,7 @@ NETWORKS: dict[str, tuple[Callable[[], nn.Module], tuple[int, ...]]] = {
 }
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("means", ["channel", "kernel"])
 @pytest.mark.parametrize("size", [1, 2, 60])
 @pytest.mark.parametrize("network", NETWORKS)

@@ -132,7 +132,7 @@ SAID: dict[str, tuple[Callable[[nn.Sequential, SGD], None], str]] = {
     "new_layer": (new_layer, "'2' was added to the model"),
     "new_layer_unheld": (new_layer_without_the_optimizer, "'2'.*another module in its place"),
     "added_layer": (added_layer, "'5' was added to the model"),
-    "assigned_unheld": (assigned_without_the_optimizer, "'0'.*the optimizer has the old ones"),
+    "assigned_unheld": (assigned_without_the_optimizer, "'0'.*the optimizer holds the old ones"),
     "spectral_norm": (spectral, "'2'.*computed from others now"),
     "weight_norm": (weight_normed, "'2'.*computed from others now"),
 }

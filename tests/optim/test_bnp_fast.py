@@ -106,6 +106,7 @@ class Checkpointed(nn.Module):
         return self.inner[3:](checkpoint(self.inner[:3], x, use_reentrant=False))
 
 
+@pytest.mark.slow
 def test_checkpoints_and_inplace_activations_stay_in_one_graph() -> None:
     model, cases = seeded(dense), batches_of()
     model[1] = nn.ReLU(inplace=True)
@@ -116,6 +117,7 @@ def test_checkpoints_and_inplace_activations_stay_in_one_graph() -> None:
     assert_follows(model, cases, reference)
 
 
+@pytest.mark.slow
 def test_one_graph_leaves_no_trace_of_passes_that_do_not_train() -> None:
     model = seeded(dense)
     compiled = one_graph(model)

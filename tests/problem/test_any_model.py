@@ -97,6 +97,7 @@ def test_mixed_precision_around_the_call_is_off_inside() -> None:
     assert torch.equal(operator @ v, expected)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("name", ["transformer", "encoder_layer", "multihead_attention"])
 @pytest.mark.parametrize("training", [True, False])
 def test_attention_has_its_second_derivatives_in_either_mode(name: str, training: bool) -> None:

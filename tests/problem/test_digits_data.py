@@ -9,6 +9,7 @@ import wellcond as wc
 from wellcond.problem.digits import digit_images
 
 
+@pytest.mark.slow
 def test_the_digits_are_those_of_scikit_learn() -> None:
     datasets = pytest.importorskip("sklearn.datasets")
     pixels, targets = datasets.load_digits(return_X_y=True)

@@ -25,6 +25,7 @@ def test_every_remedy_has_a_set_up_that_it_applies_to() -> None:
     assert SETUPS.keys() == REMEDIES.keys()
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("is_rate_given", [True, False], ids=["with the rate of a race", "at the user's rate"])
 @pytest.mark.parametrize("name", REMEDIES)
 @pytest.mark.filterwarnings("ignore:no normalization follows")

@@ -18,6 +18,7 @@ from wellcond.errors import InvalidProblem, Unsupported
 from wellcond.training.copies import CopyTrainer
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("name", ["mlp_tanh", "cnn_batch", "transformer"])
 @pytest.mark.parametrize("several", [False, True], ids=["one_batch", "uneven_batches"])
 @pytest.mark.parametrize(

@@ -169,6 +169,7 @@ def test_a_process_that_drops_vectors_finds_the_same_ends(most: int) -> None:
     assert np.allclose(ends, true, rtol=1e-10)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("dtype", [torch.float32, torch.float64])
 def test_errors_hold_when_vectors_are_dropped(dtype: torch.dtype) -> None:
     """Also after the copies have come: their T has converged values twice."""
@@ -226,6 +227,7 @@ def test_a_trace_multiplies_no_more_probes_than_fit_and_its_error_holds(at_once:
     assert np.mean(inside) >= 0.9
 
 
+@pytest.mark.slow
 def test_a_layerwise_trace_of_one_probe_at_a_time_is_right() -> None:
     x, y = torch.randn(16, 6, generator=torch.Generator().manual_seed(0)).double(), torch.arange(16) % 3
     hessian = wc.Hessian(wc.Problem(mlp([6, 12, 12, 3], seed=0).double(), nn.CrossEntropyLoss(), (x, y)))

@@ -71,6 +71,7 @@ class Recorded(LinearOperator):
         return len(self.seen)
 
 
+@pytest.mark.slow
 def test_it_stops_within_three_products_of_an_oracle_and_seldom_too_early() -> None:
     false = products = certified = 0
     for seed in range(20):

@@ -57,6 +57,7 @@ def test_a_part_that_raises_is_named_and_all_others_are_the_same(
     assert [signal.rms for signal in inspection.signals] == [signal.rms for signal in whole.signals]
 
 
+@pytest.mark.slow
 def test_a_diagnosis_says_what_could_not_be_checked(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(module, "mixing", burst)
     diagnosis = wc.diagnose(problem())

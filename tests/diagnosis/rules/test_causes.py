@@ -118,6 +118,7 @@ def trained(case: Case) -> float:
     return after / before
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("name", ILL)
 def test_the_cause_is_first_and_as_severe_as_what_it_makes(name: str) -> None:
     make, rule = ILL[name]
@@ -127,6 +128,7 @@ def test_the_cause_is_first_and_as_severe_as_what_it_makes(name: str) -> None:
     assert not trained(case) < 0.75  # it hardly learns, or is NaN
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("name", WELL)
 def test_healthy_twins_have_nothing_severe(name: str) -> None:
     case = WELL[name]()
@@ -147,6 +149,7 @@ def test_statistics_over_a_batch_are_a_note() -> None:
     assert severities == {"mixed-examples": "note"}
 
 
+@pytest.mark.slow
 def test_running_statistics_that_never_leave_their_start_are_severe() -> None:
     slow, own = (perceptron(nn.BatchNorm1d(64, momentum=momentum), depth=1) for momentum in (1e-4, 0.1))
     data = rows(shift=3.0)

@@ -115,6 +115,7 @@ def test_a_fault_of_the_optimizer_is_severe_and_its_remedy_is_code(rule: str, ma
     compile(by_rule[rule].remedy, "remedy", "exec")
 
 
+@pytest.mark.slow
 def test_the_rate_that_is_advised_trains() -> None:
     for make in (of(SGD, lr=200.0), of(Adam, lr=1e-6)):
         (too,) = (each for name, each in findings(make).items() if name.startswith("learning-rate"))
@@ -159,6 +160,7 @@ def test_strong_dropout_is_named_with_its_layer_and_half_is_not() -> None:
     assert "dropout-too-strong" not in findings(of(Adam, lr=3e-3), network(lambda: nn.Dropout(0.5)))
 
 
+@pytest.mark.slow
 def test_norms_that_evaluate_in_training_are_named() -> None:
     model = network(lambda: nn.BatchNorm1d(48), depth=12).eval()
     finding = findings(of(SGD, lr=0.1), model)["batchnorm-mode-gap"]
@@ -274,6 +276,7 @@ def trained(make: Factory, epochs: int = 20) -> float:
     return float(nn.functional.cross_entropy(model(x), y).detach())
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("kind", STRONG_DECAY)
 def test_decay_is_weighed_in_the_terms_of_its_optimizer(kind: str) -> None:
     assert findings(STRONG_DECAY[kind])["weight-decay-dominates"].severity == "severe"

@@ -48,6 +48,7 @@ ODD = {
 }
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(("activation", "widths", "examples"), ODD.values(), ids=ODD)
 def test_the_prediction_is_that_of_the_widths(activation: type[nn.Module], widths: list[int], examples: int) -> None:
     ratios = []

@@ -36,6 +36,7 @@ def raced(suggested: SuggestedRate) -> Race:
     return suggested.race
 
 
+@pytest.mark.slow
 def test_an_optimizer_under_bnp_is_raced_under_bnp() -> None:
     plain, of = dense(), dense()
     optimizer = SGD(of.model.parameters(), lr=0.1)
@@ -85,6 +86,7 @@ def test_with_noise_the_rate_is_as_good_as_the_best_of_its_closed_form(steps: in
     assert raced(suggested).is_corrected
 
 
+@pytest.mark.slow
 def test_a_longer_run_gets_a_smaller_rate() -> None:
     rates = [suggest_lr(noisy(), steps=steps, momentum=0.0).lr for steps in (150, 1000, 5000)]
     assert rates[0] > rates[1] > rates[2]
@@ -155,6 +157,7 @@ def test_the_steps_of_all_runs_are_limited_and_counted_in_mini_batches() -> None
     assert raced(small).steps_taken <= 110
 
 
+@pytest.mark.slow
 def test_rows_text_and_picture_hold_the_rate_and_what_it_comes_from() -> None:
     suggested = suggest_lr(dense(), steps=30)
     rows = {row.quantity: row.value for row in suggested.rows(step=3)}
@@ -181,6 +184,7 @@ def test_rows_text_and_picture_hold_the_rate_and_what_it_comes_from() -> None:
         replace(untried, predicted=None).figure()
 
 
+@pytest.mark.slow
 def test_progress_goes_up_to_one() -> None:
     shares: list[float] = []
     suggest_lr(dense(), steps=60, progress=lambda _what, share: shares.append(share))

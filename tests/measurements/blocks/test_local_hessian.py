@@ -287,6 +287,7 @@ def test_the_first_batch_is_taken_and_said() -> None:
     assert (one.cost.forwards, one.cost.backwards, several.cost.u) == (1, 1, 1)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("through_data", [False, True])
 @pytest.mark.parametrize(("name", "block"), [("cnn_running", "[0:2]"), ("checkpointed", "1")])
 def test_later_changes_to_the_model_do_not_change_a_local_hessian(name: str, block: str, through_data: bool) -> None:

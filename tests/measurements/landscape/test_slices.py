@@ -74,6 +74,7 @@ def test_filters_are_scaled_to_those_of_the_weights(build: Callable[[], Case]) -
     assert_same(grid.losses, torch.stack([loss(theta + alpha * d) for alpha in GRID]), 1e-10)
 
 
+@pytest.mark.slow
 def test_layers_that_store_inputs_first_have_their_filters_in_columns(transformers: Any) -> None:
     conv1d = transformers.pytorch_utils.Conv1D
     model = seeded(lambda: nn.Sequential(conv1d(CLASSES, 4)))

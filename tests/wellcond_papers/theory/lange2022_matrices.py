@@ -17,7 +17,7 @@ def extended(H: Tensor) -> Tensor:
     return torch.cat([torch.ones(len(H), 1, dtype=H.dtype), H], 1)
 
 
-def centring(H: Tensor) -> Tensor:
+def centering(H: Tensor) -> Tensor:
     """U = [[1, −μᵀ], [0, I]]."""
     U = torch.eye(H.shape[1] + 1, dtype=H.dtype)
     U[0, 1:] = -sum(H) / len(H)

@@ -1,4 +1,4 @@
-"""lange2022: what centring and scaling do to the condition number of Ĥ, in float64."""
+"""lange2022: what centering and scaling do to the condition number of Ĥ, in float64."""
 
 from __future__ import annotations
 
@@ -6,7 +6,7 @@ import math
 
 import pytest
 import torch
-from lange2022_matrices import centring, extended, kappa, matrix, scaling
+from lange2022_matrices import centering, extended, kappa, matrix, scaling
 from torch import Tensor
 from zoo import normal
 
@@ -62,7 +62,7 @@ def least_kappa(A: Tensor) -> float:
 def test_theorem_4_centring_lowers_the_condition_number(N: int, n: int, seed: int) -> None:
     """κ(ĤU) < κ(Ĥ), since λ_max does not grow and λ_min does not shrink; strictly, as μ is not orthogonal to x_max."""
     H = features(N, n, seed)
-    H_hat, U = extended(H), centring(H)
+    H_hat, U = extended(H), centering(H)
     before, after = torch.linalg.svdvals(H_hat), torch.linalg.svdvals(H_hat @ U)
     principal = torch.linalg.eigh((H - H.mean(0)).T @ (H - H.mean(0))).eigenvectors[:, -1]
     assert abs(principal @ H.mean(0)) > 1e-3
@@ -78,19 +78,19 @@ def test_theorem_4_centering_may_not_help_if_the_mean_is_orthogonal() -> None:
     signs = matrix([[1, 1, 1], [1, -1, -1], [-1, 1, -1], [-1, -1, 1]])
     centered = signs * matrix([10.0, 1.0, 0.01])
     H = centered + matrix([0.0, 2.0, 0.0])
-    assert kappa(extended(H) @ centring(H)) == pytest.approx(kappa(extended(H)), rel=1e-12)
-    assert torch.equal(centring(centered), torch.eye(4).double())
+    assert kappa(extended(H) @ centering(H)) == pytest.approx(kappa(extended(H)), rel=1e-12)
+    assert torch.equal(centering(centered), torch.eye(4).double())
 
 
 def test_theorem_4_the_first_bound_needs_full_column_rank() -> None:
-    """Two examples, three columns, κ over the nonzero singular values: centring makes it three times as large."""
+    """Two examples, three columns, κ over the nonzero singular values: centering makes it three times as large."""
     H = matrix([[-2.0, 4.0], [4.0, 2.0]])
     H_hat = extended(H)
-    gram, centered = H_hat @ H_hat.T, (H_hat @ centring(H)) @ (H_hat @ centring(H)).T
+    gram, centered = H_hat @ H_hat.T, (H_hat @ centering(H)) @ (H_hat @ centering(H)).T
     assert gram.tolist() == [[21, 1], [1, 21]]  # eigenvalues 22 and 20
     assert centered.tolist() == [[11, -9], [-9, 11]]  # 20 and 2
     assert kappa(H_hat) == pytest.approx(math.sqrt(1.1), rel=1e-12)
-    assert kappa(H_hat @ centring(H)) == pytest.approx(math.sqrt(10), rel=1e-12)
+    assert kappa(H_hat @ centering(H)) == pytest.approx(math.sqrt(10), rel=1e-12)
 
 
 # Lemma A1 and Theorem 4, the second bound
@@ -116,7 +116,7 @@ def test_theorem_4_scaling_by_d_is_within_root_n_of_the_best(N: int, n: int, see
     e is orthogonal to G and of the norm of its columns, so κ(Ĝ) = κ(G), to which Lemma A1 applies with n columns.
     """
     H = features(N, n, seed)
-    HU = extended(H) @ centring(H)
+    HU = extended(H) @ centering(H)
     G_hat = HU @ scaling(H)
     best = least_kappa(HU)
     assert best <= kappa(G_hat) * ROUNDING
@@ -134,7 +134,7 @@ def test_theorem_4_scaling_by_d_can_be_worse_than_none_by_root_half_n(n: int) ->
     So the factor of Lemma A1 must grow with √n, and κ(Ĝ) ≤ κ(ĤU) does not hold in general.
     """
     H = almost_parallel(n)
-    HU = extended(H) @ centring(H)
+    HU = extended(H) @ centering(H)
     worse = kappa(HU @ scaling(H)) / kappa(HU)
     assert worse == pytest.approx(math.sqrt(n / 2), rel=0.01)
     assert worse <= math.sqrt(n)
@@ -158,7 +158,7 @@ def test_theorem_4_with_property_a_scaling_by_d_is_the_best(seed: int) -> None:
     correlation[:2, 2:], correlation[2:, :2] = coupling, coupling.T
     factor = torch.linalg.cholesky(correlation).T
     H = mirrored(factor * 10 ** normal(5, seed=seed + 10))
-    HU = extended(H) @ centring(H)
+    HU = extended(H) @ centering(H)
     G_hat = HU @ scaling(H)
     assert kappa(G_hat) == pytest.approx(math.sqrt(1.8 / 0.2), rel=1e-10)
     assert least_kappa(HU) == pytest.approx(kappa(G_hat), rel=1e-6)
@@ -173,12 +173,12 @@ def test_theorem_4_with_property_a_scaling_by_d_is_the_best(seed: int) -> None:
 def test_the_chain_after_theorem_4_bounds_centered_features_by_kappa_of_d(N: int, n: int, seed: int) -> None:
     """κ(ĤU) ≤ κ(Ĝ) κ(D), with equality for orthogonal columns."""
     H = features(N, n, seed)
-    HU = extended(H) @ centring(H)
+    HU = extended(H) @ centering(H)
     of_D = Preconditioner.of(H).condition_number()
     assert of_D == pytest.approx(kappa(scaling(H)), rel=1e-12)
     assert kappa(HU) <= kappa(HU @ scaling(H)) * of_D * ROUNDING
     orthogonal = mirrored(torch.diag(10 ** normal(n, seed=seed)))
-    HU = extended(orthogonal) @ centring(orthogonal)
+    HU = extended(orthogonal) @ centering(orthogonal)
     assert kappa(HU @ scaling(orthogonal)) == pytest.approx(1, rel=1e-12)
     assert kappa(HU) == pytest.approx(Preconditioner.of(orthogonal).condition_number(), rel=1e-12)
 
@@ -205,5 +205,5 @@ def test_the_hessian_need_not_improve_by_kappa_of_d_squared() -> None:
     assert squares[2] > 100
     assert gains[2] == pytest.approx(1 / 4, rel=0.02)
     for H, gain in zip((scaled, shifted, parallel), gains, strict=True):
-        of_P = kappa(centring(H) @ scaling(H)) ** 2 * ROUNDING
+        of_P = kappa(centering(H) @ scaling(H)) ** 2 * ROUNDING
         assert 1 / of_P <= gain <= of_P

@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 import torch
 import torch.nn.functional as F
-from lange2022_matrices import best_lr, centring, extended, kappa, optimal_rate, rate, scaling
+from lange2022_matrices import best_lr, centering, extended, kappa, optimal_rate, rate, scaling
 from references import assert_same
 from torch import Tensor, nn
 from zoo import normal
@@ -43,7 +43,7 @@ def test_equations_7_and_8_a_bnp_step_is_gradient_descent_in_z(
     N, n, steps = 30, 4, 12
     H = normal(N, n, seed=seed) * torch.linspace(0.1, 3, n).double() + 2
     y = normal(N, 1, seed=seed + 10)
-    P = centring(H) @ scaling(H)
+    P = centering(H) @ scaling(H)
     G_hat = extended(H) @ P
     values = torch.linalg.eigvalsh(G_hat.T @ G_hat / N)
     lr, r = best_lr(values), optimal_rate(kappa(G_hat) ** 2)

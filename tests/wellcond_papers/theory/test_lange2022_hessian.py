@@ -7,7 +7,7 @@ from typing import Any
 import pytest
 import torch
 import torch.nn.functional as F
-from lange2022_matrices import centring, extended, scaling
+from lange2022_matrices import centering, extended, scaling
 from references import assert_same
 from torch import nn
 from unit_hessians import (
@@ -84,7 +84,7 @@ def test_theorem_3_preconditioned_is_the_hessian_of_normalized_features(case: st
     """∇_z² L = Pᵀ ∇²L P = Ĝᵀ S Ĝ, with Ĝ = Ĥ P = [e, G]; G has mean 0 and variance 1 in each column, and eᵀG = 0."""
     model, layer, unit, data = UNITS[case]()
     H, S = rows(model, layer, unit, data[0]), curvature(model, layer, unit, data)
-    P = centring(H) @ scaling(H)
+    P = centering(H) @ scaling(H)
     G_hat = extended(H) @ P
     G = torch.stack([(column - column.mean()) / column.std(correction=0) for column in H.T], 1)
     assert_same(G_hat, extended(G), 1e-12)
