@@ -189,6 +189,13 @@ class Trial:
         return self.trains is False and not any(self.outcome(each) == "learns" for each in self.others)
 
     @property
+    def stands_still(self) -> bool:
+        """Whether no run, at its own rate or another, lowers the loss by more than half a percent."""
+        if self.own is None or self.trains:
+            return False
+        return all(not self.fall(each)[0] > STANDS_STILL for each in (self.own, *self.others))
+
+    @property
     def uphill(self) -> tuple[Attempt, Attempt] | None:
         """Two runs at low rates whose loss rose in proportion to their rates: their steps go up the gradient."""
         if self.has_learned and self.own is not None and self.fall(self.own)[0] > -AROUND_MINIMUM:

@@ -42,16 +42,16 @@ def activation_drift(evidence: Evidence) -> Iterator[Finding]:
         return
     grows = layers.index(high) > layers.index(low)
     first, last = (low, high) if grows else (high, low)
-    fails = evidence.trial is not None and evidence.trial.fails
+    stands_still = evidence.trial is not None and evidence.trial.stands_still
     has_norms = any(is_norm(module) for module in evidence.problem.model.modules())
     yield Finding(
         rule="activation-drift",
         layer=last.name,
-        severity=of_symptom(evidence, is_far=RATIO.is_severe(ratio)),
+        severity=of_symptom(evidence, is_far=RATIO.is_severe(ratio) or stands_still),
         basis="measured",
         summary=f"activations {'grow' if grows else 'shrink'} {number(ratio)}-fold from {first.name} (RMS "
         f"{number(first.rms)}) to {last.name} (RMS {number(last.rms)})."
-        + (" The network learns at none of the rates that were tried." if fails else ""),
+        + (" The loss stays where it is at every rate that was tried." if stands_still else ""),
         evidence={"smallest RMS": low.rms, "largest RMS": high.rms},
         limits=RATIO.limits(low.rms),
         reason="λ_max of Σx, and with it the curvature of the next layer, grows with the square of the activations "
