@@ -53,7 +53,7 @@ def test_a_worker_that_is_killed_every_time_is_a_failure(tmp_path: Path) -> None
 
 @pytest.mark.usefixtures("cluster")
 def test_a_cluster_without_a_gpu_is_said_and_not_waited_for(tmp_path: Path) -> None:
-    with pytest.raises(ClusterError, match="want 1 GPU each, and the Ray cluster has 0"):
+    with pytest.raises(ClusterError, match="need 1 GPU each, and the Ray cluster has 0"):
         reproduce(toy.TOY, "smoke", out=tmp_path, launcher=Ray(), device="cuda")
 
 

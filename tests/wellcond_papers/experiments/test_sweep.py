@@ -192,14 +192,15 @@ def test_a_sweep_killed_in_the_middle_ends_in_the_same_table(tmp_path: Path) -> 
     arguments = [f"--grid={name}={','.join(map(str, values))}" for name, values in GRID.items()]
     arguments += ["--seeds=2", f"--out={tmp_path / 'killed'}", "--launcher=processes", "--workers=2"]
     process = subprocess.Popen([sys.executable, "-c", start, "sweep", target, *arguments], stdout=subprocess.DEVNULL)
+    begun = tmp_path / "workers"
+    wait_until(lambda: begun.exists() and len(set(begun.read_text().split())) == 2, seconds=120)
     wait_until(lambda: len(list(folder.glob("cells/*.json"))) >= 3, seconds=120)
     process.kill()
     process.wait()
     times = {file: file.stat().st_mtime_ns for file in folder.glob("cells/*.json")}
     assert 3 <= len(times) < CELLS
     assert not (folder / "table.parquet").exists()
-    workers = {int(line) for line in (tmp_path / "workers").read_text().split()}
-    assert len(workers) == 2
+    workers = {int(line) for line in begun.read_text().split()}
     wait_until(lambda: not any(map(is_running, workers)), seconds=20)
     resumed = sweep(target, GRID, 2, out=tmp_path / "killed")
     assert len(resumed.table) == CELLS
