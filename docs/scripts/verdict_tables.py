@@ -28,8 +28,7 @@ def verdict_unseen() -> str:
         [
             table(["the fault's rule", "cases", "right rule first", "in the first three", "right layer"], rows),
             f"Something severe, right or wrong, was found in {len(cases) - silent} of {len(cases)} faults. "
-            f"Of {len(controls)} healthy set-ups, {severe} were accused of something severe and {warned} got a "
-            "warning.",
+            f"Of {len(controls)} healthy set-ups, {severe} had a severe finding and {warned} a warning at worst.",
         ]
     )
 
