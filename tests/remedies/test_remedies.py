@@ -287,6 +287,8 @@ def test_dead_relus_come_back() -> None:
 
 @pytest.mark.parametrize(("name", "variance"), [("he-init", 2.0), ("lecun-init", 1.0)])
 def test_weights_are_drawn_with_the_variance_of_the_name(name: str, variance: float) -> None:
+    """Of 4,600 and more weights the sample variance has a standard deviation of 2 %."""
+    torch.manual_seed(0)
     model = nn.Sequential(nn.Conv2d(3, 64, 5), nn.ReLU(), nn.ConvTranspose2d(64, 8, 3), nn.Flatten(), nn.LazyLinear(3))
     x = torch.randn(2, 3, 9, 9)
     model(x)
