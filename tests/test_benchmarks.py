@@ -70,6 +70,7 @@ def test_every_tool_finds_the_largest_eigenvalue_after_the_oracle(small: Network
     assert oracle["products"] <= asked[0]["products"]
 
 
+@pytest.mark.slow
 def test_a_stop_is_false_only_if_it_says_converged() -> None:
     rows = eigenvalues.false_stops(2)
     assert [row["runs"] for row in rows] == [2] * 6
@@ -156,6 +157,7 @@ def test_an_epoch_as_a_graph_takes_what_its_kernels_take_as_the_page_says() -> N
         assert 1 / 11 < arm["activation_ms_at_that_bandwidth"] / kernels < 1 / 5.5
 
 
+@pytest.mark.slow
 def test_the_picture_is_drawn_from_the_committed_results(tmp_path: Path) -> None:
     pytest.importorskip("matplotlib")
     from benchmarks.picture import picture

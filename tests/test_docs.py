@@ -68,6 +68,7 @@ def test_the_code_on_a_page_runs(page: Path, tmp_path: Path, monkeypatch: pytest
         exec(compile(block, page.name, "exec"), namespace)
 
 
+@pytest.mark.slow
 def test_the_map_and_the_files_of_rooms_are_those_of_the_sources(pages: ModuleType) -> None:
     """`make pages` renews them."""
     page = (DOCS / "architecture.md").read_text(encoding="utf-8")
@@ -135,6 +136,7 @@ def test_readme_tour_and_guides_have_code() -> None:
     assert set(expected) <= set(WITH_CODE)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("page", PAGES, ids=_name)
 def test_links_and_pictures_exist(page: Path, reference: ModuleType) -> None:
     built = {DOCS / "reference" / "index.md", DOCS / "rules.md", DOCS / "changelog.md", DOCS / "contributing.md"}
@@ -213,6 +215,7 @@ def test_every_result_has_an_entry_in_the_reference(reference: ModuleType) -> No
     assert {name for name in public if not name.startswith("_")} <= entries
 
 
+@pytest.mark.slow
 def test_the_map_shows_every_room_once_and_arrows_point_down(rooms: ModuleType) -> None:
     house = rooms.read(ROOT / "src" / "wellcond")
     folders = {path.name for path in (ROOT / "src" / "wellcond").iterdir() if (path / "__init__.py").exists()}
@@ -225,6 +228,7 @@ def test_the_map_shows_every_room_once_and_arrows_point_down(rooms: ModuleType) 
     assert all(heights[imported] < heights[name] for name, room in house.items() for imported in room.imports)
 
 
+@pytest.mark.slow
 def test_arrows_left_out_of_the_map_are_implied_by_those_drawn(rooms: ModuleType) -> None:
     house = rooms.read(ROOT / "src" / "wellcond")
     reached: dict[str, set[str]] = {}

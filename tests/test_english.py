@@ -68,6 +68,7 @@ def files(*folders: str) -> list[Path]:
     return [path for path in every if path.suffix in (".py", ".md") and path not in (Path(__file__).resolve(), FROZEN)]
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("folder", FOLDERS)
 def test_every_page_is_in_plain_english(folder: str) -> None:
     assert [complaint for path in files(folder) for complaint in complaints(path)] == []

@@ -308,6 +308,7 @@ def passes_of(name: str) -> int:
     return passes
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("name", VERDICTS)
 @pytest.mark.parametrize("share", [0.02, 0.3, 0.6, 0.95])
 @pytest.mark.parametrize("ends", [KeyboardInterrupt, torch.OutOfMemoryError], ids=["ctrl_c", "out_of_memory"])
@@ -415,6 +416,7 @@ def test_every_pass_is_counted(measure: Any) -> None:
         assert result.cost.forwards == pytest.approx(problem.cost.forwards)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("name", RESULTS)
 def test_a_result_has_every_form(name: str, tmp_path: Path) -> None:
     model, loader = build()

@@ -94,6 +94,7 @@ def definitions(kind: type[ast.stmt]) -> Iterator[tuple[Path, str, str]]:
                 yield from ((path, name, ast.unparse(node.value)) for name in names if name.isupper())
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("kinds", [(ast.ClassDef,), (ast.Assign, ast.AnnAssign)], ids=["classes", "constants"])
 def test_a_name_means_one_thing_in_a_room(kinds: tuple[type[ast.stmt], ...]) -> None:
     meanings = defaultdict(set)
@@ -103,6 +104,7 @@ def test_a_name_means_one_thing_in_a_room(kinds: tuple[type[ast.stmt], ...]) -> 
     assert [key for key, texts in meanings.items() if len(texts) > 1] == []
 
 
+@pytest.mark.slow
 def test_a_name_that_several_files_define_is_imported_from_none() -> None:
     """A reader would take one for the other."""
     constants = [each for kind in (ast.Assign, ast.AnnAssign) for each in definitions(kind)]
@@ -116,6 +118,7 @@ def test_a_name_that_several_files_define_is_imported_from_none() -> None:
     assert [f"{path.name}: {name}" for path in FILES for name in imported(path) if name in several] == []
 
 
+@pytest.mark.slow
 def test_a_protocol_has_implementations_that_are_not_ours_or_several() -> None:
     protocols = {
         node.name
@@ -126,6 +129,7 @@ def test_a_protocol_has_implementations_that_are_not_ours_or_several() -> None:
     assert protocols == PROTOCOLS.keys(), "a protocol that mirrors one of our classes is that class"
 
 
+@pytest.mark.slow
 def test_imports_point_downwards() -> None:
     """Also those inside functions."""
     upward = [
@@ -141,6 +145,7 @@ def test_wellcond_does_not_know_the_papers() -> None:
     assert [path.name for path in ROOT.rglob("*.py") if "wellcond_papers" in path.read_text(encoding="utf-8")] == []
 
 
+@pytest.mark.slow
 def test_imports_of_the_papers_point_downwards() -> None:
     """`experiments.catalog` finds the experiments by their file names; no machinery imports one."""
     floor = {name: place for place, name in enumerate(PAPERS_ORDER)}

@@ -50,6 +50,7 @@ def test_the_fault_is_found_and_the_script_without_it_is_clean(name: str, reques
     assert [f.rule for f in healthy.findings if f.severity != "note"] == []
 
 
+@pytest.mark.slow
 def test_raw_house_prices_are_to_be_standardized() -> None:
     diagnosis, loss = script("house_prices").main(planted=True)
     assert math.isnan(loss)

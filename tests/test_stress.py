@@ -17,6 +17,7 @@ from stress.suite import Report, run_case
 from stress.without import MENDS, ROOT
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("name", named.NAMED)
 def test_named_case(name: str) -> None:
     outcomes = named.run_named(name, "cpu")
@@ -47,6 +48,7 @@ def test_a_wrong_number_is_found() -> None:
     assert outcome_of(case, slightly_wrong).kind == "silent"
 
 
+@pytest.mark.slow
 def test_a_bound_that_is_too_small_is_found_and_a_chance_miss_is_not() -> None:
     case = small_case()
     check = checks.trace(case, random.Random(0))

@@ -312,6 +312,7 @@ def test_cached_parametrizations_are_computed_again_for_every_point() -> None:
         assert model.weight is retained
 
 
+@pytest.mark.slow
 def test_batches_made_in_inference_mode_are_measured() -> None:
     model, batches = build()
     with torch.inference_mode():
@@ -423,6 +424,7 @@ def in_a_thread(work: Callable[[], Any], seconds: float = 20.0) -> Any:
     return result[0]
 
 
+@pytest.mark.slow
 def test_an_abandoned_generator_collected_by_another_thread_frees_its_turn() -> None:
     model, batches = build()
     held = [problem(model, batches).evaluations()]
@@ -437,6 +439,7 @@ def test_an_abandoned_generator_collected_by_another_thread_frees_its_turn() -> 
     assert in_a_thread(lambda: measured(build(), "hessian_product")) == plain("hessian_product")
 
 
+@pytest.mark.slow
 def test_one_thread_waits_while_another_measures() -> None:
     model, batches = build()
     done = threading.Event()

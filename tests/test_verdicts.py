@@ -33,6 +33,7 @@ def test_all_thirty_numbers_have_a_case() -> None:
     assert {case.number for case in CASES.values()} == set(range(1, 31))
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("name", CASES)
 def test_what_a_case_expects_exists(name: str) -> None:
     case = CASES[name]
@@ -115,6 +116,7 @@ def test_the_committed_shares_are_those_of_the_rows_and_reach_the_goals(committe
     assert ours["controls_severe"] == 0
 
 
+@pytest.mark.slow
 def test_the_picture_has_a_field_for_every_case_control_and_tool(tmp_path: Path, committed: dict[str, Any]) -> None:
     pytest.importorskip("matplotlib")
     from benchmarks.verdicts.picture import picture

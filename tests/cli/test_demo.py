@@ -52,6 +52,7 @@ def test_the_network_of_the_demo_has_lecuns_weights() -> None:
     assert float(problem.model.fc3.weight.detach().var()) == pytest.approx(1 / 64, rel=0.1)
 
 
+@pytest.mark.slow
 def test_the_page_is_opened_when_asked_and_the_picture_is_of_the_curves(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:

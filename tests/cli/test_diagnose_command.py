@@ -48,6 +48,7 @@ def finds(monkeypatch: pytest.MonkeyPatch) -> Callable[..., dict[str, Any]]:
     return find
 
 
+@pytest.mark.slow
 def test_a_problem_is_diagnosed_with_its_optimizer(tmp_path: Path) -> None:
     result = run("diagnose", f"{script(tmp_path)}:with_optimizer", *ANY)
     assert result.exit_code == 0, result.output
@@ -80,6 +81,7 @@ def test_the_exit_code_is_that_of_the_worst_finding(
     assert run("diagnose", f"{target}:build", *options, "--json").exit_code == code
 
 
+@pytest.mark.slow
 def test_what_a_baseline_has_does_not_count(target: str, tmp_path: Path, finds: Callable[..., Any]) -> None:
     old = tmp_path / "old.json"
     finds(UNSCALED)
@@ -212,12 +214,14 @@ def test_without_a_target_it_says_what_to_name() -> None:
 # what it measures
 
 
+@pytest.mark.slow
 def test_json_is_all_that_is_printed(target: str) -> None:
     content = parsed(run("diagnose", f"{target}:build", *ANY, "--json"))
     assert [part["name"] for part in content["values"]["parts"]][:2] == ["inspection", "layers"]
     assert isinstance(content["values"]["findings"], list)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("as_json", [False, True])
 def test_ctrl_c_prints_and_saves_what_is_known_and_exits_with_130(
     target: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, as_json: bool
@@ -240,12 +244,14 @@ def test_ctrl_c_prints_and_saves_what_is_known_and_exits_with_130(
         assert "Hessian eigenvalues, largest stable lr failed: interrupted" in words(result.stdout)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(("budget", "has_trace"), [("fast", False), ("full", True), ("30", True)])
 def test_the_budget_is_fast_full_or_seconds(target: str, budget: str, has_trace: bool) -> None:
     content = parsed(run("diagnose", f"{target}:build", *ANY, "--budget", budget, "--json"))
     assert (content["values"]["evidence"]["trace"] is not None) == has_trace
 
 
+@pytest.mark.slow
 def test_an_unknown_layer_is_refused_with_the_closest_names(target: str) -> None:
     content = parsed(run("diagnose", f"{target}:build", *ANY, "--layers", "2", "--json"))
     assert {row["layer"] for row in content["rows"]} == {"", "2", "2.weight", "2.bias"}

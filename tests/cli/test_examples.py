@@ -29,6 +29,7 @@ def test_a_command_that_is_shown_runs(command: str, target: str, monkeypatch: py
     assert result.output.startswith(f"{target}: Problem(Sequential, ")
 
 
+@pytest.mark.slow
 def test_the_network_that_does_not_train_stays_at_chance(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.chdir(ROOT)
     result = run("treat", "examples/digits.py:build", *QUICK["treat"])

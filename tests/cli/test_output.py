@@ -22,6 +22,7 @@ RAISES = "raise SystemError('ran')"
 BEGINS = {"html": b"<!doctype html>", "png": b"\x89PNG", "json": b"{", "csv": b"step,layer,quantity,value,unit\n"}
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("command", COMMANDS)
 def test_json_goes_to_standard_output_and_files_follow_their_suffix(command: str, tmp_path: Path) -> None:
     kind, options = COMMANDS[command]

@@ -13,6 +13,7 @@ import wellcond as wc
 from wellcond.training.copies import CopyRun
 
 
+@pytest.mark.slow
 def test_the_parts_printed_are_those_of_the_suggestion(tmp_path: Path) -> None:
     result = run("suggest-lr", f"{script(tmp_path)}:build", "--momentum", 0.5, "--steps", 3)
     assert result.exit_code == 0, result.output
@@ -22,12 +23,14 @@ def test_the_parts_printed_are_those_of_the_suggestion(tmp_path: Path) -> None:
     assert suggestion.verdict() in words(result.output)
 
 
+@pytest.mark.slow
 def test_the_answer_comes_first(tmp_path: Path) -> None:
     result = run("suggest-lr", f"{script(tmp_path)}:build", "--momentum", 0.5, "--steps", 3, width=300)
     assert result.output.splitlines()[1].startswith("Start with lr = ")
     assert str(wc.suggest_lr(built(), steps=3, momentum=0.5)).startswith("Start with lr = ")
 
 
+@pytest.mark.slow
 def test_the_rate_to_start_with_lowers_the_loss(tmp_path: Path) -> None:
     result = run("suggest-lr", f"{script(tmp_path)}:build", "--momentum", 0)
     line = next(line for line in result.output.splitlines() if line.startswith("Start with lr = "))
@@ -44,6 +47,7 @@ def test_the_rate_to_start_with_lowers_the_loss(tmp_path: Path) -> None:
     assert losses[-1] < 0.9 * losses[0]
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("function", ["with_optimizer", "with_adam"])
 def test_an_optimizer_returned_with_the_problem_takes_the_steps(function: str, tmp_path: Path) -> None:
     result = run("suggest-lr", f"{script(tmp_path)}:{function}", "--steps", 2)
@@ -53,6 +57,7 @@ def test_an_optimizer_returned_with_the_problem_takes_the_steps(function: str, t
     assert "Start with lr = " in result.output
 
 
+@pytest.mark.slow
 def test_the_limit_is_predicted_and_measured(tmp_path: Path) -> None:
     result = run("predict-lr", f"{script(tmp_path)}:build", "--momentum", 0.5)
     assert result.exit_code == 0, result.output
@@ -61,6 +66,7 @@ def test_the_limit_is_predicted_and_measured(tmp_path: Path) -> None:
     assert "Start with lr = " in result.output
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     ("function", "text"), [("with_optimizer", "SGD has lr 0.25"), ("with_adam", "Adam has lr 0.001")]
 )
@@ -106,6 +112,7 @@ def test_without_batchnorm_or_with_one_gamma_the_layers_are_shown(options: list[
     assert (tmp_path / "layers.png").exists()
 
 
+@pytest.mark.slow
 def test_an_architecture_needs_no_network(tmp_path: Path) -> None:
     picture = tmp_path / "figure.png"
     arch = "fc 784-1000-1000-1000-10"

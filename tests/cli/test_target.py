@@ -9,6 +9,7 @@ import pytest
 from command import one_line, run, script, words
 
 
+@pytest.mark.slow
 def test_a_file_may_import_its_neighbors_and_leaves_no_trace(tmp_path: Path) -> None:
     script(tmp_path, name="neighbor_of_train.py")
     code = """

@@ -74,6 +74,7 @@ def test_what_is_printed_is_the_treatment(tmp_path: Path) -> None:
     assert words(expected.code) not in text  # nothing helps, so there is nothing to write
 
 
+@pytest.mark.slow
 def test_json_holds_every_arm_and_its_runs(tmp_path: Path) -> None:
     values = parsed(run("treat", target(tmp_path, "with_adam"), "--remedies", "sgd", *QUICK, "--json"))["values"]
     assert next(iter(values["arms"])) == "untreated"
@@ -100,6 +101,7 @@ def test_a_refusal_is_shown_with_its_reason_and_does_not_fail(tmp_path: Path) ->
     assert "last-bn refused: the model has several last linear layers: 'one', 'two'." in text
 
 
+@pytest.mark.slow
 def test_warnings_are_printed_once_below_the_table(tmp_path: Path) -> None:
     text = words(run("treat", target(tmp_path, "without_norm"), *QUICK, "--remedies", "scale-amended").output)
     assert text.count("warning: no normalization follows '0'") == 1

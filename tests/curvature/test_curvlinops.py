@@ -16,6 +16,7 @@ curvlinops = pytest.importorskip("curvlinops")
 NAMES = ["mlp_tanh", "mlp_relu", "cnn_running", "resnet_running", "mse", "bce_many"]
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("name", NAMES)
 @pytest.mark.parametrize("kind", ["Hessian", "GGN"])
 def test_products_are_those_of_curvlinops(name: str, kind: str) -> None:

@@ -75,6 +75,7 @@ def test_sampled_fisher_is_the_second_moment_under_the_labels_it_drew(
     assert not torch.equal(drawn[0], drawn[1])
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("name", LIKELIHOODS)
 def test_sampled_fisher_is_unbiased(name: str) -> None:
     """z-test of vᵀFv for three directions over 200 seeds; |z| < 4.2 holds by chance with probability 1 − 1e-4."""

@@ -79,6 +79,7 @@ def test_factor_of_some_parameters_is_its_columns(params: list[str]) -> None:
     check_sides(operator)
 
 
+@pytest.mark.slow
 def test_sequences_of_different_lengths_have_different_numbers_of_rows() -> None:
     case = LOSSES["tokens"]()
     batches = [(integers(5, 2, t, seed=t), integers(3, 2, t, seed=t)) for t in (2, 4)]

@@ -48,6 +48,7 @@ def test_an_operator_conforms_to_its_dense_matrix(case: Case, build: Any) -> Non
     assert_operator_conforms(operator, dense[name]() if name in dense else build(problem).dense())
 
 
+@pytest.mark.slow
 def test_sums_multiples_and_preconditioned_operators_conform(case: Case) -> None:
     problem = case.problem()
     hessian, ggn = wc.Hessian(problem), wc.GGN(problem)
@@ -133,6 +134,7 @@ def test_batches_of_any_size_are_the_joined_data(case: Case, kind: str, sizes: A
     assert_same(build(case.problem(batches=batches)).dense(), joined, 1e-12)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     "name", ["ignore_index", "custom_ignore_index", "partial_ignore_index", "hidden_ignore_index", "tokens_ignored"]
 )
@@ -147,6 +149,7 @@ def test_unevenly_ignored_targets_are_weighted_as_in_the_joined_data(name: str) 
         assert_same(wc.Fisher(case.problem(batches=order), "data").dense(), fisher)
 
 
+@pytest.mark.slow
 def test_batchnorm_takes_the_statistics_of_each_batch() -> None:
     case = ARCHITECTURES["cnn_batch"]()
     batches = split(case.batch, [3, 2])
@@ -178,6 +181,7 @@ def test_what_has_changed_gives_the_new_matrix(case: Case, build: Any, edit: Any
     assert_same(after, build(case.problem()).dense(), 1e-13)
 
 
+@pytest.mark.slow
 def test_changed_running_statistics_give_the_new_matrix() -> None:
     case = ARCHITECTURES["cnn_running"]()
     operator = wc.Hessian(case.problem())

@@ -156,6 +156,7 @@ def test_the_likelihood_is_found_again() -> None:
     torch.testing.assert_close(wc.Fisher(problem).dense(), plain)
 
 
+@pytest.mark.slow
 def test_products_over_several_batches_begin_with_the_same_buffers() -> None:
     """With dropout on, spectral norm is in training mode, in which every pass moves its vectors."""
     torch.manual_seed(0)

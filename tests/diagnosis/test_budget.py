@@ -101,6 +101,7 @@ def test_all_but_the_trial_of_a_fast_diagnosis_take_at_most_forty_passes(build: 
         assert sum(part.estimate for part in diagnosis.parts) - trial.estimate <= (FAST_U - 20) * batches
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("size", [32, 64, 512])
 def test_a_trial_of_many_examples_takes_at_most_twenty_passes(size: int) -> None:
     batches = [(normal(size, 4, seed=i), normal(size, 4, seed=i)[:, 0].gt(0).long()) for i in range(512 // size)]
@@ -113,10 +114,12 @@ def test_a_trial_of_many_examples_takes_at_most_twenty_passes(size: int) -> None
     assert diagnosis.cost.u <= FAST_U * len(batches)
 
 
+@pytest.mark.slow
 def test_a_seed_fixes_the_numbers_of_a_fast_diagnosis() -> None:
     assert wc.diagnose(in_batches()).rows() == wc.diagnose(in_batches()).rows()
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("budget", ["fast", "full", 60.0])
 def test_the_eigenvalue_and_the_rate_are_those_of_the_dense_hessian(budget: Any) -> None:
     largest = float(torch.linalg.eigvalsh(wc.Hessian(problem()).dense())[-1])
@@ -127,6 +130,7 @@ def test_the_eigenvalue_and_the_rate_are_those_of_the_dense_hessian(budget: Any)
     assert diagnosis.max_lr.value == pytest.approx(2 * 1.9 / largest, rel=1e-2)
 
 
+@pytest.mark.slow
 def test_what_fast_leaves_out_is_said_with_the_line_that_gets_it() -> None:
     fast, full = (wc.diagnose(problem(), budget=budget) for budget in ("fast", "full"))
     assert names(fast) == PARTS[:-1]
@@ -141,6 +145,7 @@ def test_what_fast_leaves_out_is_said_with_the_line_that_gets_it() -> None:
     assert full.hessian.converged
 
 
+@pytest.mark.slow
 def test_the_price_of_every_part_is_a_row_and_in_the_text_and_on_the_page() -> None:
     diagnosis = wc.diagnose(problem())
     numbers = Pivot.of(diagnosis.rows()).network
@@ -156,6 +161,7 @@ def test_the_price_of_every_part_is_a_row_and_in_the_text_and_on_the_page() -> N
     assert "Left out" in page
 
 
+@pytest.mark.slow
 def test_adam_has_its_rate_first_and_the_hessian_what_is_left() -> None:
     of = problem()
     optimizer = optimizer_of("adam", of)
@@ -213,6 +219,7 @@ def slow_down(monkeypatch: pytest.MonkeyPatch, seconds: float) -> None:
     monkeypatch.setattr(Hessian, "_products_of", slow)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("optimizer", ["none", "adam"])
 def test_seconds_are_kept_to_within_a_product(monkeypatch: pytest.MonkeyPatch, optimizer: str) -> None:
     of = problem()
@@ -239,6 +246,7 @@ def test_seconds_that_are_spent_leave_the_rest_out() -> None:
 # some layers
 
 
+@pytest.mark.slow
 def test_only_chosen_layers_are_listed_and_the_rate_is_of_the_whole() -> None:
     whole, some = wc.diagnose(problem()), wc.diagnose(problem(), layers=["3", "0"])
     assert whole.max_lr is not None
@@ -259,6 +267,7 @@ def test_an_unknown_layer_is_refused_early_with_similar_names() -> None:
     assert of.cost.u == 0
 
 
+@pytest.mark.slow
 def test_where_the_spectrum_of_a_layer_came_from_is_said() -> None:
     wide = problem(nn.Sequential(nn.Linear(4, 50), nn.ReLU(), nn.Linear(50, 3)).double())
     from_rows = "from the products of rows, which are fewer than features"
@@ -270,6 +279,7 @@ def test_where_the_spectrum_of_a_layer_came_from_is_said() -> None:
 # as it goes
 
 
+@pytest.mark.slow
 def test_findings_are_there_after_a_look_of_at_most_four_passes() -> None:
     seen: list[Diagnosis] = []
     model = nn.Sequential(seeded(perceptron), nn.Softmax(1)).double()
@@ -285,6 +295,7 @@ def test_seconds_bound_the_trial_too() -> None:
     assert diagnosis.trial is None or not diagnosis.trial.others
 
 
+@pytest.mark.slow
 def test_every_part_is_handed_over_as_soon_as_it_is_there() -> None:
     seen: list[Diagnosis] = []
     final = wc.diagnose(problem(), budget="full", on_part=seen.append)
@@ -315,6 +326,7 @@ def interrupted_at(monkeypatch: pytest.MonkeyPatch, product: int) -> None:
     monkeypatch.setattr(Hessian, "_multiply", interrupted)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("part", PARTS)
 @pytest.mark.parametrize("optimizer", ["none", "adam"])
 def test_an_interrupted_part_leaves_all_that_was_measured_before(part: str, optimizer: str) -> None:
@@ -359,6 +371,7 @@ def test_an_interrupted_spectrum_is_kept_with_the_rate_from_it(monkeypatch: pyte
         assert list(diagnosis.failed) == ["Hessian trace"]
 
 
+@pytest.mark.slow
 def test_a_second_ctrl_c_is_heeded_too(monkeypatch: pytest.MonkeyPatch) -> None:
     interrupted_at(monkeypatch, 6)
 
@@ -381,6 +394,7 @@ def test_ctrl_c_while_a_part_is_handed_over_ends_the_work() -> None:
     assert list(diagnosis.failed) == ["trial", "Hessian eigenvalues", "largest stable lr"]
 
 
+@pytest.mark.slow
 def test_parts_are_values() -> None:
     part = wc.diagnose(problem()).parts[1]
     assert isinstance(part, Part)

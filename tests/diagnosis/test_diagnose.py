@@ -65,6 +65,7 @@ def diagnosis() -> Diagnosis:
 # numbers
 
 
+@pytest.mark.slow
 def test_sharpness_trace_and_largest_rate_are_those_of_the_dense_hessian(diagnosis: Diagnosis) -> None:
     dense = torch.linalg.eigvalsh(wc.Hessian(problem()).dense())
     numbers = Pivot.of(diagnosis.rows()).network
@@ -111,6 +112,7 @@ def test_a_model_that_is_itself_a_layer_has_a_name() -> None:
     assert "(model)" in str(d)
 
 
+@pytest.mark.slow
 def test_convolutions_whose_positions_count_as_examples_are_counted(diagnosis: Diagnosis) -> None:
     model = nn.Sequential(nn.Conv2d(1, 2, 3), nn.ReLU(), nn.Flatten(), nn.Linear(8, 3)).double()
     x, y = torch.randn(5, 1, 4, 4, dtype=torch.float64), torch.arange(5) % 3
@@ -118,6 +120,7 @@ def test_convolutions_whose_positions_count_as_examples_are_counted(diagnosis: D
     assert q.CONVOLUTIONS not in Pivot.of(diagnosis.rows()).network
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("options", [{"momentum": 0.5}, {"momentum": 0.9, "weight_decay": 0.1}])
 def test_the_limit_is_that_of_the_optimizer_and_costs_no_further_product(options: dict[str, float]) -> None:
     model = network()
@@ -130,6 +133,7 @@ def test_the_limit_is_that_of_the_optimizer_and_costs_no_further_product(options
     assert d.max_lr.cost.matvecs == 0
 
 
+@pytest.mark.slow
 def test_adam_is_bounded_like_any_other_optimizer() -> None:
     model = network()
     optimizer = torch.optim.Adam(model.parameters(), lr=0.01)
@@ -149,6 +153,7 @@ def test_the_cost_is_that_of_all_parts(diagnosis: Diagnosis) -> None:
 # failures
 
 
+@pytest.mark.slow
 def test_a_hessian_that_does_not_exist_is_said_and_the_rest_is_there() -> None:
     broken = without_hessian()
     d = diagnose(broken, torch.optim.SGD(broken.model.parameters(), lr=0.1), budget="full")
@@ -190,6 +195,7 @@ WITHOUT_SECOND_DERIVATIVE = {
 }  # fmt: skip
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(("model", "loss", "why"), WITHOUT_SECOND_DERIVATIVE.values(), ids=WITHOUT_SECOND_DERIVATIVE)
 @pytest.mark.parametrize("in_inference_mode", [False, True])
 def test_what_needs_no_second_derivative_is_there_without_one(
@@ -261,6 +267,7 @@ def test_labels_that_the_model_has_no_outputs_for_are_a_finding() -> None:
     assert d.verdict().startswith(f"Severe ({d.findings[0].rule}")
 
 
+@pytest.mark.slow
 def test_a_loader_that_shuffles_is_taken_as_it_is_and_that_is_said() -> None:
     x, y = data()
     d = diagnose(problem(batches=DataLoader(TensorDataset(x, y), batch_size=8, shuffle=True)))
@@ -279,6 +286,7 @@ def test_an_optimizer_of_another_model_is_refused_before_the_work() -> None:
 # manners
 
 
+@pytest.mark.slow
 def test_nothing_of_the_users_is_changed() -> None:
     model = network(norm=True).train()
     optimizer = torch.optim.SGD(model.parameters(), lr=0.1, momentum=0.9)
@@ -288,6 +296,7 @@ def test_nothing_of_the_users_is_changed() -> None:
     assert optimizer.state_dict() == state
 
 
+@pytest.mark.slow
 def test_progress_rises_from_zero_to_one_and_names_every_part() -> None:
     calls: list[tuple[str, float]] = []
     diagnose(problem(), budget="full", progress=lambda what, share: calls.append((what, share)))
@@ -315,6 +324,7 @@ def test_about_says_which_meaning_batchnorm_has(diagnosis: Diagnosis) -> None:
     assert diagnose(running).about["batchnorm"] == "running statistics, as in evaluation"
 
 
+@pytest.mark.slow
 def test_the_suffix_decides_the_form(diagnosis: Diagnosis, tmp_path: Path) -> None:
     content = json.loads(diagnosis.save(tmp_path / "d.json").read_text(encoding="utf-8"))
     assert content["result"] == "Diagnosis"

@@ -53,6 +53,7 @@ def tried(of: wc.Problem, kind: Any = torch.optim.SGD, **options: Any) -> Trial:
 # runs
 
 
+@pytest.mark.slow
 def test_a_healthy_network_trains_and_fits_a_handful() -> None:
     result = tried(problem(), lr=0.1, momentum=0.9)
     assert result.trains
@@ -64,6 +65,7 @@ def test_a_healthy_network_trains_and_fits_a_handful() -> None:
     assert result.constant == pytest.approx(math.log(4), abs=1e-6)
 
 
+@pytest.mark.slow
 def test_the_own_run_takes_the_steps_that_a_plain_loop_takes() -> None:
     of = problem()
     result = tried(of, torch.optim.Adam, lr=1e-2)
@@ -106,12 +108,14 @@ class Uphill(torch.optim.SGD):
             group["lr"] = -group["lr"]
 
 
+@pytest.mark.slow
 def test_steps_uphill_rise_in_proportion_to_their_rate() -> None:
     result = tried(problem(), Uphill, lr=0.05)
     assert result.uphill is not None
     assert result.trains is False
 
 
+@pytest.mark.slow
 def test_a_trained_network_is_not_said_to_stand_still() -> None:
     of = problem()
     optimizer = torch.optim.Adam(of.model.parameters(), lr=1e-2)
@@ -125,6 +129,7 @@ def test_a_trained_network_is_not_said_to_stand_still() -> None:
     assert result.trains
 
 
+@pytest.mark.slow
 def test_without_an_optimizer_only_the_handful_is_tried() -> None:
     result = trial(problem())
     assert result.own is None
@@ -223,6 +228,7 @@ def test_noise_has_no_structure_and_tokens_are_not_probed() -> None:
 # manners
 
 
+@pytest.mark.slow
 def test_nothing_of_the_users_is_changed() -> None:
     model = network(nn.BatchNorm1d(32), nn.Dropout(0.7)).train()
     optimizer = torch.optim.Adam(model.parameters(), lr=1e-2, weight_decay=0.1)

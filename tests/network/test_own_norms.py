@@ -91,6 +91,7 @@ def hessian(norm: nn.Module, batchnorm: str, batches: object) -> Tensor:
 NORMS = [Functional, ByHand, Frozen, WithDropout, InDict, Telling, lambda: Own(8, affine=False)]
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("batchnorm", ["batch", "running"])
 @pytest.mark.parametrize("norm", NORMS)
 def test_an_own_norm_is_measured_as_torchs_and_its_statistics_stay(

@@ -49,6 +49,7 @@ DRAWS: dict[str, tuple[float, dict[str, float], dict[str, float], float, float, 
 }
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("name", DRAWS)
 def test_every_draw_has_its_law_and_units_share_theirs(name: str) -> None:
     value, others, own, center, size, law = DRAWS[name]
@@ -63,6 +64,7 @@ def test_every_draw_has_its_law_and_units_share_theirs(name: str) -> None:
         assert_mean(drawn**power, mean, sd)
 
 
+@pytest.mark.slow
 def test_the_defaults_are_those_of_the_source() -> None:
     """With a = 0 the output is m, of variance n_μ²/3 + r_μ²/3; with a = 1 and m = 0 it is s."""
     m = noise_on(0.0)
@@ -89,6 +91,7 @@ def test_positions_are_part_of_the_batch() -> None:
     assert_mean(neighbors, -1 / 35, 1.0)
 
 
+@pytest.mark.slow
 def test_the_noise_stretches_and_moves_the_output_of_affine_batchnorm() -> None:
     """s and m, taken from constant activations at the same seed, applied to real ones."""
     settings = {"n_mu": 0.3, "n_sigma": 1.5, "r_mu": 0.2, "r_sigma": 0.4}

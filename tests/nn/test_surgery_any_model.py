@@ -86,6 +86,7 @@ def test_compiled_parts_are_merged_inside() -> None:
     torch.testing.assert_close(merged_without_rest(model).eval()(x), expected, rtol=1e-12, atol=1e-12)
 
 
+@pytest.mark.slow
 def test_a_model_compiled_in_place_is_copied_without_its_compilation() -> None:
     x = normal(4, 3, 8, 8)
     model = used(cnn(), x)
@@ -123,6 +124,7 @@ def test_a_hugging_face_resnet_is_merged(transformers: Any, layer_type: str) -> 
     assert_same_function(model, merged_without_rest(model), normal(3, 3, 32, 32))
 
 
+@pytest.mark.slow
 def test_a_hugging_face_resnet_gets_other_norms(transformers: Any) -> None:
     model = hugging_face_resnet(transformers)
     assert_same_function(model, replace_norm(model, GhostBatchNorm2d), normal(3, 3, 32, 32))

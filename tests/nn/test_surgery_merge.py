@@ -137,6 +137,7 @@ NETWORKS: dict[str, tuple[Callable[[], nn.Module], Callable[[], Tensor]]] = {
 }  # fmt: skip
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("dtype", [torch.float32, torch.float64])
 @pytest.mark.parametrize(("build", "inputs"), NETWORKS.values(), ids=NETWORKS)
 def test_every_norm_of_a_network_is_merged(
@@ -152,6 +153,7 @@ def test_every_norm_of_a_network_is_merged(
     assert all(key.endswith("bias") for key in merged.state_dict().keys() - retained)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("name", ["resnet_20", "vgg", "post_activation_mlp", "last_batchnorm_of_tokens"])
 def test_inputs_are_made_up_where_none_are_given(name: str) -> None:
     build, inputs = NETWORKS[name]

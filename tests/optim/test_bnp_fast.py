@@ -87,6 +87,7 @@ def test_every_kind_of_layer_compiles_into_one_graph(network: str) -> None:
     assert_follows(model, cases, reference)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("backward", [backward_of_loss, two_losses, all_forward_then_all_backward, by_autograd_grad])
 def test_one_graph_counts_every_call_once(backward: Callable[[nn.Module, Tensor, Tensor], None]) -> None:
     model, cases = seeded(dense), batches_of()

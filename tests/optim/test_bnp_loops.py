@@ -49,6 +49,7 @@ def assert_as_if_plain(
 # what the network is made of
 
 
+@pytest.mark.slow
 def test_an_inplace_activation_changes_nothing() -> None:
     def inplace(model: nn.Module) -> nn.Module:
         model[1], model[3] = nn.ReLU(inplace=True), nn.ReLU(inplace=True)
@@ -183,6 +184,7 @@ def test_a_gradient_penalty_counts_its_pass_once() -> None:
     assert bnp.layers["0"].q2 == 6 / 5
 
 
+@pytest.mark.slow
 def test_many_micro_batches_take_the_memory_of_one() -> None:
     model = dense()
     _, bnp = preconditioned(model)

@@ -58,6 +58,7 @@ def test_a_wrapped_model_is_measured_as_the_module_inside(case: Case, wrap: Call
     assert list(wc.neurons(problem)) == ["0", "4"]
 
 
+@pytest.mark.slow
 def test_compiled_parts_are_measured_eagerly(case: Case) -> None:
     """The names keep torch's own prefix; the numbers are those of the bare model."""
     expected = dense_hessian(case.model, case.loss, case.batch)

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from dataclasses import replace
 
+import pytest
 import torch
 import torch.nn.functional as F
 from measuring import BATCH, loader, measure
@@ -87,6 +88,7 @@ def test_float64_targets_of_a_float32_model_work() -> None:
     assert_same(result, expected, 1e-5)
 
 
+@pytest.mark.slow
 def test_dropout_with_a_seed_keeps_its_masks() -> None:
     case = ARCHITECTURES["mlp_tanh"]()
     model = nn.Sequential(case.model[0], nn.Dropout(0.5), case.model[1], case.model[2])

@@ -53,6 +53,7 @@ def test_a_classifier_takes_a_loss_module(transformers: Any) -> None:
     assert_same(wc.GGN(problem) @ v, dense_ggn(model, nn.CrossEntropyLoss(), (inputs, targets)) @ v)
 
 
+@pytest.mark.slow
 def test_a_loss_computed_inside_the_model_has_a_hessian_but_no_ggn(transformers: Any) -> None:
     model = gpt2(transformers)
     inputs = {"input_ids": TOKENS, "labels": TOKENS}

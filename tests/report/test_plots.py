@@ -25,6 +25,7 @@ def with_colors(node: Any, key: str = "") -> Any:
     return "#123456" if key.endswith("color") and isinstance(node, str) and not node.startswith("rgba") else node
 
 
+@pytest.mark.slow
 def test_plotly_accepts_every_figure_and_every_panel_says_how_to_read_it() -> None:
     shown = panels({"a": AWKWARD.rows() + losses(1.0, math.nan), "b": SOUND.rows()}, {"a": density(1.0, 0.5)})
     drawn = [plot for panel in shown for plot in panel.plots.values()]

@@ -192,6 +192,7 @@ def test_a_copy_has_the_rate_whatever_is_around_the_optimizer(kind: str) -> None
     assert not torch.equal(other, before)
 
 
+@pytest.mark.slow
 def test_a_copy_of_an_optimizer_under_bnp_is_under_bnp() -> None:
     of = dense()
     optimizer = SGD(of.model.parameters(), lr=0.1)

@@ -46,6 +46,7 @@ def test_rows_hold_every_loss_and_how_the_run_ended(run: Run, step: int | None, 
     assert [(row.step, row.quantity, row.value) for row in run.rows(step)] == rows
 
 
+@pytest.mark.slow
 def test_a_run_is_saved_and_drawn(tmp_path: Path) -> None:
     assert json.loads(STAIRS.save(tmp_path / "run.json").read_text())["values"]["losses"] == STAIRS.losses
     assert STAIRS.save(tmp_path / "run.png").read_bytes().startswith(b"\x89PNG")

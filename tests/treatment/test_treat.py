@@ -90,6 +90,7 @@ def dropping() -> nn.Module:
     return seeded(lambda: nn.Sequential(nn.Linear(4, 8), nn.Dropout(0.5), nn.ReLU(), nn.Linear(8, CLASSES)))
 
 
+@pytest.mark.slow
 def test_arms_see_the_same_batches_and_the_same_dropout() -> None:
     loader = DataLoader(TensorDataset(normal(14, 4), integers(CLASSES, 14)), batch_size=4, shuffle=True)
     model = dropping()
@@ -103,6 +104,7 @@ def test_arms_see_the_same_batches_and_the_same_dropout() -> None:
         assert [runs_of(result, name)[seed].losses[0] for seed in (0, 1)] == [losses[0] for losses in by_seed]
 
 
+@pytest.mark.slow
 def test_all_arms_have_the_same_number_of_steps_and_cost_is_what_was_made() -> None:
     model = network()
     forwards: list[int] = []
@@ -217,6 +219,7 @@ def test_two_remedies_can_be_named_together() -> None:
 # what fails
 
 
+@pytest.mark.slow
 def test_a_network_whose_loss_is_not_finite_is_treated_all_the_same() -> None:
     def log_loss(p: Tensor, y: Tensor) -> Tensor:
         return -p.log().gather(1, y[:, None]).mean()
@@ -253,6 +256,7 @@ def test_a_remedy_that_does_not_apply_is_refused_with_its_reason() -> None:
     assert result.arms["bnp"].runs
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     ("error", "message"),
     [
@@ -344,6 +348,7 @@ def test_nothing_of_the_users_changes_whatever_happens(error: type[BaseException
     assert optimizer.state_dict() == settings
 
 
+@pytest.mark.slow
 def test_an_interrupt_gives_what_there_is() -> None:
     model = network()
 

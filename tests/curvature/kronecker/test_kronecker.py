@@ -133,6 +133,7 @@ def test_sampled_factors_are_those_of_the_labels_drawn(monkeypatch: pytest.Monke
     assert_same(factors.g.mean, expected_factors_g(replace(case, batch=(case.batch[0], labels)), "2"))
 
 
+@pytest.mark.slow
 def test_sampled_factors_are_unbiased() -> None:
     """z-test of tr Σ∇h over 300 seeds, at the level 1e-4."""
     case = ARCHITECTURES["mlp_relu"]()

@@ -49,6 +49,7 @@ def test_inner_products_in_pieces_are_those_at_once(monkeypatch: pytest.MonkeyPa
     assert_same(stored.inner_products(), weighted @ weighted.mT, 1e-14)
 
 
+@pytest.mark.slow
 def test_a_sample_is_full_and_uniform() -> None:
     """1,000 rows in batches of very different sizes, of which 50 are kept, 400 times."""
     numbers = torch.arange(1000.0).double()[None, None, :, None]

@@ -183,6 +183,7 @@ def test_convolutions_keep_the_numbers_of_small_signals(name: str, form: Any) ->
         assert_same(single.values / double.lambda_max, double.values / double.lambda_max, 1e-5)
 
 
+@pytest.mark.slow
 def test_150_layers_in_float32_are_those_in_float64() -> None:
     model = mlp([32] + [64] * 150 + [10], norm="none", init="lecun", seed=0).float()
     x, y = normal(256, 32).float().double(), integers(10, 256)

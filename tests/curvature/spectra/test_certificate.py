@@ -31,6 +31,7 @@ def most_failures(runs: int, rate: float) -> int:
     return count
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     ("values", "k", "tol"),
     [
@@ -77,6 +78,7 @@ def test_errors_say_something() -> None:
     assert (top.errors < 0.05 * top.values).all()
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("is_shifted", [False, True])
 @pytest.mark.parametrize("rank", [1, 2, 3])
 def test_the_probability_is_that_of_a_nearly_singular_gaussian_matrix(rank: int, is_shifted: bool) -> None:
@@ -124,6 +126,7 @@ def test_every_scale_of_float32(scale: float, k: int) -> None:
     assert plain.matvecs <= top.matvecs <= plain.matvecs + 2 * k  # one more to find the scale, at most two
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("scale", [1e-30, 1e-21, 1.0, 1e25])
 def test_the_density_has_the_matrix_own_scale(scale: float) -> None:
     values = above([4.0, 3.0, 2.5])

@@ -25,6 +25,7 @@ def test_the_quadrature_is_exact_when_lanczos_runs_to_the_end() -> None:
     assert torch.allclose(estimate.weights.sum(1), torch.ones(10, dtype=torch.float64))
 
 
+@pytest.mark.slow
 def test_the_density_is_the_smoothed_histogram_of_the_eigenvalues() -> None:
     values = np.random.default_rng(0).normal(size=400)
     estimate = wc.density(rotated(values, 0), probes=30, iterations=60, width=0.3)

@@ -45,6 +45,7 @@ def test_it_does_converge_where_the_wanted_eigenvalues_are_not_zero(spectrum) ->
         assert wc.eigenvalues(rotated(values, seed), k=2, which="largest", tol=1e-5).converged
 
 
+@pytest.mark.slow
 def test_the_plain_residual_criterion_would_break_its_promise() -> None:
     """Why the residual is not enough: on two close eigenvalues it is met while the larger one is still unseen."""
     broken = 0
@@ -88,6 +89,7 @@ def test_vectors_are_eigenvectors_to_the_stated_error() -> None:
     assert torch.allclose(top.vectors.T @ top.vectors, torch.eye(3, dtype=torch.float64), atol=1e-12)
 
 
+@pytest.mark.slow
 def test_a_warm_start_knows_more_after_the_same_products() -> None:
     """It saves what sharpens a value. What shows that nothing larger hides takes as long."""
     for seed in range(5):
@@ -131,6 +133,7 @@ def test_float32_does_not_promise_what_its_rounding_cannot_keep() -> None:
     assert wc.eigenvalues(matrix, tol=1e-4).converged
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("norm", ["none", "batch"])
 @pytest.mark.parametrize("tol", [1e-1, 1e-3, 1e-6])
 def test_on_networks_the_error_is_within_the_tolerance_too(norm: str, tol: float) -> None:

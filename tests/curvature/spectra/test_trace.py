@@ -58,6 +58,7 @@ TINY = {
 }
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("tol", [0.1, 0.05])
 @pytest.mark.parametrize("model", TINY.values(), ids=TINY)
 def test_the_error_bar_of_tiny_layers_holds(model, tol: float) -> None:
@@ -83,6 +84,7 @@ def test_one_direction_costs_few_products_however_many_parameters_it_has() -> No
     assert estimate.value == pytest.approx(float(direction.square().sum()))
 
 
+@pytest.mark.slow
 def test_two_coupled_parameters_among_many_idle_ones_are_noticed() -> None:
     matrix = torch.zeros(60, 60, dtype=torch.float64)
     matrix[:2, :2] = 1.0
@@ -134,6 +136,7 @@ def test_a_few_large_eigenvalues_cost_no_probes() -> None:
     assert estimate.value == pytest.approx(values.sum(), rel=1e-2)
 
 
+@pytest.mark.slow
 def test_layers_cost_fewer_products_than_probing_all_of_them_at_once(problem: wc.Problem) -> None:
     hessian = wc.Hessian(problem)
     dense = hessian.dense()
@@ -142,6 +145,7 @@ def test_layers_cost_fewer_products_than_probing_all_of_them_at_once(problem: wc
     assert wc.trace(hessian, tol=0.02).matvecs < hutchinson
 
 
+@pytest.mark.slow
 def test_a_layer_alone_and_several_batches_work(problem: wc.Problem) -> None:
     x, y = problem.batches[0]
     batches = wc.Problem(problem.model, problem.loss, [(x[:24], y[:24]), (x[24:], y[24:])])

@@ -102,6 +102,7 @@ def test_the_status_says_what_the_errors_are() -> None:
     assert closest <= float(top.errors[-1])
 
 
+@pytest.mark.slow
 def test_two_close_eigenvalues_fool_it_and_not_the_certificate() -> None:
     """The price of no certificate, as its docstring states it."""
     false = 0
@@ -175,6 +176,7 @@ def test_the_start_moves_all_outputs_together(kind: type) -> None:
     assert abs(float(result @ expected)) == pytest.approx(float(result.norm()), rel=1e-9)
 
 
+@pytest.mark.slow
 def test_the_start_is_nearly_the_first_eigenvector_unlike_the_gradient() -> None:
     starts, gradients = [], []
     for seed in range(6):
@@ -310,6 +312,7 @@ def test_a_seed_fixes_the_numbers() -> None:
     assert not torch.equal(runs[0], runs[2])
 
 
+@pytest.mark.slow
 def test_warm_starts_save_products() -> None:
     hessian = wc.Hessian(small(1)).dense()
     cold = wc.eigenvalues(hessian, confidence=None)

@@ -136,6 +136,7 @@ def test_healthy_twins_have_nothing_severe(name: str) -> None:
     assert trained(case) < 0.65
 
 
+@pytest.mark.slow
 def test_statistics_over_a_batch_are_a_note() -> None:
     class Standardized(nn.Module):
         def __init__(self) -> None:
@@ -165,12 +166,14 @@ def test_running_statistics_that_never_leave_their_start_are_severe() -> None:
     assert losses[0] > 1.6 > 0.8 > losses[1]
 
 
+@pytest.mark.slow
 def test_a_rule_is_selected_by_name() -> None:
     model, loss, batches, optimizer = ILL["weights of 0.001"][0]()
     diagnosis = wc.diagnose(wc.Problem(model, loss, batches), optimizer, select=("vanishing-gradient",))
     assert {each.rule for each in diagnosis.findings} == {"vanishing-gradient"}
 
 
+@pytest.mark.slow
 def test_without_an_optimizer_the_trial_says_what_it_took() -> None:
     model, loss, batches, _ = ILL["weights of 0.001"][0]()
     first = wc.diagnose(wc.Problem(model, loss, batches)).findings[0]

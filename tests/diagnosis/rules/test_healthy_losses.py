@@ -143,6 +143,7 @@ LOSSES: dict[str, tuple[Callable[..., Any], str, int, list[nn.Module]]] = {
 }
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("name", LOSSES)
 def test_a_network_that_learns_by_it_has_nothing_severe(name: str) -> None:
     loss, target, outputs, tail = LOSSES[name]

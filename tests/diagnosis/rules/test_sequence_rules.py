@@ -88,6 +88,7 @@ def test_attention_without_its_scale_is_named_by_its_module(how: str) -> None:
     assert "attention-saturation" not in findings(Counting(how, 128**-0.5), *tokens())
 
 
+@pytest.mark.slow
 def test_attention_without_its_scale_trains_worse() -> None:
     assert loss_after(Counting("matmul", 1.0), *tokens()) > 1.2 * loss_after(Counting("matmul", 128**-0.5), *tokens())
 
@@ -138,6 +139,7 @@ def test_what_the_first_of_eighty_steps_tell_is_forgotten(kind: str) -> None:
     assert float(finding.evidence["steps"]) == 80
 
 
+@pytest.mark.slow
 def test_what_the_first_of_eighty_steps_tell_is_not_learned() -> None:
     late, early = (loss_after(Recurrent("RNN"), *sequences(80, at)) for at in (slice(-1, None), slice(0, 1)))
     assert late < 1.0 < 1.2 < early  # log 4 is 1.39
@@ -182,6 +184,7 @@ class Tagger(nn.Module):
         return out.transpose(1, 2)  # type: ignore[no-any-return]
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("turned", ["view", "two views", "examples"])
 def test_a_view_is_no_transposition(turned: str) -> None:
     x = torch.randn(256, 15, 6, generator=torch.Generator().manual_seed(0))

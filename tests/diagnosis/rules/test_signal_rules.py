@@ -247,6 +247,7 @@ class PostNorm(nn.Module):
         return self.out(self.body(x)[:, 0])
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(("prenorm", "norms"), [(False, 2 * 6 - 1), (True, 1)])
 def test_norms_on_the_residual_stream_are_counted(prenorm: bool, norms: int) -> None:
     """Two sums per layer are normalized, but for the first, of data; in a pre-norm network only the last one is."""

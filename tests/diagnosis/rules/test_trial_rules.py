@@ -69,6 +69,7 @@ HEALTHY: dict[str, Factory | None] = {
 }
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("make", HEALTHY.values(), ids=HEALTHY)
 @pytest.mark.parametrize("norm", [False, True], ids=["plain", "norms"])
 def test_a_healthy_network_has_no_more_than_notes(make: Factory | None, norm: bool) -> None:
@@ -107,6 +108,7 @@ FAULTY: dict[str, tuple[str, Factory]] = {
 }
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(("rule", "make"), FAULTY.values(), ids=FAULTY)
 def test_a_fault_of_the_optimizer_is_severe_and_its_remedy_is_code(rule: str, make: Factory) -> None:
     by_rule = findings(make)
@@ -126,6 +128,7 @@ def test_the_rate_that_is_advised_trains() -> None:
         assert not any(each.severity == "severe" for each in advised.values())
 
 
+@pytest.mark.slow
 def test_a_warm_up_that_begins_at_zero_is_no_fault() -> None:
     def warmed(model: nn.Module) -> Optimizer:
         optimizer = Adam(model.parameters(), lr=1e-3)
@@ -136,6 +139,7 @@ def test_a_warm_up_that_begins_at_zero_is_no_fault() -> None:
     assert by_rule["learning-rate-too-low"].severity == "note"
 
 
+@pytest.mark.slow
 def test_epsilon_that_vanishes_in_half_precision_is_named() -> None:
     class Half(nn.Sequential):
         def forward(self, x: Tensor) -> Tensor:
@@ -148,12 +152,14 @@ def test_epsilon_that_vanishes_in_half_precision_is_named() -> None:
     assert "non-finite" not in findings(of(Adam, lr=1e-3, eps=1e-4), model())
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(("eps", "is_odd"), [(0.1, True), (1e-16, True), (1e-8, False), (1e-6, False)])
 def test_epsilon_outside_of_ordinary_use_is_a_warning(eps: float, is_odd: bool) -> None:
     by_rule = findings(of(Adam, lr=1e-3, eps=eps))
     assert ("optimizer-setting" in by_rule) == is_odd
 
 
+@pytest.mark.slow
 def test_strong_dropout_is_named_with_its_layer_and_half_is_not() -> None:
     strong = findings(of(Adam, lr=3e-3), network(lambda: nn.Dropout(0.9), depth=3))["dropout-too-strong"]
     assert (strong.layer, strong.severity) == ("1", "severe")
@@ -168,6 +174,7 @@ def test_norms_that_evaluate_in_training_are_named() -> None:
     assert "batchnorm-mode-gap" not in findings(of(SGD, lr=0.1), model.train())
 
 
+@pytest.mark.slow
 def test_wrong_running_statistics_are_a_warning_or_severe() -> None:
     model = network(lambda: nn.BatchNorm1d(48)).train()
     optimizer = Adam(model.parameters(), lr=1e-2)
@@ -188,6 +195,7 @@ def test_wrong_running_statistics_are_a_warning_or_severe() -> None:
     assert severities[1][1] == "severe"
 
 
+@pytest.mark.slow
 def test_a_batch_of_one_under_batchnorm_is_severe_and_of_two_a_warning() -> None:
     class Images(nn.Sequential):
         def forward(self, x: Tensor) -> Tensor:
@@ -208,6 +216,7 @@ def test_a_batch_of_one_under_batchnorm_is_severe_and_of_two_a_warning() -> None
     assert severity == {1: "severe", 2: "warning", 8: None}
 
 
+@pytest.mark.slow
 def test_labels_that_inputs_do_not_tell_are_severe() -> None:
     x, y = clusters()
     shuffled = y[torch.randperm(512, generator=torch.Generator().manual_seed(1))]
@@ -215,12 +224,14 @@ def test_labels_that_inputs_do_not_tell_are_severe() -> None:
     assert finding.severity == "severe"
 
 
+@pytest.mark.slow
 def test_noise_with_random_labels_is_left_alone() -> None:
     draw = torch.Generator().manual_seed(0)
     noise = torch.randn(512, 16, generator=draw), torch.randint(0, 8, (512,), generator=draw)
     assert "labels-unrelated" not in findings(of(Adam, lr=1e-3), data=noise)
 
 
+@pytest.mark.slow
 def test_unscaled_data_explain_the_rate_that_they_need() -> None:
     draw = torch.Generator().manual_seed(0)
     x = torch.tensor([2000.0, 3.0, 5e4]) * torch.rand(256, 3, generator=draw)
@@ -239,6 +250,7 @@ def test_unscaled_data_explain_the_rate_that_they_need() -> None:
     assert "with_standardized_inputs" in diagnosis.findings[0].remedy
 
 
+@pytest.mark.slow
 def test_a_summed_loss_with_too_high_a_rate_stays_where_it_is() -> None:
     x, y = clusters()
     model = network()
@@ -299,6 +311,7 @@ def perceptron(features: int) -> nn.Sequential:
     return nn.Sequential(nn.Linear(features, 32), nn.ReLU(), nn.Linear(32, 1))
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("correlated", [True, False])
 @pytest.mark.parametrize("order", ["right", "sorted", "shuffled"])
 def test_numbers_that_inputs_do_not_tell(correlated: bool, order: str) -> None:
@@ -320,6 +333,7 @@ def powers() -> tuple[Tensor, Tensor]:
     return torch.cat([t**k for k in range(1, 11)], 1), torch.sin(6 * t)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("make", [of(SGD, lr=0.05), of(Adam, lr=0.01)])
 def test_powers_of_one_feature_are_slow_until_they_are_made_orthogonal(make: Factory) -> None:
     x, y = powers()
@@ -331,5 +345,6 @@ def test_powers_of_one_feature_are_slow_until_they_are_made_orthogonal(make: Fac
     assert "ill-conditioned-input" not in regression(orthogonal, y, nn.Linear(10, 1), make)
 
 
+@pytest.mark.slow
 def test_powers_do_not_matter_to_a_network_that_makes_its_own_features() -> None:
     assert "ill-conditioned-input" not in regression(*powers(), perceptron(10), of(Adam, lr=0.01))

@@ -169,6 +169,7 @@ def test_a_parameter_without_a_gradient_is_not_even_decayed() -> None:
 # batches
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("name", ["mlp_tanh", "encoder_layer"])
 def test_every_batch_has_the_limit_of_its_own_hessian(name: str) -> None:
     case = ARCHITECTURES[name]()
@@ -348,6 +349,7 @@ def test_bad_arguments_are_named(arguments: dict[str, Any], message: str) -> Non
 # cost, rows and words
 
 
+@pytest.mark.slow
 def test_products_and_passes_are_counted_as_they_are_made(monkeypatch: pytest.MonkeyPatch) -> None:
     counted: list[int] = []
     products = Hessian._products_of
@@ -373,6 +375,7 @@ def test_products_and_passes_are_counted_as_they_are_made(monkeypatch: pytest.Mo
     assert apart.cost.u > wc.max_lr(problem).cost.u + 2 * sum(b.matvecs for b in apart.batches)
 
 
+@pytest.mark.slow
 def test_rows_hold_the_scalars_and_the_text_everything() -> None:
     case = ARCHITECTURES["mlp_tanh"]()
     optimizer = SGD([{"params": case.model[0].parameters()}, {"params": case.model[2].parameters(), "lr": 0.5}], 100.0)

@@ -67,6 +67,7 @@ def test_where_examples_share_a_direction_nothing_is_said(activation: type[nn.Mo
     assert not prediction.notes
 
 
+@pytest.mark.slow
 def test_two_predictions_of_one_network_are_equal() -> None:
     model, x = network(nn.Tanh, [150, 400], 0), normal(50, 150).float()
     torch.manual_seed(1)
@@ -76,6 +77,7 @@ def test_two_predictions_of_one_network_are_equal() -> None:
     assert predict(model, inputs=x).lambda_max == first
 
 
+@pytest.mark.slow
 def test_draws_have_the_moments_of_means_over_units() -> None:
     """A Wishart matrix has the mean K and variances (K_ij² + K_ii K_jj)/n, on both sides of n = N."""
     h = normal(6, 9)

@@ -67,6 +67,7 @@ def test_products_inverse_sizes_and_top_are_those_of_the_examples() -> None:
         torch.testing.assert_close(result, expected, rtol=1e-12, atol=0)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("activation", [RELU, PiecewiseLinear(0.2), Smooth("tanh", torch.tanh)])
 def test_a_wide_random_layer_has_the_moments_of_the_algebra(activation: PiecewiseLinear | Smooth) -> None:
     x, units = unlike_examples(5), 400_000
@@ -90,6 +91,7 @@ def unit_samples(k: Tensor, units: int = 400_000) -> Tensor:
     return (vectors * eigenvalues.clamp(min=0).sqrt()) @ normal(len(k), units, seed=5)
 
 
+@pytest.mark.slow
 def test_units_are_standardized_each_by_its_own_variance() -> None:
     """Against 400 000 units, whose standard error is below 0.5 % of the largest entry; E s² is off by 30 %."""
     k = Gram.of(unlike_examples())
@@ -112,6 +114,7 @@ def test_few_examples_have_the_mean_of_the_variances() -> None:
     torch.testing.assert_close(variance, centered.square().mean(), rtol=1e-12, atol=1e-12)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("gamma", [1.0, 1.7])
 @pytest.mark.parametrize("activation", [RELU, PiecewiseLinear(0.2), Smooth("tanh", torch.tanh)])
 def test_the_mixing_of_examples_is_that_of_gaussian_units(activation: PiecewiseLinear | Smooth, gamma: float) -> None:
@@ -148,6 +151,7 @@ def test_a_grid_of_networks_is_each_of_its_networks() -> None:
     torch.testing.assert_close(top(grid, start), torch.stack(single), rtol=1e-10, atol=0)
 
 
+@pytest.mark.slow
 def test_of_independent_inputs_it_approaches_two_numbers() -> None:
     start = Gram.of(normal(400, 20_000))
     for norm in ("none", "batch", "layer"):

@@ -129,6 +129,7 @@ WITH_BATCHNORM = ["", "gamma=0.3", "gamma=3", "gelu", "silu gamma=2", "sigmoid",
 WITHOUT = ["vanilla", "vanilla tanh", "vanilla erf", "vanilla gelu", "vanilla residual", "ln", "ln tanh"]
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(("line", "variant", "seeds", "examples", "share"), [
     *((f"{DENSE} {words}", variant, 2, 100, 0.1) for words in WITH_BATCHNORM for variant in VARIANTS),
     *(("fc 100-250-250-250-250-1 residual", variant, 2, 100, 0.1) for variant in VARIANTS),
@@ -148,6 +149,7 @@ def test_random_networks_measure_as_predicted(
         assert result.terms == pytest.approx(terms, abs=share * prediction.lambda_max)
 
 
+@pytest.mark.slow
 def test_padding_that_is_ignored_is_far_off() -> None:
     """With position-independent moments the flattened network above comes out a third lower through the statistics."""
     line = "conv 1x14x14 60-80-100 k3 s2 p1 1"

@@ -192,6 +192,7 @@ def test_a_residual_network_is_read_with_its_shortcuts() -> None:
     assert sum("treated as Gaussian" in note for note in reading.notes) == 1
 
 
+@pytest.mark.slow
 def test_lambda_max_of_a_residual_network_is_predicted() -> None:
     """ResNet-8 of 16 to 64 channels, 24 inputs: within 15 % of the mean over two draws of its weights."""
     x = torch.randn(24, 3, 12, 12)

@@ -61,6 +61,7 @@ def test_a_hook_that_scales_is_as_if_the_network_scaled(hook: Callable[[Any], An
     )
 
 
+@pytest.mark.slow
 def test_hooks_that_only_look_change_nothing() -> None:
     model, seen = network(), list[Tensor]()
     model.one.register_forward_hook(lambda _m, _a, output: seen.append(output.mean()))

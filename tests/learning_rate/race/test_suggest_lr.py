@@ -69,6 +69,7 @@ def noisy(count: int = 512) -> wc.Problem:
     return wc.Problem(model, lambda f, y: 0.5 * (f - y).square().mean(), loader)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("steps", [400, 2000])
 def test_with_noise_the_rate_is_as_good_as_the_best_of_its_closed_form(steps: int) -> None:
     """E w² ← (1 − η)² E w² + η² σ², and the loss is ½ (E w² + σ²); here the mean of the last tenth."""
@@ -101,6 +102,7 @@ OPTIMIZERS = {
 }
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("name", OPTIMIZERS)
 def test_every_optimizer_of_torch_gets_a_rate_that_lowers_the_loss(name: str) -> None:
     x, y = normal(24, 4), normal(24, 2, seed=1)
@@ -118,6 +120,7 @@ def test_every_optimizer_of_torch_gets_a_rate_that_lowers_the_loss(name: str) ->
     assert losses[-1] < losses[0]
 
 
+@pytest.mark.slow
 def test_a_seed_fixes_the_rate_whatever_the_state_of_the_generators() -> None:
     suggested = []
     for seed in (1, 2):
@@ -132,6 +135,7 @@ def test_a_seed_fixes_the_rate_whatever_the_state_of_the_generators() -> None:
     assert raced(suggested[0]).runs == raced(suggested[1]).runs
 
 
+@pytest.mark.slow
 def test_losses_below_zero_are_raced_too() -> None:
     """The mean negative log-density of a narrow Gaussian, whose mean is learned."""
     model = nn.Linear(1, 1, bias=False).double()
@@ -144,6 +148,7 @@ def test_losses_below_zero_are_raced_too() -> None:
 # what it says
 
 
+@pytest.mark.slow
 def test_the_steps_of_all_runs_are_limited_and_counted_in_mini_batches() -> None:
     x, y = normal(256, 4), normal(256, 2, seed=1)
     loader = DataLoader(TensorDataset(x, y), 16, shuffle=True)
@@ -193,6 +198,7 @@ def test_progress_goes_up_to_one() -> None:
     assert 0.9 < shares[-1] <= 1
 
 
+@pytest.mark.slow
 def test_without_curvature_the_race_begins_at_the_optimizers_own_rate() -> None:
     x, y = torch.arange(40).reshape(10, 4) % 7, normal(10, 2)
     model = seeded(lambda: nn.EmbeddingBag(7, 2).double())  # it has no second derivative
@@ -205,6 +211,7 @@ def test_without_curvature_the_race_begins_at_the_optimizers_own_rate() -> None:
 # what goes wrong
 
 
+@pytest.mark.slow
 def test_a_model_that_cannot_be_copied_still_has_its_limit() -> None:
     of = dense()
     of.model.stored = of.model[0].weight * 2
@@ -235,6 +242,7 @@ def test_a_loss_that_every_step_makes_infinite_says_that_no_rate_trains() -> Non
     assert "the loss is inf" in SuggestedRate(None, None, outcome).verdict()
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("error", [Boom, torch.OutOfMemoryError])
 def test_a_failure_in_the_race_leaves_nothing_changed(error: Any, monkeypatch: pytest.MonkeyPatch) -> None:
     model, loader = build()

@@ -178,6 +178,7 @@ def test_local_operators_are_linear_operators(part: str, kind: str) -> None:
     assert repr(operator).endswith(f"{'H_z' if part == 'z' else 'H_W'} of '[0:2]', shape={operator.shape})")
 
 
+@pytest.mark.slow
 def test_the_spectrum_of_a_gauss_newton_matrix_comes_from_its_smaller_side() -> None:
     local = local_hessian(ARCHITECTURES["resnet_batch"]().problem(), "0")
     for operator, side in (
@@ -206,6 +207,7 @@ def test_products_count_as_a_share_of_the_models_passes() -> None:
     assert 0 < (problem.cost - after).u < 0.5 * (after - before).u
 
 
+@pytest.mark.slow
 def test_a_layer_of_the_weights_is_the_diagonal_block() -> None:
     case = ARCHITECTURES["transformer"]()
     case.model.blocks[0].norm1.bias.requires_grad_(False)

@@ -165,6 +165,7 @@ def spectrum_of_h_z(weight: Tensor, inputs: Tensor, *, norm: bool) -> wc.Spectru
     return wc.spectrum(block.z.gauss_newton.dense())
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("c", [0.25, 1.0, 4.0])
 def test_h_z_of_gaussian_weights_has_the_law_also_with_batchnorm(c: float) -> None:
     columns = 200

@@ -213,6 +213,7 @@ def test_the_optimizer_inside_a_wrapper_takes_the_step() -> None:
         covariate_shift(case.problem(), Wrapper(inside))
 
 
+@pytest.mark.slow
 def test_the_step_of_bnp_given_by_its_result() -> None:
     case = classifier(lambda: mlp(activation=nn.ReLU), normal(6, 4), 6)
     optimizer = SGD(case.model.parameters(), lr=0.1, momentum=0.9)

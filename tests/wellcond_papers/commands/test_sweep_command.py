@@ -47,6 +47,7 @@ def test_other_values_are_usage_errors(text: str, tmp_path: Path) -> None:
     assert "Traceback" not in result.output
 
 
+@pytest.mark.slow
 def test_a_sweep_prints_its_points_and_says_where_the_table_is(tmp_path: Path) -> None:
     path = script(tmp_path, header=TRAIN)
     arguments = ["sweep", f"{path}:train", "--grid", "lr=1,2", "--grid", "width=3:5:2", "--seeds", 2, "--out", tmp_path]
@@ -61,6 +62,7 @@ def test_a_sweep_prints_its_points_and_says_where_the_table_is(tmp_path: Path) -
     assert content["grid"] == {"lr": [1, 2], "width": [3, 5]}
 
 
+@pytest.mark.slow
 def test_a_failed_cell_is_printed_and_no_success(tmp_path: Path) -> None:
     path = script(tmp_path, header=TRAIN)
     result = run("sweep", f"{path}:train", "--grid", "lr=1,9", "--out", tmp_path, width=120)
@@ -70,6 +72,7 @@ def test_a_failed_cell_is_printed_and_no_success(tmp_path: Path) -> None:
     assert len(content["cells"]) == len(content["failed"]) == 1
 
 
+@pytest.mark.slow
 def test_a_damaged_cell_is_reported(tmp_path: Path) -> None:
     path = script(tmp_path, header=TRAIN)
     arguments = ["sweep", f"{path}:train", "--grid", "lr=1,2", "--out", tmp_path]

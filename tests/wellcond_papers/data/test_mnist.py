@@ -166,6 +166,7 @@ def test_a_gzip_file_cut_anywhere_is_reported(root: Path) -> None:
             mnist(root)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("promised", [COUNT, 2**32 - 1])
 def test_a_gzip_bomb_is_refused_without_being_unpacked(root: Path, promised: int) -> None:
     header = struct.pack(">4I", 0x803, promised, 28, 28)

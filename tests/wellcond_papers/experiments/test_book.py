@@ -21,6 +21,7 @@ def book() -> ModuleType:
     return module
 
 
+@pytest.mark.slow
 def test_the_pages_say_what_the_rows_say(book: ModuleType) -> None:
     """`make book` brings them up to date."""
     stale = [path.name for path, text in book.pages().items() if path.read_text(encoding="utf-8") != text]

@@ -19,6 +19,7 @@ def cells_of(run: Reproduction) -> list[object]:
     return [(dict(record.settings), record.rows) for record in run.table]
 
 
+@pytest.mark.slow
 def test_what_raises_once_is_tried_again(tmp_path: Path) -> None:
     experiment = toy.with_arms(shy={"raises_once": str(tmp_path / "marker")})
     run = reproduce(experiment, "smoke", out=tmp_path)
@@ -26,6 +27,7 @@ def test_what_raises_once_is_tried_again(tmp_path: Path) -> None:
     assert len(run.table) == 6
 
 
+@pytest.mark.slow
 def test_what_always_raises_is_recorded_and_the_others_are_complete(tmp_path: Path) -> None:
     run = reproduce(toy.with_arms(bad={"raises": True}), "smoke", out=tmp_path)
     assert [failure.settings["arm"] for failure in run.failures] == ["bad", "bad"]
@@ -34,6 +36,7 @@ def test_what_always_raises_is_recorded_and_the_others_are_complete(tmp_path: Pa
     assert run.verdict() == "holds"
 
 
+@pytest.mark.slow
 def test_it_is_not_tried_more_often_than_asked_for(tmp_path: Path) -> None:
     marker = tmp_path / "marker"
     experiment = toy.with_arms(shy={"raises_once": str(marker)})
@@ -50,6 +53,7 @@ def test_progress_never_falls_and_ends_at_one(tmp_path: Path) -> None:
     assert shares[-1] == pytest.approx(1)
 
 
+@pytest.mark.slow
 def test_ctrl_c_keeps_what_is_finished(tmp_path: Path) -> None:
     def stop(what: str, share: float) -> None:
         if share > 0.6:

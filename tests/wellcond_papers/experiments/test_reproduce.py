@@ -51,6 +51,7 @@ def test_a_source_and_all_stand_for_the_experiments_that_have_the_scale(tmp_path
         reproduce("toy", "smoke", out=tmp_path)
 
 
+@pytest.mark.slow
 @pytest.mark.usefixtures("catalogd")
 def test_the_cells_of_all_go_into_one_queue_the_longest_first(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     queues: list[list[str]] = []
@@ -67,6 +68,7 @@ def test_the_cells_of_all_go_into_one_queue_the_longest_first(tmp_path: Path, mo
     assert all(record.settings["steps"] == 3 for run in runs for record in run.table)
 
 
+@pytest.mark.slow
 def test_a_second_run_computes_nothing(tmp_path: Path) -> None:
     first = reproduce(toy.TOY, "smoke", out=tmp_path)
     never = replace(toy.TOY, measure=lambda job: pytest.fail("it was run again"))
@@ -74,6 +76,7 @@ def test_a_second_run_computes_nothing(tmp_path: Path) -> None:
     assert [(r.settings, r.rows) for r in again.table] == [(r.settings, r.rows) for r in first.table]
 
 
+@pytest.mark.slow
 def test_a_half_written_cell_is_reported_and_redone(tmp_path: Path) -> None:
     first = reproduce(toy.TOY, "smoke", out=tmp_path)
     damaged = sorted(tmp_path.rglob("cells/*.json"))[0]
@@ -89,6 +92,7 @@ def test_missing_data_is_named_before_the_work(tmp_path: Path) -> None:
     assert not (tmp_path / "runs").exists()
 
 
+@pytest.mark.slow
 def test_what_a_run_leaves_behind(tmp_path: Path) -> None:
     run = reproduce(toy.with_arms(bad={"raises": True}), "smoke", out=tmp_path)
     folder = tmp_path / "toy-fig1" / "smoke"

@@ -58,6 +58,7 @@ def test_a_function_is_called_at_every_point_with_every_seed(tmp_path: Path) -> 
     assert json.loads((tmp_path / "sweeps" / "bowl" / "sweep.json").read_text())["grid"] == result.grid
 
 
+@pytest.mark.slow
 def test_finished_cells_of_another_grid_are_used_again(tmp_path: Path) -> None:
     calls: list[float] = []
 
@@ -108,6 +109,7 @@ def test_what_a_function_should_return_is_said(tmp_path: Path) -> None:
     assert 'returned a float; return a mapping of names to numbers, such as {"loss": 0.1}' in result.failures[0].error
 
 
+@pytest.mark.slow
 def test_an_experiment_is_run_arm_by_arm_with_other_settings(tmp_path: Path) -> None:
     result = sweep(toy.TOY, {"steps": [1, 2]}, 1, scale="smoke", out=tmp_path)
     assert [(r.arm, r.settings["steps"], len(r.rows)) for r in result.table] == [
@@ -143,6 +145,7 @@ def swept(tmp_path: Path) -> Sweep:
     return sweep(bowl, {"gamma": [0.5, 1.0, 2.0], "lr": [0.5, 1.5, 3.0]}, 2, out=tmp_path)
 
 
+@pytest.mark.slow
 def test_the_heat_map_has_the_rate_along_it_and_the_limit_as_a_line(swept: Sweep, tmp_path: Path) -> None:
     assert swept.axes == ["lr", "gamma"]
     assert (tmp_path / "sweeps" / "bowl" / "figure.png").read_bytes().startswith(b"\x89PNG")
@@ -160,6 +163,7 @@ def test_the_heat_map_has_the_rate_along_it_and_the_limit_as_a_line(swept: Sweep
     assert 1.5 < line.get_xdata()[1] < 2.5
 
 
+@pytest.mark.slow
 def test_one_setting_makes_curves_and_none_makes_no_picture(tmp_path: Path) -> None:
     curves = sweep(bowl, {"lr": [0.01, 0.1, 1.0], "gamma": [1.0]}, 2, out=tmp_path)
     (axes,) = curves.figure().axes
@@ -172,6 +176,7 @@ def test_one_setting_makes_curves_and_none_makes_no_picture(tmp_path: Path) -> N
         single.figure()
 
 
+@pytest.mark.slow
 def test_the_text_counts_seeds_diverged_runs_and_failures(swept: Sweep) -> None:
     text = str(swept)
     assert "18 cells finished, 0 failed" in text

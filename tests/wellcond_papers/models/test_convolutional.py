@@ -140,6 +140,7 @@ def test_the_width_scales_every_stage() -> None:
     assert narrow(torch.randn(2, 3, 32, 32)).shape == (2, 10)
 
 
+@pytest.mark.slow
 def test_options_add_gains_shifts_and_biases_or_leave_the_norms_out() -> None:
     full = {name for name, _ in vgg(11, affine=True, bias=True).named_parameters()}
     assert {"bn1.weight", "bn1.bias", "conv1.bias", "fc.bias"} <= full

@@ -120,6 +120,7 @@ def test_layer_norm_of_images_is_over_channels_and_pixels() -> None:
     assert torch.allclose(norm(x), nn.functional.layer_norm(x, x.shape[1:]), atol=1e-6)
 
 
+@pytest.mark.slow
 def test_the_default_device_and_dtype_are_honored() -> None:
     with torch.device("meta"):
         for build in (FLAT | IMAGES).values():

@@ -53,6 +53,7 @@ def test_parameters_are_as_many_as_published(build: Callable[[], nn.Module], pub
         assert parameter_count(build()) == published
 
 
+@pytest.mark.slow
 def test_a_network_of_1202_layers_is_built_and_run_without_recursion() -> None:
     begin = time.process_time()
     model = preresnet(1202, seed=0)
@@ -112,6 +113,7 @@ def test_a_projection_of_preact_resnet_starts_behind_the_first_activation() -> N
     assert torch.equal(block(x), block.shortcut(block.bn1(x).relu()))
 
 
+@pytest.mark.slow
 def test_imagenet_resnets_have_the_published_shapes() -> None:
     for depth, last in ((18, 512), (50, 2048)):
         model = imagenet_resnet(depth, seed=0)

@@ -159,6 +159,7 @@ def test_theorem_1s_scalings_take_the_bias_along() -> None:
 CONVERGING = {name: CASES[name] for name in ("two layers", "two layers, three outputs", "batchnorm")}
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("factor", [1.0, 0.5])
 @pytest.mark.parametrize("name", CONVERGING)
 def test_theorem_1_nonzero_eigenvalues_set_the_rate_of_convergence(name: str, factor: float) -> None:

@@ -6,6 +6,8 @@ import ast
 import re
 from pathlib import Path
 
+import pytest
+
 FOLDER = Path(__file__).resolve().parent
 PAGE = (FOLDER.parents[2] / "docs" / "theory.md").read_text(encoding="utf-8")
 NAMED = set(re.findall(r"`(test_\w+)`", PAGE))
@@ -23,6 +25,7 @@ def rows(text: str, head: str) -> list[list[str]]:
     return [re.split(r"(?<!\\) \| ", line.strip("| ")) for table in tables for line in table.splitlines()]
 
 
+@pytest.mark.slow
 def test_every_test_that_the_page_names_exists() -> None:
     assert NAMED
     assert not NAMED - set().union(*(defined(path) for path in FOLDER.parent.rglob("test_*.py")))

@@ -185,6 +185,7 @@ def test_base_case_as_printed_contradicts_cauchy_schwarz() -> None:
         assert abs(mean_product(x)) <= mean_square(x) * (1 + 1e-12)
 
 
+@pytest.mark.slow
 def test_equations_20_to_22_hold_in_a_wide_vanilla_network() -> None:
     order, measured = vanilla(4), passes(WIDE, gamma=None)
     for k in HIDDEN:
@@ -197,6 +198,7 @@ def test_equations_20_to_22_hold_in_a_wide_vanilla_network() -> None:
         assert units * mean_product(measured.delta[k - 1]) == pytest.approx(order.q_tilde_xy[k], rel=0.1)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("gamma", [0.1, 1.0, 3.0])
 def test_equations_23_and_24_hold_in_a_wide_network_with_batchnorm(gamma: float) -> None:
     order, measured = batchnorm(4, gamma), passes(WIDE, gamma)
@@ -296,6 +298,7 @@ def test_claim_3_1_with_detached_statistics_needs_the_variance(gamma: float) -> 
         assert term(gram) == pytest.approx(f, rel=0.15)
 
 
+@pytest.mark.slow
 def test_claim_3_1_scales_exactly_with_gamma_squared_and_not_as_printed() -> None:
     """h is proportional to γ, and γ/s of the layers above the first does not depend on it: so is every gradient.
 
@@ -309,6 +312,7 @@ def test_claim_3_1_scales_exactly_with_gamma_squared_and_not_as_printed() -> Non
     assert printed(NARROW, 3.0)[0] / printed(NARROW, 0.1)[0] > 1400
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("gamma", [0.1, 1.0, 3.0])
 def test_claim_3_1_through_the_statistics_leaves_the_last_layer_alone(gamma: float) -> None:
     """λ_max = f_L = Nγ²/2π within 10 %, for `batchnorm="batch"`; all the f_l of the layers below are canceled."""
@@ -356,6 +360,7 @@ def test_equation_7_is_where_momentum_descent_starts_to_diverge(mu: float, lam: 
     assert spectral_radius(0.999 * limit * lam, mu) < 1 < spectral_radius(1.001 * limit * lam, mu)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("mu", [0.0, 0.9])
 def test_equation_7_seen_in_torch_sgd(mu: float) -> None:
     curvature = torch.tensor([0.1, 1.0, 5.0], dtype=torch.float64)
@@ -460,6 +465,7 @@ def convolutional_gram(gamma: float, head: str, seed: int, examples: int = 80) -
     return [g @ g.T / examples for g in (*gradients, features.detach())]
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("head", ["flatten", "pool"])
 def test_equation_45_needs_position_sums(head: str) -> None:
     """Within 20 %, each layer's term too, for the mean of four networks; as printed it is over 30 times too high."""

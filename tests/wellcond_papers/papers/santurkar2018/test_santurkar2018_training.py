@@ -63,6 +63,7 @@ def test_the_gradient_of_a_quadratic_changes_in_proportion_to_the_distance() -> 
     assert [error / errors["1"] for error in errors.values()] == pytest.approx([1, 2, 3, 4], rel=1e-9)
 
 
+@pytest.mark.slow
 def test_without_learning_the_moments_change_by_noise_alone() -> None:
     still = {norm: smoke("VGG", norm, lr=0.0) for norm in ("standard", "BatchNorm", "noisy BatchNorm")}
     records = {norm: record(job, measure_moments(job)) for norm, job in still.items()}
