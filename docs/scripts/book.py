@@ -19,9 +19,10 @@ from typing import Any
 from wellcond.results.files import write_atomically
 from wellcond.results.result import picture
 from wellcond_papers.experiments.catalog import experiment, names
-from wellcond_papers.experiments.experiment import SCALES, Experiment, Scale
+from wellcond_papers.experiments.experiment import Experiment
 from wellcond_papers.experiments.reproduce import Reproduction
 from wellcond_papers.experiments.rows import read_rows
+from wellcond_papers.experiments.scales import SCALES, Scale
 
 sys.path.insert(0, str(Path(__file__).parent))
 from committed import table

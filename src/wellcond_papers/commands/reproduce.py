@@ -21,10 +21,10 @@ from wellcond.results import Progress
 from wellcond_papers.data.download import download
 from wellcond_papers.data.locate import PUBLISHED, data_root
 from wellcond_papers.experiments import catalog as catalog
-from wellcond_papers.experiments.experiment import SCALES, Scale
 from wellcond_papers.experiments.reproduce import LauncherName, launcher_of, missing_data
 from wellcond_papers.experiments.reproduce import reproduce as run
 from wellcond_papers.experiments.reproduction import Reproduction
+from wellcond_papers.experiments.scales import SCALES, Scale
 
 COLORS = {"holds": "green", "holds in part": "yellow", "does not hold": "red", "not tested": "dim"}
 EMBEDDED = "digits"

@@ -10,7 +10,8 @@ from functools import cache
 from pathlib import Path
 
 from wellcond.errors import InvalidProblem
-from wellcond_papers.experiments.experiment import Experiment, Scale
+from wellcond_papers.experiments.experiment import Experiment
+from wellcond_papers.experiments.scales import Scale
 
 PAPERS = Path(__file__).parents[1] / "papers"
 IS_EXPERIMENT = re.compile(r"(fig|table)\w+")

@@ -2,13 +2,40 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable
-from dataclasses import dataclass
-from typing import Literal
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from dataclasses import dataclass, field, replace
+from statistics import fmean, variance
+from typing import Literal, get_args
 
+from wellcond_papers.experiments.scales import Scale
 from wellcond_papers.experiments.table import Table
 
-Verdict = Literal["holds", "holds in part", "does not hold", "not tested"]
+Verdict = Literal["holds", "holds in part", "does not hold", "too short to tell", "not tested"]
+VERDICTS: tuple[Verdict, ...] = get_args(Verdict)
+END = 0.5
+"""The share of the source's training that a claim about the end of training needs."""
+
+CauseKind = Literal[
+    "the paper's claim does not hold here",
+    "too short to tell",
+    "depends on the preprocessing, which the source does not name",
+    "depends on a setting that differs here, or that the source does not name",
+    "seeds",
+]
+"""Why a claim fails, or holds in part."""
+
+
+@dataclass(frozen=True)
+class Cause:
+    """Why a claim does not hold at some scale.
+
+    Attributes:
+        kind: What sort of reason it is.
+        why: The reason, in one sentence.
+    """
+
+    kind: CauseKind
+    why: str
 
 
 @dataclass(frozen=True)
@@ -16,7 +43,8 @@ class Outcome:
     """The outcome of a claim.
 
     Attributes:
-        verdict: "holds", "holds in part", "does not hold", or "not tested" if the rows say nothing about it.
+        verdict: "holds", "holds in part", "does not hold"; "too short to tell" if the claim is about the end of a
+            training that was cut short; "not tested" if the rows say nothing about it.
         measured: The numbers, in a sentence.
     """
 
@@ -29,17 +57,36 @@ class Claim:
     """What a paper claims.
 
     Attributes:
-        says: The claim, in a sentence.
-        paper: The paper's own number or direction.
+        says: The claim, in a sentence, no stronger and no weaker than in the paper.
+        paper: The paper's own words or number.
         check: Judges the rows.
+        is_ours: Whether the paper does not say it.
+        needs: The share of the source's training that must have been run to judge it; `END` for claims about where
+            training ends, 0 for those about its beginning.
+        causes: Why it does not hold, or only in part, by scale.
     """
 
     says: str
     paper: str
     check: Callable[[Table], Outcome]
+    is_ours: bool = False
+    needs: float = 0.0
+    causes: Mapping[Scale, Cause] = field(default_factory=dict)
+
+    def because(self, scale: Scale, kind: CauseKind, why: str) -> Claim:
+        """The same claim with the reason why it fails, or holds in part, at a scale.
+
+        Example:
+            >>> falls = Claim("the loss falls", "from 2.3 to 0.1", lambda table: Outcome("does not hold", "2.3 to 2.2"))
+            >>> falls.because("gpu", "seeds", "One of two seeds diverged.").causes["gpu"].why
+            'One of two seeds diverged.'
+        """
+        return replace(self, causes={**self.causes, scale: Cause(kind, why)})
 
 
-def claim(says: str, paper: str) -> Callable[[Callable[[Table], Outcome]], Claim]:
+def claim(
+    says: str, paper: str, *, is_ours: bool = False, needs: float = 0.0
+) -> Callable[[Callable[[Table], Outcome]], Claim]:
     """Turn a function of the rows into a claim.
 
     Example:
@@ -49,7 +96,7 @@ def claim(says: str, paper: str) -> Callable[[Callable[[Table], Outcome]], Claim
         >>> falls.check(Table([])).verdict
         'holds'
     """
-    return lambda check: Claim(says, paper, check)
+    return lambda check: Claim(says, paper, check, is_ours, needs)
 
 
 def judged(cases: Iterable[bool], measured: str) -> Outcome:
@@ -72,14 +119,42 @@ def judged(cases: Iterable[bool], measured: str) -> Outcome:
     return Outcome("holds in part" if share > 0.5 else "does not hold", measured)
 
 
+def is_greater(ours: Sequence[float], theirs: Sequence[float], *, at_least: float = 0.0) -> bool | None:
+    """Whether one mean over seeds is greater than another; None if they cannot be told apart.
+
+    They can if they differ by more than the standard error of their difference, √(s²/n + s'²/n'), and by more than
+    `at_least`, which alone decides between two single runs: their spread is not known.
+
+    Args:
+        ours: One number per seed.
+        theirs: One number per seed.
+        at_least: A difference that means nothing even if seeds agree: the rounding of a table, the error of a test set.
+
+    Example:
+        >>> is_greater([0.52, 0.50], [0.40, 0.42]), is_greater([0.5, 0.4], [0.41, 0.48]), is_greater([1.0], [2.0])
+        (True, None, False)
+    """
+    difference = fmean(ours) - fmean(theirs)
+    error = sum(variance(values) / len(values) for values in (ours, theirs) if len(values) > 1) ** 0.5
+    return None if abs(difference) <= max(error, at_least) else difference > 0
+
+
 def overall(verdicts: Iterable[Verdict]) -> Verdict:
     """The verdict of several claims together, without those that were not tested.
 
+    They hold if all do, and in part if more than half of those that could be judged hold, at least in part.
+
     Example:
         >>> overall(["holds", "not tested"]), overall(["holds", "does not hold"]), overall(["not tested"])
-        ('holds', 'holds in part', 'not tested')
+        ('holds', 'does not hold', 'not tested')
+        >>> overall(["holds", "holds in part"]), overall(["too short to tell", "not tested"])
+        ('holds in part', 'too short to tell')
     """
-    tested = {verdict for verdict in verdicts if verdict != "not tested"}
-    if not tested:
-        return "not tested"
-    return tested.pop() if len(tested) == 1 else "holds in part"
+    tested = [verdict for verdict in verdicts if verdict != "not tested"]
+    decided = [verdict for verdict in tested if verdict != "too short to tell"]
+    if not decided:
+        return "too short to tell" if tested else "not tested"
+    if all(verdict == "holds" for verdict in decided):
+        return "holds" if len(decided) == len(tested) else "holds in part"
+    favorable = sum(verdict in ("holds", "holds in part") for verdict in decided)
+    return "holds in part" if favorable > len(decided) / 2 else "does not hold"

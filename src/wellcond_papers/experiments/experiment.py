@@ -4,16 +4,17 @@ from __future__ import annotations
 
 import hashlib
 import json
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, Literal, get_args
+from typing import TYPE_CHECKING, Any
 
 import torch
 
 from wellcond.errors import InvalidProblem
 from wellcond.results import Progress, Row
 from wellcond_papers.experiments.claims import Claim
+from wellcond_papers.experiments.scales import Scale
 from wellcond_papers.experiments.table import Table
 
 if TYPE_CHECKING:
@@ -21,9 +22,8 @@ if TYPE_CHECKING:
 
 Settings = Mapping[str, Any]
 """Names and values that JSON can represent."""
-Scale = Literal["smoke", "laptop", "gpu", "paper"]
-SCALES: tuple[Scale, ...] = get_args(Scale)
-"""Seconds on embedded data; minutes on two cores; minutes on one GPU, with fewer epochs; the source's own settings."""
+TRAINING_IMAGES = {"mnist": 60_000, "cifar10": 50_000, "cifar100": 50_000, "imagenet": 1_281_167, "digits": 1437}
+"""The sizes of the training sets."""
 NOT_OF_A_CELL = ("arms", "seeds")
 """Settings of a scale that say which cells it has, and are not settings of a cell."""
 
@@ -100,6 +100,8 @@ class Experiment:
         minutes: The approximate time of each scale, on the machine that it is meant for.
         contrast: Pairs of arms whose exchange must turn a claim that holds into one that does not.
         departures: What differs from the paper at every scale, and why, in a sentence each.
+        silent: The settings of the scale "paper" that the source does not state; their values are our choice.
+        stand_in: What differs from the paper at the scale "stand-in", and what it can say about the paper.
         version: Raised when a change of the code changes its numbers.
     """
 
@@ -114,6 +116,8 @@ class Experiment:
     minutes: Mapping[Scale, float]
     contrast: Sequence[tuple[str, str]] = ()
     departures: Sequence[str] = ()
+    silent: Collection[str] = ()
+    stand_in: str = ""
     version: int = 1
 
     def cells(self, scale: Scale) -> list[Cell]:
@@ -149,3 +153,17 @@ class Experiment:
     def data(self, scale: Scale) -> list[str]:
         """The data sets that a scale reads."""
         return sorted({cell.settings["data"] for cell in self.cells(scale) if cell.settings.get("data")})
+
+    def training_share(self, scale: Scale, arms: Collection[str]) -> float:
+        """The least share of the source's training that these arms get at a scale; 1 if nothing is trained."""
+        own, source = ({cell.settings["arm"]: cell.settings for cell in self.cells(each)} for each in (scale, "paper"))
+        lengths = [(_epochs(own[arm]), _epochs(source[arm])) for arm in arms if arm in own and arm in source]
+        return min((ours / theirs for ours, theirs in lengths if theirs), default=1.0)
+
+
+def _epochs(settings: Settings) -> float:
+    """The length of training in passes over the data; in steps if there is no data set, 0 without training."""
+    if settings.get("epochs") is not None:
+        return float(settings["epochs"])
+    images = TRAINING_IMAGES.get(settings.get("data") or "", settings.get("batch", 1))
+    return float((settings.get("steps") or 0) * settings.get("batch", 1) / images)

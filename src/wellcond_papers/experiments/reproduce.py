@@ -19,13 +19,14 @@ from wellcond.results.files import write_atomically
 from wellcond_papers.data.load import load
 from wellcond_papers.data.locate import data_root
 from wellcond_papers.experiments import catalog as catalog
-from wellcond_papers.experiments.experiment import Experiment, Job, Scale
+from wellcond_papers.experiments.experiment import Experiment, Job
 from wellcond_papers.experiments.reproduction import Failure, Reproduction
 from wellcond_papers.experiments.rows import write_parquet, write_rows
 from wellcond_papers.experiments.running.launchers import InProcess, Launcher, Processes, run_all
 from wellcond_papers.experiments.running.ray_launcher import Ray
 from wellcond_papers.experiments.running.store import Ended, Store
 from wellcond_papers.experiments.running.task import Task
+from wellcond_papers.experiments.scales import Scale
 from wellcond_papers.experiments.table import Table
 
 LauncherName = Literal["in-process", "processes", "ray"]

@@ -6,7 +6,7 @@ import csv
 import io
 import json
 from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from functools import cached_property
 from typing import TYPE_CHECKING, Any
 
@@ -14,7 +14,8 @@ from wellcond.errors import MissingExtra
 from wellcond.results import Result, Row
 from wellcond.results.result import as_json
 from wellcond_papers.experiments.claims import Claim, Outcome, Verdict, overall
-from wellcond_papers.experiments.experiment import Experiment, Scale
+from wellcond_papers.experiments.experiment import Cell, Experiment
+from wellcond_papers.experiments.scales import Scale
 from wellcond_papers.experiments.table import Table
 
 if TYPE_CHECKING:
@@ -105,20 +106,34 @@ class Reproduction(CellResult):
         return [self._outcome(claim) for claim in self.experiment.claims]
 
     def _outcome(self, claim: Claim) -> Outcome:
-        """If cells failed, a check may lack their rows; the claim is then not tested."""
+        """If cells are missing, a check may lack their rows; the claim is then not tested."""
         if not self.table:
             return Outcome("not tested", "no cell finished")
-        if not self.failures:
-            return claim.check(self.table)
         try:
-            return claim.check(self.table)
+            outcome = claim.check(self.table)
         except (LookupError, ValueError, ArithmeticError) as error:
-            count = f"{len(self.failures)} cell{'s' if len(self.failures) > 1 else ''}"
-            return Outcome("not tested", f"the rows of {count} that failed are missing ({error})")
+            if not self.missing:
+                raise
+            count = f"{len(self.missing)} cell{'s' if len(self.missing) > 1 else ''}"
+            return Outcome("not tested", f"the rows of {count} are missing ({error})")
+        is_too_short = outcome.verdict != "not tested" and self.training_share < claim.needs
+        return replace(outcome, verdict="too short to tell") if is_too_short else outcome
+
+    @cached_property
+    def training_share(self) -> float:
+        """The least share of the source's training that any arm got."""
+        return self.experiment.training_share(self.scale, self.table.arms)
+
+    @cached_property
+    def missing(self) -> list[Cell]:
+        """The cells of the scale that have not finished."""
+        done = {Cell(self.experiment.name, record.settings, self.experiment.version).key for record in self.table}
+        return [cell for cell in self.experiment.cells(self.scale) if cell.key not in done]
 
     def verdict(self) -> Verdict:
-        """The verdict of all claims together."""
-        return overall(outcome.verdict for outcome in self.outcomes)
+        """The verdict of all claims of the paper together; our own do not count."""
+        judged = zip(self.experiment.claims, self.outcomes, strict=True)
+        return overall(outcome.verdict for claim, outcome in judged if not claim.is_ours)
 
     def figure(self) -> Figure:
         return self.experiment.draw(self.table)
@@ -130,7 +145,13 @@ class Reproduction(CellResult):
             "scale": self.scale,
             "verdict": self.verdict(),
             "claims": [
-                {"says": claim.says, "paper": claim.paper, "found": outcome.measured, "verdict": outcome.verdict}
+                {
+                    "says": claim.says,
+                    "paper": claim.paper,
+                    "ours": claim.is_ours,
+                    "found": outcome.measured,
+                    "verdict": outcome.verdict,
+                }
                 for claim, outcome in zip(self.experiment.claims, self.outcomes, strict=True)
             ],
             "failed": [{"settings": dict(each.settings), "error": each.error} for each in self.failures],
@@ -144,8 +165,10 @@ class Reproduction(CellResult):
 
     def __str__(self) -> str:
         lines = [f"{self.experiment.name}, {self.scale} scale: {self.verdict()}"]
+        if self.scale == "smoke":
+            lines.append("A smoke run shows that the code runs. Its verdicts say nothing about the paper.")
         for claim in self.judgment()["claims"]:
-            lines.append(f"{claim['verdict']}: {claim['says']}")
+            lines.append(f"{claim['verdict']}: {claim['says']}{' (our claim)' if claim['ours'] else ''}")
             lines.append(f"    paper: {claim['paper']}; found: {claim['found']}")
         lines += [f"failed: {_described(each.settings)}: {each.error}" for each in self.failures]
         return "\n".join(lines)

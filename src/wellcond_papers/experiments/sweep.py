@@ -18,7 +18,7 @@ from wellcond.errors import InvalidProblem, MissingExtra
 from wellcond.results import Progress
 from wellcond_papers.data.locate import data_root
 from wellcond_papers.experiments import catalog as catalog
-from wellcond_papers.experiments.experiment import Cell, Experiment, Scale
+from wellcond_papers.experiments.experiment import Cell, Experiment
 from wellcond_papers.experiments.reproduce import (
     LauncherName,
     check_data,
@@ -33,6 +33,7 @@ from wellcond_papers.experiments.running.launchers import Launcher, run_all
 from wellcond_papers.experiments.running.store import Store
 from wellcond_papers.experiments.running.task import Task
 from wellcond_papers.experiments.running.user_function import UserFunction
+from wellcond_papers.experiments.scales import Scale
 from wellcond_papers.experiments.swept import Sweep, is_number
 from wellcond_papers.experiments.table import Table
 

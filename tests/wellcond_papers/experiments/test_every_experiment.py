@@ -8,10 +8,11 @@ from pathlib import Path
 import pytest
 
 from wellcond_papers.experiments.catalog import experiment, names
-from wellcond_papers.experiments.experiment import SCALES, Cell
+from wellcond_papers.experiments.experiment import Cell
 from wellcond_papers.experiments.reproduce import reproduce
 from wellcond_papers.experiments.rows import read_rows
 from wellcond_papers.experiments.running.store import Store
+from wellcond_papers.experiments.scales import SCALES
 from wellcond_papers.experiments.table import Record, Table
 
 PUBLISHED = {

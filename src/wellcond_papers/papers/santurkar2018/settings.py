@@ -5,7 +5,8 @@ from __future__ import annotations
 from collections.abc import Iterable, Mapping
 from typing import Any
 
-from wellcond_papers.experiments.experiment import Scale, Settings
+from wellcond_papers.experiments.experiment import Settings
+from wellcond_papers.experiments.scales import Scale
 
 PAPER: Mapping[str, Settings] = {
     "DLN": {
