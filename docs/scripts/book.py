@@ -11,21 +11,21 @@ from __future__ import annotations
 import argparse
 import shutil
 import sys
-from collections.abc import Iterator
+from collections import Counter
 from functools import cache
 from pathlib import Path
-from typing import Any
 
 from wellcond.results.files import write_atomically
 from wellcond.results.result import picture
 from wellcond_papers.experiments.catalog import experiment, names
-from wellcond_papers.experiments.experiment import Experiment
+from wellcond_papers.experiments.claims import VERDICTS
 from wellcond_papers.experiments.reproduce import Reproduction
 from wellcond_papers.experiments.rows import read_rows
 from wellcond_papers.experiments.scales import SCALES, Scale
 
 sys.path.insert(0, str(Path(__file__).parent))
 from committed import table
+from departures import departures
 
 BOOK = Path(__file__).resolve().parents[1] / "reproduction"
 ROWS = BOOK / "rows"
@@ -37,8 +37,21 @@ SOURCES = {
     "wei2019": "Mean-field analysis of batch normalization",
     "zhang2018": "Local Hessian in back-propagation",
 }
-MARKS = {"holds": "✓ holds", "holds in part": "◐ holds in part", "does not hold": "✗ does not hold"}
+MARKS = {
+    "holds": "✓ holds",
+    "holds in part": "◐ holds in part",
+    "does not hold": "✗ does not hold",
+    "too short to tell": "… too short to tell",
+}
 """How a verdict is written."""
+COUNTED = {
+    "holds": "hold",
+    "holds in part": "in part",
+    "does not hold": "do not",
+    "too short to tell": "too short",
+    "not tested": "not tested",
+}
+"""How a verdict is called next to a count."""
 
 
 @cache
@@ -65,36 +78,6 @@ def mark(verdict: str) -> str:
     return MARKS.get(verdict, verdict)
 
 
-def departures(of: Experiment, scale: Scale) -> Iterator[str]:
-    """What differs from the paper: the settings of the scale, then what holds at every scale."""
-    if scale != "paper":
-        own, paper = of.scales[scale], of.scales["paper"]
-        changed = [
-            f"`{key}` {_value(own.get(key))} (paper: {_value(paper.get(key))})"
-            for key in dict.fromkeys([*own, *paper])
-            if own.get(key) != paper.get(key) and key not in ("arms", "seeds")
-        ]
-        seeds = own.get("seeds", 1), paper.get("seeds", 1)
-        if seeds[0] != seeds[1]:
-            changed.append(f"seeds {seeds[0]} (paper: {seeds[1]})")
-        paper_arms = list(paper.get("arms", of.arms))
-        missing = [arm for arm in paper_arms if arm not in own.get("arms", of.arms)]
-        if missing:
-            few = len(missing) <= 4
-            changed.append(f"without {'; '.join(missing) if few else f'{len(missing)} of {len(paper_arms)} arms'}")
-        if changed:
-            yield "; ".join(changed)
-    yield from of.departures
-
-
-def _value(value: Any) -> str:
-    if value is None:
-        return "none"
-    if isinstance(value, (list, tuple)) and len(value) > 6:
-        return f"{len(value)} values"
-    return ", ".join(map(str, value)) if isinstance(value, (list, tuple)) else str(value)
-
-
 def section(name: str) -> str:
     """One figure or table."""
     of, scales = experiment(name), runs(name)
@@ -104,21 +87,44 @@ def section(name: str) -> str:
         lines.append(f"*Not run{f': it needs {needs}' if needs else ''}.* `wellcond reproduce {name} --scale paper`")
     for scale, run in scales.items():
         minutes = sum(record.seconds for record in run.table) / 60
+        count = f"{len(run.table)} of {len(run.table) + len(run.missing)}" if run.missing else f"{len(run.table)}"
         lines.append(
-            f"**{scale} scale: {mark(run.verdict())}** ({len(run.table)} runs on {run.made_with['device']}, "
+            f"**{scale} scale: {mark(run.verdict())}** ({count} runs on {run.made_with['device']}, "
             f"several at once, {minutes:.1f} minutes added up; "
             f"`wellcond reproduce {name} --scale {scale}`, [rows](rows/{name}-{scale}.json))"
         )
-        rows = [
-            [_cell(claim.says), _cell(claim.paper), _cell(outcome.measured), mark(outcome.verdict)]
-            for claim, outcome in zip(of.claims, run.outcomes, strict=True)
-        ]
-        lines.append(table(["claim", "the paper", "found", "verdict"], rows))
-        differs = list(departures(of, scale))
+        if scale == "stand-in":
+            lines.append(f"A stand-in: {of.stand_in}")
+        lines += [claims(run), reasons(run)]
+        differs = list(departures(run))
         if differs:
             lines.append("Differs from the paper: " + ". ".join(text.rstrip(".") for text in differs) + ".")
         lines.append(f"![{label(name)}, {scale} scale](pictures/{name}-{scale}.png)")
-    return "\n\n".join(lines)
+    return "\n\n".join(filter(None, lines))
+
+
+def claims(run: Reproduction) -> str:
+    """The table of a run's claims, numbered."""
+    rows = [
+        [
+            str(number),
+            _cell(claim.says),
+            "*(our claim)* " * claim.is_ours + _cell(claim.paper),
+            _cell(outcome.measured),
+            mark(outcome.verdict),
+        ]
+        for number, (claim, outcome) in enumerate(zip(run.experiment.claims, run.outcomes, strict=True), start=1)
+    ]
+    return table(["", "claim", "the paper", "found", "verdict"], rows)
+
+
+def reasons(run: Reproduction) -> str:
+    """Why claims fail, or hold in part, by their numbers."""
+    return "\n".join(
+        f"- Claim {number}: *{cause.kind}*. {cause.why}"
+        for number, (claim, outcome) in enumerate(zip(run.experiment.claims, run.outcomes, strict=True), start=1)
+        if (cause := claim.causes.get(run.scale)) and outcome.verdict in ("holds in part", "does not hold")
+    )
 
 
 def _cell(text: str) -> str:
@@ -139,18 +145,44 @@ def summary() -> str:
         of, scales = experiment(name), runs(name)
         source = name.partition("-")[0]
         verdicts = "<br>".join(f"{scale}: {mark(run.verdict())}" for scale, run in scales.items()) or "not run"
-        held = [o.verdict for run in list(scales.values())[:1] for o in run.outcomes if o.verdict != "not tested"]
-        claims = f"{held.count('holds')} of {len(held)}" if held else ""
+        counts = "<br>".join(counted(run) for run in scales.values())
         called = label(name).replace("Figure", "figure").replace("Table", "table")
-        rows.append([f"[{source}, {called}]({source}.md#{name})", _cell(of.title), verdicts, claims])
-    return table(["", "what it shows", "verdict", "claims that hold"], rows)
+        rows.append([f"[{source}, {called}]({source}.md#{name})", _cell(of.title), verdicts, counts])
+    return table(["", "what it shows", "verdict", "claims of the paper"], rows)
+
+
+def counted(run: Reproduction) -> str:
+    """How many of the paper's claims hold, fail, and could not be judged."""
+    outcomes = [
+        outcome.verdict for claim, outcome in zip(run.experiment.claims, run.outcomes, strict=True) if not claim.is_ours
+    ]
+    parts = [f"{outcomes.count(verdict)} {COUNTED[verdict]}" for verdict in VERDICTS if verdict in outcomes]
+    return f"of {len(outcomes)}: {', '.join(parts)}"
+
+
+def totals() -> str:
+    """All claims of the papers at the largest scale that was run, and what was run at which scale."""
+    largest = [next(iter(scales.values())) for name in names() if (scales := runs(name))]
+    verdicts = Counter(
+        outcome.verdict
+        for run in largest
+        for claim, outcome in zip(run.experiment.claims, run.outcomes, strict=True)
+        if not claim.is_ours
+    )
+    scales = Counter(run.scale for run in largest)
+    claims = ", ".join(f"{verdicts[verdict]} {COUNTED[verdict]}" for verdict in VERDICTS if verdicts[verdict])
+    ran = ", ".join(f"{scales[scale]} at `{scale}`" for scale in reversed(SCALES) if scales[scale])
+    return (
+        f"Of {len(names())} figures and tables {len(largest)} were run, counted by their largest scale: {ran}. "
+        f"Of their {verdicts.total()} claims at that scale: {claims}."
+    )
 
 
 def index(old: str) -> str:
     """The first page, whose table is filled in."""
     head, begin, rest = old.partition("<!-- summary -->")
     tail = rest.partition("<!-- end -->")[2]
-    return f"{head}{begin}\n\n{summary()}\n\n<!-- end -->{tail}"
+    return f"{head}{begin}\n\n{totals()}\n\n{summary()}\n\n<!-- end -->{tail}"
 
 
 def pages() -> dict[Path, str]:

@@ -120,7 +120,8 @@ def judged(cases: Iterable[bool], measured: str) -> Outcome:
 
 
 def is_greater(ours: Sequence[float], theirs: Sequence[float], *, at_least: float = 0.0) -> bool | None:
-    """Whether one mean over seeds is greater than another; None if they cannot be told apart.
+    """Whether one mean over seeds is greater than another; None if they cannot be
+    distinguished.
 
     They can if they differ by more than the standard error of their difference, √(s²/n + s'²/n'), and by more than
     `at_least`, which alone decides between two single runs: their spread is not known.

@@ -42,6 +42,37 @@ def test_a_figure_is_called_as_in_the_paper(book: ModuleType, name: str, label: 
 
 
 def test_a_setting_that_is_not_the_papers_is_said(book: ModuleType) -> None:
-    [first, *_] = book.departures(book.experiment("huang2020-fig8"), "gpu")
+    [first, *_] = book.departures(book.runs("huang2020-fig8")["gpu"])
     assert "`epochs` 10 (paper: 160)" in first
-    assert not any("paper:" in text for text in book.departures(book.experiment("huang2020-fig8"), "paper"))
+
+
+def test_settings_of_single_arms_are_said(book: ModuleType) -> None:
+    [first, *_] = book.departures(book.runs("lange2022-fig4")["laptop"])
+    assert "`steps` 10 000 (paper: 166 666) in 9 arms, 20 000 (paper: 1 000 000) in 5 arms" in first
+
+
+def test_a_run_with_the_settings_of_the_paper_differs_in_none(book: ModuleType) -> None:
+    run = book.runs("santurkar2018-fig7")["paper"]
+    assert list(book.departures(run)) == list(run.experiment.departures)
+
+
+def test_every_claim_that_fails_has_its_cause_and_no_cause_is_left_over(book: ModuleType) -> None:
+    failing, explained = set(), set()
+    for name in book.names():
+        for scale, run in book.runs(name).items():
+            for claim, outcome in zip(run.experiment.claims, run.outcomes, strict=True):
+                place = f"{name} {scale}: {claim.says}"
+                if outcome.verdict in ("holds in part", "does not hold"):
+                    failing.add(place)
+                if scale in claim.causes:
+                    explained.add(place)
+    assert failing - explained == set()
+    assert explained - failing == set()
+
+
+def test_the_index_counts_all_claims(book: ModuleType) -> None:
+    """What was not tested, or was too short to tell, is in the denominator."""
+    run = book.runs("lange2022-fig3")["laptop"]
+    count, _, parts = book.counted(run).removeprefix("of ").partition(": ")
+    assert int(count) == sum(int(part.split()[0]) for part in parts.split(", "))
+    assert int(count) == sum(not claim.is_ours for claim in run.experiment.claims)
