@@ -344,3 +344,21 @@ def test_the_suffix_decides_the_form(diagnosis: Diagnosis, tmp_path: Path) -> No
         ):
             diagnosis.save(tmp_path / name)
     assert {path.name for path in tmp_path.iterdir()} == {"d.json", "d.csv", *(f"d.{form}" for form in begins)}
+
+
+def test_the_lines_of_a_remedy_are_made_once_for_all_parts(monkeypatch: pytest.MonkeyPatch) -> None:
+    """A remedy is applied to a copy of the model, which a large model must not pay for at every part."""
+    model = network()
+    nn.init.zeros_(model[0].weight)
+    asked: list[str] = []
+
+    def counting(name: str, *rest: Any) -> str:
+        asked.append(name)
+        return f"# {name}"
+
+    monkeypatch.setattr("wellcond.diagnosis.judge.lines_for", counting)
+    parts: list[Diagnosis] = []
+    last = diagnose(problem(model), torch.optim.SGD(model.parameters(), lr=0.1), on_part=parts.append)
+    assert len(parts) > 3
+    assert any(finding.remedy.startswith("# ") for finding in last.findings)
+    assert len(asked) == len(set(asked)) > 0

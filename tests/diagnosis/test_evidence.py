@@ -22,6 +22,10 @@ from wellcond.results import quantities as q
 X, Y = torch.randn(64, 4, generator=torch.Generator().manual_seed(0)).double(), torch.arange(64) % 2
 
 
+def no_lines(name: str, lr: float | None) -> str:
+    return ""
+
+
 def network() -> nn.Sequential:
     with torch.random.fork_rng():
         torch.manual_seed(0)
@@ -149,12 +153,12 @@ def test_dead_units_are_those_of_all_data_where_that_is_known(evidence: Evidence
 
 
 def test_dead_units_are_drawn_for_every_layer_with_relus(evidence: Evidence) -> None:
-    (finding,) = completed([DEAD], evidence)
+    (finding,) = completed([DEAD], evidence, no_lines)
     assert [(row.layer, row.quantity, row.value) for row in finding.rows] == [("0", q.DEAD_SHARE, 1.0)]
 
 
 def test_the_sizes_of_signals_are_those_of_the_outputs(evidence: Evidence) -> None:
-    (finding,) = completed([replace(NOTE, rule="activation-drift")], evidence)
+    (finding,) = completed([replace(NOTE, rule="activation-drift")], evidence, no_lines)
     hidden, sizes = X, {}
     for name, layer in evidence.problem.model.named_children():
         hidden = layer(hidden)
@@ -164,7 +168,7 @@ def test_the_sizes_of_signals_are_those_of_the_outputs(evidence: Evidence) -> No
 
 
 def test_a_rate_is_drawn_as_losses_and_consequences_are_drawn_too(evidence: Evidence) -> None:
-    (finding,) = completed([replace(NOTE, rule="learning-rate-too-low", consequences=(DEAD,))], evidence)
+    (finding,) = completed([replace(NOTE, rule="learning-rate-too-low", consequences=(DEAD,))], evidence, no_lines)
     assert evidence.trial is not None
     assert evidence.trial.own is not None
     assert [row.value for row in finding.rows] == list(evidence.trial.own.run.losses)
@@ -172,6 +176,6 @@ def test_a_rate_is_drawn_as_losses_and_consequences_are_drawn_too(evidence: Evid
 
 
 def test_rows_that_a_rule_gives_stay_and_other_rules_have_none(evidence: Evidence) -> None:
-    with_rows, without = completed([VANISHING, replace(NOTE, rule="unscaled-input")], evidence)
+    with_rows, without = completed([VANISHING, replace(NOTE, rule="unscaled-input")], evidence, no_lines)
     assert with_rows.rows == VANISHING.rows
     assert without.rows == ()

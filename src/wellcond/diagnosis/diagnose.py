@@ -17,7 +17,7 @@ from wellcond.diagnosis.budget import SHARE_OF_RATE, SHARE_OF_TRIAL, TRACE_PRODU
 from wellcond.diagnosis.diagnosis import Diagnosis, about
 from wellcond.diagnosis.evidence import Evidence
 from wellcond.diagnosis.inspection.inspect import inspect
-from wellcond.diagnosis.judge import check_known, completed, judged
+from wellcond.diagnosis.judge import check_known, completed, judged, lines_by_remedy
 from wellcond.diagnosis.magnitudes import Gradients, gradients, weight_norms
 from wellcond.diagnosis.parts import Parts
 from wellcond.diagnosis.trial import trial
@@ -110,12 +110,13 @@ def diagnose(
         lr = None if optimizer is None else max(map(current_lr, groups_of(problem, optimizer)))
         allowed = Budget(budget, problem, optimizer, batch_size)
         before = problem.cost
+        lines_of = lines_by_remedy(problem, optimizer)
 
         def so_far(evidence: Evidence) -> Diagnosis:
             cost = problem.cost - before
             unchecked = () if evidence.inspection is None else evidence.inspection.failures
             return Diagnosis(
-                findings=completed(judged(evidence, ignore, select), evidence),
+                findings=completed(judged(evidence, ignore, select), evidence, lines_of),
                 evidence=evidence,
                 parameters=problem.size,
                 lr=lr,

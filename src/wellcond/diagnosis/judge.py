@@ -4,8 +4,10 @@ from __future__ import annotations
 
 import difflib
 import functools
-from collections.abc import Collection, Iterable
+from collections.abc import Callable, Collection, Iterable
 from dataclasses import replace
+
+from torch.optim import Optimizer
 
 from wellcond.diagnosis import rules as rules  # registers every rule
 from wellcond.diagnosis.causes import CAUSES, KINDS, kind_of
@@ -13,7 +15,11 @@ from wellcond.diagnosis.evidence import Evidence
 from wellcond.diagnosis.finding import BASES, SEVERITIES, Finding
 from wellcond.diagnosis.rule import RULES, Rule
 from wellcond.diagnosis.runs import OTHER_LR
+from wellcond.problem.problem import Problem
 from wellcond.remedies import Setup, lines_for
+
+LinesByRemedy = Callable[[str, float | None], str]
+"""The lines to write for the remedy of this name, at this learning rate."""
 
 
 def judged(
@@ -46,21 +52,24 @@ def judged(
     return (*sorted(roots, key=_rank), *failures)
 
 
-def completed(findings: Collection[Finding], evidence: Evidence) -> tuple[Finding, ...]:
+def lines_by_remedy(problem: Problem, optimizer: Optimizer | None) -> LinesByRemedy:
+    """The lines to write for a remedy at a rate. Each is asked for once: a remedy is applied to a copy of the model."""
+    setup = functools.cache(lambda: Setup.of(problem, optimizer))
+    return functools.cache(lambda name, lr: lines_for(name, setup(), lr))
+
+
+def completed(findings: Collection[Finding], evidence: Evidence, lines_of: LinesByRemedy) -> tuple[Finding, ...]:
     """The findings, each with the lines to write and the rows to draw.
 
     The lines are those that its treatment gives for this set-up; without any, the rule's own advice stays. The rows are
     those of the quantity that its rule judges, unless the rule has given rows of its own.
     """
-    if not findings:
-        return ()
-    setup = Setup.of(evidence.problem, evidence.optimizer)
     rows_of = functools.cache(evidence.rows_of)
 
     def complete(finding: Finding) -> Finding:
         rate = finding.evidence.get(OTHER_LR)
         lr = rate if finding.treatment == "rate" and isinstance(rate, float) else None
-        lines = lines_for(finding.treatment, setup, lr) if finding.treatment else ""
+        lines = lines_of(finding.treatment, lr) if finding.treatment else ""
         rows = finding.rows or rows_of(RULES[finding.rule][0].quantity)
         consequences = tuple(map(complete, finding.consequences))
         return replace(finding, remedy=lines or finding.remedy, rows=rows, consequences=consequences)

@@ -120,11 +120,10 @@ def judged(cases: Iterable[bool], measured: str) -> Outcome:
 
 
 def is_greater(ours: Sequence[float], theirs: Sequence[float], *, at_least: float = 0.0) -> bool | None:
-    """Whether one mean over seeds is greater than another; None if they cannot be
-    distinguished.
+    """Whether one mean over seeds is greater than another; None if they are too close to tell.
 
-    They can if they differ by more than the standard error of their difference, √(s²/n + s'²/n'), and by more than
-    `at_least`, which alone decides between two single runs: their spread is not known.
+    They must differ by more than the standard error of their difference, √(s²/n + s'²/n'), and by more than `at_least`,
+    which alone decides between two single runs: their spread is not known.
 
     Args:
         ours: One number per seed.
