@@ -6,7 +6,7 @@ from typing import Any
 
 import pytest
 import torch
-from lange2022_matrices import extended
+from lange2022_matrices import centering, extended, kappa, matrix, scaling
 from references import assert_same
 from torch import Tensor, nn
 from unit_hessians import (
@@ -110,3 +110,15 @@ def test_proposition_9_with_the_diagonal_of_s_alone_fails() -> None:
     expected = autograd_hessian(model, 2, 2, data)
     diagonal = H_hat.T @ torch.diag(S.diagonal()) @ H_hat
     assert (diagonal - expected).norm() > 0.1 * expected.norm()
+
+
+def test_section_4_one_example_has_condition_number_1_in_a_dense_layer_and_not_in_a_convolution() -> None:
+    """Ĥ of a dense layer has one row then, with or without P; that of a convolution has one row a position."""
+    row = extended(5 * normal(1, 8) + 3)
+    P = centering(normal(20, 8)) @ scaling(normal(20, 8))
+    assert kappa(row) == pytest.approx(1, rel=1e-12)
+    assert kappa(row @ P) == pytest.approx(1, rel=1e-12)
+    image = normal(2, 9, 9) * matrix([0.1, 10.0]).view(2, 1, 1) + 3
+    H = source_im2col(image, 3)
+    assert kappa(extended(H)) > 100
+    assert kappa(extended(H) @ centering(H) @ scaling(H)) < kappa(extended(H)) / 10

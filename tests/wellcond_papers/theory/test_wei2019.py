@@ -16,15 +16,13 @@ from itertools import pairwise
 import numpy as np
 import pytest
 import torch
-from references import assert_same, dense_hessian, dense_jacobian
 from torch import Tensor, nn
-from torch.nn.functional import conv2d, conv_transpose2d, unfold
+from wei2019_means import mean_product, mean_square, term
 from wei2019_recursions import (
     SIGMA_B2,
     SIGMA_W2,
     batchnorm,
     both_positive,
-    convolution_terms,
     rectified_product,
     vanilla,
 )
@@ -58,6 +56,13 @@ class Passes:
 
     def bias_gram(self, k: int) -> Tensor:
         return self.delta[k - 1] @ self.delta[k - 1].T / len(self.h[0])
+
+    def norm_grams(self, k: int, gamma: float) -> tuple[Tensor, Tensor]:
+        """The same of this layer's β and γ: BN's output is γu + β with u = (z − μ)/s, so that δ = (γ/s) ∂f/∂β."""
+        scale, mean = torch.std_mean(self.z[k - 1], 0, correction=0)
+        by_beta = scale / gamma * self.delta[k - 1]
+        by_gamma = by_beta * (self.z[k - 1] - mean) / scale
+        return by_beta @ by_beta.T / len(by_beta), by_gamma @ by_gamma.T / len(by_beta)
 
 
 @functools.cache
@@ -108,22 +113,6 @@ def printed(widths: tuple[int, ...], gamma: float) -> tuple[float, list[LayerCon
     """λ_max as printed, and what each layer adds."""
     lambda_max, layers = printed_contributions(f"fc {'-'.join(map(str, widths))}", gamma)
     return float(lambda_max), layers
-
-
-def mean_square(x: Tensor) -> float:
-    """(1/units) E_x ‖x‖²"""
-    return float(x.square().mean())
-
-
-def mean_product(x: Tensor) -> float:
-    """(1/units) E_{x≠y} ⟨x, y⟩"""
-    examples, units = x.shape
-    return float(x.sum(0).square().sum() - x.square().sum()) / (examples * (examples - 1) * units)
-
-
-def term(gram: Tensor) -> float:
-    """f_l = E_{x≠y} ⟨∂f(x)/∂W^l, ∂f(y)/∂W^l⟩ of a Gram matrix that is divided by N."""
-    return float(gram.sum() - gram.trace()) / (len(gram) - 1)
 
 
 # exact integrals
@@ -207,6 +196,19 @@ def test_equations_23_and_24_hold_in_a_wide_network_with_batchnorm(gamma: float)
         assert mean_product(measured.z[k - 1]) == pytest.approx(order.q_xy[k], rel=0.1)
         assert mean_square(measured.h[k]) == pytest.approx(gamma**2 / 2, rel=0.02)
         assert mean_product(measured.h[k]) == pytest.approx(gamma**2 / (2 * math.pi), rel=0.02)
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize(("m", "units"), [(16, 400_000), (64, 100_000)])
+def test_after_equation_62_m_examples_make_an_error_of_order_1_over_m(m: int, units: int) -> None:
+    """Over all pairs it is (¼ − 1/2π)γ²/m. Pairs x = y, of which the source speaks, add (½ − 1/2π)γ²/m; those of
+    different inputs lose γ²/4m, since the m outputs of BN add up to 0."""
+    z, gamma = normal(m, units), 3.0
+    h = torch.relu(gamma * (z - z.mean(0)) / z.std(0, correction=0))
+    limit, different, all_pairs = gamma**2 / (2 * math.pi), mean_product(h), float(h.mean(0).square().mean())
+    assert all_pairs == pytest.approx(different + (mean_square(h) - different) / m, rel=1e-12)
+    assert m * (all_pairs - limit) == pytest.approx((1 / 4 - 1 / (2 * math.pi)) * gamma**2, rel=0.1)
+    assert m * (different - limit) == pytest.approx(-(gamma**2) / 4, rel=0.1)
 
 
 # the variance that BN divides by
@@ -332,147 +334,16 @@ def test_claim_3_1_leaves_out_biases_that_matter_for_a_small_gamma() -> None:
     assert largest > 1.5 * weights
 
 
-def test_equation_6_at_a_perfect_fit_the_hessian_is_the_fisher_matrix() -> None:
-    model = nn.Sequential(nn.Linear(3, 4), nn.Tanh(), nn.Linear(4, 1)).double()
-    x = normal(7, 3)
-    targets = model(x).detach()
-    J = dense_jacobian(model, x)
-    fisher = J.T @ J / len(x)
-    at_the_optimum = wc.Hessian(wc.Problem(model, nn.MSELoss(), (x, targets))).dense()
-    assert_same(at_the_optimum / 2, fisher, 1e-10)
-    elsewhere = dense_hessian(model, nn.MSELoss(), (x, targets + 1))
-    assert float((elsewhere / 2 - fisher).norm() / fisher.norm()) > 1e-2
-
-
-# the largest learning rate
-
-
-def spectral_radius(eta_lambda: float, mu: float) -> float:
-    """Of (θ_t, θ_{t−1}) ↦ (θ_{t+1}, θ_t) on one mode of a quadratic: eq. 1."""
-    return float(np.abs(np.linalg.eigvals(np.array([[1 + mu - eta_lambda, -mu], [1.0, 0.0]]))).max())
-
-
-@pytest.mark.parametrize("mu", [0.0, 0.5, 0.9, 0.99])
-@pytest.mark.parametrize("lam", [0.03, 7.0])
-def test_equation_7_is_where_momentum_descent_starts_to_diverge(mu: float, lam: float) -> None:
-    limit = 2 * (1 + mu) / lam
-    assert spectral_radius(limit * lam, mu) == pytest.approx(1.0, abs=1e-12)
-    assert spectral_radius(0.999 * limit * lam, mu) < 1 < spectral_radius(1.001 * limit * lam, mu)
-
-
-@pytest.mark.slow
-@pytest.mark.parametrize("mu", [0.0, 0.9])
-def test_equation_7_seen_in_torch_sgd(mu: float) -> None:
-    curvature = torch.tensor([0.1, 1.0, 5.0], dtype=torch.float64)
-    limit = 2 * (1 + mu) / 5.0
-
-    def distance(lr: float) -> float:
-        theta = torch.ones(3, dtype=torch.float64, requires_grad=True)
-        optimizer = torch.optim.SGD([theta], lr, momentum=mu)
-        for _ in range(1500):
-            theta.grad = curvature * theta.detach()
-            optimizer.step()
-        return float(theta.detach().norm())
-
-    assert distance(0.98 * limit) < 1e-3
-    assert distance(1.02 * limit) > 1e3
-
-
-@pytest.mark.parametrize("mu", [0.0, 0.5, 0.9])
-def test_half_the_largest_rate_is_the_best_on_one_mode(mu: float) -> None:
-    """η*/2 makes the radius √μ, which no rate can better: the product of the two roots is μ."""
-    at_half = spectral_radius(1 + mu, mu)
-    assert at_half == pytest.approx(math.sqrt(mu), abs=1e-12)
-    assert all(spectral_radius(eta, mu) >= at_half - 1e-12 for eta in np.linspace(0.01, 2 * (1 + mu), 200))
-
-
-def test_half_the_largest_rate_is_not_the_best_on_several_modes() -> None:
-    """Plain gradient descent is best at 2/(λ_max + λ_min), which lies between η*/2 and η*."""
-    modes = np.array([1.0, 3.0, 10.0])
-    rates = np.linspace(1e-3, 0.2, 20001)
-    worst = np.abs(1 - rates[:, None] * modes).max(1)
-    best = float(rates[worst.argmin()])
-    assert best == pytest.approx(2 / 11, abs=1e-4)
-    assert 0.1 < best < 0.2
-    assert worst.min() < 0.95 * np.abs(1 - 0.1 * modes).max()
-
-
-# convolution
-
-
-def back_through_unit_weights(delta: Tensor, c_in: int, k: int, stride: int, padding: int = 0) -> Tensor:
-    """Wᵀδ/√fan_in for every W with a single 1: sums of products over them are expectations over W."""
-    weights = torch.eye(delta.shape[1] * c_in * k * k, dtype=torch.float64).view(-1, delta.shape[1], c_in, k, k)
-    back = torch.stack([conv_transpose2d(delta, weight, stride=stride, padding=padding) for weight in weights])
-    return back / math.sqrt(c_in * k * k)
-
-
-@pytest.mark.parametrize(("stride", "size"), [(1, 6), (2, 7), (3, 9)])
-def test_a_convolution_conserves_sums_over_positions_and_not_means(stride: int, size: int) -> None:
-    """E_W Σ_α ⟨(Wᵀδ)_α(x), (Wᵀδ)_α(y)⟩ = σ_w² Σ_β ⟨δ_β(x), δ_β(y)⟩, and likewise over α ≠ α' and β ≠ β'.
-
-    The expectation over W is exact: a sum over unit weights. Eqs. 114, 115 and 124 equate the means over positions.
-    """
-    positions = (size - 3) // stride + 1
-    delta = normal(2, 3, positions, positions)  # of two inputs x, y
-    back = math.sqrt(SIGMA_W2) * back_through_unit_weights(delta, 2, 3, stride)
-
-    def same_and_other(x: Tensor, y: Tensor) -> tuple[float, float]:
-        same = float((x * y).sum())
-        return same, float((x.sum((-1, -2)) * y.sum((-1, -2))).sum()) - same
-
-    above, below = same_and_other(delta[0], delta[1]), same_and_other(back[:, 0], back[:, 1])
-    assert below == pytest.approx([SIGMA_W2 * s for s in above], rel=1e-10)
-    sites_below, sites_above = back.shape[-1] ** 2, positions**2
-    assert abs(below[0] / sites_below) < 0.6 * SIGMA_W2 * abs(above[0] / sites_above)
-
-
-def test_padding_loses_the_part_of_the_position_sum_that_falls_outside() -> None:
-    """Σ_β ⟨δ_β(x), δ_β(y)⟩ then counts each position by the share of its kernel sites that lie inside."""
-    k, size = 3, 7
-    positions = (size + 2 - k) // 2 + 1
-    delta = normal(2, 3, positions, positions)
-    back = back_through_unit_weights(delta, 2, k, stride=2, padding=1)
-    product = float((back[:, 0] * back[:, 1]).sum())
-    ones = torch.ones(1, 1, size, size, dtype=torch.float64)
-    inside = conv2d(ones, torch.ones(1, 1, k, k, dtype=torch.float64), stride=2, padding=1)[0, 0] / k**2
-    products = (delta[0] * delta[1]).sum(0)
-    assert product == pytest.approx(float((inside * products).sum()), rel=1e-10)
-    assert abs(product - float(products.sum())) > 1e-2 * abs(float(products.sum()))
-
-
-CHANNELS = [1, 60, 120, 180]
-SIDES = [28, 13, 6, 2]
-
-
-def convolutional_gram(gamma: float, head: str, seed: int, examples: int = 80) -> list[Tensor]:
-    """⟨∂f(x)/∂W^l, ∂f(y)/∂W^l⟩ / N of three 3×3 convolutions with stride 2 and detached BN, and of the linear head."""
-    h = normal(examples, 1, 28, 28, seed=seed + 100).requires_grad_()
-    inputs, z = [], []
-    for k, (c_in, c_out) in enumerate(pairwise(CHANNELS), start=1):
-        weight = normal(c_out, c_in, 3, 3, seed=10 * seed + k) * math.sqrt(SIGMA_W2 / (9 * c_in))
-        inputs.append(h)
-        z.append(conv2d(h, weight, normal(c_out, seed=10 * seed + k + 50) * math.sqrt(SIGMA_B2), stride=2))
-        variance, mean = torch.var_mean(z[-1].detach(), (0, 2, 3), correction=0, keepdim=True)
-        h = torch.relu(gamma * (z[-1] - mean) / variance.sqrt())
-    features = h.flatten(1) if head == "flatten" else h.mean((2, 3))
-    weight = normal(features.shape[1], seed=10 * seed + 9) * math.sqrt(SIGMA_W2 / features.shape[1])
-    deltas = torch.autograd.grad((features @ weight).sum(), z)
-    gradients = [
-        torch.einsum("nok,nik->noi", delta.flatten(2), unfold(x.detach(), 3, stride=2)).flatten(1)
-        for x, delta in zip(inputs, deltas, strict=True)
-    ]
-    return [g @ g.T / examples for g in (*gradients, features.detach())]
-
-
-@pytest.mark.slow
-@pytest.mark.parametrize("head", ["flatten", "pool"])
-def test_equation_45_needs_position_sums(head: str) -> None:
-    """Within 20 %, each layer's term too, for the mean of four networks; as printed it is over 30 times too high."""
-    networks = [convolutional_gram(1.0, head, seed) for seed in range(4)]
-    largest = float(np.mean([float(torch.linalg.eigvalsh(sum(grams))[-1]) for grams in networks]))
-    corrected = convolution_terms(CHANNELS, SIDES, 1.0, head)
-    assert largest == pytest.approx(sum(corrected), rel=0.2)
-    assert float(printed_contributions("conv 1x28x28 60-120-180 k3 s2 1")[0]) > 30 * largest
-    for k in (2, 3, 4):
-        assert np.mean([term(grams[k - 1]) for grams in networks]) == pytest.approx(corrected[k - 1], rel=0.2)
+@pytest.mark.parametrize("gamma", [0.1, 1.0, 3.0])
+def test_equation_157_the_terms_of_gamma_and_beta_need_not_be_small(gamma: float) -> None:
+    """σ_w² q̃_xy^{l+1} times ¼ for β and 1/2π for γ. Eq. 158 drops them as N times smaller than the weights' term: that
+    of β is Nγ⁴/2πs² times smaller, which is 2.3 times at γ = 0.1 and N = 1000."""
+    order, measured = batchnorm(4, gamma), passes(WIDE, gamma)
+    for k in HIDDEN:
+        back = SIGMA_W2 * order.q_tilde_xy[k + 1]
+        for gram, expected in zip(measured.norm_grams(k, gamma), (back / 4, back / (2 * math.pi)), strict=True):
+            assert term(gram) == pytest.approx(expected, rel=0.15)
+    of_weights, of_beta = term(measured.gram(2)), term(measured.norm_grams(2, gamma)[0])
+    smaller = WIDE[1] * gamma**4 / (2 * math.pi * (order.q[2] - order.q_xy[2]))
+    assert of_weights / of_beta == pytest.approx(smaller, rel=0.15)
+    assert (of_weights / of_beta < WIDE[1] / 100) == (gamma == 0.1)

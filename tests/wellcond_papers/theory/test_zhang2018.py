@@ -149,6 +149,25 @@ class TestFullyConnected:
         expanded = loss(self.w) + (gradient * step).sum() + (step @ h_w * step).sum() / 2
         assert float(loss(self.w + step)) == pytest.approx(float(expanded), rel=1e-13)
 
+    def test_equation_21_is_exact_for_h_z_and_on_average_for_its_mean_eigenvalue(self) -> None:
+        """With m_z = tr H_z/n; of eq. 20's second line likewise. Along one direction it can be off by λ_max/m_z."""
+        loss = lambda z: matching_loss(self.target[0], self.w @ z)  # noqa: E731
+        z, h_z = self.z[0], self.w.T @ self.w
+        gradient, m_z = self.w.T @ (self.w @ z - self.target[0]), float(h_z.trace()) / len(h_z)
+
+        def rests(directions: Tensor) -> Tensor:
+            """ℓ_b less its value and slope at z, over ½‖step‖²: what m_z stands for."""
+            steps = 0.7 * directions
+            moved = torch.stack([loss(z + step) - loss(z) - gradient @ step for step in steps])
+            return 2 * moved / steps.square().sum(1)
+
+        values, vectors = torch.linalg.eigh(h_z)
+        assert_same(rests(vectors.T), values, 1e-12)
+        for basis in (eye(5), orthogonal(5, 5, seed=7)):
+            assert float(rests(basis).mean()) == pytest.approx(m_z, rel=1e-12)
+        assert float(rests(vectors.T)[-1]) > 2 * m_z
+        assert abs(float(rests(vectors.T)[0])) < 1e-10
+
     def test_orthonormal_weights_give_ones_and_zeros(self) -> None:
         w = orthogonal(4, 9)
         values = torch.linalg.eigvalsh(w.T @ w)
