@@ -9,6 +9,7 @@ Rows come from runs: `wellcond reproduce NAME --scale laptop --out runs` leaves 
 from __future__ import annotations
 
 import argparse
+import re
 import shutil
 import sys
 from collections import Counter
@@ -30,6 +31,7 @@ from departures import departures
 BOOK = Path(__file__).resolve().parents[1] / "reproduction"
 ROWS = BOOK / "rows"
 PICTURES = BOOK / "pictures"
+README = BOOK.parents[1] / "README.md"
 SOURCES = {
     "huang2020": "Layer-wise conditioning analysis in exploring the learning dynamics of DNNs",
     "lange2022": "Batch normalization preconditioning for neural network training",
@@ -160,22 +162,37 @@ def counted(run: Reproduction) -> str:
     return f"of {len(outcomes)}: {', '.join(parts)}"
 
 
+def largest_runs() -> list[Reproduction]:
+    """The run of every experiment at the largest scale that is committed."""
+    return [next(iter(scales.values())) for name in names() if (scales := runs(name))]
+
+
+def ran() -> str:
+    """What was run at which scale."""
+    largest = largest_runs()
+    scales, partial = Counter(run.scale for run in largest), sum(bool(run.missing) for run in largest)
+    counts = [f"{scales[scale]} at `{scale}`" for scale in reversed(SCALES) if scales[scale]]
+    if partial:
+        counts.append(f"{partial} of them in part")
+    were_run = f"Of {len(names())} figures and tables {len(largest)} were run"
+    return f"{were_run}, counted by their largest scale: {', '.join(counts)}."
+
+
 def totals() -> str:
-    """All claims of the papers at the largest scale that was run, and what was run at which scale."""
-    largest = [next(iter(scales.values())) for name in names() if (scales := runs(name))]
+    """What was run at which scale, and all claims of the papers there."""
     verdicts = Counter(
         outcome.verdict
-        for run in largest
+        for run in largest_runs()
         for claim, outcome in zip(run.experiment.claims, run.outcomes, strict=True)
         if not claim.is_ours
     )
-    scales = Counter(run.scale for run in largest)
     claims = ", ".join(f"{verdicts[verdict]} {COUNTED[verdict]}" for verdict in VERDICTS if verdicts[verdict])
-    ran = ", ".join(f"{scales[scale]} at `{scale}`" for scale in reversed(SCALES) if scales[scale])
-    return (
-        f"Of {len(names())} figures and tables {len(largest)} were run, counted by their largest scale: {ran}. "
-        f"Of their {verdicts.total()} claims at that scale: {claims}."
-    )
+    return f"{ran()} Of their {verdicts.total()} claims at that scale: {claims}."
+
+
+def read_me(old: str) -> str:
+    """The README, whose sentence about the runs is filled in."""
+    return re.sub(r"(?<=<!-- ran -->).*?(?=<!-- end of ran -->)", ran(), old)
 
 
 def index(old: str) -> str:
@@ -186,10 +203,10 @@ def index(old: str) -> str:
 
 
 def pages() -> dict[Path, str]:
-    """Every page of the book by its file."""
-    first = BOOK / "index.md"
-    written = {BOOK / f"{source}.md": page(source) for source in SOURCES}
-    return {first: index(first.read_text(encoding="utf-8"))} | written
+    """Every page of the book by its file, and the README."""
+    filled = {BOOK / "index.md": index, README: read_me}
+    written = {path: fill(path.read_text(encoding="utf-8")) for path, fill in filled.items()}
+    return written | {BOOK / f"{source}.md": page(source) for source in SOURCES}
 
 
 def main() -> None:

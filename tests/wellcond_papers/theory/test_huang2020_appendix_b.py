@@ -135,14 +135,14 @@ def test_appendix_b_the_second_moment_bounds_the_weight_gradient() -> None:
 def test_appendix_b_the_sub_hessian_bounds_nothing() -> None:
     """Squared error and ReLU: the sub-Hessians are the same for all targets, while a gradient can be anything."""
     model, x = rectifier(), normal(30, 4)
-    found: list[dict[str, tuple[float, float]]] = []
+    by_shift: list[dict[str, tuple[float, float]]] = []
     for shift in (0.0, 1.0, 100.0):
         batch = (x, model(x).detach() + shift)
         problem = wc.Problem(model, nn.MSELoss(), batch)
         gradients = weight_gradients(model, nn.MSELoss(), batch)
         hessians = {name: wc.Hessian(problem, layers=name).dense() for name in gradients}
-        found.append({name: (largest(hessians[name]), float(g.norm())) for name, g in gradients.items()})
-    fitted, near, far = found
+        by_shift.append({name: (largest(hessians[name]), float(g.norm())) for name, g in gradients.items()})
+    fitted, near, far = by_shift
     for name in fitted:
         assert near[name][0] == pytest.approx(fitted[name][0], rel=1e-10)
         assert far[name][0] == pytest.approx(fitted[name][0], rel=1e-10)

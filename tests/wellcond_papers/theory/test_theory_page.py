@@ -9,7 +9,8 @@ from pathlib import Path
 import pytest
 
 FOLDER = Path(__file__).resolve().parent
-PAGE = (FOLDER.parents[2] / "docs" / "theory.md").read_text(encoding="utf-8")
+ROOT = FOLDER.parents[2]
+PAGE = (ROOT / "docs" / "theory.md").read_text(encoding="utf-8")
 NAMED = set(re.findall(r"`(test_\w+)`", PAGE))
 STATEMENTS, _, TESTS = PAGE.partition("\n## Tests\n")
 
@@ -45,3 +46,6 @@ def test_every_statement_has_its_tests_and_the_page_counts_them() -> None:
     assert f"Of {len(tests)} statements" in PAGE
     assert f"{len(right)} hold as printed and {len(corrected)} need" in PAGE
     assert f"{len(NAMED)} tests check" in PAGE
+    readme = (ROOT / "README.md").read_text(encoding="utf-8")
+    assert f"[{len(tests)} statements](docs/theory.md)" in readme
+    assert f"{len(corrected)} needed a correction or one more condition" in readme

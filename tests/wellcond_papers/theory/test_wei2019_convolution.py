@@ -104,8 +104,9 @@ def _network(norm: Norm, gamma: float, seed: int, examples: int = 100) -> tuple[
 
 
 def assert_close(measured: Moments, expected: Moments, rel: float) -> None:
-    found, wanted = ((m.q, m.q_xy, m.q_ab) for m in (measured, expected))
-    assert found == pytest.approx(tuple(wanted), rel=rel)
+    assert (measured.q, measured.q_xy, measured.q_ab) == pytest.approx(
+        (expected.q, expected.q_xy, expected.q_ab), rel=rel
+    )
 
 
 @pytest.mark.slow
@@ -138,11 +139,11 @@ def test_claim_6_3_needs_bn_for_each_position_or_positions_that_are_alike() -> N
     measured, q, positions = maps("channel"), Moments(1.0, SHARED, 0.0).affine(), 36
     subtracted = (q.q_xy + (positions - 1) * q.q_ab) / positions
     c = (q.q_xy - subtracted) / (q.q - subtracted)
-    found = Moments.of(measured.h[1])
-    assert found.q == pytest.approx(1 / 2, rel=0.03)
-    assert found.q_xy == pytest.approx(rectified_product(1.0, c), rel=0.03)
-    assert found.q_xy > 1.8 / (2 * math.pi)
-    assert found.q_ab == pytest.approx(1 / (2 * math.pi), rel=0.05)
+    q_hat = Moments.of(measured.h[1])
+    assert q_hat.q == pytest.approx(1 / 2, rel=0.03)
+    assert q_hat.q_xy == pytest.approx(rectified_product(1.0, c), rel=0.03)
+    assert q_hat.q_xy > 1.8 / (2 * math.pi)
+    assert q_hat.q_ab == pytest.approx(1 / (2 * math.pi), rel=0.05)
 
 
 def position_sums(delta: list[Tensor]) -> tuple[float, float]:
