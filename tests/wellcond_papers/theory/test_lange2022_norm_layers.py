@@ -36,7 +36,7 @@ def renorm(r_max: float, d_max: float) -> nn.Module:
     layer = wc.nn.BatchRenorm1d(5, eps=1e-30, r_max=r_max, d_max=d_max, r_ramp=(0, 1), d_ramp=(0, 1)).double()
     layer.weight.data, layer.bias.data = GAIN.clone(), SHIFT.clone()
     layer.running_mean, layer.running_var = MEAN.clone(), SIGMA.square()
-    layer.num_batches_tracked.fill_(1)
+    layer.num_batches_tracked.fill_(1)  # past both ramps
     return layer
 
 
@@ -92,14 +92,14 @@ def mixed(batches: list[Tensor], rho: float) -> tuple[Tensor, Tensor]:
 
 
 def test_equation_3_starts_from_nothing_here_and_from_bn_in_tensorflow_1() -> None:
-    """The source names no start. From (0, 1) the first batch comes out as it is and ρ^t of that remains in batch t;
+    """The source names no start. From (0, 1) a batch comes out as it is at first and ρ^t of that remains in batch t;
     TensorFlow 1.x starts at the batch's own moments, so that s = 1, d = 0. In the end both are averages."""
     rho = 0.99
     layer = wc.nn.BatchRenorm1d(
         5, eps=0.0, momentum=1 - rho, affine=False, r_max=1e9, d_max=1e9, r_ramp=(0, 1), d_ramp=(0, 1)
     )
     layer = layer.double().train()
-    layer.num_batches_tracked.fill_(1)
+    layer.num_batches_tracked.fill_(1)  # past both ramps
     batches = [3 * normal(400, 5, seed=seed) + 1 for seed in range(1000)]
     assert_same(layer(batches[0]), batches[0], 1e-13)
     mean, sigma = mixed(batches[:1], rho)

@@ -38,19 +38,20 @@ class Operations(TorchDispatchMode):
         return result
 
 
+A_COLUMN = {
+    "batch_norm_update_stats": 4,
+    "lerp_": 3,
+    "add": 2,
+    "addcmul": 2,
+    "reciprocal_": 1,
+    "addcmul_": 2,
+    "mul_": 1,
+}
+FREE = {"detach", "view", "cat", "index_select", "transpose", "zero_"}
+
+
 class FusedOperations(TorchDispatchMode):
     """Operations of the library's step, counted by what each kernel computes for each element."""
-
-    A_COLUMN = {  # noqa: RUF012
-        "batch_norm_update_stats": 4,
-        "lerp_": 3,
-        "add": 2,
-        "addcmul": 2,
-        "reciprocal_": 1,
-        "addcmul_": 2,
-        "mul_": 1,
-    }
-    FREE = frozenset({"detach", "view", "cat", "index_select", "transpose", "zero_"})
 
     def __init__(self) -> None:
         super().__init__()
@@ -63,8 +64,8 @@ class FusedOperations(TorchDispatchMode):
             self.count += result.numel() * (2 * args[1].shape[-1] + 2)
         elif name == "amax":
             self.count += args[0].numel()
-        elif name not in self.FREE:
-            self.count += self.A_COLUMN[name] * args[0].numel()
+        elif name not in FREE:
+            self.count += A_COLUMN[name] * args[0].numel()
         return result
 
 
