@@ -119,8 +119,8 @@ class Processes(Launcher):
     workers: int | None = None
     stop: connection.Connection | None = None
 
-    def run(self, tasks: Iterable[Task], tell: Tell) -> Generator[Ended]:
-        """Run all tasks; the next one is asked for when a process is free for it."""
+    def run(self, tasks: Iterable[Task | None], tell: Tell) -> Generator[Ended]:
+        """Run all tasks. The next one is asked for when a process is free for it; None if it has to wait for others."""
         cores = len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1
         workers = self.workers or cores
         threads = max(1, cores // workers)
