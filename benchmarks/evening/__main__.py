@@ -22,18 +22,17 @@ ROWS = Path(__file__).parents[2] / "docs" / "reproduction" / "rows"
 
 def table(plan: Plan, data: Path, device: str) -> str:
     """What is done and left of every entry, in 80 columns."""
-    lines = [f"{'experiment':<20} {'scale':<8} {'done':>9} {'min left':>8}  decides"]
-    total = 0.0
+    lines = [f"{'experiment':<19} {'scale':<8} {'done':>8} {'minutes':>7}  decides"]
     is_missing = {name: bool(missing_data(name, data)) for entry in plan.entries for name in entry.data()}
+    total = 0.0
     for entry in plan.entries:
         left, count = plan.left(entry, device), len(entry.cells())
         minutes = sum(each.seconds for each in left) / 60 / SHARING
-        total += minutes
         absent = [name for name in entry.data() if left and is_missing[name]]
         what = f"needs {', '.join(absent)}" if absent else entry.decides
-        done = f"{count - len(left)} of {count}"
-        lines.append(f"{entry.name:<20} {entry.scale:<8} {done:>9} {minutes:8.1f}  {what[:31]}".rstrip())
-    lines.append(f"{'together':<20} {'':<8} {'':>9} {total:8.1f}")
+        lines.append(f"{entry.name:<19} {entry.scale:<8} {f'{count - len(left)}/{count}':>8} {minutes:7.1f}  {what}")
+        total += minutes
+    lines.append(f"{'together':<37} {total:7.1f}")
     return "\n".join(lines)
 
 

@@ -37,6 +37,7 @@ class Evening:
         workers: Cells that run at once.
         out: The folder for what leaves the machine; None if the machine stays.
         stays: Whether the store outlives the evening, so that checkpoints of any size are of use.
+        end: The time at which cells are stopped, by the monotonic clock.
     """
 
     plan: Plan
@@ -45,18 +46,18 @@ class Evening:
     workers: int = 10
     out: Path | None = None
     stays: bool = True
-    _end: float = field(default=0.0, init=False)
+    end: float = field(default=0.0, init=False)
     _running: dict[str, Planned] = field(default_factory=dict, init=False)
     _shares: dict[str, float] = field(default_factory=dict, init=False)
 
     def run(self, minutes: float) -> None:
         """Run cells until the time is over, or until SIGTERM or Ctrl-C."""
-        self._end = time.monotonic() + 60 * minutes - MARGIN
+        self.end = time.monotonic() + 60 * minutes - MARGIN
         self.plan.add_rows(self.plan.stored().values())  # of cells that an evening finished just before it was killed
-        waiting = self._runnable()
-        with _stopped_at(self._end) as stop:
+        waiting = self.runnable()
+        with _stopped_at(self.end) as stop:
             launcher = Processes(retries=0, workers=self.workers, stop=stop)
-            with contextlib.closing(launcher.run(self._following(waiting), self._tell)) as ends:
+            with contextlib.closing(launcher.run(self.following(waiting), self._tell)) as ends:
                 for ended in ends:
                     planned = self._running.pop(ended.cell.key)
                     self.plan.store(ended.cell, planned.entry.scale).put(ended)
@@ -67,7 +68,7 @@ class Evening:
                         self._pack_cells()
             self._pack_checkpoints()
 
-    def _runnable(self) -> list[Planned]:
+    def runnable(self) -> list[Planned]:
         """What is left and has its data."""
         left = [each for entry in self.plan.entries for each in self.plan.left(entry, self.device)]
         names = dict.fromkeys(each.cell.settings.get("data") for each in left)
@@ -76,10 +77,10 @@ class Evening:
             print(f"left out, for want of {name}: {text}", flush=True)
         return [each for each in left if each.cell.settings.get("data") not in missing]
 
-    def _following(self, waiting: list[Planned]) -> Iterator[Task | None]:
+    def following(self, waiting: list[Planned]) -> Iterator[Task | None]:
         """The next cell, in the order of the queue, that can be run now; None if others must end first."""
         while True:
-            left = self._end - time.monotonic()
+            left = self.end - time.monotonic()
             waiting = [each for each in waiting if self._is_in_time(each, left)]
             chosen = next((each for each in waiting if self._has_room(each)), None)
             if chosen is not None:
@@ -108,7 +109,7 @@ class Evening:
 
     def _line(self, planned: Planned, error: str) -> str:
         settings = planned.cell.settings
-        left = max(0.0, self._end - time.monotonic())
+        left = max(0.0, self.end - time.monotonic())
         how = f"failed: {error}" if error else "finished"
         return f"{left:4.0f} s left; {planned.entry.name}: {settings['arm']}, seed {settings['seed']} {how}"
 
