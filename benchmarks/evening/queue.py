@@ -68,7 +68,7 @@ def _trains(settings: Settings) -> bool:
 FIRST = _has(seed=0)
 THREE = range(3)
 """The first seeds."""
-QUEUE = (
+_ALL = (
     Entry("santurkar2018-fig6", "the angle of gradients", 8),
     Entry("santurkar2018-fig7", "accuracy with noise; 83 and 80 %", 5),
     Entry("santurkar2018-fig10", "loss and gradients of both nets", 4),
@@ -106,5 +106,8 @@ QUEUE = (
     Entry("huang2020-fig15", "110 layers with warm-up", 3, _has(depth=110), "gpu", 14),
     Entry("huang2020-fig11", "whether gradients are small", 1.5, memory=8),
     Entry("lange2022-fig4", "batch 6, further seeds", 10, _has(batch=6, seed=range(3, 5)), checkpoint=4),
+)
+QUEUE = tuple(
+    entry for entry in _ALL if entry.name in catalog.names() and entry.scale in entry.experiment.scales and entry.cells()
 )
 """Earlier entries first; cells of later ones use what is left of the time."""
