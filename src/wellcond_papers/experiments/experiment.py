@@ -157,11 +157,11 @@ class Experiment:
     def training_share(self, scale: Scale, arms: Collection[str]) -> float:
         """The least share of the source's training that these arms get at a scale; 1 if nothing is trained."""
         own, source = ({cell.settings["arm"]: cell.settings for cell in self.cells(each)} for each in (scale, "paper"))
-        lengths = [(_epochs(own[arm]), _epochs(source[arm])) for arm in arms if arm in own and arm in source]
+        lengths = [(epochs_of(own[arm]), epochs_of(source[arm])) for arm in arms if arm in own and arm in source]
         return min((ours / theirs for ours, theirs in lengths if theirs), default=1.0)
 
 
-def _epochs(settings: Settings) -> float:
+def epochs_of(settings: Settings) -> float:
     """The length of training in passes over the data; in steps if there is no data set, 0 without training."""
     if settings.get("epochs") is not None:
         return float(settings["epochs"])

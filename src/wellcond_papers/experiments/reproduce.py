@@ -110,7 +110,7 @@ def reproduce(
     check_data({name for each in experiments for name in each.data(scale)}, root)
     tasks = {each.name: _tasks(each, scale, Path(out).absolute(), device, root) for each in experiments}
     ended = iter(run_all([task for own in tasks.values() for task in own], used, progress))
-    runs = [_reproduction(each, scale, [next(ended) for _ in tasks[each.name]]) for each in experiments]
+    runs = [reproduction_of(each, scale, [next(ended) for _ in tasks[each.name]]) for each in experiments]
     folders = [own[0].store.folder for own in tasks.values()]
     for run, folder in zip(runs, folders, strict=True):
         _write_rows(run, folder)
@@ -200,7 +200,8 @@ def measure_of(experiment: Experiment) -> Callable[[Job], Iterable[Row]]:
     return NamedMeasure(experiment.name) if is_in_catalog else experiment.measure
 
 
-def _reproduction(experiment: Experiment, scale: Scale, ended: Sequence[Ended]) -> Reproduction:
+def reproduction_of(experiment: Experiment, scale: Scale, ended: Sequence[Ended]) -> Reproduction:
+    """The result of cells that have ended."""
     table = Table([each.record for each in ended if each.record is not None])
     return Reproduction(experiment, scale, table, failures_of(ended), made_with(ended))
 

@@ -130,6 +130,24 @@ class Reproduction(CellResult):
         done = {Cell(self.experiment.name, record.settings, self.experiment.version).key for record in self.table}
         return [cell for cell in self.experiment.cells(self.scale) if cell.key not in done]
 
+    def joined(self, other: Reproduction) -> Reproduction:
+        """The cells of both, in the order of the scale. Of a cell that both have finished this one's rows stay."""
+        order = {_identity(cell.settings): place for place, cell in enumerate(self.experiment.cells(self.scale))}
+        records = {_identity(record.settings): record for record in (*other.table, *self.table)}
+        failed = {_identity(failure.settings): failure for failure in (*other.failures, *self.failures)}
+        made_with = {
+            name: ", ".join(
+                dict.fromkeys(text for run in (self, other) for text in run.made_with.get(name, "").split(", ") if text)
+            )
+            for name in (*self.made_with, *other.made_with)
+        }
+        return replace(
+            self,
+            table=Table([records[each] for each in sorted(records, key=lambda each: order.get(each, len(order)))]),
+            failures=[failure for each, failure in failed.items() if each not in records],
+            made_with=made_with,
+        )
+
     def verdict(self) -> Verdict:
         """The verdict of all claims of the paper together; our own do not count."""
         judged = zip(self.experiment.claims, self.outcomes, strict=True)
@@ -172,6 +190,10 @@ class Reproduction(CellResult):
             lines.append(f"    paper: {claim['paper']}; found: {claim['found']}")
         lines += [f"failed: {_described(each.settings)}: {each.error}" for each in self.failures]
         return "\n".join(lines)
+
+
+def _identity(settings: Mapping[str, Any]) -> str:
+    return json.dumps(settings, sort_keys=True)
 
 
 def _described(settings: Mapping[str, Any]) -> str:

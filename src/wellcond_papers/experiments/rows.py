@@ -51,6 +51,11 @@ def write_rows(path: str | os.PathLike[str], run: Reproduction) -> Path:
     return write_atomically(Path(path), ("{\n" + ",\n".join(parts) + "\n}\n").encode())
 
 
+def add_rows(path: Path, run: Reproduction) -> Path:
+    """Add the cells of a run to those of a file, if there is one. What the file has finished stays as it is."""
+    return write_rows(path, read_rows(path).joined(run) if path.exists() else run)
+
+
 def read_rows(path: str | os.PathLike[str]) -> Reproduction:
     """Read what `write_rows` wrote.
 

@@ -21,6 +21,8 @@ from wellcond.results.files import write_atomically
 from wellcond_papers.training.distributed import is_writer
 from wellcond_papers.training.history import History
 
+SECONDS = 20.0
+"""Time between saves, if steps are not counted: little is lost, and little time is spent on saving."""
 DAMAGED = "{path} is damaged ({why}). The run starts again from its first step."
 ANOTHER_RUN = """\
 {path} belongs to another run: {why}.
@@ -48,15 +50,15 @@ class Checkpoint:
     Attributes:
         path: The file. Its folder is created if it is missing.
         parts: Objects whose state is saved: `{"model": model, "optimizer": optimizer}`.
-        every: Steps between saves; the end of the run is saved too.
+        every: Steps between saves; None for one every 20 seconds. The end of the run is saved too.
     """
 
     path: str | os.PathLike[str]
     parts: Mapping[str, HasState]
-    every: int = 1000
+    every: int | None = None
 
     def __post_init__(self) -> None:
-        if self.every < 1:
+        if self.every is not None and self.every < 1:
             raise ValueError(f"every must be at least 1 step, not {self.every}")
 
     def save(self, history: History, settings: Mapping[str, Any]) -> None:

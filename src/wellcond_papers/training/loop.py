@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+import time
 from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
 from itertools import count, islice
 from typing import Any, Generic, TypeVar
@@ -14,7 +15,7 @@ from torch.optim import Optimizer
 from wellcond.errors import InvalidProblem, NonFinite
 from wellcond.results import Progress, Row
 from wellcond.training.run import Run
-from wellcond_papers.training.checkpoint import Checkpoint
+from wellcond_papers.training.checkpoint import SECONDS, Checkpoint
 from wellcond_papers.training.history import History
 from wellcond_papers.training.schedules import Schedule, restart, show
 
@@ -68,6 +69,7 @@ class Loop(Generic[Batch]):
         self._settings = {} if checkpoint is None else {"optimizer": _described(optimizer), **(settings or {})}
         restart(schedule)
         self._unread: list[float | Tensor] = []
+        self._saved = time.monotonic()
 
     def run(self, batches: Iterable[Batch] | Callable[[int], Batch], progress: Progress | None = None) -> Run:
         """Take the steps, or those that are left.
@@ -144,11 +146,15 @@ class Loop(Generic[Batch]):
     # the checkpoint
 
     def _is_saved_at(self, taken: int) -> bool:
-        return self._checkpoint is not None and taken > 0 and taken % self._checkpoint.every == 0
+        if self._checkpoint is None:
+            return False
+        every = self._checkpoint.every
+        return time.monotonic() - self._saved > SECONDS if every is None else taken % every == 0
 
     def _save(self) -> None:
         if self._checkpoint is not None:
             self._checkpoint.save(self.history, self._settings)
+            self._saved = time.monotonic()
 
     def _resume(self) -> bool:
         """Continue from the checkpoint, if there is one."""

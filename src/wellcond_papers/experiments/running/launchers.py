@@ -12,8 +12,7 @@ import signal
 import threading
 import time
 from abc import ABC, abstractmethod
-from collections import deque
-from collections.abc import Callable, Generator, Sequence
+from collections.abc import Callable, Generator, Iterable, Sequence
 from dataclasses import dataclass, replace
 from functools import partial
 from multiprocessing import connection, get_context, parent_process
@@ -114,24 +113,33 @@ class Processes(Launcher):
 
     Attributes:
         workers: The number of processes; None for one per core.
+        stop: When something arrives here, the cells under way are given up and the run ends.
     """
 
     workers: int | None = None
+    stop: connection.Connection | None = None
 
-    def run(self, tasks: Sequence[Task], tell: Tell) -> Generator[Ended]:
+    def run(self, tasks: Iterable[Task | None], tell: Tell) -> Generator[Ended]:
+        """Run all tasks. The next one is asked for when a process is free for it; None if it has to wait for others."""
         cores = len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1
         workers = self.workers or cores
         threads = max(1, cores // workers)
-        waiting = deque(tasks)
+        waiting = iter(tasks)
+        failed: list[Task] = []
         idle: list[_Worker] = []
         busy: dict[connection.Connection, tuple[_Worker, Task]] = {}
         try:
-            while waiting or busy:
-                while waiting and len(busy) < workers:
-                    worker, task = idle.pop() if idle else _Worker.start(threads), waiting.popleft()
-                    busy[worker.pipe] = worker, task
-                    worker.send(task)
-                for pipe in connection.wait(list(busy)):
+            while True:
+                while len(busy) < workers and (following := failed.pop() if failed else next(waiting, None)):
+                    worker = idle.pop() if idle else _Worker.start(threads)
+                    busy[worker.pipe] = worker, following
+                    worker.send(following)
+                if not busy:
+                    return
+                ready = connection.wait([*busy, *([self.stop] if self.stop else [])])
+                for pipe in ready:
+                    if pipe is self.stop:
+                        continue
                     worker, task = busy[pipe]  # type: ignore[index]
                     message = _received(worker, task)
                     if not isinstance(message, Ended):
@@ -142,13 +150,18 @@ class Processes(Launcher):
                         idle.append(worker)
                     else:
                         worker.stop()
-                    following = self.again(task, message)
-                    if following is None:
+                    again = self.again(task, message)
+                    if again is None:
                         yield message
                     else:
-                        waiting.appendleft(following)
+                        failed.append(again)
+                if self.stop in ready:
+                    return
         finally:
-            for worker in [*idle, *(worker for worker, _ in busy.values())]:
+            left = [*idle, *(worker for worker, _ in busy.values())]
+            for worker in left:
+                worker.process.terminate()  # all at once: each may take a while to end
+            for worker in left:
                 worker.stop()
 
 

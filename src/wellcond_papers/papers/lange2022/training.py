@@ -25,8 +25,6 @@ from wellcond_papers.training.loop import Probe
 from wellcond_papers.training.schedules import Schedule, warm_up
 from wellcond_papers.training.schedules import steps as decay
 
-SAVE_EVERY = 2000
-"""Steps from one checkpoint to the next."""
 CHUNK = 1000
 """Images per forward pass of an evaluation."""
 
@@ -91,7 +89,7 @@ def trained(job: Job, trainee: Trainee, probes: Sequence[Probe]) -> list[Row]:
     settings, per_epoch = job.settings, trainee.batches.per_epoch
     steps = settings["steps"] if "steps" in settings else math.ceil(settings["epochs"] * per_epoch)
     parts: dict[str, Any] = {"model": trainee.model, "optimizer": trainee.optimizer}
-    checkpoint = None if job.folder is None else Checkpoint(job.folder / "state.pt", parts, SAVE_EVERY)
+    checkpoint = None if job.folder is None else Checkpoint(job.folder / "state.pt", parts)
     return train_classifier(
         trainee.model, trainee.optimizer, trainee.batches, steps,
         at=looks(steps, job["looks"]), test=trainee.test, probes=probes, schedule=schedule(settings, steps, per_epoch),
