@@ -12,5 +12,5 @@ EXPERIMENT = experiment(
     ["F", "M"],
     NETWORK,
     {"F": 400, "M": 3600},
-    minutes={"smoke": 0.03, "laptop": 0.5, "paper": 1200.0},
+    minutes={"smoke": 0.03, "laptop": 0.5, "paper": 1.5},
 )

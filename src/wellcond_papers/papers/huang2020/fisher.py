@@ -39,6 +39,8 @@ PANELS = {
 }
 NORMS = {"plain": "none", "BN": "batch"}
 LABELS = {"F": "model", "M": "data"}
+SIDE = 40_000
+"""The largest side of a matrix. The wider of its factors then may take 51 GB; at 10 000 images it takes 6."""
 DEPARTURES = (
     "The source does not say how many images its matrices are made of, nor how BN takes its statistics: here over the "
     "images of one batch, with gradients through them.",
@@ -60,7 +62,7 @@ def measure(job: Job) -> list[Row]:
     problem = Problem(model, nn.CrossEntropyLoss(), batches, batchnorm="batch")
     weights = [name for name in problem.params if name.startswith("fc")]
     blocks = {"": weights} | {name.removesuffix(".weight"): [name] for name in weights}
-    spectra = block_spectra(Fisher(problem, job["labels"], layers=weights), blocks)
+    spectra = block_spectra(Fisher(problem, job["labels"], layers=weights), blocks, limit=SIDE)
     return [
         row
         for layer, spectrum in spectra.items()
@@ -212,12 +214,13 @@ def experiment(
         scales={
             "smoke": small | {"arms": own({"F": 64, "M": 500}, 250)},
             "laptop": real | {"arms": own(images, 640)},
-            "paper": real | {"arms": own({"F": 60_000, "M": 60_000}, 1000)},
+            "paper": real | {"seeds": 3, "arms": own({"F": 10_000, "M": 60_000}, 1000)},
         },
         measure=measure,
         claims=tuple(claims()),
         draw=draw,
         contrast=[(f"plain {matrix}", f"BN {matrix}") for matrix in matrices],
         departures=DEPARTURES,
+        silent=("images", "batch"),
         **more,
     )
