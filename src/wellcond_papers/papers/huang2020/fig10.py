@@ -3,15 +3,7 @@
 from __future__ import annotations
 
 from wellcond_papers.experiments.experiment import Experiment
-from wellcond_papers.papers.huang2020.layers_over_training import (
-    ARMS,
-    CLAIMS,
-    DEPARTURES,
-    OFTEN,
-    SILENT,
-    draw,
-    measure,
-)
+from wellcond_papers.papers.huang2020.layers_over_training import ARMS, CLAIMS, DEPARTURES, draw, measure
 from wellcond_papers.papers.huang2020.networks import IMAGENET, ONE_SCALE, SMOKE
 
 NETWORK = {"network": "ImageNet ResNet", "depth": 18}
@@ -23,7 +15,7 @@ EXPERIMENT = Experiment(
     arms=ARMS,
     scales={
         "smoke": SMOKE | NETWORK | {"size": 32, "measured": 32},
-        "paper": IMAGENET | NETWORK | {"measured": 256, "looks": OFTEN},
+        "paper": IMAGENET | NETWORK | {"measured": 256},
     },
     measure=measure,
     claims=CLAIMS,
@@ -35,5 +27,4 @@ EXPERIMENT = Experiment(
         ONE_SCALE,
         "The paper does not say the rates; they are those of its networks for CIFAR-10.",
     ],
-    silent=[*SILENT, "lr"],
 )
