@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections import OrderedDict
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 import torch
 from torch import nn
@@ -27,7 +27,7 @@ LOOKS = (0.0, 0.01, 0.02, 0.03, 0.05, 0.08, 0.13, 0.2, 0.3, 0.4, 0.5, 0.6, 0.7, 
 """When the layer is measured, as shares of the training."""
 UNTESTED = {"tested": 0, "weight_decay": 1e-4}
 """Before BN has seen data, in evaluation mode, the signal of 1202 layers is not finite."""
-NETWORKS = {
+NETWORKS: dict[str, dict[str, Any]] = {
     "ResNet": {"network": "ResNet"},
     "PreResNet": {"network": "PreResNet", "final_norm": True},
     "PreResNet-v1": {"network": "PreResNet", "final_norm": False},
