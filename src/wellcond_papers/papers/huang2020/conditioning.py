@@ -10,7 +10,7 @@ from torch import Tensor, nn
 from wellcond.measurements.layers.conditioning import conditioning
 from wellcond.problem.problem import Problem
 from wellcond.results import Row
-from wellcond.results.quantities import GRADIENT, INPUT
+from wellcond.results.quantities import GRADIENT, INPUT, LOSS
 
 MAGNITUDES = (INPUT.lambda_max, GRADIENT.lambda_max)
 """λ_max of Σx and of Σ∇h."""
@@ -44,7 +44,7 @@ def layer_rows(
         model: The network, which is left as it is.
         batch: Images and labels, on its device.
         step: The number of steps taken.
-        keep: The quantities to keep.
+        keep: The quantities to keep; `LOSS` is that of these images.
         layers: The layers; None for all.
 
     Raises:
@@ -53,7 +53,7 @@ def layer_rows(
     images, labels = batch
     measured = copy.deepcopy(model).double()
     problem = Problem(measured, nn.CrossEntropyLoss(), (images.double(), labels), batchnorm="batch")
-    return [
+    rows = [
         row
         for layer in conditioning(problem, layers=layers).layers.values()
         for part, names in ((layer.x, INPUT), (layer.g, GRADIENT))
@@ -61,6 +61,10 @@ def layer_rows(
         for row in part.rows(layer.name, names, step)
         if row.quantity in keep
     ]
+    if LOSS in keep:
+        with problem.measuring():
+            rows.append(Row(step, "", LOSS, float(problem.mean_loss()), ""))
+    return rows
 
 
 def is_above(low: Mapping[str, float], high: Mapping[str, float]) -> list[bool]:

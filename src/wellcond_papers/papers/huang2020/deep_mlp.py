@@ -1,4 +1,4 @@
-"""The deep MLPs of huang2020 on MNIST, trained with the best of a few rates, and their layers over training."""
+"""The deep MLPs of huang2020 on MNIST, trained with a few rates, and their layers over training."""
 
 from __future__ import annotations
 
@@ -37,10 +37,18 @@ SMOKE: dict[str, Any] = {
 LAPTOP: dict[str, Any] = {
     "data": "mnist", "depth": 20, "units": 256, "batch": 1024, "epochs": 4, "measured": 1024, "rates": [0.05, 0.2, 1.0],
 }  # fmt: skip
-PAPER: dict[str, Any] = LAPTOP | {"epochs": 80, "measured": 60_000, "rates": [0.01, 0.05, 0.1, 0.2, 0.5, 1.0]}
+OFTEN = [0.0, 0.002, 0.005, 0.01, 0.02, 0.035, 0.06, 0.1, 0.18, 0.3, 0.55, 1.0]
+"""Looks that are close enough in loss to compare networks when they have the same one."""
+PAPER: dict[str, Any] = LAPTOP | {"epochs": 80, "measured": 10_000, "looks": OFTEN}
+COMPARED_LR = {"lecun": 0.2, "he": 0.05}
+"""The rate at which the layers of a plain network and of one with BN are compared, by their initialization: the larger
+two of 0.05, 0.2 and 1 make the plain one diverge with He's, and with LeCun's only 0.2 moves it."""
+SILENT = ("epochs", "rates", "measured", "looks", "compared_lr")
 DEPARTURES = (
-    "The source gives neither the learning rates of SGD nor the number of epochs: the rate of the lowest training loss "
-    "is taken, of those in the settings.",
+    "The source gives neither the learning rates of SGD nor the number of epochs. Where `compared_lr` is set, layers "
+    "are measured at that rate in both networks of a pair; elsewhere at the rate of the lowest training loss, of "
+    "`rates`, which may differ within a pair.",
+    "`measured` is the number of images that the layers are measured on.",
     "The layers have no biases, as in the source's equations.",
 )
 
@@ -59,13 +67,20 @@ def first_images(job: Job) -> Batch:
 
 
 def trained(job: Job, look: Look, looks: Sequence[float] = LOOKS) -> list[Row]:
-    """Train with every rate; returns the rows of the best run, its rate, and the final losses of all rates.
+    """Train with every rate; returns the rows of one run, its rate, and the final losses of all rates.
 
-    The `layer` of a final loss names its rate, as in "lr 0.1". A run that diverged is the worst.
+    The run is that of "compared_lr", else the best. The `layer` of a final loss names its rate, as in "lr 0.1". A run
+    that diverged is the worst.
+
+    Args:
+        job: The cell. Its "looks", if it has them, take the place of `looks`.
+        look: What to measure on the way.
+        looks: When to measure it, as shares of the training.
     """
+    chosen = job.settings.get("compared_lr")
     batches = Batches(load(job["data"], job.data), job["batch"], seed=job["seed"], device=job.device, flatten=True)
     steps = job["epochs"] * batches.per_epoch
-    at = sorted({round(share * steps) for share in looks})
+    at = sorted({round(share * steps) for share in job.settings.get("looks", looks)})
     runs: dict[float, Run] = {}
     for place, rate in enumerate(job["rates"]):
         model, batch = network(job), first_images(job)
@@ -78,11 +93,12 @@ def trained(job: Job, look: Look, looks: Sequence[float] = LOOKS) -> list[Row]:
             job.progress(what, (place + share) / len(job["rates"]))
 
         optimizer = kind(model.parameters(), lr=rate)
-        runs[rate] = train_classifier(model, optimizer, batches, steps, at=at, probes=[probe], progress=tell)
+        probes = [probe] if chosen in (None, rate) else []
+        runs[rate] = train_classifier(model, optimizer, batches, steps, at=at, probes=probes, progress=tell)
     finals = {rate: math.inf if run.final is None else run.final for rate, run in runs.items()}
-    best = min(finals, key=finals.__getitem__)
+    kept = chosen or min(finals, key=finals.__getitem__)
     tried = [Row(None, f"lr {rate:g}", FINAL_LOSS, loss, "") for rate, loss in finals.items()]
-    return [*runs[best].summary(), Row(None, "", TRAINED_LR, best, ""), *tried]
+    return [*runs[kept].summary(), Row(None, "", TRAINED_LR, kept, ""), *tried]
 
 
 def hidden(values: Mapping[str, float], quantity: str) -> dict[str, float]:

@@ -14,7 +14,7 @@ from wellcond_papers.experiments.claims import Claim, Outcome, claim, judged
 from wellcond_papers.experiments.experiment import Experiment, Job
 from wellcond_papers.experiments.pictures import over_training
 from wellcond_papers.experiments.table import Record, Table
-from wellcond_papers.papers.huang2020.networks import CIFAR, SMOKE, build, percent_wrong, trained
+from wellcond_papers.papers.huang2020.networks import CIFAR, SMOKE, WARM_UP, build, percent_wrong, trained
 from wellcond_papers.papers.percentages import percent
 
 if TYPE_CHECKING:
@@ -24,6 +24,7 @@ GROUPS = (range(0, 3), range(3, 6), range(6, 9), range(9, 13))
 """The convolutions that each digit stands for."""
 FREE = "1111"
 BLOCKED = ("0111", "1011", "1101", "1110", "0000")
+WARM = ", warm-up"
 NETWORK = {"network": "VGG", "depth": 16}
 
 
@@ -88,11 +89,12 @@ EXPERIMENT = Experiment(
     title="Weight domination, simulated by layers that are not updated",
     says="A network with certain layers in the state of weight domination can still decrease the loss, but with "
     "degenerated performance. A 0 stands for three consecutive convolutions whose updates are blocked.",
-    arms={digits: {"trained": digits} for digits in (FREE, *BLOCKED)},
+    arms={digits: {"trained": digits} for digits in (FREE, *BLOCKED)}
+    | {f"{digits}{WARM}": {"trained": digits, "warm_up_steps": WARM_UP} for digits in (FREE, *BLOCKED)},
     scales={
         "smoke": SMOKE | NETWORK | {"arms": [FREE, "0000"], "size": 32, "epochs": 2},
-        "gpu": CIFAR | NETWORK | {"seeds": 2, "epochs": 6, "half": True},
-        "paper": CIFAR | NETWORK | {"seeds": 2},
+        "gpu": CIFAR | NETWORK | {"arms": [FREE, *BLOCKED], "seeds": 2, "epochs": 6, "half": True},
+        "paper": CIFAR | NETWORK | {"seeds": 2, "epochs": 40, "half": True},
     },
     measure=measure,
     claims=[
@@ -101,8 +103,9 @@ EXPERIMENT = Experiment(
         degenerates("test error", percent_wrong, percent),
     ],
     draw=draw,
-    minutes={"smoke": 0.05, "gpu": 0.5, "paper": 60.0},
+    minutes={"smoke": 0.05, "gpu": 0.5, "paper": 8.0},
     contrast=[(FREE, "0000")],
+    silent=["epochs", "drops", "lr", "weight_decay", "momentum", "batch", "augment", "half", "warm_up_steps"],
     departures=[
         "VGG-16 has 13 convolutions and the paper's digits stand for three each: here the last of four digits stands "
         "for four. The paper does not say which digits it shows.",

@@ -15,10 +15,12 @@ from wellcond_papers.experiments.experiment import Experiment, Job
 from wellcond_papers.experiments.pictures import panels
 from wellcond_papers.experiments.table import Table
 from wellcond_papers.papers.huang2020.deep_mlp import (
+    COMPARED_LR,
     DEPARTURES,
     LAPTOP,
     LOOKS,
     PAPER,
+    SILENT,
     SMOKE,
     Batch,
     draw_looks,
@@ -100,11 +102,17 @@ EXPERIMENT = Experiment(
     title="Dying and full neurons of a 20-layer MLP over training",
     says="The plain network has dying and full neurons, and their number increases with the layer.",
     arms=ARMS,
-    scales={"smoke": SMOKE, "laptop": LAPTOP | {"measured": 10_000}, "paper": PAPER},
+    scales={
+        "smoke": SMOKE,
+        "laptop": LAPTOP | {"measured": 10_000},
+        "paper": PAPER
+        | {"seeds": 3, "measured": 60_000, "compared_lr": COMPARED_LR["he"], "rates": [COMPARED_LR["he"]]},
+    },
     measure=measure,
     claims=(grow_with_depth("dying"), grow_with_depth("full"), bn_has_fewer),
     draw=draw,
-    minutes={"smoke": 0.02, "laptop": 1.7, "paper": 120.0},
+    minutes={"smoke": 0.02, "laptop": 1.7, "paper": 1.0},
     contrast=[("plain", "BN")],
     departures=(*DEPARTURES, "The network with BN is not in the source's figure; it is there to compare with."),
+    silent=SILENT,
 )

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections import OrderedDict
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 import torch
 from torch import nn
@@ -16,7 +16,7 @@ from wellcond_papers.experiments.experiment import Experiment, Job
 from wellcond_papers.experiments.pictures import draw_over_training, panels
 from wellcond_papers.experiments.table import Table
 from wellcond_papers.papers.huang2020.conditioning import LABELS, layer_rows
-from wellcond_papers.papers.huang2020.networks import CIFAR, SMOKE, build, first_images, trained
+from wellcond_papers.papers.huang2020.networks import CIFAR, SMOKE, WARM_UP, build, first_images, trained
 
 if TYPE_CHECKING:
     from matplotlib.figure import Figure
@@ -27,6 +27,13 @@ LOOKS = (0.0, 0.01, 0.02, 0.03, 0.05, 0.08, 0.13, 0.2, 0.3, 0.4, 0.5, 0.6, 0.7, 
 """When the layer is measured, as shares of the training."""
 UNTESTED = {"tested": 0, "weight_decay": 1e-4}
 """Before BN has seen data, in evaluation mode, the signal of 1202 layers is not finite."""
+NETWORKS: dict[str, dict[str, Any]] = {
+    "ResNet": {"network": "ResNet"},
+    "PreResNet": {"network": "PreResNet", "final_norm": True},
+    "PreResNet-v1": {"network": "PreResNet", "final_norm": False},
+}
+SHALLOW = {f"{name}, 110 layers": {"depth": 110, "epochs": 10, "warm_up_steps": WARM_UP} for name in NETWORKS}
+"""Networks of a depth that can be trained for some epochs."""
 UNNORMALIZED = ("ResNet", "PreResNet-v1")
 """The networks whose last layer receives what no norm has scaled."""
 
@@ -110,20 +117,27 @@ EXPERIMENT = Experiment(
     title="What the last linear layer of 1202-layer residual networks receives",
     says="The input of the last linear layer varies in magnitude while a ResNet is trained. The extra BN at the end of "
     "PreResNet prevents that, not its pre-activation: without it (PreResNet-v1) the layer is as ill-conditioned.",
-    arms={
-        "ResNet": {"network": "ResNet"},
-        "PreResNet": {"network": "PreResNet", "final_norm": True},
-        "PreResNet-v1": {"network": "PreResNet", "final_norm": False},
-    },
+    arms=NETWORKS | {f"{name}, 110 layers": settings for name, settings in NETWORKS.items()},
     scales={
-        "smoke": SMOKE | UNTESTED | {"depth": 20, "measured": 128, "epochs": 4},
-        "laptop": CIFAR | UNTESTED | {"depth": 110, "images": 2048, "batch": 64, "measured": 128, "epochs": 1},
-        "gpu": CIFAR | UNTESTED | {"depth": 1202, "measured": 512, "epochs": 0.3, "half": True},
-        "paper": CIFAR | UNTESTED | {"depth": 1202, "measured": 512},
+        "smoke": SMOKE | UNTESTED | {"arms": list(NETWORKS), "depth": 20, "measured": 128, "epochs": 4},
+        "laptop": CIFAR
+        | UNTESTED
+        | {"arms": list(NETWORKS), "depth": 110, "images": 2048, "batch": 64, "measured": 128, "epochs": 1},
+        "gpu": CIFAR
+        | UNTESTED
+        | {
+            "measured": 512,
+            "epochs": 0.3,
+            "half": True,
+            "depth": 1202,
+            "arms": {name: {} for name in NETWORKS} | SHALLOW,
+        },
+        "paper": CIFAR | UNTESTED | {"arms": list(NETWORKS), "depth": 1202, "measured": 512, "warm_up_steps": WARM_UP},
     },
     measure=measure,
     claims=[magnitude_varies, better_conditioned, trains_faster],
     draw=draw,
-    minutes={"smoke": 0.05, "laptop": 4.0, "gpu": 0.9, "paper": 600.0},
+    minutes={"smoke": 0.05, "laptop": 4.0, "gpu": 3.5, "paper": 600.0},
     contrast=[("PreResNet", "PreResNet-v1")],
+    silent=["measured", "half"],
 )

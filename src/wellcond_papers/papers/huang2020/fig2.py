@@ -8,9 +8,10 @@ from wellcond_papers.papers.huang2020.fisher import experiment
 EXPERIMENT = experiment(
     "fig2",
     "Full second moment of gradients and those of the layers, 8-layer MLP, plain and BN",
-    "The second moment M of the gradients of single examples gives the same observation as the Fisher matrix.",
-    ["F", "M"],
+    "The second moment M of the gradients of single examples gives the same observation as the Fisher matrix. The "
+    "largest eigenvalue of a sub-Hessian can also indicate the magnitude of a layer's weight-gradient.",
+    ["F", "M", "H"],
     NETWORK,
-    {"F": 400, "M": 3600},
-    minutes={"smoke": 0.03, "laptop": 0.5, "paper": 1200.0},
+    {"F": 400, "M": 3600, "H": 400},
+    minutes={"smoke": 0.03, "laptop": 0.5, "paper": 1.5},
 )

@@ -11,5 +11,5 @@ EXPERIMENT = experiment(
     ["F", "M"],
     {"depth": 4, "units": 24},
     {"F": 540, "M": 2500},
-    minutes={"smoke": 0.02, "laptop": 0.7, "paper": 600.0},
+    minutes={"smoke": 0.02, "laptop": 0.7, "paper": 1.0},
 )

@@ -11,5 +11,5 @@ EXPERIMENT = experiment(
     ["F", "M"],
     {"depth": 4, "units": 36},
     {"F": 560, "M": 4100},
-    minutes={"smoke": 0.03, "laptop": 1.0, "paper": 1200.0},
+    minutes={"smoke": 0.03, "laptop": 1.0, "paper": 1.5},
 )

@@ -6,15 +6,17 @@ import math
 from typing import TYPE_CHECKING, Any
 
 from wellcond.results import Row, number
-from wellcond.results.quantities import FINAL_LOSS, GRADIENT, INPUT
+from wellcond.results.quantities import FINAL_LOSS, GRADIENT, INPUT, LOSS
 from wellcond_papers.experiments.claims import Outcome, claim, judged
 from wellcond_papers.experiments.experiment import Experiment, Job
 from wellcond_papers.experiments.table import Table
 from wellcond_papers.papers.huang2020.conditioning import MAGNITUDES, layer_rows
 from wellcond_papers.papers.huang2020.deep_mlp import (
+    COMPARED_LR,
     DEPARTURES,
     LAPTOP,
     PAPER,
+    SILENT,
     SMOKE,
     at_step,
     change,
@@ -32,6 +34,12 @@ ARMS: dict[str, dict[str, Any]] = {
     for init, value in INITS.items()
     for name, norm in {"plain": "none", "BN": "batch"}.items()
 }
+AT_ONE_RATE: dict[str, dict[str, Any]] = {
+    arm: {"compared_lr": COMPARED_LR[settings["init"]], "rates": [COMPARED_LR[settings["init"]]]}
+    for arm, settings in ARMS.items()
+}
+"""One rate for both networks of a pair."""
+TRIED = [0.01, 0.05, 0.1, 0.2, 0.5, 1.0]
 NAMES = {INPUT.lambda_max: "Σx", GRADIENT.lambda_max: "Σ∇h"}
 EVEN = 10.0
 """Magnitudes within such a factor of each other count as kept, and beyond it as lost."""
@@ -39,7 +47,7 @@ EVEN = 10.0
 
 def measure(job: Job) -> list[Row]:
     """Train one network and measure the magnitudes of its layers on the way."""
-    return trained(job, lambda model, batch, step: layer_rows(model, batch, step, keep=MAGNITUDES))
+    return trained(job, lambda model, batch, step: layer_rows(model, batch, step, keep=(*MAGNITUDES, LOSS)))
 
 
 @claim("plain with LeCun's initialization: λ_max of Σx falls with depth, that of Σ∇h on the way back", paper="vanish")
@@ -124,11 +132,16 @@ EXPERIMENT = Experiment(
     says="Without BN the magnitudes vanish with depth (LeCun), or are kept at the start alone (He); with BN they are "
     "stable in training.",
     arms=ARMS,
-    scales={"smoke": SMOKE, "laptop": LAPTOP, "paper": PAPER},
+    scales={
+        "smoke": SMOKE,
+        "laptop": LAPTOP,
+        "paper": PAPER | {"seeds": 3, "arms": {arm: own | {"rates": TRIED} for arm, own in AT_ONE_RATE.items()}},
+    },
     measure=measure,
     claims=(vanishes, he_keeps, bn_is_steadier, bn_is_level, trains_better),
     draw=draw,
-    minutes={"smoke": 0.04, "laptop": 3.4, "paper": 240.0},
+    minutes={"smoke": 0.04, "laptop": 3.4, "paper": 3.0},
     contrast=[("plain, LeCun", "BN, LeCun"), ("plain, He", "BN, He")],
     departures=DEPARTURES,
+    silent=SILENT,
 )

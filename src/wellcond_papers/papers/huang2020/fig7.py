@@ -5,15 +5,17 @@ from __future__ import annotations
 from typing import TYPE_CHECKING, Any
 
 from wellcond.results import Row, number
-from wellcond.results.quantities import GRADIENT, INPUT
+from wellcond.results.quantities import GRADIENT, INPUT, LOSS
 from wellcond_papers.experiments.claims import Outcome, claim, judged
 from wellcond_papers.experiments.experiment import Experiment, Job
 from wellcond_papers.experiments.table import Table
 from wellcond_papers.papers.huang2020.conditioning import layer_rows
 from wellcond_papers.papers.huang2020.deep_mlp import (
+    COMPARED_LR,
     DEPARTURES,
     LAPTOP,
     PAPER,
+    SILENT,
     SMOKE,
     at_step,
     change,
@@ -27,6 +29,7 @@ if TYPE_CHECKING:
     from matplotlib.figure import Figure
 
 ADAM_RATES = [1e-3, 5e-4, 1e-4]
+ADAM_COMPARED_LR = 5e-4
 ARMS: dict[str, dict[str, Any]] = {
     "plain": {"norm": "none", "init": "lecun", "optimizer": "Adam", "rates": ADAM_RATES},
     "BN": {"norm": "batch", "init": "lecun", "optimizer": "Adam", "rates": ADAM_RATES},
@@ -38,7 +41,7 @@ NAMES = {"Σx": INPUT, "Σ∇h": GRADIENT}
 
 def measure(job: Job) -> list[Row]:
     """Train one network and measure its layers on the way."""
-    return trained(job, lambda model, batch, step: layer_rows(model, batch, step, keep=KEPT))
+    return trained(job, lambda model, batch, step: layer_rows(model, batch, step, keep=(*KEPT, LOSS)))
 
 
 @claim("Adam evens out the magnitudes of the plain network's layers in training, SGD does not", paper="well adjusted")
@@ -81,7 +84,19 @@ EXPERIMENT = Experiment(
     says="Adam can adjust the magnitudes of the plain network's layers, which SGD cannot; BN stabilizes the training "
     "better, and is better conditioned.",
     arms=ARMS,
-    scales={"smoke": SMOKE, "laptop": LAPTOP, "paper": PAPER},
+    scales={
+        "smoke": SMOKE,
+        "laptop": LAPTOP,
+        "paper": PAPER
+        | {
+            "seeds": 3,
+            "arms": {
+                "plain": {"compared_lr": ADAM_COMPARED_LR},
+                "BN": {"compared_lr": ADAM_COMPARED_LR},
+                "plain, SGD": {"compared_lr": COMPARED_LR["lecun"], "rates": [COMPARED_LR["lecun"]]},
+            },
+        },
+    },
     measure=measure,
     claims=(
         adam_adjusts,
@@ -89,7 +104,8 @@ EXPERIMENT = Experiment(
         *(better_conditioned(name, matrix, [("plain", "BN")], at_start=False) for name, matrix in NAMES.items()),
     ),
     draw=draw,
-    minutes={"smoke": 0.03, "laptop": 2.5, "paper": 180.0},
+    minutes={"smoke": 0.03, "laptop": 2.5, "paper": 2.0},
     contrast=[("plain", "BN"), ("plain", "plain, SGD")],
     departures=(*DEPARTURES, "The plain network with SGD, of figure V, is trained here again to be compared with."),
+    silent=[name for name in SILENT if name != "rates"],
 )

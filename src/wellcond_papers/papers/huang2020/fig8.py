@@ -3,7 +3,15 @@
 from __future__ import annotations
 
 from wellcond_papers.experiments.experiment import Experiment
-from wellcond_papers.papers.huang2020.layers_over_training import ARMS, CLAIMS, DEPARTURES, draw, measure
+from wellcond_papers.papers.huang2020.layers_over_training import (
+    ARMS,
+    CLAIMS,
+    DEPARTURES,
+    OFTEN,
+    SILENT,
+    draw,
+    measure,
+)
 from wellcond_papers.papers.huang2020.networks import CIFAR, SMOKE
 
 NETWORK = {"network": "VGG-style", "depth": 20}
@@ -18,12 +26,13 @@ EXPERIMENT = Experiment(
         "smoke": SMOKE | NETWORK | {"depth": 8, "measured": 32},
         "laptop": CIFAR | NETWORK | {"images": 4096, "tested": 500, "measured": 256, "epochs": 4},
         "gpu": CIFAR | NETWORK | {"measured": 1024, "epochs": 10},
-        "paper": CIFAR | NETWORK | {"measured": 1024},
+        "paper": CIFAR | NETWORK | {"measured": 1024, "looks": OFTEN},
     },
     measure=measure,
     claims=CLAIMS,
     draw=draw,
-    minutes={"smoke": 0.05, "laptop": 4.0, "gpu": 0.4, "paper": 20.0},
+    minutes={"smoke": 0.05, "laptop": 4.0, "gpu": 0.4, "paper": 7.0},
     contrast=[("BN", "plain")],
     departures=DEPARTURES,
+    silent=SILENT,
 )

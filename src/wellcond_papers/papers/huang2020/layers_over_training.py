@@ -11,7 +11,7 @@ import numpy as np
 
 from wellcond.report.figures.style import legend_below
 from wellcond.results import Row, number
-from wellcond.results.quantities import FINAL_LOSS, GRADIENT, INPUT, TEST_ACCURACY, TRAINING_LOSS
+from wellcond.results.quantities import FINAL_LOSS, GRADIENT, INPUT, LOSS, TEST_ACCURACY, TRAINING_LOSS
 from wellcond_papers.experiments.claims import Claim, Outcome, claim, judged
 from wellcond_papers.experiments.experiment import Job
 from wellcond_papers.experiments.pictures import draw_by_layer, draw_over_training, panels
@@ -30,8 +30,12 @@ ARMS: dict[str, dict[str, Any]] = {
 KEPT = (INPUT.kappa[0.5], GRADIENT.kappa[0.5], INPUT.lambda_max, GRADIENT.lambda_max)
 LOOKS = (0.0, 0.1, 0.5, 1.0)
 """When layers are measured, as shares of the training."""
+OFTEN = [0.0, 0.002, 0.005, 0.015, 0.04, 0.1, 0.25, 0.5, 0.52, 0.75, 1.0]
+"""Looks that are close enough in loss to compare networks when they have the same one."""
+SILENT = ("measured", "looks", "half")
 DEPARTURES = (
-    "Layers are measured at the start and after a tenth, half and all of the training, with weights in float64.",
+    "Layers are measured with weights in float64: at the start and after a tenth, half and all of the training, or at "
+    "`looks`. `measured` is the number of images that they are measured on.",
     "Images that layers are measured on are not augmented.",
     "The check of the magnitudes leaves out the first and the last layer and compares the networks look by look; it "
     "was chosen after seeing a small run of the residual network.",
@@ -41,7 +45,7 @@ DEPARTURES = (
 def measure(job: Job) -> list[Row]:
     """Train one network and measure its layers on the way."""
     model, batch = build(job), first_images(job, job["measured"])
-    return trained(job, model, lambda step: layer_rows(model, batch, step, keep=KEPT), LOOKS)
+    return trained(job, model, lambda step: layer_rows(model, batch, step, keep=(*KEPT, LOSS)), LOOKS)
 
 
 def draw(table: Table) -> Figure:

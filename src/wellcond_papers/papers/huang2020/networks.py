@@ -56,6 +56,8 @@ IMAGENET: dict[str, Any] = CIFAR | {
     "classes": 1000,
 }
 """How it trains on ImageNet."""
+WARM_UP = 400
+"""Steps at a tenth of the rate with which He et al. begin to train 110 layers, until the error is below 80 %."""
 ONE_SCALE = "Images are resized to one scale before they are cropped; the paper follows He et al., who vary it."
 """A departure of all experiments on ImageNet."""
 SMOKE: dict[str, Any] = CIFAR | {
@@ -96,7 +98,8 @@ def trained(job: Job, model: nn.Module, probe: Probe | None = None, looks: Itera
     """Train with Nesterov's momentum and a rate that drops by ten, as the paper does.
 
     Args:
-        job: The cell.
+        job: The cell. Its "warm_up_steps", if it has them, are taken at a tenth of the rate; its "looks" take the place
+            of `looks`.
         model: The network; only what requires a gradient is trained.
         probe: What to measure on the way.
         looks: When to measure it, as shares of the training.
@@ -119,7 +122,9 @@ def trained(job: Job, model: nn.Module, probe: Probe | None = None, looks: Itera
     optimizer = SGD(learned, lr=job["lr"], momentum=job["momentum"], nesterov=True, weight_decay=decay)
     tested = job.settings.get("tested")
     steps = max(1, round(job["epochs"] * batches.per_epoch))
-    seen = {round(share * steps) for share in looks}
+    seen = {round(share * steps) for share in job.settings.get("looks", looks)}
+    drop = schedules.steps([round(share * steps) for share in job["drops"]])
+    warm_up = job.settings.get("warm_up_steps", 0)
 
     def look(step: int) -> Iterable[Row]:
         return probe(step) if probe is not None and step in seen else ()
@@ -134,7 +139,7 @@ def trained(job: Job, model: nn.Module, probe: Probe | None = None, looks: Itera
         at=sorted(seen | {round(k * steps / job["tests"]) for k in range(job["tests"] + 1)}),
         test=None if tested == 0 else first_images(job, tested, train=False),
         probes=[look],
-        schedule=schedules.steps([round(share * steps) for share in job["drops"]]),
+        schedule=lambda step: drop(step) * (0.1 if step < warm_up else 1.0),
         half=job["half"],
         checkpoint=None if job.folder is None else Checkpoint(job.folder / "state.pt", parts),
         progress=job.progress,

@@ -8,16 +8,18 @@ from typing import Any
 import pytest
 
 from wellcond.results import Row
-from wellcond.results.quantities import FISHER
+from wellcond.results.quantities import FISHER, GRADIENT_NORM, HESSIAN
 from wellcond_papers.experiments.experiment import Job
 from wellcond_papers.experiments.table import Record, Table
-from wellcond_papers.papers.huang2020.fisher import (
+from wellcond_papers.papers.huang2020.fisher import measure
+from wellcond_papers.papers.huang2020.fisher_claims import (
+    greater_with_bn,
     layers_agree,
     layers_are_better,
-    measure,
     pairs,
     whole_is_better,
 )
+from wellcond_papers.papers.huang2020.sub_hessian import indicates_the_gradient, is_fisher_without_bn, same_order
 
 SETTINGS: dict[str, Any] = {
     "data": "digits", "size": None, "depth": 3, "units": 6, "images": 30, "batch": 30, "seed": 0,
@@ -71,3 +73,40 @@ def test_two_infinite_condition_numbers_say_nothing() -> None:
     assert pairs(both, "F", FISHER.kappa[0.5]) == {"fc1": (math.inf, 2.0)}
     assert whole_is_better("F").check(both).verdict == "not tested"
     assert layers_are_better("F").check(both).verdict == "holds"
+
+
+def test_the_greater_magnitude_with_bn_is_counted_in_the_whole_and_in_the_layers() -> None:
+    table = Table([network("plain F", {"": 1.0, "fc1": 1.0}), network("BN F", {"": 1.0, "fc1": 1.0}, 3.0)])
+    assert greater_with_bn("F").check(table).verdict == "holds"
+    assert "3 times in the whole" in greater_with_bn("F").check(table).measured
+
+
+def test_a_sub_hessian_is_the_sub_fisher_matrix_of_a_rectifier_network_and_not_with_bn() -> None:
+    def largest(norm: str, labels: str | None, quantity: str) -> dict[str, float]:
+        rows = measure(Job(SETTINGS | {"norm": norm, "labels": labels}))
+        return {row.layer: row.value for row in rows if row.quantity == quantity and row.layer}
+
+    fisher, hessian = largest("none", "model", FISHER.lambda_max), largest("none", None, HESSIAN.lambda_max)
+    assert hessian == pytest.approx(fisher, rel=2e-3)
+    assert largest("batch", None, HESSIAN.lambda_max) != pytest.approx(
+        largest("batch", "model", FISHER.lambda_max), rel=0.1
+    )
+
+
+def of_layer(arm: str, values: dict[str, float], quantity: str) -> Record:
+    return Record({"arm": arm}, [Row(None, layer, quantity, value, "") for layer, value in values.items()])
+
+
+def test_pairs_of_layers_with_nearly_the_same_gradient_say_nothing() -> None:
+    gradients = {("BN", "fc1"): 1.0, ("BN", "fc2"): 1.9, ("plain", "fc1"): 4.0}
+    backwards = {("BN", "fc1"): 3.0, ("BN", "fc2"): 2.0, ("plain", "fc1"): 1.0}
+    assert same_order(gradients, gradients) == [True, True]
+    assert same_order(gradients, backwards) == [False, False]
+
+
+def test_sub_hessians_in_the_order_of_the_gradients_indicate_them() -> None:
+    gradients = of_layer("plain H", {"fc1": 1.0, "fc2": 5.0}, GRADIENT_NORM).rows
+    for curvature, verdict in (({"fc1": 0.1, "fc2": 0.9}, "holds"), ({"fc1": 0.9, "fc2": 0.1}, "does not hold")):
+        rows = of_layer("plain H", curvature, HESSIAN.lambda_max).rows
+        assert indicates_the_gradient.check(Table([Record({"arm": "plain H"}, [*gradients, *rows])])).verdict == verdict
+    assert is_fisher_without_bn.check(Table([])).verdict == "not tested"

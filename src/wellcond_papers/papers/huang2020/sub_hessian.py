@@ -1,0 +1,97 @@
+"""What huang2020 believes of sub-Hessians: their largest eigenvalue indicates the magnitude of the weight-gradient."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Mapping, Sequence
+from itertools import combinations
+
+from wellcond.curvature.hessian import Hessian
+from wellcond.curvature.spectra.eigenvalues import eigenvalues
+from wellcond.problem.problem import Problem
+from wellcond.results import Row, number
+from wellcond.results.quantities import FISHER, GRADIENT_NORM, HESSIAN
+from wellcond_papers.experiments.claims import Outcome, claim, judged
+from wellcond_papers.experiments.table import Table
+
+APART = 2.0
+"""Weight-gradients within such a factor of each other have no order that a matrix could indicate."""
+Layer = tuple[str, str]
+"""A network and one of its layers."""
+
+
+def sub_hessians(problem: Problem, weights: Sequence[str]) -> list[Row]:
+    """λ_max of the sub-Hessian of every weight, and the length of the gradient of the mean loss there."""
+    with problem.measuring():
+        _, gradients = problem.loss_and_gradients({name: problem.params[name] for name in weights})
+    rows = []
+    for name in weights:
+        gradient, layer = gradients[name], name.removesuffix(".weight")
+        largest = eigenvalues(Hessian(problem, layers=[name]), confidence=None)
+        rows.append(Row(None, layer, HESSIAN.lambda_max, float(largest.values[-1]), ""))
+        rows.append(Row(None, layer, GRADIENT_NORM, 0.0 if gradient is None else float(gradient.norm()), ""))
+    return rows
+
+
+def of_layers(table: Table, matrix: str, quantity: str) -> dict[Layer, float]:
+    """One quantity of every layer of both networks."""
+    return {
+        (network, layer): value
+        for network in ("plain", "BN")
+        for layer, value in table.arm(f"{network} {matrix}").mean_by_layer(quantity).items()
+        if layer
+    }
+
+
+def same_order(gradients: Mapping[Layer, float], magnitudes: Mapping[Layer, float]) -> list[bool]:
+    """Whether the layer with the greater gradient has the greater λ_max, pair by pair of layers that are `APART`.
+
+    Example:
+        >>> same_order({("BN", "fc1"): 1.0, ("BN", "fc2"): 9.0}, {("BN", "fc1"): 0.1, ("BN", "fc2"): 0.5})
+        [True]
+    """
+    return [
+        (gradients[a] > gradients[b]) == (magnitudes[a] > magnitudes[b])
+        for a, b in combinations([layer for layer in gradients if layer in magnitudes], 2)
+        if max(gradients[a], gradients[b]) >= APART * min(gradients[a], gradients[b])
+    ]
+
+
+@claim(
+    "λ_max of the sub-Hessian can indicate the magnitude of the weight-gradient in each layer",
+    paper="“We believe that the max eigenvalue of sub-Hessian can also indicate the magnitude of the weight-gradient "
+    "in each layer, like the sub-FIM/sub-M”",
+)
+def indicates_the_gradient(table: Table) -> Outcome:
+    """Layers of both networks in pairs: the one with the greater gradient has the greater λ_max."""
+    gradients = of_layers(table, "H", GRADIENT_NORM)
+    cases = {
+        "H": same_order(gradients, of_layers(table, "H", HESSIAN.lambda_max)),
+        "F": same_order(gradients, of_layers(table, "F", FISHER.lambda_max)),
+        "M": same_order(gradients, of_layers(table, "M", FISHER.lambda_max)),
+    }
+    counts = ", ".join(f"{matrix}_k {sum(each)} of {len(each)}" for matrix, each in cases.items())
+    details = f"pairs of layers, of both networks, that are in the order of their weight-gradients: {counts}"
+    return judged(cases["H"], details if cases["H"] else "")
+
+
+@claim(
+    "without BN the sub-Hessian is the sub-Fisher matrix, since a rectifier network is linear in one layer's weights, "
+    "piece by piece: λ_max is the same, and no eigenvalue is negative. With BN it is another matrix",
+    paper="“the general condition number … is not well defined for sub-Hessian, since it has negative eigenvalues”",
+    is_ours=True,
+)
+def is_fisher_without_bn(table: Table) -> Outcome:
+    """λ_max of H_k over that of F_k, on the same images: 1 in every layer, and not with BN."""
+    hessian, fisher = of_layers(table, "H", HESSIAN.lambda_max), of_layers(table, "F", FISHER.lambda_max)
+    ratios = {
+        network: [hessian[layer] / fisher[layer] for layer in hessian if layer in fisher and layer[0] == network]
+        for network in ("plain", "BN")
+    }
+    if not all(ratios.values()):
+        return judged([], "")
+    words = [f"{number(min(each))} to {number(max(each))} in {network}" for network, each in ratios.items()]
+    # the eigenvalue is known to a thousandth
+    cases = [math.isclose(ratio, 1.0, rel_tol=2e-3) for ratio in ratios["plain"]]
+    cases.append(not all(math.isclose(ratio, 1.0, rel_tol=2e-3) for ratio in ratios["BN"]))
+    return judged(cases, f"λ_max(H_k) / λ_max(F_k): {'; '.join(words)}")
