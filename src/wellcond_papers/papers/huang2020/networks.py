@@ -29,7 +29,7 @@ BUILDERS: dict[str, Callable[..., nn.Sequential]] = {
     "VGG": lambda *sizes, **options: vgg(*sizes, affine=True, **options),
     "ImageNet ResNet": imagenet_resnet,
 }
-OPTIONS = ("norm", "last_norm", "final_norm", "dropout", "width", "init")
+OPTIONS = ("norm", "last_norm", "final_norm", "dropout", "width", "enlarge", "init")
 """Settings that are handed to the network as they are."""
 
 CIFAR: dict[str, Any] = {
@@ -56,6 +56,16 @@ IMAGENET: dict[str, Any] = CIFAR | {
     "classes": 1000,
 }
 """How it trains on ImageNet."""
+STAND_IN: dict[str, Any] = IMAGENET | {
+    "data": "cifar100",
+    "size": 32,
+    "enlarge": 64,
+    "classes": 100,
+    "epochs": 10,
+    "half": True,
+    "tests": 10,
+}
+"""CIFAR-100 in place of ImageNet, and a tenth of the epochs; the rate drops after the same shares of them."""
 ONE_SCALE = "Images are resized to one scale before they are cropped; the paper follows He et al., who vary it."
 """A departure of all experiments on ImageNet."""
 SMOKE: dict[str, Any] = CIFAR | {
