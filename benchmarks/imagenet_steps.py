@@ -36,8 +36,8 @@ NETWORKS = {
     "ResNet-18": ("huang2020-fig14", "ResNet-18"),
     "ResNet-18-LastBN": ("huang2020-fig14", "ResNet-18-LastBN"),
     "ResNet-18 without a norm": ("huang2020-fig10", "plain"),
-    "ResNet-18 with GN": ("lange2022-fig7", "ImageNet: GN"),
-    "ResNet-18 with BNP and GN": ("lange2022-fig7", "ImageNet: BNP+GN"),
+    "ResNet-18 with GN": ("lange2022-fig7", "ResNet-18: GN"),
+    "ResNet-18 with BNP and GN": ("lange2022-fig7", "ResNet-18: BNP+GN"),
     "ResNet-50": ("huang2020-fig14", "ResNet-50"),
     "ResNet-50-LastBN": ("huang2020-fig14", "ResNet-50-LastBN"),
 }

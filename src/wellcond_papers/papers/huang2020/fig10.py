@@ -30,5 +30,5 @@ EXPERIMENT = Experiment(
     ],
     stand_in="The same network sees CIFAR-100, enlarged to 64×64, for 10 epochs. That shows whether BN conditions its "
     "layers better, which the paper says of MNIST and CIFAR-10 too; it says nothing about condition numbers on "
-    "ImageNet, whose layers average over twelve times as many positions.",
+    "ImageNet, whose layers average over twelve times the positions.",
 )

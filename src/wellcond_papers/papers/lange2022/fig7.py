@@ -8,7 +8,7 @@ from wellcond_papers.papers.lange2022.fig6 import residual_claims
 from wellcond_papers.papers.lange2022.networks import IMAGENET
 from wellcond_papers.papers.lange2022.training import measure
 
-PANEL = "ImageNet"
+PANEL = "ResNet-18"
 DECAY = [0.3, 0.6, 0.9]
 ARMS = arms(
     PANEL,
