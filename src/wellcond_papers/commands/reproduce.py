@@ -26,9 +26,19 @@ from wellcond_papers.experiments.reproduce import reproduce as run
 from wellcond_papers.experiments.reproduction import Reproduction
 from wellcond_papers.experiments.scales import SCALES, Scale
 
-COLORS = {"holds": "green", "holds in part": "yellow", "does not hold": "red", "not tested": "dim"}
+COLORS = {
+    "holds": "green",
+    "holds in part": "yellow",
+    "does not hold": "red",
+    "too short to tell": "dim",
+    "not tested": "dim",
+}
 EMBEDDED = "digits"
 """The data set that needs no files."""
+LIST_WIDTH = 82
+"""Columns that the list needs beside its titles."""
+SHORTEST_TITLE = 30
+"""Titles are left out if they would have to be shortened to less."""
 
 HOW_TO_GO_ON = """Nothing was run. --data DIR names another folder; --download fetches what can be fetched."""
 
@@ -58,7 +68,10 @@ def reproduce(
     ] = None,
     scale: Annotated[
         Scale,
-        typer.Option(help="Seconds on embedded data; minutes on two cores; minutes on one GPU; the paper's own."),
+        typer.Option(
+            help="Seconds on embedded data; minutes on two cores; minutes on one GPU; CIFAR-100 in place of ImageNet; "
+            "the paper's own."
+        ),
     ] = "laptop",
     out: Annotated[Path, typer.Option(metavar="DIR", help="Results go to DIR/NAME/SCALE.")] = Path("runs"),
     data: Data = None,
@@ -163,21 +176,23 @@ def _list(output: Output, data: Path | None) -> None:
         ]
         typer.echo(json.dumps(content, indent=1, ensure_ascii=False))
         return
-    table = new_table()
+    table = new_table(show_edge=False)
+    room = output.console.width - LIST_WIDTH
+    has_titles = room >= SHORTEST_TITLE
     table.add_column("experiment", no_wrap=True)
-    table.add_column("what it shows")
+    if has_titles:
+        table.add_column("what it shows", no_wrap=True, max_width=room)
     for scale in SCALES:
         table.add_column(scale, justify="right", no_wrap=True)
-    table.add_column("data")
+    table.add_column("data", no_wrap=True)
     for each in experiments:
         costs = [_cost(each.minutes[scale]) if scale in each.scales else "–" for scale in SCALES]
-        statuses = [(f"{name} {'missing' if missing[name] else '✓'}", missing[name]) for name in needs[each.name]]
-        marks = Text(", ").join(Text(text, "red" if is_missing else "green") for text, is_missing in statuses)
-        table.add_row(each.name, Text(each.title), *costs, marks)
+        data = Text(", ").join(Text(name, "red" if missing[name] else "green") for name in needs[each.name])
+        table.add_row(each.name, *([Text(each.title)] if has_titles else []), *costs, data)
     output.console.print(table)
-    output.console.print(
-        Text(f"Times are approximate, for the machine that a scale is meant for. Data is searched in {root}.")
-    )
+    output.console.print("Times are approximate, for the machine that a scale is meant for.")
+    there = ", ".join(f"{name} {'missing' if text else '✓'}" for name, text in missing.items())
+    output.console.print(f"Data: {there}; in {root}", soft_wrap=True)
     output.console.print("Run one: wellcond reproduce NAME --scale smoke; more: wellcond reproduce --help")
 
 
@@ -213,5 +228,7 @@ def _show(run: Reproduction, folder: Path, console: Console) -> None:
         cell = f"{failure.settings.get('arm')}, seed {failure.settings.get('seed')}"
         console.print(Text(f"failed: {cell}: {failure.error}", style="red"), soft_wrap=True)
     console.print(Text.assemble("verdict: ", (judged["verdict"], f"bold {COLORS[judged['verdict']]}")))
+    if run.caveat:
+        console.print(Text(run.caveat, style="yellow"))
     files = [name for name in ("rows.json", "table.parquet", "figure.png") if (folder / name).is_file()]
     console.print(f"written: {', '.join(files)} in {folder}", soft_wrap=True)

@@ -155,7 +155,12 @@ class Experiment:
         return sorted({cell.settings["data"] for cell in self.cells(scale) if cell.settings.get("data")})
 
     def training_share(self, scale: Scale, arms: Collection[str]) -> float:
-        """The least share of the source's training that these arms get at a scale; 1 if nothing is trained."""
+        """The least share of the source's training that these arms get at a scale; 1 if nothing is trained.
+
+        1 on a stand-in too: how long the source trains on other data does not say how long a stand-in must be trained.
+        """
+        if scale == "stand-in":
+            return 1.0
         own, source = ({cell.settings["arm"]: cell.settings for cell in self.cells(each)} for each in (scale, "paper"))
         lengths = [(epochs_of(own[arm]), epochs_of(source[arm])) for arm in arms if arm in own and arm in source]
         return min((ours / theirs for ours, theirs in lengths if theirs), default=1.0)

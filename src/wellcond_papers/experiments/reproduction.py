@@ -22,6 +22,8 @@ if TYPE_CHECKING:
     import pandas
     from matplotlib.figure import Figure
 
+SMOKE_CAVEAT = "A smoke run shows that the code runs. Its verdicts say nothing about the paper."
+
 
 @dataclass(frozen=True)
 class Failure:
@@ -153,6 +155,11 @@ class Reproduction(CellResult):
         judged = zip(self.experiment.claims, self.outcomes, strict=True)
         return overall(outcome.verdict for claim, outcome in judged if not claim.is_ours)
 
+    @property
+    def caveat(self) -> str:
+        """What the verdict does not say about the paper; "" if it is about the paper."""
+        return {"smoke": SMOKE_CAVEAT, "stand-in": self.experiment.stand_in}.get(self.scale, "")
+
     def figure(self) -> Figure:
         return self.experiment.draw(self.table)
 
@@ -162,6 +169,7 @@ class Reproduction(CellResult):
             "experiment": self.experiment.name,
             "scale": self.scale,
             "verdict": self.verdict(),
+            "caveat": self.caveat,
             "claims": [
                 {
                     "says": claim.says,
@@ -183,8 +191,7 @@ class Reproduction(CellResult):
 
     def __str__(self) -> str:
         lines = [f"{self.experiment.name}, {self.scale} scale: {self.verdict()}"]
-        if self.scale == "smoke":
-            lines.append("A smoke run shows that the code runs. Its verdicts say nothing about the paper.")
+        lines += [self.caveat] if self.caveat else []
         for claim in self.judgment()["claims"]:
             lines.append(f"{claim['verdict']}: {claim['says']}{' (our claim)' if claim['ours'] else ''}")
             lines.append(f"    paper: {claim['paper']}; found: {claim['found']}")

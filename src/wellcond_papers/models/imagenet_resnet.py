@@ -47,6 +47,7 @@ def imagenet_resnet(
     last_norm: bool = False,
     dropout: float = 0.0,
     width: int = 64,
+    enlarge: int | None = None,
     init: Init | None = None,
     seed: int | None = None,
 ) -> nn.Sequential:
@@ -63,6 +64,8 @@ def imagenet_resnet(
         last_norm: Whether an affine batch normalization `last_bn` stands before the linear layer: huang2020's LastBN.
         dropout: The probability that a feature is dropped before `last_bn` and the linear layer.
         width: Channels of the first stage.
+        enlarge: Height and width that images are brought to first, by bilinear interpolation; None takes them as they
+            are.
         init: How weights are drawn, as in `mlp`; None for convolutions N(0, 2/(k² C_out)) and a linear layer as torch
             fills its own.
         seed: Fixes the weights and leaves the global generator alone; None draws from it.
@@ -80,9 +83,11 @@ def imagenet_resnet(
     if depth not in STAGE_DEPTHS:
         raise ValueError(f"depth must be one of {', '.join(map(str, STAGE_DEPTHS))}, not {depth}")
     layers = Layers(norm, init, seed)
-    modules: OrderedDict[str, nn.Module] = OrderedDict(
-        conv=layers.conv(3, width, 7, stride=2, padding=3), bn=layers.norm2d(width), act=nn.ReLU()
-    )
+    modules: OrderedDict[str, nn.Module] = OrderedDict()
+    if enlarge is not None:
+        modules["enlarge"] = nn.Upsample((enlarge, enlarge), mode="bilinear")
+    modules["conv"], modules["bn"] = layers.conv(3, width, 7, stride=2, padding=3), layers.norm2d(width)
+    modules["act"] = nn.ReLU()
     modules["maxpool"] = nn.MaxPool2d(3, stride=2, padding=1)
     channels = width
     for k, blocks in enumerate(STAGE_DEPTHS[depth]):

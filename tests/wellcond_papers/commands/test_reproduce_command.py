@@ -9,7 +9,7 @@ import pytest
 from command import one_line, run, words
 
 from wellcond_papers.experiments.catalog import names
-from wellcond_papers.experiments.reproduce import Reproduction
+from wellcond_papers.experiments.reproduction import SMOKE_CAVEAT, Reproduction
 
 NAME = "lange2022-fig8"
 """An experiment that takes a second at the smallest scale."""
@@ -21,6 +21,17 @@ def test_without_a_name_all_are_listed_with_their_cost_and_data(tmp_path: Path) 
     assert all(name in result.output for name in names())
     assert all(word in result.output for word in ("smoke", "laptop", "gpu", "paper", "cifar10 missing"))
     assert str(tmp_path) in result.output
+
+
+@pytest.mark.parametrize("width", [80, 120])
+def test_the_list_has_one_line_per_experiment(width: int, tmp_path: Path) -> None:
+    lines = run("reproduce", "--data", tmp_path, width=width).output.splitlines()
+    head = next(k for k, line in enumerate(lines) if "experiment" in line)
+    listed = lines[head + 2 : head + 2 + len(names())]
+    assert [line.split()[0] for line in listed] == list(names())
+    assert max(map(len, listed)) <= width
+    assert all(not line.rstrip().endswith("…") for line in listed), "titles alone are shortened"
+    assert any("ResNet-LastBN" in line for line in listed) == (width == 120), "titles need room"
 
 
 def test_the_list_as_json(tmp_path: Path) -> None:
@@ -36,12 +47,13 @@ def test_the_list_as_json(tmp_path: Path) -> None:
 def test_a_run_prints_claims_and_verdict_and_says_where_the_files_are(tmp_path: Path) -> None:
     result = run("reproduce", NAME, "--scale", "smoke", "--out", tmp_path, width=160)
     assert result.exit_code == 0, result.output
-    assert all(word in result.output for word in ("claim", "paper", "found", "verdict: "))
+    assert all(word in result.output for word in ("claim", "paper", "found", "verdict: ", SMOKE_CAVEAT))
     folder = tmp_path / NAME / "smoke"
     assert f"rows.json, table.parquet, figure.png in {folder}" in words(result.output)
     again = json.loads(run("reproduce", NAME, "--scale", "smoke", "--out", tmp_path, "--json").stdout)
     assert again[0]["verdict"] == json.loads((folder / "verdict.json").read_text())["verdict"]
     assert again[0]["folder"] == str(folder)
+    assert again[0]["caveat"] == SMOKE_CAVEAT
 
 
 def test_missing_data_is_named_with_its_place_and_nothing_is_run(tmp_path: Path) -> None:

@@ -43,6 +43,7 @@ def test_an_experiment_says_what_it_is(name: str) -> None:
         cells = subject.cells(scale)
         assert len({cell.key for cell in cells}) == len(cells) > 0
     assert set(subject.data("smoke")) <= {"digits"}, "a smoke run needs embedded data alone"
+    assert ("stand-in" in subject.scales) == bool(subject.stand_in) == ("imagenet" in subject.data("paper"))
     arms = set(subject.arms)
     assert subject.contrast, "some pair of arms must matter to the verdict"
     assert {arm for pair in subject.contrast for arm in pair} <= arms

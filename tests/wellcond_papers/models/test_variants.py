@@ -129,6 +129,14 @@ def test_imagenet_resnets_have_the_published_shapes() -> None:
         assert shapes["fc"] == (1000,)
 
 
+def test_images_can_be_enlarged_before_the_first_convolution() -> None:
+    small, large = torch.randn(2, 3, 32, 32), imagenet_resnet(18, width=4, seed=0)
+    model = imagenet_resnet(18, width=4, enlarge=64, seed=0)
+    enlarged = nn.functional.interpolate(small, (64, 64), mode="bilinear")
+    assert torch.equal(model(small), large(enlarged))
+    assert list(model.state_dict()) == list(large.state_dict())
+
+
 def test_dropout_comes_before_last_bn_and_only_in_training() -> None:
     model = imagenet_resnet(18, width=4, last_norm=True, dropout=0.3, seed=0)
     assert names(model)[-4:] == ["flatten", "dropout", "last_bn", "fc"]

@@ -29,7 +29,7 @@ BUILDERS: dict[str, Callable[..., nn.Sequential]] = {
     "VGG": lambda *sizes, **options: vgg(*sizes, affine=True, **options),
     "ImageNet ResNet": imagenet_resnet,
 }
-OPTIONS = ("norm", "last_norm", "final_norm", "dropout", "width", "init")
+OPTIONS = ("norm", "last_norm", "final_norm", "dropout", "width", "enlarge", "init")
 """Settings that are handed to the network as they are."""
 
 CIFAR: dict[str, Any] = {
@@ -58,6 +58,16 @@ IMAGENET: dict[str, Any] = CIFAR | {
 """How it trains on ImageNet."""
 WARM_UP = 400
 """Steps at a tenth of the rate with which He et al. begin to train 110 layers, until the error is below 80 %."""
+STAND_IN: dict[str, Any] = IMAGENET | {
+    "data": "cifar100",
+    "size": 32,
+    "enlarge": 64,
+    "classes": 100,
+    "epochs": 10,
+    "half": True,
+    "tests": 10,
+}
+"""CIFAR-100 in place of ImageNet, and a tenth of the epochs; the rate drops after the same shares of them."""
 ONE_SCALE = "Images are resized to one scale before they are cropped; the paper follows He et al., who vary it."
 """A departure of all experiments on ImageNet."""
 SMOKE: dict[str, Any] = CIFAR | {

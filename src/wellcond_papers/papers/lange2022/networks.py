@@ -58,7 +58,7 @@ def network(settings: Any, image: tuple[int, int, int], classes: int) -> nn.Modu
 
     Args:
         settings: "network", "method", "batch", "seed", and what the network has: "hidden", "channels", "depth",
-            "width", "init_scale" (of He's weights), "groups" (channels of a group), "alpha" (of "4 things").
+            "width", "enlarge", "init_scale" (of He's weights), "groups" (channels of a group), "alpha" (of "4 things").
         image: Channels, height and width of an input.
         classes: Outputs.
     """
@@ -71,6 +71,8 @@ def network(settings: Any, image: tuple[int, int, int], classes: int) -> nn.Modu
     if kind == CNN:
         return cnn(image, settings["channels"], settings["hidden"], classes, norm=spatial, dense_norm=dense, seed=seed)
     form: dict[str, Any] = {"norm": spatial, "width": settings["width"], "seed": seed}
+    if "enlarge" in settings:
+        form["enlarge"] = settings["enlarge"]
     if "init_scale" in settings:
         form["init"] = he(settings["init_scale"])
     makers: dict[str, Any] = {RESNET: resnet, PRERESNET: preresnet, IMAGENET: imagenet_resnet}
