@@ -1,12 +1,15 @@
-"""The pictures of santurkar2018: layers over training, ribbons of the landscape, distributions as fans."""
+"""The pictures of santurkar2018: layers over training, ribbons of the landscape, histograms over training."""
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from typing import TYPE_CHECKING
+
+import numpy as np
 
 from wellcond.report.figures.landscape import draw_ribbons
 from wellcond.report.figures.style import GRAY, bare_axes, legend_below, look_of, new_figure
+from wellcond.results import Row
 from wellcond.results.quantities import BETA, TEST_ACCURACY, TRAINING_LOSS
 from wellcond_papers.experiments.pictures import draw_over_training, panels
 from wellcond_papers.experiments.table import Record, Table
@@ -17,8 +20,9 @@ if TYPE_CHECKING:
     from matplotlib.axes import Axes
     from matplotlib.figure import Figure
 
-FAN = ((0, 8, 0.15), (1, 7, 0.2), (2, 6, 0.25), (3, 5, 0.35))
-"""The two quantiles between which a band lies, and its opacity."""
+MEDIAN = "quantile_50"
+RIDGE = 0.9
+"""Height of a histogram, in distances between two of them."""
 
 
 def of_networks(table: Table) -> dict[str, Table]:
@@ -72,44 +76,64 @@ def draw_training(table: Table) -> Figure:
     return figure
 
 
-def draw_landscape(table: Table) -> Figure:
-    """Training, and the ribbons of the loss, of the gradient and of β, which are those of the first seed."""
+def draw_landscape(table: Table, names: Sequence[str]) -> Figure:
+    """Training, and the ribbons of the loss, of the gradient and of β, which are those of the first seed.
+
+    Args:
+        table: The cells.
+        names: What the source calls these four panels.
+    """
     figure = new_figure(9.6, 6.8)
     training, *ribbons = figure.subplots(2, 2).flat
     draw_over_training(training, table, TRAINING_LOSS, log=True)
     bare_axes(training, title="training loss")
     walked = Table([record for record in table if record.series(BETA)])
     if len(walked):
-        draw_ribbons(ribbons, {arm: walked.arm(arm)[0].rows for arm in walked.arms})
+        draw_ribbons(ribbons, {arm: rows_of(walked.arm(arm)[0]) for arm in walked.arms})
         edge = 2 / (walked[0].settings["lr"] * walked[0].settings.get("examples", 1))
         ribbons[2].axhline(edge, color=GRAY, linewidth=1, linestyle=(0, (4, 3)), label="2 / lr")
+    for name, axes in zip(names, (training, *ribbons), strict=True):
+        axes.set_title(f"{name}  {axes.get_title(loc='left')}".strip(), loc="left", fontsize=11)
     legend_below(figure, ribbons[2], columns=5)
     return figure
 
 
+def rows_of(record: Record) -> list[Row]:
+    """The rows that belong to the network as a whole: those of the source's own walk."""
+    return [row for row in record.rows if not row.layer]
+
+
 def draw_distributions(table: Table) -> Figure:
-    """One line of panels per arm, one panel per layer: the quantiles of one unit over training, of the first seed."""
-    arms = [arm for arm in table.arms if layers_of(table.arm(arm)[0], "quantile_50")]
-    columns = max((len(layers_of(table.arm(arm)[0], "quantile_50")) for arm in arms), default=1)
-    figure = new_figure(3.0 * columns, 2.6 * max(len(arms), 1))
-    grid = figure.subplots(max(len(arms), 1), columns, squeeze=False)
-    for place, (line, arm) in enumerate(zip(grid, arms, strict=False)):
-        record = table.arm(arm)[0]
-        color = look_of(place)["color"]
-        for axes, layer in zip(line, layers_of(table.arm(arm)[0], "quantile_50"), strict=False):
-            series = [list(record.series(name, layer).values()) for name in QUANTILES]
-            _draw_fan(axes, list(record.series("quantile_50", layer)), series, color)
-            bare_axes(axes, title=f"{arm}: {layer}", y="activation" if axes is line[0] else "")
+    """Histograms of one unit, stacked over training, of the first seed: one line of panels per arm, one per layer.
+
+    The panels of a layer share their axis. Every histogram has the same height: what counts is where it lies, and how
+    wide it is.
+    """
+    first = {arm: table.arm(arm)[0] for arm in table.arms if layers_of(table.arm(arm)[0], MEDIAN)}
+    columns = max((len(layers_of(record, MEDIAN)) for record in first.values()), default=1)
+    figure = new_figure(3.0 * columns, 2.6 * max(len(first), 1))
+    grid = figure.subplots(max(len(first), 1), columns, squeeze=False, sharex="col")
+    for place, (line, (arm, record)) in enumerate(zip(grid, first.items(), strict=False)):
+        for axes, layer in zip(line, layers_of(record, MEDIAN), strict=False):
+            _draw_ridges(axes, record, layer, look_of(place)["color"])
+            bare_axes(axes, title=f"{arm}: {layer}", y="training step" if axes is line[0] else "")
+            axes.tick_params(labelbottom=True)
     for axes in grid[-1]:
-        axes.set_xlabel("training step")
+        axes.set_xlabel("activation")
     return figure
 
 
-def _draw_fan(axes: Axes, steps: list[int], series: list[list[float]], color: str) -> None:
-    """The median as a line, in bands that hold 40, 70, 90 and 98 % of the values."""
-    for low, high, opacity in FAN:
-        axes.fill_between(steps, series[low], series[high], color=color, alpha=opacity, linewidth=0)
-    axes.plot(steps, series[len(series) // 2], color=color, linewidth=1.4)
+def _draw_ridges(axes: Axes, record: Record, layer: str, color: str) -> None:
+    """The density between every two quantiles, as steps: one ridge per look, the last on top."""
+    looks = {step: [record.series(name, layer)[step] for name in QUANTILES] for step in record.series(MEDIAN, layer)}
+    shares = np.diff(list(QUANTILES.values()))
+    for place, edges in enumerate(looks.values()):
+        widths = np.diff(edges)
+        heights = np.divide(shares, widths, out=np.zeros_like(shares), where=widths > 0)
+        ridge = place + RIDGE * heights / max(heights.max(), np.finfo(float).tiny)
+        axes.stairs(ridge, edges, baseline=place, fill=True, color=color, alpha=0.45)
+        axes.stairs(ridge, edges, baseline=place, color=color, linewidth=0.8)
+    axes.set_yticks(range(len(looks)), [str(step) for step in looks])
 
 
 def legends(figure: Figure, axes: Mapping[str, Axes]) -> None:

@@ -2,23 +2,36 @@
 
 from __future__ import annotations
 
+from functools import partial
+
 from wellcond_papers.experiments.experiment import Experiment
 from wellcond_papers.papers.santurkar2018.drawing import draw_landscape
 from wellcond_papers.papers.santurkar2018.fig9 import measure
-from wellcond_papers.papers.santurkar2018.judging import lower_loss, smoother
+from wellcond_papers.papers.santurkar2018.judging import lower_loss, smoother, smoother_everywhere
 from wellcond_papers.papers.santurkar2018.settings import (
     BASE,
-    LARGEST,
     LP,
     NORMALIZED,
     SAME_AS_BATCHNORM,
-    SILENT,
+    UNSTATED,
+    WHILE_BOTH_TRAIN,
     arms_of,
     at_scale,
+    choices_of,
     name_of,
 )
 
 ARMS = arms_of(["DLN"], LP)
+
+SMOOTHER = [
+    claim.because(
+        "paper",
+        "seeds",
+        "BatchNorm and ℓ∞ are smoother. ℓ1 has made 99 % of its decrease before step 500: of its two looks the one at "
+        "the start, where every norm is rougher, decides. One seed.",
+    )
+    for claim in smoother(LP[1:], "improved smoothness of the loss landscape over standard training")
+]
 
 EXPERIMENT = Experiment(
     name="santurkar2018-fig12",
@@ -29,12 +42,28 @@ EXPERIMENT = Experiment(
     scales={
         "smoke": at_scale("smoke", ARMS),
         "laptop": at_scale("laptop", ARMS),
-        "paper": at_scale("paper", ARMS),
+        "paper": at_scale("paper", ARMS, seeds=3),
     },
     measure=measure,
-    claims=[*smoother(LP[1:]), lower_loss(LP[1:], "improved performance")],
-    draw=draw_landscape,
+    claims=[
+        *SMOOTHER,
+        lower_loss(LP[1:], "improved performance over standard training").because(
+            "paper",
+            "seeds",
+            "On this problem, of one seed, ℓ1 and ℓ∞ end on the plateau of the standard network, 10.02 against "
+            "10.03. On the second problem of Figure 13 they end at 11.6 against 20.5.",
+        ),
+        smoother_everywhere(LP[1:]).because(
+            "paper",
+            "the paper's claim does not hold here",
+            "The standard network stops after step 2000 on a plateau: its gradient is near zero, and so is whatever "
+            "changes along it (1e-8 at the end). At the first step β is greater with every norm, 20000 to 65300 "
+            "against 593.",
+        ),
+    ],
+    draw=partial(draw_landscape, names=("(a)", "(b)", "(c)", "(d)")),
     minutes={"smoke": 0.05, "laptop": 2.8, "paper": 4.0},
     contrast=[(name_of("DLN", BASE), name_of("DLN", NORMALIZED))],
-    departures=[*SILENT[1:], SAME_AS_BATCHNORM, LARGEST],
+    departures=[*choices_of("DLN"), SAME_AS_BATCHNORM, WHILE_BOTH_TRAIN],
+    silent=UNSTATED,
 )

@@ -11,18 +11,20 @@ from wellcond.results.quantities import ACTIVATION_VARIANCE
 from wellcond_papers.experiments.claims import Outcome, claim
 from wellcond_papers.experiments.experiment import Experiment
 from wellcond_papers.experiments.table import Record, Table
+from wellcond_papers.papers.santurkar2018.comparing import compared, pairs
 from wellcond_papers.papers.santurkar2018.drawing import draw_distributions, layers_of
 from wellcond_papers.papers.santurkar2018.fig8 import measure
-from wellcond_papers.papers.santurkar2018.judging import compared, lower_loss, pairs
+from wellcond_papers.papers.santurkar2018.judging import lower_loss
 from wellcond_papers.papers.santurkar2018.probes import QUANTILES
 from wellcond_papers.papers.santurkar2018.settings import (
     BASE,
     LP,
     ONE_BATCH,
     SAME_AS_BATCHNORM,
-    SILENT,
+    UNSTATED,
     arms_of,
     at_scale,
+    choices_of,
     name_of,
 )
 
@@ -30,21 +32,19 @@ ARMS = arms_of(["VGG"], LP)
 
 
 def drift(record: Record, layer: str) -> float:
-    """How far the quantiles of a unit move from one look to the next, in its standard deviations; the mean."""
-    deviations = {step: math.sqrt(value) for step, value in record.series(ACTIVATION_VARIANCE, layer).items()}
-    moves = []
-    for name in QUANTILES:
-        series = record.series(name, layer)
-        for before, after in pairwise(series):
-            width = (deviations[before] + deviations[after]) / 2
-            moves += [abs(series[after] - series[before]) / width] if width else []
+    """How far the quantiles of a unit move from one look to the next, in units of the activation; the mean."""
+    moves = [
+        abs(series[after] - series[before])
+        for series in (record.series(name, layer) for name in QUANTILES)
+        for before, after in pairwise(series)
+    ]
     return fmean(moves) if moves else math.nan
 
 
-@claim("the distributions of ℓ1 and ℓ∞ networks drift more over training than those of the standard network",
+@claim("the distributions of ℓ1 and ℓ∞ networks shift more over training than those of the standard network",
        paper="larger distributional covariate shift than normal networks")  # fmt: skip
 def drifts_more(table: Table) -> Outcome:
-    """The drift from look to look is larger, in every layer."""
+    """Quantiles move more from look to look, in every layer."""
     cases = (
         (arm, drift(record, layer), drift(plain, layer))
         for arm, record, plain in pairs(table, LP[2:])
@@ -63,12 +63,28 @@ EXPERIMENT = Experiment(
         "smoke": at_scale("smoke", ARMS),
         "laptop": at_scale("laptop", ARMS, looks=5),
         "gpu": at_scale("gpu", ARMS, looks=5, steps=1200),
-        "paper": at_scale("paper", ARMS, looks=5),
+        "paper": at_scale("paper", ARMS, seeds=3, looks=5),
     },
     measure=measure,
-    claims=[drifts_more, lower_loss(LP[2:], "improved optimization performance")],
+    claims=[
+        drifts_more.because(
+            "paper",
+            "the paper's claim does not hold here",
+            "It is the standard network whose activations grow: in conv3 their variance goes from 0.006 to 4.0, with "
+            "ℓ1 from 1.7 to 1.9. In units of the unit's own deviation the norms shift less too. One unit in each of "
+            "four layers, one seed.",
+        ),
+        lower_loss(LP[2:], "improved optimization performance"),
+    ],
     draw=draw_distributions,
-    minutes={"smoke": 0.05, "laptop": 2.0, "gpu": 0.1, "paper": 5.0},
+    minutes={"smoke": 0.05, "laptop": 2.0, "gpu": 0.1, "paper": 15.0},
     contrast=[(name_of("VGG", BASE), name_of("VGG", "ℓ1"))],
-    departures=[*SILENT, SAME_AS_BATCHNORM, ONE_BATCH],
+    departures=[
+        *choices_of("VGG"),
+        SAME_AS_BATCHNORM,
+        ONE_BATCH,
+        "Every seed draws another unit of each layer.",
+        "Shift is the mean move of nine quantiles from look to look, in units of the activation.",
+    ],
+    silent=("width", *UNSTATED),
 )

@@ -10,10 +10,20 @@ from wellcond.results.quantities import SHIFT_COSINE, SHIFT_DIFFERENCE
 from wellcond_papers.experiments.claims import Outcome, claim
 from wellcond_papers.experiments.experiment import Experiment, Job
 from wellcond_papers.experiments.table import Table
+from wellcond_papers.papers.santurkar2018.comparing import both_train, compared, pairs
 from wellcond_papers.papers.santurkar2018.drawing import draw_layers, layers_of
-from wellcond_papers.papers.santurkar2018.judging import accuracies, compared, lower_loss, pairs
+from wellcond_papers.papers.santurkar2018.judging import lower_loss, more_accurate
 from wellcond_papers.papers.santurkar2018.probes import shifts
-from wellcond_papers.papers.santurkar2018.settings import BASE, NORMALIZED, SILENT, arms_of, at_scale, name_of
+from wellcond_papers.papers.santurkar2018.settings import (
+    BASE,
+    NORMALIZED,
+    UNSTATED,
+    WHILE_BOTH_TRAIN,
+    arms_of,
+    at_scale,
+    choices_of,
+    name_of,
+)
 from wellcond_papers.papers.santurkar2018.training import trained
 
 ARMS = arms_of(("DLN", "VGG"), (BASE, NORMALIZED))
@@ -27,16 +37,18 @@ def measure(job: Job) -> Iterable[Row]:
 
 
 def over_layers(table: Table, quantity: str) -> Iterator[tuple[str, float, float]]:
-    """Each layer's mean over training, with BatchNorm and without."""
+    """Each layer's mean over the looks while both networks train, with BatchNorm and without."""
     for arm, record, plain in pairs(table, [NORMALIZED]):
         for layer in layers_of(record, quantity):
             ours, theirs = record.series(quantity, layer), plain.series(quantity, layer)
-            if theirs:
-                yield arm, fmean(ours.values()), fmean(theirs.values())
+            looks = [step for step in both_train(record, plain) if step in ours and step in theirs]
+            if looks:
+                yield arm, fmean(ours[step] for step in looks), fmean(theirs[step] for step in looks)
 
 
-@claim("the step of the layers before it turns a layer's gradient as much as without BatchNorm, or more",
-       paper="cosine similar or lower")  # fmt: skip
+@claim("the step of the layers before it turns a layer's gradient as much as without BatchNorm, or more: the cosine is "
+       "at most 0.05 higher in the mean while both networks train",
+       paper="similar, or even worse, internal covariate shift (cosine, ideally 1)")  # fmt: skip
 def turns(table: Table) -> Outcome:
     """The cosine is not better than without BatchNorm."""
     return compared(
@@ -44,8 +56,9 @@ def turns(table: Table) -> Outcome:
     )
 
 
-@claim("the step of the layers before it changes a layer's gradient as much as without BatchNorm, or more",
-       paper="ℓ2-difference similar or larger")  # fmt: skip
+@claim("the step of the layers before it changes a layer's gradient as much as without BatchNorm, or more: the "
+       "ℓ2-difference is at least 0.8 times as large in the mean while both networks train",
+       paper="similar, or even worse, internal covariate shift (ℓ2-difference, ideally 0)")  # fmt: skip
 def changes(table: Table) -> Outcome:
     """The difference is not smaller than without BatchNorm."""
     return compared(
@@ -66,11 +79,28 @@ EXPERIMENT = Experiment(
         "paper": at_scale("paper", ARMS, seeds=2),
     },
     measure=measure,
-    claims=[turns, changes, lower_loss([NORMALIZED], "better performance"), accuracies()],
+    claims=[
+        turns.because(
+            "paper",
+            "the paper's claim does not hold here",
+            "In the VGG the cosines of three of the four layers differ by at most 0.04; in the last one, conv8, that "
+            "of the standard network is -0.24 and that of BatchNorm 0.16, on both seeds. In the DLN three of eight "
+            "are higher with BatchNorm, by 0.18 to 0.42, and two lower, by 0.2 and 0.3.",
+        ),
+        changes.because(
+            "paper",
+            "the paper's claim does not hold here",
+            "All eight of the DLN are larger with BatchNorm, by factors of 1.1 to 3.7. In the VGG five of eight are "
+            "0.86 to 1.35 times as large and three are just below the bound, 0.75 to 0.80 times.",
+        ),
+        lower_loss([NORMALIZED], "performing better in terms of loss"),
+        more_accurate(),
+    ],
     draw=lambda table: draw_layers(
         table, {SHIFT_DIFFERENCE: "‖G − G'‖", SHIFT_COSINE: "cos(G, G')"}, log=(SHIFT_DIFFERENCE,)
     ),
     minutes={"smoke": 0.05, "laptop": 4.0, "gpu": 0.09, "paper": 8.0},
     contrast=[(name_of(network, BASE), name_of(network, NORMALIZED)) for network in ("DLN", "VGG")],
-    departures=SILENT,
+    departures=[*choices_of("VGG", "DLN"), WHILE_BOTH_TRAIN],
+    silent=UNSTATED,
 )

@@ -11,16 +11,18 @@ from wellcond.results.quantities import MEAN_CHANGE, VARIANCE_CHANGE
 from wellcond_papers.experiments.claims import Outcome, claim
 from wellcond_papers.experiments.experiment import Experiment, Job
 from wellcond_papers.experiments.table import Table
+from wellcond_papers.papers.santurkar2018.comparing import compared, pairs
 from wellcond_papers.papers.santurkar2018.drawing import draw_layers, layers_of
-from wellcond_papers.papers.santurkar2018.judging import as_low_as, compared, lower_loss, pairs
+from wellcond_papers.papers.santurkar2018.judging import lower_loss
 from wellcond_papers.papers.santurkar2018.probes import MOMENTS, moment_changes
 from wellcond_papers.papers.santurkar2018.settings import (
     BASE,
     NORMALIZED,
     ONE_BATCH,
-    SILENT,
+    UNSTATED,
     arms_of,
     at_scale,
+    choices_of,
     name_of,
 )
 from wellcond_papers.papers.santurkar2018.training import trained
@@ -37,7 +39,7 @@ def measure(job: Job) -> Iterable[Row]:
 
 
 @claim("with noisy BatchNorm both moments change more from step to step than in the standard network",
-       paper="significantly higher")  # fmt: skip
+       paper="significantly higher covariate shift than standard networks")  # fmt: skip
 def shifts_more(table: Table) -> Outcome:
     """The median change over training is larger, in every layer, of mean and variance."""
 
@@ -65,9 +67,19 @@ EXPERIMENT = Experiment(
         "paper": at_scale("paper", ARMS, seeds=2),
     },
     measure=measure,
-    claims=[shifts_more, lower_loss([NOISY], "better than standard"), as_low_as([NOISY])],
+    claims=[
+        shifts_more,
+        lower_loss([NOISY], "perform better from an optimization perspective").because(
+            "paper",
+            "the paper's claim does not hold here",
+            "Noisy BatchNorm is ahead of the standard network from step 1200 to 3000 only (1.04 against 1.27, then "
+            "0.42 against 0.49). Afterwards its noise keeps the loss up, and its test accuracy ends at 71.4 % "
+            "against 78.7 %.",
+        ),
+    ],
     draw=lambda table: draw_layers(table, CHANGES, log=MOMENTS),
     minutes={"smoke": 0.05, "laptop": 3.5, "gpu": 0.1, "paper": 5.0},
     contrast=[(name_of("VGG", BASE), name_of("VGG", NOISY))],
-    departures=[*SILENT, ONE_BATCH],
+    departures=[*choices_of("VGG"), ONE_BATCH],
+    silent=("width", *UNSTATED),
 )

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import math
 from functools import partial
+from typing import TypeVar
 
 import torch
 from torch import nn
@@ -13,6 +14,7 @@ from wellcond_papers.experiments.experiment import Job
 from wellcond_papers.models import deep_linear, vgg
 from wellcond_papers.models.layers import Norm
 
+Place = TypeVar("Place")
 VARIANTS: dict[str, tuple[Norm, Norm]] = {
     "l1": (partial(LpBatchNorm1d, p=1, track_running_stats=False), partial(LpBatchNorm2d, p=1)),
     "linf": (partial(LpBatchNorm1d, p=math.inf, track_running_stats=False), partial(LpBatchNorm2d, p=math.inf)),
@@ -56,8 +58,8 @@ def activations_of(model: nn.Module) -> dict[str, str]:
     return outputs
 
 
-def spread(names: list[str], count: int) -> list[str]:
-    """Some of the layers, evenly over the depth, with the first and the last.
+def spread(names: list[Place], count: int) -> list[Place]:
+    """Some of the layers or looks, evenly spread, with the first and the last.
 
     Example:
         >>> spread(["a", "b", "c", "d", "e"], 3)

@@ -35,6 +35,8 @@ from wellcond_papers.papers.santurkar2018.networks import activations_of, spread
 from wellcond_papers.papers.santurkar2018.training import Probe
 
 WALKED = (LOSS, LOSS_LEAST, LOSS_GREATEST, GRADIENT_CHANGE_LEAST, GRADIENT_CHANGE_GREATEST, BETA)
+FARTHER = "farther"
+"""The setting for a second walk, beyond the source's longest step, and the `layer` of its rows."""
 SHIFTED = (SHIFT_DIFFERENCE, SHIFT_COSINE, GRADIENT_NORM)
 MOMENTS = (MEAN_CHANGE, VARIANCE_CHANGE)
 GRADIENT_CHANGE = "gradient_change"
@@ -46,11 +48,13 @@ BINS = 400
 
 
 def walks(job: Job) -> Probe:
-    """The loss and its gradient along the gradient: ranges and the effective β-smoothness."""
+    """The loss and its gradient along the gradient: ranges and the effective β-smoothness; also farther, if set."""
+    spans = {"": job["span"], **({FARTHER: job[FARTHER]} if FARTHER in job.settings else {})}
 
     def probe(problem: Problem, optimizer: SGD, step: int) -> Iterable[Row]:
-        walk = landscape(problem, optimizer.param_groups[0]["lr"], job["span"], job["lengths"])
-        return [row for row in walk.rows(step) if row.quantity in WALKED]
+        for place, span in spans.items():
+            walk = landscape(problem, optimizer.param_groups[0]["lr"], span, job["lengths"])
+            yield from (row._replace(layer=place) for row in walk.rows(step) if row.quantity in WALKED)
 
     return probe
 

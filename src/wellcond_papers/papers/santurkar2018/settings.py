@@ -35,16 +35,21 @@ NORMS = {"standard": "none", "BatchNorm": "batch", "noisy BatchNorm": "noisy", "
 """Norms by the names of the arms."""
 BASE, NORMALIZED = "standard", "BatchNorm"
 LP = [BASE, NORMALIZED, "ℓ1", "ℓ∞"]
-SILENT = (
-    "The source calls its network VGG-like: VGG-11 with one linear layer is taken.",
-    "The learning rate of the deep linear network (DLN) is that of the loss summed over examples; losses and β are "
-    "those of the mean.",
-    "BatchNorm follows every layer but the last.",
-)
-"""What the source leaves open, and the choice made here."""
+CHOICES = {
+    "VGG": "The source calls its network VGG-like: VGG-11 with one linear layer is taken.",
+    "DLN": "The learning rate of the deep linear network (DLN) is that of the loss summed over examples; losses and β "
+    "are those of the mean.",
+}
+"""What the source leaves open about its networks, and the choice made here."""
+AFTER_EVERY_LAYER = "BatchNorm follows every layer but the last."
+UNSTATED = ("depth", "half", "looks", "lengths", "shown", "tested", "farther")
+"""Settings that the source does not give. The width of the VGG is another one, that of the DLN is given."""
 ONE_BATCH = "Activations are looked at on one batch, the same throughout training."
-LARGEST = (
-    "The claim about the largest value during training is ours, added after the claim about every look had failed."
+WHILE_BOTH_TRAIN = (
+    "The source compares whole trainings. Here looks count while both networks train: while each has more than a "
+    "hundredth of the decrease of its training loss ahead of it. A network that has stopped has a gradient near zero, "
+    "and whatever is measured along it is near zero too. The loss of the VGG is the mean since the look before, so its "
+    "first look has none and does not count."
 )
 SAME_AS_BATCHNORM = "Division by the average ℓ2 norm of centered values is BatchNorm: ℓ2 has no arm of its own."
 
@@ -57,6 +62,11 @@ def name_of(network: str, norm: str) -> str:
         'DLN, BatchNorm'
     """
     return f"{network}, {norm}"
+
+
+def choices_of(*networks: str) -> list[str]:
+    """What is chosen here about these networks."""
+    return [*(CHOICES[network] for network in networks), AFTER_EVERY_LAYER]
 
 
 def arms_of(networks: Iterable[str], norms: Iterable[str]) -> dict[str, Settings]:
@@ -81,7 +91,7 @@ def at_scale(scale: Scale, arms: Mapping[str, Settings], *, seeds: int = 1, **ch
         if network in of_scale:
             candidates = {name: _of(network, change) for name, change in changes.items()}
             known = {name: value for name, value in candidates.items() if value is not None}
-            own[arm] = {**PAPER[network], **of_scale[network], **known}
+            own[arm] = {**PAPER[network], **of_scale[network], **known, **settings}
     return {"seeds": seeds, "arms": own}
 
 

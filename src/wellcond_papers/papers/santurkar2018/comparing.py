@@ -1,0 +1,140 @@
+"""Two runs side by side: at which looks they can be compared, and what many comparisons amount to."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable, Iterator, Sequence
+from dataclasses import replace
+from statistics import fmean, median
+
+from wellcond.results.quantities import TRAINING_LOSS
+from wellcond_papers.experiments.claims import Outcome, is_greater, judged
+from wellcond_papers.experiments.table import Record, Table
+from wellcond_papers.papers.santurkar2018.settings import BASE, PAPER, name_of
+
+AHEAD = 0.01
+"""A network trains while more than this share of the decrease of its loss is ahead of it."""
+CLEAR = 0.1
+"""A ratio is an improvement if it is below 1 by more than this, and by more than its error over the seeds."""
+
+
+def training_looks(record: Record) -> list[int]:
+    """The looks while a network trains: more than a hundredth of the decrease of its loss is ahead of it.
+
+    Example:
+        >>> from wellcond.results import Row
+        >>> losses = {0: 10.0, 10: 2.0, 20: 1.0, 30: 1.05, 40: 1.0}
+        >>> training_looks(Record({}, [Row(step, "", TRAINING_LOSS, loss, "") for step, loss in losses.items()]))
+        [0, 10]
+    """
+    losses = record.series(TRAINING_LOSS)
+    least = min(losses.values(), default=0.0)
+    decrease = next(iter(losses.values()), least) - least
+    last = max((step for step, loss in losses.items() if loss - least > AHEAD * decrease), default=-1)
+    return [step for step in losses if step <= last]
+
+
+def both_train(record: Record, other: Record) -> list[int]:
+    """The looks while two networks train."""
+    looks = set(training_looks(other))
+    return [step for step in training_looks(record) if step in looks]
+
+
+def pairs(table: Table, norms: Sequence[str]) -> Iterator[tuple[str, Record, Record]]:
+    """Every network with a norm and the same network without it, seed by seed: the arm of the first, and both runs."""
+    for network in PAPER:
+        plain = {record.settings["seed"]: record for record in table.arm(name_of(network, BASE))}
+        for norm in norms:
+            for record in table.arm(name_of(network, norm)):
+                if record.settings["seed"] in plain:
+                    yield record.arm, record, plain[record.settings["seed"]]
+
+
+def compared(
+    cases: Iterable[tuple[str, float, float]], wins: Callable[[float, float], bool | None], places: str
+) -> Outcome:
+    """A claim about two numbers, with a norm and without, at many places.
+
+    Args:
+        cases: The name of the arm, its number, and that of the arm it is compared with.
+        wins: Whether a pair of numbers is as claimed; None for a tie.
+        places: The word for what is counted: "looks", "layers".
+
+    Example:
+        >>> compared([("BN", 1.0, 3.0), ("BN", 2.0, 1.0)], lambda ours, theirs: ours < theirs, "looks").measured
+        'BN: at 1 of 2 looks, median 1.5 against 2'
+    """
+    by_arm: dict[str, list[tuple[float, float]]] = {}
+    for arm, ours, theirs in cases:
+        by_arm.setdefault(arm, []).append((ours, theirs))
+    names = short(by_arm)
+    details, results = [], []
+    for place, (arm, numbers) in enumerate(by_arm.items()):
+        own = [wins(*pair) for pair in numbers]
+        results += own
+        medians = against(*(median(column) for column in zip(*numbers, strict=True)))
+        at, of = ("", "") if place else (f" {places}", "median ")  # the words come once
+        ties = f" ({own.count(None)} a tie)" if None in own else ""
+        details.append(f"{names[arm]}: at {own.count(True)} of {len(own)}{at}{ties}, {of}{medians}")
+    return weighed(results, "; ".join(details))
+
+
+def improved(ratios: Sequence[tuple[str, Sequence[float]]]) -> Outcome:
+    """A claim that a number is smaller than in the network it is compared with: below 1 in the median over the looks.
+
+    Args:
+        ratios: For each pair of runs, the name of the arm (or of what is measured), and the ratios at its looks.
+
+    Example:
+        >>> improved([("BN", [0.2, 0.4, 3.0]), ("BN", [0.1, 0.2])]).measured
+        'BN: 0.275 times, smaller at 4 of 5 looks'
+        >>> improved([("BN", [0.95, 0.97])]).verdict
+        'holds in part'
+    """
+    by_name: dict[str, list[Sequence[float]]] = {}
+    for name, at_looks in ratios:
+        if at_looks:
+            by_name.setdefault(name, []).append(at_looks)
+    names = short(by_name)
+    cases, details = [], []
+    for place, (name, seeds) in enumerate(by_name.items()):
+        medians = [median(seed) for seed in seeds]
+        cases.append(is_greater([1.0], medians, at_least=CLEAR))
+        smaller, count = sum(ratio < 1 for seed in seeds for ratio in seed), sum(map(len, seeds))
+        looks = "" if place else " looks"
+        details.append(f"{names[name]}: {fmean(medians):.3g} times, smaller at {smaller} of {count}{looks}")
+    return weighed(cases, "; ".join(details))
+
+
+def weighed(cases: Iterable[bool | None], measured: str) -> Outcome:
+    """The outcome of comparisons that may be ties: it holds if all are won, and in part if more than half are not lost.
+
+    Example:
+        >>> [weighed(cases, "").verdict for cases in ([True, True], [True, None], [None], [True, False])]
+        ['holds', 'holds in part', 'holds in part', 'does not hold']
+    """
+    cases = list(cases)
+    outcome = judged((case is not False for case in cases), measured)
+    return replace(outcome, verdict="holds in part") if None in cases and outcome.verdict == "holds" else outcome
+
+
+def against(ours: float, theirs: float) -> str:
+    """Two numbers, with enough digits to distinguish them: 3 to 7.
+
+    Example:
+        >>> against(5.271, 10.0), against(9.9999, 10.0)
+        ('5.27 against 10', '9.9999 against 10')
+    """
+    pairs = [(f"{ours:.{digits}g}", f"{theirs:.{digits}g}") for digits in range(3, 8)]
+    return " against ".join(next((pair for pair in pairs if pair[0] != pair[1]), pairs[0]))
+
+
+def short(arms: Iterable[str]) -> dict[str, str]:
+    """What arms are called in a sentence: by their norms, if they are of one network.
+
+    Example:
+        >>> short(["VGG, BatchNorm", "VGG, ℓ1"])
+        {'VGG, BatchNorm': 'BatchNorm', 'VGG, ℓ1': 'ℓ1'}
+    """
+    arms = list(arms)
+    one = len({arm.partition(", ")[0] for arm in arms}) == 1
+    return {arm: arm.partition(", ")[2] or arm if one else arm for arm in arms}
