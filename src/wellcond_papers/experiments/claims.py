@@ -99,24 +99,28 @@ def claim(
     return lambda check: Claim(says, paper, check, is_ours, needs)
 
 
-def judged(cases: Iterable[bool], measured: str) -> Outcome:
+def judged(cases: Iterable[bool | None], measured: str) -> Outcome:
     """The outcome of a claim about several cases: it holds if all hold, and in part if more than half do.
 
+    A tie is half a case; if nothing but ties stands against a claim, it holds in part.
+
     Args:
-        cases: Whether it holds in each: layers, seeds, depths.
+        cases: Whether it holds in each: layers, seeds, depths; None for a tie, as `is_greater` returns it.
         measured: The numbers, in a sentence.
 
     Example:
         >>> [judged(cases, "").verdict for cases in ([True], [True, True, False], [True, False], [])]
         ['holds', 'holds in part', 'does not hold', 'not tested']
+        >>> [judged(cases, "").verdict for cases in ([True, None], [None], [None, False])]
+        ['holds in part', 'holds in part', 'does not hold']
     """
     cases = list(cases)
     if not cases:
         return Outcome("not tested", measured or "nothing was measured that bears on it")
-    share = sum(cases) / len(cases)
+    share = fmean(0.5 if case is None else case for case in cases)
     if share == 1:
         return Outcome("holds", measured)
-    return Outcome("holds in part" if share > 0.5 else "does not hold", measured)
+    return Outcome("holds in part" if share > 0.5 or False not in cases else "does not hold", measured)
 
 
 def is_greater(ours: Sequence[float], theirs: Sequence[float], *, at_least: float = 0.0) -> bool | None:
