@@ -102,6 +102,8 @@ class Experiment:
         departures: What differs from the paper at every scale, and why, in a sentence each.
         silent: The settings of the scale "paper" that the source does not state; their values are our choice.
         stand_in: What differs from the paper at the scale "stand-in", and what it can say about the paper.
+        runs_of: The experiment whose runs it shows, if not its own: cells with the same settings are then the same
+            cells, and are run once.
         version: Raised when a change of the code changes its numbers.
     """
 
@@ -118,7 +120,12 @@ class Experiment:
     departures: Sequence[str] = ()
     silent: Collection[str] = ()
     stand_in: str = ""
+    runs_of: str = ""
     version: int = 1
+
+    def cell(self, settings: Settings) -> Cell:
+        """The cell with these settings."""
+        return Cell(self.runs_of or self.name, settings, self.version)
 
     def cells(self, scale: Scale) -> list[Cell]:
         """The cells of a scale, arm by arm and seed by seed.
@@ -133,7 +140,7 @@ class Experiment:
         own: Mapping[str, Settings] = chosen if isinstance(chosen, Mapping) else {}
         common = {name: value for name, value in settings.items() if name not in NOT_OF_A_CELL}
         cells = [
-            Cell(self.name, {**common, **self.arms[arm], **own.get(arm, {}), "arm": arm, "seed": seed}, self.version)
+            self.cell({**common, **self.arms[arm], **own.get(arm, {}), "arm": arm, "seed": seed})
             for arm in dict.fromkeys(chosen)
             for seed in range(settings.get("seeds", 1))
         ]

@@ -111,7 +111,7 @@ def reproduce(
     tasks = {each.name: _tasks(each, scale, Path(out).absolute(), device, root) for each in experiments}
     ended = iter(run_all([task for own in tasks.values() for task in own], used, progress))
     runs = [reproduction_of(each, scale, [next(ended) for _ in tasks[each.name]]) for each in experiments]
-    folders = [own[0].store.folder for own in tasks.values()]
+    folders = [Path(out).absolute() / each.name / scale for each in experiments]
     for run, folder in zip(runs, folders, strict=True):
         _write_rows(run, folder)
     errors = [error for run, folder in zip(runs, folders, strict=True) if (error := _write_verdict(run, folder))]
@@ -188,8 +188,8 @@ def _experiments(requested: Sequence[str | Experiment], scale: Scale) -> list[Ex
 
 
 def _tasks(experiment: Experiment, scale: Scale, out: Path, device: str, data: Path) -> list[Task]:
-    store = Store(out / experiment.name / scale)
     cells = experiment.cells(scale)
+    store = Store(out / cells[0].experiment / scale)
     minutes = experiment.minutes.get(scale, 1.0) / max(len(cells), 1)
     return [Task(cell, measure_of(experiment), store, device, data, minutes) for cell in cells]
 

@@ -129,7 +129,7 @@ class Reproduction(CellResult):
     @cached_property
     def missing(self) -> list[Cell]:
         """The cells of the scale that have not finished."""
-        done = {Cell(self.experiment.name, record.settings, self.experiment.version).key for record in self.table}
+        done = {self.experiment.cell(record.settings).key for record in self.table}
         return [cell for cell in self.experiment.cells(self.scale) if cell.key not in done]
 
     def joined(self, other: Reproduction) -> Reproduction:

@@ -8,7 +8,6 @@ from pathlib import Path
 import pytest
 
 from wellcond_papers.experiments.catalog import experiment, names
-from wellcond_papers.experiments.experiment import Cell
 from wellcond_papers.experiments.reproduce import reproduce
 from wellcond_papers.experiments.rows import read_rows
 from wellcond_papers.experiments.running.store import Store
@@ -20,7 +19,7 @@ PUBLISHED = {
     "lange2022": [f"fig{k}" for k in range(3, 10)],
     "santurkar2018": [f"fig{k}" for k in range(6, 15)],
     "wei2019": [f"fig{k}" for k in range(1, 5)],
-    "zhang2018": ["fig1", "table1"],
+    "zhang2018": ["fig1", "fig2", "table1"],
 }
 """The figures and tables of the sources that rest on experiments."""
 COMMITTED = sorted((Path(__file__).parents[3] / "docs" / "reproduction" / "rows").glob("*.json"))
@@ -58,7 +57,8 @@ def test_a_smoke_run_gives_rows_outcomes_and_a_picture(name: str, tmp_path: Path
     assert all(record.rows for record in run.table)
     assert all(outcome.measured for outcome in run.outcomes)
     assert (folder / "figure.png").read_bytes().startswith(b"\x89PNG")
-    stored = Store(folder).finished(cells)  # a second run would take all of them from there
+    store = Store(tmp_path / cells[0].experiment / "smoke")
+    stored = store.finished(cells)  # a second run would take all of them from there
     records = [stored[cell.key].record for cell in cells]
     assert [record and record.rows for record in records] == [record.rows for record in run.table]
 
@@ -79,7 +79,7 @@ def exchanged(table: Table, pairs: Sequence[tuple[str, str]]) -> Table:
 def test_committed_rows_are_those_of_the_experiment_as_it_is(path: Path) -> None:
     run = read_rows(path)
     subject, cells = run.experiment, run.experiment.cells(run.scale)
-    have = {Cell(subject.name, record.settings, subject.version).key for record in run.table}
+    have = {subject.cell(record.settings).key for record in run.table}
     assert path.stem == f"{subject.name}-{run.scale}"
     assert set() < have <= {cell.key for cell in cells}
     assert not run.failures

@@ -77,6 +77,17 @@ def test_a_second_run_computes_nothing(tmp_path: Path) -> None:
 
 
 @pytest.mark.slow
+def test_a_figure_of_another_ones_runs_does_not_repeat_them(tmp_path: Path) -> None:
+    shown_again = replace(SECOND, arms={"fast": toy.TOY.arms["fast"]}, claims=[HOLDS], runs_of="toy-fig1")
+    both = reproduce([toy.TOY, shown_again], "smoke", out=tmp_path)
+    assert [each.rows for each in both[1].table] == [each.rows for each in both[0].table.arm("fast")]
+    never = replace(shown_again, measure=lambda job: pytest.fail("it was run again"))
+    alone = reproduce(never, "smoke", out=tmp_path)
+    assert not alone.missing
+    assert (tmp_path / "toy-fig2" / "smoke" / "verdict.txt").exists()
+
+
+@pytest.mark.slow
 def test_a_half_written_cell_is_reported_and_redone(tmp_path: Path) -> None:
     first = reproduce(toy.TOY, "smoke", out=tmp_path)
     damaged = sorted(tmp_path.rglob("cells/*.json"))[0]

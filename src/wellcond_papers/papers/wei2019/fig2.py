@@ -141,7 +141,7 @@ EXPERIMENT = Experiment(
         },
         "paper": SETTINGS
         | {
-            "values": [round(0.2 * k, 1) for k in range(1, 16)],
+            "values": [0.1, 0.2, 0.3, 0.5, 0.75, 1.0, 1.5, 2.0, 2.5, 3.0],
             "lrs": [round(10 ** (k / 4), 6) for k in range(-16, 5)],
             "epochs": 5,
             "seeds": 5,
@@ -151,7 +151,7 @@ EXPERIMENT = Experiment(
     measure=measure,
     claims=[_printed_line, _printed_line_squared, _full_batch, _best_rate, _small_gamma],
     draw=partial(draw, y="γ"),
-    minutes={"smoke": 0.05, "laptop": 5.6, "gpu": 1.5, "paper": 120},
+    minutes={"smoke": 0.05, "laptop": 5.6, "gpu": 1.5, "paper": 40},
     contrast=[("FC, MNIST, full batch", THEORY)],
     departures=(
         "The source names neither the loss nor the batch size: both cross-entropy and squared error are shown, with "

@@ -2,21 +2,34 @@
 
 from __future__ import annotations
 
-from statistics import fmean
+import math
+from statistics import correlation, fmean
 from typing import TYPE_CHECKING, Any
 
 from wellcond.results.quantities import TEST_ACCURACY, TRAINING_LOSS
-from wellcond_papers.experiments.claims import Outcome, claim, judged
+from wellcond_papers.experiments.claims import END, Outcome, claim, is_greater, judged
 from wellcond_papers.experiments.experiment import Experiment
 from wellcond_papers.experiments.pictures import draw_over_training, panels
 from wellcond_papers.experiments.table import Table
-from wellcond_papers.papers.zhang2018.training import DATA, OWN_RATE, SETTINGS, measure
+from wellcond_papers.papers.zhang2018.training import AMENDED, DATA, DEPARTURES, OWN_RATE, SETTINGS, SILENT, measure
 
 if TYPE_CHECKING:
     from matplotlib.figure import Figure
 
-AMENDED = "scale-amended"
 COMMON: dict[str, Any] = SETTINGS | {"depth": 13, "weight_decay": 5e-3}
+ARMS = {
+    f"{data}, {method}": {"data": name, "method": method, "lr": OWN_RATE[data] if method == AMENDED else 0.1}
+    for data, name in DATA.items()
+    for method in ("SGD", AMENDED)
+}
+GPU = COMMON | {"width": 64, "test_images": None, "epochs": 7, "half": True, "schedule": "cosine", "seeds": 2}
+PAPER = COMMON | {"width": 64, "test_images": None, "epochs": 300, "half": False, "schedule": "plateau"}
+ALMOST_ALWAYS = 0.9
+"""The share of the epochs in which a curve is "almost always" the lower one."""
+SIMILAR = 0.9
+"""The correlation of the logarithms of two curves with "similar trend"."""
+NOISE = 0.002
+"""Test errors closer than this, a fifth of a point, say nothing: that of 6 % on 10,000 images is known to 0.24."""
 
 
 def curves(table: Table, data: str, quantity: str) -> tuple[dict[int, float], dict[int, float]] | None:
@@ -31,31 +44,43 @@ def curves(table: Table, data: str, quantity: str) -> tuple[dict[int, float], di
 
 def in_words(errors: list[float]) -> str:
     """The mean of the seeds and their range, in percent."""
-    return f"{fmean(errors):.1f} % ({min(errors):.1f} to {max(errors):.1f})"
+    return f"{fmean(errors):.1f} %" + (f" ({min(errors):.1f} to {max(errors):.1f})" if len(errors) > 1 else "")
 
 
-@claim("the training loss of scale-amended SGD is almost always the lower one", paper="almost always lower")
-def _lower_loss(table: Table) -> Outcome:
+@claim("the learning curves of both have a similar trend", paper='"have similar trend"', needs=END)
+def similar_trend(table: Table) -> Outcome:
+    """By the correlation of the logarithms of both training losses over the epochs."""
+    alike = {}
+    for data in DATA:
+        if (pair := curves(table, data, TRAINING_LOSS)) and len(pair[0]) > 2:
+            sgd, amended = ([math.log(loss) for loss in curve.values()] for curve in pair)
+            alike[data] = correlation(sgd, amended)
+    words = [f"{data} {value:.2f}" for data, value in alike.items()]
+    return judged([each > SIMILAR for each in alike.values()], f"correlation of the log losses: {', '.join(words)}")
+
+
+@claim(
+    "the training loss of scale-amended SGD is almost always the lower one", paper='"almost always lower"', needs=END
+)
+def lower_loss(table: Table) -> Outcome:
+    """On each data set, in nine epochs of ten."""
     cases, words = [], []
     for data in DATA:
         if pair := curves(table, data, TRAINING_LOSS):
             lower = [pair[1][step] < pair[0][step] for step in pair[0]]
-            cases += lower
+            cases.append(fmean(lower) >= ALMOST_ALWAYS)
             words.append(f"{data}: lower in {sum(lower)} of {len(lower)} epochs")
     return judged(cases, "; ".join(words))
 
 
-@claim(
-    "scale-amended SGD ends with a considerably lower test error",
-    paper="VGG-13: 5.9 against 6.1 %, 24.7 against 25.9 %",
-)
-def _lower_error(table: Table) -> Outcome:
-    """For every seed, whose first weights and batches both methods share."""
+@claim("scale-amended SGD ends with a considerably lower test error", paper='"a considerably lower number"', needs=END)
+def lower_error(table: Table) -> Outcome:
+    """On each data set, by the means of the seeds."""
     cases, words = [], []
     for data in DATA:
         ends = {method: table.arm(f"{data}, {method}").lasts(TEST_ACCURACY) for method in ("SGD", AMENDED)}
         if all(ends.values()):
-            cases += [amended > plain for amended, plain in zip(ends[AMENDED], ends["SGD"], strict=True)]
+            cases.append(is_greater(ends[AMENDED], ends["SGD"], at_least=NOISE))
             errors = {method: [100 * (1 - share) for share in shares] for method, shares in ends.items()}
             words.append(f"{data}: {in_words(errors[AMENDED])}, SGD {in_words(errors['SGD'])}")
     return judged(cases, "; ".join(words))
@@ -80,15 +105,7 @@ EXPERIMENT = Experiment(
     title="Learning curves of SGD and scale-amended SGD",
     says="VGG-13 from the same weights on the same batches: scale-amended SGD has almost always the lower training "
     "loss and ends with a considerably lower test error.",
-    arms={
-        f"{data}, {method}": {
-            "data": name,
-            "method": method,
-            "lr": OWN_RATE[data] if method == AMENDED else 0.1,
-        }
-        for data, name in DATA.items()
-        for method in ("SGD", AMENDED)
-    },
+    arms=ARMS,
     scales={
         "smoke": COMMON
         | {"depth": 11, "width": 4, "count": 512, "test_images": 100, "epochs": 2, "half": False, "schedule": "cosine"}
@@ -104,16 +121,14 @@ EXPERIMENT = Experiment(
             "seeds": 2,
         }
         | {"arms": [f"CIFAR-10, {method}" for method in ("SGD", AMENDED)]},
-        "gpu": COMMON | {"width": 64, "test_images": None, "epochs": 7, "half": True, "schedule": "cosine", "seeds": 2},
-        "paper": COMMON
-        | {"width": 64, "test_images": None, "epochs": 300, "half": False, "schedule": "plateau", "seeds": 5},
+        "gpu": GPU,
+        "paper": PAPER,
     },
     measure=measure,
-    claims=[_lower_loss, _lower_error],
+    claims=[similar_trend, lower_loss, lower_error],
     draw=draw,
-    minutes={"smoke": 0.02, "laptop": 2, "gpu": 0.9, "paper": 3000},
+    minutes={"smoke": 0.02, "laptop": 2, "gpu": 0.9, "paper": 24},
     contrast=[(f"{data}, SGD", f"{data}, {AMENDED}") for data in DATA],
-    departures=(
-        "The source names neither the batch size (128 here) nor the angle of the rotations (up to 15 degrees).",
-    ),
+    departures=DEPARTURES,
+    silent=SILENT,
 )

@@ -1,4 +1,4 @@
-"""Table 1 and figure 1 of zhang2018: the compared methods, and what becomes of the claims."""
+"""Table 1 and figures 1 and 2 of zhang2018: the compared methods, and what becomes of the claims."""
 
 from __future__ import annotations
 
@@ -9,11 +9,11 @@ from torch.optim import SGD
 from wellcond.optim.scale_amended import ScaleAmendedSGD
 from wellcond.optim.scaled_sgd import LARS, LSALR
 from wellcond.results import Row
-from wellcond.results.quantities import DIVERGED_AT, TEST_ACCURACY
+from wellcond.results.quantities import DIVERGED_AT, TEST_ACCURACY, TRAINING_LOSS
 from wellcond_papers.experiments.experiment import Job
 from wellcond_papers.experiments.table import Record, Table
 from wellcond_papers.models import vgg
-from wellcond_papers.papers.zhang2018 import fig1, table1
+from wellcond_papers.papers.zhang2018 import fig1, fig2, table1
 from wellcond_papers.papers.zhang2018.training import optimizer_of, schedule_of
 from wellcond_papers.training.schedules import Plateau
 
@@ -61,13 +61,52 @@ def test_the_best_method_is_ahead_of_all_others() -> None:
 
 
 def test_lars_must_not_diverge() -> None:
-    claim = table1.EXPERIMENT.claims[-1]
+    claim = table1.EXPERIMENT.claims[3]
     assert claim.check(runs({"LARS": 0.7})).verdict == "holds"
     assert claim.check(runs({"LARS": None})).verdict == "does not hold"
     assert "step 3" in claim.check(runs({"LARS": None})).measured
 
 
 def test_figure_1_compares_test_errors_at_the_end() -> None:
-    claim = fig1.EXPERIMENT.claims[1]
-    assert claim.check(runs({"SGD": 0.7, "scale-amended": 0.75}, "CIFAR-100, ")).verdict == "holds"
-    assert claim.check(runs({"SGD": 0.7, "scale-amended": 0.65}, "CIFAR-100, ")).verdict == "does not hold"
+    def verdict(amended: float) -> str:
+        return fig1.lower_error.check(runs({"SGD": 0.7, "scale-amended": amended}, "CIFAR-100, ")).verdict
+
+    assert [verdict(amended) for amended in (0.75, 0.65, 0.701)] == ["holds", "does not hold", "holds in part"]
+
+
+def test_almost_always_is_nine_epochs_of_ten_on_both_data_sets() -> None:
+    def table(lower: int) -> Table:
+        def record(method: str, losses: list[float]) -> Record:
+            rows = [Row(epoch, "", TRAINING_LOSS, loss, "") for epoch, loss in enumerate(losses)]
+            return Record({"arm": f"CIFAR-10, {method}"}, rows)
+
+        return Table([record("SGD", [2.0] * 20), record("scale-amended", [1.0] * lower + [3.0] * (20 - lower))])
+
+    assert [fig1.lower_loss.check(table(lower)).verdict for lower in (20, 18, 17)] == [
+        "holds",
+        "holds",
+        "does not hold",
+    ]
+
+
+def test_figure_2_shows_the_runs_of_figure_1_and_more_of_them() -> None:
+    ours, theirs = ({cell.key for cell in each.EXPERIMENT.cells("paper")} for each in (fig2, fig1))
+    assert len(ours & theirs) == 2
+    assert len(ours) == 6
+
+
+def test_table_1_is_judged_at_the_rate_it_was_printed_with() -> None:
+    claim, prefix = table1.EXPERIMENT.claims[2], "VGG-13, CIFAR-10, "
+    assert claim.check(runs({"SGD": 0.7, "scale-amended": 0.8}, prefix)).verdict == "holds"
+    both = runs({"SGD": 0.7, "scale-amended": 0.8, table1.PRINTED: 0.6}, prefix)
+    assert claim.check(both).verdict == "does not hold"
+
+
+def test_the_pools_are_judged_when_all_their_rates_have_run() -> None:
+    claim, rates = (
+        table1.EXPERIMENT.claims[4],
+        {"SGD, lr 0.01": 0.5, "SGD, lr 0.05": 0.6, "SGD": 0.7, "SGD, lr 0.2": 0.6},
+    )
+    assert claim.check(runs(rates, "VGG-11, CIFAR-10, ")).verdict == "not tested"
+    for last, verdict in ((None, "holds"), (0.8, "does not hold")):
+        assert claim.check(runs(rates | {"SGD, lr 0.5": last}, "VGG-11, CIFAR-10, ")).verdict == verdict
