@@ -99,24 +99,23 @@ def claim(
     return lambda check: Claim(says, paper, check, is_ours, needs)
 
 
-def judged(cases: Iterable[bool], measured: str) -> Outcome:
-    """The outcome of a claim about several cases: it holds if all hold, and in part if more than half do.
+def judged(cases: Iterable[bool | None], measured: str) -> Outcome:
+    """The outcome of a claim about several cases: it holds if all hold, and in part if fewer than half fail.
 
     Args:
-        cases: Whether it holds in each: layers, seeds, depths.
+        cases: Whether it holds in each: layers, seeds, depths. None where two sides cannot be told apart.
         measured: The numbers, in a sentence.
 
     Example:
-        >>> [judged(cases, "").verdict for cases in ([True], [True, True, False], [True, False], [])]
-        ['holds', 'holds in part', 'does not hold', 'not tested']
+        >>> [judged(cases, "").verdict for cases in ([True], [True, True, False], [True, False], [None], [])]
+        ['holds', 'holds in part', 'does not hold', 'holds in part', 'not tested']
     """
-    cases = list(cases)
-    if not cases:
+    outcomes = list(cases)
+    if not outcomes:
         return Outcome("not tested", measured or "nothing was measured that bears on it")
-    share = sum(cases) / len(cases)
-    if share == 1:
+    if all(outcomes):
         return Outcome("holds", measured)
-    return Outcome("holds in part" if share > 0.5 else "does not hold", measured)
+    return Outcome("holds in part" if 2 * outcomes.count(False) < len(outcomes) else "does not hold", measured)
 
 
 def is_greater(ours: Sequence[float], theirs: Sequence[float], *, at_least: float = 0.0) -> bool | None:

@@ -8,10 +8,10 @@ from wellcond_papers.papers.lange2022.comparison import (
     SIGNIFICANT,
     arms,
     comparable,
-    draw,
     gains_more,
     outperforms,
 )
+from wellcond_papers.papers.lange2022.curves import drawing
 from wellcond_papers.papers.lange2022.networks import PRERESNET, RESNET
 from wellcond_papers.papers.lange2022.training import measure
 
@@ -101,7 +101,7 @@ EXPERIMENT = Experiment(
             for panel, decay in DECAY.items()
         ),
     ],
-    draw=draw,
+    draw=drawing(left=TEN, right=HUNDRED),
     minutes={"smoke": 0.05, "gpu": 5.3, "paper": 3000},
     contrast=[(f"{TEN}: BN", f"{TEN}: GN"), (f"{HUNDRED}: BN", f"{HUNDRED}: BNP")],
     departures=[

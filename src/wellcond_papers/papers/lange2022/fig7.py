@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 from wellcond_papers.experiments.experiment import Experiment
-from wellcond_papers.papers.lange2022.comparison import arms, comparable, draw, outperforms
+from wellcond_papers.papers.lange2022.comparison import arms, comparable, outperforms
+from wellcond_papers.papers.lange2022.curves import drawing
 from wellcond_papers.papers.lange2022.fig6 import residual_claims
 from wellcond_papers.papers.lange2022.networks import IMAGENET
 from wellcond_papers.papers.lange2022.training import measure
@@ -40,7 +41,7 @@ EXPERIMENT = Experiment(
         outperforms("BN is better than BNP+GN in the end", "BNP+GN is slightly lower", PANEL, ["BN"], ["BNP+GN"]),
         comparable("the final accuracy of BNP+GN is comparable to that of BN", "comparable", PANEL, ["BN", "BNP+GN"]),
     ],
-    draw=draw,
+    draw=drawing(),
     minutes={"smoke": 0.05, "paper": 12_000},
     contrast=[(f"{PANEL}: BN", f"{PANEL}: BNP+GN")],
     departures=[
