@@ -26,7 +26,13 @@ from wellcond_papers.experiments.reproduce import reproduce as run
 from wellcond_papers.experiments.reproduction import Reproduction
 from wellcond_papers.experiments.scales import SCALES, Scale
 
-COLORS = {"holds": "green", "holds in part": "yellow", "does not hold": "red", "not tested": "dim"}
+COLORS = {
+    "holds": "green",
+    "holds in part": "yellow",
+    "does not hold": "red",
+    "too short to tell": "dim",
+    "not tested": "dim",
+}
 EMBEDDED = "digits"
 """The data set that needs no files."""
 

@@ -37,6 +37,7 @@ ARMS = {
 NETWORK = {"network": FULLY_CONNECTED, "hidden": [100, 100, 100], "batch": 60, "evaluated": 5000}
 SMALL = {"network": FULLY_CONNECTED, "hidden": [20, 20, 20], "evaluated": 200, "looks": 5}
 """For embedded images."""
+RAW_INPUTS = "Inputs are pixels in [0, 1]; the source does not name its preprocessing"
 INPUTS = (
     "The source does not name its preprocessing. Inputs are pixels in [0, 1], or standardized: every channel has mean "
     "0 and variance 1 over the training images"

@@ -20,11 +20,14 @@ from wellcond_papers.papers.lange2022.rates import TABLE_3, at_rates
 from wellcond_papers.papers.lange2022.training import measure
 
 MANY, FOUR, THREE, TWO, ONE = "batch 128", "batch 4", "batch 3", "batch 2", "batch 1"
+ALPHA = {128: 0.1, 2: 0.1, 1: 1.0}
+"""How much of an example's own moments BN with 4 things mixes in, by mini-batch."""
 
 
-def four_things(panel: str, alpha: float = 0.1) -> dict[str, Settings]:
+def four_things(batch: int) -> dict[str, Settings]:
     """BN with 4 things, under Adam as in the source."""
-    return {"4 things": {"lr": TABLE_3[f"CNN, {panel}"]["4 things"], "optimizer": "Adam", "alpha": alpha}}
+    rate = TABLE_3[f"CNN, batch {batch}"]["4 things"]
+    return {"4 things": {"lr": rate, "optimizer": "Adam", "alpha": ALPHA[batch]}}
 
 
 ARMS = {
@@ -32,13 +35,13 @@ ARMS = {
         MANY,
         at_rates(TABLE_3[f"CNN, {MANY}"])
         | {"vanilla": {"lr": 1e-3, "optimizer": "Adam"}, "vanilla SGD": {"lr": 0.1}}
-        | four_things(MANY),
+        | four_things(128),
         batch=128,
     ),
     **arms(FOUR, at_rates({"BN": 0.01, "BNP": 0.01}), batch=4),
     **arms(THREE, at_rates({"Renorm": 0.01, "BNP": 0.01}), batch=3),
-    **arms(TWO, at_rates(TABLE_3[f"CNN, {TWO}"]) | four_things(TWO), batch=2),
-    **arms(ONE, at_rates(TABLE_3[f"CNN, {ONE}"] | {"BN": 1e-3}) | four_things(ONE, alpha=1.0), batch=1),
+    **arms(TWO, at_rates(TABLE_3[f"CNN, {TWO}"]) | four_things(2), batch=2),
+    **arms(ONE, at_rates(TABLE_3[f"CNN, {ONE}"] | {"BN": 1e-3}) | four_things(1), batch=1),
 }
 NETWORK = {"network": CNN, "data": "cifar10", "channels": [32, 64, 32], "hidden": [64], "evaluated": 5000}
 SMALL = {

@@ -32,3 +32,15 @@ def at_rates(rates: Mapping[str, float]) -> dict[str, Settings]:
         {'BNP': {'lr': 0.5}}
     """
     return {method: {"lr": lr} for method, lr in rates.items()}
+
+
+def around(rate: float, each_side: int) -> list[float]:
+    """A rate and its neighbors among 1 and 5 times the powers of ten, which all printed rates are.
+
+    Example:
+        >>> around(0.05, 2)
+        [0.005, 0.01, 0.05, 0.1, 0.5]
+    """
+    grid = [float(f"{digit}e{power}") for power in range(-7, 3) for digit in (1, 5)]
+    place = grid.index(rate)
+    return grid[place - each_side : place + each_side + 1]

@@ -18,6 +18,7 @@ from wellcond_papers.papers.lange2022 import fig8, fig9
 from wellcond_papers.papers.lange2022.fig3 import EXPERIMENT as FIGURE_3
 from wellcond_papers.papers.lange2022.fig6 import EXPERIMENT as FIGURE_6
 from wellcond_papers.papers.lange2022.networks import FULLY_CONNECTED, network
+from wellcond_papers.papers.lange2022.rates import TABLE_3
 from wellcond_papers.papers.lange2022.training import measure, trained, trainee_of
 
 SETTINGS: dict[str, Any] = {
@@ -109,7 +110,11 @@ def test_times_are_medians_and_each_claim_can_fail() -> None:
 
 def test_the_rates_and_schedules_are_the_sources() -> None:
     rates = {arm: own["lr"] for arm, own in FIGURE_3.arms.items()}
-    assert [rates[f"CIFAR-10: {method}"] for method in ("vanilla", "BN", "BNP", "LN")] == [0.01, 0.5, 0.1, 0.5]
+    for panel in ("CIFAR-10", "CIFAR-10 standardized"):
+        assert [rates[f"{panel}: {method}"] for method in ("vanilla", "BN", "BNP", "LN")] == [0.01, 0.5, 0.1, 0.5]
+    for panel, data in (("CIFAR-10", "ResNet-110, CIFAR-10"), ("CIFAR-100", "PreResNet-110, CIFAR-100")):
+        for method, rate in TABLE_3[data].items():
+            assert FIGURE_6.arms[f"{panel}: {method}"]["lr"] == rate
     by_arm = {cell.settings["arm"]: cell.settings for cell in FIGURE_6.cells("paper")}
     ten, hundred = by_arm["CIFAR-10: BNP+GN"], by_arm["CIFAR-100: BNP+GN"]
     assert [share * ten["epochs"] for share in ten["decay_at"]] == [80, 120]
