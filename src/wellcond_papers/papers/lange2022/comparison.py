@@ -1,7 +1,7 @@
 """What lange2022's sentences about training curves mean in numbers.
 
 An arm is called "panel: method". A run that diverged counts as an accuracy of 0. Where the seeds of two methods cannot
-be told apart, neither is ahead.
+be distinguished, neither is ahead.
 """
 
 from __future__ import annotations
@@ -109,13 +109,13 @@ def first_epoch(runs: Table) -> list[float]:
 
 
 def is_above(ours: Sequence[float], theirs: Sequence[float], by: float = 0.0) -> bool | None:
-    """Whether a mean over seeds is greater by more than `by`; None if by less, or if they cannot be told apart."""
+    """Whether a mean over seeds is greater by more than `by`; None if by less, or if they cannot be distinguished."""
     order = is_greater(ours, theirs)
     return None if order and fmean(ours) - fmean(theirs) <= by else order
 
 
 def is_near(ours: Sequence[float], theirs: Sequence[float], within: float) -> bool | None:
-    """Whether two means are no further apart than `within`; None if they are, but cannot be told apart."""
+    """Whether two means are no further apart than `within`; None if they are, but cannot be distinguished."""
     if abs(fmean(ours) - fmean(theirs)) <= within:
         return True
     return None if is_greater(ours, theirs) is None else False
@@ -255,8 +255,8 @@ def _by_fall_of_loss(
             ends = [(series[0], series[max(series)]) for record in runs if (series := record.series(LOSS))]
             if ends:
                 begin, end = (fmean(column) for column in zip(*ends, strict=True))
-                found = _listed(accuracies(table, panel, [method]), table, panel)
-                details.append(f"{method}: loss {begin:.3g}, then {end:.3g}; {found}")
+                reached = _listed(accuracies(table, panel, [method]), table, panel)
+                details.append(f"{method}: loss {begin:.3g}, then {end:.3g}; {reached}")
             cases += [is_so(*pair) for pair in ends]
         return judged(cases, "; ".join(details))
 
@@ -287,8 +287,8 @@ def overfits(says: str, paper: str, panel: str, method: str, *, since: float, is
         if not late:
             return judged([], "")
         falls = is_greater(then, late)
-        found = f"{percent([100 * a for a in then])} at {since:.2f} of the run, {percent([100 * a for a in late])} last"
-        return judged([falls if is_so else not falls], found)
+        before, after = (percent([100 * share for share in seeds]) for seeds in (then, late))
+        return judged([falls if is_so else not falls], f"{before} at {since:.2f} of the run, {after} last")
 
     return Claim(says, paper, check, needs=END)
 

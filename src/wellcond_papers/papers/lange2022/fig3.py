@@ -48,7 +48,7 @@ LOSSES = (
 )
 NORMS = (
     "The source's fully connected networks and CNN are TensorFlow's, and their norms have its defaults (ε = 1e-3, "
-    "running averages with 0.99); Batch Renorm has them here, BN has PyTorch's (1e-5, 0.9). BN stands behind the "
+    "running averages with 0.99); Batch Renorm has them here, BN has PyTorch's (1e-5, 0.9). BN stands after the "
     "activation, as in the source, which does not say where LN stands: before the activation here"
 )
 TRAINS = (
@@ -160,5 +160,5 @@ EXPERIMENT = Experiment(
         "Added to the source's methods: vanilla SGD and, with standardized inputs, BNP at rates tuned for these runs "
         "of 3000 steps, by the loss at their end",
     ],
-    silent=["epochs", "standardize"],
+    silent=["epochs", "standardize", "looks", "evaluated"],
 )  # fmt: skip

@@ -136,5 +136,5 @@ EXPERIMENT = Experiment(
         "Batch Renorm is left out there. The source's figure also holds the CNN in mini-batches of one: see figure 5",
         TRAINS,
     ],
-    silent=["steps", "standardize"],
+    silent=["steps", "standardize", "looks", "evaluated"],
 )  # fmt: skip

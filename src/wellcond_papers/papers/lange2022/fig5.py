@@ -89,7 +89,7 @@ EXPERIMENT = Experiment(
         ),
         ahead_early(
             "batch 128: BN with 4 things is faster than BN at the beginning", "slightly faster", MANY, "4 things", "BN",
-        ),
+        ).because("gpu", "seeds", "The losses of two seeds are 1.43 on average for both."),
         outperforms(
             "batch 128: all outperform the vanilla network", "they all outperform it",
             MANY, ["BN", "4 things", "BNP"], ["vanilla"],
@@ -140,7 +140,9 @@ EXPERIMENT = Experiment(
         "many epochs it trains",
         "BN in mini-batches of one gives β after the dense layer, since an image is its own mean; Batch Renorm is left "
         "out there",
+        "In mini-batches of 128 BNP's rate is at the edge of stability: of 160 runs of 1600 steps on 15 000 images, 20 "
+        "collapsed to guessing, with and without CUDA graphs, fused kernels and TF32",
         TRAINS,
     ],
-    silent=["steps", "alpha"],
+    silent=["steps", "alpha", "looks", "evaluated"],
 )  # fmt: skip

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from wellcond_papers.experiments.experiment import Experiment
-from wellcond_papers.papers.lange2022.comparison import arms, comparable, outperforms
+from wellcond_papers.papers.lange2022.comparison import arms, outperforms
 from wellcond_papers.papers.lange2022.curves import drawing
 from wellcond_papers.papers.lange2022.fig6 import residual_claims
 from wellcond_papers.papers.lange2022.networks import IMAGENET
@@ -38,8 +38,10 @@ EXPERIMENT = Experiment(
     measure=measure,
     claims=[
         *residual_claims(PANEL, DECAY[0]),
-        outperforms("BN is better than BNP+GN in the end", "BNP+GN is slightly lower", PANEL, ["BN"], ["BNP+GN"]),
-        comparable("the final accuracy of BNP+GN is comparable to that of BN", "comparable", PANEL, ["BN", "BNP+GN"]),
+        outperforms(
+            f"{PANEL}: BNP+GN is below BN after the second decay", "slightly lower than BN after the second decay",
+            PANEL, ["BN"], ["BNP+GN"], begin=DECAY[1],
+        ),
     ],
     draw=drawing(),
     minutes={"smoke": 0.05, "paper": 12_000},
@@ -49,4 +51,5 @@ EXPERIMENT = Experiment(
         "The accuracy is that of 10 000 validation images. The source decays the rate at epochs 30, 60 and 90; that "
         "it trains for 100 epochs is assumed.",
     ],
+    silent=["epochs", "looks", "evaluated", "tested"],
 )  # fmt: skip

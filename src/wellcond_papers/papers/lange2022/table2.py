@@ -73,5 +73,5 @@ EXPERIMENT = Experiment(
         RAW_INPUTS,
         NORMS,
     ],
-    silent=["steps"],
+    silent=["steps", "looks", "evaluated"],
 )  # fmt: skip

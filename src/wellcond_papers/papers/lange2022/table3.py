@@ -82,5 +82,5 @@ EXPERIMENT = Experiment(
         "Inputs are pixels in [0, 1], as in the tutorial that the network is from",
         NORMS,
     ],
-    silent=["epochs", "alpha"],
+    silent=["epochs", "alpha", "looks", "evaluated", "tested"],
 )  # fmt: skip

@@ -91,6 +91,8 @@ def test_the_improvement_is_compared_with_the_square_of_kappa_of_d() -> None:
     far = Table([Record({"arm": "BNP"}, unit(1e6, 1e2, 1e3))])
     assert claim.check(far).verdict == "does not hold"
     assert claim.check(far).measured == "10^4.0 where κ(D)² is 10^6.0; rank 60"
+    two = Table([Record({"arm": "BNP"}, unit(1e6, 1e2, 1e3) + unit(1e6, 1e3, 1e2, step=1))])  # gains of 4 and 3 decades
+    assert claim.check(two).measured == "10^3.5 where κ(D)² is 10^5.0, slope 0.50; rank 60"
     assert fig8.lowers.check(Table([Record({"arm": "BNP"}, unit(1e2, 1e3, 1e3))])).verdict == "does not hold"
     assert claim.check(Table([])).verdict == "not tested"
 
@@ -101,11 +103,13 @@ def timed(arm: str, bn: list[float], bnp: list[float]) -> Record:
 
 
 def test_times_are_medians_and_each_claim_can_fail() -> None:
-    table = Table([timed("batch 16", [16, 16, 90], [17, 17, 1]), timed("batch 512", [10.0], [9.9])])
+    table = Table([timed("batch 16", [16, 16, 90], [17, 17, 95]), timed("batch 512", [10.0], [9.9])])
     assert fig9.times(table, ("batch 16", "batch 256")) == {"batch 16": (16, 17)}
     assert [claim.check(table).verdict for claim in fig9.EXPERIMENT.claims] == ["holds"] * 4
     other = Table([timed("batch 16", [16], [8]), timed("batch 512", [17], [30])])
     assert [claim.check(other).verdict for claim in fig9.EXPERIMENT.claims] == ["does not hold"] * 4
+    tie = Table([timed("batch 16", [16, 17], [17, 16])])
+    assert fig9.EXPERIMENT.claims[1].check(tie).verdict == "holds in part"
 
 
 def test_the_rates_and_schedules_are_the_sources() -> None:
