@@ -114,13 +114,13 @@ def judged(cases: Iterable[bool | None], measured: str) -> Outcome:
         >>> [judged(cases, "").verdict for cases in ([True, None], [None], [None, False])]
         ['holds in part', 'holds in part', 'does not hold']
     """
-    cases = list(cases)
-    if not cases:
+    outcomes = list(cases)
+    if not outcomes:
         return Outcome("not tested", measured or "nothing was measured that bears on it")
-    share = fmean(0.5 if case is None else case for case in cases)
+    share = fmean(0.5 if case is None else case for case in outcomes)
     if share == 1:
         return Outcome("holds", measured)
-    return Outcome("holds in part" if share > 0.5 or False not in cases else "does not hold", measured)
+    return Outcome("holds in part" if share > 0.5 or False not in outcomes else "does not hold", measured)
 
 
 def is_greater(ours: Sequence[float], theirs: Sequence[float], *, at_least: float = 0.0) -> bool | None:

@@ -16,7 +16,7 @@ from wellcond_papers.experiments.table import Record, Table
 
 PUBLISHED = {
     "huang2020": [*(f"fig{k}" for k in range(1, 16)), "table-a", "table-b"],
-    "lange2022": [f"fig{k}" for k in range(3, 10)],
+    "lange2022": [*(f"fig{k}" for k in range(3, 10)), "table2", "table3"],
     "santurkar2018": [f"fig{k}" for k in range(6, 15)],
     "wei2019": [f"fig{k}" for k in range(1, 5)],
     "zhang2018": ["fig1", "fig2", "table1"],

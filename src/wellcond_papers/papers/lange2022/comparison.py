@@ -1,33 +1,27 @@
-"""What lange2022's sentences about training curves mean in numbers, and their picture.
+"""What lange2022's sentences about training curves mean in numbers.
 
-An arm is called "panel: method". A run that diverged counts as an accuracy of 0.
+An arm is called "panel: method". A run that diverged counts as an accuracy of 0. Where the seeds of two methods cannot
+be distinguished, neither is ahead.
 """
 
 from __future__ import annotations
 
 import math
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from statistics import fmean
-from typing import TYPE_CHECKING
 
-from wellcond.report.figures.style import GRAY, bare_axes, draw_curves, new_figure
-from wellcond.results import number
-from wellcond.results.quantities import LOSS, TEST_ACCURACY
-from wellcond_papers.experiments.claims import Claim, Outcome, judged
-from wellcond_papers.experiments.experiment import Settings
+from wellcond.results.quantities import LOSS, TEST_ACCURACY, TRAINING_LOSS
+from wellcond_papers.experiments.claims import END, Claim, Outcome, is_greater, judged
+from wellcond_papers.experiments.experiment import TRAINING_IMAGES, Settings
 from wellcond_papers.experiments.table import Record, Table
-from wellcond_papers.papers.percentages import DISAGREE, percent
-
-if TYPE_CHECKING:
-    from matplotlib.axes import Axes
-    from matplotlib.figure import Figure
+from wellcond_papers.papers.percentages import percent
 
 COMPARABLE = 0.02
 """Accuracies that differ by no more are comparable."""
 SIGNIFICANT = 0.02
 """Accuracies that differ by more differ significantly."""
-BEGINNING = 0.2
-"""The share of a run that is its beginning."""
+LAST = 0.1
+"""The share of a run over which overfitting is averaged."""
 
 
 def arms(panel: str, methods: Mapping[str, Settings], **common: object) -> dict[str, Settings]:
@@ -38,11 +32,6 @@ def arms(panel: str, methods: Mapping[str, Settings], **common: object) -> dict[
         {'MNIST: BNP': {'method': 'BNP', 'batch': 60, 'lr': 0.5}}
     """
     return {f"{panel}: {method}": {"method": method, **common, **own} for method, own in methods.items()}
-
-
-def rates(**by_method: float) -> dict[str, Settings]:
-    """Settings of methods that differ in the learning rate alone."""
-    return {method: {"lr": lr} for method, lr in by_method.items()}
 
 
 # what is compared
@@ -79,15 +68,17 @@ def steps_to_loss_of(reference: Table, runs: Table) -> list[tuple[float, float]]
     return pairs
 
 
-def accuracy(runs: Table, begin: float = 1.0, end: float = 1.0) -> float | None:
-    """The mean test accuracy over the seeds, at the end or over a stretch of the run; None without runs."""
-    values = of_seeds(runs, begin, end)
-    return fmean(values) if values else None
-
-
 def of_seeds(runs: Table, begin: float = 1.0, end: float = 1.0) -> list[float]:
-    """The test accuracy of every seed."""
+    """The test accuracy of every seed, at the end or over a stretch of the run."""
     return [_accuracy(record, begin, end) for record in runs]
+
+
+def accuracies(
+    table: Table, panel: str, methods: Sequence[str], begin: float = 1.0, end: float = 1.0
+) -> dict[str, list[float]]:
+    """The test accuracies of all seeds, by the methods of a panel that were run."""
+    by_method = {method: of_seeds(table.arm(f"{panel}: {method}"), begin, end) for method in methods}
+    return {method: seeds for method, seeds in by_method.items() if seeds}
 
 
 def _accuracy(record: Record, begin: float, end: float) -> float:
@@ -99,24 +90,48 @@ def _accuracy(record: Record, begin: float, end: float) -> float:
     return fmean(value for step, value in series.items() if step and begin * last - 1 < step < end * last + 1)
 
 
-def accuracies(
-    table: Table, panel: str, methods: Sequence[str], begin: float = 1.0, end: float = 1.0
-) -> dict[str, list[float]]:
-    """The test accuracies of all seeds, by the methods of a panel that were run."""
-    by_method = {method: of_seeds(table.arm(f"{panel}: {method}"), begin, end) for method in methods}
-    return {method: seeds for method, seeds in by_method.items() if seeds}
+def over_epochs(record: Record, quantity: str) -> tuple[list[float], list[float]]:
+    """The epochs at which a quantity was measured, and its values."""
+    series = record.series(quantity)
+    per_epoch = TRAINING_IMAGES[record.settings["data"]] / record.settings["batch"]
+    return [step / per_epoch for step in series], list(series.values())
+
+
+def first_epoch(runs: Table) -> list[float]:
+    """The mean loss of the mini-batches over the first epoch, of every seed."""
+    means = []
+    for run in runs:
+        epochs, losses = over_epochs(run, TRAINING_LOSS)
+        # each is a mean since the look before
+        inside = [loss for a, b, loss in zip([0.0, *epochs], epochs, losses, strict=False) if (a + b) / 2 < 1]
+        means += [fmean(inside)] if inside else []
+    return means
+
+
+def is_above(ours: Sequence[float], theirs: Sequence[float], by: float = 0.0) -> bool | None:
+    """Whether a mean over seeds is greater by more than `by`; None if by less, or if they cannot be distinguished."""
+    order = is_greater(ours, theirs)
+    return None if order and fmean(ours) - fmean(theirs) <= by else order
+
+
+def is_near(ours: Sequence[float], theirs: Sequence[float], within: float) -> bool | None:
+    """Whether two means are no further apart than `within`; None if they are, but cannot be distinguished."""
+    if abs(fmean(ours) - fmean(theirs)) <= within:
+        return True
+    return None if is_greater(ours, theirs) is None else False
 
 
 # claims
 
 
-def reaches_sooner(says: str, paper: str, runs: Sequence[tuple[str, str]]) -> Claim:
+def reaches_sooner(says: str, paper: str, runs: Sequence[tuple[str, str]], *, is_ours: bool = False) -> Claim:
     """An arm reaches the final training loss of another sooner than that one itself.
 
     Args:
         says: The claim.
         paper: The paper's words.
         runs: Arms: the faster one and the one whose loss it reaches.
+        is_ours: Whether the paper does not say it.
     """
 
     def check(table: Table) -> Outcome:
@@ -130,12 +145,12 @@ def reaches_sooner(says: str, paper: str, runs: Sequence[tuple[str, str]]) -> Cl
                 details.append(f"{arm} reaches the loss of {reference.split(': ')[-1]} {when}")
         return judged(cases, "; ".join(details))
 
-    return Claim(says, paper, check)
+    return Claim(says, paper, check, is_ours)
 
 
 def outperforms(
     says: str, paper: str, panel: str, better: Sequence[str], worse: Sequence[str], *, by: float = 0.0,
-    begin: float = 1.0, end: float = 1.0,
+    begin: float = 1.0, end: float = 1.0, needs: float = END, is_ours: bool = False,
 ) -> Claim:  # fmt: skip
     """Every one of some methods has a higher test accuracy than every one of others.
 
@@ -148,19 +163,28 @@ def outperforms(
         by: The least difference.
         begin: The share of the run from which the accuracy is averaged.
         end: The share up to which it is.
+        needs: As in `Claim`.
+        is_ours: As in `Claim`.
     """
 
     def check(table: Table) -> Outcome:
         high, low = (accuracies(table, panel, methods, begin, end) for methods in (better, worse))
-        cases = [fmean(a) > fmean(b) + by for a in high.values() for b in low.values()]
+        cases = [is_above(a, b, by) for a in high.values() for b in low.values()]
         return judged(cases, _listed(high | low, table, panel))
 
+    return Claim(says, paper, check, is_ours, needs)
+
+
+def ahead_early(says: str, paper: str, panel: str, faster: str, slower: str) -> Claim:
+    """The loss of the mini-batches over the first epoch is lower."""
+
+    def check(table: Table) -> Outcome:
+        low, high = (first_epoch(table.arm(f"{panel}: {method}")) for method in (faster, slower))
+        if not low or not high:
+            return judged([], "")
+        return judged([is_greater(high, low)], f"training loss {faster} {fmean(low):.3g}, {slower} {fmean(high):.3g}")
+
     return Claim(says, paper, check)
-
-
-def ahead_early(says: str, paper: str, panel: str, faster: Sequence[str], slower: Sequence[str]) -> Claim:
-    """The mean test accuracy over the beginning of the run is higher."""
-    return outperforms(says, paper, panel, faster, slower, begin=0.0, end=BEGINNING)
 
 
 def comparable(says: str, paper: str, panel: str, methods: Sequence[str], within: float = COMPARABLE) -> Claim:
@@ -168,20 +192,73 @@ def comparable(says: str, paper: str, panel: str, methods: Sequence[str], within
 
     def check(table: Table) -> Outcome:
         by_method = accuracies(table, panel, methods)
-        values = [fmean(seeds) for seeds in by_method.values()]
-        return judged([abs(value - values[0]) <= within for value in values[1:]], _listed(by_method, table, panel))
+        first, *others = by_method.values() or [[]]
+        return judged([is_near(seeds, first, within) for seeds in others], _listed(by_method, table, panel))
 
-    return Claim(says, paper, check)
+    return Claim(says, paper, check, needs=END)
 
 
-def does_not_train(says: str, paper: str, panel: str, method: str) -> Claim:
-    """The training loss is no lower in the end than in the beginning."""
+def keeps_up(says: str, paper: str, cases: Sequence[tuple[str, str, str]]) -> Claim:
+    """A method's final test accuracy is not significantly below that of another.
+
+    Args:
+        says: The claim.
+        paper: The paper's words.
+        cases: Panel, method, and the one that it keeps up with.
+    """
 
     def check(table: Table) -> Outcome:
-        runs = table.arm(f"{panel}: {method}")
-        ends = [(series[0], series[max(series)]) for record in runs if (series := record.series(LOSS))]
-        details = f"loss {fmean(a for a, _ in ends):.3g}, then {fmean(b for _, b in ends):.3g}; " if ends else ""
-        return judged([b >= a for a, b in ends], details + _listed(accuracies(table, panel, [method]), table, panel))
+        results: list[bool | None] = []
+        details = []
+        for panel, method, reference in cases:
+            by_method = accuracies(table, panel, [method, reference])
+            if len(by_method) == 2:
+                own, other = by_method[method], by_method[reference]
+                results.append(is_greater(own, other) or is_near(own, other, SIGNIFICANT))
+            details += [f"{panel}: {_listed(by_method, table, panel)}"] if by_method else []
+        return judged(results, "; ".join(details))
+
+    return Claim(says, paper, check, needs=END)
+
+
+def nearer(says: str, paper: str, panel: str, center: str, near: Sequence[str], far: str) -> Claim:
+    """The final test accuracies of some methods are nearer to that of `center` than that of `far` is."""
+
+    def check(table: Table) -> Outcome:
+        by_method = accuracies(table, panel, [center, *near, far])
+        if not {center, far} < by_method.keys():
+            return judged([], "")
+        away = {method: abs(fmean(seeds) - fmean(by_method[center])) for method, seeds in by_method.items()}
+        cases = [away[method] < away[far] for method in near if method in away]
+        return judged(cases, _listed(by_method, table, panel))
+
+    return Claim(says, paper, check, needs=END)
+
+
+def trains(says: str, paper: str, panel: str, methods: Sequence[str]) -> Claim:
+    """The training loss is lower in the end than in the beginning."""
+    return _by_fall_of_loss(says, paper, panel, methods, lambda begin, end: end < begin)
+
+
+def does_not_train(says: str, paper: str, panel: str, methods: Sequence[str]) -> Claim:
+    """The training loss is no lower in the end than in the beginning."""
+    return _by_fall_of_loss(says, paper, panel, methods, lambda begin, end: end >= begin)
+
+
+def _by_fall_of_loss(
+    says: str, paper: str, panel: str, methods: Sequence[str], is_so: Callable[[float, float], bool]
+) -> Claim:
+    def check(table: Table) -> Outcome:
+        cases, details = [], []
+        for method in methods:
+            runs = table.arm(f"{panel}: {method}")
+            ends = [(series[0], series[max(series)]) for record in runs if (series := record.series(LOSS))]
+            if ends:
+                begin, end = (fmean(column) for column in zip(*ends, strict=True))
+                reached = _listed(accuracies(table, panel, [method]), table, panel)
+                details.append(f"{method}: loss {begin:.3g}, then {end:.3g}; {reached}")
+            cases += [is_so(*pair) for pair in ends]
+        return judged(cases, "; ".join(details))
 
     return Claim(says, paper, check)
 
@@ -195,24 +272,25 @@ def gains_more(says: str, paper: str, panel: str, more: Sequence[str], less: Seq
 
     def check(table: Table) -> Outcome:
         high, low = gains(table, more), gains(table, less)
-        cases = [fmean(a) > fmean(b) for a in high.values() for b in low.values()]
+        cases = [is_above(a, b) for a in high.values() for b in low.values()]
         return judged(cases, _listed(high | low, table, panel))
 
-    return Claim(says, paper, check)
+    return Claim(says, paper, check, needs=END)
 
 
-def overfits(says: str, paper: str, panel: str, method: str, *, after: int) -> Claim:
-    """The test accuracy is lower in the end than at its best, and the runs are longer than `after` steps."""
+def overfits(says: str, paper: str, panel: str, method: str, *, since: float, is_so: bool = True) -> Claim:
+    """The test accuracy is lower in the end than at a share of the run; with `is_so` False, it is not."""
 
     def check(table: Table) -> Outcome:
-        mean = table.arm(f"{panel}: {method}").mean_series(TEST_ACCURACY)
-        if not mean or max(mean) <= after:
-            return judged([], f"the runs end before step {after}" if mean else "")
-        best = max(mean, key=mean.__getitem__)
-        details = f"{100 * mean[best]:.1f} % at step {best}, {100 * mean[max(mean)]:.1f} % in the end"
-        return judged([mean[max(mean)] < mean[best]], details)
+        runs = table.arm(f"{panel}: {method}")
+        then, late = of_seeds(runs, since - LAST / 2, since + LAST / 2), of_seeds(runs, 1 - LAST, 1.0)
+        if not late:
+            return judged([], "")
+        falls = is_greater(then, late)
+        before, after = (percent([100 * share for share in seeds]) for seeds in (then, late))
+        return judged([falls if is_so else not falls], f"{before} at {since:.2f} of the run, {after} last")
 
-    return Claim(says, paper, check)
+    return Claim(says, paper, check, needs=END)
 
 
 def _listed(by_method: Mapping[str, Sequence[float]], table: Table, panel: str) -> str:
@@ -223,57 +301,3 @@ def _listed(by_method: Mapping[str, Sequence[float]], table: Table, panel: str) 
         result = "diverged" if lost == len(seeds) else percent([100 * share for share in seeds])
         parts.append(f"{method} {result}" + (f" ({lost} diverged)" if 0 < lost < len(seeds) else ""))
     return ", ".join(parts)
-
-
-# the picture
-
-
-def draw(table: Table) -> Figure:
-    """Training loss above and test accuracy below, one column per panel."""
-    split = {arm: arm.split(": ", 1) for arm in table.arms}
-    titles = list(dict.fromkeys(panel for panel, _ in split.values()))
-    methods = list(dict.fromkeys(method for _, method in split.values()))
-    figure = new_figure(max(4.2 * len(titles), 7.0), 6.6)
-    columns = figure.subplots(2, len(titles), squeeze=False, sharex="col").T
-    for title, (above, below) in zip(titles, columns, strict=True):
-        runs = {split[arm][1]: table.arm(arm) for arm in table.arms if split[arm][0] == title}
-        for axes, quantity in ((above, LOSS), (below, TEST_ACCURACY)):
-            _draw_runs(axes, runs, quantity, methods)
-        _zoom(above, {method: _curves(seeds, LOSS) for method, seeds in runs.items()})
-        bare_axes(above, title=title, y="training loss")
-        bare_axes(below, x="training step", y="test accuracy")
-    handles = {label: h for axes in columns[:, 0] for h, label in zip(*axes.get_legend_handles_labels(), strict=True)}
-    named = [method for method in methods if method in handles]
-    figure.legend([handles[m] for m in named], named, loc="outside lower center", ncols=len(named), frameon=False)
-    return figure
-
-
-def _draw_runs(axes: Axes, runs: Mapping[str, Table], quantity: str, methods: Sequence[str]) -> None:
-    """One line per method in the band of its seeds; one per seed where the seeds end far apart."""
-    for method, seeds in runs.items():
-        ends = of_seeds(seeds)
-        curves = _curves(seeds, quantity)
-        apart = 100 * (max(ends) - min(ends)) > DISAGREE
-        for group in ([curve] for curve in curves) if apart else [curves] if curves else []:
-            draw_curves(axes, {method: group}, methods)
-
-
-def _curves(runs: Table, quantity: str) -> list[tuple[list[int], list[float]]]:
-    curves = [record.series(quantity) for record in runs]
-    return [(list(series), list(series.values())) for series in curves if series]
-
-
-def _zoom(axes: Axes, curves: Mapping[str, Sequence[tuple[list[int], list[float]]]]) -> None:
-    """Cut the axis a little above the lowest initial loss; a note names the methods that go higher."""
-    highest = {method: max(max(heights) for _, heights in lines) for method, lines in curves.items() if lines}
-    runs = [heights for lines in curves.values() for _, heights in lines]
-    if not runs:
-        return
-    least, top = min(min(heights) for heights in runs), 1.15 * min(heights[0] for heights in runs)
-    if 0 < least < 0.1:
-        axes.set_yscale("log")
-    if 0 < least < top:
-        axes.set_ylim(0.9 * least, top)
-        above = [f"{method} {number(value)}" for method, value in highest.items() if value > top]
-        note = f"higher at times: {', '.join(above)}" if above else ""
-        axes.text(0.98, 0.98, note, transform=axes.transAxes, ha="right", va="top", fontsize=8, color=GRAY)

@@ -14,7 +14,7 @@ out), and the one that BNP applies in this step, whose running σ̃ has ε₁ an
 from __future__ import annotations
 
 import math
-from statistics import median
+from statistics import linear_regression, median
 from typing import TYPE_CHECKING
 
 import torch
@@ -96,35 +96,40 @@ def improvements(table: Table, images: str, preconditioner: str) -> list[tuple[f
     return pairs
 
 
-def by_about_scaling(says: str, paper: str, images: str, preconditioner: str) -> Claim:
-    """The median improvement is about the median of κ(D)²."""
+def by_about_scaling(says: str, paper: str, images: str, preconditioner: str, *, is_ours: bool = False) -> Claim:
+    """The median improvement is about the median of κ(D)²; what is found tells how it rises with κ(D)², in decades."""
 
     def check(table: Table) -> Outcome:
         pairs = improvements(table, images, preconditioner)
         if not pairs:
             return judged([], "")
-        gain, bound = (median(column) for column in zip(*pairs, strict=True))
+        gains, bounds = zip(*pairs, strict=True)
+        gain, bound = median(gains), median(bounds)
         rank = median(v for r in table.arm("BNP") for v in r.series(HESSIAN.rank, images).values())
-        return judged([abs(gain - bound) <= ABOUT], f"10^{gain:.1f} where κ(D)² is 10^{bound:.1f}; rank {rank:g}")
+        slope = f", slope {linear_regression(bounds, gains).slope:.2f}" if len(set(bounds)) > 1 else ""
+        return judged(
+            [abs(gain - bound) <= ABOUT], f"10^{gain:.1f} where κ(D)² is 10^{bound:.1f}{slope}; rank {rank:g}"
+        )
 
-    return Claim(says, paper, check)
+    return Claim(says, paper, check, is_ours)
 
 
-@claim("preconditioning lowers the condition number of the Hessian", paper="significantly")
+@claim("preconditioning lowers the condition number of the Hessian significantly", paper="significantly reduces")
 def lowers(table: Table) -> Outcome:
-    """At every measured step, for the mini-batch and the source's P."""
+    """At every measured step by a factor of 10, for the mini-batch and the source's P."""
     gains = [gain for gain, _ in improvements(table, BATCH, SOURCE)]
     if not gains:
         return judged([], "")
-    return judged([gain > 0 for gain in gains], f"by 10^{min(gains):.1f} to 10^{max(gains):.1f}")
+    return judged([gain >= 1 for gain in gains], f"by 10^{min(gains):.1f} to 10^{max(gains):.1f}")
 
 
-@claim("κ(D) is large: activations differ in scale", paper="10² to 10⁵")
+@claim("κ(D) lies in the range 10² to 10⁵", paper="in the range 10² to 10⁵")
 def scales_differ(table: Table) -> Outcome:
-    """At every measured step, for the mini-batch."""
+    """At every measured step, for the mini-batch, to a tenth of a decade: the source reads it off its figure."""
     scalings = [bound / 2 for _, bound in improvements(table, BATCH, SOURCE)]
     return judged(
-        [2 <= D <= 5 for D in scalings], f"10^{min(scalings):.1f} to 10^{max(scalings):.1f}" if scalings else ""
+        [2 <= round(D, 1) <= 5 for D in scalings],
+        f"10^{min(scalings):.1f} to 10^{max(scalings):.1f}" if scalings else "",
     )
 
 
@@ -191,20 +196,34 @@ EXPERIMENT = Experiment(
     claims=[
         lowers,
         scales_differ,
-        by_about_scaling("it lowers it by about κ(D)²", "roughly κ(D)²", BATCH, SOURCE),
-        by_about_scaling(
-            "so it does for 1000 images, which do not make the Hessian singular", "roughly κ(D)²", MANY, SOURCE
+        by_about_scaling("it lowers it by roughly κ(D)²", "by roughly κ(D)²", BATCH, SOURCE).because(
+            "laptop", "the paper's claim does not hold here",
+            "Among the 60 nonzero singular values that 60 images give, the gain is 10^1.1 to 10^2.0 whatever κ(D)² is.",
         ),
-        by_about_scaling("so does the P that BNP applies, with ε in it", "roughly κ(D)²", MANY, OWN),
-        reaches_sooner("BNP converges faster than the vanilla network", "accelerated", [("BNP", "vanilla")]),
+        by_about_scaling(
+            "so it does for 1000 images, which give the Hessian its full rank but for dead units", "by roughly κ(D)²",
+            MANY, SOURCE, is_ours=True,
+        ).because(
+            "laptop", "the paper's claim does not hold here",
+            "The gain follows κ(D)² with a slope of 0.8 over six decades, but lies a factor 17 below it: roughly so in "
+            "powers of ten, not within one.",
+        ),
+        by_about_scaling(
+            "so does the P that BNP applies, with ε in it", "by roughly κ(D)²", MANY, OWN, is_ours=True
+        ),
+        reaches_sooner(
+            "BNP converges faster than the vanilla network", "confirms accelerated convergence", [("BNP", "vanilla")]
+        ),
     ],
     draw=draw,
     minutes={"smoke": 0.02, "laptop": 1.1, "paper": 20},
     contrast=[("BNP", "vanilla")],
     departures=[
         "In float64, measured at 17 steps and not at each; the rates are those of figure 3. The source does not say "
-        "how long it trains.",
+        "how long it trains, nor at which rates",
         "60 images give a Hessian of 101 weights a rank of 60 at most; κ is taken over the nonzero singular values, as "
-        "the source defines it. Therefore 1000 images are measured too, and BNP's own P, with ε in it.",
+        "the source defines it. Therefore 1000 images are measured too, and BNP's own P, with ε in it",
+        "Two numbers are roughly the same if they differ by at most a factor of 10",
     ],
+    silent=["epochs", "lr", "looks", "images", "evaluated"],
 )  # fmt: skip

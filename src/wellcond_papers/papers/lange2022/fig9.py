@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 import time
 from collections.abc import Callable
 from itertools import accumulate
@@ -16,7 +17,7 @@ from wellcond.report.figures.style import look_of
 from wellcond.results import Row
 from wellcond_papers.data.batches import Batches
 from wellcond_papers.data.load import load
-from wellcond_papers.experiments.claims import Outcome, claim, judged
+from wellcond_papers.experiments.claims import Claim, Outcome, claim, is_greater, judged
 from wellcond_papers.experiments.experiment import Experiment, Job
 from wellcond_papers.experiments.pictures import count_along, panels
 from wellcond_papers.experiments.table import Table
@@ -82,8 +83,13 @@ def _wait(device: torch.device) -> None:
 
 def epoch_time(table: Table, arm: str, method: str) -> float | None:
     """The median over epochs and seeds; None if there are none."""
-    times = [seconds for record in table.arm(arm) for seconds in record.series(SECONDS, method).values()]
+    times = _seconds(table, arm, method)
     return median(times) if times else None
+
+
+def _seconds(table: Table, arm: str, method: str) -> list[float]:
+    """The time of every epoch."""
+    return [seconds for record in table.arm(arm) for seconds in record.series(SECONDS, method).values()]
 
 
 def times(table: Table, arms: tuple[str, ...]) -> dict[str, tuple[float, float]]:
@@ -103,28 +109,30 @@ def _listed(pairs: dict[str, tuple[float, float]]) -> str:
 SMALL, LARGE = ("batch 16",), ("batch 256", "batch 512")
 
 
-@claim("BN and BNP take comparable time", paper="16.08 and 16.69, 10.81 and 10.70, 10.67 and 10.57 s an epoch")
+@claim(
+    "BN and BNP take comparable time",
+    paper="quite comparable: 16.08 and 16.69, 10.81 and 10.70, 10.67 and 10.57 s an epoch",
+)
 def comparable(table: Table) -> Outcome:
     """For every size of mini-batch."""
     pairs = times(table, SMALL + LARGE)
     return judged([1 / COMPARABLE <= bnp / bn <= COMPARABLE for bn, bnp in pairs.values()], _listed(pairs))
 
 
-@claim("in mini-batches of 16, BN is faster", paper="16.08 against 16.69 s")
-def bn_is_faster(table: Table) -> Outcome:
-    """By any difference."""
-    pairs = times(table, SMALL)
-    return judged([bn < bnp for bn, bnp in pairs.values()], _listed(pairs))
+def faster(says: str, paper: str, arms: tuple[str, ...], fast: str, slow: str) -> Claim:
+    """The epochs of a method take less time than those of the other that ran in turn with them."""
+
+    def check(table: Table) -> Outcome:
+        cases = []
+        for arm in times(table, arms):
+            pairs = zip(_seconds(table, arm, slow), _seconds(table, arm, fast), strict=True)
+            cases.append(is_greater([math.log(more / less) for more, less in pairs], [0.0]))
+        return judged(cases, _listed(times(table, arms)))
+
+    return Claim(says, paper, check)
 
 
-@claim("in mini-batches of 256 and 512, BNP is faster", paper="a tiny improvement: 10.70 against 10.81 s")
-def bnp_is_faster(table: Table) -> Outcome:
-    """By any difference."""
-    pairs = times(table, LARGE)
-    return judged([bnp < bn for bn, bnp in pairs.values()], _listed(pairs))
-
-
-@claim("an epoch takes longer in small mini-batches", paper="16.08 s against 10.67 s")
+@claim("an epoch takes longer in small mini-batches", paper="16.08 s against 10.67 s in its Table 1", is_ours=True)
 def small_batches_take_longer(table: Table) -> Outcome:
     """Under either method."""
     small, large = times(table, SMALL), times(table, LARGE[-1:])
@@ -158,13 +166,30 @@ EXPERIMENT = Experiment(
         "paper": {"network": FULLY_CONNECTED, "data": "cifar10", "hidden": [100, 100], "lr": 0.1, "epochs": 20},
     },
     measure=measure,
-    claims=[comparable, bn_is_faster, bnp_is_faster, small_batches_take_longer],
+    claims=[
+        comparable,
+        faster("for small mini-batches, of 16, BN is faster", "16.08 against 16.69 s", SMALL, "BN", "BNP"),
+        faster(
+            "for large mini-batches, of 256 and 512, BNP is slightly faster",
+            "a tiny improvement: 10.70 against 10.81 s, 10.57 against 10.67 s",
+            LARGE,
+            "BNP",
+            "BN",
+        ).because(
+            "laptop",
+            "depends on a setting that differs here, or that the source does not name",
+            "The source timed a GPU; on these two CPU cores, which also had other work, the two differ by 1 to 2 % and "
+            "cannot be distinguished.",
+        ),
+        small_batches_take_longer,
+    ],
     draw=draw,
     minutes={"smoke": 0.02, "laptop": 1.2, "gpu": 1, "paper": 5},
     contrast=[("batch 16", "batch 512")],
     departures=[
         "Times are medians over epochs of both methods in turn, on other hardware than the source's V100, and differ "
         "from run to run. An epoch of 10 s in mini-batches of 512, 0.1 s a step, must hold more than the training of "
-        "this small network; here the images lie on the device.",
+        "this small network; here the images lie on the device",
     ],
+    silent=["lr"],
 )

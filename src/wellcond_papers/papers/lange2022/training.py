@@ -25,6 +25,8 @@ from wellcond_papers.training.loop import Probe
 from wellcond_papers.training.schedules import Schedule, warm_up
 from wellcond_papers.training.schedules import steps as decay
 
+RHO = 0.99
+"""The decay of BNP's running statistics."""
 CHUNK = 1000
 """Images per forward pass of an evaluation."""
 
@@ -57,7 +59,7 @@ def measure(job: Job) -> list[Row]:
 
     - "data", "size", "image_channels", "standardize", "augment", "evaluated" (training images for the loss), "tested"
     - "batch", "steps" or "epochs", "looks" (how often to evaluate), "half"
-    - "lr", "optimizer" ("SGD" or "Adam"), "momentum", "weight_decay"
+    - "lr", "optimizer" ("SGD" or "Adam"), "momentum", "weight_decay", "rho" (of BNP)
     - "decay_at" (shares of the training after which the rate is a tenth), "warm_up" (epochs from a tenth of the rate)
     """
     trainee = trainee_of(job)
@@ -137,11 +139,13 @@ def loss_probe(trainee: Trainee) -> Probe:
 
 def optimizer_of(settings: Any, model: nn.Module) -> tuple[Optimizer, BNP | None]:
     """The optimizer of a method, and BNP if the method has it."""
+    optimizer: Optimizer
     if settings.get("optimizer", "SGD") == "Adam":
-        return Adam(model.parameters(), lr=settings["lr"]), None
-    momentum, weight_decay = settings.get("momentum", 0.0), settings.get("weight_decay", 0.0)
-    optimizer = SGD(model.parameters(), lr=settings["lr"], momentum=momentum, weight_decay=weight_decay)
-    return optimizer, BNP(model, optimizer) if "BNP" in settings["method"] else None
+        optimizer = Adam(model.parameters(), lr=settings["lr"])
+    else:
+        momentum, weight_decay = settings.get("momentum", 0.0), settings.get("weight_decay", 0.0)
+        optimizer = SGD(model.parameters(), lr=settings["lr"], momentum=momentum, weight_decay=weight_decay)
+    return optimizer, BNP(model, optimizer, settings.get("rho", RHO)) if "BNP" in settings["method"] else None
 
 
 def _shape(images: Tensor) -> tuple[int, int, int]:

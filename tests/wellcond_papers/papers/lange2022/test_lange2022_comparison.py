@@ -7,21 +7,26 @@ import math
 import pytest
 
 from wellcond.results import Row
-from wellcond.results.quantities import DIVERGED_AT, LOSS, TEST_ACCURACY
+from wellcond.results.quantities import DIVERGED_AT, LOSS, TEST_ACCURACY, TRAINING_LOSS
 from wellcond_papers.experiments.claims import Claim
 from wellcond_papers.experiments.table import Record, Table
 from wellcond_papers.papers.lange2022.comparison import (
-    accuracy,
+    ahead_early,
     comparable,
     does_not_train,
-    draw,
+    first_epoch,
     first_step_at,
     gains_more,
+    keeps_up,
+    nearer,
+    of_seeds,
     outperforms,
     overfits,
     reaches_sooner,
     steps_to_loss_of,
+    trains,
 )
+from wellcond_papers.papers.lange2022.curves import drawing
 
 
 def run(arm: str, losses: list[float], accuracies: list[float] = (), seed: int = 0, diverged: bool = False) -> Record:
@@ -29,7 +34,15 @@ def run(arm: str, losses: list[float], accuracies: list[float] = (), seed: int =
     rows = [Row(100 * k, "", LOSS, value, "") for k, value in enumerate(losses)]
     rows += [Row(100 * k, "", TEST_ACCURACY, value, "") for k, value in enumerate(accuracies)]
     rows += [Row(None, "", DIVERGED_AT, 1.0, "steps")] if diverged else []
-    return Record({"arm": arm, "seed": seed}, rows)
+    return Record({"arm": arm, "seed": seed, "data": "cifar10", "batch": 250}, rows)
+
+
+def trained(arm: str, losses: list[float]) -> Record:
+    """Mean losses of the mini-batches over stretches of half an epoch."""
+    return Record(
+        {"arm": arm, "data": "cifar10", "batch": 250},
+        [Row(100 * k, "", TRAINING_LOSS, value, "") for k, value in enumerate(losses, 1)],
+    )
 
 
 def verdict(claim: Claim, *records: Record) -> str:
@@ -64,10 +77,17 @@ def test_who_reaches_the_loss_sooner() -> None:
 
 def test_the_accuracy_of_a_run_is_its_last_or_a_mean_or_0_if_it_diverged() -> None:
     curve = [0.1, 0.2, 0.4, 0.6, 0.8]
-    assert accuracy(Table([run("x", [], curve)])) == 0.8
-    assert accuracy(Table([run("x", [], curve)]), begin=0.0, end=0.5) == pytest.approx(0.3)  # without step 0
-    assert accuracy(Table([run("x", [], curve), run("x", [], curve, diverged=True)])) == 0.4
-    assert accuracy(Table([])) is None
+    assert of_seeds(Table([run("x", [], curve), run("x", [], curve, diverged=True)])) == [0.8, 0.0]
+    assert of_seeds(Table([run("x", [], curve)]), begin=0.0, end=0.5) == [pytest.approx(0.3)]  # without step 0
+
+
+def test_the_beginning_is_the_training_loss_of_the_first_epoch() -> None:
+    assert first_epoch(Table([trained("x", [3.0, 2.0, 0.1])])) == [2.5]
+    claim = ahead_early("", "", "p", "BN", "BNP")
+    fast, slow = [2.0, 1.0, 5.0], [2.0, 1.5, 0.1]
+    assert verdict(claim, trained("p: BN", fast), trained("p: BNP", slow)) == "holds"
+    assert verdict(claim, trained("p: BN", slow), trained("p: BNP", fast)) == "does not hold"
+    assert verdict(claim, trained("p: BN", slow)) == "not tested"
 
 
 def test_claims_about_final_accuracies() -> None:
@@ -78,11 +98,25 @@ def test_claims_about_final_accuracies() -> None:
         run("q: a", [], [0, 1]),
     ]
     assert verdict(outperforms("", "", "p", ["c"], ["a", "b"]), *runs) == "holds"
-    assert verdict(outperforms("", "", "p", ["c"], ["a", "b"], by=0.09), *runs) == "does not hold"  # one of two
+    # above both, above one of them by less
+    assert verdict(outperforms("", "", "p", ["c"], ["a", "b"], by=0.09), *runs) == "holds in part"
+    assert verdict(outperforms("", "", "p", ["a"], ["b", "c"]), *runs) == "does not hold"
     assert verdict(outperforms("", "", "p", ["b", "c"], ["a", "d"]), *runs) == "holds"  # nobody ran d
     assert verdict(comparable("", "", "p", ["a", "b"]), *runs) == "holds"
     assert verdict(comparable("", "", "p", ["a", "c"]), *runs) == "does not hold"
     assert verdict(comparable("", "", "p", ["a"]), *runs) == "not tested"
+    assert verdict(nearer("", "", "p", "a", ["b"], "c"), *runs) == "holds"
+    assert verdict(nearer("", "", "p", "a", ["c"], "b"), *runs) == "does not hold"
+    assert verdict(keeps_up("", "", [("p", "b", "a"), ("p", "a", "b")]), *runs) == "holds"
+    assert verdict(keeps_up("", "", [("p", "a", "c")]), *runs) == "does not hold"
+
+
+def test_seeds_that_overlap_are_a_tie() -> None:
+    runs = [run("p: a", [], [0, value]) for value in (0.4, 0.6)] + [run("p: b", [], [0, value]) for value in (0.5, 0.6)]
+    assert verdict(outperforms("", "", "p", ["b"], ["a"]), *runs) == "holds in part"
+    assert verdict(outperforms("", "", "p", ["a"], ["b"]), *runs) == "holds in part"
+    assert verdict(comparable("", "", "p", ["a", "b"]), *runs) == "holds in part"
+    assert verdict(keeps_up("", "", [("p", "a", "b")]), *runs) == "holds in part"
 
 
 def test_what_was_found_says_how_many_runs_diverged() -> None:
@@ -104,11 +138,14 @@ def test_seeds_that_disagree_are_told_by_their_range() -> None:
 
 
 def test_a_network_whose_loss_does_not_fall_does_not_train() -> None:
-    claim = does_not_train("", "", "p", "BN")
+    claim = does_not_train("", "", "p", ["BN"])
     assert verdict(claim, run("p: BN", [2.3, 2.4, 2.35], [0.1, 0.1, 0.11])) == "holds"
     assert verdict(claim, run("p: BN", [2.3, 2.4, 2.0], [0.1, 0.1, 0.3])) == "does not hold"
+    other = trains("", "", "p", ["BN"])
+    assert verdict(other, run("p: BN", [2.3, 2.4, 2.0], [0.1, 0.1, 0.3])) == "holds"
+    assert verdict(other, run("p: BN", [2.3, 2.4, 2.35], [0.1, 0.1, 0.11])) == "does not hold"
     measured = claim.check(Table([run("p: BN", [2, 7, 9], [0.1, 0.1, 0.11])])).measured
-    assert measured == "loss 2, then 9; BN 11.0 %"
+    assert measured == "BN: loss 2, then 9; BN 11.0 %"
 
 
 def test_a_gain_is_counted_from_just_before_the_decay() -> None:
@@ -119,16 +156,21 @@ def test_a_gain_is_counted_from_just_before_the_decay() -> None:
     assert verdict(claim, run("p: BN", [], flat), run("p: BNP", [], steep)) == "does not hold"
 
 
-def test_overfitting_is_asked_of_runs_that_are_long_enough() -> None:
-    claim = overfits("", "", "p", "BNP", after=150)
-    assert verdict(claim, run("p: BNP", [], [0.1, 0.4, 0.5, 0.45])) == "holds"
-    assert verdict(claim, run("p: BNP", [], [0.1, 0.4, 0.45, 0.5])) == "does not hold"
-    assert verdict(claim, run("p: BNP", [], [0.1, 0.4])) == "not tested"
+def test_overfitting_is_a_fall_of_the_accuracy_since_some_epoch() -> None:
+    falls, rises = [0.1, 0.2, 0.3, 0.4, 0.5, 0.5, 0.5, 0.4, 0.4, 0.4, 0.4], [k / 10 for k in range(11)]
+    claim, opposite = (overfits("", "", "p", "BNP", since=0.5, is_so=is_so) for is_so in (True, False))
+    assert [verdict(claim, run("p: BNP", [], curve)) for curve in (falls, rises)] == ["holds", "does not hold"]
+    assert [verdict(opposite, run("p: BNP", [], curve)) for curve in (falls, rises)] == ["does not hold", "holds"]
+    assert verdict(claim) == "not tested"
+    assert claim.check(Table([run("p: BNP", [], falls)])).measured == "50.0 % at 0.50 of the run, 40.0 % last"
 
 
 def test_the_picture_is_drawn_also_of_diverged_and_empty_runs() -> None:
     whole = run("left: BNP", [3, 2, 1], [0.1, 0.2, 0.3])
     short = run("left: BN", [3], [0.1], diverged=True)
-    figure = draw(Table([whole, short, run("right: BNP", [3, 2], [0.1, 0.2]), run("right: LN", [], diverged=True)]))
-    assert [axes.get_title(loc="left") for axes in figure.axes[:2]] == ["left", "right"]
+    figure = drawing(left="left")(
+        Table([whole, short, run("right: BNP", [3, 2], [0.1, 0.2]), run("right: LN", [], diverged=True)])
+    )
+    assert [axes.get_title(loc="left") for axes in figure.axes[:2]] == ["(left) left", "right"]
+    assert figure.axes[0].lines[0].get_xdata().tolist() == [0, 0.5, 1.0]  # epochs of 200 steps
     assert [text.get_text() for text in figure.legends[0].get_texts()] == ["BNP", "BN"]
