@@ -108,6 +108,8 @@ _ALL = (
     Entry("lange2022-fig4", "batch 6, further seeds", 10, _has(batch=6, seed=range(3, 5)), checkpoint=4),
 )
 QUEUE = tuple(
-    entry for entry in _ALL if entry.name in catalog.names() and entry.scale in entry.experiment.scales and entry.cells()
+    entry
+    for entry in _ALL
+    if entry.name in catalog.names() and entry.scale in entry.experiment.scales and entry.cells()
 )
 """Earlier entries first; cells of later ones use what is left of the time."""

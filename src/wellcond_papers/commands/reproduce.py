@@ -187,8 +187,8 @@ def _list(output: Output, data: Path | None) -> None:
     table.add_column("data", no_wrap=True)
     for each in experiments:
         costs = [_cost(each.minutes[scale]) if scale in each.scales else "–" for scale in SCALES]
-        data = Text(", ").join(Text(name, "red" if missing[name] else "green") for name in needs[each.name])
-        table.add_row(each.name, *([Text(each.title)] if has_titles else []), *costs, data)
+        needed = Text(", ").join(Text(name, "red" if missing[name] else "green") for name in needs[each.name])
+        table.add_row(each.name, *([Text(each.title)] if has_titles else []), *costs, needed)
     output.console.print(table)
     output.console.print("Times are approximate, for the machine that a scale is meant for.")
     there = ", ".join(f"{name} {'missing' if text else '✓'}" for name, text in missing.items())
