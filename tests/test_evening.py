@@ -105,10 +105,10 @@ def test_the_order_is_that_of_the_queue_and_the_longest_come_first(tmp_path: Pat
 
 
 def test_a_cell_that_cannot_finish_is_not_begun_unless_it_can_continue_elsewhere(tmp_path: Path) -> None:
-    long = [replace(entry, minutes=1) for entry in ENTRIES]
+    long = [replace(entry, minutes=10) for entry in ENTRIES]
     running = evening_in(tmp_path, stays=False)
     running.plan = replace(running.plan, entries=long)
-    running.end = time.monotonic() + 1
+    running.end = time.monotonic() + evening.WORTHWHILE + 5
     assert {task.cell.experiment for task in chosen(running)} == {"lange2022-fig3"}
     running._running.clear()
     running.plan = replace(running.plan, entries=[replace(e, checkpoint=evening.TRAVELS + 1) for e in long])
@@ -168,8 +168,8 @@ def test_a_kill_loses_no_finished_cell_and_the_rows_are_those_of_a_run_without_a
     assert len(list(tmp_path.rglob("cells/*.json"))) == CELLS
     monkeypatch.setattr("wellcond_papers.experiments.reproduce._write_verdict", lambda run, folder: None)  # takes long
     for entry, run in zip(ENTRIES, reproduce([e.name for e in ENTRIES], "smoke", out=tmp_path / "alone"), strict=True):
-        kept = replace(run, table=Table([record for record in run.table if entry.which(record.settings)]))
-        expected = read_rows(write_rows(tmp_path / "expected.json", kept))
+        own = replace(run, table=Table([record for record in run.table if entry.which(record.settings)]))
+        expected = read_rows(write_rows(tmp_path / "expected.json", own))
         rows = read_rows(tmp_path / "rows" / f"{entry.name}-smoke.json")
         assert cells_of(rows) == cells_of(expected)
     assert all(" 0.0 " in line for line in command.table(plan_in(tmp_path), tmp_path, "cpu").splitlines()[1:-1])
@@ -223,13 +223,17 @@ def test_archives_keep_the_limits(tmp_path: Path, monkeypatch: pytest.MonkeyPatc
         file.write_bytes(os.urandom(40_000))
     files[3].write_bytes(os.urandom(100_000))
     out = tmp_path / "out"
-    left_out = pack(files, tmp_path / "runs", out, "checkpoints", 8)
+    left_out = pack(files, tmp_path / "runs", out, "checkpoints")
     sizes = [path.stat().st_size for path in out.iterdir()]
     assert max(sizes) <= 100_000
     assert sum(sizes) <= 300_000
     assert left_out == [files[3], *files[7:]]
-    assert pack(files, tmp_path / "runs", out, "checkpoints", 1) == files[2:]
-    assert [path.name for path in out.iterdir()] == ["checkpoints-1.tar.gz"]
+    monkeypatch.setattr(packing, "FILES", 3)
+    others = [out / f"cells-{number}.tar.gz" for number in (1, 2)]
+    for path in others:
+        path.write_bytes(b"cells")
+    assert pack(files, tmp_path / "runs", out, "checkpoints", others) == files[2:]
+    assert {path.name for path in out.iterdir()} == {"cells-1.tar.gz", "cells-2.tar.gz", "checkpoints-1.tar.gz"}
 
 
 def test_checkpoints_are_taken_of_cells_that_have_not_finished(tmp_path: Path) -> None:

@@ -12,7 +12,7 @@ from multiprocessing import Pipe
 from multiprocessing.connection import Connection
 from pathlib import Path
 
-from benchmarks.evening.packing import FILES, MIB, pack
+from benchmarks.evening.packing import MIB, pack
 from benchmarks.evening.plan import SHARING, Plan, Planned
 from wellcond_papers.experiments.reproduce import NamedMeasure, missing_data
 from wellcond_papers.experiments.running.launchers import Processes
@@ -23,6 +23,8 @@ MARGIN = 20.0
 """Seconds before the end at which cells are stopped, to pack what there is."""
 GPU_MEMORY = 130.0
 """GiB that cells may take together."""
+WORTHWHILE = 60.0
+"""Seconds that must be left to begin a cell that will not finish."""
 TRAVELS = 16.0
 """MiB of a checkpoint that can be taken along."""
 
@@ -106,7 +108,7 @@ class Evening:
     def _is_in_time(self, planned: Planned, left: float) -> bool:
         """Whether it can finish, or continue another time from what this one brings."""
         size = planned.entry.checkpoint
-        continues = size is not None and (self.stays or size <= TRAVELS)
+        continues = size is not None and (self.stays or size <= TRAVELS) and left > WORTHWHILE
         return continues or planned.seconds * max(1.0, self.workers / SHARING) <= left
 
     def _has_room(self, planned: Planned) -> bool:
@@ -128,8 +130,8 @@ class Evening:
             return
         files = [path for path in self.plan.runs.glob("*/*/checkpoints/*/[!.]*") if path.is_file()]
         files.sort(key=lambda path: -self._shares.get(path.parent.name, 0.0))
-        archives = FILES - len(list(self.out.glob("cells-*.tar.gz")))
-        for path in pack(files, self.plan.runs, self.out, "checkpoints", archives):
+        cells = list(self.out.glob("cells-*.tar.gz"))
+        for path in pack(files, self.plan.runs, self.out, "checkpoints", cells):
             size = path.stat().st_size / MIB
             print(f"a checkpoint of {size:.0f} MiB stays here, and its cell begins again elsewhere: {path}")
 

@@ -79,8 +79,12 @@ class Plan:
         """Finished cells of the experiment on such a device, at any scale."""
         runs = [read_rows(path) for path in self.rows.glob(f"{entry.name}-*.json")]
         is_cpu = device == "cpu"
-        own = [run for run in runs if run.experiment.name == entry.name]
-        return [r for run in own if run.made_with.get("device", "").startswith("cpu") == is_cpu for r in run.table]
+        return [
+            record
+            for run in runs if run.experiment.name == entry.name
+            if any(name.startswith("cpu") == is_cpu for name in run.made_with.get("device", "").split(", "))
+            for record in run.table
+        ]  # fmt: skip
 
     def add_rows(self, ended: Iterable[Ended]) -> None:
         """Add finished cells to the rows of every experiment that shows them."""
