@@ -207,7 +207,7 @@ def test_it_ends_in_time(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Non
     running.run(minutes=5 / 60)
     assert time.monotonic() - begin < 5
     assert not list(tmp_path.rglob("cells/*.json"))
-    assert command.table(running.plan, tmp_path, "cpu").splitlines()[1].split()[2] == "0/2"
+    assert command.table(running.plan, tmp_path, "cpu").splitlines()[1].split()[2].startswith("0/")
 
 
 # what leaves the machine
