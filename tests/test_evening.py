@@ -175,6 +175,15 @@ def test_a_kill_loses_no_finished_cell_and_the_rows_are_those_of_a_run_without_a
     assert all(" 0.0 " in line for line in command.table(plan_in(tmp_path), tmp_path, "cpu").splitlines()[1:-1])
 
 
+def test_a_cell_that_was_saved_just_before_a_kill_gets_its_rows(tmp_path: Path) -> None:
+    plan, cell = plan_in(tmp_path), ENTRIES[1].cells()[0]
+    store = plan.store(cell, "smoke")
+    store.put(Task(cell, NamedMeasure(cell.experiment), store).run(lambda what, share: None))
+    evening_in(tmp_path).run(0)
+    assert cell.key not in {planned.cell.key for planned in plan.left(ENTRIES[1])}
+    assert len(plan.left(ENTRIES[1])) == len(ENTRIES[1].cells()) - 1
+
+
 @pytest.mark.slow
 def test_when_it_is_asked_to_end_it_packs_what_has_finished(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     add_to = Plan.add_rows

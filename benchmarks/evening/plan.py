@@ -98,7 +98,7 @@ class Plan:
 
     def stored(self) -> dict[Path, Ended]:
         """All finished cells in the store, by their file."""
-        finished = {}
+        finished: dict[Path, Ended] = {}
         for name, scale in self.experiments:
             cells = catalog.experiment(name).cells(scale)
             store = self.store(cells[0], scale)
@@ -116,4 +116,4 @@ def _seconds(cell: Cell, known: Iterable[Record]) -> float:
 def _work(settings: Settings) -> float:
     """Passes over the data through every layer, for all points of a grid; 1 if nothing is trained."""
     points = math.prod(len(settings.get(name, "1")) for name in GRID)
-    return (epochs_of(settings) or 1.0) * settings.get("depth", 1) * points
+    return (epochs_of(settings) or 1.0) * float(settings.get("depth", 1)) * points
