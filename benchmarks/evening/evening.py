@@ -152,5 +152,6 @@ def _stopped_at(end: float) -> Iterator[Connection]:
         yield stop
     finally:
         timer.cancel()
+        timer.join()
         for kind, handler in before.items():
             signal.signal(kind, handler)
