@@ -10,6 +10,8 @@ from __future__ import annotations
 import argparse
 from pathlib import Path
 
+import torch
+
 from benchmarks.evening.evening import Evening
 from benchmarks.evening.packing import take
 from benchmarks.evening.plan import SHARING, Plan
@@ -57,6 +59,8 @@ def main() -> None:
         archives = sorted(path for path in options.take.iterdir() if path.name.endswith((".tar.gz", ".tgz")))
         print("\n".join(take(archives, plan)))
     elif not options.list:
+        if options.device.startswith("cuda") and not torch.cuda.is_available():
+            parser.error("torch finds no GPU here; write --device cpu to try it without one.")
         is_kept = options.stays or options.out is None
         Evening(plan, data, options.device, options.workers, options.out, is_kept).run(options.minutes)
     print(table(plan, data, options.device))

@@ -12,16 +12,19 @@ from multiprocessing import Pipe
 from multiprocessing.connection import Connection
 from pathlib import Path
 
-from benchmarks.evening.packing import pack
+from benchmarks.evening.packing import MIB, pack
 from benchmarks.evening.plan import SHARING, Plan, Planned
 from wellcond_papers.experiments.reproduce import NamedMeasure, missing_data
 from wellcond_papers.experiments.running.launchers import Processes
+from wellcond_papers.experiments.running.store import Ended
 from wellcond_papers.experiments.running.task import Task
 
 MARGIN = 20.0
 """Seconds before the end at which cells are stopped, to pack what there is."""
 GPU_MEMORY = 130.0
 """GiB that cells may take together."""
+WORTHWHILE = 60.0
+"""Seconds that must be left to begin a cell that will not finish."""
 TRAVELS = 16.0
 """MiB of a checkpoint that can be taken along."""
 
@@ -49,24 +52,34 @@ class Evening:
     end: float = field(default=0.0, init=False)
     _running: dict[str, Planned] = field(default_factory=dict, init=False)
     _shares: dict[str, float] = field(default_factory=dict, init=False)
+    _finished: list[Path] = field(default_factory=list, init=False)
 
     def run(self, minutes: float) -> None:
         """Run cells until the time is over, or until SIGTERM or Ctrl-C."""
         self.end = time.monotonic() + 60 * minutes - MARGIN
-        self.plan.add_rows(self.plan.stored().values())  # of cells that an evening finished just before it was killed
+        stored = self.plan.stored()
+        self.plan.add_rows(stored.values())  # a cell that finished just before a kill has no rows yet
+        self._finished = list(stored)
         waiting = self.runnable()
         with _stopped_at(self.end) as stop:
             launcher = Processes(retries=0, workers=self.workers, stop=stop)
             with contextlib.closing(launcher.run(self.following(waiting), self._tell)) as ends:
                 for ended in ends:
-                    planned = self._running.pop(ended.cell.key)
-                    self.plan.store(ended.cell, planned.entry.scale).put(ended)
-                    self._shares.pop(ended.cell.key, None)
-                    print(self._line(planned, ended.error), flush=True)
-                    if ended.record is not None:
-                        self.plan.add_rows([ended])
-                        self._pack_cells()
+                    self._save(ended)
             self._pack_checkpoints()
+
+    def _save(self, ended: Ended) -> None:
+        planned = self._running.pop(ended.cell.key)
+        self._shares.pop(ended.cell.key, None)
+        store = self.plan.store(ended.cell, planned.entry.scale)
+        store.put(ended)
+        if ended.record is not None:
+            self._finished.append(store.path(ended.cell))
+            self._pack_cells()
+            self.plan.add_rows([ended])
+        settings, left = ended.cell.settings, max(0.0, self.end - time.monotonic())
+        how = f"failed: {ended.error}" if ended.error else "finished"
+        print(f"{left:4.0f} s left; {planned.entry.name}: {settings['arm']}, seed {settings['seed']} {how}", flush=True)
 
     def runnable(self) -> list[Planned]:
         """What is left and has its data."""
@@ -95,7 +108,7 @@ class Evening:
     def _is_in_time(self, planned: Planned, left: float) -> bool:
         """Whether it can finish, or continue another time from what this one brings."""
         size = planned.entry.checkpoint
-        continues = size is not None and (self.stays or size <= TRAVELS)
+        continues = size is not None and (self.stays or size <= TRAVELS) and left > WORTHWHILE
         return continues or planned.seconds * max(1.0, self.workers / SHARING) <= left
 
     def _has_room(self, planned: Planned) -> bool:
@@ -107,26 +120,19 @@ class Evening:
     def _tell(self, task: Task, what: str, share: float) -> None:
         self._shares[task.cell.key] = share
 
-    def _line(self, planned: Planned, error: str) -> str:
-        settings = planned.cell.settings
-        left = max(0.0, self.end - time.monotonic())
-        how = f"failed: {error}" if error else "finished"
-        return f"{left:4.0f} s left; {planned.entry.name}: {settings['arm']}, seed {settings['seed']} {how}"
-
     def _pack_cells(self) -> None:
         """At once, since the machine may be taken away at any time."""
         if self.out is not None:
-            pack(list(self.plan.stored()), self.plan.runs, self.out, "cells")
+            pack(self._finished, self.plan.runs, self.out, "cells")
 
     def _pack_checkpoints(self) -> None:
         if self.out is None:
             return
-        self._pack_cells()
         files = [path for path in self.plan.runs.glob("*/*/checkpoints/*/[!.]*") if path.is_file()]
         files.sort(key=lambda path: -self._shares.get(path.parent.name, 0.0))
-        archives = 8 - len(list(self.out.glob("cells-*.tar.gz")))
-        for path in pack(files, self.plan.runs, self.out, "checkpoints", archives):
-            size = path.stat().st_size / 2**20
+        cells = list(self.out.glob("cells-*.tar.gz"))
+        for path in pack(files, self.plan.runs, self.out, "checkpoints", cells):
+            size = path.stat().st_size / MIB
             print(f"a checkpoint of {size:.0f} MiB stays here, and its cell begins again elsewhere: {path}")
 
 
@@ -146,5 +152,6 @@ def _stopped_at(end: float) -> Iterator[Connection]:
         yield stop
     finally:
         timer.cancel()
+        timer.join()
         for kind, handler in before.items():
             signal.signal(kind, handler)

@@ -22,12 +22,12 @@ LARGEST = 16 * MIB
 TOTAL = 64 * MIB
 """Bytes of all files together."""
 BLOCK = 512
-"""Archives are written in blocks of so many bytes; a member has a header of up to three."""
+"""Bytes of a block, in which archives are written; a member has a header of up to three."""
 ROOM = MIB // 8
 """Bytes of a file that the archive and the compression themselves may need."""
 
 
-def pack(files: Sequence[Path], root: Path, out: Path, kind: str, count: int = FILES) -> list[Path]:
+def pack(files: Sequence[Path], root: Path, out: Path, kind: str, others: Sequence[Path] = ()) -> list[Path]:
     """Write files into archives `kind-1.tar.gz`, …, within the limits; older archives of that kind are replaced.
 
     Args:
@@ -35,16 +35,17 @@ def pack(files: Sequence[Path], root: Path, out: Path, kind: str, count: int = F
         root: The folder that names in the archives begin at.
         out: The folder for the archives.
         kind: What they hold.
-        count: The number of archives at most.
+        others: Further files that leave the machine, and count towards the limits.
 
     Returns:
         The files that found no place.
     """
+    count, total = FILES - len(others), TOTAL - sum(path.stat().st_size for path in others)
     loads: list[list[Path]] = []
     left_out = []
     for file in files:
         fitting = [load for load in loads if _size([*load, file]) <= LARGEST]
-        if _size([file]) > LARGEST or (not fitting and len(loads) == count) or _total([*loads, [file]]) > TOTAL:
+        if _size([file]) > LARGEST or (not fitting and len(loads) == count) or _total([*loads, [file]]) > total:
             left_out.append(file)
         elif fitting:
             fitting[0].append(file)

@@ -79,8 +79,12 @@ class Plan:
         """Finished cells of the experiment on such a device, at any scale."""
         runs = [read_rows(path) for path in self.rows.glob(f"{entry.name}-*.json")]
         is_cpu = device == "cpu"
-        own = [run for run in runs if run.experiment.name == entry.name]
-        return [r for run in own if run.made_with.get("device", "").startswith("cpu") == is_cpu for r in run.table]
+        return [
+            record
+            for run in runs if run.experiment.name == entry.name
+            if any(name.startswith("cpu") == is_cpu for name in run.made_with.get("device", "").split(", "))
+            for record in run.table
+        ]  # fmt: skip
 
     def add_rows(self, ended: Iterable[Ended]) -> None:
         """Add finished cells to the rows of every experiment that shows them."""
@@ -94,7 +98,7 @@ class Plan:
 
     def stored(self) -> dict[Path, Ended]:
         """All finished cells in the store, by their file."""
-        finished = {}
+        finished: dict[Path, Ended] = {}
         for name, scale in self.experiments:
             cells = catalog.experiment(name).cells(scale)
             store = self.store(cells[0], scale)
@@ -112,4 +116,4 @@ def _seconds(cell: Cell, known: Iterable[Record]) -> float:
 def _work(settings: Settings) -> float:
     """Passes over the data through every layer, for all points of a grid; 1 if nothing is trained."""
     points = math.prod(len(settings.get(name, "1")) for name in GRID)
-    return (epochs_of(settings) or 1.0) * settings.get("depth", 1) * points
+    return (epochs_of(settings) or 1.0) * float(settings.get("depth", 1)) * points

@@ -22,7 +22,7 @@ class Entry:
         scale: The scale.
         checkpoint: The size of a checkpoint in MiB; None if the cells write none.
         memory: A bound on the GPU memory of a cell, in GiB.
-        alone: Whether its cells measure time, and nothing else may run beside them.
+        alone: Whether its cells measure time, and nothing else may run meanwhile.
     """
 
     name: str
@@ -53,7 +53,7 @@ def _has(**values: object) -> Callable[[Settings], bool]:
 
     def has(settings: Settings) -> bool:
         return all(
-            settings.get(name) in value if isinstance(value, (tuple, range)) else settings.get(name) == value
+            settings.get(name) in value if isinstance(value, tuple) else settings.get(name) == value
             for name, value in values.items()
         )
 
@@ -66,26 +66,28 @@ def _trains(settings: Settings) -> bool:
 
 
 FIRST = _has(seed=0)
-THREE = range(3)
+THREE = (0, 1, 2)
 """The first seeds."""
-_ALL = (
+QUEUE = (
     Entry("santurkar2018-fig6", "the angle of gradients", 8),
     Entry("santurkar2018-fig7", "accuracy with noise; 83 and 80 %", 5),
-    Entry("santurkar2018-fig10", "loss and gradients of both nets", 4),
+    Entry("santurkar2018-fig10", "loss and gradients of both nets", 4, FIRST),
     Entry("santurkar2018-fig11", "the same with ℓ1 and ℓ∞ norms", 10),
-    Entry("santurkar2018-fig13", "whether ℓp norms train like BN", 20),
-    Entry("santurkar2018-fig14", "drift of the inputs of layers", 5),
-    Entry("lange2022-fig3", "BNP and BN; raw or standardized", 6, checkpoint=3),
+    Entry("santurkar2018-fig13", "whether ℓp norms train like BN", 20, lambda s: "augmented" not in s["arm"]),
+    Entry("santurkar2018-fig14", "drift of the inputs of layers", 5, FIRST),
+    Entry("lange2022-fig3", "BNP and BN; raw or standardized", 3, _has(data="cifar10"), checkpoint=3),
+    Entry("lange2022-fig3", "the same on MNIST", 3, _has(data="mnist"), checkpoint=3),
     Entry("lange2022-fig5", "whether all end above vanilla", 5, _has(batch=128), checkpoint=2),
     Entry("huang2020-fig14", "LastBN, without ImageNet", 1.5, scale="stand-in", checkpoint=190, memory=6),
     Entry("huang2020-table-a", "LastBN and regularization", 2, scale="stand-in", checkpoint=90),
     Entry("lange2022-fig7", "BNP+GN, without ImageNet", 1.5, scale="stand-in", checkpoint=90),
     Entry("huang2020-fig10", "layers, without ImageNet", 1, scale="stand-in", checkpoint=90, memory=8),
+    Entry("santurkar2018-fig13", "92 and 88 % with augmentation", 2, lambda s: "augmented" in s["arm"]),
     Entry("huang2020-fig6", "Σ∇h with BN at equal loss", 1, memory=8),
     Entry("huang2020-fig5", "magnitudes of layers with BN", 2, memory=8),
     Entry("huang2020-fig7", "the same with Adam", 1, memory=8),
     Entry("huang2020-fig13", "dying neurons over 80 epochs", 0.5, memory=8),
-    Entry("lange2022-fig5", "BN at 4, Renorm at 3", 1, _has(batch=(3, 4)), "gpu", 2),
+    Entry("lange2022-fig5", "small batches, all arms", 4, scale="gpu", checkpoint=2),
     Entry("lange2022-fig4", "Renorm, BNP, vanilla at batch 6", 15, _has(batch=6, seed=THREE), checkpoint=4),
     Entry("huang2020-fig8", "layers of a VGG-style network", 6, checkpoint=3),
     Entry("huang2020-fig9", "layers of a residual network", 6, checkpoint=3),
@@ -95,21 +97,21 @@ _ALL = (
     Entry("huang2020-fig4", "the same for 36 units", 1, memory=18),
     Entry("lange2022-fig9", "time of BNP at 256 and 512", 5, alone=True),
     Entry("zhang2018-fig1", "sign and size of the gap", 20, checkpoint=76),
-    Entry("zhang2018-fig2", "the gap over seeds", 20, _has(seed=range(1, 3)), checkpoint=76),
+    Entry("zhang2018-fig2", "the gap over seeds", 20, _has(seed=(1, 2)), checkpoint=76),
     Entry("zhang2018-table1", "ranking of the methods", 80, _has(seed=0, depth=(11, 13)), checkpoint=76),
-    Entry("lange2022-fig6", "ResNet-110: BN, GN, BNP+GN", 95, _has(seed=0, data="cifar10"), checkpoint=15),
+    Entry("lange2022-fig6", "whether a bias helps BNP+GN", 8, scale="gpu", checkpoint=5),
+    Entry("lange2022-fig6", "ResNet-110: BN, GN, BNP+GN", 95, _has(data="cifar10", seed=0), checkpoint=15),
     Entry("huang2020-fig12", "what frozen layers cost", 8, checkpoint=4),
     Entry("wei2019-fig4", "whether small γ is faster", 50, _has(seed=THREE), checkpoint=118),
     Entry("wei2019-fig2", "the map at the paper's resolution", 18, _has(seed=THREE), memory=16),
     Entry("huang2020-table-b", "errors of Table B to 56 layers", 50, _trains, checkpoint=14),
-    Entry("huang2020-table-b", "110 layers, few epochs", 5, _has(depth=110), "gpu", 14),
-    Entry("huang2020-fig15", "110 layers with warm-up", 3, _has(depth=110), "gpu", 14),
+    Entry("huang2020-table-b", "110 layers, few epochs", 5, _has(depth=110), "gpu", checkpoint=14),
+    Entry("huang2020-fig15", "110 layers with warm-up", 3, _has(depth=110), "gpu", checkpoint=14),
     Entry("huang2020-fig11", "whether gradients are small", 1.5, memory=8),
-    Entry("lange2022-fig4", "batch 6, further seeds", 10, _has(batch=6, seed=range(3, 5)), checkpoint=4),
-)
-QUEUE = tuple(
-    entry
-    for entry in _ALL
-    if entry.name in catalog.names() and entry.scale in entry.experiment.scales and entry.cells()
+    Entry("lange2022-table2", "the best rates at batch 60", 6, _has(batch=60), checkpoint=3),
+    Entry("lange2022-table3", "the best rates of the CNN", 5, _has(batch=128), checkpoint=2),
+    Entry("santurkar2018-fig10", "predictiveness, another seed", 1, _has(data="cifar10", seed=1)),
+    Entry("santurkar2018-fig14", "drift of further units", 6, _has(seed=(1, 2))),
+    Entry("lange2022-fig4", "batch 6, further seeds", 10, _has(batch=6, seed=(3, 4)), checkpoint=4),
 )
 """Earlier entries first; cells of later ones use what is left of the time."""

@@ -206,6 +206,20 @@ def test_a_checkpoint_does_not_go_on_with_other_batches(tmp_path: Path) -> None:
             trained(size, seed)
 
 
+@pytest.mark.parametrize(("seconds", "saved_at"), [(-1.0, [1, 2, 3, 4]), (3600.0, [4])])
+def test_without_a_number_of_steps_the_clock_says_when_to_save(
+    seconds: float, saved_at: list[int], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    lengths = []
+    monkeypatch.setattr("wellcond_papers.training.loop.SECONDS", seconds)
+    monkeypatch.setattr(Checkpoint, "save", lambda self, history, settings: lengths.append(len(history.losses)))
+    model = network()
+    optimizer = torch.optim.SGD(model.parameters(), 0.1)
+    checkpoint = Checkpoint(tmp_path / "state.pt", {"model": model, "optimizer": optimizer})
+    train_classifier(model, optimizer, Batches(DATA, 8, seed=0), 4, at=(), checkpoint=checkpoint)
+    assert lengths == saved_at
+
+
 def test_a_checkpoint_every_no_steps_is_refused(tmp_path: Path) -> None:
     with pytest.raises(ValueError, match="every must be at least 1"):
         Checkpoint(tmp_path / "state.pt", {}, every=0)
