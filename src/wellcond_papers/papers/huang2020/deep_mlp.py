@@ -43,6 +43,10 @@ PAPER: dict[str, Any] = LAPTOP | {"epochs": 80, "measured": 10_000, "looks": OFT
 COMPARED_LR = {"lecun": 0.2, "he": 0.05}
 """The rate at which the layers of a plain network and of one with BN are compared, by their initialization: the larger
 two of 0.05, 0.2 and 1 make the plain one diverge with He's, and with LeCun's only 0.2 moves it."""
+AS_IN_SECTION_4 = (
+    "“similar results as those obtained using full gradient descent, as described in Section 4 of the paper”"
+)
+"""All that the supplement says of figures V and VI."""
 SILENT = ("epochs", "rates", "measured", "looks", "compared_lr")
 DEPARTURES = (
     "The source gives neither the learning rates of SGD nor the number of epochs. Where `compared_lr` is set, layers "

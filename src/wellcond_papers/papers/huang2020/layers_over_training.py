@@ -12,11 +12,12 @@ import numpy as np
 from wellcond.report.figures.style import legend_below
 from wellcond.results import Row, number
 from wellcond.results.quantities import FINAL_LOSS, GRADIENT, INPUT, LOSS, TEST_ACCURACY, TRAINING_LOSS
-from wellcond_papers.experiments.claims import Claim, Outcome, claim, judged
+from wellcond_papers.experiments.claims import END, Claim, Outcome, claim, is_greater, judged
 from wellcond_papers.experiments.experiment import Job
 from wellcond_papers.experiments.pictures import draw_by_layer, draw_over_training, panels
 from wellcond_papers.experiments.table import Table
 from wellcond_papers.papers.huang2020.conditioning import LABELS, is_above, layer_rows
+from wellcond_papers.papers.huang2020.equal_loss import better_conditioned_at_equal_loss
 from wellcond_papers.papers.huang2020.networks import build, first_images, trained
 
 if TYPE_CHECKING:
@@ -28,6 +29,7 @@ ARMS: dict[str, dict[str, Any]] = {
     "plain, lr 0.1": {"norm": "none", "lr": 0.1},
 }
 KEPT = (INPUT.kappa[0.5], GRADIENT.kappa[0.5], INPUT.lambda_max, GRADIENT.lambda_max)
+SAME_OBSERVATION = "“the same observations as those made for the MLP for MNIST classification”"
 LOOKS = (0.0, 0.1, 0.5, 1.0)
 """When layers are measured, as shares of the training."""
 OFTEN = [0.0, 0.002, 0.005, 0.015, 0.04, 0.1, 0.25, 0.5, 0.52, 0.75, 1.0]
@@ -96,7 +98,9 @@ def spread(values: Sequence[float]) -> float:
 def better_conditioned(quantity: str, matrix: str) -> Claim:
     """BN has the smaller condition number of one matrix, layer by layer."""
 
-    @claim(f"during training the layers with BN are better conditioned: κ₅₀ of {matrix} is smaller", paper="smaller")
+    @claim(
+        f"during training the layers with BN are better conditioned: κ₅₀ of {matrix} is smaller", paper=SAME_OBSERVATION
+    )
     def check(table: Table) -> Outcome:
         bn, plain = (during_training(table, arm, quantity) for arm in ("BN", "plain"))
         cases = is_above(bn, plain)
@@ -109,7 +113,11 @@ def better_conditioned(quantity: str, matrix: str) -> Claim:
     return check
 
 
-@claim("with BN the magnitudes of the convolutions lie closer together", paper="BN stabilizes them, as in the MLP")
+@claim(
+    "with BN the magnitudes of the convolutions lie closer together",
+    paper="shows condition numbers alone, and says that they give the MLP's observations",
+    is_ours=True,
+)
 def even_magnitudes(table: Table) -> Outcome:
     """The greatest over the least λ_max among the convolutions but the first, of Σx and of Σ∇h, look by look.
 
@@ -131,7 +139,10 @@ def even_magnitudes(table: Table) -> Outcome:
     return judged(cases, summary if cases else "")
 
 
-@claim("the network without BN does not converge with the rate of 0.1", paper="it does not")
+@claim(
+    "the network without BN does not converge with the rate of 0.1",
+    paper="“the unnormalized networks … do not converge with the large learning rate of 0.1”",
+)
 def needs_a_small_rate(table: Table) -> Outcome:
     """Diverged, or hardly below the loss of guessing."""
     cases, details = [], []
@@ -143,18 +154,22 @@ def needs_a_small_rate(table: Table) -> Outcome:
     return judged(cases, "; ".join(details))
 
 
-@claim("BN trains to the lower loss", paper="lower")
+@claim("BN trains to the lower loss", paper="the loss is in panel (c)", needs=END)
 def lower_loss(table: Table) -> Outcome:
     """The mean training loss of the last tenth."""
     bn, plain = (table.arm(arm).lasts(FINAL_LOSS) for arm in ("BN", "plain"))
     details = f"{', '.join(map(number, bn))} with BN; {', '.join(map(number, plain)) or 'diverged'} without"
-    return judged([max(bn) < min(plain, default=math.inf)] if bn else [], details)
+    return judged([is_greater(plain, bn) if plain else True] if bn else [], details)
 
 
 CLAIMS = (
     better_conditioned(INPUT.kappa[0.5], "Σx"),
     better_conditioned(GRADIENT.kappa[0.5], "Σ∇h"),
-    even_magnitudes,
     needs_a_small_rate,
     lower_loss,
+    even_magnitudes,
+    *(
+        better_conditioned_at_equal_loss(name, matrix, [("plain", "BN")], [0.5])
+        for name, matrix in {"Σx": INPUT, "Σ∇h": GRADIENT}.items()
+    ),
 )
