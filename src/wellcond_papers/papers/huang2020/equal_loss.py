@@ -58,19 +58,17 @@ def better_conditioned_at_equal_loss(
         cases: list[bool] = []
         details = []
         for plain, bn in pairs:
-            found = {level: compared(table, plain, bn, [matrix.kappa[p] for p in shares], level) for level in LEVELS}
-            found = {level: values for level, values in found.items() if values}
-            for values in found.values():
-                cases += [with_bn < without for without, with_bn in values]
-            reached = list(found)
-            for level in dict.fromkeys(reached[i] for i in (0, len(reached) // 2, -1)) if reached else ():
-                smaller = sum(with_bn < without for without, with_bn in found[level])
-                without, with_bn = (number(median(column)) for column in zip(*found[level], strict=True))
-                init = f"{bn.removeprefix('BN, ')}, " if ", " in bn else ""
-                details.append(
-                    f"{init}loss {level:g}: smaller in {smaller} of {len(found[level])}, median {with_bn} with BN, "
-                    f"{without} without"
-                )
+            init = f"{bn.removeprefix('BN, ')}, " if ", " in bn else ""
+            quantities = [matrix.kappa[p] for p in shares]
+            at_levels = {level: compared(table, plain, bn, quantities, level) for level in LEVELS}
+            reached = [level for level, values in at_levels.items() if values]
+            for level in reached:
+                smaller = [with_bn < without for without, with_bn in at_levels[level]]
+                cases += smaller
+                if level in (reached[0], reached[len(reached) // 2], reached[-1]):
+                    without, with_bn = (number(median(column)) for column in zip(*at_levels[level], strict=True))
+                    counted = f"{init}loss {level:g}: smaller in {sum(smaller)} of {len(smaller)}"
+                    details.append(f"{counted}, median {with_bn} with BN, {without} without")
         if not cases:
             return judged([], "the loss of the measured images was not recorded, or no level is reached by both")
         return judged(cases, f"smaller in {sum(cases)} of {len(cases)} comparisons; {'; '.join(details)}")

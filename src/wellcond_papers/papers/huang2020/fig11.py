@@ -19,7 +19,6 @@ from wellcond_papers.experiments.pictures import panels
 from wellcond_papers.experiments.table import Table
 from wellcond_papers.models import mlp, resnet
 from wellcond_papers.papers.huang2020.conditioning import MAGNITUDES, layer_rows
-from wellcond_papers.papers.huang2020.deep_mlp import draw_looks, looks_of
 from wellcond_papers.papers.huang2020.explosion import (
     ITERATIONS,
     LR,
@@ -31,6 +30,7 @@ from wellcond_papers.papers.huang2020.explosion import (
     small_at_other_rates,
     weights_grow,
 )
+from wellcond_papers.papers.huang2020.layer_pictures import draw_looks, looks_of
 from wellcond_papers.training.classifier import train_classifier
 
 if TYPE_CHECKING:
@@ -53,6 +53,9 @@ OTHER_RATES = {
     for rate in RATES
     if rate != LR
 }
+
+
+LETTERS = {"BN MLP": "(a) ", "BN VGG-style": "(b) "}
 
 
 def build(job: Job) -> nn.Module:
@@ -94,9 +97,11 @@ def measure(job: Job) -> Iterable[Row]:
 
 
 def draw(table: Table) -> Figure:
-    """λ_max of every layer at each iteration, a panel per network."""
-    figure, axes = panels(table.arms)
-    for arm, panel in axes.items():
+    """λ_max of every layer at each iteration, a panel per network, (a) and (b) as in the source."""
+    arms = [arm for arm in LETTERS if arm in table.arms]
+    arms += [arm for arm in table.arms if arm not in LETTERS]
+    figure, axes = panels([f"{LETTERS.get(arm, '')}{arm}" for arm in arms], columns=min(len(arms), 3))
+    for arm, panel in zip(arms, axes.values(), strict=True):
         looks = looks_of(table, arm, KRONECKER.lambda_max)
         draw_looks(panel, looks, LogScale.of(value for look in looks.values() for value in look.values()))
         panel.set_ylabel(r"$\lambda_{\max}(F_k)$")

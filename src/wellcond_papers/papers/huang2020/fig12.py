@@ -12,8 +12,9 @@ from wellcond.results import Row, number
 from wellcond.results.quantities import FINAL_LOSS, TEST_ACCURACY, TRAINING_LOSS
 from wellcond_papers.experiments.claims import END, Claim, Outcome, claim, is_greater, judged
 from wellcond_papers.experiments.experiment import Experiment, Job
-from wellcond_papers.experiments.pictures import over_training
+from wellcond_papers.experiments.pictures import panels
 from wellcond_papers.experiments.table import Record, Table
+from wellcond_papers.papers.huang2020.layer_pictures import draw_loss
 from wellcond_papers.papers.huang2020.networks import CIFAR, SMOKE, WARM_UP, build, percent_wrong, trained
 from wellcond_papers.papers.percentages import percent
 
@@ -44,10 +45,14 @@ def measure(job: Job) -> list[Row]:
 
 
 def draw(table: Table) -> Figure:
-    """Training loss and test accuracy over training."""
-    figure = over_training(table, {"training loss": TRAINING_LOSS, "test accuracy": TEST_ACCURACY}, columns=6)
-    for legend in figure.legends:
-        legend.set_title("convolutions of VGG-16 with BN, from the lowest: 1 trained, 0 blocked")
+    """Training loss and test accuracy over training; with warm-up below."""
+    rows = {warm: [arm for arm in table.arms if arm.endswith(WARM) == bool(warm)] for warm in ("", WARM)}
+    curves = {"training loss": TRAINING_LOSS, "test accuracy": TEST_ACCURACY}
+    titles = {(warm, title): f"{title}{warm}" for warm, arms in rows.items() if arms for title in curves}
+    figure, axes = panels(list(titles.values()), columns=2)
+    for (warm, title), name in titles.items():
+        draw_loss(axes[name], table, rows[warm], curves[title])
+    figure.suptitle("convolutions of VGG-16 with BN, from the lowest: 1 trained, 0 blocked", fontsize=11)
     return figure
 
 

@@ -26,10 +26,9 @@ from wellcond_papers.papers.huang2020.deep_mlp import (
     SILENT,
     SMOKE,
     Batch,
-    draw_looks,
-    looks_of,
     trained,
 )
+from wellcond_papers.papers.huang2020.layer_pictures import draw_looks, looks_of
 
 if TYPE_CHECKING:
     from matplotlib.figure import Figure

@@ -19,6 +19,7 @@ from wellcond_papers.papers.huang2020.conditioning import LABELS, layer_rows
 from wellcond_papers.papers.huang2020.networks import CIFAR, SMOKE, WARM_UP, build, first_images, trained
 
 if TYPE_CHECKING:
+    from matplotlib.axes import Axes
     from matplotlib.figure import Figure
 
 LAST = "fc"
@@ -52,23 +53,37 @@ def measure(job: Job) -> list[Row]:
 
 
 def draw(table: Table) -> Figure:
-    """λ_max and κ of Σx of the last layer, which may be infinite, and the training loss."""
-    figure, axes = panels([*(LABELS[quantity] for quantity in KEPT), "training loss"])
-    for quantity in KEPT:
-        lines = {arm: table.arm(arm).mean_series(quantity, LAST) for arm in table.arms}
-        scale = LogScale.of(value for line in lines.values() for value in line.values())
-        for place, (arm, line) in enumerate(lines.items()):
-            heights = [scale.place(value, place) for value in line.values()]
-            axes[LABELS[quantity]].plot(list(line), heights, label=arm, **look_of(place))
-        scale.set_axis(axes[LABELS[quantity]])
-        axes[LABELS[quantity]].set_xlabel("training step")
-    draw_over_training(axes["training loss"], table, TRAINING_LOSS, log=True)
+    """λ_max and κ of Σx of the last layer, which may be infinite, and the training loss; a line of panels per depth."""
+    depths = {suffix: [arm for arm in table.arms if arm.endswith(OF_110) == bool(suffix)] for suffix in ("", OF_110)}
+    titles = [
+        f"{title}{suffix}"
+        for suffix, arms in depths.items()
+        if arms
+        for title in (*(LABELS[quantity] for quantity in KEPT), "training loss")
+    ]
+    figure, axes = panels(titles, columns=len(KEPT) + 1)
+    for suffix, arms in depths.items():
+        if arms:
+            cells = Table([record for arm in arms for record in table.arm(arm)])
+            for quantity in KEPT:
+                draw_last_layer(axes[f"{LABELS[quantity]}{suffix}"], cells, quantity)
+            draw_over_training(axes[f"training loss{suffix}"], cells, TRAINING_LOSS, log=True)
     for panel in axes.values():  # what happens, happens in the first steps
         panel.set_xscale("symlog", linthresh=1)
         panel.set_xlim(left=0)
         panel.xaxis.set_major_formatter(lambda step, _: f"{step:g}")
-    legend_below(figure, axes[LABELS[KEPT[0]]])
+    legend_below(figure, next(iter(axes.values())))
     return figure
+
+
+def draw_last_layer(axes: Axes, table: Table, quantity: str) -> None:
+    """One quantity of the last layer over training, a line per network."""
+    lines = {arm: table.arm(arm).mean_series(quantity, LAST) for arm in table.arms}
+    scale = LogScale.of(value for line in lines.values() for value in line.values())
+    for place, (arm, line) in enumerate(lines.items()):
+        axes.plot(list(line), [scale.place(value, place) for value in line.values()], label=arm, **look_of(place))
+    scale.set_axis(axes)
+    axes.set_xlabel("training step")
 
 
 def looks(table: Table, arm: str, quantity: str) -> list[float]:

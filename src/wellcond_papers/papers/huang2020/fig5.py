@@ -8,11 +8,12 @@ from statistics import median
 from typing import TYPE_CHECKING, Any
 
 from wellcond.results import Row, number
-from wellcond.results.quantities import FINAL_LOSS, GRADIENT, INPUT, LOSS
+from wellcond.results.quantities import FINAL_LOSS, GRADIENT, INPUT, LOSS, TRAINING_LOSS
 from wellcond_papers.experiments.claims import END, Claim, Outcome, claim, is_greater, judged
 from wellcond_papers.experiments.experiment import Experiment, Job
+from wellcond_papers.experiments.pictures import panels
 from wellcond_papers.experiments.table import Table
-from wellcond_papers.papers.huang2020.conditioning import MAGNITUDES, layer_rows
+from wellcond_papers.papers.huang2020.conditioning import LABELS, MAGNITUDES, layer_rows
 from wellcond_papers.papers.huang2020.deep_mlp import (
     AS_IN_SECTION_4,
     COMPARED_LR,
@@ -23,10 +24,10 @@ from wellcond_papers.papers.huang2020.deep_mlp import (
     SMOKE,
     at_step,
     change,
-    draw_layers,
     spread,
     trained,
 )
+from wellcond_papers.papers.huang2020.layer_pictures import draw_loss, draw_networks
 
 if TYPE_CHECKING:
     from matplotlib.figure import Figure
@@ -158,8 +159,17 @@ def trains_better(table: Table) -> Outcome:
 
 
 def draw(table: Table) -> Figure:
-    """Magnitudes against the layer at every look."""
-    return draw_layers(table, MAGNITUDES)
+    """Magnitudes against the layer at every look, and the loss: (a) to (c) with LeCun's initialization, then He's."""
+    columns = [*(LABELS[quantity] for quantity in MAGNITUDES), "training loss"]
+    names = [f"{column}, {init}" for init in INITS for column in columns]
+    figure, axes = panels([f"({letter}) {name}" for letter, name in zip("abcdef", names, strict=True)], columns=3)
+    for place, panel in enumerate(axes.values()):
+        init, column = list(INITS)[place // 3], place % 3
+        if column < 2:
+            draw_networks(panel, table, BY_INIT[init], MAGNITUDES[column])
+        else:
+            draw_loss(panel, table, BY_INIT[init], TRAINING_LOSS)
+    return figure
 
 
 EXPERIMENT = Experiment(

@@ -11,8 +11,9 @@ from wellcond.results import Row, number
 from wellcond.results.quantities import GRADIENT, INPUT, LOSS, MatrixQuantities
 from wellcond_papers.experiments.claims import Claim, Outcome, claim, judged
 from wellcond_papers.experiments.experiment import Experiment, Job
+from wellcond_papers.experiments.pictures import panels
 from wellcond_papers.experiments.table import Table
-from wellcond_papers.papers.huang2020.conditioning import CONDITION_NUMBERS, layer_rows
+from wellcond_papers.papers.huang2020.conditioning import CONDITION_NUMBERS, LABELS, layer_rows
 from wellcond_papers.papers.huang2020.deep_mlp import (
     AS_IN_SECTION_4,
     DEPARTURES,
@@ -21,11 +22,11 @@ from wellcond_papers.papers.huang2020.deep_mlp import (
     SILENT,
     SMOKE,
     at_step,
-    draw_layers,
     trained,
 )
 from wellcond_papers.papers.huang2020.equal_loss import better_conditioned_at_equal_loss
 from wellcond_papers.papers.huang2020.fig5 import ARMS, AT_ONE_RATE, BY_INIT, INITS
+from wellcond_papers.papers.huang2020.layer_pictures import draw_against_loss, draw_networks
 
 if TYPE_CHECKING:
     from matplotlib.figure import Figure
@@ -94,8 +95,17 @@ def he_does_not_help(table: Table) -> Outcome:
 
 
 def draw(table: Table) -> Figure:
-    """κ_50% against the layer at every look."""
-    return draw_layers(table, [matrix.kappa[0.5] for matrix in NAMES.values()])
+    """κ_50% against the layer at every look; below, its median against the loss, where that was measured."""
+    quantities = [matrix.kappa[0.5] for matrix in NAMES.values()]
+    has_loss = any(row.quantity == LOSS for record in table for row in record.rows)
+    names = [f"{LABELS[quantity]}, {init}" for init in INITS for quantity in quantities]
+    at_equal_loss = [f"median of the layers, {name}" for name in names] if has_loss else []
+    figure, axes = panels([*names, *at_equal_loss], columns=4)
+    for place, (init, quantity) in enumerate((init, quantity) for init in INITS for quantity in quantities):
+        draw_networks(axes[names[place]], table, BY_INIT[init], quantity)
+        if has_loss:
+            draw_against_loss(axes[at_equal_loss[place]], table, BY_INIT[init], quantity)
+    return figure
 
 
 EXPERIMENT = Experiment(

@@ -5,11 +5,12 @@ from __future__ import annotations
 from typing import TYPE_CHECKING, Any
 
 from wellcond.results import Row, number
-from wellcond.results.quantities import GRADIENT, INPUT, LOSS
+from wellcond.results.quantities import GRADIENT, INPUT, LOSS, TRAINING_LOSS
 from wellcond_papers.experiments.claims import Outcome, claim, judged
 from wellcond_papers.experiments.experiment import Experiment, Job
+from wellcond_papers.experiments.pictures import panels
 from wellcond_papers.experiments.table import Table
-from wellcond_papers.papers.huang2020.conditioning import layer_rows
+from wellcond_papers.papers.huang2020.conditioning import LABELS, layer_rows
 from wellcond_papers.papers.huang2020.deep_mlp import (
     COMPARED_LR,
     DEPARTURES,
@@ -18,13 +19,13 @@ from wellcond_papers.papers.huang2020.deep_mlp import (
     SILENT,
     SMOKE,
     at_step,
-    draw_layers,
     spread,
     trained,
 )
 from wellcond_papers.papers.huang2020.equal_loss import better_conditioned_at_equal_loss
 from wellcond_papers.papers.huang2020.fig5 import steadier_with_bn
 from wellcond_papers.papers.huang2020.fig6 import better_conditioned
+from wellcond_papers.papers.huang2020.layer_pictures import draw_loss, draw_networks
 
 if TYPE_CHECKING:
     from matplotlib.figure import Figure
@@ -64,8 +65,14 @@ def adam_adjusts(table: Table) -> Outcome:
 
 
 def draw(table: Table) -> Figure:
-    """Magnitudes and condition numbers against the layer at every look, and the training loss."""
-    return draw_layers(table, KEPT)
+    """Magnitudes, the training loss, and condition numbers, (a) to (e) as in the source."""
+    shown = [*KEPT[:2], TRAINING_LOSS, *KEPT[2:]]
+    titles = {quantity: LABELS.get(quantity, "training loss") for quantity in shown}
+    figure, axes = panels([f"({letter}) {title}" for letter, title in zip("abcde", titles.values(), strict=True)], 3)
+    for quantity, panel in zip(shown, axes.values(), strict=True):
+        draw_one = draw_loss if quantity == TRAINING_LOSS else draw_networks
+        draw_one(panel, table, table.arms, quantity)
+    return figure
 
 
 EXPERIMENT = Experiment(

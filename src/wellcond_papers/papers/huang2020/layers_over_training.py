@@ -9,15 +9,15 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
-from wellcond.report.figures.style import legend_below
 from wellcond.results import Row, number
 from wellcond.results.quantities import FINAL_LOSS, GRADIENT, INPUT, LOSS, TEST_ACCURACY, TRAINING_LOSS
 from wellcond_papers.experiments.claims import END, Claim, Outcome, claim, is_greater, judged
 from wellcond_papers.experiments.experiment import Job
-from wellcond_papers.experiments.pictures import draw_by_layer, draw_over_training, panels
+from wellcond_papers.experiments.pictures import panels
 from wellcond_papers.experiments.table import Table
 from wellcond_papers.papers.huang2020.conditioning import LABELS, is_above, layer_rows
 from wellcond_papers.papers.huang2020.equal_loss import better_conditioned_at_equal_loss
+from wellcond_papers.papers.huang2020.layer_pictures import draw_loss, draw_networks
 from wellcond_papers.papers.huang2020.networks import build, first_images, trained
 
 if TYPE_CHECKING:
@@ -51,21 +51,24 @@ def measure(job: Job) -> list[Row]:
 
 
 def draw(table: Table) -> Figure:
-    """Against the layer, at the start and at the end; next to it the training loss and the test accuracy.
+    """Condition numbers against the layer, and the loss, (a) to (c) as in the source; below, magnitudes and accuracy.
 
     The plain network with the large rate, which does not converge, is shown by its curves alone.
     """
-    names = [f"{LABELS[quantity]}, {when}" for when in ("start", "end") for quantity in KEPT]
-    curves = {"training loss": TRAINING_LOSS, "test accuracy": TEST_ACCURACY}
-    titles = [*names[:4], "training loss", *names[4:], "test accuracy"]
-    figure, axes = panels(titles, columns=5)
-    for when, step in (("start", 0), ("end", None)):
-        for quantity in KEPT:
-            lines = {arm: table.arm(arm).mean_by_layer(quantity, step) for arm in ("BN", "plain")}
-            draw_by_layer(axes[f"{LABELS[quantity]}, {when}"], {arm: line for arm, line in lines.items() if line})
-    for title, quantity in curves.items():
-        draw_over_training(axes[title], table, quantity)
-    legend_below(figure, axes["test accuracy"])
+    of_layers = {
+        f"(a) {LABELS[KEPT[0]]}": KEPT[0],
+        f"(b) {LABELS[KEPT[1]]}": KEPT[1],
+        "(c) training loss": TRAINING_LOSS,
+        LABELS[KEPT[2]]: KEPT[2],
+        LABELS[KEPT[3]]: KEPT[3],
+        "test accuracy": TEST_ACCURACY,
+    }
+    figure, axes = panels(list(of_layers), columns=3)
+    for title, quantity in of_layers.items():
+        if quantity in KEPT:
+            draw_networks(axes[title], table, ("BN", "plain"), quantity)
+        else:
+            draw_loss(axes[title], table, table.arms, quantity)
     return figure
 
 
