@@ -45,7 +45,8 @@ DEPARTURES = (
     "The source gives neither the learning rates of SGD nor the number of epochs. Where `compared_lr` is set, layers "
     "are measured at that rate in both networks of a pair; elsewhere at the rate of the lowest training loss, of "
     "`rates`, which may differ within a pair.",
-    "`measured` is the number of images that the layers are measured on.",
+    "`measured` is the number of images that the layers are measured on, `looks` when, as shares of the training; "
+    "without it, at the start and after 5, 20, 50 and 100 %.",
     "The layers have no biases, as in the source's equations.",
 )
 
