@@ -187,7 +187,7 @@ EXPERIMENT = Experiment(
         learns_at_all,
     ],
     draw=draw,
-    silent=["half", "init", "seeds"],
+    silent=["half", "init"],
     minutes={"smoke": 0.05, "gpu": 9.0, "paper": 300.0},
     contrast=[(arm(family, 20), arm(LAST_BN[family], 20)) for family in ("VGG", "ResNet")],
     departures=[
