@@ -4,27 +4,20 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable, Iterable, Mapping, Sequence
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 from torch import Tensor, nn
 from torch.optim import SGD, Adam
 
-from wellcond.report.figures.style import LogScale
 from wellcond.results import Row
-from wellcond.results.quantities import FINAL_LOSS, INPUT, TRAINED_LR, TRAINING_LOSS
+from wellcond.results.quantities import FINAL_LOSS, INPUT, TRAINED_LR
 from wellcond.training.run import Run
 from wellcond_papers.data.batches import Batches
 from wellcond_papers.data.load import load
 from wellcond_papers.experiments.experiment import Job
-from wellcond_papers.experiments.pictures import count_along, draw_over_training, panels
 from wellcond_papers.experiments.table import Table
 from wellcond_papers.models import mlp
-from wellcond_papers.papers.huang2020.conditioning import LABELS
 from wellcond_papers.training.classifier import train_classifier
-
-if TYPE_CHECKING:
-    from matplotlib.axes import Axes
-    from matplotlib.figure import Figure
 
 Batch = tuple[Tensor, Tensor]
 Look = Callable[[nn.Module, Batch, int], Iterable[Row]]
@@ -43,12 +36,17 @@ PAPER: dict[str, Any] = LAPTOP | {"epochs": 80, "measured": 10_000, "looks": OFT
 COMPARED_LR = {"lecun": 0.2, "he": 0.05}
 """The rate at which the layers of a plain network and of one with BN are compared, by their initialization: the larger
 two of 0.05, 0.2 and 1 make the plain one diverge with He's, and with LeCun's only 0.2 moves it."""
+AS_IN_SECTION_4 = (
+    "“similar results as those obtained using full gradient descent, as described in Section 4 of the paper”"
+)
+"""All that the supplement says of figures V and VI."""
 SILENT = ("epochs", "rates", "measured", "looks", "compared_lr")
 DEPARTURES = (
     "The source gives neither the learning rates of SGD nor the number of epochs. Where `compared_lr` is set, layers "
     "are measured at that rate in both networks of a pair; elsewhere at the rate of the lowest training loss, of "
     "`rates`, which may differ within a pair.",
-    "`measured` is the number of images that the layers are measured on.",
+    "`measured` is the number of images that the layers are measured on, `looks` when, as shares of the training; "
+    "without it, at the start and after 5, 20, 50 and 100 %.",
     "The layers have no biases, as in the source's equations.",
 )
 
@@ -96,9 +94,9 @@ def trained(job: Job, look: Look, looks: Sequence[float] = LOOKS) -> list[Row]:
         probes = [probe] if chosen in (None, rate) else []
         runs[rate] = train_classifier(model, optimizer, batches, steps, at=at, probes=probes, progress=tell)
     finals = {rate: math.inf if run.final is None else run.final for rate, run in runs.items()}
-    kept = chosen or min(finals, key=finals.__getitem__)
+    shown = chosen or min(finals, key=finals.__getitem__)
     tried = [Row(None, f"lr {rate:g}", FINAL_LOSS, loss, "") for rate, loss in finals.items()]
-    return [*runs[kept].summary(), Row(None, "", TRAINED_LR, kept, ""), *tried]
+    return [*runs[shown].summary(), Row(None, "", TRAINED_LR, shown, ""), *tried]
 
 
 def hidden(values: Mapping[str, float], quantity: str) -> dict[str, float]:
@@ -136,53 +134,3 @@ def change(table: Table, arm: str, quantity: str) -> dict[str, float]:
     looks = [at_step(table, arm, quantity, step) for step in table.arm(arm).steps(quantity)]
     layers = looks[0] if looks else {}
     return {layer: spread({str(i): look[layer] for i, look in enumerate(looks)}) for layer in layers}
-
-
-def draw_looks(
-    axes: Axes, looks: Mapping[str, Mapping[str, float]], scale: LogScale | None = None, *, named: bool = True
-) -> None:
-    """One line per look against the layers, counted from 1, from dark to pale.
-
-    Args:
-        axes: Where to draw.
-        looks: Values by layer, by the name of the look.
-        scale: The logarithmic axis, which several panels may share; None for a linear one.
-        named: Whether the panel has a legend.
-    """
-    import matplotlib
-
-    shades = matplotlib.colormaps["viridis"]
-    for place, (name, line) in enumerate(looks.items()):
-        heights = [value if scale is None else scale.place(value) for value in line.values()]
-        color = shades(0.9 * place / max(1, len(looks) - 1))
-        axes.plot(range(1, len(line) + 1), heights, color=color, label=name, linewidth=1.4)
-    if scale is not None:
-        scale.set_axis(axes)
-    if looks and named:
-        axes.legend(frameon=False, fontsize=7, ncols=2)
-    count_along(axes)
-
-
-def draw_layers(table: Table, quantities: Sequence[str]) -> Figure:
-    """A column of panels per arm, a row of them per quantity, in which a line is a look; below, the training loss."""
-    titles = {(q, arm): f"{LABELS[q]}, {arm}" for q in quantities for arm in table.arms}
-    figure, axes = panels([*titles.values(), "training loss"], columns=len(table.arms))
-    for quantity in quantities:
-        looks = {arm: looks_of(table, arm, quantity) for arm in table.arms}
-        scale = LogScale.of(v for lines in looks.values() for line in lines.values() for v in line.values())
-        for arm, lines in looks.items():
-            draw_looks(axes[titles[quantity, arm]], lines, scale, named=arm == table.arms[0])
-    loss = axes["training loss"]
-    grid = loss.get_gridspec()
-    assert grid is not None
-    loss.set_subplotspec(grid[-1, :])  # as wide as the figure
-    draw_over_training(loss, table, TRAINING_LOSS)
-    if loss.lines:
-        loss.legend(frameon=False, fontsize=8)
-    return figure
-
-
-def looks_of(table: Table, arm: str, quantity: str) -> dict[str, dict[str, float]]:
-    """One quantity of one network by layer, at every look."""
-    runs = table.arm(arm)
-    return {f"step {step}": runs.mean_by_layer(quantity, step) for step in runs.steps(quantity)}

@@ -9,14 +9,15 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
-from wellcond.report.figures.style import legend_below
 from wellcond.results import Row, number
 from wellcond.results.quantities import FINAL_LOSS, GRADIENT, INPUT, LOSS, TEST_ACCURACY, TRAINING_LOSS
-from wellcond_papers.experiments.claims import Claim, Outcome, claim, judged
+from wellcond_papers.experiments.claims import END, Claim, Outcome, claim, is_greater, judged
 from wellcond_papers.experiments.experiment import Job
-from wellcond_papers.experiments.pictures import draw_by_layer, draw_over_training, panels
+from wellcond_papers.experiments.pictures import panels
 from wellcond_papers.experiments.table import Table
 from wellcond_papers.papers.huang2020.conditioning import LABELS, is_above, layer_rows
+from wellcond_papers.papers.huang2020.equal_loss import better_conditioned_at_equal_loss
+from wellcond_papers.papers.huang2020.layer_pictures import draw_loss, draw_networks
 from wellcond_papers.papers.huang2020.networks import build, first_images, trained
 
 if TYPE_CHECKING:
@@ -28,6 +29,7 @@ ARMS: dict[str, dict[str, Any]] = {
     "plain, lr 0.1": {"norm": "none", "lr": 0.1},
 }
 KEPT = (INPUT.kappa[0.5], GRADIENT.kappa[0.5], INPUT.lambda_max, GRADIENT.lambda_max)
+SAME_OBSERVATION = "“the same observations as those made for the MLP for MNIST classification”"
 LOOKS = (0.0, 0.1, 0.5, 1.0)
 """When layers are measured, as shares of the training."""
 OFTEN = [0.0, 0.002, 0.005, 0.015, 0.04, 0.1, 0.25, 0.5, 0.52, 0.75, 1.0]
@@ -49,21 +51,24 @@ def measure(job: Job) -> list[Row]:
 
 
 def draw(table: Table) -> Figure:
-    """Against the layer, at the start and at the end; next to it the training loss and the test accuracy.
+    """Condition numbers against the layer, and the loss, (a) to (c) as in the source; below, magnitudes and accuracy.
 
     The plain network with the large rate, which does not converge, is shown by its curves alone.
     """
-    names = [f"{LABELS[quantity]}, {when}" for when in ("start", "end") for quantity in KEPT]
-    curves = {"training loss": TRAINING_LOSS, "test accuracy": TEST_ACCURACY}
-    titles = [*names[:4], "training loss", *names[4:], "test accuracy"]
-    figure, axes = panels(titles, columns=5)
-    for when, step in (("start", 0), ("end", None)):
-        for quantity in KEPT:
-            lines = {arm: table.arm(arm).mean_by_layer(quantity, step) for arm in ("BN", "plain")}
-            draw_by_layer(axes[f"{LABELS[quantity]}, {when}"], {arm: line for arm, line in lines.items() if line})
-    for title, quantity in curves.items():
-        draw_over_training(axes[title], table, quantity)
-    legend_below(figure, axes["test accuracy"])
+    of_layers = {
+        f"(a) {LABELS[KEPT[0]]}": KEPT[0],
+        f"(b) {LABELS[KEPT[1]]}": KEPT[1],
+        "(c) training loss": TRAINING_LOSS,
+        LABELS[KEPT[2]]: KEPT[2],
+        LABELS[KEPT[3]]: KEPT[3],
+        "test accuracy": TEST_ACCURACY,
+    }
+    figure, axes = panels(list(of_layers), columns=3)
+    for title, quantity in of_layers.items():
+        if quantity in KEPT:
+            draw_networks(axes[title], table, ("BN", "plain"), quantity)
+        else:
+            draw_loss(axes[title], table, table.arms, quantity)
     return figure
 
 
@@ -96,7 +101,9 @@ def spread(values: Sequence[float]) -> float:
 def better_conditioned(quantity: str, matrix: str) -> Claim:
     """BN has the smaller condition number of one matrix, layer by layer."""
 
-    @claim(f"during training the layers with BN are better conditioned: κ₅₀ of {matrix} is smaller", paper="smaller")
+    @claim(
+        f"during training the layers with BN are better conditioned: κ₅₀ of {matrix} is smaller", paper=SAME_OBSERVATION
+    )
     def check(table: Table) -> Outcome:
         bn, plain = (during_training(table, arm, quantity) for arm in ("BN", "plain"))
         cases = is_above(bn, plain)
@@ -109,7 +116,11 @@ def better_conditioned(quantity: str, matrix: str) -> Claim:
     return check
 
 
-@claim("with BN the magnitudes of the convolutions lie closer together", paper="BN stabilizes them, as in the MLP")
+@claim(
+    "with BN the magnitudes of the convolutions lie closer together",
+    paper="shows condition numbers alone, and says that they give the MLP's observations",
+    is_ours=True,
+)
 def even_magnitudes(table: Table) -> Outcome:
     """The greatest over the least λ_max among the convolutions but the first, of Σx and of Σ∇h, look by look.
 
@@ -131,7 +142,10 @@ def even_magnitudes(table: Table) -> Outcome:
     return judged(cases, summary if cases else "")
 
 
-@claim("the network without BN does not converge with the rate of 0.1", paper="it does not")
+@claim(
+    "the network without BN does not converge with the rate of 0.1",
+    paper="“the unnormalized networks … do not converge with the large learning rate of 0.1”",
+)
 def needs_a_small_rate(table: Table) -> Outcome:
     """Diverged, or hardly below the loss of guessing."""
     cases, details = [], []
@@ -143,18 +157,22 @@ def needs_a_small_rate(table: Table) -> Outcome:
     return judged(cases, "; ".join(details))
 
 
-@claim("BN trains to the lower loss", paper="lower")
+@claim("BN trains to the lower loss", paper="the loss is in panel (c)", needs=END)
 def lower_loss(table: Table) -> Outcome:
     """The mean training loss of the last tenth."""
     bn, plain = (table.arm(arm).lasts(FINAL_LOSS) for arm in ("BN", "plain"))
     details = f"{', '.join(map(number, bn))} with BN; {', '.join(map(number, plain)) or 'diverged'} without"
-    return judged([max(bn) < min(plain, default=math.inf)] if bn else [], details)
+    return judged([is_greater(plain, bn) if plain else True] if bn else [], details)
 
 
 CLAIMS = (
     better_conditioned(INPUT.kappa[0.5], "Σx"),
     better_conditioned(GRADIENT.kappa[0.5], "Σ∇h"),
-    even_magnitudes,
     needs_a_small_rate,
     lower_loss,
+    even_magnitudes,
+    *(
+        better_conditioned_at_equal_loss(name, matrix, [("plain", "BN")], [0.5])
+        for name, matrix in {"Σx": INPUT, "Σ∇h": GRADIENT}.items()
+    ),
 )

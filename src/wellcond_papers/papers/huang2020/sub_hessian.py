@@ -43,17 +43,23 @@ def of_layers(table: Table, matrix: str, quantity: str) -> dict[Layer, float]:
     }
 
 
-def same_order(gradients: Mapping[Layer, float], magnitudes: Mapping[Layer, float]) -> list[bool]:
+def same_order(gradients: Mapping[Layer, float], magnitudes: Mapping[Layer, float], *, within: bool) -> list[bool]:
     """Whether the layer with the greater gradient has the greater λ_max, pair by pair of layers that are `APART`.
 
+    Args:
+        gradients: The length of the weight-gradient.
+        magnitudes: λ_max.
+        within: Whether both layers are of one network, or one is of each.
+
     Example:
-        >>> same_order({("BN", "fc1"): 1.0, ("BN", "fc2"): 9.0}, {("BN", "fc1"): 0.1, ("BN", "fc2"): 0.5})
+        >>> lengths = {("BN", "fc1"): 1.0, ("BN", "fc2"): 9.0}
+        >>> same_order(lengths, {("BN", "fc1"): 0.1, ("BN", "fc2"): 0.5}, within=True)
         [True]
     """
     return [
         (gradients[a] > gradients[b]) == (magnitudes[a] > magnitudes[b])
         for a, b in combinations([layer for layer in gradients if layer in magnitudes], 2)
-        if max(gradients[a], gradients[b]) >= APART * min(gradients[a], gradients[b])
+        if (a[0] == b[0]) == within and max(gradients[a], gradients[b]) >= APART * min(gradients[a], gradients[b])
     ]
 
 
@@ -63,16 +69,18 @@ def same_order(gradients: Mapping[Layer, float], magnitudes: Mapping[Layer, floa
     "in each layer, like the sub-FIM/sub-M”",
 )
 def indicates_the_gradient(table: Table) -> Outcome:
-    """Layers of both networks in pairs: the one with the greater gradient has the greater λ_max."""
+    """Layers in pairs, of one network or one of each: that with the greater gradient has the greater λ_max."""
     gradients = of_layers(table, "H", GRADIENT_NORM)
-    cases = {
-        "H": same_order(gradients, of_layers(table, "H", HESSIAN.lambda_max)),
-        "F": same_order(gradients, of_layers(table, "F", FISHER.lambda_max)),
-        "M": same_order(gradients, of_layers(table, "M", FISHER.lambda_max)),
-    }
-    counts = ", ".join(f"{matrix}_k {sum(each)} of {len(each)}" for matrix, each in cases.items())
-    details = f"pairs of layers, of both networks, that are in the order of their weight-gradients: {counts}"
-    return judged(cases["H"], details if cases["H"] else "")
+    cases, details = [], []
+    for matrix, quantity in {"H": HESSIAN.lambda_max, "F": FISHER.lambda_max, "M": FISHER.lambda_max}.items():
+        inside, between = (same_order(gradients, of_layers(table, matrix, quantity), within=w) for w in (True, False))
+        counts = [f"{sum(each)} of {len(each)}" for each in (inside, between)]
+        details.append(f"{matrix}_k {counts[0]} within a network, {counts[1]} between plain and BN")
+        if matrix == "H":
+            cases = inside + between
+    return judged(
+        cases, f"pairs of layers in the order of their weight-gradients: {'; '.join(details)}" if cases else ""
+    )
 
 
 @claim(

@@ -6,15 +6,17 @@ from typing import Any
 
 import pytest
 import torch
+from torch import nn
 
 from wellcond.results import Row
-from wellcond.results.quantities import DYING, FINAL_LOSS, GRADIENT, INPUT, KRONECKER, TRAINED_LR
+from wellcond.results.quantities import DYING, FINAL_LOSS, GRADIENT, INPUT, KRONECKER, LOSS, TRAINED_LR
 from wellcond_papers.experiments.experiment import Job
 from wellcond_papers.experiments.table import Record, Table
 from wellcond_papers.models import mlp
-from wellcond_papers.papers.huang2020 import fig5, fig7, fig11, fig13
+from wellcond_papers.papers.huang2020 import explosion, fig5, fig7, fig13
 from wellcond_papers.papers.huang2020.conditioning import layer_rows
-from wellcond_papers.papers.huang2020.deep_mlp import at_step, change, trained
+from wellcond_papers.papers.huang2020.deep_mlp import Batch, at_step, change, trained
+from wellcond_papers.papers.huang2020.equal_loss import at_loss, better_conditioned_at_equal_loss
 from wellcond_papers.papers.huang2020.fig6 import better_conditioned
 
 SETTINGS: dict[str, Any] = {
@@ -64,6 +66,43 @@ def test_a_rate_that_diverges_is_not_the_best() -> None:
     assert [row.value for row in rows if row.quantity == TRAINED_LR] == [0.1]
 
 
+def test_layers_are_kept_at_the_rate_that_networks_are_compared_at() -> None:
+    seen: list[int] = []
+
+    def look(model: nn.Module, batch: Batch, step: int) -> list[Row]:
+        seen.append(step)
+        return []
+
+    rows = trained(Job(SETTINGS | {"compared_lr": 1e-6, "looks": [0.0, 0.5, 1.0]}), look)
+    assert [row.value for row in rows if row.quantity == TRAINED_LR] == [1e-6]
+    assert seen == [0, 4, 7], "at one rate alone"
+    assert {row.layer for row in rows if row.quantity == FINAL_LOSS} == {"", "lr 1e-06", "lr 0.2"}
+
+
+def fitted(arm: str, losses: list[float], kappas: list[float]) -> Record:
+    """Two hidden layers with the same κ, at looks of these losses."""
+    of_layers = [
+        Row(step, layer, GRADIENT.kappa[0.5], kappa, "")
+        for step, kappa in enumerate(kappas)
+        for layer in ("fc1", "fc2", "fc3")
+    ]
+    return Record({"arm": arm, "seed": 0}, [Row(k, "", LOSS, loss, "") for k, loss in enumerate(losses)] + of_layers)
+
+
+def test_a_network_that_fits_faster_is_compared_at_the_others_loss() -> None:
+    plain = fitted("plain", [4.0, 1.0, 0.25], [10.0, 100.0, 1000.0])
+    bn = fitted("BN", [4.0, 0.25, 0.01], [5.0, 500.0, 5000.0])
+    table = Table([plain, bn])
+    later = better_conditioned("Σ∇h", GRADIENT, [("plain", "BN")], at_start=False)
+    assert later.check(table).verdict == "does not hold"
+    assert better_conditioned_at_equal_loss("Σ∇h", GRADIENT, [("plain", "BN")], [0.5]).check(table).verdict == "holds"
+    assert at_loss(plain, GRADIENT.kappa[0.5], 0.5) == pytest.approx({"fc1": 10**2.5, "fc2": 10**2.5})
+    assert at_loss(plain, GRADIENT.kappa[0.5], 0.1) == {}
+    without = Table([fitted("plain", [], [10.0]), bn])
+    claim = better_conditioned_at_equal_loss("Σ∇h", GRADIENT, [("plain", "BN")], [0.5])
+    assert claim.check(without).verdict == "not tested"
+
+
 def test_magnitudes_that_halve_from_layer_to_layer_vanish() -> None:
     falling = [2.0**-k for k in range(20)]
     records = [layers("plain, LeCun", INPUT.lambda_max, {0: falling})]
@@ -102,10 +141,10 @@ def test_adam_evens_out_if_its_layers_end_closer_together() -> None:
 
 def test_gradients_that_double_downwards_explode_and_level_ones_do_not() -> None:
     exploding, level = [2.0**k for k in range(12)][::-1], [1.0] * 12
-    check = fig11.explodes("BN MLP").check
+    check = explosion.explodes("BN MLP").check
     assert check(Table([layers("BN MLP", KRONECKER.lambda_max, {0: exploding})])).verdict == "holds"
     assert check(Table([layers("BN MLP", KRONECKER.lambda_max, {0: level})])).verdict == "does not hold"
-    after = fig11.is_small_after_a_step("BN MLP").check
+    after = explosion.is_small_after_a_step("BN MLP").check
     small = {0: exploding} | {step: [value / 100 for value in exploding] for step in range(1, 8)}
     assert after(Table([layers("BN MLP", KRONECKER.lambda_max, small)])).verdict == "holds"
     assert (

@@ -40,6 +40,16 @@ def test_table_b_holds_of_the_papers_errors_in_every_claim() -> None:
     assert verdicts[-1] == "does not hold"
 
 
+def test_two_networks_that_guess_do_not_get_worse_and_a_tie_is_no_improvement() -> None:
+    vgg = {table_b.arm("VGG", 20): accuracy(46.4), table_b.arm("VGG", 44): 0.1, table_b.arm("VGG", 56): 0.1}
+    worse = table_b.changes_with_depth("VGG", "worse", 1)
+    assert worse.check(table_of(vgg)).verdict == "holds"
+    better = table_b.changes_with_depth("VGG", "better", -1)
+    assert better.check(table_of(vgg)).verdict == "does not hold"
+    tie = {table_b.arm("VGG", 20): accuracy(12.0), table_b.arm("VGG-LastBN", 20): accuracy(11.9)}
+    assert table_b.improves("VGG").check(table_of(tie)).verdict == "holds in part"
+
+
 def test_table_a_holds_of_the_papers_errors_in_every_claim() -> None:
     accuracies = {
         table_a.arm(network, depth, column): accuracy(error)
@@ -66,10 +76,13 @@ def test_table_a_does_not_tell_seeds_apart_that_overlap() -> None:
 
 def test_blocked_layers_must_cost_something() -> None:
     losses = {"1111": 0.2, "0111": 0.3, "1011": 0.4, "1101": 0.5, "1110": 0.3, "0000": 1.0}
-    _, costs, _ = fig12.EXPERIMENT.claims
+    _, costs, *_, with_warm_up = fig12.EXPERIMENT.claims
     assert costs.check(table_of(losses, FINAL_LOSS)).verdict == "holds"
     assert costs.check(swapped(table_of(losses, FINAL_LOSS), "1111", "0000")).verdict == "does not hold"
     assert costs.check(table_of({"0111": 0.3}, FINAL_LOSS)).verdict == "not tested"
+    warm = {f"{digits}{fig12.WARM}": accuracy(loss) for digits, loss in losses.items()}
+    assert with_warm_up.check(table_of(warm)).verdict == "holds"
+    assert with_warm_up.check(table_of(losses)).verdict == "not tested"
 
 
 def test_only_the_network_with_a_final_norm_keeps_the_magnitude() -> None:
@@ -80,9 +93,11 @@ def test_only_the_network_with_a_final_norm_keeps_the_magnitude() -> None:
             for arm, values in series.items()
         ]
     )
-    assert fig15.magnitude_varies.check(table).verdict == "holds"
-    assert fig15.magnitude_varies.check(swapped(table, "PreResNet", "ResNet")).verdict == "does not hold"
-    assert fig15.trains_faster.check(table_of({"PreResNet": 1.0}, TRAINING_LOSS)).verdict == "not tested"
+    check = fig15.magnitude_varies().check
+    assert check(table).verdict == "holds"
+    assert check(swapped(table, "PreResNet", "ResNet")).verdict == "does not hold"
+    assert fig15.magnitude_varies(fig15.OF_110).check(table).verdict == "not tested"
+    assert fig15.trains_faster().check(table_of({"PreResNet": 1.0}, TRAINING_LOSS)).verdict == "not tested"
 
 
 def test_layers_are_compared_after_the_start_and_without_the_first() -> None:
