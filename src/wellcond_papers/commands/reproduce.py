@@ -37,7 +37,7 @@ COLORS = {
 EMBEDDED = "digits"
 """The data set that needs no files."""
 LIST_WIDTH = 82
-"""Columns that the list needs beside its titles."""
+"""Columns that the list needs in addition to its titles."""
 SHORTEST_TITLE = 30
 """Titles are left out if they would have to be shortened to less."""
 
@@ -196,7 +196,7 @@ def _list(output: Output, data: Path | None) -> None:
         needed = Text(", ").join(Text(name, "red" if missing[name] else "green") for name in needs[each.name])
         table.add_row(each.name, *([Text(each.title)] if has_titles else []), *costs, needed)
     output.console.print(table)
-    output.console.print("Times are approximate, for the machine that a scale is meant for.")
+    output.console.print("Times are approximate, for the machine that a scale is meant for; 5 s to start.")
     there = ", ".join(f"{name} {'missing' if text else '✓'}" for name, text in missing.items())
     output.console.print(f"Data: {there}; in {root}", soft_wrap=True)
     output.console.print("Run one: wellcond reproduce NAME --scale smoke; more: wellcond reproduce --help")

@@ -59,8 +59,8 @@ def test_two_processes_reproduce_what_one_does(tmp_path: Path) -> None:
     command += ["--scale", scale, "--out", str(tmp_path / "two"), "--json"]
     done = subprocess.run(command, capture_output=True, text=True, check=False)
     assert done.returncode == 0, done.stderr[-3000:]
-    (told,) = json.loads(done.stdout)
-    assert told["scale"] == scale, "one process speaks for both"
+    (printed,) = json.loads(done.stdout)
+    assert printed["scale"] == scale, "one process speaks for both"
     together = read_rows(tmp_path / "two" / name / scale / "rows.json").table
     alone = reproduce(name, scale, out=tmp_path / "one").table
     for method in ("GN", "BNP+GN"):  # BN on a CPU has statistics of its own in every process

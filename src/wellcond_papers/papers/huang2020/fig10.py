@@ -21,7 +21,7 @@ EXPERIMENT = Experiment(
     measure=measure,
     claims=CLAIMS,
     draw=draw,
-    minutes={"smoke": 0.05, "stand-in": 1.0, "paper": 3000.0},
+    minutes={"smoke": 0.05, "stand-in": 1.0, "paper": 600.0},
     contrast=[("BN", "plain")],
     departures=[
         *DEPARTURES,
