@@ -83,7 +83,7 @@ def reproduce(
     Args:
         names: A name such as "santurkar2018-fig9"; `catalog.names()` lists all. A list holds several; in it "wei2019"
             stands for all experiments of that source and "all" for every one. An `Experiment` of your own works too.
-        scale: "smoke", "laptop", "gpu" or "paper".
+        scale: "smoke", "laptop", "gpu", "stand-in" or "paper".
         out: Cells, rows, table, picture and verdict go to `out/name/scale`. Finished cells are never run again; those
             that failed are.
         device: Where to train and measure.
