@@ -41,12 +41,16 @@ def measure(job: Job) -> list[Row]:
 
 def draw(table: Table) -> Figure:
     """Training loss and test accuracy over training, depth by depth."""
-    figure, axes = panels([f"{title}, {depth} layers" for depth in DEPTHS for title in PANELS])
-    for depth in DEPTHS:
-        for title, quantity in PANELS.items():
-            panel = axes[f"{title}, {depth} layers"]
-            draw_over_training(panel, table.where(depth=depth), quantity)
-            panel.legend(frameon=False)
+    places = {
+        f"({letter}) {title}, {depth} layers": (depth, quantity)
+        for letter, depth in zip("ab", DEPTHS, strict=True)
+        for title, quantity in PANELS.items()
+    }
+    figure, axes = panels(list(places))
+    for title, (depth, quantity) in places.items():
+        panel = axes[title]
+        draw_over_training(panel, table.where(depth=depth), quantity)
+        panel.legend(frameon=False)
     return figure
 
 
