@@ -12,7 +12,7 @@ import pytest
 import torch
 
 import wellcond as wc
-from benchmarks import diagnoses, eigenvalues, large, large_networks, layer_tables, peers, products
+from benchmarks import diagnoses, eigenvalues, imagenet_steps, large, large_networks, layer_tables, peers, products
 from benchmarks.networks import Network
 from wellcond_papers.models import mlp, resnet
 
@@ -138,6 +138,31 @@ def test_the_gpt_2_of_plain_torch_is_causal() -> None:
     changed = tokens.clone()
     changed[0, -1] = 9
     assert torch.equal(model(tokens)[:, :-1], model(changed)[:, :-1])
+
+
+@pytest.mark.slow
+def test_a_step_on_imagenet_is_timed_for_every_network() -> None:
+    for name in imagenet_steps.NETWORKS:
+        row = imagenet_steps.step_time(name, 2, False, torch.device("cpu"), 1, size=32)
+        assert row["network"] == name
+        assert row["ms"] > 0
+        assert row["precision"] == "TF32"
+
+
+def test_hours_on_imagenet_are_epochs_times_steps(tables: ModuleType, monkeypatch: pytest.MonkeyPatch) -> None:
+    costs = tables.imagenet_tables
+    rows = [
+        {"network": network, "precision": precision, "batch": batch, "ms": ms, "peak_memory_GiB": 1.0}
+        for network in imagenet_steps.NETWORKS
+        for precision in imagenet_steps.PRECISIONS
+        for batch, ms in ((imagenet_steps.WHOLE, 100.0), (imagenet_steps.SHARE, 20.0))
+    ]
+    monkeypatch.setattr(costs, "read", lambda stem: {"results": rows})
+    # 100 epochs of 1 281 167 / 256 = 5004.6 steps of 100 ms are 13.9 hours
+    assert costs.imagenet_steps().splitlines()[2] == (
+        "| ResNet-18 | TF32 | 100.0 ms | 1 GiB | 13.9 h | 20.0 ms | 1 GiB | 2.8 h |"
+    )
+    assert "| `huang2020-fig14` | 4 | 2.3 days | 11.1 h | 2.3 days | 11.1 h |" in costs.imagenet_experiments()
 
 
 def test_the_pages_hold_the_tables_of_the_committed_results(tables: ModuleType) -> None:

@@ -16,6 +16,7 @@ from typing import Any
 sys.path.insert(0, str(Path(__file__).parent))
 sys.path.insert(0, str(Path(__file__).resolve().parents[2]))  # benchmarks
 import epoch_tables
+import imagenet_tables
 import measurement_tables
 import verdict_tables
 from committed import RESULTS, devices, percent, read, table, u
@@ -24,7 +25,7 @@ from wellcond.remedies import REMEDIES
 
 PAGES = [
     Path(__file__).resolve().parents[1] / name
-    for name in ("benchmarks.md", "guides/fixing.md", "meanfield.md", "verdicts.md")
+    for name in ("benchmarks.md", "guides/fixing.md", "guides/reproducing.md", "meanfield.md", "verdicts.md")
 ]
 FOLDER = "../benchmarks/results"
 """Path of the committed results, from a page."""
@@ -181,6 +182,8 @@ TABLES: dict[str, Callable[[], str]] = {
         epoch_tables.epoch_time,
         epoch_tables.epoch_probes,
         epoch_tables.epoch_accuracy,
+        imagenet_tables.imagenet_experiments,
+        imagenet_tables.imagenet_steps,
         verdict_tables.verdict_unseen,
         verdict_tables.verdict_shares,
         verdict_tables.verdict_cases,

@@ -25,6 +25,7 @@ from wellcond_papers.experiments.reproduce import LauncherName, launcher_of, mis
 from wellcond_papers.experiments.reproduce import reproduce as run
 from wellcond_papers.experiments.reproduction import Reproduction
 from wellcond_papers.experiments.scales import SCALES, Scale
+from wellcond_papers.training.distributed import is_writer, join_processes
 
 COLORS = {
     "holds": "green",
@@ -36,7 +37,7 @@ COLORS = {
 EMBEDDED = "digits"
 """The data set that needs no files."""
 LIST_WIDTH = 82
-"""Columns that the list needs beside its titles."""
+"""Columns that the list needs in addition to its titles."""
 SHORTEST_TITLE = 30
 """Titles are left out if they would have to be shortened to less."""
 
@@ -102,6 +103,7 @@ def reproduce(
     [cyan]wellcond reproduce wei2019 --launcher processes --data ~/data[/cyan]
     [cyan]wellcond reproduce all --scale gpu --device cuda --launcher processes --workers 8[/cyan]
     [cyan]wellcond reproduce huang2020-fig9 --scale paper --device cuda --launcher ray --address auto[/cyan]
+    [cyan]torchrun --nproc-per-node 8 --no-python wellcond reproduce huang2020-fig14 --scale paper --device cuda[/cyan]
     """
     output = Output(None, as_json)
     if not names:
@@ -110,11 +112,15 @@ def reproduce(
     if fetch:
         _download(names, scale, data, output)
     used = launcher_of(launcher, workers, address=address, gpus=gpus)
+    join_processes()
+    output.console.quiet = not is_writer()
     try:
         with running(output) as progress:
             runs = run(names, scale, out=out, device=device, data=data, launcher=used, progress=progress)
     except DataNotFound as error:
         raise DataNotFound(f"{error}\n{HOW_TO_GO_ON}") from error
+    if not is_writer():
+        return
     folders = [out / each.experiment.name / scale for each in runs]
     if as_json:
         content = [each.judgment() | {"folder": str(folder)} for each, folder in zip(runs, folders, strict=True)]
@@ -190,7 +196,7 @@ def _list(output: Output, data: Path | None) -> None:
         needed = Text(", ").join(Text(name, "red" if missing[name] else "green") for name in needs[each.name])
         table.add_row(each.name, *([Text(each.title)] if has_titles else []), *costs, needed)
     output.console.print(table)
-    output.console.print("Times are approximate, for the machine that a scale is meant for.")
+    output.console.print("Times are approximate, for the machine that a scale is meant for; 5 s to start.")
     there = ", ".join(f"{name} {'missing' if text else '✓'}" for name, text in missing.items())
     output.console.print(f"Data: {there}; in {root}", soft_wrap=True)
     output.console.print("Run one: wellcond reproduce NAME --scale smoke; more: wellcond reproduce --help")

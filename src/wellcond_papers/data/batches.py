@@ -18,6 +18,7 @@ Augmentation = Literal["crop", "flip", "rotation"]
 MARGIN = 4
 """Pixels by which a crop shifts the image at most."""
 MOST_DEGREES = 15.0
+ALL = slice(None)
 AT_ONCE = 2**26
 """Values that are augmented at once on a GPU, a third of an epoch of CIFAR: few large kernels, and bounded memory."""
 
@@ -121,28 +122,35 @@ class Batches:
         """Everything that determines the batches; a checkpoint compares it."""
         return f"Batches({self._described})"
 
-    def __call__(self, step: int) -> tuple[Tensor, Tensor]:
-        """The batch of a step, counted from 0: inputs and labels, not to be changed in place."""
+    def __call__(self, step: int, share: slice = ALL) -> tuple[Tensor, Tensor]:
+        """The batch of a step, or a share of it: inputs and labels, not to be changed in place.
+
+        Args:
+            step: The number of the step, counted from 0.
+            share: Which of the batch's images; of those on disk no others are decoded.
+        """
         epoch, place = divmod(step, self.per_epoch)
+        if isinstance(self._images, OnDisk):
+            draws = self._draws(epoch, place, share)
+            batch = self._augmented(self._images.cut(draws), draws)
+            self._images.decode_ahead(self._draws(*divmod(step + 1, self.per_epoch), share))
+            return batch
         part, place = divmod(place, self._batches_at_once)
         if self._part is None or self._part[0] != (epoch, part):
             self._part = None  # frees the old one before the new one is made
-            self._part = ((epoch, part), *self._make(epoch, part))
-        if isinstance(self._images, OnDisk):
-            self._images.decode_ahead(self._draws(*divmod(step + 1, self.per_epoch)))
+            draws = Draws(*(drawn.to(self.y.device) for drawn in self._draws(epoch, part)))
+            self._part = ((epoch, part), *self._augmented(self._images.cut(draws), draws))
         chosen = slice(place * self.size, (place + 1) * self.size)
-        return self._part[1][chosen], self._part[2][chosen]
+        return self._part[1][chosen][share], self._part[2][chosen][share]
 
-    def _draws(self, epoch: int, part: int) -> Draws:
+    def _draws(self, epoch: int, part: int, share: slice = ALL) -> Draws:
         """The random numbers of a part of an epoch: of `_batches_at_once` batches, or what the epoch has left."""
         start = part * self._batches_at_once * self.size
         stop = min(start + self._batches_at_once * self.size, self.per_epoch * self.size)
-        return Draws(*(drawn[start:stop] for drawn in draw_epoch(len(self.y), self.seed, epoch)))
+        return Draws(*(drawn[start:stop][share] for drawn in draw_epoch(len(self.y), self.seed, epoch)))
 
-    def _make(self, epoch: int, part: int) -> tuple[Tensor, Tensor]:
-        on_cpu = self._draws(epoch, part)
-        draws = Draws(*(drawn.to(self.y.device) for drawn in on_cpu))
-        x = self._images.cut(on_cpu) if isinstance(self._images, OnDisk) else self._images.cut(draws)
+    def _augmented(self, x: Tensor, draws: Draws) -> tuple[Tensor, Tensor]:
+        draws = Draws(*(drawn.to(self.y.device) for drawn in draws))
         if "flip" in self.augment:
             x = torch.where(draws.flip[:, None, None, None], x.flip(3), x)
         if "rotation" in self.augment:

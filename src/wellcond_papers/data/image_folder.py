@@ -28,6 +28,8 @@ SHORTER_SIDE = 8 / 7
 """The shorter side of an image before it is cropped, in sides of the crop: 256 for 224."""
 CENTER = (0.5, 0.5)
 MOST_BYTES = 16 << 30
+STREAMED = 500
+"""Images that `ImageFolder.stream` decodes at once."""
 
 
 class ImageFolder(Dataset):
@@ -109,6 +111,17 @@ class ImageFolder(Dataset):
         if needed > MOST_BYTES:
             raise TooLarge(f"{count} images of {self!r} take {needed / 2**30:.0f} GiB; ask for fewer, or for batches.")
         return self.decoded(range(count))
+
+    def stream(self, device: torch.device, count: int | None = None) -> Iterator[tuple[Tensor, Tensor]]:
+        """Inputs, standardized, and labels in batches of at most 500, decoded as they are asked for.
+
+        Args:
+            device: The device that they are put on.
+            count: The number of images, from the first; None for all.
+        """
+        places = torch.arange(len(self) if count is None else count, device="cpu")
+        for chosen in torch.split(places, STREAMED):
+            yield self.inputs(self.decoded(chosen.tolist()).to(device)), self.labels[chosen].to(device)
 
     def resized(self, size: int) -> ImageFolder:
         """The same images at another size; nothing is decoded."""

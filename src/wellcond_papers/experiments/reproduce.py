@@ -28,6 +28,7 @@ from wellcond_papers.experiments.running.store import Ended, Store
 from wellcond_papers.experiments.running.task import Task
 from wellcond_papers.experiments.scales import Scale
 from wellcond_papers.experiments.table import Table
+from wellcond_papers.training.distributed import is_writer, join_processes, process_count
 
 LauncherName = Literal["in-process", "processes", "ray"]
 Folder = str | os.PathLike[str]
@@ -76,12 +77,13 @@ def reproduce(
 ) -> Reproduction | list[Reproduction]:
     """Run experiments, or the cells of them that have not finished yet.
 
-    The cells of all experiments share one queue, so that no worker waits.
+    The cells of all experiments share one queue, so that no worker waits. Started by `torchrun`, all processes train
+    the network of each cell together, and the first one writes the files.
 
     Args:
         names: A name such as "santurkar2018-fig9"; `catalog.names()` lists all. A list holds several; in it "wei2019"
             stands for all experiments of that source and "all" for every one. An `Experiment` of your own works too.
-        scale: "smoke", "laptop", "gpu" or "paper".
+        scale: "smoke", "laptop", "gpu", "stand-in" or "paper".
         out: Cells, rows, table, picture and verdict go to `out/name/scale`. Finished cells are never run again; those
             that failed are.
         device: Where to train and measure.
@@ -100,11 +102,14 @@ def reproduce(
     Example:
         >>> reproduce("santurkar2018-fig9", "smoke")  # doctest: +SKIP
     """
+    join_processes()
     requested = [names] if isinstance(names, (str, Experiment)) else list(names)
     experiments = _experiments(requested, scale)
     if isinstance(names, str) and len(experiments) != 1:
         raise InvalidProblem(f"{names!r} stands for {len(experiments)} experiments; write [{names!r}].")
     used = launcher if isinstance(launcher, Launcher) else launcher_of(launcher, workers)
+    if process_count() > 1 and not isinstance(used, InProcess):
+        raise InvalidProblem("under torchrun all processes train one network together; leave the launcher out.")
     check_device(device, used)
     root = data_root(data).absolute()
     check_data({name for each in experiments for name in each.data(scale)}, root)
@@ -112,9 +117,10 @@ def reproduce(
     ended = iter(run_all([task for own in tasks.values() for task in own], used, progress))
     runs = [reproduction_of(each, scale, [next(ended) for _ in tasks[each.name]]) for each in experiments]
     folders = [Path(out).absolute() / each.name / scale for each in experiments]
-    for run, folder in zip(runs, folders, strict=True):
+    written = list(zip(runs, folders, strict=True)) if is_writer() else []
+    for run, folder in written:
         _write_rows(run, folder)
-    errors = [error for run, folder in zip(runs, folders, strict=True) if (error := _write_verdict(run, folder))]
+    errors = [error for run, folder in written if (error := _write_verdict(run, folder))]
     if errors:  # raised last, so that the files of the other experiments are written
         raise errors[0]
     return runs[0] if isinstance(names, (str, Experiment)) else runs

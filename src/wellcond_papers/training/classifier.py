@@ -28,6 +28,8 @@ from wellcond_papers.training.schedules import Schedule
 from wellcond_papers.training.step import CapturedStep, EagerStep, can_capture
 
 Batch = tuple[Tensor, Tensor]
+Test = Batch | Callable[[], Iterable[Batch]]
+"""Inputs and labels; or a function that reads them in batches, if all of them together are too large for the memory."""
 CHUNK = 1000
 """Test images per forward pass."""
 
@@ -39,7 +41,7 @@ def train_classifier(
     steps: int,
     *,
     at: Collection[int],
-    test: Batch | None = None,
+    test: Test | None = None,
     probes: Sequence[Probe] = (),
     schedule: Schedule | None = None,
     half: bool = False,
@@ -62,7 +64,8 @@ def train_classifier(
         batches: A function such as `Batches`: the inputs and labels of a step, counted from 0.
         steps: The number of steps to take.
         at: The numbers of steps taken at which to evaluate and probe; 0 is before the first.
-        test: Test inputs and labels; test loss and accuracy (in evaluation mode) are measured at `at`.
+        test: Test inputs and labels, or a function that reads them in batches; test loss and accuracy (in evaluation
+            mode) are measured at `at`.
         probes: Further measurements at `at`, with the network in training mode. Their changes of gradients, modes,
             buffers and random numbers are undone.
         schedule: The factor of the learning rates at each step.
@@ -86,7 +89,7 @@ def train_classifier(
             "the optimizer trains no parameter of this model. Make it of model.parameters(), after the model was moved "
             "or copied, and leave some of them with requires_grad=True."
         )
-    if test is not None and not len(test[0]) == len(test[1]) > 0:
+    if test is not None and not callable(test) and not len(test[0]) == len(test[1]) > 0:
         raise InvalidProblem(
             f"test has {len(test[0])} inputs and {len(test[1])} labels; it needs the same number of each, at least one."
         )
@@ -99,10 +102,10 @@ def train_classifier(
     device, layout = next(model.parameters()).device, layout_of(model)
 
     def batch_at(step: int) -> tuple[Any, ...]:
-        x, y = batches(step)
         if count > 1:
-            x, y, weight = share_of(x, y)
+            x, y, weight = share_of(batches, step)
             return laid_out(x, layout), y, weight
+        x, y = batches(step)
         return laid_out(x, layout), y
 
     def loss_of(batch: tuple[Any, ...]) -> Tensor:
@@ -190,15 +193,16 @@ def undisturbed(model: nn.Module) -> Iterator[None]:
 
 
 @torch.no_grad()
-def tested(model: nn.Module, test: Batch, step: int) -> list[Row]:
+def tested(model: nn.Module, test: Test, step: int) -> list[Row]:
     """Loss and accuracy on test images, in evaluation mode."""
     was_training, layout = model.training, layout_of(model)
     model.eval()
-    sums = []
-    for x, y in zip(torch.split(test[0], CHUNK), torch.split(test[1], CHUNK), strict=True):
+    sums, count = [], 0
+    for x, y in test() if callable(test) else zip(*(torch.split(each, CHUNK) for each in test), strict=True):
         outputs = model(laid_out(x, layout))
         right = (outputs.argmax(1) == y).sum()
         sums.append(torch.stack([functional.cross_entropy(outputs, y, reduction="sum").double(), right.double()]))
+        count += len(y)
     model.train(was_training)
-    loss, accuracy = (torch.stack(sums).sum(0) / len(test[1])).tolist()
+    loss, accuracy = (torch.stack(sums).sum(0) / count).tolist()
     return [Row(step, "", TEST_LOSS, loss, ""), Row(step, "", TEST_ACCURACY, accuracy, "")]

@@ -4,11 +4,14 @@ from __future__ import annotations
 
 import os
 import warnings
+from collections.abc import Callable
 
 import torch
 from torch import Tensor, distributed, nn
 from torch.nn.modules.batchnorm import _BatchNorm
 from torch.nn.parallel import DistributedDataParallel
+
+from wellcond_papers.data.batches import Batches
 
 BATCH_OF_A_PROCESS = """\
 on a CPU every process normalizes by the statistics of its own share of the batch, and running statistics are those of
@@ -44,15 +47,18 @@ def shared(model: nn.Module) -> nn.Module:
     return DistributedDataParallel(model, device_ids=[device] if device.type == "cuda" else None)
 
 
-def share_of(x: Tensor, y: Tensor) -> tuple[Tensor, Tensor, float]:
-    """This process's examples, and the weight of their mean loss.
+def share_of(batches: Callable[[int], tuple[Tensor, Tensor]], step: int) -> tuple[Tensor, Tensor, float]:
+    """This process's examples of a step, and the weight of their mean loss.
 
     The mean over the processes of weight times mean loss is the mean loss of the joined batch, also where the shares
     are not equally large.
     """
-    count, rank = process_count(), distributed.get_rank()
-    mine = y[rank::count]
-    return x[rank::count], mine, count * len(mine) / len(y)
+    count, share = process_count(), slice(distributed.get_rank(), None, process_count())
+    if isinstance(batches, Batches):
+        x, y = batches(step, share)
+        return x, y, count * len(y) / batches.size
+    x, y = batches(step)
+    return x[share], y[share], count * len(y[share]) / len(y)
 
 
 def mean_over_processes(value: Tensor) -> Tensor:

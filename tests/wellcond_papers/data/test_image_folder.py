@@ -1,6 +1,8 @@
 from __future__ import annotations
 
+from collections.abc import Sequence
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import pytest
@@ -64,6 +66,35 @@ def test_the_shorter_side_is_resized_and_gray_becomes_color(tmp_path: Path) -> N
     assert (image.shape, image.dtype, label) == ((3, 28, 28), torch.uint8, 0)
     assert not image[:, :, :13].any()
     assert bool((image[:, :, 15:] == 255).all())
+
+
+def test_a_share_of_a_batch_is_decoded_alone(root: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    data = load("imagenet", root, size=SIZE)
+    whole = [Batches(data, 4, seed=3, augment=("crop", "flip"))(step) for step in range(2)]
+    decoded: list[int] = []
+    original = ImageFolder.decoded
+
+    def counted(self: ImageFolder, chosen: Sequence[int], places: Any = None) -> torch.Tensor:
+        decoded.append(len(chosen))
+        return original(self, chosen, places)
+
+    monkeypatch.setattr(ImageFolder, "decoded", counted)
+    batches, share = Batches(data, 4, seed=3, augment=("crop", "flip")), slice(1, None, 2)
+    for step, (x, y) in enumerate(whole):
+        mine = batches(step, share)
+        assert torch.equal(mine[0], x[share])
+        assert torch.equal(mine[1], y[share])
+    assert set(decoded) == {2}
+
+
+def test_a_stream_has_the_first_images_in_order(root: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("wellcond_papers.data.image_folder.STREAMED", 2)
+    data = ImageFolder(root / "imagenet" / "train", SIZE)
+    parts = list(data.stream(torch.device("cpu"), 5))
+    x, y = data.tensors(count=5)
+    assert [len(labels) for _, labels in parts] == [2, 2, 1]
+    assert torch.equal(torch.cat([images for images, _ in parts]), x)
+    assert torch.equal(torch.cat([labels for _, labels in parts]), y)
 
 
 def test_inputs_have_imagenet_s_mean_and_deviation(root: Path) -> None:

@@ -24,6 +24,7 @@ from wellcond.errors import Unsupported
 from wellcond.results import Progress
 from wellcond_papers.experiments.running.store import Ended
 from wellcond_papers.experiments.running.task import Task
+from wellcond_papers.training.distributed import is_writer
 
 RETRIES = 2
 """Number of times that a failed cell is tried again."""
@@ -237,7 +238,8 @@ def run_all(tasks: Sequence[Task], launcher: Launcher, progress: Progress) -> li
     with contextlib.closing(launcher.run(list(by_key.values()), tell)) as running:
         for each in running:
             task = by_key[each.cell.key]
-            task.store.put(each)
+            if is_writer():
+                task.store.put(each)
             ended[each.cell.key] = each
             tell(task, "finished" if each.record is not None else "failed", 1.0)
     return [ended[task.cell.key] for task in tasks]

@@ -19,6 +19,7 @@ from wellcond.results.version import __version__
 from wellcond_papers.experiments.experiment import Cell, Job
 from wellcond_papers.experiments.running.store import Ended, Store
 from wellcond_papers.experiments.table import Record
+from wellcond_papers.training.distributed import process_count
 
 
 @dataclass(frozen=True)
@@ -44,7 +45,7 @@ class Task:
     attempt: int = 1
 
     def run(self, progress: Progress) -> Ended:
-        """Run the cell here; an exception becomes its error."""
+        """Run the cell here; an exception becomes its error, except under `torchrun`: other processes would wait."""
         folder = self.store.checkpoints(self.cell)
         job = Job(self.cell.settings, torch.device(self.device), self.data, folder, progress)
         begin = time.perf_counter()
@@ -55,6 +56,8 @@ class Task:
                 for step, layer, quantity, value, unit in self.measure(job)
             ]
         except (Exception, SystemExit) as error:  # a script's sys.exit() ends its cell, not the others
+            if process_count() > 1:
+                raise
             return self.failed(_in_a_line(error))
         settings = json.loads(json.dumps(self.cell.settings))  # as the store reads them back: lists for tuples
         record = Record(settings, rows, time.perf_counter() - begin)

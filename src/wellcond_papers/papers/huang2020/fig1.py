@@ -14,5 +14,5 @@ EXPERIMENT = experiment(
     ["F"],
     NETWORK,
     {"F": 640},
-    minutes={"smoke": 0.02, "laptop": 0.6, "paper": 1.0},
+    minutes={"smoke": 0.04, "laptop": 0.6, "paper": 1.0},
 )

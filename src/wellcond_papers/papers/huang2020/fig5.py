@@ -203,7 +203,7 @@ EXPERIMENT = Experiment(
         ),
     ),
     draw=draw,
-    minutes={"smoke": 0.04, "laptop": 3.4, "paper": 3.0},
+    minutes={"smoke": 0.07, "laptop": 3.4, "paper": 3.0},
     contrast=[("plain, LeCun", "BN, LeCun"), ("plain, He", "BN, He")],
     departures=DEPARTURES,
     silent=SILENT,

@@ -135,7 +135,7 @@ EXPERIMENT = Experiment(
         he_does_not_help,
     ),
     draw=draw,
-    minutes={"smoke": 0.04, "laptop": 4.5, "paper": 2.0},
+    minutes={"smoke": 0.07, "laptop": 4.5, "paper": 2.0},
     contrast=PAIRS,
     departures=DEPARTURES,
     silent=SILENT,

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable
+from functools import partial
 from typing import Any
 
 import torch
@@ -13,13 +14,14 @@ from wellcond.results import Row
 from wellcond.results.quantities import TEST_ACCURACY
 from wellcond_papers.data.batches import Batches
 from wellcond_papers.data.dataset import Dataset
+from wellcond_papers.data.image_folder import ImageFolder
 from wellcond_papers.data.load import load
 from wellcond_papers.experiments.experiment import Job
 from wellcond_papers.experiments.table import Record
 from wellcond_papers.models import imagenet_resnet, preresnet, resnet, vgg
 from wellcond_papers.training import schedules
 from wellcond_papers.training.checkpoint import Checkpoint, HasState
-from wellcond_papers.training.classifier import train_classifier
+from wellcond_papers.training.classifier import Test, train_classifier
 
 Probe = Callable[[int], Iterable[Row]]
 BUILDERS: dict[str, Callable[..., nn.Sequential]] = {
@@ -104,6 +106,14 @@ def first_images(job: Job, count: int | None, *, train: bool = True) -> tuple[Te
     return x.to(job.device), y.to(job.device)
 
 
+def unseen(job: Job, count: int | None) -> Test:
+    """The first test images and their labels; those of ImageNet, which take 30 GB, are read when they are needed."""
+    test = images(job, train=False)
+    if isinstance(test, ImageFolder):
+        return partial(test.stream, job.device, count)
+    return first_images(job, count, train=False)
+
+
 def trained(job: Job, model: nn.Module, probe: Probe | None = None, looks: Iterable[float] = ()) -> list[Row]:
     """Train with Nesterov's momentum and a rate that drops by ten, as the paper does.
 
@@ -147,7 +157,7 @@ def trained(job: Job, model: nn.Module, probe: Probe | None = None, looks: Itera
         batches,
         steps,
         at=sorted(seen | {round(k * steps / job["tests"]) for k in range(job["tests"] + 1)}),
-        test=None if tested == 0 else first_images(job, tested, train=False),
+        test=None if tested == 0 else unseen(job, tested),
         probes=[look],
         schedule=lambda step: drop(step) * (0.1 if step < warm_up else 1.0),
         half=job["half"],

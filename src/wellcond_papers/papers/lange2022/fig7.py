@@ -48,7 +48,7 @@ EXPERIMENT = Experiment(
         ),
     ],
     draw=drawing(),
-    minutes={"smoke": 0.05, "stand-in": 1.5, "paper": 12_000},
+    minutes={"smoke": 0.05, "stand-in": 1.5, "paper": 900},
     contrast=[(f"{PANEL}: BN", f"{PANEL}: BNP+GN")],
     departures=[
         "Convolutions have no bias, so BNP scales their inputs and does not center them; the source does not say.",

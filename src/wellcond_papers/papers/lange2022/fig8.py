@@ -216,7 +216,7 @@ EXPERIMENT = Experiment(
         ),
     ],
     draw=draw,
-    minutes={"smoke": 0.02, "laptop": 1.1, "paper": 20},
+    minutes={"smoke": 0.04, "laptop": 1.1, "paper": 20},
     contrast=[("BNP", "vanilla")],
     departures=[
         "In float64, measured at 17 steps and not at each; the rates are those of figure 3. The source does not say "

@@ -184,7 +184,7 @@ EXPERIMENT = Experiment(
         small_batches_take_longer,
     ],
     draw=draw,
-    minutes={"smoke": 0.02, "laptop": 1.2, "gpu": 1, "paper": 5},
+    minutes={"smoke": 0.04, "laptop": 1.2, "gpu": 1, "paper": 5},
     contrast=[("batch 16", "batch 512")],
     departures=[
         "Times are medians over epochs of both methods in turn, on other hardware than the source's V100, and differ "

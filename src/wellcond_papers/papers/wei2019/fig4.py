@@ -147,7 +147,7 @@ EXPERIMENT = Experiment(
     measure=measure,
     claims=[_loss, _accuracy],
     draw=draw,
-    minutes={"smoke": 0.05, "laptop": 3, "gpu": 0.6, "paper": 50},
+    minutes={"smoke": 0.07, "laptop": 3, "gpu": 0.6, "paper": 50},
     contrast=[(f"{name}, γ 0.1", f"{name}, γ 1") for name in NETWORKS],
     departures=(
         "The source names neither the values of γ, nor the batch size, the number of epochs and the augmentation.",
