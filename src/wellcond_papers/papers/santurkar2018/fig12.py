@@ -62,7 +62,7 @@ EXPERIMENT = Experiment(
         ),
     ],
     draw=partial(draw_landscape, names=("(a)", "(b)", "(c)", "(d)")),
-    minutes={"smoke": 0.05, "laptop": 2.8, "paper": 4.0},
+    minutes={"smoke": 0.05, "laptop": 2.8, "paper": 9.0},
     contrast=[(name_of("DLN", BASE), name_of("DLN", NORMALIZED))],
     departures=[*choices_of("DLN"), SAME_AS_BATCHNORM, WHILE_BOTH_TRAIN],
     silent=UNSTATED,
