@@ -28,6 +28,7 @@ from wellcond_papers.papers.santurkar2018.probes import FARTHER, walks
 from wellcond_papers.papers.santurkar2018.settings import (
     BASE,
     NORMALIZED,
+    RATIOS,
     UNSTATED,
     WHILE_BOTH_TRAIN,
     arms_of,
@@ -102,6 +103,11 @@ EXPERIMENT = Experiment(
     draw=partial(draw_landscape, names=("", "(a)", "(b)", "(c)")),
     minutes={"smoke": 0.05, "laptop": 0.8, "paper": 3.0},
     contrast=[(name_of("DLN", BASE), name_of("DLN", NORMALIZED))],
-    departures=[*choices_of("DLN"), WHILE_BOTH_TRAIN],
+    departures=[
+        *choices_of("DLN"),
+        "The source does not say which larger distances it means: up to 300 × the gradient are taken.",
+        WHILE_BOTH_TRAIN,
+        RATIOS,
+    ],
     silent=UNSTATED,
 )

@@ -53,6 +53,10 @@ WHILE_BOTH_TRAIN = (
 NOT_THE_FIRST = (
     "The training loss of the VGG is the mean since the look before: its first look has none and does not count."
 )
+RATIOS = (
+    '"0.5 times" is the median over these looks, in the geometric mean over the seeds. Less than a tenth, or less than '
+    "the error over the seeds, is a tie."
+)
 SAME_AS_BATCHNORM = "Division by the average ℓ2 norm of centered values is BatchNorm: ℓ2 has no arm of its own."
 
 
