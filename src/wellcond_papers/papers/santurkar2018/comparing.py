@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import replace
 from statistics import fmean, median
@@ -14,7 +15,7 @@ from wellcond_papers.papers.santurkar2018.settings import BASE, PAPER, name_of
 AHEAD = 0.01
 """A network trains while more than this share of the decrease of its loss is ahead of it."""
 CLEAR = 0.1
-"""A ratio is an improvement if it is below 1 by more than this, and by more than its error over the seeds."""
+"""A ratio is an improvement if its logarithm is below 0 by more than this, and by more than its error over seeds."""
 
 
 def training_looks(record: Record) -> list[int]:
@@ -79,14 +80,16 @@ def compared(
 
 
 def improved(ratios: Sequence[tuple[str, Sequence[float]]]) -> Outcome:
-    """A claim that a number is smaller than in the network it is compared with: below 1 in the median over the looks.
+    """A claim that a number is smaller than in the network it is compared with, in the median over the looks.
+
+    Of the medians of the seeds the geometric mean is taken: half and twice as large are a tie.
 
     Args:
         ratios: For each pair of runs, the name of the arm (or of what is measured), and the ratios at its looks.
 
     Example:
         >>> improved([("BN", [0.2, 0.4, 3.0]), ("BN", [0.1, 0.2])]).measured
-        'BN: 0.275 times, smaller at 4 of 5 looks'
+        'BN: 0.245 times, smaller at 4 of 5 looks'
         >>> improved([("BN", [0.95, 0.97])]).verdict
         'holds in part'
     """
@@ -97,11 +100,11 @@ def improved(ratios: Sequence[tuple[str, Sequence[float]]]) -> Outcome:
     names = short(by_name)
     cases, details = [], []
     for place, (name, seeds) in enumerate(by_name.items()):
-        medians = [median(seed) for seed in seeds]
-        cases.append(is_greater([1.0], medians, at_least=CLEAR))
+        logs = [math.log(median(seed)) for seed in seeds]
+        cases.append(is_greater([0.0], logs, at_least=CLEAR))
         smaller, count = sum(ratio < 1 for seed in seeds for ratio in seed), sum(map(len, seeds))
         looks = "" if place else " looks"
-        details.append(f"{names[name]}: {fmean(medians):.3g} times, smaller at {smaller} of {count}{looks}")
+        details.append(f"{names[name]}: {math.exp(fmean(logs)):.3g} times, smaller at {smaller} of {count}{looks}")
     return weighed(cases, "; ".join(details))
 
 

@@ -20,6 +20,8 @@ from wellcond_papers.papers.santurkar2018.probes import GRADIENT_CHANGE, predict
 from wellcond_papers.papers.santurkar2018.settings import (
     BASE,
     NORMALIZED,
+    NOT_THE_FIRST,
+    RATIOS,
     UNSTATED,
     WHILE_BOTH_TRAIN,
     arms_of,
@@ -132,6 +134,6 @@ EXPERIMENT = Experiment(
     draw=draw,
     minutes={"smoke": 0.05, "laptop": 1.0, "gpu": 0.02, "paper": 4.0},
     contrast=[(name_of(network, BASE), name_of(network, NORMALIZED)) for network in ("DLN", "VGG")],
-    departures=[*choices_of("VGG", "DLN"), WHILE_BOTH_TRAIN],
+    departures=[*choices_of("VGG", "DLN"), WHILE_BOTH_TRAIN, NOT_THE_FIRST, RATIOS],
     silent=UNSTATED,
 )

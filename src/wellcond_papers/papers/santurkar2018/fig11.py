@@ -12,6 +12,8 @@ from wellcond_papers.papers.santurkar2018.settings import (
     BASE,
     LP,
     NORMALIZED,
+    NOT_THE_FIRST,
+    RATIOS,
     SAME_AS_BATCHNORM,
     UNSTATED,
     WHILE_BOTH_TRAIN,
@@ -61,6 +63,6 @@ EXPERIMENT = Experiment(
     draw=partial(draw_landscape, names=("(a)", "(b)", "(c)", "(d)")),
     minutes={"smoke": 0.05, "laptop": 4.0, "gpu": 0.3, "paper": 10.0},
     contrast=[(name_of("VGG", BASE), name_of("VGG", NORMALIZED))],
-    departures=[*choices_of("VGG"), SAME_AS_BATCHNORM, WHILE_BOTH_TRAIN],
+    departures=[*choices_of("VGG"), SAME_AS_BATCHNORM, WHILE_BOTH_TRAIN, NOT_THE_FIRST, RATIOS],
     silent=("width", *UNSTATED),
 )

@@ -12,6 +12,7 @@ from wellcond_papers.papers.santurkar2018.settings import (
     BASE,
     LP,
     NORMALIZED,
+    RATIOS,
     SAME_AS_BATCHNORM,
     UNSTATED,
     WHILE_BOTH_TRAIN,
@@ -62,8 +63,8 @@ EXPERIMENT = Experiment(
         ),
     ],
     draw=partial(draw_landscape, names=("(a)", "(b)", "(c)", "(d)")),
-    minutes={"smoke": 0.05, "laptop": 2.8, "paper": 4.0},
+    minutes={"smoke": 0.05, "laptop": 2.8, "paper": 9.0},
     contrast=[(name_of("DLN", BASE), name_of("DLN", NORMALIZED))],
-    departures=[*choices_of("DLN"), SAME_AS_BATCHNORM, WHILE_BOTH_TRAIN],
+    departures=[*choices_of("DLN"), SAME_AS_BATCHNORM, WHILE_BOTH_TRAIN, RATIOS],
     silent=UNSTATED,
 )

@@ -17,6 +17,7 @@ from wellcond_papers.papers.santurkar2018.probes import shifts
 from wellcond_papers.papers.santurkar2018.settings import (
     BASE,
     NORMALIZED,
+    NOT_THE_FIRST,
     UNSTATED,
     WHILE_BOTH_TRAIN,
     arms_of,
@@ -101,6 +102,6 @@ EXPERIMENT = Experiment(
     ),
     minutes={"smoke": 0.05, "laptop": 4.0, "gpu": 0.09, "paper": 8.0},
     contrast=[(name_of(network, BASE), name_of(network, NORMALIZED)) for network in ("DLN", "VGG")],
-    departures=[*choices_of("VGG", "DLN"), WHILE_BOTH_TRAIN],
+    departures=[*choices_of("VGG", "DLN"), WHILE_BOTH_TRAIN, NOT_THE_FIRST],
     silent=UNSTATED,
 )

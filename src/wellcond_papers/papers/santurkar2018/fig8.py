@@ -55,7 +55,7 @@ def is_centered(table: Table) -> Outcome:
 
 
 @claim("with BatchNorm the variance of an activation stays within a factor of 2 over training",
-       paper="fixed variance, possibly learnable")  # fmt: skip
+       paper="fixed variance, possibly learnable, without a bound", is_ours=True)  # fmt: skip
 def is_steady(table: Table) -> Outcome:
     """The largest variance is at most twice the least, in every layer."""
     factors = [
@@ -90,9 +90,23 @@ EXPERIMENT = Experiment(
         "paper": at_scale("paper", ARMS, seeds=3, looks=5),
     },
     measure=measure,
-    claims=[is_centered, is_steady, is_steadier],
+    claims=[
+        is_centered,
+        is_steady.because(
+            "paper",
+            "depends on a setting that differs here, or that the source does not name",
+            "The variance is the square of the learnable gain, which the source allows. It moves by at most 17 % but "
+            "in the last layer, fc24, where it grows to 1.7, 2.1 and 2.8.",
+        ),
+        is_steadier.because(
+            "paper",
+            "seeds",
+            "In the first layer, fc1, the variance hardly moves in either network: by factors of 1.15 to 1.17 with "
+            "BatchNorm and of 1.03 to 1.67 without.",
+        ),
+    ],
     draw=draw_distributions,
-    minutes={"smoke": 0.05, "laptop": 0.2, "paper": 0.8},
+    minutes={"smoke": 0.05, "laptop": 0.2, "paper": 1.5},
     contrast=[(name_of("DLN", BASE), name_of("DLN", NORMALIZED))],
     departures=[*choices_of("DLN"), "Every seed draws another unit of each layer."],
     silent=UNSTATED,

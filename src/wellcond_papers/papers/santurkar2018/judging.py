@@ -22,6 +22,8 @@ from wellcond_papers.papers.santurkar2018.settings import BASE, NORMALIZED, name
 
 Measure = Callable[[Record, str], dict[int, float]]
 """A number at every look, along the walk of a `layer` of the rows."""
+LEAST = 1e-6
+"""Ratios of two numbers lie between this and its inverse."""
 TIE = 0.01
 """Losses that differ by a smaller share are equal."""
 POINT = 0.01
@@ -88,9 +90,13 @@ def smoother_everywhere(norms: Sequence[str]) -> Claim:
 
 
 def ratios_of(measure: Measure, place: str, record: Record, plain: Record) -> list[float]:
-    """A number of one run over that of the other, at the looks while both train."""
+    """A number of one run over that of the other, at the looks while both train.
+
+    Rows have six digits: a ratio below 1e-6, of which one number may be rounded to 0, is 1e-6, and likewise above 1e6.
+    """
     ours, theirs = measure(record, place), measure(plain, place)
-    return [ours[step] / theirs[step] for step in both_train(record, plain) if step in ours and theirs.get(step)]
+    numbers = ((ours[step], theirs[step]) for step in both_train(record, plain) if step in ours and step in theirs)
+    return [max(a, LEAST * b) / max(b, LEAST * a) for a, b in numbers if a or b]
 
 
 def final_loss(record: Record) -> float:

@@ -48,8 +48,14 @@ ONE_BATCH = "Activations are looked at on one batch, the same throughout trainin
 WHILE_BOTH_TRAIN = (
     "The source compares whole trainings. Here looks count while both networks train: while each has more than a "
     "hundredth of the decrease of its training loss ahead of it. A network that has stopped has a gradient near zero, "
-    "and whatever is measured along it is near zero too. The loss of the VGG is the mean since the look before, so its "
-    "first look has none and does not count."
+    "and whatever is measured along it is near zero too."
+)
+NOT_THE_FIRST = (
+    "The training loss of the VGG is the mean since the look before: its first look has none and does not count."
+)
+RATIOS = (
+    '"0.5 times" is the median over these looks, in the geometric mean over the seeds. Less than a tenth, or less than '
+    "the error over the seeds, is a tie."
 )
 SAME_AS_BATCHNORM = "Division by the average ℓ2 norm of centered values is BatchNorm: ℓ2 has no arm of its own."
 

@@ -71,6 +71,12 @@ def test_a_smoother_landscape_has_narrower_ribbons_and_a_smaller_beta(claim: Cla
     assert verdict(claim, walked("standard", 1.0)) == "not tested"
 
 
+def test_a_range_that_is_rounded_to_zero_is_a_small_one() -> None:
+    plain, flat = walked("standard", 1.0), walked("BatchNorm", 0.0)
+    for claim in smoother(["BatchNorm"], "clear"):
+        assert claim.check(Table([plain, flat])).measured == "BatchNorm: 1e-06 times, smaller at 2 of 2 looks"
+
+
 def test_a_network_trains_while_a_hundredth_of_its_decrease_is_ahead() -> None:
     losses = {0: 100.0, 5: 1.5, 10: 2.5, 15: 1.9, 20: 1.0}  # a hundredth of the decrease is 0.99
     rows = [Row(step, "", TRAINING_LOSS, loss, "") for step, loss in losses.items()]
