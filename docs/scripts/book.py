@@ -121,11 +121,11 @@ def claims(run: Reproduction) -> str:
 
 
 def reasons(run: Reproduction) -> str:
-    """Why claims fail, or hold in part, by their numbers."""
+    """Why claims fail, hold in part, or cannot be judged yet, by their numbers."""
     return "\n".join(
         f"- Claim {number}: *{cause.kind}*. {cause.why}"
         for number, (claim, outcome) in enumerate(zip(run.experiment.claims, run.outcomes, strict=True), start=1)
-        if (cause := claim.causes.get(run.scale)) and outcome.verdict in ("holds in part", "does not hold")
+        if (cause := claim.causes.get(run.scale)) and outcome.verdict not in ("holds", "not tested")
     )
 
 

@@ -57,17 +57,19 @@ def test_a_run_with_the_settings_of_the_paper_differs_in_none(book: ModuleType) 
 
 
 def test_every_claim_that_fails_has_its_cause_and_no_cause_is_left_over(book: ModuleType) -> None:
-    failing, explained = set(), set()
+    failing, undecided, explained = set(), set(), set()
     for name in book.names():
         for scale, run in book.runs(name).items():
             for claim, outcome in zip(run.experiment.claims, run.outcomes, strict=True):
                 place = f"{name} {scale}: {claim.says}"
                 if outcome.verdict in ("holds in part", "does not hold"):
                     failing.add(place)
+                if outcome.verdict == "too short to tell":
+                    undecided.add(place)
                 if scale in claim.causes:
                     explained.add(place)
     assert failing - explained == set()
-    assert explained - failing == set()
+    assert explained - failing - undecided == set()
 
 
 def test_the_index_counts_all_claims(book: ModuleType) -> None:

@@ -156,6 +156,11 @@ class HeatMap:
             return None
         return stable <= factor * limit and diverged >= limit / factor
 
+    def is_parted(self, value: float) -> bool:
+        """Whether some rate diverges, and so does every higher one."""
+        losses = [loss for (_, other), loss in self.losses.items() if other == value]
+        return losses[-1] is None and all(loss is None for loss in losses[losses.index(None) :])
+
     def ratios(self, line: str) -> list[float]:
         """Where training begins to diverge over this limit, at each value where both sides were tried."""
         pairs = [(self.boundary(value), self.limit(line, value)) for value in self.values]
@@ -165,17 +170,6 @@ class HeatMap:
 def heat_maps(table: Table, arms: Sequence[str] = ()) -> dict[str, HeatMap]:
     """The map of every arm that was run; only of these arms, if any are named."""
     return {arm: HeatMap(table.arm(arm)) for arm in table.arms if not arms or arm in arms}
-
-
-def spread(values: Sequence[float]) -> str:
-    """The least and the greatest, to two digits.
-
-    Example:
-        >>> spread([1234.0, 0.0567]), spread([2.0])
-        ('0.057 to 1,200', '2')
-    """
-    ends = dict.fromkeys(f"{float(f'{value:.2g}'):,g}" for value in (min(values), max(values)))
-    return " to ".join(ends)
 
 
 def draw(table: Table, y: str) -> Figure:

@@ -3,9 +3,11 @@
 from __future__ import annotations
 
 import math
+from dataclasses import replace
 from statistics import correlation, fmean
 from typing import TYPE_CHECKING, Any
 
+from wellcond.results import Row
 from wellcond.results.quantities import TEST_ACCURACY, TRAINING_LOSS
 from wellcond_papers.experiments.claims import END, Outcome, claim, is_greater, judged
 from wellcond_papers.experiments.experiment import Experiment
@@ -86,14 +88,26 @@ def lower_error(table: Table) -> Outcome:
     return judged(cases, "; ".join(words))
 
 
+def percent_wrong(table: Table) -> Table:
+    """The table with the test error in percent, which the source draws, in place of the test accuracy."""
+
+    def changed(row: Row) -> Row:
+        return row._replace(value=100 * (1 - row.value)) if row.quantity == TEST_ACCURACY else row
+
+    return Table([replace(record, rows=[changed(row) for row in record.rows]) for record in table])
+
+
+SHOWN = {"training loss": TRAINING_LOSS, "test error, %": TEST_ACCURACY}
+"""The panels, of a table with errors in place of accuracies."""
+
+
 def draw(table: Table) -> Figure:
-    """Training loss and test accuracy of both methods, for each data set."""
-    shown = {"training loss": TRAINING_LOSS, "test accuracy": TEST_ACCURACY}
+    """Training loss and test error of both methods, for each data set."""
     present = [data for data in DATA if any(arm.startswith(f"{data},") for arm in table.arms)]
-    figure, axes = panels([f"{data}: {title}" for data in present for title in shown], columns=2)
+    figure, axes = panels([f"{data}: {title}" for data in present for title in SHOWN], columns=2)
     for data in present:
-        own = Table([record for record in table if record.arm.startswith(f"{data},")])
-        for title, quantity in shown.items():
+        own = percent_wrong(Table([record for record in table if record.arm.startswith(f"{data},")]))
+        for title, quantity in SHOWN.items():
             panel = axes[f"{data}: {title}"]
             draw_over_training(panel, own, quantity)
             panel.legend(frameon=False, fontsize=8)
@@ -125,7 +139,21 @@ EXPERIMENT = Experiment(
         "paper": PAPER,
     },
     measure=measure,
-    claims=[similar_trend, lower_loss, lower_error],
+    claims=[
+        similar_trend,
+        lower_loss.because(
+            "gpu",
+            "too short to tell",
+            "In 7 of 300 epochs SGD is still recovering from its first steps: its mean loss over the first epoch on "
+            "CIFAR-10 is 3.0 and 3.1, above the 2.3 of chance.",
+        ),
+        lower_error.because(
+            "gpu",
+            "too short to tell",
+            "The 3.7 points on CIFAR-10 are not the paper's finding, which after 300 epochs is of the order of the 0.2 "
+            "of its Table 1, but how soon each method recovers from its first steps. On CIFAR-100 the seeds disagree.",
+        ),
+    ],
     draw=draw,
     minutes={"smoke": 0.02, "laptop": 2, "gpu": 0.9, "paper": 24},
     contrast=[(f"{data}, SGD", f"{data}, {AMENDED}") for data in DATA],

@@ -5,7 +5,7 @@ from __future__ import annotations
 from typing import TYPE_CHECKING
 
 from wellcond.report.figures.style import legend_below, look_of
-from wellcond.results.quantities import TEST_ACCURACY, TRAINING_LOSS
+from wellcond.results.quantities import TEST_ACCURACY
 from wellcond_papers.experiments.claims import END, Outcome, claim, judged
 from wellcond_papers.experiments.experiment import Experiment
 from wellcond_papers.experiments.pictures import panels
@@ -17,7 +17,7 @@ if TYPE_CHECKING:
     from matplotlib.figure import Figure
 
 SGD, OURS = (f"CIFAR-100, {method}" for method in ("SGD", AMENDED))
-SHOWN = [SGD, OURS]
+ARMS = [SGD, OURS]
 
 
 @claim(
@@ -26,7 +26,7 @@ SHOWN = [SGD, OURS]
 def _in_every_run(table: Table) -> Outcome:
     """Seed by seed: both methods start from the same weights and see the same batches."""
     ends = [
-        {record.settings["seed"]: 100 * (1 - record.last(TEST_ACCURACY)) for record in table.arm(arm)} for arm in SHOWN
+        {record.settings["seed"]: 100 * (1 - record.last(TEST_ACCURACY)) for record in table.arm(arm)} for arm in ARMS
     ]
     seeds = sorted(ends[0].keys() & ends[1].keys())
     words = [f"{ends[1][seed]:.1f} against {ends[0][seed]:.1f} %" for seed in seeds]
@@ -35,14 +35,14 @@ def _in_every_run(table: Table) -> Outcome:
 
 def draw(table: Table) -> Figure:
     """Every run as a thin line, and the average of each method."""
-    shown = {"training loss": TRAINING_LOSS, "test accuracy": TEST_ACCURACY}
-    figure, axes = panels(list(shown))
-    for title, quantity in shown.items():
-        for place, arm in enumerate(arm for arm in SHOWN if arm in table.arms):
-            for record in table.arm(arm):
+    figure, axes = panels(list(fig1.SHOWN))
+    for title, quantity in fig1.SHOWN.items():
+        for place, arm in enumerate(arm for arm in ARMS if arm in table.arms):
+            runs = fig1.percent_wrong(table.arm(arm))
+            for record in runs:
                 series = record.series(quantity)
                 axes[title].plot(list(series), list(series.values()), **look_of(place), linewidth=0.7, alpha=0.6)
-            mean = table.arm(arm).mean_series(quantity)
+            mean = runs.mean_series(quantity)
             axes[title].plot(list(mean), list(mean.values()), **look_of(place), linewidth=2, label=f"{arm}, average")
         axes[title].set_xlabel("training step")
     legend_below(figure, next(iter(axes.values())))
@@ -55,12 +55,21 @@ EXPERIMENT = Experiment(
     says="Multiple runs of Figure 1 and their average on CIFAR-100, to verify the stability of scale-amended SGD.",
     arms=fig1.ARMS,
     scales={
-        "smoke": {**fig1.EXPERIMENT.scales["smoke"], "seeds": 2, "arms": {arm: {"data": "digits"} for arm in SHOWN}},
-        "gpu": fig1.GPU | {"arms": SHOWN},
-        "paper": fig1.PAPER | {"seeds": 3, "arms": SHOWN},
+        "smoke": {**fig1.EXPERIMENT.scales["smoke"], "seeds": 2, "arms": {arm: {"data": "digits"} for arm in ARMS}},
+        "gpu": fig1.GPU | {"arms": ARMS},
+        "paper": fig1.PAPER | {"seeds": 3, "arms": ARMS},
     },
     measure=measure,
-    claims=[fig1.lower_loss, fig1.lower_error, _in_every_run],
+    claims=[
+        fig1.lower_loss,
+        fig1.lower_error,
+        _in_every_run.because(
+            "gpu",
+            "too short to tell",
+            "After 7 of 300 epochs one run of two ends 4.4 points lower and the other 4.0 higher; the rate falls "
+            "to 0 by a cosine there, so that a slow start cannot be made up for.",
+        ),
+    ],
     draw=draw,
     minutes={"smoke": 0.05, "gpu": 0.5, "paper": 36},
     contrast=[(SGD, OURS)],

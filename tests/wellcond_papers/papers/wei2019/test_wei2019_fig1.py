@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import pytest
 
+from wellcond.results import Row
 from wellcond.results.quantities import LAMBDA_MAX, MAX_LR
 from wellcond_papers.experiments.experiment import Job
 from wellcond_papers.experiments.table import Record, Table
@@ -45,6 +46,17 @@ def test_the_corrected_formula_agrees_with_what_is_measured(kind: str) -> None:
 
 def test_without_batchnorm_gamma_changes_nothing() -> None:
     assert len(set(cell("FC: vanilla, corrected").by_layer(LAMBDA_MAX).values())) == 1
+
+
+def test_a_formula_above_the_measured_value_is_no_bound() -> None:
+    def record(line: str, value: float) -> Record:
+        return Record({"arm": f"FC: BatchNorm, {line}", "seed": 0}, [Row(0, "γ 1", LAMBDA_MAX, value, "")])
+
+    claim = EXPERIMENT.claims[4]
+    verdicts = [
+        claim.check(Table([record("as printed", at), record("measured", 100.0)])).verdict for at in (99.0, 150.0)
+    ]
+    assert verdicts == ["holds", "does not hold"]
 
 
 def test_exchanging_both_kinds_of_network_turns_the_claim_around() -> None:

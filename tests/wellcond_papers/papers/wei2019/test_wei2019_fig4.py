@@ -7,9 +7,10 @@ import torch
 from torch.nn.modules.batchnorm import _BatchNorm
 
 from wellcond.results import Row
-from wellcond.results.quantities import TRAINING_LOSS
+from wellcond.results.quantities import DIVERGED_AT, TRAINING_LOSS
+from wellcond_papers.experiments.experiment import Job
 from wellcond_papers.experiments.table import Record, Table
-from wellcond_papers.papers.wei2019.fig4 import EXPERIMENT, NETWORKS, network
+from wellcond_papers.papers.wei2019.fig4 import EXPERIMENT, GAMMAS, NETWORKS, WARMED, measure, network
 
 
 @pytest.mark.parametrize("name", NETWORKS)
@@ -23,9 +24,31 @@ def test_networks_differ_in_gamma_alone(name: str) -> None:
 
 
 def test_the_lower_curve_is_the_faster_one() -> None:
-    def table(small: float, usual: float) -> Table:
-        losses = {"VGG-16, γ 0.1": small, "VGG-16, γ 1": usual}
-        return Table([Record({"arm": arm}, [Row(5, "", TRAINING_LOSS, loss, "")]) for arm, loss in losses.items()])
+    def verdict(*losses: float) -> str:
+        rows = {
+            f"VGG-16, γ {gamma:g}": [Row(5, "", TRAINING_LOSS, loss, "")]
+            for gamma, loss in zip(GAMMAS, losses, strict=True)
+        }
+        return EXPERIMENT.claims[0].check(Table([Record({"arm": arm}, own) for arm, own in rows.items()])).verdict
 
-    claim = EXPERIMENT.claims[0]
-    assert [claim.check(table(*pair)).verdict for pair in ((1.0, 2.0), (2.0, 1.0))] == ["holds", "does not hold"]
+    assert verdict(1.0, 2.0, 3.0) == "holds"
+    assert verdict(1.0, 1.0, 3.0) == "holds in part"
+    assert verdict(3.0, 2.0, 1.0) == "does not hold"
+
+
+def test_a_start_that_diverges_is_the_slower_one() -> None:
+    good, bad = [Row(5, "", TRAINING_LOSS, 9.0, "")], [Row(2, "", DIVERGED_AT, 2.0, "")]
+    starts = {"γ 0.1": good, "γ 0.5": good, WARMED: bad}
+    table = Table([Record({"arm": f"VGG-16, {start}"}, rows) for start, rows in starts.items()])
+    assert EXPERIMENT.claims[2].check(table).verdict == "holds"
+
+
+def test_a_warm_up_reaches_the_full_rate_after_an_epoch() -> None:
+    def losses(arm: str) -> dict[int, float]:
+        settings = next(cell.settings for cell in EXPERIMENT.cells("smoke") if cell.settings["arm"] == arm)
+        rows = measure(Job({**settings, "width": 2, "count": 16, "batch": 8, "looks": 2}))
+        return {row.step or 0: row.value for row in rows if row.quantity == TRAINING_LOSS}
+
+    cold, warm = losses("VGG-16, γ 1"), losses(f"VGG-16, {WARMED}")
+    assert cold[1] == warm[1]  # before the first step
+    assert cold[2] != warm[2]

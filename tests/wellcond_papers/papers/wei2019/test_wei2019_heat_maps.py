@@ -13,7 +13,7 @@ from wellcond.learning_rate.meanfield import Architecture
 from wellcond.results import Row
 from wellcond.results.quantities import MAX_LR, PREDICTED_MAX_LR, TEST_LOSS
 from wellcond_papers.experiments.table import Record, Table
-from wellcond_papers.papers.wei2019 import fig2
+from wellcond_papers.papers.wei2019 import fig2, fig3
 from wellcond_papers.papers.wei2019.heat_maps import LINES, HeatMap, height, square
 from wellcond_papers.papers.wei2019.networks import half_squared, network
 
@@ -65,15 +65,52 @@ def test_a_square_is_white_if_one_of_the_runs_diverged() -> None:
 
 
 def test_the_claims_of_figure_2_hold_and_fail_with_the_map() -> None:
-    as_claimed = record([[2.0, 0.3, 0.4, None], [2.0, 1.0, None, None]], [2.0, 0.3], arm="FC, MNIST")
+    as_claimed = record([[2.0, 0.4, 0.3, None], [2.0, 1.0, None, None]], [2.0, 0.3], arm="FC, MNIST")
     other = record([[2.0, 1.9, 1.8, 1.7], [0.1, 1.0, 2.0, 2.0]], [0.02, 0.002], arm="FC, MNIST")
     verdicts = {
         claim.says: [claim.check(Table([each])).verdict for each in (as_claimed, other)]
         for claim in fig2.EXPERIMENT.claims
     }
-    assert verdicts["the predicted η* is where training begins to diverge"] == ["holds", "does not hold"]
-    assert verdicts["smaller γ ends with a lower test loss"] == ["holds", "does not hold"]
-    assert verdicts["gradient descent on all images diverges at 2(1 + μ)/λ_max"] == ["not tested", "not tested"]
+    assert verdicts["so it is with cross-entropy"] == ["holds", "does not hold"]
+    assert verdicts["so it is by the printed η*, with cross-entropy"] == ["holds", "does not hold"]
+    assert verdicts["smaller γ tends to a lower test loss after the same number of epochs"] == [
+        "holds",
+        "does not hold",
+    ]
+    assert verdicts["the plane of γ and η parts into a convergent and a non-convergent phase"] == [
+        "holds",
+        "does not hold",
+    ]
+    assert verdicts["gradient descent on all images begins to diverge at 2(1 + μ)/λ_max"] == [
+        "not tested",
+        "not tested",
+    ]
+
+
+def test_the_best_rate_of_the_squared_error_is_compared_with_the_limit_of_the_network() -> None:
+    def verdict(best: int) -> str:
+        losses: list[list[float | None]] = [[0.3 if k == best else 2.0 for k in range(4)] for _ in range(2)]
+        each = record(losses, [2.0, 2.0], arm="conv, CIFAR-10, squared error")
+        return fig2.EXPERIMENT.claims[4].check(Table([each])).verdict
+
+    assert [verdict(best) for best in (1, 2, 3)] == ["does not hold", "holds", "does not hold"]
+
+
+def test_a_row_is_parted_if_every_rate_from_one_on_diverges() -> None:
+    heat_map = HeatMap(Table([record([[2.0, None, 1.0, None], [2.0, 1.0, None, None]], [1.0, 1.0])]))
+    assert [heat_map.is_parted(value) for value in (0.5, 2.0)] == [False, True]
+    never = HeatMap(Table([record([[2.0, None, 1.0, 0.5], [2.0, 1.0, 1.0, 0.5]], [1.0, 1.0])]))
+    assert not any(never.is_parted(value) for value in (0.5, 2.0))
+
+
+def test_batchnorm_allows_larger_rates_if_they_are_ten_times_as_high() -> None:
+    def verdict(normed: list[float | None]) -> str:
+        vanilla: list[float | None] = [2.0, None, None, None]
+        rows = {"mini-batches": vanilla, "BatchNorm, γ 0.1, mini-batches": normed}
+        table = Table([record([row, row], [1.0, 1.0], arm=arm) for arm, row in rows.items()])
+        return fig3.EXPERIMENT.claims[2].check(table).verdict
+
+    assert [verdict(row) for row in ([2.0, 1.0, None, None], [2.0, None, None, None])] == ["holds", "does not hold"]
 
 
 def test_the_loss_is_half_the_squared_distance_to_one_hot_targets() -> None:

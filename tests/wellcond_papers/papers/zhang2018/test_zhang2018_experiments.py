@@ -102,9 +102,16 @@ def test_table_1_is_judged_at_the_rate_it_was_printed_with() -> None:
     assert claim.check(both).verdict == "does not hold"
 
 
+def test_the_two_printed_rates_are_compared() -> None:
+    claim, prefix = table1.EXPERIMENT.claims[4], "VGG-11, CIFAR-10, "
+    for large, verdict in ((0.7, "holds"), (0.801, "holds in part"), (0.9, "does not hold"), (None, "holds")):
+        assert claim.check(runs({"scale-amended": 0.8, table1.PRINTED: large}, prefix)).verdict == verdict
+    assert claim.check(runs({"scale-amended": 0.8}, prefix)).verdict == "not tested"
+
+
 def test_the_pools_are_judged_when_all_their_rates_have_run() -> None:
     claim, rates = (
-        table1.EXPERIMENT.claims[4],
+        table1.EXPERIMENT.claims[5],
         {"SGD, lr 0.01": 0.5, "SGD, lr 0.05": 0.6, "SGD": 0.7, "SGD, lr 0.2": 0.6},
     )
     assert claim.check(runs(rates, "VGG-11, CIFAR-10, ")).verdict == "not tested"

@@ -1,0 +1,67 @@
+"""What is read from the heat maps of wei2019: where training diverges, the best rate, and tendencies."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Mapping, Sequence
+from itertools import combinations
+from statistics import fmean, median
+
+from wellcond_papers.experiments.claims import CauseKind, Outcome, judged
+from wellcond_papers.papers.wei2019.heat_maps import LINES, SQUARED, HeatMap
+
+NOT_HERE: CauseKind = "the paper's claim does not hold here"
+NOT_NAMED: CauseKind = "depends on a setting that differs here, or that the source does not name"
+TENDENCY = 0.75
+"""The share of pairs from which on there is a tendency (a rank correlation of ½)."""
+
+
+def spread(values: Sequence[float]) -> str:
+    """The median, and from the least to the greatest, to two digits.
+
+    Example:
+        >>> spread([1234.0, 2.0, 0.0567]), spread([2.0])
+        ('2 (0.057 to 1,200)', '2')
+    """
+    middle, low, high = (f"{float(f'{value:.2g}'):,g}" for value in (median(values), min(values), max(values)))
+    return middle if low == high else f"{middle} ({low} to {high})"
+
+
+def rising(values: Sequence[float]) -> float:
+    """The share of pairs in which the earlier value is the lower one: 1 if they always rise, ½ without a tendency.
+
+    Example:
+        >>> rising([1.0, 2.0, 3.0]), rising([2.0, 1.0, 3.0, 3.5])
+        (1.0, 0.8333333333333334)
+    """
+    return fmean(first < second for first, second in combinations(values, 2))
+
+
+def separated(maps: Mapping[str, HeatMap], line: str) -> list[bool]:
+    """Whether a limit parts training from divergence, at each γ of each map where it can be decided."""
+    cases = [heat_map.separates(line, value) for heat_map in maps.values() for value in heat_map.values]
+    return [case for case in cases if case is not None]
+
+
+def divergence_of(maps: Mapping[str, HeatMap], lines: Sequence[str] = LINES) -> str:
+    """Where training begins to diverge over each limit, and in how many rows the limit is right up to a factor of 2."""
+    parts = []
+    for line in lines:
+        ratios = [ratio for heat_map in maps.values() for ratio in heat_map.ratios(line)]
+        right = separated(maps, line)
+        where = spread(ratios) if ratios else "not reached"
+        parts.append(f"{line} {where}, right in {sum(right)} of {len(right)} rows")
+    return f"where training begins to diverge, over η* (right up to a factor of 2): {'; '.join(parts)}" if maps else ""
+
+
+def best_over(maps: Mapping[str, HeatMap], line: str) -> Outcome:
+    """Whether the best rate is about half the limit, in every row of every map."""
+    ratios = {
+        arm: [heat_map.best(value)[1] / heat_map.limit(line, value) for value in heat_map.values]
+        for arm, heat_map in maps.items()
+    }
+    # committed grids have half decades: a rate is about another if it is its neighbor
+    cases = [abs(math.log10(2 * ratio)) <= 0.5 for values in ratios.values() for ratio in values]
+    words = [f"{arm.removesuffix(SQUARED)} {spread(values)}" for arm, values in ratios.items()]
+    share = f"within half a decade of ½ in {sum(cases)} of {len(cases)} rows"
+    return judged(cases, f"best rate over η* {line}: {'; '.join(words)}; {share}" if words else "")

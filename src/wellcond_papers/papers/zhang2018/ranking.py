@@ -1,0 +1,69 @@
+"""The accuracies of Table 1 of zhang2018, and which method is ahead."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Iterator
+from statistics import median
+
+from wellcond.results.quantities import TEST_ACCURACY
+from wellcond_papers.experiments.claims import is_greater
+from wellcond_papers.experiments.table import Table
+from wellcond_papers.papers.zhang2018.methods import DEPTHS, METHODS, PRINTED
+from wellcond_papers.papers.zhang2018.training import AMENDED
+
+NOISE = 0.2
+"""Accuracies closer than this, in points, say nothing: one of 94 % on 10,000 images is known to 0.24."""
+
+
+def accuracies(table: Table, arm: str) -> list[float]:
+    """Per cent at the end, of each seed; none if a run diverged."""
+    runs = table.arm(arm)
+    return [] if any(record.has_diverged for record in runs) else [100 * share for share in runs.lasts(TEST_ACCURACY)]
+
+
+def ran(table: Table, data: str) -> Iterator[tuple[int, dict[str, list[float]]]]:
+    """The accuracies of all methods at each depth that was run."""
+    for depth in DEPTHS:
+        arms = {method: f"VGG-{depth}, {data}, {method}" for method in METHODS}
+        if own := {method: accuracies(table, arm) for method, arm in arms.items() if arm in table.arms}:
+            yield depth, own
+
+
+def middle(values: list[float]) -> str:
+    """The median of the seeds, as text."""
+    return f"{median(values):.1f}" if values else "diverged"
+
+
+def in_words(table: Table, data: str) -> str:
+    """The medians, as text."""
+    parts = []
+    for depth, runs in ran(table, data):
+        each = [f"{method} {middle(values)}" for method, values in runs.items()]
+        parts.append(f"VGG-{depth}: {', '.join(each)}")
+    return "in percent, " + "; ".join(parts) if parts else ""
+
+
+def ours(runs: dict[str, list[float]]) -> list[float] | None:
+    """Scale-amended SGD at the rate of the table, or at that of figure 1 if it was run at no other; None if neither."""
+    return runs.get(PRINTED, runs.get(AMENDED))
+
+
+def is_ahead(own: list[float], other: list[float]) -> bool | None:
+    """Whether one method is more accurate than another; one that diverged is not."""
+    return is_greater(own, other, at_least=NOISE) if own and other else bool(own)
+
+
+def is_ahead_of_all(own: list[float], others: Iterable[list[float]]) -> bool | None:
+    """Whether one method is more accurate than each of the others; None if it is level with one of them."""
+    ahead = [is_ahead(own, other) for other in others]
+    return False if False in ahead else None if None in ahead else True
+
+
+def best(table: Table, data: str, rivals: tuple[str, ...], depths: tuple[int, ...] = DEPTHS) -> list[bool | None]:
+    """Whether scale-amended SGD is ahead of all of these methods at each depth; None if it is level with one."""
+    cases: list[bool | None] = []
+    for depth, runs in ran(table, data):
+        own, others = ours(runs), [runs[method] for method in rivals if method in runs]
+        if depth in depths and own is not None and others:
+            cases.append(is_ahead_of_all(own, others))
+    return cases
