@@ -9,6 +9,7 @@ import torch
 from torch import nn
 from zoo import normal
 
+from wellcond.nn import BatchRenorm1d
 from wellcond_papers.papers.lange2022.networks import (
     AFFINE_DECAY,
     CNN,
@@ -16,6 +17,7 @@ from wellcond_papers.papers.lange2022.networks import (
     PRERESNET,
     RESNET,
     BatchNormOfOne,
+    BatchRenormOfOne,
     network,
     norms,
 )
@@ -108,3 +110,15 @@ def test_residual_networks_have_groups_of_four_channels_and_scaled_weights(kind:
     assert norms
     assert {norm.num_channels // norm.num_groups for norm in norms} == {4}
     torch.testing.assert_close(scaled.conv.weight, 0.1 * plain.conv.weight)
+
+
+def test_batch_renorm_of_one_example_passes_no_gradient_and_is_batch_renorm_for_more() -> None:
+    norm = BatchRenormOfOne(3, momentum=0.01).double()
+    x = normal(1, 3).requires_grad_()
+    norm(x).sum().backward()
+    assert x.grad is None
+    torch.testing.assert_close(norm.running_mean, 0.01 * x[0].detach())
+    torch.testing.assert_close(norm.running_var, torch.full((3,), 0.99).double())
+    plain, own = BatchRenorm1d(3), BatchRenormOfOne(3)
+    batch = normal(4, 3)
+    assert torch.equal(plain(batch), own(batch))
