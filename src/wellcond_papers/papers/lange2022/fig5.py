@@ -74,7 +74,7 @@ EXPERIMENT = Experiment(
         },
         "gpu": {**NETWORK, "looks": 20, "seeds": 2, "arms": _steps(4000, 25_000)},
         "paper": {
-            **NETWORK, "looks": 50, "seeds": 5,
+            **NETWORK, "looks": 40, "seeds": 5,
             "arms": {arm: {"steps": EPOCHS * 50_000 // own["batch"]} for arm, own in ARMS.items()},
         },
     },
@@ -83,6 +83,10 @@ EXPERIMENT = Experiment(
         comparable(
             "batch 128: BN, BN with 4 things and BNP are comparable", "comparable performance",
             MANY, ["BN", "4 things", "BNP"],
+        ).because(
+            "paper", "seeds",
+            "Four of five seeds of BNP end at 70.1 to 70.8 %; the loss of the fifth jumps to 1000 after the first "
+            "epoch, and it ends at 43.5 %.",
         ),
         ahead_early(
             "batch 128: BNP is slower than BN at the beginning", "BNP converging slightly slower", MANY, "BN", "BNP",
@@ -91,8 +95,19 @@ EXPERIMENT = Experiment(
             "batch 128: BN with 4 things is faster than BN at the beginning", "slightly faster", MANY, "4 things", "BN",
         ).because("gpu", "seeds", "The losses of two seeds are 1.43 on average for both."),
         outperforms(
-            "batch 128: all outperform the vanilla network", "they all outperform it",
+            "batch 128: all outperform the vanilla network under Adam", "they all outperform the vanilla network",
             MANY, ["BN", "4 things", "BNP"], ["vanilla"],
+        ).because(
+            "paper", "depends on a setting that differs here, or that the source does not name",
+            "The text says Adam, the table 0.1, at which Adam does not train; at 0.001 Adam takes the vanilla network "
+            "to 70.7 %, within 2 points of the others.",
+        ),
+        outperforms(
+            "batch 128: all outperform the vanilla network under SGD at the printed rate",
+            "they all outperform the vanilla network, whose rate is 0.1",
+            MANY, ["BN", "4 things", "BNP"], ["vanilla SGD"],
+        ).because(
+            "paper", "seeds", "BN, BN with 4 things and four of five seeds of BNP do; the fifth seed ends at 43.5 %."
         ),
         outperforms(
             "batch 2: BNP outperforms BN, Renorm and BN with 4 things", "significantly",
@@ -126,9 +141,9 @@ EXPERIMENT = Experiment(
             [(f"{TWO}: BNP", f"{TWO}: vanilla")], is_ours=True,
         ),
     ],
-    draw=drawing(left=MANY, right=TWO),
+    draw=drawing(left=MANY, right=TWO, **{"figure 4, right": ONE}),
     minutes={"smoke": 0.05, "gpu": 3, "paper": 900},
-    contrast=[(f"{TWO}: BNP", f"{TWO}: BN"), (f"{ONE}: BNP", f"{ONE}: vanilla")],
+    contrast=[(f"{MANY}: BNP", f"{MANY}: BN"), (f"{TWO}: BNP", f"{TWO}: BN"), (f"{ONE}: BNP", f"{ONE}: vanilla")],
     departures=[
         "Inputs are pixels in [0, 1], as in the tutorial that the network is from; the source does not name its own",
         LOSSES,
