@@ -7,8 +7,9 @@ from collections.abc import Callable, Mapping, Sequence
 from statistics import fmean
 
 from wellcond.results.quantities import LOSS
-from wellcond_papers.experiments.claims import END, Claim, Outcome, is_greater, judged
+from wellcond_papers.experiments.claims import END, Cause, Claim, Outcome, is_greater, judged
 from wellcond_papers.experiments.experiment import Settings
+from wellcond_papers.experiments.scales import Scale
 from wellcond_papers.experiments.table import Table
 from wellcond_papers.papers.lange2022.runs import (
     accuracies,
@@ -36,6 +37,21 @@ def arms(panel: str, methods: Mapping[str, Settings], **common: object) -> dict[
         {'MNIST: BNP': {'method': 'BNP', 'batch': 60, 'lr': 0.5}}
     """
     return {f"{panel}: {method}": {"method": method, **common, **own} for method, own in methods.items()}
+
+
+def explained(*claims: Claim, causes: Mapping[tuple[Scale, str], Cause]) -> list[Claim]:
+    """The claims, each with the causes that name its scale and its sentence.
+
+    Example:
+        >>> claim = Claim("BN trains", "", lambda table: judged([False], ""))
+        >>> explained(claim, causes={("gpu", "BN trains"): Cause("seeds", "It has one.")})[0].causes["gpu"].why
+        'It has one.'
+    """
+    if unknown := {says for _, says in causes} - {claim.says for claim in claims}:
+        raise ValueError(f"no claim says {unknown.pop()!r}")
+    for (scale, says), cause in causes.items():
+        claims = tuple(c.because(scale, cause.kind, cause.why) if c.says == says else c for c in claims)
+    return list(claims)
 
 
 def reaches_sooner(says: str, paper: str, runs: Sequence[tuple[str, str]], *, is_ours: bool = False) -> Claim:

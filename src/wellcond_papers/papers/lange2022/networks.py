@@ -78,7 +78,8 @@ def network(settings: Any, image: tuple[int, int, int], classes: int) -> nn.Modu
 
     Args:
         settings: "network", "method", "batch", "seed", and what the network has: "hidden", "channels", "depth",
-            "width", "enlarge", "init_scale" (of He's weights), "groups" (channels of a group), "alpha" (of "4 things").
+            "width", "enlarge", "init_scale" (of He's weights), "groups" (channels of a group), "alpha" (of "4 things"),
+            "bias" (whether the convolutions of a residual network have one).
         image: Channels, height and width of an input.
         classes: Outputs.
     """
@@ -97,6 +98,9 @@ def network(settings: Any, image: tuple[int, int, int], classes: int) -> nn.Modu
         form["init"] = he(settings["init_scale"])
     makers: dict[str, Any] = {RESNET: resnet, PRERESNET: preresnet, IMAGENET: imagenet_resnet}
     model: nn.Module = makers[kind](settings["depth"], classes, **form)
+    if settings.get("bias", False):
+        for layer in [module for module in model.modules() if isinstance(module, nn.Conv2d)]:
+            layer.bias = nn.Parameter(torch.zeros(layer.out_channels))
     return model
 
 

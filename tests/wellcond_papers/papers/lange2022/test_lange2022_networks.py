@@ -122,3 +122,12 @@ def test_batch_renorm_of_one_example_passes_no_gradient_and_is_batch_renorm_for_
     plain, own = BatchRenorm1d(3), BatchRenormOfOne(3)
     batch = normal(4, 3)
     assert torch.equal(plain(batch), own(batch))
+
+
+def test_a_residual_network_may_have_a_bias_in_every_convolution() -> None:
+    settings = {"network": RESNET, "method": "BNP+GN", "groups": 4, "depth": 8, "width": 4, "seed": 0}
+    plain, biased = (network(settings | {"bias": bias}, (3, 8, 8), 10) for bias in (False, True))
+    kernels = [module for module in biased.modules() if isinstance(module, nn.Conv2d)]
+    assert all(layer.bias is not None and not layer.bias.any() for layer in kernels)
+    x = normal(2, 3, 8, 8).float()
+    assert torch.equal(plain(x), biased(x))
