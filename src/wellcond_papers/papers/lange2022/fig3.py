@@ -43,14 +43,14 @@ INPUTS = (
     "The source does not name its preprocessing. Inputs are pixels in [0, 1], or standardized: every channel has mean "
     "0 and variance 1 over the training images"
 )
-LOSSES = (
-    "The training loss of the pictures is that of 5000 training images in evaluation mode; who is faster at the "
-    "beginning is judged by the loss of the mini-batches over the first epoch"
-)
+LOSS = "The training loss is that of 5000 training images in evaluation mode"
+BEGINNING = "Who is faster at the beginning is judged by the loss of the mini-batches over the first epoch"
 NORMS = (
     "The source's fully connected networks and CNN are TensorFlow's, and their norms have its defaults (ε = 1e-3, "
-    "running averages with 0.99); Batch Renorm has them here, BN has PyTorch's (1e-5, 0.9). BN stands after the "
-    "activation, as in the source, which does not say where LN stands: before the activation here"
+    "running averages with 0.99); Batch Renorm has them here, BN has PyTorch's (1e-5, 0.9)"
+)
+PLACES = (
+    "BN stands after the activation, as in the source, which does not say where LN stands: before the activation here"
 )
 TRAINS = (
     "A network does not train if its loss does not fall. The first check asked for an accuracy within 2 points of "
@@ -162,8 +162,10 @@ EXPERIMENT = Experiment(
     contrast=[(f"{MNIST}: BNP", f"{MNIST}: vanilla"), (f"{CIFAR}: BNP", f"{CIFAR}: BN")],
     departures=[
         INPUTS,
-        LOSSES,
+        LOSS,
+        BEGINNING,
         NORMS,
+        PLACES,
         "Added to the source's methods: vanilla SGD and, with standardized inputs, BNP at rates tuned for these runs "
         "of 3000 steps, by the loss at their end",
     ],

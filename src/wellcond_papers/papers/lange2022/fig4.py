@@ -14,7 +14,7 @@ from wellcond_papers.papers.lange2022.comparison import (
     trains,
 )
 from wellcond_papers.papers.lange2022.curves import drawing
-from wellcond_papers.papers.lange2022.fig3 import INPUTS, LOSSES, NETWORK, NORMS, SMALL, TRAINS, TUNED
+from wellcond_papers.papers.lange2022.fig3 import INPUTS, LOSS, NETWORK, NORMS, PLACES, SMALL, TRAINS, TUNED
 from wellcond_papers.papers.lange2022.rates import TABLE_2, at_rates
 from wellcond_papers.papers.lange2022.training import measure
 
@@ -128,8 +128,9 @@ EXPERIMENT = Experiment(
     contrast=[(f"{SIX}: BNP", f"{SIX}: BN"), (f"{ONE}: BNP", f"{ONE}: vanilla")],
     departures=[
         INPUTS,
-        LOSSES,
+        LOSS,
         NORMS,
+        PLACES,
         "Batch Renorm starts from a running mean of 0 and variance of 1, so that for some 100 steps it hardly "
         "normalizes; TensorFlow 1's mixes the moments of the mini-batches in",
         "Added to the source's methods: vanilla SGD at a rate tuned for these runs, by the loss at their end; and "

@@ -14,7 +14,7 @@ from wellcond_papers.papers.lange2022.comparison import (
     reaches_sooner,
 )
 from wellcond_papers.papers.lange2022.curves import drawing
-from wellcond_papers.papers.lange2022.fig3 import LOSSES, NORMS, TRAINS
+from wellcond_papers.papers.lange2022.fig3 import BEGINNING, LOSS, NORMS, TRAINS
 from wellcond_papers.papers.lange2022.networks import CNN
 from wellcond_papers.papers.lange2022.rates import TABLE_3, at_rates
 from wellcond_papers.papers.lange2022.training import measure
@@ -146,7 +146,8 @@ EXPERIMENT = Experiment(
     contrast=[(f"{MANY}: BNP", f"{MANY}: BN"), (f"{TWO}: BNP", f"{TWO}: BN"), (f"{ONE}: BNP", f"{ONE}: vanilla")],
     departures=[
         "Inputs are pixels in [0, 1], as in the tutorial that the network is from; the source does not name its own",
-        LOSSES,
+        LOSS,
+        BEGINNING,
         NORMS,
         "The source's rate of the vanilla network in mini-batches of 128 is 0.1 and its optimizer Adam, which does not "
         "train at that rate: here Adam has its default of 0.001, and SGD at 0.1 is added",

@@ -120,8 +120,8 @@ EXPERIMENT = Experiment(
         *(claim for panel, decay in DECAY.items() for claim in claims_of_bnp_alone(panel, decay[0])),
         *(
             outperforms(
-                f"{panel}: BNP+GN with a bias in every convolution, which lets BNP center, is faster than BN before the "
-                "first decay",
+                f"{panel}: BNP+GN with a bias in every convolution, so that BNP centers, is faster than BN before "
+                "the first decay",
                 "the source does not say whether it has one", panel, [WITH_BIAS], ["BN"], begin=0.0, end=decay[0],
                 is_ours=True,
             )

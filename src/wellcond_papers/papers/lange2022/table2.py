@@ -8,7 +8,7 @@ from __future__ import annotations
 
 from wellcond_papers.experiments.experiment import TRAINING_IMAGES, Experiment, Settings
 from wellcond_papers.papers.lange2022.fig3 import EPOCHS as EPOCHS_OF_60
-from wellcond_papers.papers.lange2022.fig3 import NETWORK, NORMS, RAW_INPUTS, SMALL
+from wellcond_papers.papers.lange2022.fig3 import NETWORK, NORMS, PLACES, RAW_INPUTS, SMALL
 from wellcond_papers.papers.lange2022.fig4 import EPOCHS as EPOCHS_OF_FEW
 from wellcond_papers.papers.lange2022.races import best_are_printed, converges_better, drawing, raced
 from wellcond_papers.papers.lange2022.rates import TABLE_2, around
@@ -72,6 +72,7 @@ EXPERIMENT = Experiment(
         "rate of each; the source gives no experiment for it",
         RAW_INPUTS,
         NORMS,
+        PLACES,
     ],
     silent=["steps", "looks", "evaluated"],
 )  # fmt: skip
