@@ -78,7 +78,7 @@ def converges_better(says: str, paper: str, rows: Sequence[str], better: str, wo
                 details.append(f"{row}: training loss {fmean(ours):.3g} against {fmean(theirs):.3g}")
         return judged(cases, "; ".join(details))
 
-    return Claim(says, paper, check)
+    return Claim(says, paper, check, needs=END)
 
 
 def _lowest_losses(runs: Mapping[float, Table]) -> list[float]:

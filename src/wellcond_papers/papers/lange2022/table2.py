@@ -69,7 +69,8 @@ EXPERIMENT = Experiment(
         "times the powers of ten; the best has the highest test accuracy in the end, as the source does not say how it "
         "chose",
         "Whether running averages work better is judged by the loss on 5000 training images in the end, at the best "
-        "rate of each; the source gives no experiment for it",
+        "rate of each, after a whole training, since running averages start from a mean of 0 and a variance of 1; the "
+        "source gives no experiment for it",
         RAW_INPUTS,
         NORMS,
         PLACES,
