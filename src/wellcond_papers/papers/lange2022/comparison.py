@@ -1,8 +1,4 @@
-"""What lange2022's sentences about training curves mean in numbers.
-
-An arm is called "panel: method". A run that diverged counts as an accuracy of 0. Where the seeds of two methods cannot
-be distinguished, neither is ahead.
-"""
+"""What lange2022's sentences about training curves mean in numbers. An arm is called "panel: method"."""
 
 from __future__ import annotations
 
@@ -10,10 +6,19 @@ import math
 from collections.abc import Callable, Mapping, Sequence
 from statistics import fmean
 
-from wellcond.results.quantities import LOSS, TEST_ACCURACY, TRAINING_LOSS
-from wellcond_papers.experiments.claims import END, Claim, Outcome, is_greater, judged
-from wellcond_papers.experiments.experiment import TRAINING_IMAGES, Settings
-from wellcond_papers.experiments.table import Record, Table
+from wellcond.results.quantities import LOSS
+from wellcond_papers.experiments.claims import END, Cause, Claim, Outcome, is_greater, judged
+from wellcond_papers.experiments.experiment import Settings
+from wellcond_papers.experiments.scales import Scale
+from wellcond_papers.experiments.table import Table
+from wellcond_papers.papers.lange2022.runs import (
+    accuracies,
+    first_epoch,
+    is_above,
+    is_near,
+    of_seeds,
+    steps_to_loss_of,
+)
 from wellcond_papers.papers.percentages import percent
 
 COMPARABLE = 0.02
@@ -34,94 +39,19 @@ def arms(panel: str, methods: Mapping[str, Settings], **common: object) -> dict[
     return {f"{panel}: {method}": {"method": method, **common, **own} for method, own in methods.items()}
 
 
-# what is compared
-
-
-def first_step_at(curve: Mapping[int, float], loss: float) -> float:
-    """The first step with a loss of at most `loss`, on a curve linear between evaluations; inf if there is none.
+def explained(*claims: Claim, causes: Mapping[tuple[Scale, str], Cause]) -> list[Claim]:
+    """The claims, each with the causes that name its scale and its sentence.
 
     Example:
-        >>> first_step_at({0: 3.0, 100: 2.0, 200: 1.0}, 1.75)
-        125.0
+        >>> claim = Claim("BN trains", "", lambda table: judged([False], ""))
+        >>> explained(claim, causes={("gpu", "BN trains"): Cause("seeds", "It has one.")})[0].causes["gpu"].why
+        'It has one.'
     """
-    before: tuple[int, float] | None = None
-    for step, value in curve.items():
-        if value <= loss:
-            if before is None:
-                return float(step)
-            share = (before[1] - loss) / (before[1] - value)
-            return before[0] + share * (step - before[0])
-        before = step, value
-    return math.inf
-
-
-def steps_to_loss_of(reference: Table, runs: Table) -> list[tuple[float, float]]:
-    """Seed by seed: the share of the reference's steps after which it, and a run, reach the loss it ends with."""
-    pairs = []
-    for own in reference:
-        curve = own.series(LOSS)
-        if own.has_diverged or not curve:
-            continue
-        end = max(curve)
-        for run in runs.where(seed=own.settings["seed"]):
-            pairs.append((first_step_at(curve, curve[end]) / end, first_step_at(run.series(LOSS), curve[end]) / end))
-    return pairs
-
-
-def of_seeds(runs: Table, begin: float = 1.0, end: float = 1.0) -> list[float]:
-    """The test accuracy of every seed, at the end or over a stretch of the run."""
-    return [_accuracy(record, begin, end) for record in runs]
-
-
-def accuracies(
-    table: Table, panel: str, methods: Sequence[str], begin: float = 1.0, end: float = 1.0
-) -> dict[str, list[float]]:
-    """The test accuracies of all seeds, by the methods of a panel that were run."""
-    by_method = {method: of_seeds(table.arm(f"{panel}: {method}"), begin, end) for method in methods}
-    return {method: seeds for method, seeds in by_method.items() if seeds}
-
-
-def _accuracy(record: Record, begin: float, end: float) -> float:
-    series = record.series(TEST_ACCURACY)
-    if record.has_diverged or not series:
-        return 0.0
-    last = max(series)
-    # looks are at whole steps, which may lie half a step outside
-    return fmean(value for step, value in series.items() if step and begin * last - 1 < step < end * last + 1)
-
-
-def over_epochs(record: Record, quantity: str) -> tuple[list[float], list[float]]:
-    """The epochs at which a quantity was measured, and its values."""
-    series = record.series(quantity)
-    per_epoch = TRAINING_IMAGES[record.settings["data"]] / record.settings["batch"]
-    return [step / per_epoch for step in series], list(series.values())
-
-
-def first_epoch(runs: Table) -> list[float]:
-    """The mean loss of the mini-batches over the first epoch, of every seed."""
-    means = []
-    for run in runs:
-        epochs, losses = over_epochs(run, TRAINING_LOSS)
-        # each is a mean since the look before
-        inside = [loss for a, b, loss in zip([0.0, *epochs], epochs, losses, strict=False) if (a + b) / 2 < 1]
-        means += [fmean(inside)] if inside else []
-    return means
-
-
-def is_above(ours: Sequence[float], theirs: Sequence[float], by: float = 0.0) -> bool | None:
-    """Whether a mean over seeds is greater by more than `by`; None if by less, or if they cannot be distinguished."""
-    order = is_greater(ours, theirs)
-    return None if order and fmean(ours) - fmean(theirs) <= by else order
-
-
-def is_near(ours: Sequence[float], theirs: Sequence[float], within: float) -> bool | None:
-    """Whether two means are no further apart than `within`; None if they are, but cannot be distinguished."""
-    if abs(fmean(ours) - fmean(theirs)) <= within:
-        return True
-    return None if is_greater(ours, theirs) is None else False
-
-
-# claims
+    if unknown := {says for _, says in causes} - {claim.says for claim in claims}:
+        raise ValueError(f"no claim says {unknown.pop()!r}")
+    for (scale, says), cause in causes.items():
+        claims = tuple(c.because(scale, cause.kind, cause.why) if c.says == says else c for c in claims)
+    return list(claims)
 
 
 def reaches_sooner(says: str, paper: str, runs: Sequence[tuple[str, str]], *, is_ours: bool = False) -> Claim:

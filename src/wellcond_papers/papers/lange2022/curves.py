@@ -10,7 +10,7 @@ from wellcond.results import number
 from wellcond.results.quantities import LOSS, TEST_ACCURACY
 from wellcond_papers.experiments.pictures import WIDEST
 from wellcond_papers.experiments.table import Table
-from wellcond_papers.papers.lange2022.comparison import of_seeds, over_epochs
+from wellcond_papers.papers.lange2022.runs import of_seeds, over_epochs
 from wellcond_papers.papers.percentages import DISAGREE
 
 if TYPE_CHECKING:

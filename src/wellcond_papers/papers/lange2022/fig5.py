@@ -14,7 +14,7 @@ from wellcond_papers.papers.lange2022.comparison import (
     reaches_sooner,
 )
 from wellcond_papers.papers.lange2022.curves import drawing
-from wellcond_papers.papers.lange2022.fig3 import LOSSES, NORMS, TRAINS
+from wellcond_papers.papers.lange2022.fig3 import BEGINNING, LOSS, NORMS, TRAINS
 from wellcond_papers.papers.lange2022.networks import CNN
 from wellcond_papers.papers.lange2022.rates import TABLE_3, at_rates
 from wellcond_papers.papers.lange2022.training import measure
@@ -41,7 +41,7 @@ ARMS = {
     **arms(FOUR, at_rates({"BN": 0.01, "BNP": 0.01}), batch=4),
     **arms(THREE, at_rates({"Renorm": 0.01, "BNP": 0.01}), batch=3),
     **arms(TWO, at_rates(TABLE_3[f"CNN, {TWO}"]) | four_things(2), batch=2),
-    **arms(ONE, at_rates(TABLE_3[f"CNN, {ONE}"] | {"BN": 1e-3}) | four_things(1), batch=1),
+    **arms(ONE, at_rates(TABLE_3[f"CNN, {ONE}"] | {"BN": 1e-3, "Renorm": 0.01}) | four_things(1), batch=1),
 }
 NETWORK = {"network": CNN, "data": "cifar10", "channels": [32, 64, 32], "hidden": [64], "evaluated": 5000}
 SMALL = {
@@ -74,7 +74,7 @@ EXPERIMENT = Experiment(
         },
         "gpu": {**NETWORK, "looks": 20, "seeds": 2, "arms": _steps(4000, 25_000)},
         "paper": {
-            **NETWORK, "looks": 50, "seeds": 5,
+            **NETWORK, "looks": 40, "seeds": 5,
             "arms": {arm: {"steps": EPOCHS * 50_000 // own["batch"]} for arm, own in ARMS.items()},
         },
     },
@@ -83,6 +83,10 @@ EXPERIMENT = Experiment(
         comparable(
             "batch 128: BN, BN with 4 things and BNP are comparable", "comparable performance",
             MANY, ["BN", "4 things", "BNP"],
+        ).because(
+            "paper", "seeds",
+            "Four of five seeds of BNP end at 70.1 to 70.8 %; the loss of the fifth jumps to 1000 after the first "
+            "epoch, and it ends at 43.5 %.",
         ),
         ahead_early(
             "batch 128: BNP is slower than BN at the beginning", "BNP converging slightly slower", MANY, "BN", "BNP",
@@ -91,8 +95,19 @@ EXPERIMENT = Experiment(
             "batch 128: BN with 4 things is faster than BN at the beginning", "slightly faster", MANY, "4 things", "BN",
         ).because("gpu", "seeds", "The losses of two seeds are 1.43 on average for both."),
         outperforms(
-            "batch 128: all outperform the vanilla network", "they all outperform it",
+            "batch 128: all outperform the vanilla network under Adam", "they all outperform the vanilla network",
             MANY, ["BN", "4 things", "BNP"], ["vanilla"],
+        ).because(
+            "paper", "depends on a setting that differs here, or that the source does not name",
+            "The text says Adam, the table 0.1, at which Adam does not train; at 0.001 Adam takes the vanilla network "
+            "to 70.7 %, within 2 points of the others.",
+        ),
+        outperforms(
+            "batch 128: all outperform the vanilla network under SGD at the printed rate",
+            "they all outperform the vanilla network, whose rate is 0.1",
+            MANY, ["BN", "4 things", "BNP"], ["vanilla SGD"],
+        ).because(
+            "paper", "seeds", "BN, BN with 4 things and four of five seeds of BNP do; the fifth seed ends at 43.5 %."
         ),
         outperforms(
             "batch 2: BNP outperforms BN, Renorm and BN with 4 things", "significantly",
@@ -107,7 +122,9 @@ EXPERIMENT = Experiment(
             "BN and Batch Renorm work well for batch sizes as small as 4 and 3 respectively",
             [(FOUR, "BN", "BNP"), (THREE, "Renorm", "BNP")],
         ),
-        does_not_train("batch 1: BN does not train", "BN and BN Renorm do not train", ONE, ["BN"]),
+        does_not_train(
+            "batch 1: BN and Renorm do not train", "BN and BN Renorm do not train", ONE, ["BN", "Renorm"]
+        ),
         reaches_sooner(
             "batch 1: BNP converges faster than the vanilla network", "BNP trains faster",
             [(f"{ONE}: BNP", f"{ONE}: vanilla")],
@@ -124,12 +141,13 @@ EXPERIMENT = Experiment(
             [(f"{TWO}: BNP", f"{TWO}: vanilla")], is_ours=True,
         ),
     ],
-    draw=drawing(left=MANY, right=TWO),
+    draw=drawing(left=MANY, right=TWO, **{"figure 4, right": ONE}),
     minutes={"smoke": 0.05, "gpu": 3, "paper": 900},
-    contrast=[(f"{TWO}: BNP", f"{TWO}: BN"), (f"{ONE}: BNP", f"{ONE}: vanilla")],
+    contrast=[(f"{MANY}: BNP", f"{MANY}: BN"), (f"{TWO}: BNP", f"{TWO}: BN"), (f"{ONE}: BNP", f"{ONE}: vanilla")],
     departures=[
         "Inputs are pixels in [0, 1], as in the tutorial that the network is from; the source does not name its own",
-        LOSSES,
+        LOSS,
+        BEGINNING,
         NORMS,
         "The source's rate of the vanilla network in mini-batches of 128 is 0.1 and its optimizer Adam, which does not "
         "train at that rate: here Adam has its default of 0.001, and SGD at 0.1 is added",
@@ -138,8 +156,8 @@ EXPERIMENT = Experiment(
         "The source does not say how much of an example's own moments BN with 4 things mixes in (α is 0.1 here, "
         "and 1 in mini-batches of one, the best of short runs), nor how strongly γ and β decay (1e-4 here), nor how "
         "many epochs it trains",
-        "BN in mini-batches of one gives β after the dense layer, since an image is its own mean; Batch Renorm is left "
-        "out there",
+        "BN in mini-batches of one gives β after the dense layer, since an image is its own mean, and "
+        "Batch Renorm (x − μ)/σ, through which no gradient passes; they have the rates of mini-batches of 2",
         "In mini-batches of 128 BNP's rate is at the edge of stability: of 160 runs of 1600 steps on 15 000 images, 20 "
         "collapsed to guessing, with and without CUDA graphs, fused kernels and TF32",
         TRAINS,

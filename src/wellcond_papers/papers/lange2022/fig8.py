@@ -135,20 +135,21 @@ def scales_differ(table: Table) -> Outcome:
 
 def draw(table: Table) -> Figure:
     """Loss and accuracy; κ for both sets of images; κ(D); and the improvement against κ(D)²."""
+    loss, accuracy, scaling = "(left) training loss", "(left) test accuracy", "(right) κ(D)"
+    hessians = {BATCH: "(center) κ of the Hessian, mini-batch", MANY: "κ of the Hessian, more images"}
+    titles = [loss, *hessians.values(), accuracy, scaling, "improvement of κ against κ(D)²"]
     sets = {BATCH: "mini-batch", MANY: "more images"}
-    titles = ["training loss", *(f"κ of the Hessian, {name}" for name in sets.values())]
-    titles += ["test accuracy", "κ(D)", "improvement of κ against κ(D)²"]
     figure, axes = panels(titles, columns=3)
-    for title, quantity in (("training loss", LOSS), ("test accuracy", TEST_ACCURACY)):
+    for title, quantity in ((loss, LOSS), (accuracy, TEST_ACCURACY)):
         draw_over_training(axes[title], table, quantity)
     runs = table.arm("BNP")
     pairs = [(images, preconditioner) for images in sets for preconditioner in (SOURCE, OWN)]
-    for images, name in sets.items():
+    for images, title in hessians.items():
         lines = {"∇²L": _curves(runs, PLAIN, images)}
         lines |= {f"Pᵀ∇²L P, {P}": _curves(runs, PRECONDITIONED, f"{images}, {P}") for P in (SOURCE, OWN)}
-        _draw(axes[f"κ of the Hessian, {name}"], lines)
+        _draw(axes[title], lines)
     scalings = {f"{SOURCE}, {name}": _curves(runs, SCALING, f"{images}, {SOURCE}") for images, name in sets.items()}
-    _draw(axes["κ(D)"], scalings | {OWN: _curves(runs, SCALING, f"{BATCH}, {OWN}")})
+    _draw(axes[scaling], scalings | {OWN: _curves(runs, SCALING, f"{BATCH}, {OWN}")})
     gain = axes[titles[-1]]
     for (images, P), color in zip(pairs, COLORS, strict=False):
         points = improvements(table, images, P)

@@ -178,8 +178,7 @@ EXPERIMENT = Experiment(
         ).because(
             "laptop",
             "depends on a setting that differs here, or that the source does not name",
-            "The source timed a GPU; on these two CPU cores, which also had other work, the two differ by 1 to 2 % and "
-            "cannot be distinguished.",
+            "The source timed a GPU; on a CPU, whose epochs vary by up to two thirds, the two differ by 1 to 2 %.",
         ),
         small_batches_take_longer,
     ],

@@ -53,12 +53,33 @@ class BatchNormOfOne(nn.BatchNorm1d):
         return self.bias.expand_as(x)
 
 
+class BatchRenormOfOne(BatchRenorm1d):
+    """Batch Renorm that also takes a batch of one, which is its own mean: in eq. 3, s (x − μ_H)/σ_H = 0 and d is left.
+
+    d = (x − μ)/σ has no gradient, so that nothing below this layer is trained.
+
+    Example:
+        >>> norm = BatchRenormOfOne(2, eps=0.0)  # starts with μ = 0 and σ = 1
+        >>> norm(torch.tensor([[5.0, 7.0]])).tolist()
+        [[5.0, 7.0]]
+    """
+
+    def forward(self, input: Tensor) -> Tensor:
+        if not self.training or len(input) > 1:
+            return super().forward(input)
+        mean, scale = self.running_statistics()
+        d = ((input - mean) / scale).detach()
+        self._track({"running_mean": input[0], "running_var": torch.zeros_like(input[0])})
+        return d * self.weight + self.bias
+
+
 def network(settings: Any, image: tuple[int, int, int], classes: int) -> nn.Module:
     """The network of a cell. Those of a seed start from the same weights, whatever the method.
 
     Args:
         settings: "network", "method", "batch", "seed", and what the network has: "hidden", "channels", "depth",
-            "width", "enlarge", "init_scale" (of He's weights), "groups" (channels of a group), "alpha" (of "4 things").
+            "width", "enlarge", "init_scale" (of He's weights), "groups" (channels of a group), "alpha" (of "4 things"),
+            "bias" (whether the convolutions of a residual network have one).
         image: Channels, height and width of an input.
         classes: Outputs.
     """
@@ -77,6 +98,9 @@ def network(settings: Any, image: tuple[int, int, int], classes: int) -> nn.Modu
         form["init"] = he(settings["init_scale"])
     makers: dict[str, Any] = {RESNET: resnet, PRERESNET: preresnet, IMAGENET: imagenet_resnet}
     model: nn.Module = makers[kind](settings["depth"], classes, **form)
+    if settings.get("bias", False):
+        for layer in [module for module in model.modules() if isinstance(module, nn.Conv2d)]:
+            layer.bias = nn.Parameter(torch.zeros(layer.out_channels))
     return model
 
 
@@ -91,7 +115,7 @@ def norms(settings: Any) -> tuple[Norm, Norm]:
             groups = partial(_groups, settings["groups"])
             return groups, groups
         case "Renorm":
-            return partial(BatchRenorm1d, **RENORM), partial(BatchRenorm2d, **RENORM)
+            return partial(BatchRenormOfOne, **RENORM), partial(BatchRenorm2d, **RENORM)
         case "4 things":
             batch, alpha = settings["batch"], settings["alpha"]
             # without groups an example has one value per feature, and so no moments of its own

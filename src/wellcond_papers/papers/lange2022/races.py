@@ -12,7 +12,8 @@ from wellcond_papers.experiments.claims import END, Claim, Outcome, is_greater, 
 from wellcond_papers.experiments.experiment import Settings
 from wellcond_papers.experiments.pictures import panels
 from wellcond_papers.experiments.table import Table
-from wellcond_papers.papers.lange2022.comparison import COMPARABLE, is_near, of_seeds
+from wellcond_papers.papers.lange2022.comparison import COMPARABLE
+from wellcond_papers.papers.lange2022.runs import is_near, of_seeds
 from wellcond_papers.papers.percentages import percent
 
 if TYPE_CHECKING:
@@ -77,7 +78,7 @@ def converges_better(says: str, paper: str, rows: Sequence[str], better: str, wo
                 details.append(f"{row}: training loss {fmean(ours):.3g} against {fmean(theirs):.3g}")
         return judged(cases, "; ".join(details))
 
-    return Claim(says, paper, check)
+    return Claim(says, paper, check, needs=END)
 
 
 def _lowest_losses(runs: Mapping[float, Table]) -> list[float]:

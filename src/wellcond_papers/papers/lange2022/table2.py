@@ -8,7 +8,7 @@ from __future__ import annotations
 
 from wellcond_papers.experiments.experiment import TRAINING_IMAGES, Experiment, Settings
 from wellcond_papers.papers.lange2022.fig3 import EPOCHS as EPOCHS_OF_60
-from wellcond_papers.papers.lange2022.fig3 import NETWORK, NORMS, RAW_INPUTS, SMALL
+from wellcond_papers.papers.lange2022.fig3 import NETWORK, NORMS, PLACES, RAW_INPUTS, SMALL
 from wellcond_papers.papers.lange2022.fig4 import EPOCHS as EPOCHS_OF_FEW
 from wellcond_papers.papers.lange2022.races import best_are_printed, converges_better, drawing, raced
 from wellcond_papers.papers.lange2022.rates import TABLE_2, around
@@ -69,9 +69,11 @@ EXPERIMENT = Experiment(
         "times the powers of ten; the best has the highest test accuracy in the end, as the source does not say how it "
         "chose",
         "Whether running averages work better is judged by the loss on 5000 training images in the end, at the best "
-        "rate of each; the source gives no experiment for it",
+        "rate of each, after a whole training, since running averages start from a mean of 0 and a variance of 1; the "
+        "source gives no experiment for it",
         RAW_INPUTS,
         NORMS,
+        PLACES,
     ],
     silent=["steps", "looks", "evaluated"],
 )  # fmt: skip

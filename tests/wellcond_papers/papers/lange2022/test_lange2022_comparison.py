@@ -14,19 +14,16 @@ from wellcond_papers.papers.lange2022.comparison import (
     ahead_early,
     comparable,
     does_not_train,
-    first_epoch,
-    first_step_at,
     gains_more,
     keeps_up,
     nearer,
-    of_seeds,
     outperforms,
     overfits,
     reaches_sooner,
-    steps_to_loss_of,
     trains,
 )
 from wellcond_papers.papers.lange2022.curves import drawing
+from wellcond_papers.papers.lange2022.runs import first_epoch, first_step_at, of_seeds, steps_to_loss_of
 
 
 def run(arm: str, losses: list[float], accuracies: list[float] = (), seed: int = 0, diverged: bool = False) -> Record:

@@ -9,6 +9,7 @@ import torch
 from torch import nn
 from zoo import normal
 
+from wellcond.nn import BatchRenorm1d
 from wellcond_papers.papers.lange2022.networks import (
     AFFINE_DECAY,
     CNN,
@@ -16,6 +17,7 @@ from wellcond_papers.papers.lange2022.networks import (
     PRERESNET,
     RESNET,
     BatchNormOfOne,
+    BatchRenormOfOne,
     network,
     norms,
 )
@@ -108,3 +110,24 @@ def test_residual_networks_have_groups_of_four_channels_and_scaled_weights(kind:
     assert norms
     assert {norm.num_channels // norm.num_groups for norm in norms} == {4}
     torch.testing.assert_close(scaled.conv.weight, 0.1 * plain.conv.weight)
+
+
+def test_batch_renorm_of_one_example_passes_no_gradient_and_is_batch_renorm_for_more() -> None:
+    norm = BatchRenormOfOne(3, momentum=0.01).double()
+    x = normal(1, 3).requires_grad_()
+    norm(x).sum().backward()
+    assert x.grad is None
+    torch.testing.assert_close(norm.running_mean, 0.01 * x[0].detach())
+    torch.testing.assert_close(norm.running_var, torch.full((3,), 0.99).double())
+    plain, own = BatchRenorm1d(3), BatchRenormOfOne(3)
+    batch = normal(4, 3)
+    assert torch.equal(plain(batch), own(batch))
+
+
+def test_a_residual_network_may_have_a_bias_in_every_convolution() -> None:
+    settings = {"network": RESNET, "method": "BNP+GN", "groups": 4, "depth": 8, "width": 4, "seed": 0}
+    plain, biased = (network(settings | {"bias": bias}, (3, 8, 8), 10) for bias in (False, True))
+    kernels = [module for module in biased.modules() if isinstance(module, nn.Conv2d)]
+    assert all(layer.bias is not None and not layer.bias.any() for layer in kernels)
+    x = normal(2, 3, 8, 8).float()
+    assert torch.equal(plain(x), biased(x))
