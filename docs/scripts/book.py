@@ -179,15 +179,15 @@ def ran() -> str:
 
 
 def totals() -> str:
-    """What was run at which scale, and all claims of the papers there."""
+    """What was run at which scale, and all claims of the papers there; those judged on a stand-in are not counted."""
     verdicts = Counter(
         outcome.verdict
         for run in largest_runs()
         for claim, outcome in zip(run.experiment.claims, run.outcomes, strict=True)
-        if not claim.is_ours
+        if not claim.is_ours and run.scale != "stand-in"
     )
     claims = ", ".join(f"{verdicts[verdict]} {COUNTED[verdict]}" for verdict in VERDICTS if verdicts[verdict])
-    return f"{ran()} Of their {verdicts.total()} claims at that scale: {claims}."
+    return f"{ran()} Of the {verdicts.total()} claims that are not judged on a stand-in: {claims}."
 
 
 def read_me(old: str) -> str:

@@ -204,6 +204,7 @@ def in_streams(function: Callable[[Item], Tensor], items: Sequence[Item], device
         device: The GPU.
     """
     main = torch.cuda.current_stream(device)
+    torch.linalg.eigvalsh(torch.ones(1, 1, device=device))  # loads torch's solvers, which threads must not do at once
 
     def in_own_stream(item: Item) -> Tensor:
         stream = torch.cuda.Stream(device)  # type: ignore[no-untyped-call]
