@@ -158,8 +158,9 @@ def nearer(says: str, paper: str, panel: str, center: str, near: Sequence[str], 
         by_method = accuracies(table, panel, [center, *near, far])
         if not {center, far} < by_method.keys():
             return judged([], "")
-        away = {method: abs(fmean(seeds) - fmean(by_method[center])) for method, seeds in by_method.items()}
-        cases = [away[method] < away[far] for method in near if method in away]
+        middle = fmean(by_method[center])
+        away = {method: [abs(value - middle) for value in seeds] for method, seeds in by_method.items()}
+        cases = [is_greater(away[far], away[method]) for method in near if method in away]
         return judged(cases, _listed(by_method, table, panel))
 
     return Claim(says, paper, check, needs=END)
