@@ -17,6 +17,9 @@ if TYPE_CHECKING:
     from matplotlib.axes import Axes
     from matplotlib.figure import Figure
 
+HIGH = 0.9
+"""Where all runs end above this accuracy, the axis begins there: differences are small."""
+
 
 def drawing(**sides: str) -> Callable[[Table], Figure]:
     """The picture of a figure.
@@ -37,6 +40,8 @@ def drawing(**sides: str) -> Callable[[Table], Figure]:
             for axes, quantity in ((above, LOSS), (below, TEST_ACCURACY)):
                 _draw_runs(axes, runs, quantity, methods)
             _zoom(above, {method: _curves(seeds, LOSS) for method, seeds in runs.items()})
+            if min(min(of_seeds(seeds)) for seeds in runs.values()) > HIGH:
+                below.set_ylim(HIGH, 1.0)
             bare_axes(above, title=f"({where[title]}) {title}" if title in where else title, y="training loss")
             bare_axes(below, x="epoch", y="test accuracy")
         handles = {
