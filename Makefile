@@ -4,6 +4,9 @@ VENV   ?= .venv
 BIN    := $(VENV)/bin
 PIP    := $(BIN)/python -m pip install --quiet --disable-pip-version-check --constraint constraints.txt
 
+# modules and tests are compiled once, also where the shell says to write no bytecode
+export PYTHONDONTWRITEBYTECODE :=
+
 .PHONY: demo test quick lint stress bench bench-quick verdicts book pages docs clean
 
 demo: $(VENV)/demo

@@ -28,7 +28,7 @@ def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item
     for item in items:
         if item.get_closest_marker("slow") is None:
             first.setdefault(item.nodeid.partition("[")[0], item)
-    config.hook.pytest_deselected(items=[item for item in items if item not in first.values()])
+    config.hook.pytest_deselected(items=list(set(items).difference(first.values())))
     items[:] = first.values()
 
 

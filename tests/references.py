@@ -138,6 +138,14 @@ def dense_hessian(model: nn.Module, loss: Any, batch: Batch, batchnorm: str = "b
     return hessian(lambda theta: loss(outputs(theta), batch[1]), flat_parameters(model))
 
 
+def hessian_products(model: nn.Module, loss: Any, batch: Batch, columns: Tensor, batchnorm: str = "batch") -> Tensor:
+    """The Hessian times some columns."""
+    theta = flat_parameters(model).requires_grad_()
+    value = loss(network(model, batch[0], batchnorm)(theta), batch[1])
+    (gradient,) = torch.autograd.grad(value, theta, create_graph=True)
+    return torch.stack([torch.autograd.grad(gradient, theta, v, retain_graph=True)[0] for v in columns.T], 1)
+
+
 def dense_jacobian(model: nn.Module, inputs: Any, batchnorm: str = "batch") -> Tensor:
     """(outputs, P)."""
     rows = jacobian(network(model, inputs, batchnorm), flat_parameters(model))

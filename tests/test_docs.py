@@ -59,12 +59,23 @@ def pages() -> ModuleType:
     return _script("pages")
 
 
+def _blocks(page: Path) -> list[str]:
+    return re.findall(r"```python\n(.*?)```", page.read_text(encoding="utf-8"), flags=re.DOTALL)
+
+
+def test_the_front_page_has_the_code_of_the_readme() -> None:
+    assert _blocks(DOCS / "index.md") == _blocks(ROOT / "README.md")
+
+
+RUN_ELSEWHERE = {"docs/architecture.md", "docs/index.md"}
+
+
 @pytest.mark.slow
-@pytest.mark.parametrize("page", [page for page in WITH_CODE if _name(page) != "docs/architecture.md"], ids=_name)
+@pytest.mark.parametrize("page", [page for page in WITH_CODE if _name(page) not in RUN_ELSEWHERE], ids=_name)
 def test_the_code_on_a_page_runs(page: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.chdir(tmp_path)
     namespace: dict[str, object] = {"__name__": "page"}
-    for block in re.findall(r"```python\n(.*?)```", page.read_text(encoding="utf-8"), flags=re.DOTALL):
+    for block in _blocks(page):
         exec(compile(block, page.name, "exec"), namespace)
 
 

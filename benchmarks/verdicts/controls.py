@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import functools
+import importlib.util
 from collections.abc import Callable
 from typing import Any
 
@@ -128,7 +129,7 @@ _FAMILIES: dict[str, tuple[Made, tuple[str, str, str], int, float]] = {
     "embedding bag": (_classifier(networks.Words, data.words), ("Adagrad", "Adam", "RMSprop"), 500, 0.8),
     "DCGAN discriminator": (_discriminator, ("Adam", "RMSprop", "Adam"), 150, 0.95),
 }
-if networks.transformers() is None:
+if importlib.util.find_spec("transformers") is None:
     del _FAMILIES["BERT"]
 
 

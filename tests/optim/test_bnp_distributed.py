@@ -28,9 +28,24 @@ def convolutional() -> nn.Sequential:
 
 
 def worker(rank: int, folder: str) -> None:
-    """Trains twice: on whole batches, the group taken from the wrapped model; and accumulating, the group passed."""
     torch.set_num_threads(1)
-    torch.distributed.init_process_group("gloo", init_method=f"file://{folder}/store", rank=rank, world_size=WORLD)
+    store = f"file://{folder}/store"
+    torch.distributed.init_process_group("gloo", store, timedelta(seconds=60), rank=rank, world_size=WORLD)
+    train_on_even_inputs(rank, folder)
+    train_on_uneven_inputs(rank, folder)
+    torch.distributed.destroy_process_group()
+
+
+@pytest.fixture(scope="module")
+def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """What two processes have saved."""
+    path = tmp_path_factory.mktemp("processes")
+    mp.spawn(worker, (str(path),), nprocs=WORLD)
+    return path
+
+
+def train_on_even_inputs(rank: int, folder: str) -> None:
+    """Twice: on whole batches, the group taken from the wrapped model; and accumulating, the group passed."""
     for accumulate in (False, True):
         model = seeded(convolutional)
         parallel = nn.parallel.DistributedDataParallel(model)
@@ -48,15 +63,13 @@ def worker(rank: int, folder: str) -> None:
                 loss(parallel, mine_x, mine_y).backward()
             optimizer.step()
         torch.save({"model": model.state_dict(), "bnp": bnp.state_dict()}, f"{folder}/{rank}{accumulate}.pt")
-    torch.distributed.destroy_process_group()
 
 
 @pytest.mark.slow
-def test_two_processes_are_one_on_the_joined_batch(tmp_path: Path) -> None:
-    mp.spawn(worker, (str(tmp_path),), nprocs=WORLD)
+def test_two_processes_are_one_on_the_joined_batch(folder: Path) -> None:
     joined = seeded(convolutional)
     statistics = train(joined, BATCHES).state_dict()["layers"]
-    for path in (tmp_path / f"{rank}{accumulate}.pt" for rank in range(WORLD) for accumulate in (False, True)):
+    for path in (folder / f"{rank}{accumulate}.pt" for rank in range(WORLD) for accumulate in (False, True)):
         saved = torch.load(path, weights_only=True)
         model = copy.deepcopy(joined)
         model.load_state_dict(saved["model"])
@@ -76,10 +89,7 @@ def mine(rank: int) -> list[tuple[Tensor, Tensor]]:
     return [(x.chunk(WORLD)[rank], y.chunk(WORLD)[rank]) for x, y in batches_of((2, 4, 4), 8, max(UNEVEN.values()))]
 
 
-def joined_worker(rank: int, folder: str) -> None:
-    torch.set_num_threads(1)
-    store = f"file://{folder}/store"
-    torch.distributed.init_process_group("gloo", store, timedelta(seconds=60), rank=rank, world_size=WORLD)
+def train_on_uneven_inputs(rank: int, folder: str) -> None:
     for case in ("steps", "accumulated", "nothing", "refused", "ddp.join", "wrong order", "late", "skipped"):
         model = seeded(convolutional)
         optimizer = torch.optim.SGD(model.parameters(), lr=LR)
@@ -116,7 +126,6 @@ def joined_worker(rank: int, folder: str) -> None:
                     optimizer.step()
         file = {"model": model.state_dict(), "bnp": bnp.state_dict(), "said": messages}
         torch.save(file, f"{folder}/{case}{rank}.pt")
-    torch.distributed.destroy_process_group()
 
 
 def averaged(model: nn.Module, *parts: tuple[Tensor, Tensor]) -> Tensor:
@@ -125,8 +134,7 @@ def averaged(model: nn.Module, *parts: tuple[Tensor, Tensor]) -> Tensor:
 
 
 @pytest.mark.slow
-def test_processes_without_inputs_leave_nobody_waiting(tmp_path: Path) -> None:
-    mp.spawn(joined_worker, (str(tmp_path),), nprocs=WORLD)
+def test_processes_without_inputs_leave_nobody_waiting(folder: Path) -> None:
     batches = [mine(rank) for rank in range(WORLD)]
     steps_of = {
         "steps": UNEVEN,
@@ -139,7 +147,7 @@ def test_processes_without_inputs_leave_nobody_waiting(tmp_path: Path) -> None:
         for step in range(4):
             reference.step(averaged, *(batches[rank][step] for rank in range(WORLD) if step < steps[rank]))
         for rank in range(WORLD):
-            saved = torch.load(tmp_path / f"{case}{rank}.pt", weights_only=True)
+            saved = torch.load(folder / f"{case}{rank}.pt", weights_only=True)
             model = seeded(convolutional)
             model.load_state_dict(saved["model"])
             assert_same(model, reference.model)
@@ -148,5 +156,5 @@ def test_processes_without_inputs_leave_nobody_waiting(tmp_path: Path) -> None:
                 assert_close(layer["mean"], mean)
                 assert_close(layer["variance"], variance)
     for case in ("refused", "ddp.join", "wrong order"):
-        (messages,) = torch.load(tmp_path / f"{case}0.pt", weights_only=True)["said"]
+        (messages,) = torch.load(folder / f"{case}0.pt", weights_only=True)["said"]
         assert "with Join([ddp, bnp])" in messages

@@ -18,6 +18,9 @@ from wellcond.diagnosis.judge import judged
 from wellcond.diagnosis.trial import trial
 
 
+WIDTH, STEPS = 64, 80
+
+
 def findings(model: nn.Module, x: Tensor, y: Tensor, lr: float = 1e-3) -> dict[str, Finding]:
     """By rule, from a look and a trial; consequences too."""
     batches = list(zip(x.split(32), y.split(32), strict=True))
@@ -40,7 +43,7 @@ def loss_after(model: nn.Module, x: Tensor, y: Tensor, lr: float = 1e-3, epochs:
 class Attention(nn.Module):
     """One head over tokens, as people write it."""
 
-    def __init__(self, how: str, scale: float, d: int = 128) -> None:
+    def __init__(self, how: str, scale: float, d: int) -> None:
         super().__init__()
         self.q, self.k, self.v = (nn.Linear(d, d) for _ in range(3))
         for layer in (self.q, self.k):
@@ -61,11 +64,11 @@ class Attention(nn.Module):
 class Counting(nn.Module):
     """Says which token is most frequent."""
 
-    def __init__(self, how: str, scale: float) -> None:
+    def __init__(self, how: str, scale: float, d: int = WIDTH) -> None:
         super().__init__()
         torch.manual_seed(0)
-        self.embedding, self.norm = nn.Embedding(20, 128), nn.LayerNorm(128)
-        self.attention, self.head = Attention(how, scale), nn.Linear(128, 20)
+        self.embedding, self.norm = nn.Embedding(20, d), nn.LayerNorm(d)
+        self.attention, self.head = Attention(how, scale, d), nn.Linear(d, 20)
 
     def forward(self, tokens: Tensor) -> Tensor:
         x = self.norm(self.embedding(tokens))
@@ -84,13 +87,14 @@ def test_attention_without_its_scale_is_named_by_its_module(how: str) -> None:
     finding = findings(Counting(how, 1.0), *tokens())["attention-saturation"]
     assert finding.layer == "attention"
     assert finding.severity != "note"  # it learns all the same, at a cost
-    assert float(finding.evidence["std of logits"]) == pytest.approx(128**0.5, rel=0.25)  # √d of variance 1
-    assert "attention-saturation" not in findings(Counting(how, 128**-0.5), *tokens())
+    assert float(finding.evidence["std of logits"]) == pytest.approx(WIDTH**0.5, rel=0.25)  # √d of variance 1
+    assert "attention-saturation" not in findings(Counting(how, WIDTH**-0.5), *tokens())
 
 
 @pytest.mark.slow
 def test_attention_without_its_scale_trains_worse() -> None:
-    assert loss_after(Counting("matmul", 1.0), *tokens()) > 1.2 * loss_after(Counting("matmul", 128**-0.5), *tokens())
+    worse, better = (loss_after(Counting("matmul", scale, 128), *tokens()) for scale in (1.0, 128**-0.5))
+    assert worse > 1.2 * better
 
 
 class Recurrent(nn.Module):
@@ -132,24 +136,24 @@ def sequences(steps: int, where: slice) -> tuple[Tensor, Tensor]:
 @pytest.mark.slow
 @pytest.mark.parametrize("kind", ["RNN", "RNNCell", "by hand"])
 def test_what_the_first_of_eighty_steps_tell_is_forgotten(kind: str) -> None:
-    finding = findings(Recurrent(kind), *sequences(80, slice(0, 1)))["vanishing-gradient"]
+    finding = findings(Recurrent(kind), *sequences(STEPS, slice(0, 1)))["vanishing-gradient"]
     assert finding.severity == "severe"
     assert finding.layer == ("read" if kind == "by hand" else "memory")
     assert 0.5 < float(finding.evidence["steps to half"]) < 3
-    assert float(finding.evidence["steps"]) == 80
+    assert float(finding.evidence["steps"]) == STEPS
 
 
 @pytest.mark.slow
 def test_what_the_first_of_eighty_steps_tell_is_not_learned() -> None:
-    late, early = (loss_after(Recurrent("RNN"), *sequences(80, at)) for at in (slice(-1, None), slice(0, 1)))
+    late, early = (loss_after(Recurrent("RNN"), *sequences(STEPS, at)) for at in (slice(-1, None), slice(0, 1)))
     assert late < 1.0 < 1.2 < early  # log 4 is 1.39
 
 
 @pytest.mark.slow
 @pytest.mark.parametrize(
     ("kind", "steps", "where"),
-    [("RNN", 80, slice(-1, None)), ("RNN", 80, slice(None)), ("LSTM", 80, slice(None)), ("GRU", 12, slice(0, 1)),
-     ("RNNCell", 80, slice(-1, None)), ("by hand", 28, slice(None))],
+    [("RNN", STEPS, slice(-1, None)), ("RNN", STEPS, slice(None)), ("LSTM", STEPS, slice(None)), ("GRU", 12, slice(0, 1)),
+     ("RNNCell", STEPS, slice(-1, None)), ("by hand", 28, slice(None))],
 )  # fmt: skip
 def test_a_short_memory_that_is_enough_is_no_fault(kind: str, steps: int, where: slice) -> None:
     assert "vanishing-gradient" not in findings(Recurrent(kind), *sequences(steps, where))
@@ -158,7 +162,7 @@ def test_a_short_memory_that_is_enough_is_no_fault(kind: str, steps: int, where:
 @pytest.mark.slow
 @pytest.mark.parametrize("kind", ["RNN", "LSTM"])
 def test_a_tagger_hears_every_step(kind: str) -> None:
-    x, _ = sequences(80, slice(0, 0))
+    x, _ = sequences(STEPS, slice(0, 0))
     assert "vanishing-gradient" not in findings(Recurrent(kind, every_step=True), x, x.argmax(2))
 
 

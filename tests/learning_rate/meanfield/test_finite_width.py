@@ -38,13 +38,13 @@ def network(activation: Callable[[], nn.Module], widths: list[int], seed: int, b
 
 
 ODD = {
-    "tanh": (nn.Tanh, [150, 400, 400], 100),
-    "hardtanh": (nn.Hardtanh, [150, 400, 400], 100),
-    "identity": (nn.Identity, [150, 400, 400], 100),
-    "softsign": (nn.Softsign, [150, 300, 300, 300], 100),
-    "few": (nn.Tanh, [150, 400, 400], 30),
+    "tanh": (nn.Tanh, [120, 250, 250], 60),
+    "hardtanh": (nn.Hardtanh, [120, 250, 250], 60),
+    "identity": (nn.Identity, [120, 250, 250], 60),
+    "softsign": (nn.Softsign, [120, 250, 250, 250], 60),
+    "few": (nn.Tanh, [120, 250, 250], 20),
     "more than units": (nn.Tanh, [150, 80], 120),
-    "own": (OwnOdd, [150, 400, 400], 100),
+    "own": (OwnOdd, [120, 250, 250], 60),
 }
 
 

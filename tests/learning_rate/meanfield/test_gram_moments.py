@@ -115,8 +115,9 @@ def test_few_examples_have_the_mean_of_the_variances() -> None:
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize("gamma", [1.0, 1.7])
-@pytest.mark.parametrize("activation", [RELU, PiecewiseLinear(0.2), Smooth("tanh", torch.tanh)])
+@pytest.mark.parametrize(
+    ("activation", "gamma"), [(RELU, 1.0), (PiecewiseLinear(0.2), 1.7), (Smooth("tanh", torch.tanh), 1.7)]
+)
 def test_the_mixing_of_examples_is_that_of_gaussian_units(activation: PiecewiseLinear | Smooth, gamma: float) -> None:
     """E[φ'φ'ᵀ ∘ P Θ P] over 400 000 units u ~ N(0, U), with P written out."""
     centered = Gram(torch.eye(12, dtype=torch.float64) - 1 / 12).matrix

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import sys
 from collections.abc import Iterator
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
@@ -44,11 +45,12 @@ def failed_keys(experiment: toy.Experiment) -> set[str]:
 
 @pytest.mark.usefixtures("cluster")
 def test_a_worker_that_is_killed_every_time_is_a_failure(tmp_path: Path) -> None:
-    experiment = toy.with_arms(doomed={"killed": str(tmp_path / "marker")})
+    arms = {"slow": {"lr": 0.01}, "doomed": {"lr": 0.1, "killed": str(tmp_path / "marker")}}
+    experiment = replace(toy.TOY, arms=arms, scales={"smoke": {"steps": 3, "seeds": 1, "data": None}}, claims=[])
     run = reproduce(experiment, "smoke", out=tmp_path, launcher=Ray(retries=0))
     assert {failure.settings["arm"] for failure in run.failures} == {"doomed"}
     assert all("WorkerCrashedError" in failure.error for failure in run.failures)
-    assert len(run.table) == 4
+    assert [record.arm for record in run.table] == ["slow"]
 
 
 @pytest.mark.usefixtures("cluster")

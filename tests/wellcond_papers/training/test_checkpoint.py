@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-import json
+import os
+import signal
 import subprocess
 import sys
 from pathlib import Path
@@ -21,30 +22,21 @@ from wellcond_papers.training.history import History
 SCRIPT = Path(__file__).parent / "killed_run.py"
 
 
-def kill_at(folder: Path, case: str, step: int) -> None:
-    """Run the script, and kill it with SIGKILL once a case is at a step."""
-    with subprocess.Popen([sys.executable, SCRIPT, folder], stdout=subprocess.PIPE, text=True) as process:
-        assert process.stdout is not None
-        name = ""
-        for line in process.stdout:
-            name = line.strip() if not line.strip().isdigit() else name
-            if name == case and line.strip() == str(step):
-                process.kill()
-        assert process.wait() == -9
-
-
 @pytest.mark.slow
 def test_a_run_killed_in_each_case_ends_in_the_same_numbers_bit_for_bit(tmp_path: Path) -> None:
-    killed = CASES[:2]
-    for case, step in zip(killed, (17, 31), strict=True):
-        kill_at(tmp_path, case, step)
-        assert not (tmp_path / "results.json").exists()
-    subprocess.run([sys.executable, SCRIPT, tmp_path], check=True, stdout=subprocess.DEVNULL)
-    resumed = json.loads((tmp_path / "results.json").read_text())
-    for case in killed:
-        whole = json.loads(json.dumps(run(case, None)))
-        assert len(whole["losses"]) == STEPS
-        assert resumed[case] == whole, case
+    steps = dict(zip(CASES, (17, 31, 45), strict=True))
+    with subprocess.Popen([sys.executable, SCRIPT, tmp_path, *CASES], stdout=subprocess.PIPE, text=True) as script:
+        assert script.stdout is not None
+        for line in script.stdout:
+            process, step, case = line.strip().split(" ", 2)
+            if int(step) == steps[case]:
+                os.kill(int(process), signal.SIGKILL)
+    for case, step in steps.items():
+        taken: list[int] = []
+        resumed = run(case, tmp_path, progress=lambda what, share, taken=taken: taken.append(round(share * STEPS)))
+        assert taken[0] in (7 * (step // 7) + 1, 7 * ((step + 1) // 7) + 1)  # not the first, and not all are done
+        assert resumed == run(case, None), case
+        assert len(resumed["losses"]) == STEPS
 
 
 @pytest.mark.parametrize("case", CASES)
