@@ -17,12 +17,12 @@ Case = tuple[nn.Module, Callable[..., Any], list[Any], torch.optim.Optimizer]
 LOSS = nn.CrossEntropyLoss()
 
 
-def rows(shift: float = 0.0, count: int = N) -> tuple[Tensor, Tensor]:
+def rows(shift: float = 0.0) -> tuple[Tensor, Tensor]:
     draw = torch.Generator().manual_seed(0)
     x = torch.randn(N, FEATURES, generator=draw)
     hidden = torch.relu(x @ torch.randn(FEATURES, 32, generator=draw) / FEATURES**0.5)
     scores = hidden @ torch.randn(32, CLASSES, generator=draw)
-    return x[:count] + shift, (scores - scores.mean(0)).argmax(1)[:count]
+    return x + shift, (scores - scores.mean(0)).argmax(1)
 
 
 def perceptron(*modules: nn.Module, act: type[nn.Module] = nn.ReLU, depth: int = 3) -> nn.Sequential:
@@ -87,8 +87,7 @@ ILL: dict[str, tuple[Callable[[], Case], str]] = {
     "a series in raw units": (lambda: series(100.0), "unscaled-input"),
     "no nonlinearity on products": (lambda: linear(is_linear_task=False), "no-nonlinearity"),
     "dropout of 0.95": (lambda: of(perceptron(nn.Dropout(0.95)), 0.2), "dropout-too-strong"),
-    "BatchNorm of two": (lambda: of(perceptron(nn.BatchNorm1d(64), depth=1), data=rows(count=128), batch=2),
-                         "small-batch-batchnorm"),
+    "BatchNorm of two": (lambda: of(perceptron(nn.BatchNorm1d(64), depth=1), batch=2), "small-batch-batchnorm"),
     "a sum at the mean's rate": (lambda: summed(0.1), "learning-rate-too-high"),
 }  # fmt: skip
 WELL: dict[str, Callable[[], Case]] = {

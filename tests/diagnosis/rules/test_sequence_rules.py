@@ -17,8 +17,7 @@ from wellcond.diagnosis.inspection.inspect import inspect
 from wellcond.diagnosis.judge import judged
 from wellcond.diagnosis.trial import trial
 
-
-WIDTH, STEPS = 64, 80
+WIDTH = 64
 
 
 def findings(model: nn.Module, x: Tensor, y: Tensor, lr: float = 1e-3) -> dict[str, Finding]:
@@ -136,24 +135,24 @@ def sequences(steps: int, where: slice) -> tuple[Tensor, Tensor]:
 @pytest.mark.slow
 @pytest.mark.parametrize("kind", ["RNN", "RNNCell", "by hand"])
 def test_what_the_first_of_eighty_steps_tell_is_forgotten(kind: str) -> None:
-    finding = findings(Recurrent(kind), *sequences(STEPS, slice(0, 1)))["vanishing-gradient"]
+    finding = findings(Recurrent(kind), *sequences(80, slice(0, 1)))["vanishing-gradient"]
     assert finding.severity == "severe"
     assert finding.layer == ("read" if kind == "by hand" else "memory")
     assert 0.5 < float(finding.evidence["steps to half"]) < 3
-    assert float(finding.evidence["steps"]) == STEPS
+    assert float(finding.evidence["steps"]) == 80
 
 
 @pytest.mark.slow
 def test_what_the_first_of_eighty_steps_tell_is_not_learned() -> None:
-    late, early = (loss_after(Recurrent("RNN"), *sequences(STEPS, at)) for at in (slice(-1, None), slice(0, 1)))
+    late, early = (loss_after(Recurrent("RNN"), *sequences(80, at)) for at in (slice(-1, None), slice(0, 1)))
     assert late < 1.0 < 1.2 < early  # log 4 is 1.39
 
 
 @pytest.mark.slow
 @pytest.mark.parametrize(
     ("kind", "steps", "where"),
-    [("RNN", STEPS, slice(-1, None)), ("RNN", STEPS, slice(None)), ("LSTM", STEPS, slice(None)), ("GRU", 12, slice(0, 1)),
-     ("RNNCell", STEPS, slice(-1, None)), ("by hand", 28, slice(None))],
+    [("RNN", 80, slice(-1, None)), ("RNN", 80, slice(None)), ("LSTM", 80, slice(None)), ("GRU", 12, slice(0, 1)),
+     ("RNNCell", 80, slice(-1, None)), ("by hand", 28, slice(None))],
 )  # fmt: skip
 def test_a_short_memory_that_is_enough_is_no_fault(kind: str, steps: int, where: slice) -> None:
     assert "vanishing-gradient" not in findings(Recurrent(kind), *sequences(steps, where))
@@ -162,7 +161,7 @@ def test_a_short_memory_that_is_enough_is_no_fault(kind: str, steps: int, where:
 @pytest.mark.slow
 @pytest.mark.parametrize("kind", ["RNN", "LSTM"])
 def test_a_tagger_hears_every_step(kind: str) -> None:
-    x, _ = sequences(STEPS, slice(0, 0))
+    x, _ = sequences(80, slice(0, 0))
     assert "vanishing-gradient" not in findings(Recurrent(kind, every_step=True), x, x.argmax(2))
 
 
