@@ -91,7 +91,7 @@ def test_the_probability_is_that_of_a_nearly_singular_gaussian_matrix(rank: int,
     value = np.array([1.05])
     sigma = float(certificate._seen_at_most(value)[0]) * math.sqrt(process.size)
     bound = float(certificate.probability(value, rank)[0])
-    noise = np.random.default_rng(0).normal(size=(200_000, rank, starts))
+    noise = np.random.default_rng(0).normal(size=(50_000, rank, starts))
     shifts = [np.zeros((rank, starts)), np.ones((rank, starts)), np.eye(rank, starts)]
     for shift in shifts if is_shifted else shifts[:1]:
         share = float((np.linalg.svd(noise + shift, compute_uv=False)[:, -1] <= sigma).mean())

@@ -25,7 +25,7 @@ Look = Callable[[nn.Module, Batch, int], Iterable[Row]]
 LOOKS = (0.0, 0.05, 0.2, 0.5, 1.0)
 """When layers are measured, as shares of the training."""
 SMOKE: dict[str, Any] = {
-    "data": "digits", "depth": 10, "units": 16, "batch": 200, "epochs": 3, "measured": 200, "rates": [0.1, 0.5],
+    "data": "digits", "depth": 10, "units": 16, "batch": 200, "epochs": 2, "measured": 100, "rates": [0.1, 0.5],
 }  # fmt: skip
 LAPTOP: dict[str, Any] = {
     "data": "mnist", "depth": 20, "units": 256, "batch": 1024, "epochs": 4, "measured": 1024, "rates": [0.05, 0.2, 1.0],

@@ -101,7 +101,7 @@ EXPERIMENT = Experiment(
     "and with 50 layers.",
     arms=ARMS,
     scales={
-        "smoke": SMOKE | NETWORK | {"images": 256, "epochs": 2, "width": 8},
+        "smoke": SMOKE | NETWORK | {"images": 128, "epochs": 1},
         "stand-in": STAND_IN | NETWORK,
         "paper": IMAGENET | NETWORK,
     },

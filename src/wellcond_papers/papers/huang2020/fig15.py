@@ -169,7 +169,7 @@ EXPERIMENT = Experiment(
     "PreResNet prevents that, not its pre-activation: without it (PreResNet-v1) the layer is as ill-conditioned.",
     arms=NETWORKS | {f"{name}{OF_110}": settings for name, settings in NETWORKS.items()},
     scales={
-        "smoke": SMOKE | UNTESTED | {"arms": list(NETWORKS), "depth": 20, "measured": 128, "epochs": 4},
+        "smoke": SMOKE | UNTESTED | {"arms": list(NETWORKS), "depth": 20, "measured": 64, "epochs": 2},
         "laptop": CIFAR
         | UNTESTED
         | {"arms": list(NETWORKS), "depth": 110, "images": 2048, "batch": 64, "measured": 128, "epochs": 1},

@@ -128,7 +128,7 @@ EXPERIMENT = Experiment(
     scales={
         "smoke": SMOKE
         | NETWORK
-        | {"arms": OF_SMOKE, "images": 768, "tested": 360, "batch": 16, "lr": 0.5, "weight_decay": 1e-4},
+        | {"arms": OF_SMOKE, "images": 128, "tested": 100, "batch": 16, "lr": 0.5, "weight_decay": 1e-4},
         "stand-in": STAND_IN | NETWORK | {"arms": OF_STAND_IN, "seeds": 3},
         "paper": IMAGENET | NETWORK,
     },

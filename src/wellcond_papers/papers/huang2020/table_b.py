@@ -167,7 +167,7 @@ EXPERIMENT = Experiment(
     "improves the test error.",
     arms=ARMS,
     scales={
-        "smoke": SMOKE | {"arms": OF_SMOKE, "size": 8, "images": 512, "tested": 360, "epochs": 2, "width": 8},
+        "smoke": SMOKE | {"arms": OF_SMOKE, "size": 8, "images": 128, "tested": 100, "epochs": 1, "width": 4},
         "gpu": CIFAR | {"seeds": 2, "epochs": 8, "half": True},
         "paper": CIFAR | {"seeds": 3},
     },

@@ -70,7 +70,7 @@ EXPERIMENT = Experiment(
     scales={
         "smoke": {
             **SMALL, "looks": 5,
-            "arms": {arm: {"steps": 20, "batch": min(own["batch"], 32)} for arm, own in ARMS.items()},
+            "arms": {arm: {"steps": 10, "batch": min(own["batch"], 16)} for arm, own in ARMS.items()},
         },
         "gpu": {**NETWORK, "looks": 20, "seeds": 2, "arms": _steps(4000, 25_000)},
         "paper": {

@@ -101,7 +101,7 @@ EXPERIMENT = Experiment(
     arms=ARMS,
     scales={
         "smoke": {
-            **TRAINING, "batch": 32, "depth": 8, "width": 4, "steps": 16, "looks": 8, "evaluated": 50, "tested": 100,
+            **TRAINING, "batch": 32, "depth": 8, "width": 4, "steps": 8, "looks": 4, "evaluated": 50, "tested": 50,
             "arms": {arm: {"data": "digits", "size": 16, "image_channels": 3, "warm_up": 0.1} for arm in ARMS},
         },
         "gpu": {**TRAINING, **FAST, "depth": 32, "width": 16, "epochs": 10, "looks": 20, "seeds": 2},

@@ -34,7 +34,7 @@ EXPERIMENT = Experiment(
     scales={
         "smoke": {
             **TRAINING, "data": "digits", "size": 32, "image_channels": 3, "batch": 32, "groups": 4, "width": 4,
-            "steps": 20, "looks": 10, "evaluated": 50, "tested": 100,
+            "steps": 10, "looks": 5, "evaluated": 50, "tested": 50,
         },
         "stand-in": {
             **TRAINING, "data": "cifar100", "size": 32, "enlarge": 64, "augment": ["crop", "flip"], "batch": 256,

@@ -192,8 +192,8 @@ EXPERIMENT = Experiment(
             "arms": {
                 "FC, MNIST": {"data": "digits"} | TINY_FC,
                 "conv, MNIST": {"data": "digits"} | TINY_CONV,
-                "FC, MNIST, full batch": {"data": "digits"} | TINY_FC | FULL_BATCH | {"epochs": 20},
-                THEORY: {"data": "digits"} | TINY_FC | FULL_BATCH | {"epochs": 20},
+                "FC, MNIST, full batch": {"data": "digits"} | TINY_FC | FULL_BATCH | {"epochs": 10},
+                THEORY: {"data": "digits"} | TINY_FC | FULL_BATCH | {"epochs": 10},
             },
         },
         "laptop": SETTINGS

@@ -122,7 +122,7 @@ EXPERIMENT = Experiment(
     arms=ARMS,
     scales={
         "smoke": COMMON
-        | {"depth": 11, "width": 4, "count": 512, "test_images": 100, "epochs": 2, "half": False, "schedule": "cosine"}
+        | {"depth": 11, "width": 4, "count": 256, "test_images": 50, "epochs": 2, "half": False, "schedule": "cosine"}
         | {"arms": {f"CIFAR-10, {method}": {"data": "digits"} for method in ("SGD", AMENDED)}},
         "laptop": COMMON
         | {

@@ -162,7 +162,7 @@ EXPERIMENT = Experiment(
     arms=ARMS,
     scales={
         "smoke": SETTINGS
-        | {"width": 4, "count": 512, "test_images": 100, "epochs": 1, "half": False, "schedule": "cosine"}
+        | {"width": 4, "count": 256, "test_images": 50, "epochs": 1, "half": False, "schedule": "cosine"}
         | {"arms": {f"VGG-11, CIFAR-10, {method}": {"data": "digits"} for method in METHODS}},
         "laptop": SETTINGS
         | {
