@@ -6,11 +6,12 @@ import importlib.util
 import inspect
 import pkgutil
 import re
-import sys
 from pathlib import Path
-from types import ModuleType
 
+import pages
 import pytest
+import reference
+import rooms
 import torch
 import typer
 from torch import nn
@@ -34,31 +35,6 @@ def _name(page: Path) -> str:
     return page.relative_to(ROOT).as_posix()
 
 
-def _script(name: str) -> ModuleType:
-    """A module of docs/scripts, which is no package."""
-    spec = importlib.util.spec_from_file_location(name, DOCS / "scripts" / f"{name}.py")
-    assert spec is not None
-    assert spec.loader is not None
-    module = sys.modules[name] = importlib.util.module_from_spec(spec)
-    spec.loader.exec_module(module)
-    return module
-
-
-@pytest.fixture(scope="module")
-def reference() -> ModuleType:
-    return _script("reference")
-
-
-@pytest.fixture(scope="module")
-def rooms() -> ModuleType:
-    return _script("rooms")
-
-
-@pytest.fixture(scope="module")
-def pages() -> ModuleType:
-    return _script("pages")
-
-
 def _blocks(page: Path) -> list[str]:
     return re.findall(r"```python\n(.*?)```", page.read_text(encoding="utf-8"), flags=re.DOTALL)
 
@@ -80,7 +56,7 @@ def test_the_code_on_a_page_runs(page: Path, tmp_path: Path, monkeypatch: pytest
 
 
 @pytest.mark.slow
-def test_the_map_and_the_files_of_rooms_are_those_of_the_sources(pages: ModuleType) -> None:
+def test_the_map_and_the_files_of_rooms_are_those_of_the_sources() -> None:
     """`make pages` renews them."""
     page = (DOCS / "architecture.md").read_text(encoding="utf-8")
     assert pages.with_rooms(page) == page
@@ -88,7 +64,7 @@ def test_the_map_and_the_files_of_rooms_are_those_of_the_sources(pages: ModuleTy
 
 
 @pytest.mark.slow
-def test_the_walks_are_those_of_the_calls(pages: ModuleType) -> None:
+def test_the_walks_are_those_of_the_calls() -> None:
     """`make pages` renews them."""
     path = DOCS / "architecture.md"
     page = path.read_text(encoding="utf-8")
@@ -96,7 +72,7 @@ def test_the_walks_are_those_of_the_calls(pages: ModuleType) -> None:
     assert pages.filled(path) == page
 
 
-def test_outputs_are_on_the_pages(pages: ModuleType) -> None:
+def test_outputs_are_on_the_pages() -> None:
     """Their numbers may differ by machine, so only their presence is checked; other tests run the code."""
     assert {_name(path) for path in pages.PAGES} == GENERATED
     for path in pages.PAGES[:3]:
@@ -149,7 +125,7 @@ def test_readme_tour_and_guides_have_code() -> None:
 
 @pytest.mark.slow
 @pytest.mark.parametrize("page", PAGES, ids=_name)
-def test_links_and_pictures_exist(page: Path, reference: ModuleType) -> None:
+def test_links_and_pictures_exist(page: Path) -> None:
     built = {DOCS / "reference" / "index.md", DOCS / "rules.md", DOCS / "changelog.md", DOCS / "contributing.md"}
     built |= {DOCS / entry.path for entry in reference.pages()}
     targets = [
@@ -192,7 +168,7 @@ def test_what_the_theory_page_says_computes_a_statement_exists() -> None:
         )
 
 
-def test_every_public_name_of_both_packages_has_one_entry(reference: ModuleType) -> None:
+def test_every_public_name_of_both_packages_has_one_entry() -> None:
     entries = [name for page in reference.pages() for name in page.names]
     assert len(entries) == len(set(entries))
     public = {f"wellcond.{name}" for name in wellcond.__all__ if not inspect.ismodule(getattr(wellcond, name))}
@@ -203,7 +179,7 @@ def test_every_public_name_of_both_packages_has_one_entry(reference: ModuleType)
     assert expected <= public <= set(entries)
 
 
-def test_every_error_has_an_entry_in_the_reference(reference: ModuleType) -> None:
+def test_every_error_has_an_entry_in_the_reference() -> None:
     entries = {name.rpartition(".")[2] for page in reference.pages() for name in (*page.names, *page.results)}
     classes = {
         name for name, cls in vars(wellcond.errors).items() if inspect.isclass(cls) and issubclass(cls, BaseException)
@@ -212,7 +188,7 @@ def test_every_error_has_an_entry_in_the_reference(reference: ModuleType) -> Non
     assert classes <= entries
 
 
-def test_every_result_has_an_entry_in_the_reference(reference: ModuleType) -> None:
+def test_every_result_has_an_entry_in_the_reference() -> None:
     entries = {reference.identifier(name) for page in reference.pages() for name in (*page.names, *page.results)}
     entries = {name.rpartition(".")[2] for name in entries}
     results = [Result]
@@ -227,7 +203,7 @@ def test_every_result_has_an_entry_in_the_reference(reference: ModuleType) -> No
 
 
 @pytest.mark.slow
-def test_the_map_shows_every_room_once_and_arrows_point_down(rooms: ModuleType) -> None:
+def test_the_map_shows_every_room_once_and_arrows_point_down() -> None:
     house = rooms.read(ROOT / "src" / "wellcond")
     folders = {path.name for path in (ROOT / "src" / "wellcond").iterdir() if (path / "__init__.py").exists()}
     assert folders <= house.keys()
@@ -240,7 +216,7 @@ def test_the_map_shows_every_room_once_and_arrows_point_down(rooms: ModuleType) 
 
 
 @pytest.mark.slow
-def test_arrows_left_out_of_the_map_are_implied_by_those_drawn(rooms: ModuleType) -> None:
+def test_arrows_left_out_of_the_map_are_implied_by_those_drawn() -> None:
     house = rooms.read(ROOT / "src" / "wellcond")
     reached: dict[str, set[str]] = {}
     for name in house:  # each after those it imports

@@ -2,33 +2,18 @@
 
 from __future__ import annotations
 
-import importlib.util
-from pathlib import Path
-from types import ModuleType
-
+import book
 import pytest
-
-SCRIPT = Path(__file__).parents[3] / "docs" / "scripts" / "book.py"
-
-
-@pytest.fixture(scope="module")
-def book() -> ModuleType:
-    spec = importlib.util.spec_from_file_location("book", SCRIPT)
-    assert spec is not None
-    assert spec.loader is not None
-    module = importlib.util.module_from_spec(spec)
-    spec.loader.exec_module(module)
-    return module
 
 
 @pytest.mark.slow
-def test_the_pages_say_what_the_rows_say(book: ModuleType) -> None:
+def test_the_pages_say_what_the_rows_say() -> None:
     """`make book` brings them up to date."""
     stale = [path.name for path, text in book.pages().items() if path.read_text(encoding="utf-8") != text]
     assert stale == []
 
 
-def test_every_file_of_rows_has_its_picture_and_no_picture_is_left_over(book: ModuleType) -> None:
+def test_every_file_of_rows_has_its_picture_and_no_picture_is_left_over() -> None:
     rows = {path.stem for path in book.ROWS.glob("*.json")}
     assert rows == {path.stem for path in book.PICTURES.glob("*.png")}
 
@@ -37,26 +22,26 @@ def test_every_file_of_rows_has_its_picture_and_no_picture_is_left_over(book: Mo
     ("name", "label"),
     [("huang2020-fig11", "Figure 11"), ("huang2020-table-b", "Table B"), ("zhang2018-table1", "Table 1")],
 )
-def test_a_figure_is_called_as_in_the_paper(book: ModuleType, name: str, label: str) -> None:
+def test_a_figure_is_called_as_in_the_paper(name: str, label: str) -> None:
     assert book.label(name) == label
 
 
-def test_a_setting_that_is_not_the_papers_is_said(book: ModuleType) -> None:
+def test_a_setting_that_is_not_the_papers_is_said() -> None:
     [first, *_] = book.departures(book.runs("huang2020-fig8")["gpu"])
     assert "`epochs` 10 (paper: 160)" in first
 
 
-def test_settings_of_single_arms_are_said(book: ModuleType) -> None:
+def test_settings_of_single_arms_are_said() -> None:
     [first, *_] = book.departures(book.runs("lange2022-fig4")["laptop"])
     assert "`steps` 10 000 (paper: 166 666) in 9 arms, 20 000 (paper: 1 000 000) in 5 arms" in first
 
 
-def test_a_run_with_the_settings_of_the_paper_differs_in_none(book: ModuleType) -> None:
+def test_a_run_with_the_settings_of_the_paper_differs_in_none() -> None:
     run = book.runs("santurkar2018-fig7")["paper"]
     assert list(book.departures(run)) == list(run.experiment.departures)
 
 
-def test_every_claim_that_fails_has_its_cause_and_no_cause_is_left_over(book: ModuleType) -> None:
+def test_every_claim_that_fails_has_its_cause_and_no_cause_is_left_over() -> None:
     failing, undecided, explained = set(), set(), set()
     for name in book.names():
         for scale, run in book.runs(name).items():
@@ -72,7 +57,7 @@ def test_every_claim_that_fails_has_its_cause_and_no_cause_is_left_over(book: Mo
     assert explained - failing - undecided == set()
 
 
-def test_the_index_counts_all_claims(book: ModuleType) -> None:
+def test_the_index_counts_all_claims() -> None:
     """What was not tested, or was too short to tell, is in the denominator."""
     run = book.runs("lange2022-fig3")["laptop"]
     count, _, parts = book.counted(run).removeprefix("of ").partition(": ")

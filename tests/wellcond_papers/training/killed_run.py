@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import hashlib
+import importlib
 import os
 import sys
 import time
@@ -66,6 +67,7 @@ def run(case: str, folder: Path | None, steps: int = STEPS, progress: Any = None
 def main() -> None:
     """One process for each case, which prints itself, its case and every step."""
     torch.set_num_threads(1)
+    importlib.import_module("torch._dynamo")  # which every optimizer needs, once for all processes
     for case in sys.argv[2:]:
         if os.fork() == 0:
 
